@@ -1,11 +1,11 @@
-//! `mesh-controller bootstrap`: a trust anchor and an issuer for a cluster whose owner brought
-//! none. Run by a Job of the chart at each installation and upgrade.
+//! `mesh-controller bootstrap`: creates a trust anchor and an issuer in a cluster without them. A
+//! Job of the chart runs it at each installation and upgrade.
 //!
-//! It looks, does the one next thing that [`plan`] names, and looks again until nothing is left to
-//! do. What is there is never overwritten: each object is created, and when somebody else was
-//! quicker (a second Job, a person) the next look takes what that one made. So it can be run at any
-//! time, by several, and be killed at any point. The one exception is an issuer that was made here:
-//! it is replaced when it has lived two thirds of its life.
+//! It reads the existing objects, performs the next step of [`plan`], and repeats this until
+//! nothing is left to do. Existing objects are never overwritten: each object is created, and when
+//! a concurrent Job or a user has created it first, the next read finds it. So any number of Jobs
+//! may run at any time and be killed at any point. The exception is an issuer that this command
+//! created: it is replaced after two thirds of its lifetime.
 
 use std::time::SystemTime;
 
@@ -23,30 +23,30 @@ mod plan;
 
 pub use self::plan::PlanError;
 use self::{
-    certificates::{Issuance, MakeError},
-    objects::{Objects, Wrote},
+    certificates::{GenerateError, Lifetimes},
+    objects::{Objects, WriteOutcome},
     plan::Step,
 };
 
-/// What a cluster's certificates are made for.
+/// What certificates are created for.
 #[derive(Clone, Debug)]
 struct Settings {
     control_namespace: String,
     trust_domain: String,
     names: IssuerNames,
-    issuance: Issuance,
+    lifetimes: Lifetimes,
 }
 
 #[cfg(test)]
 impl Settings {
-    /// The chart's, in Linkerd's scheme.
-    fn usual() -> Self {
+    /// The settings of the chart, in Linkerd's scheme.
+    fn for_tests() -> Self {
         const DAY: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
         Self {
             control_namespace: "linkerd".to_owned(),
             trust_domain: "cluster.local".to_owned(),
-            names: IssuerNames::of_scheme("linkerd.io/tls"),
-            issuance: Issuance {
+            names: IssuerNames::for_scheme("linkerd.io/tls"),
+            lifetimes: Lifetimes {
                 anchor_lifetime: DAY * 3650,
                 issuer_lifetime: DAY * 90,
             },
@@ -54,80 +54,81 @@ impl Settings {
     }
 }
 
-/// Why the certificates are not there.
+/// Why the certificates could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum BootstrapError {
     #[error("cannot use an API server")]
     Connect(#[source] ConnectError),
-    #[error("cannot read what is there: {0}")]
+    #[error("cannot read existing certificates: {0}")]
     Read(String),
     #[error("cannot write {what}: {problem}")]
     Write { what: &'static str, problem: String },
-    #[error("cannot make a certificate")]
-    Make(#[source] MakeError),
+    #[error("cannot generate a certificate")]
+    Generate(#[source] GenerateError),
     #[error(transparent)]
     Plan(PlanError),
-    #[error("others keep changing the same objects")]
+    #[error("too many conflicting writes to the objects of the certificates")]
     Contended,
 }
 
-/// Steps and looks after lost races together are fewer than this, unless somebody works against us.
-const MOST_LOOKS: usize = 20;
+/// Bounds the steps, including those repeated after conflicting writes.
+const MAX_STEPS: usize = 20;
 
-/// Brings the certificates into being, or finds them there.
+/// Creates the certificates unless they exist.
 pub(crate) async fn run(config: config::Bootstrap) -> Result<(), BootstrapError> {
     let client = cluster::connect(&config.cluster, "bootstrap")
         .await
         .map_err(BootstrapError::Connect)?;
     let settings = Settings {
-        names: IssuerNames::of_scheme(&config.identity_scheme),
+        names: IssuerNames::for_scheme(&config.identity_scheme),
         control_namespace: config.controller_namespace,
         trust_domain: trust_domain(&config.identity_trust_domain, &config.cluster_domain)
             .to_owned(),
-        issuance: Issuance {
+        lifetimes: Lifetimes {
             anchor_lifetime: config.trust_anchor_lifetime,
             issuer_lifetime: config.issuer_lifetime,
         },
     };
     let objects = Objects::new(client, settings.clone());
-    for _ in 0..MOST_LOOKS {
+    for _ in 0..MAX_STEPS {
         let now = SystemTime::now();
-        let state = look(&objects).await?;
+        let state = read_state(&objects).await?;
         let step = plan::next(&state, &settings.names, now).map_err(BootstrapError::Plan)?;
-        let wrote = match step {
-            Step::Nothing => {
+        let outcome = match step {
+            Step::Done => {
                 tracing::info!(
                     namespace = settings.control_namespace,
                     "Trust anchors and issuer are in place"
                 );
                 return Ok(());
             }
-            Step::MakeAnchor => {
-                let anchor = certificates::anchor(&settings, now).map_err(BootstrapError::Make)?;
+            Step::CreateAnchor => {
+                let anchor =
+                    certificates::anchor(&settings, now).map_err(BootstrapError::Generate)?;
                 objects.create_anchor(&anchor).await?
             }
-            Step::MakeIssuer(anchor) => {
-                let issuer =
-                    certificates::issuer(&settings, &anchor, now).map_err(BootstrapError::Make)?;
+            Step::CreateIssuer(anchor) => {
+                let issuer = certificates::issuer(&settings, &anchor, now)
+                    .map_err(BootstrapError::Generate)?;
                 objects.create_issuer(&issuer).await?
             }
             Step::RenewIssuer { anchor, version } => {
-                let issuer =
-                    certificates::issuer(&settings, &anchor, now).map_err(BootstrapError::Make)?;
+                let issuer = certificates::issuer(&settings, &anchor, now)
+                    .map_err(BootstrapError::Generate)?;
                 objects.replace_issuer(&issuer, version).await?
             }
-            Step::PublishAnchors(bundle) => objects.create_trust_roots(&bundle).await?,
+            Step::CreateTrustRoots(bundle) => objects.create_trust_roots(&bundle).await?,
         };
-        if wrote == Wrote::SomebodyElse {
-            tracing::info!("Somebody else was quicker; looking again");
+        if outcome == WriteOutcome::Conflict {
+            tracing::info!("Conflicting write by another client; retrying");
         }
     }
     Err(BootstrapError::Contended)
 }
 
-/// What is there. An API server that does not answer yet is asked again for a while: the Job may
-/// start with the cluster.
-async fn look(objects: &Objects) -> Result<plan::State, BootstrapError> {
+/// Reads the existing objects. Retries while the API server is unreachable, because the Job may
+/// start together with the cluster.
+async fn read_state(objects: &Objects) -> Result<plan::ExistingObjects, BootstrapError> {
     const ATTEMPTS: usize = 12;
     let mut backoff = Backoff::for_api_server();
     let mut attempts = 0;
@@ -135,14 +136,14 @@ async fn look(objects: &Objects) -> Result<plan::State, BootstrapError> {
         attempts += 1;
         match objects.read().await {
             Ok(state) => return Ok(state),
-            // It answered, and the answer will be the same the next time.
+            // A response of the API server would be the same the next time.
             Err(error @ kube::Error::Api(_)) => return Err(BootstrapError::Read(explain(&error))),
             Err(error) if attempts >= ATTEMPTS => {
                 return Err(BootstrapError::Read(explain(&error)));
             }
             Err(error) => {
                 let error = explain(&error);
-                tracing::warn!(error, "The API server does not answer; asking again");
+                tracing::warn!(error, "Cannot reach the API server; retrying");
                 backoff.wait().await;
             }
         }

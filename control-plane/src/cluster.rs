@@ -1,8 +1,7 @@
-//! The API server: a connection to it, and what every user of that connection needs.
+//! The client of the API server, and what its users share: backoff, events, watches, rate limits.
 //!
-//! Called by the [source](crate::source), by identity and by whatever else asks or tells the API
-//! server something. Making a client does no I/O to the server: whether it answers is found out by
-//! the first question, and each caller decides what an API server that is away means to it.
+//! Creating a client does no I/O to the server. The first request shows whether it is reachable,
+//! and each caller handles an unreachable API server.
 
 use std::{error::Error as _, time::Duration};
 
@@ -16,15 +15,15 @@ use crate::config;
 
 mod backoff;
 mod events;
-mod follow;
-mod pace;
+mod rate_limit;
+mod watch;
 
-pub use self::pace::{Pace, Rate};
+pub use self::rate_limit::{Rate, RateLimiter};
 pub(crate) use self::{
     backoff::Backoff,
-    events::{Events, Posting, Severity},
-    follow::{follow, is_beyond_resuming, watch_error},
-    pace::Allowance,
+    events::{Events, ObjectEvent, Severity},
+    rate_limit::TokenBucket,
+    watch::{requires_new_watch, watch_error, watch_objects},
 };
 
 /// Why there is no client.
@@ -36,17 +35,17 @@ pub enum ConnectError {
         source: KubeconfigError,
     },
     #[error(
-        "this is no pod of a cluster: the ServiceAccount's files or KUBERNETES_SERVICE_HOST are missing (give --kubeconfig to run elsewhere)"
+        "not running in a pod: the ServiceAccount's files or KUBERNETES_SERVICE_HOST are missing; use --kubeconfig outside of a cluster"
     )]
     NotInCluster(#[source] InClusterError),
-    #[error("cannot make a client of the API server")]
+    #[error("cannot create a client of the API server")]
     Client(#[source] kube::Error),
 }
 
-/// An API server that does not even accept a connection is away. The library's own limit is 30 s.
+/// Timeout of connecting to the API server. The default of kube is 30 s.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A client of the API server that the flags name. `service` is what audit logs call us.
+/// Returns a client of the configured API server. `service` identifies this process in audit logs.
 pub(crate) async fn connect(
     flags: &config::Cluster,
     service: &str,
@@ -76,19 +75,22 @@ pub(crate) async fn connect(
     Client::try_from(config).map_err(ConnectError::Client)
 }
 
-/// An error of the API server in one line. The library's own text repeats itself and prints
+/// Formats an error of the API server in one line. The texts of kube repeat themselves and contain
 /// structs.
 pub(crate) fn explain(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if status.is_forbidden() => format!(
-            "{} (are the roles of the chart installed, and bound to this ServiceAccount?)",
+            "{}; check that the roles of the chart are installed and bound to this ServiceAccount",
             status.message
         ),
         kube::Error::Api(status) if status.message.is_empty() => {
-            format!("the API server answered {} {}", status.code, status.reason)
+            format!(
+                "the API server responded with {} {}",
+                status.code, status.reason
+            )
         }
         kube::Error::Api(status) => status.message.trim().to_owned(),
-        // What happened is at the end of the chain: "connection refused", "certificate expired".
+        // The cause is at the end of the chain: "connection refused", "certificate expired".
         error => {
             let mut causes = error.to_string();
             let mut cause = error.source();

@@ -1,4 +1,4 @@
-//! The command line: what was typed, in Linkerd's flags where Linkerd has them.
+//! The command line, with Linkerd's flags where Linkerd has them.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -24,46 +24,46 @@ pub use self::{
     injector::ProxyInjector,
 };
 
-/// A proxy has two streams for each destination in use and one for each port of its pod: room for
-/// 1,000 busy pods at each replica of a controller.
+/// A proxy has two streams for each destination and one for each port of its pod, so this suffices
+/// for 1,000 busy pods at each replica of a controller.
 pub const DEFAULT_MAX_STREAMS: usize = 100_000;
 
-/// One of the controllers of the mesh.
+/// The controllers of the mesh.
 #[derive(Debug, Parser)]
 #[command(name = "mesh-controller", version, max_term_width = 100)]
 pub struct Cli {
     #[command(subcommand)]
-    pub service: Service,
+    pub command: Command,
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Service {
+pub enum Command {
     /// Issues certificates to workloads
     Identity(Identity),
-    /// Tells proxies the endpoints and profiles of destinations
+    /// Serves endpoints and profiles of destinations to proxies
     Destination(Destination),
-    /// Tells proxies who may talk to them, and where their traffic goes
+    /// Serves inbound and outbound policies to proxies
     Policy(Policy),
-    /// Adds the proxy to pods, as the API server's webhook
+    /// Adds the proxy to pods, as an admission webhook
     ProxyInjector(ProxyInjector),
-    /// Makes trust anchor and issuer where there are none, and ends
+    /// Creates the trust anchor and the issuer if they do not exist, and exits
     Bootstrap(Bootstrap),
 }
 
 #[derive(Debug, Args)]
 pub struct Log {
-    /// What to log, as in warn,mesh=debug
+    /// Log level, for example warn,mesh=debug
     #[arg(long, default_value = "info", env = "MESH_CONTROLLER_LOG")]
     pub log_level: String,
-    /// plain or json
+    /// Log format: plain or json
     #[arg(long, default_value = "plain", value_parser = str::parse::<Format>)]
     pub log_format: Format,
 }
 
 #[derive(Debug, Args)]
 pub struct Source {
-    /// A folder of Kubernetes manifests, watched for changes, instead of an API server. Repeat it
-    /// for several; where an object is in more than one, the later folder wins
+    /// Directory of Kubernetes manifests that is watched instead of an API server. Can be repeated;
+    /// an object in several directories is read from the last one
     #[arg(long = "source-dir", value_name = "DIR", conflicts_with = "kubeconfig")]
     pub dirs: Vec<PathBuf>,
     #[command(flatten)]
@@ -72,43 +72,44 @@ pub struct Source {
 
 #[derive(Debug, Args)]
 pub struct Destination {
-    /// Where to serve gRPC
+    /// Address of the gRPC server
     #[arg(long, default_value = ":8086", value_parser = listen_addr)]
     pub addr: SocketAddr,
-    /// Where to serve /live, /ready and /metrics
+    /// Address of the admin server: /live, /ready and /metrics
     #[arg(long, default_value = ":9996", value_parser = listen_addr)]
     pub metrics_addr: SocketAddr,
-    /// The namespace of the control plane, a part of every identity
+    /// Namespace of the control plane, which is a part of every identity
     #[arg(long, default_value = "linkerd")]
     pub controller_namespace: String,
-    /// The end of every identity; empty for --cluster-domain
+    /// Trust domain, the suffix of every identity; empty for --cluster-domain
     #[arg(long, default_value = "")]
     pub identity_trust_domain: String,
-    /// The end of the names of Services
+    /// DNS domain of the cluster
     #[arg(long, default_value = "cluster.local")]
     pub cluster_domain: String,
-    /// Ports that are opaque where no annotation says otherwise
+    /// Ports that are opaque without an annotation
     #[arg(long, default_value = DEFAULT_OPAQUE_PORTS)]
     pub default_opaque_ports: PortSet,
-    /// transport-header: proxies are dialled on their own port and told the target; transparent: on
-    /// the target port, except for opaque traffic
+    /// How proxies connect to each other: transport-header on the inbound port of the proxy,
+    /// transparent on the target port, except for opaque traffic
     #[arg(long, value_enum, default_value_t = TransportMode::TransportHeader)]
     pub outbound_transport_mode: TransportMode,
     /// Carry HTTP/1 between proxies as HTTP/2
     #[arg(long, default_value = "true", value_parser = flag, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     pub enable_h2_upgrade: bool,
-    /// Send IPv6 addresses of endpoints too; they then come before a pod's IPv4 address
+    /// Also send IPv6 addresses of endpoints, which are preferred over the IPv4 address of the same
+    /// pod
     #[arg(long, default_value = "false", value_parser = flag, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     pub enable_ipv6: bool,
-    /// Settings of HTTP/2 clients towards meshed endpoints, as JSON
+    /// HTTP/2 client settings of proxies for connections to meshed endpoints, as JSON
     #[arg(
         long,
         value_name = "JSON",
         default_value = r#"{"keep_alive":{"interval":"10s","timeout":"3s","while_idle":true}}"#
     )]
     pub meshed_http2_client_params: Http2Flag,
-    /// How many streams may be open; one client identity gets half of them, and so do all clients
-    /// without identity together
+    /// Maximum number of open streams; each client identity is limited to half of them, and so are
+    /// all clients without identity together
     #[arg(long, default_value_t = DEFAULT_MAX_STREAMS)]
     pub max_streams: usize,
     #[command(flatten)]
@@ -117,7 +118,7 @@ pub struct Destination {
     pub log: Log,
 }
 
-/// How connections between proxies find their target.
+/// How proxies connect to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum TransportMode {
     TransportHeader,
@@ -126,43 +127,43 @@ pub enum TransportMode {
 
 #[derive(Debug, Args)]
 pub struct Policy {
-    /// Where to serve gRPC
+    /// Address of the gRPC server
     #[arg(long, default_value = "0.0.0.0:8090", value_parser = listen_addr)]
     pub grpc_addr: SocketAddr,
-    /// Where to serve /live, /ready and /metrics
+    /// Address of the admin server: /live, /ready and /metrics
     #[arg(long, default_value = "0.0.0.0:9990", value_parser = listen_addr)]
     pub admin_addr: SocketAddr,
-    /// The addresses inside the cluster
+    /// CIDR blocks of the addresses in the cluster
     #[arg(
         long,
         value_delimiter = ',',
         default_value = "10.0.0.0/8,100.64.0.0/10,172.16.0.0/12,192.168.0.0/16,fd00::/8"
     )]
     pub cluster_networks: Vec<IpNet>,
-    /// The end of every identity; empty for --cluster-domain
+    /// Trust domain, the suffix of every identity; empty for --cluster-domain
     #[arg(long, default_value = "")]
     pub identity_domain: String,
-    /// The end of the names of Services
+    /// DNS domain of the cluster
     #[arg(long, default_value = "cluster.local")]
     pub cluster_domain: String,
-    /// Who may talk to ports that no Server selects: all-unauthenticated, all-authenticated,
+    /// Policy of ports that no Server selects: all-unauthenticated, all-authenticated,
     /// cluster-unauthenticated, cluster-authenticated, deny or audit
     #[arg(long, default_value = "all-unauthenticated")]
     pub default_policy: DefaultPolicy,
-    /// The namespace of the control plane, a part of every identity
+    /// Namespace of the control plane, which is a part of every identity
     #[arg(long, default_value = "linkerd")]
     pub control_plane_namespace: String,
-    /// The addresses that kubelets probe from
+    /// CIDR blocks of the addresses from which kubelets send probes
     #[arg(long, value_delimiter = ',', default_value = "0.0.0.0/0,::/0")]
     pub probe_networks: Vec<IpNet>,
-    /// Ports that are opaque where no annotation says otherwise
+    /// Ports that are opaque without an annotation
     #[arg(long, default_value = DEFAULT_OPAQUE_PORTS)]
     pub default_opaque_ports: PortSet,
-    /// Let applications set retries and timeouts by l5d-* request headers
+    /// Let applications set retries and timeouts with l5d-* request headers
     #[arg(long, default_value = "false", value_parser = flag, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     pub allow_l5d_request_headers: bool,
-    /// How many streams may be open; one client identity gets half of them, and so do all clients
-    /// without identity together
+    /// Maximum number of open streams; each client identity is limited to half of them, and so are
+    /// all clients without identity together
     #[arg(long, default_value_t = DEFAULT_MAX_STREAMS)]
     pub max_streams: usize,
     #[command(flatten)]
@@ -171,7 +172,7 @@ pub struct Policy {
     pub log: Log,
 }
 
-impl Service {
+impl Command {
     pub fn log(&self) -> &Log {
         match self {
             Self::Identity(identity) => &identity.log,
@@ -183,7 +184,7 @@ impl Service {
     }
 }
 
-/// Any address, for a flag that names a port alone.
+/// The address of a flag with only a port.
 const ANY: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
 
 #[cfg(test)]
@@ -195,14 +196,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_line_definition_is_valid() {
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn linkerds_flags_are_understood() {
-        let parse = |args: &[&str]| Cli::try_parse_from(args).unwrap().service;
-        let Service::Destination(destination) = parse(&[
+    fn flags_of_linkerd_are_parsed() {
+        let parse = |args: &[&str]| Cli::try_parse_from(args).unwrap().command;
+        let Command::Destination(destination) = parse(&[
             "mesh-controller",
             "destination",
             "--addr=:9000",
@@ -225,7 +226,7 @@ mod tests {
         let keep_alive = destination.meshed_http2_client_params.0.keep_alive.unwrap();
         assert_eq!(keep_alive.interval, Duration::from_secs(10));
 
-        let Service::Policy(policy) = parse(&[
+        let Command::Policy(policy) = parse(&[
             "mesh-controller",
             "policy",
             "--cluster-networks=10.0.0.0/8,fd00::/8",
@@ -237,7 +238,7 @@ mod tests {
         assert_eq!(policy.cluster_networks.len(), 2);
         assert_eq!(policy.default_policy, DefaultPolicy::Deny);
 
-        let Service::Identity(identity) = parse(&[
+        let Command::Identity(identity) = parse(&[
             "mesh-controller",
             "identity",
             "--identity-issuance-lifetime=1h30m",
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_values_are_refused_with_the_flag_s_name() {
+    fn errors_name_flag_of_invalid_value() {
         let error = |flag: &str| {
             let args = ["mesh-controller", "policy", "--source-dir=/a", flag];
             Cli::try_parse_from(args).unwrap_err().to_string()

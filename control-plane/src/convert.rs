@@ -1,9 +1,9 @@
-//! From Kubernetes objects to the [model](crate::model).
+//! Conversion of Kubernetes objects to the [model](crate::model).
 //!
-//! Called by every source, so that an object means the same wherever it was read. A field that
-//! makes the whole object meaningless is an error: the source reports it and keeps the last good
-//! version. A field that has a default when it cannot be read (most annotations) gets its default
-//! and a warning, as Linkerd's controllers do.
+//! Every source uses these functions, so that an object has the same meaning wherever it was read.
+//! An invalid field without which the object has no meaning is an error: the source reports it and
+//! keeps the last valid version. An invalid field with a default (most annotations) gets the
+//! default and a warning, as in Linkerd.
 
 use std::{fmt, sync::Arc};
 
@@ -14,20 +14,20 @@ use crate::model::{Name, OwnerRef};
 mod annotations;
 mod filter;
 mod object;
+mod pod;
 mod policy;
 mod route;
 mod service;
-mod workload;
 
 pub(crate) use self::object::{Manifest, ObjectError, object};
 use self::{
+    pod::{node, owned_object, pod},
     policy::{authorization_policy, mesh_tls_authentication, network_authentication, server},
     route::{gateway_grpc_route, gateway_http_route, policy_http_route},
     service::{endpoint_slice, service},
-    workload::{node, owned, pod},
 };
 
-/// Why an object has no meaning to the mesh.
+/// Why an object cannot be converted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
 pub(crate) struct ConvertError {
@@ -43,7 +43,7 @@ impl ConvertError {
         }
     }
 
-    /// The same error seen from the field around it.
+    /// Prefixes the path with the containing field.
     fn inside(mut self, outer: &str) -> Self {
         self.field = format!("{outer}.{}", self.field);
         self
@@ -63,7 +63,7 @@ fn created(meta: &ObjectMeta) -> Option<i64> {
         .map(|time| time.0.as_second())
 }
 
-/// The one owner.
+/// Returns the owner; `None` if there are several.
 fn owner(meta: &ObjectMeta) -> Option<OwnerRef> {
     match meta.owner_references.as_deref() {
         Some([OwnerReference { kind, name, .. }]) => Some(OwnerRef {
@@ -84,7 +84,7 @@ fn shared(text: &Option<String>) -> Option<Arc<str>> {
         .map(Arc::from)
 }
 
-/// Ports are `i32` in the API; what is no port number is none.
+/// Converts an `i32` of the Kubernetes API to a port number.
 fn port_number(port: i32) -> Option<u16> {
     mesh_k8s::pod::ports::port_number(port)
 }

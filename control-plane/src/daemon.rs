@@ -1,10 +1,9 @@
-//! One process of a controller: builds the pieces, joins them, runs until it is told to stop or a
-//! piece dies.
+//! A controller process: starts its tasks and runs until a signal arrives or a task exits.
 //!
-//! Start: files and addresses first, so that what is wrong ends the process at once; then the
-//! source; gRPC only once the index has read everything, since an answer from half an index ("no
-//! such service") would be believed. Stop: streams end well, connections are told to go, the admin
-//! server answers to the last.
+//! On startup, files and addresses come first, so that invalid ones end the process immediately;
+//! then the source; the gRPC server only starts when the index has read everything, since clients
+//! would believe responses from an incomplete index ("no such service"). On shutdown, streams end
+//! regularly, connections get GOAWAY, and the admin server responds until the end.
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -27,14 +26,14 @@ use tonic::transport::server::{Router, TcpIncoming};
 use crate::{
     bootstrap::{self, BootstrapError},
     cluster::{self, ConnectError},
-    config::{Service, Source},
+    config::{Command, Source},
     identity::{AccessError, LoadError},
     injector::SettingsError,
     serve::Calls,
     source::{
         self, Batch,
-        kube::{Cluster, kinds::Watched},
-        local::Folders,
+        kube::{KubeSource, kinds::WatchedKind},
+        local::DirectorySource,
     },
 };
 
@@ -43,17 +42,17 @@ mod identity;
 mod injector;
 mod policy;
 
-/// How long open calls may take to end when the process stops. Kubernetes kills after 30 s.
+/// How long open calls may take to complete on shutdown. Kubernetes kills the process after 30 s.
 const DRAIN_GRACE: Duration = Duration::from_secs(20);
 
-/// Why a controller did not run, or stopped running.
+/// Why a controller did not start, or exited.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
     #[error("cannot listen for signals")]
     Signals(#[source] io::Error),
-    #[error("cannot open the admin server")]
+    #[error("cannot start the admin server")]
     Admin(#[source] admin::BindError),
-    #[error("cannot listen on {addr} for {what} (is another instance running?)")]
+    #[error("cannot listen on {addr} for {what}; another instance may be running")]
     Listen {
         addr: SocketAddr,
         what: &'static str,
@@ -63,19 +62,19 @@ pub enum DaemonError {
     Connect(#[source] ConnectError),
     #[error("{0}")]
     Access(AccessError),
-    #[error("cannot make the certificates of the mesh")]
+    #[error("cannot create the certificates of the mesh")]
     Bootstrap(#[source] BootstrapError),
     #[error("cannot start the injector")]
     Settings(#[source] SettingsError),
     #[error("cannot start the identity service")]
     Identity(#[source] LoadError),
-    #[error("{0} is no name of a {1}")]
+    #[error("{0} is not a valid name of a {1}")]
     Name(String, &'static str),
     #[error("{0}")]
-    Died(task::Ended),
+    TaskExited(task::Ended),
 }
 
-/// What every controller has.
+/// The parts that every controller has.
 struct Daemon {
     registry: Registry,
     readiness: Readiness,
@@ -87,15 +86,15 @@ struct Daemon {
     calls: Calls,
 }
 
-/// Runs a controller until it is told to stop.
-pub async fn run(service: Service) -> Result<(), DaemonError> {
-    match service {
-        // It holds several clients; on the stack of `main` they would only be in the way.
-        Service::Identity(config) => Box::pin(identity::run(config)).await,
-        Service::Destination(config) => destination::run(config).await,
-        Service::Policy(config) => policy::run(config).await,
-        Service::ProxyInjector(config) => injector::run(config).await,
-        Service::Bootstrap(config) => bootstrap::run(config).await.map_err(DaemonError::Bootstrap),
+/// Runs a controller until a signal arrives.
+pub async fn run(command: Command) -> Result<(), DaemonError> {
+    match command {
+        // Boxed, because its future holds several clients.
+        Command::Identity(config) => Box::pin(identity::run(config)).await,
+        Command::Destination(config) => destination::run(config).await,
+        Command::Policy(config) => policy::run(config).await,
+        Command::ProxyInjector(config) => injector::run(config).await,
+        Command::Bootstrap(config) => bootstrap::run(config).await.map_err(DaemonError::Bootstrap),
     }
 }
 
@@ -121,7 +120,7 @@ impl Daemon {
 
     async fn serve_admin(&self, addr: SocketAddr) -> Result<(), DaemonError> {
         let listener = admin::bind(addr).await.map_err(DaemonError::Admin)?;
-        // Linkerd's manifests probe it.
+        // Linkerd's manifests use it as liveness probe.
         let ping = |_call| async { admin::text(StatusCode::OK, "pong\n") };
         let admin = Admin::new(self.registry.clone(), self.readiness.clone()).route("/ping", ping);
         self.supervisor
@@ -129,14 +128,14 @@ impl Daemon {
         Ok(())
     }
 
-    /// Reads the source and applies what it says. The answer comes when everything has been read
-    /// once. `kinds` are those to follow when the source is an API server, and `service` is who
-    /// asks there.
-    async fn follow<F>(
+    /// Spawns the source and applies its batches. The returned receiver completes when everything
+    /// has been read once. If the source is an API server, `kinds` are watched and `service`
+    /// identifies this process there.
+    async fn watch_source<F>(
         &self,
         source: Source,
         service: &str,
-        kinds: &'static [Watched],
+        kinds: &'static [WatchedKind],
         apply: F,
     ) -> Result<oneshot::Receiver<()>, DaemonError>
     where
@@ -149,14 +148,14 @@ impl Daemon {
             let client = cluster::connect(&source.cluster, service)
                 .await
                 .map_err(DaemonError::Connect)?;
-            let cluster = Cluster::new(client, kinds, &self.registry);
-            self.supervisor.spawn("source", cluster.run(batches));
+            let cluster = KubeSource::new(client, kinds, &self.registry);
+            self.supervisor.spawn("source", kube.run(batches));
         } else {
-            let folders = Folders::new(source.dirs, &self.registry);
-            self.supervisor.spawn("source", folders.run(batches));
+            let directories = DirectorySource::new(source.dirs, &self.registry);
+            self.supervisor.spawn("source", directories.run(batches));
         }
         self.supervisor
-            .spawn("index", feed(received, apply, ready, complete));
+            .spawn("index", apply_batches(received, apply, ready, complete));
         Ok(completed)
     }
 
@@ -164,61 +163,60 @@ impl Daemon {
         let drain = self.watch.clone();
         self.supervisor.spawn("gRPC server", async move {
             let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-            let served = router
+            let result = router
                 .serve_with_incoming_shutdown(incoming, drain.draining())
                 .await;
-            if let Err(error) = served {
+            if let Err(error) = result {
                 tracing::error!(%error, "The gRPC server failed");
             }
         });
     }
 
-    /// Waits for something that has to happen at the start; nothing when the process is told to
-    /// stop before.
-    async fn unless_ended<T>(
+    /// Waits for a future during startup; returns `None` if a signal arrives first.
+    async fn wait_or_stop<T>(
         &mut self,
-        happens: impl Future<Output = T>,
+        future: impl Future<Output = T>,
     ) -> Result<Option<T>, DaemonError> {
         tokio::select! {
-            happened = happens => Ok(Some(happened)),
-            ended = self.ends.first() => Err(DaemonError::Died(ended)),
+            output = future => Ok(Some(output)),
+            ended = self.ends.first() => Err(DaemonError::TaskExited(ended)),
             signal = self.termination.received() => {
-                tracing::info!(signal, "Stopped before the start was complete");
+                tracing::info!(signal, "Stopped during startup");
                 Ok(None)
             }
         }
     }
 
-    /// Waits for a signal and drains, or for the first piece that dies.
-    async fn finish(mut self) -> Result<(), DaemonError> {
+    /// Waits for a signal and drains, or for the first task that exits.
+    async fn run_until_stopped(mut self) -> Result<(), DaemonError> {
         tokio::select! {
             signal = self.termination.received() => {
                 tracing::info!(signal, "Stopping");
             }
-            ended = self.ends.first() => return Err(DaemonError::Died(ended)),
+            ended = self.ends.first() => return Err(DaemonError::TaskExited(ended)),
         }
         drop(self.watch);
         match self.drain.drain(DRAIN_GRACE).await {
             Outcome::Complete => tracing::info!("Stopped"),
             Outcome::Expired { remaining } => {
-                tracing::warn!(remaining, "Stopped before all calls had ended");
+                tracing::warn!(remaining, "Stopped before all calls completed");
             }
         }
         Ok(())
     }
 }
 
-/// Waits for the first complete read, unless the process is to stop or a piece dies before; then
-/// `finish` says so.
-async fn until_complete(
+/// Waits for the first complete read; returns `false` if a signal arrives or the source exits
+/// first.
+async fn wait_for_source(
     daemon: &mut Daemon,
     complete: oneshot::Receiver<()>,
 ) -> Result<bool, DaemonError> {
-    let complete = daemon.unless_ended(complete).await?;
+    let complete = daemon.wait_or_stop(complete).await?;
     Ok(matches!(complete, Some(Ok(()))))
 }
 
-async fn feed(
+async fn apply_batches(
     mut batches: mpsc::Receiver<Batch>,
     apply: impl Fn(Batch),
     ready: Condition,
@@ -231,7 +229,7 @@ async fn feed(
         if let Some(complete) = complete.take() {
             ready.set(true);
             tracing::info!("Read the source");
-            // Nobody waits any more when the process is already stopping.
+            // The receiver is dropped when the process is already stopping.
             let _ = complete.send(());
         } else {
             tracing::debug!(changes, "Applied changes");
@@ -249,7 +247,7 @@ async fn listen_for(addr: SocketAddr, what: &'static str) -> Result<TcpListener,
         .map_err(|source| DaemonError::Listen { addr, what, source })
 }
 
-/// Exports how many different values of two kinds are watched.
+/// Exports the numbers of watched values of two kinds.
 fn export_watched<I: Send + 'static>(
     registry: &Registry,
     index: &Arc<Mutex<I>>,

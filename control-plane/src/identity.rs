@@ -1,13 +1,14 @@
-//! Certificates for workloads: who asks is proved by a token, what is signed is built here.
+//! Certificates for workloads: a token authenticates the client, and this module builds the
+//! certificate.
 //!
 //! ```text
-//!   token ──▶ tokens::review ──▶ ServiceAccount ──▶ identity ─┐ must be one and the same
+//!   token ──▶ tokens::review ──▶ ServiceAccount ──▶ identity ─┐ must be equal
 //!   CSR ────▶ csr::check ──────▶ DNS name ────────────────────┤
 //!   request ───────────────────▶ identity ────────────────────┘──▶ issuer::issue ──▶ certificate
 //! ```
 //!
-//! Nothing of the CSR but its public key goes into the certificate. What costs nothing is checked
-//! first, so that the API server is only asked about requests that could succeed.
+//! Of the CSR, only the public key is used in the certificate. Cheap checks come first, so that the
+//! API server only reviews tokens of requests that could succeed.
 
 use std::{sync::Arc, time::SystemTime};
 
@@ -16,44 +17,45 @@ use mesh_core::identity::service_account;
 use parking_lot::RwLock;
 use tokio::time::Instant;
 
-use self::{limits::Limits, tokens::Token};
+use self::{limits::CallerLimits, tokens::UnverifiedToken};
 use crate::cluster::Rate;
 
 mod csr;
+mod event_recorder;
 mod files;
 mod issuer;
 mod limits;
-mod record;
 mod tokens;
 
 pub use self::{
     csr::CsrError,
-    files::{Contents, Files, LoadError, Loaded},
+    event_recorder::EventRecorder,
+    files::{FileContents, Files, LoadError, LoadedIssuer},
     issuer::{IssueError, Issuer, IssuerError, Validity},
-    record::Record,
     tokens::{
-        AccessError, Account, KeyError, Proved, Reviews, TokenError, TokenKey, Tokens, is_dns_label,
+        AccessError, Account, AuthenticatedAccount, KeyError, TokenError, TokenKey, TokenReviewer,
+        TokenVerifier, is_dns_label,
     },
 };
 
-/// Issues certificates. One per process; the issuer inside is replaced when its files change.
+/// Issues certificates. There is one per process; its issuer is replaced when the files change.
 #[derive(Debug)]
-pub struct Authority {
-    names: Names,
-    tokens: Tokens,
-    limits: Limits,
+pub struct CertificateAuthority {
+    names: IdentitySuffix,
+    tokens: TokenVerifier,
+    limits: CallerLimits,
     // Written on rotation, read for every certificate.
     issuer: RwLock<Option<Arc<Issuer>>>,
 }
 
-/// What all identities of the mesh end with.
+/// The parts of the suffix of all identities.
 #[derive(Clone, Debug)]
-pub struct Names {
+pub struct IdentitySuffix {
     pub control_namespace: String,
     pub trust_domain: String,
 }
 
-/// How the files, or the keys of a Secret, are called that hold an issuer.
+/// The names of an issuer's files or of the keys of its Secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IssuerNames {
     pub certificate: &'static str,
@@ -62,7 +64,7 @@ pub struct IssuerNames {
     pub secret_type: &'static str,
 }
 
-/// A request as it came.
+/// A request for a certificate.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     pub identity: &'a str,
@@ -70,11 +72,11 @@ pub struct Request<'a> {
     pub csr: &'a [u8],
 }
 
-/// A certificate and who it is for.
+/// An issued certificate and the account that requested it.
 #[derive(Clone, Debug)]
-pub struct Certified {
+pub struct GrantedCertificate {
     pub issued: Issued,
-    pub proved: Proved,
+    pub authenticated: AuthenticatedAccount,
 }
 
 /// Why no certificate was issued.
@@ -84,23 +86,23 @@ pub enum CertifyError {
     Missing(&'static str),
     #[error("no issuer is loaded")]
     NoIssuer,
-    #[error("the certificate signing request was refused")]
+    #[error("invalid certificate signing request")]
     Csr(#[source] CsrError),
-    #[error("the token was refused")]
+    #[error("invalid token")]
     Token(#[source] TokenError),
-    #[error("the token belongs to {actual}, but a certificate of {requested} was requested")]
-    OtherIdentity { requested: String, actual: String },
-    #[error("ServiceAccount {} of namespace {} asks for too many certificates; the limit is a few dozen a second", .0.name, .0.namespace)]
-    TooMany(Account),
+    #[error("the token is of {actual}, but the requested identity is {requested}")]
+    IdentityMismatch { requested: String, actual: String },
+    #[error("ServiceAccount {} of namespace {} requests too many certificates; the limit is a few dozen per second", .0.name, .0.namespace)]
+    RateLimited(Account),
     #[error("the certificate could not be issued")]
     Issue(#[source] IssueError),
 }
 
-/// The scheme under which Linkerd's own chart stores the issuer.
+/// The default scheme of the issuer in Linkerd's chart.
 const LINKERD_SCHEME: &str = "linkerd.io/tls";
 
 impl IssuerNames {
-    /// Anything but Linkerd's own scheme means Kubernetes' type of TLS Secrets.
+    /// Returns the names of a scheme. Any scheme but Linkerd's means a TLS Secret of Kubernetes.
     pub fn of_scheme(scheme: &str) -> Self {
         if scheme == LINKERD_SCHEME {
             Self {
@@ -118,13 +120,13 @@ impl IssuerNames {
     }
 }
 
-impl Authority {
-    /// `rate` is that of each caller.
-    pub fn new(names: Names, tokens: Tokens, rate: Rate) -> Self {
+impl CertificateAuthority {
+    /// `rate` applies to each account.
+    pub fn new(names: IdentitySuffix, tokens: TokenVerifier, rate: Rate) -> Self {
         Self {
             names,
             tokens,
-            limits: Limits::new(rate),
+            limits: CallerLimits::new(rate),
             issuer: RwLock::new(None),
         }
     }
@@ -137,17 +139,17 @@ impl Authority {
         self.tokens.set_key(key);
     }
 
-    /// The issuer in force.
+    /// Returns the current issuer.
     pub fn issuer(&self) -> Option<Arc<Issuer>> {
         self.issuer.read().clone()
     }
 
-    /// Issues a certificate to who proves to be entitled to it.
+    /// Issues a certificate if the token authenticates the account of the requested identity.
     pub async fn certify(
         &self,
         request: Request<'_>,
         now: SystemTime,
-    ) -> Result<Certified, CertifyError> {
+    ) -> Result<GrantedCertificate, CertifyError> {
         for (name, empty) in [
             ("identity", request.identity.is_empty()),
             ("token", request.token.is_empty()),
@@ -159,23 +161,26 @@ impl Authority {
         }
         let issuer = self.issuer().ok_or(CertifyError::NoIssuer)?;
         let key = csr::check(request.csr, request.identity).map_err(CertifyError::Csr)?;
-        let token = Token::read(request.token).map_err(CertifyError::Token)?;
-        let claimed = token.claimed().map_err(CertifyError::Token)?;
-        self.check_identity(&request, &claimed)?;
-        if !self.limits.admit(&claimed, Instant::now()) {
-            return Err(CertifyError::TooMany(claimed));
+        let token = UnverifiedToken::read(request.token).map_err(CertifyError::Token)?;
+        let claimed_account = token.claimed_account().map_err(CertifyError::Token)?;
+        self.check_identity(&request, &claimed_account)?;
+        if !self.limits.admit(&claimed_account, Instant::now()) {
+            return Err(CertifyError::RateLimited(claimed_account));
         }
-        let proved = self
+        let authenticated = self
             .tokens
             .review(&token, now)
             .await
             .map_err(CertifyError::Token)?;
-        // What the token says of itself was a claim; this is what counts.
-        self.check_identity(&request, &proved.account)?;
+        // The account in the token was only a claim; this one is authenticated.
+        self.check_identity(&request, &authenticated.account)?;
         let issued = issuer
             .issue(request.identity, &key, now)
             .map_err(CertifyError::Issue)?;
-        Ok(Certified { issued, proved })
+        Ok(GrantedCertificate {
+            issued,
+            authenticated,
+        })
     }
 
     fn check_identity(&self, request: &Request<'_>, account: &Account) -> Result<(), CertifyError> {
@@ -183,7 +188,7 @@ impl Authority {
         if actual == request.identity {
             return Ok(());
         }
-        Err(CertifyError::OtherIdentity {
+        Err(CertifyError::IdentityMismatch {
             requested: request.identity.to_owned(),
             actual,
         })

@@ -1,36 +1,36 @@
-//! The index: from objects to what proxies want to know.
+//! The index: computes endpoints, profiles and policies from objects.
 //!
 //! ```text
-//!   source ── Change ──▶ Store ──▶ views: pure functions of the store, recomputed when something
-//!                          │       they depend on was touched, published when the value changed
+//!   source ── Change ──▶ Store ──▶ views: pure functions of the store, recomputed when an object
+//! //!                          │       they depend on changed, published when the value changed
 //!                          └─────▶ subscribers (gRPC streams) hold a watch::Receiver each
 //! ```
 //!
-//! Nothing here is async or does I/O. A test makes an index, applies objects and looks at a
-//! receiver. [`DestinationIndex`] answers the destination service, [`PolicyIndex`] the policy
-//! service; each process runs the one it serves.
+//! Nothing here is async or does I/O. A test creates an index, applies objects and reads a
+//! receiver. [`DestinationIndex`] serves the destination service, [`PolicyIndex`] the policy
+//! service; each process has one of them.
 
 #[cfg(test)]
-mod agreement;
+mod consistency;
 mod destination;
 #[cfg(test)]
 mod fixture;
 mod inbound;
 mod outbound;
+mod pod_endpoints;
 mod policy;
 mod profile;
 mod services;
 mod settings;
 mod store;
 mod views;
-mod workloads;
 
 pub use self::{
-    destination::{DestinationIndex, EndpointsError, Watched},
+    destination::{DestinationIndex, EndpointsError, Subscription},
     outbound::{OutboundError, OutboundKey},
     policy::{InboundKey, PolicyIndex},
     profile::{ProfileError, ProfileKey},
     services::{EndpointSet, EndpointsKey},
     settings::{DestinationSettings, PolicySettings},
-    store::{Store, Touched},
+    store::{ChangeSet, Store},
 };

@@ -1,13 +1,13 @@
-//! The proxy injector: answers reviews of Pods and Services with the patch of `mesh_k8s::inject`.
+//! The proxy injector: patches Pods and Services with `mesh_k8s::inject`.
 //!
-//! The decision is that pure function's; here is what it is given (values, the namespace, the pod's
-//! owner) and what is told about it (events, metrics, the log). Called by the webhook's server.
+//! That pure function decides; this module provides its inputs (values, namespace, owner of the
+//! pod) and reports the decision (events, metrics, log). The webhook's server calls it.
 
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use mesh_k8s::{
-    inject::{self, Decision, InjectError, Outcome, SkipReason},
+    inject::{self, Decision, InjectError, PatchOutcome, SkipReason},
     kinds::{Pod, Service},
     pod::owner::Owner,
 };
@@ -15,21 +15,21 @@ use mesh_runtime::metrics::Registry;
 use serde::de::DeserializeOwned;
 
 use crate::{
-    cluster::{Events, Posting, Severity},
-    webhook::{Answer, Review, Reviewer, Verdict, review::Kind},
+    cluster::{Events, ObjectEvent, Severity},
+    webhook::{AdmissionDecision, AdmissionRequest, ReviewFuture, Reviewer, review::Kind},
 };
 
 mod caches;
 mod metrics;
 mod settings;
 
-use self::metrics::{Metrics, Result};
+use self::metrics::{InjectionResult, Metrics};
 pub(crate) use self::{
     caches::Caches,
     settings::{Settings, SettingsError, SettingsFiles},
 };
 
-/// Reviews objects.
+/// Reviews Pods and Services.
 pub(crate) struct Injector {
     settings: Arc<Settings>,
     caches: Caches,
@@ -37,13 +37,13 @@ pub(crate) struct Injector {
     metrics: Metrics,
 }
 
-/// How events and audit logs call us.
+/// The name of this controller in events.
 pub(crate) const CONTROLLER: &str = "linkerd-proxy-injector";
 
-/// The workload of a pod, and how to refer to it.
-struct Workload {
+/// The workload that owns a pod, with a reference for events.
+struct PodOwner {
     owner: Owner,
-    /// Absent for a pod that nothing owns: it does not exist yet.
+    /// `None` for a pod without owner, which does not exist yet.
     reference: Option<ObjectReference>,
 }
 
@@ -62,56 +62,56 @@ impl Injector {
         }
     }
 
-    async fn pod(&self, review: Review) -> std::result::Result<Verdict, String> {
+    async fn pod(&self, review: AdmissionRequest) -> Result<AdmissionDecision, String> {
         let namespace_name = review.namespace.unwrap_or_default();
         let dry_run = review.dry_run == Some(true);
         let mut pod: Pod = read(review.object, "Pod")?;
-        // Pods of workloads name no namespace, and have no name yet.
+        // Pods of workloads have neither namespace nor name yet.
         pod.metadata.namespace = Some(namespace_name.clone());
         let Some(namespace) = self.caches.namespace(&namespace_name).await? else {
             return Ok(no_namespace(&namespace_name));
         };
-        let workload = self.workload(&pod).await;
+        let pod_owner = self.pod_owner(&pod).await;
         let values = self.settings.current();
-        let requested = self
+        let pending = self
             .metrics
-            .request(&workload.owner, &namespace_name, &namespace);
-        let patched = inject::patch(&values, &namespace, &pod, &workload.owner);
+            .request(&pod_owner.owner, &namespace_name, &namespace);
+        let patched = inject::patch(&values, &namespace, &pod, &pod_owner.owner);
         let outcome = match patched {
             Ok(outcome) => outcome,
             Err(InjectError::Annotations(problems)) => {
-                requested.respond(Result::Refused);
+                pending.respond(InjectionResult::Rejected);
                 let reason = InjectError::Annotations(problems).to_string();
                 if !dry_run {
-                    self.post_refusal(workload, &reason);
+                    self.post_rejection(pod_owner, &reason);
                 }
-                return Ok(Verdict::deny(reason));
+                return Ok(AdmissionDecision::deny(reason));
             }
             Err(error) => return Err(error.to_string()),
         };
-        let Outcome {
+        let PatchOutcome {
             decision,
             patch,
             warnings,
         } = outcome;
         match &decision {
-            Decision::Inject { .. } => requested.respond(Result::Injected),
-            // The opaque ports count as something done.
-            Decision::Skip(_) if !patch.is_empty() => requested.respond(Result::Annotated),
-            Decision::Skip(reasons) => requested.respond(Result::Skipped(reasons)),
+            Decision::Inject { .. } => pending.respond(InjectionResult::Injected),
+            // The annotation of opaque ports was added.
+            Decision::Skip(_) if !patch.is_empty() => pending.respond(InjectionResult::Annotated),
+            Decision::Skip(reasons) => pending.respond(InjectionResult::Skipped(reasons)),
         }
-        tell(&namespace_name, &workload, &decision, &warnings);
+        log_decision(&namespace_name, &pod_owner, &decision, &warnings);
         if !dry_run {
-            self.post(workload, &decision, &warnings);
+            self.post(pod_owner, &decision, &warnings);
         }
-        Ok(Verdict {
+        Ok(AdmissionDecision {
             denied: None,
             patch,
             warnings,
         })
     }
 
-    async fn service(&self, review: Review) -> std::result::Result<Verdict, String> {
+    async fn service(&self, review: AdmissionRequest) -> Result<AdmissionDecision, String> {
         let service: Service = read(review.object, "Service")?;
         let name = review.namespace.unwrap_or_default();
         let Some(namespace) = self.caches.namespace(&name).await? else {
@@ -121,28 +121,28 @@ impl Injector {
             kind: "service".into(),
             name: service.metadata.name.clone().unwrap_or_default(),
         };
-        let requested = self.metrics.request(&owner, &name, &namespace);
+        let pending = self.metrics.request(&owner, &name, &namespace);
         let patch = inject::patch_service(&self.settings.current(), &namespace, &service);
         let warnings = inject::service_warnings(&namespace, &service, &name);
-        requested.respond(if patch.is_empty() {
-            Result::Untouched
+        pending.respond(if patch.is_empty() {
+            InjectionResult::Unchanged
         } else {
-            Result::Annotated
+            InjectionResult::Annotated
         });
-        Ok(Verdict {
+        Ok(AdmissionDecision {
             denied: None,
             patch,
             warnings,
         })
     }
 
-    /// The workload behind a pod. An owner that cannot be looked up in time is taken for the
-    /// workload itself: a pod need not wait for a label.
-    async fn workload(&self, pod: &Pod) -> Workload {
+    /// Returns the workload that owns a pod. If the direct owner cannot be looked up in time, it
+    /// counts as the workload: a pod does not wait for a label.
+    async fn pod_owner(&self, pod: &Pod) -> PodOwner {
         let meta = &pod.metadata;
         let Some([direct]) = meta.owner_references.as_deref() else {
             let name = meta.name.as_ref().or(meta.generate_name.as_ref());
-            return Workload {
+            return PodOwner {
                 owner: Owner {
                     kind: "pod".into(),
                     name: name.cloned().unwrap_or_default(),
@@ -151,22 +151,22 @@ impl Injector {
             };
         };
         let namespace = meta.namespace.clone().unwrap_or_default();
-        let between = self
+        let intermediate_owner = self
             .caches
-            .between(&namespace, &direct.kind, &direct.name)
+            .intermediate_owner(&namespace, &direct.kind, &direct.name)
             .await;
-        let owner = mesh_k8s::pod::owner::resolve(pod, |_, _| between.as_deref());
-        // The one that `of` chose: the owner's owner, unless it has none that counts.
-        let above = between
+        let owner = mesh_k8s::pod::owner::resolve(pod, |_, _| intermediate_owner.as_deref());
+        // The reference of the owner that `resolve` returned.
+        let owners_of_owner = intermediate_owner
             .iter()
             .flat_map(|meta| meta.owner_references.iter().flatten());
-        let chosen = above
+        let chosen = owners_of_owner
             .chain([direct])
             .find(|owner_ref| {
                 owner_ref.name == owner.name && owner_ref.kind.eq_ignore_ascii_case(&owner.kind)
             })
             .unwrap_or(direct);
-        Workload {
+        PodOwner {
             reference: Some(ObjectReference {
                 api_version: Some(chosen.api_version.clone()),
                 kind: Some(chosen.kind.clone()),
@@ -179,11 +179,11 @@ impl Injector {
         }
     }
 
-    /// A controller that cannot create its pods says so in an event of its own, without the name of
-    /// the annotation at its beginning.
-    fn post_refusal(&self, workload: Workload, reason: &str) {
-        if let Some(about) = workload.reference {
-            self.events.post(Posting {
+    /// Posts an event that starts with the annotation. Kubernetes only posts that the workload
+    /// cannot create pods.
+    fn post_rejection(&self, pod_owner: PodOwner, reason: &str) {
+        if let Some(about) = pod_owner.reference {
+            self.events.post(ObjectEvent {
                 about,
                 severity: Severity::Warning,
                 reason: "InvalidAnnotation",
@@ -193,34 +193,33 @@ impl Injector {
         }
     }
 
-    /// Tells whoever looks at the workload what became of its pod.
-    fn post(&self, workload: Workload, decision: &Decision, warnings: &[String]) {
-        let Some(about) = workload.reference else {
+    /// Posts events about the decision on the workload.
+    fn post(&self, pod_owner: PodOwner, decision: &Decision, warnings: &[String]) {
+        let Some(about) = pod_owner.reference else {
             return;
         };
         let (reason, note) = match decision {
             Decision::Inject { .. } => ("Injected", "Linkerd sidecar proxy injected".to_owned()),
-            // Nobody asked. Told of every pod outside the mesh, it would bury the events that
-            // somebody looks for.
+            // No event for pods without injection, because there may be many of them.
             Decision::Skip(reasons) if reasons.contains(&SkipReason::NotEnabled) => return,
             Decision::Skip(reasons) => (
                 "InjectionSkipped",
                 format!(
                     "Linkerd sidecar proxy injection skipped: {}",
-                    texts(reasons)
+                    join_reasons(reasons)
                 ),
             ),
         };
-        self.events.post(Posting {
+        self.events.post(ObjectEvent {
             about: about.clone(),
             severity: Severity::Normal,
             reason,
             action: "Inject",
             note,
         });
-        // Warnings reach whoever creates a pod, which is a controller that nobody reads.
+        // The client that creates a pod, which gets the warnings of the response, is a controller.
         if !warnings.is_empty() {
-            self.events.post(Posting {
+            self.events.post(ObjectEvent {
                 about,
                 severity: Severity::Warning,
                 reason: "InvalidAnnotation",
@@ -232,62 +231,58 @@ impl Injector {
 }
 
 impl Reviewer for Injector {
-    fn review(&self, review: Review) -> Answer<'_> {
+    fn review(&self, review: AdmissionRequest) -> ReviewFuture<'_> {
         Box::pin(async move {
             let Kind { group, kind } = &review.kind;
             match (group.as_str(), kind.as_str(), review.operation.as_str()) {
                 ("", "Pod", "CREATE") => self.pod(review).await,
                 ("", "Service", "CREATE") => self.service(review).await,
-                // The chart asks for nothing else; to be asked all the same is no reason to stand
-                // in the way.
-                _ => Ok(Verdict::allow()),
+                // The chart registers nothing else.
+                _ => Ok(AdmissionDecision::allow()),
             }
         })
     }
 
-    fn failed(&self, problem: String) -> Verdict {
-        verdict_on_failure(&self.settings.current().webhook_failure_policy, problem)
+    fn failed(&self, problem: String) -> AdmissionDecision {
+        decision_on_failure(&self.settings.current().webhook_failure_policy, problem)
     }
 }
 
-/// The values have the `failurePolicy` that the chart wrote into the webhook's configuration.
-fn verdict_on_failure(policy: &str, problem: String) -> Verdict {
+/// Applies the webhook's `failurePolicy`, which is also in the values.
+fn decision_on_failure(policy: &str, problem: String) -> AdmissionDecision {
     match policy {
-        "Ignore" => Verdict {
+        "Ignore" => AdmissionDecision {
             warnings: vec![format!(
-                "the injector could not look at this object, which is admitted as it is: {problem}"
+                "the injector could not review this object, which is admitted unchanged: {problem}"
             )],
-            ..Verdict::allow()
+            ..AdmissionDecision::allow()
         },
-        _ => Verdict::deny(format!(
-            "the injector could not look at this object: {problem}"
+        _ => AdmissionDecision::deny(format!(
+            "the injector could not review this object: {problem}"
         )),
     }
 }
 
-fn no_namespace(name: &str) -> Verdict {
-    Verdict::deny(format!("there is no namespace {name:?}"))
+fn no_namespace(name: &str) -> AdmissionDecision {
+    AdmissionDecision::deny(format!("there is no namespace {name:?}"))
 }
 
-/// An object of the API server that we cannot read is newer than we are.
-fn read<T: DeserializeOwned>(
-    object: serde_json::Value,
-    kind: &str,
-) -> std::result::Result<T, String> {
+/// An invalid object is of a newer version than this program.
+fn read<T: DeserializeOwned>(object: serde_json::Value, kind: &str) -> Result<T, String> {
     serde_json::from_value(object).map_err(|error| format!("cannot read the {kind}: {error}"))
 }
 
-fn tell(namespace: &str, workload: &Workload, decision: &Decision, warnings: &[String]) {
-    let Owner { kind, name } = &workload.owner;
+fn log_decision(namespace: &str, pod_owner: &PodOwner, decision: &Decision, warnings: &[String]) {
+    let Owner { kind, name } = &pod_owner.owner;
     match decision {
-        Decision::Inject { .. } => tracing::info!(namespace, kind, name, "Injected"),
+        Decision::Inject { .. } => tracing::info!(namespace, kind, name, "Injected pod"),
         Decision::Skip(reasons) => {
             tracing::debug!(
                 namespace,
                 kind,
                 name,
-                reason = texts(reasons),
-                "Not injected"
+                reason = join_reasons(reasons),
+                "Skipped pod"
             );
         }
     }
@@ -296,9 +291,9 @@ fn tell(namespace: &str, workload: &Workload, decision: &Decision, warnings: &[S
     }
 }
 
-fn texts(reasons: &[SkipReason]) -> String {
-    let texts: Vec<&str> = reasons.iter().map(|reason| reason.text()).collect();
-    texts.join(", ")
+fn join_reasons(reasons: &[SkipReason]) -> String {
+    let join_reasons: Vec<&str> = reasons.iter().map(|reason| reason.text()).collect();
+    join_reasons.join(", ")
 }
 
 #[cfg(test)]
@@ -306,18 +301,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_could_not_be_reviewed_is_admitted_or_denied_as_the_failure_policy_says() {
-        let ignore = verdict_on_failure("Ignore", "no answer".into());
+    fn unreviewed_object_is_admitted_or_denied_by_failure_policy() {
+        let ignore = decision_on_failure("Ignore", "no response".into());
         assert_eq!(ignore.denied, None);
         assert_eq!(
             ignore.warnings,
-            ["the injector could not look at this object, which is admitted as it is: no answer"]
+            ["the injector could not review this object, which is admitted unchanged: no response"]
         );
-        let fail = verdict_on_failure("Fail", "no answer".into());
-        let said = fail.denied.unwrap();
+        let fail = decision_on_failure("Fail", "no response".into());
+        let denied = fail.denied.unwrap();
         assert_eq!(
-            said,
-            "the injector could not look at this object: no answer"
+            denied,
+            "the injector could not review this object: no response"
         );
         assert_eq!(
             no_namespace("shop").denied.unwrap(),

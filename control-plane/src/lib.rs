@@ -1,10 +1,10 @@
 //! The mesh controllers: identity, destination and policy.
 //!
-//! One direction only: a [`source`] reads objects and turns them into the records of the [`model`];
-//! the [`index`] keeps the records and computes what proxies want to know, without I/O; [`serve`]
-//! hands it out over gRPC. [`identity`] stands beside them and issues certificates; trust roots and
-//! [`bootstrap`] bring its anchors to the workloads and into being. [`daemon`] joins the pieces
-//! that one process needs, as [`config`] says.
+//! Data flows in one direction: a [`source`] reads objects and converts them to the records of the
+//! [`model`]; the [`index`] stores the records and computes endpoints, profiles and policies
+//! without I/O; [`serve`] sends these to proxies over gRPC. [`identity`] issues certificates; trust
+//! roots publishes its trust anchors, and [`bootstrap`] creates anchors and issuer. [`daemon`] runs
+//! the parts of one process, as configured by [`config`].
 
 pub mod bootstrap;
 pub mod cluster;

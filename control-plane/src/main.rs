@@ -1,10 +1,10 @@
-//! `mesh-controller <service>`: parse, log, run.
+//! `mesh-controller <command>`: parses the command line, initializes the log and runs a controller.
 
 use std::process::ExitCode;
 
 use clap::Parser;
 use mesh_control_plane::{
-    config::{Cli, Service},
+    config::{Cli, Command},
     daemon,
 };
 use mesh_runtime::{
@@ -13,16 +13,15 @@ use mesh_runtime::{
 };
 
 fn main() -> anyhow::Result<ExitCode> {
-    let service = Cli::parse().service;
-    // Without a log there is nowhere to say what is wrong but the standard error that a failing
-    // `main` writes to.
+    let command = Cli::parse().command;
+    // Without a log, the error is only written to standard error by a failing `main`.
     log::init(Settings {
-        filter: &filter(&service.log().log_level),
-        format: service.log().log_format,
+        filter: &filter(&command.log().log_level),
+        format: command.log().log_format,
         aliases: &[("linkerd", "mesh")],
     })?;
     tracing::info!(build = %BuildInfo::CURRENT, "Starting");
-    match run(service) {
+    match run(command) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => {
             tracing::error!("{error:#}");
@@ -31,21 +30,20 @@ fn main() -> anyhow::Result<ExitCode> {
     }
 }
 
-/// What was asked for, without what the library of the API server says of its own accord: every
-/// caller of it reports failures itself, once and in words. Who names the library in the filter
-/// gets it.
-fn filter(asked: &str) -> String {
-    const LIBRARY: [&str; 2] = ["kube_client", "kube_runtime"];
-    let mut filter = asked.to_owned();
-    for target in LIBRARY.iter().filter(|target| !asked.contains(**target)) {
+/// Returns the configured filter without the messages of kube, because its callers log failures
+/// themselves. A filter that names a target of kube enables it.
+fn filter(configured: &str) -> String {
+    const KUBE: [&str; 2] = ["kube_client", "kube_runtime"];
+    let mut filter = configured.to_owned();
+    for target in KUBE.iter().filter(|target| !configured.contains(**target)) {
         filter.push_str(&format!(",{target}=off"));
     }
     filter
 }
 
-fn run(service: Service) -> anyhow::Result<()> {
+fn run(command: Command) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
-    Ok(runtime.block_on(daemon::run(service))?)
+    Ok(runtime.block_on(daemon::run(command))?)
 }

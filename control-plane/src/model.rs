@@ -1,18 +1,18 @@
-//! The cluster as the controllers see it: one record for each object, free of Kubernetes structs
-//! and of wire types.
+//! The records of the cluster's objects, without Kubernetes structs and wire types.
 //!
-//! The [source](crate::source) makes records ([`convert`](crate::convert)), the
-//! [index](crate::index) keeps them. What an object says in text (annotations, port lists,
-//! durations) is already read here, so that nothing behind this line can fail on a spelling.
+//! The [source](crate::source) creates records with [`convert`](crate::convert), the
+//! [index](crate::index) stores them. Texts of objects (annotations, port lists, durations) are
+//! already parsed in records, so that code that uses them has no parse errors.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
+mod pod;
 mod policy;
 mod route;
 mod service;
-mod workload;
 
 pub use self::{
+    pod::{ContainerPort, Node, OwnedObject, OwnerRef, Phase, PodRecord, ProxyPorts},
     policy::{
         AuthenticationRef, AuthorizationPolicy, AuthorizationTarget, MeshTlsAuthentication,
         NetworkAuthentication, Protocol, Selector, Server, ServerPort,
@@ -25,7 +25,6 @@ pub use self::{
         PortProtocol, Service, ServicePort, Slice, SliceEndpoint, SlicePort, SliceTarget,
         TrafficSettings,
     },
-    workload::{ContainerPort, Node, Owned, OwnerRef, Phase, ProxyPorts, Workload},
 };
 
 pub type Labels = BTreeMap<String, String>;
@@ -37,7 +36,7 @@ pub struct Name {
     pub name: Arc<str>,
 }
 
-/// The kinds the controllers read.
+/// The kinds that the controllers read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     Pod,
@@ -57,20 +56,20 @@ pub enum Kind {
     GatewayGrpcRoute,
 }
 
-/// An object's kind and name: what it is replaced and deleted by.
+/// The kind and name of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
     pub kind: Kind,
     pub name: Name,
 }
 
-/// An object.
+/// The record of an object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Object {
-    Pod(Arc<Workload>),
+    Pod(Arc<PodRecord>),
     Node(Arc<Node>),
-    ReplicaSet(Arc<Owned>),
-    Job(Arc<Owned>),
+    ReplicaSet(Arc<OwnedObject>),
+    Job(Arc<OwnedObject>),
     Service(Arc<Service>),
     EndpointSlice(Arc<Slice>),
     Server(Arc<Server>),
@@ -101,7 +100,7 @@ impl fmt::Display for Name {
 }
 
 impl Kind {
-    /// As manifests write it.
+    /// Returns the `kind` in manifests.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pod => "Pod",
@@ -119,7 +118,7 @@ impl Kind {
         }
     }
 
-    /// The API group; empty for the core group.
+    /// Returns the API group; empty for the core group.
     pub fn group(self) -> &'static str {
         match self {
             Self::Pod | Self::Node | Self::Service => "",

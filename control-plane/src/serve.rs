@@ -1,7 +1,7 @@
-//! The gRPC services: thin. Each parses the question, watches the value in the index, and sends
-//! what a proxy of the API expects.
+//! The gRPC services. Each parses the request, watches a value in the index, and sends it in the
+//! messages of the API.
 //!
-//! All listen in plain text: in a cluster the sidecar of the pod does the TLS.
+//! All listen without TLS: in a cluster, the proxy of the pod terminates it.
 
 use std::{collections::VecDeque, pin::Pin, sync::Arc};
 
@@ -23,31 +23,31 @@ pub use self::{
     inbound::InboundService, outbound::OutboundService,
 };
 
-/// What every streaming call answers with.
+/// The response of streaming calls.
 type Updates<M> = Pin<Box<dyn Stream<Item = Result<M, Status>> + Send>>;
 
-/// What follows from a new value.
+/// The reaction to a new value.
 enum Step<M> {
     Send(Vec<M>),
-    /// The value is gone for good: the stream ends well, and who still wants to know asks again.
+    /// The value no longer exists: the stream ends regularly, and clients may send a new request.
     End,
 }
 
-/// Sends the current value and each later one, until the value is gone or the process drains.
+/// Sends the current value and later ones, until the value no longer exists or the process drains.
 ///
-/// The watch holds the newest value only. A reader that is slow gets fewer messages, never old
-/// ones, and holds nobody up.
+/// The watch channel only has the current value, so a slow reader gets fewer messages, no outdated
+/// ones, and does not block others.
 fn updates<V, M>(
     values: watch::Receiver<Arc<V>>,
     drain: drain::Watch,
-    stream: calls::Stream,
+    stream: calls::OpenStream,
     step: impl FnMut(&V) -> Step<M> + Send + 'static,
 ) -> Updates<M>
 where
     V: Send + Sync + 'static,
     M: Send + 'static,
 {
-    let state = State {
+    let state = UpdateState {
         values,
         drain,
         stream,
@@ -61,17 +61,17 @@ where
     }))
 }
 
-struct State<V, M, F> {
+struct UpdateState<V, M, F> {
     values: watch::Receiver<Arc<V>>,
     drain: drain::Watch,
-    stream: calls::Stream,
+    stream: calls::OpenStream,
     step: F,
-    /// The rest of what one value led to.
+    /// The remaining messages of the last value.
     queue: VecDeque<M>,
     first: bool,
 }
 
-impl<V, M, F: FnMut(&V) -> Step<M>> State<V, M, F> {
+impl<V, M, F: FnMut(&V) -> Step<M>> UpdateState<V, M, F> {
     async fn next(&mut self) -> Option<M> {
         loop {
             if let Some(message) = self.queue.pop_front() {

@@ -1,8 +1,8 @@
-//! Where objects come from: the one seam between the cluster and the index.
+//! Sources of objects: the interface between the cluster and the index.
 //!
-//! A source is a task that sends batches of [`Change`]s. The first batch of a source is complete
-//! ([`Change::Restarted`]); from then on it sends what changed. Everything behind this seam is the
-//! same whether objects come from folders ([`local`]) or from an API server ([`kube`]).
+//! A source is a task that sends batches of [`Change`]s. Its first batch is complete
+//! ([`Change::Replace`]); later ones are incremental. The index does not depend on whether objects
+//! come from directories ([`local`]) or from an API server ([`kube`]).
 
 use tokio::sync::mpsc;
 
@@ -12,21 +12,20 @@ pub(crate) mod kube;
 pub mod local;
 pub(crate) mod manifest;
 
-/// One change to the set of objects.
+/// A change of the set of objects.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// A new object, or a new version of one.
+    /// A new or changed object.
     Apply(Object),
     Delete(Key),
-    /// Exactly these objects exist; what else was known is gone.
-    Restarted(Vec<Object>),
+    /// Exactly these objects exist; all others have been deleted.
+    Replace(Vec<Object>),
 }
 
-/// Changes that belong together and are applied before anything is published.
+/// Changes that are applied together before values are published.
 pub type Batch = Vec<Change>;
 
-/// Batches wait here while the index works on one. A source that finds the channel full waits: it
-/// compares states, so nothing is lost by that.
+/// A source blocks while the channel is full. It compares states, so it loses no changes.
 const CHANNEL_CAPACITY: usize = 16;
 
 pub fn channel() -> (mpsc::Sender<Batch>, mpsc::Receiver<Batch>) {

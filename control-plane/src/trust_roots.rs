@@ -1,10 +1,10 @@
-//! Copies of the trust anchors, one in each namespace that has meshed pods, so that the proxies
-//! there can mount them and learn of new ones while they run.
+//! Copies of the trust anchors in each namespace with meshed pods, where proxies mount them to
+//! receive new anchors while they run.
 //!
-//! Every replica of the identity service does this. They write the same by server-side apply, and
-//! only where a copy differs, so they need not agree on who does it. A copy is never deleted here:
-//! a namespace that has no meshed pod now may have one in a moment. Copies are owned by a
-//! ClusterRole of the chart, and so go with it.
+//! Every replica of the identity service writes the same copies by server-side apply, and only if
+//! they differ, so the replicas need no leader. Copies are not deleted here, because a namespace
+//! without meshed pods may get one at any time. A ClusterRole of the chart owns them, so they are
+//! deleted with it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,49 +24,48 @@ use mesh_k8s::kinds::OwnerReference;
 use mesh_runtime::metrics::{Counter, Labels, Registry};
 use tokio::{sync::watch, time::Instant};
 
-use self::needs::Needs;
+use self::pending::PendingNamespaces;
 use crate::cluster::{Backoff, explain, follow};
 
-mod needs;
+mod pending;
 
-/// Where the original is, and what owns the copies.
+/// The namespace of the original, and the owner of the copies.
 pub(crate) struct Settings {
     pub(crate) control_namespace: String,
     /// A ClusterRole.
     pub(crate) owner: Option<String>,
 }
 
-/// Keeps the copies equal to the anchors in force.
+/// Keeps the copies equal to the current anchors.
 pub(crate) struct Publisher {
     client: Client,
     settings: Settings,
     anchors: watch::Receiver<Arc<[u8]>>,
-    needs: Needs,
+    pending: PendingNamespaces,
     written: Counter,
     failed: Counter,
 }
 
-/// What the watches tell.
-enum Seen {
+/// An event of a watch.
+enum WatchEvent {
     Namespace(Event<PartialObjectMeta<Namespace>>),
     Pod(Event<PartialObjectMeta<Pod>>),
     Copy(Event<ConfigMap>),
 }
 
-/// The ConfigMap and its key, Linkerd's names.
+/// The ConfigMap and its key, with Linkerd's names.
 const NAME: &str = "linkerd-identity-trust-roots";
 const KEY: &str = "ca-bundle.crt";
 
-/// The owner of our fields, by which we recognise our copies when we write them again.
+/// The field manager of server-side apply.
 const FIELD_MANAGER: &str = "linkerd-identity";
 
-/// What is seen is looked at together this often, so that a cluster in motion costs nothing to
-/// speak of.
+/// How long events are collected before copies are compared, so that a rollout costs little.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// A copy that could not be written is tried again after this long. It is not urgent: proxies start
-/// with the anchors of their environment.
-const TRY_AGAIN: Duration = Duration::from_secs(15);
+/// The delay after a failed write. It is not urgent: proxies start with the anchors of their
+/// environment.
+const RETRY_DELAY: Duration = Duration::from_secs(15);
 
 impl Publisher {
     pub(crate) fn new(
@@ -77,11 +76,11 @@ impl Publisher {
     ) -> Self {
         let family = registry.counter_family(
             "trust_roots_copies_total",
-            "Copies of the trust anchors that had to be written, by result",
+            "Writes of copies of the trust anchors, by result",
         );
         let result = |result: &'static str| family.with(&Labels::new().with("result", result));
         Self {
-            needs: Needs::new(&settings.control_namespace),
+            pending: PendingNamespaces::new(&settings.control_namespace),
             client,
             settings,
             anchors,
@@ -90,16 +89,16 @@ impl Publisher {
         }
     }
 
-    /// Until the anchors have no owner any more, which is the end of the process.
+    /// Runs until the sender of the anchors is dropped, when the process exits.
     pub(crate) async fn run(mut self) {
-        let mut seen = stream::select_all([
+        let mut events = stream::select_all([
             follow(
                 Api::all(self.client.clone()),
                 Config::default(),
                 "namespaces, to publish the trust anchors",
                 Backoff::for_api_server(),
             )
-            .map(Seen::Namespace)
+            .map(WatchEvent::Namespace)
             .boxed(),
             follow(
                 Api::all(self.client.clone()),
@@ -110,7 +109,7 @@ impl Publisher {
                 "meshed pods, to publish the trust anchors",
                 Backoff::for_api_server(),
             )
-            .map(Seen::Pod)
+            .map(WatchEvent::Pod)
             .boxed(),
             follow(
                 Api::all(self.client.clone()),
@@ -118,14 +117,14 @@ impl Publisher {
                 "copies of the trust anchors",
                 Backoff::for_api_server(),
             )
-            .map(Seen::Copy)
+            .map(WatchEvent::Copy)
             .boxed(),
         ]);
         let mut due: Option<Instant> = None;
         loop {
             let wait = tokio::select! {
-                Some(seen) = seen.next() => {
-                    self.note(seen);
+                Some(event) = events.next() => {
+                    self.apply(event);
                     SETTLE
                 }
                 changed = self.anchors.changed() => {
@@ -136,58 +135,58 @@ impl Publisher {
                 }
                 () = at(due) => {
                     due = None;
-                    if !self.needs.known() || self.publish().await {
+                    if !self.pending.is_listed() || self.publish().await {
                         continue;
                     }
-                    TRY_AGAIN
+                    RETRY_DELAY
                 }
             };
-            // After a failure everything waits for the next try, whatever is seen meanwhile.
+            // After a failure all events wait for the retry.
             due.get_or_insert_with(|| Instant::now() + wait);
         }
     }
 
-    fn note(&mut self, seen: Seen) {
-        match seen {
-            Seen::Namespace(event) => self.needs.namespace(event),
-            Seen::Pod(event) => self.needs.pod(event),
-            Seen::Copy(event) => self.needs.copy(event, KEY),
+    fn apply(&mut self, event: WatchEvent) {
+        match event {
+            WatchEvent::Namespace(event) => self.pending.namespace(event),
+            WatchEvent::Pod(event) => self.pending.pod(event),
+            WatchEvent::Copy(event) => self.pending.copy(event, KEY),
         }
     }
 
-    /// Writes the copies that are missing or differ. Did all of it work?
+    /// Writes the copies that are missing or differ. Returns whether all writes succeeded.
     async fn publish(&mut self) -> bool {
         let anchors = self.anchors.borrow_and_update().clone();
         let Ok(bundle) = std::str::from_utf8(&anchors) else {
-            // PEM is ASCII, and what is in force was read as PEM.
+            // Unreachable: the anchors were parsed as PEM, which is ASCII.
             return true;
         };
-        let due = self.needs.due(bundle);
-        if due.is_empty() {
+        let outdated = self.pending.outdated(bundle);
+        if outdated.is_empty() {
             return true;
         }
         let owner = self.owner().await;
-        let mut worked = true;
-        for namespace in due {
+        let mut succeeded = true;
+        for namespace in outdated {
             match self.write(&namespace, bundle, owner.clone()).await {
                 Ok(()) => {
                     self.written.inc();
-                    self.needs.written(&namespace, bundle);
-                    tracing::info!(namespace, "Published the trust anchors");
+                    self.pending.written(&namespace, bundle);
+                    tracing::info!(namespace, "Published trust anchors");
                 }
                 Err(error) => {
-                    worked = false;
+                    succeeded = false;
                     self.failed.inc();
                     let error = explain(&error);
                     tracing::warn!(
                         namespace,
                         error,
-                        "Cannot publish the trust anchors; running proxies there do not learn of new ones"
+                        "Cannot publish trust anchors; running proxies of the namespace do not receive new ones"
                     );
                 }
             }
         }
-        worked
+        succeeded
     }
 
     async fn write(
@@ -218,14 +217,14 @@ impl Publisher {
             ..ConfigMap::default()
         };
         let copies: Api<ConfigMap> = Api::namespaced(self.client.clone(), namespace);
-        // Whoever else wrote to a copy did so by mistake: proxies would trust what it says.
+        // Overwrites changes by other clients, because proxies trust the content.
         let params = PatchParams::apply(FIELD_MANAGER).force();
         copies.patch(NAME, &params, &Patch::Apply(&copy)).await?;
         Ok(())
     }
 
-    /// Without an owner the copies stay when the mesh is removed; that is no reason not to write
-    /// them.
+    /// Returns the owner of the copies. Without it they are written anyway, and stay when the mesh
+    /// is removed.
     async fn owner(&self) -> Option<OwnerReference> {
         let name = self.settings.owner.as_deref()?;
         let roles: Api<ClusterRole> = Api::all(self.client.clone());
@@ -242,7 +241,7 @@ impl Publisher {
                 tracing::warn!(
                     name,
                     error,
-                    "Cannot read the ClusterRole that is to own the copies of the trust anchors; they will have no owner"
+                    "Cannot read the ClusterRole that owns the copies of the trust anchors; writing them without owner"
                 );
                 None
             }

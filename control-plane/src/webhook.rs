@@ -1,8 +1,8 @@
-//! Admission webhooks: an HTTPS server that hands the API server's reviews to a function, and the
-//! certificate it serves with.
+//! Admission webhooks: an HTTPS server that passes reviews of the API server to a [`Reviewer`], and
+//! its certificate.
 //!
-//! Every review is answered with a review. What goes wrong here must not decide about an object:
-//! the webhook's `failurePolicy` does (docs/adr/0080). What is not a review gets an HTTP error.
+//! The response to every review is a review. After an internal error the webhook's `failurePolicy`
+//! decides about the object (docs/adr/0080). The response to an invalid review is an HTTP error.
 
 use std::{
     convert::Infallible, future::Future, net::SocketAddr, pin::Pin, sync::Arc, time::Duration,
@@ -30,80 +30,81 @@ pub(crate) mod review;
 mod tls;
 
 pub(crate) use self::{
-    review::{Review, Verdict},
-    tls::Serving,
+    review::{AdmissionDecision, AdmissionRequest},
+    tls::ServingCertificate,
 };
 
-/// Decides about objects.
+/// Reviews objects.
 pub(crate) trait Reviewer: Send + Sync {
-    /// An error is a fault of ours, in a sentence.
-    fn review(&self, review: Review) -> Answer<'_>;
+    /// Returns the decision about an object, or the description of an internal error.
+    fn review(&self, review: AdmissionRequest) -> ReviewFuture<'_>;
 
-    /// What becomes of an object that could not be reviewed, as the webhook's `failurePolicy` says.
-    fn failed(&self, problem: String) -> Verdict;
+    /// Returns the decision of the webhook's `failurePolicy` about an object that could not be
+    /// reviewed.
+    fn failed(&self, problem: String) -> AdmissionDecision;
 }
 
-pub(crate) type Answer<'a> = Pin<Box<dyn Future<Output = Result<Verdict, String>> + Send + 'a>>;
+pub(crate) type ReviewFuture<'a> =
+    Pin<Box<dyn Future<Output = Result<AdmissionDecision, String>> + Send + 'a>>;
 
-/// What a connection needs.
+/// The state that all connections share.
 #[derive(Clone)]
-struct Endpoint {
+struct WebhookServer {
     acceptor: tls::Acceptor,
     reviewer: Arc<dyn Reviewer>,
     drain: drain::Watch,
 }
 
-/// An object is at most 1.5 MiB in etcd; a review holds up to two of them and their text grows in
-/// JSON.
+/// An object has at most 1.5 MiB in etcd; a review contains up to two of them, and JSON escapes
+/// characters.
 const MAX_BODY: usize = 10 * 1024 * 1024;
 
-/// The whole answer: the API server waits 10 s by the chart's `timeoutSeconds` and then takes it
-/// for a failure, without a word of what was wrong.
+/// The deadline of a response. The API server waits 10 s (`timeoutSeconds` of the chart), and its
+/// error would not contain the cause.
 const DEADLINE: Duration = Duration::from_secs(8);
 
-/// A client that takes longer is none.
+/// Timeout of the TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// API servers open a handful of connections each.
+/// Each API server opens a few connections.
 const MAX_CONNECTIONS: usize = 1024;
 
-/// How long new connections are still taken when the process is to end: so long may kube-proxy send
-/// the API server here.
+/// How long new connections are accepted during shutdown, until kube-proxy no longer forwards them
+/// here.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// How long to leave the listener alone when it has failed, most likely because there are no file
-/// descriptors left.
+/// The delay after a failed accept, probably for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves until the process is told to stop, and a little longer.
+/// Serves until shortly after shutdown starts.
 pub(crate) async fn serve(
     listener: TcpListener,
-    serving: Arc<Serving>,
+    serving: Arc<ServingCertificate>,
     reviewer: Arc<dyn Reviewer>,
     drain: drain::Watch,
 ) {
-    let endpoint = Endpoint {
+    let server = WebhookServer {
         acceptor: tls::Acceptor::new(serving),
         reviewer,
         drain: drain.clone(),
     };
-    // Counts connections; what waits for a permit waits in the kernel's queue.
-    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    // Limits connections; further ones wait in the kernel's accept queue.
+    let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let accept = async {
         loop {
-            let Ok(slot) = slots.clone().acquire_owned().await else {
+            let Ok(permit) = connections.clone().acquire_owned().await else {
                 return;
             };
             match listener.accept().await {
                 Ok((stream, peer)) => {
-                    let endpoint = endpoint.clone();
+                    let server = server.clone();
                     tokio::spawn(async move {
-                        endpoint.connection(stream, peer).await;
-                        drop(slot);
+                        server.connection(stream, peer).await;
+                        drop(permit);
                     });
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "The webhook's server failed to accept a connection");
+                    tracing::warn!(%error, "Cannot accept webhook connection");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -119,28 +120,27 @@ pub(crate) async fn serve(
     }
 }
 
-impl Endpoint {
+impl WebhookServer {
     async fn connection(self, stream: TcpStream, peer: SocketAddr) {
         let accepted = timeout(HANDSHAKE_TIMEOUT, self.acceptor.accept(stream)).await;
         let stream = match accepted {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => {
-                // The API server does not trust the certificate: the first thing to know when no
-                // pod is injected.
-                tracing::warn!(%peer, %error, "A TLS handshake with the webhook's server failed");
+                // Probably the API server does not trust the certificate, and no pods are injected.
+                tracing::warn!(%peer, %error, "TLS handshake of webhook connection failed");
                 return;
             }
             Err(_elapsed) => {
-                tracing::debug!(%peer, "A TLS handshake with the webhook's server was not finished in time");
+                tracing::debug!(%peer, "TLS handshake of webhook connection timed out");
                 return;
             }
         };
         let http2 = stream.is_http2();
         let io = TokioIo::new(stream);
-        let endpoint = self.clone();
+        let server = self.clone();
         let service = service_fn(move |request| {
-            let endpoint = endpoint.clone();
-            async move { endpoint.respond(request).await }
+            let server = server.clone();
+            async move { server.respond(request).await }
         });
         let stop = async {
             self.drain.draining().await;
@@ -173,7 +173,7 @@ impl Endpoint {
             }
         };
         if let Err(error) = ended {
-            tracing::debug!(%peer, %error, "A connection to the webhook's server failed");
+            tracing::debug!(%peer, %error, "Webhook connection failed");
         }
     }
 
@@ -184,11 +184,11 @@ impl Endpoint {
         let deadline = Instant::now() + DEADLINE;
         let read = timeout_at(deadline, read_body(request.into_body())).await;
         let late = || {
-            let problem = format!("the body did not arrive within {} s", DEADLINE.as_secs());
+            let problem = format!("the body was not received within {} s", DEADLINE.as_secs());
             Err((StatusCode::REQUEST_TIMEOUT, problem))
         };
         let answered = match read.unwrap_or_else(|_elapsed| late()) {
-            // A probe, not a review.
+            // A probe.
             Ok(body) if body.is_empty() => Ok(body),
             Ok(body) => self.review(&body, deadline).await,
             Err(refused) => Err(refused),
@@ -199,7 +199,7 @@ impl Endpoint {
                 tracing::warn!(
                     status = status.as_u16(),
                     problem,
-                    "A request to the webhook was not a review"
+                    "Rejected invalid webhook request"
                 );
                 reply(status, "text/plain", format!("{problem}\n").into())
             }
@@ -207,21 +207,21 @@ impl Endpoint {
     }
 
     async fn review(&self, body: &Bytes, deadline: Instant) -> Result<Bytes, (StatusCode, String)> {
-        let (review, head) =
-            review::read(body).map_err(|error| (StatusCode::BAD_REQUEST, error.to_string()))?;
+        let (review, header) =
+            review::parse(body).map_err(|error| (StatusCode::BAD_REQUEST, error.to_string()))?;
         let reviewed = timeout_at(deadline, self.reviewer.review(review)).await;
-        let late = || Err(format!("no answer within {} s", DEADLINE.as_secs()));
-        let verdict = reviewed
+        let late = || Err(format!("no response within {} s", DEADLINE.as_secs()));
+        let decision = reviewed
             .unwrap_or_else(|_elapsed| late())
             .unwrap_or_else(|problem| {
-                tracing::warn!(problem, "Could not review an object");
+                tracing::warn!(problem, "Cannot review object");
                 self.reviewer.failed(problem)
             });
         let unwritten = |error| {
-            let problem = format!("cannot write the answer: {error}");
+            let problem = format!("cannot encode the response: {error}");
             (StatusCode::INTERNAL_SERVER_ERROR, problem)
         };
-        review::answer(&head, &verdict)
+        review::encode_response(&header, &decision)
             .map(Bytes::from)
             .map_err(unwritten)
     }

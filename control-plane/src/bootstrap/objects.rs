@@ -1,4 +1,4 @@
-//! The three objects, as Linkerd's chart names and shapes them.
+//! The Secrets and the ConfigMap of the certificates, with the names and keys of Linkerd's chart.
 
 use std::collections::BTreeMap;
 
@@ -13,37 +13,38 @@ use kube::{
 
 use super::{
     BootstrapError, Settings,
-    certificates::Pair,
-    plan::{Found, State},
+    certificates::CertificateAndKey,
+    plan::{ExistingIssuer, ExistingObjects},
 };
 use crate::cluster::explain;
 
-/// Reads and writes them.
+/// Reads and writes the objects.
 pub(super) struct Objects {
     secrets: Api<Secret>,
     config_maps: Api<ConfigMap>,
     settings: Settings,
 }
 
-/// Whose version is there now.
+/// The result of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wrote {
-    Ours,
-    SomebodyElse,
+pub(super) enum WriteOutcome {
+    Applied,
+    /// Another client has created or changed the object.
+    Conflict,
 }
 
-const ANCHOR: &str = "linkerd-trust-anchor";
-const ISSUER: &str = "linkerd-identity-issuer";
-const ROOTS: &str = "linkerd-identity-trust-roots";
-const BUNDLE: &str = "ca-bundle.crt";
+const ANCHOR_SECRET: &str = "linkerd-trust-anchor";
+const ISSUER_SECRET: &str = "linkerd-identity-issuer";
+const ROOTS_CONFIG_MAP: &str = "linkerd-identity-trust-roots";
+const BUNDLE_KEY: &str = "ca-bundle.crt";
 
-/// Keys and type of a Secret with a certificate, as Kubernetes itself defines them.
+/// The keys and type of a TLS Secret of Kubernetes.
 const TLS: (&str, &str, &str) = ("tls.crt", "tls.key", "kubernetes.io/tls");
 
-/// Linkerd's annotation of who made an object. An issuer with this value was made here, and may be
-/// renewed here.
+/// Linkerd's annotation of the creator of an object. This command renews an issuer with the value
+/// [`CREATOR`].
 const CREATED_BY: &str = "linkerd.io/created-by";
-const US: &str = "mesh-controller bootstrap";
+const CREATOR: &str = "mesh-controller bootstrap";
 
 impl Objects {
     pub(super) fn new(client: Client, settings: Settings) -> Self {
@@ -55,73 +56,85 @@ impl Objects {
         }
     }
 
-    /// In the opposite order of their making, so that nothing is seen without what it was made from
-    /// while another Job makes them.
-    pub(super) async fn read(&self) -> Result<State, kube::Error> {
-        let roots = self.config_maps.get_opt(ROOTS).await?;
-        let issuer = self.secrets.get_opt(ISSUER).await?;
-        let anchor = self.secrets.get_opt(ANCHOR).await?;
+    /// Reads the objects in reverse order of creation, so that an object is never read without
+    /// those it was created from while another Job creates them.
+    pub(super) async fn read(&self) -> Result<ExistingObjects, kube::Error> {
+        let roots = self.config_maps.get_opt(ROOTS_CONFIG_MAP).await?;
+        let issuer = self.secrets.get_opt(ISSUER_SECRET).await?;
+        let anchor = self.secrets.get_opt(ANCHOR_SECRET).await?;
         let names = self.settings.names;
-        Ok(State {
-            anchor: anchor.map(|secret| pair(&secret, TLS.0, TLS.1)),
-            issuer: issuer.map(|secret| Found {
-                pair: pair(&secret, names.certificate, names.key),
-                ours: is_ours(&secret.metadata),
+        Ok(ExistingObjects {
+            anchor: anchor.map(|secret| certificate_and_key(&secret, TLS.0, TLS.1)),
+            issuer: issuer.map(|secret| ExistingIssuer {
+                certificate_and_key: certificate_and_key(&secret, names.certificate, names.key),
+                managed: is_managed(&secret.metadata),
                 version: secret.metadata.resource_version,
             }),
-            roots: roots.and_then(|map| map.data?.remove(BUNDLE)),
+            roots: roots.and_then(|map| map.data?.remove(BUNDLE_KEY)),
         })
     }
 
-    pub(super) async fn create_anchor(&self, anchor: &Pair) -> Result<Wrote, BootstrapError> {
-        let secret = self.secret(ANCHOR, TLS, anchor);
+    pub(super) async fn create_anchor(
+        &self,
+        anchor: &CertificateAndKey,
+    ) -> Result<WriteOutcome, BootstrapError> {
+        let secret = self.secret(ANCHOR_SECRET, TLS, anchor);
         let created = self.secrets.create(&PostParams::default(), &secret).await;
-        wrote("Secret linkerd-trust-anchor", created)
+        write_outcome("Secret linkerd-trust-anchor", created)
     }
 
-    pub(super) async fn create_issuer(&self, issuer: &Pair) -> Result<Wrote, BootstrapError> {
+    pub(super) async fn create_issuer(
+        &self,
+        issuer: &CertificateAndKey,
+    ) -> Result<WriteOutcome, BootstrapError> {
         let secret = self.issuer(issuer);
         let created = self.secrets.create(&PostParams::default(), &secret).await;
-        wrote("Secret linkerd-identity-issuer", created)
+        write_outcome("Secret linkerd-identity-issuer", created)
     }
 
-    /// Replaces the version that was read, and no other.
+    /// Replaces the issuer if it still has this resource version.
     pub(super) async fn replace_issuer(
         &self,
-        issuer: &Pair,
+        issuer: &CertificateAndKey,
         version: Option<String>,
-    ) -> Result<Wrote, BootstrapError> {
+    ) -> Result<WriteOutcome, BootstrapError> {
         let mut secret = self.issuer(issuer);
         secret.metadata.resource_version = version;
         let params = PostParams::default();
-        let replaced = self.secrets.replace(ISSUER, &params, &secret).await;
-        wrote("Secret linkerd-identity-issuer, renewed", replaced)
+        let replaced = self.secrets.replace(ISSUER_SECRET, &params, &secret).await;
+        write_outcome("Secret linkerd-identity-issuer, renewed", replaced)
     }
 
-    pub(super) async fn create_trust_roots(&self, bundle: &str) -> Result<Wrote, BootstrapError> {
+    pub(super) async fn create_trust_roots(
+        &self,
+        bundle: &str,
+    ) -> Result<WriteOutcome, BootstrapError> {
         let map = ConfigMap {
-            metadata: self.metadata(ROOTS),
-            data: Some([(BUNDLE.to_owned(), bundle.to_owned())].into()),
+            metadata: self.metadata(ROOTS_CONFIG_MAP),
+            data: Some([(BUNDLE_KEY.to_owned(), bundle.to_owned())].into()),
             ..ConfigMap::default()
         };
         let created = self.config_maps.create(&PostParams::default(), &map).await;
-        wrote("ConfigMap linkerd-identity-trust-roots", created)
+        write_outcome("ConfigMap linkerd-identity-trust-roots", created)
     }
 
-    fn issuer(&self, issuer: &Pair) -> Secret {
+    fn issuer(&self, issuer: &CertificateAndKey) -> Secret {
         let names = self.settings.names;
         let keys = (names.certificate, names.key, names.secret_type);
-        self.secret(ISSUER, keys, issuer)
+        self.secret(ISSUER_SECRET, keys, issuer)
     }
 
     fn secret(
         &self,
         name: &str,
         (certificate, key, secret_type): (&str, &str, &str),
-        pair: &Pair,
+        certificate_and_key: &CertificateAndKey,
     ) -> Secret {
-        let data = [(certificate, &pair.certificate), (key, &pair.key)]
-            .map(|(key, pem)| (key.to_owned(), ByteString(pem.clone().into_bytes())));
+        let data = [
+            (certificate, &certificate_and_key.certificate),
+            (key, &certificate_and_key.key),
+        ]
+        .map(|(key, pem)| (key.to_owned(), ByteString(pem.clone().into_bytes())));
         Secret {
             metadata: self.metadata(name),
             type_: Some(secret_type.to_owned()),
@@ -146,38 +159,42 @@ impl Objects {
                     &self.settings.control_namespace,
                 ),
             ])),
-            annotations: Some([(CREATED_BY.to_owned(), US.to_owned())].into()),
+            annotations: Some([(CREATED_BY.to_owned(), CREATOR.to_owned())].into()),
             ..ObjectMeta::default()
         }
     }
 }
 
-/// What a key lacks or holds beside text is empty, and then refused where it is used.
-fn pair(secret: &Secret, certificate: &str, key: &str) -> Pair {
+/// Reads a certificate and key from a Secret. A missing or binary entry becomes empty and is
+/// rejected where it is used.
+fn certificate_and_key(secret: &Secret, certificate: &str, key: &str) -> CertificateAndKey {
     let text = |key: &str| {
         let bytes = secret.data.as_ref().and_then(|data| data.get(key));
         let text = bytes.and_then(|bytes| String::from_utf8(bytes.0.clone()).ok());
         text.unwrap_or_default()
     };
-    Pair {
+    CertificateAndKey {
         certificate: text(certificate),
         key: text(key),
     }
 }
 
-fn is_ours(meta: &ObjectMeta) -> bool {
+fn is_managed(meta: &ObjectMeta) -> bool {
     let annotations = meta.annotations.as_ref();
-    annotations.is_some_and(|all| all.get(CREATED_BY).is_some_and(|value| value == US))
+    annotations.is_some_and(|all| all.get(CREATED_BY).is_some_and(|value| value == CREATOR))
 }
 
-fn wrote<T>(what: &'static str, result: Result<T, kube::Error>) -> Result<Wrote, BootstrapError> {
+fn write_outcome<T>(
+    what: &'static str,
+    result: Result<T, kube::Error>,
+) -> Result<WriteOutcome, BootstrapError> {
     match result {
         Ok(_) => {
-            tracing::info!("Made {what}");
-            Ok(Wrote::Ours)
+            tracing::info!("Created {what}");
+            Ok(WriteOutcome::Applied)
         }
         Err(kube::Error::Api(status)) if status.is_already_exists() || status.is_conflict() => {
-            Ok(Wrote::SomebodyElse)
+            Ok(WriteOutcome::Conflict)
         }
         Err(error) => Err(BootstrapError::Write {
             what,

@@ -1,58 +1,58 @@
-//! What to do next, given what is there. Pure.
+//! The next step of the bootstrap, a pure function of the existing objects.
 
 use std::time::SystemTime;
 
-use super::certificates::{Pair, life};
+use super::certificates::{CertificateAndKey, validity_period};
 use crate::identity::{Issuer, IssuerError, IssuerNames, Validity};
 
-/// What is there.
+/// The existing objects.
 #[derive(Clone, Default)]
-pub(super) struct State {
+pub(super) struct ExistingObjects {
     /// Secret linkerd-trust-anchor
-    pub(super) anchor: Option<Pair>,
+    pub(super) anchor: Option<CertificateAndKey>,
     /// Secret linkerd-identity-issuer
-    pub(super) issuer: Option<Found>,
+    pub(super) issuer: Option<ExistingIssuer>,
     /// ConfigMap linkerd-identity-trust-roots
     pub(super) roots: Option<String>,
 }
 
 #[derive(Clone)]
-pub(super) struct Found {
-    pub(super) pair: Pair,
-    /// It was made here, and may be replaced.
-    pub(super) ours: bool,
-    /// By which a replacement proves that it replaces this one.
+pub(super) struct ExistingIssuer {
+    pub(super) certificate_and_key: CertificateAndKey,
+    /// This command created it and may replace it.
+    pub(super) managed: bool,
+    /// The resource version, so that a replacement only replaces this version.
     pub(super) version: Option<String>,
 }
 
-/// The one next thing.
+/// The next step.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Step {
-    Nothing,
-    MakeAnchor,
-    MakeIssuer(Pair),
+    Done,
+    CreateAnchor,
+    CreateIssuer(CertificateAndKey),
     RenewIssuer {
-        anchor: Pair,
+        anchor: CertificateAndKey,
         version: Option<String>,
     },
-    PublishAnchors(String),
+    CreateTrustRoots(String),
 }
 
-/// What is there does not fit together, and only its owner can say what is meant.
+/// Why the existing objects are inconsistent, which a user must correct.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
     #[error(
-        "ConfigMap linkerd-identity-trust-roots exists, but neither Secret linkerd-identity-issuer nor a trust anchor of ours does (give the issuer that belongs to these anchors, or delete the ConfigMap to have both made)"
+        "ConfigMap linkerd-identity-trust-roots exists, but neither Secret linkerd-identity-issuer nor Secret linkerd-trust-anchor does; create the issuer of these trust anchors, or delete the ConfigMap to have both generated"
     )]
     RootsWithoutIssuer,
     #[error(
-        "Secret linkerd-identity-issuer exists, but ConfigMap linkerd-identity-trust-roots does not (give the trust anchors that the issuer belongs to)"
+        "Secret linkerd-identity-issuer exists, but ConfigMap linkerd-identity-trust-roots does not; create it with the trust anchors of the issuer"
     )]
     IssuerWithoutRoots,
     #[error(
-        "ConfigMap linkerd-identity-trust-roots does not hold the certificate of Secret linkerd-trust-anchor, so no proxy would trust an issuer made from it (add it, or delete the Secret and give an issuer)"
+        "ConfigMap linkerd-identity-trust-roots does not contain the certificate of Secret linkerd-trust-anchor, so no proxy would trust an issuer signed by it; add it, or delete the Secret and create an issuer"
     )]
-    OtherRoots,
+    AnchorNotInRoots,
     #[error(
         "the issuer in Secret linkerd-identity-issuer (keys {certificate} and {key}) cannot be used with the trust anchors in ConfigMap linkerd-identity-trust-roots"
     )]
@@ -63,31 +63,35 @@ pub enum PlanError {
     },
 }
 
-/// Looks at everything and names the next step.
-pub(super) fn next(state: &State, names: &IssuerNames, now: SystemTime) -> Result<Step, PlanError> {
+/// Returns the next step.
+pub(super) fn next(
+    state: &ExistingObjects,
+    names: &IssuerNames,
+    now: SystemTime,
+) -> Result<Step, PlanError> {
     let Some(issuer) = &state.issuer else {
         return match (&state.anchor, &state.roots) {
-            (None, None) => Ok(Step::MakeAnchor),
+            (None, None) => Ok(Step::CreateAnchor),
             (None, Some(_)) => Err(PlanError::RootsWithoutIssuer),
-            (Some(anchor), Some(roots)) if !holds(roots, &anchor.certificate) => {
-                Err(PlanError::OtherRoots)
+            (Some(anchor), Some(roots)) if !contains_certificate(roots, &anchor.certificate) => {
+                Err(PlanError::AnchorNotInRoots)
             }
-            (Some(anchor), _) => Ok(Step::MakeIssuer(anchor.clone())),
+            (Some(anchor), _) => Ok(Step::CreateIssuer(anchor.clone())),
         };
     };
     if let Some(anchor) = &state.anchor
-        && issuer.ours
-        && is_old(&issuer.pair.certificate, now)
+        && issuer.managed
+        && is_due_for_renewal(&issuer.certificate_and_key.certificate, now)
     {
         return Ok(Step::RenewIssuer {
             anchor: anchor.clone(),
             version: issuer.version.clone(),
         });
     }
-    let check = |anchors: &str| check(&issuer.pair, anchors, now);
+    let check = |anchors: &str| check(&issuer.certificate_and_key, anchors, now);
     match (&state.roots, &state.anchor) {
         (Some(roots), _) => match check(roots) {
-            Ok(()) => Ok(Step::Nothing),
+            Ok(()) => Ok(Step::Done),
             Err(source) => Err(PlanError::Issuer {
                 certificate: names.certificate,
                 key: names.key,
@@ -95,34 +99,41 @@ pub(super) fn next(state: &State, names: &IssuerNames, now: SystemTime) -> Resul
             }),
         },
         (None, Some(anchor)) if check(&anchor.certificate).is_ok() => {
-            Ok(Step::PublishAnchors(anchor.certificate.clone()))
+            Ok(Step::CreateTrustRoots(anchor.certificate.clone()))
         }
         (None, _) => Err(PlanError::IssuerWithoutRoots),
     }
 }
 
-/// As the identity service will check it.
-fn check(pair: &Pair, anchors: &str, now: SystemTime) -> Result<(), IssuerError> {
-    // Of no matter: nothing is issued.
+/// Checks the issuer like the identity service.
+fn check(
+    certificate_and_key: &CertificateAndKey,
+    anchors: &str,
+    now: SystemTime,
+) -> Result<(), IssuerError> {
+    // Unused, because no certificate is issued.
     let validity = Validity {
         lifetime: std::time::Duration::from_secs(60),
         clock_skew: std::time::Duration::ZERO,
     };
-    let (certificate, key) = (pair.certificate.as_bytes(), pair.key.as_bytes());
+    let (certificate, key) = (
+        certificate_and_key.certificate.as_bytes(),
+        certificate_and_key.key.as_bytes(),
+    );
     Issuer::read(certificate, key, anchors.as_bytes(), validity, now).map(drop)
 }
 
-/// Less than a third of its life is left. One that cannot be read has no life.
-fn is_old(certificate: &str, now: SystemTime) -> bool {
-    life(certificate).is_none_or(|(begin, end)| {
+/// Returns whether less than a third of the certificate's lifetime is left, or it is invalid.
+fn is_due_for_renewal(certificate: &str, now: SystemTime) -> bool {
+    validity_period(certificate).is_none_or(|(begin, end)| {
         let whole = end.duration_since(begin).unwrap_or_default();
         let left = end.duration_since(now).unwrap_or_default();
         left < whole / 3
     })
 }
 
-/// Bundles differ in blanks and comments.
-fn holds(bundle: &str, certificate: &str) -> bool {
+/// Ignores whitespace, in which bundles differ.
+fn contains_certificate(bundle: &str, certificate: &str) -> bool {
     let squeeze = |text: &str| text.split_whitespace().collect::<String>();
     squeeze(bundle).contains(&squeeze(certificate))
 }

@@ -1,43 +1,42 @@
-//! How long to leave an API server alone that did not answer.
+//! Delays between retries.
 
 use std::time::Duration;
 
 use rand::RngExt as _;
 
-/// Doubles from one failure to the next, with jitter so that the watches of all controllers do not
-/// come back in one moment.
+/// An exponential backoff with jitter, so that the watches of all controllers do not reconnect at
+/// the same time.
 #[derive(Debug)]
 pub(crate) struct Backoff {
-    least: Duration,
-    most: Duration,
+    min: Duration,
+    max: Duration,
     next: Duration,
 }
 
 impl Backoff {
-    /// From half a second, so that a short absence is over soon, to a quarter of a minute: so late
-    /// at most is known what changed while the API server was away. Its own clients wait up to half
-    /// a minute.
+    /// From 0.5 s to 15 s, which bounds how late changes are found after the API server becomes
+    /// reachable again. Other Kubernetes clients wait up to 30 s.
     pub(crate) const fn for_api_server() -> Self {
         Self::new(Duration::from_millis(500), Duration::from_secs(15))
     }
 
-    pub(crate) const fn new(least: Duration, most: Duration) -> Self {
+    pub(crate) const fn new(min: Duration, max: Duration) -> Self {
         Self {
-            least,
-            most,
-            next: least,
+            min,
+            max,
+            next: min,
         }
     }
 
-    /// It worked: the next failure is the first again.
+    /// Resets the delay after a success.
     pub(crate) fn reset(&mut self) {
-        self.next = self.least;
+        self.next = self.min;
     }
 
-    /// Between half and all of the current delay, which then doubles.
+    /// Returns between half and all of the current delay, and doubles it.
     pub(crate) fn delay(&mut self) -> Duration {
         let delay = self.next.mul_f64(rand::rng().random_range(0.5..=1.0));
-        self.next = (self.next * 2).min(self.most);
+        self.next = (self.next * 2).min(self.max);
         delay
     }
 
@@ -51,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn delays_double_up_to_the_most_and_begin_again() {
+    fn delays_double_up_to_maximum_and_reset() {
         let second = Duration::from_secs(1);
         let mut backoff = Backoff::new(second, second * 4);
         for full in [1, 2, 4, 4] {

@@ -1,8 +1,7 @@
-//! Kubernetes events, which tell people what happened to an object.
+//! Kubernetes events about objects.
 //!
-//! Best effort: an event that cannot be written is counted and forgotten, and nobody ever waits for
-//! one. Events about one object with one reason that follow each other within minutes become one
-//! with a count.
+//! Best effort: an event that cannot be written is counted and dropped, and posting never blocks.
+//! Events about one object with the same reason within minutes are merged into one with a count.
 
 use std::time::Duration;
 
@@ -14,26 +13,26 @@ use kube::{
 use mesh_runtime::metrics::{Counter, Labels, Registry};
 use tokio::sync::mpsc;
 
-use super::{Pace, Rate, explain};
+use super::{Rate, RateLimiter, explain};
 
-/// Where to post events. Clones post to the same place.
+/// The sender of events. Clones share one queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Events {
-    postings: mpsc::Sender<Posting>,
+    events: mpsc::Sender<ObjectEvent>,
     dropped: Counter,
 }
 
-/// One event.
+/// An event about an object.
 #[derive(Debug)]
-pub(crate) struct Posting {
-    /// With namespace, or it stands in `default`.
+pub(crate) struct ObjectEvent {
+    /// Without a namespace, the event is created in `default`.
     pub(crate) about: ObjectReference,
     pub(crate) severity: Severity,
-    /// One word, by which people search.
+    /// One word in camel case, for searching.
     pub(crate) reason: &'static str,
-    /// What we were doing, one word.
+    /// The action of the controller, one word.
     pub(crate) action: &'static str,
-    /// For reading.
+    /// The message.
     pub(crate) note: String,
 }
 
@@ -43,22 +42,22 @@ pub(crate) enum Severity {
     Warning,
 }
 
-/// Events wait here for their turn. When a whole cluster restarts, the first few hundred tell what
-/// there is to tell.
+/// When a whole cluster restarts, the first few hundred events suffice.
 const CHANNEL_CAPACITY: usize = 256;
 
-/// Events end up in etcd and are kept for an hour; this is what a controller may fill it with.
+/// Events are stored in etcd for an hour, so their rate is limited.
 const RATE: Rate = Rate {
     per_second: 10.0,
     burst: 50,
 };
 
-/// The API server refuses longer notes.
-const LONGEST_NOTE: usize = 1024;
+/// The API server rejects longer notes.
+const MAX_NOTE_LENGTH: usize = 1024;
 
 impl Events {
-    /// Where to post, and the task that writes; it ends when nobody can post any more.
-    pub(crate) fn of(
+    /// Returns the sender and the task that writes events. The task ends when all senders are
+    /// dropped.
+    pub(crate) fn channel(
         client: Client,
         controller: &'static str,
         registry: &Registry,
@@ -69,60 +68,60 @@ impl Events {
         );
         let result = |result: &'static str| family.with(&Labels::new().with("result", result));
         let (written, failed, dropped) = (result("written"), result("failed"), result("dropped"));
-        let (postings, received) = mpsc::channel(CHANNEL_CAPACITY);
+        let (events, received) = mpsc::channel(CHANNEL_CAPACITY);
         let reporter = Reporter {
             controller: controller.to_owned(),
-            // The pod's name.
+            // The name of the pod.
             instance: std::env::var("HOSTNAME").ok(),
         };
         let recorder = Recorder::new(client, reporter);
         (
-            Self { postings, dropped },
+            Self { events, dropped },
             write(received, recorder, written, failed),
         )
     }
 
-    pub(crate) fn post(&self, posting: Posting) {
-        if self.postings.try_send(posting).is_err() {
+    pub(crate) fn post(&self, event: ObjectEvent) {
+        if self.events.try_send(event).is_err() {
             self.dropped.inc();
         }
     }
 }
 
 async fn write(
-    mut postings: mpsc::Receiver<Posting>,
+    mut events: mpsc::Receiver<ObjectEvent>,
     recorder: Recorder,
     written: Counter,
     failed: Counter,
 ) {
-    let pace = Pace::new(RATE);
-    while let Some(posting) = postings.recv().await {
-        // One task waits for one turn at a time, which is never further away than this.
-        pace.turn_within(Duration::from_secs(60)).await;
-        let event = Event {
-            type_: match posting.severity {
+    let limiter = RateLimiter::new(RATE);
+    while let Some(event) = events.recv().await {
+        // This is the only task that waits, so the delay is never longer than that of one event.
+        limiter.acquire_within(Duration::from_secs(60)).await;
+        let kube_event = Event {
+            type_: match event.severity {
                 Severity::Normal => EventType::Normal,
                 Severity::Warning => EventType::Warning,
             },
-            reason: posting.reason.to_owned(),
-            note: Some(shortened(posting.note)),
-            action: posting.action.to_owned(),
+            reason: event.reason.to_owned(),
+            note: Some(truncated(event.note)),
+            action: event.action.to_owned(),
             secondary: None,
         };
-        match recorder.publish(&event, &posting.about).await {
+        match recorder.publish(&kube_event, &event.about).await {
             Ok(()) => written.inc(),
             Err(error) => {
                 failed.inc();
                 let error = explain(&error);
-                tracing::debug!(reason = posting.reason, error, "Cannot write an event");
+                tracing::debug!(reason = event.reason, error, "Cannot write an event");
             }
         }
     }
 }
 
-fn shortened(mut note: String) -> String {
-    if note.len() > LONGEST_NOTE {
-        let end = (0..=LONGEST_NOTE - "…".len())
+fn truncated(mut note: String) -> String {
+    if note.len() > MAX_NOTE_LENGTH {
+        let end = (0..=MAX_NOTE_LENGTH - "…".len())
             .rev()
             .find(|end| note.is_char_boundary(*end));
         note.truncate(end.unwrap_or_default());
@@ -136,9 +135,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_notes_are_cut_between_characters() {
-        assert_eq!(shortened("short".to_owned()), "short");
-        let long = shortened("ä".repeat(600));
-        assert!(long.len() <= LONGEST_NOTE && long.ends_with("ä…"), "{long}");
+    fn long_notes_are_truncated_between_characters() {
+        assert_eq!(truncated("short".to_owned()), "short");
+        let long = truncated("ä".repeat(600));
+        assert!(
+            long.len() <= MAX_NOTE_LENGTH && long.ends_with("ä…"),
+            "{long}"
+        );
     }
 }

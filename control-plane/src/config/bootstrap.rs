@@ -8,24 +8,24 @@ use super::{Cluster, Log, values::go_duration};
 
 #[derive(Debug, Args)]
 pub struct Bootstrap {
-    /// The namespace of the control plane, where everything is made
+    /// Namespace of the control plane, in which the objects are created
     #[arg(long, default_value = "linkerd")]
     pub controller_namespace: String,
-    /// The end of every identity; empty for --cluster-domain
+    /// Trust domain, the suffix of every identity; empty for --cluster-domain
     #[arg(long, default_value = "")]
     pub identity_trust_domain: String,
-    /// The end of the names of Services
+    /// DNS domain of the cluster
     #[arg(long, default_value = "cluster.local")]
     pub cluster_domain: String,
-    /// How the issuer's Secret is written: crt.pem and key.pem for linkerd.io/tls, tls.crt and
-    /// tls.key for anything else
+    /// Format of the issuer's Secret: crt.pem and key.pem for linkerd.io/tls, otherwise tls.crt and
+    /// tls.key
     #[arg(long, default_value = "linkerd.io/tls")]
     pub identity_scheme: String,
-    /// How long a trust anchor lives that is made here: ten years, since replacing it takes a
-    /// rollout of every proxy
+    /// Lifetime of a created trust anchor. The default is ten years, since replacing an anchor
+    /// requires a rollout of every proxy
     #[arg(long, default_value = "87600h", value_parser = go_duration)]
     pub trust_anchor_lifetime: Duration,
-    /// How long an issuer lives that is made here
+    /// Lifetime of a created issuer
     #[arg(long, default_value = "8760h", value_parser = go_duration)]
     pub issuer_lifetime: Duration,
     #[command(flatten)]

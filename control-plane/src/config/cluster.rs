@@ -1,17 +1,17 @@
-//! The flags that say where the API server is.
+//! The flags of the connection to the API server.
 
 use std::path::PathBuf;
 
 use clap::Args;
 
-/// Without any of these a controller asks the API server of the cluster it runs in, as its
+/// Without these flags a controller connects to the API server of its own cluster with its
 /// ServiceAccount.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Cluster {
-    /// The API server and who to be there, for a controller that does not run in a pod
+    /// Kubeconfig, for a controller that does not run in a pod
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// The context of the kubeconfig, instead of its current one
+    /// Context of the kubeconfig, instead of the current one
     #[arg(long = "kube-context", value_name = "NAME", requires = "kubeconfig")]
     pub context: Option<String>,
 }

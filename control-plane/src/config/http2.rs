@@ -1,4 +1,4 @@
-//! The flag of HTTP/2 settings: Linkerd's chart writes the API's message as JSON.
+//! The flag of HTTP/2 settings: the message of the API as JSON, which Linkerd's chart writes.
 
 use std::{str::FromStr, time::Duration};
 
@@ -42,7 +42,7 @@ struct Internals {
     max_send_buf_size: Option<u32>,
 }
 
-/// Protobuf's JSON is `"10s"`, Go's structs are `{"seconds": 10}`; charts of both kinds exist.
+/// `"10s"` in Protobuf's JSON or `{"seconds": 10}` in that of Go; charts write both.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum DurationJson {
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_spellings_of_durations() {
+    fn both_notations_of_durations_are_parsed() {
         for text in [
             r#"{"keep_alive":{"interval":"10s","timeout":"3s","while_idle":true}}"#,
             r#"{"keep_alive":{"interval":{"seconds":10},"timeout":{"seconds":3},"while_idle":true}}"#,

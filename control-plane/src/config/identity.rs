@@ -11,60 +11,59 @@ use super::{
 
 #[derive(Debug, Args)]
 pub struct Identity {
-    /// Where to serve gRPC
+    /// Address of the gRPC server
     #[arg(long, default_value = ":8080", value_parser = listen_addr)]
     pub addr: SocketAddr,
-    /// Where to serve /live, /ready and /metrics
+    /// Address of the admin server: /live, /ready and /metrics
     #[arg(long, default_value = ":9990", value_parser = listen_addr)]
     pub admin_addr: SocketAddr,
-    /// The namespace of the control plane, a part of every identity
+    /// Namespace of the control plane, which is a part of every identity
     #[arg(long, default_value = "linkerd")]
     pub controller_namespace: String,
-    /// The end of every identity; empty for --cluster-domain
+    /// Trust domain, the suffix of every identity; empty for --cluster-domain
     #[arg(long, default_value = "")]
     pub identity_trust_domain: String,
-    /// The end of the names of Services
+    /// DNS domain of the cluster
     #[arg(long, default_value = "cluster.local")]
     pub cluster_domain: String,
-    /// How the issuer's files are named: crt.pem and key.pem for linkerd.io/tls, tls.crt and
-    /// tls.key for anything else
+    /// Names of the issuer's files: crt.pem and key.pem for linkerd.io/tls, otherwise tls.crt and
+    /// tls.key
     #[arg(long, default_value = "linkerd.io/tls")]
     pub identity_scheme: String,
-    /// How long certificates live
+    /// Lifetime of certificates
     #[arg(long, default_value = "24h0m0s", value_parser = go_duration)]
     pub identity_issuance_lifetime: Duration,
-    /// How far the clocks of two nodes may be apart
+    /// Tolerated difference between the clocks of two nodes
     #[arg(long, default_value = "20s", value_parser = go_duration)]
     pub identity_clock_skew_allowance: Duration,
-    /// The folder of the issuer's certificate and key
+    /// Directory of the issuer's certificate and key
     #[arg(
         long,
         value_name = "DIR",
         default_value = "/var/run/linkerd/identity/issuer"
     )]
     pub issuer_dir: PathBuf,
-    /// The trust anchors, in PEM
+    /// Trust anchors, in PEM
     #[arg(
         long,
         value_name = "FILE",
         default_value = "/var/run/linkerd/identity/trust-roots/ca-bundle.crt"
     )]
     pub trust_anchors: PathBuf,
-    /// The public key, in PEM, that workload tokens are verified with,
-    /// instead of asking the API server to review them
+    /// Public key, in PEM, with which workload tokens are verified instead of by the API server
     #[arg(long, value_name = "FILE", conflicts_with = "kubeconfig")]
     pub token_verify_key: Option<PathBuf>,
-    /// How many requests a second the API server may be asked
+    /// Maximum number of requests per second to the API server
     #[arg(long, value_name = "N", default_value = "100", value_parser = positive)]
     pub kube_apiclient_qps: f64,
-    /// How many requests may be made at once after a rest
+    /// Maximum number of requests in a burst to the API server
     #[arg(long, value_name = "N", default_value = "200", value_parser = clap::value_parser!(u32).range(1..))]
     pub kube_apiclient_burst: u32,
-    /// Copy the trust anchors into each namespace that has meshed pods, so that running proxies
-    /// learn new ones
+    /// Copy the trust anchors into each namespace with meshed pods, so that running proxies receive
+    /// new ones
     #[arg(long, default_value = "false", value_parser = flag, num_args = 0..=1, default_missing_value = "true", require_equals = true, conflicts_with = "token_verify_key")]
     pub publish_trust_roots: bool,
-    /// The ClusterRole that owns the copies, so that they are deleted with it
+    /// ClusterRole that owns the copies, so that they are deleted with it
     #[arg(long, value_name = "NAME", requires = "publish_trust_roots")]
     pub trust_roots_owner: Option<String>,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! Values of flags as Go programs spell them, so that Linkerd's manifests work unchanged.
+//! Values of flags in the notation of Go, so that Linkerd's manifests work unchanged.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -6,7 +6,7 @@ use mesh_core::units::parse_duration;
 
 use super::ANY;
 
-/// `host:port`, or `:port` for every address of the machine.
+/// Parses `host:port`, or `:port` for all addresses of the host.
 pub(super) fn listen_addr(text: &str) -> Result<SocketAddr, String> {
     let parsed = match text.strip_prefix(':') {
         Some(port) => port
@@ -15,19 +15,19 @@ pub(super) fn listen_addr(text: &str) -> Result<SocketAddr, String> {
             .map(|port: u16| SocketAddr::from((ANY, port))),
         None => text.parse().ok(),
     };
-    parsed.ok_or_else(|| "expected an address and port, as in 0.0.0.0:8086 or :8086".to_owned())
+    parsed.ok_or_else(|| "expected an address and port such as 0.0.0.0:8086 or :8086".to_owned())
 }
 
-/// `24h0m0s`, `1h30m`, `500ms`: numbers with units, summed.
+/// Parses a duration such as `24h0m0s`, `1h30m` or `500ms`.
 pub(super) fn go_duration(text: &str) -> Result<Duration, String> {
-    let error = || "expected a duration, as in 24h0m0s or 90s".to_owned();
+    let error = || "expected a duration such as 24h0m0s or 90s".to_owned();
     let mut total = Duration::ZERO;
     let mut rest = text;
     while !rest.is_empty() {
         let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
         let unit = rest[digits..].find(|c: char| c.is_ascii_digit());
         let end = unit.map_or(rest.len(), |unit| digits + unit);
-        // One number and one unit; blanks would be forgiven otherwise.
+        // `parse_duration` would accept whitespace.
         let part = &rest[..end];
         if part.contains(char::is_whitespace) {
             return Err(error());
@@ -43,7 +43,7 @@ pub(super) fn go_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A number of requests a second.
+/// Parses a number of requests per second.
 pub(super) fn positive(text: &str) -> Result<f64, String> {
     let number = text.parse().ok();
     number
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_of_go() {
+    fn go_durations_are_parsed() {
         let seconds = |text: &str| go_duration(text).map(|duration| duration.as_secs());
         assert_eq!(seconds("24h0m0s"), Ok(86_400));
         assert_eq!(seconds("1h30m"), Ok(5_400));
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn rates() {
+    fn rates_are_positive_and_finite() {
         assert_eq!(positive("0.5"), Ok(0.5));
         for bad in ["0", "-1", "inf", "NaN", "many"] {
             assert!(positive(bad).is_err(), "{bad}");
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn listen_addresses() {
+    fn listen_addresses_may_omit_host() {
         assert_eq!(listen_addr(":80"), Ok("0.0.0.0:80".parse().unwrap()));
         assert_eq!(listen_addr("[::]:80"), Ok("[::]:80".parse().unwrap()));
         for bad in ["", ":", "80", ":65536", "localhost:80"] {

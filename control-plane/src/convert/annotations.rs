@@ -1,4 +1,4 @@
-//! The annotations of Services and routes: time limits, retries, failure accrual.
+//! The annotations of Services and routes: timeouts, retries, failure accrual.
 
 use std::{ops::RangeInclusive, time::Duration};
 
@@ -12,8 +12,8 @@ use mesh_k8s::kinds::ObjectMeta;
 use super::{ConvertError, annotation, name};
 use crate::model::Retries;
 
-/// Reads annotations of which an unusable one is ignored, with a warning.
-pub(super) fn lenient<T>(
+/// Reads annotations; ignores invalid ones with a warning.
+pub(super) fn or_ignore<T>(
     meta: &ObjectMeta,
     read: impl FnOnce(&ObjectMeta) -> Result<Option<T>, ConvertError>,
 ) -> Option<T> {
@@ -23,7 +23,7 @@ pub(super) fn lenient<T>(
     })
 }
 
-/// The three limits, if one of them is set.
+/// Returns the timeouts, if one of their annotations is set.
 pub(super) fn timeouts(meta: &ObjectMeta) -> Result<Option<Timeouts>, ConvertError> {
     let timeouts = Timeouts {
         request: duration(meta, keys::TIMEOUT_REQUEST)?,
@@ -33,7 +33,7 @@ pub(super) fn timeouts(meta: &ObjectMeta) -> Result<Option<Timeouts>, ConvertErr
     Ok((timeouts != Timeouts::default()).then_some(timeouts))
 }
 
-/// Retries, if one of their annotations is set.
+/// Returns the retry settings, if one of their annotations is set.
 pub(super) fn retries(meta: &ObjectMeta) -> Result<Option<Retries>, ConvertError> {
     let set = [
         keys::RETRY_LIMIT,
@@ -48,7 +48,7 @@ pub(super) fn retries(meta: &ObjectMeta) -> Result<Option<Retries>, ConvertError
         text.parse().ok()
     })?;
     Ok(Some(Retries {
-        // A limit of 0 is no limit somebody meant: the default applies, as in Linkerd.
+        // The default applies for a limit of 0, as in Linkerd.
         limit: limit
             .filter(|limit| *limit > 0)
             .unwrap_or(DEFAULT_RETRY_LIMIT),
@@ -58,8 +58,7 @@ pub(super) fn retries(meta: &ObjectMeta) -> Result<Option<Retries>, ConvertError
     }))
 }
 
-/// How often a request is tried again when an annotation turns retries on without a number, as in
-/// Linkerd.
+/// The number of retries without a limit annotation, as in Linkerd.
 const DEFAULT_RETRY_LIMIT: u16 = 1;
 
 fn http_condition(text: &str) -> Result<RangeInclusive<u16>, String> {
@@ -79,7 +78,7 @@ fn http_condition(text: &str) -> Result<RangeInclusive<u16>, String> {
         },
     };
     range.ok_or_else(|| {
-        format!("{text:?} is no HTTP status, range of statuses, \"5xx\" or \"gateway-error\"")
+        format!("{text:?} is not an HTTP status, range of statuses, \"5xx\" or \"gateway-error\"")
     })
 }
 
@@ -91,12 +90,12 @@ fn grpc_condition(text: &str) -> Result<u16, String> {
         "internal" => Ok(13),
         "unavailable" => Ok(14),
         _ => Err(format!(
-            "{text:?} is none of cancelled, deadline-exceeded, internal, resource-exhausted and unavailable"
+            "{text:?} is not cancelled, deadline-exceeded, internal, resource-exhausted or unavailable"
         )),
     }
 }
 
-/// The values that apply where only the mode is given, all Linkerd's.
+/// The defaults of Linkerd.
 mod accrual_default {
     use std::time::Duration;
 
@@ -111,9 +110,9 @@ mod accrual_default {
     pub(super) const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
 }
 
-/// The shortest window over which proxies measure.
+/// The shortest window that proxies support.
 const MIN_WINDOW: Duration = Duration::from_millis(10);
-/// The most requests proxies wait for.
+/// The largest minimum of requests that proxies support.
 const MAX_MIN_REQUESTS: u32 = 1_000_000;
 
 pub(super) fn failure_accrual(meta: &ObjectMeta) -> Result<Option<FailureAccrual>, ConvertError> {
@@ -198,7 +197,7 @@ fn backoff(meta: &ObjectMeta) -> Result<Backoff, ConvertError> {
     })
 }
 
-/// How failures weigh on the estimate of an endpoint's latency, if they are to.
+/// Returns how failures increase the latency estimate of an endpoint, if that is enabled.
 pub(super) fn failure_penalty(meta: &ObjectMeta) -> Result<Option<FailurePenalty>, ConvertError> {
     use accrual_default as default;
 
@@ -213,7 +212,7 @@ pub(super) fn failure_penalty(meta: &ObjectMeta) -> Result<Option<FailurePenalty
     }))
 }
 
-/// The spellings Go accepts, since these annotations were first read by Go.
+/// Parses a boolean like Go's `strconv.ParseBool`, as Linkerd does.
 fn parse_bool(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
@@ -276,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn one_retry_annotation_turns_retries_on() {
+    fn any_retry_annotation_enables_retries() {
         assert_eq!(retries(&meta(&[])), Ok(None));
         let on = retries(&meta(&[(
             keys::RETRY_HTTP,
@@ -303,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn unusable_values_are_named() {
+    fn errors_name_invalid_annotation() {
         let check = |key: &str, value: &str, expect: &str| {
             let meta = meta(&[(keys::FAILURE_ACCRUAL, "unified"), (key, value)]);
             let error = retries(&meta)
@@ -314,9 +313,9 @@ mod tests {
             assert!(error.to_string().contains(expect), "{error}");
             assert!(error.to_string().contains(key), "{error}");
         };
-        check(keys::RETRY_HTTP, "600", "no HTTP status");
-        check(keys::RETRY_HTTP, "504-502", "no HTTP status");
-        check(keys::RETRY_GRPC, "unknown", "none of");
+        check(keys::RETRY_HTTP, "600", "not an HTTP status");
+        check(keys::RETRY_HTTP, "504-502", "not an HTTP status");
+        check(keys::RETRY_GRPC, "unknown", "is not cancelled");
         check(keys::RETRY_LIMIT, "-1", "65535");
         check(keys::TIMEOUT_REQUEST, "1.5s", "no duration");
         check(keys::FAILURE_ACCRUAL, "often", "neither");
@@ -327,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn accrual_defaults() {
+    fn failure_accrual_has_defaults() {
         let consecutive = failure_accrual(&meta(&[(keys::FAILURE_ACCRUAL, "consecutive")]));
         assert_eq!(
             consecutive,

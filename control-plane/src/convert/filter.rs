@@ -1,7 +1,7 @@
-//! Filters of routes.
+//! The filters of routes.
 //!
-//! The Gateway API's types have a type of their own for every place where a filter may stand, all
-//! of one JSON shape. They are read through that shape once, instead of four times.
+//! The Gateway API has a separate type for each place of a filter, all with the same JSON. They are
+//! converted through that JSON once, instead of four times.
 
 use std::sync::Arc;
 
@@ -13,51 +13,51 @@ use super::{ConvertError, port_number};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct AnyFilter {
+struct FilterJson {
     r#type: String,
-    request_header_modifier: Option<Headers>,
-    response_header_modifier: Option<Headers>,
-    request_redirect: Option<AnyRedirect>,
+    request_header_modifier: Option<HeadersJson>,
+    response_header_modifier: Option<HeadersJson>,
+    request_redirect: Option<RedirectJson>,
 }
 
 #[derive(Deserialize)]
-struct Headers {
+struct HeadersJson {
     #[serde(default)]
-    add: Vec<Pair>,
+    add: Vec<HeaderJson>,
     #[serde(default)]
-    set: Vec<Pair>,
+    set: Vec<HeaderJson>,
     #[serde(default)]
     remove: Vec<String>,
 }
 
 #[derive(Deserialize)]
-struct Pair {
+struct HeaderJson {
     name: String,
     value: String,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct AnyRedirect {
+struct RedirectJson {
     scheme: Option<String>,
     hostname: Option<String>,
     port: Option<i32>,
-    path: Option<AnyPath>,
+    path: Option<PathJson>,
     status_code: Option<u16>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct AnyPath {
+struct PathJson {
     replace_full_path: Option<String>,
     replace_prefix_match: Option<String>,
 }
 
-/// The Gateway API's default, which its CRD would fill in.
+/// The default of the Gateway API, which its CRD sets.
 const DEFAULT_REDIRECT_STATUS: StatusCode = StatusCode::FOUND;
 
-/// A filter that the mesh does not apply makes the list unusable: to leave it out would let
-/// requests through as nobody asked.
+/// Converts a list of filters. An unsupported filter is an error, because without it requests would
+/// be forwarded unchanged.
 pub(super) fn filters<F: Serialize>(
     field: &str,
     filters: &[F],
@@ -70,14 +70,14 @@ pub(super) fn filters<F: Serialize>(
     filters.iter().enumerate().map(convert).collect()
 }
 
-fn read<F: Serialize>(filter: &F) -> Result<AnyFilter, ConvertError> {
+fn read<F: Serialize>(filter: &F) -> Result<FilterJson, ConvertError> {
     serde_json::to_value(filter)
         .and_then(serde_json::from_value)
         .map_err(|error| ConvertError::new("type", error))
 }
 
-fn convert(filter: AnyFilter) -> Result<Filter, ConvertError> {
-    let missing = |field: &str| ConvertError::new(field, "is missing, but the type asks for it");
+fn convert(filter: FilterJson) -> Result<Filter, ConvertError> {
+    let missing = |field: &str| ConvertError::new(field, "is missing, but the type requires it");
     match filter.r#type.as_str() {
         "RequestHeaderModifier" => {
             let field = "requestHeaderModifier";
@@ -111,15 +111,15 @@ fn convert(filter: AnyFilter) -> Result<Filter, ConvertError> {
     }
 }
 
-fn header_modifier(headers: Headers) -> Result<HeaderModifier, ConvertError> {
+fn header_modifier(headers: HeadersJson) -> Result<HeaderModifier, ConvertError> {
     let name = |text: &str| -> Result<HeaderName, ConvertError> {
         text.parse()
-            .map_err(|_error| ConvertError::new("name", format!("{text:?} is no header name")))
+            .map_err(|_error| ConvertError::new("name", format!("{text:?} is not a header name")))
     };
-    let pairs = |pairs: Vec<Pair>| {
-        let pair = |pair: Pair| {
+    let pairs = |pairs: Vec<HeaderJson>| {
+        let pair = |pair: HeaderJson| {
             let value: HeaderValue = pair.value.parse().map_err(|_error| {
-                ConvertError::new("value", format!("{:?} is no header value", pair.value))
+                ConvertError::new("value", format!("{:?} is not a header value", pair.value))
             })?;
             Ok((name(&pair.name)?, value))
         };
@@ -140,16 +140,18 @@ fn header_modifier(headers: Headers) -> Result<HeaderModifier, ConvertError> {
     })
 }
 
-fn redirect(redirect: AnyRedirect) -> Result<Redirect, ConvertError> {
+fn redirect(redirect: RedirectJson) -> Result<Redirect, ConvertError> {
     let scheme = redirect.scheme.map(|text| {
         text.parse::<Scheme>()
-            .map_err(|_error| ConvertError::new("scheme", format!("{text:?} is no URI scheme")))
+            .map_err(|_error| ConvertError::new("scheme", format!("{text:?} is not a URI scheme")))
     });
     let status = redirect.status_code.map(|code| {
         StatusCode::from_u16(code)
             .ok()
             .filter(StatusCode::is_redirection)
-            .ok_or_else(|| ConvertError::new("statusCode", format!("{code} is no redirect")))
+            .ok_or_else(|| {
+                ConvertError::new("statusCode", format!("{code} is not a redirection status"))
+            })
     });
     Ok(Redirect {
         scheme: scheme.transpose()?,
@@ -160,12 +162,12 @@ fn redirect(redirect: AnyRedirect) -> Result<Redirect, ConvertError> {
     })
 }
 
-fn path(path: AnyPath) -> Result<PathModifier, ConvertError> {
+fn path(path: PathJson) -> Result<PathModifier, ConvertError> {
     match (path.replace_full_path, path.replace_prefix_match) {
         (Some(full), _) if full.starts_with('/') => Ok(PathModifier::Full(full.into())),
         (Some(full), _) => Err(ConvertError::new(
             "path.replaceFullPath",
-            format!("{full:?} does not begin with '/'"),
+            format!("{full:?} does not start with '/'"),
         )),
         (None, Some(prefix)) => Ok(PathModifier::Prefix(prefix.into())),
         (None, None) => Err(ConvertError::new("path", "replaces nothing")),

@@ -1,23 +1,23 @@
-//! One object of any kind, from whatever text or value it is written in.
+//! Conversion of an object of any kind, from YAML or JSON.
 
 use mesh_k8s::{crd, kinds};
 use serde::de::DeserializeOwned;
 
 use super::{
     ConvertError, authorization_policy, endpoint_slice, gateway_grpc_route, gateway_http_route,
-    mesh_tls_authentication, network_authentication, node, owned, pod, policy_http_route, server,
-    service,
+    mesh_tls_authentication, network_authentication, node, owned_object, pod, policy_http_route,
+    server, service,
 };
 use crate::model::{Kind, Object};
 
-/// What an object is written in: the YAML of a file, the JSON of the API server.
+/// A serialized object: the YAML of a file or the JSON of the API server.
 pub(crate) trait Manifest {
     type Error;
 
     fn read<T: DeserializeOwned + kinds::Resource>(&self) -> Result<T, Self::Error>;
 }
 
-/// Why there is no object: its text is not of its kind, or it says something that has no meaning.
+/// Why an object is invalid: it cannot be deserialized as its kind, or not converted.
 #[derive(Debug)]
 pub(crate) enum ObjectError<E> {
     Read(E),
@@ -39,11 +39,11 @@ pub(crate) fn object<M: Manifest>(
         Kind::Node => Object::Node(node(&read(manifest)?).into()),
         Kind::ReplicaSet => {
             let set: kinds::ReplicaSet = read(manifest)?;
-            Object::ReplicaSet(owned(&set.metadata).into())
+            Object::ReplicaSet(owned_object(&set.metadata).into())
         }
         Kind::Job => {
             let job: kinds::Job = read(manifest)?;
-            Object::Job(owned(&job.metadata).into())
+            Object::Job(owned_object(&job.metadata).into())
         }
         Kind::Service => Object::Service(service(&read(manifest)?).into()),
         Kind::EndpointSlice => Object::EndpointSlice(endpoint_slice(&read(manifest)?).into()),

@@ -1,4 +1,4 @@
-//! Servers, AuthorizationPolicies and the two kinds of authentication.
+//! Servers, AuthorizationPolicies and authentications.
 
 use std::sync::Arc;
 
@@ -51,14 +51,14 @@ pub(crate) fn authorization_policy(
                 ConvertError::new(
                     format!("spec.requiredAuthenticationRefs[{at}].kind"),
                     format!(
-                        "{:?} is none of MeshTLSAuthentication, NetworkAuthentication and ServiceAccount",
+                        "{:?} is not MeshTLSAuthentication, NetworkAuthentication or ServiceAccount",
                         reference.kind
                     ),
                 )
             })
         })
         .collect::<Result<Vec<_>, _>>()?;
-    one_of_a_kind(&required)?;
+    check_one_of_each_kind(&required)?;
     Ok(AuthorizationPolicy {
         name: own,
         target,
@@ -66,17 +66,17 @@ pub(crate) fn authorization_policy(
     })
 }
 
-/// A client must satisfy all that are listed, and no client has two identities or two addresses;
-/// several of a kind are a mistake, as in Linkerd.
-fn one_of_a_kind(required: &[AuthenticationRef]) -> Result<(), ConvertError> {
+/// A client must satisfy all authentications of a policy and has a single identity and address, so
+/// several of a kind are an error, as in Linkerd.
+fn check_one_of_each_kind(required: &[AuthenticationRef]) -> Result<(), ConvertError> {
     let networks = required
         .iter()
         .filter(|reference| matches!(reference, AuthenticationRef::Network(_)))
         .count();
     let problem = if networks > 1 {
-        "names more than one NetworkAuthentication; put all networks into one"
+        "lists more than one NetworkAuthentication; put all networks into one"
     } else if required.len() - networks > 1 {
-        "names more than one MeshTLSAuthentication or ServiceAccount; put all identities into one MeshTLSAuthentication"
+        "lists more than one MeshTLSAuthentication or ServiceAccount; put all identities into one MeshTLSAuthentication"
     } else {
         return Ok(());
     };
@@ -98,7 +98,7 @@ fn authorization_target(
             return Err(ConvertError::new(
                 "spec.targetRef.name",
                 format!(
-                    "is the namespace {:?}, but a policy can only speak for its own, {:?}",
+                    "is the namespace {:?}, but a policy can only target its own, {:?}",
                     target.name, own.namespace
                 ),
             ));
@@ -114,7 +114,7 @@ fn authorization_target(
         Err(ConvertError::new(
             "spec.targetRef.kind",
             format!(
-                "{:?} of group {:?} is none of Server, Namespace, HTTPRoute and GRPCRoute",
+                "{:?} of group {:?} is not Server, Namespace, HTTPRoute or GRPCRoute",
                 target.kind,
                 target.group.as_deref().unwrap_or_default()
             ),
@@ -126,7 +126,7 @@ fn authentication_ref(
     own: &Name,
     reference: &crd::NamespacedTargetRef,
 ) -> Option<AuthenticationRef> {
-    let name = name_of(own, reference);
+    let name = resolve_name(own, reference);
     if reference.targets::<crd::MeshTLSAuthentication>() {
         Some(AuthenticationRef::MeshTls(name))
     } else if reference.targets::<crd::NetworkAuthentication>() {
@@ -138,7 +138,7 @@ fn authentication_ref(
     }
 }
 
-fn name_of(own: &Name, reference: &crd::NamespacedTargetRef) -> Name {
+fn resolve_name(own: &Name, reference: &crd::NamespacedTargetRef) -> Name {
     let namespace = reference.namespace.as_deref().unwrap_or(&own.namespace);
     Name::new(namespace, &reference.name)
 }
@@ -166,7 +166,9 @@ pub(crate) fn mesh_tls_authentication(
     }
     for (at, reference) in spec.identity_refs.iter().flatten().enumerate() {
         if reference.targets::<ServiceAccount>() {
-            converted.service_accounts.push(name_of(&own, reference));
+            converted
+                .service_accounts
+                .push(resolve_name(&own, reference));
         } else if reference.targets::<kinds::Namespace>() {
             converted.namespaces.push(reference.name.as_str().into());
         } else {
@@ -179,14 +181,14 @@ pub(crate) fn mesh_tls_authentication(
             ));
         }
     }
-    let names_nobody = converted.identities.is_empty()
+    let is_empty = converted.identities.is_empty()
         && converted.suffixes.is_empty()
         && converted.service_accounts.is_empty()
         && converted.namespaces.is_empty();
-    if names_nobody {
+    if is_empty {
         return Err(ConvertError::new(
             "spec",
-            "names no identity: set identities or identityRefs",
+            "matches no identity; set identities or identityRefs",
         ));
     }
     Ok(converted)
@@ -197,14 +199,14 @@ enum IdentityMatch {
     Suffix(Suffix),
 }
 
-/// `*` is every identity, `*.a.b` every one that ends so, all else exactly one.
+/// Parses `*` (every identity), `*.a.b` (every identity with this suffix) or a single identity.
 fn identity(text: &str) -> Result<IdentityMatch, String> {
     if text == "*" {
         return Ok(IdentityMatch::Suffix(Suffix(Vec::new())));
     }
     if let Some(suffix) = text.strip_prefix("*.") {
         let Ok(Identity::Dns(suffix)) = Identity::parse(suffix) else {
-            return Err(format!("{text:?} does not end like a DNS name"));
+            return Err(format!("{text:?} is not a wildcard DNS name"));
         };
         let parts = suffix.split('.').map(Arc::from).collect();
         return Ok(IdentityMatch::Suffix(Suffix(parts)));
@@ -240,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn identities_exact_and_by_suffix() {
+    fn identities_match_exactly_or_by_suffix() {
         let authentication: crd::MeshTLSAuthentication = read(
             "metadata: {name: a, namespace: ns}
 spec:
@@ -257,14 +259,14 @@ spec:
     }
 
     #[test]
-    fn what_names_nobody_is_refused() {
+    fn authentication_without_valid_identity_is_rejected() {
         let error = |spec: &str| {
             let text = format!("metadata: {{name: a, namespace: ns}}\nspec: {spec}");
             mesh_tls_authentication(&read(&text))
                 .unwrap_err()
                 .to_string()
         };
-        assert!(error("{}").starts_with("spec: names no identity"));
+        assert!(error("{}").starts_with("spec: matches no identity"));
         assert!(error("{identities: ['*.']}").starts_with("spec.identities[0]"));
         assert!(error("{identities: [a, 'b c']}").starts_with("spec.identities[1]"));
         assert!(
@@ -274,7 +276,7 @@ spec:
     }
 
     #[test]
-    fn authorization_targets() {
+    fn authorization_targets_are_resolved_by_group_and_kind() {
         let target = |target: &str| {
             let text = format!(
                 "metadata: {{name: a, namespace: ns}}\nspec: {{targetRef: {target}, requiredAuthenticationRefs: []}}"

@@ -1,4 +1,4 @@
-//! Routes of three kinds into one record.
+//! Routes of three kinds, converted to one record.
 
 use std::{sync::Arc, time::Duration};
 
@@ -53,7 +53,7 @@ fn http_route(
             .map(|parent| {
                 parent_ref(
                     &own,
-                    Parent {
+                    ParentFields {
                         group: parent.group.as_deref(),
                         kind: parent.kind.as_deref(),
                         namespace: parent.namespace.as_deref(),
@@ -65,7 +65,7 @@ fn http_route(
             })
             .collect(),
         hosts: hosts.iter().map(|host| host_match(host)).collect(),
-        rules: each("spec.rules", rules, http_rule)?,
+        rules: convert_all("spec.rules", rules, http_rule)?,
         timeouts: annotations::timeouts(meta)?,
         retries: annotations::retries(meta)?,
         id: RouteId { kind, name: own },
@@ -84,7 +84,7 @@ pub(crate) fn gateway_grpc_route(route: &kinds::GrpcRoute) -> Result<GrpcRoute, 
             .map(|parent| {
                 parent_ref(
                     &own,
-                    Parent {
+                    ParentFields {
                         group: parent.group.as_deref(),
                         kind: parent.kind.as_deref(),
                         namespace: parent.namespace.as_deref(),
@@ -101,7 +101,7 @@ pub(crate) fn gateway_grpc_route(route: &kinds::GrpcRoute) -> Result<GrpcRoute, 
             .flatten()
             .map(|host| host_match(host))
             .collect(),
-        rules: each(
+        rules: convert_all(
             "spec.rules",
             spec.rules.as_deref().unwrap_or_default(),
             grpc_rule,
@@ -115,8 +115,8 @@ pub(crate) fn gateway_grpc_route(route: &kinds::GrpcRoute) -> Result<GrpcRoute, 
     })
 }
 
-/// A parent reference as every kind of route writes it.
-struct Parent<'a> {
+/// The fields of a parent reference, which all kinds of routes share.
+struct ParentFields<'a> {
     group: Option<&'a str>,
     kind: Option<&'a str>,
     namespace: Option<&'a str>,
@@ -125,21 +125,20 @@ struct Parent<'a> {
     section: bool,
 }
 
-/// The group that the Gateway API fills in where a parent names none. A Service is written with the
-/// group "" or "core".
+/// The default group of the Gateway API. A Service has the group "" or "core".
 const DEFAULT_PARENT_GROUP: &str = "gateway.networking.k8s.io";
 
-fn parent_ref(own: &Name, parent: Parent<'_>) -> ParentRef {
+fn parent_ref(own: &Name, parent: ParentFields<'_>) -> ParentRef {
     let group = parent.group.unwrap_or(DEFAULT_PARENT_GROUP);
-    let is = |want: &str, kind: &str| {
+    let is_kind = |want: &str, kind: &str| {
         parent
             .kind
             .is_some_and(|have| have.eq_ignore_ascii_case(kind))
             && group.eq_ignore_ascii_case(want)
     };
-    let kind = if is(crd::GROUP, "Server") {
+    let kind = if is_kind(crd::GROUP, "Server") {
         ParentKind::Server
-    } else if is("", "Service") || is("core", "Service") {
+    } else if is_kind("", "Service") || is_kind("core", "Service") {
         ParentKind::Service
     } else {
         ParentKind::Other
@@ -162,7 +161,7 @@ fn host_match(host: &str) -> HostMatch {
 fn http_rule(rule: &http_api::HttpRouteRules) -> Result<Rule<HttpMatch>, ConvertError> {
     let timeouts = rule.timeouts.as_ref();
     Ok(Rule {
-        matches: each(
+        matches: convert_all(
             "matches",
             rule.matches.as_deref().unwrap_or_default(),
             http_match,
@@ -195,7 +194,7 @@ fn http_rule(rule: &http_api::HttpRouteRules) -> Result<Rule<HttpMatch>, Convert
 
 fn grpc_rule(rule: &grpc::GrpcRouteRules) -> Result<Rule<GrpcMatch>, ConvertError> {
     Ok(Rule {
-        matches: each(
+        matches: convert_all(
             "matches",
             rule.matches.as_deref().unwrap_or_default(),
             grpc_match,
@@ -222,7 +221,7 @@ fn grpc_rule(rule: &grpc::GrpcRouteRules) -> Result<Rule<GrpcMatch>, ConvertErro
     })
 }
 
-/// A filter that cannot be applied to one backend makes that backend unusable, not the route.
+/// An unsupported filter makes its backend fail requests, not the whole route.
 fn backend_filters(
     filters: Result<Vec<mesh_core::route::filter::Filter>, ConvertError>,
 ) -> Result<Vec<mesh_core::route::filter::Filter>, Arc<str>> {
@@ -266,11 +265,11 @@ fn http_match(entry: &http_api::HttpRouteRulesMatches) -> Result<HttpMatch, Conv
             Some(path) => path_match(path).map_err(|error| error.inside("path"))?,
             None => PathMatch::Prefix("/".to_owned()),
         }),
-        headers: each("headers", headers, |header| {
+        headers: convert_all("headers", headers, |header| {
             let exact = !matches!(header.r#type, Some(HeaderType::RegularExpression));
             header_match(&header.name, &header.value, exact)
         })?,
-        query: each("queryParams", query, |query| {
+        query: convert_all("queryParams", query, |query| {
             Ok(QueryMatch {
                 name: query.name.clone(),
                 value: match query.r#type {
@@ -292,7 +291,7 @@ fn path_match(path: &http_api::HttpRouteRulesMatchesPath) -> Result<PathMatch, C
     match kind {
         PathType::RegularExpression => regex("value", &value).map(PathMatch::Regex),
         PathType::Exact | PathType::PathPrefix if !value.starts_with('/') => Err(
-            ConvertError::new("value", format!("{value:?} does not begin with '/'")),
+            ConvertError::new("value", format!("{value:?} does not start with '/'")),
         ),
         PathType::Exact => Ok(PathMatch::Exact(value)),
         PathType::PathPrefix => Ok(PathMatch::Prefix(value)),
@@ -323,7 +322,7 @@ fn grpc_match(entry: &grpc::GrpcRouteRulesMatches) -> Result<GrpcMatch, ConvertE
     if let Some(MethodType::RegularExpression) = method.and_then(|method| method.r#type.as_ref()) {
         return Err(ConvertError::new(
             "method.type",
-            "regular expressions over gRPC methods are not supported",
+            "regular expressions for gRPC methods are not supported",
         ));
     }
     let text = |text: Option<&String>| {
@@ -334,7 +333,7 @@ fn grpc_match(entry: &grpc::GrpcRouteRulesMatches) -> Result<GrpcMatch, ConvertE
     Ok(GrpcMatch {
         service: text(method.and_then(|method| method.service.as_ref())),
         method: text(method.and_then(|method| method.method.as_ref())),
-        headers: each("headers", headers, |header| {
+        headers: convert_all("headers", headers, |header| {
             let exact = !matches!(header.r#type, Some(HeaderType::RegularExpression));
             header_match(&header.name, &header.value, exact)
         })?,
@@ -343,12 +342,12 @@ fn grpc_match(entry: &grpc::GrpcRouteRulesMatches) -> Result<GrpcMatch, ConvertE
 
 fn header_match(name: &str, value: &str, exact: bool) -> Result<HeaderMatch, ConvertError> {
     Ok(HeaderMatch {
-        name: name
-            .parse()
-            .map_err(|_error| ConvertError::new("name", format!("{name:?} is no header name")))?,
+        name: name.parse().map_err(|_error| {
+            ConvertError::new("name", format!("{name:?} is not a header name"))
+        })?,
         value: if exact {
             HeaderValueMatch::Exact(value.parse().map_err(|_error| {
-                ConvertError::new("value", format!("{value:?} is no header value"))
+                ConvertError::new("value", format!("{value:?} is not a header value"))
             })?)
         } else {
             HeaderValueMatch::Regex(regex("value", value)?)
@@ -360,16 +359,16 @@ fn regex(field: &str, source: &str) -> Result<AnchoredRegex, ConvertError> {
     AnchoredRegex::new(source).map_err(|error| ConvertError::new(field, error))
 }
 
-/// Reads the Gateway API's durations: `1h30m`, `500ms`. Zero means no limit.
+/// Parses a duration of the Gateway API such as `1h30m` or `500ms`. Zero means no timeout.
 fn gateway_duration(text: &str) -> Result<Option<Duration>, String> {
     let duration: gateway_api::Duration = text
         .parse()
-        .map_err(|error| format!("{text:?} is no duration: {error}"))?;
+        .map_err(|error| format!("{text:?} is not a duration: {error}"))?;
     let duration = Duration::new(duration.as_secs(), duration.subsec_nanos());
     Ok((!duration.is_zero()).then_some(duration))
 }
 
-fn each<P, T>(
+fn convert_all<P, T>(
     field: &str,
     values: &[P],
     convert: impl Fn(&P) -> Result<T, ConvertError>,

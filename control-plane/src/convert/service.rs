@@ -10,7 +10,7 @@ use crate::model::{
     Name, Service, ServicePort, Slice, SliceEndpoint, SlicePort, SliceTarget, TrafficSettings,
 };
 
-/// A slice tells its Service by this label.
+/// The label of an EndpointSlice with the name of its Service.
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 
 pub(crate) fn service(service: &K8sService) -> Service {
@@ -28,7 +28,7 @@ pub(crate) fn service(service: &K8sService) -> Service {
     let listed = spec.cluster_ips.iter().flatten().map(String::as_str);
     let mut cluster_ips = Vec::new();
     for ip in spec.cluster_ip.as_deref().into_iter().chain(listed) {
-        // "None" marks a headless Service.
+        // A headless Service has "None".
         if let Ok(ip) = ip.parse()
             && !cluster_ips.contains(&ip)
         {
@@ -43,10 +43,10 @@ pub(crate) fn service(service: &K8sService) -> Service {
         opaque_ports,
         local_traffic: spec.internal_traffic_policy.as_deref() == Some("Local"),
         traffic: TrafficSettings {
-            timeouts: annotations::lenient(meta, annotations::timeouts).unwrap_or_default(),
-            retries: annotations::lenient(meta, annotations::retries),
-            failure_accrual: annotations::lenient(meta, annotations::failure_accrual),
-            failure_penalty: annotations::lenient(meta, annotations::failure_penalty),
+            timeouts: annotations::or_ignore(meta, annotations::timeouts).unwrap_or_default(),
+            retries: annotations::or_ignore(meta, annotations::retries),
+            failure_accrual: annotations::or_ignore(meta, annotations::failure_accrual),
+            failure_penalty: annotations::or_ignore(meta, annotations::failure_penalty),
         },
     }
 }
@@ -62,7 +62,7 @@ fn service_port(port: &core::ServicePort) -> Option<ServicePort> {
     })
 }
 
-/// Numbers, ranges and names of service ports. What is none of these is left out, with a warning.
+/// Parses numbers, ranges and names of service ports. Skips invalid items with a warning.
 fn resolve_port_list(ports: &[ServicePort], list: &str) -> PortSet {
     let mut set = PortSet::default();
     for item in list
@@ -75,7 +75,7 @@ fn resolve_port_list(ports: &[ServicePort], list: &str) -> PortSet {
             (Ok(range), _) => set.insert(range),
             (Err(_), Some(port)) => set.insert(port.number..=port.number),
             (Err(error), None) => {
-                tracing::warn!(annotation = keys::OPAQUE_PORTS, %error, "Ignored an item of an annotation");
+                tracing::warn!(annotation = keys::OPAQUE_PORTS, %error, "Ignored invalid item of annotation");
             }
         }
     }
@@ -140,7 +140,7 @@ fn slice_endpoint(namespace: &str, endpoint: &discovery::Endpoint) -> SliceEndpo
             .iter()
             .filter_map(|address| address.parse().ok())
             .collect(),
-        // Kubernetes says: unknown counts as ready.
+        // Kubernetes defines an unknown condition as ready.
         ready: ready != Some(false),
         target,
         hostname: shared(&endpoint.hostname),

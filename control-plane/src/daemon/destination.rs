@@ -7,7 +7,7 @@ use mesh_core::{endpoint::Http2Params, identity::trust_domain};
 use parking_lot::Mutex;
 use tonic::transport::Server;
 
-use super::{Daemon, DaemonError, export_watched, listen, until_complete};
+use super::{Daemon, DaemonError, export_watched, listen, wait_for_source};
 use crate::{
     config::{Destination, TransportMode},
     index::{DestinationIndex, DestinationSettings},
@@ -26,18 +26,18 @@ pub(super) async fn run(config: Destination) -> Result<(), DaemonError> {
         [
             (
                 "endpoints_watched",
-                "Different sets of endpoints that proxies watch",
+                "Distinct sets of endpoints that proxies watch",
             ),
-            ("profiles_watched", "Different profiles that proxies watch"),
+            ("profiles_watched", "Distinct profiles that proxies watch"),
         ],
         DestinationIndex::watched,
     );
     let applied = index.clone();
     let apply = move |batch| applied.lock().apply(batch);
     let complete = daemon
-        .follow(config.source, "destination", kinds::DESTINATION, apply)
+        .watch_source(config.source, "destination", kinds::DESTINATION, apply)
         .await?;
-    if !until_complete(&mut daemon, complete).await? {
+    if !wait_for_source(&mut daemon, complete).await? {
         return Ok(());
     }
     let calls = daemon.calls.clone().limited(config.max_streams);
@@ -45,7 +45,7 @@ pub(super) async fn run(config: Destination) -> Result<(), DaemonError> {
     let router = Server::builder().add_service(DestinationServer::new(service));
     daemon.serve_grpc(listener, router);
     tracing::info!(addr = %config.addr, "Serving destinations");
-    daemon.finish().await
+    daemon.run_until_stopped().await
 }
 
 fn settings(config: &Destination) -> DestinationSettings {

@@ -11,84 +11,97 @@ use tonic::transport::Server;
 
 use super::{Daemon, DaemonError, listen};
 use crate::{
-    cluster::{self, Events, Pace, Rate},
+    cluster::{self, Events, Rate, RateLimiter},
     config::Identity,
     identity::{
-        Authority, Files, IssuerNames, LoadError, Loaded, Names, Record, Reviews, Tokens, Validity,
-        is_dns_label,
+        CertificateAuthority, EventRecorder, Files, IdentitySuffix, IssuerNames, LoadError,
+        LoadedIssuer, TokenReviewer, TokenVerifier, Validity, is_dns_label,
     },
     serve::IdentityService,
     trust_roots::{self, Publisher},
 };
 
-/// Larger requests are refused unread: a CSR of 16 KiB, a token and a name fit well.
+/// Larger requests are rejected without being read: a CSR of 16 KiB, a token and a name fit.
 const MAX_REQUEST: usize = 64 * 1024;
 
-/// No account gets more than half of what the API server may be asked, so that two are needed to
-/// keep all others waiting. A Deployment of a thousand pods that starts at once still has its
-/// certificates within half a minute; proxies that are sent away come back by themselves.
+/// Each account is limited to half of the rate of requests to the API server, so that a single one
+/// cannot block all others. A Deployment of a thousand pods that start together still gets its
+/// certificates within half a minute; rejected proxies retry.
 const CALLER_SHARE: u32 = 2;
 
 pub(super) async fn run(config: Identity) -> Result<(), DaemonError> {
     let mut daemon = Daemon::new()?;
-    let names = names(&config)?;
+    let identity_suffix = identity_suffix(&config)?;
     let files = files(&config);
-    let Loaded {
+    let LoadedIssuer {
         issuer,
         token_key,
         contents,
     } = files.load().map_err(DaemonError::Identity)?;
     let listener = listen(config.addr).await?;
     daemon.serve_admin(config.admin_addr).await?;
-    let ready = daemon.readiness.condition("the API server to be asked");
+    let ready = daemon.readiness.condition("access to the API server");
 
     let rate = Rate {
         per_second: config.kube_apiclient_qps,
         burst: config.kube_apiclient_burst,
     };
     let (anchors, published) = watch::channel(Arc::from(contents.anchors()));
-    let (tokens, record) = match token_key {
-        Some(key) => (Tokens::signed_by(key), Record::default()),
+    let (tokens, event_recorder) = match token_key {
+        Some(key) => (TokenVerifier::signed_by(key), EventRecorder::default()),
         None => {
             let client = cluster::connect(&config.cluster, "identity")
                 .await
                 .map_err(DaemonError::Connect)?;
-            let reviews = Reviews::new(&client, Pace::new(rate));
-            let Some(access) = daemon.unless_ended(reviews.prove_access()).await? else {
+            let reviews = TokenReviewer::new(&client, RateLimiter::new(rate));
+            let Some(access) = daemon.wait_or_stop(reviews.check_access()).await? else {
                 return Ok(());
             };
             access.map_err(DaemonError::Access)?;
             if config.publish_trust_roots {
-                publish(&daemon, &config, client.clone(), published);
+                spawn_publisher(&daemon, &config, client.clone(), published);
             }
-            let record = record(&daemon, &config, client).await;
-            (Tokens::Reviewed(Box::new(reviews)), record)
+            let event_recorder = event_recorder(&daemon, &config, client).await;
+            (TokenVerifier::Reviewed(Box::new(reviews)), event_recorder)
         }
     };
-    let authority = Arc::new(Authority::new(names, tokens, rate.share(CALLER_SHARE)));
+    let authority = Arc::new(CertificateAuthority::new(
+        identity_suffix,
+        tokens,
+        rate.divided_by(CALLER_SHARE),
+    ));
     authority.set_issuer(issuer);
     export_ttl(&daemon.registry, &authority);
-    let reload = reload(&daemon.registry, authority.clone(), record.clone(), anchors);
+    let reload = reload(
+        &daemon.registry,
+        authority.clone(),
+        event_recorder.clone(),
+        anchors,
+    );
     daemon
         .supervisor
-        .spawn("issuer files", files.follow(contents, reload));
+        .spawn("issuer files", files.watch(contents, reload));
 
-    let service = IdentityServer::new(IdentityService::new(authority, record, &daemon.calls))
-        .max_decoding_message_size(MAX_REQUEST);
+    let service = IdentityServer::new(IdentityService::new(
+        authority,
+        event_recorder,
+        &daemon.calls,
+    ))
+    .max_decoding_message_size(MAX_REQUEST);
     daemon.serve_grpc(listener, Server::builder().add_service(service));
     ready.set(true);
     tracing::info!(addr = %config.addr, trust_domain = trust_domain(&config.identity_trust_domain, &config.cluster_domain), "Serving identities");
-    daemon.finish().await
+    daemon.run_until_stopped().await
 }
 
-/// Where events go.
-async fn record(daemon: &Daemon, config: &Identity, client: Client) -> Record {
-    let (events, writer) = Events::of(client.clone(), "linkerd-identity", &daemon.registry);
+/// Returns the recorder of events and spawns their writer.
+async fn event_recorder(daemon: &Daemon, config: &Identity, client: Client) -> EventRecorder {
+    let (events, writer) = Events::channel(client.clone(), "linkerd-identity", &daemon.registry);
     daemon.supervisor.spawn("events", writer);
-    Record::on(&client, events, &config.controller_namespace).await
+    EventRecorder::new(&client, events, &config.controller_namespace).await
 }
 
-fn publish(
+fn spawn_publisher(
     daemon: &Daemon,
     config: &Identity,
     client: Client,
@@ -106,19 +119,19 @@ fn publish(
     daemon.supervisor.spawn("trust roots", publisher.run());
 }
 
-/// What to do when the files changed.
+/// Returns the callback for changed files.
 fn reload(
     registry: &Registry,
-    authority: Arc<Authority>,
-    record: Record,
+    authority: Arc<CertificateAuthority>,
+    event_recorder: EventRecorder,
     anchors: watch::Sender<Arc<[u8]>>,
-) -> impl FnMut(Result<Loaded, LoadError>) + Send + 'static {
+) -> impl FnMut(Result<LoadedIssuer, LoadError>) + Send + 'static {
     let results = registry.counter_family(
         "identity_issuer_reloads_total",
-        "Issuer and token key files that changed, by whether the new ones could be used",
+        "Changes of issuer and token key files, by whether they were loaded",
     );
     let result = |result: &'static str| results.with(&Labels::new().with("result", result));
-    let (taken, refused) = (result("loaded"), result("refused"));
+    let (loaded, refused) = (result("loaded"), result("refused"));
     move |changed| match changed {
         Ok(new) => {
             let until = new.issuer.not_after();
@@ -127,20 +140,20 @@ fn reload(
                 authority.set_token_key(key);
             }
             anchors.send_replace(Arc::from(new.contents.anchors()));
-            taken.inc();
-            record.issuer_updated(until);
-            tracing::info!("Took over a changed issuer");
+            loaded.inc();
+            event_recorder.issuer_updated(until);
+            tracing::info!("Reloaded issuer credentials");
         }
         Err(error) => {
             refused.inc();
             let reason = error.source().map(ToString::to_string).unwrap_or_default();
-            record.issuer_update_skipped(&format!("{error}: {reason}"));
-            tracing::error!(%error, reason, "The issuer's files changed and cannot be used; the old issuer stays in force");
+            event_recorder.issuer_update_skipped(&format!("{error}: {reason}"));
+            tracing::error!(%error, reason, "Cannot reload issuer credentials; keeping the previous ones");
         }
     }
 }
 
-fn names(config: &Identity) -> Result<Names, DaemonError> {
+fn identity_suffix(config: &Identity) -> Result<IdentitySuffix, DaemonError> {
     let namespace = &config.controller_namespace;
     if !is_dns_label(namespace) {
         return Err(DaemonError::Name(namespace.clone(), "namespace"));
@@ -149,14 +162,14 @@ fn names(config: &Identity) -> Result<Names, DaemonError> {
     if !domain.split('.').all(is_dns_label) {
         return Err(DaemonError::Name(domain.to_owned(), "trust domain"));
     }
-    Ok(Names {
+    Ok(IdentitySuffix {
         control_namespace: namespace.clone(),
         trust_domain: domain.to_owned(),
     })
 }
 
 fn files(config: &Identity) -> Files {
-    let names = IssuerNames::of_scheme(&config.identity_scheme);
+    let names = IssuerNames::for_scheme(&config.identity_scheme);
     Files {
         issuer_certificate: config.issuer_dir.join(names.certificate),
         issuer_key: config.issuer_dir.join(names.key),
@@ -169,8 +182,8 @@ fn files(config: &Identity) -> Files {
     }
 }
 
-/// Linkerd's gauge; alerts on it exist.
-fn export_ttl(registry: &Registry, authority: &Arc<Authority>) {
+/// Exports the gauge of Linkerd that alerts use.
+fn export_ttl(registry: &Registry, authority: &Arc<CertificateAuthority>) {
     let authority = authority.clone();
     registry.on_scrape(move |scrape| {
         let left = authority.issuer().map_or(0.0, |issuer| {

@@ -10,7 +10,7 @@ use mesh_core::identity::trust_domain;
 use parking_lot::Mutex;
 use tonic::transport::Server;
 
-use super::{Daemon, DaemonError, export_watched, listen, until_complete};
+use super::{Daemon, DaemonError, export_watched, listen, wait_for_source};
 use crate::{
     config::Policy,
     index::{PolicyIndex, PolicySettings},
@@ -29,11 +29,11 @@ pub(super) async fn run(config: Policy) -> Result<(), DaemonError> {
         [
             (
                 "inbound_index_watched",
-                "Different inbound policies that proxies watch",
+                "Distinct inbound policies that proxies watch",
             ),
             (
                 "outbound_index_watched",
-                "Different outbound policies that proxies watch",
+                "Distinct outbound policies that proxies watch",
             ),
         ],
         PolicyIndex::watched,
@@ -41,9 +41,9 @@ pub(super) async fn run(config: Policy) -> Result<(), DaemonError> {
     let applied = index.clone();
     let apply = move |batch| applied.lock().apply(batch);
     let complete = daemon
-        .follow(config.source, "policy", kinds::POLICY, apply)
+        .watch_source(config.source, "policy", kinds::POLICY, apply)
         .await?;
-    if !until_complete(&mut daemon, complete).await? {
+    if !wait_for_source(&mut daemon, complete).await? {
         return Ok(());
     }
     let calls = daemon.calls.clone().limited(config.max_streams);
@@ -54,7 +54,7 @@ pub(super) async fn run(config: Policy) -> Result<(), DaemonError> {
         .add_service(OutboundPoliciesServer::new(outbound));
     daemon.serve_grpc(listener, router);
     tracing::info!(addr = %config.grpc_addr, "Serving policies");
-    daemon.finish().await
+    daemon.run_until_stopped().await
 }
 
 fn settings(config: &Policy) -> PolicySettings {

@@ -1,4 +1,4 @@
-//! Certificate signing requests: what of them is believed, and what makes them refused.
+//! Validation of certificate signing requests.
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1, UnparsedPublicKey};
 use rcgen::SubjectPublicKeyInfo;
@@ -10,39 +10,39 @@ use x509_parser::{
     x509::SubjectPublicKeyInfo as ParsedKey,
 };
 
-/// A request for one DNS name and a P-256 key has some 300 bytes; this is far more than any honest
-/// one.
+/// A request for one DNS name and a P-256 key has about 300 bytes.
 const MAX_LENGTH: usize = 16 * 1024;
 
-/// Why a request was refused.
+/// Why a request is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CsrError {
-    #[error("it has {0} bytes, more than the {MAX_LENGTH} that are read")]
+    #[error("{0} bytes are more than the maximum of {MAX_LENGTH}")]
     TooLong(usize),
-    #[error("it is no DER-encoded PKCS#10 request")]
+    #[error("not a DER-encoded PKCS#10 certificate request")]
     Unreadable,
-    #[error("its key is not ECDSA P-256")]
+    #[error("the key is not ECDSA P-256")]
     KeyType,
-    #[error("it is not signed with ECDSA and SHA-256")]
+    #[error("not signed with ECDSA and SHA-256")]
     SignatureType,
-    #[error("its signature is not that of its key")]
+    #[error("the signature does not match the key")]
     Signature,
-    #[error("it must have exactly one subject alternative name, the DNS name of the identity")]
+    #[error("expected exactly one subject alternative name, the DNS name of the identity")]
     Names,
-    #[error("its subject names something else than the identity")]
+    #[error("the subject is not empty or the identity")]
     Subject,
-    #[error("it asks to be a certificate authority")]
+    #[error("requests a certificate authority")]
     Authority,
 }
 
 impl CsrError {
-    /// Whether the request could not even be read, in contrast to one that asks for too much.
+    /// Returns whether the request cannot be parsed, in contrast to a valid request for too much.
     pub fn is_malformed(&self) -> bool {
         matches!(self, Self::TooLong(_) | Self::Unreadable)
     }
 }
 
-/// Checks the request for a certificate of `identity` and returns the key it proves to have.
+/// Validates a request for a certificate of `identity` and returns its key, of which the client has
+/// proved possession.
 pub(super) fn check(der: &[u8], identity: &str) -> Result<SubjectPublicKeyInfo, CsrError> {
     if der.len() > MAX_LENGTH {
         return Err(CsrError::TooLong(der.len()));
@@ -61,7 +61,7 @@ pub(super) fn check(der: &[u8], identity: &str) -> Result<SubjectPublicKeyInfo, 
 }
 
 fn check_key(key: &ParsedKey<'_>) -> Result<(), CsrError> {
-    /// An uncompressed point: a tag and two coordinates of 32 bytes.
+    /// The length of an uncompressed point: a tag and two coordinates of 32 bytes.
     const POINT_LENGTH: usize = 65;
     let curve = key
         .algorithm
@@ -76,7 +76,7 @@ fn check_key(key: &ParsedKey<'_>) -> Result<(), CsrError> {
     if p256 { Ok(()) } else { Err(CsrError::KeyType) }
 }
 
-/// Proof that who asks holds the key.
+/// Checks the proof of possession of the key.
 fn check_signature(csr: &X509CertificationRequest<'_>) -> Result<(), CsrError> {
     if csr.signature_algorithm.algorithm != OID_SIG_ECDSA_WITH_SHA256 {
         return Err(CsrError::SignatureType);
@@ -108,8 +108,7 @@ fn check_extensions(csr: &X509CertificationRequest<'_>, identity: &str) -> Resul
             ParsedExtension::KeyUsage(usage) if usage.key_cert_sign() || usage.crl_sign() => {
                 return Err(CsrError::Authority);
             }
-            // Whatever else is asked for is not granted: the certificate has the extensions that we
-            // give it.
+            // Other requested extensions are ignored: they are not copied to the certificate.
             _ => {}
         }
     }
@@ -120,7 +119,7 @@ fn check_extensions(csr: &X509CertificationRequest<'_>, identity: &str) -> Resul
     }
 }
 
-/// Empty, or the identity as the only common name.
+/// The subject must be empty or have the identity as its only common name.
 fn check_subject(csr: &X509CertificationRequest<'_>, identity: &str) -> Result<(), CsrError> {
     let subject = &csr.certification_request_info.subject;
     let allowed = subject

@@ -1,4 +1,4 @@
-//! The files that the authority lives on: read at the start, and again when they change.
+//! The files of the certificate authority, which are reloaded when they change.
 
 use std::{
     fs, io,
@@ -10,13 +10,13 @@ use tokio::time::MissedTickBehavior;
 
 use super::{Issuer, IssuerError, KeyError, TokenKey, Validity};
 
-/// Where everything is.
+/// The paths of the files, and the settings of the issuer.
 #[derive(Clone, Debug)]
 pub struct Files {
     pub issuer_certificate: PathBuf,
     pub issuer_key: PathBuf,
     pub trust_anchors: PathBuf,
-    /// None where an API server reviews tokens.
+    /// `None` if the API server reviews tokens.
     pub token_key: Option<PathBuf>,
     pub validity: Validity,
 }
@@ -32,55 +32,55 @@ pub enum LoadError {
     TokenKey { path: PathBuf, source: KeyError },
 }
 
-/// How often the files are compared with what was read. Certificates are rotated in hours; seconds
-/// are soon enough. Comparing needs no event, so it does not matter that a mounted Secret changes
-/// by a symbolic link of its folder.
+/// How often the files are compared with their last contents. Certificates are rotated in hours.
+/// Polling does not depend on file system events, which are different for a mounted Secret: it
+/// changes through a symbolic link of its directory.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// What the files hold, read and proved to be usable.
-pub struct Loaded {
+/// The validated contents of the files.
+pub struct LoadedIssuer {
     pub issuer: Issuer,
     pub token_key: Option<TokenKey>,
-    /// To tell later whether the files changed.
-    pub contents: Contents,
+    /// For comparison with later contents.
+    pub contents: FileContents,
 }
 
-/// What the files held when they were last read.
+/// The contents of the files when they were last read.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Contents {
+pub struct FileContents {
     certificate: Vec<u8>,
     key: Vec<u8>,
     anchors: Vec<u8>,
     token_key: Option<Vec<u8>>,
 }
 
-impl Contents {
-    /// The trust anchors, in PEM.
+impl FileContents {
+    /// Returns the trust anchors, in PEM.
     pub fn anchors(&self) -> &[u8] {
         &self.anchors
     }
 }
 
 impl Files {
-    pub fn load(&self) -> Result<Loaded, LoadError> {
-        self.use_contents(self.read()?)
+    pub fn load(&self) -> Result<LoadedIssuer, LoadError> {
+        self.parse(self.read()?)
     }
 
-    /// Follows the files until the process ends, and hands on what they hold after each change: an
-    /// issuer that was proved, or why it cannot be used.
-    pub async fn follow(
+    /// Polls the files and calls `changed` after each change with the validated contents or an
+    /// error.
+    pub async fn watch(
         self,
-        mut current: Contents,
-        mut changed: impl FnMut(Result<Loaded, LoadError>),
+        mut current: FileContents,
+        mut changed: impl FnMut(Result<LoadedIssuer, LoadError>),
     ) {
         let mut ticks = tokio::time::interval(INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // A change counts once it has stood still for one look: certificate and key are two files,
-        // and may have been read from both sides of a rotation.
+        // A change counts when two polls read the same: certificate and key are two files, and one
+        // of them may have been read before a rotation and the other one after it.
         let mut candidate = current.clone();
         loop {
             ticks.tick().await;
-            // Not being able to read is most likely a rotation half way; the next look decides.
+            // Probably a rotation in progress; the next poll reads again.
             let Ok(now) = self.read() else {
                 continue;
             };
@@ -88,11 +88,11 @@ impl Files {
                 continue;
             }
             current = now.clone();
-            changed(self.use_contents(now));
+            changed(self.parse(now));
         }
     }
 
-    fn use_contents(&self, contents: Contents) -> Result<Loaded, LoadError> {
+    fn parse(&self, contents: FileContents) -> Result<LoadedIssuer, LoadError> {
         let token_key = match (&self.token_key, &contents.token_key) {
             (Some(path), Some(pem)) => {
                 let key = TokenKey::from_pem(pem).map_err(|source| LoadError::TokenKey {
@@ -114,15 +114,15 @@ impl Files {
             path: self.issuer_certificate.clone(),
             source,
         })?;
-        Ok(Loaded {
+        Ok(LoadedIssuer {
             issuer,
             token_key,
             contents,
         })
     }
 
-    fn read(&self) -> Result<Contents, LoadError> {
-        Ok(Contents {
+    fn read(&self) -> Result<FileContents, LoadError> {
+        Ok(FileContents {
             certificate: read(&self.issuer_certificate)?,
             key: read(&self.issuer_key)?,
             anchors: read(&self.trust_anchors)?,

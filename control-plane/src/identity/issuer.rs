@@ -1,4 +1,4 @@
-//! The issuer: a certificate authority's key and the chain below the trust anchors.
+//! The issuer: the key of a certificate authority, and its certificate chain.
 
 use std::time::{Duration, SystemTime};
 
@@ -16,36 +16,36 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 /// Signs certificates of workloads.
 pub struct Issuer {
     signer: rcgen::Issuer<'static, KeyPair>,
-    /// The issuer's certificate first, then those above it; trust anchors are not among them.
+    /// The certificate of the issuer, followed by those above it, without trust anchors.
     chain: Vec<CertificateDer<'static>>,
     validity: Validity,
-    /// The earliest end in the chain: nothing signed here may live longer.
+    /// The earliest end in the chain, which caps issued certificates.
     not_after: SystemTime,
 }
 
-/// How long certificates live.
+/// The validity of issued certificates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Validity {
     pub lifetime: Duration,
-    /// How far the clocks of two nodes may be apart.
+    /// Tolerated difference between the clocks of two nodes.
     pub clock_skew: Duration,
 }
 
 /// Why an issuer cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum IssuerError {
-    #[error("the issuer's certificate file holds no readable PEM certificate")]
+    #[error("the issuer's certificate file contains no valid PEM certificate")]
     Certificate,
-    #[error("the issuer's key file holds no readable PEM private key")]
+    #[error("the issuer's key file contains no valid PEM private key")]
     Key,
-    #[error("the trust anchors hold no readable PEM certificate")]
+    #[error("the trust anchors contain no valid PEM certificate")]
     Anchors,
-    #[error("the issuer's own certificates end before 1970 or after 9999")]
+    #[error("a certificate of the issuer's chain expires before 1970 or after 9999")]
     Dates,
-    #[error("the issuer's certificate is not that of a certificate authority")]
+    #[error("the issuer's certificate is not a CA certificate")]
     NotAnAuthority,
     #[error(
-        "a certificate of this issuer would not be valid (do key, certificate and trust anchors belong together, and are all of them valid today?)"
+        "a certificate of this issuer would not be valid; check that key, certificate and trust anchors belong together and have not expired"
     )]
     NotValid(#[source] IssueError),
 }
@@ -53,9 +53,9 @@ pub enum IssuerError {
 /// Why a certificate was not issued.
 #[derive(Debug, thiserror::Error)]
 pub enum IssueError {
-    #[error("the issuer expired")]
+    #[error("the issuer has expired")]
     Expired,
-    #[error("the name is no DNS name")]
+    #[error("the identity is not a DNS name")]
     Name(#[source] rcgen::Error),
     #[error("signing failed")]
     Sign(#[source] rcgen::Error),
@@ -64,8 +64,8 @@ pub enum IssueError {
 }
 
 impl Issuer {
-    /// Reads an issuer and proves that it can be used, by signing a certificate and verifying it
-    /// against the anchors as a proxy will.
+    /// Parses an issuer and checks that it is usable, by issuing a certificate and verifying it
+    /// against the anchors like a proxy.
     pub fn read(
         certificates: &[u8],
         key: &[u8],
@@ -81,17 +81,19 @@ impl Issuer {
             .ok_or(IssuerError::Key)?;
         let signer = rcgen::Issuer::from_ca_cert_der(&chain[0], key)
             .map_err(|_error| IssuerError::Certificate)?;
-        if !is_authority(&chain[0]) {
+        if !is_ca_certificate(&chain[0]) {
             return Err(IssuerError::NotAnAuthority);
         }
-        let not_after = earliest_end(&chain).ok_or(IssuerError::Dates)?;
+        let not_after = earliest_not_after(&chain).ok_or(IssuerError::Dates)?;
         let issuer = Self {
             signer,
             chain,
             validity,
             not_after,
         };
-        issuer.prove(&anchors, now).map_err(IssuerError::NotValid)?;
+        issuer
+            .verify_usable(&anchors, now)
+            .map_err(IssuerError::NotValid)?;
         Ok(issuer)
     }
 
@@ -111,8 +113,8 @@ impl Issuer {
         }
         let not_after = (now + lifetime + clock_skew).min(self.not_after);
         let mut params = CertificateParams::default();
-        // The identity alone: whoever verifies looks at the alternative name, and some identities
-        // are too long for a common name.
+        // Verifiers use the subject alternative name, and some identities are too long for a common
+        // name.
         params.distinguished_name = DistinguishedName::new();
         params.subject_alt_names = vec![SanType::DnsName(
             identity.try_into().map_err(IssueError::Name)?,
@@ -137,12 +139,16 @@ impl Issuer {
         })
     }
 
-    /// When the first certificate of the chain ends.
+    /// Returns when the first certificate of the chain expires.
     pub fn not_after(&self) -> SystemTime {
         self.not_after
     }
 
-    fn prove(&self, anchors: &[CertificateDer<'_>], now: SystemTime) -> Result<(), IssueError> {
+    fn verify_usable(
+        &self,
+        anchors: &[CertificateDer<'_>],
+        now: SystemTime,
+    ) -> Result<(), IssueError> {
         let key = KeyPair::generate().map_err(IssueError::Sign)?;
         let issued = self.issue("probe.invalid", &key, now)?;
         let anchors: Vec<TrustAnchor<'_>> = anchors
@@ -180,7 +186,7 @@ impl std::fmt::Debug for Issuer {
     }
 }
 
-/// At least one, or nothing.
+/// Parses at least one certificate.
 fn read_certificates(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
     let certificates: Vec<_> = CertificateDer::pem_slice_iter(pem)
         .collect::<Result<_, _>>()
@@ -188,13 +194,13 @@ fn read_certificates(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
     (!certificates.is_empty()).then_some(certificates)
 }
 
-/// Verifiers ask this of intermediate certificates, but not of a trust anchor that issues by
-/// itself.
-fn is_authority(der: &CertificateDer<'_>) -> bool {
+/// Verifiers check this for intermediate certificates, but not for a trust anchor that issues leaf
+/// certificates.
+fn is_ca_certificate(der: &CertificateDer<'_>) -> bool {
     X509Certificate::from_der(der).is_ok_and(|(_, certificate)| certificate.is_ca())
 }
 
-fn earliest_end(chain: &[CertificateDer<'_>]) -> Option<SystemTime> {
+fn earliest_not_after(chain: &[CertificateDer<'_>]) -> Option<SystemTime> {
     let end = |der: &CertificateDer<'_>| {
         let (_, certificate) = X509Certificate::from_der(der).ok()?;
         let seconds = u64::try_from(certificate.validity().not_after.timestamp()).ok()?;
@@ -204,15 +210,15 @@ fn earliest_end(chain: &[CertificateDer<'_>]) -> Option<SystemTime> {
     ends?.into_iter().min()
 }
 
-/// 128 random bits, so that no serial tells how many certificates there are or is ever used twice.
-/// The first bits make it positive and of full length.
+/// Returns 128 random bits, so that serial numbers are unique and do not reveal the number of
+/// certificates. The first bits are fixed so that the number is positive and of full length.
 fn random_serial() -> SerialNumber {
     let mut bytes: [u8; 16] = rand::rng().random();
     bytes[0] = (bytes[0] & 0x7f) | 0x40;
     SerialNumber::from_slice(&bytes)
 }
 
-/// Certificates count in seconds; the answer must not promise more than the certificate does.
+/// Rounds down to whole seconds, the precision of certificates.
 fn whole_seconds(time: SystemTime) -> SystemTime {
     let since = time
         .duration_since(SystemTime::UNIX_EPOCH)

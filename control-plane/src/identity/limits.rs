@@ -1,9 +1,9 @@
-//! How many certificates one caller may ask for.
+//! Rate limits of certificates for each account.
 //!
-//! The caller is the account that the token claims, looked at before the API server is asked: a
-//! workload that asks in a loop uses up its own allowance and not the reviews that the others need.
-//! Somebody who forges another's token can use up that one's allowance; he could use up the reviews
-//! as well.
+//! The account is the one that the token claims, before the API server reviews it: a workload that
+//! requests certificates in a loop only uses up its own limit, and not the rate of reviews that the
+//! others need. A client with a forged token can use up the limit of another account; it could also
+//! use up the rate of reviews.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -11,29 +11,29 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::tokens::Account;
-use crate::cluster::{Allowance, Rate};
+use crate::cluster::{Rate, TokenBucket};
 
-/// One allowance for each account.
+/// A token bucket for each account.
 #[derive(Debug)]
-pub(super) struct Limits {
+pub(super) struct CallerLimits {
     rate: Rate,
-    // Taken for a few instructions by each request, and once a second at most for a sweep.
+    // Locked for a few instructions by each request, and at most once a second for a sweep.
     callers: Mutex<Callers>,
 }
 
 #[derive(Debug, Default)]
 struct Callers {
-    allowances: HashMap<Account, Allowance>,
+    buckets: HashMap<Account, TokenBucket>,
     swept: Option<Instant>,
 }
 
-/// Accounts in a row that are remembered. A cluster has hundreds; only who forges names has more,
-/// and then the unused ones are forgotten.
-const MOST_CALLERS: usize = 10_000;
+/// The maximum number of accounts with a bucket. A cluster has hundreds; more are forged names, and
+/// then buckets that are full are removed.
+const MAX_CALLERS: usize = 10_000;
 
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-impl Limits {
+impl CallerLimits {
     pub(super) fn new(rate: Rate) -> Self {
         Self {
             rate,
@@ -41,36 +41,35 @@ impl Limits {
         }
     }
 
-    /// May this caller go on?
+    /// Returns whether a request of this account is within its limit.
     pub(super) fn admit(&self, caller: &Account, now: Instant) -> bool {
         let callers = &mut *self.callers.lock();
-        if let Some(allowance) = callers.allowances.get_mut(caller) {
-            return allowance.take(self.rate, now).is_ok();
+        if let Some(bucket) = callers.buckets.get_mut(caller) {
+            return bucket.try_acquire(self.rate, now).is_ok();
         }
-        if callers.allowances.len() >= MOST_CALLERS {
+        if callers.buckets.len() >= MAX_CALLERS {
             callers.sweep(now);
-            if callers.allowances.len() >= MOST_CALLERS {
+            if callers.buckets.len() >= MAX_CALLERS {
                 return false;
             }
         }
-        let mut allowance = Allowance::default();
-        let admitted = allowance.take(self.rate, now).is_ok();
-        callers.allowances.insert(caller.clone(), allowance);
+        let mut bucket = TokenBucket::default();
+        let admitted = bucket.try_acquire(self.rate, now).is_ok();
+        callers.buckets.insert(caller.clone(), bucket);
         admitted
     }
 }
 
 impl Callers {
-    /// Forgets who has not asked for a while. Looking through all of them for each forged name
-    /// would itself be a way to keep us busy.
+    /// Removes full buckets, at most once per interval: a sweep for each forged name would cost too
+    /// much.
     fn sweep(&mut self, now: Instant) {
-        let recently = |swept: Instant| now.saturating_duration_since(swept) < SWEEP_INTERVAL;
-        if self.swept.is_some_and(recently) {
+        let is_recent = |swept: Instant| now.saturating_duration_since(swept) < SWEEP_INTERVAL;
+        if self.swept.is_some_and(is_recent) {
             return;
         }
         self.swept = Some(now);
-        self.allowances
-            .retain(|_, allowance| !allowance.is_whole(now));
+        self.buckets.retain(|_, bucket| !bucket.is_full(now));
     }
 }
 
@@ -86,8 +85,8 @@ mod tests {
     }
 
     #[test]
-    fn callers_do_not_disturb_each_other_and_are_not_remembered_for_ever() {
-        let limits = Limits::new(Rate {
+    fn accounts_have_separate_limits_and_full_buckets_are_removed() {
+        let limits = CallerLimits::new(Rate {
             per_second: 1.0,
             burst: 2,
         });
@@ -97,12 +96,12 @@ mod tests {
         assert!(!limits.admit(&web, now));
         assert!(limits.admit(&db, now));
         assert!(limits.admit(&web, now + Duration::from_secs(1)));
-        for forged in 0..MOST_CALLERS * 2 {
+        for forged in 0..MAX_CALLERS * 2 {
             limits.admit(&account(&forged.to_string()), now);
         }
-        assert_eq!(limits.callers.lock().allowances.len(), MOST_CALLERS);
+        assert_eq!(limits.callers.lock().buckets.len(), MAX_CALLERS);
         assert!(!limits.admit(&account("new"), now));
         assert!(limits.admit(&account("new"), now + Duration::from_secs(60)));
-        assert_eq!(limits.callers.lock().allowances.len(), 1);
+        assert_eq!(limits.callers.lock().buckets.len(), 1);
     }
 }

@@ -1,4 +1,4 @@
-//! Requests that are granted, and a table of those that are not.
+//! Granted and rejected requests.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const IDENTITY: &str = "web.shop.serviceaccount.identity.linkerd.cluster.local";
 const HOUR: Duration = Duration::from_secs(3600);
 
 struct Fixture {
-    authority: Authority,
+    authority: CertificateAuthority,
     signer: aws_lc_rs::signature::EcdsaKeyPair,
     now: SystemTime,
 }
@@ -30,7 +30,7 @@ fn ca(name: &str, lifetime: Duration) -> CertificateParams {
     params
 }
 
-/// An issuer below an anchor, in PEM: certificate, key, anchor.
+/// Returns an issuer and its anchor, in PEM: certificate, key, anchor.
 fn issuer_files(issuer_lifetime: Duration) -> (String, String, String) {
     let anchor_key = KeyPair::generate().unwrap();
     let anchor =
@@ -73,7 +73,7 @@ impl Fixture {
     fn new() -> Self {
         let now = SystemTime::now();
         let (signer, key) = token_keys();
-        let names = Names {
+        let names = IdentitySuffix {
             control_namespace: "linkerd".to_owned(),
             trust_domain: "cluster.local".to_owned(),
         };
@@ -81,7 +81,7 @@ impl Fixture {
             per_second: 1000.0,
             burst: 1000,
         };
-        let authority = Authority::new(names, Tokens::signed_by(key), rate);
+        let authority = CertificateAuthority::new(names, TokenVerifier::signed_by(key), rate);
         authority.set_issuer(read_issuer(&issuer_files(HOUR * 100), now).unwrap());
         Self {
             authority,
@@ -104,20 +104,24 @@ impl Fixture {
             token,
             csr,
         };
-        let certified = self.at_once(request, self.now).map_err(|error| {
+        let granted = self.certify_now(request, self.now).map_err(|error| {
             let source = std::error::Error::source(&error).map(|source| format!(": {source}"));
             format!("{error}{}", source.unwrap_or_default())
         })?;
-        assert_eq!(certified.proved.account.name, "web");
-        Ok(certified.issued)
+        assert_eq!(granted.authenticated.account.name, "web");
+        Ok(granted.issued)
     }
 
-    /// A signed token is reviewed without waiting for anything.
-    fn at_once(&self, request: Request<'_>, now: SystemTime) -> Result<Certified, CertifyError> {
+    /// Reviewing a signed token does not wait.
+    fn certify_now(
+        &self,
+        request: Request<'_>,
+        now: SystemTime,
+    ) -> Result<GrantedCertificate, CertifyError> {
         self.authority
             .certify(request, now)
             .now_or_never()
-            .expect("a signed token made somebody wait")
+            .expect("reviewing a signed token waited")
     }
 }
 
@@ -162,7 +166,7 @@ fn csr(params: &CertificateParams) -> Vec<u8> {
 }
 
 #[test]
-fn a_certificate_is_what_we_make_it() {
+fn certificate_only_contains_key_of_csr() {
     let fixture = Fixture::new();
     let key = KeyPair::generate().unwrap();
     let mut params = csr_params(&[IDENTITY]);
@@ -218,7 +222,7 @@ fn a_certificate_is_what_we_make_it() {
 }
 
 #[test]
-fn a_certificate_ends_with_its_issuer() {
+fn certificate_expiry_is_capped_by_issuer() {
     let fixture = Fixture::new();
     let issuer = read_issuer(&issuer_files(HOUR), fixture.now).unwrap();
     let end = issuer.not_after();
@@ -232,14 +236,14 @@ fn a_certificate_ends_with_its_issuer() {
         token: &fixture.token(&claims(end, "system:serviceaccount:shop:web")),
         csr: &csr(&csr_params(&[IDENTITY])),
     };
-    let error = fixture.at_once(request, end).unwrap_err();
+    let error = fixture.certify_now(request, end).unwrap_err();
     assert!(matches!(error, CertifyError::Issue(IssueError::Expired)));
 }
 
 #[test]
-fn refused_requests() {
+fn invalid_csrs_are_rejected() {
     let fixture = Fixture::new();
-    let refused = |csr: &[u8], expect: &str| {
+    let assert_rejected = |csr: &[u8], expect: &str| {
         let error = fixture.certify(csr, &fixture.good_token()).unwrap_err();
         assert!(error.contains(expect), "{error} instead of {expect}");
     };
@@ -249,19 +253,19 @@ fn refused_requests() {
         change(&mut params);
         csr(&params)
     };
-    refused(b"", "is missing");
-    refused(b"nonsense", "no DER-encoded");
-    refused(&[0x30; 17 * 1024], "more than the 16384");
+    assert_rejected(b"", "is missing");
+    assert_rejected(b"nonsense", "not a DER-encoded");
+    assert_rejected(&[0x30; 17 * 1024], "maximum of 16384");
     let mut trailing = csr(&good);
     trailing.push(0);
-    refused(&trailing, "no DER-encoded");
+    assert_rejected(&trailing, "not a DER-encoded");
 
     // Proof of possession.
     let mut forged = csr(&good);
     let middle = forged.len() / 2;
     let last = forged.len() - 1;
     forged[last] ^= 1;
-    refused(&forged, "its signature");
+    assert_rejected(&forged, "the signature");
     assert!(
         fixture
             .certify(
@@ -280,60 +284,60 @@ fn refused_requests() {
         let key = KeyPair::generate_for(algorithm).unwrap();
         good.serialize_request(&key).unwrap().der().to_vec()
     };
-    refused(&with_key(&rcgen::PKCS_ECDSA_P384_SHA384), "not ECDSA P-256");
-    refused(&with_key(&rcgen::PKCS_ED25519), "not ECDSA P-256");
-    refused(&with_key(&rcgen::PKCS_RSA_SHA256), "not ECDSA P-256");
+    assert_rejected(&with_key(&rcgen::PKCS_ECDSA_P384_SHA384), "not ECDSA P-256");
+    assert_rejected(&with_key(&rcgen::PKCS_ED25519), "not ECDSA P-256");
+    assert_rejected(&with_key(&rcgen::PKCS_RSA_SHA256), "not ECDSA P-256");
 
     // Names.
-    refused(&csr(&csr_params(&[])), "exactly one");
-    refused(&csr(&csr_params(&["other.example"])), "exactly one");
-    refused(
+    assert_rejected(&csr(&csr_params(&[])), "exactly one");
+    assert_rejected(&csr(&csr_params(&["other.example"])), "exactly one");
+    assert_rejected(
         &csr(&csr_params(&[IDENTITY, "other.example"])),
         "exactly one",
     );
-    refused(&csr(&csr_params(&[IDENTITY, IDENTITY])), "exactly one");
-    refused(&csr(&csr_params(&[IDENTITY, "10.0.0.1"])), "exactly one");
-    refused(
+    assert_rejected(&csr(&csr_params(&[IDENTITY, IDENTITY])), "exactly one");
+    assert_rejected(&csr(&csr_params(&[IDENTITY, "10.0.0.1"])), "exactly one");
+    assert_rejected(
         &csr(&csr_params(&[&IDENTITY.to_uppercase()])),
         "exactly one",
     );
-    refused(&csr(&csr_params(&[&format!("{IDENTITY}.")])), "exactly one");
+    assert_rejected(&csr(&csr_params(&[&format!("{IDENTITY}.")])), "exactly one");
     let also = |san: SanType| changed(&move |params| params.subject_alt_names.push(san.clone()));
-    refused(
+    assert_rejected(
         &also(SanType::URI("spiffe://example/web".try_into().unwrap())),
         "exactly one",
     );
-    refused(
+    assert_rejected(
         &also(SanType::Rfc822Name("web@example".try_into().unwrap())),
         "exactly one",
     );
     let subject = |kind: DnType, value: &'static str| {
         changed(&move |params| params.distinguished_name.push(kind.clone(), value))
     };
-    refused(&subject(DnType::CommonName, "other.example"), "subject");
-    refused(&subject(DnType::OrganizationName, IDENTITY), "subject");
+    assert_rejected(&subject(DnType::CommonName, "other.example"), "subject");
+    assert_rejected(&subject(DnType::OrganizationName, IDENTITY), "subject");
 
-    // Powers.
-    refused(
+    // Certificate authorities.
+    assert_rejected(
         &changed(&|params| params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained)),
         "certificate authority",
     );
-    refused(
+    assert_rejected(
         &changed(&|params| params.key_usages = vec![KeyUsagePurpose::KeyCertSign]),
         "certificate authority",
     );
     let filler = CustomExtension::from_oid_content(&[1, 2, 3], vec![0; 16 * 1024]);
-    refused(
+    assert_rejected(
         &changed(&|params| params.custom_extensions = vec![filler.clone()]),
-        "more than the 16384",
+        "maximum of 16384",
     );
 }
 
 #[test]
-fn refused_tokens() {
+fn invalid_tokens_are_rejected() {
     let fixture = Fixture::new();
     let csr = csr(&csr_params(&[IDENTITY]));
-    let refused = |token: &[u8], expect: &str| {
+    let assert_rejected = |token: &[u8], expect: &str| {
         let error = fixture.certify(&csr, token).unwrap_err();
         assert!(error.contains(expect), "{error} instead of {expect}");
     };
@@ -348,21 +352,21 @@ fn refused_tokens() {
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap()
         .as_secs();
-    refused(b"", "is missing");
-    refused(b"a.b", "no JSON Web Token");
-    refused(b"\xff.\xff.\xff", "no JSON Web Token");
-    refused(&sign(&fixture.signer, "none", &good), "ES256");
-    refused(&sign(&fixture.signer, "HS256", &good), "ES256");
-    refused(&sign(&token_keys().0, "ES256", &good), "signature");
+    assert_rejected(b"", "is missing");
+    assert_rejected(b"a.b", "not a JSON Web Token");
+    assert_rejected(b"\xff.\xff.\xff", "not a JSON Web Token");
+    assert_rejected(&sign(&fixture.signer, "none", &good), "ES256");
+    assert_rejected(&sign(&fixture.signer, "HS256", &good), "ES256");
+    assert_rejected(&sign(&token_keys().0, "ES256", &good), "signature");
     let mut forged = fixture.good_token();
     let at = forged.iter().rposition(|byte| *byte == b'.').unwrap() + 5;
     forged[at] = if forged[at] == b'A' { b'B' } else { b'A' };
-    refused(&forged, "signature");
-    refused(&with("aud", "kubernetes".into()), "audience");
-    refused(&with("aud", serde_json::json!([])), "audience");
-    refused(&with("exp", since.into()), "expired");
-    refused(&with("exp", serde_json::Value::Null), "expired");
-    refused(&with("nbf", (since + 120).into()), "not valid yet");
+    assert_rejected(&forged, "signature");
+    assert_rejected(&with("aud", "kubernetes".into()), "audience");
+    assert_rejected(&with("aud", serde_json::json!([])), "audience");
+    assert_rejected(&with("exp", since.into()), "expired");
+    assert_rejected(&with("exp", serde_json::Value::Null), "expired");
+    assert_rejected(&with("nbf", (since + 120).into()), "not valid yet");
     for subject in [
         "",
         "web",
@@ -373,11 +377,11 @@ fn refused_tokens() {
         "system:serviceaccount:Shop:web",
         "system:serviceaccount::web",
     ] {
-        refused(&with("sub", subject.into()), "no ServiceAccount");
+        assert_rejected(&with("sub", subject.into()), "is not a ServiceAccount");
     }
-    refused(
+    assert_rejected(
         &with("sub", "system:serviceaccount:shop:other".into()),
-        "the token belongs to other.shop.",
+        "the token is of other.shop.",
     );
     assert!(
         fixture
@@ -395,13 +399,13 @@ fn refused_tokens() {
 }
 
 #[test]
-fn a_caller_in_a_loop_is_sent_away() {
+fn requests_over_limit_are_rejected() {
     let mut fixture = Fixture::new();
     let rate = Rate {
         per_second: 0.001,
         burst: 2,
     };
-    fixture.authority.limits = Limits::new(rate);
+    fixture.authority.limits = CallerLimits::new(rate);
     let csr = csr(&csr_params(&[IDENTITY]));
     for _ in 0..2 {
         assert!(fixture.certify(&csr, &fixture.good_token()).is_ok());
@@ -411,38 +415,38 @@ fn a_caller_in_a_loop_is_sent_away() {
 }
 
 #[test]
-fn issuers_that_no_proxy_would_trust_are_refused() {
+fn untrusted_issuers_are_rejected() {
     let now = SystemTime::now();
     let files = issuer_files(HOUR);
     let other = issuer_files(HOUR);
-    let refused = |files: &(String, String, String), now: SystemTime| {
+    let rejection = |files: &(String, String, String), now: SystemTime| {
         read_issuer(files, now).map(drop).unwrap_err().to_string()
     };
     assert!(read_issuer(&files, now).is_ok());
     let (certificate, key, anchor) = files.clone();
     let not_valid = "would not be valid";
     assert!(
-        refused(&files, now + HOUR * 2).contains(not_valid),
+        rejection(&files, now + HOUR * 2).contains(not_valid),
         "expired"
     );
     assert!(
-        refused(&files, now - HOUR * 2).contains(not_valid),
+        rejection(&files, now - HOUR * 2).contains(not_valid),
         "not yet valid"
     );
     let mixed = (certificate.clone(), other.1, anchor.clone());
-    assert!(refused(&mixed, now).contains(not_valid), "another key");
+    assert!(rejection(&mixed, now).contains(not_valid), "another key");
     let mixed = (certificate.clone(), key.clone(), other.2);
-    assert!(refused(&mixed, now).contains(not_valid), "another anchor");
+    assert!(rejection(&mixed, now).contains(not_valid), "another anchor");
     let mut leaf = ca("leaf", HOUR);
     leaf.is_ca = IsCa::NoCa;
     let leaf_key = KeyPair::generate().unwrap();
     let leaf = leaf.self_signed(&leaf_key).unwrap().pem();
     let mixed = (leaf.clone(), leaf_key.serialize_pem(), leaf);
-    assert!(refused(&mixed, now).contains("not that of a certificate authority"));
+    assert!(rejection(&mixed, now).contains("not a CA certificate"));
     let mixed = (String::new(), key.clone(), anchor.clone());
-    assert!(refused(&mixed, now).contains("certificate file"));
+    assert!(rejection(&mixed, now).contains("certificate file"));
     let mixed = (certificate.clone(), certificate.clone(), anchor);
-    assert!(refused(&mixed, now).contains("key file"));
+    assert!(rejection(&mixed, now).contains("key file"));
     let mixed = (certificate, key, "-----".to_owned());
-    assert!(refused(&mixed, now).contains("trust anchors"));
+    assert!(rejection(&mixed, now).contains("trust anchors"));
 }

@@ -1,8 +1,8 @@
-//! Tokens: which ServiceAccount sent a request.
+//! Authentication of ServiceAccounts by tokens.
 //!
-//! [`Tokens`] is the seam: on a cluster the API server reviews a token ([`reviewed`]), on a node
-//! without one the key of the node verifies it ([`signed`]). Both are told the same JWTs, so what a
-//! token says of itself is read here, once, and believed by nobody.
+//! [`TokenVerifier`] has two implementations: on a cluster the API server reviews a token
+//! ([`reviewed`]), on a node without one it is verified with the key of the node ([`signed`]). Both
+//! get the same JWTs, so the unverified claims are parsed here once.
 
 use std::time::SystemTime;
 
@@ -14,21 +14,20 @@ mod reviewed;
 mod signed;
 
 pub use self::{
-    reviewed::{AccessError, Reviews},
+    reviewed::{AccessError, TokenReviewer},
     signed::{KeyError, TokenKey},
 };
 
-/// Whom the tokens are for. A token for anybody else, the API server included, proves nothing here.
+/// The required audience. Tokens for other audiences, including the API server, are rejected.
 const AUDIENCE: &str = "identity.l5d.io";
 
-/// Who reviews tokens.
+/// How tokens are verified.
 #[derive(Debug)]
-pub enum Tokens {
-    /// JWTs, signed with ECDSA P-256 by the holder of a key. The lock is written when the key's
-    /// file changes.
+pub enum TokenVerifier {
+    /// JWTs that are signed with ECDSA P-256. The lock is written when the file of the key changes.
     Signed(RwLock<TokenKey>),
-    /// The API server that issued them.
-    Reviewed(Box<Reviews>),
+    /// Tokens of an API server, which reviews them.
+    Reviewed(Box<TokenReviewer>),
 }
 
 /// A ServiceAccount.
@@ -38,43 +37,43 @@ pub struct Account {
     pub name: String,
 }
 
-/// An account that a token proved to be the sender.
+/// An account that a token authenticated.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Proved {
+pub struct AuthenticatedAccount {
     pub account: Account,
-    /// The object's uid, where an API server told it.
+    /// The UID of the ServiceAccount, if an API server reported it.
     pub uid: Option<String>,
 }
 
-/// Why a token was refused.
+/// Why a token is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    #[error("it is no JSON Web Token")]
+    #[error("not a JSON Web Token")]
     Unreadable,
-    #[error("it is not signed with ES256")]
+    #[error("not signed with ES256")]
     Algorithm,
-    #[error("its signature is not that of the expected signer")]
+    #[error("the signature is not that of the expected signer")]
     Signature,
-    #[error("it is for somebody else; its audience must include {AUDIENCE}")]
+    #[error("token audience does not include {AUDIENCE}")]
     Audience,
-    #[error("it expired or has no end")]
+    #[error("expired, or without expiry")]
     Expired,
-    #[error("it is not valid yet")]
+    #[error("not valid yet")]
     NotYetValid,
-    #[error("its subject {0:?} is no ServiceAccount (system:serviceaccount:<namespace>:<name>)")]
+    #[error("the subject {0:?} is not a ServiceAccount (system:serviceaccount:<namespace>:<name>)")]
     Subject(String),
-    #[error("the API server does not accept it: {0}")]
+    #[error("rejected by the API server: {0}")]
     Rejected(String),
-    #[error("the API server says that nobody has it")]
+    #[error("not authenticated by the API server")]
     NotAuthenticated,
-    #[error("the API server did not review it: {0}")]
+    #[error("the API server did not review the token: {0}")]
     NotReviewed(String),
-    #[error("too many tokens wait for the API server's review")]
+    #[error("too many tokens are waiting for a review of the API server")]
     Busy,
 }
 
-/// A token taken apart. Nothing of it is proved.
-pub(super) struct Token<'a> {
+/// A parsed token whose claims are not verified.
+pub(super) struct UnverifiedToken<'a> {
     text: &'a str,
     algorithm: String,
     signed: &'a str,
@@ -102,30 +101,30 @@ enum Audience {
     Several(Vec<String>),
 }
 
-impl Tokens {
+impl TokenVerifier {
     pub fn signed_by(key: TokenKey) -> Self {
         Self::Signed(RwLock::new(key))
     }
 
-    /// Nothing to set where the API server reviews.
+    /// Has no effect if the API server reviews tokens.
     pub(super) fn set_key(&self, key: TokenKey) {
         if let Self::Signed(current) = self {
             *current.write() = key;
         }
     }
 
-    /// The account that the token was issued to.
+    /// Verifies the token and returns its account.
     pub(super) async fn review(
         &self,
-        token: &Token<'_>,
+        token: &UnverifiedToken<'_>,
         now: SystemTime,
-    ) -> Result<Proved, TokenError> {
+    ) -> Result<AuthenticatedAccount, TokenError> {
         match self {
             Self::Signed(key) => {
                 let key = key.read().clone();
                 key.verify(token, now)?;
-                Ok(Proved {
-                    account: token.claimed()?,
+                Ok(AuthenticatedAccount {
+                    account: token.claimed_account()?,
                     uid: None,
                 })
             }
@@ -134,7 +133,7 @@ impl Tokens {
     }
 }
 
-impl<'a> Token<'a> {
+impl<'a> UnverifiedToken<'a> {
     pub(super) fn read(token: &'a [u8]) -> Result<Self, TokenError> {
         let text = std::str::from_utf8(token).map_err(|_error| TokenError::Unreadable)?;
         let text = text.trim();
@@ -150,8 +149,8 @@ impl<'a> Token<'a> {
         })
     }
 
-    /// Whose token it says it is.
-    pub(super) fn claimed(&self) -> Result<Account, TokenError> {
+    /// Returns the account that the token claims.
+    pub(super) fn claimed_account(&self) -> Result<Account, TokenError> {
         let subject = &self.claims.sub;
         account(subject).ok_or_else(|| TokenError::Subject(subject.clone()))
     }
@@ -159,11 +158,11 @@ impl<'a> Token<'a> {
 
 impl Claims {
     fn check_audience(&self) -> Result<(), TokenError> {
-        let ours = match &self.aud {
+        let includes = match &self.aud {
             Audience::One(audience) => audience == AUDIENCE,
             Audience::Several(audiences) => audiences.iter().any(|audience| audience == AUDIENCE),
         };
-        if ours {
+        if includes {
             Ok(())
         } else {
             Err(TokenError::Audience)
@@ -181,8 +180,8 @@ fn decode_json<T: serde::de::DeserializeOwned>(part: &str) -> Result<T, TokenErr
     serde_json::from_slice(&decode(part)?).map_err(|_error| TokenError::Unreadable)
 }
 
-/// `system:serviceaccount:<namespace>:<name>`, both DNS labels: a dot in a name would shift the
-/// parts of the identity.
+/// Parses `system:serviceaccount:<namespace>:<name>`. Both must be DNS labels: a dot in a name
+/// would shift the parts of the identity.
 fn account(subject: &str) -> Option<Account> {
     let mut parts = subject.split(':');
     let (Some("system"), Some("serviceaccount"), Some(namespace), Some(name), None) = (

@@ -9,37 +9,38 @@ use super::{
     profile::{self, ProfileError, ProfileKey},
     services::{self, EndpointSet, EndpointsKey},
     settings::DestinationSettings,
-    store::{Store, Touched},
+    store::{ChangeSet, Store},
     views::Views,
 };
 use crate::{model::Name, source::Batch};
 
+/// The endpoints and profiles that proxies watch.
 #[derive(Debug)]
 pub struct DestinationIndex {
     settings: DestinationSettings,
     store: Store,
     endpoints: Views<EndpointsKey, EndpointSet>,
     profiles: Views<ProfileKey, Profile>,
-    // Counts the changes, for the streams whose value is not kept. They are woken and look whether
-    // it is known by now.
-    changes: watch::Sender<Arc<u64>>,
+    // Incremented by each change, so that streams with an uncached value check whether it can be
+    // cached now.
+    generation: watch::Sender<Arc<u64>>,
 }
 
-/// The answer to a client.
+/// A value for a client.
 #[derive(Debug)]
-pub enum Watched<V> {
-    /// Kept up to date as long as it is watched.
-    Kept(watch::Receiver<Arc<V>>),
-    /// The cluster has nothing of this name or address, and clients can make up any number of them:
-    /// nothing is kept. The value holds until the name or address is known, which can be asked
-    /// after each change.
-    Unknown {
+pub enum Subscription<V> {
+    /// The value is updated as long as it is watched.
+    Cached(watch::Receiver<Arc<V>>),
+    /// The cluster has no object with this name or address. Nothing is cached, because clients can
+    /// send any number of these. The value is valid until the name or address exists, which must be
+    /// checked after each change.
+    Uncached {
         value: V,
-        changes: watch::Receiver<Arc<u64>>,
+        generation: watch::Receiver<Arc<u64>>,
     },
 }
 
-/// Why a Service has no endpoints to watch.
+/// Why the endpoints of a Service cannot be watched.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointsError {
     #[error("no such service: {0}")]
@@ -55,13 +56,13 @@ impl DestinationIndex {
             store: Store::default(),
             endpoints: Views::default(),
             profiles: Views::default(),
-            changes: watch::Sender::default(),
+            generation: watch::Sender::default(),
         }
     }
 
     pub fn apply(&mut self, batch: Batch) {
-        let touched = self.store.apply(batch);
-        if touched.is_empty() {
+        let changes = self.store.apply(batch);
+        if changes.is_empty() {
             return;
         }
         let Self {
@@ -69,30 +70,31 @@ impl DestinationIndex {
             store,
             endpoints,
             profiles,
-            changes,
+            generation,
         } = self;
         endpoints.refresh(
-            |key| affects_service(&touched, &key.service),
+            |key| affects_service(&changes, &key.service),
             |key| Some(services::endpoints(store, settings, key)),
         );
         profiles.refresh(
             |key| match key {
-                // Any object may be the one that has, or had, the address.
+                // Any changed object may have, or have had, the address.
                 ProfileKey::Addr(_) => true,
                 ProfileKey::Service { service, .. } | ProfileKey::Instance { service, .. } => {
-                    affects_service(&touched, service)
+                    affects_service(&changes, service)
                 }
             },
             |key| profile::profile(store, settings, key).ok(),
         );
-        changes.send_modify(|count| *count = Arc::new(**count + 1));
+        generation.send_modify(|count| *count = Arc::new(**count + 1));
     }
 
-    /// A client on a node that nothing is known of gets what a client without node gets.
+    /// Returns the endpoints of a Service. A client on an unknown node gets those of a client
+    /// without node.
     pub fn endpoints(
         &mut self,
         mut key: EndpointsKey,
-    ) -> Result<Watched<EndpointSet>, EndpointsError> {
+    ) -> Result<Subscription<EndpointSet>, EndpointsError> {
         match self.store.service(&key.service) {
             None => return Err(EndpointsError::NoSuchService(key.service)),
             Some(service) if service.external_name => {
@@ -100,43 +102,45 @@ impl DestinationIndex {
             }
             Some(_) => {}
         }
-        key.node = key.node.filter(|node| self.store.knows_node(node));
+        key.node = key.node.filter(|node| self.store.has_node(node));
         let value = services::endpoints(&self.store, &self.settings, &key);
-        Ok(match self.knows_endpoints(&key) {
-            true => Watched::Kept(self.endpoints.watch(key, value)),
-            false => self.unknown(value),
+        Ok(if self.has_endpoints(&key) {
+            Subscription::Cached(self.endpoints.watch(key, value))
+        } else {
+            self.uncached(value)
         })
     }
 
-    pub fn profile(&mut self, key: ProfileKey) -> Result<Watched<Profile>, ProfileError> {
+    pub fn profile(&mut self, key: ProfileKey) -> Result<Subscription<Profile>, ProfileError> {
         let value = profile::profile(&self.store, &self.settings, &key)?;
-        Ok(match self.knows_profile(&key) {
-            true => Watched::Kept(self.profiles.watch(key, value)),
-            false => self.unknown(value),
+        Ok(if self.has_profile(&key) {
+            Subscription::Cached(self.profiles.watch(key, value))
+        } else {
+            self.uncached(value)
         })
     }
 
-    pub fn knows_endpoints(&self, key: &EndpointsKey) -> bool {
+    pub fn has_endpoints(&self, key: &EndpointsKey) -> bool {
         let hostname = key.hostname.as_ref();
-        hostname.is_none_or(|hostname| self.store.knows_instance(&key.service, hostname))
+        hostname.is_none_or(|hostname| self.store.has_instance(&key.service, hostname))
     }
 
-    pub fn knows_profile(&self, key: &ProfileKey) -> bool {
+    pub fn has_profile(&self, key: &ProfileKey) -> bool {
         match key {
-            ProfileKey::Addr(addr) => self.store.knows_ip(addr.ip()),
-            // Without the Service or the endpoint there is no profile at all.
+            ProfileKey::Addr(addr) => self.store.has_ip(addr.ip()),
+            // Without the Service or the endpoint there is no profile.
             ProfileKey::Service { .. } | ProfileKey::Instance { .. } => true,
         }
     }
 
-    fn unknown<V>(&self, value: V) -> Watched<V> {
-        Watched::Unknown {
+    fn uncached<V>(&self, value: V) -> Subscription<V> {
+        Subscription::Uncached {
             value,
-            changes: self.changes.subscribe(),
+            generation: self.generation.subscribe(),
         }
     }
 
-    /// How many different values are watched: endpoints and profiles.
+    /// Returns the numbers of watched sets of endpoints and profiles.
     pub fn watched(&self) -> (usize, usize) {
         (self.endpoints.len(), self.profiles.len())
     }
@@ -146,12 +150,11 @@ impl DestinationIndex {
     }
 }
 
-/// Slices refer to pods of their own namespace, and Servers to pods of theirs; nodes are
-/// everybody's.
-fn affects_service(touched: &Touched, service: &Name) -> bool {
-    touched.shared
-        || touched.namespaces.contains(&service.namespace)
-        || touched
+/// EndpointSlices and Servers refer to pods of their own namespace; nodes affect all namespaces.
+fn affects_service(changes: &ChangeSet, service: &Name) -> bool {
+    changes.shared
+        || changes.namespaces.contains(&service.namespace)
+        || changes
             .pods
             .iter()
             .any(|pod| pod.namespace == service.namespace)

@@ -1,4 +1,4 @@
-//! What the tests of the index share: objects from YAML, and settings as a cluster has them.
+//! Objects from YAML and settings, which the tests of the index share.
 
 use crate::{
     index::{DestinationSettings, PolicySettings},
@@ -9,7 +9,7 @@ use crate::{
     },
 };
 
-/// The objects of a manifest, in which everything must be usable.
+/// Returns the objects of a manifest, which must all be valid.
 pub(super) fn objects(text: &str) -> Vec<Object> {
     manifest::read(text)
         .into_iter()
@@ -55,8 +55,8 @@ pub(super) fn policy_settings() -> PolicySettings {
     }
 }
 
-/// A running pod. `meshed` adds the proxy and the label of the control plane; `more` is added to
-/// its metadata.
+/// Returns a running pod. `meshed` adds the proxy and the label of the control plane; `more` is
+/// added to the metadata.
 pub(super) fn pod(name: &str, ip: &str, meshed: bool, more: &str) -> String {
     let label = if meshed {
         ", linkerd.io/control-plane-ns: linkerd"
@@ -96,7 +96,7 @@ status: {{phase: Running, podIP: {ip}, podIPs: [{{ip: {ip}}}], hostIP: 192.168.0
     )
 }
 
-/// A Service of three ports, its ReplicaSet and the node.
+/// A Service with three ports, its ReplicaSet and the node.
 pub(super) const SERVICE: &str = "---
 apiVersion: v1
 kind: Service
@@ -118,7 +118,7 @@ kind: Node
 metadata: {name: node-a, labels: {topology.kubernetes.io/zone: east}}
 ";
 
-/// The Service's slice; `endpoints` is a YAML list.
+/// Returns the Service's EndpointSlice; `endpoints` is a YAML list.
 pub(super) fn slice(endpoints: &str) -> String {
     format!(
         "---
@@ -132,7 +132,7 @@ endpoints: {endpoints}
     )
 }
 
-/// An endpoint of a slice that stands for a pod.
+/// Returns an endpoint of a pod.
 pub(super) fn endpoint(pod: &str, ip: &str, more: &str) -> String {
     format!(
         "{{addresses: ['{ip}'], zone: east, targetRef: {{kind: Pod, name: {pod}, namespace: shop}}{more}}}"

@@ -1,4 +1,4 @@
-//! The inbound policy of one port of a pod.
+//! The inbound policy of a pod's port.
 //!
 //! ```text
 //!   pod + port ──▶ the Server that selects it ──▶ protocol ──▶ routes (with authorizations of their own)
@@ -27,14 +27,14 @@ use super::{
 };
 use crate::model::{
     self, AuthenticationRef, AuthorizationPolicy, AuthorizationTarget, Kind, Name, ParentKind,
-    Protocol, RouteId, Server, Workload,
+    PodRecord, Protocol, RouteId, Server,
 };
 
-/// How long proxies wait for the first bytes of a connection before they call it opaque, as in
+/// How long proxies wait for the first bytes of a connection before they treat it as opaque, as in
 /// Linkerd.
 pub(super) const DETECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Nothing when there is no such pod.
+/// Returns the policy of a port; `None` if the pod does not exist.
 pub(super) fn policy(
     store: &Store,
     settings: &PolicySettings,
@@ -42,32 +42,31 @@ pub(super) fn policy(
     port: u16,
 ) -> Option<ServerPolicy> {
     let pod = store.pod(pod)?;
-    Some(match server_of(store, pod, port) {
-        Some(server) => of_server(store, settings, pod, port, server),
+    Some(match selecting_server(store, pod, port) {
+        Some(server) => server_policy(store, settings, pod, port, server),
         None => default_policy(settings, pod, port),
     })
 }
 
-/// The oldest Server that selects the port; of equally old ones the first by name.
-fn server_of<'a>(store: &'a Store, pod: &Workload, port: u16) -> Option<&'a Server> {
+/// Returns the oldest Server that selects the port; of equally old ones the first by name.
+fn selecting_server<'a>(store: &'a Store, pod: &PodRecord, port: u16) -> Option<&'a Server> {
     store
         .servers_in(&pod.name.namespace)
         .filter(|server| store::selects(server, pod, port))
-        .min_by_key(|server| (age(server.created), &server.name))
+        .min_by_key(|server| (age_order(server.created), &server.name))
 }
 
-/// Objects that no API server has seen are the youngest.
-pub(super) fn age(created: Option<i64>) -> i64 {
+/// Orders objects by age; those without creation time are the youngest.
+pub(super) fn age_order(created: Option<i64>) -> i64 {
     created.unwrap_or(i64::MAX)
 }
 
-fn default_policy(settings: &PolicySettings, pod: &Workload, port: u16) -> ServerPolicy {
+fn default_policy(settings: &PolicySettings, pod: &PodRecord, port: u16) -> ServerPolicy {
     let mut policy = pod.default_policy.unwrap_or(settings.default_policy);
     if pod.require_identity_ports.contains(port) {
         policy = policy.requiring_identity();
     }
-    // The injector copies the cluster's list of opaque ports to the pod, so that list has no say
-    // here.
+    // The injector writes the default opaque ports to the pod's annotation.
     let opaque = pod
         .opaque_ports
         .as_ref()
@@ -79,10 +78,10 @@ fn default_policy(settings: &PolicySettings, pod: &Workload, port: u16) -> Serve
     server
 }
 
-fn of_server(
+fn server_policy(
     store: &Store,
     settings: &PolicySettings,
-    pod: &Workload,
+    pod: &PodRecord,
     port: u16,
     server: &Server,
 ) -> ServerPolicy {
@@ -119,8 +118,9 @@ fn of_server(
     }
 }
 
-/// Everything under the Server's own authorizations, and its HTTP probes for the kubelet.
-fn default_http_routes(settings: &PolicySettings, pod: &Workload, port: u16) -> Vec<HttpRoute> {
+/// Returns the default route, to which the Server's authorizations apply, and a route for HTTP
+/// probes of the kubelet.
+fn default_http_routes(settings: &PolicySettings, pod: &PodRecord, port: u16) -> Vec<HttpRoute> {
     let mut routes = vec![default_http_route()];
     if let Some(paths) = pod.probes.get(&port)
         && !settings.probe_networks.is_empty()
@@ -163,14 +163,14 @@ fn probe_route<'a>(
     }
 }
 
-/// The routes attached to the Server, which then take the place of the default ones; nothing when
-/// there are none.
+/// Returns the routes attached to the Server, which replace the default ones; `None` if there are
+/// none.
 fn http_routes(
     store: &Store,
     settings: &PolicySettings,
     server: &Server,
 ) -> Option<Vec<HttpRoute>> {
-    attached(
+    attached_routes(
         store,
         settings,
         server,
@@ -183,7 +183,7 @@ fn grpc_routes(
     settings: &PolicySettings,
     server: &Server,
 ) -> Option<Vec<GrpcRoute>> {
-    attached(
+    attached_routes(
         store,
         settings,
         server,
@@ -191,14 +191,14 @@ fn grpc_routes(
     )
 }
 
-fn attached<'a, M: Clone + 'a>(
+fn attached_routes<'a, M: Clone + 'a>(
     store: &Store,
     settings: &PolicySettings,
     server: &Server,
     routes: impl Iterator<Item = &'a model::Route<M>>,
 ) -> Option<Vec<Route<M, InboundRule>>> {
     let mut routes: Vec<_> = routes.filter(|route| is_attached(route, server)).collect();
-    routes.sort_by_key(|route| (age(route.created), store::rank(&route.id)));
+    routes.sort_by_key(|route| (age_order(route.created), store::route_order(&route.id)));
     let routes: Vec<_> = routes
         .into_iter()
         .map(|route| convert(store, settings, route))
@@ -206,8 +206,8 @@ fn attached<'a, M: Clone + 'a>(
     (!routes.is_empty()).then_some(routes)
 }
 
-/// Is the route accepted for the Server? The Server is named without port and section, and so is
-/// every other Server it names: a route of which a part cannot be honoured is not used at all.
+/// Returns whether the route is accepted for the Server. A route that references any Server with a
+/// port, section or other namespace is not accepted at all.
 fn is_attached<M>(route: &model::Route<M>, server: &Server) -> bool {
     let mut servers = route
         .parents
@@ -255,7 +255,7 @@ fn convert<M: Clone>(
     }
 }
 
-/// The authorizations of all policies for a target.
+/// Returns the authorizations of all policies for a target.
 fn authorizations(
     store: &Store,
     settings: &PolicySettings,
@@ -269,8 +269,8 @@ fn authorizations(
         .collect()
 }
 
-/// Nothing when the policy names an authentication that does not exist: what it was to require is
-/// unknown, so it admits nobody.
+/// Returns the authorization of a policy; `None` if an authentication does not exist: what it
+/// requires is unknown, so the policy authorizes no client.
 fn authorization(
     store: &Store,
     settings: &PolicySettings,
@@ -308,7 +308,7 @@ fn authorization(
                 let namespaces = found
                     .namespaces
                     .iter()
-                    .map(|namespace| suffix_of_namespace(namespace, settings));
+                    .map(|namespace| namespace_suffix(namespace, settings));
                 authentication = Authentication::TlsAuthenticated {
                     identities: found.identities.iter().cloned().chain(accounts).collect(),
                     suffixes: found.suffixes.iter().cloned().chain(namespaces).collect(),
@@ -323,8 +323,8 @@ fn authorization(
     })
 }
 
-/// The end of the identities of all ServiceAccounts of a namespace.
-fn suffix_of_namespace(
+/// Returns the suffix of the identities of all ServiceAccounts of a namespace.
+fn namespace_suffix(
     namespace: &str,
     settings: &PolicySettings,
 ) -> mesh_core::policy::inbound::Suffix {
@@ -335,7 +335,7 @@ fn suffix_of_namespace(
     mesh_core::policy::inbound::Suffix(suffix.split('.').map(Arc::from).collect())
 }
 
-/// Linkerd writes these kinds in lower case, and metrics carry them so.
+/// Linkerd uses these kinds in lower case, also in metrics.
 fn policy_resource(kind: &str, name: &Name) -> Meta {
     Meta::Resource(Resource {
         group: "policy.linkerd.io".into(),

@@ -1,4 +1,4 @@
-//! The outbound policy of one destination, for the clients of one namespace.
+//! The outbound policy of a destination, for the clients of a namespace.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -13,42 +13,42 @@ use mesh_core::{
 };
 
 use super::{
-    inbound::DETECT_TIMEOUT, settings::PolicySettings, store::Store, workloads::plain_endpoint,
+    inbound::DETECT_TIMEOUT, pod_endpoints::plain_endpoint, settings::PolicySettings, store::Store,
 };
 use crate::model::{self, Name, PortProtocol, Service};
 
 mod backend;
 mod routes;
 
-use backend::Backends;
+use backend::BackendBuilder;
 
-/// A destination and who asks.
+/// A destination and the namespace of its clients.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum OutboundKey {
     Service {
         service: Name,
         port: u16,
         client_namespace: Arc<str>,
-        /// It was looked up by its address: the port must be one that the Service defines.
+        /// The Service was looked up by address, so its spec must define the port.
         by_address: bool,
     },
     /// An address outside the cluster.
     External(SocketAddr),
 }
 
-/// Why there is no policy.
+/// Why a destination has no policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OutboundError {
     #[error("No such service")]
     NoSuchService,
-    #[error("{0:?} is no authority: expected a host name and perhaps a port")]
+    #[error("{0:?} is not an authority: expected a host name and an optional port")]
     InvalidAuthority(Arc<str>),
 }
 
-/// The port of an authority that names none.
+/// The port of an authority without port.
 const DEFAULT_PORT: u16 = 80;
 
-/// What the target is. The answer holds for the life of a stream.
+/// Resolves a target. The result does not change during a stream.
 pub(super) fn resolve(
     store: &Store,
     settings: &PolicySettings,
@@ -87,7 +87,7 @@ pub(super) fn resolve(
     }
 }
 
-/// `<name>.<namespace>.svc`, with or without cluster domain, trailing dot and port.
+/// Parses `<name>.<namespace>.svc`, with or without cluster domain, trailing dot and port.
 fn parse_authority(authority: &Arc<str>, domain: &str) -> Result<(Name, u16), OutboundError> {
     let invalid = || OutboundError::InvalidAuthority(authority.clone());
     let parsed: http::uri::Authority = authority.parse().map_err(|_error| invalid())?;
@@ -131,7 +131,7 @@ pub(super) fn policy(
             if *by_address && undefined {
                 return undefined_port(service, *port);
             }
-            let parent = Parent {
+            let parent = RouteParent {
                 store,
                 settings,
                 name: service,
@@ -147,7 +147,7 @@ pub(super) fn policy(
     }
 }
 
-/// Traffic that leaves the cluster goes where the application sent it.
+/// Forwards traffic that leaves the cluster to its original destination.
 fn external(addr: SocketAddr) -> OutboundPolicy {
     let meta = Meta::new_default("egress-fallback");
     let backend = || {
@@ -195,7 +195,7 @@ fn external(addr: SocketAddr) -> OutboundPolicy {
     }
 }
 
-/// A port that the Service does not define is refused.
+/// Denies a port that the Service does not define.
 fn undefined_port(service: &Name, port: u16) -> OutboundPolicy {
     OutboundPolicy {
         parent: service_meta(service, port),
@@ -218,36 +218,36 @@ fn service_meta(service: &Name, port: u16) -> Meta {
     })
 }
 
-/// A port of a Service that routes may be attached to.
+/// A port of a Service, the parent of routes.
 #[derive(Clone, Copy)]
-struct Parent<'a> {
+struct RouteParent<'a> {
     store: &'a Store,
     settings: &'a PolicySettings,
     name: &'a Name,
     port: u16,
-    /// Absent when there is no such Service; asked for by name, it is balanced over all the same.
+    /// `None` if the Service does not exist. A target by name is balanced anyway.
     service: Option<&'a Service>,
     client_namespace: &'a Arc<str>,
 }
 
-impl Parent<'_> {
+impl RouteParent<'_> {
     fn protocol(&self) -> OutboundProtocol {
         let defaults = &self.settings.default_opaque_ports;
-        let said = match self.service {
+        let protocol = match self.service {
             Some(service) => service.protocol(self.port, defaults),
             None if defaults.contains(self.port) => PortProtocol::Opaque,
-            None => PortProtocol::Unsaid,
+            None => PortProtocol::Unspecified,
         };
         let grpc = routes::grpc(self);
-        match said {
+        match protocol {
             PortProtocol::Http1 => OutboundProtocol::Http1(self.http_routes()),
             PortProtocol::Http2 if grpc.is_empty() => OutboundProtocol::Http2(self.http_routes()),
             PortProtocol::Http2 => OutboundProtocol::Grpc(self.grpc_routes(&grpc)),
             PortProtocol::Opaque => OutboundProtocol::Opaque(Some(self.opaque_route())),
-            PortProtocol::Unsaid if !grpc.is_empty() => {
+            PortProtocol::Unspecified if !grpc.is_empty() => {
                 OutboundProtocol::Grpc(self.grpc_routes(&grpc))
             }
-            PortProtocol::Unsaid => {
+            PortProtocol::Unspecified => {
                 let http = self.http_routes();
                 OutboundProtocol::Detect {
                     timeout: DETECT_TIMEOUT,
@@ -289,11 +289,13 @@ impl Parent<'_> {
         }
     }
 
-    /// Connections are balanced without the penalties that answers to requests earn.
+    /// Connections are balanced without penalties, which depend on responses.
     fn opaque_route(&self) -> TcpRoute {
         TcpRoute {
             meta: Meta::new_default("opaq"),
-            backends: Distribution::FirstAvailable(vec![Backends::for_connections(self).own()]),
+            backends: Distribution::FirstAvailable(vec![
+                BackendBuilder::for_connections(self).parent_backend(),
+            ]),
             verdict: TcpVerdict::Forward,
         }
     }

@@ -12,21 +12,22 @@ use super::{
     inbound,
     outbound::{self, OutboundError, OutboundKey},
     settings::PolicySettings,
-    store::{Store, Touched},
+    store::{ChangeSet, Store},
     views::Views,
 };
 use crate::{model::Name, source::Batch};
 
+/// The inbound and outbound policies that proxies watch.
 #[derive(Debug)]
 pub struct PolicyIndex {
     settings: PolicySettings,
     store: Store,
-    /// Nothing where the pod is gone: its streams end.
+    /// `None` if the pod has been deleted, which ends the streams.
     inbound: Views<InboundKey, Option<ServerPolicy>>,
     outbound: Views<OutboundKey, OutboundPolicy>,
 }
 
-/// One port of a pod.
+/// A port of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct InboundKey {
     pub pod: Name,
@@ -44,8 +45,8 @@ impl PolicyIndex {
     }
 
     pub fn apply(&mut self, batch: Batch) {
-        let touched = self.store.apply(batch);
-        if touched.is_empty() {
+        let changes = self.store.apply(batch);
+        if changes.is_empty() {
             return;
         }
         let Self {
@@ -55,16 +56,16 @@ impl PolicyIndex {
             outbound,
         } = self;
         inbound.refresh(
-            |key| affects_pod(&touched, &key.pod),
+            |key| affects_pod(&changes, &key.pod),
             |key| Some(inbound::policy(store, settings, &key.pod, key.port)),
         );
         outbound.refresh(
-            |key| affects_target(&touched, key),
+            |key| affects_target(&changes, key),
             |key| Some(outbound::policy(store, settings, key)),
         );
     }
 
-    /// The policy of a pod's port; nothing when there is no such pod.
+    /// Returns the policy of a pod's port; `None` if the pod does not exist.
     pub fn inbound(
         &mut self,
         key: InboundKey,
@@ -73,7 +74,7 @@ impl PolicyIndex {
         Some(self.inbound.watch(key, Some(value)))
     }
 
-    /// The policy of a destination for clients of a namespace.
+    /// Returns the policy of a destination for clients of a namespace.
     pub fn outbound(
         &mut self,
         target: &Target,
@@ -84,20 +85,19 @@ impl PolicyIndex {
         Ok(self.outbound.watch(key, value))
     }
 
-    /// How many different values are watched: inbound and outbound.
+    /// Returns the numbers of watched inbound and outbound policies.
     pub fn watched(&self) -> (usize, usize) {
         (self.inbound.len(), self.outbound.len())
     }
 }
 
-/// Servers, routes and authorizations stand in the pod's namespace; authentications may be
-/// anywhere.
-fn affects_pod(touched: &Touched, pod: &Name) -> bool {
-    touched.shared || touched.pods.contains(pod) || touched.namespaces.contains(&pod.namespace)
+/// Servers, routes and authorizations are in the pod's namespace; authentications may be in any.
+fn affects_pod(changes: &ChangeSet, pod: &Name) -> bool {
+    changes.shared || changes.pods.contains(pod) || changes.namespaces.contains(&pod.namespace)
 }
 
-/// Routes stand in the namespace of the Service or of the client; backends may be anywhere.
-fn affects_target(touched: &Touched, key: &OutboundKey) -> bool {
+/// Routes are in the namespace of the Service or of the client; backends may be in any.
+fn affects_target(changes: &ChangeSet, key: &OutboundKey) -> bool {
     match key {
         OutboundKey::External(_) => false,
         OutboundKey::Service {
@@ -105,9 +105,9 @@ fn affects_target(touched: &Touched, key: &OutboundKey) -> bool {
             client_namespace,
             ..
         } => {
-            touched.services
-                || touched.namespaces.contains(&service.namespace)
-                || touched.namespaces.contains(client_namespace)
+            changes.services
+                || changes.namespaces.contains(&service.namespace)
+                || changes.namespaces.contains(client_namespace)
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Profiles: what a destination is, before anything is sent to it.
+//! Profiles of destinations.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -13,19 +13,19 @@ use mesh_core::{
     resilience::RetryBudget,
 };
 
-use super::{settings::DestinationSettings, store::Store, workloads};
-use crate::model::{Name, Phase, PortProtocol, Service, SliceTarget, Workload};
+use super::{pod_endpoints, settings::DestinationSettings, store::Store};
+use crate::model::{Name, Phase, PodRecord, PortProtocol, Service, SliceTarget};
 
-/// What is asked about.
+/// A destination.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ProfileKey {
     Service {
         service: Name,
         port: u16,
-        /// The name as it was asked for.
+        /// The requested name.
         fqn: Arc<str>,
     },
-    /// One endpoint of a Service, by its host name.
+    /// An endpoint of a Service, by its hostname.
     Instance {
         service: Name,
         hostname: Arc<str>,
@@ -34,14 +34,14 @@ pub enum ProfileKey {
     Addr(SocketAddr),
 }
 
-/// Why there is no profile.
+/// Why a destination has no profile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProfileError {
     #[error("no such service: {0}")]
     NoSuchService(Name),
     #[error("service {0} is an ExternalName service")]
     ExternalName(Name),
-    #[error("no endpoint of service {0} is named {1}")]
+    #[error("service {0} has no endpoint with hostname {1}")]
     NoSuchInstance(Name, Arc<str>),
     #[error("services {0} and {1} both have the address {2}")]
     AmbiguousService(Name, Name, IpAddr),
@@ -49,7 +49,7 @@ pub enum ProfileError {
     AmbiguousPod(Name, Name, SocketAddr),
 }
 
-/// The budget that applies where no ServiceProfile sets one, as in Linkerd.
+/// The retry budget without a ServiceProfile, as in Linkerd.
 const DEFAULT_RETRY_BUDGET: RetryBudget = RetryBudget {
     ttl: Duration::from_secs(10),
     min_per_second: 10,
@@ -66,24 +66,24 @@ pub(super) fn profile(
             let found = store
                 .service(service)
                 .ok_or_else(|| ProfileError::NoSuchService(service.clone()))?;
-            of_service(settings, found, *port, fqn.clone())
+            service_profile(settings, found, *port, fqn.clone())
         }
         ProfileKey::Instance {
             service,
             hostname,
             port,
-        } => of_instance(store, settings, service, hostname, *port),
-        ProfileKey::Addr(addr) => of_addr(store, settings, *addr),
+        } => instance_profile(store, settings, service, hostname, *port),
+        ProfileKey::Addr(addr) => addr_profile(store, settings, *addr),
     }
 }
 
-fn of_service(
+fn service_profile(
     settings: &DestinationSettings,
     service: &Service,
     port: u16,
     fqn: Arc<str>,
 ) -> Result<Profile, ProfileError> {
-    // An empty profile makes the proxy go by the policy of the undefined port.
+    // With an empty profile the proxy uses the policy of the undefined port.
     if !service.ports.iter().any(|entry| entry.number == port) {
         return Ok(Profile::default());
     }
@@ -107,7 +107,7 @@ fn of_service(
     })
 }
 
-fn of_addr(
+fn addr_profile(
     store: &Store,
     settings: &DestinationSettings,
     addr: SocketAddr,
@@ -120,15 +120,15 @@ fn of_addr(
         }
         let Name { namespace, name } = &service.name;
         let fqn = format!("{name}.{namespace}.svc.{}", settings.cluster_domain);
-        return of_service(settings, service, addr.port(), fqn.into());
+        return service_profile(settings, service, addr.port(), fqn.into());
     }
     Ok(match pod_at(store, addr)? {
-        None => bare(settings, addr),
-        Some((pod, own)) => of_pod(store, settings, pod, addr, own),
+        None => plain_profile(settings, addr),
+        Some((pod, own)) => pod_profile(store, settings, pod, addr, own),
     })
 }
 
-fn of_instance(
+fn instance_profile(
     store: &Store,
     settings: &DestinationSettings,
     service: &Name,
@@ -146,36 +146,36 @@ fn of_instance(
         .ok_or_else(missing)?;
     let ip = pod.ips.first().ok_or_else(missing)?;
     let addr = SocketAddr::new(*ip, port);
-    Ok(of_pod(store, settings, pod, addr, addr))
+    Ok(pod_profile(store, settings, pod, addr, addr))
 }
 
-/// The pod at an address, and its own address and port there: by its own addresses, else by a port
-/// of its host.
+/// Returns the pod at an address, with its own address and port: by a pod address, else by a host
+/// port.
 fn pod_at(
     store: &Store,
     addr: SocketAddr,
-) -> Result<Option<(&Workload, SocketAddr)>, ProfileError> {
-    let own = |pod: &Workload| (!pod.host_network && pod.ips.contains(&addr.ip())).then_some(addr);
-    if let Some(found) = the_one(store, addr, own)? {
+) -> Result<Option<(&PodRecord, SocketAddr)>, ProfileError> {
+    let own = |pod: &PodRecord| (!pod.host_network && pod.ips.contains(&addr.ip())).then_some(addr);
+    if let Some(found) = unique_pod(store, addr, own)? {
         return Ok(Some(found));
     }
-    the_one(store, addr, |pod| {
-        let port = pod.behind_host_addr(addr)?;
-        Some(SocketAddr::new(pod.own_ip_beside(addr.ip())?, port))
+    unique_pod(store, addr, |pod| {
+        let port = pod.container_port_at_host(addr)?;
+        Some(SocketAddr::new(pod.ip_of_family(addr.ip())?, port))
     })
 }
 
-/// The one pod that has `own`. A pod that is being deleted keeps its address until its containers
-/// have ended, and until then its proxy expects TLS; but a pod that stays comes first.
-fn the_one(
+/// Returns the only pod for which `own` returns an address. A terminating pod keeps its address,
+/// and its proxy requires TLS, until its containers have terminated; other pods take precedence.
+fn unique_pod(
     store: &Store,
     addr: SocketAddr,
-    own: impl Fn(&Workload) -> Option<SocketAddr>,
-) -> Result<Option<(&Workload, SocketAddr)>, ProfileError> {
+    own: impl Fn(&PodRecord) -> Option<SocketAddr>,
+) -> Result<Option<(&PodRecord, SocketAddr)>, ProfileError> {
     for terminating in [false, true] {
         let mut found = store
             .pods_at(addr.ip())
-            .filter(|pod| pod.phase != Phase::Ended && pod.terminating == terminating)
+            .filter(|pod| pod.phase != Phase::Terminated && pod.terminating == terminating)
             .filter_map(|pod| own(pod).map(|own| (pod, own)));
         match (found.next(), found.next()) {
             (Some((one, _)), Some((other, _))) => {
@@ -189,46 +189,46 @@ fn the_one(
     Ok(None)
 }
 
-/// The profile of the pod that was asked for as `asked` and whose own address is `own`.
+/// Returns the profile of the pod at the address `requested`, whose own address is `own`.
 ///
-/// A pod that does not run, or whose proxy cannot be found, is an address like any other.
-fn of_pod(
+/// A pod that is not running, or whose proxy's ports are unknown, has a plain profile.
+fn pod_profile(
     store: &Store,
     settings: &DestinationSettings,
-    pod: &Workload,
-    asked: SocketAddr,
+    pod: &PodRecord,
+    requested: SocketAddr,
     own: SocketAddr,
 ) -> Profile {
     if pod.phase != Phase::Running {
-        return bare(settings, asked);
+        return plain_profile(settings, requested);
     }
     let zone = pod
         .node
         .as_deref()
         .and_then(|node| store.zone_of_node(node));
     let zone = zone.map(Arc::as_ref);
-    match workloads::endpoint(store, settings, pod, own, own.port(), zone) {
-        None => bare(settings, asked),
+    match pod_endpoints::endpoint(store, settings, pod, own, own.port(), zone) {
+        None => plain_profile(settings, requested),
         Some(mut endpoint) => {
-            // The host forwards the pod's host ports, not its proxy's port: a proxy is only
-            // reached at the pod's own address.
+            // The host only forwards the host ports, not the port of the proxy, which is therefore
+            // only reachable at the pod's own address.
             if !endpoint.has_proxy() {
-                endpoint.addr = asked;
+                endpoint.addr = requested;
             }
             endpoint.labels = endpoint.labels.with("namespace", &pod.name.namespace);
-            let opaque = workloads::is_opaque(store, settings, pod, own.port());
-            of_endpoint(endpoint, opaque)
+            let opaque = pod_endpoints::is_opaque(store, settings, pod, own.port());
+            endpoint_profile(endpoint, opaque)
         }
     }
 }
 
-/// What is said of an address that belongs to nothing known.
-fn bare(settings: &DestinationSettings, addr: SocketAddr) -> Profile {
+/// Returns the profile of an unknown address.
+fn plain_profile(settings: &DestinationSettings, addr: SocketAddr) -> Profile {
     let opaque = settings.default_opaque_ports.contains(addr.port());
-    of_endpoint(workloads::plain_endpoint(addr), opaque)
+    endpoint_profile(pod_endpoints::plain_endpoint(addr), opaque)
 }
 
-fn of_endpoint(endpoint: Endpoint, opaque: bool) -> Profile {
+fn endpoint_profile(endpoint: Endpoint, opaque: bool) -> Profile {
     Profile {
         opaque,
         retry_budget: Some(DEFAULT_RETRY_BUDGET),

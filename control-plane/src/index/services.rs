@@ -1,4 +1,4 @@
-//! The endpoints of a Service's port, as one client sees them.
+//! The endpoints of a Service's port for a client.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -8,33 +8,33 @@ use std::{
 
 use mesh_core::endpoint::Endpoint;
 
-use super::{settings::DestinationSettings, store::Store, workloads};
-use crate::model::{Name, Service, Slice, SliceEndpoint, SliceTarget, Workload};
+use super::{pod_endpoints, settings::DestinationSettings, store::Store};
+use crate::model::{Name, PodRecord, Service, Slice, SliceEndpoint, SliceTarget};
 
-/// Whose endpoints, for whom.
+/// A port of a Service and its client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct EndpointsKey {
     pub service: Name,
     pub port: u16,
-    /// Only the endpoint of that name: a pod of a StatefulSet.
+    /// Only the endpoint with this hostname, a pod of a StatefulSet.
     pub hostname: Option<Arc<str>>,
     /// The node of the client.
     pub node: Option<Arc<str>>,
 }
 
-/// All endpoints at one moment.
+/// A snapshot of all endpoints.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EndpointSet {
     pub endpoints: BTreeMap<SocketAddr, Endpoint>,
-    /// Labels of the whole set.
+    /// The labels of the whole set.
     pub labels: BTreeMap<String, String>,
 }
 
-/// An address of a slice with what decides whether the client gets it.
+/// An address of a slice, with the objects by which it is selected.
 struct Candidate<'a> {
     addr: SocketAddr,
     source: &'a SliceEndpoint,
-    pod: Option<&'a Workload>,
+    pod: Option<&'a PodRecord>,
 }
 
 pub(super) fn endpoints(
@@ -54,10 +54,10 @@ pub(super) fn endpoints(
         None => BTreeMap::new(),
         Some(service) => {
             let candidates = candidates(store, service, key);
-            let chosen = choose(candidates, service, key, zone.map(Arc::as_ref));
-            by_family(chosen, settings.ipv6)
+            let chosen = select_candidates(candidates, service, key, zone.map(Arc::as_ref));
+            filter_families(chosen, settings.ipv6)
                 .into_iter()
-                .filter_map(|candidate| describe(store, settings, &candidate, zone))
+                .filter_map(|candidate| to_endpoint(store, settings, &candidate, zone))
                 .map(|endpoint| (endpoint.addr, endpoint))
                 .collect()
         }
@@ -70,7 +70,7 @@ pub(super) fn endpoints(
     }
 }
 
-/// Every ready address behind the port.
+/// Returns every ready address of the port.
 fn candidates<'a>(
     store: &'a Store,
     service: &'a Service,
@@ -99,8 +99,8 @@ fn candidates<'a>(
     store.slices_of(&key.service).flat_map(of_slice).collect()
 }
 
-/// The Service's port is known by number, the slice's by name. A port that the Service does not
-/// define is dialled as it is.
+/// Maps the number of the Service's port by its name to the port of the slice. A port that the
+/// Service does not define is not mapped.
 fn target_port(service: &Service, slice: &Slice, port: u16) -> Option<u16> {
     if slice.ports.is_empty() {
         return None;
@@ -115,8 +115,8 @@ fn target_port(service: &Service, slice: &Slice, port: u16) -> Option<u16> {
     }
 }
 
-/// By name, then by node or zone.
-fn choose<'a>(
+/// Selects candidates by hostname, then by node or zone.
+fn select_candidates<'a>(
     mut candidates: Vec<Candidate<'a>>,
     service: &Service,
     key: &EndpointsKey,
@@ -132,27 +132,28 @@ fn choose<'a>(
         });
         return candidates;
     }
-    // Hints are all or nothing: one address without means that Kubernetes could not balance the
+    // Hints only apply if all addresses have them; otherwise Kubernetes could not balance the
     // zones.
-    let hinted = |candidate: &Candidate<'_>| !candidate.source.zone_hints.is_empty();
-    if !candidates.iter().all(hinted) {
+    let has_hints = |candidate: &Candidate<'_>| !candidate.source.zone_hints.is_empty();
+    if !candidates.iter().all(has_hints) {
         return candidates;
     }
-    let near = |candidate: &Candidate<'_>| {
+    let is_near = |candidate: &Candidate<'_>| {
         candidate
             .source
             .zone_hints
             .iter()
             .any(|hint| Some(&**hint) == zone)
     };
-    if candidates.iter().any(near) {
-        candidates.retain(near);
+    if candidates.iter().any(is_near) {
+        candidates.retain(is_near);
     }
     candidates
 }
 
-/// Without IPv6, only IPv4. With it, a pod that has addresses of both families is reached by IPv6.
-fn by_family(mut candidates: Vec<Candidate<'_>>, ipv6: bool) -> Vec<Candidate<'_>> {
+/// Without IPv6, keeps IPv4 addresses only. With it, keeps only the IPv6 addresses of a pod that
+/// has addresses of both families.
+fn filter_families(mut candidates: Vec<Candidate<'_>>, ipv6: bool) -> Vec<Candidate<'_>> {
     if !ipv6 {
         candidates.retain(|candidate| candidate.addr.is_ipv4());
         return candidates;
@@ -171,7 +172,7 @@ fn by_family(mut candidates: Vec<Candidate<'_>>, ipv6: bool) -> Vec<Candidate<'_
     candidates
 }
 
-fn describe(
+fn to_endpoint(
     store: &Store,
     settings: &DestinationSettings,
     candidate: &Candidate<'_>,
@@ -181,7 +182,7 @@ fn describe(
     let zone = candidate.source.zone.as_ref();
     let (mut endpoint, locality) = match candidate.pod {
         Some(pod) => (
-            workloads::endpoint(
+            pod_endpoints::endpoint(
                 store,
                 settings,
                 pod,
@@ -191,7 +192,7 @@ fn describe(
             )?,
             locality(client_zone, zone),
         ),
-        None => (workloads::plain_endpoint(addr), "unknown"),
+        None => (pod_endpoints::plain_endpoint(addr), "unknown"),
     };
     endpoint.labels = endpoint.labels.with("zone_locality", locality);
     Some(endpoint)

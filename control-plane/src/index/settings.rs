@@ -1,34 +1,34 @@
-//! What the flags of a controller say about the cluster.
+//! The settings of the cluster from the flags of a controller.
 
 use std::sync::Arc;
 
 use ipnet::IpNet;
 use mesh_core::{endpoint::Http2Params, policy::inbound::DefaultPolicy, ports::PortSet};
 
-/// For endpoints and profiles.
+/// The settings of endpoints and profiles.
 #[derive(Clone, Debug)]
 pub struct DestinationSettings {
     pub cluster_domain: Arc<str>,
     pub control_namespace: Arc<str>,
-    /// Without one, no endpoint has an identity.
+    /// Without it, no endpoint has an identity.
     pub trust_domain: Option<Arc<str>>,
     pub default_opaque_ports: PortSet,
-    /// HTTP/1 may be carried as HTTP/2 between proxies.
+    /// Whether HTTP/1 is carried as HTTP/2 between proxies.
     pub h2_upgrade: bool,
-    /// Every meshed endpoint takes connections on its proxy's port with a transport header;
-    /// otherwise opaque ones only.
+    /// Whether every meshed endpoint accepts connections on its proxy's port with a transport
+    /// header; otherwise only opaque ones do.
     pub transport_header: bool,
-    /// Endpoints may have IPv6 addresses, which then come before a pod's IPv4 address.
+    /// Whether endpoints have IPv6 addresses, which are preferred over the pod's IPv4 address.
     pub ipv6: bool,
     pub meshed_http2_params: Option<Http2Params>,
 }
 
-/// For inbound and outbound policies.
+/// The settings of inbound and outbound policies.
 #[derive(Clone, Debug)]
 pub struct PolicySettings {
     pub cluster_domain: Arc<str>,
     pub control_namespace: Arc<str>,
-    /// The domain at the end of every identity.
+    /// The trust domain, the suffix of every identity.
     pub identity_domain: Arc<str>,
     pub cluster_networks: Vec<IpNet>,
     pub default_policy: DefaultPolicy,

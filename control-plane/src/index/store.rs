@@ -1,4 +1,4 @@
-//! All objects by kind, with the look-ups that the views need.
+//! All objects by kind, with the lookups of the views.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -10,21 +10,22 @@ use std::{
 use crate::{
     model::{
         AuthorizationPolicy, GrpcRoute, HttpRoute, Key, Kind, MeshTlsAuthentication, Name,
-        NetworkAuthentication, Node, Object, Owned, OwnerRef, Protocol, RouteId, Server, Service,
-        Slice, Workload,
+        NetworkAuthentication, Node, Object, OwnedObject, OwnerRef, PodRecord, Protocol, RouteId,
+        Server, Service, Slice,
     },
     source::Change,
 };
 
-/// Objects sorted by namespace and name, so that those of a namespace stand together.
+/// Objects sorted by namespace and name, so that those of a namespace are adjacent.
 type Table<T> = BTreeMap<Name, Arc<T>>;
 
+/// The objects of the cluster.
 #[derive(Debug, Default)]
 pub struct Store {
-    pods: Table<Workload>,
+    pods: Table<PodRecord>,
     nodes: Table<Node>,
-    replica_sets: Table<Owned>,
-    jobs: Table<Owned>,
+    replica_sets: Table<OwnedObject>,
+    jobs: Table<OwnedObject>,
     services: Table<Service>,
     slices: Table<Slice>,
     servers: Table<Server>,
@@ -38,28 +39,28 @@ pub struct Store {
     services_by_ip: HashMap<IpAddr, BTreeSet<Name>>,
     /// By pod and host address.
     pods_by_ip: HashMap<IpAddr, BTreeSet<Name>>,
-    /// How many pods each node has; for nodes that there is no record of, too.
+    /// The number of pods of each node, including nodes without a record.
     pods_of_nodes: HashMap<Arc<str>, usize>,
 }
 
-/// What a batch of changes touched: which views have to be computed again.
+/// The effect of a batch of changes, which determines the views to recompute.
 #[derive(Debug, Default)]
-pub struct Touched {
+pub struct ChangeSet {
     pub pods: HashSet<Name>,
-    /// Where anything but a pod changed.
+    /// The namespaces in which an object other than a pod changed.
     pub namespaces: HashSet<Arc<str>>,
-    /// A node, an owner of pods or an authentication: objects that other namespaces refer to.
+    /// Whether a node or an authentication changed, to which objects of all namespaces refer.
     pub shared: bool,
-    /// A Service came, went or changed: a backend or a target of any namespace.
+    /// Whether a Service changed, which may be a backend or a target in any namespace.
     pub services: bool,
 }
 
-impl Touched {
+impl ChangeSet {
     pub fn is_empty(&self) -> bool {
         self.pods.is_empty() && self.namespaces.is_empty() && !self.shared && !self.services
     }
 
-    fn note(&mut self, key: &Key) {
+    fn record(&mut self, key: &Key) {
         match key.kind {
             Kind::Pod => {
                 self.pods.insert(key.name.clone());
@@ -76,85 +77,130 @@ impl Touched {
 }
 
 impl Store {
-    /// Applies changes and tells what they touched. An object that is applied as it already was
-    /// touches nothing.
-    pub fn apply(&mut self, changes: Vec<Change>) -> Touched {
-        let mut touched = Touched::default();
+    /// Applies changes and returns their effect. An object that is applied unchanged has none.
+    pub fn apply(&mut self, changes: Vec<Change>) -> ChangeSet {
+        let mut changes = ChangeSet::default();
         for change in changes {
             match change {
-                Change::Apply(object) => self.insert(object, &mut touched),
-                Change::Delete(key) => self.remove(&key, &mut touched),
-                Change::Restarted(objects) => {
-                    let stay: HashSet<Key> = objects.iter().map(Object::key).collect();
+                Change::Apply(object) => self.insert(object, &mut changes),
+                Change::Delete(key) => self.remove(&key, &mut changes),
+                Change::Replace(objects) => {
+                    let remaining: HashSet<Key> = objects.iter().map(Object::key).collect();
                     for key in self
                         .keys()
-                        .filter(|key| !stay.contains(key))
+                        .filter(|key| !remaining.contains(key))
                         .collect::<Vec<_>>()
                     {
-                        self.remove(&key, &mut touched);
+                        self.remove(&key, &mut changes);
                     }
                     for object in objects {
-                        self.insert(object, &mut touched);
+                        self.insert(object, &mut changes);
                     }
                 }
             }
         }
-        touched
+        changes
     }
 
-    fn insert(&mut self, object: Object, touched: &mut Touched) {
+    fn insert(&mut self, object: Object, changes: &mut ChangeSet) {
         let key = object.key();
         if self.object(&key).as_ref() == Some(&object) {
             return;
         }
-        self.remove(&key, touched);
-        touched.note(&key);
-        self.link(&object);
+        self.remove(&key, changes);
+        changes.record(&key);
+        self.add_to_lookups(&object);
         let name = key.name;
         match object {
-            Object::Pod(object) => drop(self.pods.insert(name, object)),
-            Object::Node(object) => drop(self.nodes.insert(name, object)),
-            Object::ReplicaSet(object) => drop(self.replica_sets.insert(name, object)),
-            Object::Job(object) => drop(self.jobs.insert(name, object)),
-            Object::Service(object) => drop(self.services.insert(name, object)),
-            Object::EndpointSlice(object) => drop(self.slices.insert(name, object)),
-            Object::Server(object) => drop(self.servers.insert(name, object)),
+            Object::Pod(object) => {
+                self.pods.insert(name, object);
+            }
+            Object::Node(object) => {
+                self.nodes.insert(name, object);
+            }
+            Object::ReplicaSet(object) => {
+                self.replica_sets.insert(name, object);
+            }
+            Object::Job(object) => {
+                self.jobs.insert(name, object);
+            }
+            Object::Service(object) => {
+                self.services.insert(name, object);
+            }
+            Object::EndpointSlice(object) => {
+                self.slices.insert(name, object);
+            }
+            Object::Server(object) => {
+                self.servers.insert(name, object);
+            }
             Object::AuthorizationPolicy(object) => {
-                drop(self.authorization_policies.insert(name, object));
+                self.authorization_policies.insert(name, object);
             }
             Object::MeshTlsAuthentication(object) => {
-                drop(self.mesh_tls_authentications.insert(name, object));
+                self.mesh_tls_authentications.insert(name, object);
             }
             Object::NetworkAuthentication(object) => {
-                drop(self.network_authentications.insert(name, object));
+                self.network_authentications.insert(name, object);
             }
-            Object::PolicyHttpRoute(object) => drop(self.policy_http_routes.insert(name, object)),
-            Object::GatewayHttpRoute(object) => drop(self.gateway_http_routes.insert(name, object)),
-            Object::GatewayGrpcRoute(object) => drop(self.grpc_routes.insert(name, object)),
+            Object::PolicyHttpRoute(object) => {
+                self.policy_http_routes.insert(name, object);
+            }
+            Object::GatewayHttpRoute(object) => {
+                self.gateway_http_routes.insert(name, object);
+            }
+            Object::GatewayGrpcRoute(object) => {
+                self.grpc_routes.insert(name, object);
+            }
         }
     }
 
-    fn remove(&mut self, key: &Key, touched: &mut Touched) {
+    fn remove(&mut self, key: &Key, changes: &mut ChangeSet) {
         let Some(object) = self.object(key) else {
             return;
         };
-        touched.note(key);
-        self.unlink(&object);
+        changes.record(key);
+        self.remove_from_lookups(&object);
         let name = &key.name;
         match key.kind {
-            Kind::Pod => drop(self.pods.remove(name)),
-            Kind::Node => drop(self.nodes.remove(name)),
-            Kind::ReplicaSet => drop(self.replica_sets.remove(name)),
-            Kind::Job => drop(self.jobs.remove(name)),
-            Kind::Service => drop(self.services.remove(name)),
-            Kind::EndpointSlice => drop(self.slices.remove(name)),
-            Kind::Server => drop(self.servers.remove(name)),
-            Kind::AuthorizationPolicy => drop(self.authorization_policies.remove(name)),
-            Kind::MeshTlsAuthentication => drop(self.mesh_tls_authentications.remove(name)),
-            Kind::NetworkAuthentication => drop(self.network_authentications.remove(name)),
-            Kind::PolicyHttpRoute => drop(self.policy_http_routes.remove(name)),
-            Kind::GatewayHttpRoute => drop(self.gateway_http_routes.remove(name)),
-            Kind::GatewayGrpcRoute => drop(self.grpc_routes.remove(name)),
+            Kind::Pod => {
+                self.pods.remove(name);
+            }
+            Kind::Node => {
+                self.nodes.remove(name);
+            }
+            Kind::ReplicaSet => {
+                self.replica_sets.remove(name);
+            }
+            Kind::Job => {
+                self.jobs.remove(name);
+            }
+            Kind::Service => {
+                self.services.remove(name);
+            }
+            Kind::EndpointSlice => {
+                self.slices.remove(name);
+            }
+            Kind::Server => {
+                self.servers.remove(name);
+            }
+            Kind::AuthorizationPolicy => {
+                self.authorization_policies.remove(name);
+            }
+            Kind::MeshTlsAuthentication => {
+                self.mesh_tls_authentications.remove(name);
+            }
+            Kind::NetworkAuthentication => {
+                self.network_authentications.remove(name);
+            }
+            Kind::PolicyHttpRoute => {
+                self.policy_http_routes.remove(name);
+            }
+            Kind::GatewayHttpRoute => {
+                self.gateway_http_routes.remove(name);
+            }
+            Kind::GatewayGrpcRoute => {
+                self.grpc_routes.remove(name);
+            }
         }
     }
 
@@ -226,8 +272,8 @@ impl Store {
             .chain(of(Kind::GatewayGrpcRoute, &self.grpc_routes))
     }
 
-    /// Enters an object into the look-ups by address and by Service.
-    fn link(&mut self, object: &Object) {
+    /// Adds an object to the lookups by address, node and Service.
+    fn add_to_lookups(&mut self, object: &Object) {
         match object {
             Object::Service(service) => {
                 for ip in &service.cluster_ips {
@@ -249,7 +295,7 @@ impl Store {
                 }
             }
             Object::EndpointSlice(slice) => {
-                if let Some(service) = service_of(slice) {
+                if let Some(service) = service_name(slice) {
                     self.slices_by_service
                         .entry(service)
                         .or_default()
@@ -260,16 +306,16 @@ impl Store {
         }
     }
 
-    fn unlink(&mut self, object: &Object) {
+    fn remove_from_lookups(&mut self, object: &Object) {
         match object {
             Object::Service(service) => {
                 for ip in &service.cluster_ips {
-                    forget(&mut self.services_by_ip, ip, &service.name);
+                    remove_lookup(&mut self.services_by_ip, ip, &service.name);
                 }
             }
             Object::Pod(pod) => {
                 for ip in pod.ips.iter().chain(&pod.host_ips) {
-                    forget(&mut self.pods_by_ip, ip, &pod.name);
+                    remove_lookup(&mut self.pods_by_ip, ip, &pod.name);
                 }
                 if let Some(node) = &pod.node
                     && let Some(pods) = self.pods_of_nodes.get_mut(node)
@@ -281,15 +327,15 @@ impl Store {
                 }
             }
             Object::EndpointSlice(slice) => {
-                if let Some(service) = service_of(slice) {
-                    forget(&mut self.slices_by_service, &service, &slice.name);
+                if let Some(service) = service_name(slice) {
+                    remove_lookup(&mut self.slices_by_service, &service, &slice.name);
                 }
             }
             _ => {}
         }
     }
 
-    pub(super) fn pod(&self, name: &Name) -> Option<&Workload> {
+    pub(super) fn pod(&self, name: &Name) -> Option<&PodRecord> {
         self.pods.get(name).map(Arc::as_ref)
     }
 
@@ -297,18 +343,18 @@ impl Store {
         self.services.get(name).map(Arc::as_ref)
     }
 
-    /// Is there a node of that name, or a pod that runs on one?
-    pub(super) fn knows_node(&self, node: &str) -> bool {
+    /// Returns whether there is a node with this name, or a pod on it.
+    pub(super) fn has_node(&self, node: &str) -> bool {
         self.pods_of_nodes.contains_key(node) || self.nodes.contains_key(&Name::new("", node))
     }
 
-    /// Does the address belong to a Service, a pod or a pod's host?
-    pub(super) fn knows_ip(&self, ip: IpAddr) -> bool {
+    /// Returns whether the address belongs to a Service, a pod or a pod's host.
+    pub(super) fn has_ip(&self, ip: IpAddr) -> bool {
         self.services_by_ip.contains_key(&ip) || self.pods_by_ip.contains_key(&ip)
     }
 
-    /// Has the Service an endpoint of that name, ready or not?
-    pub(super) fn knows_instance(&self, service: &Name, hostname: &Arc<str>) -> bool {
+    /// Returns whether the Service has an endpoint with this hostname, ready or not.
+    pub(super) fn has_instance(&self, service: &Name, hostname: &Arc<str>) -> bool {
         self.slices_of(service)
             .flat_map(|slice| &slice.endpoints)
             .any(|endpoint| endpoint.hostname.as_ref() == Some(hostname))
@@ -334,8 +380,8 @@ impl Store {
             .filter_map(|name| self.service(name))
     }
 
-    /// Pods with this pod or host address.
-    pub(super) fn pods_at(&self, ip: IpAddr) -> impl Iterator<Item = &Workload> {
+    /// Returns the pods with this pod or host address.
+    pub(super) fn pods_at(&self, ip: IpAddr) -> impl Iterator<Item = &PodRecord> {
         let names = self.pods_by_ip.get(&ip);
         names
             .into_iter()
@@ -362,7 +408,7 @@ impl Store {
         in_namespace(&self.authorization_policies, namespace)
     }
 
-    /// Of both groups.
+    /// Returns the routes of both API groups.
     pub(super) fn http_routes_in(&self, namespace: &Arc<str>) -> impl Iterator<Item = &HttpRoute> {
         in_namespace(&self.policy_http_routes, namespace)
             .chain(in_namespace(&self.gateway_http_routes, namespace))
@@ -372,15 +418,15 @@ impl Store {
         in_namespace(&self.grpc_routes, namespace)
     }
 
-    /// The Servers that make a port of the pod opaque speak for themselves, whichever of several
-    /// would win for policy.
-    pub(super) fn is_opaque_by_server(&self, pod: &Workload, port: u16) -> bool {
+    /// Returns whether any Server makes a port of the pod opaque, regardless of which Server
+    /// applies to policies.
+    pub(super) fn is_opaque_by_server(&self, pod: &PodRecord, port: u16) -> bool {
         self.servers_in(&pod.name.namespace)
             .any(|server| server.protocol == Protocol::Opaque && selects(server, pod, port))
     }
 
-    /// The workload behind a pod.
-    pub(super) fn owner_of(&self, pod: &Workload) -> OwnerRef {
+    /// Returns the workload that owns a pod.
+    pub(super) fn owner_of(&self, pod: &PodRecord) -> OwnerRef {
         let Some(direct) = &pod.owner else {
             return OwnerRef {
                 kind: "pod".into(),
@@ -407,8 +453,8 @@ impl Store {
     }
 }
 
-/// Does the Server select this port of the pod?
-pub(super) fn selects(server: &Server, pod: &Workload, port: u16) -> bool {
+/// Returns whether the Server selects this port of the pod.
+pub(super) fn selects(server: &Server, pod: &PodRecord, port: u16) -> bool {
     use crate::model::ServerPort;
     let selected = server
         .pods
@@ -421,14 +467,18 @@ pub(super) fn selects(server: &Server, pod: &Workload, port: u16) -> bool {
         }
 }
 
-fn service_of(slice: &Slice) -> Option<Name> {
+fn service_name(slice: &Slice) -> Option<Name> {
     Some(Name {
         namespace: slice.name.namespace.clone(),
         name: slice.service.clone()?,
     })
 }
 
-fn forget<K: Eq + std::hash::Hash>(lookup: &mut HashMap<K, BTreeSet<Name>>, key: &K, name: &Name) {
+fn remove_lookup<K: Eq + std::hash::Hash>(
+    lookup: &mut HashMap<K, BTreeSet<Name>>,
+    key: &K,
+    name: &Name,
+) {
     if let Some(names) = lookup.get_mut(key) {
         names.remove(name);
         if names.is_empty() {
@@ -449,7 +499,7 @@ fn in_namespace<'a, T>(table: &'a Table<T>, namespace: &Arc<str>) -> impl Iterat
         .map(|(_, object)| object.as_ref())
 }
 
-/// Orders routes of several kinds where their age does not.
-pub(super) fn rank(id: &RouteId) -> (&Name, &'static str, &'static str) {
+/// Orders routes of the same age.
+pub(super) fn route_order(id: &RouteId) -> (&Name, &'static str, &'static str) {
     (&id.name, id.kind.group(), id.kind.as_str())
 }

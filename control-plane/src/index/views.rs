@@ -1,20 +1,20 @@
-//! Computed values that somebody watches.
+//! Watched values.
 
 use std::{collections::HashMap, hash::Hash, sync::Arc};
 
 use tokio::sync::watch;
 
-/// The watched values of one kind. A value lives as long as somebody watches it.
+/// The watched values of one type. A value is dropped when it has no receiver.
 #[derive(Debug)]
 pub(super) struct Views<K, V> {
-    // The senders' side of what gRPC streams hold. A watch keeps the newest value only, so a slow
-    // reader holds nobody up and skips what is outdated.
+    // gRPC streams have the receivers. A watch channel only has the current value, so a slow reader
+    // does not block others and skips outdated values.
     senders: HashMap<K, watch::Sender<Arc<V>>>,
-    /// With how many values those that have no reader any more are looked for.
+    /// The number of values at which those without receiver are removed.
     sweep_at: usize,
 }
 
-/// Fewer values are not swept.
+/// The minimum of `sweep_at`.
 const MIN_SWEEP: usize = 64;
 
 impl<K, V> Default for Views<K, V> {
@@ -27,8 +27,8 @@ impl<K, V> Default for Views<K, V> {
 }
 
 impl<K: Eq + Hash, V: PartialEq> Views<K, V> {
-    /// Watches a value, which must be current. There are never more than twice as many values as
-    /// had readers at the last sweep, however often clients come and go while nothing changes.
+    /// Watches a value, which must be current. There are at most twice as many values as had
+    /// receivers at the last sweep, even if clients connect and disconnect while no object changes.
     pub(super) fn watch(&mut self, key: K, value: V) -> watch::Receiver<Arc<V>> {
         if self.senders.len() >= self.sweep_at {
             self.senders.retain(|_, sender| !sender.is_closed());
@@ -41,8 +41,8 @@ impl<K: Eq + Hash, V: PartialEq> Views<K, V> {
         sender.subscribe()
     }
 
-    /// Computes the affected values again and publishes those that changed. Where there is no value
-    /// any more, the last one stays.
+    /// Recomputes the affected values and publishes those that changed. If `compute` returns
+    /// `None`, the last value stays.
     pub(super) fn refresh(
         &mut self,
         affected: impl Fn(&K) -> bool,
@@ -77,12 +77,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn publishes_changes_and_forgets_what_nobody_watches() {
+    fn changed_values_are_published_and_unwatched_ones_removed() {
         let mut views = Views::<u8, u8>::default();
         let mut one = views.watch(1, 10);
         let two = views.watch(2, 20);
         views.refresh(|_| true, |key| Some(key * 10));
-        assert!(!one.has_changed().unwrap(), "an equal value is no change");
+        assert!(
+            !one.has_changed().unwrap(),
+            "an equal value is not published"
+        );
         views.refresh(|key| *key == 1, |_| Some(11));
         assert_eq!(**one.borrow_and_update(), 11);
         assert_eq!(**two.borrow(), 20);
@@ -94,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_clients_leave_behind_is_bounded_while_nothing_changes() {
+    fn unwatched_values_are_bounded_without_changes() {
         let mut views = Views::<u32, u32>::default();
         let kept = views.watch(0, 0);
         for key in 1..100_000 {

@@ -1,8 +1,8 @@
-//! What the injector looks up while an API server waits: namespaces, and the ReplicaSets and Jobs
-//! between pods and their workloads.
+//! Lookups during reviews: namespaces, and the ReplicaSets and Jobs between pods and their
+//! workloads.
 //!
-//! All of it is metadata, followed by watches. What is not there yet is asked for, with a deadline:
-//! a pod may arrive before the watch has told of its ReplicaSet, or even of its namespace.
+//! Watches cache their metadata. Missing objects are requested with a deadline, because a pod may
+//! be reviewed before the watch reports its ReplicaSet or namespace.
 
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
@@ -32,27 +32,27 @@ pub(crate) struct Caches {
     jobs: Store<PartialObjectMeta<Job>>,
 }
 
-/// How long an API server may take for one object. The webhook's own deadline is 8 s, and a review
-/// looks up two at most.
+/// Timeout of requesting an object. The deadline of a review is 8 s, and it requests two objects at
+/// most.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Caches {
-    /// Starts the watches. The process is not ready until each has listed what there is.
-    pub(crate) fn follow(client: &Client, supervisor: &Supervisor, readiness: &Readiness) -> Self {
+    /// Starts the watches. The process is not ready until each has listed its objects.
+    pub(crate) fn start(client: &Client, supervisor: &Supervisor, readiness: &Readiness) -> Self {
         Self {
-            namespaces: cache(
+            namespaces: start_cache(
                 client,
                 supervisor,
                 readiness.condition("namespaces to be listed"),
                 "namespaces",
             ),
-            replica_sets: cache(
+            replica_sets: start_cache(
                 client,
                 supervisor,
                 readiness.condition("ReplicaSets to be listed"),
                 "ReplicaSets",
             ),
-            jobs: cache(
+            jobs: start_cache(
                 client,
                 supervisor,
                 readiness.condition("Jobs to be listed"),
@@ -62,32 +62,35 @@ impl Caches {
         }
     }
 
-    /// The namespace's metadata; nothing when it does not exist. An error is said in a sentence.
+    /// Returns the namespace's metadata; `None` if it does not exist.
     pub(crate) async fn namespace(&self, name: &str) -> Result<Option<ObjectMeta>, String> {
         if let Some(known) = self.namespaces.get(&ObjectRef::new(name)) {
             return Ok(Some(known.metadata.clone()));
         }
         let api: Api<Namespace> = Api::all(self.client.clone());
-        let asked = live(&api, name).await;
-        asked.map_err(|error| format!("cannot look up the namespace {name:?}: {error}"))
+        let found = get_metadata(&api, name).await;
+        found.map_err(|error| format!("cannot look up the namespace {name:?}: {error}"))
     }
 
-    /// The metadata of the ReplicaSet or Job that stands between a pod and its workload. Nothing
-    /// for other kinds, and when it cannot be found.
-    pub(crate) async fn between(
+    /// Returns the metadata of the ReplicaSet or Job that owns a pod; `None` for other kinds and if
+    /// it cannot be found.
+    pub(crate) async fn intermediate_owner(
         &self,
         namespace: &str,
         kind: &str,
         name: &str,
     ) -> Option<Arc<ObjectMeta>> {
         match kind {
-            "ReplicaSet" => self.owned(&self.replica_sets, namespace, name).await,
-            "Job" => self.owned(&self.jobs, namespace, name).await,
+            "ReplicaSet" => {
+                self.get_or_look_up(&self.replica_sets, namespace, name)
+                    .await
+            }
+            "Job" => self.get_or_look_up(&self.jobs, namespace, name).await,
             _ => None,
         }
     }
 
-    async fn owned<K>(
+    async fn get_or_look_up<K>(
         &self,
         store: &Store<PartialObjectMeta<K>>,
         namespace: &str,
@@ -104,19 +107,19 @@ impl Caches {
             return Some(Arc::new(known.metadata.clone()));
         }
         let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
-        match live(&api, name).await {
+        match get_metadata(&api, name).await {
             Ok(found) => found.map(Arc::new),
             Err(error) => {
                 let kind = K::kind(&());
-                tracing::warn!(%kind, namespace, name, error, "Cannot look up the owner of a pod");
+                tracing::warn!(%kind, namespace, name, error, "Cannot look up owner of pod");
                 None
             }
         }
     }
 }
 
-/// Asks the API server itself.
-async fn live<K>(api: &Api<K>, name: &str) -> Result<Option<ObjectMeta>, String>
+/// Requests the metadata of an object from the API server.
+async fn get_metadata<K>(api: &Api<K>, name: &str) -> Result<Option<ObjectMeta>, String>
 where
     K: Resource + Clone + DeserializeOwned + Debug,
 {
@@ -124,14 +127,14 @@ where
         Ok(Ok(found)) => Ok(found.map(|object| object.metadata)),
         Ok(Err(error)) => Err(explain(&error)),
         Err(_elapsed) => Err(format!(
-            "the API server did not answer within {} s",
+            "no response from the API server within {} s",
             LOOKUP_TIMEOUT.as_secs()
         )),
     }
 }
 
-/// Keeps the metadata of every object of a kind, as much of it as is looked at.
-fn cache<K>(
+/// Caches the used metadata of all objects of a kind.
+fn start_cache<K>(
     client: &Client,
     supervisor: &Supervisor,
     listed: Condition,
@@ -147,7 +150,7 @@ where
         let mut events = std::pin::pin!(events);
         while let Some(mut event) = events.next().await {
             if let Event::Apply(object) | Event::InitApply(object) = &mut event {
-                trim(object);
+                remove_unused(object);
             }
             let complete = matches!(event, Event::InitDone);
             writer.apply_watcher_event(&event);
@@ -159,19 +162,19 @@ where
     store
 }
 
-/// A cluster may have tens of thousands of ReplicaSets; their managed fields are most of their
-/// metadata.
-fn trim<K>(object: &mut PartialObjectMeta<K>) {
+/// Removes unused metadata. A cluster may have tens of thousands of ReplicaSets, whose metadata
+/// mostly consists of managed fields.
+fn remove_unused<K>(object: &mut PartialObjectMeta<K>) {
     let meta = &mut object.metadata;
     meta.managed_fields = None;
     meta.labels = None;
     if let Some(annotations) = &mut meta.annotations {
-        annotations.retain(|key, _| is_ours(key));
+        annotations.retain(|key, _| is_injector_annotation(key));
     }
 }
 
-/// All that a namespace's annotations can say to the injector.
-fn is_ours(key: &str) -> bool {
+/// Returns whether the injector reads this annotation of namespaces.
+fn is_injector_annotation(key: &str) -> bool {
     key == annotation::INJECT
         || key.split_once('/').is_some_and(|(prefix, _)| {
             prefix.starts_with("config.") && prefix.ends_with("linkerd.io")
@@ -183,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_looked_at_is_kept() {
+    fn only_annotations_of_injector_are_cached() {
         let mut object = PartialObjectMeta::<Namespace>::default();
         let keys = [
             "linkerd.io/inject",
@@ -193,7 +196,7 @@ mod tests {
         ];
         let annotations = keys.map(|key| (key.to_owned(), String::new()));
         object.metadata.annotations = Some(annotations.into());
-        trim(&mut object);
+        remove_unused(&mut object);
         let kept: Vec<String> = object
             .metadata
             .annotations

@@ -1,8 +1,8 @@
-//! `proxy_inject_admission_requests_total` and `proxy_inject_admission_responses_total`, which
-//! dashboards of Linkerd read.
+//! `proxy_inject_admission_requests_total` and `proxy_inject_admission_responses_total`, for the
+//! dashboards of Linkerd.
 //!
-//! Label values are bounded. Linkerd has a label for each configuration annotation with the pod's
-//! value, which anybody who may create pods could fill without end; they are left out.
+//! The label values are bounded. Linkerd's labels with the values of configuration annotations are
+//! omitted, because clients that create pods could set any number of values.
 
 use std::collections::HashMap;
 
@@ -14,30 +14,30 @@ use parking_lot::Mutex;
 pub(super) struct Metrics {
     requests: CounterFamily,
     responses: CounterFamily,
-    // A series ends some time after its last handle is gone, so the handles are kept. Taken twice a
-    // review.
+    // A series expires after its last handle is dropped, so the handles are kept. Locked twice by
+    // each review.
     handles: Mutex<HashMap<Labels, Counter>>,
 }
 
-/// A review that has been counted and is not answered yet.
-pub(super) struct Requested<'a> {
+/// A review that is counted as a request and not yet as a response.
+pub(super) struct PendingReview<'a> {
     metrics: &'a Metrics,
     labels: Labels,
 }
 
-/// What became of an object.
-pub(super) enum Result<'a> {
+/// The result of a review.
+pub(super) enum InjectionResult<'a> {
     Injected,
-    /// Its opaque ports were written, nothing else.
+    /// Only the annotation of opaque ports was added.
     Annotated,
     Skipped(&'a [SkipReason]),
-    /// A Service without opaque ports.
-    Untouched,
-    /// An annotation cannot be read.
-    Refused,
+    /// The object is a Service without opaque ports.
+    Unchanged,
+    /// An annotation is invalid.
+    Rejected,
 }
 
-/// Kinds by their own name; whoever makes pods by other means is `other`.
+/// The kinds with their own label value; all others are `other`.
 const KINDS: [&str; 9] = [
     "cronjob",
     "daemonset",
@@ -50,7 +50,7 @@ const KINDS: [&str; 9] = [
     "statefulset",
 ];
 
-/// Of namespaces, kinds and reasons together. Further ones are counted without namespace.
+/// The maximum number of series. Further ones have an empty namespace.
 const MAX_SERIES: usize = 4096;
 
 impl Metrics {
@@ -58,11 +58,11 @@ impl Metrics {
         Self {
             requests: registry.counter_family(
                 "proxy_inject_admission_requests_total",
-                "Reviews of Pods and Services that the API server asked for",
+                "Reviews of Pods and Services that the API server requested",
             ),
             responses: registry.counter_family(
                 "proxy_inject_admission_responses_total",
-                "Reviews of Pods and Services that were answered, by whether the object was left alone and why",
+                "Reviews of Pods and Services that were completed, by whether the object was skipped and why",
             ),
             handles: Mutex::default(),
         }
@@ -73,7 +73,7 @@ impl Metrics {
         owner: &Owner,
         namespace: &str,
         annotations: &ObjectMeta,
-    ) -> Requested<'_> {
+    ) -> PendingReview<'_> {
         let kind = KINDS.iter().find(|kind| **kind == owner.kind);
         let labels = |namespace: &str| {
             Labels::new()
@@ -84,7 +84,7 @@ impl Metrics {
         let full = self.handles.lock().len() >= MAX_SERIES;
         let labels = labels(if full { "" } else { namespace });
         self.count(&self.requests, labels.clone());
-        Requested {
+        PendingReview {
             metrics: self,
             labels,
         }
@@ -99,13 +99,13 @@ impl Metrics {
     }
 }
 
-impl Requested<'_> {
-    pub(super) fn respond(self, result: Result<'_>) {
+impl PendingReview<'_> {
+    pub(super) fn respond(self, result: InjectionResult<'_>) {
         let (skip, reason) = match result {
-            Result::Injected | Result::Annotated => ("false", String::new()),
-            Result::Untouched => ("true", String::new()),
-            Result::Refused => ("true", "invalid_annotation".to_owned()),
-            Result::Skipped(reasons) => {
+            InjectionResult::Injected | InjectionResult::Annotated => ("false", String::new()),
+            InjectionResult::Unchanged => ("true", String::new()),
+            InjectionResult::Rejected => ("true", "invalid_annotation".to_owned()),
+            InjectionResult::Skipped(reasons) => {
                 let codes: Vec<&str> = reasons.iter().map(|reason| reason.code()).collect();
                 ("true", codes.join(","))
             }
@@ -115,7 +115,7 @@ impl Requested<'_> {
     }
 }
 
-/// Whose annotation asked for injection.
+/// Returns which object has the annotation that enables injection.
 fn annotation_at(namespace: &ObjectMeta) -> &'static str {
     let annotations = namespace.annotations.as_ref();
     let mode = annotations.and_then(|all| all.get(annotation::INJECT));
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_and_responses_are_counted_with_bounded_labels() {
+    fn reviews_are_counted_with_bounded_labels() {
         let registry = Registry::new();
         let metrics = Metrics::new(&registry);
         let enabled = ObjectMeta {
@@ -143,20 +143,20 @@ mod tests {
         };
         metrics
             .request(&owner("deployment"), "shop", &enabled)
-            .respond(Result::Injected);
+            .respond(InjectionResult::Injected);
         let reasons = [SkipReason::HostNetwork, SkipReason::NotEnabled];
         metrics
             .request(&owner("rollout"), "shop", &ObjectMeta::default())
-            .respond(Result::Skipped(&reasons));
+            .respond(InjectionResult::Skipped(&reasons));
         for n in 0..MAX_SERIES {
             metrics
                 .request(&owner("pod"), &format!("ns-{n}"), &enabled)
-                .respond(Result::Injected);
+                .respond(InjectionResult::Injected);
         }
         let text = String::from_utf8(registry.encode()).unwrap();
         for line in [
             r#"requests_total{annotation_at="namespace",namespace="shop",owner_kind="deployment"} 1"#,
-            r#"responses_total{annotation_at="workload",namespace="shop",owner_kind="other",skip="true",skip_reason="host_network_enabled,injection_enable_annotation_absent"} 1"#,
+            r#"responses_total{annotation_at="pod_owner",namespace="shop",owner_kind="other",skip="true",skip_reason="host_network_enabled,injection_enable_annotation_absent"} 1"#,
         ] {
             assert!(
                 text.lines()
@@ -167,7 +167,7 @@ mod tests {
         assert!(text.lines().count() < MAX_SERIES + 16);
     }
 
-    /// Labels in alphabetical order, for comparing.
+    /// Sorts the labels of a line, for comparison.
     fn sorted(line: &str) -> String {
         let Some((name, rest)) = line.split_once('{') else {
             return line.to_owned();

@@ -1,5 +1,5 @@
-//! The values and trust anchors that pods are injected with: two files, which the chart's
-//! ConfigMaps are mounted as, read again when they change.
+//! The values and trust anchors for injection, from two files of mounted ConfigMaps, which are
+//! reloaded when they change.
 
 use std::{
     fs, io,
@@ -20,19 +20,19 @@ use mesh_k8s::{
 use mesh_runtime::metrics::{Labels, Registry};
 use tokio::time::MissedTickBehavior;
 
-/// The values in force.
+/// The current values.
 #[derive(Debug)]
 pub(crate) struct Settings {
     // Read by each review, written when a file changes.
     current: ArcSwap<Values>,
 }
 
-/// Where the settings are.
+/// The files of the settings.
 #[derive(Clone, Debug)]
 pub(crate) struct SettingsFiles {
     pub(crate) values: PathBuf,
     pub(crate) trust_anchors: PathBuf,
-    /// Of the control plane; values files do not say it.
+    /// The namespace of the control plane, which is not in the values.
     pub(crate) namespace: String,
 }
 
@@ -46,19 +46,19 @@ pub enum SettingsError {
         path: PathBuf,
         source: serde_norway::Error,
     },
-    #[error("{path} holds no values of the chart")]
+    #[error("{path} does not contain valid values of the chart")]
     Values { path: PathBuf, source: ValuesError },
-    #[error("the trust anchors in {path} are no PEM certificates")]
+    #[error("the trust anchors in {path} are not PEM certificates")]
     Anchors { path: PathBuf },
-    #[error("no pod could be injected with the values in {path}")]
+    #[error("pods cannot be injected with the values in {path}")]
     Unusable { path: PathBuf, source: InjectError },
 }
 
-/// How often the files are compared with what was read. The kubelet itself takes up to a minute to
+/// How often the files are compared with their last contents. The kubelet takes up to a minute to
 /// change them.
 const INTERVAL: Duration = Duration::from_secs(2);
 
-/// What the files held.
+/// The contents of the files.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Contents {
     values: String,
@@ -66,7 +66,7 @@ pub(crate) struct Contents {
 }
 
 impl Settings {
-    /// The values of this moment; a review uses one set from its beginning to its end.
+    /// Returns the current values. A review uses the same values throughout.
     pub(crate) fn current(&self) -> Arc<Values> {
         self.current.load_full()
     }
@@ -81,8 +81,8 @@ impl SettingsFiles {
         Ok((Arc::new(settings), contents))
     }
 
-    /// Follows the files until the process ends. What cannot be used is said and not taken over.
-    pub(crate) async fn follow(
+    /// Polls the files and reloads changed ones. Invalid contents are logged and not loaded.
+    pub(crate) async fn watch(
         self,
         mut current: Contents,
         settings: Arc<Settings>,
@@ -90,7 +90,7 @@ impl SettingsFiles {
     ) {
         let family = registry.counter_family(
             "proxy_injector_settings_reloads_total",
-            "Values and trust anchors that changed, by whether the new ones could be used",
+            "Changes of values and trust anchors, by whether they were loaded",
         );
         let result = |result: &'static str| family.with(&Labels::new().with("result", result));
         let (loaded, refused) = (result("loaded"), result("refused"));
@@ -98,7 +98,7 @@ impl SettingsFiles {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            // Not being able to read is most likely a change half way; the next look decides.
+            // Probably a change in progress; the next poll reads again.
             let Ok(now) = self.read() else {
                 continue;
             };
@@ -110,12 +110,12 @@ impl SettingsFiles {
                 Ok(values) => {
                     settings.current.store(Arc::new(values));
                     loaded.inc();
-                    tracing::info!("Took over changed settings");
+                    tracing::info!("Reloaded settings");
                 }
                 Err(error) => {
                     refused.inc();
                     let reason = std::error::Error::source(&error).map(ToString::to_string);
-                    tracing::error!(%error, reason, "The settings changed and cannot be used; the old ones stay in force");
+                    tracing::error!(%error, reason, "Cannot reload settings; keeping the previous ones");
                 }
             }
         }
@@ -128,7 +128,7 @@ impl SettingsFiles {
         })
     }
 
-    /// Reads the values and proves that a pod can be injected with them.
+    /// Parses the values and checks that a pod can be injected with them.
     fn parse(&self, contents: &Contents) -> Result<Values, SettingsError> {
         let given =
             serde_norway::from_str(&contents.values).map_err(|source| SettingsError::Yaml {
@@ -183,18 +183,18 @@ mod tests {
     const PEM: &str = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n";
 
     fn files() -> (tempfile::TempDir, SettingsFiles) {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let files = SettingsFiles {
-            values: folder.path().join("values"),
-            trust_anchors: folder.path().join("ca-bundle.crt"),
+            values: directory.path().join("values"),
+            trust_anchors: directory.path().join("ca-bundle.crt"),
             namespace: "mesh-system".into(),
         };
-        (folder, files)
+        (directory, files)
     }
 
     #[test]
-    fn files_are_read_and_what_they_lack_is_said() {
-        let (_folder, files) = files();
+    fn settings_are_loaded_and_errors_name_cause() {
+        let (_directory, files) = files();
         let load = |values: &str, anchors: &str| {
             fs::write(&files.values, values).unwrap();
             fs::write(&files.trust_anchors, anchors).unwrap();
@@ -222,15 +222,15 @@ mod tests {
             ("mesh-system", "v9")
         );
         assert_eq!(values.identity_trust_anchors_pem, PEM);
-        // Helm's way to ask for the default.
+        // Helm replaces `null` by the default.
         let nulls = "{configReaders: null, proxy: {image: null, inbound: {server: null}}}";
         let (settings, _) = load(nulls, PEM).unwrap();
         assert_eq!(settings.current().proxy.image.name, "mesh/proxy");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_broken_change_keeps_the_last_good_one() {
-        let (_folder, files) = files();
+    async fn invalid_change_keeps_previous_settings() {
+        let (_directory, files) = files();
         fs::write(&files.values, "linkerdVersion: v1").unwrap();
         fs::write(&files.trust_anchors, PEM).unwrap();
         let (settings, contents) = files.load().unwrap();
@@ -238,7 +238,7 @@ mod tests {
         tokio::spawn(
             files
                 .clone()
-                .follow(contents, settings.clone(), registry.clone()),
+                .watch(contents, settings.clone(), registry.clone()),
         );
         let metric = async |line: &str| {
             while !String::from_utf8(registry.encode()).unwrap().contains(line) {

@@ -1,4 +1,4 @@
-//! Servers, and who may talk to them.
+//! Servers, authorization policies and authentications.
 
 use std::sync::Arc;
 
@@ -10,21 +10,21 @@ use mesh_k8s::{kinds::LabelSelector, select};
 
 use super::{Labels, Name};
 
-/// One port of the pods that a selector chooses.
+/// A port of the pods that match a selector.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Server {
     pub name: Name,
-    /// Seconds since 1970; absent for objects that no API server has seen.
+    /// Seconds since 1970; `None` for objects that are not from an API server.
     pub created: Option<i64>,
-    /// Absent when the Server selects external workloads instead.
+    /// `None` if the Server selects external workloads.
     pub pods: Option<Selector>,
     pub port: ServerPort,
     pub protocol: Protocol,
-    /// Whom the Server admits where no authorization speaks.
+    /// The policy for clients that no authorization matches.
     pub access: DefaultPolicy,
 }
 
-/// Chooses pods by their labels.
+/// Selects pods by their labels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Selector(LabelSelector);
 
@@ -44,7 +44,7 @@ pub enum Protocol {
     Tls,
 }
 
-/// Clients that satisfy every authentication it names may use its target.
+/// Authorizes clients that satisfy all required authentications to connect to the target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuthorizationPolicy {
     pub name: Name,
@@ -55,7 +55,7 @@ pub struct AuthorizationPolicy {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AuthorizationTarget {
     Server(Arc<str>),
-    /// All Servers of the policy's own namespace.
+    /// All Servers of the policy's namespace.
     Namespace,
     PolicyHttpRoute(Arc<str>),
     GatewayHttpRoute(Arc<str>),

@@ -1,4 +1,4 @@
-//! Routes, inbound to a Server or outbound to a Service; one record serves both.
+//! Routes, with a Server (inbound) or Service (outbound) as parent.
 
 use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
@@ -9,16 +9,16 @@ use mesh_core::{
 
 use super::{Kind, Name};
 
-/// A route whose rules match with `M`.
+/// A route with matches of type `M`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Route<M> {
     pub id: RouteId,
-    /// Seconds since 1970; absent for objects that no API server has seen.
+    /// Seconds since 1970; `None` for objects that are not from an API server.
     pub created: Option<i64>,
     pub parents: Vec<ParentRef>,
     pub hosts: Vec<HostMatch>,
     pub rules: Vec<Rule<M>>,
-    /// The three limits of its annotations, which together replace those of the parent.
+    /// The timeouts of its annotations, which together replace those of the parent.
     pub timeouts: Option<Timeouts>,
     pub retries: Option<Retries>,
 }
@@ -37,7 +37,7 @@ pub struct ParentRef {
     pub kind: ParentKind,
     pub name: Name,
     pub port: Option<u16>,
-    /// It names a section of the parent, which none of our parents has.
+    /// Whether it references a section of the parent; Servers and Services have none.
     pub section: bool,
 }
 
@@ -45,7 +45,7 @@ pub struct ParentRef {
 pub enum ParentKind {
     Server,
     Service,
-    /// Of another implementation, or of a kind the mesh does not serve.
+    /// A kind of another Gateway API implementation, or an unsupported one.
     Other,
 }
 
@@ -53,13 +53,13 @@ pub enum ParentKind {
 pub struct Rule<M> {
     pub matches: Vec<M>,
     pub filters: Vec<Filter>,
-    /// Absent: the parent itself.
+    /// `None` for the parent.
     pub backends: Option<Vec<BackendRule>>,
     /// `timeouts.request`
     pub request_timeout: Option<Duration>,
 }
 
-/// A backend with its share.
+/// A backend with its weight.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BackendRule {
     pub backend: BackendRef,
@@ -71,7 +71,7 @@ pub struct BackendRule {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackendRef {
     pub kind: BackendKind,
-    /// Without namespace in the object: that of the route's parent.
+    /// `None` for the namespace of the route's parent.
     pub namespace: Option<Arc<str>>,
     pub name: Arc<str>,
     pub port: Option<u16>,
@@ -83,7 +83,7 @@ pub enum BackendKind {
     Other,
 }
 
-/// What the `retry.linkerd.io` annotations say.
+/// The settings of the `retry.linkerd.io` annotations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Retries {
     pub limit: u16,

@@ -1,4 +1,4 @@
-//! Services and the endpoints behind them.
+//! Services and EndpointSlices.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -16,7 +16,7 @@ pub struct Service {
     /// Empty for a headless Service.
     pub cluster_ips: Vec<IpAddr>,
     pub ports: Vec<ServicePort>,
-    /// What its annotation makes opaque, names resolved; absent without annotation.
+    /// The opaque ports of its annotation, with names resolved; `None` without annotation.
     pub opaque_ports: Option<PortSet>,
     /// `internalTrafficPolicy: Local`
     pub local_traffic: bool,
@@ -31,23 +31,22 @@ pub struct ServicePort {
     pub app_protocol: Option<Arc<str>>,
 }
 
-/// What a port of a Service speaks, as both controllers tell clients.
+/// The protocol of a Service's port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortProtocol {
-    /// Nothing says; clients find out, unless routes say that it is gRPC.
-    Unsaid,
+    /// Clients detect the protocol, unless a GRPCRoute is attached.
+    Unspecified,
     Http1,
-    /// HTTP/2 without TLS, gRPC among it.
+    /// HTTP/2 without TLS, including gRPC.
     Http2,
     Opaque,
 }
 
 impl Service {
-    /// What the port speaks: by its `appProtocol`, else opaque by the Service's annotation or,
-    /// without one, by the cluster's list.
+    /// Returns the protocol of a port: its `appProtocol`, else opaque by the Service's annotation
+    /// or, without one, by the default list.
     ///
-    /// The one place where this is decided: a port that one controller calls opaque and the other
-    /// HTTP would be neither to clients.
+    /// Both controllers use this function, because clients need the same protocol from both.
     pub fn protocol(&self, port: u16, default_opaque_ports: &PortSet) -> PortProtocol {
         let entry = self.ports.iter().find(|entry| entry.number == port);
         let opaque_ports = self.opaque_ports.as_ref().unwrap_or(default_opaque_ports);
@@ -56,12 +55,12 @@ impl Service {
             Some("kubernetes.io/h2c") => PortProtocol::Http2,
             Some(_) => PortProtocol::Opaque,
             None if opaque_ports.contains(port) => PortProtocol::Opaque,
-            None => PortProtocol::Unsaid,
+            None => PortProtocol::Unspecified,
         }
     }
 }
 
-/// What the annotations of a Service say about requests to it.
+/// The settings of a Service's annotations for requests to it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TrafficSettings {
     pub timeouts: Timeouts,
@@ -74,7 +73,7 @@ pub struct TrafficSettings {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Slice {
     pub name: Name,
-    /// The Service of the same namespace it belongs to.
+    /// Its Service, in the same namespace.
     pub service: Option<Arc<str>>,
     pub ports: Vec<SlicePort>,
     pub endpoints: Vec<SliceEndpoint>,
@@ -99,7 +98,7 @@ pub struct SliceEndpoint {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SliceTarget {
     Pod(Name),
-    /// Of a kind the mesh has no record of.
+    /// A kind without records.
     Other,
     None,
 }

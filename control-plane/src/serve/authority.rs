@@ -1,4 +1,4 @@
-//! The paths that clients ask the destination service about.
+//! The paths of requests to the destination service.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -7,13 +7,13 @@ use std::{
 
 use crate::model::Name;
 
-/// What a path names.
+/// The target of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Authority {
     Addr(SocketAddr),
     Service {
         service: Name,
-        /// The name of one endpoint: a pod of a StatefulSet.
+        /// The hostname of an endpoint, a pod of a StatefulSet.
         instance: Option<Arc<str>>,
         port: u16,
         host: Arc<str>,
@@ -24,12 +24,12 @@ pub(super) enum Authority {
 #[error("Invalid authority: {0}")]
 pub(super) struct AuthorityError(String);
 
-/// The port of a path that names none.
+/// The port of a path without port.
 const DEFAULT_PORT: u16 = 80;
 
 impl Authority {
-    /// `name.namespace.svc.<domain>` with or without port, or an address with one. Names compare as
-    /// they are written: a trailing dot fails.
+    /// Parses `name.namespace.svc.<domain>` with or without port, or an address with port. Names
+    /// are compared literally: one with a trailing dot is invalid.
     pub(super) fn parse(path: &str, domain: &str) -> Result<Self, AuthorityError> {
         let error = || AuthorityError(path.to_owned());
         let (host, port) = match path.rsplit_once(':') {
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_addresses() {
+    fn names_and_addresses_are_parsed() {
         let parse = |path: &str| Authority::parse(path, "cluster.local");
         let service = |instance: Option<&str>, port: u16, host: &str| {
             Ok(Authority::Service {

@@ -1,5 +1,4 @@
-//! Metrics of gRPC calls, under the names that Linkerd's controllers export, and how many streams
-//! may be open.
+//! Metrics of gRPC calls, with the names of Linkerd's controllers, and the limit of open streams.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -9,39 +8,39 @@ use tonic::{Code, Request, Status};
 
 use crate::config::DEFAULT_MAX_STREAMS;
 
-/// The families of all services of a process.
+/// The metrics and the stream limit of all services of a process.
 #[derive(Clone, Debug)]
 pub struct Calls {
     started: CounterFamily,
     handled: CounterFamily,
     sent: CounterFamily,
     open: GaugeFamily,
-    streams: Arc<Streams>,
+    streams: Arc<StreamLimit>,
 }
 
-/// The open streams of all services. What a controller keeps for its clients lives no longer than
-/// the streams that watch it, so this bounds it.
+/// The limit of open streams of all services. It bounds the values in the index, which are only
+/// kept while a stream watches them.
 #[derive(Debug)]
-struct Streams {
+struct StreamLimit {
     limit: usize,
-    // Held while a number is changed.
-    open: Mutex<Open>,
+    // Locked while a number is changed.
+    open: Mutex<OpenCounts>,
 }
 
 #[derive(Debug, Default)]
-struct Open {
+struct OpenCounts {
     all: usize,
     by_client: HashMap<Arc<str>, usize>,
 }
 
-/// A place among the open streams.
+/// A permit for an open stream.
 #[derive(Debug)]
-struct Place {
-    streams: Arc<Streams>,
+struct StreamPermit {
+    streams: Arc<StreamLimit>,
     client: Arc<str>,
 }
 
-/// One method.
+/// The metrics of a method.
 #[derive(Clone, Debug)]
 pub(super) struct Method {
     calls: Calls,
@@ -50,28 +49,28 @@ pub(super) struct Method {
     sent: Counter,
 }
 
-/// An open stream; it counts as long as it lives.
-pub(super) struct Stream {
+/// An open stream, counted until it is dropped.
+pub(super) struct OpenStream {
     sent: Counter,
     open: Gauge,
-    _place: Place,
+    _permit: StreamPermit,
 }
 
-/// Set by the proxy in front of this process, which lets no client say it: the identity that the
-/// client has proved.
+/// The authenticated identity of the client. The proxy of the pod sets it and removes it from
+/// requests of clients.
 const CLIENT_ID: &str = "l5d-client-id";
 
 impl Calls {
     pub fn new(registry: &Registry) -> Self {
         Self {
-            streams: Streams::with_limit(DEFAULT_MAX_STREAMS),
+            streams: StreamLimit::with_limit(DEFAULT_MAX_STREAMS),
             started: registry.counter_family(
                 "grpc_server_started_total",
-                "Calls that arrived, by service and method",
+                "Received calls, by service and method",
             ),
             handled: registry.counter_family(
                 "grpc_server_handled_total",
-                "Calls that were answered or whose stream was opened, by service, method and status code",
+                "Calls that were completed or whose stream was opened, by service, method and status code",
             ),
             sent: registry.counter_family(
                 "grpc_server_msg_sent_total",
@@ -79,16 +78,16 @@ impl Calls {
             ),
             open: registry.gauge_family(
                 "grpc_server_open_streams",
-                "Streams that are open now, by service and method",
+                "Open streams, by service and method",
             ),
         }
     }
 
-    /// At most `max_streams` are open, at most half of them for one client identity; all clients
-    /// without one count as one.
+    /// Limits the open streams to `max_streams`, and to half of them for each client identity; all
+    /// clients without identity count as one.
     pub fn limited(self, max_streams: usize) -> Self {
         Self {
-            streams: Streams::with_limit(max_streams),
+            streams: StreamLimit::with_limit(max_streams),
             ..self
         }
     }
@@ -107,7 +106,7 @@ impl Calls {
 }
 
 impl Method {
-    /// Counts a call and how it was answered.
+    /// Counts a call and its result.
     pub(super) fn count<T>(&self, result: Result<T, Status>) -> Result<T, Status> {
         self.started.inc();
         let code = result.as_ref().map_or_else(Status::code, |_| Code::Ok);
@@ -116,26 +115,25 @@ impl Method {
         result
     }
 
-    /// A place for a stream of the client that asks. To be taken before anything is looked up for
-    /// it.
-    pub(super) fn open<T>(&self, request: &Request<T>) -> Result<Stream, Status> {
+    /// Opens a stream for the client of a request. Must be called before any lookup for the client.
+    pub(super) fn open<T>(&self, request: &Request<T>) -> Result<OpenStream, Status> {
         let client = request
             .metadata()
             .get(CLIENT_ID)
             .and_then(|id| id.to_str().ok())
             .unwrap_or_default();
-        let place = self.calls.streams.place(client)?;
+        let permit = self.calls.streams.acquire(client)?;
         let open = self.calls.open.with(&self.labels);
         open.add(1);
-        Ok(Stream {
+        Ok(OpenStream {
             sent: self.sent.clone(),
             open,
-            _place: place,
+            _permit: permit,
         })
     }
 }
 
-impl Streams {
+impl StreamLimit {
     fn with_limit(limit: usize) -> Arc<Self> {
         Arc::new(Self {
             limit,
@@ -143,60 +141,60 @@ impl Streams {
         })
     }
 
-    fn place(self: &Arc<Self>, client: &str) -> Result<Place, Status> {
+    fn acquire(self: &Arc<Self>, client: &str) -> Result<StreamPermit, Status> {
         let limit = self.limit;
-        let of_one = limit.div_ceil(2);
+        let client_limit = limit.div_ceil(2);
         let mut open = self.open.lock();
         let exhausted = |whose: &str, limit: usize| {
             Status::resource_exhausted(format!(
-                "{whose} has {limit} streams open here, and may have no more; --max-streams is the limit, half of it that of one client"
+                "{whose} has {limit} open streams, which is the limit (--max-streams, or half of it for each client)"
             ))
         };
         if open.all >= limit {
-            return Err(exhausted("every client together", limit));
+            return Err(exhausted("all clients together", limit));
         }
-        let mine = open.by_client.get(client).copied().unwrap_or_default();
-        if mine >= of_one {
+        let open_of_client = open.by_client.get(client).copied().unwrap_or_default();
+        if open_of_client >= client_limit {
             let whose = if client.is_empty() {
                 "clients without an identity"
             } else {
                 client
             };
-            return Err(exhausted(whose, of_one));
+            return Err(exhausted(whose, client_limit));
         }
         let client: Arc<str> = match open.by_client.get_key_value(client) {
             Some((known, _)) => known.clone(),
             None => client.into(),
         };
         open.all += 1;
-        open.by_client.insert(client.clone(), mine + 1);
-        Ok(Place {
+        open.by_client.insert(client.clone(), open_of_client + 1);
+        Ok(StreamPermit {
             streams: self.clone(),
             client,
         })
     }
 }
 
-impl Drop for Place {
+impl Drop for StreamPermit {
     fn drop(&mut self) {
         let mut open = self.streams.open.lock();
         open.all -= 1;
-        if let Some(mine) = open.by_client.get_mut(&self.client) {
-            *mine -= 1;
-            if *mine == 0 {
+        if let Some(open_of_client) = open.by_client.get_mut(&self.client) {
+            *open_of_client -= 1;
+            if *open_of_client == 0 {
                 open.by_client.remove(&self.client);
             }
         }
     }
 }
 
-impl Stream {
+impl OpenStream {
     pub(super) fn sent(&self) {
         self.sent.inc();
     }
 }
 
-impl Drop for Stream {
+impl Drop for OpenStream {
     fn drop(&mut self) {
         self.open.sub(1);
     }
@@ -216,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_are_limited_for_one_client_and_for_all() {
+    fn streams_are_limited_for_each_client_and_in_total() {
         let calls = Calls::new(&Registry::new()).limited(10);
         let methods = ["Get", "GetProfile"].map(|name| calls.method("service", name));
         let open = |client| {
@@ -227,18 +225,18 @@ mod tests {
         let mut held: Vec<_> = (0..2).flat_map(|_| open(Some("greedy"))).collect();
         held.push(methods[0].open(&request(Some("greedy"))));
         assert!(held.iter().all(Result::is_ok));
-        let refused = methods[1].open(&request(Some("greedy"))).err().unwrap();
-        assert_eq!(refused.code(), Code::ResourceExhausted);
-        assert!(refused.message().starts_with("greedy has 5"), "{refused}");
+        let rejected = methods[1].open(&request(Some("greedy"))).err().unwrap();
+        assert_eq!(rejected.code(), Code::ResourceExhausted);
+        assert!(rejected.message().starts_with("greedy has 5"), "{rejected}");
 
-        // The others have what is left, those without an identity together.
+        // The other clients get the rest, those without identity together.
         held.extend((0..2).flat_map(|_| open(None)));
         held.push(methods[0].open(&request(Some("other"))));
         assert!(held.iter().all(Result::is_ok));
-        let refused = methods[0].open(&request(Some("third"))).err().unwrap();
+        let rejected = methods[0].open(&request(Some("third"))).err().unwrap();
         assert!(
-            refused.message().contains("every client together has 10"),
-            "{refused}"
+            rejected.message().contains("all clients together has 10"),
+            "{rejected}"
         );
 
         held.clear();

@@ -19,17 +19,18 @@ use tonic::{Request, Response, Status, async_trait};
 use super::{
     Step, Updates,
     authority::{Authority, AuthorityError},
-    calls::{Calls, Method, Stream},
+    calls::{Calls, Method, OpenStream},
     updates,
-    workload::Context,
+    workload::ClientContext,
 };
 use crate::index::{
-    DestinationIndex, EndpointSet, EndpointsError, EndpointsKey, ProfileError, ProfileKey, Watched,
+    DestinationIndex, EndpointSet, EndpointsError, EndpointsKey, ProfileError, ProfileKey,
+    Subscription,
 };
 
 #[derive(Debug)]
 pub struct DestinationService {
-    // Held while a value is looked up, never across an await.
+    // Locked while a value is looked up, never across an await.
     index: Arc<Mutex<DestinationIndex>>,
     cluster_domain: Arc<str>,
     drain: drain::Watch,
@@ -53,7 +54,7 @@ impl DestinationService {
     fn endpoints(&self, request: &Request<GetDestination>) -> Result<Updates<Update>, Status> {
         let stream = self.get.open(request)?;
         let request = request.get_ref();
-        let context = Context::parse(&request.context_token);
+        let context = ClientContext::parse(&request.context_token);
         let authority = Authority::parse(&request.path, &self.cluster_domain)?;
         let Authority::Service {
             service,
@@ -63,7 +64,7 @@ impl DestinationService {
         } = authority
         else {
             return Err(Status::invalid_argument(
-                "IP queries not supported by Get; ask for the service's name",
+                "IP queries not supported by Get; use the name of the service",
             ));
         };
         let key = EndpointsKey {
@@ -72,7 +73,7 @@ impl DestinationService {
             hostname: instance,
             node: (!context.node.is_empty()).then(|| context.node.into()),
         };
-        let watched = self.index.lock().endpoints(key.clone())?;
+        let subscription = self.index.lock().endpoints(key.clone())?;
         tracing::debug!(path = request.path, pod = context.pod, "Watching endpoints");
         let mut sent = BTreeMap::new();
         let step = move |now: &EndpointSet| {
@@ -80,8 +81,8 @@ impl DestinationService {
             sent = now.endpoints.clone();
             Step::Send(changes.iter().map(update_to_proto).collect())
         };
-        Ok(self.send(watched, stream, step, move |index| {
-            index.knows_endpoints(&key)
+        Ok(self.send(subscription, stream, step, move |index| {
+            index.has_endpoints(&key)
         }))
     }
 
@@ -91,7 +92,7 @@ impl DestinationService {
     ) -> Result<Updates<DestinationProfile>, Status> {
         let stream = self.get_profile.open(request)?;
         let request = request.get_ref();
-        let context = Context::parse(&request.context_token);
+        let context = ClientContext::parse(&request.context_token);
         let key = match Authority::parse(&request.path, &self.cluster_domain)? {
             Authority::Addr(addr) => ProfileKey::Addr(addr),
             Authority::Service {
@@ -111,40 +112,40 @@ impl DestinationService {
                 port,
             },
         };
-        let watched = self.index.lock().profile(key.clone())?;
+        let subscription = self.index.lock().profile(key.clone())?;
         tracing::debug!(path = request.path, pod = context.pod, "Watching a profile");
         let step = |profile: &Profile| Step::Send(vec![profile_to_proto(profile)]);
-        Ok(self.send(watched, stream, step, move |index| {
-            index.knows_profile(&key)
+        Ok(self.send(subscription, stream, step, move |index| {
+            index.has_profile(&key)
         }))
     }
 
-    /// Sends what is watched. A value that is not kept is sent once, and the stream ends when it is
-    /// `known`: the client asks again, and what it gets then is kept.
+    /// Sends the values of a subscription. An uncached value is sent once, and the stream ends when
+    /// `exists` returns `true` for its target: the next request of the client gets a cached value.
     fn send<V, M>(
         &self,
-        watched: Watched<V>,
-        stream: Stream,
+        subscription: Subscription<V>,
+        stream: OpenStream,
         mut step: impl FnMut(&V) -> Step<M> + Send + 'static,
-        known: impl Fn(&DestinationIndex) -> bool + Send + 'static,
+        exists: impl Fn(&DestinationIndex) -> bool + Send + 'static,
     ) -> Updates<M>
     where
         V: Send + Sync + 'static,
         M: Send + 'static,
     {
         let drain = self.drain.clone();
-        let (value, changes) = match watched {
-            Watched::Kept(values) => return updates(values, drain, stream, step),
-            Watched::Unknown { value, changes } => (value, changes),
+        let (value, generation) = match subscription {
+            Subscription::Cached(values) => return updates(values, drain, stream, step),
+            Subscription::Uncached { value, generation } => (value, generation),
         };
         let index = self.index.clone();
         let mut first = Some(value);
         let step = move |_count: &u64| match first.take() {
             Some(value) => step(&value),
-            None if known(&index.lock()) => Step::End,
+            None if exists(&index.lock()) => Step::End,
             None => Step::Send(Vec::new()),
         };
-        updates(changes, drain, stream, step)
+        updates(generation, drain, stream, step)
     }
 }
 
@@ -170,8 +171,9 @@ impl Destination for DestinationService {
     }
 }
 
-/// What turns the endpoints that were sent into those that are: additions first, so that a client
-/// is never left without any in between. No endpoints at the start are no message.
+/// Returns the difference between the endpoints that were sent and the current ones. Additions come
+/// first, so that a client is never without endpoints in between. An initially empty set has no
+/// message.
 fn changes(sent: &BTreeMap<SocketAddr, Endpoint>, now: &EndpointSet) -> Vec<EndpointUpdate> {
     let added: Vec<Endpoint> = now
         .endpoints
@@ -217,7 +219,7 @@ impl From<ProfileError> for Status {
     fn from(error: ProfileError) -> Self {
         let message = error.to_string();
         match error {
-            // Not NOT_FOUND: Linkerd hands on the cluster's own error here, and proxies retry both.
+            // Not NOT_FOUND: Linkerd returns the error of Kubernetes here, and proxies retry both.
             ProfileError::NoSuchService(_) => Status::unknown(message),
             ProfileError::NoSuchInstance(..) => Status::not_found(message),
             ProfileError::ExternalName(_) => Status::invalid_argument(message),

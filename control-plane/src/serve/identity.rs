@@ -9,17 +9,19 @@ use mesh_api::{
 use tonic::{Code, Request, Response, Status, async_trait};
 
 use super::calls::{Calls, Method};
-use crate::identity::{self, Authority, CertifyError, IssueError, Record, TokenError};
+use crate::identity::{
+    self, CertificateAuthority, CertifyError, EventRecorder, IssueError, TokenError,
+};
 
 #[derive(Debug)]
 pub struct IdentityService {
-    authority: Arc<Authority>,
-    record: Record,
+    authority: Arc<CertificateAuthority>,
+    record: EventRecorder,
     certify: Method,
 }
 
 impl IdentityService {
-    pub fn new(authority: Arc<Authority>, record: Record, calls: &Calls) -> Self {
+    pub fn new(authority: Arc<CertificateAuthority>, record: EventRecorder, calls: &Calls) -> Self {
         Self {
             authority,
             record,
@@ -28,27 +30,27 @@ impl IdentityService {
     }
 
     async fn certify(&self, request: &CertifyRequest) -> Result<CertifyResponse, Status> {
-        let question = identity::Request {
+        let review = identity::Request {
             identity: &request.identity,
             token: &request.token,
             csr: &request.certificate_signing_request,
         };
-        match self.authority.certify(question, SystemTime::now()).await {
-            Ok(certified) => {
-                let valid_until = jiff::Timestamp::try_from(certified.issued.valid_until).ok();
+        match self.authority.certify(review, SystemTime::now()).await {
+            Ok(granted) => {
+                let valid_until = jiff::Timestamp::try_from(granted.issued.valid_until).ok();
                 tracing::info!(
                     identity = request.identity,
                     valid_until = valid_until.map(tracing::field::display),
-                    "Issued a certificate"
+                    "Issued certificate"
                 );
-                self.record.issued(&request.identity, &certified);
-                Ok(to_proto(&certified.issued))
+                self.record.issued(&request.identity, &granted);
+                Ok(to_proto(&granted.issued))
             }
             Err(error) => {
                 let message = with_reason(&error);
                 tracing::warn!(
                     identity = request.identity,
-                    "Refused a certificate: {message}"
+                    "Refused certificate: {message}"
                 );
                 if matches!(error, CertifyError::Issue(IssueError::Expired)) {
                     self.record.issuer_expired(&message);
@@ -70,26 +72,28 @@ impl Identity for IdentityService {
     }
 }
 
-/// The codes that Linkerd's identity service answers with.
+/// Returns the status codes of Linkerd's identity service.
 fn code(error: &CertifyError) -> Code {
     match error {
         CertifyError::NoIssuer => Code::Unavailable,
         CertifyError::Missing(_) => Code::InvalidArgument,
         CertifyError::Csr(error) if error.is_malformed() => Code::InvalidArgument,
-        CertifyError::Csr(_) | CertifyError::OtherIdentity { .. } => Code::FailedPrecondition,
+        CertifyError::Csr(_) | CertifyError::IdentityMismatch { .. } => Code::FailedPrecondition,
         CertifyError::Token(TokenError::Unreadable | TokenError::Subject(_)) => {
             Code::InvalidArgument
         }
         CertifyError::Token(TokenError::Rejected(_)) => Code::InvalidArgument,
         CertifyError::Token(TokenError::NotReviewed(_)) => Code::Internal,
-        CertifyError::Token(TokenError::Busy) | CertifyError::TooMany(_) => Code::ResourceExhausted,
+        CertifyError::Token(TokenError::Busy) | CertifyError::RateLimited(_) => {
+            Code::ResourceExhausted
+        }
         CertifyError::Token(_) => Code::FailedPrecondition,
         CertifyError::Issue(IssueError::Expired) => Code::Unknown,
         CertifyError::Issue(_) => Code::Internal,
     }
 }
 
-/// An error and what it comes from, in one line for who cannot see the log.
+/// Formats an error and its source in one line, for clients.
 fn with_reason(error: &CertifyError) -> String {
     match std::error::Error::source(error) {
         Some(source) => format!("{error}: {source}"),

@@ -1,4 +1,4 @@
-//! `InboundServerPolicies`: who may talk to a pod's ports.
+//! `InboundServerPolicies`: the policies of pods' ports.
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ use super::{
     Step, Updates,
     calls::{Calls, Method},
     updates,
-    workload::Workload,
+    workload::WorkloadRef,
 };
 use crate::index::{InboundKey, PolicyIndex};
 
 #[derive(Debug)]
 pub struct InboundService {
-    // Held while a value is looked up, never across an await.
+    // Locked while a value is looked up, never across an await.
     index: Arc<Mutex<PolicyIndex>>,
     drain: drain::Watch,
     get_port: Method,
@@ -44,19 +44,19 @@ impl InboundService {
         &self,
         spec: &PortSpec,
     ) -> Result<watch::Receiver<Arc<Option<ServerPolicy>>>, Status> {
-        let workload = Workload::parse(&spec.workload)
+        let workload = WorkloadRef::parse(&spec.workload)
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
         let port = u16::try_from(spec.port)
             .ok()
             .filter(|port| *port > 0)
-            .ok_or_else(|| Status::invalid_argument(format!("{} is no port", spec.port)))?;
+            .ok_or_else(|| Status::invalid_argument(format!("{} is not a port", spec.port)))?;
         let unknown = || Status::not_found("unknown server");
         match workload {
-            Workload::Pod(pod) => {
+            WorkloadRef::Pod(pod) => {
                 let key = InboundKey { pod, port };
                 self.index.lock().inbound(key).ok_or_else(unknown)
             }
-            Workload::External(_) => Err(unknown()),
+            WorkloadRef::External(_) => Err(unknown()),
         }
     }
 }

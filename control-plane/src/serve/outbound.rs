@@ -1,4 +1,4 @@
-//! `OutboundPolicies`: where a pod's traffic goes.
+//! `OutboundPolicies`: the policies of pods' destinations.
 
 use std::sync::Arc;
 
@@ -18,13 +18,13 @@ use super::{
     Step, Updates,
     calls::{Calls, Method},
     updates,
-    workload::Workload,
+    workload::WorkloadRef,
 };
 use crate::index::{OutboundError, PolicyIndex};
 
 #[derive(Debug)]
 pub struct OutboundService {
-    // Held while a value is looked up, never across an await.
+    // Locked while a value is looked up, never across an await.
     index: Arc<Mutex<PolicyIndex>>,
     drain: drain::Watch,
     get: Method,
@@ -43,7 +43,7 @@ impl OutboundService {
     }
 
     fn values(&self, spec: TrafficSpec) -> Result<watch::Receiver<Arc<OutboundPolicy>>, Status> {
-        let client = Workload::parse(&spec.source_workload)
+        let client = WorkloadRef::parse(&spec.source_workload)
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
         let target =
             target(spec.target).map_err(|error| Status::invalid_argument(error.to_string()))?;

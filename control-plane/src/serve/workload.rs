@@ -1,19 +1,19 @@
-//! How proxies name themselves: who asks for a policy, and who asks for a destination.
+//! How proxies identify themselves in requests for policies and destinations.
 
 use serde::Deserialize;
 
 use crate::model::Name;
 
-/// Who asks for a policy.
+/// The workload in a request for a policy.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Workload {
+pub(super) enum WorkloadRef {
     Pod(Name),
-    /// A machine outside the cluster. There are no records of these.
+    /// A machine outside the cluster, which has no record.
     External(Name),
 }
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} names no workload: expected {{\"ns\":\"…\",\"pod\":\"…\"}} or namespace:pod")]
+#[error("{0:?} is not a workload: expected {{\"ns\":\"…\",\"pod\":\"…\"}} or namespace:pod")]
 pub(super) struct WorkloadError(String);
 
 #[derive(Deserialize)]
@@ -23,7 +23,7 @@ struct Json {
     external_workload: Option<String>,
 }
 
-impl Workload {
+impl WorkloadRef {
     pub(super) fn parse(text: &str) -> Result<Self, WorkloadError> {
         let error = || WorkloadError(text.to_owned());
         let workload = if text.starts_with('{') {
@@ -51,9 +51,9 @@ impl Workload {
     }
 }
 
-/// What a client says of itself when it asks for a destination. All of it is optional.
+/// The client in a request for a destination. All fields are optional.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
-pub(super) struct Context {
+pub(super) struct ClientContext {
     #[serde(default)]
     pub(super) ns: String,
     #[serde(default, rename = "nodeName")]
@@ -62,8 +62,8 @@ pub(super) struct Context {
     pub(super) pod: String,
 }
 
-impl Context {
-    /// A token that cannot be read says nothing; it is never an error.
+impl ClientContext {
+    /// Parses a context token. An invalid one is treated as empty.
     pub(super) fn parse(token: &str) -> Self {
         let token = token.trim();
         if token.is_empty() {
@@ -76,7 +76,7 @@ impl Context {
             };
         }
         serde_json::from_str(token).unwrap_or_else(|error| {
-            tracing::debug!(%error, "Ignored an unreadable context token");
+            tracing::debug!(%error, "Ignored invalid context token");
             Self::default()
         })
     }
@@ -87,16 +87,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn workloads() {
-        let pod = Workload::Pod(Name::new("shop", "web-1"));
+    fn workloads_are_parsed() {
+        let pod = WorkloadRef::Pod(Name::new("shop", "web-1"));
         assert_eq!(
-            Workload::parse("{\"ns\":\"shop\", \"pod\":\"web-1\"}\n").as_ref(),
+            WorkloadRef::parse("{\"ns\":\"shop\", \"pod\":\"web-1\"}\n").as_ref(),
             Ok(&pod)
         );
-        assert_eq!(Workload::parse("shop:web-1"), Ok(pod));
+        assert_eq!(WorkloadRef::parse("shop:web-1"), Ok(pod));
         assert_eq!(
-            Workload::parse("{\"ns\":\"shop\",\"external_workload\":\"vm\"}"),
-            Ok(Workload::External(Name::new("shop", "vm")))
+            WorkloadRef::parse("{\"ns\":\"shop\",\"external_workload\":\"vm\"}"),
+            Ok(WorkloadRef::External(Name::new("shop", "vm")))
         );
         for bad in [
             "",
@@ -108,20 +108,25 @@ mod tests {
             "{\"ns\":\"\",\"pod\":\"b\"}",
             "{",
         ] {
-            assert!(Workload::parse(bad).is_err(), "{bad}");
+            assert!(WorkloadRef::parse(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
-    fn context_tokens() {
-        let parsed = Context::parse("{\"ns\":\"shop\",\"nodeName\":\"a\",\"pod\":\"web-1\"}\n");
+    fn context_tokens_are_parsed_and_invalid_ones_ignored() {
+        let parsed =
+            ClientContext::parse("{\"ns\":\"shop\",\"nodeName\":\"a\",\"pod\":\"web-1\"}\n");
         assert_eq!(
             (&*parsed.ns, &*parsed.node, &*parsed.pod),
             ("shop", "a", "web-1")
         );
-        assert_eq!(Context::parse("ns:shop").ns, "shop");
+        assert_eq!(ClientContext::parse("ns:shop").ns, "shop");
         for nothing in ["", "{", "web", "{\"ns\":1}"] {
-            assert_eq!(Context::parse(nothing), Context::default(), "{nothing}");
+            assert_eq!(
+                ClientContext::parse(nothing),
+                ClientContext::default(),
+                "{nothing}"
+            );
         }
     }
 }

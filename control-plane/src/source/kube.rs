@@ -1,16 +1,16 @@
-//! The cluster source: watches of an API server.
+//! The source with watches of an API server.
 //!
 //! ```text
-//!   API server ──▶ watch (one task a kind) ──▶ table: what the kind's objects mean ──▶ gather ──▶ Batch
+//!   API server ──▶ watch (a task for each kind) ──▶ table of converted objects ──▶ batching ──▶ Batch
 //! ```
 //!
-//! A kind's task finds out under which version its API is served, lists, watches, and lists again
-//! when it has to. It converts each object by itself, so that one that makes no sense is named and
-//! its last good version stays. Its table compares: a list that says what was known leads to no
-//! change at all, so that a watch that had to begin anew does not move the index. [`gather`] waits
-//! for the first list of every kind that is served, and later joins changes that come together.
+//! The task of a kind finds the served version of its API, lists and watches the objects, and lists
+//! again when required. It converts each object separately, so that an invalid one is logged and
+//! its last valid version stays. Its table compares objects: a list without changes has no effect,
+//! so that a restarted watch does not change the index. [`batching`] waits for the first list of
+//! every served kind, and later merges concurrent changes.
 //!
-//! While the API server is away nothing is sent, and so everything that was known stays in force.
+//! While the API server is unreachable nothing is sent, so the last known state stays in effect.
 
 use std::collections::BTreeSet;
 
@@ -22,33 +22,33 @@ use tokio::{
 };
 
 use self::{
-    kinds::Watched,
+    kinds::WatchedKind,
     metrics::Metrics,
-    watch::{Message, Watch},
+    watch::{KindWatch, WatchMessage},
 };
 use super::Batch;
 use crate::model::Kind;
 
+mod batching;
 mod definitions;
-mod gather;
 pub(crate) mod kinds;
 mod metrics;
 mod served;
 mod table;
 mod watch;
 
-/// Messages of the watches wait here while they are gathered, which takes no time to speak of.
+/// The capacity of the channel from the watches to the batching task.
 const CHANNEL_CAPACITY: usize = 64;
 
-/// An API server and the kinds to follow there.
-pub(crate) struct Cluster {
+/// An API server and the kinds to watch.
+pub(crate) struct KubeSource {
     client: Client,
-    kinds: &'static [Watched],
+    kinds: &'static [WatchedKind],
     registry: Registry,
 }
 
-impl Cluster {
-    pub(crate) fn new(client: Client, kinds: &'static [Watched], registry: &Registry) -> Self {
+impl KubeSource {
+    pub(crate) fn new(client: Client, kinds: &'static [WatchedKind], registry: &Registry) -> Self {
         Self {
             client,
             kinds,
@@ -56,16 +56,16 @@ impl Cluster {
         }
     }
 
-    /// Sends everything once all kinds that are served have been listed, then what changes, until
-    /// nobody listens any more or a part of this dies.
+    /// Sends everything when all served kinds have been listed, and then changes, until the
+    /// receiver is dropped or a task exits.
     pub(crate) async fn run(self, batches: mpsc::Sender<Batch>) {
-        let (messages, received) = mpsc::channel::<Message>(CHANNEL_CAPACITY);
+        let (messages, received) = mpsc::channel::<WatchMessage>(CHANNEL_CAPACITY);
         let (changed, definitions) = latest::channel(());
         let metrics = Metrics::new(&self.registry);
         let mut parts = JoinSet::new();
-        parts.spawn(definitions::follow(self.client.clone(), changed));
+        parts.spawn(definitions::watch_definitions(self.client.clone(), changed));
         for watched in self.kinds {
-            let watch = Watch::new(
+            let watch = KindWatch::new(
                 self.client.clone(),
                 watched,
                 metrics.of(watched.kind),
@@ -77,7 +77,7 @@ impl Cluster {
         drop(messages);
         let kinds: BTreeSet<Kind> = self.kinds.iter().map(|watched| watched.kind).collect();
         tokio::select! {
-            () = gather::run(kinds, received, batches) => {}
+            () = batching::run(kinds, received, batches) => {}
             Some(ended) = parts.join_next() => {
                 let error = ended.err().map(tracing::field::display);
                 tracing::error!(error, "A watch of the API server ended");

@@ -1,9 +1,9 @@
-//! The local source: folders of manifests, looked at several times a second.
+//! The source with directories of manifests, which are polled several times a second.
 //!
-//! Looking is enough and simpler than being told: a folder of some hundred files costs a few
-//! hundred `stat` calls, files written on another file system or through a bind mount are seen too,
-//! and a state that is compared cannot miss an event. A change counts once it has stood still for
-//! one look, so that a file that is being written is not read half.
+//! Polling is sufficient and simpler than file system events: a directory of some hundred files
+//! costs a few hundred `stat` calls, files that are written on another file system or through a
+//! bind mount are found too, and no event can be missed. A change counts when two polls find the
+//! same, so that a file is not read while it is being written.
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
@@ -13,36 +13,36 @@ use tokio::{sync::mpsc, time::MissedTickBehavior};
 use super::{Batch, Change};
 use crate::model::{Key, Object};
 
-mod folder;
+mod directory;
 
-use folder::Folder;
+use directory::Directory;
 
-/// How often the folders are looked at. A change is in force after two looks.
+/// The poll interval. A change takes effect after two polls.
 const INTERVAL: Duration = Duration::from_millis(150);
 
-/// Folders of manifests. Where an object is in several, the later folder wins.
+/// Directories of manifests. An object in several directories is read from the last one.
 #[derive(Debug)]
-pub struct Folders {
-    folders: Vec<Folder>,
+pub struct DirectorySource {
+    directories: Vec<Directory>,
     sent: BTreeMap<Key, Object>,
-    broken: Gauge,
+    invalid: Gauge,
 }
 
-impl Folders {
+impl DirectorySource {
     pub fn new(paths: Vec<PathBuf>, registry: &Registry) -> Self {
-        let broken = registry.gauge_family(
+        let invalid = registry.gauge_family(
             "source_broken_objects",
-            "Objects, files and folders of the source that cannot be read now; the log names each",
+            "Invalid objects, files and directories of the source; the log lists each",
         );
         Self {
-            folders: paths.into_iter().map(Folder::new).collect(),
+            directories: paths.into_iter().map(Directory::new).collect(),
             sent: BTreeMap::new(),
-            broken: broken.with(&Labels::new()),
+            invalid: invalid.with(&Labels::new()),
         }
     }
 
-    /// Sends everything once every folder has been read, then what changes, until nobody listens
-    /// any more.
+    /// Sends everything when all directories have been read, and then changes, until the receiver
+    /// is dropped.
     pub async fn run(mut self, batches: mpsc::Sender<Batch>) {
         let mut ticks = tokio::time::interval(INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -50,15 +50,15 @@ impl Folders {
         loop {
             ticks.tick().await;
             // File systems may block.
-            let look = tokio::task::spawn_blocking(move || {
-                let batch = self.look(first);
+            let scan = tokio::task::spawn_blocking(move || {
+                let batch = self.scan(first);
                 (self, batch)
             });
             let batch;
-            (self, batch) = match look.await {
+            (self, batch) = match scan.await {
                 Ok(looked) => looked,
                 Err(error) => {
-                    tracing::error!(%error, "Reading the source folders failed");
+                    tracing::error!(%error, "Reading the source directories failed");
                     return;
                 }
             };
@@ -72,24 +72,29 @@ impl Folders {
         }
     }
 
-    /// What changed since the last look; the first time everything, as soon as it can be read.
-    fn look(&mut self, first: bool) -> Batch {
-        for folder in &mut self.folders {
-            folder.look();
+    /// Returns the changes since the last poll; at first all objects, when all directories have
+    /// been read.
+    fn scan(&mut self, first: bool) -> Batch {
+        for directory in &mut self.directories {
+            directory.scan();
         }
-        let broken = self.folders.iter().map(Folder::broken).sum::<usize>();
-        self.broken.set(i64::try_from(broken).unwrap_or(i64::MAX));
-        if first && !self.folders.iter().all(Folder::has_been_read) {
+        let invalid = self
+            .directories
+            .iter()
+            .map(Directory::invalid)
+            .sum::<usize>();
+        self.invalid.set(i64::try_from(invalid).unwrap_or(i64::MAX));
+        if first && !self.directories.iter().all(Directory::has_been_read) {
             return Batch::new();
         }
         let mut objects: BTreeMap<Key, Object> = BTreeMap::new();
-        for folder in &self.folders {
-            for object in folder.objects() {
+        for directory in &self.directories {
+            for object in directory.objects() {
                 objects.insert(object.key(), object.clone());
             }
         }
         let batch = if first {
-            vec![Change::Restarted(objects.values().cloned().collect())]
+            vec![Change::Replace(objects.values().cloned().collect())]
         } else {
             changes(&self.sent, &objects)
         };

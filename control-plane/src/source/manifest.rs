@@ -1,7 +1,7 @@
-//! Manifests: text with one or more YAML documents, each an object.
+//! Manifests: texts of YAML documents, each of which is an object.
 //!
-//! Documents are cut apart before they are parsed, so that one that is broken says nothing about
-//! the others.
+//! Documents are separated before they are parsed, so that an invalid one does not affect the
+//! others.
 
 use std::fmt;
 
@@ -13,32 +13,32 @@ use crate::{
     model::{Key, Kind, Name, Object},
 };
 
-/// One document of a manifest and what became of it.
+/// A document of a manifest.
 #[derive(Debug)]
 pub(crate) enum Document {
     Object {
         line: usize,
         object: Object,
     },
-    /// Of a kind the controllers do not read.
+    /// An object of a kind that the controllers do not read.
     Unknown {
         line: usize,
         kind: String,
     },
-    Broken(Broken),
+    Invalid(InvalidDocument),
 }
 
-/// A document that cannot be used.
+/// An invalid document.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Broken {
-    /// Of the manifest, counted from 1.
+pub(crate) struct InvalidDocument {
+    /// The line in the manifest, counted from 1.
     pub(crate) line: usize,
-    /// Whose document it is, when that much can be read.
+    /// The object of the document, if it is known.
     pub(crate) key: Option<Key>,
     pub(crate) problem: String,
 }
 
-/// What every object begins with.
+/// The fields that all objects share.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Header {
@@ -57,7 +57,7 @@ struct HeaderMeta {
     namespace: Option<String>,
 }
 
-/// The namespace of an object that names none, as `kubectl` has it.
+/// The namespace of an object without namespace, as in `kubectl`.
 const DEFAULT_NAMESPACE: &str = "default";
 
 pub(crate) fn read(text: &str) -> Vec<Document> {
@@ -67,8 +67,8 @@ pub(crate) fn read(text: &str) -> Vec<Document> {
         .collect()
 }
 
-/// The documents and the line each begins at. A line of `---` begins a document wherever it stands
-/// in YAML.
+/// Returns the documents with the line of their start. In YAML a line of `---` always starts a
+/// document.
 fn split(text: &str) -> Vec<(usize, &str)> {
     let mut documents = Vec::new();
     let mut begin = (1, 0);
@@ -85,16 +85,16 @@ fn split(text: &str) -> Vec<(usize, &str)> {
     documents
 }
 
-/// Nothing for a document of comments and blank lines.
+/// Parses a document; returns `None` if it only has comments and blank lines.
 fn document(line: usize, text: &str) -> Option<Document> {
     let empty = |line: &str| line.trim().is_empty() || line.trim_start().starts_with('#');
     let first = line + text.lines().take_while(|line| empty(line)).count();
     if text.lines().all(empty) {
         return None;
     }
-    let broken = |key: Option<&Key>, error: &serde_norway::Error| {
+    let invalid = |key: Option<&Key>, error: &serde_norway::Error| {
         let at = error.location().map_or(first, |at| line + at.line() - 1);
-        Document::Broken(Broken {
+        Document::Invalid(InvalidDocument {
             line: at,
             key: key.cloned(),
             problem: without_position(error),
@@ -102,11 +102,11 @@ fn document(line: usize, text: &str) -> Option<Document> {
     };
     let header: Header = match serde_norway::from_str(text) {
         Ok(header) => header,
-        Err(error) => return Some(broken(None, &error)),
+        Err(error) => return Some(invalid(None, &error)),
     };
     let Some(kind) = known_kind(&header) else {
         return Some(if header.kind.is_empty() {
-            Document::Broken(Broken {
+            Document::Invalid(InvalidDocument {
                 line: first,
                 key: None,
                 problem: "kind: is missing".to_owned(),
@@ -124,7 +124,7 @@ fn document(line: usize, text: &str) -> Option<Document> {
         _ => DEFAULT_NAMESPACE,
     };
     if header.metadata.name.is_empty() {
-        return Some(Document::Broken(Broken {
+        return Some(Document::Invalid(InvalidDocument {
             line: first,
             key: None,
             problem: "metadata.name: is missing".to_owned(),
@@ -139,8 +139,8 @@ fn document(line: usize, text: &str) -> Option<Document> {
             line: first,
             object,
         },
-        Err(ObjectError::Read(error)) => broken(Some(&key), &error),
-        Err(ObjectError::Convert(error)) => Document::Broken(Broken {
+        Err(ObjectError::Read(error)) => invalid(Some(&key), &error),
+        Err(ObjectError::Convert(error)) => Document::Invalid(InvalidDocument {
             line: first,
             key: Some(key),
             problem: error.to_string(),
@@ -148,8 +148,7 @@ fn document(line: usize, text: &str) -> Option<Document> {
     })
 }
 
-/// Versions of a group that Linkerd or Kubernetes served all have one shape here, so the group
-/// decides.
+/// Ignores the version, because all versions of a kind are read in the same way.
 fn known_kind(header: &Header) -> Option<Kind> {
     let group = header
         .api_version
@@ -160,7 +159,7 @@ fn known_kind(header: &Header) -> Option<Kind> {
         .find(|kind| kind.group() == group && kind.as_str() == header.kind)
 }
 
-/// The text of one document, which stands in the namespace of its key.
+/// The text of a document, with the namespace of its key.
 struct Text<'a> {
     key: &'a Key,
     text: &'a str,
@@ -169,7 +168,7 @@ struct Text<'a> {
 impl Manifest for Text<'_> {
     type Error = serde_norway::Error;
 
-    /// Gives the object the namespace that it has by default.
+    /// Sets the default namespace of the object.
     fn read<T: DeserializeOwned + kinds::Resource>(&self) -> Result<T, Self::Error> {
         let mut object: T = serde_norway::from_str(self.text)?;
         if !self.key.name.namespace.is_empty() {
@@ -179,8 +178,8 @@ impl Manifest for Text<'_> {
     }
 }
 
-/// The message without its trailing "at line 3 column 4": where lines mean something they are
-/// counted from the start of the file.
+/// Formats an error without its trailing "at line 3 column 4", which refers to the document and not
+/// to the file.
 pub(crate) fn without_position(error: &serde_norway::Error) -> String {
     let text = error.to_string();
     match text.rfind(" at line ") {
@@ -189,7 +188,7 @@ pub(crate) fn without_position(error: &serde_norway::Error) -> String {
     }
 }
 
-impl fmt::Display for Broken {
+impl fmt::Display for InvalidDocument {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.key {
             Some(key) => write!(f, "{key}: {}", self.problem),
@@ -208,13 +207,13 @@ mod tests {
             .map(|document| match document {
                 Document::Object { line, object } => format!("{line} {}", object.key()),
                 Document::Unknown { line, kind } => format!("{line} unknown {kind}"),
-                Document::Broken(broken) => format!("{} broken {broken}", broken.line),
+                Document::Invalid(invalid) => format!("{} invalid {invalid}", invalid.line),
             })
             .collect()
     }
 
     #[test]
-    fn documents_are_read_one_by_one() {
+    fn documents_have_line_and_kind() {
         let text = "\
 # a comment
 ---
@@ -246,7 +245,7 @@ metadata: {name: x}
     }
 
     #[test]
-    fn a_broken_document_is_named_and_alone() {
+    fn invalid_document_has_line_and_key_and_does_not_affect_others() {
         let text = "\
 apiVersion: policy.linkerd.io/v1beta3
 kind: Server
@@ -273,17 +272,17 @@ metadata: {name: n, labels: {topology.kubernetes.io/zone: z}}
         let seen = summary(text);
         assert_eq!(seen.len(), 5, "{seen:#?}");
         assert!(
-            seen[0].starts_with("6 broken Server shop/web: spec.port: invalid value"),
+            seen[0].starts_with("6 invalid Server shop/web: spec.port: invalid value"),
             "{}",
             seen[0]
         );
         assert!(
-            seen[1].starts_with("8 broken AuthorizationPolicy shop/allow: spec.targetRef.kind:"),
+            seen[1].starts_with("8 invalid AuthorizationPolicy shop/allow: spec.targetRef.kind:"),
             "{}",
             seen[1]
         );
-        assert!(seen[2].starts_with("15 broken "), "{}", seen[2]);
-        assert_eq!(seen[3], "17 broken kind: is missing");
+        assert!(seen[2].starts_with("15 invalid "), "{}", seen[2]);
+        assert_eq!(seen[3], "17 invalid kind: is missing");
         assert_eq!(seen[4], "19 Node n");
     }
 }

@@ -1,5 +1,4 @@
-//! A serving certificate with its key: read from PEM, or made together with an authority of its
-//! own.
+//! Serving certificates with their keys: parsed from PEM, or generated together with a CA.
 
 use std::time::{Duration, SystemTime};
 
@@ -12,8 +11,8 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use time::OffsetDateTime;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
-/// A chain, the leaf first, and the leaf's key.
-pub(crate) struct Pair {
+/// A certificate chain, the leaf first, and the key of the leaf.
+pub(crate) struct CertificateAndKey {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
     not_before: SystemTime,
@@ -21,45 +20,44 @@ pub(crate) struct Pair {
     dns_names: Vec<String>,
 }
 
-/// A new certificate, and the authority that trusts it.
-pub(crate) struct Made {
+/// A generated certificate and its CA.
+pub(crate) struct GeneratedCertificate {
     pub(crate) certificate_pem: String,
     pub(crate) key_pem: String,
     pub(crate) authority_pem: String,
 }
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum PairError {
-    #[error("there is no readable PEM certificate in it")]
+pub(crate) enum CertificateError {
+    #[error("no valid PEM certificate")]
     Certificate,
-    #[error("there is no readable PEM private key in it")]
+    #[error("no valid PEM private key")]
     Key,
-    #[error("the certificate ends before 1970 or after 9999")]
+    #[error("the certificate expires before 1970 or after 9999")]
     Dates,
 }
 
-/// A certificate is made for so long. Linkerd's chart makes them for a year at each render; here
-/// they are renewed without anybody's help.
+/// The lifetime of generated certificates, which are renewed automatically.
 const LIFETIME: Duration = Duration::from_secs(90 * 24 * 3600);
 
-/// How far the API server's clock may be behind.
+/// How far the clock of the API server may be behind.
 const CLOCK_SKEW: Duration = Duration::from_secs(300);
 
-impl Pair {
-    pub(crate) fn read(certificate: &[u8], key: &[u8]) -> Result<Self, PairError> {
+impl CertificateAndKey {
+    pub(crate) fn read(certificate: &[u8], key: &[u8]) -> Result<Self, CertificateError> {
         let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(certificate)
             .collect::<Result<_, _>>()
-            .map_err(|_error| PairError::Certificate)?;
-        let leaf = chain.first().ok_or(PairError::Certificate)?;
+            .map_err(|_error| CertificateError::Certificate)?;
+        let leaf = chain.first().ok_or(CertificateError::Certificate)?;
         let (_, parsed) =
-            X509Certificate::from_der(leaf).map_err(|_error| PairError::Certificate)?;
+            X509Certificate::from_der(leaf).map_err(|_error| CertificateError::Certificate)?;
         let time = |seconds: i64| {
             let since = Duration::from_secs(u64::try_from(seconds).ok()?);
             SystemTime::UNIX_EPOCH.checked_add(since)
         };
         let validity = parsed.validity();
-        let not_before = time(validity.not_before.timestamp()).ok_or(PairError::Dates)?;
-        let not_after = time(validity.not_after.timestamp()).ok_or(PairError::Dates)?;
+        let not_before = time(validity.not_before.timestamp()).ok_or(CertificateError::Dates)?;
+        let not_after = time(validity.not_after.timestamp()).ok_or(CertificateError::Dates)?;
         let names = parsed.subject_alternative_name().ok().flatten();
         let names = names
             .iter()
@@ -69,7 +67,7 @@ impl Pair {
             _ => None,
         });
         let dns_names = dns_names.collect();
-        let key = PrivateKeyDer::from_pem_slice(key).map_err(|_error| PairError::Key)?;
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(|_error| CertificateError::Key)?;
         Ok(Self {
             chain,
             key,
@@ -95,7 +93,8 @@ impl Pair {
         self.dns_names.iter().any(|known| known == name)
     }
 
-    /// When two thirds of its life are over: a third is left to find out why a renewal failed.
+    /// Returns the time after two thirds of the lifetime. The last third is left for failed
+    /// renewals.
     pub(crate) fn renew_at(&self) -> SystemTime {
         let life = self
             .not_after
@@ -105,19 +104,22 @@ impl Pair {
     }
 }
 
-impl std::fmt::Debug for Pair {
+impl std::fmt::Debug for CertificateAndKey {
     /// Without the key.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pair")
+        f.debug_struct("CertificateAndKey")
             .field("dns_names", &self.dns_names)
             .field("not_after", &self.not_after)
             .finish_non_exhaustive()
     }
 }
 
-/// Makes a certificate for `names`, signed by an authority of which nobody keeps the key: what it
-/// vouches for can never become more.
-pub(crate) fn make(names: &[String], now: SystemTime) -> Result<Made, rcgen::Error> {
+/// Generates a certificate for `names`, signed by a new CA. The key of the CA is dropped, so that
+/// it cannot sign other certificates.
+pub(crate) fn generate(
+    names: &[String],
+    now: SystemTime,
+) -> Result<GeneratedCertificate, rcgen::Error> {
     let not_before = OffsetDateTime::from(now - CLOCK_SKEW);
     let not_after = OffsetDateTime::from(now + LIFETIME);
     let common_name = names.first().cloned().unwrap_or_default();
@@ -128,7 +130,7 @@ pub(crate) fn make(names: &[String], now: SystemTime) -> Result<Made, rcgen::Err
     };
 
     let mut params = CertificateParams::default();
-    // Told apart from the authority before it, whose name the same key identifier could not.
+    // Distinguishes it from the previous CA, which has the same name.
     let serial = random_serial();
     params.distinguished_name = named(&format!("{common_name} authority"));
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -151,7 +153,7 @@ pub(crate) fn make(names: &[String], now: SystemTime) -> Result<Made, rcgen::Err
     params.serial_number = Some(random_serial());
     let key = KeyPair::generate()?;
     let certificate = params.signed_by(&key, &issuer)?;
-    Ok(Made {
+    Ok(GeneratedCertificate {
         certificate_pem: certificate.pem(),
         key_pem: key.serialize_pem(),
         authority_pem,
@@ -172,14 +174,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_made_is_trusted_by_its_authority_and_by_no_other() {
+    fn generated_certificate_is_only_trusted_by_its_ca() {
         let now = SystemTime::now();
         let names = [
             "a.linkerd.svc".to_owned(),
             "a.linkerd.svc.cluster.local".to_owned(),
         ];
-        let (made, other) = (make(&names, now).unwrap(), make(&names, now).unwrap());
-        let pair = Pair::read(made.certificate_pem.as_bytes(), made.key_pem.as_bytes()).unwrap();
+        let (made, other) = (
+            generate(&names, now).unwrap(),
+            generate(&names, now).unwrap(),
+        );
+        let pair =
+            CertificateAndKey::read(made.certificate_pem.as_bytes(), made.key_pem.as_bytes())
+                .unwrap();
         assert!(pair.is_for("a.linkerd.svc") && !pair.is_for("b.linkerd.svc"));
         let life = pair.not_after().duration_since(now).unwrap();
         assert!(life <= LIFETIME && life > LIFETIME - Duration::from_secs(2));
@@ -205,10 +212,10 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_said() {
-        let made = make(&["a".to_owned()], SystemTime::now()).unwrap();
+    fn errors_name_invalid_part() {
+        let made = generate(&["a".to_owned()], SystemTime::now()).unwrap();
         let error = |certificate: &str, key: &str| {
-            Pair::read(certificate.as_bytes(), key.as_bytes())
+            CertificateAndKey::read(certificate.as_bytes(), key.as_bytes())
                 .unwrap_err()
                 .to_string()
         };

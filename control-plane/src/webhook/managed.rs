@@ -1,16 +1,15 @@
-//! A serving certificate that nobody has to care for: made by whichever replica comes first, kept
-//! in a Secret for all of them, renewed in time, and the API server told to trust it, in the
-//! webhook configuration's `caBundle`, and told again when somebody changes that.
+//! A serving certificate that the replicas manage themselves: the first replica generates it and
+//! stores it in a Secret for all of them; it is renewed in time, and its CA is written to the
+//! `caBundle` of the webhook configuration, also after changes by other clients.
 //!
 //! ```text
 //!   watch of the Secret ──┐
-//!   watch of the webhook ─┼─▶ plan (pure) ──▶ make | publish | serve | wait
-//!   a look every minute ──┘
+//!   watch of the webhook ─┼─▶ plan (pure) ──▶ generate | publish | serve | wait
+//!   a check every minute ─┘
 //! ```
 //!
-//! A renewal has no gap: the new Secret holds the old authority beside the new one, every replica
-//! goes on with the old certificate until the API server has been told of both, and a little
-//! longer.
+//! A renewal has no gap: the new Secret contains the old CA in addition to the new one, and every
+//! replica serves with the old certificate until shortly after the `caBundle` has both.
 
 use std::{
     sync::Arc,
@@ -38,43 +37,43 @@ use tokio::time::{Instant, sleep_until};
 mod plan;
 mod repair;
 
-pub(crate) use self::repair::Repairs;
+pub(crate) use self::repair::RepairReporter;
 use self::{
-    plan::{Held, Hook, Seen, Step},
+    plan::{CertificateSecret, ObservedState, Step, WebhookConfig},
     repair::Damage,
 };
 use super::{
-    Serving,
-    certificate::{self, Made},
+    ServingCertificate,
+    certificate::{self, GeneratedCertificate},
 };
 use crate::cluster::{Backoff, explain, follow};
 
-/// Which configuration calls this server, and where the certificate is kept.
-pub(crate) struct Managed {
+/// The webhook configuration of this server, and the Secret of the certificate.
+pub(crate) struct ManagedCertificate {
     pub(crate) client: Client,
-    /// Of the Secret and of the Service.
+    /// The namespace of the Secret and the Service.
     pub(crate) namespace: String,
     pub(crate) secret: String,
-    /// Its kind, and its name.
+    /// The kind of the webhook configuration.
     pub(crate) hook: ApiResource,
     pub(crate) configuration: String,
-    /// The DNS names under which the API server calls, `<service>.<namespace>.svc` first.
+    /// The DNS names with which the API server calls, `<service>.<namespace>.svc` first.
     pub(crate) names: Vec<String>,
-    pub(crate) repairs: Repairs,
+    pub(crate) repairs: RepairReporter,
 }
 
-/// When the certificate that is served ends, for the metrics.
+/// The expiry of the served certificate, for metrics.
 #[derive(Clone, Debug)]
 pub(crate) struct Expiry(Arc<Mutex<Option<SystemTime>>>);
 
-/// A certificate's dates are compared with the clock so often, whatever else happens.
-const LOOK: Duration = Duration::from_secs(60);
+/// How often the certificate's expiry is checked.
+const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// API servers read a changed webhook configuration from their watch, within a second or two; in
-/// the meantime they trust the old authority alone.
-const SETTLE: Duration = Duration::from_secs(10);
+/// How long after a change of the webhook configuration API servers may still trust the old CA
+/// only. Their watch reports the change within a second or two.
+const PROPAGATION_DELAY: Duration = Duration::from_secs(10);
 
-/// What we made bears this annotation, as Linkerd's objects do; another's Secret is not touched.
+/// Linkerd's annotation of the creator. A Secret of another creator is not changed.
 const CREATED_BY: &str = mesh_core::annotation::CREATED_BY;
 
 /// The kind of the injector's webhook configuration.
@@ -96,7 +95,7 @@ impl Expiry {
             if let Some(not_after) = *exported.0.lock() {
                 let left = not_after.duration_since(SystemTime::now());
                 let left = left.map_or(0.0, |left| left.as_secs_f64());
-                let help = "Seconds until the certificate that the webhook serves with expires";
+                let help = "Seconds until the serving certificate of the webhook expires";
                 scrape.gauge("webhook_cert_ttl_seconds", help, &Labels::new(), left);
             }
         });
@@ -108,50 +107,55 @@ impl Expiry {
     }
 }
 
-/// What the loop below remembers.
+/// The state of the loop.
 struct State {
-    seen: Seen,
-    /// The authorities of what was served before, kept trusted over a Secret that was lost.
+    observed: ObservedState,
+    /// The CAs of the served certificate, which stay trusted if the Secret is deleted.
     served_authorities: String,
     /// The certificate that is served.
     served: Option<String>,
-    /// A certificate that the API server has been told of, and from when on it may be served.
+    /// A certificate whose CA has been published, and the time from which it is served.
     settling: Option<(String, Instant)>,
     backoff: Backoff,
-    /// What was last said to stand in the way; not said again until it changes.
-    said: String,
-    /// The UID of the configuration that last had the right authorities.
-    in_order: Option<String>,
+    /// The last logged problem, which is not repeated.
+    last_problem: String,
+    /// The UID of the configuration that last had the correct `caBundle`.
+    intact_uid: Option<String>,
 }
 
-impl Managed {
-    /// Keeps a certificate served and trusted until the process ends.
-    pub(crate) async fn run(self, serving: Arc<Serving>, expiry: Expiry, ready: Condition) {
+impl ManagedCertificate {
+    /// Serves with a trusted certificate and renews it, until the process exits.
+    pub(crate) async fn run(
+        self,
+        serving: Arc<ServingCertificate>,
+        expiry: Expiry,
+        ready: Condition,
+    ) {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
         let hooks: Api<DynamicObject> = Api::all_with(self.client.clone(), &self.hook);
-        let mut secret_changes = std::pin::pin!(changes_of(
+        let mut secret_changes = std::pin::pin!(watch_object(
             secrets.clone(),
             &self.secret,
             "the Secret of the webhook"
         ));
-        let mut hook_changes = std::pin::pin!(changes_of(
+        let mut hook_changes = std::pin::pin!(watch_object(
             hooks.clone(),
             &self.configuration,
             "the webhook configuration"
         ));
         let mut state = State::new();
-        let mut look = Instant::now() + LOOK;
+        let mut next_check = Instant::now() + CHECK_INTERVAL;
         loop {
             tokio::select! {
                 Some(secret) = secret_changes.next() => {
-                    state.seen.secret = Some(secret.map(Held::read));
+                    state.observed.secret = Some(secret.map(CertificateSecret::read));
                 }
                 Some(hook) = hook_changes.next() => {
-                    state.seen.hook = Some(hook.map(Hook::read));
+                    state.observed.hook = Some(hook.map(WebhookConfig::read));
                 }
-                () = sleep_until(look) => {}
+                () = sleep_until(next_check) => {}
             }
-            look = match self.act(&secrets, &hooks, &serving, &mut state).await {
+            next_check = match self.act(&secrets, &hooks, &serving, &mut state).await {
                 Ok(next) => {
                     state.backoff.reset();
                     next
@@ -159,12 +163,12 @@ impl Managed {
                 Err(error) => {
                     tracing::warn!(
                         error = explain(&error),
-                        "Could not keep the webhook's certificate; trying again"
+                        "Cannot update webhook certificate; retrying"
                     );
                     Instant::now() + state.backoff.delay()
                 }
             };
-            if let Some(Some(Ok(held))) = &state.seen.secret
+            if let Some(Some(Ok(held))) = &state.observed.secret
                 && state.served.as_ref() == Some(&held.certificate)
             {
                 expiry.set(held.pair.not_after());
@@ -173,40 +177,48 @@ impl Managed {
         }
     }
 
-    /// Does what the plan says. Returns when to look again though nothing has changed.
+    /// Executes the next step of the plan. Returns the time of the next check without changes.
     async fn act(
         &self,
         secrets: &Api<Secret>,
         hooks: &Api<DynamicObject>,
-        serving: &Serving,
+        serving: &ServingCertificate,
         state: &mut State,
     ) -> Result<Instant, kube::Error> {
-        let later = Instant::now() + LOOK;
+        let later = Instant::now() + CHECK_INTERVAL;
         let now = SystemTime::now();
-        let step = plan::next(&state.seen, &self.names, now);
-        let in_order = state.in_order.as_deref();
-        let damage = repair::damage(&state.seen, &step, in_order, state.served.is_some(), now);
+        let step = plan::next(&state.observed, &self.names, now);
+        let intact_uid = state.intact_uid.as_deref();
+        let damage = repair::damage(
+            &state.observed,
+            &step,
+            intact_uid,
+            state.served.is_some(),
+            now,
+        );
         let done = match step {
-            Step::Look => false,
+            Step::Observe => false,
             Step::Wait(reason) => {
-                state.say(reason);
+                state.report_problem(reason);
                 false
             }
-            Step::Make => self.make(secrets, state).await?,
-            Step::Publish(authorities) => self.publish(hooks, state, &authorities).await?,
+            Step::Generate => self.generate(secrets, state).await?,
+            Step::PublishAuthorities(authorities) => {
+                self.publish(hooks, state, &authorities).await?
+            }
             Step::Serve => {
-                state.in_order = state.hook().map(|hook| hook.uid.clone());
+                state.intact_uid = state.hook().map(|hook| hook.uid.clone());
                 return Ok(self.serve(serving, state).unwrap_or(later));
             }
         };
         if let Some(damage) = damage.filter(|_| done) {
-            self.tell(state, damage, now);
+            self.report(state, damage, now);
         }
         Ok(later)
     }
 
-    /// An event of the registration, where an operator looks first.
-    fn tell(&self, state: &State, damage: Damage, now: SystemTime) {
+    /// Reports a repair in an event of the webhook configuration.
+    fn report(&self, state: &State, damage: Damage, now: SystemTime) {
         let about = ObjectReference {
             api_version: Some(self.hook.api_version.clone()),
             kind: Some(self.hook.kind.clone()),
@@ -214,20 +226,24 @@ impl Managed {
             uid: state.hook().map(|hook| hook.uid.clone()),
             ..ObjectReference::default()
         };
-        self.repairs.tell(damage, about, now);
+        self.repairs.report(damage, about, now);
     }
 
-    /// Writes a new certificate, and says whether it did. When another replica was faster, its
-    /// Secret arrives by the watch.
-    async fn make(&self, secrets: &Api<Secret>, state: &mut State) -> Result<bool, kube::Error> {
-        let made = match certificate::make(&self.names, SystemTime::now()) {
+    /// Generates and writes a certificate. Returns `false` if another replica was faster, whose
+    /// Secret the watch reports.
+    async fn generate(
+        &self,
+        secrets: &Api<Secret>,
+        state: &mut State,
+    ) -> Result<bool, kube::Error> {
+        let made = match certificate::generate(&self.names, SystemTime::now()) {
             Ok(made) => made,
             Err(error) => {
-                state.say(format!("cannot make a certificate: {error}"));
+                state.report_problem(format!("cannot generate a certificate: {error}"));
                 return Ok(false);
             }
         };
-        let held = state.seen.secret.as_ref().and_then(Option::as_ref);
+        let held = state.observed.secret.as_ref().and_then(Option::as_ref);
         let version = held.and_then(|held| match held {
             Ok(held) => held.version.clone(),
             Err(broken) => broken.version.clone(),
@@ -243,14 +259,14 @@ impl Managed {
         };
         match written {
             Ok(secret) => {
-                tracing::info!(secret = self.secret, "Made a certificate for the webhook");
-                state.seen.secret = Some(Some(Held::read(secret)));
+                tracing::info!(secret = self.secret, "Generated webhook certificate");
+                state.observed.secret = Some(Some(CertificateSecret::read(secret)));
                 Ok(true)
             }
             Err(kube::Error::Api(status)) if status.is_already_exists() || status.is_conflict() => {
                 tracing::debug!(
                     secret = self.secret,
-                    "Another replica has made a certificate"
+                    "Another replica generated a certificate"
                 );
                 Ok(false)
             }
@@ -258,14 +274,19 @@ impl Managed {
         }
     }
 
-    fn secret(&self, made: &Made, state: &State, version: Option<String>) -> Secret {
+    fn secret(
+        &self,
+        made: &GeneratedCertificate,
+        state: &State,
+        version: Option<String>,
+    ) -> Secret {
         let owner = state.hook().map(|hook| {
             OwnerReference {
                 api_version: self.hook.api_version.clone(),
                 kind: self.hook.kind.clone(),
                 name: self.configuration.clone(),
                 uid: hook.uid.clone(),
-                // The Secret goes with the configuration, and never holds it up.
+                // The Secret is deleted with the configuration and does not block its deletion.
                 block_owner_deletion: None,
                 controller: None,
             }
@@ -307,7 +328,7 @@ impl Managed {
         }
     }
 
-    /// Tells the API server whom to trust, and says whether it did.
+    /// Writes the `caBundle`. Returns `false` if the configuration has changed.
     async fn publish(
         &self,
         hooks: &Api<DynamicObject>,
@@ -323,8 +344,8 @@ impl Managed {
             .iter()
             .map(|(name, _)| json!({"name": name, "clientConfig": {"caBundle": bundle}}))
             .collect();
-        // Webhooks are merged by name. The version guards against a webhook that was removed in the
-        // meantime, which the merge would add again.
+        // Webhooks are merged by name. Without the resource version, the merge could restore a
+        // webhook that was removed in the meantime.
         let patch = json!({"metadata": {"resourceVersion": hook.version}, "webhooks": webhooks});
         let patched = hooks
             .patch(
@@ -337,21 +358,21 @@ impl Managed {
             Ok(hook) => {
                 tracing::info!(
                     configuration = self.configuration,
-                    "Told the API server whom to trust"
+                    "Published CA of webhook certificate"
                 );
-                state.seen.hook = Some(Some(Hook::read(hook)));
+                state.observed.hook = Some(Some(WebhookConfig::read(hook)));
                 Ok(true)
             }
-            // It was changed in the meantime: what is there now arrives by the watch.
+            // Changed in the meantime; the watch reports the new version.
             Err(kube::Error::Api(status)) if status.is_conflict() => Ok(false),
             Err(error) => Err(error),
         }
     }
 
-    /// Takes the Secret's certificate into service, at once the first time and after the API
-    /// servers have had time to learn of it later. Returns when to come back.
-    fn serve(&self, serving: &Serving, state: &mut State) -> Option<Instant> {
-        let Some(Some(Ok(held))) = &state.seen.secret else {
+    /// Serves with the Secret's certificate: the first one immediately, a later one after the
+    /// propagation delay. Returns the time to call this again.
+    fn serve(&self, serving: &ServingCertificate, state: &mut State) -> Option<Instant> {
+        let Some(Some(Ok(held))) = &state.observed.secret else {
             return None;
         };
         if state.served.as_ref() == Some(&held.certificate) {
@@ -359,16 +380,16 @@ impl Managed {
         }
         let now = Instant::now();
         if state.served.is_some() {
-            let begun = match &state.settling {
+            let serve_from = match &state.settling {
                 Some((certificate, from)) if *certificate == held.certificate => *from,
                 _ => {
-                    let from = now + SETTLE;
+                    let from = now + PROPAGATION_DELAY;
                     state.settling = Some((held.certificate.clone(), from));
                     from
                 }
             };
-            if now < begun {
-                return Some(begun);
+            if now < serve_from {
+                return Some(serve_from);
             }
         }
         match serving.set(&held.pair) {
@@ -380,14 +401,14 @@ impl Managed {
                 state.served = Some(held.certificate.clone());
                 state.served_authorities.clone_from(&held.authorities);
                 state.settling = None;
-                state.said.clear();
+                state.last_problem.clear();
             }
             Err(error) => {
                 let reason = format!(
-                    "certificate and key in the Secret {} do not belong together ({error}); delete it to have it made anew",
+                    "certificate and key in the Secret {} do not match ({error}); delete it to have it generated again",
                     self.secret
                 );
-                state.say(reason);
+                state.report_problem(reason);
             }
         }
         None
@@ -397,38 +418,38 @@ impl Managed {
 impl State {
     fn new() -> Self {
         Self {
-            seen: Seen::default(),
+            observed: ObservedState::default(),
             served_authorities: String::new(),
             served: None,
             settling: None,
             backoff: Backoff::for_api_server(),
-            said: String::new(),
-            in_order: None,
+            last_problem: String::new(),
+            intact_uid: None,
         }
     }
 
-    fn hook(&self) -> Option<&Hook> {
-        self.seen.hook.as_ref()?.as_ref()
+    fn hook(&self) -> Option<&WebhookConfig> {
+        self.observed.hook.as_ref()?.as_ref()
     }
 
-    /// The authorities that other replicas may still be trusted by.
+    /// Returns the CAs of certificates with which other replicas may still serve.
     fn old_authorities(&self) -> String {
-        match &self.seen.secret {
+        match &self.observed.secret {
             Some(Some(Ok(held))) => held.authorities.clone(),
             _ => self.served_authorities.clone(),
         }
     }
 
-    fn say(&mut self, reason: String) {
-        if reason != self.said {
-            tracing::warn!(reason, "The webhook's certificate is not in order");
-            self.said = reason;
+    fn report_problem(&mut self, reason: String) {
+        if reason != self.last_problem {
+            tracing::warn!(reason, "Cannot manage webhook certificate");
+            self.last_problem = reason;
         }
     }
 }
 
-/// One object, whenever it changes; nothing when there is none.
-fn changes_of<K>(
+/// Returns the changes of an object; `None` means that it does not exist.
+fn watch_object<K>(
     api: Api<K>,
     name: &str,
     what: &'static str,
@@ -438,7 +459,7 @@ where
 {
     let config = Config::default().fields(&format!("metadata.name={name}"));
     let events = follow(api, config, what, Backoff::for_api_server());
-    // A list that ends without the object says that there is none.
+    // A complete list without the object means that it does not exist.
     let listed = events.scan(false, |found, event| {
         let change = match event {
             Event::Init => {

@@ -1,5 +1,5 @@
-//! A serving certificate in a mounted folder: somebody else's, cert-manager's for example, who also
-//! tells the API server whom to trust.
+//! A serving certificate in a mounted directory, which is managed externally together with the
+//! `caBundle`, for example by cert-manager.
 
 use std::{
     fs, io,
@@ -12,14 +12,14 @@ use mesh_runtime::admin::Condition;
 use tokio::time::MissedTickBehavior;
 
 use super::{
-    Serving,
-    certificate::{Pair, PairError},
+    ServingCertificate,
+    certificate::{CertificateAndKey, CertificateError},
     managed::Expiry,
 };
 
-/// The folder, with the names of a `kubernetes.io/tls` Secret in it.
+/// The directory, with the file names of a `kubernetes.io/tls` Secret.
 #[derive(Clone, Debug)]
-pub(crate) struct Mounted {
+pub(crate) struct MountedCertificate {
     pub(crate) dir: PathBuf,
 }
 
@@ -28,50 +28,58 @@ pub(crate) enum MountedError {
     #[error("cannot read {path}")]
     Read { path: PathBuf, source: io::Error },
     #[error("cannot use the certificate in {dir}")]
-    Pair { dir: PathBuf, source: PairError },
+    Certificate {
+        dir: PathBuf,
+        source: CertificateError,
+    },
     #[error("certificate and key in {dir} do not belong together")]
     Mismatch { dir: PathBuf, reason: String },
 }
 
-/// How often the files are compared with what was read: certificates are rotated in hours.
+/// How often the files are compared with their last contents.
 const INTERVAL: Duration = Duration::from_secs(2);
 
 type Contents = (Vec<u8>, Vec<u8>);
 
-impl Mounted {
-    /// Serves what is in the folder, and what is in it later. What cannot be used is said and not
-    /// taken over.
-    pub(crate) async fn run(self, serving: Arc<Serving>, expiry: Expiry, ready: Condition) {
+impl MountedCertificate {
+    /// Serves with the certificate of the directory and reloads it when it changes. An invalid one
+    /// is logged and not loaded.
+    pub(crate) async fn run(
+        self,
+        serving: Arc<ServingCertificate>,
+        expiry: Expiry,
+        ready: Condition,
+    ) {
         let mut current: Option<Contents> = None;
-        let mut said = String::new();
+        let mut last_error = String::new();
         let mut ticks = tokio::time::interval(INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            match self.look(&serving, &expiry, &mut current) {
+            match self.reload(&serving, &expiry, &mut current) {
                 Ok(false) => {}
                 Ok(true) => {
                     ready.set(true);
-                    said.clear();
-                    tracing::info!(dir = %self.dir.display(), "Serving with the certificate of the folder");
+                    last_error.clear();
+                    tracing::info!(dir = %self.dir.display(), "Serving with the mounted certificate");
                 }
-                // A rotation half way looks the same for a moment; so once for each reason.
+                // Logged once for each reason, because it may be a rotation in progress.
                 Err(error) => {
                     let reason = std::error::Error::source(&error).map(ToString::to_string);
                     let text = format!("{error} {reason:?}");
-                    if text != said {
-                        tracing::error!(%error, reason, "The webhook's certificate cannot be used; the one before stays in force");
-                        said = text;
+                    if text != last_error {
+                        tracing::error!(%error, reason, "Cannot load webhook certificate; keeping the previous one");
+                        last_error = text;
                     }
                 }
             }
         }
     }
 
-    /// Takes over what changed. Says whether anything did.
-    fn look(
+    /// Loads a changed certificate. Returns whether it changed.
+    fn reload(
         &self,
-        serving: &Serving,
+        serving: &ServingCertificate,
         expiry: &Expiry,
         current: &mut Option<Contents>,
     ) -> Result<bool, MountedError> {
@@ -82,9 +90,11 @@ impl Mounted {
         if current.as_ref() == Some(&now) {
             return Ok(false);
         }
-        let pair = Pair::read(&now.0, &now.1).map_err(|source| MountedError::Pair {
-            dir: self.dir.clone(),
-            source,
+        let pair = CertificateAndKey::read(&now.0, &now.1).map_err(|source| {
+            MountedError::Certificate {
+                dir: self.dir.clone(),
+                source,
+            }
         })?;
         serving.set(&pair).map_err(|error| MountedError::Mismatch {
             dir: self.dir.clone(),
@@ -110,33 +120,40 @@ mod tests {
     use mesh_runtime::metrics::Registry;
 
     use super::*;
-    use crate::webhook::certificate::{Made, make};
+    use crate::webhook::certificate::{GeneratedCertificate, generate};
 
     #[test]
-    fn a_folder_is_taken_over_when_it_is_whole() {
-        let folder = tempfile::tempdir().unwrap();
-        let mounted = Mounted {
-            dir: folder.path().to_owned(),
+    fn certificate_is_reloaded_when_files_match() {
+        let directory = tempfile::tempdir().unwrap();
+        let mounted = MountedCertificate {
+            dir: directory.path().to_owned(),
         };
-        let (serving, expiry) = (Serving::default(), Expiry::export(&Registry::new()));
+        let (serving, expiry) = (
+            ServingCertificate::default(),
+            Expiry::export(&Registry::new()),
+        );
         let mut current = None;
-        let mut look = || mounted.look(&serving, &expiry, &mut current);
-        assert!(matches!(look(), Err(MountedError::Read { .. })));
+        let mut reload = || mounted.reload(&serving, &expiry, &mut current);
+        assert!(matches!(reload(), Err(MountedError::Read { .. })));
         let pair = |n: u64| {
             let now = SystemTime::now() + Duration::from_secs(n);
-            make(&["a".to_owned()], now).unwrap()
+            generate(&["a".to_owned()], now).unwrap()
         };
-        let write = |certificate: &Made, key: &Made| {
-            fs::write(folder.path().join("tls.crt"), &certificate.certificate_pem).unwrap();
-            fs::write(folder.path().join("tls.key"), &key.key_pem).unwrap();
+        let write = |certificate: &GeneratedCertificate, key: &GeneratedCertificate| {
+            fs::write(
+                directory.path().join("tls.crt"),
+                &certificate.certificate_pem,
+            )
+            .unwrap();
+            fs::write(directory.path().join("tls.key"), &key.key_pem).unwrap();
         };
         let (first, second) = (pair(0), pair(60));
         write(&first, &first);
-        assert!(look().unwrap());
-        assert!(!look().unwrap());
+        assert!(reload().unwrap());
+        assert!(!reload().unwrap());
         write(&second, &first);
-        assert!(matches!(look(), Err(MountedError::Mismatch { .. })));
+        assert!(matches!(reload(), Err(MountedError::Mismatch { .. })));
         write(&second, &second);
-        assert!(look().unwrap());
+        assert!(reload().unwrap());
     }
 }

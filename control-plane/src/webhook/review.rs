@@ -1,23 +1,23 @@
-//! `AdmissionReview`: what the API server asks, and how it is answered.
+//! `AdmissionReview`: the request of the API server and the response.
 //!
-//! `v1` and `v1beta1` have the same fields; the answer bears the version of the question. Only what
-//! a reviewer looks at is read.
+//! `v1` and `v1beta1` have the same fields; the response has the version of the request. Only the
+//! used fields are parsed.
 
 use json_patch::Patch;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// An object about to be stored.
+/// The request to review an object before it is stored.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(crate) struct Review {
+pub(crate) struct AdmissionRequest {
     pub(crate) uid: String,
     pub(crate) kind: Kind,
-    /// Absent for objects that are in no namespace.
+    /// `None` for cluster-scoped objects.
     pub(crate) namespace: Option<String>,
     /// `CREATE`, `UPDATE`, …
     pub(crate) operation: String,
-    /// Nothing may be changed but the object: it will not be stored.
+    /// Whether the object will not be stored, so that the review must have no side effects.
     pub(crate) dry_run: Option<bool>,
     pub(crate) object: Value,
 }
@@ -30,27 +30,27 @@ pub(crate) struct Kind {
     pub(crate) kind: String,
 }
 
-/// What becomes of the object.
+/// The decision about an object.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Verdict {
-    /// Why the object must not be stored.
+pub(crate) struct AdmissionDecision {
+    /// Why the object is denied.
     pub(crate) denied: Option<String>,
     pub(crate) patch: Patch,
-    /// Shown to whoever stores the object.
+    /// Messages for the client that creates the object.
     pub(crate) warnings: Vec<String>,
 }
 
-/// What the answer repeats.
+/// The fields of the request that the response repeats.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Head {
+pub(crate) struct ReviewHeader {
     api_version: String,
     kind: String,
     #[serde(skip)]
     uid: String,
 }
 
-/// Why a body is no review.
+/// Why a body is not a valid review.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReviewError {
     #[error("the body is not the JSON of an AdmissionReview: {0}")]
@@ -58,61 +58,66 @@ pub(crate) enum ReviewError {
     #[error("the body is neither JSON nor YAML of an AdmissionReview: {0}")]
     Yaml(#[source] serde_norway::Error),
     #[error(
-        "the body is YAML with anchors, which are not read because they can make a small text large: write the values out"
+        "the body is YAML with anchors, which are not supported because a small text could expand to a large one"
     )]
     Anchors,
     #[error("expected an AdmissionReview of admission.k8s.io, got {kind:?} of {api_version:?}")]
     Kind { api_version: String, kind: String },
-    #[error("the review has no request, or one without uid")]
+    #[error("the review has no request, or a request without uid")]
     NoRequest,
 }
 
-/// More text than this the API server cuts off, all warnings together.
+/// The total length at which the API server truncates warnings.
 const MAX_WARNINGS: usize = 4096;
 
-pub(crate) fn read(body: &[u8]) -> Result<(Review, Head), ReviewError> {
+pub(crate) fn parse(body: &[u8]) -> Result<(AdmissionRequest, ReviewHeader), ReviewError> {
     #[derive(Deserialize)]
     struct Body {
         #[serde(flatten)]
-        head: Head,
-        request: Option<Review>,
+        header: ReviewHeader,
+        request: Option<AdmissionRequest>,
     }
-    let Body { mut head, request } = if body.trim_ascii_start().starts_with(b"{") {
+    let Body {
+        mut header,
+        request,
+    } = if body.trim_ascii_start().starts_with(b"{") {
         serde_json::from_slice(body).map_err(ReviewError::Json)?
     } else if has_anchor(body) {
         return Err(ReviewError::Anchors);
     } else {
-        // API servers send JSON. Linkerd's webhook reads YAML too, which people and tools send by
-        // hand.
+        // API servers send JSON. Linkerd's webhook also accepts YAML, for manual requests.
         serde_norway::from_slice(body).map_err(ReviewError::Yaml)?
     };
-    if head.kind != "AdmissionReview" || !head.api_version.starts_with("admission.k8s.io/") {
+    if header.kind != "AdmissionReview" || !header.api_version.starts_with("admission.k8s.io/") {
         return Err(ReviewError::Kind {
-            api_version: head.api_version,
-            kind: head.kind,
+            api_version: header.api_version,
+            kind: header.kind,
         });
     }
     let review = request
         .filter(|request| !request.uid.is_empty())
         .ok_or(ReviewError::NoRequest)?;
-    head.uid.clone_from(&review.uid);
-    Ok((review, head))
+    header.uid.clone_from(&review.uid);
+    Ok((review, header))
 }
 
-/// Looks for `&name` where a YAML value may begin. May take text inside of a string for it, never
-/// the other way round.
+/// Returns whether there is `&name` where a YAML value may start. May find one within a string, but
+/// never misses an anchor.
 fn has_anchor(body: &[u8]) -> bool {
-    let begins = |before: u8| before.is_ascii_whitespace() || b"[{,:-?!".contains(&before);
+    let may_start = |before: u8| before.is_ascii_whitespace() || b"[{,:-?!".contains(&before);
     body.first() == Some(&b'&')
         || body
             .windows(3)
-            .any(|at| begins(at[0]) && at[1] == b'&' && !at[2].is_ascii_whitespace())
+            .any(|at| may_start(at[0]) && at[1] == b'&' && !at[2].is_ascii_whitespace())
 }
 
-pub(crate) fn answer(head: &Head, verdict: &Verdict) -> Result<Vec<u8>, serde_json::Error> {
+pub(crate) fn encode_response(
+    header: &ReviewHeader,
+    decision: &AdmissionDecision,
+) -> Result<Vec<u8>, serde_json::Error> {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
-    struct Answer<'a> {
+    struct ReviewResponse<'a> {
         api_version: &'a str,
         kind: &'a str,
         response: Response<'a>,
@@ -137,30 +142,30 @@ pub(crate) fn answer(head: &Head, verdict: &Verdict) -> Result<Vec<u8>, serde_js
         code: u16,
         message: &'a str,
     }
-    let patch = match &verdict.patch {
+    let patch = match &decision.patch {
         Patch(operations) if operations.is_empty() => None,
         patch => {
             use base64::{Engine as _, engine::general_purpose::STANDARD};
             Some(STANDARD.encode(serde_json::to_vec(patch)?))
         }
     };
-    let denied = verdict.denied.as_deref();
-    let answer = Answer {
-        api_version: &head.api_version,
-        kind: &head.kind,
+    let denied = decision.denied.as_deref();
+    let answer = ReviewResponse {
+        api_version: &header.api_version,
+        kind: &header.kind,
         response: Response {
-            uid: &head.uid,
+            uid: &header.uid,
             allowed: denied.is_none(),
             status: denied.map(|message| Status { code: 400, message }),
             patch_type: patch.as_ref().map(|_| "JSONPatch"),
             patch,
-            warnings: first_warnings(&verdict.warnings),
+            warnings: first_warnings(&decision.warnings),
         },
     };
     serde_json::to_vec(&answer)
 }
 
-/// As many as the API server passes on.
+/// Returns as many warnings as the API server passes on.
 fn first_warnings(warnings: &[String]) -> &[String] {
     let mut left = MAX_WARNINGS;
     let fits = warnings.iter().take_while(|warning| {
@@ -171,7 +176,7 @@ fn first_warnings(warnings: &[String]) -> &[String] {
     &warnings[..fits.count()]
 }
 
-impl Verdict {
+impl AdmissionDecision {
     pub(crate) fn allow() -> Self {
         Self::default()
     }
@@ -209,21 +214,22 @@ mod tests {
     }
 
     #[test]
-    fn both_versions_are_read_and_answered_in_kind() {
+    fn response_has_version_of_request() {
         for version in ["admission.k8s.io/v1", "admission.k8s.io/v1beta1"] {
-            let (review, head) = read(&body(version)).unwrap();
+            let (review, header) = parse(&body(version)).unwrap();
             assert_eq!(
                 (review.kind.kind.as_str(), review.dry_run),
                 ("Pod", Some(true))
             );
             assert_eq!(review.object["metadata"]["name"], "web");
-            let verdict = Verdict {
+            let decision = AdmissionDecision {
                 patch: serde_json::from_value(json!([{"op": "add", "path": "/a", "value": 1}]))
                     .unwrap(),
                 warnings: vec!["w".into(), "x".repeat(MAX_WARNINGS)],
                 denied: None,
             };
-            let answer: Value = serde_json::from_slice(&answer(&head, &verdict).unwrap()).unwrap();
+            let answer: Value =
+                serde_json::from_slice(&encode_response(&header, &decision).unwrap()).unwrap();
             let expect = json!({
                 "apiVersion": version,
                 "kind": "AdmissionReview",
@@ -240,39 +246,40 @@ mod tests {
     }
 
     #[test]
-    fn yaml_is_read_without_anchors() {
+    fn yaml_is_accepted_without_anchors() {
         let json: Value = serde_json::from_slice(&body("admission.k8s.io/v1")).unwrap();
         let yaml = serde_norway::to_string(&json).unwrap();
-        let (review, _) = read(yaml.as_bytes()).unwrap();
-        assert_eq!(review, read(&body("admission.k8s.io/v1")).unwrap().0);
-        // Ten lines of ten references each would be ten thousand million items.
+        let (review, _) = parse(yaml.as_bytes()).unwrap();
+        assert_eq!(review, parse(&body("admission.k8s.io/v1")).unwrap().0);
+        // Nested references expand exponentially.
         let bomb = "a: &a [x, x]\nb: &b [*a, *a]\napiVersion: admission.k8s.io/v1\n";
-        assert!(matches!(read(bomb.as_bytes()), Err(ReviewError::Anchors)));
+        assert!(matches!(parse(bomb.as_bytes()), Err(ReviewError::Anchors)));
         let text = "metadata: {name: a & b}";
         assert!(!has_anchor(text.as_bytes()) && has_anchor(b"&a b"));
     }
 
     #[test]
-    fn a_denial_has_a_reason_and_no_patch() {
-        let (_, head) = read(&body("admission.k8s.io/v1")).unwrap();
-        let verdict = Verdict {
+    fn denial_has_reason_and_no_patch() {
+        let (_, header) = parse(&body("admission.k8s.io/v1")).unwrap();
+        let decision = AdmissionDecision {
             denied: Some("no".into()),
-            ..Verdict::default()
+            ..AdmissionDecision::default()
         };
-        let answer: Value = serde_json::from_slice(&answer(&head, &verdict).unwrap()).unwrap();
+        let answer: Value =
+            serde_json::from_slice(&encode_response(&header, &decision).unwrap()).unwrap();
         let expect =
             json!({"uid": "u1", "allowed": false, "status": {"code": 400, "message": "no"}});
         assert_eq!(answer["response"], expect);
     }
 
     #[test]
-    fn what_is_no_review_is_said() {
-        let error = |body: &str| read(body.as_bytes()).unwrap_err().to_string();
+    fn errors_name_reason_of_invalid_review() {
+        let error = |body: &str| parse(body.as_bytes()).unwrap_err().to_string();
         assert!(error("{").contains("not the JSON"));
         assert!(error("a: [").contains("neither JSON nor YAML"));
         assert!(error(r#"{"apiVersion": "v1", "kind": "Pod"}"#).contains("\"Pod\""));
-        let head = r#""apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview""#;
-        assert!(error(&format!("{{{head}}}")).contains("no request"));
-        assert!(error(&format!("{{{head}, \"request\": {{}}}}")).contains("without uid"));
+        let header = r#""apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview""#;
+        assert!(error(&format!("{{{header}}}")).contains("no request"));
+        assert!(error(&format!("{{{header}, \"request\": {{}}}}")).contains("without uid"));
     }
 }

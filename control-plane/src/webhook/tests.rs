@@ -1,11 +1,11 @@
-//! The server as API servers use it: real TLS, HTTP/1 and HTTP/2, and bodies of every kind.
+//! The server with real TLS, HTTP/1 and HTTP/2, and valid and invalid bodies.
 
 use std::time::SystemTime;
 
 use serde_json::{Value, json};
 
 use super::{
-    certificate::{Pair, make},
+    certificate::{CertificateAndKey, generate},
     *,
 };
 
@@ -15,19 +15,21 @@ use self::tls::Client;
 
 const NAME: &str = "injector.linkerd.svc";
 
-/// A server on loopback, and what is needed to talk to it.
+/// A server on loopback, with its CA.
 struct Server {
     addr: SocketAddr,
     authority: String,
-    serving: Arc<Serving>,
+    serving: Arc<ServingCertificate>,
     drain: drain::Drain,
 }
 
 impl Server {
     async fn start(reviewer: impl Reviewer + 'static) -> Self {
-        let made = make(&[NAME.to_owned()], SystemTime::now()).unwrap();
-        let pair = Pair::read(made.certificate_pem.as_bytes(), made.key_pem.as_bytes()).unwrap();
-        let serving = Arc::new(Serving::default());
+        let made = generate(&[NAME.to_owned()], SystemTime::now()).unwrap();
+        let pair =
+            CertificateAndKey::read(made.certificate_pem.as_bytes(), made.key_pem.as_bytes())
+                .unwrap();
+        let serving = Arc::new(ServingCertificate::default());
         serving.set(&pair).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
@@ -48,41 +50,41 @@ impl Server {
     }
 }
 
-/// Warns of the object's name; an object without one is a fault, which denies.
-struct Names;
+/// Returns the object's name as a warning; fails for an object without name, which denies it.
+struct NameReviewer;
 
-impl Reviewer for Names {
-    fn review(&self, review: Review) -> Answer<'_> {
+impl Reviewer for NameReviewer {
+    fn review(&self, review: AdmissionRequest) -> ReviewFuture<'_> {
         Box::pin(async move {
             let name = review
                 .object
                 .pointer("/metadata/name")
                 .and_then(Value::as_str);
             let name = name.ok_or("the object has no name")?;
-            Ok(Verdict {
+            Ok(AdmissionDecision {
                 warnings: vec![name.to_owned()],
-                ..Verdict::allow()
+                ..AdmissionDecision::allow()
             })
         })
     }
 
-    fn failed(&self, problem: String) -> Verdict {
-        Verdict::deny(problem)
+    fn failed(&self, problem: String) -> AdmissionDecision {
+        AdmissionDecision::deny(problem)
     }
 }
 
-/// Never comes to a verdict.
-struct Never;
+/// Never decides.
+struct PendingReviewer;
 
-impl Reviewer for Never {
-    fn review(&self, _review: Review) -> Answer<'_> {
+impl Reviewer for PendingReviewer {
+    fn review(&self, _review: AdmissionRequest) -> ReviewFuture<'_> {
         Box::pin(std::future::pending())
     }
 
-    fn failed(&self, problem: String) -> Verdict {
-        Verdict {
+    fn failed(&self, problem: String) -> AdmissionDecision {
+        AdmissionDecision {
             warnings: vec![problem],
-            ..Verdict::allow()
+            ..AdmissionDecision::allow()
         }
     }
 }
@@ -97,8 +99,8 @@ fn review(object: &Value) -> String {
 }
 
 #[tokio::test]
-async fn reviews_are_answered_over_both_versions_of_http() {
-    let server = Server::start(Names).await;
+async fn reviews_succeed_over_http1_and_http2() {
+    let server = Server::start(NameReviewer).await;
     for http2 in [false, true] {
         let mut client = server.client(http2).await;
         // One connection, several reviews, any path.
@@ -114,8 +116,8 @@ async fn reviews_are_answered_over_both_versions_of_http() {
 }
 
 #[tokio::test]
-async fn what_is_no_review_is_refused_with_a_reason() {
-    let server = Server::start(Names).await;
+async fn invalid_reviews_get_http_error_with_reason() {
+    let server = Server::start(NameReviewer).await;
     let mut client = server.client(true).await;
     let mut check = async |body: String, status: StatusCode, reason: &str| {
         let (got, text) = client.post("/", body).await;
@@ -130,8 +132,8 @@ async fn what_is_no_review_is_refused_with_a_reason() {
 }
 
 #[tokio::test]
-async fn every_review_is_answered_with_a_review() {
-    let server = Server::start(Names).await;
+async fn response_to_failed_or_yaml_review_is_review() {
+    let server = Server::start(NameReviewer).await;
     let mut client = server.client(true).await;
     let (status, text) = client.post("/", review(&json!({}))).await;
     assert_eq!(status, StatusCode::OK);
@@ -152,10 +154,10 @@ async fn every_review_is_answered_with_a_review() {
 }
 
 #[tokio::test]
-async fn a_review_that_takes_too_long_is_answered_before_the_api_server_gives_up() {
-    let server = Server::start(Never).await;
+async fn slow_review_gets_response_before_timeout_of_api_server() {
+    let server = Server::start(PendingReviewer).await;
     let mut client = server.client(true).await;
-    // Only now, because connecting takes real time.
+    // After connecting, which takes real time.
     tokio::time::pause();
     let (status, text) = client.post("/", review(&json!({}))).await;
     assert_eq!(status, StatusCode::OK);
@@ -163,15 +165,16 @@ async fn a_review_that_takes_too_long_is_answered_before_the_api_server_gives_up
     assert_eq!(answer["response"]["allowed"], true);
     assert_eq!(
         answer["response"]["warnings"],
-        json!(["no answer within 8 s"])
+        json!(["no response within 8 s"])
     );
 }
 
 #[tokio::test]
-async fn the_certificate_changes_under_the_server() {
-    let server = Server::start(Names).await;
-    let made = make(&[NAME.to_owned()], SystemTime::now()).unwrap();
-    let pair = Pair::read(made.certificate_pem.as_bytes(), made.key_pem.as_bytes()).unwrap();
+async fn replaced_certificate_is_used_for_new_connections() {
+    let server = Server::start(NameReviewer).await;
+    let made = generate(&[NAME.to_owned()], SystemTime::now()).unwrap();
+    let pair =
+        CertificateAndKey::read(made.certificate_pem.as_bytes(), made.key_pem.as_bytes()).unwrap();
     server.serving.set(&pair).unwrap();
     let old = Client::connect(server.addr, NAME, &server.authority, true).await;
     assert!(old.is_err());
@@ -180,8 +183,8 @@ async fn the_certificate_changes_under_the_server() {
 }
 
 #[tokio::test]
-async fn a_stopping_server_takes_connections_a_little_longer() {
-    let server = Server::start(Names).await;
+async fn server_accepts_connections_for_some_time_during_shutdown() {
+    let server = Server::start(NameReviewer).await;
     let mut early = server.client(false).await;
     let drained = tokio::spawn(server.drain.drain(Duration::from_secs(60)));
     tokio::task::yield_now().await;

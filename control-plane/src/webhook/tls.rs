@@ -1,4 +1,4 @@
-//! TLS of the webhooks' server: 1.3 alone, and a certificate that can change under it.
+//! TLS of the webhook server: TLS 1.3 only, with a replaceable certificate.
 
 use std::{
     io,
@@ -21,16 +21,16 @@ use tokio::{
 };
 use tokio_rustls::{TlsAcceptor, server};
 
-use super::certificate::Pair;
+use super::certificate::CertificateAndKey;
 
-/// The certificate that is served now.
+/// The current certificate.
 #[derive(Debug, Default)]
-pub(crate) struct Serving {
+pub(crate) struct ServingCertificate {
     // Read by each handshake, written when the certificate changes.
     certified: ArcSwapOption<CertifiedKey>,
 }
 
-/// Ends TLS.
+/// Terminates TLS.
 #[derive(Clone)]
 pub(super) struct Acceptor(TlsAcceptor);
 
@@ -39,43 +39,42 @@ pub(super) struct TlsStream(server::TlsStream<TcpStream>);
 const HTTP2: &[u8] = b"h2";
 const HTTP1: &[u8] = b"http/1.1";
 
-impl Serving {
-    /// Serves with another certificate from the next handshake on.
-    pub(crate) fn set(&self, pair: &Pair) -> Result<(), rustls::Error> {
+impl ServingCertificate {
+    /// Replaces the certificate for later handshakes.
+    pub(crate) fn set(&self, pair: &CertificateAndKey) -> Result<(), rustls::Error> {
         let provider = aws_lc_rs::default_provider();
         let chain = pair.chain().to_vec();
-        // Refuses a key that is not the certificate's.
+        // Fails if the key does not match the certificate.
         let certified = CertifiedKey::from_der(chain, pair.key(), &provider)?;
         self.certified.store(Some(Arc::new(certified)));
         Ok(())
     }
 }
 
-impl ResolvesServerCert for Serving {
+impl ResolvesServerCert for ServingCertificate {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         self.certified.load_full()
     }
 }
 
 impl Acceptor {
-    pub(super) fn new(serving: Arc<Serving>) -> Self {
+    pub(super) fn new(serving: Arc<ServingCertificate>) -> Self {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let mut config =
             match ServerConfig::builder_with_provider(provider).with_protocol_versions(&[&TLS13]) {
                 Ok(builder) => builder.with_no_client_auth().with_cert_resolver(serving),
-                // The provider is compiled in and knows TLS 1.3.
+                // The provider is compiled in and supports TLS 1.3.
                 Err(error) => unreachable!("TLS 1.3 is not supported: {error}"),
             };
         config.alpn_protocols = vec![HTTP2.to_vec(), HTTP1.to_vec()];
-        // API servers keep their connections; sessions would only outlive certificates.
+        // API servers keep connections open, so session resumption is of no use.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Self(TlsAcceptor::from(Arc::new(config)))
     }
 
     pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream> {
-        // Boxed: the handshake's state is large, and the connection's future holds it for its whole
-        // life.
+        // Boxed, because the large state of the handshake would stay in the connection's future.
         Box::pin(self.0.accept(stream)).await.map(TlsStream)
     }
 }

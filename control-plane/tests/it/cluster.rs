@@ -1,9 +1,8 @@
-//! The controllers against the API server of a real cluster: `MESH_TEST_CLUSTER` names its context,
-//! `KUBECONFIG` the file. Without one these tests are skipped.
+//! The controllers with the API server of a real cluster: `MESH_TEST_CLUSTER` is the name of its
+//! context in the file of `KUBECONFIG`. Without it these tests are skipped.
 //!
-//! Each test works in a namespace of its own, which is deleted at the end. Pods are given to a
-//! scheduler that does not exist, so that nothing runs and the test writes their status itself:
-//! what a controller sees is what it would see of real pods.
+//! Each test uses its own namespace, which is deleted at the end. Pods have a nonexistent
+//! scheduler, so that nothing runs, and the test writes their status.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +20,7 @@ use tonic::Streaming;
 
 use crate::{
     controller::{Controller, eventually},
-    destination::ask,
+    destination::request,
     manifests::service,
 };
 
@@ -35,22 +34,23 @@ mod policies;
 pub(crate) struct Cluster {
     pub(crate) client: Client,
     pub(crate) namespace: String,
-    /// Names of the CustomResourceDefinitions that the test made, and that must go with it.
-    pub(crate) made: Mutex<Vec<String>>,
+    /// The names of the CustomResourceDefinitions that the test created and that are deleted with
+    /// it.
+    pub(crate) created_definitions: Mutex<Vec<String>>,
     kubeconfig: String,
     context: String,
 }
 
-/// The Service `web` and its pods, without the address that it has in a folder: a cluster gives its
-/// own.
+/// Returns the Service `web` and its pods, without the address that it has in a directory, which a
+/// cluster allocates.
 pub(crate) fn web(pods: &[(&str, &str)]) -> String {
     service(pods).replace("clusterIP: 10.96.0.1, ", "")
 }
 
-/// The one that the environment names, with a fresh namespace; or says why the test is skipped.
+/// Returns the configured cluster with a new namespace, or prints why the test is skipped.
 pub(crate) async fn cluster(name: &str) -> Option<Cluster> {
     let Ok(context) = std::env::var("MESH_TEST_CLUSTER") else {
-        println!("skipped: no cluster: MESH_TEST_CLUSTER does not name the context of one");
+        println!("skipped: MESH_TEST_CLUSTER is not set to the context of a cluster");
         return None;
     };
     let kubeconfig = std::env::var("KUBECONFIG").unwrap_or_else(|_| {
@@ -78,13 +78,13 @@ pub(crate) async fn cluster(name: &str) -> Option<Cluster> {
     Some(Cluster {
         client,
         namespace: created.name_any(),
-        made: Mutex::default(),
+        created_definitions: Mutex::default(),
         context: context_of(&kubeconfig, &context),
         kubeconfig,
     })
 }
 
-/// A kubeconfig with one context under another name is meant all the same.
+/// Returns the name of the context, which may differ if it is the only one.
 fn context_of(kubeconfig: &str, context: &str) -> String {
     let file = Kubeconfig::read_from(kubeconfig).unwrap();
     match &file.contexts[..] {
@@ -94,7 +94,7 @@ fn context_of(kubeconfig: &str, context: &str) -> String {
 }
 
 impl Cluster {
-    /// What a controller needs to come here.
+    /// Returns the flags of controllers for this cluster.
     pub(crate) fn flags(&self) -> Vec<String> {
         vec![
             format!("--kubeconfig={}", self.kubeconfig),
@@ -107,14 +107,15 @@ impl Cluster {
         started.ready().await
     }
 
-    /// What the controller says of the endpoints of `web`.
+    /// Returns the controller's stream of the endpoints of `web`.
     pub(crate) async fn endpoints_of_web(&self, controller: &Controller) -> Streaming<Update> {
         let mut client = DestinationClient::new(controller.channel().await);
         let web = format!("web.{}.svc.cluster.local:80", self.namespace);
-        client.get(ask(&web)).await.unwrap().into_inner()
+        client.get(request(&web)).await.unwrap().into_inner()
     }
 
-    /// Applies every document of a manifest, in our namespace wherever it says `shop`.
+    /// Applies every document of a manifest, with the namespace `shop` replaced by that of the
+    /// test.
     pub(crate) async fn apply(&self, manifest: &str) {
         let manifest = manifest.replace("shop", &self.namespace);
         for document in manifest
@@ -146,9 +147,9 @@ impl Cluster {
         }
     }
 
-    /// What an API server wants of a pod and a folder does not.
+    /// Adds what an API server requires of a pod and a directory does not.
     async fn prepare(&self, pod: &mut Value) {
-        pod["spec"]["schedulerName"] = "nobody".into();
+        pod["spec"]["schedulerName"] = "none".into();
         for container in pod["spec"]["containers"].as_array_mut().unwrap() {
             container["image"] = "none.invalid/none".into();
         }
@@ -177,7 +178,7 @@ impl Cluster {
             kind: kind.to_owned(),
         };
         let params = DeleteParams {
-            // No kubelet will ever confirm that a pod ended.
+            // There is no kubelet to confirm the termination of a pod.
             grace_period_seconds: Some(0),
             ..DeleteParams::default()
         };
@@ -193,17 +194,17 @@ impl Cluster {
     }
 
     fn api(&self, types: &kube::core::TypeMeta) -> Api<DynamicObject> {
-        let named = GroupVersionKind::try_from(types).unwrap();
-        let plural = match &*named.kind {
+        let gvk = GroupVersionKind::try_from(types).unwrap();
+        let plural = match &*gvk.kind {
             "AuthorizationPolicy" => "authorizationpolicies".to_owned(),
             kind => format!("{}s", kind.to_lowercase()),
         };
-        let resource = ApiResource::from_gvk_with_plural(&named, &plural);
+        let resource = ApiResource::from_gvk_with_plural(&gvk, &plural);
         Api::namespaced_with(self.client.clone(), &self.namespace, &resource)
     }
 
-    /// Asks until the object is there and satisfies.
-    pub(crate) async fn found<K, T>(&self, name: &str, satisfies: impl Fn(K) -> Option<T>) -> T
+    /// Waits until the object exists and satisfies the predicate.
+    pub(crate) async fn wait_for<K, T>(&self, name: &str, predicate: impl Fn(K) -> Option<T>) -> T
     where
         K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope>
             + Clone
@@ -213,17 +214,20 @@ impl Cluster {
     {
         let api: Api<K> = self.namespaced();
         eventually(&format!("{name} in the cluster"), async || {
-            satisfies(api.get_opt(name).await.unwrap()?)
+            predicate(api.get_opt(name).await.unwrap()?)
         })
         .await
     }
 }
 
 impl Drop for Cluster {
-    /// On a thread of its own, since a destructor cannot wait on the runtime of its test.
+    /// Runs on its own thread, because a destructor cannot wait on the runtime of its test.
     fn drop(&mut self) {
         let (kubeconfig, context) = (self.kubeconfig.clone(), self.context.clone());
-        let (namespace, made) = (self.namespace.clone(), self.made.lock().clone());
+        let (namespace, definition_names) = (
+            self.namespace.clone(),
+            self.created_definitions.lock().clone(),
+        );
         let deleting = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
@@ -239,12 +243,11 @@ impl Drop for Cluster {
                     .await
                     .unwrap();
                 let client = Client::try_from(config).unwrap();
-                for name in made {
-                    let deleted = definitions(&client)
+                for name in definition_names {
+                    // Fails if the test has already deleted it.
+                    let _deleted = definitions(&client)
                         .delete(&name, &DeleteParams::default())
                         .await;
-                    // Gone already where the test came that far.
-                    drop(deleted);
                 }
                 let namespaces: Api<Namespace> = Api::all(client);
                 namespaces
@@ -261,12 +264,12 @@ impl Drop for Cluster {
 }
 
 pub(crate) fn definitions(client: &Client) -> Api<DynamicObject> {
-    let named = GroupVersionKind::gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
-    let resource = ApiResource::from_gvk_with_plural(&named, "customresourcedefinitions");
+    let gvk = GroupVersionKind::gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
+    let resource = ApiResource::from_gvk_with_plural(&gvk, "customresourcedefinitions");
     Api::all_with(client.clone(), &resource)
 }
 
-/// The metrics of a controller whose line begins so, by that beginning.
+/// Returns the value of a controller's metric with these labels.
 pub(crate) async fn metric(controller: &Controller, beginning: &str) -> Option<f64> {
     let (_, metrics) = controller.admin_get("/metrics").await?;
     let lines: BTreeMap<&str, &str> = metrics

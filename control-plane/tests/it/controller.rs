@@ -1,4 +1,4 @@
-//! Starts a controller on free ports and talks to it. It is killed when the test ends.
+//! Starts a controller on free ports. It is killed when the test ends.
 
 use std::{
     fs,
@@ -14,21 +14,21 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tonic::{Streaming, transport::Channel};
 
-/// Long enough for a loaded machine; a test that passes never waits so long.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Sufficient for a loaded host; a test that passes does not wait this long.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) struct Controller {
     pub(crate) grpc: SocketAddr,
     pub(crate) admin: SocketAddr,
     child: Child,
-    // Written by the thread that reads the child's output.
+    // Written by the thread that reads the output of the child process.
     log: Arc<Mutex<String>>,
 }
 
-/// A folder of manifests.
-pub(crate) struct Folder(tempfile::TempDir);
+/// A directory of manifests.
+pub(crate) struct ManifestDir(tempfile::TempDir);
 
-impl Folder {
+impl ManifestDir {
     pub(crate) fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
@@ -37,7 +37,7 @@ impl Folder {
         self.0.path()
     }
 
-    /// Replaces a file at once, as `kubectl`'s and editors' atomic writes do.
+    /// Replaces a file atomically, like editors.
     pub(crate) fn write(&self, name: &str, text: &str) {
         let draft = self.path().join(format!(".{name}"));
         fs::write(&draft, text).unwrap();
@@ -50,7 +50,7 @@ impl Folder {
 }
 
 impl Controller {
-    /// Starts `mesh-controller <service>` and does not wait. The names of the address flags differ
+    /// Starts `mesh-controller <service>` without waiting. The names of the address flags differ
     /// between services.
     pub(crate) fn start(service: &str, grpc_flag: &str, admin_flag: &str, args: &[String]) -> Self {
         let (grpc, admin) = (free_addr(), free_addr());
@@ -75,13 +75,13 @@ impl Controller {
         }
     }
 
-    pub(crate) async fn destination(folders: &[&Folder]) -> Self {
-        let started = Self::start("destination", "--addr", "--metrics-addr", &sources(folders));
+    pub(crate) async fn destination(dirs: &[&ManifestDir]) -> Self {
+        let started = Self::start("destination", "--addr", "--metrics-addr", &sources(dirs));
         started.ready().await
     }
 
-    pub(crate) async fn policy(folders: &[&Folder]) -> Self {
-        let started = Self::start("policy", "--grpc-addr", "--admin-addr", &sources(folders));
+    pub(crate) async fn policy(dirs: &[&ManifestDir]) -> Self {
+        let started = Self::start("policy", "--grpc-addr", "--admin-addr", &sources(dirs));
         started.ready().await
     }
 
@@ -96,22 +96,22 @@ impl Controller {
 
     pub(crate) async fn channel(&self) -> Channel {
         let endpoint = Channel::from_shared(format!("http://{}", self.grpc)).unwrap();
-        eventually("gRPC to answer", async || endpoint.connect().await.ok()).await
+        eventually("a gRPC connection", async || endpoint.connect().await.ok()).await
     }
 
-    /// Status and body, or nothing while the port is closed.
+    /// Returns status and body; `None` while the port is closed.
     pub(crate) async fn admin_get(&self, path: &str) -> Option<(u16, String)> {
         let mut stream = tokio::net::TcpStream::connect(self.admin).await.ok()?;
         let request = format!("GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.ok()?;
         let mut response = String::new();
         stream.read_to_string(&mut response).await.ok()?;
-        let (head, body) = response.split_once("\r\n\r\n")?;
-        let status = head.split(' ').nth(1)?.parse().ok()?;
+        let (headers, body) = response.split_once("\r\n\r\n")?;
+        let status = headers.split(' ').nth(1)?.parse().ok()?;
         Some((status, body.to_owned()))
     }
 
-    /// Waits until a log line holds the text.
+    /// Waits until a log line contains the text.
     pub(crate) async fn logged(&self, text: &str) -> String {
         eventually(&format!("{text:?} to be logged"), async || {
             let log = self.log.lock();
@@ -137,13 +137,13 @@ impl Controller {
 
     pub(crate) async fn exit(&mut self) -> ExitStatus {
         let child = &mut self.child;
-        eventually("the controller to end", async || child.try_wait().unwrap()).await
+        eventually("the controller to exit", async || child.try_wait().unwrap()).await
     }
 }
 
 impl Drop for Controller {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
@@ -152,48 +152,47 @@ impl Drop for Controller {
     }
 }
 
-/// The next message; nothing when the stream ended well.
+/// Returns the next message; `None` if the stream ended regularly.
 pub(crate) async fn next<M>(stream: &mut Streaming<M>) -> Option<M> {
-    tokio::time::timeout(PATIENCE, stream.message())
+    tokio::time::timeout(TIMEOUT, stream.message())
         .await
-        .expect("no message came")
+        .expect("timed out waiting for a message")
         .unwrap()
 }
 
-/// Waits for messages until one satisfies.
+/// Waits for a message that satisfies the predicate.
 pub(crate) async fn next_where<M: std::fmt::Debug>(
     stream: &mut Streaming<M>,
-    satisfies: impl Fn(&M) -> bool,
+    predicate: impl Fn(&M) -> bool,
 ) -> M {
     loop {
         let message = next(stream).await.expect("the stream ended");
-        if satisfies(&message) {
+        if predicate(&message) {
             return message;
         }
     }
 }
 
-/// Asks again until there is an answer.
-pub(crate) async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+/// Retries until there is a value.
+pub(crate) async fn eventually<T>(what: &str, mut attempt: impl AsyncFnMut() -> Option<T>) -> T {
     let mut ticks = tokio::time::interval(Duration::from_millis(20));
-    let asking = async {
+    let attempts = async {
         loop {
             ticks.tick().await;
-            if let Some(answer) = ask().await {
-                return answer;
+            if let Some(value) = attempt().await {
+                return value;
             }
         }
     };
-    match tokio::time::timeout(PATIENCE, asking).await {
-        Ok(answer) => answer,
-        Err(_) => panic!("waited in vain for {what}"),
+    match tokio::time::timeout(TIMEOUT, attempts).await {
+        Ok(value) => value,
+        Err(_) => panic!("timed out waiting for {what}"),
     }
 }
 
-fn sources(folders: &[&Folder]) -> Vec<String> {
-    folders
-        .iter()
-        .map(|folder| format!("--source-dir={}", folder.path().display()))
+fn sources(dirs: &[&ManifestDir]) -> Vec<String> {
+    dirs.iter()
+        .map(|dir| format!("--source-dir={}", dir.path().display()))
         .collect()
 }
 

@@ -1,4 +1,4 @@
-//! Endpoints and profiles over gRPC, while files change.
+//! Endpoints and profiles over gRPC with changing files.
 
 use mesh_api::{
     destination::{endpoint_update, profile},
@@ -8,13 +8,13 @@ use mesh_core::endpoint::EndpointUpdate;
 use tonic::{Code, Streaming, transport::Channel};
 
 use crate::{
-    controller::{Controller, Folder, next, next_where},
+    controller::{Controller, ManifestDir, next, next_where},
     manifests::service,
 };
 
 const WEB: &str = "web.shop.svc.cluster.local:80";
 
-pub(crate) fn ask(path: &str) -> GetDestination {
+pub(crate) fn request(path: &str) -> GetDestination {
     GetDestination {
         scheme: "k8s".to_owned(),
         path: path.to_owned(),
@@ -23,7 +23,7 @@ pub(crate) fn ask(path: &str) -> GetDestination {
 }
 
 async fn get(client: &mut DestinationClient<Channel>) -> Streaming<Update> {
-    client.get(ask(WEB)).await.unwrap().into_inner()
+    client.get(request(WEB)).await.unwrap().into_inner()
 }
 
 pub(crate) async fn update(stream: &mut Streaming<Update>) -> String {
@@ -44,49 +44,49 @@ pub(crate) async fn update(stream: &mut Streaming<Update>) -> String {
 }
 
 #[tokio::test]
-async fn endpoints_follow_the_files() {
-    let folder = Folder::new();
-    folder.write("web.yaml", &service(&[("web-1", "10.1.0.1")]));
-    let controller = Controller::destination(&[&folder]).await;
+async fn endpoints_follow_files() {
+    let dir = ManifestDir::new();
+    dir.write("web.yaml", &service(&[("web-1", "10.1.0.1")]));
+    let controller = Controller::destination(&[&dir]).await;
     let mut client = DestinationClient::new(controller.channel().await);
     let mut stream = get(&mut client).await;
     assert_eq!(update(&mut stream).await, "+10.1.0.1:8080");
-    folder.write(
+    dir.write(
         "web.yaml",
         &service(&[("web-1", "10.1.0.1"), ("web-2", "10.1.0.2")]),
     );
     assert_eq!(update(&mut stream).await, "+10.1.0.2:8080");
-    folder.write("web.yaml", &service(&[("web-3", "10.1.0.3")]));
+    dir.write("web.yaml", &service(&[("web-3", "10.1.0.3")]));
     assert_eq!(update(&mut stream).await, "+10.1.0.3:8080");
     assert_eq!(update(&mut stream).await, "-10.1.0.1:8080 10.1.0.2:8080");
-    // The Service goes: what was sent is taken back, and the stream stays for what may come.
-    folder.delete("web.yaml");
+    // After the Service is deleted, its endpoints are removed and the stream stays open.
+    dir.delete("web.yaml");
     assert_eq!(update(&mut stream).await, "-10.1.0.3:8080");
-    folder.write("web.yaml", &service(&[("web-4", "10.1.0.4")]));
+    dir.write("web.yaml", &service(&[("web-4", "10.1.0.4")]));
     assert_eq!(update(&mut stream).await, "+10.1.0.4:8080");
 }
 
 #[tokio::test]
-async fn a_broken_file_is_reported_and_changes_nothing() {
-    let (folder, later) = (Folder::new(), Folder::new());
-    folder.write("web.yaml", &service(&[("web-1", "10.1.0.1")]));
-    let controller = Controller::destination(&[&folder, &later]).await;
+async fn invalid_object_is_logged_and_keeps_last_valid_version() {
+    let (dir, later) = (ManifestDir::new(), ManifestDir::new());
+    dir.write("web.yaml", &service(&[("web-1", "10.1.0.1")]));
+    let controller = Controller::destination(&[&dir, &later]).await;
     let mut client = DestinationClient::new(controller.channel().await);
     let mut stream = get(&mut client).await;
     assert_eq!(update(&mut stream).await, "+10.1.0.1:8080");
     let broken = service(&[("web-1", "10.1.0.1")]).replace("port: 80}", "port: eighty}");
-    folder.write("web.yaml", &broken);
-    let line = controller.logged("Cannot use an object").await;
+    dir.write("web.yaml", &broken);
+    let line = controller.logged("Invalid object").await;
     for part in [
         "ERROR",
         "web.yaml",
         "line=5",
         "Service shop/web: spec.ports[0].port",
-        "last good version",
+        "last valid version",
     ] {
         assert!(line.contains(part), "{part} in {line}");
     }
-    // The object lives on, others change, and another folder can take it over.
+    // The object stays, and another directory can override it.
     assert_eq!(update(&mut get(&mut client).await).await, "+10.1.0.1:8080");
     later.write(
         "web.yaml",
@@ -95,11 +95,9 @@ async fn a_broken_file_is_reported_and_changes_nothing() {
     assert_eq!(update(&mut stream).await, "+10.1.0.9:8080");
 }
 
-/// Who does not read holds nobody up, and then sees the last state instead of all that were in
-/// between.
 #[tokio::test]
-async fn a_slow_reader_skips_to_the_last_state() {
-    let folder = Folder::new();
+async fn slow_reader_does_not_block_others_and_skips_states() {
+    let dir = ManifestDir::new();
     let at = |last: u16| {
         let ips: Vec<(String, String)> = (0..200)
             .map(|n| (format!("web-{n}"), format!("10.{}.0.{n}", last + 1)))
@@ -110,15 +108,15 @@ async fn a_slow_reader_skips_to_the_last_state() {
                 .collect::<Vec<_>>(),
         )
     };
-    folder.write("web.yaml", &at(0));
-    let controller = Controller::destination(&[&folder]).await;
+    dir.write("web.yaml", &at(0));
+    let controller = Controller::destination(&[&dir]).await;
     let mut client = DestinationClient::new(controller.channel().await);
     let mut slow = get(&mut client).await;
     assert!(update(&mut slow).await.starts_with("+10.1.0.0:8080"));
     let mut fast = get(&mut client).await;
     let prefix = |last: u16| format!("+10.{}.0.0:8080", last + 1);
     for last in 1..=5 {
-        folder.write("web.yaml", &at(last));
+        dir.write("web.yaml", &at(last));
         loop {
             if update(&mut fast).await.starts_with(&prefix(last)) {
                 break;
@@ -133,13 +131,17 @@ async fn a_slow_reader_skips_to_the_last_state() {
 }
 
 #[tokio::test]
-async fn profiles_of_services_pods_and_strangers() {
-    let folder = Folder::new();
-    folder.write("web.yaml", &service(&[("web-1", "10.1.0.1")]));
-    let controller = Controller::destination(&[&folder]).await;
+async fn profiles_of_services_pods_and_unknown_addresses() {
+    let dir = ManifestDir::new();
+    dir.write("web.yaml", &service(&[("web-1", "10.1.0.1")]));
+    let controller = Controller::destination(&[&dir]).await;
     let mut client = DestinationClient::new(controller.channel().await);
     let mut first = async |path: &str| {
-        let mut stream = client.get_profile(ask(path)).await.unwrap().into_inner();
+        let mut stream = client
+            .get_profile(request(path))
+            .await
+            .unwrap()
+            .into_inner();
         let message = next(&mut stream).await.unwrap();
         (profile(message).unwrap(), stream)
     };
@@ -153,9 +155,9 @@ async fn profiles_of_services_pods_and_strangers() {
         tls.id.as_str(),
         "web.shop.serviceaccount.identity.linkerd.cluster.local"
     );
-    let (stranger, _) = first("192.0.2.1:3306").await;
-    assert!(stranger.opaque && stranger.endpoint.unwrap().tls.is_none());
-    folder.write(
+    let (unknown, _) = first("192.0.2.1:3306").await;
+    assert!(unknown.opaque && unknown.endpoint.unwrap().tls.is_none());
+    dir.write(
         "web.yaml",
         &service(&[("web-1", "10.1.0.1")]).replace(
             "metadata: {name: web, namespace: shop}",
@@ -166,31 +168,35 @@ async fn profiles_of_services_pods_and_strangers() {
 }
 
 #[tokio::test]
-async fn an_address_that_was_unknown_is_asked_about_again_when_its_pod_appears() {
-    let folder = Folder::new();
-    folder.write("web.yaml", &service(&[]));
-    let controller = Controller::destination(&[&folder]).await;
+async fn profile_stream_of_unknown_address_ends_when_pod_appears() {
+    let dir = ManifestDir::new();
+    dir.write("web.yaml", &service(&[]));
+    let controller = Controller::destination(&[&dir]).await;
     let mut client = DestinationClient::new(controller.channel().await);
     let mut first = async |path: &str| {
-        let mut stream = client.get_profile(ask(path)).await.unwrap().into_inner();
+        let mut stream = client
+            .get_profile(request(path))
+            .await
+            .unwrap()
+            .into_inner();
         let message = next(&mut stream).await.unwrap();
         (profile(message).unwrap(), stream)
     };
-    let (stranger, mut stream) = first("10.1.0.1:8080").await;
-    assert_eq!(stranger.endpoint.unwrap().tls, None);
-    folder.write("web.yaml", &service(&[("web-2", "10.1.0.2")]));
-    folder.write("web.yaml", &service(&[("web-1", "10.1.0.1")]));
-    assert_eq!(next(&mut stream).await, None, "the stream ends well");
+    let (unknown, mut stream) = first("10.1.0.1:8080").await;
+    assert_eq!(unknown.endpoint.unwrap().tls, None);
+    dir.write("web.yaml", &service(&[("web-2", "10.1.0.2")]));
+    dir.write("web.yaml", &service(&[("web-1", "10.1.0.1")]));
+    assert_eq!(next(&mut stream).await, None, "the stream ends regularly");
     let (pod, _) = first("10.1.0.1:8080").await;
     assert!(pod.endpoint.unwrap().tls.is_some());
 }
 
 #[tokio::test]
-async fn more_streams_than_allowed_are_refused() {
-    let folder = Folder::new();
-    folder.write("web.yaml", &service(&[("web-1", "10.1.0.1")]));
+async fn streams_over_limit_are_rejected() {
+    let dir = ManifestDir::new();
+    dir.write("web.yaml", &service(&[("web-1", "10.1.0.1")]));
     let args = [
-        format!("--source-dir={}", folder.path().display()),
+        format!("--source-dir={}", dir.path().display()),
         "--max-streams=4".to_owned(),
     ];
     let controller = Controller::start("destination", "--addr", "--metrics-addr", &args);
@@ -198,13 +204,13 @@ async fn more_streams_than_allowed_are_refused() {
     let mut client = DestinationClient::new(controller.channel().await);
     let mut open = Vec::new();
     for _ in 0..2 {
-        open.push(client.get_profile(ask(WEB)).await.unwrap());
+        open.push(client.get_profile(request(WEB)).await.unwrap());
     }
-    // All clients without an identity are one, and one has half of what there is.
-    let refused = client.get(ask(WEB)).await.unwrap_err();
-    assert_eq!(refused.code(), Code::ResourceExhausted);
-    assert!(refused.message().contains("--max-streams"), "{refused}");
-    let mut identified = tonic::Request::new(ask(WEB));
+    // All clients without identity count as one, which has half of the limit.
+    let rejected = client.get(request(WEB)).await.unwrap_err();
+    assert_eq!(rejected.code(), Code::ResourceExhausted);
+    assert!(rejected.message().contains("--max-streams"), "{rejected}");
+    let mut identified = tonic::Request::new(request(WEB));
     let id = "web.shop.serviceaccount.identity.linkerd.cluster.local";
     let id = id.parse().unwrap();
     identified.metadata_mut().insert("l5d-client-id", id);
@@ -213,8 +219,8 @@ async fn more_streams_than_allowed_are_refused() {
 }
 
 #[tokio::test]
-async fn codes_of_refusals() {
-    let folder = Folder::new();
+async fn invalid_requests_have_status_codes_of_linkerd() {
+    let dir = ManifestDir::new();
     let external = "---
 apiVersion: v1
 kind: Service
@@ -227,8 +233,8 @@ kind: Service
 metadata: {name: twin, namespace: shop}
 spec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}
 ";
-    folder.write("web.yaml", &(service(&[]) + external + twin));
-    let controller = Controller::destination(&[&folder]).await;
+    dir.write("web.yaml", &(service(&[]) + external + twin));
+    let controller = Controller::destination(&[&dir]).await;
     let mut client = DestinationClient::new(controller.channel().await);
     for (path, code, message) in [
         ("web", Code::InvalidArgument, "Invalid authority: web"),
@@ -249,7 +255,7 @@ spec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}
             "ExternalName",
         ),
     ] {
-        let status = client.get(ask(path)).await.unwrap_err();
+        let status = client.get(request(path)).await.unwrap_err();
         assert_eq!(status.code(), code, "{path}");
         assert!(status.message().contains(message), "{status}");
     }
@@ -260,7 +266,7 @@ spec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}
         ("out.shop.svc.cluster.local:80", Code::InvalidArgument),
         ("web-0.web.shop.svc.cluster.local:80", Code::NotFound),
     ] {
-        let status = client.get_profile(ask(path)).await.unwrap_err();
+        let status = client.get_profile(request(path)).await.unwrap_err();
         assert_eq!(status.code(), code, "{path}");
     }
     let (_, metrics) = controller.admin_get("/metrics").await.unwrap();

@@ -1,4 +1,4 @@
-//! Certificates over gRPC, and the rotation of their issuer.
+//! Certificates over gRPC and rotation of the issuer.
 
 use std::{
     fs,
@@ -124,7 +124,7 @@ fn issuer_of(issued: &Issued) -> String {
 }
 
 #[tokio::test]
-async fn certificates_and_refusals() {
+async fn certificates_are_issued_and_invalid_requests_rejected() {
     let fixture = Fixture::new();
     let controller = fixture.start();
     let mut client = IdentityClient::new(controller.channel().await);
@@ -181,7 +181,7 @@ async fn certificates_and_refusals() {
 }
 
 #[tokio::test]
-async fn a_new_issuer_is_taken_over_and_a_broken_one_is_not() {
+async fn valid_issuer_is_reloaded_and_invalid_one_is_not() {
     let fixture = Fixture::new();
     let controller = fixture.start();
     let mut client = IdentityClient::new(controller.channel().await);
@@ -191,7 +191,7 @@ async fn a_new_issuer_is_taken_over_and_a_broken_one_is_not() {
     };
     assert_eq!(issuer().await, "first");
     fs::write(fixture.path("crt.pem"), fixture.anchor.pem()).unwrap();
-    controller.logged("the old issuer stays in force").await;
+    controller.logged("keeping the previous ones").await;
     assert_eq!(issuer().await, "first");
     fixture.write_issuer("second");
     eventually("the second issuer", async || {
@@ -201,7 +201,7 @@ async fn a_new_issuer_is_taken_over_and_a_broken_one_is_not() {
 }
 
 #[tokio::test]
-async fn an_issuer_that_cannot_work_ends_the_start() {
+async fn startup_fails_with_untrusted_issuer() {
     let fixture = Fixture::new();
     let other = CertifiedIssuer::self_signed(ca("other"), KeyPair::generate().unwrap()).unwrap();
     fs::write(fixture.path("anchors.pem"), other.pem()).unwrap();

@@ -1,23 +1,23 @@
-//! Start, readiness and stop.
+//! Startup, readiness and shutdown.
 
 use mesh_api::proto::destination::{GetDestination, destination_client::DestinationClient};
 
 use crate::{
-    controller::{Controller, Folder, next},
+    controller::{Controller, ManifestDir, next},
     manifests::service,
 };
 
 #[tokio::test]
-async fn a_signal_ends_streams_well_and_then_the_process() {
-    let folder = Folder::new();
-    folder.write("web.yaml", &service(&[("web-1", "10.1.0.1")]));
-    let mut controller = Controller::destination(&[&folder]).await;
+async fn signal_ends_streams_regularly_and_then_process() {
+    let dir = ManifestDir::new();
+    dir.write("web.yaml", &service(&[("web-1", "10.1.0.1")]));
+    let mut controller = Controller::destination(&[&dir]).await;
     let mut client = DestinationClient::new(controller.channel().await);
-    let ask = GetDestination {
+    let request = GetDestination {
         path: "web.shop.svc.cluster.local".to_owned(),
         ..GetDestination::default()
     };
-    let mut stream = client.get(ask).await.unwrap().into_inner();
+    let mut stream = client.get(request).await.unwrap().into_inner();
     assert!(next(&mut stream).await.is_some());
     controller.terminate();
     assert_eq!(next(&mut stream).await, None);
@@ -26,12 +26,12 @@ async fn a_signal_ends_streams_well_and_then_the_process() {
 
 #[tokio::test]
 async fn readiness_waits_for_the_source() {
-    let folder = Folder::new();
+    let dir = ManifestDir::new();
     let controller = Controller::start(
         "policy",
         "--grpc-addr",
         "--admin-addr",
-        &[format!("--source-dir={}", folder.path().display())],
+        &[format!("--source-dir={}", dir.path().display())],
     );
     let controller = controller.ready().await;
     let (status, body) = controller.admin_get("/live").await.unwrap();
@@ -47,13 +47,13 @@ async fn readiness_waits_for_the_source() {
 }
 
 #[tokio::test]
-async fn a_port_in_use_is_said() {
-    let folder = Folder::new();
-    let first = Controller::policy(&[&folder]).await;
+async fn error_names_port_in_use() {
+    let dir = ManifestDir::new();
+    let first = Controller::policy(&[&dir]).await;
     let mut second = std::process::Command::new(env!("CARGO_BIN_EXE_mesh-controller"));
     let output = second
         .arg("policy")
-        .arg(format!("--source-dir={}", folder.path().display()))
+        .arg(format!("--source-dir={}", dir.path().display()))
         .arg(format!("--grpc-addr={}", first.grpc))
         .output()
         .unwrap();

@@ -1,10 +1,10 @@
-//! The controllers as processes: real folders, real gRPC clients, real signals.
+//! The controllers as processes, with real directories, gRPC clients and signals.
 
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::print_stdout,
-    reason = "a test that cannot go on has failed, and shows the log of the controller"
+    reason = "a test fails by panicking and prints the log of the controller"
 )]
 
 mod cluster;

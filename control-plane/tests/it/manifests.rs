@@ -1,6 +1,6 @@
-//! The cluster that the tests talk about.
+//! The manifests of the tests.
 
-/// A running, meshed pod in the namespace `shop`.
+/// Returns a running, meshed pod in the namespace `shop`.
 pub(crate) fn pod(name: &str, ip: &str) -> String {
     format!(
         "---
@@ -25,7 +25,7 @@ status: {{phase: Running, podIP: {ip}}}
     )
 }
 
-/// The Service `web` and the pods behind it.
+/// Returns the Service `web` and its pods.
 pub(crate) fn service(pods: &[(&str, &str)]) -> String {
     let all: String = pods.iter().map(|(name, ip)| pod(name, ip)).collect();
     format!(
@@ -39,7 +39,7 @@ spec: {{clusterIP: 10.96.0.1, ports: [{{name: http, port: 80}}]}}
     )
 }
 
-/// The EndpointSlice of `web`, naming these pods.
+/// Returns the EndpointSlice of `web` with these pods.
 pub(crate) fn slice(pods: &[(&str, &str)]) -> String {
     let endpoint = |(name, ip): &(&str, &str)| {
         format!("{{addresses: ['{ip}'], targetRef: {{kind: Pod, name: {name}, namespace: shop}}}}")
@@ -65,7 +65,7 @@ metadata: {name: web-http, namespace: shop}
 spec: {podSelector: {matchLabels: {app: web}}, port: http, proxyProtocol: HTTP/1}
 ";
 
-/// Lets everybody use the Server.
+/// Authorizes all clients of the Server.
 pub(crate) const ALLOW: &str = "---
 apiVersion: policy.linkerd.io/v1alpha1
 kind: AuthorizationPolicy

@@ -1,4 +1,4 @@
-//! Inbound and outbound policies over gRPC, while files change.
+//! Inbound and outbound policies over gRPC with changing files.
 
 use mesh_api::{
     inbound::server_policy,
@@ -12,7 +12,7 @@ use mesh_core::policy::outbound::{OutboundProtocol, Target};
 use tonic::Code;
 
 use crate::{
-    controller::{Controller, Folder, next},
+    controller::{Controller, ManifestDir, next},
     manifests::{ALLOW, SERVER, service},
 };
 
@@ -28,10 +28,10 @@ fn port(workload: &str, port: u32) -> PortSpec {
 const WEB: &str = "{\"ns\":\"shop\",\"pod\":\"web-1\"}\n";
 
 #[tokio::test]
-async fn an_inbound_policy_follows_the_files() {
-    let folder = Folder::new();
-    folder.write("web.yaml", &service(&[("web-1", "10.1.0.1")]));
-    let controller = Controller::policy(&[&folder]).await;
+async fn inbound_policy_follows_files() {
+    let dir = ManifestDir::new();
+    dir.write("web.yaml", &service(&[("web-1", "10.1.0.1")]));
+    let controller = Controller::policy(&[&dir]).await;
     let mut client = InboundServerPoliciesClient::new(controller.channel().await);
     let mut stream = client
         .watch_port(port(WEB, 8080))
@@ -43,35 +43,35 @@ async fn an_inbound_policy_follows_the_files() {
         Some(server_policy(message).unwrap())
     };
     assert_eq!(policy().await.unwrap().meta.name(), "all-unauthenticated");
-    folder.write("policy.yaml", SERVER);
+    dir.write("policy.yaml", SERVER);
     let server = policy().await.unwrap();
     assert_eq!(
         (server.meta.name(), server.authorizations.len()),
         ("web-http", 0)
     );
-    folder.write("policy.yaml", &format!("{SERVER}{ALLOW}"));
+    dir.write("policy.yaml", &format!("{SERVER}{ALLOW}"));
     let allowed = policy().await.unwrap();
     assert_eq!(allowed.authorizations[0].meta.name(), "allow");
-    // A policy whose file breaks stays in force.
-    folder.write(
+    // A policy stays in effect when its document becomes invalid.
+    dir.write(
         "policy.yaml",
         &format!("{SERVER}{}", ALLOW.replace("kind: Server", "kind: Gadget")),
     );
     controller
         .logged("AuthorizationPolicy shop/allow: spec.targetRef.kind")
         .await;
-    folder.write("policy.yaml", "");
+    dir.write("policy.yaml", "");
     assert_eq!(policy().await.unwrap().meta.name(), "all-unauthenticated");
-    // The pod goes, and the stream ends well.
-    folder.write("web.yaml", &service(&[]));
+    // The stream ends regularly when the pod is deleted.
+    dir.write("web.yaml", &service(&[]));
     assert_eq!(policy().await, None);
 }
 
 #[tokio::test]
-async fn an_outbound_policy_follows_the_files() {
-    let folder = Folder::new();
-    folder.write("web.yaml", &service(&[("web-1", "10.1.0.1")]));
-    let controller = Controller::policy(&[&folder]).await;
+async fn outbound_policy_follows_files() {
+    let dir = ManifestDir::new();
+    dir.write("web.yaml", &service(&[("web-1", "10.1.0.1")]));
+    let controller = Controller::policy(&[&dir]).await;
     let mut client = OutboundPoliciesClient::new(controller.channel().await);
     let target = Target::Addr("10.96.0.1:80".parse().unwrap());
     let mut stream = client
@@ -87,7 +87,7 @@ async fn an_outbound_policy_follows_the_files() {
         }
     };
     assert_eq!(routes().await[0].meta.name(), "http");
-    folder.write(
+    dir.write(
         "route.yaml",
         "apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute
@@ -103,15 +103,15 @@ spec:
         split[0].rules[0].then.timeouts.request,
         Some(std::time::Duration::from_secs(1))
     );
-    folder.delete("route.yaml");
+    dir.delete("route.yaml");
     assert_eq!(routes().await[0].meta.name(), "http");
 }
 
 #[tokio::test]
-async fn codes_of_refusals() {
-    let folder = Folder::new();
-    folder.write("web.yaml", &service(&[("web-1", "10.1.0.1")]));
-    let controller = Controller::policy(&[&folder]).await;
+async fn invalid_requests_have_status_codes_of_linkerd() {
+    let dir = ManifestDir::new();
+    dir.write("web.yaml", &service(&[("web-1", "10.1.0.1")]));
+    let controller = Controller::policy(&[&dir]).await;
     let mut inbound = InboundServerPoliciesClient::new(controller.channel().await);
     for (workload, number, code) in [
         ("", 80, Code::InvalidArgument),

@@ -1,4 +1,4 @@
-//! What one Job sees while another makes everything.
+//! Reads by one Job while another creates the objects.
 
 use std::{
     convert::Infallible,
@@ -15,31 +15,35 @@ use super::{
     *,
 };
 
-/// All three as another Job leaves them, by their names.
+/// Returns all three objects of another Job by name.
 fn made(now: SystemTime) -> BTreeMap<&'static str, String> {
-    let anchor = certificates::anchor(&Settings::usual(), now).unwrap();
-    let issuer = certificates::issuer(&Settings::usual(), &anchor, now).unwrap();
-    let objects = Objects::new(api_server(0, BTreeMap::new()), Settings::usual());
-    let anchor_secret = objects.secret(ANCHOR, TLS, &anchor);
-    let roots = json!({ "metadata": { "name": ROOTS }, "data": { BUNDLE: anchor.certificate } });
+    let anchor = certificates::anchor(&Settings::for_tests(), now).unwrap();
+    let issuer = certificates::issuer(&Settings::for_tests(), &anchor, now).unwrap();
+    let objects = Objects::new(api_server(0, BTreeMap::new()), Settings::for_tests());
+    let anchor_secret = objects.secret(ANCHOR_SECRET, TLS, &anchor);
+    let roots = json!({ "metadata": { "name": ROOTS_CONFIG_MAP }, "data": { BUNDLE_KEY: anchor.certificate } });
     [
-        (ANCHOR, serde_json::to_string(&anchor_secret).unwrap()),
         (
-            ISSUER,
+            ANCHOR_SECRET,
+            serde_json::to_string(&anchor_secret).unwrap(),
+        ),
+        (
+            ISSUER_SECRET,
             serde_json::to_string(&objects.issuer(&issuer)).unwrap(),
         ),
-        (ROOTS, roots.to_string()),
+        (ROOTS_CONFIG_MAP, roots.to_string()),
     ]
     .into()
 }
 
-/// Has none of the objects for so many requests, and then all.
+/// Returns an API server that has none of the objects for the first `nothing` requests, and then
+/// all.
 fn api_server(nothing: usize, objects: BTreeMap<&'static str, String>) -> Client {
-    let asked = AtomicUsize::new(0);
-    let answer = move |request: &Request<Body>| {
+    let requests = AtomicUsize::new(0);
+    let respond = move |request: &Request<Body>| {
         let name = request.uri().path().rsplit('/').next().unwrap_or_default();
-        let is_there = asked.fetch_add(1, Ordering::Relaxed) >= nothing;
-        match objects.get(name).filter(|_| is_there) {
+        let exists = requests.fetch_add(1, Ordering::Relaxed) >= nothing;
+        match objects.get(name).filter(|_| exists) {
             Some(object) => (StatusCode::OK, object.clone()),
             None => {
                 let status = json!({ "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404 });
@@ -48,7 +52,7 @@ fn api_server(nothing: usize, objects: BTreeMap<&'static str, String>) -> Client
         }
     };
     let service = tower::service_fn(move |request: Request<Body>| {
-        let (status, body) = answer(&request);
+        let (status, body) = respond(&request);
         let mut response = Response::new(Body::from(body.into_bytes()));
         *response.status_mut() = status;
         async move { Ok::<_, Infallible>(response) }
@@ -57,14 +61,14 @@ fn api_server(nothing: usize, objects: BTreeMap<&'static str, String>) -> Client
 }
 
 #[tokio::test]
-async fn a_job_that_looks_while_another_makes_them_has_something_to_do() {
+async fn reads_during_creation_by_another_job_have_valid_next_step() {
     let now = SystemTime::now();
     let made = made(now);
     for nothing in 0..=made.len() {
-        let objects = Objects::new(api_server(nothing, made.clone()), Settings::usual());
+        let objects = Objects::new(api_server(nothing, made.clone()), Settings::for_tests());
         let state = objects.read().await.unwrap();
-        if let Err(error) = plan::next(&state, &Settings::usual().names, now) {
-            panic!("everything came after {nothing} requests: {error}");
+        if let Err(error) = plan::next(&state, &Settings::for_tests().names, now) {
+            panic!("created after {nothing} requests: {error}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! From nothing to everything, and what does not fit together.
+//! The steps from no objects to all of them, and inconsistent objects.
 
 use std::time::Duration;
 
@@ -7,123 +7,123 @@ use crate::bootstrap::Settings;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-fn anchor(now: SystemTime) -> Pair {
-    certificates::anchor(&Settings::usual(), now).unwrap()
+fn anchor(now: SystemTime) -> CertificateAndKey {
+    certificates::anchor(&Settings::for_tests(), now).unwrap()
 }
 
-fn found(pair: Pair, ours: bool) -> Option<Found> {
-    Some(Found {
-        pair,
-        ours,
+fn found(certificate_and_key: CertificateAndKey, managed: bool) -> Option<ExistingIssuer> {
+    Some(ExistingIssuer {
+        certificate_and_key,
+        managed,
         version: Some("7".to_owned()),
     })
 }
 
-fn step(state: &State, now: SystemTime) -> Result<Step, String> {
-    next(state, &Settings::usual().names, now).map_err(|error| error.to_string())
+fn step(state: &ExistingObjects, now: SystemTime) -> Result<Step, String> {
+    next(state, &Settings::for_tests().names, now).map_err(|error| error.to_string())
 }
 
-fn refused(state: &State, now: SystemTime, expect: &str) {
-    let error = step(state, now).err().expect("nothing was refused");
+fn assert_error(state: &ExistingObjects, now: SystemTime, expect: &str) {
+    let error = step(state, now).err().expect("no error");
     assert!(error.contains(expect), "{error}");
 }
 
 #[test]
-fn from_nothing_to_everything() {
+fn objects_are_created_in_order_and_issuer_is_renewed() {
     let now = SystemTime::now();
-    let mut state = State::default();
-    assert!(step(&state, now) == Ok(Step::MakeAnchor));
+    let mut state = ExistingObjects::default();
+    assert!(step(&state, now) == Ok(Step::CreateAnchor));
     let anchor = anchor(now);
     state.anchor = Some(anchor.clone());
-    assert!(step(&state, now) == Ok(Step::MakeIssuer(anchor.clone())));
-    let issuer = certificates::issuer(&Settings::usual(), &anchor, now).unwrap();
+    assert!(step(&state, now) == Ok(Step::CreateIssuer(anchor.clone())));
+    let issuer = certificates::issuer(&Settings::for_tests(), &anchor, now).unwrap();
     state.issuer = found(issuer, true);
-    assert!(step(&state, now) == Ok(Step::PublishAnchors(anchor.certificate.clone())));
+    assert!(step(&state, now) == Ok(Step::CreateTrustRoots(anchor.certificate.clone())));
     state.roots = Some(anchor.certificate.clone());
-    assert!(step(&state, now) == Ok(Step::Nothing));
-    // Two thirds of its life later.
-    assert!(step(&state, now + DAY * 59) == Ok(Step::Nothing));
+    assert!(step(&state, now) == Ok(Step::Done));
+    // Shortly before two thirds of the issuer's lifetime.
+    assert!(step(&state, now + DAY * 59) == Ok(Step::Done));
     let renew = Step::RenewIssuer {
         anchor: anchor.clone(),
         version: Some("7".to_owned()),
     };
     assert!(step(&state, now + DAY * 61) == Ok(renew.clone()));
-    // And long after its end.
+    // Long after its expiry.
     assert!(step(&state, now + DAY * 200) == Ok(renew));
 }
 
 #[test]
-fn what_was_brought_is_not_replaced() {
+fn existing_issuer_is_not_replaced() {
     let now = SystemTime::now();
     let anchor = anchor(now);
-    let issuer = certificates::issuer(&Settings::usual(), &anchor, now).unwrap();
-    let state = State {
+    let issuer = certificates::issuer(&Settings::for_tests(), &anchor, now).unwrap();
+    let state = ExistingObjects {
         anchor: None,
         issuer: found(issuer.clone(), false),
-        roots: Some(format!("# ours\n{}", anchor.certificate)),
+        roots: Some(format!("# comment\n{}", anchor.certificate)),
     };
-    assert!(step(&state, now) == Ok(Step::Nothing));
-    assert!(step(&state, now + DAY * 80) == Ok(Step::Nothing));
-    refused(&state, now + DAY * 91, "cannot be used with");
-    let with_key = State {
+    assert!(step(&state, now) == Ok(Step::Done));
+    assert!(step(&state, now + DAY * 80) == Ok(Step::Done));
+    assert_error(&state, now + DAY * 91, "cannot be used with");
+    let with_key = ExistingObjects {
         anchor: Some(anchor.clone()),
         ..state.clone()
     };
-    assert!(step(&with_key, now + DAY * 80) == Ok(Step::Nothing));
-    let alone = State {
+    assert!(step(&with_key, now + DAY * 80) == Ok(Step::Done));
+    let alone = ExistingObjects {
         roots: None,
         ..state
     };
-    refused(&alone, now, "exists, but ConfigMap");
-    let roots = State {
+    assert_error(&alone, now, "exists, but ConfigMap");
+    let roots = ExistingObjects {
         roots: Some(anchor.certificate),
-        ..State::default()
+        ..ExistingObjects::default()
     };
-    refused(&roots, now, "neither Secret");
+    assert_error(&roots, now, "neither Secret");
 }
 
 #[test]
-fn what_does_not_belong_together_is_said() {
+fn inconsistent_objects_are_errors() {
     let now = SystemTime::now();
     let (one, other) = (anchor(now), anchor(now));
-    let issuer = certificates::issuer(&Settings::usual(), &one, now).unwrap();
-    let state = State {
+    let issuer = certificates::issuer(&Settings::for_tests(), &one, now).unwrap();
+    let state = ExistingObjects {
         anchor: Some(one.clone()),
         issuer: None,
         roots: Some(other.certificate.clone()),
     };
-    refused(&state, now, "does not hold the certificate");
+    assert_error(&state, now, "does not contain the certificate");
     let both = format!("{}{}", other.certificate, one.certificate);
-    let state = State {
+    let state = ExistingObjects {
         roots: Some(both),
         ..state
     };
-    assert!(step(&state, now) == Ok(Step::MakeIssuer(one)));
-    let state = State {
+    assert!(step(&state, now) == Ok(Step::CreateIssuer(one)));
+    let state = ExistingObjects {
         anchor: Some(other.clone()),
         issuer: found(issuer, true),
         roots: Some(other.certificate.clone()),
     };
-    refused(&state, now, "cannot be used with");
-    let state = State {
+    assert_error(&state, now, "cannot be used with");
+    let state = ExistingObjects {
         roots: None,
         ..state
     };
-    refused(&state, now, "exists, but ConfigMap");
+    assert_error(&state, now, "exists, but ConfigMap");
 }
 
 #[test]
-fn an_issuer_does_not_outlive_its_anchor() {
+fn issuer_expiry_is_capped_by_trust_anchor() {
     let now = SystemTime::now();
-    let mut short = Settings::usual();
-    short.issuance.anchor_lifetime = DAY * 10;
+    let mut short = Settings::for_tests();
+    short.lifetimes.anchor_lifetime = DAY * 10;
     let anchor = certificates::anchor(&short, now).unwrap();
     let issuer = certificates::issuer(&short, &anchor, now).unwrap();
     assert_eq!(
-        life(&issuer.certificate).unwrap().1,
-        life(&anchor.certificate).unwrap().1
+        validity_period(&issuer.certificate).unwrap().1,
+        validity_period(&anchor.certificate).unwrap().1
     );
-    assert!(holds(
+    assert!(contains_certificate(
         &anchor.certificate.replace('\n', "\r\n"),
         &anchor.certificate
     ));

@@ -1,4 +1,4 @@
-//! Whole routes from YAML, and what makes a route unusable.
+//! Conversion of routes from YAML, and of invalid ones.
 
 use mesh_core::route::filter::{Filter, PathModifier};
 
@@ -12,7 +12,7 @@ fn gateway(spec: &str) -> Result<HttpRoute, ConvertError> {
 }
 
 #[test]
-fn a_whole_route() {
+fn route_with_all_features_is_converted() {
     let route = gateway(
         "
   parentRefs:
@@ -70,7 +70,7 @@ fn a_whole_route() {
 }
 
 #[test]
-fn what_makes_a_route_unusable_is_named() {
+fn errors_name_invalid_field_of_route() {
     let check = |rule: &str, field: &str, problem: &str| {
         let error = gateway(&format!("  rules:\n  - {{}}\n  - {rule}\n")).unwrap_err();
         assert_eq!(error.field, format!("spec.rules[1].{field}"));
@@ -84,12 +84,12 @@ fn what_makes_a_route_unusable_is_named() {
     check(
         "{matches: [{path: {value: a}}]}",
         "matches[0].path.value",
-        "begin with '/'",
+        "start with '/'",
     );
     check(
         "{matches: [{headers: [{name: 'a b', value: x}]}]}",
         "matches[0].headers[0].name",
-        "no header name",
+        "not a header name",
     );
     check(
         "{filters: [{type: RequestMirror}]}",
@@ -104,12 +104,12 @@ fn what_makes_a_route_unusable_is_named() {
     check(
         "{timeouts: {request: soon}}",
         "timeouts.request",
-        "no duration",
+        "not a duration",
     );
 }
 
 #[test]
-fn grpc_methods_by_regular_expression_are_refused() {
+fn regular_expressions_for_grpc_methods_are_rejected() {
     let text = "metadata: {name: g, namespace: shop}\nspec: {rules: [{matches: [{method: {service: a.B, method: Get}}]}, \
                 {matches: [{method: {type: RegularExpression, service: 'a.*'}}]}]}";
     let error = gateway_grpc_route(&serde_norway::from_str(text).unwrap()).unwrap_err();

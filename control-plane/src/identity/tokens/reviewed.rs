@@ -1,7 +1,7 @@
-//! Tokens that an API server issued, reviewed by it.
+//! Tokens of an API server, which reviews them.
 //!
-//! A review always names our audience. Without one the API server would accept any token of the
-//! cluster, such as one that a pod was given to talk to somebody else and that this somebody kept.
+//! A review always has the audience. Without it the API server would accept any token of the
+//! cluster, such as one that a pod has sent to another service and that this service has stored.
 
 use std::time::Duration;
 
@@ -11,48 +11,48 @@ use k8s_openapi::api::{
 };
 use kube::{Api, Client, api::PostParams};
 
-use super::{AUDIENCE, Proved, Token, TokenError, account};
-use crate::cluster::{Backoff, Pace, explain};
+use super::{AUDIENCE, AuthenticatedAccount, TokenError, UnverifiedToken, account};
+use crate::cluster::{Backoff, RateLimiter, explain};
 
-/// Asks an API server.
+/// Sends token reviews to an API server.
 #[derive(Clone)]
-pub struct Reviews {
+pub struct TokenReviewer {
     reviews: Api<TokenReview>,
     access: Api<SelfSubjectAccessReview>,
-    pace: Pace,
+    limiter: RateLimiter,
 }
 
-/// Reviews would be refused.
+/// The ServiceAccount lacks the permission for reviews.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "this ServiceAccount may not create tokenreviews.authentication.k8s.io, without which no workload can prove who it is (is the ClusterRole of the identity service installed, and bound?)"
+    "this ServiceAccount cannot create tokenreviews.authentication.k8s.io, which are required to authenticate workloads; check that the ClusterRole of the identity service is installed and bound"
 )]
 pub struct AccessError;
 
-/// Proxies wait 10 s and longer; an answer after that is for nobody.
+/// Proxies wait at least 10 s for a response.
 const DEADLINE: Duration = Duration::from_secs(8);
 
-/// How long a request may wait for its turn before it is sent away to come back.
+/// How long a request may wait for the rate limit before it is rejected.
 const LONGEST_WAIT: Duration = Duration::from_secs(4);
 
-impl Reviews {
-    pub fn new(client: &Client, pace: Pace) -> Self {
+impl TokenReviewer {
+    pub fn new(client: &Client, limiter: RateLimiter) -> Self {
         Self {
             reviews: Api::all(client.clone()),
             access: Api::all(client.clone()),
-            pace,
+            limiter,
         }
     }
 
-    /// Asks whether reviews are allowed, for as long as it takes an API server to answer.
-    pub async fn prove_access(&self) -> Result<(), AccessError> {
+    /// Checks the permission for reviews. Retries until the API server responds.
+    pub async fn check_access(&self) -> Result<(), AccessError> {
         let attributes = ResourceAttributes {
             group: Some("authentication.k8s.io".to_owned()),
             resource: Some("tokenreviews".to_owned()),
             verb: Some("create".to_owned()),
             ..ResourceAttributes::default()
         };
-        let question = SelfSubjectAccessReview {
+        let review = SelfSubjectAccessReview {
             spec: SelfSubjectAccessReviewSpec {
                 resource_attributes: Some(attributes),
                 ..SelfSubjectAccessReviewSpec::default()
@@ -61,16 +61,16 @@ impl Reviews {
         };
         let mut backoff = Backoff::for_api_server();
         loop {
-            match self.access.create(&PostParams::default(), &question).await {
-                Ok(answer) => {
-                    let allowed = answer.status.is_some_and(|status| status.allowed);
+            match self.access.create(&PostParams::default(), &review).await {
+                Ok(reviewed) => {
+                    let allowed = reviewed.status.is_some_and(|status| status.allowed);
                     return if allowed { Ok(()) } else { Err(AccessError) };
                 }
                 Err(error) => {
                     let error = explain(&error);
                     tracing::warn!(
                         error,
-                        "Cannot ask the API server whether it will review tokens; asking again"
+                        "Cannot check the permission for token reviews; retrying"
                     );
                     backoff.wait().await;
                 }
@@ -78,14 +78,17 @@ impl Reviews {
         }
     }
 
-    pub(super) async fn review(&self, token: &Token<'_>) -> Result<Proved, TokenError> {
-        // What says itself that it is not for us need not be asked about.
+    pub(super) async fn review(
+        &self,
+        token: &UnverifiedToken<'_>,
+    ) -> Result<AuthenticatedAccount, TokenError> {
+        // A token whose claims are already invalid needs no review.
         token.claims.check_audience()?;
-        token.claimed()?;
-        if !self.pace.turn_within(LONGEST_WAIT).await {
+        token.claimed_account()?;
+        if !self.limiter.acquire_within(LONGEST_WAIT).await {
             return Err(TokenError::Busy);
         }
-        let question = TokenReview {
+        let review = TokenReview {
             spec: TokenReviewSpec {
                 token: Some(token.text.to_owned()),
                 audiences: Some(vec![AUDIENCE.to_owned()]),
@@ -93,28 +96,28 @@ impl Reviews {
             ..TokenReview::default()
         };
         let params = PostParams::default();
-        let asking = self.reviews.create(&params, &question);
-        let answer = match tokio::time::timeout(DEADLINE, asking).await {
-            Ok(Ok(answer)) => answer,
+        let response = self.reviews.create(&params, &review);
+        let reviewed = match tokio::time::timeout(DEADLINE, response).await {
+            Ok(Ok(reviewed)) => reviewed,
             Ok(Err(error)) => return Err(TokenError::NotReviewed(explain(&error))),
             Err(_elapsed) => {
-                let error = format!("no answer within {} s", DEADLINE.as_secs());
+                let error = format!("no response within {} s", DEADLINE.as_secs());
                 return Err(TokenError::NotReviewed(error));
             }
         };
-        proved(answer.status.unwrap_or_default())
+        authenticated_account(reviewed.status.unwrap_or_default())
     }
 }
 
-/// What a review proves.
-fn proved(status: TokenReviewStatus) -> Result<Proved, TokenError> {
+/// Returns the account of a successful review.
+fn authenticated_account(status: TokenReviewStatus) -> Result<AuthenticatedAccount, TokenError> {
     if let Some(error) = status.error.filter(|error| !error.is_empty()) {
         return Err(TokenError::Rejected(error));
     }
     if status.authenticated != Some(true) {
         return Err(TokenError::NotAuthenticated);
     }
-    // An authenticator that knows nothing of audiences accepts any token and names none.
+    // An authenticator without support for audiences accepts any token and returns none.
     let audiences = status.audiences.unwrap_or_default();
     if !audiences.iter().any(|audience| audience == AUDIENCE) {
         return Err(TokenError::Audience);
@@ -122,15 +125,15 @@ fn proved(status: TokenReviewStatus) -> Result<Proved, TokenError> {
     let user = status.user.unwrap_or_default();
     let name = user.username.unwrap_or_default();
     let account = account(&name).ok_or(TokenError::Subject(name))?;
-    Ok(Proved {
+    Ok(AuthenticatedAccount {
         account,
         uid: user.uid.filter(|uid| !uid.is_empty()),
     })
 }
 
-impl std::fmt::Debug for Reviews {
+impl std::fmt::Debug for TokenReviewer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Reviews").finish_non_exhaustive()
+        f.debug_struct("TokenReviewer").finish_non_exhaustive()
     }
 }
 
@@ -154,21 +157,24 @@ mod tests {
     }
 
     #[test]
-    fn what_a_review_proves() {
-        let proof = proved(good()).unwrap();
+    fn review_authenticates_account_with_audience() {
+        let authenticated = authenticated_account(good()).unwrap();
         assert_eq!(
-            (&*proof.account.namespace, &*proof.account.name),
+            (
+                &*authenticated.account.namespace,
+                &*authenticated.account.name
+            ),
             ("shop", "web")
         );
-        assert_eq!(proof.uid.as_deref(), Some("u-1"));
+        assert_eq!(authenticated.uid.as_deref(), Some("u-1"));
 
-        let refused = |change: fn(&mut TokenReviewStatus)| {
+        let rejection = |change: fn(&mut TokenReviewStatus)| {
             let mut status = good();
             change(&mut status);
-            proved(status).unwrap_err()
+            authenticated_account(status).unwrap_err()
         };
         assert_eq!(
-            refused(|status| status.error = Some("token has expired".to_owned())),
+            rejection(|status| status.error = Some("token has expired".to_owned())),
             TokenError::Rejected("token has expired".to_owned())
         );
         for change in [
@@ -176,16 +182,16 @@ mod tests {
             |status| status.authenticated = None,
             |status| *status = TokenReviewStatus::default(),
         ] {
-            assert_eq!(refused(change), TokenError::NotAuthenticated);
+            assert_eq!(rejection(change), TokenError::NotAuthenticated);
         }
         for change in [
             (|status| status.audiences = None) as fn(&mut TokenReviewStatus),
             |status| status.audiences = Some(vec![]),
             |status| status.audiences = Some(vec!["https://kubernetes.default.svc".to_owned()]),
         ] {
-            assert_eq!(refused(change), TokenError::Audience);
+            assert_eq!(rejection(change), TokenError::Audience);
         }
-        let user = refused(|status| {
+        let user = rejection(|status| {
             let user = status.user.get_or_insert_default();
             user.username = Some("system:node:n1".to_owned());
         });

@@ -1,4 +1,4 @@
-//! Tokens that a node without an API server signed: JWTs, verified with its public key.
+//! Tokens of a node without an API server: JWTs that are verified with its public key.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,17 +10,17 @@ use x509_parser::{
     x509::SubjectPublicKeyInfo,
 };
 
-use super::{Claims, Token, TokenError, decode};
+use super::{Claims, TokenError, UnverifiedToken, decode};
 
-/// How far the clocks of the signer and of this process may be apart.
+/// Tolerated difference between the clocks of the signer and this process.
 const CLOCK_SKEW: Duration = Duration::from_secs(20);
 
-/// The public key that tokens are verified with.
+/// The public key with which tokens are verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenKey(Vec<u8>);
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it holds no PEM public key of type ECDSA P-256")]
+#[error("contains no PEM public key of type ECDSA P-256")]
 pub struct KeyError;
 
 impl TokenKey {
@@ -35,7 +35,11 @@ impl TokenKey {
         Ok(Self(key.subject_public_key.data.to_vec()))
     }
 
-    pub(super) fn verify(&self, token: &Token<'_>, now: SystemTime) -> Result<(), TokenError> {
+    pub(super) fn verify(
+        &self,
+        token: &UnverifiedToken<'_>,
+        now: SystemTime,
+    ) -> Result<(), TokenError> {
         if token.algorithm != "ES256" {
             return Err(TokenError::Algorithm);
         }

@@ -1,4 +1,4 @@
-//! Endpoints and profiles of small clusters, before and after changes.
+//! Endpoints and profiles before and after changes of objects.
 
 mod addresses;
 
@@ -27,16 +27,16 @@ fn key(port: u16) -> EndpointsKey {
     }
 }
 
-/// The value that is kept; nothing else may be watched here.
-fn kept<V>(watched: Watched<V>) -> watch::Receiver<Arc<V>> {
+/// Returns the receiver of a cached value.
+fn cached<V>(watched: Subscription<V>) -> watch::Receiver<Arc<V>> {
     match watched {
-        Watched::Kept(values) => values,
-        Watched::Unknown { .. } => panic!("nothing is kept for it"),
+        Subscription::Cached(values) => values,
+        Subscription::Uncached { .. } => panic!("the value is not cached"),
     }
 }
 
 fn endpoints(index: &mut DestinationIndex, key: EndpointsKey) -> watch::Receiver<Arc<EndpointSet>> {
-    kept(index.endpoints(key).unwrap())
+    cached(index.endpoints(key).unwrap())
 }
 
 fn addrs(rx: &watch::Receiver<Arc<EndpointSet>>) -> Vec<String> {
@@ -66,7 +66,7 @@ fn at(rx: &watch::Receiver<Arc<EndpointSet>>, addr: &str) -> Endpoint {
 }
 
 #[test]
-fn a_meshed_and_an_unmeshed_endpoint() {
+fn only_meshed_endpoint_has_identity_and_hints() {
     let mut index = index(&two_pods());
     let node = Some(Arc::from("node-a"));
     let rx = endpoints(&mut index, EndpointsKey { node, ..key(80) });
@@ -108,7 +108,7 @@ fn a_meshed_and_an_unmeshed_endpoint() {
 }
 
 #[test]
-fn endpoints_come_and_go() {
+fn endpoints_follow_pods_slices_and_service() {
     let mut index = index(&two_pods());
     let mut rx = endpoints(&mut index, key(80));
     rx.borrow_and_update();
@@ -136,9 +136,8 @@ fn endpoints_come_and_go() {
     );
 }
 
-/// A pod of the same name with another address must not leave the old address behind.
 #[test]
-fn a_pod_that_comes_back_with_another_address() {
+fn recreated_pod_replaces_old_address() {
     let mut index = index(&two_pods());
     let rx = endpoints(&mut index, key(80));
     let mut batch = apply(&pod("web-1", "10.1.0.9", true, ""));
@@ -151,7 +150,7 @@ fn a_pod_that_comes_back_with_another_address() {
 }
 
 #[test]
-fn opaque_by_default_by_annotation_and_by_server() {
+fn endpoint_is_opaque_by_default_annotation_or_server() {
     let mut index = index(&two_pods());
     let http = endpoints(&mut index, key(80));
     let db = endpoints(&mut index, key(3306));
@@ -180,14 +179,14 @@ spec: {podSelector: {matchLabels: {app: web}}, port: http, proxyProtocol: opaque
 }
 
 #[test]
-fn skipped_and_own_ports_are_dialled_plainly() {
+fn skipped_and_proxy_ports_have_no_transport_header() {
     let skipping = "annotations: {config.linkerd.io/skip-inbound-ports: '8080'}";
     let mut index = index(&two_pods());
     index.apply(apply(&pod("web-1", "10.1.0.1", true, skipping)));
     let rx = endpoints(&mut index, key(80));
     let skipped = at(&rx, "10.1.0.1:8080");
     assert_eq!((skipped.tls, skipped.opaque_transport_port), (None, None));
-    // A port that the Service does not define is dialled as it is.
+    // A port that the Service does not define is not mapped.
     let admin = endpoints(&mut index, key(4191));
     let admin = at(&admin, "10.1.0.1:4191");
     assert_eq!(admin.opaque_transport_port, None);
@@ -195,7 +194,7 @@ fn skipped_and_own_ports_are_dialled_plainly() {
 }
 
 #[test]
-fn zones_nodes_and_host_names() {
+fn endpoints_are_filtered_by_zone_node_and_hostname() {
     let hinted = |pod: &str, ip: &str, zone: &str, more: &str| {
         let hints = format!(", hostname: {pod}, hints: {{forZones: [{{name: {zone}}}]}}{more}");
         endpoint(pod, ip, &hints)
@@ -221,7 +220,7 @@ fn zones_nodes_and_host_names() {
     assert_eq!(addrs(&anywhere), ["10.1.0.1:8080", "10.1.0.2:8080"]);
     assert_eq!(addrs(&named), ["10.1.0.2:8080"]);
 
-    // One address without hint switches the zones off.
+    // One address without hint disables zone filtering.
     let mixed = format!(
         "[{}, {}]",
         hinted("web-1", "10.1.0.1", "east", ""),
@@ -237,7 +236,7 @@ fn zones_nodes_and_host_names() {
 }
 
 #[test]
-fn ipv6_comes_first_where_it_is_on() {
+fn ipv6_is_preferred_if_enabled() {
     let both = format!(
         "[{}, {}, {}]",
         endpoint("web-1", "10.1.0.1", ""),
@@ -260,13 +259,13 @@ fn ipv6_comes_first_where_it_is_on() {
 fn profile_at(index: &mut DestinationIndex, addr: &str) -> watch::Receiver<Arc<Profile>> {
     let key = ProfileKey::Addr(addr.parse().unwrap());
     match index.profile(key).unwrap() {
-        Watched::Kept(values) => values,
-        Watched::Unknown { value, .. } => watch::channel(Arc::new(value)).1,
+        Subscription::Cached(values) => values,
+        Subscription::Uncached { value, .. } => watch::channel(Arc::new(value)).1,
     }
 }
 
 #[test]
-fn profiles_of_services() {
+fn service_profile_has_fqn_and_opaque_protocol() {
     let mut index = index(&two_pods());
     let rx = profile_at(&mut index, "10.96.0.1:80");
     let profile = rx.borrow().clone();
@@ -290,7 +289,7 @@ fn profiles_of_services() {
 }
 
 #[test]
-fn profiles_of_pods_follow_their_life() {
+fn pod_profile_follows_lifecycle_of_pod() {
     let mut index = index(&two_pods());
     let rx = profile_at(&mut index, "10.1.0.1:8080");
     let endpoint = rx.borrow().endpoint.clone().unwrap();
@@ -311,7 +310,7 @@ fn profiles_of_pods_follow_their_life() {
 }
 
 #[test]
-fn unknown_addresses_are_answered() {
+fn unknown_addresses_have_plain_profile() {
     let mut index = index(&two_pods());
     let plain = profile_at(&mut index, "192.0.2.1:80");
     let endpoint = plain.borrow().endpoint.clone().unwrap();
@@ -321,7 +320,7 @@ fn unknown_addresses_are_answered() {
 }
 
 #[test]
-fn two_owners_of_an_address_are_refused() {
+fn ambiguous_addresses_are_errors() {
     let twin = SERVICE.replace("name: web,", "name: twin,");
     let mut index = index(&(two_pods() + &twin + &pod("web-3", "10.1.0.1", true, "")));
     let error = |index: &mut DestinationIndex, addr: &str| {
@@ -340,7 +339,7 @@ fn two_owners_of_an_address_are_refused() {
 }
 
 #[test]
-fn profiles_by_name_and_by_instance() {
+fn profiles_are_found_by_name_and_instance() {
     let mut index = index(&two_pods());
     let web = Name::new("shop", "web");
     let by_name = |service: &Name| ProfileKey::Service {
@@ -362,16 +361,16 @@ fn profiles_by_name_and_by_instance() {
     assert!(index.profile(instance("web-1")).is_err());
     let named = endpoint("web-1", "10.1.0.1", ", hostname: web-1");
     index.apply(apply(&slice(&format!("[{named}]"))));
-    let rx = kept(index.profile(instance("web-1")).unwrap());
+    let rx = cached(index.profile(instance("web-1")).unwrap());
     assert_eq!(
         rx.borrow().endpoint.as_ref().unwrap().addr,
         "10.1.0.1:8080".parse().unwrap()
     );
 }
 
-/// Clients say which node they are on and what they want to know of; they can say anything.
+/// Clients can send any node, name or address.
 #[test]
-fn nothing_is_kept_for_names_and_addresses_that_do_not_exist() {
+fn nonexistent_names_and_addresses_are_not_cached() {
     let mut index = index(&two_pods());
     let mut held = Vec::new();
     for n in 0..1_000 {
@@ -379,13 +378,16 @@ fn nothing_is_kept_for_names_and_addresses_that_do_not_exist() {
         held.push(endpoints(&mut index, EndpointsKey { node, ..key(80) }));
         let addr = format!("192.0.2.{}:{}", n % 256, 1 + n);
         let profile = index.profile(ProfileKey::Addr(addr.parse().unwrap()));
-        assert!(matches!(profile, Ok(Watched::Unknown { .. })), "{addr}");
+        assert!(
+            matches!(profile, Ok(Subscription::Uncached { .. })),
+            "{addr}"
+        );
         let hostname = Some(Arc::from(format!("made-up-{n}")));
         let instance = index.endpoints(EndpointsKey {
             hostname,
             ..key(80)
         });
-        assert!(matches!(instance, Ok(Watched::Unknown { .. })), "{n}");
+        assert!(matches!(instance, Ok(Subscription::Uncached { .. })), "{n}");
     }
     assert_eq!(index.watched(), (1, 0));
     let nowhere = endpoints(&mut index, key(80));
@@ -396,26 +398,30 @@ fn nothing_is_kept_for_names_and_addresses_that_do_not_exist() {
 }
 
 #[test]
-fn what_becomes_known_is_kept_from_then_on() {
+fn values_are_cached_once_their_target_exists() {
     let mut index = index(&two_pods());
     let addr = || ProfileKey::Addr("10.1.0.9:8080".parse().unwrap());
     let instance = || EndpointsKey {
         hostname: Some("web-9".into()),
         ..key(80)
     };
-    let Ok(Watched::Unknown { value, mut changes }) = index.profile(addr()) else {
-        panic!("it is not known");
+    let Ok(Subscription::Uncached {
+        value,
+        mut generation,
+    }) = index.profile(addr())
+    else {
+        panic!("the value is cached");
     };
     assert!(value.endpoint.unwrap().labels.is_empty());
-    assert!(!changes.has_changed().unwrap());
-    assert!(!index.knows_profile(&addr()) && !index.knows_endpoints(&instance()));
+    assert!(!generation.has_changed().unwrap());
+    assert!(!index.has_profile(&addr()) && !index.has_endpoints(&instance()));
 
     index.apply(apply(&pod("web-9", "10.1.0.9", true, "")));
     let named = endpoint("web-9", "10.1.0.9", ", hostname: web-9");
     index.apply(apply(&slice(&format!("[{named}]"))));
-    assert!(changes.has_changed().unwrap());
-    changes.borrow_and_update();
-    assert!(index.knows_profile(&addr()) && index.knows_endpoints(&instance()));
+    assert!(generation.has_changed().unwrap());
+    generation.borrow_and_update();
+    assert!(index.has_profile(&addr()) && index.has_endpoints(&instance()));
     let endpoint = profile_at(&mut index, "10.1.0.9:8080")
         .borrow()
         .endpoint

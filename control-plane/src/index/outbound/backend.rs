@@ -10,25 +10,25 @@ use mesh_core::{
     route::filter::{Filter, Ratio},
 };
 
-use super::{Parent, service_meta};
+use super::{RouteParent, service_meta};
 use crate::model::{BackendKind, BackendRef, BackendRule, Name};
 
-/// Makes backends for the routes of one parent.
-pub(super) struct Backends<'a> {
-    parent: &'a Parent<'a>,
+/// Builds backends for the routes of a parent.
+pub(super) struct BackendBuilder<'a> {
+    parent: &'a RouteParent<'a>,
     load: PeakEwma,
-    /// How requests fail that a backend cannot take.
+    /// The filter that fails requests to an invalid backend.
     failure: fn(String) -> Filter,
 }
 
 /// gRPC's UNAVAILABLE.
 const GRPC_UNAVAILABLE: u16 = 14;
 
-impl<'a> Backends<'a> {
-    pub(super) fn for_http(parent: &'a Parent<'a>) -> Self {
+impl<'a> BackendBuilder<'a> {
+    pub(super) fn for_http(parent: &'a RouteParent<'a>) -> Self {
         Self {
             parent,
-            load: load_of_requests(parent),
+            load: request_load(parent),
             failure: |message| Filter::InjectHttpFailure {
                 status: StatusCode::INTERNAL_SERVER_ERROR,
                 message: message.into(),
@@ -37,7 +37,7 @@ impl<'a> Backends<'a> {
         }
     }
 
-    pub(super) fn for_grpc(parent: &'a Parent<'a>) -> Self {
+    pub(super) fn for_grpc(parent: &'a RouteParent<'a>) -> Self {
         Self {
             failure: |message| Filter::InjectGrpcFailure {
                 code: GRPC_UNAVAILABLE,
@@ -48,22 +48,24 @@ impl<'a> Backends<'a> {
         }
     }
 
-    pub(super) fn for_connections(parent: &'a Parent<'a>) -> Self {
+    pub(super) fn for_connections(parent: &'a RouteParent<'a>) -> Self {
         Self {
             load: PeakEwma::default(),
             ..Self::for_http(parent)
         }
     }
 
-    /// The parent itself.
-    pub(super) fn own(&self) -> Arc<RouteBackend> {
+    /// Returns the parent as backend.
+    pub(super) fn parent_backend(&self) -> Arc<RouteBackend> {
         self.balance(self.parent.name, self.parent.port, Vec::new())
     }
 
     pub(super) fn distribution(&self, backends: Option<&Vec<BackendRule>>) -> Distribution {
         match backends {
-            None => Distribution::FirstAvailable(vec![self.own()]),
-            Some(backends) if backends.is_empty() => Distribution::FirstAvailable(vec![self.own()]),
+            None => Distribution::FirstAvailable(vec![self.parent_backend()]),
+            Some(backends) if backends.is_empty() => {
+                Distribution::FirstAvailable(vec![self.parent_backend()])
+            }
             Some(backends) => Distribution::RandomAvailable(
                 backends
                     .iter()
@@ -83,7 +85,7 @@ impl<'a> Backends<'a> {
         } = &rule.backend;
         if *kind != BackendKind::Service {
             let meta = Meta::new_default("invalid");
-            return self.unusable(meta, format!("unsupported kind of backend {name}"));
+            return self.failing_backend(meta, format!("unsupported kind of backend {name}"));
         }
         let service = Name {
             namespace: namespace
@@ -94,11 +96,13 @@ impl<'a> Backends<'a> {
         };
         let Some(port) = *port else {
             let meta = Meta::new_default("invalid");
-            return self.unusable(meta, format!("backend {name} names no port"));
+            return self.failing_backend(meta, format!("backend {name} has no port"));
         };
         match (&rule.filters, self.parent.store.service(&service)) {
-            (Err(problem), _) => self.unusable(service_meta(&service, port), problem.to_string()),
-            (Ok(_), None) => self.unusable(
+            (Err(problem), _) => {
+                self.failing_backend(service_meta(&service, port), problem.to_string())
+            }
+            (Ok(_), None) => self.failing_backend(
                 service_meta(&service, port),
                 format!("Service not found {name}"),
             ),
@@ -122,9 +126,9 @@ impl<'a> Backends<'a> {
         })
     }
 
-    /// A backend that keeps its share of the requests and fails them, so that a mistake is seen
-    /// instead of shifting traffic to others.
-    fn unusable(&self, meta: Meta, message: String) -> Arc<RouteBackend> {
+    /// Returns a backend that gets its share of the requests and fails them, so that an error is
+    /// visible instead of shifting traffic to other backends.
+    fn failing_backend(&self, meta: Meta, message: String) -> Arc<RouteBackend> {
         Arc::new(RouteBackend {
             backend: Backend {
                 meta,
@@ -136,8 +140,8 @@ impl<'a> Backends<'a> {
     }
 }
 
-/// The parent's setting counts for all backends of its routes.
-fn load_of_requests(parent: &Parent<'_>) -> PeakEwma {
+/// The setting of the parent applies to all backends of its routes.
+fn request_load(parent: &RouteParent<'_>) -> PeakEwma {
     PeakEwma {
         penalty: parent
             .service

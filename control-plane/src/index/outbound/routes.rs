@@ -1,4 +1,4 @@
-//! Which routes are attached to a port of a Service, and what they become.
+//! The routes attached to a port of a Service.
 
 use std::time::Duration;
 
@@ -12,27 +12,27 @@ use mesh_core::{
     },
 };
 
-use super::{Parent, backend::Backends};
+use super::{RouteParent, backend::BackendBuilder};
 use crate::{
     index::{
-        inbound::{age, route_meta},
+        inbound::{age_order, route_meta},
         store,
     },
     model::{self, ParentKind, ParentRef, Retries, Service},
 };
 
-/// Requests up to this size are kept for a retry, as in Linkerd.
+/// Requests up to this size are buffered for retries, as in Linkerd.
 const MAX_RETRY_BYTES: usize = 64 * 1024;
-/// The pauses between tries, as in Linkerd.
+/// The backoff between retries, as in Linkerd.
 const RETRY_BACKOFF: Backoff = Backoff {
     min: Duration::from_millis(25),
     max: Duration::from_millis(250),
     jitter: 1.0,
 };
 
-/// The HTTP routes accepted for the parent, oldest first. Where gRPC routes are attached to the
-/// same port reference, those win and these are in conflict.
-pub(super) fn http<'a>(parent: &Parent<'a>) -> Vec<&'a model::HttpRoute> {
+/// Returns the HTTP routes accepted for the parent, oldest first. gRPC routes with the same parent
+/// reference take precedence.
+pub(super) fn http<'a>(parent: &RouteParent<'a>) -> Vec<&'a model::HttpRoute> {
     let grpc = grpc(parent);
     let conflicts = |reference: &ParentRef| {
         grpc.iter().flat_map(|route| &route.parents).any(|other| {
@@ -45,26 +45,28 @@ pub(super) fn http<'a>(parent: &Parent<'a>) -> Vec<&'a model::HttpRoute> {
     accepted(parent, routes, |reference| !conflicts(reference))
 }
 
-/// The gRPC routes accepted for the parent, oldest first.
-pub(super) fn grpc<'a>(parent: &Parent<'a>) -> Vec<&'a model::GrpcRoute> {
+/// Returns the gRPC routes accepted for the parent, oldest first.
+pub(super) fn grpc<'a>(parent: &RouteParent<'a>) -> Vec<&'a model::GrpcRoute> {
     let routes = namespaces(parent).flat_map(|namespace| parent.store.grpc_routes_in(namespace));
     accepted(parent, routes, |_| true)
 }
 
-/// Routes of the Service's namespace count for every client, those of the client's own namespace
-/// for that client.
-fn namespaces<'a>(parent: &Parent<'a>) -> impl Iterator<Item = &'a std::sync::Arc<str>> + use<'a> {
+/// Routes of the Service's namespace apply to every client, those of the client's namespace only to
+/// that client.
+fn namespaces<'a>(
+    parent: &RouteParent<'a>,
+) -> impl Iterator<Item = &'a std::sync::Arc<str>> + use<'a> {
     let own = &parent.name.namespace;
     let client = parent.client_namespace;
     std::iter::once(own).chain((client != own).then_some(client))
 }
 
 fn accepted<'a, M>(
-    parent: &Parent<'_>,
+    parent: &RouteParent<'_>,
     routes: impl Iterator<Item = &'a model::Route<M>>,
     accepts: impl Fn(&ParentRef) -> bool,
 ) -> Vec<&'a model::Route<M>> {
-    if !parent.service.is_some_and(can_be_parent) {
+    if !parent.service.is_some_and(accepts_routes) {
         return Vec::new();
     }
     let attached = |reference: &ParentRef| {
@@ -76,17 +78,17 @@ fn accepted<'a, M>(
     let mut routes: Vec<_> = routes
         .filter(|route| route.parents.iter().any(attached))
         .collect();
-    routes.sort_by_key(|route| (age(route.created), store::rank(&route.id)));
+    routes.sort_by_key(|route| (age_order(route.created), store::route_order(&route.id)));
     routes
 }
 
-/// A Service without an address of its own has no traffic that a route could direct.
-fn can_be_parent(service: &Service) -> bool {
+/// A Service without a cluster IP has no traffic that a route could apply to.
+fn accepts_routes(service: &Service) -> bool {
     !service.external_name && !service.cluster_ips.is_empty()
 }
 
-/// Everything to the parent itself.
-pub(super) fn default_http(parent: &Parent<'_>) -> HttpRoute {
+/// Returns the route of a parent without attached routes.
+pub(super) fn default_http(parent: &RouteParent<'_>) -> HttpRoute {
     let traffic = parent.service.map(|service| &service.traffic);
     Route {
         meta: Meta::new_default("http"),
@@ -98,7 +100,7 @@ pub(super) fn default_http(parent: &Parent<'_>) -> HttpRoute {
             }],
             then: OutboundRule {
                 filters: Vec::new(),
-                backends: Backends::for_http(parent).distribution(None),
+                backends: BackendBuilder::for_http(parent).distribution(None),
                 timeouts: traffic.map(|traffic| traffic.timeouts).unwrap_or_default(),
                 retry: traffic
                     .and_then(|traffic| traffic.retries.as_ref())
@@ -109,22 +111,22 @@ pub(super) fn default_http(parent: &Parent<'_>) -> HttpRoute {
     }
 }
 
-pub(super) fn convert_http(parent: &Parent<'_>, route: &model::HttpRoute) -> HttpRoute {
-    convert(parent, route, &Backends::for_http(parent), http_retry)
+pub(super) fn convert_http(parent: &RouteParent<'_>, route: &model::HttpRoute) -> HttpRoute {
+    convert(parent, route, &BackendBuilder::for_http(parent), http_retry)
 }
 
-pub(super) fn convert_grpc(parent: &Parent<'_>, route: &model::GrpcRoute) -> GrpcRoute {
-    convert(parent, route, &Backends::for_grpc(parent), grpc_retry)
+pub(super) fn convert_grpc(parent: &RouteParent<'_>, route: &model::GrpcRoute) -> GrpcRoute {
+    convert(parent, route, &BackendBuilder::for_grpc(parent), grpc_retry)
 }
 
 fn convert<M: Clone, T>(
-    parent: &Parent<'_>,
+    parent: &RouteParent<'_>,
     route: &model::Route<M>,
-    backends: &Backends<'_>,
+    backends: &BackendBuilder<'_>,
     retry: impl Fn(&Retries) -> T,
 ) -> Route<M, OutboundRule<T>> {
     let traffic = parent.service.map(|service| &service.traffic);
-    // What a route says about retries replaces all that its parent says.
+    // The retry settings of a route replace all of its parent's.
     let retries = route
         .retries
         .as_ref()
@@ -153,8 +155,8 @@ fn convert<M: Clone, T>(
     }
 }
 
-/// A route's annotations replace the parent's, all three together; a rule's own limit counts where
-/// no annotation of the route limits requests.
+/// A route's timeout annotations replace all of the parent's. The timeout of a rule applies unless
+/// the route has an annotation with a request timeout.
 fn timeouts(parent: Timeouts, route: Option<Timeouts>, rule: Option<Duration>) -> Timeouts {
     let mut timeouts = route.unwrap_or(parent);
     let annotated = route.and_then(|route| route.request);

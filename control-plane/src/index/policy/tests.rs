@@ -1,4 +1,4 @@
-//! Inbound and outbound policies of small clusters, before and after changes.
+//! Inbound and outbound policies before and after changes of objects.
 
 use mesh_core::{
     identity::Identity,
@@ -33,8 +33,8 @@ fn current(rx: &watch::Receiver<Arc<Option<ServerPolicy>>>) -> ServerPolicy {
     rx.borrow().as_ref().clone().unwrap()
 }
 
-/// The authorization that lets a client of this identity (or none) through, by name.
-fn admits(policy: &ServerPolicy, id: Option<&str>) -> Option<String> {
+/// Returns the name of the authorization of a client with this identity, or none.
+fn authorization_of(policy: &ServerPolicy, id: Option<&str>) -> Option<String> {
     let id = id.map(|id| Identity::parse(id).unwrap());
     let client = Client {
         ip: "10.1.0.9".parse().unwrap(),
@@ -58,13 +58,13 @@ const CLIENT: &str = "client.shop.serviceaccount.identity.linkerd.cluster.local"
 const OTHER: &str = "client.other.serviceaccount.identity.linkerd.cluster.local";
 
 #[test]
-fn ports_without_server_follow_the_default_policy() {
+fn ports_without_server_have_default_policy() {
     let mut index = index(&web(""));
     let rx = inbound(&mut index, 8080);
     let policy = current(&rx);
     assert_eq!(policy.meta.name(), "all-unauthenticated");
     assert_eq!(
-        admits(&policy, None).as_deref(),
+        authorization_of(&policy, None).as_deref(),
         Some("all-unauthenticated")
     );
     let names: Vec<&str> = http(&policy)
@@ -88,20 +88,20 @@ fn ports_without_server_follow_the_default_policy() {
     let policy = current(&rx);
     assert_eq!(policy.meta.name(), "deny");
     assert_eq!(policy.protocol, ServerProtocol::Opaque);
-    assert_eq!(admits(&policy, Some(CLIENT)), None);
+    assert_eq!(authorization_of(&policy, Some(CLIENT)), None);
 
     let annotations =
         "annotations: {config.linkerd.io/proxy-require-identity-inbound-ports: '8000-9000'}";
     index.apply(apply(&web(annotations)));
     let policy = current(&rx);
     assert_eq!(policy.meta.name(), "all-authenticated");
-    assert_eq!(admits(&policy, None), None);
-    assert!(admits(&policy, Some(CLIENT)).is_some());
+    assert_eq!(authorization_of(&policy, None), None);
+    assert!(authorization_of(&policy, Some(CLIENT)).is_some());
 }
 
-/// The webhook refuses such annotations; these pods came around it.
+/// Pods with such annotations have bypassed the webhook.
 #[test]
-fn unreadable_annotations_open_nothing() {
+fn invalid_annotations_do_not_authorize_clients() {
     let annotated = |key: &str, value: &str| {
         web(&format!(
             "annotations: {{config.linkerd.io/{key}: '{value}'}}"
@@ -111,7 +111,7 @@ fn unreadable_annotations_open_nothing() {
         let mut index = index(&annotated("default-inbound-policy", typo));
         let policy = current(&inbound(&mut index, 8080));
         assert_eq!(policy.meta.name(), "deny", "{typo:?}");
-        assert_eq!(admits(&policy, Some(CLIENT)), None, "{typo:?}");
+        assert_eq!(authorization_of(&policy, Some(CLIENT)), None, "{typo:?}");
     }
 
     let key = "proxy-require-identity-inbound-ports";
@@ -119,7 +119,7 @@ fn unreadable_annotations_open_nothing() {
         let mut index = index(&annotated(key, list));
         let policy = current(&inbound(&mut index, 8080));
         assert_eq!(policy.meta.name(), "all-authenticated", "{list}");
-        assert_eq!(admits(&policy, None), None, "{list}");
+        assert_eq!(authorization_of(&policy, None), None, "{list}");
         let other = current(&inbound(&mut index, 3306));
         assert_eq!(other.meta.name(), "all-unauthenticated", "{list}");
     }
@@ -149,7 +149,7 @@ spec: {identityRefs: [{kind: ServiceAccount, name: client}]}
 ";
 
 #[test]
-fn a_server_denies_until_a_policy_allows() {
+fn server_denies_until_policy_authorizes() {
     let mut index = index(&web(""));
     let mut rx = inbound(&mut index, 8080);
     let other_port = inbound(&mut index, 9999);
@@ -163,26 +163,29 @@ fn a_server_denies_until_a_policy_allows() {
         ("server", "web-http")
     );
     assert!(matches!(policy.protocol, ServerProtocol::Http1(_)));
-    assert_eq!(admits(&policy, Some(CLIENT)), None);
+    assert_eq!(authorization_of(&policy, Some(CLIENT)), None);
 
-    // The authentication is missing: the policy admits nobody.
+    // The authentication is missing, so the policy authorizes no client.
     index.apply(apply(POLICY));
-    assert_eq!(admits(&current(&rx), Some(CLIENT)), None);
+    assert_eq!(authorization_of(&current(&rx), Some(CLIENT)), None);
     index.apply(apply(CLIENTS));
     assert_eq!(
-        admits(&current(&rx), Some(CLIENT)).as_deref(),
+        authorization_of(&current(&rx), Some(CLIENT)).as_deref(),
         Some("allow")
     );
-    assert_eq!(admits(&current(&rx), Some(OTHER)), None);
-    assert_eq!(admits(&current(&rx), None), None);
+    assert_eq!(authorization_of(&current(&rx), Some(OTHER)), None);
+    assert_eq!(authorization_of(&current(&rx), None), None);
     index.apply(apply(
         &CLIENTS.replace("ServiceAccount, name: client", "Namespace, name: other"),
     ));
-    assert_eq!(admits(&current(&rx), Some(CLIENT)), None);
-    assert_eq!(admits(&current(&rx), Some(OTHER)).as_deref(), Some("allow"));
+    assert_eq!(authorization_of(&current(&rx), Some(CLIENT)), None);
+    assert_eq!(
+        authorization_of(&current(&rx), Some(OTHER)).as_deref(),
+        Some("allow")
+    );
 
     index.apply(delete(Kind::AuthorizationPolicy, "shop", "allow"));
-    assert_eq!(admits(&current(&rx), Some(OTHER)), None);
+    assert_eq!(authorization_of(&current(&rx), Some(OTHER)), None);
     index.apply(delete(Kind::Server, "shop", "web-http"));
     assert_eq!(current(&rx).meta.name(), "all-unauthenticated");
     index.apply(delete(Kind::Pod, "shop", "web-1"));
@@ -190,7 +193,7 @@ fn a_server_denies_until_a_policy_allows() {
 }
 
 #[test]
-fn policies_of_the_namespace_networks_and_access_policies() {
+fn namespace_policies_networks_and_access_policies_apply() {
     let namespace = POLICY
         .replace(
             "group: policy.linkerd.io, kind: Server, name: web-http",
@@ -208,22 +211,25 @@ spec: {networks: [{cidr: 10.1.0.0/16, except: [10.1.0.8/32]}]}
 ";
     let mut index = index(&(web("") + SERVER + &namespace + networks));
     let rx = inbound(&mut index, 8080);
-    assert_eq!(admits(&current(&rx), None).as_deref(), Some("allow"));
+    assert_eq!(
+        authorization_of(&current(&rx), None).as_deref(),
+        Some("allow")
+    );
     index.apply(apply(&networks.replace("10.1.0.8/32", "10.1.0.9/32")));
-    assert_eq!(admits(&current(&rx), None), None);
+    assert_eq!(authorization_of(&current(&rx), None), None);
     index.apply(apply(&SERVER.replace(
         "proxyProtocol: HTTP/1",
         "accessPolicy: cluster-authenticated",
     )));
-    assert_eq!(admits(&current(&rx), None), None);
+    assert_eq!(authorization_of(&current(&rx), None), None);
     assert_eq!(
-        admits(&current(&rx), Some(CLIENT)).as_deref(),
+        authorization_of(&current(&rx), Some(CLIENT)).as_deref(),
         Some("cluster-authenticated")
     );
 }
 
 #[test]
-fn the_oldest_server_wins() {
+fn oldest_server_takes_precedence() {
     let at = |name: &str, created: &str| {
         SERVER.replace(
             "name: web-http,",
@@ -250,7 +256,7 @@ spec:
 ";
 
 #[test]
-fn routes_replace_the_default_ones_and_carry_their_own_authorizations() {
+fn attached_routes_replace_default_and_have_own_authorizations() {
     let of_route = POLICY
         .replace("name: allow", "name: readers")
         .replace(
@@ -281,15 +287,15 @@ fn routes_replace_the_default_ones_and_carry_their_own_authorizations() {
     assert_eq!(
         request("GET", "/ready"),
         None,
-        "no probe route beside explicit ones"
+        "attached routes replace the probe route"
     );
     assert_eq!(
-        admits(&policy, None),
+        authorization_of(&policy, None),
         None,
-        "the route's authorization is the route's alone"
+        "the authorization only applies to the route"
     );
 
-    // A reference that cannot be honoured makes the route unusable.
+    // A route with an unsupported reference is not accepted.
     for change in [
         ", port: 8080}]",
         ", sectionName: x}]",
@@ -337,7 +343,7 @@ fn detected(policy: &OutboundPolicy) -> &HttpRoutes {
     }
 }
 
-/// The authority that the only backend of the first rule balances over.
+/// Returns the authority of the only backend of the first rule.
 fn authority(routes: &HttpRoutes) -> String {
     match &routes.routes[0].rules[0].then.backends {
         Distribution::FirstAvailable(backends) => match &backends[0].backend.target {
@@ -349,7 +355,7 @@ fn authority(routes: &HttpRoutes) -> String {
 }
 
 #[test]
-fn a_service_without_routes() {
+fn service_without_routes_has_default_route() {
     let mut index = index(SERVICE);
     let rx = outbound(&mut index, "10.96.0.1:80", "shop");
     let policy = rx.borrow().clone();
@@ -368,7 +374,7 @@ fn a_service_without_routes() {
 }
 
 #[test]
-fn what_a_target_is() {
+fn targets_are_resolved_to_policies() {
     let mut index = index(SERVICE);
     let mut kind = |target: Target| {
         index.outbound(&target, &"shop".into()).map(|rx| {
@@ -434,7 +440,7 @@ spec:
 ";
 
 #[test]
-fn a_split_and_a_backend_that_appears() {
+fn missing_backend_fails_requests_until_it_exists() {
     let mut index = index(&(SERVICE.to_owned() + SPLIT));
     let rx = outbound(&mut index, "10.96.0.1:80", "anyone");
     let backends = |rx: &watch::Receiver<Arc<OutboundPolicy>>| match &detected(&rx.borrow()).routes
@@ -470,7 +476,7 @@ fn a_split_and_a_backend_that_appears() {
         BackendTarget::Balance { .. }
     ));
     assert!(backends(&rx)[1].0.filters.is_empty());
-    // Another port of the Service is untouched.
+    // The route is not attached to another port.
     let plain = outbound(&mut index, "10.96.0.1:81", "anyone");
     assert!(
         matches!(&plain.borrow().protocol, OutboundProtocol::Http1(http) if http.routes[0].meta.name() == "http")
@@ -478,7 +484,7 @@ fn a_split_and_a_backend_that_appears() {
 }
 
 #[test]
-fn routes_of_a_client_are_the_clients() {
+fn routes_of_client_namespace_only_apply_to_its_clients() {
     let consumer = SPLIT
         .replace(
             "name: split, namespace: shop",
@@ -500,7 +506,7 @@ fn routes_of_a_client_are_the_clients() {
     index.apply(apply(SPLIT));
     assert_eq!(names(&other), ["split"]);
     assert_eq!(names(&client), ["mine", "split"]);
-    // A Service without an address is no parent.
+    // A headless Service has no routes.
     let headless = SERVICE
         .replace("clusterIPs: [10.96.0.1]", "clusterIPs: [None]")
         .replace("clusterIP: 10.96.0.1", "clusterIP: None");
@@ -509,7 +515,7 @@ fn routes_of_a_client_are_the_clients() {
 }
 
 #[test]
-fn grpc_routes_decide_the_protocol() {
+fn grpc_routes_set_protocol() {
     let grpc = SPLIT
         .replace("kind: HTTPRoute", "kind: GRPCRoute")
         .replace("\n    timeouts: {request: 2s}", "");
@@ -525,7 +531,7 @@ fn grpc_routes_decide_the_protocol() {
 }
 
 #[test]
-fn annotations_of_a_service_are_defaults_for_its_routes() {
+fn service_annotations_are_defaults_of_its_routes() {
     let annotated = SERVICE.replace(
         "{name: web, namespace: shop}",
         "{name: web, namespace: shop, annotations: {timeout.linkerd.io/request: 1s, timeout.linkerd.io/idle: 5s, \
@@ -550,14 +556,14 @@ fn annotations_of_a_service_are_defaults_for_its_routes() {
         matches!(&own[0].backend.target, BackendTarget::Balance { load, .. } if load.penalty.is_some())
     );
 
-    // The rule's own limit counts, and the route's retries replace the Service's.
+    // The timeout of the rule applies, and the route's retries replace the Service's.
     index.apply(apply(SPLIT));
     assert_eq!(
         (rule(&rx).timeouts.request, rule(&rx).timeouts.idle),
         (seconds(2), seconds(5))
     );
     assert_eq!(rule(&rx).retry.unwrap().max_retries, 3);
-    // A limit by annotation replaces all of the Service's and the rule's.
+    // A timeout annotation of the route replaces those of the Service and the rule.
     let limited = SPLIT.replace(
         "retry.linkerd.io/limit: '3'",
         "timeout.linkerd.io/request: 9s",
@@ -569,9 +575,8 @@ fn annotations_of_a_service_are_defaults_for_its_routes() {
     );
 }
 
-/// Whatever is published can be read by a proxy.
 #[test]
-fn policies_survive_the_wire() {
+fn policies_can_be_encoded_and_decoded() {
     let mut index =
         index(&(SERVICE.to_owned() + SPLIT + &web("") + SERVER + ROUTE + POLICY + CLIENTS));
     for addr in [

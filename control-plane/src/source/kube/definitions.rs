@@ -1,7 +1,7 @@
-//! Notices when APIs appear: CustomResourceDefinitions of the groups that we read.
+//! Detects new APIs by watching CustomResourceDefinitions.
 //!
-//! This makes it quick and nothing else. Who may not watch definitions, or misses an event, finds a
-//! new API at the next look (see `watch`).
+//! This only makes detection faster. Without permission to watch definitions, or after a missed
+//! event, polling finds a new API (see `watch`).
 
 use std::time::Duration;
 
@@ -18,35 +18,39 @@ use crate::{
     model::Kind,
 };
 
-/// Tells `changed` about each change of a definition, as long as the process lives.
+/// Notifies `changed` of each change of a relevant definition.
 pub(super) async fn follow(client: Client, changed: watch::Sender<()>) {
     let named = GroupVersionKind::gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
     let resource = ApiResource::from_gvk_with_plural(&named, "customresourcedefinitions");
     let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(client, &resource);
-    // Nothing hangs on this watch but a few seconds; when the role forbids it there is no point in
-    // asking often.
+    // The watch only saves some seconds, and without permission frequent retries are useless.
     let backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
-    let what = "CustomResourceDefinitions, to notice new APIs at once";
-    let mut events = Box::pin(cluster::follow(api, Config::default(), what, backoff));
+    let what = "CustomResourceDefinitions, to detect new APIs";
+    let mut events = Box::pin(cluster::watch_objects(
+        api,
+        Config::default(),
+        what,
+        backoff,
+    ));
     while let Some(event) = events.next().await {
-        if concerns_us(&event) {
+        if is_relevant(&event) {
             changed.send_replace(());
         }
     }
 }
 
-fn concerns_us(event: &Event<PartialObjectMeta<DynamicObject>>) -> bool {
+fn is_relevant(event: &Event<PartialObjectMeta<DynamicObject>>) -> bool {
     match event {
         Event::Apply(definition) | Event::InitApply(definition) | Event::Delete(definition) => {
             let name = definition.metadata.name.as_deref().unwrap_or_default();
-            is_of_our_groups(name)
+            is_watched_group(name)
         }
         Event::Init | Event::InitDone => false,
     }
 }
 
 /// Definitions are named `<plural>.<group>`.
-fn is_of_our_groups(name: &str) -> bool {
+fn is_watched_group(name: &str) -> bool {
     let group = name.split_once('.').map_or("", |(_, group)| group);
     Kind::ALL.iter().any(|kind| kind.group() == group)
 }
@@ -56,10 +60,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_are_compared_whole() {
-        assert!(is_of_our_groups("servers.policy.linkerd.io"));
-        assert!(is_of_our_groups("httproutes.gateway.networking.k8s.io"));
-        assert!(!is_of_our_groups("links.multicluster.linkerd.io"));
-        assert!(!is_of_our_groups("servers.policy.linkerd.io.example.com"));
+    fn groups_are_compared_as_a_whole() {
+        assert!(is_watched_group("servers.policy.linkerd.io"));
+        assert!(is_watched_group("httproutes.gateway.networking.k8s.io"));
+        assert!(!is_watched_group("links.multicluster.linkerd.io"));
+        assert!(!is_watched_group("servers.policy.linkerd.io.example.com"));
     }
 }

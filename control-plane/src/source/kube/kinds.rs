@@ -1,34 +1,35 @@
-//! What each controller follows in the cluster, and how the API names it.
+//! The kinds that each controller watches, and their APIs.
 
 use kube::core::{ApiResource, GroupVersionKind};
 use mesh_core::annotation::CONTROL_PLANE_NS;
 
 use crate::model::Kind;
 
-/// One kind as a controller wants it.
+/// A kind that a controller watches.
 #[derive(Debug)]
-pub(crate) struct Watched {
+pub(crate) struct WatchedKind {
     pub(crate) kind: Kind,
-    /// Only objects with this label.
+    /// Watch only objects with this label.
     label: Option<&'static str>,
 }
 
-/// How the API names a kind.
+/// The API of a kind.
 #[derive(Debug)]
 pub(super) struct Api {
     pub(super) plural: &'static str,
-    /// The versions we can read, the one we like best first.
+    /// The supported versions, the preferred one first.
     pub(super) versions: &'static [&'static str],
-    /// Kubernetes itself serves it, always and in this version.
+    /// Whether Kubernetes always serves it in this version.
     pub(super) built_in: bool,
-    /// Nothing but its metadata matters to us.
+    /// Whether only its metadata is used.
     pub(super) metadata_only: bool,
-    /// Objects that are left out.
+    /// A field selector.
     pub(super) fields: Option<&'static str>,
 }
 
-/// Endpoints need every pod: those that are not meshed have names, owners and zones too.
-pub(crate) const DESTINATION: &[Watched] = &[
+/// The kinds for endpoints and profiles. All pods are watched, because unmeshed ones are endpoints
+/// with labels too.
+pub(crate) const DESTINATION: &[WatchedKind] = &[
     all(Kind::Pod),
     all(Kind::Node),
     all(Kind::ReplicaSet),
@@ -38,9 +39,9 @@ pub(crate) const DESTINATION: &[Watched] = &[
     all(Kind::Server),
 ];
 
-/// Nobody asks for the policy of a pod without proxy.
-pub(crate) const POLICY: &[Watched] = &[
-    Watched {
+/// The kinds for policies. Only meshed pods are watched, because others have no policy.
+pub(crate) const POLICY: &[WatchedKind] = &[
+    WatchedKind {
         kind: Kind::Pod,
         label: Some(CONTROL_PLANE_NS),
     },
@@ -54,14 +55,14 @@ pub(crate) const POLICY: &[Watched] = &[
     all(Kind::GatewayGrpcRoute),
 ];
 
-/// Pods of Jobs stay for long after they ended; their addresses are others' by then.
+/// Terminated pods of Jobs remain for long, while their addresses may belong to other pods.
 const NOT_ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed";
 
-const fn all(kind: Kind) -> Watched {
-    Watched { kind, label: None }
+const fn all(kind: Kind) -> WatchedKind {
+    WatchedKind { kind, label: None }
 }
 
-impl Watched {
+impl WatchedKind {
     pub(super) fn api(&self) -> Api {
         let built_in = |plural, version| Api {
             plural,
@@ -112,9 +113,9 @@ impl Watched {
     }
 }
 
-/// A watch is asked for anew this often, so that a connection that died without a word (a load
-/// balancer forgot it, the server's machine is gone) is noticed soon: no more than a dozen small
-/// requests a minute.
+/// The duration of a watch request. A connection that was lost without a reset (a load balancer
+/// dropped it, or the server's host failed) is detected after this time, at the cost of a dozen
+/// small requests per minute.
 const WATCH_SECONDS: u32 = 60;
 
 impl Api {
@@ -123,7 +124,7 @@ impl Api {
         ApiResource::from_gvk_with_plural(&named, self.plural)
     }
 
-    /// As `kubectl api-resources` writes it.
+    /// Returns the name in the notation of `kubectl api-resources`.
     pub(super) fn name(&self, kind: Kind) -> String {
         match kind.group() {
             "" => self.plural.to_owned(),
@@ -139,10 +140,8 @@ mod tests {
 
     use super::*;
 
-    /// The first version is the one our own types are written in, and the plurals are those of the
-    /// types.
     #[test]
-    fn names_agree_with_the_types() {
+    fn group_first_version_and_plural_match_types() {
         fn named<K: Resource<DynamicType = ()>>() -> (String, String, String) {
             let text = |text: std::borrow::Cow<'_, str>| text.into_owned();
             (

@@ -1,27 +1,27 @@
-//! What the watches tell of themselves.
+//! The metrics of watches.
 
 use mesh_runtime::metrics::{Counter, CounterFamily, Gauge, GaugeFamily, Labels, Registry};
 
 use crate::model::Kind;
 
-/// The families of all kinds.
+/// The metric families of all kinds.
 pub(super) struct Metrics {
     served: GaugeFamily,
     synced: GaugeFamily,
     objects: GaugeFamily,
-    broken: GaugeFamily,
+    invalid: GaugeFamily,
     restarts: CounterFamily,
     errors: CounterFamily,
 }
 
-/// Those of one kind.
+/// The metrics of one kind.
 pub(super) struct KindMetrics {
     /// 1 while the API server serves the kind.
     pub(super) served: Gauge,
-    /// 1 while a watch follows it; 0 while the API server is away.
+    /// 1 while it is watched; 0 while the API server is unreachable.
     pub(super) synced: Gauge,
     pub(super) objects: Gauge,
-    pub(super) broken: Gauge,
+    pub(super) invalid: Gauge,
     /// Lists after the first.
     pub(super) restarts: Counter,
     pub(super) errors: Counter,
@@ -32,25 +32,24 @@ impl Metrics {
         Self {
             served: registry.gauge_family(
                 "source_kind_served",
-                "Whether the API server serves this kind (1) or such objects are ignored (0)",
+                "Whether the API server serves this kind (1) or its objects are ignored (0)",
             ),
             synced: registry.gauge_family(
                 "source_kind_synced",
-                "Whether changes of this kind arrive (1) or what was known stays in force (0)",
+                "Whether this kind is watched (1) or the last known objects stay in effect (0)",
             ),
-            objects: registry
-                .gauge_family("source_kind_objects", "Objects of this kind that are known"),
-            broken: registry.gauge_family(
+            objects: registry.gauge_family("source_kind_objects", "Known objects of this kind"),
+            invalid: registry.gauge_family(
                 "source_broken_objects",
-                "Objects, files and folders of the source that cannot be read now; the log names each",
+                "Invalid objects, files and directories of the source; the log lists each",
             ),
             restarts: registry.counter_family(
                 "source_kind_restarts_total",
-                "How often all objects of this kind had to be listed again",
+                "Repeated lists of all objects of this kind",
             ),
             errors: registry.counter_family(
                 "source_kind_errors_total",
-                "Requests about this kind that failed or were cut off",
+                "Failed or interrupted requests for this kind",
             ),
         }
     }
@@ -63,7 +62,7 @@ impl Metrics {
             served: self.served.with(&labels),
             synced: self.synced.with(&labels),
             objects: self.objects.with(&labels),
-            broken: self.broken.with(&labels),
+            invalid: self.invalid.with(&labels),
             restarts: self.restarts.with(&labels),
             errors: self.errors.with(&labels),
         }

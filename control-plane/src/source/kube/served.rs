@@ -1,19 +1,19 @@
-//! Under which version the API server serves a kind, if it does.
+//! Discovery of the served version of a kind.
 
 use kube::{Client, core::ApiResource};
 
-use super::kinds::Watched;
+use super::kinds::WatchedKind;
 
-/// The best version that is served; nothing when the server says that it serves none.
+/// Returns the preferred served version; `None` if none is served.
 pub(super) async fn find(
     client: &Client,
-    watched: &Watched,
+    watched: &WatchedKind,
 ) -> Result<Option<ApiResource>, kube::Error> {
     let (kind, api) = (watched.kind, watched.api());
     if api.built_in {
         return Ok(Some(api.resource(kind, api.versions[0])));
     }
-    // The list of groups first: asking about a version that is not served is an error without a
+    // The list of groups first: a request for a version that is not served is an error without a
     // status.
     let groups = client.list_api_groups().await?.groups;
     let Some(group) = groups.iter().find(|group| group.name == kind.group()) else {
@@ -34,8 +34,8 @@ pub(super) async fn find(
     Ok(None)
 }
 
-/// Nothing is served under this path. An API server says so without a reason when it has never
-/// heard of the path.
+/// Returns whether the path is not served. The response for an unknown path has no reason, so only
+/// the code is compared.
 pub(super) fn is_not_found(error: &kube::Error) -> bool {
     const NOT_FOUND: u16 = 404;
     matches!(error, kube::Error::Api(status) if status.code == NOT_FOUND)

@@ -1,8 +1,7 @@
-//! The objects of one kind: what each means, which cannot be read, and what a new state of things
-//! changes.
+//! The converted objects of a kind, the invalid ones, and the changes between two states.
 //!
-//! Pure. An object that cannot be read keeps its last good version, over lists too; one that never
-//! had one is simply not there.
+//! Without I/O. An invalid object keeps its last valid version, also in lists; one that never was
+//! valid does not exist.
 
 use std::collections::BTreeMap;
 
@@ -19,24 +18,24 @@ use crate::{
 pub(super) struct Table {
     kind: Kind,
     objects: BTreeMap<Name, Object>,
-    /// Those that cannot be read, and why.
-    broken: BTreeMap<Name, String>,
-    /// What a list that is under way has brought so far.
+    /// The invalid objects, and why.
+    invalid: BTreeMap<Name, String>,
+    /// The objects of an incomplete list so far.
     listing: Option<Listing>,
 }
 
 #[derive(Default)]
 struct Listing {
     objects: BTreeMap<Name, Object>,
-    broken: BTreeMap<Name, String>,
+    invalid: BTreeMap<Name, String>,
 }
 
-/// An object that cannot be read, for the log.
+/// An invalid object, for the log.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Broken {
+pub(super) struct InvalidObject {
     pub(super) key: Key,
     pub(super) problem: String,
-    /// An older version of it stays in force.
+    /// Whether an older version stays in effect.
     pub(super) kept: bool,
 }
 
@@ -45,7 +44,7 @@ impl Table {
         Self {
             kind,
             objects: BTreeMap::new(),
-            broken: BTreeMap::new(),
+            invalid: BTreeMap::new(),
             listing: None,
         }
     }
@@ -54,17 +53,17 @@ impl Table {
         self.objects.len()
     }
 
-    pub(super) fn broken(&self) -> usize {
-        self.broken.len()
+    pub(super) fn invalid(&self) -> usize {
+        self.invalid.len()
     }
 
-    /// A list begins; what an earlier one brought that was not finished is forgotten.
+    /// Starts a list. Discards an earlier incomplete one.
     pub(super) fn begin(&mut self) {
         self.listing = Some(Listing::default());
     }
 
-    /// An object of the list. It has no effect before the list is complete.
-    pub(super) fn list(&mut self, object: DynamicObject) -> Result<(), Broken> {
+    /// Adds an object of the list, which has no effect before the list is complete.
+    pub(super) fn list(&mut self, object: DynamicObject) -> Result<(), InvalidObject> {
         let (key, read) = self.read(object);
         let listing = self.listing.get_or_insert_default();
         let name = key.name.clone();
@@ -80,15 +79,15 @@ impl Table {
         if let Some(last) = last {
             listing.objects.insert(name.clone(), last);
         }
-        listing.broken.insert(name.clone(), problem.clone());
-        report(self.broken.get(&name), key, problem, kept)
+        listing.invalid.insert(name.clone(), problem.clone());
+        report(self.invalid.get(&name), key, problem, kept)
     }
 
-    /// The list is complete: what it changed.
+    /// Completes the list and returns the changes.
     pub(super) fn finish(&mut self) -> Vec<Change> {
-        let Listing { objects, broken } = self.listing.take().unwrap_or_default();
+        let Listing { objects, invalid } = self.listing.take().unwrap_or_default();
         let before = std::mem::replace(&mut self.objects, objects);
-        self.broken = broken;
+        self.invalid = invalid;
         let gone = before
             .keys()
             .filter(|name| !self.objects.contains_key(*name));
@@ -101,14 +100,14 @@ impl Table {
             .collect()
     }
 
-    /// A new object, or a new version. Most versions of a pod or a node mean to us what the one
-    /// before meant.
-    pub(super) fn apply(&mut self, object: DynamicObject) -> Result<Option<Change>, Broken> {
+    /// Applies a new or changed object. Returns `None` if its record is unchanged, as after most
+    /// changes of pods and nodes.
+    pub(super) fn apply(&mut self, object: DynamicObject) -> Result<Option<Change>, InvalidObject> {
         let (key, read) = self.read(object);
         let name = key.name.clone();
         match read {
             Ok(object) => {
-                self.broken.remove(&name);
+                self.invalid.remove(&name);
                 if self.objects.get(&name) == Some(&object) {
                     return Ok(None);
                 }
@@ -117,7 +116,7 @@ impl Table {
             }
             Err(problem) => {
                 let kept = self.objects.contains_key(&name);
-                let before = self.broken.insert(name, problem.clone());
+                let before = self.invalid.insert(name, problem.clone());
                 report(before.as_ref(), key, problem, kept).map(|()| None)
             }
         }
@@ -125,12 +124,12 @@ impl Table {
 
     pub(super) fn delete(&mut self, meta: &ObjectMeta) -> Option<Change> {
         let name = name(meta);
-        self.broken.remove(&name);
+        self.invalid.remove(&name);
         self.objects.remove(&name)?;
         Some(self.deleted(&name))
     }
 
-    /// The kind itself is gone.
+    /// Deletes all objects, when the kind is no longer served.
     pub(super) fn clear(&mut self) -> Vec<Change> {
         self.begin();
         self.finish()
@@ -148,9 +147,9 @@ impl Table {
             kind: self.kind,
             name: name(&object.metadata),
         };
-        // The kind is known, and where only metadata is watched this says something else.
+        // A watch of metadata has another kind here.
         object.types = None;
-        // Often half of an object, and never of interest here.
+        // Unused, and often half of an object.
         object.metadata.managed_fields = None;
         let read = match serde_json::to_value(object) {
             Ok(json) => match convert::object(self.kind, &Json(json)) {
@@ -164,12 +163,17 @@ impl Table {
     }
 }
 
-/// Nothing where the same was said before.
-fn report(before: Option<&String>, key: Key, problem: String, kept: bool) -> Result<(), Broken> {
+/// Returns no error if the same problem was reported before.
+fn report(
+    before: Option<&String>,
+    key: Key,
+    problem: String,
+    kept: bool,
+) -> Result<(), InvalidObject> {
     if before == Some(&problem) {
         return Ok(());
     }
-    Err(Broken { key, problem, kept })
+    Err(InvalidObject { key, problem, kept })
 }
 
 fn name(meta: &ObjectMeta) -> Name {
@@ -179,7 +183,7 @@ fn name(meta: &ObjectMeta) -> Name {
     )
 }
 
-/// An object as the API server wrote it.
+/// An object of the API server.
 struct Json(serde_json::Value);
 
 impl Manifest for Json {
@@ -190,7 +194,7 @@ impl Manifest for Json {
     }
 }
 
-/// The JSON reader does not say where it stumbled; the YAML reader does, and JSON is YAML.
+/// Errors of serde_json have no field, those of serde_norway do, and JSON is YAML.
 fn field_and_problem<T: DeserializeOwned>(
     json: &serde_json::Value,
     error: &serde_json::Error,

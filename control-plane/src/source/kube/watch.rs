@@ -1,4 +1,4 @@
-//! The task of one kind: finds its API, follows it, and reports what changed.
+//! The task of a kind: finds its API, watches it, and reports changes.
 
 use std::time::Duration;
 
@@ -14,66 +14,66 @@ use tokio::{
 };
 
 use super::{
-    kinds::Watched,
+    kinds::WatchedKind,
     metrics::KindMetrics,
     served,
-    table::{Broken, Table},
+    table::{InvalidObject, Table},
 };
 use crate::{
-    cluster::{Backoff, explain, is_beyond_resuming, watch_error},
+    cluster::{Backoff, explain, requires_new_watch, watch_error},
     model::Kind,
     source::Change,
 };
 
-/// What a watch reports.
+/// A report of a watch.
 #[derive(Debug)]
-pub(super) struct Message {
+pub(super) struct WatchMessage {
     pub(super) kind: Kind,
     pub(super) changes: Vec<Change>,
-    /// Everything of this kind that there is has been reported with this.
+    /// Whether all objects of this kind have been reported.
     pub(super) complete: bool,
 }
 
-/// The watch of one kind.
-pub(super) struct Watch {
+/// The watch of a kind.
+pub(super) struct KindWatch {
     client: Client,
-    watched: &'static Watched,
+    watched: &'static WatchedKind,
     table: Table,
     metrics: KindMetrics,
-    messages: mpsc::Sender<Message>,
-    /// Somebody defined or removed an API.
+    messages: mpsc::Sender<WatchMessage>,
+    /// Notifies of changes of APIs.
     definitions: latest::Receiver<()>,
     backoff: Backoff,
-    /// It failed and this was said.
-    failing: bool,
-    listed: bool,
+    /// The last request failed, and this was logged.
+    is_failing: bool,
+    has_listed: bool,
 }
 
-/// Nobody listens any more.
-struct Closed;
+/// The receiver of messages has been dropped.
+struct ReceiverClosed;
 
-/// How often to look for an API that is not served. Definitions are watched too, so this only
-/// matters where that is forbidden.
-const LOOK_AGAIN: Duration = Duration::from_secs(30);
+/// The maximum interval between polls for an API that is not served. Definitions are watched too,
+/// so this only matters without permission for that.
+const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
-/// After a definition changed it takes the API server a moment to serve it.
-const LOOK_SOON: Duration = Duration::from_secs(1);
+/// The first interval. After a definition changed, it takes the API server a moment to serve it.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A watch says nothing while nothing happens. When it failed before, an error would have come by
-/// now if it failed again: connecting may take [5 s](crate::cluster).
-const QUIET: Duration = Duration::from_secs(10);
+/// A watch is silent without changes. After a failure, a watch that is silent for this long has
+/// recovered: connecting takes at most [5 s](crate::cluster).
+const IDLE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// An API that was served is believed to be gone after this long. Deleting a definition deletes its
-/// objects one by one, which the watch reports; so this is for what was missed, and an API server
-/// that starts and does not know all of its APIs yet must not empty the index.
-const GONE_AFTER: Duration = Duration::from_secs(60);
+/// How long an API must not be served before its objects count as deleted. The watch reports the
+/// deletion of objects with their definition, so this only matters for missed events; and a
+/// starting API server that does not serve all APIs yet must not empty the index.
+const REMOVAL_DELAY: Duration = Duration::from_secs(60);
 
-impl Watch {
+impl KindWatch {
     pub(super) fn new(
         client: Client,
-        watched: &'static Watched,
+        watched: &'static WatchedKind,
         metrics: KindMetrics,
-        messages: mpsc::Sender<Message>,
+        messages: mpsc::Sender<WatchMessage>,
         definitions: latest::Receiver<()>,
     ) -> Self {
         Self {
@@ -84,103 +84,103 @@ impl Watch {
             messages,
             definitions,
             backoff: Backoff::for_api_server(),
-            failing: false,
-            listed: false,
+            is_failing: false,
+            has_listed: false,
         }
     }
 
-    /// Until nobody listens any more.
+    /// Runs until the receiver of messages is dropped.
     pub(super) async fn run(mut self) {
-        while let Ok(resource) = self.find().await {
-            if self.follow(&resource).await.is_err() {
+        while let Ok(resource) = self.wait_until_served().await {
+            if self.watch_objects(&resource).await.is_err() {
                 return;
             }
-            // Between its definition and its serving there are moments in which an API is listed
-            // and not found.
-            tokio::time::sleep(LOOK_SOON).await;
+            // While a definition is being established, its API is listed but not found.
+            tokio::time::sleep(RETRY_INTERVAL).await;
         }
     }
 
     /// Waits until the API is served.
-    async fn find(&mut self) -> Result<ApiResource, Closed> {
+    async fn wait_until_served(&mut self) -> Result<ApiResource, ReceiverClosed> {
         let mut missing_since: Option<Instant> = None;
-        let mut look_again = LOOK_SOON;
+        let mut interval = RETRY_INTERVAL;
         loop {
-            match served::find(&self.client, self.watched).await {
+            match served::find_version(&self.client, self.watched).await {
                 Ok(Some(resource)) => {
                     self.metrics.served.set(1);
                     if missing_since.is_some() {
-                        tracing::info!(api = self.name(), "The API server serves an API now");
+                        tracing::info!(api = self.name(), "API is served now");
                     }
                     return Ok(resource);
                 }
                 Ok(None) => {
-                    self.works();
+                    self.record_success();
                     match missing_since {
                         None => {
                             missing_since = Some(Instant::now());
-                            self.missing().await?;
+                            self.report_not_served().await?;
                         }
-                        Some(since) if since.elapsed() >= GONE_AFTER => {
+                        Some(since) if since.elapsed() >= REMOVAL_DELAY => {
                             let changes = self.table.clear();
                             self.report(changes, false).await?;
                         }
                         Some(_) => {}
                     }
-                    look_again = self.wait_for_definition(look_again).await;
+                    interval = self.wait_for_definition(interval).await;
                 }
-                Err(error) => self.failed(&explain(&error)).await,
+                Err(error) => self.record_failure(&explain(&error)).await,
             }
         }
     }
 
-    /// Says so once, and lets nobody wait for it.
-    async fn missing(&mut self) -> Result<(), Closed> {
+    /// Logs that the API is not served, and reports an empty list so that the first batch does not
+    /// wait for it.
+    async fn report_not_served(&mut self) -> Result<(), ReceiverClosed> {
         self.metrics.served.set(0);
         self.metrics.synced.set(0);
         if self.table.len() > 0 {
             tracing::warn!(
                 api = self.name(),
-                "The API server does not serve an API any more; what is known stays in force for {} s",
-                GONE_AFTER.as_secs()
+                "The API server does not serve an API any longer; its objects stay in effect for {} s",
+                REMOVAL_DELAY.as_secs()
             );
         } else {
             tracing::warn!(
                 api = self.name(),
-                "The API server does not serve an API; its objects have no effect until it does"
+                "The API server does not serve an API; objects have no effect until it does"
             );
         }
         self.report(Vec::new(), true).await
     }
 
-    /// How long to wait the next time.
-    async fn wait_for_definition(&mut self, look_again: Duration) -> Duration {
-        match tokio::time::timeout(look_again, self.definitions.changed()).await {
-            Ok(Ok(())) => LOOK_SOON,
-            // Without definitions there is still the time.
+    /// Waits for a changed definition or the interval, and returns the next interval.
+    async fn wait_for_definition(&mut self, interval: Duration) -> Duration {
+        match tokio::time::timeout(interval, self.definitions.changed()).await {
+            Ok(Ok(())) => RETRY_INTERVAL,
+            // The watch of definitions has exited.
             Ok(Err(_closed)) => {
-                tokio::time::sleep(look_again).await;
-                LOOK_AGAIN
+                tokio::time::sleep(interval).await;
+                MAX_RETRY_INTERVAL
             }
-            Err(_elapsed) => (look_again * 2).min(LOOK_AGAIN),
+            Err(_elapsed) => (interval * 2).min(MAX_RETRY_INTERVAL),
         }
     }
 
-    /// Follows the objects for as long as the API is served.
-    async fn follow(&mut self, resource: &ApiResource) -> Result<(), Closed> {
+    /// Watches the objects while the API is served.
+    async fn watch_objects(&mut self, resource: &ApiResource) -> Result<(), ReceiverClosed> {
         let mut events = self.events(resource);
         loop {
-            let Ok(event) = tokio::time::timeout(QUIET, events.next()).await else {
-                self.works();
+            let Ok(event) = tokio::time::timeout(IDLE_INTERVAL, events.next()).await else {
+                self.record_success();
                 continue;
             };
             let event = match event {
                 None => return Ok(()),
                 Some(Ok(event)) => event,
-                Some(Err(error)) if is_gone(&error) => return Ok(()),
+                Some(Err(error)) if is_not_served(&error) => return Ok(()),
                 Some(Err(error)) => {
-                    self.failed(&watch_error(&error)).await;
-                    if is_beyond_resuming(&error) {
+                    self.record_failure(&watch_error(&error)).await;
+                    if requires_new_watch(&error) {
                         return Ok(());
                     }
                     continue;
@@ -188,16 +188,16 @@ impl Watch {
             };
             match event {
                 Event::Init => {
-                    if self.listed {
+                    if self.has_listed {
                         self.metrics.restarts.inc();
                     }
                     self.table.begin();
-                    // It is not known to work before an answer came.
+                    // Not a response of the API server.
                     continue;
                 }
                 Event::InitApply(object) => {
                     let listed = self.table.list(object);
-                    self.complain(listed.err());
+                    self.log_invalid(listed.err());
                 }
                 Event::InitDone => {
                     let changes = self.table.finish();
@@ -206,11 +206,11 @@ impl Watch {
                 }
                 Event::Apply(object) => {
                     let applied = self.table.apply(object);
-                    let (change, broken) = match applied {
+                    let (change, invalid) = match applied {
                         Ok(change) => (change, None),
-                        Err(broken) => (None, Some(broken)),
+                        Err(invalid) => (None, Some(invalid)),
                     };
-                    self.complain(broken);
+                    self.log_invalid(invalid);
                     self.report(change.into_iter().collect(), false).await?;
                 }
                 Event::Delete(object) => {
@@ -218,7 +218,7 @@ impl Watch {
                     self.report(change.into_iter().collect(), false).await?;
                 }
             }
-            self.works();
+            self.record_success();
         }
     }
 
@@ -236,59 +236,62 @@ impl Watch {
         }
     }
 
-    async fn report(&mut self, changes: Vec<Change>, complete: bool) -> Result<(), Closed> {
-        self.listed |= complete;
+    async fn report(&mut self, changes: Vec<Change>, complete: bool) -> Result<(), ReceiverClosed> {
+        self.has_listed |= complete;
         let number = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         self.metrics.objects.set(number(self.table.len()));
-        self.metrics.broken.set(number(self.table.broken()));
+        self.metrics.invalid.set(number(self.table.invalid()));
         if changes.is_empty() && !complete {
             return Ok(());
         }
-        let message = Message {
+        let message = WatchMessage {
             kind: self.watched.kind,
             changes,
             complete,
         };
-        self.messages.send(message).await.map_err(|_closed| Closed)
+        self.messages
+            .send(message)
+            .await
+            .map_err(|_closed| ReceiverClosed)
     }
 
-    fn complain(&self, broken: Option<Broken>) {
-        let Some(Broken { key, problem, kept }) = broken else {
+    fn log_invalid(&self, invalid: Option<InvalidObject>) {
+        let Some(InvalidObject { key, problem, kept }) = invalid else {
             return;
         };
         if kept {
-            tracing::error!(object = %key, "Cannot use an object; its last good version stays in force: {problem}");
+            tracing::error!(object = %key, "Invalid object; its last valid version stays in effect: {problem}");
         } else {
-            tracing::error!(object = %key, "Cannot use an object; it has no effect: {problem}");
+            tracing::error!(object = %key, "Invalid object; it has no effect: {problem}");
         }
     }
 
-    fn works(&mut self) {
+    fn record_success(&mut self) {
         self.backoff.reset();
-        if std::mem::take(&mut self.failing) {
-            self.metrics.synced.set(i64::from(self.listed));
-            tracing::info!(api = self.name(), "Following the API server again");
+        if std::mem::take(&mut self.is_failing) {
+            self.metrics.synced.set(i64::from(self.has_listed));
+            tracing::info!(api = self.name(), "Resumed watching the API server");
         }
     }
 
-    /// Says the first failure of a row, and waits.
-    async fn failed(&mut self, error: &str) {
+    /// Logs the first of successive failures, and waits.
+    async fn record_failure(&mut self, error: &str) {
         self.metrics.errors.inc();
         self.metrics.synced.set(0);
         let api = self.name();
-        if std::mem::replace(&mut self.failing, true) {
-            tracing::debug!(api, error, "The API server still does not answer");
-        } else if self.listed {
+        if std::mem::replace(&mut self.is_failing, true) {
+            tracing::debug!(api, error, "Still cannot watch the API server");
+        } else if self.has_listed {
             tracing::warn!(
                 api,
                 error,
-                "Cannot follow the API server; what is known stays in force"
+                "Cannot watch the API server; known objects stay in effect"
             );
         } else {
             tracing::warn!(
                 api,
                 error,
-                "Cannot read from the API server; not ready before that works"
+                "Cannot list objects of the API server; the controller is not ready"
             );
         }
         self.backoff.wait().await;
@@ -299,7 +302,7 @@ impl Watch {
     }
 }
 
-/// A watch that brings metadata alone, as if the objects had nothing else.
+/// Converts the event of a metadata watch to that of objects without other fields.
 fn with_metadata(event: Event<PartialObjectMeta<DynamicObject>>) -> Event<DynamicObject> {
     let object = |partial: PartialObjectMeta<DynamicObject>| DynamicObject {
         types: partial.types,
@@ -315,8 +318,8 @@ fn with_metadata(event: Event<PartialObjectMeta<DynamicObject>>) -> Event<Dynami
     }
 }
 
-/// Nothing is served under this path any more.
-fn is_gone(error: &watcher::Error) -> bool {
+/// Returns whether the path is no longer served.
+fn is_not_served(error: &watcher::Error) -> bool {
     match error {
         watcher::Error::InitialListFailed(error)
         | watcher::Error::WatchStartFailed(error)

@@ -1,4 +1,4 @@
-//! Files that come, change, break and go.
+//! Files that are created, changed, invalid and deleted.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use super::*;
 
 struct Fixture {
     dirs: Vec<tempfile::TempDir>,
-    folders: Folders,
+    directories: DirectorySource,
 }
 
 impl Fixture {
@@ -15,11 +15,11 @@ impl Fixture {
         let paths = dirs.iter().map(|dir| dir.path().to_owned()).collect();
         Self {
             dirs,
-            folders: Folders::new(paths, &Registry::new()),
+            directories: DirectorySource::new(paths, &Registry::new()),
         }
     }
 
-    /// Written to a draft and renamed, so that every version has an inode of its own.
+    /// Writes a draft and renames it, so that every version has its own inode.
     fn write(&self, dir: usize, name: &str, text: &str) {
         let dir = self.dirs[dir].path();
         fs::write(dir.join(".draft"), text).unwrap();
@@ -27,13 +27,13 @@ impl Fixture {
     }
 
     fn first(&mut self) -> Vec<String> {
-        summary(self.folders.look(true))
+        summary(self.directories.scan(true))
     }
 
-    /// A change counts at the second look that sees it.
+    /// Polls twice, after which a change counts.
     fn settled(&mut self) -> Vec<String> {
-        assert_eq!(summary(self.folders.look(false)), [""; 0]);
-        summary(self.folders.look(false))
+        assert_eq!(summary(self.directories.scan(false)), [""; 0]);
+        summary(self.directories.scan(false))
     }
 }
 
@@ -43,7 +43,7 @@ fn summary(batch: Batch) -> Vec<String> {
         .flat_map(|change| match change {
             Change::Apply(object) => vec![format!("+{}", describe(&object))],
             Change::Delete(key) => vec![format!("-{key}")],
-            Change::Restarted(objects) => objects
+            Change::Replace(objects) => objects
                 .iter()
                 .map(|o| format!("={}", describe(o)))
                 .collect(),
@@ -67,7 +67,7 @@ fn service(name: &str, port: u32) -> String {
 }
 
 #[test]
-fn objects_come_change_and_go() {
+fn objects_follow_files() {
     let mut fixture = Fixture::new(1);
     fixture.write(0, "a.yaml", &(service("a", 1) + &service("b", 2)));
     fixture.write(0, "notes.txt", "not: yaml: at: all");
@@ -82,11 +82,11 @@ fn objects_come_change_and_go() {
     fixture.write(0, "a.yaml", &service("b", 3));
     assert_eq!(fixture.settled(), ["-Service ns/a", "-Service ns/c"]);
     fs::remove_file(fixture.dirs[0].path().join("a.yaml")).unwrap();
-    assert_eq!(summary(fixture.folders.look(false)), ["-Service ns/b"]);
+    assert_eq!(summary(fixture.directories.scan(false)), ["-Service ns/b"]);
 }
 
 #[test]
-fn later_folders_win() {
+fn later_directories_take_precedence() {
     let mut fixture = Fixture::new(2);
     fixture.write(0, "a.yaml", &service("a", 1));
     fixture.write(1, "a.yaml", &service("a", 2));
@@ -94,11 +94,11 @@ fn later_folders_win() {
     fixture.write(0, "a.yaml", &service("a", 3));
     assert_eq!(fixture.settled(), [""; 0]);
     fs::remove_file(fixture.dirs[1].path().join("a.yaml")).unwrap();
-    assert_eq!(summary(fixture.folders.look(false)), ["+a:3"]);
+    assert_eq!(summary(fixture.directories.scan(false)), ["+a:3"]);
 }
 
 #[test]
-fn the_last_good_version_of_a_broken_object_stays() {
+fn last_valid_version_of_invalid_object_stays() {
     let mut fixture = Fixture::new(1);
     let server = |port: &str| {
         format!(
@@ -111,20 +111,20 @@ fn the_last_good_version_of_a_broken_object_stays() {
         &(service("a", 1) + &server("80") + &service("b", 2)),
     );
     assert_eq!(fixture.first(), ["=a:1", "=b:2", "=Server ns/s"]);
-    // The broken one stays, what is gone goes, what changed changes.
+    // The invalid object stays, the others are deleted and changed.
     fixture.write(0, "a.yaml", &(service("a", 3) + &server("true")));
     assert_eq!(fixture.settled(), ["-Service ns/b", "+a:3"]);
-    assert_eq!(fixture.folders.broken.value(), 1);
-    // A document that does not say whose it is may be any of those that are missing.
+    assert_eq!(fixture.directories.invalid.value(), 1);
+    // A document without name may be that of any missing object.
     fixture.write(0, "a.yaml", &(service("c", 4) + "kind: [\n"));
     assert_eq!(fixture.settled(), ["+c:4"]);
     fixture.write(0, "a.yaml", &service("c", 4));
     assert_eq!(fixture.settled(), ["-Service ns/a", "-Server ns/s"]);
-    assert_eq!(fixture.folders.broken.value(), 0);
+    assert_eq!(fixture.directories.invalid.value(), 0);
 }
 
 #[test]
-fn an_unreadable_file_or_folder_keeps_what_it_said() {
+fn objects_of_unreadable_file_or_directory_stay() {
     let mut fixture = Fixture::new(1);
     fixture.write(0, "a.yaml", &service("a", 1));
     assert_eq!(fixture.first(), ["=a:1"]);
@@ -135,19 +135,18 @@ fn an_unreadable_file_or_folder_keeps_what_it_said() {
     assert_eq!(fixture.settled(), [""; 0]);
     fs::create_dir(fixture.dirs[0].path()).unwrap();
     fixture.write(0, "b.yaml", &service("b", 1));
-    assert_eq!(summary(fixture.folders.look(false)), ["-Service ns/a"]);
-    assert_eq!(summary(fixture.folders.look(false)), ["+b:1"]);
+    assert_eq!(summary(fixture.directories.scan(false)), ["-Service ns/a"]);
+    assert_eq!(summary(fixture.directories.scan(false)), ["+b:1"]);
 }
 
-/// Half of the objects would be taken for all of them.
 #[test]
-fn nothing_is_sent_before_every_folder_has_been_read() {
+fn first_batch_waits_for_all_directories() {
     let mut fixture = Fixture::new(2);
     fixture.write(0, "a.yaml", &service("a", 1));
     let second = fixture.dirs[1].path().to_owned();
     fs::remove_dir(&second).unwrap();
     assert_eq!(fixture.first(), [""; 0]);
-    assert_eq!(fixture.folders.broken.value(), 1);
+    assert_eq!(fixture.directories.invalid.value(), 1);
     fs::create_dir(&second).unwrap();
     assert_eq!(fixture.first(), ["=a:1"]);
 }

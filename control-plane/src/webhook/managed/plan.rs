@@ -1,5 +1,5 @@
-//! What to do next about the certificate: decided from what was last seen of Secret and webhook
-//! configuration. Pure.
+//! The next step for the certificate, a pure function of the last observed Secret and webhook
+//! configuration.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,88 +11,90 @@ use rustls_pki_types::{CertificateDer, pem::PemObject};
 use serde_json::Value;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::webhook::certificate::Pair;
+use crate::webhook::certificate::CertificateAndKey;
 
-/// The outer option: whether it has been looked at; the inner: whether it exists.
+/// The observed objects. The outer option is `None` before an object is observed, the inner one if
+/// it does not exist.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
-    pub(super) secret: Option<Option<Result<Held, Broken>>>,
-    pub(super) hook: Option<Option<Hook>>,
+pub(super) struct ObservedState {
+    pub(super) secret: Option<Option<Result<CertificateSecret, InvalidSecret>>>,
+    pub(super) hook: Option<Option<WebhookConfig>>,
 }
 
-/// A Secret with a certificate.
+/// A Secret with a valid certificate.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct CertificateSecret {
     pub(super) version: Option<String>,
-    /// Made by us, so that we may make it anew.
-    pub(super) ours: bool,
-    /// PEM, as it is in the Secret.
+    /// Whether this program created it and may replace it.
+    pub(super) managed: bool,
+    /// The PEM text of the Secret.
     pub(super) certificate: String,
     pub(super) authorities: String,
-    pub(super) pair: Pair,
+    pub(super) pair: CertificateAndKey,
 }
 
-/// A Secret without one.
+/// A Secret without valid certificate.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Broken {
+pub(super) struct InvalidSecret {
     pub(super) version: Option<String>,
-    pub(super) ours: bool,
+    pub(super) managed: bool,
     pub(super) problem: String,
 }
 
 /// A webhook configuration.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Hook {
+pub(super) struct WebhookConfig {
     pub(super) uid: String,
     pub(super) version: String,
-    /// Name and `caBundle` of each webhook; what cannot be decoded is empty.
+    /// The name and `caBundle` of each webhook; an invalid `caBundle` is empty.
     pub(super) bundles: Vec<(String, String)>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Not everything has been looked at.
-    Look,
-    /// Nothing can be done, for this reason.
+    /// Wait until both objects have been observed.
+    Observe,
+    /// Wait for a user, for this reason.
     Wait(String),
-    /// Make a certificate, in place of the one there is.
-    Make,
-    /// Tell the API server to trust these.
-    Publish(String),
-    /// All is as it should be: serve with the Secret's certificate.
+    /// Generate a certificate and replace an existing one.
+    Generate,
+    /// Write these CAs to the `caBundle`.
+    PublishAuthorities(String),
+    /// Serve with the Secret's certificate.
     Serve,
 }
 
-/// Old authorities are kept trusted until replicas have surely stopped serving under them; more
-/// than a few come from somebody deleting Secrets in a loop.
+/// The maximum number of CAs in a bundle. Old ones stay trusted until no replica serves with their
+/// certificates; there are only more if the Secret is deleted repeatedly.
 const MAX_AUTHORITIES: usize = 4;
 
-pub(super) fn next(seen: &Seen, names: &[String], now: SystemTime) -> Step {
+pub(super) fn next(seen: &ObservedState, names: &[String], now: SystemTime) -> Step {
     let (Some(secret), Some(hook)) = (&seen.secret, &seen.hook) else {
-        return Step::Look;
+        return Step::Observe;
     };
-    // Also the owner of the Secret, without which the Secret would outlive the mesh.
+    // It also is the owner of the Secret, without which the Secret would not be deleted with the
+    // mesh.
     let Some(hook) = hook else {
-        return Step::Wait("there is no webhook configuration: nobody calls this server (was the chart installed completely?)".into());
+        return Step::Wait("the webhook configuration does not exist, so the API server does not call this server; check the installation of the chart".into());
     };
     let held = match secret {
-        None => return Step::Make,
-        Some(Err(broken)) if broken.ours => return Step::Make,
+        None => return Step::Generate,
+        Some(Err(broken)) if broken.managed => return Step::Generate,
         Some(Err(broken)) => {
             return Step::Wait(format!(
-                "somebody else's Secret cannot be used: {}; correct it, or delete it to have one made",
+                "the externally managed Secret is invalid: {}; correct it, or delete it to have one generated",
                 broken.problem
             ));
         }
         Some(Ok(held)) => held,
     };
-    if held.ours
+    if held.managed
         && (now >= held.pair.renew_at() || !names.iter().all(|name| held.pair.is_for(name)))
     {
-        return Step::Make;
+        return Step::Generate;
     }
     if held.authorities.is_empty() {
-        // Whoever made the certificate says whom to trust.
+        // The `caBundle` of an externally managed certificate is managed externally too.
         return Step::Serve;
     }
     if hook
@@ -102,11 +104,11 @@ pub(super) fn next(seen: &Seen, names: &[String], now: SystemTime) -> Step {
     {
         Step::Serve
     } else {
-        Step::Publish(held.authorities.clone())
+        Step::PublishAuthorities(held.authorities.clone())
     }
 }
 
-/// A new authority, and those before it that are still valid.
+/// Returns a bundle of a new CA and the old ones that have not expired.
 pub(super) fn with_old_authorities(new: &str, old: &str, now: SystemTime) -> String {
     let mut bundle = new.trim_end().to_owned();
     bundle.push('\n');
@@ -119,7 +121,7 @@ pub(super) fn with_old_authorities(new: &str, old: &str, now: SystemTime) -> Str
     bundle
 }
 
-/// The PEM texts in a bundle, one certificate each.
+/// Returns the PEM text of each certificate in a bundle.
 fn certificates(bundle: &str) -> impl Iterator<Item = &str> {
     const END: &str = "-----END CERTIFICATE-----";
     bundle
@@ -138,11 +140,11 @@ fn is_expired(pem: &str, now: SystemTime) -> bool {
     not_after().is_none_or(|not_after| not_after <= now)
 }
 
-impl Held {
-    pub(super) fn read(secret: Secret) -> Result<Self, Broken> {
+impl CertificateSecret {
+    pub(super) fn read(secret: Secret) -> Result<Self, InvalidSecret> {
         let annotations = secret.metadata.annotations.as_ref();
         let made_by = annotations.and_then(|all| all.get(CREATED_BY));
-        let ours = made_by.is_some_and(|by| by.starts_with("mesh-controller "));
+        let managed = made_by.is_some_and(|by| by.starts_with("mesh-controller "));
         let version = secret.metadata.resource_version.clone();
         let entry = |name: &str| {
             let bytes = &secret.data.as_ref()?.get(name)?.0;
@@ -150,24 +152,24 @@ impl Held {
         };
         let certificate = entry("tls.crt").unwrap_or_default();
         let key = entry("tls.key").unwrap_or_default();
-        match Pair::read(certificate.as_bytes(), key.as_bytes()) {
+        match CertificateAndKey::read(certificate.as_bytes(), key.as_bytes()) {
             Ok(pair) => Ok(Self {
                 version,
-                ours,
+                managed,
                 certificate,
                 authorities: entry("ca.crt").unwrap_or_default(),
                 pair,
             }),
-            Err(error) => Err(Broken {
+            Err(error) => Err(InvalidSecret {
                 version,
-                ours,
+                managed,
                 problem: error.to_string(),
             }),
         }
     }
 }
 
-impl Hook {
+impl WebhookConfig {
     pub(super) fn read(object: DynamicObject) -> Self {
         let webhooks = object.data.get("webhooks").and_then(Value::as_array);
         let name = |webhook: &Value| {
@@ -195,7 +197,7 @@ pub(super) mod tests {
     use mesh_k8s::kinds::{ByteString, ObjectMeta};
 
     use super::*;
-    use crate::webhook::certificate::{Made, make};
+    use crate::webhook::certificate::{GeneratedCertificate, generate};
 
     const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -203,7 +205,7 @@ pub(super) mod tests {
         vec!["a.linkerd.svc".to_owned()]
     }
 
-    pub(in super::super) fn secret(made: &Made, ours: bool) -> Secret {
+    pub(in super::super) fn secret(made: &GeneratedCertificate, managed: bool) -> Secret {
         let entries = [
             ("tls.crt", &made.certificate_pem),
             ("tls.key", &made.key_pem),
@@ -211,7 +213,8 @@ pub(super) mod tests {
         ];
         Secret {
             metadata: ObjectMeta {
-                annotations: ours.then(|| [(CREATED_BY.into(), "mesh-controller 1".into())].into()),
+                annotations: managed
+                    .then(|| [(CREATED_BY.into(), "mesh-controller 1".into())].into()),
                 resource_version: Some("7".into()),
                 ..ObjectMeta::default()
             },
@@ -224,8 +227,8 @@ pub(super) mod tests {
         }
     }
 
-    pub(in super::super) fn hook(bundles: &[&str]) -> Option<Option<Hook>> {
-        Some(Some(Hook {
+    pub(in super::super) fn hook(bundles: &[&str]) -> Option<Option<WebhookConfig>> {
+        Some(Some(WebhookConfig {
             uid: "u".into(),
             version: "1".into(),
             bundles: bundles
@@ -236,15 +239,15 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn every_state_has_a_next_step() {
+    fn step_depends_on_observed_objects() {
         let now = SystemTime::now();
-        let made = make(&names(), now).unwrap();
-        let held = |ours| Some(Some(Held::read(secret(&made, ours))));
-        let step = |secret, hook| next(&Seen { secret, hook }, &names(), now);
-        assert_eq!(step(None, hook(&[])), Step::Look);
+        let made = generate(&names(), now).unwrap();
+        let held = |managed| Some(Some(CertificateSecret::read(secret(&made, managed))));
+        let step = |secret, hook| next(&ObservedState { secret, hook }, &names(), now);
+        assert_eq!(step(None, hook(&[])), Step::Observe);
         assert!(matches!(step(Some(None), Some(None)), Step::Wait(_)));
-        assert_eq!(step(Some(None), hook(&[""])), Step::Make);
-        let publish = Step::Publish(made.authority_pem.clone());
+        assert_eq!(step(Some(None), hook(&[""])), Step::Generate);
+        let publish = Step::PublishAuthorities(made.authority_pem.clone());
         assert_eq!(step(held(true), hook(&[""])), publish);
         assert_eq!(
             step(held(true), hook(&[&made.authority_pem, "other"])),
@@ -255,36 +258,36 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn ours_is_renewed_in_time_and_another_s_never() {
+    fn only_managed_certificate_is_renewed() {
         let now = SystemTime::now();
-        let made = make(&names(), now).unwrap();
-        let at = |ours, names: &[String], after: Duration| {
-            let seen = Seen {
-                secret: Some(Some(Held::read(secret(&made, ours)))),
+        let made = generate(&names(), now).unwrap();
+        let at = |managed, names: &[String], after: Duration| {
+            let seen = ObservedState {
+                secret: Some(Some(CertificateSecret::read(secret(&made, managed)))),
                 hook: hook(&[&made.authority_pem]),
             };
             next(&seen, names, now + after)
         };
         assert_eq!(at(true, &names(), 59 * DAY), Step::Serve);
-        assert_eq!(at(true, &names(), 61 * DAY), Step::Make);
+        assert_eq!(at(true, &names(), 61 * DAY), Step::Generate);
         assert_eq!(at(false, &names(), 61 * DAY), Step::Serve);
-        assert_eq!(at(true, &["b.linkerd.svc".to_owned()], DAY), Step::Make);
+        assert_eq!(at(true, &["b.linkerd.svc".to_owned()], DAY), Step::Generate);
     }
 
     #[test]
-    fn a_broken_secret_is_made_anew_when_it_is_ours() {
+    fn only_managed_invalid_secret_is_replaced() {
         let now = SystemTime::now();
-        let made = make(&names(), now).unwrap();
-        let step = |ours| {
-            let mut broken = secret(&made, ours);
+        let made = generate(&names(), now).unwrap();
+        let step = |managed| {
+            let mut broken = secret(&made, managed);
             broken.data = None;
-            let seen = Seen {
-                secret: Some(Some(Held::read(broken))),
+            let seen = ObservedState {
+                secret: Some(Some(CertificateSecret::read(broken))),
                 hook: hook(&[""]),
             };
             next(&seen, &names(), now)
         };
-        assert_eq!(step(true), Step::Make);
+        assert_eq!(step(true), Step::Generate);
         let Step::Wait(reason) = step(false) else {
             panic!();
         };
@@ -292,10 +295,10 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn old_authorities_stay_until_they_end() {
+    fn old_cas_stay_until_they_expire() {
         let now = SystemTime::now();
-        let made: Vec<Made> = (0..6)
-            .map(|n| make(&names(), now + n * DAY).unwrap())
+        let made: Vec<GeneratedCertificate> = (0..6)
+            .map(|n| generate(&names(), now + n * DAY).unwrap())
             .collect();
         let mut bundle = String::new();
         for made in &made {
@@ -314,7 +317,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn bundles_are_read_from_the_configuration() {
+    fn bundles_are_parsed_from_configuration() {
         let object: DynamicObject = serde_json::from_value(serde_json::json!({
             "apiVersion": "admissionregistration.k8s.io/v1",
             "kind": "MutatingWebhookConfiguration",
@@ -322,11 +325,11 @@ pub(super) mod tests {
             "webhooks": [{"name": "a", "clientConfig": {"caBundle": "UEVN"}}, {"name": "b"}],
         }))
         .unwrap();
-        let expect = Hook {
+        let expect = WebhookConfig {
             uid: "u".into(),
             version: "3".into(),
             bundles: vec![("a".into(), "PEM".into()), ("b".into(), String::new())],
         };
-        assert_eq!(Hook::read(object), expect);
+        assert_eq!(WebhookConfig::read(object), expect);
     }
 }

@@ -1,7 +1,7 @@
-//! What was put right without being asked: decided from what was seen before a step (pure), and
-//! told in an event, in metrics and in the log.
+//! Repairs: detected from the observed objects before a step, and reported in an event, metrics and
+//! the log.
 //!
-//! A first certificate and a renewal in time are the ordinary course of things, and no repairs.
+//! The first certificate and a timely renewal are not repairs.
 
 use std::{
     collections::VecDeque,
@@ -13,41 +13,40 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use mesh_runtime::metrics::{Counter, Gauge, Labels, Registry};
 use parking_lot::Mutex;
 
-use super::plan::{Seen, Step};
-use crate::cluster::{Events, Posting, Severity};
+use super::plan::{ObservedState, Step};
+use crate::cluster::{Events, ObjectEvent, Severity};
 
-/// What was damaged; in metrics the label `found`.
+/// The kind of damage, the label `found` of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Damage {
-    /// The registration's `caBundle` was another's, or was taken away.
+    /// The `caBundle` of the webhook configuration was changed or removed.
     BundleAltered,
     /// The Secret was deleted.
     CertificateMissing,
     CertificateExpired,
-    /// The Secret holds no certificate, or a key that is another's.
+    /// The Secret contained no valid certificate and key.
     CertificateUnreadable,
 }
 
-/// Who is told of repairs.
-pub(crate) struct Repairs {
-    of: [Arc<OfKind>; 4],
+/// Reports repairs.
+pub(crate) struct RepairReporter {
+    statistics: [Arc<DamageStatistics>; 4],
     events: Events,
 }
 
-/// The repairs of one kind of damage.
-struct OfKind {
-    all: Counter,
-    lately: Gauge,
-    last: Gauge,
-    /// Of the last day, the newest at the end; the lock protects nothing but them.
+/// The metrics of one kind of damage.
+struct DamageStatistics {
+    total: Counter,
+    last_day: Gauge,
+    last_timestamp: Gauge,
+    /// The times of repairs within the last day, in ascending order.
     times: Mutex<VecDeque<SystemTime>>,
 }
 
-/// Over this time repairs are counted for `meshctl check`.
+/// The period over which repairs are counted for `meshctl check`.
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// Times that are kept of each kind of damage. A program that breaks it again every second is
-/// reported with this number.
-const KEPT: usize = 1000;
+/// The maximum number of times for each kind of damage, and so the maximum of the gauge.
+const MAX_TIMES: usize = 1000;
 
 impl Damage {
     pub(crate) const ALL: [Self; 4] = [
@@ -66,97 +65,98 @@ impl Damage {
         }
     }
 
-    /// For the event of the registration.
+    /// Returns the text of the event.
     fn text(self) -> &'static str {
         match self {
             Self::BundleAltered => {
-                "The caBundle was not the authority of the injector's certificate: the API server could not have called it. It is written again"
+                "The caBundle did not contain the CA of the injector's certificate, so the API server could not call the injector. Restored the caBundle"
             }
             Self::CertificateMissing => {
-                "The Secret of the injector's certificate was deleted. It is made again"
+                "The Secret of the injector's certificate was deleted. Generated a new certificate"
             }
             Self::CertificateExpired => {
-                "The injector's certificate had expired: the API server could not have called it. It is made again"
+                "The injector's certificate had expired, so the API server could not call the injector. Generated a new certificate"
             }
             Self::CertificateUnreadable => {
-                "The Secret of the injector's certificate could not be used. It is made again"
+                "The Secret of the injector's certificate was invalid. Generated a new certificate"
             }
         }
     }
 }
 
-/// What a step puts right. `in_order` is the UID of the registration that was last seen in order,
-/// `served` says whether a certificate is served.
+/// Returns the damage that a step repairs. `intact_uid` is the UID of the webhook configuration
+/// that was last intact, `served` whether a certificate is served.
 pub(super) fn damage(
-    seen: &Seen,
+    seen: &ObservedState,
     step: &Step,
-    in_order: Option<&str>,
+    intact_uid: Option<&str>,
     served: bool,
     now: SystemTime,
 ) -> Option<Damage> {
     match step {
-        Step::Publish(authorities) => {
+        Step::PublishAuthorities(authorities) => {
             let hook = seen.hook.as_ref()?.as_ref()?;
             let altered = hook.bundles.iter().any(|(_, bundle)| {
                 let bundle = bundle.trim();
-                match bundle.is_empty() {
-                    // That of a registration that was made this moment.
-                    true => in_order == Some(hook.uid.as_str()),
-                    // After a renewal the old authority is among the new.
-                    false => !authorities.contains(bundle),
+                if bundle.is_empty() {
+                    // A new webhook configuration has no bundle yet.
+                    intact_uid == Some(hook.uid.as_str())
+                } else {
+                    // After a renewal the new bundle contains the old CA.
+                    !authorities.contains(bundle)
                 }
             });
             altered.then_some(Damage::BundleAltered)
         }
-        Step::Make => match seen.secret.as_ref()? {
+        Step::Generate => match seen.secret.as_ref()? {
             None => served.then_some(Damage::CertificateMissing),
             Some(Err(_broken)) => Some(Damage::CertificateUnreadable),
             Some(Ok(held)) => (now >= held.pair.not_after()).then_some(Damage::CertificateExpired),
         },
-        Step::Look | Step::Wait(_) | Step::Serve => None,
+        Step::Observe | Step::Wait(_) | Step::Serve => None,
     }
 }
 
-impl Repairs {
+impl RepairReporter {
     pub(crate) fn new(events: Events, registry: &Registry) -> Self {
-        let all = registry.counter_family(
+        let total = registry.counter_family(
             "mesh_injector_repairs_total",
-            "Damage to the webhook's certificate or registration that the injector put right, by what it found",
+            "Repairs of the webhook's certificate or configuration, by the damage found",
         );
-        let lately = registry.gauge_family(
+        let last_day = registry.gauge_family(
             "mesh_injector_repairs_last_day",
-            "The same of the last 24 hours, since the injector started",
+            "Repairs within the last 24 hours, since the injector started, by the damage found",
         );
-        let last = registry.gauge_family(
+        let last_timestamp = registry.gauge_family(
             "mesh_injector_last_repair_timestamp_seconds",
-            "When the latest repair was, in seconds since 1970; 0 without one",
+            "Time of the last repair, in seconds since 1970; 0 without one",
         );
-        let of = Damage::ALL.map(|damage| {
+        let statistics = Damage::ALL.map(|damage| {
             let labels = Labels::new().with("found", damage.as_str());
-            Arc::new(OfKind {
-                all: all.with(&labels),
-                lately: lately.with(&labels),
-                last: last.with(&labels),
+            Arc::new(DamageStatistics {
+                total: total.with(&labels),
+                last_day: last_day.with(&labels),
+                last_timestamp: last_timestamp.with(&labels),
                 times: Mutex::default(),
             })
         });
-        let exported = of.clone();
+        let exported = statistics.clone();
         registry.on_scrape(move |_scrape| {
-            for of in &exported {
-                of.forget(SystemTime::now());
+            for statistics in &exported {
+                statistics.remove_expired(SystemTime::now());
             }
         });
-        Self { of, events }
+        Self { statistics, events }
     }
 
-    /// Tells of one, in an event of the registration `about`.
-    pub(super) fn tell(&self, damage: Damage, about: ObjectReference, now: SystemTime) {
-        let of = Damage::ALL.iter().zip(&self.of);
-        for (_, of) in of.filter(|(kind, _)| **kind == damage) {
-            of.add(now);
+    /// Reports a repair, in an event of the webhook configuration `about`.
+    pub(super) fn report(&self, damage: Damage, about: ObjectReference, now: SystemTime) {
+        let statistics = Damage::ALL.iter().zip(&self.statistics);
+        for (_, statistics) in statistics.filter(|(kind, _)| **kind == damage) {
+            statistics.add(now);
         }
         tracing::warn!(found = damage.as_str(), "Repaired: {}", damage.text());
-        self.events.post(Posting {
+        self.events.post(ObjectEvent {
             about,
             severity: Severity::Warning,
             reason: "Repaired",
@@ -166,30 +166,31 @@ impl Repairs {
     }
 }
 
-impl OfKind {
+impl DamageStatistics {
     fn add(&self, now: SystemTime) {
-        self.all.inc();
+        self.total.inc();
         let since = now.duration_since(SystemTime::UNIX_EPOCH);
         let seconds = since.map_or(0, |since| since.as_secs());
-        self.last.set(i64::try_from(seconds).unwrap_or(i64::MAX));
+        self.last_timestamp
+            .set(i64::try_from(seconds).unwrap_or(i64::MAX));
         {
             let mut times = self.times.lock();
             times.push_back(now);
-            while times.len() > KEPT {
+            while times.len() > MAX_TIMES {
                 times.pop_front();
             }
         }
-        self.forget(now);
+        self.remove_expired(now);
     }
 
-    /// Those that are older than a day count no more.
-    fn forget(&self, now: SystemTime) {
+    /// Removes times older than a day.
+    fn remove_expired(&self, now: SystemTime) {
         let mut times = self.times.lock();
         let is_old = |time: &SystemTime| now.duration_since(*time).is_ok_and(|since| since >= DAY);
         while times.front().is_some_and(is_old) {
             times.pop_front();
         }
-        self.lately
+        self.last_day
             .set(i64::try_from(times.len()).unwrap_or(i64::MAX));
     }
 }
@@ -197,42 +198,42 @@ impl OfKind {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::webhook::managed::plan::{self, Held};
+    use crate::webhook::managed::plan::{self, CertificateSecret};
     use crate::webhook::{
-        certificate::{Made, make},
+        certificate::{GeneratedCertificate, generate},
         managed::plan::tests::{hook, names, secret},
     };
 
-    /// What the next step of the plan repairs.
+    /// Returns the damage that the next step of the plan repairs.
     fn repaired(
-        seen: &Seen,
-        in_order: Option<&str>,
+        seen: &ObservedState,
+        intact_uid: Option<&str>,
         served: bool,
         now: SystemTime,
     ) -> Option<Damage> {
         let step = plan::next(seen, &names(), now);
-        damage(seen, &step, in_order, served, now)
+        damage(seen, &step, intact_uid, served, now)
     }
 
-    fn seen(made: Option<&Made>, bundle: &str) -> Seen {
-        Seen {
-            secret: Some(made.map(|made| Held::read(secret(made, true)))),
+    fn seen(made: Option<&GeneratedCertificate>, bundle: &str) -> ObservedState {
+        ObservedState {
+            secret: Some(made.map(|made| CertificateSecret::read(secret(made, true)))),
             hook: hook(&[bundle]),
         }
     }
 
     #[test]
-    fn what_was_in_order_and_is_not_is_repaired() {
+    fn damage_of_intact_state_is_repaired() {
         let now = SystemTime::now();
-        let made = make(&names(), now).unwrap();
-        let other = make(&names(), now).unwrap();
-        // Another wrote its authority.
+        let made = generate(&names(), now).unwrap();
+        let other = generate(&names(), now).unwrap();
+        // Another CA was written.
         let altered = seen(Some(&made), &other.authority_pem);
         assert_eq!(
             repaired(&altered, None, true, now),
             Some(Damage::BundleAltered)
         );
-        // It was there, and is gone.
+        // The bundle was removed.
         let emptied = seen(Some(&made), "");
         assert_eq!(
             repaired(&emptied, Some("u"), true, now),
@@ -251,8 +252,8 @@ mod tests {
         );
         let mut broken = secret(&made, true);
         broken.data = None;
-        let broken = Seen {
-            secret: Some(Some(Held::read(broken))),
+        let broken = ObservedState {
+            secret: Some(Some(CertificateSecret::read(broken))),
             hook: hook(&[&made.authority_pem]),
         };
         assert_eq!(
@@ -262,22 +263,22 @@ mod tests {
     }
 
     #[test]
-    fn the_ordinary_course_of_things_is_no_repair() {
+    fn first_certificate_and_renewal_are_not_repairs() {
         let now = SystemTime::now();
-        let made = make(&names(), now).unwrap();
-        // The first certificate, and the first that the API server hears of it.
+        let made = generate(&names(), now).unwrap();
+        // The first certificate and the first bundle.
         assert_eq!(repaired(&seen(None, ""), None, false, now), None);
         assert_eq!(repaired(&seen(Some(&made), ""), None, false, now), None);
-        // A registration that was made anew.
+        // A recreated webhook configuration.
         assert_eq!(
             repaired(&seen(Some(&made), ""), Some("another"), true, now),
             None
         );
-        // A renewal in time, and the authority of before among the new ones.
+        // A timely renewal, whose bundle contains the old CA.
         let renewal = now + Duration::from_secs(61 * 24 * 3600);
         let held = seen(Some(&made), &made.authority_pem);
         assert_eq!(repaired(&held, Some("u"), true, renewal), None);
-        let mut new = make(&names(), renewal).unwrap();
+        let mut new = generate(&names(), renewal).unwrap();
         let both = plan::with_old_authorities(&new.authority_pem, &made.authority_pem, renewal);
         new.authority_pem = both;
         let renewed = seen(Some(&new), &made.authority_pem);
@@ -285,25 +286,25 @@ mod tests {
     }
 
     #[test]
-    fn repairs_are_counted_over_a_day_and_within_bounds() {
+    fn repairs_are_counted_over_a_day_with_a_bound() {
         let registry = Registry::new();
         let family = registry.gauge_family("lately", "");
-        let of = OfKind {
-            all: registry.counter_family("all", "").with(&Labels::new()),
-            lately: family.with(&Labels::new()),
-            last: registry.gauge_family("last", "").with(&Labels::new()),
+        let of = DamageStatistics {
+            total: registry.counter_family("all", "").with(&Labels::new()),
+            last_day: family.with(&Labels::new()),
+            last_timestamp: registry.gauge_family("last", "").with(&Labels::new()),
             times: Mutex::default(),
         };
         let start = SystemTime::UNIX_EPOCH + Duration::from_secs(1000);
         of.add(start);
         of.add(start + Duration::from_secs(10));
         assert_eq!(of.times.lock().len(), 2);
-        of.forget(start + DAY);
+        of.remove_expired(start + DAY);
         assert_eq!(of.times.lock().len(), 1);
-        for second in 0..2 * KEPT as u64 {
+        for second in 0..2 * MAX_TIMES as u64 {
             of.add(start + DAY + Duration::from_secs(second));
         }
-        assert_eq!(of.times.lock().len(), KEPT);
+        assert_eq!(of.times.lock().len(), MAX_TIMES);
         let text = String::from_utf8(registry.encode()).unwrap();
         assert!(text.contains("lately 1000"), "{text}");
         assert!(text.contains("all 2002"), "{text}");

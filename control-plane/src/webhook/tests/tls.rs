@@ -1,4 +1,4 @@
-//! A client as an API server is one.
+//! A client like an API server.
 
 use http_body_util::BodyExt as _;
 use hyper::client::conn;

@@ -1,5 +1,5 @@
-//! An API server that goes away and comes back: what was known stays in force, and what changed
-//! meanwhile is found out.
+//! An API server that is unreachable for some time: known objects stay in effect, and changes are
+//! found afterwards.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::{
     manifests::{pod, slice},
 };
 
-/// Stands between a controller and the API server, and can be cut.
+/// A relay between a controller and the API server that can be interrupted.
 struct Relay {
     dir: tempfile::TempDir,
     open: Arc<Mutex<Option<JoinSet<()>>>>,
@@ -26,12 +26,12 @@ impl Relay {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let here = format!("https://{}", listener.local_addr().unwrap());
         let mut there = String::new();
-        for named in &mut file.clusters {
-            let named = named.cluster.as_mut().unwrap();
-            let uri: http::Uri = named.server.as_deref().unwrap().parse().unwrap();
+        for entry in &mut file.clusters {
+            let target = entry.cluster.as_mut().unwrap();
+            let uri: http::Uri = target.server.as_deref().unwrap().parse().unwrap();
             there = uri.authority().unwrap().to_string();
-            named.tls_server_name = uri.host().map(str::to_owned);
-            named.server = Some(here.clone());
+            target.tls_server_name = uri.host().map(str::to_owned);
+            target.server = Some(here.clone());
         }
         let dir = tempfile::tempdir().unwrap();
         let text = serde_norway::to_string(&file).unwrap();
@@ -42,7 +42,7 @@ impl Relay {
             loop {
                 let (near, _) = listener.accept().await.unwrap();
                 let there = there.clone();
-                // Accepted and closed at once while it is cut.
+                // Accepted and closed immediately while it is interrupted.
                 if let Some(connections) = &mut *connections.lock() {
                     connections.spawn(async move {
                         let mut near = near;
@@ -65,7 +65,7 @@ impl Relay {
 }
 
 #[tokio::test]
-async fn without_an_api_server_what_is_known_stays_in_force() {
+async fn known_objects_stay_in_effect_without_api_server() {
     let Some(cluster) = cluster("absent").await else {
         return;
     };
@@ -84,15 +84,15 @@ async fn without_an_api_server_what_is_known_stays_in_force() {
     assert_eq!(update(&mut stream).await, "+10.1.0.1:8080");
 
     relay.cut();
-    let line = controller.logged("what is known stays in force").await;
+    let line = controller.logged("known objects stay in effect").await;
     assert!(line.contains("WARN"), "{line}");
     let synced = "source_kind_synced{group=\"\",kind=\"Pod\"}";
-    eventually("the metric to say so", async || {
+    eventually("the metric to change", async || {
         (metric(&controller, synced).await? == 0.0).then_some(())
     })
     .await;
-    // Only the slice changes: kinds are watched apart, and which of two changes is told first after
-    // the absence is chance.
+    // Only the slice changes: kinds are watched separately, so the order of two changes would be
+    // random.
     cluster.apply(&slice(&[("web-2", "10.1.0.2")])).await;
     let mut again = cluster.endpoints_of_web(&controller).await;
     assert_eq!(update(&mut again).await, "+10.1.0.1:8080");
@@ -100,7 +100,7 @@ async fn without_an_api_server_what_is_known_stays_in_force() {
     relay.mend();
     assert_eq!(update(&mut stream).await, "+10.1.0.2:8080");
     assert_eq!(update(&mut stream).await, "-10.1.0.1:8080");
-    eventually("the metric to say so", async || {
+    eventually("the metric to change", async || {
         (metric(&controller, synced).await? == 1.0).then_some(())
     })
     .await;

@@ -1,5 +1,5 @@
-//! From an empty namespace to a certificate: bootstrap, tokens that the API server issued and
-//! reviews, events, trust roots.
+//! Certificates from an empty namespace: bootstrap, token reviews by the API server, events, trust
+//! roots.
 
 use std::{collections::BTreeMap, fs, path::Path, process::Command};
 
@@ -38,28 +38,28 @@ fn bootstrap(cluster: &Cluster) -> Command {
     command
 }
 
-/// The Secrets and the ConfigMap, by name and key.
-async fn made(cluster: &Cluster) -> BTreeMap<String, String> {
-    let mut made = BTreeMap::new();
+/// Returns the entries of the Secrets and the ConfigMap by name and key.
+async fn generated(cluster: &Cluster) -> BTreeMap<String, String> {
+    let mut generated = BTreeMap::new();
     let secrets: Api<Secret> = cluster.namespaced();
     for name in ["linkerd-trust-anchor", ISSUER] {
         let secret = secrets.get(name).await.unwrap();
         for (key, value) in secret.data.unwrap() {
-            made.insert(format!("{name}/{key}"), String::from_utf8(value.0).unwrap());
+            generated.insert(format!("{name}/{key}"), String::from_utf8(value.0).unwrap());
         }
     }
     let maps: Api<ConfigMap> = cluster.namespaced();
     let roots = maps.get(ROOTS).await.unwrap().data.unwrap();
-    made.insert(ROOTS.to_owned(), roots[BUNDLE].clone());
-    made
+    generated.insert(ROOTS.to_owned(), roots[BUNDLE].clone());
+    generated
 }
 
-/// As the kubelet would mount them.
-fn mount(made: &BTreeMap<String, String>, dir: &Path) -> Vec<String> {
+/// Writes the files that the kubelet would mount.
+fn mount(generated: &BTreeMap<String, String>, dir: &Path) -> Vec<String> {
     for file in ["crt.pem", "key.pem"] {
-        fs::write(dir.join(file), &made[&format!("{ISSUER}/{file}")]).unwrap();
+        fs::write(dir.join(file), &generated[&format!("{ISSUER}/{file}")]).unwrap();
     }
-    fs::write(dir.join(BUNDLE), &made[ROOTS]).unwrap();
+    fs::write(dir.join(BUNDLE), &generated[ROOTS]).unwrap();
     vec![
         format!("--issuer-dir={}", dir.display()),
         format!("--trust-anchors={}", dir.join(BUNDLE).display()),
@@ -75,11 +75,11 @@ async fn token(cluster: &Cluster, account: &str, audience: &str) -> Vec<u8> {
         },
         ..TokenRequest::default()
     };
-    let made = accounts
+    let generated = accounts
         .create_token_request(account, &PostParams::default(), &request)
         .await
         .unwrap();
-    made.status.unwrap().token.into_bytes()
+    generated.status.unwrap().token.into_bytes()
 }
 
 struct Client<'a> {
@@ -98,20 +98,20 @@ impl Client<'_> {
 }
 
 #[tokio::test]
-async fn from_an_empty_namespace_to_a_certificate() {
+async fn bootstrap_in_empty_namespace_leads_to_certificate() {
     let Some(cluster) = cluster("identity").await else {
         return;
     };
-    // Three at once, one after: the same certificates.
+    // Three concurrent Jobs and a later one result in the same certificates.
     let jobs: Vec<_> = (0..3)
         .map(|_| bootstrap(&cluster).spawn().unwrap())
         .collect();
     for mut job in jobs {
         assert!(job.wait().unwrap().success());
     }
-    let first = made(&cluster).await;
+    let first = generated(&cluster).await;
     assert!(bootstrap(&cluster).status().unwrap().success());
-    assert!(made(&cluster).await == first);
+    assert!(generated(&cluster).await == first);
 
     let dir = tempfile::tempdir().unwrap();
     let mut args = mount(&first, dir.path());
@@ -129,7 +129,7 @@ async fn from_an_empty_namespace_to_a_certificate() {
     let good = token(&cluster, "web", "identity.l5d.io").await;
     client.certify("web", good.clone()).await.unwrap();
 
-    // For somebody else, of somebody else, of nobody, and forged.
+    // Another audience, another account, a forged token, and a deleted account.
     let audience = token(&cluster, "web", "https://kubernetes.default.svc").await;
     let refused = client.certify("web", audience).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
@@ -143,7 +143,7 @@ async fn from_an_empty_namespace_to_a_certificate() {
     assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
     let gone = token(&cluster, "other", "identity.l5d.io").await;
     cluster.delete("v1", "ServiceAccount", "other").await;
-    // The API server looks accounts up in a cache of its own, and keeps what it accepted for 10 s.
+    // The API server caches accounts, and accepted tokens for 10 s.
     let refused = eventually("the refusal of a deleted account", async || {
         client.certify("other", gone.clone()).await.err()
     })
@@ -164,7 +164,7 @@ async fn from_an_empty_namespace_to_a_certificate() {
     assert_eq!(about.uid, uid);
 }
 
-/// A namespace that asks for the mesh and is none of these tests'.
+/// Returns a namespace that enables injection and is not of these tests.
 async fn in_use(cluster: &Cluster) -> Option<String> {
     let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
     let all = namespaces.list(&ListParams::default()).await.unwrap();
@@ -176,13 +176,13 @@ async fn in_use(cluster: &Cluster) -> Option<String> {
 }
 
 #[tokio::test]
-async fn the_trust_anchors_follow_the_meshed_pods() {
+async fn trust_anchors_are_copied_to_meshed_namespaces() {
     let Some(cluster) = cluster("roots").await else {
         return;
     };
     if let Some(namespace) = in_use(&cluster).await {
         println!(
-            "skipped: namespace {namespace} uses the mesh, and its proxies must not be given the anchors of a test"
+            "skipped: namespace {namespace} uses the mesh, and its proxies must not get the anchors of a test"
         );
         return;
     }
@@ -190,9 +190,9 @@ async fn the_trust_anchors_follow_the_meshed_pods() {
         return;
     };
     assert!(bootstrap(&control).status().unwrap().success());
-    let made = made(&control).await;
+    let generated = generated(&control).await;
     let dir = tempfile::tempdir().unwrap();
-    let mut args = mount(&made, dir.path());
+    let mut args = mount(&generated, dir.path());
     args.push(format!("--controller-namespace={}", control.namespace));
     args.push("--publish-trust-roots".to_owned());
     args.extend(control.flags());
@@ -201,32 +201,32 @@ async fn the_trust_anchors_follow_the_meshed_pods() {
         .await;
 
     let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
-    let ask = json!({ "metadata": { "annotations": { "linkerd.io/inject": "enabled" } } });
+    let request = json!({ "metadata": { "annotations": { "linkerd.io/inject": "enabled" } } });
     let params = PatchParams::default();
     namespaces
-        .patch(&cluster.namespace, &params, &Patch::Merge(&ask))
+        .patch(&cluster.namespace, &params, &Patch::Merge(&request))
         .await
         .unwrap();
-    let says = |bundle: &str| {
+    let contains = |bundle: &str| {
         let bundle = bundle.to_owned();
         move |map: ConfigMap| (map.data?.get(BUNDLE)? == &bundle).then_some(())
     };
-    cluster.found(ROOTS, says(&made[ROOTS])).await;
+    cluster.wait_for(ROOTS, contains(&generated[ROOTS])).await;
 
-    // Somebody wrote into it.
+    // Another client changes it.
     let maps: Api<ConfigMap> = cluster.namespaced();
     let evil = json!({ "data": { BUNDLE: "evil" } });
     maps.patch(ROOTS, &params, &Patch::Merge(&evil))
         .await
         .unwrap();
-    cluster.found(ROOTS, says(&made[ROOTS])).await;
+    cluster.wait_for(ROOTS, contains(&generated[ROOTS])).await;
 
-    // A second anchor: running proxies learn it from the copy.
+    // A second anchor is added to the copy.
     let anchor = rcgen::CertifiedIssuer::self_signed(
         rcgen::CertificateParams::default(),
         rcgen::KeyPair::generate().unwrap(),
     );
-    let both = format!("{}{}", made[ROOTS], anchor.unwrap().pem());
+    let both = format!("{}{}", generated[ROOTS], anchor.unwrap().pem());
     fs::write(dir.path().join(BUNDLE), &both).unwrap();
-    cluster.found(ROOTS, says(&both)).await;
+    cluster.wait_for(ROOTS, contains(&both)).await;
 }

@@ -1,4 +1,4 @@
-//! Endpoints of a Service, from objects of an API server.
+//! Endpoints of a Service from objects of an API server.
 
 use serde_json::json;
 
@@ -14,13 +14,13 @@ async fn endpoints_follow_the_api_server() {
     let controller = cluster.destination().await;
     let mut stream = cluster.endpoints_of_web(&controller).await;
     assert_eq!(update(&mut stream).await, "+10.1.0.1:8080");
-    // A pod is there before the slice names it, as it is in life.
+    // A pod is created before the slice contains it.
     cluster.apply(&pod("web-2", "10.1.0.2")).await;
     cluster
         .apply(&web(&[("web-1", "10.1.0.1"), ("web-2", "10.1.0.2")]))
         .await;
     assert_eq!(update(&mut stream).await, "+10.1.0.2:8080");
-    // A deleted pod leaves, whatever the slice still says.
+    // A deleted pod is removed, even if the slice still contains it.
     cluster.delete("v1", "Pod", "web-1").await;
     assert_eq!(update(&mut stream).await, "-10.1.0.1:8080");
     cluster
@@ -30,7 +30,7 @@ async fn endpoints_follow_the_api_server() {
 }
 
 #[tokio::test]
-async fn an_ended_pod_is_as_good_as_deleted() {
+async fn terminated_pod_is_removed() {
     let Some(cluster) = cluster("ended").await else {
         return;
     };

@@ -1,5 +1,5 @@
-//! The injector as the API server's webhook: with the rights that the chart gives it and no more,
-//! through a Service, with a certificate that it looks after itself.
+//! The injector as webhook of an API server: with the permissions of the chart, through a Service,
+//! with a managed certificate.
 
 use std::net::{IpAddr, UdpSocket};
 
@@ -30,28 +30,26 @@ const ACCOUNT: &str = "linkerd-proxy-injector";
 const SECRET: &str = "linkerd-proxy-injector-k8s-tls";
 const PEM: &str = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n";
 
-/// An injector that a cluster asks, and the namespace that it is asked about.
-struct Stage {
+/// An injector that a cluster calls, and the namespace of the reviewed objects.
+struct InjectorFixture {
     control: Cluster,
     apps: Cluster,
     injector: Controller,
     _files: tempfile::TempDir,
 }
 
-impl Stage {
+impl InjectorFixture {
     async fn new() -> Option<Self> {
         let control = cluster("control").await?;
-        let address = our_address(&control);
+        let address = local_address(&control);
         if address.is_loopback() {
-            println!(
-                "skipped: the API server is behind a loopback address and cannot call this machine"
-            );
+            println!("skipped: the API server has a loopback address and cannot call this host");
             return None;
         }
         let apps = cluster("apps").await?;
-        // Where the cluster calls, whatever address the controller listens at.
-        let door = TcpListener::bind((address, 0)).await.unwrap();
-        let port = door.local_addr().unwrap().port();
+        // The cluster calls this listener, which forwards to the controller.
+        let listener = TcpListener::bind((address, 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
         let namespaces: Api<Namespace> = Api::all(control.client.clone());
         let owner = namespaces
             .get(&control.namespace)
@@ -71,27 +69,27 @@ impl Stage {
         let target = injector.grpc;
         tokio::spawn(async move {
             loop {
-                let (mut caller, _) = door.accept().await.unwrap();
+                let (mut caller, _) = listener.accept().await.unwrap();
                 tokio::spawn(async move {
                     if let Ok(mut injector) = TcpStream::connect(target).await {
-                        // Either side may end it.
+                        // Either peer may close the connection.
                         let _ = tokio::io::copy_bidirectional(&mut caller, &mut injector).await;
                     }
                 });
             }
         });
-        let stage = Self {
+        let fixture = Self {
             control,
             apps,
             injector: injector.ready().await,
             _files: files,
         };
-        // kube-proxy learns of the Service when it does.
+        // kube-proxy needs some time to observe the Service.
         eventually("the API server to reach the injector", async || {
-            stage.dry_run(json!({})).await.ok()
+            fixture.dry_run(json!({})).await.ok()
         })
         .await;
-        Some(stage)
+        Some(fixture)
     }
 
     fn hooks(&self) -> Api<MutatingWebhookConfiguration> {
@@ -126,7 +124,7 @@ impl Stage {
             .unwrap();
     }
 
-    /// What the API server would store.
+    /// Returns the pod that the API server would store.
     async fn dry_run(&self, annotations: serde_json::Value) -> Result<Pod, kube::Error> {
         let pods: Api<Pod> = self.apps.namespaced();
         let pod = serde_json::from_value(json!({
@@ -141,16 +139,16 @@ impl Stage {
     }
 }
 
-/// The address of this machine that the API server sees.
-fn our_address(cluster: &Cluster) -> IpAddr {
+/// Returns the address of this host towards the API server.
+fn local_address(cluster: &Cluster) -> IpAddr {
     let file = Kubeconfig::read_from(&cluster.kubeconfig).unwrap();
     let context = file
         .contexts
         .iter()
-        .find(|named| named.name == cluster.context);
+        .find(|entry| entry.name == cluster.context);
     let name = context.unwrap().context.clone().unwrap().cluster;
-    let named = file.clusters.iter().find(|named| named.name == name);
-    let server = named.unwrap().cluster.clone().unwrap().server.unwrap();
+    let entry = file.clusters.iter().find(|entry| entry.name == name);
+    let server = entry.unwrap().cluster.clone().unwrap().server.unwrap();
     let server: http::Uri = server.parse().unwrap();
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     let port = server.port_u16().unwrap_or(443);
@@ -175,7 +173,7 @@ async fn apply(cluster: &Cluster, manifest: &str) {
     }
 }
 
-/// Starts an injector that is its ServiceAccount to the API server.
+/// Starts an injector with the token of its ServiceAccount.
 async fn start(cluster: &Cluster, files: &tempfile::TempDir) -> Controller {
     let accounts: Api<ServiceAccount> = cluster.namespaced();
     let request = TokenRequest {
@@ -224,23 +222,23 @@ fn has_proxy(pod: &Pod) -> bool {
 }
 
 #[tokio::test]
-async fn pods_of_a_workload_are_injected_and_the_workload_is_told() {
-    let Some(stage) = Stage::new().await else {
+async fn pods_of_workload_are_injected_and_events_posted_on_workload() {
+    let Some(fixture) = InjectorFixture::new().await else {
         return;
     };
-    // On the namespace it is a warning; a pod's own would be refused.
-    stage
+    // An invalid annotation of the namespace causes a warning; one of the pod would be rejected.
+    fixture
         .annotate_namespace("config.linkerd.io/proxy-log-format", "xml")
         .await;
-    stage
+    fixture
         .annotate_namespace("linkerd.io/inject", "enabled")
         .await;
-    // The injector learns of it by a watch.
+    // The injector watches namespaces.
     eventually("the namespace's annotation to be seen", async || {
-        has_proxy(&stage.dry_run(json!({})).await.unwrap()).then_some(())
+        has_proxy(&fixture.dry_run(json!({})).await.unwrap()).then_some(())
     })
     .await;
-    let deployments: Api<Deployment> = stage.apps.namespaced();
+    let deployments: Api<Deployment> = fixture.apps.namespaced();
     let web = json!({
         "metadata": {"name": "web"},
         "spec": {
@@ -250,7 +248,7 @@ async fn pods_of_a_workload_are_injected_and_the_workload_is_told() {
                     "labels": {"app": "web"},
                 },
                 "spec": {
-                    "schedulerName": "nobody",
+                    "schedulerName": "none",
                     "containers": [{"name": "web", "image": "none.invalid/none", "ports": [{"containerPort": 3306}]}],
                 },
             },
@@ -261,7 +259,7 @@ async fn pods_of_a_workload_are_injected_and_the_workload_is_told() {
         .create(&PostParams::default(), &web)
         .await
         .unwrap();
-    let pods: Api<Pod> = stage.apps.namespaced();
+    let pods: Api<Pod> = fixture.apps.namespaced();
     let pod = eventually("the pod of the deployment", async || {
         let listed = pods
             .list(&ListParams::default().labels("app=web"))
@@ -272,15 +270,18 @@ async fn pods_of_a_workload_are_injected_and_the_workload_is_told() {
     .await;
     assert!(has_proxy(&pod));
     assert_eq!(pod.labels()["linkerd.io/proxy-deployment"], "web");
-    assert_eq!(pod.labels()["linkerd.io/workload-ns"], stage.apps.namespace);
+    assert_eq!(
+        pod.labels()["linkerd.io/workload-ns"],
+        fixture.apps.namespace
+    );
     assert_eq!(
         pod.labels()["linkerd.io/control-plane-ns"],
-        stage.control.namespace
+        fixture.control.namespace
     );
     let opaque = &pod.annotations()["config.linkerd.io/opaque-ports"];
     assert!(opaque.split(',').any(|port| port == "3306"), "{opaque}");
 
-    let events: Api<Event> = stage.apps.namespaced();
+    let events: Api<Event> = fixture.apps.namespaced();
     let noted = async |reason: &str| {
         eventually(&format!("an event {reason}"), async || {
             let listed = events.list(&ListParams::default()).await.unwrap();
@@ -302,24 +303,24 @@ async fn pods_of_a_workload_are_injected_and_the_workload_is_told() {
     );
     let counted = format!(
         "proxy_inject_admission_responses_total{{owner_kind=\"deployment\",namespace=\"{}\",annotation_at=\"namespace\",skip=\"false\",skip_reason=\"\"}}",
-        stage.apps.namespace
+        fixture.apps.namespace
     );
-    assert_eq!(metric(&stage.injector, &counted).await, Some(1.0));
+    assert_eq!(metric(&fixture.injector, &counted).await, Some(1.0));
 }
 
 #[tokio::test]
-async fn pods_that_did_not_ask_and_services_pass() {
-    let Some(stage) = Stage::new().await else {
+async fn pods_without_annotation_and_services_are_admitted() {
+    let Some(fixture) = InjectorFixture::new().await else {
         return;
     };
-    let pod = stage.dry_run(json!({})).await.unwrap();
+    let pod = fixture.dry_run(json!({})).await.unwrap();
     assert!(!has_proxy(&pod));
-    let pod = stage
+    let pod = fixture
         .dry_run(json!({"linkerd.io/inject": "enabled"}))
         .await
         .unwrap();
     assert!(has_proxy(&pod));
-    let services: Api<Service> = stage.apps.namespaced();
+    let services: Api<Service> = fixture.apps.namespaced();
     let service = json!({"metadata": {"name": "db"}, "spec": {"ports": [{"port": 3306}]}});
     let service: Service = serde_json::from_value(service).unwrap();
     let service = services
@@ -333,49 +334,49 @@ async fn pods_that_did_not_ask_and_services_pass() {
 }
 
 #[tokio::test]
-async fn the_certificate_looks_after_itself() {
-    let Some(stage) = Stage::new().await else {
+async fn certificate_and_ca_bundle_are_repaired() {
+    let Some(fixture) = InjectorFixture::new().await else {
         return;
     };
-    let first = stage.secret().await.unwrap();
+    let first = fixture.secret().await.unwrap();
     let authority = first.data.as_ref().unwrap()["ca.crt"].0.clone();
-    assert_eq!(stage.bundle().await, authority);
-    assert_eq!(first.owner_references()[0].name, stage.hook_name());
+    assert_eq!(fixture.bundle().await, authority);
+    assert_eq!(first.owner_references()[0].name, fixture.hook_name());
 
-    // Somebody breaks the bundle.
+    // Another client changes the bundle.
     let wrong = json!({"webhooks": [{
         "name": "linkerd-proxy-injector.linkerd.io",
         "clientConfig": {"caBundle": "UEVN"},
     }]});
-    let hooks = stage.hooks();
+    let hooks = fixture.hooks();
     hooks
         .patch(
-            &stage.hook_name(),
+            &fixture.hook_name(),
             &PatchParams::default(),
             &Patch::Strategic(wrong),
         )
         .await
         .unwrap();
     eventually("the bundle to be corrected", async || {
-        (stage.bundle().await == authority).then_some(())
+        (fixture.bundle().await == authority).then_some(())
     })
     .await;
     let altered = r#"mesh_injector_repairs_last_day{found="ca-bundle-altered"}"#;
-    assert_eq!(metric(&stage.injector, altered).await, Some(1.0));
+    assert_eq!(metric(&fixture.injector, altered).await, Some(1.0));
 
-    // Somebody deletes the Secret: the old authority stays trusted, and pods are injected all the
-    // while.
-    let secrets: Api<Secret> = stage.control.namespaced();
+    // Another client deletes the Secret: the old CA stays trusted, and pods are injected
+    // throughout.
+    let secrets: Api<Secret> = fixture.control.namespaced();
     secrets
         .delete(SECRET, &DeleteParams::default())
         .await
         .unwrap();
     let bundle = eventually("another certificate", async || {
-        let bundle = stage.bundle().await;
+        let bundle = fixture.bundle().await;
         (bundle != authority).then_some(bundle)
     })
     .await;
-    let second = stage.secret().await.unwrap();
+    let second = fixture.secret().await.unwrap();
     assert_ne!(second.uid(), first.uid());
     assert_eq!(second.data.unwrap()["ca.crt"].0, bundle);
     assert!(
@@ -384,24 +385,28 @@ async fn the_certificate_looks_after_itself() {
             .any(|part| part == authority)
     );
     eventually("the second certificate to be served", async || {
-        let served = stage.dry_run(json!({"linkerd.io/inject": "enabled"})).await;
+        let served = fixture
+            .dry_run(json!({"linkerd.io/inject": "enabled"}))
+            .await;
         assert!(has_proxy(&served.unwrap()));
-        let served = stage
+        let served = fixture
             .injector
             .times_logged("Serving with the certificate of the Secret");
         (served == 2).then_some(())
     })
     .await;
-    let served = stage.dry_run(json!({"linkerd.io/inject": "enabled"})).await;
+    let served = fixture
+        .dry_run(json!({"linkerd.io/inject": "enabled"}))
+        .await;
     assert!(has_proxy(&served.unwrap()));
 
-    // It goes with the mesh.
+    // The Secret is deleted with the webhook configuration.
     hooks
-        .delete(&stage.hook_name(), &DeleteParams::default())
+        .delete(&fixture.hook_name(), &DeleteParams::default())
         .await
         .unwrap();
     eventually("the Secret to be collected", async || {
-        stage.secret().await.is_none().then_some(())
+        fixture.secret().await.is_none().then_some(())
     })
     .await;
 }

@@ -1,4 +1,4 @@
-//! Policies: APIs that appear, objects that make no sense, APIs that go.
+//! Policies: new APIs, invalid objects, and removed APIs.
 
 use kube::{
     Api,
@@ -27,7 +27,7 @@ async fn exist(cluster: &Cluster) -> bool {
     found.unwrap().is_some()
 }
 
-/// Definitions that take anything, so that objects can be written that make no sense.
+/// Creates definitions that accept anything, so that objects may be invalid.
 async fn define(cluster: &Cluster) {
     for (plural, kind, version) in APIS {
         let name = format!("{plural}.policy.linkerd.io");
@@ -49,7 +49,7 @@ async fn define(cluster: &Cluster) {
             },
         });
         let definition = serde_json::from_value(definition).unwrap();
-        cluster.made.lock().push(name);
+        cluster.created_definitions.lock().push(name);
         definitions(&cluster.client)
             .create(&PostParams::default(), &definition)
             .await
@@ -58,12 +58,12 @@ async fn define(cluster: &Cluster) {
 }
 
 #[tokio::test]
-async fn policies_follow_the_api_server_and_its_apis() {
+async fn policies_follow_objects_and_apis_of_api_server() {
     let Some(cluster) = cluster("policies").await else {
         return;
     };
     if exist(&cluster).await {
-        println!("skipped: the cluster has Linkerd's APIs already, so they cannot appear");
+        println!("skipped: the cluster already has Linkerd's APIs");
         return;
     }
     cluster.apply(&pod("web-1", "10.1.0.1")).await;
@@ -85,11 +85,11 @@ async fn policies_follow_the_api_server_and_its_apis() {
     assert_eq!(policy().await.meta.name(), "all-unauthenticated");
 
     define(&cluster).await;
-    eventually("the API to be followed", async || {
+    eventually("the API to be watched", async || {
         (metric(&controller, served).await? == 1.0).then_some(())
     })
     .await;
-    eventually("the API server to take a Server", async || {
+    eventually("the API server to accept a Server", async || {
         let api: Api<mesh_k8s::crd::Server> = cluster.namespaced();
         api.list(&Default::default()).await.ok()
     })
@@ -103,11 +103,11 @@ async fn policies_follow_the_api_server_and_its_apis() {
     cluster.apply(ALLOW).await;
     assert_eq!(policy().await.authorizations[0].meta.name(), "allow");
 
-    // What makes no sense is named, and the stream of the kind goes on.
+    // An invalid object is logged, and the watch of the kind continues.
     cluster
         .apply(&ALLOW.replace("kind: Server", "kind: Gadget"))
         .await;
-    let line = controller.logged("last good version").await;
+    let line = controller.logged("last valid version").await;
     let object = format!("AuthorizationPolicy {}/allow", cluster.namespace);
     assert!(
         line.contains("ERROR") && line.contains(&object) && line.contains("spec.targetRef.kind"),
@@ -135,21 +135,21 @@ async fn policies_follow_the_api_server_and_its_apis() {
         )
         .await;
     let known = "source_kind_objects{group=\"policy.linkerd.io\",kind=\"Server\"}";
-    eventually("the next good object", async || {
+    eventually("the next valid object", async || {
         (metric(&controller, known).await? >= 2.0).then_some(())
     })
     .await;
 
-    // The APIs go, and their objects with them.
-    let made = cluster.made.lock().clone();
-    for name in made {
+    // The APIs are removed with their objects.
+    let names = cluster.created_definitions.lock().clone();
+    for name in names {
         definitions(&cluster.client)
             .delete(&name, &DeleteParams::default())
             .await
             .unwrap();
     }
     while policy().await.meta.name() != "all-unauthenticated" {}
-    eventually("the API to be missed", async || {
+    eventually("the removed API to be detected", async || {
         (metric(&controller, served).await? == 0.0).then_some(())
     })
     .await;

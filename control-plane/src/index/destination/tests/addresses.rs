@@ -1,9 +1,9 @@
-//! Every way to address a pod: what the profile says of it.
+//! Profiles of all kinds of addresses of a pod.
 
 use super::*;
 
-/// Pods of one node that all listen on 8080: two in the mesh (one with host ports), one outside it,
-/// one in the host's network, and Services before them.
+/// Pods of one node that listen on 8080, meshed and unmeshed, with and without host ports, one of
+/// them in the host network, and their Services.
 fn cluster() -> String {
     let ports = |name: &str, ip: &str, meshed: bool, port: &str| {
         pod(name, ip, meshed, "").replace(
@@ -57,10 +57,10 @@ endpoints: [{addresses: [10.1.0.1], hostname: web-0, targetRef: {kind: Pod, name
 }
 
 #[test]
-fn a_pod_is_reached_by_every_address_it_has() {
+fn profile_is_found_for_every_address_of_pod() {
     let mut index = index(&cluster());
-    let mut check = |how: &str, asked: &str, expect: &str, pod: Option<&str>, meshed: bool| {
-        let profile = profile_at(&mut index, asked).borrow().clone();
+    let mut check = |how: &str, requested: &str, expect: &str, pod: Option<&str>, meshed: bool| {
+        let profile = profile_at(&mut index, requested).borrow().clone();
         let endpoint = profile.endpoint.as_ref().expect(how);
         assert_eq!(endpoint.addr.to_string(), expect, "{how}");
         assert_eq!(endpoint.labels.get("pod"), pod, "{how}");
@@ -113,7 +113,7 @@ fn a_pod_is_reached_by_every_address_it_has() {
 }
 
 #[test]
-fn services_are_balanced_and_headless_ones_lead_to_the_pod() {
+fn headless_instance_profile_has_endpoint_and_service_profile_has_fqn() {
     let mut index = index(&cluster());
     for (cluster_ip, name) in [("10.96.0.1:80", "web"), ("10.96.0.2:80", "outside")] {
         let profile = profile_at(&mut index, cluster_ip).borrow().clone();
@@ -135,7 +135,7 @@ fn services_are_balanced_and_headless_ones_lead_to_the_pod() {
 }
 
 #[test]
-fn an_opaque_port_is_opaque_by_its_host_port_too() {
+fn opaque_port_is_opaque_through_host_port() {
     let annotated = "annotations: {config.linkerd.io/opaque-ports: '8080'}";
     let hosted = pod("web-1", "10.1.0.1", true, annotated)
         .replace("containerPort: 8080}", "containerPort: 8080, hostPort: 80}");
@@ -149,7 +149,7 @@ fn an_opaque_port_is_opaque_by_its_host_port_too() {
 }
 
 #[test]
-fn a_host_port_leads_to_the_pods_address_of_the_same_family() {
+fn host_port_maps_to_pod_address_of_same_family() {
     let hosted = pod("web-1", "10.1.0.1", true, "")
         .replace("containerPort: 8080}", "containerPort: 8080, hostPort: 80}")
         .replace(
@@ -171,7 +171,7 @@ fn a_host_port_leads_to_the_pods_address_of_the_same_family() {
 }
 
 #[test]
-fn a_terminating_pod_is_dialled_as_before_until_it_has_ended() {
+fn terminating_pod_keeps_identity_until_terminated() {
     let hosted = pod("web-1", "10.1.0.1", true, "")
         .replace("containerPort: 8080}", "containerPort: 8080, hostPort: 80}");
     let terminating = hosted.replace(
@@ -191,7 +191,7 @@ fn a_terminating_pod_is_dialled_as_before_until_it_has_ended() {
         (Some("web-1".into()), Some("web-1".into()))
     );
 
-    // Its successor has the address or the host port as soon as it is there.
+    // A pod that is not terminating takes precedence.
     index.apply(apply(&hosted.replace("web-1", "web-2")));
     assert_eq!(
         (pod_of(&own), pod_of(&host)),

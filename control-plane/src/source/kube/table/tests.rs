@@ -1,4 +1,4 @@
-//! Lists and events as an API server sends them, some of which make no sense.
+//! Lists and events of an API server, with invalid objects.
 
 use serde_json::json;
 
@@ -20,22 +20,22 @@ fn summary(changes: Vec<Change>) -> Vec<String> {
         .map(|change| match change {
             Change::Apply(object) => format!("+{}", object.key().name),
             Change::Delete(key) => format!("-{}", key.name),
-            Change::Restarted(_) => panic!("a table never starts over"),
+            Change::Replace(_) => panic!("a table does not replace objects"),
         })
         .collect()
 }
 
-fn listed(table: &mut Table, objects: Vec<DynamicObject>) -> (Vec<String>, Vec<Broken>) {
+fn listed(table: &mut Table, objects: Vec<DynamicObject>) -> (Vec<String>, Vec<InvalidObject>) {
     table.begin();
-    let broken = objects
+    let invalid = objects
         .into_iter()
         .filter_map(|object| table.list(object).err())
         .collect();
-    (summary(table.finish()), broken)
+    (summary(table.finish()), invalid)
 }
 
 #[test]
-fn a_list_that_says_what_was_known_changes_nothing() {
+fn repeated_list_reports_only_differences() {
     let mut table = Table::new(Kind::Server);
     let objects = || vec![server("a", json!(80)), server("b", json!("http"))];
     assert_eq!(
@@ -52,7 +52,7 @@ fn a_list_that_says_what_was_known_changes_nothing() {
 }
 
 #[test]
-fn a_list_that_breaks_off_has_no_effect() {
+fn incomplete_list_has_no_effect() {
     let mut table = Table::new(Kind::Server);
     listed(&mut table, vec![server("a", json!(80))]);
     table.begin();
@@ -61,7 +61,7 @@ fn a_list_that_breaks_off_has_no_effect() {
 }
 
 #[test]
-fn what_cannot_be_read_is_named_once_and_its_last_good_version_stays() {
+fn invalid_object_is_reported_once_and_keeps_last_valid_version() {
     let mut table = Table::new(Kind::Server);
     listed(&mut table, vec![server("a", json!(80))]);
     let error = table.apply(server("a", json!(99_999))).unwrap_err();
@@ -72,31 +72,31 @@ fn what_cannot_be_read_is_named_once_and_its_last_good_version_stays() {
         error.problem
     );
     assert!(error.kept);
-    // The same again, as an event and in a list: nothing new to say, and nothing is lost.
+    // The same again, as an event and in a list, is not reported and deletes nothing.
     assert_eq!(table.apply(server("a", json!(99_999))), Ok(None));
-    let (changes, broken) = listed(&mut table, vec![server("a", json!(99_999))]);
-    assert_eq!((changes.len(), broken.len()), (0, 0));
-    assert_eq!((table.len(), table.broken()), (1, 1));
-    // Repaired to what it was: no change, and no complaint.
+    let (changes, invalid) = listed(&mut table, vec![server("a", json!(99_999))]);
+    assert_eq!((changes.len(), invalid.len()), (0, 0));
+    assert_eq!((table.len(), table.invalid()), (1, 1));
+    // Corrected to the previous version: no change.
     assert_eq!(table.apply(server("a", json!(80))), Ok(None));
-    assert_eq!(table.broken(), 0);
+    assert_eq!(table.invalid(), 0);
 }
 
 #[test]
-fn a_broken_object_without_a_good_version_is_not_there() {
+fn invalid_object_without_valid_version_does_not_exist() {
     let mut table = Table::new(Kind::Server);
-    let (changes, broken) = listed(
+    let (changes, invalid) = listed(
         &mut table,
         vec![server("a", json!([])), server("b", json!(80))],
     );
     assert_eq!(changes, ["+shop/b"]);
-    assert!(!broken[0].kept);
+    assert!(!invalid[0].kept);
     assert_eq!(table.delete(&server("a", json!(1)).metadata), None);
-    assert_eq!(table.broken(), 0);
+    assert_eq!(table.invalid(), 0);
 }
 
 #[test]
-fn only_what_matters_to_us_is_a_change() {
+fn only_changed_records_are_changes() {
     let mut table = Table::new(Kind::Server);
     listed(&mut table, vec![server("a", json!(80))]);
     let mut touched = server("a", json!(80));
@@ -108,9 +108,8 @@ fn only_what_matters_to_us_is_a_change() {
     assert_eq!(summary(deleted.into_iter().collect()), ["-shop/a"]);
 }
 
-/// A watch of metadata brings neither spec nor status.
 #[test]
-fn metadata_is_enough_for_owners_and_nodes() {
+fn metadata_suffices_for_owners_and_nodes() {
     let object = json!({
         "apiVersion": "meta.k8s.io/v1",
         "kind": "PartialObjectMetadata",

@@ -1,6 +1,6 @@
-//! What the identity service did, as Kubernetes events: on the ServiceAccount that got a
-//! certificate, on the service's own Deployment when its issuer changes. Reasons and objects are
-//! Linkerd's; people alert on them. Without an API server there is nobody to tell.
+//! Kubernetes events of the identity service: on the ServiceAccount that got a certificate, and on
+//! the service's Deployment when its issuer changes. Reasons and objects are those of Linkerd, on
+//! which alerts exist. Without an API server nothing is recorded.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,12 +8,12 @@ use k8s_openapi::api::{apps::v1::Deployment, core::v1::ObjectReference};
 use kube::{Api, Client};
 use sha2::{Digest as _, Sha256};
 
-use super::Certified;
-use crate::cluster::{Events, Posting, Severity, explain};
+use super::GrantedCertificate;
+use crate::cluster::{Events, ObjectEvent, Severity, explain};
 
-/// Writes events, where there is an API server.
+/// Records events, if there is an API server.
 #[derive(Clone, Debug, Default)]
-pub struct Record {
+pub struct EventRecorder {
     cluster: Option<Cluster>,
 }
 
@@ -23,16 +23,16 @@ struct Cluster {
     deployment: ObjectReference,
 }
 
-/// The Deployment whose pods these are.
+/// The Deployment of the identity service.
 const DEPLOYMENT: &str = "linkerd-identity";
 
-/// Serving certificates does not wait for what only makes events prettier.
+/// Startup only waits briefly for the UID, which events can do without.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
-impl Record {
-    /// Writes about the Deployment of `namespace`. Without its uid `kubectl describe` would not
-    /// find the events, so it is asked for once.
-    pub(crate) async fn on(client: &Client, events: Events, namespace: &str) -> Self {
+impl EventRecorder {
+    /// Returns a recorder of events on the Deployment of `namespace`. `kubectl describe` finds
+    /// events by the UID of the object, so it is looked up once.
+    pub(crate) async fn new(client: &Client, events: Events, namespace: &str) -> Self {
         let deployments: Api<Deployment> = Api::namespaced(client.clone(), namespace);
         let asking = deployments.get_metadata(DEPLOYMENT);
         let uid = match tokio::time::timeout(LONGEST_WAIT, asking).await {
@@ -53,25 +53,25 @@ impl Record {
         }
     }
 
-    pub(crate) fn issued(&self, identity: &str, certified: &Certified) {
+    pub(crate) fn issued(&self, identity: &str, granted: &GrantedCertificate) {
         let Some(cluster) = &self.cluster else {
             return;
         };
-        let account = &certified.proved.account;
+        let account = &granted.authenticated.account;
         let about = ObjectReference {
             api_version: Some("v1".to_owned()),
             kind: Some("ServiceAccount".to_owned()),
             name: Some(account.name.clone()),
             namespace: Some(account.namespace.clone()),
-            uid: certified.proved.uid.clone(),
+            uid: granted.authenticated.uid.clone(),
             ..ObjectReference::default()
         };
-        let hash: String = Sha256::digest(&certified.issued.leaf)
+        let hash: String = Sha256::digest(&granted.issued.leaf)
             .iter()
             .map(|byte| format!("{byte:02x}"))
             .collect();
-        let until = timestamp(certified.issued.valid_until);
-        cluster.events.post(Posting {
+        let until = timestamp(granted.issued.valid_until);
+        cluster.events.post(ObjectEvent {
             about,
             severity: Severity::Normal,
             reason: "IssuedLeafCertificate",
@@ -85,21 +85,21 @@ impl Record {
             "Updated identity issuer; it is valid until {}",
             timestamp(until)
         );
-        self.about_us(Severity::Normal, "IssuerUpdated", note);
+        self.post_about_deployment(Severity::Normal, "IssuerUpdated", note);
     }
 
     pub(crate) fn issuer_update_skipped(&self, why: &str) {
         let note = format!("Skipping issuer update as certs could not be read from disk: {why}");
-        self.about_us(Severity::Warning, "IssuerUpdateSkipped", note);
+        self.post_about_deployment(Severity::Warning, "IssuerUpdateSkipped", note);
     }
 
     pub(crate) fn issuer_expired(&self, why: &str) {
-        self.about_us(Severity::Warning, "IssuerValidationFailed", why.to_owned());
+        self.post_about_deployment(Severity::Warning, "IssuerValidationFailed", why.to_owned());
     }
 
-    fn about_us(&self, severity: Severity, reason: &'static str, note: String) {
+    fn post_about_deployment(&self, severity: Severity, reason: &'static str, note: String) {
         if let Some(cluster) = &self.cluster {
-            cluster.events.post(Posting {
+            cluster.events.post(ObjectEvent {
                 about: cluster.deployment.clone(),
                 severity,
                 reason,
@@ -111,10 +111,7 @@ impl Record {
 }
 
 fn without_uid(error: &str) -> Option<String> {
-    tracing::debug!(
-        error,
-        "Events will not carry the uid of Deployment {DEPLOYMENT}"
-    );
+    tracing::debug!(error, "Events have no UID of Deployment {DEPLOYMENT}");
     None
 }
 

@@ -1,9 +1,9 @@
-//! Messages in, batches out; time stands still unless a test waits.
+//! Batches for given messages, with paused time.
 
 use std::sync::Arc;
 
 use super::*;
-use crate::model::{Name, Node, Owned};
+use crate::model::{Name, Node, OwnedObject};
 
 fn node(name: &str, zone: &str) -> Object {
     Object::Node(Arc::new(Node {
@@ -13,14 +13,14 @@ fn node(name: &str, zone: &str) -> Object {
 }
 
 fn job(name: &str) -> Object {
-    Object::Job(Arc::new(Owned {
+    Object::Job(Arc::new(OwnedObject {
         name: Name::new("shop", name),
         owner: None,
     }))
 }
 
-fn message(kind: Kind, changes: Vec<Change>, complete: bool) -> Message {
-    Message {
+fn message(kind: Kind, changes: Vec<Change>, complete: bool) -> WatchMessage {
+    WatchMessage {
         kind,
         changes,
         complete,
@@ -28,7 +28,7 @@ fn message(kind: Kind, changes: Vec<Change>, complete: bool) -> Message {
 }
 
 struct Fixture {
-    messages: mpsc::Sender<Message>,
+    messages: mpsc::Sender<WatchMessage>,
     batches: mpsc::Receiver<Batch>,
 }
 
@@ -50,18 +50,18 @@ impl Fixture {
         self.batches.recv().await.unwrap()
     }
 
-    /// Both kinds listed, nothing there.
+    /// Returns a fixture with both kinds listed and no objects.
     async fn started() -> Self {
         let mut fixture = Self::new();
         fixture.send(Kind::Node, vec![], true).await;
         fixture.send(Kind::Job, vec![], true).await;
-        assert_eq!(fixture.next().await, [Change::Restarted(vec![])]);
+        assert_eq!(fixture.next().await, [Change::Replace(vec![])]);
         fixture
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_batch_waits_for_every_kind_and_is_one() {
+async fn first_batch_contains_lists_of_all_kinds() {
     let mut fixture = Fixture::new();
     let nodes = vec![Change::Apply(node("a", "1")), Change::Apply(node("b", "1"))];
     fixture.send(Kind::Node, nodes, true).await;
@@ -72,11 +72,11 @@ async fn the_first_batch_waits_for_every_kind_and_is_one() {
     let jobs = vec![Change::Apply(job("j"))];
     fixture.send(Kind::Job, jobs, true).await;
     let all = vec![node("a", "1"), job("j")];
-    assert_eq!(fixture.next().await, [Change::Restarted(all)]);
+    assert_eq!(fixture.next().await, [Change::Replace(all)]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn changes_that_come_together_are_one_batch_of_newest_versions() {
+async fn concurrent_changes_are_one_batch_of_current_versions() {
     let mut fixture = Fixture::started().await;
     let changes = [
         Change::Apply(node("a", "1")),
@@ -101,7 +101,7 @@ async fn changes_that_come_together_are_one_batch_of_newest_versions() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_again_that_changed_nothing_sends_nothing() {
+async fn repeated_list_without_changes_sends_no_batch() {
     let mut fixture = Fixture::started().await;
     fixture.send(Kind::Node, vec![], true).await;
     let none = tokio::time::timeout(Duration::from_secs(60), fixture.batches.recv()).await;
@@ -109,13 +109,13 @@ async fn a_list_again_that_changed_nothing_sends_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_nobody_takes_a_batch_the_next_one_grows() {
+async fn changes_are_merged_while_channel_is_full() {
     let mut fixture = Fixture::started().await;
     fixture
         .send(Kind::Node, vec![Change::Apply(node("a", "1"))], false)
         .await;
     tokio::time::sleep(SETTLE * 2).await;
-    // The channel of one batch is full now.
+    // The channel with a capacity of one batch is full.
     for zone in 0..100 {
         let change = Change::Apply(node("b", &zone.to_string()));
         fixture.send(Kind::Node, vec![change], false).await;

@@ -1,5 +1,5 @@
-//! Which namespaces need a copy of the trust anchors, and which have one. Pure; the publisher feeds
-//! it with what its watches say.
+//! The namespaces that need a copy of the trust anchors, computed from the events of the
+//! publisher's watches without I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,26 +8,25 @@ use kube::{core::PartialObjectMeta, runtime::watcher::Event};
 use mesh_core::annotation::INJECT;
 use mesh_k8s::kinds::ObjectMeta;
 
-pub(super) struct Needs {
-    /// The original is there.
+pub(super) struct PendingNamespaces {
+    /// The namespace of the original.
     control_namespace: String,
-    /// All namespaces that are not being deleted, and whether pods that are created there become
-    /// meshed.
+    /// All namespaces that are not being deleted, and whether they enable injection.
     namespaces: Table<bool>,
     /// Meshed pods.
     pods: Table<()>,
-    /// What each copy says; nothing for one that lacks the key.
+    /// The content of each copy; `None` if the key is missing.
     copies: Table<Option<String>>,
 }
 
-/// Objects by namespace and name. A list that is under way has no effect before it is complete.
+/// Objects by namespace and name. An incomplete list has no effect.
 struct Table<T> {
     objects: BTreeMap<(String, String), T>,
     listing: Option<BTreeMap<(String, String), T>>,
     listed: bool,
 }
 
-impl Needs {
+impl PendingNamespaces {
     pub(super) fn new(control_namespace: &str) -> Self {
         Self {
             control_namespace: control_namespace.to_owned(),
@@ -38,26 +37,26 @@ impl Needs {
     }
 
     pub(super) fn namespace(&mut self, event: Event<PartialObjectMeta<Namespace>>) {
-        self.namespaces.note(event, |namespace| {
+        self.namespaces.apply(event, |namespace| {
             let meta = &namespace.metadata;
             let living = meta.deletion_timestamp.is_none();
             let inject = meta.annotations.as_ref().and_then(|all| all.get(INJECT));
-            let asks = inject.is_some_and(|value| value == "enabled" || value == "ingress");
-            living.then_some(asks)
+            let injects = inject.is_some_and(|value| value == "enabled" || value == "ingress");
+            living.then_some(injects)
         });
     }
 
     pub(super) fn pod(&mut self, event: Event<PartialObjectMeta<Pod>>) {
-        self.pods.note(event, |_| Some(()));
+        self.pods.apply(event, |_| Some(()));
     }
 
     pub(super) fn copy(&mut self, event: Event<ConfigMap>, key: &str) {
-        self.copies.note(event, |copy| {
+        self.copies.apply(event, |copy| {
             Some(copy.data.as_ref().and_then(|data| data.get(key)).cloned())
         });
     }
 
-    /// We wrote this copy; the watch will say so a little later.
+    /// Records a written copy, before the watch reports it.
     pub(super) fn written(&mut self, namespace: &str, bundle: &str) {
         self.copies.objects.insert(
             (namespace.to_owned(), super::NAME.to_owned()),
@@ -65,31 +64,31 @@ impl Needs {
         );
     }
 
-    /// Everything has been listed once.
-    pub(super) fn known(&self) -> bool {
+    /// Returns whether all kinds have been listed once.
+    pub(super) fn is_listed(&self) -> bool {
         self.namespaces.listed && self.pods.listed && self.copies.listed
     }
 
-    /// Namespaces that need a copy and have none that says this.
-    pub(super) fn due(&self, bundle: &str) -> BTreeSet<String> {
+    /// Returns the namespaces that need a copy and have none with this content.
+    pub(super) fn outdated(&self, bundle: &str) -> BTreeSet<String> {
         let pods = self.pods.objects.keys().map(|(namespace, _)| namespace);
-        let asking = self
+        let injecting = self
             .namespaces
             .objects
             .iter()
-            .filter(|(_, asks)| **asks)
+            .filter(|(_, injects)| **injects)
             .map(|((_, name), _)| name);
-        // Thousands of pods are in a few namespaces.
-        let wanting: BTreeSet<&String> = pods.chain(asking).collect();
-        wanting
+        // A set, because thousands of pods are in a few namespaces.
+        let candidates: BTreeSet<&String> = pods.chain(injecting).collect();
+        candidates
             .into_iter()
             .filter(|namespace| **namespace != self.control_namespace)
-            .filter(|namespace| self.is_living(namespace) && !self.has(namespace, bundle))
+            .filter(|namespace| self.exists(namespace) && !self.has(namespace, bundle))
             .cloned()
             .collect()
     }
 
-    fn is_living(&self, namespace: &str) -> bool {
+    fn exists(&self, namespace: &str) -> bool {
         let key = (String::new(), namespace.to_owned());
         self.namespaces.objects.contains_key(&key)
     }
@@ -110,8 +109,8 @@ impl<T> Table<T> {
         }
     }
 
-    /// `read` says what is of interest in an object; nothing when it is as good as deleted.
-    fn note<K: kube::Resource>(&mut self, event: Event<K>, read: impl Fn(&K) -> Option<T>) {
+    /// `read` returns the value of an object; `None` if the object counts as deleted.
+    fn apply<K: kube::Resource>(&mut self, event: Event<K>, read: impl Fn(&K) -> Option<T>) {
         match event {
             Event::Init => self.listing = Some(BTreeMap::new()),
             Event::InitApply(object) => {
@@ -180,8 +179,8 @@ mod tests {
         events
     }
 
-    fn needs() -> Needs {
-        let mut needs = Needs::new("linkerd");
+    fn pending() -> PendingNamespaces {
+        let mut pending = PendingNamespaces::new("linkerd");
         let namespaces = [
             ("linkerd", "enabled"),
             ("shop", "enabled"),
@@ -194,60 +193,60 @@ mod tests {
                 .map(|(name, inject)| namespace(name, inject))
                 .into(),
         ) {
-            needs.namespace(event);
+            pending.namespace(event);
         }
-        assert!(!needs.known());
+        assert!(!pending.is_listed());
         let pods = vec![
             pod("linkerd", "identity"),
             pod("quiet", "a"),
             pod("gone", "b"),
         ];
         for event in listed(pods) {
-            needs.pod(event);
+            pending.pod(event);
         }
         for event in listed(vec![copy("shop", "old"), copy("edge", "new")]) {
-            needs.copy(event, "ca-bundle.crt");
+            pending.copy(event, "ca-bundle.crt");
         }
-        needs
+        pending
     }
 
-    fn due(needs: &Needs) -> Vec<String> {
-        needs.due("new").into_iter().collect()
-    }
-
-    #[test]
-    fn who_asked_or_has_a_meshed_pod_and_no_current_copy() {
-        let mut needs = needs();
-        assert!(needs.known());
-        assert_eq!(due(&needs), ["quiet", "shop"]);
-        needs.written("shop", "new");
-        needs.copy(Event::Apply(copy("quiet", "new")), "ca-bundle.crt");
-        assert_eq!(due(&needs), [""; 0]);
-        // Somebody touched one, and deleted another.
-        needs.copy(Event::Apply(copy("shop", "evil")), "ca-bundle.crt");
-        needs.copy(Event::Delete(copy("quiet", "new")), "ca-bundle.crt");
-        assert_eq!(due(&needs), ["quiet", "shop"]);
+    fn outdated(pending: &PendingNamespaces) -> Vec<String> {
+        pending.outdated("new").into_iter().collect()
     }
 
     #[test]
-    fn a_namespace_that_is_being_deleted_is_left_alone() {
-        let mut needs = needs();
+    fn namespaces_with_injection_or_meshed_pods_without_current_copy_are_outdated() {
+        let mut pending = pending();
+        assert!(pending.is_listed());
+        assert_eq!(outdated(&pending), ["quiet", "shop"]);
+        pending.written("shop", "new");
+        pending.copy(Event::Apply(copy("quiet", "new")), "ca-bundle.crt");
+        assert_eq!(outdated(&pending), [""; 0]);
+        // One copy is changed, and another one deleted.
+        pending.copy(Event::Apply(copy("shop", "evil")), "ca-bundle.crt");
+        pending.copy(Event::Delete(copy("quiet", "new")), "ca-bundle.crt");
+        assert_eq!(outdated(&pending), ["quiet", "shop"]);
+    }
+
+    #[test]
+    fn terminating_namespaces_are_skipped() {
+        let mut pending = pending();
         let mut shop = namespace("shop", "enabled");
         shop.metadata.deletion_timestamp = read(json!("2024-01-01T00:00:00Z"));
-        needs.namespace(Event::Apply(shop));
-        assert_eq!(due(&needs), ["quiet"]);
-        needs.pod(Event::Delete(pod("quiet", "a")));
-        assert_eq!(due(&needs), [""; 0]);
+        pending.namespace(Event::Apply(shop));
+        assert_eq!(outdated(&pending), ["quiet"]);
+        pending.pod(Event::Delete(pod("quiet", "a")));
+        assert_eq!(outdated(&pending), [""; 0]);
     }
 
     #[test]
-    fn a_list_that_breaks_off_has_no_effect() {
-        let mut needs = needs();
-        needs.pod(Event::Init);
-        assert_eq!(due(&needs), ["quiet", "shop"]);
+    fn incomplete_list_has_no_effect() {
+        let mut pending = pending();
+        pending.pod(Event::Init);
+        assert_eq!(outdated(&pending), ["quiet", "shop"]);
         for event in listed(vec![]) {
-            needs.pod(event);
+            pending.pod(event);
         }
-        assert_eq!(due(&needs), ["shop"]);
+        assert_eq!(outdated(&pending), ["shop"]);
     }
 }

@@ -1,4 +1,4 @@
-//! Pods, the nodes they run on, and the objects between a pod and its workload.
+//! Pods, nodes, ReplicaSets and Jobs.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,30 +12,30 @@ use super::{Labels, Name};
 
 /// A pod.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Workload {
+pub struct PodRecord {
     pub name: Name,
     pub labels: Labels,
-    /// The one owner; none when there are several.
+    /// The owner; `None` if there are several.
     pub owner: Option<OwnerRef>,
     pub service_account: Arc<str>,
     pub node: Option<Arc<str>>,
     pub phase: Phase,
-    /// It is being deleted; its addresses may belong to another pod soon.
+    /// Whether it is being deleted; its addresses may soon belong to another pod.
     pub terminating: bool,
     pub host_network: bool,
     pub ips: Vec<IpAddr>,
     pub host_ips: Vec<IpAddr>,
     pub ports: Vec<ContainerPort>,
-    /// The namespace of its control plane, present when the pod is meshed.
+    /// The namespace of its control plane, if the pod is meshed.
     pub control_plane_ns: Option<Arc<str>>,
     pub pod_template_hash: Option<Arc<str>>,
-    /// What its annotation makes opaque, names resolved; absent without annotation.
+    /// The opaque ports of its annotation, with names resolved; `None` without annotation.
     pub opaque_ports: Option<PortSet>,
     pub skip_inbound_ports: PortSet,
     pub require_identity_ports: PortSet,
     pub default_policy: Option<DefaultPolicy>,
     pub proxy: Option<ProxyPorts>,
-    /// Paths of HTTP probes by port.
+    /// The paths of HTTP probes by port.
     pub probes: BTreeMap<u16, BTreeSet<String>>,
 }
 
@@ -43,8 +43,8 @@ pub struct Workload {
 pub enum Phase {
     Pending,
     Running,
-    /// Every container ended for good.
-    Ended,
+    /// Succeeded or failed.
+    Terminated,
 }
 
 /// A declared port. Several containers may use one name.
@@ -53,12 +53,12 @@ pub struct ContainerPort {
     pub name: Option<Arc<str>>,
     pub number: u16,
     pub host_port: Option<u16>,
-    /// The only address of the host that the host port is on; absent when it is on every one.
+    /// The host address of the host port; `None` for all addresses.
     pub host_ip: Option<IpAddr>,
     pub tcp: bool,
 }
 
-/// Where the pod's proxy listens.
+/// The ports on which the pod's proxy listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProxyPorts {
     pub inbound: u16,
@@ -73,9 +73,9 @@ pub struct OwnerRef {
     pub name: Arc<str>,
 }
 
-/// A ReplicaSet or Job: only its own owner matters.
+/// A ReplicaSet or Job, of which only the owner is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Owned {
+pub struct OwnedObject {
     pub name: Name,
     pub owner: Option<OwnerRef>,
 }
@@ -86,8 +86,8 @@ pub struct Node {
     pub zone: Option<Arc<str>>,
 }
 
-impl Workload {
-    /// Every TCP port of that name.
+impl PodRecord {
+    /// Returns every TCP port with this name.
     pub fn named_ports<'a>(&'a self, name: &'a str) -> impl Iterator<Item = u16> + 'a {
         self.ports
             .iter()
@@ -95,8 +95,8 @@ impl Workload {
             .map(|port| port.number)
     }
 
-    /// The container port behind an address of the host. In the host's network they are the same.
-    pub fn behind_host_addr(&self, addr: SocketAddr) -> Option<u16> {
+    /// Returns the container port of a host address. In the host network they are the same.
+    pub fn container_port_at_host(&self, addr: SocketAddr) -> Option<u16> {
         if !self.host_ips.contains(&addr.ip()) {
             return None;
         }
@@ -113,8 +113,8 @@ impl Workload {
             .map(|port| port.number)
     }
 
-    /// The pod's own address of the family of `ip`, else its primary one.
-    pub fn own_ip_beside(&self, ip: IpAddr) -> Option<IpAddr> {
+    /// Returns the pod's address of the same family as `ip`, else its primary one.
+    pub fn ip_of_family(&self, ip: IpAddr) -> Option<IpAddr> {
         let same_family = |own: &&IpAddr| own.is_ipv4() == ip.is_ipv4();
         let found = self.ips.iter().find(same_family);
         found.or_else(|| self.ips.first()).copied()

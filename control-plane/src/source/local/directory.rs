@@ -1,4 +1,4 @@
-//! One folder: which of its files changed, and what each of them last said.
+//! A directory: its changed files, and the last objects of each file.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,14 +9,14 @@ use std::{
 
 use crate::{
     model::{Key, Object},
-    source::manifest::{self, Broken, Document},
+    source::manifest::{self, Document, InvalidDocument},
 };
 
 #[derive(Debug)]
-pub(super) struct Folder {
+pub(super) struct Directory {
     path: PathBuf,
     files: BTreeMap<PathBuf, File>,
-    /// The last look could not list the folder; said once, not at every look.
+    /// The last poll could not list the directory, which is logged once.
     unreadable: bool,
     read: bool,
 }
@@ -24,23 +24,23 @@ pub(super) struct Folder {
 #[derive(Debug, Default)]
 struct File {
     /// The version that was read.
-    read: Option<Stamp>,
-    /// What the last look saw; read once two looks agree.
-    seen: Option<Stamp>,
+    read: Option<FileStamp>,
+    /// The version that the last poll found; the file is read when two polls find the same.
+    seen: Option<FileStamp>,
     objects: BTreeMap<Key, Object>,
-    /// What of it cannot be used.
-    broken: usize,
+    /// The number of invalid documents.
+    invalid: usize,
 }
 
-/// Tells one version of a file from another.
+/// Identifies a version of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamp {
+struct FileStamp {
     inode: u64,
     size: u64,
     modified: (i64, i64),
 }
 
-impl Folder {
+impl Directory {
     pub(super) fn new(path: PathBuf) -> Self {
         Self {
             path,
@@ -50,7 +50,7 @@ impl Folder {
         }
     }
 
-    /// The objects of all files, those of later file names last.
+    /// Returns the objects of all files, in the order of file names.
     pub(super) fn objects(&self) -> impl Iterator<Item = &Object> {
         self.files.values().flat_map(|file| file.objects.values())
     }
@@ -59,25 +59,25 @@ impl Folder {
         self.read
     }
 
-    /// How much of it cannot be used now.
-    pub(super) fn broken(&self) -> usize {
-        let files = self.files.values().map(|file| file.broken).sum::<usize>();
+    /// Returns the number of invalid documents and unreadable files.
+    pub(super) fn invalid(&self) -> usize {
+        let files = self.files.values().map(|file| file.invalid).sum::<usize>();
         files + usize::from(self.unreadable)
     }
 
-    /// Reads what changed. A folder or file that cannot be read keeps what it last said.
-    pub(super) fn look(&mut self) {
-        let stamps = match stamps(&self.path) {
+    /// Reads changed files. The objects of an unreadable directory or file stay.
+    pub(super) fn scan(&mut self) {
+        let stamps = match list_stamps(&self.path) {
             Ok(stamps) => stamps,
             Err(error) => {
                 if !std::mem::replace(&mut self.unreadable, true) {
-                    tracing::error!(folder = %self.path.display(), %error, "Cannot read a source folder; its objects stay in force");
+                    tracing::error!(directory = %self.path.display(), %error, "Cannot read source directory; its objects stay in effect");
                 }
                 return;
             }
         };
         if std::mem::take(&mut self.unreadable) {
-            tracing::info!(folder = %self.path.display(), "The source folder can be read again");
+            tracing::info!(directory = %self.path.display(), "Source directory is readable again");
         }
         let first = !std::mem::replace(&mut self.read, true);
         self.files.retain(|path, _| {
@@ -101,7 +101,8 @@ impl Folder {
         }
     }
 
-    /// An object in two files of one folder is most likely a mistake; the later file wins.
+    /// Logs objects in two files of the directory, which is probably an error; the later file
+    /// applies.
     fn report_duplicates(&self) {
         let mut first: BTreeMap<&Key, &Path> = BTreeMap::new();
         for (path, file) in &self.files {
@@ -119,20 +120,20 @@ impl File {
         match fs::read_to_string(path) {
             Ok(text) => {
                 let documents = manifest::read(&text);
-                self.take(path, documents);
+                self.update_objects(path, documents);
             }
             Err(error) => {
-                self.broken = 1;
-                tracing::error!(file = %path.display(), %error, "Cannot read a manifest; its objects stay in force");
+                self.invalid = 1;
+                tracing::error!(file = %path.display(), %error, "Cannot read manifest; its objects stay in effect");
             }
         }
     }
 
-    /// Replaces what the file said. An object whose document is broken stays as it was; so do all
-    /// objects that are missing when a document does not even say whose it is.
-    fn take(&mut self, path: &Path, documents: Vec<Document>) {
+    /// Replaces the objects of the file. An object whose document is invalid stays; so do all
+    /// missing objects if the object of an invalid document is unknown.
+    fn update_objects(&mut self, path: &Path, documents: Vec<Document>) {
         let mut now = BTreeMap::new();
-        let mut broken: Vec<Broken> = Vec::new();
+        let mut invalid: Vec<InvalidDocument> = Vec::new();
         for document in documents {
             match document {
                 Document::Object { line, object } => {
@@ -142,48 +143,48 @@ impl File {
                     }
                 }
                 Document::Unknown { line, kind } => {
-                    tracing::debug!(file = %path.display(), line, %kind, "Ignored an object of a kind that the mesh does not read");
+                    tracing::debug!(file = %path.display(), line, %kind, "Ignored object of unknown kind");
                 }
-                Document::Broken(problem) => broken.push(problem),
+                Document::Invalid(problem) => invalid.push(problem),
             }
         }
-        let named: BTreeSet<&Key> = broken
+        let named: BTreeSet<&Key> = invalid
             .iter()
             .filter_map(|problem| problem.key.as_ref())
             .collect();
-        let nameless = broken.iter().any(|problem| problem.key.is_none());
+        let nameless = invalid.iter().any(|problem| problem.key.is_none());
         for (key, object) in std::mem::take(&mut self.objects) {
             if !now.contains_key(&key) && (nameless || named.contains(&key)) {
                 now.insert(key, object);
             }
         }
-        for problem in &broken {
+        for problem in &invalid {
             let kept = problem
                 .key
                 .as_ref()
                 .map_or(nameless && !now.is_empty(), |key| now.contains_key(key));
             let consequence = if kept {
-                "the last good version stays in force"
+                "the last valid version stays in effect"
             } else {
-                "it is not in force"
+                "it has no effect"
             };
             tracing::error!(
                 file = %path.display(),
                 line = problem.line,
                 problem = %problem,
-                "Cannot use an object; {consequence}"
+                "Invalid object; {consequence}"
             );
         }
         self.objects = now;
-        self.broken = broken.len();
+        self.invalid = invalid.len();
     }
 }
 
-/// The manifests of the folder. Hidden files are none: editors and atomic writers put their drafts
-/// there.
-fn stamps(folder: &Path) -> io::Result<BTreeMap<PathBuf, Stamp>> {
+/// Returns the manifests of the directory, without hidden files, which editors and atomic writers
+/// use for drafts.
+fn list_stamps(directory: &Path) -> io::Result<BTreeMap<PathBuf, FileStamp>> {
     let mut stamps = BTreeMap::new();
-    for entry in fs::read_dir(folder)? {
+    for entry in fs::read_dir(directory)? {
         let path = entry?.path();
         let name = path.file_name().map(|name| name.to_string_lossy());
         let hidden = name.is_none_or(|name| name.starts_with('.'));
@@ -195,7 +196,7 @@ fn stamps(folder: &Path) -> io::Result<BTreeMap<PathBuf, Stamp>> {
         }
         match fs::metadata(&path) {
             Ok(meta) if meta.is_file() => {
-                let stamp = Stamp {
+                let stamp = FileStamp {
                     inode: meta.ino(),
                     size: meta.size(),
                     modified: (meta.mtime(), meta.mtime_nsec()),
@@ -203,7 +204,7 @@ fn stamps(folder: &Path) -> io::Result<BTreeMap<PathBuf, Stamp>> {
                 stamps.insert(path, stamp);
             }
             Ok(_) => {}
-            // It was there a moment ago; the next look knows more.
+            // Deleted or renamed since it was listed; the next poll finds the new state.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }

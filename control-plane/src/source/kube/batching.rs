@@ -1,9 +1,9 @@
-//! Joins what the watches report into batches.
+//! Merges the changes that watches report into batches.
 //!
-//! The first batch waits for every kind, so that nobody is told half of the truth. Later, changes
-//! that come together are one batch: a Deployment that rolls writes pods and slices in bursts, and
-//! each batch computes what it touches anew. While the index is busy with one batch the next one
-//! grows, and of an object that changed twice only the newest version is in it.
+//! The first batch waits for every kind, so that the index is never incomplete. Later, concurrent
+//! changes are merged into one batch: a rollout changes pods and slices in bursts, and the index
+//! recomputes the affected values for each batch. While the index applies a batch, the next one
+//! collects changes, with only the current version of each object.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,38 +15,38 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::watch::Message;
+use super::watch::WatchMessage;
 use crate::{
     model::{Key, Kind, Object},
     source::{Batch, Change},
 };
 
-/// How long a batch waits for more after its first change. Long enough for the events of one write
-/// of a controller, which arrive on several watches; too short to be noticed beside the tens of
-/// milliseconds that an API server takes to tell.
+/// How long a batch collects changes after the first one. Enough for the events of one operation of
+/// a controller, which arrive on several watches, and small compared to the tens of milliseconds
+/// until an API server reports a change.
 const SETTLE: Duration = Duration::from_millis(10);
 
-/// What was reported and not sent yet.
-struct Pending {
-    /// Kinds whose first list has not come.
+/// Changes that have been reported and not been sent.
+struct PendingBatch {
+    /// The kinds without a complete list.
     waiting: BTreeSet<Kind>,
-    /// The newest state of each object; nothing for one that is gone.
+    /// The current version of each changed object; `None` for a deleted one.
     objects: BTreeMap<Key, Option<Object>>,
-    /// The first batch has been sent.
+    /// Whether the first batch has been sent.
     started: bool,
 }
 
-/// Until the watches end or nobody listens any more.
+/// Runs until the watches exit or the receiver of batches is dropped.
 pub(super) async fn run(
     kinds: BTreeSet<Kind>,
-    mut messages: mpsc::Receiver<Message>,
+    mut messages: mpsc::Receiver<WatchMessage>,
     batches: mpsc::Sender<Batch>,
 ) {
-    let mut pending = Pending::new(kinds);
+    let mut pending = PendingBatch::new(kinds);
     let mut due: Option<Instant> = None;
     loop {
-        // Both ends are waited for at once: a full channel of batches must not keep messages from
-        // being merged.
+        // Both channels are awaited concurrently, so that messages are merged while the channel of
+        // batches is full.
         tokio::select! {
             message = messages.recv() => {
                 let Some(message) = message else {
@@ -61,7 +61,7 @@ pub(super) async fn run(
                 let Ok(permit) = permit else {
                     return;
                 };
-                permit.send(pending.take());
+                permit.send(pending.take_batch());
                 due = None;
             }
         }
@@ -78,7 +78,7 @@ async fn settled(
     batches.reserve().await
 }
 
-impl Pending {
+impl PendingBatch {
     fn new(kinds: BTreeSet<Kind>) -> Self {
         Self {
             waiting: kinds,
@@ -87,7 +87,7 @@ impl Pending {
         }
     }
 
-    fn add(&mut self, message: Message) {
+    fn add(&mut self, message: WatchMessage) {
         for change in message.changes {
             match change {
                 Change::Apply(object) => {
@@ -96,7 +96,7 @@ impl Pending {
                 Change::Delete(key) => {
                     self.objects.insert(key, None);
                 }
-                Change::Restarted(objects) => {
+                Change::Replace(objects) => {
                     let new = objects
                         .into_iter()
                         .map(|object| (object.key(), Some(object)));
@@ -113,10 +113,10 @@ impl Pending {
         self.waiting.is_empty() && (!self.started || !self.objects.is_empty())
     }
 
-    fn take(&mut self) -> Batch {
+    fn take_batch(&mut self) -> Batch {
         let objects = std::mem::take(&mut self.objects);
         if !std::mem::replace(&mut self.started, true) {
-            return vec![Change::Restarted(objects.into_values().flatten().collect())];
+            return vec![Change::Replace(objects.into_values().flatten().collect())];
         }
         let change = |(key, object): (Key, Option<Object>)| match object {
             Some(object) => Change::Apply(object),

@@ -1,4 +1,4 @@
-//! What the destination service and the policy service say of one target does not contradict.
+//! Consistency of the destination service and the policy service about one target.
 
 use mesh_core::{
     policy::outbound::{OutboundProtocol, Target},
@@ -6,12 +6,12 @@ use mesh_core::{
 };
 
 use super::{
-    DestinationIndex, PolicyIndex, ProfileKey, Watched,
+    DestinationIndex, PolicyIndex, ProfileKey, Subscription,
     fixture::{SERVICE, apply, destination_settings, pod, policy_settings},
 };
 
-/// One port of the Service at 10.96.0.1 for each `appProtocol`, and another for each that is in the
-/// list of opaque ports.
+/// Returns the Service at 10.96.0.1 with a port for each `appProtocol`, and these ports. With
+/// `listed` they are in the annotation of opaque ports.
 fn service(listed: bool) -> (String, Vec<u16>) {
     let protocols = [
         "",
@@ -25,11 +25,11 @@ fn service(listed: bool) -> (String, Vec<u16>) {
     let numbered = || protocols.iter().zip(first..);
     let ports: Vec<String> = numbered()
         .map(|(protocol, port)| {
-            let said = match *protocol {
+            let text = match *protocol {
                 "" => String::new(),
-                said => format!(", appProtocol: '{said}'"),
+                text => format!(", appProtocol: '{text}'"),
             };
-            format!("{{name: p{port}, port: {port}{said}}}")
+            format!("{{name: p{port}, port: {port}{text}}}")
         })
         .collect();
     let text = SERVICE
@@ -43,8 +43,8 @@ fn service(listed: bool) -> (String, Vec<u16>) {
 
 fn profile(index: &mut DestinationIndex, addr: &str) -> Profile {
     let key = ProfileKey::Addr(addr.parse().unwrap());
-    let Ok(Watched::Kept(kept)) = index.profile(key) else {
-        panic!("{addr} is known");
+    let Ok(Subscription::Cached(kept)) = index.profile(key) else {
+        panic!("the profile of {addr} is not cached");
     };
     (**kept.borrow()).clone()
 }
@@ -56,7 +56,7 @@ fn protocol(index: &mut PolicyIndex, addr: &str) -> OutboundProtocol {
 }
 
 #[test]
-fn a_port_of_a_service_is_opaque_to_both_or_to_neither() {
+fn destination_and_policy_agree_on_opaque_ports() {
     for listed in [true, false] {
         let (text, ports) = service(listed);
         let text = text + &pod("web-1", "10.1.0.1", true, "");
@@ -74,7 +74,7 @@ fn a_port_of_a_service_is_opaque_to_both_or_to_neither() {
             assert!(profile.fqn.is_some() && profile.endpoint.is_none());
             opaque.push(is_opaque);
         }
-        // What the port speaks comes before the list; what the mesh does not know is opaque.
+        // `appProtocol` takes precedence over the list; an unknown one is opaque.
         assert_eq!(opaque, [listed, false, false, false, true, true]);
     }
 }

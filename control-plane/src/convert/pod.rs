@@ -1,4 +1,4 @@
-//! Pods, nodes, and the owners between a pod and its workload.
+//! Pods, nodes, ReplicaSets and Jobs.
 
 use std::net::IpAddr;
 
@@ -9,19 +9,18 @@ use mesh_k8s::{
 };
 
 use super::{annotation, name, owner, port_number, shared};
-use crate::model::{ContainerPort, Name, Node, Owned, Phase, ProxyPorts, Workload};
+use crate::model::{ContainerPort, Name, Node, OwnedObject, Phase, PodRecord, ProxyPorts};
 
-/// Nodes tell their zone by this label.
+/// The label of a node with its zone.
 const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
-/// Pods of one revision of a Deployment share this label's value.
+/// The label whose value the pods of one revision of a Deployment share.
 const POD_TEMPLATE_HASH: &str = "pod-template-hash";
 
-/// Warnings for one list: an annotation may have thousands of items, and the first ones show what
-/// is wrong.
+/// Bounds the warnings for one annotation, which may have thousands of items.
 const MAX_WARNINGS: usize = 10;
 
-pub(crate) fn pod(pod: &Pod) -> Workload {
-    warn_of_unreadable_ports(pod);
+pub(crate) fn pod(pod: &Pod) -> PodRecord {
+    warn_of_invalid_ports(pod);
     let meta = &pod.metadata;
     let spec = pod.spec.as_ref();
     let status = pod.status.as_ref();
@@ -32,7 +31,7 @@ pub(crate) fn pod(pod: &Pod) -> Workload {
             status.host_ip.as_deref().into_iter().chain(listed)
         })
         .filter_map(|text| text.parse::<IpAddr>().ok());
-    Workload {
+    PodRecord {
         name: name(meta),
         labels: meta.labels.clone().unwrap_or_default(),
         owner: owner(meta),
@@ -69,18 +68,18 @@ pub(crate) fn node(node: &K8sNode) -> Node {
     }
 }
 
-pub(crate) fn owned(meta: &ObjectMeta) -> Owned {
-    Owned {
+pub(crate) fn owned_object(meta: &ObjectMeta) -> OwnedObject {
+    OwnedObject {
         name: name(meta),
         owner: owner(meta),
     }
 }
 
-/// A pod that has not been reported on yet is pending.
+/// A pod without a reported phase is pending.
 fn phase(phase: Option<&str>) -> Phase {
     match phase {
         Some("Running") => Phase::Running,
-        Some("Succeeded" | "Failed") => Phase::Ended,
+        Some("Succeeded" | "Failed") => Phase::Terminated,
         _ => Phase::Pending,
     }
 }
@@ -99,32 +98,32 @@ fn container_ports(spec: &mesh_k8s::kinds::core::PodSpec) -> Vec<ContainerPort> 
         .collect()
 }
 
-/// The unspecified address stands for every address of the host.
+/// The unspecified address means all addresses of the host.
 fn host_ip(text: &str) -> Option<IpAddr> {
     text.parse().ok().filter(|ip: &IpAddr| !ip.is_unspecified())
 }
 
-/// The readable items of a list; names of container ports stand for their numbers. An item that was
-/// meant to guard a port must not, by being misspelled, open the ports beside it.
+/// Returns the valid items of a list, with names of container ports resolved. An invalid item must
+/// not remove the restriction from the other ports of the list.
 fn port_list(pod: &Pod, key: &str) -> PortSet {
     accessors::annotation(pod, key)
         .map(|list| accessors::ports::resolve_list(pod.spec.as_ref(), list))
         .unwrap_or_default()
 }
 
-/// A policy that cannot be read denies: the injector's webhook refuses it, so this pod came around
-/// the webhook, and any other policy could admit more than was meant.
+/// An invalid policy denies: the injector's webhook rejects it, so this pod bypassed the webhook,
+/// and any other policy could authorize more clients than intended.
 fn default_policy(meta: &ObjectMeta) -> Option<DefaultPolicy> {
     let text = annotation(meta, keys::DEFAULT_INBOUND_POLICY)?;
     Some(text.parse().unwrap_or_else(|error| {
         let key = keys::DEFAULT_INBOUND_POLICY;
-        tracing::error!(object = %name(meta), annotation = key, %error, "Every client of the pod is denied: an annotation cannot be read");
+        tracing::error!(object = %name(meta), annotation = key, %error, "Denying all clients of a pod: invalid annotation");
         DefaultPolicy::Deny
     }))
 }
 
-/// Names the items of lists of ports that have no effect.
-fn warn_of_unreadable_ports(pod: &Pod) {
+/// Logs the invalid items of lists of ports.
+fn warn_of_invalid_ports(pod: &Pod) {
     for key in [
         keys::OPAQUE_PORTS,
         keys::SKIP_INBOUND_PORTS,
@@ -133,7 +132,7 @@ fn warn_of_unreadable_ports(pod: &Pod) {
         let list = accessors::annotation(pod, key).unwrap_or_default();
         for error in accessors::ports::unreadable_items(pod.spec.as_ref(), list).take(MAX_WARNINGS)
         {
-            tracing::warn!(object = %name(&pod.metadata), annotation = key, %error, "Ignored an item of an annotation");
+            tracing::warn!(object = %name(&pod.metadata), annotation = key, %error, "Ignored invalid item of annotation");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Follows objects of one kind, for those who need them beside the [source](crate::source):
-//! failures are said once and retried here.
+//! Watches of the objects of one kind, for users other than the [source](crate::source). Failures
+//! are logged once and retried.
 
 use futures_util::{Stream, StreamExt as _, stream::BoxStream};
 use kube::{
@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 
 use super::{Backoff, explain};
 
-struct State<K> {
+struct ObjectWatch<K> {
     api: Api<K>,
     config: Config,
     events: BoxStream<'static, watcher::Result<Event<K>>>,
@@ -20,8 +20,9 @@ struct State<K> {
     failing: bool,
 }
 
-/// The events of a watch that never ends. `what` is followed, for the log.
-pub(crate) fn follow<K>(
+/// Returns the events of a watch that is restarted after failures. `what` describes the objects in
+/// the log.
+pub(crate) fn watch_objects<K>(
     api: Api<K>,
     config: Config,
     what: &'static str,
@@ -30,7 +31,7 @@ pub(crate) fn follow<K>(
 where
     K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
 {
-    let state = State {
+    let state = ObjectWatch {
         events: watcher(api.clone(), config.clone()).boxed(),
         api,
         config,
@@ -44,7 +45,7 @@ where
     })
 }
 
-impl<K> State<K>
+impl<K> ObjectWatch<K>
 where
     K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
 {
@@ -53,11 +54,11 @@ where
             let what = self.what;
             match self.events.next().await? {
                 Ok(event) => {
-                    // The beginning of a list is no answer yet.
+                    // The start of a list is not a response of the API server.
                     if !matches!(event, Event::Init) {
                         self.backoff.reset();
                         if std::mem::take(&mut self.failing) {
-                            tracing::info!(what, "Following the API server again");
+                            tracing::info!(what, "Resumed watching the API server");
                         }
                     }
                     return Some(event);
@@ -65,10 +66,10 @@ where
                 Err(error) => {
                     if !std::mem::replace(&mut self.failing, true) {
                         let error = watch_error(&error);
-                        tracing::warn!(what, error, "Cannot follow the API server; trying again");
+                        tracing::warn!(what, error, "Cannot watch the API server; retrying");
                     }
                     self.backoff.wait().await;
-                    if is_beyond_resuming(&error) {
+                    if requires_new_watch(&error) {
                         self.events = watcher(self.api.clone(), self.config.clone()).boxed();
                     }
                 }
@@ -77,11 +78,11 @@ where
     }
 }
 
-/// An error of a watch in one line.
+/// Formats an error of a watch in one line.
 pub(crate) fn watch_error(error: &watcher::Error) -> String {
     match error {
         watcher::Error::WatchFailed(kube::Error::SerdeError(error)) => {
-            format!("the answer is no watch (is the API gone?): {error}")
+            format!("the response is not a watch, the API may be removed: {error}")
         }
         watcher::Error::InitialListFailed(error)
         | watcher::Error::WatchStartFailed(error)
@@ -91,10 +92,10 @@ pub(crate) fn watch_error(error: &watcher::Error) -> String {
     }
 }
 
-/// The library would ask for the same again and get the same answer. It notices a version that is
-/// too old as an event of a watch, but not as the answer to one; and what is no watch at all is
-/// what an API server answers that has forgotten the path.
-pub(crate) fn is_beyond_resuming(error: &watcher::Error) -> bool {
+/// Returns whether kube's watcher would repeat a request that fails in the same way. It handles an
+/// expired resource version in an event of a watch, but not in the response to a watch request. A
+/// response that is not a watch comes from an API server that no longer serves the path.
+pub(crate) fn requires_new_watch(error: &watcher::Error) -> bool {
     const GONE: u16 = 410;
     match error {
         watcher::Error::WatchStartFailed(error) | watcher::Error::WatchFailed(error) => match error

@@ -1,4 +1,4 @@
-//! What is to be known of a pod before one of its ports is dialled.
+//! The endpoints of pods: identity, protocol hint and labels.
 
 use std::net::SocketAddr;
 
@@ -9,16 +9,16 @@ use mesh_core::{
 };
 
 use super::{settings::DestinationSettings, store::Store};
-use crate::model::Workload;
+use crate::model::PodRecord;
 
-/// The relative weight that every endpoint has.
+/// The relative weight of every endpoint.
 pub(super) const WEIGHT: u32 = 10_000;
 
-/// Is the port opaque, by the pod's annotation, the cluster's list or a Server?
+/// Returns whether the port is opaque, by the pod's annotation, the default list or a Server.
 pub(super) fn is_opaque(
     store: &Store,
     settings: &DestinationSettings,
-    pod: &Workload,
+    pod: &PodRecord,
     port: u16,
 ) -> bool {
     let opaque = pod
@@ -28,13 +28,13 @@ pub(super) fn is_opaque(
     opaque.contains(port) || store.is_opaque_by_server(pod, port)
 }
 
-/// The endpoint at `port` of the pod, reached at `addr`. Nothing when the pod claims to be meshed
-/// and its proxy's ports cannot be found: half of what it takes to reach it is worse than another
-/// endpoint of the same Service.
+/// Returns the endpoint for `port` of the pod, reached at `addr`. Returns `None` for a meshed pod
+/// whose proxy's ports are unknown: another endpoint of the Service is better than an incomplete
+/// one.
 pub(super) fn endpoint(
     store: &Store,
     settings: &DestinationSettings,
-    pod: &Workload,
+    pod: &PodRecord,
     addr: SocketAddr,
     port: u16,
     zone: Option<&str>,
@@ -49,7 +49,7 @@ pub(super) fn endpoint(
     }
     let opaque = is_opaque(store, settings, pod, port);
     let Some(proxy) = pod.proxy else {
-        tracing::warn!(pod = %pod.name, "Skipped a meshed pod whose proxy's ports are not in its environment");
+        tracing::warn!(pod = %pod.name, "Skipped meshed pod without proxy ports in its environment");
         return None;
     };
     let own_port = port == proxy.admin || port == proxy.control;
@@ -63,7 +63,7 @@ pub(super) fn endpoint(
         ProtocolHint::Unknown
     };
     endpoint.http2 = settings.meshed_http2_params;
-    // A pod of another control plane has an identity that ours does not vouch for.
+    // This control plane does not issue the identity of a pod of another one.
     if let Some(trust_domain) = &settings.trust_domain
         && *control_namespace == settings.control_namespace
     {
@@ -72,7 +72,7 @@ pub(super) fn endpoint(
     Some(endpoint)
 }
 
-/// An endpoint of which only the address is known.
+/// Returns an endpoint with an address only.
 pub(super) fn plain_endpoint(addr: SocketAddr) -> Endpoint {
     Endpoint {
         addr,
@@ -86,7 +86,7 @@ pub(super) fn plain_endpoint(addr: SocketAddr) -> Endpoint {
     }
 }
 
-fn peer(pod: &Workload, settings: &DestinationSettings, trust_domain: &str) -> Option<TlsPeer> {
+fn peer(pod: &PodRecord, settings: &DestinationSettings, trust_domain: &str) -> Option<TlsPeer> {
     let name = service_account(
         &pod.service_account,
         &pod.name.namespace,
@@ -95,7 +95,7 @@ fn peer(pod: &Workload, settings: &DestinationSettings, trust_domain: &str) -> O
     );
     let id = Identity::parse(&name)
         .inspect_err(|error| {
-            tracing::warn!(pod = %pod.name, %error, "Skipped a meshed pod without a valid identity");
+            tracing::warn!(pod = %pod.name, %error, "Skipped meshed pod without valid identity");
         })
         .ok()?;
     Some(TlsPeer {
@@ -104,12 +104,12 @@ fn peer(pod: &Workload, settings: &DestinationSettings, trust_domain: &str) -> O
     })
 }
 
-fn labels(store: &Store, pod: &Workload, zone: Option<&str>) -> Labels {
+fn labels(store: &Store, pod: &PodRecord, zone: Option<&str>) -> Labels {
     let mut labels = Vec::with_capacity(6);
     let mut label = |key: &str, value: &str| labels.push((key.to_owned(), value.to_owned()));
     label("pod", &pod.name.name);
     let owner = store.owner_of(pod);
-    // Prometheus has a label "job" of its own.
+    // Prometheus sets the label "job".
     let kind = if &*owner.kind == "job" {
         "k8s_job"
     } else {
