@@ -14,7 +14,7 @@ pub struct Object {
 }
 
 impl Object {
-    /// The object at `path`, or the one built into this binary.
+    /// Opens the object at `path`, or the embedded one.
     pub fn open(path: Option<&Path>) -> Result<Object, Error> {
         let bytes = match path {
             None if EMBEDDED.is_empty() => return Err(Error::NoObject),

@@ -156,7 +156,7 @@ fn single_plugin_is_replaced_by_list_and_restored() {
     let names: Vec<String> = node.files().into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["10-one.conf.before-mesh", list, "10-one.conflist"]);
 
-    // Its owner writes it again.
+    // The owner rewrites its file.
     let newer = SINGLE.replace("ptp", "macvlan");
     node.write("10-one.conf", &newer);
     assert_eq!(node.meshed(), (some(list), some(list), vec![]));

@@ -16,7 +16,7 @@ fn rules(pairs: &[(&str, &str)], directions: Directions) -> Rules {
     Rules::new(&spec, directions)
 }
 
-/// Kind (without the subsystem), flags and comment of each message of the transaction.
+/// Returns kind (without the subsystem), flags and comment of each message of the transaction.
 fn outline(rules: &Rules) -> Vec<(u16, u16, Option<String>)> {
     let (bytes, _, _) = replacement(rules).finish();
     messages(&bytes)

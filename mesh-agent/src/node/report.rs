@@ -14,7 +14,7 @@ use crate::{
 };
 
 impl Node {
-    /// The enrolled pods with their counters.
+    /// Returns the enrolled pods with their counters.
     pub fn pods(&self) -> Result<Vec<PodStatus>, NodeError> {
         let counters = self.counters()?;
         let guarded = match &self.programs {
@@ -64,7 +64,7 @@ impl Node {
         Ok(records.into_iter().filter_map(with_pod).collect())
     }
 
-    /// The kernel programs that are attached now.
+    /// Returns the names of the attached kernel programs.
     pub fn programs(&self) -> Result<Vec<String>, NodeError> {
         let attached = match &self.programs {
             None => Vec::new(),

@@ -77,7 +77,7 @@ fn tcp_socket(domain: Domain, protocol: Protocol) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// A socket for this destination's family.
+/// Creates a socket for the destination's family.
 fn socket_to(destination: SocketAddr) -> io::Result<Socket> {
     tcp_socket(Domain::for_address(destination), Protocol::TCP)
 }

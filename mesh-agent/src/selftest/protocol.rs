@@ -95,7 +95,7 @@ impl Request {
     }
 }
 
-/// An address without IPv4 mapping.
+/// Converts an IPv4-mapped address to IPv4.
 pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }

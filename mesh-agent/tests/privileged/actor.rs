@@ -230,7 +230,7 @@ impl ActorResponse {
     }
 }
 
-/// The body of an actor's process.
+/// Runs an actor's process.
 pub(super) fn run_actor(arguments: &[String]) -> io::Result<()> {
     let [netns, cgroup, uid] = arguments else {
         return Err(io::Error::other("an actor takes namespace, cgroup and uid"));

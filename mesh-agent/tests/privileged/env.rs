@@ -84,7 +84,7 @@ impl TestEnv {
         self.load(&object()).0
     }
 
-    /// The same programs in an object file with other bytes.
+    /// Returns the same programs in an object file with other bytes.
     pub(super) fn other_object(&self) -> Object {
         let mut bytes = object().bytes().to_vec();
         bytes.extend(b"another build");
@@ -166,12 +166,12 @@ impl TestEnv {
 }
 
 impl Pod<'_> {
-    /// A process of one of the pod's containers.
+    /// Starts a process of one of the pod's containers.
     pub(super) fn actor(&self, container: &str, uid: u32) -> Actor {
         self.actor_in(&self.namespace.path, container, uid)
     }
 
-    /// A process of one of the pod's containers in another network namespace.
+    /// Starts a process of one of the pod's containers in another network namespace.
     pub(super) fn actor_in(&self, netns: &Path, container: &str, uid: u32) -> Actor {
         let cgroup = self.cgroup.join(container);
         fs::create_dir_all(&cgroup).unwrap();
