@@ -306,7 +306,7 @@ async fn wait_for_policies(discovery: Discovery, mut credentials: CredentialsRx,
     if credentials.wait_for(Option::is_some).await.is_err() {
         return;
     }
-    if tokio::time::timeout(POLICY_TIMEOUT, discovery.policies_known())
+    if tokio::time::timeout(POLICY_TIMEOUT, discovery.wait_for_declared_policies())
         .await
         .is_err()
     {

@@ -1,8 +1,8 @@
-//! Talking to the control plane: names, connections and long-lived streams.
+//! The control-plane client: names, connections and long-lived streams.
 //!
-//! Runs on the control thread. [`Client`] is a gRPC transport over mutual TLS for one control-plane
-//! service; [`follow`] keeps one stream of answers alive for as long as somebody wants them.
-//! [`crate::discovery`] and [`crate::identity`] ask their questions through these.
+//! Runs on the control thread. [`Client`] is a gRPC transport over mutual TLS to one control-plane
+//! service; [`follow`] reopens a response stream for as long as its messages are needed.
+//! [`crate::discovery`] and [`crate::identity`] send their requests through them.
 
 pub mod backoff;
 pub mod client;
@@ -14,12 +14,12 @@ use tonic::Status;
 
 pub use self::client::{Client, Trust};
 
-/// Largest message that is accepted. tonic's default of 4 MiB is reached by a Service with ten
-/// thousand endpoints.
+/// Maximum size of a message in bytes. A Service with ten thousand endpoints exceeds tonic's
+/// default of 4 MiB.
 pub const MAX_MESSAGE: usize = 64 * 1024 * 1024;
 
-/// Why a call failed, for people: what this proxy found when it tried, or what the service
-/// answered.
+/// Returns the reason of a failed call for logs: the local error chain, or the status of the
+/// service.
 pub fn reason(status: &Status) -> String {
     match std::error::Error::source(status) {
         Some(cause) => mesh_runtime::log::chain(cause),

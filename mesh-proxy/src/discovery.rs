@@ -1,21 +1,21 @@
-//! What the control plane says about destinations and about this pod's ports, as immutable
+//! Discovery of outbound destinations and of the policies of this pod's ports, as immutable
 //! snapshots.
 //!
-//! [`Discovery`] is used from the data threads. It answers from a table when it can; otherwise it
-//! starts a task on the control thread that follows the control plane's streams and publishes what
-//! they say through a watch channel. Once a snapshot exists nobody waits for the control plane
-//! again: when it is gone, the last snapshot stays in force.
+//! The data threads look up [`Discovery`]. It returns a cached snapshot, or starts a task on the
+//! control thread that receives the control plane's streams and publishes snapshots through a watch
+//! channel. Once a snapshot exists, no request waits for the control plane: during an outage the
+//! last snapshot stays in force.
 //!
-//! What was not used for the configured time is forgotten, and its streams are closed. Of a port's
-//! policy the last answer is remembered; see [`ports`].
+//! Entries that are unused for the configured time are evicted and their streams closed. The last
+//! policy of a port stays cached; see [`ports`].
 
 mod endpoints;
 mod fallback;
 mod inbound;
+mod merge;
 mod outbound;
 mod ports;
-mod settle;
-mod shared;
+mod watch_cache;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -30,28 +30,28 @@ use mesh_core::resilience::Backoff;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-use self::outbound::Slot;
-use self::ports::Ports;
-pub use self::ports::{Basis, Current, PortPolicy, TooManyPorts};
-use self::shared::Shared;
+use self::outbound::LookupState;
+use self::ports::PortTable;
+pub use self::ports::{CurrentPolicy, PolicySource, PortPolicy, TooManyPorts};
+use self::watch_cache::WatchCache;
 use crate::config::{Config, StreamLimits};
 use crate::control::Client;
 
-/// Looks destinations and ports up. Clones share one table.
+/// Looks up destinations and ports. Clones share one cache.
 #[derive(Clone)]
 pub struct Discovery {
     inner: Arc<Inner>,
 }
 
-/// All that is known of one outbound destination.
+/// A snapshot of one outbound destination.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OutboundTarget {
-    /// Where the application wanted to connect to.
+    /// The original destination of the connection.
     pub addr: SocketAddr,
-    /// Made here when the policy service knows nothing of the address. What the profile says of
-    /// connections is in it.
+    /// The policy, with the profile's opaque setting and TCP split applied. Synthesized if the
+    /// policy service does not know the address.
     pub policy: OutboundPolicy,
-    /// What it says of requests.
+    /// The profile, whose routes and overrides apply to requests.
     pub profile: Option<Profile>,
 }
 
@@ -59,30 +59,30 @@ pub struct OutboundTarget {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EndpointSet {
     pub state: EndpointState,
-    /// In order of address. Labels of the whole set are merged into each; an endpoint that did not
-    /// change is the same `Arc` as in the set before.
+    /// Sorted by address. The labels of the set are merged into each endpoint. An unchanged
+    /// endpoint is the same `Arc` as in the set before.
     pub endpoints: Vec<Arc<Endpoint>>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EndpointState {
-    /// The destination service has not answered yet.
+    /// The destination service has not responded yet.
     #[default]
     Pending,
     Known,
     DoesNotExist,
 }
 
-/// Why a destination cannot be connected to.
+/// The reason why a destination could not be looked up.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DiscoveryError {
-    #[error("the policy service refuses to answer for {dst}: {reason}")]
+    #[error("the policy service rejected the lookup of {dst}: {reason}")]
     Refused { dst: SocketAddr, reason: String },
-    /// Without one it cannot be told whether the address has a proxy.
-    #[error("the destination service refuses to answer for {dst}: {reason}")]
+    /// Only a profile tells whether the address has a proxy.
+    #[error("the destination service rejected the lookup of {dst}: {reason}")]
     NoProfile { dst: SocketAddr, reason: String },
     #[error(
-        "the control plane did not answer for {dst} within {waited:?} (are its destination and policy services reachable?)"
+        "the control plane did not respond to the lookup of {dst} within {waited:?} (are its destination and policy services reachable?)"
     )]
     TimedOut { dst: SocketAddr, waited: Duration },
     #[error("the proxy is shutting down")]
@@ -92,14 +92,14 @@ pub enum DiscoveryError {
 struct Inner {
     context: Arc<Context>,
     runtime: Handle,
-    outbound: Arc<Shared<SocketAddr, Slot>>,
-    endpoints: Arc<Shared<Arc<str>, Arc<EndpointSet>>>,
-    inbound: Arc<Ports>,
+    outbound: Arc<WatchCache<SocketAddr, LookupState>>,
+    endpoints: Arc<WatchCache<Arc<str>, Arc<EndpointSet>>>,
+    inbound: Arc<PortTable>,
 }
 
-/// What the tasks that follow streams need.
+/// The state shared by the tasks that receive the control plane's streams.
 struct Context {
-    /// Declared ports for which the policy service has not given a policy that can be read.
+    /// Declared ports for which the policy service has not sent a valid policy.
     without_policy: watch::Sender<BTreeSet<u16>>,
     config: Arc<Config>,
     destination: Client,
@@ -108,12 +108,12 @@ struct Context {
     policy_limits: StreamLimits,
 }
 
-/// How long a connection waits for the first answer about its destination. Linkerd's proxy sets no
-/// limit here, but fails requests to an unreachable control plane after this long.
-const FIRST_ANSWER: Duration = Duration::from_secs(30);
+/// How long a connection waits for the first snapshot of its destination. Linkerd's proxy sets no
+/// limit here, but fails requests to an unreachable control plane after this time.
+const FIRST_SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// When to ask again for what the control plane does not know (yet).
-const ASK_AGAIN: Duration = Duration::from_secs(30);
+/// When to retry a lookup that the control plane has rejected or whose object it does not know.
+const RETRY_REJECTED: Duration = Duration::from_secs(30);
 
 impl Discovery {
     /// `runtime` is the control thread's.
@@ -136,9 +136,9 @@ impl Discovery {
         };
         let inner = Inner {
             context: Arc::new(context),
-            outbound: Shared::new(settings.outbound_idle, &runtime),
-            endpoints: Shared::new(settings.outbound_idle, &runtime),
-            inbound: Ports::new(settings.inbound_idle, &runtime),
+            outbound: WatchCache::new(settings.outbound_idle, &runtime),
+            endpoints: WatchCache::new(settings.outbound_idle, &runtime),
+            inbound: PortTable::new(settings.inbound_idle, &runtime),
             runtime,
         };
         let discovery = Self {
@@ -148,58 +148,58 @@ impl Discovery {
         discovery
     }
 
-    /// What is known of a destination. Waits for the first answer only; later ones arrive through
-    /// the receiver.
+    /// Returns the snapshots of a destination. Waits for the first one only.
     pub async fn outbound(
         &self,
         dst: SocketAddr,
     ) -> Result<watch::Receiver<Arc<OutboundTarget>>, DiscoveryError> {
         let inner = &self.inner;
-        let start = |slot| outbound::keep(inner.context.clone(), dst, slot);
+        let start = |state| outbound::run(inner.context.clone(), dst, state);
         outbound::look_up(&inner.outbound, &inner.runtime, dst, start).await
     }
 
-    /// The endpoints of an authority (`name:port`). Starts pending.
+    /// Returns the endpoint sets of an authority (`name:port`). The first one is
+    /// [`EndpointState::Pending`].
     pub fn endpoints(&self, authority: &Arc<str>) -> watch::Receiver<Arc<EndpointSet>> {
         let inner = &self.inner;
         inner.endpoints.find_or_start(
             authority,
             &inner.runtime,
             Arc::default,
-            |sender| endpoints::keep(inner.context.clone(), authority.clone(), sender),
+            |sender| endpoints::run(inner.context.clone(), authority.clone(), sender),
             watch::Sender::subscribe,
         )
     }
 
-    /// The policy of one of this pod's ports. It holds before the first answer, too; see
-    /// [`PortPolicy::wait_for_policy`].
+    /// Returns the policy of one of this pod's ports. A default or cached policy is in force until
+    /// the policy service responds; see [`PortPolicy::wait_for_policy`].
     pub fn inbound(&self, port: u16) -> Result<PortPolicy, TooManyPorts> {
-        self.watch(port, self.declared(port))
+        self.watch(port, self.is_declared(port))
     }
 
     fn watch(&self, port: u16, is_declared: bool) -> Result<PortPolicy, TooManyPorts> {
         let inner = &self.inner;
         let config = &inner.context.config.inbound;
         let default = || inbound::default_policy(config, port);
-        let refusing = || inbound::refusing(config, port, "forgotten");
+        let deny = || inbound::deny_policy(config, port, "forgotten");
         inner.inbound.find_or_start(
             port,
             is_declared,
             &inner.runtime,
-            [&default, &refusing],
-            |policy, usage| inbound::keep(inner.context.clone(), port, policy, usage),
+            [&default, &deny],
+            |policy, usage| inbound::run(inner.context.clone(), port, policy, usage),
         )
     }
 
-    /// The ports whose policy is watched from the start: those that are declared in the pod, and
-    /// the admin port.
-    fn declared(&self, port: u16) -> bool {
+    /// Whether a port's policy is watched from the start: the ports that the pod declares, and the
+    /// admin port.
+    fn is_declared(&self, port: u16) -> bool {
         let config = &self.inner.context.config;
         config.inbound.ports.contains(port) || config.admin.listen.port() == port
     }
 
-    /// Declared ports are watched as long as the proxy runs: their first connection is judged by
-    /// their own policy.
+    /// Watches the declared ports as long as the proxy runs, so that their own policy applies to
+    /// their first connection.
     fn watch_declared_ports(&self) {
         let config = &self.inner.context.config;
         let declared = config.inbound.ports.ranges().iter().cloned().flatten();
@@ -209,19 +209,19 @@ impl Discovery {
             .without_policy
             .send_replace(ports.clone());
         for port in ports {
-            // There is always room for declared ports.
+            // The limit does not apply to declared ports.
             let _policy = self.watch(port, true);
         }
     }
 
-    /// Waits until the policy service has given each declared port a policy that can be read.
-    pub async fn policies_known(&self) {
+    /// Waits until the policy service has sent a valid policy for each declared port.
+    pub async fn wait_for_declared_policies(&self) {
         let mut without = self.inner.context.without_policy.subscribe();
         // The sender lives as long as `self`.
         let _ = without.wait_for(BTreeSet::is_empty).await;
     }
 
-    /// The declared ports for which it has not.
+    /// Returns the declared ports without a valid policy of the policy service.
     pub fn ports_without_policy(&self) -> Vec<u16> {
         let without = self.inner.context.without_policy.borrow();
         without.iter().copied().collect()
@@ -233,7 +233,7 @@ impl Context {
         self.config.control.backoff
     }
 
-    fn policy_known(&self, port: u16) {
+    fn record_valid_policy(&self, port: u16) {
         self.without_policy
             .send_if_modified(|without| without.remove(&port));
     }

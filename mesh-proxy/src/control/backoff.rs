@@ -1,10 +1,10 @@
-//! How long to wait before the next try.
+//! Exponential back-off between retries.
 
 use std::time::Duration;
 
 use mesh_core::resilience::Backoff;
 
-/// The state of one series of failures.
+/// The back-off of a series of failures.
 #[derive(Clone, Debug)]
 pub struct Retries {
     backoff: Backoff,
@@ -19,18 +19,18 @@ impl Retries {
         }
     }
 
-    /// The wait after another failure: twice the last one up to the maximum, lengthened by a random
-    /// share.
+    /// Returns the wait after another failure: twice the last one up to the maximum, plus random
+    /// jitter.
     pub fn next_wait(&mut self) -> Duration {
         self.next_wait_with(rand::random())
     }
 
-    /// The next failure is a first one again.
+    /// Restarts the series after a success.
     pub fn reset(&mut self) {
         self.step = self.backoff.min;
     }
 
-    /// `share` is between 0 and 1.
+    /// `share` is the part of the jitter to add, from 0 to 1.
     fn next_wait_with(&mut self, share: f64) -> Duration {
         let wait = self.step.mul_f64(1.0 + self.backoff.jitter * share);
         self.step = self.step.saturating_mul(2).min(self.backoff.max);
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_double_up_to_the_maximum() {
+    fn waits_double_up_to_maximum() {
         let mut retries = Retries::new(Backoff {
             min: Duration::from_millis(100),
             max: Duration::from_millis(500),

@@ -1,14 +1,14 @@
-//! A gRPC transport to one control-plane service: HTTP/2 over mutual TLS to its replicas, found by
-//! DNS.
+//! A gRPC transport to one control-plane service: HTTP/2 over mutual TLS to its replicas, which DNS
+//! provides.
 //!
-//! Runs on the control thread. Calls rotate over the replicas; connections are made when a call
-//! needs one. A replica that cannot be reached is left alone for a while. Pings notice a connection
-//! that died silently; a new certificate or new trust anchors make new connections, and what runs
-//! on the old ones may finish there.
+//! Runs on the control thread. Calls rotate over the replicas, and connections are opened on
+//! demand. A replica that cannot be reached is tried last for [`replicas::RETRY_AFTER`]. Keep-alive
+//! pings detect dead connections. A new certificate or new trust anchors require new connections;
+//! calls on old connections may complete.
 //!
-//! When the control plane goes, every stream breaks at once. Calls that wait for a connection while
-//! one of them finds that there is none share what it found, and names are looked up anew, because
-//! the replicas that come back have other addresses.
+//! During an outage of the control plane all streams fail together. Calls that wait for a
+//! connection share the failure of the one that tries to connect, and names are resolved again,
+//! because restarted replicas have other addresses.
 
 use std::fmt;
 use std::future::Future;
@@ -28,7 +28,7 @@ use tokio::time::{Instant, timeout};
 use tonic::body::Body;
 use tower::Service;
 
-use self::dial::Dial;
+use self::dial::ReplicaDialer;
 use self::replicas::Replicas;
 use super::dns::{DnsError, Lookups, Resolver};
 use crate::config::{Control, ControlAddr};
@@ -39,7 +39,7 @@ mod dial;
 mod replicas;
 
 pub use self::dial::{DialError, Trust};
-pub use self::replicas::AnswerBody;
+pub use self::replicas::ResponseBody;
 #[cfg(test)]
 pub(super) use self::replicas::STREAMS_PER_CONNECTION;
 
@@ -49,15 +49,15 @@ pub struct Client {
     inner: Arc<Inner>,
 }
 
-/// Why a call could not be sent.
+/// The reason why a call could not be sent.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum CallError {
-    #[error("{authority:?} cannot be used as an HTTP authority")]
+    #[error("{authority:?} is not a valid HTTP authority")]
     Authority {
         authority: String,
         source: Arc<http::uri::InvalidUri>,
     },
-    #[error("cannot find {authority}")]
+    #[error("cannot resolve {authority}")]
     Resolve {
         authority: String,
         source: Arc<DnsError>,
@@ -67,7 +67,7 @@ pub enum CallError {
         authority: String,
         tried: usize,
         known: usize,
-        /// Of the last one that was tried.
+        /// The error of the last replica tried.
         source: Arc<DialError>,
     },
     #[error("call to {authority} failed")]
@@ -83,21 +83,20 @@ struct Inner {
     resolver: Resolver,
     lookups: Lookups,
     calls: Arc<ControlCalls>,
-    dial: Dial,
-    /// Whether the service was out of reach when it was last needed, so that each change is
-    /// reported once.
-    out_of_reach: AtomicBool,
-    // Held while replicas are looked up and dialled, so that calls that arrive meanwhile share the
-    // new connection, or the failure.
+    dial: ReplicaDialer,
+    /// Whether the last attempt to reach the service failed. Only changes are logged.
+    is_unreachable: AtomicBool,
+    // Locked while replicas are looked up and dialled, so that concurrent calls share the new
+    // connection or the failure.
     replicas: Mutex<Replicas>,
 }
 
-/// How long a call waits for names while there is a connection that it can use: a DNS server that
-/// answers does so in a fraction of it.
-const LOOK_UP_PATIENCE: Duration = Duration::from_millis(500);
+/// How long a call waits for DNS if a connection is open already. A working DNS server responds in
+/// a fraction of this.
+const REFRESH_TIMEOUT: Duration = Duration::from_millis(500);
 
 impl Client {
-    /// `name` says in metrics whose look-ups these are.
+    /// `name` is the `client` label of the DNS metrics.
     pub fn new(
         name: &'static str,
         addr: &ControlAddr,
@@ -112,7 +111,7 @@ impl Client {
             lookups: resolver.lookups(name),
             calls: Arc::new(ControlCalls::new(registry, addr)),
             resolver: resolver.clone(),
-            dial: Dial {
+            dial: ReplicaDialer {
                 identity: addr.identity.clone(),
                 trust,
                 options: ConnectOptions {
@@ -120,7 +119,7 @@ impl Client {
                     socket: control.connect,
                 },
             },
-            out_of_reach: AtomicBool::new(false),
+            is_unreachable: AtomicBool::new(false),
             replicas: Mutex::default(),
         };
         Self {
@@ -128,14 +127,14 @@ impl Client {
         }
     }
 
-    /// Waits until a call has a chance: until there is a certificate, where one is needed.
+    /// Waits until there is a certificate, if the service requires one.
     pub async fn ready(&self) {
         self.inner.dial.ready().await;
     }
 }
 
 impl Service<Request<Body>> for Client {
-    type Response = Response<AnswerBody>;
+    type Response = Response<ResponseBody>;
     type Error = CallError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, CallError>> + Send>>;
 
@@ -150,7 +149,7 @@ impl Service<Request<Body>> for Client {
 }
 
 impl Inner {
-    async fn send(&self, mut request: Request<Body>) -> Result<Response<AnswerBody>, CallError> {
+    async fn send(&self, mut request: Request<Body>) -> Result<Response<ResponseBody>, CallError> {
         let path = request.uri().path_and_query().cloned();
         *request.uri_mut() = self.uri(path)?;
         let connection = self.connection().await;
@@ -165,30 +164,27 @@ impl Inner {
                 source: Arc::new(source),
             })?;
         call.head(response.status(), response.headers());
-        Ok(response.map(|body| AnswerBody::new(body, stream, call)))
+        Ok(response.map(|body| ResponseBody::new(body, stream, call)))
     }
 
     fn report(&self, error: Option<&CallError>) {
-        let before = self.out_of_reach.swap(error.is_some(), Ordering::Relaxed);
+        let before = self.is_unreachable.swap(error.is_some(), Ordering::Relaxed);
         match error {
             Some(error) if !before => {
                 let error = mesh_runtime::log::chain(error);
                 tracing::warn!(
                     error,
-                    "Control plane out of reach; what is known stays in force"
+                    "Control plane unreachable; the last configuration stays in force"
                 );
             }
             None if before => {
-                tracing::info!(
-                    authority = self.authority,
-                    "Control plane within reach again"
-                );
+                tracing::info!(authority = self.authority, "Control plane reachable again");
             }
             _ => {}
         }
     }
 
-    /// gRPC wants the service's name as authority, whichever replica is called.
+    /// Returns the URI of a call. gRPC requires the service's name as authority, for all replicas.
     fn uri(&self, path: Option<PathAndQuery>) -> Result<Uri, CallError> {
         let authority = Authority::try_from(self.authority.as_str()).map_err(|source| {
             CallError::Authority {
@@ -204,30 +200,31 @@ impl Inner {
         Ok(Uri::from_parts(parts).unwrap_or_default())
     }
 
-    /// A connection, or what another call has found out while this one waited.
+    /// Returns a connection, or the failure of another call that tried to connect while this one
+    /// waited.
     async fn connection(&self) -> Result<(SendRequest<Body>, Arc<()>), CallError> {
-        let asked = Instant::now();
+        let requested = Instant::now();
         let mut replicas = self.replicas.lock().await;
-        if let Some(error) = replicas.failure_since(asked) {
+        if let Some(error) = replicas.failure_since(requested) {
             return Err(error);
         }
-        let found = self.find(&mut replicas).await;
-        if let Err(error) = &found {
-            self.resolver.forget();
-            replicas.failed(error.clone(), Instant::now());
+        let connected = self.connect_any(&mut replicas).await;
+        if let Err(error) = &connected {
+            self.resolver.clear_cache();
+            replicas.record_failure(error.clone(), Instant::now());
         }
-        found
+        connected
     }
 
-    /// A connection to the replica whose turn it is, or to the next one that can be reached.
-    async fn find(
+    /// Returns a connection to the next replica in rotation that can be reached.
+    async fn connect_any(
         &self,
         replicas: &mut Replicas,
     ) -> Result<(SendRequest<Body>, Arc<()>), CallError> {
         let generation = self.dial.trust.generation();
         match self.look_up(replicas.is_connected(generation)).await {
-            Ok(known) => replicas.know(known),
-            // Names may be lost while the service is not.
+            Ok(addrs) => replicas.set_addrs(addrs),
+            // DNS may fail while the service is reachable.
             Err(_) if replicas.is_connected(generation) => {}
             Err(error) => return Err(error),
         }
@@ -236,7 +233,7 @@ impl Inner {
         let mut last = DialError::NoReplicas;
         let mut tried = 0;
         for addr in order {
-            if let Some(connection) = replicas.usable(addr, generation) {
+            if let Some(connection) = replicas.find_usable(addr, generation) {
                 return Ok(connection.stream());
             }
             tried += 1;
@@ -244,11 +241,11 @@ impl Inner {
                 Ok(connection) => {
                     tracing::debug!(%addr, authority = self.authority, "Connected");
                     let stream = connection.stream();
-                    replicas.reached(addr, connection);
+                    replicas.add_connection(addr, connection);
                     return Ok(stream);
                 }
                 Err(error) => {
-                    replicas.not_reached(addr, Instant::now());
+                    replicas.mark_unreachable(addr, Instant::now());
                     last = error;
                 }
             }
@@ -261,18 +258,20 @@ impl Inner {
         })
     }
 
-    /// The replicas by name; for a moment only if the caller can do without.
-    async fn look_up(&self, can_do_without: bool) -> Result<Vec<SocketAddr>, CallError> {
+    /// Resolves the replicas' addresses, within [`REFRESH_TIMEOUT`] if a connection is open.
+    async fn look_up(&self, is_connected: bool) -> Result<Vec<SocketAddr>, CallError> {
         let resolving = self.resolver.resolve(&self.addr, &self.lookups);
-        let resolved = match can_do_without {
-            false => resolving.await,
-            true => match timeout(LOOK_UP_PATIENCE, resolving).await {
-                Ok(resolved) => resolved,
-                Err(_elapsed) => Err(DnsError::TimedOut {
-                    name: self.addr.host.to_string(),
-                    limit: LOOK_UP_PATIENCE,
-                }),
-            },
+        let resolved = if is_connected {
+            timeout(REFRESH_TIMEOUT, resolving)
+                .await
+                .unwrap_or_else(|_elapsed| {
+                    Err(DnsError::TimedOut {
+                        name: self.addr.host.to_string(),
+                        limit: REFRESH_TIMEOUT,
+                    })
+                })
+        } else {
+            resolving.await
         };
         resolved.map_err(|source| CallError::Resolve {
             authority: self.authority.clone(),

@@ -1,8 +1,8 @@
-//! Finds the replicas of a control-plane service by name.
+//! Resolves the replicas of a control-plane service.
 //!
 //! Runs on the control thread. Uses its own resolver, because static binaries must not call the C
-//! library's. SRV records are asked for first: those of a headless Service name each pod and its
-//! port. Where there are none, addresses and the configured port do.
+//! library's. SRV records are queried first: those of a headless Service name each pod and its
+//! port. Without SRV records, address records and the configured port are used.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -15,7 +15,7 @@ use mesh_runtime::metrics::{Counter, CounterFamily, Labels, Registry};
 
 use crate::config::{Control, ControlAddr};
 
-/// Resolves names with the system's configuration and remembers answers for their time to live.
+/// Resolves names with the system's configuration, and caches responses for their time to live.
 #[derive(Clone)]
 pub struct Resolver {
     dns: TokioResolver,
@@ -33,7 +33,7 @@ pub struct Lookups {
 
 #[derive(Debug, thiserror::Error)]
 pub enum DnsError {
-    #[error("the system's DNS configuration cannot be used")]
+    #[error("invalid DNS configuration of the system")]
     Configuration(#[source] Box<NetError>),
     #[error("cannot resolve {name:?}")]
     Lookup {
@@ -47,20 +47,20 @@ pub enum DnsError {
     TimedOut { name: String, limit: Duration },
 }
 
-/// Neither answers nor failures are asked for more often than this, unless an answer has turned out
-/// to be useless; see [`Resolver::forget`].
+/// Minimum time to cache responses and failures, unless the cache is cleared; see
+/// [`Resolver::clear_cache`].
 const MIN_TTL: Duration = Duration::from_secs(5);
 
 impl Resolver {
     pub fn from_system(config: &Control, registry: &Registry) -> Result<Self, DnsError> {
-        let mut builder = TokioResolver::builder_tokio().map_err(unusable)?;
+        let mut builder = TokioResolver::builder_tokio().map_err(configuration_error)?;
         let options = builder.options_mut();
         options.positive_min_ttl = Some(config.dns_min_ttl.unwrap_or(MIN_TTL));
         options.negative_min_ttl = Some(config.dns_min_ttl.unwrap_or(MIN_TTL));
         options.positive_max_ttl = config.dns_max_ttl;
         options.negative_max_ttl = config.dns_max_ttl;
         Ok(Self {
-            dns: builder.build().map_err(unusable)?,
+            dns: builder.build().map_err(configuration_error)?,
             resolutions: registry.counter_family(
                 "control_dns_resolutions_total",
                 "Counts the number of DNS records that have been resolved",
@@ -68,14 +68,13 @@ impl Resolver {
         })
     }
 
-    /// Forgets all answers, so that the next question reaches the server. For when an answer has
-    /// turned out to be useless: the replicas of a service may all have new addresses, or have
-    /// addresses again.
-    pub fn forget(&self) {
+    /// Clears the cache, so that the next query is sent to the server. Called when no replica could
+    /// be reached, since all may have new addresses.
+    pub fn clear_cache(&self) {
         self.dns.clear_cache();
     }
 
-    /// Handles for the look-ups of `client` (`destination`, `policy`, `identity`).
+    /// Returns the metric handles for look-ups of `client` (`destination`, `policy`, `identity`).
     pub fn lookups(&self, client: &'static str) -> Lookups {
         let counter = |record_type: &'static str, result: &'static str| {
             let labels = Labels::new()
@@ -92,7 +91,7 @@ impl Resolver {
         }
     }
 
-    /// All replicas of a service, in order of address. Never empty.
+    /// Returns all replicas of a service, sorted by address. Never empty.
     pub async fn resolve(
         &self,
         addr: &ControlAddr,
@@ -120,14 +119,15 @@ impl Resolver {
         }
     }
 
-    /// Failing to find SRV records is normal. A Service with several ports has records for each:
-    /// only those of the configured port are meant.
+    /// Resolves SRV records; returns an empty set if there are none, which is normal. A Service
+    /// with several ports has records for each, of which only those of the configured port are
+    /// used.
     async fn resolve_srv(&self, addr: &ControlAddr) -> BTreeSet<SocketAddr> {
-        let Ok(answer) = self.dns.srv_lookup(&*addr.host).await else {
+        let Ok(response) = self.dns.srv_lookup(&*addr.host).await else {
             return BTreeSet::new();
         };
         let mut replicas = BTreeSet::new();
-        for record in answer.answers() {
+        for record in response.answers() {
             let RData::SRV(srv) = &record.data else {
                 continue;
             };
@@ -149,7 +149,7 @@ impl Resolver {
     }
 
     async fn resolve_ips(&self, name: &str) -> Result<BTreeSet<IpAddr>, DnsError> {
-        let answer = self
+        let response = self
             .dns
             .lookup_ip(name)
             .await
@@ -157,7 +157,7 @@ impl Resolver {
                 name: name.to_owned(),
                 source: Box::new(source),
             })?;
-        let ips: BTreeSet<IpAddr> = answer.iter().collect();
+        let ips: BTreeSet<IpAddr> = response.iter().collect();
         if ips.is_empty() {
             return Err(DnsError::NoAddresses {
                 name: name.to_owned(),
@@ -167,11 +167,11 @@ impl Resolver {
     }
 }
 
-fn unusable(error: NetError) -> DnsError {
+fn configuration_error(error: NetError) -> DnsError {
     DnsError::Configuration(Box::new(error))
 }
 
-/// Hosts that need no DNS: addresses, and the pod itself.
+/// Returns the address of hosts that need no DNS: IP literals and `localhost`.
 fn literal(host: &str) -> Option<IpAddr> {
     match host {
         "localhost" | "localhost." => Some(Ipv4Addr::LOCALHOST.into()),
@@ -179,7 +179,7 @@ fn literal(host: &str) -> Option<IpAddr> {
     }
 }
 
-/// Kubernetes names pods in SRV answers by their address with dashes:
+/// Returns the address in a pod's name in SRV records, as Kubernetes forms it:
 /// `10-0-0-7.web.shop.svc.cluster.local`.
 fn ip_of_pod_name(name: &str) -> Option<IpAddr> {
     let label = name.split('.').next()?;
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pod_names_hold_addresses() {
+    fn pod_name_in_srv_record_contains_address() {
         let check = |name: &str, expect: Option<&str>| {
             let expect = expect.map(|ip| ip.parse::<IpAddr>().unwrap());
             assert_eq!(ip_of_pod_name(name), expect, "{name}");
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn some_hosts_need_no_dns() {
+    fn literal_hosts_need_no_dns() {
         assert_eq!(literal("localhost."), Some(Ipv4Addr::LOCALHOST.into()));
         assert_eq!(literal("::1"), Some(Ipv6Addr::LOCALHOST.into()));
         assert_eq!(literal("linkerd-policy.linkerd.svc."), None);

@@ -1,10 +1,9 @@
-//! One server stream, kept alive.
+//! Reopens a server stream whenever it ends.
 //!
-//! A stream ends for many reasons, some of them silent. Whoever follows one keeps what it told last
-//! and asks again: at once when the stream simply ended or reached one of its limits, after a
-//! growing pause when it failed, and after the first pause when it ended as soon as it had begun,
-//! as those of a service that is stopping do. So a reader of the followed value never sees a gap,
-//! only age.
+//! The receiver keeps the last message while the stream is reopened: immediately if the stream
+//! ended normally or reached a limit, after a growing back-off if it failed, and after the minimum
+//! back-off if it ended right after it was opened, as streams of a terminating service do. The
+//! received value may thus be stale, but is never absent.
 
 use std::time::Duration;
 
@@ -14,61 +13,63 @@ use tokio::time::{Instant, timeout_at};
 use tonic::Status;
 
 use super::backoff::Retries;
-use super::stream::Answers;
+use super::stream::ResponseStream;
 use crate::config::StreamLimits;
 
-/// What a stream tells its follower.
+/// An event of a followed stream.
 #[derive(Debug)]
 pub enum Event<T> {
     Message {
-        /// Whether it is the first of its stream, and therefore replaces all that was told before.
+        /// Whether it is the first message of its stream, and therefore replaces all earlier
+        /// messages.
         first: bool,
         message: T,
     },
-    /// The stream failed or could not be opened. Ends that are expected are not told.
+    /// The stream failed or could not be opened. Not reported for streams that end as expected.
     Failed(Status),
 }
 
-/// What the follower wants next. Only looked at after [`Event::Failed`].
+/// Whether to reopen a stream. Applies only after [`Event::Failed`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Then {
-    /// Ask again after a growing pause.
+pub enum RetryDecision {
+    /// Reopen after a growing back-off.
     Retry,
-    /// Ask again after this long: the answer was definite, but may change.
+    /// Reopen after this time: the status is definite, but may change.
     RetryAfter(Duration),
-    /// The answer is final.
+    /// Do not reopen: the status is final.
     Stop,
 }
 
 /// How one stream ended.
-enum End {
-    /// By itself or by one of its limits, after at least one message.
+enum StreamEnd {
+    /// The stream ended normally or reached a limit, after at least one message.
     Expected,
     Failed(Status),
 }
 
-/// Follows the stream that `open` opens until `on` says that the answer is final.
+/// Passes the events of the stream that `open` opens to `on_event`, and reopens the stream until
+/// `on_event` returns [`RetryDecision::Stop`].
 pub async fn follow<T, F>(
     limits: StreamLimits,
     backoff: Backoff,
     mut open: impl FnMut() -> F,
-    mut on: impl FnMut(Event<T>) -> Then,
+    mut on_event: impl FnMut(Event<T>) -> RetryDecision,
 ) where
     T: Message + Default,
-    F: Future<Output = Result<Answers<T>, Status>>,
+    F: Future<Output = Result<ResponseStream<T>, Status>>,
 {
     let mut retries = Retries::new(backoff);
     loop {
         let opened = Instant::now();
-        match run_once(&limits, &mut open, &mut on, &mut retries).await {
-            End::Expected if opened.elapsed() < backoff.min => {
+        match run_once(&limits, &mut open, &mut on_event, &mut retries).await {
+            StreamEnd::Expected if opened.elapsed() < backoff.min => {
                 tokio::time::sleep(backoff.min).await;
             }
-            End::Expected => {}
-            End::Failed(status) => match on(Event::Failed(status)) {
-                Then::Retry => tokio::time::sleep(retries.next_wait()).await,
-                Then::RetryAfter(pause) => tokio::time::sleep(pause).await,
-                Then::Stop => return,
+            StreamEnd::Expected => {}
+            StreamEnd::Failed(status) => match on_event(Event::Failed(status)) {
+                RetryDecision::Retry => tokio::time::sleep(retries.next_wait()).await,
+                RetryDecision::RetryAfter(pause) => tokio::time::sleep(pause).await,
+                RetryDecision::Stop => return,
             },
         }
     }
@@ -77,48 +78,50 @@ pub async fn follow<T, F>(
 async fn run_once<T, F>(
     limits: &StreamLimits,
     open: &mut impl FnMut() -> F,
-    on: &mut impl FnMut(Event<T>) -> Then,
+    on_event: &mut impl FnMut(Event<T>) -> RetryDecision,
     retries: &mut Retries,
-) -> End
+) -> StreamEnd
 where
     T: Message + Default,
-    F: Future<Output = Result<Answers<T>, Status>>,
+    F: Future<Output = Result<ResponseStream<T>, Status>>,
 {
     let opened = Instant::now();
     let first_by = deadline(opened, limits.initial);
-    // Boxed, because it is large and soon over, and what is left of this task lives on.
-    let mut answers = match timeout_at(first_by, Box::pin(open())).await {
-        Ok(Ok(answers)) => answers,
-        Ok(Err(status)) => return End::Failed(status),
-        Err(_elapsed) => return End::Failed(no_answer(limits.initial)),
+    // Boxed, because the future is large and short-lived, while this task is long-lived.
+    let mut responses = match timeout_at(first_by, Box::pin(open())).await {
+        Ok(Ok(responses)) => responses,
+        Ok(Err(status)) => return StreamEnd::Failed(status),
+        Err(_elapsed) => return StreamEnd::Failed(no_response(limits.initial)),
     };
     let end_by = deadline(opened, limits.lifetime);
     let mut next_by = first_by;
     let mut first = true;
     loop {
-        match timeout_at(next_by.min(end_by), answers.message()).await {
+        match timeout_at(next_by.min(end_by), responses.message()).await {
             Ok(Ok(Some(message))) => {
-                on(Event::Message { first, message });
+                on_event(Event::Message { first, message });
                 retries.reset();
                 first = false;
                 next_by = deadline(Instant::now(), limits.idle);
             }
             Ok(Ok(None)) if first => {
-                return End::Failed(Status::unavailable("the stream ended without an answer"));
+                return StreamEnd::Failed(Status::unavailable(
+                    "the stream ended without a message",
+                ));
             }
-            Err(_elapsed) if first => return End::Failed(no_answer(limits.initial)),
-            Ok(Ok(None)) | Err(_) => return End::Expected,
-            Ok(Err(status)) => return End::Failed(status),
+            Err(_elapsed) if first => return StreamEnd::Failed(no_response(limits.initial)),
+            Ok(Ok(None)) | Err(_) => return StreamEnd::Expected,
+            Ok(Err(status)) => return StreamEnd::Failed(status),
         }
     }
 }
 
-fn no_answer(limit: Option<Duration>) -> Status {
+fn no_response(limit: Option<Duration>) -> Status {
     let limit = limit.unwrap_or_default();
-    Status::deadline_exceeded(format!("no answer within {limit:?}"))
+    Status::deadline_exceeded(format!("no response within {limit:?}"))
 }
 
-/// A deadline that `None` puts out of reach.
+/// Returns the deadline of a limit; without a limit, one that is never reached.
 fn deadline(from: Instant, limit: Option<Duration>) -> Instant {
     const NEVER: Duration = Duration::from_secs(365 * 86_400);
     from + limit.unwrap_or(NEVER)

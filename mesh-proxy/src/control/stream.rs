@@ -1,9 +1,8 @@
-//! One gRPC call that has a stream of answers.
+//! A gRPC call with a stream of responses.
 //!
-//! A client that is generated keeps, as long as its stream is open, a buffer of the size of the
-//! largest message. A proxy holds three streams for each destination and hardly ever hears anything
-//! on them, so that these buffers were a third of what an endpoint costs. Nothing is kept here
-//! between messages.
+//! The streams of tonic's generated clients keep a buffer of the size of their largest message. The
+//! proxy holds three mostly idle streams for each destination, and these buffers would be a third
+//! of an endpoint's memory. This implementation keeps no buffer between messages.
 
 use std::marker::PhantomData;
 
@@ -16,65 +15,64 @@ use tonic::body::Body;
 use tonic::{Code, Status};
 use tower::Service as _;
 
-use super::client::AnswerBody;
+use super::client::ResponseBody;
 use super::{Client, MAX_MESSAGE};
 
-/// What a call is answered with, one message after the other.
+/// The messages of a call's response stream.
 #[derive(Debug)]
-pub struct Answers<A> {
-    body: AnswerBody,
-    /// What has come of a message that is not whole.
+pub struct ResponseStream<A> {
+    body: ResponseBody,
+    /// The received bytes of an incomplete message.
     partial: BytesMut,
-    /// What it means that no status comes behind the messages.
-    without_status: Code,
-    answer: PhantomData<fn() -> A>,
+    /// The status of a stream that ends without one.
+    missing_status: Code,
+    message: PhantomData<fn() -> A>,
 }
 
-/// In front of each message: whether it is compressed, and its length.
+/// Length of a message's prefix: the compressed flag and the message length.
 const PREFIX: usize = 5;
 
-/// Calls the method at `path` (`/SERVICE/METHOD`).
+/// Calls the method at `path` (`/SERVICE/METHOD`) with `message`.
 pub async fn open<Q, A>(
     mut client: Client,
     path: &'static str,
-    question: Q,
-) -> Result<Answers<A>, Status>
+    message: Q,
+) -> Result<ResponseStream<A>, Status>
 where
     Q: Message,
     A: Message + Default,
 {
-    let mut request = Request::new(Body::new(Full::new(framed(&question))));
+    let mut request = Request::new(Body::new(Full::new(frame_message(&message))));
     *request.method_mut() = Method::POST;
     *request.uri_mut() = Uri::from_static(path);
     *request.version_mut() = Version::HTTP_2;
     let headers = request.headers_mut();
     headers.insert(TE, HeaderValue::from_static("trailers"));
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    // `Client` is always ready, so nobody asks it.
+    // `Client` is always ready, so `poll_ready` is not needed.
     let response = client.call(request).await;
     let (head, body) = response
         .map_err(|error| Status::from_error(Box::new(error)))?
         .into_parts();
-    let without_status = match status_of(head.headers) {
-        None => code_of(head.status),
-        // There is nothing but this head.
+    let missing_status = match grpc_status(head.headers) {
+        None => grpc_code(head.status),
+        // A trailers-only response.
         Some(status) if status.code() == Code::Ok => Code::Ok,
         Some(status) => return Err(status),
     };
-    Ok(Answers {
+    Ok(ResponseStream {
         body,
         partial: BytesMut::new(),
-        without_status,
-        answer: PhantomData,
+        missing_status,
+        message: PhantomData,
     })
 }
 
-impl<A: Message + Default> Answers<A> {
-    /// The next one, or `None` behind the last one of a call that has succeeded. Nothing is lost
-    /// when this is dropped and called again.
+impl<A: Message + Default> ResponseStream<A> {
+    /// Returns the next message, or `None` at the end of a successful call. Cancellation safe.
     pub async fn message(&mut self) -> Result<Option<A>, Status> {
         loop {
-            if let Some(message) = self.whole()? {
+            if let Some(message) = self.take_message()? {
                 return Ok(Some(message));
             }
             let Some(frame) = self.body.frame().await else {
@@ -88,28 +86,26 @@ impl<A: Message + Default> Answers<A> {
         }
     }
 
-    /// The first message of what has come, if it is whole.
-    fn whole(&mut self) -> Result<Option<A>, Status> {
+    /// Removes the first message from the received bytes, if it is complete.
+    fn take_message(&mut self) -> Result<Option<A>, Status> {
         let Some((&[compressed, length @ ..], rest)) = self.partial.split_first_chunk::<PREFIX>()
         else {
             return Ok(None);
         };
         if compressed != 0 {
-            let problem =
-                format!("a message is compressed ({compressed}), which was not asked for");
-            return Err(Status::internal(problem));
+            let error = format!("unexpected compressed message (flag {compressed})");
+            return Err(Status::internal(error));
         }
         let length = u32::from_be_bytes(length) as usize;
         if length > MAX_MESSAGE {
-            let problem =
-                format!("a message has {length} bytes, and {MAX_MESSAGE} at most are read");
-            return Err(Status::out_of_range(problem));
+            let error = format!("message of {length} bytes exceeds the limit of {MAX_MESSAGE}");
+            return Err(Status::out_of_range(error));
         }
         let Some(bytes) = rest.get(..length) else {
             return Ok(None);
         };
         let message = A::decode(bytes)
-            .map_err(|error| Status::internal(format!("a message cannot be read: {error}")))?;
+            .map_err(|error| Status::internal(format!("invalid message: {error}")))?;
         self.partial.advance(PREFIX + length);
         if self.partial.is_empty() {
             self.partial = BytesMut::new();
@@ -118,37 +114,37 @@ impl<A: Message + Default> Answers<A> {
     }
 
     fn end(&self, trailers: Option<HeaderMap>) -> Result<Option<A>, Status> {
-        let status = trailers.and_then(status_of).unwrap_or_else(|| {
-            let problem = "the stream ended without a status";
-            Status::new(self.without_status, problem)
+        let status = trailers.and_then(grpc_status).unwrap_or_else(|| {
+            Status::new(self.missing_status, "the stream ended without a status")
         });
         match status.code() {
             Code::Ok if self.partial.is_empty() => Ok(None),
-            Code::Ok => Err(Status::internal("the stream ended inside of a message")),
+            Code::Ok => Err(Status::internal("the stream ended inside a message")),
             _ => Err(status),
         }
     }
 }
 
-fn framed(question: &impl Message) -> Bytes {
-    let length = question.encoded_len();
+fn frame_message(message: &impl Message) -> Bytes {
+    let length = message.encoded_len();
     let mut framed = BytesMut::with_capacity(PREFIX + length);
     framed.put_u8(0);
-    // A question names one destination.
+    // A request identifies one destination and is far smaller than 4 GiB.
     framed.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
-    // Only a buffer that cannot grow may be too small.
-    let _fits = question.encode(&mut framed);
+    // Encoding fails only if a buffer cannot grow.
+    let _encoded = message.encode(&mut framed);
     framed.freeze()
 }
 
-fn status_of(mut headers: HeaderMap) -> Option<Status> {
-    // tonic panics when they are no base64, and nobody here reads them.
+fn grpc_status(mut headers: HeaderMap) -> Option<Status> {
+    // Unused, and tonic panics if the details are not valid base64.
     headers.remove("grpc-status-details-bin");
     Status::from_header_map(&headers)
 }
 
-/// Of an answer without a gRPC status; gRPC's "HTTP to gRPC Status Code Mapping".
-fn code_of(http: StatusCode) -> Code {
+/// Returns the code of a response without a gRPC status, by gRPC's "HTTP to gRPC Status Code
+/// Mapping".
+fn grpc_code(http: StatusCode) -> Code {
     match http {
         StatusCode::BAD_REQUEST => Code::Internal,
         StatusCode::UNAUTHORIZED => Code::Unauthenticated,

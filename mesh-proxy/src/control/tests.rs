@@ -1,4 +1,4 @@
-//! Streams and their limits, against real services.
+//! Clients, streams and their limits, against real services.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, watch};
 use tonic::{Code, Status};
 
 use super::dns::Resolver;
-use super::follow::{Event, Then, follow};
+use super::follow::{Event, RetryDecision, follow};
 use super::*;
 use crate::config::tests::with_control_plane;
 use crate::config::{ControlAddr, StreamLimits};
@@ -26,12 +26,12 @@ const BACKOFF: Backoff = Backoff {
     jitter: 0.0,
 };
 
-/// Short enough to be waited for, far longer than a call over loopback takes.
+/// Short for a test, and far longer than a call over loopback takes.
 const SHORT: Option<Duration> = Some(Duration::from_millis(200));
 
 const GET: &str = "/io.linkerd.proxy.destination.Destination/Get";
 
-/// A client of the service at `addr`, in plain text.
+/// A client of the service at `addr`, in plaintext.
 pub(super) fn client_at(addr: SocketAddr) -> Client {
     let config = with_control_plane(addr, &[]);
     let registry = Registry::new();
@@ -49,7 +49,7 @@ pub(super) fn client_at(addr: SocketAddr) -> Client {
     )
 }
 
-/// A client of the service at `addr`, which must prove to be `name`.
+/// A client of the service at `addr`, which must authenticate as `name`.
 fn client_of(addr: SocketAddr, name: &str, trust: Trust) -> DestinationClient<Client> {
     let config = with_control_plane(addr, &[]);
     let registry = Registry::new();
@@ -70,16 +70,20 @@ fn client_of(addr: SocketAddr, name: &str, trust: Trust) -> DestinationClient<Cl
     DestinationClient::new(client)
 }
 
-/// Follows endpoints and passes on what the follower is told.
+/// Follows endpoints and forwards the events.
 fn start(control: &ControlPlane, limits: StreamLimits) -> mpsc::UnboundedReceiver<Event<Update>> {
     let client = client_at(control.addr);
     let (tx, rx) = mpsc::unbounded_channel();
     let open = move || stream::open(client.clone(), GET, GetDestination::default());
     tokio::spawn(async move {
         follow(limits, BACKOFF, open, |event| {
-            let refused = matches!(&event, Event::Failed(s) if s.code() == Code::PermissionDenied);
+            let is_final = matches!(&event, Event::Failed(s) if s.code() == Code::PermissionDenied);
             let _ = tx.send(event);
-            if refused { Then::Stop } else { Then::Retry }
+            if is_final {
+                RetryDecision::Stop
+            } else {
+                RetryDecision::Retry
+            }
         })
         .await;
     });
@@ -87,7 +91,7 @@ fn start(control: &ControlPlane, limits: StreamLimits) -> mpsc::UnboundedReceive
 }
 
 #[tokio::test]
-async fn a_stream_is_replaced_when_it_is_too_old_or_too_quiet() {
+async fn stream_is_replaced_at_lifetime_and_idle_limits() {
     for limits in [
         StreamLimits {
             lifetime: SHORT,
@@ -107,7 +111,7 @@ async fn a_stream_is_replaced_when_it_is_too_old_or_too_quiet() {
             matches!(event, Event::Message { first: true, .. }),
             "{event:?}"
         );
-        // Nothing ends the first stream, and yet there is a second one.
+        // The second stream is opened although the service has not ended the first.
         let second = control.endpoints.recv().await.unwrap().stream();
         second.send(Ok(Update::default())).unwrap();
         let event = events.recv().await.unwrap();
@@ -120,7 +124,7 @@ async fn a_stream_is_replaced_when_it_is_too_old_or_too_quiet() {
 }
 
 #[tokio::test]
-async fn a_stream_that_does_not_answer_is_given_up() {
+async fn stream_without_first_message_times_out() {
     let mut control = ControlPlane::start().await;
     let limits = StreamLimits {
         initial: SHORT,
@@ -129,28 +133,28 @@ async fn a_stream_that_does_not_answer_is_given_up() {
     let mut events = start(&control, limits);
     let silent = control.endpoints.recv().await.unwrap().stream();
     let Event::Failed(status) = events.recv().await.unwrap() else {
-        panic!("nothing was said");
+        panic!("not a failure");
     };
     assert_eq!(status.code(), Code::DeadlineExceeded);
     control.endpoints.recv().await.unwrap();
     drop(silent);
 }
 
-/// A proxy has three of them for each destination, which wait nearly always.
+/// The proxy has three of these futures for each destination.
 #[tokio::test]
-async fn following_a_stream_takes_little_room() {
+async fn follow_future_stays_small() {
     let control = ControlPlane::start().await;
     let client = client_at(control.addr);
     let open = || stream::open(client.clone(), GET, GetDestination::default());
     let following = follow(StreamLimits::NONE, BACKOFF, open, |_: Event<Update>| {
-        Then::Retry
+        RetryDecision::Retry
     });
     let size = size_of_val(&following);
     assert!(size <= 704, "{size}");
 }
 
 #[tokio::test]
-async fn a_final_answer_ends_it() {
+async fn follow_stops_at_final_status() {
     let mut control = ControlPlane::start().await;
     let mut events = start(&control, StreamLimits::NONE);
     let call = control.endpoints.recv().await.unwrap();
@@ -160,7 +164,7 @@ async fn a_final_answer_ends_it() {
 }
 
 #[tokio::test]
-async fn calls_go_on_when_the_service_comes_back() {
+async fn calls_succeed_after_service_restart() {
     let control = ControlPlane::start().await;
     let addr = control.addr;
     let mut caller = DestinationClient::new(client_at(addr));
@@ -179,7 +183,7 @@ async fn calls_go_on_when_the_service_comes_back() {
 }
 
 #[tokio::test]
-async fn services_elsewhere_are_called_over_mutual_tls() {
+async fn service_with_identity_is_called_over_mutual_tls() {
     let ca = TestCa::new();
     let (seen, mut clients) = mpsc::unbounded_channel();
     let mut control = ControlPlane::start_tls(ca.credentials("control.test"), seen).await;
@@ -203,10 +207,10 @@ async fn services_elsewhere_are_called_over_mutual_tls() {
     call().await;
     clients
         .try_recv()
-        .expect("new credentials make a new connection");
+        .expect("new credentials require a new connection");
 
-    let mut deceived = client_of(control.addr, "other.test", trust);
-    let error = deceived.get(GetDestination::default()).await.unwrap_err();
+    let mut mismatched = client_of(control.addr, "other.test", trust);
+    let error = mismatched.get(GetDestination::default()).await.unwrap_err();
     let reason = reason(&error);
     assert!(
         reason.contains("control.test") && reason.contains("other.test"),
@@ -215,7 +219,7 @@ async fn services_elsewhere_are_called_over_mutual_tls() {
 }
 
 #[tokio::test]
-async fn the_first_certificate_is_asked_for_without_one() {
+async fn anonymous_client_uses_certificate_once_available() {
     let ca = TestCa::new();
     let (seen, mut clients) = mpsc::unbounded_channel();
     let mut control = ControlPlane::start_tls(ca.credentials("control.test"), seen).await;
@@ -235,7 +239,7 @@ async fn the_first_certificate_is_asked_for_without_one() {
 }
 
 #[tokio::test]
-async fn more_streams_than_one_connection_should_carry_get_another_one() {
+async fn streams_beyond_limit_open_another_connection() {
     let ca = TestCa::new();
     let (seen, mut clients) = mpsc::unbounded_channel();
     let mut control = ControlPlane::start_tls(ca.credentials("control.test"), seen).await;
@@ -257,5 +261,5 @@ async fn more_streams_than_one_connection_should_carry_get_another_one() {
         control.endpoints.recv().await.unwrap().stream();
     });
     answer.unwrap();
-    assert!(clients.try_recv().is_err(), "room is used again");
+    assert!(clients.try_recv().is_err(), "released capacity is reused");
 }

@@ -1,4 +1,4 @@
-//! Follows the endpoints of one authority.
+//! Receives the endpoints of one authority.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -9,14 +9,14 @@ use mesh_core::endpoint::{Endpoint, EndpointUpdate};
 use tokio::sync::watch;
 use tonic::Code;
 
-use super::{ASK_AGAIN, Context, EndpointSet, EndpointState};
-use crate::control::follow::{Event, Then, follow};
+use super::{Context, EndpointSet, EndpointState, RETRY_REJECTED};
+use crate::control::follow::{Event, RetryDecision, follow};
 use crate::control::{self, stream};
 
 const GET: &str = "/io.linkerd.proxy.destination.Destination/Get";
 
-/// Publishes the set whenever the destination service changes it.
-pub(super) async fn keep(
+/// Publishes the endpoint set whenever the destination service changes it.
+pub(super) async fn run(
     context: Arc<Context>,
     authority: Arc<str>,
     published: watch::Sender<Arc<EndpointSet>>,
@@ -30,39 +30,39 @@ pub(super) async fn keep(
         };
         stream::open(context.destination.clone(), GET, request)
     };
-    let mut known = Known::default();
+    let mut table = EndpointTable::default();
     follow(
         context.destination_limits,
         context.backoff(),
         open,
         |event| {
-            let then = on_event(&authority, event, &mut known);
-            publish(&published, &known);
-            then
+            let decision = on_event(&authority, event, &mut table);
+            publish(&published, &table);
+            decision
         },
     )
     .await;
 }
 
-/// The set as the stream has told it so far.
+/// The endpoint set accumulated from a stream's updates.
 #[derive(Debug, Default)]
-struct Known {
+struct EndpointTable {
     state: EndpointState,
     endpoints: BTreeMap<SocketAddr, Arc<Endpoint>>,
 }
 
-fn on_event(authority: &str, event: Event<Update>, known: &mut Known) -> Then {
+fn on_event(authority: &str, event: Event<Update>, table: &mut EndpointTable) -> RetryDecision {
     match event {
         Event::Message { first, message } => {
             match mesh_api::destination::endpoint_update(message) {
                 Ok(read) => {
                     for error in &read.skipped {
-                        tracing::warn!(authority, %error, "Ignored an endpoint that cannot be used");
+                        tracing::warn!(authority, %error, "Ignored an invalid endpoint");
                     }
-                    known.apply(read.update, first);
+                    table.apply(read.update, first);
                 }
                 Err(error) => {
-                    tracing::error!(authority, %error, "Ignored an update of endpoints that cannot be used");
+                    tracing::error!(authority, %error, "Ignored an invalid endpoint update");
                 }
             }
         }
@@ -72,31 +72,31 @@ fn on_event(authority: &str, event: Event<Update>, known: &mut Known) -> Then {
                 reason = control::reason(&status),
                 "Endpoint stream failed"
             );
-            // Not the name of a service, or not any longer.
+            // The authority does not identify a service, or no longer does.
             if matches!(status.code(), Code::InvalidArgument | Code::NotFound) {
-                known.apply(EndpointUpdate::Empty { exists: false }, true);
-                return Then::RetryAfter(ASK_AGAIN);
+                table.apply(EndpointUpdate::Empty { exists: false }, true);
+                return RetryDecision::RetryAfter(RETRY_REJECTED);
             }
         }
     }
-    Then::Retry
+    RetryDecision::Retry
 }
 
-fn publish(published: &watch::Sender<Arc<EndpointSet>>, known: &Known) {
+fn publish(published: &watch::Sender<Arc<EndpointSet>>, table: &EndpointTable) {
     published.send_if_modified(|current| {
-        let changed = !known.is(current);
-        if changed {
+        let is_changed = !table.is_same(current);
+        if is_changed {
             *current = Arc::new(EndpointSet {
-                state: known.state,
-                endpoints: known.endpoints.values().cloned().collect(),
+                state: table.state,
+                endpoints: table.endpoints.values().cloned().collect(),
             });
         }
-        changed
+        is_changed
     });
 }
 
-impl Known {
-    /// The first message of a stream replaces what an earlier stream said.
+impl EndpointTable {
+    /// Applies an update. The first message of a stream replaces the endpoints of earlier streams.
     fn apply(&mut self, update: EndpointUpdate, first: bool) {
         let old = if first {
             std::mem::take(&mut self.endpoints)
@@ -130,7 +130,7 @@ impl Known {
         }
     }
 
-    /// Keeps the `Arc` of an endpoint that is told again unchanged, so that balancers keep its
+    /// Adds an endpoint. An unchanged endpoint keeps its `Arc`, so that balancers keep its
     /// connections.
     fn add(
         &mut self,
@@ -148,14 +148,14 @@ impl Known {
             .insert(addr, same.unwrap_or_else(|| Arc::new(endpoint)));
     }
 
-    fn is(&self, set: &EndpointSet) -> bool {
+    fn is_same(&self, set: &EndpointSet) -> bool {
         self.state == set.state
             && self.endpoints.len() == set.endpoints.len()
             && self
                 .endpoints
                 .values()
                 .zip(&set.endpoints)
-                .all(|(ours, theirs)| Arc::ptr_eq(ours, theirs))
+                .all(|(ours, published)| Arc::ptr_eq(ours, published))
     }
 }
 
@@ -185,7 +185,7 @@ mod tests {
         }
     }
 
-    fn hosts(known: &Known) -> Vec<u8> {
+    fn hosts(known: &EndpointTable) -> Vec<u8> {
         let last = |addr: &SocketAddr| match addr {
             SocketAddr::V4(v4) => v4.ip().octets()[3],
             SocketAddr::V6(_) => 0,
@@ -194,8 +194,8 @@ mod tests {
     }
 
     #[test]
-    fn updates_are_applied_in_order() {
-        let mut known = Known::default();
+    fn endpoint_updates_are_applied_in_order() {
+        let mut known = EndpointTable::default();
         known.apply(add(&[endpoint(2, &[]), endpoint(1, &[])]), true);
         assert_eq!(hosts(&known), [1, 2]);
         known.apply(add(&[endpoint(3, &[])]), false);
@@ -208,8 +208,8 @@ mod tests {
     }
 
     #[test]
-    fn a_new_stream_replaces_what_the_old_one_said() {
-        let mut known = Known::default();
+    fn first_message_of_stream_replaces_all_endpoints() {
+        let mut known = EndpointTable::default();
         known.apply(add(&[endpoint(1, &[]), endpoint(2, &[])]), true);
         known.apply(add(&[endpoint(2, &[]), endpoint(3, &[])]), true);
         assert_eq!(hosts(&known), [2, 3]);
@@ -218,8 +218,8 @@ mod tests {
     }
 
     #[test]
-    fn labels_of_the_set_do_not_replace_those_of_the_endpoint() {
-        let mut known = Known::default();
+    fn endpoint_labels_take_precedence_over_set_labels() {
+        let mut known = EndpointTable::default();
         let own = endpoint(1, &[("service", "own"), ("pod", "a")]);
         known.apply(add(&[own, endpoint(2, &[])]), true);
         let labels: Vec<_> = known
@@ -231,8 +231,8 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_published_when_a_new_stream_says_the_same() {
-        let mut known = Known::default();
+    fn unchanged_endpoints_are_not_published_again() {
+        let mut known = EndpointTable::default();
         let published = watch::Sender::new(Arc::new(EndpointSet::default()));
         let mut received = published.subscribe();
         let both = [endpoint(1, &[]), endpoint(2, &[])];

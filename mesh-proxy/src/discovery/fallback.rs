@@ -1,4 +1,4 @@
-//! The policy of a destination that the policy service knows nothing of.
+//! Synthesizes the policy of a destination that the policy service does not know.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,31 +14,32 @@ use mesh_core::profile::Profile;
 use mesh_core::resilience::Timeouts;
 use mesh_core::route::Rule;
 
-/// To what is `known` of the address, or else to where the application wanted to go.
+/// Returns a policy that sends everything to `backend`, else to the profile's endpoint, else to the
+/// original destination.
 pub(super) fn policy(
     addr: SocketAddr,
     profile: Option<&Profile>,
-    known: Option<BackendTarget>,
+    backend: Option<BackendTarget>,
     detect_timeout: Duration,
 ) -> OutboundPolicy {
     let parent = profile.and_then(|profile| profile.parent.clone());
     let endpoint = profile.and_then(|profile| profile.endpoint.clone());
-    let meta = match (&known, &endpoint) {
+    let meta = match (&backend, &endpoint) {
         (Some(BackendTarget::Balance { .. }), _) => {
             parent.unwrap_or_else(|| Meta::new_default("service"))
         }
         (_, Some(_)) => Meta::new_default("endpoint"),
         (_, None) => Meta::new_default("fallback"),
     };
-    let target = known.unwrap_or_else(|| {
+    let target = backend.unwrap_or_else(|| {
         let endpoint = endpoint.unwrap_or_else(|| Endpoint::plain(addr));
         BackendTarget::Forward(Box::new(endpoint))
     });
-    detected(meta, target, detect_timeout)
+    detect_policy(meta, target, detect_timeout)
 }
 
-/// Everything goes to one backend.
-fn detected(meta: Meta, target: BackendTarget, timeout: Duration) -> OutboundPolicy {
+/// Returns a policy that detects the protocol and sends everything to one backend.
+fn detect_policy(meta: Meta, target: BackendTarget, timeout: Duration) -> OutboundPolicy {
     let backends = Distribution::FirstAvailable(vec![Arc::new(RouteBackend {
         backend: Backend {
             meta: meta.clone(),

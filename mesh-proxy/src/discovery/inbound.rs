@@ -1,4 +1,4 @@
-//! Follows the policy of one of this pod's ports.
+//! Receives the policy of one of this pod's ports.
 
 use std::sync::Arc;
 
@@ -8,27 +8,27 @@ use mesh_core::policy::inbound::{DefaultPolicy, ServerPolicy};
 use tokio::sync::watch;
 use tonic::{Code, Status};
 
-use super::ports::{Basis, Current, Usage};
-use super::{ASK_AGAIN, Context};
+use super::ports::{CurrentPolicy, PolicySource, PortUsage};
+use super::{Context, RETRY_REJECTED};
 use crate::config::Inbound;
-use crate::control::follow::{Event, Then, follow};
+use crate::control::follow::{Event, RetryDecision, follow};
 use crate::control::{self, stream};
 
-/// What a port is judged by that the policy service has never answered for.
+/// Returns the policy of a port for which the policy service has never responded.
 pub(super) fn default_policy(config: &Inbound, port: u16) -> ServerPolicy {
-    of_default(config.default_policy, config, port)
+    server_policy(config.default_policy, config, port)
 }
 
-/// What a port is judged by whose own policy is not known: every connection but those of the pod
-/// itself is refused. `name` says why.
-pub(super) fn refusing(config: &Inbound, port: u16, name: &str) -> ServerPolicy {
+/// Returns the policy of a port whose own policy is lost or invalid: it allows only connections
+/// from the pod itself. `name` is the reason.
+pub(super) fn deny_policy(config: &Inbound, port: u16, name: &str) -> ServerPolicy {
     ServerPolicy {
         meta: Meta::new_default(name),
-        ..of_default(DefaultPolicy::Deny, config, port)
+        ..server_policy(DefaultPolicy::Deny, config, port)
     }
 }
 
-fn of_default(policy: DefaultPolicy, config: &Inbound, port: u16) -> ServerPolicy {
+fn server_policy(policy: DefaultPolicy, config: &Inbound, port: u16) -> ServerPolicy {
     policy
         .server_policy(
             &config.cluster_networks,
@@ -40,12 +40,12 @@ fn of_default(policy: DefaultPolicy, config: &Inbound, port: u16) -> ServerPolic
 
 const WATCH_PORT: &str = "/io.linkerd.proxy.inbound.InboundServerPolicies/WatchPort";
 
-/// Publishes every policy the service sends for `port`.
-pub(super) async fn keep(
+/// Publishes every policy that the policy service sends for `port`.
+pub(super) async fn run(
     context: Arc<Context>,
     port: u16,
-    policy: watch::Sender<Current>,
-    usage: Arc<Usage>,
+    policy: watch::Sender<CurrentPolicy>,
+    usage: Arc<PortUsage>,
 ) {
     context.policy.ready().await;
     let open = || {
@@ -56,12 +56,12 @@ pub(super) async fn keep(
         stream::open(context.policy.clone(), WATCH_PORT, spec)
     };
     follow(context.policy_limits, context.backoff(), open, |event| {
-        usage.set_away(matches!(event, Event::Failed(_)));
+        usage.set_unavailable(matches!(event, Event::Failed(_)));
         match event {
             Event::Message { message, .. } => {
                 let new = read(&context, port, message);
                 publish(&policy, new);
-                Then::Retry
+                RetryDecision::Retry
             }
             Event::Failed(status) => on_failure(port, &status),
         }
@@ -69,26 +69,26 @@ pub(super) async fn keep(
     .await;
 }
 
-/// What the policy service says. What cannot be read refuses: opening the port, or leaving it as
-/// open as it was, would be a guess.
+/// Converts a policy of the policy service. An invalid policy denies all clients: to open the port,
+/// or to keep the previous policy, would be a guess.
 fn read(context: &Context, port: u16, message: mesh_api::proto::inbound::Server) -> ServerPolicy {
     match mesh_api::inbound::server_policy(message) {
         Ok(new) => {
-            context.policy_known(port);
+            context.record_valid_policy(port);
             new.completed()
         }
         Err(error) => {
             tracing::error!(
-                port,
-                %error,
-                "The inbound policy of this port cannot be read; clients are refused until the policy service sends one that can"
+            port,
+            %error,
+            "Invalid inbound policy: clients are denied until the policy service sends a valid one"
             );
-            refusing(&context.config.inbound, port, "unreadable")
+            deny_policy(&context.config.inbound, port, "unreadable")
         }
     }
 }
 
-fn on_failure(port: u16, status: &Status) -> Then {
+fn on_failure(port: u16, status: &Status) -> RetryDecision {
     let reason = control::reason(status);
     if matches!(
         status.code(),
@@ -97,22 +97,22 @@ fn on_failure(port: u16, status: &Status) -> Then {
         tracing::warn!(
             port,
             reason,
-            "The policy service refuses to watch this port; its present policy stays in force"
+            "The policy service rejected the watch of this port; the current policy stays in force"
         );
-        return Then::RetryAfter(ASK_AGAIN);
+        return RetryDecision::RetryAfter(RETRY_REJECTED);
     }
     tracing::debug!(port, reason, "Inbound policy stream failed");
-    Then::Retry
+    RetryDecision::Retry
 }
 
-fn publish(policy: &watch::Sender<Current>, new: ServerPolicy) {
+fn publish(policy: &watch::Sender<CurrentPolicy>, new: ServerPolicy) {
     policy.send_if_modified(|current| {
         let is_new = *current.policy != new;
         if is_new {
             current.policy = Arc::new(new);
         }
-        let is_first = current.basis != Basis::Answer;
-        current.basis = Basis::Answer;
+        let is_first = current.source != PolicySource::Received;
+        current.source = PolicySource::Received;
         is_new || is_first
     });
 }

@@ -1,5 +1,5 @@
-//! Follows what is known of one outbound destination: its profile and its policy, two streams that
-//! become one snapshot.
+//! Receives the profile and the policy of one outbound destination, and merges the two streams into
+//! one snapshot.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,102 +12,104 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tonic::Code;
 
-use super::settle::{PolicyAnswer, ProfileAnswer, settle};
-use super::shared::{Followed, Shared};
-use super::{ASK_AGAIN, Context, DiscoveryError, FIRST_ANSWER, OutboundTarget};
-use crate::control::follow::{Event, Then, follow};
+use super::merge::{PolicyAnswer, ProfileAnswer, merge};
+use super::watch_cache::{SharedWatch, WatchCache};
+use super::{Context, DiscoveryError, FIRST_SNAPSHOT_TIMEOUT, OutboundTarget, RETRY_REJECTED};
+use crate::control::follow::{Event, RetryDecision, follow};
 use crate::control::{self, stream};
 
 const GET_PROFILE: &str = "/io.linkerd.proxy.destination.Destination/GetProfile";
 const WATCH: &str = "/io.linkerd.proxy.outbound.OutboundPolicies/Watch";
 
-/// Whether a destination is known yet.
-pub(super) enum Slot {
+/// The state of a destination's lookup.
+pub(super) enum LookupState {
     Pending,
-    Known(watch::Sender<Arc<OutboundTarget>>),
-    Refused(DiscoveryError),
+    Resolved(watch::Sender<Arc<OutboundTarget>>),
+    Failed(DiscoveryError),
 }
 
-/// What one look at a slot finds.
-enum Found {
-    Known(watch::Receiver<Arc<OutboundTarget>>),
-    Refused(DiscoveryError),
-    Pending(watch::Receiver<Slot>),
+/// A subscription to a destination's lookup.
+enum Lookup {
+    Resolved(watch::Receiver<Arc<OutboundTarget>>),
+    Failed(DiscoveryError),
+    Pending(watch::Receiver<LookupState>),
 }
 
-impl Followed for Slot {
+impl SharedWatch for LookupState {
     fn users(&self) -> usize {
         match self {
-            Self::Known(target) => target.receiver_count(),
-            Self::Pending | Self::Refused(_) => 0,
+            Self::Resolved(target) => target.receiver_count(),
+            Self::Pending | Self::Failed(_) => 0,
         }
     }
 }
 
-impl Found {
-    fn read(slot: &watch::Sender<Slot>) -> Self {
-        match &*slot.borrow() {
-            Slot::Known(target) => Self::Known(target.subscribe()),
-            Slot::Refused(error) => Self::Refused(error.clone()),
-            Slot::Pending => Self::Pending(slot.subscribe()),
+impl Lookup {
+    fn new(state: &watch::Sender<LookupState>) -> Self {
+        match &*state.borrow() {
+            LookupState::Resolved(target) => Self::Resolved(target.subscribe()),
+            LookupState::Failed(error) => Self::Failed(error.clone()),
+            LookupState::Pending => Self::Pending(state.subscribe()),
         }
     }
 }
 
-/// Subscribes to the destination, waiting while it is pending. A refusal is told to those who
-/// waited for it and then forgotten, so that the next connection asks again.
+/// Subscribes to the destination's snapshots, and waits while its lookup is pending. A failed
+/// lookup is returned to the waiting connections and then evicted, so that the next connection
+/// looks up again.
 pub(super) async fn look_up<F>(
-    table: &Shared<SocketAddr, Slot>,
+    cache: &WatchCache<SocketAddr, LookupState>,
     runtime: &Handle,
     dst: SocketAddr,
-    start: impl Fn(watch::Sender<Slot>) -> F,
+    start: impl Fn(watch::Sender<LookupState>) -> F,
 ) -> Result<watch::Receiver<Arc<OutboundTarget>>, DiscoveryError>
 where
     F: Future<Output = ()> + Send + 'static,
 {
     let waiting = async {
         loop {
-            let found = table.find_or_start(&dst, runtime, || Slot::Pending, &start, Found::read);
-            match found {
-                Found::Known(target) => return Ok(target),
-                Found::Refused(error) => {
-                    table.forget_if(&dst, |slot| matches!(slot, Slot::Refused(_)));
+            let lookup =
+                cache.find_or_start(&dst, runtime, || LookupState::Pending, &start, Lookup::new);
+            match lookup {
+                Lookup::Resolved(target) => return Ok(target),
+                Lookup::Failed(error) => {
+                    cache.remove_if(&dst, |state| matches!(state, LookupState::Failed(_)));
                     return Err(error);
                 }
-                Found::Pending(mut slot) => {
-                    if slot.changed().await.is_err() {
+                Lookup::Pending(mut state) => {
+                    if state.changed().await.is_err() {
                         return Err(DiscoveryError::Stopped);
                     }
                 }
             }
         }
     };
-    timeout(FIRST_ANSWER, waiting)
+    timeout(FIRST_SNAPSHOT_TIMEOUT, waiting)
         .await
         .unwrap_or(Err(DiscoveryError::TimedOut {
             dst,
-            waited: FIRST_ANSWER,
+            waited: FIRST_SNAPSHOT_TIMEOUT,
         }))
 }
 
-/// Fills the slot with the first answers and keeps the snapshot up to date.
-pub(super) async fn keep(context: Arc<Context>, dst: SocketAddr, slot: watch::Sender<Slot>) {
+/// Publishes the destination's snapshots in `state`.
+pub(super) async fn run(context: Arc<Context>, dst: SocketAddr, state: watch::Sender<LookupState>) {
     let profile = watch::Sender::new(None);
     let policy = watch::Sender::new(None);
     tokio::join!(
-        keep_profile(&context, dst, &profile),
-        keep_policy(&context, dst, &policy),
-        combine(
+        watch_profile(&context, dst, &profile),
+        watch_policy(&context, dst, &policy),
+        publish_snapshots(
             &context,
             dst,
             profile.subscribe(),
             policy.subscribe(),
-            &slot
+            &state
         ),
     );
 }
 
-async fn keep_profile(
+async fn watch_profile(
     context: &Context,
     dst: SocketAddr,
     profile: &watch::Sender<Option<ProfileAnswer>>,
@@ -143,39 +145,40 @@ fn on_profile(
     dst: SocketAddr,
     event: Event<DestinationProfile>,
     profile: &watch::Sender<Option<ProfileAnswer>>,
-) -> Then {
+) -> RetryDecision {
     let status = match event {
         Event::Message { message, .. } => {
             match mesh_api::destination::profile(message) {
                 Ok(new) => publish(profile, ProfileAnswer::Profile(Box::new(new))),
                 Err(error) => {
-                    tracing::error!(%dst, %error, "Ignored a profile that cannot be used");
-                    let reason = format!("it sent a profile that cannot be used: {error}");
+                    tracing::error!(%dst, %error, "Ignored an invalid profile");
+                    let reason = format!("invalid profile: {error}");
                     publish_without_profile(profile, ProfileAnswer::Refused(reason));
                 }
             }
-            return Then::Retry;
+            return RetryDecision::Retry;
         }
         Event::Failed(status) => status,
     };
     tracing::debug!(%dst, reason = control::reason(&status), "Profile stream failed");
-    let (answer, then) = match status.code() {
-        // Not an address that has profiles. That may change: a Service may be created with this
-        // address.
-        Code::InvalidArgument | Code::NotFound | Code::Unimplemented => {
-            (ProfileAnswer::None, Then::RetryAfter(ASK_AGAIN))
-        }
+    let (answer, decision) = match status.code() {
+        // The address has no profile. A Service with this address may be created later.
+        Code::InvalidArgument | Code::NotFound | Code::Unimplemented => (
+            ProfileAnswer::None,
+            RetryDecision::RetryAfter(RETRY_REJECTED),
+        ),
         Code::FailedPrecondition => {
             let reason = status.message().to_owned();
-            (ProfileAnswer::Refused(reason), Then::Retry)
+            (ProfileAnswer::Refused(reason), RetryDecision::Retry)
         }
-        _ => (ProfileAnswer::Unavailable, Then::Retry),
+        _ => (ProfileAnswer::Unavailable, RetryDecision::Retry),
     };
     publish_without_profile(profile, answer);
-    then
+    decision
 }
 
-/// The last profile stays in force, and so does a definite answer while the service is away.
+/// Publishes a response without a profile, unless there is a profile already. While the service is
+/// unavailable, its last definite response stays in force.
 fn publish_without_profile(profile: &watch::Sender<Option<ProfileAnswer>>, answer: ProfileAnswer) {
     profile.send_if_modified(|current| {
         let replace = match current {
@@ -185,15 +188,15 @@ fn publish_without_profile(profile: &watch::Sender<Option<ProfileAnswer>>, answe
                 answer != ProfileAnswer::Unavailable
             }
         };
-        let changed = replace && current.as_ref() != Some(&answer);
-        if changed {
+        let is_changed = replace && current.as_ref() != Some(&answer);
+        if is_changed {
             *current = Some(answer);
         }
-        changed
+        is_changed
     });
 }
 
-async fn keep_policy(
+async fn watch_policy(
     context: &Context,
     dst: SocketAddr,
     answer: &watch::Sender<Option<PolicyAnswer>>,
@@ -216,18 +219,18 @@ fn on_policy(
     dst: SocketAddr,
     event: Event<PolicyMessage>,
     answer: &watch::Sender<Option<PolicyAnswer>>,
-) -> Then {
+) -> RetryDecision {
     let status = match event {
         Event::Message { message, .. } => {
             match mesh_api::outbound::outbound_policy(message) {
                 Ok(policy) => publish(answer, PolicyAnswer::Policy(Box::new(policy))),
                 Err(error) => {
-                    tracing::error!(%dst, %error, "Ignored an outbound policy that cannot be used");
-                    let reason = format!("it sent a policy that cannot be used: {error}");
-                    publish_refusal(answer, reason);
+                    tracing::error!(%dst, %error, "Ignored an invalid outbound policy");
+                    let reason = format!("invalid policy: {error}");
+                    publish_rejection(answer, reason);
                 }
             }
-            return Then::Retry;
+            return RetryDecision::Retry;
         }
         Event::Failed(status) => status,
     };
@@ -235,48 +238,48 @@ fn on_policy(
     match status.code() {
         Code::NotFound | Code::Unimplemented => {
             publish(answer, PolicyAnswer::Unknown);
-            Then::RetryAfter(ASK_AGAIN)
+            RetryDecision::RetryAfter(RETRY_REJECTED)
         }
         Code::InvalidArgument | Code::FailedPrecondition => {
-            publish_refusal(answer, status.message().to_owned());
-            Then::RetryAfter(ASK_AGAIN)
+            publish_rejection(answer, status.message().to_owned());
+            RetryDecision::RetryAfter(RETRY_REJECTED)
         }
-        _ => Then::Retry,
+        _ => RetryDecision::Retry,
     }
 }
 
-/// A refusal matters only while nothing better is known.
-fn publish_refusal(answer: &watch::Sender<Option<PolicyAnswer>>, reason: String) {
+/// Publishes a rejection, unless the policy service has responded before.
+fn publish_rejection(answer: &watch::Sender<Option<PolicyAnswer>>, reason: String) {
     answer.send_if_modified(|current| {
-        let first = current.is_none();
-        if first {
+        let is_first = current.is_none();
+        if is_first {
             *current = Some(PolicyAnswer::Refused(reason));
         }
-        first
+        is_first
     });
 }
 
 fn publish<T: PartialEq>(to: &watch::Sender<Option<T>>, new: T) {
     to.send_if_modified(|current| {
-        let changed = current.as_ref() != Some(&new);
-        if changed {
+        let is_changed = current.as_ref() != Some(&new);
+        if is_changed {
             *current = Some(new);
         }
-        changed
+        is_changed
     });
 }
 
-/// Makes one snapshot of the newest profile and the newest policy, once both are there and whenever
-/// one changes.
-async fn combine(
+/// Publishes a snapshot of the current profile and policy when both have arrived, and whenever one
+/// changes.
+async fn publish_snapshots(
     context: &Context,
     dst: SocketAddr,
     mut profile: watch::Receiver<Option<ProfileAnswer>>,
     mut answer: watch::Receiver<Option<PolicyAnswer>>,
-    slot: &watch::Sender<Slot>,
+    state: &watch::Sender<LookupState>,
 ) {
     loop {
-        refill(context, dst, &mut profile, &mut answer, slot);
+        publish_snapshot(context, dst, &mut profile, &mut answer, state);
         let changed = tokio::select! {
             changed = profile.changed() => changed,
             changed = answer.changed() => changed,
@@ -287,54 +290,56 @@ async fn combine(
     }
 }
 
-/// Apart, so that what is read takes no room in a future that waits nearly always.
-fn refill(
+/// Merges and publishes the current profile and policy. A separate function, so that its values do
+/// not enlarge the future that awaits changes.
+fn publish_snapshot(
     context: &Context,
     dst: SocketAddr,
     profile: &mut watch::Receiver<Option<ProfileAnswer>>,
     answer: &mut watch::Receiver<Option<PolicyAnswer>>,
-    slot: &watch::Sender<Slot>,
+    state: &watch::Sender<LookupState>,
 ) {
     let profile = profile.borrow_and_update().clone();
     let answer = answer.borrow_and_update().clone();
     let Some((profile, answer)) = profile.zip(answer) else {
         return;
     };
-    let says_opaque = matches!(&profile, ProfileAnswer::Profile(profile) if profile.opaque);
+    let is_profile_opaque = matches!(&profile, ProfileAnswer::Profile(profile) if profile.opaque);
     let timeout = context.config.outbound.detect_timeout;
-    let Some(settled) = settle(dst, profile, answer, timeout) else {
-        tracing::debug!(%dst, "Waiting for the destination service: the policy service does not say what is there");
+    let Some(merged) = merge(dst, profile, answer, timeout) else {
+        tracing::debug!(%dst, "Waiting for the destination service: the policy does not identify the destination");
         return;
     };
-    if says_opaque
-        && let Ok(target) = &settled
+    if is_profile_opaque
+        && let Ok(target) = &merged
         && !matches!(target.policy.protocol, OutboundProtocol::Opaque(_))
     {
-        tracing::warn!(%dst, parent = %target.policy.parent, "The profile says opaque and the policy does not: the policy applies");
+        tracing::warn!(%dst, parent = %target.policy.parent, "Ignored the profile's opaque protocol: the policy sets another one");
     }
-    fill(slot, settled);
+    set_state(state, merged);
 }
 
-/// Whoever already receives the destination keeps its last good snapshot when a refusal follows.
-fn fill(slot: &watch::Sender<Slot>, new: Result<OutboundTarget, DiscoveryError>) {
-    slot.send_if_modified(|slot| match (&*slot, new) {
-        (Slot::Known(target), Ok(new)) => {
+/// Publishes a lookup's result. Receivers of a resolved destination keep the last snapshot when an
+/// error follows.
+fn set_state(state: &watch::Sender<LookupState>, new: Result<OutboundTarget, DiscoveryError>) {
+    state.send_if_modified(|state| match (&*state, new) {
+        (LookupState::Resolved(target), Ok(new)) => {
             target.send_if_modified(|current| {
-                let changed = **current != new;
-                if changed {
+                let is_changed = **current != new;
+                if is_changed {
                     *current = Arc::new(new);
                 }
-                changed
+                is_changed
             });
             false
         }
-        (Slot::Known(_), Err(_)) => false,
+        (LookupState::Resolved(_), Err(_)) => false,
         (_, Ok(new)) => {
-            *slot = Slot::Known(watch::Sender::new(Arc::new(new)));
+            *state = LookupState::Resolved(watch::Sender::new(Arc::new(new)));
             true
         }
         (_, Err(error)) => {
-            *slot = Slot::Refused(error);
+            *state = LookupState::Failed(error);
             true
         }
     });

@@ -1,11 +1,11 @@
-//! The policies of this pod's ports: which are watched, which are remembered, and what holds for a
-//! port that was not answered for.
+//! The policies of this pod's ports: watched, cached, or substituted until the policy service
+//! responds.
 //!
-//! Clients choose the ports they connect to, all 65,535 of them if they like, so what is kept of
-//! ports that the pod does not declare is bounded ([`MAX_PORTS`]). What is given up is asked for
-//! again. A port that the policy service has answered for once never falls back to the default
-//! policy: a bit for each port remembers that after everything else of it is gone, and such a port
-//! refuses until it is answered for again.
+//! Clients choose the ports that they connect to, up to all 65,535, so the number of watched and
+//! cached undeclared ports is bounded ([`MAX_PORTS`]). Evicted ports are looked up again. A port
+//! for which the policy service has responded once never falls back to the default policy: one bit
+//! per port records it after the policy is evicted, and such a port denies all clients until the
+//! policy service responds again.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,36 +20,35 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
 
-/// The policy of one port, for those who judge by it.
+/// The policy of one port, as enforced by a data thread.
 #[derive(Debug)]
 pub struct PortPolicy {
     port: u16,
-    updates: watch::Receiver<Current>,
-    usage: Arc<Usage>,
+    updates: watch::Receiver<CurrentPolicy>,
+    usage: Arc<PortUsage>,
 }
 
-/// What a port is judged by now.
+/// The policy of a port in force, and its source.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Current {
+pub struct CurrentPolicy {
     pub policy: Arc<ServerPolicy>,
-    pub basis: Basis,
+    pub source: PolicySource,
 }
 
-/// Why a port is judged by this policy.
+/// The source of a port's policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Basis {
-    /// The policy service says so, or has said something that cannot be read; then the policy
-    /// refuses.
-    Answer,
-    /// It has said so before, and has not answered since it was asked again.
-    LastAnswer,
-    /// It has answered before, but what it said is given up. The policy refuses.
-    Forgotten,
-    /// It has never answered for this port: the configured default policy.
+pub enum PolicySource {
+    /// The policy service sent it. An invalid policy is replaced by one that denies all clients.
+    Received,
+    /// The policy service sent it for an earlier watch, and has not responded to the current one.
+    Cached,
+    /// The policy service's policy was evicted. The policy denies all clients.
+    Evicted,
+    /// The policy service has never responded for this port: the configured default policy.
     Default,
 }
 
-/// As many ports are in use as can be remembered.
+/// The limit of undeclared ports with connections is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "connections to {} ports that the pod does not declare are open; declare the ports in the pod's containers to serve more",
@@ -57,141 +56,145 @@ pub enum Basis {
 )]
 pub struct TooManyPorts;
 
-/// How many ports that the pod does not declare are watched at a time, and of how many others the
-/// last answer is remembered. Each watched one costs a task and a stream of the policy service.
+/// Maximum number of undeclared ports that are watched at a time, and of further ports whose last
+/// policy is cached. Each watch costs a task and a stream of the policy service.
 pub(super) const MAX_PORTS: usize = 1024;
 
-/// How long connections to a port wait for the first answer about it.
-pub(super) const FIRST_ANSWER: Duration = Duration::from_secs(1);
+/// How long connections to a port wait for its first policy.
+pub(super) const FIRST_POLICY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The table of all ports.
-pub(super) struct Ports {
-    began: Instant,
-    // Taken by any thread for a look-up, once for each kind of client of a port, not per request.
-    table: Mutex<Table>,
+/// The policies of all ports.
+pub(super) struct PortTable {
+    created: Instant,
+    // Locked by any thread for a look-up, once for each kind of client of a port, not per request.
+    table: Mutex<PortEntries>,
 }
 
-struct Table {
-    watched: HashMap<u16, Watched>,
-    /// Last answers for ports that are watched no more.
-    last: HashMap<u16, Last>,
-    answered: PortBits,
+struct PortEntries {
+    watched: HashMap<u16, WatchedPort>,
+    /// Last policies of ports that are no longer watched.
+    cached: HashMap<u16, CachedPolicy>,
+    /// Ports for which the policy service has ever responded.
+    received: PortBitmap,
 }
 
-struct Watched {
-    sender: watch::Sender<Current>,
+struct WatchedPort {
+    sender: watch::Sender<CurrentPolicy>,
     task: AbortHandle,
-    usage: Arc<Usage>,
+    usage: Arc<PortUsage>,
     is_declared: bool,
-    /// Whether the last sweep found no connection.
+    /// Whether the port had no connections at the last sweep.
     is_idle: bool,
 }
 
-struct Last {
+struct CachedPolicy {
     policy: Arc<ServerPolicy>,
-    used: u64,
+    last_used: u64,
 }
 
-/// Who uses a port's policy. Written by the data threads.
+/// Usage of a port's policy. Written by the data threads.
 #[derive(Debug, Default)]
-pub(super) struct Usage {
-    /// How many judges have connections; [`GIVEN_UP`] when the port is watched no more.
-    judges: AtomicUsize,
-    /// When that changed last, in milliseconds since the table was made.
-    used: AtomicU64,
-    /// How long the first connections wait.
+pub(super) struct PortUsage {
+    /// The number of enforcers with connections; [`CLOSED`] when the port is no longer watched.
+    enforcers: AtomicUsize,
+    /// When the port was last seen in use, in milliseconds since the creation of [`PortTable`].
+    last_used: AtomicU64,
+    /// Until when the first connections wait for the policy.
     wait_until: OnceLock<Instant>,
-    /// Whether the wait was in vain, and that was logged.
+    /// Whether a timed-out wait has been logged.
     is_reported: AtomicBool,
-    /// The policy service cannot be reached.
-    is_away: AtomicBool,
+    /// Whether the policy service is unreachable.
+    is_unavailable: AtomicBool,
 }
 
-const GIVEN_UP: usize = usize::MAX;
+const CLOSED: usize = usize::MAX;
 
-/// A set of ports in 8 KiB.
-struct PortBits(Box<[u64; 1024]>);
+/// A set of ports as a bitmap of 8 KiB.
+struct PortBitmap(Box<[u64; 1024]>);
 
-impl Basis {
-    /// Value of the `policy` label of `mesh_proxy_inbound_unanswered_total`; `None` when the
-    /// service has answered.
-    pub fn unanswered(self) -> Option<&'static str> {
+impl PolicySource {
+    /// Value of the `policy` label of `mesh_proxy_inbound_unanswered_total`; `None` if the policy
+    /// service has responded.
+    pub fn unanswered_label(self) -> Option<&'static str> {
         match self {
-            Self::Answer => None,
-            Self::LastAnswer => Some("last"),
-            Self::Forgotten => Some("refuse"),
+            Self::Received => None,
+            Self::Cached => Some("last"),
+            Self::Evicted => Some("refuse"),
             Self::Default => Some("default"),
         }
     }
 }
 
 impl PortPolicy {
-    /// Changes from now on.
-    pub fn updates(&self) -> watch::Receiver<Current> {
+    /// Returns a receiver of the current policy and its changes.
+    pub fn updates(&self) -> watch::Receiver<CurrentPolicy> {
         self.updates.clone()
     }
 
-    /// Waits for the first answer about the port, until [`FIRST_ANSWER`] after the first connection
-    /// began to. Returns why the port is judged as it is then.
-    pub async fn wait_for_policy(&self) -> Basis {
+    /// Waits for the policy service's first response about the port, until [`FIRST_POLICY_TIMEOUT`]
+    /// after the first connection began to wait. Returns the source of the policy then in force.
+    pub async fn wait_for_policy(&self) -> PolicySource {
         let mut updates = self.updates.clone();
-        let basis = updates.borrow().basis;
-        if basis == Basis::Answer {
-            return basis;
+        let source = updates.borrow().source;
+        if source == PolicySource::Received {
+            return source;
         }
-        let limit = || Instant::now() + FIRST_ANSWER;
+        let limit = || Instant::now() + FIRST_POLICY_TIMEOUT;
         let until = *self.usage.wait_until.get_or_init(limit);
-        let answered = updates.wait_for(|current| current.basis == Basis::Answer);
-        if timeout_at(until, answered).await.is_ok() {
-            return self.updates.borrow().basis;
+        let received = updates.wait_for(|current| current.source == PolicySource::Received);
+        if timeout_at(until, received).await.is_ok() {
+            return self.updates.borrow().source;
         }
-        let (basis, name) = {
+        let (source, name) = {
             let current = self.updates.borrow();
-            (current.basis, current.policy.meta.name().to_owned())
+            (current.source, current.policy.meta.name().to_owned())
         };
-        if basis != Basis::Answer && !self.usage.is_reported.swap(true, Ordering::Relaxed) {
+        if source != PolicySource::Received && !self.usage.is_reported.swap(true, Ordering::Relaxed)
+        {
             tracing::warn!(
-                port = self.port,
-                waited = ?FIRST_ANSWER,
-                policy = name,
-                "The policy service has not answered for this port; connections are judged by another policy until it does"
+            port = self.port,
+            waited = ?FIRST_POLICY_TIMEOUT,
+            policy = name,
+            "No response from the policy service for this port; another policy is in force"
             );
         }
-        basis
+        source
     }
 
-    /// Keeps the port watched until [`leave`](Self::leave). False when it is not watched any more
-    /// and has to be looked up anew.
-    pub fn enter(&self) -> bool {
-        let entering = |judges| (judges != GIVEN_UP).then(|| judges + 1);
-        let judges = &self.usage.judges;
-        judges
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, entering)
+    /// Keeps the port watched until [`release`](Self::release). Returns false if the port is no
+    /// longer watched and must be looked up again.
+    pub fn try_acquire(&self) -> bool {
+        let acquire = |enforcers| (enforcers != CLOSED).then(|| enforcers + 1);
+        let enforcers = &self.usage.enforcers;
+        enforcers
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, acquire)
             .is_ok()
     }
 
-    pub fn leave(&self) {
-        self.usage.judges.fetch_sub(1, Ordering::AcqRel);
+    pub fn release(&self) {
+        self.usage.enforcers.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-impl Ports {
-    /// What is not used for `idle`, and at most as long again, is watched no more.
+impl PortTable {
+    /// Creates a table that stops watching ports that are unused for `idle`, and at most twice as
+    /// long.
     pub(super) fn new(idle: Duration, runtime: &Handle) -> Arc<Self> {
         let ports = Arc::new(Self {
-            began: Instant::now(),
-            table: Mutex::new(Table {
+            created: Instant::now(),
+            table: Mutex::new(PortEntries {
                 watched: HashMap::new(),
-                last: HashMap::new(),
-                answered: PortBits::default(),
+                cached: HashMap::new(),
+                received: PortBitmap::default(),
             }),
         });
-        // Two sweeps in a row must find a port unused. Never zero: that would spin.
-        let pause = idle.max(Duration::from_millis(1));
+        // A watch is closed when two consecutive sweeps find the port unused. A zero interval would
+        // spin.
+        let interval = idle.max(Duration::from_millis(1));
         let weak = Arc::downgrade(&ports);
         runtime.spawn(async move {
             loop {
-                tokio::time::sleep(pause).await;
+                tokio::time::sleep(interval).await;
                 match weak.upgrade() {
                     Some(ports) => ports.sweep(),
                     None => return,
@@ -201,15 +204,16 @@ impl Ports {
         ports
     }
 
-    /// The policy of `port`. If it is not watched, `start` makes the task that watches it;
-    /// `default` and `refusing` are what may hold until the first answer.
+    /// Returns the policy of `port`. If it is not watched, `start` creates the task that watches
+    /// it. `policies` are the default policy and the deny policy, which may apply until the policy
+    /// service responds.
     pub(super) fn find_or_start<F>(
         &self,
         port: u16,
         is_declared: bool,
         runtime: &Handle,
         policies: [&dyn Fn() -> ServerPolicy; 2],
-        start: impl FnOnce(watch::Sender<Current>, Arc<Usage>) -> F,
+        start: impl FnOnce(watch::Sender<CurrentPolicy>, Arc<PortUsage>) -> F,
     ) -> Result<PortPolicy, TooManyPorts>
     where
         F: Future<Output = ()> + Send + 'static,
@@ -218,20 +222,20 @@ impl Ports {
         let now = self.now();
         if let Some(watched) = table.watched.get_mut(&port) {
             watched.is_idle = false;
-            watched.usage.used.store(now, Ordering::Relaxed);
+            watched.usage.last_used.store(now, Ordering::Relaxed);
             return Ok(watched.subscribe(port));
         }
-        // Taken out first: making room may make this port's own answer the oldest.
-        let last = table.last.remove(&port);
+        // Removed first, because evicting another port may evict this port's cached policy.
+        let cached = table.cached.remove(&port);
         if !is_declared && let Err(error) = table.make_room() {
-            table.last.extend(last.map(|last| (port, last)));
+            table.cached.extend(cached.map(|cached| (port, cached)));
             return Err(error);
         }
-        let sender = watch::Sender::new(table.first(port, last, policies));
-        let usage = Arc::new(Usage::default());
-        usage.used.store(now, Ordering::Relaxed);
+        let sender = watch::Sender::new(table.initial(port, cached, policies));
+        let usage = Arc::new(PortUsage::default());
+        usage.last_used.store(now, Ordering::Relaxed);
         let task = runtime.spawn(start(sender.clone(), usage.clone()));
-        let watched = Watched {
+        let watched = WatchedPort {
             sender,
             task: task.abort_handle(),
             usage,
@@ -244,7 +248,7 @@ impl Ports {
     }
 
     fn now(&self) -> u64 {
-        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+        u64::try_from(self.created.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     fn sweep(&self) {
@@ -253,96 +257,100 @@ impl Ports {
         let mut unused = Vec::new();
         for (port, watched) in &mut table.watched {
             if watched.is_used() {
-                watched.usage.used.store(now, Ordering::Relaxed);
+                watched.usage.last_used.store(now, Ordering::Relaxed);
                 watched.is_idle = false;
             } else if std::mem::replace(&mut watched.is_idle, true) && !watched.is_kept() {
                 unused.push(*port);
             }
         }
         for port in unused {
-            table.give_up(port);
+            table.evict(port);
         }
     }
 
     #[cfg(test)]
     pub(super) fn counts(&self) -> (usize, usize) {
         let table = self.table.lock();
-        (table.watched.len(), table.last.len())
+        (table.watched.len(), table.cached.len())
     }
 }
 
-impl Table {
-    /// What holds for a port until it is answered for.
-    fn first(
+impl PortEntries {
+    /// Returns the policy of a port until the policy service responds.
+    fn initial(
         &self,
         port: u16,
-        last: Option<Last>,
-        [default, refusing]: [&dyn Fn() -> ServerPolicy; 2],
-    ) -> Current {
-        let (policy, basis) = match last {
-            Some(last) => (last.policy, Basis::LastAnswer),
-            None if self.answered.contains(port) => (Arc::new(refusing()), Basis::Forgotten),
-            None => (Arc::new(default()), Basis::Default),
+        cached: Option<CachedPolicy>,
+        [default, deny]: [&dyn Fn() -> ServerPolicy; 2],
+    ) -> CurrentPolicy {
+        let (policy, source) = match cached {
+            Some(cached) => (cached.policy, PolicySource::Cached),
+            None if self.received.contains(port) => (Arc::new(deny()), PolicySource::Evicted),
+            None => (Arc::new(default()), PolicySource::Default),
         };
-        Current { policy, basis }
+        CurrentPolicy { policy, source }
     }
 
-    /// Makes room for one more port: of those without connections, first goes one that was never
-    /// answered for, then the one that was used least recently.
+    /// Evicts ports until one more can be watched: of the ports without connections, first those
+    /// for which the policy service has never responded, then the least recently used one.
     fn make_room(&mut self) -> Result<(), TooManyPorts> {
         while self.undeclared().count() >= MAX_PORTS {
             let unused = self.undeclared().filter(|(_, watched)| !watched.is_used());
-            let least = unused.min_by_key(|(_, watched)| watched.worth());
-            let port = least.map(|(port, _)| *port).ok_or(TooManyPorts)?;
-            self.give_up(port);
+            let first = unused.min_by_key(|(_, watched)| watched.eviction_rank());
+            let port = first.map(|(port, _)| *port).ok_or(TooManyPorts)?;
+            self.evict(port);
         }
         Ok(())
     }
 
-    fn undeclared(&self) -> impl Iterator<Item = (&u16, &Watched)> {
+    fn undeclared(&self) -> impl Iterator<Item = (&u16, &WatchedPort)> {
         self.watched
             .iter()
             .filter(|(_, watched)| !watched.is_declared)
     }
 
-    /// Ends the watch of a port, unless a connection has begun in this moment. Its last answer is
-    /// remembered.
-    fn give_up(&mut self, port: u16) {
+    /// Closes the watch of a port, unless a connection has acquired it concurrently, and caches its
+    /// policy.
+    fn evict(&mut self, port: u16) {
         let Some(watched) = self.watched.get(&port) else {
             return;
         };
-        let given_up =
-            watched
-                .usage
-                .judges
-                .compare_exchange(0, GIVEN_UP, Ordering::AcqRel, Ordering::Acquire);
-        if given_up.is_err() {
+        let closed = watched.usage.enforcers.compare_exchange(
+            0,
+            CLOSED,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        );
+        if closed.is_err() {
             return;
         }
-        let Current { policy, basis } = watched.sender.borrow().clone();
-        let used = watched.usage.used.load(Ordering::Relaxed);
+        let CurrentPolicy { policy, source } = watched.sender.borrow().clone();
+        let last_used = watched.usage.last_used.load(Ordering::Relaxed);
         self.watched.remove(&port);
-        match basis {
-            Basis::Answer | Basis::LastAnswer => {
-                self.answered.insert(port);
-                self.remember(port, Last { policy, used });
+        match source {
+            PolicySource::Received | PolicySource::Cached => {
+                self.received.insert(port);
+                self.cache(port, CachedPolicy { policy, last_used });
             }
-            Basis::Forgotten | Basis::Default => {}
+            PolicySource::Evicted | PolicySource::Default => {}
         }
     }
 
-    fn remember(&mut self, port: u16, answer: Last) {
-        if self.last.len() >= MAX_PORTS
-            && let Some(oldest) = self.last.iter().min_by_key(|(_, last)| last.used)
+    fn cache(&mut self, port: u16, policy: CachedPolicy) {
+        if self.cached.len() >= MAX_PORTS
+            && let Some(oldest) = self
+                .cached
+                .iter()
+                .min_by_key(|(_, cached)| cached.last_used)
         {
             let oldest = *oldest.0;
-            self.last.remove(&oldest);
+            self.cached.remove(&oldest);
         }
-        self.last.insert(port, answer);
+        self.cached.insert(port, policy);
     }
 }
 
-impl Watched {
+impl WatchedPort {
     fn subscribe(&self, port: u16) -> PortPolicy {
         PortPolicy {
             port,
@@ -352,45 +360,45 @@ impl Watched {
     }
 
     fn is_used(&self) -> bool {
-        self.usage.judges.load(Ordering::Acquire) > 0
+        self.usage.enforcers.load(Ordering::Acquire) > 0
     }
 
-    /// Watched without connections: declared ports always, and others while the policy service is
-    /// away, so that it is not asked in vain when the next one comes.
+    /// Whether the port stays watched without connections: declared ports always, others while the
+    /// policy service is unreachable and could not send their policy again.
     fn is_kept(&self) -> bool {
-        let is_known = matches!(
-            self.sender.borrow().basis,
-            Basis::Answer | Basis::LastAnswer
+        let has_policy = matches!(
+            self.sender.borrow().source,
+            PolicySource::Received | PolicySource::Cached
         );
-        self.is_declared || (is_known && self.usage.is_away.load(Ordering::Relaxed))
+        self.is_declared || (has_policy && self.usage.is_unavailable.load(Ordering::Relaxed))
     }
 
-    /// The order in which ports are given up.
-    fn worth(&self) -> (bool, u64) {
-        let is_known = self.sender.borrow().basis != Basis::Default;
-        (is_known, self.usage.used.load(Ordering::Relaxed))
+    /// Ports with the lowest rank are evicted first.
+    fn eviction_rank(&self) -> (bool, u64) {
+        let is_default = self.sender.borrow().source == PolicySource::Default;
+        (!is_default, self.usage.last_used.load(Ordering::Relaxed))
     }
 }
 
-impl Drop for Watched {
+impl Drop for WatchedPort {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Usage {
-    pub(super) fn set_away(&self, is_away: bool) {
-        self.is_away.store(is_away, Ordering::Relaxed);
+impl PortUsage {
+    pub(super) fn set_unavailable(&self, is_unavailable: bool) {
+        self.is_unavailable.store(is_unavailable, Ordering::Relaxed);
     }
 }
 
-impl Default for PortBits {
+impl Default for PortBitmap {
     fn default() -> Self {
         Self(Box::new([0; 1024]))
     }
 }
 
-impl PortBits {
+impl PortBitmap {
     fn contains(&self, port: u16) -> bool {
         self.0[usize::from(port >> 6)] >> (port & 63) & 1 == 1
     }

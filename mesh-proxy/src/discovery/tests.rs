@@ -1,4 +1,4 @@
-//! Discovery against a control plane that says what each test wants.
+//! Discovery against a control plane whose responses each test scripts.
 
 use std::collections::HashMap;
 
@@ -29,7 +29,7 @@ async fn start_with(changes: &[(&str, Option<&str>)]) -> (Discovery, ControlPlan
     (discovery, control_plane)
 }
 
-/// By the configuration's control plane, which is dialled without TLS.
+/// Discovery with the configured control plane, which is dialled without TLS.
 pub(crate) fn discovery(config: &Arc<Config>, registry: &Registry) -> Discovery {
     let resolver = Resolver::from_system(&config.control, registry).unwrap();
     let (_, credentials) = watch::channel(None);
@@ -49,7 +49,7 @@ fn dst() -> SocketAddr {
     DST.parse().unwrap()
 }
 
-/// A policy that is recognised by the name of its parent.
+/// A policy whose parent has this name.
 fn policy(name: &str) -> mesh_api::proto::outbound::OutboundPolicy {
     let mut policy = fallback::policy(dst(), None, None, Duration::from_secs(1));
     policy.parent = mesh_core::meta::Meta::new_default(name);
@@ -78,7 +78,7 @@ fn ports(set: &EndpointSet) -> Vec<u16> {
 }
 
 #[tokio::test]
-async fn the_first_answer_is_waited_for_and_later_ones_arrive() {
+async fn lookup_waits_for_first_snapshot_and_receives_updates() {
     let (discovery, mut control) = start().await;
     let looking = tokio::spawn({
         let discovery = discovery.clone();
@@ -110,12 +110,12 @@ async fn the_first_answer_is_waited_for_and_later_ones_arrive() {
     assert_eq!(again.borrow().policy.parent.name(), "two");
     assert!(
         control.outbound.try_recv().is_err(),
-        "nothing was asked twice"
+        "the destination is looked up once"
     );
 }
 
 #[tokio::test]
-async fn a_destination_unknown_to_the_policy_service_is_forwarded() {
+async fn destination_unknown_to_policy_service_is_forwarded() {
     let (discovery, mut control) = start().await;
     let (target, ()) = tokio::join!(discovery.outbound(dst()), async {
         let call = control.outbound.recv().await.unwrap();
@@ -132,10 +132,9 @@ async fn a_destination_unknown_to_the_policy_service_is_forwarded() {
     ));
 }
 
-/// The policy service knows Services only: whether a pod has a proxy is what the destination
-/// service says.
+/// The policy service knows only Services; the destination service tells whether a pod has a proxy.
 #[tokio::test]
-async fn a_pod_is_not_dialled_in_clear_text_while_the_destination_service_is_away() {
+async fn pod_lookup_waits_while_destination_service_is_unavailable() {
     let (discovery, mut control) = start().await;
     let looking = tokio::spawn({
         let discovery = discovery.clone();
@@ -146,7 +145,7 @@ async fn a_pod_is_not_dialled_in_clear_text_while_the_destination_service_is_awa
     let call = control.profiles.recv().await.unwrap();
     call.refuse(Status::unavailable("restarting"));
     let again = control.profiles.recv().await.unwrap();
-    assert!(!looking.is_finished(), "it was answered without a profile");
+    assert!(!looking.is_finished(), "it completed without a profile");
     let meshed = Endpoint {
         hint: mesh_core::endpoint::ProtocolHint::Http2,
         ..Endpoint::plain("10.1.0.1:8080".parse().unwrap())
@@ -164,7 +163,7 @@ async fn a_pod_is_not_dialled_in_clear_text_while_the_destination_service_is_awa
 }
 
 #[tokio::test]
-async fn addresses_outside_the_profile_networks_have_no_profile() {
+async fn addresses_outside_profile_networks_have_no_profile() {
     let networks = ("DESTINATION_PROFILE_NETWORKS", Some("192.0.2.0/24"));
     let (discovery, mut control) = start_with(&[networks]).await;
     let (target, ()) = tokio::join!(discovery.outbound(dst()), async {
@@ -176,7 +175,7 @@ async fn addresses_outside_the_profile_networks_have_no_profile() {
 }
 
 #[tokio::test]
-async fn a_refusal_fails_the_connection_and_the_next_one_asks_again() {
+async fn rejected_lookup_fails_and_is_retried_by_next_connection() {
     let networks = ("DESTINATION_PROFILE_NETWORKS", Some(""));
     let (discovery, mut control) = start_with(&[networks]).await;
     let (target, ()) = tokio::join!(discovery.outbound(dst()), async {
@@ -197,7 +196,7 @@ async fn a_refusal_fails_the_connection_and_the_next_one_asks_again() {
 }
 
 #[tokio::test]
-async fn what_is_known_stays_in_force_while_the_control_plane_is_away() {
+async fn endpoints_stay_in_force_during_control_plane_outage() {
     let networks = ("DESTINATION_PROFILE_NETWORKS", Some(""));
     let (discovery, mut control) = start_with(&[networks]).await;
     let authority = "web.shop.svc.cluster.local:80".into();
@@ -221,12 +220,12 @@ async fn what_is_known_stays_in_force_while_the_control_plane_is_away() {
     assert_eq!(
         ports(&set.borrow()),
         [2, 3],
-        "the first answer replaces all"
+        "the first update replaces all endpoints"
     );
 }
 
 #[tokio::test]
-async fn endpoints_that_a_control_plane_does_not_know_any_more_are_forgotten() {
+async fn endpoints_are_removed_when_authority_has_none() {
     for (exists, state) in [
         (true, EndpointState::Known),
         (false, EndpointState::DoesNotExist),
@@ -248,7 +247,7 @@ async fn endpoints_that_a_control_plane_does_not_know_any_more_are_forgotten() {
 }
 
 #[tokio::test]
-async fn a_stream_that_ends_is_opened_again_at_once() {
+async fn ended_stream_is_reopened_immediately() {
     let (discovery, mut control) = start().await;
     let mut set = discovery.endpoints(&"web:80".into());
     let stream = control.endpoints.recv().await.unwrap().stream();
@@ -260,7 +259,7 @@ async fn a_stream_that_ends_is_opened_again_at_once() {
 }
 
 #[tokio::test]
-async fn a_name_that_is_no_service_does_not_exist() {
+async fn rejected_authority_does_not_exist() {
     let (discovery, mut control) = start().await;
     let mut set = discovery.endpoints(&"example.com:80".into());
     let call = control.endpoints.recv().await.unwrap();
@@ -270,7 +269,7 @@ async fn a_name_that_is_no_service_does_not_exist() {
 }
 
 #[tokio::test]
-async fn ports_start_with_the_default_policy_and_declared_ones_are_watched_at_once() {
+async fn declared_ports_are_watched_from_start_with_default_policy() {
     let changes = [
         ("INBOUND_PORTS", Some("8080-8081")),
         ("INBOUND_DEFAULT_POLICY", Some("all-authenticated")),
@@ -303,7 +302,7 @@ async fn ports_start_with_the_default_policy_and_declared_ones_are_watched_at_on
 }
 
 #[tokio::test]
-async fn what_nobody_receives_is_forgotten() {
+async fn unwatched_entries_are_evicted() {
     let idle = ("OUTBOUND_DISCOVERY_IDLE_TIMEOUT", Some("10ms"));
     let (discovery, mut control) = start_with(&[idle]).await;
     let authority = "web:80".into();
@@ -319,11 +318,11 @@ async fn what_nobody_receives_is_forgotten() {
 }
 
 #[tokio::test]
-async fn the_policies_of_declared_ports_are_known_when_each_is_answered() {
+async fn declared_policies_are_complete_when_each_port_has_one() {
     let (discovery, mut control) = start_with(&[("INBOUND_PORTS", Some("8080"))]).await;
     let known = tokio::spawn({
         let discovery = discovery.clone();
-        async move { discovery.policies_known().await }
+        async move { discovery.wait_for_declared_policies().await }
     });
     let mut streams = Vec::new();
     for _ in 0..2 {
@@ -335,7 +334,7 @@ async fn the_policies_of_declared_ports_are_known_when_each_is_answered() {
         );
         let port = u16::try_from(call.request.port).unwrap();
         assert!(discovery.ports_without_policy().contains(&port));
-        // The same as what is in force without an answer: nothing changes, and yet it is known.
+        // Equal to the policy in force before the response: nothing changes, but the port counts.
         let same = inbound::default_policy(&discovery.inner.context.config.inbound, port);
         let stream = call.stream();
         stream.send(Ok(mesh_api::inbound::to_proto(&same))).unwrap();

@@ -27,7 +27,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::peer::{Peer, client_tls};
 use super::rate_limit::{Exceeded, Limiter};
-use crate::discovery::{Basis, Current, PortPolicy, TooManyPorts};
+use crate::discovery::{Current, PolicySource, PortPolicy, TooManyPorts};
 use crate::error::{Error, Kind};
 use crate::http::revocable::{
     RequestAttributes, RequestTracker, RevocableRequest, RevocableRequests,
@@ -47,7 +47,7 @@ pub(super) struct PolicyEnforcer {
     port: PortPolicy,
     /// Policy updates. Polled before each decision, which costs one atomic load when nothing has
     /// changed.
-    policies: RefCell<watch::Receiver<Current>>,
+    policies: RefCell<watch::Receiver<CurrentPolicy>>,
     compiled: RefCell<Rc<CompiledPolicy>>,
     /// The number of [`ActiveEnforcer`]s.
     active: Cell<usize>,
@@ -138,7 +138,7 @@ impl PolicyEnforcer {
     /// enforcer is needed.
     pub(super) fn activate(self: &Rc<Self>) -> Option<ActiveEnforcer> {
         let active = self.active.get();
-        if active == 0 && !self.port.enter() {
+        if active == 0 && !self.port.try_acquire() {
             return None;
         }
         self.active.set(active + 1);
@@ -147,14 +147,14 @@ impl PolicyEnforcer {
 
     /// Whether the port's policy comes from the policy service.
     pub(super) fn has_received_policy(&self) -> bool {
-        self.policies.borrow().borrow().basis == Basis::Answer
+        self.policies.borrow().borrow().source == PolicySource::Received
     }
 
     /// Waits, for a bounded time, for the policy service's response about the port. Counts a
     /// connection that proceeds without one.
     pub(super) async fn wait_for_policy(&self) {
-        let basis: Basis = self.port.wait_for_policy().await;
-        if let Some(policy) = basis.unanswered() {
+        let source = self.port.wait_for_policy().await;
+        if let Some(policy) = source.unanswered_label() {
             self.worker.families.authz.unanswered(policy);
         }
     }
@@ -436,7 +436,7 @@ impl RequestTracker for PolicyEnforcer {
         let active = self.active.get() - 1;
         self.active.set(active);
         if active == 0 {
-            self.port.leave();
+            self.port.release();
         }
     }
 }

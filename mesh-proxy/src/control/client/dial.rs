@@ -1,4 +1,4 @@
-//! Makes one HTTP/2 connection to one replica, secured as the service asks for.
+//! Opens an HTTP/2 connection to one replica, with the service's TLS settings.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,23 +17,23 @@ use crate::tls::{self, Credentials, CredentialsRx, Purpose, TlsError, TrustAncho
 use crate::transport::Io;
 use crate::transport::connect::{ConnectError, ConnectOptions, dial};
 
-/// As whom the client connects and whom it trusts.
+/// The client's certificate and trust anchors.
 #[derive(Clone, Debug)]
 pub enum Trust {
-    /// With this proxy's certificate; see [`super::Client::ready`].
+    /// Requires this proxy's certificate; see [`super::Client::ready`].
     Certified(CredentialsRx),
-    /// With the certificate if there is one: how the first one is asked for.
+    /// Uses the certificate if there is one. The first certificate is requested without one.
     Anonymous(CredentialsRx, watch::Receiver<TrustAnchors>),
 }
 
-/// Why one replica could not be connected to.
+/// The reason why a connection to a replica failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    #[error("{addr} is not the peer it should be")]
+    #[error("TLS with {addr} failed")]
     Tls { addr: SocketAddr, source: TlsError },
-    #[error("{addr} does not speak HTTP/2")]
+    #[error("HTTP/2 handshake with {addr} failed")]
     Http {
         addr: SocketAddr,
         source: hyper::Error,
@@ -46,40 +46,38 @@ pub enum DialError {
     NoReplicas,
 }
 
-/// Makes the connections of one client.
-pub(super) struct Dial {
-    /// Who must answer; `None` is reached in plain text.
+/// Opens the connections of one client.
+pub(super) struct ReplicaDialer {
+    /// The identity that replicas must authenticate as; `None` connects in plaintext.
     pub(super) identity: Option<Identity>,
     pub(super) trust: Trust,
     pub(super) options: ConnectOptions,
 }
 
-/// A dead peer is noticed within the sum of both. Linkerd's proxy sends no pings here and waits for
-/// the kernel to give up.
+/// A dead peer is detected within the sum of both. Linkerd's proxy sends no pings to the control
+/// plane and relies on the kernel's timeout.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Runs what a connection spawns for each call. A task that has sent its question is done, but the
-/// waker that it left with its stream keeps its memory as long as there are answers: in a box the
-/// future is gone by then, which has more than a kilobyte.
+/// Spawns hyper's per-call tasks in boxes. The stream's waker keeps a completed task's memory until
+/// the stream ends; boxed, the future of more than a kilobyte is freed when the task completes.
 #[derive(Clone)]
-struct InBoxes;
+struct BoxingExecutor;
 
-impl Dial {
-    /// Waits until there is a certificate, where one is needed.
+impl ReplicaDialer {
+    /// Waits until there is a certificate, if one is required.
     pub(super) async fn ready(&self) {
         if let (Trust::Certified(credentials), Some(_)) = (&self.trust, &self.identity) {
-            // `Err` means that there will never be one; calls then fail and say so.
+            // `Err` means that there will never be one. Calls then fail with `NoCredentials`.
             let _ = credentials.clone().wait_for(Option::is_some).await;
         }
     }
 
     pub(super) async fn dial(&self, addr: SocketAddr) -> Result<Connection, DialError> {
         let limit = self.options.timeout;
-        match timeout(limit, self.connect(addr)).await {
-            Ok(result) => result,
-            Err(_elapsed) => Err(DialError::TimedOut { addr, limit }),
-        }
+        timeout(limit, self.connect(addr))
+            .await
+            .unwrap_or(Err(DialError::TimedOut { addr, limit }))
     }
 
     async fn connect(&self, addr: SocketAddr) -> Result<Connection, DialError> {
@@ -95,7 +93,7 @@ impl Dial {
                 (io, Some(generation))
             }
         };
-        let (sender, connection) = http2::Builder::new(InBoxes)
+        let (sender, connection) = http2::Builder::new(BoxingExecutor)
             .timer(TokioTimer::new())
             .keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(PING_TIMEOUT)
@@ -112,13 +110,13 @@ impl Dial {
     }
 }
 
-impl<F> Executor<F> for InBoxes
+impl<F> Executor<F> for BoxingExecutor
 where
     F: Future + Send + 'static,
     F::Output: Send,
 {
     fn execute(&self, future: F) {
-        drop(tokio::spawn(Box::pin(future)));
+        tokio::spawn(Box::pin(future));
     }
 }
 
@@ -141,19 +139,19 @@ impl Trust {
         addr: SocketAddr,
         peer: &TlsPeer,
     ) -> Result<(Io, u64), DialError> {
-        let refused = |source| DialError::Tls { addr, source };
+        let tls_error = |source| DialError::Tls { addr, source };
         match (self.credentials(), self) {
             (Some(own), _) => {
                 let (stream, _alpn) = tls::client::connect(io, &own, peer, false, Purpose::Control)
                     .await
-                    .map_err(refused)?;
+                    .map_err(tls_error)?;
                 Ok((Io::tls(stream), own.generation()))
             }
             (None, Self::Anonymous(_, anchors)) => {
                 let anchors = anchors.borrow().clone();
                 let stream = tls::client::connect_anonymously(io, &anchors, peer)
                     .await
-                    .map_err(refused)?;
+                    .map_err(tls_error)?;
                 Ok((Io::tls(stream), 0))
             }
             (None, Self::Certified(_)) => Err(DialError::NoCredentials),

@@ -1,4 +1,4 @@
-//! The connections that are open to the replicas of a service, and whose turn it is.
+//! The open connections to the replicas of a service, and the rotation over the replicas.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -17,9 +17,9 @@ use tonic::body::Body;
 use super::CallError;
 use crate::telemetry::control::Call;
 
-/// An answer that counts as an open stream of its connection until it is dropped.
+/// A response body. Counts as an open stream of its connection until it is dropped.
 #[derive(Debug)]
-pub struct AnswerBody {
+pub struct ResponseBody {
     body: Incoming,
     call: Call,
     _stream: Arc<()>,
@@ -27,88 +27,88 @@ pub struct AnswerBody {
 
 #[derive(Default)]
 pub(super) struct Replicas {
-    /// As DNS said last.
-    known: Vec<SocketAddr>,
-    /// The last time that none could be reached, and why.
+    /// The replicas' addresses by the last DNS response.
+    addrs: Vec<SocketAddr>,
+    /// When no replica could be reached last, and the error.
     failure: Option<(Instant, CallError)>,
     open: HashMap<SocketAddr, Vec<Connection>>,
-    /// When to try a replica again that could not be reached.
-    shunned: HashMap<SocketAddr, Instant>,
-    /// Rotates over the replicas.
-    turn: usize,
+    /// Unreachable replicas, which are tried last until this time.
+    unreachable: HashMap<SocketAddr, Instant>,
+    /// Counts the calls, for the rotation over the replicas.
+    rotation: usize,
 }
 
 pub(super) struct Connection {
     sender: SendRequest<Body>,
-    /// Held once more by each stream that is open on it.
+    /// Each open stream holds a clone.
     streams: Arc<()>,
-    /// Of the credentials it was made with: 0 without a certificate of ours, `None` in plain text.
+    /// Generation of the credentials used: 0 without a client certificate, `None` in plaintext.
     generation: Option<u64>,
 }
 
-/// Streams on one connection; for more there is another connection. Servers announce limits of 100
-/// (the least that HTTP/2 recommends) and more, beyond which calls would wait silently, and
-/// discovery keeps up to three streams open for each destination in use.
+/// Maximum number of streams per connection; further streams use another connection. Servers
+/// announce limits of at least 100, the minimum that RFC 9113 recommends, beyond which calls would
+/// wait silently. Discovery keeps up to three streams open for each destination in use.
 pub(in crate::control) const STREAMS_PER_CONNECTION: usize = 100;
 
-/// How long a replica that could not be reached is tried last.
-const SHUN: Duration = Duration::from_secs(10);
+/// How long an unreachable replica is tried last.
+pub(super) const RETRY_AFTER: Duration = Duration::from_secs(10);
 
 impl Replicas {
-    pub(super) fn failed(&mut self, error: CallError, now: Instant) {
+    pub(super) fn record_failure(&mut self, error: CallError, now: Instant) {
         self.failure = Some((now, error));
     }
 
-    /// Why none could be reached, if that was found out at `asked` or later.
-    pub(super) fn failure_since(&self, asked: Instant) -> Option<CallError> {
+    /// Returns the last failure if it occurred at `requested` or later.
+    pub(super) fn failure_since(&self, requested: Instant) -> Option<CallError> {
         let (at, error) = self.failure.as_ref()?;
-        (*at >= asked).then(|| error.clone())
+        (*at >= requested).then(|| error.clone())
     }
 
-    /// Whether a call can be sent without anything new.
+    /// Whether a call can be sent on an open connection.
     pub(super) fn is_connected(&mut self, generation: u64) -> bool {
         let open: Vec<_> = self.open.keys().copied().collect();
         open.into_iter()
-            .any(|addr| self.usable(addr, generation).is_some())
+            .any(|addr| self.find_usable(addr, generation).is_some())
     }
 
-    pub(super) fn reached(&mut self, addr: SocketAddr, connection: Connection) {
-        self.shunned.remove(&addr);
+    pub(super) fn add_connection(&mut self, addr: SocketAddr, connection: Connection) {
+        self.unreachable.remove(&addr);
         self.open.entry(addr).or_default().push(connection);
     }
 
-    pub(super) fn not_reached(&mut self, addr: SocketAddr, now: Instant) {
-        self.shunned.insert(addr, now + SHUN);
+    pub(super) fn mark_unreachable(&mut self, addr: SocketAddr, now: Instant) {
+        self.unreachable.insert(addr, now + RETRY_AFTER);
     }
 
-    /// Takes over what DNS says. Connections to replicas that are gone end when the calls on them
-    /// end.
-    pub(super) fn know(&mut self, known: Vec<SocketAddr>) {
-        self.open.retain(|addr, _| known.contains(addr));
-        self.shunned.retain(|addr, _| known.contains(addr));
-        self.known = known;
+    /// Replaces the addresses. Connections to removed replicas close when their calls end.
+    pub(super) fn set_addrs(&mut self, addrs: Vec<SocketAddr>) {
+        self.open.retain(|addr, _| addrs.contains(addr));
+        self.unreachable.retain(|addr, _| addrs.contains(addr));
+        self.addrs = addrs;
     }
 
-    /// All replicas, beginning with the one whose turn it is; those that could not be reached
-    /// lately come last.
+    /// Returns all replicas in rotation; those that were recently unreachable come last.
     pub(super) fn order(&mut self, now: Instant) -> Vec<SocketAddr> {
-        self.turn = self.turn.wrapping_add(1);
-        let mut order = self.known.clone();
-        let first = self.turn % order.len().max(1);
+        self.rotation = self.rotation.wrapping_add(1);
+        let mut order = self.addrs.clone();
+        let first = self.rotation % order.len().max(1);
         order.rotate_left(first);
-        order.sort_by_key(|addr| self.shunned.get(addr).is_some_and(|until| *until > now));
+        order.sort_by_key(|addr| self.unreachable.get(addr).is_some_and(|until| *until > now));
         order
     }
 
-    /// A connection that may take another stream. Those that are closed, or were made with other
-    /// credentials, are forgotten.
-    pub(super) fn usable(&mut self, addr: SocketAddr, generation: u64) -> Option<&Connection> {
+    /// Returns a connection with capacity for another stream. Drops connections that are closed or
+    /// use other credentials.
+    pub(super) fn find_usable(&mut self, addr: SocketAddr, generation: u64) -> Option<&Connection> {
         let connections = self.open.get_mut(&addr)?;
         connections.retain(|connection| {
-            let outdated = connection.generation.is_some_and(|of| of != generation);
-            !outdated && !connection.sender.is_closed()
+            let is_outdated = connection.generation.is_some_and(|used| used != generation);
+            !is_outdated && !connection.sender.is_closed()
         });
-        connections.iter().find(|connection| connection.has_room())
+        connections
+            .iter()
+            .find(|connection| connection.has_capacity())
     }
 }
 
@@ -121,17 +121,17 @@ impl Connection {
         }
     }
 
-    /// What a new stream needs. The second part is kept for as long as the stream is open.
+    /// Returns the sender of a new stream, and a token that counts the stream as open.
     pub(super) fn stream(&self) -> (SendRequest<Body>, Arc<()>) {
         (self.sender.clone(), self.streams.clone())
     }
 
-    fn has_room(&self) -> bool {
+    fn has_capacity(&self) -> bool {
         Arc::strong_count(&self.streams) <= STREAMS_PER_CONNECTION
     }
 }
 
-impl AnswerBody {
+impl ResponseBody {
     pub(super) fn new(body: Incoming, stream: Arc<()>, call: Call) -> Self {
         Self {
             body,
@@ -141,7 +141,7 @@ impl AnswerBody {
     }
 }
 
-impl http_body::Body for AnswerBody {
+impl http_body::Body for ResponseBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_is_shared_with_those_who_had_asked_by_then() {
+    fn failure_is_shared_with_earlier_requests() {
         let mut replicas = Replicas::default();
         let now = Instant::now();
         assert!(replicas.failure_since(now).is_none());
@@ -188,7 +188,7 @@ mod tests {
             known: 0,
             source,
         };
-        replicas.failed(error, now + Duration::from_secs(1));
+        replicas.record_failure(error, now + Duration::from_secs(1));
         assert!(replicas.failure_since(now).is_some());
         assert!(
             replicas
@@ -205,20 +205,20 @@ mod tests {
     }
 
     #[test]
-    fn replicas_take_turns_and_those_out_of_reach_come_last() {
+    fn replicas_rotate_and_unreachable_ones_come_last() {
         let mut replicas = Replicas::default();
         let now = Instant::now();
         assert!(replicas.order(now).is_empty());
-        let known = addrs(&[1, 2, 3]);
-        replicas.know(known.clone());
+        let all = addrs(&[1, 2, 3]);
+        replicas.set_addrs(all.clone());
         assert_eq!(replicas.order(now), addrs(&[3, 1, 2]));
         assert_eq!(replicas.order(now), addrs(&[1, 2, 3]));
-        replicas.not_reached(known[0], now);
+        replicas.mark_unreachable(all[0], now);
         assert_eq!(replicas.order(now), addrs(&[2, 3, 1]));
         assert_eq!(replicas.order(now), addrs(&[3, 2, 1]));
-        assert_eq!(replicas.order(now + SHUN), addrs(&[1, 2, 3]));
-        assert_eq!(replicas.order(now + SHUN), addrs(&[2, 3, 1]));
-        replicas.know(known[1..].to_vec());
-        assert!(replicas.shunned.is_empty());
+        assert_eq!(replicas.order(now + RETRY_AFTER), addrs(&[1, 2, 3]));
+        assert_eq!(replicas.order(now + RETRY_AFTER), addrs(&[2, 3, 1]));
+        replicas.set_addrs(all[1..].to_vec());
+        assert!(replicas.unreachable.is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! Answers as bytes, from a service that frames them itself.
+//! Response streams of a service that frames its messages itself.
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -17,7 +17,7 @@ use super::*;
 
 const PATH: &str = "/io.linkerd.proxy.destination.Destination/GetProfile";
 
-/// What the service answers every call with.
+/// The response of the service to every call.
 #[derive(Clone, Default)]
 struct Script {
     status: StatusCode,
@@ -27,7 +27,7 @@ struct Script {
 }
 
 impl Script {
-    fn of(data: impl IntoIterator<Item = Bytes>, trailers: Option<HeaderMap>) -> Self {
+    fn new(data: impl IntoIterator<Item = Bytes>, trailers: Option<HeaderMap>) -> Self {
         Self {
             data: data.into_iter().collect(),
             trailers,
@@ -35,27 +35,27 @@ impl Script {
         }
     }
 
-    /// Names of the answers, and how they end.
-    async fn answers(self) -> (Vec<String>, Result<(), Status>) {
+    /// The names in the received messages, and the final status.
+    async fn receive_all(self) -> (Vec<String>, Result<(), Status>) {
         let addr = self.serve().await;
         let opened = open(client_at(addr), PATH, GetDestination::default()).await;
-        let mut answers: Answers<DestinationProfile> = match opened {
-            Ok(answers) => answers,
+        let mut responses: ResponseStream<DestinationProfile> = match opened {
+            Ok(responses) => responses,
             Err(status) => return (Vec::new(), Err(status)),
         };
         let mut names = Vec::new();
         loop {
-            match answers.message().await {
-                Ok(Some(answer)) => names.push(answer.fully_qualified_name),
+            match responses.message().await {
+                Ok(Some(message)) => names.push(message.fully_qualified_name),
                 Ok(None) => return (names, Ok(())),
                 Err(status) => return (names, Err(status)),
             }
-            assert!(answers.partial.is_empty() == (answers.partial.capacity() == 0));
+            assert!(responses.partial.is_empty() == (responses.partial.capacity() == 0));
         }
     }
 
-    async fn refused(self, code: Code, text: &str) {
-        let (_, end) = self.answers().await;
+    async fn expect_error(self, code: Code, text: &str) {
+        let (_, end) = self.receive_all().await;
         let status = end.unwrap_err();
         assert_eq!(status.code(), code, "{status}");
         assert!(status.message().contains(text), "{status}");
@@ -95,16 +95,16 @@ impl Script {
 }
 
 fn profile(name: &str) -> Bytes {
-    framed(&DestinationProfile {
+    frame_message(&DestinationProfile {
         fully_qualified_name: name.to_owned(),
         ..DestinationProfile::default()
     })
 }
 
-fn grpc_status(code: &'static str) -> HeaderMap {
+fn status_headers(code: &'static str) -> HeaderMap {
     let status = HeaderValue::from_static(code);
     let message = HeaderValue::from_static("not%20here");
-    // No base64.
+    // Not valid base64.
     let details = HeaderValue::from_static("%%%");
     let named = ["grpc-status", "grpc-message", "grpc-status-details-bin"]
         .map(http::HeaderName::from_static);
@@ -112,22 +112,22 @@ fn grpc_status(code: &'static str) -> HeaderMap {
 }
 
 #[tokio::test]
-async fn messages_are_the_same_however_they_are_cut() {
+async fn messages_are_reassembled_from_chunks_of_any_size() {
     let names = ["web", "", "a-name-that-is-longer-than-the-others"];
     let bytes: Bytes = names.map(profile).concat().into();
     for size in [1, 3, PREFIX, 7, bytes.len()] {
         let pieces = bytes.chunks(size).map(Bytes::copy_from_slice);
-        let script = Script::of(pieces, Some(grpc_status("0")));
-        let (seen, end) = script.answers().await;
-        assert_eq!(seen, names, "in pieces of {size} bytes");
+        let script = Script::new(pieces, Some(status_headers("0")));
+        let (seen, end) = script.receive_all().await;
+        assert_eq!(seen, names, "in chunks of {size} bytes");
         end.unwrap();
     }
 }
 
 #[tokio::test]
-async fn the_status_behind_the_messages_counts() {
-    let script = Script::of([profile("web")], Some(grpc_status("5")));
-    let (seen, end) = script.answers().await;
+async fn status_in_trailers_ends_stream() {
+    let script = Script::new([profile("web")], Some(status_headers("5")));
+    let (seen, end) = script.receive_all().await;
     assert_eq!(seen, ["web"]);
     let status = end.unwrap_err();
     assert_eq!(
@@ -135,25 +135,27 @@ async fn the_status_behind_the_messages_counts() {
         (Code::NotFound, "not here")
     );
 
-    let script = Script::of([profile("web")], None);
-    script.refused(Code::Unknown, "without a status").await;
-    let cut = profile("web").slice(..6);
-    let script = Script::of([cut], Some(grpc_status("0")));
-    script.refused(Code::Internal, "inside of a message").await;
+    let script = Script::new([profile("web")], None);
+    script.expect_error(Code::Unknown, "without a status").await;
+    let truncated = profile("web").slice(..6);
+    let script = Script::new([truncated], Some(status_headers("0")));
+    script
+        .expect_error(Code::Internal, "inside a message")
+        .await;
 }
 
 #[tokio::test]
-async fn a_head_can_be_the_whole_answer() {
+async fn trailers_only_response_carries_status() {
     let mut script = Script {
-        headers: grpc_status("7"),
+        headers: status_headers("7"),
         ..Script::default()
     };
     script
         .clone()
-        .refused(Code::PermissionDenied, "not here")
+        .expect_error(Code::PermissionDenied, "not here")
         .await;
-    script.headers = grpc_status("0");
-    let (seen, end) = script.answers().await;
+    script.headers = status_headers("0");
+    let (seen, end) = script.receive_all().await;
     assert!(seen.is_empty());
     end.unwrap();
 
@@ -166,20 +168,22 @@ async fn a_head_can_be_the_whole_answer() {
             status: StatusCode::from_u16(http).unwrap(),
             ..Script::default()
         };
-        script.refused(code, "without a status").await;
+        script.expect_error(code, "without a status").await;
     }
 }
 
 #[tokio::test]
-async fn what_is_no_message_is_refused() {
-    let end = || Some(grpc_status("0"));
+async fn invalid_messages_are_rejected() {
+    let end = || Some(status_headers("0"));
     let compressed = Bytes::from_static(&[1, 0, 0, 0, 1, 0]);
-    let script = Script::of([compressed], end());
-    script.refused(Code::Internal, "compressed").await;
+    let script = Script::new([compressed], end());
+    script.expect_error(Code::Internal, "compressed").await;
     let huge = Bytes::from_static(&[0, 0xff, 0, 0, 0]);
-    let script = Script::of([huge], end());
-    script.refused(Code::OutOfRange, "4278190080 bytes").await;
-    let nonsense = Bytes::from_static(&[0, 0, 0, 0, 2, 0xff, 0xff]);
-    let script = Script::of([nonsense], end());
-    script.refused(Code::Internal, "cannot be read").await;
+    let script = Script::new([huge], end());
+    script
+        .expect_error(Code::OutOfRange, "4278190080 bytes")
+        .await;
+    let malformed = Bytes::from_static(&[0, 0, 0, 0, 2, 0xff, 0xff]);
+    let script = Script::new([malformed], end());
+    script.expect_error(Code::Internal, "invalid message").await;
 }

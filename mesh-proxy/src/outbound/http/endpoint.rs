@@ -154,7 +154,7 @@ impl HttpEndpoint {
     /// report, if any.
     fn read_peer_headers(&self, response: &mut Response) -> Option<DeliveryFailure> {
         let headers = response.headers_mut();
-        if !headers::has_any(headers, &OF_PEER) {
+        if !headers::has_any(headers, &PEER_HEADERS) {
             return None;
         }
         let undelivered = DeliveryFailure::take(headers);

@@ -1,5 +1,5 @@
-//! A table of followed values: each is kept up to date by one task on the control thread and shared
-//! by all who ask.
+//! A cache of watched values. One task on the control thread updates each value; all data threads
+//! share it.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -11,14 +11,15 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-/// Followed values by key.
-pub(super) struct Shared<K, V> {
-    // Taken once per connection or balancer, by any thread, for a look-up.
+/// Watched values by key.
+pub(super) struct WatchCache<K, V> {
+    // Locked by any thread for a look-up, once per connection or balancer.
     entries: Mutex<HashMap<K, Entry<V>>>,
 }
 
-/// A value that is itself shared further: its users count as receivers.
-pub(super) trait Followed {
+/// A cached value that may have its own receivers.
+pub(super) trait SharedWatch {
+    /// The number of receivers that the value itself has.
     fn users(&self) -> usize {
         0
     }
@@ -27,40 +28,41 @@ pub(super) trait Followed {
 struct Entry<V> {
     sender: watch::Sender<V>,
     task: AbortHandle,
-    /// Whether the last sweep found nobody who receives it.
-    idle: bool,
+    /// Whether the value was unused at the last sweep.
+    is_idle: bool,
 }
 
-impl<T> Followed for Arc<T> {}
+impl<T> SharedWatch for Arc<T> {}
 
-impl<K, V> Shared<K, V>
+impl<K, V> WatchCache<K, V>
 where
     K: Clone + Eq + Hash + Send + 'static,
-    V: Followed + Send + Sync + 'static,
+    V: SharedWatch + Send + Sync + 'static,
 {
-    /// Values that nobody received for `idle`, and at most as long again, are forgotten.
+    /// Creates a cache that evicts values that are unused for `idle`, and at most twice as long.
     pub(super) fn new(idle: Duration, runtime: &Handle) -> Arc<Self> {
-        let shared = Arc::new(Self {
+        let cache = Arc::new(Self {
             entries: Mutex::default(),
         });
-        // Two sweeps in a row must find a value unused. Never zero: that would spin.
-        let pause = idle.max(Duration::from_millis(1));
-        let weak = Arc::downgrade(&shared);
+        // A value is evicted when two consecutive sweeps find it unused. A zero interval would
+        // spin.
+        let interval = idle.max(Duration::from_millis(1));
+        let weak = Arc::downgrade(&cache);
         runtime.spawn(async move {
             loop {
-                tokio::time::sleep(pause).await;
+                tokio::time::sleep(interval).await;
                 match weak.upgrade() {
-                    Some(shared) => shared.sweep(),
+                    Some(cache) => cache.sweep(),
                     None => return,
                 }
             }
         });
-        shared
+        cache
     }
 
-    /// Reads the value of `key`. When there is none it begins as `first` and `task` keeps it up to
-    /// date. `read` runs under the table's lock, so that a value cannot be forgotten between being
-    /// found and being subscribed to.
+    /// Reads the value of `key`. If it is not cached, it is initialized with `first`, and `task` is
+    /// started to update it. `read` runs under the cache's lock, so that a value cannot be evicted
+    /// between look-up and subscription.
     pub(super) fn find_or_start<F, R>(
         &self,
         key: &K,
@@ -79,19 +81,19 @@ where
             Entry {
                 sender,
                 task: task.abort_handle(),
-                idle: false,
+                is_idle: false,
             }
         });
-        entry.idle = false;
+        entry.is_idle = false;
         read(&entry.sender)
     }
 
-    /// Forgets a value at once, if `unwanted` says so.
-    pub(super) fn forget_if(&self, key: &K, unwanted: impl FnOnce(&V) -> bool) {
+    /// Evicts a value immediately if `predicate` holds.
+    pub(super) fn remove_if(&self, key: &K, predicate: impl FnOnce(&V) -> bool) {
         let mut entries = self.entries.lock();
         let remove = entries
             .get(key)
-            .is_some_and(|entry| unwanted(&entry.sender.borrow()));
+            .is_some_and(|entry| predicate(&entry.sender.borrow()));
         if remove {
             entries.remove(key);
         }
@@ -99,9 +101,9 @@ where
 
     fn sweep(&self) {
         self.entries.lock().retain(|_, entry| {
-            let used = entry.sender.receiver_count() > 0 || entry.sender.borrow().users() > 0;
-            let keep = used || !entry.idle;
-            entry.idle = !used;
+            let is_used = entry.sender.receiver_count() > 0 || entry.sender.borrow().users() > 0;
+            let keep = is_used || !entry.is_idle;
+            entry.is_idle = !is_used;
             keep
         });
     }

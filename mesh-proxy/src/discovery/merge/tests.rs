@@ -1,4 +1,4 @@
-//! The table of docs/reference/outbound-targets.md.
+//! Tests the rules of docs/reference/outbound-targets.md.
 
 use mesh_core::endpoint::{Endpoint, TlsPeer};
 use mesh_core::identity::Identity;
@@ -51,7 +51,7 @@ fn plain() -> BackendTarget {
     BackendTarget::Forward(Box::new(Endpoint::plain(dst())))
 }
 
-/// A policy that finds out what is spoken and sends all of it to one backend.
+/// A policy that detects the protocol and sends everything to one backend.
 fn detect(target: BackendTarget) -> OutboundProtocol {
     fallback::policy(dst(), None, Some(target), WAIT).protocol
 }
@@ -79,14 +79,14 @@ fn profile(profile: Profile) -> ProfileAnswer {
     ProfileAnswer::Profile(Box::new(profile))
 }
 
-/// How connections are taken, and where each backend leads, once each.
-fn summary(settled: Option<Result<OutboundTarget, DiscoveryError>>) -> String {
-    let mut target = match settled {
+/// The protocol of a target and the targets of its backends, without duplicates.
+fn summary(merged: Option<Result<OutboundTarget, DiscoveryError>>) -> String {
+    let mut target = match merged {
         None => return "wait".to_owned(),
-        Some(Err(error)) => return format!("refuse: {error}"),
+        Some(Err(error)) => return format!("error: {error}"),
         Some(Ok(target)) => target,
     };
-    let how = match &target.policy.protocol {
+    let protocol = match &target.policy.protocol {
         OutboundProtocol::Detect { .. } => "detect",
         OutboundProtocol::Http1(_) => "http1",
         OutboundProtocol::Http2(_) => "http2",
@@ -94,7 +94,7 @@ fn summary(settled: Option<Result<OutboundTarget, DiscoveryError>>) -> String {
         OutboundProtocol::Opaque(_) => "opaque",
         OutboundProtocol::Tls(_) => "tls",
     };
-    let mut places: Vec<String> = distributions(&mut target.policy.protocol)
+    let mut targets: Vec<String> = distributions(&mut target.policy.protocol)
         .into_iter()
         .flat_map(backends)
         .map(|backend| match &backend.backend.target {
@@ -106,15 +106,15 @@ fn summary(settled: Option<Result<OutboundTarget, DiscoveryError>>) -> String {
             BackendTarget::Forward(endpoint) => format!("plain {}", endpoint.addr),
         })
         .collect();
-    places.sort();
-    places.dedup();
-    format!("{how} {}", places.join(" "))
+    targets.sort();
+    targets.dedup();
+    format!("{protocol} {}", targets.join(" "))
 }
 
 fn check(profile: ProfileAnswer, policy: PolicyAnswer, expect: &str) {
     let case = format!("{profile:?} and {policy:?}");
     assert_eq!(
-        summary(settle(dst(), profile, policy, WAIT)),
+        summary(merge(dst(), profile, policy, WAIT)),
         expect,
         "{case}"
     );
@@ -123,23 +123,22 @@ fn check(profile: ProfileAnswer, policy: PolicyAnswer, expect: &str) {
 const SERVICE: &str = "web.shop.svc.cluster.local:80";
 
 #[test]
-fn an_opaque_profile_decides_only_what_the_policy_leaves_open() {
+fn opaque_profile_applies_only_if_policy_detects_protocol() {
     let both = |opaque: bool, protocol: OutboundProtocol, expect: &str| {
-        let known = profile(of_service(opaque));
-        check(known, policy(protocol), expect);
+        check(profile(of_service(opaque)), policy(protocol), expect);
     };
     both(false, detect(service()), &format!("detect {SERVICE}"));
     both(true, detect(service()), &format!("opaque {SERVICE}"));
-    // The port's appProtocol says HTTP, and the list of opaque ports has it too.
+    // The port's appProtocol is HTTP, but the port is also in the list of opaque ports.
     both(true, http1(service()), &format!("http1 {SERVICE}"));
     let http2 = OutboundProtocol::Http2(HttpRoutes::default());
     both(true, http2, "http2 ");
     let grpc = OutboundProtocol::Grpc(GrpcRoutes::default());
     both(true, grpc, "grpc ");
     both(true, OutboundProtocol::Tls(Vec::new()), "tls ");
-    for said in [true, false] {
+    for is_opaque in [true, false] {
         let protocol = opaque(service(), TcpVerdict::Forward);
-        both(said, protocol, &format!("opaque {SERVICE}"));
+        both(is_opaque, protocol, &format!("opaque {SERVICE}"));
     }
     // Opaque connections without a route are refused, not sent to the address.
     let OutboundProtocol::Detect { http1, http2, .. } = detect(service()) else {
@@ -155,13 +154,13 @@ fn an_opaque_profile_decides_only_what_the_policy_leaves_open() {
 }
 
 #[test]
-fn what_is_known_of_the_address_takes_the_place_of_the_address() {
+fn profile_target_replaces_passthrough_backend() {
     let unmeshed = Endpoint::plain(dst());
-    let at = |known: Profile, answer: PolicyAnswer, expect: &str| {
-        check(profile(known), answer, expect);
+    let at = |of: Profile, answer: PolicyAnswer, expect: &str| {
+        check(profile(of), answer, expect);
     };
-    let passage = || policy(detect(plain()));
-    for answer in [PolicyAnswer::Unknown, passage()] {
+    let passthrough = || policy(detect(plain()));
+    for answer in [PolicyAnswer::Unknown, passthrough()] {
         let expect = format!("detect {SERVICE}");
         at(of_service(false), answer.clone(), &expect);
         at(
@@ -185,15 +184,15 @@ fn what_is_known_of_the_address_takes_the_place_of_the_address() {
         };
         at(opaque_endpoint, answer, "opaque TLS 10.1.0.1:8080");
     }
-    // A policy that knows where to send is not corrected, and one that forbids still does.
+    // A policy with another backend is not changed, and a forbidding policy still forbids.
     at(
         of_endpoint(meshed()),
         policy(detect(service())),
         &format!("detect {SERVICE}"),
     );
     let forbidden = policy(opaque(plain(), TcpVerdict::Forbidden));
-    let settled = settle(dst(), profile(of_endpoint(meshed())), forbidden, WAIT);
-    let target = settled.unwrap().unwrap();
+    let merged = merge(dst(), profile(of_endpoint(meshed())), forbidden, WAIT);
+    let target = merged.unwrap().unwrap();
     let OutboundProtocol::Opaque(Some(route)) = target.policy.protocol else {
         panic!("it stays opaque");
     };
@@ -201,14 +200,14 @@ fn what_is_known_of_the_address_takes_the_place_of_the_address() {
 }
 
 #[test]
-fn without_a_profile_only_a_policy_that_says_where_to_send_is_enough() {
-    let refused = || ProfileAnswer::Refused("two pods".to_owned());
-    let refusal = "refuse: the destination service refuses to answer for 10.0.0.7:80: two pods";
+fn missing_profile_is_tolerated_only_with_own_backends() {
+    let rejected = || ProfileAnswer::Rejected("two pods".to_owned());
+    let rejection = "error: the destination service rejected the lookup of 10.0.0.7:80: two pods";
     let service = || policy(detect(service()));
     let balanced = format!("detect {SERVICE}");
     check(ProfileAnswer::None, service(), &balanced);
     check(ProfileAnswer::Unavailable, service(), &balanced);
-    check(refused(), service(), &balanced);
+    check(rejected(), service(), &balanced);
     for open in [PolicyAnswer::Unknown, policy(detect(plain()))] {
         check(
             ProfileAnswer::None,
@@ -216,15 +215,15 @@ fn without_a_profile_only_a_policy_that_says_where_to_send_is_enough() {
             "detect plain 10.0.0.7:80",
         );
         check(ProfileAnswer::Unavailable, open.clone(), "wait");
-        check(refused(), open, refusal);
+        check(rejected(), open, rejection);
     }
-    let no = PolicyAnswer::Refused("no".to_owned());
-    let said = "refuse: the policy service refuses to answer for 10.0.0.7:80: no";
-    check(profile(of_endpoint(meshed())), no, said);
+    let rejected = PolicyAnswer::Rejected("no".to_owned());
+    let expect = "error: the policy service rejected the lookup of 10.0.0.7:80: no";
+    check(profile(of_endpoint(meshed())), rejected, expect);
 }
 
 #[test]
-fn a_split_applies_where_the_policy_lets_connections_pass() {
+fn profile_overrides_apply_only_if_policy_allows_connections() {
     let split = Profile {
         overrides: vec![WeightedAuthority {
             authority: "other.shop.svc.cluster.local:80".into(),
@@ -244,10 +243,10 @@ fn a_split_applies_where_the_policy_lets_connections_pass() {
     );
 }
 
-/// They would be routes to the address itself, whatever the policy says of it.
+/// Such routes would forward to the address itself and bypass the policy.
 #[test]
-fn routes_of_a_profile_that_names_nothing_are_dropped() {
-    let routes = |known: Profile| {
+fn routes_of_profile_without_service_and_endpoint_are_dropped() {
+    let routes = |of: Profile| {
         let route = ProfileRoute {
             condition: RequestMatch::All(Vec::new()),
             response_classes: Vec::new(),
@@ -255,12 +254,12 @@ fn routes_of_a_profile_that_names_nothing_are_dropped() {
             retryable: false,
             timeout: None,
         };
-        let known = Profile {
+        let with_route = Profile {
             routes: vec![route],
-            ..known
+            ..of
         };
-        let settled = settle(dst(), profile(known), policy(detect(service())), WAIT);
-        settled.unwrap().unwrap().profile.unwrap().routes.len()
+        let merged = merge(dst(), profile(with_route), policy(detect(service())), WAIT);
+        merged.unwrap().unwrap().profile.unwrap().routes.len()
     };
     assert_eq!(routes(Profile::default()), 0);
     assert_eq!(routes(of_service(false)), 1);

@@ -1,8 +1,8 @@
-//! One target of two answers: what the destination service says of an address (its profile) and
-//! what the policy service says.
+//! Merges the destination service's profile and the policy service's policy of an address into one
+//! target.
 //!
-//! [`settle`] is the only place where the two meet, and the rule for each way in which they can
-//! contradict or lack each other; the rest of the proxy reads its result. The table is
+//! Only [`merge`] decides between profile and policy if they contradict each other or one is
+//! missing; the rest of the proxy uses its result. Its rules are documented in
 //! docs/reference/outbound-targets.md.
 
 use std::net::SocketAddr;
@@ -20,31 +20,32 @@ use mesh_core::route::Route;
 
 use super::{DiscoveryError, OutboundTarget, fallback};
 
-/// What the destination service says.
+/// The destination service's response.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum ProfileAnswer {
     Profile(Box<Profile>),
-    /// The address has no profile, or profiles are not asked for.
+    /// The address has no profile, or is outside the profile networks.
     None,
-    /// The service cannot be asked now.
+    /// The service is unreachable.
     Unavailable,
-    /// It does not say, or says what cannot be used.
-    Refused(String),
+    /// The service rejected the lookup or sent an invalid profile.
+    Rejected(String),
 }
 
-/// What the policy service says.
+/// The policy service's response.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum PolicyAnswer {
     Policy(Box<OutboundPolicy>),
-    /// It does not know the address.
+    /// The service does not know the address.
     Unknown,
-    Refused(String),
+    /// The service rejected the lookup or sent an invalid policy.
+    Rejected(String),
 }
 
-/// What connections to `dst` are to be. Nothing as long as it cannot be told whether the address
-/// has a proxy: a connection in clear text to a proxy that expects TLS is worse than one that
-/// waits.
-pub(super) fn settle(
+/// Merges profile and policy into the target of connections to `dst`. Returns `None` while it is
+/// unknown whether the address has a proxy: waiting is better than a plaintext connection to a
+/// proxy that expects TLS.
+pub(super) fn merge(
     dst: SocketAddr,
     profile: ProfileAnswer,
     policy: PolicyAnswer,
@@ -53,48 +54,49 @@ pub(super) fn settle(
     let mut policy = match policy {
         PolicyAnswer::Policy(policy) => Some(*policy),
         PolicyAnswer::Unknown => None,
-        PolicyAnswer::Refused(reason) => {
+        PolicyAnswer::Rejected(reason) => {
             return Some(Err(DiscoveryError::Refused { dst, reason }));
         }
     };
-    // A policy that sends connections on to where they were going does not know what is there.
-    let directs = policy
+    // A policy with a passthrough backend does not tell what the original destination is.
+    let identifies_dst = policy
         .as_mut()
-        .is_some_and(|policy| passages(&mut policy.protocol, dst).is_empty());
+        .is_some_and(|policy| passthrough_backends(&mut policy.protocol, dst).is_empty());
     let profile = match profile {
         ProfileAnswer::Profile(profile) => Some(*profile),
         ProfileAnswer::None => None,
-        ProfileAnswer::Unavailable | ProfileAnswer::Refused(_) if directs => None,
+        ProfileAnswer::Unavailable | ProfileAnswer::Rejected(_) if identifies_dst => None,
         ProfileAnswer::Unavailable => return None,
-        ProfileAnswer::Refused(reason) => {
+        ProfileAnswer::Rejected(reason) => {
             return Some(Err(DiscoveryError::NoProfile { dst, reason }));
         }
     };
-    let known = profile.as_ref().and_then(|profile| leads_to(profile, dst));
+    let target = profile
+        .as_ref()
+        .and_then(|profile| profile_target(profile, dst));
     let mut policy = match policy {
         Some(mut policy) => {
-            if let Some(known) = known {
-                for backend in passages(&mut policy.protocol, dst) {
-                    Arc::make_mut(backend).backend.target = known.clone();
+            if let Some(target) = target {
+                for backend in passthrough_backends(&mut policy.protocol, dst) {
+                    Arc::make_mut(backend).backend.target = target.clone();
                 }
             }
             policy
         }
-        None => fallback::policy(dst, profile.as_ref(), known, detect_timeout),
+        None => fallback::policy(dst, profile.as_ref(), target, detect_timeout),
     };
     if let Some(profile) = &profile {
-        narrow(&mut policy.protocol, profile);
+        apply_profile(&mut policy.protocol, profile);
     }
     Some(Ok(OutboundTarget {
         addr: dst,
         policy,
-        profile: profile.map(for_requests),
+        profile: profile.map(without_ambiguous_routes),
     }))
 }
 
-/// What is known of the address, where that is more than the address: the Service it belongs to, or
-/// an endpoint with a proxy.
-fn leads_to(profile: &Profile, dst: SocketAddr) -> Option<BackendTarget> {
+/// Returns the Service that the address belongs to, or its endpoint if that has a proxy.
+fn profile_target(profile: &Profile, dst: SocketAddr) -> Option<BackendTarget> {
     if let Some(endpoint) = &profile.endpoint {
         return endpoint
             .has_proxy()
@@ -107,16 +109,19 @@ fn leads_to(profile: &Profile, dst: SocketAddr) -> Option<BackendTarget> {
     })
 }
 
-/// The backends that are the address itself, dialled in clear text.
-fn passages(protocol: &mut OutboundProtocol, dst: SocketAddr) -> Vec<&mut Arc<RouteBackend>> {
-    let is_passage = |backend: &&mut Arc<RouteBackend>| match &backend.backend.target {
+/// Returns the backends that forward to the original destination in plaintext.
+fn passthrough_backends(
+    protocol: &mut OutboundProtocol,
+    dst: SocketAddr,
+) -> Vec<&mut Arc<RouteBackend>> {
+    let is_passthrough = |backend: &&mut Arc<RouteBackend>| match &backend.backend.target {
         BackendTarget::Forward(endpoint) => endpoint.addr == dst && endpoint.tls.is_none(),
         BackendTarget::Balance { .. } | BackendTarget::None => false,
     };
     distributions(protocol)
         .into_iter()
         .flat_map(backends)
-        .filter(is_passage)
+        .filter(is_passthrough)
         .collect()
 }
 
@@ -158,9 +163,9 @@ fn backends(distribution: &mut Distribution) -> Vec<&mut Arc<RouteBackend>> {
     }
 }
 
-/// Lets the profile say what the policy leaves open: that connections are opaque where the policy
-/// would find out, and how opaque ones are split where the policy lets them pass.
-fn narrow(protocol: &mut OutboundProtocol, profile: &Profile) {
+/// Applies the profile where the policy does not decide: connections are opaque where the policy
+/// would detect the protocol, and opaque connections are split where the policy allows them.
+fn apply_profile(protocol: &mut OutboundProtocol, profile: &Profile) {
     if profile.opaque
         && let OutboundProtocol::Detect { opaque, .. } = protocol
     {
@@ -176,14 +181,14 @@ fn narrow(protocol: &mut OutboundProtocol, profile: &Profile) {
     {
         *route = TcpRoute {
             meta: Meta::new_default("profile"),
-            backends: split(&profile.overrides),
+            backends: override_backends(&profile.overrides),
             verdict: TcpVerdict::Forward,
         };
     }
 }
 
-/// A profile's split, in the form that policies give theirs.
-fn split(overrides: &[WeightedAuthority]) -> Distribution {
+/// Returns a profile's overrides as a policy's distribution.
+fn override_backends(overrides: &[WeightedAuthority]) -> Distribution {
     let backend = |to: &WeightedAuthority| RouteBackend {
         backend: Backend {
             meta: Meta::Default(to.authority.clone()),
@@ -201,9 +206,9 @@ fn split(overrides: &[WeightedAuthority]) -> Distribution {
     Distribution::RandomAvailable(weighted.collect())
 }
 
-/// Routes of a profile that names neither a Service nor an endpoint say nothing of where requests
-/// go; the policy does.
-fn for_requests(mut profile: Profile) -> Profile {
+/// Removes the routes of a profile without Service and endpoint, because they have no backend; the
+/// policy's routes apply.
+fn without_ambiguous_routes(mut profile: Profile) -> Profile {
     if profile.fqn.is_none() && profile.endpoint.is_none() {
         profile.routes.clear();
     }
