@@ -1,8 +1,8 @@
-//! The application behind the inbound side, and a client in front of it: what a client's bytes
-//! become for the application, and the other way round.
+//! An application behind the inbound proxy and a client in front of it, to compare the bytes that
+//! one sends with those that the other receives.
 //!
-//! The client's connection is a pair of sockets without a network. The application's has to be TCP,
-//! because the inbound side dials an address.
+//! The client's connection is a pair of Unix sockets. The application's is TCP, because the inbound
+//! proxy connects to an address.
 
 use std::cell::RefCell;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,49 +16,49 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::spawn_local;
 
 use crate::input::pieces;
-use crate::judge::reader::{self, Asked, Message, Role, STRICT};
-use crate::world::{self, inbound, pipe, receive, send};
+use crate::oracle::reader::{self, Message, MessageKind, RequestMethod, STRICT};
+use crate::test_env::{self, inbound, pipe, receive, send};
 
 thread_local! {
-    static LISTENER: Listening = Listening::new();
+    static LISTENER: AppListener = AppListener::new();
 }
 
-struct Listening {
+struct AppListener {
     tcp: Rc<TcpListener>,
     addr: SocketAddr,
 }
 
-/// What the application does with a connection.
+/// How the application handles a connection.
 #[derive(Clone)]
-pub(crate) enum Manner {
-    /// Answers each request, and `CONNECT` with a refusal.
-    Polite,
-    /// Waits for the head of a request, says these bytes, cut so, and closes.
-    Says(Rc<[u8]>, u8),
+pub(crate) enum AppBehavior {
+    /// Responds to each request, to `CONNECT` with an error.
+    RespondOk,
+    /// Waits for the header section of a request, sends these bytes with this split, and closes.
+    Script(Rc<[u8]>, u8),
 }
 
-/// What happened.
+/// The result of [`exchange`].
 #[derive(Debug, Default)]
 pub(crate) struct Exchange {
-    /// Whole requests, in the order of their ends.
+    /// Requests that the application received completely, in this order.
     pub(crate) requests: Vec<Message>,
-    /// What was left on a connection when it ended.
+    /// The remaining bytes of each connection when it closed.
     pub(crate) rests: Vec<Vec<u8>>,
-    /// What the client got.
-    pub(crate) got: Vec<u8>,
+    /// The bytes that the client received.
+    pub(crate) received: Vec<u8>,
 }
 
 pub(crate) const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 const OK_WITHOUT_BODY: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n";
 const NO_TUNNEL: &[u8] = b"HTTP/1.1 405 Method Not Allowed\r\ncontent-length: 0\r\n\r\n";
 
-/// A client that sends `bytes`, cut so, and closes its half; both sides are at their ends when this
-/// returns.
-pub(crate) fn exchange(bytes: &[u8], how: u8, manner: Manner) -> Exchange {
-    world::run(async {
+/// Runs a client that sends `bytes` and closes its direction. Returns when all connections are
+/// closed.
+pub(crate) fn exchange(bytes: &[u8], split: u8, behavior: AppBehavior) -> Exchange {
+    test_env::run(async {
         let (tcp, addr) = listener();
-        let seen = Rc::new(RefCell::new(Exchange::default()));
-        let app = spawn_local(accept(tcp, manner, seen.clone()));
+        let exchange = Rc::new(RefCell::new(Exchange::default()));
+        let app = spawn_local(accept(tcp, behavior, exchange.clone()));
         let (io, client) = pipe();
         let (stream, _) = io.into_plain().expect("a plain connection");
         let peer = SocketAddr::from((Ipv4Addr::new(192, 0, 2, 1), 40_000));
@@ -72,27 +72,27 @@ pub(crate) fn exchange(bytes: &[u8], how: u8, manner: Manner) -> Exchange {
         let (reading, writing) = client.into_split();
         let sending = spawn_local({
             let bytes = bytes.to_vec();
-            async move { send(writing, &bytes, how).await }
+            async move { send(writing, &bytes, split).await }
         });
-        let (got, _closed) = receive(reading).await;
-        // A client that got everything is of no interest to the other side.
+        let (received, _closed) = receive(reading).await;
+        // The connection is closed, so the rest cannot be sent.
         sending.abort();
         serving
             .await
             .expect("the connection was served without a panic");
-        // With its pools, so that the application sees the end of its connections.
+        // Drops its connection pools, so that the connections to the application close.
         drop(inbound);
-        while Rc::strong_count(&seen) > 2 {
+        while Rc::strong_count(&exchange) > 2 {
             tokio::task::yield_now().await;
         }
         app.abort();
-        let mut exchange = seen.take();
-        exchange.got = got;
+        let mut exchange = exchange.take();
+        exchange.received = received;
         exchange
     })
 }
 
-impl Listening {
+impl AppListener {
     fn new() -> Self {
         let tcp = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
         tcp.set_nonblocking(true).expect("a socket");
@@ -104,75 +104,75 @@ impl Listening {
     }
 }
 
-/// Where the application listens; called on the runtime.
+/// Returns the application's listener. Must be called on the runtime.
 fn listener() -> (Rc<TcpListener>, SocketAddr) {
     LISTENER.with(|listening| (listening.tcp.clone(), listening.addr))
 }
 
-async fn accept(listener: Rc<TcpListener>, manner: Manner, seen: Rc<RefCell<Exchange>>) {
+async fn accept(listener: Rc<TcpListener>, behavior: AppBehavior, exchange: Rc<RefCell<Exchange>>) {
     loop {
         let (tcp, _) = listener.accept().await.expect("a connection");
         tcp.set_nodelay(true).expect("a connection");
-        // The port can be used again at once.
-        let _unset = SockRef::from(&tcp).set_linger(Some(Duration::ZERO));
-        let (manner, seen) = (manner.clone(), seen.clone());
+        // Closes with a reset, so that ports can be reused immediately.
+        let _error = SockRef::from(&tcp).set_linger(Some(Duration::ZERO));
+        let (behavior, exchange) = (behavior.clone(), exchange.clone());
         spawn_local(async move {
-            let rest = match manner {
-                Manner::Polite => answer(tcp, &seen).await,
-                Manner::Says(bytes, how) => say(tcp, &bytes, how).await,
+            let rest = match behavior {
+                AppBehavior::RespondOk => respond(tcp, &exchange).await,
+                AppBehavior::Script(bytes, split) => send_script(tcp, &bytes, split).await,
             };
-            seen.borrow_mut().rests.push(rest);
+            exchange.borrow_mut().rests.push(rest);
         });
     }
 }
 
-/// Answers requests until the proxy closes; returns what was no whole request.
-async fn answer(mut tcp: TcpStream, seen: &RefCell<Exchange>) -> Vec<u8> {
-    let mut waiting = Vec::new();
+/// Responds to requests until the proxy closes. Returns the bytes of an incomplete request.
+async fn respond(mut tcp: TcpStream, exchange: &RefCell<Exchange>) -> Vec<u8> {
+    let mut received = Vec::new();
     loop {
-        match reader::message(&waiting, Role::Request, &STRICT) {
+        match reader::message(&received, MessageKind::Request, &STRICT) {
             Ok(Some(request)) => {
-                let answer = match request.asked() {
-                    Asked::Head => OK_WITHOUT_BODY,
-                    Asked::Connect => NO_TUNNEL,
-                    Asked::Other => OK,
+                let response = match request.request_method() {
+                    RequestMethod::Head => OK_WITHOUT_BODY,
+                    RequestMethod::Connect => NO_TUNNEL,
+                    RequestMethod::Other => OK,
                 };
-                waiting.drain(..request.end);
-                seen.borrow_mut().requests.push(request);
-                if tcp.write_all(answer).await.is_err() {
-                    return waiting;
+                received.drain(..request.end);
+                exchange.borrow_mut().requests.push(request);
+                if tcp.write_all(response).await.is_err() {
+                    return received;
                 }
             }
             Ok(None) => {
-                if !matches!(tcp.read_buf(&mut waiting).await, Ok(1..)) {
-                    return waiting;
+                if !matches!(tcp.read_buf(&mut received).await, Ok(1..)) {
+                    return received;
                 }
             }
             Err(wrong) => {
-                let shown = String::from_utf8_lossy(&waiting);
-                panic!("the application was sent what is no request ({wrong}): {shown:?}");
+                let shown = String::from_utf8_lossy(&received);
+                panic!("the application received an invalid request ({wrong}): {shown:?}");
             }
         }
     }
 }
 
-/// Returns what the proxy sent.
-async fn say(mut tcp: TcpStream, bytes: &[u8], how: u8) -> Vec<u8> {
+/// Sends the script. Returns the proxy's bytes.
+async fn send_script(mut tcp: TcpStream, bytes: &[u8], split: u8) -> Vec<u8> {
     let mut read = Vec::new();
     while !read.windows(4).any(|end| end == b"\r\n\r\n") {
         if !matches!(tcp.read_buf(&mut read).await, Ok(1..)) {
             return read;
         }
     }
-    // The reset at the end would overtake what has not been read.
-    let _unset = SockRef::from(&tcp).set_linger(None);
-    for piece in pieces(bytes, how) {
+    // A reset would discard bytes that the proxy has not read.
+    let _error = SockRef::from(&tcp).set_linger(None);
+    for piece in pieces(bytes, split) {
         if tcp.write_all(piece).await.is_err() {
             return read;
         }
         tokio::task::yield_now().await;
     }
-    let _gone = tcp.shutdown().await;
+    let _error = tcp.shutdown().await;
     while matches!(tcp.read_buf(&mut read).await, Ok(1..)) {}
     read
 }

@@ -1,9 +1,8 @@
-//! How the bytes of an input are read: a few that choose, and the rest, which is sent.
+//! Decodes inputs: a few bytes are choices, the rest are sent.
 
 use std::iter;
 
-/// Reads an input from its front. What is missing reads as zero, so that every input means
-/// something.
+/// Reads an input from its start. Missing bytes are zero, so that every input is valid.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Input<'a>(pub(crate) &'a [u8]);
 
@@ -26,26 +25,26 @@ impl<'a> Input<'a> {
         self.0.is_empty()
     }
 
-    /// At most `n` bytes.
+    /// Takes at most `n` bytes.
     pub(crate) fn take(&mut self, n: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(n.min(self.0.len()));
         self.0 = rest;
         taken
     }
 
-    /// One of these.
+    /// Chooses an element with the next byte.
     pub(crate) fn choose<T: Copy, const N: usize>(&mut self, from: [T; N]) -> T {
         from[usize::from(self.byte()) % N]
     }
 }
 
-/// Most pieces that a message is sent in: each costs a turn of the runtime.
-const MOST_PIECES: usize = 64;
+/// The most pieces of a message. Each takes an iteration of the runtime.
+const MAX_PIECES: usize = 64;
 
-/// Cuts `bytes` as `how` says: 0 not at all, 255 into pieces of changing length, anything else into
-/// pieces of that many bytes, or more when those were too many.
-pub(crate) fn pieces(bytes: &[u8], how: u8) -> impl Iterator<Item = &[u8]> {
-    let least = bytes.len().div_ceil(MOST_PIECES).max(1);
+/// Splits `bytes`: 0 does not split, 255 results in pieces of varying length, other values in
+/// pieces of that length, or longer ones if there would be too many.
+pub(crate) fn pieces(bytes: &[u8], split: u8) -> impl Iterator<Item = &[u8]> {
+    let least = bytes.len().div_ceil(MAX_PIECES).max(1);
     let mut rest = bytes;
     let mut turn = 0_usize;
     iter::from_fn(move || {
@@ -53,13 +52,13 @@ pub(crate) fn pieces(bytes: &[u8], how: u8) -> impl Iterator<Item = &[u8]> {
             return None;
         }
         turn += 1;
-        let length = match how {
+        let length = match split {
             0 => rest.len(),
             255 => least + turn * 7 % 13,
             n => least.max(usize::from(n)),
         };
-        let (piece, behind) = rest.split_at(length.min(rest.len()));
-        rest = behind;
+        let (piece, after) = rest.split_at(length.min(rest.len()));
+        rest = after;
         Some(piece)
     })
 }
@@ -69,12 +68,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_are_the_whole() {
+    fn pieces_contain_all_bytes() {
         let bytes: Vec<u8> = (0..=255).collect();
-        for how in [0, 1, 2, 100, 254, 255] {
-            let cut: Vec<_> = pieces(&bytes, how).collect();
+        for split in [0, 1, 2, 100, 254, 255] {
+            let cut: Vec<_> = pieces(&bytes, split).collect();
             assert_eq!(cut.concat(), bytes);
-            assert!(cut.len() <= MOST_PIECES, "{how}: {}", cut.len());
+            assert!(cut.len() <= MAX_PIECES, "{split}: {}", cut.len());
         }
         assert_eq!(pieces(&[], 1).count(), 0);
     }

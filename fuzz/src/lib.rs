@@ -1,40 +1,37 @@
-//! The proxy's engine in one thread, without a network: for fuzz targets, each a function of bytes
-//! that panics when the proxy has done what it must not do, and for counting the instructions of
-//! work that is always the same (`work`).
+//! The proxy's engine in one thread and without a network: for fuzz targets, which are functions of
+//! bytes that panic when the proxy violates an invariant, and for counting the instructions of
+//! fixed workloads (`workload`).
 //!
-//! The same functions are called by the fuzzer (`main.rs`, which only `cargo xtask fuzz` builds)
-//! and by the ordinary test that replays the kept inputs (`tests/replay.rs`). What each target
-//! holds the proxy against is in its own module; see docs/fuzzing.md for the whole.
+//! The fuzzer (`main.rs`, which only `cargo xtask fuzz` builds) and the test that replays the
+//! corpora (`tests/replay.rs`) call the same functions. The module of each target documents its
+//! oracle; docs/fuzzing.md is the overview.
 
-#![expect(
-    clippy::expect_used,
-    reason = "a target says what is wrong by panicking"
-)]
+#![expect(clippy::expect_used, reason = "a target reports findings by panicking")]
 
 mod app;
-mod hops;
+mod frame;
 mod input;
-mod judge;
 mod memory;
+mod oracle;
+mod proxy_chain;
 mod silent;
 mod targets;
+mod test_env;
 mod tls;
-mod wire;
-mod work;
-mod world;
+mod workload;
 
 pub use silent::silent_connection;
-pub use work::{WORKS, Work};
+pub use workload::{WORKLOADS, Workload};
 
-/// One thing to hold the proxy against.
+/// A fuzz target.
 #[derive(Debug)]
 pub struct Target {
-    /// Also the folder of its inputs, below `fuzz/corpus`.
+    /// Also the directory of its inputs below `fuzz/corpus`.
     pub name: &'static str,
     pub run: fn(&[u8]),
 }
 
-/// All of them, the quick ones first.
+/// All targets, the fast ones first.
 pub const TARGETS: [Target; 12] = [
     Target {
         name: "authority",
@@ -86,7 +83,7 @@ pub const TARGETS: [Target; 12] = [
     },
 ];
 
-/// The target of this name.
+/// Returns the target with this name.
 pub fn find(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|target| target.name == name)
 }

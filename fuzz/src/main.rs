@@ -1,6 +1,6 @@
-//! The fuzzer: libFuzzer around one target, which `MESH_FUZZ_TARGET` names. `cargo xtask fuzz`
-//! builds it with instrumentation and starts it; one program for all targets, because linking takes
-//! longer than anything else.
+//! The fuzzer: libFuzzer with the target that `MESH_FUZZ_TARGET` names. `cargo xtask fuzz` builds
+//! it with instrumentation and starts it. One program contains all targets, because linking takes
+//! most of the build time.
 
 #![no_main]
 
@@ -16,13 +16,11 @@ libfuzzer_sys::fuzz_target!(init: choose(), |input: &[u8]| {
     }
 });
 
-/// Called once, before the first input.
+/// Chooses the target, once, before the first input.
 fn choose() {
     let name = std::env::var("MESH_FUZZ_TARGET").unwrap_or_default();
     let Some(target) = mesh_fuzz::find(&name) else {
-        panic!(
-            "MESH_FUZZ_TARGET is {name:?}, which is no target; `cargo xtask fuzz --list` names them"
-        );
+        panic!("invalid MESH_FUZZ_TARGET {name:?}, expected a target of `cargo xtask fuzz --list`");
     };
     TARGET.get_or_init(|| target);
 }

@@ -1,18 +1,17 @@
-//! How much memory this process holds, and the most it has held: for targets that say how much an
-//! input may cost.
+//! The current and the peak heap use of the process, for targets that limit them.
 
 use peak_alloc::PeakAlloc;
 
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
 
-/// Begins to measure; returns what is held now.
+/// Resets the peak. Returns the current use in bytes.
 pub(crate) fn start() -> usize {
     ALLOCATOR.reset_peak_usage();
     ALLOCATOR.current_usage()
 }
 
-/// The most that was held since.
+/// Returns the peak use in bytes since [`start`].
 pub(crate) fn peak() -> usize {
     ALLOCATOR.peak_usage()
 }

@@ -1,4 +1,4 @@
-//! What a connection holds whose client never sends a byte.
+//! The memory of connections whose clients never send a byte.
 
 use std::net::TcpListener as StdListener;
 use std::os::fd::OwnedFd;
@@ -12,21 +12,22 @@ use tokio::task::{spawn_local, yield_now};
 
 use crate::{memory, world};
 
-/// Few enough for the usual limit of descriptors, of which each connection takes four.
+/// Each connection takes four file descriptors, of which the usual limit is 1024.
 const CONNECTIONS: usize = 100;
 
-/// Turns of the runtime after which every task has run.
+/// Iterations of the runtime after which every task has run.
 const TURNS: usize = 100;
 
-/// Heap bytes of one inbound connection on whose port the protocol is detected, before its client
-/// has sent a byte and after the application was connected to, which may have to speak first.
+/// Returns the heap bytes of an inbound connection on a port with protocol detection, whose client
+/// has not sent a byte and for which the proxy has connected to the application, in case its
+/// protocol is server-first.
 pub fn silent_connection() -> usize {
-    world::run(async {
-        let inbound = world::inbound();
+    test_env::run(async {
+        let inbound = test_env::inbound();
         let listener = StdListener::bind("127.0.0.1:0").expect("a port");
         listener.set_nonblocking(true).expect("a socket");
         let listener = TcpListener::from_std(listener).expect("a runtime");
-        // What all connections share is made by the first.
+        // The first connection allocates the memory that all of them share.
         let _first = open(&inbound, &listener, 1).await;
         let before = memory::start();
         let _others = open(&inbound, &listener, CONNECTIONS).await;
@@ -34,8 +35,8 @@ pub fn silent_connection() -> usize {
     })
 }
 
-/// Opens connections and waits until each is connected to the application. Returns the ends of the
-/// clients and of the application, which keep them open and hold no heap memory.
+/// Opens connections and waits until each is connected to the application. Returns the sockets of
+/// the clients and of the application, which keep them open and use no heap memory.
 async fn open(
     inbound: &Rc<Inbound>,
     listener: &TcpListener,

@@ -1,4 +1,4 @@
-//! One module for each target; those that need TLS are in [`crate::tls`].
+//! One module per target, except for those in [`crate::tls`].
 
 pub(crate) mod authority;
 pub(crate) mod chunked;

@@ -1,5 +1,5 @@
-//! The targets that hold the proxy against the TLS library, and what they share: a certificate and
-//! configurations with which anybody may speak to anybody.
+//! The targets with rustls as oracle, and their shared certificate and configurations, which accept
+//! any peer.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, Server
 pub(crate) mod handshake;
 mod handshake_config;
 pub(crate) mod hello;
-mod puppet;
 pub(crate) mod records;
+mod scripted_peer;
 
-/// One certificate, as PEM, for whoever has to be configured with an anchor.
+/// Returns a certificate in PEM for configurations that require a trust anchor.
 pub(crate) fn anchors() -> String {
     certified().cert.pem()
 }
@@ -28,14 +28,14 @@ fn certified() -> CertifiedKey<rcgen::KeyPair> {
     generate_simple_self_signed(["web.test".to_owned()]).expect("a certificate")
 }
 
-/// The suites that the proxy offers.
+/// The cipher suites of the proxy.
 const SUITES: [SupportedCipherSuite; 3] = [
     cipher_suite::TLS13_AES_128_GCM_SHA256,
     cipher_suite::TLS13_AES_256_GCM_SHA384,
     cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
 ];
 
-/// Both sides of a connection with one suite. Their keys can be taken over.
+/// Configurations of a client and a server with one suite and secret extraction.
 struct Configs {
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
@@ -45,7 +45,7 @@ impl Configs {
     fn new(suite: SupportedCipherSuite) -> Self {
         let provider = Arc::new(CryptoProvider {
             cipher_suites: vec![suite],
-            // The quickest. What is agreed on does not matter for what comes after it.
+            // The fastest group. The records do not depend on it.
             kx_groups: vec![kx_group::X25519],
             ..aws_lc_rs::default_provider()
         });
@@ -65,10 +65,10 @@ impl Configs {
             .with_protocol_versions(&versions)
             .expect("TLS 1.3")
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Anybody))
+            .with_custom_certificate_verifier(Arc::new(InsecureVerifier))
             .with_no_client_auth();
         client.enable_secret_extraction = true;
-        // A ticket that one input has sent would be in the hello of the next ones.
+        // Otherwise, a ticket of one input would be part of the next input's ClientHello.
         client.resumption = Resumption::disabled();
         Self {
             client: Arc::new(client),
@@ -77,12 +77,11 @@ impl Configs {
     }
 }
 
-/// Takes every server for the right one: handshakes are not what is fuzzed, and verifying them
-/// would take most of the time.
+/// Accepts every server, because verification would take most of the time and is not under test.
 #[derive(Debug)]
-struct Anybody;
+struct InsecureVerifier;
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for InsecureVerifier {
     fn verify_server_cert(
         &self,
         _end_entity: &CertificateDer<'_>,

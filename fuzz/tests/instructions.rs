@@ -1,14 +1,13 @@
-//! How many instructions pieces of the proxy's work take, against the figures on record: what makes
-//! each request a little more expensive, a change at a time, is seen when it comes, on any machine
-//! and however busy it is. Speed is what `cargo xtask bench` is for; the programs here are not even
-//! optimised.
+//! Compares the number of instructions of the workloads with the figures on record, to detect small
+//! regressions on any machine, however busy it is. `cargo xtask bench` measures speed; the programs
+//! here are not optimised.
 //!
-//! What the C library does is counted in calls: which of its ways to copy or to compare bytes it
-//! takes depends on the CPU, and some of them have an instruction for each byte.
+//! For the C library, calls are counted instead: which implementation of functions like memcpy it
+//! uses depends on the CPU, and some execute an instruction per byte.
 
 #![expect(
     clippy::unwrap_used,
-    reason = "what a test cannot do without, it need not explain"
+    reason = "a test panics when its requirements are not met"
 )]
 
 use std::collections::BTreeMap;
@@ -18,24 +17,23 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-use mesh_fuzz::{WORKS, Work};
+use mesh_fuzz::{WORKLOADS, Workload};
 
-/// Written instead of compared when this is set.
+/// If set, the figures are written instead of compared.
 const WRITE: &str = "MESH_WRITE_INSTRUCTIONS";
 
-/// Set by `cargo xtask test`. Built by itself, this package has libraries with other features,
-/// whose instructions are others.
+/// Set by `cargo xtask test`. Built separately, this package would have dependencies with other
+/// features and other numbers of instructions.
 const WORKSPACE: &str = "MESH_TEST_WORKSPACE";
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_mesh-count");
 
-/// In a hundred. The same program in the same checkout counts the same to a ten-thousandth. In
-/// another checkout rustc may take generic functions from another package that has compiled them,
-/// optimised or not: what it prefers depends on the path of the wrapper in `.cargo/config.toml`.
-/// Two checkouts were 9 apart.
+/// In percent. The counts of a program in one checkout differ by less than 0.01%. In another
+/// checkout, rustc may use generic functions from another package, optimised or not, depending on
+/// the path of the wrapper in `.cargo/config.toml`: two checkouts differed by 9%.
 const TOLERANCE: u64 = 15;
 
-/// What starting takes is in both, and not in their difference.
+/// Both counts include the start of the program, so their difference does not.
 const FEW: u32 = 100;
 const MANY: u32 = FEW + COUNTED;
 const COUNTED: u32 = 1000;
@@ -47,19 +45,16 @@ fn work_takes_as_many_instructions_as_on_record() {
         return;
     }
     if Command::new("valgrind").arg("--version").output().is_err() {
-        println!("skipped: there is no valgrind here");
+        println!("skipped: valgrind is not installed");
         return;
     }
     let record = Record::read();
     let compiler = compiler();
     if env::var_os(WRITE).is_none() && record.compiler != compiler {
-        println!(
-            "skipped: the instructions on record are those of {}",
-            record.compiler
-        );
+        println!("skipped: the figures on record are for {}", record.compiler);
         return;
     }
-    let counted: BTreeMap<String, Cost> = WORKS
+    let counted: BTreeMap<String, Cost> = WORKLOADS
         .iter()
         .map(|work| (work.name.to_owned(), count(work, MANY) - count(work, FEW)))
         .collect();
@@ -68,29 +63,29 @@ fn work_takes_as_many_instructions_as_on_record() {
         fs::write(Record::file(), now.to_text()).unwrap();
         return;
     }
-    let wrong: Vec<String> = WORKS
+    let wrong: Vec<String> = WORKLOADS
         .iter()
         .filter_map(|work| {
             let was = record.counted.get(work.name).copied().unwrap_or_default();
             let is = now.counted[work.name];
-            let Work { name, each, .. } = work;
+            let Workload { name, each, .. } = work;
             is.differs(was)
-                .then(|| format!("{name}: for each {each} {is}; on record are {was}"))
+                .then(|| format!("{name}: {is} per {each}; on record: {was}"))
         })
         .collect();
     assert!(
         wrong.is_empty(),
-        "{}\nwhere that is wanted, {WRITE}=1 cargo xtask test --filter on_record puts it on record",
+        "{}\nto update the record: {WRITE}=1 cargo xtask test --filter on_record",
         wrong.join("\n")
     );
 }
 
-/// What so many pieces of the work take.
+/// The cost of all repetitions of a workload.
 #[derive(Clone, Copy, Default)]
 struct Cost {
-    /// Of the program and the libraries in it.
+    /// Instructions of the program.
     instructions: u64,
-    /// Of functions of the C library, by anything else.
+    /// Calls of the C library.
     calls: u64,
 }
 
@@ -100,9 +95,8 @@ impl Cost {
         differ(self.instructions, was.instructions) || differ(self.calls, was.calls)
     }
 
-    /// From what callgrind writes: blocks of lines for each function, which begin with where it is
-    /// when that changes.
-    /// <https://valgrind.org/docs/manual/cl-format.html>
+    /// Parses a callgrind profile: blocks of lines per function, which name its object file when it
+    /// changes (<https://valgrind.org/docs/manual/cl-format.html>).
     fn read(profile: &str) -> Self {
         let mut cost = Self::default();
         let (mut object, mut callee, mut is_of_call) = ("", None, false);
@@ -116,8 +110,8 @@ impl Cost {
                 cost.calls += if is_call { number(call, 0).unwrap() } else { 0 };
                 is_of_call = true;
             } else if line.starts_with(|first: char| first.is_ascii_digit()) {
-                // The line after a call says what the callee took, which the callee's own lines say
-                // again.
+                // The line after a call contains the callee's inclusive cost, which the callee's
+                // own lines contain as well.
                 let is_own = !is_of_call && object == PROGRAM;
                 cost.instructions += if is_own { number(line, 1).unwrap() } else { 0 };
                 is_of_call = false;
@@ -154,13 +148,12 @@ fn is_c_library(object: &str) -> bool {
     file.starts_with("libc.") || file.starts_with("libc-")
 }
 
-/// In a line of numbers.
+/// Parses a number in a line of numbers.
 fn number(line: &str, index: usize) -> Option<u64> {
     line.split(' ').nth(index)?.parse().ok()
 }
 
-/// The figures on record: not of one piece of the work but of all that are counted, so that a
-/// fraction of a call is seen.
+/// The figures on record. They are totals, so that fractions of a call per repetition count.
 struct Record {
     compiler: String,
     counted: BTreeMap<String, Cost>,
@@ -201,7 +194,7 @@ impl Record {
     }
 }
 
-fn count(work: &Work, times: u32) -> Cost {
+fn count(work: &Workload, times: u32) -> Cost {
     let profile = Path::new(env!("CARGO_TARGET_TMPDIR")).join("instructions");
     let output = Command::new("valgrind")
         .args([
@@ -219,7 +212,7 @@ fn count(work: &Work, times: u32) -> Cost {
     Cost::read(&fs::read_to_string(profile).unwrap())
 }
 
-/// Its version and target, on which the figures depend.
+/// Returns the version and target of the compiler, on which the figures depend.
 fn compiler() -> String {
     let output = Command::new("rustc").arg("-vV").output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();

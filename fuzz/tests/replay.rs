@@ -1,23 +1,23 @@
-//! Runs every kept input through its target, without instrumentation: what a fuzzer has found once
-//! is found again by the ordinary tests.
+//! Runs every input of the corpora through its target, without instrumentation, so that ordinary
+//! tests detect regressions of earlier findings.
 //!
-//! One test for all: the targets measure what the process holds, so they must not run beside each
-//! other.
+//! A single test, because the targets measure the memory of the process and must not run
+//! concurrently.
 
 use std::fs;
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Panics so far, those of tasks included: the runtime keeps them to itself.
+/// Number of panics, including those of tasks, which the runtime catches.
 static PANICS: AtomicUsize = AtomicUsize::new(0);
 
 #[test]
-fn kept_inputs() {
-    let told = panic::take_hook();
+fn corpus_inputs_cause_no_findings() {
+    let hook = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
         PANICS.fetch_add(1, Ordering::SeqCst);
-        told(info);
+        hook(info);
     }));
     let mut failed = Vec::new();
     for target in &mesh_fuzz::TARGETS {
@@ -27,27 +27,27 @@ fn kept_inputs() {
         for file in files {
             let input = fs::read(&file).unwrap();
             let before = PANICS.load(Ordering::SeqCst);
-            let ended = catch_unwind(AssertUnwindSafe(|| (target.run)(&input)));
-            if ended.is_err() || PANICS.load(Ordering::SeqCst) != before {
+            let outcome = catch_unwind(AssertUnwindSafe(|| (target.run)(&input)));
+            if outcome.is_err() || PANICS.load(Ordering::SeqCst) != before {
                 eprintln!("failed: {}", file.display());
                 failed.push(file);
             }
         }
     }
-    // The harness has its own.
+    // Restores the default hook.
     drop(panic::take_hook());
     assert!(
         failed.is_empty(),
-        "what each of these shows is printed above its name: {failed:#?}"
+        "the panic of each input is printed above its name: {failed:#?}"
     );
 }
 
-/// A folder without a target holds inputs that nobody replays.
+/// Inputs in a directory without a target would never be replayed.
 #[test]
-fn every_folder_has_a_target() {
-    for folder in fs::read_dir(corpus()).unwrap() {
-        let name = folder.unwrap().file_name().into_string().unwrap();
-        assert!(mesh_fuzz::find(&name).is_some(), "{name} is no target");
+fn every_corpus_directory_has_a_target() {
+    for directory in fs::read_dir(corpus()).unwrap() {
+        let name = directory.unwrap().file_name().into_string().unwrap();
+        assert!(mesh_fuzz::find(&name).is_some(), "{name} is not a target");
     }
 }
 
@@ -55,7 +55,7 @@ fn corpus() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus")
 }
 
-/// In order, so that two runs are alike. None when there is no folder.
+/// Returns the inputs of a target in sorted order, so that all runs are alike.
 fn files(target: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(corpus().join(target)).into_iter().flatten();
     let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();

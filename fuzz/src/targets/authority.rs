@@ -1,7 +1,7 @@
-//! The authority of a request: giving a request its authority twice is giving it once, and what
-//! routes see as host and port is what `http::uri` sees.
+//! The authority of a request: setting it is idempotent, and routes match the host and port that
+//! `http::uri` parses.
 //!
-//! Input: which form, then the text.
+//! Input: the form of the request, then its text.
 
 use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Uri, Version, header};
@@ -25,22 +25,22 @@ pub(crate) fn run(input: &[u8]) {
     }
 }
 
-/// A request that names its authority in `host`.
+/// Checks a request with this Host header.
 fn host(text: &[u8], version: Version) {
     let Ok(value) = HeaderValue::from_bytes(text) else {
         return;
     };
     let mut headers = HeaderMap::new();
     headers.insert(header::HOST, value);
-    let named = uri::authority(&Uri::from_static("/"), &headers);
-    assert_eq!(named, Authority::try_from(text).ok(), "of {text:?}");
+    let authority = uri::authority(&Uri::from_static("/"), &headers);
+    assert_eq!(authority, Authority::try_from(text).ok(), "of {text:?}");
     let mut request = Request::new(Body::empty());
     *request.headers_mut() = headers;
     *request.version_mut() = version;
     check(request);
 }
 
-/// A request with this target.
+/// Checks a request with this target.
 fn target(text: &[u8], host: Option<HeaderValue>) {
     let Ok(target) = Uri::try_from(text) else {
         return;
@@ -55,19 +55,19 @@ fn target(text: &[u8], host: Option<HeaderValue>) {
 
 fn check(mut request: Request) {
     let before = request.uri().clone();
-    let named = uri::authority(request.uri(), request.headers());
+    let sent = uri::authority(request.uri(), request.headers());
     uri::record_form(&mut request);
     let fallback = "192.0.2.1:8080".parse().expect("an address");
     assert!(uri::set_authority(&mut request, Some(fallback)));
     let Some(authority) = request.uri().authority().cloned() else {
-        panic!("{before:?} was given an authority and has none");
+        panic!("{before:?} has no authority after it was set");
     };
-    if let Some(named) = named {
-        assert_eq!(authority, named);
+    if let Some(sent) = sent {
+        assert_eq!(authority, sent);
     }
     let once = request.uri().clone();
     assert!(uri::set_authority(&mut request, None));
-    assert_eq!(*request.uri(), once, "twice is not once");
+    assert_eq!(*request.uri(), once, "not idempotent");
     check_routes(&request, &authority);
     if !uri::is_authority_form(&before) {
         *request.uri_mut() = uri::http1_form(&request);
@@ -87,7 +87,7 @@ fn check(mut request: Request) {
     }
 }
 
-/// What rules of routes are matched with.
+/// Checks the host and port that routes match.
 fn check_routes(request: &Request, authority: &Authority) {
     let head = RequestHead::from(request);
     assert_eq!(head.host(), Some(authority.host()), "of {authority}");

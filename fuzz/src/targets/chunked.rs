@@ -1,7 +1,7 @@
-//! Chunked bodies at any split, as a handler of the HTTP/1 server gets them, against readers that
-//! have all bytes at once.
+//! Chunked bodies with any split, as a handler of the HTTP/1 server receives them, compared with
+//! parsers that receive all bytes together.
 //!
-//! Input: how it is cut, then the body.
+//! Input: the split, then the body.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,12 +12,13 @@ use mesh_proxy::http::{Body, HttpHandler, Protocol, Request, Reset, Response};
 use tokio::join;
 
 use crate::input::Input;
-use crate::judge::reader::{self, ChunkedBody, HABITS};
-use crate::world::{self, pipe, receive, send};
+use crate::oracle::reader::{self, ChunkedBody, PROFILES};
+use crate::test_env::{self, pipe, receive, send};
 
 const HEAD: &[u8] = b"POST / HTTP/1.1\r\nhost: web\r\ntransfer-encoding: chunked\r\n\r\n";
 
-/// These mean something else in a head, so they are left out (`http::headers::is_allowed_in_trailers`).
+/// Fields that are removed from trailer sections because they have another meaning in a header
+/// section (`http::headers::is_allowed_in_trailers`).
 const NEVER_TRAILERS: [&str; 26] = [
     "authorization",
     "cache-control",
@@ -47,44 +48,44 @@ const NEVER_TRAILERS: [&str; 26] = [
     "www-authenticate",
 ];
 
-/// And these, by how they begin.
-const NEVER_TRAILERS_FROM: [&str; 3] = ["if-", "l5d-", "x-forwarded-"];
+/// Prefixes of further fields that are removed from trailer sections.
+const NEVER_TRAILER_PREFIXES: [&str; 3] = ["if-", "l5d-", "x-forwarded-"];
 
-fn is_left_out(name: &[u8]) -> bool {
+fn is_removed(name: &[u8]) -> bool {
     NEVER_TRAILERS.iter().any(|never| never.as_bytes() == name)
-        || NEVER_TRAILERS_FROM
+        || NEVER_TRAILER_PREFIXES
             .iter()
-            .any(|never| name.starts_with(never.as_bytes()))
+            .any(|prefix| name.starts_with(prefix.as_bytes()))
 }
 
 pub(crate) fn run(input: &[u8]) {
     let mut input = Input(input);
-    let how = input.byte();
+    let split = input.byte();
     let bytes = input.0;
-    let received = receive_body(bytes, how);
+    let received = receive_body(bytes, split);
     assert_eq!(
         received,
         receive_body(bytes, 0),
-        "it matters how a body is cut"
+        "the result depends on the split"
     );
-    let strict = reader::chunked(bytes, 0, &HABITS[0]);
+    let strict = reader::chunked(bytes, 0, &PROFILES[0]);
     let Some((data, trailers)) = received else {
         return;
     };
     let Ok(Some(strict)) = strict else {
-        panic!("a body is accepted that is {strict:?}");
+        panic!("the proxy accepts a body that the strict parser does not: {strict:?}");
     };
     assert_eq!(data, strict.data);
     check_trailers(&trailers, &strict);
-    for habits in &HABITS[1..] {
-        let body = reader::chunked(bytes, 0, habits);
+    for profile in &PROFILES[1..] {
+        let body = reader::chunked(bytes, 0, profile);
         let Ok(Some(body)) = body else {
-            panic!("a body is accepted that is {body:?} to {habits:?}");
+            panic!("the proxy accepts a body that {profile:?} does not: {body:?}");
         };
         assert_eq!(
             (body.end, &body.data),
             (strict.end, &strict.data),
-            "{habits:?}"
+            "{profile:?}"
         );
     }
 }
@@ -98,35 +99,35 @@ fn check_trailers(got: &HeaderMap, strict: &ChunkedBody) {
         .trailers
         .iter()
         .map(|(name, value)| (name.as_slice(), value.as_slice()))
-        .filter(|(name, _)| !is_left_out(name))
+        .filter(|(name, _)| !is_removed(name))
         .collect();
-    // A map keeps the values of a name together.
+    // A header map groups the values of a name.
     let mut got_sorted = got;
     got_sorted.sort_by_key(|(name, _)| *name);
     sent.sort_by_key(|(name, _)| *name);
     assert_eq!(got_sorted, sent);
 }
 
-/// The first body that a handler gets, and its trailers; `None` when it does not end well.
+/// The first body that a handler receives, and its trailers. `None` if reading it failed.
 type Received = Option<(Vec<u8>, HeaderMap)>;
 
-fn receive_body(bytes: &[u8], how: u8) -> Received {
+fn receive_body(bytes: &[u8], split: u8) -> Received {
     let request = [HEAD, bytes].concat();
     let collect = Collect(RefCell::default());
     let collect = Rc::new(collect);
-    world::run(async {
+    test_env::run(async {
         let (io, client) = pipe();
-        let server = world::server();
+        let server = test_env::server();
         let (reading, writing) = client.into_split();
         let serving = server.serve(io, Protocol::Http1, collect.clone());
-        let _ends = join!(serving, send(writing, &request, how), receive(reading));
+        let _outcomes = join!(serving, send(writing, &request, split), receive(reading));
     });
     let mut bodies = collect.0.take();
     bodies.truncate(1);
     bodies.pop().flatten()
 }
 
-/// Takes bodies.
+/// Collects bodies.
 struct Collect(RefCell<Vec<Received>>);
 
 impl HttpHandler for Collect {

@@ -1,8 +1,7 @@
-//! What a connection speaks, at any split of its first bytes: the answer depends on the bytes
-//! alone, nothing read is lost, and a request or a hello that others understand is not passed on
-//! unseen.
+//! Protocol detection with any split of the first bytes: the result does not depend on the split,
+//! no byte is lost, and every valid request or ClientHello is detected.
 //!
-//! Input: how it is cut, then the bytes.
+//! Input: the split, then the bytes.
 
 use std::time::Duration;
 
@@ -11,64 +10,68 @@ use mesh_proxy::transport::detect::{self, HttpDetected, TlsDetected};
 use tokio::join;
 
 use crate::input::Input;
-use crate::judge::reader::{self, Role, STRICT};
+use crate::oracle::reader::{self, MessageKind, STRICT};
+use crate::test_env::{self, pipe, scratch, send};
 use crate::tls::hello;
-use crate::world::{self, pipe, scratch, send};
 
-/// The other end closes, so it is never waited for.
+/// Never expires, because the peer closes.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Longer methods are another protocol's first word to us (`transport::detect::http`).
+/// The longest method that detection accepts (`transport::detect::http`).
 const MAX_METHOD: usize = 24;
 
 pub(crate) fn run(input: &[u8]) {
     let mut input = Input(input);
-    let how = input.byte();
+    let split = input.byte();
     let bytes = input.0;
-    let tls = tls(bytes, how);
-    assert_eq!(tls, self::tls(bytes, 0), "it matters how a hello is cut");
+    let tls = tls(bytes, split);
+    assert_eq!(
+        tls,
+        self::tls(bytes, 0),
+        "TLS detection depends on the split"
+    );
     hello::check(bytes, &tls);
-    let http = http(bytes, how);
+    let http = http(bytes, split);
     assert_eq!(
         http,
         self::http(bytes, 0),
-        "it matters how a request is cut"
+        "HTTP detection depends on the split"
     );
     check_http(bytes, http);
     assert!(
         !(matches!(tls, TlsDetected::ClientHello { .. })
             && matches!(http, HttpDetected::Http1 | HttpDetected::Http2)),
-        "both TLS and HTTP"
+        "detected as both TLS and HTTP"
     );
 }
 
-/// What HTTP detection says of all of `bytes`. Targets that are about HTTP/1 ask too.
-pub(crate) fn http(bytes: &[u8], how: u8) -> HttpDetected {
-    detected(bytes, how, async |io| {
+/// Returns the result of HTTP detection. HTTP/1 targets use it too.
+pub(crate) fn http(bytes: &[u8], split: u8) -> HttpDetected {
+    detected(bytes, split, async |io| {
         detect::http(io, &scratch(), LIMIT).await.expect("a socket")
     })
 }
 
-fn tls(bytes: &[u8], how: u8) -> TlsDetected {
-    detected(bytes, how, async |io| {
+fn tls(bytes: &[u8], split: u8) -> TlsDetected {
+    detected(bytes, split, async |io| {
         detect::tls(io, &scratch(), LIMIT).await.expect("a socket")
     })
 }
 
-fn detected<T>(bytes: &[u8], how: u8, ask: impl AsyncFnOnce(&mut Io) -> T) -> T {
-    world::run(async {
+fn detected<T>(bytes: &[u8], split: u8, detect: impl AsyncFnOnce(&mut Io) -> T) -> T {
+    test_env::run(async {
         let (mut io, peer) = pipe();
-        let asking = async {
-            let answer = ask(&mut io).await;
+        let detecting = async {
+            let detected = detect(&mut io).await;
             let replayed = io.replay();
             assert!(
                 bytes.starts_with(replayed),
-                "what was read is not what is replayed"
+                "the replay differs from the bytes sent"
             );
             drop(io);
-            answer
+            detected
         };
-        join!(asking, send(peer, bytes, how)).0
+        join!(detecting, send(peer, bytes, split)).0
     })
 }
 
@@ -76,12 +79,12 @@ fn check_http(bytes: &[u8], detected: HttpDetected) {
     if detected == HttpDetected::Http2 {
         assert!(bytes.starts_with(b"PRI * HTTP/2.0"));
     }
-    let Ok(Some(request)) = reader::message(bytes, Role::Request, &STRICT) else {
+    let Ok(Some(request)) = reader::message(bytes, MessageKind::Request, &STRICT) else {
         return;
     };
     let is_long = request.method().len() > MAX_METHOD;
     assert!(
         detected == HttpDetected::Http1 || is_long,
-        "a request was taken for {detected:?}"
+        "a request is detected as {detected:?}"
     );
 }

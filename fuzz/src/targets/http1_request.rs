@@ -1,8 +1,8 @@
-//! A client's bytes through the whole inbound side, at any split: each request that the application
-//! gets is one that the client sent, in its order, and everybody who could have read the client's
-//! bytes or reads the application's sees the same ones.
+//! A client's bytes through the inbound proxy with any split: the application receives only
+//! requests that the client sent, in the same order, and all parsers of the client's bytes and of
+//! the application's read the same requests.
 //!
-//! What the proxy refuses is of no interest here. Input: how it is cut, then the client's bytes.
+//! Does not check which requests the proxy rejects. Input: the split, then the client's bytes.
 
 use std::collections::BTreeMap;
 
@@ -11,73 +11,73 @@ use mesh_proxy::http::headers::strip_connection_headers;
 use mesh_proxy::transport::detect::HttpDetected;
 
 use super::detect;
-use crate::app::{self, Exchange, Manner};
+use crate::app::{self, AppBehavior, Exchange};
 use crate::input::Input;
-use crate::judge::hyper::{self, Seen};
-use crate::judge::reader::{self, Asked, Field, HABITS, Message, Role, STRICT};
-use crate::world;
+use crate::oracle::hyper::{self, ParsedMessage};
+use crate::oracle::reader::{self, Field, Message, MessageKind, PROFILES, RequestMethod, STRICT};
+use crate::test_env;
 
 pub(crate) fn run(input: &[u8]) {
     let mut input = Input(input);
-    let how = input.byte();
+    let split = input.byte();
     let bytes = input.0;
-    // Everything else is a tunnel, or HTTP/2.
+    // Other bytes are opaque or HTTP/2.
     if detect::http(bytes, 0) != HttpDetected::Http1 {
         return;
     }
-    let exchange = app::exchange(bytes, how, Manner::Polite);
+    let exchange = app::exchange(bytes, split, AppBehavior::RespondOk);
     check_rests(&exchange);
     let sent = messages_sent(bytes, exchange.requests.len());
-    let (seen, served) = world::run(hyper::requests(bytes));
+    let (parsed, served) = test_env::run(hyper::requests(bytes));
     for (index, request) in exchange.requests.iter().enumerate() {
         assert_same_message(&sent[index], request);
-        let Some(seen) = seen.get(index) else {
+        let Some(parsed) = parsed.get(index) else {
             panic!(
-                "hyper sees {} requests and ends with {served:?}; the application got {}: {request:?}",
-                seen.len(),
+                "hyper reads {} requests and then {served:?}; the application received {}: {request:?}",
+                parsed.len(),
                 exchange.requests.len()
             );
         };
-        assert_same(seen, request);
+        assert_same(parsed, request);
     }
     check_responses(&exchange);
 }
 
-/// What reached the application without being a request must not become one.
+/// Checks that no parser reads a complete request from the incomplete ones of the application.
 fn check_rests(exchange: &Exchange) {
     for rest in &exchange.rests {
-        for habits in &HABITS[1..] {
-            let read = reader::message(rest, Role::Request, habits);
+        for profile in &PROFILES[1..] {
+            let read = reader::message(rest, MessageKind::Request, profile);
             assert!(
                 !matches!(read, Ok(Some(_))),
-                "{habits:?} takes a broken request for a whole one: {read:?}"
+                "{profile:?} reads an incomplete request as a complete one: {read:?}"
             );
         }
     }
 }
 
-/// The first `count` messages of the client, which all readers must read alike.
+/// Returns the client's first `count` messages, which all parsers must read alike.
 fn messages_sent(bytes: &[u8], count: usize) -> Vec<Message> {
     let mut at = 0;
     let mut messages = Vec::new();
     for _ in 0..count {
         let rest = &bytes[at..];
-        let strict = match reader::message(rest, Role::Request, &STRICT) {
+        let strict = match reader::message(rest, MessageKind::Request, &STRICT) {
             Ok(Some(message)) => message,
             other => {
-                panic!("the application got a request that the client has not sent: {other:?}")
+                panic!("the application received a request that the client did not send: {other:?}")
             }
         };
-        for habits in &HABITS[1..] {
-            match reader::message(rest, Role::Request, habits) {
+        for profile in &PROFILES[1..] {
+            match reader::message(rest, MessageKind::Request, profile) {
                 Ok(Some(message)) => {
                     let same = (message.end, &message.body) == (strict.end, &strict.body);
                     assert!(
                         same,
-                        "{habits:?} reads {message:?} where the proxy accepted {strict:?}"
+                        "{profile:?} reads {message:?} where the proxy accepted {strict:?}"
                     );
                 }
-                other => panic!("{habits:?} reads {other:?} where the proxy accepted {strict:?}"),
+                other => panic!("{profile:?} reads {other:?} where the proxy accepted {strict:?}"),
             }
         }
         at += strict.end;
@@ -86,56 +86,57 @@ fn messages_sent(bytes: &[u8], count: usize) -> Vec<Message> {
     messages
 }
 
-/// What the client sent and what the application got, by the same reader.
-fn assert_same_message(sent: &Message, got: &Message) {
-    assert_eq!(sent.method(), got.method());
-    assert_eq!(sent.start[2], got.start[2], "the version was changed");
-    assert_eq!(uri(sent), uri(got), "the target was changed");
-    assert_eq!(sent.body, got.body, "the body was changed");
+/// Compares the client's request with the application's, read by the same parser.
+fn assert_same_message(sent: &Message, received: &Message) {
+    assert_eq!(sent.method(), received.method());
+    assert_eq!(sent.start[2], received.start[2], "the version was changed");
+    assert_eq!(uri(sent), uri(received), "the target was changed");
+    assert_eq!(sent.body, received.body, "the body was changed");
     let mut hosts: Vec<_> = sent.values("host").map(<[u8]>::to_vec).collect();
     if let (Some(host), Some(authority)) = (hosts.first_mut(), uri(sent).authority()) {
-        // The target's counts (RFC 9112, section 3.2.2).
+        // The authority of the target takes precedence (RFC 9112, section 3.2.2).
         *host = authority.as_str().into();
     }
-    let got: Vec<_> = got.values("host").map(<[u8]>::to_vec).collect();
-    assert_eq!(hosts, got, "the application reads another host");
+    let received: Vec<_> = received.values("host").map(<[u8]>::to_vec).collect();
+    assert_eq!(hosts, received, "the application reads another host");
 }
 
 fn uri(message: &Message) -> Uri {
-    Uri::try_from(message.target()).expect("a target that was accepted")
+    Uri::try_from(message.target()).expect("a valid target")
 }
 
-/// What hyper read of the client's bytes and what the application got.
-fn assert_same(seen: &Seen, got: &Message) {
-    assert_eq!(seen.method.as_str().as_bytes(), got.method());
-    assert_eq!(seen.target, uri(got));
-    assert_eq!(format!("{:?}", seen.version).as_bytes(), got.start[2]);
-    let Some((body, trailers)) = &seen.body else {
-        panic!("hyper finds no end of a body that the application got: {got:?}");
+/// Compares hyper's reading of the client's bytes with the application's request.
+fn assert_same(parsed: &ParsedMessage, received: &Message) {
+    assert_eq!(parsed.method.as_str().as_bytes(), received.method());
+    assert_eq!(parsed.target, uri(received));
+    let version = format!("{:?}", parsed.version);
+    assert_eq!(version.as_bytes(), received.start[2]);
+    let Some((body, trailers)) = &parsed.body else {
+        panic!("hyper reads no complete body, but the application does: {received:?}");
     };
-    assert_eq!(*body, got.body);
-    let mut headers = seen.headers.clone();
+    assert_eq!(*body, received.body);
+    let mut headers = parsed.headers.clone();
     strip_connection_headers(&mut headers);
     // Compared in `assert_same_message`.
     headers.remove("host");
-    assert_eq!(shown(&headers), shown_fields(&got.fields));
-    let kept = got.trailers.iter().all(|(name, value)| {
+    assert_eq!(shown(&headers), shown_fields(&received.fields));
+    let are_sent = received.trailers.iter().all(|(name, value)| {
         let name = str::from_utf8(name).unwrap_or_default();
         trailers
             .get_all(name)
             .iter()
-            .any(|have| have.as_bytes() == value)
+            .any(|sent| sent.as_bytes() == value)
     });
     assert!(
-        kept,
-        "trailers were made up: {:?}, of {trailers:?}",
-        got.trailers
+        are_sent,
+        "trailers were not sent: {:?}, of {trailers:?}",
+        received.trailers
     );
 }
 
-/// What concerns the framing, which the proxy chooses anew, or the connection, and what is removed
-/// on purpose.
-const OF_THE_HOP: [&str; 11] = [
+/// Fields of the framing and of the connection, which the proxy replaces, and fields that it
+/// removes.
+const HOP_BY_HOP: [&str; 11] = [
     "host",
     "l5d-require-id",
     "l5d-proxy-error",
@@ -159,7 +160,7 @@ fn shown(headers: &HeaderMap) -> Shown {
             .or_default()
             .push(value.as_bytes().to_vec());
     }
-    without_hop(shown)
+    without_hop_by_hop(shown)
 }
 
 fn shown_fields(fields: &[Field]) -> Shown {
@@ -168,26 +169,26 @@ fn shown_fields(fields: &[Field]) -> Shown {
         let name = String::from_utf8_lossy(name).into_owned();
         shown.entry(name).or_default().push(value.clone());
     }
-    without_hop(shown)
+    without_hop_by_hop(shown)
 }
 
-fn without_hop(mut shown: Shown) -> Shown {
-    shown.retain(|name, _| !OF_THE_HOP.contains(&name.as_str()));
+fn without_hop_by_hop(mut shown: Shown) -> Shown {
+    shown.retain(|name, _| !HOP_BY_HOP.contains(&name.as_str()));
     shown
 }
 
-/// The client gets one response for each request that the application answered, and at most one
-/// refusal behind them.
+/// Checks that the client receives one response for each request of the application, followed by at
+/// most one error response.
 fn check_responses(exchange: &Exchange) {
-    let mut rest = exchange.got.as_slice();
-    let mut asked = exchange.requests.iter().map(Message::asked);
-    let mut answered = 0;
+    let mut rest = exchange.received.as_slice();
+    let mut methods = exchange.requests.iter().map(Message::request_method);
+    let mut responses = 0;
     while !rest.is_empty() {
-        let role = Role::Response(asked.clone().next().unwrap_or(Asked::Other));
+        let role = MessageKind::Response(methods.clone().next().unwrap_or(RequestMethod::Other));
         let response = match reader::message(rest, role, &STRICT) {
             Ok(Some(response)) => response,
             other => panic!(
-                "the client got what is no response, {other:?}: {:?}",
+                "the client received an invalid response, {other:?}: {:?}",
                 String::from_utf8_lossy(rest)
             ),
         };
@@ -195,26 +196,26 @@ fn check_responses(exchange: &Exchange) {
         if response.is_interim() {
             continue;
         }
-        if asked.next().is_some() {
-            let is_the_apps = matches!(response.status(), 200 | 405);
-            assert!(is_the_apps || rest.is_empty(), "{response:?}");
-            answered += 1;
+        if methods.next().is_some() {
+            let is_from_app = matches!(response.status(), 200 | 405);
+            assert!(is_from_app || rest.is_empty(), "{response:?}");
+            responses += 1;
             continue;
         }
         assert!(
             response.status() >= 400,
-            "a response to nothing: {response:?}"
+            "response without a request: {response:?}"
         );
         assert!(
             rest.is_empty(),
-            "something comes behind a refusal: {:?}",
+            "bytes after an error response: {:?}",
             String::from_utf8_lossy(rest)
         );
         return;
     }
-    // A refusal takes the place of a response when a request breaks off while it is answered.
+    // An error response replaces the last response if the client's bytes end within a request.
     assert!(
-        answered >= exchange.requests.len().saturating_sub(1),
-        "requests were not answered: {exchange:?}"
+        responses >= exchange.requests.len().saturating_sub(1),
+        "requests without a response: {exchange:?}"
     );
 }

@@ -1,90 +1,93 @@
-//! An application's bytes through the whole inbound side, at any split: a response that the client
-//! gets whole is the one that everybody reads in the application's bytes, and what nobody could
-//! know the end of does not look whole to the client.
+//! An application's bytes through the inbound proxy with any split: all parsers read the response
+//! that the client receives completely in the application's bytes.
 //!
-//! Input: which request, how it is cut, then the application's bytes.
+//! Input: the request, the split, then the application's bytes.
 
 use bytes::Bytes;
 use http::Request;
 use http_body_util::Empty;
 
-use crate::app::{self, Exchange, Manner};
+use crate::app::{self, AppBehavior, Exchange};
 use crate::input::Input;
-use crate::judge::hyper;
-use crate::judge::reader::{self, Asked, HABITS, Message, Role, STRICT};
-use crate::world;
+use crate::oracle::hyper;
+use crate::oracle::reader::{self, Message, MessageKind, PROFILES, RequestMethod, STRICT};
+use crate::test_env;
 
-/// What the client asks.
+/// A request of the client.
 #[derive(Clone, Copy)]
-struct Question {
+struct TestRequest {
     method: &'static str,
     bytes: &'static [u8],
-    asked: Asked,
+    request_method: RequestMethod,
 }
 
-const QUESTIONS: [Question; 4] = [
-    Question {
+const REQUESTS: [TestRequest; 4] = [
+    TestRequest {
         method: "GET",
         bytes: b"GET / HTTP/1.1\r\nhost: web\r\n\r\n",
-        asked: Asked::Other,
+        request_method: RequestMethod::Other,
     },
-    Question {
+    TestRequest {
         method: "HEAD",
         bytes: b"HEAD / HTTP/1.1\r\nhost: web\r\n\r\n",
-        asked: Asked::Head,
+        request_method: RequestMethod::Head,
     },
-    Question {
+    TestRequest {
         method: "POST",
         bytes: b"POST / HTTP/1.1\r\nhost: web\r\ncontent-length: 5\r\n\r\nhello",
-        asked: Asked::Other,
+        request_method: RequestMethod::Other,
     },
-    Question {
+    TestRequest {
         method: "GET",
         bytes: b"GET / HTTP/1.1\r\nhost: web\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n",
-        asked: Asked::Other,
+        request_method: RequestMethod::Other,
     },
 ];
 
 pub(crate) fn run(input: &[u8]) {
     let mut input = Input(input);
-    let question = input.choose(QUESTIONS);
-    let how = input.byte();
-    let said = behind_empty_lines(input.0);
-    let exchange = app::exchange(question.bytes, 0, Manner::Says(input.0.into(), how));
-    let Some(got) = got(&exchange, question) else {
+    let request = input.choose(REQUESTS);
+    let split = input.byte();
+    let app_bytes = skip_empty_lines(input.0);
+    let exchange = app::exchange(request.bytes, 0, AppBehavior::Script(input.0.into(), split));
+    let Some(got) = got(&exchange, request) else {
         return;
     };
     if got.status() == 502 && got.body.is_empty() {
-        // The proxy's refusal. An application that says the same loses nothing by not being looked
-        // at.
+        // The proxy's error response, which is not distinguished from the same one of the
+        // application.
         return;
     }
-    let sent = sent(said, question, &got);
+    let sent = sent(app_bytes, request, &got);
     assert_eq!(sent.body, got.body, "the body was changed");
     if got.status() == 101 {
-        let behind = &said[said.len().min(sent_end(said, question))..];
-        assert!(exchange.got.ends_with(behind), "a tunnel lost bytes");
+        let tunnelled = &app_bytes[app_bytes.len().min(sent_end(app_bytes, request))..];
+        assert!(
+            exchange.received.ends_with(tunnelled),
+            "a tunnel lost bytes"
+        );
         return;
     }
-    check_hyper(said, question, &got);
+    check_hyper(app_bytes, request, &got);
 }
 
-/// The final response, if it is whole.
-fn got(exchange: &Exchange, question: Question) -> Option<Message> {
-    let mut rest = exchange.got.as_slice();
+/// Returns the final response, if it is complete.
+fn got(exchange: &Exchange, request: TestRequest) -> Option<Message> {
+    let mut rest = exchange.received.as_slice();
     loop {
-        let response = match reader::message(rest, Role::Response(question.asked), &STRICT) {
-            Ok(response) => response?,
-            Err(wrong) => panic!(
-                "the client got what is no response ({wrong}): {:?}",
-                String::from_utf8_lossy(rest)
-            ),
-        };
+        let response =
+            match reader::message(rest, MessageKind::Response(request.request_method), &STRICT) {
+                Ok(response) => response?,
+                Err(wrong) => panic!(
+                    "the client received an invalid response ({wrong}): {:?}",
+                    String::from_utf8_lossy(rest)
+                ),
+            };
         if !response.is_interim() {
             let is_alone = response.status() == 101 || response.end == rest.len();
             assert!(
                 is_alone,
-                "something comes behind the response: {:?}",
+                "bytes after the response: {:?}",
                 String::from_utf8_lossy(&rest[response.end..])
             );
             return Some(response);
@@ -93,20 +96,20 @@ fn got(exchange: &Exchange, question: Question) -> Option<Message> {
     }
 }
 
-/// The final response in the application's bytes, on which all readers must agree.
-fn sent(said: &[u8], question: Question, got: &Message) -> Message {
-    let mut found = HABITS.iter().map(|habits| {
-        let mut rest = said;
+/// Returns the final response in the application's bytes, which all parsers must read alike.
+fn sent(app_bytes: &[u8], request: TestRequest, got: &Message) -> Message {
+    let mut found = PROFILES.iter().map(|profile| {
+        let mut rest = app_bytes;
         loop {
-            match reader::message(rest, Role::Response(question.asked), habits) {
+            match reader::message(rest, MessageKind::Response(request.request_method), profile) {
                 Ok(Some(response)) if response.is_interim() => {
-                    rest = behind_empty_lines(&rest[response.end..]);
+                    rest = skip_empty_lines(&rest[response.end..]);
                 }
                 Ok(Some(mut response)) => {
-                    response.end += said.len() - rest.len();
+                    response.end += app_bytes.len() - rest.len();
                     return response;
                 }
-                other => panic!("{habits:?} reads {other:?} where the client got {got:?}"),
+                other => panic!("{profile:?} reads {other:?} where the client received {got:?}"),
             }
         }
     });
@@ -115,44 +118,46 @@ fn sent(said: &[u8], question: Question, got: &Message) -> Message {
         let same = (response.end, &response.body) == (strict.end, &strict.body);
         assert!(
             same,
-            "one reads {response:?} where the proxy accepted {strict:?}"
+            "a parser reads {response:?} where the proxy accepted {strict:?}"
         );
     }
     strict
 }
 
-fn sent_end(said: &[u8], question: Question) -> usize {
-    let mut rest = said;
-    while let Ok(Some(response)) = reader::message(rest, Role::Response(question.asked), &STRICT) {
+fn sent_end(app_bytes: &[u8], request: TestRequest) -> usize {
+    let mut rest = app_bytes;
+    while let Ok(Some(response)) =
+        reader::message(rest, MessageKind::Response(request.request_method), &STRICT)
+    {
         rest = &rest[response.end..];
         if !response.is_interim() {
             break;
         }
-        rest = behind_empty_lines(rest);
+        rest = skip_empty_lines(rest);
     }
-    said.len() - rest.len()
+    app_bytes.len() - rest.len()
 }
 
-/// Empty lines in front of a response are skipped, as hyper does it. RFC 9112, section 2.2, says it
-/// of requests only; nobody reads another message for it.
-fn behind_empty_lines(mut bytes: &[u8]) -> &[u8] {
+/// Skips empty lines before a response like hyper and the proxy. RFC 9112, section 2.2, allows this
+/// for requests only, but no parser reads another message because of it.
+fn skip_empty_lines(mut bytes: &[u8]) -> &[u8] {
     while let Some(rest) = bytes.strip_prefix(b"\r\n") {
         bytes = rest;
     }
     bytes
 }
 
-fn check_hyper(said: &[u8], question: Question, got: &Message) {
+fn check_hyper(app_bytes: &[u8], request: TestRequest, got: &Message) {
     let request = Request::builder()
-        .method(question.method)
+        .method(request.method)
         .uri("/")
         .body(Empty::<Bytes>::new());
-    let Some(seen) = world::run(hyper::response(said, request.expect("a request"))) else {
-        panic!("hyper reads no response where the client got {got:?}");
+    let Some(seen) = test_env::run(hyper::response(app_bytes, request.expect("a request"))) else {
+        panic!("hyper reads no response where the client received {got:?}");
     };
     assert_eq!(seen.status.as_u16(), got.status());
     let Some((body, trailers)) = seen.body else {
-        panic!("hyper finds no end of a body that the client got: {got:?}");
+        panic!("hyper reads no complete body, but the client does: {got:?}");
     };
     assert_eq!(body, got.body, "hyper reads another body");
     for (name, value) in &got.trailers {
@@ -161,6 +166,6 @@ fn check_hyper(said: &[u8], question: Question, got: &Message) {
             .get_all(name)
             .iter()
             .any(|have| have.as_bytes() == value);
-        assert!(is_sent, "a trailer was made up: {name}");
+        assert!(is_sent, "trailer was not sent: {name}");
     }
 }

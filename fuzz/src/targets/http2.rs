@@ -1,9 +1,8 @@
-//! What an HTTP/2 client may send, frame by frame, to the proxy's server, against a model of its
-//! limits: it answers or ends, with frames that are right; it never has more requests in hand than
-//! it said, nor more bodies than were sent; what it holds is bounded; and a client that does
-//! nothing odd is served.
+//! Arbitrary HTTP/2 frames from a client to the proxy's server: it responds or closes; its frames
+//! are valid; concurrent requests stay within SETTINGS_MAX_CONCURRENT_STREAMS; bodies contain only
+//! bytes that were sent; memory is bounded; and an orderly client receives all responses.
 //!
-//! Input: acts, see [`frames`].
+//! Input: actions of the client, see [`frames`].
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -13,69 +12,69 @@ use mesh_proxy::http::{Body, HttpHandler, Protocol, Request, Reset, Response};
 use tokio::join;
 
 use self::frames::Script;
-use self::received::Received;
+use self::server_output::ServerOutput;
 use crate::memory;
-use crate::world::{self, MAX_STREAMS, converse, pipe};
+use crate::test_env::{self, MAX_STREAMS, converse, pipe};
 
 mod frames;
-mod received;
+mod server_output;
 
-/// What one connection may make the process hold, the client's own buffers included.
-const MOST_MEMORY: usize = 4 << 20;
+/// The most memory that one connection may use, including the client's buffers.
+const MAX_MEMORY: usize = 4 << 20;
 
 pub(crate) fn run(input: &[u8]) {
-    let script = Script::of(input);
-    let service = Rc::new(Service::default());
+    let script = Script::decode(input);
+    let handler = Rc::new(CountingHandler::default());
     let before = memory::start();
-    let got = world::run(async {
+    let got = test_env::run(async {
         let (io, client) = pipe();
-        let server = world::server();
-        let serving = server.serve(io, Protocol::Http2, service.clone());
+        let server = test_env::server();
+        let serving = server.serve(io, Protocol::Http2, handler.clone());
         join!(
             serving,
-            converse(client, &script.bytes, script.how, |_| true)
+            converse(client, &script.bytes, script.split, |_| true)
         )
         .1
     });
-    let held = memory::peak().saturating_sub(before);
+    let peak = memory::peak().saturating_sub(before);
     assert!(
-        held <= MOST_MEMORY,
-        "{held} bytes were held for {} bytes",
+        peak <= MAX_MEMORY,
+        "{peak} bytes of memory for {} bytes of input",
         script.bytes.len()
     );
     assert!(
-        service.most.get() <= MAX_STREAMS,
-        "{} requests at a time",
-        service.most.get()
+        handler.max_concurrent.get() <= MAX_STREAMS,
+        "{} concurrent requests",
+        handler.max_concurrent.get()
     );
     assert!(
-        service.requests.get() <= script.headers,
-        "requests were made up"
+        handler.requests.get() <= script.headers,
+        "more requests than were sent"
     );
     assert!(
-        *service.bodies.borrow() <= script.data,
-        "bodies were made up"
+        *handler.bodies.borrow() <= script.data,
+        "more body bytes than were sent"
     );
-    let received = Received::of(&got, &script);
+    let output = ServerOutput::parse(&got, &script);
     if script.is_orderly {
-        received.assert_all_answered(&script);
+        output.assert_all_complete(&script);
     }
 }
 
-/// Answers requests once it has read their bodies.
+/// Responds to requests after reading their bodies, and counts them.
 #[derive(Default)]
-struct Service {
-    now: Cell<usize>,
-    most: Cell<usize>,
+struct CountingHandler {
+    concurrent: Cell<usize>,
+    max_concurrent: Cell<usize>,
     requests: Cell<usize>,
     bodies: RefCell<usize>,
 }
 
-impl HttpHandler for Service {
+impl HttpHandler for CountingHandler {
     async fn handle(&self, request: &mut Request) -> Result<Response, Reset> {
         self.requests.set(self.requests.get() + 1);
-        let _in_hand = InHand::new(self);
-        // Half of them do not care for it.
+        let _guard = ConcurrentRequest::new(self);
+        // Requests with another path are answered without reading the body.
         if request.uri().path() == "/" {
             while let Some(Ok(frame)) = request.body_mut().frame().await {
                 *self.bodies.borrow_mut() += frame.data_ref().map_or(0, |data| data.len());
@@ -85,19 +84,21 @@ impl HttpHandler for Service {
     }
 }
 
-/// Counts a request as long as it is answered.
-struct InHand<'a>(&'a Service);
+/// Counts a request while it is being handled.
+struct ConcurrentRequest<'a>(&'a CountingHandler);
 
-impl<'a> InHand<'a> {
-    fn new(service: &'a Service) -> Self {
-        service.now.set(service.now.get() + 1);
-        service.most.set(service.most.get().max(service.now.get()));
-        Self(service)
+impl<'a> ConcurrentRequest<'a> {
+    fn new(handler: &'a CountingHandler) -> Self {
+        let concurrent = handler.concurrent.get() + 1;
+        handler.concurrent.set(concurrent);
+        let max = handler.max_concurrent.get().max(concurrent);
+        handler.max_concurrent.set(max);
+        Self(handler)
     }
 }
 
-impl Drop for InHand<'_> {
+impl Drop for ConcurrentRequest<'_> {
     fn drop(&mut self) {
-        self.0.now.set(self.0.now.get() - 1);
+        self.0.concurrent.set(self.0.concurrent.get() - 1);
     }
 }

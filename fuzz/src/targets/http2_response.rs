@@ -1,8 +1,8 @@
-//! What an HTTP/2 server may send, frame by frame, to the proxy's client: each request ends; what
-//! it gets is what was sent, whole or known to be broken; what the proxy sends meanwhile is right;
-//! what it holds is bounded; and a server that does nothing odd has its responses read.
+//! Arbitrary HTTP/2 frames from a server to the proxy's client: each request completes; responses
+//! contain what was sent, completely or with an error; the client's frames are valid; memory is
+//! bounded; and the responses of an orderly server are read.
 //!
-//! Input: what is asked, then acts of the server, see [`script`].
+//! Input: the requests, then actions of the server, see [`script`].
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -18,75 +18,75 @@ use mesh_proxy::http::{Body, Protocol, Request};
 use mesh_proxy::transport::Io;
 use tokio::task::{spawn_local, yield_now};
 
-use self::script::{Question, Script};
+use self::script::{RequestKind, Script};
+use crate::frame::{self, HEADERS, PREFACE};
 use crate::memory;
-use crate::wire::{self, HEADERS, PREFACE};
-use crate::world::{self, converse, sockets, worker};
+use crate::test_env::{self, converse, sockets, worker};
 
+mod client_output;
 mod script;
-mod sent;
 
-/// What one server may make the process hold, its own buffers included.
-const MOST_MEMORY: usize = 4 << 20;
+/// The most memory that one server may cause, including its own buffers.
+const MAX_MEMORY: usize = 4 << 20;
 
 pub(crate) fn run(input: &[u8]) {
-    let script = Rc::new(Script::of(input));
+    let script = Rc::new(Script::decode(input));
     let servers = Rc::new(Servers {
         script: script.clone(),
         connections: Cell::new(0),
-        got: RefCell::default(),
+        received: RefCell::default(),
     });
     let before = memory::start();
-    let outcomes = world::run({
+    let outcomes = test_env::run({
         let servers = servers.clone();
         async move {
             let pool = &worker().config.inbound.http1_pool;
             let params = ClientConfig::new(pool, Http2Params::default());
             let client = Client::new(Dialer(servers.clone()), &params);
-            let requests = servers.script.questions.iter();
-            let outcomes = join_all(requests.map(|question| ask(&client, *question))).await;
+            let requests = servers.script.requests.iter();
+            let outcomes = join_all(requests.map(|request| send(&client, *request))).await;
             drop(client);
-            while servers.got.borrow().len() < servers.connections.get() {
+            while servers.received.borrow().len() < servers.connections.get() {
                 yield_now().await;
             }
             outcomes
         }
     });
-    let held = memory::peak().saturating_sub(before);
-    assert!(held <= MOST_MEMORY, "{held} bytes were held");
-    for got in servers.got.borrow().iter() {
-        sent::check(got, &script);
+    let peak = memory::peak().saturating_sub(before);
+    assert!(peak <= MAX_MEMORY, "{peak} bytes of memory");
+    for received in servers.received.borrow().iter() {
+        client_output::check(received, &script);
     }
-    judge(&script, servers.connections.get(), &outcomes);
+    check_outcomes(&script, servers.connections.get(), &outcomes);
 }
 
-/// What came of a request.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     NoResponse,
-    /// The head came; nobody looked at the rest.
+    /// A response whose body was not read.
     Unread,
-    /// The body came to its end.
-    Whole {
+    /// A response with its complete body.
+    Complete {
         length: usize,
     },
-    /// The body broke off.
-    Broken {
+    /// A response whose body failed.
+    Incomplete {
         length: usize,
     },
 }
 
-async fn ask(client: &Client<Dialer>, question: Question) -> Outcome {
+async fn send(client: &Client<Dialer>, kind: RequestKind) -> Outcome {
     let request = http::Request::builder()
-        .method(question.method())
+        .method(kind.method())
         .uri("http://web/")
         .version(Version::HTTP_2)
-        .body(Body::full(vec![b'x'; question.body()]));
+        .body(Body::full(vec![b'x'; kind.body()]));
     let mut request: Request = request.expect("a request");
     let Ok(response) = client.send(&mut request).await else {
         return Outcome::NoResponse;
     };
-    if question == Question::GetUnread {
+    if kind == RequestKind::GetUnread {
         return Outcome::Unread;
     }
     let (head, mut body) = response.into_parts();
@@ -94,77 +94,77 @@ async fn ask(client: &Client<Dialer>, question: Question) -> Outcome {
     while let Some(frame) = body.frame().await {
         match frame {
             Ok(frame) => length += frame.data_ref().map_or(0, |data| data.len()),
-            Err(_broken) => return Outcome::Broken { length },
+            Err(_error) => return Outcome::Incomplete { length },
         }
     }
     let declared = head.headers.get(CONTENT_LENGTH);
-    if question == Question::Head {
+    if kind == RequestKind::Head {
         assert_eq!(length, 0, "a response to HEAD has a body");
     } else if let Some(declared) = declared.filter(|_| has_content(head.status.as_u16())) {
         assert_eq!(
             declared.to_str().ok().and_then(|text| text.parse().ok()),
             Some(length),
-            "a body is not as long as its head says, and looks whole"
+            "the length of a complete body differs from its content-length"
         );
     }
-    Outcome::Whole { length }
+    Outcome::Complete { length }
 }
 
-/// Whether a length says something of the body (RFC 9110, section 8.6).
+/// Whether content-length is the length of the body (RFC 9110, section 8.6).
 fn has_content(status: u16) -> bool {
     !matches!(status, 204 | 304)
 }
 
-fn judge(script: &Script, connections: usize, outcomes: &[Outcome]) {
+fn check_outcomes(script: &Script, connections: usize, outcomes: &[Outcome]) {
     let responses = outcomes
         .iter()
         .filter(|outcome| **outcome != Outcome::NoResponse);
     assert!(
-        responses.count() <= script.heads * connections,
-        "responses were made up: {outcomes:?}"
+        responses.count() <= script.headers * connections,
+        "more responses than were sent: {outcomes:?}"
     );
     let lengths = outcomes.iter().map(|outcome| match outcome {
-        Outcome::Whole { length } | Outcome::Broken { length } => *length,
+        Outcome::Complete { length } | Outcome::Incomplete { length } => *length,
         Outcome::NoResponse | Outcome::Unread => 0,
     });
     assert!(
         lengths.sum::<usize>() <= script.data * connections,
-        "bodies were made up: {outcomes:?}"
+        "more body bytes than were sent: {outcomes:?}"
     );
     if script.is_orderly {
         assert_eq!(outcomes, script.outcomes());
     }
 }
 
-/// Servers, one for each connection, that all say the same.
+/// Servers with the same script, one for each connection.
 struct Servers {
     script: Rc<Script>,
     connections: Cell<usize>,
-    /// What the client has sent to those that have ended.
-    got: RefCell<Vec<Vec<u8>>>,
+    /// The client's bytes on each closed connection.
+    received: RefCell<Vec<Vec<u8>>>,
 }
 
 struct Dialer(Rc<Servers>);
 
 impl Dial for Dialer {
     async fn dial(&self, _protocol: Protocol) -> Result<Io, DialError> {
-        let (here, there) = sockets();
+        let (client, server) = sockets();
         let servers = self.0.clone();
         servers.connections.set(servers.connections.get() + 1);
         drop(spawn_local(async move {
             let script = &servers.script;
-            let asked = |got: &[u8]| requests(got) >= script.questions.len();
-            let got = converse(there, &script.bytes, script.how, asked).await;
-            servers.got.borrow_mut().push(got);
+            let can_start = |received: &[u8]| requests(received) >= script.requests.len();
+            let received = converse(server, &script.bytes, script.split, can_start).await;
+            servers.received.borrow_mut().push(received);
         }));
-        Ok(Io::plain(here))
+        Ok(Io::plain(client))
     }
 }
 
-/// How many requests have begun.
-fn requests(got: &[u8]) -> usize {
-    let frames = got.strip_prefix(PREFACE).unwrap_or_default();
-    wire::read(frames)
+/// Counts the requests of a client.
+fn requests(received: &[u8]) -> usize {
+    let frames = received.strip_prefix(PREFACE).unwrap_or_default();
+    frame::read(frames)
         .filter(|frame| frame.kind == HEADERS)
         .count()
 }

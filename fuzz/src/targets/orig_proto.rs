@@ -1,7 +1,7 @@
-//! HTTP/1 carried over HTTP/2 between two proxies: the application sees what it would see behind
-//! one, and the client gets what it would get from one.
+//! HTTP/1 over HTTP/2 between two proxies: the application receives the same request, and the
+//! client the same response, as with one proxy.
 //!
-//! Input: choices that make a request and a response, both in order.
+//! Input: choices for a valid request and response.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,46 +11,47 @@ use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 
 use self::message::Messages;
-use crate::hops::{self, Hop};
-use crate::judge::reader::{self, Asked, Field, Message, Role, STRICT};
-use crate::world::{self, receive, send};
+use crate::oracle::reader::{self, Field, Message, MessageKind, RequestMethod, STRICT};
+use crate::proxy_chain::{self, ChainPosition};
+use crate::test_env::{self, receive, send};
 
 mod message;
 
 pub(crate) fn run(input: &[u8]) {
-    let messages = Messages::of(input);
-    let direct = Seen::behind(&[Hop::Only], &messages);
-    let carried = Seen::behind(&[Hop::First, Hop::Second], &messages);
+    let messages = Messages::decode(input);
+    let direct = ChainOutcome::through(&[ChainPosition::Only], &messages);
+    let carried = ChainOutcome::through(&[ChainPosition::First, ChainPosition::Second], &messages);
     let shown = String::from_utf8_lossy(&messages.request);
     assert_eq!(
         direct.requests.len(),
         carried.requests.len(),
-        "one proxy passes it on and two do not, or the other way round: {shown}"
+        "only one of the chains forwards the request: {shown}"
     );
     for (direct, carried) in direct.requests.iter().zip(&carried.requests) {
-        assert_same(direct, carried, Start::Whole);
+        assert_same(direct, carried, Start::All);
     }
-    let read = |seen: &Seen| final_response(&seen.got, messages.asked);
+    let read = |outcome: &ChainOutcome| final_response(&outcome.received, messages.request_method);
     match (read(&direct), read(&carried)) {
         (Some(direct), Some(carried)) => assert_same(&direct, &carried, Start::Status),
         (None, None) => {}
         _ => panic!(
-            "one of them is not whole, of {} and {} bytes: {shown}",
-            direct.got.len(),
-            carried.got.len()
+            "only one response is complete, of {} and {} bytes: {shown}",
+            direct.received.len(),
+            carried.received.len()
         ),
     }
 }
 
-/// The response behind those that are none yet: who answers `expect` depends on the number of
-/// proxies.
-fn final_response(mut got: &[u8], asked: Asked) -> Option<Message> {
+/// Returns the final response. Interim responses depend on the number of proxies that respond to
+/// `expect`.
+fn final_response(mut received: &[u8], method: RequestMethod) -> Option<Message> {
     loop {
-        let response = reader::message(got, Role::Response(asked), &STRICT).expect("a response")?;
+        let kind = MessageKind::Response(method);
+        let response = reader::message(received, kind, &STRICT).expect("a response")?;
         if !response.is_interim() {
             return Some(response);
         }
-        got = &got[response.end..];
+        received = &received[response.end..];
     }
 }
 
@@ -66,7 +67,7 @@ enum Start {
 fn assert_same(direct: &Message, carried: &Message, start: Start) {
     let (first, second) = (shown(direct), shown(carried));
     assert_eq!(direct.start[1], carried.start[1], "{first} became {second}");
-    if start == Start::Whole {
+    if start == Start::All {
         assert_eq!(direct.start, carried.start, "{first} became {second}");
     }
     assert_eq!(
@@ -82,9 +83,9 @@ fn assert_same(direct: &Message, carried: &Message, start: Start) {
     );
 }
 
-/// What concerns a connection: whether it is kept, how a body is framed on it (by its version),
-/// which codings its client takes. And what proxies tell each other.
-const OF_THE_HOP: [&[u8]; 4] = [
+/// Fields of a single connection: persistence, message framing, accepted transfer codings, and the
+/// header between proxies.
+const HOP_BY_HOP: [&[u8]; 4] = [
     b"connection",
     b"transfer-encoding",
     b"te",
@@ -93,18 +94,18 @@ const OF_THE_HOP: [&[u8]; 4] = [
 
 fn end_to_end(fields: &[Field]) -> Vec<Field> {
     let mut fields = sorted(fields);
-    fields.retain(|(name, _)| !OF_THE_HOP.contains(&name.as_slice()));
+    fields.retain(|(name, _)| !HOP_BY_HOP.contains(&name.as_slice()));
     fields
 }
 
-/// Fields of different names may change their order.
+/// Sorts by name, because the order of fields with different names may change.
 fn sorted(fields: &[Field]) -> Vec<Field> {
     let mut fields = fields.to_vec();
     fields.sort_by(|one, other| one.0.cmp(&other.0));
     fields
 }
 
-/// The head, for a person.
+/// Formats the start line and header section.
 fn shown(message: &Message) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let start = message
@@ -120,40 +121,42 @@ fn shown(message: &Message) -> String {
     format!("{start} [{}]", fields.collect::<Vec<_>>().join(", "))
 }
 
-/// What came of a request.
-struct Seen {
+/// The result of a request through a chain of proxies.
+struct ChainOutcome {
+    /// Requests that the application received.
     requests: Vec<Message>,
-    got: Vec<u8>,
+    /// Bytes that the client received.
+    received: Vec<u8>,
 }
 
-impl Seen {
-    /// Sends the request through these proxies.
-    fn behind(hops: &[Hop], messages: &Messages) -> Self {
+impl ChainOutcome {
+    /// Sends the request through a chain.
+    fn through(positions: &[ChainPosition], messages: &Messages) -> Self {
         let requests = Rc::new(RefCell::new(Vec::new()));
-        let got = world::run(async {
+        let received = test_env::run(async {
             let app = App {
                 requests: requests.clone(),
                 response: messages.response.clone().into(),
             };
             let app = move |tcp| drop(spawn_local(app.clone().serve(tcp)));
-            let client = hops::chain(hops, app).connect();
+            let client = proxy_chain::chain(positions, app).connect();
             let (reading, writing) = client.into_split();
             let sending = spawn_local({
                 let request = messages.request.clone();
                 async move { send(writing, &request, 0).await }
             });
-            let (got, _closed) = receive(reading).await;
+            let (received, _closed) = receive(reading).await;
             sending.abort();
-            got
+            received
         });
         Self {
             requests: requests.take(),
-            got,
+            received,
         }
     }
 }
 
-/// Answers every request alike and closes.
+/// Sends the same response to every request and closes.
 #[derive(Clone)]
 struct App {
     requests: Rc<RefCell<Vec<Message>>>,
@@ -162,30 +165,30 @@ struct App {
 
 impl App {
     async fn serve(self, mut tcp: TcpStream) {
-        let mut waiting = Vec::new();
+        let mut received = Vec::new();
         let request = loop {
-            match reader::message(&waiting, Role::Request, &STRICT) {
+            match reader::message(&received, MessageKind::Request, &STRICT) {
                 Ok(Some(request)) => break request,
                 Ok(None) => {
-                    if !matches!(tcp.read_buf(&mut waiting).await, Ok(1..)) {
+                    if !matches!(tcp.read_buf(&mut received).await, Ok(1..)) {
                         return;
                     }
                 }
                 Err(wrong) => panic!(
-                    "the application was sent what is no request ({wrong}): {:?}",
-                    String::from_utf8_lossy(&waiting)
+                    "the application received an invalid request ({wrong}): {:?}",
+                    String::from_utf8_lossy(&received)
                 ),
             }
         };
         assert_eq!(
             request.end,
-            waiting.len(),
+            received.len(),
             "more than one request: {:?}",
-            String::from_utf8_lossy(&waiting)
+            String::from_utf8_lossy(&received)
         );
         self.requests.borrow_mut().push(request);
         if tcp.write_all(&self.response).await.is_ok() {
-            let _gone = tcp.shutdown().await;
+            let _error = tcp.shutdown().await;
         }
     }
 }

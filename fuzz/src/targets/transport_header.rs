@@ -1,7 +1,7 @@
-//! The transport header, at any split: what is read can be written again, what is written can be
-//! read, and nothing behind a header is taken.
+//! The transport header with any split: decoded headers can be encoded, encoded headers can be
+//! decoded, and no byte after a header is consumed.
 //!
-//! Input: how it is cut, whether a header is written first, then bytes.
+//! Input: the split, whether a valid header comes first, then bytes.
 
 use std::time::Duration;
 
@@ -9,45 +9,45 @@ use mesh_proxy::transport::header::{self, HeaderError, SessionProtocol, Transpor
 use tokio::join;
 
 use crate::input::Input;
-use crate::world::{self, pipe, receive, send};
+use crate::test_env::{self, pipe, receive, send};
 
-/// The other end closes, so it is never waited for.
+/// Never expires, because the peer closes.
 const LIMIT: Duration = Duration::from_secs(60);
 
 pub(crate) fn run(input: &[u8]) {
     let mut input = Input(input);
-    let how = input.byte();
+    let split = input.byte();
     if input.byte() & 1 == 0 {
-        check(input.0, how);
+        check(input.0, split);
     } else {
-        check_written(input, how);
+        check_encoded(input, split);
     }
 }
 
-/// Arbitrary bytes.
-fn check(bytes: &[u8], how: u8) {
-    let (read, behind) = read(bytes, how);
-    let (again, behind_again) = self::read(bytes, 0);
+/// Decodes arbitrary bytes.
+fn check(bytes: &[u8], split: u8) {
+    let (read, rest) = read(bytes, split);
+    let (unsplit, unsplit_rest) = self::read(bytes, 0);
     assert_eq!(
         shown(&read),
-        shown(&again),
-        "it matters how a header is cut"
+        shown(&unsplit),
+        "the result depends on the split"
     );
     let Ok(header) = read else { return };
-    assert_eq!(behind, behind_again);
+    assert_eq!(rest, unsplit_rest);
     assert!(
-        bytes.ends_with(&behind),
-        "bytes behind the header were changed"
+        bytes.ends_with(&rest),
+        "bytes after the header were changed"
     );
     assert_ne!(header.port, 0);
-    let written = header.encode();
-    let (once_more, rest) = self::read(&written, 0);
-    assert_eq!(once_more.expect("what was read can be written"), header);
+    let encoded = header.encode();
+    let (decoded, rest) = self::read(&encoded, 0);
+    assert_eq!(decoded.expect("a valid header"), header);
     assert!(rest.is_empty());
 }
 
-/// A header of ours with bytes behind it.
-fn check_written(mut input: Input<'_>, how: u8) {
+/// Decodes an encoded header that is followed by other bytes.
+fn check_encoded(mut input: Input<'_>, split: u8) {
     let port = input.word().max(1);
     let session = input.choose([
         SessionProtocol::Opaque,
@@ -62,20 +62,20 @@ fn check_written(mut input: Input<'_>, how: u8) {
         session,
     };
     let bytes = [&header.encode(), input.0].concat();
-    let (read, behind) = read(&bytes, how);
-    assert_eq!(read.expect("a header of ours"), header);
-    assert_eq!(behind, input.0);
+    let (read, rest) = read(&bytes, split);
+    assert_eq!(read.expect("a valid header"), header);
+    assert_eq!(rest, input.0);
 }
 
-/// What is read of `bytes`, and what is left.
-fn read(bytes: &[u8], how: u8) -> (Result<TransportHeader, HeaderError>, Vec<u8>) {
-    world::run(async {
+/// Reads a header from `bytes`. Returns it and the rest.
+fn read(bytes: &[u8], split: u8) -> (Result<TransportHeader, HeaderError>, Vec<u8>) {
+    test_env::run(async {
         let (mut io, peer) = pipe();
         let reading = async {
             let read = header::read(&mut io, LIMIT).await;
             (read, receive(io).await.0)
         };
-        join!(reading, send(peer, bytes, how)).0
+        join!(reading, send(peer, bytes, split)).0
     })
 }
 

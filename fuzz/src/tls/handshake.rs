@@ -1,9 +1,9 @@
-//! Handshakes against the TLS library's own, in either role: a peer sends its messages in records
-//! of any size, with any padding and with anything between them, and the same to both. What the
-//! library refuses must be refused, what it accepts must be accepted, and the data behind it comes
-//! out byte for byte. However much the peer sends, the handshake holds no more than it may.
+//! Handshakes with rustls as oracle, in both roles: a peer sends the same messages to both, in
+//! records of any size, with any padding and with anything between them. The proxy must reject what
+//! rustls rejects, accept what it accepts and return the same data after the handshake. Memory use
+//! must stay within the limits however much the peer sends.
 //!
-//! Input: how the handshake goes, then what the peer sends, one or more records at a time.
+//! Input: properties of the handshake, then the peer's actions.
 
 use std::cell::Cell;
 use std::io::Read as _;
@@ -15,7 +15,7 @@ use rustls::{ClientConnection, Connection, ServerConnection};
 use rustls_pki_types::ServerName;
 
 use super::handshake_config::Configs;
-use super::puppet::{self, Puppet, in_clear};
+use super::scripted_peer::{self, ScriptedPeer, unencrypted};
 use crate::input::Input;
 use crate::memory;
 
@@ -29,171 +29,180 @@ const ALERT: u8 = 21;
 const HANDSHAKE: u8 = 22;
 const DATA: u8 = 23;
 
-/// What a peer sends by one act, and in one execution, at most.
-const MOST_OF_AN_ACT: usize = 400 << 10;
-const MOST: usize = 3 << 20;
+/// The most bytes that a peer sends with one action, and in one execution.
+const MAX_ACTION_BYTES: usize = 400 << 10;
+const MAX_SENT: usize = 3 << 20;
 
-/// What is received at a time: as from a socket, or everything, as if detection had read it before.
+/// The most bytes that are received at a time: as from a socket, or all of them, as if detection
+/// had read them before.
 const PIECES: [usize; 2] = [16 << 10, usize::MAX];
 
-/// The most that a record may be padded with.
-const MOST_PADDING: usize = (1 << 14) + 300;
+/// The longest padding of a record.
+const MAX_PADDING: usize = (1 << 14) + 300;
 
-/// More than the library waits for of a record.
+/// Longer than any record that rustls waits for.
 const ANY_RECORD: usize = 20_000;
 
-/// What our end of the connection may hold at any time: the bytes that the handshake holds, twice
-/// while their vector grows; and the library's copies of a message of that length, parsed, as part
-/// of the transcript, and between them.
-const MOST_MEMORY: usize = 8 * MAX_BUFFERED;
+/// The most memory of the proxy's side: the bytes that the handshake buffers, twice while their
+/// vector grows, and rustls' copies of a message of that length: parsed, in the transcript and in
+/// between.
+const MAX_MEMORY: usize = 8 * MAX_BUFFERED;
 
-/// The same for each byte that is received at a time: it may be behind the handshake, and is handed
-/// out to the target, in vectors that double.
+/// Additional memory for each byte that is received at a time: bytes after the handshake are
+/// returned to the target in vectors that double their capacity.
 const MEMORY_PER_BYTE: usize = 4;
 
-/// We are the server.
+/// The proxy is the server.
 pub(crate) fn server(input: &[u8]) {
     run(input, |configs| {
-        let judge = ServerConnection::new(configs.server.clone()).expect("a server");
-        let ours = UnbufferedServerConnection::new(configs.server.clone()).expect("a server");
-        let peer =
-            || ClientConnection::new(configs.puppet_client.clone(), name()).expect("a client");
-        Ends {
-            judge: Judge(judge.into()),
-            ours: Ours::new(HandshakeDriver::server(ours)),
-            peers: [Puppet::new(peer().into()), Puppet::new(peer().into())],
+        let oracle = ServerConnection::new(configs.server.clone()).expect("a server");
+        let subject = UnbufferedServerConnection::new(configs.server.clone()).expect("a server");
+        let peer = || ClientConnection::new(configs.peer_client.clone(), name()).expect("a client");
+        TestSetup {
+            oracle: Oracle(oracle.into()),
+            subject: Subject::new(HandshakeDriver::server(subject)),
+            peers: [
+                ScriptedPeer::new(peer().into()),
+                ScriptedPeer::new(peer().into()),
+            ],
         }
     });
 }
 
-/// We are the client.
+/// The proxy is the client.
 pub(crate) fn client(input: &[u8]) {
     run(input, |configs| {
-        let judge = ClientConnection::new(configs.client.clone(), name()).expect("a client");
-        let ours =
+        let oracle = ClientConnection::new(configs.client.clone(), name()).expect("a client");
+        let subject =
             UnbufferedClientConnection::new(configs.client.clone(), name()).expect("a client");
-        let peer = || ServerConnection::new(configs.puppet_server.clone()).expect("a server");
-        Ends {
-            judge: Judge(judge.into()),
-            ours: Ours::new(HandshakeDriver::client(ours)),
-            peers: [Puppet::new(peer().into()), Puppet::new(peer().into())],
+        let peer = || ServerConnection::new(configs.peer_server.clone()).expect("a server");
+        TestSetup {
+            oracle: Oracle(oracle.into()),
+            subject: Subject::new(HandshakeDriver::client(subject)),
+            peers: [
+                ScriptedPeer::new(peer().into()),
+                ScriptedPeer::new(peer().into()),
+            ],
         }
     });
 }
 
-fn run(input: &[u8], ends: impl Fn(&Configs) -> Ends) {
+fn run(input: &[u8], setup: impl Fn(&Configs) -> TestSetup) {
     let mut input = Input(input);
     let choices = usize::from(input.byte());
     CONFIGS.with(|configs| {
-        // What a thread makes once belongs to no connection.
+        // Excludes memory that a thread allocates once from the measurement.
         IS_WARM.with(|is_warm| {
             if !is_warm.replace(true) {
-                run_with(ends(&configs[0]), Input(&[1, 1, 1, 1, 10, 0, 9]));
+                run_with(setup(&configs[0]), Input(&[1, 1, 1, 1, 10, 0, 9]));
             }
         });
-        puppet::reset();
-        let mut ends = ends(&configs[choices % configs.len()]);
-        ends.ours.piece = PIECES[choices >> 2 & 1];
-        run_with(ends, input);
+        scripted_peer::reset();
+        let mut setup = setup(&configs[choices % configs.len()]);
+        setup.subject.piece = PIECES[choices >> 2 & 1];
+        run_with(setup, input);
     });
 }
 
-/// Our end and the library's, with a peer each.
-struct Ends {
-    judge: Judge,
-    ours: Ours,
-    peers: [Puppet; 2],
+/// rustls and the proxy, each with its peer.
+struct TestSetup {
+    oracle: Oracle,
+    subject: Subject,
+    peers: [ScriptedPeer; 2],
 }
 
-fn run_with(ends: Ends, mut input: Input<'_>) {
-    let Ends {
-        mut judge,
-        mut ours,
-        peers: [mut to_judge, mut to_ours],
-    } = ends;
+fn run_with(setup: TestSetup, mut input: Input<'_>) {
+    let TestSetup {
+        mut oracle,
+        mut subject,
+        peers: [mut oracle_peer, mut subject_peer],
+    } = setup;
     let mut sent = 0;
-    // A client begins.
-    to_judge.receive(&judge.receive(&[]).outgoing);
-    to_ours.receive(&ours.receive(&[]).outgoing);
-    let (mut held_for_judge, mut held_for_ours) = (Vec::new(), Vec::new());
-    while !input.is_empty() && sent < MOST {
-        let is_held = input.0[0] & 0x80 != 0;
-        let act = Act::of(&mut input);
-        act.make(&mut to_judge, &mut held_for_judge);
-        act.make(&mut to_ours, &mut held_for_ours);
-        if is_held && !input.is_empty() && held_for_ours.len() < MOST_OF_AN_ACT {
+    // Clients send first.
+    oracle_peer.receive(&oracle.receive(&[]).outgoing);
+    subject_peer.receive(&subject.receive(&[]).outgoing);
+    let (mut to_oracle, mut to_subject) = (Vec::new(), Vec::new());
+    while !input.is_empty() && sent < MAX_SENT {
+        let is_deferred = input.0[0] & 0x80 != 0;
+        let action = PeerAction::decode(&mut input);
+        action.encode(&mut oracle_peer, &mut to_oracle);
+        action.encode(&mut subject_peer, &mut to_subject);
+        if is_deferred && !input.is_empty() && to_subject.len() < MAX_ACTION_BYTES {
             continue;
         }
-        sent += held_for_ours.len();
-        let mut verdict = judge.receive(&held_for_judge);
-        let mut opened = ours.receive(&held_for_ours);
-        held_for_judge.clear();
-        held_for_ours.clear();
-        // One may know from a header what the other knows from a whole record, or from the next
-        // read.
-        if verdict.is_refused() && !opened.is_refused() {
-            opened.add(ours.receive(&[0; ANY_RECORD]));
-        } else if opened.is_refused() && !verdict.is_refused() && !verdict.is_over() {
-            verdict.add(judge.receive(&[0; ANY_RECORD]));
+        sent += to_subject.len();
+        let mut expected = oracle.receive(&to_oracle);
+        let mut actual = subject.receive(&to_subject);
+        to_oracle.clear();
+        to_subject.clear();
+        // One may reject by the header what the other rejects by the complete record, or after the
+        // next read.
+        if expected.is_rejected() && !actual.is_rejected() {
+            actual.add(subject.receive(&[0; ANY_RECORD]));
+        } else if actual.is_rejected() && !expected.is_rejected() && !expected.is_closed() {
+            expected.add(oracle.receive(&[0; ANY_RECORD]));
         }
-        let (expected, got) = (&verdict.content, &opened.content);
-        if let State::Refused(why) = &verdict.state {
+        if let State::Rejected(reason) = &expected.state {
             assert!(
-                opened.is_refused(),
-                "the library refuses {act:?}, we do not: {why}"
+                actual.is_rejected(),
+                "rustls rejects {action:?}, the proxy accepts it: {reason}"
             );
             assert!(
-                expected.starts_with(got) || got.starts_with(expected),
-                "other content before {act:?} was refused"
-            );
-            return;
-        }
-        if let State::Refused(why) = &opened.state {
-            // The library lets empty handshake records pass where RFC 8446, section 5.1, forbids
-            // them, which a refusal by us shows only when the end does not follow at once.
-            let is_over = verdict.is_over();
-            assert!(
-                is_over || sent >= MAX_HANDSHAKE,
-                "the library takes {act:?}, we refuse it: {why}"
+                expected.content.starts_with(&actual.content)
+                    || actual.content.starts_with(&expected.content),
+                "different content before {action:?} was rejected"
             );
             return;
         }
-        assert!(expected == got, "content was lost or changed by {act:?}");
-        assert_eq!(verdict.state, opened.state, "after {act:?}");
-        if let State::Over { .. } = verdict.state {
+        if let State::Rejected(reason) = &actual.state {
+            // rustls accepts empty handshake records, which RFC 8446, section 5.1, forbids. The
+            // appended bytes make rustls reject the connection as well, unless it is closed.
+            let is_closed = expected.is_closed();
+            assert!(
+                is_closed || sent >= MAX_HANDSHAKE,
+                "rustls accepts {action:?}, the proxy rejects it: {reason}"
+            );
             return;
         }
-        to_judge.receive(&verdict.outgoing);
-        to_ours.receive(&opened.outgoing);
+        assert!(
+            expected.content == actual.content,
+            "{action:?} changed the content"
+        );
+        assert_eq!(expected.state, actual.state, "after {action:?}");
+        if let State::Closed { .. } = expected.state {
+            return;
+        }
+        oracle_peer.receive(&expected.outgoing);
+        subject_peer.receive(&actual.outgoing);
     }
 }
 
-/// What a peer sends next. The same is sent to both, under the keys of each.
+/// An action of the peer, which is performed for both with their keys.
 #[derive(Debug)]
-enum Act<'a> {
-    /// So many bytes of the next record that it ought to send, as a record; all of it for 0.
+enum PeerAction<'a> {
+    /// The next pending record, truncated to `length` bytes unless 0. The rest stays pending.
     Part {
         length: u16,
         padding: usize,
     },
-    /// All that it ought to send, as it is.
+    /// All pending records, unchanged.
     All,
-    /// The next record that it ought to send, in records of so many bytes.
+    /// The next pending record in fragments of `size` bytes.
     Fragments {
         size: u16,
         padding: usize,
     },
-    /// A record of anything.
+    /// An arbitrary record.
     Record {
         content_type: u8,
         content: &'a [u8],
         padding: usize,
     },
-    /// The beginning of a handshake message that is announced to be this long, in records of so
-    /// many bytes.
+    /// The first `length` bytes of a handshake message with a declared length, in fragments of
+    /// `size` bytes.
     Message {
         kind: u8,
-        announced: u32,
+        declared: u32,
         length: u16,
         size: u16,
         padding: usize,
@@ -203,30 +212,30 @@ enum Act<'a> {
         count: u8,
         padding: usize,
     },
-    /// Data, under the newest key.
+    /// Application data with the current key.
     Data {
         length: usize,
         size: u16,
     },
-    /// One bit of the next record that it ought to send is changed.
+    /// The next pending record with one flipped bit.
     Flipped {
         at: u16,
         bit: u8,
     },
-    InClear {
+    Unencrypted {
         content_type: u8,
         content: &'a [u8],
     },
     Raw(&'a [u8]),
 }
 
-impl<'a> Act<'a> {
-    fn of(input: &mut Input<'a>) -> Self {
+impl<'a> PeerAction<'a> {
+    fn decode(input: &mut Input<'a>) -> Self {
         let short = |input: &mut Input<'a>| {
             let length = usize::from(input.byte());
             input.take(length)
         };
-        let padding = |input: &mut Input<'a>| usize::from(input.word()).min(MOST_PADDING);
+        let padding = |input: &mut Input<'a>| usize::from(input.word()).min(MAX_PADDING);
         match (input.byte() & 0x7f) % 16 {
             0 => Self::Part {
                 length: input.word(),
@@ -249,7 +258,7 @@ impl<'a> Act<'a> {
             },
             5 => Self::Message {
                 kind: input.byte(),
-                announced: u32::from(input.byte()) << 16 | u32::from(input.word()),
+                declared: u32::from(input.byte()) << 16 | u32::from(input.word()),
                 length: input.word(),
                 size: input.word(),
                 padding: padding(input),
@@ -259,11 +268,11 @@ impl<'a> Act<'a> {
                 count: input.byte(),
                 padding: padding(input),
             },
-            7 => Self::InClear {
+            7 => Self::Unencrypted {
                 content_type: CHANGE_CIPHER_SPEC,
                 content: &[1],
             },
-            8 => Self::InClear {
+            8 => Self::Unencrypted {
                 content_type: input.byte(),
                 content: short(input),
             },
@@ -291,7 +300,7 @@ impl<'a> Act<'a> {
             },
             _ => Self::Message {
                 kind: input.choose([1, 2, 8, 11, 13, 15, 20, 24]),
-                announced: 0xffff,
+                declared: 0xffff,
                 length: input.word(),
                 size: 1,
                 padding: padding(input),
@@ -299,7 +308,7 @@ impl<'a> Act<'a> {
         }
     }
 
-    fn make(&self, peer: &mut Puppet, bytes: &mut Vec<u8>) {
+    fn encode(&self, peer: &mut ScriptedPeer, bytes: &mut Vec<u8>) {
         match *self {
             Self::Part { length, padding } => {
                 let Some(mut record) = peer.pending.pop_front() else {
@@ -345,12 +354,12 @@ impl<'a> Act<'a> {
             }
             Self::Message {
                 kind,
-                announced,
+                declared,
                 length,
                 size,
                 padding,
             } => {
-                let [_, a, b, c] = announced.to_be_bytes();
+                let [_, a, b, c] = declared.to_be_bytes();
                 let mut message = vec![kind, a, b, c];
                 message.resize(4 + usize::from(length), 0);
                 let key = next_key(peer);
@@ -363,7 +372,7 @@ impl<'a> Act<'a> {
             } => {
                 let key = next_key(peer);
                 for _ in 0..count {
-                    if bytes.len() > MOST_OF_AN_ACT {
+                    if bytes.len() > MAX_ACTION_BYTES {
                         break;
                     }
                     bytes.extend(peer.seal(key, content_type, &[], padding));
@@ -378,29 +387,29 @@ impl<'a> Act<'a> {
                     return;
                 };
                 let mut sealed = peer.seal(record.key, record.content_type, &record.content, 0);
-                // What is in clear may be random, and another bit of it mean another thing to each.
+                // Unencrypted records contain random bytes, which differ between the two peers.
                 if record.key.is_some() {
                     let at = 5 + usize::from(at) % (sealed.len() - 5);
                     sealed[at] ^= 1 << bit;
                 }
                 bytes.extend(sealed);
             }
-            Self::InClear {
+            Self::Unencrypted {
                 content_type,
                 content,
-            } => bytes.extend(in_clear(content_type, content)),
+            } => bytes.extend(unencrypted(content_type, content)),
             Self::Raw(raw) => bytes.extend_from_slice(raw),
         }
     }
 }
 
-/// The key of what the peer ought to send next.
-fn next_key(peer: &Puppet) -> Option<usize> {
+/// Returns the key of the next pending record.
+fn next_key(peer: &ScriptedPeer) -> Option<usize> {
     peer.pending.front().map_or(peer.key, |record| record.key)
 }
 
 fn fragments(
-    peer: &mut Puppet,
+    peer: &mut ScriptedPeer,
     bytes: &mut Vec<u8>,
     key: Option<usize>,
     content_type: u8,
@@ -410,14 +419,14 @@ fn fragments(
 ) {
     let size = usize::from(size).clamp(1, 1 << 14);
     for part in content.chunks(size) {
-        if bytes.len() > MOST_OF_AN_ACT {
+        if bytes.len() > MAX_ACTION_BYTES {
             return;
         }
         bytes.extend(peer.seal(key, content_type, part, padding));
     }
 }
 
-/// What came of some bytes.
+/// The result of receiving bytes.
 struct Outcome {
     outgoing: Vec<u8>,
     content: Vec<u8>,
@@ -428,9 +437,9 @@ struct Outcome {
 enum State {
     Handshaking,
     Established,
-    /// The peer has ended its stream.
-    Over {
-        was_shaken: bool,
+    /// The peer has sent close_notify.
+    Closed {
+        was_established: bool,
     },
     Refused(String),
 }
@@ -444,12 +453,12 @@ impl Outcome {
         }
     }
 
-    fn is_refused(&self) -> bool {
-        matches!(self.state, State::Refused(_))
+    fn is_rejected(&self) -> bool {
+        matches!(self.state, State::Rejected(_))
     }
 
-    fn is_over(&self) -> bool {
-        matches!(self.state, State::Over { .. })
+    fn is_closed(&self) -> bool {
+        matches!(self.state, State::Closed { .. })
     }
 
     fn add(&mut self, later: Self) {
@@ -459,10 +468,10 @@ impl Outcome {
     }
 }
 
-/// The TLS library's end of a connection.
-struct Judge(Connection);
+/// rustls as the peer's counterpart.
+struct Oracle(Connection);
 
-impl Judge {
+impl Oracle {
     fn receive(&mut self, mut bytes: &[u8]) -> Outcome {
         let mut outcome = Outcome::new();
         loop {
@@ -470,49 +479,49 @@ impl Judge {
                 .0
                 .process_new_packets()
                 .map_err(|error| error.to_string());
-            // Ends with an error when there is nothing more for now.
-            let _for_now = self.0.reader().read_to_end(&mut outcome.content);
+            // Returns an error when all available content is read.
+            let _would_block = self.0.reader().read_to_end(&mut outcome.content);
             while self.0.wants_write() {
                 self.0.write_tls(&mut outcome.outgoing).expect("a vector");
             }
-            let was_shaken = !self.0.is_handshaking();
+            let was_established = !self.0.is_handshaking();
             outcome.state = match state {
-                Ok(state) if state.peer_has_closed() => State::Over { was_shaken },
+                Ok(state) if state.peer_has_closed() => State::Closed { was_established },
                 Ok(_) if self.0.is_handshaking() => State::Handshaking,
                 Ok(_) => State::Established,
-                Err(why) => State::Refused(why),
+                Err(reason) => State::Rejected(reason),
             };
-            let goes_on = matches!(outcome.state, State::Handshaking | State::Established);
-            if !goes_on || bytes.is_empty() {
+            let is_open = matches!(outcome.state, State::Handshaking | State::Established);
+            if !is_open || bytes.is_empty() {
                 return outcome;
             }
             if let Err(error) = self.0.read_tls(&mut bytes) {
-                outcome.state = State::Refused(error.to_string());
+                outcome.state = State::Rejected(error.to_string());
                 return outcome;
             }
         }
     }
 }
 
-/// Our end of a connection, and how much memory it has.
-struct Ours {
-    end: End,
-    held: usize,
-    /// What is received at a time.
+/// The proxy's handshake and records as the peer's counterpart, with their memory use.
+struct Subject {
+    connection: SubjectConnection,
+    memory: usize,
+    /// The most bytes that are received at a time.
     piece: usize,
 }
 
-enum End {
+enum SubjectConnection {
     Handshaking(Box<HandshakeDriver>),
     Established(Box<RecordConnection>),
     Refused(String),
 }
 
-impl Ours {
-    fn new(shaking: HandshakeDriver) -> Self {
+impl Subject {
+    fn new(handshake: HandshakeDriver) -> Self {
         Self {
-            end: End::Handshaking(Box::new(shaking)),
-            held: 0,
+            connection: SubjectConnection::Handshaking(Box::new(handshake)),
+            memory: 0,
             piece: PIECES[0],
         }
     }
@@ -520,7 +529,7 @@ impl Ours {
     fn receive(&mut self, bytes: &[u8]) -> Outcome {
         let mut outcome = self.receive_piece(&[]);
         for piece in bytes.chunks(self.piece) {
-            if matches!(outcome.state, State::Over { .. }) {
+            if matches!(outcome.state, State::Closed { .. }) {
                 break;
             }
             outcome.add(self.receive_piece(piece));
@@ -530,31 +539,28 @@ impl Ours {
 
     fn receive_piece(&mut self, bytes: &[u8]) -> Outcome {
         let before = memory::start();
-        let outcome = self.end.receive(bytes);
-        let most = self.held + memory::peak().saturating_sub(before);
-        let may = MOST_MEMORY + MEMORY_PER_BYTE * bytes.len();
-        assert!(
-            most <= may,
-            "{most} bytes were held, of which {may} are allowed"
-        );
-        let handed_out = outcome.content.capacity() + outcome.outgoing.capacity();
-        self.held = (self.held + memory::start()).saturating_sub(before + handed_out);
+        let outcome = self.connection.receive(bytes);
+        let peak = self.memory + memory::peak().saturating_sub(before);
+        let limit = MAX_MEMORY + MEMORY_PER_BYTE * bytes.len();
+        assert!(peak <= limit, "{peak} bytes of memory, limit {limit}");
+        let returned = outcome.content.capacity() + outcome.outgoing.capacity();
+        self.memory = (self.memory + memory::start()).saturating_sub(before + returned);
         outcome
     }
 }
 
-impl End {
+impl SubjectConnection {
     fn receive(&mut self, bytes: &[u8]) -> Outcome {
         let mut outcome = Outcome::new();
         match self {
-            Self::Handshaking(shaking) => match shaking.advance(bytes) {
+            Self::Handshaking(handshake) => match handshake.advance(bytes) {
                 Ok((is_done, outgoing)) => {
                     outcome.outgoing = outgoing;
                     if is_done {
                         outcome.add(self.finish());
                     }
                 }
-                Err(error) => *self = Self::Refused(error.to_string()),
+                Err(error) => *self = Self::Rejected(error.to_string()),
             },
             Self::Established(records) => {
                 let opened = records.open(bytes);
@@ -562,25 +568,29 @@ impl End {
                 outcome.state = State::Established;
                 match opened.closed {
                     Ok(false) => {}
-                    Ok(true) => outcome.state = State::Over { was_shaken: true },
-                    Err(why) => *self = Self::Refused(why),
+                    Ok(true) => {
+                        outcome.state = State::Closed {
+                            was_established: true,
+                        }
+                    }
+                    Err(reason) => *self = Self::Rejected(reason),
                 }
             }
-            Self::Refused(_) => {}
+            Self::Rejected(_) => {}
         }
-        if let Self::Refused(why) = self {
-            outcome.state = State::Refused(why.clone());
+        if let Self::Rejected(reason) = self {
+            outcome.state = State::Rejected(reason.clone());
         }
         outcome
     }
 
-    /// Takes the keys over, and opens what came behind the handshake.
+    /// Completes the handshake and opens the bytes that followed it.
     fn finish(&mut self) -> Outcome {
-        let refused = Self::Refused("the handshake was finished before".to_owned());
-        if let Self::Handshaking(shaking) = std::mem::replace(self, refused) {
-            *self = match shaking.finish() {
+        let rejected = Self::Rejected("handshake is already complete".to_owned());
+        if let Self::Handshaking(handshake) = std::mem::replace(self, rejected) {
+            *self = match handshake.finish() {
                 Ok(records) => Self::Established(Box::new(records)),
-                Err(error) => Self::Refused(error.to_string()),
+                Err(error) => Self::Rejected(error.to_string()),
             };
         }
         self.receive(&[])

@@ -1,4 +1,4 @@
-//! Configurations for handshakes that are made of the same lengths each time: the same certificate,
+//! Configurations of handshakes whose messages always have the same length: one certificate,
 //! signatures of one length, and one group.
 
 use std::sync::Arc;
@@ -14,19 +14,19 @@ use rustls::{
 };
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, UnixTime};
 
-use super::{Anybody, SUITES, puppet};
+use super::{InsecureVerifier, SUITES, puppet};
 
-/// Both sides, each as the proxy and as its peer.
+/// Configurations of clients and servers, for the proxy and for its peer.
 pub(super) struct Configs {
     pub(super) client: Arc<ClientConfig>,
     pub(super) server: Arc<ServerConfig>,
-    pub(super) puppet_client: Arc<ClientConfig>,
-    pub(super) puppet_server: Arc<ServerConfig>,
+    pub(super) peer_client: Arc<ClientConfig>,
+    pub(super) peer_server: Arc<ServerConfig>,
 }
 
 impl Configs {
-    /// With `is_retried` the client begins with a group that the server does not have; with
-    /// `has_client_id` the client has a certificate.
+    /// With `is_retried`, the client's first key share has a group that the server does not
+    /// support. With `has_client_id`, the client has a certificate.
     pub(super) fn new(is_retried: bool, has_client_id: bool) -> Self {
         let key = KeyPair::generate_for(&PKCS_ED25519).expect("a key");
         let certificate = CertificateParams::new(vec!["web.test".to_owned()])
@@ -36,9 +36,10 @@ impl Configs {
             certificate: certificate.der().clone(),
             key: key.serialize_der(),
         };
-        let client_groups = match is_retried {
-            true => vec![kx_group::SECP256R1, kx_group::X25519],
-            false => vec![kx_group::X25519],
+        let client_groups = if is_retried {
+            vec![kx_group::SECP256R1, kx_group::X25519]
+        } else {
+            vec![kx_group::X25519]
         };
         let client_id = has_client_id.then_some(&identity);
         let [client_provider, server_provider] =
@@ -50,8 +51,8 @@ impl Configs {
         Self {
             client: client(Arc::new(client_provider.clone()), client_id),
             server: server(Arc::new(server_provider.clone()), &identity),
-            puppet_client: client(puppet::provider(client_provider), client_id),
-            puppet_server: server(puppet::provider(server_provider), &identity),
+            peer_client: client(scripted_peer::provider(client_provider), client_id),
+            peer_server: server(scripted_peer::provider(server_provider), &identity),
         }
     }
 }
@@ -76,7 +77,7 @@ fn client(provider: Arc<CryptoProvider>, identity: Option<&Identity>) -> Arc<Cli
         .with_protocol_versions(&[&rustls::version::TLS13])
         .expect("TLS 1.3")
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Anybody));
+        .with_custom_certificate_verifier(Arc::new(InsecureVerifier));
     let mut config = match identity {
         Some(identity) => builder
             .with_client_auth_cert(identity.chain(), identity.key())
@@ -84,7 +85,7 @@ fn client(provider: Arc<CryptoProvider>, identity: Option<&Identity>) -> Arc<Cli
         None => builder.with_no_client_auth(),
     };
     config.enable_secret_extraction = true;
-    // A ticket that one input has sent would be in the hello of the next ones.
+    // Otherwise, a ticket of one input would be part of the next input's ClientHello.
     config.resumption = Resumption::disabled();
     Arc::new(config)
 }
@@ -100,7 +101,7 @@ fn server(provider: Arc<CryptoProvider>, identity: &Identity) -> Arc<ServerConfi
     Arc::new(config)
 }
 
-/// Asks for a certificate as the proxy does, and takes any or none.
+/// Requests a certificate like the proxy, and accepts any or none.
 #[derive(Debug)]
 struct AnyClient;
 

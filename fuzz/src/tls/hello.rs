@@ -1,16 +1,15 @@
-//! What the TLS library makes of the first bytes of a connection, against what detection made of
-//! them.
+//! rustls' parser of a ClientHello as the oracle for protocol detection.
 
 use mesh_proxy::transport::detect::TlsDetected;
 use rustls::server::Acceptor;
 
-/// Detection waits for no longer hello than this (`transport::detect::tls`).
+/// The longest ClientHello that detection waits for (`transport::detect::tls`).
 const MAX_HELLO: usize = 64 * 1024;
 
-/// A hello that the library accepts is one to detection too, and asks for the same name. The other
-/// way round is no fault: detection judges framing only, and what it takes for a hello is the
-/// library's to refuse. That no first record has the version of SSL 2 ([0, 2], which the library
-/// takes) is how detection knows other protocols by their first bytes.
+/// Checks that detection recognises a ClientHello that rustls accepts, with the same server name.
+/// The reverse need not hold, because detection parses the framing only. Nor need detection accept
+/// a first record with the version of SSL 2 ([0, 2]), which rustls does: that is how it
+/// distinguishes other protocols.
 pub(crate) fn check(bytes: &[u8], detected: &TlsDetected) {
     let mut acceptor = Acceptor::default();
     let mut rest = bytes;
@@ -20,7 +19,7 @@ pub(crate) fn check(bytes: &[u8], detected: &TlsDetected) {
             Ok(None) => {}
             Err(_refused) => return,
         }
-        // The library takes some at a time, and no more than a hello may be long.
+        // rustls reads a part at a time, up to its limit of a ClientHello.
         match acceptor.read_tls(&mut rest) {
             Ok(1..) => {}
             Ok(0) | Err(_) => return,
@@ -36,12 +35,12 @@ pub(crate) fn check(bytes: &[u8], detected: &TlsDetected) {
             assert_eq!(
                 sni.as_deref(),
                 Some(name.as_str()),
-                "the library sees another name"
+                "rustls reads another name"
             );
         }
         other => assert!(
             bytes.len() > MAX_HELLO || bytes[1] != 3,
-            "the library sees a hello, detection {other:?}"
+            "rustls accepts a ClientHello, detection returns {other:?}"
         ),
     }
 }

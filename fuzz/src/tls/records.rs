@@ -1,8 +1,8 @@
-//! The record layer of tunnels against the TLS library's, in both roles: a peer that holds the keys
-//! sends what it likes, and the same to both. What the library refuses must be refused, and what
-//! the library hands on must come out byte for byte.
+//! The record layer of tunnels with rustls as oracle, in both roles: a peer with the keys sends the
+//! same arbitrary records to both. The proxy must reject what rustls rejects, and return the same
+//! content.
 //!
-//! Input: role and suite, then what the peer sends, one record or more at a time.
+//! Input: role and suite, then the peer's actions.
 
 use std::io::Read as _;
 
@@ -26,10 +26,10 @@ const DATA: u8 = 23;
 const NEW_SESSION_TICKET: u8 = 4;
 const KEY_UPDATE: u8 = 24;
 
-/// Longest content that is sent: more than a record may hold.
-const MOST: usize = (1 << 14) + 300;
+/// The longest content that is sent, longer than a valid record.
+const MAX_CONTENT: usize = (1 << 14) + 300;
 
-/// More than what the library waits for of a record.
+/// Longer than any record that rustls waits for.
 const ANY_RECORD: usize = 20_000;
 
 pub(crate) fn run(input: &[u8]) {
@@ -38,88 +38,94 @@ pub(crate) fn run(input: &[u8]) {
     CONFIGS.with(|configs| {
         let configs = &configs[usize::from(choices >> 1) % configs.len()];
         match choices & 1 {
-            0 => run_with(Judge::server(configs), Ours::server(configs), input),
-            _ => run_with(Judge::client(configs), Ours::client(configs), input),
+            0 => run_with(Oracle::server(configs), Subject::server(configs), input),
+            _ => run_with(Oracle::client(configs), Subject::client(configs), input),
         }
     });
 }
 
 fn run_with(
-    (mut judge, mut to_judge): (Judge, Peer),
-    (mut ours, mut to_ours): (Ours, Peer),
+    (mut oracle, mut oracle_peer): (Oracle, Peer),
+    (mut subject, mut subject_peer): (Subject, Peer),
     mut input: Input<'_>,
 ) {
     while !input.is_empty() {
-        let act = Act::of(&mut input);
-        let mut verdict = judge.receive(&to_judge.act(&act));
-        let mut opened = ours.receive(&to_ours.act(&act));
-        // One may know from a header what the other knows from a whole record.
-        if verdict.is_refused && !opened.is_refused {
-            opened = ours.receive(&[0; ANY_RECORD]);
-        } else if opened.is_refused && !verdict.is_refused {
-            verdict = judge.receive(&[0; ANY_RECORD]);
+        let action = PeerAction::decode(&mut input);
+        let mut expected = oracle.receive(&oracle_peer.encode(&action));
+        let mut actual = subject.receive(&subject_peer.encode(&action));
+        // One may reject by the header what the other rejects by the complete record.
+        if expected.is_rejected && !actual.is_rejected {
+            actual = subject.receive(&[0; ANY_RECORD]);
+        } else if actual.is_rejected && !expected.is_rejected {
+            expected = oracle.receive(&[0; ANY_RECORD]);
         }
-        let (expected, got) = (&verdict.content, &opened.content);
-        if verdict.is_refused {
-            assert!(opened.is_refused, "the library refuses {act:?}, we do not");
+        if expected.is_rejected {
             assert!(
-                expected.starts_with(got) || got.starts_with(expected),
-                "other content before {act:?} was refused"
+                actual.is_rejected,
+                "rustls rejects {action:?}, the proxy accepts it"
+            );
+            assert!(
+                expected.content.starts_with(&actual.content)
+                    || actual.content.starts_with(&expected.content),
+                "different content before {action:?} was rejected"
             );
             return;
         }
         assert!(
-            !opened.is_refused,
-            "the library takes {act:?}, we refuse it: {}",
-            opened.why
+            !actual.is_rejected,
+            "rustls accepts {action:?}, the proxy rejects it: {}",
+            actual.reason
         );
-        assert!(expected == got, "content was lost or changed by {act:?}");
+        assert!(
+            expected.content == actual.content,
+            "{action:?} changed the content"
+        );
         assert_eq!(
-            verdict.is_over, opened.is_over,
-            "one of them sees the end in {act:?}"
+            expected.is_closed, actual.is_closed,
+            "only one of them is closed by {action:?}"
         );
-        if verdict.is_over {
+        if expected.is_closed {
             return;
         }
     }
 }
 
-/// What the peer does next. The same is done to both, with the keys of each.
+/// An action of the peer, which is performed for both with their keys.
 #[derive(Debug)]
-enum Act<'a> {
+enum PeerAction<'a> {
     Record {
         content: Vec<u8>,
         content_type: u8,
     },
-    /// A key update, and what follows is under the next key.
+    /// A KeyUpdate; later records are sealed with the next key.
     Update {
         body: u8,
     },
-    /// One bit of a record is changed.
+    /// A record with one flipped bit.
     Flipped {
         content: &'a [u8],
         at: u16,
         bit: u8,
     },
-    /// A record that never arrives.
+    /// An omitted record and the one after it.
     Lost {
         content: &'a [u8],
     },
-    /// A record that comes twice.
+    /// A record sent twice.
     Repeated {
         content: &'a [u8],
     },
-    /// Bytes that are no record of the peer's.
+    /// Arbitrary bytes.
     Raw(&'a [u8]),
-    /// Only so much of a record arrives, and nothing else.
+    /// The first bytes of a record.
     Cut {
         content: &'a [u8],
         length: u16,
     },
 }
 
-impl<'a> Act<'a> {
-    fn of(input: &mut Input<'a>) -> Self {
+impl<'a> PeerAction<'a> {
+    fn decode(input: &mut Input<'a>) -> Self {
         let short = |input: &mut Input<'a>| {
             let length = usize::from(input.byte());
             input.take(length)
@@ -130,7 +136,7 @@ impl<'a> Act<'a> {
                 content_type: DATA,
             },
             2 => Self::Record {
-                content: vec![input.byte(); usize::from(input.word()).min(MOST)],
+                content: vec![input.byte(); usize::from(input.word()).min(MAX_CONTENT)],
                 content_type: DATA,
             },
             3 => Self::Record {
@@ -174,19 +180,19 @@ impl<'a> Act<'a> {
                 content: ticket(short(input)),
                 content_type: HANDSHAKE,
             },
-            // Padding is zeros behind the type.
+            // Padding: zeros after the content type.
             13 => {
                 let mut content = short(input).to_vec();
                 content.push(input.choose([DATA, HANDSHAKE, ALERT, 20]));
-                content.resize(content.len() + usize::from(input.word()) % MOST, 0);
-                content.truncate(MOST);
+                content.resize(content.len() + usize::from(input.word()) % MAX_CONTENT, 0);
+                content.truncate(MAX_CONTENT);
                 Self::Record {
                     content,
                     content_type: 0,
                 }
             }
             14 => Self::Record {
-                content: vec![0; usize::from(input.word()).min(MOST)],
+                content: vec![0; usize::from(input.word()).min(MAX_CONTENT)],
                 content_type: 0,
             },
             _ => Self::Record {
@@ -202,46 +208,44 @@ fn message(kind: u8, body: &[u8]) -> Vec<u8> {
     [&[kind, a, b, c], body].concat()
 }
 
-/// A ticket with this in it.
+/// Encodes a ticket with this content.
 fn ticket(text: &[u8]) -> Vec<u8> {
     let [.., high, low] = (text.len() as u32).to_be_bytes();
     let body = [&[0, 0, 14, 16, 1, 2, 3, 4, 1, 9, high, low], text, &[0, 0]].concat();
     message(NEW_SESSION_TICKET, &body)
 }
 
-/// The other end of a connection, which sends what it likes.
+/// A peer with the keys of its connection.
 struct Peer(RecordConnection);
 
 impl Peer {
-    fn act(&mut self, act: &Act<'_>) -> Vec<u8> {
+    fn encode(&mut self, action: &PeerAction<'_>) -> Vec<u8> {
         let mut bytes = Vec::new();
-        match *act {
-            Act::Record {
+        match *action {
+            PeerAction::Record {
                 ref content,
                 content_type,
             } => self.0.seal(&mut bytes, content, content_type),
-            Act::Update { body } => {
+            PeerAction::Update { body } => {
                 self.0
                     .seal(&mut bytes, &message(KEY_UPDATE, &[body]), HANDSHAKE);
                 self.0.advance_send_key();
             }
-            Act::Flipped { content, at, bit } => {
+            PeerAction::Flipped { content, at, bit } => {
                 self.0.seal(&mut bytes, content, DATA);
-                // Of the header only the length: the version is not looked at by either, and the
-                // type is [`Act::Raw`]'s.
                 let at = 5 + usize::from(at) % (bytes.len() - 5);
                 bytes[at] ^= 1 << bit;
             }
-            Act::Lost { content } => {
+            PeerAction::Lost { content } => {
                 self.0.seal(&mut Vec::new(), content, DATA);
                 self.0.seal(&mut bytes, content, DATA);
             }
-            Act::Repeated { content } => {
+            PeerAction::Repeated { content } => {
                 self.0.seal(&mut bytes, content, DATA);
                 bytes.extend_from_within(..);
             }
-            Act::Raw(raw) => bytes.extend_from_slice(raw),
-            Act::Cut { content, length } => {
+            PeerAction::Raw(raw) => bytes.extend_from_slice(raw),
+            PeerAction::Cut { content, length } => {
                 self.0.seal(&mut bytes, content, DATA);
                 bytes.truncate(usize::from(length) % bytes.len());
             }
@@ -250,35 +254,35 @@ impl Peer {
     }
 }
 
-/// What came of some bytes.
+/// The result of receiving bytes.
 struct Outcome {
     content: Vec<u8>,
-    is_refused: bool,
-    is_over: bool,
-    why: String,
+    is_rejected: bool,
+    is_closed: bool,
+    reason: String,
 }
 
-/// The TLS library's end of a connection.
-struct Judge(Connection);
+/// rustls as the peer's counterpart.
+struct Oracle(Connection);
 
-impl Judge {
+impl Oracle {
     fn server(configs: &Configs) -> (Self, Peer) {
-        let judge = ServerConnection::new(configs.server.clone()).expect("a server");
-        Self(judge.into()).shake(HandshakeDriver::client(client(configs)))
+        let server = ServerConnection::new(configs.server.clone()).expect("a server");
+        Self(server.into()).perform_handshake(HandshakeDriver::client(client(configs)))
     }
 
     fn client(configs: &Configs) -> (Self, Peer) {
-        let judge = ClientConnection::new(configs.client.clone(), name()).expect("a client");
-        Self(judge.into()).shake(HandshakeDriver::server(server(configs)))
+        let client = ClientConnection::new(configs.client.clone(), name()).expect("a client");
+        Self(client.into()).perform_handshake(HandshakeDriver::server(server(configs)))
     }
 
-    fn shake(mut self, mut peer: HandshakeDriver) -> (Self, Peer) {
+    fn perform_handshake(mut self, mut peer: HandshakeDriver) -> (Self, Peer) {
         let mut to_peer = Vec::new();
         loop {
             let (is_done, bytes) = peer.advance(&to_peer).expect("a handshake");
             to_peer.clear();
             let outcome = self.receive(&bytes);
-            assert!(!outcome.is_refused, "{}", outcome.why);
+            assert!(!outcome.is_rejected, "{}", outcome.reason);
             while self.0.wants_write() {
                 self.0.write_tls(&mut to_peer).expect("a vector");
             }
@@ -286,18 +290,18 @@ impl Judge {
                 break;
             }
         }
-        // What a server sends behind its handshake is not looked at.
+        // The server's ticket is not processed.
         (self, Peer(peer.finish().expect("keys")))
     }
 
     fn receive(&mut self, mut bytes: &[u8]) -> Outcome {
         let mut outcome = Outcome {
             content: Vec::new(),
-            is_refused: false,
-            is_over: false,
-            why: String::new(),
+            is_rejected: false,
+            is_closed: false,
+            reason: String::new(),
         };
-        while !bytes.is_empty() && !outcome.is_over {
+        while !bytes.is_empty() && !outcome.is_closed {
             let read = self
                 .0
                 .read_tls(&mut bytes)
@@ -308,15 +312,15 @@ impl Judge {
                     .map_err(|error| error.to_string())
             });
             match state {
-                Ok(state) => outcome.is_over = state.peer_has_closed(),
-                Err(why) => {
-                    outcome.is_refused = true;
-                    outcome.why = why;
+                Ok(state) => outcome.is_closed = state.peer_has_closed(),
+                Err(reason) => {
+                    outcome.is_rejected = true;
+                    outcome.reason = reason;
                 }
             }
-            // Ends with an error when there is nothing more for now.
-            let _for_now = self.0.reader().read_to_end(&mut outcome.content);
-            if outcome.is_refused {
+            // Returns an error when all available content is read.
+            let _would_block = self.0.reader().read_to_end(&mut outcome.content);
+            if outcome.is_rejected {
                 return outcome;
             }
         }
@@ -324,51 +328,51 @@ impl Judge {
     }
 }
 
-/// Our end of a connection.
-struct Ours(RecordConnection);
+/// The proxy's record layer as the peer's counterpart.
+struct Subject(RecordConnection);
 
-impl Ours {
+impl Subject {
     fn server(configs: &Configs) -> (Self, Peer) {
-        Self::shake(
+        Self::perform_handshake(
             HandshakeDriver::server(server(configs)),
             HandshakeDriver::client(client(configs)),
         )
     }
 
     fn client(configs: &Configs) -> (Self, Peer) {
-        Self::shake(
+        Self::perform_handshake(
             HandshakeDriver::client(client(configs)),
             HandshakeDriver::server(server(configs)),
         )
     }
 
-    fn shake(mut ours: HandshakeDriver, mut peer: HandshakeDriver) -> (Self, Peer) {
-        let mut to_ours = Vec::new();
+    fn perform_handshake(mut subject: HandshakeDriver, mut peer: HandshakeDriver) -> (Self, Peer) {
+        let mut to_subject = Vec::new();
         loop {
-            let (is_done, to_peer) = ours.advance(&to_ours).expect("a handshake");
-            let (is_peer_done, answer) = peer.advance(&to_peer).expect("a handshake");
-            to_ours = answer;
-            if is_done && is_peer_done && to_ours.is_empty() {
+            let (is_done, to_peer) = subject.advance(&to_subject).expect("a handshake");
+            let (is_peer_done, outgoing) = peer.advance(&to_peer).expect("a handshake");
+            to_subject = outgoing;
+            if is_done && is_peer_done && to_subject.is_empty() {
                 break;
             }
         }
-        let mut ours = Self(ours.finish().expect("keys"));
-        let tickets = ours.receive(&[]);
+        let mut subject = Self(subject.finish().expect("keys"));
+        let tickets = subject.receive(&[]);
         assert!(
-            !tickets.is_refused && tickets.content.is_empty(),
+            !tickets.is_rejected && tickets.content.is_empty(),
             "{}",
-            tickets.why
+            tickets.reason
         );
-        (ours, Peer(peer.finish().expect("keys")))
+        (subject, Peer(peer.finish().expect("keys")))
     }
 
     fn receive(&mut self, bytes: &[u8]) -> Outcome {
         let opened = self.0.open(bytes);
         Outcome {
             content: opened.content,
-            is_refused: opened.closed.is_err(),
-            is_over: opened.closed == Ok(true),
-            why: opened.closed.err().unwrap_or_default(),
+            is_rejected: opened.closed.is_err(),
+            is_closed: opened.closed == Ok(true),
+            reason: opened.closed.err().unwrap_or_default(),
         }
     }
 }

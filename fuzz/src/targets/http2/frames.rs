@@ -1,37 +1,37 @@
-//! An input as the frames of a client: well-formed ones, odd ones and many of them, so that the
-//! server's state is reached and not only its first check.
+//! Decodes an input as a client's frames. Valid, invalid and repeated frames reach more of the
+//! server's states than random bytes.
 
-use crate::input::Input;
-use crate::wire::{
+use crate::frame::{
     self, ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, PREFACE,
     PRIORITY, RST_STREAM, SETTINGS, WINDOW_UPDATE,
 };
+use crate::input::Input;
 
-/// What a client sends, and what is known of it.
+/// The bytes that a client sends, and their properties.
 pub(super) struct Script {
     pub(super) bytes: Vec<u8>,
-    pub(super) how: u8,
-    /// How many frames could have begun a request.
+    pub(super) split: u8,
+    /// The most requests that the frames can start.
     pub(super) headers: usize,
-    /// How many bytes could be part of a body.
+    /// The most body bytes that the frames can contain.
     pub(super) data: usize,
-    /// Nothing was sent that a server may object to.
+    /// Whether a server must accept all frames.
     pub(super) is_orderly: bool,
     /// Streams whose requests are complete.
     pub(super) complete: Vec<u32>,
-    /// The stream that would be opened next.
+    /// The next stream to open.
     next: u32,
-    /// Streams with a body that goes on.
+    /// Streams with an incomplete body.
     open: Vec<u32>,
 }
 
-/// Orderly clients have no more streams, so that none is refused.
-const ORDERLY_STREAMS: usize = crate::world::MAX_STREAMS;
+/// The most streams of an orderly client, none of which is refused.
+const ORDERLY_STREAMS: usize = crate::test_env::MAX_STREAMS;
 
-/// A script never becomes longer: what repeats is cut off here.
-const MOST_BYTES: usize = 64 * 1024;
+/// The length at which a script is truncated.
+const MAX_BYTES: usize = 64 * 1024;
 
-/// Header blocks (RFC 7541): `:method`, `:scheme http` and `:path /` out of the static table,
+/// Field blocks (RFC 7541): `:method`, `:scheme http` and `:path /` from the static table,
 /// `:authority` as a literal.
 const GET: &[u8] = b"\x82\x86\x84\x41\x03web";
 const POST: &[u8] = b"\x83\x86\x84\x41\x03web";
@@ -39,11 +39,11 @@ const POST: &[u8] = b"\x83\x86\x84\x41\x03web";
 const POST_UNREAD: &[u8] = b"\x83\x86\x04\x02/x\x41\x03web";
 
 impl Script {
-    pub(super) fn of(input: &[u8]) -> Self {
+    pub(super) fn decode(input: &[u8]) -> Self {
         let mut input = Input(input);
         let mut script = Self {
             bytes: PREFACE.to_vec(),
-            how: input.byte(),
+            split: input.byte(),
             headers: 0,
             data: 0,
             is_orderly: true,
@@ -52,14 +52,14 @@ impl Script {
             open: Vec::new(),
         };
         script.frame(SETTINGS, 0, 0, &[]);
-        while !input.is_empty() && script.bytes.len() < MOST_BYTES {
-            script.act(&mut input);
+        while !input.is_empty() && script.bytes.len() < MAX_BYTES {
+            script.add_action(&mut input);
         }
-        script.bytes.truncate(MOST_BYTES);
+        script.bytes.truncate(MAX_BYTES);
         script
     }
 
-    fn act(&mut self, input: &mut Input<'_>) {
+    fn add_action(&mut self, input: &mut Input<'_>) {
         match input.byte() % 20 {
             0 | 1 => self.request(GET, true),
             2 => self.request(POST, false),
@@ -70,13 +70,13 @@ impl Script {
             }
             7 => {
                 let stream = input.choose([0, 1, self.next.saturating_sub(2)]);
-                // An overflow of a window is an error of the client.
+                // Frames for closed streams are an error.
                 self.is_orderly &= stream == 0 || self.open.contains(&stream);
                 let size = u32::from(input.byte()) + 1;
                 self.frame(WINDOW_UPDATE, 0, stream, &size.to_be_bytes());
             }
-            8 => self.odd(SETTINGS, input.choose([0, ACK]), 0, input),
-            9 => self.odd(WINDOW_UPDATE, 0, self.next, input),
+            8 => self.arbitrary(SETTINGS, input.choose([0, ACK]), 0, input),
+            9 => self.arbitrary(WINDOW_UPDATE, 0, self.next, input),
             10 => {
                 let stream = self.stream(input);
                 let code = u32::from(input.byte()).to_be_bytes();
@@ -85,39 +85,39 @@ impl Script {
             }
             11 => {
                 let stream = self.stream(input);
-                self.odd(PRIORITY, 0, stream, input);
+                self.arbitrary(PRIORITY, 0, stream, input);
             }
             12 => {
                 let (stream, flags) = (self.stream(input), input.byte());
                 self.headers += 1;
-                self.odd(CONTINUATION, flags, stream, input);
+                self.arbitrary(CONTINUATION, flags, stream, input);
             }
-            13 => self.odd(GOAWAY, 0, 0, input),
+            13 => self.arbitrary(GOAWAY, 0, 0, input),
             14 => {
                 let (stream, flags) = (self.stream(input), input.byte());
                 self.headers += 1;
-                self.odd(HEADERS, flags, stream, input);
+                self.arbitrary(HEADERS, flags, stream, input);
                 self.next = self.next.max(stream.saturating_add(2) | 1);
             }
             15 => {
                 let (stream, flags) = (self.stream(input), input.byte());
                 let before = self.bytes.len();
-                self.odd(DATA, flags, stream, input);
+                self.arbitrary(DATA, flags, stream, input);
                 self.data += self.bytes.len() - before;
             }
             16 => {
                 let (kind, flags, stream) = (input.byte(), input.byte(), self.stream(input));
                 self.headers += 1;
-                self.odd(kind, flags, stream, input);
+                self.arbitrary(kind, flags, stream, input);
                 self.data += 255;
             }
             17 => self.flood(input),
-            18 => self.opened_and_reset(usize::from(input.byte())),
+            18 => self.rapid_reset(usize::from(input.byte())),
             _ => {
                 self.is_orderly = false;
                 let length = usize::from(input.byte());
                 let raw = input.take(length);
-                // Whatever frames these are.
+                // The bytes may contain any frames.
                 self.headers += raw.len();
                 self.data += raw.len() + 16_384;
                 self.bytes.extend_from_slice(raw);
@@ -126,28 +126,28 @@ impl Script {
     }
 
     fn frame(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
-        wire::write(&mut self.bytes, kind, flags, stream, payload);
+        frame::write(&mut self.bytes, kind, flags, stream, payload);
     }
 
-    /// A frame with a payload of the input's.
-    fn odd(&mut self, kind: u8, flags: u8, stream: u32, input: &mut Input<'_>) {
+    /// Adds a frame with an arbitrary payload.
+    fn arbitrary(&mut self, kind: u8, flags: u8, stream: u32, input: &mut Input<'_>) {
         self.is_orderly = false;
         let length = usize::from(input.byte());
         let payload = input.take(length);
         self.frame(kind, flags, stream, payload);
     }
 
-    /// A request on a new stream.
-    fn request(&mut self, block: &[u8], is_whole: bool) {
+    /// Adds a request on a new stream.
+    fn request(&mut self, block: &[u8], is_complete: bool) {
         let stream = self.next;
         let Some(next) = stream.checked_add(2).filter(|next| *next < 1 << 31) else {
             return;
         };
         self.next = next;
         self.headers += 1;
-        let flags = END_HEADERS | if is_whole { END_STREAM } else { 0 };
+        let flags = END_HEADERS | if is_complete { END_STREAM } else { 0 };
         self.frame(HEADERS, flags, stream, block);
-        if is_whole {
+        if is_complete {
             self.complete.push(stream);
         } else {
             self.open.push(stream);
@@ -155,7 +155,7 @@ impl Script {
         self.is_orderly &= self.complete.len() + self.open.len() <= ORDERLY_STREAMS;
     }
 
-    /// A piece of a body, or its end. Short enough for the windows of an orderly client.
+    /// Adds a part of a body, or its end. Orderly clients stay within the initial window.
     fn body(&mut self, input: &mut Input<'_>) {
         let choice = input.byte();
         let Some(at) = usize::from(choice >> 2).checked_rem(self.open.len()) else {
@@ -173,7 +173,7 @@ impl Script {
         }
     }
 
-    /// One frame many times.
+    /// Repeats a frame many times.
     fn flood(&mut self, input: &mut Input<'_>) {
         self.is_orderly = false;
         let times = usize::from(input.word()) % 2048;
@@ -193,15 +193,15 @@ impl Script {
             PING | SETTINGS => 0,
             _ => stream,
         };
-        let room = MOST_BYTES.saturating_sub(self.bytes.len()) / (9 + payload.len());
-        for _ in 0..times.min(room) {
+        let available = MAX_BYTES.saturating_sub(self.bytes.len()) / (9 + payload.len());
+        for _ in 0..times.min(available) {
             self.headers += 1;
             self.frame(kind, flags, stream, payload);
         }
     }
 
-    /// Rapid reset.
-    fn opened_and_reset(&mut self, times: usize) {
+    /// Opens and resets streams.
+    fn rapid_reset(&mut self, times: usize) {
         for _ in 0..times {
             let stream = self.next;
             self.request(GET, true);
@@ -210,7 +210,7 @@ impl Script {
         self.is_orderly = false;
     }
 
-    /// One that is open, one that is not yet, or any.
+    /// Chooses a stream: opened, unopened or invalid.
     fn stream(&self, input: &mut Input<'_>) -> u32 {
         match input.byte() {
             255 => 0,

@@ -1,69 +1,69 @@
-//! An input as the frames of a server: well-formed ones, odd ones and many of them, so that the
-//! client's state is reached and not only its first check.
+//! Decodes an input as a server's frames. Valid, invalid and repeated frames reach more of the
+//! client's states than random bytes.
 
 use super::Outcome;
-use crate::input::Input;
-use crate::wire::{
+use crate::frame::{
     self, ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, PUSH_PROMISE,
     RST_STREAM, SETTINGS, WINDOW_UPDATE,
 };
+use crate::input::Input;
 
-/// What is asked, all at once.
+/// A request of the client. All requests are sent concurrently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Question {
+pub(super) enum RequestKind {
     Get,
     Head,
     Post,
-    /// With more than a window has room for.
+    /// A body longer than the initial window.
     PostLarge,
-    /// The response's body is of no interest.
+    /// The client does not read the response body.
     GetUnread,
 }
 
-/// What a server sends, and what is known of it.
+/// The bytes that a server sends, and their properties.
 pub(super) struct Script {
-    pub(super) questions: Vec<Question>,
+    pub(super) requests: Vec<RequestKind>,
     pub(super) bytes: Vec<u8>,
-    pub(super) how: u8,
-    /// How many frames could have begun a response.
-    pub(super) heads: usize,
-    /// How many bytes could be part of a body.
+    pub(super) split: u8,
+    /// The most responses that the frames can start.
+    pub(super) headers: usize,
+    /// The most body bytes that the frames can contain.
     pub(super) data: usize,
-    /// What it lets the client send, beyond the first windows.
+    /// Increments of the client's send windows.
     pub(super) granted: usize,
-    /// Nothing was sent that a client may object to.
+    /// Whether a client must accept all frames.
     pub(super) is_orderly: bool,
-    /// How far the responses are, as long as the server is orderly.
-    responses: Vec<Response>,
-    /// Interim responses so far.
-    hints: Vec<usize>,
+    /// The state of each response, while the server is orderly.
+    responses: Vec<ResponseState>,
+    /// Number of interim responses per request.
+    interim: Vec<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Response {
-    Nothing,
-    /// So much of the body.
-    Begun(usize),
-    Over(usize),
+enum ResponseState {
+    Pending,
+    /// Number of body bytes so far.
+    Open(usize),
+    Complete(usize),
 }
 
-/// A script never becomes longer: what repeats is cut off here.
-const MOST_BYTES: usize = 64 * 1024;
+/// The length at which a script is truncated.
+const MAX_BYTES: usize = 64 * 1024;
 
-const MOST_QUESTIONS: u8 = 4;
+const MAX_REQUESTS: u8 = 4;
 
-/// Orderly servers send no more interim responses ahead of one, so that none is refused.
-const ORDERLY_HINTS: usize = 32;
+/// The most interim responses of an orderly server per request, none of which is rejected.
+const ORDERLY_INTERIM: usize = 32;
 
-/// Header blocks (RFC 7541): `:status 200` out of the static table, `:status 103` and trailers as
+/// Field blocks (RFC 7541): `:status 200` from the static table, `:status 103` and trailers as
 /// literals.
 const OK: &[u8] = b"\x88";
-const HINTS: &[u8] = b"\x08\x03103";
+const EARLY_HINTS: &[u8] = b"\x08\x03103";
 const TRAILERS: &[u8] = b"\x00\x01a\x01b";
-/// The name `content-length` out of the static table, a literal of one byte to come.
+/// The name `content-length` from the static table; a literal of one byte follows.
 const LENGTH: &[u8] = b"\x0f\x0d\x01";
 
-impl Question {
+impl RequestKind {
     pub(super) fn method(self) -> &'static str {
         match self {
             Self::Get | Self::GetUnread => "GET",
@@ -72,7 +72,7 @@ impl Question {
         }
     }
 
-    /// How long the body of the request is.
+    /// Returns the length of the request body.
     pub(super) fn body(self) -> usize {
         match self {
             Self::Get | Self::Head | Self::GetUnread => 0,
@@ -83,55 +83,55 @@ impl Question {
 }
 
 impl Script {
-    pub(super) fn of(input: &[u8]) -> Self {
-        use Question::{Get, GetUnread, Head, Post, PostLarge};
+    pub(super) fn decode(input: &[u8]) -> Self {
+        use RequestKind::{Get, GetUnread, Head, Post, PostLarge};
         let mut input = Input(input);
-        let count = 1 + input.byte() % MOST_QUESTIONS;
-        let questions: Vec<Question> = (0..count)
+        let count = 1 + input.byte() % MAX_REQUESTS;
+        let requests: Vec<RequestKind> = (0..count)
             .map(|_| input.choose([Get, Post, Head, PostLarge, GetUnread]))
             .collect();
         let mut script = Self {
-            responses: vec![Response::Nothing; questions.len()],
-            hints: vec![0; questions.len()],
-            questions,
+            responses: vec![ResponseState::Pending; requests.len()],
+            interim: vec![0; requests.len()],
+            requests,
             bytes: Vec::new(),
-            how: input.byte(),
-            heads: 0,
+            split: input.byte(),
+            headers: 0,
             data: 0,
             granted: 0,
             is_orderly: true,
         };
         script.frame(SETTINGS, 0, 0, &[]);
-        while !input.is_empty() && script.bytes.len() < MOST_BYTES {
-            script.act(&mut input);
+        while !input.is_empty() && script.bytes.len() < MAX_BYTES {
+            script.add_action(&mut input);
         }
-        script.bytes.truncate(MOST_BYTES);
+        script.bytes.truncate(MAX_BYTES);
         script
     }
 
-    /// What an orderly server must have brought about.
+    /// Returns the outcomes that an orderly server causes.
     pub(super) fn outcomes(&self) -> Vec<Outcome> {
-        let responses = self.responses.iter().zip(&self.questions);
+        let responses = self.responses.iter().zip(&self.requests);
         responses
-            .map(|(response, question)| match (*response, *question) {
-                (Response::Nothing, _) => Outcome::NoResponse,
-                (_, Question::GetUnread) => Outcome::Unread,
-                (Response::Begun(length), _) => Outcome::Broken { length },
-                (Response::Over(length), _) => Outcome::Whole { length },
+            .map(|(response, request)| match (*response, *request) {
+                (ResponseState::Pending, _) => Outcome::NoResponse,
+                (_, RequestKind::GetUnread) => Outcome::Unread,
+                (ResponseState::Open(length), _) => Outcome::Incomplete { length },
+                (ResponseState::Complete(length), _) => Outcome::Complete { length },
             })
             .collect()
     }
 
-    fn act(&mut self, input: &mut Input<'_>) {
+    fn add_action(&mut self, input: &mut Input<'_>) {
         match input.byte() % 20 {
             0 | 1 => {
                 let at = self.at(input);
-                self.head(at, OK, false);
+                self.response_headers(at, OK, false);
                 self.data(at, input.byte(), true);
             }
             2 => {
                 let (at, choice) = (self.at(input), input.byte());
-                self.head(at, OK, choice & 1 == 1);
+                self.response_headers(at, OK, choice & 1 == 1);
             }
             3 | 4 => {
                 let (at, choice) = (self.at(input), input.byte());
@@ -139,26 +139,28 @@ impl Script {
             }
             5 => {
                 let at = self.at(input);
-                self.hints[at] += 1;
-                self.is_orderly &=
-                    self.responses[at] == Response::Nothing && self.hints[at] <= ORDERLY_HINTS;
-                self.heads += 1;
-                self.frame(HEADERS, END_HEADERS, stream_of(at), HINTS);
+                self.interim[at] += 1;
+                self.is_orderly &= self.responses[at] == ResponseState::Pending
+                    && self.interim[at] <= ORDERLY_INTERIM;
+                self.headers += 1;
+                self.frame(HEADERS, END_HEADERS, stream_of(at), EARLY_HINTS);
             }
             6 => {
                 let at = self.at(input);
                 match self.responses[at] {
-                    Response::Begun(length) => self.responses[at] = Response::Over(length),
+                    ResponseState::Open(length) => {
+                        self.responses[at] = ResponseState::Complete(length)
+                    }
                     _ => self.is_orderly = false,
                 }
-                self.heads += 1;
+                self.headers += 1;
                 self.frame(HEADERS, END_HEADERS | END_STREAM, stream_of(at), TRAILERS);
             }
             7 => {
-                // A length, true or not.
+                // A content-length that may be wrong.
                 let (at, digit) = (self.at(input), b'0' + input.byte() % 10);
                 self.is_orderly = false;
-                self.head(at, &[OK, LENGTH, &[digit]].concat(), false);
+                self.response_headers(at, &[OK, LENGTH, &[digit]].concat(), false);
                 self.data(at, digit - b'0', input.byte() & 1 == 1);
             }
             8 => self.frame(PING, input.choose([0, ACK]), 0, &[7; 8]),
@@ -183,7 +185,7 @@ impl Script {
                 self.is_orderly = false;
                 self.frame(RST_STREAM, 0, self.stream(input), &code);
             }
-            12 => self.odd(SETTINGS, input.choose([0, ACK]), 0, input),
+            12 => self.arbitrary(SETTINGS, input.choose([0, ACK]), 0, input),
             13 => {
                 let last = self.stream(input).to_be_bytes();
                 let code = u32::from(input.byte()).to_be_bytes();
@@ -192,72 +194,74 @@ impl Script {
             }
             14 => {
                 let (kind, flags) = (input.choose([HEADERS, CONTINUATION]), input.byte());
-                self.odd(kind, flags, self.stream(input), input);
+                self.arbitrary(kind, flags, self.stream(input), input);
             }
             15 => {
                 let flags = input.byte();
-                self.odd(DATA, flags, self.stream(input), input);
+                self.arbitrary(DATA, flags, self.stream(input), input);
             }
-            16 => self.odd(PUSH_PROMISE, END_HEADERS, self.stream(input), input),
+            16 => self.arbitrary(PUSH_PROMISE, END_HEADERS, self.stream(input), input),
             17 => {
                 let (kind, flags) = (input.byte(), input.byte());
-                self.odd(kind, flags, self.stream(input), input);
+                self.arbitrary(kind, flags, self.stream(input), input);
             }
             18 => self.flood(input),
             _ => {
                 self.is_orderly = false;
                 let length = usize::from(input.byte());
                 let raw = input.take(length);
-                // Whatever frames these are.
-                self.heads += raw.len();
-                self.data += raw.len() + wire::MAX_FRAME;
+                // The bytes may contain any frames.
+                self.headers += raw.len();
+                self.data += raw.len() + frame::MAX_FRAME;
                 self.bytes.extend_from_slice(raw);
             }
         }
     }
 
     fn frame(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
-        wire::write(&mut self.bytes, kind, flags, stream, payload);
+        frame::write(&mut self.bytes, kind, flags, stream, payload);
     }
 
-    /// A frame with a payload of the input's.
-    fn odd(&mut self, kind: u8, flags: u8, stream: u32, input: &mut Input<'_>) {
+    /// Adds a frame with an arbitrary payload.
+    fn arbitrary(&mut self, kind: u8, flags: u8, stream: u32, input: &mut Input<'_>) {
         self.is_orderly = false;
         let length = usize::from(input.byte());
         let payload = input.take(length);
-        self.heads += 1;
+        self.headers += 1;
         self.data += payload.len();
         self.frame(kind, flags, stream, payload);
     }
 
-    fn head(&mut self, at: usize, block: &[u8], is_last: bool) {
-        self.is_orderly &= self.responses[at] == Response::Nothing;
-        self.responses[at] = match is_last {
-            true => Response::Over(0),
-            false => Response::Begun(0),
+    fn response_headers(&mut self, at: usize, block: &[u8], is_end: bool) {
+        self.is_orderly &= self.responses[at] == ResponseState::Pending;
+        self.responses[at] = match is_end {
+            true => ResponseState::Complete(0),
+            false => ResponseState::Open(0),
         };
-        self.heads += 1;
-        let flags = END_HEADERS | if is_last { END_STREAM } else { 0 };
+        self.headers += 1;
+        let flags = END_HEADERS | if is_end { END_STREAM } else { 0 };
         self.frame(HEADERS, flags, stream_of(at), block);
     }
 
-    fn data(&mut self, at: usize, length: u8, is_last: bool) {
+    fn data(&mut self, at: usize, length: u8, is_end: bool) {
         let length = usize::from(length);
         match self.responses[at] {
-            Response::Begun(before) if is_last => {
-                self.responses[at] = Response::Over(before + length);
+            ResponseState::Open(before) if is_end => {
+                self.responses[at] = ResponseState::Complete(before + length);
             }
-            Response::Begun(before) => self.responses[at] = Response::Begun(before + length),
+            ResponseState::Open(before) => {
+                self.responses[at] = ResponseState::Open(before + length)
+            }
             _ => self.is_orderly = false,
         }
-        self.is_orderly &= length == 0 || self.questions[at] != Question::Head;
+        self.is_orderly &= length == 0 || self.requests[at] != RequestKind::Head;
         self.data += length;
-        self.is_orderly &= self.data < wire::WINDOW;
-        let flags = if is_last { END_STREAM } else { 0 };
+        self.is_orderly &= self.data < frame::WINDOW;
+        let flags = if is_end { END_STREAM } else { 0 };
         self.frame(DATA, flags, stream_of(at), &vec![b'x'; length]);
     }
 
-    /// One frame many times.
+    /// Repeats a frame many times.
     fn flood(&mut self, input: &mut Input<'_>) {
         self.is_orderly = false;
         let times = usize::from(input.word()) % 2048;
@@ -267,7 +271,7 @@ impl Script {
             1 => (SETTINGS, 0, &[0, 4, 0, 0, 0, 9]),
             2 => (DATA, 0, &[]),
             3 => (WINDOW_UPDATE, 0, &[0, 0, 0, 1]),
-            4 => (HEADERS, END_HEADERS, HINTS),
+            4 => (HEADERS, END_HEADERS, EARLY_HINTS),
             5 => (CONTINUATION, 0, TRAILERS),
             _ => (DATA, 0, b"x"),
         };
@@ -275,31 +279,31 @@ impl Script {
             PING | SETTINGS => 0,
             _ => stream,
         };
-        let room = MOST_BYTES.saturating_sub(self.bytes.len()) / (9 + payload.len());
-        for _ in 0..times.min(room) {
-            self.heads += 1;
+        let available = MAX_BYTES.saturating_sub(self.bytes.len()) / (9 + payload.len());
+        for _ in 0..times.min(available) {
+            self.headers += 1;
             self.data += payload.len();
             self.granted += 1;
             self.frame(kind, flags, stream, payload);
         }
     }
 
-    /// One of the requests.
+    /// Chooses a request.
     fn at(&self, input: &mut Input<'_>) -> usize {
-        usize::from(input.byte()) % self.questions.len()
+        usize::from(input.byte()) % self.requests.len()
     }
 
-    /// One that is open, one that is not, or any.
+    /// Chooses a stream: opened, unopened or invalid.
     fn stream(&self, input: &mut Input<'_>) -> u32 {
         match input.byte() {
             255 => 0,
             254 => u32::MAX,
-            n => u32::from(n) % (2 * self.questions.len() as u32 + 2),
+            n => u32::from(n) % (2 * self.requests.len() as u32 + 2),
         }
     }
 }
 
-/// Clients open their streams in the order of the requests.
+/// Returns the stream of a request: clients open their streams in the order of the requests.
 fn stream_of(at: usize) -> u32 {
     2 * at as u32 + 1
 }

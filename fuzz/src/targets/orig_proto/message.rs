@@ -1,11 +1,11 @@
-//! A request and a response, put together from choices, so that nearly every input is a message.
+//! Builds a request and a response from choices, so that nearly every input is a valid message.
 
 use crate::input::Input;
-use crate::judge::reader::Asked;
+use crate::oracle::reader::RequestMethod;
 
 pub(super) struct Messages {
     pub(super) request: Vec<u8>,
-    pub(super) asked: Asked,
+    pub(super) request_method: RequestMethod,
     pub(super) response: Vec<u8>,
 }
 
@@ -68,7 +68,7 @@ const STATUSES: [&str; 10] = [
 ];
 
 impl Messages {
-    pub(super) fn of(input: &[u8]) -> Self {
+    pub(super) fn decode(input: &[u8]) -> Self {
         let mut input = Input(input);
         let (method, target) = (input.choose(METHODS), input.choose(TARGETS));
         let version = input.choose(["1.1", "1.1", "1.1", "1.0"]);
@@ -83,13 +83,13 @@ impl Messages {
         let mut response = format!("HTTP/{version} {status}\r\n").into_bytes();
         fields(&mut response, &mut input);
         body(&mut response, &mut input, version == "1.1", true);
-        let asked = match method {
-            "HEAD" => Asked::Head,
-            _ => Asked::Other,
+        let request_method = match method {
+            "HEAD" => RequestMethod::Head,
+            _ => RequestMethod::Other,
         };
         Self {
             request,
-            asked,
+            request_method,
             response,
         }
     }
@@ -98,7 +98,7 @@ impl Messages {
 fn fields(message: &mut Vec<u8>, input: &mut Input<'_>) {
     for _ in 0..input.byte() % 5 {
         match input.byte() {
-            // A value of the input's own, of characters that are allowed.
+            // An arbitrary value of valid characters.
             255 => {
                 let value = input.take(12).iter().map(|byte| match byte {
                     b'\t' | b' '..=b'~' | 0x80.. => *byte,
@@ -116,7 +116,7 @@ fn fields(message: &mut Vec<u8>, input: &mut Input<'_>) {
     }
 }
 
-/// Ends the head and adds a body.
+/// Ends the header section and adds a body.
 fn body(message: &mut Vec<u8>, input: &mut Input<'_>, can_chunk: bool, can_close: bool) {
     let kind = input.byte() % 6;
     let length = usize::from(input.byte()) << (input.byte() % 8);

@@ -1,14 +1,14 @@
-//! The judge must tell apart what smuggling is made of, or it proves nothing.
+//! The profiles must disagree on messages that smuggling uses; otherwise the targets prove nothing.
 
 use super::*;
 
-fn read(bytes: &str, habits: &Habits) -> Option<(String, usize)> {
-    let message = message(bytes.as_bytes(), Role::Request, habits).ok()??;
+fn read(bytes: &str, profile: &ParserProfile) -> Option<(String, usize)> {
+    let message = message(bytes.as_bytes(), MessageKind::Request, profile).ok()??;
     Some((String::from_utf8(message.body).unwrap(), message.end))
 }
 
 #[test]
-fn plain_messages_are_read_alike() {
+fn valid_messages_are_parsed_alike_by_all_profiles() {
     for (request, body) in [
         ("GET / HTTP/1.1\r\nhost: a\r\n\r\n", ""),
         ("\r\nGET / HTTP/1.0\r\n\r\n", ""),
@@ -18,24 +18,27 @@ fn plain_messages_are_read_alike() {
             "ab",
         ),
     ] {
-        for habits in &HABITS {
+        for profile in &PROFILES {
             let expected = Some((body.to_owned(), request.len()));
-            assert_eq!(read(request, habits), expected, "{request:?}, {habits:?}");
-            let behind = format!("{request}GET /2 HTTP/1.1\r\n\r\n");
-            assert_eq!(read(&behind, habits), expected, "{request:?}, {habits:?}");
+            assert_eq!(read(request, profile), expected, "{request:?}, {profile:?}");
+            let pipelined = format!("{request}GET /2 HTTP/1.1\r\n\r\n");
+            assert_eq!(
+                read(&pipelined, profile),
+                expected,
+                "{request:?}, {profile:?}"
+            );
         }
         for end in 0..request.len() {
             assert_eq!(
-                message(&request.as_bytes()[..end], Role::Request, &STRICT),
+                message(&request.as_bytes()[..end], MessageKind::Request, &STRICT),
                 Ok(None)
             );
         }
     }
 }
 
-/// Each of these is read differently by two of the readers, or refused by the strict one.
 #[test]
-fn ambiguous_messages_are_not() {
+fn profiles_disagree_on_ambiguous_messages() {
     for request in [
         "POST / HTTP/1.1\r\ncontent-length: 6\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\nG",
         "POST / HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab",
@@ -48,7 +51,10 @@ fn ambiguous_messages_are_not() {
         "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n2\nab\r\n0\r\n\r\n",
         "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n2 \r\nab\r\n0\r\n\r\n",
     ] {
-        let readings: Vec<_> = HABITS.iter().map(|habits| read(request, habits)).collect();
+        let readings: Vec<_> = PROFILES
+            .iter()
+            .map(|profile| read(request, profile))
+            .collect();
         let is_unanimous = readings
             .iter()
             .all(|reading| reading.is_some() && *reading == readings[0]);
@@ -57,31 +63,40 @@ fn ambiguous_messages_are_not() {
 }
 
 #[test]
-fn responses_end_where_they_must() {
+fn responses_end_after_their_body() {
     let read = |bytes: &str, asked| {
-        let message = message(bytes.as_bytes(), Role::Response(asked), &STRICT)
+        let message = message(bytes.as_bytes(), MessageKind::Response(asked), &STRICT)
             .unwrap()
             .unwrap();
         (message.body.len(), message.until_close)
     };
-    assert_eq!(read("HTTP/1.1 200 OK\r\n\r\nabc", Asked::Other), (3, true));
     assert_eq!(
-        read("HTTP/1.1 200\r\ncontent-length: 3\r\n\r\nabc", Asked::Other),
+        read("HTTP/1.1 200 OK\r\n\r\nabc", RequestMethod::Other),
+        (3, true)
+    );
+    assert_eq!(
+        read(
+            "HTTP/1.1 200\r\ncontent-length: 3\r\n\r\nabc",
+            RequestMethod::Other
+        ),
         (3, false)
     );
     assert_eq!(
-        read("HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n", Asked::Head),
+        read(
+            "HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n",
+            RequestMethod::Head
+        ),
         (0, false)
     );
     assert_eq!(
         read(
             "HTTP/1.1 304 Not Modified\r\ncontent-length: 3\r\n\r\n",
-            Asked::Other
+            RequestMethod::Other
         ),
         (0, false)
     );
     assert_eq!(
-        read("HTTP/1.1 200 OK\r\n\r\nabc", Asked::Connect),
+        read("HTTP/1.1 200 OK\r\n\r\nabc", RequestMethod::Connect),
         (0, false)
     );
 }

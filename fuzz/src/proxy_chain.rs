@@ -1,5 +1,5 @@
-//! Proxies in a row, each nothing but its HTTP server, its HTTP client, and what carries HTTP/1
-//! between two of them.
+//! Chains of proxies that consist of an HTTP server, an HTTP client and the transport of HTTP/1
+//! over HTTP/2 between them.
 
 use std::rc::Rc;
 
@@ -14,58 +14,62 @@ use mesh_proxy::transport::Io;
 use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 
-use crate::world::{self, sockets, worker};
+use crate::test_env::{self, sockets, worker};
 
-/// Which proxy of a row.
+/// The position of a proxy in a chain.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Hop {
+pub(crate) enum ChainPosition {
     Only,
-    /// Carries HTTP/1 as HTTP/2.
+    /// Converts HTTP/1 to HTTP/2.
     First,
-    /// Makes it HTTP/1 again.
+    /// Restores HTTP/1.
     Second,
 }
 
-/// Whom a connection is made to.
-pub(crate) enum To {
-    /// Takes the other end.
+/// The destination of a connection.
+pub(crate) enum Destination {
+    /// Receives the server's socket.
     App(Box<dyn Fn(TcpStream)>),
     Proxy(Rc<Forward>),
 }
 
-/// The first of these proxies, behind which the others are, and behind them an application.
-pub(crate) fn chain(hops: &[Hop], app: impl Fn(TcpStream) + 'static) -> Rc<To> {
-    let mut to = Rc::new(To::App(Box::new(app)));
-    for hop in hops.iter().rev() {
-        to = Rc::new(To::Proxy(Rc::new(Forward::new(*hop, to))));
+/// Creates a chain of proxies in front of an application. Returns its first proxy.
+pub(crate) fn chain(
+    positions: &[ChainPosition],
+    app: impl Fn(TcpStream) + 'static,
+) -> Rc<Destination> {
+    let mut to = Rc::new(Destination::App(Box::new(app)));
+    for position in positions.iter().rev() {
+        to = Rc::new(Destination::Proxy(Rc::new(Forward::new(*position, to))));
     }
     to
 }
 
-impl To {
-    /// A connection, on which the other end is served.
+impl Destination {
+    /// Opens a connection, which the destination serves.
     pub(crate) fn connect(&self) -> TcpStream {
-        let (here, there) = sockets();
+        let (client, server_socket) = sockets();
         match self {
-            Self::App(app) => app(there),
+            Self::App(app) => app(server_socket),
             Self::Proxy(proxy) => {
-                let server = world::server();
+                let server = test_env::server();
                 let proxy = proxy.clone();
-                let protocol = match proxy.hop {
-                    Hop::Second => Protocol::Http2,
-                    Hop::Only | Hop::First => Protocol::Http1,
+                let protocol = match proxy.position {
+                    ChainPosition::Second => Protocol::Http2,
+                    ChainPosition::Only | ChainPosition::First => Protocol::Http1,
                 };
                 drop(spawn_local(async move {
-                    let _ended = server.serve(Io::plain(there), protocol, proxy).await;
+                    let io = Io::plain(server_socket);
+                    let _closed = server.serve(io, protocol, proxy).await;
                 }));
             }
         }
-        here
+        client
     }
 }
 
-/// Makes the connections of one proxy.
-pub(crate) struct Dialer(Rc<To>);
+/// Opens the connections of a proxy.
+pub(crate) struct Dialer(Rc<Destination>);
 
 impl Dial for Dialer {
     async fn dial(&self, _protocol: Protocol) -> Result<Io, DialError> {
@@ -73,17 +77,17 @@ impl Dial for Dialer {
     }
 }
 
-/// What both sides of a proxy do with a request, without what this is not about.
+/// Forwards requests as both directions of a proxy do, without policies, balancing and metrics.
 pub(crate) struct Forward {
-    hop: Hop,
+    position: ChainPosition,
     client: Client<Dialer>,
 }
 
 impl Forward {
-    fn new(hop: Hop, to: Rc<To>) -> Self {
+    fn new(position: ChainPosition, to: Rc<Destination>) -> Self {
         let pool = &worker().config.inbound.http1_pool;
         Self {
-            hop,
+            position,
             client: Client::new(Dialer(to), &ClientConfig::new(pool, Http2Params::default())),
         }
     }
@@ -91,14 +95,15 @@ impl Forward {
 
 impl HttpHandler for Forward {
     async fn handle(&self, request: &mut Request) -> Result<Response, Reset> {
-        if self.hop == Hop::Second {
-            assert!(orig_proto::downgrade(request), "it was not carried");
+        if self.position == ChainPosition::Second {
+            assert!(orig_proto::downgrade(request), "not an upgraded request");
         }
         let request_context = RequestContext::of(request);
         let downgraded = request.extensions().get::<Downgraded>().copied();
         let fallback = "192.0.2.1:80".parse().expect("an address");
         uri::set_authority(request, Some(fallback));
-        let is_carried = self.hop == Hop::First && orig_proto::is_upgradable(request);
+        let is_carried =
+            self.position == ChainPosition::First && orig_proto::is_upgradable(request);
         let carried: Option<Version> = is_carried.then(|| orig_proto::upgrade(request));
         match self.client.send(request).await {
             Ok(mut response) => {

@@ -1,8 +1,8 @@
-//! What a target needs around the code under test: a runtime, sockets without a network, and the
-//! inbound side of a data thread as the proxy builds it.
+//! The environment of the code under test: a runtime, sockets without a network, and the inbound
+//! side of a data thread as the proxy creates it.
 //!
-//! Everything is made once per thread and used for all inputs; what an input leaves behind ends
-//! with the `LocalSet` it ran in.
+//! Each thread creates it once and uses it for all inputs. Tasks of an input end with its
+//! `LocalSet`.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -39,62 +39,62 @@ use crate::tls;
 
 thread_local! {
     static RUNTIME: Runtime = runtime();
-    static SIDE: Side = Side::new();
+    static ENV: TestEnv = TestEnv::new();
 }
 
-/// Both ends of every connection of an input are in this thread and end by themselves, so whoever
-/// waits as long waits for something that never comes.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Client and server of every connection are in this thread, so an input that takes longer is
+/// blocked.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Streams that an HTTP/2 client may have open: few, so that an input can have more.
+/// Streams that an HTTP/2 client may open: few, so that an input can exceed the limit.
 pub(crate) const MAX_STREAMS: usize = 8;
 const MAX_STREAMS_TEXT: &str = "8";
 
-/// What a data thread owns, and what keeps it alive.
-struct Side {
+/// The worker of a data thread.
+struct TestEnv {
     worker: Rc<Worker>,
     _drain: Drain,
-    /// Discovery's tasks are spawned on it and never run: the first connection waits a second for a
-    /// policy, the default one stays in force, and nothing looks for a control plane.
+    /// Runtime of the discovery tasks, which never run: the first connection waits a second for a
+    /// policy, the default policy applies, and the proxy does not connect to a control plane.
     _control: Runtime,
 }
 
-/// Runs `story` to its end. What it has spawned ends with it.
-pub(crate) fn run<T>(story: impl Future<Output = T>) -> T {
+/// Runs `scenario` to completion. Tasks that it has spawned end with it.
+pub(crate) fn run<T>(scenario: impl Future<Output = T>) -> T {
     RUNTIME.with(|runtime| {
         let tasks = LocalSet::new();
-        let story = async { timeout(PATIENCE, story).await };
-        let ended = runtime.block_on(tasks.run_until(story));
-        ended.expect("something is waited for that never comes")
+        let scenario = async { timeout(TIMEOUT, scenario).await };
+        let outcome = runtime.block_on(tasks.run_until(scenario));
+        outcome.expect("completion within the timeout")
     })
 }
 
-/// The inbound side of a data thread, with nothing in its pools.
+/// Returns the inbound side of a data thread with empty connection pools.
 pub(crate) fn inbound() -> Rc<Inbound> {
     Rc::new(Inbound::new(worker()))
 }
 
-/// The HTTP servers of its connections.
+/// Returns the HTTP server of inbound connections.
 pub(crate) fn server() -> Server {
     Server::new(Direction::Inbound, &worker())
 }
 
 pub(crate) fn worker() -> Rc<Worker> {
-    SIDE.with(|side| side.worker.clone())
+    ENV.with(|env| env.worker.clone())
 }
 
 pub(crate) fn scratch() -> Rc<Scratch> {
-    SIDE.with(|side| side.worker.scratch.clone())
+    ENV.with(|env| env.worker.scratch.clone())
 }
 
-/// A connection of the proxy, and its other end.
+/// Returns a connection of the proxy and the socket of its peer.
 pub(crate) fn pipe() -> (Io, TcpStream) {
-    let (ours, theirs) = sockets();
-    (Io::plain(ours), theirs)
+    let (proxy, peer) = sockets();
+    (Io::plain(proxy), peer)
 }
 
-/// Both ends of a connection. They are no TCP, although the type says so: the proxy does not look,
-/// and no ports are used up.
+/// Returns two connected sockets. They are Unix sockets despite their type, which the proxy does
+/// not notice, and use no ports.
 pub(crate) fn sockets() -> (TcpStream, TcpStream) {
     let (one, other) = StdUnixStream::pair().expect("descriptors");
     let stream = |end: StdUnixStream| {
@@ -104,20 +104,19 @@ pub(crate) fn sockets() -> (TcpStream, TcpStream) {
     (stream(one), stream(other))
 }
 
-/// Sends `bytes` cut as `how` says, and closes the sending half. The other side may have closed
-/// before.
-pub(crate) async fn send(mut to: impl tokio::io::AsyncWrite + Unpin, bytes: &[u8], how: u8) {
-    for piece in pieces(bytes, how) {
+/// Sends `bytes` with this split and closes the direction. The peer may have closed before.
+pub(crate) async fn send(mut to: impl tokio::io::AsyncWrite + Unpin, bytes: &[u8], split: u8) {
+    for piece in pieces(bytes, split) {
         if to.write_all(piece).await.is_err() {
             return;
         }
-        // The other side has read it when it is our turn again.
+        // The peer reads the piece before this task continues.
         yield_now().await;
     }
-    let _gone = to.shutdown().await;
+    let _error = to.shutdown().await;
 }
 
-/// Everything that comes until the other side closes, and whether it closed properly.
+/// Reads until the peer closes. Returns the bytes and how the connection closed.
 pub(crate) async fn receive(
     mut from: impl tokio::io::AsyncRead + Unpin,
 ) -> (Vec<u8>, io::Result<()>) {
@@ -126,52 +125,50 @@ pub(crate) async fn receive(
     (bytes, end.map(drop))
 }
 
-/// What is read at a time.
-const READ: usize = 16 << 10;
+const READ_SIZE: usize = 16 << 10;
 
-/// Turns of the runtime in which nothing comes, after which nothing will: far more than a request
+/// Iterations of the runtime without input after which a peer is idle, many more than a request
 /// takes.
-const QUIET_TURNS: usize = 50;
+const IDLE_ITERATIONS: usize = 50;
 
-/// Waits until `begins` says so of what has come, or nothing more comes; sends `bytes` cut as `how`
-/// says, and closes when the other side has nothing more to say. Returns what it said. Who closed
-/// earlier would be told nothing.
+/// Waits until `can_start` holds for the received bytes or the peer is idle, sends `bytes` with
+/// this split, and closes when the peer is idle again. Returns the received bytes.
 pub(crate) async fn converse(
     tcp: TcpStream,
     bytes: &[u8],
-    how: u8,
-    begins: impl Fn(&[u8]) -> bool,
+    split: u8,
+    can_start: impl Fn(&[u8]) -> bool,
 ) -> Vec<u8> {
     let (mut reading, mut writing) = tcp.into_split();
-    let got = RefCell::new(Vec::new());
+    let received = RefCell::new(Vec::new());
     let read = async {
-        let mut some = Vec::with_capacity(READ);
-        while matches!(reading.read_buf(&mut some).await, Ok(1..)) {
-            got.borrow_mut().append(&mut some);
+        let mut buffer = Vec::with_capacity(READ_SIZE);
+        while matches!(reading.read_buf(&mut buffer).await, Ok(1..)) {
+            received.borrow_mut().append(&mut buffer);
         }
     };
     let write = async {
-        quiet(&got, begins).await;
-        for piece in pieces(bytes, how) {
+        wait_until_idle(&received, can_start).await;
+        for piece in pieces(bytes, split) {
             if writing.write_all(piece).await.is_err() {
                 return;
             }
             yield_now().await;
         }
-        quiet(&got, |_| false).await;
-        let _gone = writing.shutdown().await;
+        wait_until_idle(&received, |_| false).await;
+        let _error = writing.shutdown().await;
     };
     join!(read, write);
-    got.take()
+    received.take()
 }
 
-/// Waits until nothing more comes, or until enough has come.
-async fn quiet(got: &RefCell<Vec<u8>>, is_enough: impl Fn(&[u8]) -> bool) {
-    let (mut turns, mut before) = (0, 0);
-    while turns < QUIET_TURNS && !is_enough(&got.borrow()) {
+/// Waits until the peer is idle or `is_enough` holds for the received bytes.
+async fn wait_until_idle(received: &RefCell<Vec<u8>>, is_enough: impl Fn(&[u8]) -> bool) {
+    let (mut idle, mut before) = (0, 0);
+    while idle < IDLE_ITERATIONS && !is_enough(&received.borrow()) {
         yield_now().await;
-        let now = got.borrow().len();
-        turns = if now == before { turns + 1 } else { 0 };
+        let now = received.borrow().len();
+        idle = if now == before { idle + 1 } else { 0 };
         before = now;
     }
 }
@@ -179,13 +176,13 @@ async fn quiet(got: &RefCell<Vec<u8>>, is_enough: impl Fn(&[u8]) -> bool) {
 fn runtime() -> Runtime {
     Builder::new_current_thread()
         .enable_all()
-        // Sockets are looked at in every turn, so that pieces are read as they were sent.
+        // Polls sockets in every iteration, so that pieces are read separately.
         .event_interval(1)
         .build()
         .expect("a runtime")
 }
 
-impl Side {
+impl TestEnv {
     fn new() -> Self {
         let control = runtime();
         let entered = control.enter();
@@ -225,7 +222,7 @@ impl Side {
     }
 }
 
-/// As the injector sets the environment, with the defaults for everything that may be left out.
+/// Returns the configuration of an injected proxy, with defaults for all optional variables.
 fn config() -> Config {
     let anchors = tls::anchors();
     let variables: HashMap<String, &str> = [

@@ -1,4 +1,4 @@
-//! Pieces of the proxy's work, each always the same: what instructions are counted of.
+//! Deterministic workloads of the proxy, whose instructions are counted.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,48 +14,49 @@ use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 use tokio::time::Instant;
 
-use crate::hops::{self, Hop};
-use crate::world;
+use crate::proxy_chain::{self, ChainPosition};
+use crate::test_env;
 
-/// One piece of work.
+/// A workload.
 #[derive(Debug)]
-pub struct Work {
+pub struct Workload {
     pub name: &'static str,
-    /// What one of them is.
+    /// Describes one repetition.
     pub each: &'static str,
-    /// Does so many.
+    /// Repeats the work.
     pub run: fn(u32),
 }
 
-pub const WORKS: [Work; 3] = [
-    Work {
+pub const WORKLOADS: [Workload; 3] = [
+    Workload {
         name: "http1",
         each: "request in HTTP/1.1 through one proxy",
-        run: |times| requests(&[Hop::Only], times),
+        run: |times| requests(&[ChainPosition::Only], times),
     },
-    Work {
+    Workload {
         name: "http1-carried",
         each: "request in HTTP/1.1 through two proxies, carried as HTTP/2 between them",
-        run: |times| requests(&[Hop::First, Hop::Second], times),
+        run: |times| requests(&[ChainPosition::First, ChainPosition::Second], times),
     },
-    Work {
+    Workload {
         name: "balancer",
-        each: "choice among ten endpoints, with what is learned from it",
+        each: "choice among ten endpoints, with its measurement",
         run: choices,
     },
 ];
 
-/// As curl sends it, with the fields that tracing adds.
+/// A request of curl with the fields that tracing adds.
 const REQUEST: &[u8] = b"GET /cart/items?page=2 HTTP/1.1\r\nhost: web.shop.svc.cluster.local:8080\r\nuser-agent: curl/7.88.1\r\naccept: */*\r\n\
     accept-encoding: gzip\r\ntraceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\r\n\r\n";
 const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\nserver: shop\r\ncontent-type: application/json\r\ncontent-length: 27\r\n\r\n{\"items\":[1,2,3],\"next\":3}\n";
 const END_OF_HEAD: &[u8] = b"\r\n\r\n";
 const END_OF_RESPONSE: &[u8] = b"3}\n";
 
-/// Requests on one connection, each when the one before has its response.
-fn requests(hops: &[Hop], times: u32) {
-    world::run(async {
-        let mut client = hops::chain(hops, |tcp| drop(spawn_local(application(tcp)))).connect();
+/// Sends requests on one connection, each after the previous response.
+fn requests(positions: &[ChainPosition], times: u32) {
+    test_env::run(async {
+        let mut client =
+            proxy_chain::chain(positions, |tcp| drop(spawn_local(application(tcp)))).connect();
         let mut response = Vec::new();
         for _ in 0..times {
             client.write_all(REQUEST).await.expect("an open connection");
@@ -66,7 +67,7 @@ fn requests(hops: &[Hop], times: u32) {
     });
 }
 
-/// Answers until its connection is closed.
+/// Responds to requests until the connection closes.
 async fn application(mut tcp: TcpStream) {
     let mut request = Vec::new();
     while read_until(&mut tcp, END_OF_HEAD, &mut request).await {
@@ -77,7 +78,7 @@ async fn application(mut tcp: TcpStream) {
     }
 }
 
-/// Whether it came before the end of the connection.
+/// Reads until `bytes` ends with `end`. Returns false when the connection closes before.
 async fn read_until(tcp: &mut TcpStream, end: &[u8], bytes: &mut Vec<u8>) -> bool {
     while !bytes.ends_with(end) {
         if !matches!(tcp.read_buf(bytes).await, Ok(1..)) {
@@ -88,7 +89,7 @@ async fn read_until(tcp: &mut TcpStream, end: &[u8], bytes: &mut Vec<u8>) -> boo
 }
 
 fn choices(times: u32) {
-    world::run(async {
+    test_env::run(async {
         let metrics = Families::new(&Registry::new())
             .http_balancer
             .balancer(&Labels::new());

@@ -1,17 +1,20 @@
-//! How long a body is, and chunks.
+//! Body lengths and chunked bodies.
 
-use super::{Asked, Field, Framing, Habits, Message, Role, Sizes, Wrong, fields, line, trim};
+use super::{
+    ChunkSizeSyntax, Field, Framing, Message, MessageKind, ParseError, ParserProfile,
+    RequestMethod, fields, line, trim,
+};
 
 /// A chunked body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ChunkedBody {
     pub(crate) data: Vec<u8>,
     pub(crate) trailers: Vec<Field>,
-    /// Where it ends.
+    /// The position after the body.
     pub(crate) end: usize,
 }
 
-/// What the head says.
+/// The length of a body.
 enum Length {
     Nothing,
     Bytes(u64),
@@ -19,15 +22,15 @@ enum Length {
     UntilClose,
 }
 
-/// Reads the body of `message`, of which the head has been read. False when it is not whole.
+/// Parses the body of `message` after its header section. Returns false if it is incomplete.
 pub(super) fn read(
     bytes: &[u8],
-    role: Role,
-    habits: &Habits,
+    role: MessageKind,
+    profile: &ParserProfile,
     message: &mut Message,
-) -> Result<bool, Wrong> {
+) -> Result<bool, ParseError> {
     let start = message.end;
-    match length(role, habits, message)? {
+    match length(role, profile, message)? {
         Length::Nothing => {}
         Length::Bytes(length) => {
             let here = (bytes.len() - start) as u64;
@@ -38,7 +41,7 @@ pub(super) fn read(
             message.body = bytes[start..message.end].to_vec();
         }
         Length::Chunked => {
-            let Some(body) = chunked(bytes, start, habits)? else {
+            let Some(body) = chunked(bytes, start, profile)? else {
                 return Ok(false);
             };
             message.body = body.data;
@@ -54,27 +57,31 @@ pub(super) fn read(
     Ok(true)
 }
 
-fn length(role: Role, habits: &Habits, message: &Message) -> Result<Length, Wrong> {
+fn length(
+    role: MessageKind,
+    profile: &ParserProfile,
+    message: &Message,
+) -> Result<Length, ParseError> {
     let nothing_said = match role {
-        Role::Request => Length::Nothing,
-        Role::Response(asked) => {
+        MessageKind::Request => Length::Nothing,
+        MessageKind::Response(asked) => {
             let status = message.status();
             let is_success = (200..300).contains(&status);
-            if (asked == Asked::Connect && is_success) || status == 101 {
+            if (asked == RequestMethod::Connect && is_success) || status == 101 {
                 return Ok(Length::Nothing);
             }
-            // Its framing has to be right although there is no body.
-            let framing = framing(habits, message);
-            if asked == Asked::Head || status < 200 || status == 204 || status == 304 {
+            // The framing must be valid although there is no body.
+            let framing = framing(profile, message);
+            if asked == RequestMethod::Head || status < 200 || status == 204 || status == 304 {
                 return framing.map(|_| Length::Nothing);
             }
             Length::UntilClose
         }
     };
-    Ok(framing(habits, message)?.unwrap_or(nothing_said))
+    Ok(framing(profile, message)?.unwrap_or(nothing_said))
 }
 
-fn framing(habits: &Habits, message: &Message) -> Result<Option<Length>, Wrong> {
+fn framing(profile: &ParserProfile, message: &Message) -> Result<Option<Length>, ParseError> {
     let encodings: Vec<_> = message.values("transfer-encoding").collect();
     let lengths: Vec<_> = message
         .values("content-length")
@@ -93,39 +100,39 @@ fn framing(habits: &Habits, message: &Message) -> Result<Option<Length>, Wrong> 
     let all_equal = lengths
         .windows(2)
         .all(|pair| decimal(pair[0]) == decimal(pair[1]));
-    Ok(match (habits.framing, &encodings[..], &lengths[..]) {
+    Ok(match (profile.framing, &encodings[..], &lengths[..]) {
         (_, [], []) => None,
-        (Framing::Sole, [coding], []) if trim(coding).eq_ignore_ascii_case(b"chunked") => {
+        (Framing::Single, [coding], []) if trim(coding).eq_ignore_ascii_case(b"chunked") => {
             Some(Length::Chunked)
         }
-        (Framing::Sole, [], [length, ..]) if all_equal => Some(number(length)?),
-        (Framing::Sole, ..) => return Err("framing"),
-        (Framing::Letter, [_, ..], _) if is_last => Some(Length::Chunked),
-        (Framing::Letter, [_, ..], _) => return Err("transfer-encoding"),
+        (Framing::Single, [], [length, ..]) if all_equal => Some(number(length)?),
+        (Framing::Single, ..) => return Err("framing"),
+        (Framing::Rfc9112, [_, ..], _) if is_last => Some(Length::Chunked),
+        (Framing::Rfc9112, [_, ..], _) => return Err("transfer-encoding"),
         (Framing::EncodingThenFirst, [_, ..], _) if is_anywhere => Some(Length::Chunked),
         (Framing::LastThenEncoding, [_, ..], []) => Some(Length::Chunked),
         (Framing::EncodingThenFirst, _, [length, ..]) => Some(number(length)?),
-        (Framing::LastThenEncoding | Framing::Letter, _, [.., length]) => Some(number(length)?),
+        (Framing::LastThenEncoding | Framing::Rfc9112, _, [.., length]) => Some(number(length)?),
         (Framing::EncodingThenFirst, _, []) => None,
     })
 }
 
-/// The chunked body from `at` on; `None` when it does not end.
+/// Parses the chunked body at `at`. `None` if it is incomplete.
 pub(crate) fn chunked(
     bytes: &[u8],
     mut at: usize,
-    habits: &Habits,
-) -> Result<Option<ChunkedBody>, Wrong> {
+    profile: &ParserProfile,
+) -> Result<Option<ChunkedBody>, ParseError> {
     let mut data = Vec::new();
     loop {
-        let Some((line, next)) = line(bytes, at, habits)? else {
+        let Some((line, next)) = line(bytes, at, profile)? else {
             return Ok(None);
         };
         at = next;
-        let size = size(line, habits)?;
+        let size = size(line, profile)?;
         if size == 0 {
             return Ok(
-                fields(bytes, at, habits)?.map(|(trailers, end)| ChunkedBody {
+                fields(bytes, at, profile)?.map(|(trailers, end)| ChunkedBody {
                     data,
                     trailers,
                     end,
@@ -138,7 +145,7 @@ pub(crate) fn chunked(
         }
         let end = at + size as usize;
         data.extend_from_slice(&bytes[at..end]);
-        match super::line(bytes, end, habits)? {
+        match super::line(bytes, end, profile)? {
             Some((b"", next)) => at = next,
             Some(_) => return Err("end of a chunk"),
             None => return Ok(None),
@@ -146,9 +153,9 @@ pub(crate) fn chunked(
     }
 }
 
-fn size(line: &[u8], habits: &Habits) -> Result<u64, Wrong> {
+fn size(line: &[u8], profile: &ParserProfile) -> Result<u64, ParseError> {
     let mut text = line;
-    if habits.sizes == Sizes::Number {
+    if profile.sizes == ChunkSizeSyntax::Strtol {
         while let [b' ' | b'\t' | 0x0b | 0x0c | b'+', rest @ ..] | [b'0', b'x' | b'X', rest @ ..] =
             text
         {
@@ -159,12 +166,12 @@ fn size(line: &[u8], habits: &Habits) -> Result<u64, Wrong> {
         .iter()
         .take_while(|byte| byte.is_ascii_hexdigit())
         .count();
-    let (digits, behind) = text.split_at(digits);
+    let (digits, rest) = text.split_at(digits);
     if digits.is_empty() {
-        return Err("size of a chunk");
+        return Err("chunk size");
     }
-    if habits.sizes == Sizes::Digits && !matches!(behind, [] | [b';', ..]) {
-        return Err("behind the size of a chunk");
+    if profile.sizes == ChunkSizeSyntax::Digits && !matches!(rest, [] | [b';', ..]) {
+        return Err("bytes after chunk size");
     }
     digits
         .iter()
@@ -172,7 +179,7 @@ fn size(line: &[u8], habits: &Habits) -> Result<u64, Wrong> {
             let digit = char::from(*digit).to_digit(16)?;
             size.checked_mul(16)?.checked_add(u64::from(digit))
         })
-        .ok_or("size of a chunk")
+        .ok_or("chunk size")
 }
 
 fn decimal(text: &[u8]) -> Option<u64> {

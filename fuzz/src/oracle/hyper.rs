@@ -1,5 +1,5 @@
-//! How hyper reads a client's or a server's bytes: the most used HTTP/1 in this language, with a
-//! framing of its own above the tokenizer that it shares with ours.
+//! hyper as an oracle for HTTP/1 requests and responses. Its framing is independent of the proxy's,
+//! although both use the same tokenizer.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -17,20 +17,20 @@ use hyper::service::service_fn;
 use hyper::{client, server};
 use tokio::select;
 
-/// A request or response, as far as it was understood.
+/// A request or response as hyper has parsed it.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct ParsedMessage {
     pub(crate) method: Method,
     pub(crate) target: Uri,
     pub(crate) status: StatusCode,
     pub(crate) version: Version,
     pub(crate) headers: HeaderMap,
-    /// `None` when it did not end well.
+    /// `None` if reading the body failed.
     pub(crate) body: Option<(Vec<u8>, HeaderMap)>,
 }
 
-/// The requests that a server of hyper's would answer to a client that sends `bytes` and closes.
-pub(crate) async fn requests(bytes: &[u8]) -> (Vec<Seen>, hyper::Result<()>) {
+/// Returns the requests that a hyper server reads from a client that sends `bytes` and closes.
+pub(crate) async fn requests(bytes: &[u8]) -> (Vec<ParsedMessage>, hyper::Result<()>) {
     let seen = Rc::new(RefCell::new(Vec::new()));
     let service = service_fn(|request: Request<Incoming>| {
         let seen = seen.clone();
@@ -38,7 +38,7 @@ pub(crate) async fn requests(bytes: &[u8]) -> (Vec<Seen>, hyper::Result<()>) {
             let (head, body) = request.into_parts();
             let is_connect = head.method == Method::CONNECT;
             let body = collect(body).await;
-            seen.borrow_mut().push(Seen {
+            seen.borrow_mut().push(ParsedMessage {
                 method: head.method,
                 target: head.uri,
                 status: StatusCode::OK,
@@ -61,16 +61,19 @@ pub(crate) async fn requests(bytes: &[u8]) -> (Vec<Seen>, hyper::Result<()>) {
     (seen.take(), served)
 }
 
-/// The response that a client of hyper's would get from a server that sends `bytes` and closes.
-/// `None` when it would get none.
-pub(crate) async fn response(bytes: &[u8], asked: Request<Empty<Bytes>>) -> Option<Seen> {
+/// Returns the response that a hyper client reads from a server that sends `bytes` and closes, if
+/// it is valid.
+pub(crate) async fn response(
+    bytes: &[u8],
+    request: Request<Empty<Bytes>>,
+) -> Option<ParsedMessage> {
     let (mut sender, connection) = client::conn::http1::handshake(Script::of_server(bytes))
         .await
         .ok()?;
     let exchange = async {
-        let response = sender.send_request(asked).await.ok()?;
+        let response = sender.send_request(request).await.ok()?;
         let (head, body) = response.into_parts();
-        Some(Seen {
+        Some(ParsedMessage {
             method: Method::GET,
             target: Uri::default(),
             status: head.status,
@@ -79,7 +82,7 @@ pub(crate) async fn response(bytes: &[u8], asked: Request<Empty<Bytes>>) -> Opti
             body: collect(body).await,
         })
     };
-    // The connection has to be driven for the exchange to go on, and may end before it.
+    // The connection must be polled for the exchange to progress, and may complete before it.
     let mut connection = std::pin::pin!(connection);
     let mut exchange = std::pin::pin!(exchange);
     select! {
@@ -95,12 +98,12 @@ async fn collect(body: Incoming) -> Option<(Vec<u8>, HeaderMap)> {
     Some((whole.to_bytes().to_vec(), trailers))
 }
 
-/// A peer that says this, and to which everything can be said.
+/// A peer that sends `bytes` and discards its input.
 struct Script<'a> {
     bytes: &'a [u8],
-    /// It speaks when it has been spoken to.
+    /// Whether it sends only after it has received bytes.
     waits: bool,
-    waiting: Option<Waker>,
+    waker: Option<Waker>,
 }
 
 impl<'a> Script<'a> {
@@ -108,7 +111,7 @@ impl<'a> Script<'a> {
         Self {
             bytes,
             waits: false,
-            waiting: None,
+            waker: None,
         }
     }
 
@@ -127,7 +130,7 @@ impl hyper::rt::Read for Script<'_> {
         mut buf: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
         if self.waits {
-            self.waiting = Some(cx.waker().clone());
+            self.waker = Some(cx.waker().clone());
             return Poll::Pending;
         }
         let (now, later) = self.bytes.split_at(buf.remaining().min(self.bytes.len()));
@@ -144,7 +147,7 @@ impl hyper::rt::Write for Script<'_> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         self.waits = false;
-        if let Some(reader) = self.waiting.take() {
+        if let Some(reader) = self.waker.take() {
             reader.wake();
         }
         Poll::Ready(Ok(bytes.len()))

@@ -1,5 +1,5 @@
-//! HTTP/2 frames as bytes, right or wrong (RFC 9113, sections 4.1 and 6). By hand: who judges must
-//! not share what is judged.
+//! Encodes and decodes HTTP/2 frames, also invalid ones (RFC 9113, sections 4.1 and 6). Shares no
+//! code with the proxy.
 
 use std::iter;
 
@@ -20,10 +20,10 @@ pub(crate) const END_STREAM: u8 = 1;
 pub(crate) const ACK: u8 = 1;
 pub(crate) const END_HEADERS: u8 = 4;
 
-/// The largest frame for somebody who has not said otherwise.
+/// The initial value of SETTINGS_MAX_FRAME_SIZE.
 pub(crate) const MAX_FRAME: usize = 16_384;
 
-/// What may be sent on a stream, and on the connection, to somebody who has not said otherwise.
+/// The initial flow-control window of streams and of the connection.
 pub(crate) const WINDOW: usize = 65_535;
 
 #[derive(Clone, Copy, Debug)]
@@ -41,13 +41,13 @@ pub(crate) fn write(to: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload:
     to.extend_from_slice(payload);
 }
 
-/// All that are whole: a connection may be closed within one.
+/// Returns all complete frames: a connection may close within one.
 pub(crate) fn read(mut bytes: &[u8]) -> impl Iterator<Item = Frame<'_>> {
     iter::from_fn(move || {
-        let (&[a, b, c, kind, flags, s, t, u, v], behind) = bytes.split_first_chunk()?;
+        let (&[a, b, c, kind, flags, s, t, u, v], rest) = bytes.split_first_chunk()?;
         let length = u32::from_be_bytes([0, a, b, c]) as usize;
-        let (payload, behind) = behind.split_at_checked(length)?;
-        bytes = behind;
+        let (payload, rest) = rest.split_at_checked(length)?;
+        bytes = rest;
         Some(Frame {
             kind,
             flags,
@@ -57,14 +57,14 @@ pub(crate) fn read(mut bytes: &[u8]) -> impl Iterator<Item = Frame<'_>> {
     })
 }
 
-/// The frames of one of our sides, each right by itself and the first one settings. The other side
-/// may have asked for larger ones unless it `is_orderly`.
-pub(crate) fn read_ours(bytes: &[u8], is_orderly: bool) -> impl Iterator<Item = Frame<'_>> {
+/// Returns the proxy's frames, each of which must be valid and the first of which must be SETTINGS.
+/// A peer that is not orderly may have allowed longer frames.
+pub(crate) fn read_checked(bytes: &[u8], is_orderly: bool) -> impl Iterator<Item = Frame<'_>> {
     read(bytes).enumerate().map(move |(n, frame)| {
         let length = frame.payload.len();
         assert!(
             length <= MAX_FRAME || !is_orderly,
-            "a frame of {length} bytes"
+            "frame of {length} bytes"
         );
         assert!(
             n > 0 || (frame.kind, frame.flags & ACK) == (SETTINGS, 0),
@@ -83,13 +83,13 @@ impl Frame<'_> {
             stream,
             payload,
         } = *self;
-        let is_of_the_connection = matches!(kind, SETTINGS | PING | GOAWAY);
+        let is_connection_frame = matches!(kind, SETTINGS | PING | GOAWAY);
         assert!(
-            kind == WINDOW_UPDATE || (stream == 0) == is_of_the_connection,
+            kind == WINDOW_UPDATE || (stream == 0) == is_connection_frame,
             "frame {kind} on stream {stream}"
         );
         match kind {
-            HEADERS => assert!(flags & END_HEADERS != 0, "our heads are short"),
+            HEADERS => assert!(flags & END_HEADERS != 0, "field block in several frames"),
             DATA => {}
             RST_STREAM => assert_eq!(payload.len(), 4),
             SETTINGS => {
@@ -99,8 +99,8 @@ impl Frame<'_> {
             PING => assert_eq!(payload.len(), 8),
             GOAWAY => assert!(payload.len() >= 8),
             WINDOW_UPDATE => assert!(payload.len() == 4 && payload != [0; 4]),
-            CONTINUATION => panic!("our heads are short"),
-            other => panic!("a frame of type {other}"),
+            CONTINUATION => panic!("field block in several frames"),
+            other => panic!("frame of type {other}"),
         }
     }
 }

@@ -1,6 +1,5 @@
-//! A peer that makes its own records. The TLS library performs its side of the handshake but leaves
-//! its records unencrypted, so that a target can cut, pad, seal and mix the handshake messages as
-//! an input says.
+//! A peer that seals its own records. rustls performs its handshake but does not encrypt, so that
+//! an input can fragment, pad, seal and mix the handshake messages.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -18,23 +17,23 @@ use rustls::{
 
 use super::SUITES;
 
-/// Content type of encrypted records.
+/// The content type of encrypted records.
 const DATA: u8 = 23;
 
-/// A record without its protection.
+/// A record before it is sealed.
 #[derive(Debug)]
-pub(super) struct Unsealed {
-    /// None for records in clear.
+pub(super) struct PlaintextRecord {
+    /// The index of its key. `None` for unencrypted records.
     pub(super) key: Option<usize>,
     pub(super) content_type: u8,
     pub(super) content: Vec<u8>,
 }
 
-/// The library's connection, and what it would have sent.
-pub(super) struct Puppet {
+/// A rustls connection and the records that it wants to send.
+pub(super) struct ScriptedPeer {
     rustls: Connection,
-    pub(super) pending: VecDeque<Unsealed>,
-    /// The number of its newest sending key.
+    pub(super) pending: VecDeque<PlaintextRecord>,
+    /// The index of its current sending key.
     pub(super) key: Option<usize>,
 }
 
@@ -44,28 +43,27 @@ struct SendingKey {
 }
 
 thread_local! {
-    /// The sending keys of all puppets of one execution.
+    /// The sending keys of all peers of one execution.
     static KEYS: RefCell<Vec<SendingKey>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Forgets the keys of the execution before.
+/// Removes the keys of the previous execution.
 pub(super) fn reset() {
     KEYS.with_borrow_mut(Vec::clear);
 }
 
-impl Puppet {
+impl ScriptedPeer {
     pub(super) fn new(rustls: Connection) -> Self {
-        let mut puppet = Self {
+        let mut peer = Self {
             rustls,
             pending: VecDeque::new(),
             key: None,
         };
-        puppet.collect();
-        puppet
+        peer.collect();
+        peer
     }
 
-    /// Gives the library what the peer has sent. What it cannot use ends its part of the
-    /// conversation.
+    /// Passes the proxy's bytes to rustls, which stops at the first invalid record.
     pub(super) fn receive(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let read = self.rustls.read_tls(&mut bytes);
@@ -83,15 +81,15 @@ impl Puppet {
         }
         let mut rest = &bytes[..];
         while let [content_type, _, _, high, low, body @ ..] = rest {
-            let (content, behind) = body.split_at(usize::from(u16::from_be_bytes([*high, *low])));
-            rest = behind;
+            let (content, after) = body.split_at(usize::from(u16::from_be_bytes([*high, *low])));
+            rest = after;
             let record = match (*content_type, content) {
-                (DATA, [content @ .., content_type, key]) => Unsealed {
+                (DATA, [content @ .., content_type, key]) => PlaintextRecord {
                     key: Some(usize::from(*key)),
                     content_type: *content_type,
                     content: content.to_vec(),
                 },
-                (content_type, content) => Unsealed {
+                (content_type, content) => PlaintextRecord {
                     key: None,
                     content_type,
                     content: content.to_vec(),
@@ -101,7 +99,7 @@ impl Puppet {
         }
     }
 
-    /// Makes a record; `padding` zeros follow the content when it is encrypted.
+    /// Seals a record. `padding` zeros follow the content of an encrypted one.
     pub(super) fn seal(
         &mut self,
         key: Option<usize>,
@@ -110,11 +108,10 @@ impl Puppet {
         padding: usize,
     ) -> Vec<u8> {
         let Some(key) = key else {
-            return in_clear(content_type, content);
+            return unencrypted(content_type, content);
         };
         self.key = Some(key);
-        // The library puts the type behind what it is given, so that of a padded record is a zero
-        // too.
+        // rustls appends the content type, so the last byte of the padding takes its place.
         let mut padded = content.to_vec();
         let mut last = content_type;
         if padding > 0 {
@@ -139,15 +136,15 @@ impl Puppet {
     }
 }
 
-/// A record in clear. Its length is what fits into the header.
-pub(super) fn in_clear(content_type: u8, content: &[u8]) -> Vec<u8> {
+/// Encodes an unencrypted record. Truncates the content if its length does not fit into the header.
+pub(super) fn unencrypted(content_type: u8, content: &[u8]) -> Vec<u8> {
     let length = content.len() as u16;
     let [high, low] = length.to_be_bytes();
     let header = [content_type, 3, 3, high, low];
     [&header, &content[..usize::from(length)]].concat()
 }
 
-/// What a puppet has to be configured with.
+/// Returns the crypto provider of a scripted peer.
 pub(super) fn provider(genuine: CryptoProvider) -> Arc<CryptoProvider> {
     static SUITE: LazyLock<Tls13CipherSuite> = LazyLock::new(|| {
         let suite = CapturedAead::suite();
@@ -168,7 +165,7 @@ pub(super) fn provider(genuine: CryptoProvider) -> Arc<CryptoProvider> {
     })
 }
 
-/// Keeps the keys that the library would send with.
+/// Stores the keys with which rustls would seal records.
 struct CapturedAead;
 
 impl CapturedAead {
@@ -205,7 +202,7 @@ impl Tls13AeadAlgorithm for CapturedAead {
     }
 }
 
-/// Puts type and key behind the content instead of encrypting it.
+/// Appends the content type and the key's index to the content instead of encrypting it.
 struct Unencrypted(usize);
 
 impl MessageEncrypter for Unencrypted {
