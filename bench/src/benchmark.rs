@@ -204,9 +204,10 @@ impl Plan {
     fn new(options: &BenchmarkOptions) -> Self {
         let (rounds, seconds) = if options.quick { QUICK } else { FULL };
         let all = [Peer::Direct, Peer::Envoy, Peer::Haproxy, Peer::Iptables];
-        let mut peers = match options.peer.is_empty() {
-            true => all.to_vec(),
-            false => options.peer.clone(),
+        let mut peers = if options.peer.is_empty() {
+            all.to_vec()
+        } else {
+            options.peer.clone()
         };
         peers.push(Peer::Ours);
         peers.sort_unstable();

@@ -80,16 +80,18 @@ pub(crate) fn run(root: &Path, options: &SuitesOptions) -> anyhow::Result<ExitCo
         if suites.is_empty() {
             continue;
         }
-        let programs = match measures {
-            true => Programs::optimised(root, build)?,
-            false => Programs::checked(root, build)?,
+        let programs = if measures {
+            Programs::optimised(root, build)?
+        } else {
+            Programs::checked(root, build)?
         };
         let lab = Lab::new(programs, cpus, interrupt.clone())?;
         all_held &= shoot(root, &lab, &tools, &suites)?;
     }
-    Ok(match all_held {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
+    Ok(if all_held {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     })
 }
 

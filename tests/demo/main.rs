@@ -73,9 +73,12 @@ fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
         return Ok(end);
     }
     let down = mesh.place.down().context("take the demo's mesh down");
-    let claims = shown.map_err(|error| match interrupt.wanted() {
-        true => anyhow::anyhow!("interrupted; the mesh was taken down"),
-        false => error,
+    let claims = shown.map_err(|error| {
+        if interrupt.wanted() {
+            anyhow::anyhow!("interrupted; the mesh was taken down")
+        } else {
+            error
+        }
     })?;
     down?;
     Ok(summary(&claims))

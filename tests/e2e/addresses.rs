@@ -63,9 +63,10 @@ fn pods_are_reached_by_every_address_they_have() {
         let expected: Vec<String> = ways
             .iter()
             .map(|way| {
-                let who = match way.authenticated && client == "meshed" {
-                    true => CLIENT,
-                    false => "unknown",
+                let who = if way.authenticated && client == "meshed" {
+                    CLIENT
+                } else {
+                    "unknown"
                 };
                 format!("{}: 200 from {who}, hello", way.name)
             })

@@ -105,9 +105,10 @@ fn has_debugging_container(cluster: &Cluster, shop: &Shop<'_>) {
             // Any of its pods may get the request.
             shop.client(&["curl", "-sS", "--max-time", "10", "http://web/"]);
             let log = cluster.kubectl(&[&["logs", "--tail=2000"][..], &of_debug].concat());
-            match log.contains(".4143") {
-                true => Ok(()),
-                false => Err(log),
+            if log.contains(".4143") {
+                Ok(())
+            } else {
+                Err(log)
             }
         },
     );

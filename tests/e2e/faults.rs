@@ -161,9 +161,10 @@ fn plant_together(cluster: &Cluster, shell: &Shell) -> usize {
 fn is_healthy(cluster: &Cluster, what: &str) {
     until(&format!("{what}: it is in order"), || {
         let report = Report::of(cluster);
-        match report.not_in_order().is_empty() {
-            true => Ok(()),
-            false => Err(report.to_string()),
+        if report.not_in_order().is_empty() {
+            Ok(())
+        } else {
+            Err(report.to_string())
         }
     });
 }

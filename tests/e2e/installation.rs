@@ -111,9 +111,10 @@ impl<'a> Installation<'a> {
             let pods = self
                 .cluster
                 .kubectl(&["get", "pods", "-n", NAMESPACE, "-o", "name"]);
-            match pods.contains("pod/mesh-agent-") {
-                true => Err(pods),
-                false => Ok(()),
+            if pods.contains("pod/mesh-agent-") {
+                Err(pods)
+            } else {
+                Ok(())
             }
         });
     }

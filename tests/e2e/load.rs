@@ -71,13 +71,13 @@ impl<'a> Load<'a> {
 
     /// Waits for the end.
     pub(crate) fn finish(self) -> Counted {
-        until(
-            &format!("the end of the load on {}", self.what),
-            || match self.goes_on() {
-                true => Err("h2load still runs".to_owned()),
-                false => Ok(()),
-            },
-        );
+        until(&format!("the end of the load on {}", self.what), || {
+            if self.goes_on() {
+                Err("h2load still runs".to_owned())
+            } else {
+                Ok(())
+            }
+        });
         counted(self.report())
     }
 

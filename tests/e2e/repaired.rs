@@ -28,9 +28,10 @@ fn a_rewritten_configuration_is_meshed_again() {
     on_all(&nodes, REWRITE);
     until("the plugin is in every node's configuration again", || {
         let counts = on_all(&nodes, CHAINED);
-        match counts.values().all(|count| count.trim() == "1") {
-            true => Ok(()),
-            false => Err(format!("{counts:?}")),
+        if counts.values().all(|count| count.trim() == "1") {
+            Ok(())
+        } else {
+            Err(format!("{counts:?}"))
         }
     });
     let shop = Shop::open(&cluster);
@@ -59,9 +60,10 @@ fn plugin_without_execute_permission_is_repaired_and_the_nodes_events_say_so() {
     on_all(&nodes, "chmod 644 /host/opt/cni/bin/mesh-cni");
     until("every node's plugin can be executed again", || {
         let modes = on_all(&nodes, "stat -c %a /host/opt/cni/bin/mesh-cni");
-        match modes.values().all(|mode| mode.trim() == "755") {
-            true => Ok(()),
-            false => Err(format!("{modes:?}")),
+        if modes.values().all(|mode| mode.trim() == "755") {
+            Ok(())
+        } else {
+            Err(format!("{modes:?}"))
         }
     });
     until("every node has an event of the repair", || {
@@ -123,9 +125,10 @@ fn a_pod_that_started_without_the_plugin_is_enrolled_in_place() {
     ];
     until("the pod's events say that it was repaired", || {
         let events = cluster.kubectl(&told);
-        match events.contains("pod/first") {
-            true => Ok(()),
-            false => Err(events),
+        if events.contains("pod/first") {
+            Ok(())
+        } else {
+            Err(events)
         }
     });
     cluster.delete_namespace(shop::NAMESPACE);

@@ -62,9 +62,10 @@ impl<'a> Shop<'a> {
         let expect = |what: &str, command: &[&str], is_right: &dyn Fn(&str) -> bool| {
             until(what, || {
                 let (ok, said) = self.client(command);
-                match ok && is_right(&said) {
-                    true => Ok(()),
-                    false => Err(said),
+                if ok && is_right(&said) {
+                    Ok(())
+                } else {
+                    Err(said)
                 }
             });
         };
@@ -184,9 +185,10 @@ impl<'a> Shop<'a> {
                 .filter_map(|status| status["pod"]["name"].as_str().map(str::to_owned))
                 .collect();
             let missing: Vec<&String> = pods.difference(&on_tier).collect();
-            match missing.is_empty() {
-                true => Ok(()),
-                false => Err(format!("not on tier {tier}: {missing:?}\n{text}")),
+            if missing.is_empty() {
+                Ok(())
+            } else {
+                Err(format!("not on tier {tier}: {missing:?}\n{text}"))
             }
         });
     }

@@ -48,13 +48,19 @@ fn nothing_notices_that_the_api_server_is_gone() {
             .try_kubectl(&["get", "--raw", "/readyz", "--request-timeout=2s"])
             .0
     };
-    until("the API server is gone", || match answers() {
-        true => Err("it still answers".to_owned()),
-        false => Ok(()),
+    until("the API server is gone", || {
+        if answers() {
+            Err("it still answers".to_owned())
+        } else {
+            Ok(())
+        }
     });
-    until("the API server is back", || match answers() {
-        true => Ok(()),
-        false => Err("it does not answer".to_owned()),
+    until("the API server is back", || {
+        if answers() {
+            Ok(())
+        } else {
+            Err("it does not answer".to_owned())
+        }
     });
     let counted = load.finish();
     assert_eq!(counted.failed, 0, "{}", counted.report);
@@ -112,9 +118,10 @@ fn no_pod_that_asked_runs_unredirected_without_the_agent() {
             "--field-selector",
             "involvedObject.name=asks",
         ]);
-        match events.contains("FailedCreatePodSandBox") {
-            true => Ok(()),
-            false => Err(events),
+        if events.contains("FailedCreatePodSandBox") {
+            Ok(())
+        } else {
+            Err(events)
         }
     });
     let asks = cluster.json(&["get", "pod", "asks", "-n", shop::NAMESPACE]);

@@ -60,9 +60,10 @@ pub(crate) fn run(root: &Path, options: &FuzzOptions) -> anyhow::Result<ExitCode
         return Ok(ExitCode::SUCCESS);
     }
     let chosen = choose(&all, &options.targets)?;
-    let guidance = match options.edges {
-        true => Guidance::Edges,
-        false => Guidance::Full,
+    let guidance = if options.edges {
+        Guidance::Edges
+    } else {
+        Guidance::Full
     };
     let program = stage::run("build", "the targets, with instrumentation", || {
         Program::build(root, guidance)
@@ -96,9 +97,10 @@ pub(crate) fn run(root: &Path, options: &FuzzOptions) -> anyhow::Result<ExitCode
             file.display()
         );
     }
-    Ok(match findings.is_empty() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
+    Ok(if findings.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     })
 }
 
@@ -135,9 +137,10 @@ fn replay(program: &Program, chosen: &[&str], options: &FuzzOptions) -> anyhow::
         .args(&options.input)
         .status()
         .with_context(|| format!("start {}", program.path().display()))?;
-    Ok(match status.success() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
+    Ok(if status.success() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     })
 }
 

@@ -99,11 +99,12 @@ fn everything(root: &Path, options: &TestOptions, tally: &mut Tally) -> anyhow::
 
 /// Only the tests on a cluster, with what they need.
 fn end_to_end(root: &Path, options: &TestOptions, tally: &mut Tally) -> anyhow::Result<()> {
-    let made = match options.kind {
-        true => Some(stage::run("kind", "a cluster of two nodes", || {
+    let made = if options.kind {
+        Some(stage::run("kind", "a cluster of two nodes", || {
             Kind::create(root)
-        })?),
-        false => None,
+        })?)
+    } else {
+        None
     };
     let context = match &made {
         Some(kind) => kind.context(),

@@ -90,9 +90,10 @@ pub(crate) fn run(root: &Path, options: &SoakOptions) -> anyhow::Result<ExitCode
     let lab = Lab::new(programs, cpus, Interrupt::watch()?)?;
     let verdict = soak(&lab, seconds)?;
     println!("\n{verdict}");
-    Ok(match verdict.holds() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
+    Ok(if verdict.holds() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     })
 }
 

@@ -127,19 +127,21 @@ impl Answers {
     /// anybody to a port without TLS.
     pub(super) fn inbound(&self, port: u16) -> ServerPolicy {
         let all = Network::from(ipnet::IpNet::from(ipnet::Ipv4Net::default()));
-        let authentication = match self.has_no_tls(port) {
-            true => Authentication::Unauthenticated,
-            false => Authentication::TlsAuthenticated {
+        let authentication = if self.has_no_tls(port) {
+            Authentication::Unauthenticated
+        } else {
+            Authentication::TlsAuthenticated {
                 identities: vec![self.client_identity.clone()],
                 suffixes: Vec::new(),
-            },
+            }
         };
-        let protocol = match self.is_opaque(port) {
-            true => ServerProtocol::Opaque,
-            false => ServerProtocol::Detect {
+        let protocol = if self.is_opaque(port) {
+            ServerProtocol::Opaque
+        } else {
+            ServerProtocol::Detect {
                 timeout: DETECT_TIMEOUT,
                 http: HttpServer::default(),
-            },
+            }
         };
         ServerPolicy {
             meta: object("policy.linkerd.io", "server", "server", None),
@@ -186,9 +188,10 @@ impl Answers {
                 server_name: identity.to_string().into(),
                 id: identity,
             }),
-            hint: match self.is_opaque(addr.port()) {
-                true => ProtocolHint::Opaque,
-                false => ProtocolHint::Http2,
+            hint: if self.is_opaque(addr.port()) {
+                ProtocolHint::Opaque
+            } else {
+                ProtocolHint::Http2
             },
             opaque_transport_port: Some(INBOUND_PORT),
             // As many as the destination controller gives.

@@ -108,9 +108,10 @@ impl Outcome {
             .map(|case| case.name.as_str())
             .collect();
         for case in self.failed().take(SHOWN) {
-            let too = match failed_alone.contains(case.name.as_str()) {
-                true => " (direct too)",
-                false => "",
+            let too = if failed_alone.contains(case.name.as_str()) {
+                " (direct too)"
+            } else {
+                ""
             };
             println!("    {}: {}{too}", case.name, case.said);
         }

@@ -165,13 +165,14 @@ impl<'l> Range<'l> {
             ..Ports::default()
         };
         let (control, proxies) = proxies::start(lab, &pods, &known, None)?;
-        let relay = match suites.contains(&Suite::H2spec) {
-            true => Some(relay::start(
+        let relay = if suites.contains(&Suite::H2spec) {
+            Some(relay::start(
                 lab,
                 &pods,
                 Application::Http2.port(Position::InboundTls),
-            )?),
-            false => None,
+            )?)
+        } else {
+            None
         };
         Ok(Self {
             lab,

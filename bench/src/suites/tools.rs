@@ -208,9 +208,12 @@ fn existing(program: PathBuf) -> anyhow::Result<PathBuf> {
 }
 
 fn install_packages(suites: &[Suite]) -> anyhow::Result<()> {
-    let is_there = |proof: &str| match proof.starts_with('/') {
-        true => Path::new(proof).exists(),
-        false => find_program(proof).is_some(),
+    let is_there = |proof: &str| {
+        if proof.starts_with('/') {
+            Path::new(proof).exists()
+        } else {
+            find_program(proof).is_some()
+        }
     };
     let missing: Vec<_> = PACKAGED
         .iter()

@@ -256,12 +256,13 @@ impl Place for Cluster {
 fn of_the_test_image(manifest: &str) -> String {
     let lines = manifest.lines().map(|line| {
         let indent = line.len() - line.trim_start().len();
-        match line.trim_start().starts_with("image: ") {
-            true => format!(
+        if line.trim_start().starts_with("image: ") {
+            format!(
                 "{space}image: {IMAGE}\n{space}imagePullPolicy: IfNotPresent\n",
                 space = &line[..indent]
-            ),
-            false => format!("{line}\n"),
+            )
+        } else {
+            format!("{line}\n")
         }
     });
     lines.collect()

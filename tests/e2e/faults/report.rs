@@ -47,9 +47,10 @@ impl Report {
     /// Does the row say so? What is missing is the error.
     pub(super) fn says(&self, check: &str, words: &str) -> Result<(), String> {
         let mut rows = self.rows.iter().filter(|row| row.result != "success");
-        match rows.any(|row| row.name == check && row.detail.contains(words)) {
-            true => Ok(()),
-            false => Err(format!("{check} does not say {words:?}\n{self}")),
+        if rows.any(|row| row.name == check && row.detail.contains(words)) {
+            Ok(())
+        } else {
+            Err(format!("{check} does not say {words:?}\n{self}"))
         }
     }
 

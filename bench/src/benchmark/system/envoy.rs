@@ -117,8 +117,8 @@ fn bootstrap(listeners: &[Value], clusters: &[Value]) -> Value {
 }
 
 fn listener(service: Service, ip: Ipv4Addr, port: u16, tls: Option<Value>) -> Value {
-    let filter = match service.is_http() {
-        true => json!({
+    let filter = if service.is_http() {
+        json!({
             "name": "envoy.filters.network.http_connection_manager",
             "typed_config": {
                 "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
@@ -139,15 +139,16 @@ fn listener(service: Service, ip: Ipv4Addr, port: u16, tls: Option<Value>) -> Va
                     "typed_config": { "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router" },
                 }],
             },
-        }),
-        false => json!({
+        })
+    } else {
+        json!({
             "name": "envoy.filters.network.tcp_proxy",
             "typed_config": {
                 "@type": "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy",
                 "stat_prefix": service.name(),
                 "cluster": service.name(),
             },
-        }),
+        })
     };
     let mut chain = json!({ "filters": [filter] });
     if let Some(tls) = tls {
