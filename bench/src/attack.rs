@@ -6,8 +6,8 @@
 //! would pay for each frame what the receiver is meant to pay. `kind` says what is sent, `answers`
 //! what the receiver still admits.
 
-mod answers;
 mod bytes;
+mod flow_control;
 mod kind;
 
 use std::{net::SocketAddr, time::Duration};
@@ -25,8 +25,8 @@ use tokio::{
 };
 
 use self::{
-    answers::Answers,
-    kind::{Attack, Kind},
+    flow_control::FlowControl,
+    kind::{Attack, AttackKind},
 };
 
 /// What comes back is little.
@@ -37,7 +37,7 @@ const SEND_BUFFER: usize = 128 * 1024;
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    kind: Kind,
+    kind: AttackKind,
     #[arg(long)]
     target: SocketAddr,
     /// How many at a time
@@ -49,7 +49,7 @@ pub(crate) struct Options {
 
 /// What attackers did.
 #[derive(Debug, Default)]
-struct Done {
+struct AttackStats {
     /// Bytes that the kernel took for sending.
     bytes: u64,
     connections: u64,
@@ -68,36 +68,36 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     for _ in 0..options.connections {
         attackers.spawn(attacker(kind, target, end));
     }
-    let mut done = Done::default();
+    let mut stats = AttackStats::default();
     while let Some(part) = attackers.join_next().await {
-        done.add(part.context("an attacker panicked")?);
+        stats.add(part.context("an attacker panicked")?);
     }
-    crate::say(&json!({
-        "bytes": done.bytes,
-        "connections": done.connections,
-        "streams": done.streams,
-        "failed": done.failed,
-        "failure": done.failure,
+    crate::print_event(&json!({
+        "bytes": stats.bytes,
+        "connections": stats.connections,
+        "streams": stats.streams,
+        "failed": stats.failed,
+        "failure": stats.failure,
         "seconds": begun.elapsed().as_secs_f64(),
     }))
 }
 
 /// One connection after the other.
-async fn attacker(kind: Kind, target: SocketAddr, end: Instant) -> Done {
-    let mut done = Done::default();
+async fn attacker(kind: AttackKind, target: SocketAddr, end: Instant) -> AttackStats {
+    let mut stats = AttackStats::default();
     while Instant::now() < end {
         match timeout_at(end, connect(target)).await {
             Ok(Ok(tcp)) => {
-                done.connections += 1;
+                stats.connections += 1;
                 // How a connection ends is the receiver's affair.
-                drop(timeout_at(end, send(kind, target, tcp, &mut done)).await);
+                drop(timeout_at(end, send(kind, target, tcp, &mut stats)).await);
             }
-            Ok(Err(error)) => done.fail(&error),
+            Ok(Err(error)) => stats.fail(&error),
             Err(_at_the_end) => break,
         }
         yield_now().await;
     }
-    done
+    stats
 }
 
 async fn connect(target: SocketAddr) -> std::io::Result<TcpStream> {
@@ -113,14 +113,14 @@ async fn connect(target: SocketAddr) -> std::io::Result<TcpStream> {
 
 /// Until the connection is ended.
 async fn send(
-    kind: Kind,
+    kind: AttackKind,
     target: SocketAddr,
     mut tcp: TcpStream,
-    done: &mut Done,
+    stats: &mut AttackStats,
 ) -> std::io::Result<()> {
     let (mut from, mut to) = tcp.split();
     let mut attack = Attack::new(kind, target);
-    let mut answers = Answers::default();
+    let mut flow_control = FlowControl::default();
     let mut buffer = vec![0; READ];
     let mut unsent = attack.opening();
     let mut sent = 0;
@@ -131,24 +131,24 @@ async fn send(
             if attack.is_over() {
                 return Ok(());
             }
-            done.streams += attack.fill(&mut unsent, &mut answers);
+            stats.streams += attack.fill(&mut unsent, &mut flow_control);
         }
         select! {
             read = from.read(&mut buffer) => match read? {
                 0 => return Ok(()),
-                length if kind.is_http2() => answers.read(&buffer[..length]),
+                length if kind.is_http2() => flow_control.read(&buffer[..length]),
                 _ => (),
             },
             written = to.write(&unsent[sent..]), if sent < unsent.len() => {
                 let written = written?;
                 sent += written;
-                done.bytes += written as u64;
+                stats.bytes += written as u64;
             }
         }
     }
 }
 
-impl Done {
+impl AttackStats {
     /// The sum of what several did.
     fn add(&mut self, other: Self) {
         self.bytes += other.bytes;
@@ -175,18 +175,18 @@ mod tests {
 
     /// Everything that an attacker does ends in time, also beside a receiver that takes nothing.
     #[tokio::test]
-    async fn attacks_end_whatever_the_receiver_does() {
-        for kind in Kind::value_variants() {
+    async fn attack_stops_on_time_against_silent_receiver() {
+        for kind in AttackKind::value_variants() {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let target = listener.local_addr().unwrap();
             let end = Instant::now() + Duration::from_millis(50);
-            let done = attacker(*kind, target, end).await;
-            assert!(done.connections == 1 && done.bytes > 0, "{kind:?}");
+            let stats = attacker(*kind, target, end).await;
+            assert!(stats.connections == 1 && stats.bytes > 0, "{kind:?}");
         }
     }
 
     #[tokio::test]
-    async fn ended_connections_are_made_anew() {
+    async fn closed_connections_are_reopened() {
         let listener = Arc::new(TcpListener::bind("127.0.0.1:0").await.unwrap());
         let target = listener.local_addr().unwrap();
         let ending = tokio::spawn(async move {
@@ -195,16 +195,19 @@ mod tests {
             }
         });
         let end = Instant::now() + Duration::from_millis(200);
-        let mut done = attacker(Kind::RapidReset, target, end).await;
+        let mut stats = attacker(AttackKind::RapidReset, target, end).await;
         ending.abort();
-        assert!(done.connections > 1, "{done:?}");
-        assert!(done.streams > done.connections, "{done:?}");
-        done.add(Done {
+        assert!(stats.connections > 1, "{stats:?}");
+        assert!(stats.streams > stats.connections, "{stats:?}");
+        stats.add(AttackStats {
             failed: 1,
             failure: Some("refused".to_owned()),
-            ..Done::default()
+            ..AttackStats::default()
         });
-        assert_eq!((done.failed, done.failure.as_deref()), (1, Some("refused")));
+        assert_eq!(
+            (stats.failed, stats.failure.as_deref()),
+            (1, Some("refused"))
+        );
     }
 
     #[tokio::test]
@@ -213,8 +216,8 @@ mod tests {
         let target = listener.local_addr().unwrap();
         drop(listener);
         let end = Instant::now() + Duration::from_millis(20);
-        let done = attacker(Kind::PingFlood, target, end).await;
-        assert!(done.failed > 0 && done.failure.is_some(), "{done:?}");
-        assert_eq!((done.bytes, done.connections), (0, 0));
+        let stats = attacker(AttackKind::PingFlood, target, end).await;
+        assert!(stats.failed > 0 && stats.failure.is_some(), "{stats:?}");
+        assert_eq!((stats.bytes, stats.connections), (0, 0));
     }
 }

@@ -1,5 +1,5 @@
 //! The certificates of a benchmark: anchor, issuer and leaves, as files. `control` signs with the
-//! issuer; the peers read their leaves from the folder.
+//! issuer; the peers read their leaves from the directory.
 
 use std::{
     fs,
@@ -31,7 +31,7 @@ pub(crate) struct Options {
     /// Where to write `anchor.pem`, `issuer.pem`, `issuer-key.pem`, and for each leaf `NAME.pem`
     /// (chain) and `NAME-key.pem`
     #[arg(long, value_name = "DIR")]
-    folder: PathBuf,
+    directory: PathBuf,
     /// A leaf to make, as in `client=web.shop.example`: the files' name and the DNS name in the
     /// certificate
     #[arg(long, value_name = "NAME=DNS")]
@@ -39,7 +39,7 @@ pub(crate) struct Options {
 }
 
 /// An issuer below an anchor, as in a mesh.
-pub(crate) struct Authority {
+pub(crate) struct CertificateAuthority {
     issuer: Issuer<'static, KeyPair>,
     certificate: Vec<u8>,
     /// Of the leaves.
@@ -47,9 +47,9 @@ pub(crate) struct Authority {
 }
 
 /// Makes all files.
-pub(crate) fn make(options: &Options) -> anyhow::Result<()> {
+pub(crate) fn generate(options: &Options) -> anyhow::Result<()> {
     let write = |name: &str, text: &str| {
-        let path = options.folder.join(name);
+        let path = options.directory.join(name);
         fs::write(&path, text).with_context(|| format!("write {}", path.display()))
     };
     let (anchor_key, issuer_key) = (new_key()?, new_key()?);
@@ -84,11 +84,11 @@ pub(crate) fn make(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-impl Authority {
-    /// The issuer that [`make`] left in a folder.
-    pub(crate) fn load(folder: &Path, lifetime: Duration) -> anyhow::Result<Self> {
+impl CertificateAuthority {
+    /// The issuer that [`generate`] left in a directory.
+    pub(crate) fn load(directory: &Path, lifetime: Duration) -> anyhow::Result<Self> {
         let read = |name: &str| {
-            let path = folder.join(name);
+            let path = directory.join(name);
             fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
         };
         let key = KeyPair::from_pem(&read(ISSUER_KEY)?).context("the issuer's key")?;
@@ -142,14 +142,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_authority_is_read_back_and_signs() {
-        let folder = tempfile::tempdir().unwrap();
+    fn loaded_issuer_signs_certificate_requests() {
+        let directory = tempfile::tempdir().unwrap();
         let options = Options {
-            folder: folder.path().to_owned(),
+            directory: directory.path().to_owned(),
             leaf: vec!["client=a.example".to_owned()],
         };
-        make(&options).unwrap();
-        let authority = Authority::load(folder.path(), Duration::from_mins(1)).unwrap();
+        generate(&options).unwrap();
+        let authority =
+            CertificateAuthority::load(directory.path(), Duration::from_mins(1)).unwrap();
         let key = new_key().unwrap();
         let params = CertificateParams::new(vec!["b.example".to_owned()]).unwrap();
         let request = params.serialize_request(&key).unwrap();
@@ -159,7 +160,7 @@ mod tests {
             .valid_until
             .duration_since(std::time::SystemTime::now());
         assert!(left.unwrap() <= Duration::from_mins(1), "as long as asked");
-        let chain = fs::read_to_string(folder.path().join("client.pem")).unwrap();
+        let chain = fs::read_to_string(directory.path().join("client.pem")).unwrap();
         assert_eq!(chain.matches("BEGIN CERTIFICATE").count(), 2);
     }
 }

@@ -33,8 +33,8 @@ use std::{
 use anyhow::bail;
 use xtask::{interrupt::Interrupt, workspace};
 
-use crate::testbed::{Both, Cpus, Lab};
-pub(crate) use metric::Peer;
+use crate::testbed::{Cpus, ProxyPair, Testbed};
+pub(crate) use metric::SystemUnderTest;
 use profile::Profile;
 use report::{Measured, Report};
 use row::Row;
@@ -48,7 +48,7 @@ pub(crate) struct BenchmarkOptions {
     pub(crate) workload: Vec<String>,
     /// Only this peer beside ours; may be given several times
     #[arg(long, value_name = "NAME")]
-    pub(crate) peer: Vec<Peer>,
+    pub(crate) peer: Vec<SystemUnderTest>,
     /// A look in five minutes: few short rounds, and without the workloads that take long
     #[arg(long)]
     pub(crate) quick: bool,
@@ -84,7 +84,7 @@ const QUICK: (usize, u32) = (3, 1);
 
 /// How much is measured, and of what.
 struct Plan {
-    peers: Vec<Peer>,
+    suts: Vec<SystemUnderTest>,
     rounds: usize,
     seconds: u32,
     quick: bool,
@@ -107,11 +107,11 @@ pub(crate) fn run(root: &Path, options: &BenchmarkOptions) -> anyhow::Result<Exi
     }
     let plan = Plan::new(options);
     let cpus = Cpus::choose()?;
-    let programs = tools::prepare(root, &plan.peers, !options.no_build)?;
+    let programs = tools::prepare(root, &plan.suts, !options.no_build)?;
     let interrupt = Interrupt::watch()?;
     let mut report = Report::new(root, &plan, &programs, cpus);
-    let mut lab = Lab::new(programs, cpus, interrupt)?;
-    lab.keep_awake()?;
+    let mut testbed = Testbed::new(programs, cpus, interrupt)?;
+    testbed.keep_awake()?;
     let mut systems = Systems::new();
     for workload in workloads {
         if plan.quick && workload.is_long() && options.workload.is_empty() {
@@ -122,10 +122,10 @@ pub(crate) fn run(root: &Path, options: &BenchmarkOptions) -> anyhow::Result<Exi
             continue;
         }
         let begun = Instant::now();
-        let outcome = measure(&lab, &mut systems, &plan, workload);
-        lab.check_interrupt()?;
+        let outcome = measure(&testbed, &mut systems, &plan, workload);
+        testbed.check_interrupt()?;
         let profile = match (&outcome, options.profile) {
-            (Ok(_), true) => profile(&lab, &mut systems, &plan, workload)?,
+            (Ok(_), true) => profile(&testbed, &mut systems, &plan, workload)?,
             _ => None,
         };
         let measured = Measured {
@@ -138,8 +138,8 @@ pub(crate) fn run(root: &Path, options: &BenchmarkOptions) -> anyhow::Result<Exi
         report.rows.push(measured);
     }
     drop(systems);
-    drop(lab);
-    report.write(&folder(root, options))?;
+    drop(testbed);
+    report.write(&directory(root, options))?;
     Ok(report.finish())
 }
 
@@ -156,15 +156,15 @@ fn chosen(names: &[String]) -> anyhow::Result<Vec<&'static Workload>> {
     found.collect()
 }
 
-fn folder(root: &Path, options: &BenchmarkOptions) -> PathBuf {
+fn directory(root: &Path, options: &BenchmarkOptions) -> PathBuf {
     match &options.out {
-        Some(folder) => folder.clone(),
+        Some(directory) => directory.clone(),
         None => root.join("target/bench"),
     }
 }
 
 fn measure(
-    lab: &Lab,
+    testbed: &Testbed,
     systems: &mut Systems,
     plan: &Plan,
     workload: &'static Workload,
@@ -175,26 +175,30 @@ fn measure(
         systems.clear();
     }
     match workload.kind {
-        Kind::Traffic(service, load) => traffic::row(lab, systems, plan, workload, service, load),
-        Kind::Idle(service, held, count) => memory::idle(lab, plan, workload, service, held, count),
-        Kind::Targets => memory::targets(lab, plan, workload),
-        Kind::Changes => changes::row(lab, plan, workload),
-        Kind::Start => start::ready(lab, plan, workload),
-        Kind::FirstRequest => start::first_request(lab, plan, workload),
-        Kind::Redirection => redirection::row(lab, plan, workload),
+        Kind::Traffic(service, load) => {
+            traffic::row(testbed, systems, plan, workload, service, load)
+        }
+        Kind::Idle(service, held, count) => {
+            memory::idle(testbed, plan, workload, service, held, count)
+        }
+        Kind::Targets => memory::targets(testbed, plan, workload),
+        Kind::Changes => changes::row(testbed, plan, workload),
+        Kind::Start => start::ready(testbed, plan, workload),
+        Kind::FirstRequest => start::first_request(testbed, plan, workload),
+        Kind::Redirection => redirection::row(testbed, plan, workload),
     }
 }
 
 /// Where our proxies spend their time in a workload that is load.
 fn profile(
-    lab: &Lab,
+    testbed: &Testbed,
     systems: &mut Systems,
     plan: &Plan,
     workload: &Workload,
-) -> anyhow::Result<Option<Both<Profile>>> {
-    match (workload.kind, systems.get_mut(&Peer::Ours)) {
+) -> anyhow::Result<Option<ProxyPair<Profile>>> {
+    match (workload.kind, systems.get_mut(&SystemUnderTest::MeshProxy)) {
         (Kind::Traffic(service, load), Some(system)) => {
-            profile::record(lab, system, service, load, plan.seconds).map(Some)
+            profile::record(testbed, system, service, load, plan.seconds).map(Some)
         }
         _ => Ok(None),
     }
@@ -203,17 +207,22 @@ fn profile(
 impl Plan {
     fn new(options: &BenchmarkOptions) -> Self {
         let (rounds, seconds) = if options.quick { QUICK } else { FULL };
-        let all = [Peer::Direct, Peer::Envoy, Peer::Haproxy, Peer::Iptables];
-        let mut peers = if options.peer.is_empty() {
+        let all = [
+            SystemUnderTest::Direct,
+            SystemUnderTest::Envoy,
+            SystemUnderTest::Haproxy,
+            SystemUnderTest::Iptables,
+        ];
+        let mut suts = if options.peer.is_empty() {
             all.to_vec()
         } else {
             options.peer.clone()
         };
-        peers.push(Peer::Ours);
-        peers.sort_unstable();
-        peers.dedup();
+        suts.push(SystemUnderTest::MeshProxy);
+        suts.sort_unstable();
+        suts.dedup();
         Self {
-            peers,
+            suts,
             rounds: options.rounds.unwrap_or(rounds),
             seconds: options.seconds.unwrap_or(seconds),
             quick: options.quick,
@@ -222,9 +231,11 @@ impl Plan {
     }
 
     /// Those of a workload that were asked for, and ours.
-    fn peers(&self, workload: &Workload) -> Vec<Peer> {
-        let measured = |peer: &&Peer| **peer == Peer::Ours || workload.peers.contains(peer);
-        self.peers.iter().filter(measured).copied().collect()
+    fn suts(&self, workload: &Workload) -> Vec<SystemUnderTest> {
+        let measured = |sut: &&SystemUnderTest| {
+            **sut == SystemUnderTest::MeshProxy || workload.suts.contains(sut)
+        };
+        self.suts.iter().filter(measured).copied().collect()
     }
 
     /// So many rounds are tried before the machine is called noisy.
@@ -242,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn workloads_are_chosen_by_name() {
+    fn workloads_are_selected_by_name() {
         assert_eq!(chosen(&[]).expect("all").len(), WORKLOADS.len());
         let one = chosen(&["http2".to_owned()]).expect("one");
         assert_eq!(one[0].name, "http2");
@@ -251,19 +262,22 @@ mod tests {
     }
 
     #[test]
-    fn ours_is_always_measured() {
+    fn mesh_proxy_is_always_measured() {
         let plan = Plan::new(&BenchmarkOptions {
-            peer: vec![Peer::Haproxy],
+            peer: vec![SystemUnderTest::Haproxy],
             ..options()
         });
         let http1 = workload::find("http1-64").expect("it exists");
-        assert_eq!(plan.peers(http1), [Peer::Ours, Peer::Haproxy]);
+        assert_eq!(
+            plan.suts(http1),
+            [SystemUnderTest::MeshProxy, SystemUnderTest::Haproxy]
+        );
         let targets = workload::find("targets").expect("it exists");
-        assert_eq!(plan.peers(targets), [Peer::Ours]);
+        assert_eq!(plan.suts(targets), [SystemUnderTest::MeshProxy]);
     }
 
     #[test]
-    fn what_is_published_has_seven_rounds() {
+    fn full_run_has_at_least_seven_rounds() {
         assert!(Plan::new(&options()).rounds >= 7);
         let quick = Plan::new(&BenchmarkOptions {
             quick: true,

@@ -5,7 +5,7 @@
 //! input: `changes N` moves the endpoints of the moving services so often in a second,
 //! `authority DIR` signs with another issuer from then on.
 
-mod answers;
+mod responses;
 mod services;
 
 use std::{
@@ -25,10 +25,10 @@ use hyper_util::{
 use tokio::{net::TcpListener, sync::watch, time::MissedTickBehavior};
 use tower::service_fn;
 
-use self::{answers::Answers, services::Services};
+use self::{responses::Responses, services::Services};
 use crate::{
-    authority::{Authority, LIFETIME},
-    complain, say,
+    authority::{CertificateAuthority, LIFETIME},
+    print_error, print_event,
 };
 
 /// How often a thousand changes a second are divided: finer than a proxy's own batching, coarse
@@ -40,7 +40,7 @@ pub(crate) struct Options {
     /// Where to listen
     #[arg(long)]
     listen: SocketAddr,
-    /// The folder that `mesh-bench authority` filled
+    /// The directory that `mesh-bench authority` filled
     #[arg(long, value_name = "DIR")]
     authority: PathBuf,
     /// How long the certificates are valid that proxies ask for
@@ -69,8 +69,8 @@ pub(crate) struct Options {
 /// What all connections share.
 #[derive(Clone)]
 struct ControlPlane {
-    authority: watch::Receiver<Arc<Authority>>,
-    answers: Arc<Answers>,
+    authority: watch::Receiver<Arc<CertificateAuthority>>,
+    responses: Arc<Responses>,
     /// How many changes the moving services have seen.
     turn: watch::Receiver<u64>,
 }
@@ -78,22 +78,22 @@ struct ControlPlane {
 /// Serves until the process is ended.
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let lifetime = Duration::from_secs(options.lifetime);
-    let first = Authority::load(&options.authority, lifetime)?;
+    let first = CertificateAuthority::load(&options.authority, lifetime)?;
     let (authorities, authority) = watch::channel(Arc::new(first));
-    let (turns, turn) = watch::channel(0);
-    let (wishes, wished) = watch::channel(0);
+    let (turn_sender, turn) = watch::channel(0);
+    let (rates, rate) = watch::channel(0);
     let control_plane = ControlPlane {
         authority,
-        answers: Arc::new(Answers::new(&options)?),
+        responses: Arc::new(Responses::new(&options)?),
         turn,
     };
     let listener = TcpListener::bind(options.listen)
         .await
         .with_context(|| format!("listen on {}", options.listen))?;
-    tokio::spawn(change(wished, turns));
+    tokio::spawn(advance_turns(rate, turn_sender));
     // A thread: a pipe cannot be read without one that may block.
-    std::thread::spawn(move || obey(&wishes, &authorities, lifetime));
-    say(&serde_json::json!({ "listening": options.listen.to_string() }))?;
+    std::thread::spawn(move || execute_commands(&rates, &authorities, lifetime));
+    print_event(&serde_json::json!({ "listening": options.listen.to_string() }))?;
     loop {
         let (tcp, _) = listener.accept().await.context("accept a proxy")?;
         // An answer that waits for the acknowledgement of another is not given at once.
@@ -109,9 +109,9 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
 }
 
 /// Does what standard input says, line by line.
-fn obey(
+fn execute_commands(
     changes: &watch::Sender<u64>,
-    authorities: &watch::Sender<Arc<Authority>>,
+    authorities: &watch::Sender<Arc<CertificateAuthority>>,
     lifetime: Duration,
 ) {
     for line in std::io::stdin().lines().map_while(Result::ok) {
@@ -119,11 +119,13 @@ fn obey(
             Some(("changes", rate)) if let Ok(rate) = rate.parse() => {
                 changes.send_replace(rate);
             }
-            Some(("authority", folder)) => match Authority::load(Path::new(folder), lifetime) {
-                Ok(authority) => drop(authorities.send_replace(Arc::new(authority))),
-                Err(error) => complain(&error.context("the issuer stays the same")),
-            },
-            _ => complain(&anyhow::anyhow!(
+            Some(("authority", directory)) => {
+                match CertificateAuthority::load(Path::new(directory), lifetime) {
+                    Ok(authority) => drop(authorities.send_replace(Arc::new(authority))),
+                    Err(error) => print_error(&error.context("the issuer stays the same")),
+                }
+            }
+            _ => print_error(&anyhow::anyhow!(
                 "neither `changes N` nor `authority DIR`: {line:?}"
             )),
         }
@@ -131,23 +133,23 @@ fn obey(
 }
 
 /// Turns the moving services as often as it is wished.
-async fn change(mut wished: watch::Receiver<u64>, turns: watch::Sender<u64>) {
-    let mut owed = 0.0;
+async fn advance_turns(mut rate: watch::Receiver<u64>, turn_sender: watch::Sender<u64>) {
+    let mut due = 0.0;
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
     loop {
-        if *wished.borrow_and_update() == 0 {
-            if wished.changed().await.is_err() {
+        if *rate.borrow_and_update() == 0 {
+            if rate.changed().await.is_err() {
                 return;
             }
             ticks.reset();
             continue;
         }
         ticks.tick().await;
-        owed += *wished.borrow() as f64 * TICK.as_secs_f64();
-        while owed >= 1.0 {
-            owed -= 1.0;
-            turns.send_modify(|turn| *turn += 1);
+        due += *rate.borrow() as f64 * TICK.as_secs_f64();
+        while due >= 1.0 {
+            due -= 1.0;
+            turn_sender.send_modify(|turn| *turn += 1);
             // Each change is a message of its own, not a part of the next.
             tokio::task::yield_now().await;
         }

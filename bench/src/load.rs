@@ -16,7 +16,7 @@ use h2::SendStream;
 use serde_json::json;
 
 /// An operation that takes longer has failed: everything here takes milliseconds.
-const PATIENCE: Duration = Duration::from_secs(10);
+const OPERATION_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Load {
@@ -73,10 +73,10 @@ impl Outcome {
             .get_or_insert_with(|| format!("{:#}", error.into()));
     }
 
-    fn say(mut self, elapsed: Duration) -> anyhow::Result<()> {
+    fn print_event(mut self, elapsed: Duration) -> anyhow::Result<()> {
         self.latencies.sort_unstable();
         let micros = |share: f64| percentile(&self.latencies, share).map(|t| t.as_secs_f64() * 1e6);
-        crate::say(&json!({
+        crate::print_event(&json!({
             "operations": self.operations,
             "failed": self.failed,
             "failure": self.failure,
@@ -95,7 +95,7 @@ fn percentile<T: Copy>(sorted: &[T], share: f64) -> Option<T> {
 }
 
 /// Waits until so much may be sent on a stream.
-pub(crate) async fn has_capacity(
+pub(crate) async fn wait_for_capacity(
     stream: &mut SendStream<Bytes>,
     length: usize,
 ) -> anyhow::Result<()> {
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_values_that_occurred() {
+    fn percentile_is_an_observed_value() {
         let hundred: Vec<u32> = (1..=100).collect();
         for (share, expected) in [(0.5, 50), (0.99, 99), (0.999, 100), (0.001, 1)] {
             assert_eq!(percentile(&hundred, share), Some(expected), "{share}");

@@ -61,7 +61,7 @@ fn main() -> ExitCode {
     match run(Args::parse().command) {
         Ok(status) => status,
         Err(error) => {
-            complain(&error);
+            print_error(&error);
             ExitCode::FAILURE
         }
     }
@@ -72,7 +72,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Benchmark(options) => return benchmark::run(&workspace::root()?, &options),
         Command::Soak(options) => return benchmark::soak::run(&workspace::root()?, &options),
         Command::Suites(options) => return suites::run(&workspace::root()?, &options),
-        Command::Authority(options) => authority::make(&options),
+        Command::Authority(options) => authority::generate(&options),
         Command::Control(options) => runtime()?.block_on(control::run(options)),
         Command::Serve(options) => runtime()?.block_on(serve::run(options)),
         Command::Load(load) => runtime()?.block_on(load.run()),
@@ -90,13 +90,13 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
 }
 
 /// Tells a person what is wrong.
-fn complain(error: &anyhow::Error) {
+fn print_error(error: &anyhow::Error) {
     // Nobody else can be told that this cannot be written.
     let _written = writeln!(std::io::stderr(), "error: {error:#}");
 }
 
 /// Says one thing on standard output.
-fn say(event: &serde_json::Value) -> anyhow::Result<()> {
+fn print_event(event: &serde_json::Value) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "{event}")?;
     stdout.flush().context("write to standard output")

@@ -15,7 +15,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use crate::{load::has_capacity, say};
+use crate::{load::wait_for_capacity, print_event};
 
 /// What every request is answered with. Not nothing: a test suite wants to see that a small window
 /// holds it back.
@@ -74,7 +74,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     for (listener, protocol) in listeners {
         accepting.spawn(accept(listener, protocol));
     }
-    say(&serde_json::json!({ "listening": true }))?;
+    print_event(&serde_json::json!({ "listening": true }))?;
     match accepting.join_next().await {
         Some(ended) => ended.context("accepting panicked")?,
         None => bail!("nothing to serve"),
@@ -154,7 +154,7 @@ async fn echo_messages(
 }
 
 async fn send(stream: &mut SendStream<Bytes>, piece: Bytes) -> anyhow::Result<()> {
-    has_capacity(stream, piece.len()).await?;
+    wait_for_capacity(stream, piece.len()).await?;
     stream.send_data(piece, false)?;
     Ok(())
 }

@@ -7,14 +7,14 @@
 
 mod grpc_interop;
 mod h2spec;
-mod honest;
+mod honest_client;
 mod hostile;
 mod kosoku;
 mod outcome;
-mod range;
 mod slowhttptest;
 mod smugglex;
 mod tools;
+mod topology;
 
 use std::{
     fs,
@@ -22,12 +22,12 @@ use std::{
     process::ExitCode,
 };
 
-use crate::testbed::{Cpus, Lab, Programs};
+use crate::testbed::{Cpus, Programs, Testbed};
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 use outcome::Outcome;
-use range::{Application, Position, Range};
 use tools::Tools;
+use topology::{Application, Position, Topology};
 use xtask::{interrupt::Interrupt, stage, workspace};
 
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -40,7 +40,7 @@ pub(crate) struct SuitesOptions {
 }
 
 /// Below the checkout: what is installed, and what the suites found out.
-const FOLDER: &str = "target/suites";
+const DIRECTORY: &str = "target/suites";
 
 /// A test suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -85,8 +85,8 @@ pub(crate) fn run(root: &Path, options: &SuitesOptions) -> anyhow::Result<ExitCo
         } else {
             Programs::checked(root, build)?
         };
-        let lab = Lab::new(programs, cpus, interrupt.clone())?;
-        all_held &= shoot(root, &lab, &tools, &suites)?;
+        let testbed = Testbed::new(programs, cpus, interrupt.clone())?;
+        all_held &= run_suites(root, &testbed, &tools, &suites)?;
     }
     Ok(if all_held {
         ExitCode::SUCCESS
@@ -96,14 +96,19 @@ pub(crate) fn run(root: &Path, options: &SuitesOptions) -> anyhow::Result<ExitCo
 }
 
 /// Runs these in one range; whether every case passed through the proxies.
-fn shoot(root: &Path, lab: &Lab, tools: &Tools, suites: &[Suite]) -> anyhow::Result<bool> {
-    let mut range = Range::start(lab, tools, suites)?;
+fn run_suites(
+    root: &Path,
+    testbed: &Testbed,
+    tools: &Tools,
+    suites: &[Suite],
+) -> anyhow::Result<bool> {
+    let mut topology = Topology::start(testbed, tools, suites)?;
     let mut all_held = true;
     for suite in suites {
         // A suite that cannot be run does not keep the others away; a proxy that has ended does.
-        let held = suite.shoot(lab, &mut range, tools, root);
-        range.check()?;
-        lab.check_interrupt()?;
+        let held = suite.run_in_all_positions(testbed, &mut topology, tools, root);
+        topology.check()?;
+        testbed.check_interrupt()?;
         all_held &= match held {
             Ok(held) => held,
             Err(error) => {
@@ -175,26 +180,26 @@ impl Suite {
 
     /// Runs it in all its positions and prints what came of it; whether every case passed through
     /// the proxies.
-    fn shoot(
+    fn run_in_all_positions(
         self,
-        lab: &Lab,
-        range: &mut Range<'_>,
+        testbed: &Testbed,
+        topology: &mut Topology<'_>,
         tools: &Tools,
         root: &Path,
     ) -> anyhow::Result<bool> {
-        let results = root.join(FOLDER).join("results");
+        let results = root.join(DIRECTORY).join("results");
         fs::create_dir_all(&results).with_context(|| format!("create {}", results.display()))?;
         let mut held = true;
         let mut alone = None;
         for position in self.positions() {
-            lab.check_interrupt()?;
+            testbed.check_interrupt()?;
             let outcome = stage::run(self.name(), position.what(), || {
-                self.run(range, tools, *position, &results)
+                self.run(topology, tools, *position, &results)
             });
             let outcome = outcome.with_context(|| format!("against {}", position.what()))?;
-            range.check()?;
+            topology.check()?;
             let outcome = match &alone {
-                Some(alone) => self.beside(outcome, alone),
+                Some(alone) => self.relative_to_direct(outcome, alone),
                 None => outcome,
             };
             outcome.print(root, self.name(), position.name(), alone.as_ref());
@@ -206,34 +211,38 @@ impl Suite {
 
     fn run(
         self,
-        range: &Range<'_>,
+        topology: &Topology<'_>,
         tools: &Tools,
         position: Position,
         results: &Path,
     ) -> anyhow::Result<Outcome> {
-        let target = range.target(self.application(), position);
+        let target = topology.target(self.application(), position);
         let name = format!("{}-{}", self.name(), position.name().replace(' ', "-"));
         let result = |extension: &str| -> PathBuf { results.join(format!("{name}{extension}")) };
         match self {
-            Self::H2spec => h2spec::run(range, &tools.h2spec()?, target, &name, result(".xml")),
-            Self::GrpcInterop => {
-                grpc_interop::run(range, &tools.grpc_client()?, target, &name, result(".txt"))
-            }
-            Self::Kosoku => kosoku::run(range, &tools.kosoku()?, target, &name, result("")),
+            Self::H2spec => h2spec::run(topology, &tools.h2spec()?, target, &name, result(".xml")),
+            Self::GrpcInterop => grpc_interop::run(
+                topology,
+                &tools.grpc_client()?,
+                target,
+                &name,
+                result(".txt"),
+            ),
+            Self::Kosoku => kosoku::run(topology, &tools.kosoku()?, target, &name, result("")),
             Self::Smugglex => {
-                smugglex::run(range, &tools.smugglex()?, target, &name, result(".json"))
+                smugglex::run(topology, &tools.smugglex()?, target, &name, result(".json"))
             }
-            Self::Slowhttptest => slowhttptest::run(range, target, &name, &result("")),
-            Self::Hostile => hostile::run(range, position, &name, &result("")),
+            Self::Slowhttptest => slowhttptest::run(topology, target, &name, &result("")),
+            Self::Hostile => hostile::run(topology, position, &name, &result("")),
         }
     }
 
     /// What a proxy made of the server's outcome. For most, each case speaks for itself. A
     /// WebSocket is only carried: whatever the server does must arrive as it is.
-    fn beside(self, outcome: Outcome, alone: &Outcome) -> Outcome {
+    fn relative_to_direct(self, outcome: Outcome, alone: &Outcome) -> Outcome {
         match self {
-            Self::Kosoku => outcome.identical_to(alone),
-            _ => outcome.complete_beside(alone),
+            Self::Kosoku => outcome.compared_with_direct(alone),
+            _ => outcome.with_missing_cases_failed(alone),
         }
     }
 }
@@ -243,14 +252,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn suites_are_chosen_by_name_and_run_once() {
+    fn named_suites_are_selected_once_in_table_order() {
         assert_eq!(chosen(&[]).len(), Suite::value_variants().len());
         let twice = [Suite::Kosoku, Suite::H2spec, Suite::Kosoku];
         assert_eq!(chosen(&twice), [Suite::H2spec, Suite::Kosoku]);
     }
 
     #[test]
-    fn every_suite_begins_with_the_server_alone_and_ends_with_both_proxies() {
+    fn every_suite_starts_direct_and_ends_with_both_proxies() {
         for suite in Suite::value_variants() {
             assert_eq!(suite.positions().first(), Some(&Position::Direct));
             assert_eq!(suite.positions().last(), Some(&Position::Both));

@@ -23,12 +23,12 @@ use anyhow::{Context, bail};
 use xtask::interrupt::Interrupt;
 
 pub(crate) use self::{
-    agent::{Agent, Skipped, Tier},
+    agent::{Agent, SkippedPorts, Tier},
     cpus::{Cpus, parse_list},
     programs::Programs,
 };
 use self::{
-    pod::{Container, Pod, Side},
+    pod::{Container, CpuRole, Pod},
     process::{Process, run},
 };
 
@@ -36,69 +36,69 @@ use self::{
 pub(crate) const CLIENT: &str = "client.bench.serviceaccount.identity.linkerd.cluster.local";
 pub(crate) const SERVER: &str = "server.bench.serviceaccount.identity.linkerd.cluster.local";
 
-/// The anchor in the folder of an authority.
+/// The anchor in the directory of an authority.
 pub(crate) const ANCHOR: &str = "anchor.pem";
 
 /// Locked while a lab exists: two would use the same names, and what is measured in one would be
 /// disturbed by the other.
 const LOCK: &str = "/run/mesh-lab.lock";
 
-pub(crate) struct Lab {
+pub(crate) struct Testbed {
     pub(crate) cpus: Cpus,
     pub(crate) programs: Programs,
     pub(crate) cgroup: PathBuf,
     interrupt: Interrupt,
     spinners: Vec<Process>,
     /// Held for as long as anything of ours is there.
-    _alone: File,
+    _lock: File,
 }
 
 /// A value for each of the two proxies.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Both<T> {
-    pub(crate) out: T,
-    pub(crate) inward: T,
+pub(crate) struct ProxyPair<T> {
+    pub(crate) outbound: T,
+    pub(crate) inbound: T,
 }
 
-pub(crate) type Pair = Both<Process>;
+pub(crate) type ProxyProcesses = ProxyPair<Process>;
 
 /// The files of one end's certificate.
 pub(crate) struct Certificate {
     pub(crate) chain: PathBuf,
     pub(crate) key: PathBuf,
     /// Both, as HAProxy wants them.
-    pub(crate) both: PathBuf,
+    pub(crate) combined: PathBuf,
     pub(crate) anchor: PathBuf,
 }
 
-impl Lab {
+impl Testbed {
     pub(crate) fn new(
         programs: Programs,
         cpus: Cpus,
         interrupt: Interrupt,
     ) -> anyhow::Result<Self> {
-        let alone = File::create(LOCK).with_context(|| format!("create {LOCK}"))?;
-        if alone.try_lock().is_err() {
+        let lock = File::create(LOCK).with_context(|| format!("create {LOCK}"))?;
+        if lock.try_lock().is_err() {
             bail!("another benchmark or run of the suites is going on on this machine");
         }
         pod::clear().context("clear what an earlier run left")?;
-        let lab = Self {
+        let testbed = Self {
             cpus,
             programs,
             cgroup: pod::root_cgroup()?,
             interrupt,
             spinners: Vec::new(),
-            _alone: alone,
+            _lock: lock,
         };
-        fs::create_dir(&lab.cgroup).context("make a cgroup")?;
-        lab.make_authority(&lab.authority())?;
+        fs::create_dir(&testbed.cgroup).context("make a cgroup")?;
+        testbed.generate_authority(&testbed.authority())?;
         for name in ["client", "server"] {
-            let certificate = lab.certificate(name);
+            let certificate = testbed.certificate(name);
             let chain = fs::read_to_string(&certificate.chain)?;
             let key = fs::read_to_string(&certificate.key)?;
-            fs::write(&certificate.both, chain + &key)?;
+            fs::write(&certificate.combined, chain + &key)?;
         }
-        Ok(lab)
+        Ok(testbed)
     }
 
     /// An error once the user wanted to stop.
@@ -109,29 +109,29 @@ impl Lab {
         Ok(())
     }
 
-    /// Fills a folder with an anchor, an issuer and certificates of its.
-    pub(crate) fn make_authority(&self, folder: &Path) -> anyhow::Result<()> {
-        fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
+    /// Fills a directory with an anchor, an issuer and certificates of its.
+    pub(crate) fn generate_authority(&self, directory: &Path) -> anyhow::Result<()> {
+        fs::create_dir_all(directory).with_context(|| format!("create {}", directory.display()))?;
         run(Command::new(&self.programs.bench)
-            .args(["authority", "--folder"])
-            .arg(folder)
+            .args(["authority", "--directory"])
+            .arg(directory)
             .args(["--leaf", &format!("client={CLIENT}")])
             .args(["--leaf", &format!("server={SERVER}")]))
     }
 
-    /// The folder of anchor, issuer and certificates.
+    /// The directory of anchor, issuer and certificates.
     pub(crate) fn authority(&self) -> PathBuf {
-        Path::new(pod::FOLDER).join("authority")
+        Path::new(pod::DIRECTORY).join("authority")
     }
 
     /// The certificate of the client's or the server's proxy, where a proxy takes files.
     pub(crate) fn certificate(&self, name: &str) -> Certificate {
-        let folder = self.authority();
+        let directory = self.authority();
         Certificate {
-            chain: folder.join(format!("{name}.pem")),
-            key: folder.join(format!("{name}-key.pem")),
-            both: folder.join(format!("{name}-both.pem")),
-            anchor: folder.join(ANCHOR),
+            chain: directory.join(format!("{name}.pem")),
+            key: directory.join(format!("{name}-key.pem")),
+            combined: directory.join(format!("{name}-both.pem")),
+            anchor: directory.join(ANCHOR),
         }
     }
 
@@ -161,7 +161,7 @@ impl Lab {
     ) -> anyhow::Result<()> {
         let container = Container {
             name: "wait",
-            side: Side::Load,
+            cpu_role: CpuRole::Load,
             user: None,
         };
         let mut command = pod.command(container, &self.programs.bench)?;
@@ -174,7 +174,7 @@ impl Lab {
     }
 }
 
-impl Drop for Lab {
+impl Drop for Testbed {
     fn drop(&mut self) {
         self.spinners.clear();
         if let Err(error) = pod::clear() {

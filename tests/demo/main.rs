@@ -86,7 +86,7 @@ fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
 
 /// The mesh to be shown. Its programs must have been built.
 fn mesh(root: &Path, options: &Options) -> anyhow::Result<Mesh> {
-    let meshctl = binaries::folder(root, true).join("meshctl");
+    let meshctl = binaries::directory(root, true).join("meshctl");
     if !meshctl.exists() {
         bail!(
             "{} is not there: run `cargo xtask build --dev` first",

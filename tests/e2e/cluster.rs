@@ -181,8 +181,8 @@ pub(crate) fn until(what: &str, mut look: impl FnMut() -> Result<(), String>) {
 /// A program of this workspace, built beside the test.
 fn built(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("the test has a path");
-    let folder = test.parent().and_then(|deps| deps.parent());
-    folder
+    let directory = test.parent().and_then(|deps| deps.parent());
+    directory
         .expect("the test is in target/<profile>/deps")
         .join(name)
 }

@@ -42,7 +42,7 @@ pub(crate) fn run(args: &[&str]) -> anyhow::Result<()> {
         setgid(Gid::from_raw(uid))?;
         setuid(Uid::from_raw(uid))?;
     }
-    // Not by its path: the user it is now may not be allowed into the folders above it, such as the
+    // Not by its path: the user it is now may not be allowed into the directories above it, such as the
     // home of root.
     Err(Command::new("/proc/self/exe").args(command).exec()).context("run the probe anew")
 }

@@ -47,7 +47,7 @@ pub(crate) fn build(root: &Path, dev: bool, others: &[&str]) -> anyhow::Result<(
     })
 }
 
-/// Compiles every program of the workspace, in the usual target folder or another one.
+/// Compiles every program of the workspace, in the usual target directory or another one.
 pub(crate) fn compile(root: &Path, profile: &str, target: Option<&Path>) -> anyhow::Result<()> {
     let mut command = cargo_build(root, profile);
     command.arg("--bins");
@@ -66,12 +66,12 @@ fn cargo_build(root: &Path, profile: &str) -> Command {
 }
 
 /// Where the programs of a profile are.
-pub fn folder(root: &Path, dev: bool) -> PathBuf {
+pub fn directory(root: &Path, dev: bool) -> PathBuf {
     let profile = if dev { "debug" } else { "release" };
     root.join("target").join(profile)
 }
 
 fn programs(root: &Path, dev: bool) -> impl Iterator<Item = PathBuf> {
-    let folder = folder(root, dev);
-    PROGRAMS.iter().map(move |name| folder.join(name))
+    let directory = directory(root, dev);
+    PROGRAMS.iter().map(move |name| directory.join(name))
 }

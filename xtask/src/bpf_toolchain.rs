@@ -48,7 +48,7 @@ fn debian_compiler() -> Option<Compiler> {
     let llvm = fs::read_dir("/usr/lib")
         .ok()?
         .flatten()
-        .find_map(|folder| find_file(&folder.path(), |name| name.starts_with(&library)))?;
+        .find_map(|directory| find_file(&directory.path(), |name| name.starts_with(&library)))?;
     Some(Compiler {
         rustc: DEBIAN_RUSTC.into(),
         build_core: false,
@@ -123,8 +123,8 @@ fn llvm_major(rustc_version: &str) -> Option<u32> {
         .ok()
 }
 
-fn find_file(folder: &Path, wanted: impl Fn(&str) -> bool) -> Option<PathBuf> {
-    fs::read_dir(folder)
+fn find_file(directory: &Path, wanted: impl Fn(&str) -> bool) -> Option<PathBuf> {
+    fs::read_dir(directory)
         .ok()?
         .flatten()
         .find(|entry| entry.file_name().to_str().is_some_and(&wanted))

@@ -39,12 +39,12 @@ pub(crate) fn given() -> Option<String> {
 /// gives them to the cluster.
 pub fn load_images(root: &Path, context: &str) -> anyhow::Result<()> {
     let mut archives = image::from_tests(root)?;
-    let folder = archives
+    let directory = archives
         .first()
         .and_then(|archive| archive.parent())
         .context("no image was made")?
         .to_owned();
-    archives.push(test_apps::image(&folder)?);
+    archives.push(test_apps::image(&directory)?);
     for mut command in loaders(env::var(LOADER_VARIABLE).ok(), context, &archives)? {
         command::run("load the images", &mut command).with_context(|| {
             format!(

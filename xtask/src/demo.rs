@@ -35,7 +35,7 @@ pub(crate) fn run(root: &Path, options: &DemoOptions) -> anyhow::Result<ExitCode
     if !options.down {
         binaries::build(root, true, &[PROGRAM])?;
     }
-    let mut demo = Command::new(binaries::folder(root, true).join(PROGRAM));
+    let mut demo = Command::new(binaries::directory(root, true).join(PROGRAM));
     if options.keep {
         demo.arg("--keep");
     }

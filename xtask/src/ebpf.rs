@@ -111,7 +111,10 @@ fn flags(root: &Path, compiler: &Compiler) -> anyhow::Result<String> {
         ""
     };
     // The object names the files of its sources, for the verifier's messages.
-    let paths = workspace::mapping_flags("--remap-path-prefix=", &workspace::mapped_folders(root)?);
+    let paths = workspace::mapping_flags(
+        "--remap-path-prefix=",
+        &workspace::mapped_directories(root)?,
+    );
     Ok(format!(
         "-C debuginfo=2 -C link-arg=--btf --cfg bpf_target_arch=\"{arch}\" {paths}{warnings}"
     ))
@@ -123,7 +126,7 @@ fn publish(built: &Path, object: &Path) -> anyhow::Result<()> {
     if fs::read(object).is_ok_and(|published| published == content) {
         return Ok(());
     }
-    let folder = object.parent().context("the object is in a folder")?;
-    fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
+    let directory = object.parent().context("the object is in a directory")?;
+    fs::create_dir_all(directory).with_context(|| format!("create {}", directory.display()))?;
     fs::write(object, content).with_context(|| format!("write {}", object.display()))
 }

@@ -104,11 +104,12 @@ pub(crate) fn run(root: &Path, options: &FuzzOptions) -> anyhow::Result<ExitCode
     })
 }
 
-/// The folders of the corpora are the list of targets: a test of mesh-fuzz holds both together, and
+/// The directories of the corpora are the list of targets: a test of mesh-fuzz holds both together, and
 /// nothing has to be built to name them.
 fn targets(root: &Path) -> anyhow::Result<Vec<String>> {
-    let folder = root.join("fuzz/corpus");
-    let entries = fs::read_dir(&folder).with_context(|| format!("read {}", folder.display()))?;
+    let directory = root.join("fuzz/corpus");
+    let entries =
+        fs::read_dir(&directory).with_context(|| format!("read {}", directory.display()))?;
     let mut names = entries
         .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
         .collect::<anyhow::Result<Vec<_>>>()?;

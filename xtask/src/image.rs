@@ -1,6 +1,6 @@
 //! `cargo xtask image`: container images of the mesh, without Docker. Builds the programs, puts
 //! each image together from nothing but files of this checkout and of the machine's packages, and
-//! writes it as a folder (an OCI layout) and as one tar that `docker load`, `ctr images import` and
+//! writes it as a directory (an OCI layout) and as one tar that `docker load`, `ctr images import` and
 //! `kind load image-archive` take. `--push` sends it to a registry, `--check` builds twice.
 //!
 //! Nothing in an image depends on when, where or by whom it was built: entries are sorted, times
@@ -64,7 +64,7 @@ pub(crate) fn run(root: &Path, options: &ImageOptions) -> anyhow::Result<()> {
     let out = options
         .out
         .clone()
-        .unwrap_or_else(|| default_folder(root, options.dev));
+        .unwrap_or_else(|| default_directory(root, options.dev));
     let programs = if options.no_build {
         Programs::of_tests(root)
     } else {
@@ -123,7 +123,7 @@ fn place_command_line(programs: &Programs, out: &Path) -> anyhow::Result<PathBuf
 pub(crate) fn from_tests(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let programs = Programs::of_tests(root);
     let origin = Origin::read(root)?;
-    let out = default_folder(root, true);
+    let out = default_directory(root, true);
     let images = make(root, &ImageName::ALL, &programs, &origin)?;
     images
         .iter()
@@ -138,7 +138,7 @@ fn wanted(named: &[ImageName]) -> Vec<ImageName> {
         .collect()
 }
 
-fn default_folder(root: &Path, dev: bool) -> PathBuf {
+fn default_directory(root: &Path, dev: bool) -> PathBuf {
     root.join("target/images")
         .join(if dev { "dev" } else { "release" })
 }
@@ -191,10 +191,10 @@ fn check_again(
     Ok(())
 }
 
-/// Creates a folder afresh, so that nothing of an earlier run stays in it.
-fn empty_folder(folder: &Path) -> anyhow::Result<()> {
-    if folder.exists() {
-        fs::remove_dir_all(folder).with_context(|| format!("remove {}", folder.display()))?;
+/// Creates a directory afresh, so that nothing of an earlier run stays in it.
+fn empty_directory(directory: &Path) -> anyhow::Result<()> {
+    if directory.exists() {
+        fs::remove_dir_all(directory).with_context(|| format!("remove {}", directory.display()))?;
     }
-    fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))
+    fs::create_dir_all(directory).with_context(|| format!("create {}", directory.display()))
 }

@@ -24,6 +24,6 @@ pub(crate) fn run(root: &Path, name: &str, arguments: &[String]) -> anyhow::Resu
             command::run("cargo build", &mut cargo)
         })?;
     }
-    let program = binaries::folder(root, false).join("mesh-bench");
+    let program = binaries::directory(root, false).join("mesh-bench");
     command::run_to_exit(Command::new(program).arg(name).args(arguments))
 }

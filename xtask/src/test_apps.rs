@@ -1,4 +1,4 @@
-//! The image of the end-to-end tests and of the demo on a cluster: `mesh/test-apps:dev`, a folder
+//! The image of the end-to-end tests and of the demo on a cluster: `mesh/test-apps:dev`, a directory
 //! of Debian's own programs (nginx, MariaDB, redis, etcd, curl, h2load, …) taken from the packages
 //! installed on this machine, so that no registry is asked and nobody here wrote what is tested
 //! with. Never published.
@@ -69,16 +69,16 @@ const GROUP: &str = "root:x:0:\nnogroup:x:65534:\ntcpdump:x:65534:\n";
 
 /// Writes the image as a tar that `docker load`, `ctr images import` and `kind load image-archive`
 /// take. Does nothing when the packages are those it was made from the last time.
-pub(crate) fn image(folder: &Path) -> anyhow::Result<PathBuf> {
+pub(crate) fn image(directory: &Path) -> anyhow::Result<PathBuf> {
     let packages = closure()?;
     let made_from = versions(&packages)?;
-    let tar = folder.join("test-apps.tar");
-    let note = folder.join("test-apps.packages");
+    let tar = directory.join("test-apps.tar");
+    let note = directory.join("test-apps.packages");
     if tar.exists() && fs::read_to_string(&note).is_ok_and(|noted| noted == made_from) {
         return Ok(tar);
     }
-    fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
-    let layer = folder.join("test-apps.layer");
+    fs::create_dir_all(directory).with_context(|| format!("create {}", directory.display()))?;
+    let layer = directory.join("test-apps.layer");
     write_layer(&layer, &files(&packages)?).context("collect the programs of the test image")?;
     write_archive(&tar, &layer).with_context(|| format!("write {}", tar.display()))?;
     fs::remove_file(&layer)?;

@@ -11,13 +11,15 @@ use std::{
 use anyhow::Context;
 
 /// Folders that hold programs but are missing from the `PATH` of ordinary users on Debian.
-const SYSTEM_FOLDERS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
+const SYSTEM_DIRECTORIES: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 
 /// The root of the checkout that this program was started from.
 pub fn root() -> anyhow::Result<PathBuf> {
     let manifest = env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
-    let root = manifest.parent().context("find the folder above xtask")?;
+    let root = manifest
+        .parent()
+        .context("find the directory above xtask")?;
     Ok(root.to_path_buf())
 }
 
@@ -34,10 +36,10 @@ pub(crate) fn tools(root: &Path) -> PathBuf {
     root.join("target/tools")
 }
 
-/// The folders of this machine whose names compilers write into programs, each with the name to
+/// The directories of this machine whose names compilers write into programs, each with the name to
 /// write instead, so that the same sources give the same bytes in any of them. A later one counts
 /// before an earlier one that it is in.
-pub(crate) fn mapped_folders(root: &Path) -> anyhow::Result<Vec<(PathBuf, &'static str)>> {
+pub(crate) fn mapped_directories(root: &Path) -> anyhow::Result<Vec<(PathBuf, &'static str)>> {
     let cargo_home = env::var_os("CARGO_HOME")
         .map(PathBuf::from)
         .or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cargo")))
@@ -45,21 +47,21 @@ pub(crate) fn mapped_folders(root: &Path) -> anyhow::Result<Vec<(PathBuf, &'stat
     Ok(vec![(cargo_home, "/cargo"), (root.to_path_buf(), "/mesh")])
 }
 
-/// The options of a compiler that map these folders; `option` is how it calls the first half of
+/// The options of a compiler that map these directories; `option` is how it calls the first half of
 /// each.
-pub(crate) fn mapping_flags(option: &str, folders: &[(PathBuf, &str)]) -> String {
-    let flags = folders
+pub(crate) fn mapping_flags(option: &str, directories: &[(PathBuf, &str)]) -> String {
+    let flags = directories
         .iter()
-        .map(|(folder, name)| format!("{option}{}={name}", folder.display()));
+        .map(|(directory, name)| format!("{option}{}={name}", directory.display()));
     flags.collect::<Vec<_>>().join(" ")
 }
 
-/// Finds a program as a shell would, system folders included.
+/// Finds a program as a shell would, system directories included.
 pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path)
-        .chain(SYSTEM_FOLDERS.iter().map(PathBuf::from))
-        .map(|folder| folder.join(name))
+        .chain(SYSTEM_DIRECTORIES.iter().map(PathBuf::from))
+        .map(|directory| directory.join(name))
         .find(|file| is_executable(file))
 }
 
@@ -68,7 +70,7 @@ fn is_executable(file: &Path) -> bool {
         .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
-/// Whether this process acts as root: the kernel shows it as the owner of our /proc folder.
+/// Whether this process acts as root: the kernel shows it as the owner of our /proc directory.
 pub fn is_root() -> bool {
     Path::new("/proc/self")
         .metadata()
@@ -92,13 +94,13 @@ mod tests {
     }
 
     #[test]
-    fn folders_are_mapped_in_order() {
-        let folders = [
+    fn directories_are_mapped_in_order() {
+        let directories = [
             (PathBuf::from("/src"), "/mesh"),
             (PathBuf::from("/src/target"), "/mesh/target"),
         ];
         assert_eq!(
-            mapping_flags("-ffile-prefix-map=", &folders),
+            mapping_flags("-ffile-prefix-map=", &directories),
             "-ffile-prefix-map=/src=/mesh -ffile-prefix-map=/src/target=/mesh/target"
         );
     }

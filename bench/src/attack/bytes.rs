@@ -18,7 +18,7 @@ pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 pub(super) const GET: u8 = 0x82;
 pub(super) const POST: u8 = 0x83;
 
-const HEAD: usize = 9;
+const FRAME_HEADER_LENGTH: usize = 9;
 
 /// A frame that was received.
 #[derive(Debug, PartialEq, Eq)]
@@ -48,8 +48,8 @@ pub(super) fn request(method: u8, authority: &str) -> Vec<u8> {
 }
 
 /// The first frame and what follows it; nothing before the frame is complete.
-pub(super) fn split(bytes: &[u8]) -> Option<(Frame<'_>, &[u8])> {
-    let (head, rest) = bytes.split_first_chunk::<HEAD>()?;
+pub(super) fn parse_frame(bytes: &[u8]) -> Option<(Frame<'_>, &[u8])> {
+    let (head, rest) = bytes.split_first_chunk::<FRAME_HEADER_LENGTH>()?;
     let [l2, l1, l0, kind, flags, stream @ ..] = *head;
     let length = u32::from_be_bytes([0, l2, l1, l0]) as usize;
     let (payload, rest) = rest.split_at_checked(length)?;
@@ -67,11 +67,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_are_taken_apart_as_they_were_made() {
+    fn frames_round_trip_through_parser() {
         let mut bytes = Vec::new();
         frame(&mut bytes, DATA, END_STREAM, 5, b"abc");
         frame(&mut bytes, PING, 0, 0, &[7; 8]);
-        let (data, rest) = split(&bytes).unwrap();
+        let (data, rest) = parse_frame(&bytes).unwrap();
         let expected = Frame {
             kind: DATA,
             flags: END_STREAM,
@@ -79,14 +79,14 @@ mod tests {
             payload: b"abc",
         };
         assert_eq!(data, expected);
-        let (ping, rest) = split(rest).unwrap();
+        let (ping, rest) = parse_frame(rest).unwrap();
         assert_eq!((ping.kind, ping.payload), (PING, &[7; 8][..]));
-        assert_eq!(split(rest), None);
-        assert_eq!(split(&bytes[..11]), None, "two bytes of three");
+        assert_eq!(parse_frame(rest), None);
+        assert_eq!(parse_frame(&bytes[..11]), None, "two bytes of three");
     }
 
     #[test]
-    fn requests_name_their_authority() {
+    fn request_block_contains_authority() {
         assert_eq!(request(GET, "web"), b"\x82\x86\x84\x01\x03web");
     }
 }

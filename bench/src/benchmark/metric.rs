@@ -6,11 +6,12 @@ use clap::ValueEnum;
 
 /// A column of the tables: what carried the load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-pub(crate) enum Peer {
+pub(crate) enum SystemUnderTest {
     /// Nothing between client and server: the floor
     Direct,
     /// A pair of mesh-proxy
-    Ours,
+    #[value(name = "ours")]
+    MeshProxy,
     /// A pair of Envoy
     Envoy,
     /// A pair of HAProxy
@@ -33,14 +34,14 @@ pub(crate) enum Metric {
     P50,
     P99,
     P999,
-    /// What the proxies add to the median: `P50` without that of [`Peer::Direct`] in the same
+    /// What the proxies add to the median: `P50` without that of [`SystemUnderTest::Direct`] in the same
     /// round.
     AddedP50,
-    /// What redirection adds to the CPU of a connection: `CpuBoth` without that of [`Peer::Direct`]
+    /// What redirection adds to the CPU of a connection: `CpuBoth` without that of [`SystemUnderTest::Direct`]
     /// in the same round.
     AddedCpu,
     /// The same where a thousand pods are enrolled.
-    AddedCpuCrowd,
+    AddedCpuManyPods,
     /// p99 while endpoints change, over p99 while they do not.
     P99Moved,
     /// Anonymous memory of the client's proxy, per connection or target.
@@ -71,11 +72,11 @@ pub(crate) enum Unit {
     Target,
 }
 
-impl Peer {
+impl SystemUnderTest {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Direct => "direct",
-            Self::Ours => "ours",
+            Self::MeshProxy => "ours",
             Self::Envoy => "Envoy",
             Self::Haproxy => "HAProxy",
             Self::Iptables => "iptables",
@@ -95,7 +96,7 @@ impl Metric {
             Self::P999 => "p99.9",
             Self::AddedP50 => "added p50",
             Self::AddedCpu => "added CPU",
-            Self::AddedCpuCrowd => "added CPU, 10,000 pods",
+            Self::AddedCpuManyPods => "added CPU, 10,000 pods",
             Self::P99Moved => "p99 with changes / without",
             Self::MemoryOut => "memory out",
             Self::MemoryIn => "memory in",
@@ -126,7 +127,7 @@ impl Metric {
                 Unit::Target => ("targets/s", 1.0),
             },
             Self::P50 | Self::P99 | Self::P999 | Self::AddedP50 => ("µs", 1e6),
-            Self::AddedCpu | Self::AddedCpuCrowd => ("µs/conn", 1e6),
+            Self::AddedCpu | Self::AddedCpuManyPods => ("µs/conn", 1e6),
             Self::P99Moved => ("×", 1.0),
             Self::MemoryOut | Self::MemoryIn => match operation {
                 Unit::Target => ("KiB/target", 1.0 / 1024.0),
@@ -140,7 +141,7 @@ impl Metric {
     }
 }
 
-impl fmt::Display for Peer {
+impl fmt::Display for SystemUnderTest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
@@ -162,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_short() {
+    fn numbers_are_rounded_by_magnitude() {
         for (value, expected) in [
             (48_123.4, "48123"),
             (312.7, "313"),

@@ -12,9 +12,9 @@ use super::{
     workload::{Load, Service},
 };
 use crate::testbed::{
-    Both, Lab,
-    pod::FOLDER,
-    process::{Process, run, until},
+    ProxyPair, Testbed,
+    pod::DIRECTORY,
+    process::{Process, run, wait_until},
 };
 
 /// Not a divisor of any timer's rate, so that nothing that runs at one is met again and again.
@@ -64,29 +64,32 @@ const OTHER: &str = "other";
 
 /// Profiles both proxies of a system while it carries a load.
 pub(super) fn record(
-    lab: &Lab,
+    testbed: &Testbed,
     system: &mut System,
     service: Service,
     load: Load,
     seconds: u32,
-) -> anyhow::Result<Both<Profile>> {
+) -> anyhow::Result<ProxyPair<Profile>> {
     let Some(processes) = system.processes() else {
-        bail!("{} has no proxies", system.peer);
+        bail!("{} has no proxies", system.sut);
     };
-    let samples = Path::new(FOLDER).join("perf.data");
+    let samples = Path::new(DIRECTORY).join("perf.data");
     let mut command = Command::new("perf");
     command
         .args(["record", "--quiet", "--event", "cpu-clock"])
         .args(["--freq", &RATE.to_string()])
-        .args(["--pid", &format!("{},{}", processes.out, processes.inward)])
+        .args([
+            "--pid",
+            &format!("{},{}", processes.outbound, processes.inbound),
+        ])
         .arg("--output")
         .arg(&samples)
         .args(["--", "sleep", &seconds.to_string()]);
     let perf =
         Process::start("perf", &mut command).context("perf; Debian's package is linux-perf")?;
-    until("perf writes samples", || Ok(samples.exists().then_some(())))
-        .with_context(|| perf.complaint())?;
-    load::measure(lab, system, service, load, seconds)?;
+    wait_until("perf writes samples", || Ok(samples.exists().then_some(())))
+        .with_context(|| perf.command_and_log())?;
+    load::measure(testbed, system, service, load, seconds)?;
     perf.output()?;
     let mut script = Command::new("perf");
     script
@@ -94,9 +97,9 @@ pub(super) fn record(
         .arg(&samples);
     let text = ask(&mut script).context("perf cannot read what it wrote")?;
     std::fs::remove_file(&samples)?;
-    Ok(Both {
-        out: profile(&text, processes.out),
-        inward: profile(&text, processes.inward),
+    Ok(ProxyPair {
+        outbound: profile(&text, processes.outbound),
+        inbound: profile(&text, processes.inbound),
     })
 }
 
@@ -185,24 +188,29 @@ mod tests {
 ";
 
     #[test]
-    fn samples_are_counted_by_process() {
-        let out = profile(SAMPLES, 15857);
-        let total: f64 = out.groups.iter().map(|(_, share)| share).sum();
-        assert!((total - 1.0).abs() < 1e-9, "{out:?}");
-        let mut names: Vec<&str> = out.groups.iter().map(|(name, _)| name.as_str()).collect();
+    fn profile_counts_samples_of_one_process() {
+        let outbound = profile(SAMPLES, 15857);
+        let total: f64 = outbound.groups.iter().map(|(_, share)| share).sum();
+        assert!((total - 1.0).abs() < 1e-9, "{outbound:?}");
+        let mut names: Vec<&str> = outbound
+            .groups
+            .iter()
+            .map(|(name, _)| name.as_str())
+            .collect();
         names.sort_unstable();
         assert_eq!(names, ["clock", "copying", "h2", KERNEL]);
         assert!(
-            out.symbols
+            outbound
+                .symbols
                 .iter()
                 .any(|(name, _)| name == "<h2::proto::Streams<B>>::poll")
         );
-        let inward = profile(SAMPLES, 15858);
-        assert_eq!(inward.groups, [("mesh-proxy".to_owned(), 1.0)]);
+        let inbound = profile(SAMPLES, 15858);
+        assert_eq!(inbound.groups, [("mesh-proxy".to_owned(), 1.0)]);
     }
 
     #[test]
-    fn every_symbol_has_one_group() {
+    fn symbol_is_assigned_to_group() {
         for (symbol, object, expected) in [
             ("tcp_sendmsg", "[kernel.kallsyms]", KERNEL),
             ("nf_hook", "/lib/modules/nf_tables.ko", KERNEL),
@@ -221,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_recorded_is_no_profile() {
+    fn empty_samples_give_empty_profile() {
         assert_eq!(profile("", 1), Profile::default());
     }
 }

@@ -7,15 +7,15 @@ use anyhow::Context;
 
 use super::{
     Plan, load,
-    metric::{Metric, Peer},
+    metric::{Metric, SystemUnderTest},
     row::{Round, Row, Sample},
     system::CLIENT,
     traffic::rounds,
     workload::{Service, Workload},
 };
 use crate::testbed::{
-    Agent, Lab, Skipped, Tier,
-    pod::{self, Container, Pod, Pods, Side},
+    Agent, SkippedPorts, Testbed, Tier,
+    pod::{self, Container, CpuRole, Pod, Pods},
     process::{Process, run},
 };
 
@@ -23,47 +23,51 @@ use crate::testbed::{
 const OUTBOUND: &str = "127.0.0.1:4140";
 const LISTENER: Container<'_> = Container {
     name: "linkerd-proxy",
-    side: Side::Load,
+    cpu_role: CpuRole::Load,
     user: Some(2102),
 };
 /// Pods besides the two that are there: nearly as many as the table holds. A node of Kubernetes has
 /// 110, and seldom more than 250.
-const CROWD: u32 = 10_000;
+const DUMMY_PODS: u32 = 10_000;
 
 /// A pod whose connections are redirected in one way, or not.
-struct Way {
-    peer: Peer,
+struct RedirectMode {
+    sut: SystemUnderTest,
     pods: Pods,
     _listener: Process,
     agent: Option<Agent>,
 }
 
-pub(super) fn row(lab: &Lab, plan: &Plan, workload: &'static Workload) -> anyhow::Result<Row> {
-    let mut ways = Vec::new();
-    for peer in plan.peers(workload) {
-        ways.push(Way::start(lab, peer).with_context(|| format!("start {peer}"))?);
+pub(super) fn row(
+    testbed: &Testbed,
+    plan: &Plan,
+    workload: &'static Workload,
+) -> anyhow::Result<Row> {
+    let mut modes = Vec::new();
+    for sut in plan.suts(workload) {
+        modes.push(RedirectMode::start(testbed, sut).with_context(|| format!("start {sut}"))?);
     }
-    let mut row = rounds(lab, plan, workload, |number, _| {
+    let mut row = rounds(testbed, plan, workload, |number, _| {
         let mut round = Round::default();
         let forwards = number % 2 == 0;
-        for index in 0..ways.len() {
-            let way = if forwards {
+        for index in 0..modes.len() {
+            let mode = if forwards {
                 index
             } else {
-                ways.len() - 1 - index
+                modes.len() - 1 - index
             };
-            let (sample, failed) = ways[way].measure(lab, plan.seconds)?;
-            round.samples.insert(ways[way].peer, sample);
-            round.failed.insert(ways[way].peer, failed);
+            let (sample, failed) = modes[mode].measure(testbed, plan.seconds)?;
+            round.samples.insert(modes[mode].sut, sample);
+            round.failed.insert(modes[mode].sut, failed);
         }
         Ok(round)
     })?;
-    let crowded = with_crowd(lab, plan, workload, &mut ways)?;
-    for (round, crowded) in row.rounds.iter_mut().zip(crowded) {
-        for (peer, sample) in crowded.samples {
+    let with_others = with_dummy_pods(testbed, plan, workload, &mut modes)?;
+    for (round, with_others) in row.rounds.iter_mut().zip(with_others) {
+        for (sut, sample) in with_others.samples {
             let added = sample.get(&Metric::AddedCpu).copied();
-            if let (Some(added), Some(own)) = (added, round.samples.get_mut(&peer)) {
-                own.insert(Metric::AddedCpuCrowd, added);
+            if let (Some(added), Some(own)) = (added, round.samples.get_mut(&sut)) {
+                own.insert(Metric::AddedCpuManyPods, added);
             }
         }
     }
@@ -72,67 +76,76 @@ pub(super) fn row(lab: &Lab, plan: &Plan, workload: &'static Workload) -> anyhow
 
 /// The same again where very many other pods are enrolled. Of an iptables pod nothing is anywhere
 /// but in itself, so that there is nothing to add for it.
-fn with_crowd(
-    lab: &Lab,
+fn with_dummy_pods(
+    testbed: &Testbed,
     plan: &Plan,
     workload: &'static Workload,
-    ways: &mut [Way],
+    modes: &mut [RedirectMode],
 ) -> anyhow::Result<Vec<Round>> {
-    let full = ways.iter_mut().find(|way| way.peer == Peer::Ours);
-    if let Some(agent) = full.and_then(|way| way.agent.as_mut()) {
-        agent.crowd(CROWD).context("enrol a crowd of pods")?;
+    let full = modes
+        .iter_mut()
+        .find(|mode| mode.sut == SystemUnderTest::MeshProxy);
+    if let Some(agent) = full.and_then(|mode| mode.agent.as_mut()) {
+        agent
+            .enrol_dummy_pods(DUMMY_PODS)
+            .context("enrol a crowd of pods")?;
     }
-    let row = rounds(lab, plan, workload, |_, _| {
+    let row = rounds(testbed, plan, workload, |_, _| {
         let mut round = Round::default();
-        for way in &*ways {
-            lab.check_interrupt()?;
-            let (sample, failed) = way.measure(lab, plan.seconds)?;
-            round.samples.insert(way.peer, sample);
-            round.failed.insert(way.peer, failed);
+        for mode in &*modes {
+            testbed.check_interrupt()?;
+            let (sample, failed) = mode.measure(testbed, plan.seconds)?;
+            round.samples.insert(mode.sut, sample);
+            round.failed.insert(mode.sut, failed);
         }
         Ok(round)
     })?;
     Ok(row.rounds)
 }
 
-impl Way {
-    fn start(lab: &Lab, peer: Peer) -> anyhow::Result<Self> {
-        let pods = Pods::new(&peer.name().to_lowercase(), peer as u8, lab.cpus)?;
-        let agent = match peer {
-            Peer::Ours => Some(Agent::start(lab, &pods, Tier::Full, &Skipped::default())?),
-            Peer::Iptables => Some(Agent::start(
-                lab,
+impl RedirectMode {
+    fn start(testbed: &Testbed, sut: SystemUnderTest) -> anyhow::Result<Self> {
+        let pods = Pods::new(&sut.name().to_lowercase(), sut as u8, testbed.cpus)?;
+        let agent = match sut {
+            SystemUnderTest::MeshProxy => Some(Agent::start(
+                testbed,
+                &pods,
+                Tier::Full,
+                &SkippedPorts::default(),
+            )?),
+            SystemUnderTest::Iptables => Some(Agent::start(
+                testbed,
                 &pods,
                 Tier::Iptables,
-                &Skipped::default(),
+                &SkippedPorts::default(),
             )?),
             _ => None,
         };
-        let mut command = pods.client.command(LISTENER, &lab.programs.bench)?;
+        let mut command = pods.client.command(LISTENER, &testbed.programs.bench)?;
         command.args(["serve", "--echo", OUTBOUND]);
         let listener = Process::start(&format!("{}-listener", pods.client.name), &mut command)?;
-        listener.event()?;
+        listener.next_event()?;
         Ok(Self {
-            peer,
+            sut,
             pods,
             _listener: listener,
             agent,
         })
     }
 
-    fn measure(&self, lab: &Lab, seconds: u32) -> anyhow::Result<(Sample, u64)> {
+    fn measure(&self, testbed: &Testbed, seconds: u32) -> anyhow::Result<(Sample, u64)> {
         let pod = &self.pods.client;
-        let target = match self.peer {
-            Peer::Direct => OUTBOUND.to_owned(),
+        let target = match self.sut {
+            SystemUnderTest::Direct => OUTBOUND.to_owned(),
             // Nobody is there: only what is redirected gets an answer.
             _ => format!("10.96.0.1:{}", Service::Echo.port()),
         };
-        let mut command = pod.command(CLIENT, &lab.programs.bench)?;
+        let mut command = pod.command(CLIENT, &testbed.programs.bench)?;
         command.args(["load", "connect", "--target", &target]);
         command.args(["--seconds", &seconds.to_string()]);
         let before = cpu(pod)?;
         let name = format!("{}-connect", pod.name);
-        let outcome = load::own(&Process::start(&name, &mut command)?.output()?)?;
+        let outcome = load::parse_bench_load(&Process::start(&name, &mut command)?.output()?)?;
         let used = cpu(pod)? - before;
         let mut sample = Sample::from([(Metric::CpuBoth, used / outcome.operations)]);
         sample.insert(Metric::Conntrack, conntrack(pod)?);
@@ -152,7 +165,7 @@ fn conntrack(pod: &Pod) -> anyhow::Result<f64> {
     if !Path::new(COUNT).exists() {
         return Ok(0.0);
     }
-    let file = Path::new(pod::FOLDER).join("conntrack");
+    let file = Path::new(pod::DIRECTORY).join("conntrack");
     let read = format!("cat {COUNT} > {}", file.display());
     run(Command::new("ip").args(["netns", "exec", &pod.name, "sh", "-c", &read]))?;
     let count = fs::read_to_string(file)?;

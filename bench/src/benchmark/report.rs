@@ -4,8 +4,8 @@
 mod chart;
 mod document;
 mod raw;
-mod spent;
 mod table;
+mod time_shares;
 
 use std::{fs, path::Path, process::ExitCode, time::Duration};
 
@@ -15,11 +15,11 @@ use super::{
     Plan, machine,
     metric::{Metric, Unit, shown},
     profile::Profile,
-    row::{Met, Row},
+    row::{GoalStatus, Row},
     tools,
     workload::{Goal, Limit, WORKLOADS, Workload},
 };
-use crate::testbed::{Both, Cpus, Programs};
+use crate::testbed::{Cpus, Programs, ProxyPair};
 
 /// A run, as far as it has come.
 pub(super) struct Report {
@@ -35,7 +35,7 @@ pub(super) struct Report {
 pub(super) struct Measured {
     pub(super) workload: &'static Workload,
     pub(super) outcome: anyhow::Result<Row>,
-    pub(super) profile: Option<Both<Profile>>,
+    pub(super) profile: Option<ProxyPair<Profile>>,
     pub(super) took: Duration,
 }
 
@@ -57,15 +57,15 @@ impl Report {
         }
     }
 
-    /// Writes everything into a folder.
-    pub(super) fn write(&self, folder: &Path) -> anyhow::Result<()> {
-        fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
+    /// Writes everything into a directory.
+    pub(super) fn write(&self, directory: &Path) -> anyhow::Result<()> {
+        fs::create_dir_all(directory).with_context(|| format!("create {}", directory.display()))?;
         for (name, text) in [
             ("results.md", document::text(self)),
             ("results.json", raw::text(self)?),
             ("results.svg", chart::text(self)),
         ] {
-            let path = folder.join(name);
+            let path = directory.join(name);
             fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
             println!("{}", path.display());
         }
@@ -75,15 +75,20 @@ impl Report {
     /// Says how it ended. A goal that is missed is a result; what could not be measured is a
     /// failure.
     pub(super) fn finish(&self) -> ExitCode {
-        let judged = self.rows().flat_map(Row::judged).collect::<Vec<_>>();
-        let count = |met: Met| judged.iter().filter(|judged| judged.met == met).count();
+        let results = self.rows().flat_map(Row::goal_results).collect::<Vec<_>>();
+        let count = |status: GoalStatus| {
+            results
+                .iter()
+                .filter(|result| result.status == status)
+                .count()
+        };
         let failed = self.rows.iter().filter(|row| row.outcome.is_err()).count();
         println!(
             "{} goals: {} met, {} not decided, {} missed; {failed} workloads could not be measured",
-            judged.len(),
-            count(Met::Yes),
-            count(Met::Unsure),
-            count(Met::No),
+            results.len(),
+            count(GoalStatus::Met),
+            count(GoalStatus::Undecided),
+            count(GoalStatus::Missed),
         );
         for caveat in &self.caveats {
             println!("No result to publish. {caveat}");
@@ -113,7 +118,7 @@ impl Measured {
             Err(error) => println!("not measured: {error:#}"),
         }
         if let Some(profile) = &self.profile {
-            print!("{}", spent::text(profile));
+            print!("{}", time_shares::text(profile));
         }
     }
 }
@@ -124,17 +129,19 @@ pub(super) fn list() -> Vec<String> {
     for workload in WORKLOADS {
         lines.push(format!("{:<16} {}", workload.name, workload.title));
         let goals = workload.goals.iter();
-        lines.extend(goals.map(|goal| format!("{:<16}   {}", "", wish(*goal, workload.unit))));
+        lines.extend(
+            goals.map(|goal| format!("{:<16}   {}", "", describe_goal(*goal, workload.unit))),
+        );
     }
     lines
 }
 
 /// What must hold, in words.
-fn wish(goal: Goal, unit: Unit) -> String {
+fn describe_goal(goal: Goal, unit: Unit) -> String {
     let name = goal.metric.name();
     match goal.limit {
-        Limit::AtMost(limit, peer) => format!("{name} ≤ {limit} × {peer}"),
-        Limit::AtLeast(limit, peer) => format!("{name} ≥ {limit} × {peer}"),
+        Limit::AtMost(limit, sut) => format!("{name} ≤ {limit} × {sut}"),
+        Limit::AtLeast(limit, sut) => format!("{name} ≥ {limit} × {sut}"),
         Limit::Value(limit) => {
             let (unit_name, scale) = goal.metric.unit(unit);
             format!("{name} ≤ {} {unit_name}", trimmed(limit * scale))
@@ -163,14 +170,14 @@ fn command_line() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::benchmark::metric::Peer;
+    use crate::benchmark::metric::SystemUnderTest;
 
     #[test]
-    fn goals_are_words() {
+    fn goals_are_described_with_units() {
         let goal = |metric, limit| Goal { metric, limit };
-        for (wished, expected) in [
+        for (goal, expected) in [
             (
-                goal(Metric::CpuOut, Limit::AtMost(0.55, Peer::Envoy)),
+                goal(Metric::CpuOut, Limit::AtMost(0.55, SystemUnderTest::Envoy)),
                 "CPU out ≤ 0.55 × Envoy",
             ),
             (
@@ -186,15 +193,15 @@ mod tests {
                 "conntrack entries ≤ 0",
             ),
         ] {
-            assert_eq!(wish(wished, Unit::Target), expected);
+            assert_eq!(describe_goal(goal, Unit::Target), expected);
         }
     }
 
     #[test]
-    fn every_goal_can_be_said() {
+    fn every_goal_description_names_its_metric() {
         for workload in WORKLOADS {
             for goal in workload.goals {
-                assert!(wish(*goal, workload.unit).contains(goal.metric.name()));
+                assert!(describe_goal(*goal, workload.unit).contains(goal.metric.name()));
             }
         }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{
     machine::Noise,
-    metric::{Metric, Peer},
+    metric::{Metric, SystemUnderTest},
     statistics::Estimate,
     workload::{Goal, Limit, Workload},
 };
@@ -15,10 +15,10 @@ pub(crate) type Sample = BTreeMap<Metric, f64>;
 /// Every peer once, one after the other.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Round {
-    pub(crate) samples: BTreeMap<Peer, Sample>,
+    pub(crate) samples: BTreeMap<SystemUnderTest, Sample>,
     pub(crate) noise: Noise,
     /// Operations of each peer that failed.
-    pub(crate) failed: BTreeMap<Peer, u64>,
+    pub(crate) failed: BTreeMap<SystemUnderTest, u64>,
 }
 
 /// A workload and all its rounds, in the order in which they ran.
@@ -34,19 +34,19 @@ pub(crate) struct Row {
 
 /// What the rounds say about a goal.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Judged {
+pub(crate) struct GoalResult {
     pub(crate) goal: Goal,
     /// Of our value to the peer's in the same round, or of our value where the goal is one.
     pub(crate) estimate: Estimate,
-    pub(crate) met: Met,
+    pub(crate) status: GoalStatus,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Met {
-    Yes,
+pub(crate) enum GoalStatus {
+    Met,
     /// The median is on the right side, and the interval reaches to the other.
-    Unsure,
-    No,
+    Undecided,
+    Missed,
 }
 
 impl Round {
@@ -56,12 +56,12 @@ impl Round {
             (Metric::P50, Metric::AddedP50),
             (Metric::CpuBoth, Metric::AddedCpu),
         ] {
-            let floor = self.value(Peer::Direct, from);
+            let floor = self.value(SystemUnderTest::Direct, from);
             let Some(floor) = floor else { continue };
             for (_, sample) in self
                 .samples
                 .iter_mut()
-                .filter(|(peer, _)| **peer != Peer::Direct)
+                .filter(|(sut, _)| **sut != SystemUnderTest::Direct)
             {
                 if let Some(value) = sample.get(&from) {
                     sample.insert(to, value - floor);
@@ -70,8 +70,8 @@ impl Round {
         }
     }
 
-    fn value(&self, peer: Peer, metric: Metric) -> Option<f64> {
-        self.samples.get(&peer)?.get(&metric).copied()
+    fn value(&self, sut: SystemUnderTest, metric: Metric) -> Option<f64> {
+        self.samples.get(&sut)?.get(&metric).copied()
     }
 }
 
@@ -89,50 +89,52 @@ impl Row {
     }
 
     /// The peers of which operations failed in rounds that count, and how many.
-    pub(crate) fn failed(&self) -> BTreeMap<Peer, u64> {
+    pub(crate) fn failed(&self) -> BTreeMap<SystemUnderTest, u64> {
         let mut failed = BTreeMap::new();
-        for (peer, count) in self.counted().flat_map(|round| &round.failed) {
-            *failed.entry(*peer).or_default() += count;
+        for (sut, count) in self.counted().flat_map(|round| &round.failed) {
+            *failed.entry(*sut).or_default() += count;
         }
         failed.retain(|_, count| *count > 0);
         failed
     }
 
     /// A metric of a peer in every round that counts.
-    pub(crate) fn values(&self, peer: Peer, metric: Metric) -> Vec<f64> {
+    pub(crate) fn values(&self, sut: SystemUnderTest, metric: Metric) -> Vec<f64> {
         self.counted()
-            .filter_map(|round| round.value(peer, metric))
+            .filter_map(|round| round.value(sut, metric))
             .collect()
     }
 
     /// Our value over a peer's, round by round.
-    pub(crate) fn ratios(&self, metric: Metric, peer: Peer) -> Vec<f64> {
+    pub(crate) fn ratios(&self, metric: Metric, sut: SystemUnderTest) -> Vec<f64> {
         self.counted()
-            .filter_map(|round| Some(round.value(Peer::Ours, metric)? / round.value(peer, metric)?))
+            .filter_map(|round| {
+                Some(round.value(SystemUnderTest::MeshProxy, metric)? / round.value(sut, metric)?)
+            })
             .collect()
     }
 
     /// Every goal of the workload whose peers were measured.
-    pub(crate) fn judged(&self) -> Vec<Judged> {
+    pub(crate) fn goal_results(&self) -> Vec<GoalResult> {
         let goals = self.workload.goals.iter();
-        goals.filter_map(|goal| self.judge(*goal)).collect()
+        goals.filter_map(|goal| self.evaluate(*goal)).collect()
     }
 
-    fn judge(&self, goal: Goal) -> Option<Judged> {
+    fn evaluate(&self, goal: Goal) -> Option<GoalResult> {
         let values = match goal.limit {
-            Limit::AtMost(_, peer) | Limit::AtLeast(_, peer) => self.ratios(goal.metric, peer),
-            Limit::Value(_) => self.values(Peer::Ours, goal.metric),
+            Limit::AtMost(_, sut) | Limit::AtLeast(_, sut) => self.ratios(goal.metric, sut),
+            Limit::Value(_) => self.values(SystemUnderTest::MeshProxy, goal.metric),
         };
-        let estimate = Estimate::of(&values)?;
-        Some(Judged {
+        let estimate = Estimate::from_values(&values)?;
+        Some(GoalResult {
             goal,
             estimate,
-            met: met(goal.limit, estimate),
+            status: goal_status(goal.limit, estimate),
         })
     }
 }
 
-fn met(limit: Limit, estimate: Estimate) -> Met {
+fn goal_status(limit: Limit, estimate: Estimate) -> GoalStatus {
     let keeps = |value: f64| match limit {
         Limit::AtMost(most, _) | Limit::Value(most) => value <= most,
         Limit::AtLeast(least, _) => value >= least,
@@ -141,9 +143,9 @@ fn met(limit: Limit, estimate: Estimate) -> Met {
         keeps(estimate.median),
         keeps(estimate.low) && keeps(estimate.high),
     ) {
-        (true, true) => Met::Yes,
-        (true, false) => Met::Unsure,
-        (false, _) => Met::No,
+        (true, true) => GoalStatus::Met,
+        (true, false) => GoalStatus::Undecided,
+        (false, _) => GoalStatus::Missed,
     }
 }
 
@@ -156,13 +158,13 @@ mod tests {
         let sample = |value| Sample::from([(Metric::CpuOut, value), (Metric::P50, value)]);
         let mut round = Round {
             samples: [
-                (Peer::Direct, Sample::from([(Metric::P50, 1.0)])),
-                (Peer::Ours, sample(ours)),
-                (Peer::Envoy, sample(envoy)),
+                (SystemUnderTest::Direct, Sample::from([(Metric::P50, 1.0)])),
+                (SystemUnderTest::MeshProxy, sample(ours)),
+                (SystemUnderTest::Envoy, sample(envoy)),
             ]
             .into(),
             noise: Noise { steal, others: 0.0 },
-            failed: [(Peer::Ours, 0), (Peer::Envoy, 1)].into(),
+            failed: [(SystemUnderTest::MeshProxy, 0), (SystemUnderTest::Envoy, 1)].into(),
         };
         round.derive();
         round
@@ -182,49 +184,66 @@ mod tests {
     }
 
     #[test]
-    fn noisy_rounds_are_counted_and_left_out() {
+    fn noisy_rounds_are_discarded() {
         let quiet = row(false);
         assert_eq!(quiet.discarded(), 1);
-        assert_eq!(quiet.failed(), [(Peer::Envoy, 2)].into());
-        assert_eq!(quiet.ratios(Metric::CpuOut, Peer::Envoy), [0.25, 0.5]);
+        assert_eq!(quiet.failed(), [(SystemUnderTest::Envoy, 2)].into());
+        assert_eq!(
+            quiet.ratios(Metric::CpuOut, SystemUnderTest::Envoy),
+            [0.25, 0.5]
+        );
         let all = row(true);
         assert_eq!(all.discarded(), 0);
-        assert_eq!(all.ratios(Metric::CpuOut, Peer::Envoy), [0.25, 0.5, 1.0]);
+        assert_eq!(
+            all.ratios(Metric::CpuOut, SystemUnderTest::Envoy),
+            [0.25, 0.5, 1.0]
+        );
     }
 
     #[test]
-    fn what_is_added_is_measured_against_the_floor_of_the_same_round() {
-        assert_eq!(row(false).values(Peer::Ours, Metric::AddedP50), [1.0, 3.0]);
-        assert!(row(false).values(Peer::Direct, Metric::AddedP50).is_empty());
+    fn added_latency_is_relative_to_direct_in_same_round() {
+        assert_eq!(
+            row(false).values(SystemUnderTest::MeshProxy, Metric::AddedP50),
+            [1.0, 3.0]
+        );
+        assert!(
+            row(false)
+                .values(SystemUnderTest::Direct, Metric::AddedP50)
+                .is_empty()
+        );
     }
 
     #[test]
-    fn only_goals_against_measured_peers_are_judged() {
-        let judged = row(false).judged();
-        assert!(!judged.is_empty());
-        for judged in judged {
+    fn goals_against_unmeasured_systems_are_skipped() {
+        let results = row(false).goal_results();
+        assert!(!results.is_empty());
+        for result in results {
             assert!(
-                matches!(judged.goal.limit, Limit::AtMost(_, Peer::Envoy)),
-                "{judged:?}"
+                matches!(result.goal.limit, Limit::AtMost(_, SystemUnderTest::Envoy)),
+                "{result:?}"
             );
         }
     }
 
     #[test]
-    fn a_goal_is_met_when_the_whole_interval_keeps_it() {
+    fn goal_is_met_only_if_whole_interval_is_within_limit() {
         let estimate = |low, median, high| Estimate { median, low, high };
-        let most = Limit::AtMost(0.5, Peer::Envoy);
-        let least = Limit::AtLeast(1.5, Peer::Envoy);
+        let most = Limit::AtMost(0.5, SystemUnderTest::Envoy);
+        let least = Limit::AtLeast(1.5, SystemUnderTest::Envoy);
         for (limit, estimate, expected) in [
-            (most, estimate(0.3, 0.4, 0.5), Met::Yes),
-            (most, estimate(0.3, 0.4, 0.6), Met::Unsure),
-            (most, estimate(0.4, 0.6, 0.7), Met::No),
-            (least, estimate(1.5, 1.6, 1.9), Met::Yes),
-            (least, estimate(1.4, 1.6, 1.9), Met::Unsure),
-            (least, estimate(1.2, 1.4, 1.9), Met::No),
-            (Limit::Value(3.0), estimate(1.0, 2.0, 3.0), Met::Yes),
+            (most, estimate(0.3, 0.4, 0.5), GoalStatus::Met),
+            (most, estimate(0.3, 0.4, 0.6), GoalStatus::Undecided),
+            (most, estimate(0.4, 0.6, 0.7), GoalStatus::Missed),
+            (least, estimate(1.5, 1.6, 1.9), GoalStatus::Met),
+            (least, estimate(1.4, 1.6, 1.9), GoalStatus::Undecided),
+            (least, estimate(1.2, 1.4, 1.9), GoalStatus::Missed),
+            (Limit::Value(3.0), estimate(1.0, 2.0, 3.0), GoalStatus::Met),
         ] {
-            assert_eq!(met(limit, estimate), expected, "{limit:?} {estimate:?}");
+            assert_eq!(
+                goal_status(limit, estimate),
+                expected,
+                "{limit:?} {estimate:?}"
+            );
         }
     }
 }

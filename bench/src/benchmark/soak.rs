@@ -2,7 +2,7 @@
 //! while its certificates are renewed again and again and the trust anchor is replaced by another.
 //! No request may fail, and nothing may grow.
 
-mod verdict;
+mod result;
 
 use std::{
     fs,
@@ -16,18 +16,18 @@ use xtask::{command::ask, duration, interrupt::Interrupt, workspace};
 
 use super::{
     load::{self, RATE_CONNECTIONS},
-    memory::settled,
-    metric::{Metric, Peer},
+    memory::stable_memory,
+    metric::{Metric, SystemUnderTest},
     system::{CLIENT, System},
     tools,
     workload::{Load, Service},
 };
 use crate::testbed::{
-    ANCHOR, Both, Cpus, Lab,
-    pod::{FOLDER, Pod},
+    ANCHOR, Cpus, ProxyPair, Testbed,
+    pod::{DIRECTORY, Pod},
     proxies::{ADMIN, Rotation},
 };
-use verdict::{Reading, Verdict};
+use result::{Reading, SoakResult};
 
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct SoakOptions {
@@ -56,21 +56,21 @@ const SHORTEST: u64 = 10 * PIECES as u64;
 
 /// What is trusted, and who signs, as a change of the trust anchor goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Trust {
+enum TrustPhase {
     Old,
     /// Both are trusted, the old issuer signs.
-    Both,
+    BothAnchors,
     /// Both are trusted, the new issuer signs.
     NewIssuer,
     New,
 }
 
 /// What trust changes while the load goes on.
-struct Trusted {
+struct TrustRotation {
     anchors: PathBuf,
     old: PathBuf,
     new: PathBuf,
-    now: Trust,
+    now: TrustPhase,
 }
 
 pub(crate) fn run(root: &Path, options: &SoakOptions) -> anyhow::Result<ExitCode> {
@@ -86,30 +86,30 @@ pub(crate) fn run(root: &Path, options: &SoakOptions) -> anyhow::Result<ExitCode
         );
     }
     let cpus = Cpus::choose()?;
-    let programs = tools::prepare(root, &[Peer::Ours], !options.no_build)?;
-    let lab = Lab::new(programs, cpus, Interrupt::watch()?)?;
-    let verdict = soak(&lab, seconds)?;
-    println!("\n{verdict}");
-    Ok(if verdict.holds() {
+    let programs = tools::prepare(root, &[SystemUnderTest::MeshProxy], !options.no_build)?;
+    let testbed = Testbed::new(programs, cpus, Interrupt::watch()?)?;
+    let result = soak(&testbed, seconds)?;
+    println!("\n{result}");
+    Ok(if result.holds() {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     })
 }
 
-fn soak(lab: &Lab, seconds: u64) -> anyhow::Result<Verdict> {
-    let mut trusted = Trusted::new(lab)?;
+fn soak(testbed: &Testbed, seconds: u64) -> anyhow::Result<SoakResult> {
+    let mut trust = TrustRotation::new(testbed)?;
     let between = seconds as f64 / f64::from(ROTATIONS + 1);
     let rotation = Rotation {
         lifetime: Duration::from_secs((between / RENEWED_AT) as u64),
-        anchors: trusted.anchors.clone(),
+        anchors: trust.anchors.clone(),
     };
-    let mut system = System::rotating(lab, &rotation)?;
+    let mut system = System::rotating(testbed, &rotation)?;
     let as_much_as_it_can = Load::Wrk {
         connections: RATE_CONNECTIONS,
     };
     let (sample, failed) = load::measure(
-        lab,
+        testbed,
         &mut system,
         Service::Http1,
         as_much_as_it_can,
@@ -124,32 +124,32 @@ fn soak(lab: &Lab, seconds: u64) -> anyhow::Result<Verdict> {
     let piece = u32::try_from(seconds / u64::from(PIECES)).context("--time is too long")?;
     let mut readings = Vec::new();
     for number in 0..PIECES {
-        lab.check_interrupt()?;
-        if let Some(said) = trusted.at(number, &mut system)? {
-            println!("          {said}");
+        testbed.check_interrupt()?;
+        if let Some(change) = trust.at(number, &mut system)? {
+            println!("          {change}");
         }
         let load = Load::FixedRate { rate };
-        let (sample, failed) = load::measure(lab, &mut system, Service::Http1, load, piece)?;
+        let (sample, failed) = load::measure(testbed, &mut system, Service::Http1, load, piece)?;
         let reading = Reading {
             requests: (sample[&Metric::Rate] * f64::from(piece)) as u64,
             failed,
             p99: sample.get(&Metric::P99).copied(),
-            memory: settled(lab, &system)?,
+            memory: stable_memory(testbed, &system)?,
             files: system.each(open_files)?.context("there are proxies")?,
-            certificates: Both {
-                out: certificates(&system.pods.client)?,
-                inward: certificates(&system.pods.server)?,
+            certificates: ProxyPair {
+                outbound: certificates(&system.pods.client)?,
+                inbound: certificates(&system.pods.server)?,
             },
         };
         println!("{:8.1} {reading}", f64::from((number + 1) * piece) / 60.0);
         readings.push(reading);
     }
-    Ok(Verdict::new(failed, readings))
+    Ok(SoakResult::new(failed, readings))
 }
 
 fn open_files(process: u32) -> anyhow::Result<usize> {
-    let folder = format!("/proc/{process}/fd");
-    let files = fs::read_dir(&folder).with_context(|| format!("read {folder}"))?;
+    let directory = format!("/proc/{process}/fd");
+    let files = fs::read_dir(&directory).with_context(|| format!("read {directory}"))?;
     Ok(files.count())
 }
 
@@ -165,51 +165,51 @@ fn certificates(pod: &Pod) -> anyhow::Result<u64> {
     count.parse().with_context(|| format!("{METRIC}{count}"))
 }
 
-impl Trusted {
-    fn new(lab: &Lab) -> anyhow::Result<Self> {
-        let folder = Path::new(FOLDER);
-        let trusted = Self {
-            anchors: folder.join("anchors.pem"),
-            old: lab.authority(),
-            new: folder.join("another-authority"),
-            now: Trust::Old,
+impl TrustRotation {
+    fn new(testbed: &Testbed) -> anyhow::Result<Self> {
+        let directory = Path::new(DIRECTORY);
+        let trust = Self {
+            anchors: directory.join("anchors.pem"),
+            old: testbed.authority(),
+            new: directory.join("another-authority"),
+            now: TrustPhase::Old,
         };
-        lab.make_authority(&trusted.new)?;
-        trusted.publish(&[&trusted.old])?;
-        Ok(trusted)
+        testbed.generate_authority(&trust.new)?;
+        trust.publish(&[&trust.old])?;
+        Ok(trust)
     }
 
     /// What is to be trusted while a piece of the load runs, and what changes with it. Each step is
     /// one or more pieces after the one before: long enough for every proxy to have noticed, and
     /// before the last one, to have a certificate of the new issuer.
     fn at(&mut self, piece: u32, system: &mut System) -> anyhow::Result<Option<&'static str>> {
-        let wanted = Trust::at(piece);
+        let wanted = TrustPhase::at(piece);
         if wanted == self.now {
             return Ok(None);
         }
         self.now = wanted;
-        let said = match wanted {
-            Trust::Old => return Ok(None),
-            Trust::Both => {
+        let change = match wanted {
+            TrustPhase::Old => return Ok(None),
+            TrustPhase::BothAnchors => {
                 self.publish(&[&self.old, &self.new])?;
                 "the new trust anchor is trusted beside the old one"
             }
-            Trust::NewIssuer => {
+            TrustPhase::NewIssuer => {
                 let control = system
                     .control
                     .as_mut()
                     .context("there is a control plane")?;
                 let order = format!("authority {}", self.new.display());
-                control.client.tell(&order)?;
-                control.server.tell(&order)?;
+                control.client.write_line(&order)?;
+                control.server.write_line(&order)?;
                 "certificates come from the new issuer"
             }
-            Trust::New => {
+            TrustPhase::New => {
                 self.publish(&[&self.new])?;
                 "the old trust anchor is not trusted any more"
             }
         };
-        Ok(Some(said))
+        Ok(Some(change))
     }
 
     /// Replaces the bundle in one step, as a mounted volume is.
@@ -227,11 +227,11 @@ impl Trusted {
     }
 }
 
-impl Trust {
+impl TrustPhase {
     fn at(piece: u32) -> Self {
         match piece {
             _ if piece < PIECES / 3 => Self::Old,
-            _ if piece < PIECES / 3 + 2 => Self::Both,
+            _ if piece < PIECES / 3 + 2 => Self::BothAnchors,
             _ if piece < PIECES * 2 / 3 => Self::NewIssuer,
             _ => Self::New,
         }
@@ -243,19 +243,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trust_changes_in_steps_that_proxies_can_follow() {
-        let mut steps: Vec<(Trust, u32)> = Vec::new();
+    fn trust_phases_last_longer_than_certificate_rotation() {
+        let mut steps: Vec<(TrustPhase, u32)> = Vec::new();
         for piece in 0..PIECES {
-            let now = Trust::at(piece);
+            let now = TrustPhase::at(piece);
             match steps.last_mut() {
                 Some((last, pieces)) if *last == now => *pieces += 1,
                 _ => steps.push((now, 1)),
             }
         }
-        let order: Vec<Trust> = steps.iter().map(|(trust, _)| *trust).collect();
+        let order: Vec<TrustPhase> = steps.iter().map(|(trust, _)| *trust).collect();
         assert_eq!(
             order,
-            [Trust::Old, Trust::Both, Trust::NewIssuer, Trust::New]
+            [
+                TrustPhase::Old,
+                TrustPhase::BothAnchors,
+                TrustPhase::NewIssuer,
+                TrustPhase::New
+            ]
         );
         // A certificate is replaced within PIECES / ROTATIONS pieces.
         assert!(steps[2].1 > 2 * PIECES / ROTATIONS, "{steps:?}");

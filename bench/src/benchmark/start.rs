@@ -7,13 +7,13 @@ use anyhow::Context;
 
 use super::{
     Plan, load,
-    metric::{Metric, Peer},
+    metric::{Metric, SystemUnderTest},
     row::{Round, Row, Sample},
-    system::{CLIENT, Starting, System},
+    system::{CLIENT, StartableProxy, System},
     traffic::rounds,
     workload::{Service, Workload},
 };
-use crate::testbed::{Lab, process::Process};
+use crate::testbed::{Testbed, process::Process};
 
 /// Unknown targets in a round.
 const TARGETS: u32 = 20;
@@ -21,22 +21,26 @@ const TARGETS: u32 = 20;
 const FIRST: Ipv4Addr = Ipv4Addr::new(10, 97, 0, 1);
 
 /// From exec to ready, each peer beside what it needs.
-pub(super) fn ready(lab: &Lab, plan: &Plan, workload: &'static Workload) -> anyhow::Result<Row> {
+pub(super) fn ready(
+    testbed: &Testbed,
+    plan: &Plan,
+    workload: &'static Workload,
+) -> anyhow::Result<Row> {
     let mut starting = Vec::new();
-    for peer in plan.peers(workload) {
-        starting.push((peer, Starting::prepare(lab, peer)?));
+    for sut in plan.suts(workload) {
+        starting.push((sut, StartableProxy::prepare(testbed, sut)?));
     }
-    rounds(lab, plan, workload, |number, _| {
+    rounds(testbed, plan, workload, |number, _| {
         let mut round = Round::default();
-        for (peer, starting) in &starting {
-            let name = format!("start-{}", peer.name().to_lowercase());
-            let process = Process::start(&name, &mut starting.command(lab)?)
-                .with_context(|| format!("start {peer}, round {}", number + 1))?;
-            let said = process.event()?;
+        for (sut, starting) in &starting {
+            let name = format!("start-{}", sut.name().to_lowercase());
+            let process = Process::start(&name, &mut starting.command(testbed)?)
+                .with_context(|| format!("start {sut}, round {}", number + 1))?;
+            let event = process.next_event()?;
             let number = |name: &str| -> anyhow::Result<f64> {
-                said[name]
+                event[name]
                     .as_f64()
-                    .with_context(|| format!("{peer}: {said}"))
+                    .with_context(|| format!("{sut}: {event}"))
             };
             let sample = Sample::from([
                 (Metric::Start, number("seconds")?),
@@ -44,7 +48,7 @@ pub(super) fn ready(lab: &Lab, plan: &Plan, workload: &'static Workload) -> anyh
                 (Metric::Anonymous, number("anonymous")?),
             ]);
             process.output()?;
-            round.samples.insert(*peer, sample);
+            round.samples.insert(*sut, sample);
         }
         Ok(round)
     })
@@ -52,29 +56,36 @@ pub(super) fn ready(lab: &Lab, plan: &Plan, workload: &'static Workload) -> anyh
 
 /// The first request to each of several targets.
 pub(super) fn first_request(
-    lab: &Lab,
+    testbed: &Testbed,
     plan: &Plan,
     workload: &'static Workload,
 ) -> anyhow::Result<Row> {
-    let system = System::start(lab, Peer::Ours)?;
+    let system = System::start(testbed, SystemUnderTest::MeshProxy)?;
     // A proxy is never asked for the first time about nothing at all: its control plane has a
     // connection by then.
     let first = |round: u32| -> anyhow::Result<String> {
         let ip = Ipv4Addr::from(u32::from(FIRST) + round * TARGETS);
-        let mut command = system.pods.client.command(CLIENT, &lab.programs.bench)?;
+        let mut command = system
+            .pods
+            .client
+            .command(CLIENT, &testbed.programs.bench)?;
         command
             .args(["load", "first", "--targets", &TARGETS.to_string()])
             .args(["--target", &format!("{ip}:{}", Service::Http1.port())]);
         Process::start("first-request", &mut command)?.output()
     };
     first(0)?;
-    rounds(lab, plan, workload, |number, _| {
+    rounds(testbed, plan, workload, |number, _| {
         let round = u32::try_from(number)? + 1;
-        let outcome = load::own(&first(round)?)?;
+        let outcome = load::parse_bench_load(&first(round)?)?;
         let median = outcome.p50.context("no request was answered")?;
         Ok(Round {
-            samples: [(Peer::Ours, Sample::from([(Metric::FirstRequest, median)]))].into(),
-            failed: [(Peer::Ours, outcome.failed)].into(),
+            samples: [(
+                SystemUnderTest::MeshProxy,
+                Sample::from([(Metric::FirstRequest, median)]),
+            )]
+            .into(),
+            failed: [(SystemUnderTest::MeshProxy, outcome.failed)].into(),
             ..Round::default()
         })
     })

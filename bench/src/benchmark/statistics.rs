@@ -17,7 +17,7 @@ pub(crate) struct Estimate {
 
 impl Estimate {
     /// Of the values of the rounds; `None` without a round.
-    pub(crate) fn of(values: &[f64]) -> Option<Self> {
+    pub(crate) fn from_values(values: &[f64]) -> Option<Self> {
         let median = median(values)?;
         let mut random = SplitMix(SEED);
         let mut resampled: Vec<f64> = (0..RESAMPLES)
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn medians() {
+    fn median_of_odd_and_even_counts() {
         for (values, expected) in [
             (&[][..], None),
             (&[3.0], Some(3.0)),
@@ -94,9 +94,9 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_holds_the_median_and_lies_within_the_values() {
+    fn interval_contains_median_and_stays_within_values() {
         let values = [0.50, 0.52, 0.48, 0.55, 0.51, 0.49, 0.90];
-        let estimate = Estimate::of(&values).expect("there are values");
+        let estimate = Estimate::from_values(&values).expect("there are values");
         assert_eq!(estimate.median, 0.51);
         assert!(
             estimate.low <= 0.51 && 0.51 <= estimate.high,
@@ -108,20 +108,20 @@ mod tests {
         );
         // One bad round in seven does not decide.
         assert!(estimate.high < 0.90, "{estimate:?}");
-        assert_eq!(Estimate::of(&values), Some(estimate), "repeatable");
+        assert_eq!(Estimate::from_values(&values), Some(estimate), "repeatable");
     }
 
     #[test]
-    fn without_spread_there_is_no_doubt() {
-        let estimate = Estimate::of(&[2.0; 7]).expect("there are values");
+    fn identical_values_give_zero_width_interval() {
+        let estimate = Estimate::from_values(&[2.0; 7]).expect("there are values");
         assert_eq!((estimate.low, estimate.high), (2.0, 2.0));
-        assert_eq!(Estimate::of(&[]), None);
+        assert_eq!(Estimate::from_values(&[]), None);
     }
 
     #[test]
-    fn wider_values_give_a_wider_interval() {
+    fn interval_widens_with_spread() {
         let width = |values: &[f64]| {
-            let estimate = Estimate::of(values).expect("there are values");
+            let estimate = Estimate::from_values(values).expect("there are values");
             estimate.high - estimate.low
         };
         let narrow = width(&[1.0, 1.01, 0.99, 1.0, 1.02, 0.98, 1.0]);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_range_is_what_was_seen() {
+    fn range_is_minimum_and_maximum() {
         assert_eq!(range(&[2.0, 1.0, 3.0]), Some((1.0, 3.0)));
         assert_eq!(range(&[]), None);
     }

@@ -12,12 +12,12 @@ use std::{
 
 use anyhow::{Context, bail};
 
-use super::{metric::Peer, workload::Service};
+use super::{metric::SystemUnderTest, workload::Service};
 use crate::testbed::{
-    Agent, Both, Lab, Pair, Skipped, Tier,
-    pod::{Container, Pods, Side},
+    Agent, ProxyPair, ProxyProcesses, SkippedPorts, Testbed, Tier,
+    pod::{Container, CpuRole, Pods},
     process::Process,
-    proxies::{self, Control, Ports, Rotation},
+    proxies::{self, ControlPlanes, PortSettings, Rotation},
     usage::{self, Memory},
 };
 
@@ -28,20 +28,20 @@ const IN: u16 = 20_000;
 /// Where services of the mesh are: the second byte says which kind, as `mesh-bench control` knows
 /// them.
 const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
-const CROWDED: Ipv4Addr = Ipv4Addr::new(10, 100, 0, 1);
+const MANY_ENDPOINTS: Ipv4Addr = Ipv4Addr::new(10, 100, 0, 1);
 
 /// How clients run in a pod.
 pub(crate) const CLIENT: Container<'_> = Container {
     name: "load",
-    side: Side::Load,
+    cpu_role: CpuRole::Load,
     user: None,
 };
 
 pub(crate) struct System {
-    pub(crate) peer: Peer,
+    pub(crate) sut: SystemUnderTest,
     // Ended in this order: clients' side first.
-    proxies: Option<Pair>,
-    pub(crate) control: Option<Control>,
+    proxies: Option<ProxyProcesses>,
+    pub(crate) control: Option<ControlPlanes>,
     _applications: Vec<Process>,
     _agent: Option<Agent>,
     pub(crate) pods: Pods,
@@ -49,71 +49,85 @@ pub(crate) struct System {
 
 impl System {
     /// Starts everything and waits until it serves.
-    pub(crate) fn start(lab: &Lab, peer: Peer) -> anyhow::Result<Self> {
-        Self::start_with(lab, peer, None)
+    pub(crate) fn start(testbed: &Testbed, sut: SystemUnderTest) -> anyhow::Result<Self> {
+        Self::start_with(testbed, sut, None)
     }
 
     /// Ours, with identities that do not last.
-    pub(crate) fn rotating(lab: &Lab, rotation: &Rotation) -> anyhow::Result<Self> {
-        Self::start_with(lab, Peer::Ours, Some(rotation))
+    pub(crate) fn rotating(testbed: &Testbed, rotation: &Rotation) -> anyhow::Result<Self> {
+        Self::start_with(testbed, SystemUnderTest::MeshProxy, Some(rotation))
     }
 
-    fn start_with(lab: &Lab, peer: Peer, rotation: Option<&Rotation>) -> anyhow::Result<Self> {
+    fn start_with(
+        testbed: &Testbed,
+        sut: SystemUnderTest,
+        rotation: Option<&Rotation>,
+    ) -> anyhow::Result<Self> {
         let started = || -> anyhow::Result<Self> {
-            let pods = Pods::new(&peer.name().to_lowercase(), number(peer), lab.cpus)?;
-            let applications = applications::start(lab, &pods.server)?;
+            let pods = Pods::new(&sut.name().to_lowercase(), number(sut), testbed.cpus)?;
+            let applications = applications::start(testbed, &pods.server)?;
             let mut system = Self {
-                peer,
+                sut,
                 proxies: None,
                 control: None,
                 _applications: applications,
                 _agent: None,
                 pods,
             };
-            match peer {
-                Peer::Direct => {}
-                Peer::Ours => {
-                    let agent = Agent::start(lab, &system.pods, Tier::Full, &Skipped::default())?;
-                    let (control, proxies) = proxies::start(lab, &system.pods, &ports(), rotation)?;
+            match sut {
+                SystemUnderTest::Direct => {}
+                SystemUnderTest::MeshProxy => {
+                    let agent =
+                        Agent::start(testbed, &system.pods, Tier::Full, &SkippedPorts::default())?;
+                    let (control, proxies) =
+                        proxies::start(testbed, &system.pods, &ports(), rotation)?;
                     system._agent = Some(agent);
                     system.control = Some(control);
                     system.proxies = Some(proxies);
                 }
-                Peer::Envoy => system.proxies = Some(envoy::start(lab, &system.pods)?),
-                Peer::Haproxy => system.proxies = Some(haproxy::start(lab, &system.pods)?),
-                Peer::Iptables => bail!("iptables is a way to redirect, and no proxy"),
+                SystemUnderTest::Envoy => {
+                    system.proxies = Some(envoy::start(testbed, &system.pods)?)
+                }
+                SystemUnderTest::Haproxy => {
+                    system.proxies = Some(haproxy::start(testbed, &system.pods)?)
+                }
+                SystemUnderTest::Iptables => bail!("iptables is a way to redirect, and no proxy"),
             }
             Ok(system)
         };
-        started().with_context(|| format!("start {peer}"))
+        started().with_context(|| format!("start {sut}"))
     }
 
     /// What a client in the client pod connects to.
     pub(crate) fn target(&self, service: Service) -> SocketAddr {
         let port = service.port();
-        match self.peer {
-            Peer::Direct => (self.pods.server.ip, port).into(),
-            Peer::Ours if service == Service::EchoAnew => (CROWDED, port).into(),
-            Peer::Ours | Peer::Iptables => (SERVICE, port).into(),
-            Peer::Envoy | Peer::Haproxy => (Ipv4Addr::LOCALHOST, OUT + port).into(),
+        match self.sut {
+            SystemUnderTest::Direct => (self.pods.server.ip, port).into(),
+            SystemUnderTest::MeshProxy if service == Service::EchoFullHandshake => {
+                (MANY_ENDPOINTS, port).into()
+            }
+            SystemUnderTest::MeshProxy | SystemUnderTest::Iptables => (SERVICE, port).into(),
+            SystemUnderTest::Envoy | SystemUnderTest::Haproxy => {
+                (Ipv4Addr::LOCALHOST, OUT + port).into()
+            }
         }
     }
 
     /// The process ids of the proxies.
-    pub(crate) fn processes(&self) -> Option<Both<u32>> {
+    pub(crate) fn processes(&self) -> Option<ProxyPair<u32>> {
         let proxies = self.proxies.as_ref()?;
-        Some(Both {
-            out: proxies.out.id(),
-            inward: proxies.inward.id(),
+        Some(ProxyPair {
+            outbound: proxies.outbound.id(),
+            inbound: proxies.inbound.id(),
         })
     }
 
     /// Seconds that each proxy has run.
-    pub(crate) fn run_times(&self) -> anyhow::Result<Option<Both<f64>>> {
+    pub(crate) fn run_times(&self) -> anyhow::Result<Option<ProxyPair<f64>>> {
         self.each(usage::run_time)
     }
 
-    pub(crate) fn memory(&self) -> anyhow::Result<Option<Both<Memory>>> {
+    pub(crate) fn memory(&self) -> anyhow::Result<Option<ProxyPair<Memory>>> {
         self.each(usage::memory)
     }
 
@@ -122,9 +136,9 @@ impl System {
         let Some(proxies) = &mut self.proxies else {
             return Ok(());
         };
-        for proxy in [&mut proxies.out, &mut proxies.inward] {
-            if let Some(status) = proxy.ended()? {
-                bail!("{} ended: {status}\n{}", self.peer, proxy.complaint());
+        for proxy in [&mut proxies.outbound, &mut proxies.inbound] {
+            if let Some(status) = proxy.exit_status()? {
+                bail!("{} ended: {status}\n{}", self.sut, proxy.command_and_log());
             }
         }
         Ok(())
@@ -134,37 +148,48 @@ impl System {
     pub(crate) fn each<T>(
         &self,
         ask: fn(u32) -> anyhow::Result<T>,
-    ) -> anyhow::Result<Option<Both<T>>> {
+    ) -> anyhow::Result<Option<ProxyPair<T>>> {
         let Some(processes) = self.processes() else {
             return Ok(None);
         };
-        Ok(Some(Both {
-            out: ask(processes.out)?,
-            inward: ask(processes.inward)?,
+        Ok(Some(ProxyPair {
+            outbound: ask(processes.outbound)?,
+            inbound: ask(processes.inbound)?,
         }))
     }
 }
 
 /// A proxy that can be started again and again, with what it needs to become ready.
-pub(crate) struct Starting {
-    peer: Peer,
+pub(crate) struct StartableProxy {
+    sut: SystemUnderTest,
     _control: Option<Process>,
     _agent: Option<Agent>,
     pods: Pods,
 }
 
-impl Starting {
-    pub(crate) fn prepare(lab: &Lab, peer: Peer) -> anyhow::Result<Self> {
-        let pods = Pods::new(&peer.name().to_lowercase(), number(peer), lab.cpus)?;
-        let (agent, control) = match peer {
-            Peer::Ours => (
-                Some(Agent::start(lab, &pods, Tier::Full, &Skipped::default())?),
-                Some(proxies::control(lab, &pods, &pods.client, &ports(), None)?),
+impl StartableProxy {
+    pub(crate) fn prepare(testbed: &Testbed, sut: SystemUnderTest) -> anyhow::Result<Self> {
+        let pods = Pods::new(&sut.name().to_lowercase(), number(sut), testbed.cpus)?;
+        let (agent, control) = match sut {
+            SystemUnderTest::MeshProxy => (
+                Some(Agent::start(
+                    testbed,
+                    &pods,
+                    Tier::Full,
+                    &SkippedPorts::default(),
+                )?),
+                Some(proxies::control(
+                    testbed,
+                    &pods,
+                    &pods.client,
+                    &ports(),
+                    None,
+                )?),
             ),
             _ => (None, None),
         };
         Ok(Self {
-            peer,
+            sut,
             _control: control,
             _agent: agent,
             pods,
@@ -172,25 +197,27 @@ impl Starting {
     }
 
     /// A program that starts the proxy, says how long it took until it was ready, and ends it.
-    pub(crate) fn command(&self, lab: &Lab) -> anyhow::Result<Command> {
-        match self.peer {
-            Peer::Ours => proxies::timed_start(lab, &self.pods.client),
-            Peer::Envoy => envoy::timed_start(lab, &self.pods),
-            Peer::Haproxy => haproxy::timed_start(lab, &self.pods),
-            Peer::Direct | Peer::Iptables => bail!("{} is no proxy", self.peer),
+    pub(crate) fn command(&self, testbed: &Testbed) -> anyhow::Result<Command> {
+        match self.sut {
+            SystemUnderTest::MeshProxy => proxies::timed_start(testbed, &self.pods.client),
+            SystemUnderTest::Envoy => envoy::timed_start(testbed, &self.pods),
+            SystemUnderTest::Haproxy => haproxy::timed_start(testbed, &self.pods),
+            SystemUnderTest::Direct | SystemUnderTest::Iptables => {
+                bail!("{} is no proxy", self.sut)
+            }
         }
     }
 }
 
 /// Keeps the networks of systems that are alive together apart.
-fn number(peer: Peer) -> u8 {
-    peer as u8
+fn number(sut: SystemUnderTest) -> u8 {
+    sut as u8
 }
 
 /// What the control planes say of the ports of the workloads.
-fn ports() -> Ports {
-    let opaque = [Service::Bulk, Service::Echo, Service::EchoAnew];
-    Ports {
+fn ports() -> PortSettings {
+    let opaque = [Service::Bulk, Service::Echo, Service::EchoFullHandshake];
+    PortSettings {
         opaque: opaque.map(Service::port).to_vec(),
         plain: vec![Service::Plain.port()],
         clear: Vec::new(),

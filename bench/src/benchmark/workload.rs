@@ -3,7 +3,7 @@
 
 mod table;
 
-use super::metric::{Metric, Peer, Unit};
+use super::metric::{Metric, SystemUnderTest, Unit};
 pub(crate) use table::WORKLOADS;
 
 /// One line of the table.
@@ -15,7 +15,7 @@ pub(crate) struct Workload {
     pub(crate) kind: Kind,
     pub(crate) unit: Unit,
     /// Besides ours.
-    pub(crate) peers: &'static [Peer],
+    pub(crate) suts: &'static [SystemUnderTest],
     /// What the table shows, in this order.
     pub(crate) shown: &'static [Metric],
     pub(crate) goals: &'static [Goal],
@@ -27,7 +27,7 @@ pub(crate) enum Kind {
     /// All peers are alive, and load moves between them.
     Traffic(Service, Load),
     /// Fresh processes hold connections that do nothing.
-    Idle(Service, Held, u32),
+    Idle(Service, IdleConnection, u32),
     /// Fresh processes of ours with many targets.
     Targets,
     /// Load at a fixed rate, with and without endpoints that change.
@@ -56,7 +56,7 @@ pub(crate) enum Service {
     /// Echoes bytes, mutual TLS between the proxies.
     Echo,
     /// The same where no TLS session is ever resumed.
-    EchoAnew,
+    EchoFullHandshake,
 }
 
 /// Who makes the load.
@@ -85,7 +85,7 @@ pub(crate) enum Load {
 
 /// What the idle connections are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Held {
+pub(crate) enum IdleConnection {
     Http1,
     Http2,
     Tcp,
@@ -100,9 +100,9 @@ pub(crate) struct Goal {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Limit {
     /// Ours over the peer's.
-    AtMost(f64, Peer),
+    AtMost(f64, SystemUnderTest),
     /// Ours over the peer's.
-    AtLeast(f64, Peer),
+    AtLeast(f64, SystemUnderTest),
     /// Ours, in the units of [`Metric`].
     Value(f64),
 }
@@ -122,7 +122,7 @@ impl Service {
         Self::Bulk,
         Self::Plain,
         Self::Echo,
-        Self::EchoAnew,
+        Self::EchoFullHandshake,
     ];
 
     /// Where the application listens.
@@ -134,7 +134,7 @@ impl Service {
             Self::Bulk => 9001,
             Self::Plain => 9002,
             Self::Echo => 9003,
-            Self::EchoAnew => 9004,
+            Self::EchoFullHandshake => 9004,
         }
     }
 
@@ -146,7 +146,7 @@ impl Service {
             Self::Bulk => "bulk",
             Self::Plain => "plain",
             Self::Echo => "echo",
-            Self::EchoAnew => "echo-anew",
+            Self::EchoFullHandshake => "echo-anew",
         }
     }
 
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_unique_and_easy_to_type() {
+    fn workload_names_are_unique_and_kebab_case() {
         let names: HashSet<&str> = WORKLOADS.iter().map(|workload| workload.name).collect();
         assert_eq!(names.len(), WORKLOADS.len());
         let easy = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
@@ -175,19 +175,19 @@ mod tests {
     }
 
     #[test]
-    fn goals_are_about_what_is_measured() {
+    fn goals_refer_to_shown_metrics_and_compared_systems() {
         for workload in WORKLOADS {
             for goal in workload.goals {
                 assert!(workload.shown.contains(&goal.metric), "{}", workload.name);
-                if let Limit::AtMost(_, peer) | Limit::AtLeast(_, peer) = goal.limit {
-                    assert!(workload.peers.contains(&peer), "{}", workload.name);
+                if let Limit::AtMost(_, sut) | Limit::AtLeast(_, sut) = goal.limit {
+                    assert!(workload.suts.contains(&sut), "{}", workload.name);
                 }
             }
         }
     }
 
     #[test]
-    fn ports_are_unique() {
+    fn service_ports_are_unique() {
         let ports: HashSet<u16> = Service::ALL.iter().map(|service| service.port()).collect();
         assert_eq!(ports.len(), Service::ALL.len());
     }

@@ -31,20 +31,20 @@ use tokio::sync::mpsc;
 use tokio_stream::{Stream, StreamExt as _, wrappers::UnboundedReceiverStream};
 use tonic::{Status, body::Body};
 
-use super::{ControlPlane, answers::Answers};
+use super::{ControlPlane, responses::Responses};
 
 /// All services of one connection.
 #[derive(Clone)]
 pub(super) struct Services(pub(super) ControlPlane);
 
 /// A response stream.
-pub(super) type Messages<M> = Pin<Box<dyn Stream<Item = Result<M, Status>> + Send>>;
+pub(super) type ResponseStream<M> = Pin<Box<dyn Stream<Item = Result<M, Status>> + Send>>;
 
 /// One message of a stream that stays open when nothing more will be said, as a control plane's
 /// does.
-fn one<M: Send + 'static>(message: M) -> tonic::Response<Messages<M>> {
-    let said = tokio_stream::once(Ok(message)).chain(tokio_stream::pending());
-    tonic::Response::new(Box::pin(said))
+fn single_message<M: Send + 'static>(message: M) -> tonic::Response<ResponseStream<M>> {
+    let stream = tokio_stream::once(Ok(message)).chain(tokio_stream::pending());
+    tonic::Response::new(Box::pin(stream))
 }
 
 impl Services {
@@ -66,17 +66,17 @@ impl Services {
     }
 
     /// The endpoints of a moving service, each change a message.
-    fn moving(&self, authority: String) -> Messages<dst::Update> {
+    fn moving(&self, authority: String) -> ResponseStream<dst::Update> {
         // Bounded by the rate of changes; a proxy that is behind is what the benchmark wants to
         // see, not to prevent.
         let (tx, messages) = mpsc::unbounded_channel();
-        let answers = self.0.answers.clone();
+        let responses = self.0.responses.clone();
         let mut turn = self.0.turn.clone();
         tokio::spawn(async move {
             let mut before = Vec::new();
             loop {
                 let now = *turn.borrow_and_update();
-                let now = answers.endpoints(&authority, now).unwrap_or_default();
+                let now = responses.endpoints(&authority, now).unwrap_or_default();
                 for update in updates(&before, &now) {
                     if tx.send(Ok(update)).is_err() {
                         return;
@@ -94,25 +94,25 @@ impl Services {
 
 #[tonic::async_trait]
 impl Destination for Services {
-    type GetStream = Messages<dst::Update>;
-    type GetProfileStream = Messages<dst::DestinationProfile>;
+    type GetStream = ResponseStream<dst::Update>;
+    type GetProfileStream = ResponseStream<dst::DestinationProfile>;
 
     async fn get(
         &self,
         request: tonic::Request<dst::GetDestination>,
     ) -> Result<tonic::Response<Self::GetStream>, Status> {
         let authority = request.into_inner().path;
-        if Answers::moves(&authority) {
+        if Responses::moves(&authority) {
             return Ok(tonic::Response::new(self.moving(authority)));
         }
-        let endpoints = self.0.answers.endpoints(&authority, 0);
+        let endpoints = self.0.responses.endpoints(&authority, 0);
         let endpoints = endpoints.ok_or_else(|| Status::not_found("no such service"))?;
         let update = EndpointUpdate::Add {
             endpoints,
             set_labels: Default::default(),
         };
         let update = mesh_api::destination::update_to_proto(&update);
-        Ok(one(update))
+        Ok(single_message(update))
     }
 
     async fn get_profile(
@@ -120,13 +120,13 @@ impl Destination for Services {
         _request: tonic::Request<dst::GetDestination>,
     ) -> Result<tonic::Response<Self::GetProfileStream>, Status> {
         let profile = mesh_api::destination::profile_to_proto(&Profile::default());
-        Ok(one(profile))
+        Ok(single_message(profile))
     }
 }
 
 #[tonic::async_trait]
 impl OutboundPolicies for Services {
-    type WatchStream = Messages<out::OutboundPolicy>;
+    type WatchStream = ResponseStream<out::OutboundPolicy>;
 
     async fn get(
         &self,
@@ -142,18 +142,18 @@ impl OutboundPolicies for Services {
         let target = mesh_api::outbound::target(request.into_inner().target)
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
         let policy = match target {
-            Target::Addr(addr) => self.0.answers.outbound(addr),
+            Target::Addr(addr) => self.0.responses.outbound(addr),
             Target::Authority(_) => None,
         };
         let policy = policy.ok_or_else(|| Status::not_found("no such service"))?;
         let policy = mesh_api::outbound::to_proto(&policy);
-        Ok(one(policy))
+        Ok(single_message(policy))
     }
 }
 
 #[tonic::async_trait]
 impl InboundServerPolicies for Services {
-    type WatchPortStream = Messages<inb::Server>;
+    type WatchPortStream = ResponseStream<inb::Server>;
 
     async fn get_port(
         &self,
@@ -168,8 +168,8 @@ impl InboundServerPolicies for Services {
     ) -> Result<tonic::Response<Self::WatchPortStream>, Status> {
         let port = u16::try_from(request.into_inner().port)
             .map_err(|_out_of_range| Status::invalid_argument("no such port"))?;
-        let policy = mesh_api::inbound::to_proto(&self.0.answers.inbound(port));
-        Ok(one(policy))
+        let policy = mesh_api::inbound::to_proto(&self.0.responses.inbound(port));
+        Ok(single_message(policy))
     }
 }
 
@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_changed_is_said() {
+    fn updates_contain_only_changed_endpoints() {
         let endpoint = |last: u8| Endpoint::plain(([10, 0, 0, last], 80).into());
         let both = [endpoint(1), endpoint(2)];
         assert_eq!(updates(&[], &both).len(), 1);

@@ -11,7 +11,7 @@ use anyhow::bail;
 use clap::Args;
 use socket2::SockRef;
 
-use super::{Outcome, PATIENCE};
+use super::{OPERATION_TIMEOUT, Outcome};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -38,7 +38,7 @@ pub(super) fn run(options: &Options) -> anyhow::Result<()> {
             Err(_panic) => bail!("a thread panicked"),
         }
     }
-    outcome.say(start.elapsed())
+    outcome.print(start.elapsed())
 }
 
 fn connections(target: SocketAddr, end: Instant) -> Outcome {
@@ -59,8 +59,8 @@ fn connections(target: SocketAddr, end: Instant) -> Outcome {
 }
 
 fn connection(target: SocketAddr) -> std::io::Result<()> {
-    let mut tcp = TcpStream::connect_timeout(&target, PATIENCE)?;
-    tcp.set_read_timeout(Some(PATIENCE))?;
+    let mut tcp = TcpStream::connect_timeout(&target, OPERATION_TIMEOUT)?;
+    tcp.set_read_timeout(Some(OPERATION_TIMEOUT))?;
     tcp.write_all(b"x")?;
     tcp.read_exact(&mut [0])?;
     // Ended by a reset, which leaves no TIME_WAIT: tens of thousands of those make every later

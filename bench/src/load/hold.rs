@@ -14,7 +14,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::{PATIENCE, rate::response_length};
+use super::{OPERATION_TIMEOUT, rate::response_length};
 
 /// So many are being opened at a time; fewer than any listener's queue.
 const OPENING: usize = 16;
@@ -30,11 +30,11 @@ pub(crate) struct Options {
     #[arg(long)]
     connections: u32,
     #[arg(long)]
-    kind: Kind,
+    kind: ConnectionKind,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Kind {
+enum ConnectionKind {
     /// One request each
     Http1,
     /// One request each, with prior knowledge
@@ -55,7 +55,7 @@ pub(super) async fn run(options: Options) -> anyhow::Result<()> {
         let (opening, kind) = (opening.clone(), options.kind);
         opened.spawn(async move {
             let _turn = opening.acquire_owned().await;
-            tokio::time::timeout(PATIENCE, open(kind, target))
+            tokio::time::timeout(OPERATION_TIMEOUT, open(kind, target))
                 .await
                 .context("the connection was not served in time")
                 .flatten()
@@ -66,7 +66,7 @@ pub(super) async fn run(options: Options) -> anyhow::Result<()> {
     while let Some(connection) = opened.join_next().await {
         held.push(connection.context("opening a connection panicked")??);
     }
-    crate::say(&json!({ "held": held.len() }))?;
+    crate::print_event(&json!({ "held": held.len() }))?;
     // A thread: a pipe cannot be read without one that may block.
     let (end, ended) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || {
@@ -80,7 +80,7 @@ pub(super) async fn run(options: Options) -> anyhow::Result<()> {
 }
 
 /// A connection that lives as long as this value.
-enum Held {
+enum HeldConnection {
     Tcp {
         _tcp: TcpStream,
     },
@@ -89,16 +89,16 @@ enum Held {
     },
 }
 
-async fn open(kind: Kind, target: SocketAddr) -> anyhow::Result<Held> {
+async fn open(kind: ConnectionKind, target: SocketAddr) -> anyhow::Result<HeldConnection> {
     let mut tcp = TcpStream::connect(target).await.context("connect")?;
     tcp.set_nodelay(true)?;
     match kind {
-        Kind::Tcp => {
+        ConnectionKind::Tcp => {
             tcp.write_all(b"x").await?;
             tcp.read_exact(&mut [0]).await.context("no echo")?;
-            Ok(Held::Tcp { _tcp: tcp })
+            Ok(HeldConnection::Tcp { _tcp: tcp })
         }
-        Kind::Http1 => {
+        ConnectionKind::Http1 => {
             let request = format!("GET / HTTP/1.1\r\nhost: {target}\r\n\r\n");
             tcp.write_all(request.as_bytes()).await?;
             let mut response = Vec::new();
@@ -107,13 +107,13 @@ async fn open(kind: Kind, target: SocketAddr) -> anyhow::Result<Held> {
                     bail!("closed instead of a response");
                 }
             }
-            Ok(Held::Tcp { _tcp: tcp })
+            Ok(HeldConnection::Tcp { _tcp: tcp })
         }
-        Kind::Http2 => open_http2(tcp, target).await,
+        ConnectionKind::Http2 => open_http2(tcp, target).await,
     }
 }
 
-async fn open_http2(tcp: TcpStream, target: SocketAddr) -> anyhow::Result<Held> {
+async fn open_http2(tcp: TcpStream, target: SocketAddr) -> anyhow::Result<HeldConnection> {
     let (mut sender, connection) = h2::client::handshake(tcp).await?;
     tokio::spawn(async move {
         drop(connection.await);
@@ -132,5 +132,5 @@ async fn open_http2(tcp: TcpStream, target: SocketAddr) -> anyhow::Result<Held> 
         let length = piece?.len();
         body.flow_control().release_capacity(length)?;
     }
-    Ok(Held::Http2 { _sender: sender })
+    Ok(HeldConnection::Http2 { _sender: sender })
 }

@@ -15,7 +15,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use clap::Args;
 
-use super::{Outcome, PATIENCE};
+use super::{OPERATION_TIMEOUT, Outcome};
 
 /// A response's head and the hundred bytes it carries fit easily.
 const BUFFER: usize = 4096;
@@ -41,7 +41,7 @@ pub(super) fn run(options: &Options) -> anyhow::Result<()> {
         let tcp = TcpStream::connect(options.target)
             .with_context(|| format!("connect to {}", options.target))?;
         tcp.set_nodelay(true)?;
-        tcp.set_read_timeout(Some(PATIENCE))?;
+        tcp.set_read_timeout(Some(OPERATION_TIMEOUT))?;
         Ok(tcp)
     };
     let connections: Vec<TcpStream> = (0..options.connections)
@@ -67,7 +67,7 @@ pub(super) fn run(options: &Options) -> anyhow::Result<()> {
             Err(_panic) => bail!("a connection's thread panicked"),
         }
     }
-    outcome.say(start.elapsed())
+    outcome.print(start.elapsed())
 }
 
 /// The requests of one connection.
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_response_is_measured_by_its_head() {
+    fn response_length_is_taken_from_content_length() {
         let whole = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc";
         assert_eq!(response_length(whole).unwrap(), Some(whole.len()));
         assert_eq!(response_length(&whole[..30]).unwrap(), None);

@@ -14,10 +14,10 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use serde_json::json;
 
-use super::{Outcome, PATIENCE, rate::exchange};
+use super::{OPERATION_TIMEOUT, Outcome, rate::exchange};
 
 /// Between two looks whether it is ready: well below what a start takes.
-const LOOK_AGAIN: Duration = Duration::from_micros(200);
+const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
 #[derive(Debug, Args)]
 pub(crate) struct ReadyOptions {
@@ -42,7 +42,7 @@ pub(crate) struct FirstOptions {
 }
 
 /// A child that ends with this value.
-struct Started(Child);
+struct ChildGuard(Child);
 
 /// Waits until something is ready.
 pub(super) fn ready(options: &ReadyOptions) -> anyhow::Result<()> {
@@ -54,26 +54,32 @@ pub(super) fn ready(options: &ReadyOptions) -> anyhow::Result<()> {
                 .args(arguments)
                 .stdout(io::stderr())
                 .spawn();
-            Some(Started(child.with_context(|| format!("start {program}"))?))
+            Some(ChildGuard(
+                child.with_context(|| format!("start {program}"))?,
+            ))
         }
         None => None,
     };
     while !is_ready(options) {
-        if begun.elapsed() > PATIENCE {
-            bail!("{} is not ready after {} s", options.at, PATIENCE.as_secs());
+        if begun.elapsed() > OPERATION_TIMEOUT {
+            bail!(
+                "{} is not ready after {} s",
+                options.at,
+                OPERATION_TIMEOUT.as_secs()
+            );
         }
-        thread::park_timeout(LOOK_AGAIN);
+        thread::park_timeout(POLL_INTERVAL);
     }
     let elapsed = begun.elapsed();
-    let mut said = json!({ "seconds": elapsed.as_secs_f64() });
-    if let Some(Started(child)) = &started {
+    let mut event = json!({ "seconds": elapsed.as_secs_f64() });
+    if let Some(ChildGuard(child)) = &started {
         let path = format!("/proc/{}/status", child.id());
         let status = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
-        said["resident"] = json!(bytes(&status, "VmRSS:"));
-        said["anonymous"] = json!(bytes(&status, "RssAnon:"));
+        event["resident"] = json!(bytes(&status, "VmRSS:"));
+        event["anonymous"] = json!(bytes(&status, "RssAnon:"));
     }
     drop(started);
-    crate::say(&said)
+    crate::print_event(&event)
 }
 
 /// One request to each target, on a connection of its own.
@@ -88,7 +94,7 @@ pub(super) fn first(options: &FirstOptions) -> anyhow::Result<()> {
         let answered = TcpStream::connect(target)
             .map_err(anyhow::Error::from)
             .and_then(|mut tcp| {
-                tcp.set_read_timeout(Some(PATIENCE))?;
+                tcp.set_read_timeout(Some(OPERATION_TIMEOUT))?;
                 exchange(&mut tcp, request.as_bytes())
             });
         match answered {
@@ -99,7 +105,7 @@ pub(super) fn first(options: &FirstOptions) -> anyhow::Result<()> {
             Err(error) => outcome.fail(error),
         }
     }
-    outcome.say(begun.elapsed())
+    outcome.print(begun.elapsed())
 }
 
 fn is_ready(options: &ReadyOptions) -> bool {
@@ -127,7 +133,7 @@ fn bytes(status: &str, name: &str) -> Option<u64> {
     Some(kib * 1024)
 }
 
-impl Drop for Started {
+impl Drop for ChildGuard {
     fn drop(&mut self) {
         // The only error is that it has ended already.
         let _gone = self.0.kill();

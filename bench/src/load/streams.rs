@@ -13,7 +13,7 @@ use h2::client::SendRequest;
 use http::Request;
 use tokio::{net::TcpStream, task::JoinSet};
 
-use super::{Outcome, PATIENCE, has_capacity};
+use super::{OPERATION_TIMEOUT, Outcome, wait_for_capacity};
 
 /// So that no stream waits for this end's windows.
 const WINDOW: u32 = 16 * 1024 * 1024;
@@ -56,7 +56,7 @@ pub(super) async fn run(options: Options) -> anyhow::Result<()> {
             Err(error) => outcome.fail(error),
         }
     }
-    outcome.say(start.elapsed())
+    outcome.print(start.elapsed())
 }
 
 async fn connect(target: SocketAddr) -> anyhow::Result<SendRequest<Bytes>> {
@@ -94,9 +94,9 @@ async fn stream(
         .header("te", "trailers")
         .body(())?;
     let (response, mut messages) = sender.send_request(request, false)?;
-    has_capacity(&mut messages, message.len()).await?;
+    wait_for_capacity(&mut messages, message.len()).await?;
     messages.send_data(message.clone(), false)?;
-    let response = tokio::time::timeout(PATIENCE, response).await??;
+    let response = tokio::time::timeout(OPERATION_TIMEOUT, response).await??;
     if response.status() != 200 {
         bail!("{}", response.status());
     }
@@ -105,7 +105,7 @@ async fn stream(
     loop {
         let mut missing = message.len();
         while missing > 0 {
-            let piece = tokio::time::timeout(PATIENCE, echo.data()).await?;
+            let piece = tokio::time::timeout(OPERATION_TIMEOUT, echo.data()).await?;
             let length = piece.context("the stream ended early")??.len();
             echo.flow_control().release_capacity(length)?;
             missing = missing
@@ -117,7 +117,7 @@ async fn stream(
             messages.send_data(Bytes::new(), true)?;
             return Ok(done);
         }
-        has_capacity(&mut messages, message.len()).await?;
+        wait_for_capacity(&mut messages, message.len()).await?;
         messages.send_data(message.clone(), false)?;
     }
 }

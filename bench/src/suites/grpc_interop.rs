@@ -11,7 +11,7 @@ use anyhow::Context;
 
 use super::{
     outcome::{Case, Outcome},
-    range::Range,
+    topology::Topology,
 };
 use crate::testbed::process::Process;
 
@@ -44,7 +44,7 @@ const SOAK: [&str; 3] = [
 ];
 
 pub(super) fn run(
-    range: &Range<'_>,
+    topology: &Topology<'_>,
     program: &Path,
     target: SocketAddr,
     name: &str,
@@ -53,7 +53,7 @@ pub(super) fn run(
     let mut cases = Vec::new();
     let mut report = String::new();
     for test in CASES {
-        let mut command = range.client(program)?;
+        let mut command = topology.client(program)?;
         command
             .arg(format!("--server_host={}", target.ip()))
             .arg(format!("--server_port={}", target.port()))
@@ -68,11 +68,11 @@ pub(super) fn run(
         cases.push(Case {
             name: test.to_owned(),
             passed: status.success(),
-            said: last_line(&log).to_owned(),
+            message: last_line(&log).to_owned(),
         });
     }
     fs::write(&file, report).with_context(|| format!("write {}", file.display()))?;
-    Ok(Outcome::of(cases, file))
+    Ok(Outcome::new(cases, file))
 }
 
 /// Where it says what went wrong.
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_fourteen_cases_and_two_soaks() {
+    fn interop_suite_has_fourteen_cases_and_two_soaks() {
         let cases: HashSet<&str> = CASES.into_iter().collect();
         assert_eq!(cases.len(), 16);
         let soaks = cases.iter().filter(|case| case.ends_with("_soak"));
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_is_in_the_last_line() {
+    fn last_nonempty_log_line_is_the_failure_message() {
         assert_eq!(last_line("a\nFATAL: b\n\n"), "FATAL: b");
         assert_eq!(last_line(""), "said nothing");
     }

@@ -9,32 +9,32 @@ use anyhow::bail;
 
 use super::{
     outcome::{Case, Outcome, report},
-    range::Range,
+    topology::Topology,
 };
 
 /// Seconds until a case that expects something gives up. Twice its default: the machine may do
 /// other things too.
-const PATIENCE: &str = "5";
+const CASE_TIMEOUT: &str = "5";
 
 pub(super) fn run(
-    range: &Range<'_>,
+    topology: &Topology<'_>,
     program: &Path,
     target: SocketAddr,
     name: &str,
     file: PathBuf,
 ) -> anyhow::Result<Outcome> {
-    let mut command = range.client(program)?;
+    let mut command = topology.client(program)?;
     command
         .args(["-h", &target.ip().to_string()])
         .args(["-p", &target.port().to_string()])
-        .args(["-P", "/ok", "-S", "-o", PATIENCE, "-j"])
+        .args(["-P", "/ok", "-S", "-o", CASE_TIMEOUT, "-j"])
         .arg(&file);
-    let (report, said) = report("h2spec", name, &mut command, &file)?;
+    let (report, output) = report("h2spec", name, &mut command, &file)?;
     let cases = read(&report);
     if cases.is_empty() {
-        bail!("h2spec ran no case: {said}");
+        bail!("h2spec ran no case: {output}");
     }
-    Ok(Outcome::of(cases, file))
+    Ok(Outcome::new(cases, file))
 }
 
 /// The cases of a JUnit report as Go's encoder writes it: attributes in double quotes, `<failure>`,
@@ -44,20 +44,20 @@ fn read(report: &str) -> Vec<Case> {
         .split("<testcase ")
         .skip(1)
         .map(|element| {
-            let (head, rest) = element.split_once('>').unwrap_or((element, ""));
+            let (attributes, rest) = element.split_once('>').unwrap_or((element, ""));
             let body = rest.split("</testcase>").next().unwrap_or_default();
             let bad = ["failure", "error", "skipped"]
                 .into_iter()
-                .find_map(|kind| Some((kind, inside(body, kind)?)));
+                .find_map(|kind| Some((kind, element_text(body, kind)?)));
             Case {
                 name: format!(
                     "{} {}",
-                    attribute(head, "package"),
-                    attribute(head, "classname")
+                    attribute(attributes, "package"),
+                    attribute(attributes, "classname")
                 ),
                 passed: bad.is_none(),
-                said: bad
-                    .map(|(kind, said)| format!("{kind}: {said}"))
+                message: bad
+                    .map(|(kind, text)| format!("{kind}: {text}"))
                     .unwrap_or_default(),
             }
         })
@@ -65,7 +65,7 @@ fn read(report: &str) -> Vec<Case> {
 }
 
 /// What an element says, on one line.
-fn inside(body: &str, element: &str) -> Option<String> {
+fn element_text(body: &str, element: &str) -> Option<String> {
     let (_, rest) = body.split_once(&format!("<{element}"))?;
     let (_, rest) = rest.split_once('>')?;
     let text = rest.split("</").next().unwrap_or_default();
@@ -73,8 +73,8 @@ fn inside(body: &str, element: &str) -> Option<String> {
     Some(words.join(" "))
 }
 
-fn attribute(head: &str, name: &str) -> String {
-    let value = head
+fn attribute(attributes: &str, name: &str) -> String {
+    let value = attributes
         .split_once(&format!("{name}=\""))
         .and_then(|(_, rest)| rest.split_once('"'))
         .map_or("", |(value, _)| value);
@@ -114,7 +114,7 @@ mod tests {
 </testsuites>"#;
 
     #[test]
-    fn a_report_is_read() {
+    fn report_cases_are_parsed() {
         let cases = read(REPORT);
         let names: Vec<&str> = cases.iter().map(|case| case.name.as_str()).collect();
         assert_eq!(
@@ -128,13 +128,13 @@ mod tests {
         let passed: Vec<bool> = cases.iter().map(|case| case.passed).collect();
         assert_eq!(passed, [true, false, false]);
         assert_eq!(
-            cases[1].said,
+            cases[1].message,
             "failure: GOAWAY Frame (Error Code: PROTOCOL_ERROR) Connection closed Timeout"
         );
     }
 
     #[test]
-    fn nothing_is_read_out_of_nothing() {
+    fn empty_report_has_no_cases() {
         assert_eq!(read("<testsuites></testsuites>"), []);
     }
 }

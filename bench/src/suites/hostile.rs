@@ -4,19 +4,19 @@
 //!
 //! `mesh-bench attack` sends it; `judgement` says what is held against what.
 
-mod judgement;
+mod criteria;
 
 use std::{fs, net::SocketAddr, path::Path};
 
 use anyhow::Context;
 
-use self::judgement::{Alone, Report, Seen, Sent};
+use self::criteria::{AttackResult, AttackStats, Baseline, Report};
 use super::{
-    honest,
+    honest_client,
     outcome::Outcome,
-    range::{Application, Position, Range},
+    topology::{Application, Position, Topology},
 };
-use crate::testbed::{Both, process::Process};
+use crate::testbed::{ProxyPair, process::Process};
 
 /// How long each attack lasts.
 const SECONDS: u32 = 15;
@@ -40,76 +40,77 @@ const ATTACKS: [(&str, Application); 11] = [
 ];
 
 /// Where the honest client is, and what is known of it.
-struct Bystander {
+struct HonestClient {
     target: SocketAddr,
-    alone: Alone,
+    baseline: Baseline,
 }
 
-/// Runs every attack in one position, and fills a folder with a table of what came of them.
+/// Runs every attack in one position, and fills a directory with a table of what came of them.
 pub(super) fn run(
-    range: &Range<'_>,
+    topology: &Topology<'_>,
     position: Position,
     name: &str,
-    folder: &Path,
+    directory: &Path,
 ) -> anyhow::Result<Outcome> {
-    fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
-    let bystander = Bystander::new(range, position, name)?;
-    let mut report = Report::new(&bystander.alone);
+    fs::create_dir_all(directory).with_context(|| format!("create {}", directory.display()))?;
+    let honest_client = HonestClient::new(topology, position, name)?;
+    let mut report = Report::new(&honest_client.baseline);
     for (kind, application) in ATTACKS {
         // An attack that cannot be made is a failed case, and Ctrl-C ends attackers too.
-        range.check_interrupt()?;
-        let target = range.target(application, position);
-        let seen = attack(range, kind, target, name, &bystander);
-        report.add(kind, &bystander.alone, seen);
+        topology.check_interrupt()?;
+        let target = topology.target(application, position);
+        let seen = attack(topology, kind, target, name, &honest_client);
+        report.add(kind, &honest_client.baseline, seen);
     }
-    report.write(folder.join("summary.md"))
+    report.write(directory.join("summary.md"))
 }
 
 /// One attack, and the honest client beside it.
 fn attack(
-    range: &Range<'_>,
+    topology: &Topology<'_>,
     kind: &str,
     target: SocketAddr,
     name: &str,
-    bystander: &Bystander,
-) -> anyhow::Result<Seen> {
-    let mut command = range.own_client()?;
+    honest_client: &HonestClient,
+) -> anyhow::Result<AttackResult> {
+    let mut command = topology.bench_client()?;
     command
         .args(["attack", kind, "--target", &target.to_string()])
         .args(["--connections", &CONNECTIONS.to_string()])
         .args(["--seconds", &SECONDS.to_string()]);
-    let before = range.run_times()?;
+    let before = topology.run_times()?;
     let attackers = Process::start(&format!("{name}-{kind}"), &mut command)?;
     // They are to keep the honest client from the proxies' CPU, not from its own, which they share.
-    attackers.step_back()?;
-    let honest = honest::beside(range, bystander.target, name, SECONDS);
-    let sent = Sent::read(&attackers.output()?)?;
+    attackers.deprioritise()?;
+    let honest =
+        honest_client::measure_during_attack(topology, honest_client.target, name, SECONDS);
+    let sent = AttackStats::read(&attackers.output()?)?;
     let honest = honest.context("the honest client")?;
-    let used = used_since(range, before)?;
-    let spent = bystander.alone.subtracted(used, &honest);
-    Ok(Seen {
+    let used = used_since(topology, before)?;
+    let spent = honest_client.baseline.subtracted(used, &honest);
+    Ok(AttackResult {
         honest,
         sent,
         spent,
     })
 }
 
-impl Bystander {
+impl HonestClient {
     /// Watches the honest client before any attack.
-    fn new(range: &Range<'_>, position: Position, name: &str) -> anyhow::Result<Self> {
-        let target = range.target(Application::Web, position);
-        let before = range.run_times()?;
-        let honest = honest::alone(range, target, name)?;
-        let alone = Alone::new(honest, used_since(range, before)?);
-        Ok(Self { target, alone })
+    fn new(topology: &Topology<'_>, position: Position, name: &str) -> anyhow::Result<Self> {
+        let target = topology.target(Application::Web, position);
+        let before = topology.run_times()?;
+        let honest = honest_client::measure_alone(topology, target, name)?;
+        let baseline = Baseline::new(honest, used_since(topology, before)?);
+        Ok(Self { target, baseline })
     }
 }
 
 /// The CPU seconds that the proxies have used since they had used `before`.
-fn used_since(range: &Range<'_>, before: Both<f64>) -> anyhow::Result<Both<f64>> {
-    let now = range.run_times()?;
-    Ok(Both {
-        out: now.out - before.out,
-        inward: now.inward - before.inward,
+fn used_since(topology: &Topology<'_>, before: ProxyPair<f64>) -> anyhow::Result<ProxyPair<f64>> {
+    let now = topology.run_times()?;
+    Ok(ProxyPair {
+        outbound: now.outbound - before.outbound,
+        inbound: now.inbound - before.inbound,
     })
 }

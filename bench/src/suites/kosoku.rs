@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::{
     outcome::{Case, Outcome},
-    range::Range,
+    topology::Topology,
 };
 use crate::testbed::process::Process;
 
@@ -21,27 +21,28 @@ const PARALLEL: &str = "1";
 /// What conforms to the protocol, by the suite's own words.
 const CONFORMING: [&str; 3] = ["OK", "NON-STRICT", "INFORMATIONAL"];
 
-/// Fills a folder with the suite's report, pages to look at included.
+/// Fills a directory with the suite's report, pages to look at included.
 pub(super) fn run(
-    range: &Range<'_>,
+    topology: &Topology<'_>,
     program: &Path,
     target: SocketAddr,
     name: &str,
-    folder: PathBuf,
+    directory: PathBuf,
 ) -> anyhow::Result<Outcome> {
-    if folder.exists() {
-        fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
+    if directory.exists() {
+        fs::remove_dir_all(&directory)
+            .with_context(|| format!("remove {}", directory.display()))?;
     }
-    let mut command = range.client(program)?;
+    let mut command = topology.client(program)?;
     command
         .args(["-m", "fuzzingclient", "-p", PARALLEL, "-o"])
-        .arg(&folder)
+        .arg(&directory)
         .arg(format!("ws://{target}"));
     // It ends with an error when a case failed; what matters is the report.
     let process = Process::start(name, &mut command)?;
     let log = process.log().to_owned();
     let (status, output) = process.finish()?;
-    let file = folder.join("index.json");
+    let file = directory.join("index.json");
     let report = fs::read_to_string(&file).with_context(|| {
         let log = fs::read_to_string(&log).unwrap_or_default();
         format!("kosoku wrote no report: {status}\n{output}{log}")
@@ -51,7 +52,7 @@ pub(super) fn run(
     if cases.is_empty() {
         bail!("kosoku ran no case: {status}\n{output}");
     }
-    Ok(Outcome::of(cases, file))
+    Ok(Outcome::new(cases, file))
 }
 
 /// The cases of all agents. There is one, but a server that refuses a handshake does not say who it
@@ -72,7 +73,7 @@ fn read(report: &Value) -> anyhow::Result<Vec<Case>> {
             Ok(Case {
                 name: name.clone(),
                 passed: CONFORMING.contains(&behaviour) && CONFORMING.contains(&close),
-                said: format!("{behaviour}, close {close} {}", case["remoteCloseCode"]),
+                message: format!("{behaviour}, close {close} {}", case["remoteCloseCode"]),
             })
         });
     cases.collect()
@@ -85,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_is_read() {
+    fn report_cases_are_parsed() {
         let report = json!({
             "a server": {
                 "1.1.1": { "behavior": "OK", "behaviorClose": "OK", "remoteCloseCode": 1000 },
@@ -95,9 +96,9 @@ mod tests {
         });
         let mut cases = read(&report).expect("a report");
         cases.sort_by(|a, b| a.name.cmp(&b.name));
-        let said: Vec<&str> = cases.iter().map(|case| case.said.as_str()).collect();
+        let message: Vec<&str> = cases.iter().map(|case| case.message.as_str()).collect();
         assert_eq!(
-            said,
+            message,
             [
                 "OK, close OK 1000",
                 "NON-STRICT, close OK null",

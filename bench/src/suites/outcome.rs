@@ -29,7 +29,7 @@ pub(super) struct Case {
     pub(super) name: String,
     pub(super) passed: bool,
     /// What happened, where the suite says so.
-    pub(super) said: String,
+    pub(super) message: String,
 }
 
 /// Runs the program of `suite`, which writes its report to `file`. Returns the report and, for
@@ -44,15 +44,15 @@ pub(super) fn report(
     drop(fs::remove_file(file));
     // It ends with an error when a case failed; what matters is the report.
     let (status, output) = Process::start(name, command)?.finish()?;
-    let said = format!("{status}\n{output}");
+    let message = format!("{status}\n{output}");
     let report =
-        fs::read_to_string(file).with_context(|| format!("{suite} wrote no report: {said}"))?;
-    Ok((report, said))
+        fs::read_to_string(file).with_context(|| format!("{suite} wrote no report: {message}"))?;
+    Ok((report, message))
 }
 
 impl Outcome {
     /// Cases, and nothing to say besides.
-    pub(super) fn of(cases: Vec<Case>, file: PathBuf) -> Self {
+    pub(super) fn new(cases: Vec<Case>, file: PathBuf) -> Self {
         Self {
             cases,
             file,
@@ -65,14 +65,14 @@ impl Outcome {
     }
 
     /// With the cases that were run against the server alone and are missing here, as failed ones.
-    pub(super) fn complete_beside(mut self, alone: &Self) -> Self {
+    pub(super) fn with_missing_cases_failed(mut self, alone: &Self) -> Self {
         let here: BTreeSet<&str> = self.cases.iter().map(|case| case.name.as_str()).collect();
         let missing = alone.cases.iter();
         let missing = missing.filter(|case| !here.contains(case.name.as_str()));
         let missing: Vec<Case> = missing
             .map(|case| Case {
                 passed: false,
-                said: "was not run".to_owned(),
+                message: "was not run".to_owned(),
                 ..case.clone()
             })
             .collect();
@@ -81,19 +81,19 @@ impl Outcome {
     }
 
     /// Judged by whether each case ended as it does with the server alone, well or not.
-    pub(super) fn identical_to(self, alone: &Self) -> Self {
-        let mut outcome = self.complete_beside(alone);
+    pub(super) fn compared_with_direct(self, alone: &Self) -> Self {
+        let mut outcome = self.with_missing_cases_failed(alone);
         let before: BTreeMap<&str, &str> = alone
             .cases
             .iter()
-            .map(|case| (case.name.as_str(), case.said.as_str()))
+            .map(|case| (case.name.as_str(), case.message.as_str()))
             .collect();
         for case in &mut outcome.cases {
             let before = before.get(case.name.as_str()).copied();
-            case.passed = before == Some(case.said.as_str());
+            case.passed = before == Some(case.message.as_str());
             if !case.passed {
                 let before = before.unwrap_or("was not run");
-                case.said = format!("{}; direct: {before}", case.said);
+                case.message = format!("{}; direct: {before}", case.message);
             }
         }
         outcome
@@ -113,7 +113,7 @@ impl Outcome {
             } else {
                 ""
             };
-            println!("    {}: {}{too}", case.name, case.said);
+            println!("    {}: {}{too}", case.name, case.message);
         }
         let failed = self.failed().count();
         if failed > SHOWN {
@@ -143,10 +143,10 @@ mod tests {
     use super::*;
 
     fn outcome(cases: &[(&str, bool, &str)]) -> Outcome {
-        let case = |&(name, passed, said): &(&str, bool, &str)| Case {
+        let case = |&(name, passed, message): &(&str, bool, &str)| Case {
             name: name.to_owned(),
             passed,
-            said: said.to_owned(),
+            message: message.to_owned(),
         };
         Outcome {
             cases: cases.iter().map(case).collect(),
@@ -156,27 +156,28 @@ mod tests {
     }
 
     #[test]
-    fn a_case_that_was_not_run_has_failed() {
+    fn case_missing_from_run_fails() {
         let alone = outcome(&[("1", true, ""), ("2", true, "")]);
-        let through = outcome(&[("1", true, "")]).complete_beside(&alone);
+        let through = outcome(&[("1", true, "")]).with_missing_cases_failed(&alone);
         assert!(!through.holds());
-        assert_eq!(through.cases[1].said, "was not run");
+        assert_eq!(through.cases[1].message, "was not run");
     }
 
     #[test]
-    fn what_is_carried_is_judged_by_what_the_server_does() {
+    fn carried_protocol_case_must_match_direct_outcome() {
         let alone = outcome(&[("1", true, "OK"), ("2", false, "FAILED")]);
-        let same = outcome(&[("1", true, "OK"), ("2", false, "FAILED")]).identical_to(&alone);
+        let same =
+            outcome(&[("1", true, "OK"), ("2", false, "FAILED")]).compared_with_direct(&alone);
         assert!(same.holds());
-        let better = outcome(&[("1", true, "OK"), ("2", true, "OK")]).identical_to(&alone);
-        assert_eq!(better.cases[1].said, "OK; direct: FAILED");
+        let better = outcome(&[("1", true, "OK"), ("2", true, "OK")]).compared_with_direct(&alone);
+        assert_eq!(better.cases[1].message, "OK; direct: FAILED");
         assert!(!better.holds());
         let more = outcome(&[("1", true, "OK"), ("2", false, "FAILED"), ("3", true, "OK")]);
-        assert!(!more.identical_to(&alone).holds());
+        assert!(!more.compared_with_direct(&alone).holds());
     }
 
     #[test]
-    fn a_line_counts_and_names_the_file() {
+    fn summary_line_has_counts_and_report_file() {
         let line = outcome(&[("1", true, ""), ("2", false, "x")]).line(
             Path::new("/mesh"),
             "h2spec",

@@ -10,9 +10,9 @@ use std::{
 use anyhow::Context;
 
 use super::{
-    honest::{self, Honest},
+    honest_client::{self, HonestClientStats},
     outcome::{Case, Outcome},
-    range::{LARGE_PATH, Range},
+    topology::{LARGE_PATH, Topology},
 };
 use crate::testbed::process::Process;
 
@@ -60,51 +60,51 @@ struct Probes {
     unavailable: usize,
 }
 
-/// Fills a folder with the suite's reports.
+/// Fills a directory with the suite's reports.
 pub(super) fn run(
-    range: &Range<'_>,
+    topology: &Topology<'_>,
     target: SocketAddr,
     name: &str,
-    folder: &Path,
+    directory: &Path,
 ) -> anyhow::Result<Outcome> {
     // Old statistics must not pass for new ones.
-    if folder.exists() {
-        fs::remove_dir_all(folder).with_context(|| format!("remove {}", folder.display()))?;
+    if directory.exists() {
+        fs::remove_dir_all(directory).with_context(|| format!("remove {}", directory.display()))?;
     }
-    fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
-    let before = honest::alone(range, target, name)?;
+    fs::create_dir_all(directory).with_context(|| format!("create {}", directory.display()))?;
+    let before = honest_client::measure_alone(topology, target, name)?;
     let mut cases = Vec::new();
     let mut meanwhile = Vec::new();
-    let mut report = format!("before: {}\n", before.said());
+    let mut report = format!("before: {}\n", before.summary());
     for attack in &ATTACKS {
-        let prefix = folder.join(attack.name);
+        let prefix = directory.join(attack.name);
         let process = Process::start(
             &format!("{name}-{}", attack.name),
-            &mut attack.command(range, target, &prefix)?,
+            &mut attack.command(topology, target, &prefix)?,
         )?;
         // An honest client that could not even connect says so by its end.
-        let seen = honest::beside(range, target, name, SECONDS);
+        let seen = honest_client::measure_during_attack(topology, target, name, SECONDS);
         let (status, output) = process.finish()?;
         let statistics = prefix.with_extension("csv");
         let statistics = fs::read_to_string(&statistics)
             .with_context(|| format!("slowhttptest wrote no statistics: {status}\n{output}"))?;
         let probes = read_probes(&statistics);
-        let case = judge(attack.name, &seen, &probes);
-        report += &format!("{}: {}\n", case.name, case.said);
+        let case = evaluate(attack.name, &seen, &probes);
+        report += &format!("{}: {}\n", case.name, case.message);
         if let Ok(seen) = &seen {
             meanwhile.extend(seen.p99);
         }
         cases.push(case);
     }
-    let file: PathBuf = folder.join("summary.txt");
+    let file: PathBuf = directory.join("summary.txt");
     fs::write(&file, report).with_context(|| format!("write {}", file.display()))?;
     Ok(Outcome {
         cases,
         file,
         note: Some(format!(
             "p99 of the honest client {}, before {}",
-            honest::time(meanwhile.into_iter().reduce(f64::max)),
-            honest::time(before.p99)
+            honest_client::time(meanwhile.into_iter().reduce(f64::max)),
+            honest_client::time(before.p99)
         )),
     })
 }
@@ -112,11 +112,11 @@ pub(super) fn run(
 impl Attack {
     fn command(
         &self,
-        range: &Range<'_>,
+        topology: &Topology<'_>,
         target: SocketAddr,
         prefix: &Path,
     ) -> anyhow::Result<std::process::Command> {
-        let mut command = range.client("slowhttptest")?;
+        let mut command = topology.client("slowhttptest")?;
         command
             .args(self.arguments)
             .args(["-c", &CLIENTS.to_string(), "-r", &RATE.to_string()])
@@ -139,23 +139,23 @@ fn read_probes(statistics: &str) -> Probes {
 }
 
 /// Every request of the honest client must have been served, and every probe answered.
-fn judge(name: &str, honest: &anyhow::Result<Honest>, probes: &Probes) -> Case {
+fn evaluate(name: &str, honest: &anyhow::Result<HonestClientStats>, probes: &Probes) -> Case {
     let honest = match honest {
         Ok(honest) => honest,
         Err(error) => {
             return Case {
                 name: name.to_owned(),
                 passed: false,
-                said: format!("the honest client: {error:#}"),
+                message: format!("the honest client: {error:#}"),
             };
         }
     };
     Case {
         name: name.to_owned(),
         passed: honest.is_unharmed() && probes.seconds > 0 && probes.unavailable == 0,
-        said: format!(
+        message: format!(
             "{}; {} of {} new connections were not served in time",
-            honest.said(),
+            honest.summary(),
             probes.unavailable,
             probes.seconds
         ),
@@ -169,7 +169,7 @@ mod tests {
     const STATISTICS: &str = "Seconds,Closed,Pending,Connected,Service Available\n0,0,1,0,200\n1,0,1,77,0\n2,3,0,9,200\n";
 
     #[test]
-    fn statistics_are_read() {
+    fn slowhttptest_statistics_are_parsed() {
         let probes = read_probes(STATISTICS);
         assert_eq!(
             probes,
@@ -181,25 +181,25 @@ mod tests {
     }
 
     #[test]
-    fn only_a_client_that_lost_nothing_was_unharmed() {
-        let well = || Honest {
+    fn case_passes_only_if_all_requests_and_probes_succeed() {
+        let well = || HonestClientStats {
             served: 7,
             failed: 0,
             failure: None,
             p99: None,
         };
-        let passed = |honest: Honest, seconds: usize, unavailable: usize| {
+        let passed = |honest: HonestClientStats, seconds: usize, unavailable: usize| {
             let probes = Probes {
                 seconds,
                 unavailable,
             };
-            judge("slow-body", &Ok(honest), &probes).passed
+            evaluate("slow-body", &Ok(honest), &probes).passed
         };
         assert!(passed(well(), 60, 0));
         assert!(!passed(well(), 60, 1));
         assert!(!passed(well(), 0, 0));
         assert!(!passed(
-            Honest {
+            HonestClientStats {
                 failed: 1,
                 ..well()
             },
@@ -207,20 +207,20 @@ mod tests {
             0
         ));
         assert!(!passed(
-            Honest {
+            HonestClientStats {
                 served: 0,
                 ..well()
             },
             60,
             0
         ));
-        let gone = judge(
+        let gone = evaluate(
             "slow-body",
             &Err(anyhow::anyhow!("refused")),
             &read_probes(""),
         );
         assert_eq!(
-            (gone.passed, gone.said.as_str()),
+            (gone.passed, gone.message.as_str()),
             (false, "the honest client: refused")
         );
     }

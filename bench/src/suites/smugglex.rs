@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{
     outcome::{Case, Outcome, report},
-    range::Range,
+    topology::Topology,
 };
 
 /// Every check that can be made of a server without TLS, those included that are made only when
@@ -20,13 +20,13 @@ const CHECKS: &str = "cl-te,te-cl,te-te,h2c,h2,cl-edge,cl-0,0-cl,parser-discrepa
 const BROKEN: &str = "check_failed";
 
 pub(super) fn run(
-    range: &Range<'_>,
+    topology: &Topology<'_>,
     program: &Path,
     target: SocketAddr,
     name: &str,
     file: PathBuf,
 ) -> anyhow::Result<Outcome> {
-    let mut command = range.client(program)?;
+    let mut command = topology.client(program)?;
     command
         .args(["--no-color", "--checks", CHECKS, "--output"])
         .arg(&file)
@@ -37,7 +37,7 @@ pub(super) fn run(
     if cases.len() != CHECKS.split(',').count() {
         bail!("smugglex made {} checks of {CHECKS}", cases.len());
     }
-    Ok(Outcome::of(cases, file))
+    Ok(Outcome::new(cases, file))
 }
 
 fn read(report: &Value) -> anyhow::Result<Vec<Case>> {
@@ -55,15 +55,15 @@ fn case(check: &Value) -> anyhow::Result<Case> {
     let broken = diagnostics
         .filter_map(Value::as_str)
         .find(|diagnostic| diagnostic.starts_with(BROKEN));
-    let said = match (vulnerable, broken) {
+    let message = match (vulnerable, broken) {
         (true, _) => format!("vulnerable: {}", check["payload"]),
         (false, Some(broken)) => broken.to_owned(),
         (false, None) => String::new(),
     };
     Ok(Case {
         name: name.to_owned(),
-        passed: said.is_empty(),
-        said,
+        passed: message.is_empty(),
+        message,
     })
 }
 
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_finding_and_a_broken_check_are_failures() {
+    fn vulnerable_and_unfinished_checks_fail() {
         let report = json!({ "checks": [
             { "check_type": "cl-te", "vulnerable": false },
             { "check_type": "te-cl", "vulnerable": true, "payload": "POST /" },
@@ -84,7 +84,7 @@ mod tests {
         let cases = read(&report).expect("a report");
         let passed: Vec<bool> = cases.iter().map(|case| case.passed).collect();
         assert_eq!(passed, [true, false, false, true]);
-        assert!(cases[1].said.contains("POST /"), "{}", cases[1].said);
+        assert!(cases[1].message.contains("POST /"), "{}", cases[1].message);
         assert!(read(&json!({})).is_err());
         assert!(read(&json!({ "checks": [{ "check_type": "x" }] })).is_err());
     }

@@ -1,5 +1,5 @@
 //! The suites themselves: which versions, and how they get onto this machine. Below
-//! `target/suites`, each in a folder with its version in its name; what a distribution packages
+//! `target/suites`, each in a directory with its version in its name; what a distribution packages
 //! comes from there.
 
 use std::{
@@ -14,27 +14,27 @@ use xtask::{
     workspace::{self, find_program},
 };
 
-use super::{FOLDER, Suite};
+use super::{DIRECTORY, Suite};
 
 /// Its last release is 2.6.0, which is this commit: the tag has no place among the versions of a
 /// module that is not called `…/v2`.
 const H2SPEC: Go = Go {
     package: "github.com/summerwind/h2spec/cmd/h2spec",
     version: "v0.0.0-20200804131034-70ac22940108",
-    folder: "h2spec",
+    directory: "h2spec",
     program: "h2spec",
 };
 const GRPC_VERSION: &str = "v1.83.0";
 const GRPC_CLIENT: Go = Go {
     package: "google.golang.org/grpc/interop/client",
     version: GRPC_VERSION,
-    folder: "grpc-interop-client",
+    directory: "grpc-interop-client",
     program: "client",
 };
 const GRPC_SERVER: Go = Go {
     package: "google.golang.org/grpc/interop/server",
     version: GRPC_VERSION,
-    folder: "grpc-interop-server",
+    directory: "grpc-interop-server",
     program: "server",
 };
 const KOSOKU_VERSION: &str = "0.1.0";
@@ -70,14 +70,14 @@ const PACKAGED: [(&str, &str, &str, &[Suite]); 4] = [
 
 /// What is installed, found by name.
 pub(super) struct Tools {
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
 /// A program of a Go module.
 struct Go {
     package: &'static str,
     version: &'static str,
-    folder: &'static str,
+    directory: &'static str,
     program: &'static str,
 }
 
@@ -85,10 +85,10 @@ impl Tools {
     /// Installs what these suites need and is missing.
     pub(super) fn prepare(root: &Path, suites: &[Suite]) -> anyhow::Result<Self> {
         let tools = Self {
-            folder: root.join(FOLDER),
+            directory: root.join(DIRECTORY),
         };
-        fs::create_dir_all(&tools.folder)
-            .with_context(|| format!("create {}", tools.folder.display()))?;
+        fs::create_dir_all(&tools.directory)
+            .with_context(|| format!("create {}", tools.directory.display()))?;
         install_packages(suites)?;
         for suite in suites {
             match suite {
@@ -106,39 +106,40 @@ impl Tools {
     }
 
     pub(super) fn h2spec(&self) -> anyhow::Result<PathBuf> {
-        existing(self.go_program(&H2SPEC))
+        require_installed(self.go_program(&H2SPEC))
     }
 
     pub(super) fn grpc_client(&self) -> anyhow::Result<PathBuf> {
-        existing(self.go_program(&GRPC_CLIENT))
+        require_installed(self.go_program(&GRPC_CLIENT))
     }
 
     pub(super) fn grpc_server(&self) -> anyhow::Result<PathBuf> {
-        existing(self.go_program(&GRPC_SERVER))
+        require_installed(self.go_program(&GRPC_SERVER))
     }
 
     pub(super) fn kosoku(&self) -> anyhow::Result<PathBuf> {
-        existing(self.kosoku_folder().join("bin/kosoku"))
+        require_installed(self.kosoku_directory().join("bin/kosoku"))
     }
 
     pub(super) fn smugglex(&self) -> anyhow::Result<PathBuf> {
-        existing(self.smugglex_folder().join("bin/smugglex"))
+        require_installed(self.smugglex_directory().join("bin/smugglex"))
     }
 
     fn go_program(&self, go: &Go) -> PathBuf {
-        self.go_folder(go).join(go.program)
+        self.go_directory(go).join(go.program)
     }
 
-    fn go_folder(&self, go: &Go) -> PathBuf {
-        self.folder.join(format!("{}-{}", go.folder, go.version))
+    fn go_directory(&self, go: &Go) -> PathBuf {
+        self.directory
+            .join(format!("{}-{}", go.directory, go.version))
     }
 
-    fn kosoku_folder(&self) -> PathBuf {
-        self.folder.join(format!("kosoku-{KOSOKU_VERSION}"))
+    fn kosoku_directory(&self) -> PathBuf {
+        self.directory.join(format!("kosoku-{KOSOKU_VERSION}"))
     }
 
-    fn smugglex_folder(&self) -> PathBuf {
-        self.folder.join(format!("smugglex-{SMUGGLEX_VERSION}"))
+    fn smugglex_directory(&self) -> PathBuf {
+        self.directory.join(format!("smugglex-{SMUGGLEX_VERSION}"))
     }
 
     fn install_go(&self, go: &Go) -> anyhow::Result<()> {
@@ -148,31 +149,31 @@ impl Tools {
         if find_program("go").is_none() {
             bail!(
                 "there is no Go, which builds {}; one of https://go.dev/dl that is not older than a year will do",
-                go.folder
+                go.directory
             );
         }
-        stage::run(go.folder, go.version, || {
+        stage::run(go.directory, go.version, || {
             let mut install = Command::new("go");
             install
                 .arg("install")
                 .arg(format!("{}@{}", go.package, go.version))
-                .env("GOBIN", self.go_folder(go));
+                .env("GOBIN", self.go_directory(go));
             command::run("go install", &mut install)
         })
     }
 
     /// Into a virtual environment: no other Python program sees it, nor it the machine's packages.
     fn install_kosoku(&self) -> anyhow::Result<()> {
-        let folder = self.kosoku_folder();
-        if folder.join("bin/kosoku").exists() {
+        let directory = self.kosoku_directory();
+        if directory.join("bin/kosoku").exists() {
             return Ok(());
         }
         stage::run("kosoku", KOSOKU_VERSION, || {
             let mut make = Command::new("python3");
-            make.args(["-m", "venv", "--clear"]).arg(&folder);
+            make.args(["-m", "venv", "--clear"]).arg(&directory);
             command::run("python3 -m venv", &mut make)
                 .context("make a place for kosoku; Debian's package python3-venv brings venv")?;
-            let mut pip = Command::new(folder.join("bin/python"));
+            let mut pip = Command::new(directory.join("bin/python"));
             pip.args(["-m", "pip", "install", "--quiet", "--no-deps"])
                 .arg("--disable-pip-version-check")
                 .arg(format!("kosoku=={KOSOKU_VERSION}"));
@@ -181,8 +182,8 @@ impl Tools {
     }
 
     fn install_smugglex(&self, root: &Path) -> anyhow::Result<()> {
-        let folder = self.smugglex_folder();
-        if folder.join("bin/smugglex").exists() {
+        let directory = self.smugglex_directory();
+        if directory.join("bin/smugglex").exists() {
             return Ok(());
         }
         stage::run("smugglex", SMUGGLEX_VERSION, || {
@@ -191,13 +192,13 @@ impl Tools {
                 .args(["install", "smugglex", "--locked", "--version"])
                 .arg(SMUGGLEX_VERSION)
                 .arg("--root")
-                .arg(&folder);
+                .arg(&directory);
             command::run("cargo install", &mut cargo).context("install smugglex")
         })
     }
 }
 
-fn existing(program: PathBuf) -> anyhow::Result<PathBuf> {
+fn require_installed(program: PathBuf) -> anyhow::Result<PathBuf> {
     if !program.exists() {
         bail!(
             "{} is not there although it was installed",
@@ -236,20 +237,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_version_is_another_folder() {
+    fn tool_directory_contains_version() {
         let tools = Tools {
-            folder: "/mesh/target/suites".into(),
+            directory: "/mesh/target/suites".into(),
         };
         assert_eq!(
             tools.go_program(&GRPC_CLIENT),
             Path::new("/mesh/target/suites/grpc-interop-client-v1.83.0/client")
         );
-        assert!(tools.kosoku_folder().ends_with("kosoku-0.1.0"));
+        assert!(tools.kosoku_directory().ends_with("kosoku-0.1.0"));
     }
 
     #[test]
-    fn what_was_never_installed_is_named() {
-        let error = existing("/mesh/target/suites/x".into()).expect_err("it is not there");
+    fn missing_tool_is_named_in_error() {
+        let error = require_installed("/mesh/target/suites/x".into()).expect_err("it is not there");
         assert!(error.to_string().contains("/mesh/target/suites/x"));
     }
 }

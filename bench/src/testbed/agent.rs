@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use xtask::command::ask;
 
 use super::{
-    Lab,
-    pod::{self, FOLDER, Pod, Pods},
-    process::{Process, run, until},
+    Testbed,
+    pod::{self, DIRECTORY, Pod, Pods},
+    process::{Process, run, wait_until},
 };
 
 /// How connections are redirected.
@@ -26,7 +26,7 @@ pub(crate) enum Tier {
 
 /// Ports whose connections are left alone in both pods.
 #[derive(Debug, Default)]
-pub(crate) struct Skipped {
+pub(crate) struct SkippedPorts {
     pub(crate) inbound: Vec<u16>,
     pub(crate) outbound: Vec<u16>,
 }
@@ -35,13 +35,13 @@ pub(crate) struct Skipped {
 pub(crate) struct Agent {
     process: Process,
     program: PathBuf,
-    places: Places,
+    paths: AgentPaths,
 }
 
 /// What an agent is told about where things are.
-struct Places {
+struct AgentPaths {
     cgroup: PathBuf,
-    folder: PathBuf,
+    directory: PathBuf,
     pins: PathBuf,
 }
 
@@ -57,43 +57,41 @@ impl Tier {
 impl Agent {
     /// Starts an agent for these pods and enrols them.
     pub(crate) fn start(
-        lab: &Lab,
+        testbed: &Testbed,
         pods: &Pods,
         tier: Tier,
-        skipped: &Skipped,
+        skipped: &SkippedPorts,
     ) -> anyhow::Result<Self> {
         let name = format!("agent-{}", tier.name());
-        let places = Places {
-            cgroup: lab.cgroup.clone(),
-            folder: Path::new(FOLDER).join(&name),
+        let paths = AgentPaths {
+            cgroup: testbed.cgroup.clone(),
+            directory: Path::new(DIRECTORY).join(&name),
             pins: Path::new(pod::PINS).join(format!("{}-{}", pod::NAME, tier.name())),
         };
-        std::fs::create_dir_all(&places.folder)?;
-        let cgroup = lab.cgroup.join(&name);
+        std::fs::create_dir_all(&paths.directory)?;
+        let cgroup = testbed.cgroup.join(&name);
         std::fs::create_dir_all(&cgroup)?;
         let mut command = pod::within(&cgroup);
-        command.arg(&lab.programs.agent).args(places.flags()).args([
-            "--admin-addr",
-            "127.0.0.1:0",
-            "--tier",
-            tier.name(),
-        ]);
+        command
+            .arg(&testbed.programs.agent)
+            .args(paths.flags())
+            .args(["--admin-addr", "127.0.0.1:0", "--tier", tier.name()]);
         let agent = Self {
             process: Process::start(&name, &mut command)?,
-            program: lab.programs.agent.clone(),
-            places,
+            program: testbed.programs.agent.clone(),
+            paths,
         };
-        until("the agent answers", || {
+        wait_until("the agent answers", || {
             Ok(agent.ask(&json!({ "op": "status" })).ok())
         })
-        .with_context(|| agent.process.complaint())?;
+        .with_context(|| agent.process.command_and_log())?;
         for pod in [&pods.client, &pods.server] {
             agent.enrol(pod, skipped)?;
         }
         Ok(agent)
     }
 
-    fn enrol(&self, pod: &Pod, skipped: &Skipped) -> anyhow::Result<()> {
+    fn enrol(&self, pod: &Pod, skipped: &SkippedPorts) -> anyhow::Result<()> {
         let answer = self.ask(&json!({
             "op": "add",
             "containerId": pod.name,
@@ -116,7 +114,7 @@ impl Agent {
 
     /// One question, one answer, a line each.
     fn ask(&self, question: &Value) -> anyhow::Result<Value> {
-        let mut stream = UnixStream::connect(self.places.socket())?;
+        let mut stream = UnixStream::connect(self.paths.socket())?;
         stream.write_all(format!("{question}\n").as_bytes())?;
         let mut answer = String::new();
         BufReader::new(stream).read_line(&mut answer)?;
@@ -127,9 +125,9 @@ impl Agent {
     /// pod on the same node belongs to another: what there is to measure is how long it takes to
     /// find one of so many. The agent ends, which would remove what it does not know; what it
     /// pinned goes on.
-    pub(crate) fn crowd(&mut self, pods: u32) -> anyhow::Result<()> {
-        self.process.end();
-        let table = self.places.pins.join("v1/maps/PODS");
+    pub(crate) fn enrol_dummy_pods(&mut self, pods: u32) -> anyhow::Result<()> {
+        self.process.kill();
+        let table = self.paths.pins.join("v1/maps/PODS");
         let mut dump = Command::new("bpftool");
         dump.args(["--json", "map", "dump", "pinned"]).arg(&table);
         let dumped = ask(&mut dump).context("bpftool does not show the table of pods")?;
@@ -152,7 +150,7 @@ impl Agent {
                 key.join(" ")
             );
         }
-        let file = self.places.folder.join("crowd");
+        let file = self.paths.directory.join("crowd");
         std::fs::write(&file, batch)?;
         run(Command::new("bpftool").arg("batch").arg("file").arg(&file))
     }
@@ -163,9 +161,9 @@ fn list(ports: &[u16]) -> String {
     ports.join(",")
 }
 
-impl Places {
+impl AgentPaths {
     fn socket(&self) -> PathBuf {
-        self.folder.join("agent.sock")
+        self.directory.join("agent.sock")
     }
 
     fn flags(&self) -> [PathBuf; 8] {
@@ -177,7 +175,7 @@ impl Places {
             "--socket".into(),
             self.socket(),
             "--state-dir".into(),
-            self.folder.join("state"),
+            self.directory.join("state"),
         ]
     }
 }
@@ -185,9 +183,9 @@ impl Places {
 impl Drop for Agent {
     fn drop(&mut self) {
         // Without the daemon, which would otherwise put back what is removed.
-        self.process.end();
+        self.process.kill();
         let mut uninstall = Command::new(&self.program);
-        uninstall.arg("uninstall").args(self.places.flags());
+        uninstall.arg("uninstall").args(self.paths.flags());
         if let Err(error) = run(&mut uninstall) {
             eprintln!("    the redirection of the pods could not be removed: {error:#}");
         }

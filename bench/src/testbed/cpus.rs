@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_cpus() {
+    fn cpu_lists_are_parsed() {
         assert_eq!(parse_list("0-2,5"), [0, 1, 2, 5]);
         assert_eq!(parse_list("3"), [3]);
         assert!(parse_list("").is_empty());

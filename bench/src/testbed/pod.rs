@@ -17,14 +17,14 @@ use xtask::command::ask;
 
 use super::{
     cpus::Cpus,
-    process::{run, until},
+    process::{run, wait_until},
 };
 
-/// The beginning of every name of ours: of namespaces, cgroups, pins, folders.
+/// The beginning of every name of ours: of namespaces, cgroups, pins, directories.
 pub(crate) const NAME: &str = "mesh-lab";
 /// Logs, configurations, sockets. A reboot clears it.
-pub(crate) const FOLDER: &str = "/run/mesh-lab";
-/// Where the agents pin their programs, each in a folder with our name.
+pub(crate) const DIRECTORY: &str = "/run/mesh-lab";
+/// Where the agents pin their programs, each in a directory with our name.
 pub(crate) const PINS: &str = "/sys/fs/bpf";
 /// Twenty thousand connections and their other ends with room to spare, or where that is more than
 /// this process may ask for, as much as it may.
@@ -55,7 +55,7 @@ pub(crate) struct Pod {
 
 /// On whose CPU a program runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum CpuRole {
     Load,
     Proxy,
 }
@@ -64,7 +64,7 @@ pub(crate) enum Side {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Container<'a> {
     pub(crate) name: &'a str,
-    pub(crate) side: Side,
+    pub(crate) cpu_role: CpuRole,
     pub(crate) user: Option<u32>,
 }
 
@@ -89,7 +89,7 @@ pub(crate) fn clear() -> anyhow::Result<()> {
     let cgroup = root_cgroup()?;
     if cgroup.exists() {
         fs::write(cgroup.join("cgroup.kill"), "1").context("end what runs in the cgroup")?;
-        until("the processes of the lab end", || {
+        wait_until("the processes of the lab end", || {
             Ok(remove_cgroups(&cgroup).ok())
         })?;
     }
@@ -105,20 +105,20 @@ pub(crate) fn clear() -> anyhow::Result<()> {
         fs::remove_dir_all(pins.path())
             .with_context(|| format!("remove {}", pins.path().display()))?;
     }
-    if Path::new(FOLDER).exists() {
-        fs::remove_dir_all(FOLDER).with_context(|| format!("remove {FOLDER}"))?;
+    if Path::new(DIRECTORY).exists() {
+        fs::remove_dir_all(DIRECTORY).with_context(|| format!("remove {DIRECTORY}"))?;
     }
     Ok(())
 }
 
 /// The kernel refuses while a process is still ending.
-fn remove_cgroups(folder: &Path) -> std::io::Result<()> {
-    for entry in fs::read_dir(folder)?.flatten() {
+fn remove_cgroups(directory: &Path) -> std::io::Result<()> {
+    for entry in fs::read_dir(directory)?.flatten() {
         if entry.file_type()?.is_dir() {
             remove_cgroups(&entry.path())?;
         }
     }
-    fs::remove_dir(folder)
+    fs::remove_dir(directory)
 }
 
 impl Pods {
@@ -163,7 +163,7 @@ impl Drop for Pod {
         let killed = fs::write(self.cgroup.join("cgroup.kill"), "1");
         let removed = killed.map_err(anyhow::Error::from).and_then(|()| {
             run(Command::new("ip").args(["netns", "del", &self.name]))?;
-            until("the processes of the pod end", || {
+            wait_until("the processes of the pod end", || {
                 Ok(remove_cgroups(&self.cgroup).ok())
             })
         });
@@ -204,9 +204,9 @@ impl Pod {
     ) -> anyhow::Result<Command> {
         let cgroup = self.cgroup.join(container.name);
         fs::create_dir_all(&cgroup).with_context(|| format!("create {}", cgroup.display()))?;
-        let cpu = match container.side {
-            Side::Load => self.cpus.load,
-            Side::Proxy => self.cpus.proxies,
+        let cpu = match container.cpu_role {
+            CpuRole::Load => self.cpus.load,
+            CpuRole::Proxy => self.cpus.proxies,
         };
         let mut command = within(&cgroup);
         // Not `ip netns exec`, which mounts another /sys over ours.
@@ -229,8 +229,8 @@ impl Pod {
 /// How many files a program in a pod may have open.
 pub(crate) fn descriptors() -> anyhow::Result<u32> {
     let mut shell = Command::new("sh");
-    let said = ask(shell.args(["-c", &format!("{RAISE} && ulimit -Sn")]));
-    let limit = said.context("the shell does not say how many files may be open")?;
+    let output = ask(shell.args(["-c", &format!("{RAISE} && ulimit -Sn")]));
+    let limit = output.context("the shell does not say how many files may be open")?;
     limit
         .trim()
         .parse()

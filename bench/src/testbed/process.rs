@@ -13,12 +13,12 @@ use anyhow::{Context, bail};
 use serde_json::Value;
 use xtask::command::{lossy_lines, shown};
 
-use super::pod::{ENTER, FOLDER};
+use super::pod::{DIRECTORY, ENTER};
 
 /// What must happen and does not happen in this time never will.
-pub(crate) const NEVER: Duration = Duration::from_mins(3);
+pub(crate) const TIMEOUT: Duration = Duration::from_mins(3);
 /// Between two looks at what cannot be waited for otherwise.
-const LOOK_AGAIN: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// A running program. Dropping it kills it.
 pub(crate) struct Process {
@@ -32,8 +32,8 @@ pub(crate) struct Process {
 impl Process {
     /// Starts a command; what it writes to standard error goes to a file that is named for it.
     pub(crate) fn start(name: &str, command: &mut Command) -> anyhow::Result<Self> {
-        let what = without_wrapping(&shown(command));
-        let log = Path::new(FOLDER).join(format!("{name}.log"));
+        let what = without_wrapper(&shown(command));
+        let log = Path::new(DIRECTORY).join(format!("{name}.log"));
         let errors = File::create(&log).with_context(|| format!("create {}", log.display()))?;
         let mut child = command
             .stdin(Stdio::piped())
@@ -63,23 +63,23 @@ impl Process {
     }
 
     /// It runs only when nothing else wants its CPU from now on.
-    pub(crate) fn step_back(&self) -> anyhow::Result<()> {
+    pub(crate) fn deprioritise(&self) -> anyhow::Result<()> {
         let id = self.id().to_string();
         run(Command::new("chrt").args(["--all-tasks", "--idle", "--pid", "0", &id]))
     }
 
     /// The next line it prints.
-    pub(crate) fn line(&self) -> anyhow::Result<String> {
-        match self.lines.recv_timeout(NEVER) {
+    pub(crate) fn next_line(&self) -> anyhow::Result<String> {
+        match self.lines.recv_timeout(TIMEOUT) {
             Ok(line) => Ok(line),
-            Err(RecvTimeoutError::Timeout) => bail!("{} says nothing", self.complaint()),
-            Err(RecvTimeoutError::Disconnected) => bail!("{} ended early", self.complaint()),
+            Err(RecvTimeoutError::Timeout) => bail!("{} says nothing", self.command_and_log()),
+            Err(RecvTimeoutError::Disconnected) => bail!("{} ended early", self.command_and_log()),
         }
     }
 
     /// The next line, which is JSON.
-    pub(crate) fn event(&self) -> anyhow::Result<Value> {
-        let line = self.line()?;
+    pub(crate) fn next_event(&self) -> anyhow::Result<Value> {
+        let line = self.next_line()?;
         serde_json::from_str(&line).with_context(|| format!("`{}` said {line:?}", self.what))
     }
 
@@ -105,26 +105,26 @@ impl Process {
     }
 
     /// Writes a line to its standard input.
-    pub(crate) fn tell(&mut self, line: &str) -> anyhow::Result<()> {
+    pub(crate) fn write_line(&mut self, line: &str) -> anyhow::Result<()> {
         let input = self.input.as_mut().context("standard input is a pipe")?;
         writeln!(input, "{line}")?;
         Ok(())
     }
 
     /// How it ended, if it has.
-    pub(crate) fn ended(&mut self) -> anyhow::Result<Option<ExitStatus>> {
+    pub(crate) fn exit_status(&mut self) -> anyhow::Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
     }
 
     /// Ends it now.
-    pub(crate) fn end(&mut self) {
+    pub(crate) fn kill(&mut self) {
         // The only error is that it has ended already.
         let _gone = self.child.kill();
         let _reaped = self.child.wait();
     }
 
     /// What it is and what it wrote to standard error, for an error message.
-    pub(crate) fn complaint(&self) -> String {
+    pub(crate) fn command_and_log(&self) -> String {
         format!("`{}`\n{}", self.what, read(&self.log))
     }
 
@@ -136,7 +136,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        self.end();
+        self.kill();
     }
 }
 
@@ -158,7 +158,7 @@ pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
 }
 
 /// Waits until `look` finds something.
-pub(crate) fn until<T>(
+pub(crate) fn wait_until<T>(
     what: &str,
     mut look: impl FnMut() -> anyhow::Result<Option<T>>,
 ) -> anyhow::Result<T> {
@@ -167,10 +167,10 @@ pub(crate) fn until<T>(
         if let Some(found) = look()? {
             return Ok(found);
         }
-        if begun.elapsed() > NEVER {
-            bail!("{what}: not within {} s", NEVER.as_secs());
+        if begun.elapsed() > TIMEOUT {
+            bail!("{what}: not within {} s", TIMEOUT.as_secs());
         }
-        std::thread::park_timeout(LOOK_AGAIN);
+        std::thread::park_timeout(POLL_INTERVAL);
     }
 }
 
@@ -179,7 +179,7 @@ fn read(log: &Path) -> String {
 }
 
 /// The program of a pod's command, without what puts it into the pod.
-fn without_wrapping(command: &str) -> String {
+fn without_wrapper(command: &str) -> String {
     match command.rsplit_once(ENTER) {
         Some((_, program)) => program.trim().to_owned(),
         None => command.to_owned(),
@@ -191,9 +191,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_is_named_as_a_person_would_start_it() {
+    fn command_is_shown_without_pod_wrapper() {
         let command = format!("sh -c x nsenter taskset -c 0 sh -c ulimit && {ENTER} wrk -t1");
-        assert_eq!(without_wrapping(&command), "wrk -t1");
-        assert_eq!(without_wrapping("ip link"), "ip link");
+        assert_eq!(without_wrapper(&command), "wrk -t1");
+        assert_eq!(without_wrapper("ip link"), "ip link");
     }
 }

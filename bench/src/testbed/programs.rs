@@ -31,7 +31,10 @@ impl Programs {
                 compile(root, &["mesh-agent"])
             })?;
         }
-        Self::at(binaries::folder(root, false), binaries::folder(root, true))
+        Self::at(
+            binaries::directory(root, false),
+            binaries::directory(root, true),
+        )
     }
 
     /// Programs with assertions, for tests that measure nothing. Builds them first when `build` is
@@ -42,7 +45,7 @@ impl Programs {
                 compile(root, &["mesh-proxy", "mesh-agent"])
             })?;
         }
-        let debug = binaries::folder(root, true);
+        let debug = binaries::directory(root, true);
         Self::at(debug.clone(), debug)
     }
 

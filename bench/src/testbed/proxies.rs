@@ -12,20 +12,20 @@ use std::{
 use anyhow::Context;
 
 use super::{
-    Both, CLIENT, Lab, Pair, SERVER,
-    pod::{Container, FOLDER, Pod, Pods, Side},
+    CLIENT, ProxyPair, ProxyProcesses, SERVER, Testbed,
+    pod::{Container, CpuRole, DIRECTORY, Pod, Pods},
     process::Process,
 };
 
 /// As the agent expects of a pod: the user that may listen on the proxy's ports.
 const PROXY: Container<'_> = Container {
     name: "linkerd-proxy",
-    side: Side::Proxy,
+    cpu_role: CpuRole::Proxy,
     user: Some(2102),
 };
 const CONTROL: Container<'_> = Container {
     name: "control",
-    side: Side::Load,
+    cpu_role: CpuRole::Load,
     user: None,
 };
 
@@ -36,7 +36,7 @@ const READY: &str = "/ready";
 
 /// What the control planes say of ports. Bytes on all others are looked into, and are the mesh's.
 #[derive(Debug, Default)]
-pub(crate) struct Ports {
+pub(crate) struct PortSettings {
     /// Nobody looks at the bytes.
     pub(crate) opaque: Vec<u16>,
     /// The same, and there is no TLS of the mesh.
@@ -55,25 +55,25 @@ pub(crate) struct Rotation {
 }
 
 /// The control planes of the two proxies.
-pub(crate) struct Control {
+pub(crate) struct ControlPlanes {
     pub(crate) client: Process,
     pub(crate) server: Process,
 }
 
 /// Starts the pair with its control planes, and waits until it is ready.
 pub(crate) fn start(
-    lab: &Lab,
+    testbed: &Testbed,
     pods: &Pods,
-    ports: &Ports,
+    ports: &PortSettings,
     rotation: Option<&Rotation>,
-) -> anyhow::Result<(Control, Pair)> {
-    let control = Control {
-        client: control(lab, pods, &pods.client, ports, rotation)?,
-        server: control(lab, pods, &pods.server, ports, rotation)?,
+) -> anyhow::Result<(ControlPlanes, ProxyProcesses)> {
+    let control = ControlPlanes {
+        client: control(testbed, pods, &pods.client, ports, rotation)?,
+        server: control(testbed, pods, &pods.server, ports, rotation)?,
     };
     let proxy = |pod: &Pod, identity: &str| -> anyhow::Result<Process> {
-        let mut command = pod.command(PROXY, &lab.programs.proxy)?;
-        configure(lab, pod, identity, &mut command)?;
+        let mut command = pod.command(PROXY, &testbed.programs.proxy)?;
+        configure(testbed, pod, identity, &mut command)?;
         if let Some(rotation) = rotation {
             command.env("MESH_PROXY_TRUST_ANCHORS_FILE", &rotation.anchors);
             // Short lives would be made longer otherwise.
@@ -81,44 +81,45 @@ pub(crate) fn start(
         }
         Process::start(&format!("{}-proxy", pod.name), &mut command)
     };
-    let proxies = Both {
-        inward: proxy(&pods.server, SERVER)?,
-        out: proxy(&pods.client, CLIENT)?,
+    let proxies = ProxyPair {
+        inbound: proxy(&pods.server, SERVER)?,
+        outbound: proxy(&pods.client, CLIENT)?,
     };
     for (pod, process) in [
-        (&pods.server, &proxies.inward),
-        (&pods.client, &proxies.out),
+        (&pods.server, &proxies.inbound),
+        (&pods.client, &proxies.outbound),
     ] {
-        lab.wait_ready(pod, ADMIN.into(), Some(READY))
-            .with_context(|| process.complaint())?;
+        testbed
+            .wait_ready(pod, ADMIN.into(), Some(READY))
+            .with_context(|| process.command_and_log())?;
     }
     Ok((control, proxies))
 }
 
 /// The client's proxy once more, by a program that says how long it takes until it is ready.
-pub(crate) fn timed_start(lab: &Lab, pod: &Pod) -> anyhow::Result<Command> {
-    let mut command = pod.command(PROXY, &lab.programs.bench)?;
-    configure(lab, pod, CLIENT, &mut command)?;
+pub(crate) fn timed_start(testbed: &Testbed, pod: &Pod) -> anyhow::Result<Command> {
+    let mut command = pod.command(PROXY, &testbed.programs.bench)?;
+    configure(testbed, pod, CLIENT, &mut command)?;
     let at = format!("{}:{}", ADMIN.0, ADMIN.1);
     command
         .args(["load", "ready", "--at", &at, "--path", READY, "--"])
-        .arg(&lab.programs.proxy);
+        .arg(&testbed.programs.proxy);
     Ok(command)
 }
 
 /// The control plane of one pod's proxy.
 pub(crate) fn control(
-    lab: &Lab,
+    testbed: &Testbed,
     pods: &Pods,
     pod: &Pod,
-    ports: &Ports,
+    ports: &PortSettings,
     rotation: Option<&Rotation>,
 ) -> anyhow::Result<Process> {
-    let mut command = pod.command(CONTROL, &lab.programs.bench)?;
+    let mut command = pod.command(CONTROL, &testbed.programs.bench)?;
     command
         .args(["control", "--listen", &format!("127.0.0.1:{CONTROL_PORT}")])
         .arg("--authority")
-        .arg(lab.authority())
+        .arg(testbed.authority())
         .args(["--server", &pods.server.ip.to_string()])
         .args(["--server-identity", SERVER, "--client-identity", CLIENT]);
     if let Some(rotation) = rotation {
@@ -133,15 +134,20 @@ pub(crate) fn control(
         command.args(ports);
     }
     let process = Process::start(&format!("{}-control", pod.name), &mut command)?;
-    process.event()?;
+    process.next_event()?;
     Ok(process)
 }
 
 /// The environment that the injector sets, as far as it decides about what is measured.
-fn configure(lab: &Lab, pod: &Pod, identity: &str, command: &mut Command) -> anyhow::Result<()> {
-    let token = Path::new(FOLDER).join("token");
+fn configure(
+    testbed: &Testbed,
+    pod: &Pod,
+    identity: &str,
+    command: &mut Command,
+) -> anyhow::Result<()> {
+    let token = Path::new(DIRECTORY).join("token");
     fs::write(&token, "of the lab")?;
-    let anchors = fs::read_to_string(lab.certificate("client").anchor)?;
+    let anchors = fs::read_to_string(testbed.certificate("client").anchor)?;
     // The final dot keeps the search list of the machine out of it.
     let control = format!("localhost.:{CONTROL_PORT}");
     let all = "10.0.0.0/8".to_owned();

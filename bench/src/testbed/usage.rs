@@ -14,9 +14,9 @@ pub(crate) struct Memory {
 /// Seconds that all threads of a process have run, exact to the nanosecond where clocks that count
 /// ticks miss what runs between them.
 pub(crate) fn run_time(process: u32) -> anyhow::Result<f64> {
-    let folder = format!("/proc/{process}/task");
+    let directory = format!("/proc/{process}/task");
     let mut nanos = 0;
-    for thread in fs::read_dir(&folder).with_context(|| format!("read {folder}"))? {
+    for thread in fs::read_dir(&directory).with_context(|| format!("read {directory}"))? {
         let path = thread?.path().join("schedstat");
         // A thread may end between the listing and the reading.
         let Ok(text) = fs::read_to_string(&path) else {
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_files_are_read() {
+    fn proc_files_are_parsed() {
         assert_eq!(parse_run_time("123456 789 10\n"), Some(123_456));
         assert_eq!(parse_run_time(""), None);
         let status = "Name:\tx\nVmRSS:\t   12 kB\nRssAnon:\t  4 kB\n";
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_has_used_something() {
+    fn own_process_has_run_time_and_memory() {
         let own = std::process::id();
         assert!(run_time(own).expect("we run") > 0.0);
         assert!(memory(own).expect("we run").resident > 0);

@@ -13,7 +13,7 @@ use super::{ASK, DO_NOT_ASK, Place, succeed};
 
 /// Where the demo's copy of the manifests is, so that `--keep` and `--down` find it again. A reboot
 /// clears it.
-const FOLDER: &str = "/run/mesh-demo";
+const DIRECTORY: &str = "/run/mesh-demo";
 
 /// The node's name, so that other nodes of the machine are left alone.
 const NAME: &str = "mesh-demo";
@@ -27,7 +27,7 @@ impl Local {
     pub(crate) fn new(meshctl: &Path) -> Self {
         Self {
             meshctl: meshctl.to_owned(),
-            dir: PathBuf::from(FOLDER),
+            dir: PathBuf::from(DIRECTORY),
         }
     }
 
@@ -55,25 +55,25 @@ impl Place for Local {
     }
 
     fn up(&self) -> anyhow::Result<()> {
-        succeed(&mut self.meshctl(&["local", "up", FOLDER, "--name", NAME])).map(drop)
+        succeed(&mut self.meshctl(&["local", "up", DIRECTORY, "--name", NAME])).map(drop)
     }
 
     fn ask_for_mesh(&self) -> anyhow::Result<()> {
         let manifest = self.dir.join("00-namespace.yaml");
         let text = std::fs::read_to_string(&manifest)?;
         std::fs::write(&manifest, text.replace(DO_NOT_ASK, ASK))?;
-        succeed(&mut self.meshctl(&["local", "apply", FOLDER])).map(drop)
+        succeed(&mut self.meshctl(&["local", "apply", DIRECTORY])).map(drop)
     }
 
     fn add_policy(&self, manifest: &Path) -> anyhow::Result<()> {
         let name = manifest.file_name().context("a manifest has a name")?;
-        std::fs::copy(manifest, self.dir.join(name)).context("add the policy to the folder")?;
+        std::fs::copy(manifest, self.dir.join(name)).context("add the policy to the directory")?;
         Ok(())
     }
 
     fn remove_policy(&self, manifest: &Path) -> anyhow::Result<()> {
         let name = manifest.file_name().context("a manifest has a name")?;
-        std::fs::remove_file(self.dir.join(name)).context("remove the policy from the folder")
+        std::fs::remove_file(self.dir.join(name)).context("remove the policy from the directory")
     }
 
     fn pods(&self) -> anyhow::Result<Vec<String>> {
@@ -98,7 +98,7 @@ impl Place for Local {
             return Ok(());
         }
         // In a process group of its own, so that a second Ctrl-C cannot stop it halfway.
-        succeed(self.meshctl(&["local", "down", FOLDER]).process_group(0))?;
+        succeed(self.meshctl(&["local", "down", DIRECTORY]).process_group(0))?;
         std::fs::remove_dir_all(&self.dir).with_context(|| format!("remove {}", self.dir.display()))
     }
 

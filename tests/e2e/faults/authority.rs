@@ -16,48 +16,48 @@ use super::shell::Shell;
 
 const DAY: i64 = 24 * 3600;
 
-/// Writes each pair into a folder of its name, as `crt.pem` and `key.pem`; a good one into the
-/// shell's folder itself.
+/// Writes each pair into a directory of its name, as `crt.pem` and `key.pem`; a good one into the
+/// shell's directory itself.
 pub(super) fn make_certificates(shell: &Shell) {
     for entry in ["crt", "key"] {
         shell.run(&format!(
             "kubectl -n linkerd get secret linkerd-trust-anchor -o jsonpath='{{.data.tls\\.{entry}}}' | base64 -d > anchor.{entry}"
         ));
     }
-    let folder = shell.folder();
-    let read = |name: &str| fs::read_to_string(folder.join(name)).expect("the anchor is there");
+    let directory = shell.directory();
+    let read = |name: &str| fs::read_to_string(directory.join(name)).expect("the anchor is there");
     let key = KeyPair::from_pem(&read("anchor.key")).expect("the anchor's key");
     let anchor = Issuer::from_ca_cert_pem(&read("anchor.crt"), key).expect("the anchor");
 
     let p256 = &PKCS_ECDSA_P256_SHA256;
     let issue = |name: &str, from: i64, to: i64| {
-        write(&folder.join(name), from, to, p256, Some(&anchor));
+        write(&directory.join(name), from, to, p256, Some(&anchor));
     };
     issue("", -1, 365);
     issue("expired", -300, -1);
     issue("tomorrow", 1, 365);
     issue("ending", -300, 10);
     let p384 = &PKCS_ECDSA_P384_SHA384;
-    write(&folder.join("p384"), -1, 365, p384, Some(&anchor));
-    write(&folder.join("stranger"), -1, 365, p256, None);
-    write_server(&folder.join("server"), &anchor);
-    write(&folder.join("old"), -300, -1, p256, None);
+    write(&directory.join("p384"), -1, 365, p384, Some(&anchor));
+    write(&directory.join("stranger"), -1, 365, p256, None);
+    write_server(&directory.join("server"), &anchor);
+    write(&directory.join("old"), -300, -1, p256, None);
 }
 
 /// A certificate of a server, which may not sign others.
-fn write_server(folder: &Path, signer: &Issuer<'_, KeyPair>) {
+fn write_server(directory: &Path, signer: &Issuer<'_, KeyPair>) {
     let key = KeyPair::generate().expect("a key");
     let name = "identity.linkerd.cluster.local";
     let mut params = CertificateParams::new([name.to_owned()]).expect("a name");
     params.not_before = day(-1).into();
     params.not_after = day(365).into();
     let certificate = params.signed_by(&key, signer).expect("a certificate").pem();
-    write_pair(folder, &certificate, &key);
+    write_pair(directory, &certificate, &key);
 }
 
 /// An authority that is valid in these days from now, signed by itself when nobody else signs it.
 fn write(
-    folder: &Path,
+    directory: &Path,
     from: i64,
     to: i64,
     kind: &'static SignatureAlgorithm,
@@ -77,13 +77,13 @@ fn write(
         None => params.self_signed(&key),
     };
     let certificate = certificate.expect("a certificate").pem();
-    write_pair(folder, &certificate, &key);
+    write_pair(directory, &certificate, &key);
 }
 
-fn write_pair(folder: &Path, certificate: &str, key: &KeyPair) {
-    fs::create_dir_all(folder).expect("a folder");
-    fs::write(folder.join("crt.pem"), certificate).expect("the certificate is written");
-    fs::write(folder.join("key.pem"), key.serialize_pem()).expect("the key is written");
+fn write_pair(directory: &Path, certificate: &str, key: &KeyPair) {
+    fs::create_dir_all(directory).expect("a directory");
+    fs::write(directory.join("crt.pem"), certificate).expect("the certificate is written");
+    fs::write(directory.join("key.pem"), key.serialize_pem()).expect("the key is written");
 }
 
 fn day(from_now: i64) -> SystemTime {

@@ -1,5 +1,5 @@
 //! A shell as an operator of the cluster has it: kubectl, helm and meshctl know which cluster is
-//! meant, and the folder has the charts and the certificates.
+//! meant, and the directory has the charts and the certificates.
 
 use std::{
     os::unix::fs::symlink,
@@ -10,7 +10,7 @@ use std::{
 use crate::cluster::{Cluster, succeed};
 
 pub(super) struct Shell {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     /// What every command finds defined.
     prelude: String,
 }
@@ -21,9 +21,9 @@ const ON_NODE: &str =
 
 impl Shell {
     pub(super) fn new(cluster: &Cluster) -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
+        let directory = tempfile::tempdir().expect("a temporary directory");
         let charts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../helm");
-        symlink(charts, folder.path().join("helm")).expect("a link to the charts");
+        symlink(charts, directory.path().join("helm")).expect("a link to the charts");
         let programs = ["kubectl", "helm", "meshctl"].map(|name| {
             let words = words(&cluster.program(name));
             format!("{name}() {{ command {words} \"$@\"; }}\n")
@@ -37,11 +37,11 @@ impl Shell {
             "set -euo pipefail\n{}{ON_NODE}\nnode={node}\n",
             programs.concat()
         );
-        Self { folder, prelude }
+        Self { directory, prelude }
     }
 
-    pub(super) fn folder(&self) -> &Path {
-        self.folder.path()
+    pub(super) fn directory(&self) -> &Path {
+        self.directory.path()
     }
 
     /// Runs a command line; what it said.
@@ -49,7 +49,7 @@ impl Shell {
         let mut command = Command::new("bash");
         command
             .args(["-c", &format!("{}{line}", self.prelude)])
-            .current_dir(self.folder())
+            .current_dir(self.directory())
             .stdin(Stdio::null());
         succeed(&mut command)
     }

@@ -26,12 +26,12 @@ impl Mesh {
         let dir = tempfile::Builder::new()
             .prefix(&name)
             .tempdir()
-            .expect("a temporary folder");
+            .expect("a temporary directory");
         let mesh = Self { name, dir };
         for (file, text) in manifests {
             mesh.write(file, text);
         }
-        mesh.meshctl(&["local", "up", mesh.folder(), "--name", &mesh.name]);
+        mesh.meshctl(&["local", "up", mesh.directory(), "--name", &mesh.name]);
         mesh
     }
 
@@ -44,11 +44,11 @@ impl Mesh {
         std::fs::remove_file(self.dir.path().join(file)).expect("the manifest was there");
     }
 
-    fn folder(&self) -> &str {
+    fn directory(&self) -> &str {
         self.dir
             .path()
             .to_str()
-            .expect("temporary folders have plain names")
+            .expect("temporary directories have plain names")
     }
 
     /// Runs meshctl; its output when it succeeds.
@@ -143,7 +143,7 @@ impl Mesh {
 
 impl Drop for Mesh {
     fn drop(&mut self) {
-        let output = self.try_meshctl(&["local", "down", self.folder()]);
+        let output = self.try_meshctl(&["local", "down", self.directory()]);
         if !output.status.success() && !std::thread::panicking() {
             panic!(
                 "the node could not be taken down: {}{}",

@@ -69,7 +69,7 @@ impl Node {
         let dir = tempfile::Builder::new()
             .prefix(&name)
             .tempdir()
-            .expect("a temporary folder");
+            .expect("a temporary directory");
         let cgroup = cgroup2_mount().join(&name);
         fs::create_dir(&cgroup).expect("a cgroup of its own");
         let pins = PathBuf::from("/sys/fs/bpf").join(&name);
@@ -243,12 +243,12 @@ impl Node {
     /// Everything pinned below the node's directory.
     pub(crate) fn pinned(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
-        let mut folders = vec![self.pins.clone()];
-        while let Some(folder) = folders.pop() {
-            for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+        let mut directories = vec![self.pins.clone()];
+        while let Some(directory) = directories.pop() {
+            for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
                 let path = entry.path();
                 if path.is_dir() {
-                    folders.push(path);
+                    directories.push(path);
                 } else {
                     found.push(path);
                 }
@@ -449,7 +449,7 @@ fn chain(name: &str, number: u16, dir: &Path, pins: &Path) -> Chain {
     });
     let own = program("mesh-cni")
         .parent()
-        .expect("a program is in a folder")
+        .expect("a program is in a directory")
         .to_owned();
     Chain {
         name: name.to_owned(),

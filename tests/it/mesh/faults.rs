@@ -199,8 +199,8 @@ fn own_ports_neither_loop_nor_open_a_door() {
 }
 
 #[test]
-fn policy_and_broken_yaml_in_the_folder() {
-    if !privileged("policies in the folder") {
+fn policy_and_broken_yaml_in_the_directory() {
+    if !privileged("policies in the directory") {
         return;
     }
     let mesh = small_mesh();

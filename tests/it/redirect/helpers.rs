@@ -53,9 +53,9 @@ const FLAGS: [&str; 12] = [
     "warning",
 ];
 
-/// A folder with the program under its names, as the image has it.
+/// A directory with the program under its names, as the image has it.
 fn image() -> tempfile::TempDir {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     for name in [
         "linkerd2-proxy-init",
         "linkerd2-network-validator",

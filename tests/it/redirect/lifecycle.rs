@@ -177,8 +177,8 @@ fn namespace_of_the_node_is_left_alone() {
 
 /// The scratch cgroups of self-tests, and the processes in them.
 fn scratch(node: &Node) -> (Vec<PathBuf>, usize) {
-    let list = |folder: &Path| -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let list = |directory: &Path| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
         entries.map(|entry| entry.path()).collect()
     };
     let found: Vec<PathBuf> = list(&node.cgroup)

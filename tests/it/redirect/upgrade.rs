@@ -14,7 +14,7 @@ const UPGRADES: usize = 4;
 /// The tag of each attached program, which the kernel makes of its instructions.
 fn tags(node: &Node) -> Vec<(PathBuf, String)> {
     let links = node.pinned().into_iter().filter(|pin| {
-        let kind = pin.parent().and_then(|folder| folder.file_name());
+        let kind = pin.parent().and_then(|directory| directory.file_name());
         kind.is_some_and(|kind| kind == "links" || kind == "steer")
     });
     let tag = |link: PathBuf| {

@@ -33,7 +33,7 @@ pub(super) enum Guidance {
 }
 
 /// What is found is kept here, whoever found it.
-const FOLDER: &str = "target/fuzz";
+const DIRECTORY: &str = "target/fuzz";
 
 /// Which target the program runs (`fuzz/src/main.rs`).
 const TARGET_VARIABLE: &str = "MESH_FUZZ_TARGET";
@@ -57,14 +57,14 @@ impl Program {
         command
             .args(["build", "--package", "mesh-fuzz", "--bin", "mesh-fuzz"])
             .args(["--features", "libfuzzer", "--profile", "fuzz"])
-            .args(["--target", &host, "--target-dir", guidance.folder()])
+            .args(["--target", &host, "--target-dir", guidance.directory()])
             .env_remove("CARGO_ENCODED_RUSTFLAGS")
             .env("RUSTFLAGS", guidance.flags());
         command::run("fuzz", &mut command)?;
         Ok(Self {
             root: root.to_path_buf(),
             path: root
-                .join(guidance.folder())
+                .join(guidance.directory())
                 .join(host)
                 .join("fuzz/mesh-fuzz"),
         })
@@ -91,12 +91,12 @@ impl Program {
 
     /// The inputs that were found on this machine.
     pub(super) fn found(&self, target: &str) -> PathBuf {
-        self.root.join(FOLDER).join("corpus").join(target)
+        self.root.join(DIRECTORY).join("corpus").join(target)
     }
 
     /// Where findings are written to.
     pub(super) fn artifacts(&self, target: &str) -> PathBuf {
-        self.root.join(FOLDER).join("artifacts").join(target)
+        self.root.join(DIRECTORY).join("artifacts").join(target)
     }
 }
 
@@ -114,9 +114,9 @@ impl Guidance {
 
     /// Where it is built. Each has one of its own, as ordinary builds have: with other flags
     /// everything would be compiled anew.
-    fn folder(self) -> &'static str {
+    fn directory(self) -> &'static str {
         match self {
-            Self::Full => FOLDER,
+            Self::Full => DIRECTORY,
             Self::Edges => "target/fuzz-edges",
         }
     }

@@ -49,12 +49,12 @@ pub(super) struct Outcome {
 /// Runs `target`; an error when the fuzzer could not do its work.
 pub(super) fn target(program: &Program, target: &str, budget: Budget) -> anyhow::Result<Outcome> {
     let (found, artifacts) = (program.found(target), program.artifacts(target));
-    for folder in [&found, &artifacts] {
-        fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+    for directory in [&found, &artifacts] {
+        fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))?;
     }
     let one = || -> anyhow::Result<Outcome> {
         let mut command = program.command(target);
-        // What is found goes into the first folder.
+        // What is found goes into the first directory.
         command
             .args([&found, &program.corpus(target)])
             .arg(format!("-artifact_prefix={}/", artifacts.display()))
@@ -110,8 +110,9 @@ pub(super) fn keep(program: &Program, target: &str) -> anyhow::Result<usize> {
     Ok(count(&corpus)?.saturating_sub(before))
 }
 
-fn count(folder: &Path) -> anyhow::Result<usize> {
-    let entries = fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))?;
+fn count(directory: &Path) -> anyhow::Result<usize> {
+    let entries =
+        fs::read_dir(directory).with_context(|| format!("read {}", directory.display()))?;
     Ok(entries.count())
 }
 

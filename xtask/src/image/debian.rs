@@ -30,7 +30,7 @@ const PROGRAMS: [(&str, &str); 2] = [
     ("xtables-legacy-multi", "legacy"),
     ("xtables-nft-multi", "nft"),
 ];
-const FOLDER: &str = "usr/sbin";
+const DIRECTORY: &str = "usr/sbin";
 
 /// The extensions for bridges and ARP are left out.
 const EXTENSIONS: [&str; 3] = ["libxt_", "libipt_", "libip6t_"];
@@ -135,10 +135,10 @@ pub(crate) fn c_library() -> anyhow::Result<Package> {
 pub(crate) fn add_packet_filters(tree: &mut Tree) -> anyhow::Result<BTreeSet<Package>> {
     let mut files: BTreeMap<String, PathBuf> = BTreeMap::new();
     for (program, variant) in PROGRAMS {
-        let path = format!("{FOLDER}/{program}");
+        let path = format!("{DIRECTORY}/{program}");
         files.insert(path.clone(), Path::new("/").join(path));
         for name in names(variant) {
-            tree.add_link(&format!("{FOLDER}/{name}"), program);
+            tree.add_link(&format!("{DIRECTORY}/{name}"), program);
         }
     }
     for file in listed("iptables")? {

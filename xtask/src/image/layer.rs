@@ -47,7 +47,7 @@ fn archive(tree: &Tree, time: u64) -> std::io::Result<Vec<u8>> {
         header.set_uid(0);
         header.set_gid(0);
         match entry {
-            Entry::Folder => {
+            Entry::Directory => {
                 header.set_entry_type(EntryType::Directory);
                 header.set_mode(0o755);
                 header.set_size(0);

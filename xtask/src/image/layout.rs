@@ -1,4 +1,4 @@
-//! Writes an image to disk: as a folder in the OCI image layout, as one tar of the same files with
+//! Writes an image to disk: as a directory in the OCI image layout, as one tar of the same files with
 //! Docker's list beside them, and its inventory. containerd reads the layout in the tar, Docker its
 //! list, so one file serves `ctr images import`, `kind load image-archive`, `docker load` and
 //! `podman load`.
@@ -15,7 +15,7 @@ use serde_json::json;
 use tar::{EntryType, Header};
 
 use super::{
-    empty_folder,
+    empty_directory,
     oci::{self, Image},
 };
 
@@ -26,10 +26,10 @@ const DEFAULT_REGISTRY: &str = "docker.io";
 pub(crate) fn write(out: &Path, image: &Image) -> anyhow::Result<PathBuf> {
     let name = image.contents.name.to_string();
     let files = files(image)?;
-    let folder = out.join(&name);
-    empty_folder(&folder)?;
+    let directory = out.join(&name);
+    empty_directory(&directory)?;
     for (path, content) in &files {
-        let file = folder.join(path);
+        let file = directory.join(path);
         if let Some(parent) = file.parent() {
             fs::create_dir_all(parent).with_context(|| format!("create {}", parent.display()))?;
         }
@@ -114,10 +114,10 @@ mod tests {
     #[test]
     fn two_writes_give_the_same_tar() {
         let (one, other) = (tempfile::tempdir(), tempfile::tempdir());
-        let tars = [one.expect("a folder"), other.expect("a folder")].map(|folder| {
-            let tar = write(folder.path(), &image()).expect("an image is written");
-            assert!(folder.path().join("agent.cdx.json").is_file());
-            assert!(folder.path().join("agent/oci-layout").is_file());
+        let tars = [one.expect("a directory"), other.expect("a directory")].map(|directory| {
+            let tar = write(directory.path(), &image()).expect("an image is written");
+            assert!(directory.path().join("agent.cdx.json").is_file());
+            assert!(directory.path().join("agent/oci-layout").is_file());
             fs::read(tar).expect("a tar")
         });
         assert_eq!(tars[0], tars[1]);

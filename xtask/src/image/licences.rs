@@ -44,7 +44,7 @@ pub(crate) fn third_parties(crates: &[&Crate]) -> anyhow::Result<Vec<u8>> {
     let mut texts: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for one in crates.iter().filter(|one| !one.ours) {
         let name = format!("{} {}", one.name, one.version);
-        for text in texts_in(&one.folder)? {
+        for text in texts_in(&one.directory)? {
             texts.entry(text).or_default().insert(name.clone());
         }
         let declared = one.licence.as_deref().unwrap_or("not stated");
@@ -69,12 +69,12 @@ pub(crate) fn third_parties(crates: &[&Crate]) -> anyhow::Result<Vec<u8>> {
     Ok(document.into_bytes())
 }
 
-fn texts_in(folder: &Path) -> anyhow::Result<Vec<String>> {
+fn texts_in(directory: &Path) -> anyhow::Result<Vec<String>> {
     let mut texts = Vec::new();
-    let files = fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))?;
+    let files = fs::read_dir(directory).with_context(|| format!("list {}", directory.display()))?;
     for file in files {
         let file = file
-            .with_context(|| format!("list {}", folder.display()))?
+            .with_context(|| format!("list {}", directory.display()))?
             .path();
         let name = file
             .file_name()
@@ -108,15 +108,15 @@ mod tests {
 
     #[test]
     fn equal_texts_are_printed_once() {
-        let folder = tempfile::tempdir().expect("a scratch folder");
-        fs::write(folder.path().join("LICENSE-MIT"), "the terms\n").expect("a file");
-        fs::write(folder.path().join("README.md"), "no terms\n").expect("a file");
+        let directory = tempfile::tempdir().expect("a scratch directory");
+        fs::write(directory.path().join("LICENSE-MIT"), "the terms\n").expect("a file");
+        fs::write(directory.path().join("README.md"), "no terms\n").expect("a file");
         let one = |name: &str| Crate {
             name: name.to_owned(),
             version: "1.0.0".to_owned(),
             licence: Some("MIT".to_owned()),
             checksum: None,
-            folder: folder.path().to_owned(),
+            directory: directory.path().to_owned(),
             ours: false,
             needs: Vec::new(),
         };

@@ -1,7 +1,7 @@
 //! Builds the programs of the images and hands out their bytes.
 //!
 //! Development images hold what `cargo build` makes anyway, so that an image costs no second
-//! compilation. Released ones are built in a folder of their own, optimised, with this machine's
+//! compilation. Released ones are built in a directory of their own, optimised, with this machine's
 //! paths mapped away: the same commit gives the same bytes in any checkout. One build makes the
 //! programs of all images and `meshctl`, whichever images are asked for: cargo gives packages that
 //! are built together the features of all of them, so a build of some of them would compile their
@@ -16,7 +16,7 @@ use std::{
 
 use anyhow::{Context, bail};
 
-use super::{contents, elf, empty_folder, layer::Compression, origin::Origin};
+use super::{contents, elf, empty_directory, layer::Compression, origin::Origin};
 use crate::{
     binaries, command,
     workspace::{self, find_program},
@@ -31,7 +31,7 @@ pub(crate) struct Program {
 
 /// Where built programs are.
 pub(crate) struct Programs {
-    folder: PathBuf,
+    directory: PathBuf,
     /// Of the whole build, when it was made only to be compared.
     scratch: Option<PathBuf>,
     dev: bool,
@@ -40,7 +40,7 @@ pub(crate) struct Programs {
 /// The wrapper by its name alone. Cargo makes the wrapper's path part of every symbol's name, and a
 /// path would differ between checkouts.
 const WRAPPER: &str = "link-static";
-const WRAPPER_FOLDER: &str = "xtask/wrapper";
+const WRAPPER_DIRECTORY: &str = "xtask/wrapper";
 
 /// Cargo.toml says what it is.
 const PROFILE: &str = "image";
@@ -60,18 +60,18 @@ impl Programs {
         Self::build_release(root, origin, &target, None)
     }
 
-    /// Builds it all again in an empty folder, which `remove` removes.
+    /// Builds it all again in an empty directory, which `remove` removes.
     pub(crate) fn build_from_nothing(
         root: &Path,
         dev: bool,
         origin: &Origin,
     ) -> anyhow::Result<Self> {
         let target = root.join("target/image-check");
-        empty_folder(&target)?;
+        empty_directory(&target)?;
         if dev {
             binaries::compile(root, "dev", Some(&target))?;
             return Ok(Self {
-                folder: target.join("debug"),
+                directory: target.join("debug"),
                 scratch: Some(target),
                 dev,
             });
@@ -83,7 +83,7 @@ impl Programs {
     /// The programs that the tests start.
     pub(crate) fn of_tests(root: &Path) -> Self {
         Self {
-            folder: binaries::folder(root, true),
+            directory: binaries::directory(root, true),
             scratch: None,
             dev: true,
         }
@@ -96,18 +96,18 @@ impl Programs {
         scratch: Option<PathBuf>,
     ) -> anyhow::Result<Self> {
         let path = env::var_os("PATH").unwrap_or_default();
-        let folders = [root.join(WRAPPER_FOLDER)]
+        let directories = [root.join(WRAPPER_DIRECTORY)]
             .into_iter()
             .chain(env::split_paths(&path));
-        let path = env::join_paths(folders).context("put the wrapper on PATH")?;
-        let mut folders = workspace::mapped_folders(root)?;
-        folders.push((target.to_path_buf(), "/mesh/target"));
-        let mapping = workspace::mapping_flags("--remap-path-prefix=", &folders);
+        let path = env::join_paths(directories).context("put the wrapper on PATH")?;
+        let mut directories = workspace::mapped_directories(root)?;
+        directories.push((target.to_path_buf(), "/mesh/target"));
+        let mapping = workspace::mapping_flags("--remap-path-prefix=", &directories);
         // The proxy is made from the bitcode of all libraries, the other programs from their
         // machine code.
         let flags = format!("{mapping} -Cembed-bitcode=yes");
         // The TLS library is C, whose error reports name files.
-        let c_flags = workspace::mapping_flags("-ffile-prefix-map=", &folders);
+        let c_flags = workspace::mapping_flags("-ffile-prefix-map=", &directories);
         let mut command = workspace::cargo(root);
         command.args(["build", "--profile", PROFILE, "--locked"]);
         for program in contents::programs() {
@@ -127,7 +127,7 @@ impl Programs {
         }
         command::run("cargo build", &mut command)?;
         Ok(Self {
-            folder: target.join(PROFILE),
+            directory: target.join(PROFILE),
             scratch,
             dev: false,
         })
@@ -136,7 +136,7 @@ impl Programs {
     /// The bytes of a program as they go into an image: static, and without the debug information,
     /// which is most of it.
     pub(crate) fn content(&self, program: &Program) -> anyhow::Result<Vec<u8>> {
-        let file = self.folder.join(program.binary);
+        let file = self.directory.join(program.binary);
         let content = fs::read(&file).with_context(|| format!("read {}", file.display()))?;
         let is_static =
             elf::is_static(&content).with_context(|| format!("look at {}", file.display()))?;
@@ -153,7 +153,7 @@ impl Programs {
 
     /// The command line, which is built with the images and goes into none of them.
     pub(crate) fn command_line(&self) -> PathBuf {
-        self.folder.join(contents::COMMAND_LINE.binary)
+        self.directory.join(contents::COMMAND_LINE.binary)
     }
 
     pub(crate) fn compression(&self) -> Compression {

@@ -79,7 +79,7 @@ impl Repository {
         self.copy(&own, &self.remote(&tag(oci::architecture())), &[])?;
 
         let all = layout.with_extension("index");
-        super::empty_folder(&all)?;
+        super::empty_directory(&all)?;
         let part = |architecture: &str| format!("oci:{}:{architecture}", all.display());
         self.copy(&own, &part(oci::architecture()), &[])?;
         for other in ARCHITECTURES {
@@ -244,16 +244,16 @@ mod tests {
 
     #[test]
     fn index_lists_one_image_per_architecture() {
-        let folder = tempfile::tempdir().expect("a directory");
+        let directory = tempfile::tempdir().expect("a directory");
         let image = |architecture: &str| json!({ "mediaType": oci::MANIFEST, "digest": format!("sha256:{architecture}"), "size": 1, "annotations": { NAME: architecture } });
         let listed = json!({ "manifests": [image("arm64"), image("amd64")] });
-        fs::write(folder.path().join("index.json"), listed.to_string()).expect("index.json");
-        fs::create_dir_all(folder.path().join("blobs/sha256")).expect("a directory");
-        let index = index_of(folder.path(), "1.0.0").expect("an index");
+        fs::write(directory.path().join("index.json"), listed.to_string()).expect("index.json");
+        fs::create_dir_all(directory.path().join("blobs/sha256")).expect("a directory");
+        let index = index_of(directory.path(), "1.0.0").expect("an index");
         let content: Value = serde_json::from_slice(&index.content).expect("JSON");
         assert_eq!(content["manifests"][0]["platform"]["architecture"], "amd64");
         assert_eq!(content["manifests"][1]["digest"], "sha256:arm64");
-        let named = fs::read_to_string(folder.path().join("index.json")).expect("index.json");
+        let named = fs::read_to_string(directory.path().join("index.json")).expect("index.json");
         assert!(
             named.contains(&index.digest) && named.contains("1.0.0"),
             "{named}"

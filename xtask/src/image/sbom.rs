@@ -65,7 +65,7 @@ pub(crate) struct Crate {
     /// SHA-256 of the crate as the registry serves it.
     pub(crate) checksum: Option<String>,
     /// Where its sources are.
-    pub(crate) folder: PathBuf,
+    pub(crate) directory: PathBuf,
     /// One of ours, rather than from the registry.
     pub(crate) ours: bool,
     /// The identifiers of what it is linked with.
@@ -169,7 +169,7 @@ fn by_package(printed: &str) -> BTreeMap<String, BTreeSet<(String, String)>> {
     trees.collect()
 }
 
-/// A line of `cargo tree`: `hyper v1.12.0`, `mesh-core v0.1.0 (/folder)`, or `hyper v1.12.0 (*)`.
+/// A line of `cargo tree`: `hyper v1.12.0`, `mesh-core v0.1.0 (/directory)`, or `hyper v1.12.0 (*)`.
 fn name_and_version(line: &str) -> Option<(String, String)> {
     let mut words = line.split_whitespace();
     let name = words.next()?;
@@ -199,15 +199,15 @@ fn linkable(
         }
         let version = package.version.to_string();
         let name = package.name.to_string();
-        let folder = package
+        let directory = package
             .manifest_path
             .parent()
-            .context("a manifest is in a folder")?;
+            .context("a manifest is in a directory")?;
         let found = Crate {
             checksum: checksums.get(&(name.clone(), version.clone())).cloned(),
             // Old manifests write `/` for `OR`.
             licence: package.license.map(|licence| licence.replace('/', " OR ")),
-            folder: folder.into(),
+            directory: directory.into(),
             ours: package.source.is_none(),
             needs: needs.remove(&package.id.repr).unwrap_or_default(),
             name,
@@ -364,7 +364,7 @@ mod tests {
             version: "1.0.0".to_owned(),
             licence: Some("MIT".to_owned()),
             checksum: Some("c0".to_owned()),
-            folder: PathBuf::new(),
+            directory: PathBuf::new(),
             ours,
             needs: needs.iter().map(|need| (*need).to_owned()).collect(),
         };

@@ -1,4 +1,4 @@
-//! The files of an image, by path. What is added in any order comes out sorted, folders included.
+//! The files of an image, by path. What is added in any order comes out sorted, directories included.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ pub(crate) struct Tree {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
-    Folder,
+    Directory,
     File {
         content: Vec<u8>,
         mode: Mode,
@@ -57,7 +57,7 @@ impl Tree {
     pub(crate) fn content(&self, path: &str) -> Option<&[u8]> {
         match self.entries.get(path)? {
             Entry::File { content, .. } => Some(content),
-            Entry::Folder | Entry::Link(_) => None,
+            Entry::Directory | Entry::Link(_) => None,
         }
     }
 
@@ -65,7 +65,7 @@ impl Tree {
         for (slash, _) in path.match_indices('/') {
             self.entries
                 .entry(path[..slash].to_owned())
-                .or_insert(Entry::Folder);
+                .or_insert(Entry::Directory);
         }
         self.entries.insert(path.to_owned(), entry);
     }
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folders_come_before_what_is_in_them() {
+    fn directories_come_before_what_is_in_them() {
         let mut tree = Tree::default();
         tree.add_file("usr/lib/b", vec![1]);
         tree.add_link("usr/lib/a", "b");

@@ -99,15 +99,15 @@ fn refresh_old_lists() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How long ago the lists were fetched. apt gives each list its server's date, so only the folder
+/// How long ago the lists were fetched. apt gives each list its server's date, so only the directory
 /// that downloads go through tells when that was.
 fn age_of_lists() -> Option<Duration> {
-    let folder = Path::new("/var/lib/apt/lists");
-    let filled = fs::read_dir(folder)
+    let directory = Path::new("/var/lib/apt/lists");
+    let filled = fs::read_dir(directory)
         .ok()?
         .flatten()
         .any(|entry| entry.file_name().to_string_lossy().contains("Packages"));
-    let fetched = folder
+    let fetched = directory
         .join("partial")
         .metadata()
         .and_then(|found| found.modified())

@@ -110,17 +110,18 @@ fn build_linker(root: &Path, compiler: &Compiler) -> anyhow::Result<()> {
     run("bpf-linker", &mut command).context("build bpf-linker")
 }
 
-/// Makes the folder that bpf-linker's build expects of an LLVM installation: one shared library
+/// Makes the directory that bpf-linker's build expects of an LLVM installation: one shared library
 /// under the name that linking asks for and the name that loading asks for. Debian's llvm-dev
 /// package would bring it with 600 MB.
 fn point_at_llvm(prefix: &Path, library: &Path) -> anyhow::Result<()> {
-    let folder = prefix.join("lib");
-    if folder.exists() {
-        fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
+    let directory = prefix.join("lib");
+    if directory.exists() {
+        fs::remove_dir_all(&directory)
+            .with_context(|| format!("remove {}", directory.display()))?;
     }
-    fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
+    fs::create_dir_all(&directory).with_context(|| format!("create {}", directory.display()))?;
     let name = library.file_name().context("the LLVM library has a name")?;
-    for link in [folder.join("libLLVM.so"), folder.join(name)] {
+    for link in [directory.join("libLLVM.so"), directory.join(name)] {
         unix::fs::symlink(library, &link).with_context(|| format!("create {}", link.display()))?;
     }
     Ok(())
@@ -132,21 +133,21 @@ mod tests {
 
     #[test]
     fn the_library_is_found_under_both_names() {
-        let folder = std::env::temp_dir().join(format!("xtask-llvm-{}", std::process::id()));
-        let library = folder.join("libLLVM.so.22.1");
-        fs::create_dir_all(&folder).expect("a scratch folder");
+        let directory = std::env::temp_dir().join(format!("xtask-llvm-{}", std::process::id()));
+        let library = directory.join("libLLVM.so.22.1");
+        fs::create_dir_all(&directory).expect("a scratch directory");
         fs::write(&library, "llvm").expect("a scratch file");
         for _again in 0..2 {
-            point_at_llvm(&folder.join("prefix"), &library).expect("links are made");
+            point_at_llvm(&directory.join("prefix"), &library).expect("links are made");
         }
         for name in ["libLLVM.so", "libLLVM.so.22.1"] {
             assert_eq!(
-                fs::read_to_string(folder.join("prefix/lib").join(name))
+                fs::read_to_string(directory.join("prefix/lib").join(name))
                     .ok()
                     .as_deref(),
                 Some("llvm")
             );
         }
-        fs::remove_dir_all(&folder).expect("the scratch folder is ours");
+        fs::remove_dir_all(&directory).expect("the scratch directory is ours");
     }
 }

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Component, and the file below the toolchain that it brings. The programs of the same name in
-/// cargo's own folder exist without the component: they only complain.
+/// cargo's own directory exist without the component: they only complain.
 const COMPONENTS: [(&str, &str); 2] = [("rustfmt", "bin/rustfmt"), ("clippy", "bin/cargo-clippy")];
 
 /// The components that the toolchain in use lacks.

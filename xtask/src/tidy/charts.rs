@@ -7,7 +7,7 @@ use super::{
     tree::{File, Tree},
 };
 
-const FOLDER: &str = "helm/";
+const DIRECTORY: &str = "helm/";
 
 /// Template functions whose result is another one at the next render: an upgrade would replace keys
 /// that proxies trust, or restart what did not change.
@@ -105,7 +105,7 @@ pub(crate) fn steady_templates(tree: &Tree) -> Vec<Finding> {
 fn charts(tree: &Tree) -> impl Iterator<Item = &File> {
     tree.files
         .iter()
-        .filter(|file| file.path.starts_with(FOLDER))
+        .filter(|file| file.path.starts_with(DIRECTORY))
 }
 
 fn lines<'a>(tree: &'a Tree, below: &'a str) -> impl Iterator<Item = (&'a File, usize, &'a str)> {

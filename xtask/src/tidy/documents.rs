@@ -18,7 +18,7 @@ use crate::args::Args;
 /// The documents whose commands a reader will type.
 const DOCUMENTS: [&str; 2] = ["README.md", "CONTRIBUTING.md"];
 
-const ADR_FOLDER: &str = "docs/adr/";
+const ADR_DIRECTORY: &str = "docs/adr/";
 const ADR_INDEX: &str = "docs/adr/README.md";
 const ADR_TEMPLATE: &str = "docs/adr/template.md";
 
@@ -109,11 +109,11 @@ pub(crate) fn adr_index(tree: &Tree) -> Vec<Finding> {
     let index = tree.file(ADR_INDEX).map_or("", |file| file.text.as_str());
     let mut findings = Vec::new();
     let mut numbers: BTreeMap<&str, &str> = BTreeMap::new();
-    let in_folder = tree
+    let in_directory = tree
         .files
         .iter()
-        .filter_map(|file| Some((file, file.path.strip_prefix(ADR_FOLDER)?)));
-    for (file, name) in in_folder.filter(|(file, name)| {
+        .filter_map(|file| Some((file, file.path.strip_prefix(ADR_DIRECTORY)?)));
+    for (file, name) in in_directory.filter(|(file, name)| {
         ![ADR_INDEX, ADR_TEMPLATE].contains(&file.path.as_str()) && name.ends_with(".md")
     }) {
         let mut add = |advice: String| findings.push(file.finding(1, "adr-index", advice));

@@ -13,7 +13,7 @@ use super::{
 };
 
 /// Folders with nothing of ours: build results and git's own.
-const SKIPPED_FOLDERS: [&str; 2] = ["target", ".git"];
+const SKIPPED_DIRECTORIES: [&str; 2] = ["target", ".git"];
 
 pub(crate) struct Tree {
     pub(crate) files: Vec<File>,
@@ -33,22 +33,22 @@ impl Tree {
     /// and so that an unpacked archive can be checked too.
     pub(crate) fn read(root: &Path) -> anyhow::Result<Self> {
         let mut files = Vec::new();
-        let mut folders = vec![PathBuf::new()];
-        while let Some(folder) = folders.pop() {
-            let listing = fs::read_dir(root.join(&folder))
-                .with_context(|| format!("list {}", folder.display()))?;
+        let mut directories = vec![PathBuf::new()];
+        while let Some(directory) = directories.pop() {
+            let listing = fs::read_dir(root.join(&directory))
+                .with_context(|| format!("list {}", directory.display()))?;
             for entry in listing {
-                let entry = entry.with_context(|| format!("list {}", folder.display()))?;
-                let path = folder.join(entry.file_name());
+                let entry = entry.with_context(|| format!("list {}", directory.display()))?;
+                let path = directory.join(entry.file_name());
                 let kind = entry
                     .file_type()
                     .with_context(|| format!("look at {}", path.display()))?;
                 if kind.is_dir()
-                    && !SKIPPED_FOLDERS
+                    && !SKIPPED_DIRECTORIES
                         .iter()
                         .any(|skipped| entry.file_name() == *skipped)
                 {
-                    folders.push(path);
+                    directories.push(path);
                 } else if kind.is_file() {
                     let content = fs::read(root.join(&path))
                         .with_context(|| format!("read {}", path.display()))?;
@@ -102,7 +102,7 @@ impl File {
         self.path.ends_with(".rs")
     }
 
-    /// Whether all of it is test code: below a `tests` folder, or the `tests.rs` beside the code.
+    /// Whether all of it is test code: below a `tests` directory, or the `tests.rs` beside the code.
     pub(crate) fn is_test(&self) -> bool {
         self.path.starts_with("tests/")
             || self.path.contains("/tests/")

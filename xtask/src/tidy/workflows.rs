@@ -6,7 +6,7 @@ use super::{
     tree::{File, Tree},
 };
 
-const FOLDER: &str = ".github/workflows/";
+const DIRECTORY: &str = ".github/workflows/";
 
 /// A workflow's steps are commands of xtask, nothing else.
 pub(crate) fn only_xtask(tree: &Tree) -> Vec<Finding> {
@@ -44,7 +44,7 @@ fn findings(
     let workflows = tree
         .files
         .iter()
-        .filter(|file| file.path.starts_with(FOLDER));
+        .filter(|file| file.path.starts_with(DIRECTORY));
     workflows
         .flat_map(|file| values(file, key))
         .filter(|(_, _, value)| !allowed(value))

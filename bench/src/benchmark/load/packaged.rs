@@ -9,12 +9,12 @@ use anyhow::{Context, bail};
 use serde_json::Value;
 
 use super::Outcome;
-use crate::testbed::pod::FOLDER;
+use crate::testbed::pod::DIRECTORY;
 
 /// The file with a gRPC message of a hundred bytes that h2load sends.
 pub(super) fn grpc_message() -> anyhow::Result<PathBuf> {
     const BODY: u8 = 95;
-    let path = Path::new(FOLDER).join("message");
+    let path = Path::new(DIRECTORY).join("message");
     let mut message = vec![0, 0, 0, 0, BODY];
     message.resize(message.len() + usize::from(BODY), b'x');
     fs::write(&path, message)?;
@@ -81,11 +81,11 @@ pub(super) fn h2load(output: &str) -> anyhow::Result<Outcome> {
 }
 
 pub(super) fn iperf3(output: &str) -> anyhow::Result<Outcome> {
-    let said: Value = serde_json::from_str(output).context("it is not JSON")?;
-    if let Some(error) = said["error"].as_str() {
+    let report: Value = serde_json::from_str(output).context("it is not JSON")?;
+    if let Some(error) = report["error"].as_str() {
         bail!("{error}");
     }
-    let received = &said["end"]["sum_received"];
+    let received = &report["end"]["sum_received"];
     Ok(Outcome {
         operations: received["bytes"].as_f64().context("no bytes")? / 1e9,
         seconds: received["seconds"].as_f64().context("no duration")?,
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_have_units() {
+    fn durations_with_units_are_parsed() {
         for (text, expected) in [
             ("250.00us", Some(250e-6)),
             ("1.50ms", Some(1.5e-3)),
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn wrk_is_read() {
+    fn wrk_output_is_parsed() {
         let output = "Running 1s test @ http://10.96.0.1:8001/
   1 threads and 64 connections
   Thread Stats   Avg      Stdev     Max   +/- Stdev
@@ -156,7 +156,7 @@ Transfer/sec:     10.91MB
     }
 
     #[test]
-    fn h2load_is_read() {
+    fn h2load_output_is_parsed() {
         let output = "starting benchmark...
 finished in 2.00s, 24600.50 req/s, 3.61MB/s
 requests: 49201 total, 49329 started, 49201 done, 49199 succeeded, 2 failed, 0 errored, 0 timeout
@@ -169,7 +169,7 @@ status codes: 49199 2xx, 0 3xx, 0 4xx, 2 5xx
     }
 
     #[test]
-    fn iperf3_is_read() {
+    fn iperf3_output_is_parsed() {
         let output = r#"{"start":{},"end":{"sum_received":{"seconds":2.5,"bytes":5000000000}}}"#;
         let outcome = iperf3(output).expect("iperf3's output");
         assert_eq!((outcome.operations, outcome.seconds), (5.0, 2.5));

@@ -3,10 +3,10 @@
 
 use std::fmt::Write as _;
 
-use super::{Report, wish};
+use super::{Report, describe_goal};
 use crate::benchmark::{
-    metric::{Peer, shown},
-    row::{Judged, Met},
+    metric::{SystemUnderTest, shown},
+    row::{GoalResult, GoalStatus},
     workload::Limit,
 };
 
@@ -21,14 +21,14 @@ const MOST: f64 = 2.0;
 pub(super) fn text(report: &Report) -> String {
     let mut lines = Vec::new();
     for row in report.rows() {
-        for judged in row.judged() {
-            if let Limit::AtMost(limit, peer) | Limit::AtLeast(limit, peer) = judged.goal.limit {
+        for result in row.goal_results() {
+            if let Limit::AtMost(limit, sut) | Limit::AtLeast(limit, sut) = result.goal.limit {
                 let label = format!(
                     "{}: {}",
                     row.workload.name,
-                    wish(judged.goal, row.workload.unit)
+                    describe_goal(result.goal, row.workload.unit)
                 );
-                lines.push(line(lines.len(), &label, &judged, limit, peer));
+                lines.push(line(lines.len(), &label, &result, limit, sut));
             }
         }
     }
@@ -50,27 +50,33 @@ pub(super) fn text(report: &Report) -> String {
     )
 }
 
-fn line(number: usize, label: &str, judged: &Judged, limit: f64, peer: Peer) -> String {
+fn line(
+    number: usize,
+    label: &str,
+    result: &GoalResult,
+    limit: f64,
+    sut: SystemUnderTest,
+) -> String {
     let y = TOP + LINE * number as f64;
     let at = |ratio: f64| LABELS + BARS * ratio.clamp(0.0, MOST) / MOST;
-    let estimate = judged.estimate;
+    let estimate = result.estimate;
     let (bar, low, high, goal) = (
         at(estimate.median) - LABELS,
         at(estimate.low),
         at(estimate.high),
         at(limit),
     );
-    let colour = match judged.met {
-        Met::Yes => "#4c9f70",
-        Met::Unsure => "#d9a441",
-        Met::No => "#c8553d",
+    let colour = match result.status {
+        GoalStatus::Met => "#4c9f70",
+        GoalStatus::Undecided => "#d9a441",
+        GoalStatus::Missed => "#c8553d",
     };
     let (middle, base, bottom) = (y + 9.0, y + 13.0, y + 18.0);
     let mut text = String::new();
     // Writing to a string does not fail.
     let _written = writeln!(
         text,
-        "<g><title>{label}, {peer}</title>\
+        "<g><title>{label}, {sut}</title>\
          <text x=\"{}\" y=\"{base}\" text-anchor=\"end\">{label}</text>\
          <rect x=\"{LABELS}\" y=\"{y}\" width=\"{bar:.1}\" height=\"18\" fill=\"{colour}\"/>\
          <line x1=\"{low:.1}\" x2=\"{high:.1}\" y1=\"{middle}\" y2=\"{middle}\" stroke=\"#222222\"/>\
@@ -89,25 +95,25 @@ mod tests {
     use crate::benchmark::{metric::Metric, statistics::Estimate, workload::Goal};
 
     #[test]
-    fn a_bar_is_as_long_as_the_ratio() {
-        let judged = |median| Judged {
+    fn bar_length_is_proportional_to_ratio() {
+        let result = |median| GoalResult {
             goal: Goal {
                 metric: Metric::CpuOut,
-                limit: Limit::AtMost(0.5, Peer::Envoy),
+                limit: Limit::AtMost(0.5, SystemUnderTest::Envoy),
             },
             estimate: Estimate {
                 median,
                 low: median,
                 high: median,
             },
-            met: Met::Yes,
+            status: GoalStatus::Met,
         };
-        let half = line(0, "x", &judged(1.0), 0.5, Peer::Envoy);
+        let half = line(0, "x", &result(1.0), 0.5, SystemUnderTest::Envoy);
         assert!(
             half.contains(&format!("width=\"{:.1}\"", BARS / MOST)),
             "{half}"
         );
-        let beyond = line(0, "x", &judged(9.0), 0.5, Peer::Envoy);
+        let beyond = line(0, "x", &result(9.0), 0.5, SystemUnderTest::Envoy);
         assert!(beyond.contains(&format!("width=\"{BARS:.1}\"")), "{beyond}");
         assert!(beyond.contains(">9.00<"), "{beyond}");
     }

@@ -4,11 +4,11 @@
 use std::fmt::Write as _;
 
 use super::{
-    Measured, Report, spent,
-    table::{cell, metrics, peers, ratio, rounds, verdict},
-    wish,
+    Measured, Report, describe_goal,
+    table::{cell, metrics, ratio, rounds, suts, verdict},
+    time_shares,
 };
-use crate::benchmark::row::{Met, Row};
+use crate::benchmark::row::{GoalStatus, Row};
 
 pub(super) fn text(report: &Report) -> String {
     let mut text = String::from("# Results\n\n");
@@ -22,17 +22,17 @@ pub(super) fn text(report: &Report) -> String {
     );
     text += "| workload | goal | measured | |\n|---|---|---|---|\n";
     for row in report.rows() {
-        for judged in row.judged() {
-            let verdict = match judged.met {
-                Met::Yes => verdict(judged.met).to_owned(),
-                _ => format!("**{}**", verdict(judged.met)),
+        for result in row.goal_results() {
+            let verdict = match result.status {
+                GoalStatus::Met => verdict(result.status).to_owned(),
+                _ => format!("**{}**", verdict(result.status)),
             };
             let _written = writeln!(
                 text,
                 "| {} | {} | {} | {verdict} |",
                 row.workload.title,
-                wish(judged.goal, row.workload.unit),
-                ratio(&judged, row)
+                describe_goal(result.goal, row.workload.unit),
+                ratio(&result, row)
             );
         }
     }
@@ -54,7 +54,7 @@ fn section(measured: &Measured) -> String {
     );
     match &measured.outcome {
         Ok(row) => {
-            let profile = measured.profile.as_ref().map(spent::markdown);
+            let profile = measured.profile.as_ref().map(time_shares::markdown);
             heading + &numbers(row) + &profile.unwrap_or_default()
         }
         Err(error) => format!("{heading}Not measured: {error:#}\n"),
@@ -68,10 +68,10 @@ fn numbers(row: &Row) -> String {
         text += &format!(" {} {} |", metric.name(), metric.unit(row.workload.unit).0);
     }
     text += &format!("\n|---|{}\n", "---|".repeat(metrics.len()));
-    for peer in peers(row) {
-        text += &format!("| {peer} |");
+    for sut in suts(row) {
+        text += &format!("| {sut} |");
         for metric in &metrics {
-            text += &match cell(row, peer, *metric) {
+            text += &match cell(row, sut, *metric) {
                 Some((median, spread)) if spread.is_empty() => format!(" {median} |"),
                 Some((median, spread)) => format!(" {median} ({spread}) |"),
                 None => " |".to_owned(),

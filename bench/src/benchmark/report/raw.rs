@@ -3,10 +3,10 @@
 use anyhow::Context;
 use serde_json::{Map, Value, json};
 
-use super::{Measured, Report, spent, wish};
+use super::{Measured, Report, describe_goal, time_shares};
 use crate::benchmark::{
     report::table::verdict,
-    row::{Judged, Round, Row},
+    row::{GoalResult, Round, Row},
 };
 
 pub(super) fn text(report: &Report) -> anyhow::Result<String> {
@@ -39,38 +39,38 @@ fn workload(measured: &Measured) -> Value {
     match &measured.outcome {
         Ok(row) => {
             value["goals"] = row
-                .judged()
+                .goal_results()
                 .iter()
-                .map(|judged| goal(judged, row))
+                .map(|result| goal(result, row))
                 .collect();
             value["rounds"] = row.rounds.iter().map(|seen| round(seen, row)).collect();
         }
         Err(error) => value["error"] = json!(format!("{error:#}")),
     }
     if let Some(profile) = &measured.profile {
-        value["profile of ours"] = spent::json(profile);
+        value["profile of ours"] = time_shares::json(profile);
     }
     value
 }
 
-fn goal(judged: &Judged, row: &Row) -> Value {
+fn goal(result: &GoalResult, row: &Row) -> Value {
     json!({
-        "goal": wish(judged.goal, row.workload.unit),
-        "median": judged.estimate.median,
-        "interval": [judged.estimate.low, judged.estimate.high],
-        "verdict": verdict(judged.met),
+        "goal": describe_goal(result.goal, row.workload.unit),
+        "median": result.estimate.median,
+        "interval": [result.estimate.low, result.estimate.high],
+        "verdict": verdict(result.status),
     })
 }
 
 fn round(round: &Round, row: &Row) -> Value {
-    let samples = round.samples.iter().map(|(peer, sample)| {
+    let samples = round.samples.iter().map(|(sut, sample)| {
         let numbers = sample
             .iter()
             .map(|(metric, value)| (metric.name().to_owned(), json!(value)));
-        (peer.name().to_owned(), Value::Object(numbers.collect()))
+        (sut.name().to_owned(), Value::Object(numbers.collect()))
     });
     let failed = round.failed.iter();
-    let failed = failed.map(|(peer, count)| (peer.name().to_owned(), json!(count)));
+    let failed = failed.map(|(sut, count)| (sut.name().to_owned(), json!(count)));
     json!({
         "samples": Value::Object(samples.collect()),
         "counted": row.with_noisy || round.noise.is_quiet(),

@@ -2,39 +2,39 @@
 
 use std::fmt::Write as _;
 
-use super::{in_unit, wish};
+use super::{describe_goal, in_unit};
 use crate::benchmark::{
-    metric::{Metric, Peer, shown},
-    row::{Judged, Met, Row},
+    metric::{Metric, SystemUnderTest, shown},
+    row::{GoalResult, GoalStatus, Row},
     statistics::{median, range},
     workload::Limit,
 };
 
 /// The peers that were measured, the floor first.
-pub(super) fn peers(row: &Row) -> Vec<Peer> {
-    let mut peers: Vec<Peer> = row
+pub(super) fn suts(row: &Row) -> Vec<SystemUnderTest> {
+    let mut suts: Vec<SystemUnderTest> = row
         .rounds
         .iter()
         .flat_map(|round| round.samples.keys().copied())
         .collect();
-    peers.sort_unstable();
-    peers.dedup();
-    peers
+    suts.sort_unstable();
+    suts.dedup();
+    suts
 }
 
 /// The metrics of the workload that any peer has.
 pub(super) fn metrics(row: &Row) -> Vec<Metric> {
     let has = |metric: &Metric| {
-        peers(row)
+        suts(row)
             .iter()
-            .any(|peer| !row.values(*peer, *metric).is_empty())
+            .any(|sut| !row.values(*sut, *metric).is_empty())
     };
     row.workload.shown.iter().copied().filter(has).collect()
 }
 
 /// The median of a cell, and the range of its rounds.
-pub(super) fn cell(row: &Row, peer: Peer, metric: Metric) -> Option<(String, String)> {
-    let values = row.values(peer, metric);
+pub(super) fn cell(row: &Row, sut: SystemUnderTest, metric: Metric) -> Option<(String, String)> {
+    let values = row.values(sut, metric);
     let in_unit = |value| in_unit(metric, row.workload.unit, value);
     let (low, high) = range(&values)?;
     let spread = match values.len() {
@@ -64,18 +64,18 @@ pub(super) fn rounds(row: &Row) -> String {
     if let Some(note) = &row.note {
         let _written = write!(text, "; {note}");
     }
-    for (peer, count) in row.failed() {
-        let _written = write!(text, ", {count} operations of {peer} failed");
+    for (sut, count) in row.failed() {
+        let _written = write!(text, ", {count} operations of {sut} failed");
     }
     text
 }
 
-pub(super) fn ratio(judged: &Judged, row: &Row) -> String {
-    let in_unit = |value: f64| match judged.goal.limit {
-        Limit::Value(_) => in_unit(judged.goal.metric, row.workload.unit, value),
+pub(super) fn ratio(result: &GoalResult, row: &Row) -> String {
+    let in_unit = |value: f64| match result.goal.limit {
+        Limit::Value(_) => in_unit(result.goal.metric, row.workload.unit, value),
         _ => shown(value),
     };
-    let estimate = judged.estimate;
+    let estimate = result.estimate;
     format!(
         "{} ({}–{})",
         in_unit(estimate.median),
@@ -84,11 +84,11 @@ pub(super) fn ratio(judged: &Judged, row: &Row) -> String {
     )
 }
 
-pub(super) fn verdict(met: Met) -> &'static str {
-    match met {
-        Met::Yes => "met",
-        Met::Unsure => "not decided",
-        Met::No => "missed",
+pub(super) fn verdict(status: GoalStatus) -> &'static str {
+    match status {
+        GoalStatus::Met => "met",
+        GoalStatus::Undecided => "not decided",
+        GoalStatus::Missed => "missed",
     }
 }
 
@@ -103,23 +103,23 @@ pub(super) fn text(row: &Row) -> String {
             .chain(metrics.iter().map(heading))
             .collect::<Vec<_>>(),
     ];
-    for peer in peers(row) {
-        let cell = |metric: &Metric| match cell(row, peer, *metric) {
+    for sut in suts(row) {
+        let cell = |metric: &Metric| match cell(row, sut, *metric) {
             Some((median, spread)) if spread.is_empty() => median,
             Some((median, spread)) => format!("{median} ({spread})"),
             None => "-".to_owned(),
         };
         let cells = metrics.iter().map(cell);
-        table.push(std::iter::once(peer.to_string()).chain(cells).collect());
+        table.push(std::iter::once(sut.to_string()).chain(cells).collect());
     }
     let mut text = aligned(&table);
-    for judged in row.judged() {
+    for result in row.goal_results() {
         let _written = writeln!(
             text,
             "  {:<11} {:<42} {}",
-            verdict(judged.met),
-            wish(judged.goal, row.workload.unit),
-            ratio(&judged, row)
+            verdict(result.status),
+            describe_goal(result.goal, row.workload.unit),
+            ratio(&result, row)
         );
     }
     text + &rounds(row) + "\n"
@@ -164,13 +164,16 @@ mod tests {
         };
         let round = |ours, envoy| Round {
             samples: [
-                (Peer::Envoy, sample(envoy)),
-                (Peer::Ours, sample(ours)),
-                (Peer::Direct, Sample::from([(Metric::Rate, 70_000.0)])),
+                (SystemUnderTest::Envoy, sample(envoy)),
+                (SystemUnderTest::MeshProxy, sample(ours)),
+                (
+                    SystemUnderTest::Direct,
+                    Sample::from([(Metric::Rate, 70_000.0)]),
+                ),
             ]
             .into(),
             noise: Noise::default(),
-            failed: [(Peer::Envoy, 7)].into(),
+            failed: [(SystemUnderTest::Envoy, 7)].into(),
         };
         Row {
             workload: workload::find("http1-64").expect("it exists"),
@@ -185,8 +188,15 @@ mod tests {
     }
 
     #[test]
-    fn floor_first_then_ours_then_peers() {
-        assert_eq!(peers(&row()), [Peer::Direct, Peer::Ours, Peer::Envoy]);
+    fn table_rows_are_ordered_baseline_mesh_others() {
+        assert_eq!(
+            suts(&row()),
+            [
+                SystemUnderTest::Direct,
+                SystemUnderTest::MeshProxy,
+                SystemUnderTest::Envoy
+            ]
+        );
         assert_eq!(
             metrics(&row()),
             [Metric::CpuOut, Metric::CpuIn, Metric::Rate]
@@ -194,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_has_medians_ranges_and_verdicts() {
+    fn table_has_medians_ranges_and_goal_results() {
         let text = text(&row());
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].contains("CPU out µs/req"), "{text}");

@@ -4,14 +4,14 @@ use std::{fs, path::Path};
 
 use crate::benchmark::workload::Service;
 use crate::testbed::{
-    Lab,
-    pod::{Container, FOLDER, Pod, Side},
+    Testbed,
+    pod::{Container, CpuRole, DIRECTORY, Pod},
     process::Process,
 };
 
 const APPLICATION: Container<'_> = Container {
     name: "app",
-    side: Side::Load,
+    cpu_role: CpuRole::Load,
     user: None,
 };
 
@@ -19,8 +19,8 @@ const APPLICATION: Container<'_> = Container {
 const BODY: usize = 100;
 
 /// Starts one of each, and waits until all of them listen.
-pub(super) fn start(lab: &Lab, pod: &Pod) -> anyhow::Result<Vec<Process>> {
-    let configuration = Path::new(FOLDER).join(format!("{}-nginx.conf", pod.name));
+pub(super) fn start(testbed: &Testbed, pod: &Pod) -> anyhow::Result<Vec<Process>> {
+    let configuration = Path::new(DIRECTORY).join(format!("{}-nginx.conf", pod.name));
     fs::write(&configuration, nginx(&pod.name))?;
     let process = |name: &str, command: &mut std::process::Command| {
         Process::start(&format!("{}-{name}", pod.name), command)
@@ -39,14 +39,14 @@ pub(super) fn start(lab: &Lab, pod: &Pod) -> anyhow::Result<Vec<Process>> {
     }
     running.push(process(
         "serve",
-        pod.command(APPLICATION, &lab.programs.bench)?
+        pod.command(APPLICATION, &testbed.programs.bench)?
             .arg("serve")
             .args(["--echo", &anywhere(Service::Echo)])
-            .args(["--echo", &anywhere(Service::EchoAnew)])
+            .args(["--echo", &anywhere(Service::EchoFullHandshake)])
             .args(["--grpc", &anywhere(Service::Grpc)]),
     )?);
     for service in Service::ALL {
-        lab.wait_ready(pod, ([127, 0, 0, 1], service.port()).into(), None)?;
+        testbed.wait_ready(pod, ([127, 0, 0, 1], service.port()).into(), None)?;
     }
     Ok(running)
 }
@@ -57,7 +57,7 @@ fn nginx(pod: &str) -> String {
     let body = "x".repeat(BODY);
     let (http1, http2) = (Service::Http1.port(), Service::Http2.port());
     format!(
-        "daemon off; master_process off; user root; error_log stderr error; pid {FOLDER}/{pod}-nginx.pid;
+        "daemon off; master_process off; user root; error_log stderr error; pid {DIRECTORY}/{pod}-nginx.pid;
 events {{ worker_connections 65536; }}
 http {{
     access_log off; default_type text/plain; keepalive_timeout 1h; keepalive_requests 1000000000;

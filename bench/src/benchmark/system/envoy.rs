@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 use super::{IN, OUT};
 use crate::benchmark::{tools, workload::Service};
 use crate::testbed::{
-    Both, CLIENT, Certificate, Lab, Pair, SERVER,
-    pod::{Container, FOLDER, Pod, Pods, Side},
+    CLIENT, Certificate, ProxyPair, ProxyProcesses, SERVER, Testbed,
+    pod::{Container, CpuRole, DIRECTORY, Pod, Pods},
     process::Process,
 };
 
 const PROXY: Container<'_> = Container {
     name: "envoy",
-    side: Side::Proxy,
+    cpu_role: CpuRole::Proxy,
     user: None,
 };
 
@@ -24,30 +24,37 @@ const ADMIN: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 9901);
 /// Envoy's default of 1,024 would be a limit of the benchmark, not of Envoy.
 const UNLIMITED: u32 = 1_000_000_000;
 
-pub(super) fn start(lab: &Lab, pods: &Pods) -> anyhow::Result<Pair> {
+pub(super) fn start(testbed: &Testbed, pods: &Pods) -> anyhow::Result<ProxyProcesses> {
     let proxy = |pod: &Pod, configuration: &Value| {
         let mut command = pod.command(PROXY, tools::envoy()?)?;
         command.args(arguments(&write(pod, configuration)?));
         Process::start(&format!("{}-envoy", pod.name), &mut command)
     };
-    let proxies = Both {
-        inward: proxy(&pods.server, &inward(lab))?,
-        out: proxy(&pods.client, &outward(lab, pods.server.ip))?,
+    let proxies = ProxyPair {
+        inbound: proxy(&pods.server, &inbound_configuration(testbed))?,
+        outbound: proxy(
+            &pods.client,
+            &outbound_configuration(testbed, pods.server.ip),
+        )?,
     };
     for (pod, process) in [
-        (&pods.server, &proxies.inward),
-        (&pods.client, &proxies.out),
+        (&pods.server, &proxies.inbound),
+        (&pods.client, &proxies.outbound),
     ] {
-        lab.wait_ready(pod, ADMIN.into(), Some("/ready"))
-            .with_context(|| process.complaint())?;
+        testbed
+            .wait_ready(pod, ADMIN.into(), Some("/ready"))
+            .with_context(|| process.command_and_log())?;
     }
     Ok(proxies)
 }
 
 /// The client's proxy once more, by a program that says how long it takes until it is ready.
-pub(crate) fn timed_start(lab: &Lab, pods: &Pods) -> anyhow::Result<Command> {
-    let configuration = write(&pods.client, &outward(lab, pods.server.ip))?;
-    let mut command = pods.client.command(PROXY, &lab.programs.bench)?;
+pub(crate) fn timed_start(testbed: &Testbed, pods: &Pods) -> anyhow::Result<Command> {
+    let configuration = write(
+        &pods.client,
+        &outbound_configuration(testbed, pods.server.ip),
+    )?;
+    let mut command = pods.client.command(PROXY, &testbed.programs.bench)?;
     let at = format!("{}:{}", ADMIN.0, ADMIN.1);
     command
         .args(["load", "ready", "--at", &at, "--path", "/ready", "--"])
@@ -69,13 +76,13 @@ fn arguments(configuration: &Path) -> [String; 7] {
 }
 
 fn write(pod: &Pod, configuration: &Value) -> anyhow::Result<PathBuf> {
-    let path = Path::new(FOLDER).join(format!("{}-envoy.json", pod.name));
+    let path = Path::new(DIRECTORY).join(format!("{}-envoy.json", pod.name));
     fs::write(&path, serde_json::to_vec_pretty(configuration)?)?;
     Ok(path)
 }
 
-fn outward(lab: &Lab, server: Ipv4Addr) -> Value {
-    let certificate = lab.certificate("client");
+fn outbound_configuration(testbed: &Testbed, server: Ipv4Addr) -> Value {
+    let certificate = testbed.certificate("client");
     let listeners = Service::ALL
         .map(|service| listener(service, Ipv4Addr::LOCALHOST, OUT + service.port(), None));
     let clusters = Service::ALL.map(|service| {
@@ -88,8 +95,8 @@ fn outward(lab: &Lab, server: Ipv4Addr) -> Value {
     bootstrap(&listeners, &clusters)
 }
 
-fn inward(lab: &Lab) -> Value {
-    let certificate = lab.certificate("server");
+fn inbound_configuration(testbed: &Testbed) -> Value {
+    let certificate = testbed.certificate("server");
     let listeners = Service::ALL.map(|service| {
         let tls = (service != Service::Plain).then(|| downstream_tls(service, &certificate));
         listener(service, Ipv4Addr::UNSPECIFIED, IN + service.port(), tls)
@@ -193,7 +200,7 @@ fn upstream_tls(service: Service, certificate: &Certificate) -> Value {
         "common_tls_context": common_tls(service, certificate, SERVER),
         "sni": SERVER,
     });
-    if service == Service::EchoAnew {
+    if service == Service::EchoFullHandshake {
         config["max_session_keys"] = json!(0);
     }
     json!({ "name": "envoy.transport_sockets.tls", "typed_config": config })
@@ -205,7 +212,7 @@ fn downstream_tls(service: Service, certificate: &Certificate) -> Value {
         "common_tls_context": common_tls(service, certificate, CLIENT),
         "require_client_certificate": true,
     });
-    if service == Service::EchoAnew {
+    if service == Service::EchoFullHandshake {
         config["disable_stateless_session_resumption"] = json!(true);
     }
     json!({ "name": "envoy.transport_sockets.tls", "typed_config": config })

@@ -7,38 +7,49 @@ use anyhow::Context;
 use super::{IN, OUT};
 use crate::benchmark::workload::Service;
 use crate::testbed::{
-    Both, Lab, Pair, SERVER,
-    pod::{Container, FOLDER, Pod, Pods, Side},
+    ProxyPair, ProxyProcesses, SERVER, Testbed,
+    pod::{Container, CpuRole, DIRECTORY, Pod, Pods},
     process::Process,
 };
 
 const PROXY: Container<'_> = Container {
     name: "haproxy",
-    side: Side::Proxy,
+    cpu_role: CpuRole::Proxy,
     user: None,
 };
 
-pub(super) fn start(lab: &Lab, pods: &Pods) -> anyhow::Result<Pair> {
-    let inward = Process::start("haproxy-server", &mut command(&pods.server, &inward(lab))?)?;
-    let out = Process::start(
+pub(super) fn start(testbed: &Testbed, pods: &Pods) -> anyhow::Result<ProxyProcesses> {
+    let inbound = Process::start(
+        "haproxy-server",
+        &mut command(&pods.server, &inbound_configuration(testbed))?,
+    )?;
+    let outbound = Process::start(
         "haproxy-client",
-        &mut command(&pods.client, &outward(lab, pods.server.ip))?,
+        &mut command(
+            &pods.client,
+            &outbound_configuration(testbed, pods.server.ip),
+        )?,
     )?;
     for service in Service::ALL {
-        for (pod, first, process) in [(&pods.server, IN, &inward), (&pods.client, OUT, &out)] {
+        for (pod, first, process) in [(&pods.server, IN, &inbound), (&pods.client, OUT, &outbound)]
+        {
             let at = (Ipv4Addr::LOCALHOST, first + service.port());
-            lab.wait_ready(pod, at.into(), None)
-                .with_context(|| process.complaint())?;
+            testbed
+                .wait_ready(pod, at.into(), None)
+                .with_context(|| process.command_and_log())?;
         }
     }
-    Ok(Both { out, inward })
+    Ok(ProxyPair { outbound, inbound })
 }
 
 /// The client's proxy once more, by a program that says how long it takes until it accepts
 /// connections.
-pub(crate) fn timed_start(lab: &Lab, pods: &Pods) -> anyhow::Result<Command> {
-    let configuration = write(&pods.client, &outward(lab, pods.server.ip))?;
-    let mut command = pods.client.command(PROXY, &lab.programs.bench)?;
+pub(crate) fn timed_start(testbed: &Testbed, pods: &Pods) -> anyhow::Result<Command> {
+    let configuration = write(
+        &pods.client,
+        &outbound_configuration(testbed, pods.server.ip),
+    )?;
+    let mut command = pods.client.command(PROXY, &testbed.programs.bench)?;
     let at = format!("127.0.0.1:{}", OUT + Service::Http1.port());
     command
         .args(["load", "ready", "--at", &at, "--", "haproxy", "-db", "-f"])
@@ -54,7 +65,7 @@ fn command(pod: &Pod, configuration: &str) -> anyhow::Result<Command> {
 }
 
 fn write(pod: &Pod, configuration: &str) -> anyhow::Result<std::path::PathBuf> {
-    let path = Path::new(FOLDER).join(format!("{}-haproxy.cfg", pod.name));
+    let path = Path::new(DIRECTORY).join(format!("{}-haproxy.cfg", pod.name));
     fs::write(&path, configuration)?;
     Ok(path)
 }
@@ -74,8 +85,8 @@ defaults
     .to_owned()
 }
 
-fn outward(lab: &Lab, server: Ipv4Addr) -> String {
-    let certificate = lab.certificate("client");
+fn outbound_configuration(testbed: &Testbed, server: Ipv4Addr) -> String {
+    let certificate = testbed.certificate("client");
     let mut text = general();
     for service in Service::ALL {
         let (name, port) = (service.name(), service.port());
@@ -88,10 +99,10 @@ fn outward(lab: &Lab, server: Ipv4Addr) -> String {
             Service::Plain => String::new(),
             _ => format!(
                 " ssl crt {} ca-file {} verify required verifyhost {SERVER} sni str({SERVER}){}{}",
-                certificate.both.display(),
+                certificate.combined.display(),
                 certificate.anchor.display(),
                 if service.is_http() { " alpn h2" } else { "" },
-                if service == Service::EchoAnew {
+                if service == Service::EchoFullHandshake {
                     " no-ssl-reuse"
                 } else {
                     ""
@@ -116,8 +127,8 @@ backend {name}
     text
 }
 
-fn inward(lab: &Lab) -> String {
-    let certificate = lab.certificate("server");
+fn inbound_configuration(testbed: &Testbed) -> String {
+    let certificate = testbed.certificate("server");
     let mut text = general();
     for service in Service::ALL {
         let (name, port) = (service.name(), service.port());
@@ -126,10 +137,10 @@ fn inward(lab: &Lab) -> String {
             Service::Plain => String::new(),
             _ => format!(
                 " ssl crt {} ca-file {} verify required{}{}",
-                certificate.both.display(),
+                certificate.combined.display(),
                 certificate.anchor.display(),
                 if service.is_http() { " alpn h2" } else { "" },
-                if service == Service::EchoAnew {
+                if service == Service::EchoFullHandshake {
                     " no-tls-tickets"
                 } else {
                     ""

@@ -1,28 +1,28 @@
 //! The table: every workload with its peers and goals.
 
 use super::{
-    Goal, Held,
+    Goal, IdleConnection,
     Kind::{Changes, FirstRequest, Idle, Redirection, Start, Targets, Traffic},
     Limit, Load, Service, Workload,
 };
 use crate::benchmark::metric::{
     Metric::{
-        self, AddedCpu, AddedCpuCrowd, AddedP50, Anonymous, Conntrack, CpuBoth, CpuIn, CpuOut,
+        self, AddedCpu, AddedCpuManyPods, AddedP50, Anonymous, Conntrack, CpuBoth, CpuIn, CpuOut,
         MemoryEndpoint, MemoryIn, MemoryOut, P50, P99, P99Moved, P999, Rate, Resident,
     },
-    Peer::{self, Direct, Envoy, Haproxy, Iptables},
+    SystemUnderTest::{self, Direct, Envoy, Haproxy, Iptables},
     Unit,
 };
 
-const ALL: &[Peer] = &[Direct, Envoy, Haproxy];
+const ALL: &[SystemUnderTest] = &[Direct, Envoy, Haproxy];
 const CPU_AND_RATE: &[Metric] = &[CpuOut, CpuIn, Rate];
 const KIB: f64 = 1024.0;
 const MIB: f64 = 1024.0 * KIB;
 
-const fn at_most(limit: f64, peer: Peer, metric: Metric) -> Goal {
+const fn at_most(limit: f64, sut: SystemUnderTest, metric: Metric) -> Goal {
     Goal {
         metric,
-        limit: Limit::AtMost(limit, peer),
+        limit: Limit::AtMost(limit, sut),
     }
 }
 
@@ -45,7 +45,7 @@ const fn idle(
     name: &'static str,
     title: &'static str,
     service: Service,
-    held: Held,
+    held: IdleConnection,
     count: u32,
 ) -> Workload {
     Workload {
@@ -53,11 +53,11 @@ const fn idle(
         title,
         kind: Idle(service, held, count),
         unit: Unit::Connection,
-        peers: &[Envoy, Haproxy],
+        suts: &[Envoy, Haproxy],
         shown: &[MemoryOut, MemoryIn],
         goals: match held {
-            Held::Http1 | Held::Http2 => SHARED,
-            Held::Tcp => OWN,
+            IdleConnection::Http1 | IdleConnection::Http2 => SHARED,
+            IdleConnection::Tcp => OWN,
         },
     }
 }
@@ -68,7 +68,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         title: "HTTP/1, 64 connections",
         kind: Traffic(Service::Http1, Load::Wrk { connections: 64 }),
         unit: Unit::Request,
-        peers: ALL,
+        suts: ALL,
         shown: &[CpuOut, CpuIn, Rate, P50, P99],
         goals: &[
             at_most(0.55, Envoy, CpuOut),
@@ -86,7 +86,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         title: "HTTP/1, 1 connection",
         kind: Traffic(Service::Http1, Load::Wrk { connections: 1 }),
         unit: Unit::Request,
-        peers: ALL,
+        suts: ALL,
         shown: &[CpuOut, CpuIn, P50, AddedP50, P99],
         goals: &[
             at_most(0.4, Envoy, CpuOut),
@@ -99,7 +99,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         title: "HTTP/1, 5,000 requests a second on 64 connections",
         kind: Traffic(Service::Http1, Load::FixedRate { rate: 5000 }),
         unit: Unit::Request,
-        peers: ALL,
+        suts: ALL,
         shown: &[P50, P99, P999, CpuOut, CpuIn],
         goals: &[at_most(0.6, Envoy, P99), at_most(0.6, Envoy, P999)],
     },
@@ -108,7 +108,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         title: "HTTP/2, 8 connections × 16 streams",
         kind: Traffic(Service::Http2, Load::H2load { grpc: false }),
         unit: Unit::Request,
-        peers: ALL,
+        suts: ALL,
         shown: CPU_AND_RATE,
         goals: &[at_most(0.5, Envoy, CpuOut), at_most(0.5, Envoy, CpuIn)],
     },
@@ -117,7 +117,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         title: "gRPC unary, 8 connections × 16 streams",
         kind: Traffic(Service::Http2, Load::H2load { grpc: true }),
         unit: Unit::Request,
-        peers: ALL,
+        suts: ALL,
         shown: CPU_AND_RATE,
         goals: &[at_most(0.5, Envoy, CpuOut), at_most(0.5, Envoy, CpuIn)],
     },
@@ -126,7 +126,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         title: "gRPC, 100 streams, messages of 64 B",
         kind: Traffic(Service::Grpc, Load::Streams { size: 64 }),
         unit: Unit::Message,
-        peers: ALL,
+        suts: ALL,
         shown: CPU_AND_RATE,
         goals: &[at_most(0.6, Envoy, CpuOut), at_most(0.6, Envoy, CpuIn)],
     },
@@ -135,7 +135,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         title: "gRPC, 100 streams, messages of 16 KiB",
         kind: Traffic(Service::Grpc, Load::Streams { size: 16 * 1024 }),
         unit: Unit::Message,
-        peers: ALL,
+        suts: ALL,
         shown: CPU_AND_RATE,
         goals: &[at_most(0.6, Envoy, CpuOut), at_most(0.6, Envoy, CpuIn)],
     },
@@ -144,7 +144,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         title: "Opaque TCP with mutual TLS, 1 connection",
         kind: Traffic(Service::Bulk, Load::Iperf3 { connections: 1 }),
         unit: Unit::Gigabyte,
-        peers: ALL,
+        suts: ALL,
         shown: CPU_AND_RATE,
         goals: &[at_most(0.65, Envoy, CpuOut), at_most(0.65, Envoy, CpuIn)],
     },
@@ -153,7 +153,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         title: "Opaque TCP with mutual TLS, 4 connections",
         kind: Traffic(Service::Bulk, Load::Iperf3 { connections: 4 }),
         unit: Unit::Gigabyte,
-        peers: ALL,
+        suts: ALL,
         shown: CPU_AND_RATE,
         goals: &[at_most(0.65, Envoy, CpuOut), at_most(0.65, Envoy, CpuIn)],
     },
@@ -162,7 +162,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         title: "TCP without TLS, 1 connection",
         kind: Traffic(Service::Plain, Load::Iperf3 { connections: 1 }),
         unit: Unit::Gigabyte,
-        peers: ALL,
+        suts: ALL,
         shown: CPU_AND_RATE,
         goals: &[at_most(0.6, Haproxy, CpuOut), at_most(0.6, Haproxy, CpuIn)],
     },
@@ -171,16 +171,16 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         title: "A new connection with mutual TLS for each request, resumed",
         kind: Traffic(Service::Echo, Load::Connect { parallel: 1 }),
         unit: Unit::Connection,
-        peers: ALL,
+        suts: ALL,
         shown: &[CpuOut, CpuIn, Rate, P50, P99],
         goals: &[at_most(0.6, Envoy, CpuOut), at_most(0.6, Envoy, CpuIn)],
     },
     Workload {
         name: "connect-full",
         title: "The same with a full handshake each",
-        kind: Traffic(Service::EchoAnew, Load::Connect { parallel: 1 }),
+        kind: Traffic(Service::EchoFullHandshake, Load::Connect { parallel: 1 }),
         unit: Unit::Connection,
-        peers: ALL,
+        suts: ALL,
         shown: &[CpuOut, CpuIn, Rate, P50, P99],
         goals: &[],
     },
@@ -188,42 +188,42 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         "idle-http1-1k",
         "1,000 idle connections, HTTP/1",
         Service::Http1,
-        Held::Http1,
+        IdleConnection::Http1,
         1000,
     ),
     idle(
         "idle-http1-10k",
         "10,000 idle connections, HTTP/1",
         Service::Http1,
-        Held::Http1,
+        IdleConnection::Http1,
         10_000,
     ),
     idle(
         "idle-http2-1k",
         "1,000 idle connections, HTTP/2",
         Service::Http2,
-        Held::Http2,
+        IdleConnection::Http2,
         1000,
     ),
     idle(
         "idle-http2-10k",
         "10,000 idle connections, HTTP/2",
         Service::Http2,
-        Held::Http2,
+        IdleConnection::Http2,
         10_000,
     ),
     idle(
         "idle-opaque-1k",
         "1,000 idle connections, opaque with mutual TLS",
         Service::Echo,
-        Held::Tcp,
+        IdleConnection::Tcp,
         1000,
     ),
     idle(
         "idle-opaque-10k",
         "10,000 idle connections, opaque with mutual TLS",
         Service::Echo,
-        Held::Tcp,
+        IdleConnection::Tcp,
         10_000,
     ),
     Workload {
@@ -231,7 +231,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         title: "1,000 targets of 1 and of 10 endpoints",
         kind: Targets,
         unit: Unit::Target,
-        peers: &[],
+        suts: &[],
         shown: &[MemoryOut, MemoryEndpoint, Resident, Anonymous],
         goals: &[
             value(50.0 * KIB, MemoryOut),
@@ -245,7 +245,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         title: "1,000 endpoint changes a second during HTTP/1 at 5,000 requests a second",
         kind: Changes,
         unit: Unit::Request,
-        peers: &[],
+        suts: &[],
         shown: &[P99, P99Moved, CpuOut],
         goals: &[value(1.05, P99Moved)],
     },
@@ -254,7 +254,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         title: "From exec to ready",
         kind: Start,
         unit: Unit::Request,
-        peers: &[Envoy, Haproxy],
+        suts: &[Envoy, Haproxy],
         shown: &[Metric::Start, Resident, Anonymous],
         goals: &[at_most(0.5, Envoy, Metric::Start)],
     },
@@ -263,7 +263,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         title: "First request to a target nobody asked for before",
         kind: FirstRequest,
         unit: Unit::Request,
-        peers: &[],
+        suts: &[],
         shown: &[Metric::FirstRequest],
         goals: &[value(3e-3, Metric::FirstRequest)],
     },
@@ -272,11 +272,11 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         title: "Redirection of a new connection",
         kind: Redirection,
         unit: Unit::Connection,
-        peers: &[Direct, Iptables],
-        shown: &[CpuBoth, AddedCpu, AddedCpuCrowd, Conntrack],
+        suts: &[Direct, Iptables],
+        shown: &[CpuBoth, AddedCpu, AddedCpuManyPods, Conntrack],
         goals: &[
             at_most(0.2, Iptables, AddedCpu),
-            at_most(0.2, Iptables, AddedCpuCrowd),
+            at_most(0.2, Iptables, AddedCpuManyPods),
             value(0.0, Conntrack),
         ],
     },

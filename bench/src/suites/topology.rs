@@ -19,10 +19,10 @@ use anyhow::bail;
 pub(super) use self::applications::LARGE_PATH;
 use super::{Suite, tools::Tools};
 use crate::testbed::{
-    Agent, Both, Lab, Pair, Skipped, Tier,
-    pod::{Container, Pods, Side},
+    Agent, ProxyPair, ProxyProcesses, SkippedPorts, Testbed, Tier,
+    pod::{Container, CpuRole, Pods},
     process::Process,
-    proxies::{self, Control, Ports},
+    proxies::{self, ControlPlanes, PortSettings},
     usage::run_time,
 };
 
@@ -33,7 +33,7 @@ const NETWORK: u8 = 100;
 
 const CLIENT: Container<'_> = Container {
     name: "load",
-    side: Side::Load,
+    cpu_role: CpuRole::Load,
     user: None,
 };
 
@@ -67,12 +67,12 @@ pub(super) enum Application {
     Sink,
 }
 
-pub(super) struct Range<'l> {
-    lab: &'l Lab,
+pub(super) struct Topology<'l> {
+    testbed: &'l Testbed,
     // Ended in this order: clients' side first.
     _relay: Option<Process>,
-    proxies: Pair,
-    _control: Control,
+    proxies: ProxyProcesses,
+    _control: ControlPlanes,
     _applications: Vec<Process>,
     _agent: Agent,
     pods: Pods,
@@ -109,11 +109,11 @@ impl Position {
         }
     }
 
-    fn passes_by_the_clients_proxy(self) -> bool {
+    fn skips_client_proxy(self) -> bool {
         matches!(self, Self::Direct | Self::Inbound | Self::InboundTls)
     }
 
-    fn passes_by_the_servers_proxy(self) -> bool {
+    fn skips_server_proxy(self) -> bool {
         matches!(self, Self::Direct | Self::Outbound)
     }
 
@@ -143,31 +143,40 @@ impl Application {
     }
 }
 
-impl<'l> Range<'l> {
+impl<'l> Topology<'l> {
     /// Starts what these suites need, and waits until it serves.
-    pub(super) fn start(lab: &'l Lab, tools: &Tools, suites: &[Suite]) -> anyhow::Result<Self> {
-        let pods = Pods::new("suites", NETWORK, lab.cpus)?;
+    pub(super) fn start(
+        testbed: &'l Testbed,
+        tools: &Tools,
+        suites: &[Suite],
+    ) -> anyhow::Result<Self> {
+        let pods = Pods::new("suites", NETWORK, testbed.cpus)?;
         let wanted = |application: &Application| {
             let needs = |suite: &Suite| suite.applications().contains(application);
             suites.iter().any(needs)
         };
         let mut applications = Vec::new();
         for application in Application::ALL.into_iter().filter(wanted) {
-            applications.extend(applications::start(lab, tools, &pods.server, application)?);
+            applications.extend(applications::start(
+                testbed,
+                tools,
+                &pods.server,
+                application,
+            )?);
         }
-        let skipped = Skipped {
-            inbound: ports(Position::passes_by_the_servers_proxy),
-            outbound: ports(Position::passes_by_the_clients_proxy),
+        let skipped = SkippedPorts {
+            inbound: ports(Position::skips_server_proxy),
+            outbound: ports(Position::skips_client_proxy),
         };
-        let agent = Agent::start(lab, &pods, Tier::Full, &skipped)?;
-        let known = Ports {
+        let agent = Agent::start(testbed, &pods, Tier::Full, &skipped)?;
+        let known = PortSettings {
             clear: ports(Position::has_no_tls),
-            ..Ports::default()
+            ..PortSettings::default()
         };
-        let (control, proxies) = proxies::start(lab, &pods, &known, None)?;
+        let (control, proxies) = proxies::start(testbed, &pods, &known, None)?;
         let relay = if suites.contains(&Suite::H2spec) {
             Some(relay::start(
-                lab,
+                testbed,
                 &pods,
                 Application::Http2.port(Position::InboundTls),
             )?)
@@ -175,7 +184,7 @@ impl<'l> Range<'l> {
             None
         };
         Ok(Self {
-            lab,
+            testbed,
             _relay: relay,
             proxies,
             _control: control,
@@ -202,28 +211,28 @@ impl<'l> Range<'l> {
     }
 
     /// The same for the clients that are ours.
-    pub(super) fn own_client(&self) -> anyhow::Result<Command> {
-        self.client(&self.lab.programs.bench)
+    pub(super) fn bench_client(&self) -> anyhow::Result<Command> {
+        self.client(&self.testbed.programs.bench)
     }
 
     /// Seconds that each proxy has run.
-    pub(super) fn run_times(&self) -> anyhow::Result<Both<f64>> {
-        Ok(Both {
-            out: run_time(self.proxies.out.id())?,
-            inward: run_time(self.proxies.inward.id())?,
+    pub(super) fn run_times(&self) -> anyhow::Result<ProxyPair<f64>> {
+        Ok(ProxyPair {
+            outbound: run_time(self.proxies.outbound.id())?,
+            inbound: run_time(self.proxies.inbound.id())?,
         })
     }
 
     /// Fails once the user wanted to stop.
     pub(super) fn check_interrupt(&self) -> anyhow::Result<()> {
-        self.lab.check_interrupt()
+        self.testbed.check_interrupt()
     }
 
     /// Fails when a proxy has ended.
     pub(super) fn check(&mut self) -> anyhow::Result<()> {
-        for proxy in [&mut self.proxies.out, &mut self.proxies.inward] {
-            if let Some(status) = proxy.ended()? {
-                bail!("a proxy ended: {status}\n{}", proxy.complaint());
+        for proxy in [&mut self.proxies.outbound, &mut self.proxies.inbound] {
+            if let Some(status) = proxy.exit_status()? {
+                bail!("a proxy ended: {status}\n{}", proxy.command_and_log());
             }
         }
         Ok(())
@@ -246,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_way_to_each_server_has_a_port_of_its_own() {
+    fn every_application_and_position_has_its_own_port() {
         let all: HashSet<u16> = Application::ALL
             .into_iter()
             .flat_map(Application::ports)
@@ -255,13 +264,9 @@ mod tests {
     }
 
     #[test]
-    fn only_both_proxies_together_are_passed_by_no_one() {
-        let skipped = |position: Position| {
-            (
-                position.passes_by_the_clients_proxy(),
-                position.passes_by_the_servers_proxy(),
-            )
-        };
+    fn skipped_ports_match_position() {
+        let skipped =
+            |position: Position| (position.skips_client_proxy(), position.skips_server_proxy());
         assert_eq!(skipped(Position::Direct), (true, true));
         assert_eq!(skipped(Position::Outbound), (false, true));
         assert_eq!(skipped(Position::Inbound), (true, false));

@@ -6,15 +6,15 @@ use super::{Application, Position};
 use crate::{
     suites::tools::Tools,
     testbed::{
-        Lab,
-        pod::{Container, FOLDER, Pod, Side},
+        Testbed,
+        pod::{Container, CpuRole, DIRECTORY, Pod},
         process::Process,
     },
 };
 
 const APPLICATION: Container<'_> = Container {
     name: "app",
-    side: Side::Load,
+    cpu_role: CpuRole::Load,
     user: None,
 };
 
@@ -76,27 +76,32 @@ asyncio.run(main())
 
 /// Starts it on every port of its, and waits until it listens.
 pub(super) fn start(
-    lab: &Lab,
+    testbed: &Testbed,
     tools: &Tools,
     pod: &Pod,
     application: Application,
 ) -> anyhow::Result<Vec<Process>> {
     let processes = match application {
-        Application::Http2 => vec![own(lab, pod, application, "http2")?],
+        Application::Http2 => vec![bench_server(testbed, pod, application, "http2")?],
         Application::Grpc => grpc(tools, pod)?,
         Application::WebSocket => vec![websocket(pod)?],
         Application::Web => vec![web(pod)?],
-        Application::Sink => vec![own(lab, pod, application, "sink")?],
+        Application::Sink => vec![bench_server(testbed, pod, application, "sink")?],
     };
     for port in application.ports() {
-        lab.wait_ready(pod, ([127, 0, 0, 1], port).into(), None)?;
+        testbed.wait_ready(pod, ([127, 0, 0, 1], port).into(), None)?;
     }
     Ok(processes)
 }
 
 /// One of `mesh-bench serve`, by the name of its flag.
-fn own(lab: &Lab, pod: &Pod, application: Application, what: &str) -> anyhow::Result<Process> {
-    let mut command = pod.command(APPLICATION, &lab.programs.bench)?;
+fn bench_server(
+    testbed: &Testbed,
+    pod: &Pod,
+    application: Application,
+    what: &str,
+) -> anyhow::Result<Process> {
+    let mut command = pod.command(APPLICATION, &testbed.programs.bench)?;
     command.arg("serve");
     for port in application.ports() {
         command.arg(format!("--{what}=0.0.0.0:{port}"));
@@ -123,14 +128,14 @@ fn websocket(pod: &Pod) -> anyhow::Result<Process> {
 }
 
 fn web(pod: &Pod) -> anyhow::Result<Process> {
-    let folder = Path::new(FOLDER).join("web");
-    fs::create_dir_all(&folder)?;
+    let directory = Path::new(DIRECTORY).join("web");
+    fs::create_dir_all(&directory)?;
     fs::write(
-        folder.join(LARGE_PATH.trim_start_matches('/')),
+        directory.join(LARGE_PATH.trim_start_matches('/')),
         vec![b'x'; LARGE],
     )?;
-    let configuration = Path::new(FOLDER).join("web.conf");
-    fs::write(&configuration, nginx(&folder))?;
+    let configuration = Path::new(DIRECTORY).join("web.conf");
+    fs::write(&configuration, nginx(&directory))?;
     let mut command = pod.command(APPLICATION, "nginx")?;
     command.arg("-c").arg(&configuration);
     Process::start("web", &mut command)
@@ -144,7 +149,7 @@ const UNSENT: &str = "40k";
 
 /// As patient as the proxies, so that what ends a slow client is its own limit where it has one.
 /// Long heads are for ranges by the thousand.
-fn nginx(folder: &Path) -> String {
+fn nginx(directory: &Path) -> String {
     let listen: String = Position::ALL
         .into_iter()
         .map(|position| {
@@ -153,17 +158,17 @@ fn nginx(folder: &Path) -> String {
         })
         .collect();
     format!(
-        "daemon off; master_process off; user root; error_log stderr error; pid {FOLDER}/web.pid;
+        "daemon off; master_process off; user root; error_log stderr error; pid {DIRECTORY}/web.pid;
 events {{ worker_connections 65536; }}
 http {{
     access_log off; default_type text/plain; keepalive_timeout 1h; keepalive_requests 1000000000;
-    large_client_header_buffers 8 64k; client_body_temp_path {FOLDER}/web-body; tcp_nodelay on;
+    large_client_header_buffers 8 64k; client_body_temp_path {DIRECTORY}/web-body; tcp_nodelay on;
     server {{
 {listen}        location = / {{ return 200 \"hello\\n\"; }}
         location / {{ root {}; }}
     }}
 }}
 ",
-        folder.display()
+        directory.display()
     )
 }

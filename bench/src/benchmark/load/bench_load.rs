@@ -6,12 +6,12 @@ use serde_json::Value;
 use super::Outcome;
 
 pub(in super::super) fn read(output: &str) -> anyhow::Result<Outcome> {
-    let said: Value = serde_json::from_str(output.trim()).context("it is not JSON")?;
-    let number = |name: &str| said[name].as_f64();
+    let report: Value = serde_json::from_str(output.trim()).context("it is not JSON")?;
+    let number = |name: &str| report[name].as_f64();
     let micros = |name: &str| number(name).map(|micros| micros / 1e6);
     Ok(Outcome {
         operations: number("operations").context("no operations")?,
-        failed: said["failed"].as_u64().context("no failed")?,
+        failed: report["failed"].as_u64().context("no failed")?,
         seconds: number("seconds").context("no seconds")?,
         p50: micros("p50"),
         p99: micros("p99"),
@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_outcome_is_one_object() {
+    fn bench_load_output_is_parsed() {
         let output =
             r#"{"failed":1,"operations":10,"p50":250.0,"p99":null,"p999":null,"seconds":2.0}"#;
         let outcome = read(output).expect("all is there");

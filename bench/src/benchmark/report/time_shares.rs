@@ -5,15 +5,15 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use crate::benchmark::profile::Profile;
-use crate::testbed::Both;
+use crate::testbed::ProxyPair;
 
 /// A smaller share tells nobody anything.
 const LEAST: f64 = 0.01;
 
 /// Two lines for each proxy: by library, by function.
-pub(super) fn text(profile: &Both<Profile>) -> String {
+pub(super) fn text(profile: &ProxyPair<Profile>) -> String {
     let mut text = String::new();
-    for (side, profile) in [("out", &profile.out), ("in", &profile.inward)] {
+    for (side, profile) in [("out", &profile.outbound), ("in", &profile.inbound)] {
         // Writing to a string does not fail.
         let _written = writeln!(text, "  time of ours, {side}: {}", shares(&profile.groups));
         let _written = writeln!(text, "      most of it in: {}", shares(&profile.symbols));
@@ -22,11 +22,11 @@ pub(super) fn text(profile: &Both<Profile>) -> String {
 }
 
 /// The same for the document.
-pub(super) fn markdown(profile: &Both<Profile>) -> String {
+pub(super) fn markdown(profile: &ProxyPair<Profile>) -> String {
     let mut text = String::from(
         "\n| where our time goes | by library | by function, without the kernel |\n|---|---|---|\n",
     );
-    for (side, profile) in [("out", &profile.out), ("in", &profile.inward)] {
+    for (side, profile) in [("out", &profile.outbound), ("in", &profile.inbound)] {
         let functions = shares(&profile.symbols).replace('|', "\\|");
         let _written = writeln!(
             text,
@@ -38,14 +38,14 @@ pub(super) fn markdown(profile: &Both<Profile>) -> String {
     text
 }
 
-pub(super) fn json(profile: &Both<Profile>) -> Value {
+pub(super) fn json(profile: &ProxyPair<Profile>) -> Value {
     let side = |profile: &Profile| {
         json!({
             "libraries": object(&profile.groups),
             "functions": object(&profile.symbols),
         })
     };
-    json!({ "out": side(&profile.out), "in": side(&profile.inward) })
+    json!({ "out": side(&profile.outbound), "in": side(&profile.inbound) })
 }
 
 fn object(shares: &[(String, f64)]) -> Value {
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_are_percent_and_small_ones_are_left_out() {
+    fn shares_below_one_percent_are_omitted() {
         let list = [("kernel".to_owned(), 0.48), ("h2".to_owned(), 0.004)];
         assert_eq!(shares(&list), "kernel 48 %");
     }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use anyhow::Context;
 use serde_json::Value;
 
-use super::range::Range;
+use super::topology::Topology;
 use crate::testbed::process::Process;
 
 /// How long it is watched before any attack.
@@ -18,7 +18,7 @@ const CONNECTIONS: u32 = 8;
 
 /// What it saw.
 #[derive(Debug, PartialEq)]
-pub(super) struct Honest {
+pub(super) struct HonestClientStats {
     pub(super) served: u64,
     pub(super) failed: u64,
     /// Why the first of them failed.
@@ -28,22 +28,31 @@ pub(super) struct Honest {
 }
 
 /// What it sees without an attack.
-pub(super) fn alone(range: &Range<'_>, target: SocketAddr, name: &str) -> anyhow::Result<Honest> {
-    run(range, target, &format!("{name}-alone"), ALONE)
+pub(super) fn measure_alone(
+    topology: &Topology<'_>,
+    target: SocketAddr,
+    name: &str,
+) -> anyhow::Result<HonestClientStats> {
+    run(topology, target, &format!("{name}-alone"), ALONE)
 }
 
 /// What it sees for so long.
-pub(super) fn beside(
-    range: &Range<'_>,
+pub(super) fn measure_during_attack(
+    topology: &Topology<'_>,
     target: SocketAddr,
     name: &str,
     seconds: u32,
-) -> anyhow::Result<Honest> {
-    run(range, target, &format!("{name}-honest"), seconds)
+) -> anyhow::Result<HonestClientStats> {
+    run(topology, target, &format!("{name}-honest"), seconds)
 }
 
-fn run(range: &Range<'_>, target: SocketAddr, name: &str, seconds: u32) -> anyhow::Result<Honest> {
-    let mut command = range.own_client()?;
+fn run(
+    topology: &Topology<'_>,
+    target: SocketAddr,
+    name: &str,
+    seconds: u32,
+) -> anyhow::Result<HonestClientStats> {
+    let mut command = topology.bench_client()?;
     command
         .args(["load", "rate", "--target", &target.to_string()])
         .args(["--rate", &RATE.to_string()])
@@ -52,18 +61,18 @@ fn run(range: &Range<'_>, target: SocketAddr, name: &str, seconds: u32) -> anyho
     read(&Process::start(name, &mut command)?.output()?)
 }
 
-fn read(said: &str) -> anyhow::Result<Honest> {
-    let said: Value = serde_json::from_str(said).with_context(|| format!("{said:?} is JSON"))?;
+fn read(text: &str) -> anyhow::Result<HonestClientStats> {
+    let report: Value = serde_json::from_str(text).with_context(|| format!("{text:?} is JSON"))?;
     let count = |name: &str| {
-        said[name]
+        report[name]
             .as_u64()
-            .with_context(|| format!("{name} in {said}"))
+            .with_context(|| format!("{name} in {report}"))
     };
-    Ok(Honest {
+    Ok(HonestClientStats {
         served: count("operations")?,
         failed: count("failed")?,
-        failure: said["failure"].as_str().map(str::to_owned),
-        p99: said["p99"].as_f64().map(|micros| micros / 1e3),
+        failure: report["failure"].as_str().map(str::to_owned),
+        p99: report["p99"].as_f64().map(|micros| micros / 1e3),
     })
 }
 
@@ -72,22 +81,22 @@ pub(super) fn time(p99: Option<f64>) -> String {
     p99.map_or("none".to_owned(), |p99| format!("{p99:.1} ms"))
 }
 
-impl Honest {
+impl HonestClientStats {
     /// Whether all its requests were served.
     pub(super) fn is_unharmed(&self) -> bool {
         self.served > 0 && self.failed == 0
     }
 
-    pub(super) fn said(&self) -> String {
+    pub(super) fn summary(&self) -> String {
         let Self { served, failed, .. } = self;
-        let mut said = format!("{served} honest requests served, {failed} failed");
+        let mut text = format!("{served} honest requests served, {failed} failed");
         if let Some(failure) = &self.failure {
-            said += &format!(" (the first: {failure})");
+            text += &format!(" (the first: {failure})");
         }
         if let Some(p99) = self.p99 {
-            said += &format!(", p99 {p99:.1} ms");
+            text += &format!(", p99 {p99:.1} ms");
         }
-        said
+        text
     }
 }
 
@@ -96,13 +105,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_it_says_is_read() {
+    fn client_report_is_parsed() {
         let honest =
             read(r#"{"operations": 7, "failed": 1, "failure": "HTTP/1.1 503", "p99": 1500.0}"#);
         let honest = honest.expect("a client's words");
         assert_eq!(
             honest,
-            Honest {
+            HonestClientStats {
                 served: 7,
                 failed: 1,
                 failure: Some("HTTP/1.1 503".to_owned()),
@@ -110,7 +119,7 @@ mod tests {
             }
         );
         assert_eq!(
-            honest.said(),
+            honest.summary(),
             "7 honest requests served, 1 failed (the first: HTTP/1.1 503), p99 1.5 ms"
         );
         assert!(!honest.is_unharmed());
@@ -118,8 +127,8 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_was_not_served_was_harmed() {
-        let honest = |served, failed| Honest {
+    fn client_without_served_requests_is_harmed() {
+        let honest = |served, failed| HonestClientStats {
             served,
             failed,
             failure: None,

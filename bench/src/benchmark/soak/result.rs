@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{super::statistics::median, ROTATIONS};
-use crate::testbed::{Both, usage::Memory};
+use crate::testbed::{ProxyPair, usage::Memory};
 
 /// Of resident memory, between the second and the last fifth of the time.
 const MAX_DRIFT: f64 = 0.02;
@@ -15,42 +15,43 @@ pub(super) struct Reading {
     pub(super) failed: u64,
     /// Seconds.
     pub(super) p99: Option<f64>,
-    pub(super) memory: Both<Memory>,
-    pub(super) files: Both<usize>,
+    pub(super) memory: ProxyPair<Memory>,
+    pub(super) files: ProxyPair<usize>,
     /// That each proxy got so far.
-    pub(super) certificates: Both<u64>,
+    pub(super) certificates: ProxyPair<u64>,
 }
 
 #[derive(Debug, PartialEq)]
-pub(super) struct Verdict {
+pub(super) struct SoakResult {
     requests: u64,
     failed: u64,
     /// Share by which resident memory grew.
-    drift: Both<f64>,
+    drift: ProxyPair<f64>,
     /// Open files before and after.
-    files: Both<(f64, f64)>,
+    files: ProxyPair<(f64, f64)>,
     /// Certificates that replaced another.
-    rotations: Both<u64>,
+    rotations: ProxyPair<u64>,
 }
 
-impl Verdict {
+impl SoakResult {
     /// `failed` are requests that failed before the first reading.
     pub(super) fn new(failed: u64, readings: Vec<Reading>) -> Self {
         let middle = |number: usize, value: fn(&Reading) -> f64| {
             let values: Vec<f64> = fifth(&readings, number).iter().map(value).collect();
             median(&values).unwrap_or(f64::NAN)
         };
-        let early_and_late = |out: fn(&Reading) -> f64, inward: fn(&Reading) -> f64| Both {
-            out: (middle(1, out), middle(4, out)),
-            inward: (middle(1, inward), middle(4, inward)),
-        };
+        let early_and_late =
+            |outbound: fn(&Reading) -> f64, inbound: fn(&Reading) -> f64| ProxyPair {
+                outbound: (middle(1, outbound), middle(4, outbound)),
+                inbound: (middle(1, inbound), middle(4, inbound)),
+            };
         let resident = early_and_late(
-            |reading| reading.memory.out.resident as f64,
-            |reading| reading.memory.inward.resident as f64,
+            |reading| reading.memory.outbound.resident as f64,
+            |reading| reading.memory.inbound.resident as f64,
         );
         let files = early_and_late(
-            |reading| reading.files.out as f64,
-            |reading| reading.files.inward as f64,
+            |reading| reading.files.outbound as f64,
+            |reading| reading.files.inbound as f64,
         );
         let growth = |(early, late): (f64, f64)| late / early - 1.0;
         let first_one = |count: u64| count.saturating_sub(1);
@@ -58,14 +59,14 @@ impl Verdict {
         Self {
             requests: readings.iter().map(|reading| reading.requests).sum(),
             failed: failed + readings.iter().map(|reading| reading.failed).sum::<u64>(),
-            drift: Both {
-                out: growth(resident.out),
-                inward: growth(resident.inward),
+            drift: ProxyPair {
+                outbound: growth(resident.outbound),
+                inbound: growth(resident.inbound),
             },
             files,
-            rotations: Both {
-                out: last.map_or(0, |both| first_one(both.out)),
-                inward: last.map_or(0, |both| first_one(both.inward)),
+            rotations: ProxyPair {
+                outbound: last.map_or(0, |both| first_one(both.outbound)),
+                inbound: last.map_or(0, |both| first_one(both.inbound)),
             },
         }
     }
@@ -85,26 +86,26 @@ impl Verdict {
                 format!("{requests} requests, {failed} of which failed"),
             ),
             (
-                drift.out <= MAX_DRIFT && drift.inward <= MAX_DRIFT,
+                drift.outbound <= MAX_DRIFT && drift.inbound <= MAX_DRIFT,
                 format!(
                     "resident memory grew by {:.1} % (out) and {:.1} % (in); {:.0} % are allowed",
-                    drift.out * 100.0,
-                    drift.inward * 100.0,
+                    drift.outbound * 100.0,
+                    drift.inbound * 100.0,
                     MAX_DRIFT * 100.0
                 ),
             ),
             (
-                flat(files.out) && flat(files.inward),
+                flat(files.outbound) && flat(files.inbound),
                 format!(
                     "open files: {} before and {} after (out), {} and {} (in)",
-                    files.out.0, files.out.1, files.inward.0, files.inward.1
+                    files.outbound.0, files.outbound.1, files.inbound.0, files.inbound.1
                 ),
             ),
             (
-                rotations.out.min(rotations.inward) >= u64::from(ROTATIONS),
+                rotations.outbound.min(rotations.inbound) >= u64::from(ROTATIONS),
                 format!(
                     "certificates were replaced {} times (out) and {} times (in), of {ROTATIONS}; the trust anchor once",
-                    rotations.out, rotations.inward
+                    rotations.outbound, rotations.inbound
                 ),
             ),
         ]
@@ -133,21 +134,21 @@ impl fmt::Display for Reading {
             self.requests,
             self.failed,
             self.p99.unwrap_or(f64::NAN) * 1e3,
-            mib(self.memory.out),
-            mib(self.memory.inward),
-            self.files.out,
-            self.files.inward,
-            self.certificates.out,
-            self.certificates.inward
+            mib(self.memory.outbound),
+            mib(self.memory.inbound),
+            self.files.outbound,
+            self.files.inbound,
+            self.certificates.outbound,
+            self.certificates.inbound
         )
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for SoakResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (holds, said) in self.claims() {
+        for (holds, claim) in self.claims() {
             let mark = if holds { "holds " } else { "MISSED" };
-            writeln!(f, "{mark}  {said}")?;
+            writeln!(f, "{mark}  {claim}")?;
         }
         Ok(())
     }
@@ -173,17 +174,17 @@ mod tests {
                     requests: 1000,
                     failed: 0,
                     p99: Some(0.001),
-                    memory: Both {
-                        out: memory(100),
-                        inward: memory(resident),
+                    memory: ProxyPair {
+                        outbound: memory(100),
+                        inbound: memory(resident),
                     },
-                    files: Both {
-                        out: files,
-                        inward: 10,
+                    files: ProxyPair {
+                        outbound: files,
+                        inbound: 10,
                     },
-                    certificates: Both {
-                        out: certificates,
-                        inward: certificates,
+                    certificates: ProxyPair {
+                        outbound: certificates,
+                        inbound: certificates,
                     },
                 }
             })
@@ -191,8 +192,8 @@ mod tests {
     }
 
     #[test]
-    fn what_grows_is_seen() {
-        let holds = |readings| Verdict::new(0, readings).holds();
+    fn growing_memory_or_file_count_fails_soak() {
+        let holds = |readings| SoakResult::new(0, readings).holds();
         assert!(holds(readings((1000, 1019), (50, 50))));
         assert!(holds(readings((1000, 900), (50, 40))));
         assert!(!holds(readings((1000, 1021), (50, 50))));
@@ -200,18 +201,18 @@ mod tests {
     }
 
     #[test]
-    fn one_failed_request_is_one_too_many() {
+    fn single_failed_request_fails_soak() {
         let good = || readings((1000, 1000), (50, 50));
-        assert!(!Verdict::new(1, good()).holds());
+        assert!(!SoakResult::new(1, good()).holds());
         let mut bad = good();
         bad[7].failed = 1;
-        assert!(!Verdict::new(0, bad).holds());
+        assert!(!SoakResult::new(0, bad).holds());
     }
 
     #[test]
-    fn every_certificate_has_to_come() {
+    fn missing_certificate_rotations_fail_soak() {
         let mut short = readings((1000, 1000), (50, 50));
         short.truncate(50);
-        assert!(!Verdict::new(0, short).holds());
+        assert!(!SoakResult::new(0, short).holds());
     }
 }

@@ -1,7 +1,7 @@
 //! What the receiver of an attack says that an attacker must heed to stay within the protocol: how
 //! much data it admits, and that a stream is over.
 
-use super::bytes::{Frame, RST_STREAM, SETTINGS, WINDOW_UPDATE, split};
+use super::bytes::{Frame, RST_STREAM, SETTINGS, WINDOW_UPDATE, parse_frame};
 
 /// Of every window, until something else is said.
 const WINDOW: i64 = 65_535;
@@ -9,7 +9,7 @@ const INITIAL_WINDOW_SIZE: u16 = 0x4;
 
 /// Of one connection, and of the one stream on it that carries data.
 #[derive(Debug)]
-pub(super) struct Answers {
+pub(super) struct FlowControl {
     /// A frame of which the rest has not come.
     unread: Vec<u8>,
     connection: i64,
@@ -24,7 +24,7 @@ struct Stream {
     window: i64,
 }
 
-impl Default for Answers {
+impl Default for FlowControl {
     fn default() -> Self {
         Self {
             unread: Vec::new(),
@@ -35,13 +35,13 @@ impl Default for Answers {
     }
 }
 
-impl Answers {
+impl FlowControl {
     pub(super) fn read(&mut self, bytes: &[u8]) {
         let mut unread = std::mem::take(&mut self.unread);
         unread.extend_from_slice(bytes);
         let mut rest = &unread[..];
-        while let Some((frame, after)) = split(rest) {
-            self.heed(&frame);
+        while let Some((frame, after)) = parse_frame(rest) {
+            self.apply(&frame);
             rest = after;
         }
         let read = unread.len() - rest.len();
@@ -71,7 +71,7 @@ impl Answers {
         admitted as usize
     }
 
-    fn heed(&mut self, frame: &Frame<'_>) {
+    fn apply(&mut self, frame: &Frame<'_>) {
         let stream = self.stream.as_mut();
         let stream = stream.filter(|stream| stream.id == frame.stream);
         match (frame.kind, stream) {
@@ -109,49 +109,53 @@ mod tests {
         *,
     };
 
-    fn said(kind: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    fn encoded_frame(kind: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::new();
         frame(&mut bytes, kind, 0, stream, payload);
         bytes
     }
 
     #[test]
-    fn both_windows_bound_what_is_sent() {
-        let mut answers = Answers::default();
-        assert_eq!(answers.take(1), 0, "no stream");
-        answers.open(1);
-        assert_eq!(answers.take(65_000), 65_000);
-        assert_eq!(answers.take(1_000), 535);
-        answers.read(&said(WINDOW_UPDATE, 1, &[0, 0, 0, 7]));
-        assert_eq!(answers.take(9), 0, "the connection's window is closed");
-        answers.read(&said(WINDOW_UPDATE, 0, &[0, 0, 0, 5]));
-        answers.read(&said(WINDOW_UPDATE, 3, &[0, 0, 0, 9]));
-        assert_eq!(answers.take(9), 5);
+    fn connection_and_stream_windows_bound_sent_data() {
+        let mut flow_control = FlowControl::default();
+        assert_eq!(flow_control.take(1), 0, "no stream");
+        flow_control.open(1);
+        assert_eq!(flow_control.take(65_000), 65_000);
+        assert_eq!(flow_control.take(1_000), 535);
+        flow_control.read(&encoded_frame(WINDOW_UPDATE, 1, &[0, 0, 0, 7]));
+        assert_eq!(flow_control.take(9), 0, "the connection's window is closed");
+        flow_control.read(&encoded_frame(WINDOW_UPDATE, 0, &[0, 0, 0, 5]));
+        flow_control.read(&encoded_frame(WINDOW_UPDATE, 3, &[0, 0, 0, 9]));
+        assert_eq!(flow_control.take(9), 5);
     }
 
     #[test]
-    fn settings_change_the_windows_of_streams() {
-        let mut answers = Answers::default();
-        answers.open(1);
-        answers.read(&said(SETTINGS, 0, &[0, 3, 0, 0, 0, 9, 0, 4, 0, 0, 0, 10]));
-        assert_eq!(answers.take(100), 10);
-        answers.open(3);
-        assert_eq!(answers.take(100), 10);
+    fn initial_window_size_updates_open_stream() {
+        let mut flow_control = FlowControl::default();
+        flow_control.open(1);
+        flow_control.read(&encoded_frame(
+            SETTINGS,
+            0,
+            &[0, 3, 0, 0, 0, 9, 0, 4, 0, 0, 0, 10],
+        ));
+        assert_eq!(flow_control.take(100), 10);
+        flow_control.open(3);
+        assert_eq!(flow_control.take(100), 10);
     }
 
     #[test]
-    fn a_reset_ends_its_stream_however_it_arrives() {
-        let mut bytes = said(PING, 0, &[0; 8]);
-        bytes.extend(said(RST_STREAM, 1, &[0, 0, 0, 8]));
-        let mut answers = Answers::default();
-        answers.open(1);
+    fn rst_stream_is_parsed_across_reads() {
+        let mut bytes = encoded_frame(PING, 0, &[0; 8]);
+        bytes.extend(encoded_frame(RST_STREAM, 1, &[0, 0, 0, 8]));
+        let mut flow_control = FlowControl::default();
+        flow_control.open(1);
         for byte in bytes {
-            assert_eq!(answers.stream(), Some(1));
-            answers.read(&[byte]);
+            assert_eq!(flow_control.stream(), Some(1));
+            flow_control.read(&[byte]);
         }
-        assert_eq!(answers.stream(), None);
-        answers.open(3);
-        answers.read(&said(RST_STREAM, 1, &[0, 0, 0, 8]));
-        assert_eq!(answers.stream(), Some(3));
+        assert_eq!(flow_control.stream(), None);
+        flow_control.open(3);
+        flow_control.read(&encoded_frame(RST_STREAM, 1, &[0, 0, 0, 8]));
+        assert_eq!(flow_control.stream(), Some(3));
     }
 }

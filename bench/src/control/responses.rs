@@ -37,14 +37,14 @@ const NAMESPACE: &str = "bench";
 /// The first address that is an endpoint of something.
 const POOL: u32 = u32::from_be_bytes([10, 128, 0, 0]);
 /// The first address of the one crowded service, above those of all others.
-const CROWD: u32 = u32::from_be_bytes([10, 250, 0, 0]);
+const MANY_ENDPOINTS_POOL: u32 = u32::from_be_bytes([10, 250, 0, 0]);
 /// Addresses set aside for each service.
-const SHARE: u32 = 16;
-const CROWD_SIZE: u32 = 20_000;
+const ADDRESSES_PER_SERVICE: u32 = 16;
+const MANY_ENDPOINTS: u32 = 20_000;
 
 /// What a service is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ServiceKind {
     /// 10.96.0.0/16: the server, under its own address.
     Ordinary,
     /// 10.97.0.0/16: one endpoint of its own.
@@ -55,11 +55,11 @@ pub(super) enum Kind {
     Moving,
     /// 10.100.0.0/16: so many endpoints that hardly any is met twice. A new endpoint is one that no
     /// session can be resumed with.
-    Crowded,
+    ManyEndpoints,
 }
 
 /// The answers to every question.
-pub(super) struct Answers {
+pub(super) struct Responses {
     server: Ipv4Addr,
     server_identity: Identity,
     client_identity: Identity,
@@ -68,20 +68,20 @@ pub(super) struct Answers {
     clear: Vec<u16>,
 }
 
-impl Kind {
-    fn of(service: Ipv4Addr) -> Option<Self> {
+impl ServiceKind {
+    fn from_address(service: Ipv4Addr) -> Option<Self> {
         match service.octets() {
             [10, 96, ..] => Some(Self::Ordinary),
             [10, 97, ..] => Some(Self::One),
             [10, 98, ..] => Some(Self::Ten),
             [10, 99, ..] => Some(Self::Moving),
-            [10, 100, ..] => Some(Self::Crowded),
+            [10, 100, ..] => Some(Self::ManyEndpoints),
             _ => None,
         }
     }
 }
 
-impl Answers {
+impl Responses {
     pub(super) fn new(options: &Options) -> anyhow::Result<Self> {
         Ok(Self {
             server: options.server,
@@ -98,7 +98,7 @@ impl Answers {
         let IpAddr::V4(service) = addr.ip() else {
             return None;
         };
-        Kind::of(service)?;
+        ServiceKind::from_address(service)?;
         let name = name_of(service);
         let backends = balance(&name, addr.port());
         let tcp = TcpRoute {
@@ -159,15 +159,18 @@ impl Answers {
         let (service, port) = service_of(authority)?;
         let own = |count: u32| {
             let services = u32::from(service) - u32::from_be_bytes([10, 96, 0, 0]);
-            let first = POOL + services * SHARE;
+            let first = POOL + services * ADDRESSES_PER_SERVICE;
             (first..first + count).map(Ipv4Addr::from).collect()
         };
-        let addresses: Vec<Ipv4Addr> = match Kind::of(service)? {
-            Kind::Ordinary => vec![self.server],
-            Kind::One => own(1),
-            Kind::Ten => own(10),
-            Kind::Moving => own(if turn.is_multiple_of(2) { 10 } else { 9 }),
-            Kind::Crowded => (CROWD..CROWD + CROWD_SIZE).map(Ipv4Addr::from).collect(),
+        let addresses: Vec<Ipv4Addr> = match ServiceKind::from_address(service)? {
+            ServiceKind::Ordinary => vec![self.server],
+            ServiceKind::One => own(1),
+            ServiceKind::Ten => own(10),
+            ServiceKind::Moving => own(if turn.is_multiple_of(2) { 10 } else { 9 }),
+            ServiceKind::ManyEndpoints => (MANY_ENDPOINTS_POOL
+                ..MANY_ENDPOINTS_POOL + MANY_ENDPOINTS)
+                .map(Ipv4Addr::from)
+                .collect(),
         };
         let endpoint = |ip: Ipv4Addr| self.endpoint(SocketAddr::new(ip.into(), port));
         Some(addresses.into_iter().map(endpoint).collect())
@@ -175,7 +178,8 @@ impl Answers {
 
     /// Whether an authority's endpoints ever change.
     pub(super) fn moves(authority: &str) -> bool {
-        service_of(authority).and_then(|(service, _)| Kind::of(service)) == Some(Kind::Moving)
+        service_of(authority).and_then(|(service, _)| ServiceKind::from_address(service))
+            == Some(ServiceKind::Moving)
     }
 
     fn endpoint(&self, addr: SocketAddr) -> Endpoint {
@@ -288,8 +292,8 @@ mod tests {
 
     use super::*;
 
-    fn answers() -> Answers {
-        Answers {
+    fn responses() -> Responses {
+        Responses {
             server: [10, 78, 0, 2].into(),
             server_identity: Identity::parse("server.example").unwrap(),
             client_identity: Identity::parse("client.example").unwrap(),
@@ -301,14 +305,14 @@ mod tests {
 
     fn endpoints(service: [u8; 4], turn: u64) -> Vec<IpAddr> {
         let authority = format!("{}.bench.svc.cluster.local:80", name_of(service.into()));
-        let endpoints = answers().endpoints(&authority, turn).unwrap();
+        let endpoints = responses().endpoints(&authority, turn).unwrap();
         endpoints.iter().map(|e| e.addr.ip()).collect()
     }
 
     #[test]
-    fn a_service_is_found_by_the_authority_of_its_policy() {
+    fn policy_authority_resolves_to_service() {
         let addr = SocketAddr::from(([10, 98, 3, 4], 80));
-        let policy = answers().outbound(addr).unwrap();
+        let policy = responses().outbound(addr).unwrap();
         let OutboundProtocol::Detect { opaque, .. } = policy.protocol else {
             panic!("port 80 is not opaque");
         };
@@ -322,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_are_of_one_service() {
+    fn services_have_disjoint_endpoints() {
         assert_eq!(endpoints([10, 96, 0, 1], 0), [IpAddr::from([10, 78, 0, 2])]);
         let mut seen = HashSet::new();
         for service in [
@@ -337,24 +341,24 @@ mod tests {
                 assert!(seen.insert(endpoint), "{endpoint} of {service:?}");
             }
         }
-        assert_eq!(seen.len(), 1 + 10 + 10 + 10 + 10 + CROWD_SIZE as usize);
+        assert_eq!(seen.len(), 1 + 10 + 10 + 10 + 10 + MANY_ENDPOINTS as usize);
     }
 
     #[test]
-    fn each_turn_moves_one_endpoint() {
+    fn each_turn_adds_or_removes_one_endpoint() {
         let lengths: Vec<usize> = (0..3).map(|t| endpoints([10, 99, 0, 1], t).len()).collect();
         assert_eq!(lengths, [10, 9, 10]);
     }
 
     #[test]
-    fn strangers_are_unknown() {
-        assert_eq!(answers().endpoints("web.shop:80", 0), None);
-        assert_eq!(answers().outbound(([10, 78, 0, 2], 80).into()), None);
+    fn unknown_destinations_have_no_policy() {
+        assert_eq!(responses().endpoints("web.shop:80", 0), None);
+        assert_eq!(responses().outbound(([10, 78, 0, 2], 80).into()), None);
     }
 
     #[test]
-    fn whoever_has_no_tls_is_let_in_without_identity() {
-        let policy = |port: u16| answers().inbound(port);
+    fn ports_without_tls_accept_unauthenticated_clients() {
+        let policy = |port: u16| responses().inbound(port);
         let admits = |port: u16| policy(port).authorizations[0].authentication.clone();
         let looks = |port: u16| matches!(policy(port).protocol, ServerProtocol::Detect { .. });
         for port in [9002, 9003] {
@@ -365,10 +369,10 @@ mod tests {
     }
 
     #[test]
-    fn plain_ports_have_no_tls() {
+    fn endpoints_of_plain_ports_have_no_tls() {
         let of = |port: u16| {
             let authority = format!("s-96-0-1.bench.svc.cluster.local:{port}");
-            answers().endpoints(&authority, 0).unwrap().remove(0)
+            responses().endpoints(&authority, 0).unwrap().remove(0)
         };
         assert_eq!(of(9002).tls, None);
         assert_eq!(of(9003).tls, None);

@@ -8,27 +8,28 @@ use anyhow::Context;
 
 use super::CLIENT;
 use crate::testbed::{
-    Lab, SERVER,
-    pod::{FOLDER, Pods},
+    SERVER, Testbed,
+    pod::{DIRECTORY, Pods},
     process::Process,
 };
 
 /// Carries connections to this port of the client's loopback to the same port of the server, with
 /// the client's certificate.
-pub(super) fn start(lab: &Lab, pods: &Pods, port: u16) -> anyhow::Result<Process> {
-    let path = Path::new(FOLDER).join("relay.cfg");
-    fs::write(&path, configuration(lab, pods.server.ip, port))?;
+pub(super) fn start(testbed: &Testbed, pods: &Pods, port: u16) -> anyhow::Result<Process> {
+    let path = Path::new(DIRECTORY).join("relay.cfg");
+    fs::write(&path, configuration(testbed, pods.server.ip, port))?;
     let mut command = pods.client.command(CLIENT, "haproxy")?;
     command.arg("-db").arg("-f").arg(&path);
     let process = Process::start("relay", &mut command)?;
     let at = (Ipv4Addr::LOCALHOST, port).into();
-    lab.wait_ready(&pods.client, at, None)
-        .with_context(|| process.complaint())?;
+    testbed
+        .wait_ready(&pods.client, at, None)
+        .with_context(|| process.command_and_log())?;
     Ok(process)
 }
 
-fn configuration(lab: &Lab, server: Ipv4Addr, port: u16) -> String {
-    let certificate = lab.certificate("client");
+fn configuration(testbed: &Testbed, server: Ipv4Addr, port: u16) -> String {
+    let certificate = testbed.certificate("client");
     format!(
         "global
     nbthread 1
@@ -42,7 +43,7 @@ listen mesh
     bind 127.0.0.1:{port}
     server proxy {server}:{port} ssl crt {} ca-file {} verify required verifyhost {SERVER} sni str({SERVER})
 ",
-        certificate.both.display(),
+        certificate.combined.display(),
         certificate.anchor.display(),
     )
 }

@@ -8,39 +8,39 @@ use serde_json::Value;
 
 use crate::{
     suites::{
-        honest::{self, Honest},
+        honest_client::{self, HonestClientStats},
         outcome::{Case, Outcome},
     },
-    testbed::Both,
+    testbed::ProxyPair,
 };
 
 /// The honest client's p99 may be so many times what it is alone,
-const SLOWER: f64 = 3.0;
+const MAX_P99_RATIO: f64 = 3.0;
 /// which counts as so many milliseconds where it is less: below, the machine's own work decides.
 const LEAST_P99: f64 = 1.0;
 /// CPU seconds that 100 MB of an attack may cost the proxy that it costs more.
-const COST: f64 = 1.0;
-const BYTES: f64 = 100e6;
+const MAX_COST: f64 = 1.0;
+const COST_BYTES: f64 = 100e6;
 
 /// The honest client without an attack.
-pub(super) struct Alone {
-    honest: Honest,
+pub(super) struct Baseline {
+    honest: HonestClientStats,
     /// CPU seconds that a request of its costs the proxies. Not a second: on a busy machine it
     /// takes longer, and costs the same.
-    request: Both<f64>,
+    request: ProxyPair<f64>,
 }
 
 /// What came of one attack.
-pub(super) struct Seen {
-    pub(super) honest: Honest,
-    pub(super) sent: Sent,
+pub(super) struct AttackResult {
+    pub(super) honest: HonestClientStats,
+    pub(super) sent: AttackStats,
     /// CPU seconds of the proxy that spent more, without those that the honest client costs.
     pub(super) spent: f64,
 }
 
 /// What the attackers did.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Sent {
+pub(super) struct AttackStats {
     bytes: u64,
     connections: u64,
     streams: u64,
@@ -55,63 +55,63 @@ pub(super) struct Report {
     /// The largest of all.
     p99: Option<f64>,
     cost: Option<f64>,
-    alone: Option<f64>,
+    baseline: Option<f64>,
 }
 
-impl Alone {
-    pub(super) fn new(honest: Honest, used: Both<f64>) -> Self {
+impl Baseline {
+    pub(super) fn new(honest: HonestClientStats, used: ProxyPair<f64>) -> Self {
         let served = honest.served.max(1) as f64;
-        let request = Both {
-            out: used.out / served,
-            inward: used.inward / served,
+        let request = ProxyPair {
+            outbound: used.outbound / served,
+            inbound: used.inbound / served,
         };
         Self { honest, request }
     }
 
     /// What is left of the CPU seconds of one proxy, the one with more, without what the honest
     /// client cost meanwhile.
-    pub(super) fn subtracted(&self, used: Both<f64>, meanwhile: &Honest) -> f64 {
+    pub(super) fn subtracted(&self, used: ProxyPair<f64>, meanwhile: &HonestClientStats) -> f64 {
         let served = meanwhile.served as f64;
-        let out = used.out - self.request.out * served;
-        let inward = used.inward - self.request.inward * served;
-        out.max(inward).max(0.0)
+        let outbound = used.outbound - self.request.outbound * served;
+        let inbound = used.inbound - self.request.inbound * served;
+        outbound.max(inbound).max(0.0)
     }
 
     /// The p99 that an attack may bring about.
-    fn most(&self) -> f64 {
-        SLOWER * self.honest.p99.unwrap_or_default().max(LEAST_P99)
+    fn max_p99(&self) -> f64 {
+        MAX_P99_RATIO * self.honest.p99.unwrap_or_default().max(LEAST_P99)
     }
 }
 
-impl Seen {
+impl AttackResult {
     /// CPU seconds for 100 MB; none when nothing was sent.
     fn cost(&self) -> Option<f64> {
         let bytes = self.sent.bytes as f64;
-        (bytes > 0.0).then(|| self.spent / bytes * BYTES)
+        (bytes > 0.0).then(|| self.spent / bytes * COST_BYTES)
     }
 
     /// Whether the honest client is served as well as it was, and the attack is cheap.
-    fn is_within(&self, alone: &Alone) -> bool {
-        let is_quick = self.honest.p99.is_some_and(|p99| p99 <= alone.most());
-        let is_cheap = self.cost().is_some_and(|cost| cost < COST);
+    fn is_within(&self, baseline: &Baseline) -> bool {
+        let is_quick = self.honest.p99.is_some_and(|p99| p99 <= baseline.max_p99());
+        let is_cheap = self.cost().is_some_and(|cost| cost < MAX_COST);
         self.honest.is_unharmed() && is_quick && is_cheap
     }
 }
 
-impl Sent {
-    pub(super) fn read(said: &str) -> anyhow::Result<Self> {
-        let said: Value =
-            serde_json::from_str(said).with_context(|| format!("{said:?} is JSON"))?;
+impl AttackStats {
+    pub(super) fn read(text: &str) -> anyhow::Result<Self> {
+        let report: Value =
+            serde_json::from_str(text).with_context(|| format!("{text:?} is JSON"))?;
         let count = |name: &str| {
-            said[name]
+            report[name]
                 .as_u64()
-                .with_context(|| format!("{name} in {said}"))
+                .with_context(|| format!("{name} in {report}"))
         };
         Ok(Self {
             bytes: count("bytes")?,
             connections: count("connections")?,
             streams: count("streams")?,
-            failure: said["failure"].as_str().map(str::to_owned),
+            failure: report["failure"].as_str().map(str::to_owned),
         })
     }
 
@@ -121,37 +121,42 @@ impl Sent {
 }
 
 impl Report {
-    pub(super) fn new(alone: &Alone) -> Self {
+    pub(super) fn new(baseline: &Baseline) -> Self {
         let table = format!(
-            "Alone: {}. At most {:.1} ms and {COST} CPU seconds for 100 MB.\n\n\
+            "Alone: {}. At most {:.1} ms and {MAX_COST} CPU seconds for 100 MB.\n\n\
              | attack | MB | connections | streams | honest requests failed | p99, ms | CPU seconds | for 100 MB |\n\
              |---|---|---|---|---|---|---|---|\n",
-            alone.honest.said(),
-            alone.most(),
+            baseline.honest.summary(),
+            baseline.max_p99(),
         );
         Self {
             table,
             cases: Vec::new(),
             p99: None,
             cost: None,
-            alone: alone.honest.p99,
+            baseline: baseline.honest.p99,
         }
     }
 
-    pub(super) fn add(&mut self, attack: &str, alone: &Alone, seen: anyhow::Result<Seen>) {
-        let (passed, said) = match &seen {
-            Ok(seen) => (seen.is_within(alone), self.row(attack, alone, seen)),
+    pub(super) fn add(
+        &mut self,
+        attack: &str,
+        baseline: &Baseline,
+        seen: anyhow::Result<AttackResult>,
+    ) {
+        let (passed, message) = match &seen {
+            Ok(seen) => (seen.is_within(baseline), self.row(attack, baseline, seen)),
             Err(error) => (false, format!("{error:#}")),
         };
         self.cases.push(Case {
             name: attack.to_owned(),
             passed,
-            said,
+            message,
         });
     }
 
     /// Adds a line to the table, and says the same in words.
-    fn row(&mut self, attack: &str, alone: &Alone, seen: &Seen) -> String {
+    fn row(&mut self, attack: &str, baseline: &Baseline, seen: &AttackResult) -> String {
         let (honest, sent, cost) = (&seen.honest, &seen.sent, seen.cost());
         let number = |value: Option<f64>| value.map_or("none".to_owned(), |v| format!("{v:.2}"));
         self.p99 = larger(self.p99, honest.p99);
@@ -167,17 +172,17 @@ impl Report {
             seen.spent,
             number(cost),
         );
-        let mut said = format!(
-            "{} of at most {:.1} ms; {} MB over {connections} connections, {} of less than {COST} CPU seconds for 100 MB",
-            honest.said(),
-            alone.most(),
+        let mut text = format!(
+            "{} of at most {:.1} ms; {} MB over {connections} connections, {} of less than {MAX_COST} CPU seconds for 100 MB",
+            honest.summary(),
+            baseline.max_p99(),
             sent.megabytes(),
             number(cost),
         );
         if let Some(failure) = &sent.failure {
-            said += &format!("; connections were not made (the first: {failure})");
+            text += &format!("; connections were not made (the first: {failure})");
         }
-        said
+        text
     }
 
     pub(super) fn write(self, file: PathBuf) -> anyhow::Result<Outcome> {
@@ -190,8 +195,8 @@ impl Report {
             file,
             note: Some(format!(
                 "p99 of the honest client {}, before {}; {cost} CPU seconds for 100 MB",
-                honest::time(self.p99),
-                honest::time(self.alone)
+                honest_client::time(self.p99),
+                honest_client::time(self.baseline)
             )),
         })
     }
@@ -205,8 +210,8 @@ fn larger(a: Option<f64>, b: Option<f64>) -> Option<f64> {
 mod tests {
     use super::*;
 
-    fn honest(failed: u64, p99: f64) -> Honest {
-        Honest {
+    fn honest(failed: u64, p99: f64) -> HonestClientStats {
+        HonestClientStats {
             served: 7,
             failed,
             failure: None,
@@ -215,18 +220,18 @@ mod tests {
     }
 
     /// A second of the outbound proxy and two of the inbound one for seven requests.
-    fn alone(p99: f64) -> Alone {
-        let used = Both {
-            out: 1.0,
-            inward: 2.0,
+    fn alone(p99: f64) -> Baseline {
+        let used = ProxyPair {
+            outbound: 1.0,
+            inbound: 2.0,
         };
-        Alone::new(honest(0, p99), used)
+        Baseline::new(honest(0, p99), used)
     }
 
-    fn seen(failed: u64, p99: f64, bytes: u64, spent: f64) -> Seen {
-        Seen {
+    fn seen(failed: u64, p99: f64, bytes: u64, spent: f64) -> AttackResult {
+        AttackResult {
             honest: honest(failed, p99),
-            sent: Sent {
+            sent: AttackStats {
                 bytes,
                 connections: 8,
                 streams: 80,
@@ -237,22 +242,25 @@ mod tests {
     }
 
     #[test]
-    fn what_attackers_say_is_read() {
-        let said = r#"{"bytes": 5000000, "connections": 3, "streams": 4, "failed": 1, "failure": "refused", "seconds": 15.0}"#;
-        let expected = Sent {
+    fn attacker_report_is_parsed() {
+        let text = r#"{"bytes": 5000000, "connections": 3, "streams": 4, "failed": 1, "failure": "refused", "seconds": 15.0}"#;
+        let expected = AttackStats {
             bytes: 5_000_000,
             connections: 3,
             streams: 4,
             failure: Some("refused".to_owned()),
         };
-        assert_eq!(Sent::read(said).expect("an attacker's words"), expected);
+        assert_eq!(
+            AttackStats::read(text).expect("an attacker's words"),
+            expected
+        );
         assert_eq!(expected.megabytes(), 5);
-        assert!(Sent::read("{}").is_err());
+        assert!(AttackStats::read("{}").is_err());
     }
 
     #[test]
-    fn the_honest_client_is_not_charged_to_the_attack() {
-        let used = |out, inward| Both { out, inward };
+    fn honest_client_cpu_is_subtracted_from_attack_cost() {
+        let used = |outbound, inbound| ProxyPair { outbound, inbound };
         let cases = [
             (used(3.0, 3.0), 2.0),
             (used(1.0, 7.0), 5.0),
@@ -265,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn every_target_is_a_limit() {
+    fn attack_passes_only_within_all_limits() {
         let mb = 1_000_000;
         for (alone_p99, seen, expected) in [
             (0.2, seen(0, 3.0, 100 * mb, 0.99), true),
@@ -288,14 +296,14 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_a_row_for_each_attack_that_was_made() {
-        let alone = alone(0.5);
-        let mut report = Report::new(&alone);
-        report.add("ping-flood", &alone, Ok(seen(0, 0.6, 200_000_000, 1.0)));
-        report.add("rapid-reset", &alone, Ok(seen(0, 3.5, 100_000_000, 0.1)));
-        report.add("hpack-bomb", &alone, Err(anyhow::anyhow!("refused")));
-        let folder = tempfile::tempdir().expect("a folder");
-        let outcome = report.write(folder.path().join("summary.md"));
+    fn report_table_has_row_per_completed_attack() {
+        let baseline = alone(0.5);
+        let mut report = Report::new(&baseline);
+        report.add("ping-flood", &baseline, Ok(seen(0, 0.6, 200_000_000, 1.0)));
+        report.add("rapid-reset", &baseline, Ok(seen(0, 3.5, 100_000_000, 0.1)));
+        report.add("hpack-bomb", &baseline, Err(anyhow::anyhow!("refused")));
+        let directory = tempfile::tempdir().expect("a directory");
+        let outcome = report.write(directory.path().join("summary.md"));
         let outcome = outcome.expect("it can be written");
         let table = fs::read_to_string(&outcome.file).expect("it was written");
         let rows: Vec<&str> = table.lines().skip(4).collect();
@@ -309,10 +317,10 @@ mod tests {
         let passed: Vec<bool> = outcome.cases.iter().map(|case| case.passed).collect();
         assert_eq!(passed, [true, false, false]);
         assert_eq!(
-            outcome.cases[1].said,
+            outcome.cases[1].message,
             "7 honest requests served, 0 failed, p99 3.5 ms of at most 3.0 ms; 100 MB over 8 connections, 0.10 of less than 1 CPU seconds for 100 MB"
         );
-        assert_eq!(outcome.cases[2].said, "refused");
+        assert_eq!(outcome.cases[2].message, "refused");
         assert_eq!(
             outcome.note.as_deref(),
             Some("p99 of the honest client 3.5 ms, before 0.5 ms; 0.50 CPU seconds for 100 MB")
