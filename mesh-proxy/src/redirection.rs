@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use mesh_core::resilience::Backoff;
 use mesh_runtime::admin::Condition;
+use mesh_runtime::log::chain;
 use mesh_runtime::metrics::{Gauge, Labels, Registry};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -52,7 +53,7 @@ pub struct ProbeListener {
 /// Why a connection to the check address has not arrived at the proxy.
 #[derive(Debug, thiserror::Error)]
 enum ProbeFailure {
-    #[error("cannot connect: {0}")]
+    #[error("cannot connect")]
     Connect(#[from] io::Error),
     #[error("no response")]
     TimedOut,
@@ -135,7 +136,7 @@ impl RedirectionProbe {
                 let failure = sent.err().unwrap_or(ProbeFailure::NotProxy);
                 tracing::warn!(
                     check = %self.addr,
-                    reason = %failure,
+                    reason = chain(&failure),
                     "Connections of this pod are not redirected to the proxy, which is not ready until they are (is the mesh agent running on this node?)"
                 );
             }

@@ -157,17 +157,14 @@ fn run_with(setup: TestSetup, mut input: Input<'_>) {
         if let State::Rejected(reason) = &actual.state {
             // rustls accepts empty handshake records, which RFC 8446, section 5.1, forbids. The
             // appended bytes make rustls reject the connection as well, unless it is closed.
-            let is_closed = expected.is_closed();
             assert!(
-                is_closed || sent >= MAX_HANDSHAKE,
+                expected.is_closed() || sent >= MAX_HANDSHAKE,
                 "rustls accepts {action:?}, the proxy rejects it: {reason}"
             );
             return;
         }
-        assert!(
-            expected.content == actual.content,
-            "{action:?} changed the content"
-        );
+        let is_same = expected.content == actual.content;
+        assert!(is_same, "{action:?} changed the content");
         assert_eq!(expected.state, actual.state, "after {action:?}");
         if let State::Closed { .. } = expected.state {
             return;

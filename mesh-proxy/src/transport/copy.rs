@@ -20,10 +20,10 @@ mod direction;
 /// Why copying failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CopyError {
-    #[error("cannot read from the {0}")]
-    Read(Side, #[source] io::Error),
-    #[error("cannot write to the {0}")]
-    Write(Side, #[source] io::Error),
+    #[error("cannot read from the {side}")]
+    Read { side: Side, source: io::Error },
+    #[error("cannot write to the {side}")]
+    Write { side: Side, source: io::Error },
 }
 
 /// The peer of one of the two connections.

@@ -234,9 +234,10 @@ impl Script {
 
     fn response_headers(&mut self, at: usize, block: &[u8], is_end: bool) {
         self.is_orderly &= self.responses[at] == ResponseState::Pending;
-        self.responses[at] = match is_end {
-            true => ResponseState::Complete(0),
-            false => ResponseState::Open(0),
+        self.responses[at] = if is_end {
+            ResponseState::Complete(0)
+        } else {
+            ResponseState::Open(0)
         };
         self.headers += 1;
         let flags = END_HEADERS | if is_end { END_STREAM } else { 0 };

@@ -324,9 +324,10 @@ proptest! {
     #[test]
     fn random_handshake_messages_are_rejected_or_incomplete(message in prop::collection::vec(any::<u8>(), 0..300), as_client: bool) {
         let SessionPair { mut client, mut server } = session_pair(SUITES[0]);
-        let (from, to) = match as_client {
-            true => (&mut server, &mut client),
-            false => (&mut client, &mut server),
+        let (from, to) = if as_client {
+            (&mut server, &mut client)
+        } else {
+            (&mut client, &mut server)
         };
         let bytes = record(from, &message, HANDSHAKE);
         let (_, _, closed) = open(to, &bytes);

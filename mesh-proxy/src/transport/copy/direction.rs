@@ -51,10 +51,10 @@ const ROUNDS_PER_POLL: usize = 16;
 const MIN_BULK: usize = SCRATCH_SIZE / 4;
 
 impl DirectionError {
-    pub(super) fn into_copy_error(self, source: Side, sink: Side) -> CopyError {
+    pub(super) fn into_copy_error(self, from: Side, to: Side) -> CopyError {
         match self {
-            Self::Read(error) => CopyError::Read(source, error),
-            Self::Write(error) => CopyError::Write(sink, error),
+            Self::Read(source) => CopyError::Read { side: from, source },
+            Self::Write(source) => CopyError::Write { side: to, source },
         }
     }
 }

@@ -181,7 +181,13 @@ fn reset_is_an_error_of_its_connection() {
         drop(client);
         let error = copying.await.unwrap().unwrap_err();
         assert!(
-            matches!(error, CopyError::Read(Side::Client, _)),
+            matches!(
+                error,
+                CopyError::Read {
+                    side: Side::Client,
+                    ..
+                }
+            ),
             "{error:?}"
         );
     });

@@ -70,9 +70,10 @@ fn openssl(ca: &TestCa, name: &str, arguments: &[&str]) -> OpenSsl {
         .stdin(Stdio::piped())
         .stdout(out.try_clone().unwrap())
         // Without `-quiet`, tests distinguish its messages from received data by their lines.
-        .stderr(match arguments.contains(&"-quiet") {
-            true => Stdio::null(),
-            false => out.into(),
+        .stderr(if arguments.contains(&"-quiet") {
+            Stdio::null()
+        } else {
+            out.into()
         })
         .spawn()
         .expect("openssl is needed (Debian package openssl)");

@@ -147,9 +147,10 @@ fn invalid_records_after_the_handshake_cause_alerts() {
     for (records, alert, what) in cases {
         for to_client in [false, true] {
             let SessionPair { client, server } = session_pair(SUITES[0]);
-            let (mut from, mut to) = match to_client {
-                true => (server, client),
-                false => (client, server),
+            let (mut from, mut to) = if to_client {
+                (server, client)
+            } else {
+                (client, server)
             };
             let (last, first) = records.split_last().unwrap();
             for (content, kind) in first {

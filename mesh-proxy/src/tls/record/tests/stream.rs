@@ -289,27 +289,26 @@ fn reader_that_stops_blocks_the_writer() {
 #[test]
 fn stream_without_close_notify_ends_with_an_error() {
     for client_purpose in [Traffic, Control] {
-        for cut in [false, true] {
+        for is_truncated in [false, true] {
             local(async {
                 let (mut client, mut server) = pair([client_purpose, Traffic]).await;
                 client.write_all(b"half a").await.unwrap();
                 client.flush().await.unwrap();
-                match cut {
-                    true => SockRef::from(client.tcp())
-                        .shutdown(Shutdown::Write)
-                        .unwrap(),
-                    false => client.shutdown().await.unwrap(),
+                if is_truncated {
+                    let socket = SockRef::from(client.tcp());
+                    socket.shutdown(Shutdown::Write).unwrap();
+                } else {
+                    client.shutdown().await.unwrap();
                 }
                 let mut received = Vec::new();
                 let end = server.read_to_end(&mut received).await;
                 assert_eq!(received, b"half a");
-                match cut {
-                    true => {
-                        let error = end.unwrap_err();
-                        assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
-                        assert!(error.to_string().contains("close_notify"), "{error}");
-                    }
-                    false => assert_eq!(end.unwrap(), 6),
+                if is_truncated {
+                    let error = end.unwrap_err();
+                    assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
+                    assert!(error.to_string().contains("close_notify"), "{error}");
+                } else {
+                    assert_eq!(end.unwrap(), 6);
                 }
             });
         }
@@ -318,7 +317,7 @@ fn stream_without_close_notify_ends_with_an_error() {
 
 #[test]
 fn tampered_record_is_rejected_with_alert() {
-    for reorder in [false, true] {
+    for is_reordered in [false, true] {
         local(async {
             let ca = TestCa::new();
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
@@ -360,9 +359,10 @@ fn tampered_record_is_rejected_with_alert() {
                     from_client.read_exact(&mut record[5..]).await.unwrap();
                     records.push(record);
                 }
-                match reorder {
-                    true => records.swap(1, 2),
-                    false => records[1][9] ^= 0x10,
+                if is_reordered {
+                    records.swap(1, 2);
+                } else {
+                    records[1][9] ^= 0x10;
                 }
                 to_server.write_all(&records.concat()).await.unwrap();
                 // Keeps the connection open, so that only the record causes an error.
