@@ -141,8 +141,8 @@ impl SendError {
         }
     }
 
-    /// Whether the server is shutting down or has exited, and has certainly not processed the request: it
-    /// no longer listens, or its GOAWAY excludes the stream.
+    /// Whether the server is shutting down or has exited, and has certainly not processed the
+    /// request: it no longer listens, or its GOAWAY excludes the stream.
     pub fn is_server_gone(&self) -> bool {
         match self {
             Self::Dial(error) => error.is_refused(),

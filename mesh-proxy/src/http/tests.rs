@@ -486,8 +486,8 @@ async fn connection_is_kept_for_pipelined_requests() {
             let (server, mut requests) = scripted(END, OK, false).await;
             let proxy = chain(hops, server, &drain).await;
             let mut client = TcpStream::connect(proxy).await.unwrap();
-            let requests = "GET /1 HTTP/1.1\r\nhost: a\r\n\r\nGET /2 HTTP/1.1\r\nhost: a\r\n\r\n";
-            client.write_all(requests.as_bytes()).await.unwrap();
+            let pipelined = "GET /1 HTTP/1.1\r\nhost: a\r\n\r\nGET /2 HTTP/1.1\r\nhost: a\r\n\r\n";
+            client.write_all(pipelined.as_bytes()).await.unwrap();
             let both = read_until(
                 &mut client,
                 "okHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok",

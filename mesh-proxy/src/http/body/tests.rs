@@ -1,3 +1,5 @@
+//! Bodies and their observers.
+
 use std::cell::RefCell;
 use std::rc::Rc;
 

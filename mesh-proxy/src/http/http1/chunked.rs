@@ -157,8 +157,8 @@ const MAX_JOINED_CHUNK: usize = 0xff;
 /// Approximate size up to which chunks are joined.
 const JOINED_SIZE: usize = 4 * 1024;
 
-/// Joins complete small chunks without extensions, if there are at least two. [`Decoder::take_size`]
-/// handles all other input.
+/// Joins complete small chunks without extensions, if there are at least two.
+/// [`Decoder::take_size`] handles all other input.
 fn join_small(input: &mut BytesMut) -> Option<Bytes> {
     let (first, mut taken) = small_chunk(input)?;
     let (second, length) = small_chunk(&input[taken..])?;

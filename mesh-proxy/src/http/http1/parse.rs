@@ -191,8 +191,8 @@ fn check_size(length: usize, max: u32) -> Result<(), MessageError> {
     Ok(())
 }
 
-/// Calls `parse` with a buffer for the allowed number of fields. Allocates only if there are more than
-/// [`STACK_FIELDS`].
+/// Calls `parse` with a buffer for the allowed number of fields. Allocates only if there are more
+/// than [`STACK_FIELDS`].
 fn with_field_buffer<'b, T>(
     limits: &Http1Limits,
     parse: impl Fn(&mut [httparse::Header<'b>]) -> Result<T, MessageError>,

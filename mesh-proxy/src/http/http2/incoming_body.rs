@@ -1,3 +1,5 @@
+//! The bodies of messages that are received on HTTP/2 streams.
+
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;

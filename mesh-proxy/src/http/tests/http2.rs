@@ -165,11 +165,8 @@ async fn reset_of_upgraded_request_becomes_502() {
         let (request, mut respond) = called.recv().await.unwrap();
         assert_eq!(request.headers()["l5d-orig-proto"], "HTTP/1.1");
         respond.send_reset(Reason::CANCEL);
-        let answer = read_until(&mut client, END).await.unwrap();
-        assert!(
-            response_future.starts_with("HTTP/1.1 502 "),
-            "{response_future}"
-        );
+        let response = read_until(&mut client, END).await.unwrap();
+        assert!(response.starts_with("HTTP/1.1 502 "), "{response}");
     })
     .await;
 }

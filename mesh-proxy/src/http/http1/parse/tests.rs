@@ -9,7 +9,7 @@ use crate::http::http1::encode::{self, FramingHeaders};
 const LIMITS: Http1Limits = Http1Limits::DEFAULT;
 
 fn parse(text: &[u8]) -> Result<ParsedRequest, MessageError> {
-    match find_end(text, 0, LIMITS.parsed)? {
+    match find_end(text, 0, LIMITS.head)? {
         HeaderEnd::At(length) if length == text.len() => {
             parse_request(&Bytes::copy_from_slice(text), &LIMITS)
         }
@@ -153,7 +153,7 @@ fn header_section_end_is_found_incrementally() {
     let text = b"GET / HTTP/1.1\r\nhost: a\r\n\r\nGET";
     let mut from = 0;
     for length in 0..text.len() {
-        match find_end(&text[..length], from, LIMITS.parsed).unwrap() {
+        match find_end(&text[..length], from, LIMITS.head).unwrap() {
             HeaderEnd::Incomplete(next) => {
                 assert!(length < text.len() - 3, "end not found");
                 assert_eq!(next, length);
@@ -178,14 +178,14 @@ fn header_sections_beyond_limits_are_rejected() {
     let error = parse(&parsed(101, 10)).unwrap_err();
     assert_eq!(error, MessageError::TooManyFields);
     assert_eq!(error.status(), 431);
-    let max = LIMITS.parsed as usize;
+    let max = LIMITS.head as usize;
     assert!(parse(&parsed(1, max - 100)).is_ok());
     let error = parse(&parsed(1, max)).unwrap_err();
     assert_eq!(error, MessageError::HeadersTooLarge);
     assert_eq!(error.status(), 431);
     let endless = vec![b'a'; max + 1];
     assert_eq!(
-        find_end(&endless, 0, LIMITS.parsed),
+        find_end(&endless, 0, LIMITS.head),
         Err(MessageError::HeadersTooLarge)
     );
 }
@@ -257,13 +257,13 @@ proptest! {
     #[test]
     fn accepted_requests_are_forwarded_unchanged(fragments in prop::collection::vec(prop::sample::select(FRAGMENTS), 0..12)) {
         let text = format!("{}\r\n\r\n", fragments.concat());
-        let Ok(HeaderEnd::At(length)) = find_end(text.as_bytes(), 0, LIMITS.parsed) else { return Ok(()) };
+        let Ok(HeaderEnd::At(length)) = find_end(text.as_bytes(), 0, LIMITS.head) else { return Ok(()) };
         let _no_panic = parse_response(&Bytes::copy_from_slice(&text.as_bytes()[..length]), &LIMITS);
         let Ok(parsed) = parse_request(&Bytes::copy_from_slice(&text.as_bytes()[..length]), &LIMITS) else { return Ok(()) };
         let mut written = Vec::new();
         let line = (&parsed.method, &parsed.uri, parsed.version);
         encode::write_request(&mut written, line, &parsed.headers, FramingHeaders::Unchanged);
-        prop_assert_eq!(find_end(&written, 0, LIMITS.parsed), Ok(HeaderEnd::At(written.len())));
+        prop_assert_eq!(find_end(&written, 0, LIMITS.head), Ok(HeaderEnd::At(written.len())));
         let again = parse_request(&Bytes::from(written), &LIMITS).unwrap();
         prop_assert_eq!(again.headers, parsed.headers);
         prop_assert_eq!(again.uri, parsed.uri);

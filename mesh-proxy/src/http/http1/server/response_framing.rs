@@ -63,12 +63,12 @@ fn choose(
         (Version::HTTP_10, _) | (_, Version::HTTP_10) => Version::HTTP_10,
         _ => Version::HTTP_11,
     };
-    let (framing, encoder) = frame(info.method, version, (status, headers), size);
+    let (headers_framing, encoder) = choose_headers(info.method, version, (status, headers), size);
     let server_closes =
         headers.contains_key(CONNECTION) && !framing::keeps_alive(Version::HTTP_11, headers);
     ResponseFraming {
         version,
-        framing,
+        headers: headers_framing,
         encoder,
         has_body: !(info.method == RequestMethod::Head || framing::never_has_body(status)),
         keeps_alive: info.keeps_alive
@@ -81,7 +81,7 @@ fn choose(
     }
 }
 
-fn frame(
+fn choose_headers(
     method: RequestMethod,
     version: Version,
     (status, headers): (StatusCode, &HeaderMap),
@@ -273,8 +273,8 @@ mod tests {
             for (name, value) in *fields {
                 headers.insert(*name, HeaderValue::from_static(value));
             }
-            let framing = choose(*info, (*version, status, &headers), *size, false);
-            let found = (framing.framing, framing.encoder, framing.keeps_alive);
+            let chosen = choose(*info, (*version, status, &headers), *size, false);
+            let found = (chosen.headers, chosen.encoder, chosen.keeps_alive);
             let expected = (*framing, *encoder, *keeps_alive);
             assert_eq!(
                 found, expected,
