@@ -24,8 +24,7 @@ pub use environment::Environment;
 pub use error::{CniError, Code};
 pub use version::Version;
 
-/// Runs one command: reads environment and standard input, writes standard output, and returns
-/// whether it succeeded.
+/// Runs one command: environment and standard input in, standard output and success out.
 ///
 /// The environment is a parameter so that tests can run the whole plugin without a process.
 pub fn run(

@@ -140,8 +140,7 @@ pub async fn run(config: Config, filter: log::FilterHandle) -> anyhow::Result<()
             (error, ShutdownAction::Keep("a task of the agent ended".to_owned()))
         }
     };
-    // Without the socket the plugin enrols pods by itself immediately, instead of waiting for a
-    // response.
+    // Without the socket the plugin enrols pods by itself immediately.
     let _ = std::fs::remove_file(&config.socket);
     drain.drain(DRAIN_TIMEOUT).await;
     match shutdown_action {
@@ -157,8 +156,7 @@ pub async fn run(config: Config, filter: log::FilterHandle) -> anyhow::Result<()
     }
 }
 
-/// Removes everything that an agent installed on the node, as an agent does whose DaemonSet is
-/// deleted.
+/// Uninstalls the mesh from the node, as an agent does whose DaemonSet is deleted.
 pub fn uninstall(config: &Config, keep_plugin: bool) -> anyhow::Result<()> {
     anyhow::ensure!(
         !server::has_listener(&config.socket),

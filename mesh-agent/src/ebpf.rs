@@ -40,25 +40,21 @@ use loader::CgroupRoot;
 use maps::{Maps, keys_where, map_error, optional};
 use pins::Pins;
 
-/// The loaded and pinned set.
 #[derive(Clone, Debug)]
 pub struct Programs {
     pins: Pins,
 }
 
-/// What [`load`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loaded {
     /// Nothing was pinned: loaded and attached.
     Fresh,
     /// The pinned programs are the same and attached: nothing changed.
     Adopted,
-    /// Other programs were pinned, or an attachment was missing: updated in place, link by link,
-    /// without a gap.
+    /// Other programs were pinned, or one was not attached: updated in place without a gap.
     Replaced,
 }
 
-/// One enrolled pod as the maps describe it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EnrolledPod {
     pub cookie: u64,
@@ -187,8 +183,7 @@ impl Programs {
             .collect()
     }
 
-    /// Returns the names of the attached programs of the node, without the steering program of each
-    /// pod.
+    /// Returns the names of the node's attached programs, without each pod's steering program.
     pub fn attached(&self) -> Result<Vec<&'static str>, Error> {
         let mut attached = Vec::new();
         for hook in HOOKS {
@@ -225,7 +220,6 @@ impl Programs {
         guard::mode(&self.pins)
     }
 
-    /// Returns the guard's counters of the pods that it guards.
     pub fn guard_counters(&self) -> Result<Vec<GuardCounters>, Error> {
         guard::counters(&self.pins)
     }

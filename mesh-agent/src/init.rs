@@ -1,5 +1,4 @@
-//! Linkerd's three helper programs in one, selected by the name of the program or by its first
-//! argument:
+//! Linkerd's three helper programs in one, selected by program name or first argument:
 //!
 //! | name | where | purpose |
 //! |---|---|---|

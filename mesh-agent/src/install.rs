@@ -44,7 +44,6 @@ pub struct Settings {
     pub conf_dir: PathBuf,
     /// The directory of the node's plugins, as this process sees it.
     pub bin_dir: PathBuf,
-    /// The plugin's program to install.
     pub plugin: PathBuf,
     /// The plugin's settings, as paths on the node.
     pub socket: PathBuf,
@@ -59,8 +58,7 @@ pub struct Installer {
     bin_dir: PathBuf,
     plugin: PathBuf,
     entry: Entry,
-    /// Locked while files change; true once everything was removed, after which nothing is
-    /// installed again.
+    /// Locked while files change; true once everything was removed for good.
     is_removed: Mutex<bool>,
 }
 
@@ -86,7 +84,6 @@ struct Capabilities {
 #[derive(Debug, PartialEq, Eq)]
 pub struct ChainReport {
     pub status: CniStatus,
-    /// The file that the entry was written into.
     pub written: Option<String>,
     /// Warnings for an administrator although the entry is in place, one sentence each.
     pub notes: Vec<String>,
@@ -117,7 +114,6 @@ pub enum InstallError {
     },
 }
 
-/// The configuration that the runtime uses.
 struct ActiveConfig<'a> {
     file: &'a File,
     /// The file's text, or a list of its one plugin.
@@ -231,7 +227,6 @@ impl Installer {
         errors
     }
 
-    /// Removes the plugin's file.
     pub fn remove_plugin(&self) -> Result<(), InstallError> {
         plugin_file::remove(&self.bin_dir)
     }

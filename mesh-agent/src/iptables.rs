@@ -17,7 +17,6 @@ pub use script::{INBOUND_CHAIN, OUTBOUND_CHAIN};
 use crate::rules::Rules;
 use program::Program;
 
-/// IPv4 and IPv6 have separate tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     V4,

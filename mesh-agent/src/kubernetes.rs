@@ -41,11 +41,9 @@ pub struct Settings {
     pub kubeconfig: Option<PathBuf>,
     pub node: String,
     pub daemon_set: Option<DaemonSetRef>,
-    /// The taint to remove from the node when pods can be enrolled.
     pub startup_taint: String,
 }
 
-/// The parts of the agent that the integration uses.
 #[derive(Debug)]
 pub struct Dependencies {
     pub node_handle: Arc<NodeHandle>,
@@ -55,7 +53,6 @@ pub struct Dependencies {
     pub can_enrol: watch::Receiver<bool>,
 }
 
-/// The running integration.
 pub struct Kubernetes {
     settings: Settings,
     client: Arc<OnceLock<Client>>,
@@ -64,11 +61,10 @@ pub struct Kubernetes {
     task: JoinHandle<()>,
 }
 
-/// Starts the integration; the API server need not be reachable yet. Publishes `repairs` as events
-/// of the node.
+/// Starts the integration, also while the API server is unreachable.
 pub fn start(
     settings: Settings,
-    dependencies: Dependencies,
+    deps: Dependencies,
     repairs: mpsc::Receiver<RepairEvent>,
     supervisor: &Supervisor,
 ) -> Kubernetes {
@@ -78,11 +74,11 @@ pub fn start(
     let task = supervisor.spawn("kubernetes", {
         let (settings, client) = (settings.clone(), Arc::clone(&client));
         async move {
-            let connected = connection::connect(&settings, &dependencies.shared_status).await;
+            let connected = connection::connect(&settings, &deps.shared_status).await;
             let connected = client.get_or_init(|| connected).clone();
             tokio::join!(
-                in_place::run(&connected, &settings.node, &dependencies),
-                node_object::run(&connected, &settings, &dependencies, &runtime),
+                in_place::run(&connected, &settings.node, &deps),
+                node_object::run(&connected, &settings, &deps, &runtime),
                 daemon_set::watch(&connected, settings.daemon_set.as_ref(), &watch_sender),
                 events::publish_repairs(&connected, &settings.node, repairs),
             );

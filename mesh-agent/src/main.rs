@@ -1,5 +1,4 @@
-//! `mesh-agent`: parses the command line, then runs the daemon or uninstalls the mesh from the
-//! node.
+//! `mesh-agent`: parses the command line, then runs the daemon or uninstalls the mesh.
 
 use std::{env, process::ExitCode};
 
@@ -12,8 +11,7 @@ use mesh_agent::{
 use mesh_runtime::log;
 
 fn main() -> ExitCode {
-    // The self-test runs this program again as a worker; workers are single-threaded and parse
-    // their own arguments.
+    // The self-test runs this program again as single-threaded workers.
     let arguments: Vec<String> = env::args().skip(1).collect();
     let result = match arguments.split_first() {
         Some((first, rest)) if first == selftest::WORKER_ARGUMENT => {

@@ -103,8 +103,7 @@ impl Metrics {
         self.connections.observe(counters);
     }
 
-    /// Adds what the guard counted since the last call, and returns the pods that bypassed their
-    /// proxies.
+    /// Adds what the guard counted since the last call; returns the pods with an increase.
     pub fn observe_guard(&mut self, counters: &[(PodRef, GuardCounters)]) -> Vec<PodRef> {
         self.guard.observe(counters)
     }

@@ -17,13 +17,11 @@ const ATTRIBUTE_HEADER_LENGTH: usize = 4;
 const NESTED: u16 = 1 << 15;
 const ATTRIBUTE_TYPE_MASK: u16 = 0x3fff;
 
-/// One netlink message under construction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
     bytes: Vec<u8>,
 }
 
-/// One message from the kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct ReceivedMessage<'a> {
     pub kind: u16,

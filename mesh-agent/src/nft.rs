@@ -53,7 +53,6 @@ const HOOK_OUTPUT: u32 = 3;
 /// `NF_IP_PRI_NAT_DST`: the priority of destination NAT, after connection tracking.
 const PRIORITY_DESTINATION_NAT: i32 = -100;
 
-/// The mesh's table in the network namespace in which it was opened.
 #[derive(Debug)]
 pub struct Table(Socket);
 
@@ -87,7 +86,6 @@ impl Table {
             .map_err(NftError::Socket)
     }
 
-    /// Replaces the table by one with these rules.
     pub fn replace(&mut self, rules: &Rules) -> Result<(), NftError> {
         self.commit(replacement(rules))
     }
@@ -103,7 +101,6 @@ impl Table {
         }
     }
 
-    /// Checks that the table exists and has exactly these rules.
     pub fn verify(&mut self, rules: &Rules) -> Result<(), NftError> {
         let request = message(GET_RULE, DUMP, 1)
             .text(1, TABLE) // NFTA_RULE_TABLE
@@ -267,8 +264,7 @@ fn batch_edge(kind: u16, sequence: u32) -> Vec<u8> {
         .finish()
 }
 
-/// Returns the rules as (chain, comment) in the order of the kernel's dump, which is that of the
-/// chains' creation.
+/// Returns the rules as (chain, comment) in the order of the kernel's dump.
 fn expected(rules: &Rules) -> Vec<(String, String)> {
     let name = |chain: &str, rule: &Rule| (chain.to_owned(), rule.to_string());
     let inbound = rules.inbound.iter().map(|rule| name(INBOUND_CHAIN, rule));
@@ -278,7 +274,6 @@ fn expected(rules: &Rules) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Describes the first difference; `None` when there is none.
 fn difference(expected: &[(String, String)], found: &[(String, String)]) -> Option<String> {
     if found.is_empty() {
         return Some("it is missing or empty".to_owned());

@@ -1,5 +1,4 @@
-//! The redirection of this node's pods: handles CNI commands, restarts of the agent and periodic
-//! reconciliation.
+//! The redirection of this node's pods: CNI commands, restarts and reconciliation.
 //!
 //! [`Node`] is used by the agent (module `daemon`, which owns the only one while it runs) and, when
 //! no agent responds, by the plugin (module `cni`) for the length of one command. All state is in
@@ -41,7 +40,6 @@ pub struct Node {
     programs: Option<Programs>,
 }
 
-/// What one reconciliation found and changed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ReconcileReport {
     /// Pods whose redirection is complete.
@@ -138,8 +136,7 @@ impl Node {
         Ok(Self::new(registry, tier, programs))
     }
 
-    /// Enrols a pod and returns its tier. For an enrolled pod it applies the current settings and
-    /// keeps the tier.
+    /// Enrols a pod, or updates the settings of an enrolled one; returns its tier.
     pub fn add(&self, attachment: &Attachment) -> Result<Tier, NodeError> {
         let pod = &attachment.pod;
         let spec = RedirectSpec::from_annotations(pod, &attachment.annotations)?;
@@ -265,8 +262,7 @@ impl Node {
     /// Brings every recorded pod to its desired state: finishes deletions, removes pods that no
     /// longer exist, completes incomplete redirection.
     ///
-    /// `include_costly` also verifies the tiers whose check starts processes; the agent does so
-    /// once, when it starts.
+    /// `include_costly` also verifies the tiers whose check starts processes.
     pub fn reconcile(&self, include_costly: bool) -> Result<ReconcileReport, NodeError> {
         let mut report = ReconcileReport::default();
         self.finish_deletions(&mut report)?;
@@ -470,13 +466,11 @@ impl NodeError {
     }
 }
 
-/// Returns whether the cookie is the node's: both the agent and the plugin run in the node's
-/// network namespace.
+/// Returns whether the cookie is of the node's namespace, which agent and plugin run in.
 fn is_node_netns(cookie: u64) -> bool {
     netns::current_cookie().is_ok_and(|own| own == cookie)
 }
 
-/// Returns the pod's attachments with this one added or updated.
 fn with_attachment(
     previous: Option<&PodRecord>,
     attachment: &Attachment,
@@ -499,7 +493,6 @@ fn with_attachment(
     attachments
 }
 
-/// Returns the addresses that the network plugins assigned to the pod.
 fn assigned_addresses(attachments: &[RecordedAttachment]) -> impl Iterator<Item = IpAddr> {
     attachments
         .iter()

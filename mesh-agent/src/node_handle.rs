@@ -1,5 +1,4 @@
-//! Sends commands to the thread that owns the node, and receives their results, one at a time and
-//! in order.
+//! Sends commands to the thread that owns the node, one at a time and in order.
 
 use std::{io, thread};
 
@@ -9,8 +8,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::{node::NodeError, node_worker::NodeWorker};
 
-/// A node starts a handful of pods at a time; beyond this the socket's clients wait until their
-/// deadline.
+/// A node starts a handful of pods at a time; further clients wait until their deadline.
 const QUEUE_LENGTH: usize = 64;
 
 #[derive(Debug)]
@@ -87,8 +85,7 @@ impl NodeHandle {
         }
     }
 
-    /// Removes the redirection from every pod, and ends the thread. Returns what could not be
-    /// undone.
+    /// Releases every pod, and ends the thread. Returns what could not be undone.
     pub async fn release_all(&self) -> Result<Vec<String>, NodeError> {
         let (done, finished) = oneshot::channel();
         let sent = self.commands.send(Command::ReleaseAll(done)).await;

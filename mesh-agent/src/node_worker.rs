@@ -1,5 +1,4 @@
-//! The work of the thread "node": serves requests, reconciles, and updates logs and metrics of
-//! both.
+//! The thread "node": serves requests, reconciles, and updates logs and metrics of both.
 
 use std::collections::BTreeMap;
 
@@ -243,7 +242,6 @@ fn refusal(error: &NodeError) -> Refusal {
     }
 }
 
-/// Sums the counters of all pods.
 fn connection_totals(counters: &[PodCounters]) -> BTreeMap<String, u64> {
     let mut totals = BTreeMap::new();
     for (verdict, count) in counters.iter().flat_map(by_verdict) {

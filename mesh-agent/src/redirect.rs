@@ -24,8 +24,7 @@ pub struct RedirectSpec {
     pub outbound_port: u16,
     pub admin_port: u16,
     pub control_port: u16,
-    /// Local ports whose inbound connections bypass the proxy; always includes the admin and
-    /// control ports.
+    /// Local ports whose inbound connections bypass the proxy, including admin and control.
     pub skip_inbound: PortSet,
     /// Destination ports whose outbound connections bypass the proxy.
     pub skip_outbound: PortSet,
@@ -87,7 +86,6 @@ impl FromStr for GuardMode {
 /// Characters of an annotation that an error quotes.
 const MAX_QUOTED_CHARS: usize = 100;
 
-/// A pod's annotation has an invalid value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AnnotationError {
     #[error("invalid annotation {key}: {value:?} of pod {pod}: {problem}")]
@@ -118,8 +116,7 @@ pub fn is_injected(annotations: &BTreeMap<String, String>) -> bool {
     annotations.contains_key(annotation::PROXY_VERSION)
 }
 
-/// Retains the annotations that the mesh reads; the others can be large and change for other
-/// reasons.
+/// Retains the annotations that the mesh reads; the others can be large.
 pub fn mesh_annotations(mut annotations: BTreeMap<String, String>) -> BTreeMap<String, String> {
     annotations.retain(|key, _| {
         let prefix = key.split('/').next().unwrap_or_default();
@@ -183,7 +180,6 @@ impl RedirectSpec {
     }
 }
 
-/// One pod's annotations, and its name for errors.
 struct AnnotationReader<'a> {
     pod: &'a PodRef,
     annotations: &'a BTreeMap<String, String>,

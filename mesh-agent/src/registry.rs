@@ -1,5 +1,4 @@
-//! The record of the node's enrolled pods: one JSON file for each, in a directory that only root
-//! can read.
+//! The record of the node's enrolled pods: one JSON file for each, readable by root only.
 //!
 //! A record is written *before* the pod is redirected and removed *after* the redirection is gone,
 //! so that a restarted agent, or the plugin without an agent, finds a record of everything that was
@@ -36,7 +35,6 @@ pub struct Registry {
     dir: PathBuf,
 }
 
-/// One enrolled pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodRecord {
@@ -201,8 +199,7 @@ impl Registry {
         remove(&self.node_path())
     }
 
-    /// Removes everything that this module ever wrote, and the directory unless other files are in
-    /// it.
+    /// Removes everything that this module ever wrote.
     pub fn erase(self) -> Result<(), RegistryError> {
         self.close()?;
         remove(&self.boot_path())?;
@@ -210,8 +207,7 @@ impl Registry {
         for dir in [self.pods_dir(), self.tombstones_dir()] {
             remove_tree(&dir).map_err(|source| file_error("remove", &dir, source))?;
         }
-        // Fails when other files are in the directory, such as the socket of an agent that still
-        // runs.
+        // Fails when other files are in the directory, such as a running agent's socket.
         let _ = fs::remove_dir(&self.dir);
         Ok(())
     }
@@ -314,8 +310,7 @@ pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), Regi
     write(path, &text)
 }
 
-/// Writes a draft in the same directory and renames it, so that a reader sees the old content or
-/// the new.
+/// Writes a draft and renames it, so that a reader sees the old content or the new.
 fn write(path: &Path, content: &[u8]) -> Result<(), RegistryError> {
     let failed = |source| file_error("write", path, source);
     let name = path.file_name().unwrap_or_default().to_string_lossy();

@@ -1,5 +1,4 @@
-//! Repairs of the agent on its node: counted in a metric, recorded for a day, and queued for
-//! Kubernetes events.
+//! Repairs of the agent: counted in a metric, recorded for a day, and queued for events.
 //!
 //! Without this record, a program that removes mesh-cni repeatedly, or an administrator who deletes
 //! parts of the mesh, would remain unnoticed as long as the agent repairs faster. The record is a
@@ -25,8 +24,7 @@ use tokio::sync::mpsc;
 
 use crate::registry::{self, RegistryError};
 
-/// Events that wait for the API server. Further ones are dropped; the metric and the status count
-/// them.
+/// Events that wait for the API server; further ones are dropped.
 const EVENT_QUEUE_LENGTH: usize = 64;
 const SECONDS_PER_HOUR: u64 = 3600;
 const HOURS_PER_DAY: u64 = 24;
@@ -48,7 +46,6 @@ struct SharedRepairs {
     record: Mutex<RepairLog>,
 }
 
-/// One repair, to be published as an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepairEvent {
     pub kind: RepairKind,
@@ -59,8 +56,7 @@ pub struct RepairEvent {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct RepairLog {
-    /// The CNI configuration that last contained mesh-cni. Without it a first installation would
-    /// count as a repair.
+    /// The CNI configuration that last contained mesh-cni; without it an installation is not a repair.
     #[serde(default)]
     chained_in: Option<String>,
     #[serde(default)]
@@ -108,7 +104,6 @@ impl Repairs {
         (repairs, event_receiver)
     }
 
-    /// Records one repair, which the caller has logged.
     pub fn record(&self, kind: RepairKind, detail: &str) {
         let detail: String = detail.chars().take(MAX_DETAIL_CHARS).collect();
         if let Some(counter) = self.shared.counters.get(&kind) {
@@ -126,7 +121,6 @@ impl Repairs {
         self.write(&record);
     }
 
-    /// Returns the repairs of the last 24 hours.
     pub fn last_day(&self) -> Vec<Repair> {
         self.shared.record.lock().last_day(now())
     }

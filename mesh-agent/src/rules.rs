@@ -16,8 +16,7 @@ use mesh_ebpf_common::verdict::{CHECK_PORT, CHECK_V4, CHECK_V6};
 
 use crate::redirect::{PortSet, RedirectSpec};
 
-/// The directions that the packet filter redirects; in the split tier the kernel programs redirect
-/// the outbound one.
+/// The directions that the packet filter redirects; kernel programs may do the outbound one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Directions {
     Both,
@@ -66,7 +65,6 @@ impl Rules {
         }
     }
 
-    /// Limits the inbound redirection to these ports.
     pub fn redirect_inbound_only(&mut self, only: &PortSet, port: u16) {
         self.inbound
             .retain(|rule| matches!(rule.verdict, Verdict::Pass));
@@ -76,7 +74,6 @@ impl Rules {
         }));
     }
 
-    /// Exempts IPv6 from every rule.
     pub fn exempt_ipv6(&mut self) {
         self.inbound.insert(0, pass(Match::Ipv6));
         if let Some(outbound) = &mut self.outbound {

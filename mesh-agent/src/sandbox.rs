@@ -26,7 +26,6 @@ pub use choice::SandboxPending;
 use choice::Candidate;
 use processes::Process;
 
-/// A pod's sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sandbox {
     /// A path that lives as long as the namespace, if it has one; runtimes bind-mount one below
@@ -56,7 +55,6 @@ pub enum SandboxError {
 /// The directories to search; tests use others.
 #[derive(Clone, Debug)]
 pub struct SandboxFinder {
-    /// The node's `/proc`.
     pub proc_dir: PathBuf,
     /// Where runtimes bind-mount namespaces.
     pub netns_dir: PathBuf,
@@ -72,8 +70,7 @@ impl Default for SandboxFinder {
 }
 
 impl SandboxFinder {
-    /// Finds the pod's sandbox. `addresses` are those in the pod's status, which may still be
-    /// empty.
+    /// Finds the pod's sandbox. `addresses` are those in the pod's status, possibly none yet.
     pub fn find(
         &self,
         uid: &str,

@@ -44,7 +44,6 @@ use env::SelfTestEnv;
 /// limit a blocked worker would keep the agent from choosing a tier at all.
 const WORKER_TIMEOUT_SECONDS: u32 = 60;
 
-/// The first argument of a worker.
 pub const WORKER_ARGUMENT: &str = "selftest-worker";
 
 /// The self-test's program and scratch locations.
@@ -75,7 +74,6 @@ pub enum Outcome {
     Unsupported(String),
 }
 
-/// One check and its outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckResult {
     pub name: String,
@@ -126,8 +124,7 @@ pub fn run(object: &Object, settings: &Settings) -> Result<Vec<CheckResult>, Err
     checks
 }
 
-/// The body of a worker process: its arguments are role, network namespace, cgroup and the agent's
-/// process id.
+/// Runs a worker: role, network namespace, cgroup and the agent's process id are arguments.
 pub fn worker(arguments: &[String]) -> io::Result<()> {
     let [role, netns, cgroup, agent] = arguments else {
         return Err(io::Error::other(format!(
@@ -159,8 +156,7 @@ pub fn worker(arguments: &[String]) -> io::Result<()> {
 /// the user id changes, so it must be set again then.
 fn exit_with_parent(agent: &str) -> io::Result<()> {
     set_pdeathsig(Signal::SIGKILL)?;
-    // An agent that was killed before that call sends no signal: the worker already has another
-    // parent.
+    // An agent killed before that call sends no signal: the worker has another parent.
     if getppid().to_string() != agent {
         return Err(io::Error::other("lost its agent"));
     }
@@ -180,8 +176,7 @@ fn exit_with_stdin() {
     });
 }
 
-/// Removes the remains of a killed self-test: its pins, and its cgroups below `cgroup_parent` if
-/// that is known.
+/// Removes the pins of a killed self-test, and its cgroups if `cgroup_parent` is known.
 pub fn clear(pin_dir: &Path, cgroup_parent: Option<&Path>) -> Result<(), Error> {
     env::clear(pin_dir, cgroup_parent)
 }
@@ -266,7 +261,6 @@ fn run_application(settings: &Settings, env: &SelfTestEnv) -> Result<Vec<CheckRe
     }
 }
 
-/// Returns the error that a worker reported.
 fn failed(role: &'static str, line: &str) -> Error {
     let reason = line.trim().trim_start_matches(protocol::FAILED).to_owned();
     Error::WorkerFailed { role, reason }

@@ -23,7 +23,6 @@ use crate::{
 
 pub use cgroup::CgroupError;
 
-/// The operator's settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub forced: Option<Tier>,
@@ -36,12 +35,10 @@ pub struct Settings {
     pub guard: GuardMode,
     /// This program's file; the self-test runs it again.
     pub program: PathBuf,
-    /// Why nothing can be pinned where it would outlive the agent, if so; then the eBPF tiers are
-    /// not tried.
+    /// Why pins would not outlive the agent, if so; then the eBPF tiers are not tried.
     pub pin_problem: Option<String>,
 }
 
-/// The node's tier, and why.
 #[derive(Debug)]
 pub struct TierChoice {
     pub tier: Tier,
@@ -82,13 +79,11 @@ pub enum TierError {
 
 /// The result of the self-test, shared by both tiers that use eBPF.
 struct EbpfTrial {
-    /// The best tier that the self-test allows.
     best: Option<Tier>,
     self_test: Vec<CheckResult>,
     inputs: LoadInputs,
 }
 
-/// The inputs of loading.
 struct LoadInputs {
     object: Object,
     cgroup_root: PathBuf,
@@ -227,8 +222,7 @@ fn try_tier(tier: Tier, ebpf: &Result<EbpfTrial, String>) -> Result<(), String> 
     }
 }
 
-/// Determines what the kernel programs can do on this node. Each reason why they cannot be used is
-/// one sentence.
+/// Tests the kernel programs on this node. Each failure is one sentence.
 fn try_ebpf(settings: &Settings) -> Result<EbpfTrial, String> {
     if let Some(reason) = &settings.pin_problem {
         return Err(reason.clone());

@@ -1,5 +1,4 @@
-//! `mesh-cni`, the CNI plugin: see `mesh_agent::cni`. The container runtime starts it for every
-//! pod.
+//! `mesh-cni`, the CNI plugin (see `mesh_agent::cni`), which the runtime starts for every pod.
 
 use std::{env, io, process::ExitCode};
 

@@ -21,8 +21,7 @@ pub struct Config {
     pub pin_dir: PathBuf,
     #[serde(default = "default_state_dir")]
     pub state_dir: PathBuf,
-    /// Limits the agent's response time. Well below the minutes that a runtime allows for a
-    /// sandbox.
+    /// Limits the agent's response time; far less than a runtime allows for a sandbox.
     #[serde(default = "default_timeout_seconds")]
     pub timeout_seconds: u64,
     /// Pods of these namespaces are never enrolled: the agent's own must start when no agent runs.
@@ -98,8 +97,7 @@ impl Config {
         })
     }
 
-    /// Returns the addresses in `prevResult.ips`, whose format is the same in all supported
-    /// versions.
+    /// Returns the addresses in `prevResult.ips`, whose format is the same in all versions.
     pub(super) fn addresses(&self) -> Result<Vec<IpAddr>, CniError> {
         let ips = self.prev_result()?.get("ips").and_then(Value::as_array);
         ips.into_iter()

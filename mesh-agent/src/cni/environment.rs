@@ -55,8 +55,7 @@ impl Environment {
     }
 }
 
-/// Parses the pod's name out of `CNI_ARGS`: `KEY=VALUE` pairs between semicolons, most of which are
-/// for other plugins.
+/// Parses the pod's name out of `CNI_ARGS`: `KEY=VALUE` pairs, most of them for other plugins.
 fn pod(arguments: &str) -> Result<Option<PodRef>, CniError> {
     let mut pod = PodRef::default();
     for pair in arguments.split(';').filter(|pair| !pair.is_empty()) {

@@ -1,5 +1,4 @@
-//! The error result of a command. The container runtime shows it as the reason why a pod does not
-//! start.
+//! The error result of a command, which the runtime shows as the reason why a pod does not start.
 
 use serde_json::{Value, json};
 

@@ -27,7 +27,6 @@ pub(super) struct Plugin {
     version: Version,
 }
 
-/// The purpose of a command, for the error that the runtime shows.
 #[derive(Clone, Copy)]
 enum Purpose {
     Enrol,
@@ -40,8 +39,7 @@ impl Plugin {
         Self { config, version }
     }
 
-    /// Redirects the pod if it has a proxy, and passes on the result of the previous plugins
-    /// unchanged.
+    /// Redirects the pod if it has a proxy, and passes on the previous result unchanged.
     pub(super) fn add(&self, environment: &Environment) -> Result<Value, CniError> {
         if let Some(attachment) = self.attachment(environment)? {
             self.enrol(&attachment)?;

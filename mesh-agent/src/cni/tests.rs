@@ -1,5 +1,4 @@
-//! The commands that complete before any agent or state is used: pass-through, refusals, invalid
-//! input.
+//! Commands that use no agent and no state: pass-through, refusals, invalid input.
 
 use serde_json::{Value, json};
 

@@ -31,7 +31,6 @@ pub(super) struct Integrations {
     kubernetes: Option<Kubernetes>,
 }
 
-/// The parts of the agent that the integrations use.
 pub(super) struct AgentParts<'a> {
     pub(super) node_handle: &'a Arc<NodeHandle>,
     pub(super) shared_status: &'a SharedStatus,

@@ -8,8 +8,7 @@
 use crate::{config::Config, ebpf, install::Installer, node::NodeError, tier};
 use mesh_runtime::log::chain;
 
-/// Continues after an error and reports all errors at the end, so that as little as possible
-/// remains.
+/// Continues after an error and reports all errors at the end.
 #[derive(Debug, Default)]
 pub(super) struct Removal {
     failures: Vec<String>,

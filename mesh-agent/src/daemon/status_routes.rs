@@ -33,7 +33,6 @@ impl StatusRoutes {
             })
     }
 
-    /// Sets the handle that serves the requests from now on.
     pub(super) fn set_node(&self, node_handle: &Arc<NodeHandle>) {
         // The agent's start is the only caller, once.
         let _first = self.node_handle.set(Arc::clone(node_handle));
@@ -43,8 +42,7 @@ impl StatusRoutes {
         if call.method != Method::GET {
             return admin::text(StatusCode::METHOD_NOT_ALLOWED, "GET only\n");
         }
-        // The port may be open for a metrics collector, whose clients must not see the names of
-        // pods.
+        // The port may be open for a metrics collector, which must not see the names of pods.
         if !call.is_local() {
             return admin::text(StatusCode::FORBIDDEN, "only from this node\n");
         }

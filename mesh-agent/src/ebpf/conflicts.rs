@@ -16,7 +16,6 @@ use crate::sys::bpf;
 /// `BPF_F_ALLOW_MULTI`: allows programs at and below the same cgroup. Links always have it.
 const ALLOW_MULTI: u32 = 2;
 
-/// How a foreign attachment conflicts with the mesh's programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConflictKind {
     /// The mesh's program cannot be attached.

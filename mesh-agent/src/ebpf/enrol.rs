@@ -125,8 +125,7 @@ fn write(
         .map_err(map_error("write to", "PODS"))?;
     remove_stale(maps, cookie, plan)?;
     if let Err(error) = guard::attach(pins, object, pod) {
-        // The guard is a second line of defence: the pod is redirected without it, and the sweep
-        // retries and reports.
+        // The guard is a second line of defence; the sweep retries and reports.
         tracing::warn!(pod = %pod.pod, error = chain(&error), "Pod is not guarded yet");
     }
     // Again: a listener may have opened between the first registration and the entry in PODS.
@@ -204,8 +203,7 @@ fn prefix_set<K: aya::Pod + Eq + Hash>(keys: &[Key<K>]) -> HashSet<(u32, K)> {
     keys.iter().map(prefix).collect()
 }
 
-/// Removes all state of a pod; returns false when it was not enrolled. Accepts a pod of which parts
-/// are already removed.
+/// Removes all remaining state of a pod; returns false when it was not enrolled.
 pub(super) fn remove(pins: &Pins, maps: &mut Maps, cookie: u64) -> Result<bool, Error> {
     let was_enrolled = remove_result(maps.pods.remove(&cookie), "PODS")?;
     pins::remove(&pins.steer_link(cookie))?;
@@ -233,8 +231,7 @@ pub(super) fn remove(pins: &Pins, maps: &mut Maps, cookie: u64) -> Result<bool, 
     for key in keys {
         remove_result(maps.subnet_skips.remove(&key), "SUBNET_SKIPS")?;
     }
-    // The count first: without it, and without the entry in PODS, no connection is added to
-    // IN_FLIGHT.
+    // The count first: without it and the entry in PODS, IN_FLIGHT does not grow.
     if let Some(counts) = &mut maps.in_flight_counts {
         remove_result(counts.remove(&cookie), "IN_FLIGHT_COUNTS")?;
     }

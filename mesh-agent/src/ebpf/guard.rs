@@ -34,7 +34,6 @@ const ANY: u64 = 0;
 /// created, which were created first.
 const MAX_INTERFACES: usize = 64;
 
-/// Connection requests of one pod that bypassed its proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GuardCounters {
     pub cookie: u64,
@@ -83,8 +82,7 @@ pub(super) fn set_mode(pins: &Pins, object: &Object, mode: GuardMode) -> Result<
     Ok(())
 }
 
-/// Guards every interface of the pod that is not guarded yet; returns how many. Does nothing while
-/// the guard is off.
+/// Guards every unguarded interface of the pod, unless the guard is off; returns how many.
 pub(super) fn attach(pins: &Pins, object: &Object, pod: &PodRedirect) -> Result<usize, Error> {
     if mode(pins)? == GuardMode::Off {
         return Ok(0);
@@ -120,7 +118,6 @@ pub(super) fn attach(pins: &Pins, object: &Object, pod: &PodRedirect) -> Result<
     Ok(attached)
 }
 
-/// Removes a pod's guard links and counters.
 pub(super) fn detach(pins: &Pins, cookie: u64) -> Result<(), Error> {
     for pin in pins
         .guard_pins()?
@@ -135,7 +132,6 @@ pub(super) fn detach(pins: &Pins, cookie: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes links whose interface no longer exists.
 pub(super) fn remove_dead_links(pins: &Pins) -> Result<(), Error> {
     for pin in pins.guard_pins()? {
         let path = pins.guard_link(pin.cookie, pin.interface);

@@ -98,8 +98,7 @@ fn insert(maps: &mut Maps, cookie: u64, candidate: &Candidate) -> Result<bool, E
     Ok(true)
 }
 
-/// Returns the listeners in this network namespace that the proxy's uid opened on the proxy's
-/// ports.
+/// Returns the listeners of the proxy's uid on the proxy's ports in this namespace.
 fn candidates(config: &PodConfig, netns_inode: u64) -> io::Result<Vec<Candidate>> {
     let mut found = Vec::new();
     let mut seen = HashSet::new();

@@ -43,7 +43,6 @@ const POD_COOKIE: &str = "POD_COOKIE";
 /// The index of loopback in every network namespace.
 pub(super) const LOOPBACK_INDEX: u32 = 1;
 
-/// The cgroup that the programs are attached to.
 pub(super) struct CgroupRoot {
     path: PathBuf,
     directory: File,
@@ -74,7 +73,6 @@ impl CgroupRoot {
     }
 }
 
-/// Returns whether all programs are attached to `root`.
 pub(super) fn is_attached(pins: &Pins, root: &CgroupRoot) -> Result<bool, Error> {
     for hook in HOOKS {
         let Some(link) = pins::open(&pins.link(hook.program))? else {
@@ -97,12 +95,10 @@ pub(super) fn has_cgroup(link: impl AsFd) -> bool {
         .is_ok_and(|info| matches!(info.target, LinkTarget::Cgroup { id } if id != 0))
 }
 
-/// Loads the node's programs with the pinned maps (creating those that are missing), and attaches
-/// or updates every link.
+/// Loads the node's programs with the pinned maps, and attaches or updates every link.
 pub(super) fn attach_all(object: &Object, pins: &Pins, root: &CgroupRoot) -> Result<(), Error> {
     let mut ebpf = prepare(object, pins, 0)?;
-    // All programs are loaded before the first is attached: if the kernel rejects one, nothing
-    // changes.
+    // All are loaded before the first is attached: if the kernel rejects one, nothing changes.
     for hook in HOOKS {
         load_program(&mut ebpf, hook.program)?;
     }
@@ -178,7 +174,6 @@ pub(super) fn replace_steer(object: &Object, pins: &Pins, cookie: u64) -> Result
     Ok(true)
 }
 
-/// Returns whether the link's network namespace still exists.
 pub(super) fn has_netns(link: impl AsFd) -> bool {
     bpf::link_info(link).is_ok_and(|info| !matches!(info.target, LinkTarget::Netns { inode: 0 }))
 }
@@ -226,7 +221,6 @@ pub(super) fn attach_guard(
     Ok(true)
 }
 
-/// Replaces the guard's program on every guarded interface.
 pub(super) fn replace_guards(object: &Object, pins: &Pins) -> Result<(), Error> {
     for pin in pins.guard_pins()? {
         let path = pins.guard_link(pin.cookie, pin.interface);
@@ -247,7 +241,6 @@ pub(super) fn replace_guards(object: &Object, pins: &Pins) -> Result<(), Error> 
     Ok(())
 }
 
-/// Loads one of the per-pod programs.
 fn load_pod_program(
     name: &'static str,
     object: &Object,
@@ -332,7 +325,6 @@ pub(super) fn remove_dead_links(pins: &Pins) -> Result<Vec<u64>, Error> {
     Ok(gone)
 }
 
-/// Returns the mount point of the cgroup2 hierarchy.
 pub(super) fn cgroup2_mount() -> Option<PathBuf> {
     fs::read_to_string("/proc/self/mounts")
         .ok()?

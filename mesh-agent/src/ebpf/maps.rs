@@ -30,7 +30,6 @@ pub(super) const NAMES: [&str; 13] = [
     "GUARD_STATS",
 ];
 
-/// The maps that user space reads or writes.
 pub(super) struct Maps {
     pub(super) pods: HashMap<MapData, u64, PodConfig>,
     pub(super) proxies: HashMap<MapData, u64, ProxyState>,
@@ -83,7 +82,6 @@ impl Maps {
         })
     }
 
-    /// Returns the registered listeners of one pod.
     pub(super) fn listeners_of(&self, cookie: u64) -> Result<Vec<ListenerKey>, Error> {
         keys_where("LISTENERS", self.listeners.keys(), |key| {
             key.cookie == cookie
@@ -101,8 +99,7 @@ where
         .map_err(map_error("open", name))
 }
 
-/// Returns the keys that match. Collects them first: iterating a map while it changes repeats or
-/// skips keys.
+/// Collects matching keys first: iterating a map while it changes repeats or skips keys.
 pub(super) fn keys_where<K: Pod>(
     map: &'static str,
     keys: impl Iterator<Item = Result<K, MapError>>,

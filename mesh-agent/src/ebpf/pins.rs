@@ -35,7 +35,6 @@ pub(super) struct Pins {
     root: PathBuf,
 }
 
-/// The pod and interface of a guard link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct GuardPin {
     pub(super) cookie: u64,
@@ -65,7 +64,6 @@ impl Pins {
         restrict(pin_dir)
     }
 
-    /// Waits for the exclusive lock.
     pub(super) fn lock(&self) -> Result<Lock, Error> {
         let file = File::open(&self.root).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => Error::NotPinned(self.root.clone()),
@@ -100,7 +98,6 @@ impl Pins {
         self.steer().join(cookie.to_string())
     }
 
-    /// Returns the cookies of all pods with a steering link.
     pub(super) fn steered_cookies(&self) -> Result<Vec<u64>, Error> {
         let names = names_in(&self.steer())?;
         Ok(names.iter().filter_map(|name| name.parse().ok()).collect())

@@ -16,7 +16,6 @@ use mesh_ebpf_common::{
 use super::error::Error;
 use crate::redirect::{PodRedirect, PortSet, Tier};
 
-/// The map entries of one pod.
 pub(super) struct Plan {
     pub(super) config: PodConfig,
     pub(super) addresses: Vec<AddressKey>,

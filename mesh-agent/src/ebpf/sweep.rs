@@ -22,10 +22,8 @@ use crate::{
     },
 };
 
-/// What one sweep removed or repaired.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SweepReport {
-    /// Pods whose network namespace no longer exists.
     pub removed: Vec<u64>,
     /// Incomplete pods of interrupted enrolments or removals.
     pub orphans: usize,

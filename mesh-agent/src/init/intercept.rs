@@ -1,5 +1,4 @@
-//! `linkerd2-proxy-init`: redirects the pod that it runs in, once, before the other containers
-//! start.
+//! `linkerd2-proxy-init`: redirects its own pod, once, before the other containers start.
 //!
 //! The rules are those of the nft and iptables tiers (module `rules`); the eBPF tiers need an
 //! agent. The mode `nft` needs no programs of the image; `legacy` and `plain` run its `iptables`

@@ -144,7 +144,6 @@ async fn send_request(port: u16, method: &str, path: &str) -> io::Result<u16> {
     status(&response).ok_or_else(|| io::Error::other("the response is not HTTP"))
 }
 
-/// Parses the status code of an HTTP/1 response.
 fn status(response: &[u8]) -> Option<u16> {
     let line = response.split(|byte| *byte == b'\r').next()?;
     let mut words = std::str::from_utf8(line).ok()?.split(' ');

@@ -21,17 +21,14 @@ pub(super) struct Chain {
     plugins: Vec<Plugin>,
 }
 
-/// One plugin's entry.
 #[derive(Debug, PartialEq, Eq)]
 struct Plugin {
     kind: String,
     entry: Value,
-    /// Byte range of the entry in the text.
     start: usize,
     end: usize,
 }
 
-/// Why mesh-cni cannot be chained into a configuration.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ChainError {
     #[error("not a JSON CNI configuration")]
@@ -76,8 +73,7 @@ struct SinglePlugin<'a> {
 }
 
 impl Chain {
-    /// Parses a list. Fails for one that no pod could be started with, with or without mesh-cni in
-    /// it.
+    /// Parses a list. Fails for one that no pod could be started with.
     pub(super) fn read(text: &str) -> Result<Self, ChainError> {
         let chain = Self::parse(text)?;
         if chain.network.is_empty() {

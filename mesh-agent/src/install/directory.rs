@@ -20,13 +20,11 @@ pub(super) struct Directory {
     path: PathBuf,
 }
 
-/// A file as it was read.
 #[derive(Debug)]
 pub(super) struct File {
     pub(super) name: String,
     text: io::Result<String>,
-    /// The file's path with symbolic links resolved, so that the target is replaced and not the
-    /// link.
+    /// The path with symbolic links resolved: the target is replaced and not the link.
     target: PathBuf,
 }
 
@@ -39,7 +37,6 @@ impl File {
         EXTENSIONS.contains(&self.extension())
     }
 
-    /// Returns whether the file has a list of plugins, and not a single one.
     pub(super) fn is_list(&self) -> bool {
         !matches!(self.extension(), "conf" | "json")
     }
@@ -106,8 +103,7 @@ impl Directory {
         Some(File { name, text, target })
     }
 
-    /// Writes a file atomically, with owner and mode of `like`; replaces `like` itself when the
-    /// name is its own.
+    /// Writes a file atomically, with owner and mode of `like`, or replaces `like` itself.
     pub(super) fn replace(&self, like: &File, name: &str, text: &str) -> Result<(), InstallError> {
         let target = if name == like.name {
             like.target.clone()
@@ -150,8 +146,7 @@ fn replace(like: &Path, target: &Path, text: &str) -> io::Result<()> {
         .and_then(|mut file| {
             file.write_all(text.as_bytes())?;
             file.set_permissions(Permissions::from_mode(old.mode() & 0o7777))?;
-            // Changing the owner takes CAP_CHOWN, which is not required for this: runtimes read as
-            // root.
+            // Changing the owner takes CAP_CHOWN and is optional: runtimes read as root.
             let _ = fchown(&file, Some(old.uid()), Some(old.gid()));
             file.sync_all()
         })

@@ -19,22 +19,18 @@ const SETTLE_DELAY: Duration = Duration::from_millis(50);
 const CONTENTION_WRITES: usize = 5;
 const CONTENTION_WINDOW: Duration = Duration::from_secs(60);
 
-/// The result of one check, for the rest of the agent.
 #[derive(Debug)]
 pub struct Outcome {
     pub status: CniStatus,
     pub warnings: Vec<String>,
-    /// Whether the entry was written.
     pub has_written: bool,
     /// What had been damaged, and in which file.
     pub repairs: Vec<(RepairKind, String)>,
 }
 
-/// The installation after the previous check: a difference from it is damage, not a first
-/// installation.
+/// The installation after the previous check; a difference from it is damage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct PreviousState {
-    /// The configuration with the entry.
     chained_in: Option<String>,
     /// Whether this agent installed the plugin: a program of an earlier agent is not damage.
     by_this_agent: bool,
@@ -201,7 +197,6 @@ fn failure_report(conf_dir: &Path, reason: String) -> ChainReport {
     }
 }
 
-/// Logs changes since the previous check.
 fn log_changes(outcome: &Outcome, logged: &mut Option<(CniStatus, Vec<String>)>) {
     let status = &outcome.status;
     let file = status.file.as_deref().unwrap_or_default();

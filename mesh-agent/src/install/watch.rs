@@ -1,5 +1,4 @@
-//! Waits for changes in a directory (inotify). Does not report what changed: the caller checks
-//! everything.
+//! Waits for any change in a directory (inotify); the caller checks everything.
 
 use std::{io, path::Path};
 

@@ -70,8 +70,7 @@ fn run(mut command: Command, program: &Path, input: &str) -> Result<String, Ipta
         .spawn()
         .map_err(failed)?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A program that rejects its input may close the pipe early; its message is more useful
-        // than EPIPE.
+        // A program that rejects its input closes the pipe; its message is better than EPIPE.
         let _ = stdin.write_all(input.as_bytes());
     }
     let output = child.wait_with_output().map_err(failed)?;

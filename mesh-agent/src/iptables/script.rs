@@ -20,8 +20,7 @@ struct Chain<'a> {
     rules: &'a [Rule],
 }
 
-/// Writes the mesh's chains. With `--noflush`, declaring a chain empties it and does not change
-/// others.
+/// Writes the mesh's chains. With `--noflush`, declaring a chain empties only that one.
 pub(super) fn replacement(rules: &Rules, family: Family, existing: &str) -> String {
     let chains = chains(rules);
     let mut script = "*nat\n".to_owned();
@@ -115,8 +114,7 @@ fn has_line(text: &str, wanted: &str) -> bool {
     text.lines().any(|line| line.trim() == wanted)
 }
 
-/// Returns the chain's rules as `iptables-save` prints them, so that they can be compared with its
-/// output.
+/// Returns the chain's rules in the format of `iptables-save`, to compare them.
 fn lines(chain: &Chain<'_>, family: Family) -> Vec<String> {
     let mut lines = Vec::new();
     let mut ports: Vec<&RangeInclusive<u16>> = Vec::new();

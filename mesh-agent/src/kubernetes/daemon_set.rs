@@ -20,14 +20,12 @@ use tokio::{sync::watch, time::timeout};
 /// Limits the last request of an agent that the kubelet is stopping.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The DaemonSet that the agent's pod belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DaemonSetRef {
     pub namespace: String,
     pub name: String,
 }
 
-/// What the watch has observed of the DaemonSet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum WatchState {
     #[default]
@@ -37,7 +35,6 @@ pub(super) enum WatchState {
     Deleting,
 }
 
-/// Result of the last request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum QueryResult {
     Present,
@@ -52,7 +49,6 @@ enum QueryResult {
 pub enum ShutdownAction {
     /// Leave everything in place: pods stay redirected, and the next agent adopts them.
     Keep(String),
-    /// Remove everything.
     Uninstall(String),
 }
 

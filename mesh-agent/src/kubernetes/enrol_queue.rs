@@ -1,5 +1,4 @@
-//! Pods of the node that should be enrolled, and when to check each again. Pure: each call passes
-//! the time.
+//! Pods of the node that should be enrolled, and when to check each again. Pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -98,7 +97,6 @@ impl EnrolQueue {
         }
     }
 
-    /// Returns when the next pod is due.
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.pods.values().map(|entry| entry.due).min()
     }

@@ -27,29 +27,26 @@ const INTERFACE: &str = "eth0";
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 
 struct InPlaceEnroller<'a> {
-    dependencies: &'a Dependencies,
+    deps: &'a Dependencies,
     events: Events,
     finder: SandboxFinder,
 }
 
-/// Why an attempt to enrol a pod did not succeed.
 enum EnrolError {
     NotReady(String),
     Failed(String),
 }
 
 /// Never returns.
-pub(super) async fn run(client: &Client, node: &str, dependencies: &Dependencies) {
+pub(super) async fn run(client: &Client, node: &str, deps: &Dependencies) {
     let of_node = watcher::Config::default().fields(&format!("spec.nodeName={node}"));
     let pods: Api<Pod> = Api::all(client.clone());
     let mut stream = std::pin::pin!(watcher(pods, of_node).default_backoff());
-    let mut availability = Availability::new(
-        &dependencies.shared_status,
-        "only the CNI plugin enrols pods",
-    );
+    let mut availability =
+        Availability::new(&deps.shared_status, "only the CNI plugin enrols pods");
     let mut queue = EnrolQueue::default();
     let enroller = InPlaceEnroller {
-        dependencies,
+        deps,
         events: Events::new(client.clone(), node),
         finder: SandboxFinder::default(),
     };
@@ -75,14 +72,14 @@ pub(super) async fn run(client: &Client, node: &str, dependencies: &Dependencies
 impl InPlaceEnroller<'_> {
     async fn enrol_due(&self, queue: &mut EnrolQueue) {
         // Only a stopping agent sends another response.
-        if let Answer::Pods(enrolled) = self.dependencies.node_handle.call(Request::Pods).await {
+        if let Answer::Pods(enrolled) = self.deps.node_handle.call(Request::Pods).await {
             for pod in queue.due(Instant::now()) {
                 self.enrol_pod(&pod, &enrolled, queue).await;
             }
         }
         let waiting = queue.waiting(Instant::now());
-        self.dependencies.waiting.set(waiting.len());
-        self.dependencies.shared_status.set_waiting(waiting);
+        self.deps.waiting.set(waiting.len());
+        self.deps.shared_status.set_waiting(waiting);
     }
 
     async fn enrol_pod(&self, pod: &MeshedPod, enrolled: &[PodStatus], queue: &mut EnrolQueue) {
@@ -117,12 +114,7 @@ impl InPlaceEnroller<'_> {
             addresses: pod.addresses.clone(),
             annotations: pod.annotations.clone(),
         };
-        match self
-            .dependencies
-            .node_handle
-            .enrol_in_place(attachment)
-            .await
-        {
+        match self.deps.node_handle.enrol_in_place(attachment).await {
             Ok(enrolled) => Ok(enrolled.tier),
             Err(refusal) => Err(EnrolError::Failed(refusal.message)),
         }

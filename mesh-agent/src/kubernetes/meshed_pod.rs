@@ -9,15 +9,13 @@ use crate::redirect;
 
 /// The init container that redirects a pod on nodes without an agent.
 const INIT_CONTAINER: &str = "linkerd-init";
-/// On the API server's mirror of a static pod: the UID that the kubelet, and so the pod's cgroups,
-/// use.
+/// On the mirror of a static pod: the UID that the kubelet, and so its cgroups, use.
 const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MeshedPod {
     /// With the UID used on the node.
     pub(super) pod: PodRef,
-    /// The UID of the API server's object.
     pub(super) object_uid: String,
     pub(super) annotations: BTreeMap<String, String>,
     /// Empty until the kubelet has reported them.

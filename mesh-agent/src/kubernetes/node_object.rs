@@ -20,8 +20,7 @@ use tokio::{
 
 use super::{Dependencies, Settings};
 
-/// After a patch that the API server refused, because of a conflicting write or a missing
-/// permission.
+/// After a patch that the API server refused.
 const RETRY: Duration = Duration::from_secs(5);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 
@@ -36,13 +35,13 @@ pub fn caches_chains(container_runtime: &str) -> bool {
 pub(super) async fn run(
     client: &Client,
     settings: &Settings,
-    dependencies: &Dependencies,
+    deps: &Dependencies,
     runtime: &watch::Sender<Option<String>>,
 ) {
     let nodes: Api<Node> = Api::all(client.clone());
     let mut stream =
         std::pin::pin!(watcher::watch_object(nodes.clone(), &settings.node).default_backoff());
-    let mut can_enrol = dependencies.can_enrol.clone();
+    let mut can_enrol = deps.can_enrol.clone();
     let mut node: Option<Node> = None;
     let mut retry = None;
     let (mut is_reported, mut is_watch_error_reported) = (false, false);

@@ -2,14 +2,12 @@
 
 use mesh_runtime::metrics::{Counter, Gauge, Labels, Registry};
 
-/// Whether mesh-cni is in the node's CNI configuration.
 #[derive(Debug)]
 pub struct CniChain {
     chained: Gauge,
     writes: Counter,
 }
 
-/// Pods that have a proxy and are not enrolled.
 #[derive(Debug)]
 pub struct WaitingPods(Gauge);
 

@@ -1,5 +1,4 @@
-//! nf_tables expressions: the match and action of one rule, as instructions of the kernel's
-//! register machine.
+//! nf_tables expressions: one rule as instructions of the kernel's register machine.
 //!
 //! Numbers are those of `linux/netfilter/nf_tables.h`; the comment after each is its name there.
 //! Registers have the byte order of the loaded value: network order for ports and addresses, host

@@ -6,7 +6,6 @@ use std::{net::IpAddr, ops::RangeInclusive};
 use super::{INBOUND_CHAIN, OUTBOUND_CHAIN, TABLE};
 use crate::rules::{Match, Rule, Rules, Verdict};
 
-/// Returns the whole table.
 pub fn script(rules: &Rules) -> String {
     let mut chains = vec![(INBOUND_CHAIN, "prerouting", &rules.inbound)];
     if let Some(outbound) = &rules.outbound {

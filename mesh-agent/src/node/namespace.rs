@@ -40,8 +40,7 @@ pub(super) fn cookie(path: &Path) -> Result<u64, NamespaceError> {
     netns::cookie_of(path).map_err(|source| enter_error(path, source))
 }
 
-/// Returns whether the path no longer has the namespace with this cookie. False when that cannot be
-/// determined.
+/// Returns whether the path has lost the namespace with this cookie; false if unknown.
 pub(super) fn is_gone(path: &Path, cookie: u64) -> bool {
     match netns::cookie_of(path) {
         Ok(found) => found != cookie,
@@ -78,8 +77,7 @@ fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
     address.as_sockaddr_in6().map(|v6| v6.ip().into())
 }
 
-/// Excludes link-local IPv6 addresses: other links use the same ones, and no peer in a cluster
-/// connects to them.
+/// Excludes link-local IPv6 addresses: no peer in a cluster connects to them.
 fn is_reachable(address: &IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => !v4.is_loopback(),

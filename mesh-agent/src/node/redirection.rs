@@ -1,5 +1,4 @@
-//! One pod's redirection in any tier: apply, verify, remove. The only module that maps a tier to
-//! its mechanisms.
+//! One pod's redirection in any tier: the only module that maps a tier to its mechanisms.
 
 use std::net::IpAddr;
 
@@ -36,7 +35,6 @@ pub enum RedirectionError {
     AddressNotInMaps(IpAddr),
 }
 
-/// The packet filter that a tier uses, and for which directions.
 #[derive(Clone, Copy)]
 enum PacketFilter {
     Nft(Directions),
@@ -57,8 +55,7 @@ pub(super) fn apply(
     programs: Option<&Programs>,
     pod: &PodRedirect,
 ) -> Result<(), RedirectionError> {
-    // The packet filter first: in the split tier a pod with only outbound redirection would accept
-    // clear text.
+    // The packet filter first: with outbound redirection only, a pod would accept clear text.
     match packet_filter(pod.tier) {
         Some(PacketFilter::Nft(directions)) => {
             let rules = Rules::new(&pod.spec, directions);
@@ -78,8 +75,7 @@ pub(super) fn apply(
     Ok(())
 }
 
-/// Returns the pods in the kernel programs' maps, read once for all pods of a reconciliation; empty
-/// without programs.
+/// Returns the pods in the kernel programs' maps; empty without programs.
 pub(super) fn enrolled(programs: Option<&Programs>) -> Result<Vec<EnrolledPod>, RedirectionError> {
     programs.map_or(Ok(Vec::new()), |programs| {
         programs.pods().map_err(ebpf_error)
@@ -110,8 +106,7 @@ pub(super) fn verify(
     Ok(())
 }
 
-/// Removes the redirection. Parts that were removed before, or ended with the namespace, are not an
-/// error.
+/// Removes the redirection. Missing parts are not an error.
 pub(super) fn remove(
     programs: Option<&Programs>,
     pod: &PodRedirect,

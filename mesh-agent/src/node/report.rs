@@ -14,7 +14,6 @@ use crate::{
 };
 
 impl Node {
-    /// Returns the enrolled pods with their counters.
     pub fn pods(&self) -> Result<Vec<PodStatus>, NodeError> {
         let counters = self.counters()?;
         let guarded = match &self.programs {
@@ -64,7 +63,6 @@ impl Node {
         Ok(records.into_iter().filter_map(with_pod).collect())
     }
 
-    /// Returns the names of the attached kernel programs.
     pub fn programs(&self) -> Result<Vec<String>, NodeError> {
         let attached = match &self.programs {
             None => Vec::new(),
@@ -73,7 +71,6 @@ impl Node {
         Ok(attached.into_iter().map(str::to_owned).collect())
     }
 
-    /// Returns the number of pods in each tier.
     pub fn pods_by_tier(&self) -> Result<BTreeMap<Tier, usize>, NodeError> {
         let mut pods_by_tier = BTreeMap::new();
         for record in self.registry.records()?.0 {
@@ -83,8 +80,7 @@ impl Node {
     }
 }
 
-/// Returns the connections by `direction_verdict`, the labels of the metric, without those that are
-/// zero.
+/// Returns the nonzero connection counts by `direction_verdict`, the labels of the metric.
 pub fn by_verdict(counters: &PodCounters) -> BTreeMap<String, u64> {
     Counter::ALL
         .into_iter()
@@ -96,7 +92,6 @@ pub fn by_verdict(counters: &PodCounters) -> BTreeMap<String, u64> {
         .collect()
 }
 
-/// Returns one pod's counters of both kinds, by name.
 fn connections(
     cookie: u64,
     counters: &[PodCounters],

@@ -38,7 +38,6 @@ pub enum ClientError {
     },
 }
 
-/// Sends the request and waits for the response.
 pub fn call(socket: &Path, request: &Request, timeout: Duration) -> Result<Answer, ClientError> {
     let deadline = Instant::now() + timeout;
     let connection = connect(socket, timeout).map_err(|source| ClientError::Connect {

@@ -1,5 +1,4 @@
-//! Listens on the socket and responds. The thread that owns the node (module `daemon`) does the
-//! work.
+//! Serves the socket; the thread that owns the node (module `daemon`) does the work.
 
 use std::{
     fs, io,
@@ -35,7 +34,6 @@ pub enum BindError {
     },
 }
 
-/// Returns whether a process accepts connections there.
 pub fn has_listener(path: &Path) -> bool {
     std::os::unix::net::UnixStream::connect(path).is_ok()
 }
@@ -73,8 +71,7 @@ pub async fn serve(listener: UnixListener, node_handle: Arc<NodeHandle>, drain: 
         match accepted {
             Ok((stream, _)) => {
                 let (node_handle, drain) = (Arc::clone(&node_handle), drain.clone());
-                // The task ends within the request timeout; the drain waits until it drops its
-                // watch.
+                // The drain waits until the task drops its watch, within the request timeout.
                 tokio::spawn(async move {
                     if let Err(error) = serve_connection(stream, &node_handle).await {
                         tracing::debug!(%error, "Connection on the agent's socket failed");

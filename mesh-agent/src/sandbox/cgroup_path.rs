@@ -2,7 +2,6 @@
 
 use crate::registry::check_container_id;
 
-/// A process of the pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PodProcess {
     /// Absent when the process is in the pod's cgroup and not in one of a container.

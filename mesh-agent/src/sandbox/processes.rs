@@ -46,8 +46,7 @@ fn process_of_pod(processes: &Path, pid: u32, uid: &str) -> Option<Process> {
     })
 }
 
-/// Parses field 22 of `/proc/PID/stat`. Field 2, the program's name in parentheses, may contain any
-/// characters.
+/// Parses field 22 of `/proc/PID/stat`, after the program's name in parentheses.
 fn started(stat: &str) -> Option<u64> {
     let (_, after_name) = stat.rsplit_once(')')?;
     after_name.split_whitespace().nth(19)?.parse().ok()

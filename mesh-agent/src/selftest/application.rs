@@ -16,7 +16,6 @@ use super::{
     protocol::{IO_TIMEOUT, Report, Request, canonical},
 };
 
-/// Why a check did not pass.
 pub(super) enum Problem {
     Failed(String),
     Unsupported(String),
@@ -77,7 +76,6 @@ fn tcp_socket(domain: Domain, protocol: Protocol) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Creates a socket for the destination's family.
 fn socket_to(destination: SocketAddr) -> io::Result<Socket> {
     tcp_socket(Domain::for_address(destination), Protocol::TCP)
 }

@@ -30,8 +30,7 @@ pub(super) const OWN_V6: Ipv6Addr = Ipv6Addr::new(0xfd6d, 0x6573, 0x68, 0, 0, 0,
 /// Addresses on the same loopback interface that are not the pod's, used as external ones.
 pub(super) const OUTSIDE_V4: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
 pub(super) const OUTSIDE_V6: Ipv6Addr = Ipv6Addr::new(0xfd6d, 0x6573, 0x68, 0, 0, 0, 0, 2);
-/// Destinations that no host has (documentation ranges): a connection succeeds only if it is
-/// redirected.
+/// Documentation addresses, which no host has: reaching them requires redirection.
 pub(super) const TARGET_V4: SocketAddr =
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 10)), 80);
 pub(super) const OTHER_TARGET_V4: SocketAddr =

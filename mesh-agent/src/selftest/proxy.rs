@@ -1,5 +1,4 @@
-//! The self-test's proxy: listens as a proxy would, with its uid, and reports every connection.
-//! Independent of eBPF.
+//! The self-test's proxy: listens with the proxy's uid and reports every connection.
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
@@ -20,7 +19,6 @@ use crate::sys::socket::readable;
 /// Sufficient for sequential connections.
 const BACKLOG: i32 = 16;
 
-/// A listener and the thread that accepts from it.
 struct Acceptor {
     listener: Socket,
     thread: JoinHandle<()>,
@@ -29,7 +27,6 @@ struct Acceptor {
 /// Requests new listeners; receives a message when they are open.
 type Relisten = Sender<()>;
 
-/// Changes to the proxy's user id.
 pub(super) fn become_user() -> io::Result<()> {
     setuid(Uid::from_raw(PROXY_UID)).map_err(|errno| {
         io::Error::other(format!(

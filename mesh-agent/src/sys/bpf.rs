@@ -26,8 +26,7 @@ const LINK_CREATE: libc::c_int = 28;
 const LINK_UPDATE: libc::c_int = 29;
 
 const MAP_TYPE_ARRAY: u32 = 2;
-/// `BPF_LINK_TYPE_CGROUP` and `BPF_LINK_TYPE_NETNS`, which determine the layout of the link's
-/// information.
+/// `BPF_LINK_TYPE_*` numbers, which determine the layout of the link's information.
 const LINK_TYPE_CGROUP: u32 = 3;
 const LINK_TYPE_NETNS: u32 = 5;
 /// `BPF_LINK_TYPE_TCX`.
@@ -60,7 +59,6 @@ pub enum LinkTarget {
     Other,
 }
 
-/// A link's information from the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkInfo {
     pub program: u32,
@@ -359,7 +357,6 @@ pub fn read_blob(map: impl AsFd) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Returns the size of a map's values.
 fn value_size(map: impl AsFd) -> io::Result<usize> {
     /// The first fields of `struct bpf_map_info`.
     #[repr(C)]

@@ -75,7 +75,6 @@ fn make_ambient(capability: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the header for the calling thread.
 fn header() -> Header {
     Header {
         version: VERSION,

@@ -15,7 +15,6 @@ use thiserror::Error;
 /// From include/uapi/asm-generic/socket.h; the libc crate lacks it.
 const SO_NETNS_COOKIE: libc::c_int = 71;
 
-/// Why a network namespace cannot be used.
 #[derive(Debug, Error)]
 pub enum NetnsError {
     #[error("cannot open network namespace {path}")]
@@ -59,7 +58,6 @@ pub fn cookie_of(path: &Path) -> Result<u64, NetnsError> {
     run_in(open(path)?, current_cookie)?
 }
 
-/// Returns the cookie of this thread's namespace.
 pub fn current_cookie() -> Result<u64, NetnsError> {
     let socket = Socket::new(Domain::UNIX, Type::DGRAM, None).map_err(NetnsError::Cookie)?;
     let mut cookie = 0u64;

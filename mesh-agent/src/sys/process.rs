@@ -18,7 +18,6 @@ const INITIAL_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
 /// `NS_GET_USERNS`: `_IO(0xb7, 1)`.
 const NS_GET_USERNS: libc::Ioctl = 0xb701;
 
-/// A listening TCP socket of another process.
 pub struct Listener {
     pub socket: Socket,
     pub address: IpAddr,
@@ -54,7 +53,6 @@ pub fn listener_of(pid: i32, fd: RawFd) -> io::Result<Option<Listener>> {
     }
 }
 
-/// Returns the uid of the socket's creator.
 fn uid_of(fd: &OwnedFd) -> io::Result<u32> {
     Ok(nix::sys::stat::fstat(fd)?.st_uid)
 }
@@ -70,8 +68,7 @@ fn duplicate(pid: i32, fd: RawFd) -> io::Result<Option<OwnedFd>> {
     owned_descriptor(copy)
 }
 
-/// Returns the descriptor that a system call returned, or `None` when its process or descriptor no
-/// longer exists.
+/// Returns the descriptor of a system call, or `None` when its target no longer exists.
 fn owned_descriptor(result: libc::c_long) -> io::Result<Option<OwnedFd>> {
     if result >= 0 {
         // SAFETY: the kernel has just created this descriptor, and it has no other owner.

@@ -1,5 +1,4 @@
-//! Socket calls of the self-test: query readable bytes, disconnect, and read an option into a
-//! buffer of any size.
+//! Socket calls of the self-test.
 
 use std::{
     io,

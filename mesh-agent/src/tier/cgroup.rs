@@ -103,8 +103,7 @@ fn find(
     }
 }
 
-/// Matches the name: `kubepods` with the cgroupfs driver, `<parents>-kubepods.slice` with the
-/// systemd driver.
+/// Matches `kubepods` (cgroupfs driver) or `<parents>-kubepods.slice` (systemd driver).
 fn is_parent(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     matches!(&*name, "kubepods" | "kubepods.slice") || name.ends_with("-kubepods.slice")

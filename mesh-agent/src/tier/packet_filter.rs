@@ -123,8 +123,7 @@ fn redirect_one(proxy: &TcpListener, target: SocketAddrV4) -> Result<(), ProbeEr
     }
 }
 
-/// The connection is established when connect returns, so it is in the accept queue unless it was
-/// not redirected.
+/// Accepts the connection, which is established and queued unless it was not redirected.
 fn accept(proxy: &TcpListener) -> io::Result<TcpStream> {
     proxy.set_nonblocking(true)?;
     let deadline = Instant::now() + CONNECT_TIMEOUT;

@@ -24,8 +24,7 @@ use crate::network::{Netns, unique};
 /// Generous: a slow machine must not fail the test.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The node's network namespace, and everything that an agent leaves on the node. Removed when
-/// dropped.
+/// The node's network namespace, and the state of its agents. Removed when dropped.
 pub(crate) struct Node {
     pub(crate) host: Netns,
     pub(crate) dir: TempDir,
@@ -62,7 +61,6 @@ impl Node {
         self.dir.path().join("state")
     }
 
-    /// Starts an agent and waits until it is ready.
     pub(crate) fn start(&self, tier: Tier) -> Agent {
         self.try_start(tier)
             .unwrap_or_else(|log| panic!("the agent did not start:\n{log}"))
@@ -178,13 +176,11 @@ impl Agent {
         }
     }
 
-    /// Returns the exposition text.
     pub(crate) fn metrics(&self, node: &Node) -> String {
         self.get(node, "/metrics")
     }
 
-    /// Returns the admin server's response with its headers, requested inside the node's network
-    /// namespace.
+    /// Returns the admin server's response with its headers.
     pub(crate) fn get(&self, node: &Node, path: &str) -> String {
         let (_, rest) = self.log.rsplit_once("admin=").unwrap();
         let address: SocketAddr = rest.trim().parse().unwrap();
@@ -233,7 +229,6 @@ fn keep_reading(lines: BufReader<ChildStdout>) {
     thread::spawn(move || lines.lines().map_while(Result::ok).for_each(drop));
 }
 
-/// Polls until `poll` returns a value.
 pub(crate) fn eventually<T>(mut poll: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + TIMEOUT;
     loop {

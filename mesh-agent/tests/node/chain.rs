@@ -1,5 +1,4 @@
-//! The agent and the CNI configuration of its node: installs the plugin, keeps it installed, and
-//! removes it.
+//! The agent installs the plugin on its node, keeps it installed, and removes it.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
 
@@ -14,7 +13,6 @@ use crate::{
 
 const BRIDGE: &str = r#"{"cniVersion":"1.0.0","name":"pods","plugins":[{"type":"bridge"}]}"#;
 
-/// The node's CNI directories.
 struct Directories {
     conf: PathBuf,
     bin: PathBuf,

@@ -1,5 +1,4 @@
-//! Two network namespaces connected by a veth pair, and TCP services that report their name and the
-//! original destination.
+//! Network namespaces on a veth pair, and services that report the original destination.
 
 use std::{
     fs::File,
@@ -16,8 +15,7 @@ use mesh_agent::sys::netns;
 use nix::sys::socket::{getsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// A connection that is neither accepted nor refused within this time fails the test, even on a
-/// slow machine.
+/// A connection neither accepted nor refused within this time fails the test.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A named network namespace, removed when dropped.
@@ -78,7 +76,6 @@ impl Netns {
         run("ip", &all);
     }
 
-    /// Runs a program inside.
     pub(crate) fn exec(&self, command: &str) -> String {
         let mut all = vec!["netns", "exec", &self.name];
         all.extend(command.split_whitespace());
@@ -108,8 +105,7 @@ impl Netns {
     /// As [`Netns::request`], as this user.
     pub(crate) fn request_as(&self, user: u32, address: SocketAddr) -> String {
         self.run_in(|| {
-            // For this thread only; the packet filter matches the file-system user of the socket's
-            // creator.
+            // For this thread; the packet filter matches the socket creator's file-system user.
             nix::unistd::setfsuid(user.into());
             request(address)
         })

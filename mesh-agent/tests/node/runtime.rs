@@ -1,5 +1,4 @@
-//! The container runtime's part of CNI: runs the plugins of a conflist for one container, as libcni
-//! does.
+//! The container runtime's part of CNI: runs the plugins of a conflist as libcni does.
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +19,6 @@ const PLUGINS: &str = "/usr/lib/cni";
 /// The latest version that they support; they reject later ones.
 const PLUGINS_LATEST: &str = "1.0.0";
 
-/// One pod of the runtime.
 pub(crate) struct Pod {
     pub(crate) netns: Netns,
     pub(crate) id: String,
@@ -35,7 +33,6 @@ pub(crate) struct Network<'a> {
     plugins: Vec<Value>,
 }
 
-/// A plugin's output, and whether it succeeded.
 #[derive(Debug, PartialEq)]
 pub(crate) struct PluginResult {
     pub(crate) is_success: bool,
@@ -114,8 +111,7 @@ impl<'a> Network<'a> {
         (previous, result)
     }
 
-    /// Runs DEL of the whole chain, in reverse. A runtime passes the result of ADD, if it still has
-    /// it.
+    /// Runs DEL of the whole chain, in reverse, with the result of ADD if it is known.
     pub(crate) fn del(&self, pod: &Pod, previous: Option<&Value>) {
         for plugin in self.plugins.iter().rev() {
             let result = self.run("DEL", plugin, pod, previous);

@@ -1,5 +1,4 @@
-//! Finding a pod's sandbox: a process in a cgroup with a name of the kubelet's, in its own network
-//! namespace.
+//! Finding a pod's sandbox by a process in a cgroup that is named as kubelet does.
 
 use std::{
     fs,

@@ -19,7 +19,6 @@ use nix::{
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// The first argument of an actor.
 pub(super) const ARGUMENT: &str = "actor";
 
 /// All connections are local: a longer delay means that one hangs.
@@ -63,7 +62,6 @@ pub(super) enum ActorCommand {
         target: SocketAddr,
         count: u32,
     },
-    /// Closes the started connections.
     CloseStarted,
     /// Opens and closes this many connections, one after another; expects a byte on each.
     Churn {
@@ -77,7 +75,6 @@ pub(super) enum ActorCommand {
     },
 }
 
-/// The result of a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum ActorResponse {
     Socket {
@@ -230,7 +227,6 @@ impl ActorResponse {
     }
 }
 
-/// Runs an actor's process.
 pub(super) fn run_actor(arguments: &[String]) -> io::Result<()> {
     let [netns, cgroup, uid] = arguments else {
         return Err(io::Error::other("an actor takes namespace, cgroup and uid"));
@@ -263,7 +259,6 @@ fn reply(stdout: &mut io::Stdout, response: &ActorResponse) -> io::Result<()> {
     stdout.flush()
 }
 
-/// The open sockets of an actor.
 #[derive(Default)]
 struct Sockets {
     open: HashMap<Id, Socket>,

@@ -166,7 +166,6 @@ impl TestEnv {
 }
 
 impl Pod<'_> {
-    /// Starts a process of one of the pod's containers.
     pub(super) fn actor(&self, container: &str, uid: u32) -> Actor {
         self.actor_in(&self.namespace.path, container, uid)
     }

@@ -73,8 +73,7 @@ fn uid_alone() {
     assert_eq!(pod.count(Counter::OutboundProxy), 0);
 }
 
-/// As linkerd2-proxy does. In this namespace connections that are not redirected fail as
-/// unreachable.
+/// As linkerd2-proxy does. Connections that are not redirected fail as unreachable.
 fn early_proxy() {
     let env = TestEnv::new();
     let programs = env.programs();

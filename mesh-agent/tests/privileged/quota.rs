@@ -38,8 +38,7 @@ fn address(text: &str) -> std::net::SocketAddr {
     text.parse().unwrap()
 }
 
-/// The proxy does not accept, so that a connection that exceeds its listener's queue stays in
-/// flight.
+/// The proxy does not accept: connections beyond its listener's queue stay in flight.
 fn in_flight() {
     let quota = u32::try_from(IN_FLIGHT_PER_POD).unwrap();
     let env = TestEnv::new();

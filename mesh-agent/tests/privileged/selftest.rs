@@ -28,7 +28,6 @@ fn full_tier() {
     assert!(!settings.pin_dir.exists(), "no pins are left");
 }
 
-/// Returns the mount point of the cgroup2 hierarchy.
 pub(super) fn cgroup2() -> PathBuf {
     fs::read_to_string("/proc/self/mounts")
         .unwrap()

@@ -152,7 +152,6 @@ fn single_plugin_becomes_list_of_one() {
     ));
 }
 
-/// Arbitrary JSON with arbitrary spacing.
 fn json() -> impl Strategy<Value = String> {
     let leaf = prop_oneof![
         Just("null".to_owned()),

@@ -1,5 +1,4 @@
-//! Tests of the script: order, families, the multiport limit, idempotence, removal, foreign
-//! changes.
+//! Order, families, the multiport limit, idempotence, removal and foreign changes.
 
 use super::*;
 use crate::{

@@ -1,5 +1,4 @@
-//! Checks of inbound steering. The client binds an address that is not the pod's, so the connection
-//! is an external one.
+//! Checks of inbound steering, with clients that bind an address outside of the pod.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -14,7 +13,6 @@ use super::{
     socket_to,
 };
 
-/// The port of a simulated application.
 const SERVICE_PORT: u16 = 8080;
 
 pub(super) const CHECKS: [(&str, CheckFn); 6] = [
@@ -33,7 +31,6 @@ pub(super) const CHECKS: [(&str, CheckFn); 6] = [
     ("listeners closed and opened again", relisten),
 ];
 
-/// Connects to the pod from outside.
 fn connect_from(source: IpAddr, own: IpAddr, port: u16) -> Result<Socket, Problem> {
     let target = SocketAddr::new(own, port);
     let socket = socket_to(target)?;
@@ -91,8 +88,7 @@ fn bind_occupied_port() -> Result<(), Problem> {
     Ok(())
 }
 
-/// On some kernels FIONREAD is wrong for established sockets in a sockmap; the proxy's must not be
-/// in one.
+/// On some kernels FIONREAD is wrong for established sockets in a sockmap.
 fn readable() -> Result<(), Problem> {
     let socket = connect_from(OUTSIDE_V4.into(), OWN_V4.into(), SERVICE_PORT)?;
     let report = send(&socket, Request::Report)?;

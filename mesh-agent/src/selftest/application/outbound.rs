@@ -204,8 +204,7 @@ fn own_check() -> Result<(), Problem> {
     )
 }
 
-/// The program behind SO_ORIGINAL_DST runs for every option, and accesses at most one page of the
-/// buffer.
+/// The program behind SO_ORIGINAL_DST runs for every option, with at most one page of buffer.
 fn other_options() -> Result<(), Problem> {
     const SMALL: u32 = 512;
     const SEVERAL_PAGES: u32 = 5 * 4096;
