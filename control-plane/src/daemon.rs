@@ -148,11 +148,11 @@ impl Daemon {
             let client = cluster::connect(&source.cluster, service)
                 .await
                 .map_err(DaemonError::Connect)?;
-            let cluster = KubeSource::new(client, kinds, &self.registry);
+            let kube = KubeSource::new(client, kinds, &self.registry);
             self.supervisor.spawn("source", kube.run(batches));
         } else {
-            let directories = DirectorySource::new(source.dirs, &self.registry);
-            self.supervisor.spawn("source", directories.run(batches));
+            let local = DirectorySource::new(source.dirs, &self.registry);
+            self.supervisor.spawn("source", local.run(batches));
         }
         self.supervisor
             .spawn("index", apply_batches(received, apply, ready, complete));

@@ -103,7 +103,7 @@ const LINKERD_SCHEME: &str = "linkerd.io/tls";
 
 impl IssuerNames {
     /// Returns the names of a scheme. Any scheme but Linkerd's means a TLS Secret of Kubernetes.
-    pub fn of_scheme(scheme: &str) -> Self {
+    pub fn for_scheme(scheme: &str) -> Self {
         if scheme == LINKERD_SCHEME {
             Self {
                 certificate: "crt.pem",

@@ -25,7 +25,7 @@ use mesh_runtime::metrics::{Counter, Labels, Registry};
 use tokio::{sync::watch, time::Instant};
 
 use self::pending::PendingNamespaces;
-use crate::cluster::{Backoff, explain, follow};
+use crate::cluster::{Backoff, explain, watch_objects};
 
 mod pending;
 
@@ -92,7 +92,7 @@ impl Publisher {
     /// Runs until the sender of the anchors is dropped, when the process exits.
     pub(crate) async fn run(mut self) {
         let mut events = stream::select_all([
-            follow(
+            watch_objects(
                 Api::all(self.client.clone()),
                 Config::default(),
                 "namespaces, to publish the trust anchors",
@@ -100,7 +100,7 @@ impl Publisher {
             )
             .map(WatchEvent::Namespace)
             .boxed(),
-            follow(
+            watch_objects(
                 Api::all(self.client.clone()),
                 Config::default().labels(&format!(
                     "{CONTROL_PLANE_NS}={}",
@@ -111,7 +111,7 @@ impl Publisher {
             )
             .map(WatchEvent::Pod)
             .boxed(),
-            follow(
+            watch_objects(
                 Api::all(self.client.clone()),
                 Config::default().fields(&format!("metadata.name={NAME}")),
                 "copies of the trust anchors",

@@ -31,7 +31,7 @@ pub(super) async fn run(config: ProxyInjector) -> Result<(), DaemonError> {
         "settings",
         files.watch(contents, settings.clone(), daemon.registry.clone()),
     );
-    let caches = Caches::watch_source(&client, &daemon.supervisor, &daemon.readiness);
+    let caches = Caches::start(&client, &daemon.supervisor, &daemon.readiness);
     let (events, write_events) = Events::channel(client.clone(), CONTROLLER, &daemon.registry);
     daemon.supervisor.spawn("events", write_events);
     let serving = Arc::new(ServingCertificate::default());

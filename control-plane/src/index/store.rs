@@ -78,9 +78,9 @@ impl ChangeSet {
 
 impl Store {
     /// Applies changes and returns their effect. An object that is applied unchanged has none.
-    pub fn apply(&mut self, changes: Vec<Change>) -> ChangeSet {
+    pub fn apply(&mut self, batch: Vec<Change>) -> ChangeSet {
         let mut changes = ChangeSet::default();
-        for change in changes {
+        for change in batch {
             match change {
                 Change::Apply(object) => self.insert(object, &mut changes),
                 Change::Delete(key) => self.remove(&key, &mut changes),

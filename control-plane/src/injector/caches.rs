@@ -23,7 +23,7 @@ use mesh_runtime::{
 };
 use serde::de::DeserializeOwned;
 
-use crate::cluster::{Backoff, explain, follow};
+use crate::cluster::{Backoff, explain, watch_objects};
 
 pub(crate) struct Caches {
     client: Client,
@@ -145,7 +145,7 @@ where
 {
     let (store, mut writer) = reflector::store();
     let api: Api<PartialObjectMeta<K>> = Api::all(client.clone());
-    let events = follow(api, Config::default(), what, Backoff::for_api_server());
+    let events = watch_objects(api, Config::default(), what, Backoff::for_api_server());
     supervisor.spawn(what, async move {
         let mut events = std::pin::pin!(events);
         while let Some(mut event) = events.next().await {

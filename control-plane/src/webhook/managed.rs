@@ -46,7 +46,7 @@ use super::{
     ServingCertificate,
     certificate::{self, GeneratedCertificate},
 };
-use crate::cluster::{Backoff, explain, follow};
+use crate::cluster::{Backoff, explain, watch_objects};
 
 /// The webhook configuration of this server, and the Secret of the certificate.
 pub(crate) struct ManagedCertificate {
@@ -458,7 +458,7 @@ where
     K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
 {
     let config = Config::default().fields(&format!("metadata.name={name}"));
-    let events = follow(api, config, what, Backoff::for_api_server());
+    let events = watch_objects(api, config, what, Backoff::for_api_server());
     // A complete list without the object means that it does not exist.
     let listed = events.scan(false, |found, event| {
         let change = match event {

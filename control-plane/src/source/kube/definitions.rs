@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Notifies `changed` of each change of a relevant definition.
-pub(super) async fn follow(client: Client, changed: watch::Sender<()>) {
+pub(super) async fn watch_definitions(client: Client, changed: watch::Sender<()>) {
     let named = GroupVersionKind::gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
     let resource = ApiResource::from_gvk_with_plural(&named, "customresourcedefinitions");
     let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(client, &resource);

@@ -5,7 +5,7 @@ use kube::{Client, core::ApiResource};
 use super::kinds::WatchedKind;
 
 /// Returns the preferred served version; `None` if none is served.
-pub(super) async fn find(
+pub(super) async fn find_version(
     client: &Client,
     watched: &WatchedKind,
 ) -> Result<Option<ApiResource>, kube::Error> {

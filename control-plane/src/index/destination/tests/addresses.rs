@@ -128,7 +128,7 @@ fn headless_instance_profile_has_endpoint_and_service_profile_has_fqn() {
         hostname: "web-0".into(),
         port: 8080,
     };
-    let profile = kept(index.profile(instance).unwrap()).borrow().clone();
+    let profile = cached(index.profile(instance).unwrap()).borrow().clone();
     let endpoint = profile.endpoint.as_ref().unwrap();
     assert_eq!(endpoint.addr.to_string(), "10.1.0.1:8080");
     assert!(endpoint.tls.is_some());
