@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::Context as _;
 use clap::Args;
-use mesh_api::identity::Issued;
+use mesh_api::identity::IssuedCertificate;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType,
     ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
@@ -105,12 +105,12 @@ impl CertificateAuthority {
     }
 
     /// The leaf that a certificate request (DER) asks for.
-    pub(crate) fn sign(&self, request: &[u8]) -> anyhow::Result<Issued> {
+    pub(crate) fn sign(&self, request: &[u8]) -> anyhow::Result<IssuedCertificate> {
         let der = CertificateSigningRequestDer::from(request);
         let mut request = CertificateSigningRequestParams::from_der(&der)?;
         valid_for(self.lifetime, &mut request.params);
         let until = request.params.not_after;
-        Ok(Issued {
+        Ok(IssuedCertificate {
             leaf: request.signed_by(&self.issuer)?.der().to_vec(),
             intermediates: vec![self.certificate.clone()],
             valid_until: until.into(),

@@ -14,7 +14,7 @@ use mesh_runtime::{
     drain::{self, Drain, Outcome},
     metrics::Registry,
     signal::Termination,
-    task::{self, Ends, Supervisor},
+    task::{self, Supervisor, TaskMonitor},
 };
 use parking_lot::Mutex;
 use tokio::{
@@ -71,7 +71,7 @@ pub enum DaemonError {
     #[error("{0} is not a valid name of a {1}")]
     Name(String, &'static str),
     #[error("{0}")]
-    TaskExited(task::Ended),
+    TaskExited(task::TaskExit),
 }
 
 /// The parts that every controller has.
@@ -79,7 +79,7 @@ struct Daemon {
     registry: Registry,
     readiness: Readiness,
     supervisor: Supervisor,
-    ends: Ends,
+    monitor: TaskMonitor,
     drain: Drain,
     watch: drain::Watch,
     termination: Termination,
@@ -101,7 +101,7 @@ pub async fn run(command: Command) -> Result<(), DaemonError> {
 impl Daemon {
     fn new() -> Result<Self, DaemonError> {
         let termination = Termination::listen().map_err(DaemonError::Signals)?;
-        let (supervisor, ends) = task::supervisor();
+        let (supervisor, monitor) = task::supervisor();
         let (drain, watch) = drain::channel();
         let registry = Registry::new();
         registry.export_process();
@@ -111,7 +111,7 @@ impl Daemon {
             registry,
             readiness: Readiness::new(),
             supervisor,
-            ends,
+            monitor,
             drain,
             watch,
             termination,
@@ -179,7 +179,7 @@ impl Daemon {
     ) -> Result<Option<T>, DaemonError> {
         tokio::select! {
             output = future => Ok(Some(output)),
-            ended = self.ends.first() => Err(DaemonError::TaskExited(ended)),
+            ended = self.monitor.first() => Err(DaemonError::TaskExited(ended)),
             signal = self.termination.received() => {
                 tracing::info!(signal, "Stopped during startup");
                 Ok(None)
@@ -193,7 +193,7 @@ impl Daemon {
             signal = self.termination.received() => {
                 tracing::info!(signal, "Stopping");
             }
-            ended = self.ends.first() => return Err(DaemonError::TaskExited(ended)),
+            ended = self.monitor.first() => return Err(DaemonError::TaskExited(ended)),
         }
         drop(self.watch);
         match self.drain.drain(DRAIN_GRACE).await {

@@ -12,7 +12,7 @@
 
 use std::{sync::Arc, time::SystemTime};
 
-use mesh_api::identity::Issued;
+use mesh_api::identity::IssuedCertificate;
 use mesh_core::identity::service_account;
 use parking_lot::RwLock;
 use tokio::time::Instant;
@@ -75,7 +75,7 @@ pub struct Request<'a> {
 /// An issued certificate and the account that requested it.
 #[derive(Clone, Debug)]
 pub struct GrantedCertificate {
-    pub issued: Issued,
+    pub issued: IssuedCertificate,
     pub authenticated: AuthenticatedAccount,
 }
 

@@ -2,8 +2,8 @@
 
 use std::{io, thread};
 
-use mesh_core::node::{Answer, Attachment, Enrolled, Refusal, RefusalReason, Request};
-use mesh_runtime::task::Vigil;
+use mesh_core::node::{Attachment, Enrolled, Refusal, RefusalReason, Request, Response};
+use mesh_runtime::task::TaskGuard;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{node::NodeError, node_worker::NodeWorker};
@@ -18,7 +18,7 @@ pub struct NodeHandle {
 
 #[derive(Debug)]
 enum Command {
-    Call(Box<Request>, oneshot::Sender<Answer>),
+    Call(Box<Request>, oneshot::Sender<Response>),
     EnrolInPlace(Box<Attachment>, oneshot::Sender<Result<Enrolled, Refusal>>),
     Reconcile(oneshot::Sender<()>),
     ReleaseAll(oneshot::Sender<Result<Vec<String>, NodeError>>),
@@ -28,7 +28,7 @@ impl NodeHandle {
     /// Starts the thread. The receiver resolves when the enrolled pods have been adopted.
     pub fn start(
         mut node_worker: NodeWorker,
-        guard: Vigil,
+        guard: TaskGuard,
     ) -> io::Result<(Self, oneshot::Receiver<()>)> {
         let (commands, mut queue) = mpsc::channel(QUEUE_LENGTH);
         let (adopted, adoption) = oneshot::channel();
@@ -62,7 +62,7 @@ impl NodeHandle {
         Ok((Self { commands }, adoption))
     }
 
-    pub async fn call(&self, request: Request) -> Answer {
+    pub async fn call(&self, request: Request) -> Response {
         let (answer, answered) = oneshot::channel();
         let sent = self
             .commands
@@ -70,7 +70,7 @@ impl NodeHandle {
             .await;
         match (sent, answered.await) {
             (Ok(()), Ok(answer)) => answer,
-            _ => Answer::Refused(stopping()),
+            _ => Response::Refused(stopping()),
         }
     }
 

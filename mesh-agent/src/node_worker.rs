@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use mesh_core::node::{
-    Answer, Attachment, Collected, Enrolled, NodeStatus, Refusal, RepairKind, Request,
+    Attachment, Collected, Enrolled, NodeStatus, Refusal, RepairKind, Request, Response,
 };
 use mesh_runtime::log::chain;
 
@@ -78,27 +78,27 @@ impl NodeWorker {
         self.update_metrics();
     }
 
-    pub fn handle(&mut self, request: &Request) -> Answer {
+    pub fn handle(&mut self, request: &Request) -> Response {
         let answer = match request {
             Request::Add(attachment) => self.add(attachment),
             Request::Del(id) => {
                 // Deleting the pod deletes its counters too.
                 self.update_metrics();
-                self.node.del(id).map(|()| Answer::Deleted)
+                self.node.del(id).map(|()| Response::Deleted)
             }
-            Request::Check(attachment) => self.node.check(attachment).map(|()| Answer::Checked),
-            Request::Status => Ok(Answer::Status(Box::new(self.status()))),
-            Request::Pods => self.node.pods().map(Answer::Pods),
+            Request::Check(attachment) => self.node.check(attachment).map(|()| Response::Checked),
+            Request::Status => Ok(Response::Status(Box::new(self.status()))),
+            Request::Pods => self.node.pods().map(Response::Pods),
             Request::Gc(valid) => self
                 .node
                 .collect(valid)
-                .map(|removed| Answer::Collected(Collected { removed })),
+                .map(|removed| Response::Collected(Collected { removed })),
         };
         self.update_metrics();
         answer.unwrap_or_else(|error| {
             let refusal = refusal(&error);
             tracing::warn!("{}", refusal.message);
-            Answer::Refused(refusal)
+            Response::Refused(refusal)
         })
     }
 
@@ -124,7 +124,7 @@ impl NodeWorker {
         self.node.release_all()
     }
 
-    fn add(&self, attachment: &Attachment) -> Result<Answer, NodeError> {
+    fn add(&self, attachment: &Attachment) -> Result<Response, NodeError> {
         let result = self.node.add(attachment).map(|tier| Enrolled { tier });
         self.metrics
             .record_enrolment(result.as_ref().map_err(NodeError::reason));
@@ -135,7 +135,7 @@ impl NodeWorker {
             netns = %attachment.netns.display(),
             "Enrolled"
         );
-        Ok(Answer::Added(enrolled))
+        Ok(Response::Added(enrolled))
     }
 
     /// Returns a status even on a broken node: parts that cannot be read become warnings.

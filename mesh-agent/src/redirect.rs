@@ -331,7 +331,7 @@ mod tests {
         check(
             "config.linkerd.io/skip-inbound-ports",
             "80,http",
-            "\"http\" is no port or range of ports (1-65535, as in \"25,587,3306-3310\")",
+            "invalid port or range of ports \"http\": expected 1-65535, as in \"25,587,3306-3310\"",
         );
         check(
             "config.linkerd.io/inbound-port",

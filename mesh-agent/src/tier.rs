@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use mesh_core::node::{SelfTestCase, SelfTestOutcome, Trial};
+use mesh_core::node::{SelfTestCase, SelfTestOutcome, TierAttempt};
 use mesh_runtime::log;
 
 use crate::{
@@ -45,7 +45,7 @@ pub struct TierChoice {
     /// One sentence for the log, the metric and `meshctl check`.
     pub reason: String,
     pub forced: bool,
-    pub trials: Vec<Trial>,
+    pub trials: Vec<TierAttempt>,
     pub self_test: Vec<SelfTestCase>,
     /// Loaded for a tier that uses them.
     pub attached: Option<AttachedPrograms>,
@@ -169,12 +169,12 @@ fn guard(wanted: GuardMode, tier: Tier, attached: Option<&AttachedPrograms>) -> 
 /// Tries the candidates in order, records each result, and stops at the first that works.
 fn first_working(
     candidates: &[Tier],
-    trials: &mut Vec<Trial>,
+    trials: &mut Vec<TierAttempt>,
     mut try_tier: impl FnMut(Tier) -> Result<(), String>,
 ) -> Option<Tier> {
     candidates.iter().copied().find(|tier| {
         let result = try_tier(*tier);
-        trials.push(Trial {
+        trials.push(TierAttempt {
             tier: *tier,
             works: result.is_ok(),
             reason: result.err().unwrap_or_default(),
@@ -184,7 +184,7 @@ fn first_working(
 }
 
 /// Joins the failures of the tiers; adjacent tiers with the same failure share one sentence.
-fn reasons(trials: &[Trial]) -> String {
+fn reasons(trials: &[TierAttempt]) -> String {
     let failed = trials.iter().filter(|trial| !trial.works);
     let mut reasons: Vec<(String, &str)> = Vec::new();
     for trial in failed {

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use mesh_core::endpoint::EndpointUpdate;
 
 use crate::{
-    Invalid,
-    field::{Inside, each},
+    InvalidField,
+    field::{FieldContext, each},
     proto::destination::{self as wire, update},
     value,
 };
@@ -28,10 +28,10 @@ pub struct Update {
     /// Addresses that were left out because something about them cannot be used. One bad address
     /// must not take the good ones away, and must not be dialled without what could not be read of
     /// it: a peer whose identity is unreadable would be dialled in clear text.
-    pub skipped: Vec<Invalid>,
+    pub skipped: Vec<InvalidField>,
 }
 
-pub fn endpoint_update(update: wire::Update) -> Result<Update, Invalid> {
+pub fn endpoint_update(update: wire::Update) -> Result<Update, InvalidField> {
     match update.update {
         Some(update::Update::Add(set)) => {
             let mut skipped = Vec::new();
@@ -61,7 +61,7 @@ pub fn endpoint_update(update: wire::Update) -> Result<Update, Invalid> {
             },
             skipped: Vec::new(),
         }),
-        None => Err(Invalid::unknown_kind("update")),
+        None => Err(InvalidField::unknown_kind("update")),
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 /// A message that cannot be used.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{field}: {reason}")]
-pub struct Invalid {
+pub struct InvalidField {
     /// The path to the field, as in `protocol.detect.http_routes[2].rules[0].matches[0].path`.
     pub field: String,
     pub reason: Reason,
@@ -24,7 +24,7 @@ pub enum Reason {
     },
 }
 
-impl Invalid {
+impl InvalidField {
     fn new(field: &str, reason: Reason) -> Self {
         Self {
             field: field.to_owned(),
@@ -57,11 +57,11 @@ impl Invalid {
 }
 
 /// Names the field that a conversion was about.
-pub(crate) trait Inside {
+pub(crate) trait FieldContext {
     fn inside(self, field: &str) -> Self;
 }
 
-impl<T> Inside for Result<T, Invalid> {
+impl<T> FieldContext for Result<T, InvalidField> {
     fn inside(self, field: &str) -> Self {
         self.map_err(|error| error.inside(field))
     }
@@ -70,25 +70,25 @@ impl<T> Inside for Result<T, Invalid> {
 pub(crate) fn required<P, T>(
     field: &str,
     value: Option<P>,
-    convert: impl FnOnce(P) -> Result<T, Invalid>,
-) -> Result<T, Invalid> {
-    let value = value.ok_or_else(|| Invalid::missing(field))?;
+    convert: impl FnOnce(P) -> Result<T, InvalidField>,
+) -> Result<T, InvalidField> {
+    let value = value.ok_or_else(|| InvalidField::missing(field))?;
     convert(value).inside(field)
 }
 
 pub(crate) fn optional<P, T>(
     field: &str,
     value: Option<P>,
-    convert: impl FnOnce(P) -> Result<T, Invalid>,
-) -> Result<Option<T>, Invalid> {
+    convert: impl FnOnce(P) -> Result<T, InvalidField>,
+) -> Result<Option<T>, InvalidField> {
     value.map(|value| convert(value).inside(field)).transpose()
 }
 
 pub(crate) fn each<P, T>(
     field: &str,
     values: impl IntoIterator<Item = P>,
-    convert: impl Fn(P) -> Result<T, Invalid>,
-) -> Result<Vec<T>, Invalid> {
+    convert: impl Fn(P) -> Result<T, InvalidField>,
+) -> Result<Vec<T>, InvalidField> {
     let values = values.into_iter();
     // Collected, it would live in the memory of the message, whose elements are larger and which
     // has room for more of them.

@@ -3,13 +3,13 @@
 use std::time::SystemTime;
 
 use crate::{
-    field::{Invalid, required},
+    field::{InvalidField, required},
     proto::identity::{CertifyRequest, CertifyResponse},
 };
 
 /// A certificate as issued. All parts are DER.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Issued {
+pub struct IssuedCertificate {
     pub leaf: Vec<u8>,
     /// The issuer first, then upwards; trust anchors are not among them.
     pub intermediates: Vec<Vec<u8>>,
@@ -25,21 +25,22 @@ pub fn certify_request(identity: &str, token: Vec<u8>, csr: Vec<u8>) -> CertifyR
     }
 }
 
-pub fn issued(response: CertifyResponse) -> Result<Issued, Invalid> {
+pub fn issued(response: CertifyResponse) -> Result<IssuedCertificate, InvalidField> {
     if response.leaf_certificate.is_empty() {
-        return Err(Invalid::missing("leaf_certificate"));
+        return Err(InvalidField::missing("leaf_certificate"));
     }
-    Ok(Issued {
+    Ok(IssuedCertificate {
         leaf: response.leaf_certificate,
         intermediates: response.intermediate_certificates,
         valid_until: required("valid_until", response.valid_until, |until| {
-            SystemTime::try_from(until)
-                .map_err(|_out_of_range| Invalid::not_a("point in time", "", until.to_string()))
+            SystemTime::try_from(until).map_err(|_out_of_range| {
+                InvalidField::not_a("point in time", "", until.to_string())
+            })
         })?,
     })
 }
 
-pub fn to_proto(issued: &Issued) -> CertifyResponse {
+pub fn to_proto(issued: &IssuedCertificate) -> CertifyResponse {
     CertifyResponse {
         leaf_certificate: issued.leaf.clone(),
         intermediate_certificates: issued.intermediates.clone(),
@@ -55,7 +56,7 @@ mod tests {
 
     #[test]
     fn round_trip() {
-        let issued_one = Issued {
+        let issued_one = IssuedCertificate {
             leaf: vec![1, 2],
             intermediates: vec![vec![3], vec![4]],
             valid_until: SystemTime::UNIX_EPOCH + Duration::new(1_800_000_000, 500),

@@ -11,8 +11,8 @@ use mesh_core::{
 };
 
 use crate::{
-    Invalid,
-    field::{Inside, each, optional, required},
+    InvalidField,
+    field::{FieldContext, each, optional, required},
     meta::{self, meta},
     proto::inbound as wire,
     route, value,
@@ -27,7 +27,7 @@ use wire::{
 };
 
 /// The policy of a port, as the proxy reads it.
-pub fn server_policy(server: wire::Server) -> Result<ServerPolicy, Invalid> {
+pub fn server_policy(server: wire::Server) -> Result<ServerPolicy, InvalidField> {
     Ok(ServerPolicy {
         meta: meta::from_labels("labels", &server.labels)?,
         protocol: required("protocol", server.protocol, protocol)?,
@@ -45,8 +45,10 @@ pub fn to_proto(policy: &ServerPolicy) -> wire::Server {
     }
 }
 
-fn protocol(wire: wire::ProxyProtocol) -> Result<ServerProtocol, Invalid> {
-    let kind = wire.kind.ok_or_else(|| Invalid::unknown_kind("kind"))?;
+fn protocol(wire: wire::ProxyProtocol) -> Result<ServerProtocol, InvalidField> {
+    let kind = wire
+        .kind
+        .ok_or_else(|| InvalidField::unknown_kind("kind"))?;
     match kind {
         Kind::Detect(detect) => {
             let read = || {
@@ -107,14 +109,14 @@ fn protocol_to_proto(protocol: &ServerProtocol) -> wire::ProxyProtocol {
 fn http_server(
     routes: Vec<wire::HttpRoute>,
     limit: Option<wire::HttpLocalRateLimit>,
-) -> Result<HttpServer, Invalid> {
+) -> Result<HttpServer, InvalidField> {
     Ok(HttpServer {
         routes: each("routes", routes, http_route)?,
         rate_limit: optional("local_rate_limit", limit, rate_limit)?,
     })
 }
 
-fn http_route(wire: wire::HttpRoute) -> Result<HttpRoute, Invalid> {
+fn http_route(wire: wire::HttpRoute) -> Result<HttpRoute, InvalidField> {
     let authorizations = authorizations(wire.authorizations)?;
     Ok(Route {
         meta: required("metadata", wire.metadata, meta)?,
@@ -122,7 +124,7 @@ fn http_route(wire: wire::HttpRoute) -> Result<HttpRoute, Invalid> {
         rules: each("rules", wire.rules, |rule| {
             Ok(Rule {
                 matches: each("matches", rule.matches, route::http_match)?,
-                then: InboundRule {
+                action: InboundRule {
                     filters: each("filters", rule.filters, filter::http)?,
                     authorizations: authorizations.clone(),
                 },
@@ -146,7 +148,7 @@ fn http_route_to_proto(route: &HttpRoute) -> wire::HttpRoute {
                     .map(route::http_match_to_proto)
                     .collect(),
                 filters: rule
-                    .then
+                    .action
                     .filters
                     .iter()
                     .filter_map(filter::http_to_proto)
@@ -156,7 +158,7 @@ fn http_route_to_proto(route: &HttpRoute) -> wire::HttpRoute {
     }
 }
 
-fn grpc_route(wire: wire::GrpcRoute) -> Result<GrpcRoute, Invalid> {
+fn grpc_route(wire: wire::GrpcRoute) -> Result<GrpcRoute, InvalidField> {
     let authorizations = authorizations(wire.authorizations)?;
     Ok(Route {
         meta: required("metadata", wire.metadata, meta)?,
@@ -164,7 +166,7 @@ fn grpc_route(wire: wire::GrpcRoute) -> Result<GrpcRoute, Invalid> {
         rules: each("rules", wire.rules, |rule| {
             Ok(Rule {
                 matches: each("matches", rule.matches, route::grpc_match)?,
-                then: InboundRule {
+                action: InboundRule {
                     filters: each("filters", rule.filters, filter::grpc)?,
                     authorizations: authorizations.clone(),
                 },
@@ -188,7 +190,7 @@ fn grpc_route_to_proto(route: &GrpcRoute) -> wire::GrpcRoute {
                     .map(route::grpc_match_to_proto)
                     .collect(),
                 filters: rule
-                    .then
+                    .action
                     .filters
                     .iter()
                     .filter_map(filter::grpc_to_proto)
@@ -202,11 +204,11 @@ fn grpc_route_to_proto(route: &GrpcRoute) -> wire::GrpcRoute {
 fn route_authorizations_to_proto<M>(rules: &[Rule<M, InboundRule>]) -> Vec<wire::Authz> {
     rules
         .first()
-        .map(|rule| authorizations_to_proto(&rule.then.authorizations))
+        .map(|rule| authorizations_to_proto(&rule.action.authorizations))
         .unwrap_or_default()
 }
 
-fn authorizations(wire: Vec<wire::Authz>) -> Result<Arc<[Authorization]>, Invalid> {
+fn authorizations(wire: Vec<wire::Authz>) -> Result<Arc<[Authorization]>, InvalidField> {
     each("authorizations", wire, authorization).map(Into::into)
 }
 
@@ -214,7 +216,7 @@ fn authorizations_to_proto(authorizations: &[Authorization]) -> Vec<wire::Authz>
     authorizations.iter().map(authorization_to_proto).collect()
 }
 
-fn authorization(wire: wire::Authz) -> Result<Authorization, Invalid> {
+fn authorization(wire: wire::Authz) -> Result<Authorization, InvalidField> {
     Ok(Authorization {
         meta: match wire.metadata {
             Some(metadata) => meta(metadata).inside("metadata")?,
@@ -241,14 +243,14 @@ fn authorization_to_proto(authorization: &Authorization) -> wire::Authz {
     }
 }
 
-fn network(wire: wire::Network) -> Result<Network, Invalid> {
+fn network(wire: wire::Network) -> Result<Network, InvalidField> {
     Ok(Network {
         net: required("net", wire.net, value::network)?,
         except: each("except", wire.except, value::network)?,
     })
 }
 
-fn authentication(wire: wire::Authn) -> Result<Authentication, Invalid> {
+fn authentication(wire: wire::Authn) -> Result<Authentication, InvalidField> {
     match wire.permit {
         Some(Permit::Unauthenticated(_)) => Ok(Authentication::Unauthenticated),
         Some(Permit::MeshTls(tls)) => match tls.clients {
@@ -263,9 +265,9 @@ fn authentication(wire: wire::Authn) -> Result<Authentication, Invalid> {
                     .map(|suffix| Suffix(suffix.parts.into_iter().map(Into::into).collect()))
                     .collect(),
             }),
-            None => Err(Invalid::unknown_kind("meshTLS.clients")),
+            None => Err(InvalidField::unknown_kind("meshTLS.clients")),
         },
-        None => Err(Invalid::unknown_kind("permit")),
+        None => Err(InvalidField::unknown_kind("permit")),
     }
 }
 
@@ -306,7 +308,7 @@ fn identity_to_proto(identity: &mesh_core::identity::Identity) -> wire::Identity
     }
 }
 
-fn rate_limit(wire: wire::HttpLocalRateLimit) -> Result<RateLimit, Invalid> {
+fn rate_limit(wire: wire::HttpLocalRateLimit) -> Result<RateLimit, InvalidField> {
     Ok(RateLimit {
         meta: required("metadata", wire.metadata, meta)?,
         total: optional("total", wire.total, limit)?,
@@ -339,9 +341,13 @@ fn rate_limit_to_proto(rate_limit: &RateLimit) -> wire::HttpLocalRateLimit {
     }
 }
 
-fn limit(wire: Limit) -> Result<u32, Invalid> {
+fn limit(wire: Limit) -> Result<u32, InvalidField> {
     match wire.requests_per_second {
-        0 => Err(Invalid::not_a("rate above zero", "requests_per_second", 0)),
+        0 => Err(InvalidField::not_a(
+            "rate above zero",
+            "requests_per_second",
+            0,
+        )),
         rate => Ok(rate),
     }
 }

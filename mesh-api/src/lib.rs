@@ -18,4 +18,4 @@ pub mod inbound;
 pub mod meta;
 pub mod outbound;
 
-pub use self::field::{Invalid, Reason};
+pub use self::field::{InvalidField, Reason};

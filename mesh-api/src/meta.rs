@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use mesh_core::meta::{Meta, Resource};
 
 use crate::{
-    field::Invalid,
+    field::InvalidField,
     proto::meta::{self as wire, metadata::Kind},
     value::optional_port,
 };
 
-pub fn meta(metadata: wire::Metadata) -> Result<Meta, Invalid> {
+pub fn meta(metadata: wire::Metadata) -> Result<Meta, InvalidField> {
     match metadata.kind {
         Some(Kind::Default(name)) => Ok(Meta::Default(name.into())),
         // Any text may be empty: Linkerd sends a nameless reference where no ServiceProfile exists.
@@ -22,7 +22,7 @@ pub fn meta(metadata: wire::Metadata) -> Result<Meta, Invalid> {
             section: resource.section.into(),
             port: optional_port("resource.port", resource.port)?,
         })),
-        None => Err(Invalid::missing("kind")),
+        None => Err(InvalidField::missing("kind")),
     }
 }
 
@@ -42,12 +42,15 @@ pub fn to_proto(meta: &Meta) -> wire::Metadata {
 }
 
 /// Reads the labels `group`, `kind` and `name`, the older way to name an object.
-pub(crate) fn from_labels(field: &str, labels: &HashMap<String, String>) -> Result<Meta, Invalid> {
+pub(crate) fn from_labels(
+    field: &str,
+    labels: &HashMap<String, String>,
+) -> Result<Meta, InvalidField> {
     let label = |key: &str| {
         labels
             .get(key)
             .filter(|value| !value.is_empty())
-            .ok_or_else(|| Invalid::missing(&format!("{field}[{key:?}]")))
+            .ok_or_else(|| InvalidField::missing(&format!("{field}[{key:?}]")))
     };
     let (kind, name) = (label("kind")?, label("name")?);
     if kind == "default" {

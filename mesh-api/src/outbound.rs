@@ -7,8 +7,8 @@ use mesh_core::policy::outbound::{
 };
 
 use crate::{
-    Invalid,
-    field::{Inside, each, optional, required},
+    InvalidField,
+    field::{FieldContext, each, optional, required},
     meta::{self, meta},
     proto::outbound as wire,
     value,
@@ -28,7 +28,7 @@ use wire::{
 };
 
 /// The policy of a destination, as the proxy reads it.
-pub fn outbound_policy(policy: wire::OutboundPolicy) -> Result<OutboundPolicy, Invalid> {
+pub fn outbound_policy(policy: wire::OutboundPolicy) -> Result<OutboundPolicy, InvalidField> {
     Ok(OutboundPolicy {
         parent: required("metadata", policy.metadata, meta)?,
         protocol: required("protocol", policy.protocol, protocol)?,
@@ -56,18 +56,20 @@ pub fn traffic_spec(source_workload: &str, target: &Target) -> wire::TrafficSpec
 }
 
 /// What the question is about.
-pub fn target(target: Option<traffic_spec::Target>) -> Result<Target, Invalid> {
+pub fn target(target: Option<traffic_spec::Target>) -> Result<Target, InvalidField> {
     match target {
         Some(traffic_spec::Target::Addr(addr)) => {
             value::socket_addr(addr).map(Target::Addr).inside("addr")
         }
         Some(traffic_spec::Target::Authority(authority)) => Ok(Target::Authority(authority.into())),
-        None => Err(Invalid::missing("target")),
+        None => Err(InvalidField::missing("target")),
     }
 }
 
-fn protocol(wire: wire::ProxyProtocol) -> Result<OutboundProtocol, Invalid> {
-    let kind = wire.kind.ok_or_else(|| Invalid::unknown_kind("kind"))?;
+fn protocol(wire: wire::ProxyProtocol) -> Result<OutboundProtocol, InvalidField> {
+    let kind = wire
+        .kind
+        .ok_or_else(|| InvalidField::unknown_kind("kind"))?;
     match kind {
         Kind::Detect(detect) => {
             let read = || {
@@ -120,10 +122,10 @@ fn protocol_to_proto(protocol: &OutboundProtocol) -> wire::ProxyProtocol {
 }
 
 /// At most one opaque route is used; several are a message from an API this version does not know.
-fn opaque(wire: proxy_protocol::Opaque) -> Result<Option<TcpRoute>, Invalid> {
+fn opaque(wire: proxy_protocol::Opaque) -> Result<Option<TcpRoute>, InvalidField> {
     let routes = wire.routes.len();
     if routes > 1 {
-        return Err(Invalid::not_a(
+        return Err(InvalidField::not_a(
             "list of at most one route",
             "routes",
             routes,
@@ -144,21 +146,21 @@ fn opaque_to_proto(route: Option<&TcpRoute>) -> proxy_protocol::Opaque {
     }
 }
 
-fn http1(wire: proxy_protocol::Http1) -> Result<HttpRoutes, Invalid> {
+fn http1(wire: proxy_protocol::Http1) -> Result<HttpRoutes, InvalidField> {
     Ok(HttpRoutes {
         routes: each("routes", wire.routes, http::route)?,
         failure_accrual: optional("failure_accrual", wire.failure_accrual, accrual::accrual)?,
     })
 }
 
-fn http2(wire: proxy_protocol::Http2) -> Result<HttpRoutes, Invalid> {
+fn http2(wire: proxy_protocol::Http2) -> Result<HttpRoutes, InvalidField> {
     Ok(HttpRoutes {
         routes: each("routes", wire.routes, http::route)?,
         failure_accrual: optional("failure_accrual", wire.failure_accrual, accrual::accrual)?,
     })
 }
 
-fn grpc_routes(wire: proxy_protocol::Grpc) -> Result<GrpcRoutes, Invalid> {
+fn grpc_routes(wire: proxy_protocol::Grpc) -> Result<GrpcRoutes, InvalidField> {
     Ok(GrpcRoutes {
         routes: each("routes", wire.routes, grpc::route)?,
         failure_accrual: optional("failure_accrual", wire.failure_accrual, accrual::accrual)?,

@@ -9,7 +9,7 @@ use mesh_core::route::{
 };
 
 use crate::{
-    Invalid,
+    InvalidField,
     field::{each, optional},
     proto::{
         grpc_route::{GrpcRouteMatch, GrpcRpcMatch},
@@ -27,13 +27,13 @@ pub(crate) use self::filter::{
     response_headers, unknown_filter,
 };
 
-pub(crate) fn host(wire: http_route::HostMatch) -> Result<HostMatch, Invalid> {
+pub(crate) fn host(wire: http_route::HostMatch) -> Result<HostMatch, InvalidField> {
     match wire.r#match {
         Some(host_match::Match::Exact(name)) => Ok(HostMatch::Exact(name.into())),
         Some(host_match::Match::Suffix(suffix)) => Ok(HostMatch::Suffix(
             suffix.reverse_labels.into_iter().map(Into::into).collect(),
         )),
-        None => Err(Invalid::unknown_kind("match")),
+        None => Err(InvalidField::unknown_kind("match")),
     }
 }
 
@@ -49,11 +49,12 @@ pub(crate) fn host_to_proto(host: &HostMatch) -> http_route::HostMatch {
     }
 }
 
-fn regex(field: &str, source: &str) -> Result<AnchoredRegex, Invalid> {
-    AnchoredRegex::new(source).map_err(|_error| Invalid::not_a("regular expression", field, source))
+fn regex(field: &str, source: &str) -> Result<AnchoredRegex, InvalidField> {
+    AnchoredRegex::new(source)
+        .map_err(|_error| InvalidField::not_a("regular expression", field, source))
 }
 
-pub(crate) fn http_match(wire: HttpRouteMatch) -> Result<HttpMatch, Invalid> {
+pub(crate) fn http_match(wire: HttpRouteMatch) -> Result<HttpMatch, InvalidField> {
     Ok(HttpMatch {
         path: optional("path", wire.path, path)?,
         headers: each("headers", wire.headers, header)?,
@@ -71,17 +72,19 @@ pub(crate) fn http_match_to_proto(entry: &HttpMatch) -> HttpRouteMatch {
     }
 }
 
-pub(crate) fn method(wire: crate::proto::http_types::HttpMethod) -> Result<http::Method, Invalid> {
+pub(crate) fn method(
+    wire: crate::proto::http_types::HttpMethod,
+) -> Result<http::Method, InvalidField> {
     http::Method::try_from(wire.clone())
-        .map_err(|_error| Invalid::not_a("HTTP method", "", wire.r#type))
+        .map_err(|_error| InvalidField::not_a("HTTP method", "", wire.r#type))
 }
 
-fn path(wire: http_route::PathMatch) -> Result<PathMatch, Invalid> {
+fn path(wire: http_route::PathMatch) -> Result<PathMatch, InvalidField> {
     match wire.kind {
         Some(path_match::Kind::Exact(path)) => Ok(PathMatch::Exact(path)),
         Some(path_match::Kind::Prefix(path)) => Ok(PathMatch::Prefix(path)),
         Some(path_match::Kind::Regex(source)) => regex("regex", &source).map(PathMatch::Regex),
-        None => Err(Invalid::unknown_kind("kind")),
+        None => Err(InvalidField::unknown_kind("kind")),
     }
 }
 
@@ -94,7 +97,7 @@ fn path_to_proto(path: &PathMatch) -> http_route::PathMatch {
     http_route::PathMatch { kind: Some(kind) }
 }
 
-pub(crate) fn header(wire: http_route::HeaderMatch) -> Result<HeaderMatch, Invalid> {
+pub(crate) fn header(wire: http_route::HeaderMatch) -> Result<HeaderMatch, InvalidField> {
     let name = header_name("name", &wire.name)?;
     let value = match wire.value {
         Some(header_match::Value::Exact(bytes)) => {
@@ -103,7 +106,7 @@ pub(crate) fn header(wire: http_route::HeaderMatch) -> Result<HeaderMatch, Inval
         Some(header_match::Value::Regex(source)) => {
             HeaderValueMatch::Regex(regex("regex", &source)?)
         }
-        None => return Err(Invalid::unknown_kind("value")),
+        None => return Err(InvalidField::unknown_kind("value")),
     };
     Ok(HeaderMatch { name, value })
 }
@@ -119,13 +122,13 @@ pub(crate) fn header_to_proto(entry: &HeaderMatch) -> http_route::HeaderMatch {
     }
 }
 
-fn query(wire: QueryParamMatch) -> Result<QueryMatch, Invalid> {
+fn query(wire: QueryParamMatch) -> Result<QueryMatch, InvalidField> {
     let value = match wire.value {
         Some(query_param_match::Value::Exact(value)) => QueryValueMatch::Exact(value),
         Some(query_param_match::Value::Regex(source)) => {
             QueryValueMatch::Regex(regex("regex", &source)?)
         }
-        None => return Err(Invalid::unknown_kind("value")),
+        None => return Err(InvalidField::unknown_kind("value")),
     };
     Ok(QueryMatch {
         name: wire.name,
@@ -144,7 +147,7 @@ fn query_to_proto(entry: &QueryMatch) -> QueryParamMatch {
     }
 }
 
-pub(crate) fn grpc_match(wire: GrpcRouteMatch) -> Result<GrpcMatch, Invalid> {
+pub(crate) fn grpc_match(wire: GrpcRouteMatch) -> Result<GrpcMatch, InvalidField> {
     let rpc = wire.rpc.unwrap_or_default();
     let name = |text: String| (!text.is_empty()).then(|| text.into());
     Ok(GrpcMatch {
@@ -164,12 +167,13 @@ pub(crate) fn grpc_match_to_proto(entry: &GrpcMatch) -> GrpcRouteMatch {
     }
 }
 
-pub(crate) fn header_name(field: &str, name: &str) -> Result<HeaderName, Invalid> {
+pub(crate) fn header_name(field: &str, name: &str) -> Result<HeaderName, InvalidField> {
     name.parse()
-        .map_err(|_error| Invalid::not_a("header name", field, name))
+        .map_err(|_error| InvalidField::not_a("header name", field, name))
 }
 
-pub(crate) fn header_value(field: &str, bytes: &[u8]) -> Result<HeaderValue, Invalid> {
-    HeaderValue::from_bytes(bytes)
-        .map_err(|_error| Invalid::not_a("header value", field, String::from_utf8_lossy(bytes)))
+pub(crate) fn header_value(field: &str, bytes: &[u8]) -> Result<HeaderValue, InvalidField> {
+    HeaderValue::from_bytes(bytes).map_err(|_error| {
+        InvalidField::not_a("header value", field, String::from_utf8_lossy(bytes))
+    })
 }

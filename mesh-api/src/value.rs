@@ -11,13 +11,13 @@ use mesh_core::{identity::Identity, resilience::Backoff};
 use prost_types::Duration as WireDuration;
 
 use crate::{
-    field::{Invalid, required},
+    field::{InvalidField, required},
     proto::{net, outbound::ExponentialBackoff},
 };
 
-pub(crate) fn duration(wire: WireDuration) -> Result<Duration, Invalid> {
+pub(crate) fn duration(wire: WireDuration) -> Result<Duration, InvalidField> {
     Duration::try_from(wire)
-        .map_err(|_negative| Invalid::not_a("duration of zero or more", "", wire.to_string()))
+        .map_err(|_negative| InvalidField::not_a("duration of zero or more", "", wire.to_string()))
 }
 
 /// Longer than the API can say becomes the longest it can.
@@ -28,18 +28,18 @@ pub(crate) fn duration_to_proto(duration: Duration) -> WireDuration {
     })
 }
 
-pub(crate) fn ip(wire: net::IpAddress) -> Result<IpAddr, Invalid> {
-    wire.ip.ok_or_else(|| Invalid::missing("ip"))?;
-    IpAddr::try_from(wire).map_err(|_error| Invalid::missing("ip"))
+pub(crate) fn ip(wire: net::IpAddress) -> Result<IpAddr, InvalidField> {
+    wire.ip.ok_or_else(|| InvalidField::missing("ip"))?;
+    IpAddr::try_from(wire).map_err(|_error| InvalidField::missing("ip"))
 }
 
-pub(crate) fn network(wire: net::IpNetwork) -> Result<IpNet, Invalid> {
+pub(crate) fn network(wire: net::IpNetwork) -> Result<IpNet, InvalidField> {
     let ip = required("ip", wire.ip, ip)?;
     u8::try_from(wire.prefix_len)
         .ok()
         .and_then(|length| IpNet::new(ip, length).ok())
         .ok_or_else(|| {
-            Invalid::not_a(
+            InvalidField::not_a(
                 "prefix length of this address",
                 "prefix_len",
                 wire.prefix_len,
@@ -47,21 +47,21 @@ pub(crate) fn network(wire: net::IpNetwork) -> Result<IpNet, Invalid> {
         })
 }
 
-pub(crate) fn socket_addr(wire: net::TcpAddress) -> Result<SocketAddr, Invalid> {
+pub(crate) fn socket_addr(wire: net::TcpAddress) -> Result<SocketAddr, InvalidField> {
     let ip = required("ip", wire.ip, ip)?;
     Ok(SocketAddr::new(ip, port("port", wire.port)?))
 }
 
 /// 1 to 65535.
-pub(crate) fn port(field: &str, wire: u32) -> Result<u16, Invalid> {
+pub(crate) fn port(field: &str, wire: u32) -> Result<u16, InvalidField> {
     match u16::try_from(wire) {
         Ok(port) if port > 0 => Ok(port),
-        _ => Err(Invalid::not_a("port", field, wire)),
+        _ => Err(InvalidField::not_a("port", field, wire)),
     }
 }
 
 /// 0 is the absent port.
-pub(crate) fn optional_port(field: &str, wire: u32) -> Result<Option<u16>, Invalid> {
+pub(crate) fn optional_port(field: &str, wire: u32) -> Result<Option<u16>, InvalidField> {
     if wire == 0 {
         Ok(None)
     } else {
@@ -69,13 +69,13 @@ pub(crate) fn optional_port(field: &str, wire: u32) -> Result<Option<u16>, Inval
     }
 }
 
-pub(crate) fn number_u16(field: &str, wire: u32) -> Result<u16, Invalid> {
-    u16::try_from(wire).map_err(|_too_large| Invalid::not_a("number below 65536", field, wire))
+pub(crate) fn number_u16(field: &str, wire: u32) -> Result<u16, InvalidField> {
+    u16::try_from(wire).map_err(|_too_large| InvalidField::not_a("number below 65536", field, wire))
 }
 
-pub(crate) fn identity(field: &str, wire: &str) -> Result<Identity, Invalid> {
+pub(crate) fn identity(field: &str, wire: &str) -> Result<Identity, InvalidField> {
     Identity::parse(wire)
-        .map_err(|_error| Invalid::not_a("DNS name or SPIFFE identity", field, wire))
+        .map_err(|_error| InvalidField::not_a("DNS name or SPIFFE identity", field, wire))
 }
 
 pub(crate) fn labels(wire: HashMap<String, String>) -> BTreeMap<String, String> {
@@ -89,19 +89,19 @@ pub(crate) fn labels_to_proto(labels: &BTreeMap<String, String>) -> HashMap<Stri
 /// A back-off may lengthen a step by at most this share of it.
 const MAX_JITTER: f64 = 100.0;
 
-pub(crate) fn backoff(wire: ExponentialBackoff) -> Result<Backoff, Invalid> {
+pub(crate) fn backoff(wire: ExponentialBackoff) -> Result<Backoff, InvalidField> {
     let min = required("min_backoff", wire.min_backoff, duration)?;
     let max = required("max_backoff", wire.max_backoff, duration)?;
     let jitter = f64::from(wire.jitter_ratio);
     if max.is_zero() || min > max {
-        return Err(Invalid::not_a(
+        return Err(InvalidField::not_a(
             "duration of at least min_backoff and more than zero",
             "max_backoff",
             max,
         ));
     }
     if !(0.0..=MAX_JITTER).contains(&jitter) {
-        return Err(Invalid::not_a(
+        return Err(InvalidField::not_a(
             "ratio from 0 to 100",
             "jitter_ratio",
             jitter,

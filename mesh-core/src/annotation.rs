@@ -1,78 +1,113 @@
-//! The annotation and label keys that users write and the mesh writes, all Linkerd's.
+//! Keys of annotations and labels, which are Linkerd's, and the defaults of the settings that
+//! annotations override.
 
 /// `enabled`, `ingress` or `disabled`, on a namespace or a pod.
 pub const INJECT: &str = "linkerd.io/inject";
-/// Written by the injector; its presence says that the pod was injected.
+/// Written by the injector: a pod that has it was injected.
 pub const PROXY_VERSION: &str = "linkerd.io/proxy-version";
+/// The program and version that created the object.
 pub const CREATED_BY: &str = "linkerd.io/created-by";
+/// The SHA-256 of the trust anchors with which the pod was injected.
 pub const TRUST_ROOT_SHA256: &str = "linkerd.io/trust-root-sha256";
 /// Label: the namespace of the control plane that the pod belongs to.
 pub const CONTROL_PLANE_NS: &str = "linkerd.io/control-plane-ns";
-/// Label: which control-plane component the pod is.
+/// Label: the control-plane component that the pod runs.
 pub const CONTROL_PLANE_COMPONENT: &str = "linkerd.io/control-plane-component";
+/// Label: the namespace of the injected workload.
 pub const WORKLOAD_NS: &str = "linkerd.io/workload-ns";
 
 /// Prefix of the annotations that configure the proxy.
 pub const CONFIG_PREFIX: &str = "config.linkerd.io/";
+/// Ports whose inbound connections bypass the proxy.
 pub const SKIP_INBOUND_PORTS: &str = "config.linkerd.io/skip-inbound-ports";
+/// Ports whose outbound connections bypass the proxy.
 pub const SKIP_OUTBOUND_PORTS: &str = "config.linkerd.io/skip-outbound-ports";
+/// Subnets whose inbound connections bypass the proxy.
 pub const SKIP_SUBNETS: &str = "config.linkerd.io/skip-subnets";
-/// Most subnets that [`SKIP_SUBNETS`] may list: the node agent keeps an entry in the kernel for
-/// each. How many ranges a list of ports may have is [`crate::ports::MAX_RANGES`].
+/// Maximum number of subnets in [`SKIP_SUBNETS`]: the node agent stores a kernel map entry for
+/// each. The ranges of a list of ports are limited by [`crate::ports::MAX_RANGES`].
 pub const MAX_SKIP_SUBNETS: usize = 128;
+/// Ports whose traffic is forwarded without protocol detection.
 pub const OPAQUE_PORTS: &str = "config.linkerd.io/opaque-ports";
+/// The proxy's inbound port.
 pub const INBOUND_PORT: &str = "config.linkerd.io/inbound-port";
+/// The proxy's outbound port.
 pub const OUTBOUND_PORT: &str = "config.linkerd.io/outbound-port";
+/// The proxy's admin port.
 pub const ADMIN_PORT: &str = "config.linkerd.io/admin-port";
+/// The proxy's control port.
 pub const CONTROL_PORT: &str = "config.linkerd.io/control-port";
+/// The proxy's user id.
 pub const PROXY_UID: &str = "config.linkerd.io/proxy-uid";
+/// The proxy's group id.
 pub const PROXY_GID: &str = "config.linkerd.io/proxy-gid";
+/// The inbound policy of ports that no Server selects.
 pub const DEFAULT_INBOUND_POLICY: &str = "config.linkerd.io/default-inbound-policy";
+/// Inbound ports that require a client identity.
 pub const REQUIRE_IDENTITY_PORTS: &str = "config.linkerd.io/proxy-require-identity-inbound-ports";
 
-/// Ports whose protocols let the server speak first; opaque unless an annotation says otherwise.
+/// Ports of server-first protocols; opaque unless an annotation overrides the list.
 pub const DEFAULT_OPAQUE_PORTS: &str = "25,587,3306,4444,5432,6379,9300,11211";
 
-/// Ports left alone in both directions unless an annotation says otherwise: Galera's, whose
-/// protocol survives no proxy.
+/// Ports that bypass the proxy in both directions unless an annotation overrides the list:
+/// Galera's, whose protocol cannot be proxied.
 pub const DEFAULT_SKIP_PORTS: &str = "4567,4568";
 
-/// The proxy's ports and user, as the injector sets them when nothing else is said.
+/// Default of [`INBOUND_PORT`].
 pub const DEFAULT_INBOUND_PORT: u16 = 4143;
+/// Default of [`OUTBOUND_PORT`].
 pub const DEFAULT_OUTBOUND_PORT: u16 = 4140;
+/// Default of [`CONTROL_PORT`].
 pub const DEFAULT_CONTROL_PORT: u16 = 4190;
+/// Default of [`ADMIN_PORT`].
 pub const DEFAULT_ADMIN_PORT: u16 = 4191;
+/// Default of [`PROXY_UID`].
 pub const DEFAULT_PROXY_UID: u32 = 2102;
 
-/// Time limits of requests to a Service or by a route.
+/// Time limit of a request to a Service or by a route, from its headers to the end of the response.
 pub const TIMEOUT_REQUEST: &str = "timeout.linkerd.io/request";
+/// Time limit of a response, from the end of the request.
 pub const TIMEOUT_RESPONSE: &str = "timeout.linkerd.io/response";
+/// Time limit of a stream without frames in either direction.
 pub const TIMEOUT_IDLE: &str = "timeout.linkerd.io/idle";
 
-/// Retries of requests to a Service or by a route; any of them but the limit of a try turns retries
-/// on.
+/// Maximum number of retries of a request to a Service or by a route. Any of these annotations
+/// except [`RETRY_TIMEOUT`] enables retries.
 pub const RETRY_LIMIT: &str = "retry.linkerd.io/limit";
+/// Time limit of one attempt.
 pub const RETRY_TIMEOUT: &str = "retry.linkerd.io/timeout";
+/// HTTP statuses that are retried.
 pub const RETRY_HTTP: &str = "retry.linkerd.io/http";
+/// gRPC statuses that are retried.
 pub const RETRY_GRPC: &str = "retry.linkerd.io/grpc";
 
-/// When a balancer stops using an endpoint that fails, and how failures weigh.
+/// The failure accrual policy of the balancer, which stops using failing endpoints.
 pub const FAILURE_ACCRUAL: &str = "balancer.linkerd.io/failure-accrual";
+/// Consecutive failures that make an endpoint unavailable.
 pub const FAILURE_ACCRUAL_MAX_FAILURES: &str =
     "balancer.linkerd.io/failure-accrual-consecutive-max-failures";
+/// Minimum back-off of an unavailable endpoint.
 pub const FAILURE_ACCRUAL_MIN_PENALTY: &str =
     "balancer.linkerd.io/failure-accrual-consecutive-min-penalty";
+/// Maximum back-off of an unavailable endpoint.
 pub const FAILURE_ACCRUAL_MAX_PENALTY: &str =
     "balancer.linkerd.io/failure-accrual-consecutive-max-penalty";
+/// Random share that is added to the back-off.
 pub const FAILURE_ACCRUAL_JITTER: &str =
     "balancer.linkerd.io/failure-accrual-consecutive-jitter-ratio";
+/// Success rate below which an endpoint becomes unavailable.
 pub const FAILURE_ACCRUAL_THRESHOLD: &str =
     "balancer.alpha.linkerd.io/failure-accrual-success-rate-threshold";
+/// Window of the success rate.
 pub const FAILURE_ACCRUAL_WINDOW: &str =
     "balancer.alpha.linkerd.io/failure-accrual-success-rate-window";
+/// Requests in the window below which the success rate is not used.
 pub const FAILURE_ACCRUAL_MIN_REQUESTS: &str =
     "balancer.alpha.linkerd.io/failure-accrual-success-rate-min-requests";
+/// Whether failures count as slow responses in load balancing.
 pub const PENALIZE_FAILURES: &str = "balancer.alpha.linkerd.io/penalize-failures";
+/// The latency that a failure counts for.
 pub const LOAD_BIASER_PENALTY: &str = "balancer.alpha.linkerd.io/load-biaser-penalty";
+/// The longest Retry-After that is counted as latency.
 pub const LOAD_BIASER_MAX_RETRY_AFTER: &str =
     "balancer.alpha.linkerd.io/load-biaser-max-retry-after";

@@ -1,30 +1,32 @@
-//! One place a request can be sent to, as discovery describes it.
+//! Endpoints: addresses that can receive traffic, as discovery describes them.
 
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
 
 use crate::{identity::Identity, labels::Labels};
 
-/// An address with everything needed to dial it and to label its metrics.
+/// An address with everything that is needed to connect to it and to label its metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
+    /// The address to connect to.
     pub addr: SocketAddr,
-    /// How much it is to carry beside the others; 10000 is the normal weight.
+    /// Its share of the load relative to other endpoints; 10000 is the normal weight.
     pub weight: u32,
-    /// Labels of this address alone, without the `dst_` prefix.
+    /// Labels of this address only, without the `dst_` prefix.
     pub labels: Labels,
-    /// Present when the peer runs a proxy of this mesh: mutual TLS is then required, never
-    /// optional.
+    /// Present when the peer runs a proxy of this mesh: mutual TLS is then required.
     pub tls: Option<TlsPeer>,
+    /// The protocols that the endpoint's proxy accepts.
     pub hint: ProtocolHint,
     /// The port of the peer's proxy that accepts connections with a transport header.
     pub opaque_transport_port: Option<u16>,
     /// Replaces the authority of requests (gateways).
     pub authority_override: Option<Arc<str>>,
+    /// Settings of HTTP/2 connections to the endpoint.
     pub http2: Option<Http2Params>,
 }
 
 impl Endpoint {
-    /// An address of which nothing else is known.
+    /// Returns an endpoint of which only the address is known.
     pub fn plain(addr: SocketAddr) -> Self {
         Self {
             addr,
@@ -38,7 +40,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether a proxy listens for the endpoint's connections, of this mesh or of another.
+    /// Whether the endpoint has a proxy, of this mesh or of another one.
     pub fn has_proxy(&self) -> bool {
         self.tls.is_some()
             || self.opaque_transport_port.is_some()
@@ -46,20 +48,22 @@ impl Endpoint {
     }
 }
 
-/// What Linkerd's discovery gives to every endpoint.
+/// The weight that Linkerd's discovery assigns to every endpoint.
 const NORMAL_WEIGHT: u32 = 10_000;
 
-/// Who must answer on a meshed endpoint.
+/// The TLS parameters of a meshed endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TlsPeer {
+    /// The identity that the server must have.
     pub id: Identity,
-    /// What is sent as SNI; the same as the identity for DNS-like identities.
+    /// The SNI to send; equal to the identity if that is a DNS name.
     pub server_name: Arc<str>,
 }
 
-/// What discovery knows about the protocols an endpoint's proxy accepts.
+/// The protocols that an endpoint's proxy accepts, as far as discovery knows them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ProtocolHint {
+    /// Unknown, or no proxy.
     #[default]
     Unknown,
     /// HTTP/1 may be carried as HTTP/2.
@@ -68,37 +72,51 @@ pub enum ProtocolHint {
     Opaque,
 }
 
-/// Settings of the HTTP/2 client towards one endpoint; `None` means the proxy's default.
+/// Settings of HTTP/2 connections to one endpoint; `None` means the proxy's default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Http2Params {
+    /// Flow-control window of the connection, in bytes.
     pub connection_window: Option<u32>,
+    /// Flow-control window of each stream, in bytes.
     pub stream_window: Option<u32>,
+    /// Whether the windows adapt to the bandwidth-delay product.
     pub adaptive_window: bool,
+    /// Keep-alive with PING frames.
     pub keep_alive: Option<KeepAlive>,
+    /// SETTINGS_MAX_FRAME_SIZE, in bytes.
     pub max_frame_size: Option<u32>,
+    /// Bytes that are buffered for sending.
     pub max_send_buf_size: Option<u32>,
+    /// Number of reset streams whose late frames are ignored.
     pub max_concurrent_reset_streams: Option<u32>,
 }
 
+/// Keep-alive of an HTTP/2 connection with PING frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeepAlive {
+    /// Time without received frames after which a PING is sent.
     pub interval: Duration,
+    /// Time within which the PING must be acknowledged.
     pub timeout: Duration,
+    /// Whether PINGs are sent while no stream is open.
     pub while_idle: bool,
 }
 
 /// A change to the endpoints of one destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EndpointUpdate {
-    /// Adds or replaces by socket address.
+    /// Adds endpoints, or replaces those with the same address.
     Add {
+        /// The added endpoints.
         endpoints: Vec<Endpoint>,
-        /// Labels common to the whole set, without the `dst_` prefix.
+        /// Labels of all endpoints, without the `dst_` prefix.
         set_labels: BTreeMap<String, String>,
     },
+    /// Removes the endpoints with these addresses.
     Remove(Vec<SocketAddr>),
-    /// The destination has no endpoints now; `exists` is false when there is no such destination.
+    /// Removes all endpoints.
     Empty {
+        /// False when the destination itself does not exist.
         exists: bool,
     },
 }

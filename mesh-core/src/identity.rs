@@ -1,28 +1,31 @@
-//! Names of workloads, as certificates carry them.
+//! Identities of workloads in certificates.
 
 use std::{fmt, sync::Arc};
 
-/// The one name a mesh certificate holds in its subject alternative names.
+/// The only subject alternative name of a mesh certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Identity {
-    /// Lower case, without trailing dot: `web.shop.serviceaccount.identity.linkerd.cluster.local`.
+    /// A DNS name in lower case, without a trailing dot:
+    /// `web.shop.serviceaccount.identity.linkerd.cluster.local`.
     Dns(Arc<str>),
-    /// `spiffe://trust.domain/path`.
+    /// A SPIFFE identity: `spiffe://trust.domain/path`.
     Uri(Arc<str>),
 }
 
+/// An invalid identity.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
+    /// An invalid DNS name.
     #[error(
-        "{0:?} is no DNS name: labels of letters, digits, '-' and '_' joined by dots, at most 253 characters"
+        "invalid DNS name {0:?}: expected labels of letters, digits, '-' and '_' joined by dots, at most 253 characters"
     )]
     InvalidDns(String),
-    #[error("{0:?} is no SPIFFE identity: expected spiffe://<trust domain>/<path>")]
+    /// An invalid `spiffe://` URI.
+    #[error("invalid SPIFFE identity {0:?}: expected spiffe://<trust domain>/<path>")]
     InvalidUri(String),
 }
 
-/// The domain that identities end in: an empty setting means the domain of the cluster's names, as
-/// in Linkerd.
+/// Returns the domain of identities: the cluster's domain if none is configured, as in Linkerd.
 pub fn trust_domain<'a>(configured: &'a str, cluster_domain: &'a str) -> &'a str {
     if configured.is_empty() {
         cluster_domain
@@ -32,7 +35,11 @@ pub fn trust_domain<'a>(configured: &'a str, cluster_domain: &'a str) -> &'a str
 }
 
 impl Identity {
-    /// Reads a DNS name or a `spiffe://` URI.
+    /// Parses a DNS name or a `spiffe://` URI.
+    ///
+    /// # Errors
+    ///
+    /// The text is neither.
     pub fn parse(text: &str) -> Result<Self, IdentityError> {
         if text.contains("://") {
             Self::parse_uri(text)
@@ -71,13 +78,14 @@ impl Identity {
         Ok(Self::Uri(text.into()))
     }
 
-    /// The text, without a copy of it.
+    /// Returns the text without copying it.
     pub fn to_shared(&self) -> Arc<str> {
         match self {
             Self::Dns(text) | Self::Uri(text) => text.clone(),
         }
     }
 
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         match self {
             Self::Dns(name) | Self::Uri(name) => name,
@@ -91,7 +99,7 @@ impl fmt::Display for Identity {
     }
 }
 
-/// The identity of a Kubernetes ServiceAccount:
+/// Returns the identity of a Kubernetes ServiceAccount:
 /// `<sa>.<ns>.serviceaccount.identity.<control plane ns>.<trust domain>`.
 pub fn service_account(
     name: &str,
@@ -107,13 +115,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_trust_domain_is_the_domain_of_the_cluster() {
+    fn trust_domain_defaults_to_cluster_domain() {
         assert_eq!(trust_domain("", "cluster.local"), "cluster.local");
         assert_eq!(trust_domain("example.org", "cluster.local"), "example.org");
     }
 
     #[test]
-    fn dns_identities() {
+    fn dns_identities_are_lowercased_and_validated() {
         let ok = |text: &str| Identity::parse(text).unwrap();
         assert_eq!(ok("Web.shop.example").as_str(), "web.shop.example");
         for bad in [
@@ -134,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn spiffe_identities() {
+    fn spiffe_identities_are_validated() {
         assert_eq!(
             Identity::parse("spiffe://td/ns/a").unwrap().to_string(),
             "spiffe://td/ns/a"

@@ -1,57 +1,60 @@
-//! What is said of an endpoint in metrics: a handful of short pairs.
+//! Metric labels of endpoints.
 
 use std::{collections::BTreeMap, fmt};
 
-/// Names and values in order of name, each name once, in one allocation.
+/// Names and values, sorted by name, each name once, in one allocation.
 ///
-/// A control plane says the same eight or so pairs of each of thousands of endpoints. As a map of
-/// strings they take 1.2 KiB an endpoint, most of it room for pairs and characters that are not
-/// there.
+/// A control plane sends about eight pairs for each of thousands of endpoints. As a map of strings
+/// they take 1.2 KiB for each endpoint, most of it unused capacity.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Labels {
-    /// Names and values in turn, each followed by [`END`].
+    /// Names and values alternately, each followed by [`SEPARATOR`].
     text: Box<str>,
 }
 
-/// In no name or value: what is read from outside loses it.
-const END: char = '\0';
+/// Removed from names and values.
+const SEPARATOR: char = '\0';
 
 impl Labels {
+    /// Whether there are no pairs.
     pub fn is_empty(&self) -> bool {
         self.text.is_empty()
     }
 
+    /// The number of pairs.
     pub fn len(&self) -> usize {
         self.iter().count()
     }
 
+    /// Iterates over the pairs, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        let mut texts = self.text.split_terminator(END);
+        let mut texts = self.text.split_terminator(SEPARATOR);
         std::iter::from_fn(move || Some((texts.next()?, texts.next()?)))
     }
 
+    /// Returns the value of a name.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.iter().find(|(n, _)| *n == name).map(|(_, v)| v)
     }
 
-    /// These pairs, and those of `others` whose names are not among them.
+    /// Adds those pairs of `others` whose names are not present.
     #[must_use]
     pub fn or(&self, others: &BTreeMap<String, String>) -> Self {
         let others = others.iter().map(|(n, v)| (n.as_str(), v.as_str()));
         others.chain(self.iter()).collect()
     }
 
-    /// These pairs and another one, instead of one with its name.
+    /// Adds a pair, or replaces the value of its name.
     #[must_use]
     pub fn with(&self, name: &str, value: &str) -> Self {
         self.iter().chain([(name, value)]).collect()
     }
 }
 
-/// Of pairs with the same name the last counts.
+/// The last of several pairs with the same name is kept.
 impl<N: AsRef<str>, V: AsRef<str>> FromIterator<(N, V)> for Labels {
     fn from_iter<I: IntoIterator<Item = (N, V)>>(pairs: I) -> Self {
-        let clean = |text: &str| text.replace(END, "");
+        let clean = |text: &str| text.replace(SEPARATOR, "");
         let pairs: BTreeMap<String, String> = pairs
             .into_iter()
             .map(|(name, value)| (clean(name.as_ref()), clean(value.as_ref())))
@@ -60,7 +63,7 @@ impl<N: AsRef<str>, V: AsRef<str>> FromIterator<(N, V)> for Labels {
         for (name, value) in &pairs {
             for part in [name, value] {
                 text.push_str(part);
-                text.push(END);
+                text.push(SEPARATOR);
             }
         }
         Self { text: text.into() }
@@ -84,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pairs_come_back_in_order_of_name() {
+    fn pairs_are_sorted_by_name() {
         let labels = Labels::from([("zone", ""), ("pod", "web-1"), ("", "nameless")]);
         let pairs: Vec<_> = labels.iter().collect();
         assert_eq!(pairs, [("", "nameless"), ("pod", "web-1"), ("zone", "")]);
@@ -94,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn own_pairs_win_over_those_of_the_set() {
+    fn endpoint_pairs_take_precedence_over_set_pairs() {
         let own = Labels::from([("pod", "web-1")]);
         let set = [("pod", "none"), ("service", "web")];
         let set = set.map(|(n, v)| (n.to_owned(), v.to_owned())).into();
@@ -104,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_separates_them_is_taken_out_of_them() {
+    fn separator_is_removed_from_names_and_values() {
         let labels = Labels::from([("a\0b", "c\0")]);
         assert_eq!(labels.iter().collect::<Vec<_>>(), [("ab", "c")]);
     }

@@ -1,9 +1,11 @@
 //! Domain types and pure decisions of the mesh.
 //!
-//! Everything the proxy, the controllers, the node agent and the command line agree on: names,
-//! policies, routes, endpoints, and the functions that decide with them. Nothing here does I/O,
-//! knows a wire format or a Kubernetes struct, or needs an async runtime; every decision is a
-//! function of its arguments and is tested by tables.
+//! What the proxy, the controllers, the node agent and the command line share: names, policies,
+//! routes, endpoints, and the functions that decide with them. Nothing here does I/O, uses a wire
+//! format or a Kubernetes struct, or needs an async runtime; every decision is a function of its
+//! arguments and is tested with tables.
+
+#![warn(missing_docs)]
 
 pub mod annotation;
 pub mod endpoint;

@@ -1,35 +1,41 @@
-//! Where a policy, route or backend comes from, as metrics and logs name it.
+//! The origin of a policy, route or backend, for metrics and logs.
 
 use std::{fmt, sync::Arc};
 
-/// The object that a policy element was made from.
+/// The object from which a policy element was created.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Meta {
-    /// Made by the mesh itself; the name says why (`default`, `probe`, `egress-fallback`,
-    /// `all-unauthenticated`).
+    /// Created by the mesh itself; the name states the reason (`default`, `probe`,
+    /// `egress-fallback`, `all-unauthenticated`).
     Default(Arc<str>),
-    /// Made from an object of the cluster.
+    /// Created from an object of the cluster.
     Resource(Resource),
 }
 
-/// A reference to a cluster object. `group` is empty for the core group, as Kubernetes writes it in
-/// metric labels.
+/// A reference to a cluster object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Resource {
+    /// The API group, empty for the core group.
     pub group: Arc<str>,
+    /// The kind, `Server` for example.
     pub kind: Arc<str>,
+    /// The namespace.
     pub namespace: Arc<str>,
+    /// The name.
     pub name: Arc<str>,
-    /// The listener or rule inside the object, empty when the whole object is meant.
+    /// The listener or rule inside the object; empty for the whole object.
     pub section: Arc<str>,
+    /// The port, if the reference is to one.
     pub port: Option<u16>,
 }
 
 impl Meta {
+    /// Returns the origin of an element that the mesh creates itself.
     pub fn new_default(name: &str) -> Self {
         Self::Default(name.into())
     }
 
+    /// The API group; empty for the core group and for defaults.
     pub fn group(&self) -> &str {
         match self {
             Self::Default(_) => "",
@@ -37,6 +43,7 @@ impl Meta {
         }
     }
 
+    /// The kind; `default` for defaults.
     pub fn kind(&self) -> &str {
         match self {
             Self::Default(_) => "default",
@@ -44,6 +51,7 @@ impl Meta {
         }
     }
 
+    /// The name of the object or of the default.
     pub fn name(&self) -> &str {
         match self {
             Self::Default(name) => name,
@@ -51,6 +59,7 @@ impl Meta {
         }
     }
 
+    /// The namespace; empty for defaults.
     pub fn namespace(&self) -> &str {
         match self {
             Self::Default(_) => "",
@@ -58,6 +67,7 @@ impl Meta {
         }
     }
 
+    /// The listener or rule inside the object; empty for the whole object and for defaults.
     pub fn section(&self) -> &str {
         match self {
             Self::Default(_) => "",
@@ -65,6 +75,7 @@ impl Meta {
         }
     }
 
+    /// The port, if the reference is to one.
     pub fn port(&self) -> Option<u16> {
         match self {
             Self::Default(_) => None,
@@ -74,7 +85,7 @@ impl Meta {
 }
 
 impl fmt::Display for Meta {
-    /// `Kind.namespace.name:port`, or `default.name`; the form used in error messages.
+    /// Writes `Kind.namespace.name:port`, or `default.name`, as error messages show it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default(name) => write!(f, "default.{name}"),

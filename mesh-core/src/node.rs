@@ -1,26 +1,26 @@
-//! What the node agent says on its unix socket, and to whom.
+//! The protocol of the node agent's unix socket.
 //!
-//! The CNI plugin and `meshctl` send one JSON object on one line and read one JSON object on one
-//! line; the connection then closes. The types live here because the command line must not depend
-//! on the agent. Field names are camelCase as everywhere in Kubernetes. A field may be added; none
-//! changes its meaning, and unknown fields are ignored, so that a plugin binary left on a node by
-//! an older version goes on working.
+//! The CNI plugin and `meshctl` send one JSON object on one line and receive one JSON object on one
+//! line; the agent then closes the connection. The types are here because the command line must not
+//! depend on the agent. Field names are camelCase as everywhere in Kubernetes. Fields may be added,
+//! but do not change their meaning, and unknown fields are ignored, so that a plugin binary that an
+//! older version left on a node continues to work.
 
 use std::{collections::BTreeMap, fmt, net::IpAddr, path::PathBuf, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-/// Where the agent listens when nothing else is said.
+/// Default path of the agent's socket.
 pub const DEFAULT_SOCKET: &str = "/run/mesh/agent.sock";
-/// Where the agent keeps one record for each enrolled pod when nothing else is said.
+/// Default directory of the agent's records, one for each enrolled pod.
 pub const DEFAULT_STATE_DIR: &str = "/run/mesh";
-/// Where the agent pins its programs, maps and links when nothing else is said.
+/// Default directory in which the agent pins programs, maps and links.
 pub const DEFAULT_PIN_DIR: &str = "/sys/fs/bpf/mesh";
-/// Instead of a CNI network's name, for a pod that the agent enrolled without a CNI command. Such
-/// an attachment ends with any DEL of its container.
+/// The network name of a pod that the agent enrolled without a CNI command. Any DEL of its
+/// container removes such an attachment.
 pub const IN_PLACE: &str = "";
 
-/// How a pod's connections reach its proxy. Ordered from best to last resort.
+/// How a pod's connections are redirected to its proxy, from the best method to the last resort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Tier {
@@ -34,184 +34,217 @@ pub enum Tier {
     Iptables,
 }
 
-/// One request line.
+/// A request to the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "kebab-case")]
 pub enum Request {
-    /// Enrol a pod. Asking twice is asking once.
+    /// Enrols a pod. Idempotent.
     Add(Attachment),
-    /// Forget a pod's attachment. Of an unknown pod too, this succeeds.
+    /// Removes a pod's attachment. Succeeds for an unknown pod.
     Del(AttachmentId),
-    /// Is the pod enrolled, and is everything in place that its tier needs?
+    /// Checks that the pod is enrolled and that its redirection is complete.
     Check(Attachment),
+    /// Requests the status of the node.
     Status,
+    /// Requests the enrolled pods.
     Pods,
-    /// Forget every attachment of the network that is not listed.
+    /// Removes every attachment of the network that is not listed.
     Gc(ValidAttachments),
 }
 
-/// One answer line.
+/// A response of the agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Answer {
+pub enum Response {
+    /// The pod is enrolled.
     Added(Enrolled),
+    /// The attachment does not exist any more.
     Deleted,
+    /// The pod's redirection is complete.
     Checked,
+    /// The status of the node.
     Status(Box<NodeStatus>),
+    /// The enrolled pods.
     Pods(Vec<PodStatus>),
+    /// Attachments were removed.
     Collected(Collected),
+    /// The request failed.
     Refused(Refusal),
 }
 
-/// Which network interface of which pod sandbox, in which CNI network.
+/// A network interface of a pod sandbox in a CNI network.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AttachmentId {
+    /// The container id of the sandbox.
     pub container_id: String,
-    /// The name of the CNI network; garbage collection is per network. [`IN_PLACE`] for a pod that
-    /// was enrolled while it ran.
+    /// The name of the CNI network, or [`IN_PLACE`] for a pod that was enrolled while it ran.
+    /// Garbage collection is per network.
     pub network: String,
+    /// The name of the interface in the pod.
     pub interface: String,
 }
 
+/// A pod to enrol.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Attachment {
+    /// The interface.
     #[serde(flatten)]
     pub id: AttachmentId,
+    /// The path of the pod's network namespace.
     pub netns: PathBuf,
+    /// The pod.
     pub pod: PodRef,
-    /// The addresses that the plugins before ours gave to the pod.
+    /// The addresses that earlier CNI plugins assigned to the pod.
     pub addresses: Vec<IpAddr>,
-    /// The pod's annotations; only those of the mesh are read.
+    /// The pod's annotations; only those of the mesh are used.
     #[serde(default)]
     pub annotations: BTreeMap<String, String>,
 }
 
+/// A reference to a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodRef {
+    /// The namespace.
     pub namespace: String,
+    /// The name.
     pub name: String,
-    /// Empty when the container runtime does not tell it.
+    /// The UID, empty when the container runtime does not provide it.
     #[serde(default)]
     pub uid: String,
 }
 
+/// The attachments of a network that still exist.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ValidAttachments {
+    /// The name of the CNI network.
     pub network: String,
+    /// The attachments to keep.
     pub keep: Vec<AttachmentId>,
 }
 
+/// The result of an enrolment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Enrolled {
+    /// The tier of the pod.
     pub tier: Tier,
 }
 
+/// The result of a garbage collection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Collected {
+    /// The number of removed attachments.
     pub removed: usize,
 }
 
-/// A request that was understood and could not be fulfilled.
+/// A valid request that failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Refusal {
+    /// The kind of failure.
     pub reason: RefusalReason,
-    /// One sentence: what, which pod, why, what to do.
+    /// The operation, the pod, the cause and the remedy in one sentence.
     pub message: String,
 }
 
+/// Why a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RefusalReason {
-    /// An annotation, an address or a name that cannot be used.
+    /// Invalid annotation, address or name.
     Invalid,
-    /// The pod is not enrolled, or something of its redirection is missing.
+    /// The pod is not enrolled, or its redirection is incomplete.
     NotEnrolled,
-    /// The kernel or the file system refused.
+    /// An operation of the kernel or the file system failed.
     Failed,
-    /// The agent is stopping or has not yet started; asking again may help.
+    /// The agent is starting or stopping; the request may be retried.
     TryAgain,
 }
 
-/// What `meshctl check` and `meshctl diagnostics` show of a node.
+/// The status of a node for `meshctl check` and `meshctl diagnostics`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeStatus {
+    /// The version of the agent.
     pub agent_version: String,
-    /// For the reader only: nothing is decided by it.
+    /// The kernel's release, for display only.
     pub kernel: String,
+    /// The tier in use.
     pub tier: Tier,
-    /// Why this tier: what was forced, or what the better ones said.
+    /// Why this tier is in use: it was forced, or the better ones failed.
     pub reason: String,
+    /// Whether the tier was forced by configuration.
     pub forced: bool,
-    /// Every tier that was tried, in order.
-    pub trials: Vec<Trial>,
+    /// All tiers that were tried, in order.
+    pub trials: Vec<TierAttempt>,
+    /// The results of the self-test.
     pub self_test: Vec<SelfTestCase>,
+    /// The root of the cgroup hierarchy to which programs are attached.
     pub cgroup_root: Option<PathBuf>,
+    /// The directory of the pinned programs, maps and links.
     pub pin_dir: PathBuf,
-    /// The eBPF programs of ours that are attached, by name.
+    /// Names of the mesh's attached eBPF programs.
     pub programs: Vec<String>,
-    /// What an administrator should know though everything works, one sentence each.
+    /// Conditions that need the administrator's attention although the mesh works, one sentence
+    /// each.
     pub warnings: Vec<String>,
-    /// How many pods are enrolled, by tier.
+    /// Number of enrolled pods by tier.
     pub pods: BTreeMap<Tier, usize>,
-    /// Connections by verdict since the programs were loaded, over the pods that are enrolled now.
+    /// Connections by verdict since the programs were loaded, of currently enrolled pods.
     pub connections: BTreeMap<String, u64>,
-    /// Where mesh-cni stands among the node's CNI plugins; absent when the agent does not look
-    /// after it.
+    /// The CNI configuration; absent when the agent does not manage it.
     #[serde(default)]
     pub cni: Option<CniStatus>,
-    /// Pods of this node that asked for the mesh and are not enrolled.
+    /// Pods of this node that request the mesh and are not enrolled.
     #[serde(default)]
     pub waiting: Vec<WaitingPod>,
-    /// What the agent found damaged and put right within the last 24 hours, one entry for each
-    /// kind.
+    /// Damage that the agent repaired within the last 24 hours, one entry for each kind.
     #[serde(default)]
     pub repairs: Vec<Repair>,
 }
 
-/// Damage of one kind that the agent put right, so that the mesh goes on working.
+/// Damage of one kind that the agent has repaired.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Repair {
+    /// The kind of damage.
     pub kind: RepairKind,
-    /// The latest one: which file, program or pod, one sentence.
+    /// The affected file, program or pod of the last repair, in one sentence.
     pub detail: String,
-    /// When the latest one was, in seconds since the Unix epoch.
+    /// The time of the last repair, in seconds since the Unix epoch.
     pub at: u64,
-    /// How many there were in the 24 hours up to now, also by earlier agents of the node.
+    /// Number of repairs in the last 24 hours, including those of earlier agents of the node.
     pub last_day: u32,
 }
 
-/// What was damaged. Also the label `found` of the agent's metric `mesh_agent_repairs_total`.
+/// The kind of damage. Also the label `found` of the agent's metric `mesh_agent_repairs_total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RepairKind {
-    /// The entry of mesh-cni was gone from the CNI configuration.
+    /// The entry of mesh-cni was missing from the CNI configuration.
     PluginUnchained,
-    /// Another CNI configuration came first, without mesh-cni.
+    /// Another CNI configuration without mesh-cni took precedence.
     PluginShadowed,
-    /// The program mesh-cni was gone.
+    /// The program mesh-cni was missing.
     PluginMissing,
-    /// The program mesh-cni was another one.
+    /// The program mesh-cni was replaced by another one.
     PluginAltered,
     /// The program mesh-cni could not be executed.
     PluginNotExecutable,
     /// A kernel program was detached or its pin removed.
     ProgramsDetached,
-    /// All pins of the kernel programs were gone, and with them every pod's redirection.
+    /// All pins of the kernel programs were removed, and with them every pod's redirection.
     PinsDeleted,
-    /// A pod's redirection was not complete.
+    /// A pod's redirection was incomplete.
     Incomplete,
     /// A meshed pod ran without redirection.
     NotEnrolled,
-    /// One that a newer agent knows.
+    /// A kind that only a newer agent reports.
     #[serde(other)]
     Other,
 }
@@ -220,68 +253,88 @@ pub enum RepairKind {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CniStatus {
-    /// The directory as the agent sees it.
+    /// The directory of CNI configurations, as a path in the agent's mount namespace.
     pub conf_dir: PathBuf,
-    /// The file's name; absent when there is none that can be used.
+    /// The file name of the configuration; absent when none is usable.
     pub file: Option<String>,
+    /// The name of the CNI network.
     pub network: Option<String>,
     /// The types of its plugins, in the order in which they run.
     pub plugins: Vec<String>,
-    /// Is mesh-cni one of them?
+    /// Whether mesh-cni is one of them.
     pub chained: bool,
-    /// Why it is not, one sentence; empty when it is.
+    /// Why mesh-cni is not chained, in one sentence; empty when it is.
     pub reason: String,
 }
 
+/// A pod that requests the mesh and is not enrolled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WaitingPod {
+    /// The pod.
     pub pod: PodRef,
-    /// What it waits for, or what went wrong, one sentence.
+    /// What enrolment waits for, or why it failed, in one sentence.
     pub reason: String,
 }
 
+/// An attempt to use a tier.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Trial {
+pub struct TierAttempt {
+    /// The tier.
     pub tier: Tier,
+    /// Whether it works on this node.
     pub works: bool,
+    /// Why it does not work; empty when it works.
     pub reason: String,
 }
 
+/// The result of one case of the self-test.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SelfTestCase {
+    /// The name of the case.
     pub name: String,
+    /// The outcome.
     pub outcome: SelfTestOutcome,
-    /// What was seen; empty for a case that passed.
+    /// The observation; empty for a case that passed.
     pub detail: String,
 }
 
+/// The outcome of a case of the self-test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SelfTestOutcome {
+    /// The case passed.
     Passed,
+    /// The case failed.
     Failed,
-    /// This kernel lacks what the case is about.
+    /// The kernel lacks the tested feature.
     Skipped,
 }
 
+/// The status of an enrolled pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodStatus {
+    /// The pod.
     pub pod: PodRef,
+    /// The container id of the sandbox.
     pub container_id: String,
+    /// The path of the pod's network namespace.
     pub netns: PathBuf,
+    /// The kernel's cookie of the network namespace.
     pub netns_cookie: u64,
+    /// The addresses of the pod.
     pub addresses: Vec<IpAddr>,
+    /// The tier of the pod.
     pub tier: Tier,
     /// Connections by verdict; empty in the tiers without eBPF.
     pub connections: BTreeMap<String, u64>,
 }
 
 impl RepairKind {
-    /// Those that an agent reports.
+    /// All kinds that this version reports.
     pub const ALL: [Self; 9] = [
         Self::PluginUnchained,
         Self::PluginShadowed,
@@ -294,7 +347,7 @@ impl RepairKind {
         Self::NotEnrolled,
     ];
 
-    /// As it is serialised, and as the metric's label.
+    /// Returns the serialised name, which is also the metric's label.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::PluginUnchained => "plugin-unchained",
@@ -310,19 +363,21 @@ impl RepairKind {
         }
     }
 
-    /// What had happened, as a sentence without its full stop.
+    /// Describes the damage in a clause.
     pub const fn describe(self) -> &'static str {
         match self {
-            Self::PluginUnchained => "mesh-cni had been taken out of the CNI configuration",
-            Self::PluginShadowed => "another CNI configuration came before the one with mesh-cni",
-            Self::PluginMissing => "the program mesh-cni had been deleted",
-            Self::PluginAltered => "the program mesh-cni had been replaced by another one",
+            Self::PluginUnchained => "mesh-cni was removed from the CNI configuration",
+            Self::PluginShadowed => {
+                "another CNI configuration took precedence over the one with mesh-cni"
+            }
+            Self::PluginMissing => "the program mesh-cni was deleted",
+            Self::PluginAltered => "the program mesh-cni was replaced by another one",
             Self::PluginNotExecutable => "the program mesh-cni was not executable",
-            Self::ProgramsDetached => "a kernel program had been detached or unpinned",
-            Self::PinsDeleted => "the pins of the kernel programs had been deleted",
+            Self::ProgramsDetached => "a kernel program was detached or unpinned",
+            Self::PinsDeleted => "the pins of the kernel programs were deleted",
             Self::Incomplete => "the redirection of a pod was incomplete",
             Self::NotEnrolled => "a meshed pod ran without redirection",
-            Self::Other => "something that this version does not know had been damaged",
+            Self::Other => "damage of a kind that this version does not know",
         }
     }
 }
@@ -333,13 +388,16 @@ impl fmt::Display for RepairKind {
     }
 }
 
+/// The name of a tier that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no tier (full, split, nft, iptables)")]
+#[error("unknown tier {0:?}: expected full, split, nft or iptables")]
 pub struct UnknownTier(pub String);
 
 impl Tier {
+    /// All tiers, from the best to the last resort.
     pub const ALL: [Self; 4] = [Self::Full, Self::Split, Self::Nft, Self::Iptables];
 
+    /// Returns the serialised name.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Full => "full",
@@ -349,7 +407,7 @@ impl Tier {
         }
     }
 
-    /// Does this tier need programs and maps in the kernel, shared by the pods of the node?
+    /// Whether the tier needs eBPF programs and maps, which the pods of the node share.
     pub const fn uses_ebpf(self) -> bool {
         matches!(self, Self::Full | Self::Split)
     }
@@ -379,6 +437,7 @@ impl fmt::Display for PodRef {
 }
 
 impl RefusalReason {
+    /// Returns the serialised name.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Invalid => "invalid",

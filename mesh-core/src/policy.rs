@@ -1,4 +1,4 @@
-//! What a workload may receive and where its traffic goes.
+//! Policies of inbound and outbound traffic.
 
 pub mod inbound;
 pub mod outbound;

@@ -1,48 +1,62 @@
-//! Sets of ports, as annotations and environment variables list them.
+//! Sets of ports in annotations and environment variables.
 
 use std::{fmt, ops::RangeInclusive, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-/// Ports and ranges: `25,587,3306-3310`, and so it is serialised. Kept sorted and without overlap.
-/// Port 0 is in no set.
+/// A set of ports, written and serialised as `25,587,3306-3310`. Sorted, without overlap and
+/// without port 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PortSet(Vec<RangeInclusive<u16>>);
 
-/// Most ranges that a list of ports in an annotation may have, once overlapping and adjacent ranges
-/// are joined. The node agent keeps up to thirty entries in the kernel for each, which every other
-/// pod of the node pays for when a pod starts or ends; lists in use have fewer than twenty.
+/// Maximum number of ranges in an annotation, after overlapping and adjacent ranges are joined. The
+/// node agent stores up to thirty kernel map entries for each, which slow down the start and end of
+/// every other pod of the node; lists in use have fewer than twenty.
 pub const MAX_RANGES: usize = 128;
 
-/// Characters of a wrong item that an error repeats: an annotation can hold 256 KiB of them.
+/// Characters of an invalid item that an error shows: an annotation can hold 256 KiB of them.
 const MAX_ITEM_SHOWN: usize = 64;
 
+/// An invalid list of ports.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PortSetError {
-    #[error("{item:?} is no port or range of ports (1-65535, as in \"25,587,3306-3310\")")]
-    Item { item: String },
+    /// An invalid port or range.
     #[error(
-        "it lists {ranges} separate ports and ranges of ports, and a list may have {MAX_RANGES}; join them into ranges, as in 8000-8999"
+        "invalid port or range of ports {item:?}: expected 1-65535, as in \"25,587,3306-3310\""
     )]
-    TooManyRanges { ranges: usize },
+    Item {
+        /// The beginning of the item.
+        item: String,
+    },
+    /// More than [`MAX_RANGES`] ranges.
+    #[error(
+        "too many separate ports and ranges of ports: {ranges}, at most {MAX_RANGES} are allowed; join them into ranges, as in 8000-8999"
+    )]
+    TooManyRanges {
+        /// The number of ranges.
+        ranges: usize,
+    },
 }
 
 impl PortSet {
+    /// Whether the port is in the set.
     pub fn contains(&self, port: u16) -> bool {
         let after = self.0.partition_point(|range| *range.start() <= port);
         after > 0 && self.0[after - 1].contains(&port)
     }
 
+    /// Whether the set has no ports.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
+    /// Returns the ranges, sorted.
     pub fn ranges(&self) -> &[RangeInclusive<u16>] {
         &self.0
     }
 
-    /// Adds one range. To make a set of many, collect them: that sorts once.
+    /// Adds a range. To build a set of many ranges, collect them, which sorts them once.
     pub fn insert(&mut self, range: RangeInclusive<u16>) {
         let (low, high) = (*range.start(), *range.end());
         if range.is_empty() {
@@ -50,18 +64,22 @@ impl PortSet {
         }
         let first = self
             .0
-            .partition_point(|known| known.end().saturating_add(1) < low);
+            .partition_point(|existing| existing.end().saturating_add(1) < low);
         let after = self
             .0
-            .partition_point(|known| *known.start() <= high.saturating_add(1));
-        let touched = self.0[first..after].iter();
-        let joined = touched.fold(range, |joined, known| {
-            *joined.start().min(known.start())..=*joined.end().max(known.end())
+            .partition_point(|existing| *existing.start() <= high.saturating_add(1));
+        let overlapping = self.0[first..after].iter();
+        let joined = overlapping.fold(range, |joined, existing| {
+            *joined.start().min(existing.start())..=*joined.end().max(existing.end())
         });
         self.0.splice(first..after, [joined]);
     }
 
-    /// Refuses a set that no annotation may hold.
+    /// Checks the limit of annotations.
+    ///
+    /// # Errors
+    ///
+    /// The set has more than [`MAX_RANGES`] ranges.
     pub fn check_limit(&self) -> Result<(), PortSetError> {
         match self.0.len() {
             ranges if ranges > MAX_RANGES => Err(PortSetError::TooManyRanges { ranges }),
@@ -69,7 +87,11 @@ impl PortSet {
         }
     }
 
-    /// Reads one item, a port or a range.
+    /// Parses a port or a range.
+    ///
+    /// # Errors
+    ///
+    /// The item is neither.
     pub fn parse_item(item: &str) -> Result<RangeInclusive<u16>, PortSetError> {
         let error = || PortSetError::Item {
             item: item.chars().take(MAX_ITEM_SHOWN).collect(),
@@ -95,8 +117,9 @@ impl PortSet {
 impl FromStr for PortSet {
     type Err = PortSetError;
 
-    /// A comma list; blanks and empty items are tolerated, one bad item fails the whole list. Of
-    /// any length: where a list comes from an annotation, [`PortSet::check_limit`] bounds it.
+    /// Parses a comma-separated list. Blanks and empty items are ignored; one invalid item makes
+    /// the list invalid. The length is not limited: [`PortSet::check_limit`] limits the lists of
+    /// annotations.
     fn from_str(text: &str) -> Result<Self, PortSetError> {
         text.split(',')
             .map(str::trim)
@@ -127,8 +150,8 @@ impl FromIterator<u16> for PortSet {
     }
 }
 
-/// In the time of one sort, whatever the order: a set that grew by insertion alone would move what
-/// is there for every item of a list in descending order.
+/// Takes the time of one sort in any order: a set that grows by insertion alone would move its
+/// ranges for every item of a list in descending order.
 impl FromIterator<RangeInclusive<u16>> for PortSet {
     fn from_iter<I: IntoIterator<Item = RangeInclusive<u16>>>(ranges: I) -> Self {
         let mut ranges: Vec<RangeInclusive<u16>> = ranges
@@ -137,7 +160,7 @@ impl FromIterator<RangeInclusive<u16>> for PortSet {
             .collect();
         ranges.sort_unstable_by_key(|range| *range.start());
         let mut set = Self::default();
-        // Each is joined with the last one or appended.
+        // Each range is joined with the last one or appended.
         for range in ranges {
             set.insert(range);
         }
@@ -163,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parses_merges_and_prints() {
+    fn lists_are_parsed_joined_and_printed() {
         let check = |text: &str, expect: &str| {
             assert_eq!(text.parse::<PortSet>().unwrap().to_string(), expect);
         };
@@ -174,14 +197,14 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_port() {
+    fn invalid_ports_are_rejected() {
         for bad in ["0", "65536", "90-80", "a", "80-", "-80", "1-2-3"] {
             assert!(bad.parse::<PortSet>().is_err(), "{bad:?}");
         }
     }
 
     #[test]
-    fn insertion_joins_what_touches() {
+    fn insertion_joins_adjacent_ranges() {
         let check = |start: &str, range: RangeInclusive<u16>, expect: &str| {
             let mut set: PortSet = start.parse().unwrap();
             set.insert(range);
@@ -201,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn list_longer_than_the_limit_is_refused_by_the_limit_alone() {
+    fn long_list_is_rejected_by_check_limit_only() {
         let list = |ranges: usize| -> PortSet {
             let items = (1..=ranges).map(|number| (2 * number).to_string());
             items.collect::<Vec<_>>().join(",").parse().unwrap()
@@ -211,9 +234,9 @@ mod tests {
         assert_eq!(error, PortSetError::TooManyRanges { ranges: 129 });
         assert_eq!(
             error.to_string(),
-            "it lists 129 separate ports and ranges of ports, and a list may have 128; join them into ranges, as in 8000-8999"
+            "too many separate ports and ranges of ports: 129, at most 128 are allowed; join them into ranges, as in 8000-8999"
         );
-        // Ranges that touch are one, however many items say them.
+        // Adjacent ranges are one range, whatever the number of items.
         let joined: PortSet = (1..=30_000).map(|port: u16| port..=port).collect();
         assert_eq!(
             (joined.to_string().as_str(), joined.check_limit()),
@@ -221,10 +244,10 @@ mod tests {
         );
     }
 
-    /// 256 KiB, all that an annotation can hold. Read in the order that moves the most, a list that
-    /// is sorted for each item takes seconds here.
+    /// 256 KiB, the maximum of an annotation, in the order that moves the most: a list that is
+    /// sorted for each item takes seconds here.
     #[test]
-    fn longest_list_of_an_annotation_is_read() {
+    fn longest_list_of_an_annotation_is_parsed() {
         let items = (1..=u16::MAX).rev().step_by(2);
         let text = items
             .map(|port| port.to_string())
@@ -235,13 +258,13 @@ mod tests {
     }
 
     #[test]
-    fn wrong_item_is_shown_in_part() {
+    fn invalid_item_is_truncated_in_error() {
         let error = "x".repeat(10_000).parse::<PortSet>().unwrap_err();
         assert!(error.to_string().len() < 200, "{error}");
     }
 
     #[test]
-    fn contains_its_bounds_only() {
+    fn contains_includes_bounds_of_ranges() {
         let set: PortSet = "80-90,443".parse().unwrap();
         let inside: Vec<u16> = (0..=u16::MAX).filter(|port| set.contains(*port)).collect();
         assert_eq!(inside, (80..=90).chain([443]).collect::<Vec<_>>());

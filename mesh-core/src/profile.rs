@@ -1,5 +1,5 @@
-//! What `GetProfile` tells about a destination: the ServiceProfile, or the single endpoint behind a
-//! pod's address.
+//! Profiles of destinations (`GetProfile`): the ServiceProfile, or the single endpoint of a pod's
+//! address.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -8,62 +8,93 @@ use crate::{endpoint::Endpoint, meta::Meta, resilience::RetryBudget};
 /// The profile of one destination.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Profile {
-    /// The service's name, absent when the destination is no service.
+    /// The service's name, absent when the destination is not a service.
     pub fqn: Option<Arc<str>>,
+    /// Whether the traffic is opaque.
     pub opaque: bool,
+    /// The routes, in order of precedence.
     pub routes: Vec<ProfileRoute>,
+    /// The retry budget of the routes.
     pub retry_budget: Option<RetryBudget>,
-    /// Weighted split of the traffic among other authorities (`name:port`), none of weight 0.
+    /// Splits the traffic among other authorities (`name:port`) by non-zero weights.
     pub overrides: Vec<WeightedAuthority>,
-    /// The endpoint itself when the destination is a pod or workload address. Its set labels are
-    /// merged in.
+    /// The endpoint when the destination is the address of a pod or workload. Includes the labels
+    /// of its set.
     pub endpoint: Option<Endpoint>,
+    /// The object that the destination belongs to.
     pub parent: Option<Meta>,
+    /// The workload of the client.
     pub source: Option<Meta>,
 }
 
+/// A part of a traffic split.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WeightedAuthority {
+    /// The authority, `name:port`.
     pub authority: Arc<str>,
+    /// The weight relative to the others.
     pub weight: u32,
 }
 
+/// A route of a ServiceProfile.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProfileRoute {
+    /// The requests of the route.
     pub condition: RequestMatch,
+    /// Classes of responses, in order of precedence.
     pub response_classes: Vec<ResponseClass>,
-    /// Without the `rt_` prefix.
+    /// Metric labels, without the `rt_` prefix.
     pub labels: BTreeMap<String, String>,
+    /// Whether failed requests are retried.
     pub retryable: bool,
+    /// Time limit of a request.
     pub timeout: Option<Duration>,
 }
 
+/// A condition on requests.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RequestMatch {
+    /// All of the conditions.
     All(Vec<RequestMatch>),
+    /// One of the conditions.
     Any(Vec<RequestMatch>),
+    /// The opposite of the condition.
     Not(Box<RequestMatch>),
-    /// Anchored regular expression over the path.
+    /// The path matches the regular expression.
     Path(crate::route::AnchoredRegex),
+    /// The method.
     Method(http::Method),
 }
 
+/// A class of responses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResponseClass {
+    /// The responses of the class.
     pub condition: ResponseMatch,
+    /// Whether they count as failures.
     pub is_failure: bool,
 }
 
+/// A condition on responses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ResponseMatch {
+    /// All of the conditions.
     All(Vec<ResponseMatch>),
+    /// One of the conditions.
     Any(Vec<ResponseMatch>),
+    /// The opposite of the condition.
     Not(Box<ResponseMatch>),
-    Status { min: u16, max: u16 },
+    /// The status is in the range, including both bounds.
+    Status {
+        /// The lowest status.
+        min: u16,
+        /// The highest status.
+        max: u16,
+    },
 }
 
 impl Profile {
-    /// The first route whose condition the request meets.
+    /// Returns the first route whose condition the request satisfies.
     pub fn route(&self, method: &http::Method, path: &str) -> Option<&ProfileRoute> {
         self.routes
             .iter()
@@ -72,8 +103,7 @@ impl Profile {
 }
 
 impl ProfileRoute {
-    /// Whether a response counts as failed: by the first class it falls in, and by its status where
-    /// it falls in none.
+    /// Whether a response is a failure: by the first class it matches, otherwise by its status.
     pub fn is_failure(&self, status: http::StatusCode) -> bool {
         self.response_classes
             .iter()
@@ -83,7 +113,7 @@ impl ProfileRoute {
 }
 
 impl RequestMatch {
-    /// The path is matched as it was sent.
+    /// Whether the request satisfies the condition. The path is not decoded.
     pub fn is_match(&self, method: &http::Method, path: &str) -> bool {
         match self {
             Self::All(parts) => parts.iter().all(|part| part.is_match(method, path)),
@@ -96,6 +126,7 @@ impl RequestMatch {
 }
 
 impl ResponseMatch {
+    /// Whether the response satisfies the condition.
     pub fn is_match(&self, status: http::StatusCode) -> bool {
         match self {
             Self::All(parts) => parts.iter().all(|part| part.is_match(status)),
@@ -132,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_route_whose_condition_is_met() {
+    fn first_matching_route_is_returned() {
         let get = RequestMatch::Method(Method::GET);
         let profile = Profile {
             routes: vec![
@@ -166,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn response_classes() {
+    fn first_matching_response_class_decides() {
         let class = |condition, is_failure| ResponseClass {
             condition,
             is_failure,

@@ -1,22 +1,23 @@
-//! Settings of retries, timeouts, back-off and failure accrual. The machines that use them live in
-//! the proxy.
+//! Settings of retries, timeouts, back-off and failure accrual, which the proxy applies.
 
 use std::{ops::RangeInclusive, time::Duration};
 
-/// Exponential back-off: `min`, doubled up to `max`, each step lengthened by a random share of up
-/// to `jitter`.
+/// Exponential back-off: `min`, doubled up to `max`, each step extended by a random share of up to
+/// `jitter`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Backoff {
+    /// The first step.
     pub min: Duration,
+    /// The longest step, without jitter.
     pub max: Duration,
-    /// 0.0 to 100.0, a share of the step.
+    /// The random share of a step, 0.0 to 100.0.
     pub jitter: f64,
 }
 
-/// Time limits of a route rule; `None` is no limit.
+/// Time limits of a route rule; `None` means unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Timeouts {
-    /// From the request's head to the end of the response.
+    /// From the request's headers to the end of the response.
     pub request: Option<Duration>,
     /// From the end of the request to the end of the response.
     pub response: Option<Duration>,
@@ -24,51 +25,68 @@ pub struct Timeouts {
     pub idle: Option<Duration>,
 }
 
-/// When and how often an HTTP request is tried again.
+/// The retry policy of HTTP requests.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HttpRetry {
+    /// Maximum number of retries.
     pub max_retries: u16,
+    /// Requests with larger bodies are not retried.
     pub max_request_bytes: usize,
-    /// Response statuses that are tried again.
+    /// Response statuses that are retried.
     pub statuses: Vec<RangeInclusive<u16>>,
-    /// Limit of one try, up to the response's head.
+    /// Time limit of one attempt, up to the response's headers.
     pub timeout: Option<Duration>,
+    /// The back-off between attempts.
     pub backoff: Option<Backoff>,
 }
 
-/// When and how often a gRPC call is tried again.
+/// The retry policy of gRPC calls.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GrpcRetry {
+    /// Maximum number of retries.
     pub max_retries: u16,
+    /// Calls with larger requests are not retried.
     pub max_request_bytes: usize,
-    /// gRPC status codes that are tried again.
+    /// gRPC status codes that are retried.
     pub codes: Vec<u16>,
+    /// Time limit of one attempt, up to the response's headers.
     pub timeout: Option<Duration>,
+    /// The back-off between attempts.
     pub backoff: Option<Backoff>,
 }
 
 /// The retry budget of a ServiceProfile.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RetryBudget {
-    /// How long a request counts, 1 to 60 s.
+    /// Time for which a request counts, 1 to 60 s.
     pub ttl: Duration,
+    /// Retries per second that are always allowed.
     pub min_per_second: u32,
-    /// Retries per request, 0 to 1000.
+    /// Allowed retries per request, 0 to 1000.
     pub ratio: f32,
 }
 
 /// When a balancer stops using an endpoint that fails.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FailureAccrual {
+    /// After consecutive failures.
     ConsecutiveFailures {
+        /// Number of consecutive failures.
         max_failures: u32,
+        /// Time for which the endpoint is not used.
         backoff: Backoff,
     },
+    /// After consecutive failures, or when the success rate is too low.
     Unified {
+        /// The lowest acceptable success rate, 0.0 to 1.0.
         success_rate_threshold: f64,
+        /// The window of the success rate.
         window: Duration,
+        /// Requests in the window below which the success rate is not used.
         min_requests: u32,
+        /// Number of consecutive failures.
         max_consecutive_failures: u32,
+        /// Time for which the endpoint is not used.
         backoff: Backoff,
     },
 }
@@ -78,20 +96,24 @@ pub enum FailureAccrual {
 pub struct PeakEwma {
     /// Estimate before the first measurement.
     pub default_rtt: Duration,
-    /// Time for an old measurement to lose 63 % of its weight.
+    /// Time in which a measurement loses 63 % of its weight.
     pub decay: Duration,
+    /// The latency that failures count for.
     pub penalty: Option<FailurePenalty>,
 }
 
-/// Makes failures count as slow answers.
+/// Makes failures count as slow responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FailurePenalty {
+    /// The latency of a failure.
     pub penalty: Duration,
+    /// The longest Retry-After that is counted as latency.
     pub max_retry_after: Duration,
 }
 
 impl Default for PeakEwma {
-    /// The values Linkerd's controllers send and its proxy assumes when they are absent.
+    /// Returns the values that Linkerd's controllers send and its proxy assumes when they are
+    /// absent.
     fn default() -> Self {
         Self {
             default_rtt: Duration::from_millis(30),

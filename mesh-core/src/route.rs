@@ -1,8 +1,8 @@
-//! Routes: which rule a request falls under.
+//! Routes: the rule that matches a request.
 //!
 //! Inbound and outbound policy share this module. A route has hosts and rules; a rule has matches
-//! and carries whatever its side needs (`R`): filters and authorizations inbound, filters and
-//! backends outbound. [`http::find`] and [`grpc::find`] return the one rule that applies.
+//! and the settings of its direction (`R`): filters and authorizations inbound, filters and
+//! backends outbound. [`http::find`] and [`grpc::find`] return the rule that applies.
 
 use std::{cmp::Ordering, fmt, sync::Arc};
 
@@ -13,41 +13,48 @@ pub mod grpc;
 pub mod http;
 mod path;
 
-/// A route whose rules match with `M` and carry `R`.
+/// A route whose rules match with `M` and have the settings `R`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Route<M, R> {
+    /// The route object or default.
     pub meta: Meta,
-    /// Empty matches every host.
+    /// Host names of the route; empty matches every host.
     pub hosts: Vec<HostMatch>,
+    /// The rules.
     pub rules: Vec<Rule<M, R>>,
 }
 
+/// A rule of a route.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule<M, R> {
-    /// Empty matches every request.
+    /// Alternative matches; empty matches every request.
     pub matches: Vec<M>,
-    pub then: R,
+    /// The settings of matching requests.
+    pub action: R,
 }
 
-/// Host names compare without regard to case and trailing dot.
+/// A match of host names, which ignores case and a trailing dot.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum HostMatch {
+    /// The whole name.
     Exact(Arc<str>),
-    /// Labels of the suffix, last one first: `*.example.com` is `["com", "example"]`.
+    /// The labels of a suffix, last one first: `*.example.com` is `["com", "example"]`.
     Suffix(Vec<Arc<str>>),
 }
 
-/// Where the rule of a request stands in its list of routes.
+/// The position of the matching rule in a list of routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct RuleIndex {
+    /// The index of the route.
     pub route: usize,
+    /// The index of the rule in the route.
     pub rule: usize,
-    /// How many bytes of the request's path the rule's prefix match took; absent when the rule
-    /// matched otherwise. Redirects replace this part.
+    /// Bytes of the request's path that the rule's prefix match covers, which redirects replace;
+    /// absent when the rule matched otherwise.
     pub prefix: Option<usize>,
 }
 
-/// A regular expression that must match the whole text. Two are equal when their sources are.
+/// A regular expression that must match the whole text. Equality compares the sources.
 #[derive(Clone)]
 pub struct AnchoredRegex {
     source: Arc<str>,
@@ -55,7 +62,7 @@ pub struct AnchoredRegex {
 }
 
 impl HostMatch {
-    /// How closely the host is matched, or `None` when it is not. `host` has no port.
+    /// Returns the precedence of the match, or `None` if `host`, without port, does not match.
     fn rank(&self, host: &str) -> Option<HostRank> {
         let host = host.trim_end_matches('.');
         match self {
@@ -66,22 +73,23 @@ impl HostMatch {
                 let mut rest = host.rsplit('.');
                 let all = labels.iter().all(|label| {
                     rest.next()
-                        .is_some_and(|have| have.eq_ignore_ascii_case(label))
+                        .is_some_and(|host_label| host_label.eq_ignore_ascii_case(label))
                 });
-                // `*.example.com` stands for one label or more: example.com itself is not matched.
+                // `*.example.com` matches one label or more in front: example.com itself is not
+                // matched.
                 (all && rest.next().is_some()).then_some(HostRank::Suffix(labels.len()))
             }
         }
     }
 
-    /// Whether the host, without port, is matched.
+    /// Whether the host, without port, matches.
     pub fn is_match(&self, host: &str) -> bool {
         self.rank(host).is_some()
     }
 
-    /// Which of the lists matches the host closest, the earlier of two equal ones. This is how a
-    /// TLS route is chosen by server name.
-    pub fn closest<'a>(
+    /// Returns the index of the list that matches the host most specifically, the earlier of two
+    /// equal ones. TLS routes are selected by server name in this way.
+    pub fn most_specific<'a>(
         lists: impl IntoIterator<Item = &'a [HostMatch]>,
         host: Option<&str>,
     ) -> Option<usize> {
@@ -95,15 +103,16 @@ impl HostMatch {
     }
 }
 
-/// Ordered: an exact name beats a suffix, a longer suffix a shorter one.
+/// The precedence of a host match: an exact name before a suffix, a longer suffix before a shorter
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum HostRank {
     Suffix(usize),
     Exact,
 }
 
-/// `Some(None)` when the list is empty and so matches every host, ordered below every match of a
-/// name.
+/// Returns the precedence of a list of hosts; `Some(None)` when it is empty and so matches every
+/// host, ordered below every match of a name.
 fn rank_of_hosts(hosts: &[HostMatch], host: Option<&str>) -> Option<Option<HostRank>> {
     if hosts.is_empty() {
         return Some(None);
@@ -116,7 +125,7 @@ fn rank_of_hosts(hosts: &[HostMatch], host: Option<&str>) -> Option<Option<HostR
         .map(Some)
 }
 
-/// The first of those with the highest rank.
+/// Returns the first candidate with the highest key.
 fn best<K: Ord, T>(candidates: impl Iterator<Item = (K, T)>) -> Option<(K, T)> {
     candidates.reduce(|best, next| match next.0.cmp(&best.0) {
         Ordering::Greater => next,
@@ -124,9 +133,9 @@ fn best<K: Ord, T>(candidates: impl Iterator<Item = (K, T)>) -> Option<(K, T)> {
     })
 }
 
-/// Finds the rule for a request of `host`: the closest host first, then the rule with the highest
-/// rank, the earlier of two equal ones. `rank` judges one match; `none` is the rank of a rule
-/// without matches. Each route comes with its position.
+/// Returns the rule for a request of `host`: the most specific host first, then the highest
+/// precedence of a match, the earlier of two equal ones. `rank` returns the precedence of a match,
+/// `none` is that of a rule without matches. Each route comes with its index.
 fn find<'a, M: 'a, R: 'a, K: Ord + Copy>(
     routes: impl IntoIterator<Item = (usize, &'a Route<M, R>)>,
     host: Option<&str>,
@@ -154,6 +163,11 @@ fn find<'a, M: 'a, R: 'a, K: Ord + Copy>(
 }
 
 impl AnchoredRegex {
+    /// Compiles the expression.
+    ///
+    /// # Errors
+    ///
+    /// The expression is invalid.
     pub fn new(source: &str) -> Result<Self, regex::Error> {
         let regex = regex::Regex::new(&format!("^(?:{source})$"))?;
         Ok(Self {
@@ -162,10 +176,12 @@ impl AnchoredRegex {
         })
     }
 
+    /// Returns the source.
     pub fn as_str(&self) -> &str {
         &self.source
     }
 
+    /// Whether the whole text matches.
     pub fn is_match(&self, text: &str) -> bool {
         self.regex.is_match(text)
     }

@@ -1,18 +1,25 @@
-//! Durations as Linkerd writes them in annotations and environment variables.
+//! Durations in annotations and environment variables, in Linkerd's format.
 
 use std::time::Duration;
 
+/// An invalid duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DurationError {
+    /// Not a number with a unit.
     #[error(
-        "{0:?} is no duration: expected a whole number and a unit (ms, s, m, h, d), as in \"10s\""
+        "invalid duration {0:?}: expected a whole number and a unit (ms, s, m, h, d), as in \"10s\""
     )]
     Invalid(String),
-    #[error("{0:?} is too long a duration")]
+    /// Longer than a `u64` of milliseconds.
+    #[error("duration {0:?} is too long")]
     Overflow(String),
 }
 
-/// Reads `10s`, `250ms`, `5m`, `1h`, `365d` or `0`. No fractions, no sign, no blank inside.
+/// Parses `10s`, `250ms`, `5m`, `1h`, `365d` or `0`, without fractions, sign or inner blanks.
+///
+/// # Errors
+///
+/// The text is not a duration, or too long a duration.
 pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
     let trimmed = text.trim();
     let digits = trimmed.len()
@@ -46,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations() {
+    fn durations_are_parsed_and_validated() {
         let check = |text: &str, millis: u64| {
             assert_eq!(
                 parse_duration(text),

@@ -18,7 +18,7 @@ pub trait Packet {
 
 /// A TCP segment that opens a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct TcpSyn {
     pub source: Address,
     pub destination: Address,
     /// The destination's; 0 when it could not be read.
@@ -46,7 +46,7 @@ const ACK: u8 = 0x10;
 
 /// The connection request in this packet, if it is one.
 #[inline(always)]
-pub fn connection_request(packet: &impl Packet) -> Option<Request> {
+pub fn connection_request(packet: &impl Packet) -> Option<TcpSyn> {
     match packet.byte(0)? >> 4 {
         4 => in_v4(packet),
         6 => in_v6(packet),
@@ -55,7 +55,7 @@ pub fn connection_request(packet: &impl Packet) -> Option<Request> {
 }
 
 #[inline(always)]
-fn in_v4(packet: &impl Packet) -> Option<Request> {
+fn in_v4(packet: &impl Packet) -> Option<TcpSyn> {
     if packet.byte(9)? != IPPROTO_TCP {
         return None;
     }
@@ -67,7 +67,7 @@ fn in_v4(packet: &impl Packet) -> Option<Request> {
 }
 
 #[inline(always)]
-fn in_v6(packet: &impl Packet) -> Option<Request> {
+fn in_v6(packet: &impl Packet) -> Option<TcpSyn> {
     let source = v6(packet, 8)?;
     let destination = v6(packet, 24)?;
     let mut kind = packet.byte(6)?;
@@ -113,8 +113,8 @@ fn in_tcp(
     fragment: u16,
     source: Address,
     destination: Address,
-) -> Option<Request> {
-    let hidden = Request {
+) -> Option<TcpSyn> {
+    let hidden = TcpSyn {
         source,
         destination,
         port: 0,
@@ -130,7 +130,7 @@ fn in_tcp(
     ) else {
         return Some(hidden);
     };
-    (flags & (SYN | ACK) == SYN).then_some(Request { port, ..hidden })
+    (flags & (SYN | ACK) == SYN).then_some(TcpSyn { port, ..hidden })
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use crate::{
     address::{Address, Family},
     counter::Counter,
     layout::{Binder, FLAG_INBOUND, OriginalDst, PodConfig, ProxyState, Role, Side},
-    packet::Request,
+    packet::TcpSyn,
 };
 
 /// Where a proxy connects to find out whether its pod is redirected (`mesh-proxy::redirection`):
@@ -21,7 +21,7 @@ pub const CHECK_PORT: u16 = 20001;
 
 /// One connect(2) of an enrolled pod.
 #[derive(Clone, Copy, Debug)]
-pub struct Dial {
+pub struct ConnectAttempt {
     pub destination: Address,
     pub port: u16,
     /// The address the socket is bound to; unspecified when it is not.
@@ -42,7 +42,7 @@ pub enum Outbound {
 
 /// One socket lookup in an enrolled pod's network namespace.
 #[derive(Clone, Copy, Debug)]
-pub struct Arrival {
+pub struct SocketLookup {
     pub remote: Address,
     pub local: Address,
     pub local_port: u16,
@@ -50,7 +50,7 @@ pub struct Arrival {
 
 /// Who gets an arriving connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Steering {
+pub enum LookupVerdict {
     /// Whoever would get it without us.
     Pass(Counter),
     /// The proxy's listener of this role.
@@ -59,7 +59,7 @@ pub enum Steering {
 
 /// What getsockopt(SO_ORIGINAL_DST) returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum OriginalDstSource {
     /// Whatever the kernel says without us.
     Native,
     /// The destination stored with the socket.
@@ -69,7 +69,7 @@ pub enum Answer {
 }
 
 /// Is the calling process the pod's proxy? Its cgroup says so, once a listener taught it to us.
-/// Before that there is no proxy, and [`may_dial`] says who connects as one.
+/// Before that there is no proxy, and [`may_connect`] says who connects as one.
 #[inline(always)]
 pub fn is_proxy(proxy: &ProxyState, cgroup: u64) -> bool {
     proxy.cgroup != 0 && proxy.cgroup == cgroup
@@ -88,33 +88,33 @@ pub fn is_check(destination: &Address, port: u16) -> bool {
 #[inline(always)]
 pub fn outbound(
     pod: &PodConfig,
-    dial: &Dial,
+    attempt: &ConnectAttempt,
     is_own: impl Fn(&Address) -> bool,
     is_skipped: impl Fn(u16) -> bool,
 ) -> Outbound {
-    if is_check(&dial.destination, dial.port) {
-        return Outbound::Redirect(check_target(pod, dial));
+    if is_check(&attempt.destination, attempt.port) {
+        return Outbound::Redirect(check_target(pod, attempt));
     }
-    if dial.by_proxy {
+    if attempt.by_proxy {
         return Outbound::Direct(Counter::OutboundProxy);
     }
-    if dial.destination.is_loopback() || dial.destination.is_unspecified() {
+    if attempt.destination.is_loopback() || attempt.destination.is_unspecified() {
         return Outbound::Direct(Counter::OutboundLocal);
     }
-    if dial.port == 0 || dial.destination.is_group() {
+    if attempt.port == 0 || attempt.destination.is_group() {
         return Outbound::Direct(Counter::OutboundUnroutable);
     }
-    let target = redirect_target(pod, dial);
+    let target = redirect_target(pod, attempt);
     if target.is_unspecified() {
         return Outbound::Direct(Counter::OutboundNoAddress);
     }
-    if is_skipped(dial.port) {
+    if is_skipped(attempt.port) {
         return Outbound::Direct(Counter::OutboundSkippedPort);
     }
-    if dial.destination.same(&target) || is_own(&dial.destination) {
+    if attempt.destination.same(&target) || is_own(&attempt.destination) {
         return Outbound::Direct(Counter::OutboundLocal);
     }
-    if !may_use_source(&dial.source, &target, is_own) {
+    if !may_use_source(&attempt.source, &target, is_own) {
         return Outbound::Direct(Counter::OutboundForeignSource);
     }
     Outbound::Redirect(target)
@@ -123,8 +123,8 @@ pub fn outbound(
 /// The pod's own address of the destination's family: the application keeps its source address and
 /// its interface binding. A socket bound to `lo` cannot reach that address, so it gets loopback.
 #[inline(always)]
-fn redirect_target(pod: &PodConfig, dial: &Dial) -> Address {
-    match (dial.destination.family(), dial.on_loopback) {
+fn redirect_target(pod: &PodConfig, attempt: &ConnectAttempt) -> Address {
+    match (attempt.destination.family(), attempt.on_loopback) {
         (Family::V4, false) => pod.v4,
         (Family::V6, false) => pod.v6,
         (Family::V4, true) => Address::LOOPBACK_V4,
@@ -135,9 +135,9 @@ fn redirect_target(pod: &PodConfig, dial: &Dial) -> Address {
 /// Loopback where the pod has no address of the family, so that a pod without IPv4 is checked by
 /// the IPv4 address too.
 #[inline(always)]
-fn check_target(pod: &PodConfig, dial: &Dial) -> Address {
-    let target = redirect_target(pod, dial);
-    match (target.is_unspecified(), dial.destination.family()) {
+fn check_target(pod: &PodConfig, attempt: &ConnectAttempt) -> Address {
+    let target = redirect_target(pod, attempt);
+    match (target.is_unspecified(), attempt.destination.family()) {
         (false, _) => target,
         (true, Family::V4) => Address::LOOPBACK_V4,
         (true, Family::V6) => Address::LOOPBACK_V6,
@@ -160,36 +160,35 @@ fn may_use_source(source: &Address, target: &Address, is_own: impl Fn(&Address) 
 #[inline(always)]
 pub fn inbound(
     pod: &PodConfig,
-    arrival: &Arrival,
+    lookup: &SocketLookup,
     is_own: impl Fn(&Address) -> bool,
     is_skipped_port: impl Fn(u16) -> bool,
     is_skipped_source: impl Fn(&Address) -> bool,
-) -> Steering {
-    let from_pod = arrival.remote.is_loopback()
-        || arrival.remote.same(&arrival.local)
-        || is_own(&arrival.remote);
+) -> LookupVerdict {
+    let from_pod =
+        lookup.remote.is_loopback() || lookup.remote.same(&lookup.local) || is_own(&lookup.remote);
     if from_pod {
         // On loopback the listener is found without us.
-        if arrival.local_port == pod.outbound_port && !arrival.local.is_loopback() {
-            return Steering::Proxy(Role::Outbound);
+        if lookup.local_port == pod.outbound_port && !lookup.local.is_loopback() {
+            return LookupVerdict::Proxy(Role::Outbound);
         }
-        return Steering::Pass(Counter::InboundLocal);
+        return LookupVerdict::Pass(Counter::InboundLocal);
     }
-    if is_skipped_port(arrival.local_port) {
-        return Steering::Pass(Counter::InboundSkippedPort);
+    if is_skipped_port(lookup.local_port) {
+        return LookupVerdict::Pass(Counter::InboundSkippedPort);
     }
-    if is_skipped_source(&arrival.remote) {
-        return Steering::Pass(Counter::InboundSkippedSubnet);
+    if is_skipped_source(&lookup.remote) {
+        return LookupVerdict::Pass(Counter::InboundSkippedSubnet);
     }
-    Steering::Proxy(Role::Inbound)
+    LookupVerdict::Proxy(Role::Inbound)
 }
 
 /// Does a request for a connection, seen as it leaves the pod, go around the proxy? Whatever
 /// [`outbound`] sends to the proxy goes through loopback and is not seen, so this is what it never
 /// met, and what it left alone for other reasons than the pod's own lists.
 #[inline(always)]
-pub fn goes_around(
-    request: &Request,
+pub fn bypasses_proxy(
+    request: &TcpSyn,
     by_proxy: bool,
     is_own: impl Fn(&Address) -> bool,
     is_skipped_port: impl Fn(u16) -> bool,
@@ -235,14 +234,14 @@ pub fn may_register(proxy: &ProxyState, binder: &Binder) -> bool {
 /// nothing that it could not take by opening the ports. A proxy that dials its control plane before
 /// it listens is recognised so.
 #[inline(always)]
-pub fn may_dial(has_proxys_uid: bool, any_listener: impl FnOnce() -> bool) -> bool {
+pub fn may_connect(has_proxys_uid: bool, any_listener: impl FnOnce() -> bool) -> bool {
     has_proxys_uid && !any_listener()
 }
 
 /// The family a getsockopt call asks the original destination for, if it does. 80 is
 /// SO_ORIGINAL_DST and IP6T_SO_ORIGINAL_DST; at other levels the same number means other things.
 #[inline(always)]
-pub fn asked_family(level: i32, name: i32) -> Option<Family> {
+pub fn original_dst_family(level: i32, name: i32) -> Option<Family> {
     const SOL_IP: i32 = 0;
     const SOL_IPV6: i32 = 41;
     const SO_ORIGINAL_DST: i32 = 80;
@@ -261,14 +260,14 @@ pub fn original_dst(
     stored: Option<&OriginalDst>,
     by_proxy: bool,
     local_port: u16,
-) -> Answer {
+) -> OriginalDstSource {
     match stored {
-        Some(stored) if stored.side == Side::Accepted as u16 => Answer::Stored,
-        Some(_) => Answer::Native,
+        Some(stored) if stored.side == Side::Accepted as u16 => OriginalDstSource::Stored,
+        Some(_) => OriginalDstSource::Native,
         // Where a packet filter redirects inbound connections, it knows; the local address is 4143.
-        None if pod.flags & FLAG_INBOUND == 0 => Answer::Native,
-        None if by_proxy && local_port != pod.outbound_port => Answer::Local,
-        None => Answer::Native,
+        None if pod.flags & FLAG_INBOUND == 0 => OriginalDstSource::Native,
+        None if by_proxy && local_port != pod.outbound_port => OriginalDstSource::Local,
+        None => OriginalDstSource::Native,
     }
 }
 

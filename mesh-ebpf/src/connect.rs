@@ -19,7 +19,7 @@ use mesh_ebpf_common::{
     address::Family,
     counter::Counter,
     layout::{OUTBOUND, OriginalDst, PodConfig, Side},
-    verdict::{self, Dial, Outbound},
+    verdict::{self, ConnectAttempt, Outbound},
 };
 
 use crate::{
@@ -62,7 +62,7 @@ fn connect(ctx: &SockAddrContext, family: Family) -> Option<()> {
         return None;
     }
     let socket = context::sock_addr_socket(ctx.sock_addr);
-    let dial = Dial {
+    let attempt = ConnectAttempt {
         destination: context::user_address(ctx.sock_addr, family),
         port: context::user_port(ctx.sock_addr),
         source: context::source_of(socket, family),
@@ -71,7 +71,7 @@ fn connect(ctx: &SockAddrContext, family: Family) -> Option<()> {
     };
     let verdict = verdict::outbound(
         pod,
-        &dial,
+        &attempt,
         |address| maps::is_own_address(cookie, address),
         |port| maps::is_skipped_port(cookie, OUTBOUND, port),
     );
@@ -82,8 +82,8 @@ fn connect(ctx: &SockAddrContext, family: Family) -> Option<()> {
         }
         Outbound::Redirect(target) => {
             let original = OriginalDst {
-                address: dial.destination,
-                port: dial.port,
+                address: attempt.destination,
+                port: attempt.port,
                 side: Side::Client as u16,
             };
             // Without memory for it the proxy gets no destination and refuses: closed, not lost.
@@ -111,5 +111,5 @@ fn is_by_proxy(pod: &PodConfig, cookie: u64) -> bool {
         return true;
     }
     let has_uid = bpf_get_current_uid_gid() as u32 == pod.proxy_uid;
-    verdict::may_dial(has_uid, || maps::has_listener(cookie))
+    verdict::may_connect(has_uid, || maps::has_listener(cookie))
 }

@@ -16,7 +16,7 @@ use aya_ebpf::{
 use mesh_ebpf_common::{
     address::{Address, Family},
     layout::OriginalDst,
-    verdict::{self, Answer},
+    verdict::{self, OriginalDstSource},
 };
 
 use crate::{
@@ -53,7 +53,7 @@ struct SockaddrV6 {
 #[cgroup_sockopt(getsockopt)]
 pub fn mesh_getsockopt(ctx: SockoptContext) -> i32 {
     let options = ctx.sockopt;
-    let asked = verdict::asked_family(load!((*options).level), load!((*options).optname));
+    let asked = verdict::original_dst_family(load!((*options).level), load!((*options).optname));
     let answered = asked.and_then(|family| answer(&ctx, family));
     if answered.is_none() && load!((*options).optlen) > COPIED_MAX {
         store!((*options).optlen, 0);
@@ -73,9 +73,9 @@ fn answer(ctx: &SockoptContext, family: Family) -> Option<()> {
     let cgroup = unsafe { bpf_get_current_cgroup_id() };
     let by_proxy = verdict::is_proxy(&maps::proxy(cookie), cgroup);
     match verdict::original_dst(pod, stored.as_ref(), by_proxy, local_port) {
-        Answer::Native => None,
-        Answer::Stored => stored.and_then(|dst| reply(ctx.sockopt, family, &dst.address, dst.port)),
-        Answer::Local => {
+        OriginalDstSource::Native => None,
+        OriginalDstSource::Stored => stored.and_then(|dst| reply(ctx.sockopt, family, &dst.address, dst.port)),
+        OriginalDstSource::Local => {
             let address = context::socket_local(socket)?;
             reply(ctx.sockopt, family, &address, local_port)
         }

@@ -54,14 +54,14 @@ fn guard(skb: *mut __sk_buff) -> Option<u32> {
     maps::pod(cookie)?;
     // SAFETY: the helper takes the program's own context.
     let cgroup = unsafe { bpf_skb_cgroup_id(skb) };
-    let goes_around = verdict::goes_around(
+    let bypasses_proxy = verdict::bypasses_proxy(
         &request,
         verdict::is_proxy(&maps::proxy(cookie), cgroup),
         |address| maps::is_own_address(cookie, address),
         |port| maps::is_skipped_port(cookie, OUTBOUND, port),
         |source| maps::is_skipped_source(cookie, source),
     );
-    if !goes_around {
+    if !bypasses_proxy {
         return None;
     }
     maps::count_bypass(cookie, mode == GUARD_DROP);

@@ -24,18 +24,18 @@ const ALLOW: i32 = 1;
 
 #[cgroup_sock_addr(getpeername4)]
 pub fn mesh_getpeername4(ctx: SockAddrContext) -> i32 {
-    let _ = show_original(&ctx, Family::V4);
+    let _ = rewrite_peer_name(&ctx, Family::V4);
     ALLOW
 }
 
 #[cgroup_sock_addr(getpeername6)]
 pub fn mesh_getpeername6(ctx: SockAddrContext) -> i32 {
-    let _ = show_original(&ctx, Family::V6);
+    let _ = rewrite_peer_name(&ctx, Family::V6);
     ALLOW
 }
 
 #[inline(always)]
-fn show_original(ctx: &SockAddrContext, family: Family) -> Option<()> {
+fn rewrite_peer_name(ctx: &SockAddrContext, family: Family) -> Option<()> {
     let stored = maps::ORIGINAL_DST.of(context::sock_addr_socket(ctx.sock_addr))?;
     // SAFETY: not null, and the kernel sized it for the type.
     let original = unsafe { *stored };

@@ -17,7 +17,7 @@ use mesh_ebpf_common::{
     address::Family,
     counter::Counter,
     layout::{FLAG_INBOUND_FAIL_OPEN, INBOUND, LISTENER_SLOTS, ListenerKey, Role},
-    verdict::{self, Arrival, Steering},
+    verdict::{self, SocketLookup, LookupVerdict},
 };
 
 use crate::{
@@ -44,26 +44,26 @@ fn steer(ctx: &SkLookupContext) -> Option<u32> {
     }
     let cookie = POD_COOKIE.load();
     let pod = maps::pod(cookie)?;
-    let arrival = Arrival {
+    let lookup = SocketLookup {
         remote: context::lookup_remote(ctx.lookup)?,
         local: context::lookup_local(ctx.lookup)?,
         local_port: load!((*ctx.lookup).local_port) as u16,
     };
     let steering = verdict::inbound(
         pod,
-        &arrival,
+        &lookup,
         |address| maps::is_own_address(cookie, address),
         |port| maps::is_skipped_port(cookie, INBOUND, port),
         |address| maps::is_skipped_source(cookie, address),
     );
     let role = match steering {
-        Steering::Pass(counter) => {
+        LookupVerdict::Pass(counter) => {
             maps::count(cookie, counter);
             return None;
         }
-        Steering::Proxy(role) => role,
+        LookupVerdict::Proxy(role) => role,
     };
-    let assigned = assign(ctx, cookie, role, arrival.local.family());
+    let assigned = assign(ctx, cookie, role, lookup.local.family());
     let (action, counter) = match (assigned, role) {
         (true, Role::Outbound) => return None,
         (true, Role::Inbound) => (sk_action::SK_PASS, Counter::InboundSteered),

@@ -25,7 +25,7 @@ use mesh_runtime::drain::{self, Drain, Outcome};
 use mesh_runtime::log::FilterHandle;
 use mesh_runtime::metrics::Registry;
 use mesh_runtime::signal::Termination;
-use mesh_runtime::task::{self, Ends, Supervisor};
+use mesh_runtime::task::{self, Supervisor, TaskMonitor};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::watch;
 use tokio::task::LocalSet;
@@ -79,7 +79,7 @@ pub enum AppError {
     #[error(transparent)]
     Dns(#[from] DnsError),
     #[error("{0}")]
-    Ended(task::Ended),
+    Ended(task::TaskExit),
 }
 
 /// Why the proxy shuts down gracefully.
@@ -136,7 +136,7 @@ impl App {
         } = self;
         let registry = Registry::with_retention(config.admin.metrics_retain_idle);
         export_static(&registry);
-        let (supervisor, mut ends) = task::supervisor();
+        let (supervisor, mut monitor) = task::supervisor();
         let (drain, watch) = drain::channel();
         let stop = CancellationToken::new();
         let readiness = Readiness::new();
@@ -166,7 +166,7 @@ impl App {
 
         let grace = config.shutdown_grace;
         local.block_on(&control, async {
-            let reason = wait_for_stop(&mut termination, &stop, &mut ends).await?;
+            let reason = wait_for_stop(&mut termination, &stop, &mut monitor).await?;
             shut_down(reason, drain, grace, data).await;
             Ok(())
         })
@@ -405,12 +405,12 @@ fn new_runtime() -> Result<Runtime, AppError> {
 async fn wait_for_stop(
     termination: &mut Termination,
     stop: &CancellationToken,
-    ends: &mut Ends,
+    monitor: &mut TaskMonitor,
 ) -> Result<StopReason, AppError> {
     tokio::select! {
         signal = termination.received() => Ok(StopReason::Signal(signal)),
         () = stop.cancelled() => Ok(StopReason::Admin),
-        ended = ends.first() => Err(AppError::Ended(ended)),
+        ended = monitor.first() => Err(AppError::Ended(ended)),
     }
 }
 

@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use mesh_runtime::memory::{self, Container};
+use mesh_runtime::memory::{self, CgroupMemory};
 
 use crate::config::MemoryLimit;
 
@@ -28,7 +28,7 @@ struct MemoryBudget {
 
 #[derive(Debug)]
 enum UsageSource {
-    Container(Container),
+    Container(CgroupMemory),
     Process,
 }
 
@@ -43,7 +43,7 @@ impl Memory {
                 bytes,
                 source: UsageSource::Process,
             }),
-            MemoryLimit::Container => Container::current().map(|container| MemoryBudget {
+            MemoryLimit::Container => CgroupMemory::current().map(|container| MemoryBudget {
                 bytes: budget_of(container.limit()),
                 source: UsageSource::Container(container),
             }),

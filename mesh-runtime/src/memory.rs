@@ -11,12 +11,12 @@ pub fn resident() -> Option<u64> {
 
 /// The control group of the process that the kernel may kill for its memory (cgroup v2).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Container {
+pub struct CgroupMemory {
     folder: PathBuf,
     limit: u64,
 }
 
-impl Container {
+impl CgroupMemory {
     /// `None` where the own control group has no limit, or is not of version 2.
     pub fn current() -> Option<Self> {
         let cgroups = fs::read_to_string("/proc/self/cgroup").ok()?;
@@ -88,11 +88,11 @@ mod tests {
 
         let folder = tempfile::tempdir().expect("a folder");
         let write = |file: &str, text: &str| fs::write(folder.path().join(file), text).expect(file);
-        assert_eq!(Container::at(folder.path().into()), None);
+        assert_eq!(CgroupMemory::at(folder.path().into()), None);
         write("memory.max", "max\n");
-        assert_eq!(Container::at(folder.path().into()), None);
+        assert_eq!(CgroupMemory::at(folder.path().into()), None);
         write("memory.max", "262144000\n");
-        let container = Container::at(folder.path().into()).expect("it has a limit");
+        let container = CgroupMemory::at(folder.path().into()).expect("it has a limit");
         assert_eq!(container.limit(), 262_144_000);
         write("memory.current", "5000\n");
         write("memory.stat", "anon 3000\nfile 1200\nfile_mapped 7\n");

@@ -1,9 +1,9 @@
-//! Tasks that somebody owns. A task a daemon cannot live without is *essential*: when it ends, by
+//! Tasks that somebody owns. A task a daemon cannot live without is *essential*: when it monitor, by
 //! returning or by a panic, the daemon's `main` learns its name and stops the process, so that
 //! Kubernetes restarts it. The alternative, a daemon that looks alive with a dead part inside, is
 //! the worst failure an operator can meet.
 //!
-//! The supervisor works across runtimes: a [`Vigil`] may be held by a task or a thread of any of
+//! The supervisor works across runtimes: a [`TaskGuard`] may be held by a task or a thread of any of
 //! them.
 
 use std::fmt;
@@ -15,18 +15,18 @@ use tokio::task::JoinHandle;
 /// Starts essential tasks. Cheap to clone; hand it to whatever starts more of them.
 #[derive(Clone, Debug)]
 pub struct Supervisor {
-    ended: mpsc::UnboundedSender<Ended>,
+    exits: mpsc::UnboundedSender<TaskExit>,
 }
 
-/// The end of `main`'s side: yields the first essential task that ended.
+/// The end of `main`'s side: yields the first essential task that exits.
 #[derive(Debug)]
-pub struct Ends {
-    ended: mpsc::UnboundedReceiver<Ended>,
+pub struct TaskMonitor {
+    exits: mpsc::UnboundedReceiver<TaskExit>,
 }
 
-/// Which essential task ended, and how.
+/// Which essential task exits, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct TaskExit {
     pub name: &'static str,
     pub panicked: bool,
 }
@@ -34,16 +34,16 @@ pub struct Ended {
 /// Reports the end of its holder when dropped. For threads and for tasks not started by
 /// [`Supervisor::spawn`].
 #[derive(Debug)]
-pub struct Vigil {
+pub struct TaskGuard {
     name: &'static str,
-    ended: mpsc::UnboundedSender<Ended>,
+    exits: mpsc::UnboundedSender<TaskExit>,
 }
 
 /// A supervisor for this process. The channel is unbounded because each essential task sends once
 /// in its life.
-pub fn supervisor() -> (Supervisor, Ends) {
+pub fn supervisor() -> (Supervisor, TaskMonitor) {
     let (tx, rx) = mpsc::unbounded_channel();
-    (Supervisor { ended: tx }, Ends { ended: rx })
+    (Supervisor { exits: tx }, TaskMonitor { exits: rx })
 }
 
 impl Supervisor {
@@ -52,47 +52,47 @@ impl Supervisor {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let vigil = self.watch(name);
+        let guard = self.watch(name);
         tokio::spawn(async move {
             future.await;
-            drop(vigil);
+            drop(guard);
         })
     }
 
     /// A guard that makes its holder essential.
-    pub fn watch(&self, name: &'static str) -> Vigil {
-        Vigil {
+    pub fn watch(&self, name: &'static str) -> TaskGuard {
+        TaskGuard {
             name,
-            ended: self.ended.clone(),
+            exits: self.exits.clone(),
         }
     }
 }
 
-impl Ends {
+impl TaskMonitor {
     /// Waits for the first essential task to end. Pending forever while all of them live.
-    pub async fn first(&mut self) -> Ended {
-        match self.ended.recv().await {
-            Some(ended) => ended,
-            // Every supervisor and vigil is gone without a report: nothing is left that could end.
+    pub async fn first(&mut self) -> TaskExit {
+        match self.exits.recv().await {
+            Some(exits) => exits,
+            // Every supervisor and guard is gone without a report: nothing is left that could end.
             None => std::future::pending().await,
         }
     }
 }
 
-impl Drop for Vigil {
+impl Drop for TaskGuard {
     fn drop(&mut self) {
         // Nobody listens any more when `main` is already stopping; the end of a task is no news
         // then.
-        let _ = self.ended.send(Ended {
+        let _ = self.exits.send(TaskExit {
             name: self.name,
             panicked: std::thread::panicking(),
         });
     }
 }
 
-impl fmt::Display for Ended {
+impl fmt::Display for TaskExit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let how = if self.panicked { "panicked" } else { "ended" };
+        let how = if self.panicked { "panicked" } else { "exits" };
         write!(f, "essential task {:?} {how}", self.name)
     }
 }
@@ -103,20 +103,20 @@ mod tests {
 
     #[tokio::test]
     async fn a_returning_task_is_reported_by_name() {
-        let (supervisor, mut ends) = supervisor();
+        let (supervisor, mut monitor) = supervisor();
         supervisor.spawn("lives", std::future::pending());
         supervisor.spawn("returns", async {});
-        let ended = ends.first().await;
-        assert_eq!(ended.to_string(), "essential task \"returns\" ended");
+        let exits = monitor.first().await;
+        assert_eq!(exits.to_string(), "essential task \"returns\" exits");
     }
 
     #[tokio::test]
     async fn a_panicking_task_is_reported_as_such() {
-        let (supervisor, mut ends) = supervisor();
+        let (supervisor, mut monitor) = supervisor();
         supervisor.spawn("breaks", async { panic!("on purpose") });
         assert_eq!(
-            ends.first().await,
-            Ended {
+            monitor.first().await,
+            TaskExit {
                 name: "breaks",
                 panicked: true
             }
@@ -125,9 +125,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_thread_can_be_essential_too() {
-        let (supervisor, mut ends) = supervisor();
-        let vigil = supervisor.watch("data-0");
-        std::thread::spawn(move || drop(vigil));
-        assert_eq!(ends.first().await.name, "data-0");
+        let (supervisor, mut monitor) = supervisor();
+        let guard = supervisor.watch("data-0");
+        std::thread::spawn(move || drop(guard));
+        assert_eq!(monitor.first().await.name, "data-0");
     }
 }

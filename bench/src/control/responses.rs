@@ -229,7 +229,7 @@ fn http_routes(backends: Distribution) -> HttpRoutes {
             hosts: Vec::new(),
             rules: vec![Rule {
                 matches: Vec::new(),
-                then: OutboundRule {
+                action: OutboundRule {
                     filters: Vec::new(),
                     backends,
                     timeouts: Timeouts::default(),

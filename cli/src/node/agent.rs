@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Context;
-use mesh_core::node::{Answer, NodeStatus, PodStatus, Request};
+use mesh_core::node::{NodeStatus, PodStatus, Request, Response};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
     net::UnixStream,
@@ -13,7 +13,7 @@ use crate::exit::Failure;
 
 pub(crate) async fn status(socket: &Path) -> anyhow::Result<NodeStatus> {
     match request(socket, &Request::Status).await? {
-        Answer::Status(status) => Ok(*status),
+        Response::Status(status) => Ok(*status),
         other => {
             anyhow::bail!("unexpected response of the node agent, expected its status: {other:?}")
         }
@@ -22,14 +22,14 @@ pub(crate) async fn status(socket: &Path) -> anyhow::Result<NodeStatus> {
 
 pub(crate) async fn pods(socket: &Path) -> anyhow::Result<Vec<PodStatus>> {
     match request(socket, &Request::Pods).await? {
-        Answer::Pods(pods) => Ok(pods),
+        Response::Pods(pods) => Ok(pods),
         other => {
             anyhow::bail!("unexpected response of the node agent, expected its pods: {other:?}")
         }
     }
 }
 
-async fn request(socket: &Path, request: &Request) -> anyhow::Result<Answer> {
+async fn request(socket: &Path, request: &Request) -> anyhow::Result<Response> {
     let stream = UnixStream::connect(socket)
         .await
         .map_err(|error| Failure::Unreachable(format!("cannot connect to the node agent at {}: {error}; is mesh-agent running, and are you root?", socket.display())))?;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use mesh_api::identity::Issued;
+use mesh_api::identity::IssuedCertificate;
 use rand::RngExt as _;
 use rcgen::{
     CertificateParams, DistinguishedName, ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose,
@@ -103,7 +103,7 @@ impl Issuer {
         identity: &str,
         key: &impl PublicKeyData,
         now: SystemTime,
-    ) -> Result<Issued, IssueError> {
+    ) -> Result<IssuedCertificate, IssueError> {
         let Validity {
             lifetime,
             clock_skew,
@@ -132,7 +132,7 @@ impl Issuer {
         let certificate = params
             .signed_by(key, &self.signer)
             .map_err(IssueError::Sign)?;
-        Ok(Issued {
+        Ok(IssuedCertificate {
             leaf: certificate.der().to_vec(),
             intermediates: self.chain.iter().map(|der| der.to_vec()).collect(),
             valid_until: whole_seconds(not_after),

@@ -155,7 +155,7 @@ fn probe_route<'a>(
         hosts: Vec::new(),
         rules: vec![Rule {
             matches: paths.map(probe).collect(),
-            then: InboundRule {
+            action: InboundRule {
                 filters: Vec::new(),
                 authorizations: Arc::new([authorization]),
             },
@@ -246,7 +246,7 @@ fn convert<M: Clone>(
             .iter()
             .map(|rule| Rule {
                 matches: rule.matches.clone(),
-                then: InboundRule {
+                action: InboundRule {
                     filters: rule.filters.clone(),
                     authorizations: authorizations.clone(),
                 },

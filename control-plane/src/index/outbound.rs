@@ -169,7 +169,7 @@ fn external(addr: SocketAddr) -> OutboundPolicy {
             hosts: Vec::new(),
             rules: vec![Rule {
                 matches: vec![HttpMatch::default()],
-                then: OutboundRule {
+                action: OutboundRule {
                     filters: Vec::new(),
                     backends: backend(),
                     timeouts: Timeouts::default(),

@@ -9,7 +9,7 @@ use std::{
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use mesh_api::{
-    identity::{Issued, certify_request, issued},
+    identity::{IssuedCertificate, certify_request, issued},
     proto::identity::identity_client::IdentityClient,
 };
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
@@ -110,14 +110,14 @@ async fn certify(
     client: &mut IdentityClient<Channel>,
     token: Vec<u8>,
     csr: Vec<u8>,
-) -> Result<Issued, Status> {
+) -> Result<IssuedCertificate, Status> {
     let response = client
         .certify(certify_request(IDENTITY, token, csr))
         .await?;
     Ok(issued(response.into_inner()).unwrap())
 }
 
-fn issuer_of(issued: &Issued) -> String {
+fn issuer_of(issued: &IssuedCertificate) -> String {
     let (_, leaf) = X509Certificate::from_der(&issued.leaf).unwrap();
     let name = leaf.issuer().iter_common_name().next().unwrap();
     name.as_str().unwrap().to_owned()

@@ -100,7 +100,7 @@ spec:
     let split = routes().await;
     assert_eq!(split[0].meta.name(), "split");
     assert_eq!(
-        split[0].rules[0].then.timeouts.request,
+        split[0].rules[0].action.timeouts.request,
         Some(std::time::Duration::from_secs(1))
     );
     dir.delete("route.yaml");

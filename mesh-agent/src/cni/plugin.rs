@@ -9,7 +9,7 @@ use std::{
 };
 
 use mesh_core::node::{
-    Answer, Attachment, AttachmentId, Refusal, RefusalReason, Request, ValidAttachments,
+    Attachment, AttachmentId, Refusal, RefusalReason, Request, Response, ValidAttachments,
 };
 use mesh_runtime::log;
 use serde_json::Value;
@@ -65,7 +65,7 @@ impl Plugin {
             return Ok(());
         }
         let is_done = match self.call(&Request::Del(id.clone())) {
-            Ok(answer) => matches!(answer, Answer::Deleted),
+            Ok(answer) => matches!(answer, Response::Deleted),
             Err(_) => self.open_node().and_then(|node| node.del(&id)).is_ok(),
         };
         if !is_done {
@@ -80,7 +80,7 @@ impl Plugin {
             return Ok(());
         };
         match self.call(&Request::Check(attachment.clone())) {
-            Ok(Answer::Checked) => Ok(()),
+            Ok(Response::Checked) => Ok(()),
             Ok(answer) => Err(unexpected(answer, Purpose::Check)),
             Err(agent_error) => self
                 .open_node()
@@ -109,7 +109,7 @@ impl Plugin {
             keep: self.config.valid_attachments()?,
         };
         match self.call(&Request::Gc(valid.clone())) {
-            Ok(Answer::Collected(_)) => Ok(()),
+            Ok(Response::Collected(_)) => Ok(()),
             Ok(answer) => Err(unexpected(answer, Purpose::Collect)),
             Err(agent_error) => match self.open_node().and_then(|node| node.collect(&valid)) {
                 // On a node where no agent ever ran, no pod was enrolled.
@@ -121,7 +121,7 @@ impl Plugin {
 
     fn enrol(&self, attachment: &Attachment) -> Result<(), CniError> {
         match self.call(&Request::Add(attachment.clone())) {
-            Ok(Answer::Added(_)) => Ok(()),
+            Ok(Response::Added(_)) => Ok(()),
             Ok(answer) => Err(unexpected(answer, Purpose::Enrol)),
             Err(agent_error) => self
                 .open_node()
@@ -163,7 +163,7 @@ impl Plugin {
         }))
     }
 
-    fn call(&self, request: &Request) -> Result<Answer, ClientError> {
+    fn call(&self, request: &Request) -> Result<Response, ClientError> {
         let timeout = Duration::from_secs(self.config.timeout_seconds);
         client::call(&self.config.socket, request, timeout)
     }
@@ -221,9 +221,9 @@ fn missing(message: &str) -> CniError {
     )
 }
 
-fn unexpected(answer: Answer, purpose: Purpose) -> CniError {
+fn unexpected(answer: Response, purpose: Purpose) -> CniError {
     match answer {
-        Answer::Refused(Refusal { reason, message }) => {
+        Response::Refused(Refusal { reason, message }) => {
             CniError::new(purpose.code(reason), message, "")
         }
         _ => CniError::new(

@@ -7,7 +7,7 @@
 use std::sync::{Arc, OnceLock};
 
 use http::{Method, StatusCode};
-use mesh_core::node::{Answer, Request};
+use mesh_core::node::{self, Request};
 use mesh_runtime::admin::{self, Admin, Call, Response};
 use serde::Serialize;
 
@@ -53,9 +53,9 @@ impl StatusRoutes {
             );
         };
         match node_handle.call(request).await {
-            Answer::Status(status) => json(&status),
-            Answer::Pods(pods) => json(&pods),
-            Answer::Refused(refusal) => {
+            node::Response::Status(status) => json(&status),
+            node::Response::Pods(pods) => json(&pods),
+            node::Response::Refused(refusal) => {
                 admin::text(StatusCode::SERVICE_UNAVAILABLE, refusal.message)
             }
             other => admin::text(

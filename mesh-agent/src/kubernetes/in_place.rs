@@ -11,7 +11,7 @@ use kube::{
     Api, Client,
     runtime::{WatchStreamExt, watcher},
 };
-use mesh_core::node::{Answer, Attachment, AttachmentId, IN_PLACE, PodStatus, Request, Tier};
+use mesh_core::node::{Attachment, AttachmentId, IN_PLACE, PodStatus, Request, Response, Tier};
 use mesh_runtime::log::chain;
 use tokio::time::{Instant, sleep_until};
 
@@ -72,7 +72,7 @@ pub(super) async fn run(client: &Client, node: &str, deps: &Dependencies) {
 impl InPlaceEnroller<'_> {
     async fn enrol_due(&self, queue: &mut EnrolQueue) {
         // Only a stopping agent sends another response.
-        if let Answer::Pods(enrolled) = self.deps.node_handle.call(Request::Pods).await {
+        if let Response::Pods(enrolled) = self.deps.node_handle.call(Request::Pods).await {
             for pod in queue.due(Instant::now()) {
                 self.enrol_pod(&pod, &enrolled, queue).await;
             }

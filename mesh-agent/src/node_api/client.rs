@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mesh_core::node::{Answer, Request};
+use mesh_core::node::{Request, Response};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::MAX_RESPONSE;
@@ -38,7 +38,7 @@ pub enum ClientError {
     },
 }
 
-pub fn call(socket: &Path, request: &Request, timeout: Duration) -> Result<Answer, ClientError> {
+pub fn call(socket: &Path, request: &Request, timeout: Duration) -> Result<Response, ClientError> {
     let deadline = Instant::now() + timeout;
     let connection = connect(socket, timeout).map_err(|source| ClientError::Connect {
         socket: socket.to_owned(),

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use mesh_core::node::{Answer, Refusal, RefusalReason, Request};
+use mesh_core::node::{Refusal, RefusalReason, Request, Response};
 use mesh_runtime::drain;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
@@ -107,7 +107,7 @@ async fn serve_connection(stream: UnixStream, node_handle: &NodeHandle) -> io::R
     .await??;
     let answer = match serde_json::from_slice::<Request>(&line) {
         Ok(request) => node_handle.call(request).await,
-        Err(error) => Answer::Refused(Refusal {
+        Err(error) => Response::Refused(Refusal {
             reason: RefusalReason::Invalid,
             message: format!("cannot parse the request: {error}"),
         }),

@@ -12,7 +12,7 @@ use std::{
 };
 
 use mesh_agent::{ebpf::Programs, node_api::client, redirect::Tier};
-use mesh_core::node::{Answer, NodeStatus, PodStatus, Request};
+use mesh_core::node::{NodeStatus, PodStatus, Request, Response};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -158,20 +158,20 @@ impl Drop for Node {
 }
 
 impl Agent {
-    pub(crate) fn call(&self, request: &Request) -> Answer {
+    pub(crate) fn call(&self, request: &Request) -> Response {
         client::call(&self.socket, request, TIMEOUT).unwrap()
     }
 
     pub(crate) fn status(&self) -> NodeStatus {
         match self.call(&Request::Status) {
-            Answer::Status(status) => *status,
+            Response::Status(status) => *status,
             other => panic!("{other:?}"),
         }
     }
 
     pub(crate) fn pods(&self) -> Vec<PodStatus> {
         match self.call(&Request::Pods) {
-            Answer::Pods(pods) => pods,
+            Response::Pods(pods) => pods,
             other => panic!("{other:?}"),
         }
     }

@@ -271,7 +271,7 @@ fn pod_with_too_many_ranges_is_refused_and_the_next_one_is_enrolled() {
     let result = format!("{result:?}");
     for part in [
         "config.linkerd.io/skip-outbound-ports",
-        "32768 separate ports and ranges of ports, and a list may have 128",
+        "too many separate ports and ranges of ports: 32768, at most 128 are allowed",
     ] {
         assert!(result.contains(part), "{part} is not in {result}");
     }

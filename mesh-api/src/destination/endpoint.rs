@@ -10,7 +10,7 @@ use mesh_core::{
 
 use super::{http2_params, http2_params_to_proto};
 use crate::{
-    Invalid,
+    InvalidField,
     field::{optional, required},
     proto::destination::{
         self as wire,
@@ -23,7 +23,7 @@ use crate::{
 /// The highest port that proxies accept for opaque transport.
 const MAX_OPAQUE_TRANSPORT_PORT: u16 = u16::MAX - 1;
 
-pub fn endpoint(addr: wire::WeightedAddr) -> Result<Endpoint, Invalid> {
+pub fn endpoint(addr: wire::WeightedAddr) -> Result<Endpoint, InvalidField> {
     let hint = addr.protocol_hint.unwrap_or_default();
     Ok(Endpoint {
         addr: required("addr", addr.addr, value::socket_addr)?,
@@ -89,7 +89,7 @@ fn hint_to_proto(endpoint: &Endpoint) -> Option<wire::ProtocolHint> {
     (hint != wire::ProtocolHint::default()).then_some(hint)
 }
 
-fn tls_peer(wire: wire::TlsIdentity) -> Result<TlsPeer, Invalid> {
+fn tls_peer(wire: wire::TlsIdentity) -> Result<TlsPeer, InvalidField> {
     let server_name = wire.server_name.map(|server_name| server_name.name);
     let (id, server_name) = match wire.strategy {
         Some(Strategy::DnsLikeIdentity(dns)) => {
@@ -100,17 +100,17 @@ fn tls_peer(wire: wire::TlsIdentity) -> Result<TlsPeer, Invalid> {
             let id = match value::identity("uri_like_identity.uri", &uri.uri)? {
                 id @ Identity::Uri(_) => id,
                 Identity::Dns(name) => {
-                    return Err(Invalid::not_a(
+                    return Err(InvalidField::not_a(
                         "SPIFFE identity",
                         "uri_like_identity.uri",
                         name,
                     ));
                 }
             };
-            let server_name = server_name.ok_or_else(|| Invalid::missing("server_name"))?;
+            let server_name = server_name.ok_or_else(|| InvalidField::missing("server_name"))?;
             (id, server_name)
         }
-        None => return Err(Invalid::unknown_kind("strategy")),
+        None => return Err(InvalidField::unknown_kind("strategy")),
     };
     let server_name = dns_name("server_name.name", &server_name)?;
     // Mostly the same name, and then kept once: there may be thousands of endpoints.
@@ -122,10 +122,10 @@ fn tls_peer(wire: wire::TlsIdentity) -> Result<TlsPeer, Invalid> {
     Ok(TlsPeer { id, server_name })
 }
 
-fn dns_name(field: &str, text: &str) -> Result<Identity, Invalid> {
+fn dns_name(field: &str, text: &str) -> Result<Identity, InvalidField> {
     match Identity::parse(text) {
         Ok(id @ Identity::Dns(_)) => Ok(id),
-        _ => Err(Invalid::not_a("DNS name", field, text)),
+        _ => Err(InvalidField::not_a("DNS name", field, text)),
     }
 }
 

@@ -3,7 +3,7 @@
 use mesh_core::endpoint::{Http2Params, KeepAlive};
 
 use crate::{
-    Invalid,
+    InvalidField,
     field::{optional, required},
     proto::destination::{
         self as wire,
@@ -12,7 +12,7 @@ use crate::{
     value,
 };
 
-pub fn http2_params(params: wire::Http2ClientParams) -> Result<Http2Params, Invalid> {
+pub fn http2_params(params: wire::Http2ClientParams) -> Result<Http2Params, InvalidField> {
     let set = |number: u32| (number != 0).then_some(number);
     let flow = params.flow_control.unwrap_or_default();
     let internals = params.internals.unwrap_or_default();

@@ -13,8 +13,8 @@ use mesh_core::{
 
 use super::{endpoint, endpoint_to_proto};
 use crate::{
-    Invalid,
-    field::{Inside, each, optional, required},
+    InvalidField,
+    field::{FieldContext, each, optional, required},
     meta::{self, meta},
     proto::destination::{self as wire, request_match, response_match},
     route, value,
@@ -28,7 +28,7 @@ const BUDGET_RATIO: RangeInclusive<f32> = 0.0..=1000.0;
 /// A profile, as the proxy reads it. What has a harmless meaning when it is unusable gets that
 /// meaning: a name that is none is no name, a budget out of bounds allows no retries, a split to
 /// nowhere is no split.
-pub fn profile(profile: wire::DestinationProfile) -> Result<Profile, Invalid> {
+pub fn profile(profile: wire::DestinationProfile) -> Result<Profile, InvalidField> {
     let fqn = profile.fully_qualified_name;
     Ok(Profile {
         fqn: matches!(Identity::parse(&fqn), Ok(Identity::Dns(_))).then(|| fqn.into()),
@@ -73,7 +73,7 @@ pub fn profile_to_proto(profile: &Profile) -> wire::DestinationProfile {
     }
 }
 
-fn profile_route(wire: wire::Route) -> Result<ProfileRoute, Invalid> {
+fn profile_route(wire: wire::Route) -> Result<ProfileRoute, InvalidField> {
     Ok(ProfileRoute {
         condition: required("condition", wire.condition, request_match)?,
         response_classes: each("response_classes", wire.response_classes, |class| {
@@ -105,7 +105,7 @@ fn profile_route_to_proto(route: &ProfileRoute) -> wire::Route {
     }
 }
 
-fn request_match(wire: wire::RequestMatch) -> Result<RequestMatch, Invalid> {
+fn request_match(wire: wire::RequestMatch) -> Result<RequestMatch, InvalidField> {
     match wire.r#match {
         Some(request_match::Match::All(seq)) => {
             each("all", seq.matches, request_match).map(RequestMatch::All)
@@ -118,11 +118,11 @@ fn request_match(wire: wire::RequestMatch) -> Result<RequestMatch, Invalid> {
             .inside("not"),
         Some(request_match::Match::Path(path)) => AnchoredRegex::new(&path.regex)
             .map(RequestMatch::Path)
-            .map_err(|_error| Invalid::not_a("regular expression", "path.regex", path.regex)),
+            .map_err(|_error| InvalidField::not_a("regular expression", "path.regex", path.regex)),
         Some(request_match::Match::Method(method)) => route::method(method)
             .map(RequestMatch::Method)
             .inside("method"),
-        None => Err(Invalid::unknown_kind("match")),
+        None => Err(InvalidField::unknown_kind("match")),
     }
 }
 
@@ -146,7 +146,7 @@ fn request_match_to_proto(condition: &RequestMatch) -> wire::RequestMatch {
     }
 }
 
-fn response_match(wire: wire::ResponseMatch) -> Result<ResponseMatch, Invalid> {
+fn response_match(wire: wire::ResponseMatch) -> Result<ResponseMatch, InvalidField> {
     match wire.r#match {
         Some(response_match::Match::All(seq)) => {
             each("all", seq.matches, response_match).map(ResponseMatch::All)
@@ -158,12 +158,12 @@ fn response_match(wire: wire::ResponseMatch) -> Result<ResponseMatch, Invalid> {
             .map(|part| ResponseMatch::Not(Box::new(part)))
             .inside("not"),
         Some(response_match::Match::Status(range)) => status_range(range).inside("status"),
-        None => Err(Invalid::unknown_kind("match")),
+        None => Err(InvalidField::unknown_kind("match")),
     }
 }
 
 /// A bound of zero is absent, and one bound alone is a single status.
-fn status_range(wire: wire::HttpStatusRange) -> Result<ResponseMatch, Invalid> {
+fn status_range(wire: wire::HttpStatusRange) -> Result<ResponseMatch, InvalidField> {
     let min = if wire.min == 0 { wire.max } else { wire.min };
     let max = if wire.max == 0 { wire.min } else { wire.max };
     let (min, max) = (
@@ -171,7 +171,7 @@ fn status_range(wire: wire::HttpStatusRange) -> Result<ResponseMatch, Invalid> {
         value::number_u16("max", max)?,
     );
     if min == 0 || min > max {
-        return Err(Invalid::not_a("range of statuses", "", (min, max)));
+        return Err(InvalidField::not_a("range of statuses", "", (min, max)));
     }
     Ok(ResponseMatch::Status { min, max })
 }

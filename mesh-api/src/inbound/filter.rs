@@ -4,8 +4,8 @@
 use mesh_core::route::filter::Filter;
 
 use crate::{
-    Invalid,
-    field::Inside,
+    InvalidField,
+    field::FieldContext,
     proto::{
         grpc_route::GrpcFailureInjector,
         http_route::{HttpFailureInjector, RequestHeaderModifier},
@@ -17,7 +17,7 @@ use crate::{
     route,
 };
 
-pub(super) fn http(wire: http_route::Filter) -> Result<Filter, Invalid> {
+pub(super) fn http(wire: http_route::Filter) -> Result<Filter, InvalidField> {
     match wire.kind {
         Some(HttpKind::FailureInjector(injector)) => {
             route::http_failure(injector).inside("failure_injector")
@@ -45,7 +45,7 @@ pub(super) fn http_to_proto(filter: &Filter) -> Option<http_route::Filter> {
     Some(http_route::Filter { kind: Some(kind) })
 }
 
-pub(super) fn grpc(wire: grpc_route::Filter) -> Result<Filter, Invalid> {
+pub(super) fn grpc(wire: grpc_route::Filter) -> Result<Filter, InvalidField> {
     match wire.kind {
         Some(GrpcKind::FailureInjector(injector)) => {
             route::grpc_failure(injector).inside("failure_injector")

@@ -64,7 +64,7 @@ fn route<M: Clone + std::fmt::Debug + 'static>(
                 .into_iter()
                 .map(|(matches, filters)| Rule {
                     matches,
-                    then: InboundRule {
+                    action: InboundRule {
                         filters,
                         authorizations: authorizations.clone(),
                     },

@@ -5,8 +5,8 @@ use std::time::Duration;
 use mesh_core::resilience::FailureAccrual;
 
 use crate::{
-    Invalid,
-    field::{Inside, required},
+    InvalidField,
+    field::{FieldContext, required},
     proto::outbound::{
         self as wire,
         failure_accrual::{ConsecutiveFailures, Kind, Unified},
@@ -19,7 +19,7 @@ const MIN_WINDOW: Duration = Duration::from_millis(10);
 /// The most requests that proxies wait for before they judge.
 const MAX_MIN_REQUESTS: u32 = 1_000_000;
 
-pub(super) fn accrual(wire: wire::FailureAccrual) -> Result<FailureAccrual, Invalid> {
+pub(super) fn accrual(wire: wire::FailureAccrual) -> Result<FailureAccrual, InvalidField> {
     match wire.kind {
         Some(Kind::ConsecutiveFailures(policy)) => {
             let read = || {
@@ -31,21 +31,21 @@ pub(super) fn accrual(wire: wire::FailureAccrual) -> Result<FailureAccrual, Inva
             read().inside("consecutive_failures")
         }
         Some(Kind::Unified(policy)) => unified(policy).inside("unified"),
-        None => Err(Invalid::unknown_kind("kind")),
+        None => Err(InvalidField::unknown_kind("kind")),
     }
 }
 
-fn unified(wire: Unified) -> Result<FailureAccrual, Invalid> {
+fn unified(wire: Unified) -> Result<FailureAccrual, InvalidField> {
     let threshold = wire.success_rate_threshold;
     if !(0.0..=1.0).contains(&threshold) {
-        return Err(Invalid::not_a(
+        return Err(InvalidField::not_a(
             "rate from 0 to 1",
             "success_rate_threshold",
             threshold,
         ));
     }
     if wire.min_requests > MAX_MIN_REQUESTS {
-        return Err(Invalid::not_a(
+        return Err(InvalidField::not_a(
             "number up to 1000000",
             "min_requests",
             wire.min_requests,
@@ -56,7 +56,7 @@ fn unified(wire: Unified) -> Result<FailureAccrual, Invalid> {
         window: match wire.decay {
             Some(window) => value::duration(window).inside("decay")?,
             None if threshold == 0.0 => Duration::ZERO,
-            None => return Err(Invalid::missing("decay")),
+            None => return Err(InvalidField::missing("decay")),
         },
         min_requests: wire.min_requests,
         max_consecutive_failures: wire.max_consecutive_failures,

@@ -8,8 +8,8 @@ use mesh_core::{
 };
 
 use crate::{
-    Invalid, destination,
-    field::{Inside, required},
+    InvalidField, destination,
+    field::{FieldContext, required},
     meta::{self, meta},
     proto::outbound::{
         self as wire,
@@ -28,7 +28,7 @@ const QUEUE_FAILFAST: Duration = Duration::from_secs(3);
 /// The value Linkerd's policy controller sends; proxies ignore it.
 const PENALTY_DECAY: Duration = Duration::from_secs(10);
 
-pub(super) fn backend(wire: wire::Backend) -> Result<Backend, Invalid> {
+pub(super) fn backend(wire: wire::Backend) -> Result<Backend, InvalidField> {
     Ok(Backend {
         meta: required("metadata", wire.metadata, meta)?,
         target: match wire.kind {
@@ -66,12 +66,12 @@ pub(super) fn to_proto(backend: &Backend) -> wire::Backend {
     }
 }
 
-fn balance(wire: BalanceP2c) -> Result<BackendTarget, Invalid> {
+fn balance(wire: BalanceP2c) -> Result<BackendTarget, InvalidField> {
     let authority = required("discovery", wire.discovery, |discovery| {
         match discovery.kind {
             Some(Discovery::Dst(get)) if !get.path.is_empty() => Ok(get.path.into()),
-            Some(Discovery::Dst(_)) => Err(Invalid::missing("dst.path")),
-            None => Err(Invalid::unknown_kind("kind")),
+            Some(Discovery::Dst(_)) => Err(InvalidField::missing("dst.path")),
+            None => Err(InvalidField::unknown_kind("kind")),
         }
     })?;
     let load = match wire.load {
@@ -101,7 +101,7 @@ fn peak_ewma(
     default_rtt: Option<prost_types::Duration>,
     decay: Option<prost_types::Duration>,
     penalty: Option<FailurePenalty>,
-) -> Result<PeakEwma, Invalid> {
+) -> Result<PeakEwma, InvalidField> {
     let default = PeakEwma::default();
     Ok(PeakEwma {
         default_rtt: match default_rtt {

@@ -11,7 +11,7 @@ macro_rules! conversions {
 
         pub(super) fn distribution(
             wire: wire::Distribution,
-        ) -> Result<Distribution, crate::Invalid> {
+        ) -> Result<Distribution, crate::InvalidField> {
             use crate::field::each;
             use wire::distribution::Kind;
             match wire.kind {
@@ -30,13 +30,13 @@ macro_rules! conversions {
                     })
                     .map(Distribution::RandomAvailable)
                 }
-                None => Err(crate::Invalid::unknown_kind("kind")),
+                None => Err(crate::InvalidField::unknown_kind("kind")),
             }
         }
 
         fn route_backend(
             wire: wire::RouteBackend,
-        ) -> Result<crate::outbound::SharedBackend, crate::Invalid> {
+        ) -> Result<crate::outbound::SharedBackend, crate::InvalidField> {
             let (filters, verdict) = $filters(wire.filters)?;
             let backend =
                 crate::field::required("backend", wire.backend, crate::outbound::backend::backend)?;

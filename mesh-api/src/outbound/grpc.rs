@@ -8,8 +8,8 @@ use mesh_core::{
 
 use super::rule;
 use crate::{
-    Invalid,
-    field::{Inside, each, optional, required},
+    InvalidField,
+    field::{FieldContext, each, optional, required},
     meta::{self, meta},
     proto::{
         grpc_route::GrpcFailureInjector,
@@ -36,7 +36,7 @@ const RESOURCE_EXHAUSTED: u16 = 8;
 const INTERNAL: u16 = 13;
 const UNAVAILABLE: u16 = 14;
 
-pub(super) fn route(wire: outbound::GrpcRoute) -> Result<GrpcRoute, Invalid> {
+pub(super) fn route(wire: outbound::GrpcRoute) -> Result<GrpcRoute, InvalidField> {
     Ok(Route {
         meta: required("metadata", wire.metadata, meta)?,
         hosts: each("hosts", wire.hosts, route::host)?,
@@ -52,12 +52,12 @@ pub(super) fn route_to_proto(route: &GrpcRoute) -> outbound::GrpcRoute {
     }
 }
 
-fn rule(wire: wire::Rule) -> Result<Rule<GrpcMatch, OutboundRule<GrpcRetry>>, Invalid> {
+fn rule(wire: wire::Rule) -> Result<Rule<GrpcMatch, OutboundRule<GrpcRetry>>, InvalidField> {
     #[expect(deprecated, reason = "older controllers set only this field")]
     let deprecated = wire.request_timeout;
     Ok(Rule {
         matches: each("matches", wire.matches, route::grpc_match)?,
-        then: OutboundRule {
+        action: OutboundRule {
             filters: each("filters", wire.filters, filter)?,
             backends: required("backends", wire.backends, distribution)?,
             timeouts: rule::timeouts(wire.timeouts, deprecated)?,
@@ -69,7 +69,7 @@ fn rule(wire: wire::Rule) -> Result<Rule<GrpcMatch, OutboundRule<GrpcRetry>>, In
 
 #[expect(deprecated, reason = "older proxies read only this field")]
 fn rule_to_proto(rule: &Rule<GrpcMatch, OutboundRule<GrpcRetry>>) -> wire::Rule {
-    let (timeouts, request_timeout) = rule::timeouts_to_proto(rule.then.timeouts);
+    let (timeouts, request_timeout) = rule::timeouts_to_proto(rule.action.timeouts);
     wire::Rule {
         matches: rule
             .matches
@@ -77,20 +77,20 @@ fn rule_to_proto(rule: &Rule<GrpcMatch, OutboundRule<GrpcRetry>>) -> wire::Rule 
             .map(route::grpc_match_to_proto)
             .collect(),
         filters: rule
-            .then
+            .action
             .filters
             .iter()
             .filter_map(filter_to_proto)
             .collect(),
-        backends: Some(distribution_to_proto(&rule.then.backends)),
+        backends: Some(distribution_to_proto(&rule.action.backends)),
         request_timeout,
         timeouts,
-        retry: rule.then.retry.as_ref().map(retry_to_proto),
-        allow_l5d_request_headers: rule.then.allow_request_headers,
+        retry: rule.action.retry.as_ref().map(retry_to_proto),
+        allow_l5d_request_headers: rule.action.allow_request_headers,
     }
 }
 
-fn filter(wire: WireFilter) -> Result<Filter, Invalid> {
+fn filter(wire: WireFilter) -> Result<Filter, InvalidField> {
     match wire.kind {
         Some(Kind::FailureInjector(injector)) => {
             route::grpc_failure(injector).inside("failure_injector")
@@ -114,7 +114,7 @@ fn filter_to_proto(filter: &Filter) -> Option<WireFilter> {
     Some(WireFilter { kind: Some(kind) })
 }
 
-fn backend_filters(wire: Vec<WireFilter>) -> Result<(Vec<Filter>, TcpVerdict), Invalid> {
+fn backend_filters(wire: Vec<WireFilter>) -> Result<(Vec<Filter>, TcpVerdict), InvalidField> {
     Ok((each("filters", wire, filter)?, TcpVerdict::Forward))
 }
 
@@ -122,10 +122,10 @@ fn backend_filters_to_proto(filters: &[Filter], _verdict: &TcpVerdict) -> Vec<Wi
     filters.iter().filter_map(filter_to_proto).collect()
 }
 
-fn retry(wire: Retry) -> Result<GrpcRetry, Invalid> {
+fn retry(wire: Retry) -> Result<GrpcRetry, InvalidField> {
     let conditions = wire
         .conditions
-        .ok_or_else(|| Invalid::missing("conditions"))?;
+        .ok_or_else(|| InvalidField::missing("conditions"))?;
     let codes = [
         (conditions.cancelled, CANCELLED),
         (conditions.deadine_exceeded, DEADLINE_EXCEEDED),

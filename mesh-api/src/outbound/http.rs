@@ -8,8 +8,8 @@ use mesh_core::{
 
 use super::rule;
 use crate::{
-    Invalid,
-    field::{Inside, each, optional, required},
+    InvalidField,
+    field::{FieldContext, each, optional, required},
     meta::{self, meta},
     proto::{
         http_route::{HttpFailureInjector, RequestHeaderModifier, ResponseHeaderModifier},
@@ -32,7 +32,7 @@ super::distribution::conversions!(
     ..wire::RouteBackend::default()
 );
 
-pub(super) fn route(wire: outbound::HttpRoute) -> Result<HttpRoute, Invalid> {
+pub(super) fn route(wire: outbound::HttpRoute) -> Result<HttpRoute, InvalidField> {
     Ok(Route {
         meta: required("metadata", wire.metadata, meta)?,
         hosts: each("hosts", wire.hosts, route::host)?,
@@ -50,12 +50,12 @@ pub(super) fn route_to_proto(route: &HttpRoute) -> outbound::HttpRoute {
 
 fn rule(
     wire: wire::Rule,
-) -> Result<Rule<mesh_core::route::http::HttpMatch, OutboundRule<HttpRetry>>, Invalid> {
+) -> Result<Rule<mesh_core::route::http::HttpMatch, OutboundRule<HttpRetry>>, InvalidField> {
     #[expect(deprecated, reason = "older controllers set only this field")]
     let deprecated = wire.request_timeout;
     Ok(Rule {
         matches: each("matches", wire.matches, route::http_match)?,
-        then: OutboundRule {
+        action: OutboundRule {
             filters: each("filters", wire.filters, filter)?,
             backends: required("backends", wire.backends, distribution)?,
             timeouts: rule::timeouts(wire.timeouts, deprecated)?,
@@ -69,23 +69,23 @@ fn rule(
 fn rule_to_proto(
     rule: &Rule<mesh_core::route::http::HttpMatch, OutboundRule<HttpRetry>>,
 ) -> wire::Rule {
-    let (timeouts, request_timeout) = rule::timeouts_to_proto(rule.then.timeouts);
+    let (timeouts, request_timeout) = rule::timeouts_to_proto(rule.action.timeouts);
     wire::Rule {
         matches: rule
             .matches
             .iter()
             .map(route::http_match_to_proto)
             .collect(),
-        filters: rule.then.filters.iter().map(filter_to_proto).collect(),
-        backends: Some(distribution_to_proto(&rule.then.backends)),
+        filters: rule.action.filters.iter().map(filter_to_proto).collect(),
+        backends: Some(distribution_to_proto(&rule.action.backends)),
         request_timeout,
         timeouts,
-        retry: rule.then.retry.as_ref().map(retry_to_proto),
-        allow_l5d_request_headers: rule.then.allow_request_headers,
+        retry: rule.action.retry.as_ref().map(retry_to_proto),
+        allow_l5d_request_headers: rule.action.allow_request_headers,
     }
 }
 
-fn filter(wire: WireFilter) -> Result<Filter, Invalid> {
+fn filter(wire: WireFilter) -> Result<Filter, InvalidField> {
     match wire.kind {
         Some(Kind::FailureInjector(injector)) => {
             route::http_failure(injector).inside("failure_injector")
@@ -117,7 +117,7 @@ fn filter_to_proto(filter: &Filter) -> WireFilter {
     WireFilter { kind: Some(kind) }
 }
 
-fn backend_filters(wire: Vec<WireFilter>) -> Result<(Vec<Filter>, TcpVerdict), Invalid> {
+fn backend_filters(wire: Vec<WireFilter>) -> Result<(Vec<Filter>, TcpVerdict), InvalidField> {
     Ok((each("filters", wire, filter)?, TcpVerdict::Forward))
 }
 
@@ -125,10 +125,10 @@ fn backend_filters_to_proto(filters: &[Filter], _verdict: &TcpVerdict) -> Vec<Wi
     filters.iter().map(filter_to_proto).collect()
 }
 
-fn retry(wire: Retry) -> Result<HttpRetry, Invalid> {
+fn retry(wire: Retry) -> Result<HttpRetry, InvalidField> {
     let conditions = wire
         .conditions
-        .ok_or_else(|| Invalid::missing("conditions"))?;
+        .ok_or_else(|| InvalidField::missing("conditions"))?;
     Ok(HttpRetry {
         max_retries: value::number_u16("max_retries", wire.max_retries)?,
         max_request_bytes: wire.max_request_bytes as usize,
@@ -139,7 +139,7 @@ fn retry(wire: Retry) -> Result<HttpRetry, Invalid> {
                 let start = value::number_u16("start", range.start)?;
                 let end = value::number_u16("end", range.end)?;
                 if start > end {
-                    return Err(Invalid::not_a(
+                    return Err(InvalidField::not_a(
                         "status of at least the start of its range",
                         "end",
                         end,

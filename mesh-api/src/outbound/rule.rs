@@ -4,8 +4,8 @@ use mesh_core::resilience::Timeouts;
 use prost_types::Duration;
 
 use crate::{
-    Invalid,
-    field::{Inside, optional},
+    InvalidField,
+    field::{FieldContext, optional},
     proto::http_route,
     value,
 };
@@ -15,7 +15,7 @@ use crate::{
 pub(super) fn timeouts(
     wire: Option<http_route::Timeouts>,
     deprecated: Option<Duration>,
-) -> Result<Timeouts, Invalid> {
+) -> Result<Timeouts, InvalidField> {
     let wire = wire.unwrap_or_default();
     let read = || {
         Ok(Timeouts {

@@ -7,7 +7,7 @@ use mesh_core::{
 };
 
 use crate::{
-    Invalid,
+    InvalidField,
     field::{each, required},
     meta::{self, meta},
     proto::{
@@ -25,7 +25,7 @@ pub(super) fn nowhere() -> TcpRoute {
     }
 }
 
-pub(super) fn opaque_route(wire: wire::OpaqueRoute) -> Result<TcpRoute, Invalid> {
+pub(super) fn opaque_route(wire: wire::OpaqueRoute) -> Result<TcpRoute, InvalidField> {
     let rule = the_one_rule(wire.rules)?;
     Ok(TcpRoute {
         meta: required("metadata", wire.metadata, meta)?,
@@ -44,7 +44,7 @@ pub(super) fn opaque_route_to_proto(route: &TcpRoute) -> wire::OpaqueRoute {
     }
 }
 
-pub(super) fn tls_route(wire: wire::TlsRoute) -> Result<TlsRoute, Invalid> {
+pub(super) fn tls_route(wire: wire::TlsRoute) -> Result<TlsRoute, InvalidField> {
     let rule = the_one_rule(wire.rules)?;
     Ok(TlsRoute {
         meta: required("metadata", wire.metadata, meta)?,
@@ -66,21 +66,25 @@ pub(super) fn tls_route_to_proto(route: &TlsRoute) -> wire::TlsRoute {
 }
 
 /// The API has a list where only one rule is ever used.
-fn the_one_rule<R>(rules: Vec<R>) -> Result<R, Invalid> {
+fn the_one_rule<R>(rules: Vec<R>) -> Result<R, InvalidField> {
     let count = rules.len();
     match <[R; 1]>::try_from(rules) {
         Ok([rule]) => Ok(rule),
-        Err(_) => Err(Invalid::not_a("list of exactly one rule", "rules", count)),
+        Err(_) => Err(InvalidField::not_a(
+            "list of exactly one rule",
+            "rules",
+            count,
+        )),
     }
 }
 
-fn sni(wire: SniMatch) -> Result<HostMatch, Invalid> {
+fn sni(wire: SniMatch) -> Result<HostMatch, InvalidField> {
     match wire.r#match {
         Some(sni_match::Match::Exact(name)) => Ok(HostMatch::Exact(name.into())),
         Some(sni_match::Match::Suffix(suffix)) => Ok(HostMatch::Suffix(
             suffix.reverse_labels.into_iter().map(Into::into).collect(),
         )),
-        None => Err(Invalid::unknown_kind("match")),
+        None => Err(InvalidField::unknown_kind("match")),
     }
 }
 
@@ -100,7 +104,7 @@ macro_rules! filters {
         use mesh_core::{policy::outbound::TcpVerdict, route::filter::Filter};
 
         use crate::{
-            Invalid,
+            InvalidField,
             proto::{
                 opaque_route::{Forbidden, Invalid as WireInvalid},
                 outbound::$kind::{Filter as WireFilter, filter::Kind},
@@ -132,7 +136,7 @@ macro_rules! filters {
             vec![WireFilter { kind: Some(kind) }]
         }
 
-        fn filters(wire: Vec<WireFilter>) -> Result<(Vec<Filter>, TcpVerdict), Invalid> {
+        fn filters(wire: Vec<WireFilter>) -> Result<(Vec<Filter>, TcpVerdict), InvalidField> {
             Ok((Vec::new(), verdict(wire)))
         }
 

@@ -69,7 +69,7 @@ fn routes<M: std::fmt::Debug + Clone + 'static, T: std::fmt::Debug + Clone + 'st
     filter: BoxedStrategy<Filter>,
     retry: BoxedStrategy<T>,
 ) -> impl Strategy<Value = Vec<Route<M, OutboundRule<T>>>> {
-    let then = (
+    let action = (
         vec(filter.clone(), 0..2),
         distributions(filter, Just(TcpVerdict::Forward).boxed()),
         arbitrary::timeouts(),
@@ -85,7 +85,7 @@ fn routes<M: std::fmt::Debug + Clone + 'static, T: std::fmt::Debug + Clone + 'st
                 allow_request_headers,
             },
         );
-    let rule = (vec(matches, 0..2), then).prop_map(|(matches, then)| Rule { matches, then });
+    let rule = (vec(matches, 0..2), action).prop_map(|(matches, action)| Rule { matches, action });
     let route = (
         arbitrary::meta(),
         vec(arbitrary::host(), 0..2),

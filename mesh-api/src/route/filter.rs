@@ -5,8 +5,8 @@ use mesh_core::route::filter::{Filter, HeaderModifier, PathModifier, Ratio, Redi
 
 use super::{header_name, header_value};
 use crate::{
-    Invalid,
-    field::{Inside, each, optional},
+    InvalidField,
+    field::{FieldContext, each, optional},
     proto::{
         grpc_route::GrpcFailureInjector,
         http_route::{
@@ -23,11 +23,11 @@ pub(crate) fn unknown_filter() -> Filter {
     Filter::InternalError("the policy has a filter that this proxy does not know".into())
 }
 
-pub(crate) fn request_headers(wire: RequestHeaderModifier) -> Result<Filter, Invalid> {
+pub(crate) fn request_headers(wire: RequestHeaderModifier) -> Result<Filter, InvalidField> {
     header_modifier(wire.add, wire.set, &wire.remove).map(Filter::RequestHeaders)
 }
 
-pub(crate) fn response_headers(wire: ResponseHeaderModifier) -> Result<Filter, Invalid> {
+pub(crate) fn response_headers(wire: ResponseHeaderModifier) -> Result<Filter, InvalidField> {
     header_modifier(wire.add, wire.set, &wire.remove).map(Filter::ResponseHeaders)
 }
 
@@ -36,7 +36,7 @@ fn header_modifier(
     add: Option<http_types::Headers>,
     set: Option<http_types::Headers>,
     remove: &[String],
-) -> Result<HeaderModifier, Invalid> {
+) -> Result<HeaderModifier, InvalidField> {
     let pairs = |headers: Option<http_types::Headers>| {
         each("headers", headers.unwrap_or_default().headers, |pair| {
             Ok((
@@ -91,7 +91,7 @@ impl From<Headers<'_>> for ResponseHeaderModifier {
     }
 }
 
-pub(crate) fn http_failure(wire: HttpFailureInjector) -> Result<Filter, Invalid> {
+pub(crate) fn http_failure(wire: HttpFailureInjector) -> Result<Filter, InvalidField> {
     Ok(Filter::InjectHttpFailure {
         status: status("status", wire.status)?,
         message: wire.message.into(),
@@ -99,7 +99,7 @@ pub(crate) fn http_failure(wire: HttpFailureInjector) -> Result<Filter, Invalid>
     })
 }
 
-pub(crate) fn grpc_failure(wire: GrpcFailureInjector) -> Result<Filter, Invalid> {
+pub(crate) fn grpc_failure(wire: GrpcFailureInjector) -> Result<Filter, InvalidField> {
     Ok(Filter::InjectGrpcFailure {
         code: number_u16("code", wire.code)?,
         message: wire.message.into(),
@@ -164,18 +164,18 @@ impl Failure<'_> {
     }
 }
 
-pub(crate) fn redirect(wire: RequestRedirect) -> Result<Redirect, Invalid> {
+pub(crate) fn redirect(wire: RequestRedirect) -> Result<Redirect, InvalidField> {
     Ok(Redirect {
         scheme: optional("scheme", wire.scheme, |scheme| {
             Scheme::try_from(scheme.clone())
-                .map_err(|_error| Invalid::not_a("URI scheme", "", scheme.r#type))
+                .map_err(|_error| InvalidField::not_a("URI scheme", "", scheme.r#type))
         })?,
         host: (!wire.host.is_empty()).then(|| wire.host.into()),
         port: optional_port("port", wire.port)?,
         path: optional("path", wire.path, |path| match path.replace {
             Some(path_modifier::Replace::Full(path)) => Ok(PathModifier::Full(path.into())),
             Some(path_modifier::Replace::Prefix(path)) => Ok(PathModifier::Prefix(path.into())),
-            None => Err(Invalid::unknown_kind("replace")),
+            None => Err(InvalidField::unknown_kind("replace")),
         })?,
         status: if wire.status == 0 {
             None
@@ -201,20 +201,22 @@ pub(crate) fn redirect_to_proto(redirect: &Redirect) -> RequestRedirect {
     }
 }
 
-pub(crate) fn status(field: &str, wire: u32) -> Result<StatusCode, Invalid> {
+pub(crate) fn status(field: &str, wire: u32) -> Result<StatusCode, InvalidField> {
     number_u16(field, wire)
         .ok()
         .and_then(|status| StatusCode::from_u16(status).ok())
-        .ok_or_else(|| Invalid::not_a("HTTP status", field, wire))
+        .ok_or_else(|| InvalidField::not_a("HTTP status", field, wire))
 }
 
 /// Absent, it is every request.
-fn ratio(wire: Option<WireRatio>) -> Result<Ratio, Invalid> {
+fn ratio(wire: Option<WireRatio>) -> Result<Ratio, InvalidField> {
     match wire {
         None => Ok(Ratio::ALL),
-        Some(ratio) if ratio.denominator == 0 => {
-            Err(Invalid::not_a("number above zero", "ratio.denominator", 0))
-        }
+        Some(ratio) if ratio.denominator == 0 => Err(InvalidField::not_a(
+            "number above zero",
+            "ratio.denominator",
+            0,
+        )),
         Some(ratio) => Ok(Ratio {
             numerator: ratio.numerator,
             denominator: ratio.denominator,

@@ -1,7 +1,7 @@
-//! Inbound policy: who may talk to one port of a workload.
+//! Inbound policy: the clients that are authorized for one port of a workload.
 //!
-//! The policy controller builds a [`ServerPolicy`] per workload and port; the proxy judges every
-//! connection and request by the newest one.
+//! The policy controller builds a [`ServerPolicy`] for each workload and port; the proxy authorizes
+//! every connection and request by the current one.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::{
     identity::Identity,
     meta::Meta,
     route::{
-        Found, Route, Rule,
+        Route, Rule, RuleIndex,
         filter::Filter,
         grpc::GrpcMatch,
         http::{self, HttpMatch, PathMatch, RequestHead},
@@ -29,103 +29,141 @@ pub use self::{
 /// The policy of one port.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerPolicy {
-    /// The Server, or the default policy that applies where no Server selects the port.
+    /// The Server, or the default policy where no Server selects the port.
     pub meta: Meta,
+    /// The protocol of the port.
     pub protocol: ServerProtocol,
-    /// They count for every connection and for every route, after the route's own.
+    /// Apply to every connection, and to every route after the route's own.
     pub authorizations: Arc<[Authorization]>,
 }
 
+/// The protocol of a port.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ServerProtocol {
-    Detect { timeout: Duration, http: HttpServer },
+    /// Detected from the first bytes.
+    Detect {
+        /// Time limit of detection.
+        timeout: Duration,
+        /// The settings of HTTP, if it is detected.
+        http: HttpServer,
+    },
+    /// HTTP/1.
     Http1(HttpServer),
+    /// HTTP/2.
     Http2(HttpServer),
+    /// gRPC.
     Grpc(Vec<GrpcRoute>),
+    /// Forwarded without protocol parsing.
     Opaque,
+    /// TLS that the application terminates.
     Tls,
 }
 
+/// The settings of an HTTP port.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HttpServer {
+    /// The routes; the default route if empty.
     pub routes: Vec<HttpRoute>,
+    /// The rate limit of the port.
     pub rate_limit: Option<RateLimit>,
 }
 
+/// A route of HTTP requests.
 pub type HttpRoute = Route<HttpMatch, InboundRule>;
+/// A route of gRPC calls.
 pub type GrpcRoute = Route<GrpcMatch, InboundRule>;
 
-/// What an inbound rule carries.
+/// The settings of an inbound rule.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct InboundRule {
+    /// Filters of the rule's requests.
     pub filters: Vec<Filter>,
-    /// Those of the route; shared by its rules.
+    /// The route's authorizations, which its rules share.
     pub authorizations: Arc<[Authorization]>,
 }
 
-/// Lets the clients through that come from one of the networks and satisfy the authentication.
+/// Authorizes clients from one of the networks that satisfy the authentication.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Authorization {
+    /// The AuthorizationPolicy or default.
     pub meta: Meta,
+    /// The networks of the clients.
     pub networks: Vec<Network>,
+    /// The required authentication.
     pub authentication: Authentication,
 }
 
+/// A network with exceptions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Network {
+    /// The network.
     pub net: IpNet,
+    /// Networks inside it that are excluded.
     pub except: Vec<IpNet>,
 }
 
+/// The authentication that an authorization requires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Authentication {
+    /// None.
     Unauthenticated,
     /// Mesh TLS, with or without a client certificate.
     TlsUnauthenticated,
     /// Mesh TLS with one of these identities, or a DNS identity with one of these suffixes.
     TlsAuthenticated {
+        /// The accepted identities.
         identities: Vec<Identity>,
+        /// Suffixes of the accepted DNS identities.
         suffixes: Vec<Suffix>,
     },
 }
 
-/// The tail of a DNS-like identity, without leading `*.`; empty matches every DNS identity.
+/// The last labels of a DNS identity, without leading `*.`; empty matches every DNS identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Suffix(pub Vec<Arc<str>>);
 
-/// Requests per second.
+/// The rate limit of a port, in requests per second.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateLimit {
+    /// The HTTPLocalRateLimitPolicy.
     pub meta: Meta,
+    /// The limit of all requests together.
     pub total: Option<u32>,
+    /// The limit of each client identity.
     pub identity: Option<u32>,
+    /// Limits of particular identities, which replace `identity`.
     pub overrides: Vec<(Vec<Identity>, u32)>,
 }
 
-/// What is known of a client when its connection or request is judged.
+/// The properties of a client that authorization uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Client<'a> {
+    /// The source address of the connection.
     pub ip: IpAddr,
+    /// The TLS state of the connection.
     pub tls: ClientTls<'a>,
 }
 
+/// The TLS state of a client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientTls<'a> {
-    /// No mesh TLS ended here: plain text, or TLS that is passed through.
+    /// Plain text, or TLS that is not terminated here.
     None,
+    /// Mesh TLS without a client certificate.
     Anonymous,
+    /// Mesh TLS with a verified client certificate.
     Identified(&'a Identity),
 }
 
 impl ServerPolicy {
-    /// What a proxy judges by when this policy arrives: processes of the pod itself always pass,
-    /// and an HTTP port without routes has the default one.
+    /// Completes a received policy as the proxy enforces it: processes of the pod itself are always
+    /// authorized, and an HTTP port without routes gets the default one.
     pub fn completed(mut self) -> Self {
         self.authorizations = self
             .authorizations
             .iter()
             .cloned()
-            .chain([Authorization::of_localhost()])
+            .chain([Authorization::localhost()])
             .collect();
         match &mut self.protocol {
             ServerProtocol::Detect { http, .. }
@@ -147,9 +185,8 @@ impl ServerPolicy {
 }
 
 impl Authorization {
-    /// Lets processes of the pod itself through: whoever can dial a loopback address is already
-    /// inside.
-    pub fn of_localhost() -> Self {
+    /// Authorizes processes of the pod itself, which alone can connect to a loopback address.
+    pub fn localhost() -> Self {
         let loopback = |ip: IpAddr| Network {
             net: IpNet::from(ip),
             except: Vec::new(),
@@ -174,12 +211,12 @@ impl From<IpNet> for Network {
     }
 }
 
-/// The name of the route that admits the kubelet's probes where policy does not, as in Linkerd. A
-/// policy controller adds it beside the default route.
+/// The name of the route that authorizes the kubelet's probes where policy does not, as in Linkerd.
+/// The policy controller adds it to the default route.
 pub const PROBE_ROUTE: &str = "probe";
 
-/// The route of an HTTP port that no route is attached to: every request, under the authorizations
-/// of the server.
+/// Returns the route of an HTTP port that no route is attached to: it matches every request, under
+/// the authorizations of the server.
 pub fn default_http_route() -> HttpRoute {
     Route {
         meta: Meta::new_default("default"),
@@ -189,42 +226,42 @@ pub fn default_http_route() -> HttpRoute {
                 path: Some(PathMatch::Prefix("/".to_owned())),
                 ..HttpMatch::default()
             }],
-            then: InboundRule::default(),
+            action: InboundRule::default(),
         }],
     }
 }
 
-/// The same for a gRPC port.
+/// Returns the route of a gRPC port that no route is attached to.
 pub fn default_grpc_route() -> GrpcRoute {
     Route {
         meta: Meta::new_default("default"),
         hosts: Vec::new(),
         rules: vec![Rule {
             matches: vec![GrpcMatch::default()],
-            then: InboundRule::default(),
+            action: InboundRule::default(),
         }],
     }
 }
 
-/// The rule an inbound request falls under.
+/// Returns the rule that matches an inbound request.
 ///
-/// Servers read some paths in different ways (`/a/../b`, `//b`, `/a;x`, an encoded slash): the rule
-/// found for one reading could admit what the application then serves by another. So a request with
-/// such a path falls under no rule where a user's routes tell paths apart. The route of the
-/// kubelet's probes tells them apart too, but it only admits more than the port does: it is left
-/// out, and what the port says of everything else applies.
-pub fn http_rule(routes: &[HttpRoute], request: &RequestHead<'_>) -> Option<Found> {
+/// Servers interpret some paths differently (`/a/../b`, `//b`, `/a;x`, an encoded slash): the rule
+/// of one interpretation could authorize what the application then serves by another. So a request
+/// with such a path matches no rule if a user's routes distinguish paths. The route of the
+/// kubelet's probes distinguishes them too, but only authorizes more than the port does: it is
+/// skipped, and the remaining routes apply.
+pub fn http_rule(routes: &[HttpRoute], request: &RequestHead<'_>) -> Option<RuleIndex> {
     if !http::is_ambiguous(request.path) {
         return http::find(routes, request);
     }
-    let rest = |route: &HttpRoute| !is_probe_route(route);
+    let is_regular = |route: &HttpRoute| !is_probe_route(route);
     if routes
         .iter()
-        .any(|route| rest(route) && http::distinguishes_paths(route))
+        .any(|route| is_regular(route) && http::distinguishes_paths(route))
     {
         return None;
     }
-    http::find_among(routes, request, rest)
+    http::find_among(routes, request, is_regular)
 }
 
 fn is_probe_route(route: &HttpRoute) -> bool {
@@ -241,7 +278,7 @@ mod tests {
                 path: Some(PathMatch::Prefix((*path).to_owned())),
                 ..HttpMatch::default()
             }],
-            then: InboundRule::default(),
+            action: InboundRule::default(),
         });
         vec![HttpRoute {
             rules: rules.collect(),
@@ -255,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn ambiguous_paths_fall_under_no_rule_that_tells_paths_apart() {
+    fn ambiguous_path_matches_no_rule_if_routes_distinguish_paths() {
         let guarded = routes(&["/", "/admin"]);
         assert_eq!(rule(&guarded, "/public"), Some(0));
         assert_eq!(rule(&guarded, "/admin/x"), Some(1));
@@ -283,24 +320,24 @@ mod tests {
                 method: Some(::http::Method::GET),
                 ..HttpMatch::default()
             }],
-            then: InboundRule {
+            action: InboundRule {
                 filters: Vec::new(),
-                authorizations: Arc::new([Authorization::of_localhost()]),
+                authorizations: Arc::new([Authorization::localhost()]),
             },
         }];
         route
     }
 
-    /// Which route applies, and whether it admits more than the port does.
+    /// Returns the index of the matching route, and whether it authorizes more than the port does.
     fn route_of(routes: &[HttpRoute], path: &str) -> Option<(usize, bool)> {
         let request = ::http::Request::builder().uri(path).body(()).unwrap();
         let found = http_rule(routes, &RequestHead::from(&request))?;
-        let rule = &routes[found.route].rules[found.rule].then;
+        let rule = &routes[found.route].rules[found.rule].action;
         Some((found.route, !rule.authorizations.is_empty()))
     }
 
     #[test]
-    fn ambiguous_paths_get_the_default_route_not_the_allowance_of_a_probe() {
+    fn ambiguous_path_matches_default_route_instead_of_probe_route() {
         let (strict, probed) = (Some((0, false)), Some((1, true)));
         let default = default_http_route();
         let both = [default.clone(), probe("/ready")];
@@ -321,13 +358,13 @@ mod tests {
             let reversed = [probe("/ready"), default.clone()];
             assert_eq!(route_of(&reversed, ambiguous), Some((1, false)));
         }
-        // A probe path that is ambiguous itself is no allowance either: which resource it names is
-        // not known.
+        // An ambiguous probe path authorizes nothing either, because the resource that it names is
+        // not certain.
         assert_eq!(route_of(&[default, probe("//ready")], "//ready"), strict);
     }
 
     #[test]
-    fn ambiguous_paths_fall_under_no_rule_where_a_user_tells_paths_apart_beside_a_probe() {
+    fn ambiguous_path_matches_no_rule_if_user_routes_distinguish_paths() {
         let mut guarded = routes(&["/", "/admin"]);
         guarded[0].meta = Meta::Resource(crate::meta::Resource {
             group: "policy.linkerd.io".into(),

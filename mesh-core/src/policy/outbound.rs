@@ -1,4 +1,4 @@
-//! Outbound policy: where a workload's traffic to one destination goes.
+//! Outbound policy: the routes and backends of one destination.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -14,6 +14,7 @@ use crate::{
 pub struct OutboundPolicy {
     /// The Service or EgressNetwork.
     pub parent: Meta,
+    /// The protocol of the destination.
     pub protocol: OutboundProtocol,
 }
 
@@ -22,106 +23,156 @@ pub struct OutboundPolicy {
     clippy::large_enum_variant,
     reason = "one value for each destination, read behind a reference"
 )]
+/// The protocol of a destination, with its routes.
 pub enum OutboundProtocol {
+    /// Detected from the first bytes.
     Detect {
+        /// Time limit of detection.
         timeout: Duration,
+        /// The route of other protocols.
         opaque: Option<TcpRoute>,
+        /// The routes of HTTP/1.
         http1: HttpRoutes,
+        /// The routes of HTTP/2.
         http2: HttpRoutes,
     },
+    /// HTTP/1.
     Http1(HttpRoutes),
+    /// HTTP/2.
     Http2(HttpRoutes),
+    /// gRPC.
     Grpc(GrpcRoutes),
+    /// Forwarded without protocol parsing.
     Opaque(Option<TcpRoute>),
+    /// TLS that is passed through.
     Tls(Vec<TlsRoute>),
 }
 
+/// The HTTP routes of a destination.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HttpRoutes {
+    /// The routes.
     pub routes: Vec<HttpRoute>,
+    /// When the balancer stops using failing endpoints.
     pub failure_accrual: Option<FailureAccrual>,
 }
 
+/// The gRPC routes of a destination.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GrpcRoutes {
+    /// The routes.
     pub routes: Vec<GrpcRoute>,
+    /// When the balancer stops using failing endpoints.
     pub failure_accrual: Option<FailureAccrual>,
 }
 
+/// A route of HTTP requests.
 pub type HttpRoute = Route<HttpMatch, OutboundRule<HttpRetry>>;
+/// A route of gRPC calls.
 pub type GrpcRoute = Route<GrpcMatch, OutboundRule<GrpcRetry>>;
 
-/// What an outbound rule carries; `T` is the kind of retry.
+/// The settings of an outbound rule; `T` is the kind of retry.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OutboundRule<T> {
+    /// Filters of the rule's requests.
     pub filters: Vec<Filter>,
+    /// The backends of the rule.
     pub backends: Distribution,
+    /// Time limits of the rule's requests.
     pub timeouts: Timeouts,
+    /// The retry policy.
     pub retry: Option<T>,
-    /// Whether `l5d-timeout`, `l5d-retry-http` and their kin are obeyed.
+    /// Whether request headers such as `l5d-timeout` and `l5d-retry-http` override the settings.
     pub allow_request_headers: bool,
 }
 
-/// The one route of opaque traffic.
+/// The route of opaque traffic.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TcpRoute {
+    /// The TCPRoute or default.
     pub meta: Meta,
+    /// The backends.
     pub backends: Distribution,
+    /// Whether connections are forwarded.
     pub verdict: TcpVerdict,
 }
 
 /// A route of TLS traffic that is passed through, chosen by SNI.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TlsRoute {
+    /// The TLSRoute or default.
     pub meta: Meta,
     /// Empty matches every SNI.
     pub snis: Vec<HostMatch>,
+    /// The backends.
     pub backends: Distribution,
+    /// Whether connections are forwarded.
     pub verdict: TcpVerdict,
 }
 
+/// The decision about connections of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TcpVerdict {
+    /// Forwards the connection.
     Forward,
+    /// Rejects the connection by policy.
     Forbidden,
+    /// Rejects the connection because the route is invalid, for this reason.
     Invalid(Arc<str>),
 }
 
+/// The selection of a backend.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Distribution {
+    /// No backend.
     Empty,
+    /// The first available backend.
     FirstAvailable(Vec<Arc<RouteBackend>>),
-    /// Weights are not zero.
+    /// A random available backend, by non-zero weights.
     RandomAvailable(Vec<(Arc<RouteBackend>, u32)>),
 }
 
+/// A backend of a route with its filters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RouteBackend {
+    /// The backend.
     pub backend: Backend,
+    /// Filters of the requests to this backend.
     pub filters: Vec<Filter>,
-    /// The verdict of TCP and TLS routes; `Forward` for HTTP.
+    /// The decision of TCP and TLS routes; `Forward` for HTTP.
     pub verdict: TcpVerdict,
 }
 
+/// A target with its origin.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Backend {
+    /// The object that the target was created from.
     pub meta: Meta,
+    /// The target.
     pub target: BackendTarget,
 }
 
+/// The target of a backend.
 #[derive(Clone, Debug, PartialEq)]
 pub enum BackendTarget {
     /// One fixed endpoint.
     Forward(Box<Endpoint>),
-    /// Balances over what `Destination.Get` answers for `authority`.
-    Balance { authority: Arc<str>, load: PeakEwma },
-    /// Nothing to send to: the Service does not exist.
+    /// Balances over the endpoints of `Destination.Get`.
+    Balance {
+        /// The authority to resolve.
+        authority: Arc<str>,
+        /// The load metric of the balancer.
+        load: PeakEwma,
+    },
+    /// No target, because the Service does not exist.
     None,
 }
 
-/// What a workload asks for.
+/// The destination that a workload connects to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
+    /// An address.
     Addr(SocketAddr),
+    /// A name with an optional port.
     Authority(Arc<str>),
 }

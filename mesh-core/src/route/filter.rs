@@ -1,4 +1,4 @@
-//! What a rule does to a request before it goes on, or instead.
+//! Filters: what a rule changes in a request, or the response that it sends instead of forwarding.
 
 use std::sync::Arc;
 
@@ -9,71 +9,98 @@ use http::{
 
 use super::http::RequestHead;
 
+/// A filter of a rule.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Filter {
+    /// Changes the request's headers.
     RequestHeaders(HeaderModifier),
+    /// Changes the response's headers.
     ResponseHeaders(HeaderModifier),
+    /// Responds with a redirect.
     Redirect(Redirect),
-    /// Answers a share of the requests with an error of the rule's own.
+    /// Responds to a share of the requests with an HTTP error.
     InjectHttpFailure {
+        /// The status of the error.
         status: StatusCode,
+        /// The message of the error.
         message: Arc<str>,
+        /// The share of requests.
         ratio: Ratio,
     },
+    /// Responds to a share of the calls with a gRPC error.
     InjectGrpcFailure {
+        /// The gRPC status code.
         code: u16,
+        /// The message of the error.
         message: Arc<str>,
+        /// The share of calls.
         ratio: Ratio,
     },
-    /// The control plane sent something this version does not know; every request of the rule fails
-    /// with this message.
+    /// A filter of the control plane that this version does not support; every request of the rule
+    /// fails with this message.
     InternalError(Arc<str>),
 }
 
-/// Applied in this order: add, set, remove.
+/// A change of headers, applied in this order: add, set, remove.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeaderModifier {
+    /// Fields to add.
     pub add: Vec<(HeaderName, HeaderValue)>,
+    /// Fields to set.
     pub set: Vec<(HeaderName, HeaderValue)>,
+    /// Fields to remove.
     pub remove: Vec<HeaderName>,
 }
 
+/// A redirect; `None` keeps the part of the request's URI.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Redirect {
+    /// The scheme.
     pub scheme: Option<Scheme>,
+    /// The host.
     pub host: Option<Arc<str>>,
+    /// The port.
     pub port: Option<u16>,
+    /// The path.
     pub path: Option<PathModifier>,
-    /// 301 when absent.
+    /// The status, 301 when absent.
     pub status: Option<StatusCode>,
 }
 
+/// A change of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathModifier {
+    /// Replaces the whole path.
     Full(Arc<str>),
-    /// Replaces the part that the rule's prefix match matched.
+    /// Replaces the prefix that the rule matched.
     Prefix(Arc<str>),
 }
 
-/// `numerator` of `denominator` requests; a denominator of 0 is every request.
+/// A share of `numerator` of `denominator` requests; a denominator of 0 means every request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ratio {
+    /// The numerator.
     pub numerator: u32,
+    /// The denominator.
     pub denominator: u32,
 }
 
 /// Why a redirect has no target.
 #[derive(Debug, thiserror::Error)]
 pub enum RedirectError {
-    #[error("the request names no host to redirect to")]
+    /// Neither the redirect nor the request has a host.
+    #[error("redirect without a host, and the request has none")]
     MissingHost,
-    #[error("the redirect replaces a path prefix, but the rule matched no prefix")]
+    /// The redirect replaces a prefix, but the rule has no prefix match.
+    #[error("redirect replaces a path prefix, but the rule matched no prefix")]
     NoPrefix,
-    #[error("the redirect leads to no valid address")]
+    /// The target is not a valid URI.
+    #[error("invalid target of a redirect")]
     InvalidTarget(#[source] http::Error),
 }
 
 impl HeaderModifier {
+    /// Applies the changes to `headers`.
     pub fn apply(&self, headers: &mut HeaderMap) {
         for (name, value) in &self.add {
             headers.append(name.clone(), value.clone());
@@ -88,9 +115,13 @@ impl HeaderModifier {
 }
 
 impl Redirect {
-    /// Where the request is sent instead, or `None` when that is where it already goes. `prefix` is
-    /// what the route's match took of the path ([`Found::prefix`](super::Found::prefix)). The query
-    /// is kept.
+    /// Returns the status and target of the redirect, or `None` when the target is the request's
+    /// URI. `prefix` is the length of the matched prefix
+    /// ([`RuleIndex::prefix`](super::RuleIndex::prefix)). The query is kept.
+    ///
+    /// # Errors
+    ///
+    /// The redirect has no valid target for this request.
     pub fn target(
         &self,
         request: &RequestHead<'_>,
@@ -104,8 +135,8 @@ impl Redirect {
             None => requested_host.ok_or(RedirectError::MissingHost)?,
         };
         let requested_port = request.port().or(implied_port(requested));
-        // A new scheme without a port means that scheme's own port, as the Gateway API has it;
-        // otherwise the request's port stays.
+        // A new scheme without a port implies the scheme's default port, as in the Gateway API;
+        // otherwise the request's port is kept.
         let port = match (self.port, &self.scheme) {
             (Some(port), _) => Some(port),
             (None, Some(scheme)) => implied_port(scheme),
@@ -141,7 +172,7 @@ impl Redirect {
             Some(PathModifier::Full(path)) => path.to_string(),
             Some(PathModifier::Prefix(new)) => {
                 let rest = prefix
-                    .and_then(|taken| requested.get(taken..))
+                    .and_then(|length| requested.get(length..))
                     .ok_or(RedirectError::NoPrefix)?;
                 let (new, rest) = (new.trim_end_matches('/'), rest.trim_start_matches('/'));
                 match (new.is_empty(), rest.is_empty()) {
@@ -150,14 +181,15 @@ impl Redirect {
                 }
             }
         };
-        // What a path must not contain would otherwise become a part of the query or be cut off.
+        // Characters that a path must not contain would otherwise become part of the query or be
+        // cut off.
         PathAndQuery::try_from(path.as_str())
             .map_err(|error| RedirectError::InvalidTarget(error.into()))?;
         Ok(path)
     }
 }
 
-/// The port of a scheme when an address names none.
+/// Returns the default port of a scheme.
 fn implied_port(scheme: &Scheme) -> Option<u16> {
     match scheme.as_str() {
         "http" => Some(80),
@@ -167,13 +199,14 @@ fn implied_port(scheme: &Scheme) -> Option<u16> {
 }
 
 impl Ratio {
+    /// Every request.
     pub const ALL: Self = Self {
         numerator: 1,
         denominator: 1,
     };
 
-    /// Whether a request is among those of the ratio, given a number drawn evenly from all of
-    /// `u32`.
+    /// Whether a request belongs to the share, given a random number that is uniformly distributed
+    /// over `u32`.
     pub fn includes(self, draw: u32) -> bool {
         if self.denominator == 0 {
             return true;

@@ -1,31 +1,34 @@
-//! gRPC matches, and the rule that a gRPC call falls under. A call is `POST /service/method`.
+//! gRPC matches, and the rule that matches a gRPC call. A call is `POST /service/method`.
 
 use std::sync::Arc;
 
 use super::{
-    Found, Route,
+    Route, RuleIndex,
     http::{HeaderMatch, RequestHead},
 };
 
-/// All present parts must match.
+/// A match of calls; all present parts must match.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GrpcMatch {
+    /// The service, with its package.
     pub service: Option<Arc<str>>,
+    /// The method.
     pub method: Option<Arc<str>>,
+    /// Required headers.
     pub headers: Vec<HeaderMatch>,
 }
 
-/// How closely a call is matched. The fields compare in this order: length of the service's name,
-/// of the method's name, headers.
+/// The precedence of a match. The fields compare in this order: length of the service's name, of
+/// the method's name, headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Rank {
+struct MatchPrecedence {
     service: usize,
     method: usize,
     headers: usize,
 }
 
-/// The rule that applies to the call. What is no gRPC call falls under none.
-pub fn find<R>(routes: &[Route<GrpcMatch, R>], request: &RequestHead<'_>) -> Option<Found> {
+/// Returns the rule that applies to the call; `None` for requests that are not gRPC calls.
+pub fn find<R>(routes: &[Route<GrpcMatch, R>], request: &RequestHead<'_>) -> Option<RuleIndex> {
     if request.method != http::Method::POST {
         return None;
     }
@@ -34,10 +37,10 @@ pub fn find<R>(routes: &[Route<GrpcMatch, R>], request: &RequestHead<'_>) -> Opt
     let (_, route, rule) = super::find(
         routes.iter().enumerate(),
         request.host(),
-        Rank::default(),
+        MatchPrecedence::default(),
         rank,
     )?;
-    Some(Found {
+    Some(RuleIndex {
         route,
         rule,
         prefix: None,
@@ -45,13 +48,18 @@ pub fn find<R>(routes: &[Route<GrpcMatch, R>], request: &RequestHead<'_>) -> Opt
 }
 
 impl GrpcMatch {
-    fn rank(&self, service: &str, method: &str, headers: &http::HeaderMap) -> Option<Rank> {
+    fn rank(
+        &self,
+        service: &str,
+        method: &str,
+        headers: &http::HeaderMap,
+    ) -> Option<MatchPrecedence> {
         let length = |want: &Option<Arc<str>>, have: &str| match want {
             None => Some(0),
             Some(want) if **want == *have => Some(want.len()),
             Some(_) => None,
         };
-        let rank = Rank {
+        let rank = MatchPrecedence {
             service: length(&self.service, service)?,
             method: length(&self.method, method)?,
             headers: self.headers.len(),
@@ -95,7 +103,10 @@ mod tests {
                 .collect(),
             rules: rules
                 .into_iter()
-                .map(|matches| Rule { matches, then: () })
+                .map(|matches| Rule {
+                    matches,
+                    action: (),
+                })
                 .collect(),
         }
     }
@@ -111,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn closest_match_wins() {
+    fn most_specific_match_wins() {
         let routes = [
             route(&[], vec![vec![], vec![entry("pkg.Svc", "", &[])]]),
             route(
@@ -139,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn only_calls_are_matched() {
+    fn only_grpc_calls_are_matched() {
         let routes = [route(&[], vec![vec![]])];
         for (method, uri) in [
             ("GET", "http://h/pkg.Svc/Get"),

@@ -1,69 +1,93 @@
-//! HTTP matches, and the rule that an HTTP request falls under.
+//! HTTP matches, and the rule that matches an HTTP request.
 //!
-//! Paths and query parameters compare after percent-decoding, since `/%61` and `/a` are one path to
-//! every server; an encoded slash stays encoded, since it separates nothing.
+//! Paths and query parameters compare after percent-decoding, because `/%61` and `/a` are one path
+//! to every server; an encoded slash remains encoded, because it does not separate segments.
 
 use http::{HeaderMap, Method, header::HOST, uri::Scheme};
 
-use super::{AnchoredRegex, Found, Route, path};
+use super::{AnchoredRegex, Route, RuleIndex, path};
 
 pub use super::path::is_ambiguous;
 
-/// What routing looks at in a request.
+/// The parts of a request that routing uses.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestHead<'a> {
+    /// The method.
     pub method: &'a Method,
+    /// The scheme of the request's URI.
     pub scheme: Option<&'a Scheme>,
-    /// With port, as the request names it.
+    /// The authority, with its port if the request has one.
     pub authority: Option<&'a str>,
+    /// The path, not decoded.
     pub path: &'a str,
+    /// The query, not decoded.
     pub query: Option<&'a str>,
+    /// The headers.
     pub headers: &'a HeaderMap,
 }
 
-/// All present parts must match.
+/// A match of requests; all present parts must match.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HttpMatch {
+    /// The path.
     pub path: Option<PathMatch>,
+    /// Required headers.
     pub headers: Vec<HeaderMatch>,
+    /// Required query parameters.
     pub query: Vec<QueryMatch>,
+    /// The method.
     pub method: Option<Method>,
 }
 
+/// A match of paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathMatch {
+    /// The whole path.
     Exact(String),
-    /// By segment: `/a` matches `/a` and `/a/b`, not `/ab`.
+    /// A prefix of whole segments: `/a` matches `/a` and `/a/b`, not `/ab`.
     Prefix(String),
+    /// A regular expression.
     Regex(AnchoredRegex),
 }
 
+/// A match of a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderMatch {
+    /// The name.
     pub name: http::HeaderName,
+    /// The value.
     pub value: HeaderValueMatch,
 }
 
+/// A match of a header's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HeaderValueMatch {
+    /// The whole value.
     Exact(http::HeaderValue),
+    /// A regular expression.
     Regex(AnchoredRegex),
 }
 
+/// A match of a query parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueryMatch {
+    /// The decoded name.
     pub name: String,
+    /// The value.
     pub value: QueryValueMatch,
 }
 
+/// A match of a query parameter's decoded value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QueryValueMatch {
+    /// The whole value.
     Exact(String),
+    /// A regular expression.
     Regex(AnchoredRegex),
 }
 
 impl<'a> RequestHead<'a> {
-    /// Reads the authority from the URI, and from the `host` header where the URI has none.
+    /// Takes the authority from the URI, or from the `host` header if the URI has none.
     pub fn new(method: &'a Method, uri: &'a http::Uri, headers: &'a HeaderMap) -> Self {
         let authority = uri
             .authority()
@@ -84,9 +108,10 @@ impl<'a> RequestHead<'a> {
         self.authority.map(host_of)
     }
 
-    /// The port that the authority names.
+    /// The port of the authority.
     pub fn port(&self) -> Option<u16> {
-        // As `http::uri` does: behind the last colon, which is within an address without a port.
+        // As in `http::uri`: after the last colon, which is part of the address in IPv6 without a
+        // port.
         let (_, port) = after_user(self.authority?).rsplit_once(':')?;
         port.parse().ok()
     }
@@ -118,34 +143,35 @@ fn host_of(authority: &str) -> &str {
     host.split_once(':').map_or(host, |(name, _)| name)
 }
 
-/// How closely a request is matched. The fields compare in this order: length of the path match,
-/// headers, query parameters, method.
+/// The precedence of a match. The fields compare in this order: length of the path match, headers,
+/// query parameters, method.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Rank {
+struct MatchPrecedence {
     path: usize,
     headers: usize,
     query: usize,
     method: bool,
 }
 
-/// The rule that applies to the request, if any does.
-pub fn find<R>(routes: &[Route<HttpMatch, R>], request: &RequestHead<'_>) -> Option<Found> {
+/// Returns the rule that applies to the request.
+pub fn find<R>(routes: &[Route<HttpMatch, R>], request: &RequestHead<'_>) -> Option<RuleIndex> {
     find_among(routes, request, |_| true)
 }
 
-/// The same among the routes that are `eligible`.
+/// Returns the rule that applies to the request among the routes that are `eligible`.
 pub fn find_among<R>(
     routes: &[Route<HttpMatch, R>],
     request: &RequestHead<'_>,
     eligible: impl Fn(&Route<HttpMatch, R>) -> bool,
-) -> Option<Found> {
+) -> Option<RuleIndex> {
     let path = path::decode(request.path);
     let rank = |entry: &HttpMatch| entry.rank(request, &path);
     let candidates = routes
         .iter()
         .enumerate()
         .filter(|(_, route)| eligible(route));
-    let (rank, route, rule) = super::find(candidates, request.host(), Rank::default(), rank)?;
+    let (rank, route, rule) =
+        super::find(candidates, request.host(), MatchPrecedence::default(), rank)?;
     let prefix = routes[route].rules[rule].matches.iter().find_map(|entry| {
         let applies = entry.rank(request, &path) == Some(rank);
         match &entry.path {
@@ -155,14 +181,14 @@ pub fn find_among<R>(
             _ => None,
         }
     });
-    Some(Found {
+    Some(RuleIndex {
         route,
         rule,
         prefix,
     })
 }
 
-/// Whether some rule of the route treats one path otherwise than another.
+/// Whether a match of the route depends on the path.
 pub fn distinguishes_paths<R>(route: &Route<HttpMatch, R>) -> bool {
     route
         .rules
@@ -176,7 +202,7 @@ pub fn distinguishes_paths<R>(route: &Route<HttpMatch, R>) -> bool {
 }
 
 impl HttpMatch {
-    fn rank(&self, request: &RequestHead<'_>, path: &[u8]) -> Option<Rank> {
+    fn rank(&self, request: &RequestHead<'_>, path: &[u8]) -> Option<MatchPrecedence> {
         if self
             .method
             .as_ref()
@@ -193,7 +219,7 @@ impl HttpMatch {
             .iter()
             .all(|entry| entry.is_match(request.headers))
             && self.query.iter().all(|entry| entry.is_match(request.query));
-        matched.then_some(Rank {
+        matched.then_some(MatchPrecedence {
             path,
             headers: self.headers.len(),
             query: self.query.len(),
@@ -203,7 +229,7 @@ impl HttpMatch {
 }
 
 impl PathMatch {
-    /// The length of the match: of the prefix as written, of the whole path otherwise.
+    /// Returns the length of the match: of the prefix as written, of the whole path otherwise.
     fn rank(&self, path: &[u8]) -> Option<usize> {
         match self {
             Self::Exact(exact) => (*path::decode(exact) == *path).then_some(path.len()),
@@ -235,8 +261,8 @@ impl HeaderMatch {
 }
 
 impl QueryMatch {
-    /// Whether the first parameter of that name has the value; later ones of the same name are not
-    /// looked at, as the Gateway API recommends.
+    /// Whether the first parameter of that name has the value; later ones of the same name are
+    /// ignored, as the Gateway API recommends.
     fn is_match(&self, query: Option<&str>) -> bool {
         let value = query
             .into_iter()

@@ -1,10 +1,10 @@
-//! Paths as servers read them: percent-decoding, prefixes by segment, and the paths that servers
-//! disagree about.
+//! Percent-decoding of paths, prefixes of segments, and the paths that servers interpret
+//! differently.
 
 use std::borrow::Cow;
 
-/// The path with every escape decoded but those of `/` and `%`, which decoded would make two
-/// different paths one.
+/// Decodes all escapes of the path except those of `/` and `%`, which would make two different
+/// paths equal.
 pub(super) fn decode(path: &str) -> Cow<'_, [u8]> {
     if !path.contains('%') {
         return Cow::Borrowed(path.as_bytes());
@@ -12,7 +12,7 @@ pub(super) fn decode(path: &str) -> Cow<'_, [u8]> {
     decode_escapes(path, |byte| byte != b'/' && byte != b'%')
 }
 
-/// A name or value of a query string: every escape decoded, `+` a blank.
+/// Decodes a name or value of a query string; `+` is a blank.
 pub(super) fn decode_form(text: &str) -> Cow<'_, [u8]> {
     if !text.contains(['%', '+']) {
         return Cow::Borrowed(text.as_bytes());
@@ -21,7 +21,7 @@ pub(super) fn decode_form(text: &str) -> Cow<'_, [u8]> {
     Cow::Owned(decode_escapes(&blanks, |_| true).into_owned())
 }
 
-/// What is not an escape stays as it is; an escape that is kept is written in upper case.
+/// Decodes the `wanted` escapes, and writes the others in upper case.
 fn decode_escapes(text: &str, wanted: impl Fn(u8) -> bool) -> Cow<'_, [u8]> {
     let bytes = text.as_bytes();
     let mut decoded = Vec::with_capacity(bytes.len());
@@ -45,7 +45,7 @@ fn decode_escapes(text: &str, wanted: impl Fn(u8) -> bool) -> Cow<'_, [u8]> {
     Cow::Owned(decoded)
 }
 
-/// The byte that an escape at the start of `bytes` stands for.
+/// Returns the byte of the escape at the start of `bytes`.
 fn escape(bytes: &[u8]) -> Option<u8> {
     let [b'%', high, low, ..] = bytes else {
         return None;
@@ -54,15 +54,15 @@ fn escape(bytes: &[u8]) -> Option<u8> {
     u8::try_from(digit(high)? * 16 + digit(low)?).ok()
 }
 
-/// Whether the prefix, by segment and without regard to its last slash, begins the path. The prefix
-/// `/` begins everything, also `*` and no path at all.
+/// Whether the path begins with the segments of the prefix, whose trailing slash is ignored. The
+/// prefix `/` matches everything, also `*` and an empty path.
 pub(super) fn has_prefix(path: &[u8], prefix: &[u8]) -> bool {
     let prefix = without_last_slash(prefix);
     path.strip_prefix(prefix)
         .is_some_and(|rest| prefix.is_empty() || rest.is_empty() || rest[0] == b'/')
 }
 
-/// How many bytes of the undecoded path a matching prefix takes.
+/// Returns the length of a matching prefix in the undecoded path, in bytes.
 pub(super) fn length_of_prefix(path: &str, prefix: &str) -> Option<usize> {
     let decoded = decode(prefix);
     let prefix = without_last_slash(&decoded);
@@ -70,8 +70,8 @@ pub(super) fn length_of_prefix(path: &str, prefix: &str) -> Option<usize> {
     if prefix.is_empty() {
         return Some(0);
     }
-    // The prefix ends at a segment's end, and an encoded slash ends no segment: the undecoded path
-    // has as many slashes there.
+    // The prefix ends at the end of a segment, which an encoded slash is not: the undecoded path
+    // has the same number of slashes up to there.
     let end = path
         .match_indices('/')
         .nth(slashes)
@@ -83,9 +83,9 @@ fn without_last_slash(prefix: &[u8]) -> &[u8] {
     prefix.strip_suffix(b"/").unwrap_or(prefix)
 }
 
-/// Whether servers differ about which resource the path names: dot segments, empty segments,
-/// segment parameters, backslashes, encoded slashes, escapes that are none or hide another, NUL,
-/// and bytes that are no UTF-8.
+/// Whether servers interpret the path differently: dot segments, empty segments, segment
+/// parameters, backslashes, encoded slashes, invalid or nested escapes, NUL, and bytes that are not
+/// UTF-8.
 pub fn is_ambiguous(path: &str) -> bool {
     if path.is_empty() || path == "*" {
         return false;
@@ -94,8 +94,7 @@ pub fn is_ambiguous(path: &str) -> bool {
     let Ok(decoded) = std::str::from_utf8(&decoded) else {
         return true;
     };
-    // Encoded slashes and percent signs are still escapes here, and so is whatever was no valid
-    // escape.
+    // Encoded slashes and percent signs are still escapes here, and so are invalid escapes.
     if decoded.contains(['\\', '\0', ';', '%', '#', '?']) {
         return true;
     }
@@ -116,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn decoding() {
+    fn escapes_are_decoded_except_slash_and_percent() {
         let check = |path: &str, expect: &[u8]| assert_eq!(&*decode(path), expect, "{path}");
         check("/a", b"/a");
         check("/%61%2f%2F%25%00", b"/a%2F%2F%25\0");
@@ -128,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn prefixes() {
+    fn prefixes_match_whole_segments() {
         let check = |path: &str, prefix: &str, expect: Option<usize>| {
             let found = has_prefix(&decode(path), &decode(prefix));
             assert_eq!(found, expect.is_some(), "{prefix} of {path}");
@@ -154,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn ambiguous_paths() {
+    fn ambiguous_paths_are_detected() {
         for plain in [
             "",
             "*",
@@ -199,10 +198,9 @@ mod tests {
     }
 
     proptest! {
-        /// However a plain path is escaped, it is the same path, and its prefix is found where it
-        /// is.
+        /// An escaped path equals the plain one, and its prefix is found at the right position.
         #[test]
-        fn escaping_changes_nothing(
+        fn escaping_does_not_change_matches(
             segments in prop::collection::vec("[a-c.é ]{1,3}", 1..4),
             keep in 0usize..4,
             escaped in any::<u64>(),
@@ -226,7 +224,7 @@ mod tests {
         }
 
         #[test]
-        fn decoding_never_makes_a_slash(path in "/[%2fF/a5]{0,12}") {
+        fn decoding_creates_no_slash(path in "/[%2fF/a5]{0,12}") {
             let slashes = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'/').count();
             prop_assert_eq!(slashes(&decode(&path)), slashes(path.as_bytes()));
         }

@@ -27,8 +27,8 @@ fn own(address_: &Address) -> bool {
         .any(|own| address(own).same(address_))
 }
 
-fn dial(destination: &str, port: u16) -> Dial {
-    Dial {
+fn dial(destination: &str, port: u16) -> ConnectAttempt {
+    ConnectAttempt {
         destination: address(destination),
         port,
         source: Address::UNSPECIFIED,
@@ -37,9 +37,9 @@ fn dial(destination: &str, port: u16) -> Dial {
     }
 }
 
-fn check_dial(dial: Dial, expected: Outbound) {
-    let found = outbound(&pod(), &dial, own, |port| port == 4567);
-    assert_eq!(found, expected, "{dial:?}");
+fn check_dial(attempt: ConnectAttempt, expected: Outbound) {
+    let found = outbound(&pod(), &attempt, own, |port| port == 4567);
+    assert_eq!(found, expected, "{attempt:?}");
 }
 
 #[test]
@@ -61,14 +61,14 @@ fn connections_are_redirected_to_the_own_address_of_their_family() {
         Outbound::Redirect(address("10.1.0.5")),
     );
     check_dial(
-        Dial {
+        ConnectAttempt {
             on_loopback: true,
             ..dial("10.9.9.9", 80)
         },
         Outbound::Redirect(address("127.0.0.1")),
     );
     check_dial(
-        Dial {
+        ConnectAttempt {
             on_loopback: true,
             ..dial("2001:db8::1", 80)
         },
@@ -98,7 +98,7 @@ fn connections_that_stay_direct() {
         check_dial(dial(destination, port), Outbound::Direct(counter));
     }
     check_dial(
-        Dial {
+        ConnectAttempt {
             by_proxy: true,
             ..dial("10.9.9.9", 80)
         },
@@ -124,7 +124,7 @@ fn the_bound_source_must_be_the_pods() {
         ("10.9.0.1", Outbound::Direct(Counter::OutboundForeignSource)),
     ] {
         check_dial(
-            Dial {
+            ConnectAttempt {
                 source: address(source),
                 ..dial("10.9.9.9", 80)
             },
@@ -158,7 +158,7 @@ fn the_check_address_is_redirected_for_everyone() {
         ),
     ];
     for (destination, port, expected) in table {
-        let by_proxy = Dial {
+        let by_proxy = ConnectAttempt {
             by_proxy: true,
             ..dial(destination, port)
         };
@@ -187,25 +187,25 @@ fn a_pod_of_one_family_is_checked_by_both_addresses() {
     }
 }
 
-fn check_arrival(remote: &str, local: &str, local_port: u16, expected: Steering) {
-    let arrival = Arrival {
+fn check_arrival(remote: &str, local: &str, local_port: u16, expected: LookupVerdict) {
+    let lookup = SocketLookup {
         remote: address(remote),
         local: address(local),
         local_port,
     };
     let found = inbound(
         &pod(),
-        &arrival,
+        &lookup,
         own,
         |port| port == 4191,
         |source| source.same(&address("172.17.0.2")),
     );
-    assert_eq!(found, expected, "{arrival:?}");
+    assert_eq!(found, expected, "{lookup:?}");
 }
 
 #[test]
 fn arrivals() {
-    use Steering::{Pass, Proxy};
+    use LookupVerdict::{Pass, Proxy};
     let table = [
         ("10.9.9.9", "10.1.0.5", 80, Proxy(Role::Inbound)),
         ("10.9.9.9", "10.1.0.5", 4140, Proxy(Role::Inbound)),
@@ -264,9 +264,9 @@ fn proxys_uid_may_dial_as_the_proxy_while_no_proxy_listens() {
         (false, false, false),
         (false, true, false),
     ] {
-        assert_eq!(may_dial(has_uid, || any_listener), expected);
+        assert_eq!(may_connect(has_uid, || any_listener), expected);
     }
-    assert!(!may_dial(false, || unreachable!("not asked for others")));
+    assert!(!may_connect(false, || unreachable!("not asked for others")));
 }
 
 #[test]
@@ -320,11 +320,11 @@ fn ports_of_listeners() {
 
 #[test]
 fn only_the_two_options_are_answered() {
-    assert_eq!(asked_family(0, 80), Some(Family::V4));
-    assert_eq!(asked_family(41, 80), Some(Family::V6));
-    assert_eq!(asked_family(1, 80), None);
-    assert_eq!(asked_family(6, 80), None);
-    assert_eq!(asked_family(0, 64), None);
+    assert_eq!(original_dst_family(0, 80), Some(Family::V4));
+    assert_eq!(original_dst_family(41, 80), Some(Family::V6));
+    assert_eq!(original_dst_family(1, 80), None);
+    assert_eq!(original_dst_family(6, 80), None);
+    assert_eq!(original_dst_family(0, 64), None);
 }
 
 #[test]
@@ -337,13 +337,13 @@ fn original_destinations() {
     let accepted = stored(Side::Accepted);
     let client = stored(Side::Client);
     let table = [
-        (Some(&accepted), true, 4140, Answer::Stored),
-        (Some(&accepted), false, 4140, Answer::Stored),
-        (Some(&client), false, 50000, Answer::Native),
-        (None, true, 80, Answer::Local),
-        (None, true, 4143, Answer::Local),
-        (None, true, 4140, Answer::Native),
-        (None, false, 80, Answer::Native),
+        (Some(&accepted), true, 4140, OriginalDstSource::Stored),
+        (Some(&accepted), false, 4140, OriginalDstSource::Stored),
+        (Some(&client), false, 50000, OriginalDstSource::Native),
+        (None, true, 80, OriginalDstSource::Local),
+        (None, true, 4143, OriginalDstSource::Local),
+        (None, true, 4140, OriginalDstSource::Native),
+        (None, false, 80, OriginalDstSource::Native),
     ];
     for (stored, by_proxy, port, expected) in table {
         assert_eq!(
@@ -357,14 +357,20 @@ fn original_destinations() {
 #[test]
 fn original_destinations_where_a_packet_filter_redirects() {
     let split = PodConfig { flags: 0, ..pod() };
-    assert_eq!(original_dst(&split, None, true, 4143), Answer::Native);
-    assert_eq!(original_dst(&split, None, true, 80), Answer::Native);
+    assert_eq!(
+        original_dst(&split, None, true, 4143),
+        OriginalDstSource::Native
+    );
+    assert_eq!(
+        original_dst(&split, None, true, 80),
+        OriginalDstSource::Native
+    );
 }
 
 #[test]
 fn what_goes_around_the_proxy() {
     let check = |source: &str, destination: &str, port: u16, by_proxy: bool| {
-        let request = Request {
+        let request = TcpSyn {
             source: address(source),
             destination: address(destination),
             port,
@@ -374,7 +380,7 @@ fn what_goes_around_the_proxy() {
                 .iter()
                 .any(|known| address(known).same(source))
         };
-        goes_around(&request, by_proxy, own, |port| port == 4567, in_subnet)
+        bypasses_proxy(&request, by_proxy, own, |port| port == 4567, in_subnet)
     };
     assert!(check("10.1.0.5", "10.9.9.9", 80, false));
     assert!(check("fd00::5", "2001:db8::9", 80, false));

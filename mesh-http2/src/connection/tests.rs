@@ -1,5 +1,5 @@
-//! Two connections that talk to each other, and those that are talked to by somebody who makes his
-//! own frames.
+//! Tests of a client and a server that are connected to each other, and of endpoints that receive
+//! hand-made frames.
 
 mod frames;
 mod hostile;
@@ -43,7 +43,7 @@ fn config(role: Role) -> Config {
     }
 }
 
-/// Takes everything that is to be written.
+/// Takes all output.
 fn output(connection: &mut Connection) -> Vec<u8> {
     let mut bytes = Vec::new();
     while !connection.output().is_empty() {
@@ -59,7 +59,7 @@ fn output(connection: &mut Connection) -> Vec<u8> {
     bytes
 }
 
-/// Receives all of `bytes`, in as many turns as that takes.
+/// Receives all of `bytes`, in as many turns as necessary.
 fn take(connection: &mut Connection, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         let taken = connection.receive(bytes).unwrap();
@@ -67,7 +67,7 @@ fn take(connection: &mut Connection, mut bytes: &[u8]) {
     }
 }
 
-/// Knows whether it was woken.
+/// A waker that records whether it was woken.
 #[derive(Default)]
 struct Flag(AtomicBool);
 
@@ -92,7 +92,7 @@ fn noop_waker() -> &'static Waker {
     Waker::noop()
 }
 
-/// A frame.
+/// Encodes a frame.
 fn bytes(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let header = frame::FrameHeader {
         length: payload.len() as u32,
@@ -106,7 +106,7 @@ fn bytes(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The frames that are to be written.
+/// Parses the frames in the output.
 fn sent_frames(connection: &mut Connection) -> Vec<(frame::FrameHeader, Vec<u8>)> {
     let bytes = output(connection);
     let mut rest = &bytes[..];
@@ -120,10 +120,11 @@ fn sent_frames(connection: &mut Connection) -> Vec<(frame::FrameHeader, Vec<u8>)
     frames
 }
 
-/// What was said of a mistake: on which stream, or 0 for the connection, and why.
+/// Returns the stream (0 for the connection) and the error code of the only RST_STREAM or GOAWAY in
+/// the output.
 fn reported_error(connection: &mut Connection) -> Option<(u32, ErrorCode)> {
     let frames = sent_frames(connection);
-    let mut verdicts = frames
+    let mut errors = frames
         .iter()
         .filter_map(|(header, payload)| match header.kind {
             frame::RST_STREAM => {
@@ -132,7 +133,7 @@ fn reported_error(connection: &mut Connection) -> Option<(u32, ErrorCode)> {
             frame::GOAWAY => Some((0, frame::goaway(payload).unwrap().1)),
             _ => None,
         });
-    let first = verdicts.next();
-    assert!(verdicts.next().is_none(), "{frames:?}");
+    let first = errors.next();
+    assert!(errors.next().is_none(), "{frames:?}");
     first
 }

@@ -1,4 +1,4 @@
-//! The table of what is explained, what is paid for, and what ends a connection.
+//! Which frames are free, which spend the budgets, and which close the connection.
 
 use std::cell::Cell;
 
@@ -51,15 +51,15 @@ fn receive(limiter: &mut FloodLimiter, frame: FrameHeader) -> FloodAction {
     }
 }
 
-/// How many of `frames`, over and over, are taken before a verdict; `None` when that is more than
-/// anybody would send.
-fn until_verdict(limiter: &mut FloodLimiter, frames: &[FrameHeader]) -> Option<(u32, FloodAction)> {
+/// Repeats `frames` until an action other than [`FloodAction::Continue`], and returns the number of
+/// frames and the action; `None` if none occurs.
+fn until_action(limiter: &mut FloodLimiter, frames: &[FrameHeader]) -> Option<(u32, FloodAction)> {
     let mut count = 0;
     for frame in frames.iter().cycle().take(20_000) {
         count += 1;
         match receive(limiter, *frame) {
             FloodAction::Continue => {}
-            verdict => return Some((count, verdict)),
+            action => return Some((count, action)),
         }
     }
     None
@@ -71,7 +71,7 @@ fn request(count: u32) -> FrameHeader {
 }
 
 #[test]
-fn frames_that_carry_nothing_end_the_connection() {
+fn idle_frames_close_the_connection() {
     let idle = FloodAction::Close(LimitExceeded::IdleFrames);
     let unknown = 42;
     for (frame, taken) in [
@@ -85,13 +85,13 @@ fn frames_that_carry_nothing_end_the_connection() {
         (header(unknown, 0, 1000, 0), 101),
         (header(frame::DATA, 0, 0, 1), 101),
     ] {
-        let ended = until_verdict(&mut server(), &[frame]);
+        let ended = until_action(&mut server(), &[frame]);
         assert_eq!(ended, Some((taken, idle)), "{frame:?}");
     }
 }
 
 #[test]
-fn what_messages_explain_is_free() {
+fn frames_that_messages_earn_are_free() {
     let window_update = header(frame::WINDOW_UPDATE, 0, 4, 0);
     let data = header(frame::DATA, 0, 1, 1);
     let ping = header(frame::PING, 0, 8, 0);
@@ -102,9 +102,9 @@ fn what_messages_explain_is_free() {
         vec![request(1), window_update, window_update, ping],
         vec![header(frame::DATA, frame::END_STREAM, 0, 1)],
     ] {
-        assert_eq!(until_verdict(&mut server(), &frames), None, "{frames:?}");
+        assert_eq!(until_action(&mut server(), &frames), None, "{frames:?}");
     }
-    // A download that the client acknowledges with every frame, and nothing from it otherwise.
+    // A download that the client acknowledges with every frame.
     let mut limiter = server();
     for _ in 0..10_000 {
         limiter.sent_message();
@@ -112,7 +112,7 @@ fn what_messages_explain_is_free() {
             assert_eq!(limiter.received_frame(frame, false), FloodAction::Continue);
         }
     }
-    // A thousand frames are under way before the first of them is acknowledged.
+    // A thousand frames are in flight before the first of them is acknowledged.
     let mut limiter = server();
     for _ in 0..1_000 {
         limiter.sent_message();
@@ -123,7 +123,7 @@ fn what_messages_explain_is_free() {
             FloodAction::Continue
         );
     }
-    // Our own pings.
+    // Acknowledgements of sent PINGs.
     for _ in 0..10_000 {
         limiter.sent_acknowledged_frame();
         let pong = header(frame::PING, frame::ACK, 8, 0);
@@ -132,7 +132,7 @@ fn what_messages_explain_is_free() {
 }
 
 #[test]
-fn time_refills_the_budget() {
+fn time_refills_the_budget_of_idle_frames() {
     let mut limiter = server();
     let ping = header(frame::PING, 0, 8, 0);
     // Ten points a second.
@@ -146,7 +146,7 @@ fn time_refills_the_budget() {
 fn resets_replace_the_connection_and_then_end_it() {
     let reset = |count| header(frame::RST_STREAM, 0, 4, count * 2 + 1);
     let mut limiter = server();
-    let mut verdicts = Vec::new();
+    let mut actions = Vec::new();
     for count in 0..1000 {
         // It takes a while until the client can know.
         let has_sent_goaway = count > 500;
@@ -154,15 +154,15 @@ fn resets_replace_the_connection_and_then_end_it() {
         for frame in [request(count), reset(count)] {
             match limiter.received_frame(frame, has_sent_goaway) {
                 FloodAction::Continue => {}
-                verdict => verdicts.push((count, verdict)),
+                action => actions.push((count, action)),
             }
         }
     }
-    assert_eq!(verdicts[0], (99, FloodAction::Drain(LimitExceeded::Resets)));
-    let (count, verdict) = verdicts[1];
+    assert_eq!(actions[0], (99, FloodAction::Drain(LimitExceeded::Resets)));
+    let (count, action) = actions[1];
     assert!((501..601).contains(&count), "{count}");
-    assert_eq!(verdict, FloodAction::Close(LimitExceeded::Resets));
-    // Half of them may be.
+    assert_eq!(action, FloodAction::Close(LimitExceeded::Resets));
+    // Half of the streams may be reset.
     let mut limiter = server();
     for count in 0..10_000 {
         limiter.stream_opened();
@@ -177,9 +177,9 @@ fn resets_replace_the_connection_and_then_end_it() {
             );
         }
     }
-    // Servers may refuse what they are asked.
+    // A server may reset any number of streams.
     let mut limiter = FloodLimiter::new(Role::Client, &LIMITS, clock);
-    assert_eq!(until_verdict(&mut limiter, &[reset(1)]), None);
+    assert_eq!(until_action(&mut limiter, &[reset(1)]), None);
 }
 
 #[test]
@@ -204,13 +204,13 @@ fn discarded_frames_spend_the_budget_unless_they_are_large() {
     );
 }
 
-/// The index of the verdict that replaces the connection, and of the one that ends it.
-fn mistakes(
+/// Returns the indices of the stream errors that drain and that close the connection.
+fn stream_error_indices(
     limiter: &mut FloodLimiter,
-    make: fn(&mut FloodLimiter) -> FloodAction,
+    cause: fn(&mut FloodLimiter) -> FloodAction,
 ) -> (usize, usize) {
-    let verdicts: Vec<_> = (0..200).map(|_| make(limiter)).collect();
-    let first = |wanted| verdicts.iter().position(|verdict| *verdict == wanted);
+    let actions: Vec<_> = (0..200).map(|_| cause(limiter)).collect();
+    let first = |wanted| actions.iter().position(|action| *action == wanted);
     (
         first(FloodAction::Drain(LimitExceeded::StreamErrors)).unwrap(),
         first(FloodAction::Close(LimitExceeded::StreamErrors)).unwrap(),
@@ -220,14 +220,20 @@ fn mistakes(
 #[test]
 fn stream_errors_replace_the_connection_and_then_end_it() {
     let mut client = FloodLimiter::new(Role::Client, &LIMITS, clock);
-    assert_eq!(mistakes(&mut server(), FloodLimiter::stream_error), (9, 19));
-    assert_eq!(mistakes(&mut client, FloodLimiter::stream_error), (99, 199));
     assert_eq!(
-        mistakes(&mut server(), FloodLimiter::stream_refused),
+        stream_error_indices(&mut server(), FloodLimiter::stream_error),
+        (9, 19)
+    );
+    assert_eq!(
+        stream_error_indices(&mut client, FloodLimiter::stream_error),
+        (99, 199)
+    );
+    assert_eq!(
+        stream_error_indices(&mut server(), FloodLimiter::stream_refused),
         (99, 199)
     );
     let expand = |limiter: &mut FloodLimiter| limiter.section_expanded(8 * 1024);
-    assert_eq!(mistakes(&mut server(), expand), (49, 99));
+    assert_eq!(stream_error_indices(&mut server(), expand), (49, 99));
     assert_eq!(
         server().section_expanded(4 * 1024 - 1),
         FloodAction::Continue

@@ -1,4 +1,4 @@
-//! Both directions together, and the examples of RFC 7541, appendix C.
+//! Round trips, and the examples of RFC 7541, appendix C.
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, StatusCode};
@@ -36,7 +36,7 @@ fn text(value: &'static str) -> Bytes {
 
 /// Sections C.3 and C.4: the same requests without and with Huffman code.
 #[test]
-fn requests_of_the_rfc() {
+fn request_examples_of_the_rfc_are_decoded() {
     let plain = [
         "8286 8441 0f77 7777 2e65 7861 6d70 6c65 2e63 6f6d",
         "8286 84be 5808 6e6f 2d63 6163 6865",
@@ -71,9 +71,9 @@ fn requests_of_the_rfc() {
     }
 }
 
-/// Section C.6, in a table of 256 bytes, from which fields are driven out.
+/// Section C.6, with a table of 256 bytes, from which fields are evicted.
 #[test]
-fn responses_of_the_rfc() {
+fn response_examples_of_the_rfc_are_decoded() {
     let blocks = [
         "3fe1 01 4882 6402 5885 aec3 771a 4b61 96d0 7abe 9410 54d4 44a8 2005 9504 0b81 66e0 82a6 2d1b ff6e 919d 29ad 1718 63c7 8f0b 97c8 e9ae 82ae 43d3",
         "4883 640e ffc1 c0bf",
@@ -126,16 +126,16 @@ fn responses_of_the_rfc() {
 }
 
 #[test]
-fn what_leaves_the_tables_out_of_step_is_refused() {
+fn invalid_field_blocks_are_rejected() {
     for (block, why) in [
         ("80", "index 0"),
         ("be", "an empty table"),
-        ("ff ff ff ff ff 0f", "an index beyond everything"),
-        ("82 3f e1 01", "a change of size behind a field"),
+        ("ff ff ff ff ff 0f", "an index that is too large"),
+        ("82 3f e1 01", "a size update after a field"),
         ("3f e2 1f", "a table of 4097 bytes"),
-        ("40 03 61 62", "half a name"),
-        ("40 01 61 05 61", "half a value"),
-        ("40 81 00 00", "a name whose code is none"),
+        ("40 03 61 62", "an incomplete name"),
+        ("40 01 61 05 61", "an incomplete value"),
+        ("40 81 00 00", "a name with an invalid Huffman code"),
     ] {
         let mut decoder = Decoder::new();
         decode(&mut decoder, &bytes(block)).expect_err(why);
@@ -143,7 +143,7 @@ fn what_leaves_the_tables_out_of_step_is_refused() {
 }
 
 #[test]
-fn malformed_fields_have_their_place_in_the_table() {
+fn malformed_fields_are_added_to_the_table() {
     let mut decoder = Decoder::new();
     // `A: 1`, an unknown pseudo-header field, a value with a line feed; then the three by their
     // indices, and the first one's name again.
@@ -159,7 +159,7 @@ fn malformed_fields_have_their_place_in_the_table() {
 }
 
 #[test]
-fn fields_that_come_again_are_sent_by_their_index() {
+fn recurring_fields_are_indexed() {
     let mut encoder = Encoder::new();
     let mut decoder = Decoder::new();
     let mut send = |id: usize| {
@@ -173,14 +173,14 @@ fn fields_that_come_again_are_sent_by_their_index() {
     };
     let (first, second, third) = (send(1), send(2), send(3));
     assert_eq!((first, second), (third + 15 + 1, first), "{third}");
-    // Ids do not drive the path out.
+    // Ids do not evict the path.
     for id in 4..10_000 {
         assert!(send(id) <= third + 4);
     }
 }
 
 #[test]
-fn sensitive_fields_stay_so() {
+fn sensitive_fields_are_never_indexed() {
     let encoder = Encoder::new();
     let mut decoder = Decoder::new();
     for _ in 0..3 {
@@ -195,7 +195,7 @@ fn sensitive_fields_stay_so() {
     }
 }
 
-/// What may happen between the two ends.
+/// An event of the encoder.
 #[derive(Clone, Debug)]
 enum Event {
     PartialFieldBlock(Vec<(String, Vec<u8>)>),
@@ -204,7 +204,7 @@ enum Event {
 
 fn events() -> impl proptest::strategy::Strategy<Value = Vec<Event>> {
     use proptest::prelude::*;
-    // Few names and values, so that they come again; now and then a large one.
+    // Few names and values, so that they recur, and some large ones.
     let name = prop_oneof!["[a-d]{1,2}", Just("cookie".into()), Just("accept".into())];
     let value = prop_oneof![
         4 => "[x-z]{0,2}".prop_map(String::into_bytes),
@@ -220,7 +220,7 @@ fn events() -> impl proptest::strategy::Strategy<Value = Vec<Event>> {
 
 proptest::proptest! {
     #[test]
-    fn what_was_encoded_is_decoded(events in events()) {
+    fn field_blocks_round_trip(events in events()) {
         let mut encoder = Encoder::new();
         let mut decoder = Decoder::new();
         for event in events {
@@ -246,7 +246,7 @@ proptest::proptest! {
     }
 
     #[test]
-    fn anything_is_decoded_or_refused(blocks: Vec<Vec<u8>>) {
+    fn arbitrary_bytes_do_not_panic_the_decoder(blocks: Vec<Vec<u8>>) {
         let mut decoder = Decoder::new();
         for block in blocks {
             if decode(&mut decoder, &block).is_err() {

@@ -1,9 +1,9 @@
-//! What makes a message and what does not.
+//! Valid and malformed messages.
 
 use super::*;
 use crate::hpack::{DecodeProgress, Decoder};
 
-/// A list of fields as a peer would send them.
+/// Decodes a field section as a peer would encode it.
 fn list(fields: &[(&str, &str)]) -> FieldSection {
     let mut encoder = Encoder::new();
     let mut block = Vec::new();
@@ -32,7 +32,7 @@ fn with(fields: &[(&'static str, &'static str)]) -> FieldSection {
 }
 
 #[test]
-fn requests_are_what_they_say() {
+fn request_is_built_from_its_fields() {
     let request = with(&[("accept", "*/*"), ("te", "trailers")])
         .into_request()
         .unwrap();
@@ -47,35 +47,32 @@ fn requests_are_what_they_say() {
 }
 
 #[test]
-fn what_is_no_request_is_refused() {
+fn malformed_requests_are_rejected() {
     for (fields, why) in [
         (&GET[1..], "no method"),
         (&[GET[0], GET[2]], "no scheme"),
         (&GET[..2], "no path"),
         (&[GET[0], GET[1], (":path", "")], "an empty path"),
-        (
-            &[GET[0], GET[1], (":path", "no path")],
-            "a path that is none",
-        ),
+        (&[GET[0], GET[1], (":path", "no path")], "an invalid path"),
         (
             &[GET[0], (":scheme", "1:"), GET[2], GET[3]],
-            "a scheme that is none",
+            "an invalid scheme",
         ),
         (
             &[GET[0], GET[1], GET[2], (":authority", "a b")],
-            "an authority that is none",
+            "an invalid authority",
         ),
         (&[GET[0], GET[0], GET[1], GET[2]], "two methods"),
         (
             &[GET[0], ("accept", "*/*"), GET[1], GET[2]],
-            "a pseudo-header field behind another",
+            "a pseudo-header field after a regular one",
         ),
         (&[GET[0], GET[1], GET[2], (":status", "200")], "a status"),
         (
             &[GET[0], GET[1], GET[2], (":protocol", "websocket")],
-            "an unknown one",
+            "an unknown pseudo-header field",
         ),
-        (&[(":method", "CONNECT")], "a CONNECT to nowhere"),
+        (&[(":method", "CONNECT")], "a CONNECT without an authority"),
         (
             &[(":method", "CONNECT"), GET[2], GET[3]],
             "a CONNECT with a path",
@@ -99,7 +96,7 @@ fn what_is_no_request_is_refused() {
 }
 
 #[test]
-fn responses_and_trailers_have_what_they_may_have() {
+fn responses_and_trailers_are_validated() {
     let response = list(&[(":status", "204"), ("server", "x")])
         .into_response()
         .unwrap();
@@ -118,7 +115,7 @@ fn responses_and_trailers_have_what_they_may_have() {
 }
 
 #[test]
-fn what_is_too_large_is_refused_and_not_kept() {
+fn oversized_sections_are_rejected_and_discarded() {
     let many = with(&[("a", "1"); 6]);
     assert_eq!(many.exceeded_limit(), Some(FieldSectionLimit::FieldCount));
     assert!(many.headers.is_empty());
@@ -126,14 +123,14 @@ fn what_is_too_large_is_refused_and_not_kept() {
     assert_eq!(large.exceeded_limit(), Some(FieldSectionLimit::Size));
     assert!(large.headers.is_empty());
     large.into_rejected_request().unwrap();
-    // It is still malformed.
+    // A rejected section is still checked for malformed fields.
     let both = with(&[("b", "x".repeat(1000).leak()), ("connection", "close")]);
     both.into_rejected_request().unwrap_err();
 }
 
 #[test]
-fn lengths_must_agree() {
-    for (lengths, declared) in [
+fn content_lengths_must_be_equal() {
+    for (lengths, expected) in [
         (&[][..], Ok(None)),
         (&["5"], Ok(Some(5))),
         (&["5", "5"], Ok(Some(5))),
@@ -148,14 +145,14 @@ fn lengths_must_agree() {
         }
         assert_eq!(
             content_length(&headers).map_err(drop),
-            declared,
+            expected,
             "{lengths:?}"
         );
     }
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn messages_round_trip() {
     let mut encoder = Encoder::new();
     let mut decoder = Decoder::new();
     let mut read = |block: &[u8]| {

@@ -199,7 +199,7 @@ spec:
             "25,db,--",
         ] {
             let error = check_list(bad).unwrap_err();
-            assert!(error.contains("is no port or range"), "{bad}: {error}");
+            assert!(error.contains("invalid port or range"), "{bad}: {error}");
         }
     }
 

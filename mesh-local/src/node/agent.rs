@@ -2,7 +2,7 @@
 
 use std::{io, path::Path, time::Duration};
 
-use mesh_core::node::{Answer, NodeStatus, Request};
+use mesh_core::node::{NodeStatus, Request, Response};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
     net::UnixStream,
@@ -60,7 +60,7 @@ pub(super) async fn wait_until_ready(
     let log = paths.agent_log();
     let status = async {
         loop {
-            if let Ok(Answer::Status(status)) = request_status(&paths.agent_socket()).await {
+            if let Ok(Response::Status(status)) = request_status(&paths.agent_socket()).await {
                 return *status;
             }
             tokio::time::sleep(POLL_INTERVAL).await;
@@ -79,7 +79,7 @@ pub(super) async fn wait_until_ready(
     }
 }
 
-async fn request_status(socket: &Path) -> io::Result<Answer> {
+async fn request_status(socket: &Path) -> io::Result<Response> {
     let mut stream = BufReader::new(UnixStream::connect(socket).await?);
     let request = serde_json::to_string(&Request::Status)?;
     stream.write_all(format!("{request}\n").as_bytes()).await?;

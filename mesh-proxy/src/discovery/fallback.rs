@@ -54,7 +54,7 @@ fn detect_policy(meta: Meta, target: BackendTarget, timeout: Duration) -> Outbou
             hosts: Vec::new(),
             rules: vec![Rule {
                 matches: Vec::new(),
-                then: OutboundRule {
+                action: OutboundRule {
                     filters: Vec::new(),
                     backends: backends.clone(),
                     timeouts: Timeouts::default(),

@@ -128,7 +128,7 @@ fn passthrough_backends(
 fn distributions(protocol: &mut OutboundProtocol) -> Vec<&mut Distribution> {
     fn of_rules<M, T>(routes: &mut [Route<M, OutboundRule<T>>]) -> Vec<&mut Distribution> {
         let rules = routes.iter_mut().flat_map(|route| &mut route.rules);
-        rules.map(|rule| &mut rule.then.backends).collect()
+        rules.map(|rule| &mut rule.action.backends).collect()
     }
     match protocol {
         OutboundProtocol::Detect {

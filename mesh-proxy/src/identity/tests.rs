@@ -69,11 +69,13 @@ fn sign(ca: &TestCa, call: Certify) {
 
 fn sign_until(ca: &TestCa, call: Certify, end: SystemTime) {
     let issued = ca.sign_until(&call.request.certificate_signing_request, end);
-    call.answer(mesh_api::identity::to_proto(&mesh_api::identity::Issued {
-        leaf: issued.leaf,
-        intermediates: issued.intermediates,
-        valid_until: end,
-    }));
+    call.answer(mesh_api::identity::to_proto(
+        &mesh_api::identity::IssuedCertificate {
+            leaf: issued.leaf,
+            intermediates: issued.intermediates,
+            valid_until: end,
+        },
+    ));
 }
 
 #[tokio::test]

@@ -20,7 +20,7 @@ use mesh_core::policy::inbound::{
 };
 use mesh_core::route::filter::Filter;
 use mesh_core::route::http::RequestHead;
-use mesh_core::route::{Found, grpc};
+use mesh_core::route::{RuleIndex, grpc};
 use mesh_runtime::metrics::{Counter, Labels};
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
@@ -75,7 +75,7 @@ pub(super) struct CompiledPolicy {
 /// The result of a successful request authorization.
 pub(super) struct RoutePermit {
     policy: Rc<CompiledPolicy>,
-    found: Found,
+    found: RuleIndex,
     metrics: Rc<PermitMetrics>,
 }
 
@@ -327,7 +327,7 @@ impl PolicyEnforcer {
     fn permit_metrics(
         &self,
         policy: &CompiledPolicy,
-        found: &Found,
+        found: &RuleIndex,
         route: &Meta,
         authorization: &Authorization,
         head: &RequestHead<'_>,
@@ -485,18 +485,18 @@ impl CompiledPolicy {
         })
     }
 
-    fn find(&self, head: &RequestHead<'_>) -> Option<(Found, &Meta, &InboundRule)> {
+    fn find(&self, head: &RequestHead<'_>) -> Option<(RuleIndex, &Meta, &InboundRule)> {
         match self.routes() {
             Routes::Http(routes) => {
                 let found = http_rule(routes, head)?;
                 let route = &routes[found.route];
-                let rule = &route.rules[found.rule].then;
+                let rule = &route.rules[found.rule].action;
                 Some((found, &route.meta, rule))
             }
             Routes::Grpc(routes) => {
                 let found = grpc::find(routes, head)?;
                 let route = &routes[found.route];
-                let rule = &route.rules[found.rule].then;
+                let rule = &route.rules[found.rule].action;
                 Some((found, &route.meta, rule))
             }
         }
@@ -552,10 +552,10 @@ impl RoutePermit {
     }
 
     pub(super) fn filters(&self) -> &[Filter] {
-        let Found { route, rule, .. } = self.found;
+        let RuleIndex { route, rule, .. } = self.found;
         match self.policy.routes() {
-            Routes::Http(routes) => &routes[route].rules[rule].then.filters,
-            Routes::Grpc(routes) => &routes[route].rules[rule].then.filters,
+            Routes::Http(routes) => &routes[route].rules[rule].action.filters,
+            Routes::Grpc(routes) => &routes[route].rules[rule].action.filters,
         }
     }
 

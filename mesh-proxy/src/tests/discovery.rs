@@ -57,7 +57,7 @@ fn policy() -> WirePolicy {
             hosts: Vec::new(),
             rules: vec![Rule {
                 matches: Vec::new(),
-                then: rule,
+                action: rule,
             }],
         }],
         failure_accrual: None,

@@ -112,7 +112,7 @@ async fn rules_choose_redirect_and_refuse() {
         route.rules[0].matches = vec![prefix("/app")];
         let mut moved = route.rules[0].clone();
         moved.matches = vec![prefix("/app/old")];
-        moved.then.filters = vec![Filter::Redirect(Redirect {
+        moved.action.filters = vec![Filter::Redirect(Redirect {
             host: Some("new.example".into()),
             ..Redirect::default()
         })];
@@ -145,7 +145,7 @@ async fn an_overrun_request_gives_504_and_keeps_the_connection() {
         .await
         .unwrap();
     let policy = service("web", |route| {
-        route.rules[0].then.timeouts.request = Some(Duration::from_millis(200));
+        route.rules[0].action.timeouts.request = Some(Duration::from_millis(200));
     });
     mesh.control.outbound(SERVICE, policy);
     let endpoint = mesh_core::endpoint::Endpoint::plain(server.addr(8080));

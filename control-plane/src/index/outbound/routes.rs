@@ -98,7 +98,7 @@ pub(super) fn default_http(parent: &RouteParent<'_>) -> HttpRoute {
                 path: Some(PathMatch::Prefix("/".to_owned())),
                 ..HttpMatch::default()
             }],
-            then: OutboundRule {
+            action: OutboundRule {
                 filters: Vec::new(),
                 backends: BackendBuilder::for_http(parent).distribution(None),
                 timeouts: traffic.map(|traffic| traffic.timeouts).unwrap_or_default(),
@@ -139,7 +139,7 @@ fn convert<M: Clone, T>(
             .iter()
             .map(|rule| Rule {
                 matches: rule.matches.clone(),
-                then: OutboundRule {
+                action: OutboundRule {
                     filters: rule.filters.clone(),
                     backends: backends.distribution(rule.backends.as_ref()),
                     timeouts: timeouts(

@@ -280,7 +280,7 @@ fn attached_routes_replace_default_and_have_own_authorizations() {
         let request = http_crate_request(method, path);
         let found = mesh_core::policy::inbound::http_rule(routes, &RequestHead::from(&request))?;
         let rule = &routes[found.route].rules[found.rule];
-        Some(rule.then.authorizations[0].meta.name().to_owned())
+        Some(rule.action.authorizations[0].meta.name().to_owned())
     };
     assert_eq!(request("GET", "/public/a").as_deref(), Some("readers"));
     assert_eq!(request("PUT", "/public/a"), None);
@@ -345,7 +345,7 @@ fn detected(policy: &OutboundPolicy) -> &HttpRoutes {
 
 /// Returns the authority of the only backend of the first rule.
 fn authority(routes: &HttpRoutes) -> String {
-    match &routes.routes[0].rules[0].then.backends {
+    match &routes.routes[0].rules[0].action.backends {
         Distribution::FirstAvailable(backends) => match &backends[0].backend.target {
             BackendTarget::Balance { authority, .. } => authority.to_string(),
             other => panic!("{other:?}"),
@@ -370,7 +370,7 @@ fn service_without_routes_has_default_route() {
     let http = detected(&policy);
     assert_eq!(http.routes[0].meta.name(), "http");
     assert_eq!(authority(http), "web.shop.svc.cluster.local:80");
-    assert!(!http.routes[0].rules[0].then.allow_request_headers);
+    assert!(!http.routes[0].rules[0].action.allow_request_headers);
 }
 
 #[test]
@@ -446,7 +446,7 @@ fn missing_backend_fails_requests_until_it_exists() {
     let backends = |rx: &watch::Receiver<Arc<OutboundPolicy>>| match &detected(&rx.borrow()).routes
         [0]
     .rules[0]
-        .then
+        .action
         .backends
     {
         Distribution::RandomAvailable(backends) => backends.clone(),
@@ -459,7 +459,7 @@ fn missing_backend_fails_requests_until_it_exists() {
         &seen[1].0.filters[0],
         Filter::InjectHttpFailure { message, .. } if **message == *"Service not found canary"
     ));
-    let rule = detected(&rx.borrow()).routes[0].rules[0].then.clone();
+    let rule = detected(&rx.borrow()).routes[0].rules[0].action.clone();
     assert_eq!(
         rule.timeouts.request,
         Some(std::time::Duration::from_secs(2))
@@ -540,7 +540,7 @@ fn service_annotations_are_defaults_of_its_routes() {
     let mut index = index(&annotated);
     let rx = outbound(&mut index, "10.96.0.1:80", "shop");
     let rule = |rx: &watch::Receiver<Arc<OutboundPolicy>>| {
-        detected(&rx.borrow()).routes[0].rules[0].then.clone()
+        detected(&rx.borrow()).routes[0].rules[0].action.clone()
     };
     let seconds = |s| Some(std::time::Duration::from_secs(s));
     assert_eq!(

@@ -1,7 +1,7 @@
-//! Who may pass: the one function that judges a client by a list of authorizations.
+//! Authorization of a client by a list of authorizations.
 //!
 //! The proxy calls it for every inbound connection that is not HTTP and for every inbound request.
-//! What it cannot decide it denies.
+//! Undecidable cases are denied.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -10,7 +10,7 @@ use ipnet::{IpNet, Ipv4Net};
 use super::{Authentication, Authorization, Client, ClientTls, Network, Suffix};
 use crate::identity::Identity;
 
-/// The first authorization that lets the client through.
+/// Returns the first authorization that applies to the client, `None` if it is not authorized.
 pub fn authorize<'a>(
     authorizations: &'a [Authorization],
     client: &Client<'_>,
@@ -19,15 +19,15 @@ pub fn authorize<'a>(
         authorization
             .networks
             .iter()
-            .any(|network| network.admits(client.ip))
-            && authorization.authentication.admits(client.tls)
+            .any(|network| network.matches(client.ip))
+            && authorization.authentication.matches(client.tls)
     })
 }
 
 impl Network {
-    /// Whether the address is in the network and in none of its exceptions. An IPv4 address inside
-    /// an IPv6 one counts as the IPv4 address it carries.
-    fn admits(&self, ip: IpAddr) -> bool {
+    /// Whether the address is in the network and in none of its exceptions. A v4-mapped IPv6
+    /// address counts as its IPv4 address.
+    fn matches(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
         canonical(self.net).contains(&ip)
             && !self
@@ -37,7 +37,7 @@ impl Network {
     }
 }
 
-/// A network of IPv4 addresses that is written as one of IPv6 addresses, as the IPv4 network.
+/// Converts a network of v4-mapped IPv6 addresses to the IPv4 network.
 fn canonical(net: IpNet) -> IpNet {
     const MAPPED_PREFIX: u8 = 96;
     let IpNet::V6(v6) = net else {
@@ -51,7 +51,7 @@ fn canonical(net: IpNet) -> IpNet {
 }
 
 impl Authentication {
-    fn admits(&self, tls: ClientTls<'_>) -> bool {
+    fn matches(&self, tls: ClientTls<'_>) -> bool {
         match (self, tls) {
             (Self::Unauthenticated, _) => true,
             (Self::TlsUnauthenticated, ClientTls::Anonymous | ClientTls::Identified(_)) => true,
@@ -61,16 +61,16 @@ impl Authentication {
                     suffixes,
                 },
                 ClientTls::Identified(id),
-            ) => identities.contains(id) || suffixes.iter().any(|suffix| suffix.covers(id)),
+            ) => identities.contains(id) || suffixes.iter().any(|suffix| suffix.matches(id)),
             (Self::TlsUnauthenticated | Self::TlsAuthenticated { .. }, _) => false,
         }
     }
 }
 
 impl Suffix {
-    /// Whether a DNS-like identity ends with a dot and the parts joined by dots. No SPIFFE identity
-    /// is covered, not even by an empty suffix.
-    pub fn covers(&self, id: &Identity) -> bool {
+    /// Whether a DNS identity ends with a dot and the labels. SPIFFE identities match no suffix,
+    /// not even the empty one.
+    pub fn matches(&self, id: &Identity) -> bool {
         let Identity::Dns(name) = id else {
             return false;
         };

@@ -1,7 +1,7 @@
 //! The six policies that apply where no Server selects a port.
 //!
-//! The policy controller and the proxy both make them: the controller for every port of a known
-//! workload, the proxy from its environment until the controller has answered.
+//! The controller builds them for every port of a known workload, the proxy from its environment
+//! until the controller has responded.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -13,26 +13,32 @@ use super::{
 };
 use crate::meta::Meta;
 
-/// Who may talk to a port that no Server selects.
+/// The policy of a port that no Server selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DefaultPolicy {
+    /// All clients.
     AllUnauthenticated,
+    /// Clients with a mesh identity.
     AllAuthenticated,
+    /// Clients from the networks of the cluster.
     ClusterUnauthenticated,
+    /// Clients from the networks of the cluster with a mesh identity.
     ClusterAuthenticated,
+    /// No client.
     Deny,
-    /// Lets everybody through under a name of its own, so that metrics show what `Deny` would
-    /// refuse.
+    /// All clients, under its own name, so that metrics show what `Deny` would reject.
     Audit,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no default policy: expected all-unauthenticated, all-authenticated, cluster-unauthenticated, cluster-authenticated, deny or audit"
+    "unknown default policy {0:?}: expected all-unauthenticated, all-authenticated, cluster-unauthenticated, cluster-authenticated, deny or audit"
 )]
+/// The name of a default policy that does not exist.
 pub struct UnknownDefaultPolicy(pub String);
 
 impl DefaultPolicy {
+    /// All default policies.
     pub const ALL: [Self; 6] = [
         Self::AllUnauthenticated,
         Self::AllAuthenticated,
@@ -42,7 +48,7 @@ impl DefaultPolicy {
         Self::Audit,
     ];
 
-    /// As flags, annotations and metric labels spell it.
+    /// Returns the name in flags, annotations and metric labels.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::AllUnauthenticated => "all-unauthenticated",
@@ -54,8 +60,8 @@ impl DefaultPolicy {
         }
     }
 
-    /// The variant for a port that must have an identified client. Audit admits everybody, so it
-    /// becomes the strict form of what it admits.
+    /// Returns the variant for a port that requires a client identity. `Audit` becomes the strict
+    /// form of what it allows.
     pub fn requiring_identity(self) -> Self {
         match self {
             Self::AllUnauthenticated | Self::AllAuthenticated | Self::Audit => {
@@ -66,8 +72,7 @@ impl DefaultPolicy {
         }
     }
 
-    /// What it allows: nothing for `deny`, otherwise one authorization that is named after the
-    /// policy.
+    /// Returns its authorizations: none for `Deny`, otherwise one that is named after the policy.
     pub fn authorizations(self, cluster_networks: &[IpNet]) -> Vec<Authorization> {
         let networks = match self {
             Self::Deny => return Vec::new(),
@@ -94,7 +99,7 @@ impl DefaultPolicy {
         }]
     }
 
-    /// The whole policy of a port, `opaque` or with its protocol detected.
+    /// Returns the whole policy of a port, `opaque` or with protocol detection.
     pub fn server_policy(
         self,
         cluster_networks: &[IpNet],
@@ -119,12 +124,13 @@ impl DefaultPolicy {
         }
     }
 
+    /// The origin of the policy's elements.
     pub fn meta(self) -> Meta {
         Meta::new_default(self.as_str())
     }
 }
 
-/// Every address of both families.
+/// Returns all networks of both address families.
 pub fn all_networks() -> Vec<Network> {
     vec![
         Network::from(IpNet::from(Ipv4Net::default())),
@@ -158,7 +164,7 @@ mod tests {
     };
 
     #[test]
-    fn names_read_back_and_nothing_else_does() {
+    fn names_round_trip_and_others_are_rejected() {
         for policy in DefaultPolicy::ALL {
             assert_eq!(policy.as_str().parse(), Ok(policy));
         }
@@ -176,9 +182,10 @@ mod tests {
         }
     }
 
-    /// Inside and outside the cluster, each without TLS, with anonymous TLS and with an identity.
+    /// Clients inside and outside the cluster, each without TLS, with anonymous TLS and with an
+    /// identity.
     #[test]
-    fn who_passes() {
+    fn default_policies_authorize_expected_clients() {
         let cluster: Vec<IpNet> = vec!["10.0.0.0/8".parse().unwrap()];
         let id = Identity::parse("web.ns.example").unwrap();
         let check = |policy: DefaultPolicy, expect: [[bool; 3]; 2]| {
@@ -209,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn requiring_an_identity_never_opens() {
+    fn requiring_identity_never_allows_unauthenticated_clients() {
         for policy in DefaultPolicy::ALL {
             let strict = policy.requiring_identity();
             assert!(
@@ -223,19 +230,19 @@ mod tests {
     }
 
     #[test]
-    fn localhost_passes_a_completed_deny() {
+    fn completed_deny_policy_authorizes_localhost() {
         let policy = DefaultPolicy::Deny
             .server_policy(&[], Duration::from_secs(10), true)
             .completed();
-        let passes = |ip: &str| {
+        let authorized_by = |ip: &str| {
             let client = Client {
                 ip: ip.parse().unwrap(),
                 tls: ClientTls::None,
             };
             authorize(&policy.authorizations, &client).map(|found| found.meta.name())
         };
-        assert_eq!(passes("127.0.0.1"), Some("localhost"));
-        assert_eq!(passes("::1"), Some("localhost"));
-        assert_eq!(passes("10.0.0.1"), None);
+        assert_eq!(authorized_by("127.0.0.1"), Some("localhost"));
+        assert_eq!(authorized_by("::1"), Some("localhost"));
+        assert_eq!(authorized_by("10.0.0.1"), None);
     }
 }

@@ -31,7 +31,7 @@ fn headers_are_added_then_set_then_removed() {
     assert_eq!(seen, ["a=1", "a=2", "b=3", "d=3"]);
 }
 
-/// The target for a request of `uri`, as text, or the error.
+/// Returns the status and target for a request of `uri` as text, or the error.
 fn target(redirect: &Redirect, uri: &str, prefix: Option<usize>) -> Result<Option<String>, String> {
     let request = Request::builder().uri(uri).body(()).unwrap();
     redirect
@@ -41,7 +41,7 @@ fn target(redirect: &Redirect, uri: &str, prefix: Option<usize>) -> Result<Optio
 }
 
 #[test]
-fn redirect_hosts_ports_and_schemes() {
+fn redirect_replaces_host_port_and_scheme() {
     let check = |redirect: Redirect, uri: &str, expect: Option<&str>| {
         let seen = target(&redirect, uri, None).unwrap();
         assert_eq!(seen.as_deref(), expect, "{redirect:?} of {uri}");
@@ -120,7 +120,7 @@ fn redirect_hosts_ports_and_schemes() {
 }
 
 #[test]
-fn redirect_paths() {
+fn redirect_replaces_path_or_prefix() {
     let check = |path: PathModifier, uri: &str, prefix: Option<usize>, expect: &str| {
         let redirect = Redirect {
             path: Some(path),
@@ -157,7 +157,7 @@ fn redirect_paths() {
 }
 
 #[test]
-fn redirects_without_a_target() {
+fn redirect_without_valid_target_fails() {
     let prefix = Redirect {
         path: Some(PathModifier::Prefix("/x".into())),
         ..Redirect::default()
@@ -175,7 +175,7 @@ fn redirects_without_a_target() {
 }
 
 #[test]
-fn ratios() {
+fn ratio_includes_its_share_of_draws() {
     let ratio = |numerator, denominator| Ratio {
         numerator,
         denominator,
@@ -191,7 +191,7 @@ fn ratios() {
 }
 
 proptest! {
-    /// Evenly spread draws are included in the given share of cases.
+    /// Uniformly distributed draws are included in the given share of cases.
     #[test]
     fn ratios_are_exact(numerator in 0u32..=64, denominator in 1u32..=64) {
         let ratio = Ratio { numerator, denominator };

@@ -1,4 +1,4 @@
-//! Tables of matches and of precedence.
+//! Tables of matches and of their precedence.
 
 use http::{HeaderValue, Request};
 
@@ -14,7 +14,10 @@ fn route(hosts: &[&str], rules: Vec<Vec<HttpMatch>>) -> Route<HttpMatch, ()> {
         hosts: hosts.iter().map(|host| host_match(host)).collect(),
         rules: rules
             .into_iter()
-            .map(|matches| Rule { matches, then: () })
+            .map(|matches| Rule {
+                matches,
+                action: (),
+            })
             .collect(),
     }
 }
@@ -71,7 +74,7 @@ fn matches(entry: HttpMatch, request: &Request<()>) -> bool {
 }
 
 #[test]
-fn hosts() {
+fn host_matches_ignore_case_and_trailing_dot() {
     let check = |host: &str, uri: &str, expect: bool| {
         let found = at(&[route(&[host], vec![vec![]])], &request(uri));
         assert_eq!(found.is_some(), expect, "{host} for {uri}");
@@ -91,9 +94,9 @@ fn hosts() {
     check("[::1]", "http://[::1]/", true);
 }
 
-/// Of an authority that means nothing, what `http::uri` says of it.
+/// For meaningless authorities, the same result as `http::uri`.
 #[test]
-fn ports() {
+fn port_is_parsed_from_authority() {
     for (uri, port) in [
         ("http://a:8080/", Some(8080)),
         ("http://a/", None),
@@ -110,7 +113,7 @@ fn ports() {
 }
 
 #[test]
-fn the_host_header_counts_where_the_uri_has_none() {
+fn host_header_is_used_without_authority() {
     let routes = [route(&["a.example"], vec![vec![]])];
     let with = |uri: &str, host: &'static str| {
         let mut request = request(uri);
@@ -124,7 +127,7 @@ fn the_host_header_counts_where_the_uri_has_none() {
 }
 
 #[test]
-fn closer_hosts_win_before_anything_else() {
+fn more_specific_host_takes_precedence() {
     let routes = [
         route(&[], vec![vec![exact("/long/path")]]),
         route(&["*.example"], vec![vec![exact("/long/path")]]),
@@ -143,7 +146,7 @@ fn closer_hosts_win_before_anything_else() {
 }
 
 #[test]
-fn longer_paths_then_headers_then_query_then_method() {
+fn precedence_is_path_then_headers_then_query_then_method() {
     let routes = [
         route(
             &[],
@@ -189,7 +192,7 @@ fn longer_paths_then_headers_then_query_then_method() {
 }
 
 #[test]
-fn a_rule_without_matches_takes_everything_last() {
+fn rule_without_matches_has_lowest_precedence() {
     let routes = [route(&[], vec![vec![], vec![prefix("/")]])];
     assert_eq!(at(&routes, &request("/x")), Some((0, 1)));
     let routes = [route(&[], vec![vec![]]), route(&[], vec![])];
@@ -198,7 +201,7 @@ fn a_rule_without_matches_takes_everything_last() {
 }
 
 #[test]
-fn paths_compare_decoded() {
+fn paths_are_compared_decoded() {
     assert!(matches(exact("/a b"), &request("/a%20b")));
     assert!(matches(exact("/a%20b"), &request("/a%20b")));
     assert!(matches(exact("/admin"), &request("/%61dmin")));
@@ -216,7 +219,7 @@ fn paths_compare_decoded() {
 }
 
 #[test]
-fn special_request_targets_fall_under_the_root() {
+fn special_request_targets_match_root_prefix() {
     let routes = [route(&[], vec![vec![prefix("/a")], vec![prefix("/")]])];
     let mut connect = request("example:443");
     *connect.method_mut() = Method::CONNECT;
@@ -225,7 +228,7 @@ fn special_request_targets_fall_under_the_root() {
 }
 
 #[test]
-fn headers() {
+fn header_matches_any_value() {
     let with = |values: &[&[u8]]| {
         let mut request = request("/");
         for value in values {
@@ -254,7 +257,7 @@ fn headers() {
 }
 
 #[test]
-fn query_parameters() {
+fn query_matches_first_parameter() {
     let entry = |value: QueryValueMatch| HttpMatch {
         query: vec![QueryMatch {
             name: "q x".to_owned(),
@@ -278,7 +281,7 @@ fn query_parameters() {
 }
 
 #[test]
-fn the_matched_prefix_is_measured() {
+fn matched_prefix_length_is_returned() {
     let check = |matches: Vec<HttpMatch>, uri: &str, expect: Option<usize>| {
         let routes = [route(&[], vec![matches])];
         let request = request(uri);
@@ -294,7 +297,7 @@ fn the_matched_prefix_is_measured() {
 }
 
 #[test]
-fn which_route_distinguishes_paths() {
+fn distinguishes_paths_depends_on_path_matches() {
     let check = |matches: Vec<HttpMatch>, expect: bool| {
         assert_eq!(distinguishes_paths(&route(&[], vec![matches])), expect);
     };

@@ -1,4 +1,4 @@
-//! What is wrong with single frames, and what becomes of streams and connections for it.
+//! Single invalid frames, and whether they end the stream or the connection.
 
 use std::task::Poll;
 
@@ -13,7 +13,7 @@ const BOTH: u8 = END_STREAM | END_HEADERS;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 
-/// A server that has been greeted.
+/// A server that has received the client's preface.
 fn server() -> Connection {
     let mut server = Connection::new(&config(Role::Server));
     server.receive(PREFACE).unwrap();
@@ -25,7 +25,7 @@ fn server() -> Connection {
     server
 }
 
-/// A server with a request on stream 1 that goes on.
+/// A server with an incomplete request on stream 1.
 fn serving() -> Connection {
     let mut server = server();
     server
@@ -34,10 +34,10 @@ fn serving() -> Connection {
     server
 }
 
-/// Whoever serves a stream may not have noticed yet that it was reset: that must not decide what
-/// the client is told.
+/// The response to a frame after RST_STREAM does not depend on whether the stream's owner has
+/// noticed the reset.
 #[test]
-fn nothing_may_come_behind_a_reset() {
+fn frame_after_received_reset_is_a_stream_error() {
     for kind in [frame::DATA, frame::HEADERS] {
         let mut server = serving();
         let id = server.next_request().unwrap().id;
@@ -51,11 +51,11 @@ fn nothing_may_come_behind_a_reset() {
             reported_error(&mut server),
             Some((1, ErrorCode::STREAM_CLOSED))
         );
-        // Once is enough.
+        // The stream is reset only once.
         server.receive(&behind).unwrap();
         assert_eq!(reported_error(&mut server), None);
     }
-    // LocalSettings may have crossed what was sent before it was known.
+    // A sent reset may cross frames of the peer.
     let mut server = serving();
     let id = server.next_request().unwrap().id;
     server.reset(id, ErrorCode::CANCEL);
@@ -65,7 +65,7 @@ fn nothing_may_come_behind_a_reset() {
 }
 
 #[test]
-fn mistakes_end_what_they_concern() {
+fn protocol_errors_close_stream_or_connection() {
     use frame::{
         CONTINUATION, DATA, GOAWAY, HEADERS, PING, PUSH_PROMISE, RST_STREAM, SETTINGS,
         WINDOW_UPDATE,
@@ -79,7 +79,7 @@ fn mistakes_end_what_they_concern() {
     let size = ErrorCode::FRAME_SIZE_ERROR;
     let flow = ErrorCode::FLOW_CONTROL_ERROR;
     for (sent, expected, why) in [
-        (vec![get()], None, "nothing"),
+        (vec![get()], None, "a valid request"),
         (vec![bytes(200, 0xff, 77, b"?")], None, "an unknown frame"),
         (
             vec![bytes(DATA, 0, 0, b"x")],
@@ -94,7 +94,7 @@ fn mistakes_end_what_they_concern() {
         (
             vec![get(), bytes(DATA, 0, 1, b"x")],
             of_stream(ErrorCode::STREAM_CLOSED),
-            "DATA behind the end",
+            "DATA after the end",
         ),
         (
             vec![post(), bytes(DATA, PADDED, 1, &[5, 0])],
@@ -104,7 +104,7 @@ fn mistakes_end_what_they_concern() {
         (
             vec![post(), bytes(DATA, PADDED, 1, &[])],
             of_connection(protocol_error),
-            "padding of no length",
+            "a missing padding length",
         ),
         (
             vec![bytes(HEADERS, BOTH, 0, GET)],
@@ -114,17 +114,17 @@ fn mistakes_end_what_they_concern() {
         (
             vec![bytes(HEADERS, BOTH, 2, GET)],
             of_connection(protocol_error),
-            "a stream of ours",
+            "a server-initiated stream",
         ),
         (
             vec![get(), bytes(HEADERS, BOTH, 1, GET)],
             of_stream(ErrorCode::STREAM_CLOSED),
-            "HEADERS behind the end",
+            "HEADERS after the end",
         ),
         (
             vec![post(), bytes(HEADERS, END_HEADERS, 1, &[])],
             of_stream(protocol_error),
-            "trailers that do not end",
+            "trailers without END_STREAM",
         ),
         (
             vec![post(), bytes(HEADERS, BOTH, 1, GET)],
@@ -134,12 +134,12 @@ fn mistakes_end_what_they_concern() {
         (
             vec![bytes(HEADERS, BOTH, 1, &[0xbe])],
             of_connection(ErrorCode::COMPRESSION_ERROR),
-            "an unknown field",
+            "an unknown table index",
         ),
         (
             vec![bytes(HEADERS, BOTH, 1, &[0x82])],
             of_stream(protocol_error),
-            "half a request",
+            "an incomplete request",
         ),
         (
             vec![bytes(
@@ -154,7 +154,7 @@ fn mistakes_end_what_they_concern() {
         (
             vec![bytes(HEADERS, 0, 1, GET), bytes(PING, 0, 0, &[0; 8])],
             of_connection(protocol_error),
-            "an interrupted block",
+            "an interrupted field block",
         ),
         (
             vec![
@@ -162,12 +162,12 @@ fn mistakes_end_what_they_concern() {
                 bytes(CONTINUATION, END_HEADERS, 3, &[]),
             ],
             of_connection(protocol_error),
-            "a block of another stream",
+            "a CONTINUATION of another stream",
         ),
         (
             vec![get(), long(CONTINUATION, &[])],
             of_connection(protocol_error),
-            "a continuation of nothing",
+            "a CONTINUATION without HEADERS",
         ),
         (
             vec![get(), bytes(frame::PRIORITY, 0, 1, &[0; 4])],
@@ -177,7 +177,7 @@ fn mistakes_end_what_they_concern() {
         (
             vec![get(), bytes(frame::PRIORITY, 0, 1, &[0, 0, 0, 1, 0])],
             of_stream(protocol_error),
-            "one that depends on itself",
+            "a PRIORITY on itself",
         ),
         (
             vec![bytes(frame::PRIORITY, 0, 0, &[0; 5])],
@@ -207,12 +207,12 @@ fn mistakes_end_what_they_concern() {
         (
             vec![bytes(SETTINGS, 0, 0, &[0; 5])],
             of_connection(size),
-            "half a setting",
+            "an incomplete setting",
         ),
         (
             vec![bytes(SETTINGS, 1, 0, &[0; 6])],
             of_connection(size),
-            "an acknowledgement that says something",
+            "SETTINGS with ACK and a payload",
         ),
         (
             vec![bytes(PUSH_PROMISE, END_HEADERS, 1, &[0; 4])],
@@ -242,27 +242,27 @@ fn mistakes_end_what_they_concern() {
         (
             vec![bytes(WINDOW_UPDATE, 0, 0, &[0; 4])],
             of_connection(protocol_error),
-            "an update by nothing",
+            "WINDOW_UPDATE with increment 0",
         ),
         (
             vec![bytes(WINDOW_UPDATE, 0, 0, &[0x7f, 255, 255, 255])],
             of_connection(flow),
-            "a window too large",
+            "a window overflow",
         ),
         (
             vec![bytes(WINDOW_UPDATE, 0, 1, &[0, 0, 0, 1])],
             of_connection(protocol_error),
-            "an idle stream's window",
+            "WINDOW_UPDATE on an idle stream",
         ),
         (
             vec![post(), bytes(WINDOW_UPDATE, 0, 1, &[0; 4])],
             of_stream(protocol_error),
-            "an update of a stream by nothing",
+            "a stream's WINDOW_UPDATE with increment 0",
         ),
         (
             vec![post(), bytes(WINDOW_UPDATE, 0, 1, &[0x7f, 255, 255, 255])],
             of_stream(flow),
-            "a stream's window too large",
+            "a stream's window overflow",
         ),
         (
             vec![bytes(WINDOW_UPDATE, 0, 0, &[0; 3])],
@@ -288,16 +288,16 @@ fn mistakes_end_what_they_concern() {
 }
 
 #[test]
-fn what_comes_first_must() {
+fn invalid_preface_closes_connection() {
     for (sent, why) in [
         (b"GET / HTTP/1.1\r\n".to_vec(), "another protocol_error"),
         (
             [PREFACE, &bytes(frame::PING, 0, 0, &[0; 8])].concat(),
-            "a ping",
+            "PING before SETTINGS",
         ),
         (
             [PREFACE, &bytes(frame::SETTINGS, 1, 0, &[])].concat(),
-            "an acknowledgement",
+            "SETTINGS with ACK first",
         ),
     ] {
         let mut server = Connection::new(&config(Role::Server));
@@ -307,7 +307,7 @@ fn what_comes_first_must() {
 }
 
 #[test]
-fn bodies_are_as_long_as_their_heads_say() {
+fn body_must_match_content_length() {
     // `content-length: 5`, by the index of its name.
     let five = &[POST, &[0x0f, 13, 1, b'5']].concat();
     for (data, ends, is_right) in [
@@ -336,14 +336,14 @@ fn bodies_are_as_long_as_their_heads_say() {
 }
 
 #[test]
-fn more_than_a_window_is_refused() {
+fn data_beyond_window_is_rejected() {
     let frame = bytes(frame::DATA, 0, 1, &[0; 16_384]);
     let mut server = serving();
     for _ in 0..3 {
         server.receive(&frame).unwrap();
         assert_eq!(reported_error(&mut server), None);
     }
-    // Stream and connection have the same.
+    // The windows of the stream and the connection have the same size.
     server.receive(&frame).unwrap_err();
     assert_eq!(
         reported_error(&mut server),
@@ -370,7 +370,7 @@ fn more_than_a_window_is_refused() {
 }
 
 #[test]
-fn padding_is_not_data() {
+fn padding_is_removed_from_data() {
     let mut server = serving();
     let payload = [&[3][..], b"data", &[0; 3]].concat();
     for cut in 1..payload.len() + 9 {
@@ -386,9 +386,9 @@ fn padding_is_not_data() {
     }
 }
 
-/// It takes room in the windows all the same, and nobody reads it.
+/// Padding is subject to flow control, but never read.
 #[test]
-fn padding_gives_its_room_back() {
+fn padding_releases_flow_control_capacity() {
     let mut server = serving();
     let payload = [&[255, b'x'][..], &[0; 255]].concat();
     for _ in 0..1000 {
@@ -400,9 +400,9 @@ fn padding_gives_its_room_back() {
     }
 }
 
-/// However often it goes on to use the stream.
+/// Also when the client continues to use the stream.
 #[test]
-fn a_mistake_is_answered_once() {
+fn stream_error_is_reported_once() {
     let mut server = serving();
     let on_itself = [0, 0, 0, 1, 0];
     for n in 0..3 {
@@ -418,7 +418,7 @@ fn a_mistake_is_answered_once() {
 }
 
 #[test]
-fn streams_reset_before_anybody_has_seen_them_are_not_handed_on() {
+fn stream_reset_before_acceptance_is_not_returned() {
     let mut server = server();
     let reset = |server: &mut Connection, n: u32| {
         let stream = 2 * n + 1;
@@ -445,7 +445,7 @@ fn streams_reset_before_anybody_has_seen_them_are_not_handed_on() {
 }
 
 #[test]
-fn header_lists_are_bounded() {
+fn field_section_size_is_limited() {
     // A field of about a kilobyte, as a literal.
     let large = [&[0, 1, b'x', 0x7f, 0xe9, 0x07][..], &[b'v'; 1128]].concat();
     let request = |fields: usize| [GET, &large.repeat(fields)].concat();
@@ -497,7 +497,7 @@ fn header_lists_are_bounded() {
 }
 
 #[test]
-fn what_has_begun_is_awaited() {
+fn incomplete_preface_and_field_block_are_pending_input() {
     let mut server = server();
     assert_eq!(server.pending_input(), None);
     let header = bytes(frame::HEADERS, END_STREAM, 1, GET);
@@ -509,7 +509,7 @@ fn what_has_begun_is_awaited() {
         .receive(&bytes(frame::CONTINUATION, END_HEADERS, 1, &[]))
         .unwrap();
     assert_eq!(server.pending_input(), None);
-    // Data may take its time.
+    // DATA has no time limit here.
     server
         .receive(&bytes(frame::HEADERS, END_HEADERS, 3, POST))
         .unwrap();
@@ -520,7 +520,7 @@ fn what_has_begun_is_awaited() {
 }
 
 #[test]
-fn settings_hold_for_streams_that_are_open() {
+fn initial_window_size_changes_open_streams() {
     let mut server = server();
     server
         .receive(&bytes(frame::HEADERS, BOTH, 1, GET))
@@ -557,9 +557,9 @@ fn settings_hold_for_streams_that_are_open() {
 }
 
 proptest::proptest! {
-    /// Whatever comes, it is taken or refused.
+    /// Every frame is accepted or rejected.
     #[test]
-    fn nothing_that_comes_breaks_anything(
+    fn arbitrary_frames_do_not_panic(
         frames in proptest::collection::vec(
             (0_u8..11, 0_u8.., 0_u32..8, proptest::collection::vec(0_u8.., 0..40), 1_usize..60),
             0..60,
@@ -581,7 +581,7 @@ proptest::proptest! {
                 }
             }
             let payload = match kind {
-                // So that some are whole.
+                // So that some requests are complete.
                 frame::HEADERS if n % 3 == 0 => [POST, &payload].concat(),
                 frame::HEADERS => if is_server { POST.to_vec() } else { vec![0x88] },
                 _ => payload,

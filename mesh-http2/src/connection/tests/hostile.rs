@@ -26,7 +26,7 @@ fn greeted(mut connection: Connection) -> Connection {
     connection
 }
 
-/// The clock stands still, so that no budget is refilled.
+/// A constant clock, so that no budget is refilled.
 fn config(role: Role) -> Config {
     static NOW: LazyLock<Instant> = LazyLock::new(Instant::now);
     Config {
@@ -44,7 +44,8 @@ fn stream(n: u32) -> u32 {
     2 * n + 1
 }
 
-/// How many units the connection accepts before it ends, and which limit ended it.
+/// Returns the number of units that the connection accepts before it is closed, and the limit that
+/// closed it.
 fn until_end(
     connection: &mut Connection,
     unit: impl Fn(u32) -> Vec<u8>,
@@ -55,7 +56,7 @@ fn until_end(
         }
         output(connection);
     }
-    panic!("the connection goes on");
+    panic!("the connection is still open");
 }
 
 /// A server that has reset stream 1 while the client was still sending.

@@ -1,4 +1,4 @@
-//! A client and a server, both ours.
+//! A client and a server of this crate, connected to each other.
 
 use std::task::Poll;
 
@@ -7,7 +7,7 @@ use super::*;
 struct Pair {
     client: Connection,
     server: Connection,
-    /// How many bytes are handed over at a time.
+    /// Bytes that are transferred at a time.
     cut: usize,
 }
 
@@ -22,12 +22,12 @@ impl Pair {
             server: Connection::new(server),
             cut: usize::MAX,
         };
-        pair.talk();
+        pair.exchange();
         pair
     }
 
-    /// Until both have nothing more to say.
-    fn talk(&mut self) {
+    /// Transfers bytes until both have no output.
+    fn exchange(&mut self) {
         while !(self.client.output().is_empty() && self.server.output().is_empty()) {
             for bytes in output(&mut self.client).chunks(self.cut) {
                 take(&mut self.server, bytes);
@@ -38,11 +38,11 @@ impl Pair {
         }
     }
 
-    /// Opens a stream and lets the server take it.
+    /// Opens a stream and accepts it on the server.
     fn call(&mut self, request: &Request<()>, is_last: bool) -> (StreamId, AcceptedStream) {
         assert!(self.client.poll_ready(noop_waker()).is_ready());
         let id = self.client.open(request, is_last);
-        self.talk();
+        self.exchange();
         (id, self.server.next_request().unwrap())
     }
 }
@@ -61,7 +61,7 @@ fn data(connection: &mut Connection, id: StreamId) -> Bytes {
     }
 }
 
-/// Reads until nothing is there at the moment.
+/// Reads all data that was received, and returns its length.
 fn read(connection: &mut Connection, id: StreamId) -> usize {
     let mut length = 0;
     while let Poll::Ready(Some(Ok(BodyFrame::Data(data)))) =
@@ -72,7 +72,7 @@ fn read(connection: &mut Connection, id: StreamId) -> usize {
     length
 }
 
-/// Sends as much as there is room for.
+/// Sends as much as flow control allows, at most `most` bytes.
 fn fill(connection: &mut Connection, id: StreamId, most: usize) -> usize {
     let mut sent = 0;
     while sent < most
@@ -99,7 +99,7 @@ fn trailers() -> HeaderMap {
 }
 
 #[test]
-fn messages_pass_both_ways_however_they_are_cut() {
+fn messages_arrive_in_fragments_of_any_size() {
     for cut in [1, 2, 8, 9, 10, 100, usize::MAX] {
         let mut pair = Pair::new();
         pair.cut = cut;
@@ -109,11 +109,11 @@ fn messages_pass_both_ways_however_they_are_cut() {
         assert!(!accepted.is_headers_only && accepted.exceeded_limit.is_none());
         pair.client.send_data(id, "ask".into(), false);
         pair.client.send_trailers(id, &trailers());
-        pair.talk();
-        let theirs = accepted.id;
+        pair.exchange();
+        let accepted_id = accepted.id;
         let mut body = Vec::new();
         loop {
-            match pair.server.poll_body_frame(theirs, noop_waker()) {
+            match pair.server.poll_body_frame(accepted_id, noop_waker()) {
                 Poll::Ready(Some(Ok(BodyFrame::Data(data)))) => body.extend_from_slice(&data),
                 Poll::Ready(Some(Ok(BodyFrame::Trailers(got)))) => {
                     assert_eq!(got, trailers());
@@ -123,22 +123,22 @@ fn messages_pass_both_ways_however_they_are_cut() {
             }
         }
         assert_eq!(body, b"ask");
-        assert!(pair.server.is_fully_read(theirs));
+        assert!(pair.server.is_fully_read(accepted_id));
         assert!(matches!(
-            pair.server.poll_body_frame(theirs, noop_waker()),
+            pair.server.poll_body_frame(accepted_id, noop_waker()),
             Poll::Ready(None)
         ));
 
         let response = Response::builder().status(201).body(()).unwrap();
-        pair.server.respond(theirs, &response, false);
-        pair.server.send_data(theirs, "reply".into(), true);
-        pair.talk();
+        pair.server.respond(accepted_id, &response, false);
+        pair.server.send_data(accepted_id, "reply".into(), true);
+        pair.exchange();
         let Poll::Ready(Ok(head)) = pair.client.poll_response(id, noop_waker()) else {
-            panic!("there is no response");
+            panic!("no response received");
         };
         assert_eq!(head.status(), 201);
         assert_eq!(read(&mut pair.client, id), 5);
-        for (side, id) in [(&mut pair.client, id), (&mut pair.server, theirs)] {
+        for (side, id) in [(&mut pair.client, id), (&mut pair.server, accepted_id)] {
             side.drop_reader(id);
             side.drop_writer(id);
             assert_eq!(side.stream_count(), 0);
@@ -148,13 +148,13 @@ fn messages_pass_both_ways_however_they_are_cut() {
 }
 
 #[test]
-fn an_empty_body_is_not_no_body() {
+fn empty_body_differs_from_no_body() {
     let mut pair = Pair::new();
     let (_, accepted) = pair.call(&request(), true);
     assert!(accepted.is_headers_only);
     let id = pair.client.open(&request(), false);
     pair.client.send_data(id, Bytes::new(), true);
-    pair.talk();
+    pair.exchange();
     let accepted = pair.server.next_request().unwrap();
     assert!(!accepted.is_headers_only);
     assert!(matches!(
@@ -162,54 +162,54 @@ fn an_empty_body_is_not_no_body() {
         Poll::Ready(None)
     ));
     pair.server.respond(accepted.id, &Response::new(()), true);
-    pair.talk();
+    pair.exchange();
     assert!(pair.client.poll_response(id, noop_waker()).is_ready());
     assert!(pair.client.is_headers_only(id));
 }
 
 #[test]
-fn a_reader_that_does_not_read_stops_the_sender() {
+fn unread_stream_blocks_its_sender() {
     let mut pair = Pair::new();
     let (id, accepted) = pair.call(&request(), false);
     let mut sent = 0;
     for _ in 0..10 {
         sent += fill(&mut pair.client, id, usize::MAX);
-        pair.talk();
+        pair.exchange();
     }
     assert_eq!(sent, DEFAULT_WINDOW as usize);
     let (flag, waker) = Flag::new();
     assert!(pair.client.poll_capacity(id, &waker).is_pending());
     assert_eq!(read(&mut pair.server, accepted.id), sent);
     assert!(!flag.was_woken());
-    pair.talk();
+    pair.exchange();
     assert!(flag.was_woken());
     assert_eq!(fill(&mut pair.client, id, usize::MAX), sent);
 }
 
 #[test]
-fn streams_that_nobody_reads_do_not_hold_the_connections_window() {
+fn dropped_reader_releases_connection_window() {
     let mut pair = Pair::new();
     let (id, accepted) = pair.call(&request(), false);
     fill(&mut pair.client, id, usize::MAX);
-    pair.talk();
+    pair.exchange();
     let (other, other_accepted) = pair.call(&request(), false);
     let (flag, waker) = Flag::new();
     assert!(
         pair.client.poll_capacity(other, &waker).is_pending(),
-        "all of it is held"
+        "the connection's window is used up"
     );
-    // Nobody will read what has come, nor what comes.
+    // Neither received nor later data will be read.
     pair.server.drop_reader(accepted.id);
-    pair.talk();
+    pair.exchange();
     assert!(flag.was_woken());
     assert_eq!(fill(&mut pair.client, other, 20_000), 20_000);
-    pair.talk();
+    pair.exchange();
     assert_eq!(read(&mut pair.server, other_accepted.id), 20_000);
 }
 
-/// Slow readers hold as much as their own windows allow.
+/// Slow readers hold at most their own windows.
 #[test]
-fn streams_that_are_not_read_leave_the_others_their_share() {
+fn unread_streams_do_not_block_others() {
     let server = Config {
         connection_window: LIMITS.max_concurrent_streams * DEFAULT_WINDOW,
         ..config(Role::Server)
@@ -221,19 +221,19 @@ fn streams_that_are_not_read_leave_the_others_their_share() {
             fill(&mut pair.client, slow, usize::MAX),
             DEFAULT_WINDOW as usize
         );
-        pair.talk();
+        pair.exchange();
     }
     let (id, accepted) = pair.call(&request(), false);
     for round in 0..1000 {
         assert_eq!(fill(&mut pair.client, id, 1000), 1000, "in round {round}");
-        pair.talk();
+        pair.exchange();
         assert_eq!(read(&mut pair.server, accepted.id), 1000);
-        pair.talk();
+        pair.exchange();
     }
 }
 
 #[test]
-fn windows_that_are_made_larger_are_used() {
+fn enlarged_windows_are_used() {
     const LARGE: u32 = 1 << 20;
     let server = Config {
         stream_window: LARGE,
@@ -245,21 +245,21 @@ fn windows_that_are_made_larger_are_used() {
     let mut sent = 0;
     for _ in 0..100 {
         sent += fill(&mut pair.client, id, usize::MAX);
-        pair.talk();
+        pair.exchange();
     }
     assert_eq!(sent, LARGE as usize);
     // While streams are open.
     pair.server.set_windows(2 * LARGE, 2 * LARGE);
-    pair.talk();
+    pair.exchange();
     for _ in 0..100 {
         sent += fill(&mut pair.client, id, usize::MAX);
-        pair.talk();
+        pair.exchange();
     }
     assert_eq!(sent, 2 * LARGE as usize);
 }
 
 #[test]
-fn smaller_windows_hold_from_the_beginning() {
+fn smaller_initial_window_is_enforced_from_the_start() {
     let server = Config {
         stream_window: 100,
         ..config(Role::Server)
@@ -268,14 +268,14 @@ fn smaller_windows_hold_from_the_beginning() {
     let (id, accepted) = pair.call(&request(), false);
     for _ in 0..10 {
         assert_eq!(fill(&mut pair.client, id, usize::MAX), 100);
-        pair.talk();
+        pair.exchange();
         assert_eq!(read(&mut pair.server, accepted.id), 100);
-        pair.talk();
+        pair.exchange();
     }
 }
 
 #[test]
-fn what_waits_to_be_written_is_bounded() {
+fn buffered_output_is_limited() {
     let server = Config {
         stream_window: 1 << 24,
         connection_window: 1 << 24,
@@ -294,41 +294,41 @@ fn what_waits_to_be_written_is_bounded() {
     pair.server.receive(&first).unwrap();
     pair.client.advance_output(first.len());
     assert!(!flag.was_woken());
-    pair.talk();
+    pair.exchange();
     assert!(flag.was_woken());
 }
 
 #[test]
-fn resets_end_both_directions() {
+fn reset_ends_both_directions() {
     let mut pair = Pair::new();
     let (id, accepted) = pair.call(&request(), false);
     pair.client.send_data(id, "half".into(), false);
-    pair.talk();
+    pair.exchange();
     let (flag, waker) = Flag::new();
     assert!(pair.server.poll_failure(accepted.id, &waker).is_pending());
     pair.client.reset(id, ErrorCode::CANCEL);
-    pair.talk();
+    pair.exchange();
     assert!(flag.was_woken());
     assert_eq!(
         data(&mut pair.server, accepted.id),
         "half",
-        "it has come before"
+        "received before the reset"
     );
     let broken = pair.server.poll_body_frame(accepted.id, noop_waker());
     assert!(matches!(
         broken,
         Poll::Ready(Some(Err(Error::Reset(ErrorCode::CANCEL))))
     ));
-    // What was still on its way is no mistake.
+    // A response to a stream that was reset meanwhile is ignored.
     pair.server.respond(accepted.id, &Response::new(()), true);
     assert!(pair.server.output().is_empty());
 }
 
 #[test]
-fn what_was_on_its_way_to_a_reset_stream_is_ignored() {
+fn frames_in_flight_to_reset_streams_are_ignored() {
     let mut pair = Pair::new();
-    let mut answers = Vec::new();
-    // More than are remembered one by one.
+    let mut responses = Vec::new();
+    // More streams than [`ResetStreams`](super::super::ending::ResetStreams) stores.
     for _ in 0..100 {
         let (id, accepted) = pair.call(&request(), true);
         pair.server.respond(accepted.id, &Response::new(()), false);
@@ -337,34 +337,34 @@ fn what_was_on_its_way_to_a_reset_stream_is_ignored() {
         pair.client.drop_reader(id);
         pair.client.drop_writer(id);
         assert_eq!(pair.client.stream_count(), 0);
-        // Both are on the way at the same time.
+        // The reset and the response cross.
         let reset = output(&mut pair.client);
-        answers.push(output(&mut pair.server));
+        responses.push(output(&mut pair.server));
         pair.server.receive(&reset).unwrap();
         pair.server.drop_reader(accepted.id);
         pair.server.drop_writer(accepted.id);
         assert_eq!(pair.server.stream_count(), 0);
     }
-    for answer in answers {
-        pair.client.receive(&answer).unwrap();
+    for response in responses {
+        pair.client.receive(&response).unwrap();
     }
-    // The window has got everything back.
+    // All capacity of the connection's window was released.
     let (id, accepted) = pair.call(&request(), false);
     assert_eq!(fill(&mut pair.client, id, 60_000), 60_000);
-    pair.talk();
+    pair.exchange();
     assert_eq!(read(&mut pair.server, accepted.id), 60_000);
 }
 
 /// RFC 9113, section 8.1.
 #[test]
-fn a_server_that_has_answered_may_not_want_the_rest() {
+fn server_may_reset_with_no_error_after_response() {
     let mut pair = Pair::new();
     let (id, accepted) = pair.call(&request(), false);
     pair.server.respond(accepted.id, &Response::new(()), false);
     pair.server.send_data(accepted.id, "enough".into(), true);
     pair.server.drop_reader(accepted.id);
     pair.server.drop_writer(accepted.id);
-    pair.talk();
+    pair.exchange();
     assert!(matches!(
         failure(&mut pair.client, id),
         Error::Reset(ErrorCode::NO_ERROR)
@@ -378,32 +378,32 @@ fn a_server_that_has_answered_may_not_want_the_rest() {
 }
 
 #[test]
-fn streams_beyond_the_limit_wait() {
+fn streams_beyond_the_limit_wait_for_closed_ones() {
     let mut pair = Pair::new();
     let open: Vec<_> = (0..10).map(|_| pair.call(&request(), true)).collect();
     let (flag, waker) = Flag::new();
     assert!(pair.client.poll_ready(&waker).is_pending());
     pair.server.respond(open[3].1.id, &Response::new(()), true);
-    pair.talk();
+    pair.exchange();
     assert!(flag.was_woken());
     assert!(pair.client.poll_ready(&waker).is_ready());
 }
 
 #[test]
-fn who_leaves_lets_open_streams_end() {
+fn graceful_shutdown_completes_open_streams() {
     let mut pair = Pair::new();
     let (id, accepted) = pair.call(&request(), true);
-    // On its way when the server begins to leave.
+    // In flight when the server starts to shut down.
     let late = pair.client.open(&request(), true);
     pair.server.start_graceful_shutdown();
-    pair.talk();
+    pair.exchange();
     assert!(pair.client.open_error().is_some());
     let late_accepted = pair.server.next_request().unwrap();
     for accepted in [accepted, late_accepted] {
         assert!(!pair.server.is_closed());
         pair.server.respond(accepted.id, &Response::new(()), true);
     }
-    pair.talk();
+    pair.exchange();
     assert!(pair.server.is_closed());
     for id in [id, late] {
         assert!(matches!(
@@ -414,13 +414,13 @@ fn who_leaves_lets_open_streams_end() {
 }
 
 #[test]
-fn streams_that_were_not_looked_at_are_told_apart() {
+fn goaway_distinguishes_unprocessed_streams() {
     let mut pair = Pair::new();
     let (first, _) = pair.call(&request(), true);
     let second = pair.client.open(&request(), true);
-    let mut farewell = Vec::new();
-    frame::write_goaway(&mut farewell, first.0, ErrorCode::ENHANCE_YOUR_CALM, "");
-    pair.client.receive(&farewell).unwrap();
+    let mut goaway = Vec::new();
+    frame::write_goaway(&mut goaway, first.0, ErrorCode::ENHANCE_YOUR_CALM, "");
+    pair.client.receive(&goaway).unwrap();
     let calm = ErrorCode::ENHANCE_YOUR_CALM;
     assert!(
         matches!(failure(&mut pair.client, second), Error::Unprocessed(reason) if reason == calm)
@@ -433,7 +433,7 @@ fn streams_that_were_not_looked_at_are_told_apart() {
 }
 
 #[test]
-fn everybody_learns_that_the_connection_is_gone() {
+fn closing_wakes_driver_and_streams() {
     let mut pair = Pair::new();
     let (id, accepted) = pair.call(&request(), false);
     let wakers = [Flag::new(), Flag::new(), Flag::new()];
@@ -452,7 +452,7 @@ fn everybody_learns_that_the_connection_is_gone() {
 }
 
 #[test]
-fn numbers_of_streams_are_not_used_twice() {
+fn exhausted_stream_ids_prevent_new_streams() {
     let mut pair = Pair::new();
     pair.client.next_local_stream = MAX_STREAM;
     pair.server.last_peer_stream = MAX_STREAM - 2;
@@ -463,25 +463,25 @@ fn numbers_of_streams_are_not_used_twice() {
 const MAX_STREAM: u32 = crate::window::MAX_WINDOW;
 
 #[test]
-fn pings_are_answered() {
+fn ping_acknowledgement_is_reported_once() {
     let mut pair = Pair::new();
     pair.client.ping();
     assert!(!pair.client.take_pong());
-    pair.talk();
+    pair.exchange();
     assert!(pair.client.take_pong());
     assert!(!pair.client.take_pong());
 }
 
-/// Reading waits for writing, lest a peer that asks and never listens makes us remember all
-/// answers.
+/// Reading stops while much output is buffered, because a peer that sends requests and never reads
+/// would make the connection buffer all responses.
 #[test]
-fn answers_that_nobody_takes_are_bounded() {
+fn unread_responses_congest_connection() {
     let mut pair = Pair::new();
     let mut pings = Vec::new();
     for _ in 0..100 {
         frame::write_ping(&mut pings, 0, [0; 8]);
     }
-    // Somebody who explains them all by messages.
+    // Message frames that earn all the PINGs.
     for _ in 0..1000 {
         if pair.server.is_congested() {
             return;

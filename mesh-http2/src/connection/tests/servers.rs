@@ -1,4 +1,4 @@
-//! Servers that make their own frames, and what becomes of our streams and connections to them.
+//! Clients whose server sends hand-made frames.
 
 use std::task::Poll;
 
@@ -11,7 +11,7 @@ const BOTH: u8 = END_STREAM | END_HEADERS;
 /// `200`, by the index of the static table.
 const OK: &[u8] = &[0x88];
 
-/// A client that has been greeted, with a request on stream 1 that goes on.
+/// A client that has received SETTINGS, with an incomplete request on stream 1.
 fn client() -> (Connection, StreamId) {
     client_of(&Request::post("http://web/").body(()).unwrap())
 }
@@ -33,7 +33,7 @@ fn status(status: &str) -> Vec<u8> {
 }
 
 #[test]
-fn mistakes_end_what_they_concern() {
+fn protocol_errors_of_servers_close_stream_or_connection() {
     use frame::{DATA, GOAWAY, HEADERS, PUSH_PROMISE, RST_STREAM, SETTINGS, WINDOW_UPDATE};
     let of_connection = |reason| Some((0, reason));
     let of_stream = |reason| Some((1, reason));
@@ -42,26 +42,26 @@ fn mistakes_end_what_they_concern() {
     // `content-length: 5`, by the index of its name.
     let five = [OK, &[0x0f, 13, 1, b'5']].concat();
     for (sent, expected, why) in [
-        (vec![bytes(HEADERS, BOTH, 1, OK)], None, "nothing"),
+        (vec![bytes(HEADERS, BOTH, 1, OK)], None, "a valid response"),
         (
             vec![bytes(PUSH_PROMISE, END_HEADERS, 1, &[0, 0, 0, 2])],
             of_connection(protocol_error),
-            "a push",
+            "PUSH_PROMISE",
         ),
         (
             vec![bytes(HEADERS, BOTH, 2, OK)],
             of_connection(protocol_error),
-            "a stream of the server's",
+            "a server-initiated stream",
         ),
         (
             vec![bytes(HEADERS, BOTH, 3, OK)],
             of_connection(protocol_error),
-            "a response to nothing",
+            "a response on an idle stream",
         ),
         (
             vec![bytes(DATA, 0, 1, b"x")],
             of_stream(protocol_error),
-            "data before a head",
+            "DATA before HEADERS",
         ),
         (
             vec![bytes(HEADERS, END_HEADERS, 1, &[0x82])],
@@ -71,7 +71,7 @@ fn mistakes_end_what_they_concern() {
         (
             vec![bytes(HEADERS, END_HEADERS, 1, &status("101"))],
             of_stream(protocol_error),
-            "an upgrade",
+            "101 Switching Protocols",
         ),
         (
             vec![bytes(HEADERS, BOTH, 1, &status("103"))],
@@ -81,17 +81,17 @@ fn mistakes_end_what_they_concern() {
         (
             vec![ok(), bytes(HEADERS, END_HEADERS, 1, OK)],
             of_stream(protocol_error),
-            "a second head",
+            "HEADERS after HEADERS without END_STREAM",
         ),
         (
             vec![bytes(HEADERS, BOTH, 1, OK), bytes(DATA, 0, 1, b"x")],
             of_stream(ErrorCode::STREAM_CLOSED),
-            "data behind the end",
+            "DATA after the end",
         ),
         (
             vec![bytes(HEADERS, BOTH, 1, &five)],
             of_stream(protocol_error),
-            "no body where one is said to be",
+            "no body despite Content-Length",
         ),
         (
             vec![
@@ -99,32 +99,32 @@ fn mistakes_end_what_they_concern() {
                 bytes(DATA, END_STREAM, 1, b"four"),
             ],
             of_stream(protocol_error),
-            "a body that is too short",
+            "a body shorter than Content-Length",
         ),
         (
             vec![bytes(SETTINGS, 0, 0, &[0, 2, 0, 0, 0, 1])],
             of_connection(protocol_error),
-            "pushes announced",
+            "SETTINGS_ENABLE_PUSH of a server",
         ),
         (
             vec![bytes(RST_STREAM, 0, 3, &[0; 4])],
             of_connection(protocol_error),
-            "a reset of nothing",
+            "RST_STREAM on an idle stream",
         ),
         (
             vec![bytes(WINDOW_UPDATE, 0, 2, &[0, 0, 0, 1])],
             of_connection(protocol_error),
-            "a window of nothing",
+            "WINDOW_UPDATE on an idle stream",
         ),
         (
             vec![bytes(GOAWAY, 0, 0, &[0; 4])],
             of_connection(ErrorCode::FRAME_SIZE_ERROR),
-            "half a farewell",
+            "a short GOAWAY",
         ),
     ] {
         let (mut client, id) = client();
         for frame in &sent {
-            // The next frames change nothing.
+            // Later frames have no effect.
             let _ends = client.receive(frame);
         }
         assert_eq!(reported_error(&mut client), expected, "{why}");
@@ -139,7 +139,7 @@ fn mistakes_end_what_they_concern() {
 }
 
 #[test]
-fn interim_responses_come_ahead_of_the_response() {
+fn interim_responses_precede_the_final_response() {
     let (mut client, id) = client();
     let interims: Vec<u8> = ["100", "103", "102"]
         .iter()
@@ -155,41 +155,40 @@ fn interim_responses_come_ahead_of_the_response() {
     }
 }
 
-/// A server that only informs ends its stream and nothing else, whether or not somebody takes what
-/// it says.
+/// Too many interim responses end their stream only, whether or not they are read.
 #[test]
 fn interim_responses_are_limited() {
-    let hint = bytes(frame::HEADERS, END_HEADERS, 1, &status("103"));
-    for is_taken in [false, true] {
+    let early_hints = bytes(frame::HEADERS, END_HEADERS, 1, &status("103"));
+    for is_read in [false, true] {
         let (mut client, id) = client();
         for _ in 0..32 {
-            client.receive(&hint).unwrap();
-            assert!(!is_taken || client.poll_response(id, noop_waker()).is_ready());
+            client.receive(&early_hints).unwrap();
+            assert!(!is_read || client.poll_response(id, noop_waker()).is_ready());
         }
         assert!(client.poll_failure(id, noop_waker()).is_pending());
-        client.receive(&hint).unwrap();
+        client.receive(&early_hints).unwrap();
         let calm = ErrorCode::ENHANCE_YOUR_CALM;
-        assert_eq!(reported_error(&mut client), Some((1, calm)), "{is_taken}");
+        assert_eq!(reported_error(&mut client), Some((1, calm)), "{is_read}");
     }
-    // Few, but large: no more is held of all of them than of one head.
+    // Few, but large: together they are limited like one header section.
     let (mut client, id) = client();
     let field = [&[0x00, 1, b'x', 0x7f, 0xed, 0x3f], &[b'y'; 8_300][..]].concat();
-    let hint = bytes(
+    let early_hints = bytes(
         frame::HEADERS,
         END_HEADERS,
         1,
         &[&status("103"), &field[..]].concat(),
     );
-    client.receive(&hint).unwrap();
+    client.receive(&early_hints).unwrap();
     assert!(client.poll_failure(id, noop_waker()).is_pending());
-    client.receive(&hint).unwrap();
+    client.receive(&early_hints).unwrap();
     assert!(client.poll_failure(id, noop_waker()).is_ready());
 }
 
-/// What comes behind the end of a response ends a request that goes on, and nothing is said of what
-/// comes then.
+/// HEADERS after the end of the response reset the incomplete request; later frames get no
+/// response.
 #[test]
-fn a_mistake_behind_the_end_is_answered_once() {
+fn stream_error_after_response_is_reported_once() {
     let (mut client, id) = client();
     let behind = bytes(frame::HEADERS, END_HEADERS, 1, OK);
     client.receive(&bytes(frame::HEADERS, BOTH, 1, OK)).unwrap();
@@ -205,9 +204,9 @@ fn a_mistake_behind_the_end_is_answered_once() {
     assert_eq!(reported_error(&mut client), None);
 }
 
-/// A request that nobody needs any more is given up once.
+/// A cancelled request is reset once.
 #[test]
-fn a_mistake_on_a_stream_that_was_given_up_is_not_answered() {
+fn stream_error_on_cancelled_stream_is_ignored() {
     let (mut client, id) = client();
     client.receive(&bytes(frame::HEADERS, BOTH, 1, OK)).unwrap();
     client.drop_reader(id);
@@ -217,9 +216,9 @@ fn a_mistake_on_a_stream_that_was_given_up_is_not_answered() {
     assert_eq!(reported_error(&mut client), None);
 }
 
-/// Some responses say how long a body would be that they do not have.
+/// Responses without content may have the Content-Length of another response.
 #[test]
-fn lengths_of_bodies_that_are_not_there_are_no_mistake() {
+fn content_length_of_response_without_content_is_ignored() {
     let head = Request::head("http://web/").body(()).unwrap();
     let get = Request::get("http://web/").body(()).unwrap();
     let not_modified = status("304");
@@ -237,9 +236,9 @@ fn lengths_of_bodies_that_are_not_there_are_no_mistake() {
     }
 }
 
-/// A reader in HTTP/1 would take them for the beginning of the next response.
+/// An HTTP/1 client would parse such a body as the next response.
 #[test]
-fn bodies_where_none_can_be_are_refused() {
+fn content_in_response_without_content_is_rejected() {
     let head = Request::head("http://web/").body(()).unwrap();
     let get = Request::get("http://web/").body(()).unwrap();
     let (no_content, not_modified) = (status("204"), status("304"));
@@ -258,8 +257,8 @@ fn bodies_where_none_can_be_are_refused() {
     }
 }
 
-/// As many as the proxy's own fields can be added to. The limit of the section's size is the
-/// operator's.
+/// The limit leaves room for the fields that the proxy adds. The size of the section is
+/// configurable.
 #[test]
 fn responses_with_too_many_field_names_are_stream_errors() {
     for (fields, is_accepted) in [(16_384, true), (16_385, false)] {
@@ -300,9 +299,9 @@ fn responses_with_too_many_field_names_are_stream_errors() {
     }
 }
 
-/// A server that resets what it is asked has its reasons, however often.
+/// A server may reset any number of requests.
 #[test]
-fn resets_by_servers_are_no_attack() {
+fn resets_by_servers_are_not_limited() {
     let (mut client, first) = client();
     client.reset(first, ErrorCode::CANCEL);
     client.drop_reader(first);
@@ -325,7 +324,7 @@ fn resets_by_servers_are_no_attack() {
 }
 
 #[test]
-fn a_server_may_allow_no_streams_for_now() {
+fn max_concurrent_streams_of_zero_delays_requests() {
     let (mut client, _) = client();
     let settings = |streams: u8| bytes(frame::SETTINGS, 0, 0, &[0, 3, 0, 0, 0, streams]);
     client.receive(&settings(0)).unwrap();

@@ -108,8 +108,8 @@ fn invalid_namespace_annotation_rejects_pods_only_if_it_restricts_clients() {
         }
     };
     let expected = [
-        "namespace shop: config.linkerd.io/proxy-require-identity-inbound-ports: invalid value \"80,x\": \"x\" is no port or range of ports (1-65535, as in \"25,587,3306-3310\")",
-        "namespace shop: config.linkerd.io/default-inbound-policy: invalid value \"denied\": \"denied\" is no default policy: expected all-unauthenticated, all-authenticated, cluster-unauthenticated, cluster-authenticated, deny or audit",
+        "namespace shop: config.linkerd.io/proxy-require-identity-inbound-ports: invalid value \"80,x\": invalid port or range of ports \"x\": expected 1-65535, as in \"25,587,3306-3310\"",
+        "namespace shop: config.linkerd.io/default-inbound-policy: invalid value \"denied\": unknown default policy \"denied\": expected all-unauthenticated, all-authenticated, cluster-unauthenticated, cluster-authenticated, deny or audit",
     ];
     let security = [
         (annotation::DEFAULT_INBOUND_POLICY, "denied"),

@@ -211,7 +211,7 @@ impl Compiler<'_> {
             let metrics = Rc::new(resolve(&families.outbound_route, labels));
             let mut rules = Vec::with_capacity(route.rules.len());
             for rule in &route.rules {
-                let backends = self.distribution(&rule.then.backends, |backend| {
+                let backends = self.distribution(&rule.action.backends, |backend| {
                     let labels = labels::outbound_backend(parent, &route.meta, backend);
                     Some(Rc::new(resolve(&families.outbound_backend, labels)))
                 });
@@ -220,10 +220,10 @@ impl Compiler<'_> {
                     metrics: Some(metrics.clone()),
                     backends,
                     canonical: None,
-                    filters: rule.then.filters.clone(),
-                    timeouts: rule.then.timeouts,
+                    filters: rule.action.filters.clone(),
+                    timeouts: rule.action.timeouts,
                     head_timeout: None,
-                    allows_request_headers: rule.then.allow_request_headers,
+                    allows_request_headers: rule.action.allow_request_headers,
                 }));
             }
             compiled.push(rules);

@@ -23,7 +23,7 @@ fn only_open() -> Server {
     route.meta = Meta::new_default("open");
     route.hosts = vec![HostMatch::Exact("open".into())];
     for rule in &mut route.rules {
-        rule.then = InboundRule {
+        rule.action = InboundRule {
             authorizations: authorizations.clone().into(),
             ..InboundRule::default()
         };

@@ -30,7 +30,7 @@ fn only_open_paths() -> Server {
             path,
             ..HttpMatch::default()
         }];
-        rule.then.authorizations = policy.authorizations.clone();
+        rule.action.authorizations = policy.authorizations.clone();
     }
     if let ServerProtocol::Detect { http, .. } = &mut policy.protocol {
         http.routes = vec![route, default_http_route()];
@@ -55,7 +55,7 @@ fn only_with(name: &'static str) -> Server {
                 value: value.clone(),
             }];
         }
-        rule.then.authorizations = policy.authorizations.clone();
+        rule.action.authorizations = policy.authorizations.clone();
     }
     if let ServerProtocol::Detect { http, .. } = &mut policy.protocol {
         http.routes = vec![route, default_http_route()];

@@ -1,4 +1,4 @@
-//! Tables of single decisions, and random triples judged against a second, slower evaluator.
+//! Tables of single decisions, and random decisions compared with a second, slower implementation.
 
 use std::sync::Arc;
 
@@ -31,9 +31,9 @@ fn authorization(networks: Vec<Network>, authentication: Authentication) -> Auth
 }
 
 #[test]
-fn networks_and_exceptions() {
+fn networks_match_except_exceptions() {
     let check = |net: &str, except: &[&str], ip: &str, expect: bool| {
-        let admitted = network(net, except).admits(ip.parse().unwrap());
+        let admitted = network(net, except).matches(ip.parse().unwrap());
         assert_eq!(admitted, expect, "{ip} in {net} but not {except:?}");
     };
     check("10.0.0.0/8", &[], "10.1.2.3", true);
@@ -48,8 +48,7 @@ fn networks_and_exceptions() {
     check("10.0.0.0/8", &["10.2.0.0/16"], "10.1.2.3", true);
     check("0.0.0.0/0", &[], "2001:db8::1", false);
     check("::/0", &[], "2001:db8::1", true);
-    // The same host may be seen as IPv4 or as mapped IPv6, whatever the socket; both spellings are
-    // one address.
+    // The same host may appear as IPv4 or as v4-mapped IPv6; both are one address.
     check("10.0.0.0/8", &[], "::ffff:10.1.2.3", true);
     check("::ffff:10.0.0.0/104", &[], "10.1.2.3", true);
     check(
@@ -63,9 +62,9 @@ fn networks_and_exceptions() {
 }
 
 #[test]
-fn suffixes() {
+fn suffixes_match_whole_labels() {
     let check = |parts: &[&str], name: &str, expect: bool| {
-        assert_eq!(suffix(parts).covers(&id(name)), expect, "{name} {parts:?}");
+        assert_eq!(suffix(parts).matches(&id(name)), expect, "{name} {parts:?}");
     };
     check(&["ns", "example"], "web.ns.example", true);
     check(&["NS", "Example"], "web.ns.example", true);
@@ -83,7 +82,7 @@ fn suffixes() {
 }
 
 #[test]
-fn authentication() {
+fn authentication_matches_tls_state() {
     let web = id("web.ns.example");
     let spiffe = id("spiffe://example/web");
     let any = Authentication::TlsAuthenticated {
@@ -94,7 +93,7 @@ fn authentication() {
         identities: vec![spiffe.clone()],
         suffixes: Vec::new(),
     };
-    let nobody = Authentication::TlsAuthenticated {
+    let no_identity = Authentication::TlsAuthenticated {
         identities: Vec::new(),
         suffixes: Vec::new(),
     };
@@ -106,7 +105,7 @@ fn authentication() {
         ),
         (&any, [false, false, true, false]),
         (&named, [false, false, false, true]),
-        (&nobody, [false, false, false, false]),
+        (&no_identity, [false, false, false, false]),
     ];
     for (authentication, expect) in table {
         let seen = [
@@ -115,13 +114,13 @@ fn authentication() {
             ClientTls::Identified(&web),
             ClientTls::Identified(&spiffe),
         ]
-        .map(|tls| authentication.admits(tls));
+        .map(|tls| authentication.matches(tls));
         assert_eq!(seen, expect, "{authentication:?}");
     }
 }
 
 #[test]
-fn the_first_that_admits_is_named() {
+fn first_matching_authorization_is_returned() {
     let all = |name: &str, net: &str| Authorization {
         meta: Meta::new_default(name),
         ..authorization(vec![network(net, &[])], Authentication::Unauthenticated)
@@ -145,7 +144,7 @@ fn the_first_that_admits_is_named() {
 }
 
 #[test]
-fn no_network_admits_nobody() {
+fn authorization_without_networks_matches_no_client() {
     let list = [authorization(Vec::new(), Authentication::Unauthenticated)];
     let client = Client {
         ip: "127.0.0.1".parse().unwrap(),
@@ -154,8 +153,7 @@ fn no_network_admits_nobody() {
     assert_eq!(authorize(&list, &client), None);
 }
 
-/// The rules of the API written down once more, with strings and bit masks instead of the types
-/// above.
+/// A reference implementation with strings and bit masks instead of the types above.
 fn reference(list: &[Authorization], ip: IpAddr, id: Option<&str>, tls: bool) -> Option<usize> {
     let bits = |ip: IpAddr| match ip {
         IpAddr::V4(v4) => (4, u128::from(u32::from(v4)) << 96),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mesh_api::identity::Issued;
+use mesh_api::identity::IssuedCertificate;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, IsCa, Issuer, KeyPair,
 };
@@ -32,13 +32,13 @@ impl Authority {
     }
 
     /// A leaf for an hour.
-    pub(super) fn sign(&self, der: &[u8]) -> Issued {
+    pub(super) fn sign(&self, der: &[u8]) -> IssuedCertificate {
         let der = CertificateSigningRequestDer::from(der);
         let mut csr = CertificateSigningRequestParams::from_der(&der).unwrap();
         let until = OffsetDateTime::now_utc() + Duration::from_secs(3600);
         csr.params.not_before = OffsetDateTime::now_utc() - Duration::from_secs(60);
         csr.params.not_after = until;
-        Issued {
+        IssuedCertificate {
             leaf: csr.signed_by(&self.issuer).unwrap().der().to_vec(),
             intermediates: Vec::new(),
             valid_until: until.into(),

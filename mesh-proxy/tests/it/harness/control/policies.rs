@@ -74,7 +74,7 @@ pub(crate) fn service(name: &str, port: u16) -> OutboundPolicy {
             hosts: Vec::new(),
             rules: vec![Rule {
                 matches: Vec::new(),
-                then: OutboundRule {
+                action: OutboundRule {
                     filters: Vec::new(),
                     backends: backends.clone(),
                     timeouts: Timeouts::default(),
