@@ -323,7 +323,7 @@ impl Http2Connection {
     /// The number of streams that both the peer and [`MAX_STREAMS`] allow. A peer that currently
     /// allows none is treated as allowing one, which waits.
     fn limit(&self) -> usize {
-        self.shared.max_streams().clamp(1, MAX_STREAMS) as usize
+        self.shared.max_concurrent_streams().clamp(1, MAX_STREAMS) as usize
     }
 }
 

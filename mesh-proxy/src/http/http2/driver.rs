@@ -72,7 +72,7 @@ impl Driver {
         cx: &mut Context<'_>,
         accept: &mut impl FnMut(&SharedConnection, AcceptedStream),
     ) -> Poll<Result<(), Error>> {
-        let polled = self.poll_bytes(cx, accept);
+        let polled = self.poll_io(cx, accept);
         if polled.is_pending() {
             self.shared.connection().register_driver(cx.waker());
         } else {
@@ -82,7 +82,7 @@ impl Driver {
         polled
     }
 
-    fn poll_bytes(
+    fn poll_io(
         &mut self,
         cx: &mut Context<'_>,
         accept: &mut impl FnMut(&SharedConnection, AcceptedStream),
@@ -92,12 +92,12 @@ impl Driver {
             Poll::Ready(Ok(())) => true,
             Poll::Pending => false,
         };
-        let (is_over, failure, is_congested) = {
+        let (is_closed, failure, is_congested) = {
             let connection = self.shared.connection();
             let failure = connection.failure().cloned();
             (connection.is_closed(), failure, connection.is_congested())
         };
-        if is_over {
+        if is_closed {
             // After a failure, unwritten output is dropped.
             if !written && failure.is_none() {
                 return Poll::Pending;
@@ -310,10 +310,10 @@ mod tests {
         let (mut before, mut most, mut accepted) = (0, 0, 0);
         poll_fn(|cx| {
             assert!(driver.poll(cx, &mut |_, _| accepted += 1).is_pending());
-            let messages = shared.messages();
-            most = most.max(messages - before);
-            before = messages;
-            if messages == FRAMES + 1 {
+            let frames = shared.message_frames();
+            most = most.max(frames - before);
+            before = frames;
+            if frames == FRAMES + 1 {
                 Poll::Ready(())
             } else {
                 Poll::Pending

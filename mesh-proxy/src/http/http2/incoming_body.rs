@@ -14,7 +14,7 @@ use super::shared_connection::RecvStream;
 /// never holds more of a message than its window.
 #[derive(Debug)]
 pub(in crate::http) struct IncomingBody {
-    reader: RecvStream,
+    stream: RecvStream,
     of: Of,
     /// The message ended with its headers.
     has_no_body: bool,
@@ -29,9 +29,9 @@ enum Of {
 }
 
 impl IncomingBody {
-    pub(super) fn request(reader: RecvStream, length: Option<u64>, has_no_body: bool) -> Self {
+    pub(super) fn request(stream: RecvStream, length: Option<u64>, has_no_body: bool) -> Self {
         Self {
-            reader,
+            stream,
             of: Of::Request,
             has_no_body,
             remaining: length,
@@ -39,12 +39,12 @@ impl IncomingBody {
     }
 
     /// The body of a response whose headers have been received.
-    pub(super) fn response(reader: RecvStream, length: Option<u64>) -> Self {
-        let (connection, id) = reader.connection();
+    pub(super) fn response(stream: RecvStream, length: Option<u64>) -> Self {
+        let (connection, id) = stream.connection();
         let has_no_body = connection.is_headers_only(id);
         drop(connection);
         Self {
-            reader,
+            stream,
             of: Of::Response,
             has_no_body,
             remaining: length,
@@ -61,7 +61,7 @@ impl IncomingBody {
     }
 
     pub(in crate::http) fn is_end_stream(&self) -> bool {
-        let (connection, id) = self.reader.connection();
+        let (connection, id) = self.stream.connection();
         connection.is_fully_read(id)
     }
 
@@ -72,7 +72,7 @@ impl IncomingBody {
         cx: &Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         let frame = {
-            let (mut connection, id) = self.reader.connection();
+            let (mut connection, id) = self.stream.connection();
             ready!(connection.poll_body_frame(id, cx.waker()))
         };
         Poll::Ready(match frame {

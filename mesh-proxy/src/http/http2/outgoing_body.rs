@@ -51,9 +51,9 @@ struct PendingFrame {
 }
 
 /// Larger parts are sent without being copied. Copying must cost less than a frame.
-const SMALL: usize = 1024;
+const MAX_COPIED: usize = 1024;
 /// A frame of this size is not joined with further parts.
-const FULL: usize = 4096;
+const JOINED_SIZE: usize = 4096;
 
 impl OutgoingBody {
     pub(in crate::http) fn new(body: Body, stream: SendStream) -> Self {
@@ -128,11 +128,11 @@ impl PendingFrame {
     fn push(&mut self, data: Bytes) {
         if self.is_empty() {
             self.bytes = data;
-        } else if data.len() > SMALL {
+        } else if data.len() > MAX_COPIED {
             self.next = Some(data);
         } else {
             if self.joined.is_empty() {
-                self.joined.reserve(SMALL);
+                self.joined.reserve(MAX_COPIED);
                 self.joined.extend_from_slice(&self.bytes);
             }
             self.joined.extend_from_slice(&data);
@@ -144,7 +144,7 @@ impl PendingFrame {
     }
 
     fn is_full(&self) -> bool {
-        self.next.is_some() || self.bytes.len() > SMALL || self.joined.len() >= FULL
+        self.next.is_some() || self.bytes.len() > MAX_COPIED || self.joined.len() >= JOINED_SIZE
     }
 
     /// Takes the frame, or at most `capacity` bytes of it.

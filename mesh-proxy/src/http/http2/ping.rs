@@ -72,7 +72,7 @@ const MAX_WINDOW: u32 = 16 * 1024 * 1024;
 /// Interval between samples; it becomes longer while the window does not grow.
 const MIN_SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 const MAX_SAMPLE_INTERVAL: Duration = Duration::from_secs(10);
-/// The ping was queued behind data, so the actual round trip is about half longer.
+/// As in gRPC: the bytes between a ping and its acknowledgement take up to 1.5 round trips.
 const ROUND_TRIP_SLACK: f64 = 1.5;
 
 impl Pinger {

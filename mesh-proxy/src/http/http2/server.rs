@@ -56,7 +56,7 @@ pub(in crate::http) fn serve<H: HttpHandler + 'static>(
             let polled = driver.poll(cx, &mut |shared, accepted| {
                 tokio::task::spawn_local(exchange(config.clone(), shared.clone(), accepted));
             });
-            if !is_stopping && !shared.accepts_streams() {
+            if !is_stopping && shared.is_drain_due() {
                 is_stopping = true;
                 config.record_exceeded(&shared, None);
                 shared.start_graceful_shutdown();
@@ -98,7 +98,7 @@ impl<H> ServeConfig<H> {
     async fn drained_or_idle(&self, shared: &SharedConnection) {
         tokio::select! {
             () = self.drain.draining() => {}
-            () = wait_until_idle(self.limits.idle, || shared.messages()) => {}
+            () = wait_until_idle(self.limits.idle, || shared.message_frames()) => {}
         }
     }
 

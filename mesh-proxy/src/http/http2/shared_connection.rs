@@ -41,7 +41,7 @@ pub(super) struct RecvStream {
     id: StreamId,
 }
 
-/// [`InterimSender`](crate::http::interim::InterimSender) of a request that came on this stream.
+/// Sends interim responses to the client of a request received on a stream.
 #[derive(Clone, Debug)]
 pub(in crate::http) struct InterimSender {
     shared: SharedConnection,
@@ -61,15 +61,15 @@ impl SharedConnection {
 
     /// Returns the two halves of a stream. To be called once per stream.
     pub(super) fn split(&self, id: StreamId) -> (RecvStream, SendStream) {
-        let reader = RecvStream {
+        let recv_stream = RecvStream {
             shared: self.clone(),
             id,
         };
-        let writer = SendStream {
+        let send_stream = SendStream {
             shared: self.clone(),
             id,
         };
-        (reader, writer)
+        (recv_stream, send_stream)
     }
 
     /// Ready when a stream can be opened immediately.
@@ -83,9 +83,9 @@ impl SharedConnection {
         !connection.is_drain_due() && connection.open_error().is_none()
     }
 
-    /// Whether the peer has not exceeded a limit that requires a graceful shutdown.
-    pub(super) fn accepts_streams(&self) -> bool {
-        !self.connection().is_drain_due()
+    /// Whether the peer has exceeded a limit that requires a graceful shutdown.
+    pub(super) fn is_drain_due(&self) -> bool {
+        self.connection().is_drain_due()
     }
 
     /// Takes the limit that the peer has exceeded.
@@ -94,12 +94,12 @@ impl SharedConnection {
     }
 
     /// Counts the frames of messages in both directions.
-    pub(super) fn messages(&self) -> u32 {
+    pub(super) fn message_frames(&self) -> u32 {
         self.connection().message_frames()
     }
 
     /// The peer's limit of concurrent streams.
-    pub(in crate::http) fn max_streams(&self) -> u32 {
+    pub(in crate::http) fn max_concurrent_streams(&self) -> u32 {
         self.connection().max_concurrent_streams()
     }
 
