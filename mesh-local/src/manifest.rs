@@ -122,16 +122,16 @@ impl Manifests {
                 continue;
             }
             match *kind {
-                "Namespace" => keep_object(&mut self.namespaces, &last.namespaces, &key.name),
+                "Namespace" => copy_object(&mut self.namespaces, &last.namespaces, &key.name),
                 "ServiceAccount" => {
-                    keep_object(&mut self.service_accounts, &last.service_accounts, key)
+                    copy_object(&mut self.service_accounts, &last.service_accounts, key)
                 }
-                "ConfigMap" => keep_object(&mut self.config_maps, &last.config_maps, key),
-                "Secret" => keep_object(&mut self.secrets, &last.secrets, key),
-                "Pod" => keep_object(&mut self.pods, &last.pods, key),
-                "Deployment" => keep_object(&mut self.deployments, &last.deployments, key),
-                "Service" => keep_object(&mut self.services, &last.services, key),
-                _ => keep_object(&mut self.endpoint_slices, &last.endpoint_slices, key),
+                "ConfigMap" => copy_object(&mut self.config_maps, &last.config_maps, key),
+                "Secret" => copy_object(&mut self.secrets, &last.secrets, key),
+                "Pod" => copy_object(&mut self.pods, &last.pods, key),
+                "Deployment" => copy_object(&mut self.deployments, &last.deployments, key),
+                "Service" => copy_object(&mut self.services, &last.services, key),
+                _ => copy_object(&mut self.endpoint_slices, &last.endpoint_slices, key),
             }
             self.locations.insert((kind, key.clone()), location.clone());
         }
@@ -270,7 +270,7 @@ impl Manifests {
     }
 }
 
-fn keep<K: Ord + Clone, T: Clone>(map: &mut BTreeMap<K, T>, last: &BTreeMap<K, T>, key: &K) {
+fn copy_object<K: Ord + Clone, T: Clone>(map: &mut BTreeMap<K, T>, last: &BTreeMap<K, T>, key: &K) {
     if let Some(object) = last.get(key) {
         map.insert(key.clone(), object.clone());
     }

@@ -122,7 +122,7 @@ fn requested_addresses_are_validated() {
     let key = ObjectKey::new("b", "a");
     let check = |spec: &str, expect: Result<&[&str], ()>| {
         let given = AddressAllocator::default()
-            .of(&network, &key, &service(spec))
+            .allocate(&network, &key, &service(spec))
             .map_err(drop);
         let expect = expect.map(|texts| {
             texts
