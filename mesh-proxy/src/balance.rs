@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use self::ewma::Load;
 use self::health::Health;
-use crate::telemetry::balancer::Balancer as Metrics;
+use crate::telemetry::balancer::BalancerMetrics;
 
 mod ewma;
 mod fail_fast;
@@ -41,7 +41,7 @@ pub struct Balancer<T> {
     /// Sorted by address.
     members: RefCell<Vec<Rc<Member<T>>>>,
     rng: RefCell<SmallRng>,
-    metrics: Metrics,
+    metrics: BalancerMetrics,
     /// This balancer's part of the shared gauges.
     counted: Cell<MemberCounts>,
 }
@@ -78,7 +78,7 @@ impl<T> Balancer<T> {
     pub fn new(
         ewma: PeakEwma,
         backoff: Backoff,
-        metrics: Metrics,
+        metrics: BalancerMetrics,
         seed: u64,
         new_value: impl Fn(&Arc<Endpoint>) -> T + 'static,
     ) -> Self {

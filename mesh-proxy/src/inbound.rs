@@ -18,7 +18,7 @@ use self::policy::{ActiveEnforcer, PolicyEnforcer};
 use crate::discovery::TooManyPorts;
 use crate::http::server::Server;
 use crate::idle::IdleCache;
-use crate::telemetry::labels::{self, Direction, ServerTls, Target};
+use crate::telemetry::labels::{self, Direction, ServerTls, TargetAddr};
 use crate::worker::Worker;
 
 mod accept;
@@ -104,7 +104,7 @@ impl Inbound {
     }
 
     /// Returns the label values of an address that a client has dialled.
-    fn labelled(&self, target: SocketAddr) -> Target {
-        Target::new(target, &self.worker.config.inbound.ports)
+    fn labelled(&self, target: SocketAddr) -> TargetAddr {
+        TargetAddr::new(target, &self.worker.config.inbound.ports)
     }
 }

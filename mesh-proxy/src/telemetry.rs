@@ -1,8 +1,8 @@
-//! What the proxy counts, under the names and labels of Linkerd's proxy.
+//! Metrics, with the names and labels of Linkerd's proxy.
 //!
-//! [`Families`] names every family once, at start. From it the data threads build handles per
-//! target, policy and endpoint; a request or connection only touches handles. [`labels`] is the one
-//! place that knows the order of labels.
+//! [`Families`] registers every family once, at start. The data threads resolve handles from it per
+//! target, policy and endpoint; requests and connections use only handles. [`labels`] defines the
+//! labels and their order.
 
 pub mod authz;
 pub mod balancer;
@@ -17,13 +17,13 @@ pub mod tcp;
 
 use mesh_runtime::metrics::Registry;
 
-pub use self::route::{RouteFamilies, RouteHttp};
+pub use self::route::{RouteFamilies, RouteMetrics};
 
-/// Every family that the data threads write to. Shared by all of them.
+/// The metric families of the data threads, which share them.
 #[derive(Debug)]
 pub struct Families {
     pub tcp: tcp::TcpFamilies,
-    /// `request_total` and its kin, of both directions.
+    /// `request_total` and the related families of both directions.
     pub endpoint: http::EndpointFamilies,
     pub authz: authz::AuthzFamilies,
     pub errors: authz::ErrorFamilies,

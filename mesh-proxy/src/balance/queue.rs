@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::{Balancer, FailFastGate, PickedEndpoint, QueueError};
 use crate::discovery::EndpointSet;
-use crate::telemetry::balancer::Balancer as Metrics;
+use crate::telemetry::balancer::BalancerMetrics;
 
 /// BalanceSettings of a [`BalanceQueue`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,7 +42,7 @@ impl<T> BalanceQueue<T> {
         mut sets: watch::Receiver<Arc<EndpointSet>>,
         ewma: PeakEwma,
         settings: &BalanceSettings,
-        metrics: Metrics,
+        metrics: BalancerMetrics,
         make: impl Fn(&Arc<Endpoint>) -> T + 'static,
     ) -> Self {
         sets.mark_changed();

@@ -37,7 +37,7 @@ fn set(lasts: &[u8]) -> Arc<EndpointSet> {
     })
 }
 
-fn metrics(registry: &Registry) -> Metrics {
+fn metrics(registry: &Registry) -> BalancerMetrics {
     Families::new(registry)
         .http_balancer
         .balancer(&Labels::new())

@@ -163,7 +163,7 @@ impl Inner {
                 authority: self.authority.clone(),
                 source: Arc::new(source),
             })?;
-        call.head(response.status(), response.headers());
+        call.response_headers(response.status(), response.headers());
         Ok(response.map(|body| ResponseBody::new(body, stream, call)))
     }
 

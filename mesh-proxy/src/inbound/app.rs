@@ -21,7 +21,7 @@ use crate::error::DialError;
 use crate::http::Protocol;
 use crate::http::client::{Client, ClientConfig, Dial, PoolHandle, ServerWatcher};
 use crate::idle::IdleCache;
-use crate::telemetry::tcp::Transport;
+use crate::telemetry::tcp::TransportMetrics;
 use crate::transport::Io;
 use crate::transport::connect::{self, ConnectError, ConnectOptions};
 use crate::worker::Worker;
@@ -29,7 +29,7 @@ use crate::worker::Worker;
 /// The HTTP clients of one data thread, by address of the application.
 pub(super) struct Apps {
     config: Arc<Config>,
-    transport: Arc<Transport>,
+    transport: Arc<TransportMetrics>,
     params: ClientConfig,
     clients: IdleCache<SocketAddr, Client<AppPort>>,
     drain: Watch,
@@ -40,7 +40,7 @@ pub(super) struct Apps {
 pub(super) struct AppPort {
     addr: SocketAddr,
     options: ConnectOptions,
-    transport: Arc<Transport>,
+    transport: Arc<TransportMetrics>,
     drain: Watch,
     /// Drains the clients' connections that were accepted since the application last stopped
     /// listening.
@@ -81,7 +81,7 @@ const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 const PROBE_WAIT: Duration = Duration::from_millis(100);
 
 impl Apps {
-    pub(super) fn new(worker: &Worker, transport: Arc<Transport>) -> Self {
+    pub(super) fn new(worker: &Worker, transport: Arc<TransportMetrics>) -> Self {
         let inbound = &worker.config.inbound;
         Self {
             config: worker.config.clone(),

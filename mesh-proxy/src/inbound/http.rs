@@ -236,7 +236,7 @@ impl RequestHandler {
             Ok(mut response) => {
                 self.has_responded.set(true);
                 headers::remove_all(response.headers_mut(), &PROXY_RESPONSE_HEADERS);
-                exchange.response_head(response.status(), response.headers());
+                exchange.response_headers(response.status(), response.headers());
                 Ok(response.map(|body| body.observed(Box::new(ResponseObserver(exchange)))))
             }
             Err(error) => {

@@ -32,9 +32,9 @@ use crate::error::{Error, Kind};
 use crate::http::revocable::{
     RequestAttributes, RequestTracker, RevocableRequest, RevocableRequests,
 };
-use crate::telemetry::http::Observers;
-use crate::telemetry::labels::{self, Direction, Permit, ServerTls, Target};
-use crate::telemetry::tcp::Transport;
+use crate::telemetry::http::ExchangeMetrics;
+use crate::telemetry::labels::{self, Direction, PermitLabels, ServerTls, TargetAddr};
+use crate::telemetry::tcp::TransportMetrics;
 use crate::transport::Io;
 use crate::transport::detect::HttpDetected;
 use crate::worker::Worker;
@@ -42,7 +42,7 @@ use crate::worker::Worker;
 /// Enforces the policy of one address for one client identity (or kind of missing identity).
 pub(super) struct PolicyEnforcer {
     worker: Rc<Worker>,
-    target: Target,
+    target: TargetAddr,
     tls: ServerTls,
     port: PortPolicy,
     /// Policy updates. Polled before each decision, which costs one atomic load when nothing has
@@ -64,7 +64,7 @@ pub(super) struct ActiveEnforcer(Rc<PolicyEnforcer>);
 pub(super) struct CompiledPolicy {
     pub(super) server: Arc<ServerPolicy>,
     limiter: Option<Arc<Limiter>>,
-    transport: Arc<Transport>,
+    transport: Arc<TransportMetrics>,
     /// Metric handles of the permits issued so far.
     permit_metrics: RefCell<AHashMap<PermitKey, Rc<PermitMetrics>>>,
     /// Whether rules match headers. The headers of authorized requests are then kept for later
@@ -97,7 +97,7 @@ struct PermitKey {
 
 struct PermitMetrics {
     allowed: Counter,
-    observers: Observers,
+    observers: ExchangeMetrics,
 }
 
 /// Clients choose the authority, so the cached handles are bounded where it is a label. Evicted
@@ -119,7 +119,7 @@ impl PolicyEnforcer {
         let port = worker.discovery.inbound(target.port())?;
         let mut policies = port.updates();
         let server = policies.borrow_and_update().policy.clone();
-        let target = Target::new(target, &worker.config.inbound.ports);
+        let target = TargetAddr::new(target, &worker.config.inbound.ports);
         let compiled = CompiledPolicy::new(worker, target, &tls, server);
         Ok(Self {
             worker: worker.clone(),
@@ -345,7 +345,7 @@ impl PolicyEnforcer {
         if let Some(metrics) = policy.permit_metrics.borrow().get(&key) {
             return metrics.clone();
         }
-        let permit = Permit {
+        let permit = PermitLabels {
             server: &policy.server.meta,
             route,
             authz: &authorization.meta,
@@ -361,7 +361,7 @@ impl PolicyEnforcer {
         let allowed = self.authz_labels(policy, Some(route), Some(&authorization.meta));
         let metrics = Rc::new(PermitMetrics {
             allowed: families.authz.http_allow.with(&allowed),
-            observers: Observers {
+            observers: ExchangeMetrics {
                 endpoint: Some(Rc::new(families.endpoint.endpoint(endpoint))),
                 route: Some(Rc::new(route_metrics)),
                 backend: None,
@@ -382,7 +382,7 @@ impl PolicyEnforcer {
         route: Option<&Meta>,
         authz: Option<&Meta>,
     ) -> Labels {
-        labels::inbound_verdict(self.target, &self.tls, &policy.server.meta, route, authz)
+        labels::inbound_authz(self.target, &self.tls, &policy.server.meta, route, authz)
     }
 }
 
@@ -442,7 +442,12 @@ impl RequestTracker for PolicyEnforcer {
 }
 
 impl CompiledPolicy {
-    fn new(worker: &Worker, target: Target, tls: &ServerTls, server: Arc<ServerPolicy>) -> Self {
+    fn new(
+        worker: &Worker,
+        target: TargetAddr,
+        tls: &ServerTls,
+        server: Arc<ServerPolicy>,
+    ) -> Self {
         let accept = labels::inbound_accept(target, tls, &server.meta);
         Self {
             reads_headers: reads_headers(&server.protocol),
@@ -542,7 +547,7 @@ fn opaque_port_routes() -> &'static [mesh_core::policy::inbound::HttpRoute] {
 }
 
 impl RoutePermit {
-    pub(super) fn observers(&self) -> Observers {
+    pub(super) fn observers(&self) -> ExchangeMetrics {
         self.metrics.observers.clone()
     }
 

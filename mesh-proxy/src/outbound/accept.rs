@@ -15,7 +15,7 @@ use super::http::HttpTarget;
 use super::opaque::{Connected, OpaqueError};
 use crate::discovery::{DiscoveryError, OutboundTarget};
 use crate::http::Protocol;
-use crate::telemetry::detect::Protocol as ProtocolLabel;
+use crate::telemetry::detect::ConnectionProtocol;
 use crate::telemetry::labels::{self, Direction};
 use crate::transport::detect::{self, FirstSpeaker, HttpDetected, TlsDetected};
 use crate::transport::listen::AcceptedConnection;
@@ -89,13 +89,13 @@ fn protocol_plan(target: &OutboundTarget) -> ProtocolPlan {
 }
 
 impl ProtocolPlan {
-    fn label(self) -> ProtocolLabel {
+    fn label(self) -> ConnectionProtocol {
         match self {
-            Self::Detect => ProtocolLabel::Detect,
-            Self::Http(Protocol::Http1) => ProtocolLabel::Http1,
-            Self::Http(Protocol::Http2) => ProtocolLabel::Http2,
-            Self::Opaque => ProtocolLabel::Opaque,
-            Self::Tls => ProtocolLabel::Tls,
+            Self::Detect => ConnectionProtocol::Detect,
+            Self::Http(Protocol::Http1) => ConnectionProtocol::Http1,
+            Self::Http(Protocol::Http2) => ConnectionProtocol::Http2,
+            Self::Opaque => ConnectionProtocol::Opaque,
+            Self::Tls => ConnectionProtocol::Tls,
         }
     }
 }

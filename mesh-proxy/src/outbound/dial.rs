@@ -15,7 +15,7 @@ use crate::error::DialError;
 use crate::http::Protocol;
 use crate::http::client::Dial;
 use crate::telemetry::labels::{self, ClientTls, NoClientTls};
-use crate::telemetry::tcp::Transport;
+use crate::telemetry::tcp::TransportMetrics;
 use crate::tls::{self, Purpose};
 use crate::transport::Io;
 use crate::transport::connect::{self, ConnectError, ConnectOptions};
@@ -28,7 +28,7 @@ pub struct EndpointDial {
     worker: Rc<Worker>,
     endpoint: Arc<Endpoint>,
     plan: DialPlan,
-    transport: Arc<Transport>,
+    transport: Arc<TransportMetrics>,
 }
 
 /// How an endpoint is connected to; see [`plan`].

@@ -27,7 +27,7 @@ use crate::http::headers::{DST_CANONICAL, REQUIRE_ID};
 use crate::http::synthetic_response::{self, ErrorDetail, RequestContext};
 use crate::http::{HttpHandler, Request, Reset, Response, filter, orig_proto, uri};
 use crate::idle::IdleCache;
-use crate::telemetry::http::{Exchange, Observers, StreamError};
+use crate::telemetry::http::{Exchange, ExchangeMetrics, StreamError};
 use crate::worker::Worker;
 
 mod backend;
@@ -131,9 +131,9 @@ impl HttpTarget {
             .find(request)
             .map_err(|error| error.within(format_args!("logical service {}", self.addr)))?;
         let has_body = !request.body().is_empty();
-        let observers = Observers {
+        let observers = ExchangeMetrics {
             route: rule.metrics.clone(),
-            ..Observers::default()
+            ..ExchangeMetrics::default()
         };
         let mut context = ExchangeContext {
             request_context,
@@ -206,7 +206,7 @@ impl HttpTarget {
         let mut response = exchanged.response;
         filter::apply_to_response(exchanged.backend.filters(), response.headers_mut());
         filter::apply_to_response(rule.filters(), response.headers_mut());
-        route.response_head(response.status(), response.headers());
+        route.response_headers(response.status(), response.headers());
         let observer = ResponseObserver::new(route, exchanged.attempt, exchanged.picked);
         let informational = self.worker.config.outbound.informational_headers;
         let timeouts = timeouts.filter(|_| !request_context.is_tunnel(response.status()));

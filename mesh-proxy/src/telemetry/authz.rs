@@ -1,8 +1,8 @@
-//! Verdicts of inbound policy, and errors of both directions.
+//! Authorization metrics of inbound policy, and error metrics of both directions.
 
 use mesh_runtime::metrics::{CounterFamily, Labels, Registry};
 
-use super::labels::{self, Direction, Target};
+use super::labels::{self, Direction, TargetAddr};
 
 /// `inbound_http_authz_*`, `inbound_tcp_authz_*`, `inbound_http_route_not_found_total`,
 /// `inbound_http_local_ratelimit_total`.
@@ -45,7 +45,7 @@ impl AuthzFamilies {
             ),
             http_rate_limit: registry.counter_family(
                 "inbound_http_local_ratelimit_total",
-                "The total number of inbound HTTP requests that were refused by a rate limit",
+                "The total number of inbound HTTP requests that were rejected by a rate limit",
             ),
             tcp_allow: registry.counter_family(
                 "inbound_tcp_authz_allow_total",
@@ -65,13 +65,13 @@ impl AuthzFamilies {
             ),
             unanswered: registry.counter_family(
                 "mesh_proxy_inbound_unanswered_total",
-                "The total number of inbound connections to ports that the policy service had not answered for, by the policy that they were judged by instead",
+                "The total number of inbound connections to ports without a response from the policy service, by the policy that applied instead",
             ),
         }
     }
 
-    /// A connection to a port that the policy service has not answered for; `policy` says what is
-    /// in force instead. Rare enough to look the series up each time.
+    /// Counts a connection to a port without a response from the policy service; `policy` is the
+    /// one in force instead. Looks up the series each time, because this is rare.
     pub fn unanswered(&self, policy: &'static str) {
         let labels = Labels::new().with("policy", policy);
         self.unanswered.with(&labels).inc();
@@ -100,8 +100,8 @@ impl ErrorFamilies {
         }
     }
 
-    /// A connection failed; `reason` is one of Linkerd's.
-    pub fn tcp(&self, direction: Direction, target: Target, reason: &'static str) {
+    /// Counts a failed connection; `reason` is a value of Linkerd's `error` label.
+    pub fn tcp(&self, direction: Direction, target: TargetAddr, reason: &'static str) {
         let mut labels = Labels::new().with("error", reason);
         labels::push_target(&mut labels, target);
         match direction {
@@ -110,15 +110,15 @@ impl ErrorFamilies {
         }
     }
 
-    /// A request to the application failed.
-    pub fn inbound_http(&self, target: Target, server: &Labels, reason: &'static str) {
+    /// Counts a failed request to the application.
+    pub fn inbound_http(&self, target: TargetAddr, server: &Labels, reason: &'static str) {
         let mut labels = Labels::new().with("error", reason);
         labels::push_target(&mut labels, target);
         labels.extend(server);
         self.inbound_http.with(&labels).inc();
     }
 
-    /// A request from the application failed.
+    /// Counts a failed request of the application.
     pub fn outbound_http(&self, reason: &'static str) {
         self.outbound_http
             .with(&Labels::new().with("error", reason))

@@ -1,5 +1,4 @@
-//! The families of balancers: how many endpoints there are, in which state, how the set changes,
-//! and who waits for one.
+//! The metrics of balancers: endpoints by state, changes of the endpoint set, and queued requests.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -28,10 +27,10 @@ struct QueueFamilies {
     timeout: GaugeFamily,
 }
 
-/// The handles of one balancer. Every data thread has a balancer of its own for the same backend;
-/// as each adds to the gauges what it has, a gauge is the sum over the threads.
+/// The handles of one balancer. Each data thread has its own balancer for the same backend; all add
+/// to the same gauges, so a gauge is the sum over the threads.
 #[derive(Debug)]
-pub struct Balancer {
+pub struct BalancerMetrics {
     pub ready: Gauge,
     pub pending: Gauge,
     pub p2c_endpoints: Gauge,
@@ -41,9 +40,8 @@ pub struct Balancer {
     pub queue: QueueMetrics,
 }
 
-/// The handles of what waits for an endpoint, and of the gate that ends the wait. Only who finds no
-/// endpoint waits; all others count with a wait of zero, as they do in Linkerd's queue when it is
-/// empty.
+/// The handles of a balancer's queue and fail-fast gate. Requests that find an endpoint count with
+/// a wait of zero, as in Linkerd's queue when it is empty.
 #[derive(Clone, Debug)]
 pub struct QueueMetrics {
     pub length: Gauge,
@@ -56,10 +54,10 @@ pub struct QueueMetrics {
     timeout: Gauge,
 }
 
-/// Linkerd's, in seconds.
+/// Linkerd's buckets, in seconds.
 const QUEUE_LATENCY: &[f64] = &[0.0005, 0.005, 0.05, 0.5, 1.0, 3.0];
 
-/// Names of the families of one kind of traffic.
+/// The family names of one kind of traffic.
 macro_rules! names {
     ($prefix:literal) => {
         Names {
@@ -125,44 +123,44 @@ impl BalancerFamilies {
                 ),
                 requests: counter(
                     names.requests,
-                    "The total number of requests or connections that asked a balancer for an endpoint",
+                    "The total number of requests or connections that requested an endpoint from a balancer",
                 ),
                 latency: registry.histogram_family(
                     names.latency,
-                    "How long requests or connections have waited for an endpoint",
+                    "Time that requests or connections waited for an endpoint, in seconds",
                     QUEUE_LATENCY,
                 ),
                 opened: counter(
                     names.opened,
-                    "The total number of times that a balancer began to take requests",
+                    "The total number of times that a balancer began to accept requests",
                 ),
                 shut: counter(
                     names.shut,
-                    "The total number of times that a balancer began to fail requests at once, because no endpoint could be reached in time",
+                    "The total number of times that a balancer entered fail-fast because no endpoint could be reached in time",
                 ),
                 open_time: gauge(
                     names.open_time,
-                    "Since when a balancer takes requests (in seconds since the UNIX epoch); 0 while it fails them at once",
+                    "When a balancer began to accept requests (in seconds since the UNIX epoch); 0 while it is in fail-fast",
                 ),
                 shut_time: gauge(
                     names.shut_time,
-                    "Since when a balancer fails requests at once (in seconds since the UNIX epoch); 0 while it takes them",
+                    "When a balancer entered fail-fast (in seconds since the UNIX epoch); 0 while it accepts requests",
                 ),
                 timeout: gauge(
                     names.timeout,
-                    "How long a request waits for an endpoint before it fails",
+                    "Time that a request waits for an endpoint before it fails, in seconds",
                 ),
             },
         }
     }
 
-    pub fn balancer(&self, labels: &Labels) -> Balancer {
+    pub fn balancer(&self, labels: &Labels) -> BalancerMetrics {
         let state = |state| {
             self.endpoints
                 .with(&labels.clone().with("endpoint_state", state))
         };
         let op = |op| self.p2c_updates.with(&labels.clone().with("op", op));
-        Balancer {
+        BalancerMetrics {
             ready: state("ready"),
             pending: state("pending"),
             p2c_endpoints: self.p2c_endpoints.with(labels),
@@ -190,7 +188,7 @@ impl QueueFamilies {
 }
 
 impl QueueMetrics {
-    /// The gate has been made.
+    /// Sets the timeout, and counts the gate's initial opening.
     pub fn init(&self, timeout: Duration) {
         self.timeout
             .set(i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX));

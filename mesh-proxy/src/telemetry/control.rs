@@ -1,8 +1,8 @@
-//! Calls to the control plane: `control_request_total` and its kin, one set of series for each
-//! service.
+//! The metrics of control-plane calls: `control_request_total` and related families, with one set
+//! of series for each service.
 //!
-//! Used on the control thread. Most calls are streams that live for hours; they count as answered
-//! when they end.
+//! Used on the control thread. Most calls are streams that last for hours; their responses are
+//! counted when they end.
 
 use std::sync::Arc;
 
@@ -23,13 +23,13 @@ pub struct ControlCalls {
     requests: Counter,
 }
 
-/// One call, from its sending to the end of its answer. Dropped before, it counts as cancelled.
+/// One call, until the end of its response. Counts as failed if it is dropped before.
 #[derive(Debug)]
-pub struct Call {
+pub struct ControlCall {
     calls: Arc<ControlCalls>,
     since: Instant,
     status: Option<StatusCode>,
-    /// Said in the head, by an answer that has nothing else.
+    /// The gRPC status in the headers of a trailers-only response.
     grpc_status: Option<u16>,
     ended: bool,
 }
@@ -50,9 +50,9 @@ impl ControlCalls {
     }
 
     /// Counts a call that is being sent.
-    pub fn begin(self: &Arc<Self>) -> Call {
+    pub fn begin(self: &Arc<Self>) -> ControlCall {
         self.requests.inc();
-        Call {
+        ControlCall {
             calls: self.clone(),
             since: Instant::now(),
             status: None,
@@ -62,13 +62,13 @@ impl ControlCalls {
     }
 }
 
-impl Call {
-    pub fn head(&mut self, status: StatusCode, headers: &HeaderMap) {
+impl ControlCall {
+    pub fn response_headers(&mut self, status: StatusCode, headers: &HeaderMap) {
         self.status = Some(status);
         self.grpc_status = grpc_status(headers);
     }
 
-    /// The answer is complete.
+    /// Counts a complete response.
     pub fn end(&mut self, trailers: Option<&HeaderMap>) {
         let code = trailers.and_then(grpc_status).or(self.grpc_status);
         let grpc = Some(code.map_or(GrpcStatus::Missing, GrpcStatus::Code));
@@ -78,7 +78,7 @@ impl Call {
         }
     }
 
-    /// There is no answer, or it broke off.
+    /// Counts a missing or incomplete response.
     pub fn fail(&mut self) {
         self.finish(Outcome::Failed {
             status: self.status,
@@ -96,7 +96,7 @@ impl Call {
     }
 }
 
-impl Drop for Call {
+impl Drop for ControlCall {
     fn drop(&mut self) {
         self.fail();
     }
@@ -108,7 +108,7 @@ mod tests {
     use mesh_core::identity::Identity;
 
     #[test]
-    fn calls_are_counted_at_their_begin_and_their_end() {
+    fn calls_are_counted_at_start_and_end() {
         let registry = Registry::new();
         let addr = |identity: Option<&str>| ControlAddr {
             host: "policy.linkerd.svc.".into(),
@@ -119,17 +119,17 @@ mod tests {
         let trailers = |code: &str| {
             HeaderMap::from_iter([("grpc-status".parse().unwrap(), code.parse().unwrap())])
         };
-        let nothing = HeaderMap::new();
+        let no_headers = HeaderMap::new();
         let mut open = calls.begin();
-        open.head(StatusCode::OK, &nothing);
+        open.response_headers(StatusCode::OK, &no_headers);
         let mut ended = calls.begin();
-        ended.head(StatusCode::OK, &nothing);
+        ended.response_headers(StatusCode::OK, &no_headers);
         ended.end(Some(&trailers("0")));
         ended.end(None);
-        let mut refused = calls.begin();
-        refused.head(StatusCode::OK, &trailers("14"));
-        refused.end(None);
-        drop((ended, refused, calls.begin()));
+        let mut failed = calls.begin();
+        failed.response_headers(StatusCode::OK, &trailers("14"));
+        failed.end(None);
+        drop((ended, failed, calls.begin()));
         let local = Arc::new(ControlCalls::new(&registry, &addr(None)));
         drop(local.begin());
 

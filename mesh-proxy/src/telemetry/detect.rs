@@ -1,4 +1,5 @@
-//! `inbound_` and `outbound_tcp_detect_http_*`, and which protocol outbound connections speak.
+//! The metrics of protocol detection, of the protocols of outbound connections, and of transport
+//! headers.
 
 use std::time::Duration;
 
@@ -22,9 +23,9 @@ struct HttpFamilies {
     results: CounterFamily,
 }
 
-/// What an outbound connection turned out to be, or was said to be by its policy.
+/// The protocol of an outbound connection by its policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
+pub enum ConnectionProtocol {
     Http1,
     Http2,
     Detect,
@@ -32,7 +33,7 @@ pub enum Protocol {
     Tls,
 }
 
-/// Linkerd's: a client that speaks first is known within a millisecond, all others are slow.
+/// Linkerd's buckets. Detection takes less than a millisecond if the client sends data immediately.
 const DURATION_SECONDS: &[f64] = &[0.001, 0.1];
 
 impl DetectFamilies {
@@ -62,7 +63,7 @@ impl DetectFamilies {
             },
             outbound_protocol: registry.counter_family(
                 "outbound_tcp_protocol_connections_total",
-                "Outbound connections by the protocol that their policy gives them",
+                "Outbound connections by the protocol of their policy",
             ),
             transport_headers: registry.counter_family(
                 "inbound_tcp_transport_header_connections_total",
@@ -96,7 +97,7 @@ impl DetectFamilies {
             .inc();
     }
 
-    pub fn outbound_connection(&self, parent: &Labels, protocol: Protocol) {
+    pub fn outbound_connection(&self, parent: &Labels, protocol: ConnectionProtocol) {
         let labels = Labels::new().with("protocol", protocol.as_str());
         let labels = parent.iter().fold(labels, |labels, (name, value)| {
             labels.with(name.to_owned(), value)
@@ -113,7 +114,7 @@ impl DetectFamilies {
     }
 }
 
-impl Protocol {
+impl ConnectionProtocol {
     fn as_str(self) -> &'static str {
         match self {
             Self::Http1 => "http/1",

@@ -1,4 +1,4 @@
-//! The life of one request as the metrics see it: [`Exchange`], and the older families per endpoint
+//! The metrics of HTTP exchanges: [`Exchange`], and the older families per endpoint
 //! (`request_total`, `response_total`, `response_latency_ms`). Used by both directions on the data
 //! threads.
 
@@ -12,8 +12,8 @@ use mesh_runtime::metrics::{
 };
 use tokio::time::Instant;
 
-use super::route::RouteHttp;
-use super::status::Seen;
+use super::route::RouteMetrics;
+use super::status::HandleCache;
 pub use super::status::{GrpcStatus, Outcome, StreamError, grpc_is_failure, grpc_status, is_grpc};
 
 /// `request_total`, `response_total`, `response_latency_ms`.
@@ -24,29 +24,29 @@ pub struct EndpointFamilies {
     latency: HistogramFamily,
 }
 
-/// The handles of one endpoint (outbound) or of one policy verdict (inbound), on one data thread.
+/// The handles of one endpoint (outbound) or of one route permit (inbound), on one data thread.
 #[derive(Debug)]
-pub struct EndpointHttp {
+pub struct EndpointMetrics {
     families: EndpointFamilies,
     labels: Labels,
     requests: Counter,
-    responses: RefCell<Seen<Outcome, Counter>>,
-    latencies: RefCell<Seen<Option<StatusCode>, Histogram>>,
+    responses: RefCell<HandleCache<Outcome, Counter>>,
+    latencies: RefCell<HandleCache<Option<StatusCode>, Histogram>>,
 }
 
-/// Who is told of one exchange.
+/// The handles that record one exchange.
 #[derive(Clone, Debug, Default)]
-pub struct Observers {
-    pub endpoint: Option<Rc<EndpointHttp>>,
-    pub route: Option<Rc<RouteHttp>>,
-    pub backend: Option<Rc<RouteHttp>>,
+pub struct ExchangeMetrics {
+    pub endpoint: Option<Rc<EndpointMetrics>>,
+    pub route: Option<Rc<RouteMetrics>>,
+    pub backend: Option<Rc<RouteMetrics>>,
 }
 
-/// One request and its response. Goes with the response's body; dropped before the end, it counts
-/// as [`Exchange::dropped`] says.
+/// One request and its response. Owned by the response's body; if it is dropped before the end, it
+/// is counted by [`Exchange::dropped`].
 #[derive(Debug)]
 pub struct Exchange {
-    observers: Observers,
+    observers: ExchangeMetrics,
     started: Instant,
     request_ended: RequestEnd,
     grpc: bool,
@@ -55,11 +55,11 @@ pub struct Exchange {
     finished: bool,
 }
 
-/// Goes with a request's body and tells the exchange when it ends.
+/// Observes a request's body, and records when it ends.
 #[derive(Debug)]
 pub struct RequestBodyObserver {
     ended: Rc<Cell<Option<Instant>>>,
-    route: Option<Rc<RouteHttp>>,
+    route: Option<Rc<RouteMetrics>>,
 }
 
 #[derive(Debug)]
@@ -79,7 +79,7 @@ impl EndpointFamilies {
         )
     }
 
-    /// Of the proxy's own calls to the control plane.
+    /// The families of the proxy's calls to the control plane.
     pub(super) fn control(registry: &Registry) -> Self {
         Self::named(
             registry,
@@ -110,7 +110,7 @@ impl EndpointFamilies {
         self.requests.with(labels)
     }
 
-    /// Counts an end whose handles are not kept.
+    /// Counts the end of an exchange without cached handles.
     pub(super) fn end(&self, labels: &Labels, outcome: Outcome, took: Duration) {
         self.responses
             .with(&response_labels(labels, &outcome))
@@ -120,18 +120,18 @@ impl EndpointFamilies {
             .observe(millis(took));
     }
 
-    pub fn endpoint(&self, labels: Labels) -> EndpointHttp {
-        EndpointHttp {
+    pub fn endpoint(&self, labels: Labels) -> EndpointMetrics {
+        EndpointMetrics {
             requests: self.requests.with(&labels),
-            responses: RefCell::new(Seen::new()),
-            latencies: RefCell::new(Seen::new()),
+            responses: RefCell::new(HandleCache::new()),
+            latencies: RefCell::new(HandleCache::new()),
             families: self.clone(),
             labels,
         }
     }
 }
 
-impl EndpointHttp {
+impl EndpointMetrics {
     fn end(&self, outcome: Outcome, took: Duration) {
         self.responses
             .borrow_mut()
@@ -161,7 +161,8 @@ fn status_labels(labels: &Labels, status: Option<StatusCode>) -> Labels {
     }
 }
 
-/// Linkerd always prints `grpc_status` and `error`, and no `status_code` where a stream broke.
+/// Returns the labels of a response. As in Linkerd, `grpc_status` and `error` are always present,
+/// and `status_code` is absent for a failed stream.
 fn response_labels(labels: &Labels, outcome: &Outcome) -> Labels {
     let class = if outcome.is_failure() {
         "failure"
@@ -183,9 +184,9 @@ fn response_labels(labels: &Labels, outcome: &Outcome) -> Labels {
 }
 
 impl Exchange {
-    /// Counts a request that is being sent. `has_body` says that [`Exchange::request_body`] will be
-    /// asked for.
-    pub fn start(observers: Observers, request: &HeaderMap, has_body: bool) -> Self {
+    /// Counts a request that is being sent. With `has_body`, the caller must observe the body with
+    /// [`Exchange::request_body`].
+    pub fn start(observers: ExchangeMetrics, request: &HeaderMap, has_body: bool) -> Self {
         if let Some(endpoint) = &observers.endpoint {
             endpoint.requests.inc();
         }
@@ -207,7 +208,7 @@ impl Exchange {
         }
     }
 
-    /// What goes with the request's body; `None` when it has none.
+    /// Returns the observer of the request's body, or `None` if it has none.
     pub fn request_body(&self) -> Option<RequestBodyObserver> {
         match &self.request_ended {
             RequestEnd::AtStart => None,
@@ -218,7 +219,7 @@ impl Exchange {
         }
     }
 
-    pub fn response_head(&mut self, status: StatusCode, headers: &HeaderMap) {
+    pub fn response_headers(&mut self, status: StatusCode, headers: &HeaderMap) {
         self.status = Some(status);
         self.grpc_status = grpc_status(headers);
     }
@@ -232,7 +233,7 @@ impl Exchange {
         }
     }
 
-    /// The response's body came to its end.
+    /// Counts a complete response.
     pub fn response_end(&mut self, trailers: Option<&HeaderMap>) {
         let Some(status) = self.status else {
             return self.failed(StreamError::Unknown);
@@ -246,7 +247,7 @@ impl Exchange {
         self.finish(Outcome::Response { status, grpc });
     }
 
-    /// There will be no response, or no more of it.
+    /// Counts a missing or incomplete response.
     pub fn failed(&mut self, error: StreamError) {
         self.finish(Outcome::Failed {
             status: self.status,
@@ -254,30 +255,31 @@ impl Exchange {
         });
     }
 
-    /// The client went away. The families of routes count it as cancelled. The older ones, as
-    /// Linkerd's, judge a response by what was seen of it, so that a stream that its client no
-    /// longer wants is not a failure of the server, and count no response where there was none.
+    /// Counts an exchange that the client has cancelled. The route families count it as cancelled.
+    /// The endpoint families classify the received part of the response, as Linkerd's do, so that a
+    /// stream cancelled by its client is not a failure of the server; without a response they count
+    /// none.
     pub fn dropped(&mut self) {
         let cancelled = Outcome::Failed {
             status: self.status,
             error: StreamError::Cancel,
         };
-        let seen = self.status.map(|status| Outcome::Response {
+        let partial = self.status.map(|status| Outcome::Response {
             status,
             grpc: self.grpc.then(|| {
                 self.grpc_status
                     .map_or(GrpcStatus::Missing, GrpcStatus::Code)
             }),
         });
-        self.finish_as(seen, cancelled);
+        self.finish_as(partial, cancelled);
     }
 
     fn finish(&mut self, outcome: Outcome) {
         self.finish_as(Some(outcome), outcome);
     }
 
-    /// `of_endpoint` is what the older families count.
-    fn finish_as(&mut self, of_endpoint: Option<Outcome>, outcome: Outcome) {
+    /// `endpoint_outcome` is counted by the endpoint families, `outcome` by the route families.
+    fn finish_as(&mut self, endpoint_outcome: Option<Outcome>, outcome: Outcome) {
         if std::mem::replace(&mut self.finished, true) {
             return;
         }
@@ -286,7 +288,7 @@ impl Exchange {
             RequestEnd::AtStart => Some(took),
             RequestEnd::Observed(ended) => ended.get().map(|at| at.elapsed()),
         };
-        if let (Some(endpoint), Some(outcome)) = (&self.observers.endpoint, of_endpoint) {
+        if let (Some(endpoint), Some(outcome)) = (&self.observers.endpoint, endpoint_outcome) {
             endpoint.end(outcome, took);
         }
         for route in [&self.observers.route, &self.observers.backend]
@@ -324,19 +326,19 @@ impl RequestBodyObserver {
 mod tests {
     use super::*;
 
-    /// What is counted of an exchange that its client leaves, after the head of a response or
-    /// before.
-    fn left(head: Option<(StatusCode, &[(&'static str, &'static str)])>) -> String {
+    /// The `response_total` series of an exchange that is dropped before or after the response
+    /// headers.
+    fn dropped(head: Option<(StatusCode, &[(&'static str, &'static str)])>) -> String {
         let registry = Registry::new();
         let endpoint = EndpointFamilies::new(&registry).endpoint(Labels::new());
-        let observers = Observers {
+        let observers = ExchangeMetrics {
             endpoint: Some(Rc::new(endpoint)),
-            ..Observers::default()
+            ..ExchangeMetrics::default()
         };
         let request = [("content-type", "application/grpc")];
         let mut exchange = Exchange::start(observers.clone(), &headers(&request), false);
         if let Some((status, fields)) = head {
-            exchange.response_head(status, &headers(fields));
+            exchange.response_headers(status, &headers(fields));
         }
         drop(exchange);
         let text = String::from_utf8(registry.encode()).unwrap();
@@ -357,10 +359,9 @@ mod tests {
         fields.collect()
     }
 
-    /// A watch ends when its client has seen enough.
     #[test]
-    fn a_stream_that_its_client_ends_is_no_failure() {
-        let counted = left(Some((StatusCode::OK, &[])));
+    fn stream_cancelled_by_client_counts_as_success() {
+        let counted = dropped(Some((StatusCode::OK, &[])));
         assert!(counted.contains(r#"classification="success""#), "{counted}");
         assert!(counted.contains(r#"status_code="200""#), "{counted}");
         assert!(counted.contains(r#"grpc_status="2""#), "{counted}");
@@ -368,13 +369,13 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_stays_one_when_the_client_leaves() {
-        let counted = left(Some((StatusCode::OK, &[("grpc-status", "14")])));
+    fn failed_status_counts_as_failure_when_client_cancels() {
+        let counted = dropped(Some((StatusCode::OK, &[("grpc-status", "14")])));
         assert!(counted.contains(r#"classification="failure""#), "{counted}");
     }
 
     #[test]
-    fn no_response_is_not_counted() {
-        assert_eq!(left(None), "");
+    fn cancelled_request_without_response_is_not_counted() {
+        assert_eq!(dropped(None), "");
     }
 }

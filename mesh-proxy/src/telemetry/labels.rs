@@ -1,9 +1,9 @@
-//! Builds the label sets, each in the order in which Linkerd's proxy prints it. Pure; called when
-//! handles are resolved, by the rest of `telemetry`.
+//! Builds the label sets, with the labels in the order of Linkerd's proxy. Called when handles are
+//! resolved.
 //!
-//! Values that a client chooses are marked ([`Labels::push_outside`]): server names, authorities,
-//! and ports that no container declares. Identities are not, as it takes a certificate of the mesh
-//! to have one, nor is what the control plane says.
+//! Values that a client chooses are pushed with [`Labels::push_outside`]: server names,
+//! authorities, and ports that no container declares. Identities are not, because they require a
+//! certificate of the mesh; neither are values from the control plane.
 
 use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -16,60 +16,60 @@ use mesh_runtime::metrics::{Labels, OTHER};
 
 use crate::transport::detect::{MAX_NAME, is_host_name};
 
-/// Which way the traffic goes, seen from the application.
+/// The direction of traffic, from the application's point of view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     Inbound,
     Outbound,
 }
 
-/// Where an inbound connection goes.
+/// The target address of a connection, as label values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct TargetAddr {
     addr: SocketAddr,
-    /// A client may dial any port of a pod, whether anything listens there or not.
+    /// Whether the pod declares the port. Clients may dial any port.
     is_declared: bool,
 }
 
-/// TLS of a connection that we accepted.
+/// The TLS of an accepted connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ServerTls {
-    /// Ended here, with the client's identity if it showed a certificate.
+    /// Terminated by this proxy, with the client's identity if it presented a certificate.
     Established {
         client: Option<Identity>,
     },
-    /// Somebody else's TLS, passed on.
+    /// Forwarded as opaque bytes.
     Opaque {
         sni: Option<Arc<str>>,
     },
     None(NoServerTls),
 }
 
-/// Why an accepted connection has no TLS.
+/// The reason why an accepted connection has no TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NoServerTls {
     NoTlsFromRemote,
-    /// Opaque port: nobody looked.
+    /// Not detected, because the port is opaque.
     PortSkipped,
     Loopback,
 }
 
-/// TLS of a connection that we opened.
+/// The TLS of a connection that the proxy opened.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ClientTls {
     Established { server: Identity },
     None(NoClientTls),
 }
 
-/// Why an opened connection has no TLS.
+/// The reason why an opened connection has no TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NoClientTls {
     NotProvidedByServiceDiscovery,
     Loopback,
 }
 
-impl Target {
-    /// `declared` are the ports that the pod's containers name.
+impl TargetAddr {
+    /// `declared` are the ports that the pod's containers declare.
     pub fn new(addr: SocketAddr, declared: &PortSet) -> Self {
         Self {
             addr,
@@ -82,9 +82,10 @@ impl Target {
     }
 
     fn push(self, labels: &mut Labels, name: &'static str, value: String) {
-        match self.is_declared {
-            true => labels.push(name, value),
-            false => labels.push_outside(name, value),
+        if self.is_declared {
+            labels.push(name, value);
+        } else {
+            labels.push_outside(name, value);
         }
     }
 
@@ -93,8 +94,8 @@ impl Target {
     }
 }
 
-/// For addresses that no client from outside has chosen.
-impl From<SocketAddr> for Target {
+/// Converts addresses that no external client has chosen.
+impl From<SocketAddr> for TargetAddr {
     fn from(addr: SocketAddr) -> Self {
         Self {
             addr,
@@ -131,8 +132,8 @@ impl NoClientTls {
     }
 }
 
-/// The series of an accepted inbound connection.
-pub fn inbound_accept(target: Target, tls: &ServerTls, server: &Meta) -> Labels {
+/// Returns the labels of an accepted inbound connection.
+pub fn inbound_accept(target: TargetAddr, tls: &ServerTls, server: &Meta) -> Labels {
     let mut labels = transport(Direction::Inbound, "src");
     push_target(&mut labels, target);
     push_server_tls(&mut labels, tls);
@@ -140,14 +141,14 @@ pub fn inbound_accept(target: Target, tls: &ServerTls, server: &Meta) -> Labels 
     labels
 }
 
-/// The series of every connection to the application: Linkerd prints no target there.
+/// Returns the labels of connections to the application, which in Linkerd have no target.
 pub fn inbound_connect() -> Labels {
     transport(Direction::Inbound, "dst")
         .with("tls", "no_identity")
         .with("no_tls_reason", NoServerTls::Loopback.as_str())
 }
 
-/// The series of a connection accepted from the application.
+/// Returns the labels of a connection accepted from the application.
 pub fn outbound_accept(target: SocketAddr) -> Labels {
     let mut labels = transport(Direction::Outbound, "src");
     push_target(&mut labels, target.into());
@@ -155,43 +156,43 @@ pub fn outbound_accept(target: SocketAddr) -> Labels {
     labels
 }
 
-/// The series of connections to one endpoint. `authority` is that of the balancer, absent when the
-/// traffic is forwarded to a fixed address.
+/// Returns the labels of connections to one endpoint. `authority` is that of the balancer, and
+/// `None` for traffic that is forwarded to a fixed address.
 pub fn outbound_connect(endpoint: &Endpoint, authority: Option<&str>, tls: &ClientTls) -> Labels {
     let mut labels = transport(Direction::Outbound, "dst");
     push_outbound_endpoint(&mut labels, endpoint, authority, tls);
     labels
 }
 
-/// The series of the requests to one endpoint.
+/// Returns the labels of requests to one endpoint.
 pub fn outbound_endpoint(endpoint: &Endpoint, authority: Option<&str>, tls: &ClientTls) -> Labels {
     let mut labels = Labels::new().with("direction", Direction::Outbound.as_str());
     push_outbound_endpoint(&mut labels, endpoint, authority, tls);
     labels
 }
 
-/// The series of the proxy's own calls to a control-plane service.
+/// Returns the labels of the proxy's calls to a control-plane service.
 pub fn control(addr: &str, tls: &ClientTls) -> Labels {
     let mut labels = Labels::new().with("addr", addr);
     push_client_tls(&mut labels, tls);
     labels
 }
 
-/// What an inbound request was judged by.
+/// The policy objects that authorized an inbound request.
 #[derive(Clone, Copy, Debug)]
-pub struct Permit<'a> {
+pub struct PermitLabels<'a> {
     pub server: &'a Meta,
     pub route: &'a Meta,
     pub authz: &'a Meta,
 }
 
-/// The series of the requests that the application received. `authority` only where the
-/// configuration asks for that label.
+/// Returns the labels of requests to the application. `authority` is set only if the configuration
+/// enables that label.
 pub fn inbound_endpoint(
-    target: Target,
+    target: TargetAddr,
     authority: Option<&str>,
     tls: &ServerTls,
-    permit: Permit<'_>,
+    permit: PermitLabels<'_>,
 ) -> Labels {
     let mut labels = Labels::new().with("direction", Direction::Inbound.as_str());
     if let Some(authority) = authority {
@@ -205,9 +206,9 @@ pub fn inbound_endpoint(
     labels
 }
 
-/// The series of a judgement of an inbound request or connection; what does not apply is absent.
-pub fn inbound_verdict(
-    target: Target,
+/// Returns the labels of an authorization decision on an inbound request or connection.
+pub fn inbound_authz(
+    target: TargetAddr,
     tls: &ServerTls,
     server: &Meta,
     route: Option<&Meta>,
@@ -226,8 +227,8 @@ pub fn inbound_verdict(
     labels
 }
 
-/// The series of the newer inbound families: the parent is the Server.
-pub fn inbound_route(server: &Meta, target: Target, route: &Meta) -> Labels {
+/// Returns the labels of the newer inbound route families, whose parent is the Server.
+pub fn inbound_route(server: &Meta, target: TargetAddr, route: &Meta) -> Labels {
     let mut labels = Labels::new()
         .with("parent_group", server.group())
         .with("parent_kind", server.kind())
@@ -239,28 +240,28 @@ pub fn inbound_route(server: &Meta, target: Target, route: &Meta) -> Labels {
         .with("route_name", route.name())
 }
 
-/// `srv_*` alone, as the families of protocol detection have them.
-pub fn server(server: &Meta, target: Target) -> Labels {
+/// Returns the `srv_*` labels, as the protocol detection families have them.
+pub fn server(server: &Meta, target: TargetAddr) -> Labels {
     let mut labels = Labels::new();
     push_server(&mut labels, server, target);
     labels
 }
 
-/// `parent_*` of an outbound policy.
+/// Returns the `parent_*` labels of an outbound policy.
 pub fn parent(parent: &Meta) -> Labels {
     let mut labels = Labels::new();
     push_object(&mut labels, &PARENT, parent);
     labels
 }
 
-/// The series of a route of an outbound policy. `hostname` is printed even when empty.
+/// Returns the labels of a route of an outbound policy. `hostname` is present even if empty.
 pub fn outbound_route(parent: &Meta, route: &Meta, hostname: &str) -> Labels {
     let mut labels = self::parent(parent);
     push_outbound_route(&mut labels, route);
     labels.with("hostname", hostname)
 }
 
-/// The series of a backend of a route.
+/// Returns the labels of a route's backend.
 pub fn outbound_backend(parent: &Meta, route: &Meta, backend: &Meta) -> Labels {
     let mut labels = self::parent(parent);
     push_outbound_route(&mut labels, route);
@@ -268,14 +269,14 @@ pub fn outbound_backend(parent: &Meta, route: &Meta, backend: &Meta) -> Labels {
     labels
 }
 
-/// The series of a balancer.
+/// Returns the labels of a balancer.
 pub fn balancer(parent: &Meta, backend: &Meta) -> Labels {
     let mut labels = self::parent(parent);
     push_object(&mut labels, &BACKEND, backend);
     labels
 }
 
-/// The series of an opaque route; `target` is the fixed address of forwarded traffic.
+/// Returns the labels of an opaque route; `target` is the fixed address of forwarded traffic.
 pub fn tcp_route(parent: &Meta, route: &Meta, target: Option<SocketAddr>) -> Labels {
     let mut labels = self::parent(parent);
     push_outbound_route(&mut labels, route);
@@ -290,14 +291,14 @@ pub fn tcp_route(parent: &Meta, route: &Meta, target: Option<SocketAddr>) -> Lab
         )
 }
 
-/// Adds `target_*`, as the error families have it.
-pub fn push_target(labels: &mut Labels, target: Target) {
+/// Adds the `target_*` labels.
+pub fn push_target(labels: &mut Labels, target: TargetAddr) {
     target.push(labels, "target_addr", target.addr.to_string());
     target.push(labels, "target_ip", target.addr.ip().to_string());
     target.push_port(labels, "target_port");
 }
 
-pub fn push_server(labels: &mut Labels, server: &Meta, target: Target) {
+pub fn push_server(labels: &mut Labels, server: &Meta, target: TargetAddr) {
     labels.push("srv_group", server.group());
     labels.push("srv_kind", server.kind());
     labels.push("srv_name", server.name());
@@ -310,8 +311,8 @@ pub fn push_route(labels: &mut Labels, route: &Meta) {
     labels.push("route_name", route.name());
 }
 
-/// What a client's `authority` is called in a label: itself, unless it is longer than a host name
-/// and a port can be, or the host is neither a name nor an address.
+/// Returns the label value of a client's `authority`: `OTHER` if it is longer than a host name with
+/// a port can be, or if the host is neither a name nor an address.
 pub fn authority_value(authority: &str) -> &str {
     const LONGEST: usize = MAX_NAME + ":65535".len();
     let host = match authority.rsplit_once(':') {
@@ -324,9 +325,10 @@ pub fn authority_value(authority: &str) -> &str {
             .and_then(|host| host.strip_suffix(']'));
         inner.is_some_and(|inner| inner.parse::<Ipv6Addr>().is_ok())
     };
-    match authority.len() <= LONGEST && (is_host_name(host) || is_address()) {
-        true => authority,
-        false => OTHER,
+    if authority.len() <= LONGEST && (is_host_name(host) || is_address()) {
+        authority
+    } else {
+        OTHER
     }
 }
 
@@ -389,9 +391,9 @@ fn push_outbound_endpoint(
     push_destination(labels, &endpoint.labels);
 }
 
-/// What discovery says of the endpoint, in alphabetical order as the map has it.
-fn push_destination(labels: &mut Labels, of_endpoint: &mesh_core::labels::Labels) {
-    for (name, value) in of_endpoint.iter() {
+/// Adds the endpoint's labels from discovery, in alphabetical order.
+fn push_destination(labels: &mut Labels, endpoint: &mesh_core::labels::Labels) {
+    for (name, value) in endpoint.iter() {
         labels.push(format!("dst_{name}"), value);
     }
 }

@@ -1,12 +1,12 @@
-//! `mesh_proxy_refused_total`: what the proxy refuses before anybody else sees it. Ours: Linkerd's
-//! proxy has no such limits, or does not say so.
+//! `mesh_proxy_refused_total`: requests and connections that the proxy refuses itself. Not a metric
+//! of Linkerd's proxy.
 
 use mesh_runtime::metrics::{CounterFamily, Labels, Registry};
 
 use super::labels::Direction;
 use crate::http::Protocol;
 
-/// Counts refusals. Rare enough to look the series up each time.
+/// Counts refusals. Looks up the series each time, because refusals are rare.
 #[derive(Clone, Debug)]
 pub struct RefusedFamily(CounterFamily);
 
@@ -14,12 +14,12 @@ impl RefusedFamily {
     pub(super) fn new(registry: &Registry) -> Self {
         Self(registry.counter_family(
             "mesh_proxy_refused_total",
-            "Requests and connections of clients that were refused because they break HTTP's rules or exceed a limit of this proxy, by what was wrong",
+            "Requests and connections of clients that were refused because they violate HTTP or exceed a limit of this proxy, by reason",
         ))
     }
 
-    /// A request or an HTTP connection. `reason` is one of few: docs/reference/proxy-metrics.md
-    /// lists them.
+    /// Counts a request or an HTTP connection. docs/reference/proxy-metrics.md lists the values of
+    /// `reason`.
     pub fn http(&self, direction: Direction, protocol: Protocol, reason: &'static str) {
         let protocol = match protocol {
             Protocol::Http1 => "http/1",
@@ -28,7 +28,7 @@ impl RefusedFamily {
         self.count(direction, protocol, reason);
     }
 
-    /// A connection, before anything is known of it.
+    /// Counts a connection whose protocol is not detected yet.
     pub fn connection(&self, direction: Direction, reason: &'static str) {
         self.count(direction, "tcp", reason);
     }

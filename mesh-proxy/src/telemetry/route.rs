@@ -1,25 +1,25 @@
-//! The newer families of HTTP: `inbound_http_*`, `outbound_http_route_*`,
-//! `outbound_http_route_backend_*` and their gRPC twins.
+//! The newer HTTP families: `inbound_http_*`, `outbound_http_route_*`,
+//! `outbound_http_route_backend_*` and their gRPC variants.
 
 use std::cell::RefCell;
 use std::time::Duration;
 
 use mesh_runtime::metrics::{Counter, CounterFamily, Histogram, HistogramFamily, Labels, Registry};
 
-use super::status::{Outcome, Seen};
+use super::status::{HandleCache, Outcome};
 
-/// One group of these families, for HTTP and for gRPC. A group lacks what Linkerd does not export
-/// for it.
+/// One group of these families, for HTTP and for gRPC. Families that Linkerd does not export for
+/// the group are absent.
 #[derive(Clone, Debug)]
 pub struct RouteFamilies {
-    http: Protocol,
-    grpc: Protocol,
+    http: ProtocolFamilies,
+    grpc: ProtocolFamilies,
 }
 
 #[derive(Clone, Debug)]
-struct Protocol {
+struct ProtocolFamilies {
     requests: Option<CounterFamily>,
-    /// From the request's head to the end of the response.
+    /// From the request's headers to the end of the response.
     request_duration: Option<HistogramFamily>,
     /// From the end of the request to the end of the response.
     response_duration: Option<HistogramFamily>,
@@ -32,22 +32,22 @@ struct Protocol {
 
 /// The handles of one route or backend, on one data thread.
 #[derive(Debug)]
-pub struct RouteHttp {
-    families: Protocol,
+pub struct RouteMetrics {
+    families: ProtocolFamilies,
     labels: Labels,
     requests: Option<Counter>,
     request_duration: Option<Histogram>,
     response_duration: Option<Histogram>,
     pub(super) request_frames: Option<Histogram>,
     response_frames: Option<Histogram>,
-    statuses: RefCell<Seen<Outcome, Counter>>,
+    statuses: RefCell<HandleCache<Outcome, Counter>>,
 }
 
 const SECONDS: &[f64] = &[0.05, 0.5, 1.0, 10.0];
 const FINE_SECONDS: &[f64] = &[0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 10.0];
 const FRAME_BYTES: &[f64] = &[0.0, 128.0, 1024.0, 10_240.0, 102_400.0];
 
-/// Families come in pairs whose names differ in one word; a registry wants `&'static str`.
+/// Registers the HTTP and gRPC variants of a family, whose names differ in one word.
 macro_rules! both {
     ($make:expr, $before:literal, $after:literal) => {
         (
@@ -97,8 +97,8 @@ impl RouteFamilies {
             "inbound_",
             "_statuses_total"
         );
-        let make =
-            |requests, request, response, request_frames, response_frames, statuses| Protocol {
+        let make = |requests, request, response, request_frames, response_frames, statuses| {
+            ProtocolFamilies {
                 requests: Some(requests),
                 request_duration: Some(request),
                 response_duration: Some(response),
@@ -107,7 +107,8 @@ impl RouteFamilies {
                 statuses,
                 status_label: "status",
                 has_error_label: false,
-            };
+            }
+        };
         Self {
             http: make(
                 requests.0,
@@ -144,11 +145,11 @@ impl RouteFamilies {
             "_route_request_frame_size_bytes"
         );
         let statuses = both!(
-            |name| registry.counter_family(name, "Responses that applications got, by status"),
+            |name| registry.counter_family(name, "Responses to applications, by status"),
             "outbound_",
             "_route_request_statuses_total"
         );
-        let make = |duration, frames, statuses, status_label| Protocol {
+        let make = |duration, frames, statuses, status_label| ProtocolFamilies {
             requests: None,
             request_duration: Some(duration),
             response_duration: None,
@@ -189,7 +190,7 @@ impl RouteFamilies {
             "outbound_",
             "_route_backend_response_statuses_total"
         );
-        let make = |requests, duration, frames, statuses, status_label| Protocol {
+        let make = |requests, duration, frames, statuses, status_label| ProtocolFamilies {
             requests: Some(requests),
             request_duration: None,
             response_duration: Some(duration),
@@ -205,27 +206,27 @@ impl RouteFamilies {
         }
     }
 
-    /// The handles of an HTTP route or backend.
-    pub fn http(&self, labels: Labels) -> RouteHttp {
+    /// Resolves the handles of an HTTP route or backend.
+    pub fn http(&self, labels: Labels) -> RouteMetrics {
         self.http.resolve(labels)
     }
 
-    /// The handles of a gRPC route or backend.
-    pub fn grpc(&self, labels: Labels) -> RouteHttp {
+    /// Resolves the handles of a gRPC route or backend.
+    pub fn grpc(&self, labels: Labels) -> RouteMetrics {
         self.grpc.resolve(labels)
     }
 }
 
-impl Protocol {
-    fn resolve(&self, labels: Labels) -> RouteHttp {
+impl ProtocolFamilies {
+    fn resolve(&self, labels: Labels) -> RouteMetrics {
         let histogram = |family: &Option<HistogramFamily>| family.as_ref().map(|f| f.with(&labels));
-        RouteHttp {
+        RouteMetrics {
             requests: self.requests.as_ref().map(|family| family.with(&labels)),
             request_duration: histogram(&self.request_duration),
             response_duration: histogram(&self.response_duration),
             request_frames: histogram(&self.request_frames),
             response_frames: histogram(&self.response_frames),
-            statuses: RefCell::new(Seen::new()),
+            statuses: RefCell::new(HandleCache::new()),
             families: self.clone(),
             labels,
         }
@@ -251,7 +252,7 @@ impl Protocol {
     }
 }
 
-impl RouteHttp {
+impl RouteMetrics {
     pub(super) fn request(&self) {
         if let Some(requests) = &self.requests {
             requests.inc();
@@ -264,7 +265,7 @@ impl RouteHttp {
         }
     }
 
-    /// `since_request_end` is `None` when the request itself never ended.
+    /// `since_request_end` is `None` if the request's body did not end.
     pub(super) fn end(
         &self,
         outcome: Outcome,

@@ -1,18 +1,16 @@
-//! How a response counts: its class, and small maps from status to handle that are filled as
-//! statuses are seen.
+//! The classification of responses, and small caches of handles by status.
 
 use http::{HeaderMap, StatusCode};
 
 /// The end of one exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// A response came to its end. `grpc` is the call's status; `None` where the exchange was not
-    /// gRPC.
+    /// A complete response. `grpc` is the call's status; `None` if the exchange was not gRPC.
     Response {
         status: StatusCode,
         grpc: Option<GrpcStatus>,
     },
-    /// No response, or one that broke off; `status` is that of its head, if there was one.
+    /// A missing or incomplete response; `status` is set if headers were received.
     Failed {
         status: Option<StatusCode>,
         error: StreamError,
@@ -23,11 +21,11 @@ pub enum Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrpcStatus {
     Code(u16),
-    /// The response ended without one. Linkerd counts that as UNKNOWN, but as a success.
+    /// The response ended without a status. Linkerd reports UNKNOWN, but counts a success.
     Missing,
 }
 
-/// Why an exchange failed, in the vocabulary of Linkerd's route metrics.
+/// The reason why an exchange failed, as in Linkerd's route metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StreamError {
     FailFast,
@@ -36,7 +34,7 @@ pub enum StreamError {
     ResponseHeadersTimeout,
     ResponseStreamTimeout,
     IdleTimeout,
-    /// The client went away.
+    /// The client cancelled the request.
     Cancel,
     Refused,
     EnhanceYourCalm,
@@ -46,10 +44,9 @@ pub enum StreamError {
     Unknown,
 }
 
-/// Handles by what was seen. A target sees a handful of statuses, so walking a vector beats
-/// hashing.
+/// A cache of handles. A target has only a few statuses, so a linear search is faster than hashing.
 #[derive(Debug)]
-pub(super) struct Seen<K, H>(Vec<(K, H)>);
+pub(super) struct HandleCache<K, H>(Vec<(K, H)>);
 
 impl Outcome {
     pub fn is_failure(&self) -> bool {
@@ -76,7 +73,7 @@ impl Outcome {
 }
 
 impl GrpcStatus {
-    /// The number, as the older families print it.
+    /// Returns the number, which the older families report.
     pub(super) fn code(self) -> u16 {
         match self {
             Self::Code(code) => code,
@@ -84,7 +81,7 @@ impl GrpcStatus {
         }
     }
 
-    /// The name, as the newer families print it.
+    /// Returns the name, which the newer families report.
     pub(super) fn name(self) -> &'static str {
         const NAMES: [&str; 17] = [
             "OK",
@@ -132,13 +129,13 @@ impl StreamError {
     }
 }
 
-impl<K: PartialEq, H> Seen<K, H> {
+impl<K: PartialEq, H> HandleCache<K, H> {
     pub(super) fn new() -> Self {
         Self(Vec::new())
     }
 
     pub(super) fn find_or(&mut self, key: K, resolve: impl FnOnce(&K) -> H) -> &H {
-        let index = match self.0.iter().position(|(seen, _)| *seen == key) {
+        let index = match self.0.iter().position(|(cached, _)| *cached == key) {
             Some(index) => index,
             None => {
                 let handle = resolve(&key);
@@ -152,8 +149,8 @@ impl<K: PartialEq, H> Seen<K, H> {
 
 const GRPC_UNKNOWN: u16 = 2;
 
-/// The codes that speak against the server: UNKNOWN, DEADLINE_EXCEEDED, PERMISSION_DENIED,
-/// INTERNAL, UNAVAILABLE and DATA_LOSS, as Linkerd has it.
+/// Whether a code counts as a failure of the server, as in Linkerd: UNKNOWN, DEADLINE_EXCEEDED,
+/// PERMISSION_DENIED, INTERNAL, UNAVAILABLE and DATA_LOSS.
 pub fn grpc_is_failure(code: u16) -> bool {
     matches!(code, GRPC_UNKNOWN | 4 | 7 | 13 | 14 | 15)
 }
@@ -165,9 +162,8 @@ pub fn is_grpc(headers: &HeaderMap) -> bool {
         .is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
 }
 
-/// The status that a head (trailers-only responses) or trailers carry. Codes that gRPC does not
-/// define are UNKNOWN, as it wants it: a server could invent thousands, each with series of its
-/// own.
+/// Returns the gRPC status of headers (trailers-only responses) or trailers. Undefined codes become
+/// UNKNOWN, as gRPC requires; otherwise a server could create any number of metric series.
 pub fn grpc_status(headers: &HeaderMap) -> Option<u16> {
     const LAST: u16 = 16;
     let code = headers.get("grpc-status")?.to_str().ok()?.parse().ok()?;
@@ -179,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn undefined_grpc_codes_are_unknown() {
+    fn undefined_grpc_codes_become_unknown() {
         for (value, expected) in [
             ("0", Some(0)),
             ("16", Some(16)),
@@ -195,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn classes() {
+    fn outcomes_are_classified_as_in_linkerd() {
         let response = |status, grpc| Outcome::Response {
             status: StatusCode::from_u16(status).unwrap(),
             grpc,

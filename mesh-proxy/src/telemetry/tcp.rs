@@ -1,5 +1,5 @@
-//! `tcp_open_total` and its kin: one [`Transport`] per label set, one [`OpenConnection`] per
-//! connection.
+//! `tcp_open_total` and related families: one [`TransportMetrics`] per label set, one
+//! [`OpenConnection`] per connection.
 
 use std::io;
 use std::sync::Arc;
@@ -20,12 +20,12 @@ pub struct TcpFamilies {
 
 /// The handles of one label set.
 #[derive(Debug)]
-pub struct Transport {
+pub struct TransportMetrics {
     open_total: Counter,
     open: Gauge,
     read: Counter,
     written: Counter,
-    /// Closes are labelled with the error, which is known only then.
+    /// Resolved at the close, whose error is a label.
     close_total: CounterFamily,
     labels: Labels,
 }
@@ -33,21 +33,20 @@ pub struct Transport {
 /// One open connection. Dropping it counts the close.
 #[derive(Debug)]
 pub struct OpenConnection {
-    transport: Arc<Transport>,
-    /// The error that ended it; 0 while there is none. Atomic so that a connection may move to
-    /// another thread, never contended.
+    transport: Arc<TransportMetrics>,
+    /// The error that ended the connection, or 0. Atomic so that a connection may move to another
+    /// thread; never contended.
     errno: AtomicI32,
 }
 
-/// `outbound_tcp_route_*` and `outbound_tls_route_*`: which route opaque connections took and how
-/// they ended.
+/// `outbound_tcp_route_*` and `outbound_tls_route_*`: opaque connections by route.
 #[derive(Clone, Debug)]
 pub struct TcpRouteFamilies {
     open: CounterFamily,
     close: CounterFamily,
 }
 
-/// Why an opaque connection was ended by its route.
+/// The reason why an opaque connection failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TcpRouteError {
     Forbidden,
@@ -78,8 +77,8 @@ impl TcpFamilies {
         }
     }
 
-    pub fn transport(&self, labels: Labels) -> Arc<Transport> {
-        Arc::new(Transport {
+    pub fn transport(&self, labels: Labels) -> Arc<TransportMetrics> {
+        Arc::new(TransportMetrics {
             open_total: self.open_total.with(&labels),
             open: self.open.with(&labels),
             read: self.read.with(&labels),
@@ -90,7 +89,7 @@ impl TcpFamilies {
     }
 }
 
-impl Transport {
+impl TransportMetrics {
     /// Counts a connection as open until the result is dropped.
     pub fn open(self: &Arc<Self>) -> OpenConnection {
         self.open_total.inc();
@@ -111,10 +110,11 @@ impl OpenConnection {
         self.transport.written.inc_by(bytes as u64);
     }
 
-    /// The first error counts; later ones are its consequences.
+    /// Records the error that ended the connection. Later errors are consequences of the first and
+    /// ignored.
     pub fn failed(&self, error: &io::Error) {
         if let Some(errno) = error.raw_os_error() {
-            // `Err` means that an earlier error is kept.
+            // `Err` means that an earlier error is recorded.
             let _ = self.errno.compare_exchange(0, errno, Relaxed, Relaxed);
         }
     }
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_is_counted_from_open_to_close() {
+    fn connection_is_counted_at_open_and_close() {
         let registry = Registry::new();
         let families = TcpFamilies::new(&registry);
         let transport = families.transport(Labels::new().with("peer", "src"));

@@ -15,13 +15,13 @@ use tokio::time::Instant;
 use tonic::body::Body;
 
 use super::CallError;
-use crate::telemetry::control::Call;
+use crate::telemetry::control::ControlCall;
 
 /// A response body. Counts as an open stream of its connection until it is dropped.
 #[derive(Debug)]
 pub struct ResponseBody {
     body: Incoming,
-    call: Call,
+    call: ControlCall,
     _stream: Arc<()>,
 }
 
@@ -132,7 +132,7 @@ impl Connection {
 }
 
 impl ResponseBody {
-    pub(super) fn new(body: Incoming, stream: Arc<()>, call: Call) -> Self {
+    pub(super) fn new(body: Incoming, stream: Arc<()>, call: ControlCall) -> Self {
         Self {
             body,
             call,

@@ -19,8 +19,8 @@ use crate::error::{DialError, Error, Kind, chain};
 use crate::http::client::{MAX_DEAD_CONNECTIONS, SendError};
 use crate::http::delivery_failure::DeliveryFailure;
 use crate::http::{Request, Response, filter, upgrade};
-use crate::telemetry::RouteHttp;
-use crate::telemetry::http::{Exchange, Observers, StreamError};
+use crate::telemetry::RouteMetrics;
+use crate::telemetry::http::{Exchange, ExchangeMetrics, StreamError};
 use crate::telemetry::labels;
 use crate::worker::Worker;
 
@@ -41,7 +41,7 @@ enum Dispatch {
 pub(super) struct RuleBackend {
     backend: Rc<Backend>,
     source: Arc<RouteBackend>,
-    metrics: Option<Rc<RouteHttp>>,
+    metrics: Option<Rc<RouteMetrics>>,
 }
 
 /// A response and the state that is needed until its body ends.
@@ -166,7 +166,7 @@ impl RuleBackend {
     pub(super) fn new(
         backend: Rc<Backend>,
         source: Arc<RouteBackend>,
-        metrics: Option<Rc<RouteHttp>>,
+        metrics: Option<Rc<RouteMetrics>>,
     ) -> Self {
         Self {
             backend,
@@ -321,11 +321,11 @@ impl RuleBackend {
         }
         match received {
             Ok(EndpointResponse::Response(response)) => {
-                attempt.response_head(response.status(), response.headers());
+                attempt.response_headers(response.status(), response.headers());
                 AttemptOutcome::Response { response, attempt }
             }
             Ok(EndpointResponse::Undelivered(response, how)) => {
-                attempt.response_head(response.status(), response.headers());
+                attempt.response_headers(response.status(), response.headers());
                 if is_retryable && history.allow_other_endpoint(request, how) {
                     AttemptOutcome::Undelivered { response, attempt }
                 } else {
@@ -357,7 +357,7 @@ impl RuleBackend {
     }
 
     fn start(&self, endpoint: &HttpEndpoint, request: &Request) -> Exchange {
-        let observers = Observers {
+        let observers = ExchangeMetrics {
             endpoint: Some(endpoint.metrics.clone()),
             route: None,
             backend: self.metrics.clone(),

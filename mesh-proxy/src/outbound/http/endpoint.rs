@@ -16,7 +16,7 @@ use crate::http::headers::{DST_CANONICAL, PROXY_CONNECTION, PROXY_ERROR};
 use crate::http::synthetic_response::CloseConnection;
 use crate::http::{Request, Response, headers, orig_proto, uri};
 use crate::outbound::dial::{self, EndpointDial};
-use crate::telemetry::http::EndpointHttp;
+use crate::telemetry::http::EndpointMetrics;
 use crate::telemetry::labels;
 use crate::worker::Worker;
 
@@ -26,7 +26,7 @@ static PEER_HEADERS: [HeaderName; 3] = [PROXY_UNDELIVERED, PROXY_ERROR, PROXY_CO
 /// An endpoint of a balancer, or of forwarded traffic.
 pub(super) struct HttpEndpoint {
     client: Client<EndpointDial>,
-    pub(super) metrics: Rc<EndpointHttp>,
+    pub(super) metrics: Rc<EndpointMetrics>,
     /// The TLS peer, unless the endpoint is the pod's own application.
     peer: Option<TlsPeer>,
     upgrades_http1: bool,

@@ -1,4 +1,4 @@
-//! Observers of an outbound exchange's bodies: metrics, latency measurement, timeouts.
+//! ExchangeMetrics of an outbound exchange's bodies: metrics, latency measurement, timeouts.
 
 use std::rc::Rc;
 

@@ -25,7 +25,7 @@ use super::backend::{Backend, RuleBackend};
 use crate::discovery::OutboundTarget;
 use crate::error::{Error, Kind};
 use crate::http::Request;
-use crate::telemetry::{RouteFamilies, RouteHttp, labels};
+use crate::telemetry::{RouteFamilies, RouteMetrics, labels};
 use crate::worker::Worker;
 
 /// The compiled routes of one target.
@@ -50,7 +50,7 @@ enum Table {
 /// A compiled rule.
 pub(super) struct Rule {
     pub(super) name: String,
-    pub(super) metrics: Option<Rc<RouteHttp>>,
+    pub(super) metrics: Option<Rc<RouteMetrics>>,
     pub(super) backends: Backends,
     /// `l5d-dst-canonical` header for the endpoints of a service with a ServiceProfile.
     pub(super) canonical: Option<HeaderValue>,
@@ -202,7 +202,7 @@ impl Compiler<'_> {
     fn routes<M, T>(
         &mut self,
         routes: &[route::Route<M, OutboundRule<T>>],
-        resolve: fn(&RouteFamilies, Labels) -> RouteHttp,
+        resolve: fn(&RouteFamilies, Labels) -> RouteMetrics,
     ) -> Vec<Vec<Rc<Rule>>> {
         let mut compiled = Vec::with_capacity(routes.len());
         for route in routes {
@@ -234,7 +234,7 @@ impl Compiler<'_> {
     fn distribution(
         &mut self,
         distribution: &Distribution,
-        metrics: impl Fn(&Meta) -> Option<Rc<RouteHttp>>,
+        metrics: impl Fn(&Meta) -> Option<Rc<RouteMetrics>>,
     ) -> Backends {
         let mut rule_backend = |source: &Arc<RouteBackend>| {
             let metrics = metrics(&source.backend.meta);

@@ -1,4 +1,4 @@
-//! Label sets as Linkerd's proxy prints them.
+//! Label sets in the format of Linkerd's proxy.
 
 use mesh_core::endpoint::TlsPeer;
 use mesh_core::meta::Resource;
@@ -25,11 +25,11 @@ fn service() -> Meta {
 }
 
 #[test]
-fn accepted_connections() {
+fn accepted_connection_has_labels_of_linkerd() {
     let addr: SocketAddr = "127.0.0.1:4191".parse().unwrap();
     let server = Meta::new_default("all-unauthenticated");
     let plain = ServerTls::None(NoServerTls::NoTlsFromRemote);
-    // A line of Linkerd's proxy.
+    // Copied from the metrics of Linkerd's proxy.
     assert_eq!(
         printed(&inbound_accept(addr.into(), &plain, &server)),
         "direction=\"inbound\",peer=\"src\",target_addr=\"127.0.0.1:4191\",target_ip=\"127.0.0.1\",target_port=\"4191\",\
@@ -48,7 +48,7 @@ fn accepted_connections() {
 }
 
 #[test]
-fn endpoints_carry_what_discovery_says_in_alphabetical_order() {
+fn endpoint_labels_from_discovery_are_sorted() {
     let id = Identity::parse("web.shop.example").unwrap();
     let endpoint = Endpoint {
         labels: [("zone", ""), ("namespace", "shop"), ("pod", "web-0")]
@@ -73,12 +73,12 @@ fn endpoints_carry_what_discovery_says_in_alphabetical_order() {
 }
 
 #[test]
-fn inbound_requests() {
-    let target = Target::from(SocketAddr::from(([10, 0, 0, 1], 80)));
+fn inbound_request_has_labels_of_linkerd() {
+    let target = TargetAddr::from(SocketAddr::from(([10, 0, 0, 1], 80)));
     let tls = ServerTls::Established { client: None };
     let (server, route) = (service(), Meta::new_default("probe"));
     let authz = Meta::new_default("localhost");
-    let permit = Permit {
+    let permit = PermitLabels {
         server: &server,
         route: &route,
         authz: &authz,
@@ -90,14 +90,14 @@ fn inbound_requests() {
          route_group=\"\",route_kind=\"default\",route_name=\"probe\",authz_group=\"\",authz_kind=\"default\",authz_name=\"localhost\""
     );
     assert_eq!(
-        printed(&inbound_verdict(target, &tls, &server, None, None)),
+        printed(&inbound_authz(target, &tls, &server, None, None)),
         "target_addr=\"10.0.0.1:80\",target_ip=\"10.0.0.1\",target_port=\"80\",\
          srv_group=\"core\",srv_kind=\"Service\",srv_name=\"web\",srv_port=\"80\",tls=\"true\",client_id=\"\""
     );
 }
 
 #[test]
-fn outbound_routes() {
+fn outbound_route_has_labels_of_linkerd() {
     let route = Meta::new_default("http");
     assert_eq!(
         printed(&outbound_route(&service(), &route, "")),
@@ -114,7 +114,7 @@ fn outbound_routes() {
 }
 
 #[test]
-fn authorities_that_are_none_have_no_label_of_their_own() {
+fn invalid_authorities_share_one_label_value() {
     let longest = format!("{}.test:65535", ["a"; 124].join("."));
     for authority in [
         "web",
