@@ -98,7 +98,7 @@ impl HttpHandler for Forward {
         if self.position == ChainPosition::Second {
             assert!(orig_proto::downgrade(request), "not an upgraded request");
         }
-        let request_context = RequestContext::of(request);
+        let request_context = RequestContext::new(request);
         let downgraded = request.extensions().get::<Downgraded>().copied();
         let fallback = "192.0.2.1:80".parse().expect("an address");
         uri::set_authority(request, Some(fallback));

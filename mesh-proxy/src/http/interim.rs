@@ -23,10 +23,10 @@ impl InterimSender {
     }
 
     /// Whether the client waits for the server's 100.
-    pub(super) fn is_awaited(&self) -> bool {
+    pub(super) fn is_continue_awaited(&self) -> bool {
         match self {
-            Self::Http1(interim) => interim.is_awaited(),
-            Self::Http2(interim) => interim.is_awaited(),
+            Self::Http1(interim) => interim.is_continue_awaited(),
+            Self::Http2(interim) => interim.is_continue_awaited(),
         }
     }
 

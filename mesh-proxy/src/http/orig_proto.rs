@@ -106,7 +106,7 @@ pub fn upgrade_response(response: &mut Response, version: Version) {
 
 /// Converts the response to an upgraded request back to HTTP/1.
 pub fn downgrade_response(response: &mut Response, sent: Version) {
-    *response.version_mut() = version_of(response.headers_mut()).unwrap_or(sent);
+    *response.version_mut() = take_version(response.headers_mut()).unwrap_or(sent);
 }
 
 /// Removes the header where it must not be honoured.
@@ -114,7 +114,7 @@ pub fn strip(headers: &mut HeaderMap) {
     headers.remove(ORIG_PROTO);
 }
 
-fn version_of(headers: &mut HeaderMap) -> Option<Version> {
+fn take_version(headers: &mut HeaderMap) -> Option<Version> {
     parse(&headers.remove(ORIG_PROTO)?).map(|(version, _)| version)
 }
 

@@ -30,7 +30,7 @@ pub struct ErrorDetail {
 }
 
 impl RequestContext {
-    pub fn of(request: &Request) -> Self {
+    pub fn new(request: &Request) -> Self {
         Self {
             version: request.version(),
             grpc: grpc::is_grpc(request.version(), request.headers()),

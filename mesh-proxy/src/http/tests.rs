@@ -65,7 +65,7 @@ impl HttpHandler for Forward {
         if self.role == Role::Second {
             orig_proto::downgrade(request);
         }
-        let request_context = RequestContext::of(request);
+        let request_context = RequestContext::new(request);
         let downgraded = request.extensions().get::<Downgraded>().copied();
         uri::set_authority(request, Some("192.0.2.1:80".parse().unwrap()));
         let is_upgraded = self.role == Role::First && orig_proto::is_upgradable(request);

@@ -107,7 +107,7 @@ impl HttpHandler for RequestHandler {
         } else {
             orig_proto::strip(request.headers_mut());
         }
-        let request_context = RequestContext::of(request);
+        let request_context = RequestContext::new(request);
         let downgraded = request.extensions().get::<Downgraded>().copied();
         match self.respond(request).await {
             Ok(mut response) => {

@@ -323,7 +323,7 @@ impl ResponseFuture {
             upload: UploadState::InProgress,
             interim_count: 0,
             connection,
-            method: RequestMethod::of(request.method()),
+            method: RequestMethod::new(request.method()),
             is_upgrade,
             interim,
         })
@@ -441,7 +441,10 @@ impl ResponseFuture {
 
     fn into_guard(self, pool: Option<&Rc<Pool>>, keeps_alive: bool) -> PoolGuard {
         // The response tells a client that waits for a 100 not to send the body.
-        let is_body_unwanted = self.interim.as_ref().is_some_and(InterimSender::is_awaited);
+        let is_body_unwanted = self
+            .interim
+            .as_ref()
+            .is_some_and(InterimSender::is_continue_awaited);
         let upload = match self.upload {
             UploadState::InProgress if !is_body_unwanted => {
                 let (connection, mut body) = (self.connection.clone(), self.body);

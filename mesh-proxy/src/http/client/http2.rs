@@ -391,7 +391,7 @@ fn poll_response(
             return Poll::Ready(Ok(response));
         }
         if let Some(interim) = interim
-            && (status != StatusCode::CONTINUE || interim.is_awaited())
+            && (status != StatusCode::CONTINUE || interim.is_continue_awaited())
         {
             interim.send(status, response.into_parts().0.headers);
         }
@@ -427,7 +427,7 @@ async fn send_with_body(
     })
     .await?;
     // The response tells a client that waits for a 100 not to send the body.
-    let is_body_unwanted = interim.is_some_and(|interim| interim.is_awaited());
+    let is_body_unwanted = interim.is_some_and(|interim| interim.is_continue_awaited());
     if let Some(upload) = upload.filter(|_| !is_body_unwanted) {
         let task = tokio::task::spawn_local(async move {
             if let Err(error) = upload.await {

@@ -25,7 +25,7 @@ pub(crate) enum RequestMethod {
 }
 
 impl RequestMethod {
-    pub(crate) fn of(method: &Method) -> Self {
+    pub(crate) fn new(method: &Method) -> Self {
         match *method {
             Method::HEAD => Self::Head,
             Method::CONNECT => Self::Connect,

@@ -16,7 +16,7 @@ pub(super) enum BodySize {
 }
 
 impl BodySize {
-    pub(super) fn of(body: &Body) -> Self {
+    pub(super) fn new(body: &Body) -> Self {
         match (body.is_empty(), body.size_hint().exact()) {
             (true, _) => Self::Empty,
             (false, Some(length)) => Self::Exact(length),
@@ -35,7 +35,7 @@ pub(crate) fn begin_request(
         request.method(),
         request.version(),
         request.headers(),
-        BodySize::of(body),
+        BodySize::new(body),
     )?;
     let target = uri::http1_form(request);
     connection.write(|output| {

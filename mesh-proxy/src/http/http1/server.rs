@@ -165,7 +165,7 @@ async fn read_request(
     };
     let parsed = parse::parse_request(&headers, &limits.http1)?;
     let info = RequestInfo {
-        method: RequestMethod::of(&parsed.method),
+        method: RequestMethod::new(&parsed.method),
         version: parsed.version,
         keeps_alive: parsed.keeps_alive,
     };

@@ -15,7 +15,7 @@ use super::shared_connection::RecvStream;
 #[derive(Debug)]
 pub(in crate::http) struct IncomingBody {
     stream: RecvStream,
-    of: Of,
+    kind: MessageKind,
     /// The message ended with its headers.
     has_no_body: bool,
     /// The remaining bytes, if the message has a content-length.
@@ -23,7 +23,7 @@ pub(in crate::http) struct IncomingBody {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Of {
+enum MessageKind {
     Request,
     Response,
 }
@@ -32,7 +32,7 @@ impl IncomingBody {
     pub(super) fn request(stream: RecvStream, length: Option<u64>, has_no_body: bool) -> Self {
         Self {
             stream,
-            of: Of::Request,
+            kind: MessageKind::Request,
             has_no_body,
             remaining: length,
         }
@@ -45,7 +45,7 @@ impl IncomingBody {
         drop(connection);
         Self {
             stream,
-            of: Of::Response,
+            kind: MessageKind::Response,
             has_no_body,
             remaining: length,
         }
@@ -83,7 +83,7 @@ impl IncomingBody {
                 Some(Ok(Frame::data(data)))
             }
             Some(Ok(BodyFrame::Trailers(trailers))) => Some(Ok(Frame::trailers(trailers))),
-            Some(Err(error)) if self.is_over(&error) => None,
+            Some(Err(error)) if self.is_complete_despite(&error) => None,
             Some(Err(error)) => Some(Err(error)),
             None => None,
         })
@@ -91,8 +91,8 @@ impl IncomingBody {
 
     /// A server that has responded and does not want the rest of the request resets the stream with
     /// NO_ERROR (RFC 9113, section 8.1). The reset may overtake the end of the response.
-    fn is_over(&self, error: &Error) -> bool {
-        self.of == Of::Response
+    fn is_complete_despite(&self, error: &Error) -> bool {
+        self.kind == MessageKind::Response
             && matches!(error, Error::Reset(ErrorCode::NO_ERROR))
             && self.remaining.is_none_or(|remaining| remaining == 0)
     }

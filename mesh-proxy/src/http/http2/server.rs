@@ -58,14 +58,14 @@ pub(in crate::http) fn serve<H: HttpHandler + 'static>(
             });
             if !is_stopping && shared.is_drain_due() {
                 is_stopping = true;
-                config.record_exceeded(&shared, None);
+                config.record_exceeded_limit(&shared, None);
                 shared.start_graceful_shutdown();
                 cx.waker().wake_by_ref();
             }
             polled
         })
         .await;
-        config.record_exceeded(&shared, served.as_ref().err());
+        config.record_exceeded_limit(&shared, served.as_ref().err());
         served
     }
 }
@@ -103,7 +103,7 @@ impl<H> ServeConfig<H> {
     }
 
     /// Counts and logs a limit that the client exceeded, or its protocol error.
-    fn record_exceeded(&self, shared: &SharedConnection, error: Option<&Error>) {
+    fn record_exceeded_limit(&self, shared: &SharedConnection, error: Option<&Error>) {
         if let Some(exceeded) = shared.take_limit_exceeded() {
             tracing::info!(reason = %exceeded, "HTTP/2 client exceeded a limit");
             self.refusals.count(Protocol::Http2, exceeded.label());

@@ -167,7 +167,7 @@ impl InterimSender {
         }
     }
 
-    pub(in crate::http) fn is_awaited(&self) -> bool {
+    pub(in crate::http) fn is_continue_awaited(&self) -> bool {
         self.awaited.as_ref().is_some_and(|awaited| awaited.get())
     }
 

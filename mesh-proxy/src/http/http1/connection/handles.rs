@@ -52,7 +52,7 @@ impl Drop for IncomingBody {
     }
 }
 
-/// [`InterimSender`](crate::http::interim::InterimSender) of a request that came on this connection.
+/// Sends interim responses to the client of a request received on a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct InterimSender(Rc<Connection>);
 
@@ -68,7 +68,7 @@ impl InterimSender {
         }
     }
 
-    pub(crate) fn is_awaited(&self) -> bool {
+    pub(crate) fn is_continue_awaited(&self) -> bool {
         self.0.inner().expectation == ExpectContinue::Forwarded
     }
 

@@ -35,7 +35,7 @@ impl ResponseFraming {
         choose(
             info,
             (response.version(), response.status(), response.headers()),
-            BodySize::of(response.body()),
+            BodySize::new(response.body()),
             closes,
         )
     }
