@@ -56,7 +56,7 @@ pub struct RepairEvent {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct RepairLog {
-    /// The CNI configuration that last contained mesh-cni; without it an installation is not a repair.
+    /// The CNI configuration that last contained mesh-cni: an entry missing there is damage.
     #[serde(default)]
     chained_in: Option<String>,
     #[serde(default)]
