@@ -34,12 +34,12 @@ pub fn run(
 ) -> io::Result<bool> {
     let mut text = Vec::new();
     input.read_to_end(&mut text)?;
-    let (answer, is_success) = match command::execute(environment, &text) {
-        Ok(answer) => (answer, true),
+    let (result, is_success) = match command::execute(environment, &text) {
+        Ok(result) => (result, true),
         Err((version, error)) => (Some(error.to_json(version)), false),
     };
-    if let Some(answer) = answer {
-        serde_json::to_writer(&mut *output, &answer)?;
+    if let Some(result) = result {
+        serde_json::to_writer(&mut *output, &result)?;
         output.write_all(b"\n")?;
     }
     output.flush()?;

@@ -41,11 +41,11 @@ impl NodeHandle {
                 let _ = adopted.send(());
                 while let Some(command) = queue.blocking_recv() {
                     match command {
-                        Command::Call(request, answer) => {
-                            let _ = answer.send(node_worker.handle(&request));
+                        Command::Call(request, reply) => {
+                            let _ = reply.send(node_worker.handle(&request));
                         }
-                        Command::EnrolInPlace(attachment, answer) => {
-                            let _ = answer.send(node_worker.enrol_in_place(&attachment));
+                        Command::EnrolInPlace(attachment, reply) => {
+                            let _ = reply.send(node_worker.enrol_in_place(&attachment));
                         }
                         Command::Reconcile(done) => {
                             node_worker.reconcile();
@@ -63,23 +63,23 @@ impl NodeHandle {
     }
 
     pub async fn call(&self, request: Request) -> Response {
-        let (answer, answered) = oneshot::channel();
+        let (reply, result) = oneshot::channel();
         let sent = self
             .commands
-            .send(Command::Call(Box::new(request), answer))
+            .send(Command::Call(Box::new(request), reply))
             .await;
-        match (sent, answered.await) {
-            (Ok(()), Ok(answer)) => answer,
+        match (sent, result.await) {
+            (Ok(()), Ok(response)) => response,
             _ => Response::Refused(stopping()),
         }
     }
 
     /// Enrols a running pod that the plugin did not enrol.
     pub async fn enrol_in_place(&self, attachment: Attachment) -> Result<Enrolled, Refusal> {
-        let (answer, answered) = oneshot::channel();
-        let command = Command::EnrolInPlace(Box::new(attachment), answer);
+        let (reply, result) = oneshot::channel();
+        let command = Command::EnrolInPlace(Box::new(attachment), reply);
         let sent = self.commands.send(command).await;
-        match (sent, answered.await) {
+        match (sent, result.await) {
             (Ok(()), Ok(result)) => result,
             _ => Err(stopping()),
         }

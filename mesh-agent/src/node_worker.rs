@@ -79,7 +79,7 @@ impl NodeWorker {
     }
 
     pub fn handle(&mut self, request: &Request) -> Response {
-        let answer = match request {
+        let response = match request {
             Request::Add(attachment) => self.add(attachment),
             Request::Del(id) => {
                 // Deleting the pod deletes its counters too.
@@ -95,7 +95,7 @@ impl NodeWorker {
                 .map(|removed| Response::Collected(Collected { removed })),
         };
         self.update_metrics();
-        answer.unwrap_or_else(|error| {
+        response.unwrap_or_else(|error| {
             let refusal = refusal(&error);
             tracing::warn!("{}", refusal.message);
             Response::Refused(refusal)

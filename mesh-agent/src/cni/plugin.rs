@@ -65,7 +65,7 @@ impl Plugin {
             return Ok(());
         }
         let is_done = match self.call(&Request::Del(id.clone())) {
-            Ok(answer) => matches!(answer, Response::Deleted),
+            Ok(response) => matches!(response, Response::Deleted),
             Err(_) => self.open_node().and_then(|node| node.del(&id)).is_ok(),
         };
         if !is_done {
@@ -81,7 +81,7 @@ impl Plugin {
         };
         match self.call(&Request::Check(attachment.clone())) {
             Ok(Response::Checked) => Ok(()),
-            Ok(answer) => Err(unexpected(answer, Purpose::Check)),
+            Ok(response) => Err(unexpected(response, Purpose::Check)),
             Err(agent_error) => self
                 .open_node()
                 .and_then(|node| node.check(&attachment))
@@ -110,7 +110,7 @@ impl Plugin {
         };
         match self.call(&Request::Gc(valid.clone())) {
             Ok(Response::Collected(_)) => Ok(()),
-            Ok(answer) => Err(unexpected(answer, Purpose::Collect)),
+            Ok(response) => Err(unexpected(response, Purpose::Collect)),
             Err(agent_error) => match self.open_node().and_then(|node| node.collect(&valid)) {
                 // On a node where no agent ever ran, no pod was enrolled.
                 Ok(_) | Err(NodeError::NotInitialized { .. }) => Ok(()),
@@ -122,7 +122,7 @@ impl Plugin {
     fn enrol(&self, attachment: &Attachment) -> Result<(), CniError> {
         match self.call(&Request::Add(attachment.clone())) {
             Ok(Response::Added(_)) => Ok(()),
-            Ok(answer) => Err(unexpected(answer, Purpose::Enrol)),
+            Ok(response) => Err(unexpected(response, Purpose::Enrol)),
             Err(agent_error) => self
                 .open_node()
                 .and_then(|node| node.add(attachment))
@@ -221,8 +221,8 @@ fn missing(message: &str) -> CniError {
     )
 }
 
-fn unexpected(answer: Response, purpose: Purpose) -> CniError {
-    match answer {
+fn unexpected(response: Response, purpose: Purpose) -> CniError {
+    match response {
         Response::Refused(Refusal { reason, message }) => {
             CniError::new(purpose.code(reason), message, "")
         }

@@ -77,17 +77,17 @@ fn exchange(mut socket: Socket, request: &Request, deadline: Instant) -> io::Res
     line.push(b'\n');
     socket.set_write_timeout(Some(remaining(deadline)?))?;
     socket.write_all(&line)?;
-    let mut answer = Vec::new();
+    let mut response = Vec::new();
     let mut buffer = [0; 16 * 1024];
-    while !answer.ends_with(b"\n") {
+    while !response.ends_with(b"\n") {
         socket.set_read_timeout(Some(remaining(deadline)?))?;
         let count = socket.read(&mut buffer)?;
-        if count == 0 || answer.len() as u64 > MAX_RESPONSE {
+        if count == 0 || response.len() as u64 > MAX_RESPONSE {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        answer.extend_from_slice(&buffer[..count]);
+        response.extend_from_slice(&buffer[..count]);
     }
-    Ok(answer)
+    Ok(response)
 }
 
 /// Returns the time until the deadline, or the error of a read that timed out when none is left.

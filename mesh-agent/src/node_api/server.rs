@@ -105,14 +105,14 @@ async fn serve_connection(stream: UnixStream, node_handle: &NodeHandle) -> io::R
         (&mut stream).take(MAX_REQUEST).read_until(b'\n', &mut line),
     )
     .await??;
-    let answer = match serde_json::from_slice::<Request>(&line) {
+    let response = match serde_json::from_slice::<Request>(&line) {
         Ok(request) => node_handle.call(request).await,
         Err(error) => Response::Refused(Refusal {
             reason: RefusalReason::Invalid,
             message: format!("cannot parse the request: {error}"),
         }),
     };
-    let mut text = serde_json::to_vec(&answer)?;
+    let mut text = serde_json::to_vec(&response)?;
     text.push(b'\n');
     stream.get_mut().write_all(&text).await?;
     stream.get_mut().shutdown().await
