@@ -151,7 +151,7 @@ impl Cluster {
         let bundle = map.and_then(|map| map.data?.remove(TRUST_ROOTS_KEY));
         bundle.with_context(|| {
             format!(
-                "namespace {} has no ConfigMap {TRUST_ROOTS_CONFIG_MAP} with key {TRUST_ROOTS_KEY}; `meshctl check` says what to do",
+                "namespace {} has no ConfigMap {TRUST_ROOTS_CONFIG_MAP} with key {TRUST_ROOTS_KEY}; `meshctl check` shows the repair",
                 self.control_namespace
             )
         })

@@ -29,7 +29,7 @@ pub struct PlanInputs<'a> {
     pub netns: Option<&'a Path>,
     pub cgroup: &'a Path,
     /// The directory of the pod in the node's state.
-    pub directory: &'a Path,
+    pub pod_directory: &'a Path,
     /// The node's DNS server.
     pub nameserver: IpAddr,
 }
@@ -42,7 +42,7 @@ pub fn create_spec(inputs: &PlanInputs<'_>) -> Result<CreateSpec, EnvError> {
     Ok(CreateSpec {
         cgroup: inputs.cgroup.join(name),
         netns: inputs.netns.map(Path::to_owned),
-        scratch: inputs.directory.join("root").join(name),
+        scratch: inputs.pod_directory.join("root").join(name),
         binds: binds(inputs),
         files: vec![
             (PathBuf::from("/etc/hosts"), hosts(inputs.pod, &hostname)),
@@ -55,7 +55,7 @@ pub fn create_spec(inputs: &PlanInputs<'_>) -> Result<CreateSpec, EnvError> {
         )
         .collect(),
         program: program(inputs)?,
-        failure: inputs.directory.join(format!("{name}.failure")),
+        failure: inputs.pod_directory.join(format!("{name}.failure")),
         hostname,
     })
 }
@@ -208,7 +208,7 @@ mod tests {
             volumes: &volumes.into(),
             netns: Some(Path::new("/netns/x")),
             cgroup: Path::new("/cgroup/pod1"),
-            directory: Path::new("/state"),
+            pod_directory: Path::new("/state"),
             nameserver: "10.240.128.1".parse().unwrap(),
         })
         .unwrap()

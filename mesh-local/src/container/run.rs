@@ -30,13 +30,13 @@ use crate::{cgroup, file};
 #[derive(Clone, Debug)]
 pub struct Container {
     pub name: String,
-    pub start: CreateSpec,
+    pub create_spec: CreateSpec,
     pub probes: Probes,
-    pub restart: RestartPolicy,
+    pub restart_policy: RestartPolicy,
     /// The file to which standard output and standard error are appended.
     pub log: PathBuf,
     /// The directory of the pod, where the tasks of the shim are written.
-    pub directory: PathBuf,
+    pub pod_directory: PathBuf,
 }
 
 /// When an exited container is restarted.
@@ -87,7 +87,7 @@ pub async fn run(
         let started = Instant::now();
         let termination = run_once(container, state, &mut stop).await;
         let stopping = stop.borrow().is_some();
-        if stopping || !should_restart(container.restart, &termination) {
+        if stopping || !should_restart(container.restart_policy, &termination) {
             state.send_modify(|state| {
                 state.ready = false;
                 state.phase = Phase::Terminated(termination);
@@ -135,8 +135,8 @@ pub(super) fn shim_command(task: &Path) -> io::Result<Command> {
     Ok(command)
 }
 
-fn should_restart(restart: RestartPolicy, termination: &Termination) -> bool {
-    match restart {
+fn should_restart(policy: RestartPolicy, termination: &Termination) -> bool {
+    match policy {
         RestartPolicy::Always => true,
         RestartPolicy::OnFailure => termination.code != 0,
         RestartPolicy::Never => false,
@@ -168,12 +168,12 @@ async fn run_once(
         state.phase = Phase::Running { pid, since };
     });
     let target = ExecTarget {
-        program: container.start.program.clone(),
-        cgroup: container.start.cgroup.clone(),
+        program: container.create_spec.program.clone(),
+        cgroup: container.create_spec.cgroup.clone(),
         pid,
         since: started,
         task_file: container
-            .directory
+            .pod_directory
             .join(format!("{}.probe.json", container.name)),
     };
     let (status, reason) = tokio::select! {
@@ -181,17 +181,17 @@ async fn run_once(
         reason = container.probes.watch(&target, state) => {
             state.send_modify(|state| state.ready = false);
             let deadline = Instant::now() + PROBE_FAILURE_GRACE;
-            (terminate(&mut child, deadline, &container.start.cgroup).await, Some(reason))
+            (terminate(&mut child, deadline, &container.create_spec.cgroup).await, Some(reason))
         }
         deadline = stop_deadline(stop) => {
-            (terminate(&mut child, deadline, &container.start.cgroup).await, None)
+            (terminate(&mut child, deadline, &container.create_spec.cgroup).await, None)
         }
     };
     // Processes that the program left in its cgroup are killed.
-    if let Err(error) = cgroup::kill(&container.start.cgroup).await {
+    if let Err(error) = cgroup::kill(&container.create_spec.cgroup).await {
         tracing::warn!(container = container.name, %error, "Cannot kill the remaining processes of the container");
     }
-    let failure = fs::read_to_string(&container.start.failure).unwrap_or_default();
+    let failure = fs::read_to_string(&container.create_spec.failure).unwrap_or_default();
     let code = match &status {
         Ok(status) => exit_code(*status),
         Err(_) => 128,
@@ -245,12 +245,14 @@ async fn terminate(child: &mut Child, deadline: Instant, cgroup: &Path) -> io::R
 }
 
 fn spawn(container: &Container) -> Result<Child, StartError> {
-    cgroup::create(&container.start.cgroup).map_err(StartError::Cgroup)?;
-    let path = container.directory.join(format!("{}.json", container.name));
-    let text = serde_json::to_vec(&ShimTask::Create(container.start.clone()))
+    cgroup::create(&container.create_spec.cgroup).map_err(StartError::Cgroup)?;
+    let path = container
+        .pod_directory
+        .join(format!("{}.json", container.name));
+    let text = serde_json::to_vec(&ShimTask::Create(container.create_spec.clone()))
         .map_err(|error| StartError::Task(error.into()))?;
     file::write(&path, &text, 0o600).map_err(StartError::Task)?;
-    file::remove(&container.start.failure).map_err(StartError::Task)?;
+    file::remove(&container.create_spec.failure).map_err(StartError::Task)?;
     let log = open_log(&container.log).map_err(|source| StartError::Log {
         path: container.log.clone(),
         source,

@@ -120,13 +120,13 @@ pub fn prepare(
         let open = fs::Permissions::from_mode(EMPTY_DIR_MODE);
         fs::set_permissions(&path, open).map_err(write_error(name, &path))?;
     }
-    let mut content = VolumeWriter {
+    let mut writer = VolumeWriter {
         volume: name,
         path: &path,
         tokens: Vec::new(),
     };
-    content.fill(sources, pod, volume)?;
-    let tokens = content.tokens;
+    writer.fill(sources, pod, volume)?;
+    let tokens = writer.tokens;
     Ok(PreparedVolume { path, tokens })
 }
 
@@ -146,15 +146,15 @@ impl VolumeWriter<'_> {
     ) -> Result<(), VolumeError> {
         if let Some(source) = &volume.config_map {
             let data = sources.config_map(&source.name).unwrap_or_default();
-            self.keys(&data, source.items.as_deref(), source.default_mode)?;
+            self.write_keys(&data, source.items.as_deref(), source.default_mode)?;
         }
         if let Some(source) = &volume.secret {
             let name = source.secret_name.as_deref().unwrap_or_default();
             let data = sources.secret(name).unwrap_or_default();
-            self.keys(&data, source.items.as_deref(), source.default_mode)?;
+            self.write_keys(&data, source.items.as_deref(), source.default_mode)?;
         }
         if let Some(source) = &volume.downward_api {
-            self.fields(pod, source.items.as_deref().unwrap_or_default())?;
+            self.write_fields(pod, source.items.as_deref().unwrap_or_default())?;
         }
         let projected = volume.projected.as_ref();
         let mode = projected.and_then(|source| source.default_mode);
@@ -164,14 +164,14 @@ impl VolumeWriter<'_> {
         {
             if let Some(map) = &source.config_map {
                 let data = sources.config_map(&map.name).unwrap_or_default();
-                self.keys(&data, map.items.as_deref(), mode)?;
+                self.write_keys(&data, map.items.as_deref(), mode)?;
             }
             if let Some(secret) = &source.secret {
                 let data = sources.secret(&secret.name).unwrap_or_default();
-                self.keys(&data, secret.items.as_deref(), mode)?;
+                self.write_keys(&data, secret.items.as_deref(), mode)?;
             }
             if let Some(fields) = &source.downward_api {
-                self.fields(pod, fields.items.as_deref().unwrap_or_default())?;
+                self.write_fields(pod, fields.items.as_deref().unwrap_or_default())?;
             }
             if let Some(token) = &source.service_account_token {
                 let audience = token.audience.clone();
@@ -186,7 +186,7 @@ impl VolumeWriter<'_> {
     }
 
     /// Writes all keys, or the listed items under their paths.
-    fn keys(
+    fn write_keys(
         &self,
         data: &BTreeMap<String, Vec<u8>>,
         items: Option<&[KeyToPath]>,
@@ -209,7 +209,7 @@ impl VolumeWriter<'_> {
         Ok(())
     }
 
-    fn fields(&self, pod: &Pod, items: &[DownwardAPIVolumeFile]) -> Result<(), VolumeError> {
+    fn write_fields(&self, pod: &Pod, items: &[DownwardAPIVolumeFile]) -> Result<(), VolumeError> {
         for item in items {
             let Some(reference) = &item.field_ref else {
                 continue;

@@ -68,7 +68,7 @@ pub(super) async fn wait_until_ready(
     };
     tokio::select! {
         status = status => Ok(status),
-        reason = agent.ended() => Err(AgentError::Exited {
+        reason = agent.wait_for_exit() => Err(AgentError::Exited {
             reason,
             tail: last_line(&log),
             log: log.display().to_string(),

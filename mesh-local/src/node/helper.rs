@@ -17,7 +17,7 @@ use tokio::{
 pub(super) struct Helper {
     task: JoinHandle<()>,
     commands: mpsc::Sender<HelperCommand>,
-    ended: watch::Receiver<Option<String>>,
+    exit_reason: watch::Receiver<Option<String>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,12 +39,12 @@ const COMMAND_QUEUE: usize = 2;
 
 impl Helper {
     pub(super) fn start(spec: HelperSpec) -> Self {
-        let (commands, received) = mpsc::channel(COMMAND_QUEUE);
-        let (ended_sender, ended) = watch::channel(None);
+        let (commands, receiver) = mpsc::channel(COMMAND_QUEUE);
+        let (exit_sender, exit_reason) = watch::channel(None);
         Self {
-            task: tokio::spawn(supervise(spec, received, ended_sender)),
+            task: tokio::spawn(supervise(spec, receiver, exit_sender)),
             commands,
-            ended,
+            exit_reason,
         }
     }
 
@@ -54,11 +54,11 @@ impl Helper {
     }
 
     /// Waits until the program has exited once, and returns the reason.
-    pub(super) async fn ended(&self) -> String {
-        let mut ended = self.ended.clone();
-        match ended.wait_for(Option::is_some).await {
+    pub(super) async fn wait_for_exit(&self) -> String {
+        let mut exit_reason = self.exit_reason.clone();
+        match exit_reason.wait_for(Option::is_some).await {
             Ok(reason) => reason.clone().unwrap_or_default(),
-            Err(_) => "its supervisor ended".to_owned(),
+            Err(_) => "its supervisor exit_reason".to_owned(),
         }
     }
 }
@@ -73,13 +73,13 @@ impl Drop for Helper {
 async fn supervise(
     spec: HelperSpec,
     mut commands: mpsc::Receiver<HelperCommand>,
-    ended: watch::Sender<Option<String>>,
+    exit_reason: watch::Sender<Option<String>>,
 ) {
     let name = spec.program.display().to_string();
     loop {
         let reason = match spawn(&spec) {
             Err(error) => error.to_string(),
-            Ok(mut child) => match wait(&mut child, &mut commands).await {
+            Ok(mut child) => match wait_or_restart(&mut child, &mut commands).await {
                 Some(reason) => reason,
                 None => continue,
             },
@@ -88,13 +88,16 @@ async fn supervise(
             "Restarting {name}, which exited: {reason}; its log is {}",
             spec.log.display()
         );
-        ended.send_replace(Some(reason));
+        exit_reason.send_replace(Some(reason));
         tokio::time::sleep(RESTART_DELAY).await;
     }
 }
 
-/// Waits for the program's end, or for the command to start it anew.
-async fn wait(child: &mut Child, commands: &mut mpsc::Receiver<HelperCommand>) -> Option<String> {
+/// Waits until the program exits and returns the reason, or `None` after a restart command.
+async fn wait_or_restart(
+    child: &mut Child,
+    commands: &mut mpsc::Receiver<HelperCommand>,
+) -> Option<String> {
     loop {
         tokio::select! {
             status = child.wait() => return Some(match status {

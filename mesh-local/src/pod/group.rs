@@ -34,14 +34,14 @@ pub(super) async fn run_containers(
         }
         let is_init = index < initial;
         let sidecar = is_init && is_sidecar(spec, &container.name);
-        let mut states = group.start(container, sidecar);
+        let mut container_state = group.start(container, sidecar);
         if !is_init {
             continue;
         }
         let passed =
             |state: &ContainerState| state.termination().is_some() || (sidecar && state.started);
         tokio::select! {
-            Ok(state) = states.wait_for(passed) => {
+            Ok(state) = container_state.wait_for(passed) => {
                 failed = !sidecar && state.termination().is_none_or(|termination| termination.code != 0);
             }
             () = stop.cancelled() => {}

@@ -98,7 +98,7 @@ pub(super) async fn set_up(
     let spec = pod.spec.as_ref().unwrap_or(&empty);
     let containers = accessors::containers(spec).map(|container| {
         let image = container.image.as_deref().unwrap_or_default();
-        let start = plan::create_spec(&plan::PlanInputs {
+        let create_spec = plan::create_spec(&plan::PlanInputs {
             sources: &sources,
             pod: &pod,
             container,
@@ -106,7 +106,7 @@ pub(super) async fn set_up(
             volumes: &volumes,
             netns: netns.as_deref(),
             cgroup: &task.cgroup(),
-            directory: &directory,
+            pod_directory: &directory,
             nameserver: settings.network.node_v4().into(),
         })
         .map_err(|source| PodError::Env {
@@ -116,11 +116,11 @@ pub(super) async fn set_up(
         let ObjectKey { namespace, name } = &task.key;
         Ok(Container {
             name: container.name.clone(),
-            start,
+            create_spec,
             probes: Probes::from_container(container, first),
-            restart: restart(spec, &container.name),
+            restart_policy: restart_policy(spec, &container.name),
             log: paths.container_log(namespace, name, &container.name),
-            directory: directory.clone(),
+            pod_directory: directory.clone(),
         })
     });
     Ok(PreparedPod {
@@ -185,7 +185,7 @@ fn write_token(task: &PodTask, token_file: &TokenFile) -> Result<(), PodError> {
 
 /// Returns the restart policy of a container. Sidecars are always restarted, and init containers
 /// only after a failure.
-fn restart(spec: &PodSpec, name: &str) -> RestartPolicy {
+fn restart_policy(spec: &PodSpec, name: &str) -> RestartPolicy {
     let init = spec.init_containers.iter().flatten();
     let is_init = init.clone().any(|container| container.name == name);
     if is_sidecar(spec, name) {

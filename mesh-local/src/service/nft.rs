@@ -146,10 +146,10 @@ fn refusals(network: &Network, family: &str, services: &str) -> [String; 2] {
         .find(|ip| self::family(ip) == family)
         .map(|ip| format!("{family} daddr != {ip} "))
         .unwrap_or_default();
-    let given = format!("{family} daddr {services} {own}");
+    let prefix = format!("{family} daddr {services} {own}");
     [
-        format!("{given}meta l4proto tcp reject with tcp reset"),
-        format!("{given}reject"),
+        format!("{prefix}meta l4proto tcp reject with tcp reset"),
+        format!("{prefix}reject"),
     ]
 }
 

@@ -133,13 +133,13 @@ fn port_clashes(spec: &PodSpec) -> Vec<String> {
         } else if let Some(other) = taken.insert((number, protocol), &container.name)
             && other != container.name
         {
-            let who = if other == PROXY_CONTAINER || container.name == PROXY_CONTAINER {
+            let advice = if other == PROXY_CONTAINER || container.name == PROXY_CONTAINER {
                 "change the port, or that of the proxy with config.linkerd.io/inbound-port or admin-port"
             } else {
                 "change one of them, because containers of a pod share its addresses"
             };
             errors.push(format!(
-                "container {}: ports: {number} is also declared by container {other}: {who}",
+                "container {}: ports: {number} is also declared by container {other}: {advice}",
                 container.name
             ));
         }

@@ -101,7 +101,7 @@ pub(super) fn namespace_labels(facts: &Facts) -> CheckResult {
         for key in misplaced(&namespace.metadata) {
             let value = namespace.labels().get(key).map_or("", String::as_str);
             let effect = if key == keys::INJECT {
-                ": nothing is injected there"
+                ": no pod is injected there"
             } else {
                 ""
             };
