@@ -98,7 +98,7 @@ impl Fixture {
         self.token(&claims(self.now, "system:serviceaccount:shop:web"))
     }
 
-    fn certify(&self, csr: &[u8], token: &[u8]) -> Result<Issued, String> {
+    fn certify(&self, csr: &[u8], token: &[u8]) -> Result<IssuedCertificate, String> {
         let request = Request {
             identity: IDENTITY,
             token,
