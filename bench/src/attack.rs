@@ -1,10 +1,10 @@
-//! `mesh-bench attack`: traffic that is allowed frame by frame and costs its receiver more than its
-//! sender.
+//! `mesh-bench attack`: traffic whose single frames are valid, and that costs the receiver more
+//! than the sender.
 //!
-//! Each connection sends as fast as it can, reads what comes back, and is made anew at once when it
-//! is ended. Bytes are written by hand, in pieces as large as a receiver's largest read: a library
-//! would pay for each frame what the receiver is meant to pay. `kind` says what is sent, `answers`
-//! what the receiver still admits.
+//! Each connection sends as fast as possible, reads the responses, and is reopened immediately when
+//! the receiver closes it. Frames are encoded directly, in writes as large as a receiver's largest
+//! read, since a library would spend as much on each frame as the receiver. `kind` generates the
+//! frames, `flow_control` tracks the receiver's windows.
 
 mod bytes;
 mod flow_control;
@@ -29,10 +29,10 @@ use self::{
     kind::{Attack, AttackKind},
 };
 
-/// What comes back is little.
+/// Size of reads; receivers send little.
 const READ: usize = 64 * 1024;
-/// The kernel doubles it, and has a write of 256 KiB waiting at most: what waits when a connection
-/// is ended was never sent, and counts as if it had been.
+/// The kernel doubles it, and so buffers one write of 256 KiB at most. Bytes still buffered when a
+/// connection closes are counted as sent.
 const SEND_BUFFER: usize = 128 * 1024;
 
 #[derive(Debug, Args)]
@@ -40,23 +40,23 @@ pub(crate) struct Options {
     kind: AttackKind,
     #[arg(long)]
     target: SocketAddr,
-    /// How many at a time
+    /// Concurrent connections
     #[arg(long, default_value_t = 8)]
     connections: u32,
     #[arg(long)]
     seconds: f64,
 }
 
-/// What attackers did.
+/// Statistics of attackers.
 #[derive(Debug, Default)]
 struct AttackStats {
-    /// Bytes that the kernel took for sending.
+    /// Bytes written to sockets.
     bytes: u64,
     connections: u64,
     streams: u64,
-    /// Connections that were not made.
+    /// Failed attempts to connect.
     failed: u64,
-    /// Why the first of them was not.
+    /// Error of the first failed attempt.
     failure: Option<String>,
 }
 
@@ -82,18 +82,18 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     }))
 }
 
-/// One connection after the other.
+/// Attacks over one connection after the other.
 async fn attacker(kind: AttackKind, target: SocketAddr, end: Instant) -> AttackStats {
     let mut stats = AttackStats::default();
     while Instant::now() < end {
         match timeout_at(end, connect(target)).await {
             Ok(Ok(tcp)) => {
                 stats.connections += 1;
-                // How a connection ends is the receiver's affair.
+                // The receiver is expected to close connections.
                 drop(timeout_at(end, send(kind, target, tcp, &mut stats)).await);
             }
             Ok(Err(error)) => stats.fail(&error),
-            Err(_at_the_end) => break,
+            Err(_elapsed) => break,
         }
         yield_now().await;
     }
@@ -105,13 +105,13 @@ async fn connect(target: SocketAddr) -> std::io::Result<TcpStream> {
     tcp.set_nodelay(true)?;
     let socket = SockRef::from(&tcp);
     socket.set_send_buffer_size(SEND_BUFFER)?;
-    // Ended by a reset, which leaves no TIME_WAIT: tens of thousands of those make every later
-    // connect() slow.
+    // Closed with a reset, which avoids TIME_WAIT: tens of thousands of such sockets slow down
+    // every later connect().
     socket.set_linger(Some(Duration::ZERO))?;
     Ok(tcp)
 }
 
-/// Until the connection is ended.
+/// Sends until the connection is closed.
 async fn send(
     kind: AttackKind,
     target: SocketAddr,
@@ -128,7 +128,7 @@ async fn send(
         if sent == unsent.len() {
             unsent.clear();
             sent = 0;
-            if attack.is_over() {
+            if attack.is_exhausted() {
                 return Ok(());
             }
             stats.streams += attack.fill(&mut unsent, &mut flow_control);
@@ -149,7 +149,7 @@ async fn send(
 }
 
 impl AttackStats {
-    /// The sum of what several did.
+    /// Adds the statistics of another attacker.
     fn add(&mut self, other: Self) {
         self.bytes += other.bytes;
         self.connections += other.connections;
@@ -173,7 +173,7 @@ mod tests {
 
     use super::*;
 
-    /// Everything that an attacker does ends in time, also beside a receiver that takes nothing.
+    /// The deadline holds even if the receiver reads nothing.
     #[tokio::test]
     async fn attack_stops_on_time_against_silent_receiver() {
         for kind in AttackKind::value_variants() {

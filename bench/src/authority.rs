@@ -1,5 +1,5 @@
 //! The certificates of a benchmark: anchor, issuer and leaves, as files. `control` signs with the
-//! issuer; the peers read their leaves from the directory.
+//! issuer; Envoy and HAProxy load their leaves from the directory.
 
 use std::{
     fs,
@@ -17,9 +17,9 @@ use rcgen::{
 use rustls_pki_types::{CertificateDer, CertificateSigningRequestDer, pem::PemObject as _};
 use time::OffsetDateTime;
 
-/// Longer than any benchmark runs.
+/// Longer than any benchmark.
 pub(crate) const LIFETIME: Duration = Duration::from_hours(24);
-/// For a clock that is set back while a benchmark runs.
+/// Backdates certificates, in case the clock is set back during a benchmark.
 const EARLIER: Duration = Duration::from_mins(10);
 
 const ANCHOR: &str = "anchor.pem";
@@ -28,25 +28,25 @@ const ISSUER_KEY: &str = "issuer-key.pem";
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Where to write `anchor.pem`, `issuer.pem`, `issuer-key.pem`, and for each leaf `NAME.pem`
+    /// Directory for `anchor.pem`, `issuer.pem`, `issuer-key.pem`, and for each leaf `NAME.pem`
     /// (chain) and `NAME-key.pem`
     #[arg(long, value_name = "DIR")]
     directory: PathBuf,
-    /// A leaf to make, as in `client=web.shop.example`: the files' name and the DNS name in the
-    /// certificate
+    /// A leaf to issue, as in `client=web.shop.example`: the base name of its files and the DNS
+    /// name in the certificate
     #[arg(long, value_name = "NAME=DNS")]
     leaf: Vec<String>,
 }
 
-/// An issuer below an anchor, as in a mesh.
+/// An issuer whose certificate is signed by the trust anchor.
 pub(crate) struct CertificateAuthority {
     issuer: Issuer<'static, KeyPair>,
     certificate: Vec<u8>,
-    /// Of the leaves.
+    /// Lifetime of the leaves.
     lifetime: Duration,
 }
 
-/// Makes all files.
+/// Generates all files.
 pub(crate) fn generate(options: &Options) -> anyhow::Result<()> {
     let write = |name: &str, text: &str| {
         let path = options.directory.join(name);
@@ -85,18 +85,19 @@ pub(crate) fn generate(options: &Options) -> anyhow::Result<()> {
 }
 
 impl CertificateAuthority {
-    /// The issuer that [`generate`] left in a directory.
+    /// Loads the issuer that [`generate`] wrote into a directory.
     pub(crate) fn load(directory: &Path, lifetime: Duration) -> anyhow::Result<Self> {
         let read = |name: &str| {
             let path = directory.join(name);
             fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
         };
-        let key = KeyPair::from_pem(&read(ISSUER_KEY)?).context("the issuer's key")?;
+        let key = KeyPair::from_pem(&read(ISSUER_KEY)?).context("parse the issuer's key")?;
         let pem = read(ISSUER)?;
         let certificate = CertificateDer::from_pem_slice(pem.as_bytes())
-            .map_err(|error| anyhow::anyhow!("the issuer's certificate: {error}"))?
+            .map_err(|error| anyhow::anyhow!("parse the issuer's certificate: {error}"))?
             .to_vec();
-        let issuer = Issuer::from_ca_cert_pem(&pem, key).context("the issuer's certificate")?;
+        let issuer =
+            Issuer::from_ca_cert_pem(&pem, key).context("parse the issuer's certificate")?;
         Ok(Self {
             issuer,
             certificate,
@@ -104,7 +105,7 @@ impl CertificateAuthority {
         })
     }
 
-    /// The leaf that a certificate request (DER) asks for.
+    /// Issues a leaf for a certificate signing request in DER.
     pub(crate) fn sign(&self, request: &[u8]) -> anyhow::Result<IssuedCertificate> {
         let der = CertificateSigningRequestDer::from(request);
         let mut request = CertificateSigningRequestParams::from_der(&der)?;
@@ -159,7 +160,10 @@ mod tests {
         let left = issued
             .valid_until
             .duration_since(std::time::SystemTime::now());
-        assert!(left.unwrap() <= Duration::from_mins(1), "as long as asked");
+        assert!(
+            left.unwrap() <= Duration::from_mins(1),
+            "the requested lifetime"
+        );
         let chain = fs::read_to_string(directory.path().join("client.pem")).unwrap();
         assert_eq!(chain.matches("BEGIN CERTIFICATE").count(), 2);
     }

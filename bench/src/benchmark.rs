@@ -1,11 +1,11 @@
-//! `cargo xtask bench`: what the proxy costs, beside Envoy, HAProxy and nothing at all, in one run
-//! on this machine.
+//! `cargo xtask bench`: compares the cost of the proxy with Envoy, HAProxy and a direct connection,
+//! in one run on this machine.
 //!
-//! All systems are alive at the same time, in network namespaces of their own; load moves between
-//! them, forwards and backwards, and what a proxy costs is the time the scheduler let it run. A
-//! round during which somebody else used the machine does not count. `workload` is the table of
-//! what is measured and what must hold, `docs/bench` is where published results are. Whatever
-//! happens, everything is removed again.
+//! All systems run at the same time, each in network namespaces of its own. Load alternates between
+//! them, in forward and backward order, and the cost of a proxy is its run time according to the
+//! scheduler. A round during which other programs used the machine does not count. `workload` lists
+//! the workloads and their goals; published results are in `docs/bench`. The benchmark removes
+//! everything that it created, also after a failure.
 
 mod changes;
 mod load;
@@ -43,46 +43,46 @@ use workload::{Kind, WORKLOADS, Workload};
 
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct BenchmarkOptions {
-    /// Only this workload; may be given several times
+    /// Run only this workload; may be repeated
     #[arg(long, value_name = "NAME")]
     pub(crate) workload: Vec<String>,
-    /// Only this peer beside ours; may be given several times
+    /// Compare only with this system; may be repeated
     #[arg(long, value_name = "NAME")]
     pub(crate) peer: Vec<SystemUnderTest>,
-    /// A look in five minutes: few short rounds, and without the workloads that take long
+    /// Run for about five minutes: few short rounds, without the long workloads
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Count rounds too during which the machine did other things. Such results are no results;
-    /// they show that everything works
+    /// Also count rounds during which other programs used the machine. Such results are not
+    /// publishable; they show that the benchmark works
     #[arg(long)]
     pub(crate) noisy: bool,
-    /// Rounds that must count [default: 7, or 3 with --quick]
+    /// Number of rounds that must count [default: 7, or 3 with --quick]
     #[arg(long, value_name = "N")]
     pub(crate) rounds: Option<usize>,
-    /// Seconds of load on each peer in a round [default: 3, or 1 with --quick]
+    /// Seconds of load on each system in a round [default: 3, or 1 with --quick]
     #[arg(long, value_name = "N")]
     pub(crate) seconds: Option<u32>,
-    /// Also show where our proxies spend their time under each load, by perf
+    /// Also profile mesh-proxy under each load with perf
     #[arg(long)]
     pub(crate) profile: bool,
-    /// Measure the programs as they are in target/release
+    /// Use the existing programs in target/release
     #[arg(long)]
     pub(crate) no_build: bool,
-    /// Where table, raw numbers and chart are written to [default: target/bench]
+    /// Directory for table, raw numbers and chart [default: target/bench]
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Only name the workloads and what must hold
+    /// Only list the workloads and their goals
     #[arg(long)]
     pub(crate) list: bool,
 }
 
-/// Rounds that count, and seconds of load on each peer in a round. Seven rounds are what an
-/// interval needs; two seconds are thousands of operations of the slowest peer.
+/// Rounds that count, and seconds of load on each system in a round. A confidence interval needs
+/// seven rounds; three seconds are thousands of operations of the slowest system.
 const FULL: (usize, u32) = (7, 3);
-/// For a look in five minutes: too few rounds to publish.
+/// The values of `--quick`: too few rounds to publish.
 const QUICK: (usize, u32) = (3, 1);
 
-/// How much is measured, and of what.
+/// The systems, rounds and durations of a run.
 struct Plan {
     suts: Vec<SystemUnderTest>,
     rounds: usize,
@@ -99,11 +99,11 @@ pub(crate) fn run(root: &Path, options: &BenchmarkOptions) -> anyhow::Result<Exi
     let workloads = chosen(&options.workload)?;
     if !workspace::is_root() {
         bail!(
-            "a benchmark makes network namespaces, cgroups and BPF programs, which needs root: run it with sudo"
+            "a benchmark creates network namespaces, cgroups and BPF programs and needs root: run it with sudo"
         );
     }
     if options.profile && !profile::is_possible() {
-        bail!("there is no perf here, which --profile asks; Debian's package is linux-perf");
+        bail!("--profile needs perf, which is not installed; Debian's package is linux-perf");
     }
     let plan = Plan::new(options);
     let cpus = Cpus::choose()?;
@@ -116,7 +116,7 @@ pub(crate) fn run(root: &Path, options: &BenchmarkOptions) -> anyhow::Result<Exi
     for workload in workloads {
         if plan.quick && workload.is_long() && options.workload.is_empty() {
             println!(
-                "\n== {}  ({}): left out by --quick",
+                "\n== {}  ({}): skipped by --quick",
                 workload.title, workload.name
             );
             continue;
@@ -143,14 +143,14 @@ pub(crate) fn run(root: &Path, options: &BenchmarkOptions) -> anyhow::Result<Exi
     Ok(report.finish())
 }
 
-/// The workloads of these names; all when none is named.
+/// Returns the workloads with these names, or all if there are none.
 fn chosen(names: &[String]) -> anyhow::Result<Vec<&'static Workload>> {
     if names.is_empty() {
         return Ok(WORKLOADS.iter().collect());
     }
     let found = names.iter().map(|name| {
         workload::find(name).ok_or_else(|| {
-            anyhow::anyhow!("there is no workload {name:?}; `cargo xtask bench --list` names them")
+            anyhow::anyhow!("unknown workload {name:?}; `cargo xtask bench --list` lists them")
         })
     });
     found.collect()
@@ -170,8 +170,7 @@ fn measure(
     workload: &'static Workload,
 ) -> anyhow::Result<Row> {
     if !matches!(workload.kind, Kind::Traffic(..)) {
-        // The others start processes of their own under the same names, and want the machine for
-        // themselves.
+        // The other kinds start processes under the same names and need an idle machine.
         systems.clear();
     }
     match workload.kind {
@@ -189,7 +188,7 @@ fn measure(
     }
 }
 
-/// Where our proxies spend their time in a workload that is load.
+/// Profiles mesh-proxy in a workload of kind `Traffic`; returns `None` for other kinds.
 fn profile(
     testbed: &Testbed,
     systems: &mut Systems,
@@ -230,7 +229,7 @@ impl Plan {
         }
     }
 
-    /// Those of a workload that were asked for, and ours.
+    /// The requested systems that a workload compares, and mesh-proxy.
     fn suts(&self, workload: &Workload) -> Vec<SystemUnderTest> {
         let measured = |sut: &&SystemUnderTest| {
             **sut == SystemUnderTest::MeshProxy || workload.suts.contains(sut)
@@ -238,7 +237,7 @@ impl Plan {
         self.suts.iter().filter(measured).copied().collect()
     }
 
-    /// So many rounds are tried before the machine is called noisy.
+    /// Number of rounds after which a run stops even if too few of them were quiet.
     fn attempts(&self) -> usize {
         self.rounds * 2
     }

@@ -1,9 +1,9 @@
-//! `mesh-bench control`: a control plane whose answers are computed and need no waiting.
+//! `mesh-bench control`: a control plane that computes its responses without delay.
 //!
 //! Every proxy under test has one on its loopback address, which proxies trust without TLS.
-//! `answers` says what is said, `services` is the gRPC. Nothing changes but by a line on standard
-//! input: `changes N` moves the endpoints of the moving services so often in a second,
-//! `authority DIR` signs with another issuer from then on.
+//! `responses` computes policies and endpoints, `services` implements the gRPC services. Commands
+//! on standard input change its state: `changes N` changes the endpoints of the moving services N
+//! times per second, `authority DIR` replaces the issuer.
 
 mod responses;
 mod services;
@@ -31,51 +31,51 @@ use crate::{
     print_error, print_event,
 };
 
-/// How often a thousand changes a second are divided: finer than a proxy's own batching, coarse
-/// enough for a timer.
+/// Interval at which changes are made: shorter than a proxy's own batching, long enough for a
+/// timer.
 const TICK: Duration = Duration::from_millis(2);
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Where to listen
+    /// Address to listen on
     #[arg(long)]
     listen: SocketAddr,
-    /// The directory that `mesh-bench authority` filled
+    /// Directory with the files of `mesh-bench authority`
     #[arg(long, value_name = "DIR")]
     authority: PathBuf,
-    /// How long the certificates are valid that proxies ask for
+    /// Lifetime of the certificates issued to proxies
     #[arg(long, value_name = "SECONDS", default_value_t = LIFETIME.as_secs())]
     lifetime: u64,
-    /// The pod behind every ordinary service
+    /// Address of the pod behind every ordinary service
     #[arg(long)]
     server: Ipv4Addr,
-    /// The identity of that pod's proxy
+    /// Identity of that pod's proxy
     #[arg(long, value_name = "NAME")]
     server_identity: String,
-    /// The identity of the client's proxy, which the server's policies admit
+    /// Identity of the client's proxy, which the server's policies authorize
     #[arg(long, value_name = "NAME")]
     client_identity: String,
-    /// Ports whose bytes nobody looks at
+    /// Opaque ports
     #[arg(long, value_name = "PORT", value_delimiter = ',')]
     opaque: Vec<u16>,
-    /// Ports that are opaque, and served without the mesh's TLS
+    /// Opaque ports without the mesh's TLS
     #[arg(long, value_name = "PORT", value_delimiter = ',')]
     plain: Vec<u16>,
-    /// Ports that are looked into, and served without the mesh's TLS
+    /// Ports with protocol detection and without the mesh's TLS
     #[arg(long, value_name = "PORT", value_delimiter = ',')]
     clear: Vec<u16>,
 }
 
-/// What all connections share.
+/// State shared by all connections.
 #[derive(Clone)]
 struct ControlPlane {
     authority: watch::Receiver<Arc<CertificateAuthority>>,
     responses: Arc<Responses>,
-    /// How many changes the moving services have seen.
+    /// Number of endpoint changes of the moving services.
     turn: watch::Receiver<u64>,
 }
 
-/// Serves until the process is ended.
+/// Serves until the process exits.
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let lifetime = Duration::from_secs(options.lifetime);
     let first = CertificateAuthority::load(&options.authority, lifetime)?;
@@ -91,24 +91,24 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         .await
         .with_context(|| format!("listen on {}", options.listen))?;
     tokio::spawn(advance_turns(rate, turn_sender));
-    // A thread: a pipe cannot be read without one that may block.
+    // Reads of a pipe block and need a thread.
     std::thread::spawn(move || execute_commands(&rates, &authorities, lifetime));
     print_event(&serde_json::json!({ "listening": options.listen.to_string() }))?;
     loop {
         let (tcp, _) = listener.accept().await.context("accept a proxy")?;
-        // An answer that waits for the acknowledgement of another is not given at once.
+        // Nagle's algorithm would delay a response until the previous one is acknowledged.
         tcp.set_nodelay(true).context("send without delay")?;
         let services = Services(control_plane.clone());
         let service =
             TowerToHyperService::new(service_fn(move |request| services.clone().route(request)));
         let connection =
             http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(tcp), service);
-        // How a connection ends is the proxy's affair.
+        // An error of the connection is the proxy's to report.
         tokio::spawn(async move { drop(connection.await) });
     }
 }
 
-/// Does what standard input says, line by line.
+/// Executes the commands on standard input, one per line.
 fn execute_commands(
     changes: &watch::Sender<u64>,
     authorities: &watch::Sender<Arc<CertificateAuthority>>,
@@ -121,18 +121,20 @@ fn execute_commands(
             }
             Some(("authority", directory)) => {
                 match CertificateAuthority::load(Path::new(directory), lifetime) {
-                    Ok(authority) => drop(authorities.send_replace(Arc::new(authority))),
-                    Err(error) => print_error(&error.context("the issuer stays the same")),
+                    Ok(authority) => {
+                        let _previous = authorities.send_replace(Arc::new(authority));
+                    }
+                    Err(error) => print_error(&error.context("keep the current issuer")),
                 }
             }
             _ => print_error(&anyhow::anyhow!(
-                "neither `changes N` nor `authority DIR`: {line:?}"
+                "expected `changes N` or `authority DIR`, got {line:?}"
             )),
         }
     }
 }
 
-/// Turns the moving services as often as it is wished.
+/// Changes the endpoints of the moving services at the requested rate.
 async fn advance_turns(mut rate: watch::Receiver<u64>, turn_sender: watch::Sender<u64>) {
     let mut due = 0.0;
     let mut ticks = tokio::time::interval(TICK);
@@ -150,7 +152,7 @@ async fn advance_turns(mut rate: watch::Receiver<u64>, turn_sender: watch::Sende
         while due >= 1.0 {
             due -= 1.0;
             turn_sender.send_modify(|turn| *turn += 1);
-            // Each change is a message of its own, not a part of the next.
+            // Sends each change as a separate message.
             tokio::task::yield_now().await;
         }
     }

@@ -1,5 +1,5 @@
-//! `mesh-bench load`: clients whose like no distribution packages. Each says in the end how many
-//! operations it did, in what time, and how many failed.
+//! `mesh-bench load`: clients that no distribution packages. Each reports the number of operations,
+//! their duration, and the number of failures.
 
 mod connect;
 mod hold;
@@ -15,33 +15,33 @@ use clap::Subcommand;
 use h2::SendStream;
 use serde_json::json;
 
-/// An operation that takes longer has failed: everything here takes milliseconds.
+/// Timeout of an operation, which normally takes milliseconds.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Load {
     /// HTTP/1.1 requests at a fixed rate, each timed from the moment it was due
     Rate(rate::Options),
-    /// Messages on gRPC streams, the next one when the last is back
+    /// Messages on gRPC streams, each sent after the previous one was echoed
     Streams(streams::Options),
     /// A new connection for each byte
     Connect(connect::Options),
-    /// Many connections that do nothing
+    /// Many idle connections
     Hold(hold::Options),
-    /// Wait until a program is ready, and say how long that took
+    /// Wait until a program is ready, and report how long that took
     Ready(start::ReadyOptions),
     /// The first request to each of many targets
     First(start::FirstOptions),
 }
 
-/// What a client found out.
+/// The report of a client.
 #[derive(Debug, Default)]
 struct Outcome {
-    /// How long each operation took, where that is asked for.
+    /// Latencies of operations, for clients that measure them.
     latencies: Vec<Duration>,
     operations: u64,
     failed: u64,
-    /// Why the first of them failed.
+    /// Error of the first failure.
     failure: Option<String>,
 }
 
@@ -59,7 +59,7 @@ impl Load {
 }
 
 impl Outcome {
-    /// The sum of what several did.
+    /// Adds the operations of another client.
     fn add(&mut self, mut other: Self) {
         self.latencies.append(&mut other.latencies);
         self.operations += other.operations;
@@ -73,7 +73,7 @@ impl Outcome {
             .get_or_insert_with(|| format!("{:#}", error.into()));
     }
 
-    fn print_event(mut self, elapsed: Duration) -> anyhow::Result<()> {
+    fn print(mut self, elapsed: Duration) -> anyhow::Result<()> {
         self.latencies.sort_unstable();
         let micros = |share: f64| percentile(&self.latencies, share).map(|t| t.as_secs_f64() * 1e6);
         crate::print_event(&json!({
@@ -88,13 +88,13 @@ impl Outcome {
     }
 }
 
-/// The smallest value that so large a share of the sorted values does not exceed.
+/// Returns the smallest value that this share of the sorted values does not exceed.
 fn percentile<T: Copy>(sorted: &[T], share: f64) -> Option<T> {
     let rank = (share * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.max(1) - 1).copied()
 }
 
-/// Waits until so much may be sent on a stream.
+/// Waits until the stream has capacity for `length` bytes.
 pub(crate) async fn wait_for_capacity(
     stream: &mut SendStream<Bytes>,
     length: usize,

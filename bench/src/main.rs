@@ -1,14 +1,14 @@
 //! `mesh-bench`: what `cargo xtask bench`, `soak` and `test --suites` run.
 //!
 //! `benchmark` (with `soak`) measures and `suites` tests a pair of proxies in pods on this machine,
-//! which `testbed` makes. The other commands are the programs around the proxies that no
-//! distribution packages, and are started by the first ones.
+//! which `testbed` creates. The other commands are helper programs that no distribution packages;
+//! `benchmark` and `suites` start them.
 //!
-//! `authority` makes certificates for every system under test. `control` is a control plane whose
-//! answers are known beforehand and come at once, so that a measurement of the proxy measures the
-//! proxy. `serve` are the applications, `load` their clients, and `attack` clients that mean harm.
-//! What a command found out is one JSON object on one line of standard output; the commands that
-//! started them read nothing else.
+//! `authority` issues certificates for every system under test. `control` is a control plane with
+//! precomputed responses, so that its latency does not distort a measurement of the proxy. `serve`
+//! runs the applications, `load` their clients, and `attack` malicious clients. Each command prints
+//! its result as one JSON object on one line of standard output, which is all that its parent
+//! process reads.
 
 mod attack;
 mod authority;
@@ -28,7 +28,7 @@ use xtask::workspace;
 #[derive(Debug, Parser)]
 #[command(
     name = "mesh-bench",
-    about = "Measurements of the proxy, and the programs around it"
+    about = "Benchmarks and test suites for the proxy, and their helper programs"
 )]
 struct Args {
     #[command(subcommand)]
@@ -37,23 +37,23 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Measure what the proxy costs, beside Envoy, HAProxy and nothing at all
+    /// Compare the cost of the proxy with Envoy, HAProxy and a direct connection
     Benchmark(benchmark::BenchmarkOptions),
-    /// Load our proxies for an hour while their certificates and trust anchors change; nothing may
-    /// fail or grow
+    /// Load a pair of proxies for an hour while certificates and trust anchors rotate; no request
+    /// may fail and no resource may grow
     Soak(benchmark::soak::SoakOptions),
-    /// Run the suites against the proxy
+    /// Run test suites against the proxy
     Suites(suites::SuitesOptions),
-    /// Make a trust anchor, an issuer and a leaf for each name
+    /// Generate a trust anchor, an issuer and a leaf certificate for each name
     Authority(authority::Options),
-    /// Answer proxies as a control plane does
+    /// Run a control plane for the proxies
     Control(control::Options),
-    /// Be the applications behind the proxies
+    /// Run the applications behind the proxies
     Serve(serve::Options),
-    /// Be their clients
+    /// Run clients that generate load
     #[command(subcommand)]
     Load(load::Load),
-    /// Be clients that mean harm
+    /// Run malicious clients
     Attack(attack::Options),
 }
 
@@ -81,7 +81,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// One thread, like the proxies under test: the benchmark gives each side of them one CPU.
+/// Single-threaded, like the proxies under test: the benchmark gives load and proxies one CPU each.
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -89,13 +89,13 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
         .context("start the runtime")
 }
 
-/// Tells a person what is wrong.
+/// Prints an error for the user.
 fn print_error(error: &anyhow::Error) {
-    // Nobody else can be told that this cannot be written.
+    // A failure to write to standard error cannot be reported.
     let _written = writeln!(std::io::stderr(), "error: {error:#}");
 }
 
-/// Says one thing on standard output.
+/// Prints an event as one line of JSON on standard output.
 fn print_event(event: &serde_json::Value) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "{event}")?;

@@ -1,6 +1,6 @@
-//! `mesh-bench serve`: the applications behind the proxies that no packaged server is: a TCP echo,
-//! a gRPC method that echoes a stream of messages, HTTP/2 that answers everything alike, and one
-//! that reads and never answers.
+//! `mesh-bench serve`: applications behind the proxies that no distribution packages: a TCP echo, a
+//! gRPC method that echoes a stream of messages, an HTTP/2 server with a fixed response, and a sink
+//! that never responds.
 
 use std::net::SocketAddr;
 
@@ -17,32 +17,30 @@ use tokio::{
 
 use crate::{load::wait_for_capacity, print_event};
 
-/// What every request is answered with. Not nothing: a test suite wants to see that a small window
-/// holds it back.
-const ANSWER: Bytes = Bytes::from_static(b"the answer\n");
-/// Larger than any message that is echoed byte by byte.
+/// The response body. It is not empty, since h2spec tests that a small window blocks it.
+const RESPONSE_BODY: Bytes = Bytes::from_static(b"the response\n");
+/// Larger than any message of the byte echo.
 const ECHO_BUFFER: usize = 4096;
-/// What is only read is read in large pieces.
+/// Read size of the sink.
 const SINK_BUFFER: usize = 64 * 1024;
-/// Streams at a time of a client of [`serve_http2`]. Any limit will do, but whether one is kept can
-/// only be tested where there is one.
+/// Concurrent streams of a client of [`serve_http2`]. The value is arbitrary; h2spec tests that the
+/// limit is enforced.
 const STREAMS: u32 = 100;
-/// So that the streams of a connection never wait for its window: the proxies between have smaller
-/// ones.
+/// Larger than the windows of the proxies, so that streams never wait for the server's window.
 const WINDOW: u32 = 16 * 1024 * 1024;
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Where to echo bytes
+    /// Address of the TCP echo
     #[arg(long, value_name = "ADDR")]
     echo: Vec<SocketAddr>,
-    /// Where to echo the messages of gRPC streams
+    /// Address of the gRPC echo
     #[arg(long, value_name = "ADDR")]
     grpc: Vec<SocketAddr>,
-    /// Where to answer every HTTP/2 request with a short text
+    /// Address of the HTTP/2 server with a fixed response
     #[arg(long, value_name = "ADDR")]
     http2: Vec<SocketAddr>,
-    /// Where to read whatever comes, and answer nothing
+    /// Address of the sink, which reads and never responds
     #[arg(long, value_name = "ADDR")]
     sink: Vec<SocketAddr>,
 }
@@ -55,7 +53,7 @@ enum Protocol {
     Sink,
 }
 
-/// Serves until the process is ended.
+/// Serves until the process exits.
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let mut listeners = Vec::new();
     for addr in options.echo {
@@ -77,14 +75,14 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     print_event(&serde_json::json!({ "listening": true }))?;
     match accepting.join_next().await {
         Some(ended) => ended.context("accepting panicked")?,
-        None => bail!("nothing to serve"),
+        None => bail!("no address to serve on"),
     }
 }
 
 async fn accept(listener: TcpListener, protocol: Protocol) -> anyhow::Result<()> {
     loop {
         let (tcp, _) = listener.accept().await.context("accept a connection")?;
-        // How a connection ends is its client's affair.
+        // An error of the connection is the client's to report.
         match protocol {
             Protocol::Echo => tokio::spawn(async move { drop(echo_bytes(tcp).await) }),
             Protocol::Grpc => tokio::spawn(async move { drop(serve_grpc(tcp).await) }),
@@ -132,7 +130,7 @@ async fn serve_grpc(tcp: TcpStream) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sends every piece of the request back as it comes, and ends when the request does.
+/// Echoes every DATA frame of the request, and ends the response after the request.
 async fn echo_messages(
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
@@ -140,16 +138,16 @@ async fn echo_messages(
     let response = Response::builder()
         .header("content-type", "application/grpc")
         .body(())?;
-    let mut answer = respond.send_response(response, false)?;
+    let mut response = respond.send_response(response, false)?;
     let mut messages = request.into_body();
     while let Some(piece) = messages.data().await {
         let piece = piece?;
         messages.flow_control().release_capacity(piece.len())?;
-        send(&mut answer, piece).await?;
+        send(&mut response, piece).await?;
     }
     let mut trailers = HeaderMap::new();
     trailers.insert("grpc-status", HeaderValue::from_static("0"));
-    answer.send_trailers(trailers)?;
+    response.send_trailers(trailers)?;
     Ok(())
 }
 
@@ -161,7 +159,7 @@ async fn send(stream: &mut SendStream<Bytes>, piece: Bytes) -> anyhow::Result<()
 
 async fn serve_http2(tcp: TcpStream) -> anyhow::Result<()> {
     tcp.set_nodelay(true)?;
-    // Reads ahead, because closing a connection whose client has said more than was read resets it.
+    // Reads ahead, because close(2) with unread bytes resets the connection.
     let tcp = BufReader::new(tcp);
     let mut connection = h2::server::Builder::new()
         .max_concurrent_streams(STREAMS)
@@ -169,14 +167,13 @@ async fn serve_http2(tcp: TcpStream) -> anyhow::Result<()> {
         .await?;
     while let Some(stream) = connection.accept().await {
         let (request, respond) = stream?;
-        tokio::spawn(async move { drop(answer(request, respond).await) });
+        tokio::spawn(async move { drop(response(request, respond).await) });
     }
     Ok(())
 }
 
-/// Answers once the request has come to its end, so that a client that breaks the protocol in its
-/// body hears of that first.
-async fn answer(
+/// Responds once the request is complete, so that a protocol error in its body is reported first.
+async fn response(
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
 ) -> anyhow::Result<()> {
@@ -187,9 +184,9 @@ async fn answer(
         body.flow_control().release_capacity(length)?;
     }
     body.trailers().await?;
-    let mut answer = respond.send_response(Response::new(()), is_head)?;
+    let mut response = respond.send_response(Response::new(()), is_head)?;
     if !is_head {
-        answer.send_data(ANSWER, true)?;
+        response.send_data(RESPONSE_BODY, true)?;
     }
     Ok(())
 }

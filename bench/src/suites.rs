@@ -1,9 +1,9 @@
-//! `cargo xtask test --suites`: public test suites against the proxy and one of our own, each in
-//! the positions that mean something to it, and against the server alone.
+//! `cargo xtask test --suites`: runs public test suites and an in-house one against the proxy, each
+//! in the applicable positions, and against the server alone.
 //!
-//! `range` is where they shoot: the pair of pods of `lab`, with the servers of the suites behind
-//! it. A suite is a module: how it is run, and how its report is read. What is wrong with the
-//! server alone is no failure of the proxy, and shown beside it.
+//! `topology` sets up the pair of pods with the servers of the suites. Each suite is a module that
+//! runs the suite and parses its report. A case that also fails against the server alone is marked
+//! in the output.
 
 mod grpc_interop;
 mod h2spec;
@@ -32,40 +32,40 @@ use xtask::{interrupt::Interrupt, stage, workspace};
 
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct SuitesOptions {
-    /// Which suites; all when none is named
+    /// Suites to run; all by default
     pub(crate) suites: Vec<Suite>,
-    /// Test the programs as they are in target/debug, or target/release for the suite that measures
+    /// Use the existing programs in target/debug, or in target/release for the suite that measures
     #[arg(long)]
     pub(crate) no_build: bool,
 }
 
-/// Below the checkout: what is installed, and what the suites found out.
+/// Directory of installed tools and of results, below the checkout.
 const DIRECTORY: &str = "target/suites";
 
 /// A test suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Suite {
-    /// HTTP/2, message by message and frame by frame
+    /// Conformance of HTTP/2 and HPACK, frame by frame
     H2spec,
     /// The interoperability tests of gRPC, with client and server of grpc-go
     GrpcInterop,
-    /// WebSocket: Autobahn's cases
+    /// Autobahn's WebSocket cases
     Kosoku,
-    /// Attempts to smuggle requests
+    /// Request smuggling
     Smugglex,
-    /// Clients that are slow on purpose, beside an honest one
+    /// Slow HTTP attacks, with an honest client in parallel
     Slowhttptest,
-    /// Traffic of ours that is allowed and costly, beside an honest client
+    /// In-house attacks with valid but costly traffic, with an honest client in parallel
     Hostile,
 }
 
-/// Installs, builds, and runs these; all when none is named. A failed case is no error here but an
-/// exit status.
+/// Installs, builds and runs the named suites, or all. A failed case sets the exit status and is
+/// not an error.
 pub(crate) fn run(root: &Path, options: &SuitesOptions) -> anyhow::Result<ExitCode> {
     let build = !options.no_build;
     if !workspace::is_root() {
         bail!(
-            "the suites need network namespaces, cgroups and BPF programs, which needs root: run them with sudo"
+            "the suites create network namespaces, cgroups and BPF programs and need root: run them with sudo"
         );
     }
     let suites = chosen(&options.suites);
@@ -73,7 +73,7 @@ pub(crate) fn run(root: &Path, options: &SuitesOptions) -> anyhow::Result<ExitCo
     let tools = Tools::prepare(root, &suites)?;
     let interrupt = Interrupt::watch()?;
     let mut all_held = true;
-    // Assertions are worth having where nothing is measured.
+    // Functional suites run against programs with debug assertions.
     for measures in [false, true] {
         let wants = |suite: &Suite| suite.measures() == measures;
         let suites: Vec<Suite> = suites.iter().copied().filter(wants).collect();
@@ -95,7 +95,7 @@ pub(crate) fn run(root: &Path, options: &SuitesOptions) -> anyhow::Result<ExitCo
     })
 }
 
-/// Runs these in one range; whether every case passed through the proxies.
+/// Runs the suites in one topology. Returns whether every case through the proxies passed.
 fn run_suites(
     root: &Path,
     testbed: &Testbed,
@@ -105,7 +105,7 @@ fn run_suites(
     let mut topology = Topology::start(testbed, tools, suites)?;
     let mut all_held = true;
     for suite in suites {
-        // A suite that cannot be run does not keep the others away; a proxy that has ended does.
+        // The run continues after a suite that could not be run, but not after the exit of a proxy.
         let held = suite.run_in_all_positions(testbed, &mut topology, tools, root);
         topology.check()?;
         testbed.check_interrupt()?;
@@ -120,7 +120,7 @@ fn run_suites(
     Ok(all_held)
 }
 
-/// In the order of the table, each once.
+/// Returns the named suites once each, in declaration order.
 fn chosen(named: &[Suite]) -> Vec<Suite> {
     let wanted = |suite: &&Suite| named.is_empty() || named.contains(suite);
     Suite::value_variants()
@@ -142,7 +142,8 @@ impl Suite {
         }
     }
 
-    /// Where it is run. First the server alone, which is what the others are held against.
+    /// Returns the positions of the suite, first the server alone, which is the reference for the
+    /// others.
     fn positions(self) -> &'static [Position] {
         use Position::{Both, Direct, Inbound, InboundTls, Outbound};
         match self {
@@ -153,13 +154,12 @@ impl Suite {
         }
     }
 
-    /// Whether it holds the proxies against what they may cost, which programs that are not
-    /// optimised cannot show.
+    /// Returns whether the suite measures CPU cost, which requires optimised programs.
     fn measures(self) -> bool {
         self == Self::Hostile
     }
 
-    /// What it talks to.
+    /// Returns the application that the suite connects to.
     fn application(self) -> Application {
         match self {
             Self::H2spec => Application::Http2,
@@ -169,7 +169,7 @@ impl Suite {
         }
     }
 
-    /// All that has to be there for it.
+    /// Returns all applications that the suite needs.
     fn applications(self) -> Vec<Application> {
         let mut all = vec![self.application()];
         if self == Self::Hostile {
@@ -178,8 +178,8 @@ impl Suite {
         all
     }
 
-    /// Runs it in all its positions and prints what came of it; whether every case passed through
-    /// the proxies.
+    /// Runs the suite in all its positions and prints the outcomes. Returns whether every case
+    /// through the proxies passed.
     fn run_in_all_positions(
         self,
         testbed: &Testbed,
@@ -237,8 +237,8 @@ impl Suite {
         }
     }
 
-    /// What a proxy made of the server's outcome. For most, each case speaks for itself. A
-    /// WebSocket is only carried: whatever the server does must arrive as it is.
+    /// Evaluates the outcome of a position relative to the server alone. The proxies only forward
+    /// WebSocket messages, so that each Autobahn case must have the same outcome as without them.
     fn relative_to_direct(self, outcome: Outcome, alone: &Outcome) -> Outcome {
         match self {
             Self::Kosoku => outcome.compared_with_direct(alone),

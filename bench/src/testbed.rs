@@ -1,8 +1,8 @@
-//! A pair of pods with a pair of our proxies between them, as the node agent and a control plane
-//! make it, without a cluster: what `bench` measures and `suites` put to the test.
+//! Pairs of pods with proxies between them, set up by the node agent and a control plane without a
+//! cluster. `benchmark` and `suites` run on it.
 //!
-//! The lab is what everything in it shares: programs, certificates, a cgroup, and which CPUs are
-//! used. Removed with this value.
+//! A testbed holds what its pods share: programs, certificates, a cgroup and the CPUs. It is
+//! removed on drop.
 
 mod agent;
 mod cpus;
@@ -32,15 +32,15 @@ use self::{
     process::{Process, run},
 };
 
-/// The identities of the two ends, as a mesh names them.
+/// The identities of the two proxies.
 pub(crate) const CLIENT: &str = "client.bench.serviceaccount.identity.linkerd.cluster.local";
 pub(crate) const SERVER: &str = "server.bench.serviceaccount.identity.linkerd.cluster.local";
 
-/// The anchor in the directory of an authority.
+/// The trust anchor's file in the directory of an authority.
 pub(crate) const ANCHOR: &str = "anchor.pem";
 
-/// Locked while a lab exists: two would use the same names, and what is measured in one would be
-/// disturbed by the other.
+/// Locked while a testbed exists: two testbeds would use the same names and disturb each other's
+/// measurements.
 const LOCK: &str = "/run/mesh-lab.lock";
 
 pub(crate) struct Testbed {
@@ -49,11 +49,11 @@ pub(crate) struct Testbed {
     pub(crate) cgroup: PathBuf,
     interrupt: Interrupt,
     spinners: Vec<Process>,
-    /// Held for as long as anything of ours is there.
+    /// Keeps the lock until the testbed is removed.
     _lock: File,
 }
 
-/// A value for each of the two proxies.
+/// A value for each of the two proxies: the client's and the server's.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct ProxyPair<T> {
     pub(crate) outbound: T,
@@ -62,11 +62,11 @@ pub(crate) struct ProxyPair<T> {
 
 pub(crate) type ProxyProcesses = ProxyPair<Process>;
 
-/// The files of one end's certificate.
+/// The certificate files of one proxy.
 pub(crate) struct Certificate {
     pub(crate) chain: PathBuf,
     pub(crate) key: PathBuf,
-    /// Both, as HAProxy wants them.
+    /// Chain and key in one file, for HAProxy.
     pub(crate) combined: PathBuf,
     pub(crate) anchor: PathBuf,
 }
@@ -79,9 +79,9 @@ impl Testbed {
     ) -> anyhow::Result<Self> {
         let lock = File::create(LOCK).with_context(|| format!("create {LOCK}"))?;
         if lock.try_lock().is_err() {
-            bail!("another benchmark or run of the suites is going on on this machine");
+            bail!("another benchmark or test suite is running on this machine");
         }
-        pod::clear().context("clear what an earlier run left")?;
+        pod::clear().context("remove the remains of an earlier run")?;
         let testbed = Self {
             cpus,
             programs,
@@ -90,7 +90,7 @@ impl Testbed {
             spinners: Vec::new(),
             _lock: lock,
         };
-        fs::create_dir(&testbed.cgroup).context("make a cgroup")?;
+        fs::create_dir(&testbed.cgroup).context("create the cgroup")?;
         testbed.generate_authority(&testbed.authority())?;
         for name in ["client", "server"] {
             let certificate = testbed.certificate(name);
@@ -101,15 +101,15 @@ impl Testbed {
         Ok(testbed)
     }
 
-    /// An error once the user wanted to stop.
+    /// Returns an error once the user has interrupted the program.
     pub(crate) fn check_interrupt(&self) -> anyhow::Result<()> {
         if self.interrupt.wanted() {
-            bail!("interrupted; what was made for it was removed");
+            bail!("interrupted; the testbed was removed");
         }
         Ok(())
     }
 
-    /// Fills a directory with an anchor, an issuer and certificates of its.
+    /// Generates an anchor, an issuer and certificates in a directory.
     pub(crate) fn generate_authority(&self, directory: &Path) -> anyhow::Result<()> {
         fs::create_dir_all(directory).with_context(|| format!("create {}", directory.display()))?;
         run(Command::new(&self.programs.bench)
@@ -119,12 +119,12 @@ impl Testbed {
             .args(["--leaf", &format!("server={SERVER}")]))
     }
 
-    /// The directory of anchor, issuer and certificates.
+    /// Returns the directory of anchor, issuer and certificates.
     pub(crate) fn authority(&self) -> PathBuf {
         Path::new(pod::DIRECTORY).join("authority")
     }
 
-    /// The certificate of the client's or the server's proxy, where a proxy takes files.
+    /// Returns the certificate files of the client's or the server's proxy.
     pub(crate) fn certificate(&self, name: &str) -> Certificate {
         let directory = self.authority();
         Certificate {
@@ -135,9 +135,8 @@ impl Testbed {
         }
     }
 
-    /// A CPU that falls asleep between two packets takes longer to wake up than a proxy to forward
-    /// them. Work that runs only when nothing else wants to keeps it from that, and counts as our
-    /// own.
+    /// Keeps CPUs from idling, since waking up takes longer than forwarding a packet. The loops run
+    /// at idle priority and count as the benchmark's own CPU time.
     pub(crate) fn keep_awake(&mut self) -> anyhow::Result<()> {
         let cgroup = self.cgroup.join("awake");
         fs::create_dir(&cgroup)?;
@@ -152,7 +151,8 @@ impl Testbed {
         Ok(())
     }
 
-    /// Waits until something answers in a pod: 200 to a path, or without one, a connection.
+    /// Waits until an address in a pod returns 200 for a path, or without a path, accepts a
+    /// connection.
     pub(crate) fn wait_ready(
         &self,
         pod: &Pod,
@@ -178,7 +178,7 @@ impl Drop for Testbed {
     fn drop(&mut self) {
         self.spinners.clear();
         if let Err(error) = pod::clear() {
-            eprintln!("    what was made for it could not be removed: {error:#}");
+            eprintln!("    the testbed could not be removed: {error:#}");
         }
     }
 }

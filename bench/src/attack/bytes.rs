@@ -1,4 +1,4 @@
-//! What attacks are made of: HTTP/2 frames, field blocks, and a way to take them apart again.
+//! Encodes and parses HTTP/2 frames, and encodes field blocks.
 
 pub(super) const DATA: u8 = 0x0;
 pub(super) const HEADERS: u8 = 0x1;
@@ -20,7 +20,7 @@ pub(super) const POST: u8 = 0x83;
 
 const FRAME_HEADER_LENGTH: usize = 9;
 
-/// A frame that was received.
+/// A received frame.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Frame<'a> {
     pub(super) kind: u8,
@@ -38,8 +38,7 @@ pub(super) fn frame(buffer: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payl
     buffer.extend_from_slice(payload);
 }
 
-/// The pseudo-header fields of a request for `/`, without anything that a decoder would have to
-/// remember.
+/// Encodes the pseudo-header fields of a request for `/` without touching the dynamic table.
 pub(super) fn request(method: u8, authority: &str) -> Vec<u8> {
     // The scheme `http`, the path `/`, and a literal authority; a length below 127 is one byte.
     let mut block = vec![method, 0x86, 0x84, 0x01, authority.len() as u8 & 0x7f];
@@ -47,7 +46,7 @@ pub(super) fn request(method: u8, authority: &str) -> Vec<u8> {
     block
 }
 
-/// The first frame and what follows it; nothing before the frame is complete.
+/// Parses the first frame; returns it and the remaining bytes, or `None` if it is incomplete.
 pub(super) fn parse_frame(bytes: &[u8]) -> Option<(Frame<'_>, &[u8])> {
     let (head, rest) = bytes.split_first_chunk::<FRAME_HEADER_LENGTH>()?;
     let [l2, l1, l0, kind, flags, stream @ ..] = *head;

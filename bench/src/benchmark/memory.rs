@@ -1,4 +1,4 @@
-//! Workloads about memory: fresh processes, since an allocator keeps what it once had.
+//! Memory workloads. They start fresh processes, since an allocator keeps memory that it once had.
 
 use std::{net::Ipv4Addr, thread, time::Duration};
 
@@ -19,22 +19,23 @@ use crate::testbed::{
     usage::Memory,
 };
 
-/// Memory is not what noise disturbs, and a fresh pair of each takes long: so few tell whether it
-/// repeats.
+/// Noise does not affect memory, and starting fresh pairs takes long: three rounds show
+/// repeatability.
 const ROUNDS: usize = 3;
-/// Targets, and the endpoints of each in the two halves of the row.
+/// Number of targets, and the first target and the endpoints of each in the two halves of a round.
 const TARGETS: u32 = 1000;
 const FEW: (Ipv4Addr, f64) = (Ipv4Addr::new(10, 97, 0, 1), 1.0);
 const MANY: (Ipv4Addr, f64) = (Ipv4Addr::new(10, 98, 0, 1), 10.0);
-/// Files that a proxy has open besides both ends of each connection.
+/// Open files of a proxy besides the two sockets of each connection.
 const SPARE: u32 = 500;
-/// A proxy gives memory back when it finds the time; read until two readings agree, this far apart.
+/// Interval between two readings. A proxy returns memory in the background; readings are repeated
+/// until two agree.
 const SETTLES: Duration = Duration::from_millis(500);
 const READINGS: usize = 20;
-/// Readings that differ by less agree.
+/// Relative difference below which two readings agree.
 const SAME: f64 = 0.005;
 
-/// What connections that do nothing cost.
+/// Measures the memory of idle connections.
 pub(super) fn idle(
     testbed: &Testbed,
     plan: &Plan,
@@ -58,7 +59,7 @@ pub(super) fn idle(
             progress.tick();
             let system = System::start(testbed, sut)?;
             let to = system.target(service);
-            // The first of a kind brings what all others share.
+            // The first connection allocates what all others share.
             let first = hold(testbed, &system.pods.client, &to.to_string(), 1, 1, held)?;
             let before = stable_memory(testbed, &system)?;
             let all = hold(
@@ -85,7 +86,7 @@ pub(super) fn idle(
     Ok(Row { note, ..row })
 }
 
-/// What targets and their endpoints cost, and a proxy without any.
+/// Measures the memory of targets, of their endpoints, and of a proxy without any.
 pub(super) fn targets(
     testbed: &Testbed,
     plan: &Plan,
@@ -133,7 +134,7 @@ pub(super) fn targets(
     })
 }
 
-/// Fewer rounds, and none of them thrown out.
+/// The plan of a memory workload: fewer rounds, none of which is discarded.
 pub(super) fn memory_plan(plan: &Plan) -> Plan {
     Plan {
         suts: plan.suts.clone(),
@@ -143,8 +144,8 @@ pub(super) fn memory_plan(plan: &Plan) -> Plan {
     }
 }
 
-/// Opens connections, the next one to the next target, and returns once all are open. They close
-/// with the returned process.
+/// Opens connections to the targets in turn, and returns once all are open. They close when the
+/// returned process is dropped.
 pub(super) fn hold(
     testbed: &Testbed,
     pod: &Pod,
@@ -166,17 +167,17 @@ pub(super) fn hold(
     let process = Process::start(&format!("{}-hold-{connections}", pod.name), &mut command)?;
     let event = process.next_event()?;
     if event["held"] != connections {
-        bail!("{connections} connections were asked for: {event}");
+        bail!("requested {connections} connections, got {event}");
     }
     Ok(process)
 }
 
-/// The memory of the pair once it does not change any more.
+/// Returns the memory of the pair once it has stopped changing.
 pub(super) fn stable_memory(
     testbed: &Testbed,
     system: &System,
 ) -> anyhow::Result<ProxyPair<Memory>> {
-    let read = || system.memory()?.context("there are proxies");
+    let read = || system.memory()?.context("the system has no proxies");
     let mut last = read()?;
     for _ in 0..READINGS {
         thread::park_timeout(SETTLES);

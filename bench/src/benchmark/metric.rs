@@ -1,13 +1,13 @@
-//! What is measured, what measured it, and in which unit a person reads it.
+//! Metrics, their display units, and the systems under test.
 
 use std::fmt;
 
 use clap::ValueEnum;
 
-/// A column of the tables: what carried the load.
+/// What carries the load between client and server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum SystemUnderTest {
-    /// Nothing between client and server: the floor
+    /// No proxy between client and server: the baseline
     Direct,
     /// A pair of mesh-proxy
     #[value(name = "ours")]
@@ -16,11 +16,11 @@ pub(crate) enum SystemUnderTest {
     Envoy,
     /// A pair of HAProxy
     Haproxy,
-    /// Redirection by iptables, where redirection is what is measured
+    /// Redirection by iptables, in the workload that measures redirection
     Iptables,
 }
 
-/// A number of a sample. Times are seconds, memory is bytes; CPU is per operation.
+/// A metric of a sample. Times are in seconds, memory in bytes; CPU is per operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Metric {
     /// Scheduler run time of the client's proxy.
@@ -34,35 +34,35 @@ pub(crate) enum Metric {
     P50,
     P99,
     P999,
-    /// What the proxies add to the median: `P50` without that of [`SystemUnderTest::Direct`] in the same
-    /// round.
-    AddedP50,
-    /// What redirection adds to the CPU of a connection: `CpuBoth` without that of [`SystemUnderTest::Direct`]
+    /// Latency that the proxies add to the median: `P50` minus that of [`SystemUnderTest::Direct`]
     /// in the same round.
+    AddedP50,
+    /// CPU time that redirection adds to a connection: `CpuBoth` minus that of
+    /// [`SystemUnderTest::Direct`] in the same round.
     AddedCpu,
-    /// The same where a thousand pods are enrolled.
+    /// `AddedCpu` with ten thousand other pods enrolled.
     AddedCpuManyPods,
-    /// p99 while endpoints change, over p99 while they do not.
+    /// Ratio of p99 while endpoints change to p99 while they do not.
     P99Moved,
     /// Anonymous memory of the client's proxy, per connection or target.
     MemoryOut,
     /// Anonymous memory of the server's proxy, per connection or target.
     MemoryIn,
-    /// Anonymous memory of the client's proxy for each endpoint more.
+    /// Anonymous memory of the client's proxy per additional endpoint.
     MemoryEndpoint,
     /// Resident memory of a proxy without traffic.
     Resident,
-    /// The anonymous part of it.
+    /// Anonymous memory of a proxy without traffic.
     Anonymous,
-    /// From exec to ready.
+    /// Time from exec to ready.
     Start,
-    /// The first request to a target nobody asked for before.
+    /// Latency of the first request to a target.
     FirstRequest,
-    /// Entries of the kernel's connection tracking.
+    /// Entries in the kernel's connection tracking table.
     Conntrack,
 }
 
-/// What one operation is.
+/// The operation that a workload counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unit {
     Request,
@@ -109,7 +109,7 @@ impl Metric {
         }
     }
 
-    /// The name of the unit and how many of it make one of ours.
+    /// Returns the display unit and the factor from base units to it.
     pub(crate) fn unit(self, operation: Unit) -> (&'static str, f64) {
         match self {
             Self::CpuOut | Self::CpuIn | Self::CpuBoth => match operation {
@@ -147,7 +147,7 @@ impl fmt::Display for SystemUnderTest {
     }
 }
 
-/// A number with as many digits as a reader can use.
+/// Formats a number with about three significant digits.
 pub(crate) fn shown(value: f64) -> String {
     match value.abs() {
         size if size >= 10_000.0 => format!("{value:.0}"),

@@ -1,5 +1,4 @@
-//! Where the two proxies spend their time under a load, by perf: so that a goal that is missed
-//! comes with where to look.
+//! Profiles the two proxies under a load with perf, to show the cause of a missed goal.
 
 use std::{collections::BTreeMap, path::Path, process::Command};
 
@@ -17,22 +16,22 @@ use crate::testbed::{
     process::{Process, run, wait_until},
 };
 
-/// Not a divisor of any timer's rate, so that nothing that runs at one is met again and again.
+/// Sampling rate. It is prime to avoid sampling in lockstep with a timer.
 const RATE: u32 = 997;
-/// Symbols that are listed by name.
+/// Number of symbols that are listed by name.
 const LISTED: usize = 12;
 
-/// The share of the time of one proxy that went where.
+/// Shares of one proxy's CPU time.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Profile {
-    /// By library, the largest first.
+    /// Shares by library, the largest first.
     pub(crate) groups: Vec<(String, f64)>,
-    /// By function, the largest outside of the kernel first.
+    /// Shares by function outside of the kernel, the largest first.
     pub(crate) symbols: Vec<(String, f64)>,
 }
 
-/// Which symbols belong to what: the first whose words one of them has. Code that the compiler
-/// copied into others counts where it was copied to.
+/// Groups and the substrings that assign a symbol to them; the first match wins. Inlined code
+/// counts for the function that contains it.
 const GROUPS: [(&str, &[&str]); 12] = [
     (
         "copying",
@@ -95,7 +94,7 @@ pub(super) fn record(
     script
         .args(["script", "--fields", "pid,ip,sym,dso", "--input"])
         .arg(&samples);
-    let text = ask(&mut script).context("perf cannot read what it wrote")?;
+    let text = ask(&mut script).context("read perf.data with perf script")?;
     std::fs::remove_file(&samples)?;
     Ok(ProxyPair {
         outbound: profile(&text, processes.outbound),
@@ -103,12 +102,12 @@ pub(super) fn record(
     })
 }
 
-/// Whether perf can be asked at all.
+/// Returns whether perf is installed.
 pub(super) fn is_possible() -> bool {
     run(Command::new("perf").arg("--version")).is_ok()
 }
 
-/// The profile of a process out of a list of samples, each `PID ADDRESS SYMBOL (OBJECT)`.
+/// Computes the profile of a process from samples, each `PID ADDRESS SYMBOL (OBJECT)`.
 fn profile(samples: &str, process: u32) -> Profile {
     let process = process.to_string();
     let mut groups: BTreeMap<&str, usize> = BTreeMap::new();
@@ -140,7 +139,7 @@ fn profile(samples: &str, process: u32) -> Profile {
     profile
 }
 
-/// Symbol and object of a sample of this process.
+/// Parses symbol and object of a sample; returns `None` for another process.
 fn sample<'t>(line: &'t str, process: &str) -> Option<(&'t str, &'t str)> {
     let rest = line.trim_start().strip_prefix(process)?;
     let (_, rest) = rest.strip_prefix(' ')?.trim_start().split_once(' ')?;
@@ -160,7 +159,7 @@ fn group(symbol: &str, object: &str) -> &'static str {
     found.map_or(OTHER, |(name, _)| name)
 }
 
-/// A function without the hash that the compiler gave it, nor what it was made for.
+/// Strips the compiler's hash from a symbol.
 fn readable(symbol: &str) -> String {
     let symbol = match symbol.rsplit_once("::h") {
         Some((name, hash)) if hash.len() == 16 => name,

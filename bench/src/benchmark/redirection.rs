@@ -1,5 +1,5 @@
-//! What redirection adds to a connection, alone: no proxy, only a listener in its place, and
-//! clients inside the same pod.
+//! Measures the cost of redirection alone: a listener takes the place of the proxy, and clients run
+//! in the same pod.
 
 use std::{fs, path::Path, process::Command};
 
@@ -19,18 +19,18 @@ use crate::testbed::{
     process::{Process, run},
 };
 
-/// Where the agent redirects to, and who may listen there.
+/// The address that the agent redirects to, and the container that is allowed to listen there.
 const OUTBOUND: &str = "127.0.0.1:4140";
 const LISTENER: Container<'_> = Container {
     name: "linkerd-proxy",
     cpu_role: CpuRole::Load,
     user: Some(2102),
 };
-/// Pods besides the two that are there: nearly as many as the table holds. A node of Kubernetes has
-/// 110, and seldom more than 250.
+/// Additional enrolled pods, nearly the capacity of the map. A Kubernetes node runs at most 110 by
+/// default, and seldom more than 250.
 const DUMMY_PODS: u32 = 10_000;
 
-/// A pod whose connections are redirected in one way, or not.
+/// A pair of pods whose connections are redirected in one mode, or not at all.
 struct RedirectMode {
     sut: SystemUnderTest,
     pods: Pods,
@@ -74,8 +74,8 @@ pub(super) fn row(
     Ok(row)
 }
 
-/// The same again where very many other pods are enrolled. Of an iptables pod nothing is anywhere
-/// but in itself, so that there is nothing to add for it.
+/// Repeats the measurement with many other pods enrolled. iptables rules exist only in the pod's
+/// own namespace, so that other pods do not affect them.
 fn with_dummy_pods(
     testbed: &Testbed,
     plan: &Plan,
@@ -88,7 +88,7 @@ fn with_dummy_pods(
     if let Some(agent) = full.and_then(|mode| mode.agent.as_mut()) {
         agent
             .enrol_dummy_pods(DUMMY_PODS)
-            .context("enrol a crowd of pods")?;
+            .context("enrol additional pods")?;
     }
     let row = rounds(testbed, plan, workload, |_, _| {
         let mut round = Round::default();
@@ -137,7 +137,7 @@ impl RedirectMode {
         let pod = &self.pods.client;
         let target = match self.sut {
             SystemUnderTest::Direct => OUTBOUND.to_owned(),
-            // Nobody is there: only what is redirected gets an answer.
+            // No server listens on this address: only redirected connections are accepted.
             _ => format!("10.96.0.1:{}", Service::Echo.port()),
         };
         let mut command = pod.command(CLIENT, &testbed.programs.bench)?;
@@ -153,13 +153,13 @@ impl RedirectMode {
     }
 }
 
-/// Seconds that all processes of a pod have run, ended ones included.
+/// Returns the CPU seconds of all processes of a pod, exited ones included.
 fn cpu(pod: &Pod) -> anyhow::Result<f64> {
     super::machine::cgroup_time(&pod.cgroup)
 }
 
-/// Connections that the kernel tracks for a pod. Where nothing asked for tracking there is no
-/// table.
+/// Returns the number of connections that the kernel tracks for a pod. The table exists only if a
+/// rule requires connection tracking.
 fn conntrack(pod: &Pod) -> anyhow::Result<f64> {
     const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
     if !Path::new(COUNT).exists() {
@@ -169,5 +169,5 @@ fn conntrack(pod: &Pod) -> anyhow::Result<f64> {
     let read = format!("cat {COUNT} > {}", file.display());
     run(Command::new("ip").args(["netns", "exec", &pod.name, "sh", "-c", &read]))?;
     let count = fs::read_to_string(file)?;
-    count.trim().parse().context("a count of connections")
+    count.trim().parse().context("parse the conntrack count")
 }

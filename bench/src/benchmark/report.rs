@@ -1,5 +1,5 @@
-//! What is told of a run: a table while it goes on, and at the end the table, every number of every
-//! round, and a chart, as files.
+//! Reports a run: prints a table per workload, and finally writes the tables, the numbers of all
+//! rounds, and a chart to files.
 
 mod chart;
 mod document;
@@ -21,17 +21,17 @@ use super::{
 };
 use crate::testbed::{Cpus, Programs, ProxyPair};
 
-/// A run, as far as it has come.
+/// The results of a run so far.
 pub(super) struct Report {
     machine: Vec<(&'static str, String)>,
     versions: Vec<(&'static str, String)>,
     command: String,
-    /// Why the numbers are no results, one sentence each.
+    /// Reasons why the results are not publishable, one sentence each.
     caveats: Vec<&'static str>,
     pub(super) rows: Vec<Measured>,
 }
 
-/// A workload and what came of it.
+/// A workload and its outcome.
 pub(super) struct Measured {
     pub(super) workload: &'static Workload,
     pub(super) outcome: anyhow::Result<Row>,
@@ -43,10 +43,11 @@ impl Report {
     pub(super) fn new(root: &Path, plan: &Plan, programs: &Programs, cpus: Cpus) -> Self {
         let mut caveats = Vec::new();
         if plan.quick {
-            caveats.push("--quick: too few rounds, too short, to compare anything closely.");
+            caveats.push("--quick: rounds are too few and too short for a precise comparison.");
         }
         if plan.with_noisy {
-            caveats.push("--noisy: rounds count during which other programs used the machine.");
+            caveats
+                .push("--noisy: rounds during which other programs used the machine were counted.");
         }
         Self {
             machine: machine::description(cpus),
@@ -57,7 +58,7 @@ impl Report {
         }
     }
 
-    /// Writes everything into a directory.
+    /// Writes all files into a directory.
     pub(super) fn write(&self, directory: &Path) -> anyhow::Result<()> {
         fs::create_dir_all(directory).with_context(|| format!("create {}", directory.display()))?;
         for (name, text) in [
@@ -72,8 +73,8 @@ impl Report {
         Ok(())
     }
 
-    /// Says how it ended. A goal that is missed is a result; what could not be measured is a
-    /// failure.
+    /// Prints the summary. Only a workload that could not be measured is a failure; a missed goal
+    /// is a result.
     pub(super) fn finish(&self) -> ExitCode {
         let results = self.rows().flat_map(Row::goal_results).collect::<Vec<_>>();
         let count = |status: GoalStatus| {
@@ -84,14 +85,14 @@ impl Report {
         };
         let failed = self.rows.iter().filter(|row| row.outcome.is_err()).count();
         println!(
-            "{} goals: {} met, {} not decided, {} missed; {failed} workloads could not be measured",
+            "{} goals: {} met, {} undecided, {} missed; {failed} workloads could not be measured",
             results.len(),
             count(GoalStatus::Met),
             count(GoalStatus::Undecided),
             count(GoalStatus::Missed),
         );
         for caveat in &self.caveats {
-            println!("No result to publish. {caveat}");
+            println!("Not publishable. {caveat}");
         }
         match failed {
             0 => ExitCode::SUCCESS,
@@ -105,7 +106,7 @@ impl Report {
 }
 
 impl Measured {
-    /// For the terminal, as soon as it is known.
+    /// Prints the workload to the terminal.
     pub(super) fn print(&self) {
         let name = self.workload.name;
         println!(
@@ -123,7 +124,7 @@ impl Measured {
     }
 }
 
-/// Every workload with what must hold.
+/// Lists every workload with its goals.
 pub(super) fn list() -> Vec<String> {
     let mut lines = Vec::new();
     for workload in WORKLOADS {
@@ -136,7 +137,7 @@ pub(super) fn list() -> Vec<String> {
     lines
 }
 
-/// What must hold, in words.
+/// Describes a goal in words.
 fn describe_goal(goal: Goal, unit: Unit) -> String {
     let name = goal.metric.name();
     match goal.limit {
@@ -151,13 +152,13 @@ fn describe_goal(goal: Goal, unit: Unit) -> String {
     }
 }
 
-/// A limit is written as it was chosen.
+/// Formats a limit with at most three decimals.
 fn trimmed(value: f64) -> String {
     let rounded = (value * 1000.0).round() / 1000.0;
     format!("{rounded}")
 }
 
-/// A value of a metric in its unit, without the unit.
+/// Formats a value in the display unit of its metric, without the unit.
 fn in_unit(metric: Metric, unit: Unit, value: f64) -> String {
     shown(value * metric.unit(unit).1)
 }

@@ -1,4 +1,4 @@
-//! What a workload gave: its rounds, and what they say about each goal. Pure.
+//! The results of a workload: its rounds, and whether each goal is met. No I/O.
 
 use std::collections::BTreeMap;
 
@@ -9,34 +9,34 @@ use super::{
     workload::{Goal, Limit, Workload},
 };
 
-/// The numbers of one peer in one round.
+/// The metrics of one system in one round.
 pub(crate) type Sample = BTreeMap<Metric, f64>;
 
-/// Every peer once, one after the other.
+/// One measurement of every system, one after the other.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Round {
     pub(crate) samples: BTreeMap<SystemUnderTest, Sample>,
     pub(crate) noise: Noise,
-    /// Operations of each peer that failed.
+    /// Failed operations of each system.
     pub(crate) failed: BTreeMap<SystemUnderTest, u64>,
 }
 
-/// A workload and all its rounds, in the order in which they ran.
+/// A workload and its rounds in chronological order.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) workload: &'static Workload,
     pub(crate) rounds: Vec<Round>,
-    /// Whether rounds of a noisy machine count too.
+    /// Whether rounds on a noisy machine count.
     pub(crate) with_noisy: bool,
-    /// What a reader has to know besides.
+    /// A remark for the reader of the report.
     pub(crate) note: Option<String>,
 }
 
-/// What the rounds say about a goal.
+/// The result of a goal.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct GoalResult {
     pub(crate) goal: Goal,
-    /// Of our value to the peer's in the same round, or of our value where the goal is one.
+    /// The ratio to the other system in the same round, or the value itself for [`Limit::Value`].
     pub(crate) estimate: Estimate,
     pub(crate) status: GoalStatus,
 }
@@ -44,13 +44,13 @@ pub(crate) struct GoalResult {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GoalStatus {
     Met,
-    /// The median is on the right side, and the interval reaches to the other.
+    /// The median is within the limit, but the interval crosses it.
     Undecided,
     Missed,
 }
 
 impl Round {
-    /// Fills in what follows from the numbers of several peers.
+    /// Adds the metrics that are derived from several systems.
     pub(crate) fn derive(&mut self) {
         for (from, to) in [
             (Metric::P50, Metric::AddedP50),
@@ -76,19 +76,19 @@ impl Round {
 }
 
 impl Row {
-    /// The rounds that count.
+    /// Returns the rounds that count.
     pub(crate) fn counted(&self) -> impl Iterator<Item = &Round> {
         self.rounds
             .iter()
             .filter(|round| self.with_noisy || round.noise.is_quiet())
     }
 
-    /// How many rounds were thrown out.
+    /// Returns the number of discarded rounds.
     pub(crate) fn discarded(&self) -> usize {
         self.rounds.len() - self.counted().count()
     }
 
-    /// The peers of which operations failed in rounds that count, and how many.
+    /// Returns the systems with failed operations in counted rounds, and the number of failures.
     pub(crate) fn failed(&self) -> BTreeMap<SystemUnderTest, u64> {
         let mut failed = BTreeMap::new();
         for (sut, count) in self.counted().flat_map(|round| &round.failed) {
@@ -98,14 +98,14 @@ impl Row {
         failed
     }
 
-    /// A metric of a peer in every round that counts.
+    /// Returns a metric of a system in every counted round.
     pub(crate) fn values(&self, sut: SystemUnderTest, metric: Metric) -> Vec<f64> {
         self.counted()
             .filter_map(|round| round.value(sut, metric))
             .collect()
     }
 
-    /// Our value over a peer's, round by round.
+    /// Returns the ratio of mesh-proxy to another system in every counted round.
     pub(crate) fn ratios(&self, metric: Metric, sut: SystemUnderTest) -> Vec<f64> {
         self.counted()
             .filter_map(|round| {
@@ -114,7 +114,7 @@ impl Row {
             .collect()
     }
 
-    /// Every goal of the workload whose peers were measured.
+    /// Returns the results of the goals whose systems were measured.
     pub(crate) fn goal_results(&self) -> Vec<GoalResult> {
         let goals = self.workload.goals.iter();
         goals.filter_map(|goal| self.evaluate(*goal)).collect()

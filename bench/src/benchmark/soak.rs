@@ -1,6 +1,6 @@
-//! `cargo xtask soak`: the pair of proxies under load for an hour, at a share of what it can do,
-//! while its certificates are renewed again and again and the trust anchor is replaced by another.
-//! No request may fail, and nothing may grow.
+//! `cargo xtask soak`: loads the pair of proxies for an hour at a share of its capacity, while
+//! certificates are renewed repeatedly and the trust anchor is rotated. No request may fail, and
+//! neither memory nor open files may grow.
 
 mod result;
 
@@ -31,30 +31,30 @@ use result::{Reading, SoakResult};
 
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct SoakOptions {
-    /// For how long, as in 600s, 30m or 1h [default: 1h]
+    /// Duration, as in 600s, 30m or 1h [default: 1h]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub(crate) time: Option<u64>,
-    /// Take the programs as they are in target/release
+    /// Use the existing programs in target/release
     #[arg(long)]
     pub(crate) no_build: bool,
 }
 
 const DEFAULT_SECONDS: u64 = 3600;
-/// Of what the pair can do.
+/// Share of the pair's capacity.
 const SHARE: f64 = 0.7;
-/// For finding out what it can do.
+/// Duration of the capacity measurement.
 const CAPACITY_SECONDS: u32 = 10;
-/// Load is put on in so many pieces. Each begins with new connections, and is followed by a look at
-/// the proxies.
+/// Number of pieces of load. Each begins with new connections and is followed by a reading of the
+/// proxies.
 const PIECES: u32 = 60;
-/// Certificates that each proxy gets besides the first.
+/// Certificate renewals of each proxy.
 const ROTATIONS: u32 = 25;
-/// Of its life, after which a proxy renews a certificate.
+/// Share of a certificate's lifetime after which a proxy renews it.
 const RENEWED_AT: f64 = 0.7;
-/// The shortest in which a piece is longer than what a proxy takes to notice new anchors.
+/// Minimum duration in seconds: a piece must be longer than a proxy needs to reload trust anchors.
 const SHORTEST: u64 = 10 * PIECES as u64;
 
-/// What is trusted, and who signs, as a change of the trust anchor goes.
+/// The phases of a trust anchor rotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TrustPhase {
     Old,
@@ -65,7 +65,7 @@ enum TrustPhase {
     New,
 }
 
-/// What trust changes while the load goes on.
+/// Rotates the trust anchor during the load.
 struct TrustRotation {
     anchors: PathBuf,
     old: PathBuf,
@@ -76,13 +76,13 @@ struct TrustRotation {
 pub(crate) fn run(root: &Path, options: &SoakOptions) -> anyhow::Result<ExitCode> {
     if !workspace::is_root() {
         bail!(
-            "a soak makes network namespaces, cgroups and BPF programs, which needs root: run it with sudo"
+            "a soak creates network namespaces, cgroups and BPF programs and needs root: run it with sudo"
         );
     }
     let seconds = options.time.unwrap_or(DEFAULT_SECONDS);
     if seconds < SHORTEST {
         bail!(
-            "--time: {seconds} s are too few to change trust anchors in; the shortest is {SHORTEST} s"
+            "--time: {seconds} s are too short to rotate trust anchors; the minimum is {SHORTEST} s"
         );
     }
     let cpus = Cpus::choose()?;
@@ -105,20 +105,20 @@ fn soak(testbed: &Testbed, seconds: u64) -> anyhow::Result<SoakResult> {
         anchors: trust.anchors.clone(),
     };
     let mut system = System::rotating(testbed, &rotation)?;
-    let as_much_as_it_can = Load::Wrk {
+    let full_load = Load::Wrk {
         connections: RATE_CONNECTIONS,
     };
     let (sample, failed) = load::measure(
         testbed,
         &mut system,
         Service::Http1,
-        as_much_as_it_can,
+        full_load,
         CAPACITY_SECONDS,
     )?;
     let capacity = sample[&Metric::Rate];
     let rate = (SHARE * capacity) as u32;
     println!(
-        "{rate} requests a second on {RATE_CONNECTIONS} connections, of the {capacity:.0} that the pair can do; a certificate each {between:.0} s"
+        "{rate} requests a second on {RATE_CONNECTIONS} connections, of a capacity of {capacity:.0}; a new certificate every {between:.0} s"
     );
     println!("  minute   requests failed    p99 ms  resident MiB     files  certificates");
     let piece = u32::try_from(seconds / u64::from(PIECES)).context("--time is too long")?;
@@ -135,7 +135,9 @@ fn soak(testbed: &Testbed, seconds: u64) -> anyhow::Result<SoakResult> {
             failed,
             p99: sample.get(&Metric::P99).copied(),
             memory: stable_memory(testbed, &system)?,
-            files: system.each(open_files)?.context("there are proxies")?,
+            files: system
+                .each(open_files)?
+                .context("the system has no proxies")?,
             certificates: ProxyPair {
                 outbound: certificates(&system.pods.client)?,
                 inbound: certificates(&system.pods.server)?,
@@ -153,15 +155,15 @@ fn open_files(process: u32) -> anyhow::Result<usize> {
     Ok(files.count())
 }
 
-/// How many certificates the proxy of a pod got.
+/// Returns the number of certificates that the proxy of a pod has obtained.
 fn certificates(pod: &Pod) -> anyhow::Result<u64> {
     const METRIC: &str = "control_identity_cert_refreshes_total{result=\"ok\"} ";
     let mut command = pod.command(CLIENT, "curl")?;
     command.args(["-sS", "--fail"]);
     command.arg(format!("http://{}:{}/metrics", ADMIN.0, ADMIN.1));
-    let metrics = ask(&mut command).context("a proxy shows no metrics")?;
+    let metrics = ask(&mut command).context("fetch the metrics of a proxy")?;
     let line = metrics.lines().find_map(|line| line.strip_prefix(METRIC));
-    let count = line.with_context(|| format!("a proxy does not say {METRIC}"))?;
+    let count = line.with_context(|| format!("the proxy's metrics lack {METRIC}"))?;
     count.parse().with_context(|| format!("{METRIC}{count}"))
 }
 
@@ -179,9 +181,9 @@ impl TrustRotation {
         Ok(trust)
     }
 
-    /// What is to be trusted while a piece of the load runs, and what changes with it. Each step is
-    /// one or more pieces after the one before: long enough for every proxy to have noticed, and
-    /// before the last one, to have a certificate of the new issuer.
+    /// Enters the trust phase of a piece and returns a description of the change. Phases are at
+    /// least one piece long, so that every proxy reloads the anchors in time, and obtains a
+    /// certificate of the new issuer before the last phase.
     fn at(&mut self, piece: u32, system: &mut System) -> anyhow::Result<Option<&'static str>> {
         let wanted = TrustPhase::at(piece);
         if wanted == self.now {
@@ -192,27 +194,27 @@ impl TrustRotation {
             TrustPhase::Old => return Ok(None),
             TrustPhase::BothAnchors => {
                 self.publish(&[&self.old, &self.new])?;
-                "the new trust anchor is trusted beside the old one"
+                "both trust anchors are trusted"
             }
             TrustPhase::NewIssuer => {
                 let control = system
                     .control
                     .as_mut()
-                    .context("there is a control plane")?;
-                let order = format!("authority {}", self.new.display());
-                control.client.write_line(&order)?;
-                control.server.write_line(&order)?;
+                    .context("the system has no control plane")?;
+                let command = format!("authority {}", self.new.display());
+                control.client.write_line(&command)?;
+                control.server.write_line(&command)?;
                 "certificates come from the new issuer"
             }
             TrustPhase::New => {
                 self.publish(&[&self.new])?;
-                "the old trust anchor is not trusted any more"
+                "only the new trust anchor is trusted"
             }
         };
         Ok(Some(change))
     }
 
-    /// Replaces the bundle in one step, as a mounted volume is.
+    /// Replaces the bundle atomically, as the kubelet updates a mounted volume.
     fn publish(&self, authorities: &[&Path]) -> anyhow::Result<()> {
         let mut bundle = String::new();
         for authority in authorities {
@@ -252,9 +254,9 @@ mod tests {
                 _ => steps.push((now, 1)),
             }
         }
-        let order: Vec<TrustPhase> = steps.iter().map(|(trust, _)| *trust).collect();
+        let command: Vec<TrustPhase> = steps.iter().map(|(trust, _)| *trust).collect();
         assert_eq!(
-            order,
+            command,
             [
                 TrustPhase::Old,
                 TrustPhase::BothAnchors,

@@ -1,5 +1,4 @@
-//! How long it takes until a proxy is ready, and until it has found its way to a target it did not
-//! know.
+//! Measures the time until a proxy is ready, and the latency of the first request to a target.
 
 use std::net::Ipv4Addr;
 
@@ -20,7 +19,7 @@ const TARGETS: u32 = 20;
 /// The first target of the first round; each has an endpoint of its own.
 const FIRST: Ipv4Addr = Ipv4Addr::new(10, 97, 0, 1);
 
-/// From exec to ready, each peer beside what it needs.
+/// Measures the time from exec to ready of each system.
 pub(super) fn ready(
     testbed: &Testbed,
     plan: &Plan,
@@ -54,15 +53,14 @@ pub(super) fn ready(
     })
 }
 
-/// The first request to each of several targets.
+/// Measures the first request to each of several targets.
 pub(super) fn first_request(
     testbed: &Testbed,
     plan: &Plan,
     workload: &'static Workload,
 ) -> anyhow::Result<Row> {
     let system = System::start(testbed, SystemUnderTest::MeshProxy)?;
-    // A proxy is never asked for the first time about nothing at all: its control plane has a
-    // connection by then.
+    // The first call also opens the connection to the control plane, and is therefore not measured.
     let first = |round: u32| -> anyhow::Result<String> {
         let ip = Ipv4Addr::from(u32::from(FIRST) + round * TARGETS);
         let mut command = system

@@ -1,13 +1,13 @@
-//! Medians, ratios and how sure they are. Pure; `row` feeds it with what the rounds gave.
+//! Medians and bootstrap confidence intervals. No I/O.
 
-/// Enough that the interval's bounds do not depend on the resampling.
+/// Number of resamples: enough for stable bounds.
 const RESAMPLES: usize = 10_000;
-/// The same rounds give the same interval, on any machine.
+/// Fixed, so that the same rounds give the same interval on any machine.
 const SEED: u64 = 0x6d65_7368;
-/// What is cut off at either end of the resampled medians: 95 % remain.
+/// Share of resampled medians cut off at each end: 95 % remain.
 const TAIL: f64 = 0.025;
 
-/// A median and the interval that resampling the rounds gives it.
+/// A median and its 95 % bootstrap interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Estimate {
     pub(crate) median: f64,
@@ -16,7 +16,7 @@ pub(crate) struct Estimate {
 }
 
 impl Estimate {
-    /// Of the values of the rounds; `None` without a round.
+    /// Estimates the median of the rounds' values; `None` without values.
     pub(crate) fn from_values(values: &[f64]) -> Option<Self> {
         let median = median(values)?;
         let mut random = SplitMix(SEED);
@@ -39,7 +39,7 @@ impl Estimate {
     }
 }
 
-/// The middle value, or the mean of the two in the middle.
+/// Returns the middle value, or the mean of the two middle values.
 pub(crate) fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -51,7 +51,7 @@ pub(crate) fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// The smallest and the largest.
+/// Returns the smallest and the largest value.
 pub(crate) fn range(values: &[f64]) -> Option<(f64, f64)> {
     let low = values.iter().copied().min_by(f64::total_cmp)?;
     let high = values.iter().copied().max_by(f64::total_cmp)?;
@@ -70,8 +70,8 @@ impl SplitMix {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`, which is far below the generator's range, so that no one is more
-    /// likely than another.
+    /// Returns a number below `bound`, which is so far below the generator's range that the bias is
+    /// negligible.
     fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound as u64) as usize
     }
@@ -106,7 +106,7 @@ mod tests {
             estimate.low >= 0.48 && estimate.high <= 0.90,
             "{estimate:?}"
         );
-        // One bad round in seven does not decide.
+        // A single outlier in seven rounds is excluded.
         assert!(estimate.high < 0.90, "{estimate:?}");
         assert_eq!(Estimate::from_values(&values), Some(estimate), "repeatable");
     }

@@ -1,5 +1,5 @@
-//! A system under test: client pod, server pod, the applications, and between them a pair of
-//! proxies of one make, or nothing.
+//! A running system under test: client pod, server pod, the applications, and between them a pair
+//! of proxies of one kind, or a direct connection.
 
 mod applications;
 mod envoy;
@@ -21,16 +21,16 @@ use crate::testbed::{
     usage::{self, Memory},
 };
 
-/// Where the listeners of a proxy that is not redirected to are.
+/// Port offsets of the listeners of Envoy and HAProxy, to which clients connect without
+/// redirection.
 const OUT: u16 = 10_000;
 const IN: u16 = 20_000;
 
-/// Where services of the mesh are: the second byte says which kind, as `mesh-bench control` knows
-/// them.
+/// Service addresses. The second byte selects the kind of service in `mesh-bench control`.
 const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 const MANY_ENDPOINTS: Ipv4Addr = Ipv4Addr::new(10, 100, 0, 1);
 
-/// How clients run in a pod.
+/// The container of clients in a pod.
 pub(crate) const CLIENT: Container<'_> = Container {
     name: "load",
     cpu_role: CpuRole::Load,
@@ -39,7 +39,7 @@ pub(crate) const CLIENT: Container<'_> = Container {
 
 pub(crate) struct System {
     pub(crate) sut: SystemUnderTest,
-    // Ended in this order: clients' side first.
+    // Dropped in this order: proxies before applications.
     proxies: Option<ProxyProcesses>,
     pub(crate) control: Option<ControlPlanes>,
     _applications: Vec<Process>,
@@ -48,12 +48,12 @@ pub(crate) struct System {
 }
 
 impl System {
-    /// Starts everything and waits until it serves.
+    /// Starts the system and waits until it is ready.
     pub(crate) fn start(testbed: &Testbed, sut: SystemUnderTest) -> anyhow::Result<Self> {
         Self::start_with(testbed, sut, None)
     }
 
-    /// Ours, with identities that do not last.
+    /// Starts mesh-proxy with short-lived certificates.
     pub(crate) fn rotating(testbed: &Testbed, rotation: &Rotation) -> anyhow::Result<Self> {
         Self::start_with(testbed, SystemUnderTest::MeshProxy, Some(rotation))
     }
@@ -91,14 +91,16 @@ impl System {
                 SystemUnderTest::Haproxy => {
                     system.proxies = Some(haproxy::start(testbed, &system.pods)?)
                 }
-                SystemUnderTest::Iptables => bail!("iptables is a way to redirect, and no proxy"),
+                SystemUnderTest::Iptables => {
+                    bail!("iptables redirects connections and has no proxies")
+                }
             }
             Ok(system)
         };
         started().with_context(|| format!("start {sut}"))
     }
 
-    /// What a client in the client pod connects to.
+    /// Returns the address that a client in the client pod connects to.
     pub(crate) fn target(&self, service: Service) -> SocketAddr {
         let port = service.port();
         match self.sut {
@@ -113,7 +115,7 @@ impl System {
         }
     }
 
-    /// The process ids of the proxies.
+    /// Returns the process IDs of the proxies.
     pub(crate) fn processes(&self) -> Option<ProxyPair<u32>> {
         let proxies = self.proxies.as_ref()?;
         Some(ProxyPair {
@@ -122,7 +124,7 @@ impl System {
         })
     }
 
-    /// Seconds that each proxy has run.
+    /// Returns the CPU seconds of each proxy.
     pub(crate) fn run_times(&self) -> anyhow::Result<Option<ProxyPair<f64>>> {
         self.each(usage::run_time)
     }
@@ -131,20 +133,20 @@ impl System {
         self.each(usage::memory)
     }
 
-    /// Fails when a proxy has ended.
+    /// Fails if a proxy has exited.
     pub(crate) fn check(&mut self) -> anyhow::Result<()> {
         let Some(proxies) = &mut self.proxies else {
             return Ok(());
         };
         for proxy in [&mut proxies.outbound, &mut proxies.inbound] {
             if let Some(status) = proxy.exit_status()? {
-                bail!("{} ended: {status}\n{}", self.sut, proxy.command_and_log());
+                bail!("{} exited: {status}\n{}", self.sut, proxy.command_and_log());
             }
         }
         Ok(())
     }
 
-    /// What is asked of the process of each proxy.
+    /// Applies a function to the process of each proxy.
     pub(crate) fn each<T>(
         &self,
         ask: fn(u32) -> anyhow::Result<T>,
@@ -159,7 +161,7 @@ impl System {
     }
 }
 
-/// A proxy that can be started again and again, with what it needs to become ready.
+/// A proxy that can be started repeatedly, with the control plane and agent that it needs.
 pub(crate) struct StartableProxy {
     sut: SystemUnderTest,
     _control: Option<Process>,
@@ -196,25 +198,25 @@ impl StartableProxy {
         })
     }
 
-    /// A program that starts the proxy, says how long it took until it was ready, and ends it.
+    /// Returns a command that starts the proxy, reports the time until it is ready, and kills it.
     pub(crate) fn command(&self, testbed: &Testbed) -> anyhow::Result<Command> {
         match self.sut {
             SystemUnderTest::MeshProxy => proxies::timed_start(testbed, &self.pods.client),
             SystemUnderTest::Envoy => envoy::timed_start(testbed, &self.pods),
             SystemUnderTest::Haproxy => haproxy::timed_start(testbed, &self.pods),
             SystemUnderTest::Direct | SystemUnderTest::Iptables => {
-                bail!("{} is no proxy", self.sut)
+                bail!("{} has no proxies", self.sut)
             }
         }
     }
 }
 
-/// Keeps the networks of systems that are alive together apart.
+/// Returns the third byte of the system's network, so that running systems use separate networks.
 fn number(sut: SystemUnderTest) -> u8 {
     sut as u8
 }
 
-/// What the control planes say of the ports of the workloads.
+/// Returns the port settings of the workloads.
 fn ports() -> PortSettings {
     let opaque = [Service::Bulk, Service::Echo, Service::EchoFullHandshake];
     PortSettings {

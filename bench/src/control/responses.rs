@@ -1,8 +1,8 @@
-//! What the control plane of a benchmark says: pure functions of the question.
+//! Computes the responses of the control plane from the request alone.
 //!
-//! A service is its address; the second byte says of which [`Kind`] it is. The endpoints of all but
-//! the ordinary ones are addresses out of 10.128.0.0/9, all of which the server's namespace takes
-//! for its own.
+//! A service is identified by its address, whose second byte selects its [`ServiceKind`]. Ordinary
+//! services resolve to the server's address; the endpoints of all others are in 10.128.0.0/9, which
+//! is local in the server's namespace.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -29,20 +29,20 @@ use mesh_core::{
 
 use super::Options;
 
-/// What Linkerd's policy controller says.
+/// Linkerd's default.
 const DETECT_TIMEOUT: Duration = Duration::from_secs(10);
 const INBOUND_PORT: u16 = 4143;
 const NAMESPACE: &str = "bench";
 
-/// The first address that is an endpoint of something.
+/// First address of the endpoint pool.
 const POOL: u32 = u32::from_be_bytes([10, 128, 0, 0]);
-/// The first address of the one crowded service, above those of all others.
+/// First endpoint of the service with many endpoints, above those of all others.
 const MANY_ENDPOINTS_POOL: u32 = u32::from_be_bytes([10, 250, 0, 0]);
-/// Addresses set aside for each service.
+/// Addresses reserved for each service.
 const ADDRESSES_PER_SERVICE: u32 = 16;
 const MANY_ENDPOINTS: u32 = 20_000;
 
-/// What a service is like.
+/// The kind of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ServiceKind {
     /// 10.96.0.0/16: the server, under its own address.
@@ -51,14 +51,14 @@ pub(super) enum ServiceKind {
     One,
     /// 10.98.0.0/16: ten endpoints of its own.
     Ten,
-    /// 10.99.0.0/16: ten endpoints, one of which comes and goes at each turn.
+    /// 10.99.0.0/16: ten endpoints, one of which is added or removed at each turn.
     Moving,
-    /// 10.100.0.0/16: so many endpoints that hardly any is met twice. A new endpoint is one that no
-    /// session can be resumed with.
+    /// 10.100.0.0/16: so many endpoints that the balancer rarely picks one twice, so that TLS
+    /// sessions cannot be resumed.
     ManyEndpoints,
 }
 
-/// The answers to every question.
+/// Computes policies and endpoints.
 pub(super) struct Responses {
     server: Ipv4Addr,
     server_identity: Identity,
@@ -93,7 +93,7 @@ impl Responses {
         })
     }
 
-    /// The policy of a service's address; `None` when it is no service.
+    /// Returns the outbound policy of a service's address; `None` for other addresses.
     pub(super) fn outbound(&self, addr: SocketAddr) -> Option<OutboundPolicy> {
         let IpAddr::V4(service) = addr.ip() else {
             return None;
@@ -123,8 +123,8 @@ impl Responses {
         })
     }
 
-    /// The policy of a port of the server: whoever has the client's identity may connect, and
-    /// anybody to a port without TLS.
+    /// Returns the inbound policy of a port: it authorizes the client's identity, or
+    /// unauthenticated clients on a port without TLS.
     pub(super) fn inbound(&self, port: u16) -> ServerPolicy {
         let all = Network::from(ipnet::IpNet::from(ipnet::Ipv4Net::default()));
         let authentication = if self.has_no_tls(port) {
@@ -154,7 +154,8 @@ impl Responses {
         }
     }
 
-    /// The endpoints behind an authority after so many turns; `None` when it is no service.
+    /// Returns the endpoints of an authority after `turn` changes; `None` if it does not identify a
+    /// service.
     pub(super) fn endpoints(&self, authority: &str, turn: u64) -> Option<Vec<Endpoint>> {
         let (service, port) = service_of(authority)?;
         let own = |count: u32| {
@@ -176,7 +177,7 @@ impl Responses {
         Some(addresses.into_iter().map(endpoint).collect())
     }
 
-    /// Whether an authority's endpoints ever change.
+    /// Returns whether the endpoints of an authority change.
     pub(super) fn moves(authority: &str) -> bool {
         service_of(authority).and_then(|(service, _)| ServiceKind::from_address(service))
             == Some(ServiceKind::Moving)
@@ -198,7 +199,7 @@ impl Responses {
                 ProtocolHint::Http2
             },
             opaque_transport_port: Some(INBOUND_PORT),
-            // As many as the destination controller gives.
+            // As many labels as the destination controller sends.
             labels: [
                 ("pod", format!("server-{}", addr.ip())),
                 ("serviceaccount", "server".to_owned()),
@@ -268,13 +269,13 @@ fn object(group: &str, kind: &str, name: &str, port: Option<u16>) -> Meta {
     })
 }
 
-/// A service is named for its address.
+/// Derives the name of a service from its address.
 fn name_of(service: Ipv4Addr) -> String {
     let [_, b, c, d] = service.octets();
     format!("s-{b}-{c}-{d}")
 }
 
-/// The address and port behind an authority of ours.
+/// Parses address and port of a service from its authority.
 fn service_of(authority: &str) -> Option<(Ipv4Addr, u16)> {
     let (host, port) = authority.rsplit_once(':')?;
     let name = host.split('.').next()?.strip_prefix("s-")?;

@@ -1,4 +1,4 @@
-//! The gRPC services of the control plane, over `answers`.
+//! The gRPC services of the control plane.
 
 use std::{convert::Infallible, pin::Pin};
 
@@ -40,8 +40,7 @@ pub(super) struct Services(pub(super) ControlPlane);
 /// A response stream.
 pub(super) type ResponseStream<M> = Pin<Box<dyn Stream<Item = Result<M, Status>> + Send>>;
 
-/// One message of a stream that stays open when nothing more will be said, as a control plane's
-/// does.
+/// Returns a stream of one message that stays open, as a control plane's watch does.
 fn single_message<M: Send + 'static>(message: M) -> tonic::Response<ResponseStream<M>> {
     let stream = tokio_stream::once(Ok(message)).chain(tokio_stream::pending());
     tonic::Response::new(Box::pin(stream))
@@ -65,10 +64,9 @@ impl Services {
         }
     }
 
-    /// The endpoints of a moving service, each change a message.
+    /// Streams the endpoints of a moving service, one message per change.
     fn moving(&self, authority: String) -> ResponseStream<dst::Update> {
-        // Bounded by the rate of changes; a proxy that is behind is what the benchmark wants to
-        // see, not to prevent.
+        // Bounded by the rate of changes. Back pressure would hide a proxy that falls behind.
         let (tx, messages) = mpsc::unbounded_channel();
         let responses = self.0.responses.clone();
         let mut turn = self.0.turn.clone();
@@ -132,7 +130,7 @@ impl OutboundPolicies for Services {
         &self,
         _request: tonic::Request<out::TrafficSpec>,
     ) -> Result<tonic::Response<out::OutboundPolicy>, Status> {
-        Err(Status::unimplemented("proxies watch"))
+        Err(Status::unimplemented("proxies use the watch method"))
     }
 
     async fn watch(
@@ -159,7 +157,7 @@ impl InboundServerPolicies for Services {
         &self,
         _request: tonic::Request<inb::PortSpec>,
     ) -> Result<tonic::Response<inb::Server>, Status> {
-        Err(Status::unimplemented("proxies watch"))
+        Err(Status::unimplemented("proxies use the watch method"))
     }
 
     async fn watch_port(
@@ -187,7 +185,7 @@ impl Identity for Services {
     }
 }
 
-/// What has to be said so that a reader who knows `before` knows `now`.
+/// Returns the updates from `before` to `now`.
 fn updates(before: &[Endpoint], now: &[Endpoint]) -> Vec<dst::Update> {
     let missing = |from: &[Endpoint], in_: &[Endpoint]| -> Vec<Endpoint> {
         let absent = |endpoint: &&Endpoint| in_.iter().all(|other| other.addr != endpoint.addr);

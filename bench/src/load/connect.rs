@@ -1,4 +1,4 @@
-//! A new connection for each byte: connect, send one, get it back, close.
+//! A new connection for each byte: connect, send it, receive its echo, close.
 
 use std::{
     io::{Read as _, Write as _},
@@ -17,7 +17,7 @@ use super::{OPERATION_TIMEOUT, Outcome};
 pub(crate) struct Options {
     #[arg(long)]
     target: SocketAddr,
-    /// How many at a time
+    /// Concurrent connections
     #[arg(long, default_value_t = 1)]
     parallel: u32,
     #[arg(long)]
@@ -63,7 +63,7 @@ fn connection(target: SocketAddr) -> std::io::Result<()> {
     tcp.set_read_timeout(Some(OPERATION_TIMEOUT))?;
     tcp.write_all(b"x")?;
     tcp.read_exact(&mut [0])?;
-    // Ended by a reset, which leaves no TIME_WAIT: tens of thousands of those make every later
-    // connect() slow, whoever serves it.
+    // Closed with a reset, which avoids TIME_WAIT: tens of thousands of such sockets slow down
+    // every later connect().
     SockRef::from(&tcp).set_linger(Some(Duration::ZERO))
 }

@@ -1,4 +1,4 @@
-//! Many connections that did one thing and now do nothing, until standard input ends.
+//! Many connections that carry one operation and then stay idle until standard input is closed.
 
 use std::{future::pending, net::SocketAddr, sync::Arc};
 
@@ -16,15 +16,15 @@ use tokio::{
 
 use super::{OPERATION_TIMEOUT, rate::response_length};
 
-/// So many are being opened at a time; fewer than any listener's queue.
+/// Connections that are opened concurrently; fewer than the backlog of any listener.
 const OPENING: usize = 16;
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// The first of the targets; the next ones have the next addresses
+    /// The first target; the others have the following addresses
     #[arg(long)]
     target: SocketAddr,
-    /// How many targets, one connection after another to each
+    /// Number of targets, to which connections are distributed in turn
     #[arg(long, default_value_t = 1)]
     targets: u32,
     #[arg(long)]
@@ -57,7 +57,7 @@ pub(super) async fn run(options: Options) -> anyhow::Result<()> {
             let _turn = opening.acquire_owned().await;
             tokio::time::timeout(OPERATION_TIMEOUT, open(kind, target))
                 .await
-                .context("the connection was not served in time")
+                .context("the connection timed out")
                 .flatten()
                 .with_context(|| format!("connection {number}, to {target}"))
         });
@@ -67,19 +67,19 @@ pub(super) async fn run(options: Options) -> anyhow::Result<()> {
         held.push(connection.context("opening a connection panicked")??);
     }
     crate::print_event(&json!({ "held": held.len() }))?;
-    // A thread: a pipe cannot be read without one that may block.
+    // Reads of a pipe block and need a thread.
     let (end, ended) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || {
         std::io::stdin().lines().for_each(drop);
-        // Nobody waits any more only when the process is ending.
-        let _told = end.send(());
+        // The receiver is dropped only when the process exits.
+        let _sent = end.send(());
     });
     drop(ended.await);
     drop(held);
     Ok(())
 }
 
-/// A connection that lives as long as this value.
+/// An open connection; closed on drop.
 enum HeldConnection {
     Tcp {
         _tcp: TcpStream,
@@ -104,7 +104,7 @@ async fn open(kind: ConnectionKind, target: SocketAddr) -> anyhow::Result<HeldCo
             let mut response = Vec::new();
             while response_length(&response)?.is_none_or(|whole| response.len() < whole) {
                 if tcp.read_buf(&mut response).await? == 0 {
-                    bail!("closed instead of a response");
+                    bail!("connection closed before a response");
                 }
             }
             Ok(HeldConnection::Tcp { _tcp: tcp })
@@ -117,8 +117,8 @@ async fn open_http2(tcp: TcpStream, target: SocketAddr) -> anyhow::Result<HeldCo
     let (mut sender, connection) = h2::client::handshake(tcp).await?;
     tokio::spawn(async move {
         drop(connection.await);
-        // The value that holds the connection decides when it ends; a proxy that closed it early is
-        // not asked again.
+        // The connection stays open until its `HeldConnection` is dropped; one that the proxy
+        // closes early is not reopened.
         pending::<()>().await;
     });
     let request = Request::get(format!("http://{target}/")).body(())?;

@@ -1,9 +1,9 @@
 //! HTTP/1.1 requests at a fixed rate over a fixed number of connections.
 //!
-//! A request is timed from when it was due, not from when the connection was free to send it: a
-//! proxy that makes requests wait is charged for their waiting. When the connection *was* free, the
-//! time it took this program to wake up is not the proxy's, and is left out. Each connection has a
-//! thread of its own, because timers of an asynchronous runtime are as coarse as what is measured.
+//! A request is timed from when it was due, even if the connection was still busy, so that queueing
+//! counts as latency. If the connection was idle, the wake-up latency of this program is excluded.
+//! Each connection has a thread of its own, because timers of an asynchronous runtime are too
+//! coarse.
 
 use std::{
     io::{Read as _, Write as _},
@@ -17,7 +17,7 @@ use clap::Args;
 
 use super::{OPERATION_TIMEOUT, Outcome};
 
-/// A response's head and the hundred bytes it carries fit easily.
+/// Larger than a response's header section and its body of 100 bytes.
 const BUFFER: usize = 4096;
 
 #[derive(Debug, Args)]
@@ -52,7 +52,7 @@ pub(super) fn run(options: &Options) -> anyhow::Result<()> {
     let threads: Vec<_> = (0..)
         .zip(connections)
         .map(|(number, tcp)| {
-            // Spread, so that the requests of all are even in time.
+            // Staggers the connections, so that requests are evenly spaced.
             let first = start + interval * number / options.connections;
             let request = request.clone();
             thread::spawn(move || {
@@ -101,13 +101,13 @@ fn requests(
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "a request is due at a time, and that is all it waits for"
+    reason = "a request is sent at its due time"
 )]
 fn wait_for(time: Duration) {
     thread::sleep(time);
 }
 
-/// One request and its whole response.
+/// Sends a request and reads the whole response.
 pub(super) fn exchange(tcp: &mut TcpStream, request: &[u8]) -> anyhow::Result<()> {
     tcp.write_all(request)?;
     let mut buffer = [0; BUFFER];
@@ -124,22 +124,22 @@ pub(super) fn exchange(tcp: &mut TcpStream, request: &[u8]) -> anyhow::Result<()
     }
 }
 
-/// The length of a response with `content-length`, once its head is complete. Any other status than
-/// 200 is an error.
+/// Returns the length of a response with `content-length` once its header section is complete. Any
+/// status other than 200 is an error.
 pub(super) fn response_length(bytes: &[u8]) -> anyhow::Result<Option<usize>> {
     let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") else {
         return Ok(None);
     };
-    let head = std::str::from_utf8(&bytes[..end]).context("a head that is no text")?;
-    if !head.starts_with("HTTP/1.1 200") {
-        bail!("{}", head.lines().next().unwrap_or_default());
+    let headers = std::str::from_utf8(&bytes[..end]).context("the header section is not UTF-8")?;
+    if !headers.starts_with("HTTP/1.1 200") {
+        bail!("{}", headers.lines().next().unwrap_or_default());
     }
-    let length = head.lines().skip(1).find_map(|line| {
+    let length = headers.lines().skip(1).find_map(|line| {
         let (name, value) = line.split_once(':')?;
         name.eq_ignore_ascii_case("content-length")
             .then(|| value.trim().parse().ok())?
     });
-    let length: usize = length.context("a response without content-length")?;
+    let length: usize = length.context("the response has no content-length")?;
     Ok(Some(end + 4 + length))
 }
 

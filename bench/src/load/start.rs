@@ -1,5 +1,4 @@
-//! How long it takes until a program is ready, and until a target that nobody asked for before has
-//! answered.
+//! Measures the time until a program is ready, and until a new target has responded.
 
 use std::{
     fs,
@@ -16,40 +15,40 @@ use serde_json::json;
 
 use super::{OPERATION_TIMEOUT, Outcome, rate::exchange};
 
-/// Between two looks whether it is ready: well below what a start takes.
+/// Interval of readiness checks, well below a start's duration.
 const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
 #[derive(Debug, Args)]
 pub(crate) struct ReadyOptions {
-    /// What answers when the program is ready
+    /// Address that responds when the program is ready
     #[arg(long)]
     at: SocketAddr,
-    /// Ready is what answers 200 to this path; without one, what accepts connections
+    /// Path that returns 200 when the program is ready; without it, an accepted connection suffices
     #[arg(long)]
     path: Option<String>,
-    /// A program to start first, and to end afterwards
+    /// A program to start first and to kill afterwards
     #[arg(last = true)]
     program: Vec<String>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct FirstOptions {
-    /// The first of the targets; the next ones have the next addresses
+    /// The first target; the others have the following addresses
     #[arg(long)]
     target: SocketAddrV4,
     #[arg(long)]
     targets: u32,
 }
 
-/// A child that ends with this value.
+/// A child process; killed on drop.
 struct ChildGuard(Child);
 
-/// Waits until something is ready.
+/// Waits until the address is ready and reports the time.
 pub(super) fn ready(options: &ReadyOptions) -> anyhow::Result<()> {
     let begun = Instant::now();
     let started = match options.program.split_first() {
         Some((program, arguments)) => {
-            // Its log is none of what this program says.
+            // Keeps the program's log out of the report on standard output.
             let child = Command::new(program)
                 .args(arguments)
                 .stdout(io::stderr())
@@ -82,7 +81,7 @@ pub(super) fn ready(options: &ReadyOptions) -> anyhow::Result<()> {
     crate::print_event(&event)
 }
 
-/// One request to each target, on a connection of its own.
+/// Sends one request to each target on a new connection.
 pub(super) fn first(options: &FirstOptions) -> anyhow::Result<()> {
     let mut outcome = Outcome::default();
     let begun = Instant::now();
@@ -126,7 +125,7 @@ fn is_ready(options: &ReadyOptions) -> bool {
     asked.is_ok() && status == *b"HTTP/1.1 200"
 }
 
-/// A line of /proc/PID/status, which counts in KiB.
+/// Parses a line of /proc/PID/status, whose unit is KiB.
 fn bytes(status: &str, name: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
@@ -135,8 +134,8 @@ fn bytes(status: &str, name: &str) -> Option<u64> {
 
 impl Drop for ChildGuard {
     fn drop(&mut self) {
-        // The only error is that it has ended already.
-        let _gone = self.0.kill();
+        // Fails only if the process has already exited.
+        let _killed = self.0.kill();
         let _reaped = self.0.wait();
     }
 }

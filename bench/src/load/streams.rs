@@ -1,5 +1,4 @@
-//! Messages on long gRPC streams: each stream sends one, waits until it is back, and sends the
-//! next.
+//! Messages on long gRPC streams: each stream sends one, waits for its echo, and sends the next.
 
 use std::{
     net::SocketAddr,
@@ -15,9 +14,9 @@ use tokio::{net::TcpStream, task::JoinSet};
 
 use super::{OPERATION_TIMEOUT, Outcome, wait_for_capacity};
 
-/// So that no stream waits for this end's windows.
+/// So large that no stream waits for the client's windows.
 const WINDOW: u32 = 16 * 1024 * 1024;
-/// Not compressed, and the length.
+/// Length of the gRPC message prefix: compressed flag and message length.
 const PREFIX: usize = 5;
 
 #[derive(Debug, Args)]
@@ -26,7 +25,7 @@ pub(crate) struct Options {
     target: SocketAddr,
     #[arg(long)]
     connections: usize,
-    /// Over all connections
+    /// Streams over all connections
     #[arg(long)]
     streams: usize,
     /// Bytes in a message
@@ -73,15 +72,15 @@ async fn connect(target: SocketAddr) -> anyhow::Result<SendRequest<Bytes>> {
     Ok(sender)
 }
 
-/// A gRPC message of so many bytes.
+/// Returns a gRPC message of `size` bytes.
 fn message(size: usize) -> anyhow::Result<Bytes> {
-    let length = u32::try_from(size).context("a message is shorter than 4 GiB")?;
+    let length = u32::try_from(size).context("a message must be shorter than 4 GiB")?;
     let mut message = BytesMut::zeroed(PREFIX + size);
     message[1..PREFIX].copy_from_slice(&length.to_be_bytes());
     Ok(message.freeze())
 }
 
-/// How many messages one stream got back until `end`.
+/// Returns the number of messages echoed on one stream until `end`.
 async fn stream(
     sender: SendRequest<Bytes>,
     target: SocketAddr,
@@ -110,7 +109,7 @@ async fn stream(
             echo.flow_control().release_capacity(length)?;
             missing = missing
                 .checked_sub(length)
-                .context("more came back than was sent")?;
+                .context("the echo is longer than the message")?;
         }
         done += 1;
         if Instant::now() >= end {

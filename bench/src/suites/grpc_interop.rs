@@ -34,9 +34,9 @@ const CASES: [&str; 16] = [
     "channel_soak",
 ];
 
-/// Of each soak: calls with hundreds of KiB both ways, on one connection or on a new one each. None
-/// may fail. How long one takes is the machine's affair, so that a call fails for that only after
-/// ten seconds, and a soak after five minutes.
+/// Options of both soaks: calls with hundreds of KiB in both directions, on one connection or on a
+/// new one each. None may fail. The generous timeouts make the result independent of the machine's
+/// speed.
 const SOAK: [&str; 3] = [
     "--soak_iterations=500",
     "--soak_per_iteration_max_acceptable_latency_ms=10000",
@@ -75,12 +75,12 @@ pub(super) fn run(
     Ok(Outcome::new(cases, file))
 }
 
-/// Where it says what went wrong.
+/// Returns the last non-empty line, which contains the failure.
 fn last_line(log: &str) -> &str {
     let mut lines = log.lines().rev();
     lines
         .find(|line| !line.trim().is_empty())
-        .unwrap_or("said nothing")
+        .unwrap_or("no output")
 }
 
 #[cfg(test)]
@@ -100,6 +100,6 @@ mod tests {
     #[test]
     fn last_nonempty_log_line_is_the_failure_message() {
         assert_eq!(last_line("a\nFATAL: b\n\n"), "FATAL: b");
-        assert_eq!(last_line(""), "said nothing");
+        assert_eq!(last_line(""), "no output");
     }
 }

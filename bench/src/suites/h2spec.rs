@@ -12,8 +12,7 @@ use super::{
     topology::Topology,
 };
 
-/// Seconds until a case that expects something gives up. Twice its default: the machine may do
-/// other things too.
+/// Timeout of a case in seconds, twice the default.
 const CASE_TIMEOUT: &str = "5";
 
 pub(super) fn run(
@@ -37,8 +36,8 @@ pub(super) fn run(
     Ok(Outcome::new(cases, file))
 }
 
-/// The cases of a JUnit report as Go's encoder writes it: attributes in double quotes, `<failure>`,
-/// `<error>` or `<skipped>` inside the case.
+/// Parses the cases of a JUnit report as Go's encoder writes it: attributes in double quotes,
+/// `<failure>`, `<error>` or `<skipped>` inside the case.
 fn read(report: &str) -> Vec<Case> {
     report
         .split("<testcase ")
@@ -64,7 +63,7 @@ fn read(report: &str) -> Vec<Case> {
         .collect()
 }
 
-/// What an element says, on one line.
+/// Returns the text of an element, on one line.
 fn element_text(body: &str, element: &str) -> Option<String> {
     let (_, rest) = body.split_once(&format!("<{element}"))?;
     let (_, rest) = rest.split_once('>')?;

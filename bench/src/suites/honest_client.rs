@@ -1,5 +1,4 @@
-//! The honest client beside an attack: what it does, and what it saw. Whatever the attack, each of
-//! its requests must be served.
+//! The honest client that runs in parallel with an attack. Each of its requests must succeed.
 
 use std::net::SocketAddr;
 
@@ -9,25 +8,25 @@ use serde_json::Value;
 use super::topology::Topology;
 use crate::testbed::process::Process;
 
-/// How long it is watched before any attack.
+/// Duration in seconds of the measurement without an attack.
 const ALONE: u32 = 10;
 
-/// So many requests a second, over so many connections.
+/// Requests per second, and the connections that they are distributed over.
 const RATE: u32 = 200;
 const CONNECTIONS: u32 = 8;
 
-/// What it saw.
+/// The report of the honest client.
 #[derive(Debug, PartialEq)]
 pub(super) struct HonestClientStats {
     pub(super) served: u64,
     pub(super) failed: u64,
-    /// Why the first of them failed.
+    /// Error of the first failure.
     pub(super) failure: Option<String>,
-    /// Milliseconds; absent when nothing was served.
+    /// In milliseconds; absent if no request was served.
     pub(super) p99: Option<f64>,
 }
 
-/// What it sees without an attack.
+/// Measures the honest client without an attack.
 pub(super) fn measure_alone(
     topology: &Topology<'_>,
     target: SocketAddr,
@@ -36,7 +35,7 @@ pub(super) fn measure_alone(
     run(topology, target, &format!("{name}-alone"), ALONE)
 }
 
-/// What it sees for so long.
+/// Measures the honest client during an attack.
 pub(super) fn measure_during_attack(
     topology: &Topology<'_>,
     target: SocketAddr,
@@ -76,13 +75,13 @@ fn read(text: &str) -> anyhow::Result<HonestClientStats> {
     })
 }
 
-/// A p99 as a person reads it.
+/// Formats a p99.
 pub(super) fn time(p99: Option<f64>) -> String {
     p99.map_or("none".to_owned(), |p99| format!("{p99:.1} ms"))
 }
 
 impl HonestClientStats {
-    /// Whether all its requests were served.
+    /// Returns whether all requests were served.
     pub(super) fn is_unharmed(&self) -> bool {
         self.served > 0 && self.failed == 0
     }
@@ -108,7 +107,7 @@ mod tests {
     fn client_report_is_parsed() {
         let honest =
             read(r#"{"operations": 7, "failed": 1, "failure": "HTTP/1.1 503", "p99": 1500.0}"#);
-        let honest = honest.expect("a client's words");
+        let honest = honest.expect("a client's report");
         assert_eq!(
             honest,
             HonestClientStats {

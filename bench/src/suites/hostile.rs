@@ -1,8 +1,8 @@
-//! hostile: traffic of our own that is allowed frame by frame and costly, over connections that are
-//! made anew as often as they are ended. Beside it an honest client must hardly notice, and what
-//! the attackers sent must have cost the proxies little.
+//! hostile: in-house attacks with valid but costly traffic, over connections that are reopened when
+//! the proxy closes them. An honest client in parallel must hardly be slowed down, and the attack
+//! must cost the proxies little CPU time.
 //!
-//! `mesh-bench attack` sends it; `judgement` says what is held against what.
+//! `mesh-bench attack` sends the traffic; `criteria` defines the limits.
 
 mod criteria;
 
@@ -18,13 +18,13 @@ use super::{
 };
 use crate::testbed::{ProxyPair, process::Process};
 
-/// How long each attack lasts.
+/// Duration of each attack.
 const SECONDS: u32 = 15;
-/// Attackers, each with one connection at a time.
+/// Number of attackers; each has one connection at a time.
 const CONNECTIONS: u32 = 8;
 
-/// What `mesh-bench attack` knows, and what is behind the proxies that it attacks: something that
-/// takes the protocol, and is not what the honest client waits for.
+/// The attacks of `mesh-bench attack` and their target applications, which differ from the honest
+/// client's.
 const ATTACKS: [(&str, Application); 11] = [
     ("zero-window-update", Application::Http2),
     ("half-closed-data", Application::Http2),
@@ -39,13 +39,13 @@ const ATTACKS: [(&str, Application); 11] = [
     ("ping-flood", Application::Http2),
 ];
 
-/// Where the honest client is, and what is known of it.
+/// The honest client's target and its baseline.
 struct HonestClient {
     target: SocketAddr,
     baseline: Baseline,
 }
 
-/// Runs every attack in one position, and fills a directory with a table of what came of them.
+/// Runs every attack in one position, and writes a table of results into a directory.
 pub(super) fn run(
     topology: &Topology<'_>,
     position: Position,
@@ -56,7 +56,7 @@ pub(super) fn run(
     let honest_client = HonestClient::new(topology, position, name)?;
     let mut report = Report::new(&honest_client.baseline);
     for (kind, application) in ATTACKS {
-        // An attack that cannot be made is a failed case, and Ctrl-C ends attackers too.
+        // Ctrl-C also kills the attackers, which would otherwise count as a failed case.
         topology.check_interrupt()?;
         let target = topology.target(application, position);
         let seen = attack(topology, kind, target, name, &honest_client);
@@ -65,7 +65,7 @@ pub(super) fn run(
     report.write(directory.join("summary.md"))
 }
 
-/// One attack, and the honest client beside it.
+/// Runs one attack and the honest client in parallel.
 fn attack(
     topology: &Topology<'_>,
     kind: &str,
@@ -80,7 +80,8 @@ fn attack(
         .args(["--seconds", &SECONDS.to_string()]);
     let before = topology.run_times()?;
     let attackers = Process::start(&format!("{name}-{kind}"), &mut command)?;
-    // They are to keep the honest client from the proxies' CPU, not from its own, which they share.
+    // The attackers share a CPU with the honest client, and must compete with it only for the
+    // proxies' CPU.
     attackers.deprioritise()?;
     let honest =
         honest_client::measure_during_attack(topology, honest_client.target, name, SECONDS);
@@ -96,7 +97,7 @@ fn attack(
 }
 
 impl HonestClient {
-    /// Watches the honest client before any attack.
+    /// Measures the baseline before any attack.
     fn new(topology: &Topology<'_>, position: Position, name: &str) -> anyhow::Result<Self> {
         let target = topology.target(Application::Web, position);
         let before = topology.run_times()?;
@@ -106,7 +107,7 @@ impl HonestClient {
     }
 }
 
-/// The CPU seconds that the proxies have used since they had used `before`.
+/// Returns the CPU seconds of the proxies since `before`.
 fn used_since(topology: &Topology<'_>, before: ProxyPair<f64>) -> anyhow::Result<ProxyPair<f64>> {
     let now = topology.run_times()?;
     Ok(ProxyPair {

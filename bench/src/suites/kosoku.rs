@@ -1,4 +1,4 @@
-//! kosoku: Autobahn's WebSocket cases, of which a proxy must not change a single outcome.
+//! kosoku: Autobahn's WebSocket cases. A proxy must not change the outcome of any.
 
 use std::{
     fs,
@@ -15,13 +15,13 @@ use super::{
 };
 use crate::testbed::process::Process;
 
-/// Cases at a time. Many allow half a second for an answer, which those that carry megabytes would
-/// take from the others.
+/// Concurrent cases. Many have a timeout of half a second, which concurrent cases with megabytes of
+/// data would exceed.
 const PARALLEL: &str = "1";
-/// What conforms to the protocol, by the suite's own words.
+/// Behaviours that the suite classifies as conforming.
 const CONFORMING: [&str; 3] = ["OK", "NON-STRICT", "INFORMATIONAL"];
 
-/// Fills a directory with the suite's report, pages to look at included.
+/// Writes the suite's report into a directory, HTML pages included.
 pub(super) fn run(
     topology: &Topology<'_>,
     program: &Path,
@@ -38,7 +38,7 @@ pub(super) fn run(
         .args(["-m", "fuzzingclient", "-p", PARALLEL, "-o"])
         .arg(&directory)
         .arg(format!("ws://{target}"));
-    // It ends with an error when a case failed; what matters is the report.
+    // The exit status is an error if a case failed; the report is authoritative.
     let process = Process::start(name, &mut command)?;
     let log = process.log().to_owned();
     let (status, output) = process.finish()?;
@@ -47,7 +47,7 @@ pub(super) fn run(
         let log = fs::read_to_string(&log).unwrap_or_default();
         format!("kosoku wrote no report: {status}\n{output}{log}")
     })?;
-    let report = serde_json::from_str(&report).context("kosoku's report is JSON")?;
+    let report = serde_json::from_str(&report).context("parse kosoku's report")?;
     let cases = read(&report)?;
     if cases.is_empty() {
         bail!("kosoku ran no case: {status}\n{output}");
@@ -55,10 +55,12 @@ pub(super) fn run(
     Ok(Outcome::new(cases, file))
 }
 
-/// The cases of all agents. There is one, but a server that refuses a handshake does not say who it
-/// is.
+/// Parses the cases of all agents. There is one server, but it has no agent name in cases where it
+/// refuses the handshake.
 fn read(report: &Value) -> anyhow::Result<Vec<Case>> {
-    let agents = report.as_object().context("an object of agents")?;
+    let agents = report
+        .as_object()
+        .context("the report is not an object of agents")?;
     let cases = agents
         .values()
         .filter_map(Value::as_object)

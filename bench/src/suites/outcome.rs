@@ -1,4 +1,4 @@
-//! What a suite found out in one position, and how that is printed.
+//! The outcome of a suite in one position.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,16 +11,16 @@ use anyhow::Context;
 
 use crate::testbed::process::Process;
 
-/// More failed cases than this are a file's business, not the terminal's.
+/// Maximum number of failed cases printed to the terminal.
 const SHOWN: usize = 20;
 
 /// The cases of one run.
 #[derive(Debug, PartialEq)]
 pub(super) struct Outcome {
     pub(super) cases: Vec<Case>,
-    /// Where the suite's own report is.
+    /// The suite's own report.
     pub(super) file: PathBuf,
-    /// What is worth a word although nothing failed.
+    /// A remark that is printed even if no case failed.
     pub(super) note: Option<String>,
 }
 
@@ -28,21 +28,21 @@ pub(super) struct Outcome {
 pub(super) struct Case {
     pub(super) name: String,
     pub(super) passed: bool,
-    /// What happened, where the suite says so.
+    /// The suite's message for the case.
     pub(super) message: String,
 }
 
-/// Runs the program of `suite`, which writes its report to `file`. Returns the report and, for
-/// complaints, how the program ended and what it said.
+/// Runs the program of `suite`, which writes its report to `file`. Returns the report, and exit
+/// status with output for error messages.
 pub(super) fn report(
     suite: &str,
     name: &str,
     command: &mut Command,
     file: &Path,
 ) -> anyhow::Result<(String, String)> {
-    // An old report must not pass for a new one.
-    drop(fs::remove_file(file));
-    // It ends with an error when a case failed; what matters is the report.
+    // A report of an earlier run must not be read.
+    let _removed = fs::remove_file(file);
+    // The exit status is an error if a case failed; the report is authoritative.
     let (status, output) = Process::start(name, command)?.finish()?;
     let message = format!("{status}\n{output}");
     let report =
@@ -51,7 +51,7 @@ pub(super) fn report(
 }
 
 impl Outcome {
-    /// Cases, and nothing to say besides.
+    /// Creates an outcome without a note.
     pub(super) fn new(cases: Vec<Case>, file: PathBuf) -> Self {
         Self {
             cases,
@@ -64,7 +64,7 @@ impl Outcome {
         self.cases.iter().all(|case| case.passed)
     }
 
-    /// With the cases that were run against the server alone and are missing here, as failed ones.
+    /// Adds the cases that ran against the server alone and are missing here, as failed.
     pub(super) fn with_missing_cases_failed(mut self, alone: &Self) -> Self {
         let here: BTreeSet<&str> = self.cases.iter().map(|case| case.name.as_str()).collect();
         let missing = alone.cases.iter();
@@ -80,7 +80,8 @@ impl Outcome {
         self
     }
 
-    /// Judged by whether each case ended as it does with the server alone, well or not.
+    /// A case passes if its outcome is the same as with the server alone, whether that was a
+    /// success or not.
     pub(super) fn compared_with_direct(self, alone: &Self) -> Self {
         let mut outcome = self.with_missing_cases_failed(alone);
         let before: BTreeMap<&str, &str> = alone
@@ -99,7 +100,7 @@ impl Outcome {
         outcome
     }
 
-    /// A line, and one more for each failed case.
+    /// Prints a summary line and a line for each failed case.
     pub(super) fn print(&self, root: &Path, suite: &str, position: &str, alone: Option<&Self>) {
         println!("{}", self.line(root, suite, position));
         let failed_alone: BTreeSet<&str> = alone

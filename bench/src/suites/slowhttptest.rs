@@ -1,5 +1,5 @@
-//! slowhttptest: thousands of clients that are slow on purpose, and beside them an honest one, of
-//! which every request must be served.
+//! slowhttptest: thousands of slow clients, and an honest client in parallel whose requests must
+//! all succeed.
 
 use std::{
     fs,
@@ -16,10 +16,10 @@ use super::{
 };
 use crate::testbed::process::Process;
 
-/// Slow clients, and how many of them begin in a second.
+/// Number of slow clients, and new connections per second.
 const CLIENTS: u32 = 4000;
 const RATE: u32 = 500;
-/// How long each attack lasts: longer than the proxies wait for a head.
+/// Duration of each attack: longer than the proxies' header timeout.
 const SECONDS: u32 = 60;
 
 struct Attack {
@@ -53,21 +53,21 @@ const ATTACKS: [Attack; 4] = [
     },
 ];
 
-/// What slowhttptest saw with a fresh connection each second.
+/// Results of slowhttptest's probe connections, one per second.
 #[derive(Debug, PartialEq, Eq)]
 struct Probes {
     seconds: usize,
     unavailable: usize,
 }
 
-/// Fills a directory with the suite's reports.
+/// Writes the suite's reports into a directory.
 pub(super) fn run(
     topology: &Topology<'_>,
     target: SocketAddr,
     name: &str,
     directory: &Path,
 ) -> anyhow::Result<Outcome> {
-    // Old statistics must not pass for new ones.
+    // Statistics of an earlier run must not be read.
     if directory.exists() {
         fs::remove_dir_all(directory).with_context(|| format!("remove {}", directory.display()))?;
     }
@@ -82,7 +82,7 @@ pub(super) fn run(
             &format!("{name}-{}", attack.name),
             &mut attack.command(topology, target, &prefix)?,
         )?;
-        // An honest client that could not even connect says so by its end.
+        // The result is an error if the honest client could not connect.
         let seen = honest_client::measure_during_attack(topology, target, name, SECONDS);
         let (status, output) = process.finish()?;
         let statistics = prefix.with_extension("csv");
@@ -127,8 +127,8 @@ impl Attack {
     }
 }
 
-/// A line for each second: seconds, closed, pending, connected, and the last column is 0 when the
-/// probe got no answer.
+/// Parses a line for each second: seconds, closed, pending, connected; the last column is 0 if the
+/// probe got no response.
 fn read_probes(statistics: &str) -> Probes {
     let lines = statistics.lines().skip(1);
     let last: Vec<&str> = lines.filter_map(|line| line.rsplit(',').next()).collect();
@@ -138,7 +138,7 @@ fn read_probes(statistics: &str) -> Probes {
     }
 }
 
-/// Every request of the honest client must have been served, and every probe answered.
+/// A case passes if every request of the honest client and every probe succeeded.
 fn evaluate(name: &str, honest: &anyhow::Result<HonestClientStats>, probes: &Probes) -> Case {
     let honest = match honest {
         Ok(honest) => honest,

@@ -1,4 +1,4 @@
-//! smugglex: attempts to make two programs in a line disagree where a request ends.
+//! smugglex: attempts to make two HTTP/1 parsers disagree about the end of a request.
 
 use std::{
     net::SocketAddr,
@@ -13,10 +13,9 @@ use super::{
     topology::Topology,
 };
 
-/// Every check that can be made of a server without TLS, those included that are made only when
-/// asked for.
+/// Every check for a server without TLS, opt-in checks included.
 const CHECKS: &str = "cl-te,te-cl,te-te,h2c,h2,cl-edge,cl-0,0-cl,parser-discrepancy";
-/// What a check says of itself that could not be made.
+/// Prefix of the diagnostic of a check that could not run.
 const BROKEN: &str = "check_failed";
 
 pub(super) fn run(
@@ -32,25 +31,29 @@ pub(super) fn run(
         .arg(&file)
         .arg(format!("http://{target}/"));
     let (report, _said) = report("smugglex", name, &mut command, &file)?;
-    let report = serde_json::from_str(&report).context("smugglex's report is JSON")?;
+    let report = serde_json::from_str(&report).context("parse smugglex's report")?;
     let cases = read(&report)?;
     if cases.len() != CHECKS.split(',').count() {
-        bail!("smugglex made {} checks of {CHECKS}", cases.len());
+        bail!("smugglex ran {} checks, expected {CHECKS}", cases.len());
     }
     Ok(Outcome::new(cases, file))
 }
 
 fn read(report: &Value) -> anyhow::Result<Vec<Case>> {
-    let checks = report["checks"].as_array().context("a list of checks")?;
+    let checks = report["checks"]
+        .as_array()
+        .context("the report has no checks")?;
     checks.iter().map(case).collect()
 }
 
-/// A check that could not be made has found nothing, and has not passed either.
+/// Parses a check. A check that could not run has failed.
 fn case(check: &Value) -> anyhow::Result<Case> {
-    let name = check["check_type"].as_str().context("a check has a name")?;
+    let name = check["check_type"]
+        .as_str()
+        .context("a check has no check_type")?;
     let vulnerable = check["vulnerable"]
         .as_bool()
-        .with_context(|| format!("{name} does not say what it found"))?;
+        .with_context(|| format!("{name} has no field vulnerable"))?;
     let diagnostics = check["diagnostics"].as_array().into_iter().flatten();
     let broken = diagnostics
         .filter_map(Value::as_str)

@@ -1,6 +1,5 @@
-//! The suites themselves: which versions, and how they get onto this machine. Below
-//! `target/suites`, each in a directory with its version in its name; what a distribution packages
-//! comes from there.
+//! Installs the suites in pinned versions below `target/suites`, each in a directory named after
+//! its version. Debian packages are used where they exist.
 
 use std::{
     fs,
@@ -16,8 +15,7 @@ use xtask::{
 
 use super::{DIRECTORY, Suite};
 
-/// Its last release is 2.6.0, which is this commit: the tag has no place among the versions of a
-/// module that is not called `…/v2`.
+/// Release 2.6.0, named by its commit, since Go rejects a v2 tag for a module path without `/v2`.
 const H2SPEC: Go = Go {
     package: "github.com/summerwind/h2spec/cmd/h2spec",
     version: "v0.0.0-20200804131034-70ac22940108",
@@ -40,7 +38,7 @@ const GRPC_SERVER: Go = Go {
 const KOSOKU_VERSION: &str = "0.1.0";
 const SMUGGLEX_VERSION: &str = "0.4.0";
 
-/// What shows that it is there, the package, what for, and whose.
+/// Program or path that proves the installation, package, purpose, and the suites that need it.
 const PACKAGED: [(&str, &str, &str, &[Suite]); 4] = [
     (
         "haproxy",
@@ -68,7 +66,7 @@ const PACKAGED: [(&str, &str, &str, &[Suite]); 4] = [
     ),
 ];
 
-/// What is installed, found by name.
+/// The installed tools.
 pub(super) struct Tools {
     directory: PathBuf,
 }
@@ -82,7 +80,7 @@ struct Go {
 }
 
 impl Tools {
-    /// Installs what these suites need and is missing.
+    /// Installs the missing tools of these suites.
     pub(super) fn prepare(root: &Path, suites: &[Suite]) -> anyhow::Result<Self> {
         let tools = Self {
             directory: root.join(DIRECTORY),
@@ -148,7 +146,7 @@ impl Tools {
         }
         if find_program("go").is_none() {
             bail!(
-                "there is no Go, which builds {}; one of https://go.dev/dl that is not older than a year will do",
+                "Go is required to build {}; install a release of the last year from https://go.dev/dl",
                 go.directory
             );
         }
@@ -162,7 +160,7 @@ impl Tools {
         })
     }
 
-    /// Into a virtual environment: no other Python program sees it, nor it the machine's packages.
+    /// Installs kosoku into a virtual environment, isolated from the machine's Python packages.
     fn install_kosoku(&self) -> anyhow::Result<()> {
         let directory = self.kosoku_directory();
         if directory.join("bin/kosoku").exists() {
@@ -171,8 +169,9 @@ impl Tools {
         stage::run("kosoku", KOSOKU_VERSION, || {
             let mut make = Command::new("python3");
             make.args(["-m", "venv", "--clear"]).arg(&directory);
-            command::run("python3 -m venv", &mut make)
-                .context("make a place for kosoku; Debian's package python3-venv brings venv")?;
+            command::run("python3 -m venv", &mut make).context(
+                "create a virtual environment for kosoku; venv is in Debian's package python3-venv",
+            )?;
             let mut pip = Command::new(directory.join("bin/python"));
             pip.args(["-m", "pip", "install", "--quiet", "--no-deps"])
                 .arg("--disable-pip-version-check")
@@ -201,7 +200,7 @@ impl Tools {
 fn require_installed(program: PathBuf) -> anyhow::Result<PathBuf> {
     if !program.exists() {
         bail!(
-            "{} is not there although it was installed",
+            "{} does not exist although it was installed",
             program.display()
         );
     }
@@ -229,7 +228,7 @@ fn install_packages(suites: &[Suite]) -> anyhow::Result<()> {
         eprintln!("    missing  {package:<20} {why}");
     }
     let names: Vec<&str> = missing.iter().map(|(_, package, ..)| *package).collect();
-    setup::install(&names).context("install what the suites need")
+    setup::install(&names).context("install the packages of the suites")
 }
 
 #[cfg(test)]
@@ -250,7 +249,8 @@ mod tests {
 
     #[test]
     fn missing_tool_is_named_in_error() {
-        let error = require_installed("/mesh/target/suites/x".into()).expect_err("it is not there");
+        let error =
+            require_installed("/mesh/target/suites/x".into()).expect_err("it does not exist");
         assert!(error.to_string().contains("/mesh/target/suites/x"));
     }
 }

@@ -1,9 +1,8 @@
-//! Where the suites shoot: client pod and server pod with our proxies, and servers that are reached
-//! in different ways. Which way it is decides the port.
+//! The topology of the suites: client pod and server pod with proxies, and servers with one port
+//! for each position.
 //!
-//! A port that the agent of a pod skips passes its proxy by, and what the control plane says of a
-//! port decides whether there is TLS between the proxies. So one pair of proxies is enough for
-//! every position.
+//! The agent of a pod does not redirect skipped ports, and the control plane's port settings
+//! determine the use of TLS between the proxies. So one pair of proxies serves every position.
 
 mod applications;
 mod relay;
@@ -26,9 +25,10 @@ use crate::testbed::{
     usage::run_time,
 };
 
-/// A service of the mesh whose only endpoint is the server, as `mesh-bench control` knows it.
+/// A service of `mesh-bench control` whose only endpoint is the server.
 const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
-/// Keeps the network apart from those of the benchmark's systems, which count from zero.
+/// Third byte of the network, distinct from those of the benchmark's systems, which count from
+/// zero.
 const NETWORK: u8 = 100;
 
 const CLIENT: Container<'_> = Container {
@@ -37,7 +37,7 @@ const CLIENT: Container<'_> = Container {
     user: None,
 };
 
-/// What is between client and server.
+/// The proxies between client and server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Position {
     /// Nothing.
@@ -46,7 +46,7 @@ pub(super) enum Position {
     Outbound,
     /// The server's proxy; the client is not in the mesh.
     Inbound,
-    /// The server's proxy; the client speaks the mesh's TLS itself.
+    /// The server's proxy; the client itself uses the mesh's TLS.
     InboundTls,
     /// Both proxies, with mutual TLS between them.
     Both,
@@ -55,7 +55,7 @@ pub(super) enum Position {
 /// A server that a suite needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Application {
-    /// Answers every HTTP/2 request.
+    /// Responds to every HTTP/2 request.
     Http2,
     /// The interoperability server of grpc-go.
     Grpc,
@@ -63,13 +63,13 @@ pub(super) enum Application {
     WebSocket,
     /// nginx, HTTP/1.1
     Web,
-    /// Reads whatever comes, and answers nothing.
+    /// Reads everything and never responds.
     Sink,
 }
 
 pub(super) struct Topology<'l> {
     testbed: &'l Testbed,
-    // Ended in this order: clients' side first.
+    // Dropped in this order: proxies before applications.
     _relay: Option<Process>,
     proxies: ProxyProcesses,
     _control: ControlPlanes,
@@ -87,7 +87,7 @@ impl Position {
         Self::Both,
     ];
 
-    /// As the result's line and file call it.
+    /// Returns the name for result lines and files.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Direct => "direct",
@@ -98,7 +98,7 @@ impl Position {
         }
     }
 
-    /// As a person would say it.
+    /// Returns a description for messages.
     pub(super) fn what(self) -> &'static str {
         match self {
             Self::Direct => "the server alone",
@@ -131,7 +131,7 @@ impl Application {
         Self::Sink,
     ];
 
-    /// Where it listens for those who come in this way.
+    /// Returns the application's port for a position.
     fn port(self, position: Position) -> u16 {
         8100 + 10 * self as u16 + position as u16
     }
@@ -144,7 +144,7 @@ impl Application {
 }
 
 impl<'l> Topology<'l> {
-    /// Starts what these suites need, and waits until it serves.
+    /// Starts the applications and proxies that these suites need, and waits until they are ready.
     pub(super) fn start(
         testbed: &'l Testbed,
         tools: &Tools,
@@ -194,28 +194,28 @@ impl<'l> Topology<'l> {
         })
     }
 
-    /// What a client in the client pod connects to.
+    /// Returns the address that a client in the client pod connects to.
     pub(super) fn target(&self, application: Application, position: Position) -> SocketAddr {
         let port = application.port(position);
         match position {
             Position::Direct | Position::Inbound => (self.pods.server.ip, port).into(),
-            // There the relay listens.
+            // The relay listens there.
             Position::InboundTls => (Ipv4Addr::LOCALHOST, port).into(),
             Position::Outbound | Position::Both => (SERVICE, port).into(),
         }
     }
 
-    /// A command in the client pod.
+    /// Returns a command in the client pod.
     pub(super) fn client(&self, program: impl AsRef<Path>) -> anyhow::Result<Command> {
         self.pods.client.command(CLIENT, program.as_ref())
     }
 
-    /// The same for the clients that are ours.
+    /// Returns a `mesh-bench` command in the client pod.
     pub(super) fn bench_client(&self) -> anyhow::Result<Command> {
         self.client(&self.testbed.programs.bench)
     }
 
-    /// Seconds that each proxy has run.
+    /// Returns the CPU seconds of each proxy.
     pub(super) fn run_times(&self) -> anyhow::Result<ProxyPair<f64>> {
         Ok(ProxyPair {
             outbound: run_time(self.proxies.outbound.id())?,
@@ -223,25 +223,29 @@ impl<'l> Topology<'l> {
         })
     }
 
-    /// Fails once the user wanted to stop.
+    /// Fails once the user has interrupted the program.
     pub(super) fn check_interrupt(&self) -> anyhow::Result<()> {
         self.testbed.check_interrupt()
     }
 
-    /// Fails when a proxy has ended.
+    /// Fails if a proxy has exited.
     pub(super) fn check(&mut self) -> anyhow::Result<()> {
         for proxy in [&mut self.proxies.outbound, &mut self.proxies.inbound] {
             if let Some(status) = proxy.exit_status()? {
-                bail!("a proxy ended: {status}\n{}", proxy.command_and_log());
+                bail!("a proxy exited: {status}\n{}", proxy.command_and_log());
             }
         }
         Ok(())
     }
 }
 
-/// All ports of the positions that are like this.
-fn ports(like: fn(Position) -> bool) -> Vec<u16> {
-    let positions = || Position::ALL.into_iter().filter(|position| like(*position));
+/// Returns the ports of all applications in the positions that satisfy a predicate.
+fn ports(is_selected: fn(Position) -> bool) -> Vec<u16> {
+    let positions = || {
+        Position::ALL
+            .into_iter()
+            .filter(|position| is_selected(*position))
+    };
     Application::ALL
         .into_iter()
         .flat_map(|application| positions().map(move |position| application.port(position)))

@@ -1,4 +1,5 @@
-//! The node agent that redirects the connections of a pair of pods, asked as a CNI plugin asks it.
+//! The node agent that redirects the connections of a pair of pods, driven over its socket as the
+//! CNI plugin does.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -24,21 +25,21 @@ pub(crate) enum Tier {
     Iptables,
 }
 
-/// Ports whose connections are left alone in both pods.
+/// Ports that are not redirected in either pod.
 #[derive(Debug, Default)]
 pub(crate) struct SkippedPorts {
     pub(crate) inbound: Vec<u16>,
     pub(crate) outbound: Vec<u16>,
 }
 
-/// A running agent. Dropping it removes what it did.
+/// A running agent. Dropping it uninstalls the redirection.
 pub(crate) struct Agent {
     process: Process,
     program: PathBuf,
     paths: AgentPaths,
 }
 
-/// What an agent is told about where things are.
+/// The paths passed to an agent.
 struct AgentPaths {
     cgroup: PathBuf,
     directory: PathBuf,
@@ -81,8 +82,8 @@ impl Agent {
             program: testbed.programs.agent.clone(),
             paths,
         };
-        wait_until("the agent answers", || {
-            Ok(agent.ask(&json!({ "op": "status" })).ok())
+        wait_until("the agent responds", || {
+            Ok(agent.request(&json!({ "op": "status" })).ok())
         })
         .with_context(|| agent.process.command_and_log())?;
         for pod in [&pods.client, &pods.server] {
@@ -92,7 +93,7 @@ impl Agent {
     }
 
     fn enrol(&self, pod: &Pod, skipped: &SkippedPorts) -> anyhow::Result<()> {
-        let answer = self.ask(&json!({
+        let response = self.request(&json!({
             "op": "add",
             "containerId": pod.name,
             "network": "bench",
@@ -106,32 +107,31 @@ impl Agent {
                 "config.linkerd.io/skip-outbound-ports": list(&skipped.outbound),
             },
         }))?;
-        match answer.get("added") {
+        match response.get("added") {
             Some(_) => Ok(()),
-            None => bail!("the agent does not enrol {}: {answer}", pod.name),
+            None => bail!("the agent failed to enrol {}: {response}", pod.name),
         }
     }
 
-    /// One question, one answer, a line each.
-    fn ask(&self, question: &Value) -> anyhow::Result<Value> {
+    /// Sends a request and returns the response; each is one line of JSON.
+    fn request(&self, request: &Value) -> anyhow::Result<Value> {
         let mut stream = UnixStream::connect(self.paths.socket())?;
-        stream.write_all(format!("{question}\n").as_bytes())?;
-        let mut answer = String::new();
-        BufReader::new(stream).read_line(&mut answer)?;
-        serde_json::from_str(&answer).context("the agent's answer is JSON")
+        stream.write_all(format!("{request}\n").as_bytes())?;
+        let mut response = String::new();
+        BufReader::new(stream).read_line(&mut response)?;
+        serde_json::from_str(&response).context("parse the agent's response")
     }
 
-    /// Fills the table of enrolled pods with so many more. Nothing belongs to them, as nothing of a
-    /// pod on the same node belongs to another: what there is to measure is how long it takes to
-    /// find one of so many. The agent ends, which would remove what it does not know; what it
-    /// pinned goes on.
+    /// Adds dummy entries to the map of enrolled pods, to measure the lookup in a large map. The
+    /// agent is killed first, since it would remove unknown entries; its pinned programs stay
+    /// active.
     pub(crate) fn enrol_dummy_pods(&mut self, pods: u32) -> anyhow::Result<()> {
         self.process.kill();
         let table = self.paths.pins.join("v1/maps/PODS");
         let mut dump = Command::new("bpftool");
         dump.args(["--json", "map", "dump", "pinned"]).arg(&table);
-        let dumped = ask(&mut dump).context("bpftool does not show the table of pods")?;
-        let dumped: Value = serde_json::from_str(&dumped).context("bpftool speaks JSON")?;
+        let dumped = ask(&mut dump).context("dump the map of pods with bpftool")?;
+        let dumped: Value = serde_json::from_str(&dumped).context("parse the output of bpftool")?;
         let value: Vec<&str> = dumped[0]["value"]
             .as_array()
             .context("no pod is enrolled")?
@@ -141,7 +141,7 @@ impl Agent {
         let value = value.join(" ");
         let mut batch = String::new();
         for number in 0..pods {
-            // Cookies of network namespaces count up from one; these are far beyond.
+            // Cookies of network namespaces count up from one, so that these do not collide.
             let cookie = u64::MAX - u64::from(number);
             let key: Vec<String> = cookie.to_ne_bytes().iter().map(u8::to_string).collect();
             batch += &format!(
@@ -182,7 +182,7 @@ impl AgentPaths {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        // Without the daemon, which would otherwise put back what is removed.
+        // The daemon would reinstall the redirection.
         self.process.kill();
         let mut uninstall = Command::new(&self.program);
         uninstall.arg("uninstall").args(self.paths.flags());

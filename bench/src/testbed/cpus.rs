@@ -1,10 +1,10 @@
-//! Which CPUs the two sides of a lab run on.
+//! The CPUs of load and proxies in a testbed.
 
 use std::fs;
 
 use anyhow::{Context, bail};
 
-/// The CPUs of the two sides.
+/// One CPU for load and one for the proxies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cpus {
     /// Clients and servers.
@@ -14,7 +14,7 @@ pub(crate) struct Cpus {
 }
 
 impl Cpus {
-    /// The first two that this process may use.
+    /// Chooses the first two CPUs that this process is allowed to use.
     pub(crate) fn choose() -> anyhow::Result<Self> {
         let status = fs::read_to_string("/proc/self/status").context("read /proc/self/status")?;
         let list = status
@@ -24,13 +24,13 @@ impl Cpus {
         match parse_list(list.trim())[..] {
             [load, proxies, ..] => Ok(Self { load, proxies }),
             _ => bail!(
-                "only one CPU may be used here, but clients and servers take one and the proxies another"
+                "only one CPU is available; clients and servers need one and the proxies another"
             ),
         }
     }
 }
 
-/// A list as the kernel writes it, `0-2,5`.
+/// Parses a CPU list in the kernel's format, `0-2,5`.
 pub(crate) fn parse_list(text: &str) -> Vec<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

@@ -1,8 +1,7 @@
-//! Network namespaces and cgroups in the manner of pods, and the commands that put programs into
-//! them.
+//! Pods made of network namespaces and cgroups, and the commands that start programs in them.
 //!
-//! Names are fixed: there is one lab on a machine at a time. Everything started is in one cgroup,
-//! so that [`clear`] finds what an earlier run left, however it ended.
+//! Names are fixed, since a machine has one testbed at a time. Every process is in one cgroup, so
+//! that [`clear`] finds the remains of an earlier run.
 
 use std::{
     ffi::OsStr,
@@ -20,23 +19,23 @@ use super::{
     process::{run, wait_until},
 };
 
-/// The beginning of every name of ours: of namespaces, cgroups, pins, directories.
+/// Prefix of the names of namespaces, cgroups, pins and directories.
 pub(crate) const NAME: &str = "mesh-lab";
-/// Logs, configurations, sockets. A reboot clears it.
+/// Logs, configurations, sockets. On a tmpfs.
 pub(crate) const DIRECTORY: &str = "/run/mesh-lab";
-/// Where the agents pin their programs, each in a directory with our name.
+/// The BPF file system, where each agent pins its programs in a directory with the prefix [`NAME`].
 pub(crate) const PINS: &str = "/sys/fs/bpf";
-/// Twenty thousand connections and their other ends with room to spare, or where that is more than
-/// this process may ask for, as much as it may.
+/// Raises the file limit: enough for the two sockets of each of 20,000 connections, or else as many
+/// as the hard limit permits.
 const RAISE: &str = "{ ulimit -n 100000 2>/dev/null || ulimit -Sn $(ulimit -Hn); }";
-/// The last that a shell does before it is the program.
+/// The last command of a shell, which replaces it with the program.
 pub(crate) const ENTER: &str = "exec \"$0\" \"$@\"";
-/// Whatever the machine's is: BBR, which some have, sends by timers, and their work is charged to
-/// whoever runs at the moment. Reno is allowed in every namespace, and does what the usual CUBIC
-/// does where nothing is lost.
+/// Fixed independently of the machine's default. BBR paces with timers, whose CPU time is accounted
+/// to the interrupted task. Reno is allowed in every namespace, and behaves like CUBIC without
+/// packet loss.
 pub(crate) const CONGESTION_CONTROL: &str = "reno";
 
-/// The pair of networks that one system under test lives in.
+/// The two pods of one system under test.
 #[derive(Debug)]
 pub(crate) struct Pods {
     pub(crate) client: Pod,
@@ -46,21 +45,21 @@ pub(crate) struct Pods {
 /// A network namespace with an address, and a cgroup for its containers.
 #[derive(Debug)]
 pub(crate) struct Pod {
-    /// Of the namespace, and the pod's UID.
+    /// Name of the namespace, and the pod's UID.
     pub(crate) name: String,
     pub(crate) ip: Ipv4Addr,
     pub(crate) cgroup: PathBuf,
     cpus: Cpus,
 }
 
-/// On whose CPU a program runs.
+/// The CPU that a program runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CpuRole {
     Load,
     Proxy,
 }
 
-/// How a program is started in a pod.
+/// Name, CPU and user of a program in a pod.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Container<'a> {
     pub(crate) name: &'a str,
@@ -68,12 +67,13 @@ pub(crate) struct Container<'a> {
     pub(crate) user: Option<u32>,
 }
 
-/// The cgroup of everything that runs.
+/// Returns the cgroup that contains every process of the testbed.
 pub(crate) fn root_cgroup() -> anyhow::Result<PathBuf> {
     Ok(cgroup2()?.join(NAME))
 }
 
-/// Where the unified cgroup hierarchy is: beside the version 1 controllers or in their place.
+/// Returns the mount point of the cgroup v2 hierarchy, which also exists on hosts with v1
+/// controllers.
 fn cgroup2() -> anyhow::Result<PathBuf> {
     let mounts = fs::read_to_string("/proc/mounts").context("read /proc/mounts")?;
     mounts
@@ -81,15 +81,15 @@ fn cgroup2() -> anyhow::Result<PathBuf> {
         .map(|line| line.split(' ').collect::<Vec<_>>())
         .find(|words| words.get(2) == Some(&"cgroup2"))
         .and_then(|words| words.get(1).map(PathBuf::from))
-        .context("no cgroup2 file system is mounted; what runs in pods needs a cgroup")
+        .context("no cgroup2 file system is mounted; pods need a cgroup")
 }
 
-/// Ends and removes what a run left, this one or an earlier one.
+/// Kills and removes the remains of this or an earlier run.
 pub(crate) fn clear() -> anyhow::Result<()> {
     let cgroup = root_cgroup()?;
     if cgroup.exists() {
-        fs::write(cgroup.join("cgroup.kill"), "1").context("end what runs in the cgroup")?;
-        wait_until("the processes of the lab end", || {
+        fs::write(cgroup.join("cgroup.kill"), "1").context("kill the processes in the cgroup")?;
+        wait_until("the processes of the testbed exit", || {
             Ok(remove_cgroups(&cgroup).ok())
         })?;
     }
@@ -98,7 +98,7 @@ pub(crate) fn clear() -> anyhow::Result<()> {
     for name in names.filter(|name| name.starts_with(NAME)) {
         run(Command::new("ip").args(["netns", "del", &name]))?;
     }
-    // Programs that nothing names any more are detached by the kernel.
+    // The kernel detaches programs when the last pin is removed.
     let pins = fs::read_dir(PINS).into_iter().flatten().flatten();
     let named = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(NAME);
     for pins in pins.filter(named) {
@@ -111,7 +111,7 @@ pub(crate) fn clear() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The kernel refuses while a process is still ending.
+/// Removes a cgroup and its descendants. Fails while a process is still exiting.
 fn remove_cgroups(directory: &Path) -> std::io::Result<()> {
     for entry in fs::read_dir(directory)?.flatten() {
         if entry.file_type()?.is_dir() {
@@ -122,7 +122,7 @@ fn remove_cgroups(directory: &Path) -> std::io::Result<()> {
 }
 
 impl Pods {
-    /// Two pods and a wire between them; `number` keeps the networks of several pairs apart.
+    /// Creates two pods connected by a veth pair; `number` selects the network.
     pub(crate) fn new(name: &str, number: u8, cpus: Cpus) -> anyhow::Result<Self> {
         let pod = |role: &str, last: u8| -> anyhow::Result<Pod> {
             let name = format!("{NAME}-{name}-{role}");
@@ -151,7 +151,7 @@ impl Pods {
             ]))?;
         client.configure(server.ip)?;
         server.configure(client.ip)?;
-        // The endpoints of services that have more than one are all the server.
+        // The server is every endpoint of the services with several endpoints.
         server.ip(&["route", "add", "local", "10.128.0.0/9", "dev", "lo"])?;
         Ok(Self { client, server })
     }
@@ -159,11 +159,11 @@ impl Pods {
 
 impl Drop for Pod {
     fn drop(&mut self) {
-        // Whatever still runs in it ends with it, as on a node.
+        // Kills the remaining processes, as a node does.
         let killed = fs::write(self.cgroup.join("cgroup.kill"), "1");
         let removed = killed.map_err(anyhow::Error::from).and_then(|()| {
             run(Command::new("ip").args(["netns", "del", &self.name]))?;
-            wait_until("the processes of the pod end", || {
+            wait_until("the processes of the pod exit", || {
                 Ok(remove_cgroups(&self.cgroup).ok())
             })
         });
@@ -180,8 +180,8 @@ impl Pod {
         self.ip(&["link", "set", "eth0", "up"])?;
         self.ip(&["route", "add", "default", "via", &other.to_string()])?;
         for (name, value) in [
-            // Tens of thousands of connections between two addresses must not run out of ports, nor
-            // wait for old ones.
+            // Tens of thousands of connections between two addresses need many ports and the reuse
+            // of recent ones.
             ("ip_local_port_range", "1024 65535"),
             ("tcp_tw_reuse", "1"),
             ("tcp_congestion_control", CONGESTION_CONTROL),
@@ -196,7 +196,7 @@ impl Pod {
         run(Command::new("ip").args(["-n", &self.name]).args(arguments))
     }
 
-    /// A command that becomes `program` inside the pod.
+    /// Returns a command that executes `program` in the pod.
     pub(crate) fn command(
         &self,
         container: Container<'_>,
@@ -209,13 +209,12 @@ impl Pod {
             CpuRole::Proxy => self.cpus.proxies,
         };
         let mut command = within(&cgroup);
-        // Not `ip netns exec`, which mounts another /sys over ours.
+        // `ip netns exec` would mount another /sys.
         command
             .arg("nsenter")
             .arg(format!("--net=/run/netns/{}", self.name))
             .args(["taskset", "-c", &cpu.to_string()])
-            // As many descriptors as there may be: ten thousand connections have twenty thousand
-            // ends in a proxy.
+            // A proxy needs two descriptors for each of ten thousand connections.
             .args(["sh", "-c", &format!("{RAISE} && {ENTER}")]);
         if let Some(user) = container.user {
             let (user, group) = (format!("--reuid={user}"), format!("--regid={user}"));
@@ -226,18 +225,18 @@ impl Pod {
     }
 }
 
-/// How many files a program in a pod may have open.
+/// Returns the limit of open files in a pod.
 pub(crate) fn descriptors() -> anyhow::Result<u32> {
     let mut shell = Command::new("sh");
     let output = ask(shell.args(["-c", &format!("{RAISE} && ulimit -Sn")]));
-    let limit = output.context("the shell does not say how many files may be open")?;
+    let limit = output.context("read the limit of open files")?;
     limit
         .trim()
         .parse()
-        .with_context(|| format!("open files: {limit:?}"))
+        .with_context(|| format!("parse the limit of open files: {limit:?}"))
 }
 
-/// A command whose arguments are a program that is to run in a cgroup.
+/// Returns a command that executes its arguments as a program in a cgroup.
 pub(crate) fn within(cgroup: &Path) -> Command {
     let mut command = Command::new("sh");
     command

@@ -1,4 +1,4 @@
-//! Programs that run beside us: what they say, how they end, and waiting for them.
+//! Child processes: their output, their exit status, and waiting for them.
 
 use std::{
     fs::{self, File},
@@ -15,9 +15,9 @@ use xtask::command::{lossy_lines, shown};
 
 use super::pod::{DIRECTORY, ENTER};
 
-/// What must happen and does not happen in this time never will.
+/// Timeout of events that must happen.
 pub(crate) const TIMEOUT: Duration = Duration::from_mins(3);
-/// Between two looks at what cannot be waited for otherwise.
+/// Interval of polls for conditions without notification.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// A running program. Dropping it kills it.
@@ -30,7 +30,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts a command; what it writes to standard error goes to a file that is named for it.
+    /// Starts a command; its standard error goes to a log file named after it.
     pub(crate) fn start(name: &str, command: &mut Command) -> anyhow::Result<Self> {
         let what = without_wrapper(&shown(command));
         let log = Path::new(DIRECTORY).join(format!("{name}.log"));
@@ -41,12 +41,14 @@ impl Process {
             .stderr(errors)
             .spawn()
             .with_context(|| format!("start `{what}`"))?;
-        let output = child.stdout.take().context("standard output is a pipe")?;
-        // Unbounded: nobody says more than a few lines, and nobody may be stopped by us not
-        // reading.
+        let output = child
+            .stdout
+            .take()
+            .context("standard output is not a pipe")?;
+        // Unbounded: programs print few lines, and a full pipe must not block them.
         let (sender, lines) = channel();
         std::thread::spawn(move || {
-            // To the end even when nobody listens, or the program would stop at its last words.
+            // Reads on even without a receiver, so that the program never blocks on a full pipe.
             lossy_lines(output).for_each(|line| drop(sender.send(line)));
         });
         Ok(Self {
@@ -62,28 +64,31 @@ impl Process {
         self.child.id()
     }
 
-    /// It runs only when nothing else wants its CPU from now on.
+    /// Gives the process idle priority.
     pub(crate) fn deprioritise(&self) -> anyhow::Result<()> {
         let id = self.id().to_string();
         run(Command::new("chrt").args(["--all-tasks", "--idle", "--pid", "0", &id]))
     }
 
-    /// The next line it prints.
+    /// Waits for the next line of its output.
     pub(crate) fn next_line(&self) -> anyhow::Result<String> {
         match self.lines.recv_timeout(TIMEOUT) {
             Ok(line) => Ok(line),
-            Err(RecvTimeoutError::Timeout) => bail!("{} says nothing", self.command_and_log()),
-            Err(RecvTimeoutError::Disconnected) => bail!("{} ended early", self.command_and_log()),
+            Err(RecvTimeoutError::Timeout) => {
+                bail!("{} printed nothing in time", self.command_and_log())
+            }
+            Err(RecvTimeoutError::Disconnected) => bail!("{} exited early", self.command_and_log()),
         }
     }
 
-    /// The next line, which is JSON.
+    /// Waits for the next line of its output and parses it as JSON.
     pub(crate) fn next_event(&self) -> anyhow::Result<Value> {
         let line = self.next_line()?;
-        serde_json::from_str(&line).with_context(|| format!("`{}` said {line:?}", self.what))
+        serde_json::from_str(&line)
+            .with_context(|| format!("parse the output of `{}`: {line:?}", self.what))
     }
 
-    /// Everything it prints until it ends by itself, which it must do well.
+    /// Waits for it to exit successfully and returns its output.
     pub(crate) fn output(self) -> anyhow::Result<String> {
         let (what, log) = (self.what.clone(), self.log.clone());
         let (status, output) = self.finish()?;
@@ -93,7 +98,7 @@ impl Process {
         Ok(output)
     }
 
-    /// Everything it prints until it ends by itself, and how it ended.
+    /// Waits for it to exit and returns its exit status and output.
     pub(crate) fn finish(mut self) -> anyhow::Result<(ExitStatus, String)> {
         drop(self.input.take());
         let mut output = String::new();
@@ -106,29 +111,32 @@ impl Process {
 
     /// Writes a line to its standard input.
     pub(crate) fn write_line(&mut self, line: &str) -> anyhow::Result<()> {
-        let input = self.input.as_mut().context("standard input is a pipe")?;
+        let input = self
+            .input
+            .as_mut()
+            .context("standard input is not a pipe")?;
         writeln!(input, "{line}")?;
         Ok(())
     }
 
-    /// How it ended, if it has.
+    /// Returns its exit status if it has exited.
     pub(crate) fn exit_status(&mut self) -> anyhow::Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
     }
 
-    /// Ends it now.
+    /// Kills it.
     pub(crate) fn kill(&mut self) {
-        // The only error is that it has ended already.
-        let _gone = self.child.kill();
+        // Fails only if the process has already exited.
+        let _killed = self.child.kill();
         let _reaped = self.child.wait();
     }
 
-    /// What it is and what it wrote to standard error, for an error message.
+    /// Returns its command and its standard error, for an error message.
     pub(crate) fn command_and_log(&self) -> String {
         format!("`{}`\n{}", self.what, read(&self.log))
     }
 
-    /// Where what it writes to standard error goes.
+    /// Returns the file of its standard error.
     pub(crate) fn log(&self) -> &Path {
         &self.log
     }
@@ -140,7 +148,7 @@ impl Drop for Process {
     }
 }
 
-/// Runs a command that prints nothing when all is well.
+/// Runs a command whose output matters only if it fails.
 pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
     let output = command
         .stdin(Stdio::null())
@@ -157,7 +165,7 @@ pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits until `look` finds something.
+/// Polls `look` until it returns a value.
 pub(crate) fn wait_until<T>(
     what: &str,
     mut look: impl FnMut() -> anyhow::Result<Option<T>>,
@@ -168,7 +176,7 @@ pub(crate) fn wait_until<T>(
             return Ok(found);
         }
         if begun.elapsed() > TIMEOUT {
-            bail!("{what}: not within {} s", TIMEOUT.as_secs());
+            bail!("timed out after {} s: {what}", TIMEOUT.as_secs());
         }
         std::thread::park_timeout(POLL_INTERVAL);
     }
@@ -178,7 +186,7 @@ fn read(log: &Path) -> String {
     fs::read_to_string(log).unwrap_or_default()
 }
 
-/// The program of a pod's command, without what puts it into the pod.
+/// Strips the wrapper that starts a program in a pod.
 fn without_wrapper(command: &str) -> String {
     match command.rsplit_once(ENTER) {
         Some((_, program)) => program.trim().to_owned(),

@@ -1,4 +1,4 @@
-//! The programs of the mesh that run in a testbed, and how they are built.
+//! The programs of the mesh in a testbed, and their builds.
 
 use std::{
     env,
@@ -12,22 +12,23 @@ use xtask::{binaries, command, stage, workspace};
 #[derive(Debug)]
 pub(crate) struct Programs {
     pub(crate) proxy: PathBuf,
-    /// This program, which is also the control plane, the applications and the load.
+    /// This program, which also implements the control plane, the applications and the load.
     pub(crate) bench: PathBuf,
     pub(crate) agent: PathBuf,
 }
 
 impl Programs {
-    /// The optimised proxy, for measurements. Builds it first when `build` is set.
+    /// Returns the optimised proxy, for measurements, and builds it first if `build` is set.
     pub(crate) fn optimised(root: &Path, build: bool) -> anyhow::Result<Self> {
         if build {
             stage::run("build", "the proxy, optimised", || {
-                // By itself, as for its image: the workspace would add features of other packages.
+                // Built separately, as for its image: the workspace would enable features of other
+                // packages.
                 let mut cargo = workspace::cargo(root);
                 cargo.args(["build", "--release", "--package", "mesh-proxy"]);
                 command::run("cargo build", &mut cargo)?;
-                // The kernel programs are the same in every profile, and nothing else of the agent
-                // runs under load.
+                // A debug build suffices: under load only the agent's kernel programs run, which
+                // are the same in every profile.
                 compile(root, &["mesh-agent"])
             })?;
         }
@@ -37,8 +38,8 @@ impl Programs {
         )
     }
 
-    /// Programs with assertions, for tests that measure nothing. Builds them first when `build` is
-    /// set.
+    /// Returns programs with debug assertions, for functional tests, and builds them first if
+    /// `build` is set.
     pub(crate) fn checked(root: &Path, build: bool) -> anyhow::Result<Self> {
         if build {
             stage::run("build", "the proxy and the agent", || {
@@ -67,7 +68,7 @@ impl Programs {
     }
 }
 
-/// With the features of the whole workspace, as the tests build them.
+/// Builds programs with the features of the whole workspace, as the tests do.
 fn compile(root: &Path, programs: &[&str]) -> anyhow::Result<()> {
     let mut cargo = workspace::cargo(root);
     cargo.args(["build", "--workspace"]);

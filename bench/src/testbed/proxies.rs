@@ -1,5 +1,5 @@
-//! A pair of mesh-proxy as an injector would start it: own user, own cgroup, Linkerd's environment,
-//! and the check that redirection works.
+//! A pair of mesh-proxy processes as the injector configures them: own user, own cgroup, Linkerd's
+//! environment, and the redirection check.
 
 use std::{
     fs,
@@ -17,7 +17,7 @@ use super::{
     process::Process,
 };
 
-/// As the agent expects of a pod: the user that may listen on the proxy's ports.
+/// The agent accepts listeners on the proxy's ports only of this user.
 const PROXY: Container<'_> = Container {
     name: "linkerd-proxy",
     cpu_role: CpuRole::Proxy,
@@ -30,27 +30,27 @@ const CONTROL: Container<'_> = Container {
 };
 
 const CONTROL_PORT: u16 = 8090;
-/// Where the proxy of a pod answers questions about itself.
+/// Address of the proxy's admin server.
 pub(crate) const ADMIN: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 4191);
 const READY: &str = "/ready";
 
-/// What the control planes say of ports. Bytes on all others are looked into, and are the mesh's.
+/// Settings of ports. All other ports use protocol detection and the mesh's TLS.
 #[derive(Debug, Default)]
 pub(crate) struct PortSettings {
-    /// Nobody looks at the bytes.
+    /// Opaque, with the mesh's TLS.
     pub(crate) opaque: Vec<u16>,
-    /// The same, and there is no TLS of the mesh.
+    /// Opaque, without the mesh's TLS.
     pub(crate) plain: Vec<u16>,
-    /// Bytes are looked into, and there is no TLS of the mesh.
+    /// Protocol detection, without the mesh's TLS.
     pub(crate) clear: Vec<u16>,
 }
 
-/// Identities that do not last.
+/// Rotation of certificates and trust anchors.
 #[derive(Debug)]
 pub(crate) struct Rotation {
-    /// Of the proxies' certificates.
+    /// Lifetime of the proxies' certificates.
     pub(crate) lifetime: Duration,
-    /// A bundle of anchors, which the proxies read again and again.
+    /// File with the bundle of anchors, which the proxies reload.
     pub(crate) anchors: PathBuf,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct ControlPlanes {
     pub(crate) server: Process,
 }
 
-/// Starts the pair with its control planes, and waits until it is ready.
+/// Starts the pair with its control planes and waits until it is ready.
 pub(crate) fn start(
     testbed: &Testbed,
     pods: &Pods,
@@ -76,7 +76,7 @@ pub(crate) fn start(
         configure(testbed, pod, identity, &mut command)?;
         if let Some(rotation) = rotation {
             command.env("MESH_PROXY_TRUST_ANCHORS_FILE", &rotation.anchors);
-            // Short lives would be made longer otherwise.
+            // The default minimum would extend short lifetimes.
             command.env("LINKERD2_PROXY_IDENTITY_MIN_REFRESH", "1s");
         }
         Process::start(&format!("{}-proxy", pod.name), &mut command)
@@ -96,7 +96,7 @@ pub(crate) fn start(
     Ok((control, proxies))
 }
 
-/// The client's proxy once more, by a program that says how long it takes until it is ready.
+/// Returns a command that starts the client's proxy again and reports the time until it is ready.
 pub(crate) fn timed_start(testbed: &Testbed, pod: &Pod) -> anyhow::Result<Command> {
     let mut command = pod.command(PROXY, &testbed.programs.bench)?;
     configure(testbed, pod, CLIENT, &mut command)?;
@@ -107,7 +107,7 @@ pub(crate) fn timed_start(testbed: &Testbed, pod: &Pod) -> anyhow::Result<Comman
     Ok(command)
 }
 
-/// The control plane of one pod's proxy.
+/// Starts the control plane of one pod's proxy.
 pub(crate) fn control(
     testbed: &Testbed,
     pods: &Pods,
@@ -138,7 +138,7 @@ pub(crate) fn control(
     Ok(process)
 }
 
-/// The environment that the injector sets, as far as it decides about what is measured.
+/// Sets the environment of the injector as far as it affects measurements.
 fn configure(
     testbed: &Testbed,
     pod: &Pod,
@@ -146,9 +146,9 @@ fn configure(
     command: &mut Command,
 ) -> anyhow::Result<()> {
     let token = Path::new(DIRECTORY).join("token");
-    fs::write(&token, "of the lab")?;
+    fs::write(&token, "of the testbed")?;
     let anchors = fs::read_to_string(testbed.certificate("client").anchor)?;
-    // The final dot keeps the search list of the machine out of it.
+    // The final dot prevents the use of the machine's search list.
     let control = format!("localhost.:{CONTROL_PORT}");
     let all = "10.0.0.0/8".to_owned();
     command.env_clear();

@@ -1,24 +1,24 @@
-//! What a process has used: run time from the scheduler, memory from its page tables.
+//! Resource usage of a process: run time from the scheduler, memory from its page tables.
 
 use std::{fs, path::Path};
 
 use anyhow::Context;
 
-/// Bytes.
+/// Memory in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Memory {
     pub(crate) resident: u64,
     pub(crate) anonymous: u64,
 }
 
-/// Seconds that all threads of a process have run, exact to the nanosecond where clocks that count
-/// ticks miss what runs between them.
+/// Returns the CPU seconds of all threads of a process, with a resolution of nanoseconds rather
+/// than clock ticks.
 pub(crate) fn run_time(process: u32) -> anyhow::Result<f64> {
     let directory = format!("/proc/{process}/task");
     let mut nanos = 0;
     for thread in fs::read_dir(&directory).with_context(|| format!("read {directory}"))? {
         let path = thread?.path().join("schedstat");
-        // A thread may end between the listing and the reading.
+        // A thread may exit after it was listed.
         let Ok(text) = fs::read_to_string(&path) else {
             continue;
         };
@@ -30,10 +30,10 @@ pub(crate) fn run_time(process: u32) -> anyhow::Result<f64> {
 pub(crate) fn memory(process: u32) -> anyhow::Result<Memory> {
     let path = format!("/proc/{process}/status");
     let status = fs::read_to_string(Path::new(&path)).with_context(|| format!("read {path}"))?;
-    parse_memory(&status).with_context(|| format!("{path} says nothing of memory"))
+    parse_memory(&status).with_context(|| format!("{path} has no VmRSS or RssAnon"))
 }
 
-/// Nanoseconds run, nanoseconds waited, time slices.
+/// Parses nanoseconds run, nanoseconds waited, time slices.
 fn parse_run_time(schedstat: &str) -> Option<u64> {
     schedstat.split(' ').next()?.parse().ok()
 }
@@ -59,14 +59,14 @@ mod tests {
         assert_eq!(parse_run_time("123456 789 10\n"), Some(123_456));
         assert_eq!(parse_run_time(""), None);
         let status = "Name:\tx\nVmRSS:\t   12 kB\nRssAnon:\t  4 kB\n";
-        let memory = parse_memory(status).expect("both lines are there");
+        let memory = parse_memory(status).expect("both lines are present");
         assert_eq!((memory.resident, memory.anonymous), (12 * 1024, 4 * 1024));
     }
 
     #[test]
     fn own_process_has_run_time_and_memory() {
         let own = std::process::id();
-        assert!(run_time(own).expect("we run") > 0.0);
-        assert!(memory(own).expect("we run").resident > 0);
+        assert!(run_time(own).expect("this process runs") > 0.0);
+        assert!(memory(own).expect("this process runs").resident > 0);
     }
 }

@@ -1,17 +1,17 @@
-//! The frames of each kind are what its name says.
+//! Tests of the frames of each attack.
 
 use super::{super::bytes::parse_frame, *};
 
 const BOTH: u8 = END_STREAM | END_HEADERS;
 
-/// Kind, flags, stream, and how long the payload is.
+/// Type, flags, stream and payload length.
 type Seen = (u8, u8, u32, usize);
 
 fn attack(kind: AttackKind) -> Attack {
     Attack::new(kind, ([10, 0, 0, 1], 80).into())
 }
 
-/// The first frames behind the opening, and how many streams they and those behind them open.
+/// Returns the first frames after the opening, and the number of streams opened by one write.
 fn frames<const N: usize>(kind: AttackKind) -> ([Seen; N], u64) {
     let mut attack = attack(kind);
     let mut bytes = Vec::new();
@@ -25,7 +25,7 @@ fn frames<const N: usize>(kind: AttackKind) -> ([Seen; N], u64) {
     (seen, streams)
 }
 
-/// How long the header block of a request is.
+/// Returns the length of a request's field block.
 fn header_block_length() -> usize {
     request(GET, "10.0.0.1:80").len()
 }
@@ -126,7 +126,7 @@ fn hpack_bomb_inserts_field_once_and_references_it_repeatedly() {
     assert_eq!(prefix, 0x7f);
     let length = 0x7f + usize::from(low & 0x7f) + (usize::from(high) << 7);
     assert_eq!(length, BOMB_VALUE);
-    // An entry that is larger than the table would empty it.
+    // An entry larger than the table would only clear it.
     const { assert!(1 + BOMB_VALUE + 32 <= 4096) };
 }
 
@@ -167,7 +167,7 @@ fn tiny_data_respects_windows_and_replaces_reset_stream() {
 fn attack_ends_when_stream_ids_are_exhausted() {
     let mut attack = attack(AttackKind::RapidReset);
     attack.next = LAST_STREAM - 2;
-    assert!(!attack.is_over());
+    assert!(!attack.is_exhausted());
     let streams = attack.fill(&mut Vec::new(), &mut FlowControl::default());
-    assert_eq!((streams, attack.is_over()), (1, true));
+    assert_eq!((streams, attack.is_exhausted()), (1, true));
 }

@@ -1,4 +1,4 @@
-//! What `mesh-bench load` says.
+//! Parses the report of `mesh-bench load`.
 
 use anyhow::Context;
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::Outcome;
 
 pub(in super::super) fn read(output: &str) -> anyhow::Result<Outcome> {
-    let report: Value = serde_json::from_str(output.trim()).context("it is not JSON")?;
+    let report: Value = serde_json::from_str(output.trim()).context("parse the report as JSON")?;
     let number = |name: &str| report[name].as_f64();
     let micros = |name: &str| number(name).map(|micros| micros / 1e6);
     Ok(Outcome {

@@ -1,4 +1,4 @@
-//! What the programs of the distribution print: wrk, h2load, iperf3.
+//! Parses the output of the packaged load generators: wrk, h2load, iperf3.
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::Outcome;
 use crate::testbed::pod::DIRECTORY;
 
-/// The file with a gRPC message of a hundred bytes that h2load sends.
+/// Writes the file with the gRPC message of 100 bytes that h2load sends.
 pub(super) fn grpc_message() -> anyhow::Result<PathBuf> {
     const BODY: u8 = 95;
     let path = Path::new(DIRECTORY).join("message");
@@ -59,7 +59,7 @@ pub(super) fn h2load(output: &str) -> anyhow::Result<Outcome> {
     // `finished in 1.00s, 16700.00 req/s, 2.61MB/s`
     let finished = after("finished in ").context("no summary")?;
     let seconds = finished.split(',').next().and_then(time);
-    // `requests: 16700 total, 16828 started, 16700 done, 16700 succeeded, 0 failed, 0 errored, 0 timeout`
+    // `requests: 16700 total, 16828 started, 16700 done, 16700 succeeded, 0 failed, …`
     let requests = after("requests: ").context("no count of requests")?;
     let count = |what: &str| -> Option<u64> {
         let counts = requests.split(", ");
@@ -68,20 +68,20 @@ pub(super) fn h2load(output: &str) -> anyhow::Result<Outcome> {
             .filter(|(_, name)| *name == what)
             .find_map(|(number, _)| number.parse().ok())
     };
-    let succeeded = count("succeeded").context("no count of those that succeeded")?;
+    let succeeded = count("succeeded").context("no count of succeeded requests")?;
     if succeeded == 0 {
         bail!("no request succeeded");
     }
     Ok(Outcome {
         operations: succeeded as f64,
-        failed: count("failed").context("no count of those that failed")?,
+        failed: count("failed").context("no count of failed requests")?,
         seconds: seconds.context("no duration")?,
         ..Outcome::default()
     })
 }
 
 pub(super) fn iperf3(output: &str) -> anyhow::Result<Outcome> {
-    let report: Value = serde_json::from_str(output).context("it is not JSON")?;
+    let report: Value = serde_json::from_str(output).context("parse the output as JSON")?;
     if let Some(error) = report["error"].as_str() {
         bail!("{error}");
     }
@@ -93,7 +93,8 @@ pub(super) fn iperf3(output: &str) -> anyhow::Result<Outcome> {
     })
 }
 
-/// A time as wrk and h2load write it: `123.00us`, `1.20ms`, `1.00s`, `1.00m`.
+/// Parses a duration as wrk and h2load write it, into seconds: `123.00us`, `1.20ms`, `1.00s`,
+/// `1.00m`.
 fn time(text: &str) -> Option<f64> {
     let split = text.find(|c: char| c.is_alphabetic())?;
     let (number, unit) = text.split_at(split);

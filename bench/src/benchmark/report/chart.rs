@@ -1,5 +1,5 @@
-//! The chart: for each goal that names a peer, our value over the peer's, with its interval, and
-//! the goal.
+//! Draws the chart: for each goal relative to another system, the ratio of mesh-proxy to that
+//! system, its interval, and the goal.
 
 use std::fmt::Write as _;
 
@@ -15,7 +15,7 @@ const BARS: f64 = 420.0;
 const NUMBERS: f64 = 70.0;
 const LINE: f64 = 22.0;
 const TOP: f64 = 44.0;
-/// The ratio at the right edge; what is beyond ends there and has its number beside it.
+/// The ratio at the right edge. Longer bars are cut there; their number is printed next to them.
 const MOST: f64 = 2.0;
 
 pub(super) fn text(report: &Report) -> String {
@@ -40,7 +40,7 @@ pub(super) fn text(report: &Report) -> String {
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" font-size=\"12\">
 <rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>
-<text x=\"8\" y=\"18\" font-size=\"14\">Ours over the peer's: bar and 95 % interval; the upright mark is the goal</text>
+<text x=\"8\" y=\"18\" font-size=\"14\">mesh-proxy relative to the other system: bar with 95 % interval; the vertical mark is the goal</text>
 <text x=\"{LABELS}\" y=\"36\" fill=\"#666666\">0</text>
 <text x=\"{one}\" y=\"36\" fill=\"#666666\" text-anchor=\"middle\">1</text>
 <line x1=\"{one}\" x2=\"{one}\" y1=\"{TOP}\" y2=\"{height}\" stroke=\"#bbbbbb\"/>

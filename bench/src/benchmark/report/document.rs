@@ -1,5 +1,5 @@
-//! The results as a document: what was measured on what with what, a table of goals, and a table of
-//! numbers for each workload.
+//! Renders the results as Markdown: a table of goals, a table of numbers for each workload, machine
+//! and versions.
 
 use std::fmt::Write as _;
 
@@ -13,11 +13,11 @@ use crate::benchmark::row::{GoalStatus, Row};
 pub(super) fn text(report: &Report) -> String {
     let mut text = String::from("# Results\n\n");
     for caveat in &report.caveats {
-        text += &format!("**No result to publish.** {caveat}\n\n");
+        text += &format!("**Not publishable.** {caveat}\n\n");
     }
     text += &format!(
         "Written by `{}`; every number of every round is in [results.json](results.json). Medians over the rounds, ranges in brackets; ratios are medians of \
-         the rounds' ratios with an interval of 95 %.\n\n![Our cost over that of each peer](results.svg)\n\n## Goals\n\n",
+         the rounds' ratios with an interval of 95 %.\n\n![Cost of mesh-proxy relative to each system](results.svg)\n\n## Goals\n\n",
         report.command
     );
     text += "| workload | goal | measured | |\n|---|---|---|---|\n";

@@ -1,4 +1,4 @@
-//! Every number of every round, as JSON, so that others can judge for themselves.
+//! Renders the numbers of all rounds as JSON, for independent evaluation.
 
 use anyhow::Context;
 use serde_json::{Map, Value, json};

@@ -1,4 +1,4 @@
-//! The table of one workload: a line for each peer, then a line for each goal.
+//! Renders the table of one workload: a line for each system, then a line for each goal.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use crate::benchmark::{
     workload::Limit,
 };
 
-/// The peers that were measured, the floor first.
+/// Returns the measured systems, the baseline first.
 pub(super) fn suts(row: &Row) -> Vec<SystemUnderTest> {
     let mut suts: Vec<SystemUnderTest> = row
         .rounds
@@ -22,7 +22,7 @@ pub(super) fn suts(row: &Row) -> Vec<SystemUnderTest> {
     suts
 }
 
-/// The metrics of the workload that any peer has.
+/// Returns the metrics of the workload that any system has values of.
 pub(super) fn metrics(row: &Row) -> Vec<Metric> {
     let has = |metric: &Metric| {
         suts(row)
@@ -32,7 +32,7 @@ pub(super) fn metrics(row: &Row) -> Vec<Metric> {
     row.workload.shown.iter().copied().filter(has).collect()
 }
 
-/// The median of a cell, and the range of its rounds.
+/// Returns the median of a cell and the range over its rounds.
 pub(super) fn cell(row: &Row, sut: SystemUnderTest, metric: Metric) -> Option<(String, String)> {
     let values = row.values(sut, metric);
     let in_unit = |value| in_unit(metric, row.workload.unit, value);
@@ -44,13 +44,13 @@ pub(super) fn cell(row: &Row, sut: SystemUnderTest, metric: Metric) -> Option<(S
     Some((in_unit(median(&values)?), spread))
 }
 
-/// How many rounds count and what was wrong with the others and with these.
+/// Describes how many rounds count, how many were discarded, and what failed.
 pub(super) fn rounds(row: &Row) -> String {
     let mut text = format!("{} rounds", row.counted().count());
     if row.discarded() > 0 {
         let _written = write!(
             text,
-            ", {} thrown out: the machine was not quiet",
+            ", {} discarded: other programs used the machine",
             row.discarded()
         );
     }
@@ -59,7 +59,10 @@ pub(super) fn rounds(row: &Row) -> String {
         .filter(|round| !round.noise.is_quiet())
         .count();
     if noisy > 0 {
-        let _written = write!(text, ", {noisy} of them while the machine did other things");
+        let _written = write!(
+            text,
+            ", {noisy} of them while other programs used the machine"
+        );
     }
     if let Some(note) = &row.note {
         let _written = write!(text, "; {note}");
@@ -87,7 +90,7 @@ pub(super) fn ratio(result: &GoalResult, row: &Row) -> String {
 pub(super) fn verdict(status: GoalStatus) -> &'static str {
     match status {
         GoalStatus::Met => "met",
-        GoalStatus::Undecided => "not decided",
+        GoalStatus::Undecided => "undecided",
         GoalStatus::Missed => "missed",
     }
 }
@@ -125,7 +128,7 @@ pub(super) fn text(row: &Row) -> String {
     text + &rounds(row) + "\n"
 }
 
-/// Each column as wide as its widest cell.
+/// Pads each column to the width of its widest cell.
 fn aligned(table: &[Vec<String>]) -> String {
     let columns = table.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {

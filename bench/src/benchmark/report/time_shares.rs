@@ -1,4 +1,4 @@
-//! Where our proxies spend their time, as text and as a part of the document.
+//! Renders the profile of mesh-proxy as text, Markdown and JSON.
 
 use std::fmt::Write as _;
 
@@ -7,24 +7,32 @@ use serde_json::{Value, json};
 use crate::benchmark::profile::Profile;
 use crate::testbed::ProxyPair;
 
-/// A smaller share tells nobody anything.
+/// Smaller shares are omitted.
 const LEAST: f64 = 0.01;
 
-/// Two lines for each proxy: by library, by function.
+/// Two lines for each proxy: by library and by function.
 pub(super) fn text(profile: &ProxyPair<Profile>) -> String {
     let mut text = String::new();
     for (side, profile) in [("out", &profile.outbound), ("in", &profile.inbound)] {
         // Writing to a string does not fail.
-        let _written = writeln!(text, "  time of ours, {side}: {}", shares(&profile.groups));
-        let _written = writeln!(text, "      most of it in: {}", shares(&profile.symbols));
+        let _written = writeln!(
+            text,
+            "  mesh-proxy CPU time, {side}: {}",
+            shares(&profile.groups)
+        );
+        let _written = writeln!(
+            text,
+            "      hottest functions: {}",
+            shares(&profile.symbols)
+        );
     }
     text
 }
 
-/// The same for the document.
+/// A Markdown table of the same shares.
 pub(super) fn markdown(profile: &ProxyPair<Profile>) -> String {
     let mut text = String::from(
-        "\n| where our time goes | by library | by function, without the kernel |\n|---|---|---|\n",
+        "\n| CPU time of mesh-proxy | by library | by function, without the kernel |\n|---|---|---|\n",
     );
     for (side, profile) in [("out", &profile.outbound), ("in", &profile.inbound)] {
         let functions = shares(&profile.symbols).replace('|', "\\|");

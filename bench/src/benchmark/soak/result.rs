@@ -1,14 +1,14 @@
-//! What a soak found out, and whether it is good enough.
+//! The result of a soak and its pass criteria.
 
 use std::fmt;
 
 use super::{super::statistics::median, ROTATIONS};
 use crate::testbed::{ProxyPair, usage::Memory};
 
-/// Of resident memory, between the second and the last fifth of the time.
+/// Maximum growth of resident memory between the second and the last fifth of the time.
 const MAX_DRIFT: f64 = 0.02;
 
-/// The proxies after a piece of the load.
+/// Readings of the proxies after a piece of load.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Reading {
     pub(super) requests: u64,
@@ -17,7 +17,7 @@ pub(super) struct Reading {
     pub(super) p99: Option<f64>,
     pub(super) memory: ProxyPair<Memory>,
     pub(super) files: ProxyPair<usize>,
-    /// That each proxy got so far.
+    /// Certificates that each proxy has obtained so far.
     pub(super) certificates: ProxyPair<u64>,
 }
 
@@ -25,11 +25,11 @@ pub(super) struct Reading {
 pub(super) struct SoakResult {
     requests: u64,
     failed: u64,
-    /// Share by which resident memory grew.
+    /// Relative growth of resident memory.
     drift: ProxyPair<f64>,
     /// Open files before and after.
     files: ProxyPair<(f64, f64)>,
-    /// Certificates that replaced another.
+    /// Certificate renewals.
     rotations: ProxyPair<u64>,
 }
 
@@ -83,7 +83,7 @@ impl SoakResult {
         [
             (
                 *failed == 0 && *requests > 0,
-                format!("{requests} requests, {failed} of which failed"),
+                format!("{requests} requests, {failed} failed"),
             ),
             (
                 drift.outbound <= MAX_DRIFT && drift.inbound <= MAX_DRIFT,
@@ -104,7 +104,7 @@ impl SoakResult {
             (
                 rotations.outbound.min(rotations.inbound) >= u64::from(ROTATIONS),
                 format!(
-                    "certificates were replaced {} times (out) and {} times (in), of {ROTATIONS}; the trust anchor once",
+                    "certificates were renewed {} times (out) and {} times (in), expected {ROTATIONS}; the trust anchor was rotated once",
                     rotations.outbound, rotations.inbound
                 ),
             ),
@@ -116,7 +116,7 @@ impl SoakResult {
     }
 }
 
-/// One of five equal parts.
+/// Returns one of five equal parts.
 fn fifth(readings: &[Reading], number: usize) -> &[Reading] {
     let (from, to) = (
         readings.len() * number / 5,
@@ -158,7 +158,7 @@ impl fmt::Display for SoakResult {
 mod tests {
     use super::*;
 
-    /// An hour in which a value went from one to another.
+    /// Sixty readings; the values change from the first to the second of each pair halfway.
     fn readings(resident: (u64, u64), files: (usize, usize)) -> Vec<Reading> {
         (0..60)
             .map(|piece| {

@@ -15,10 +15,10 @@ const APPLICATION: Container<'_> = Container {
     user: None,
 };
 
-/// As large as the body of every response: small, as most are.
+/// Size of every response body: small, as most are.
 const BODY: usize = 100;
 
-/// Starts one of each, and waits until all of them listen.
+/// Starts all applications and waits until they listen.
 pub(super) fn start(testbed: &Testbed, pod: &Pod) -> anyhow::Result<Vec<Process>> {
     let configuration = Path::new(DIRECTORY).join(format!("{}-nginx.conf", pod.name));
     fs::write(&configuration, nginx(&pod.name))?;
@@ -51,8 +51,8 @@ pub(super) fn start(testbed: &Testbed, pod: &Pod) -> anyhow::Result<Vec<Process>
     Ok(running)
 }
 
-/// One process and no log, since it is not what is measured; connections and streams without end,
-/// as the proxies expect of an application.
+/// One process without access log, since nginx is not measured; connections and streams are
+/// practically unlimited, so that nginx closes none.
 fn nginx(pod: &str) -> String {
     let body = "x".repeat(BODY);
     let (http1, http2) = (Service::Http1.port(), Service::Http2.port());

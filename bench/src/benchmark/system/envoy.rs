@@ -1,5 +1,5 @@
-//! A pair of Envoy: one worker, a static configuration of as little as does the work, HTTP/2 over
-//! mutual TLS 1.3 between the two, or TCP over it.
+//! A pair of Envoy proxies: one worker, a minimal static configuration, HTTP/2 or TCP over mutual
+//! TLS 1.3 between the two.
 
 use std::{fs, net::Ipv4Addr, path::Path, path::PathBuf, process::Command};
 
@@ -21,7 +21,7 @@ const PROXY: Container<'_> = Container {
 };
 
 const ADMIN: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 9901);
-/// Envoy's default of 1,024 would be a limit of the benchmark, not of Envoy.
+/// Replaces Envoy's default limit of 1,024, which the workloads exceed.
 const UNLIMITED: u32 = 1_000_000_000;
 
 pub(super) fn start(testbed: &Testbed, pods: &Pods) -> anyhow::Result<ProxyProcesses> {
@@ -48,7 +48,7 @@ pub(super) fn start(testbed: &Testbed, pods: &Pods) -> anyhow::Result<ProxyProce
     Ok(proxies)
 }
 
-/// The client's proxy once more, by a program that says how long it takes until it is ready.
+/// Returns a command that starts the client's proxy again and reports the time until it is ready.
 pub(crate) fn timed_start(testbed: &Testbed, pods: &Pods) -> anyhow::Result<Command> {
     let configuration = write(
         &pods.client,
@@ -112,7 +112,7 @@ fn bootstrap(listeners: &[Value], clusters: &[Value]) -> Value {
     json!({
         "admin": { "address": address(ADMIN.0, ADMIN.1) },
         "static_resources": { "listeners": listeners, "clusters": clusters },
-        // Envoy asks to be told how many connections it may hold; more than any workload has.
+        // Envoy warns unless this limit is configured; it is larger than in any workload.
         "overload_manager": { "resource_monitors": [{
             "name": "envoy.resource_monitors.global_downstream_max_connections",
             "typed_config": {
@@ -131,7 +131,7 @@ fn listener(service: Service, ip: Ipv4Addr, port: u16, tls: Option<Value>) -> Va
                 "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
                 "stat_prefix": service.name(),
                 "codec_type": "AUTO",
-                // What neither we nor HAProxy do, Envoy need not do either.
+                // Neither mesh-proxy nor HAProxy generates request IDs.
                 "generate_request_id": false,
                 "route_config": { "virtual_hosts": [{
                     "name": "all",

@@ -1,4 +1,4 @@
-//! A pair of HAProxy: one thread, HTTP/2 over mutual TLS 1.3 between the two, or TCP over it.
+//! A pair of HAProxy proxies: one thread, HTTP/2 or TCP over mutual TLS 1.3 between the two.
 
 use std::{fmt::Write as _, fs, net::Ipv4Addr, path::Path, process::Command};
 
@@ -42,7 +42,7 @@ pub(super) fn start(testbed: &Testbed, pods: &Pods) -> anyhow::Result<ProxyProce
     Ok(ProxyPair { outbound, inbound })
 }
 
-/// The client's proxy once more, by a program that says how long it takes until it accepts
+/// Returns a command that starts the client's proxy again and reports the time until it accepts
 /// connections.
 pub(crate) fn timed_start(testbed: &Testbed, pods: &Pods) -> anyhow::Result<Command> {
     let configuration = write(

@@ -1,4 +1,4 @@
-//! The table: every workload with its peers and goals.
+//! All workloads with their systems and goals.
 
 use super::{
     Goal, IdleConnection,
@@ -33,8 +33,8 @@ const fn value(limit: f64, metric: Metric) -> Goal {
     }
 }
 
-/// Where the connections of clients share one between the proxies, the server's proxy has nothing
-/// to hold.
+/// Where client connections share one connection between the proxies, the server's proxy has almost
+/// no state.
 const SHARED: &[Goal] = &[at_most(0.4, Envoy, MemoryOut)];
 const OWN: &[Goal] = &[
     at_most(0.4, Envoy, MemoryOut),
@@ -260,7 +260,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
     },
     Workload {
         name: "first-request",
-        title: "First request to a target nobody asked for before",
+        title: "First request to a new target",
         kind: FirstRequest,
         unit: Unit::Request,
         suts: &[],

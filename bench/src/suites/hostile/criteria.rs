@@ -1,5 +1,5 @@
-//! What attacks are held against: what the honest client sees and costs without them, and what may
-//! be spent on what they send.
+//! Pass criteria of attacks: the honest client's baseline, and the CPU time that the proxies may
+//! spend on an attack.
 
 use std::{fmt::Write, fs, path::PathBuf};
 
@@ -14,45 +14,45 @@ use crate::{
     testbed::ProxyPair,
 };
 
-/// The honest client's p99 may be so many times what it is alone,
+/// Maximum ratio of the honest client's p99 to its baseline.
 const MAX_P99_RATIO: f64 = 3.0;
-/// which counts as so many milliseconds where it is less: below, the machine's own work decides.
-const LEAST_P99: f64 = 1.0;
-/// CPU seconds that 100 MB of an attack may cost the proxy that it costs more.
+/// Lower bound of the baseline p99 in milliseconds; below it, noise of the machine dominates.
+const MIN_BASELINE_P99: f64 = 1.0;
+/// Maximum CPU seconds per 100 MB of an attack, for the proxy that spends more.
 const MAX_COST: f64 = 1.0;
 const COST_BYTES: f64 = 100e6;
 
 /// The honest client without an attack.
 pub(super) struct Baseline {
     honest: HonestClientStats,
-    /// CPU seconds that a request of its costs the proxies. Not a second: on a busy machine it
-    /// takes longer, and costs the same.
+    /// CPU seconds per request of each proxy. Unlike CPU use per second, it does not depend on the
+    /// load of the machine.
     request: ProxyPair<f64>,
 }
 
-/// What came of one attack.
+/// The result of one attack.
 pub(super) struct AttackResult {
     pub(super) honest: HonestClientStats,
     pub(super) sent: AttackStats,
-    /// CPU seconds of the proxy that spent more, without those that the honest client costs.
+    /// CPU seconds of the proxy that spent more, without those for the honest client.
     pub(super) spent: f64,
 }
 
-/// What the attackers did.
+/// The report of the attackers.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct AttackStats {
     bytes: u64,
     connections: u64,
     streams: u64,
-    /// Why the first of the connections failed that were not made.
+    /// Error of the first connection that failed.
     failure: Option<String>,
 }
 
-/// Of all attacks in one position.
+/// The results of all attacks in one position.
 pub(super) struct Report {
     table: String,
     cases: Vec<Case>,
-    /// The largest of all.
+    /// The maximum over all attacks.
     p99: Option<f64>,
     cost: Option<f64>,
     baseline: Option<f64>,
@@ -68,8 +68,7 @@ impl Baseline {
         Self { honest, request }
     }
 
-    /// What is left of the CPU seconds of one proxy, the one with more, without what the honest
-    /// client cost meanwhile.
+    /// Subtracts the cost of the honest client and returns the CPU seconds of the proxy with more.
     pub(super) fn subtracted(&self, used: ProxyPair<f64>, meanwhile: &HonestClientStats) -> f64 {
         let served = meanwhile.served as f64;
         let outbound = used.outbound - self.request.outbound * served;
@@ -77,20 +76,20 @@ impl Baseline {
         outbound.max(inbound).max(0.0)
     }
 
-    /// The p99 that an attack may bring about.
+    /// Returns the maximum p99 during an attack.
     fn max_p99(&self) -> f64 {
-        MAX_P99_RATIO * self.honest.p99.unwrap_or_default().max(LEAST_P99)
+        MAX_P99_RATIO * self.honest.p99.unwrap_or_default().max(MIN_BASELINE_P99)
     }
 }
 
 impl AttackResult {
-    /// CPU seconds for 100 MB; none when nothing was sent.
+    /// Returns CPU seconds per 100 MB; `None` if no bytes were sent.
     fn cost(&self) -> Option<f64> {
         let bytes = self.sent.bytes as f64;
         (bytes > 0.0).then(|| self.spent / bytes * COST_BYTES)
     }
 
-    /// Whether the honest client is served as well as it was, and the attack is cheap.
+    /// Returns whether the honest client and the CPU cost are within the limits.
     fn is_within(&self, baseline: &Baseline) -> bool {
         let is_quick = self.honest.p99.is_some_and(|p99| p99 <= baseline.max_p99());
         let is_cheap = self.cost().is_some_and(|cost| cost < MAX_COST);
@@ -155,14 +154,14 @@ impl Report {
         });
     }
 
-    /// Adds a line to the table, and says the same in words.
+    /// Adds a line to the table and returns the same as text.
     fn row(&mut self, attack: &str, baseline: &Baseline, seen: &AttackResult) -> String {
         let (honest, sent, cost) = (&seen.honest, &seen.sent, seen.cost());
         let number = |value: Option<f64>| value.map_or("none".to_owned(), |v| format!("{v:.2}"));
         self.p99 = larger(self.p99, honest.p99);
         self.cost = larger(self.cost, cost);
         let (connections, streams) = (sent.connections, sent.streams);
-        // To a string that never fails.
+        // Writing to a string does not fail.
         let _written = writeln!(
             self.table,
             "| {attack} | {} | {connections} | {streams} | {} | {} | {:.2} | {} |",
@@ -219,8 +218,8 @@ mod tests {
         }
     }
 
-    /// A second of the outbound proxy and two of the inbound one for seven requests.
-    fn alone(p99: f64) -> Baseline {
+    /// One second of the outbound proxy and two of the inbound proxy for seven requests.
+    fn baseline_of(p99: f64) -> Baseline {
         let used = ProxyPair {
             outbound: 1.0,
             inbound: 2.0,
@@ -251,7 +250,7 @@ mod tests {
             failure: Some("refused".to_owned()),
         };
         assert_eq!(
-            AttackStats::read(text).expect("an attacker's words"),
+            AttackStats::read(text).expect("an attacker's report"),
             expected
         );
         assert_eq!(expected.megabytes(), 5);
@@ -267,8 +266,8 @@ mod tests {
             (used(0.5, 1.0), 0.0),
         ];
         for (used, expected) in cases {
-            let left = alone(0.5).subtracted(used, &honest(0, 0.5));
-            assert!((left - expected).abs() < 1e-9, "{used:?}: {left}");
+            let spent = baseline_of(0.5).subtracted(used, &honest(0, 0.5));
+            assert!((spent - expected).abs() < 1e-9, "{used:?}: {spent}");
         }
     }
 
@@ -283,11 +282,11 @@ mod tests {
             (0.2, seen(1, 0.2, 100 * mb, 0.99), false),
             (0.2, seen(0, 0.2, 100 * mb, 1.0), false),
             (0.2, seen(0, 0.2, 200 * mb, 1.9), true),
-            // An attack that could not be made is none.
+            // An attack that sent nothing fails.
             (0.2, seen(0, 0.2, 0, 0.0), false),
         ] {
             assert_eq!(
-                seen.is_within(&alone(alone_p99)),
+                seen.is_within(&baseline_of(alone_p99)),
                 expected,
                 "{}",
                 seen.spent
@@ -297,7 +296,7 @@ mod tests {
 
     #[test]
     fn report_table_has_row_per_completed_attack() {
-        let baseline = alone(0.5);
+        let baseline = baseline_of(0.5);
         let mut report = Report::new(&baseline);
         report.add("ping-flood", &baseline, Ok(seen(0, 0.6, 200_000_000, 1.0)));
         report.add("rapid-reset", &baseline, Ok(seen(0, 3.5, 100_000_000, 0.1)));

@@ -18,17 +18,16 @@ const APPLICATION: Container<'_> = Container {
     user: None,
 };
 
-/// Larger than what sockets and proxies hold of a response, so that whoever reads slowly holds it
-/// back.
+/// Larger than the buffers of sockets and proxies, so that a slow reader blocks the response.
 const LARGE: usize = 1024 * 1024;
-/// Where it is.
+/// Path of the large response.
 pub(in crate::suites) const LARGE_PATH: &str = "/large";
 
-/// Debian's Python, which has the library; another one on the `PATH` need not.
+/// Debian's Python, which has wsproto; another one on the `PATH` may lack it.
 const PYTHON: &str = "/usr/bin/python3";
-/// An echo server on every port that is an argument. It looks at one frame after the other, however
-/// many have arrived, so that what it does to a client does not depend on how a proxy has cut its
-/// bytes. What clients break on purpose is not worth a line in the log.
+/// A WebSocket echo server on the ports given as arguments. It handles frames one by one, so that
+/// its behaviour does not depend on how a proxy splits the byte stream. It ignores connection
+/// errors, which the cases provoke.
 const ECHO: &str = "\
 import asyncio, sys
 from wsproto import ConnectionType, WSConnection, events
@@ -74,7 +73,7 @@ async def main():
 asyncio.run(main())
 ";
 
-/// Starts it on every port of its, and waits until it listens.
+/// Starts an application on its ports and waits until it listens.
 pub(super) fn start(
     testbed: &Testbed,
     tools: &Tools,
@@ -94,7 +93,7 @@ pub(super) fn start(
     Ok(processes)
 }
 
-/// One of `mesh-bench serve`, by the name of its flag.
+/// Starts a server of `mesh-bench serve`, selected by its flag.
 fn bench_server(
     testbed: &Testbed,
     pod: &Pod,
@@ -109,7 +108,7 @@ fn bench_server(
     Process::start(what, &mut command)
 }
 
-/// One for each port: it takes no list.
+/// Starts one server per port, since it accepts only one.
 fn grpc(tools: &Tools, pod: &Pod) -> anyhow::Result<Vec<Process>> {
     let server = tools.grpc_server()?;
     let start = |port: u16| {
@@ -141,14 +140,13 @@ fn web(pod: &Pod) -> anyhow::Result<Process> {
     Process::start("web", &mut command)
 }
 
-/// What nginx lets wait in a socket: as much as it has there for a slow client by itself, 80 KiB
-/// with what the kernel adds. It would give a proxy, which reads the beginning quickly, all of a
-/// large response, and four thousand of them are more than the kernel has for the sockets of the
-/// one machine on which client, proxies and server are.
+/// nginx's send buffer, 80 KiB after the kernel doubles it. With autotuning, nginx would buffer
+/// whole large responses for a proxy that reads the beginning quickly, and four thousand of these
+/// exhaust the kernel's memory for sockets on a machine that runs client, proxies and server.
 const UNSENT: &str = "40k";
 
-/// As patient as the proxies, so that what ends a slow client is its own limit where it has one.
-/// Long heads are for ranges by the thousand.
+/// Timeouts are as long as the proxies', so that the proxies' limits apply to slow clients. Large
+/// header buffers are for thousands of ranges.
 fn nginx(directory: &Path) -> String {
     let listen: String = Position::ALL
         .into_iter()

@@ -1,6 +1,5 @@
-//! A client of the mesh's TLS for programs that cannot be one: the mesh picks certificates by
-//! server name and does not negotiate `h2`, while `h2spec -t` sends no name to an address and
-//! insists on that.
+//! A TLS client for h2spec: the mesh requires a server name and does not negotiate ALPN `h2`, while
+//! `h2spec -t` sends no server name to an IP address and requires `h2`.
 
 use std::{fs, net::Ipv4Addr, path::Path};
 
@@ -13,7 +12,7 @@ use crate::testbed::{
     process::Process,
 };
 
-/// Carries connections to this port of the client's loopback to the same port of the server, with
+/// Starts a relay from a port of the client's loopback address to the same port of the server, with
 /// the client's certificate.
 pub(super) fn start(testbed: &Testbed, pods: &Pods, port: u16) -> anyhow::Result<Process> {
     let path = Path::new(DIRECTORY).join("relay.cfg");
