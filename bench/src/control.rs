@@ -17,15 +17,10 @@ use std::{
 
 use anyhow::Context as _;
 use clap::Args;
-use hyper::server::conn::http2;
-use hyper_util::{
-    rt::{TokioExecutor, TokioIo},
-    service::TowerToHyperService,
-};
+use mesh_test_support::control_plane::serve_connection;
 use tokio::{net::TcpListener, sync::watch, time::MissedTickBehavior};
-use tower::service_fn;
 
-use self::{responses::Responses, services::Services};
+use self::responses::Responses;
 use crate::{
     authority::{CertificateAuthority, LIFETIME},
     print_error, print_event,
@@ -98,13 +93,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         let (tcp, _) = listener.accept().await.context("accept a proxy")?;
         // Nagle's algorithm would delay a response until the previous one is acknowledged.
         tcp.set_nodelay(true).context("send without delay")?;
-        let services = Services(control_plane.clone());
-        let service =
-            TowerToHyperService::new(service_fn(move |request| services.clone().route(request)));
-        let connection =
-            http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(tcp), service);
-        // An error of the connection is the proxy's to report.
-        tokio::spawn(async move { drop(connection.await) });
+        tokio::spawn(serve_connection(tcp, control_plane.clone()));
     }
 }
 

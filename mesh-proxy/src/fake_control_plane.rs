@@ -1,37 +1,33 @@
 //! A control plane for unit tests: gRPC services on a loopback port that pass each call to the test
 //! for its response.
 
-use std::net::{Ipv4Addr, SocketAddr};
-use std::pin::Pin;
-use std::sync::Arc;
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+};
 
-use http::{Request, Response};
-use hyper::body::Incoming;
-use hyper::server::conn::http2;
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use hyper_util::service::TowerToHyperService;
-use mesh_api::proto::destination::destination_server::{Destination, DestinationServer};
-use mesh_api::proto::destination::{DestinationProfile, GetDestination, Update};
-use mesh_api::proto::identity::identity_server::{Identity, IdentityServer};
-use mesh_api::proto::identity::{CertifyRequest, CertifyResponse};
-use mesh_api::proto::inbound::inbound_server_policies_server::{
-    InboundServerPolicies, InboundServerPoliciesServer,
+use mesh_api::proto::{
+    destination::{DestinationProfile, GetDestination, Update},
+    identity::{CertifyRequest, CertifyResponse},
+    inbound::{PortSpec, Server},
+    outbound::{OutboundPolicy, TrafficSpec},
 };
-use mesh_api::proto::inbound::{PortSpec, Server};
-use mesh_api::proto::outbound::outbound_policies_server::{
-    OutboundPolicies, OutboundPoliciesServer,
+pub(crate) use mesh_test_support::control_plane::MessageSender;
+use mesh_test_support::control_plane::{Messages, Script, channel, serve_connection};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{mpsc, oneshot},
+    task::JoinHandle,
 };
-use mesh_api::proto::outbound::{OutboundPolicy, TrafficSpec};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinHandle;
-use tokio_stream::Stream;
 use tonic::Status;
-use tonic::body::Body;
 
-use crate::tls::server::{ClientTlsInfo, terminate};
-use crate::tls::{Credentials, Purpose};
-use crate::transport::Io;
+use crate::{
+    tls::{
+        Credentials, Purpose,
+        server::{ClientTlsInfo, terminate},
+    },
+    transport::Io,
+};
 
 /// A call that waits for its response.
 pub(crate) struct Call<Q, A> {
@@ -39,12 +35,8 @@ pub(crate) struct Call<Q, A> {
     answer: oneshot::Sender<Result<A, Status>>,
 }
 
-/// A stream of messages whose sender the test owns. Dropping the sender ends the stream.
-pub(crate) struct Messages<M>(mpsc::UnboundedReceiver<Result<M, Status>>);
-
 type Tls = (Arc<Credentials>, mpsc::UnboundedSender<ClientTlsInfo>);
 
-pub(crate) type MessageSender<M> = mpsc::UnboundedSender<Result<M, Status>>;
 pub(crate) type Calls<Q, A> = mpsc::UnboundedReceiver<Call<Q, A>>;
 
 /// The received calls, by method.
@@ -138,23 +130,12 @@ impl<Q, A> Call<Q, A> {
     }
 }
 
-impl<Q, M> Call<Q, Messages<M>> {
+impl<Q, M: Send + 'static> Call<Q, Messages<M>> {
     /// Opens the stream.
     pub(crate) fn stream(self) -> MessageSender<M> {
-        let (tx, rx) = mpsc::unbounded_channel();
-        self.answer(Messages(rx));
-        tx
-    }
-}
-
-impl<M> Stream for Messages<M> {
-    type Item = Result<M, Status>;
-
-    fn poll_next(
-        mut self: Pin<&mut Self>,
-        cx: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Option<Self::Item>> {
-        self.0.poll_recv(cx)
+        let (sender, messages) = channel();
+        self.answer(messages);
+        sender
     }
 }
 
@@ -163,19 +144,13 @@ async fn serve(listener: TcpListener, services: Services, tls: Option<Tls>) {
     let mut connections = tokio::task::JoinSet::new();
     loop {
         let (tcp, _) = listener.accept().await.unwrap();
-        let service = TowerToHyperService::new(tower::service_fn({
-            let services = services.clone();
-            move |request| services.clone().route(request)
-        }));
+        let services = services.clone();
         let tls = tls.clone();
         connections.spawn(async move {
             let Some(io) = secure(tcp, tls).await else {
                 return;
             };
-            // The result depends on how the client closes the connection.
-            let _ = http2::Builder::new(TokioExecutor::new())
-                .serve_connection(TokioIo::new(io), service)
-                .await;
+            serve_connection(io, services).await;
         });
     }
 }
@@ -193,106 +168,42 @@ async fn secure(tcp: TcpStream, tls: Option<Tls>) -> Option<Io> {
     Some(Io::tls(stream))
 }
 
-impl Services {
-    async fn route(
-        self,
-        request: Request<Incoming>,
-    ) -> Result<Response<Body>, std::convert::Infallible> {
-        use tower::Service as _;
-        let path = request.uri().path();
-        if path.starts_with("/io.linkerd.proxy.destination.") {
-            DestinationServer::new(self).call(request).await
-        } else if path.starts_with("/io.linkerd.proxy.outbound.") {
-            OutboundPoliciesServer::new(self).call(request).await
-        } else if path.starts_with("/io.linkerd.proxy.inbound.") {
-            InboundServerPoliciesServer::new(self).call(request).await
-        } else {
-            IdentityServer::new(self).call(request).await
-        }
-    }
-}
-
 async fn pass_to_test<Q, A>(
     to: &mpsc::UnboundedSender<Call<Q, A>>,
-    request: tonic::Request<Q>,
-) -> Result<tonic::Response<A>, Status> {
+    request: Q,
+) -> Result<A, Status> {
     let (answer, answered) = oneshot::channel();
-    let call = Call {
-        request: request.into_inner(),
-        answer,
-    };
+    let call = Call { request, answer };
     to.send(call)
         .map_err(|_ended| Status::unavailable("the test has ended"))?;
     match answered.await {
-        Ok(answer) => answer.map(tonic::Response::new),
+        Ok(answer) => answer,
         Err(_dropped) => Err(Status::unavailable("the test dropped the call")),
     }
 }
 
 #[tonic::async_trait]
-impl Destination for Services {
-    type GetStream = Messages<Update>;
-    type GetProfileStream = Messages<DestinationProfile>;
-
-    async fn get(
-        &self,
-        request: tonic::Request<GetDestination>,
-    ) -> Result<tonic::Response<Self::GetStream>, Status> {
+impl Script for Services {
+    async fn endpoints(&self, request: GetDestination) -> Result<Messages<Update>, Status> {
         pass_to_test(&self.endpoints, request).await
     }
 
-    async fn get_profile(
+    async fn profile(
         &self,
-        request: tonic::Request<GetDestination>,
-    ) -> Result<tonic::Response<Self::GetProfileStream>, Status> {
+        request: GetDestination,
+    ) -> Result<Messages<DestinationProfile>, Status> {
         pass_to_test(&self.profiles, request).await
     }
-}
 
-#[tonic::async_trait]
-impl OutboundPolicies for Services {
-    type WatchStream = Messages<OutboundPolicy>;
-
-    async fn get(
-        &self,
-        _request: tonic::Request<TrafficSpec>,
-    ) -> Result<tonic::Response<OutboundPolicy>, Status> {
-        Err(Status::unimplemented("proxies watch"))
-    }
-
-    async fn watch(
-        &self,
-        request: tonic::Request<TrafficSpec>,
-    ) -> Result<tonic::Response<Self::WatchStream>, Status> {
+    async fn outbound(&self, request: TrafficSpec) -> Result<Messages<OutboundPolicy>, Status> {
         pass_to_test(&self.outbound, request).await
     }
-}
 
-#[tonic::async_trait]
-impl InboundServerPolicies for Services {
-    type WatchPortStream = Messages<Server>;
-
-    async fn get_port(
-        &self,
-        _request: tonic::Request<PortSpec>,
-    ) -> Result<tonic::Response<Server>, Status> {
-        Err(Status::unimplemented("proxies watch"))
-    }
-
-    async fn watch_port(
-        &self,
-        request: tonic::Request<PortSpec>,
-    ) -> Result<tonic::Response<Self::WatchPortStream>, Status> {
+    async fn inbound(&self, request: PortSpec) -> Result<Messages<Server>, Status> {
         pass_to_test(&self.inbound, request).await
     }
-}
 
-#[tonic::async_trait]
-impl Identity for Services {
-    async fn certify(
-        &self,
-        request: tonic::Request<CertifyRequest>,
-    ) -> Result<tonic::Response<CertifyResponse>, Status> {
+    async fn certify(&self, request: CertifyRequest) -> Result<CertifyResponse, Status> {
         pass_to_test(&self.certify, request).await
     }
 }

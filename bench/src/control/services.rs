@@ -1,82 +1,33 @@
-//! The gRPC services of the control plane.
+//! The responses to each call, from `responses`.
 
-use std::{convert::Infallible, pin::Pin};
-
-use http::{Request, Response};
-use hyper::body::Incoming;
 use mesh_api::proto::{
-    destination::{
-        self as dst,
-        destination_server::{Destination, DestinationServer},
-    },
-    identity::{
-        CertifyRequest, CertifyResponse,
-        identity_server::{Identity, IdentityServer},
-    },
-    inbound::{
-        self as inb,
-        inbound_server_policies_server::{InboundServerPolicies, InboundServerPoliciesServer},
-    },
-    outbound::{
-        self as out,
-        outbound_policies_server::{OutboundPolicies, OutboundPoliciesServer},
-    },
+    destination as dst,
+    identity::{CertifyRequest, CertifyResponse},
+    inbound as inb, outbound as out,
 };
 use mesh_core::{
     endpoint::{Endpoint, EndpointUpdate},
     policy::outbound::Target,
     profile::Profile,
 };
-use tokio::sync::mpsc;
-use tokio_stream::{Stream, StreamExt as _, wrappers::UnboundedReceiverStream};
-use tonic::{Status, body::Body};
+use mesh_test_support::control_plane::{Messages, Script, channel, one_message};
+use tonic::Status;
 
 use super::{ControlPlane, responses::Responses};
 
-/// All services of one connection.
-#[derive(Clone)]
-pub(super) struct Services(pub(super) ControlPlane);
-
-/// A response stream.
-pub(super) type ResponseStream<M> = Pin<Box<dyn Stream<Item = Result<M, Status>> + Send>>;
-
-/// Returns a stream of one message that stays open, as a control plane's watch does.
-fn single_message<M: Send + 'static>(message: M) -> tonic::Response<ResponseStream<M>> {
-    let stream = tokio_stream::once(Ok(message)).chain(tokio_stream::pending());
-    tonic::Response::new(Box::pin(stream))
-}
-
-impl Services {
-    pub(super) async fn route(
-        self,
-        request: Request<Incoming>,
-    ) -> Result<Response<Body>, Infallible> {
-        use tower::Service as _;
-        let path = request.uri().path();
-        if path.starts_with("/io.linkerd.proxy.destination.") {
-            DestinationServer::new(self).call(request).await
-        } else if path.starts_with("/io.linkerd.proxy.outbound.") {
-            OutboundPoliciesServer::new(self).call(request).await
-        } else if path.starts_with("/io.linkerd.proxy.inbound.") {
-            InboundServerPoliciesServer::new(self).call(request).await
-        } else {
-            IdentityServer::new(self).call(request).await
-        }
-    }
-
+impl ControlPlane {
     /// Streams the endpoints of a moving service, one message per change.
-    fn moving(&self, authority: String) -> ResponseStream<dst::Update> {
-        // Bounded by the rate of changes. Back pressure would hide a proxy that falls behind.
-        let (tx, messages) = mpsc::unbounded_channel();
-        let responses = self.0.responses.clone();
-        let mut turn = self.0.turn.clone();
+    fn moving(&self, authority: String) -> Messages<dst::Update> {
+        let (sender, messages) = channel();
+        let responses = self.responses.clone();
+        let mut turn = self.turn.clone();
         tokio::spawn(async move {
             let mut before = Vec::new();
             loop {
                 let now = *turn.borrow_and_update();
                 let now = responses.endpoints(&authority, now).unwrap_or_default();
                 for update in updates(&before, &now) {
-                    if tx.send(Ok(update)).is_err() {
+                    if sender.send(Ok(update)).is_err() {
                         return;
                     }
                 }
@@ -86,102 +37,63 @@ impl Services {
                 }
             }
         });
-        Box::pin(UnboundedReceiverStream::new(messages))
+        messages
     }
 }
 
 #[tonic::async_trait]
-impl Destination for Services {
-    type GetStream = ResponseStream<dst::Update>;
-    type GetProfileStream = ResponseStream<dst::DestinationProfile>;
-
-    async fn get(
+impl Script for ControlPlane {
+    async fn endpoints(
         &self,
-        request: tonic::Request<dst::GetDestination>,
-    ) -> Result<tonic::Response<Self::GetStream>, Status> {
-        let authority = request.into_inner().path;
+        request: dst::GetDestination,
+    ) -> Result<Messages<dst::Update>, Status> {
+        let authority = request.path;
         if Responses::moves(&authority) {
-            return Ok(tonic::Response::new(self.moving(authority)));
+            return Ok(self.moving(authority));
         }
-        let endpoints = self.0.responses.endpoints(&authority, 0);
+        let endpoints = self.responses.endpoints(&authority, 0);
         let endpoints = endpoints.ok_or_else(|| Status::not_found("no such service"))?;
         let update = EndpointUpdate::Add {
             endpoints,
             set_labels: Default::default(),
         };
-        let update = mesh_api::destination::update_to_proto(&update);
-        Ok(single_message(update))
+        Ok(one_message(mesh_api::destination::update_to_proto(&update)))
     }
 
-    async fn get_profile(
+    async fn profile(
         &self,
-        _request: tonic::Request<dst::GetDestination>,
-    ) -> Result<tonic::Response<Self::GetProfileStream>, Status> {
+        _request: dst::GetDestination,
+    ) -> Result<Messages<dst::DestinationProfile>, Status> {
         let profile = mesh_api::destination::profile_to_proto(&Profile::default());
-        Ok(single_message(profile))
-    }
-}
-
-#[tonic::async_trait]
-impl OutboundPolicies for Services {
-    type WatchStream = ResponseStream<out::OutboundPolicy>;
-
-    async fn get(
-        &self,
-        _request: tonic::Request<out::TrafficSpec>,
-    ) -> Result<tonic::Response<out::OutboundPolicy>, Status> {
-        Err(Status::unimplemented("proxies use the watch method"))
+        Ok(one_message(profile))
     }
 
-    async fn watch(
+    async fn outbound(
         &self,
-        request: tonic::Request<out::TrafficSpec>,
-    ) -> Result<tonic::Response<Self::WatchStream>, Status> {
-        let target = mesh_api::outbound::target(request.into_inner().target)
+        request: out::TrafficSpec,
+    ) -> Result<Messages<out::OutboundPolicy>, Status> {
+        let target = mesh_api::outbound::target(request.target)
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
         let policy = match target {
-            Target::Addr(addr) => self.0.responses.outbound(addr),
+            Target::Addr(addr) => self.responses.outbound(addr),
             Target::Authority(_) => None,
         };
         let policy = policy.ok_or_else(|| Status::not_found("no such service"))?;
-        let policy = mesh_api::outbound::to_proto(&policy);
-        Ok(single_message(policy))
-    }
-}
-
-#[tonic::async_trait]
-impl InboundServerPolicies for Services {
-    type WatchPortStream = ResponseStream<inb::Server>;
-
-    async fn get_port(
-        &self,
-        _request: tonic::Request<inb::PortSpec>,
-    ) -> Result<tonic::Response<inb::Server>, Status> {
-        Err(Status::unimplemented("proxies use the watch method"))
+        Ok(one_message(mesh_api::outbound::to_proto(&policy)))
     }
 
-    async fn watch_port(
-        &self,
-        request: tonic::Request<inb::PortSpec>,
-    ) -> Result<tonic::Response<Self::WatchPortStream>, Status> {
-        let port = u16::try_from(request.into_inner().port)
+    async fn inbound(&self, request: inb::PortSpec) -> Result<Messages<inb::Server>, Status> {
+        let port = u16::try_from(request.port)
             .map_err(|_out_of_range| Status::invalid_argument("no such port"))?;
-        let policy = mesh_api::inbound::to_proto(&self.0.responses.inbound(port));
-        Ok(single_message(policy))
+        let policy = self.responses.inbound(port);
+        Ok(one_message(mesh_api::inbound::to_proto(&policy)))
     }
-}
 
-#[tonic::async_trait]
-impl Identity for Services {
-    async fn certify(
-        &self,
-        request: tonic::Request<CertifyRequest>,
-    ) -> Result<tonic::Response<CertifyResponse>, Status> {
-        let request = request.into_inner();
-        let authority = self.0.authority.borrow().clone();
+    async fn certify(&self, request: CertifyRequest) -> Result<CertifyResponse, Status> {
+        let authority = self.authority.borrow().clone();
         let issued = authority.sign(&request.certificate_signing_request);
         let issued = issued.map_err(|error| Status::invalid_argument(format!("{error:#}")))?;
-        Ok(tonic::Response::new(mesh_api::identity::to_proto(&issued)))
+        Ok(mesh_api::identity::to_proto(&issued))
     }
 }
 

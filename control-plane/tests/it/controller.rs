@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+pub(crate) use mesh_test_support::eventually::eventually_async as eventually;
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tonic::{Streaming, transport::Channel};
@@ -170,23 +171,6 @@ pub(crate) async fn next_where<M: std::fmt::Debug>(
         if predicate(&message) {
             return message;
         }
-    }
-}
-
-/// Retries until there is a value.
-pub(crate) async fn eventually<T>(what: &str, mut attempt: impl AsyncFnMut() -> Option<T>) -> T {
-    let mut ticks = tokio::time::interval(Duration::from_millis(20));
-    let attempts = async {
-        loop {
-            ticks.tick().await;
-            if let Some(value) = attempt().await {
-                return value;
-            }
-        }
-    };
-    match tokio::time::timeout(TIMEOUT, attempts).await {
-        Ok(value) => value,
-        Err(_) => panic!("timed out waiting for {what}"),
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Stdio},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use mesh_agent::{ebpf::Programs, node_api::client, redirect::Tier};
@@ -227,17 +227,6 @@ impl Drop for Agent {
 /// Reads the agent's log: an agent blocks when it cannot write it.
 fn keep_reading(lines: BufReader<ChildStdout>) {
     thread::spawn(move || lines.lines().map_while(Result::ok).for_each(drop));
-}
-
-pub(crate) fn eventually<T>(mut poll: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + TIMEOUT;
-    loop {
-        if let Some(value) = poll() {
-            return value;
-        }
-        assert!(Instant::now() < deadline, "not ready within {TIMEOUT:?}");
-        thread::yield_now();
-    }
 }
 
 pub(crate) fn cgroup2_mount() -> PathBuf {

@@ -4,9 +4,10 @@ use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
 
 use mesh_agent::redirect::Tier;
 use mesh_core::node::{CniStatus, Repair, RepairKind};
+use mesh_test_support::eventually::eventually;
 
 use crate::{
-    agent::{Agent, Node, eventually},
+    agent::{Agent, Node},
     runtime::{Network, Pod},
     skipped,
 };
@@ -55,7 +56,7 @@ impl Directories {
 
 /// Waits until the plugin is in this file.
 fn chained(agent: &Agent, file: &str) -> CniStatus {
-    eventually(|| {
+    eventually("the plugin in the network configuration", || {
         let status = agent.status().cni?;
         (status.chained && status.file.as_deref() == Some(file)).then_some(status)
     })
@@ -70,7 +71,7 @@ fn kinds(repairs: &[Repair]) -> Vec<(RepairKind, u32)> {
 fn repaired(agent: &Agent, directories: &Directories, kind: RepairKind) -> u32 {
     // The agent checks when something in this directory changes, and otherwise every ten seconds.
     directories.write("99-touched", "");
-    let repairs = eventually(|| {
+    let repairs = eventually("a reported repair of the program", || {
         let repairs = kinds(&agent.status().repairs);
         let of_kind = repairs.into_iter().find(|(found, _)| *found == kind);
         of_kind.map(|(_, count)| count)
@@ -113,7 +114,7 @@ fn damaged_plugin_is_repaired_and_the_repair_is_reported() {
     agent.kill();
     fs::remove_file(&program).unwrap();
     let agent = directories.start(&node);
-    let repairs = eventually(|| {
+    let repairs = eventually("the repair after the restart", || {
         let repairs = kinds(&agent.status().repairs);
         repairs
             .contains(&(RepairKind::PluginMissing, 2))
@@ -133,7 +134,9 @@ fn plugin_is_kept_in_the_chain_until_uninstalled() {
     let node = Node::new();
     let directories = Directories::below(&node);
     let agent = directories.start(&node);
-    let status = eventually(|| agent.status().cni.filter(|cni| !cni.reason.is_empty()));
+    let status = eventually("the reason why the plugin is not installed", || {
+        agent.status().cni.filter(|cni| !cni.reason.is_empty())
+    });
     assert!(
         status
             .reason
@@ -154,7 +157,7 @@ fn plugin_is_kept_in_the_chain_until_uninstalled() {
     assert!(entry.contains(node.socket().to_str().unwrap()), "{entry}");
 
     directories.write("10-bridge.conflist", BRIDGE);
-    eventually(|| {
+    eventually("the plugin in the new network configuration", || {
         directories
             .read("10-bridge.conflist")
             .contains("mesh-cni")

@@ -5,11 +5,12 @@ use std::{fs, os::unix::fs::PermissionsExt};
 
 use mesh_agent::{ebpf::Programs, node::Node as Redirections, redirect::Tier};
 use mesh_core::node::{Repair, RepairKind, SelfTestOutcome};
+use mesh_test_support::eventually::eventually;
 use nix::sys::signal::Signal;
 use serde_json::json;
 
 use crate::{
-    agent::{Agent, Node, eventually},
+    agent::{Agent, Node},
     runtime::{Network, Pod},
     skipped,
 };
@@ -245,7 +246,7 @@ fn damaged_kernel_programs_are_repaired_and_the_repair_is_reported() {
 
 /// Waits for the agent's next reconciliation, which runs every ten seconds.
 fn reported(agent: &Agent, kind: RepairKind) -> Repair {
-    eventually(|| {
+    eventually("a reported repair", || {
         let repairs = agent.status().repairs;
         repairs.into_iter().find(|repair| repair.kind == kind)
     })

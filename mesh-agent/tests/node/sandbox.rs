@@ -66,7 +66,9 @@ fn running_pod_is_found_by_uid_and_enrolled_in_place() {
     let process = Process::start(&uid, &pair.pod.name);
     let known = [pair.pod_v4];
     // The process needs a few milliseconds to enter its namespace.
-    let sandbox = crate::agent::eventually(|| find(&uid, &known).ok());
+    let sandbox = mesh_test_support::eventually::eventually("the sandbox of the container", || {
+        find(&uid, &known).ok()
+    });
     assert_eq!(
         sandbox.netns,
         pair.pod.path(),

@@ -6,11 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use mesh_core::endpoint::TlsPeer;
 use mesh_core::identity::Identity;
-use rcgen::{
-    BasicConstraints, CertificateParams, CertificateSigningRequestParams, IsCa, Issuer, KeyPair,
-    SanType,
-};
-use rustls_pki_types::CertificateSigningRequestDer;
+use mesh_test_support::certificates;
+use rcgen::{CertificateParams, SanType};
 use time::OffsetDateTime;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -22,42 +19,28 @@ use crate::transport::tls::TlsStream;
 
 pub(in crate::tls) mod attacker;
 
-/// A certificate authority with its own root.
+/// A certificate authority with its own trust anchor, whose certificates the proxy can use.
 pub(crate) struct TestCa {
-    issuer: Issuer<'static, KeyPair>,
+    ca: certificates::TestCa,
     pub(crate) pem: String,
-    /// From the issuer upwards, without the root.
-    chain: Vec<Vec<u8>>,
 }
 
 impl TestCa {
     pub(crate) fn new() -> Self {
-        let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
-        let mut params = CertificateParams::new(vec![]).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let root = params.self_signed(&key).unwrap();
-        Self {
-            pem: root.pem(),
-            issuer: Issuer::new(params, key),
-            chain: Vec::new(),
-        }
+        Self::from(certificates::TestCa::new())
+    }
+
+    fn from(ca: certificates::TestCa) -> Self {
+        let pem = ca.anchor_pem().to_owned();
+        Self { ca, pem }
     }
 
     pub(crate) fn anchors(&self) -> TrustAnchors {
         TrustAnchors::from_pem(&self.pem).unwrap()
     }
 
-    /// Creates an intermediate issuer under this root.
-    fn intermediate(&self) -> TestCa {
-        let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
-        let mut params = CertificateParams::new(vec![]).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-        let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        TestCa {
-            pem: self.pem.clone(),
-            issuer: Issuer::new(params, key),
-            chain: vec![certificate.der().to_vec()],
-        }
+    fn intermediate(&self) -> Self {
+        Self::from(self.ca.intermediate())
     }
 
     /// Issues a certificate that is valid for an hour.
@@ -75,14 +58,10 @@ impl TestCa {
         der: &[u8],
         change: impl FnOnce(&mut CertificateParams),
     ) -> IssuedCertificate {
-        let der = CertificateSigningRequestDer::from(der);
-        let mut csr = CertificateSigningRequestParams::from_der(&der).unwrap();
-        csr.params.not_before = OffsetDateTime::now_utc() - Duration::from_secs(60);
-        csr.params.not_after = OffsetDateTime::now_utc() + Duration::from_secs(3600);
-        change(&mut csr.params);
+        let issued = self.ca.sign_with(der, change);
         IssuedCertificate {
-            leaf: csr.signed_by(&self.issuer).unwrap().der().to_vec(),
-            intermediates: self.chain.clone(),
+            leaf: issued.leaf,
+            intermediates: issued.intermediates,
         }
     }
 

@@ -24,6 +24,8 @@ pub(crate) use self::program::Program;
 
 use std::time::Duration;
 
+pub(crate) use mesh_test_support::eventually::eventually_async as eventually;
+
 /// How long anything that must happen may take before the test counts as failed. Generous: nothing
 /// passes by being fast enough.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -34,20 +36,4 @@ pub(crate) async fn within<T>(what: &str, event: impl Future<Output = T>) -> T {
         Ok(happened) => happened,
         Err(_elapsed) => panic!("{what}: did not happen within {PATIENCE:?}"),
     }
-}
-
-/// Asks again and again until `answer` is there.
-pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(
-    what: &str,
-    mut ask: impl FnMut() -> F,
-) -> T {
-    within(what, async {
-        loop {
-            if let Some(answer) = ask().await {
-                return answer;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    })
-    .await
 }

@@ -27,7 +27,7 @@ pub(crate) struct Dependency {
 
 /// Each package and those of ours that it may depend on. Nothing depends on a program, on the tests
 /// or on xtask.
-const DIRECTION: [(&str, &[&str]); 16] = [
+const DIRECTION: [(&str, &[&str]); 17] = [
     ("mesh-core", &[]),
     ("mesh-http2", &[]),
     ("mesh-runtime", &[]),
@@ -35,6 +35,7 @@ const DIRECTION: [(&str, &[&str]); 16] = [
     ("mesh-ebpf", &["mesh-ebpf-common"]),
     ("mesh-api", &["mesh-core"]),
     ("mesh-k8s", &["mesh-core"]),
+    ("mesh-test-support", &["mesh-api"]),
     ("mesh-local", &["mesh-core", "mesh-k8s", "mesh-runtime"]),
     (
         "mesh-agent",
@@ -76,10 +77,24 @@ const DIRECTION: [(&str, &[&str]); 16] = [
             "xtask",
         ],
     ),
-    ("mesh-bench", &["mesh-core", "mesh-api", "xtask"]),
-    ("mesh-fuzz", &["mesh-core", "mesh-proxy", "mesh-runtime"]),
+    (
+        "mesh-bench",
+        &["mesh-core", "mesh-api", "mesh-test-support", "xtask"],
+    ),
+    (
+        "mesh-fuzz",
+        &[
+            "mesh-core",
+            "mesh-proxy",
+            "mesh-runtime",
+            "mesh-test-support",
+        ],
+    ),
     ("xtask", &[]),
 ];
+
+/// What tests of every package may use, and no program.
+const TEST_SUPPORT: &str = "mesh-test-support";
 
 /// External crates that only some packages may name.
 const CONFINED: [(&str, &[&str]); 12] = [
@@ -250,7 +265,8 @@ pub(crate) fn direction(packages: &[Package]) -> Vec<Finding> {
         let wrong = package
             .dependencies
             .iter()
-            .filter(|dependency| dependency.ours && !allowed.contains(&dependency.name.as_str()));
+            .filter(|dependency| dependency.ours && !allowed.contains(&dependency.name.as_str()))
+            .filter(|dependency| !(dependency.dev && dependency.name == TEST_SUPPORT));
         findings.extend(wrong.map(|dependency| {
             let name = &dependency.name;
             let advice = format!(

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::io;
 use std::sync::{Arc, LazyLock};
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use mesh_test_support::tls::InsecureVerifier;
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
 use rustls::crypto::cipher::{
@@ -13,11 +13,10 @@ use rustls::crypto::cipher::{
     OutboundPlainMessage, PrefixedPayload, Tls13AeadAlgorithm, UnsupportedOperationError,
 };
 use rustls::{
-    ClientConfig, ClientConnection, Connection, ConnectionTrafficSecrets, ContentType,
-    DigitallySignedStruct, Error, ProtocolVersion, ServerConfig, ServerConnection, SignatureScheme,
-    SupportedCipherSuite, Tls13CipherSuite,
+    ClientConfig, ClientConnection, Connection, ConnectionTrafficSecrets, ContentType, Error,
+    ProtocolVersion, ServerConfig, ServerConnection, SupportedCipherSuite, Tls13CipherSuite,
 };
-use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
+use rustls_pki_types::{PrivatePkcs8KeyDer, ServerName};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -61,7 +60,7 @@ impl Attacker {
             .with_protocol_versions(crypto::VERSIONS)
             .unwrap()
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(AcceptAny))
+            .with_custom_certificate_verifier(Arc::new(InsecureVerifier))
             .with_no_client_auth();
         let name = ServerName::try_from("server.test").unwrap();
         let rustls = ClientConnection::new(Arc::new(config), name).unwrap();
@@ -279,43 +278,5 @@ impl MessageEncrypter for Unencrypted {
 
     fn encrypted_payload_len(&self, length: usize) -> usize {
         length + 2
-    }
-}
-
-#[derive(Debug)]
-struct AcceptAny;
-
-impl ServerCertVerifier for AcceptAny {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _cert: &CertificateDer<'_>,
-        _dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        unreachable!("TLS 1.2 is not offered")
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _message: &[u8],
-        _cert: &CertificateDer<'_>,
-        _dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        vec![SignatureScheme::ECDSA_NISTP256_SHA256]
     }
 }

@@ -5,23 +5,17 @@ use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use hyper::server::conn::http2;
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use hyper_util::service::TowerToHyperService;
-use mesh_api::proto::{destination as dst, inbound as inb, outbound as out};
+use mesh_api::proto::destination as dst;
 use mesh_core::endpoint::{Endpoint, EndpointUpdate};
 use mesh_core::policy::inbound::ServerPolicy;
 use mesh_core::policy::outbound::{OutboundPolicy, Target};
 use mesh_core::profile::Profile;
+use mesh_test_support::certificates::TestCa;
+use mesh_test_support::control_plane::{Messages, channel, serve_connection};
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
-use tower::service_fn;
+use tokio::sync::watch;
 
-use self::authority::Authority;
-use self::services::Services;
-
-mod authority;
 pub(crate) mod policies;
 mod services;
 
@@ -36,7 +30,7 @@ pub(crate) struct ControlPlane {
 }
 
 struct State {
-    authority: Mutex<Authority>,
+    authority: Mutex<TestCa>,
     profiles: Answers<String, Profile>,
     outbound: Answers<SocketAddr, OutboundPolicy>,
     endpoints: Answers<String, Vec<Endpoint>>,
@@ -71,7 +65,7 @@ impl<K: Eq + std::hash::Hash, V: Clone> Answers<K, V> {
 impl ControlPlane {
     pub(super) fn new() -> Self {
         let state = State {
-            authority: Mutex::new(Authority::new()),
+            authority: Mutex::new(TestCa::new()),
             profiles: Answers::new(),
             outbound: Answers::new(),
             endpoints: Answers::new(),
@@ -84,13 +78,13 @@ impl ControlPlane {
 
     /// The roots of trust, as PEM.
     pub(crate) fn anchors(&self) -> String {
-        self.state.authority.lock().pem()
+        self.state.authority.lock().anchor_pem().to_owned()
     }
 
     /// Signs with another root from now on, and returns it as PEM.
     pub(crate) fn rotate(&self) -> String {
-        let new = Authority::new();
-        let pem = new.pem();
+        let new = TestCa::new();
+        let pem = new.anchor_pem().to_owned();
         *self.state.authority.lock() = new;
         pem
     }
@@ -117,14 +111,7 @@ impl ControlPlane {
         tokio::spawn(async move {
             loop {
                 let (tcp, _) = listener.accept().await.unwrap();
-                let services = Services(self.clone());
-                let service = TowerToHyperService::new(service_fn(move |request| {
-                    services.clone().route(request)
-                }));
-                let connection = http2::Builder::new(TokioExecutor::new())
-                    .serve_connection(TokioIo::new(tcp), service);
-                // How a connection ends is the proxy's affair.
-                tokio::spawn(async move { drop(connection.await) });
+                tokio::spawn(serve_connection(tcp, self.clone()));
             }
         });
     }
@@ -134,13 +121,13 @@ impl ControlPlane {
 fn messages<V, M>(
     mut values: watch::Receiver<Option<V>>,
     encode: impl Fn(Option<&V>, &V) -> Vec<M> + Send + 'static,
-) -> services::Messages<M>
+) -> Messages<M>
 where
     V: Clone + Send + Sync + 'static,
     M: Send + 'static,
 {
     // Changes are few; a reader that is behind loses nothing.
-    let (tx, rx) = mpsc::unbounded_channel();
+    let (tx, messages) = channel();
     tokio::spawn(async move {
         let mut before = None;
         loop {
@@ -163,7 +150,7 @@ where
             }
         }
     });
-    services::Messages(rx)
+    messages
 }
 
 fn endpoint_updates(before: &[Endpoint], now: &[Endpoint]) -> Vec<dst::Update> {
