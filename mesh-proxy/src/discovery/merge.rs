@@ -22,7 +22,7 @@ use super::{DiscoveryError, OutboundTarget, fallback};
 
 /// The destination service's response.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum ProfileAnswer {
+pub(super) enum ProfileResponse {
     Profile(Box<Profile>),
     /// The address has no profile, or is outside the profile networks.
     None,
@@ -34,7 +34,7 @@ pub(super) enum ProfileAnswer {
 
 /// The policy service's response.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum PolicyAnswer {
+pub(super) enum PolicyResponse {
     Policy(Box<OutboundPolicy>),
     /// The service does not know the address.
     Unknown,
@@ -47,14 +47,14 @@ pub(super) enum PolicyAnswer {
 /// proxy that expects TLS.
 pub(super) fn merge(
     dst: SocketAddr,
-    profile: ProfileAnswer,
-    policy: PolicyAnswer,
+    profile: ProfileResponse,
+    policy: PolicyResponse,
     detect_timeout: Duration,
 ) -> Option<Result<OutboundTarget, DiscoveryError>> {
     let mut policy = match policy {
-        PolicyAnswer::Policy(policy) => Some(*policy),
-        PolicyAnswer::Unknown => None,
-        PolicyAnswer::Rejected(reason) => {
+        PolicyResponse::Policy(policy) => Some(*policy),
+        PolicyResponse::Unknown => None,
+        PolicyResponse::Rejected(reason) => {
             return Some(Err(DiscoveryError::Refused { dst, reason }));
         }
     };
@@ -63,11 +63,11 @@ pub(super) fn merge(
         .as_mut()
         .is_some_and(|policy| passthrough_backends(&mut policy.protocol, dst).is_empty());
     let profile = match profile {
-        ProfileAnswer::Profile(profile) => Some(*profile),
-        ProfileAnswer::None => None,
-        ProfileAnswer::Unavailable | ProfileAnswer::Rejected(_) if identifies_dst => None,
-        ProfileAnswer::Unavailable => return None,
-        ProfileAnswer::Rejected(reason) => {
+        ProfileResponse::Profile(profile) => Some(*profile),
+        ProfileResponse::None => None,
+        ProfileResponse::Unavailable | ProfileResponse::Rejected(_) if identifies_dst => None,
+        ProfileResponse::Unavailable => return None,
+        ProfileResponse::Rejected(reason) => {
             return Some(Err(DiscoveryError::NoProfile { dst, reason }));
         }
     };

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tonic::Code;
 
-use super::merge::{PolicyAnswer, ProfileAnswer, merge};
+use super::merge::{PolicyResponse, ProfileResponse, merge};
 use super::watch_cache::{SharedWatch, WatchCache};
 use super::{Context, DiscoveryError, FIRST_SNAPSHOT_TIMEOUT, OutboundTarget, RETRY_REJECTED};
 use crate::control::follow::{Event, RetryDecision, follow};
@@ -112,7 +112,7 @@ pub(super) async fn run(context: Arc<Context>, dst: SocketAddr, state: watch::Se
 async fn watch_profile(
     context: &Context,
     dst: SocketAddr,
-    profile: &watch::Sender<Option<ProfileAnswer>>,
+    profile: &watch::Sender<Option<ProfileResponse>>,
 ) {
     let settings = &context.config.discovery;
     if !settings
@@ -120,7 +120,7 @@ async fn watch_profile(
         .iter()
         .any(|net| net.contains(&dst.ip()))
     {
-        profile.send_replace(Some(ProfileAnswer::None));
+        profile.send_replace(Some(ProfileResponse::None));
         return;
     }
     context.destination.ready().await;
@@ -144,16 +144,16 @@ async fn watch_profile(
 fn on_profile(
     dst: SocketAddr,
     event: Event<DestinationProfile>,
-    profile: &watch::Sender<Option<ProfileAnswer>>,
+    profile: &watch::Sender<Option<ProfileResponse>>,
 ) -> RetryDecision {
     let status = match event {
         Event::Message { message, .. } => {
             match mesh_api::destination::profile(message) {
-                Ok(new) => publish(profile, ProfileAnswer::Profile(Box::new(new))),
+                Ok(new) => publish(profile, ProfileResponse::Profile(Box::new(new))),
                 Err(error) => {
                     tracing::error!(%dst, %error, "Ignored an invalid profile");
                     let reason = format!("invalid profile: {error}");
-                    publish_without_profile(profile, ProfileAnswer::Refused(reason));
+                    publish_without_profile(profile, ProfileResponse::Rejected(reason));
                 }
             }
             return RetryDecision::Retry;
@@ -161,36 +161,39 @@ fn on_profile(
         Event::Failed(status) => status,
     };
     tracing::debug!(%dst, reason = control::reason(&status), "Profile stream failed");
-    let (answer, decision) = match status.code() {
+    let (response, decision) = match status.code() {
         // The address has no profile. A Service with this address may be created later.
         Code::InvalidArgument | Code::NotFound | Code::Unimplemented => (
-            ProfileAnswer::None,
+            ProfileResponse::None,
             RetryDecision::RetryAfter(RETRY_REJECTED),
         ),
         Code::FailedPrecondition => {
             let reason = status.message().to_owned();
-            (ProfileAnswer::Refused(reason), RetryDecision::Retry)
+            (ProfileResponse::Rejected(reason), RetryDecision::Retry)
         }
-        _ => (ProfileAnswer::Unavailable, RetryDecision::Retry),
+        _ => (ProfileResponse::Unavailable, RetryDecision::Retry),
     };
-    publish_without_profile(profile, answer);
+    publish_without_profile(profile, response);
     decision
 }
 
 /// Publishes a response without a profile, unless there is a profile already. While the service is
 /// unavailable, its last definite response stays in force.
-fn publish_without_profile(profile: &watch::Sender<Option<ProfileAnswer>>, answer: ProfileAnswer) {
+fn publish_without_profile(
+    profile: &watch::Sender<Option<ProfileResponse>>,
+    response: ProfileResponse,
+) {
     profile.send_if_modified(|current| {
         let replace = match current {
-            None | Some(ProfileAnswer::Unavailable) => true,
-            Some(ProfileAnswer::Profile(_)) => false,
-            Some(ProfileAnswer::None | ProfileAnswer::Refused(_)) => {
-                answer != ProfileAnswer::Unavailable
+            None | Some(ProfileResponse::Unavailable) => true,
+            Some(ProfileResponse::Profile(_)) => false,
+            Some(ProfileResponse::None | ProfileResponse::Rejected(_)) => {
+                response != ProfileResponse::Unavailable
             }
         };
-        let is_changed = replace && current.as_ref() != Some(&answer);
+        let is_changed = replace && current.as_ref() != Some(&response);
         if is_changed {
-            *current = Some(answer);
+            *current = Some(response);
         }
         is_changed
     });
@@ -199,7 +202,7 @@ fn publish_without_profile(profile: &watch::Sender<Option<ProfileAnswer>>, answe
 async fn watch_policy(
     context: &Context,
     dst: SocketAddr,
-    answer: &watch::Sender<Option<PolicyAnswer>>,
+    response: &watch::Sender<Option<PolicyResponse>>,
 ) {
     context.policy.ready().await;
     let open = || {
@@ -210,7 +213,7 @@ async fn watch_policy(
         stream::open(context.policy.clone(), WATCH, spec)
     };
     follow(context.policy_limits, context.backoff(), open, |event| {
-        on_policy(dst, event, answer)
+        on_policy(dst, event, response)
     })
     .await;
 }
@@ -218,16 +221,16 @@ async fn watch_policy(
 fn on_policy(
     dst: SocketAddr,
     event: Event<PolicyMessage>,
-    answer: &watch::Sender<Option<PolicyAnswer>>,
+    response: &watch::Sender<Option<PolicyResponse>>,
 ) -> RetryDecision {
     let status = match event {
         Event::Message { message, .. } => {
             match mesh_api::outbound::outbound_policy(message) {
-                Ok(policy) => publish(answer, PolicyAnswer::Policy(Box::new(policy))),
+                Ok(policy) => publish(response, PolicyResponse::Policy(Box::new(policy))),
                 Err(error) => {
                     tracing::error!(%dst, %error, "Ignored an invalid outbound policy");
                     let reason = format!("invalid policy: {error}");
-                    publish_rejection(answer, reason);
+                    publish_rejection(response, reason);
                 }
             }
             return RetryDecision::Retry;
@@ -237,11 +240,11 @@ fn on_policy(
     tracing::debug!(%dst, reason = control::reason(&status), "Outbound policy stream failed");
     match status.code() {
         Code::NotFound | Code::Unimplemented => {
-            publish(answer, PolicyAnswer::Unknown);
+            publish(response, PolicyResponse::Unknown);
             RetryDecision::RetryAfter(RETRY_REJECTED)
         }
         Code::InvalidArgument | Code::FailedPrecondition => {
-            publish_rejection(answer, status.message().to_owned());
+            publish_rejection(response, status.message().to_owned());
             RetryDecision::RetryAfter(RETRY_REJECTED)
         }
         _ => RetryDecision::Retry,
@@ -249,11 +252,11 @@ fn on_policy(
 }
 
 /// Publishes a rejection, unless the policy service has responded before.
-fn publish_rejection(answer: &watch::Sender<Option<PolicyAnswer>>, reason: String) {
-    answer.send_if_modified(|current| {
+fn publish_rejection(response: &watch::Sender<Option<PolicyResponse>>, reason: String) {
+    response.send_if_modified(|current| {
         let is_first = current.is_none();
         if is_first {
-            *current = Some(PolicyAnswer::Refused(reason));
+            *current = Some(PolicyResponse::Rejected(reason));
         }
         is_first
     });
@@ -274,15 +277,15 @@ fn publish<T: PartialEq>(to: &watch::Sender<Option<T>>, new: T) {
 async fn publish_snapshots(
     context: &Context,
     dst: SocketAddr,
-    mut profile: watch::Receiver<Option<ProfileAnswer>>,
-    mut answer: watch::Receiver<Option<PolicyAnswer>>,
+    mut profile: watch::Receiver<Option<ProfileResponse>>,
+    mut response: watch::Receiver<Option<PolicyResponse>>,
     state: &watch::Sender<LookupState>,
 ) {
     loop {
-        publish_snapshot(context, dst, &mut profile, &mut answer, state);
+        publish_snapshot(context, dst, &mut profile, &mut response, state);
         let changed = tokio::select! {
             changed = profile.changed() => changed,
-            changed = answer.changed() => changed,
+            changed = response.changed() => changed,
         };
         if changed.is_err() {
             return;
@@ -295,18 +298,18 @@ async fn publish_snapshots(
 fn publish_snapshot(
     context: &Context,
     dst: SocketAddr,
-    profile: &mut watch::Receiver<Option<ProfileAnswer>>,
-    answer: &mut watch::Receiver<Option<PolicyAnswer>>,
+    profile: &mut watch::Receiver<Option<ProfileResponse>>,
+    response: &mut watch::Receiver<Option<PolicyResponse>>,
     state: &watch::Sender<LookupState>,
 ) {
     let profile = profile.borrow_and_update().clone();
-    let answer = answer.borrow_and_update().clone();
-    let Some((profile, answer)) = profile.zip(answer) else {
+    let response = response.borrow_and_update().clone();
+    let Some((profile, response)) = profile.zip(response) else {
         return;
     };
-    let is_profile_opaque = matches!(&profile, ProfileAnswer::Profile(profile) if profile.opaque);
+    let is_profile_opaque = matches!(&profile, ProfileResponse::Profile(profile) if profile.opaque);
     let timeout = context.config.outbound.detect_timeout;
-    let Some(merged) = merge(dst, profile, answer, timeout) else {
+    let Some(merged) = merge(dst, profile, response, timeout) else {
         tracing::debug!(%dst, "Waiting for the destination service: the policy does not identify the destination");
         return;
     };

@@ -27,7 +27,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::peer::{Peer, client_tls};
 use super::rate_limit::{Exceeded, Limiter};
-use crate::discovery::{Current, PolicySource, PortPolicy, TooManyPorts};
+use crate::discovery::{CurrentPolicy, PolicySource, PortPolicy, TooManyPorts};
 use crate::error::{Error, Kind};
 use crate::http::revocable::{
     RequestAttributes, RequestTracker, RevocableRequest, RevocableRequests,

@@ -70,13 +70,13 @@ fn http1(target: BackendTarget) -> OutboundProtocol {
     OutboundProtocol::Http1(http1)
 }
 
-fn policy(protocol: OutboundProtocol) -> PolicyAnswer {
+fn policy(protocol: OutboundProtocol) -> PolicyResponse {
     let parent = Meta::new_default("policy");
-    PolicyAnswer::Policy(Box::new(OutboundPolicy { parent, protocol }))
+    PolicyResponse::Policy(Box::new(OutboundPolicy { parent, protocol }))
 }
 
-fn profile(profile: Profile) -> ProfileAnswer {
-    ProfileAnswer::Profile(Box::new(profile))
+fn profile(profile: Profile) -> ProfileResponse {
+    ProfileResponse::Profile(Box::new(profile))
 }
 
 /// The protocol of a target and the targets of its backends, without duplicates.
@@ -111,7 +111,7 @@ fn summary(merged: Option<Result<OutboundTarget, DiscoveryError>>) -> String {
     format!("{protocol} {}", targets.join(" "))
 }
 
-fn check(profile: ProfileAnswer, policy: PolicyAnswer, expect: &str) {
+fn check(profile: ProfileResponse, policy: PolicyResponse, expect: &str) {
     let case = format!("{profile:?} and {policy:?}");
     assert_eq!(
         summary(merge(dst(), profile, policy, WAIT)),
@@ -156,11 +156,11 @@ fn opaque_profile_applies_only_if_policy_detects_protocol() {
 #[test]
 fn profile_target_replaces_passthrough_backend() {
     let unmeshed = Endpoint::plain(dst());
-    let at = |of: Profile, answer: PolicyAnswer, expect: &str| {
+    let at = |of: Profile, answer: PolicyResponse, expect: &str| {
         check(profile(of), answer, expect);
     };
     let passthrough = || policy(detect(plain()));
-    for answer in [PolicyAnswer::Unknown, passthrough()] {
+    for answer in [PolicyResponse::Unknown, passthrough()] {
         let expect = format!("detect {SERVICE}");
         at(of_service(false), answer.clone(), &expect);
         at(
@@ -201,23 +201,23 @@ fn profile_target_replaces_passthrough_backend() {
 
 #[test]
 fn missing_profile_is_tolerated_only_with_own_backends() {
-    let rejected = || ProfileAnswer::Rejected("two pods".to_owned());
+    let rejected = || ProfileResponse::Rejected("two pods".to_owned());
     let rejection = "error: the destination service rejected the lookup of 10.0.0.7:80: two pods";
     let service = || policy(detect(service()));
     let balanced = format!("detect {SERVICE}");
-    check(ProfileAnswer::None, service(), &balanced);
-    check(ProfileAnswer::Unavailable, service(), &balanced);
+    check(ProfileResponse::None, service(), &balanced);
+    check(ProfileResponse::Unavailable, service(), &balanced);
     check(rejected(), service(), &balanced);
-    for open in [PolicyAnswer::Unknown, policy(detect(plain()))] {
+    for open in [PolicyResponse::Unknown, policy(detect(plain()))] {
         check(
-            ProfileAnswer::None,
+            ProfileResponse::None,
             open.clone(),
             "detect plain 10.0.0.7:80",
         );
-        check(ProfileAnswer::Unavailable, open.clone(), "wait");
+        check(ProfileResponse::Unavailable, open.clone(), "wait");
         check(rejected(), open, rejection);
     }
-    let rejected = PolicyAnswer::Rejected("no".to_owned());
+    let rejected = PolicyResponse::Rejected("no".to_owned());
     let expect = "error: the policy service rejected the lookup of 10.0.0.7:80: no";
     check(profile(of_endpoint(meshed())), rejected, expect);
 }
