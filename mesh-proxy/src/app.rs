@@ -279,7 +279,7 @@ impl ControlPlane {
             client("policy", &config.discovery.policy, trust()),
             Handle::current(),
         );
-        if !config.is_of_the_control_plane() {
+        if !config.is_control_plane_pod() {
             let ready = readiness.condition("the policies of this pod's ports");
             tokio::spawn(wait_for_policies(
                 discovery.clone(),

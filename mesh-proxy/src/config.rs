@@ -1,10 +1,10 @@
-//! The configuration of a proxy: Linkerd's environment, read once at start and turned into typed
+//! The configuration of a proxy: Linkerd's environment variables, parsed once at start into typed
 //! settings.
 //!
-//! Nothing else in the proxy looks at the environment. Every variable is parsed before the verdict,
-//! so that one failed start names all bad variables. Names that are not listed here are ignored: an
-//! injector may set what only another version of the proxy understands.
-//! docs/reference/proxy-environment.md lists them for users.
+//! Nothing else in the proxy reads the environment. All variables are parsed before an error is
+//! returned, so that one failed start reports all invalid variables. Unknown variables are ignored,
+//! because an injector may set variables of another proxy version.
+//! docs/reference/proxy-environment.md documents the variables.
 
 mod control;
 mod discovery;
@@ -31,12 +31,12 @@ pub use self::process::{Admin, MemoryLimit, Workers};
 pub(crate) use self::server::DEFAULT_STREAM_WINDOW;
 pub use self::server::{Http1Pool, Http2KeepAlive, Http2Server, Queue, SocketOptions};
 
-/// Everything the environment says.
+/// All settings of a proxy.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub outbound: Outbound,
     pub inbound: Inbound,
-    /// What clients and servers may cost, on both sides.
+    /// Limits of clients and servers in both directions.
     pub http: HttpLimits,
     pub memory: MemoryLimit,
     pub admin: Admin,
@@ -56,9 +56,9 @@ impl Config {
         env.finish(config)
     }
 
-    /// Whether a service of the control plane is in this pod. It may need this proxy to be ready
-    /// before it can answer, so it is not waited for.
-    pub fn is_of_the_control_plane(&self) -> bool {
+    /// Whether a control-plane service runs in this pod. The proxy does not wait for such a
+    /// service, which may need a ready proxy before it can respond.
+    pub fn is_control_plane_pod(&self) -> bool {
         [
             &self.identity.service,
             &self.discovery.destination,
@@ -68,7 +68,7 @@ impl Config {
         .any(ControlAddr::is_local)
     }
 
-    /// `None` only when a required variable is missing or bad, which `env` has noted.
+    /// Returns `None` only if a required variable is missing or invalid, which `env` has recorded.
     fn read(env: &Env<'_>) -> Option<Self> {
         // Read in full before the first `?`, so that all errors are found.
         let http = HttpLimits::read(env);
@@ -96,7 +96,7 @@ impl Config {
     }
 }
 
-/// Linkerd's default.
+/// As in Linkerd.
 const DEFAULT_GRACE: Duration = Duration::from_secs(120);
 
 #[cfg(test)]

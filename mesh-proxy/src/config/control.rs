@@ -1,4 +1,4 @@
-//! Where the control plane is and how it is reached.
+//! The addresses and connection settings of the control plane.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use mesh_core::resilience::Backoff;
 use super::env::Env;
 use super::{Inbound, Outbound, SocketOptions, parse};
 
-/// How the proxy talks to the control plane.
+/// Connection settings for the control plane.
 #[derive(Clone, Debug)]
 pub struct Control {
     pub connect_timeout: Duration,
@@ -22,26 +22,28 @@ pub struct Control {
 /// One control-plane service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControlAddr {
-    /// A name (kept with its trailing dot, if any) or an address.
+    /// A name, with its trailing dot if present, or an address.
     pub host: Arc<str>,
     pub port: u16,
-    /// Who must answer; absent when the address is this pod itself, which is reached in plain text.
+    /// The identity that the service must authenticate as; `None` if it is in this pod, which is
+    /// connected to in plaintext.
     pub identity: Option<Identity>,
 }
 
-/// New destinations wait for the control plane to come back, and applications with them. Only the
-/// first of the waiting streams connects, so this is also how often a proxy knocks.
-const MAX_PAUSE: Duration = Duration::from_secs(3);
+/// Maximum back-off of control-plane retries. Short, because applications with new destinations
+/// wait for the control plane to recover. Only the first of the waiting streams connects, so this
+/// is also the proxy's connection rate.
+const MAX_BACKOFF: Duration = Duration::from_secs(3);
 
 impl Control {
-    /// Connections are made like outbound ones. What failed is asked for again at the inbound
-    /// side's pace, but not more slowly than [`MAX_PAUSE`].
+    /// Uses the connection settings of outbound endpoints, and the inbound back-off up to
+    /// [`MAX_BACKOFF`].
     pub(super) fn read(env: &Env<'_>, outbound: &Outbound, inbound: &Inbound) -> Self {
         Self {
             connect_timeout: outbound.connect_timeout,
             connect: outbound.connect,
             backoff: Backoff {
-                max: inbound.connect_backoff.max.min(MAX_PAUSE),
+                max: inbound.connect_backoff.max.min(MAX_BACKOFF),
                 ..inbound.connect_backoff
             },
             dns_min_ttl: env.optional("DNS_MIN_TTL", parse::duration),
@@ -53,10 +55,10 @@ impl Control {
 impl ControlAddr {
     /// Reads `<service>_SVC_ADDR` and `<service>_SVC_NAME`.
     pub(super) fn read(env: &Env<'_>, service: &str) -> Option<Self> {
-        let addr_name = format!("{service}_SVC_ADDR");
-        let name_name = format!("{service}_SVC_NAME");
-        let addr = env.required(&addr_name, parse::host_port);
-        let identity = env.optional(&name_name, parse::identity);
+        let addr_variable = format!("{service}_SVC_ADDR");
+        let name_variable = format!("{service}_SVC_NAME");
+        let addr = env.required(&addr_variable, parse::host_port);
+        let identity = env.optional(&name_variable, parse::identity);
         let (host, port) = addr?;
         if is_this_pod(&host) {
             return Some(Self {
@@ -65,10 +67,10 @@ impl ControlAddr {
                 identity: None,
             });
         }
-        if identity.is_none() && !env.is_set(&name_name) {
+        if identity.is_none() && !env.is_set(&name_variable) {
             env.fail(
-                &name_name,
-                format!("is required because {addr_name} is not a loopback address"),
+                &name_variable,
+                format!("is required because {addr_variable} is not a loopback address"),
             );
         }
         Some(Self {
@@ -78,7 +80,7 @@ impl ControlAddr {
         })
     }
 
-    /// As the `:authority` of requests.
+    /// Returns the `:authority` of requests.
     pub fn authority(&self) -> String {
         if self.host.contains(':') {
             format!("[{}]:{}", self.host, self.port)
@@ -92,7 +94,7 @@ impl ControlAddr {
     }
 }
 
-/// Whether `host` is the pod itself, so that no identity is needed to trust the answer.
+/// Whether `host` is the pod itself, so that no TLS is needed to trust it.
 fn is_this_pod(host: &str) -> bool {
     match host.parse::<std::net::IpAddr>() {
         Ok(ip) => ip.to_canonical().is_loopback(),

@@ -8,14 +8,14 @@ use ipnet::IpNet;
 use super::env::Env;
 use super::{ControlAddr, parse};
 
-/// What is asked of the destination and policy services.
+/// Settings of the lookups in the destination and policy services.
 #[derive(Clone, Debug)]
 pub struct Discovery {
     pub destination: ControlAddr,
     pub policy: ControlAddr,
-    /// Handed to the destination service with each look-up.
+    /// Sent to the destination service with each lookup.
     pub context: Arc<str>,
-    /// Handed to the policy service with each look-up.
+    /// Sent to the policy service with each lookup.
     pub workload: Arc<str>,
     /// Addresses outside these networks have no profile.
     pub profile_networks: Vec<IpNet>,
@@ -24,23 +24,24 @@ pub struct Discovery {
     pub limits: StreamLimits,
 }
 
-/// Bounds of a control-plane response stream; `None` is no bound. Each is at most the next.
+/// Time limits of a control-plane response stream; `None` is unlimited. Each limit is at most the
+/// next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamLimits {
     /// Until the first message.
     pub initial: Option<Duration>,
     /// Between messages.
     pub idle: Option<Duration>,
-    /// Of the whole stream.
+    /// For the whole stream.
     pub lifetime: Option<Duration>,
 }
 
-// Linkerd's defaults, where the environment says nothing.
+// Defaults as in Linkerd.
 const DEFAULT_OUTBOUND_IDLE: Duration = Duration::from_secs(5);
 const DEFAULT_INBOUND_IDLE: Duration = Duration::from_secs(90);
 
-/// Linkerd's proxy has no bound unless its injector sets one, and then keeps serving an endpoint
-/// set from a stream that died silently. One hour is what the injector sets.
+/// The limit that Linkerd's injector sets. Without one, a proxy would use the endpoints of a dead
+/// stream indefinitely.
 const DEFAULT_STREAM_LIFETIME: Duration = Duration::from_secs(3600);
 
 impl Discovery {
@@ -75,7 +76,7 @@ impl Discovery {
 }
 
 impl StreamLimits {
-    /// For control-plane services in this pod, whose streams cannot die without being noticed.
+    /// No limits, for control-plane services in this pod, whose connections do not fail silently.
     pub const NONE: Self = Self {
         initial: None,
         idle: None,

@@ -1,9 +1,9 @@
-//! Looks variables up, parses them and collects what is wrong, instead of failing at the first.
+//! Looks up and parses variables, and collects all errors instead of failing at the first.
 
 use std::cell::RefCell;
 use std::fmt;
 
-/// What all proxy variables start with.
+/// The prefix of Linkerd's proxy variables.
 const PREFIX: &str = "LINKERD2_PROXY_";
 
 /// One pass over the environment.
@@ -12,11 +12,11 @@ pub(super) struct Env<'a> {
     errors: RefCell<Vec<VariableError>>,
 }
 
-/// Every variable that is wrong.
+/// All invalid variables.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Errors(pub Vec<VariableError>);
 
-/// One variable that is wrong and why.
+/// An invalid variable. `problem` is a clause whose subject is the variable.
 #[derive(Debug, PartialEq, Eq)]
 pub struct VariableError {
     pub variable: String,
@@ -31,21 +31,21 @@ impl<'a> Env<'a> {
         }
     }
 
-    /// A variable by its full name.
+    /// Returns a variable by its full name.
     pub(super) fn get(&self, full_name: &str) -> Option<String> {
         (self.get)(full_name)
     }
 
-    /// A variable by its name without prefix, as it is.
+    /// Returns a variable by its name without prefix.
     pub(super) fn text(&self, name: &str) -> Option<String> {
-        self.get(&full(name))
+        self.get(&full_name(name))
     }
 
     pub(super) fn is_set(&self, name: &str) -> bool {
         self.text(name).is_some()
     }
 
-    /// The parsed value; `None` when unset or bad, the latter being noted.
+    /// Returns the parsed value, or `None` if it is unset or invalid. Records invalid values.
     pub(super) fn optional<T, E: fmt::Display>(
         &self,
         name: &str,
@@ -60,7 +60,7 @@ impl<'a> Env<'a> {
         }
     }
 
-    /// As [`Env::optional`], for a variable of ours by its full name.
+    /// As [`Env::optional`], for a `MESH_PROXY_` variable by its full name.
     pub(super) fn own<T, E: fmt::Display>(
         &self,
         full_name: &str,
@@ -69,13 +69,13 @@ impl<'a> Env<'a> {
         match parse(&self.get(full_name)?) {
             Ok(value) => Some(value),
             Err(problem) => {
-                self.note(full_name.to_owned(), problem);
+                self.record(full_name.to_owned(), problem);
                 None
             }
         }
     }
 
-    /// As [`Env::own`], or `default` when unset.
+    /// As [`Env::own`], with a default.
     pub(super) fn own_or<T, E: fmt::Display>(
         &self,
         full_name: &str,
@@ -85,7 +85,7 @@ impl<'a> Env<'a> {
         self.own(full_name, parse).unwrap_or(default)
     }
 
-    /// The parsed value, or `default` when unset.
+    /// Returns the parsed value, or `default`.
     pub(super) fn or<T, E: fmt::Display>(
         &self,
         name: &str,
@@ -95,7 +95,7 @@ impl<'a> Env<'a> {
         self.optional(name, parse).unwrap_or(default)
     }
 
-    /// The parsed value; being unset is noted too.
+    /// Returns the parsed value. Records an unset variable as an error.
     pub(super) fn required<T, E: fmt::Display>(
         &self,
         name: &str,
@@ -108,7 +108,7 @@ impl<'a> Env<'a> {
         self.optional(name, parse)
     }
 
-    /// The parsed value; a bad one is warned of and ignored.
+    /// Returns the parsed value. Logs and ignores invalid values.
     pub(super) fn lenient<T, E: fmt::Display>(
         &self,
         name: &str,
@@ -117,25 +117,25 @@ impl<'a> Env<'a> {
         match parse(&self.text(name)?) {
             Ok(value) => Some(value),
             Err(problem) => {
-                tracing::warn!(variable = full(name), %problem, "Ignored an invalid variable");
+                tracing::warn!(variable = full_name(name), %problem, "Ignored an invalid variable");
                 None
             }
         }
     }
 
-    /// Notes a problem with a variable.
+    /// Records a variable as invalid.
     pub(super) fn fail(&self, name: &str, problem: impl fmt::Display) {
-        self.note(full(name), problem);
+        self.record(full_name(name), problem);
     }
 
-    fn note(&self, variable: String, problem: impl fmt::Display) {
+    fn record(&self, variable: String, problem: impl fmt::Display) {
         let problem = problem.to_string();
         self.errors
             .borrow_mut()
             .push(VariableError { variable, problem });
     }
 
-    /// The verdict: the value, unless something was noted.
+    /// Returns the value, or the recorded errors.
     pub(super) fn finish<T>(self, value: Option<T>) -> Result<T, Errors> {
         let errors = self.errors.into_inner();
         match value {
@@ -161,6 +161,6 @@ impl fmt::Display for VariableError {
     }
 }
 
-fn full(name: &str) -> String {
+fn full_name(name: &str) -> String {
     format!("{PREFIX}{name}")
 }

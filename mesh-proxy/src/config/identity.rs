@@ -10,23 +10,23 @@ use super::env::Env;
 use super::{ControlAddr, parse};
 use crate::tls::TrustAnchors;
 
-/// Who this proxy is and how it proves it.
+/// The identity of this proxy and how it obtains certificates.
 #[derive(Clone, Debug)]
 pub struct IdentityConfig {
     pub id: Identity,
-    /// The SNI that peers ask for.
+    /// The TLS server name (SNI) that peers send.
     pub server_name: Arc<str>,
     pub trust_anchors: TrustAnchors,
-    /// Replaces the anchors above while the proxy runs, whenever its content changes.
+    /// Reloaded while the proxy runs; its content then replaces `trust_anchors`.
     pub trust_anchors_file: Option<PathBuf>,
     pub service: ControlAddr,
-    /// Read anew for every certificate: the kubelet rotates it.
+    /// Read for every certificate request, because the kubelet rotates it.
     pub token_file: PathBuf,
     pub min_refresh: Duration,
     pub max_refresh: Duration,
 }
 
-// Linkerd's defaults, where the environment says nothing.
+// Defaults as in Linkerd.
 const DEFAULT_MIN_REFRESH: Duration = Duration::from_secs(10);
 const DEFAULT_MAX_REFRESH: Duration = Duration::from_secs(24 * 3600);
 
@@ -67,7 +67,7 @@ impl IdentityConfig {
     }
 }
 
-/// The identity and the server name: one variable for both, or one each.
+/// Reads the identity and the server name, from one variable for both or one for each.
 fn local_names(env: &Env<'_>) -> Option<(Identity, Arc<str>)> {
     let id_name = if env.is_set("IDENTITY_SERVER_ID") {
         "IDENTITY_SERVER_ID"

@@ -1,4 +1,4 @@
-//! Settings of the inbound side: connections to the application.
+//! Settings of inbound connections.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -30,13 +30,13 @@ pub struct Inbound {
     /// Ports whose default policy does not detect protocols.
     pub opaque_ports: PortSet,
     pub max_in_flight: usize,
-    /// Connections at a time; `None`: as the descriptors allow.
+    /// Maximum number of open connections; `None`: limited by file descriptors.
     pub max_connections: Option<usize>,
     pub http1_pool: Http1Pool,
     pub http2_server: Http2Server,
-    /// Towards the application.
+    /// For connections to the application.
     pub http2_client: Http2Params,
-    /// Addresses of this pod; connections to others are refused. Empty: not known, all are allowed.
+    /// Addresses of this pod; connections to others are refused. If empty, all are allowed.
     pub ips: Vec<IpAddr>,
     /// Ports whose policy is watched from the start.
     pub ports: PortSet,
@@ -63,7 +63,7 @@ impl Inbound {
             listen: env.or(
                 "INBOUND_LISTEN_ADDR",
                 parse::socket_addr,
-                parse::known(DEFAULT_LISTEN),
+                parse::constant_addr(DEFAULT_LISTEN),
             ),
             accept: socket_options(env, "INBOUND_ACCEPT"),
             connect: socket_options(env, "INBOUND_CONNECT"),
@@ -114,7 +114,7 @@ fn read_default_policy(env: &Env<'_>) -> (DefaultPolicy, Vec<IpNet>) {
     let networks = env.or("POLICY_CLUSTER_NETWORKS", parse::networks, Vec::new());
     if !env.is_set(NAME) {
         tracing::warn!(
-            "LINKERD2_PROXY_{NAME} is not set; ports without a policy accept every client until the controller answers"
+            "LINKERD2_PROXY_{NAME} is not set: ports allow all clients until the policy service responds"
         );
     }
     let policy = env.or(
@@ -129,7 +129,7 @@ fn read_default_policy(env: &Env<'_>) -> (DefaultPolicy, Vec<IpNet>) {
     if needs_networks && networks.is_empty() && !env.is_set("POLICY_CLUSTER_NETWORKS") {
         env.fail(
             NAME,
-            format!("is {policy}, which needs POLICY_CLUSTER_NETWORKS"),
+            format!("is {policy}, which requires POLICY_CLUSTER_NETWORKS"),
         );
     }
     (policy, networks)

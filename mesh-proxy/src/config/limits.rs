@@ -1,6 +1,6 @@
-//! What clients and servers may cost the HTTP engine. Ours, under names of ours, because Linkerd's
-//! environment has no value that means any of them; the limits of HTTP/2 that it does have are in
-//! [`super::server`]. docs/reference/proxy-http1.md and proxy-http2.md give users the reasons.
+//! Limits of the HTTP engine that Linkerd's proxy does not have, from `MESH_PROXY_` variables.
+//! HTTP/2 limits that Linkerd has are in [`super::server`]. docs/reference/proxy-http1.md and
+//! proxy-http2.md explain the limits to users.
 
 use std::time::Duration;
 
@@ -9,88 +9,85 @@ use mesh_core::units;
 use super::env::Env;
 use super::parse;
 
-/// What one HTTP/1 message may take, a request or a response.
+/// Size limits of one HTTP/1 message, a request or a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Http1Limits {
-    /// Bytes of a head, with its start line.
+    /// Maximum bytes of the start line and header section.
     pub head: u32,
-    /// Fields of a head or of trailers. HTTP/2 has the same.
+    /// Maximum number of fields in a header or trailer section, also for HTTP/2.
     pub fields: u16,
-    /// Bytes of all its chunk extensions.
+    /// Maximum bytes of all chunk extensions.
     pub extensions: u32,
-    /// Bytes of its trailers.
+    /// Maximum bytes of the trailer section.
     pub trailers: u32,
 }
 
-/// What an accepted connection may take.
+/// Limits of an HTTP connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HttpLimits {
     pub http1: Http1Limits,
-    /// From the first byte of a head to its last; over HTTP/2 also from the connection's begin to
-    /// the client's settings.
+    /// Maximum time from the first to the last byte of a header section; for HTTP/2 also from the
+    /// start of the connection to the client's SETTINGS.
     pub head_time: Duration,
-    /// How long nothing may come of a request's body whose length was announced and that somebody
-    /// waits for; `None`: for ever.
+    /// Maximum time without data of a request body with a declared length while the server waits
+    /// for it; `None`: unlimited.
     pub body_time: Option<Duration>,
-    /// How long a connection may do nothing; `None`: for ever.
+    /// Maximum time without activity on a connection; `None`: unlimited.
     pub idle: Option<Duration>,
-    /// What is read of an HTTP/1 request's body that nobody wants, so that the connection can be
-    /// kept.
+    /// Maximum bytes of an unread HTTP/1 request body that are discarded to reuse the connection.
     pub drained_body: u64,
     pub http2: Http2Limits,
 }
 
-/// What the other side of an HTTP/2 connection may do that costs it nothing, whichever side it is.
+/// Flood limits of an HTTP/2 peer, for clients and servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Http2Limits {
-    /// Frames that carry nothing, beyond what the traffic explains.
+    /// Control frames and empty frames in excess of those that the traffic explains.
     pub idle_frames: u32,
-    /// Streams that a client resets, beyond those that it lets end.
+    /// Streams that a client resets, in excess of those that complete.
     pub resets: u32,
-    /// Points for stream errors of the peer: a client's costs ten, a server's and a stream beyond
-    /// the limit one.
+    /// Points for stream errors of the peer: ten for a client's error, one for a server's error or
+    /// a stream beyond the concurrency limit.
     pub mistakes: u32,
 }
 
-/// A head becomes a header list when it is carried over HTTP/2, so there is no use in taking more
-/// than that side does by default: 256 KiB. That is above what Envoy (60 KiB) and nginx (32 KiB)
-/// take, so nothing that passed them is refused here.
+/// The default limit of HTTP/2 header lists, as which header sections are forwarded between
+/// proxies. Envoy (60 KiB) and nginx (32 KiB) accept less.
 const HEAD: u32 = 256 * 1024;
 
-/// hyper's and Envoy's number. Every field costs a table entry of about 100 bytes here and at every
+/// As in hyper and Envoy. Every field costs a table entry of about 100 bytes here and at every
 /// later hop.
 const FIELDS: u16 = 100;
 
-/// Nobody uses them, and a byte of body may come with any number of them. hyper's number.
+/// As in hyper. Chunk extensions are not used in practice, and could accompany every byte of a
+/// body.
 const EXTENSIONS: u32 = 16 * 1024;
 
-/// Checksums and gRPC's status need some hundred bytes. hyper's number.
+/// As in hyper. Checksums and gRPC's status need a few hundred bytes.
 const TRAILERS: u32 = 16 * 1024;
 
-/// Linkerd has no limit and so no protection against clients that send a byte now and then. 30 s is
-/// what hyper recommends, and long enough for any honest client.
+/// As hyper recommends, against clients that send headers slowly. Linkerd has no limit.
 const HEAD_TIME: Duration = Duration::from_secs(30);
 
-/// Envoy's for a stream on which nothing happens, and Node's for a whole request. Bodies of unknown
-/// length are left alone: they may be conversations.
+/// As Envoy's stream idle timeout and Node's request timeout. Bodies of unknown length are not
+/// limited, because they may be bidirectional streams.
 const BODY_TIME: Duration = Duration::from_secs(300);
 
-/// Envoy's. Who does nothing for so long has forgotten the connection, or keeps it on purpose to
-/// cost something.
+/// As in Envoy.
 const IDLE: Duration = Duration::from_secs(3600);
 
-/// Reading more costs more than a new connection does.
+/// Reading more would cost more than a new connection.
 const DRAINED_BODY: u64 = 64 * 1024;
 
-/// Two orders of magnitude above what a browser or a gRPC client sends unexplained (settings,
-/// priorities, pings of a keep-alive), and some milliseconds of work.
+/// Two orders of magnitude above what browsers and gRPC clients send (SETTINGS, PRIORITY,
+/// keep-alive PING), and a few milliseconds of work.
 const IDLE_FRAMES: u32 = 1000;
 
-/// A client that cancels everything when its own deadline passes has at most some hundred streams
-/// to cancel, and is allowed a tenth of this per second after it.
+/// A client whose deadline expires cancels at most a few hundred streams, and may then cancel a
+/// tenth of this number per second.
 const RESETS: u32 = 1000;
 
-/// hyper's and h2's.
+/// As in hyper and h2.
 const MISTAKES: u32 = 1024;
 
 impl Http1Limits {
@@ -103,8 +100,7 @@ impl Http1Limits {
 
     fn read(env: &Env<'_>) -> Self {
         Self {
-            // Less than 8 KiB is refused by no server; RFC 9112, section 3 asks for start lines of
-            // 8000 bytes.
+            // RFC 9112, section 3 requires support for start lines of 8000 bytes.
             head: env.own_or(
                 "MESH_PROXY_HTTP1_MAX_HEAD_BYTES",
                 parse::within(8 * 1024..=16 * 1024 * 1024),
@@ -144,11 +140,11 @@ impl HttpLimits {
     };
 
     pub(super) fn read(env: &Env<'_>) -> Self {
-        let body_time = env.own_or("MESH_PROXY_HTTP_BODY_TIMEOUT", some_time_or_none, BODY_TIME);
+        let body_time = env.own_or("MESH_PROXY_HTTP_BODY_TIMEOUT", timeout_or_zero, BODY_TIME);
         let idle = env.own_or("MESH_PROXY_HTTP_IDLE_TIMEOUT", parse::duration, IDLE);
         Self {
             http1: Http1Limits::read(env),
-            head_time: env.own_or("MESH_PROXY_HTTP_HEAD_TIMEOUT", some_time, HEAD_TIME),
+            head_time: env.own_or("MESH_PROXY_HTTP_HEAD_TIMEOUT", timeout, HEAD_TIME),
             body_time: (!body_time.is_zero()).then_some(body_time),
             idle: (!idle.is_zero()).then_some(idle),
             drained_body: env.own_or(
@@ -162,8 +158,8 @@ impl HttpLimits {
                     parse::within(100..=1_000_000),
                     IDLE_FRAMES,
                 ),
-                // After an honest client was told to go elsewhere it may still give up what is
-                // open: 200 streams, at two each.
+                // After a GOAWAY, a legitimate client may still cancel its 200 open streams, at two
+                // each.
                 resets: env.own_or(
                     "MESH_PROXY_HTTP2_MAX_RESETS",
                     parse::within(500..=1_000_000),
@@ -179,16 +175,16 @@ impl HttpLimits {
     }
 }
 
-/// Some time, or 0 for any.
-fn some_time_or_none(text: &str) -> Result<Duration, String> {
+/// Parses a timeout, or 0 for unlimited.
+fn timeout_or_zero(text: &str) -> Result<Duration, String> {
     match units::parse_duration(text) {
         Ok(time) if time.is_zero() => Ok(time),
-        _ => some_time(text),
+        _ => timeout(text),
     }
 }
 
-/// A duration that is not nothing: without any time, nobody could be served.
-fn some_time(text: &str) -> Result<Duration, String> {
+/// Parses a timeout of at least one second; with a shorter one clients could not be served.
+fn timeout(text: &str) -> Result<Duration, String> {
     match units::parse_duration(text) {
         Ok(time) if time >= Duration::from_secs(1) => Ok(time),
         Ok(_) => Err(format!("{text:?} is shorter than 1s")),

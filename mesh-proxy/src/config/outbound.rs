@@ -1,4 +1,4 @@
-//! Settings of the outbound side: connections from the application.
+//! Settings of outbound connections.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -22,22 +22,22 @@ pub struct Outbound {
     pub accept: SocketOptions,
     pub connect: SocketOptions,
     pub backlog: Option<u32>,
-    /// TCP, TLS and transport header together.
+    /// For TCP, TLS and transport header together.
     pub connect_timeout: Duration,
     pub connect_backoff: Backoff,
     pub detect_timeout: Duration,
     pub max_in_flight: usize,
-    /// Connections at a time; `None`: as the descriptors allow.
+    /// Maximum number of open connections; `None`: limited by file descriptors.
     pub max_connections: Option<usize>,
     pub http_queue: Queue,
     pub tcp_queue: Queue,
     pub http1_pool: Http1Pool,
     pub http2_server: Http2Server,
-    /// What HTTP/2 clients use where discovery says nothing about an endpoint.
+    /// Settings of HTTP/2 clients, which discovery may override for an endpoint.
     pub http2_client: Http2Params,
-    /// Whether applications get `l5d-proxy-error` and its kin.
+    /// Whether applications receive `l5d-proxy-error` and related headers.
     pub informational_headers: bool,
-    /// Where the proxy connects to find out whether it is redirected; see [`crate::redirection`].
+    /// The check address; see [`crate::redirection`].
     pub redirect_check: Option<SocketAddr>,
 }
 
@@ -45,8 +45,8 @@ const DEFAULT_LISTEN: &str = "127.0.0.1:4140";
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const DEFAULT_DETECT_TIMEOUT: Duration = Duration::from_secs(10);
 const DEFAULT_FAILFAST: Duration = Duration::from_secs(3);
-/// Linkerd's longest pause is 60 s. An application that comes back after a restart in place would
-/// not be tried for so long, and a try costs one packet.
+/// Linkerd's maximum is 60 s, for which an application that restarts in place would not be tried.
+/// An attempt costs one packet.
 const DEFAULT_BACKOFF: Backoff = Backoff {
     min: Duration::from_millis(100),
     max: Duration::from_secs(5),
@@ -58,14 +58,14 @@ impl Outbound {
         let single = env.or(
             "OUTBOUND_LISTEN_ADDR",
             parse::socket_addr,
-            parse::known(DEFAULT_LISTEN),
+            parse::constant_addr(DEFAULT_LISTEN),
         );
         let listen = env
             .optional("OUTBOUND_LISTEN_ADDRS", parse::listen_addrs)
             .unwrap_or_else(|| vec![single]);
         if env.or("INGRESS_MODE", parse::boolean, false) {
             tracing::warn!(
-                "Ingress mode is not supported: connections are routed by their address and l5d-dst-override is not read"
+                "Ingress mode is not supported: connections are routed by address, and l5d-dst-override is ignored"
             );
         }
         let (stream_window, connection_window) = client_windows(env);

@@ -1,5 +1,5 @@
-//! The grammars of single variables. Each returns the problem as a phrase that follows the
-//! variable's name.
+//! Parsers of single variables. Each returns its error as a clause that follows the variable's
+//! name.
 
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
@@ -27,7 +27,7 @@ pub(super) fn default_policy(text: &str) -> Result<DefaultPolicy, UnknownDefault
     text.parse()
 }
 
-/// Accepts a trailing dot: the control plane's names are sometimes written absolute.
+/// Accepts a trailing dot, because the control plane's names may be fully qualified.
 pub(super) fn identity(text: &str) -> Result<Identity, IdentityError> {
     Identity::parse(text.strip_suffix('.').unwrap_or(text))
 }
@@ -43,10 +43,10 @@ pub(super) fn boolean(text: &str) -> Result<bool, String> {
 pub(super) fn number<T: FromStr>(text: &str) -> Result<T, String> {
     text.trim()
         .parse()
-        .map_err(|_bad: T::Err| format!("{text:?} is no number in range"))
+        .map_err(|_invalid: T::Err| format!("{text:?} is not a valid number"))
 }
 
-/// A number that has to be in `range`.
+/// Returns a parser of numbers in `range`.
 pub(super) fn within<T>(range: RangeInclusive<T>) -> impl Fn(&str) -> Result<T, String>
 where
     T: FromStr + PartialOrd + Display,
@@ -54,20 +54,18 @@ where
     move |text| match text.trim().parse() {
         Ok(number) if range.contains(&number) => Ok(number),
         _ => Err(format!(
-            "{text:?} is no number from {} to {}",
+            "{text:?} is not a number from {} to {}",
             range.start(),
             range.end()
         )),
     }
 }
 
-/// A share, not negative.
+/// Parses a non-negative ratio.
 pub(super) fn ratio(text: &str) -> Result<f64, String> {
     match text.trim().parse::<f64>() {
         Ok(ratio) if ratio.is_finite() && ratio >= 0.0 => Ok(ratio),
-        _ => Err(format!(
-            "{text:?} is no ratio (a number that is not negative)"
-        )),
+        _ => Err(format!("{text:?} is not a ratio (a non-negative number)")),
     }
 }
 
@@ -88,14 +86,14 @@ pub(super) fn path(text: &str) -> Result<PathBuf, String> {
 pub(super) fn socket_addr(text: &str) -> Result<SocketAddr, String> {
     text.trim()
         .parse()
-        .map_err(|_bad: std::net::AddrParseError| {
+        .map_err(|_invalid: std::net::AddrParseError| {
             format!(
-                "{text:?} is no address with a port (as in \"127.0.0.1:4140\" or \"[::]:4143\")"
+                "{text:?} is not an address with a port (as in \"127.0.0.1:4140\" or \"[::]:4143\")"
             )
         })
 }
 
-/// One address, or two of different families.
+/// Parses one address, or two of different families.
 pub(super) fn listen_addrs(text: &str) -> Result<Vec<SocketAddr>, String> {
     let addrs = text
         .split(',')
@@ -107,23 +105,23 @@ pub(super) fn listen_addrs(text: &str) -> Result<Vec<SocketAddr>, String> {
         [_] => Ok(addrs),
         [first, second] if first.is_ipv4() != second.is_ipv4() => Ok(addrs),
         _ => Err(format!(
-            "{text:?} must be one address, or one IPv4 and one IPv6 address"
+            "{text:?} is not one address, or one IPv4 and one IPv6 address"
         )),
     }
 }
 
-/// A default of ours, known to be an address.
+/// Parses a constant address.
 #[expect(
     clippy::expect_used,
     reason = "only called with constants, which a test parses"
 )]
-pub(super) fn known(addr: &str) -> SocketAddr {
+pub(super) fn constant_addr(addr: &str) -> SocketAddr {
     addr.parse().expect("default addresses are valid")
 }
 
-/// `host:port`; the host is a name or an address, IPv6 in brackets.
+/// Parses `host:port`; the host is a name or an address, with IPv6 in brackets.
 pub(super) fn host_port(text: &str) -> Result<(Arc<str>, u16), String> {
-    let invalid = || format!("{text:?} is no host and port (as in \"name.example.:8086\")");
+    let invalid = || format!("{text:?} is not a host and port (as in \"name.example.:8086\")");
     let text = text.trim();
     if let Ok(addr) = text.parse::<SocketAddr>() {
         return Ok((addr.ip().to_string().into(), addr.port()));
@@ -131,7 +129,7 @@ pub(super) fn host_port(text: &str) -> Result<(Arc<str>, u16), String> {
     let (host, port) = text.rsplit_once(':').ok_or_else(invalid)?;
     let port: u16 = port
         .parse()
-        .map_err(|_bad: std::num::ParseIntError| invalid())?;
+        .map_err(|_invalid: std::num::ParseIntError| invalid())?;
     if port == 0 || identity(host).is_err() || host.contains('/') {
         return Err(invalid());
     }
@@ -143,8 +141,8 @@ pub(super) fn networks(text: &str) -> Result<Vec<IpNet>, String> {
         .map(str::trim)
         .filter(|item| !item.is_empty())
         .map(|item| {
-            item.parse().map_err(|_bad: ipnet::AddrParseError| {
-                format!("{item:?} is no network (as in \"10.0.0.0/8\")")
+            item.parse().map_err(|_invalid: ipnet::AddrParseError| {
+                format!("{item:?} is not a network (as in \"10.0.0.0/8\")")
             })
         })
         .collect()
@@ -155,7 +153,9 @@ pub(super) fn ips(text: &str) -> Result<Vec<IpAddr>, String> {
         .map(|item| {
             item.trim()
                 .parse()
-                .map_err(|_bad: std::net::AddrParseError| format!("{item:?} is no IP address"))
+                .map_err(|_invalid: std::net::AddrParseError| {
+                    format!("{item:?} is not an IP address")
+                })
         })
         .collect()
 }

@@ -1,4 +1,4 @@
-//! Settings of the process: threads and the admin interface.
+//! Settings of the process: threads, memory and the admin interface.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -6,16 +6,16 @@ use std::time::Duration;
 use super::env::Env;
 use super::parse;
 
-/// The admin interface and the metrics it serves.
+/// Settings of the admin interface and its metrics.
 #[derive(Clone, Debug)]
 pub struct Admin {
     pub listen: SocketAddr,
-    /// Whether `POST /shutdown` works.
+    /// Whether `POST /shutdown` is enabled.
     pub shutdown_endpoint: bool,
     pub metrics_retain_idle: Duration,
 }
 
-/// How many data threads to run.
+/// Settings of the number of data threads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Workers {
     pub min: usize,
@@ -23,17 +23,17 @@ pub struct Workers {
     pub max_ratio: Option<f64>,
 }
 
-/// How much memory may be taken before new connections are closed.
+/// The memory limit at which new connections are closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryLimit {
-    /// What the container may take, if it has a limit.
+    /// The container's limit, if it has one.
     Container,
-    /// By the process.
+    /// A limit for the process.
     Bytes(u64),
     None,
 }
 
-// Linkerd's defaults, where the environment says nothing.
+// Defaults as in Linkerd.
 const DEFAULT_ADMIN: &str = "127.0.0.1:4191";
 const DEFAULT_RETAIN_IDLE: Duration = Duration::from_secs(600);
 
@@ -43,7 +43,7 @@ impl Admin {
             listen: env.or(
                 "ADMIN_LISTEN_ADDR",
                 parse::socket_addr,
-                parse::known(DEFAULT_ADMIN),
+                parse::constant_addr(DEFAULT_ADMIN),
             ),
             shutdown_endpoint: env.or("SHUTDOWN_ENDPOINT_ENABLED", parse::boolean, false),
             metrics_retain_idle: env.or(
@@ -55,8 +55,8 @@ impl Admin {
     }
 }
 
-/// Less could not hold the proxy itself.
-const LEAST_MEMORY: u64 = 8 << 20;
+/// The proxy itself needs more than this.
+const MIN_MEMORY: u64 = 8 << 20;
 
 impl MemoryLimit {
     pub(super) fn read(env: &Env<'_>) -> Self {
@@ -66,17 +66,17 @@ impl MemoryLimit {
     fn parse(text: &str) -> Result<Self, String> {
         match parse::number(text)? {
             0 => Ok(Self::None),
-            bytes if bytes >= LEAST_MEMORY => Ok(Self::Bytes(bytes)),
+            bytes if bytes >= MIN_MEMORY => Ok(Self::Bytes(bytes)),
             _ => Err(format!(
-                "{text:?} is neither 0 nor a number of bytes from {LEAST_MEMORY}"
+                "{text:?} is neither 0 nor a number of bytes of at least {MIN_MEMORY}"
             )),
         }
     }
 }
 
 impl Workers {
-    /// The one family whose bad values are only warned of: an injector computes them from resource
-    /// limits.
+    /// Reads the settings. Invalid values are only logged, because an injector computes them from
+    /// resource limits.
     pub(super) fn read(env: &Env<'_>) -> Self {
         let positive = |text: &str| match parse::number::<usize>(text) {
             Ok(0) => Err("must be at least 1".to_owned()),
@@ -92,7 +92,7 @@ impl Workers {
         }
     }
 
-    /// The number of data threads when `available` processors may be used.
+    /// Returns the number of data threads for `available` processors.
     pub fn count(&self, available: usize) -> usize {
         let share = |ratio: f64| (available as f64 * ratio).round() as usize;
         let base = self.max.or_else(|| self.max_ratio.map(share)).unwrap_or(1);

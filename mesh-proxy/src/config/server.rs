@@ -1,4 +1,4 @@
-//! Settings that the inbound and the outbound side have alike, read with the side's name in front.
+//! Settings that exist for both directions, with the direction as prefix of the variable.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -12,23 +12,22 @@ use super::parse;
 /// Options of a socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SocketOptions {
-    /// Idle time before keep-alive probes; they are always on, with the kernel's time when this is
-    /// `None`.
+    /// Idle time before TCP keep-alive probes, which are always enabled; `None` uses the kernel's
+    /// default.
     pub keepalive: Option<Duration>,
-    /// `TCP_USER_TIMEOUT`: how long sent data may stay unacknowledged.
+    /// `TCP_USER_TIMEOUT`: how long sent data may remain unacknowledged.
     pub user_timeout: Option<Duration>,
 }
 
-/// What waits for an endpoint and for how long.
+/// The queue of requests that wait for an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queue {
     pub capacity: usize,
-    /// Without an available endpoint for this long, waiting requests fail at once.
+    /// Fail-fast timeout: queued requests fail after this time without an available endpoint.
     pub failfast: Duration,
 }
 
-/// Connections to servers: idle HTTP/1 ones that are kept for reuse, and what a server may cost on
-/// any.
+/// The pool of idle HTTP/1 connections to servers, and the limits of connections to servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Http1Pool {
     pub max_idle: usize,
@@ -36,7 +35,7 @@ pub struct Http1Pool {
     pub limits: HttpLimits,
 }
 
-/// What this proxy's HTTP/2 servers announce and enforce.
+/// Settings of the proxy's HTTP/2 servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Http2Server {
     pub stream_window: u32,
@@ -50,7 +49,7 @@ pub struct Http2Server {
     pub max_send_buf_size: Option<usize>,
 }
 
-/// Pings that the server sends; the connection ends when one is not answered in time.
+/// Keep-alive pings. The connection is closed if one is not acknowledged in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Http2KeepAlive {
     pub interval: Duration,
@@ -60,41 +59,40 @@ pub struct Http2KeepAlive {
 pub(crate) const DEFAULT_STREAM_WINDOW: u32 = 65_535;
 pub(super) const DEFAULT_CONNECTION_WINDOW: u32 = 1024 * 1024;
 
-/// Idle HTTP/1 connections kept per endpoint, Linkerd's default.
+/// Idle HTTP/1 connections per endpoint, as in Linkerd.
 pub(super) const DEFAULT_MAX_IDLE: usize = 10_000;
 const DEFAULT_POOL_IDLE: Duration = Duration::from_secs(3);
 
-/// Process-wide requests that await response headers, Linkerd's default.
+/// Requests of the process that wait for response headers, as in Linkerd.
 pub(super) const DEFAULT_MAX_IN_FLIGHT: usize = 100_000;
 pub(super) const DEFAULT_QUEUE_CAPACITY: usize = 10_000;
 
-/// hyper's default. Linkerd's proxy leaves it unset and gets the same.
+/// As in hyper and in Linkerd.
 const DEFAULT_CONCURRENT_STREAMS: u32 = 200;
 
-/// h2 has 20, and so has Linkerd's proxy. Streams that are reset before anybody looked at them are
-/// honest when the proxy had no processor for a moment, or the client wanted the first of many
-/// answers; and all others on the connection would suffer. There can be no more honest ones than
-/// streams at a time.
+/// h2 and Linkerd's proxy allow 20. Legitimate clients also reset streams before the proxy accepts
+/// them, if the proxy had no processor time or the client needed only the first of several
+/// responses. The limit closes the whole connection, so it is the number of concurrent streams.
 const DEFAULT_PENDING_RESETS: usize = 200;
 
-/// Linkerd's proxy has 16 KiB and mangles large gRPC status details and long cookies; HTTP/1 heads
-/// may be larger than that too, and become HTTP/2 between proxies.
+/// Linkerd's 16 KiB break large gRPC status details and long cookies. HTTP/1 header sections may be
+/// larger too, and are forwarded as HTTP/2 between proxies.
 const DEFAULT_HEADER_LIST: u32 = 256 * 1024;
 
-/// RFC 9113, section 6.5.2; the library ends the process over others.
+/// RFC 9113, section 6.5.2.
 const FRAME_SIZES: RangeInclusive<u32> = 16_384..=16_777_215;
 
-/// RFC 9113, section 6.9.1. Nothing could be sent in a window of 0.
+/// RFC 9113, section 6.9.1, without 0, which would allow no data.
 const WINDOWS: RangeInclusive<u32> = 1..=(1 << 31) - 1;
 
-/// Accepted connections of one side. More than a million descriptors are in no container.
+/// Accepted connections of one direction. Containers do not have more than a million file
+/// descriptors.
 pub(super) const CONNECTIONS: RangeInclusive<usize> = 1..=1 << 20;
 
-/// More are never open at a time: each costs some kilobytes, and a window of data that nobody
-/// reads.
+/// Each stream costs a few kilobytes and a window of buffered data.
 const MAX_STREAMS: u32 = 1 << 20;
 
-/// Smaller lists do not hold what browsers send; larger ones are nobody's headers.
+/// Smaller lists do not fit what browsers send.
 const HEADER_LISTS: RangeInclusive<u32> = 4096..=16 * 1024 * 1024;
 
 /// `kind` is `INBOUND_ACCEPT`, `OUTBOUND_CONNECT` and so on.
@@ -124,7 +122,7 @@ impl Queue {
 }
 
 impl Http1Pool {
-    /// `max_idle` is the whole name: the inbound one lacks the side's.
+    /// `max_idle` is the full name, because the inbound variable has no direction prefix.
     pub(super) fn read(env: &Env<'_>, side: &str, max_idle: &str, limits: &HttpLimits) -> Self {
         Self {
             max_idle: env.or(max_idle, parse::number, DEFAULT_MAX_IDLE),
@@ -141,7 +139,7 @@ impl Http1Pool {
 impl Http2Server {
     pub(super) fn read(env: &Env<'_>, side: &str) -> Self {
         let name = |parameter: &str| format!("{side}_SERVER_HTTP2_{parameter}");
-        // Each pair takes effect only when both are given, as in Linkerd's proxy.
+        // Each pair takes effect only if both variables are set, as in Linkerd's proxy.
         let windows = env
             .optional(&name("INITIAL_STREAM_WINDOW_SIZE"), parse::within(WINDOWS))
             .zip(env.optional(
@@ -179,8 +177,8 @@ impl Http2Server {
     }
 }
 
-/// The windows of HTTP/2 clients, which servers share unless they have their own: stream, then
-/// connection.
+/// Returns the stream window and connection window of HTTP/2 clients, which are also the servers'
+/// defaults.
 pub(super) fn client_windows(env: &Env<'_>) -> (u32, u32) {
     (
         env.or(
@@ -225,9 +223,9 @@ pub(super) fn connect_backoff(env: &Env<'_>, side: &str, default: Backoff) -> Ba
             } else {
                 ("MAX", "MIN")
             };
-            // When the other one was given but bad, that is already noted.
+            // If the other variable is set but invalid, that is recorded already.
             if !env.is_set(&name(missing)) {
-                env.fail(&name(given), format!("needs {} beside it", name(missing)));
+                env.fail(&name(given), format!("requires {}", name(missing)));
             }
             default
         }

@@ -1,4 +1,4 @@
-//! What an environment becomes.
+//! Configurations of environments.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use mesh_core::policy::inbound::DefaultPolicy;
 
 use super::*;
 
-/// The variables that a proxy cannot do without, as the injector sets them.
+/// The required variables, as the injector sets them.
 fn minimal() -> HashMap<String, String> {
     let anchors = crate::tls::tests::TestCa::new().pem;
     [
@@ -40,9 +40,10 @@ fn minimal() -> HashMap<String, String> {
 fn read(changes: &[(&str, Option<&str>)]) -> Result<Config, Errors> {
     let mut variables = minimal();
     for (name, value) in changes {
-        let name = match name.starts_with("MESH_") {
-            true => (*name).to_owned(),
-            false => format!("LINKERD2_PROXY_{name}"),
+        let name = if name.starts_with("MESH_") {
+            (*name).to_owned()
+        } else {
+            format!("LINKERD2_PROXY_{name}")
         };
         match value {
             Some(value) => variables.insert(name, (*value).to_owned()),
@@ -52,7 +53,7 @@ fn read(changes: &[(&str, Option<&str>)]) -> Result<Config, Errors> {
     Config::from_env(|name| variables.get(name).cloned())
 }
 
-/// A configuration whose control plane is at `addr`, in plain text.
+/// A configuration whose control plane is at `addr`, in plaintext.
 pub(crate) fn with_control_plane(addr: SocketAddr, changes: &[(&str, Option<&str>)]) -> Config {
     let addr = addr.to_string();
     let mut all = vec![
@@ -69,8 +70,8 @@ pub(crate) fn with_control_plane(addr: SocketAddr, changes: &[(&str, Option<&str
     read(&all).unwrap()
 }
 
-/// The variables that are named as wrong, without prefix.
-fn wrong(changes: &[(&str, Option<&str>)]) -> Vec<String> {
+/// The variables that are reported as invalid, without prefix.
+fn invalid(changes: &[(&str, Option<&str>)]) -> Vec<String> {
     let errors = read(changes).unwrap_err();
     let short = |error: &VariableError| error.variable.replace("LINKERD2_PROXY_", "");
     errors.0.iter().map(short).collect()
@@ -79,9 +80,12 @@ fn wrong(changes: &[(&str, Option<&str>)]) -> Vec<String> {
 #[test]
 fn defaults_are_linkerds() {
     let config = read(&[]).unwrap();
-    assert_eq!(config.outbound.listen, [parse::known("127.0.0.1:4140")]);
-    assert_eq!(config.inbound.listen, parse::known("0.0.0.0:4143"));
-    assert_eq!(config.admin.listen, parse::known("127.0.0.1:4191"));
+    assert_eq!(
+        config.outbound.listen,
+        [parse::constant_addr("127.0.0.1:4140")]
+    );
+    assert_eq!(config.inbound.listen, parse::constant_addr("0.0.0.0:4143"));
+    assert_eq!(config.admin.listen, parse::constant_addr("127.0.0.1:4191"));
     assert_eq!(
         config.inbound.default_policy,
         DefaultPolicy::AllUnauthenticated
@@ -100,7 +104,7 @@ fn defaults_are_linkerds() {
 }
 
 #[test]
-fn what_the_injector_sets_is_accepted() {
+fn variables_of_injector_are_accepted() {
     let config = read(&[
         ("OUTBOUND_LISTEN_ADDR", Some("127.0.0.1:4140")),
         ("OUTBOUND_LISTEN_ADDRS", Some("127.0.0.1:4140,[::1]:4140")),
@@ -152,7 +156,7 @@ fn what_the_injector_sets_is_accepted() {
 }
 
 #[test]
-fn every_wrong_variable_is_named_at_once() {
+fn all_invalid_variables_are_reported_together() {
     let changes = [
         ("ADMIN_LISTEN_ADDR", Some("4191")),
         ("OUTBOUND_CONNECT_TIMEOUT", Some("1")),
@@ -160,7 +164,7 @@ fn every_wrong_variable_is_named_at_once() {
         ("IDENTITY_TRUST_ANCHORS", Some("")),
         ("INBOUND_IPS", Some("10.0.0.0/8")),
     ];
-    let mut names = wrong(&changes);
+    let mut names = invalid(&changes);
     names.sort();
     let mut expect: Vec<_> = changes.iter().map(|(name, _)| (*name).to_owned()).collect();
     expect.sort();
@@ -173,7 +177,7 @@ fn every_wrong_variable_is_named_at_once() {
 }
 
 #[test]
-fn values_that_cannot_be_used_are_refused() {
+fn invalid_values_are_rejected() {
     for (name, value) in [
         ("OUTBOUND_LISTEN_ADDRS", ""),
         ("OUTBOUND_LISTEN_ADDRS", "127.0.0.1:4140,127.0.0.2:4140"),
@@ -199,26 +203,26 @@ fn values_that_cannot_be_used_are_refused() {
         ("INBOUND_SERVER_HTTP2_MAX_HEADER_LIST_SIZE", "100"),
         ("CONTROL_STREAM_LIFETIME", "x"),
     ] {
-        let names = wrong(&[(name, Some(value))]);
+        let names = invalid(&[(name, Some(value))]);
         assert_eq!(names, [name], "{name}={value}");
     }
 }
 
 #[test]
-fn variables_of_ours_have_no_prefix() {
+fn mesh_proxy_variables_have_no_linkerd_prefix() {
     let read = |value: &str| {
         let mut variables = minimal();
         variables.insert("MESH_PROXY_REDIRECT_CHECK".to_owned(), value.to_owned());
         Config::from_env(|name| variables.get(name).cloned())
     };
-    let checked = read("192.0.2.1:20001").unwrap().outbound.redirect_check;
-    assert_eq!(checked, Some(parse::known("192.0.2.1:20001")));
+    let check_addr = read("192.0.2.1:20001").unwrap().outbound.redirect_check;
+    assert_eq!(check_addr, Some(parse::constant_addr("192.0.2.1:20001")));
     let error = read("192.0.2.1").unwrap_err().to_string();
     assert!(error.contains("\n  MESH_PROXY_REDIRECT_CHECK: "), "{error}");
 }
 
 #[test]
-fn limits_of_ours_have_ranges() {
+fn http_limits_are_checked_against_ranges() {
     let read = |name: &str, value: &str| {
         let mut variables = minimal();
         variables.insert(name.to_owned(), value.to_owned());
@@ -226,7 +230,7 @@ fn limits_of_ours_have_ranges() {
     };
     let unset = read("MESH_PROXY_UNKNOWN", "").unwrap();
     assert_eq!(unset.http, HttpLimits::DEFAULT);
-    for (name, good, bad) in [
+    for (name, valid, invalid) in [
         ("MESH_PROXY_HTTP_MAX_FIELDS", "200", "19"),
         ("MESH_PROXY_HTTP_HEAD_TIMEOUT", "1s", "999ms"),
         ("MESH_PROXY_HTTP_BODY_TIMEOUT", "0", "999ms"),
@@ -242,19 +246,19 @@ fn limits_of_ours_have_ranges() {
         ("MESH_PROXY_INBOUND_MAX_CONNECTIONS", "1", "0"),
         ("MESH_PROXY_OUTBOUND_MAX_CONNECTIONS", "1000", "many"),
     ] {
-        let config = read(name, good).unwrap();
+        let config = read(name, valid).unwrap();
         let is_default = config.http == HttpLimits::DEFAULT
             && config.memory == MemoryLimit::Container
             && config.inbound.max_connections.is_none()
             && config.outbound.max_connections.is_none();
         assert!(!is_default, "{name} is read");
-        let error = read(name, bad).unwrap_err().to_string();
+        let error = read(name, invalid).unwrap_err().to_string();
         assert!(error.contains(&format!("\n  {name}: ")), "{error}");
     }
 }
 
 #[test]
-fn variables_that_belong_together_are_checked_together() {
+fn related_variables_are_checked_together() {
     let backoff = |min, max| {
         read(&[
             ("INBOUND_CONNECT_EXP_BACKOFF_MIN", Some(min)),
@@ -265,7 +269,7 @@ fn variables_that_belong_together_are_checked_together() {
     assert_eq!(backoff("1s", "2s").unwrap(), 0.0, "jitter is not inherited");
     assert!(backoff("2s", "1s").is_err());
 
-    let limits = wrong(&[
+    let limits = invalid(&[
         ("CONTROL_STREAM_INITIAL_TIMEOUT", Some("10m")),
         ("CONTROL_STREAM_IDLE_TIMEOUT", Some("5m")),
     ]);
@@ -276,11 +280,11 @@ fn variables_that_belong_together_are_checked_together() {
         Some("1048576"),
     )]);
     let windows = windows.unwrap().inbound.http2_server;
-    assert_eq!(windows.stream_window, 65_535, "takes both to take effect");
+    assert_eq!(windows.stream_window, 65_535, "both variables are required");
 }
 
 #[test]
-fn services_in_this_pod_need_no_identity() {
+fn control_plane_services_in_pod_need_no_identity() {
     let config = read(&[
         (
             "DESTINATION_SVC_NAME",
@@ -296,7 +300,7 @@ fn services_in_this_pod_need_no_identity() {
         config.identity.service.authority(),
         "linkerd-identity-headless.linkerd.svc.cluster.local.:8080"
     );
-    let missing = wrong(&[(
+    let missing = invalid(&[(
         "DESTINATION_SVC_ADDR",
         Some("linkerd-dst.linkerd.svc.:8086"),
     )]);
@@ -304,7 +308,7 @@ fn services_in_this_pod_need_no_identity() {
 }
 
 #[test]
-fn threads_follow_the_limits() {
+fn data_threads_follow_core_settings() {
     let check = |changes: &[(&str, Option<&str>)], available: usize, expect: usize| {
         let workers = read(changes).unwrap().workers;
         assert_eq!(
@@ -324,26 +328,24 @@ fn threads_follow_the_limits() {
         8,
         2,
     );
-    // Only warned of, unlike everything else.
+    // Invalid core settings are only logged.
     check(&[("CORES", Some("0")), ("CORES_MAX", Some("many"))], 8, 1);
 }
 
-/// Names in the tables of the reference, and names that the program asks for, are the same.
 #[test]
-fn the_reference_lists_what_is_read() {
-    let asked = std::cell::RefCell::new(std::collections::BTreeSet::new());
+fn reference_documents_exactly_the_variables_read() {
+    let read = std::cell::RefCell::new(std::collections::BTreeSet::new());
     let full = minimal();
     let record = |name: &str| {
-        asked
-            .borrow_mut()
+        read.borrow_mut()
             .insert(name.replace("LINKERD2_PROXY_", ""));
         full.get(name).cloned()
     };
     Config::from_env(record).unwrap();
-    // Read only beside the variables that this test leaves unset, or by `main`.
+    // Read only if other variables are set, or by `main`.
     let more = ["IDENTITY_SERVER_ID", "LOG", "LOG_FORMAT"].map(str::to_owned);
-    let mut asked = asked.into_inner();
-    asked.extend(more);
+    let mut read = read.into_inner();
+    read.extend(more);
 
     let reference = include_str!("../../../docs/reference/proxy-environment.md");
     let listed: std::collections::BTreeSet<_> = reference
@@ -354,8 +356,8 @@ fn the_reference_lists_what_is_read() {
         .filter(|name| name.starts_with(|c: char| c.is_ascii_uppercase()))
         .map(str::to_owned)
         .collect();
-    let unlisted: Vec<_> = asked.difference(&listed).collect();
-    let unread: Vec<_> = listed.difference(&asked).collect();
+    let unlisted: Vec<_> = read.difference(&listed).collect();
+    let unread: Vec<_> = listed.difference(&read).collect();
     assert!(
         unlisted.is_empty() && unread.is_empty(),
         "not listed: {unlisted:?}, not read: {unread:?}"
