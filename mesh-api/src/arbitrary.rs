@@ -1,4 +1,4 @@
-//! Random values of the domain, for the round trips of the tests.
+//! Random values of mesh-core's types, for round trips in tests.
 
 use std::{
     collections::BTreeMap,
@@ -59,7 +59,7 @@ pub(crate) fn socket_addr() -> impl Strategy<Value = SocketAddr> {
     (any::<IpAddr>(), 1u16..=u16::MAX).prop_map(SocketAddr::from)
 }
 
-/// Up to a day, to the nanosecond.
+/// Up to a day, with nanoseconds.
 pub(crate) fn duration() -> impl Strategy<Value = Duration> {
     (0u64..86_400_000_000_000).prop_map(Duration::from_nanos)
 }

@@ -1,4 +1,4 @@
-//! Endpoints and profiles: what `Destination` answers.
+//! Messages of the `Destination` service: endpoints and profiles.
 
 use std::net::SocketAddr;
 
@@ -21,16 +21,22 @@ pub use self::{
     profile::{profile, profile_to_proto},
 };
 
-/// A change of endpoints, as the proxy reads it.
+/// A received change of endpoints.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Update {
+    /// The change.
     pub update: EndpointUpdate,
-    /// Addresses that were left out because something about them cannot be used. One bad address
-    /// must not take the good ones away, and must not be dialled without what could not be read of
-    /// it: a peer whose identity is unreadable would be dialled in clear text.
+    /// The invalid fields of addresses that were skipped. An invalid address does not affect the
+    /// others, and is not used with its valid fields alone: without the identity, the proxy would
+    /// connect to it in clear text.
     pub skipped: Vec<InvalidField>,
 }
 
+/// Converts a received change.
+///
+/// # Errors
+///
+/// The change as a whole is invalid.
 pub fn endpoint_update(update: wire::Update) -> Result<Update, InvalidField> {
     match update.update {
         Some(update::Update::Add(set)) => {
@@ -65,7 +71,7 @@ pub fn endpoint_update(update: wire::Update) -> Result<Update, InvalidField> {
     }
 }
 
-/// A change of endpoints, as the destination controller sends it.
+/// Converts a change to a message.
 pub fn update_to_proto(update: &EndpointUpdate) -> wire::Update {
     let update = match update {
         EndpointUpdate::Add {

@@ -1,31 +1,39 @@
-//! Errors that name the field, and the three ways a field is read: required, optional, repeated.
+//! Errors that name the invalid field, and the conversion of required, optional and repeated
+//! fields.
 
 use std::fmt;
 
-/// A message that cannot be used.
+/// An invalid field of a message.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{field}: {reason}")]
 pub struct InvalidField {
     /// The path to the field, as in `protocol.detect.http_routes[2].rules[0].matches[0].path`.
     pub field: String,
-    pub reason: Reason,
+    /// Why the field is invalid.
+    pub reason: InvalidFieldKind,
 }
 
+/// Why a field is invalid.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum Reason {
+pub enum InvalidFieldKind {
+    /// A required field is missing.
     #[error("is missing")]
     Missing,
-    #[error("is of a kind that this version does not know")]
+    /// The kind of a `oneof` is unknown or missing.
+    #[error("has a kind that this version does not support")]
     UnknownKind,
-    #[error("{value} is no {expected}")]
+    /// The value is invalid.
+    #[error("{value} is not a valid {expected}")]
     NotA {
+        /// What was expected.
         expected: &'static str,
+        /// The value, formatted for debugging.
         value: String,
     },
 }
 
 impl InvalidField {
-    fn new(field: &str, reason: Reason) -> Self {
+    fn new(field: &str, reason: InvalidFieldKind) -> Self {
         Self {
             field: field.to_owned(),
             reason,
@@ -33,19 +41,19 @@ impl InvalidField {
     }
 
     pub(crate) fn missing(field: &str) -> Self {
-        Self::new(field, Reason::Missing)
+        Self::new(field, InvalidFieldKind::Missing)
     }
 
     pub(crate) fn unknown_kind(field: &str) -> Self {
-        Self::new(field, Reason::UnknownKind)
+        Self::new(field, InvalidFieldKind::UnknownKind)
     }
 
     pub(crate) fn not_a(expected: &'static str, field: &str, value: impl fmt::Debug) -> Self {
         let value = format!("{value:?}");
-        Self::new(field, Reason::NotA { expected, value })
+        Self::new(field, InvalidFieldKind::NotA { expected, value })
     }
 
-    /// The same error seen from the message around it.
+    /// Prepends the field of the enclosing message to the path.
     fn inside(mut self, outer: &str) -> Self {
         self.field = if self.field.is_empty() {
             outer.to_owned()
@@ -56,7 +64,7 @@ impl InvalidField {
     }
 }
 
-/// Names the field that a conversion was about.
+/// Adds the field to the error of a conversion.
 pub(crate) trait FieldContext {
     fn inside(self, field: &str) -> Self;
 }
@@ -90,8 +98,8 @@ pub(crate) fn each<P, T>(
     convert: impl Fn(P) -> Result<T, InvalidField>,
 ) -> Result<Vec<T>, InvalidField> {
     let values = values.into_iter();
-    // Collected, it would live in the memory of the message, whose elements are larger and which
-    // has room for more of them.
+    // Not collected in place, because then it would keep the memory of the message's elements,
+    // which are larger and more.
     let mut converted = Vec::with_capacity(values.size_hint().0);
     for (at, value) in values.enumerate() {
         let value = convert(value).map_err(|error| error.inside(&format!("{field}[{at}]")))?;

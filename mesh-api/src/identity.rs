@@ -1,4 +1,4 @@
-//! Certificates that the identity service issues.
+//! Messages of the identity service.
 
 use std::time::SystemTime;
 
@@ -7,16 +7,18 @@ use crate::{
     proto::identity::{CertifyRequest, CertifyResponse},
 };
 
-/// A certificate as issued. All parts are DER.
+/// An issued certificate. All parts are DER.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IssuedCertificate {
+    /// The certificate of the workload.
     pub leaf: Vec<u8>,
-    /// The issuer first, then upwards; trust anchors are not among them.
+    /// The intermediate certificates, the issuer first, without trust anchors.
     pub intermediates: Vec<Vec<u8>>,
+    /// The end of the certificate's validity.
     pub valid_until: SystemTime,
 }
 
-/// Asks for a certificate of `identity`. `csr` is DER.
+/// Returns a request for a certificate of `identity` with a ServiceAccount token. `csr` is DER.
 pub fn certify_request(identity: &str, token: Vec<u8>, csr: Vec<u8>) -> CertifyRequest {
     CertifyRequest {
         identity: identity.to_owned(),
@@ -25,6 +27,11 @@ pub fn certify_request(identity: &str, token: Vec<u8>, csr: Vec<u8>) -> CertifyR
     }
 }
 
+/// Converts a received response.
+///
+/// # Errors
+///
+/// The certificate or its end of validity is missing or invalid.
 pub fn issued(response: CertifyResponse) -> Result<IssuedCertificate, InvalidField> {
     if response.leaf_certificate.is_empty() {
         return Err(InvalidField::missing("leaf_certificate"));
@@ -40,6 +47,7 @@ pub fn issued(response: CertifyResponse) -> Result<IssuedCertificate, InvalidFie
     })
 }
 
+/// Converts a certificate to a response.
 pub fn to_proto(issued: &IssuedCertificate) -> CertifyResponse {
     CertifyResponse {
         leaf_certificate: issued.leaf.clone(),
@@ -55,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn round_trip() {
+    fn issued_certificate_round_trips() {
         let issued_one = IssuedCertificate {
             leaf: vec![1, 2],
             intermediates: vec![vec![3], vec![4]],
@@ -65,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_field_is_named() {
         let error = |response| issued(response).unwrap_err().to_string();
         assert_eq!(
             error(CertifyResponse::default()),

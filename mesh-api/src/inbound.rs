@@ -1,4 +1,4 @@
-//! Inbound policy: what `InboundServerPolicies` answers.
+//! Messages of the `InboundServerPolicies` service.
 
 use std::sync::Arc;
 
@@ -26,7 +26,11 @@ use wire::{
     proxy_protocol::{self, Kind},
 };
 
-/// The policy of a port, as the proxy reads it.
+/// Converts a received policy of a port.
+///
+/// # Errors
+///
+/// A field is invalid.
 pub fn server_policy(server: wire::Server) -> Result<ServerPolicy, InvalidField> {
     Ok(ServerPolicy {
         meta: meta::from_labels("labels", &server.labels)?,
@@ -35,7 +39,7 @@ pub fn server_policy(server: wire::Server) -> Result<ServerPolicy, InvalidField>
     })
 }
 
-/// The policy of a port, as the policy controller sends it.
+/// Converts the policy of a port to a message.
 pub fn to_proto(policy: &ServerPolicy) -> wire::Server {
     wire::Server {
         protocol: Some(protocol_to_proto(&policy.protocol)),
@@ -352,7 +356,7 @@ fn limit(wire: Limit) -> Result<u32, InvalidField> {
     }
 }
 
-/// Proxies refuse a rate of zero; the lowest rate comes closest.
+/// Proxies reject a rate of zero; the lowest rate is used instead.
 fn limit_to_proto(limit: u32) -> Limit {
     Limit {
         requests_per_second: limit.max(1),

@@ -1,10 +1,14 @@
-//! The wire: Linkerd's proxy API and its conversions to mesh-core.
+//! Linkerd's proxy API and its conversions to and from mesh-core.
 //!
-//! Both directions live side by side. From the wire (proxy): strict, an error names the field that
-//! cannot be used. To the wire (controllers): total, and never a message that a proxy of the API
-//! would refuse. The functions read like the messages; what a field means is said in mesh-core.
+//! Conversions from protobuf (for the proxy) are strict: an error names the field that is invalid.
+//! Conversions to protobuf (for the controllers) always succeed, and never return a message that a
+//! proxy of the API would reject. Functions are named after the messages; mesh-core documents the
+//! meaning of the fields.
 
+/// The generated protobuf types.
 pub use linkerd2_proxy_api as proto;
+
+#![warn(missing_docs)]
 
 #[cfg(test)]
 mod arbitrary;
@@ -18,4 +22,4 @@ pub mod inbound;
 pub mod meta;
 pub mod outbound;
 
-pub use self::field::{InvalidField, Reason};
+pub use self::field::{InvalidField, InvalidFieldKind};

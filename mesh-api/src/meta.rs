@@ -10,10 +10,16 @@ use crate::{
     value::optional_port,
 };
 
+/// Converts a reference that was received.
+///
+/// # Errors
+///
+/// The kind is missing or the port invalid.
 pub fn meta(metadata: wire::Metadata) -> Result<Meta, InvalidField> {
     match metadata.kind {
         Some(Kind::Default(name)) => Ok(Meta::Default(name.into())),
-        // Any text may be empty: Linkerd sends a nameless reference where no ServiceProfile exists.
+        // Any text may be empty: Linkerd sends a reference without a name where no ServiceProfile
+        // exists.
         Some(Kind::Resource(resource)) => Ok(Meta::Resource(Resource {
             group: resource.group.into(),
             kind: resource.kind.into(),
@@ -26,6 +32,7 @@ pub fn meta(metadata: wire::Metadata) -> Result<Meta, InvalidField> {
     }
 }
 
+/// Converts a reference to a message.
 pub fn to_proto(meta: &Meta) -> wire::Metadata {
     let kind = match meta {
         Meta::Default(name) => Kind::Default(name.to_string()),
@@ -41,7 +48,7 @@ pub fn to_proto(meta: &Meta) -> wire::Metadata {
     wire::Metadata { kind: Some(kind) }
 }
 
-/// Reads the labels `group`, `kind` and `name`, the older way to name an object.
+/// Converts the labels `group`, `kind` and `name`, the older form of a reference.
 pub(crate) fn from_labels(
     field: &str,
     labels: &HashMap<String, String>,

@@ -1,4 +1,4 @@
-//! Outbound policy: what `OutboundPolicies` answers.
+//! Messages of the `OutboundPolicies` service.
 
 use std::sync::Arc;
 
@@ -27,7 +27,11 @@ use wire::{
     traffic_spec,
 };
 
-/// The policy of a destination, as the proxy reads it.
+/// Converts a received policy of a destination.
+///
+/// # Errors
+///
+/// A field is invalid.
 pub fn outbound_policy(policy: wire::OutboundPolicy) -> Result<OutboundPolicy, InvalidField> {
     Ok(OutboundPolicy {
         parent: required("metadata", policy.metadata, meta)?,
@@ -35,7 +39,7 @@ pub fn outbound_policy(policy: wire::OutboundPolicy) -> Result<OutboundPolicy, I
     })
 }
 
-/// The policy of a destination, as the policy controller sends it.
+/// Converts the policy of a destination to a message.
 pub fn to_proto(policy: &OutboundPolicy) -> wire::OutboundPolicy {
     wire::OutboundPolicy {
         protocol: Some(protocol_to_proto(&policy.protocol)),
@@ -43,7 +47,7 @@ pub fn to_proto(policy: &OutboundPolicy) -> wire::OutboundPolicy {
     }
 }
 
-/// The question a proxy asks about a destination.
+/// Returns the request for the policy of a destination.
 pub fn traffic_spec(source_workload: &str, target: &Target) -> wire::TrafficSpec {
     let target = match target {
         Target::Addr(addr) => traffic_spec::Target::Addr((*addr).into()),
@@ -55,7 +59,11 @@ pub fn traffic_spec(source_workload: &str, target: &Target) -> wire::TrafficSpec
     }
 }
 
-/// What the question is about.
+/// Converts the destination of a received request.
+///
+/// # Errors
+///
+/// The destination is missing or invalid.
 pub fn target(target: Option<traffic_spec::Target>) -> Result<Target, InvalidField> {
     match target {
         Some(traffic_spec::Target::Addr(addr)) => {
@@ -121,7 +129,7 @@ fn protocol_to_proto(protocol: &OutboundProtocol) -> wire::ProxyProtocol {
     wire::ProxyProtocol { kind: Some(kind) }
 }
 
-/// At most one opaque route is used; several are a message from an API this version does not know.
+/// At most one opaque route is valid; several may be sent by a newer version of the API.
 fn opaque(wire: proxy_protocol::Opaque) -> Result<Option<TcpRoute>, InvalidField> {
     let routes = wire.routes.len();
     if routes > 1 {
@@ -135,7 +143,7 @@ fn opaque(wire: proxy_protocol::Opaque) -> Result<Option<TcpRoute>, InvalidField
     Ok(routes.into_iter().next())
 }
 
-/// A proxy wants exactly one route; where there is none, one that leads nowhere says the same.
+/// Proxies require exactly one route; a route without backends stands for none.
 fn opaque_to_proto(route: Option<&TcpRoute>) -> proxy_protocol::Opaque {
     let route = match route {
         Some(route) => tcp::opaque_route_to_proto(route),
@@ -181,7 +189,7 @@ fn http2_to_proto(routes: &HttpRoutes) -> proxy_protocol::Http2 {
     }
 }
 
-/// A backend is shared by the routes that name it.
+/// Routes that refer to the same backend share it.
 type SharedBackend = Arc<mesh_core::policy::outbound::RouteBackend>;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The parts of routes that inbound and outbound messages share: hosts and matches here, filters in
+//! The parts of routes that inbound and outbound messages share: hosts and matches; filters are in
 //! [`filter`].
 
 use http::{HeaderName, HeaderValue};

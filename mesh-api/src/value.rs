@@ -1,4 +1,4 @@
-//! Small values that many messages hold: durations, addresses, networks, ports, back-offs.
+//! Values that occur in many messages: durations, addresses, networks, ports, back-offs.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -20,7 +20,7 @@ pub(crate) fn duration(wire: WireDuration) -> Result<Duration, InvalidField> {
         .map_err(|_negative| InvalidField::not_a("duration of zero or more", "", wire.to_string()))
 }
 
-/// Longer than the API can say becomes the longest it can.
+/// Durations beyond the API's maximum become the maximum.
 pub(crate) fn duration_to_proto(duration: Duration) -> WireDuration {
     WireDuration::try_from(duration).unwrap_or(WireDuration {
         seconds: i64::MAX,
@@ -52,7 +52,7 @@ pub(crate) fn socket_addr(wire: net::TcpAddress) -> Result<SocketAddr, InvalidFi
     Ok(SocketAddr::new(ip, port("port", wire.port)?))
 }
 
-/// 1 to 65535.
+/// Accepts 1 to 65535.
 pub(crate) fn port(field: &str, wire: u32) -> Result<u16, InvalidField> {
     match u16::try_from(wire) {
         Ok(port) if port > 0 => Ok(port),
@@ -60,7 +60,7 @@ pub(crate) fn port(field: &str, wire: u32) -> Result<u16, InvalidField> {
     }
 }
 
-/// 0 is the absent port.
+/// 0 means that the port is absent.
 pub(crate) fn optional_port(field: &str, wire: u32) -> Result<Option<u16>, InvalidField> {
     if wire == 0 {
         Ok(None)
@@ -86,7 +86,7 @@ pub(crate) fn labels_to_proto(labels: &BTreeMap<String, String>) -> HashMap<Stri
     labels.clone().into_iter().collect()
 }
 
-/// A back-off may lengthen a step by at most this share of it.
+/// Maximum random share of a step.
 const MAX_JITTER: f64 = 100.0;
 
 pub(crate) fn backoff(wire: ExponentialBackoff) -> Result<Backoff, InvalidField> {
@@ -110,7 +110,7 @@ pub(crate) fn backoff(wire: ExponentialBackoff) -> Result<Backoff, InvalidField>
     Ok(Backoff { min, max, jitter })
 }
 
-/// Bounds that contradict each other are brought into order.
+/// Corrects contradictory bounds.
 pub(crate) fn backoff_to_proto(backoff: Backoff) -> ExponentialBackoff {
     let max = backoff.max.max(Duration::from_millis(1));
     let jitter = if backoff.jitter.is_nan() {

@@ -1,10 +1,10 @@
-//! The admin interface of a daemon: `/live`, `/ready`, `/metrics` and whatever routes the daemon
+//! The admin interface of a daemon: `/live`, `/ready`, `/metrics` and the routes that the daemon
 //! adds.
 //!
-//! [`Admin`] answers requests and knows nothing of sockets, so that the proxy can put its own
-//! protocol detection, TLS and policy in front of it; [`serve`] is the plain HTTP/1 listener that
-//! the other daemons use. It keeps answering while the daemon drains: the last counters are often
-//! the interesting ones.
+//! [`Admin`] responds to requests and does not depend on sockets, so that the proxy can put its own
+//! protocol detection, TLS and policy in front of it; [`serve`] is the plain HTTP/1 listener of the
+//! other daemons. It continues to respond during a drain, because the last counters are often the
+//! interesting ones.
 
 pub mod log_level;
 mod ready;
@@ -27,16 +27,16 @@ pub use self::ready::{Condition, Readiness};
 pub use self::serve::{BindError, bind, serve};
 use crate::metrics::Registry;
 
-/// What every admin route answers.
+/// The response of an admin route.
 pub type Response = http::Response<Full<Bytes>>;
 
-/// Answers admin requests. Clones share the same routes.
+/// Responds to admin requests. Clones share the same routes.
 #[derive(Clone)]
 pub struct Admin {
     inner: Arc<Inner>,
 }
 
-/// One request to a route that a daemon added.
+/// A request to a route that a daemon has added.
 #[derive(Debug)]
 pub struct Call {
     pub method: Method,
@@ -53,11 +53,10 @@ struct Inner {
     routes: BTreeMap<&'static str, Route>,
 }
 
-type Answer = Pin<Box<dyn Future<Output = Response> + Send>>;
-type Route = Arc<dyn Fn(Call) -> Answer + Send + Sync>;
+type ResponseFuture = Pin<Box<dyn Future<Output = Response> + Send>>;
+type Route = Arc<dyn Fn(Call) -> ResponseFuture + Send + Sync>;
 
-/// Larger bodies are refused: what is sent to an admin route is a log filter or a small JSON
-/// document.
+/// Larger request bodies are rejected: admin routes accept a log filter or a small JSON document.
 const MAX_BODY: usize = 64 * 1024;
 
 impl Admin {
@@ -71,19 +70,19 @@ impl Admin {
         }
     }
 
-    /// Adds a route for exactly this path, any method.
+    /// Adds a route for exactly this path and any method.
     #[must_use]
-    pub fn route<F, A>(mut self, path: &'static str, answer: F) -> Self
+    pub fn route<F, A>(mut self, path: &'static str, handler: F) -> Self
     where
         F: Fn(Call) -> A + Send + Sync + 'static,
         A: Future<Output = Response> + Send + 'static,
     {
-        let route: Route = Arc::new(move |call| Box::pin(answer(call)));
+        let route: Route = Arc::new(move |call| Box::pin(handler(call)));
         Arc::make_mut(&mut self.inner).routes.insert(path, route);
         self
     }
 
-    /// Answers one request.
+    /// Responds to a request.
     pub async fn respond<B>(&self, request: Request<B>, peer: SocketAddr) -> Response
     where
         B: http_body::Body<Data = Bytes>,
@@ -111,29 +110,29 @@ impl Admin {
             body.push_str(name);
             body.push('\n');
         }
-        // Without a content type, as Linkerd answers.
+        // Without a content type, as in Linkerd.
         let mut response = http::Response::new(Full::from(body));
         *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
         response
     }
 
     fn metrics(&self, headers: &HeaderMap) -> Response {
-        let plain = self.inner.registry.encode();
+        let uncompressed = self.inner.registry.encode();
         if accepts_gzip(headers)
-            && let Ok(packed) = gzip(&plain)
+            && let Ok(compressed) = gzip(&uncompressed)
         {
-            let mut response = text(StatusCode::OK, packed);
+            let mut response = text(StatusCode::OK, compressed);
             let gzip = HeaderValue::from_static("gzip");
             response.headers_mut().insert(CONTENT_ENCODING, gzip);
             return response;
         }
-        text(StatusCode::OK, plain)
+        text(StatusCode::OK, uncompressed)
     }
 }
 
 impl Call {
-    /// Whether the caller is on this host, in IPv4, IPv6 or v4-mapped form. Routes that change
-    /// something ask for it.
+    /// Whether the caller is on this host, by its IPv4, IPv6 or v4-mapped address. Routes with side
+    /// effects require it.
     pub fn is_local(&self) -> bool {
         self.peer.ip().to_canonical().is_loopback()
     }
@@ -147,12 +146,12 @@ impl std::fmt::Debug for Admin {
     }
 }
 
-/// A plain text answer.
+/// Returns a plain text response.
 pub fn text(status: StatusCode, body: impl Into<Bytes>) -> Response {
-    typed(status, "text/plain", body)
+    typed(status, "text/uncompressed", body)
 }
 
-/// An answer with a content type.
+/// Returns a response with a content type.
 pub fn typed(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Response {
     let mut response = http::Response::new(Full::new(body.into()));
     *response.status_mut() = status;
@@ -161,7 +160,7 @@ pub fn typed(status: StatusCode, content_type: &'static str, body: impl Into<Byt
     response
 }
 
-/// An answer without a body.
+/// Returns a response without a body.
 pub fn empty(status: StatusCode) -> Response {
     let mut response = http::Response::new(Full::default());
     *response.status_mut() = status;
@@ -197,10 +196,10 @@ fn accepts_gzip(headers: &HeaderMap) -> bool {
         .any(|value| value.to_str().is_ok_and(|value| value.contains("gzip")))
 }
 
-fn gzip(plain: &[u8]) -> std::io::Result<Vec<u8>> {
-    // Fast: a scrape is compressed once and thrown away.
+fn gzip(uncompressed: &[u8]) -> std::io::Result<Vec<u8>> {
+    // A scrape is compressed once and discarded, so that speed matters more than size.
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-    std::io::Write::write_all(&mut encoder, plain)?;
+    std::io::Write::write_all(&mut encoder, uncompressed)?;
     encoder.finish()
 }
 

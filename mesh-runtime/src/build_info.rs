@@ -1,8 +1,8 @@
-//! What was built: shown by `--version`, logged as a daemon's first line and exported as a metric,
-//! so that these three never disagree.
+//! The description of the build: shown by `--version`, logged in a daemon's first line and exported
+//! as a metric, so that these three always agree.
 //!
 //! The commit and date come from the environment of the build (`cargo xtask` sets them). A plain
-//! `cargo build` has neither and says `unknown` rather than running git from a build script.
+//! `cargo build` has neither and uses `unknown`, because a build script should not run git.
 
 use crate::metrics::{Labels, Registry};
 
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_exported_with_linkerds_label_names() {
+    fn build_info_has_linkerds_label_names() {
         let registry = Registry::new();
         BuildInfo::CURRENT.export(&registry, "proxy_build_info");
         let text = String::from_utf8(registry.encode()).unwrap();

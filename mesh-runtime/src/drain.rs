@@ -1,9 +1,10 @@
-//! Graceful shutdown: tells everything that serves to finish, and knows when it has.
+//! Graceful shutdown: notifies all listeners, connections and streams, and waits until they have
+//! finished.
 //!
-//! `main` keeps the [`Drain`]; each listener, connection and stream holds a [`Watch`]. When the
-//! daemon is told to stop, [`Drain::drain`] wakes every watch and waits until all of them are
-//! dropped or the grace period is over. A `Watch` therefore means "I am still serving": keep it for
-//! as long as that is true and not longer.
+//! `main` owns the [`Drain`]; each listener, connection and stream holds a [`Watch`]. When the
+//! daemon is to stop, [`Drain::drain`] wakes every watch and waits until all of them are dropped or
+//! the grace period ends. Holding a `Watch` therefore delays the shutdown: keep it exactly as long
+//! as the work takes.
 
 use std::time::Duration;
 
@@ -11,22 +12,22 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-/// The side that decides to stop.
+/// Starts the drain.
 #[derive(Debug)]
 pub struct Drain {
     started: CancellationToken,
     holders: TaskTracker,
 }
 
-/// The side that must finish. Clone one per connection.
+/// Observes the drain and delays its completion. Clone one for each connection.
 #[derive(Clone, Debug)]
 pub struct Watch {
     started: CancellationToken,
     _holder: TaskTrackerToken,
 }
 
-/// A part of what a [`Watch`] covers, which can be told to finish by itself: the connections of one
-/// port, for example. It finishes with the whole, too.
+/// A subset of the watches that can be drained separately: the connections of one port, for
+/// example. It is drained with the whole, too.
 #[derive(Debug)]
 pub struct Part {
     watch: Watch,
@@ -35,14 +36,14 @@ pub struct Part {
 /// How a drain ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Everything finished by itself.
+    /// All watches were dropped.
     Complete,
-    /// The grace period ended with this many watches still held.
+    /// The grace period ended while watches were still held.
     Expired { remaining: usize },
 }
 
-/// A drain and the watch all others are cloned from. The original counts too: give it away or drop
-/// it.
+/// Returns a drain and the watch from which all others are cloned. This watch counts too: it must
+/// be passed on or dropped.
 pub fn channel() -> (Drain, Watch) {
     let drain = Drain {
         started: CancellationToken::new(),
@@ -56,7 +57,7 @@ pub fn channel() -> (Drain, Watch) {
 }
 
 impl Drain {
-    /// Tells all watches to finish and waits for them, at most `grace`.
+    /// Notifies all watches and waits for them, at most `grace`.
     pub async fn drain(self, grace: Duration) -> Outcome {
         self.started.cancel();
         self.holders.close();
@@ -70,17 +71,17 @@ impl Drain {
 }
 
 impl Watch {
-    /// Resolves when the drain begins (at once when it already has).
+    /// Waits until the drain starts.
     pub async fn draining(&self) {
         self.started.cancelled().await;
     }
 
-    /// Whether the drain has begun; for loops that look between two pieces of work.
+    /// Whether the drain has started, for loops that check between two units of work.
     pub fn is_draining(&self) -> bool {
         self.started.is_cancelled()
     }
 
-    /// A part of what this watch covers.
+    /// Returns a subset that can be drained separately.
     pub fn part(&self) -> Part {
         Part {
             watch: Watch {
@@ -92,13 +93,13 @@ impl Watch {
 }
 
 impl Part {
-    /// For one that serves in this part. The drain of the whole waits for it, as for every watch.
+    /// Returns a watch of this subset. The drain of the whole waits for it, as for every watch.
     pub fn watch(&self) -> Watch {
         self.watch.clone()
     }
 
-    /// Tells the watches of this part to finish, and waits for none. Watches that are asked for
-    /// afterwards have to finish at once: who goes on serving makes a new part.
+    /// Notifies the watches of this subset, and does not wait. Watches that are created afterwards
+    /// are draining from the start.
     pub fn drain(&self) {
         self.watch.started.cancel();
     }
@@ -109,7 +110,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn completes_when_the_last_watch_is_dropped() {
+    async fn drain_completes_when_the_last_watch_is_dropped() {
         let (drain, watch) = channel();
         let second = watch.clone();
         let worker = tokio::spawn(async move {
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn gives_up_after_the_grace_period_and_counts_who_is_left() {
+    async fn drain_expires_after_grace_period_and_counts_remaining_watches() {
         let (drain, watch) = channel();
         let second = watch.clone();
         assert!(!second.is_draining());
@@ -140,7 +141,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_part_finishes_alone_and_with_the_whole() {
+    async fn part_drains_separately_and_with_the_whole() {
         let (drain, watch) = channel();
         let (first, second) = (watch.part(), watch.part());
         let (in_first, in_second) = (first.watch(), second.watch());
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn without_watches_it_is_immediate() {
+    async fn drain_without_watches_completes_immediately() {
         let (drain, watch) = channel();
         drop(watch);
         assert_eq!(drain.drain(Duration::ZERO).await, Outcome::Complete);

@@ -1,9 +1,8 @@
-//! What every daemon of the mesh needs and none should write twice: logs, metrics, an admin server,
-//! graceful drain, supervised tasks, termination signals and the build's own description.
+//! Shared infrastructure of the daemons: logs, metrics, an admin server, graceful drain, supervised
+//! tasks, termination signals and the build's description.
 //!
-//! Nothing here knows about proxies, clusters or kernels, and nothing here parses a command line:
-//! each daemon has its own `config`. The programs build these pieces in their `main` and hand them
-//! down.
+//! It is independent of proxies, clusters and kernels, and parses no command line: each daemon has
+//! its own `config`. The programs create these parts in their `main` and pass them down.
 
 pub mod admin;
 pub mod build_info;

@@ -1,8 +1,8 @@
-//! Logs: one subscriber per process, installed by `main`, written to standard output.
+//! Logs: one subscriber for each process, installed by `main`, written to standard output.
 //!
 //! The plain format is that of Linkerd's proxy (uptime, level, thread, spans, target, message), so
-//! that people and tools that read one can read the other. The filter can be changed while the
-//! daemon runs, through the admin server.
+//! that people and tools that read one can read the other. The filter can be changed through the
+//! admin server.
 
 use std::fmt;
 use std::io::IsTerminal as _;
@@ -17,7 +17,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
 use tracing_subscriber::{Layer as _, Registry, reload};
 
-/// How a line looks.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
     #[default]
@@ -25,14 +25,14 @@ pub enum Format {
     Json,
 }
 
-/// What to log and how.
+/// The settings of the subscriber.
 #[derive(Clone, Debug)]
 pub struct Settings<'a> {
     /// Directives as in `warn,mesh=debug`.
     pub filter: &'a str,
     pub format: Format,
-    /// Targets that stand for another: `("linkerd", "mesh")` makes a filter written for Linkerd's
-    /// proxy, as its injector sets it, select ours as well.
+    /// Targets that stand for another one: `("linkerd", "mesh")` makes a filter for Linkerd's
+    /// proxy, as its injector sets it, select this project's targets as well.
     pub aliases: &'static [(&'static str, &'static str)],
 }
 
@@ -40,7 +40,7 @@ pub struct Settings<'a> {
 #[derive(Clone, Debug)]
 pub struct FilterHandle {
     reload: reload::Handle<EnvFilter, Registry>,
-    // The text as it was given: EnvFilter prints its directives in another order.
+    // The original text, because EnvFilter prints its directives in another order.
     text: Arc<Mutex<String>>,
     aliases: &'static [(&'static str, &'static str)],
 }
@@ -54,12 +54,12 @@ pub enum InitError {
     AlreadyInstalled(#[source] TryInitError),
 }
 
-/// Why a filter was not accepted.
+/// Why a filter was rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum FilterError {
     #[error("invalid log filter {filter:?} (expected directives like \"warn,mesh=debug\")")]
     Invalid { filter: String, source: ParseError },
-    #[error("the log subscriber is gone")]
+    #[error("log subscriber no longer exists")]
     Gone(#[source] reload::Error),
 }
 
@@ -94,8 +94,8 @@ pub fn init(settings: Settings<'_>) -> Result<FilterHandle, InitError> {
     Ok(handle)
 }
 
-/// An error and all its causes in one line: each type of error says only what it knows itself. Some
-/// libraries' types repeat their cause; it is not repeated again.
+/// Returns an error and all its causes in one line. Each error type prints only its own context; a
+/// cause that a library's error type prints itself is not repeated.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -111,12 +111,12 @@ pub fn chain(error: &dyn std::error::Error) -> String {
 }
 
 impl FilterHandle {
-    /// The filter in force, as it was given.
+    /// Returns the text of the active filter.
     pub fn current(&self) -> String {
         self.text.lock().clone()
     }
 
-    /// Replaces the filter. An invalid one leaves the present one in force.
+    /// Replaces the filter. An invalid one leaves the current one active.
     pub fn set(&self, filter: &str) -> Result<(), FilterError> {
         let parsed = parse_filter(filter, self.aliases)?;
         let mut text = self.text.lock();
@@ -153,7 +153,7 @@ impl FormatTime for Uptime {
     }
 }
 
-/// A filter layer and the handle that changes it for as long as the layer lives.
+/// Returns a filter layer and the handle that changes it during the layer's lifetime.
 pub(crate) fn reloadable(
     filter: &str,
     aliases: &'static [(&'static str, &'static str)],
@@ -176,7 +176,7 @@ fn parse_filter(text: &str, aliases: &[(&str, &str)]) -> Result<EnvFilter, Filte
         })
 }
 
-/// Repeats each directive for `alias` once more for the target that it stands for.
+/// Repeats each directive for an alias with the target that it stands for.
 fn with_aliases(text: &str, aliases: &[(&str, &str)]) -> String {
     let mut all = text.to_owned();
     for directive in split_directives(text) {
@@ -214,7 +214,7 @@ mod tests {
     const LINKERD: &[(&str, &str)] = &[("linkerd", "mesh"), ("linkerd2_proxy", "mesh")];
 
     #[test]
-    fn aliases_select_our_targets_too() {
+    fn aliases_also_select_their_targets() {
         for (given, expect) in [
             ("warn,linkerd=info", "warn,linkerd=info,mesh=info"),
             ("linkerd2_proxy=debug", "linkerd2_proxy=debug,mesh=debug"),
@@ -230,14 +230,14 @@ mod tests {
     }
 
     #[test]
-    fn the_filter_that_linkerds_injector_sets_is_accepted() {
+    fn filter_of_linkerds_injector_is_accepted() {
         let injected = "warn,linkerd=info,hickory=error,[{headers}]=off,[{request}]=off";
         let filter = parse_filter(injected, LINKERD).unwrap().to_string();
         assert!(filter.contains("mesh=info"), "{filter}");
     }
 
     #[test]
-    fn a_bad_filter_is_named() {
+    fn invalid_filter_is_named_in_error() {
         let error = parse_filter("mesh=loud", LINKERD).unwrap_err();
         assert!(
             error
@@ -247,13 +247,23 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_names_every_cause_once() {
+    fn chain_prints_every_cause_once() {
         #[derive(Debug, thiserror::Error)]
         #[error("cannot start")]
         struct Outer(#[source] Middle);
-        #[derive(Debug, thiserror::Error)]
-        #[error("cannot listen: {0}")]
-        struct Middle(#[source] std::io::Error);
+        /// Prints its cause, as error types of some libraries do.
+        #[derive(Debug)]
+        struct Middle(std::io::Error);
+        impl fmt::Display for Middle {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "cannot listen: {}", self.0)
+            }
+        }
+        impl std::error::Error for Middle {
+            fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+                Some(&self.0)
+            }
+        }
         let error = Outer(Middle(std::io::Error::other("in use")));
         assert_eq!(chain(&error), "cannot start: cannot listen: in use");
     }

@@ -1,20 +1,21 @@
-//! Metrics: the only module that names the metrics library.
+//! Metrics: the only module that uses the metrics library.
 //!
-//! Four things are ours and not the library's, because Linkerd's families need them:
+//! Four properties are implemented here and not in the library, because Linkerd's families require
+//! them:
 //!
 //! * **Label sets differ within a family.** `request_total` has inbound samples (`srv_name`,
 //!   `route_name`, …) and outbound samples (`dst_*` as the control plane sends them). A family here
 //!   maps an ordered [`Labels`] to a cell, and prints each label set in the order in which it was
 //!   built.
-//! * **Handles.** Looking a series up costs a lock and string comparisons, so it happens once per
-//!   target. What the request path keeps ([`Counter`], [`Gauge`], [`Histogram`]) is a pointer to
-//!   atomics: a few nanoseconds, from any thread.
-//! * **Series end.** A counter or histogram whose last handle is gone stays for [`RETAIN_IDLE`] so
-//!   that scrapers see its last value, then disappears. A gauge describes something that exists and
-//!   disappears with its last handle.
-//! * **Clients do not decide how many series there are.** A label whose value comes from outside is
+//! * **Handles.** Looking up a series takes a lock and string comparisons, so it happens once for
+//!   each target. The handles that the request path keeps ([`Counter`], [`Gauge`], [`Histogram`])
+//!   are pointers to atomics: a few nanoseconds, from any thread.
+//! * **Series end.** A counter or histogram whose last handle was dropped remains for
+//!   [`RETAIN_IDLE`], so that scrapers see its last value, and is then removed. A gauge describes
+//!   something that exists and is removed with its last handle.
+//! * **Clients do not determine the number of series.** A label whose value comes from outside is
 //!   marked ([`Labels::push_outside`]), and a family has series for at most [`MAX_OUTSIDE`] such
-//!   values at a time. The rest are counted together, under [`OTHER`].
+//!   values at a time. The others are counted together, under [`OTHER`].
 //!
 //! The library provides the exposition format. Encoding takes milliseconds with thousands of
 //! series: do it on an admin or control thread, never on one that serves traffic.
@@ -38,11 +39,11 @@ use self::family::Family;
 pub use self::family::{CounterFamily, GaugeFamily, HistogramFamily, MAX_OUTSIDE};
 pub use self::labels::{Labels, OTHER};
 
-/// How long a series outlives its last handle: Linkerd's `METRICS_RETAIN_IDLE` default.
+/// Time for which a series outlives its last handle: Linkerd's `METRICS_RETAIN_IDLE` default.
 pub const RETAIN_IDLE: Duration = Duration::from_secs(600);
 
-/// Buckets of `response_latency_ms` and its relatives, as Linkerd has them; dashboards depend on
-/// them.
+/// Buckets of `response_latency_ms` and related histograms, as in Linkerd, because dashboards
+/// depend on them.
 pub const LATENCY_MS: &[f64] = &[
     1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 100.0, 200.0, 300.0, 400.0, 500.0,
     1_000.0, 2_000.0, 3_000.0, 4_000.0, 5_000.0, 10_000.0, 20_000.0, 30_000.0, 40_000.0, 50_000.0,
@@ -62,7 +63,7 @@ pub struct Scrape {
 
 struct Inner {
     retain: Duration,
-    // Written when a family is first named (start-up, mostly), read by each scrape.
+    // Written when a family is first used (mostly at start-up), read by each scrape.
     families: Mutex<BTreeMap<&'static str, Family>>,
     scrapers: Mutex<Vec<Scraper>>,
 }
@@ -74,7 +75,7 @@ impl Registry {
         Self::with_retention(RETAIN_IDLE)
     }
 
-    /// A registry that keeps series without handles for `retain`.
+    /// Returns a registry that retains series without handles for `retain`.
     pub fn with_retention(retain: Duration) -> Self {
         Self {
             inner: Arc::new(Inner {
@@ -85,22 +86,19 @@ impl Registry {
         }
     }
 
-    /// The family of counters called `name`. Naming it again returns the same family.
-    ///
-    /// # Panics
-    /// When `name` is already a family of another kind: two modules disagree about one metric.
+    /// Returns the family of counters called `name`; later calls return the same family.
     pub fn counter_family(&self, name: &'static str, help: &'static str) -> CounterFamily {
         self.family(name, || Family::counter(name, help, self.inner.retain))
             .as_counter()
     }
 
-    /// The family of gauges called `name`; as [`Registry::counter_family`].
+    /// Returns the family of gauges called `name`; as [`Registry::counter_family`].
     pub fn gauge_family(&self, name: &'static str, help: &'static str) -> GaugeFamily {
         self.family(name, || Family::gauge(name, help)).as_gauge()
     }
 
-    /// The family of histograms called `name`; as [`Registry::counter_family`]. `buckets` are upper
-    /// bounds in ascending order; `+Inf` is implied.
+    /// Returns the family of histograms called `name`; as [`Registry::counter_family`]. `buckets`
+    /// are upper bounds in ascending order; `+Inf` is implied.
     pub fn histogram_family(
         &self,
         name: &'static str,
@@ -113,7 +111,7 @@ impl Registry {
         .as_histogram()
     }
 
-    /// A gauge that never changes, such as build information.
+    /// Exports a gauge that never changes, such as build information.
     pub fn constant_gauge(
         &self,
         name: &'static str,
@@ -124,7 +122,7 @@ impl Registry {
         self.on_scrape(move |scrape| scrape.gauge(name, help, &labels, value as f64));
     }
 
-    /// Adds values that are read when somebody asks, such as those of the process.
+    /// Adds values that are computed by each scrape, such as those of the process.
     pub fn on_scrape(&self, scraper: impl Fn(&mut Scrape) + Send + 'static) {
         self.inner.scrapers.lock().push(Box::new(scraper));
     }
@@ -135,8 +133,8 @@ impl Registry {
         self.on_scrape(move |scrape| process.collect(scrape));
     }
 
-    /// The exposition text, families in alphabetical order, closed by `# EOF` as Linkerd's proxy
-    /// does.
+    /// Returns the exposition text with the families in alphabetical order, followed by `# EOF` as
+    /// in Linkerd's proxy.
     pub fn encode(&self) -> Vec<u8> {
         let now = Instant::now();
         let families: Vec<Family> = self.inner.families.lock().values().cloned().collect();
@@ -198,8 +196,8 @@ impl std::fmt::Debug for Inner {
 }
 
 fn encode_family(encoder: &TextEncoder, family: &MetricFamily, text: &mut Vec<u8>) {
-    // The encoder refuses families without samples, and Linkerd omits them too, help and type
-    // included.
+    // The encoder rejects families without samples, and Linkerd omits them too, including help and
+    // type.
     if family.get_metric().is_empty() {
         return;
     }

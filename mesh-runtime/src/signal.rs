@@ -1,12 +1,11 @@
-//! The signals that ask a daemon to stop. The first one starts the drain; what a second one means
-//! is the daemon's decision (it can simply wait again).
+//! Termination signals. The first one starts the drain; the daemon decides about a second one.
 
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Listens for SIGTERM (the kubelet) and SIGINT (a terminal). Create it before the daemon announces
-/// itself, so that a signal that arrives early is not lost to the default action.
+/// Listens for SIGTERM (the kubelet) and SIGINT (a terminal). Create it before the daemon reports
+/// that it has started, so that an early signal does not trigger the default action.
 #[derive(Debug)]
 pub struct Termination {
     term: Signal,
@@ -21,7 +20,7 @@ impl Termination {
         })
     }
 
-    /// The name of the next signal that arrives.
+    /// Waits for the next signal and returns its name.
     pub async fn received(&mut self) -> &'static str {
         tokio::select! {
             _ = self.term.recv() => "SIGTERM",

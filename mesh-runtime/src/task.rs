@@ -1,10 +1,10 @@
-//! Tasks that somebody owns. A task a daemon cannot live without is *essential*: when it monitor, by
-//! returning or by a panic, the daemon's `main` learns its name and stops the process, so that
-//! Kubernetes restarts it. The alternative, a daemon that looks alive with a dead part inside, is
-//! the worst failure an operator can meet.
+//! Supervised tasks. A task that a daemon cannot work without is *essential*: when it ends, by
+//! returning or by a panic, the daemon's `main` receives its name and stops the process, so that
+//! Kubernetes restarts it. A daemon that appears alive while an essential part is dead would be
+//! much harder to diagnose.
 //!
-//! The supervisor works across runtimes: a [`TaskGuard`] may be held by a task or a thread of any of
-//! them.
+//! The supervisor works across runtimes: a task or a thread of any of them may hold a
+//! [`TaskGuard`].
 
 use std::fmt;
 use std::future::Future;
@@ -12,26 +12,26 @@ use std::future::Future;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-/// Starts essential tasks. Cheap to clone; hand it to whatever starts more of them.
+/// Starts essential tasks. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Supervisor {
     exits: mpsc::UnboundedSender<TaskExit>,
 }
 
-/// The end of `main`'s side: yields the first essential task that exits.
+/// The receiver of task exits, for `main`.
 #[derive(Debug)]
 pub struct TaskMonitor {
     exits: mpsc::UnboundedReceiver<TaskExit>,
 }
 
-/// Which essential task exits, and how.
+/// The exit of an essential task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskExit {
     pub name: &'static str,
     pub panicked: bool,
 }
 
-/// Reports the end of its holder when dropped. For threads and for tasks not started by
+/// Reports the exit of its holder when dropped. For threads, and for tasks not started by
 /// [`Supervisor::spawn`].
 #[derive(Debug)]
 pub struct TaskGuard {
@@ -39,8 +39,8 @@ pub struct TaskGuard {
     exits: mpsc::UnboundedSender<TaskExit>,
 }
 
-/// A supervisor for this process. The channel is unbounded because each essential task sends once
-/// in its life.
+/// Returns a supervisor and its monitor. The channel is unbounded because each essential task sends
+/// once in its life.
 pub fn supervisor() -> (Supervisor, TaskMonitor) {
     let (tx, rx) = mpsc::unbounded_channel();
     (Supervisor { exits: tx }, TaskMonitor { exits: rx })
@@ -59,7 +59,7 @@ impl Supervisor {
         })
     }
 
-    /// A guard that makes its holder essential.
+    /// Returns a guard that makes its holder essential.
     pub fn watch(&self, name: &'static str) -> TaskGuard {
         TaskGuard {
             name,
@@ -69,11 +69,12 @@ impl Supervisor {
 }
 
 impl TaskMonitor {
-    /// Waits for the first essential task to end. Pending forever while all of them live.
+    /// Waits for the next exit of an essential task. Pending while all of them run.
     pub async fn first(&mut self) -> TaskExit {
         match self.exits.recv().await {
-            Some(exits) => exits,
-            // Every supervisor and guard is gone without a report: nothing is left that could end.
+            Some(exit) => exit,
+            // All supervisors and guards were dropped without a report: no task is left that could
+            // end.
             None => std::future::pending().await,
         }
     }
@@ -81,8 +82,7 @@ impl TaskMonitor {
 
 impl Drop for TaskGuard {
     fn drop(&mut self) {
-        // Nobody listens any more when `main` is already stopping; the end of a task is no news
-        // then.
+        // `main` may be stopping and not receive the exit any more.
         let _ = self.exits.send(TaskExit {
             name: self.name,
             panicked: std::thread::panicking(),
@@ -92,7 +92,7 @@ impl Drop for TaskGuard {
 
 impl fmt::Display for TaskExit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let how = if self.panicked { "panicked" } else { "exits" };
+        let how = if self.panicked { "panicked" } else { "ended" };
         write!(f, "essential task {:?} {how}", self.name)
     }
 }
@@ -102,16 +102,16 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_returning_task_is_reported_by_name() {
+    async fn returning_task_is_reported_by_name() {
         let (supervisor, mut monitor) = supervisor();
         supervisor.spawn("lives", std::future::pending());
         supervisor.spawn("returns", async {});
-        let exits = monitor.first().await;
-        assert_eq!(exits.to_string(), "essential task \"returns\" exits");
+        let exit = monitor.first().await;
+        assert_eq!(exit.to_string(), "essential task \"returns\" ended");
     }
 
     #[tokio::test]
-    async fn a_panicking_task_is_reported_as_such() {
+    async fn panicking_task_is_reported_as_panicked() {
         let (supervisor, mut monitor) = supervisor();
         supervisor.spawn("breaks", async { panic!("on purpose") });
         assert_eq!(
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_thread_can_be_essential_too() {
+    async fn thread_with_a_guard_is_essential() {
         let (supervisor, mut monitor) = supervisor();
         let guard = supervisor.watch("data-0");
         std::thread::spawn(move || drop(guard));

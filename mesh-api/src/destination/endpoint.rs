@@ -1,4 +1,4 @@
-//! One address with what is needed to dial it.
+//! Endpoints.
 
 use std::collections::HashMap;
 
@@ -23,6 +23,11 @@ use crate::{
 /// The highest port that proxies accept for opaque transport.
 const MAX_OPAQUE_TRANSPORT_PORT: u16 = u16::MAX - 1;
 
+/// Converts a received endpoint.
+///
+/// # Errors
+///
+/// A field is invalid.
 pub fn endpoint(addr: wire::WeightedAddr) -> Result<Endpoint, InvalidField> {
     let hint = addr.protocol_hint.unwrap_or_default();
     Ok(Endpoint {
@@ -54,6 +59,7 @@ fn owned_pairs(labels: &Labels) -> HashMap<String, String> {
     labels.iter().map(owned).collect()
 }
 
+/// Converts an endpoint to a message.
 pub fn endpoint_to_proto(endpoint: &Endpoint) -> wire::WeightedAddr {
     wire::WeightedAddr {
         addr: Some(endpoint.addr.into()),
@@ -71,7 +77,7 @@ pub fn endpoint_to_proto(endpoint: &Endpoint) -> wire::WeightedAddr {
     }
 }
 
-/// Without a hint there is no message, since its presence alone says that the peer runs a proxy.
+/// Without a hint the message is omitted, because its presence means that the peer runs a proxy.
 fn hint_to_proto(endpoint: &Endpoint) -> Option<wire::ProtocolHint> {
     let hint = wire::ProtocolHint {
         opaque_transport: endpoint
@@ -113,7 +119,7 @@ fn tls_peer(wire: wire::TlsIdentity) -> Result<TlsPeer, InvalidField> {
         None => return Err(InvalidField::unknown_kind("strategy")),
     };
     let server_name = dns_name("server_name.name", &server_name)?;
-    // Mostly the same name, and then kept once: there may be thousands of endpoints.
+    // Usually equal to the identity, and then stored once: there may be thousands of endpoints.
     let server_name = if server_name == id {
         id.to_shared()
     } else {

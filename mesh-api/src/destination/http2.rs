@@ -1,4 +1,4 @@
-//! Settings of the HTTP/2 client towards an endpoint. Zero is the absent number.
+//! Settings of HTTP/2 connections to an endpoint. Zero means that a number is absent.
 
 use mesh_core::endpoint::{Http2Params, KeepAlive};
 
@@ -12,6 +12,11 @@ use crate::{
     value,
 };
 
+/// Converts received settings.
+///
+/// # Errors
+///
+/// A field is invalid.
 pub fn http2_params(params: wire::Http2ClientParams) -> Result<Http2Params, InvalidField> {
     let set = |number: u32| (number != 0).then_some(number);
     let flow = params.flow_control.unwrap_or_default();
@@ -33,6 +38,7 @@ pub fn http2_params(params: wire::Http2ClientParams) -> Result<Http2Params, Inva
     })
 }
 
+/// Converts settings to a message.
 pub fn http2_params_to_proto(params: Http2Params) -> wire::Http2ClientParams {
     let flow = FlowControl {
         initial_connection_window_size: params.connection_window.unwrap_or_default(),

@@ -1,4 +1,4 @@
-//! Profiles: routes, splits and opaqueness of a destination.
+//! Profiles: routes, traffic splits and opaqueness of a destination.
 
 use std::{ops::RangeInclusive, time::Duration};
 
@@ -20,14 +20,17 @@ use crate::{
     route, value,
 };
 
-/// How long a request may count towards a retry budget.
+/// Range of the time for which a request counts towards a retry budget.
 const BUDGET_TTL: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(60);
-/// Retries per request that a retry budget may allow.
+/// Maximum of retries per request in a retry budget.
 const BUDGET_RATIO: RangeInclusive<f32> = 0.0..=1000.0;
 
-/// A profile, as the proxy reads it. What has a harmless meaning when it is unusable gets that
-/// meaning: a name that is none is no name, a budget out of bounds allows no retries, a split to
-/// nowhere is no split.
+/// Converts a received profile. Invalid parts with a harmless default are omitted: an invalid name,
+/// a retry budget out of range (no retries), a traffic split to an invalid authority.
+///
+/// # Errors
+///
+/// Another field is invalid.
 pub fn profile(profile: wire::DestinationProfile) -> Result<Profile, InvalidField> {
     let fqn = profile.fully_qualified_name;
     Ok(Profile {
@@ -51,7 +54,7 @@ pub fn profile(profile: wire::DestinationProfile) -> Result<Profile, InvalidFiel
     })
 }
 
-/// A profile, as the destination controller sends it.
+/// Converts a profile to a message.
 pub fn profile_to_proto(profile: &Profile) -> wire::DestinationProfile {
     wire::DestinationProfile {
         fully_qualified_name: profile.fqn.as_deref().unwrap_or_default().to_owned(),
@@ -162,7 +165,7 @@ fn response_match(wire: wire::ResponseMatch) -> Result<ResponseMatch, InvalidFie
     }
 }
 
-/// A bound of zero is absent, and one bound alone is a single status.
+/// A bound of zero is absent, and one bound alone means a single status.
 fn status_range(wire: wire::HttpStatusRange) -> Result<ResponseMatch, InvalidField> {
     let min = if wire.min == 0 { wire.max } else { wire.min };
     let max = if wire.max == 0 { wire.min } else { wire.max };

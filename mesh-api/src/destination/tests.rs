@@ -1,5 +1,4 @@
-//! Round trips of random endpoints and profiles, and what is made of messages that are partly
-//! unusable.
+//! Round trips of random endpoints and profiles, and partly invalid messages.
 
 use std::{sync::Arc, time::Duration};
 
@@ -147,15 +146,14 @@ fn meshed_address() -> wire::WeightedAddr {
 }
 
 #[test]
-fn the_identity_is_the_server_name_unless_another_is_given() {
+fn server_name_defaults_to_identity() {
     let tls = endpoint(meshed_address()).unwrap().tls.unwrap();
     assert_eq!(&*tls.server_name, "web.ns.example");
 }
 
-/// One address that cannot be used takes no other away, and is never dialled without what could not
-/// be read.
+/// An invalid address does not affect others, and is never used with its valid fields alone.
 #[test]
-fn unusable_addresses_are_skipped_and_named() {
+fn invalid_addresses_are_skipped_and_named() {
     let broken = |change: fn(&mut wire::WeightedAddr)| {
         let mut addr = meshed_address();
         change(&mut addr);
@@ -190,14 +188,14 @@ fn unusable_addresses_are_skipped_and_named() {
         skipped,
         [
             "add.addrs[0].addr: is missing",
-            "add.addrs[1].tls_identity.strategy: is of a kind that this version does not know",
-            "add.addrs[3].protocol_hint.opaque_transport.inbound_port: 65536 is no port",
+            "add.addrs[1].tls_identity.strategy: has a kind that this version does not support",
+            "add.addrs[3].protocol_hint.opaque_transport.inbound_port: 65536 is not a valid port",
         ]
     );
 }
 
 #[test]
-fn harmless_parts_of_a_profile_are_left_out() {
+fn invalid_optional_parts_of_profile_are_omitted() {
     let seen = profile(wire::DestinationProfile {
         fully_qualified_name: "not a name".to_owned(),
         retry_budget: Some(wire::RetryBudget {
@@ -223,7 +221,7 @@ fn harmless_parts_of_a_profile_are_left_out() {
 }
 
 #[test]
-fn an_unusable_field_of_a_profile_is_named() {
+fn invalid_field_of_profile_is_named() {
     let route = |condition| wire::DestinationProfile {
         routes: vec![wire::Route {
             condition,
@@ -242,6 +240,6 @@ fn an_unusable_field_of_a_profile_is_named() {
         error(route(Some(wire::RequestMatch {
             r#match: Some(wire::request_match::Match::Not(Box::new(path))),
         }))),
-        "routes[0].condition.not.path.regex: \"[\" is no regular expression"
+        "routes[0].condition.not.path.regex: \"[\" is not a valid regular expression"
     );
 }

@@ -1,5 +1,5 @@
-//! Filters of inbound routes. What a side of the API has no message for fails its requests rather
-//! than being left out.
+//! Filters of inbound routes. A filter without a message of this direction fails its requests
+//! instead of being omitted.
 
 use mesh_core::route::filter::Filter;
 
@@ -32,7 +32,7 @@ pub(super) fn http(wire: http_route::Filter) -> Result<Filter, InvalidField> {
     }
 }
 
-/// Responses are not changed on this side.
+/// Inbound routes do not change responses.
 pub(super) fn http_to_proto(filter: &Filter) -> Option<http_route::Filter> {
     let kind = match filter {
         Filter::ResponseHeaders(_) => return None,

@@ -1,4 +1,4 @@
-//! Round trips of random policies, and what a proxy says of messages it cannot use.
+//! Round trips of random policies, and the errors of invalid messages.
 
 use std::time::Duration;
 
@@ -117,7 +117,7 @@ fn protocols() -> impl Strategy<Value = ServerProtocol> {
     ]
 }
 
-/// The labels of a server carry no namespace.
+/// The labels of a server do not contain the namespace.
 fn server_meta() -> impl Strategy<Value = Meta> {
     prop_oneof![
         arbitrary::text().prop_map(Meta::Default),
@@ -158,7 +158,7 @@ fn server() -> wire::Server {
 }
 
 #[test]
-fn an_unusable_field_is_named() {
+fn invalid_field_is_named() {
     let check = |change: fn(&mut wire::Server), expect: &str| {
         let mut server = server();
         change(&mut server);
@@ -167,7 +167,7 @@ fn an_unusable_field_is_named() {
     check(|s| s.protocol = None, "protocol: is missing");
     check(
         |s| s.protocol = Some(wire::ProxyProtocol { kind: None }),
-        "protocol.kind: is of a kind that this version does not know",
+        "protocol.kind: has a kind that this version does not support",
     );
     check(|s| s.labels.clear(), "labels[\"kind\"]: is missing");
     check(
@@ -180,7 +180,7 @@ fn an_unusable_field_is_named() {
                 net.prefix_len = 33;
             }
         },
-        "authorizations[0].networks[0].net.prefix_len: 33 is no prefix length of this address",
+        "authorizations[0].networks[0].net.prefix_len: 33 is not a valid prefix length of this address",
     );
     check(
         |s| {
@@ -194,7 +194,7 @@ fn an_unusable_field_is_named() {
                 ));
             }
         },
-        "protocol.detect.http_routes[0].rules[0].matches[0].path.regex: \"(\" is no regular expression",
+        "protocol.detect.http_routes[0].rules[0].matches[0].path.regex: \"(\" is not a valid regular expression",
     );
     check(
         |s| {
@@ -210,7 +210,7 @@ fn an_unusable_field_is_named() {
 }
 
 #[test]
-fn authorizations_are_named_both_ways() {
+fn authorization_is_named_by_metadata_or_labels() {
     let server = server();
     let authz = &server.authorizations[0];
     let name = "cluster-authenticated";
@@ -222,10 +222,10 @@ fn authorizations_are_named_both_ways() {
     );
 }
 
-/// A filter this version does not know fails the rule's requests; it does not make the policy
-/// unusable, and it is not ignored.
+/// An unsupported filter fails the rule's requests; it neither invalidates the policy nor is it
+/// ignored.
 #[test]
-fn an_unknown_filter_fails_requests() {
+fn unknown_filter_fails_requests() {
     let filter = filter::http(wire::http_route::Filter { kind: None }).unwrap();
     assert!(matches!(
         filter,

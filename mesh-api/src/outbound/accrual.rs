@@ -16,7 +16,7 @@ use crate::{
 
 /// The shortest window over which proxies measure a success rate.
 const MIN_WINDOW: Duration = Duration::from_millis(10);
-/// The most requests that proxies wait for before they judge.
+/// The maximum of `min_requests` that proxies accept.
 const MAX_MIN_REQUESTS: u32 = 1_000_000;
 
 pub(super) fn accrual(wire: wire::FailureAccrual) -> Result<FailureAccrual, InvalidField> {
@@ -64,7 +64,7 @@ fn unified(wire: Unified) -> Result<FailureAccrual, InvalidField> {
     })
 }
 
-/// Values out of bounds become the nearest within.
+/// Values out of range become the nearest valid one.
 pub(super) fn to_proto(accrual: FailureAccrual) -> wire::FailureAccrual {
     let kind = match accrual {
         FailureAccrual::ConsecutiveFailures {

@@ -1,4 +1,4 @@
-//! Where a route's traffic goes: a balancer, one endpoint, or nowhere.
+//! Backends of routes: a balancer, one endpoint, or none.
 
 use std::time::Duration;
 
@@ -21,11 +21,11 @@ use crate::{
     value,
 };
 
-/// The values Linkerd's policy controller sends. A proxy requires the message to be there and goes
-/// by its own environment.
+/// The values that Linkerd's policy controller sends. Proxies require the message, but use the
+/// values of their environment.
 const QUEUE_CAPACITY: u32 = 100;
 const QUEUE_FAILFAST: Duration = Duration::from_secs(3);
-/// The value Linkerd's policy controller sends; proxies ignore it.
+/// The value that Linkerd's policy controller sends; proxies ignore it.
 const PENALTY_DECAY: Duration = Duration::from_secs(10);
 
 pub(super) fn backend(wire: wire::Backend) -> Result<Backend, InvalidField> {

@@ -1,8 +1,8 @@
-//! How a rule spreads its traffic over backends.
+//! The distribution of a rule's traffic over backends.
 //!
-//! The API has the same four messages (distribution, its two lists, weighted backend) once for each
-//! kind of route, so their conversions are written once, as a macro. The kinds differ in their
-//! filters, and in a deprecated field that proxies ignore and `rest` fills.
+//! The API defines the same four messages (distribution, its two lists, weighted backend) for each
+//! kind of route, so a macro generates their conversions. The kinds differ in their filters, and in
+//! a deprecated field that proxies ignore and `rest` fills.
 
 macro_rules! conversions {
     ($kind:ident, $filters:path, $filters_to_proto:path $(, ..$rest:expr)?) => {
@@ -21,7 +21,7 @@ macro_rules! conversions {
                         .map(Distribution::FirstAvailable)
                 }
                 Some(Kind::RandomAvailable(list)) => {
-                    // A backend of weight 0 is named but gets nothing.
+                    // A backend of weight 0 receives no traffic.
                     let weighted = list.backends.into_iter().filter(|entry| entry.weight > 0);
                     each("random_available.backends", weighted, |entry| {
                         let backend =
@@ -53,7 +53,7 @@ macro_rules! conversions {
                 Distribution::FirstAvailable(backends) => Kind::FirstAvailable(FirstAvailable {
                     backends: backends.iter().map(|b| route_backend_to_proto(b)).collect(),
                 }),
-                // Weights that are all 0 cannot be drawn from; proxies refuse them.
+                // Proxies reject a list whose weights are all 0.
                 Distribution::RandomAvailable(backends)
                     if backends.iter().any(|(_, weight)| *weight > 0) =>
                 {

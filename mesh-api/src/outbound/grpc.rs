@@ -29,7 +29,7 @@ super::distribution::conversions!(
     ..wire::RouteBackend::default()
 );
 
-/// The status codes that the API can name as a reason to retry.
+/// The status codes that the API supports as retry conditions.
 const CANCELLED: u16 = 1;
 const DEADLINE_EXCEEDED: u16 = 4;
 const RESOURCE_EXHAUSTED: u16 = 8;
@@ -102,7 +102,7 @@ fn filter(wire: WireFilter) -> Result<Filter, InvalidField> {
     }
 }
 
-/// Responses of calls are not changed.
+/// gRPC routes do not change responses.
 fn filter_to_proto(filter: &Filter) -> Option<WireFilter> {
     let kind = match filter {
         Filter::ResponseHeaders(_) => return None,
@@ -145,7 +145,7 @@ fn retry(wire: Retry) -> Result<GrpcRetry, InvalidField> {
     })
 }
 
-/// Codes that the API cannot name are left out.
+/// Omits codes that the API does not support.
 fn retry_to_proto(retry: &GrpcRetry) -> Retry {
     let retries = |code: u16| retry.codes.contains(&code);
     Retry {

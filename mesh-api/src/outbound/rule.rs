@@ -1,4 +1,4 @@
-//! What HTTP and gRPC rules share besides their backends: time limits.
+//! The common fields of HTTP and gRPC rules except backends: time limits.
 
 use mesh_core::resilience::Timeouts;
 use prost_types::Duration;
@@ -10,7 +10,7 @@ use crate::{
     value,
 };
 
-/// `deprecated` is the older field for the request's limit; it counts where the newer one is
+/// `deprecated` is the older field for the request's time limit, which is used if the newer one is
 /// absent.
 pub(super) fn timeouts(
     wire: Option<http_route::Timeouts>,

@@ -1,4 +1,4 @@
-//! Routes of connections that are not HTTP: opaque ones, and TLS passed through.
+//! Routes of connections that are not HTTP: opaque ones, and TLS that is passed through.
 
 use mesh_core::{
     meta::Meta,
@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// A route that refuses every connection.
+/// Returns a route that rejects every connection.
 pub(super) fn nowhere() -> TcpRoute {
     TcpRoute {
         meta: Meta::new_default("none"),
@@ -65,7 +65,7 @@ pub(super) fn tls_route_to_proto(route: &TlsRoute) -> wire::TlsRoute {
     }
 }
 
-/// The API has a list where only one rule is ever used.
+/// The API has a list, although only one rule is used.
 fn the_one_rule<R>(rules: Vec<R>) -> Result<R, InvalidField> {
     let count = rules.len();
     match <[R; 1]>::try_from(rules) {
@@ -98,7 +98,7 @@ fn sni_to_proto(sni: &HostMatch) -> SniMatch {
     SniMatch { r#match: Some(sni) }
 }
 
-/// The two kinds of route have the same filters under two names.
+/// Both kinds of routes have the same filters under different names.
 macro_rules! filters {
     ($kind:ident) => {
         use mesh_core::{policy::outbound::TcpVerdict, route::filter::Filter};
@@ -113,14 +113,14 @@ macro_rules! filters {
 
         crate::outbound::distribution::conversions!($kind, filters, filters_to_proto);
 
-        /// The first filter decides.
+        /// The first filter determines the decision.
         pub(super) fn verdict(wire: Vec<WireFilter>) -> TcpVerdict {
             match wire.into_iter().next().map(|filter| filter.kind) {
                 None => TcpVerdict::Forward,
                 Some(Some(Kind::Forbidden(_))) => TcpVerdict::Forbidden,
                 Some(Some(Kind::Invalid(invalid))) => TcpVerdict::Invalid(invalid.message.into()),
                 Some(None) => TcpVerdict::Invalid(
-                    "the policy has a filter that this proxy does not know".into(),
+                    "unsupported filter in the policy".into(),
                 ),
             }
         }

@@ -1,4 +1,4 @@
-//! Round trips of random policies, what a proxy says of messages it cannot use, and what is never
+//! Round trips of random policies, the errors of invalid messages, and messages that are never
 //! sent.
 
 use std::time::Duration;
@@ -281,7 +281,7 @@ proptest! {
         }
     }
 
-    /// Whatever numbers an object holds, a proxy can use the message made of it.
+    /// A proxy accepts the message of any numbers in an object.
     #[test]
     fn nothing_unusable_is_sent(
         min in any::<u64>(), max in any::<u64>(), jitter in any::<f64>(),
@@ -310,7 +310,7 @@ fn opaque(routes: Vec<wire::OpaqueRoute>) -> wire::OutboundPolicy {
 }
 
 #[test]
-fn no_opaque_route_is_sent_as_one_that_refuses() {
+fn missing_opaque_route_is_sent_as_rejecting_route() {
     let policy = OutboundPolicy {
         parent: Meta::new_default("test"),
         protocol: OutboundProtocol::Opaque(None),
@@ -324,7 +324,7 @@ fn no_opaque_route_is_sent_as_one_that_refuses() {
 }
 
 #[test]
-fn an_unusable_field_is_named() {
+fn invalid_field_is_named() {
     let check = |policy: wire::OutboundPolicy, expect: &str| {
         assert_eq!(outbound_policy(policy).unwrap_err().to_string(), expect);
     };
@@ -332,14 +332,14 @@ fn an_unusable_field_is_named() {
     let route = tcp::opaque_route_to_proto(&tcp::nowhere());
     check(
         opaque(vec![route.clone(), route.clone()]),
-        "protocol.opaque.routes: 2 is no list of at most one route",
+        "protocol.opaque.routes: 2 is not a valid list of at most one route",
     );
     check(
         opaque(vec![wire::OpaqueRoute {
             rules: Vec::new(),
             ..route.clone()
         }]),
-        "protocol.opaque.routes[0].rules: 0 is no list of exactly one rule",
+        "protocol.opaque.routes[0].rules: 0 is not a valid list of exactly one rule",
     );
     check(
         opaque(vec![wire::OpaqueRoute {
@@ -351,7 +351,7 @@ fn an_unusable_field_is_named() {
 }
 
 #[test]
-fn back_offs_that_contradict_themselves_are_refused() {
+fn contradictory_backoffs_are_rejected() {
     let error = |min: u64, max: u64, jitter_ratio: f32| {
         value::backoff(wire::ExponentialBackoff {
             min_backoff: Some(value::duration_to_proto(Duration::from_millis(min))),
@@ -369,9 +369,9 @@ fn back_offs_that_contradict_themselves_are_refused() {
     }
 }
 
-/// Older controllers set the request's limit in a field that has since been replaced.
+/// Older controllers set the request's time limit in a deprecated field.
 #[test]
-fn the_deprecated_time_limit_counts_where_the_new_one_is_absent() {
+fn deprecated_timeout_is_used_if_new_one_is_absent() {
     let seconds = |s| Some(value::duration_to_proto(Duration::from_secs(s)));
     let limits = |request, deprecated| {
         let wire = crate::proto::http_route::Timeouts {
@@ -385,9 +385,9 @@ fn the_deprecated_time_limit_counts_where_the_new_one_is_absent() {
     assert_eq!(limits(None, None), None);
 }
 
-/// A backend of weight 0 gets nothing, and weights that are all 0 lead nowhere.
+/// A backend of weight 0 receives no traffic, and weights that are all 0 mean no backend.
 #[test]
-fn weights_of_zero() {
+fn backends_of_weight_zero_are_omitted() {
     let backend = |weight| wire::tls_route::WeightedRouteBackend {
         weight,
         backend: Some(wire::tls_route::RouteBackend {

@@ -1,4 +1,4 @@
-//! The messages that filters of all four kinds of route are made of.
+//! The messages of filters, for all four kinds of routes.
 
 use http::{HeaderName, HeaderValue, StatusCode, uri::Scheme};
 use mesh_core::route::filter::{Filter, HeaderModifier, PathModifier, Ratio, Redirect};
@@ -18,9 +18,9 @@ use crate::{
     value::{number_u16, optional_port},
 };
 
-/// A filter of a kind that a newer control plane knows.
+/// A filter that only a newer version supports.
 pub(crate) fn unknown_filter() -> Filter {
-    Filter::InternalError("the policy has a filter that this proxy does not know".into())
+    Filter::InternalError("unsupported filter in the policy".into())
 }
 
 pub(crate) fn request_headers(wire: RequestHeaderModifier) -> Result<Filter, InvalidField> {
@@ -31,7 +31,7 @@ pub(crate) fn response_headers(wire: ResponseHeaderModifier) -> Result<Filter, I
     header_modifier(wire.add, wire.set, &wire.remove).map(Filter::ResponseHeaders)
 }
 
-/// Request and response modifiers are two messages of one shape; this is that shape.
+/// The common fields of the request and response header modifiers.
 fn header_modifier(
     add: Option<http_types::Headers>,
     set: Option<http_types::Headers>,
@@ -52,7 +52,7 @@ fn header_modifier(
     })
 }
 
-/// A modifier on its way into one of the two messages.
+/// A header modifier to be converted into one of the two messages.
 pub(crate) struct Headers<'a>(pub(crate) &'a HeaderModifier);
 
 impl Headers<'_> {
@@ -107,12 +107,12 @@ pub(crate) fn grpc_failure(wire: GrpcFailureInjector) -> Result<Filter, InvalidF
     })
 }
 
-/// A filter that ends a request, on its way into the message of one side. One that the side has no
-/// message for fails every request: a filter that was asked for and silently left out would let
-/// through what somebody meant to stop.
+/// A filter that ends a request, to be converted into the message of one direction. A filter
+/// without a message of that direction fails every request: omitting it silently would forward
+/// requests that the policy is meant to stop.
 pub(crate) struct Failure<'a>(pub(crate) &'a Filter);
 
-/// gRPC's INTERNAL.
+/// The gRPC status INTERNAL.
 const GRPC_INTERNAL: u32 = 13;
 
 impl From<Failure<'_>> for HttpFailureInjector {
@@ -159,7 +159,7 @@ impl Failure<'_> {
     fn message(&self) -> String {
         match self.0 {
             Filter::InternalError(message) => message.to_string(),
-            _ => "the route has a filter that its kind does not support".to_owned(),
+            _ => "filter not supported by this kind of route".to_owned(),
         }
     }
 }
@@ -208,7 +208,7 @@ pub(crate) fn status(field: &str, wire: u32) -> Result<StatusCode, InvalidField>
         .ok_or_else(|| InvalidField::not_a("HTTP status", field, wire))
 }
 
-/// Absent, it is every request.
+/// An absent ratio means every request.
 fn ratio(wire: Option<WireRatio>) -> Result<Ratio, InvalidField> {
     match wire {
         None => Ok(Ratio::ALL),

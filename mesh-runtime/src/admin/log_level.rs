@@ -1,4 +1,4 @@
-//! Reads and changes the log filter over the admin interface. The proxy serves it as
+//! Returns and changes the log filter through the admin interface. The proxy serves it as
 //! `/proxy-log-level`, where Linkerd's users expect it; the other daemons as `/log-level`.
 
 use http::header::ALLOW;
@@ -7,7 +7,8 @@ use http::{HeaderValue, Method, StatusCode};
 use super::{Call, Response, empty, text};
 use crate::log::{self, FilterHandle};
 
-/// GET answers the filter in force, PUT replaces it; only for callers on this host.
+/// Responds to GET with the active filter, and replaces it with PUT. Rejects callers from other
+/// hosts.
 pub fn respond(filter: &FilterHandle, call: &Call) -> Response {
     if !call.is_local() {
         return text(
@@ -30,17 +31,17 @@ pub fn respond(filter: &FilterHandle, call: &Call) -> Response {
 }
 
 fn set(filter: &FilterHandle, body: &[u8]) -> Response {
-    let Ok(wanted) = std::str::from_utf8(body) else {
+    let Ok(filter_text) = std::str::from_utf8(body) else {
         return text(StatusCode::BAD_REQUEST, "the log filter is not UTF-8\n");
     };
-    match filter.set(wanted.trim()) {
+    match filter.set(filter_text.trim()) {
         Ok(()) => {
-            tracing::info!(filter = %wanted.trim(), "Log filter changed");
+            tracing::info!(filter = %filter_text.trim(), "Log filter changed");
             empty(StatusCode::NO_CONTENT)
         }
         Err(error) => {
-            let problem = log::chain(&error);
-            text(StatusCode::BAD_REQUEST, format!("{problem}\n"))
+            let message = log::chain(&error);
+            text(StatusCode::BAD_REQUEST, format!("{message}\n"))
         }
     }
 }

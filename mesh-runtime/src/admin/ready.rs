@@ -1,4 +1,4 @@
-//! Readiness: the named conditions that must all hold before a daemon takes traffic.
+//! Readiness: the named conditions that must hold before a daemon accepts traffic.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ pub struct Readiness {
     conditions: Arc<Mutex<Vec<Condition>>>,
 }
 
-/// One condition; it does not hold until somebody says so.
+/// One condition, which initially does not hold.
 #[derive(Clone, Debug)]
 pub struct Condition {
     name: &'static str,
@@ -23,7 +23,7 @@ impl Readiness {
         Self::default()
     }
 
-    /// Adds a condition. `name` completes "waiting for …".
+    /// Adds a condition. Its name follows "waiting for " in the response of `/ready`.
     pub fn condition(&self, name: &'static str) -> Condition {
         let condition = Condition {
             name,
@@ -33,7 +33,7 @@ impl Readiness {
         condition
     }
 
-    /// The names of the conditions that do not hold.
+    /// Returns the names of the conditions that do not hold.
     pub fn missing(&self) -> Vec<&'static str> {
         self.conditions
             .lock()

@@ -20,14 +20,14 @@ pub struct BindError {
     source: io::Error,
 }
 
-/// A client that has not sent its request head by then is cut off.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time limit of the header section of a request.
+const HEADERS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long to wait before accepting again after an error that will last, such as having no file
-/// descriptors left.
+/// Pause after an error that persists, such as having no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Opens the admin socket; a separate step so that a daemon fails before it announces itself.
+/// Opens the admin socket. A separate step, so that a daemon fails before it reports that it has
+/// started.
 pub async fn bind(addr: SocketAddr) -> Result<TcpListener, BindError> {
     TcpListener::bind(addr)
         .await
@@ -56,7 +56,7 @@ async fn serve_connection(stream: TcpStream, peer: SocketAddr, admin: Admin) {
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT)
+        .header_read_timeout(HEADERS_TIMEOUT)
         .serve_connection(TokioIo::new(stream), service)
         .await;
     if let Err(error) = served {

@@ -1,4 +1,4 @@
-//! The admin interface without sockets, and once through one.
+//! The admin interface without sockets, and once through a socket.
 
 use std::io::Read as _;
 
@@ -17,7 +17,7 @@ fn admin() -> (Admin, Condition) {
     (Admin::new(Registry::new(), readiness), condition)
 }
 
-async fn ask(admin: &Admin, request: http::request::Builder) -> (http::response::Parts, Bytes) {
+async fn request(admin: &Admin, request: http::request::Builder) -> (http::response::Parts, Bytes) {
     let request = request.body(Full::<Bytes>::default()).unwrap();
     let peer = "127.0.0.1:9".parse().unwrap();
     let (head, body) = admin.respond(request, peer).await.into_parts();
@@ -25,12 +25,12 @@ async fn ask(admin: &Admin, request: http::request::Builder) -> (http::response:
 }
 
 async fn get(admin: &Admin, path: &str) -> (StatusCode, Bytes) {
-    let (head, body) = ask(admin, Request::get(path)).await;
+    let (head, body) = request(admin, Request::get(path)).await;
     (head.status, body)
 }
 
 #[tokio::test]
-async fn probes_follow_the_conditions() {
+async fn ready_probe_reports_missing_conditions() {
     let (admin, identity) = admin();
     assert_eq!(
         get(&admin, "/live").await,
@@ -52,17 +52,17 @@ async fn probes_follow_the_conditions() {
 }
 
 #[tokio::test]
-async fn metrics_are_compressed_for_those_who_ask() {
+async fn metrics_are_compressed_if_accepted() {
     let (admin, _identity) = admin();
     let requests = admin.inner.registry.counter_family("x_total", "X");
     requests.with(&Labels::new()).inc();
 
-    let (head, body) = ask(&admin, Request::get("/metrics")).await;
+    let (head, body) = request(&admin, Request::get("/metrics")).await;
     assert_eq!(head.headers[CONTENT_TYPE], "text/plain");
     assert!(body.ends_with(b"x_total 1\n# EOF\n"));
 
     let request = Request::get("/metrics").header(ACCEPT_ENCODING, "br, gzip;q=0.5");
-    let (head, packed) = ask(&admin, request).await;
+    let (head, packed) = request(&admin, request).await;
     assert_eq!(head.headers[CONTENT_ENCODING], "gzip");
     let mut unpacked = Vec::new();
     GzDecoder::new(&packed[..])
@@ -72,7 +72,7 @@ async fn metrics_are_compressed_for_those_who_ask() {
 }
 
 #[tokio::test]
-async fn a_daemon_adds_its_own_routes() {
+async fn added_route_receives_method_and_peer() {
     let (admin, _identity) = admin();
     let admin = admin.route("/echo", async |call: Call| {
         text(
@@ -94,7 +94,7 @@ async fn a_daemon_adds_its_own_routes() {
 }
 
 #[tokio::test]
-async fn a_body_beyond_the_limit_is_refused() {
+async fn body_beyond_the_limit_is_rejected() {
     let (admin, _identity) = admin();
     let admin = admin.route("/x", async |_| empty(StatusCode::OK));
     let request = Request::put("/x")
@@ -105,7 +105,7 @@ async fn a_body_beyond_the_limit_is_refused() {
 }
 
 #[tokio::test]
-async fn it_answers_on_a_socket() {
+async fn admin_responds_on_a_socket() {
     let (admin, _identity) = admin();
     let listener = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let addr = listener.local_addr().unwrap();
@@ -124,7 +124,7 @@ async fn it_answers_on_a_socket() {
 }
 
 #[tokio::test]
-async fn an_address_in_use_is_named() {
+async fn bind_error_names_the_address() {
     let first = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let addr = first.local_addr().unwrap();
     let error = bind(addr).await.unwrap_err().to_string();
@@ -132,7 +132,7 @@ async fn an_address_in_use_is_named() {
 }
 
 #[tokio::test]
-async fn the_log_filter_is_read_and_changed_by_local_callers_only() {
+async fn log_filter_is_accessible_to_local_callers_only() {
     let (layer, filter) = crate::log::reloadable("warn", &[]).unwrap();
     let (admin, _identity) = admin();
     let handle = filter.clone();
@@ -140,7 +140,7 @@ async fn the_log_filter_is_read_and_changed_by_local_callers_only() {
         let response = log_level::respond(&handle, &call);
         async { response }
     });
-    let ask = async |method: &str, body: &'static str, peer: &str| {
+    let request = async |method: &str, body: &'static str, peer: &str| {
         let request = Request::builder().method(method).uri("/log-level");
         let request = request.body(Full::from(body)).unwrap();
         let response = admin.respond(request, peer.parse().unwrap()).await;
@@ -149,17 +149,17 @@ async fn the_log_filter_is_read_and_changed_by_local_callers_only() {
         (head, String::from_utf8(body.to_vec()).unwrap())
     };
 
-    assert_eq!(ask("GET", "", "127.0.0.1:9").await.1, "warn");
-    let (head, _) = ask("PUT", "debug", "192.0.2.1:9").await;
+    assert_eq!(request("GET", "", "127.0.0.1:9").await.1, "warn");
+    let (head, _) = request("PUT", "debug", "192.0.2.1:9").await;
     assert_eq!(head.status, StatusCode::FORBIDDEN);
-    let (head, body) = ask("PUT", "mesh=loud", "[::1]:9").await;
+    let (head, body) = request("PUT", "mesh=loud", "[::1]:9").await;
     assert_eq!(head.status, StatusCode::BAD_REQUEST);
     assert!(body.contains("\"mesh=loud\""), "{body}");
     assert_eq!(filter.current(), "warn");
-    let (head, _) = ask("PUT", "mesh=debug\n", "[::1]:9").await;
+    let (head, _) = request("PUT", "mesh=debug\n", "[::1]:9").await;
     assert_eq!(head.status, StatusCode::NO_CONTENT);
     assert_eq!(filter.current(), "mesh=debug");
-    let (head, _) = ask("DELETE", "", "[::1]:9").await;
+    let (head, _) = request("DELETE", "", "[::1]:9").await;
     assert_eq!(head.status, StatusCode::METHOD_NOT_ALLOWED);
     assert_eq!(head.headers.get_all(http::header::ALLOW).iter().count(), 2);
     drop(layer);

@@ -1,19 +1,19 @@
-//! The values behind a series, and the handles that the request path keeps.
+//! The values of series, and the handles that the request path keeps.
 //!
-//! All atomics are relaxed: a scrape may see a request in one family and not yet in another, and a
-//! histogram's sum one observation behind its buckets. Nothing is decided by these numbers within
-//! the process.
+//! All atomics are relaxed: a scrape may see a request in one family and not yet in another, and
+//! the sum of a histogram without the latest observation. The process makes no decision by these
+//! numbers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
-/// A number that only grows.
+/// A monotonically increasing number.
 #[derive(Clone, Debug)]
 pub struct Counter {
     pub(super) cell: Arc<AtomicU64>,
 }
 
-/// A number that goes up and down.
+/// A number that increases and decreases.
 #[derive(Clone, Debug)]
 pub struct Gauge {
     pub(super) cell: Arc<AtomicI64>,
@@ -34,7 +34,7 @@ pub(super) struct HistogramCell {
     sum: AtomicU64,
 }
 
-/// What a scrape reads from a histogram.
+/// The values of a histogram at the time of a scrape.
 #[derive(Debug, PartialEq)]
 pub(super) struct HistogramSnapshot {
     /// Upper bound and cumulative count.
@@ -84,12 +84,12 @@ impl Gauge {
 }
 
 impl Histogram {
-    /// Records one observation. A NaN counts as `+Inf` and does not spoil the sum.
+    /// Records an observation. A NaN counts as `+Inf` and is not added to the sum.
     pub fn observe(&self, value: f64) {
         self.cell.observe(value);
     }
 
-    /// How many observations there were.
+    /// Returns the number of observations.
     pub fn count(&self) -> u64 {
         self.cell.counts.iter().map(|c| c.load(Relaxed)).sum()
     }
@@ -105,8 +105,8 @@ impl HistogramCell {
     }
 
     fn observe(&self, value: f64) {
-        // Most observations fall into the first buckets (a mesh's latencies), so walking beats
-        // bisecting.
+        // Most observations fall into the first buckets (a mesh's latencies), so that a linear
+        // search is faster than a binary one.
         let bucket = self
             .bounds
             .iter()
@@ -115,7 +115,7 @@ impl HistogramCell {
         self.counts[bucket].fetch_add(1, Relaxed);
         if !value.is_nan() {
             let add = |bits| Some((f64::from_bits(bits) + value).to_bits());
-            // Never `Err`: `add` always answers.
+            // Never `Err`, because `add` always returns a value.
             let _ = self.sum.fetch_update(Relaxed, Relaxed, add);
         }
     }
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn observations_fall_into_the_first_bucket_that_holds_them() {
+    fn observations_are_counted_in_the_smallest_matching_bucket() {
         let histogram = Histogram {
             cell: Arc::new(HistogramCell::new(&[1.0, 5.0])),
         };
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn no_update_is_lost_between_threads() {
+    fn concurrent_updates_are_all_counted() {
         let counter = Counter {
             cell: Arc::default(),
         };

@@ -1,4 +1,4 @@
-//! A family: one metric name and all its series. Owns the rule of when a series ends.
+//! A family: one metric name and all its series, with the rule of when a series ends.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,7 +32,7 @@ pub struct HistogramFamily {
     buckets: &'static [f64],
 }
 
-/// Any family, as the registry keeps it.
+/// A family of any kind.
 #[derive(Clone, Debug)]
 pub(super) enum Family {
     Counter(CounterFamily),
@@ -44,43 +44,43 @@ pub(super) enum Family {
 struct SeriesMap<C> {
     name: &'static str,
     help: &'static str,
-    /// How long a series lives on without a handle.
+    /// Time for which a series remains without a handle.
     retain: Duration,
-    // Taken to resolve a handle and to scrape; never while a value changes.
+    // Locked to resolve a handle and to scrape; never while a value changes.
     map: Mutex<Map<C>>,
 }
 
 #[derive(Debug)]
 struct Map<C> {
     series: BTreeMap<Labels, Series<C>>,
-    /// Sweep when the map grows to this size, so that a process nobody scrapes does not collect
-    /// dead series.
+    /// The size at which the map is swept, so that a process that is never scraped does not
+    /// accumulate unused series.
     sweep_at: usize,
-    /// Values from outside that series have, at most [`MAX_OUTSIDE`] sets of them.
+    /// Sets of outside values that series have, at most [`MAX_OUTSIDE`].
     outside: BTreeSet<Vec<Arc<str>>>,
-    swept: Instant,
+    swept_at: Instant,
 }
 
 #[derive(Debug)]
 struct Series<C> {
     cell: Arc<C>,
-    /// When a sweep first found that no handle is left.
-    orphaned: Option<Instant>,
+    /// The time at which a sweep first found that no handle is left.
+    orphaned_at: Option<Instant>,
 }
 
-/// How many different values from outside (names, ports, authorities) the series of one family
-/// have; further ones are counted under [`super::labels::OTHER`]. Honest clients of one pod use a
-/// handful. A family that is full of them takes about 100 KiB, and as much of a scrape.
+/// Maximum number of different outside values (names, ports, authorities) that the series of one
+/// family have; further ones are counted under [`super::labels::OTHER`]. Honest clients of one pod
+/// use a handful. A family that is full of them takes about 100 KiB, and as much of a scrape.
 pub const MAX_OUTSIDE: usize = 256;
 
-/// A family that is full looks no more often than this whether there is room again.
+/// Interval at which a full family checks whether series can be removed.
 const SWEEP_FULL: Duration = Duration::from_secs(10);
 
 /// Families below this size are only swept by scrapes.
 const MIN_SWEEP: usize = 256;
 
 impl CounterFamily {
-    /// The counter with these labels. Keep the handle.
+    /// Returns the counter with these labels, whose handle should be kept.
     pub fn with(&self, labels: &Labels) -> Counter {
         Counter {
             cell: self.series.resolve(labels, AtomicU64::default),
@@ -89,7 +89,7 @@ impl CounterFamily {
 }
 
 impl GaugeFamily {
-    /// The gauge with these labels. Keep the handle: the series ends with the last one.
+    /// Returns the gauge with these labels. The series ends with the last handle.
     pub fn with(&self, labels: &Labels) -> Gauge {
         Gauge {
             cell: self.series.resolve(labels, AtomicI64::default),
@@ -98,7 +98,7 @@ impl GaugeFamily {
 }
 
 impl HistogramFamily {
-    /// The histogram with these labels. Keep the handle.
+    /// Returns the histogram with these labels, whose handle should be kept.
     pub fn with(&self, labels: &Labels) -> Histogram {
         Histogram {
             cell: self
@@ -154,7 +154,7 @@ impl Family {
         }
     }
 
-    /// Ends the series whose time has come and returns the rest.
+    /// Removes the expired series and returns the others.
     pub(super) fn collect(&self, now: Instant) -> proto::MetricFamily {
         match self {
             Self::Counter(family) => {
@@ -208,7 +208,7 @@ impl<C> SeriesMap<C> {
                 series: BTreeMap::new(),
                 sweep_at: MIN_SWEEP,
                 outside: BTreeSet::new(),
-                swept: Instant::now(),
+                swept_at: Instant::now(),
             }),
         }
     }
@@ -229,7 +229,7 @@ impl<C> SeriesMap<C> {
         let cell = Arc::new(make());
         let series = Series {
             cell: cell.clone(),
-            orphaned: None,
+            orphaned_at: None,
         };
         map.series.insert(labels.into_owned(), series);
         cell
@@ -259,19 +259,18 @@ impl<C> SeriesMap<C> {
 impl<C> Map<C> {
     fn find(&mut self, labels: &Labels) -> Option<Arc<C>> {
         let series = self.series.get_mut(labels)?;
-        series.orphaned = None;
+        series.orphaned_at = None;
         Some(series.cell.clone())
     }
 
-    /// The labels of a series that is about to be made: without its values from outside when the
-    /// family has too many.
+    /// Returns the labels of a new series: without its outside values when the family has too many.
     fn admit<'a>(&mut self, labels: &'a Labels, retain: Duration) -> Cow<'a, Labels> {
         let values = labels.outside();
         if values.is_empty() || self.outside.contains(&values) {
             return Cow::Borrowed(labels);
         }
         let now = Instant::now();
-        if self.outside.len() >= MAX_OUTSIDE && now.duration_since(self.swept) >= SWEEP_FULL {
+        if self.outside.len() >= MAX_OUTSIDE && now.duration_since(self.swept_at) >= SWEEP_FULL {
             self.sweep(now, retain);
         }
         if self.outside.len() >= MAX_OUTSIDE {
@@ -281,18 +280,18 @@ impl<C> Map<C> {
         Cow::Borrowed(labels)
     }
 
-    /// Only the map holds an orphan's cell, and handing it out again needs the map's lock, which
-    /// the caller has: the count cannot rise behind our back.
+    /// Only the map owns the cell of an orphaned series, and resolving it again takes the map's
+    /// lock, which the caller holds: the reference count cannot rise concurrently.
     fn sweep(&mut self, now: Instant, retain: Duration) {
         self.series.retain(|_, series| {
             if Arc::strong_count(&series.cell) > 1 {
-                series.orphaned = None;
+                series.orphaned_at = None;
                 return true;
             }
-            let since = *series.orphaned.get_or_insert(now);
+            let since = *series.orphaned_at.get_or_insert(now);
             now.duration_since(since) < retain
         });
-        self.swept = now;
+        self.swept_at = now;
         if !self.outside.is_empty() {
             self.outside = self.series.keys().map(Labels::outside).collect();
             self.outside.remove(&Vec::new());
@@ -300,7 +299,7 @@ impl<C> Map<C> {
     }
 }
 
-/// A counter that exists only in this scrape.
+/// Returns a counter that exists only in this scrape.
 pub(super) fn computed_counter(
     name: &str,
     help: &str,
@@ -312,7 +311,7 @@ pub(super) fn computed_counter(
     family_of(name, help, proto::MetricType::COUNTER, vec![metric])
 }
 
-/// A gauge that exists only in this scrape.
+/// Returns a gauge that exists only in this scrape.
 pub(super) fn computed_gauge(
     name: &str,
     help: &str,

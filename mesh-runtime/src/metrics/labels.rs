@@ -1,6 +1,5 @@
-//! An ordered set of label pairs. Building one allocates; cloning does not, and a set made from
-//! another shares what it begins with. Called by whoever resolves handles, never on the request
-//! path.
+//! An ordered set of label pairs. Building one allocates; cloning does not, and a set that is
+//! derived from another shares its first pairs. Used to resolve handles, never on the request path.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -9,15 +8,15 @@ use std::sync::Arc;
 
 use prometheus::proto::LabelPair;
 
-/// Label names and values in print order. Names may come from the control plane, so they are made
-/// valid here.
+/// Label names and values in print order. Invalid names, which the control plane may send, are
+/// corrected here.
 ///
-/// One target resolves a few dozen series with the same first twenty labels and one or two of its
-/// own behind them, so both parts are shared, and each takes no more than it needs: with a thousand
-/// targets these sets are a good part of a proxy's memory.
+/// One target resolves a few dozen series with the same first twenty labels followed by one or two
+/// others, so both parts are shared, and each takes no more memory than it needs: with a thousand
+/// targets these sets are a considerable part of a proxy's memory.
 #[derive(Clone, Debug, Default)]
 pub struct Labels {
-    /// Comes first; of the set that this one was made from.
+    /// The pairs of the set from which this one is derived; they come first.
     base: Option<Arc<Pairs>>,
     own: Arc<Pairs>,
     /// Bit n is set when the value of pair n comes from outside.
@@ -26,11 +25,11 @@ pub struct Labels {
 
 type Pairs = Vec<(Cow<'static, str>, Arc<str>)>;
 
-/// Takes the place of values from outside in a family that has as many of them as it may.
+/// Replaces outside values in a family that has reached its limit.
 pub const OTHER: &str = "(other)";
 
-/// Sets grow by so many pairs at a time. Most have between ten and twenty; doubling would leave a
-/// third of them unused.
+/// Pairs by which a set grows at a time. Most sets have between ten and twenty; doubling would
+/// leave a third of them unused.
 const STEP: usize = 4;
 
 impl Labels {
@@ -38,7 +37,7 @@ impl Labels {
         Self::default()
     }
 
-    /// This set with one more pair at the end.
+    /// Adds one pair at the end.
     #[must_use]
     pub fn with(mut self, name: impl Into<Cow<'static, str>>, value: impl Into<Arc<str>>) -> Self {
         self.push(name, value);
@@ -57,8 +56,8 @@ impl Labels {
         own.push((valid_name(name.into()), value.into()));
     }
 
-    /// Adds one pair whose value comes from outside: the client of a connection, or the
-    /// server that it goes to. A family has a limited number of series for such values; see
+    /// Adds one pair whose value comes from outside: from the client of a connection, or from the
+    /// server that it connects to. A family has a limited number of series for such values; see
     /// [`super::MAX_OUTSIDE`].
     pub fn push_outside(&mut self, name: impl Into<Cow<'static, str>>, value: impl Into<Arc<str>>) {
         self.outside |= bit(self.pairs().count());
@@ -68,14 +67,15 @@ impl Labels {
     /// Adds all pairs of another set at the end.
     pub fn extend(&mut self, other: &Labels) {
         for (n, (name, value)) in other.pairs().enumerate() {
-            match other.is_outside(n) {
-                true => self.push_outside(name.clone(), value.clone()),
-                false => self.push(name.clone(), value.clone()),
+            if other.is_outside(n) {
+                self.push_outside(name.clone(), value.clone());
+            } else {
+                self.push(name.clone(), value.clone());
             }
         }
     }
 
-    /// The values that come from outside.
+    /// Returns the outside values.
     pub(super) fn outside(&self) -> Vec<Arc<str>> {
         if self.outside == 0 {
             return Vec::new();
@@ -87,14 +87,14 @@ impl Labels {
             .collect()
     }
 
-    /// This set with [`OTHER`] instead of the values that come from outside. It counts as one that
-    /// has none.
+    /// Returns this set with [`OTHER`] instead of its outside values, as a set without any.
     pub(super) fn without_outside(&self) -> Self {
         let mut labels = Self::new();
         for (n, (name, value)) in self.pairs().enumerate() {
-            match self.is_outside(n) {
-                true => labels.push(name.clone(), OTHER),
-                false => labels.push(name.clone(), value.clone()),
+            if self.is_outside(n) {
+                labels.push(name.clone(), OTHER);
+            } else {
+                labels.push(name.clone(), value.clone());
             }
         }
         labels
@@ -134,8 +134,7 @@ fn bit(n: usize) -> u64 {
     1 << n.min(63)
 }
 
-// Where one set ends and the next begins is nobody's business: sets with the same pairs are the
-// same.
+// The boundary between `base` and `own` does not matter for comparison.
 
 impl PartialEq for Labels {
     fn eq(&self, other: &Self) -> bool {
@@ -163,16 +162,16 @@ impl Hash for Labels {
     }
 }
 
-/// A single invalid name makes a scraper reject the whole page, so characters outside
-/// `[a-zA-Z0-9_]` become `_`.
+/// Replaces characters outside `[a-zA-Z0-9_]` by `_`, because a single invalid name makes a scraper
+/// reject the whole page.
 fn valid_name(name: Cow<'static, str>) -> Cow<'static, str> {
     let invalid = |c: char| !(c.is_ascii_alphanumeric() || c == '_');
-    let starts_badly = name.starts_with(|c: char| c.is_ascii_digit());
-    if !name.is_empty() && !starts_badly && !name.contains(invalid) {
+    let starts_with_digit = name.starts_with(|c: char| c.is_ascii_digit());
+    if !name.is_empty() && !starts_with_digit && !name.contains(invalid) {
         return name;
     }
     let mut fixed = String::with_capacity(name.len() + 1);
-    if name.is_empty() || starts_badly {
+    if name.is_empty() || starts_with_digit {
         fixed.push('_');
     }
     fixed.extend(name.chars().map(|c| if invalid(c) { '_' } else { c }));
@@ -184,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_become_valid() {
+    fn invalid_names_are_corrected() {
         for (given, expect) in [
             ("dst_pod", "dst_pod"),
             ("dst_app.kubernetes.io/name", "dst_app_kubernetes_io_name"),
@@ -196,21 +195,21 @@ mod tests {
     }
 
     #[test]
-    fn sets_with_the_same_pairs_are_the_same() {
+    fn sets_with_the_same_pairs_are_equal() {
         let alone = Labels::new().with("a", "1").with("b", "2").with("c", "3");
         let base = Labels::new().with("a", "1").with("b", "2");
         let derived = base.clone().with("c", "3");
         assert!(derived.base.is_some());
         assert_eq!(derived, alone);
         assert!(base < derived);
-        // From a derived set too, and without touching it.
+        // A set derived from a derived one leaves it unchanged.
         let twice = derived.clone().with("d", "4");
         assert_eq!(twice.iter().count(), 4);
         assert_eq!(derived, alone);
     }
 
     #[test]
-    fn a_derived_set_leaves_the_original_alone() {
+    fn derived_set_leaves_the_original_unchanged() {
         let base = Labels::new().with("direction", "inbound");
         let derived = base.clone().with("status_code", "200");
         assert_eq!(base.iter().count(), 1);

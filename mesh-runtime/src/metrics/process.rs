@@ -1,5 +1,5 @@
-//! `process_*`, read from /proc/self when somebody scrapes. Names are those of Linkerd's proxy,
-//! which are Prometheus' own plus clock, uptime, threads and network bytes.
+//! `process_*`, read from /proc/self by each scrape. The names are those of Linkerd's proxy:
+//! Prometheus' own plus clock, uptime, threads and network bytes.
 
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,14 +9,14 @@ use super::labels::Labels;
 use crate::descriptors;
 use crate::memory::status_value;
 
-/// What is known once, at start.
+/// Values that are determined once, at start.
 #[derive(Debug)]
 pub(super) struct Process {
     start_time: f64,
 }
 
 /// Clock ticks per second in /proc. `USER_HZ` is part of the kernel's interface and is 100 on every
-/// architecture that we build for, whatever the kernel's own tick rate.
+/// supported architecture, independently of the kernel's own tick rate.
 const USER_HZ: f64 = 100.0;
 
 impl Process {
@@ -157,7 +157,7 @@ fn collect_network(scrape: &mut Scrape, none: &Labels) {
     );
 }
 
-/// Sums received (1st) and sent (9th) bytes over all interfaces.
+/// Returns the received (1st) and sent (9th) bytes of all interfaces.
 fn network_bytes(devices: &str) -> (f64, f64) {
     let mut total = (0.0, 0.0);
     for line in devices.lines().skip(2) {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn every_value_can_be_read_here() {
+    fn all_process_metrics_are_collected() {
         let mut scrape = Scrape {
             families: Vec::new(),
         };

@@ -1,4 +1,4 @@
-//! The registry as a whole: what is printed and when a series ends.
+//! The registry as a whole: the exposition text, and when a series ends.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ fn text(registry: &Registry) -> String {
 }
 
 #[test]
-fn one_family_holds_different_label_sets_in_their_own_order() {
+fn family_prints_label_sets_in_their_own_order() {
     let registry = Registry::new();
     let requests = registry.counter_family("request_total", "Total count of HTTP requests");
     let inbound = requests.with(
@@ -54,7 +54,7 @@ fn values_are_escaped_and_histograms_are_cumulative() {
 }
 
 #[test]
-fn naming_a_family_or_series_again_finds_the_same_one() {
+fn same_name_and_labels_return_the_same_series() {
     let registry = Registry::new();
     let labels = Labels::new().with("a", "b");
     registry.counter_family("x_total", "X").with(&labels).inc();
@@ -68,14 +68,14 @@ fn naming_a_family_or_series_again_finds_the_same_one() {
 
 #[test]
 #[should_panic(expected = "x_total is already a counter")]
-fn one_name_cannot_have_two_kinds() {
+fn same_name_with_another_kind_panics() {
     let registry = Registry::new();
     registry.counter_family("x_total", "X");
     registry.gauge_family("x_total", "X");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_counter_outlives_its_last_handle_by_the_retention() {
+async fn counter_is_retained_after_its_last_handle() {
     let registry = Registry::with_retention(Duration::from_secs(600));
     let family = registry.counter_family("x_total", "X");
     let handle = family.with(&Labels::new());
@@ -104,7 +104,7 @@ async fn a_counter_outlives_its_last_handle_by_the_retention() {
 }
 
 #[test]
-fn a_gauge_ends_with_its_last_handle() {
+fn gauge_ends_with_its_last_handle() {
     let registry = Registry::new();
     let handle = registry
         .gauge_family("open", "Open")
@@ -117,7 +117,7 @@ fn a_gauge_ends_with_its_last_handle() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_that_is_never_scraped_does_not_collect_dead_series() {
+async fn unscraped_family_is_swept_when_it_grows() {
     let registry = Registry::with_retention(Duration::from_secs(600));
     let family = registry.counter_family("x_total", "X");
     let kept = family.with(&Labels::new().with("n", "kept"));
@@ -132,7 +132,7 @@ async fn a_process_that_is_never_scraped_does_not_collect_dead_series() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn values_from_outside_beyond_the_limit_are_counted_together() {
+async fn outside_values_beyond_the_limit_are_counted_together() {
     let registry = Registry::new();
     let opened = registry.counter_family("open_total", "Opened");
     let labels = |name: &str, status: &'static str| {
@@ -142,7 +142,7 @@ async fn values_from_outside_beyond_the_limit_are_counted_together() {
     };
     for n in 0..2 * MAX_OUTSIDE {
         opened.with(&labels(&format!("{n}.test"), "200")).inc();
-        // Another value of a label that is not from outside does not count.
+        // Another value of an unmarked label does not count.
         opened.with(&labels(&format!("{n}.test"), "500")).inc();
     }
     let lines = |registry: &Registry| {
@@ -157,7 +157,7 @@ async fn values_from_outside_beyond_the_limit_are_counted_together() {
         );
         assert!(lines(&registry).contains(&rest), "{rest}");
     }
-    // Values that have a series keep it, and those that are not in use give way.
+    // Values with a series keep it, and unused ones are removed.
     opened.with(&labels("0.test", "200")).inc();
     let kept = opened.with(&labels("1.test", "200"));
     kept.inc();
@@ -174,7 +174,7 @@ async fn values_from_outside_beyond_the_limit_are_counted_together() {
 }
 
 #[test]
-fn marks_of_values_from_outside_follow_a_set_into_others() {
+fn outside_marks_are_kept_in_derived_sets() {
     let mut labels = Labels::new().with("a", "1");
     labels.push_outside("sni", "x.test");
     let derived = labels.clone().with("b", "2");
