@@ -65,7 +65,7 @@ impl Capture {
         is_complete: impl Fn(&Captured) -> bool,
     ) -> anyhow::Result<Captured> {
         let mut captured = Captured::default();
-        super::mesh::until("the packets reached the capture", || {
+        super::mesh::wait_until("the packets reached the capture", || {
             captured.bytes.extend(self.pieces.try_iter().flatten());
             Ok(is_complete(&captured).then_some(()))
         })?;

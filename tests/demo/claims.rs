@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::{
     capture::Capture,
-    mesh::{Mesh, until},
+    mesh::{Mesh, wait_until},
 };
 
 /// A sentence about the mesh, what was measured, and whether it holds.
@@ -37,7 +37,7 @@ const MARKER: &str = "/marker-on-the-wire";
 const WEB: &str = "http://web";
 
 pub(crate) fn clear_text_without_mesh(mesh: &Mesh) -> anyhow::Result<Claim> {
-    mesh.place.up()?;
+    mesh.environment.up()?;
     let capture = Capture::start(mesh, "client", "tcp")?;
     request(mesh, MARKER)?;
     let captured = capture.finish(|captured| captured.count(b"HTTP/1.1 200 OK") > 0)?;
@@ -53,7 +53,7 @@ pub(crate) fn clear_text_without_mesh(mesh: &Mesh) -> anyhow::Result<Claim> {
 }
 
 pub(crate) fn encrypted_in_mesh(mesh: &Mesh) -> anyhow::Result<Claim> {
-    mesh.place.ask_for_mesh()?;
+    mesh.environment.enable_injection()?;
     let capture = Capture::start(mesh, "client", "tcp")?;
     request(mesh, MARKER)?;
     let captured = capture.finish(|captured| captured.tls_records() >= 4)?;
@@ -205,7 +205,7 @@ pub(crate) fn survives_dead_backend(mesh: &Mesh) -> anyhow::Result<Claim> {
         Ok(values.sum::<f64>() as u64)
     };
     let before = served()?;
-    until("the backend serves the load", || {
+    wait_until("the backend serves the load", || {
         Ok((served()? > before + 200).then_some(()))
     })?;
     kill(mesh, &victim)?;
@@ -235,8 +235,8 @@ fn kill(mesh: &Mesh, pod: &str) -> anyhow::Result<()> {
     let status = output.status;
     let died = status.signal() == Some(KILL) || status.code() == Some(128 + KILL);
     if !status.success() && !died {
-        let said = String::from_utf8_lossy(&output.stderr);
-        bail!("the application of {pod} cannot be killed: {status}, {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        bail!("the application of {pod} cannot be killed: {status}, {stderr}");
     }
     Ok(())
 }
@@ -354,13 +354,13 @@ pub(crate) fn authorized(mesh: &Mesh, policies: &Path) -> anyhow::Result<Claim> 
     let policy = policies.join("only-redis-may-call-web.yaml");
     ensure!(status(mesh)? == "200", "the door is open before the policy");
     let written = Instant::now();
-    mesh.place.add_policy(&policy)?;
-    until("the policy is in force", || {
+    mesh.environment.add_policy(&policy)?;
+    wait_until("the policy is in force", || {
         Ok((status(mesh)? == "403").then_some(()))
     })?;
     let closed = written.elapsed();
-    mesh.place.remove_policy(&policy)?;
-    until("the door is open again", || {
+    mesh.environment.remove_policy(&policy)?;
+    wait_until("the door is open again", || {
         Ok((status(mesh)? == "200").then_some(()))
     })?;
     Ok(Claim {

@@ -24,7 +24,7 @@ use clap::Parser;
 use xtask::{binaries, interrupt::Interrupt, workspace};
 
 use claims::Claim;
-use mesh::{Cluster, Local, Mesh, Place};
+use mesh::{Cluster, Environment, Local, Mesh};
 
 /// A mesh on this machine or on a cluster, with what is claimed of it measured.
 #[derive(Debug, Parser)]
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
 
 fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
     if options.down {
-        mesh(root, options)?.place.down()?;
+        mesh(root, options)?.environment.down()?;
         println!("the demo's mesh is down");
         return Ok(ExitCode::SUCCESS);
     }
@@ -62,17 +62,17 @@ fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
     let mesh = mesh(root, options)?;
     // What an earlier run left behind, by --keep or by a crash, would make this one's numbers
     // wrong.
-    mesh.place
+    mesh.environment
         .down()
         .context("clear what an earlier demo left")?;
 
     let shown = show(root, &mesh, &interrupt);
     if let (Ok(claims), true) = (&shown, options.keep) {
         let end = summary(claims);
-        print_ways_to_look(&mesh, options);
+        print_inspection_hints(&mesh, options);
         return Ok(end);
     }
-    let down = mesh.place.down().context("take the demo's mesh down");
+    let down = mesh.environment.down().context("take the demo's mesh down");
     let claims = shown.map_err(|error| {
         if interrupt.wanted() {
             anyhow::anyhow!("interrupted; the mesh was taken down")
@@ -93,16 +93,16 @@ fn mesh(root: &Path, options: &Options) -> anyhow::Result<Mesh> {
             meshctl.display()
         );
     }
-    let place: Box<dyn Place> = match &options.kubernetes {
+    let environment: Box<dyn Environment> = match &options.kubernetes {
         None => Box::new(Local::new(&meshctl)),
         Some(context) => Box::new(Cluster::new(root, &meshctl, context.clone())?),
     };
-    Ok(Mesh::new(meshctl, place))
+    Ok(Mesh::new(meshctl, environment))
 }
 
 /// Every claim, measured in an order that lets each build on the one before.
 fn show(root: &Path, mesh: &Mesh, interrupt: &Interrupt) -> anyhow::Result<Vec<Claim>> {
-    mesh.place.prepare(&root.join("examples/demo"))?;
+    mesh.environment.prepare(&root.join("examples/demo"))?;
     let mut claims = Vec::new();
     let mut step = |title: &str, claim: &dyn Fn() -> anyhow::Result<Claim>| -> anyhow::Result<()> {
         if interrupt.wanted() {
@@ -161,7 +161,7 @@ fn summary(claims: &[Claim]) -> ExitCode {
     }
 }
 
-fn print_ways_to_look(mesh: &Mesh, options: &Options) {
+fn print_inspection_hints(mesh: &Mesh, options: &Options) {
     let which = match &options.kubernetes {
         None => String::new(),
         Some(None) => " --kubernetes".to_owned(),
@@ -169,6 +169,6 @@ fn print_ways_to_look(mesh: &Mesh, options: &Options) {
     };
     println!(
         "\nThe mesh stays up. Look around:\n{}\nTake it down with `cargo xtask demo --down{which}`.",
-        mesh.ways_to_look()
+        mesh.inspection_hints()
     );
 }

@@ -1,4 +1,4 @@
-//! The mesh of the demo: where its application runs ([`Place`]: a local node or a cluster), and
+//! The mesh of the demo: where its application runs ([`Environment`]: a local node or a cluster), and
 //! `meshctl`, which asks both the same questions.
 
 mod cluster;
@@ -19,16 +19,16 @@ pub(crate) use self::{cluster::Cluster, local::Local};
 const NAMESPACE: &str = "demo";
 
 /// The annotation that asks for the mesh, as the namespace manifest has it.
-const ASK: &str = "linkerd.io/inject: enabled";
-const DO_NOT_ASK: &str = "linkerd.io/inject: disabled";
+const INJECT_ENABLED: &str = "linkerd.io/inject: enabled";
+const INJECT_DISABLED: &str = "linkerd.io/inject: disabled";
 
 /// A condition of the demo that does not hold in this time never will.
-const NEVER: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 /// Between two looks at such a condition.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Where the application of the demo runs.
-pub(crate) trait Place {
+pub(crate) trait Environment {
     /// Makes the mesh and the application of these manifests ready to start, without the wish to be
     /// meshed.
     fn prepare(&self, manifests: &Path) -> anyhow::Result<()>;
@@ -36,7 +36,7 @@ pub(crate) trait Place {
     fn up(&self) -> anyhow::Result<()>;
     /// Puts the wish to be meshed back, as a user who annotates a namespace, and starts the pods
     /// again.
-    fn ask_for_mesh(&self) -> anyhow::Result<()>;
+    fn enable_injection(&self) -> anyhow::Result<()>;
     fn add_policy(&self, manifest: &Path) -> anyhow::Result<()>;
     fn remove_policy(&self, manifest: &Path) -> anyhow::Result<()>;
     /// The names of the application's pods that run.
@@ -44,27 +44,30 @@ pub(crate) trait Place {
     /// A program in a pod.
     fn exec(&self, pod: &str, command: &[&str]) -> Command;
     /// Tells meshctl which mesh is meant.
-    fn choose(&self, meshctl: &mut Command);
+    fn select_mesh(&self, meshctl: &mut Command);
     /// Removes everything the demo made; does nothing when there is nothing.
     fn down(&self) -> anyhow::Result<()>;
     /// What to type to look around.
-    fn ways_to_look(&self, meshctl: &str) -> String;
+    fn inspection_hints(&self, meshctl: &str) -> String;
 }
 
 pub(crate) struct Mesh {
     meshctl: PathBuf,
-    pub(crate) place: Box<dyn Place>,
+    pub(crate) environment: Box<dyn Environment>,
 }
 
 impl Mesh {
-    pub(crate) fn new(meshctl: PathBuf, place: Box<dyn Place>) -> Self {
-        Self { meshctl, place }
+    pub(crate) fn new(meshctl: PathBuf, environment: Box<dyn Environment>) -> Self {
+        Self {
+            meshctl,
+            environment,
+        }
     }
 
     /// Runs meshctl and returns what it printed.
     pub(crate) fn run(&self, args: &[&str]) -> anyhow::Result<String> {
         let mut command = Command::new(&self.meshctl);
-        self.place.choose(&mut command);
+        self.environment.select_mesh(&mut command);
         succeed(command.args(args).stdin(Stdio::null()))
     }
 
@@ -81,7 +84,7 @@ impl Mesh {
 
     /// A program in a pod, to be started and waited for by the caller.
     pub(crate) fn exec_command(&self, pod: &str, command: &[&str]) -> Command {
-        let mut command = self.place.exec(pod, command);
+        let mut command = self.environment.exec(pod, command);
         command.stdin(Stdio::null());
         command
     }
@@ -98,14 +101,15 @@ impl Mesh {
 
     /// The names of the pods whose name begins so, in alphabetical order.
     pub(crate) fn pods(&self, prefix: &str) -> anyhow::Result<Vec<String>> {
-        let mut names = self.place.pods()?;
+        let mut names = self.environment.pods()?;
         names.retain(|name| name.starts_with(prefix));
         names.sort();
         Ok(names)
     }
 
-    pub(crate) fn ways_to_look(&self) -> String {
-        self.place.ways_to_look(&self.meshctl.display().to_string())
+    pub(crate) fn inspection_hints(&self) -> String {
+        self.environment
+            .inspection_hints(&self.meshctl.display().to_string())
     }
 }
 
@@ -113,15 +117,15 @@ impl Mesh {
 fn succeed(command: &mut Command) -> anyhow::Result<String> {
     let output = command
         .output()
-        .with_context(|| format!("run {}", shown(command)))?;
-    judge(command, output)
+        .with_context(|| format!("run {}", display_command(command)))?;
+    check_status(command, output)
 }
 
-fn judge(command: &Command, output: Output) -> anyhow::Result<String> {
+fn check_status(command: &Command, output: Output) -> anyhow::Result<String> {
     if !output.status.success() {
         bail!(
             "`{}`: {}\n{}{}",
-            shown(command),
+            display_command(command),
             output.status,
             String::from_utf8_lossy(&output.stdout),
             String::from_utf8_lossy(&output.stderr)
@@ -130,7 +134,7 @@ fn judge(command: &Command, output: Output) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-fn shown(command: &Command) -> String {
+fn display_command(command: &Command) -> String {
     let program = Path::new(command.get_program());
     let name = program.file_name().unwrap_or(program.as_os_str());
     let words = std::iter::once(name).chain(command.get_args());
@@ -139,7 +143,7 @@ fn shown(command: &Command) -> String {
 }
 
 /// Waits until `look` finds something, and says how long that took.
-pub(crate) fn until<T>(
+pub(crate) fn wait_until<T>(
     what: &str,
     mut look: impl FnMut() -> anyhow::Result<Option<T>>,
 ) -> anyhow::Result<(T, Duration)> {
@@ -148,9 +152,9 @@ pub(crate) fn until<T>(
         if let Some(found) = look()? {
             return Ok((found, start.elapsed()));
         }
-        if start.elapsed() > NEVER {
-            bail!("{what} did not happen within {} s", NEVER.as_secs());
+        if start.elapsed() > TIMEOUT {
+            bail!("{what} did not happen within {} s", TIMEOUT.as_secs());
         }
-        std::thread::park_timeout(LOOK_AGAIN);
+        std::thread::park_timeout(POLL_INTERVAL);
     }
 }

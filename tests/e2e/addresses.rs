@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::{
-    cluster::{Cluster, until},
+    cluster::{Cluster, wait_until},
     installation::{Installation, NAMESPACE as CONTROL_PLANE},
 };
 
@@ -21,7 +21,7 @@ const EXTERNAL_IP: &str = "203.0.113.10";
 const BALANCER_IP: &str = "203.0.113.11";
 
 /// A way to reach a server: its HTTP port and its opaque one.
-struct Way {
+struct AddressCase {
     name: &'static str,
     host: String,
     ports: (u16, u16),
@@ -30,8 +30,8 @@ struct Way {
 }
 
 #[test]
-fn pods_are_reached_by_every_address_they_have() {
-    let Some(cluster) = Cluster::given("every way to address a pod") else {
+fn pods_are_reachable_by_every_address() {
+    let Some(cluster) = Cluster::acquire("every way to address a pod") else {
         return;
     };
     let _mesh = Installation::by_helm(&cluster, &[]);
@@ -50,47 +50,47 @@ fn pods_are_reached_by_every_address_they_have() {
     for workload in ["server", "host", "meshed", "unmeshed"] {
         cluster.rolled_out(NAMESPACE, &format!("deployment/{workload}"));
     }
-    let ways = ways(&cluster);
+    let cases = cases(&cluster);
     for client in ["meshed", "unmeshed"] {
         let mut command = vec!["python3".to_owned(), "/programs/client.py".to_owned()];
-        for Way {
+        for AddressCase {
             name, host, ports, ..
-        } in &ways
+        } in &cases
         {
             command.push(format!("{name}={host}:{}:{}", ports.0, ports.1));
         }
         let command: Vec<&str> = command.iter().map(String::as_str).collect();
-        let expected: Vec<String> = ways
+        let expected: Vec<String> = cases
             .iter()
-            .map(|way| {
-                let who = if way.authenticated && client == "meshed" {
+            .map(|case| {
+                let who = if case.authenticated && client == "meshed" {
                     CLIENT
                 } else {
                     "unknown"
                 };
-                format!("{}: 200 from {who}, hello", way.name)
+                format!("{}: 200 from {who}, hello", case.name)
             })
             .collect();
-        until(
+        wait_until(
             &format!("every address works for the {client} client"),
             || {
                 let workload = format!("deployment/{client}");
-                let (_, said) = cluster.exec(NAMESPACE, &workload, &command);
+                let (_, output) = cluster.exec(NAMESPACE, &workload, &command);
                 let missing = expected
                     .iter()
-                    .filter(|line| !said.lines().any(|heard| heard == **line));
+                    .filter(|line| !output.lines().any(|heard| heard == **line));
                 match missing.cloned().collect::<Vec<_>>() {
                     missing if missing.is_empty() => Ok(()),
-                    missing => Err(format!("missing: {missing:#?}\n{said}")),
+                    missing => Err(format!("missing: {missing:#?}\n{output}")),
                 }
             },
         );
     }
-    an_agent_changes_its_own_node_only(&cluster);
+    assert_agent_can_only_patch_own_node(&cluster);
     cluster.delete_namespace(NAMESPACE);
 }
 
-fn ways(cluster: &Cluster) -> Vec<Way> {
+fn cases(cluster: &Cluster) -> Vec<AddressCase> {
     let pod = |app: &str| {
         let selector = format!("app={app}");
         let mut pods = cluster.list(&["pods", "-n", NAMESPACE, "-l", &selector]);
@@ -104,42 +104,42 @@ fn ways(cluster: &Cluster) -> Vec<Way> {
         let service = cluster.json(&["get", "service", service, "-n", NAMESPACE]);
         text(&service["spec"]["clusterIP"])
     };
-    let way = |name, host: &str, ports, authenticated| Way {
+    let case = |name, host: &str, ports, authenticated| AddressCase {
         name,
         host: host.to_owned(),
         ports,
         authenticated,
     };
-    let mut ways = vec![
-        way(
+    let mut cases = vec![
+        case(
             "pod-ip",
             &text(&server["status"]["podIP"]),
             (8080, 9000),
             true,
         ),
-        way("cluster-ip", &cluster_ip("server"), (80, 9000), true),
-        way(
+        case("cluster-ip", &cluster_ip("server"), (80, 9000), true),
+        case(
             "app-protocol",
             &cluster_ip("contradictory"),
             (80, 9000),
             true,
         ),
-        way(
+        case(
             "headless",
             "headless.addresses.svc.cluster.local",
             (8080, 9000),
             true,
         ),
-        way("host-port", &node, (18080, 19000), true),
-        way(
+        case("host-port", &node, (18080, 19000), true),
+        case(
             "host-network",
             &text(&host["status"]["hostIP"]),
             (28080, 29000),
             false,
         ),
-        way("node-port-local", &node, (30280, 30290), false),
-        way("external-ip", EXTERNAL_IP, (80, 9000), false),
-        way("load-balancer-ip", BALANCER_IP, (80, 9000), false),
+        case("node-port-local", &node, (30280, 30290), false),
+        case("external-ip", EXTERNAL_IP, (80, 9000), false),
+        case("load-balancer-ip", BALANCER_IP, (80, 9000), false),
     ];
     for node in cluster.list(&["nodes"]) {
         let addresses = node["status"]["addresses"].as_array();
@@ -148,13 +148,13 @@ fn ways(cluster: &Cluster) -> Vec<Way> {
             .flatten()
             .find(|address| address["type"] == "InternalIP");
         let ip = text(&internal.expect("a node has an address")["address"]);
-        ways.push(way("node-port", &ip, (30180, 30190), false));
+        cases.push(case("node-port", &ip, (30180, 30190), false));
     }
-    ways
+    cases
 }
 
 /// With the agent's own token, as an attacker in the agent's place would use it.
-fn an_agent_changes_its_own_node_only(cluster: &Cluster) {
+fn assert_agent_can_only_patch_own_node(cluster: &Cluster) {
     let agents = cluster.list(&[
         "pods",
         "-n",
@@ -180,7 +180,7 @@ fn an_agent_changes_its_own_node_only(cluster: &Cluster) {
     let bearer = format!("authorization: Bearer {}", token.trim());
     let patch = |node: &str| {
         let url = format!("https://kubernetes.default.svc/api/v1/nodes/{node}?dryRun=All");
-        let (_, said) = cluster.exec(
+        let (_, output) = cluster.exec(
             NAMESPACE,
             "deployment/unmeshed",
             &[
@@ -197,11 +197,11 @@ fn an_agent_changes_its_own_node_only(cluster: &Cluster) {
                 &url,
             ],
         );
-        let is_node = said.replace(' ', "").contains(r#""kind":"Node""#);
-        (is_node, said)
+        let is_node = output.replace(' ', "").contains(r#""kind":"Node""#);
+        (is_node, output)
     };
-    let (may, said) = patch(own);
-    assert!(may, "an agent may change its own node: {said}");
+    let (may, output) = patch(own);
+    assert!(may, "an agent may change its own node: {output}");
     for node in cluster.list(&["nodes"]) {
         let other = node["metadata"]["name"]
             .as_str()
@@ -209,10 +209,10 @@ fn an_agent_changes_its_own_node_only(cluster: &Cluster) {
         if other == own {
             continue;
         }
-        let (may, said) = patch(other);
+        let (may, output) = patch(other);
         assert!(
-            !may && said.contains("only change the node it runs on"),
-            "an agent may not change {other}: {said}"
+            !may && output.contains("only change the node it runs on"),
+            "an agent may not change {other}: {output}"
         );
     }
 }

@@ -2,7 +2,7 @@
 //! values file of Linkerd's behind it all.
 
 use crate::{
-    cluster::{Cluster, until},
+    cluster::{Cluster, wait_until},
     installation::Installation,
     shop::{self, Shop},
 };
@@ -17,43 +17,43 @@ const LINKERD: [&str; 5] = [
 ];
 
 #[test]
-fn the_injector_of_a_linkerd_values_file_refuses_what_it_cannot_read_and_adds_the_debugging_container()
- {
+fn injector_rejects_invalid_annotations_and_adds_debug_container() {
     let Some(cluster) =
-        Cluster::given("annotations that cannot be read, and the debugging container")
+        Cluster::acquire("annotations that cannot be read, and the debugging container")
     else {
         return;
     };
     let mesh = Installation::by_helm(&cluster, &LINKERD);
     let shop = Shop::open(&cluster);
-    shop.works();
+    shop.assert_works();
     // Identities end in the cluster's domain.
-    shop.is_authenticated();
+    shop.assert_authenticated();
 
-    is_refused(&cluster, "default-inbound-policy", "all-authenticate");
-    is_refused(
+    assert_rejected(&cluster, "default-inbound-policy", "all-authenticate");
+    assert_rejected(
         &cluster,
         "proxy-require-identity-inbound-ports",
         "8080,admin",
     );
     annotate_namespace(&cluster, "default-inbound-policy=denied");
-    let (created, said) = create(&cluster, "");
-    assert!(!created && said.contains("namespace shop"), "{said}");
+    let (created, output) = create(&cluster, "");
+    assert!(!created && output.contains("namespace shop"), "{output}");
     // What runs is not touched, and the namespace's word can be taken back.
-    shop.works();
+    shop.assert_works();
     annotate_namespace(&cluster, "default-inbound-policy-");
 
-    has_debugging_container(&cluster, &shop);
+    assert_debug_container(&cluster, &shop);
     drop(shop);
     mesh.remove();
 }
 
 /// A pod with this annotation is not admitted, and the message names annotation and value.
-fn is_refused(cluster: &Cluster, name: &str, value: &str) {
+fn assert_rejected(cluster: &Cluster, name: &str, value: &str) {
     let key = format!("config.linkerd.io/{name}");
-    let (created, said) = create(cluster, &format!("{key}: \"{value}\""));
-    let named = said.contains(&key) && said.contains(value) && said.contains("cannot be read");
-    assert!(!created && named, "{said}");
+    let (created, output) = create(cluster, &format!("{key}: \"{value}\""));
+    let named =
+        output.contains(&key) && output.contains(value) && output.contains("cannot be read");
+    assert!(!created && named, "{output}");
 }
 
 /// Whether the API server would create a pod with these annotations, and what it says.
@@ -74,14 +74,18 @@ fn annotate_namespace(cluster: &Cluster, annotation: &str) {
     cluster.kubectl(&["annotate", "namespace", shop::NAMESPACE, &annotation]);
     // The injector learns of it by its watch.
     let wanted = !annotation.ends_with('-');
-    until("the injector knows the namespace's annotation", || {
-        let (created, said) = create(cluster, "");
-        if created == wanted { Err(said) } else { Ok(()) }
+    wait_until("the injector knows the namespace's annotation", || {
+        let (created, output) = create(cluster, "");
+        if created == wanted {
+            Err(output)
+        } else {
+            Ok(())
+        }
     });
 }
 
 /// The container prints the packets of a request to its log, and a shell in it can look further.
-fn has_debugging_container(cluster: &Cluster, shop: &Shop<'_>) {
+fn assert_debug_container(cluster: &Cluster, shop: &Shop<'_>) {
     let patch = r#"{"spec": {"template": {"metadata": {"annotations": {"config.linkerd.io/enable-debug-sidecar": "true"}}}}}"#;
     cluster.kubectl(&[
         "patch",
@@ -92,14 +96,14 @@ fn has_debugging_container(cluster: &Cluster, shop: &Shop<'_>) {
         patch,
     ]);
     cluster.rolled_out(shop::NAMESPACE, "deployment/web");
-    shop.works();
+    shop.assert_works();
     // Pods of the version before are terminating, and kubectl would pick one of them as well.
     let mut pods = cluster.list(&["pods", "-n", shop::NAMESPACE, "-l", "app=web"]);
     pods.retain(|pod| pod["metadata"]["deletionTimestamp"].is_null());
     let pod = pods.first().expect("a pod of web runs");
     let pod = format!("pod/{}", pod["metadata"]["name"].as_str().expect("a name"));
     let of_debug = ["-n", shop::NAMESPACE, &pod, "-c", "linkerd-debug"];
-    until(
+    wait_until(
         "the debugging container has seen packets of the proxy's port",
         || {
             // Any of its pods may get the request.
@@ -113,10 +117,10 @@ fn has_debugging_container(cluster: &Cluster, shop: &Shop<'_>) {
         },
     );
     let look = "id -u && ip addr show lo && tcpdump --version";
-    let (done, said) =
+    let (done, output) =
         cluster.try_kubectl(&[&["exec"][..], &of_debug, &["--", "sh", "-c", look]].concat());
     assert!(
-        done && said.contains("127.0.0.1") && said.contains("libpcap"),
-        "{said}"
+        done && output.contains("127.0.0.1") && output.contains("libpcap"),
+        "{output}"
     );
 }

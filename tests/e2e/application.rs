@@ -6,54 +6,54 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{cluster::Cluster, installation::Installation, node::Nodes, shop::Shop};
 
 #[test]
-fn installed_by_helm_on_every_tier() {
-    let Some(cluster) = Cluster::given("an application in a mesh installed by Helm") else {
+fn helm_installation_works_on_every_tier_and_uninstalls_cleanly() {
+    let Some(cluster) = Cluster::acquire("an application in a mesh installed by Helm") else {
         return;
     };
-    let before = Before::look_at(&cluster);
+    let before = ClusterSnapshot::capture(&cluster);
     let mesh = Installation::by_helm(&cluster, &[]);
     {
-        let shop = opened(&cluster);
+        let shop = open_meshed_shop(&cluster);
         let mut tier = "full";
         for next in ["nft", "iptables", "full"] {
             let setting = format!("meshAgent.tier={next}");
             mesh.upgrade(&[&setting]);
             // A pod keeps its tier as long as it lives.
-            shop.is_redirected(tier);
-            shop.works();
+            shop.assert_redirected(tier);
+            shop.assert_works();
             shop.restart();
-            shop.works();
-            shop.is_authenticated();
-            shop.is_redirected(next);
+            shop.assert_works();
+            shop.assert_authenticated();
+            shop.assert_redirected(next);
             tier = next;
         }
     }
     mesh.remove();
-    before.is_all_there_is();
+    before.assert_restored();
 }
 
 #[test]
-fn installed_by_meshctl() {
-    let Some(cluster) = Cluster::given("an application in a mesh installed by meshctl") else {
+fn meshctl_installation_works_and_uninstalls_cleanly() {
+    let Some(cluster) = Cluster::acquire("an application in a mesh installed by meshctl") else {
         return;
     };
-    let before = Before::look_at(&cluster);
+    let before = ClusterSnapshot::capture(&cluster);
     let mesh = Installation::by_meshctl(&cluster);
-    drop(opened(&cluster));
+    drop(open_meshed_shop(&cluster));
     mesh.remove();
-    before.is_all_there_is();
+    before.assert_restored();
 }
 
 /// Where nodes can run no agent, each pod's own init container redirects it.
 #[test]
-fn with_init_containers() {
-    let Some(cluster) = Cluster::given("an application redirected by init containers") else {
+fn init_containers_redirect_pods_without_agent() {
+    let Some(cluster) = Cluster::acquire("an application redirected by init containers") else {
         return;
     };
     let _mesh = Installation::by_helm(&cluster, &["meshAgent.enabled=false"]);
     let shop = Shop::open(&cluster);
-    shop.works();
-    shop.is_authenticated();
+    shop.assert_works();
+    shop.assert_authenticated();
     for pod in shop.pods() {
         assert_eq!(
             pod["spec"]["initContainers"][0]["name"], "linkerd-init",
@@ -64,28 +64,28 @@ fn with_init_containers() {
 }
 
 /// The application, meshed by the agent as it should be.
-fn opened(cluster: &Cluster) -> Shop<'_> {
+fn open_meshed_shop(cluster: &Cluster) -> Shop<'_> {
     let shop = Shop::open(cluster);
-    shop.works();
-    shop.asks_for_nothing();
-    shop.is_authenticated();
-    shop.is_redirected("full");
-    let (green, said) = cluster.try_meshctl(&["check", "--proxy", "--wait", "30s"]);
-    assert!(green, "meshctl check --proxy:\n{said}");
+    shop.assert_works();
+    shop.assert_unprivileged();
+    shop.assert_authenticated();
+    shop.assert_redirected("full");
+    let (green, output) = cluster.try_meshctl(&["check", "--proxy", "--wait", "30s"]);
+    assert!(green, "meshctl check --proxy:\n{output}");
     shop
 }
 
 /// The cluster as it was without the mesh.
-struct Before<'a> {
+struct ClusterSnapshot<'a> {
     cluster: &'a Cluster,
     nodes: Nodes<'a>,
     state: BTreeMap<String, String>,
     objects: BTreeSet<String>,
 }
 
-impl<'a> Before<'a> {
-    fn look_at(cluster: &'a Cluster) -> Self {
-        let nodes = Nodes::look_at(cluster);
+impl<'a> ClusterSnapshot<'a> {
+    fn capture(cluster: &'a Cluster) -> Self {
+        let nodes = Nodes::observe(cluster);
         Self {
             cluster,
             state: nodes.state(),
@@ -95,14 +95,14 @@ impl<'a> Before<'a> {
     }
 
     /// On the nodes and among the objects, and pods start and end there.
-    fn is_all_there_is(&self) {
-        self.nodes.are_as_before(&self.state);
+    fn assert_restored(&self) {
+        self.nodes.assert_unchanged_since(&self.state);
         assert_eq!(
             objects(self.cluster),
             self.objects,
             "objects of the cluster"
         );
-        pods_still_come_and_go(self.cluster);
+        assert_pods_start_and_stop(self.cluster);
     }
 }
 
@@ -131,7 +131,7 @@ fn objects(cluster: &Cluster) -> BTreeSet<String> {
 }
 
 /// On every node a pod starts and ends.
-fn pods_still_come_and_go(cluster: &Cluster) {
+fn assert_pods_start_and_stop(cluster: &Cluster) {
     cluster.apply(
         "apiVersion: v1\nkind: Namespace\nmetadata: {name: after}\n---\n\
          apiVersion: apps/v1\nkind: DaemonSet\nmetadata: {name: after, namespace: after}\nspec:\n  \

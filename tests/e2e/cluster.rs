@@ -17,9 +17,9 @@ const CONTEXT: &str = "MESH_TEST_CLUSTER";
 const LONG: &str = "MESH_TEST_LONG";
 
 /// A condition that does not hold in this time never will. It decides nothing else.
-const NEVER: Duration = Duration::from_secs(180);
+const TIMEOUT: Duration = Duration::from_secs(180);
 /// Between two looks at a condition; each look is a few processes.
-const LOOK_AGAIN: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// There is one cluster, and a mesh is installed into all of it: one story at a time.
 static TURN: Mutex<()> = Mutex::new(());
@@ -31,7 +31,7 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     /// The cluster, once it is this test's turn. Without one, says that the test is skipped.
-    pub(crate) fn given(test: &str) -> Option<Self> {
+    pub(crate) fn acquire(test: &str) -> Option<Self> {
         let Ok(context) = std::env::var(CONTEXT) else {
             println!("skipped: {test}: there is no cluster; {CONTEXT} names the context of one");
             return None;
@@ -43,12 +43,12 @@ impl Cluster {
     }
 
     /// The same for a story that takes minutes: only `--long` runs it.
-    pub(crate) fn given_time(test: &str) -> Option<Self> {
+    pub(crate) fn acquire_for_long_test(test: &str) -> Option<Self> {
         if std::env::var_os(LONG).is_none() {
             println!("skipped: {test}: takes minutes; `cargo xtask test --e2e --long` runs it");
             return None;
         }
-        Self::given(test)
+        Self::acquire(test)
     }
 
     /// A command that gets the cluster's context in its own way.
@@ -128,7 +128,7 @@ impl Cluster {
         assert!(
             output.status.success(),
             "kubectl {args:?}: {}",
-            said(&output)
+            output_text(&output)
         );
     }
 
@@ -170,11 +170,11 @@ impl Cluster {
 }
 
 /// Waits until a condition holds; `look` says what is wrong as long as it does not.
-pub(crate) fn until(what: &str, mut look: impl FnMut() -> Result<(), String>) {
+pub(crate) fn wait_until(what: &str, mut look: impl FnMut() -> Result<(), String>) {
     let start = Instant::now();
     while let Err(why) = look() {
-        assert!(start.elapsed() < NEVER, "never: {what}\n{why}");
-        std::thread::park_timeout(LOOK_AGAIN);
+        assert!(start.elapsed() < TIMEOUT, "never: {what}\n{why}");
+        std::thread::park_timeout(POLL_INTERVAL);
     }
 }
 
@@ -190,13 +190,17 @@ fn built(name: &str) -> PathBuf {
 /// Runs a command to its end; its output. Fails with what it said.
 pub(crate) fn succeed(command: &mut Command) -> String {
     let output = run(command);
-    assert!(output.status.success(), "{command:?}: {}", said(&output));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}",
+        output_text(&output)
+    );
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 fn attempt(command: &mut Command) -> (bool, String) {
     let output = run(command);
-    (output.status.success(), said(&output))
+    (output.status.success(), output_text(&output))
 }
 
 fn run(command: &mut Command) -> Output {
@@ -205,7 +209,7 @@ fn run(command: &mut Command) -> Output {
         .unwrap_or_else(|error| panic!("{command:?}: {error}"))
 }
 
-fn said(output: &Output) -> String {
+fn output_text(output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     text(&output.stdout) + &text(&output.stderr)
 }

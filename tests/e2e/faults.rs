@@ -7,19 +7,19 @@
 
 mod agents;
 mod authority;
+mod combined;
 mod control_plane;
 mod data_plane;
 mod guide;
 mod identity;
 mod report;
 mod shell;
-mod together;
 mod webhook;
 
 use std::time::Instant;
 
 use crate::{
-    cluster::{Cluster, until},
+    cluster::{Cluster, wait_until},
     installation::Installation,
     node::Nodes,
 };
@@ -33,13 +33,13 @@ struct Fault {
     plant: &'static [&'static str],
     /// The row that names it, and words of it.
     check: &'static str,
-    says: &'static str,
+    detail: &'static str,
     /// Rows that the fault makes true as well. Any other row that is not in order fails the story.
-    also: &'static [&'static str],
+    related: &'static [&'static str],
     /// The steps of the hint, as they are written there.
-    follow: &'static [&'static str],
+    repair_steps: &'static [&'static str],
     /// What its words in capitals stand for; and a command for a step that is a sentence.
-    names: &'static [(&'static str, &'static str)],
+    substitutions: &'static [(&'static str, &'static str)],
 }
 
 /// What is broken: a workload in the mesh, and its Service.
@@ -47,8 +47,8 @@ const APPLICATION: &str = include_str!("faults/application.yaml");
 const NAMESPACE: &str = "faults";
 
 #[test]
-fn every_fault_is_named_and_its_hint_repairs_it() {
-    let Some(cluster) = Cluster::given("planted faults") else {
+fn check_reports_every_fault_and_its_hint_repairs_it() {
+    let Some(cluster) = Cluster::acquire("planted faults") else {
         return;
     };
     let tables = [
@@ -63,7 +63,7 @@ fn every_fault_is_named_and_its_hint_repairs_it() {
 
 /// Needs no cluster: an operator who reads the guide instead of the row finds the repair as well.
 #[test]
-fn the_guide_has_every_step() {
+fn guide_documents_every_repair_step() {
     let guide = Guide::read();
     let tables = [
         control_plane::FAULTS,
@@ -75,30 +75,31 @@ fn the_guide_has_every_step() {
         data_plane::FAULTS,
     ];
     for fault in tables.into_iter().flatten() {
-        guide.tells(fault, "");
+        guide.assert_covers(fault, "");
     }
 }
 
 #[test]
-fn and_so_are_those_that_take_their_time() {
-    let Some(cluster) = Cluster::given_time("planted faults that take their time") else {
+fn check_reports_slow_faults_and_their_hints_repair_them() {
+    let Some(cluster) = Cluster::acquire_for_long_test("planted faults that take their time")
+    else {
         return;
     };
     // Some are planted on a node.
-    let _nodes = Nodes::look_at(&cluster);
+    let _nodes = Nodes::observe(&cluster);
     plant_and_repair(&cluster, &[control_plane::SLOW, agents::SLOW], false);
 }
 
 /// One after the other, on an installation that is healthy before each; at the end those that are
 /// planted `together`.
-fn plant_and_repair(cluster: &Cluster, tables: &[&[Fault]], together: bool) {
+fn plant_and_repair(cluster: &Cluster, tables: &[&[Fault]], with_combined: bool) {
     let guide = Guide::read();
     let _mesh = Installation::by_helm(cluster, &[]);
     cluster.apply(APPLICATION);
     cluster.rolled_out(NAMESPACE, "deployment/web");
     let shell = Shell::new(cluster);
-    authority::make_certificates(&shell);
-    is_healthy(cluster, "the mesh is healthy");
+    authority::write_certificates(&shell);
+    wait_until_healthy(cluster, "the mesh is healthy");
 
     let mut count = 0;
     for fault in tables.iter().copied().flatten() {
@@ -106,17 +107,17 @@ fn plant_and_repair(cluster: &Cluster, tables: &[&[Fault]], together: bool) {
         for command in fault.plant {
             shell.run(command);
         }
-        until(&format!("{}: it is named", fault.name), || {
-            let report = Report::of(cluster);
-            let row = report.names(fault)?;
-            guide.tells(fault, &row.advice);
+        wait_until(&format!("{}: it is named", fault.name), || {
+            let report = Report::fetch(cluster);
+            let row = report.matching_row(fault)?;
+            guide.assert_covers(fault, &row.advice);
             Ok(())
         });
         let named = start.elapsed();
-        for step in fault.follow {
+        for step in fault.repair_steps {
             shell.run(&guide::command(step, fault));
         }
-        is_healthy(cluster, fault.name);
+        wait_until_healthy(cluster, fault.name);
         count += 1;
         println!(
             "{}: named by {} after {:.1} s, repaired after {:.1} s",
@@ -126,28 +127,28 @@ fn plant_and_repair(cluster: &Cluster, tables: &[&[Fault]], together: bool) {
             start.elapsed().as_secs_f32()
         );
     }
-    if together {
-        count += plant_together(cluster, &shell);
+    if with_combined {
+        count += plant_combined(cluster, &shell);
     }
     println!("{count} faults named and repaired");
     cluster.delete_namespace(NAMESPACE);
 }
 
 /// All at once; how many they are.
-fn plant_together(cluster: &Cluster, shell: &Shell) -> usize {
+fn plant_combined(cluster: &Cluster, shell: &Shell) -> usize {
     let start = Instant::now();
-    let all = || together::FAULTS.iter().chain(together::REPAIRED);
+    let all = || combined::FAULTS.iter().chain(combined::REPAIRED);
     for fault in all() {
         shell.run(fault.plant);
     }
-    until("every fault is named", || {
-        let report = Report::of(cluster);
-        all().try_for_each(|fault| report.says(fault.check, fault.says))
+    wait_until("every fault is named", || {
+        let report = Report::fetch(cluster);
+        all().try_for_each(|fault| report.has_detail(fault.check, fault.detail))
     });
     for fault in all() {
         shell.run(fault.repair);
     }
-    is_healthy(cluster, "faults that were planted together");
+    wait_until_healthy(cluster, "faults that were planted together");
     println!(
         "{} together, in {:.1} s",
         all().count(),
@@ -158,9 +159,9 @@ fn plant_together(cluster: &Cluster, shell: &Shell) -> usize {
 }
 
 /// Waits until every row is in order.
-fn is_healthy(cluster: &Cluster, what: &str) {
-    until(&format!("{what}: it is in order"), || {
-        let report = Report::of(cluster);
+fn wait_until_healthy(cluster: &Cluster, what: &str) {
+    wait_until(&format!("{what}: it is in order"), || {
+        let report = Report::fetch(cluster);
         if report.not_in_order().is_empty() {
             Ok(())
         } else {

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use crate::cluster::{Cluster, succeed, until};
+use crate::cluster::{Cluster, succeed, wait_until};
 
 /// Where the control plane is; the default of chart and CLI.
 pub(crate) const NAMESPACE: &str = "linkerd";
@@ -15,11 +15,11 @@ const CONTROL_PLANE: &str = "linkerd-control-plane";
 
 pub(crate) struct Installation<'a> {
     cluster: &'a Cluster,
-    by: By,
+    method: InstallMethod,
     removed: bool,
 }
 
-enum By {
+enum InstallMethod {
     Helm,
     Meshctl,
 }
@@ -29,7 +29,7 @@ impl<'a> Installation<'a> {
     pub(crate) fn by_helm(cluster: &'a Cluster, values: &[&str]) -> Self {
         helm(cluster, "install", CRDS, &[]);
         helm(cluster, "install", CONTROL_PLANE, values);
-        Self::come_up(cluster, By::Helm)
+        Self::wait_ready(cluster, InstallMethod::Helm)
     }
 
     /// `meshctl install --crds | kubectl apply -f -`, then the same without `--crds`.
@@ -38,21 +38,21 @@ impl<'a> Installation<'a> {
         cluster.apply(&crds);
         let rest = cluster.meshctl(&["install"]);
         cluster.apply(&rest);
-        Self::come_up(cluster, By::Meshctl)
+        Self::wait_ready(cluster, InstallMethod::Meshctl)
     }
 
-    fn come_up(cluster: &'a Cluster, by: By) -> Self {
+    fn wait_ready(cluster: &'a Cluster, method: InstallMethod) -> Self {
         let installation = Self {
             cluster,
-            by,
+            method,
             removed: false,
         };
-        installation.is_up();
+        installation.wait_until_ready();
         installation
     }
 
     /// Waits until everything of the mesh runs and its own check finds nothing.
-    pub(crate) fn is_up(&self) {
+    pub(crate) fn wait_until_ready(&self) {
         // The agents' DaemonSet is there unless the installation is told to do without.
         for kind in ["deployment", "daemonset"] {
             let workloads = self
@@ -62,26 +62,26 @@ impl<'a> Installation<'a> {
                 self.cluster.rolled_out(NAMESPACE, workload);
             }
         }
-        let (green, said) = self.cluster.try_meshctl(&["check", "--wait", "60s"]);
-        assert!(green, "meshctl check:\n{said}");
+        let (green, output) = self.cluster.try_meshctl(&["check", "--wait", "60s"]);
+        assert!(green, "meshctl check:\n{output}");
     }
 
     pub(crate) fn upgrade(&self, values: &[&str]) {
         helm(self.cluster, "upgrade", CONTROL_PLANE, values);
-        self.is_up();
+        self.wait_until_ready();
     }
 
     /// Takes the mesh out as a user would, and waits until the namespace is gone.
     pub(crate) fn remove(mut self) {
-        self.take_out();
+        self.uninstall();
     }
 
-    fn take_out(&mut self) {
+    fn uninstall(&mut self) {
         if std::mem::replace(&mut self.removed, true) {
             return;
         }
-        match &self.by {
-            By::Helm => {
+        match &self.method {
+            InstallMethod::Helm => {
                 for chart in [CONTROL_PLANE, CRDS] {
                     succeed(self.cluster.program("helm").args([
                         "uninstall",
@@ -94,7 +94,7 @@ impl<'a> Installation<'a> {
                     ]));
                 }
             }
-            By::Meshctl => {
+            InstallMethod::Meshctl => {
                 let resources = self.cluster.meshctl(&["uninstall", "--crds", "--force"]);
                 self.cluster.delete(&resources);
             }
@@ -103,11 +103,11 @@ impl<'a> Installation<'a> {
     }
 
     /// Takes every agent away, by a node selector that no node has.
-    pub(crate) fn take_agents_away(&self) {
+    pub(crate) fn remove_agents(&self) {
         self.select_nodes(
             r#"{"op":"add","path":"/spec/template/spec/nodeSelector/absent","value":"everywhere"}"#,
         );
-        until("the agents are gone", || {
+        wait_until("the agents are gone", || {
             let pods = self
                 .cluster
                 .kubectl(&["get", "pods", "-n", NAMESPACE, "-o", "name"]);
@@ -119,7 +119,7 @@ impl<'a> Installation<'a> {
         });
     }
 
-    pub(crate) fn bring_agents_back(&self) {
+    pub(crate) fn restore_agents(&self) {
         self.select_nodes(r#"{"op":"remove","path":"/spec/template/spec/nodeSelector/absent"}"#);
         self.cluster.rolled_out(NAMESPACE, AGENT);
     }
@@ -141,7 +141,7 @@ impl<'a> Installation<'a> {
             "linkerd.io/control-plane-component",
             "--wait=false",
         ]);
-        until("the old pods of the control plane are gone", || {
+        wait_until("the old pods of the control plane are gone", || {
             let pods = self.cluster.list(&[
                 "pods",
                 "-n",
@@ -169,7 +169,7 @@ impl Drop for Installation<'_> {
         if std::thread::panicking() && std::env::var_os("MESH_TEST_KEEP").is_some() {
             return;
         }
-        self.take_out();
+        self.uninstall();
     }
 }
 

@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::{
-    cluster::{Cluster, until},
+    cluster::{Cluster, wait_until},
     shop,
 };
 
@@ -21,7 +21,7 @@ pub(crate) struct Load<'a> {
 
 /// What h2load counted.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Counted {
+pub(crate) struct LoadReport {
     pub(crate) succeeded: u64,
     /// Answered with 4xx or 5xx, broken off, or never answered.
     pub(crate) failed: u64,
@@ -29,7 +29,7 @@ pub(crate) struct Counted {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Version {
+pub(crate) enum HttpVersion {
     Http1,
     Http2,
 }
@@ -45,11 +45,16 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 
 impl<'a> Load<'a> {
     /// Starts 200 requests a second for so many seconds.
-    pub(crate) fn start(cluster: &'a Cluster, url: &str, version: Version, seconds: u32) -> Self {
+    pub(crate) fn start(
+        cluster: &'a Cluster,
+        url: &str,
+        version: HttpVersion,
+        seconds: u32,
+    ) -> Self {
         let file = format!("/tmp/load-{}", NEXT.fetch_add(1, Ordering::Relaxed));
         let protocol = match version {
-            Version::Http1 => "--h1",
-            Version::Http2 => "",
+            HttpVersion::Http1 => "--h1",
+            HttpVersion::Http2 => "",
         };
         let script = format!(
             "setsid sh -c 'h2load {protocol} -c {CONNECTIONS} --rps {EACH} -D {seconds} {url}; echo {END}' > {file} 2>&1 < /dev/null &"
@@ -59,32 +64,32 @@ impl<'a> Load<'a> {
             what: format!("{url} for {seconds} s"),
             file,
         };
-        let (ok, said) = load.run(&script);
-        assert!(ok, "{}: {said}", load.what);
+        let (ok, output) = load.run(&script);
+        assert!(ok, "{}: {output}", load.what);
         load
     }
 
     /// Whether requests are still being sent.
-    pub(crate) fn goes_on(&self) -> bool {
+    pub(crate) fn is_running(&self) -> bool {
         !self.report().contains(END)
     }
 
     /// Waits for the end.
-    pub(crate) fn finish(self) -> Counted {
-        until(&format!("the end of the load on {}", self.what), || {
-            if self.goes_on() {
+    pub(crate) fn finish(self) -> LoadReport {
+        wait_until(&format!("the end of the load on {}", self.what), || {
+            if self.is_running() {
                 Err("h2load still runs".to_owned())
             } else {
                 Ok(())
             }
         });
-        counted(self.report())
+        parse_report(self.report())
     }
 
     fn report(&self) -> String {
         // Without the progress of every tenth.
-        let (_, said) = self.run(&format!("grep -v '^progress' {}", self.file));
-        said
+        let (_, output) = self.run(&format!("grep -v '^progress' {}", self.file));
+        output
     }
 
     fn run(&self, script: &str) -> (bool, String) {
@@ -96,7 +101,7 @@ impl<'a> Load<'a> {
 /// Reads the two lines that count:
 /// `requests: 12 total, 12 started, 12 done, 12 succeeded, 0 failed, 0 errored, 0 timeout` and
 /// `status codes: 12 2xx, ...`.
-fn counted(report: String) -> Counted {
+fn parse_report(report: String) -> LoadReport {
     let line = |start: &str| {
         let found = report.lines().find_map(|line| line.strip_prefix(start));
         found.unwrap_or_else(|| panic!("h2load did not say {start:?}: {report}"))
@@ -110,7 +115,7 @@ fn counted(report: String) -> Counted {
     };
     let requests = line("requests: ");
     let codes = line("status codes: ");
-    Counted {
+    LoadReport {
         succeeded: of(codes, " 2xx"),
         failed: of(requests, " failed")
             + of(requests, " timeout")

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::cluster::{Cluster, until};
+use crate::cluster::{Cluster, wait_until};
 
 /// Looks at the nodes. In a namespace of its own, which the mesh never sees.
 pub(crate) struct Nodes<'a> {
@@ -53,7 +53,7 @@ find sys/fs/cgroup -name '*mesh*' | sort
 ";
 
 impl<'a> Nodes<'a> {
-    pub(crate) fn look_at(cluster: &'a Cluster) -> Self {
+    pub(crate) fn observe(cluster: &'a Cluster) -> Self {
         cluster.apply(MANIFEST);
         cluster.rolled_out(NAMESPACE, "daemonset/look");
         Self { cluster }
@@ -81,11 +81,11 @@ impl<'a> Nodes<'a> {
             .list(&["pods", "-n", NAMESPACE, "--field-selector", &selector]);
         let pod = pods.iter().find_map(|pod| pod["metadata"]["name"].as_str());
         let pod = pod.unwrap_or_else(|| panic!("no pod looks at node {node}"));
-        let (ok, said) = self
-            .cluster
-            .exec(NAMESPACE, &format!("pod/{pod}"), &["sh", "-c", script]);
-        assert!(ok, "on node {node}: {said}");
-        said
+        let (ok, output) =
+            self.cluster
+                .exec(NAMESPACE, &format!("pod/{pod}"), &["sh", "-c", script]);
+        assert!(ok, "on node {node}: {output}");
+        output
     }
 
     /// How many connection requests went around a proxy, by the guard of each node's agent.
@@ -108,8 +108,8 @@ impl<'a> Nodes<'a> {
     }
 
     /// Waits until every node looks as it did.
-    pub(crate) fn are_as_before(&self, before: &BTreeMap<String, String>) {
-        until("every node looks as it did before the mesh", || {
+    pub(crate) fn assert_unchanged_since(&self, before: &BTreeMap<String, String>) {
+        wait_until("every node looks as it did before the mesh", || {
             let now = self.state();
             if now == *before {
                 return Ok(());

@@ -4,7 +4,7 @@
 use crate::{
     cluster::Cluster,
     installation::{AGENT, Installation, NAMESPACE},
-    load::{Load, Version},
+    load::{HttpVersion, Load},
     node::Nodes,
     shop::Shop,
 };
@@ -16,14 +16,14 @@ const GUARD: &str = "meshAgent.guard=count";
 const SECONDS: u32 = 75;
 
 #[test]
-fn replacing_anything_fails_no_request() {
-    let Some(cluster) = Cluster::given_time("restarts under load") else {
+fn restarts_under_load_fail_no_request() {
+    let Some(cluster) = Cluster::acquire_for_long_test("restarts under load") else {
         return;
     };
-    let nodes = Nodes::look_at(&cluster);
+    let nodes = Nodes::observe(&cluster);
     let mesh = Installation::by_helm(&cluster, &[GUARD]);
     let shop = Shop::open(&cluster);
-    shop.works();
+    shop.assert_works();
     let stories: [(&str, &dyn Fn()); 5] = [
         ("the servers restarted", &|| shop.restart_workload("web")),
         ("the agents restarted", &|| {
@@ -32,11 +32,11 @@ fn replacing_anything_fails_no_request() {
         }),
         ("the control plane restarted", &|| {
             cluster.kubectl(&["rollout", "restart", "deployment", "-n", NAMESPACE]);
-            mesh.is_up();
+            mesh.wait_until_ready();
         }),
         ("every pod of the control plane deleted at once", &|| {
             mesh.delete_control_plane_pods();
-            mesh.is_up();
+            mesh.wait_until_ready();
         }),
         ("the agents upgraded and taken back", &|| {
             mesh.upgrade(&[GUARD, "meshAgent.logLevel=debug"]);
@@ -45,11 +45,11 @@ fn replacing_anything_fails_no_request() {
     ];
     let mut failures = Vec::new();
     for (what, replace) in stories {
-        let http1 = Load::start(&cluster, "http://web/", Version::Http1, SECONDS);
-        let http2 = Load::start(&cluster, "http://web:81/", Version::Http2, SECONDS);
+        let http1 = Load::start(&cluster, "http://web/", HttpVersion::Http1, SECONDS);
+        let http2 = Load::start(&cluster, "http://web:81/", HttpVersion::Http2, SECONDS);
         replace();
         assert!(
-            http1.goes_on(),
+            http1.is_running(),
             "{what}: it took longer than the load, which proves nothing"
         );
         for load in [http1.finish(), http2.finish()] {
@@ -63,7 +63,7 @@ fn replacing_anything_fails_no_request() {
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
-    shop.is_redirected("full");
-    shop.is_authenticated();
+    shop.assert_redirected("full");
+    shop.assert_authenticated();
     assert_eq!(nodes.bypasses(), Vec::<String>::new());
 }

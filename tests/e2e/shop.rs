@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::cluster::{Cluster, until};
+use crate::cluster::{Cluster, wait_until};
 
 pub(crate) const NAMESPACE: &str = "shop";
 
@@ -23,11 +23,11 @@ impl<'a> Shop<'a> {
     pub(crate) fn open(cluster: &'a Cluster) -> Self {
         cluster.apply(MANIFEST);
         let shop = Self { cluster };
-        shop.is_up();
+        shop.wait_until_ready();
         shop
     }
 
-    pub(crate) fn is_up(&self) {
+    pub(crate) fn wait_until_ready(&self) {
         for workload in WORKLOADS {
             self.cluster
                 .rolled_out(NAMESPACE, &format!("deployment/{workload}"));
@@ -38,7 +38,7 @@ impl<'a> Shop<'a> {
     pub(crate) fn restart(&self) {
         self.cluster
             .kubectl(&["rollout", "restart", "deployment", "-n", NAMESPACE]);
-        self.is_up();
+        self.wait_until_ready();
     }
 
     /// Replaces the pods of one workload.
@@ -58,14 +58,14 @@ impl<'a> Shop<'a> {
 
     /// Programs that know nothing of the mesh talk to each other: HTTP/1, gRPC, a database that
     /// speaks first, a WebSocket.
-    pub(crate) fn works(&self) {
+    pub(crate) fn assert_works(&self) {
         let expect = |what: &str, command: &[&str], is_right: &dyn Fn(&str) -> bool| {
-            until(what, || {
-                let (ok, said) = self.client(command);
-                if ok && is_right(&said) {
+            wait_until(what, || {
+                let (ok, output) = self.client(command);
+                if ok && is_right(&output) {
                     Ok(())
                 } else {
-                    Err(said)
+                    Err(output)
                 }
             });
         };
@@ -74,7 +74,7 @@ impl<'a> Shop<'a> {
         expect(
             "HTTP/1",
             &["curl", "-sS", "--fail", "--max-time", "10", "http://web/"],
-            &|said| said.contains(CLIENT),
+            &|output| output.contains(CLIENT),
         );
         expect(
             "gRPC",
@@ -87,7 +87,7 @@ impl<'a> Shop<'a> {
                 "greeting",
                 "hello",
             ],
-            &|said| said.trim() == "OK",
+            &|output| output.trim() == "OK",
         );
         expect(
             "MariaDB",
@@ -101,7 +101,7 @@ impl<'a> Shop<'a> {
                 "-e",
                 "select 6*7",
             ],
-            &|said| said.trim() == "42",
+            &|output| output.trim() == "42",
         );
         let chat = "import asyncio, websockets\n\
             async def main():\n    \
@@ -110,13 +110,13 @@ impl<'a> Shop<'a> {
                         await socket.send(word)\n            \
                         print(await socket.recv())\n\
             asyncio.run(main())";
-        expect("WebSocket", &["python3", "-c", chat], &|said| {
-            said.lines().eq(["one", "two", "three"])
+        expect("WebSocket", &["python3", "-c", chat], &|output| {
+            output.lines().eq(["one", "two", "three"])
         });
     }
 
     /// No init container but the native sidecar, no capability in any container.
-    pub(crate) fn asks_for_nothing(&self) {
+    pub(crate) fn assert_unprivileged(&self) {
         for pod in self.pods() {
             let name = &pod["metadata"]["name"];
             let init = pod["spec"]["initContainers"].as_array();
@@ -134,7 +134,7 @@ impl<'a> Shop<'a> {
 
     /// Every connection from one pod to another was made by a proxy with a proven identity at the
     /// other end.
-    pub(crate) fn is_authenticated(&self) {
+    pub(crate) fn assert_authenticated(&self) {
         let client = self.metrics("client");
         let outbound = |line: &&String| {
             line.starts_with("tcp_open_total")
@@ -161,13 +161,13 @@ impl<'a> Shop<'a> {
 
     /// The agent of every node redirects the pods on this tier, and no connection went around a
     /// proxy.
-    pub(crate) fn is_redirected(&self, tier: &str) {
+    pub(crate) fn assert_redirected(&self, tier: &str) {
         let pods: BTreeSet<String> = self
             .pods()
             .iter()
             .filter_map(|pod| pod["metadata"]["name"].as_str().map(str::to_owned))
             .collect();
-        until("every pod is enrolled on the tier", || {
+        wait_until("every pod is enrolled on the tier", || {
             let text = self.cluster.meshctl(&[
                 "diagnostics",
                 "redirection",

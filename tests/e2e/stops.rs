@@ -16,33 +16,34 @@ const SECONDS: u32 = 90;
 const RESTARTS: u32 = 2;
 
 /// An application, whether it and its clients are in the mesh.
-struct Setting {
+struct MeshSetting {
     name: &'static str,
-    served: bool,
-    asked: bool,
+    server_meshed: bool,
+    client_meshed: bool,
 }
 
-const SETTINGS: [Setting; 3] = [
-    Setting {
+const SETTINGS: [MeshSetting; 3] = [
+    MeshSetting {
         name: "plain",
-        served: false,
-        asked: false,
+        server_meshed: false,
+        client_meshed: false,
     },
-    Setting {
+    MeshSetting {
         name: "meshed",
-        served: true,
-        asked: false,
+        server_meshed: true,
+        client_meshed: false,
     },
-    Setting {
+    MeshSetting {
         name: "between",
-        served: true,
-        asked: true,
+        server_meshed: true,
+        client_meshed: true,
     },
 ];
 
 #[test]
 fn rolling_restarts_fail_no_more_requests_than_without_a_mesh() {
-    let Some(cluster) = Cluster::given_time("rolling restarts under unmeshed clients") else {
+    let Some(cluster) = Cluster::acquire_for_long_test("rolling restarts under unmeshed clients")
+    else {
         return;
     };
     let _mesh = Installation::by_helm(&cluster, &[]);
@@ -55,36 +56,36 @@ fn rolling_restarts_fail_no_more_requests_than_without_a_mesh() {
         let inject = |meshed: bool| if meshed { "enabled" } else { "disabled" };
         let manifest = format!("apiVersion: apps/v1{each}")
             .replace("NAME", setting.name)
-            .replace("INJECT", inject(setting.served))
-            .replace("CLIENT", inject(setting.asked));
+            .replace("INJECT", inject(setting.server_meshed))
+            .replace("CLIENT", inject(setting.client_meshed));
         cluster.apply(&manifest);
     }
     let deployment = |name: &str| format!("deployment/{name}");
-    for Setting { name, .. } in &SETTINGS {
+    for MeshSetting { name, .. } in &SETTINGS {
         cluster.rolled_out(NAMESPACE, &deployment(name));
         cluster.rolled_out(NAMESPACE, &deployment(&format!("client-of-{name}")));
     }
     let counts = thread::scope(|scope| {
-        let asking = SETTINGS.each_ref().map(|Setting { name, .. }| {
+        let clients = SETTINGS.each_ref().map(|MeshSetting { name, .. }| {
             let cluster = &cluster;
-            scope.spawn(move || ask(cluster, name))
+            scope.spawn(move || run_clients(cluster, name))
         });
         for _ in 0..RESTARTS {
-            for Setting { name, .. } in &SETTINGS {
+            for MeshSetting { name, .. } in &SETTINGS {
                 let deployment = deployment(name);
                 cluster.kubectl(&["rollout", "restart", "-n", NAMESPACE, &deployment]);
             }
-            for Setting { name, .. } in &SETTINGS {
+            for MeshSetting { name, .. } in &SETTINGS {
                 cluster.rolled_out(NAMESPACE, &deployment(name));
             }
         }
-        for asking in &asking {
+        for client in &clients {
             assert!(
-                !asking.is_finished(),
+                !client.is_finished(),
                 "the restarts took longer than the clients, which proves nothing"
             );
         }
-        asking.map(|asking| asking.join().expect("the clients have counted"))
+        clients.map(|client| client.join().expect("the clients have counted"))
     });
     for (setting, counts) in SETTINGS.iter().zip(&counts) {
         println!("{}: {counts:#}", setting.name);
@@ -113,16 +114,16 @@ fn rolling_restarts_fail_no_more_requests_than_without_a_mesh() {
 }
 
 /// Runs the clients of an application in their pod, to their end.
-fn ask(cluster: &Cluster, name: &str) -> Value {
+fn run_clients(cluster: &Cluster, name: &str) -> Value {
     let workload = format!("deployment/client-of-{name}");
     let seconds = SECONDS.to_string();
-    let (ok, said) = cluster.exec(
+    let (ok, output) = cluster.exec(
         NAMESPACE,
         &workload,
         &["python3", "-c", CLIENTS, name, &seconds],
     );
-    assert!(ok, "{said}");
-    serde_json::from_str(said.trim()).unwrap_or_else(|error| panic!("{error}: {said}"))
+    assert!(ok, "{output}");
+    serde_json::from_str(output.trim()).unwrap_or_else(|error| panic!("{error}: {output}"))
 }
 
 struct Namespace<'a>(&'a Cluster);

@@ -12,9 +12,9 @@ use std::{
 
 /// A condition that does not hold in this time never will. It decides nothing else: each holds in a
 /// fraction of it.
-const NEVER: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Between two looks at a condition that cannot be waited for otherwise.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The path of a program of this workspace, built beside the test binary
 /// (`cargo build --workspace --bins`, which `cargo xtask test` runs first).
@@ -59,10 +59,10 @@ pub(crate) fn privileged(test: &str) -> bool {
 }
 
 /// Waits until a condition holds; fails with `why` when it never does.
-pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool, why: impl Fn() -> String) {
+pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool, why: impl Fn() -> String) {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < NEVER, "never: {what}\n{}", why());
-        std::thread::park_timeout(LOOK_AGAIN);
+        assert!(start.elapsed() < TIMEOUT, "never: {what}\n{}", why());
+        std::thread::park_timeout(POLL_INTERVAL);
     }
 }

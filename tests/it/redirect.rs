@@ -7,17 +7,17 @@
 //! written down beside it with its reason; no case is left out on any tier.
 
 mod cases;
-mod crowd;
+mod fixture;
 mod guard;
-mod helpers;
+mod init_programs;
 mod lifecycle;
-mod stage;
+mod many_connections;
 mod upgrade;
 
 use mesh_core::node::Tier;
 
 use crate::harness::privileged;
-use stage::Stage;
+use fixture::RedirectFixture;
 
 /// What a case shows.
 pub(crate) enum Expect {
@@ -75,7 +75,7 @@ fn by_loopback(line: &str) -> String {
 /// One row of the table.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
-    pub(crate) run: fn(&Stage<'_>) -> String,
+    pub(crate) run: fn(&RedirectFixture<'_>) -> String,
     pub(crate) expect: Expect,
 }
 
@@ -84,10 +84,10 @@ fn check(tier: Tier) {
         return;
     }
     let node = crate::harness::node::Node::start(tier);
-    let stage = Stage::build(&node);
+    let fixture = RedirectFixture::build(&node);
     let mut wrong = Vec::new();
     for case in cases::all() {
-        let seen = (case.run)(&stage);
+        let seen = (case.run)(&fixture);
         let (expected, because) = case.expect.on(tier);
         let difference = if because.is_empty() {
             String::new()
@@ -112,21 +112,21 @@ fn check(tier: Tier) {
 }
 
 #[test]
-fn full_tier() {
+fn redirection_cases_hold_on_full_tier() {
     check(Tier::Full);
 }
 
 #[test]
-fn split_tier() {
+fn redirection_cases_hold_on_split_tier() {
     check(Tier::Split);
 }
 
 #[test]
-fn nft_tier() {
+fn redirection_cases_hold_on_nft_tier() {
     check(Tier::Nft);
 }
 
 #[test]
-fn iptables_tier() {
+fn redirection_cases_hold_on_iptables_tier() {
     check(Tier::Iptables);
 }

@@ -19,7 +19,7 @@ use super::{event, flag, has, listen::plain, raw};
 
 /// How long a connection or an answer may take before the probe reports that it hangs. Nothing in
 /// these tests takes a tenth of it.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// `probe connect ADDR [--bind ADDR] [--device IF] [--transparent] [--nonblocking] [--fastopen] [--fastopen-connect] [--mptcp] [--v6only] [--uring] [--again ADDR] [--wait-stdin]`:
 /// prints what the far end said, and what this end sees of itself.
@@ -79,7 +79,7 @@ fn socket(target: SocketAddr, args: &[&str]) -> anyhow::Result<Socket> {
         )
         .context("TCP_FASTOPEN_CONNECT")?;
     }
-    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(TIMEOUT))?;
     Ok(socket)
 }
 
@@ -93,7 +93,7 @@ fn dial(socket: &Socket, target: SocketAddr, args: &[&str]) -> std::io::Result<V
     } else {
         // A time-out leaves the socket non-blocking, as `connect_timeout` of the standard library
         // does.
-        socket.connect_timeout(&target.into(), PATIENCE)?;
+        socket.connect_timeout(&target.into(), TIMEOUT)?;
     }
     let stream: TcpStream = socket.try_clone()?.into();
     if has(args, "--fastopen-connect") {
@@ -134,7 +134,7 @@ fn connect_nonblocking(socket: &Socket, target: SocketAddr) -> std::io::Result<(
             ));
         }
     }
-    raw::wait_writable(socket, PATIENCE)?;
+    raw::wait_writable(socket, TIMEOUT)?;
     if let Some(error) = socket.take_error()? {
         return Err(error);
     }
@@ -264,7 +264,7 @@ pub(crate) fn two_sources(args: &[&str]) -> anyhow::Result<()> {
         let source = SocketAddr::new(source.parse()?, port.parse()?).to_string();
         let target: SocketAddr = target.parse()?;
         let socket = socket(target, &["--bind", &source])?;
-        socket.connect_timeout(&target.into(), PATIENCE)?;
+        socket.connect_timeout(&target.into(), TIMEOUT)?;
         open.push(socket);
     }
     // Both are connected before either greeting is read: that is when a table keyed by port alone
@@ -297,7 +297,7 @@ pub(crate) fn udp(args: &[&str]) -> anyhow::Result<()> {
             } else {
                 "[::]:0"
             })?;
-            socket.set_read_timeout(Some(PATIENCE))?;
+            socket.set_read_timeout(Some(TIMEOUT))?;
             socket.connect(target)?;
             socket.send(b"ping")?;
             let mut buffer = [0; 512];

@@ -9,9 +9,9 @@
 use std::process::ExitCode;
 
 mod client;
-mod crowd;
 mod enter;
 mod listen;
+mod many_connections;
 mod packet;
 mod raw;
 
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
         ["churn", rest @ ..] => client::churn(rest),
         ["two-sources", rest @ ..] => client::two_sources(rest),
         ["udp", rest @ ..] => client::udp(rest),
-        ["crowd", rest @ ..] => crowd::run(rest),
+        ["many-connections", rest @ ..] => many_connections::run(rest),
         ["syn", rest @ ..] => packet::run(rest),
         other => Err(anyhow::anyhow!("unknown command {other:?}")),
     };

@@ -14,7 +14,7 @@ use anyhow::Context;
 use nix::libc;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::{client::PATIENCE, event};
+use super::{client::TIMEOUT, event};
 
 const INTERFACE: &str = "eth0";
 const IP_HEADER: usize = 20;
@@ -37,7 +37,7 @@ pub(crate) fn run(args: &[&str]) -> anyhow::Result<()> {
     // Sees every TCP packet that arrives for this host, beside whoever it belongs to.
     let mut answers =
         Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::TCP)).context("open a raw socket")?;
-    answers.set_read_timeout(Some(PATIENCE))?;
+    answers.set_read_timeout(Some(TIMEOUT))?;
     for target in &targets {
         let packet = connection_request(source, *target);
         match *how {
@@ -63,7 +63,7 @@ fn collect(answers: &mut Socket, last: SocketAddrV4) -> anyhow::Result<Vec<u16>>
     let start = Instant::now();
     let mut ports = Vec::new();
     let mut buffer = [0; 2048];
-    while start.elapsed() < PATIENCE {
+    while start.elapsed() < TIMEOUT {
         let length = answers
             .read(&mut buffer)
             .context("no answer of the last target")?;

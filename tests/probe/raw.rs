@@ -31,7 +31,7 @@ pub(crate) fn disconnect(socket: &Socket) -> io::Result<()> {
 }
 
 /// Waits until a connecting socket is writable.
-pub(crate) fn wait_writable(socket: &Socket, patience: Duration) -> io::Result<()> {
+pub(crate) fn wait_writable(socket: &Socket, timeout: Duration) -> io::Result<()> {
     let mut poll = libc::pollfd {
         fd: socket.as_raw_fd(),
         events: libc::POLLOUT,
@@ -42,7 +42,7 @@ pub(crate) fn wait_writable(socket: &Socket, patience: Duration) -> io::Result<(
         libc::poll(
             &raw mut poll,
             1,
-            i32::try_from(patience.as_millis()).unwrap_or(i32::MAX),
+            i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX),
         )
     } {
         0 => Err(io::Error::from(io::ErrorKind::TimedOut)),

@@ -10,14 +10,14 @@ use anyhow::{Context, bail};
 use serde_json::Value;
 use xtask::cluster;
 
-use super::{ASK, DO_NOT_ASK, NAMESPACE, Place, succeed};
+use super::{Environment, INJECT_DISABLED, INJECT_ENABLED, NAMESPACE, succeed};
 
 /// Where the control plane is installed; the chart's default.
 const CONTROL_PLANE: &str = "linkerd";
 const CHARTS: [&str; 2] = ["linkerd-crds", "linkerd-control-plane"];
 
 /// On every namespace that the demo made: it removes what it made, and nothing else.
-const MARK: &str = "mesh-demo";
+const DEMO_LABEL: &str = "mesh-demo";
 
 /// Holds every program of the application, so that no registry is asked.
 const IMAGE: &str = "mesh/test-apps:dev";
@@ -75,7 +75,7 @@ impl Cluster {
 
     fn meshctl(&self, args: &[&str]) -> anyhow::Result<String> {
         let mut command = Command::new(&self.meshctl);
-        self.choose(&mut command);
+        self.select_mesh(&mut command);
         succeed(command.args(args).stdin(Stdio::null()))
     }
 
@@ -113,7 +113,7 @@ impl Cluster {
             );
         }
         self.kubectl(&["create", "namespace", name])?;
-        let mark = format!("{MARK}=true");
+        let mark = format!("{DEMO_LABEL}=true");
         self.kubectl(&["label", "namespace", name, &mark]).map(drop)
     }
 
@@ -127,9 +127,9 @@ impl Cluster {
             .context("kubectl prints JSON")
     }
 
-    fn is_ours(&self, namespace: &str) -> anyhow::Result<bool> {
+    fn has_demo_label(&self, namespace: &str) -> anyhow::Result<bool> {
         let found = self.namespace(namespace)?;
-        Ok(found.is_some_and(|found| found["metadata"]["labels"][MARK] == "true"))
+        Ok(found.is_some_and(|found| found["metadata"]["labels"][DEMO_LABEL] == "true"))
     }
 
     fn delete_namespace(&self, name: &str) -> anyhow::Result<()> {
@@ -144,7 +144,7 @@ impl Cluster {
     }
 }
 
-impl Place for Cluster {
+impl Environment for Cluster {
     fn prepare(&self, manifests: &Path) -> anyhow::Result<()> {
         for namespace in [CONTROL_PLANE, NAMESPACE] {
             self.create_namespace(namespace)?;
@@ -164,7 +164,7 @@ impl Place for Cluster {
         for path in paths {
             let manifest = std::fs::read_to_string(&path)
                 .with_context(|| format!("read {}", path.display()))?;
-            text += &of_the_test_image(&manifest.replace(ASK, DO_NOT_ASK));
+            text += &with_test_image(&manifest.replace(INJECT_ENABLED, INJECT_DISABLED));
             text += "\n---\n";
         }
         std::fs::write(&self.manifests, text)
@@ -175,7 +175,7 @@ impl Place for Cluster {
         self.apply()
     }
 
-    fn ask_for_mesh(&self) -> anyhow::Result<()> {
+    fn enable_injection(&self) -> anyhow::Result<()> {
         self.kubectl(&[
             "annotate",
             "--overwrite",
@@ -184,7 +184,10 @@ impl Place for Cluster {
             "linkerd.io/inject=enabled",
         ])?;
         let text = std::fs::read_to_string(&self.manifests)?;
-        std::fs::write(&self.manifests, text.replace(DO_NOT_ASK, ASK))?;
+        std::fs::write(
+            &self.manifests,
+            text.replace(INJECT_DISABLED, INJECT_ENABLED),
+        )?;
         // A pod gets its proxy when it is made.
         self.kubectl(&["delete", "pods", "--all", "-n", NAMESPACE])?;
         self.apply()
@@ -220,15 +223,15 @@ impl Place for Cluster {
         kubectl
     }
 
-    fn choose(&self, meshctl: &mut Command) {
+    fn select_mesh(&self, meshctl: &mut Command) {
         meshctl.args(["--context", &self.context, "-n", NAMESPACE]);
     }
 
     fn down(&self) -> anyhow::Result<()> {
-        if self.is_ours(NAMESPACE)? {
+        if self.has_demo_label(NAMESPACE)? {
             self.delete_namespace(NAMESPACE)?;
         }
-        if !self.is_ours(CONTROL_PLANE)? {
+        if !self.has_demo_label(CONTROL_PLANE)? {
             return Ok(());
         }
         for chart in CHARTS.iter().rev() {
@@ -239,7 +242,7 @@ impl Place for Cluster {
         self.delete_namespace(CONTROL_PLANE)
     }
 
-    fn ways_to_look(&self, meshctl: &str) -> String {
+    fn inspection_hints(&self, meshctl: &str) -> String {
         let context = &self.context;
         format!(
             "  {meshctl} --context {context} check --proxy\n  \
@@ -253,7 +256,7 @@ impl Place for Cluster {
 
 /// The manifests name the images that a user would take; here every program comes from one image
 /// that was loaded.
-fn of_the_test_image(manifest: &str) -> String {
+fn with_test_image(manifest: &str) -> String {
     let lines = manifest.lines().map(|line| {
         let indent = line.len() - line.trim_start().len();
         if line.trim_start().starts_with("image: ") {
@@ -273,10 +276,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_image_is_replaced_and_nothing_else() {
+    fn all_images_are_replaced_by_test_image() {
         let manifest =
             "spec:\n  containers:\n    - name: web\n      image: nginx:1.22\n      env: []\n";
         let expected = "spec:\n  containers:\n    - name: web\n      image: mesh/test-apps:dev\n      imagePullPolicy: IfNotPresent\n      env: []\n";
-        assert_eq!(of_the_test_image(manifest), expected);
+        assert_eq!(with_test_image(manifest), expected);
     }
 }

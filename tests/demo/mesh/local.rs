@@ -9,7 +9,7 @@ use std::{
 use anyhow::Context;
 use serde_json::Value;
 
-use super::{ASK, DO_NOT_ASK, Place, succeed};
+use super::{Environment, INJECT_DISABLED, INJECT_ENABLED, succeed};
 
 /// Where the demo's copy of the manifests is, so that `--keep` and `--down` find it again. A reboot
 /// clears it.
@@ -33,13 +33,13 @@ impl Local {
 
     fn meshctl(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.meshctl);
-        self.choose(&mut command);
+        self.select_mesh(&mut command);
         command.args(args).stdin(Stdio::null());
         command
     }
 }
 
-impl Place for Local {
+impl Environment for Local {
     fn prepare(&self, manifests: &Path) -> anyhow::Result<()> {
         std::fs::create_dir_all(&self.dir)
             .with_context(|| format!("create {}", self.dir.display()))?;
@@ -49,7 +49,10 @@ impl Place for Local {
             let text = std::fs::read_to_string(&path)
                 .with_context(|| format!("read {}", path.display()))?;
             let name = path.file_name().context("a manifest has a name")?;
-            std::fs::write(self.dir.join(name), text.replace(ASK, DO_NOT_ASK))?;
+            std::fs::write(
+                self.dir.join(name),
+                text.replace(INJECT_ENABLED, INJECT_DISABLED),
+            )?;
         }
         Ok(())
     }
@@ -58,10 +61,10 @@ impl Place for Local {
         succeed(&mut self.meshctl(&["local", "up", DIRECTORY, "--name", NAME])).map(drop)
     }
 
-    fn ask_for_mesh(&self) -> anyhow::Result<()> {
+    fn enable_injection(&self) -> anyhow::Result<()> {
         let manifest = self.dir.join("00-namespace.yaml");
         let text = std::fs::read_to_string(&manifest)?;
-        std::fs::write(&manifest, text.replace(DO_NOT_ASK, ASK))?;
+        std::fs::write(&manifest, text.replace(INJECT_DISABLED, INJECT_ENABLED))?;
         succeed(&mut self.meshctl(&["local", "apply", DIRECTORY])).map(drop)
     }
 
@@ -89,7 +92,7 @@ impl Place for Local {
         self.meshctl(&[&["local", "exec", pod, "--"], command].concat())
     }
 
-    fn choose(&self, meshctl: &mut Command) {
+    fn select_mesh(&self, meshctl: &mut Command) {
         meshctl.env("MESHCTL_LOCAL", NAME);
     }
 
@@ -102,7 +105,7 @@ impl Place for Local {
         std::fs::remove_dir_all(&self.dir).with_context(|| format!("remove {}", self.dir.display()))
     }
 
-    fn ways_to_look(&self, meshctl: &str) -> String {
+    fn inspection_hints(&self, meshctl: &str) -> String {
         let dir = self.dir.display();
         format!(
             "  {meshctl} check\n  \

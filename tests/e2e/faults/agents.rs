@@ -1,6 +1,6 @@
 //! Faults of the node agents.
 
-use super::{Fault, guide::AN_UPGRADE};
+use super::{Fault, guide::UPGRADE_STEP};
 
 pub(super) const FAULTS: &[Fault] = &[
     Fault {
@@ -9,10 +9,10 @@ pub(super) const FAULTS: &[Fault] = &[
             r#"kubectl -n linkerd patch daemonset mesh-agent -p '{"spec": {"template": {"spec": {"nodeSelector": {"kubernetes.io/os": "none"}}}}}'"#,
         ],
         check: "agent-ready",
-        says: "none has the label kubernetes.io/os=none",
-        also: &["pods-enrolled"],
-        follow: &["correct the value", AN_UPGRADE],
-        names: &[("correct the value", "true")],
+        detail: "none has the label kubernetes.io/os=none",
+        related: &["pods-enrolled"],
+        repair_steps: &["correct the value", UPGRADE_STEP],
+        substitutions: &[("correct the value", "true")],
     },
     Fault {
         name: "a node is held back, for no agent takes its taint away",
@@ -23,19 +23,22 @@ pub(super) const FAULTS: &[Fault] = &[
             "kubectl taint node $node mesh-agent/not-ready=:NoSchedule",
         ],
         check: "agent-startup-taint",
-        says: "has the taint mesh-agent/not-ready",
-        also: &["agent-ready", "pods-enrolled"],
-        follow: &["kubectl taint node NODE mesh-agent/not-ready-", AN_UPGRADE],
-        names: &[("NODE", "$node")],
+        detail: "has the taint mesh-agent/not-ready",
+        related: &["agent-ready", "pods-enrolled"],
+        repair_steps: &[
+            "kubectl taint node NODE mesh-agent/not-ready-",
+            UPGRADE_STEP,
+        ],
+        substitutions: &[("NODE", "$node")],
     },
     Fault {
         name: "the agent's image cannot be had",
         plant: &["kubectl -n linkerd set image daemonset/mesh-agent mesh-agent=mesh/agent:absent"],
         check: "agent-ready",
-        says: "mesh/agent:absent",
-        also: &["pods-enrolled"],
-        follow: &["kubectl -n linkerd rollout undo daemonset mesh-agent"],
-        names: &[],
+        detail: "mesh/agent:absent",
+        related: &["pods-enrolled"],
+        repair_steps: &["kubectl -n linkerd rollout undo daemonset mesh-agent"],
+        substitutions: &[],
     },
     Fault {
         name: "the agent does not stay up",
@@ -43,10 +46,10 @@ pub(super) const FAULTS: &[Fault] = &[
             r#"kubectl -n linkerd patch daemonset mesh-agent --type=json -p '[{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--unknown"}]'"#,
         ],
         check: "agent-ready",
-        says: "unexpected argument '--unknown'",
-        also: &["pods-enrolled"],
-        follow: &["kubectl -n linkerd rollout undo daemonset mesh-agent"],
-        names: &[],
+        detail: "unexpected argument '--unknown'",
+        related: &["pods-enrolled"],
+        repair_steps: &["kubectl -n linkerd rollout undo daemonset mesh-agent"],
+        substitutions: &[],
     },
     Fault {
         name: "Pod Security refuses the agent",
@@ -55,12 +58,12 @@ pub(super) const FAULTS: &[Fault] = &[
             "kubectl -n linkerd delete pods -l app.kubernetes.io/name=mesh-agent",
         ],
         check: "pre-pod-security",
-        says: "enforces \"restricted\"",
-        also: &["control-plane-deployments", "agent-ready", "pods-enrolled"],
-        follow: &[
+        detail: "enforces \"restricted\"",
+        related: &["control-plane-deployments", "agent-ready", "pods-enrolled"],
+        repair_steps: &[
             "kubectl label namespace linkerd --overwrite pod-security.kubernetes.io/enforce=privileged",
         ],
-        names: &[],
+        substitutions: &[],
     },
 ];
 
@@ -70,10 +73,10 @@ pub(super) const SLOW: &[Fault] = &[
         name: "the plugin on a node cannot be executed",
         plant: &["on_node 'chmod a-x /host/opt/cni/bin/mesh-cni'"],
         check: "repairs",
-        says: "made the program mesh-cni executable again",
-        also: &["agent-cni", "agent-warnings"],
-        follow: &[],
-        names: &[],
+        detail: "made the program mesh-cni executable again",
+        related: &["agent-cni", "agent-warnings"],
+        repair_steps: &[],
+        substitutions: &[],
     },
     Fault {
         name: "a node's CNI configuration was removed",
@@ -81,10 +84,10 @@ pub(super) const SLOW: &[Fault] = &[
             "on_node 'mkdir /host/run/faults-cni && mv /host/etc/cni/net.d/* /host/run/faults-cni/'",
         ],
         check: "agent-cni",
-        says: "there is no network configuration yet",
-        also: &["agent-warnings"],
-        follow: &["If there is no file, restart the node's network plugin, which writes it"],
-        names: &[(
+        detail: "there is no network configuration yet",
+        related: &["agent-warnings"],
+        repair_steps: &["If there is no file, restart the node's network plugin, which writes it"],
+        substitutions: &[(
             "If there is no file, restart the node's network plugin, which writes it",
             "on_node 'cd /host/run/faults-cni; for file in *; do cat $file > /host/etc/cni/net.d/$file; done; rm -r /host/run/faults-cni'; \
             kubectl wait nodes --all --for=condition=Ready --timeout=60s",

@@ -18,7 +18,7 @@ const DAY: i64 = 24 * 3600;
 
 /// Writes each pair into a directory of its name, as `crt.pem` and `key.pem`; a good one into the
 /// shell's directory itself.
-pub(super) fn make_certificates(shell: &Shell) {
+pub(super) fn write_certificates(shell: &Shell) {
     for entry in ["crt", "key"] {
         shell.run(&format!(
             "kubectl -n linkerd get secret linkerd-trust-anchor -o jsonpath='{{.data.tls\\.{entry}}}' | base64 -d > anchor.{entry}"

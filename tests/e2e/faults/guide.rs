@@ -11,7 +11,7 @@ pub(super) struct Guide {
 }
 
 /// How a hint says [`UPGRADE`]; the guide's beginning has the command.
-pub(super) const AN_UPGRADE: &str = "pgrade";
+pub(super) const UPGRADE_STEP: &str = "pgrade";
 const UPGRADE: &str =
     "helm upgrade linkerd-control-plane helm/linkerd-control-plane -n linkerd --reuse-values";
 
@@ -33,17 +33,17 @@ impl Guide {
 
     /// Fails unless every step of the repair is in the advice, in the check's section, or in one
     /// that this section points to.
-    pub(super) fn tells(&self, fault: &Fault, advice: &str) {
+    pub(super) fn assert_covers(&self, fault: &Fault, advice: &str) {
         let own = self.section(fault.check);
         let pointed_to = own.split("](#").skip(1).filter_map(|rest| {
             let (name, _) = rest.split_once(')')?;
             Some(self.section(name))
         });
-        let mut told = vec![advice, own];
-        told.extend(pointed_to);
-        for step in fault.follow {
+        let mut texts = vec![advice, own];
+        texts.extend(pointed_to);
+        for step in fault.repair_steps {
             assert!(
-                told.iter().any(|text| text.contains(step)),
+                texts.iter().any(|text| text.contains(step)),
                 "{}: neither the advice nor the guide says {step:?}\nadvice: {advice}",
                 fault.name
             );
@@ -60,11 +60,11 @@ impl Guide {
 /// What is typed for a step: the command with the names filled in, or what the fault says that a
 /// sentence means.
 pub(super) fn command(step: &str, fault: &Fault) -> String {
-    if step == AN_UPGRADE {
+    if step == UPGRADE_STEP {
         return UPGRADE.to_owned();
     }
     let meaning = |word: &str| {
-        let found = fault.names.iter().find(|(name, _)| *name == word);
+        let found = fault.substitutions.iter().find(|(name, _)| *name == word);
         found.map(|(_, meaning)| *meaning)
     };
     if let Some(command) = meaning(step) {

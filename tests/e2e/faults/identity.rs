@@ -1,11 +1,11 @@
 //! Faults of trust: the issuer, the anchors, and the tokens that proxies show.
 
-use super::{Fault, guide::AN_UPGRADE};
+use super::{Fault, guide::UPGRADE_STEP};
 
 /// The mesh made its own certificates, so it makes the issuer again.
 const ANOTHER_ISSUER: &[&str] = &[
     "kubectl -n linkerd delete secret linkerd-identity-issuer",
-    AN_UPGRADE,
+    UPGRADE_STEP,
 ];
 
 pub(super) const FAULTS: &[Fault] = &[
@@ -15,10 +15,10 @@ pub(super) const FAULTS: &[Fault] = &[
             "kubectl -n linkerd create secret generic linkerd-identity-issuer --from-file=expired/crt.pem --from-file=expired/key.pem --dry-run=client -o yaml | kubectl apply -f -",
         ],
         check: "l5d-identity-issuer-cert-is-time-valid",
-        says: "expired on",
-        also: &["l5d-identity-issuer-cert-not-expiring-soon"],
-        follow: &[AN_UPGRADE],
-        names: &[],
+        detail: "expired on",
+        related: &["l5d-identity-issuer-cert-not-expiring-soon"],
+        repair_steps: &[UPGRADE_STEP],
+        substitutions: &[],
     },
     Fault {
         name: "the issuer is not valid yet: it comes from a machine whose clock is ahead",
@@ -26,12 +26,12 @@ pub(super) const FAULTS: &[Fault] = &[
             "kubectl -n linkerd create secret generic linkerd-identity-issuer --from-file=tomorrow/crt.pem --from-file=tomorrow/key.pem --dry-run=client -o yaml | kubectl apply -f -",
         ],
         check: "l5d-identity-issuer-cert-is-time-valid",
-        says: "is not valid before",
-        also: &[],
-        follow: &[
+        detail: "is not valid before",
+        related: &[],
+        repair_steps: &[
             "kubectl -n linkerd create secret generic linkerd-identity-issuer --from-file=crt.pem --from-file=key.pem --dry-run=client -o yaml | kubectl apply -f -",
         ],
-        names: &[],
+        substitutions: &[],
     },
     Fault {
         name: "the issuer ends soon",
@@ -39,10 +39,10 @@ pub(super) const FAULTS: &[Fault] = &[
             "kubectl -n linkerd create secret generic linkerd-identity-issuer --from-file=ending/crt.pem --from-file=ending/key.pem --dry-run=client -o yaml | kubectl apply -f -",
         ],
         check: "l5d-identity-issuer-cert-not-expiring-soon",
-        says: "expires in",
-        also: &[],
-        follow: &[AN_UPGRADE],
-        names: &[],
+        detail: "expires in",
+        related: &[],
+        repair_steps: &[UPGRADE_STEP],
+        substitutions: &[],
     },
     Fault {
         name: "the issuer's key is another's",
@@ -50,10 +50,10 @@ pub(super) const FAULTS: &[Fault] = &[
             "kubectl -n linkerd create secret generic linkerd-identity-issuer --from-file=crt.pem --from-file=stranger/key.pem --dry-run=client -o yaml | kubectl apply -f -",
         ],
         check: "l5d-identity-cert-config-valid",
-        says: "does not match its certificate",
-        also: &[],
-        follow: ANOTHER_ISSUER,
-        names: &[],
+        detail: "does not match its certificate",
+        related: &[],
+        repair_steps: ANOTHER_ISSUER,
+        substitutions: &[],
     },
     Fault {
         name: "no anchor signed the issuer",
@@ -61,10 +61,10 @@ pub(super) const FAULTS: &[Fault] = &[
             "kubectl -n linkerd create secret generic linkerd-identity-issuer --from-file=stranger/crt.pem --from-file=stranger/key.pem --dry-run=client -o yaml | kubectl apply -f -",
         ],
         check: "l5d-identity-issuer-cert-issued-by-trust-anchor",
-        says: "no trust anchor signed it",
-        also: &[],
-        follow: ANOTHER_ISSUER,
-        names: &[],
+        detail: "no trust anchor signed it",
+        related: &[],
+        repair_steps: ANOTHER_ISSUER,
+        substitutions: &[],
     },
     Fault {
         name: "the issuer's key is of a kind that proxies do not take",
@@ -72,10 +72,10 @@ pub(super) const FAULTS: &[Fault] = &[
             "kubectl -n linkerd create secret generic linkerd-identity-issuer --from-file=p384/crt.pem --from-file=p384/key.pem --dry-run=client -o yaml | kubectl apply -f -",
         ],
         check: "l5d-identity-issuer-cert-uses-supported-crypto",
-        says: "an ECDSA key of 384 bits",
-        also: &[],
-        follow: ANOTHER_ISSUER,
-        names: &[],
+        detail: "an ECDSA key of 384 bits",
+        related: &[],
+        repair_steps: ANOTHER_ISSUER,
+        substitutions: &[],
     },
     Fault {
         name: "the issuer may not sign",
@@ -83,19 +83,19 @@ pub(super) const FAULTS: &[Fault] = &[
             "kubectl -n linkerd create secret generic linkerd-identity-issuer --from-file=server/crt.pem --from-file=server/key.pem --dry-run=client -o yaml | kubectl apply -f -",
         ],
         check: "issuer-may-sign",
-        says: "lack CA:TRUE",
-        also: &[],
-        follow: ANOTHER_ISSUER,
-        names: &[],
+        detail: "lack CA:TRUE",
+        related: &[],
+        repair_steps: ANOTHER_ISSUER,
+        substitutions: &[],
     },
     Fault {
         name: "the issuer is gone",
         plant: &["kubectl -n linkerd delete secret linkerd-identity-issuer"],
         check: "l5d-identity-cert-config-valid",
-        says: "no Secret linkerd-identity-issuer",
-        also: &[],
-        follow: &[AN_UPGRADE],
-        names: &[],
+        detail: "no Secret linkerd-identity-issuer",
+        related: &[],
+        repair_steps: &[UPGRADE_STEP],
+        substitutions: &[],
     },
     Fault {
         name: "the anchors are a stranger's",
@@ -103,13 +103,13 @@ pub(super) const FAULTS: &[Fault] = &[
             "kubectl -n linkerd create configmap linkerd-identity-trust-roots --from-file=ca-bundle.crt=stranger/crt.pem --dry-run=client -o yaml | kubectl apply -f -",
         ],
         check: "l5d-identity-issuer-cert-issued-by-trust-anchor",
-        says: "no trust anchor signed it",
-        also: &["trust-roots-published"],
-        follow: &[
+        detail: "no trust anchor signed it",
+        related: &["trust-roots-published"],
+        repair_steps: &[
             "kubectl -n linkerd get secret linkerd-trust-anchor -o jsonpath='{.data.tls\\.crt}' | base64 -d >> ca-bundle.crt",
             "kubectl -n linkerd create configmap linkerd-identity-trust-roots --from-file=ca-bundle.crt --dry-run=client -o yaml | kubectl apply -f -",
         ],
-        names: &[],
+        substitutions: &[],
     },
     Fault {
         name: "an old anchor was left in the bundle",
@@ -118,16 +118,16 @@ pub(super) const FAULTS: &[Fault] = &[
             "kubectl -n linkerd create configmap linkerd-identity-trust-roots --from-file=ca-bundle.crt=both.crt --dry-run=client -o yaml | kubectl apply -f -",
         ],
         check: "l5d-identity-trustAnchors-are-time-valid",
-        says: "expired on",
-        also: &[
+        detail: "expired on",
+        related: &[
             "l5d-identity-trustAnchors-not-expiring-soon",
             "trust-roots-published",
         ],
-        follow: &[
+        repair_steps: &[
             "remove it from the file",
             "kubectl -n linkerd create configmap linkerd-identity-trust-roots --from-file=ca-bundle.crt --dry-run=client -o yaml | kubectl apply -f -",
         ],
-        names: &[("remove it from the file", "cp anchor.crt ca-bundle.crt")],
+        substitutions: &[("remove it from the file", "cp anchor.crt ca-bundle.crt")],
     },
     Fault {
         name: "the bundle of anchors is empty",
@@ -135,13 +135,13 @@ pub(super) const FAULTS: &[Fault] = &[
             "kubectl -n linkerd create configmap linkerd-identity-trust-roots --from-literal=ca-bundle.crt= --dry-run=client -o yaml | kubectl apply -f -",
         ],
         check: "l5d-identity-cert-config-valid",
-        says: "contains no certificate",
-        also: &[],
-        follow: &[
+        detail: "contains no certificate",
+        related: &[],
+        repair_steps: &[
             "kubectl -n linkerd delete configmap linkerd-identity-trust-roots",
-            AN_UPGRADE,
+            UPGRADE_STEP,
         ],
-        names: &[],
+        substitutions: &[],
     },
     Fault {
         name: "a proxy that was injected by hand has a token for somebody else",
@@ -149,10 +149,10 @@ pub(super) const FAULTS: &[Fault] = &[
             "kubectl -n faults create deployment by-hand --image=mesh/test-apps:dev --dry-run=client -o yaml -- sleep infinity | meshctl inject --manual - | sed 's/identity.l5d.io/vault/' | kubectl apply -f -",
         ],
         check: "token-audience",
-        says: "no token for identity.l5d.io but for vault",
-        also: &["proxy-certificates", "l5d-data-plane-ready"],
-        follow: &["kubectl -n NAMESPACE edit WORKLOAD"],
-        names: &[
+        detail: "no token for identity.l5d.io but for vault",
+        related: &["proxy-certificates", "l5d-data-plane-ready"],
+        repair_steps: &["kubectl -n NAMESPACE edit WORKLOAD"],
+        substitutions: &[
             ("NAMESPACE", "faults"),
             ("WORKLOAD", "deployment/by-hand"),
             (

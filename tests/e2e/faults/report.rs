@@ -22,13 +22,13 @@ pub(super) struct Row {
 }
 
 impl Report {
-    pub(super) fn of(cluster: &Cluster) -> Self {
+    pub(super) fn fetch(cluster: &Cluster) -> Self {
         let mut command = cluster.program("meshctl");
         let output = command.args(["check", "--proxy", "-o", "json"]).output();
         let output = output.expect("meshctl runs");
         let answer: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
-            let said = String::from_utf8_lossy(&output.stderr);
-            panic!("meshctl check -o json: {error}: {said}")
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            panic!("meshctl check -o json: {error}: {stderr}")
         });
         let categories = answer["categories"].as_array().into_iter().flatten();
         let checks = categories.flat_map(|category| category["checks"].as_array());
@@ -45,7 +45,7 @@ impl Report {
     }
 
     /// Does the row say so? What is missing is the error.
-    pub(super) fn says(&self, check: &str, words: &str) -> Result<(), String> {
+    pub(super) fn has_detail(&self, check: &str, words: &str) -> Result<(), String> {
         let mut rows = self.rows.iter().filter(|row| row.result != "success");
         if rows.any(|row| row.name == check && row.detail.contains(words)) {
             Ok(())
@@ -56,24 +56,24 @@ impl Report {
 
     /// The fault's row, when it is there and no other row complains of something that has nothing
     /// to do with it.
-    pub(super) fn names(&self, fault: &Fault) -> Result<&Row, String> {
+    pub(super) fn matching_row(&self, fault: &Fault) -> Result<&Row, String> {
         let repairs = self
             .rows
             .iter()
             .filter(|row| row.name == fault.check && row.result != "success");
         let mut wrong = self.not_in_order();
         wrong.extend(repairs);
-        let belongs = |name: &str| name == fault.check || fault.also.contains(&name);
-        let stranger = wrong
+        let belongs = |name: &str| name == fault.check || fault.related.contains(&name);
+        let unrelated = wrong
             .iter()
             .find(|row| !belongs(&row.name) && !belongs(&row.cause));
-        if let Some(row) = stranger {
+        if let Some(row) = unrelated {
             return Err(format!("{} has nothing to do with it\n{self}", row.name));
         }
         let named = wrong.into_iter().find(|row| row.name == fault.check);
         named
-            .filter(|row| row.detail.contains(fault.says))
-            .ok_or_else(|| format!("{} does not say {:?}\n{self}", fault.check, fault.says))
+            .filter(|row| row.detail.contains(fault.detail))
+            .ok_or_else(|| format!("{} does not say {:?}\n{self}", fault.check, fault.detail))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Faults on the way from the API server to the injector.
 
-use super::{Fault, guide::AN_UPGRADE};
+use super::{Fault, guide::UPGRADE_STEP};
 
 pub(super) const FAULTS: &[Fault] = &[
     Fault {
@@ -9,10 +9,10 @@ pub(super) const FAULTS: &[Fault] = &[
             "kubectl delete mutatingwebhookconfiguration linkerd-proxy-injector-webhook-config",
         ],
         check: "l5d-existence-mwc",
-        says: "is missing: no pod is injected",
-        also: &[],
-        follow: &[AN_UPGRADE],
-        names: &[],
+        detail: "is missing: no pod is injected",
+        related: &[],
+        repair_steps: &[UPGRADE_STEP],
+        substitutions: &[],
     },
     Fault {
         name: "somebody else's Service is registered",
@@ -20,10 +20,10 @@ pub(super) const FAULTS: &[Fault] = &[
             r#"kubectl patch mutatingwebhookconfiguration linkerd-proxy-injector-webhook-config --type=json -p '[{"op": "replace", "path": "/webhooks/0/clientConfig/service/namespace", "value": "default"}]'"#,
         ],
         check: "l5d-existence-mwc",
-        says: "registered at Service default/linkerd-proxy-injector",
-        also: &[],
-        follow: &[AN_UPGRADE],
-        names: &[],
+        detail: "registered at Service default/linkerd-proxy-injector",
+        related: &[],
+        repair_steps: &[UPGRADE_STEP],
+        substitutions: &[],
     },
     Fault {
         name: "a selector of the registration leaves everybody out",
@@ -31,13 +31,13 @@ pub(super) const FAULTS: &[Fault] = &[
             r#"kubectl patch mutatingwebhookconfiguration linkerd-proxy-injector-webhook-config --type=json -p '[{"op": "add", "path": "/webhooks/0/namespaceSelector/matchLabels", "value": {"mesh": "yes"}}]'"#,
         ],
         check: "webhook-injects",
-        says: "namespaceSelector excludes namespace faults",
-        also: &[],
-        follow: &[
+        detail: "namespaceSelector excludes namespace faults",
+        related: &[],
+        repair_steps: &[
             "kubectl delete mutatingwebhookconfiguration linkerd-proxy-injector-webhook-config",
-            AN_UPGRADE,
+            UPGRADE_STEP,
         ],
-        names: &[],
+        substitutions: &[],
     },
     Fault {
         name: "the API server trusts another authority, and the injector may not tell it better",
@@ -46,18 +46,18 @@ pub(super) const FAULTS: &[Fault] = &[
             r#"kubectl patch mutatingwebhookconfiguration linkerd-proxy-injector-webhook-config --type=json -p "[{\"op\": \"replace\", \"path\": \"/webhooks/0/clientConfig/caBundle\", \"value\": \"$(base64 -w0 stranger/crt.pem)\"}]""#,
         ],
         check: "l5d-proxy-injector-webhook-cert-valid",
-        says: "is not accepted by the webhook's caBundle",
-        also: &[
+        detail: "is not accepted by the webhook's caBundle",
+        related: &[
             "controllers-permissions",
             "webhook-presents",
             "webhook-injects",
         ],
-        follow: &[
-            AN_UPGRADE,
+        repair_steps: &[
+            UPGRADE_STEP,
             "kubectl -n linkerd delete secret linkerd-proxy-injector-k8s-tls",
             "kubectl -n linkerd rollout restart deployment linkerd-proxy-injector",
         ],
-        names: &[],
+        substitutions: &[],
     },
     Fault {
         name: "the injector is away, and the API server may not go on without it",
@@ -66,21 +66,21 @@ pub(super) const FAULTS: &[Fault] = &[
             "kubectl -n linkerd scale deployment linkerd-proxy-injector --replicas=0",
         ],
         check: "control-plane-deployments",
-        says: "no pod can be created",
-        also: &[],
-        follow: &[
+        detail: "no pod can be created",
+        related: &[],
+        repair_steps: &[
             "kubectl -n linkerd scale deployment NAME --replicas=1",
-            AN_UPGRADE,
+            UPGRADE_STEP,
         ],
-        names: &[("NAME", "linkerd-proxy-injector")],
+        substitutions: &[("NAME", "linkerd-proxy-injector")],
     },
     Fault {
         name: "the injector's Service is gone",
         plant: &["kubectl -n linkerd delete service linkerd-proxy-injector"],
         check: "control-plane-endpoints",
-        says: "Service linkerd-proxy-injector is missing",
-        also: &["webhook-injects"],
-        follow: &[AN_UPGRADE],
-        names: &[],
+        detail: "Service linkerd-proxy-injector is missing",
+        related: &["webhook-injects"],
+        repair_steps: &[UPGRADE_STEP],
+        substitutions: &[],
     },
 ];

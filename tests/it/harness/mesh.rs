@@ -78,11 +78,11 @@ impl Mesh {
     /// when it did not.
     pub(crate) fn exec(&self, pod: &str, command: &[&str]) -> String {
         let output = self.try_meshctl(&[&["local", "exec", pod, "--"], command].concat());
-        let mut said = text(&output.stdout);
+        let mut printed = text(&output.stdout);
         if !output.status.success() {
-            said += &format!("[{}] {}", output.status, text(&output.stderr));
+            printed += &format!("[{}] {}", output.status, text(&output.stderr));
         }
-        said
+        printed
     }
 
     /// Starts a program in a pod whose output is read later.

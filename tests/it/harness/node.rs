@@ -90,16 +90,16 @@ impl Node {
 
     /// Starts the agent and waits until it answers on its socket.
     pub(crate) fn start_agent(&self) {
-        self.begin_agent();
+        self.spawn_agent();
         let ready = || {
-            self.try_ask(&Request::Status)
+            self.try_request(&Request::Status)
                 .is_some_and(|answer| answer.get("status").is_some())
         };
-        super::until("the agent says its status", ready, || self.agent_log());
+        super::wait_until("the agent says its status", ready, || self.agent_log());
     }
 
     /// Starts the agent and does not wait for it.
-    pub(crate) fn begin_agent(&self) {
+    pub(crate) fn spawn_agent(&self) {
         let log = fs::File::options()
             .create(true)
             .append(true)
@@ -167,12 +167,12 @@ impl Node {
     }
 
     /// One question to the agent.
-    pub(crate) fn ask(&self, request: &Request) -> Value {
-        self.try_ask(request)
+    pub(crate) fn request(&self, request: &Request) -> Value {
+        self.try_request(request)
             .unwrap_or_else(|| panic!("the agent does not answer\n{}", self.agent_log()))
     }
 
-    fn try_ask(&self, request: &Request) -> Option<Value> {
+    fn try_request(&self, request: &Request) -> Option<Value> {
         let mut stream = UnixStream::connect(self.socket()).ok()?;
         let line = serde_json::to_string(request).expect("a request is JSON");
         stream.write_all(format!("{line}\n").as_bytes()).ok()?;
@@ -417,7 +417,7 @@ fn remove_cgroup(pod: &Path) {
         .filter(|path| path.is_dir())
         .collect();
     for dir in containers.iter().map(PathBuf::as_path).chain([pod]) {
-        super::until(
+        super::wait_until(
             "the cgroup is empty",
             || fs::remove_dir(dir).is_ok() || !dir.exists(),
             String::new,

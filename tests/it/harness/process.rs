@@ -12,7 +12,7 @@ use serde_json::Value;
 
 /// A process that does not answer in this time hangs. It decides nothing else: every step answers
 /// in a fraction of it.
-const HANG: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A running child and the events it prints.
 pub(crate) struct Process {
@@ -65,17 +65,17 @@ impl Process {
     }
 
     /// The next event.
-    pub(crate) fn event(&self) -> Value {
+    pub(crate) fn next_event(&self) -> Value {
         self.events
-            .recv_timeout(HANG)
+            .recv_timeout(TIMEOUT)
             .unwrap_or_else(|error| panic!("{}: no event: {error}", self.what))
     }
 
     /// Everything printed until the process ended.
-    pub(crate) fn rest(mut self) -> Vec<Value> {
+    pub(crate) fn remaining_events(mut self) -> Vec<Value> {
         drop(self.child.stdin.take());
         let mut events = Vec::new();
-        while let Ok(event) = self.events.recv_timeout(HANG) {
+        while let Ok(event) = self.events.recv_timeout(TIMEOUT) {
             events.push(event);
         }
         self.child.wait().expect("the child can be waited for");

@@ -6,52 +6,52 @@ use crate::harness::{mesh::Mesh, privileged};
 
 /// A client's run against the servers of a namespace, and what of its output is the same every
 /// time.
-struct Story {
+struct ClientScenario {
     name: &'static str,
     run: fn(&Mesh, client: &str, servers: &str) -> String,
 }
 
-const STORIES: &[Story] = &[
-    Story {
+const SCENARIOS: &[ClientScenario] = &[
+    ClientScenario {
         name: "curl",
         run: curl,
     },
-    Story {
+    ClientScenario {
         name: "wrk",
         run: wrk,
     },
-    Story {
+    ClientScenario {
         name: "h2load, HTTP/1",
         run: h2load_http1,
     },
-    Story {
+    ClientScenario {
         name: "h2load, HTTP/2",
         run: h2load_http2,
     },
-    Story {
+    ClientScenario {
         name: "etcdctl",
         run: etcdctl,
     },
-    Story {
+    ClientScenario {
         name: "etcdctl watch",
         run: etcdctl_watch,
     },
-    Story {
+    ClientScenario {
         name: "websockets",
         run: websockets,
     },
-    Story {
+    ClientScenario {
         name: "mariadb",
         run: mariadb,
     },
-    Story {
+    ClientScenario {
         name: "redis-benchmark",
         run: redis_benchmark,
     },
 ];
 
 #[test]
-fn clients_see_no_difference() {
+fn client_output_is_identical_with_and_without_mesh() {
     if !privileged("clients through the mesh") {
         return;
     }
@@ -70,19 +70,19 @@ fn clients_see_no_difference() {
     let meshed = manifests::namespace("meshed", true) + &servers("meshed");
     let mesh = Mesh::up(&[("plain.yaml", &plain), ("meshed.yaml", &meshed)]);
     let mut wrong = Vec::new();
-    for story in STORIES {
-        let expected = (story.run)(&mesh, "plain/client", "plain");
-        println!("{}: {expected}", story.name);
+    for scenario in SCENARIOS {
+        let expected = (scenario.run)(&mesh, "plain/client", "plain");
+        println!("{}: {expected}", scenario.name);
         for (client, servers) in [
             ("meshed/client", "meshed"),
             ("meshed/client", "plain"),
             ("plain/client", "meshed"),
         ] {
-            let seen = (story.run)(&mesh, client, servers);
+            let seen = (scenario.run)(&mesh, client, servers);
             if seen != expected {
                 wrong.push(format!(
                     "{} from {client} to {servers}\n  without the mesh: {expected}\n  seen: {seen}",
-                    story.name
+                    scenario.name
                 ));
             }
         }

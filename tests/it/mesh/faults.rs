@@ -6,7 +6,7 @@ use nix::{
 };
 
 use super::manifests;
-use crate::harness::{mesh::Mesh, privileged, until};
+use crate::harness::{mesh::Mesh, privileged, wait_until};
 
 const POLICY: &str = "\
 apiVersion: policy.linkerd.io/v1beta3
@@ -70,7 +70,7 @@ pub(super) fn send(pids: &[u32], signal: Signal) {
 }
 
 #[test]
-fn agent_killed_under_load() {
+fn requests_succeed_when_agent_is_killed() {
     if !privileged("the agent killed under load") {
         return;
     }
@@ -91,12 +91,12 @@ fn agent_killed_under_load() {
             "http://web/",
         ],
     );
-    load.event();
+    load.next_event();
     let agents = mesh.processes("mesh-agent");
     assert!(!agents.is_empty(), "the node has an agent");
     send(&agents, Signal::SIGKILL);
     let output: Vec<String> = load
-        .rest()
+        .remaining_events()
         .iter()
         .map(|line| line.as_str().unwrap_or_default().to_owned())
         .collect();
@@ -130,7 +130,7 @@ fn failures(mesh: &Mesh, output: &[String]) -> String {
 }
 
 #[test]
-fn calls_to_oneself() {
+fn pod_reaches_itself_by_every_own_address() {
     if !privileged("calls to oneself") {
         return;
     }
@@ -168,7 +168,7 @@ fn calls_to_oneself() {
 }
 
 #[test]
-fn own_ports_neither_loop_nor_open_a_door() {
+fn proxy_ports_are_not_reachable_and_do_not_loop() {
     if !privileged("the proxy's own ports") {
         return;
     }
@@ -199,7 +199,7 @@ fn own_ports_neither_loop_nor_open_a_door() {
 }
 
 #[test]
-fn policy_and_broken_yaml_in_the_directory() {
+fn invalid_manifest_keeps_last_valid_policy() {
     if !privileged("policies in the directory") {
         return;
     }
@@ -210,7 +210,7 @@ fn policy_and_broken_yaml_in_the_directory() {
     };
     assert!(answers("200")());
     mesh.write("policy.yaml", POLICY);
-    until("the policy closes the port", answers("403"), String::new);
+    wait_until("the policy closes the port", answers("403"), String::new);
     // A broken version of the same file: the last good one stays in force, and a good file beside
     // it is still taken.
     mesh.write(
@@ -230,18 +230,18 @@ fn policy_and_broken_yaml_in_the_directory() {
             "policy",
         ])
     };
-    until(
+    wait_until(
         "the controller names the broken file",
         || log().contains("policy.yaml"),
         log,
     );
     assert_eq!(status(&mesh, "app/client", "http://web/"), "403");
     mesh.remove("policy.yaml");
-    until("without the policy the port is open", answers("200"), log);
+    wait_until("without the policy the port is open", answers("200"), log);
 }
 
 #[test]
-fn controllers_gone() {
+fn traffic_survives_stopped_controllers() {
     if !privileged("a mesh without its controllers") {
         return;
     }
@@ -262,7 +262,7 @@ fn controllers_gone() {
 }
 
 #[test]
-fn unknown_destination_goes_where_it_was_sent() {
+fn unmeshed_destination_is_forwarded_to_original_address() {
     if !privileged("destinations outside the mesh") {
         return;
     }

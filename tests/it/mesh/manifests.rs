@@ -63,7 +63,7 @@ pub(crate) fn web_replica(namespace: &str, name: &str) -> String {
 
 /// The same, whose container goes on for a while when nginx has stopped, as applications do that
 /// have something to write: the proxy is told to stop only behind it.
-pub(crate) fn web_replica_that_lingers(namespace: &str, name: &str) -> String {
+pub(crate) fn web_replica_with_slow_shutdown(namespace: &str, name: &str) -> String {
     let setup = "nginx -e /dev/stderr -c /etc/web/nginx.conf & trap \"kill $!; sleep 4; exit 0\" TERM; wait";
     web_pod(namespace, name, setup)
 }

@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use super::{faults::send, manifests};
-use crate::harness::{mesh::Mesh, privileged, until};
+use crate::harness::{mesh::Mesh, privileged, wait_until};
 
 /// The pods that serve before, and those that take their places one after the other.
 const OLD: [&str; 3] = ["web-a", "web-b", "web-c"];
@@ -82,17 +82,17 @@ fn wrk_is_flawless(report: &str) -> bool {
         && !report.contains("Socket errors")
 }
 
-/// Runs the loads again and again while `story` happens, and at least once; the reports that show a
+/// Runs the loads again and again while `action` happens, and at least once; the reports that show a
 /// failed request.
-fn under_load(mesh: &Mesh, loads: &[Load], story: impl FnOnce()) -> Vec<String> {
+fn under_load(mesh: &Mesh, loads: &[Load], action: impl FnOnce()) -> Vec<String> {
     /// Ends the loads even when the story fails.
-    struct Over<'a>(&'a AtomicBool);
-    impl Drop for Over<'_> {
+    struct StopOnDrop<'a>(&'a AtomicBool);
+    impl Drop for StopOnDrop<'_> {
         fn drop(&mut self) {
             self.0.store(true, Ordering::Relaxed);
         }
     }
-    let over = AtomicBool::new(false);
+    let stop = AtomicBool::new(false);
     let service = address(mesh, "app/client", "web.app");
     let repeat = |load: &Load| {
         let mut flawed = Vec::new();
@@ -103,7 +103,7 @@ fn under_load(mesh: &Mesh, loads: &[Load], story: impl FnOnce()) -> Vec<String> 
             .collect();
         let command: Vec<&str> = command.iter().map(String::as_str).collect();
         loop {
-            let last = over.load(Ordering::Relaxed);
+            let last = stop.load(Ordering::Relaxed);
             let report = mesh.exec("app/client", &command);
             if !(load.is_flawless)(&report) {
                 flawed.push(format!("{:?}: {report}", load.command));
@@ -119,8 +119,8 @@ fn under_load(mesh: &Mesh, loads: &[Load], story: impl FnOnce()) -> Vec<String> 
             .map(|load| scope.spawn(|| repeat(load)))
             .collect();
         {
-            let _over = Over(&over);
-            story();
+            let _stop = StopOnDrop(&stop);
+            action();
         }
         running
             .into_iter()
@@ -159,7 +159,7 @@ fn served(mesh: &Mesh, pod: &str) -> f64 {
 /// As a Deployment does it: a new pod is ready, an old one is told to stop, and the endpoints
 /// change while it stops. nginx stops without waiting for anybody.
 #[test]
-fn every_pod_of_a_service_is_replaced_under_load() {
+fn rolling_replacement_fails_no_request() {
     if !privileged("pods replaced under load") {
         return;
     }
@@ -173,7 +173,7 @@ fn every_pod_of_a_service_is_replaced_under_load() {
     let flawed = under_load(&mesh, &[KEPT, HTTP2, NEW_CONNECTIONS], || {
         for pod in OLD {
             let why = || mesh.metrics(&format!("app/{pod}")).join("\n");
-            until("each old pod serves", || served(&mesh, pod) > 0.0, why);
+            wait_until("each old pod serves", || served(&mesh, pod) > 0.0, why);
         }
         for (old, new) in OLD.iter().zip(NEW) {
             start(&mesh, new);
@@ -190,7 +190,7 @@ fn every_pod_of_a_service_is_replaced_under_load() {
 /// A client without a mesh keeps its connections to applications with and without one, all of whose
 /// pods are replaced.
 #[test]
-fn clients_without_a_mesh_get_no_wrong_answer_from_pods_that_stop() {
+fn stopping_pods_send_no_error_to_unmeshed_clients() {
     if !privileged("pods replaced under clients without a mesh") {
         return;
     }
@@ -206,7 +206,7 @@ fn clients_without_a_mesh_get_no_wrong_answer_from_pods_that_stop() {
     let file = |namespace: &str, pod: &str| format!("{namespace}-{pod}.yaml");
     let start = |pod: &str| {
         for (namespace, _) in namespaces {
-            let manifest = manifests::web_replica_that_lingers(namespace, pod);
+            let manifest = manifests::web_replica_with_slow_shutdown(namespace, pod);
             mesh.write(&file(namespace, pod), &manifest);
         }
         mesh.meshctl(&["local", "apply"]);
@@ -215,7 +215,7 @@ fn clients_without_a_mesh_get_no_wrong_answer_from_pods_that_stop() {
         start(pod);
     }
     let counts = std::thread::scope(|scope| {
-        let asking = namespaces.map(|(namespace, _)| {
+        let clients = namespaces.map(|(namespace, _)| {
             let mesh = &mesh;
             scope.spawn(move || {
                 let host = address(mesh, "bare/client", &format!("web.{namespace}"));
@@ -229,11 +229,11 @@ fn clients_without_a_mesh_get_no_wrong_answer_from_pods_that_stop() {
             }
             mesh.meshctl(&["local", "apply"]);
         }
-        asking.map(|asking| asking.join().expect("the clients can be run"))
+        clients.map(|client| client.join().expect("the clients can be run"))
     });
-    for ((namespace, _), said) in namespaces.iter().zip(counts) {
+    for ((namespace, _), output) in namespaces.iter().zip(counts) {
         let counts: Value =
-            serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"));
+            serde_json::from_str(&output).unwrap_or_else(|error| panic!("{error}: {output}"));
         println!("{namespace}: {counts:#}");
         for (kind, counts) in counts.as_object().expect("the counts have names") {
             assert_ne!(counts["answered"], 0, "{namespace} {kind}: {counts}");
@@ -244,7 +244,7 @@ fn clients_without_a_mesh_get_no_wrong_answer_from_pods_that_stop() {
 
 /// Every controller and every proxy of the control plane dies at once, and all are started again.
 #[test]
-fn the_whole_control_plane_dies_under_load() {
+fn control_plane_crash_fails_no_request() {
     if !privileged("the control plane killed under load") {
         return;
     }
@@ -273,7 +273,7 @@ fn the_whole_control_plane_dies_under_load() {
         // asked.
         assert_eq!(ping().trim(), "PONG");
         let why = || mesh.meshctl(&["local", "status"]);
-        until("the control plane is back", ready, why);
+        wait_until("the control plane is back", ready, why);
         let after = mesh.processes("mesh-controller");
         assert!(before.iter().all(|pid| !after.contains(pid)), "{after:?}");
     });

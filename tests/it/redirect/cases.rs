@@ -3,7 +3,7 @@
 use crate::redirect::{
     Case,
     Expect::{Differs, Outbound, Same},
-    stage::{APP, APP_SKIPPED, PORT, PORT2, SKIPPED, SKIPPED_IN_RANGE, serve},
+    fixture::{APP, APP_SKIPPED, PORT, PORT2, SKIPPED, SKIPPED_IN_RANGE, serve},
 };
 
 /// Every case, in the order of the trap list.
@@ -62,7 +62,7 @@ fn outbound() -> Vec<Case> {
             name: "connected UDP (traps 7 and 8)",
             run: |s| {
                 let server = s.peer.app(&["udp", "serve", &format!("0.0.0.0:{PORT}")]);
-                server.event();
+                server.next_event();
                 s.app(&["udp", "send", &s.peer4(PORT)])
             },
             expect: Same("answered by PEER4:7001"),
@@ -286,12 +286,12 @@ fn inbound() -> Vec<Case> {
         },
         Case {
             name: "inbound, skipped source",
-            run: |s| s.describe(&s.exempt.app(&["connect", &s.own4(APP)]).rest()),
+            run: |s| s.describe(&s.exempt.app(&["connect", &s.own4(APP)]).remaining_events()),
             expect: Same("app from EXEMPT4, app sees peer OWN4:8001 self EXEMPT4"),
         },
         Case {
             name: "inbound, skipped source, IPv6",
-            run: |s| s.describe(&s.exempt.app(&["connect", &s.own6(APP)]).rest()),
+            run: |s| s.describe(&s.exempt.app(&["connect", &s.own6(APP)]).remaining_events()),
             expect: Same("app from EXEMPT6, app sees peer OWN6:8001 self EXEMPT6"),
         },
         Case {
@@ -317,7 +317,7 @@ fn inbound() -> Vec<Case> {
                 // The stand-in proxy holds the connection, as a real one does while it waits for
                 // its application.
                 let held = s.peer.app(&["connect", &s.own4(8200), "--stay"]);
-                held.event();
+                held.next_event();
                 let binds = [
                     format!("0.0.0.0:{}", 8200),
                     s.own4(8200),
@@ -348,7 +348,7 @@ fn ownership() -> Vec<Case> {
                 s.describe(
                     &s.pod
                         .probe_as("linkerd-proxy", 2102, &["connect", &s.peer4(PORT)])
-                        .rest(),
+                        .remaining_events(),
                 )
             },
             expect: Same("direct from OWN4, app sees peer PEER4:7001 self OWN4"),
@@ -360,7 +360,7 @@ fn ownership() -> Vec<Case> {
                     s.describe(
                         &s.pod
                             .probe_as("linkerd-proxy", 2102, &["connect", target])
-                            .rest(),
+                            .remaining_events(),
                     )
                 };
                 format!("{}; {}", ask("192.0.2.1:20001"), ask("[2001:db8::1]:20001"))
@@ -376,7 +376,7 @@ fn ownership() -> Vec<Case> {
                 s.describe(
                     &s.pod
                         .probe_as("app", 2102, &["connect", &s.peer4(PORT)])
-                        .rest(),
+                        .remaining_events(),
                 )
             },
             expect: Differs {
@@ -388,7 +388,7 @@ fn ownership() -> Vec<Case> {
         },
         Case {
             name: "a nested network namespace (trap 33)",
-            run: |s| s.describe(&s.pod.nested(&["connect", "127.0.0.1:1"]).rest()),
+            run: |s| s.describe(&s.pod.nested(&["connect", "127.0.0.1:1"]).remaining_events()),
             expect: Same("ECONNREFUSED"),
         },
         Case {

@@ -7,14 +7,14 @@ use mesh_core::node::{Request, Tier};
 use serde_json::Value;
 
 use super::{
+    fixture::{PORT, PORT2, RedirectFixture, SKIPPED, serve},
     lifecycle::entries,
-    stage::{PORT, PORT2, SKIPPED, Stage, serve},
 };
 use crate::harness::{
     node::{Node, Pod},
     privileged,
     process::run,
-    until,
+    wait_until,
 };
 
 const VIA_PROXY: &str =
@@ -22,19 +22,19 @@ const VIA_PROXY: &str =
 
 /// What the guard of the node's only meshed pod saw: let through, and dropped.
 fn seen(node: &Node) -> (u64, u64) {
-    let pods = node.ask(&Request::Pods);
+    let pods = node.request(&Request::Pods);
     let connections = &pods["pods"][0]["connections"];
     let count = |name: &str| connections[name].as_u64().unwrap_or(0);
     (count("guard_passed"), count("guard_dropped"))
 }
 
 /// Requests of the probe's own making: which of the ports answered.
-fn request(stage: &Stage<'_>, how: &str, ports: &[u16]) -> Vec<Value> {
-    let own = stage.pod.v4.to_string();
-    let targets: Vec<String> = ports.iter().map(|port| stage.peer4(*port)).collect();
+fn request(fixture: &RedirectFixture<'_>, how: &str, ports: &[u16]) -> Vec<Value> {
+    let own = fixture.pod.v4.to_string();
+    let targets: Vec<String> = ports.iter().map(|port| fixture.peer4(*port)).collect();
     let mut args = vec!["syn", how, own.as_str()];
     args.extend(targets.iter().map(String::as_str));
-    let events = stage.pod.app(&args).rest();
+    let events = fixture.pod.app(&args).remaining_events();
     assert_eq!(events.len(), ports.len(), "{events:?}");
     events
         .iter()
@@ -83,13 +83,13 @@ impl Inner {
         inner
     }
 
-    fn connect(&self, stage: &Stage<'_>, target: &str) -> String {
+    fn connect(&self, fixture: &RedirectFixture<'_>, target: &str) -> String {
         let netns = format!("/run/netns/{}", self.name);
         let process =
-            stage
+            fixture
                 .pod
                 .probe_with("app", 0, &["--inner-netns", &netns], &["connect", target]);
-        stage.describe(&process.rest())
+        fixture.describe(&process.remaining_events())
     }
 }
 
@@ -100,49 +100,57 @@ impl Drop for Inner {
 }
 
 #[test]
-fn ways_around_the_proxy_are_counted() {
+fn guard_counts_proxy_bypasses() {
     if !privileged("the guard, counting") {
         return;
     }
     let node = Node::start_with(Tier::Full, &["--guard", "count"]);
-    let stage = Stage::build(&node);
-    let inner = Inner::build(&stage.pod);
+    let fixture = RedirectFixture::build(&node);
+    let inner = Inner::build(&fixture.pod);
     let mut passed = 0;
     let mut check = |what: &str, more: u64| {
         passed += more;
         assert_eq!(seen(&node), (passed, 0), "{what}");
     };
 
-    assert_eq!(stage.app(&["connect", &stage.peer4(PORT)]), VIA_PROXY);
+    assert_eq!(fixture.app(&["connect", &fixture.peer4(PORT)]), VIA_PROXY);
     check("a redirected connection", 0);
-    let own = stage
+    let own = fixture
         .pod
-        .probe_as("linkerd-proxy", 2102, &["connect", &stage.peer4(PORT)]);
-    assert!(stage.describe(&own.rest()).starts_with("direct"));
-    check("the proxy's own connection", 0);
+        .probe_as("linkerd-proxy", 2102, &["connect", &fixture.peer4(PORT)]);
     assert!(
-        stage
-            .app(&["connect", &stage.peer4(SKIPPED)])
+        fixture
+            .describe(&own.remaining_events())
             .starts_with("direct")
     );
-    assert!(stage.app(&["connect", "127.0.0.1:8001"]).starts_with("app"));
+    check("the proxy's own connection", 0);
+    assert!(
+        fixture
+            .app(&["connect", &fixture.peer4(SKIPPED)])
+            .starts_with("direct")
+    );
+    assert!(
+        fixture
+            .app(&["connect", "127.0.0.1:8001"])
+            .starts_with("app")
+    );
     check("a skipped port, and loopback", 0);
 
-    assert_eq!(request(&stage, "raw", &[PORT, SKIPPED]), [true, true]);
+    assert_eq!(request(&fixture, "raw", &[PORT, SKIPPED]), [true, true]);
     check("a raw socket", 1);
-    assert_eq!(request(&stage, "packet", &[PORT, SKIPPED]), [true, true]);
+    assert_eq!(request(&fixture, "packet", &[PORT, SKIPPED]), [true, true]);
     check("a packet socket", 1);
-    let foreign = format!("{}:0", stage.foreign);
+    let foreign = format!("{}:0", fixture.foreign);
     let args = [
         "connect",
-        &stage.peer4(PORT),
+        &fixture.peer4(PORT),
         "--transparent",
         "--bind",
         &foreign,
     ];
-    assert!(stage.app(&args).starts_with("direct from FOREIGN4"));
+    assert!(fixture.app(&args).starts_with("direct from FOREIGN4"));
     check("a source address that is not the pod's (trap 11)", 1);
-    let reached = inner.connect(&stage, &stage.peer4(PORT));
+    let reached = inner.connect(&fixture, &fixture.peer4(PORT));
     assert!(reached.starts_with("direct from 198.19."), "{reached}");
     check("a network namespace inside the pod (trap 33)", 1);
     let log = node.agent_log();
@@ -153,7 +161,7 @@ fn ways_around_the_proxy_are_counted() {
 }
 
 #[test]
-fn ways_around_the_proxy_are_closed() {
+fn guard_drops_proxy_bypasses() {
     if !privileged("the guard, dropping") {
         return;
     }
@@ -162,36 +170,36 @@ fn ways_around_the_proxy_are_closed() {
     for tier in [Tier::Full, Tier::Split] {
         let node = Node::start_with(tier, &["--guard", "drop"]);
         let empty = entries(&node);
-        let stage = Stage::build(&node);
+        let fixture = RedirectFixture::build(&node);
         let dropped = |count: u64| assert_eq!(seen(&node), (0, count), "{tier}");
         assert_eq!(
-            request(&stage, "raw", &[PORT, SKIPPED]),
+            request(&fixture, "raw", &[PORT, SKIPPED]),
             [false, true],
             "{tier}"
         );
         dropped(1);
         assert_eq!(
-            request(&stage, "packet", &[PORT, PORT2, SKIPPED]),
+            request(&fixture, "packet", &[PORT, PORT2, SKIPPED]),
             [false, false, true]
         );
         dropped(3);
-        let inbound = stage.peer_app(&["connect", &stage.own4(super::stage::APP)]);
+        let inbound = fixture.peer_app(&["connect", &fixture.own4(super::fixture::APP)]);
         assert!(inbound.starts_with("proxy 4143"), "{inbound}");
-        let outbound = stage.app(&["connect", &stage.peer4(PORT)]);
+        let outbound = fixture.app(&["connect", &fixture.peer4(PORT)]);
         assert!(outbound.starts_with("proxy 4140"), "{outbound}");
         dropped(3);
 
         // A restart forgets nothing; turned off, the guard is gone at once.
         node.restart_agent();
         assert_eq!(
-            request(&stage, "raw", &[PORT, SKIPPED]),
+            request(&fixture, "raw", &[PORT, SKIPPED]),
             [false, true],
             "{tier}"
         );
         dropped(4);
         node.restart_agent_with(&[]);
         assert_eq!(
-            request(&stage, "raw", &[PORT, SKIPPED]),
+            request(&fixture, "raw", &[PORT, SKIPPED]),
             [true, true],
             "{tier}"
         );
@@ -203,25 +211,25 @@ fn ways_around_the_proxy_are_closed() {
         assert_eq!(guards(&node), 0);
 
         // On again, for a pod that runs and for an interface that it made itself.
-        stage
+        fixture
             .pod
             .run("ip", &["link", "add", "extra0", "type", "veth"])
             .expect("another interface, and its other end");
         node.restart_agent_with(&["--guard", "drop"]);
         assert_eq!(guards(&node), 3);
         assert_eq!(
-            request(&stage, "raw", &[PORT, SKIPPED]),
+            request(&fixture, "raw", &[PORT, SKIPPED]),
             [false, true],
             "{tier}"
         );
-        drop(stage);
+        drop(fixture);
         assert_eq!(guards(&node), 0);
         assert_eq!(entries(&node), empty);
     }
 }
 
 #[test]
-fn connections_from_before_go_on_under_guard() {
+fn guard_keeps_connections_from_before_enrolment() {
     if !privileged("the guard and older connections") {
         return;
     }
@@ -231,22 +239,25 @@ fn connections_from_before_go_on_under_guard() {
     let options = ["--greet", "direct", "--hold"];
     let server = serve(&peer, "app", 0, &options, std::slice::from_ref(&target));
     let mut open = pod.app(&["connect", &target, "--stay"]);
-    assert_eq!(open.event()["greeting"]["reached"], "direct");
+    assert_eq!(open.next_event()["greeting"]["reached"], "direct");
     pod.enrol();
     // Its socket is older than the enrolment (trap 34), its packets are not.
     open.proceed();
-    assert_eq!(open.rest(), [serde_json::json!({"finished": true})]);
+    assert_eq!(
+        open.remaining_events(),
+        [serde_json::json!({"finished": true})]
+    );
     assert_eq!(seen(&node), (0, 0));
     drop(server);
 }
 
 #[test]
-fn a_guard_that_cannot_be_is_said() {
+fn unavailable_guard_is_reported_in_status() {
     if !privileged("the guard on a tier without programs") {
         return;
     }
     let node = Node::start_with(Tier::Nft, &["--guard", "drop"]);
-    let status = node.ask(&Request::Status);
+    let status = node.request(&Request::Status);
     let warnings = status["status"]["warnings"].to_string();
     assert!(
         warnings.contains("--guard drop is not in effect: tier nft has no kernel programs"),
@@ -255,34 +266,34 @@ fn a_guard_that_cannot_be_is_said() {
 }
 
 #[test]
-fn addresses_that_a_pod_gives_itself_are_followed() {
+fn pod_address_changes_update_redirection() {
     if !privileged("a pod with a new address") {
         return;
     }
     let node = Node::start(Tier::Full);
-    let stage = Stage::build(&node);
-    let (subnet, _) = stage.pod.subnet();
+    let fixture = RedirectFixture::build(&node);
+    let (subnet, _) = fixture.pod.subnet();
     let new = format!("{subnet}.250");
     let prefix = format!("{new}/24");
     let connect = || {
         let source = format!("{new}:0");
-        stage.app(&["connect", &stage.peer4(PORT), "--bind", &source])
+        fixture.app(&["connect", &fixture.peer4(PORT), "--bind", &source])
     };
-    let in_pod = |args: &[&str]| stage.pod.run("ip", args).expect("ip in the pod");
+    let in_pod = |args: &[&str]| fixture.pod.run("ip", args).expect("ip in the pod");
     in_pod(&["addr", "add", &prefix, "dev", "eth0"]);
     let followed =
         format!("proxy 4140, original PEER4:7001 from {new}, app sees peer PEER4:7001 self {new}");
-    until(
+    wait_until(
         "connections from the new address are redirected",
         || connect() == followed,
         || node.agent_log(),
     );
     // The pod's own address stays the one that applications see.
-    assert_eq!(stage.app(&["connect", &stage.peer4(PORT)]), VIA_PROXY);
+    assert_eq!(fixture.app(&["connect", &fixture.peer4(PORT)]), VIA_PROXY);
 
     in_pod(&["addr", "del", &prefix, "dev", "eth0"]);
     let knows = || -> bool {
-        let pods = node.ask(&Request::Pods);
+        let pods = node.request(&Request::Pods);
         let addresses = pods["pods"][0]["addresses"]
             .as_array()
             .cloned()
@@ -295,7 +306,7 @@ fn addresses_that_a_pod_gives_itself_are_followed() {
         };
         addresses.iter().any(is_new)
     };
-    until(
+    wait_until(
         "the agent forgets the address",
         || !knows(),
         || node.agent_log(),

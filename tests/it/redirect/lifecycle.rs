@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use mesh_core::node::Tier;
 use serde_json::{Value, json};
 
-use super::stage::{APP, PORT, Stage, serve};
-use crate::harness::{node::Node, privileged, process::run, until};
+use super::fixture::{APP, PORT, RedirectFixture, serve};
+use crate::harness::{node::Node, privileged, process::run, wait_until};
 
 const VIA_PROXY: &str =
     "proxy 4140, original PEER4:7001 from OWN4, app sees peer PEER4:7001 self OWN4";
@@ -45,18 +45,18 @@ pub(super) fn entries(node: &Node) -> Vec<(String, usize)> {
 }
 
 #[test]
-fn connections_leave_no_entry_behind() {
+fn closed_connections_leave_no_map_entries() {
     if !privileged("24,000 connections") {
         return;
     }
     let node = Node::start(Tier::Full);
-    let stage = Stage::build(&node);
+    let fixture = RedirectFixture::build(&node);
     let before = entries(&node);
     // In four processes: half of them end before the other half, so that ports are used again.
-    let args = ["churn", &stage.peer4(PORT), "6000"];
-    let churns: Vec<_> = (0..4).map(|_| stage.pod.app(&args)).collect();
+    let args = ["churn", &fixture.peer4(PORT), "6000"];
+    let churns: Vec<_> = (0..4).map(|_| fixture.pod.app(&args)).collect();
     for churn in churns {
-        let outcome = &churn.rest()[0];
+        let outcome = &churn.remaining_events()[0];
         assert_eq!(outcome["connections"], 6000, "{outcome}");
         assert_eq!(outcome["failed"], 0, "{outcome}");
     }
@@ -64,7 +64,7 @@ fn connections_leave_no_entry_behind() {
 }
 
 #[test]
-fn agent_killed_and_back() {
+fn pods_are_enrolled_while_agent_is_dead() {
     if !privileged("an agent that dies") {
         return;
     }
@@ -72,9 +72,9 @@ fn agent_killed_and_back() {
     node.kill_agent();
     // Both pods of the stage start while the agent is dead: the plugin enrols from the pinned
     // programs.
-    let stage = Stage::build(&node);
-    assert_eq!(stage.app(&["connect", &stage.peer4(PORT)]), VIA_PROXY);
-    assert_eq!(stage.peer_app(&["connect", &stage.own4(APP)]), INBOUND);
+    let fixture = RedirectFixture::build(&node);
+    assert_eq!(fixture.app(&["connect", &fixture.peer4(PORT)]), VIA_PROXY);
+    assert_eq!(fixture.peer_app(&["connect", &fixture.own4(APP)]), INBOUND);
 }
 
 #[test]
@@ -83,41 +83,43 @@ fn restarted_agent_adopts_its_pods() {
         return;
     }
     let node = Node::start(Tier::Full);
-    let stage = Stage::build(&node);
+    let fixture = RedirectFixture::build(&node);
     let pins = node.pinned();
-    let mut held = stage.pod.app(&["connect", &stage.peer4(PORT), "--stay"]);
-    held.event();
+    let mut held = fixture
+        .pod
+        .app(&["connect", &fixture.peer4(PORT), "--stay"]);
+    held.next_event();
     node.restart_agent();
-    let pods = node.ask(&mesh_core::node::Request::Pods);
+    let pods = node.request(&mesh_core::node::Request::Pods);
     assert_eq!(pods["pods"].as_array().map(Vec::len), Some(1), "{pods}");
     assert_eq!(pods["pods"][0]["pod"]["name"], "app", "{pods}");
     assert_eq!(node.pinned(), pins, "a restart replaces nothing");
-    assert_eq!(stage.app(&["connect", &stage.peer4(PORT)]), VIA_PROXY);
-    assert_eq!(stage.peer_app(&["connect", &stage.own4(APP)]), INBOUND);
+    assert_eq!(fixture.app(&["connect", &fixture.peer4(PORT)]), VIA_PROXY);
+    assert_eq!(fixture.peer_app(&["connect", &fixture.own4(APP)]), INBOUND);
     held.proceed();
 }
 
 #[test]
-fn last_pod_takes_everything_with_it() {
+fn deleted_pod_leaves_no_pins_or_map_entries() {
     if !privileged("pods that are deleted") {
         return;
     }
     let node = Node::start(Tier::Full);
     let (pins, empty) = (node.pinned(), entries(&node));
     assert!(empty.iter().all(|(_, count)| *count == 0), "{empty:?}");
-    let stage = Stage::build(&node);
-    assert_eq!(stage.app(&["connect", &stage.peer4(PORT)]), VIA_PROXY);
+    let fixture = RedirectFixture::build(&node);
+    assert_eq!(fixture.app(&["connect", &fixture.peer4(PORT)]), VIA_PROXY);
     assert!(
         node.pinned().len() > pins.len(),
         "an enrolled pod has a link of its own"
     );
-    drop(stage);
+    drop(fixture);
     assert_eq!(node.pinned(), pins);
     assert_eq!(entries(&node), empty);
 }
 
 #[test]
-fn pod_enrolled_while_it_runs() {
+fn running_pod_can_be_enrolled() {
     if !privileged("a pod that is enrolled while it runs") {
         return;
     }
@@ -141,14 +143,16 @@ fn pod_enrolled_while_it_runs() {
         &addresses,
     );
     let mut open = pod.app(&["connect", &target, "--stay"]);
-    assert_eq!(open.event()["greeting"]["reached"], "direct");
+    assert_eq!(open.next_event()["greeting"]["reached"], "direct");
     let mut waiting = pod.app(&["connect", &target, "--wait-stdin"]);
-    assert_eq!(waiting.event()["ready"], true);
+    assert_eq!(waiting.next_event()["ready"], true);
     pod.enrol();
     // The socket was made before, its connection was not (trap 34).
     waiting.proceed();
-    assert_eq!(waiting.event()["greeting"]["reached"], "proxy");
-    let arriving = peer.app(&["connect", &format!("{}:{APP}", pod.v4)]).event();
+    assert_eq!(waiting.next_event()["greeting"]["reached"], "proxy");
+    let arriving = peer
+        .app(&["connect", &format!("{}:{APP}", pod.v4)])
+        .next_event();
     assert_eq!(arriving["greeting"]["reached"], "proxy", "{arriving}");
     assert_eq!(
         arriving["greeting"]["original"],
@@ -156,12 +160,12 @@ fn pod_enrolled_while_it_runs() {
     );
     // What was open stays as it was: it ends when its client wants, without an error.
     open.proceed();
-    assert_eq!(open.rest(), [json!({"finished": true})]);
+    assert_eq!(open.remaining_events(), [json!({"finished": true})]);
     drop((proxy, server));
 }
 
 #[test]
-fn namespace_of_the_node_is_left_alone() {
+fn host_network_pod_is_not_enrolled() {
     if !privileged("a pod in the node's own network namespace") {
         return;
     }
@@ -170,7 +174,7 @@ fn namespace_of_the_node_is_left_alone() {
     // A pod with hostNetwork (trap 35): enrolling it would enrol every process of the node.
     let answer = pod.enrol_elsewhere(Path::new("/proc/self/ns/net"));
     assert!(answer.is_ok(), "such a pod must start: {answer:?}");
-    let pods = node.ask(&mesh_core::node::Request::Pods);
+    let pods = node.request(&mesh_core::node::Request::Pods);
     assert_eq!(pods["pods"].as_array().map(Vec::len), Some(0), "{pods}");
     assert!(entries(&node).iter().all(|(_, count)| *count == 0));
 }
@@ -195,7 +199,7 @@ fn scratch(node: &Node) -> (Vec<PathBuf>, usize) {
 }
 
 #[test]
-fn agent_killed_in_its_self_test_leaves_nothing() {
+fn agent_killed_during_self_test_leaves_no_remains() {
     if !privileged("an agent that dies in its self-test") {
         return;
     }
@@ -206,14 +210,14 @@ fn agent_killed_in_its_self_test_leaves_nothing() {
         .with_file_name(format!("{}-selftest", name.to_string_lossy()));
     let kill_in_self_test = || {
         node.kill_agent();
-        node.begin_agent();
-        until(
+        node.spawn_agent();
+        wait_until(
             "the workers of the self-test run",
             || scratch(&node).1 >= 2,
             || node.agent_log(),
         );
         node.kill_agent();
-        until(
+        wait_until(
             "the workers end with their agent",
             || scratch(&node).1 == 0,
             || node.agent_log(),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use mesh_core::node::Tier;
 use serde_json::Value;
 
-use super::stage::{PORT, Stage};
+use super::fixture::{PORT, RedirectFixture};
 use crate::harness::{node::Node, other_programs, privileged, process::run};
 
 /// There and back, and again.
@@ -30,21 +30,23 @@ fn tags(node: &Node) -> Vec<(PathBuf, String)> {
 }
 
 #[test]
-fn programs_are_replaced_under_load() {
+fn kernel_program_upgrade_under_load_loses_no_connection() {
     if !privileged("an upgrade of the kernel programs under load") {
         return;
     }
     let node = Node::start(Tier::Full);
-    let stage = Stage::build(&node);
+    let fixture = RedirectFixture::build(&node);
     let before = tags(&node);
     assert_eq!(before.len(), 8 + 1, "the node's programs and the pod's own");
 
-    let mut held = stage.pod.app(&["connect", &stage.peer4(PORT), "--stay"]);
-    assert_eq!(held.event()["greeting"]["reached"], "proxy");
-    let args = ["churn", &stage.peer4(PORT), "until-stdin"];
-    let churns: Vec<_> = (0..2).map(|_| stage.pod.app(&args)).collect();
+    let mut held = fixture
+        .pod
+        .app(&["connect", &fixture.peer4(PORT), "--stay"]);
+    assert_eq!(held.next_event()["greeting"]["reached"], "proxy");
+    let args = ["churn", &fixture.peer4(PORT), "until-stdin"];
+    let churns: Vec<_> = (0..2).map(|_| fixture.pod.app(&args)).collect();
     for churn in &churns {
-        assert_eq!(churn.event()["churning"], true);
+        assert_eq!(churn.next_event()["churning"], true);
     }
 
     let other = other_programs();
@@ -71,8 +73,8 @@ fn programs_are_replaced_under_load() {
     assert_eq!(replaced, UPGRADES, "{}", node.agent_log());
 
     for churn in churns {
-        // Standard input ends with `rest`, and with it the churn.
-        let outcome = churn.rest().pop().expect("a summary");
+        // Standard input ends with `remaining_events`, and with it the churn.
+        let outcome = churn.remaining_events().pop().expect("a summary");
         assert_eq!(outcome["failed"], 0, "{outcome}");
         assert_eq!(
             outcome["reached"],
@@ -81,5 +83,8 @@ fn programs_are_replaced_under_load() {
         );
     }
     held.proceed();
-    assert_eq!(held.rest(), [serde_json::json!({"finished": true})]);
+    assert_eq!(
+        held.remaining_events(),
+        [serde_json::json!({"finished": true})]
+    );
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    cluster::{Cluster, until},
+    cluster::{Cluster, wait_until},
     installation::Installation,
     node::Nodes,
     shop::{self, Shop},
@@ -18,15 +18,15 @@ const CHAINED: &str = "cat /host/etc/cni/net.d/*conflist | grep -c mesh-cni || t
 const FORGET: &str = "rm -rf /host/run/node-look";
 
 #[test]
-fn a_rewritten_configuration_is_meshed_again() {
-    let Some(cluster) = Cluster::given("a rewritten CNI configuration") else {
+fn rewritten_cni_configuration_is_chained_again() {
+    let Some(cluster) = Cluster::acquire("a rewritten CNI configuration") else {
         return;
     };
-    let nodes = Nodes::look_at(&cluster);
+    let nodes = Nodes::observe(&cluster);
     on_all(&nodes, KEEP);
     let mesh = Installation::by_helm(&cluster, &[]);
     on_all(&nodes, REWRITE);
-    until("the plugin is in every node's configuration again", || {
+    wait_until("the plugin is in every node's configuration again", || {
         let counts = on_all(&nodes, CHAINED);
         if counts.values().all(|count| count.trim() == "1") {
             Ok(())
@@ -35,18 +35,18 @@ fn a_rewritten_configuration_is_meshed_again() {
         }
     });
     let shop = Shop::open(&cluster);
-    shop.works();
-    shop.is_redirected("full");
+    shop.assert_works();
+    shop.assert_redirected("full");
     mesh.remove();
     on_all(&nodes, FORGET);
 }
 
 #[test]
-fn plugin_without_execute_permission_is_repaired_and_the_nodes_events_say_so() {
-    let Some(cluster) = Cluster::given("a CNI plugin that cannot be executed") else {
+fn plugin_execute_permission_is_repaired_with_event() {
+    let Some(cluster) = Cluster::acquire("a CNI plugin that cannot be executed") else {
         return;
     };
-    let nodes = Nodes::look_at(&cluster);
+    let nodes = Nodes::observe(&cluster);
     let mesh = Installation::by_helm(&cluster, &[]);
     let of_repairs = [
         "events",
@@ -58,7 +58,7 @@ fn plugin_without_execute_permission_is_repaired_and_the_nodes_events_say_so() {
     // Another story may have had the same repaired.
     cluster.kubectl(&[&["delete"][..], &of_repairs].concat());
     on_all(&nodes, "chmod 644 /host/opt/cni/bin/mesh-cni");
-    until("every node's plugin can be executed again", || {
+    wait_until("every node's plugin can be executed again", || {
         let modes = on_all(&nodes, "stat -c %a /host/opt/cni/bin/mesh-cni");
         if modes.values().all(|mode| mode.trim() == "755") {
             Ok(())
@@ -66,7 +66,7 @@ fn plugin_without_execute_permission_is_repaired_and_the_nodes_events_say_so() {
             Err(format!("{modes:?}"))
         }
     });
-    until("every node has an event of the repair", || {
+    wait_until("every node has an event of the repair", || {
         let events = cluster.kubectl(&[&["get"][..], &of_repairs].concat());
         let missing = |node: &String| !events.contains(&format!("node/{node}"));
         match nodes.names().iter().find(|node| missing(node)) {
@@ -75,38 +75,38 @@ fn plugin_without_execute_permission_is_repaired_and_the_nodes_events_say_so() {
         }
     });
     let shop = Shop::open(&cluster);
-    shop.works();
+    shop.assert_works();
     mesh.remove();
 }
 
 #[test]
-fn a_pod_that_started_without_the_plugin_is_enrolled_in_place() {
-    let Some(cluster) = Cluster::given("pods that started without the plugin") else {
+fn pod_started_without_plugin_is_enrolled_in_place() {
+    let Some(cluster) = Cluster::acquire("pods that started without the plugin") else {
         return;
     };
-    let nodes = Nodes::look_at(&cluster);
+    let nodes = Nodes::observe(&cluster);
     on_all(&nodes, KEEP);
     for (node, count) in on_all(&nodes, CHAINED) {
         // What a story leaves that failed while no agent was there to clean up.
         assert_eq!(count.trim(), "0", "{node} has the plugin without a mesh");
     }
     let mesh = Installation::by_helm(&cluster, &[]);
-    mesh.take_agents_away();
+    mesh.remove_agents();
     on_all(&nodes, REWRITE);
 
     cluster.apply(&pod());
-    until("the pod's containers run", || {
+    wait_until("the pod's containers run", || {
         let pod = cluster.json(&["get", "pod", "first", "-n", shop::NAMESPACE]);
         let proxy = &pod["status"]["initContainerStatuses"][0];
-        match proxy["state"]["running"].is_null() {
-            true => Err(pod["status"].to_string()),
-            // Its proxy asks, and is not answered: the application waits for it.
-            false if proxy["started"] == true => panic!("it runs unredirected: {pod}"),
-            false => Ok(()),
+        if proxy["state"]["running"].is_null() {
+            return Err(pod["status"].to_string());
         }
+        // The redirection check fails, so that the proxy holds back the application.
+        assert!(proxy["started"] != true, "it runs unredirected: {pod}");
+        Ok(())
     });
 
-    mesh.bring_agents_back();
+    mesh.restore_agents();
     cluster.kubectl(&[
         "wait",
         "-n",
@@ -123,7 +123,7 @@ fn a_pod_that_started_without_the_plugin_is_enrolled_in_place() {
         "--field-selector",
         "reason=Repaired",
     ];
-    until("the pod's events say that it was repaired", || {
+    wait_until("the pod's events say that it was repaired", || {
         let events = cluster.kubectl(&told);
         if events.contains("pod/first") {
             Ok(())
@@ -137,8 +137,8 @@ fn a_pod_that_started_without_the_plugin_is_enrolled_in_place() {
 
 fn on_all(nodes: &Nodes<'_>, script: &str) -> BTreeMap<String, String> {
     let run = |node: String| {
-        let said = nodes.run(&node, script);
-        (node, said)
+        let output = nodes.run(&node, script);
+        (node, output)
     };
     nodes.names().into_iter().map(run).collect()
 }

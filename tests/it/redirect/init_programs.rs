@@ -13,7 +13,7 @@ use std::{
 
 use mesh_core::node::Tier;
 
-use super::stage::{APP, PORT, serve};
+use super::fixture::{APP, PORT, serve};
 use crate::harness::{
     node::{Node, Pod},
     privileged,
@@ -22,7 +22,7 @@ use crate::harness::{
 };
 
 /// A helper that does not ask in this time never will.
-const HANG: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 const FIREWALLS: [(&str, &[&str]); 3] = [
     (
@@ -80,7 +80,7 @@ fn run_in(pod: &Pod<'_>, program: &PathBuf, args: &[&str]) -> Output {
         .expect("ip runs the helper")
 }
 
-fn said(output: &Output) -> String {
+fn output_text(output: &Output) -> String {
     format!(
         "{}\n{}{}",
         output.status,
@@ -91,7 +91,7 @@ fn said(output: &Output) -> String {
 
 /// Whom a connection reaches, and what the proxy was told.
 fn reached(process: Process) -> String {
-    let event = process.event();
+    let event = process.next_event();
     let greeting = &event["greeting"];
     match greeting["reached"].as_str() {
         Some("proxy") => format!("proxy for {}", greeting["original"].as_str().unwrap_or("?")),
@@ -101,7 +101,7 @@ fn reached(process: Process) -> String {
 }
 
 #[test]
-fn proxy_init_redirects_its_own_pod() {
+fn proxy_init_redirects_pod_without_agent() {
     if !privileged("linkerd2-proxy-init") {
         return;
     }
@@ -121,7 +121,7 @@ fn proxy_init_redirects_its_own_pod() {
         let pod = node.plain_pod(&format!("app{number}"));
         let flags = [*firewall, &FLAGS[..]].concat();
         let output = run_in(&pod, &helper(&image, "linkerd2-proxy-init"), &flags);
-        assert!(output.status.success(), "{what}: {}", said(&output));
+        assert!(output.status.success(), "{what}: {}", output_text(&output));
         let addresses = ["127.0.0.1:4140", "[::1]:4140", "0.0.0.0:4143", "[::]:4143"];
         let proxy = serve(
             &pod,
@@ -154,7 +154,7 @@ fn proxy_init_redirects_its_own_pod() {
 }
 
 #[test]
-fn proxy_init_says_what_it_would_do_and_what_it_cannot() {
+fn proxy_init_simulates_rules_and_reports_missing_capability() {
     if !privileged("linkerd2-proxy-init without rights") {
         return;
     }
@@ -164,7 +164,7 @@ fn proxy_init_says_what_it_would_do_and_what_it_cannot() {
     let init = helper(&image, "linkerd2-proxy-init");
     let nft = ["--iptables-mode", "nft", "--simulate"];
     let simulated = run_in(&pod, &init, &[&nft[..], &FLAGS].concat());
-    assert!(simulated.status.success(), "{}", said(&simulated));
+    assert!(simulated.status.success(), "{}", output_text(&simulated));
     let script = String::from_utf8_lossy(&simulated.stdout).into_owned();
     assert!(
         script.contains("meta skuid 2102 counter accept"),
@@ -187,7 +187,7 @@ fn proxy_init_says_what_it_would_do_and_what_it_cannot() {
         &init,
         &[&["--iptables-mode", "nft"], &FLAGS[..]].concat(),
     );
-    assert!(applied.status.success(), "{}", said(&applied));
+    assert!(applied.status.success(), "{}", output_text(&applied));
     let by_us = pod
         .run("nft", &["-s", "list", "ruleset"])
         .expect("nft lists");
@@ -207,18 +207,18 @@ fn proxy_init_says_what_it_would_do_and_what_it_cannot() {
         .args([&["--iptables-mode", "nft"], &FLAGS[..]].concat())
         .output()
         .expect("ip runs the helper");
-    assert!(!output.status.success(), "{}", said(&output));
+    assert!(!output.status.success(), "{}", output_text(&output));
     assert!(
-        said(&output).contains("it takes the capability NET_ADMIN"),
+        output_text(&output).contains("it takes the capability NET_ADMIN"),
         "{}",
-        said(&output)
+        output_text(&output)
     );
     let wrong = run_in(&pod, &init, &["--incoming-proxy-port", "0"]);
-    assert_eq!(wrong.status.code(), Some(2), "{}", said(&wrong));
+    assert_eq!(wrong.status.code(), Some(2), "{}", output_text(&wrong));
 }
 
 #[test]
-fn proxy_init_leaves_ipv6_alone_when_told() {
+fn proxy_init_without_ipv6_redirects_only_ipv4() {
     if !privileged("linkerd2-proxy-init without IPv6") {
         return;
     }
@@ -230,7 +230,7 @@ fn proxy_init_leaves_ipv6_alone_when_told() {
     // As the chart writes it with disableIPv6, its default.
     let flags = [FIREWALLS[0].1, &["--ipv6=false"], &FLAGS[..]].concat();
     let output = run_in(&pod, &helper(&image, "linkerd2-proxy-init"), &flags);
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", output_text(&output));
     let proxy = serve(
         &pod,
         "linkerd-proxy",
@@ -246,7 +246,7 @@ fn proxy_init_leaves_ipv6_alone_when_told() {
 }
 
 #[test]
-fn validator_tells_a_redirected_pod_from_another() {
+fn network_validator_detects_missing_redirection() {
     if !privileged("linkerd2-network-validator") {
         return;
     }
@@ -278,43 +278,43 @@ fn validator_tells_a_redirected_pod_from_another() {
     };
     let meshed = node.meshed_pod("meshed", &[]);
     let output = run(&meshed, "1.1.1.1:20001");
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", output_text(&output));
 
     let plain = node.plain_pod("plain");
     // Nobody listens there: refused at once.
     let output = run(&plain, &format!("{}:20001", meshed.v4));
-    assert_eq!(output.status.code(), Some(95), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(95), "{}", output_text(&output));
     assert!(
-        said(&output).contains("the pod's connections are not redirected"),
+        output_text(&output).contains("the pod's connections are not redirected"),
         "{}",
-        said(&output)
+        output_text(&output)
     );
     // Somebody else listens there.
     let address = [format!("0.0.0.0:{PORT}")];
     let other = serve(&plain, "app", 0, &["--greet", "direct"], &address);
     let output = run(&plain, &format!("{}:{PORT}", plain.v4));
-    assert_eq!(output.status.code(), Some(95), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(95), "{}", output_text(&output));
     drop(other);
 }
 
 /// The request lines that an admin server got, once it has given all its answers.
-struct Asked(Receiver<Vec<String>>);
+struct RecordedRequests(Receiver<Vec<String>>);
 
-impl Asked {
+impl RecordedRequests {
     fn lines(self) -> Vec<String> {
-        let lines = self.0.recv_timeout(HANG);
+        let lines = self.0.recv_timeout(TIMEOUT);
         lines.expect("as many questions as there were answers")
     }
 }
 
 /// An admin server that answers like this, in turn.
-fn admin(answers: &'static [u16]) -> (SocketAddr, Asked) {
+fn mock_admin_server(statuses: &'static [u16]) -> (SocketAddr, RecordedRequests) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
-    let (tell, told) = channel();
+    let (sender, receiver) = channel();
     std::thread::spawn(move || {
-        let mut asked = Vec::new();
-        for answer in answers {
+        let mut requests = Vec::new();
+        for status in statuses {
             let (mut stream, _) = listener.accept().expect("a client");
             let mut line = String::new();
             let mut reader = BufReader::new(stream.try_clone().expect("a copy"));
@@ -324,19 +324,19 @@ fn admin(answers: &'static [u16]) -> (SocketAddr, Asked) {
                 reader.read_line(&mut header).expect("a header");
                 header != "\r\n"
             } {}
-            asked.push(line.trim().to_owned());
+            requests.push(line.trim().to_owned());
             let text =
-                format!("HTTP/1.1 {answer} X\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+                format!("HTTP/1.1 {status} X\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
             stream.write_all(text.as_bytes()).expect("the client reads");
         }
         // Nobody listens any more when the test has failed already.
-        let _ = tell.send(asked);
+        let _ = sender.send(requests);
     });
-    (address, Asked(told))
+    (address, RecordedRequests(receiver))
 }
 
 #[test]
-fn await_waits_and_wraps() {
+fn await_waits_for_proxy_and_runs_program() {
     let image = image();
     let await_ = |args: &[&str], port: u16| {
         Command::new(helper(&image, "linkerd-await"))
@@ -347,39 +347,39 @@ fn await_waits_and_wraps() {
             .expect("the helper runs")
     };
     // As the hook of a container: ends well once the proxy is ready.
-    let (address, asked) = admin(&[503, 200]);
+    let (address, requests) = mock_admin_server(&[503, 200]);
     let output = await_(&["--timeout=2m"], address.port());
-    assert!(output.status.success(), "{}", said(&output));
-    assert_eq!(asked.lines(), ["GET /ready HTTP/1.1"; 2]);
+    assert!(output.status.success(), "{}", output_text(&output));
+    assert_eq!(requests.lines(), ["GET /ready HTTP/1.1"; 2]);
 
     // Becomes the program.
-    let (address, asked) = admin(&[200]);
+    let (address, requests) = mock_admin_server(&[200]);
     let output = await_(&["--", "sh", "-c", "echo ran; exit 7"], address.port());
-    assert_eq!(output.status.code(), Some(7), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(7), "{}", output_text(&output));
     assert_eq!(output.stdout, b"ran\n");
-    asked.lines();
+    requests.lines();
 
     // A Job: the proxy is told when the program has ended, and its code is kept.
-    let (address, asked) = admin(&[200, 200]);
+    let (address, requests) = mock_admin_server(&[200, 200]);
     let output = await_(&["--shutdown", "--", "sh", "-c", "exit 3"], address.port());
-    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
-    let asked = asked.lines();
-    assert_eq!(asked, ["GET /ready HTTP/1.1", "POST /shutdown HTTP/1.1"]);
+    assert_eq!(output.status.code(), Some(3), "{}", output_text(&output));
+    let requests = requests.lines();
+    assert_eq!(requests, ["GET /ready HTTP/1.1", "POST /shutdown HTTP/1.1"]);
 
     // Nobody answers there: the listener is closed.
     let output = await_(&["--timeout=50ms"], address.port());
-    assert_eq!(output.status.code(), Some(69), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(69), "{}", output_text(&output));
     assert!(
-        said(&output).contains("did not say it was ready"),
+        output_text(&output).contains("did not say it was ready"),
         "{}",
-        said(&output)
+        output_text(&output)
     );
 }
 
 #[test]
-fn await_hands_signals_on_and_can_be_switched_off() {
+fn await_forwards_signals_and_can_be_disabled() {
     let image = image();
-    let (address, asked) = admin(&[200, 200]);
+    let (address, requests) = mock_admin_server(&[200, 200]);
     let mut child = Command::new(helper(&image, "linkerd-await"))
         .args([&format!("--port={}", address.port()), "--shutdown", "--"])
         .args([
@@ -402,18 +402,18 @@ fn await_hands_signals_on_and_can_be_switched_off() {
     let _gone = child.stdin.take().expect("stdin is piped").write_all(b"\n");
     let status = child.wait().expect("the helper ends");
     assert_eq!(status.code(), Some(5), "{status}");
-    assert_eq!(asked.lines().len(), 2);
+    assert_eq!(requests.lines().len(), 2);
 
     let output = Command::new(helper(&image, "linkerd-await"))
         .args(["--port=1", "--verbose", "--", "echo", "ran"])
         .env("LINKERD_AWAIT_DISABLED", "no proxy in this pod")
         .output()
         .expect("the helper runs");
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", output_text(&output));
     assert_eq!(output.stdout, b"ran\n");
     assert!(
-        said(&output).contains("LINKERD_AWAIT_DISABLED is set"),
+        output_text(&output).contains("LINKERD_AWAIT_DISABLED is set"),
         "{}",
-        said(&output)
+        output_text(&output)
     );
 }

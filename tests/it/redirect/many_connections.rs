@@ -3,7 +3,7 @@
 use mesh_core::node::Tier;
 use serde_json::json;
 
-use super::{lifecycle::entries, stage::PORT};
+use super::{fixture::PORT, lifecycle::entries};
 use crate::harness::{node::Node, privileged};
 
 /// More than the default range of ephemeral ports has, so the pod widens it (trap 55).
@@ -13,7 +13,7 @@ const PORT_RANGE: &str = "10000 65535";
 const PROCESSES: u32 = 2;
 
 #[test]
-fn thirty_thousand_connections_at_once() {
+fn thirty_thousand_concurrent_connections_are_redirected() {
     if !privileged("30,000 connections at once") {
         return;
     }
@@ -24,9 +24,9 @@ fn thirty_thousand_connections_at_once() {
     // A proxy whose threads each listen, as ours does; here they are processes of its container.
     let proxies: Vec<_> = (0..PROCESSES)
         .map(|_| {
-            let serve = ["crowd", "serve", "proxy", "127.0.0.1:4140"];
+            let serve = ["many-connections", "serve", "proxy", "127.0.0.1:4140"];
             let proxy = pod.probe_as("linkerd-proxy", 2102, &serve);
-            assert_eq!(proxy.event()["listening"], "127.0.0.1:4140");
+            assert_eq!(proxy.next_event()["listening"], "127.0.0.1:4140");
             proxy
         })
         .collect();
@@ -34,23 +34,23 @@ fn thirty_thousand_connections_at_once() {
 
     let target = format!("{}:{PORT}", peer.v4);
     let share = CONNECTIONS / PROCESSES;
-    let mut crowds: Vec<_> = (0..PROCESSES)
-        .map(|_| pod.app(&["crowd", "connect", &target, &share.to_string()]))
+    let mut clients: Vec<_> = (0..PROCESSES)
+        .map(|_| pod.app(&["many-connections", "connect", &target, &share.to_string()]))
         .collect();
     let right = format!("proxy, original {target}");
-    for crowd in &crowds {
+    for client in &clients {
         let expected = json!({"held": share, "outcomes": {&right: share}});
-        let last =
-            std::iter::repeat_with(|| crowd.event()).find(|event| event.get("begun").is_none());
+        let last = std::iter::repeat_with(|| client.next_event())
+            .find(|event| event.get("begun").is_none());
         assert_eq!(last, Some(expected));
     }
     // All of them are open, and have been accepted: none is in flight any more.
     assert_eq!(entries(&node), before);
-    for crowd in &mut crowds {
-        crowd.proceed();
+    for client in &mut clients {
+        client.proceed();
     }
-    for crowd in crowds {
-        assert!(crowd.rest().is_empty());
+    for client in clients {
+        assert!(client.remaining_events().is_empty());
     }
     assert_eq!(entries(&node), before);
     drop(proxies);

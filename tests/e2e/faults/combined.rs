@@ -2,74 +2,74 @@
 //! repairs is rid of them.
 
 /// A fault that is one of several.
-pub(super) struct Planted {
+pub(super) struct CombinedFault {
     pub(super) plant: &'static str,
     /// The row that names it, and words of it.
     pub(super) check: &'static str,
-    pub(super) says: &'static str,
+    pub(super) detail: &'static str,
     pub(super) repair: &'static str,
 }
 
-pub(super) const FAULTS: &[Planted] = &[
-    Planted {
+pub(super) const FAULTS: &[CombinedFault] = &[
+    CombinedFault {
         plant: "kubectl create namespace faults-label && kubectl label namespace faults-label linkerd.io/inject=enabled",
         check: "namespace-labels",
-        says: "namespace faults-label has linkerd.io/inject as a label",
+        detail: "namespace faults-label has linkerd.io/inject as a label",
         repair: "kubectl label namespace faults-label linkerd.io/inject-",
     },
-    Planted {
+    CombinedFault {
         plant: "kubectl create namespace faults-excluded && kubectl label namespace faults-excluded config.linkerd.io/admission-webhooks=disabled && kubectl annotate namespace faults-excluded linkerd.io/inject=enabled",
         check: "namespace-excluded",
-        says: "namespace faults-excluded has the injection annotation, but excludes the injector",
+        detail: "namespace faults-excluded has the injection annotation, but excludes the injector",
         repair: "kubectl label namespace faults-excluded config.linkerd.io/admission-webhooks-",
     },
-    Planted {
+    CombinedFault {
         plant: r#"kubectl -n faults run host --image=mesh/test-apps:dev --overrides='{"spec": {"hostNetwork": true, "terminationGracePeriodSeconds": 1}}' --command -- sleep infinity"#,
         check: "pods-host-network",
-        says: "faults/host has the injection annotation of namespace faults",
+        detail: "faults/host has the injection annotation of namespace faults",
         repair: "kubectl -n faults annotate pod host --overwrite linkerd.io/inject=disabled",
     },
-    Planted {
+    CombinedFault {
         plant: r#"kubectl -n faults-label run marked --image=mesh/test-apps:dev --labels=linkerd.io/control-plane-ns=linkerd --overrides='{"spec": {"terminationGracePeriodSeconds": 1}}' --command -- sleep infinity"#,
         check: "pods-marked-meshed",
-        says: "faults-label/marked has the label",
+        detail: "faults-label/marked has the label",
         repair: "kubectl -n faults-label label pod marked linkerd.io/control-plane-ns-",
     },
-    Planted {
+    CombinedFault {
         plant: r#"echo '{"apiVersion": "policy.linkerd.io/v1beta3", "kind": "Server", "metadata": {"name": "closed", "namespace": "faults"},
             "spec": {"podSelector": {"matchLabels": {"app": "web"}}, "port": 8081}}' | kubectl apply -f -"#,
         check: "policy-authorizations",
-        says: "Server faults/closed denies every request",
+        detail: "Server faults/closed denies every request",
         repair: r#"kubectl -n faults patch server closed --type=merge -p '{"spec": {"accessPolicy": "all-authenticated"}}'"#,
     },
-    Planted {
+    CombinedFault {
         plant: r#"echo '{"apiVersion": "policy.linkerd.io/v1alpha1", "kind": "MeshTLSAuthentication", "metadata": {"name": "misspelt", "namespace": "faults"},
             "spec": {"identities": ["web.faults.serviceaccount.identity.linkerd.cluster.locl"]}}' | kubectl apply -f -"#,
         check: "policy-identities",
-        says: "which no client of this mesh has",
+        detail: "which no client of this mesh has",
         repair: "kubectl -n faults delete meshtlsauthentication misspelt",
     },
-    Planted {
+    CombinedFault {
         plant: r#"echo '{"apiVersion": "policy.linkerd.io/v1beta3", "kind": "HTTPRoute", "metadata": {"name": "lost", "namespace": "faults"},
             "spec": {"parentRefs": [{"group": "policy.linkerd.io", "kind": "Server", "name": "nowhere"}], "rules": [{}]}}' | kubectl apply -f -"#,
         check: "policy-references",
-        says: "HTTPRoute faults/lost has the parent Server faults/nowhere, which does not exist",
+        detail: "HTTPRoute faults/lost has the parent Server faults/nowhere, which does not exist",
         repair: "kubectl -n faults delete httproutes.policy.linkerd.io lost",
     },
-    Planted {
+    CombinedFault {
         // The Server `web` of the last fault of the data plane has the port by its name.
         plant: r#"echo '{"apiVersion": "policy.linkerd.io/v1beta3", "kind": "Server", "metadata": {"name": "web-too", "namespace": "faults"},
             "spec": {"podSelector": {"matchLabels": {"app": "web"}}, "port": 8080, "accessPolicy": "all-authenticated"}}' | kubectl apply -f -"#,
         check: "policy-server-ports",
-        says: "Server faults/web and Server faults/web-too both select port 8080",
+        detail: "Server faults/web and Server faults/web-too both select port 8080",
         repair: "kubectl -n faults delete server web-too",
     },
 ];
 
 /// Damage that is put right within a second, and told for a day.
-pub(super) const REPAIRED: &[Planted] = &[Planted {
+pub(super) const REPAIRED: &[CombinedFault] = &[CombinedFault {
     plant: r#"kubectl patch mutatingwebhookconfiguration linkerd-proxy-injector-webhook-config --type=json -p "[{\"op\": \"replace\", \"path\": \"/webhooks/0/clientConfig/caBundle\", \"value\": \"$(base64 -w0 stranger/crt.pem)\"}]""#,
     check: "repairs",
-    says: "caBundle",
+    detail: "caBundle",
     repair: "true",
 }];

@@ -1,5 +1,5 @@
-//! Very many connections at a time, in one thread each side: `probe crowd serve NAME ADDR…` greets
-//! and holds each connection until its client closes; `probe crowd connect ADDR COUNT` opens so
+//! Very many connections at a time, in one thread each side: `probe many-connections serve NAME ADDR…` greets
+//! and holds each connection until its client closes; `probe many-connections connect ADDR COUNT` opens so
 //! many, reads every greeting, says what they were, keeps all of them until standard input ends,
 //! and closes. Several of either kind can share the work: servers share a port.
 
@@ -16,7 +16,7 @@ use tokio::{
 };
 
 use super::{
-    client::{PATIENCE, errno_name},
+    client::{TIMEOUT, errno_name},
     event,
     listen::{original_dst, plain},
     raw,
@@ -24,13 +24,13 @@ use super::{
 
 /// Connections that are being opened at a time: below any backlog, so that none of them has to be
 /// sent again.
-const AT_ONCE: usize = 512;
+const CONCURRENT_CONNECTS: usize = 512;
 /// A long run says now and then that it goes on.
-const SIGN_OF_LIFE: u32 = 1000;
+const PROGRESS_INTERVAL: u32 = 1000;
 /// Of the listener; the kernel lowers it to net.core.somaxconn.
 const BACKLOG: u32 = 4096;
 /// A crowd is patient: its handshakes share one processor.
-const CROWD_PATIENCE: u32 = 12;
+const TIMEOUT_FACTOR: u32 = 12;
 
 pub(crate) fn run(args: &[&str]) -> anyhow::Result<()> {
     raw::use_all_descriptors()?;
@@ -40,7 +40,9 @@ pub(crate) fn run(args: &[&str]) -> anyhow::Result<()> {
     match args {
         ["serve", name, addresses @ ..] => runtime.block_on(serve(name, addresses)),
         ["connect", address, count] => runtime.block_on(connect(address.parse()?, count.parse()?)),
-        _ => anyhow::bail!("usage: crowd serve NAME ADDR…, or crowd connect ADDR COUNT"),
+        _ => anyhow::bail!(
+            "usage: many-connections serve NAME ADDR…, or many-connections connect ADDR COUNT"
+        ),
     }
 }
 
@@ -87,7 +89,7 @@ async fn hold(mut stream: TcpStream, greeting: String) -> std::io::Result<()> {
 async fn connect(target: SocketAddr, count: u32) -> anyhow::Result<()> {
     static STARTED: AtomicU32 = AtomicU32::new(0);
     let mut open = JoinSet::new();
-    for _ in 0..AT_ONCE {
+    for _ in 0..CONCURRENT_CONNECTS {
         open.spawn(async move {
             let mut streams = Vec::new();
             let mut outcomes: BTreeMap<String, u32> = BTreeMap::new();
@@ -96,18 +98,19 @@ async fn connect(target: SocketAddr, count: u32) -> anyhow::Result<()> {
                 if number >= count {
                     break;
                 }
-                if number.is_multiple_of(SIGN_OF_LIFE) {
+                if number.is_multiple_of(PROGRESS_INTERVAL) {
                     event(&[("begun", number.into())]);
                 }
-                let limit = PATIENCE * CROWD_PATIENCE;
-                let outcome = match tokio::time::timeout(limit, greeted(target)).await {
-                    Ok(Ok((stream, greeting))) => {
-                        streams.push(stream);
-                        greeting
-                    }
-                    Ok(Err(error)) => errno_name(&error),
-                    Err(_elapsed) => "timed out".to_owned(),
-                };
+                let limit = TIMEOUT * TIMEOUT_FACTOR;
+                let outcome =
+                    match tokio::time::timeout(limit, connect_and_read_greeting(target)).await {
+                        Ok(Ok((stream, greeting))) => {
+                            streams.push(stream);
+                            greeting
+                        }
+                        Ok(Err(error)) => errno_name(&error),
+                        Err(_elapsed) => "timed out".to_owned(),
+                    };
                 *outcomes.entry(outcome).or_default() += 1;
             }
             (streams, outcomes)
@@ -136,7 +139,7 @@ async fn connect(target: SocketAddr, count: u32) -> anyhow::Result<()> {
 }
 
 /// The connection, and who the far end said it was and was asked for.
-async fn greeted(target: SocketAddr) -> std::io::Result<(TcpStream, String)> {
+async fn connect_and_read_greeting(target: SocketAddr) -> std::io::Result<(TcpStream, String)> {
     let mut stream = TcpStream::connect(target).await?;
     let mut line = String::new();
     BufReader::new(&mut stream).read_line(&mut line).await?;

@@ -19,7 +19,7 @@ pub(crate) const SKIPPED_IN_RANGE: u16 = 7155;
 pub(crate) const APP: u16 = 8001;
 pub(crate) const APP_SKIPPED: u16 = 8100;
 
-pub(crate) struct Stage<'n> {
+pub(crate) struct RedirectFixture<'n> {
     /// The enrolled pod, with a stand-in proxy on 4140 and 4143 and an application.
     pub(crate) pod: Pod<'n>,
     /// Outside the mesh; inbound connections from it are ordinary ones.
@@ -34,7 +34,7 @@ pub(crate) struct Stage<'n> {
     _servers: Vec<Process>,
 }
 
-impl<'n> Stage<'n> {
+impl<'n> RedirectFixture<'n> {
     pub(crate) fn build(node: &'n Node) -> Self {
         let peer = node.plain_pod("peer");
         let exempt = node.plain_pod("exempt");
@@ -73,7 +73,7 @@ impl<'n> Stage<'n> {
             ),
         ];
         let foreign = route_foreign(&pod);
-        let stage = Self {
+        let fixture = Self {
             pod,
             peer,
             exempt,
@@ -81,8 +81,8 @@ impl<'n> Stage<'n> {
             proxy: RefCell::new(None),
             _servers: servers,
         };
-        stage.start_proxy();
-        stage
+        fixture.start_proxy();
+        fixture
     }
 
     /// Starts the stand-in proxy as the injected container would: its own cgroup, uid 2102.
@@ -104,12 +104,12 @@ impl<'n> Stage<'n> {
 
     /// Runs a probe in the meshed pod and says what its application saw.
     pub(crate) fn app(&self, args: &[&str]) -> String {
-        self.describe(&self.pod.app(args).rest())
+        self.describe(&self.pod.app(args).remaining_events())
     }
 
     /// Runs a probe in the pod outside the mesh.
     pub(crate) fn peer_app(&self, args: &[&str]) -> String {
-        self.describe(&self.peer.app(args).rest())
+        self.describe(&self.peer.app(args).remaining_events())
     }
 
     pub(crate) fn peer4(&self, port: u16) -> String {
@@ -248,7 +248,7 @@ pub(crate) fn serve(
     args.extend(addresses.iter().map(String::as_str));
     let server = pod.probe_as(container, uid, &args);
     for address in addresses {
-        let event = server.event();
+        let event = server.next_event();
         assert!(
             event.get("listening").is_some(),
             "listening on {address}: {event}"

@@ -4,9 +4,9 @@
 use serde_json::Value;
 
 use crate::{
-    cluster::{Cluster, until},
+    cluster::{Cluster, wait_until},
     installation::Installation,
-    load::{Load, Version},
+    load::{HttpVersion, Load},
     node::Nodes,
     shop::{self, Shop},
 };
@@ -19,12 +19,12 @@ const SECONDS: u32 = 170;
 const MANIFEST: &str = "/host/etc/kubernetes/manifests/kube-apiserver.yaml";
 
 #[test]
-fn nothing_notices_that_the_api_server_is_gone() {
+fn traffic_survives_api_server_outage() {
     let test = "two minutes without the API server";
-    let Some(cluster) = Cluster::given_time(test) else {
+    let Some(cluster) = Cluster::acquire_for_long_test(test) else {
         return;
     };
-    let nodes = Nodes::look_at(&cluster);
+    let nodes = Nodes::observe(&cluster);
     let is_here = |node: &String| {
         nodes
             .run(node, &format!("test -e {MANIFEST} && echo yes || echo no"))
@@ -37,8 +37,8 @@ fn nothing_notices_that_the_api_server_is_gone() {
     let before = nodes.state();
     let mesh = Installation::by_helm(&cluster, &[]);
     let shop = Shop::open(&cluster);
-    shop.works();
-    let load = Load::start(&cluster, "http://web/", Version::Http1, SECONDS);
+    shop.assert_works();
+    let load = Load::start(&cluster, "http://web/", HttpVersion::Http1, SECONDS);
     nodes.run(
         &node,
         &format!("mv {MANIFEST} /host/etc/kubernetes/gone.yaml && setsid sh -c 'sleep 125; mv /host/etc/kubernetes/gone.yaml {MANIFEST}' > /dev/null 2>&1 < /dev/null &"),
@@ -48,49 +48,49 @@ fn nothing_notices_that_the_api_server_is_gone() {
             .try_kubectl(&["get", "--raw", "/readyz", "--request-timeout=2s"])
             .0
     };
-    until("the API server is gone", || {
+    wait_until("the API server is gone", || {
         if answers() {
             Err("it still answers".to_owned())
         } else {
             Ok(())
         }
     });
-    until("the API server is back", || {
+    wait_until("the API server is back", || {
         if answers() {
             Ok(())
         } else {
             Err("it does not answer".to_owned())
         }
     });
-    let counted = load.finish();
-    assert_eq!(counted.failed, 0, "{}", counted.report);
-    assert!(counted.succeeded > 0, "{}", counted.report);
+    let load_report = load.finish();
+    assert_eq!(load_report.failed, 0, "{}", load_report.report);
+    assert!(load_report.succeeded > 0, "{}", load_report.report);
     // Everything that watches the API server finds its way back.
     shop.restart();
-    shop.works();
-    shop.is_authenticated();
-    shop.is_redirected("full");
+    shop.assert_works();
+    shop.assert_authenticated();
+    shop.assert_redirected("full");
     // The agents, too: they still learn that they are not merely restarted.
     drop(shop);
     mesh.remove();
-    nodes.are_as_before(&before);
+    nodes.assert_unchanged_since(&before);
 }
 
 #[test]
-fn no_pod_that_asked_runs_unredirected_without_the_agent() {
-    let Some(cluster) = Cluster::given("pods that start without the agent") else {
+fn meshed_pods_never_run_unredirected_without_agent() {
+    let Some(cluster) = Cluster::acquire("pods that start without the agent") else {
         return;
     };
-    let nodes = Nodes::look_at(&cluster);
+    let nodes = Nodes::observe(&cluster);
     let mesh = Installation::by_helm(&cluster, &[]);
     let shop = Shop::open(&cluster);
-    shop.works();
+    shop.assert_works();
 
-    mesh.take_agents_away();
+    mesh.remove_agents();
     // What the agents left behind is enough: new pods are redirected all the same.
     shop.restart();
-    shop.works();
-    shop.is_authenticated();
+    shop.assert_works();
+    shop.assert_authenticated();
 
     // A node on which nothing is left: who asked for the mesh does not start, everybody else does.
     for node in nodes.names() {
@@ -109,7 +109,7 @@ fn no_pod_that_asked_runs_unredirected_without_the_agent() {
         "--for=condition=Ready",
         "--timeout=60s",
     ]);
-    until("the runtime has tried to start the pod that asked", || {
+    wait_until("the runtime has tried to start the pod that asked", || {
         let events = cluster.kubectl(&[
             "get",
             "events",
@@ -125,9 +125,9 @@ fn no_pod_that_asked_runs_unredirected_without_the_agent() {
         }
     });
     let asks = cluster.json(&["get", "pod", "asks", "-n", shop::NAMESPACE]);
-    assert!(!runs(&asks), "it runs: {asks}");
+    assert!(!has_running_container(&asks), "it runs: {asks}");
 
-    mesh.bring_agents_back();
+    mesh.restore_agents();
     cluster.kubectl(&[
         "wait",
         "-n",
@@ -138,12 +138,12 @@ fn no_pod_that_asked_runs_unredirected_without_the_agent() {
     ]);
     cluster.kubectl(&["delete", "pod", "asks", "asks-not", "-n", shop::NAMESPACE]);
     shop.restart();
-    shop.works();
-    shop.is_redirected("full");
+    shop.assert_works();
+    shop.assert_redirected("full");
 }
 
 /// Whether any container of the pod has been started.
-fn runs(pod: &Value) -> bool {
+fn has_running_container(pod: &Value) -> bool {
     let of = |kind: &str| pod["status"][kind].as_array().cloned().unwrap_or_default();
     [of("initContainerStatuses"), of("containerStatuses")]
         .concat()
