@@ -5,10 +5,10 @@
 //! proxy of the API would reject. Functions are named after the messages; mesh-core documents the
 //! meaning of the fields.
 
+#![warn(missing_docs)]
+
 /// The generated protobuf types.
 pub use linkerd2_proxy_api as proto;
-
-#![warn(missing_docs)]
 
 #[cfg(test)]
 mod arbitrary;

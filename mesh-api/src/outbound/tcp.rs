@@ -119,9 +119,7 @@ macro_rules! filters {
                 None => TcpVerdict::Forward,
                 Some(Some(Kind::Forbidden(_))) => TcpVerdict::Forbidden,
                 Some(Some(Kind::Invalid(invalid))) => TcpVerdict::Invalid(invalid.message.into()),
-                Some(None) => TcpVerdict::Invalid(
-                    "unsupported filter in the policy".into(),
-                ),
+                Some(None) => TcpVerdict::Invalid("unsupported filter in the policy".into()),
             }
         }
 
