@@ -1,8 +1,8 @@
-{{/* Names, labels and the parts that every workload has. Each define says what it takes. */}}
+{{/* Names, labels and the parts that all workloads share. */}}
 
 {{/*
-Puts the default in the place of every value that is missing: Helm takes a key that is `null` out, together with its default. Every template calls this first.
-Takes the root, renders nothing.
+Sets the default of every missing value: Helm removes a key that is `null` together with its default. Every template calls this first. Renders nothing.
+Parameter: the root.
 */}}
 {{- define "mesh.values" -}}
 {{- $values := .Values }}
@@ -17,12 +17,12 @@ Takes the root, renders nothing.
 {{- end }}
 {{- end }}
 
-{{/* The domain that identities end in. Takes the root. */}}
+{{/* The trust domain. Parameter: the root. */}}
 {{- define "mesh.trustDomain" -}}
 {{ .Values.identityTrustDomain | default .Values.clusterDomain }}
 {{- end }}
 
-{{/* The keys that were given and have no effect, a line each with the reason. Takes the root. */}}
+{{/* A line with the reason for each given key without effect. Parameter: the root. */}}
 {{- define "mesh.ignored" -}}
 {{- $values := .Values }}
 {{- range $path, $reason := include "mesh.ignoredKeys" . | fromJson }}
@@ -37,7 +37,7 @@ Takes the root, renders nothing.
 {{- end }}
 {{- end }}
 
-{{/* Labels of one object. Takes root and component. */}}
+{{/* The labels of an object. Parameters: root, component. */}}
 {{- define "mesh.labels" -}}
 app.kubernetes.io/name: {{ .component }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
@@ -53,13 +53,13 @@ linkerd.io/control-plane-ns: {{ .root.Release.Namespace }}
 {{- end }}
 {{- end }}
 
-{{/* What a workload selects its pods by: never changes, whatever the release is called. Takes root and component. */}}
+{{/* The pod selector of a workload, which must not change, so it does not depend on the release. Parameters: root, component. */}}
 {{- define "mesh.selector" -}}
 linkerd.io/control-plane-component: {{ .component }}
 linkerd.io/control-plane-ns: {{ .root.Release.Namespace }}
 {{- end }}
 
-{{/* Who made an object. Takes the root. */}}
+{{/* The annotation of the creator. Parameter: the root. */}}
 {{- define "mesh.createdBy" -}}
 linkerd.io/created-by: linkerd/helm {{ .Values.linkerdVersion }}
 {{- end }}
@@ -76,7 +76,7 @@ linkerd.io/created-by: linkerd/helm {{ .Values.linkerdVersion }}
 {{ .Values.proxy.image.pullPolicy | default .Values.imagePullPolicy }}
 {{- end }}
 
-{{/* Requests and limits as Kubernetes writes them; nothing when none is set. Takes a value like proxy.resources. */}}
+{{/* Resource requests and limits; empty if none is set. Parameter: a value like proxy.resources. */}}
 {{- define "mesh.resources" -}}
 {{- $requests := dict }}
 {{- $limits := dict }}
@@ -94,7 +94,7 @@ requests:
 {{- end }}
 {{- end }}
 
-{{/* The security context of a controller's container: the restricted profile. Takes the root. */}}
+{{/* The security context of a controller's container, for the restricted profile. Parameter: the root. */}}
 {{- define "mesh.containerSecurity" -}}
 allowPrivilegeEscalation: false
 capabilities:
@@ -110,7 +110,7 @@ seccompProfile:
   type: RuntimeDefault
 {{- end }}
 
-{{/* Liveness and readiness of a controller's container. Takes port, and live and ready like identity.livenessProbe. */}}
+{{/* The liveness and readiness probes of a controller's container. Parameters: port; live and ready, like identity.livenessProbe. */}}
 {{- define "mesh.probes" -}}
 livenessProbe:
   httpGet:
@@ -126,7 +126,7 @@ readinessProbe:
   timeoutSeconds: {{ .ready.timeoutSeconds }}
 {{- end }}
 
-{{/* The way to the API server, for the one container of a pod that needs it: pods of the control plane mount no token otherwise. */}}
+{{/* The token for the API server, which is only mounted to containers that need it. */}}
 {{- define "mesh.apiAccess.volume" -}}
 - name: kube-api-access
   projected:
@@ -154,12 +154,12 @@ readinessProbe:
   readOnly: true
 {{- end }}
 
-{{/* All addresses of the pod, with a port. Takes root and port. */}}
+{{/* The listen address for all addresses of the pod. Parameters: root, port. */}}
 {{- define "mesh.listen" -}}
 {{ if .root.Values.disableIPv6 }}0.0.0.0{{ else }}[::]{{ end }}:{{ .port }}
 {{- end }}
 
-{{/* Where the pods of a controller go. Takes root and component. */}}
+{{/* The scheduling constraints of a controller. Parameters: root, component. */}}
 {{- define "mesh.scheduling" -}}
 {{- $values := .root.Values }}
 {{- if or $values.nodeAffinity $values.enablePodAntiAffinity }}
@@ -195,7 +195,7 @@ priorityClassName: {{ . }}
 runtimeClassName: {{ . }}
 {{- end }}
 {{- $tolerations := $values.tolerations | default list }}
-{{- /* The agents, which take that taint from their nodes, are installed after this Job: on a cluster whose nodes all have it, it would wait for ever. */ -}}
+{{- /* The agents, which remove this taint from their nodes, are installed after this Job, so it must tolerate the taint. */ -}}
 {{- if and (eq .component "bootstrap") $values.meshAgent.enabled $values.meshAgent.startupTaint }}
 {{- $tolerations = append $tolerations (dict "key" $values.meshAgent.startupTaint "operator" "Exists") }}
 {{- end }}
@@ -209,7 +209,7 @@ topologySpreadConstraints:
 {{- end }}
 {{- end }}
 
-{{/* Replicas, history and update of a controller. Takes the root. */}}
+{{/* The replicas, revision history and update strategy of a controller. Parameter: the root. */}}
 {{- define "mesh.rollout" -}}
 replicas: {{ .Values.controllerReplicas }}
 revisionHistoryLimit: {{ .Values.revisionHistoryLimit }}
@@ -219,12 +219,12 @@ strategy:
     {{- toYaml .Values.deploymentStrategy.rollingUpdate | nindent 4 }}
 {{- end }}
 
-{{/* What redirects pods: agent, cni or init. Takes the root. */}}
+{{/* The component that redirects pods: agent, cni or init. Parameter: the root. */}}
 {{- define "mesh.redirection" -}}
 {{- if .Values.meshAgent.enabled }}agent{{ else if .Values.cniEnabled }}cni{{ else }}init{{ end }}
 {{- end }}
 
-{{/* Does the mesh make its certificates itself? Takes the root; empty means no. */}}
+{{/* Whether the mesh creates its certificates; empty if not. Parameter: the root. */}}
 {{- define "mesh.bootstraps" -}}
 {{- if not (or .Values.identity.externalCA .Values.identityTrustAnchorsPEM) }}yes{{ end }}
 {{- end }}

@@ -1,4 +1,4 @@
-{{/* The environment of the proxy, in the order of mesh-k8s/src/inject/env.rs. Takes what _proxy.tpl says. */}}
+{{/* The environment of the proxy, in the order of mesh-k8s/src/inject/env.rs. Parameters: see _proxy.tpl. */}}
 {{- define "mesh.proxy.env" -}}
 {{- $values := .root.Values -}}
 {{- $proxy := $values.proxy -}}
@@ -183,7 +183,7 @@
 - name: LINKERD2_PROXY_IDENTITY_DIR
   value: /var/run/linkerd/identity/end-entity
 - name: LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS
-  {{- /* By reference, not by value: the anchors may be made after this is rendered. */}}
+  {{- /* A reference, because the anchors may be created after rendering. */}}
   valueFrom:
     configMapKeyRef:
       name: linkerd-identity-trust-roots

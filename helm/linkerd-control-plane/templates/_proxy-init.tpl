@@ -1,4 +1,4 @@
-{{/* The init container that comes before the proxy where no agent redirects the pod; nothing where one does. Takes what _proxy.tpl says. */}}
+{{/* The init container before the proxy; empty if the agent redirects pods. Parameters: see _proxy.tpl. */}}
 {{- define "mesh.proxy.initContainer" -}}
 {{- $redirection := include "mesh.redirection" .root }}
 {{- if eq $redirection "init" }}

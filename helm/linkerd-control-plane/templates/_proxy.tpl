@@ -1,18 +1,18 @@
 {{/*
-The proxies of the control plane's own pods, which no webhook sees: the same as mesh-k8s/src/inject makes for any pod. A test compares the two.
+The proxies of the control plane's own pods, which the webhook skips: the same as mesh-k8s/src/inject adds to any pod. A test compares the two.
 
-All defines here take
+Parameters of all defines:
   root          the chart's root
   component     identity, destination or proxy-injector
-  inboundPorts  the ports of the pod's containers, sorted as text
-  requireTLS    ports that accept nothing but TLS of the mesh; optional
-  opaquePorts   ports whose bytes nobody looks into, instead of proxy.opaquePorts; optional
-  resources     requests and limits that replace those of proxy.resources
+  inboundPorts  the ports of the pod's containers, in lexical order
+  requireTLS    ports that only accept TLS of the mesh; optional
+  opaquePorts   ports without protocol detection, instead of proxy.opaquePorts; optional
+  resources     requests and limits that override proxy.resources
   native        whether it is a native sidecar
-  await         whether it holds the others back
+  await         whether it delays the other containers
 */}}
 
-{{/* Annotations of a pod with a proxy. Among them what whoever redirects it has to know; the init container is told by arguments. */}}
+{{/* The annotations of a pod with a proxy, including those for redirection, which the init container has as arguments. */}}
 {{- define "mesh.proxy.annotations" -}}
 {{- $values := .root.Values -}}
 {{ include "mesh.createdBy" .root }}
@@ -52,7 +52,7 @@ linkerd.io/workload-ns: {{ .root.Release.Namespace }}
 linkerd.io/proxy-deployment: linkerd-{{ .component }}
 {{- end }}
 
-{{/* Requests and limits: those of this pod over those of every proxy. */}}
+{{/* The requests and limits of this pod, merged with those of all proxies. */}}
 {{- define "mesh.proxy.resources" -}}
 {{- $merged := deepCopy .root.Values.proxy.resources }}
 {{- range $kind, $bounds := .resources }}
@@ -166,7 +166,7 @@ volumeMounts:
           expirationSeconds: 86400
           path: linkerd-identity-token
 {{- end }}
-{{- /* Not optional as it is elsewhere: nothing here can start without anchors, so the pods wait until they are made. */}}
+{{- /* Not optional as in other pods: the controllers cannot start without anchors, so their pods wait until the bootstrap has created them. */}}
 - name: linkerd-identity-trust-roots
   configMap:
     name: linkerd-identity-trust-roots

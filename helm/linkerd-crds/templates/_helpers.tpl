@@ -1,4 +1,4 @@
-{{/* Labels of a definition. Takes the root. */}}
+{{/* The labels of a definition. Parameter: the root. */}}
 {{- define "crds.labels" -}}
 app.kubernetes.io/name: {{ .Chart.Name }}
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -12,7 +12,7 @@ linkerd.io/control-plane-ns: {{ .Release.Namespace }}
 {{- end }}
 {{- end }}
 
-{{/* The head of a definition. Takes root and name. */}}
+{{/* The metadata of a definition. Parameters: root, name. */}}
 {{- define "crds.metadata" -}}
 name: {{ .name }}
 labels:
@@ -24,7 +24,7 @@ annotations:
   {{- end }}
 {{- end }}
 
-{{/* A selector of labels, as Kubernetes has it. Takes what it selects. */}}
+{{/* A label selector of Kubernetes. Parameter: the description. */}}
 {{- define "crds.labelSelector" -}}
 type: object
 description: {{ . }}
@@ -32,12 +32,12 @@ x-kubernetes-map-type: atomic
 properties:
   matchLabels:
     type: object
-    description: Labels that must have these values
+    description: Labels and their required values
     additionalProperties:
       type: string
   matchExpressions:
     type: array
-    description: Conditions on labels, all of which must hold
+    description: Conditions on labels, which must all be satisfied
     items:
       type: object
       required: [key, operator]
@@ -53,7 +53,7 @@ properties:
             type: string
 {{- end }}
 
-{{/* Blocks of addresses without those excepted from them. */}}
+{{/* A list of CIDR blocks with exceptions. */}}
 {{- define "crds.networks" -}}
 type: array
 minItems: 1
@@ -64,14 +64,14 @@ items:
   properties:
     cidr:
       type: string
-      description: A block of addresses such as 10.0.0.0/8, or one address
+      description: A CIDR block such as 10.0.0.0/8, or an address
       maxLength: 64
       x-kubernetes-validations:
         - rule: isCIDR(self) || isIP(self)
           message: neither an address nor a block such as 10.0.0.0/8 or fd00::/8
     except:
       type: array
-      description: Blocks inside it that do not belong to it
+      description: Excluded blocks within it
       maxItems: 64
       items:
         type: string
@@ -81,7 +81,7 @@ items:
             message: neither an address nor a block such as 10.0.0.0/8 or fd00::/8
 {{- end }}
 
-{{/* Conditions of a status. */}}
+{{/* The conditions of a status. */}}
 {{- define "crds.conditions" -}}
 type: array
 items:
@@ -106,7 +106,7 @@ items:
       type: string
 {{- end }}
 
-{{/* The name of an object, by group, kind and name; with namespace where one is given. Takes namespace (true or false). */}}
+{{/* A reference to an object by group, kind and name. Parameter: namespace (true or false), whether it has a namespace. */}}
 {{- define "crds.ref" -}}
 type: object
 required: [kind, name]
@@ -126,7 +126,7 @@ properties:
   {{- if .namespace }}
   namespace:
     type: string
-    description: Namespace; that of the referring object when absent
+    description: Namespace; by default that of the referring object
     minLength: 1
     maxLength: 63
   {{- end }}

@@ -182,7 +182,7 @@ fn contradictory_values_are_rejected_with_remedy() {
             "proxyInjector: {externalSecret: true, crtPEM: x, keyPEM: x, caBundle: x}",
             "proxyInjector.externalSecret and proxyInjector.crtPEM",
         ),
-        ("proxyInjector: {externalSecret: true}", "not who signed it"),
+        ("proxyInjector: {externalSecret: true}", "without its CA"),
         (
             "proxyInjector: {externalSecret: true, caBundle: x, injectCaFrom: a/b}",
             "exclude each other",
@@ -234,7 +234,7 @@ fn linkerd_values_files_are_accepted_and_ignored_keys_noted() {
     let keys = "{policyValidator: {keyPEM: hidden}, profileValidator: {keyPEM: hidden}}";
     let objects = helm::control_plane(keys).unwrap();
     assert!(!serde_json::to_string(&objects).unwrap().contains("hidden"));
-    assert!(!helm::notes("{}").contains("no effect"));
+    assert!(!helm::notes("{}").contains("without effect"));
 }
 
 #[test]
