@@ -440,7 +440,7 @@ impl ResponseFuture {
     }
 
     fn into_guard(self, pool: Option<&Rc<Pool>>, keeps_alive: bool) -> PoolGuard {
-        // The response tells a client that waits for a 100 not to send the body.
+        // A client that waits for a 100 and receives the final response does not send the body.
         let is_body_unwanted = self
             .interim
             .as_ref()

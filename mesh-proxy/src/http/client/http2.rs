@@ -426,7 +426,7 @@ async fn send_with_body(
         poll_response(response_future, interim.as_ref(), cx)
     })
     .await?;
-    // The response tells a client that waits for a 100 not to send the body.
+    // A client that waits for a 100 and receives the final response does not send the body.
     let is_body_unwanted = interim.is_some_and(|interim| interim.is_continue_awaited());
     if let Some(upload) = upload.filter(|_| !is_body_unwanted) {
         let task = tokio::task::spawn_local(async move {

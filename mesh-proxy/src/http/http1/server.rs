@@ -306,7 +306,7 @@ async fn drain_request_body(connection: &Connection, keeps_alive: bool, mut left
     timeout(LINGER_TIME, discard).await.unwrap_or(false)
 }
 
-/// Sends the response that switches protocols, and takes over the server's connection.
+/// Sends the response that switches protocols, and takes the server's connection out of it.
 async fn begin_tunnel(
     connection: &Connection,
     mut response: Response,
