@@ -1,9 +1,9 @@
-//! What Linkerd's own tests prove of its proxy, of ours: whole proxies between applications in one
-//! process, beside a control plane that says what each test wants. Time stands still unless a test
-//! moves it, so that whoever waits is seen to wait, and nothing depends on how quick a machine is.
+//! Tests of whole proxies between applications in one process, after Linkerd's own tests, with a
+//! scripted control plane. The clock is paused unless a test advances it, so waiting is observable
+//! and results do not depend on the machine's speed.
 //!
-//! The sections are those of the reference's tests: discovery, direct connections, identity, HTTP/1
-//! carried as HTTP/2, shutdown, transparency. `policy` is about what a proxy may let through.
+//! The modules follow Linkerd's tests: discovery, direct connections, identity, HTTP/1 upgraded to
+//! HTTP/2, shutdown, transparency. `policy` tests authorization.
 
 mod admin;
 mod app;

@@ -1,4 +1,4 @@
-//! The admin interface under clients that want too much of it.
+//! Limits of the admin interface.
 
 use mesh_runtime::admin::{Admin, Readiness};
 use tokio::net::{TcpSocket, TcpStream};
@@ -10,16 +10,16 @@ use crate::admin::MAX_CONNECTIONS;
 const LIVE: &str = "GET /live HTTP/1.1\r\nhost: web\r\n\r\n";
 const METRICS: &str = "GET /metrics HTTP/1.1\r\nhost: web\r\n\r\n";
 
-fn interface(proxy: &Proxy) -> Admin {
+fn admin(proxy: &Proxy) -> Admin {
     Admin::new(proxy.registry.clone(), Readiness::new())
 }
 
 #[test]
-fn the_oldest_connection_gives_way_to_the_newest() {
+fn newest_connection_replaces_oldest_at_limit() {
     run(async || {
         let world = World::new().await;
         let proxy = world.proxy(WEB);
-        let addr = proxy.admin(interface(&proxy)).await;
+        let addr = proxy.admin(admin(&proxy)).await;
         let mut held = Vec::new();
         for _ in 0..MAX_CONNECTIONS + 2 {
             let mut client = TcpStream::connect(addr).await.unwrap();
@@ -44,13 +44,13 @@ fn the_oldest_connection_gives_way_to_the_newest() {
 }
 
 #[test]
-fn only_probes_are_answered_while_memory_is_short() {
+fn only_probes_are_served_while_memory_is_short() {
     run(async || {
         let world = World::new().await;
-        // Less than the test itself takes.
+        // Less than the test itself uses.
         let little = ("MESH_PROXY_MAX_MEMORY", Some("8388608"));
         let proxy = world.proxy_with(WEB, &[little]);
-        let addr = proxy.admin(interface(&proxy)).await;
+        let addr = proxy.admin(admin(&proxy)).await;
         let mut client = TcpStream::connect(addr).await.unwrap();
         send(&mut client, METRICS).await;
         let answer = message(&mut client).await;
@@ -61,14 +61,14 @@ fn only_probes_are_answered_while_memory_is_short() {
     });
 }
 
-/// `kubectl port-forward` comes from there: the metrics say what is short.
+/// `kubectl port-forward` connects from loopback, to read the memory metrics.
 #[test]
-fn the_pod_itself_is_answered_while_memory_is_short() {
+fn loopback_client_is_served_while_memory_is_short() {
     run(async || {
         let world = World::new().await;
         let little = ("MESH_PROXY_MAX_MEMORY", Some("8388608"));
         let proxy = world.proxy_with(WEB, &[little]);
-        let addr = proxy.admin(interface(&proxy)).await;
+        let addr = proxy.admin(admin(&proxy)).await;
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
         let mut client = socket.connect(addr).await.unwrap();

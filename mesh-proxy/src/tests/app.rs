@@ -1,5 +1,4 @@
-//! Applications and their clients: bytes that a test writes and reads itself, or whole requests
-//! where only the answer matters.
+//! Test applications and clients, which write and read bytes or whole requests.
 
 use std::net::SocketAddr;
 
@@ -19,7 +18,7 @@ pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + 'static {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + 'static> Stream for T {}
 
-/// Listens; what is done with the connections is the test's business.
+/// A listener whose connections the test handles.
 pub(super) struct App {
     pub(super) addr: SocketAddr,
     listener: TcpListener,
@@ -40,7 +39,7 @@ impl App {
         self.listener.accept().await.unwrap().0
     }
 
-    /// Answers every request on every connection with `name`, in HTTP/1 and HTTP/2.
+    /// Responds to every request on every connection with `name`, in HTTP/1 and HTTP/2.
     pub(super) fn named(self, name: &'static str) -> SocketAddr {
         let addr = self.addr;
         spawn_local(async move {
@@ -53,8 +52,8 @@ impl App {
     }
 }
 
-/// An address at which nobody listens, and will not but for the test that asks for it.
-pub(super) async fn nobody() -> SocketAddr {
+/// An address without a listener.
+pub(super) async fn unused_addr() -> SocketAddr {
     App::start().await.addr
 }
 
@@ -82,17 +81,17 @@ async fn answer(mut tcp: TcpStream, name: &'static str) {
     }
 }
 
-/// How a client asks.
+/// The protocol of a client's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Speaks {
     Http1,
-    /// As to a forward proxy.
+    /// With an absolute-form request target, as to a forward proxy.
     Http1Absolute,
     Http2,
 }
 
 impl Speaks {
-    /// Runs a test for each.
+    /// Runs a test for each protocol.
     pub(super) fn each(story: impl AsyncFn(Self) + Sync) {
         for speaks in [Self::Http1, Self::Http1Absolute, Self::Http2] {
             run(async || story(speaks).await);
@@ -100,7 +99,7 @@ impl Speaks {
     }
 }
 
-/// Status and body of one request on a connection of its own, or of the same client's next.
+/// A client connection that sends requests one after the other.
 pub(super) enum Client {
     Http1(TcpStream, &'static str),
     Http2(SendRequest<Bytes>),
@@ -144,12 +143,12 @@ pub(super) async fn http2(io: impl Stream) -> SendRequest<Bytes> {
     client.ready().await.unwrap()
 }
 
-/// One stream that arrived at an HTTP/2 application.
+/// A stream received by an HTTP/2 application.
 pub(super) type Call = (http::Request<RecvStream>, SendResponse<Bytes>);
 
 pub(super) type Calls = mpsc::UnboundedReceiver<Call>;
 
-/// The streams of one connection. It lives as long as they are received.
+/// The streams of one connection, which is served until the receiver is dropped.
 pub(super) async fn streams(io: impl Stream) -> Calls {
     let mut connection = h2::server::handshake(io).await.unwrap();
     let (calls, called) = mpsc::unbounded_channel();
@@ -181,7 +180,7 @@ pub(super) async fn send(tcp: &mut impl Stream, text: &str) {
     tcp.write_all(text.as_bytes()).await.unwrap();
 }
 
-/// Up to the empty line, and no further.
+/// Reads a header section with its empty line.
 pub(super) async fn head(tcp: &mut impl Stream) -> String {
     try_head(tcp).await.unwrap()
 }
@@ -194,7 +193,7 @@ async fn try_head(tcp: &mut impl Stream) -> Option<String> {
     Some(String::from_utf8(bytes).unwrap())
 }
 
-/// A head, and the body that it announces. One that ends with the connection is not read.
+/// Reads a header section and the body that it declares, unless the body ends with the connection.
 pub(super) async fn message(tcp: &mut impl Stream) -> String {
     let mut text = head(tcp).await;
     let field = |name: &str| {
@@ -214,7 +213,7 @@ pub(super) async fn message(tcp: &mut impl Stream) -> String {
     text
 }
 
-/// Up to the end of the connection, however it ends.
+/// Reads until the connection is closed or reset.
 pub(super) async fn rest(tcp: &mut impl Stream) -> String {
     let mut bytes = Vec::new();
     let _broken = tcp.read_to_end(&mut bytes).await;

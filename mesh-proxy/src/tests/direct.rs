@@ -1,5 +1,4 @@
-//! From proxy to proxy, to the port that is meant for proxies: the transport header says what
-//! follows.
+//! Direct connections between proxies, with a transport header.
 
 use mesh_core::endpoint::ProtocolHint;
 
@@ -7,7 +6,7 @@ use super::app::{App, Client, Speaks, head, message, send};
 use super::world::{CLIENT, World, run};
 
 #[test]
-fn a_peer_that_takes_http2_gets_it_and_is_told() {
+fn http2_peer_receives_http2_transport_header() {
     Speaks::each(async |speaks| {
         let world = World::new().await;
         let app = App::start().await.named("web");
@@ -21,7 +20,7 @@ fn a_peer_that_takes_http2_gets_it_and_is_told() {
 
 /// <https://github.com/linkerd/linkerd2/issues/9888>: what looks like HTTP to one proxy is not announced to another, for which the port is opaque.
 #[test]
-fn an_opaque_peer_is_told_of_no_protocol_and_http_survives() {
+fn http_to_opaque_peer_is_forwarded_without_session_protocol() {
     run(async || {
         let world = World::new().await;
         let app = App::start().await;

@@ -1,5 +1,4 @@
-//! What a destination's control plane says, and when, beside what its clients get: for each way to
-//! speak HTTP.
+//! Discovery responses and their effect on requests, for each HTTP protocol.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,11 +18,11 @@ use tokio::io::AsyncReadExt as _;
 use tokio::time::{Instant, advance};
 use tonic::Status;
 
-use super::app::{App, Client, Speaks, nobody, send};
-use super::world::{CLIENT, Proxy, World, a_while, add, none, run, while_time_passes};
+use super::app::{App, Client, Speaks, send, unused_addr};
+use super::world::{CLIENT, Proxy, World, add, none, run, settle, while_time_passes};
 use crate::fake_control_plane::{ControlPlane, MessageSender};
 
-/// The service's address, which nobody listens at.
+/// The service's address, which has no listener.
 const SERVICE: SocketAddr = SocketAddr::new(
     std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 7)),
     80,
@@ -73,14 +72,14 @@ fn policy() -> WirePolicy {
     })
 }
 
-/// A pod that uses [`SERVICE`], and what its control plane was asked for.
+/// A pod that uses [`SERVICE`], and the requests that its control plane received.
 struct Scene {
     proxy: Proxy,
     control: ControlPlane,
     speaks: Speaks,
     _policy: MessageSender<WirePolicy>,
     endpoints: MessageSender<Update>,
-    /// One that waits for its answer.
+    /// A pending request.
     asking: tokio::task::JoinHandle<(u16, String)>,
 }
 
@@ -112,7 +111,7 @@ impl Scene {
         self.endpoints.send(Ok(update)).unwrap();
     }
 
-    /// The answer to the first request.
+    /// The response to the first request.
     async fn answer(&mut self) -> (u16, String) {
         (&mut self.asking).await.unwrap()
     }
@@ -123,14 +122,14 @@ impl Scene {
         Client::new(client, self.speaks).await.get().await
     }
 
-    /// The answer of a request that there is nothing for, and after how long.
+    /// The response to a request without an endpoint, and its latency.
     async fn refused_after(&self) -> (u16, Duration) {
         let start = Instant::now();
         let (status, _) = while_time_passes(self.get()).await;
         (status, start.elapsed())
     }
 
-    /// The stream of endpoints breaks, and the control plane is asked again.
+    /// Fails the endpoint stream, and returns the reopened one.
     async fn reconnect(&mut self) {
         self.endpoints
             .send(Err(Status::unavailable("restarting")))
@@ -149,7 +148,7 @@ async fn endpoint(name: &'static str) -> Endpoint {
 }
 
 #[test]
-fn the_control_plane_is_asked_for_a_destination_once() {
+fn destination_is_looked_up_once() {
     Speaks::each(async |speaks| {
         let mut scene = Scene::new(speaks).await;
         scene.say(add(&[endpoint("a").await]));
@@ -161,7 +160,7 @@ fn the_control_plane_is_asked_for_a_destination_once() {
 }
 
 #[test]
-fn requests_go_on_while_the_control_plane_is_asked_again() {
+fn requests_succeed_while_endpoint_stream_is_reopened() {
     Speaks::each(async |speaks| {
         let mut scene = Scene::new(speaks).await;
         scene.say(add(&[endpoint("a").await]));
@@ -174,15 +173,15 @@ fn requests_go_on_while_the_control_plane_is_asked_again() {
 }
 
 #[test]
-fn a_destination_without_endpoints_fails_fast() {
+fn destination_without_endpoints_fails_fast() {
     for exists in [true, false] {
         Speaks::each(async |speaks| {
             let mut scene = Scene::new(speaks).await;
             scene.say(none(exists));
-            a_while().await;
+            settle().await;
             advance(Duration::from_secs(3)).await;
             assert_eq!(scene.answer().await.0, 504, "{speaks:?}");
-            // Known by now: whoever comes later does not wait.
+            // Later requests do not wait in fail-fast.
             let (status, after) = scene.refused_after().await;
             assert_eq!((status, after), (503, Duration::ZERO), "{speaks:?}");
             scene.say(add(&[endpoint("a").await]));
@@ -192,7 +191,7 @@ fn a_destination_without_endpoints_fails_fast() {
 }
 
 #[test]
-fn endpoints_are_forgotten_when_the_control_plane_returns_without_them() {
+fn endpoints_are_removed_when_reopened_stream_lacks_them() {
     for exists in [true, false] {
         Speaks::each(async |speaks| {
             let mut scene = Scene::new(speaks).await;
@@ -200,7 +199,7 @@ fn endpoints_are_forgotten_when_the_control_plane_returns_without_them() {
             assert_eq!(scene.answer().await, answered("a"), "{speaks:?}");
             scene.reconnect().await;
             scene.say(none(exists));
-            a_while().await;
+            settle().await;
             let (status, after) = scene.refused_after().await;
             assert_eq!(status, 504, "{speaks:?}");
             assert!(after <= Duration::from_secs(3), "{speaks:?}: {after:?}");
@@ -209,19 +208,18 @@ fn endpoints_are_forgotten_when_the_control_plane_returns_without_them() {
 }
 
 #[test]
-fn a_control_plane_that_never_answers_ends_in_an_error() {
+fn request_fails_when_control_plane_never_responds() {
     Speaks::each(async |speaks| {
         let mut scene = Scene::new(speaks).await;
-        a_while().await;
+        settle().await;
         assert!(!scene.asking.is_finished(), "{speaks:?}");
         advance(Duration::from_secs(3)).await;
         assert_eq!(scene.answer().await.0, 504, "{speaks:?}");
     });
 }
 
-/// What the control plane knows nothing about is passed on to where the client wanted to go.
 #[test]
-fn unknown_destinations_are_forwarded() {
+fn unknown_destinations_are_forwarded_to_original_address() {
     let no_service = Status::not_found("no service");
     for no_profile in [no_service.clone(), Status::invalid_argument("no address")] {
         Speaks::each(async |speaks| {
@@ -241,12 +239,12 @@ fn unknown_destinations_are_forwarded() {
 }
 
 #[test]
-fn an_endpoint_that_cannot_be_connected_to_is_tried_again() {
+fn unreachable_endpoint_is_tried_again() {
     Speaks::each(async |speaks| {
         let mut scene = Scene::new(speaks).await;
-        let addr = nobody().await;
+        let addr = unused_addr().await;
         scene.say(add(&[Endpoint::plain(addr)]));
-        a_while().await;
+        settle().await;
         assert!(!scene.asking.is_finished(), "{speaks:?}");
         App::start_at(addr).await.named("late");
         advance(Duration::from_secs(1)).await;
@@ -256,14 +254,14 @@ fn an_endpoint_that_cannot_be_connected_to_is_tried_again() {
 
 /// <https://github.com/linkerd/linkerd2/issues/2550>
 #[test]
-fn requests_wait_for_an_endpoint_in_place_of_one_that_is_gone() {
+fn requests_wait_for_replacement_of_removed_endpoint() {
     run(async || {
         let mut scene = Scene::new(Speaks::Http2).await;
         let gone = App::start().await;
         scene.say(add(&[Endpoint::plain(gone.addr)]));
         let first = gone.accept().await;
         drop((first, gone));
-        a_while().await;
+        settle().await;
         assert!(!scene.asking.is_finished());
         scene.say(add(&[endpoint("new").await]));
         assert_eq!(scene.answer().await, answered("new"));
@@ -272,7 +270,7 @@ fn requests_wait_for_an_endpoint_in_place_of_one_that_is_gone() {
 
 /// The address may be that of a Service, or of a proxy that expects TLS.
 #[test]
-fn opaque_connections_without_a_route_are_closed_and_not_sent_to_the_address() {
+fn opaque_connections_without_route_are_closed() {
     run(async || {
         let (world, mut control) = World::scripted().await;
         let no_profiles = ("DESTINATION_PROFILE_NETWORKS", Some(""));
@@ -288,7 +286,7 @@ fn opaque_connections_without_a_route_are_closed_and_not_sent_to_the_address() {
         policies.send(Ok(without)).unwrap();
         send(&mut client, "GET / HTTP/1.1\r\nhost: web\r\n\r\n").await;
         let mut answer = Vec::new();
-        // An end or a reset.
+        // A close or a reset.
         let _closed = client.read_to_end(&mut answer).await;
         assert_eq!(answer, b"");
     });

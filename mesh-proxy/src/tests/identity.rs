@@ -1,16 +1,16 @@
-//! Who a client is, and when connections are taken. How certificates are asked for and renewed is
-//! tested in `crate::identity`.
+//! Client identities, and connections before the first certificate. `crate::identity` tests how
+//! certificates are requested and renewed.
 
 use mesh_core::endpoint::ProtocolHint;
 use tokio::task::spawn_local;
 
 use super::app::{App, Client, Speaks, head, send};
-use super::world::{CLIENT, POD, WEB, World, a_while, pod, run};
+use super::world::{CLIENT, POD, WEB, World, pod, run, settle};
 use crate::transport::listen;
 use crate::worker::{self, Listeners, WorkerParts};
 
 #[test]
-fn a_client_that_says_nothing_holds_up_nobody() {
+fn silent_client_does_not_block_others() {
     run(async || {
         let world = World::new().await;
         let app = App::start().await.named("web");
@@ -21,9 +21,8 @@ fn a_client_that_says_nothing_holds_up_nobody() {
     });
 }
 
-/// Connections that come before the certificate wait for it.
 #[test]
-fn tls_is_taken_as_soon_as_there_is_a_certificate() {
+fn tls_connections_wait_for_first_certificate() {
     Speaks::each(async |speaks| {
         let world = World::new().await;
         let app = App::start().await.named("web");
@@ -47,16 +46,15 @@ fn tls_is_taken_as_soon_as_there_is_a_certificate() {
         let client = world.proxy(CLIENT);
         let tcp = client.outbound(app).await;
         let asking = spawn_local(async move { Client::new(tcp, speaks).await.get().await });
-        a_while().await;
+        settle().await;
         assert!(!asking.is_finished(), "{speaks:?}");
         web.certified.send(Some(world.credentials(WEB))).unwrap();
         assert_eq!(asking.await.unwrap(), (200, "web".to_owned()), "{speaks:?}");
     });
 }
 
-/// Only the proxy says who a client is.
 #[test]
-fn a_client_cannot_say_who_it_is() {
+fn client_id_header_of_client_is_replaced() {
     const REQUEST: &str = "GET / HTTP/1.1\r\nhost: web\r\nl5d-client-id: forged\r\n\r\n";
     run(async || {
         let world = World::new().await;

@@ -1,4 +1,4 @@
-//! HTTP/1 that is carried as HTTP/2 from proxy to proxy.
+//! HTTP/1 that is upgraded to HTTP/2 between proxies.
 
 use mesh_core::endpoint::ProtocolHint;
 use tokio::net::TcpStream;
@@ -11,7 +11,7 @@ const ORIGIN: &str = "GET /a?b HTTP/1.1\r\nhost: web:80\r\n\r\n";
 const ABSOLUTE: &str = "GET http://web:80/a?b HTTP/1.1\r\nhost: web:80\r\n\r\n";
 
 #[test]
-fn a_request_says_what_it_was() {
+fn upgraded_request_declares_original_protocol() {
     for (request, was) in [
         (ORIGIN, "HTTP/1.1"),
         (ABSOLUTE, "HTTP/1.1; absolute-form"),
@@ -29,7 +29,7 @@ fn a_request_says_what_it_was() {
 }
 
 #[test]
-fn it_becomes_that_again() {
+fn upgraded_request_is_restored() {
     for (was, line) in [
         ("HTTP/1.1", "GET /a?b HTTP/1.1\r\n"),
         (
@@ -62,9 +62,8 @@ fn it_becomes_that_again() {
     }
 }
 
-/// Only another proxy may say what a request was, and nobody hears of it at either end.
 #[test]
-fn the_ends_never_see_it() {
+fn orig_proto_header_is_hidden_from_client_and_application() {
     run(async || {
         let world = World::new().await;
         let app = App::start().await;
@@ -88,10 +87,9 @@ fn the_ends_never_see_it() {
     });
 }
 
-/// Peers of the mesh may say what a request was, but only of one that they carry. Applications may
-/// pass headers on, and their own proxy would obey these.
+/// Applications may forward headers, which their proxy would then act upon.
 #[test]
-fn what_proxies_say_to_each_other_never_reaches_applications() {
+fn headers_between_proxies_never_reach_applications() {
     let names = [
         "l5d-orig-proto",
         "l5d-require-id",
@@ -128,9 +126,8 @@ fn what_proxies_say_to_each_other_never_reaches_applications() {
     }
 }
 
-/// The client speaks HTTP/1: it cannot be told of a stream that was reset.
 #[test]
-fn a_reset_stream_is_a_502() {
+fn stream_reset_becomes_502_for_http1_client() {
     run(async || {
         let (mut client, (_, mut answer), _proxy) = carried(ORIGIN).await;
         answer.send_reset(h2::Reason::ENHANCE_YOUR_CALM);
@@ -139,8 +136,8 @@ fn a_reset_stream_is_a_502() {
     });
 }
 
-/// The connection of a client that has sent `request`, and the stream that its proxy has made of
-/// it. What comes last keeps the proxy.
+/// The connection of a client that has sent `request`, the upgraded stream, and a guard that keeps
+/// the proxy.
 async fn carried(request: &str) -> (TcpStream, Call, (Proxy, Calls)) {
     let world = World::new().await;
     let peer = App::start().await;

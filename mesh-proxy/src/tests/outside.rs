@@ -1,5 +1,5 @@
-//! Clients that nothing authorizes, and what they can make the proxy remember: server names and
-//! ports of their choice.
+//! Bounds of the state that unauthorized clients can create, with server names and ports of their
+//! choice.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ async fn send(proxy: &Proxy, port: u16, bytes: &[u8]) {
     let mut tcp = proxy.inbound((POD, port).into()).await;
     tcp.write_all(bytes).await.unwrap();
     let mut answer = Vec::new();
-    // An end or a reset: both say that the connection was refused.
+    // A close or a reset: both mean that the connection was refused.
     let _closed = while_time_passes(tcp.read_to_end(&mut answer)).await;
     assert_eq!(answer, b"");
 }
@@ -38,7 +38,7 @@ fn values(proxy: &Proxy, family: &str, label: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn server_names_of_unauthorized_clients_have_a_limited_number_of_series() {
+fn series_of_client_server_names_are_bounded() {
     run(async || {
         let world = World::new().await;
         let changes = [
@@ -67,7 +67,7 @@ fn server_names_of_unauthorized_clients_have_a_limited_number_of_series() {
         }
         assert!(proxy.registry.encode().len() < 2 << 20);
         assert!(proxy.enforcers() <= MAX_SNI_ENFORCERS + 2);
-        // What cannot be a name is none.
+        // Invalid names are treated as absent.
         let before = values(&proxy, "tcp_open_total", "sni");
         send(&proxy, 443, &hello(&"a.".repeat(30_000))).await;
         send(&proxy, 443, &hello("not a name")).await;
@@ -78,7 +78,7 @@ fn server_names_of_unauthorized_clients_have_a_limited_number_of_series() {
 }
 
 #[test]
-fn undeclared_ports_have_a_limited_number_of_series_and_declared_ones_keep_theirs() {
+fn series_of_undeclared_ports_are_bounded() {
     run(async || {
         let world = World::new().await;
         let changes = [
@@ -98,9 +98,9 @@ fn undeclared_ports_have_a_limited_number_of_series_and_declared_ones_keep_their
     });
 }
 
-/// Only where the configuration asks for the label. These clients are let in: many are.
+/// With the label enabled, and authorized clients.
 #[test]
-fn authorities_of_requests_have_a_limited_number_of_series() {
+fn series_of_request_authorities_are_bounded() {
     run(async || {
         let world = World::new().await;
         let changes = [("INBOUND_METRICS_AUTHORITY_LABELS", Some("unsafe"))];
@@ -113,7 +113,7 @@ fn authorities_of_requests_have_a_limited_number_of_series() {
             let answer = message(&mut client).await;
             assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
         };
-        // What is neither a name nor an address is none.
+        // Neither a name nor an address.
         get("a..b").await;
         assert_eq!(
             values(&proxy, "request_total", "authority"),
@@ -128,9 +128,9 @@ fn authorities_of_requests_have_a_limited_number_of_series() {
     });
 }
 
-/// The application chooses them, and may do so for others.
+/// The application chooses the names, possibly on behalf of its own clients.
 #[test]
-fn server_names_of_tls_routes_have_a_limited_number_of_series() {
+fn series_of_tls_route_server_names_are_bounded() {
     run(async || {
         let (world, mut control) = World::scripted().await;
         let no_profiles = ("DESTINATION_PROFILE_NETWORKS", Some(""));
@@ -168,7 +168,7 @@ fn server_names_of_tls_routes_have_a_limited_number_of_series() {
     });
 }
 
-/// A ClientHello with this server name and nothing else of interest.
+/// A minimal ClientHello with this server name.
 fn hello(name: &str) -> Vec<u8> {
     let prefixed = |bytes: &[u8]| [&(bytes.len() as u16).to_be_bytes()[..], bytes].concat();
     let entry = [&[0][..], &prefixed(name.as_bytes())].concat();

@@ -1,4 +1,4 @@
-//! Who may pass, by what the policy service says, when it says it, and when it says nothing.
+//! Inbound authorization with, before and without responses of the policy service.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::advance;
 
 use super::app::{App, Client, Speaks, rest};
-use super::world::{POD, Proxy, WEB, World, a_while, all_unauthenticated, run};
+use super::world::{POD, Proxy, WEB, World, all_unauthenticated, run, settle};
 use crate::fake_control_plane::{ControlPlane, MessageSender};
 
 mod hosts;
 mod revoked;
 
-/// A port that no client may use.
+/// A policy that denies all clients.
 fn deny() -> Server {
     let policy = DefaultPolicy::Deny.server_policy(&[], Duration::from_secs(10), false);
     mesh_api::inbound::to_proto(&policy)
@@ -41,7 +41,7 @@ impl Scene {
         }
     }
 
-    /// What the policy service says of the application's port goes here.
+    /// Sends the policy of the application's port.
     async fn asked(&mut self) -> MessageSender<Server> {
         loop {
             let call = self.control.inbound.recv().await.unwrap();
@@ -64,13 +64,13 @@ impl Scene {
 }
 
 #[test]
-fn a_port_that_was_not_declared_is_judged_by_its_own_policy_from_the_start() {
+fn first_connection_to_undeclared_port_waits_for_its_policy() {
     Speaks::each(async |speaks| {
         let mut scene = Scene::new(App::start().await.named("web")).await;
         let asking = scene.get(speaks).await;
         let policy = scene.asked().await;
         advance(Duration::from_millis(900)).await;
-        a_while().await;
+        settle().await;
         assert!(!asking.is_finished(), "{speaks:?}");
         policy.send(Ok(deny())).unwrap();
         assert_eq!(asking.await.unwrap(), 403, "{speaks:?}");
@@ -81,7 +81,7 @@ fn a_port_that_was_not_declared_is_judged_by_its_own_policy_from_the_start() {
 }
 
 #[test]
-fn a_port_that_was_never_answered_for_has_the_default_policy_and_is_counted() {
+fn port_without_policy_response_has_default_policy_and_is_counted() {
     Speaks::each(async |speaks| {
         let mut scene = Scene::new(App::start().await.named("web")).await;
         let asking = scene.get(speaks).await;
@@ -98,7 +98,7 @@ fn a_port_that_was_never_answered_for_has_the_default_policy_and_is_counted() {
 }
 
 #[test]
-fn a_policy_that_cannot_be_read_refuses() {
+fn invalid_policy_denies_clients() {
     Speaks::each(async |speaks| {
         let mut scene = Scene::new(App::start().await.named("web")).await;
         let asking = scene.get(speaks).await;
@@ -117,7 +117,7 @@ fn a_policy_that_cannot_be_read_refuses() {
 }
 
 #[test]
-fn a_connection_to_one_undeclared_port_too_many_is_closed_and_counted() {
+fn connection_beyond_undeclared_port_limit_is_closed_and_counted() {
     run(async || {
         let world = World::new().await;
         let proxy = world.proxy(WEB);

@@ -1,5 +1,5 @@
-//! Applications that stop while their proxy, a native sidecar that is not told of it, goes on: what
-//! their clients see must be what the application would have shown them.
+//! Applications that stop while their proxy, a native sidecar, keeps running. Clients must observe
+//! what the application itself would have shown them.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,20 +14,20 @@ use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::advance;
 
 use super::app::{App, Client, Speaks, head, http2, message, read, respond, rest, send};
-use super::world::{Proxy, WEB, World, a_while, run, while_time_passes};
+use super::world::{Proxy, WEB, World, run, settle, while_time_passes};
 
 const GET: &str = "GET / HTTP/1.1\r\nhost: web\r\n\r\n";
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 const LAST: &str = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok";
 
-/// A proxy, and clients of its application that are in no mesh.
+/// A proxy and its application, for clients outside the mesh.
 async fn unmeshed() -> (World, Proxy, App) {
     let world = World::new().await;
     let proxy = world.proxy(WEB);
     (world, proxy, App::start().await)
 }
 
-/// One request and its answer over a connection that the application has not had before.
+/// One request and its response over a new connection to the application.
 async fn first(client: &mut TcpStream, app: &App, answer: &str) -> TcpStream {
     send(client, GET).await;
     let mut served = app.accept().await;
@@ -45,14 +45,14 @@ async fn stop(app: App) {
     let addr = app.addr;
     drop(app);
     while TcpStream::connect(addr).await.is_ok() {
-        a_while().await;
+        settle().await;
     }
 }
 
 async fn time_passes(seconds: u64) {
     for _ in 0..seconds * 10 {
         advance(Duration::from_millis(100)).await;
-        a_while().await;
+        settle().await;
     }
 }
 
@@ -61,7 +61,7 @@ fn get() -> http::Request<()> {
 }
 
 #[test]
-fn idle_http1_connections_are_closed_when_the_application_stops() {
+fn idle_http1_connections_are_closed_when_application_stops() {
     run(async || {
         let (_world, proxy, app) = unmeshed().await;
         let mut one = proxy.inbound(app.addr).await;
@@ -79,7 +79,7 @@ fn idle_http1_connections_are_closed_when_the_application_stops() {
 }
 
 #[test]
-fn busy_http1_connections_are_closed_behind_the_response_when_the_application_stops() {
+fn busy_http1_connections_are_closed_after_response_when_application_stops() {
     run(async || {
         let (_world, proxy, app) = unmeshed().await;
         let mut busy = proxy.inbound(app.addr).await;
@@ -98,9 +98,8 @@ fn busy_http1_connections_are_closed_behind_the_response_when_the_application_st
     });
 }
 
-/// The application says so itself with the last response of a connection that it has kept before.
 #[test]
-fn the_last_response_of_an_application_that_stops_closes_the_connection() {
+fn last_response_of_stopping_application_closes_client_connection() {
     run(async || {
         let (_world, proxy, app) = unmeshed().await;
         let mut client = proxy.inbound(app.addr).await;
@@ -116,12 +115,12 @@ fn the_last_response_of_an_application_that_stops_closes_the_connection() {
 }
 
 #[test]
-fn an_application_that_only_closes_a_connection_keeps_its_clients() {
+fn application_that_closes_one_connection_keeps_its_clients() {
     run(async || {
         let (_world, proxy, app) = unmeshed().await;
         let mut client = proxy.inbound(app.addr).await;
         let mut served = first(&mut client, &app, OK).await;
-        // First an idle one, then one behind its response.
+        // First an idle connection, then one after its response.
         for how in [None, Some(LAST)] {
             if let Some(last) = how {
                 send(&mut client, GET).await;
@@ -131,7 +130,7 @@ fn an_application_that_only_closes_a_connection_keeps_its_clients() {
                 assert!(!response.contains("connection"), "{response}");
             }
             drop(served);
-            // Its listener has been tried, and the connection of that is used.
+            // The proxy has probed the listener, and uses the probe's connection.
             served = while_time_passes(app.accept()).await;
             send(&mut client, GET).await;
             head(&mut served).await;
@@ -141,8 +140,7 @@ fn an_application_that_only_closes_a_connection_keeps_its_clients() {
     });
 }
 
-/// An application that speaks HTTP/2, until it is told to stop as servers do: it closes its
-/// listener and says GOAWAY.
+/// An HTTP/2 application that stops gracefully: it closes its listener and sends GOAWAY.
 struct Http2App {
     addr: SocketAddr,
     stop: oneshot::Sender<()>,
@@ -182,7 +180,7 @@ impl Http2App {
 }
 
 #[test]
-fn http2_connections_take_no_more_streams_when_the_application_stops() {
+fn http2_connections_accept_no_streams_when_application_stops() {
     run(async || {
         let (_world, proxy, app) = unmeshed().await;
         let mut app = Http2App::serve(app);
@@ -208,25 +206,24 @@ async fn gone_away(client: &SendRequest<Bytes>) {
     }
 }
 
-/// A client of HTTP/1 repeats a request whose connection was closed before an answer, if it may be
-/// repeated.
+/// HTTP/1 clients retry an idempotent request whose connection was closed before a response.
 #[test]
-fn a_request_on_a_used_connection_gets_no_answer_when_the_application_is_gone() {
+fn reused_connection_is_closed_without_response_when_application_is_gone() {
     run(async || {
         let (_world, proxy, app) = unmeshed().await;
-        // The application keeps no connection, so that nothing shows that it goes.
+        // The application keeps no connection, so the proxy cannot detect that it stops.
         let mut client = proxy.inbound(app.addr).await;
         drop(first(&mut client, &app, LAST).await);
         stop(app).await;
-        a_while().await;
+        settle().await;
         send(&mut client, GET).await;
         assert_eq!(rest(&mut client).await, "");
     });
 }
 
-/// The application has accepted the connection, and is ended before it answers.
+/// The application has accepted the connection, and exits before it responds.
 #[test]
-fn a_request_whose_connection_the_application_closes_gets_no_answer_when_it_is_gone() {
+fn connection_is_closed_without_response_when_application_exits_during_request() {
     run(async || {
         let (_world, proxy, app) = unmeshed().await;
         let mut client = proxy.inbound(app.addr).await;
@@ -241,7 +238,7 @@ fn a_request_whose_connection_the_application_closes_gets_no_answer_when_it_is_g
 }
 
 #[test]
-fn a_stream_on_a_used_connection_is_refused_when_the_application_is_gone() {
+fn stream_on_reused_connection_is_refused_when_application_is_gone() {
     run(async || {
         let (_world, proxy, app) = unmeshed().await;
         let addr = app.addr;
@@ -252,7 +249,7 @@ fn a_stream_on_a_used_connection_is_refused_when_the_application_is_gone() {
         let (_, answer) = app.calls.recv().await.unwrap();
         respond(answer).send_data("ok".into(), true).unwrap();
         asking.await.unwrap().unwrap();
-        // At once, before the proxy can have noticed.
+        // Immediately, before the proxy can have detected it.
         app.serving.abort();
         let (response, _) = client.send_request(get(), true).unwrap();
         let error = response.await.unwrap_err();
@@ -262,10 +259,9 @@ fn a_stream_on_a_used_connection_is_refused_when_the_application_is_gone() {
     });
 }
 
-/// An application that has never been there must not look like a connection that was closed for no
-/// reason.
+/// For a client, an application that never listened must not look like a closed connection.
 #[test]
-fn the_first_request_of_a_connection_is_answered_with_502_when_nothing_listens() {
+fn first_request_gets_502_when_application_does_not_listen() {
     Speaks::each(async |speaks| {
         let (_world, proxy, app) = unmeshed().await;
         let addr = app.addr;
@@ -275,9 +271,9 @@ fn the_first_request_of_a_connection_is_answered_with_502_when_nothing_listens()
     });
 }
 
-/// They are told what they need to send the request elsewhere, whatever it is.
+/// Peers receive what they need to retry the request on another endpoint.
 #[test]
-fn peers_of_the_mesh_are_answered_when_the_application_is_gone() {
+fn mesh_peers_get_response_when_application_is_gone() {
     run(async || {
         let (world, proxy, app) = unmeshed().await;
         let tls = world.connected(proxy.inbound(app.addr).await).await;
@@ -296,7 +292,7 @@ fn peers_of_the_mesh_are_answered_when_the_application_is_gone() {
         assert_eq!(asking.await.unwrap().unwrap().status(), 200);
         stop(app).await;
         drop(served);
-        a_while().await;
+        settle().await;
         let (response, _) = client.send_request(request(), true).unwrap();
         let response = response.await.unwrap();
         assert_eq!(response.status(), 502);
@@ -305,7 +301,7 @@ fn peers_of_the_mesh_are_answered_when_the_application_is_gone() {
 }
 
 #[test]
-fn clients_of_an_application_that_is_back_keep_their_connections() {
+fn clients_keep_connections_after_application_restart() {
     run(async || {
         let (_world, proxy, app) = unmeshed().await;
         let addr = app.addr;
@@ -326,10 +322,10 @@ fn clients_of_an_application_that_is_back_keep_their_connections() {
     });
 }
 
-/// Long after the proxy's idle connections would have been closed: one is kept, though no request
-/// uses it.
+/// The proxy keeps one idle connection beyond the idle timeout, to detect that the application
+/// stops.
 #[test]
-fn clients_that_have_been_idle_for_long_are_closed_when_the_application_stops() {
+fn long_idle_clients_are_closed_when_application_stops() {
     run(async || {
         let (_world, proxy, app) = unmeshed().await;
         let mut client = proxy.inbound(app.addr).await;
@@ -349,7 +345,7 @@ fn clients_that_have_been_idle_for_long_are_closed_when_the_application_stops() 
 }
 
 #[test]
-fn no_idle_connection_is_kept_for_clients_that_are_gone() {
+fn idle_connection_is_not_kept_without_clients() {
     run(async || {
         let (_world, proxy, app) = unmeshed().await;
         let mut client = proxy.inbound(app.addr).await;
@@ -362,7 +358,7 @@ fn no_idle_connection_is_kept_for_clients_that_are_gone() {
 }
 
 #[test]
-fn an_application_that_closes_what_it_accepts_is_tried_ten_times_a_second_at_most() {
+fn application_that_closes_connections_is_probed_at_most_ten_times_per_second() {
     run(async || {
         let (_world, proxy, app) = unmeshed().await;
         let mut client = proxy.inbound(app.addr).await;
@@ -370,10 +366,10 @@ fn an_application_that_closes_what_it_accepts_is_tried_ten_times_a_second_at_mos
         let mut accepted = 0;
         for _ in 0..100 {
             advance(Duration::from_millis(100)).await;
-            a_while().await;
+            settle().await;
             while app.accept().now_or_never().is_some() {
                 accepted += 1;
-                a_while().await;
+                settle().await;
             }
         }
         assert!((50..=101).contains(&accepted), "{accepted}");
@@ -381,7 +377,7 @@ fn an_application_that_closes_what_it_accepts_is_tried_ten_times_a_second_at_mos
 }
 
 #[test]
-fn an_application_that_never_keeps_a_connection_is_not_tried() {
+fn application_without_persistent_connections_is_not_probed() {
     run(async || {
         let (_world, proxy, app) = unmeshed().await;
         let mut client = proxy.inbound(app.addr).await;
@@ -393,7 +389,7 @@ fn an_application_that_never_keeps_a_connection_is_not_tried() {
     });
 }
 
-/// One frame of HTTP/2: its kind and stream.
+/// Reads one HTTP/2 frame; returns its type and stream.
 async fn frame(tcp: &mut TcpStream) -> (u8, u32) {
     let mut head = [0; 9];
     tcp.read_exact(&mut head).await.unwrap();
@@ -407,8 +403,8 @@ async fn headers_on(tcp: &mut TcpStream, stream: u32) {
     while frame(tcp).await != (1, stream) {}
 }
 
-/// An application of HTTP/2 that has answered one request and leaves when the next one comes, which
-/// it has not begun with. Whether there is another connection to it is the test's business.
+/// An HTTP/2 application that has responded to one request, and sends GOAWAY at the next one
+/// without processing it. The test decides whether it accepts another connection.
 async fn leaves_with_the_second(client: &SendRequest<Bytes>, app: &App) -> TcpStream {
     let mut client = client.clone();
     let (response, _) = client.send_request(get(), true).unwrap();
@@ -429,7 +425,7 @@ async fn leaves_with_the_second(client: &SendRequest<Bytes>, app: &App) -> TcpSt
 const GOAWAY_AFTER_1: [u8; 17] = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0];
 
 #[test]
-fn a_stream_that_the_application_has_not_begun_with_is_sent_again() {
+fn unprocessed_stream_is_retried() {
     run(async || {
         let (_world, proxy, app) = unmeshed().await;
         let mut client = http2(proxy.inbound(app.addr).await).await;
@@ -444,12 +440,12 @@ fn a_stream_that_the_application_has_not_begun_with_is_sent_again() {
 }
 
 #[test]
-fn a_stream_that_the_application_has_not_begun_with_is_refused_when_it_is_gone() {
+fn unprocessed_stream_is_refused_when_application_is_gone() {
     run(async || {
         let (_world, proxy, app) = unmeshed().await;
         let mut client = http2(proxy.inbound(app.addr).await).await;
         let mut served = leaves_with_the_second(&client, &app).await;
-        // It has a body, as the calls of gRPC have.
+        // With a body, as in gRPC calls.
         let (response, _body) = client.send_request(get(), false).unwrap();
         let asking = spawn_local(response);
         headers_on(&mut served, 3).await;
@@ -461,9 +457,9 @@ fn a_stream_that_the_application_has_not_begun_with_is_refused_when_it_is_gone()
     });
 }
 
-/// An application that is ended at once says nothing about its streams.
+/// The application exits without GOAWAY.
 #[test]
-fn a_stream_whose_connection_the_application_closes_is_refused_when_it_is_gone() {
+fn stream_is_refused_when_application_exits_during_request() {
     run(async || {
         let (_world, proxy, app) = unmeshed().await;
         let mut client = http2(proxy.inbound(app.addr).await).await;
@@ -479,9 +475,9 @@ fn a_stream_whose_connection_the_application_closes_is_refused_when_it_is_gone()
     });
 }
 
-/// What the application may have done with it is not known.
+/// The application may have processed the call.
 #[test]
-fn a_call_whose_connection_the_application_closes_is_answered_with_502() {
+fn call_with_body_gets_502_when_application_closes_connection() {
     run(async || {
         let (_world, proxy, app) = unmeshed().await;
         let mut client = http2(proxy.inbound(app.addr).await).await;

@@ -1,4 +1,4 @@
-//! What a proxy does that was told to stop.
+//! Graceful shutdown of a proxy.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::app::{App, Client, Speaks, http2, read, respond, rest, streams};
 use super::world::{CLIENT, World, run};
 
 #[test]
-fn idle_http1_connections_are_closed() {
+fn shutdown_closes_idle_http1_connections() {
     run(async || {
         let world = World::new().await;
         let app = App::start().await.named("web");
@@ -27,7 +27,7 @@ fn idle_http1_connections_are_closed() {
 }
 
 #[test]
-fn http2_clients_are_told_to_go_away_and_streams_end_first() {
+fn shutdown_sends_goaway_and_completes_open_streams() {
     run(async || {
         let world = World::new().await;
         let app = App::start().await;
@@ -43,7 +43,7 @@ fn http2_clients_are_told_to_go_away_and_streams_end_first() {
         let mut response = asking.await.unwrap().unwrap().into_body();
 
         let drained = spawn_local(proxy.drain());
-        // No more streams, once the client knows.
+        // The client opens no more streams after GOAWAY.
         while client.clone().ready().await.is_ok() {
             tokio::task::yield_now().await;
         }
@@ -55,7 +55,7 @@ fn http2_clients_are_told_to_go_away_and_streams_end_first() {
 }
 
 #[test]
-fn tunnels_are_waited_for() {
+fn shutdown_waits_for_tunnels() {
     run(async || {
         let world = World::new().await;
         let app = App::start().await;

@@ -1,5 +1,4 @@
-//! What passes through comes out as it went in: through the outbound side, the inbound side, and
-//! both.
+//! Transparent forwarding through the outbound proxy, the inbound proxy, and both.
 
 use std::net::SocketAddr;
 
@@ -8,12 +7,12 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 
-use super::app::{App, head, http2, message, nobody, rest, send, streams};
+use super::app::{App, head, http2, message, rest, send, streams, unused_addr};
 use super::world::{CLIENT, Proxy, WEB, World, run, while_time_passes};
 
 mod http1;
 
-/// Which sides a connection goes through.
+/// The proxies that a connection passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Outbound,
@@ -28,7 +27,7 @@ struct Between {
     way: Way,
     client: Proxy,
     server: Proxy,
-    /// Where the client's proxy believes the application to be.
+    /// The application's address by discovery.
     addr: SocketAddr,
     app: SocketAddr,
 }
@@ -54,7 +53,7 @@ impl Between {
     }
 }
 
-/// A client's connection, the application that it leads to, and what is between them.
+/// A client's connection, the application, and the proxies between them.
 async fn open(way: Way) -> (TcpStream, App, Between) {
     let app = App::start().await;
     let between = Between::new(way, app.addr).await;
@@ -82,7 +81,7 @@ fn check(name: &str, way: Way, text: &str, has: &[&str], has_not: &[&str]) {
 }
 
 #[test]
-fn a_response_to_head_has_its_length_and_no_body() {
+fn head_response_keeps_content_length_without_body() {
     each_way(async |way| {
         let (mut client, app, _between) = open(way).await;
         send(&mut client, "HEAD / HTTP/1.1\r\nhost: web\r\n\r\n").await;
@@ -94,7 +93,7 @@ fn a_response_to_head_has_its_length_and_no_body() {
             response.contains("\r\ncontent-length: 55\r\n"),
             "{way:?}: {response}"
         );
-        // The next response begins where the first has ended.
+        // The next response follows immediately.
         send(&mut client, "GET / HTTP/1.1\r\nhost: web\r\n\r\n").await;
         head(&mut app).await;
         send(&mut app, "HTTP/1.1 204 No Content\r\n\r\n").await;
@@ -104,7 +103,7 @@ fn a_response_to_head_has_its_length_and_no_body() {
 }
 
 #[test]
-fn an_upgraded_connection_is_a_tunnel() {
+fn upgraded_connection_becomes_tunnel() {
     each_way(async |way| {
         let (mut client, app, _between) = open(way).await;
         let upgrade =
@@ -132,7 +131,7 @@ fn an_upgraded_connection_is_a_tunnel() {
 
 /// <https://github.com/linkerd/linkerd2/issues/8539>: the answer to CONNECT has no body, whatever it says of one.
 #[test]
-fn connect_is_a_tunnel() {
+fn connect_becomes_tunnel() {
     each_way(async |way| {
         let (mut client, app, _between) = open(way).await;
         let host = app.addr;
@@ -164,7 +163,7 @@ fn connect_is_a_tunnel() {
 }
 
 #[test]
-fn what_cannot_be_connect_is_a_bad_request() {
+fn invalid_connect_is_bad_request() {
     for request in [
         "CONNECT / HTTP/1.1\r\nhost: web\r\n\r\n",
         "CONNECT http://web/ HTTP/1.1\r\nhost: web\r\n\r\n",
@@ -183,9 +182,9 @@ fn what_cannot_be_connect_is_a_bad_request() {
     }
 }
 
-/// An address of the application has one pool, which does not ask for which host a request is.
+/// Each address of the application has one pool, for all hosts.
 #[test]
-fn clients_share_connections_to_the_application() {
+fn clients_share_connections_to_application() {
     each_way(async |way| {
         let app = App::start().await;
         let between = Between::new(way, app.addr).await;
@@ -208,9 +207,8 @@ fn clients_share_connections_to_the_application() {
     });
 }
 
-/// Nothing says what else is for the same.
 #[test]
-fn requests_without_a_host_have_connections_of_their_own() {
+fn requests_without_host_do_not_share_connections() {
     each_way(async |way| {
         let app = App::start().await;
         let between = Between::new(way, app.addr).await;
@@ -231,7 +229,7 @@ fn requests_without_a_host_have_connections_of_their_own() {
 }
 
 #[test]
-fn bytes_pass_in_both_directions() {
+fn opaque_bytes_are_forwarded_in_both_directions() {
     each_way(async |way| {
         let (mut client, app, _between) = open(way).await;
         client.write_all(b"\0hello").await.unwrap();
@@ -244,7 +242,7 @@ fn bytes_pass_in_both_directions() {
 }
 
 #[test]
-fn a_client_that_closes_closes_the_applications_connection() {
+fn close_by_client_closes_application_connection() {
     each_way(async |way| {
         let (mut client, app, _between) = open(way).await;
         client.write_all(b"\0hello").await.unwrap();
@@ -254,9 +252,8 @@ fn a_client_that_closes_closes_the_applications_connection() {
     });
 }
 
-/// On ports that are said to be opaque: at once, without a word of the client.
 #[test]
-fn a_server_may_speak_first_on_an_opaque_port() {
+fn server_first_protocol_works_on_opaque_port() {
     run(async || {
         let world = World::new().await;
         let app = App::start().await;
@@ -285,9 +282,9 @@ async fn greeted(app: &App, mut client: TcpStream) {
 
 /// <https://github.com/linkerd/linkerd2/issues/10090>
 #[test]
-fn an_application_that_is_not_there_is_an_error_at_the_far_end() {
+fn missing_application_is_reported_to_client() {
     each_way(async |way| {
-        let between = Between::new(way, nobody().await).await;
+        let between = Between::new(way, unused_addr().await).await;
         let mut client = between.connect().await;
         send(&mut client, "GET / HTTP/1.1\r\nhost: web\r\n\r\n").await;
         let response = while_time_passes(rest(&mut client)).await;
@@ -300,7 +297,7 @@ fn an_application_that_is_not_there_is_an_error_at_the_far_end() {
 }
 
 #[test]
-fn an_http2_request_without_authority_goes_where_it_was_sent() {
+fn http2_request_without_authority_is_forwarded_to_original_destination() {
     each_way(async |way| {
         let (client, app, _between) = open(way).await;
         let mut client = http2(client).await;
@@ -316,7 +313,7 @@ fn an_http2_request_without_authority_goes_where_it_was_sent() {
 }
 
 #[test]
-fn a_reset_of_http2_reaches_the_client() {
+fn http2_stream_reset_reaches_client() {
     each_way(async |way| {
         let (client, app, _between) = open(way).await;
         let mut client = http2(client).await;
@@ -335,9 +332,9 @@ fn a_reset_of_http2_reaches_the_client() {
     });
 }
 
-/// The proxy's own ports lead nowhere: a connection to one would come back for ever.
+/// A connection to the proxy's own port would loop.
 #[test]
-fn a_loop_is_refused() {
+fn connection_to_own_port_is_refused() {
     run(async || {
         let world = World::new().await;
         let proxy = world.proxy(CLIENT);

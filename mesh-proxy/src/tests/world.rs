@@ -1,5 +1,5 @@
-//! A control plane, and proxies whose connections come from the test instead of a listener: whose
-//! original destination is what the test says.
+//! The test environment: a control plane, and proxies whose connections and original destinations
+//! come from the test instead of a listener.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -37,23 +37,23 @@ use crate::transport::Io;
 use crate::transport::listen::AcceptedConnection;
 use crate::worker::{ProcessState, Worker};
 
-/// The port that direct connections are for, as in every pod.
+/// The port of direct connections, as in every pod.
 const INBOUND_PORT: u16 = 4143;
 const OUTBOUND_PORT: u16 = 4140;
 
 pub(super) const WEB: &str = "web.shop.serviceaccount.identity.linkerd.cluster.local";
 pub(super) const CLIENT: &str = "client.shop.serviceaccount.identity.linkerd.cluster.local";
 
-/// Longer than anything the proxy waits for.
+/// Longer than all timeouts of the proxy.
 const FOREVER: Duration = Duration::from_secs(3600);
 
-/// Where applications listen: the proxy refuses endpoints on loopback addresses.
+/// The applications' address. The proxy refuses endpoints on loopback addresses.
 pub(super) const POD: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 
-/// Runs a test in a network of its own, in a time that only `tokio::time::advance` moves.
+/// Runs a test in its own network namespace, with a clock that only `tokio::time::advance` moves.
 pub(super) fn run(story: impl AsyncFn() + Sync) {
     thread::scope(|scope| {
-        let ended = scope.spawn(|| match own_network() {
+        let ended = scope.spawn(|| match enter_network_namespace() {
             Ok(()) => block_on(story()),
             Err(error) => println!("skipped: no network namespace without root ({error})"),
         });
@@ -61,8 +61,8 @@ pub(super) fn run(story: impl AsyncFn() + Sync) {
     });
 }
 
-/// For the calling thread, with [`POD`] in it.
-fn own_network() -> nix::Result<()> {
+/// Moves the calling thread to a new network namespace with the address [`POD`].
+fn enter_network_namespace() -> nix::Result<()> {
     unshare(CloneFlags::CLONE_NEWNET)?;
     for command in ["link set lo up", &format!("addr add {POD}/32 dev lo")] {
         let status = Command::new("ip")
@@ -78,7 +78,7 @@ fn block_on(story: impl Future<Output = ()>) {
     let runtime = Builder::new_current_thread()
         .enable_all()
         .start_paused(true)
-        // Sockets are looked at in every turn: what a test waits for arrives before it gives up.
+        // Sockets are polled in every turn, so that awaited data arrives before a test times out.
         .event_interval(1)
         .build()
         .unwrap();
@@ -89,8 +89,8 @@ fn block_on(story: impl Future<Output = ()>) {
     });
 }
 
-/// A paused clock jumps to the next timer when nothing else is left to do; not while a thread of
-/// the runtime is blocked. This one gives up after a while, so that a test that waits in vain ends.
+/// Prevents the paused clock from advancing by itself, by blocking a thread of the runtime. The
+/// block times out, so that a hanging test ends.
 struct Still {
     _release: Sender<()>,
 }
@@ -105,37 +105,37 @@ impl Still {
     }
 }
 
-/// Lets time pass until that is done.
+/// Advances time until the future completes.
 pub(super) async fn while_time_passes<T>(waiting: impl Future<Output = T>) -> T {
     tokio::pin!(waiting);
     loop {
         tokio::select! {
             biased;
             done = &mut waiting => return done,
-            () = a_while() => advance(Duration::from_millis(100)).await,
+            () = settle() => advance(Duration::from_millis(100)).await,
         }
     }
 }
 
-/// Long enough for everything that can be done without time to pass.
-pub(super) async fn a_while() {
+/// Yields until all work is done that needs no time to pass.
+pub(super) async fn settle() {
     for _ in 0..100 {
         yield_now().await;
     }
 }
 
-/// What proxies have in common.
+/// The state shared by a test's proxies.
 pub(super) struct World {
     control_plane: SocketAddr,
     ca: TestCa,
-    /// What the control plane that answers by itself knows.
+    /// The profiles of the control plane that responds by itself.
     profiles: Rc<RefCell<HashMap<SocketAddr, Profile>>>,
-    /// And what it says of every port.
+    /// Its policy of every port.
     default_policy: Rc<Cell<DefaultPolicy>>,
 }
 
 impl World {
-    /// With a control plane that leaves every answer to the test.
+    /// With a control plane whose responses the test sends.
     pub(super) async fn scripted() -> (Self, ControlPlane) {
         let control = ControlPlane::start().await;
         let world = Self {
@@ -147,7 +147,7 @@ impl World {
         (world, control)
     }
 
-    /// With a control plane that knows no services, only pods.
+    /// With a control plane that has no services, only pods.
     pub(super) async fn new() -> Self {
         let (world, mut control) = Self::scripted().await;
         let profiles = world.profiles.clone();
@@ -179,14 +179,14 @@ impl World {
         self.ca.credentials(name)
     }
 
-    /// The server's end of a proxy's connection, without a proxy.
+    /// Accepts a proxy's TLS connection without a proxy.
     pub(super) async fn terminated(&self, tcp: TcpStream) -> Io {
         let credentials = self.credentials(WEB);
         let shaken = tls::server::terminate(Io::plain(tcp), &credentials, false, Purpose::Traffic);
         Io::tls(shaken.await.unwrap().0)
     }
 
-    /// The client's.
+    /// Connects to a proxy without a proxy.
     pub(super) async fn connected(&self, tcp: TcpStream) -> Io {
         let (credentials, peer) = (self.credentials(CLIENT), peer(WEB));
         let io = Io::plain(tcp);
@@ -194,7 +194,7 @@ impl World {
         Io::tls(shaken.await.unwrap().0)
     }
 
-    /// From now on, this is what is known of that address.
+    /// Sets the profile of an address.
     pub(super) fn knows(&self, addr: SocketAddr, profile: Profile) {
         self.profiles.borrow_mut().insert(addr, profile);
     }
@@ -206,7 +206,7 @@ impl World {
     pub(super) fn proxy_with(&self, name: &str, changes: &[(&str, Option<&str>)]) -> Proxy {
         let default = changes.iter().find(|it| it.0 == "INBOUND_DEFAULT_POLICY");
         if let Some((_, Some(policy))) = default {
-            // The controller says the same, as on a cluster.
+            // The policy service responds in the same way on a cluster.
             self.default_policy.set(policy.parse().unwrap());
         }
         Proxy::new(self.control_plane, Some(self.credentials(name)), changes)
@@ -217,8 +217,7 @@ impl World {
         Proxy::new(self.control_plane, None, &[])
     }
 
-    /// An application behind a proxy of its own, and the address at which other proxies reach it:
-    /// that of the proxy, which they take for the pod's.
+    /// A proxy for an application, which other proxies connect to instead of the pod's address.
     pub(super) async fn meshed(&self, app: SocketAddr) -> (Proxy, SocketAddr) {
         let proxy = self.proxy(WEB);
         let addr = proxy.listen(app).await;
@@ -226,7 +225,7 @@ impl World {
         (proxy, addr)
     }
 
-    /// The same for connections with a transport header, to the application's own address.
+    /// The same for connections with a transport header.
     pub(super) async fn meshed_directly(&self, app: SocketAddr, hint: ProtocolHint) -> Proxy {
         let proxy = self.proxy(WEB);
         let port = proxy.listen((app.ip(), INBOUND_PORT).into()).await.port();
@@ -235,7 +234,7 @@ impl World {
     }
 }
 
-/// What the control plane says of a port that any client may use.
+/// A policy that allows all clients.
 pub(super) fn all_unauthenticated() -> mesh_api::proto::inbound::Server {
     of_default(DefaultPolicy::AllUnauthenticated)
 }
@@ -244,7 +243,7 @@ fn of_default(policy: DefaultPolicy) -> mesh_api::proto::inbound::Server {
     mesh_api::inbound::to_proto(&policy.server_policy(&[], Duration::from_secs(10), false))
 }
 
-/// What the control plane says of a pod with a proxy.
+/// The endpoint of a pod with a proxy.
 pub(super) fn pod(
     addr: SocketAddr,
     hint: ProtocolHint,
@@ -269,7 +268,7 @@ fn peer(name: &str) -> TlsPeer {
     }
 }
 
-/// One proxy, as a data thread has it.
+/// One proxy with a single data thread.
 pub(super) struct Proxy {
     pub(super) worker: Rc<Worker>,
     pub(super) registry: Registry,
@@ -322,7 +321,7 @@ impl Proxy {
         ours
     }
 
-    /// A connection of somebody else to `dst`, an address of this pod.
+    /// An external client's connection to `dst`, an address of this pod.
     pub(super) async fn inbound(&self, dst: SocketAddr) -> TcpStream {
         let (ours, theirs) = sockets().await;
         let inbound = self.inbound.clone();
@@ -331,7 +330,7 @@ impl Proxy {
         ours
     }
 
-    /// Connections to the address that is returned are served as such to `dst`.
+    /// Serves connections to the returned address as inbound connections to `dst`.
     pub(super) async fn listen(&self, dst: SocketAddr) -> SocketAddr {
         let listener = TcpListener::bind((POD, 0)).await.unwrap();
         let addr = listener.local_addr().unwrap();
@@ -345,7 +344,7 @@ impl Proxy {
         addr
     }
 
-    /// Serves an admin interface, and returns where.
+    /// Serves an admin interface and returns its address.
     pub(super) async fn admin(&self, admin: mesh_runtime::admin::Admin) -> SocketAddr {
         let listener = TcpListener::bind((POD, 0)).await.unwrap();
         let addr = listener.local_addr().unwrap();
@@ -353,7 +352,7 @@ impl Proxy {
         addr
     }
 
-    /// Begins to drain, as on a signal. Ends with the last connection.
+    /// Drains the proxy, as on a signal. Completes when the last connection has closed.
     pub(super) fn drain(&self) -> impl Future<Output = ()> + 'static {
         let drain = self.drain.borrow_mut().take().unwrap();
         let tasks = self.worker.tasks.clone();
@@ -369,7 +368,7 @@ impl Proxy {
         self.inbound.enforcers()
     }
 
-    /// The value of the metrics whose line begins like this.
+    /// The value of the metric whose line begins with `begins`.
     pub(super) fn metric(&self, begins: &str) -> u64 {
         let text = String::from_utf8(self.registry.encode()).unwrap();
         let lines = text.lines().filter(|line| line.starts_with(begins));

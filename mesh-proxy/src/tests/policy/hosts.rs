@@ -1,5 +1,5 @@
-//! What is judged is what the application reads: one authority, whatever a request says of it in
-//! how many places.
+//! Requests are authorized and routed by the one authority that the application reads, wherever a
+//! request names it.
 
 use http::Request;
 use mesh_api::proto::inbound::Server;
@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use super::*;
 use crate::tests::app::{Calls, head, http2, message, send, streams};
 
-/// Requests for `open` may pass, and no others.
+/// Allows only requests for the host `open`.
 fn only_open() -> Server {
     let policy = DefaultPolicy::AllUnauthenticated;
     let policy = policy.server_policy(&[], Duration::from_secs(10), false);
@@ -51,7 +51,7 @@ async fn guarded(app: SocketAddr) -> (Scene, MessageSender<Server>) {
     (scene, policy)
 }
 
-/// How a request names its host in HTTP/1, and what the application reads, or how it is refused.
+/// The host in an HTTP/1 request, and what the application reads or how the request is refused.
 const HTTP1: [(&str, Result<&str, u16>); 10] = [
     ("GET / HTTP/1.1\r\nhost: open\r\n\r\n", Ok("host: open\r\n")),
     ("GET / HTTP/1.1\r\nhost: shut\r\n\r\n", Err(404)),
@@ -78,7 +78,7 @@ const HTTP1: [(&str, Result<&str, u16>); 10] = [
 ];
 
 #[test]
-fn http1_is_judged_by_what_the_application_reads() {
+fn http1_is_authorized_by_host_the_application_reads() {
     for (request, expected) in HTTP1 {
         run(async || {
             let app = App::start().await;
@@ -112,7 +112,7 @@ async fn check_http1(
     }
 }
 
-/// `:authority` and every `host`, and what the application reads, or how it is refused.
+/// `:authority` and every `host`, and what the application reads or how the request is refused.
 type Named = (&'static str, &'static [&'static str]);
 
 const HTTP2: [(Named, Result<Named, u16>); 8] = [
@@ -144,7 +144,7 @@ fn names(request: &Request<h2::RecvStream>) -> (String, Vec<&str>) {
 }
 
 #[test]
-fn http2_is_judged_by_what_the_application_reads() {
+fn http2_is_authorized_by_authority_the_application_reads() {
     for (request, expected) in HTTP2 {
         run(async || {
             let app = App::start().await;
@@ -158,7 +158,7 @@ fn http2_is_judged_by_what_the_application_reads() {
 
 /// Without `:authority`, which requests that were HTTP/1 may lack.
 #[test]
-fn http2_without_an_authority_is_judged_by_its_host() {
+fn http2_without_authority_is_authorized_by_host() {
     let cases: [(&[&str], Result<(), u16>); 6] = [
         (&["open"], Ok(())),
         (&["shut"], Err(404)),
@@ -211,9 +211,8 @@ async fn check_http2(
     }
 }
 
-/// HTTP/1 that a peer carries as HTTP/2: the mesh's own form of the same.
 #[test]
-fn carried_http1_is_judged_by_what_the_application_reads() {
+fn upgraded_http1_is_authorized_by_host_the_application_reads() {
     let origin = "HTTP/1.1";
     let absolute = "HTTP/1.1; absolute-form";
     let cases: [(&str, Named, Result<&str, u16>); 7] = [
@@ -228,7 +227,7 @@ fn carried_http1_is_judged_by_what_the_application_reads() {
             Ok("GET / HTTP/1.1\r\nhost: open\r\n"),
         ),
         (origin, ("shut", &["open"]), Err(404)),
-        // The application would not hear of it.
+        // The application would not receive it.
         (origin, ("open", &[]), Err(404)),
         (origin, ("open", &[""]), Err(404)),
         (
@@ -268,11 +267,11 @@ fn carried_http1_is_judged_by_what_the_application_reads() {
     }
 }
 
-/// The same rule for what the pod's own application sends: it is routed by what is passed on.
+/// Outbound requests are routed by the host that is forwarded.
 #[test]
-fn outbound_requests_name_one_host_too() {
+fn outbound_requests_have_one_host() {
     for (request, expected) in HTTP1 {
-        // Nothing is judged here.
+        // Outbound requests are not authorized.
         let expected = match expected {
             Err(404) => continue,
             expected => expected,

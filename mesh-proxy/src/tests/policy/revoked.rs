@@ -1,4 +1,5 @@
-//! Access that is taken away ends what it has begun. Time stands still: nothing is waited for.
+//! Revoked access ends requests and connections in flight. The clock is paused, so nothing waits
+//! for a timer.
 
 use h2::Reason;
 use http::{HeaderName, HeaderValue, Request};
@@ -19,7 +20,7 @@ async fn allowed() -> (Scene, App, TcpStream, MessageSender<Server>) {
     (scene, app, client, policy)
 }
 
-/// Requests whose path begins with `/open/` may pass.
+/// Allows requests whose path begins with `/open/`.
 fn only_open_paths() -> Server {
     let policy = DefaultPolicy::AllUnauthenticated;
     let mut policy = policy.server_policy(&[], Duration::from_secs(10), false);
@@ -41,7 +42,7 @@ fn only_open_paths() -> Server {
     })
 }
 
-/// Requests with this header may pass.
+/// Allows requests with this header.
 fn only_with(name: &'static str) -> Server {
     let policy = DefaultPolicy::AllUnauthenticated;
     let mut policy = policy.server_policy(&[], Duration::from_secs(10), false);
@@ -66,7 +67,7 @@ fn only_with(name: &'static str) -> Server {
     })
 }
 
-/// The same, but the server lets every client pass.
+/// The same rule, on a server that allows every client.
 fn any_with(name: &'static str) -> Server {
     Server {
         authorizations: all_unauthenticated().authorizations,
@@ -79,7 +80,7 @@ fn terminated(scene: &Scene) -> u64 {
 }
 
 #[test]
-fn a_request_without_a_response_is_refused() {
+fn revoked_request_without_response_is_refused() {
     run(async || {
         let (scene, app, mut client, policy) = allowed().await;
         send(&mut client, "GET / HTTP/1.1\r\nhost: web\r\n\r\n").await;
@@ -98,7 +99,7 @@ fn a_request_without_a_response_is_refused() {
 }
 
 #[test]
-fn a_response_on_its_way_breaks_off() {
+fn revoked_response_in_flight_is_aborted() {
     for length in ["transfer-encoding: chunked", "content-length: 100"] {
         run(async || {
             let (_scene, app, mut client, policy) = allowed().await;
@@ -119,7 +120,7 @@ fn a_response_on_its_way_breaks_off() {
 
 /// `Upgrade` and `CONNECT`.
 #[test]
-fn tunnels_end_on_both_sides() {
+fn revoked_tunnels_close_both_connections() {
     let upgrade = "connection: upgrade\r\nupgrade: websocket\r\n";
     for (request, answer) in [
         (
@@ -138,7 +139,7 @@ fn tunnels_end_on_both_sides() {
             head(&mut app).await;
             send(&mut app, &format!("{answer}\r\n\r\n")).await;
             head(&mut client).await;
-            // From here on bytes.
+            // Opaque bytes from here on.
             head(&mut client).await;
             send(&mut client, "ping\r\n\r\n").await;
             assert_eq!(head(&mut app).await, "ping\r\n\r\n");
@@ -151,7 +152,7 @@ fn tunnels_end_on_both_sides() {
 }
 
 #[test]
-fn streams_are_reset_and_others_go_on() {
+fn revoked_streams_are_reset_and_others_continue() {
     run(async || {
         let (scene, app, client, policy) = allowed().await;
         let mut client = http2(client).await;
@@ -199,9 +200,8 @@ fn streams_are_reset_and_others_go_on() {
     });
 }
 
-/// The client takes nothing, so that there is nothing to be sent.
 #[test]
-fn streams_of_clients_that_do_not_read_are_reset() {
+fn revoked_streams_of_stalled_clients_are_reset() {
     run(async || {
         let (scene, app, client, policy) = allowed().await;
         let mut client = http2(client).await;
@@ -213,7 +213,7 @@ fn streams_of_clients_that_do_not_read_are_reset() {
         let mut body = respond(answer);
         body.send_data(vec![0; 1 << 20].into(), false).unwrap();
         let mut unread = response.await.unwrap().unwrap().into_body();
-        a_while().await;
+        settle().await;
         policy.send(Ok(deny())).unwrap();
         let reset = std::future::poll_fn(|cx| body.poll_reset(cx)).await;
         assert_eq!(reset.unwrap(), Reason::CANCEL, "the application is told");
@@ -224,16 +224,15 @@ fn streams_of_clients_that_do_not_read_are_reset() {
     });
 }
 
-/// What the policy service sends anew without taking anything away.
 #[test]
-fn a_change_that_still_allows_ends_nothing() {
+fn policy_change_without_revocation_ends_nothing() {
     run(async || {
         let (scene, app, mut client, policy) = allowed().await;
         send(&mut client, "GET /open/a HTTP/1.1\r\nhost: web\r\n\r\n").await;
         let mut app = app.accept().await;
         head(&mut app).await;
         policy.send(Ok(only_open_paths())).unwrap();
-        a_while().await;
+        settle().await;
         send(&mut app, "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
         let answer = message(&mut client).await;
         assert!(answer.ends_with("\r\n\r\nok"), "{answer}");
@@ -245,9 +244,9 @@ fn a_change_that_still_allows_ends_nothing() {
     });
 }
 
-/// Its headers were not kept, because no rule looked at any: who cannot be told to match does not.
+/// The headers were not kept, because no rule matched any when the requests were authorized.
 #[test]
-fn requests_whose_headers_are_not_known_go_on_only_if_the_server_allows_their_client() {
+fn requests_without_kept_headers_continue_only_if_server_allows_client() {
     for (then, ends) in [(only_with("x-a"), true), (any_with("x-a"), false)] {
         run(async || {
             let (scene, app, mut client, policy) = allowed().await;
@@ -259,34 +258,34 @@ fn requests_whose_headers_are_not_known_go_on_only_if_the_server_allows_their_cl
             let mut app = app.accept().await;
             head(&mut app).await;
             policy.send(Ok(then.clone())).unwrap();
-            a_while().await;
+            settle().await;
             assert_eq!(terminated(&scene), u64::from(ends), "{then:?}");
         });
     }
 }
 
-/// Rules looked at headers when the request was let through, so its own were kept.
+/// The headers were kept, because rules matched headers when the requests were authorized.
 #[test]
-fn requests_whose_headers_are_known_are_judged_by_them_again() {
+fn requests_with_kept_headers_are_authorized_again() {
     for (then, ends) in [(only_with("x-b"), true), (only_with("x-c"), false)] {
         run(async || {
             let (scene, app, mut client, policy) = allowed().await;
             policy.send(Ok(only_with("x-a"))).unwrap();
-            a_while().await;
+            settle().await;
             let headers = "host: web\r\nx-a: yes\r\nx-c: yes\r\n";
             send(&mut client, &format!("GET / HTTP/1.1\r\n{headers}\r\n")).await;
             let mut app = app.accept().await;
             head(&mut app).await;
             policy.send(Ok(then.clone())).unwrap();
-            a_while().await;
+            settle().await;
             assert_eq!(terminated(&scene), u64::from(ends), "{then:?}");
         });
     }
 }
 
-/// It is all that is left of its connection, and keeps the policy of its port watched.
+/// The tunnel outlives its connection, and keeps the policy of its port watched.
 #[test]
-fn a_tunnel_that_has_lasted_for_long_still_ends() {
+fn long_lived_tunnel_is_closed_on_revocation() {
     run(async || {
         let (_scene, app, mut client, policy) = allowed().await;
         send(
@@ -300,7 +299,7 @@ fn a_tunnel_that_has_lasted_for_long_still_ends() {
         head(&mut client).await;
         for _ in 0..20 {
             advance(Duration::from_secs(30)).await;
-            a_while().await;
+            settle().await;
         }
         policy.send(Ok(deny())).unwrap();
         assert_eq!(rest(&mut client).await, "");

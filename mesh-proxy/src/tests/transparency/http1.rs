@@ -1,11 +1,11 @@
-//! Requests and responses in HTTP/1, byte for byte where that is promised.
+//! HTTP/1 requests and responses, compared byte by byte where the proxy must not change them.
 
 use tokio::io::AsyncWriteExt as _;
 
 use super::super::app::{message, rest, send};
 use super::{OK, check, each_way, open};
 
-/// One request and its response, as they are sent; and what of them must arrive, and what must not.
+/// One request and its response as sent, and what must and must not arrive.
 struct Exchange {
     name: &'static str,
     request: &'static str,
@@ -130,7 +130,7 @@ const EXCHANGES: [Exchange; 14] = [
 ];
 
 #[test]
-fn http1_passes_unchanged() {
+fn http1_messages_are_forwarded_unchanged() {
     for exchange in &EXCHANGES {
         each_way(async |way| {
             let (mut client, app, _between) = open(way).await;
