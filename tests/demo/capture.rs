@@ -1,4 +1,4 @@
-//! What is on the wire: tcpdump inside a pod's network namespace, on the pod's own interface.
+//! Packet captures: tcpdump in a pod's network namespace, on the pod's interface.
 
 use std::{
     io::{BufRead, BufReader, Read},
@@ -13,12 +13,11 @@ use super::mesh::Mesh;
 /// A running capture of the pod's traffic.
 pub(crate) struct Capture {
     child: Child,
-    /// What tcpdump writes, in pieces as they come. Unbounded: a capture of one request is a few
-    /// kilobytes.
+    /// Output of tcpdump. Unbounded: a capture of one request is a few kilobytes.
     pieces: Receiver<Vec<u8>>,
 }
 
-/// The bytes that were captured, packet headers and all.
+/// The captured bytes, packet headers included.
 #[derive(Default)]
 pub(crate) struct Captured {
     bytes: Vec<u8>,
@@ -27,7 +26,7 @@ pub(crate) struct Captured {
 impl Capture {
     /// Starts to capture `filter` and returns once tcpdump listens.
     pub(crate) fn start(mesh: &Mesh, pod: &str, filter: &str) -> anyhow::Result<Self> {
-        // To standard output, each packet at once: a container has files of its own.
+        // To standard output, unbuffered, since a container has its own file system.
         let command = ["tcpdump", "-i", "eth0", "-U", "-s", "0", "-w", "-", filter];
         let mut child = mesh
             .exec_command(pod, &command)
@@ -45,7 +44,7 @@ impl Capture {
         if !listens {
             bail!("tcpdump in pod {pod} did not start to listen");
         }
-        // Keep the pipe empty, or tcpdump would stop at its last words.
+        // Drains the pipe, so that tcpdump never blocks on it.
         std::thread::spawn(move || lines.for_each(drop));
         let (sender, pieces) = channel();
         std::thread::spawn(move || {
@@ -59,7 +58,7 @@ impl Capture {
         Ok(Self { child, pieces })
     }
 
-    /// Waits until the capture is complete, ends it and returns it.
+    /// Waits until the capture is complete, stops it and returns it.
     pub(crate) fn finish(
         mut self,
         is_complete: impl Fn(&Captured) -> bool,
@@ -69,7 +68,7 @@ impl Capture {
             captured.bytes.extend(self.pieces.try_iter().flatten());
             Ok(is_complete(&captured).then_some(()))
         })?;
-        self.child.kill().context("end tcpdump")?;
+        self.child.kill().context("kill tcpdump")?;
         self.child.wait().context("wait for tcpdump")?;
         Ok(captured)
     }

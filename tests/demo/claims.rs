@@ -1,5 +1,5 @@
-//! The claims of the demo, one function each: do something, measure it on the running system,
-//! judge.
+//! The claims of the demo, one function each, which acts on the running system, measures the effect
+//! and evaluates it.
 
 use std::{
     collections::BTreeMap, fmt, os::unix::process::ExitStatusExt as _, path::Path, process::Stdio,
@@ -14,7 +14,7 @@ use super::{
     mesh::{Mesh, wait_until},
 };
 
-/// A sentence about the mesh, what was measured, and whether it holds.
+/// A statement about the mesh, the measurement, and whether the statement holds.
 pub(crate) struct Claim {
     pub(crate) what: String,
     pub(crate) measured: String,
@@ -32,7 +32,7 @@ impl fmt::Display for Claim {
     }
 }
 
-/// The request that is looked for on the wire.
+/// The request path that the captures are searched for.
 const MARKER: &str = "/marker-on-the-wire";
 const WEB: &str = "http://web";
 
@@ -78,7 +78,7 @@ pub(crate) fn redirected(mesh: &Mesh) -> anyhow::Result<Claim> {
         )
     };
     let before = count(&mesh.json(&["diagnostics", "redirection", "-o", "json"])?);
-    // Each curl is a connection of its own: the client's agent must count every one of them.
+    // Each curl opens a new connection, which the client's agent must count.
     let connections = 20;
     for _ in 0..connections {
         request(mesh, "/")?;
@@ -101,7 +101,7 @@ pub(crate) fn redirected(mesh: &Mesh) -> anyhow::Result<Claim> {
     })
 }
 
-/// How often a pod's connections got a verdict.
+/// Returns the number of a pod's connections with a verdict.
 fn counter(redirection: &Value, pod: &str, verdict: &str) -> u64 {
     let pods = redirection["pods"].as_array().into_iter().flatten();
     let pod = pods.into_iter().find(|status| status["pod"]["name"] == pod);
@@ -114,8 +114,8 @@ fn counter(redirection: &Value, pod: &str, verdict: &str) -> u64 {
 }
 
 pub(crate) fn identified(mesh: &Mesh) -> anyhow::Result<Claim> {
-    let answer: Value =
-        serde_json::from_str(&request(mesh, "/")?).context("the backend answers with JSON")?;
+    let answer: Value = serde_json::from_str(&request(mesh, "/")?)
+        .context("parse the backend's response as JSON")?;
     let client = answer["client"].as_str().unwrap_or_default().to_owned();
     let metrics = mesh.proxy_metrics("client")?;
     let server = metrics
@@ -126,8 +126,8 @@ pub(crate) fn identified(mesh: &Mesh) -> anyhow::Result<Claim> {
     let expect =
         |account: &str| format!("{account}.demo.serviceaccount.identity.linkerd.cluster.local");
     Ok(Claim {
-        what: "client and server proved who they are".to_owned(),
-        measured: format!("the server was told {client:?}, the client verified {server:?}"),
+        what: "client and server are authenticated".to_owned(),
+        measured: format!("the server received {client:?}, the client verified {server:?}"),
         holds: client == expect("client") && server == expect("web"),
     })
 }
@@ -154,7 +154,7 @@ pub(crate) fn spread(mesh: &Mesh) -> anyhow::Result<Claim> {
     let mut hits: BTreeMap<String, u32> = BTreeMap::new();
     for line in output.lines().filter(|line| line.starts_with('{')) {
         let answer: Value = serde_json::from_str(line)
-            .with_context(|| format!("the backend answers with JSON, not {line:?}"))?;
+            .with_context(|| format!("parse the backend's response as JSON: {line:?}"))?;
         *hits
             .entry(answer["backend"].as_str().unwrap_or("?").to_owned())
             .or_default() += 1;
@@ -195,7 +195,7 @@ pub(crate) fn survives_dead_backend(mesh: &Mesh) -> anyhow::Result<Claim> {
         .into_iter()
         .next()
         .context("there is a backend")?;
-    // Killed in the middle of the load: once the backend has served some of it.
+    // Kills the backend once it has served a part of the load.
     let served = || -> anyhow::Result<u64> {
         let metrics = mesh.proxy_metrics(&victim)?;
         let values = metrics
@@ -227,8 +227,8 @@ pub(crate) fn survives_dead_backend(mesh: &Mesh) -> anyhow::Result<Claim> {
     })
 }
 
-/// Kills the application in a pod. It is the first process of its container, and all others die
-/// with it: the shell that has killed it may live to say so or not.
+/// Kills the application in a pod. It is the init process of its container, so that the shell that
+/// sends the signal may be killed as well.
 fn kill(mesh: &Mesh, pod: &str) -> anyhow::Result<()> {
     let mut command = mesh.exec_command(pod, &["sh", "-c", "kill -9 $(cat /data/nginx.pid)"]);
     let output = command.output().context("start a shell in the pod")?;
@@ -236,7 +236,7 @@ fn kill(mesh: &Mesh, pod: &str) -> anyhow::Result<()> {
     let died = status.signal() == Some(KILL) || status.code() == Some(128 + KILL);
     if !status.success() && !died {
         let stderr = String::from_utf8_lossy(&output.stderr);
-        bail!("the application of {pod} cannot be killed: {status}, {stderr}");
+        bail!("kill the application of {pod}: {status}, {stderr}");
     }
     Ok(())
 }
@@ -314,7 +314,7 @@ pub(crate) fn grpc(mesh: &Mesh) -> anyhow::Result<Claim> {
         })
         .count();
     Ok(Claim {
-        what: "gRPC between programs that know nothing of the mesh".to_owned(),
+        what: "gRPC between unmodified programs".to_owned(),
         measured: format!(
             "put: {}, get: {:?}; {calls} series of successful calls over mutual TLS",
             put.trim(),
@@ -352,7 +352,10 @@ pub(crate) fn golden_numbers(mesh: &Mesh) -> anyhow::Result<Claim> {
 
 pub(crate) fn authorized(mesh: &Mesh, policies: &Path) -> anyhow::Result<Claim> {
     let policy = policies.join("only-redis-may-call-web.yaml");
-    ensure!(status(mesh)? == "200", "the door is open before the policy");
+    ensure!(
+        status(mesh)? == "200",
+        "requests are allowed before the policy"
+    );
     let written = Instant::now();
     mesh.environment.add_policy(&policy)?;
     wait_until("the policy is in force", || {
@@ -360,7 +363,7 @@ pub(crate) fn authorized(mesh: &Mesh, policies: &Path) -> anyhow::Result<Claim> 
     })?;
     let closed = written.elapsed();
     mesh.environment.remove_policy(&policy)?;
-    wait_until("the door is open again", || {
+    wait_until("requests are allowed again", || {
         Ok((status(mesh)? == "200").then_some(()))
     })?;
     Ok(Claim {
@@ -373,7 +376,7 @@ pub(crate) fn authorized(mesh: &Mesh, policies: &Path) -> anyhow::Result<Claim> 
     })
 }
 
-/// The status of one request of the client.
+/// Sends a request from the client and returns its status.
 fn status(mesh: &Mesh) -> anyhow::Result<String> {
     mesh.exec(
         "client",
@@ -389,7 +392,7 @@ fn status(mesh: &Mesh) -> anyhow::Result<String> {
     )
 }
 
-/// The body of one request of the client.
+/// Sends a request from the client and returns the response body.
 fn request(mesh: &Mesh, path: &str) -> anyhow::Result<String> {
     mesh.exec(
         "client",

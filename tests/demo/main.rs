@@ -1,11 +1,11 @@
-//! `mesh-demo`, which `cargo xtask demo` builds and runs: a whole mesh on this machine, shown at
-//! work.
+//! `mesh-demo`, which `cargo xtask demo` builds and runs: demonstrates a whole mesh on this
+//! machine.
 //!
-//! Starts a local node with the manifests of examples/demo, sends traffic
-//! through it with programs nobody here wrote, and measures each claim on the running system:
-//! `claims` has one function per claim. Whatever happens, the node is taken down again, unless
-//! `--keep` asks to look around; then `--down` does it. The exit code is 1 when a claim does not
-//! hold. `--kubernetes` shows the same claims on a cluster.
+//! Starts a local node with the manifests of examples/demo, sends traffic through it with
+//! third-party programs, and measures each claim on the running system: `claims` has one function
+//! per claim. The node is removed at the end, also after a failure, unless `--keep` is given; then
+//! `--down` removes it. The exit code is 1 if a claim does not hold. `--kubernetes` measures the
+//! same claims on a cluster.
 
 #![expect(
     clippy::print_stdout,
@@ -26,16 +26,16 @@ use xtask::{binaries, interrupt::Interrupt, workspace};
 use claims::Claim;
 use mesh::{Cluster, Environment, Local, Mesh};
 
-/// A mesh on this machine or on a cluster, with what is claimed of it measured.
+/// Run a mesh on this machine or on a cluster and measure the claims about it
 #[derive(Debug, Parser)]
 struct Options {
-    /// Leave the mesh up and say how to look around
+    /// Keep the mesh running and print commands to inspect it
     #[arg(long)]
     keep: bool,
-    /// Only take down what --keep left up
+    /// Only remove the mesh that --keep left running
     #[arg(long, conflicts_with = "keep")]
     down: bool,
-    /// On a cluster instead of this machine: that of a context of the kubeconfig, or the current
+    /// Run on a cluster instead of this machine: that of a kubeconfig context, or of the current
     /// one
     #[arg(long, value_name = "CONTEXT", num_args = 0..=1, require_equals = true)]
     kubernetes: Option<Option<String>>,
@@ -55,16 +55,15 @@ fn main() -> ExitCode {
 fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
     if options.down {
         mesh(root, options)?.environment.down()?;
-        println!("the demo's mesh is down");
+        println!("the demo's mesh was removed");
         return Ok(ExitCode::SUCCESS);
     }
     let interrupt = Interrupt::watch()?;
     let mesh = mesh(root, options)?;
-    // What an earlier run left behind, by --keep or by a crash, would make this one's numbers
-    // wrong.
+    // Remains of an earlier run, after --keep or a crash, would distort the measurements.
     mesh.environment
         .down()
-        .context("clear what an earlier demo left")?;
+        .context("remove the remains of an earlier demo")?;
 
     let shown = show(root, &mesh, &interrupt);
     if let (Ok(claims), true) = (&shown, options.keep) {
@@ -72,10 +71,10 @@ fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
         print_inspection_hints(&mesh, options);
         return Ok(end);
     }
-    let down = mesh.environment.down().context("take the demo's mesh down");
+    let down = mesh.environment.down().context("remove the demo's mesh");
     let claims = shown.map_err(|error| {
         if interrupt.wanted() {
-            anyhow::anyhow!("interrupted; the mesh was taken down")
+            anyhow::anyhow!("interrupted; the mesh was removed")
         } else {
             error
         }
@@ -84,12 +83,12 @@ fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
     Ok(summary(&claims))
 }
 
-/// The mesh to be shown. Its programs must have been built.
+/// Returns the mesh to demonstrate. Its programs must have been built.
 fn mesh(root: &Path, options: &Options) -> anyhow::Result<Mesh> {
     let meshctl = binaries::directory(root, true).join("meshctl");
     if !meshctl.exists() {
         bail!(
-            "{} is not there: run `cargo xtask build --dev` first",
+            "{} does not exist: run `cargo xtask build --dev` first",
             meshctl.display()
         );
     }
@@ -100,7 +99,7 @@ fn mesh(root: &Path, options: &Options) -> anyhow::Result<Mesh> {
     Ok(Mesh::new(meshctl, environment))
 }
 
-/// Every claim, measured in an order that lets each build on the one before.
+/// Measures every claim; later claims depend on the state left by earlier ones.
 fn show(root: &Path, mesh: &Mesh, interrupt: &Interrupt) -> anyhow::Result<Vec<Claim>> {
     mesh.environment.prepare(&root.join("examples/demo"))?;
     let mut claims = Vec::new();
@@ -121,7 +120,9 @@ fn show(root: &Path, mesh: &Mesh, interrupt: &Interrupt) -> anyhow::Result<Vec<C
         claims::encrypted_in_mesh(mesh)
     })?;
     step("Redirected by eBPF", &|| claims::redirected(mesh))?;
-    step("Both ends have an identity", &|| claims::identified(mesh))?;
+    step("Client and server have an identity", &|| {
+        claims::identified(mesh)
+    })?;
     step("Requests spread over the backends", &|| {
         claims::spread(mesh)
     })?;
@@ -131,7 +132,7 @@ fn show(root: &Path, mesh: &Mesh, interrupt: &Interrupt) -> anyhow::Result<Vec<C
     step("Opaque TCP: redis-benchmark", &|| claims::opaque(mesh))?;
     step("gRPC: etcdctl and etcd", &|| claims::grpc(mesh))?;
     step("Latency and success rate", &|| claims::golden_numbers(mesh))?;
-    step("A policy closes the door", &|| {
+    step("A policy denies access", &|| {
         claims::authorized(mesh, &root.join("examples/policy"))
     })?;
     Ok(claims)
@@ -168,7 +169,7 @@ fn print_inspection_hints(mesh: &Mesh, options: &Options) {
         Some(Some(context)) => format!(" --kubernetes={context}"),
     };
     println!(
-        "\nThe mesh stays up. Look around:\n{}\nTake it down with `cargo xtask demo --down{which}`.",
+        "\nThe mesh keeps running. Inspect it with:\n{}\nRemove it with `cargo xtask demo --down{which}`.",
         mesh.inspection_hints()
     );
 }

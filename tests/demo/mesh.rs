@@ -1,5 +1,5 @@
-//! The mesh of the demo: where its application runs ([`Environment`]: a local node or a cluster), and
-//! `meshctl`, which asks both the same questions.
+//! The mesh of the demo: where its application runs ([`Environment`]: a local node or a cluster),
+//! and `meshctl`, which works with both.
 
 mod cluster;
 mod local;
@@ -15,39 +15,37 @@ use serde_json::Value;
 
 pub(crate) use self::{cluster::Cluster, local::Local};
 
-/// The namespace of the application, in every place.
+/// The namespace of the application.
 const NAMESPACE: &str = "demo";
 
-/// The annotation that asks for the mesh, as the namespace manifest has it.
+/// The injection annotation in the namespace manifest.
 const INJECT_ENABLED: &str = "linkerd.io/inject: enabled";
 const INJECT_DISABLED: &str = "linkerd.io/inject: disabled";
 
-/// A condition of the demo that does not hold in this time never will.
+/// Timeout of conditions.
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// Between two looks at such a condition.
+/// Interval of polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Where the application of the demo runs.
 pub(crate) trait Environment {
-    /// Makes the mesh and the application of these manifests ready to start, without the wish to be
-    /// meshed.
+    /// Prepares the mesh and the application of these manifests, with injection disabled.
     fn prepare(&self, manifests: &Path) -> anyhow::Result<()>;
     /// Starts the application, unmeshed.
     fn up(&self) -> anyhow::Result<()>;
-    /// Puts the wish to be meshed back, as a user who annotates a namespace, and starts the pods
-    /// again.
+    /// Enables injection, as a user who annotates a namespace, and restarts the pods.
     fn enable_injection(&self) -> anyhow::Result<()>;
     fn add_policy(&self, manifest: &Path) -> anyhow::Result<()>;
     fn remove_policy(&self, manifest: &Path) -> anyhow::Result<()>;
-    /// The names of the application's pods that run.
+    /// Returns the names of the application's running pods.
     fn pods(&self) -> anyhow::Result<Vec<String>>;
-    /// A program in a pod.
+    /// Returns a command that runs a program in a pod.
     fn exec(&self, pod: &str, command: &[&str]) -> Command;
-    /// Tells meshctl which mesh is meant.
+    /// Selects the mesh for meshctl.
     fn select_mesh(&self, meshctl: &mut Command);
-    /// Removes everything the demo made; does nothing when there is nothing.
+    /// Removes everything that the demo created, if anything.
     fn down(&self) -> anyhow::Result<()>;
-    /// What to type to look around.
+    /// Returns commands to inspect the mesh.
     fn inspection_hints(&self, meshctl: &str) -> String;
 }
 
@@ -99,7 +97,7 @@ impl Mesh {
             .collect())
     }
 
-    /// The names of the pods whose name begins so, in alphabetical order.
+    /// Returns the names of the pods with this prefix, in alphabetical order.
     pub(crate) fn pods(&self, prefix: &str) -> anyhow::Result<Vec<String>> {
         let mut names = self.environment.pods()?;
         names.retain(|name| name.starts_with(prefix));
@@ -113,7 +111,7 @@ impl Mesh {
     }
 }
 
-/// Runs a command to its end; what it printed, or an error with everything it said.
+/// Runs a command and returns its output, or an error with output and exit status.
 fn succeed(command: &mut Command) -> anyhow::Result<String> {
     let output = command
         .output()
@@ -142,7 +140,7 @@ fn display_command(command: &Command) -> String {
     words.join(" ")
 }
 
-/// Waits until `look` finds something, and says how long that took.
+/// Polls `look` until it returns a value; returns the value and the elapsed time.
 pub(crate) fn wait_until<T>(
     what: &str,
     mut look: impl FnMut() -> anyhow::Result<Option<T>>,

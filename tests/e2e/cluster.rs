@@ -173,7 +173,7 @@ impl Cluster {
 pub(crate) fn wait_until(what: &str, mut look: impl FnMut() -> Result<(), String>) {
     let start = Instant::now();
     while let Err(why) = look() {
-        assert!(start.elapsed() < TIMEOUT, "never: {what}\n{why}");
+        assert!(start.elapsed() < TIMEOUT, "timed out: {what}\n{why}");
         std::thread::park_timeout(POLL_INTERVAL);
     }
 }

@@ -1,13 +1,13 @@
-//! The end-to-end tests: a real cluster, a real installation, programs that nobody here wrote.
+//! The end-to-end tests: a real cluster, a real installation, third-party applications.
 //!
-//! `MESH_TEST_CLUSTER` names the context of a cluster on which nothing of the mesh is installed and
-//! which has the images (`cargo xtask test --e2e` sees to them). Without it every test says that it
-//! is skipped. `MESH_TEST_KEEP=1` leaves everything as it was when a story failed.
+//! `MESH_TEST_CLUSTER` names the context of a cluster that has the images (`cargo xtask test --e2e`
+//! loads them) and no installation of the mesh. Without it every test is skipped.
+//! `MESH_TEST_KEEP=1` keeps the state of a failed test.
 
 #![expect(
     clippy::expect_used,
     clippy::print_stdout,
-    reason = "a test that cannot go on has failed, and a skipped one says why on its output"
+    reason = "a failed precondition fails the test, and a skipped test prints the reason"
 )]
 
 mod addresses;

@@ -1,4 +1,4 @@
-//! What the stories stand on: programs under test, probe processes, and a node with pods.
+//! The test harness: programs under test, probe processes, and a node with pods.
 
 pub(crate) mod cni;
 pub(crate) mod mesh;
@@ -10,13 +10,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A condition that does not hold in this time never will. It decides nothing else: each holds in a
-/// fraction of it.
+/// Timeout of conditions, each of which normally holds in a fraction of it.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Between two looks at a condition that cannot be waited for otherwise.
+/// Interval of polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The path of a program of this workspace, built beside the test binary
+/// Returns the path of a program of this workspace, built next to the test binary
 /// (`cargo build --workspace --bins`, which `cargo xtask test` runs first).
 pub(crate) fn program(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("the test has a path");
@@ -33,7 +32,7 @@ pub(crate) fn program(name: &str) -> PathBuf {
     path
 }
 
-/// The kernel programs in other instructions, built from the same sources.
+/// Returns the variant of the kernel programs that has other instructions.
 pub(crate) fn other_programs() -> PathBuf {
     let path = program("mesh-agent")
         .ancestors()
@@ -48,8 +47,8 @@ pub(crate) fn other_programs() -> PathBuf {
     path
 }
 
-/// Whether this process may make namespaces and load programs. Says why a test is skipped when it
-/// may not.
+/// Returns whether this process can create namespaces and load BPF programs; otherwise prints why
+/// the test is skipped.
 pub(crate) fn privileged(test: &str) -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {
@@ -58,11 +57,11 @@ pub(crate) fn privileged(test: &str) -> bool {
     root
 }
 
-/// Waits until a condition holds; fails with `why` when it never does.
+/// Waits until a condition holds; panics with `why` on timeout.
 pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool, why: impl Fn() -> String) {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < TIMEOUT, "never: {what}\n{}", why());
+        assert!(start.elapsed() < TIMEOUT, "timed out: {what}\n{}", why());
         std::thread::park_timeout(POLL_INTERVAL);
     }
 }

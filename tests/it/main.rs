@@ -1,13 +1,13 @@
-//! The integration tests: one binary, one module per story.
+//! The integration tests: one binary, one module per topic.
 //!
 //! They drive the programs of this repository from outside, as a user would: processes, sockets,
-//! files and network namespaces. What needs root says so and is skipped without it; everything else
-//! of a test's surroundings is made by the test and removed with it.
+//! files and network namespaces. Tests that need root are skipped without it; each test creates and
+//! removes its environment.
 
 #![expect(
     clippy::expect_used,
     clippy::print_stdout,
-    reason = "a test that cannot go on has failed, and a skipped one says why on its output"
+    reason = "a failed precondition fails the test, and a skipped test prints the reason"
 )]
 
 mod harness;

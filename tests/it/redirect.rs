@@ -1,10 +1,9 @@
-//! The redirection, seen by programs that know nothing of it: one table of cases, run on every
-//! tier.
+//! The redirection as unmodified programs observe it: one table of cases, run on every tier.
 //!
-//! Each case is one habit of an application or one way to go wrong (the numbers are those of the
-//! trap list in docs/operations/redirection-limits.md). It runs real processes in an enrolled pod
-//! and says in one line what they saw. The line is the same on every tier, or the difference is
-//! written down beside it with its reason; no case is left out on any tier.
+//! Each case is one behaviour of an application or one failure mode (the numbers are those of the
+//! list of traps in docs/operations/redirection-limits.md). It runs real processes in an enrolled
+//! pod and describes their observations in one line. The line is the same on every tier, or the
+//! difference is part of the case together with its reason; every case runs on every tier.
 
 mod cases;
 mod fixture;
@@ -19,14 +18,14 @@ use mesh_core::node::Tier;
 use crate::harness::privileged;
 use fixture::RedirectFixture;
 
-/// What a case shows.
+/// The expected line of a case.
 pub(crate) enum Expect {
     /// The same line on every tier.
     Same(&'static str),
-    /// The same line but for the address by which the application and the proxy know each other:
-    /// without a program at the socket lookup, the split tier can only redirect to loopback.
+    /// The same line except for the addresses that application and proxy observe: without a program
+    /// at the socket lookup, the split tier can only redirect to loopback.
     Outbound(&'static str),
-    /// Another line on the packet-filter tiers, or on the split tier, for the reason given.
+    /// Another line on the packet-filter tiers or on the split tier, for a reason.
     Differs {
         full: &'static str,
         split: &'static str,
@@ -36,7 +35,7 @@ pub(crate) enum Expect {
 }
 
 impl Expect {
-    /// The line of a tier, and why it is not that of the full tier.
+    /// Returns the line of a tier, and the reason if it differs from the full tier.
     fn on(&self, tier: Tier) -> (String, &'static str) {
         match (self, tier) {
             (Self::Same(line), _)
@@ -45,7 +44,7 @@ impl Expect {
             }
             (Self::Outbound(line), Tier::Split) => (
                 by_loopback(line),
-                "the application meets the proxy on loopback",
+                "application and proxy are connected over loopback",
             ),
             (Self::Differs { full, .. }, Tier::Full) => ((*full).to_owned(), ""),
             (Self::Differs { split, because, .. }, Tier::Split) => ((*split).to_owned(), *because),

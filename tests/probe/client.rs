@@ -1,4 +1,4 @@
-//! The connecting side: applications of every habit that the redirection must not disturb.
+//! Client commands: the ways in which applications connect.
 
 use std::{
     collections::BTreeMap,
@@ -17,17 +17,16 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::{event, flag, has, listen::plain, raw};
 
-/// How long a connection or an answer may take before the probe reports that it hangs. Nothing in
-/// these tests takes a tenth of it.
+/// Timeout of connects and responses, which take less than a tenth of it.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// `probe connect ADDR [--bind ADDR] [--device IF] [--transparent] [--nonblocking] [--fastopen] [--fastopen-connect] [--mptcp] [--v6only] [--uring] [--again ADDR] [--wait-stdin]`:
-/// prints what the far end said, and what this end sees of itself.
+/// prints the server's greeting and the local view of the connection.
 pub(crate) fn connect(args: &[&str]) -> anyhow::Result<()> {
     let target: SocketAddr = args.first().context("no address")?.parse()?;
     let socket = socket(target, args)?;
     if has(args, "--wait-stdin") {
-        // The socket exists; the test enrols the pod before it lets us go on.
+        // The socket exists; the test enrols the pod before it continues the probe.
         event(&[("ready", true.into())]);
         std::io::stdin().read_line(&mut String::new())?;
     }
@@ -91,8 +90,7 @@ fn dial(socket: &Socket, target: SocketAddr, args: &[&str]) -> std::io::Result<V
     } else if has(args, "--nonblocking") {
         connect_nonblocking(socket, target)?;
     } else {
-        // A time-out leaves the socket non-blocking, as `connect_timeout` of the standard library
-        // does.
+        // A timeout leaves the socket non-blocking, like `connect_timeout` of the standard library.
         socket.connect_timeout(&target.into(), TIMEOUT)?;
     }
     let stream: TcpStream = socket.try_clone()?.into();
@@ -110,7 +108,7 @@ fn dial(socket: &Socket, target: SocketAddr, args: &[&str]) -> std::io::Result<V
     serde_json::from_str(&line).map_err(std::io::Error::other)
 }
 
-/// Ends a connection as both ends want it: the far end hears our end and answers with its own.
+/// Closes a connection gracefully: sends a FIN and waits for the peer's.
 fn finish(socket: &Socket) -> (&'static str, Value) {
     let mut stream = socket;
     let ended = socket
@@ -122,7 +120,7 @@ fn finish(socket: &Socket) -> (&'static str, Value) {
     }
 }
 
-/// What an event-loop application does: `EINPROGRESS`, wait until writable, look at `SO_ERROR`.
+/// Connects like an event-loop application: `EINPROGRESS`, wait until writable, read `SO_ERROR`.
 fn connect_nonblocking(socket: &Socket, target: SocketAddr) -> std::io::Result<()> {
     socket.set_nonblocking(true)?;
     match socket.connect(&target.into()) {
@@ -130,7 +128,7 @@ fn connect_nonblocking(socket: &Socket, target: SocketAddr) -> std::io::Result<(
         Err(error) => return Err(error),
         Ok(()) => {
             return Err(std::io::Error::other(
-                "a non-blocking connect finished at once",
+                "a non-blocking connect completed immediately",
             ));
         }
     }
@@ -160,7 +158,7 @@ fn report(outcome: std::io::Result<Value>, socket: &Socket) -> Vec<(&'static str
     }
 }
 
-/// `ECONNREFUSED` rather than a sentence: the tables of the tests compare it.
+/// Returns the name of the errno, such as `ECONNREFUSED`, which the tests compare.
 pub(crate) fn errno_name(error: &std::io::Error) -> String {
     match error.raw_os_error() {
         Some(code) => format!("{:?}", nix::errno::Errno::from_raw(code)),
@@ -173,7 +171,8 @@ pub(crate) fn errno_name(error: &std::io::Error) -> String {
     }
 }
 
-/// `probe bind ADDR [--reuseaddr] [--listen]`: whether an application may have this address.
+/// `probe bind ADDR [--reuseaddr] [--listen]`: reports whether an application can bind this
+/// address.
 pub(crate) fn bind(args: &[&str]) -> anyhow::Result<()> {
     let addr: SocketAddr = args.first().context("no address")?.parse()?;
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
@@ -195,8 +194,8 @@ pub(crate) fn bind(args: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `probe options ADDR`: socket options that have nothing to do with redirection, on a connection
-/// that may have been redirected.
+/// `probe options ADDR`: reads socket options unrelated to redirection, on a connection that may be
+/// redirected.
 pub(crate) fn options(args: &[&str]) -> anyhow::Result<()> {
     let target: SocketAddr = args.first().context("no address")?.parse()?;
     let socket = socket(target, args)?;
@@ -207,12 +206,11 @@ pub(crate) fn options(args: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `probe churn ADDR COUNT|until-stdin`: opens, reads the greeting and closes, one after the other;
-/// so often, or until standard input ends or says a line. Says after the first hundred that it is
-/// at it, and at the end how many connections there were, how many failed, and how many reached
-/// whom.
+/// `probe churn ADDR COUNT|until-stdin`: opens connections one after the other, reads the greeting
+/// and closes, `COUNT` times or until standard input has a line or ends. Reports progress after the
+/// first hundred, and finally the numbers of connections, of failures, and by the server reached.
 pub(crate) fn churn(args: &[&str]) -> anyhow::Result<()> {
-    const UNDER_WAY: u32 = 100;
+    const PROGRESS_AFTER: u32 = 100;
     let target: SocketAddr = args.first().context("no address")?.parse()?;
     let limit = match *args.get(1).context("no count")? {
         "until-stdin" => u32::MAX,
@@ -230,8 +228,8 @@ pub(crate) fn churn(args: &[&str]) -> anyhow::Result<()> {
     let mut reached: BTreeMap<String, u32> = BTreeMap::new();
     while count < limit && !stop.load(Ordering::Relaxed) {
         let socket = socket(target, args)?;
-        // A reset instead of a FIN: tens of thousands of sockets in TIME_WAIT would use up the
-        // ports of the pod.
+        // Closes with a reset: tens of thousands of sockets in TIME_WAIT would exhaust the pod's
+        // ports.
         socket.set_linger(Some(Duration::ZERO))?;
         match dial(&socket, target, args) {
             Ok(greeting) => {
@@ -241,7 +239,7 @@ pub(crate) fn churn(args: &[&str]) -> anyhow::Result<()> {
             Err(_) => failed += 1,
         }
         count += 1;
-        if count == UNDER_WAY && limit == u32::MAX {
+        if count == PROGRESS_AFTER && limit == u32::MAX {
             event(&[("churning", true.into())]);
         }
     }
@@ -253,8 +251,8 @@ pub(crate) fn churn(args: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `probe two-sources PORT SOURCE1 TARGET1 SOURCE2 TARGET2`: two sockets with the same port on two
-/// local addresses.
+/// `probe two-sources PORT SOURCE1 TARGET1 SOURCE2 TARGET2`: opens two sockets with the same port
+/// on two local addresses.
 pub(crate) fn two_sources(args: &[&str]) -> anyhow::Result<()> {
     let [port, source1, target1, source2, target2] = args else {
         anyhow::bail!("usage: two-sources PORT SOURCE1 TARGET1 SOURCE2 TARGET2")
@@ -267,8 +265,7 @@ pub(crate) fn two_sources(args: &[&str]) -> anyhow::Result<()> {
         socket.connect_timeout(&target.into(), TIMEOUT)?;
         open.push(socket);
     }
-    // Both are connected before either greeting is read: that is when a table keyed by port alone
-    // mixes them up.
+    // Both connect before either greeting is read, which would confuse a map keyed by port alone.
     for socket in open {
         let mut line = String::new();
         BufReader::new(TcpStream::from(socket)).read_line(&mut line)?;
@@ -278,7 +275,7 @@ pub(crate) fn two_sources(args: &[&str]) -> anyhow::Result<()> {
 }
 
 /// `probe udp serve ADDR` echoes; `probe udp send ADDR` sends over a connected socket and prints
-/// who answered.
+/// the responder.
 pub(crate) fn udp(args: &[&str]) -> anyhow::Result<()> {
     match args {
         ["serve", addr] => {

@@ -1,5 +1,5 @@
 //! `probe enter [--netns PATH] [--cgroup DIR] [--uid N] [--new-netns | --inner-netns PATH] -- COMMAND ARGS…`:
-//! joins a pod, or a network namespace inside it, then becomes a probe with that command.
+//! joins a pod, or a network namespace inside it, then executes a probe with that command.
 
 use std::{fs::File, os::unix::process::CommandExt, process::Command};
 
@@ -33,7 +33,7 @@ pub(crate) fn run(args: &[&str]) -> anyhow::Result<()> {
         setns(file, CloneFlags::CLONE_NEWNET).with_context(|| format!("join {netns}"))?;
     }
     if has(options, "--new-netns") {
-        unshare(CloneFlags::CLONE_NEWNET).context("make a nested network namespace")?;
+        unshare(CloneFlags::CLONE_NEWNET).context("create a nested network namespace")?;
         run_quietly("ip", &["link", "set", "lo", "up"])?;
     }
     if let Some(uid) = flag(options, "--uid") {
@@ -42,9 +42,9 @@ pub(crate) fn run(args: &[&str]) -> anyhow::Result<()> {
         setgid(Gid::from_raw(uid))?;
         setuid(Uid::from_raw(uid))?;
     }
-    // Not by its path: the user it is now may not be allowed into the directories above it, such as the
-    // home of root.
-    Err(Command::new("/proc/self/exe").args(command).exec()).context("run the probe anew")
+    // Not by path: the new user may lack access to the directories above it, such as the home of
+    // root.
+    Err(Command::new("/proc/self/exe").args(command).exec()).context("execute the probe")
 }
 
 fn run_quietly(program: &str, args: &[&str]) -> anyhow::Result<()> {

@@ -1,8 +1,8 @@
 //! `probe listen [--greet NAME] [--mptcp] [--reuseport] [--no-reuseaddr] [--backlog N] [--hold] ADDR…`:
-//! accepts connections and tells each client who it reached, as one JSON line: the name of this
-//! listener, the address the listener was bound to, the client's address, this end's address and
-//! the original destination that the kernel reports. Then it closes its half, or with `--hold`
-//! leaves it open until the client closes.
+//! accepts connections and sends each client a greeting of one JSON line: the name of this
+//! listener, its bound address, the client's address, the local address and the original
+//! destination that the kernel reports. Then it closes its half, or with `--hold` leaves it open
+//! until the client closes.
 
 use std::{
     io::{Read, Write},
@@ -77,13 +77,13 @@ fn accept(listener: &Socket, name: &str, bound: SocketAddr, hold: bool) -> anyho
             bound,
             peer.as_socket().context("no internet address")?,
         )?;
-        // One thread a connection: a held connection must not keep others waiting.
+        // One thread per connection: a held connection must not block others.
         std::thread::spawn(move || serve(stream, &greeting, hold));
     }
 }
 
-/// Greets, then reads until the client closes: closing with unread bytes would reset the connection
-/// under the client's feet.
+/// Sends the greeting, then reads until the client closes: close(2) with unread bytes would reset
+/// the connection.
 fn serve(mut stream: TcpStream, greeting: &str, hold: bool) {
     let greeted = stream.write_all(greeting.as_bytes());
     if greeted.is_ok() && (hold || stream.shutdown(Shutdown::Write).is_ok()) {
@@ -108,7 +108,8 @@ fn greeting(
     Ok(format!("{line}\n"))
 }
 
-/// What a proxy asks: the IPv4 option for IPv4 and mapped clients, the IPv6 option for others.
+/// Reads SO_ORIGINAL_DST as a proxy does: the IPv4 option for IPv4 and mapped clients, the IPv6
+/// option for others.
 pub(crate) fn original_dst(stream: &impl AsFd, peer: SocketAddr) -> String {
     let v4 = match peer {
         SocketAddr::V4(_) => true,
@@ -131,7 +132,7 @@ pub(crate) fn original_dst(stream: &impl AsFd, peer: SocketAddr) -> String {
     }
 }
 
-/// IPv4 addresses are printed as such, mapped or not.
+/// Formats an address; IPv4-mapped addresses as IPv4.
 pub(crate) fn plain(addr: SocketAddr) -> String {
     SocketAddr::new(addr.ip().to_canonical(), addr.port()).to_string()
 }

@@ -1,10 +1,10 @@
-//! A program that knows nothing of the mesh: the applications, servers and stand-in proxies of the
+//! A program independent of the mesh: the applications, servers and stand-in proxies of the
 //! redirection tests.
 //!
 //! The tests start it inside the network namespace and cgroup of a pod
-//! (`probe enter … -- COMMAND`). Each command prints one JSON line per event on standard output;
-//! the tests read nothing else. It asks the kernel through ordinary system calls only: if the
-//! answer to `SO_ORIGINAL_DST` is right here, it is right for any program.
+//! (`probe enter … -- COMMAND`). Each command prints one JSON line per event on standard output,
+//! which is all that the tests read. It uses ordinary system calls only: if `SO_ORIGINAL_DST` is
+//! right here, it is right for any program.
 
 use std::process::ExitCode;
 
@@ -53,7 +53,7 @@ fn event(fields: &[(&str, serde_json::Value)]) {
     println!("{}", serde_json::Value::Object(object));
 }
 
-/// The value of `--name VALUE`, if given.
+/// Returns the value of `--name VALUE`.
 fn flag<'a>(args: &[&'a str], name: &str) -> Option<&'a str> {
     args.iter()
         .position(|arg| *arg == name)
@@ -61,7 +61,7 @@ fn flag<'a>(args: &[&'a str], name: &str) -> Option<&'a str> {
         .copied()
 }
 
-/// Whether `--name` is given.
+/// Returns whether `--name` is present.
 fn has(args: &[&str], name: &str) -> bool {
     args.contains(&name)
 }

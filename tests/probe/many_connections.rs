@@ -1,7 +1,8 @@
-//! Very many connections at a time, in one thread each side: `probe many-connections serve NAME ADDR…` greets
-//! and holds each connection until its client closes; `probe many-connections connect ADDR COUNT` opens so
-//! many, reads every greeting, says what they were, keeps all of them until standard input ends,
-//! and closes. Several of either kind can share the work: servers share a port.
+//! Very many concurrent connections, with one thread in server and client.
+//! `probe many-connections serve NAME ADDR…` greets and holds each connection until its client
+//! closes. `probe many-connections connect ADDR COUNT` opens connections, reads and reports the
+//! greetings, keeps all connections until standard input ends, and closes. Several processes can
+//! share the work: servers share a port.
 
 use std::{
     collections::BTreeMap,
@@ -22,14 +23,13 @@ use super::{
     raw,
 };
 
-/// Connections that are being opened at a time: below any backlog, so that none of them has to be
-/// sent again.
+/// Connections that are opened concurrently: below any backlog, so that no SYN is retransmitted.
 const CONCURRENT_CONNECTS: usize = 512;
-/// A long run says now and then that it goes on.
+/// Connections between two progress events.
 const PROGRESS_INTERVAL: u32 = 1000;
-/// Of the listener; the kernel lowers it to net.core.somaxconn.
+/// Backlog of the listener; the kernel caps it at net.core.somaxconn.
 const BACKLOG: u32 = 4096;
-/// A crowd is patient: its handshakes share one processor.
+/// Extends the timeout, since all handshakes share one CPU.
 const TIMEOUT_FACTOR: u32 = 12;
 
 pub(crate) fn run(args: &[&str]) -> anyhow::Result<()> {
@@ -131,14 +131,14 @@ async fn connect(target: SocketAddr, count: u32) -> anyhow::Result<()> {
     ]);
     std::io::stdin().read_line(&mut String::new())?;
     for stream in &held {
-        // A reset instead of a FIN: tens of thousands of sockets in TIME_WAIT would use up the
-        // ports of the pod.
+        // Closes with a reset: tens of thousands of sockets in TIME_WAIT would exhaust the pod's
+        // ports.
         stream.set_zero_linger()?;
     }
     Ok(())
 }
 
-/// The connection, and who the far end said it was and was asked for.
+/// Connects and returns the connection, and the server's name and original destination as text.
 async fn connect_and_read_greeting(target: SocketAddr) -> std::io::Result<(TcpStream, String)> {
     let mut stream = TcpStream::connect(target).await?;
     let mut line = String::new();

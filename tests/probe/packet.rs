@@ -1,7 +1,7 @@
-//! `probe syn raw|packet SOURCE TARGET…`: asks for TCP connections in packets of its own making,
-//! past connect(2): through a raw socket, or below the whole IP stack through a packet socket on
-//! `eth0` (to a target that was spoken with before). Says for each target whether it answered; the
-//! targets are asked in turn and the last one must answer.
+//! `probe syn raw|packet SOURCE TARGET…`: sends self-made TCP SYN packets without connect(2):
+//! through a raw socket, or through a packet socket on `eth0` (to a target in the ARP cache).
+//! Reports for each target whether it responded; SYNs are sent in order and the last target must
+//! respond.
 
 use std::{
     io::Read,
@@ -20,7 +20,7 @@ const INTERFACE: &str = "eth0";
 const IP_HEADER: usize = 20;
 const TCP_HEADER: usize = 20;
 const ETHERNET_HEADER: usize = 14;
-/// Nobody listens on it in the pod, so the kernel answers the answer with a reset, as it should.
+/// Has no listener in the pod, so the kernel responds to the SYN-ACK with a reset.
 const SOURCE_PORT: u16 = 40_001;
 const SYN: u8 = 0x02;
 const ACK: u8 = 0x10;
@@ -34,7 +34,7 @@ pub(crate) fn run(args: &[&str]) -> anyhow::Result<()> {
         .iter()
         .map(|target| target.parse())
         .collect::<Result<_, _>>()?;
-    // Sees every TCP packet that arrives for this host, beside whoever it belongs to.
+    // Receives a copy of every TCP packet for this host.
     let mut answers =
         Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::TCP)).context("open a raw socket")?;
     answers.set_read_timeout(Some(TIMEOUT))?;
@@ -57,8 +57,8 @@ pub(crate) fn run(args: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The ports that answered, up to and with the last one's answer. Packets of one sender do not
-/// overtake each other on one link.
+/// Returns the ports that responded, up to the last target. Packets of one sender stay in order on
+/// one link.
 fn collect(answers: &mut Socket, last: SocketAddrV4) -> anyhow::Result<Vec<u16>> {
     let start = Instant::now();
     let mut ports = Vec::new();
@@ -66,7 +66,7 @@ fn collect(answers: &mut Socket, last: SocketAddrV4) -> anyhow::Result<Vec<u16>>
     while start.elapsed() < TIMEOUT {
         let length = answers
             .read(&mut buffer)
-            .context("no answer of the last target")?;
+            .context("no response from the last target")?;
         let Some(port) = answer(&buffer[..length]) else {
             continue;
         };
@@ -75,17 +75,17 @@ fn collect(answers: &mut Socket, last: SocketAddrV4) -> anyhow::Result<Vec<u16>>
             return Ok(ports);
         }
     }
-    anyhow::bail!("no answer of the last target, {last}")
+    anyhow::bail!("no response from the last target, {last}")
 }
 
-/// The port that sent this packet, if it answers a request of ours.
+/// Returns the source port of a SYN-ACK for a SYN of this probe.
 fn answer(packet: &[u8]) -> Option<u16> {
     let tcp = packet.get(usize::from(packet.first()? & 0x0f) * 4..)?;
     let port = |at: usize| Some(u16::from_be_bytes([*tcp.get(at)?, *tcp.get(at + 1)?]));
     (port(2)? == SOURCE_PORT && *tcp.get(13)? & (SYN | ACK) == SYN | ACK).then_some(port(0)?)
 }
 
-/// An IPv4 packet with a first TCP segment.
+/// Encodes an IPv4 packet with a TCP SYN.
 fn connection_request(source: Ipv4Addr, target: SocketAddrV4) -> Vec<u8> {
     let mut ip = vec![0; IP_HEADER];
     ip[0] = 0x45;
@@ -132,14 +132,14 @@ fn send_raw(packet: &[u8], target: SocketAddrV4) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the kernel learnt when somebody last spoke with the target, which is on the same link.
+/// Returns the link-layer address of the target from the ARP cache.
 fn link_address(target: SocketAddrV4) -> anyhow::Result<Vec<u8>> {
     let table = std::fs::read_to_string("/proc/net/arp")?;
     let ip = target.ip().to_string();
     let line = table
         .lines()
         .find(|line| line.split_whitespace().next() == Some(ip.as_str()))
-        .with_context(|| format!("nobody has spoken with {ip} yet"))?;
+        .with_context(|| format!("{ip} is not in the ARP cache"))?;
     let address = line.split_whitespace().nth(3).context("no link address")?;
     let bytes = address.split(':').map(|byte| u8::from_str_radix(byte, 16));
     Ok(bytes.collect::<Result<_, _>>()?)
@@ -149,13 +149,14 @@ fn send_frame(packet: &[u8], target: SocketAddrV4) -> anyhow::Result<()> {
     let socket = Socket::new(Domain::PACKET, Type::RAW, None)?;
     let index = nix::net::if_::if_nametoindex(INTERFACE)?;
     let mut frame = link_address(target)?;
-    frame.extend([2, 0, 0, 0, 0, 1]); // a sender of our own invention
+    frame.extend([2, 0, 0, 0, 0, 1]); // an arbitrary source address
     frame.extend((libc::ETH_P_IP as u16).to_be_bytes());
     debug_assert_eq!(frame.len(), ETHERNET_HEADER);
     frame.extend(packet);
     match super::raw::send_frame(socket.as_raw_fd(), index, &frame) {
-        Ok(sent) => anyhow::ensure!(sent == frame.len(), "a part of the frame was sent"),
-        // So the kernel reports what a filter dropped; whether it arrived is told by the answer.
+        Ok(sent) => anyhow::ensure!(sent == frame.len(), "the frame was sent partially"),
+        // The kernel reports a frame dropped by a filter this way; the response shows whether it
+        // arrived.
         Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
         Err(error) => return Err(error).context("send through a packet socket"),
     }

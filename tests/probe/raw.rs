@@ -10,7 +10,7 @@ use std::{
 use nix::libc;
 use socket2::{SockAddr, Socket};
 
-/// Dissolves a connection so that the same socket can connect again (`connect` to `AF_UNSPEC`).
+/// Disconnects a socket so that it can connect again (`connect` to `AF_UNSPEC`).
 pub(crate) fn disconnect(socket: &Socket) -> io::Result<()> {
     // SAFETY: an all-zero sockaddr is a valid value of the type.
     let mut unspecified: libc::sockaddr = unsafe { std::mem::zeroed() };
@@ -82,8 +82,8 @@ pub(crate) fn uring_connect(socket: &Socket, target: SocketAddr, sqpoll: bool) -
     }
 }
 
-/// Options whose answers must not depend on the mesh: number 80 at other levels, and reads larger
-/// than a page.
+/// Reads options that must not depend on the mesh: number 80 at other levels, and reads larger than
+/// a page.
 pub(crate) fn option_survey(socket: &Socket) -> Vec<(&'static str, String)> {
     let fd = socket.as_raw_fd();
     vec![
@@ -165,7 +165,7 @@ pub(crate) fn send_frame(fd: RawFd, interface: u32, frame: &[u8]) -> io::Result<
     usize::try_from(sent).map_err(|_negative| io::Error::last_os_error())
 }
 
-/// Lets this process have as many descriptors as it may.
+/// Raises the limit of open files to the hard limit.
 pub(crate) fn use_all_descriptors() -> io::Result<()> {
     let mut limit = libc::rlimit {
         rlim_cur: 0,

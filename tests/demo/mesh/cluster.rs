@@ -12,21 +12,21 @@ use xtask::cluster;
 
 use super::{Environment, INJECT_DISABLED, INJECT_ENABLED, NAMESPACE, succeed};
 
-/// Where the control plane is installed; the chart's default.
+/// The namespace of the control plane; the chart's default.
 const CONTROL_PLANE: &str = "linkerd";
 const CHARTS: [&str; 2] = ["linkerd-crds", "linkerd-control-plane"];
 
-/// On every namespace that the demo made: it removes what it made, and nothing else.
+/// Label of every namespace that the demo created. The demo deletes no other namespace.
 const DEMO_LABEL: &str = "mesh-demo";
 
-/// Holds every program of the application, so that no registry is asked.
+/// Contains every program of the application, so that no registry is needed.
 const IMAGE: &str = "mesh/test-apps:dev";
 
 pub(crate) struct Cluster {
     context: String,
     root: PathBuf,
     meshctl: PathBuf,
-    /// The application as text, once it was prepared.
+    /// The manifests of the application, written by `prepare`.
     manifests: PathBuf,
 }
 
@@ -42,7 +42,7 @@ impl Cluster {
             None => {
                 let current = succeed(Command::new("kubectl").args(["config", "current-context"]));
                 let current = current.context(
-                    "which cluster? Name a context (--kubernetes=CONTEXT) or make one current",
+                    "no current context: name one with --kubernetes=CONTEXT or select one in the kubeconfig",
                 )?;
                 current.trim().to_owned()
             }
@@ -103,7 +103,7 @@ impl Cluster {
         .map(drop)
     }
 
-    /// A namespace of the demo. One that is there already belongs to somebody else.
+    /// Creates a namespace of the demo. An existing one was not created by the demo.
     fn create_namespace(&self, name: &str) -> anyhow::Result<()> {
         if self.namespace(name)?.is_some() {
             bail!(
@@ -124,7 +124,7 @@ impl Cluster {
         }
         serde_json::from_str(&text)
             .map(Some)
-            .context("kubectl prints JSON")
+            .context("parse the output of kubectl")
     }
 
     fn has_demo_label(&self, namespace: &str) -> anyhow::Result<bool> {
@@ -188,7 +188,7 @@ impl Environment for Cluster {
             &self.manifests,
             text.replace(INJECT_DISABLED, INJECT_ENABLED),
         )?;
-        // A pod gets its proxy when it is made.
+        // The proxy is injected when a pod is created.
         self.kubectl(&["delete", "pods", "--all", "-n", NAMESPACE])?;
         self.apply()
     }
@@ -205,7 +205,7 @@ impl Environment for Cluster {
 
     fn pods(&self) -> anyhow::Result<Vec<String>> {
         let text = self.kubectl(&["get", "pods", "-n", NAMESPACE, "-o", "json"])?;
-        let pods: Value = serde_json::from_str(&text).context("kubectl prints JSON")?;
+        let pods: Value = serde_json::from_str(&text).context("parse the output of kubectl")?;
         let pods = pods["items"].as_array().context("kubectl lists pods")?;
         let names = pods
             .iter()
@@ -254,8 +254,8 @@ impl Environment for Cluster {
     }
 }
 
-/// The manifests name the images that a user would take; here every program comes from one image
-/// that was loaded.
+/// Replaces the public images of the manifests with the loaded test image, which contains every
+/// program.
 fn with_test_image(manifest: &str) -> String {
     let lines = manifest.lines().map(|line| {
         let indent = line.len() - line.trim_start().len();

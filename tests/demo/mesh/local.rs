@@ -11,11 +11,10 @@ use serde_json::Value;
 
 use super::{Environment, INJECT_DISABLED, INJECT_ENABLED, succeed};
 
-/// Where the demo's copy of the manifests is, so that `--keep` and `--down` find it again. A reboot
-/// clears it.
+/// The demo's copy of the manifests, at a fixed path so that `--down` finds it after `--keep`.
 const DIRECTORY: &str = "/run/mesh-demo";
 
-/// The node's name, so that other nodes of the machine are left alone.
+/// The node's name, distinct from other local nodes of the machine.
 const NAME: &str = "mesh-demo";
 
 pub(crate) struct Local {
@@ -81,7 +80,7 @@ impl Environment for Local {
 
     fn pods(&self) -> anyhow::Result<Vec<String>> {
         let text = succeed(&mut self.meshctl(&["local", "status", "-o", "json"]))?;
-        let status: Value = serde_json::from_str(&text).context("the status is JSON")?;
+        let status: Value = serde_json::from_str(&text).context("parse the status")?;
         let pods = status["pods"].as_array();
         let pods = pods.context("the node's status lists its pods")?;
         let names = pods.iter().filter_map(|pod| pod["name"].as_str());

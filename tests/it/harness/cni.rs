@@ -1,4 +1,4 @@
-//! A container runtime's part of CNI: running a chain of plugins for a network namespace.
+//! The container runtime's side of CNI: runs a chain of plugins for a network namespace.
 
 use std::{
     collections::BTreeMap,
@@ -9,14 +9,14 @@ use std::{
 
 use serde_json::{Value, json};
 
-/// One network: its name, its plugins in order, and where their programs are.
+/// A network: its name, its plugins in order, and the directories of their programs.
 pub(crate) struct Chain {
     pub(crate) name: String,
     pub(crate) plugins: Vec<Value>,
     pub(crate) path: Vec<PathBuf>,
 }
 
-/// What a runtime knows of the sandbox it attaches.
+/// The sandbox that is attached to the network.
 pub(crate) struct Sandbox<'a> {
     pub(crate) container_id: &'a str,
     pub(crate) netns: &'a Path,
@@ -26,8 +26,8 @@ pub(crate) struct Sandbox<'a> {
 }
 
 impl Chain {
-    /// ADD through plugins of the chain, after others gave `previous`; the result of the last one,
-    /// or the error of the one that failed.
+    /// Runs ADD through `plugins` with `previous` as the result so far. Returns the last result, or
+    /// the error of the plugin that failed.
     pub(crate) fn add_through(
         &self,
         plugins: &[Value],
@@ -40,8 +40,8 @@ impl Chain {
         Ok(previous)
     }
 
-    /// DEL through the chain backwards; a runtime goes on after an error, so this does too, and
-    /// reports the first.
+    /// Runs DEL through the chain in reverse order. Like a runtime it continues after an error, and
+    /// returns the first.
     pub(crate) fn del(&self, sandbox: &Sandbox<'_>, previous: &Value) -> Result<(), Value> {
         let mut outcome = Ok(());
         for plugin in self.plugins.iter().rev() {
@@ -64,8 +64,8 @@ impl Chain {
             .iter()
             .map(|dir| dir.join(kind))
             .find(|path| path.exists());
-        let program = program
-            .unwrap_or_else(|| panic!("the CNI plugin {kind} is in none of {:?}", self.path));
+        let program =
+            program.unwrap_or_else(|| panic!("CNI plugin {kind} not found in {:?}", self.path));
         let mut config = plugin.clone();
         config["cniVersion"] = json!("1.0.0");
         config["name"] = json!(self.name);

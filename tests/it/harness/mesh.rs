@@ -1,4 +1,4 @@
-//! A whole mesh for one story: a local node of its own, driven through `meshctl` as a user would.
+//! A whole mesh for one test: a local node, driven through `meshctl` as a user would.
 
 use std::{
     path::Path,
@@ -35,7 +35,7 @@ impl Mesh {
         mesh
     }
 
-    /// Adds or replaces a manifest; running controllers notice by themselves.
+    /// Adds or replaces a manifest, which running controllers reload.
     pub(crate) fn write(&self, file: &str, text: &str) {
         std::fs::write(self.dir.path().join(file), text).expect("a manifest");
     }
@@ -51,7 +51,7 @@ impl Mesh {
             .expect("temporary directories have plain names")
     }
 
-    /// Runs meshctl; its output when it succeeds.
+    /// Runs meshctl, which must succeed, and returns its output.
     pub(crate) fn meshctl(&self, args: &[&str]) -> String {
         let output = self.try_meshctl(args);
         assert!(
@@ -74,8 +74,8 @@ impl Mesh {
             .unwrap_or_else(|error| panic!("meshctl {args:?}: {error}: {text}"))
     }
 
-    /// Runs a program in a pod; what it printed, whether or not it succeeded, and its exit code
-    /// when it did not.
+    /// Runs a program in a pod and returns its output, with exit status and standard error if it
+    /// failed.
     pub(crate) fn exec(&self, pod: &str, command: &[&str]) -> String {
         let output = self.try_meshctl(&[&["local", "exec", pod, "--"], command].concat());
         let mut printed = text(&output.stdout);
@@ -146,7 +146,7 @@ impl Drop for Mesh {
         let output = self.try_meshctl(&["local", "down", self.directory()]);
         if !output.status.success() && !std::thread::panicking() {
             panic!(
-                "the node could not be taken down: {}{}",
+                "the node could not be removed: {}{}",
                 text(&output.stdout),
                 text(&output.stderr)
             );

@@ -1,8 +1,8 @@
-//! A node of its own for one test: a bridge network, a cgroup tree, pins, an agent, and pods with
-//! scripted processes.
+//! A node for one test: a bridge network, a cgroup tree, pins, an agent, and pods with scripted
+//! processes.
 //!
-//! The programs are the real ones and are told where everything is by their ordinary flags. What a
-//! node makes is named after it and removed with it, also when the test fails.
+//! The programs are the real ones, with paths set by their ordinary flags. Everything that a node
+//! creates is named after it and removed with it, also if the test fails.
 
 use std::{
     cell::RefCell,
@@ -25,7 +25,7 @@ use super::{
     program,
 };
 
-/// What the injector leaves on a pod.
+/// An annotation that the injector sets on a pod.
 const INJECTED: (&str, &str) = ("linkerd.io/proxy-version", "test");
 
 /// Numbers the nodes of this test process; the third byte of their subnets.
@@ -88,14 +88,14 @@ impl Node {
         node
     }
 
-    /// Starts the agent and waits until it answers on its socket.
+    /// Starts the agent and waits until it responds on its socket.
     pub(crate) fn start_agent(&self) {
         self.spawn_agent();
         let ready = || {
             self.try_request(&Request::Status)
                 .is_some_and(|answer| answer.get("status").is_some())
         };
-        super::wait_until("the agent says its status", ready, || self.agent_log());
+        super::wait_until("the agent reports its status", ready, || self.agent_log());
     }
 
     /// Starts the agent and does not wait for it.
@@ -126,7 +126,7 @@ impl Node {
         *self.agent.borrow_mut() = Some(agent);
     }
 
-    /// Ends the mesh on this node as an administrator does.
+    /// Uninstalls the agent from this node as an administrator does.
     pub(crate) fn uninstall(&self) -> std::io::Result<Output> {
         Command::new(program("mesh-agent"))
             .arg("uninstall")
@@ -141,18 +141,18 @@ impl Node {
             .output()
     }
 
-    /// SIGKILL: nothing of the agent runs any more.
+    /// Kills the agent with SIGKILL.
     pub(crate) fn kill_agent(&self) {
         *self.agent.borrow_mut() = None;
     }
 
-    /// SIGKILL, and the same agent again.
+    /// Kills the agent with SIGKILL and starts it again.
     pub(crate) fn restart_agent(&self) {
         self.kill_agent();
         self.start_agent();
     }
 
-    /// SIGKILL, and the agent again with these flags in place of the earlier ones.
+    /// Kills the agent with SIGKILL and starts it again with other flags.
     pub(crate) fn restart_agent_with(&self, flags: &[&str]) {
         *self.flags.borrow_mut() = flags.iter().map(|flag| (*flag).to_owned()).collect();
         self.restart_agent();
@@ -166,10 +166,10 @@ impl Node {
         self.dir.path().join("agent.sock")
     }
 
-    /// One question to the agent.
+    /// Sends a request to the agent and returns its response.
     pub(crate) fn request(&self, request: &Request) -> Value {
         self.try_request(request)
-            .unwrap_or_else(|| panic!("the agent does not answer\n{}", self.agent_log()))
+            .unwrap_or_else(|| panic!("the agent does not respond\n{}", self.agent_log()))
     }
 
     fn try_request(&self, request: &Request) -> Option<Value> {
@@ -186,18 +186,18 @@ impl Node {
         self.pod(name, &[])
     }
 
-    /// A pod that the injector went over, with further annotations.
+    /// A pod with the injector's annotation and further annotations.
     pub(crate) fn meshed_pod(&self, name: &str, annotations: &[(&str, &str)]) -> Pod<'_> {
         self.pod(name, &[annotations, &[INJECTED]].concat())
     }
 
-    /// A pod that asks for the mesh and has its network, but was not enrolled yet.
+    /// A pod with the injector's annotation and a network that is not enrolled yet.
     pub(crate) fn pod_before_enrolment(&self, name: &str) -> Pod<'_> {
         let (_, others) = self
             .chain
             .plugins
             .split_last()
-            .expect("the chain ends with ours");
+            .expect("the chain ends with mesh-cni");
         self.pod_through(others, name, &[INJECTED])
     }
 
@@ -281,13 +281,13 @@ impl Pod<'_> {
         }
     }
 
-    /// Enrols a pod that runs already.
+    /// Enrols a running pod.
     pub(crate) fn enrol(&self) {
         let chain = &self.node.chain;
         let (own, _) = chain
             .plugins
             .split_last()
-            .expect("the chain ends with ours");
+            .expect("the chain ends with mesh-cni");
         let added = chain.add_through(
             std::slice::from_ref(own),
             &self.sandbox(),
@@ -302,13 +302,13 @@ impl Pod<'_> {
         });
     }
 
-    /// What the plugin says to enrolling this network namespace in the pod's name.
+    /// Runs the plugin for another network namespace in the pod's name.
     pub(crate) fn enrol_elsewhere(&self, netns: &Path) -> Result<Value, Value> {
         let chain = &self.node.chain;
         let (own, _) = chain
             .plugins
             .split_last()
-            .expect("the chain ends with ours");
+            .expect("the chain ends with mesh-cni");
         let sandbox = Sandbox {
             netns,
             ..self.sandbox()
@@ -394,7 +394,7 @@ impl Pod<'_> {
 
 impl Drop for Pod<'_> {
     fn drop(&mut self) {
-        // Whatever still runs in the pod ends with its cgroup, as in a cluster.
+        // Kills the remaining processes, as a kubelet does.
         let _best_effort = fs::write(self.cgroup.join("cgroup.kill"), "1");
         if !self.result.is_null()
             && let Err(error) = self.node.chain.del(&self.sandbox(), &self.result)
@@ -407,7 +407,7 @@ impl Drop for Pod<'_> {
     }
 }
 
-/// Removes a pod's cgroup with its containers; the kernel refuses while a process is still ending.
+/// Removes a pod's cgroup with its containers; the kernel refuses while a process is still exiting.
 fn remove_cgroup(pod: &Path) {
     let containers: Vec<PathBuf> = fs::read_dir(pod)
         .into_iter()
@@ -462,12 +462,13 @@ fn chain(name: &str, number: u16, dir: &Path, pins: &Path) -> Chain {
     }
 }
 
-/// Where the unified cgroup hierarchy is: beside the version 1 controllers or in their place.
+/// Returns the mount point of the cgroup v2 hierarchy, which also exists on hosts with v1
+/// controllers.
 pub(crate) fn cgroup2_mount() -> PathBuf {
     let mounts = fs::read_to_string("/proc/mounts").expect("/proc/mounts");
     let line = mounts
         .lines()
         .find(|line| line.split(' ').nth(2) == Some("cgroup2"))
         .expect("cgroup2 is mounted");
-    PathBuf::from(line.split(' ').nth(1).expect("a mount has a place"))
+    PathBuf::from(line.split(' ').nth(1).expect("a mount has a mount point"))
 }

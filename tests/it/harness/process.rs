@@ -1,4 +1,4 @@
-//! Child processes that speak JSON lines, ended with the value that holds them.
+//! Child processes that print JSON lines, killed on drop.
 
 use std::{
     fs::File,
@@ -10,8 +10,7 @@ use std::{
 
 use serde_json::Value;
 
-/// A process that does not answer in this time hangs. It decides nothing else: every step answers
-/// in a fraction of it.
+/// Timeout of an event, which normally takes a fraction of it.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A running child and the events it prints.
@@ -64,14 +63,14 @@ impl Process {
         }
     }
 
-    /// The next event.
+    /// Waits for the next event.
     pub(crate) fn next_event(&self) -> Value {
         self.events
             .recv_timeout(TIMEOUT)
             .unwrap_or_else(|error| panic!("{}: no event: {error}", self.what))
     }
 
-    /// Everything printed until the process ended.
+    /// Closes standard input and returns the events until the process exits.
     pub(crate) fn remaining_events(mut self) -> Vec<Value> {
         drop(self.child.stdin.take());
         let mut events = Vec::new();
@@ -82,7 +81,7 @@ impl Process {
         events
     }
 
-    /// Lets a process that waits for a line go on.
+    /// Continues a process that waits for a line.
     pub(crate) fn proceed(&mut self) {
         let input = self.child.stdin.as_mut().expect("stdin is piped");
         input
@@ -91,10 +90,10 @@ impl Process {
             .expect("the child reads");
     }
 
-    /// SIGKILL, and waits until it is gone.
+    /// Kills the process with SIGKILL and waits for its exit.
     pub(crate) fn kill(&mut self) {
-        // The only error is that it has ended already.
-        let _gone = self.child.kill();
+        // Fails only if the process has already exited.
+        let _killed = self.child.kill();
         self.child.wait().expect("the child can be waited for");
     }
 }
@@ -105,7 +104,7 @@ impl Drop for Process {
     }
 }
 
-/// Runs a command to its end; its output when it succeeds.
+/// Runs a command and returns its output if it succeeds.
 pub(crate) fn run(program: &str, args: &[&str]) -> Result<String, String> {
     let output = Command::new(program)
         .args(args)

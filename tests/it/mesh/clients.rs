@@ -1,11 +1,11 @@
-//! Clients that everybody uses give through the mesh the results that they give without it,
-//! whichever side is meshed.
+//! Common clients have the same results with and without the mesh, whether client, server or both
+//! are meshed.
 
 use super::manifests;
 use crate::harness::{mesh::Mesh, privileged};
 
-/// A client's run against the servers of a namespace, and what of its output is the same every
-/// time.
+/// A client that runs against the servers of a namespace and returns the reproducible part of its
+/// output.
 struct ClientScenario {
     name: &'static str,
     run: fn(&Mesh, client: &str, servers: &str) -> String,
@@ -88,7 +88,7 @@ fn client_output_is_identical_with_and_without_mesh() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    // The runs above prove nothing if they went around the proxies.
+    // Asserts that the runs above did not bypass the proxies.
     let secured = |pod: &str, needle: &str| {
         mesh.metrics(pod).iter().any(|line| {
             line.starts_with("tcp_open_total")
@@ -122,8 +122,8 @@ fn curl(mesh: &Mesh, client: &str, servers: &str) -> String {
         &["-w", show, &url("/absent"), "-o", "/dev/null"],
         &["-w", show, "-L", &url("/moved")],
         &["-w", show, "-I", &url("/"), "-o", "/dev/null"],
-        // nginx answers an HTTP/1.0 request as HTTP/1.1; through the mesh the answer has the
-        // version of the request.
+        // nginx responds to an HTTP/1.0 request with HTTP/1.1; through the mesh the response has
+        // the version of the request.
         &["-w", "%{http_code} %{size_download}\\n", "-0", &url("/")],
         &["-w", show, &url("/large"), "-o", "/dev/null"],
         &[

@@ -1,4 +1,4 @@
-//! What goes wrong around a running mesh, and who must not notice.
+//! Faults of a running mesh that traffic must survive.
 
 use nix::{
     sys::signal::{Signal, kill},
@@ -19,16 +19,16 @@ spec:
 ---
 apiVersion: policy.linkerd.io/v1alpha1
 kind: MeshTLSAuthentication
-metadata: {name: nobody, namespace: app}
+metadata: {name: other, namespace: app}
 spec:
-  identityRefs: [{kind: ServiceAccount, name: nobody}]
+  identityRefs: [{kind: ServiceAccount, name: other}]
 ---
 apiVersion: policy.linkerd.io/v1alpha1
 kind: AuthorizationPolicy
 metadata: {name: web, namespace: app}
 spec:
   targetRef: {group: policy.linkerd.io, kind: Server, name: web}
-  requiredAuthenticationRefs: [{group: policy.linkerd.io, kind: MeshTLSAuthentication, name: nobody}]
+  requiredAuthenticationRefs: [{group: policy.linkerd.io, kind: MeshTLSAuthentication, name: other}]
 ";
 
 /// A client and a server in the mesh, and a pod outside it.
@@ -41,7 +41,7 @@ fn small_mesh() -> Mesh {
     Mesh::up(&[("app.yaml", &app), ("outside.yaml", &outside)])
 }
 
-/// The status of one request, or curl's exit code.
+/// Returns the status of one request, or curl's exit code.
 fn status(mesh: &Mesh, pod: &str, url: &str) -> String {
     mesh.exec(
         pod,
@@ -75,7 +75,7 @@ fn requests_succeed_when_agent_is_killed() {
         return;
     }
     let mesh = small_mesh();
-    // Every request on a connection of its own: each of them needs the redirection.
+    // Every request uses a new connection, which needs the redirection.
     let load = mesh.start(
         "app/client",
         &[
@@ -111,7 +111,7 @@ fn requests_succeed_when_agent_is_killed() {
     );
 }
 
-/// What h2load and both proxies say of requests that failed.
+/// Returns the counters of h2load and both proxies for failed requests.
 fn failures(mesh: &Mesh, output: &[String]) -> String {
     let statuses = output
         .iter()
@@ -139,7 +139,7 @@ fn pod_reaches_itself_by_every_own_address() {
         "http://127.0.0.1:8080/",
         "http://localhost:8080/",
         "http://[::1]:8080/",
-        // Not plain "web": that is the pod's own host name, and means its address.
+        // Not "web", which is the pod's own host name and resolves to its address.
         "http://web.app/",
         "http://web.app.svc.cluster.local/",
     ] {
@@ -185,7 +185,7 @@ fn proxy_ports_are_not_reachable_and_do_not_loop() {
             }
         }
     }
-    // Dialled in a circle, a loop would have eaten descriptors and counted connections without end.
+    // A connection loop would have exhausted descriptors.
     for pod in ["app/web", "app/client"] {
         let open: f64 = mesh
             .metrics(pod)
@@ -211,8 +211,8 @@ fn invalid_manifest_keeps_last_valid_policy() {
     assert!(answers("200")());
     mesh.write("policy.yaml", POLICY);
     wait_until("the policy closes the port", answers("403"), String::new);
-    // A broken version of the same file: the last good one stays in force, and a good file beside
-    // it is still taken.
+    // An invalid version of the file: the last valid one stays in force, and another valid file is
+    // still loaded.
     mesh.write(
         "policy.yaml",
         &POLICY.replace(
@@ -284,9 +284,9 @@ fn unmeshed_destination_is_forwarded_to_original_address() {
                 "-s",
                 &format!("http://{address}:8080/headers"),
                 "-H",
-                "Host: nobody.example"
+                "Host: other.example"
             ]
         ),
-        format!("GET  nobody.example\n")
+        format!("GET  other.example\n")
     );
 }

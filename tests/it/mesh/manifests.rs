@@ -1,4 +1,4 @@
-//! Pods of programs that nobody here wrote.
+//! Manifests of pods with third-party programs.
 
 /// A namespace, in the mesh or not.
 pub(crate) fn namespace(name: &str, meshed: bool) -> String {
@@ -61,8 +61,8 @@ pub(crate) fn web_replica(namespace: &str, name: &str) -> String {
     web_pod(namespace, name, setup)
 }
 
-/// The same, whose container goes on for a while when nginx has stopped, as applications do that
-/// have something to write: the proxy is told to stop only behind it.
+/// The same, whose container keeps running for four seconds after nginx has stopped, like an
+/// application that flushes data. The proxy receives SIGTERM only afterwards.
 pub(crate) fn web_replica_with_slow_shutdown(namespace: &str, name: &str) -> String {
     let setup = "nginx -e /dev/stderr -c /etc/web/nginx.conf & trap \"kill $!; sleep 4; exit 0\" TERM; wait";
     web_pod(namespace, name, setup)
@@ -131,9 +131,9 @@ pub(crate) fn redis(namespace: &str) -> String {
         + &service(namespace, "redis", &[("redis", 6379, 6379)])
 }
 
-/// MariaDB speaks first: its greeting must reach the client without a word from it. It counts the
-/// readiness probes as errors of the host they come from, which is the pod itself where there is a
-/// proxy, and would refuse everybody after a hundred.
+/// MariaDB has a server-first protocol: its handshake must reach the client before the client sends
+/// bytes. It counts readiness probes as errors of their source, which is the pod itself behind a
+/// proxy, and would reject all connections after a hundred.
 pub(crate) fn mariadb(namespace: &str) -> String {
     let setup = "mariadb-install-db --no-defaults --user=root --datadir=/data/db --skip-test-db >/dev/null && \
                  exec mariadbd --no-defaults --user=root --datadir=/data/db --socket=/data/db.sock --port=3306 --bind-address=* --skip-grant-tables --max-connect-errors=4294967295";
@@ -164,7 +164,7 @@ pub(crate) fn etcd(namespace: &str) -> String {
 const DATA: &str =
     "    volumeMounts: [{name: data, mountPath: /data}]\n  volumes: [{name: data, emptyDir: {}}]\n";
 
-/// A pod of one container, with a ServiceAccount of its own; ready when its first port takes
+/// A pod of one container, with a ServiceAccount of its own; ready when its first port accepts
 /// connections.
 pub(crate) fn pod(
     namespace: &str,

@@ -1,4 +1,4 @@
-//! Pods and controllers that go and come while requests flow: not one of them fails.
+//! Pods and controllers are replaced under load; no request fails.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,26 +8,26 @@ use serde_json::Value;
 use super::{faults::send, manifests};
 use crate::harness::{mesh::Mesh, privileged, wait_until};
 
-/// The pods that serve before, and those that take their places one after the other.
+/// The initial pods, and those that replace them one after the other.
 const OLD: [&str; 3] = ["web-a", "web-b", "web-c"];
 const NEW: [&str; 3] = ["web-d", "web-e", "web-f"];
 
-/// Clients that count what becomes of their requests; its head says how.
+/// Clients that count the outcomes of their requests; see the script's documentation.
 const CLIENTS: &str = include_str!("../../e2e/keep_alive.py");
 
 /// Long enough for all pods to be replaced.
 const SECONDS: &str = "45";
 
-/// One run of a load generator that is repeated for as long as a story takes. `SERVICE` stands for
-/// the address of the Service `web`: the DNS server of a local node is away for a moment whenever
-/// it is told of other records.
+/// One run of a load generator, repeated during an action. `SERVICE` stands for the address of the
+/// Service `web`, since the DNS server of a local node is unavailable for a moment when its records
+/// change.
 #[derive(Clone, Copy)]
 struct Load {
     command: &'static [&'static str],
     is_flawless: fn(&str) -> bool,
 }
 
-/// Two hundred requests a second on eight connections that are kept.
+/// Two hundred requests per second on eight keep-alive connections.
 const KEPT: Load = Load {
     command: &[
         "h2load",
@@ -58,7 +58,7 @@ const HTTP2: Load = Load {
     is_flawless: h2load_is_flawless,
 };
 
-/// Each request on a connection of its own.
+/// Each request on a new connection.
 const NEW_CONNECTIONS: Load = Load {
     command: &[
         "wrk",
@@ -82,10 +82,9 @@ fn wrk_is_flawless(report: &str) -> bool {
         && !report.contains("Socket errors")
 }
 
-/// Runs the loads again and again while `action` happens, and at least once; the reports that show a
-/// failed request.
+/// Repeats the loads during `action`, at least once. Returns the reports with a failed request.
 fn under_load(mesh: &Mesh, loads: &[Load], action: impl FnOnce()) -> Vec<String> {
-    /// Ends the loads even when the story fails.
+    /// Stops the loads even if the action panics.
     struct StopOnDrop<'a>(&'a AtomicBool);
     impl Drop for StopOnDrop<'_> {
         fn drop(&mut self) {
@@ -146,7 +145,7 @@ fn start(mesh: &Mesh, pod: &str) {
     mesh.meshctl(&["local", "apply"]);
 }
 
-/// How many requests the proxy of a pod has handed to its application.
+/// Returns the number of requests that the proxy of a pod has forwarded to its application.
 fn served(mesh: &Mesh, pod: &str) -> f64 {
     mesh.metrics(&format!("app/{pod}"))
         .iter()
@@ -156,8 +155,8 @@ fn served(mesh: &Mesh, pod: &str) -> f64 {
         .sum()
 }
 
-/// As a Deployment does it: a new pod is ready, an old one is told to stop, and the endpoints
-/// change while it stops. nginx stops without waiting for anybody.
+/// As in a rolling update: a new pod becomes ready, an old one receives SIGTERM, and the endpoints
+/// change while it stops. nginx stops without waiting for open connections.
 #[test]
 fn rolling_replacement_fails_no_request() {
     if !privileged("pods replaced under load") {
@@ -187,8 +186,8 @@ fn rolling_replacement_fails_no_request() {
     }
 }
 
-/// A client without a mesh keeps its connections to applications with and without one, all of whose
-/// pods are replaced.
+/// An unmeshed client keeps connections to a meshed and an unmeshed application, all of whose pods
+/// are replaced.
 #[test]
 fn stopping_pods_send_no_error_to_unmeshed_clients() {
     if !privileged("pods replaced under clients without a mesh") {
@@ -242,7 +241,7 @@ fn stopping_pods_send_no_error_to_unmeshed_clients() {
     }
 }
 
-/// Every controller and every proxy of the control plane dies at once, and all are started again.
+/// All controllers and proxies of the control plane are killed at the same time and restarted.
 #[test]
 fn control_plane_crash_fails_no_request() {
     if !privileged("the control plane killed under load") {
@@ -269,8 +268,8 @@ fn control_plane_crash_fails_no_request() {
         let before = mesh.processes("mesh-controller");
         assert!(before.len() >= 3, "{before:?}");
         send(&before, Signal::SIGKILL);
-        // Nobody in the pod has asked for this Service yet: it is found as soon as somebody can be
-        // asked.
+        // The pod has not connected to this Service before: discovery succeeds once the controllers
+        // are back.
         assert_eq!(ping().trim(), "PONG");
         let why = || mesh.meshctl(&["local", "status"]);
         wait_until("the control plane is back", ready, why);

@@ -1,4 +1,4 @@
-//! The table.
+//! The table of cases.
 
 use crate::redirect::{
     Case,
@@ -25,7 +25,7 @@ const VIA_PROXY4: &str =
 const VIA_PROXY6: &str =
     "proxy 4140, original PEER6:7001 from OWN6, app sees peer PEER6:7001 self OWN6";
 
-/// Plain connections of each family, and what is to be left alone.
+/// Plain connections of each family, and traffic that is not redirected.
 fn outbound() -> Vec<Case> {
     vec![
         Case {
@@ -129,7 +129,7 @@ fn socket_habits() -> Vec<Case> {
                 full: "direct from FOREIGN4, app sees peer PEER4:7001 self FOREIGN4",
                 split: "direct from FOREIGN4, app sees peer PEER4:7001 self FOREIGN4",
                 filter: "proxy 4140, original PEER4:7001 from FOREIGN4, app sees peer PEER4:7001 self FOREIGN4",
-                because: "the kernel programs cannot know whether such an address finds back to the pod; the guard counts its connections",
+                because: "the kernel programs cannot tell whether such an address is routed to the pod; the guard counts its connections",
             },
         },
         Case {
@@ -143,7 +143,7 @@ fn socket_habits() -> Vec<Case> {
             },
         },
         Case {
-            name: "one source port again at once (trap 59)",
+            name: "one source port reused immediately (trap 59)",
             run: |s| {
                 let args = ["connect", &s.peer4(PORT), "--bind", &s.own4(33336)];
                 format!("{}; {}", s.app(&args), s.app(&args))
@@ -199,7 +199,7 @@ fn socket_habits() -> Vec<Case> {
     ]
 }
 
-/// Everything that means "this pod".
+/// Addresses of the pod itself.
 fn loopback() -> Vec<Case> {
     let app = APP;
     debug_assert_eq!(app, 8001);
@@ -251,13 +251,13 @@ fn loopback() -> Vec<Case> {
                 full: "proxy 4140, original PEER4:7001 from 127.0.0.1, app sees peer PEER4:7001 self 127.0.0.1",
                 split: "proxy 4140, original PEER4:7001 from 127.0.0.1, app sees peer PEER4:7001 self 127.0.0.1",
                 filter: "timed out",
-                because: "what leaves through loopback is not redirected, and nobody is there",
+                because: "packets sent through loopback are not redirected, and no host responds there",
             },
         },
     ]
 }
 
-/// Connections that arrive.
+/// Inbound connections.
 fn inbound() -> Vec<Case> {
     vec![
         Case {
@@ -275,7 +275,7 @@ fn inbound() -> Vec<Case> {
             ),
         },
         Case {
-            name: "inbound, nobody listens",
+            name: "inbound, no listener",
             run: |s| s.peer_app(&["connect", &s.own4(9)]),
             expect: Same("proxy 4143, original OWN4:9 from PEER4, app sees peer OWN4:9 self PEER4"),
         },
@@ -308,14 +308,14 @@ fn inbound() -> Vec<Case> {
                 full: "proxy 4143, original ENOENT from PEER4, app sees peer OWN4:4140 self PEER4",
                 split: "proxy 4143, original OWN4:4140 from PEER4, app sees peer OWN4:4140 self PEER4",
                 filter: "proxy 4143, original OWN4:4140 from PEER4, app sees peer OWN4:4140 self PEER4",
-                because: "conntrack has an answer; eBPF has none for a connection that no application of the pod made, and the proxy refuses it",
+                because: "conntrack has an original destination; eBPF has none for a connection that no application of the pod made, and the proxy rejects it",
             },
         },
         Case {
             name: "port taken while a connection is open (trap 1)",
             run: |s| {
-                // The stand-in proxy holds the connection, as a real one does while it waits for
-                // its application.
+                // The stand-in proxy holds the connection, like a real proxy that waits for its
+                // application.
                 let held = s.peer.app(&["connect", &s.own4(8200), "--stay"]);
                 held.next_event();
                 let binds = [
@@ -339,7 +339,7 @@ fn inbound() -> Vec<Case> {
     ]
 }
 
-/// Who is the proxy, and what happens without it.
+/// Identification of the proxy, and behaviour without it.
 fn ownership() -> Vec<Case> {
     vec![
         Case {
@@ -354,7 +354,7 @@ fn ownership() -> Vec<Case> {
             expect: Same("direct from OWN4, app sees peer PEER4:7001 self OWN4"),
         },
         Case {
-            name: "the proxy asks whether it is redirected",
+            name: "the proxy's redirection check",
             run: |s| {
                 let ask = |target: &str| {
                     s.describe(
@@ -383,7 +383,7 @@ fn ownership() -> Vec<Case> {
                 full: VIA_PROXY4,
                 split: "proxy 4140, original PEER4:7001 from 127.0.0.1, app sees peer PEER4:7001 self 127.0.0.1",
                 filter: "direct from OWN4, app sees peer PEER4:7001 self OWN4",
-                because: "packet filters know the proxy by its user only",
+                because: "packet filters identify the proxy only by its user",
             },
         },
         Case {
@@ -421,7 +421,7 @@ fn ownership() -> Vec<Case> {
                 full: "ECONNREFUSED; ECONNREFUSED",
                 split: "squatter from 127.0.0.1, app sees peer PEER4:7001 self 127.0.0.1; squatter from PEER4, app sees peer OWN4:8001 self PEER4",
                 filter: "squatter from OWN4, app sees peer PEER4:7001 self OWN4; squatter from PEER4, app sees peer OWN4:8001 self PEER4",
-                because: "a packet filter redirects to a port, whoever listens on it",
+                because: "a packet filter redirects to a port, whatever process listens on it",
             },
         },
         Case {
@@ -451,7 +451,7 @@ fn ownership() -> Vec<Case> {
             },
         },
         Case {
-            name: "the proxy back again",
+            name: "the proxy restarted",
             run: |s| {
                 s.start_proxy();
                 s.app(&["connect", &s.peer4(PORT)])

@@ -1,4 +1,4 @@
-//! The pods that every case of the table uses, and the words for what they see.
+//! The pods that every case of the table uses, and the description of their observations.
 
 use std::{cell::RefCell, net::IpAddr};
 
@@ -22,12 +22,12 @@ pub(crate) const APP_SKIPPED: u16 = 8100;
 pub(crate) struct RedirectFixture<'n> {
     /// The enrolled pod, with a stand-in proxy on 4140 and 4143 and an application.
     pub(crate) pod: Pod<'n>,
-    /// Outside the mesh; inbound connections from it are ordinary ones.
+    /// Outside the mesh; its connections to the meshed pod are redirected.
     pub(crate) peer: Pod<'n>,
     /// Outside the mesh, with an address that the meshed pod skips.
     pub(crate) exempt: Pod<'n>,
-    /// An address that is routed to the meshed pod and that no interface of it has, as transparent
-    /// proxies use.
+    /// An address that is routed to the meshed pod but not assigned to an interface, as with
+    /// transparent proxies.
     pub(crate) foreign: IpAddr,
     /// The stand-in proxy; a case may restart it.
     pub(crate) proxy: RefCell<Option<Process>>,
@@ -102,12 +102,12 @@ impl<'n> RedirectFixture<'n> {
         *self.proxy.borrow_mut() = None;
     }
 
-    /// Runs a probe in the meshed pod and says what its application saw.
+    /// Runs a probe in the meshed pod and describes its events.
     pub(crate) fn app(&self, args: &[&str]) -> String {
         self.describe(&self.pod.app(args).remaining_events())
     }
 
-    /// Runs a probe in the pod outside the mesh.
+    /// Runs a probe in the peer and describes its events.
     pub(crate) fn peer_app(&self, args: &[&str]) -> String {
         self.describe(&self.peer.app(args).remaining_events())
     }
@@ -137,8 +137,7 @@ impl<'n> RedirectFixture<'n> {
         format!("[::ffff:{}]:{port}", self.peer.v4)
     }
 
-    /// The events of a probe in the words of the table: addresses by their role, ephemeral ports as
-    /// `*`.
+    /// Describes the events of a probe as in the table, with addresses replaced by their role.
     pub(crate) fn describe(&self, events: &[Value]) -> String {
         let words: Vec<String> = events.iter().map(|event| self.word(event)).collect();
         words.join("; ")
@@ -188,7 +187,7 @@ impl<'n> RedirectFixture<'n> {
         }
     }
 
-    /// An address by its role; the port only where it is a fixed one.
+    /// Returns the role of an address, with the port if requested.
     fn role(&self, address: &Value, with_port: bool) -> String {
         let text = address.as_str().unwrap_or("?");
         let Ok(address) = text.parse::<std::net::SocketAddr>() else {
@@ -218,8 +217,8 @@ impl<'n> RedirectFixture<'n> {
     }
 }
 
-/// Routes an address to the pod: here through the node, there to whoever asks for it. The routes go
-/// with the bridge and the pod.
+/// Routes an address to the pod, and makes it local there. The routes are removed with the bridge
+/// and the pod.
 fn route_foreign(pod: &Pod<'_>) -> IpAddr {
     let (_, node) = pod.subnet();
     let foreign = IpAddr::from([10, 242, node, 1]);
@@ -230,12 +229,12 @@ fn route_foreign(pod: &Pod<'_>) -> IpAddr {
     foreign
 }
 
-/// Both families of a wildcard listener.
+/// Returns the wildcard addresses of both families.
 fn both(port: u16) -> [String; 2] {
     [format!("0.0.0.0:{port}"), format!("[::]:{port}")]
 }
 
-/// Starts a listening probe and waits until every address is open.
+/// Starts a listening probe and waits until it listens on every address.
 pub(crate) fn serve(
     pod: &Pod<'_>,
     container: &str,

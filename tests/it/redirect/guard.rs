@@ -1,5 +1,5 @@
-//! The guard, and addresses that the agent is told by nobody: ways around the proxy, counted and
-//! stopped.
+//! The guard, which counts or drops connections that bypass the proxy, and addresses that the agent
+//! discovers itself.
 
 use std::net::IpAddr;
 
@@ -20,7 +20,7 @@ use crate::harness::{
 const VIA_PROXY: &str =
     "proxy 4140, original PEER4:7001 from OWN4, app sees peer PEER4:7001 self OWN4";
 
-/// What the guard of the node's only meshed pod saw: let through, and dropped.
+/// Returns the counters of the guard of the node's only meshed pod: passed and dropped.
 fn seen(node: &Node) -> (u64, u64) {
     let pods = node.request(&Request::Pods);
     let connections = &pods["pods"][0]["connections"];
@@ -28,7 +28,7 @@ fn seen(node: &Node) -> (u64, u64) {
     (count("guard_passed"), count("guard_dropped"))
 }
 
-/// Requests of the probe's own making: which of the ports answered.
+/// Sends self-made SYN packets; returns which of the ports responded.
 fn request(fixture: &RedirectFixture<'_>, how: &str, ports: &[u16]) -> Vec<Value> {
     let own = fixture.pod.v4.to_string();
     let targets: Vec<String> = ports.iter().map(|port| fixture.peer4(*port)).collect();
@@ -71,7 +71,7 @@ impl Inner {
         inside(&["addr", "add", &format!("{subnet}.2/24"), "dev", "outer0"]);
         inside(&["link", "set", "outer0", "up"]);
         inside(&["route", "add", "default", "via", &format!("{subnet}.1")]);
-        // The way back; it goes with the node's bridge.
+        // The return route; removed with the node's bridge.
         let back = [
             "route",
             "add",
@@ -189,7 +189,7 @@ fn guard_drops_proxy_bypasses() {
         assert!(outbound.starts_with("proxy 4140"), "{outbound}");
         dropped(3);
 
-        // A restart forgets nothing; turned off, the guard is gone at once.
+        // The guard survives a restart, and is removed immediately when disabled.
         node.restart_agent();
         assert_eq!(
             request(&fixture, "raw", &[PORT, SKIPPED]),
@@ -210,7 +210,7 @@ fn guard_drops_proxy_bypasses() {
         };
         assert_eq!(guards(&node), 0);
 
-        // On again, for a pod that runs and for an interface that it made itself.
+        // Enabled again, also for a running pod and an interface that the pod created.
         fixture
             .pod
             .run("ip", &["link", "add", "extra0", "type", "veth"])
@@ -241,7 +241,7 @@ fn guard_keeps_connections_from_before_enrolment() {
     let mut open = pod.app(&["connect", &target, "--stay"]);
     assert_eq!(open.next_event()["greeting"]["reached"], "direct");
     pod.enrol();
-    // Its socket is older than the enrolment (trap 34), its packets are not.
+    // Its socket is older than the enrolment (trap 34), but its packets are not.
     open.proceed();
     assert_eq!(
         open.remaining_events(),
@@ -288,7 +288,7 @@ fn pod_address_changes_update_redirection() {
         || connect() == followed,
         || node.agent_log(),
     );
-    // The pod's own address stays the one that applications see.
+    // Applications still use the pod's primary address.
     assert_eq!(fixture.app(&["connect", &fixture.peer4(PORT)]), VIA_PROXY);
 
     in_pod(&["addr", "del", &prefix, "dev", "eth0"]);
@@ -307,7 +307,7 @@ fn pod_address_changes_update_redirection() {
         addresses.iter().any(is_new)
     };
     wait_until(
-        "the agent forgets the address",
+        "the agent removes the address",
         || !knows(),
         || node.agent_log(),
     );

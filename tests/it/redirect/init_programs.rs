@@ -1,5 +1,5 @@
-//! `mesh-init` under the three names of Linkerd's image, as the injector and the chart start it: in
-//! pods that no agent looks after.
+//! `mesh-init` under the three program names of Linkerd's image, as the injector and the chart
+//! start it in pods without an agent.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -21,12 +21,12 @@ use crate::harness::{
     program,
 };
 
-/// A helper that does not ask in this time never will.
+/// Timeout of requests to the admin server.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 const FIREWALLS: [(&str, &[&str]); 3] = [
     (
-        "what the chart writes for nft",
+        "the chart's flags for nft",
         &[
             "--firewall-bin-path",
             "iptables-nft",
@@ -35,7 +35,7 @@ const FIREWALLS: [(&str, &[&str]); 3] = [
         ],
     ),
     ("the mode by its own flag", &["--iptables-mode=nft"]),
-    ("legacy, which the chart writes nothing for", &[]),
+    ("legacy, the default", &[]),
 ];
 
 const FLAGS: [&str; 12] = [
@@ -53,7 +53,7 @@ const FLAGS: [&str; 12] = [
     "warning",
 ];
 
-/// A directory with the program under its names, as the image has it.
+/// Creates a directory with the program under its names, as in the image.
 fn image() -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a directory");
     for name in [
@@ -89,7 +89,7 @@ fn output_text(output: &Output) -> String {
     )
 }
 
-/// Whom a connection reaches, and what the proxy was told.
+/// Returns the server that a connection reached, and for the proxy the original destination.
 fn reached(process: Process) -> String {
     let event = process.next_event();
     let greeting = &event["greeting"];
@@ -106,7 +106,7 @@ fn proxy_init_redirects_pod_without_agent() {
         return;
     }
     let image = image();
-    // Its agent looks after none of these pods: they are not injected as far as it can see.
+    // The agent enrols none of these pods, which have no annotation of the injector.
     let node = Node::start(Tier::Nft);
     let peer = node.plain_pod("peer");
     let anywhere = |port: u16| [format!("0.0.0.0:{port}"), format!("[::]:{port}")];
@@ -172,12 +172,12 @@ fn proxy_init_simulates_rules_and_reports_missing_capability() {
     );
     let tables = pod.run("nft", &["list", "tables"]).expect("nft lists");
     assert_eq!(tables, "", "nothing was changed");
-    // What it prints is what nft understands: loaded, it is the table that the program writes by
+    // nft accepts the printed script; loading it gives the same table that the program creates
     // itself.
     let file = image.path().join("script.nft");
     std::fs::write(&file, &script).expect("a file");
     pod.run("nft", &["-f", &file.to_string_lossy()])
-        .expect("nft takes the script");
+        .expect("nft accepts the script");
     let by_nft = pod
         .run("nft", &["-s", "list", "ruleset"])
         .expect("nft lists");
@@ -253,8 +253,8 @@ fn network_validator_detects_missing_redirection() {
     let image = image();
     let node = Node::start(Tier::Nft);
     let validator = helper(&image, "linkerd2-network-validator");
-    // What the chart writes; the address is one that answers at once where nothing redirects, so
-    // that the test need not wait for the time-out.
+    // The chart's flags; without redirection the address responds immediately, so that the test
+    // need not wait for the timeout.
     let flags = |connect: &str| {
         let fixed = [
             "--log-format",
@@ -281,7 +281,7 @@ fn network_validator_detects_missing_redirection() {
     assert!(output.status.success(), "{}", output_text(&output));
 
     let plain = node.plain_pod("plain");
-    // Nobody listens there: refused at once.
+    // Has no listener: the connection is refused immediately.
     let output = run(&plain, &format!("{}:20001", meshed.v4));
     assert_eq!(output.status.code(), Some(95), "{}", output_text(&output));
     assert!(
@@ -289,7 +289,7 @@ fn network_validator_detects_missing_redirection() {
         "{}",
         output_text(&output)
     );
-    // Somebody else listens there.
+    // Another server listens there.
     let address = [format!("0.0.0.0:{PORT}")];
     let other = serve(&plain, "app", 0, &["--greet", "direct"], &address);
     let output = run(&plain, &format!("{}:{PORT}", plain.v4));
@@ -297,17 +297,17 @@ fn network_validator_detects_missing_redirection() {
     drop(other);
 }
 
-/// The request lines that an admin server got, once it has given all its answers.
+/// The request lines received by an admin server, available after its last response.
 struct RecordedRequests(Receiver<Vec<String>>);
 
 impl RecordedRequests {
     fn lines(self) -> Vec<String> {
         let lines = self.0.recv_timeout(TIMEOUT);
-        lines.expect("as many questions as there were answers")
+        lines.expect("as many requests as responses")
     }
 }
 
-/// An admin server that answers like this, in turn.
+/// Starts an admin server that responds with these statuses in turn.
 fn mock_admin_server(statuses: &'static [u16]) -> (SocketAddr, RecordedRequests) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -329,7 +329,7 @@ fn mock_admin_server(statuses: &'static [u16]) -> (SocketAddr, RecordedRequests)
                 format!("HTTP/1.1 {status} X\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
             stream.write_all(text.as_bytes()).expect("the client reads");
         }
-        // Nobody listens any more when the test has failed already.
+        // The receiver is gone if the test has already failed.
         let _ = sender.send(requests);
     });
     (address, RecordedRequests(receiver))
@@ -346,27 +346,28 @@ fn await_waits_for_proxy_and_runs_program() {
             .output()
             .expect("the helper runs")
     };
-    // As the hook of a container: ends well once the proxy is ready.
+    // As a container hook: exits successfully once the proxy is ready.
     let (address, requests) = mock_admin_server(&[503, 200]);
     let output = await_(&["--timeout=2m"], address.port());
     assert!(output.status.success(), "{}", output_text(&output));
     assert_eq!(requests.lines(), ["GET /ready HTTP/1.1"; 2]);
 
-    // Becomes the program.
+    // Executes the program.
     let (address, requests) = mock_admin_server(&[200]);
     let output = await_(&["--", "sh", "-c", "echo ran; exit 7"], address.port());
     assert_eq!(output.status.code(), Some(7), "{}", output_text(&output));
     assert_eq!(output.stdout, b"ran\n");
     requests.lines();
 
-    // A Job: the proxy is told when the program has ended, and its code is kept.
+    // As in a Job: requests the proxy's shutdown when the program has exited, and returns its exit
+    // code.
     let (address, requests) = mock_admin_server(&[200, 200]);
     let output = await_(&["--shutdown", "--", "sh", "-c", "exit 3"], address.port());
     assert_eq!(output.status.code(), Some(3), "{}", output_text(&output));
     let requests = requests.lines();
     assert_eq!(requests, ["GET /ready HTTP/1.1", "POST /shutdown HTTP/1.1"]);
 
-    // Nobody answers there: the listener is closed.
+    // The listener is closed: no response.
     let output = await_(&["--timeout=50ms"], address.port());
     assert_eq!(output.status.code(), Some(69), "{}", output_text(&output));
     assert!(
@@ -394,13 +395,13 @@ fn await_forwards_signals_and_can_be_disabled() {
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().expect("stdout is piped"))
         .read_line(&mut line)
-        .expect("the program speaks");
+        .expect("the program prints a line");
     assert_eq!(line, "ready\n");
     let pid = nix::unistd::Pid::from_raw(child.id().cast_signed());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("a signal");
-    // The program's shell looks at the signal when it has read a line.
-    let _gone = child.stdin.take().expect("stdin is piped").write_all(b"\n");
-    let status = child.wait().expect("the helper ends");
+    // The shell handles the signal after it has read a line.
+    let _written = child.stdin.take().expect("stdin is piped").write_all(b"\n");
+    let status = child.wait().expect("the helper exits");
     assert_eq!(status.code(), Some(5), "{status}");
     assert_eq!(requests.lines().len(), 2);
 

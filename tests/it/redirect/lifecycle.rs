@@ -1,4 +1,4 @@
-//! Pods, proxies and agents that come and go.
+//! Starts, stops and restarts of pods, proxies and agents.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ const VIA_PROXY: &str =
 const INBOUND: &str =
     "proxy 4143, original OWN4:8001 from PEER4, app sees peer OWN4:8001 self PEER4";
 
-/// How many entries each of the agent's keyed maps holds.
+/// Returns the number of entries of each keyed map of the agent.
 pub(super) fn entries(node: &Node) -> Vec<(String, usize)> {
     let mut counted = Vec::new();
     for pin in node.pinned() {
@@ -21,16 +21,17 @@ pub(super) fn entries(node: &Node) -> Vec<(String, usize)> {
         let Ok(shown) = run("bpftool", &["-j", "map", "show", "pinned", &path]) else {
             continue; // a program or a link
         };
-        let shown: Value = serde_json::from_str(&shown).expect("bpftool speaks JSON");
+        let shown: Value = serde_json::from_str(&shown).expect("bpftool prints JSON");
         let keyed = ["hash", "lpm_trie", "sockhash", "percpu_hash", "lru_hash"];
         if !keyed.contains(&shown["type"].as_str().unwrap_or_default()) {
             continue;
         }
-        // One for each pod, from its first connection on.
+        // Has an entry per pod from its first connection on.
         if shown["name"] == "IN_FLIGHT_COUNT" {
             continue;
         }
-        // A sockhash shows its keys and an error for each value: sockets cannot be printed.
+        // The dump of a sockhash has its keys and an error for each value, since sockets cannot be
+        // printed.
         let dump = run("bpftool", &["-j", "map", "dump", "pinned", &path]).unwrap_or_default();
         let dump: Value = serde_json::from_str(&dump).unwrap_or_default();
         let count = dump.as_array().map_or(0, Vec::len);
@@ -52,7 +53,7 @@ fn closed_connections_leave_no_map_entries() {
     let node = Node::start(Tier::Full);
     let fixture = RedirectFixture::build(&node);
     let before = entries(&node);
-    // In four processes: half of them end before the other half, so that ports are used again.
+    // Four processes, some of which exit earlier, so that ports are reused.
     let args = ["churn", &fixture.peer4(PORT), "6000"];
     let churns: Vec<_> = (0..4).map(|_| fixture.pod.app(&args)).collect();
     for churn in churns {
@@ -70,8 +71,7 @@ fn pods_are_enrolled_while_agent_is_dead() {
     }
     let node = Node::start(Tier::Full);
     node.kill_agent();
-    // Both pods of the stage start while the agent is dead: the plugin enrols from the pinned
-    // programs.
+    // Both pods start while the agent is dead: the plugin enrols them with the pinned maps.
     let fixture = RedirectFixture::build(&node);
     assert_eq!(fixture.app(&["connect", &fixture.peer4(PORT)]), VIA_PROXY);
     assert_eq!(fixture.peer_app(&["connect", &fixture.own4(APP)]), INBOUND);
@@ -134,7 +134,7 @@ fn running_pod_can_be_enrolled() {
         std::slice::from_ref(&target),
     );
     let addresses = ["127.0.0.1:4140", "0.0.0.0:4143"].map(str::to_owned);
-    // Older than the enrolment (trap 28): the agent has to find it.
+    // Older than the enrolment (trap 28): the agent must find its listeners.
     let proxy = serve(
         &pod,
         "linkerd-proxy",
@@ -147,7 +147,7 @@ fn running_pod_can_be_enrolled() {
     let mut waiting = pod.app(&["connect", &target, "--wait-stdin"]);
     assert_eq!(waiting.next_event()["ready"], true);
     pod.enrol();
-    // The socket was made before, its connection was not (trap 34).
+    // The socket is older than the enrolment, its connection is not (trap 34).
     waiting.proceed();
     assert_eq!(waiting.next_event()["greeting"]["reached"], "proxy");
     let arriving = peer
@@ -158,7 +158,7 @@ fn running_pod_can_be_enrolled() {
         arriving["greeting"]["original"],
         format!("{}:{APP}", pod.v4)
     );
-    // What was open stays as it was: it ends when its client wants, without an error.
+    // A connection opened before stays usable and closes without an error.
     open.proceed();
     assert_eq!(open.remaining_events(), [json!({"finished": true})]);
     drop((proxy, server));
@@ -179,7 +179,7 @@ fn host_network_pod_is_not_enrolled() {
     assert!(entries(&node).iter().all(|(_, count)| *count == 0));
 }
 
-/// The scratch cgroups of self-tests, and the processes in them.
+/// Returns the scratch cgroups of self-tests and the number of processes in them.
 fn scratch(node: &Node) -> (Vec<PathBuf>, usize) {
     let list = |directory: &Path| -> Vec<PathBuf> {
         let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();

@@ -1,4 +1,4 @@
-//! Very many connections at a time.
+//! Very many concurrent connections.
 
 use mesh_core::node::Tier;
 use serde_json::json;
@@ -9,7 +9,7 @@ use crate::harness::{node::Node, privileged};
 /// More than the default range of ephemeral ports has, so the pod widens it (trap 55).
 const CONNECTIONS: u32 = 30_000;
 const PORT_RANGE: &str = "10000 65535";
-/// On either side: one process may have fewer descriptors than there are connections.
+/// Client and server processes: the descriptor limit of one is below the number of connections.
 const PROCESSES: u32 = 2;
 
 #[test]
@@ -21,7 +21,7 @@ fn thirty_thousand_concurrent_connections_are_redirected() {
     let (peer, pod) = (node.plain_pod("peer"), node.meshed_pod("app", &[]));
     let widen = format!("echo {PORT_RANGE} > /proc/sys/net/ipv4/ip_local_port_range");
     pod.run("sh", &["-c", &widen]).expect("a wider range");
-    // A proxy whose threads each listen, as ours does; here they are processes of its container.
+    // mesh-proxy listens in each thread; here processes of its container do.
     let proxies: Vec<_> = (0..PROCESSES)
         .map(|_| {
             let serve = ["many-connections", "serve", "proxy", "127.0.0.1:4140"];
@@ -44,7 +44,7 @@ fn thirty_thousand_concurrent_connections_are_redirected() {
             .find(|event| event.get("begun").is_none());
         assert_eq!(last, Some(expected));
     }
-    // All of them are open, and have been accepted: none is in flight any more.
+    // All are open and accepted, so that no original destination is in flight.
     assert_eq!(entries(&node), before);
     for client in &mut clients {
         client.proceed();

@@ -1,4 +1,4 @@
-//! Agents of one version after the other, while applications connect all the time.
+//! Upgrades of the agent while applications connect continuously.
 
 use std::path::PathBuf;
 
@@ -8,10 +8,10 @@ use serde_json::Value;
 use super::fixture::{PORT, RedirectFixture};
 use crate::harness::{node::Node, other_programs, privileged, process::run};
 
-/// There and back, and again.
+/// Two upgrades and two downgrades.
 const UPGRADES: usize = 4;
 
-/// The tag of each attached program, which the kernel makes of its instructions.
+/// Returns the tag of each attached program, which the kernel computes from its instructions.
 fn tags(node: &Node) -> Vec<(PathBuf, String)> {
     let links = node.pinned().into_iter().filter(|pin| {
         let kind = pin.parent().and_then(|directory| directory.file_name());
@@ -20,7 +20,7 @@ fn tags(node: &Node) -> Vec<(PathBuf, String)> {
     let tag = |link: PathBuf| {
         let show = |kind: &str, by: &str, what: &str| -> Value {
             let text = run("bpftool", &["-j", kind, "show", by, what]).expect("bpftool shows it");
-            serde_json::from_str(&text).expect("bpftool speaks JSON")
+            serde_json::from_str(&text).expect("bpftool prints JSON")
         };
         let shown = show("link", "pinned", &link.display().to_string());
         let program = show("prog", "id", &shown["prog_id"].to_string());
@@ -37,7 +37,11 @@ fn kernel_program_upgrade_under_load_loses_no_connection() {
     let node = Node::start(Tier::Full);
     let fixture = RedirectFixture::build(&node);
     let before = tags(&node);
-    assert_eq!(before.len(), 8 + 1, "the node's programs and the pod's own");
+    assert_eq!(
+        before.len(),
+        8 + 1,
+        "the programs of the node and of the pod"
+    );
 
     let mut held = fixture
         .pod
@@ -73,7 +77,7 @@ fn kernel_program_upgrade_under_load_loses_no_connection() {
     assert_eq!(replaced, UPGRADES, "{}", node.agent_log());
 
     for churn in churns {
-        // Standard input ends with `remaining_events`, and with it the churn.
+        // `remaining_events` closes standard input, which stops the churn.
         let outcome = churn.remaining_events().pop().expect("a summary");
         assert_eq!(outcome["failed"], 0, "{outcome}");
         assert_eq!(
