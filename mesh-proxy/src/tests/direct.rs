@@ -18,7 +18,7 @@ fn http2_peer_receives_http2_transport_header() {
     });
 }
 
-/// <https://github.com/linkerd/linkerd2/issues/9888>: what looks like HTTP to one proxy is not announced to another, for which the port is opaque.
+/// <https://github.com/linkerd/linkerd2/issues/9888>: HTTP is not announced to a proxy for which the port is opaque.
 #[test]
 fn http_to_opaque_peer_is_forwarded_without_session_protocol() {
     run(async || {

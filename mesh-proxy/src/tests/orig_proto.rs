@@ -107,16 +107,13 @@ fn headers_between_proxies_never_reach_applications() {
             let request = format!("GET / HTTP/1.1\r\nhost: web\r\n{fields}\r\n");
             let mut tls;
             let mut plain = tcp;
-            let request = match meshed {
-                true => {
-                    tls = world.connected(plain).await;
-                    send(&mut tls, &request).await;
-                    head(&mut app.accept().await).await
-                }
-                false => {
-                    send(&mut plain, &request).await;
-                    head(&mut app.accept().await).await
-                }
+            let request = if meshed {
+                tls = world.connected(plain).await;
+                send(&mut tls, &request).await;
+                head(&mut app.accept().await).await
+            } else {
+                send(&mut plain, &request).await;
+                head(&mut app.accept().await).await
             };
             assert!(request.starts_with("GET / HTTP/1.1\r\n"), "{request}");
             for name in names {

@@ -129,7 +129,7 @@ fn upgraded_connection_becomes_tunnel() {
     });
 }
 
-/// <https://github.com/linkerd/linkerd2/issues/8539>: the answer to CONNECT has no body, whatever it says of one.
+/// <https://github.com/linkerd/linkerd2/issues/8539>: the response to CONNECT has no body, even if it declares one.
 #[test]
 fn connect_becomes_tunnel() {
     each_way(async |way| {

@@ -45,7 +45,7 @@ pub(super) const WEB: &str = "web.shop.serviceaccount.identity.linkerd.cluster.l
 pub(super) const CLIENT: &str = "client.shop.serviceaccount.identity.linkerd.cluster.local";
 
 /// Longer than all timeouts of the proxy.
-const FOREVER: Duration = Duration::from_secs(3600);
+const TEST_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// The applications' address. The proxy refuses endpoints on loopback addresses.
 pub(super) const POD: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
@@ -84,7 +84,7 @@ fn block_on(story: impl Future<Output = ()>) {
         .unwrap();
     LocalSet::new().block_on(&runtime, async {
         let _still = Still::new();
-        let ended = timeout(FOREVER, story).await;
+        let ended = timeout(TEST_TIMEOUT, story).await;
         ended.expect("something is waited for that never comes");
     });
 }
@@ -356,7 +356,7 @@ impl Proxy {
     pub(super) fn drain(&self) -> impl Future<Output = ()> + 'static {
         let drain = self.drain.borrow_mut().take().unwrap();
         let tasks = self.worker.tasks.clone();
-        let draining = spawn_local(drain.drain(FOREVER));
+        let draining = spawn_local(drain.drain(TEST_TIMEOUT));
         async move {
             tasks.close();
             tasks.wait().await;

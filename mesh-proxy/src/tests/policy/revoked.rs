@@ -172,9 +172,10 @@ fn revoked_streams_are_reset_and_others_continue() {
             let mut body = respond(answer);
             body.send_data("begun".into(), false).unwrap();
             let call = Some((request, body));
-            match is_kept {
-                true => kept_call = call,
-                false => shut_call = call,
+            if is_kept {
+                kept_call = call;
+            } else {
+                shut_call = call;
             }
         }
         let mut shut = shut.await.unwrap().unwrap().into_body();
