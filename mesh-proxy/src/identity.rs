@@ -56,7 +56,7 @@ pub enum CertifyError {
     #[error("identity service did not respond within {0:?}")]
     TimedOut(Duration),
     #[error("invalid response from the identity service")]
-    Response(#[source] mesh_api::Invalid),
+    Response(#[source] mesh_api::InvalidField),
     #[error(transparent)]
     Credentials(#[from] CredentialsError),
 }

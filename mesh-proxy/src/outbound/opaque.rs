@@ -129,7 +129,7 @@ impl Opaque {
             return Err(none());
         };
         let names = routes.iter().map(|route| route.snis.as_slice());
-        let route = &routes[HostMatch::closest(names, Some(name)).ok_or_else(none)?];
+        let route = &routes[HostMatch::most_specific(names, Some(name)).ok_or_else(none)?];
         let route = ConnectionRoute {
             kind: TrafficKind::Tls,
             parent,
