@@ -69,16 +69,16 @@ impl Attacker {
 
     /// Creates a server with a certificate of `ca`.
     pub(in crate::tls) fn server(tcp: TcpStream, ca: &TestCa, name: &str) -> Self {
-        let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
-        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
-        let certificate = params.signed_by(&key, &ca.issuer).unwrap();
+        let request = CertificateRequest::new(&identity(name)).unwrap();
+        let certificate = ca.sign(request.der()).leaf;
+        let key = request.to_pkcs8().unwrap().as_ref().to_vec();
         let config = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(crypto::VERSIONS)
             .unwrap()
             .with_no_client_auth()
             .with_single_cert(
-                vec![certificate.der().clone()],
-                PrivatePkcs8KeyDer::from(key.serialize_der()).into(),
+                vec![certificate.into()],
+                PrivatePkcs8KeyDer::from(key).into(),
             )
             .unwrap();
         let rustls = ServerConnection::new(Arc::new(config)).unwrap();
