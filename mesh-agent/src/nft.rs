@@ -282,8 +282,8 @@ fn difference(expected: &[(String, String)], found: &[(String, String)]) -> Opti
     Some(match (expected.get(place), found.get(place)) {
         (Some((chain, rule)), None) => format!("the rule \"{rule}\" of chain {chain} is missing"),
         (None, Some((chain, rule))) => format!("chain {chain} has the extra rule \"{rule}\""),
-        (Some((chain, wanted)), Some((_, present))) => {
-            format!("chain {chain} has \"{present}\" instead of \"{wanted}\"")
+        (Some((chain, expected)), Some((_, present))) => {
+            format!("chain {chain} has \"{present}\" instead of \"{expected}\"")
         }
         (None, None) => return None,
     })

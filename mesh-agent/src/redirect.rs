@@ -257,7 +257,7 @@ fn parse_subnets(text: &str) -> Result<Vec<IpNet>, String> {
     let subnets = IpNet::aggregate(&subnets);
     match subnets.len() {
         count if count > annotation::MAX_SKIP_SUBNETS => Err(format!(
-            "the list has {count} separate subnets, and may have {}; join them into larger ones",
+            "too many separate subnets: {count}, at most {} are allowed; join them into larger ones",
             annotation::MAX_SKIP_SUBNETS
         )),
         _ => Ok(subnets),
@@ -383,7 +383,7 @@ mod tests {
                 "{error}"
             );
             assert!(
-                error.contains("129") && error.contains("may have 128"),
+                error.contains("129") && error.contains("at most 128"),
                 "{error}"
             );
             assert!(error.len() < 500, "the value is not truncated: {error}");

@@ -118,10 +118,10 @@ impl SandboxFinder {
         }
     }
 
-    fn named_path(&self, wanted: NetnsId) -> Option<PathBuf> {
+    fn named_path(&self, id: NetnsId) -> Option<PathBuf> {
         let names = fs::read_dir(&self.netns_dir).ok()?;
         let mut paths = names.filter_map(|name| Some(name.ok()?.path()));
-        paths.find(|path| netns_id(path).is_ok_and(|found| found == wanted))
+        paths.find(|path| netns_id(path).is_ok_and(|found| found == id))
     }
 }
 

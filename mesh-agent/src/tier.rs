@@ -140,27 +140,27 @@ pub fn choose(settings: &Settings) -> Result<TierChoice, TierError> {
 
 /// Sets the guard's mode. The guard is a second line of defence: pods are redirected without it, so
 /// that their start does not depend on it.
-fn guard(wanted: GuardMode, tier: Tier, attached: Option<&AttachedPrograms>) -> GuardChoice {
-    let problem = match (attached, wanted) {
+fn guard(requested: GuardMode, tier: Tier, attached: Option<&AttachedPrograms>) -> GuardChoice {
+    let problem = match (attached, requested) {
         (None, GuardMode::Off) => None,
         (None, GuardMode::Count | GuardMode::Drop) => {
             Some(format!("tier {tier} has no kernel programs for a guard"))
         }
         (Some(attached), _) => {
-            let result = attached.programs.set_guard(wanted);
+            let result = attached.programs.set_guard(requested);
             result.err().map(|error| log::chain(&error))
         }
     };
     match problem {
         None => GuardChoice {
-            mode: wanted,
+            mode: requested,
             problem: None,
         },
         Some(problem) => GuardChoice {
             mode: GuardMode::Off,
             problem: Some(format!(
                 "--guard {} is not in effect: {problem}",
-                wanted.as_str()
+                requested.as_str()
             )),
         },
     }

@@ -164,16 +164,16 @@ fn remove_stale(maps: &mut Maps, cookie: u64, plan: &Plan) -> Result<(), Error> 
     for key in stale {
         remove_result(maps.addresses.remove(&key), "ADDRESSES")?;
     }
-    let wanted = prefix_set(&plan.port_skips);
+    let kept = prefix_set(&plan.port_skips);
     let stale = keys_where("PORT_SKIPS", maps.port_skips.keys(), |key| {
-        key.data().cookie == cookie.to_ne_bytes() && !wanted.contains(&prefix(key))
+        key.data().cookie == cookie.to_ne_bytes() && !kept.contains(&prefix(key))
     })?;
     for key in stale {
         remove_result(maps.port_skips.remove(&key), "PORT_SKIPS")?;
     }
-    let wanted = prefix_set(&plan.subnet_skips);
+    let kept = prefix_set(&plan.subnet_skips);
     let stale = keys_where("SUBNET_SKIPS", maps.subnet_skips.keys(), |key| {
-        key.data().cookie == cookie.to_ne_bytes() && !wanted.contains(&prefix(key))
+        key.data().cookie == cookie.to_ne_bytes() && !kept.contains(&prefix(key))
     })?;
     for key in stale {
         remove_result(maps.subnet_skips.remove(&key), "SUBNET_SKIPS")?;

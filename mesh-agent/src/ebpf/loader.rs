@@ -312,17 +312,17 @@ fn program_fd<'a>(
 
 /// Removes steering links whose network namespace no longer exists; returns their cookies.
 pub(super) fn remove_dead_links(pins: &Pins) -> Result<Vec<u64>, Error> {
-    let mut gone = Vec::new();
+    let mut removed = Vec::new();
     for cookie in pins.steered_cookies()? {
         let path = pins.steer_link(cookie);
         if let Some(link) = pins::open(&path)?
             && !has_netns(&link)
         {
             pins::remove(&path)?;
-            gone.push(cookie);
+            removed.push(cookie);
         }
     }
-    Ok(gone)
+    Ok(removed)
 }
 
 pub(super) fn cgroup2_mount() -> Option<PathBuf> {

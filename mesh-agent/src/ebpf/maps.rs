@@ -103,9 +103,9 @@ where
 pub(super) fn keys_where<K: Pod>(
     map: &'static str,
     keys: impl Iterator<Item = Result<K, MapError>>,
-    wanted: impl Fn(&K) -> bool,
+    matches: impl Fn(&K) -> bool,
 ) -> Result<Vec<K>, Error> {
-    keys.filter(|key| key.as_ref().map_or(true, &wanted))
+    keys.filter(|key| key.as_ref().map_or(true, &matches))
         .collect::<Result<_, _>>()
         .map_err(map_error("list", map))
 }

@@ -317,16 +317,16 @@ mod tests {
                 "port 443 to the proxy, port 4143",
             ]
         );
-        for wrong in [
+        for invalid in [
             &["--iptables-mode", "ebpf"][..],
             &["--log-level", "loud"],
             &["--incoming-proxy-port", "0"],
             &["--unknown"],
         ] {
-            assert!(with(wrong).is_err(), "{wrong:?}");
+            assert!(with(invalid).is_err(), "{invalid:?}");
         }
-        for wrong in ["--subnets-to-ignore=10/8", "--inbound-ports-to-ignore=http"] {
-            assert!(rules(&parsed(&[wrong])).is_err(), "{wrong}");
+        for invalid in ["--subnets-to-ignore=10/8", "--inbound-ports-to-ignore=http"] {
+            assert!(rules(&parsed(&[invalid])).is_err(), "{invalid}");
         }
     }
 }

@@ -110,8 +110,8 @@ fn jump(chain: &Chain<'_>) -> String {
     format!("-A {} -j {}", chain.hook, chain.name)
 }
 
-fn has_line(text: &str, wanted: &str) -> bool {
-    text.lines().any(|line| line.trim() == wanted)
+fn has_line(text: &str, expected: &str) -> bool {
+    text.lines().any(|line| line.trim() == expected)
 }
 
 /// Returns the chain's rules in the format of `iptables-save`, to compare them.

@@ -101,10 +101,10 @@ impl Socket {
         // The default of about 200 KiB limits one transaction; a pod with a thousand skip rules
         // needs more. The kernel doubles the number.
         if bytes.len() > 64 * 1024 {
-            let wanted = bytes.len() * 2;
-            setsockopt(&self.0.as_fd(), SndBufForce, &wanted)
+            let size = bytes.len() * 2;
+            setsockopt(&self.0.as_fd(), SndBufForce, &size)
                 .map_err(io::Error::from)
-                .or_else(|_| self.0.set_send_buffer_size(wanted))
+                .or_else(|_| self.0.set_send_buffer_size(size))
                 .map_err(|source| SocketError::Send {
                     bytes: bytes.len(),
                     source,

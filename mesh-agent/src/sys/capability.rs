@@ -29,9 +29,9 @@ struct Sets {
 /// operations, which report it.
 pub fn raise_net_admin() -> io::Result<()> {
     let mut sets = current()?;
-    let wanted = (1 << NET_ADMIN | 1 << NET_RAW) & sets[0].permitted;
-    sets[0].effective |= wanted;
-    sets[0].inheritable |= wanted;
+    let raised = (1 << NET_ADMIN | 1 << NET_RAW) & sets[0].permitted;
+    sets[0].effective |= raised;
+    sets[0].inheritable |= raised;
     let header = header();
     // SAFETY: a version 3 header is followed by two sets; the kernel only reads them.
     let result = unsafe { libc::syscall(libc::SYS_capset, &raw const header, sets.as_ptr()) };
@@ -39,7 +39,7 @@ pub fn raise_net_admin() -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     for capability in [NET_ADMIN, NET_RAW] {
-        if wanted & (1 << capability) != 0 {
+        if raised & (1 << capability) != 0 {
             make_ambient(capability)?;
         }
     }
