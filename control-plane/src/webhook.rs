@@ -16,7 +16,7 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use mesh_runtime::drain;
+use mesh_runtime::{drain, log::chain};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::Semaphore,
@@ -208,7 +208,7 @@ impl WebhookServer {
 
     async fn review(&self, body: &Bytes, deadline: Instant) -> Result<Bytes, (StatusCode, String)> {
         let (review, header) =
-            review::parse(body).map_err(|error| (StatusCode::BAD_REQUEST, error.to_string()))?;
+            review::parse(body).map_err(|error| (StatusCode::BAD_REQUEST, chain(&error)))?;
         let reviewed = timeout_at(deadline, self.reviewer.review(review)).await;
         let late = || Err(format!("no response within {} s", DEADLINE.as_secs()));
         let decision = reviewed

@@ -29,8 +29,8 @@ pub(super) struct CertificateAndKey {
 pub enum GenerateError {
     #[error("the trust anchor or its key in Secret linkerd-trust-anchor is invalid")]
     Anchor(#[source] rcgen::Error),
-    #[error("{0:?} is not a DNS name; check the trust domain")]
-    Name(String, #[source] rcgen::Error),
+    #[error("{name:?} is not a DNS name; check the trust domain")]
+    Name { name: String, source: rcgen::Error },
     #[error("signing failed")]
     Sign(#[source] rcgen::Error),
 }
@@ -109,9 +109,10 @@ fn authority(
     let mut params = CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, name);
-    let dns = name
-        .try_into()
-        .map_err(|error| GenerateError::Name(name.to_owned(), error))?;
+    let dns = name.try_into().map_err(|source| GenerateError::Name {
+        name: name.to_owned(),
+        source,
+    })?;
     params.subject_alt_names = vec![SanType::DnsName(dns)];
     params.is_ca = IsCa::Ca(constraints);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];

@@ -1,8 +1,9 @@
 //! The inbound policy of a pod's port.
 //!
 //! ```text
-//!   pod + port ──▶ the Server that selects it ──▶ protocol ──▶ routes (with authorizations of their own)
-//!             │                              └──▶ authorizations: policies for the Server or its namespace, and its accessPolicy
+//!   pod + port ──▶ the Server that selects it ──▶ protocol ──▶ routes (with their authorizations)
+//!             │                              └──▶ authorizations: policies for the Server or its
+//!             │                                   namespace, and its accessPolicy
 //!             └─▶ no Server: the default policy
 //! ```
 

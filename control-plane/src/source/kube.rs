@@ -1,7 +1,7 @@
 //! The source with watches of an API server.
 //!
 //! ```text
-//!   API server ──▶ watch (a task for each kind) ──▶ table of converted objects ──▶ batching ──▶ Batch
+//!   API server ──▶ watch (a task per kind) ──▶ table of converted objects ──▶ batching ──▶ Batch
 //! ```
 //!
 //! The task of a kind finds the served version of its API, lists and watches the objects, and lists

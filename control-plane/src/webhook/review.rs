@@ -53,9 +53,9 @@ pub(crate) struct ReviewHeader {
 /// Why a body is not a valid review.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReviewError {
-    #[error("the body is not the JSON of an AdmissionReview: {0}")]
+    #[error("the body is not the JSON of an AdmissionReview")]
     Json(#[source] serde_json::Error),
-    #[error("the body is neither JSON nor YAML of an AdmissionReview: {0}")]
+    #[error("the body is neither JSON nor YAML of an AdmissionReview")]
     Yaml(#[source] serde_norway::Error),
     #[error(
         "the body is YAML with anchors, which are not supported because a small text could expand to a large one"

@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn repairs_are_counted_over_a_day_with_a_bound() {
         let registry = Registry::new();
-        let family = registry.gauge_family("lately", "");
+        let family = registry.gauge_family("recent", "");
         let of = DamageStatistics {
             total: registry.counter_family("all", "").with(&Labels::new()),
             last_day: family.with(&Labels::new()),
@@ -306,7 +306,7 @@ mod tests {
         }
         assert_eq!(of.times.lock().len(), MAX_TIMES);
         let text = String::from_utf8(registry.encode()).unwrap();
-        assert!(text.contains("lately 1000"), "{text}");
+        assert!(text.contains("recent 1000"), "{text}");
         assert!(text.contains("all 2002"), "{text}");
     }
 }
