@@ -1,5 +1,5 @@
-//! Every way to address a pod: from a client in the mesh and one outside it, over HTTP and over an
-//! opaque port. And what agents may say of nodes.
+//! All addresses of a pod: from a meshed and an unmeshed client, over HTTP and over an opaque port.
+//! Also the nodes that an agent is allowed to change.
 
 use serde_json::{Value, json};
 
@@ -12,20 +12,20 @@ const NAMESPACE: &str = "addresses";
 
 const MANIFEST: &str = include_str!("addresses.yaml");
 
-/// What the server hears of the client in the mesh, where its proxy knows the pod behind the
-/// address.
+/// The identity that the server receives for the meshed client, if the client's proxy resolves the
+/// address to a pod.
 const CLIENT: &str = "client.addresses.serviceaccount.identity.linkerd.cluster.local";
 
-/// No network has these addresses: kube-proxy makes them the Service's.
+/// Addresses outside of every network, which kube-proxy redirects to the Service.
 const EXTERNAL_IP: &str = "203.0.113.10";
 const BALANCER_IP: &str = "203.0.113.11";
 
-/// A way to reach a server: its HTTP port and its opaque one.
+/// An address of a server, with its HTTP port and its opaque port.
 struct AddressCase {
     name: &'static str,
     host: String,
     ports: (u16, u16),
-    /// The client's proxy knows the pod, and proves who it is.
+    /// The client's proxy resolves the pod and uses mutual TLS.
     authenticated: bool,
 }
 
@@ -97,7 +97,7 @@ fn cases(cluster: &Cluster) -> Vec<AddressCase> {
         pods.retain(|pod| pod["metadata"]["deletionTimestamp"].is_null());
         pods.remove(0)
     };
-    let text = |value: &Value| value.as_str().expect("it is text").to_owned();
+    let text = |value: &Value| value.as_str().expect("a string").to_owned();
     let (server, host) = (pod("server"), pod("host"));
     let node = text(&server["status"]["hostIP"]);
     let cluster_ip = |service: &str| {
@@ -153,7 +153,7 @@ fn cases(cluster: &Cluster) -> Vec<AddressCase> {
     cases
 }
 
-/// With the agent's own token, as an attacker in the agent's place would use it.
+/// Uses the agent's token, like an attacker who has compromised the agent.
 fn assert_agent_can_only_patch_own_node(cluster: &Cluster) {
     let agents = cluster.list(&[
         "pods",
@@ -176,7 +176,7 @@ fn assert_agent_can_only_patch_own_node(cluster: &Cluster) {
         "--bound-object-kind=Pod",
         &format!("--bound-object-name={name}"),
     ]);
-    // As kubectl would, but without reading the node first, which agents may not.
+    // Patches like kubectl, but without reading the node first, which agents are not allowed to do.
     let bearer = format!("authorization: Bearer {}", token.trim());
     let patch = |node: &str| {
         let url = format!("https://kubernetes.default.svc/api/v1/nodes/{node}?dryRun=All");
@@ -201,7 +201,10 @@ fn assert_agent_can_only_patch_own_node(cluster: &Cluster) {
         (is_node, output)
     };
     let (may, output) = patch(own);
-    assert!(may, "an agent may change its own node: {output}");
+    assert!(
+        may,
+        "an agent must be allowed to change its own node: {output}"
+    );
     for node in cluster.list(&["nodes"]) {
         let other = node["metadata"]["name"]
             .as_str()
@@ -212,7 +215,7 @@ fn assert_agent_can_only_patch_own_node(cluster: &Cluster) {
         let (may, output) = patch(other);
         assert!(
             !may && output.contains("only change the node it runs on"),
-            "an agent may not change {other}: {output}"
+            "an agent must not be allowed to change {other}: {output}"
         );
     }
 }

@@ -1,5 +1,5 @@
-//! What the injector makes of pods: the debugging container, annotations that cannot be read, and a
-//! values file of Linkerd's behind it all.
+//! Injection of pods: the debug container, invalid annotations, and the values of a Linkerd
+//! installation.
 
 use crate::{
     cluster::{Cluster, wait_until},
@@ -7,7 +7,7 @@ use crate::{
     shop::{self, Shop},
 };
 
-/// What a values file for Linkerd says that is `null`, empty or without meaning here.
+/// Values of Linkerd's chart that are `null`, empty or unused here.
 const LINKERD: [&str; 5] = [
     "configReaders=null",
     "proxy.inbound.server=null",
@@ -26,7 +26,7 @@ fn injector_rejects_invalid_annotations_and_adds_debug_container() {
     let mesh = Installation::by_helm(&cluster, &LINKERD);
     let shop = Shop::open(&cluster);
     shop.assert_works();
-    // Identities end in the cluster's domain.
+    // Identities use the cluster's domain.
     shop.assert_authenticated();
 
     assert_rejected(&cluster, "default-inbound-policy", "all-authenticate");
@@ -38,7 +38,7 @@ fn injector_rejects_invalid_annotations_and_adds_debug_container() {
     annotate_namespace(&cluster, "default-inbound-policy=denied");
     let (created, output) = create(&cluster, "");
     assert!(!created && output.contains("namespace shop"), "{output}");
-    // What runs is not touched, and the namespace's word can be taken back.
+    // Running pods are not affected, and removing the annotation permits new pods.
     shop.assert_works();
     annotate_namespace(&cluster, "default-inbound-policy-");
 
@@ -47,7 +47,8 @@ fn injector_rejects_invalid_annotations_and_adds_debug_container() {
     mesh.remove();
 }
 
-/// A pod with this annotation is not admitted, and the message names annotation and value.
+/// Asserts that a pod with this annotation is rejected, and that the message names annotation and
+/// value.
 fn assert_rejected(cluster: &Cluster, name: &str, value: &str) {
     let key = format!("config.linkerd.io/{name}");
     let (created, output) = create(cluster, &format!("{key}: \"{value}\""));
@@ -56,7 +57,7 @@ fn assert_rejected(cluster: &Cluster, name: &str, value: &str) {
     assert!(!created && named, "{output}");
 }
 
-/// Whether the API server would create a pod with these annotations, and what it says.
+/// Returns whether the API server would create a pod with these annotations, and its message.
 fn create(cluster: &Cluster, annotations: &str) -> (bool, String) {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     let namespace = shop::NAMESPACE;
@@ -72,9 +73,9 @@ fn create(cluster: &Cluster, annotations: &str) -> (bool, String) {
 fn annotate_namespace(cluster: &Cluster, annotation: &str) {
     let annotation = format!("config.linkerd.io/{annotation}");
     cluster.kubectl(&["annotate", "namespace", shop::NAMESPACE, &annotation]);
-    // The injector learns of it by its watch.
+    // The injector receives the change through its watch.
     let wanted = !annotation.ends_with('-');
-    wait_until("the injector knows the namespace's annotation", || {
+    wait_until("the injector uses the namespace's annotation", || {
         let (created, output) = create(cluster, "");
         if created == wanted {
             Err(output)
@@ -84,7 +85,7 @@ fn annotate_namespace(cluster: &Cluster, annotation: &str) {
     });
 }
 
-/// The container prints the packets of a request to its log, and a shell in it can look further.
+/// The container logs the packets of a request, and can run commands.
 fn assert_debug_container(cluster: &Cluster, shop: &Shop<'_>) {
     let patch = r#"{"spec": {"template": {"metadata": {"annotations": {"config.linkerd.io/enable-debug-sidecar": "true"}}}}}"#;
     cluster.kubectl(&[
@@ -97,7 +98,7 @@ fn assert_debug_container(cluster: &Cluster, shop: &Shop<'_>) {
     ]);
     cluster.rolled_out(shop::NAMESPACE, "deployment/web");
     shop.assert_works();
-    // Pods of the version before are terminating, and kubectl would pick one of them as well.
+    // Pods of the previous revision are terminating; kubectl might select one of them.
     let mut pods = cluster.list(&["pods", "-n", shop::NAMESPACE, "-l", "app=web"]);
     pods.retain(|pod| pod["metadata"]["deletionTimestamp"].is_null());
     let pod = pods.first().expect("a pod of web runs");
@@ -106,7 +107,7 @@ fn assert_debug_container(cluster: &Cluster, shop: &Shop<'_>) {
     wait_until(
         "the debugging container has seen packets of the proxy's port",
         || {
-            // Any of its pods may get the request.
+            // Any pod of web may receive the request.
             shop.client(&["curl", "-sS", "--max-time", "10", "http://web/"]);
             let log = cluster.kubectl(&[&["logs", "--tail=2000"][..], &of_debug].concat());
             if log.contains(".4143") {

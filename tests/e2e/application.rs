@@ -1,5 +1,5 @@
-//! An application of several services in a mesh that was just installed: by Helm, by
-//! `meshctl install`, on each tier; and nothing is left when it goes.
+//! An application of several services in a new mesh, installed by Helm or `meshctl install`, on
+//! each tier; uninstalling leaves no remains.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ fn helm_installation_works_on_every_tier_and_uninstalls_cleanly() {
         for next in ["nft", "iptables", "full"] {
             let setting = format!("meshAgent.tier={next}");
             mesh.upgrade(&[&setting]);
-            // A pod keeps its tier as long as it lives.
+            // A pod keeps its tier until it is deleted.
             shop.assert_redirected(tier);
             shop.assert_works();
             shop.restart();
@@ -44,7 +44,7 @@ fn meshctl_installation_works_and_uninstalls_cleanly() {
     before.assert_restored();
 }
 
-/// Where nodes can run no agent, each pod's own init container redirects it.
+/// Without agents, an init container redirects each pod.
 #[test]
 fn init_containers_redirect_pods_without_agent() {
     let Some(cluster) = Cluster::acquire("an application redirected by init containers") else {
@@ -63,7 +63,7 @@ fn init_containers_redirect_pods_without_agent() {
     }
 }
 
-/// The application, meshed by the agent as it should be.
+/// Deploys the application and asserts that the agent redirects it.
 fn open_meshed_shop(cluster: &Cluster) -> Shop<'_> {
     let shop = Shop::open(cluster);
     shop.assert_works();
@@ -75,7 +75,7 @@ fn open_meshed_shop(cluster: &Cluster) -> Shop<'_> {
     shop
 }
 
-/// The cluster as it was without the mesh.
+/// The state of the cluster before the installation.
 struct ClusterSnapshot<'a> {
     cluster: &'a Cluster,
     nodes: Nodes<'a>,
@@ -94,7 +94,7 @@ impl<'a> ClusterSnapshot<'a> {
         }
     }
 
-    /// On the nodes and among the objects, and pods start and end there.
+    /// Asserts that nodes and objects are as before, and that pods start and stop.
     fn assert_restored(&self) {
         self.nodes.assert_unchanged_since(&self.state);
         assert_eq!(
@@ -106,8 +106,8 @@ impl<'a> ClusterSnapshot<'a> {
     }
 }
 
-/// Everything of the cluster that belongs to no namespace, and every namespace, by kind and name;
-/// without what the cluster itself makes anew.
+/// Returns kind and name of all cluster-scoped objects, namespaces included, except for those that
+/// the cluster recreates.
 fn objects(cluster: &Cluster) -> BTreeSet<String> {
     let kinds = cluster.kubectl(&[
         "api-resources",
@@ -130,7 +130,7 @@ fn objects(cluster: &Cluster) -> BTreeSet<String> {
     list.lines().map(str::to_owned).collect()
 }
 
-/// On every node a pod starts and ends.
+/// Asserts that a pod starts and stops on every node.
 fn assert_pods_start_and_stop(cluster: &Cluster) {
     cluster.apply(
         "apiVersion: v1\nkind: Namespace\nmetadata: {name: after}\n---\n\

@@ -1,5 +1,5 @@
-//! The cluster that the stories run on: any, by the context that `MESH_TEST_CLUSTER` names, driven
-//! through `kubectl` as a user would.
+//! The cluster of the tests, selected by the context in `MESH_TEST_CLUSTER` and driven through
+//! `kubectl`.
 
 use std::{
     io::Write,
@@ -11,17 +11,17 @@ use std::{
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 
-/// The context of the cluster; its kubeconfig is found as kubectl finds it.
+/// The context of the cluster, in kubectl's default kubeconfig.
 const CONTEXT: &str = "MESH_TEST_CLUSTER";
 /// Set by `--long`.
 const LONG: &str = "MESH_TEST_LONG";
 
-/// A condition that does not hold in this time never will. It decides nothing else.
+/// Timeout of conditions.
 const TIMEOUT: Duration = Duration::from_secs(180);
-/// Between two looks at a condition; each look is a few processes.
+/// Interval of polls, each of which starts a few processes.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// There is one cluster, and a mesh is installed into all of it: one story at a time.
+/// Tests run one at a time, since a mesh is installed into the whole cluster.
 static TURN: Mutex<()> = Mutex::new(());
 
 pub(crate) struct Cluster {
@@ -30,10 +30,10 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// The cluster, once it is this test's turn. Without one, says that the test is skipped.
+    /// Waits for exclusive use of the cluster. Without a cluster, prints that the test is skipped.
     pub(crate) fn acquire(test: &str) -> Option<Self> {
         let Ok(context) = std::env::var(CONTEXT) else {
-            println!("skipped: {test}: there is no cluster; {CONTEXT} names the context of one");
+            println!("skipped: {test}: no cluster; set {CONTEXT} to the context of one");
             return None;
         };
         Some(Self {
@@ -42,7 +42,7 @@ impl Cluster {
         })
     }
 
-    /// The same for a story that takes minutes: only `--long` runs it.
+    /// Like [`Cluster::acquire`], for tests that take minutes and run only with `--long`.
     pub(crate) fn acquire_for_long_test(test: &str) -> Option<Self> {
         if std::env::var_os(LONG).is_none() {
             println!("skipped: {test}: takes minutes; `cargo xtask test --e2e --long` runs it");
@@ -51,7 +51,7 @@ impl Cluster {
         Self::acquire(test)
     }
 
-    /// A command that gets the cluster's context in its own way.
+    /// Returns a command with the program's flag for the cluster's context.
     pub(crate) fn program(&self, name: &str) -> Command {
         let mut command = match name {
             "helm" => {
@@ -78,7 +78,7 @@ impl Cluster {
         succeed(self.program("kubectl").args(args))
     }
 
-    /// Whether it succeeded, and everything it said.
+    /// Returns whether kubectl succeeded, and its output.
     pub(crate) fn try_kubectl(&self, args: &[&str]) -> (bool, String) {
         attempt(self.program("kubectl").args(args))
     }
@@ -102,7 +102,7 @@ impl Cluster {
         self.feed(&["apply", "--server-side", "-f", "-"], manifests);
     }
 
-    /// Deletes what manifests given as text name, as far as it is there.
+    /// Deletes the objects of manifests given as text, if they exist.
     pub(crate) fn delete(&self, manifests: &str) {
         self.feed(
             &["delete", "--ignore-not-found", "--timeout=180s", "-f", "-"],
@@ -124,7 +124,7 @@ impl Cluster {
             .write_all(manifests.as_bytes())
             .expect("kubectl reads");
         drop(input);
-        let output = child.wait_with_output().expect("kubectl ends");
+        let output = child.wait_with_output().expect("kubectl exits");
         assert!(
             output.status.success(),
             "kubectl {args:?}: {}",
@@ -132,13 +132,13 @@ impl Cluster {
         );
     }
 
-    /// Runs a program in a workload's container; its output, whether or not it succeeded.
+    /// Runs a program in a workload's container; returns whether it succeeded, and its output.
     pub(crate) fn exec(&self, namespace: &str, workload: &str, command: &[&str]) -> (bool, String) {
         let place = ["exec", "-n", namespace, workload, "-c", "main", "--"];
         self.try_kubectl(&[&place, command].concat())
     }
 
-    /// The items of a list.
+    /// Returns the items of a list.
     pub(crate) fn list(&self, args: &[&str]) -> Vec<Value> {
         match self.json(&[&["get"], args].concat())["items"].take() {
             Value::Array(items) => items,
@@ -157,7 +157,7 @@ impl Cluster {
         ]);
     }
 
-    /// Deletes a namespace and waits until it and everything in it is gone.
+    /// Deletes a namespace and waits until all of its objects are deleted.
     pub(crate) fn delete_namespace(&self, name: &str) {
         self.kubectl(&[
             "delete",
@@ -169,7 +169,7 @@ impl Cluster {
     }
 }
 
-/// Waits until a condition holds; `look` says what is wrong as long as it does not.
+/// Waits until a condition holds; until then `look` returns the reason.
 pub(crate) fn wait_until(what: &str, mut look: impl FnMut() -> Result<(), String>) {
     let start = Instant::now();
     while let Err(why) = look() {
@@ -178,7 +178,7 @@ pub(crate) fn wait_until(what: &str, mut look: impl FnMut() -> Result<(), String
     }
 }
 
-/// A program of this workspace, built beside the test.
+/// Returns the path of a program of this workspace, built next to the test.
 fn built(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("the test has a path");
     let directory = test.parent().and_then(|deps| deps.parent());
@@ -187,7 +187,7 @@ fn built(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// Runs a command to its end; its output. Fails with what it said.
+/// Runs a command and returns its output; panics with the output if it fails.
 pub(crate) fn succeed(command: &mut Command) -> String {
     let output = run(command);
     assert!(

@@ -1,9 +1,9 @@
-//! Faults of every kind, planted on a real cluster one after the other: `meshctl check` names each,
-//! and who does what its hint says is rid of it.
+//! Faults of every kind on a real cluster, one after the other: `meshctl check` reports each, and
+//! the steps of its hint repair it.
 //!
-//! Plants and repairs are shell commands, as an operator types them. A repair is not the test's own
-//! idea: each of its steps is found, word for word but for the names, in the advice of the row that
-//! failed, in its section of docs/operations/checks.md, or in one that this section points to.
+//! Faults and repairs are shell commands of an operator. Each step of a repair must occur, except
+//! for names, in the advice of the failed row, in its section of docs/operations/checks.md, or in a
+//! section that this one links to.
 
 mod agents;
 mod authority;
@@ -26,23 +26,23 @@ use crate::{
 
 use self::{guide::Guide, report::Report, shell::Shell};
 
-/// A fault, and what becomes of it.
+/// A fault, the check that reports it, and its repair.
 struct Fault {
     name: &'static str,
-    /// What breaks it.
+    /// The commands that cause the fault.
     plant: &'static [&'static str],
-    /// The row that names it, and words of it.
+    /// The row that reports the fault, and a part of its detail.
     check: &'static str,
     detail: &'static str,
-    /// Rows that the fault makes true as well. Any other row that is not in order fails the story.
+    /// Other rows that the fault affects. Any further failed row fails the test.
     related: &'static [&'static str],
-    /// The steps of the hint, as they are written there.
+    /// The steps of the hint, verbatim.
     repair_steps: &'static [&'static str],
-    /// What its words in capitals stand for; and a command for a step that is a sentence.
+    /// Values for names in capitals, and commands for steps that are sentences.
     substitutions: &'static [(&'static str, &'static str)],
 }
 
-/// What is broken: a workload in the mesh, and its Service.
+/// The workload that faults affect, and its Service.
 const APPLICATION: &str = include_str!("faults/application.yaml");
 const NAMESPACE: &str = "faults";
 
@@ -61,7 +61,7 @@ fn check_reports_every_fault_and_its_hint_repairs_it() {
     plant_and_repair(&cluster, &tables, true);
 }
 
-/// Needs no cluster: an operator who reads the guide instead of the row finds the repair as well.
+/// Needs no cluster: the guide alone documents the repairs.
 #[test]
 fn guide_documents_every_repair_step() {
     let guide = Guide::read();
@@ -90,8 +90,8 @@ fn check_reports_slow_faults_and_their_hints_repair_them() {
     plant_and_repair(&cluster, &[control_plane::SLOW, agents::SLOW], false);
 }
 
-/// One after the other, on an installation that is healthy before each; at the end those that are
-/// planted `together`.
+/// Causes the faults one after the other on a healthy installation, and finally the combined ones
+/// if `with_combined` is set.
 fn plant_and_repair(cluster: &Cluster, tables: &[&[Fault]], with_combined: bool) {
     let guide = Guide::read();
     let _mesh = Installation::by_helm(cluster, &[]);
@@ -107,7 +107,7 @@ fn plant_and_repair(cluster: &Cluster, tables: &[&[Fault]], with_combined: bool)
         for command in fault.plant {
             shell.run(command);
         }
-        wait_until(&format!("{}: it is named", fault.name), || {
+        wait_until(&format!("{}: it is reported", fault.name), || {
             let report = Report::fetch(cluster);
             let row = report.matching_row(fault)?;
             guide.assert_covers(fault, &row.advice);
@@ -120,7 +120,7 @@ fn plant_and_repair(cluster: &Cluster, tables: &[&[Fault]], with_combined: bool)
         wait_until_healthy(cluster, fault.name);
         count += 1;
         println!(
-            "{}: named by {} after {:.1} s, repaired after {:.1} s",
+            "{}: reported by {} after {:.1} s, repaired after {:.1} s",
             fault.name,
             fault.check,
             named.as_secs_f32(),
@@ -130,18 +130,18 @@ fn plant_and_repair(cluster: &Cluster, tables: &[&[Fault]], with_combined: bool)
     if with_combined {
         count += plant_combined(cluster, &shell);
     }
-    println!("{count} faults named and repaired");
+    println!("{count} faults reported and repaired");
     cluster.delete_namespace(NAMESPACE);
 }
 
-/// All at once; how many they are.
+/// Causes all combined faults at the same time; returns their number.
 fn plant_combined(cluster: &Cluster, shell: &Shell) -> usize {
     let start = Instant::now();
     let all = || combined::FAULTS.iter().chain(combined::REPAIRED);
     for fault in all() {
         shell.run(fault.plant);
     }
-    wait_until("every fault is named", || {
+    wait_until("every fault is reported", || {
         let report = Report::fetch(cluster);
         all().try_for_each(|fault| report.has_detail(fault.check, fault.detail))
     });
@@ -158,9 +158,9 @@ fn plant_combined(cluster: &Cluster, shell: &Shell) -> usize {
     all().count()
 }
 
-/// Waits until every row is in order.
+/// Waits until no row has a problem.
 fn wait_until_healthy(cluster: &Cluster, what: &str) {
-    wait_until(&format!("{what}: it is in order"), || {
+    wait_until(&format!("{what}: it is healthy"), || {
         let report = Report::fetch(cluster);
         if report.not_in_order().is_empty() {
             Ok(())

@@ -1,11 +1,10 @@
-//! A mesh installed into the cluster, by Helm or by `meshctl install`, and taken out again when the
-//! story ends.
+//! A mesh installed into the cluster, by Helm or by `meshctl install`, and uninstalled on drop.
 
 use std::path::PathBuf;
 
 use crate::cluster::{Cluster, succeed, wait_until};
 
-/// Where the control plane is; the default of chart and CLI.
+/// The namespace of the control plane; the default of chart and CLI.
 pub(crate) const NAMESPACE: &str = "linkerd";
 
 pub(crate) const AGENT: &str = "daemonset/mesh-agent";
@@ -51,9 +50,9 @@ impl<'a> Installation<'a> {
         installation
     }
 
-    /// Waits until everything of the mesh runs and its own check finds nothing.
+    /// Waits until all workloads of the mesh are ready and `meshctl check` succeeds.
     pub(crate) fn wait_until_ready(&self) {
-        // The agents' DaemonSet is there unless the installation is told to do without.
+        // The agents' DaemonSet is optional.
         for kind in ["deployment", "daemonset"] {
             let workloads = self
                 .cluster
@@ -71,7 +70,7 @@ impl<'a> Installation<'a> {
         self.wait_until_ready();
     }
 
-    /// Takes the mesh out as a user would, and waits until the namespace is gone.
+    /// Uninstalls the mesh as a user would, and waits until the namespace is deleted.
     pub(crate) fn remove(mut self) {
         self.uninstall();
     }
@@ -102,7 +101,7 @@ impl<'a> Installation<'a> {
         self.cluster.delete_namespace(NAMESPACE);
     }
 
-    /// Takes every agent away, by a node selector that no node has.
+    /// Removes every agent with a node selector that matches no node.
     pub(crate) fn remove_agents(&self) {
         self.select_nodes(
             r#"{"op":"add","path":"/spec/template/spec/nodeSelector/absent","value":"everywhere"}"#,
@@ -130,7 +129,7 @@ impl<'a> Installation<'a> {
             .kubectl(&["patch", "-n", NAMESPACE, AGENT, "--type=json", "-p", &patch]);
     }
 
-    /// Ends every pod of the control plane at once.
+    /// Deletes all pods of the control plane at the same time.
     pub(crate) fn delete_control_plane_pods(&self) {
         self.cluster.kubectl(&[
             "delete",
@@ -164,8 +163,8 @@ impl<'a> Installation<'a> {
 
 impl Drop for Installation<'_> {
     fn drop(&mut self) {
-        // A story that failed leaves the cluster as it is only when that is asked for: the next
-        // story needs it clean.
+        // A failed test keeps the installation only on request, since the next test needs a clean
+        // cluster.
         if std::thread::panicking() && std::env::var_os("MESH_TEST_KEEP").is_some() {
             return;
         }
@@ -182,7 +181,7 @@ fn helm(cluster: &Cluster, verb: &str, chart: &str, values: &[&str]) {
         .args([verb, chart])
         .arg(path)
         .args(["-n", NAMESPACE, "--wait", "--timeout", "5m"]);
-    // Without the second, Helm takes the values of the last time when none are given.
+    // Without `--reset-values`, Helm reuses the previous values if none are given.
     command.arg(match verb {
         "install" => "--create-namespace",
         _ => "--reset-values",

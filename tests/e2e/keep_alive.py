@@ -1,13 +1,13 @@
-"""Clients that keep their connections, as browsers, proxies and gRPC do, and what becomes of each request.
+"""Clients with keep-alive connections, like browsers, proxies and gRPC, and the outcome of each request.
 
 usage: keep_alive.py HOST SECONDS
 
-Port 80 is asked by HTTP/1 and port 81 by HTTP/2 with prior knowledge. Some clients ask 20 times a second, some once in six seconds, some on a new connection each
-time. An idle connection that was closed is noticed before it is used. Prints one JSON object: for each kind of client the answers, and
+Clients use HTTP/1 on port 80, and HTTP/2 with prior knowledge on port 81. Some send 20 requests per second, some one in six seconds, some
+use a new connection for each. A closed idle connection is detected before it is used. Prints one JSON object: for each kind of client the responses, and
 
   new       the first request of a connection failed
-  used      a request on a connection that had been used got an answer that is no success
-  closed    the same got no answer; without a mesh this happens when the server closes while the request is on its way, and the client asks again
+  used      a request on a used connection got an error response
+  closed    a request on a used connection got no response; without a mesh this happens when the server closes the connection while the request is in flight
 """
 
 import json
@@ -22,7 +22,7 @@ END = time.monotonic() + SECONDS
 
 
 class Closed(Exception):
-    """No answer, and no part of one."""
+    """No response, not even a part of one."""
 
 
 class Http1:
@@ -116,7 +116,7 @@ class Http2:
             while True:
                 kind, flags, stream, payload = self.read()
                 if stream == self.stream and kind == 1 and not status:
-                    # Of the answers that are expected only a 200 is in the static table so often.
+                    # Indexed `:status` fields of the static table; other encodings count as 599.
                     status = {0x88: 200, 0x8E: 500}.get(payload[0], 599)
                 if stream == self.stream and kind in (0, 1) and flags & 1:
                     self.stream += 2

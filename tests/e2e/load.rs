@@ -1,8 +1,8 @@
-//! A steady load of HTTP requests from the client's pod, by h2load, and what became of every one of
-//! them.
+//! A steady load of HTTP requests from the client's pod, by h2load, and the outcome of every
+//! request.
 //!
-//! h2load runs in the pod on its own, not at the end of a `kubectl exec`, so that it goes on when
-//! the API server does not.
+//! h2load runs detached in the pod, not under `kubectl exec`, so that it survives an outage of the
+//! API server.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -11,19 +11,19 @@ use crate::{
     shop,
 };
 
-/// Requests that are being sent.
+/// A running load.
 pub(crate) struct Load<'a> {
     cluster: &'a Cluster,
     what: String,
-    /// In the pod: what h2load said, and whether it has ended.
+    /// File in the pod with the output of h2load, and its end marker.
     file: String,
 }
 
-/// What h2load counted.
+/// The counters of h2load.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct LoadReport {
     pub(crate) succeeded: u64,
-    /// Answered with 4xx or 5xx, broken off, or never answered.
+    /// Requests with a 4xx or 5xx status, aborted, or without a response.
     pub(crate) failed: u64,
     pub(crate) report: String,
 }
@@ -34,17 +34,17 @@ pub(crate) enum HttpVersion {
     Http2,
 }
 
-/// Connections of a load; its 200 requests a second are shared among them.
+/// Connections of a load, which share its 200 requests per second.
 const CONNECTIONS: u32 = 8;
 const EACH: u32 = 200 / CONNECTIONS;
 
-/// The last line of a file, once h2load has ended.
+/// The last line of the file once h2load has exited.
 const END: &str = "== h2load ended";
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 impl<'a> Load<'a> {
-    /// Starts 200 requests a second for so many seconds.
+    /// Starts 200 requests per second for `seconds`.
     pub(crate) fn start(
         cluster: &'a Cluster,
         url: &str,
@@ -69,12 +69,12 @@ impl<'a> Load<'a> {
         load
     }
 
-    /// Whether requests are still being sent.
+    /// Returns whether requests are still being sent.
     pub(crate) fn is_running(&self) -> bool {
         !self.report().contains(END)
     }
 
-    /// Waits for the end.
+    /// Waits for the end of the load.
     pub(crate) fn finish(self) -> LoadReport {
         wait_until(&format!("the end of the load on {}", self.what), || {
             if self.is_running() {
@@ -87,7 +87,7 @@ impl<'a> Load<'a> {
     }
 
     fn report(&self) -> String {
-        // Without the progress of every tenth.
+        // Omits progress lines.
         let (_, output) = self.run(&format!("grep -v '^progress' {}", self.file));
         output
     }
@@ -98,13 +98,13 @@ impl<'a> Load<'a> {
     }
 }
 
-/// Reads the two lines that count:
+/// Parses the two summary lines:
 /// `requests: 12 total, 12 started, 12 done, 12 succeeded, 0 failed, 0 errored, 0 timeout` and
 /// `status codes: 12 2xx, ...`.
 fn parse_report(report: String) -> LoadReport {
     let line = |start: &str| {
         let found = report.lines().find_map(|line| line.strip_prefix(start));
-        found.unwrap_or_else(|| panic!("h2load did not say {start:?}: {report}"))
+        found.unwrap_or_else(|| panic!("h2load printed no {start:?}: {report}"))
     };
     let of = |line: &str, what: &str| -> u64 {
         let part = line

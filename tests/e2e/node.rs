@@ -1,11 +1,10 @@
-//! What a node looks like from outside: a privileged pod on each, which only looks, and what it saw
-//! before the mesh came.
+//! The state of the nodes, read by a privileged pod on each.
 
 use std::collections::BTreeMap;
 
 use crate::cluster::{Cluster, wait_until};
 
-/// Looks at the nodes. In a namespace of its own, which the mesh never sees.
+/// Privileged pods on all nodes, in a namespace without injection.
 pub(crate) struct Nodes<'a> {
     cluster: &'a Cluster,
 }
@@ -41,7 +40,7 @@ spec:
       volumes: [{name: host, hostPath: {path: /}}]
 ";
 
-/// Everything on a node that a mesh might leave behind, as text.
+/// Prints everything that a mesh might leave on a node.
 const LOOK: &str = "
 cd /host
 for directory in etc/cni/net.d opt/cni/bin run/mesh sys/fs/bpf; do
@@ -59,7 +58,7 @@ impl<'a> Nodes<'a> {
         Self { cluster }
     }
 
-    /// What each node looks like now.
+    /// Returns the current state of each node.
     pub(crate) fn state(&self) -> BTreeMap<String, String> {
         let names = self.names();
         let look = |node: &String| (node.clone(), self.run(node, LOOK));
@@ -72,8 +71,8 @@ impl<'a> Nodes<'a> {
         pods.iter().filter_map(node).collect()
     }
 
-    /// Runs a script on a node, as root in its own namespaces but those of files (the node's are at
-    /// /host).
+    /// Runs a script on a node as root, in the node's namespaces except for the mount namespace
+    /// (its file system is at /host).
     pub(crate) fn run(&self, node: &str, script: &str) -> String {
         let selector = format!("spec.nodeName={node}");
         let pods = self
@@ -88,7 +87,7 @@ impl<'a> Nodes<'a> {
         output
     }
 
-    /// How many connection requests went around a proxy, by the guard of each node's agent.
+    /// Returns the guard's non-zero counters of connections that bypassed a proxy.
     pub(crate) fn bypasses(&self) -> Vec<String> {
         let read = |node: &String| self.run(node, "curl -sS --fail http://127.0.0.1:9993/metrics");
         let metrics: Vec<String> = self.names().iter().map(read).collect();
@@ -96,7 +95,7 @@ impl<'a> Nodes<'a> {
             metrics
                 .iter()
                 .all(|text| text.contains("mesh_agent_guard_info{mode=\"count\"} 1")),
-            "the guard is not on: {metrics:?}"
+            "the guard is not enabled: {metrics:?}"
         );
         let counts = metrics.iter().flat_map(|text| text.lines());
         counts
@@ -107,9 +106,9 @@ impl<'a> Nodes<'a> {
             .collect()
     }
 
-    /// Waits until every node looks as it did.
+    /// Waits until the state of every node is as before.
     pub(crate) fn assert_unchanged_since(&self, before: &BTreeMap<String, String>) {
-        wait_until("every node looks as it did before the mesh", || {
+        wait_until("the state of every node is as before the mesh", || {
             let now = self.state();
             if now == *before {
                 return Ok(());

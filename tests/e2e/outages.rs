@@ -1,5 +1,4 @@
-//! What goes on when a part is gone: the API server, the agent, everything that the agent left on a
-//! node.
+//! Outages: of the API server, of the agent, and of the agent's state on a node.
 
 use serde_json::Value;
 
@@ -11,11 +10,11 @@ use crate::{
     shop::{self, Shop},
 };
 
-/// Two minutes without an API server, and the time to notice.
+/// Two minutes without an API server, and the time to detect it.
 const SECONDS: u32 = 170;
 
-/// Where kubeadm has the API server's manifest; its kubelet ends the server when the file goes, and
-/// starts it when it comes back.
+/// kubeadm's manifest of the API server; the kubelet stops the server when the file is removed, and
+/// starts it when it is restored.
 const MANIFEST: &str = "/host/etc/kubernetes/manifests/kube-apiserver.yaml";
 
 #[test]
@@ -48,9 +47,9 @@ fn traffic_survives_api_server_outage() {
             .try_kubectl(&["get", "--raw", "/readyz", "--request-timeout=2s"])
             .0
     };
-    wait_until("the API server is gone", || {
+    wait_until("the API server is stopped", || {
         if answers() {
-            Err("it still answers".to_owned())
+            Err("it still responds".to_owned())
         } else {
             Ok(())
         }
@@ -59,18 +58,18 @@ fn traffic_survives_api_server_outage() {
         if answers() {
             Ok(())
         } else {
-            Err("it does not answer".to_owned())
+            Err("it does not respond".to_owned())
         }
     });
     let load_report = load.finish();
     assert_eq!(load_report.failed, 0, "{}", load_report.report);
     assert!(load_report.succeeded > 0, "{}", load_report.report);
-    // Everything that watches the API server finds its way back.
+    // All watches of the API server are re-established.
     shop.restart();
     shop.assert_works();
     shop.assert_authenticated();
     shop.assert_redirected("full");
-    // The agents, too: they still learn that they are not merely restarted.
+    // The agents detect that they are uninstalled, not only restarted.
     drop(shop);
     mesh.remove();
     nodes.assert_unchanged_since(&before);
@@ -87,12 +86,12 @@ fn meshed_pods_never_run_unredirected_without_agent() {
     shop.assert_works();
 
     mesh.remove_agents();
-    // What the agents left behind is enough: new pods are redirected all the same.
+    // The pinned state suffices: new pods are redirected without an agent.
     shop.restart();
     shop.assert_works();
     shop.assert_authenticated();
 
-    // A node on which nothing is left: who asked for the mesh does not start, everybody else does.
+    // Without the pinned state, meshed pods do not start, and other pods do.
     for node in nodes.names() {
         nodes.run(
             &node,
@@ -109,7 +108,7 @@ fn meshed_pods_never_run_unredirected_without_agent() {
         "--for=condition=Ready",
         "--timeout=60s",
     ]);
-    wait_until("the runtime has tried to start the pod that asked", || {
+    wait_until("the runtime has tried to start the meshed pod", || {
         let events = cluster.kubectl(&[
             "get",
             "events",
@@ -142,7 +141,7 @@ fn meshed_pods_never_run_unredirected_without_agent() {
     shop.assert_redirected("full");
 }
 
-/// Whether any container of the pod has been started.
+/// Returns whether any container of the pod runs.
 fn has_running_container(pod: &Value) -> bool {
     let of = |kind: &str| pod["status"][kind].as_array().cloned().unwrap_or_default();
     [of("initContainerStatuses"), of("containerStatuses")]

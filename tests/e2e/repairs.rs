@@ -1,5 +1,5 @@
-//! What the agent does when somebody else was faster: pods that ran before it came, and a CNI
-//! configuration that another program wrote anew.
+//! Repairs of the agent: pods that started before it, and a CNI configuration or plugin that
+//! another program changed.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,9 @@ use crate::{
     shop::{self, Shop},
 };
 
-/// Keeps what is in the runtime's directory, as its owner left it.
+/// Saves the original files of the CNI configuration directory.
 const KEEP: &str = "rm -rf /host/run/node-look && mkdir /host/run/node-look && cp -a /host/etc/cni/net.d/. /host/run/node-look/";
-/// What another program does that writes its configuration anew.
+/// Rewrites the CNI configuration like its owner.
 const REWRITE: &str = "cp -a /host/run/node-look/. /host/etc/cni/net.d/";
 const CHAINED: &str = "cat /host/etc/cni/net.d/*conflist | grep -c mesh-cni || true";
 const FORGET: &str = "rm -rf /host/run/node-look";
@@ -55,7 +55,7 @@ fn plugin_execute_permission_is_repaired_with_event() {
         "--field-selector",
         "reason=CniPluginNotExecutable",
     ];
-    // Another story may have had the same repaired.
+    // Deletes events of other tests.
     cluster.kubectl(&[&["delete"][..], &of_repairs].concat());
     on_all(&nodes, "chmod 644 /host/opt/cni/bin/mesh-cni");
     wait_until("every node's plugin can be executed again", || {
@@ -87,7 +87,7 @@ fn pod_started_without_plugin_is_enrolled_in_place() {
     let nodes = Nodes::observe(&cluster);
     on_all(&nodes, KEEP);
     for (node, count) in on_all(&nodes, CHAINED) {
-        // What a story leaves that failed while no agent was there to clean up.
+        // A test that failed without agents may have left the plugin.
         assert_eq!(count.trim(), "0", "{node} has the plugin without a mesh");
     }
     let mesh = Installation::by_helm(&cluster, &[]);

@@ -1,5 +1,5 @@
-//! Everything is replaced under load, one thing after the other, and no request fails and none goes
-//! around a proxy.
+//! All components are replaced under load, one after the other; no request fails or bypasses a
+//! proxy.
 
 use crate::{
     cluster::Cluster,
@@ -9,7 +9,7 @@ use crate::{
     shop::Shop,
 };
 
-/// Counts what goes around a proxy.
+/// Counts connections that bypass a proxy.
 const GUARD: &str = "meshAgent.guard=count";
 
 /// Longer than any of the replacements below takes.
@@ -34,11 +34,14 @@ fn restarts_under_load_fail_no_request() {
             cluster.kubectl(&["rollout", "restart", "deployment", "-n", NAMESPACE]);
             mesh.wait_until_ready();
         }),
-        ("every pod of the control plane deleted at once", &|| {
-            mesh.delete_control_plane_pods();
-            mesh.wait_until_ready();
-        }),
-        ("the agents upgraded and taken back", &|| {
+        (
+            "every pod of the control plane deleted at the same time",
+            &|| {
+                mesh.delete_control_plane_pods();
+                mesh.wait_until_ready();
+            },
+        ),
+        ("the agents upgraded and rolled back", &|| {
             mesh.upgrade(&[GUARD, "meshAgent.logLevel=debug"]);
             mesh.upgrade(&[GUARD]);
         }),
@@ -48,13 +51,10 @@ fn restarts_under_load_fail_no_request() {
         let http1 = Load::start(&cluster, "http://web/", HttpVersion::Http1, SECONDS);
         let http2 = Load::start(&cluster, "http://web:81/", HttpVersion::Http2, SECONDS);
         replace();
-        assert!(
-            http1.is_running(),
-            "{what}: it took longer than the load, which proves nothing"
-        );
+        assert!(http1.is_running(), "{what}: it took longer than the load");
         for load in [http1.finish(), http2.finish()] {
             println!(
-                "{what}: {} answered, {} failed",
+                "{what}: {} succeeded, {} failed",
                 load.succeeded, load.failed
             );
             if load.failed > 0 || load.succeeded == 0 {

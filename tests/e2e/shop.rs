@@ -1,4 +1,4 @@
-//! The application of the stories, and what it must look like in the mesh.
+//! The application of the tests, and assertions about it.
 
 use std::collections::BTreeSet;
 
@@ -49,15 +49,15 @@ impl<'a> Shop<'a> {
         self.cluster.rolled_out(NAMESPACE, &workload);
     }
 
-    /// The pods that run and are not about to end.
+    /// Returns the pods that are not terminating.
     pub(crate) fn pods(&self) -> Vec<Value> {
         let mut pods = self.cluster.list(&["pods", "-n", NAMESPACE]);
         pods.retain(|pod| pod["metadata"]["deletionTimestamp"].is_null());
         pods
     }
 
-    /// Programs that know nothing of the mesh talk to each other: HTTP/1, gRPC, a database that
-    /// speaks first, a WebSocket.
+    /// Asserts that unmodified programs can communicate: HTTP/1, gRPC, a database with a
+    /// server-first protocol, WebSocket.
     pub(crate) fn assert_works(&self) {
         let expect = |what: &str, command: &[&str], is_right: &dyn Fn(&str) -> bool| {
             wait_until(what, || {
@@ -69,8 +69,8 @@ impl<'a> Shop<'a> {
                 }
             });
         };
-        // The server is told who asks, by its proxy: that is the proof of mutual authentication at
-        // the other end.
+        // The server receives the client's identity from its proxy, which proves mutual
+        // authentication.
         expect(
             "HTTP/1",
             &["curl", "-sS", "--fail", "--max-time", "10", "http://web/"],
@@ -115,7 +115,8 @@ impl<'a> Shop<'a> {
         });
     }
 
-    /// No init container but the native sidecar, no capability in any container.
+    /// Asserts that pods have no init container except for the native sidecar, and no added
+    /// capabilities.
     pub(crate) fn assert_unprivileged(&self) {
         for pod in self.pods() {
             let name = &pod["metadata"]["name"];
@@ -132,8 +133,8 @@ impl<'a> Shop<'a> {
         }
     }
 
-    /// Every connection from one pod to another was made by a proxy with a proven identity at the
-    /// other end.
+    /// Asserts that every connection of the client's proxy used mutual TLS with a verified server
+    /// identity.
     pub(crate) fn assert_authenticated(&self) {
         let client = self.metrics("client");
         let outbound = |line: &&String| {
@@ -159,8 +160,7 @@ impl<'a> Shop<'a> {
         }
     }
 
-    /// The agent of every node redirects the pods on this tier, and no connection went around a
-    /// proxy.
+    /// Asserts that the agents redirect all pods on this tier.
     pub(crate) fn assert_redirected(&self, tier: &str) {
         let pods: BTreeSet<String> = self
             .pods()
@@ -198,7 +198,7 @@ impl<'a> Shop<'a> {
         self.cluster.exec(NAMESPACE, "deployment/client", command)
     }
 
-    /// The metrics of the proxies of a workload, one sample a line.
+    /// Returns the metrics of a workload's proxies, one sample per line.
     fn metrics(&self, workload: &str) -> Vec<String> {
         let workload = format!("deployment/{workload}");
         let text =

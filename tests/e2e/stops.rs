@@ -1,5 +1,5 @@
-//! Pods that are replaced under clients that keep their connections: what fails with a mesh fails
-//! without one.
+//! Rolling restarts under clients with keep-alive connections: the mesh causes no additional
+//! failures.
 
 use std::thread;
 
@@ -11,11 +11,11 @@ const NAMESPACE: &str = "stops";
 const MANIFEST: &str = include_str!("stops.yaml");
 const CLIENTS: &str = include_str!("keep_alive.py");
 
-/// Longer than two restarts of three pods take, one after the other.
+/// Longer than two rolling restarts of three pods.
 const SECONDS: u32 = 90;
 const RESTARTS: u32 = 2;
 
-/// An application, whether it and its clients are in the mesh.
+/// An application, and whether it and its clients are meshed.
 struct MeshSetting {
     name: &'static str,
     server_meshed: bool,
@@ -50,7 +50,7 @@ fn rolling_restarts_fail_no_more_requests_than_without_a_mesh() {
     let _namespace = Namespace(&cluster);
     let (common, each) = MANIFEST
         .split_once("---\napiVersion: apps/v1")
-        .expect("the manifest begins with what all have in common");
+        .expect("the manifest begins with the common objects");
     cluster.apply(common);
     for setting in &SETTINGS {
         let inject = |meshed: bool| if meshed { "enabled" } else { "disabled" };
@@ -82,7 +82,7 @@ fn rolling_restarts_fail_no_more_requests_than_without_a_mesh() {
         for client in &clients {
             assert!(
                 !client.is_finished(),
-                "the restarts took longer than the clients, which proves nothing"
+                "the restarts took longer than the clients"
             );
         }
         clients.map(|client| client.join().expect("the clients have counted"))
@@ -96,8 +96,8 @@ fn rolling_restarts_fail_no_more_requests_than_without_a_mesh() {
         for (kind, counts) in counts.as_object().expect("the counts have names") {
             let count = |what: &str| counts[what].as_u64().unwrap_or(u64::MAX);
             let without = |what: &str| plain[kind][what].as_u64().unwrap_or(0);
-            // A request may be on its way at the moment in which the server closes: as many as a
-            // pod has clients, at worst. None is answered for that.
+            // A request may be in flight when the server closes the connection, at most one per
+            // client of a pod. It gets no response.
             let is_good = count("answered") > 0
                 && count("used") == 0
                 && count("new") <= without("new")
@@ -113,7 +113,7 @@ fn rolling_restarts_fail_no_more_requests_than_without_a_mesh() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Runs the clients of an application in their pod, to their end.
+/// Runs the clients of an application in their pod and returns their counters.
 fn run_clients(cluster: &Cluster, name: &str) -> Value {
     let workload = format!("deployment/client-of-{name}");
     let seconds = SECONDS.to_string();

@@ -20,8 +20,8 @@ use super::{event, flag, has, listen::plain, raw};
 /// Timeout of connects and responses, which take less than a tenth of it.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// `probe connect ADDR [--bind ADDR] [--device IF] [--transparent] [--nonblocking] [--fastopen] [--fastopen-connect] [--mptcp] [--v6only] [--uring] [--again ADDR] [--wait-stdin]`:
-/// prints the server's greeting and the local view of the connection.
+/// `probe connect ADDR OPTION…`, with the options that `socket` and `dial` read: prints the
+/// server's greeting and the local view of the connection.
 pub(crate) fn connect(args: &[&str]) -> anyhow::Result<()> {
     let target: SocketAddr = args.first().context("no address")?.parse()?;
     let socket = socket(target, args)?;

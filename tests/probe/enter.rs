@@ -1,5 +1,5 @@
-//! `probe enter [--netns PATH] [--cgroup DIR] [--uid N] [--new-netns | --inner-netns PATH] -- COMMAND ARGS…`:
-//! joins a pod, or a network namespace inside it, then executes a probe with that command.
+//! `probe enter OPTION… -- COMMAND ARGS…`, with the options that `run` reads: joins a pod, or a
+//! network namespace inside it, then executes a probe with that command.
 
 use std::{fs::File, os::unix::process::CommandExt, process::Command};
 

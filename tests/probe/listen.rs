@@ -1,8 +1,7 @@
-//! `probe listen [--greet NAME] [--mptcp] [--reuseport] [--no-reuseaddr] [--backlog N] [--hold] ADDR…`:
-//! accepts connections and sends each client a greeting of one JSON line: the name of this
-//! listener, its bound address, the client's address, the local address and the original
-//! destination that the kernel reports. Then it closes its half, or with `--hold` leaves it open
-//! until the client closes.
+//! `probe listen OPTION… ADDR…`, with the options that `run` and `bind` read: accepts connections
+//! and sends each client a greeting of one JSON line: the name of this listener, its bound address,
+//! the client's address, the local address and the original destination that the kernel reports.
+//! Then it closes its half, or with `--hold` leaves it open until the client closes.
 
 use std::{
     io::{Read, Write},

@@ -15,10 +15,10 @@ pub(super) const FAULTS: &[Fault] = &[
         substitutions: &[("correct the value", "true")],
     },
     Fault {
-        name: "a node is held back, for no agent takes its taint away",
+        name: "a node keeps its startup taint, since no agent removes it",
         plant: &[
             r#"kubectl -n linkerd patch daemonset mesh-agent -p '{"spec": {"template": {"spec": {"nodeSelector": {"kubernetes.io/os": "none"}}}}}'"#,
-            // An agent that is still ending would take the taint away.
+            // A terminating agent would remove the taint.
             r#"while [ -n "$(kubectl -n linkerd get pods -l app.kubernetes.io/name=mesh-agent -o name)" ]; do sleep 0.2; done"#,
             "kubectl taint node $node mesh-agent/not-ready=:NoSchedule",
         ],
@@ -32,7 +32,7 @@ pub(super) const FAULTS: &[Fault] = &[
         substitutions: &[("NODE", "$node")],
     },
     Fault {
-        name: "the agent's image cannot be had",
+        name: "the agent's image cannot be pulled",
         plant: &["kubectl -n linkerd set image daemonset/mesh-agent mesh-agent=mesh/agent:absent"],
         check: "agent-ready",
         detail: "mesh/agent:absent",
@@ -41,7 +41,7 @@ pub(super) const FAULTS: &[Fault] = &[
         substitutions: &[],
     },
     Fault {
-        name: "the agent does not stay up",
+        name: "the agent crashes",
         plant: &[
             r#"kubectl -n linkerd patch daemonset mesh-agent --type=json -p '[{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--unknown"}]'"#,
         ],
@@ -67,7 +67,7 @@ pub(super) const FAULTS: &[Fault] = &[
     },
 ];
 
-/// The node itself is not ready for a while.
+/// Faults that make the node not ready temporarily.
 pub(super) const SLOW: &[Fault] = &[
     Fault {
         name: "the plugin on a node cannot be executed",

@@ -1,5 +1,5 @@
-//! Certificates to plant: issuers of the mesh's own anchor that are good, too old, too young,
-//! almost over or of the wrong kind, and a stranger's.
+//! Certificates for faults: issuers signed by the mesh's trust anchor that are valid, expired, not
+//! yet valid, about to expire or of the wrong kind, and one with another anchor.
 
 use std::{
     fs,
@@ -16,8 +16,8 @@ use super::shell::Shell;
 
 const DAY: i64 = 24 * 3600;
 
-/// Writes each pair into a directory of its name, as `crt.pem` and `key.pem`; a good one into the
-/// shell's directory itself.
+/// Writes each pair into a directory of its name, as `crt.pem` and `key.pem`; a valid one into the
+/// shell's directory.
 pub(super) fn write_certificates(shell: &Shell) {
     for entry in ["crt", "key"] {
         shell.run(&format!(
@@ -44,7 +44,7 @@ pub(super) fn write_certificates(shell: &Shell) {
     write(&directory.join("old"), -300, -1, p256, None);
 }
 
-/// A certificate of a server, which may not sign others.
+/// Writes a server certificate, which cannot sign others.
 fn write_server(directory: &Path, signer: &Issuer<'_, KeyPair>) {
     let key = KeyPair::generate().expect("a key");
     let name = "identity.linkerd.cluster.local";
@@ -55,7 +55,7 @@ fn write_server(directory: &Path, signer: &Issuer<'_, KeyPair>) {
     write_pair(directory, &certificate, &key);
 }
 
-/// An authority that is valid in these days from now, signed by itself when nobody else signs it.
+/// Writes a CA certificate valid between these days from now, self-signed without a `signer`.
 fn write(
     directory: &Path,
     from: i64,

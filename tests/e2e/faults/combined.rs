@@ -1,10 +1,10 @@
-//! Faults that do not touch each other, planted all at once: one look names them all, one pass of
-//! repairs is rid of them.
+//! Independent faults that are caused at the same time, reported by one check and repaired in one
+//! pass.
 
-/// A fault that is one of several.
+/// One of several simultaneous faults.
 pub(super) struct CombinedFault {
     pub(super) plant: &'static str,
-    /// The row that names it, and words of it.
+    /// The row that reports the fault, and a part of its detail.
     pub(super) check: &'static str,
     pub(super) detail: &'static str,
     pub(super) repair: &'static str,
@@ -66,7 +66,7 @@ pub(super) const FAULTS: &[CombinedFault] = &[
     },
 ];
 
-/// Damage that is put right within a second, and told for a day.
+/// Damage that is repaired automatically within a second, and reported for a day.
 pub(super) const REPAIRED: &[CombinedFault] = &[CombinedFault {
     plant: r#"kubectl patch mutatingwebhookconfiguration linkerd-proxy-injector-webhook-config --type=json -p "[{\"op\": \"replace\", \"path\": \"/webhooks/0/clientConfig/caBundle\", \"value\": \"$(base64 -w0 stranger/crt.pem)\"}]""#,
     check: "repairs",

@@ -2,7 +2,7 @@
 
 use super::{Fault, guide::UPGRADE_STEP};
 
-/// What an injector that is away takes along.
+/// Checks that fail without the injector.
 const WITHOUT_INJECTOR: &[&str] = &[
     "l5d-api-control-ready",
     "control-plane-endpoints",
@@ -13,7 +13,7 @@ const WITHOUT_CONTROLLER: &[&str] = &["l5d-api-control-ready", "control-plane-en
 
 pub(super) const FAULTS: &[Fault] = &[
     Fault {
-        name: "the values are gone",
+        name: "the values are missing",
         plant: &["kubectl -n linkerd delete configmap linkerd-config"],
         check: "l5d-existence-linkerd-config",
         detail: "no ConfigMap linkerd-config",
@@ -22,7 +22,7 @@ pub(super) const FAULTS: &[Fault] = &[
         substitutions: &[],
     },
     Fault {
-        name: "a value was edited by hand and cannot be read",
+        name: "a value was edited by hand and is invalid",
         plant: &[
             "kubectl -n linkerd get configmap linkerd-config -o yaml | sed 's/controllerReplicas: 1/controllerReplicas: [many]/' | kubectl replace -f -",
         ],
@@ -44,7 +44,7 @@ pub(super) const FAULTS: &[Fault] = &[
         substitutions: &[],
     },
     Fault {
-        name: "a Deployment is gone",
+        name: "a Deployment is missing",
         plant: &["kubectl -n linkerd delete deployment linkerd-proxy-injector"],
         check: "control-plane-deployments",
         detail: "Deployment linkerd-proxy-injector is missing",
@@ -80,7 +80,7 @@ pub(super) const FAULTS: &[Fault] = &[
         substitutions: &[("NAME", "linkerd-destination")],
     },
     Fault {
-        name: "the policy controller does not stay up",
+        name: "the policy controller crashes",
         plant: &[
             r#"kubectl -n linkerd patch deployment linkerd-destination --type=json -p '[{"op": "add", "path": "/spec/template/spec/containers/1/args/-", "value": "--unknown"}]'"#,
         ],
@@ -91,7 +91,7 @@ pub(super) const FAULTS: &[Fault] = &[
         substitutions: &[("WORKLOAD", "deployment/linkerd-destination")],
     },
     Fault {
-        name: "the destination controller's image cannot be had",
+        name: "the destination controller's image cannot be pulled",
         plant: &[
             "kubectl -n linkerd set image deployment/linkerd-destination destination=mesh/controller:absent",
         ],
@@ -102,7 +102,7 @@ pub(super) const FAULTS: &[Fault] = &[
         substitutions: &[("WORKLOAD", "deployment/linkerd-destination")],
     },
     Fault {
-        name: "the policy controller's Service is gone",
+        name: "the policy controller's Service is missing",
         plant: &["kubectl -n linkerd delete service linkerd-policy"],
         check: "control-plane-endpoints",
         detail: "Service linkerd-policy is missing",
@@ -111,7 +111,7 @@ pub(super) const FAULTS: &[Fault] = &[
         substitutions: &[],
     },
     Fault {
-        name: "a Service chooses no pod",
+        name: "a Service selects no pod",
         plant: &[
             r#"kubectl -n linkerd patch service linkerd-dst-headless -p '{"spec": {"selector": {"linkerd.io/control-plane-component": "dst"}}}'"#,
         ],
@@ -122,7 +122,7 @@ pub(super) const FAULTS: &[Fault] = &[
         substitutions: &[],
     },
     Fault {
-        name: "identity may not review tokens",
+        name: "identity is not allowed to review tokens",
         plant: &["kubectl delete clusterrolebinding linkerd-linkerd-identity"],
         check: "controllers-permissions",
         detail: "linkerd-identity may not create tokenreviews",
@@ -131,7 +131,7 @@ pub(super) const FAULTS: &[Fault] = &[
         substitutions: &[],
     },
     Fault {
-        name: "the agents' role is gone",
+        name: "the agents' role is missing",
         plant: &["kubectl delete clusterrole linkerd-linkerd-mesh-agent"],
         check: "controllers-permissions",
         detail: "mesh-agent may not list pods",
@@ -161,7 +161,7 @@ pub(super) const FAULTS: &[Fault] = &[
     },
 ];
 
-/// Their repair takes more than ten seconds.
+/// Faults whose repair takes more than ten seconds.
 pub(super) const SLOW: &[Fault] = &[
     Fault {
         name: "pods have addresses that the mesh does not know",
@@ -177,7 +177,7 @@ pub(super) const SLOW: &[Fault] = &[
         substitutions: &[],
     },
     Fault {
-        name: "a service account is gone",
+        name: "a service account is missing",
         plant: &["kubectl -n linkerd delete serviceaccount linkerd-destination"],
         check: "l5d-existence-sa",
         detail: "ServiceAccount linkerd-destination is missing",
@@ -201,7 +201,7 @@ pub(super) const SLOW: &[Fault] = &[
         substitutions: &[("NAME", "none")],
     },
     Fault {
-        name: "a service account was made anew, and the tokens of its pods are worth nothing",
+        name: "a service account was recreated, and the tokens of its pods are invalid",
         plant: &[
             "kubectl -n linkerd get serviceaccount linkerd-identity -o yaml | kubectl replace --force -f -",
         ],

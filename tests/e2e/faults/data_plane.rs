@@ -1,5 +1,5 @@
-//! Faults of workloads: pods without proxy, proxies that do not start, settings that do not mean
-//! what was meant, policies for nobody.
+//! Faults of workloads: pods without proxy, proxies that do not start, invalid settings, policies
+//! without a target.
 
 use super::Fault;
 
@@ -8,7 +8,7 @@ const WEB: &[(&str, &str)] = &[("NAMESPACE", "faults"), ("WORKLOAD", "deployment
 
 pub(super) const FAULTS: &[Fault] = &[
     Fault {
-        name: "a pod was made while there was no injector",
+        name: "a pod was created while no injector ran",
         plant: &[
             "kubectl -n linkerd scale deployment linkerd-proxy-injector --replicas=0",
             "kubectl -n linkerd wait --for=delete pods -l linkerd.io/control-plane-component=proxy-injector --timeout=60s",
@@ -24,7 +24,7 @@ pub(super) const FAULTS: &[Fault] = &[
         substitutions: WEB,
     },
     Fault {
-        name: "the annotation has a value that means nothing",
+        name: "the injection annotation has an invalid value",
         plant: &["kubectl annotate namespace faults --overwrite linkerd.io/inject=yes"],
         check: "inject-annotation",
         detail: "\"yes\" is none of enabled, ingress, disabled",
@@ -35,7 +35,7 @@ pub(super) const FAULTS: &[Fault] = &[
         substitutions: WEB,
     },
     Fault {
-        name: "a setting is spelt wrong",
+        name: "a setting is misspelt",
         plant: &["kubectl annotate namespace faults config.linkerd.io/skip-inbound-prots=1234"],
         check: "config-annotations",
         detail: "config.linkerd.io/skip-inbound-prots is not a setting",
@@ -47,7 +47,7 @@ pub(super) const FAULTS: &[Fault] = &[
         ],
     },
     Fault {
-        name: "a setting has a value that it cannot have",
+        name: "a setting has an invalid value",
         plant: &["kubectl annotate namespace faults config.linkerd.io/skip-outbound-ports=many"],
         check: "config-annotations",
         detail: "\"many\" is ignored",
@@ -101,7 +101,7 @@ pub(super) const FAULTS: &[Fault] = &[
         substitutions: &[("NAMESPACE", "faults"), ("NAME", "web"), ("PORTS", "3306")],
     },
     Fault {
-        name: "a proxy is of an older version",
+        name: "a proxy has an older version",
         plant: &[
             "kubectl -n faults annotate pods -l app=web --overwrite linkerd.io/proxy-version=0.0.1",
         ],
@@ -112,7 +112,7 @@ pub(super) const FAULTS: &[Fault] = &[
         substitutions: WEB,
     },
     Fault {
-        name: "a proxy's image cannot be had",
+        name: "a proxy's image cannot be pulled",
         plant: &[
             r#"kubectl -n faults patch deployment web -p '{"spec": {"template": {"metadata": {"annotations": {"config.linkerd.io/proxy-image": "mesh/none"}}}}}'"#,
         ],
@@ -123,7 +123,7 @@ pub(super) const FAULTS: &[Fault] = &[
         substitutions: WEB,
     },
     Fault {
-        name: "a policy is for a Server that does not exist",
+        name: "a policy targets a Server that does not exist",
         plant: &[
             r#"echo '{"apiVersion": "policy.linkerd.io/v1alpha1", "kind": "AuthorizationPolicy", "metadata": {"name": "web", "namespace": "faults"},
                 "spec": {"targetRef": {"group": "policy.linkerd.io", "kind": "Server", "name": "web"}, "requiredAuthenticationRefs": []}}' | kubectl apply -f -"#,
@@ -139,7 +139,7 @@ pub(super) const FAULTS: &[Fault] = &[
         )],
     },
     Fault {
-        name: "a Server chooses no pod",
+        name: "a Server selects no pod",
         plant: &[
             r#"kubectl -n faults patch server web --type=merge -p '{"spec": {"podSelector": {"matchLabels": {"app": "wbe"}}}}'"#,
         ],

@@ -1,16 +1,16 @@
-//! docs/operations/checks.md, read as the person who follows it does.
+//! Reads docs/operations/checks.md.
 
 use std::collections::BTreeMap;
 
 use super::Fault;
 
 pub(super) struct Guide {
-    /// What stands before the first section.
+    /// The text before the first section.
     beginning: String,
     sections: BTreeMap<String, String>,
 }
 
-/// How a hint says [`UPGRADE`]; the guide's beginning has the command.
+/// How a hint refers to [`UPGRADE`]; the command is at the guide's beginning.
 pub(super) const UPGRADE_STEP: &str = "pgrade";
 const UPGRADE: &str =
     "helm upgrade linkerd-control-plane helm/linkerd-control-plane -n linkerd --reuse-values";
@@ -18,7 +18,7 @@ const UPGRADE: &str =
 impl Guide {
     pub(super) fn read() -> Self {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operations/checks.md");
-        let text = std::fs::read_to_string(path).expect("the guide is there");
+        let text = std::fs::read_to_string(path).expect("read the guide");
         let mut parts = text.split("\n### ");
         let beginning = one_line(parts.next().unwrap_or_default());
         let section = |part: &str| {
@@ -31,8 +31,8 @@ impl Guide {
         }
     }
 
-    /// Fails unless every step of the repair is in the advice, in the check's section, or in one
-    /// that this section points to.
+    /// Panics unless every step of the repair is in the advice, in the check's section, or in a
+    /// section that this one links to.
     pub(super) fn assert_covers(&self, fault: &Fault, advice: &str) {
         let own = self.section(fault.check);
         let pointed_to = own.split("](#").skip(1).filter_map(|rest| {
@@ -44,11 +44,14 @@ impl Guide {
         for step in fault.repair_steps {
             assert!(
                 texts.iter().any(|text| text.contains(step)),
-                "{}: neither the advice nor the guide says {step:?}\nadvice: {advice}",
+                "{}: neither the advice nor the guide has {step:?}\nadvice: {advice}",
                 fault.name
             );
         }
-        assert!(self.beginning.contains(UPGRADE), "what an upgrade is");
+        assert!(
+            self.beginning.contains(UPGRADE),
+            "the guide has the upgrade command"
+        );
     }
 
     fn section(&self, check: &str) -> &str {
@@ -57,8 +60,8 @@ impl Guide {
     }
 }
 
-/// What is typed for a step: the command with the names filled in, or what the fault says that a
-/// sentence means.
+/// Returns the command for a step: the step with names substituted, or the fault's command for a
+/// sentence.
 pub(super) fn command(step: &str, fault: &Fault) -> String {
     if step == UPGRADE_STEP {
         return UPGRADE.to_owned();
@@ -70,7 +73,7 @@ pub(super) fn command(step: &str, fault: &Fault) -> String {
     if let Some(command) = meaning(step) {
         return command.to_owned();
     }
-    // What stands for a name is in capitals.
+    // Placeholders are in capitals.
     let words = step.split_inclusive(|letter: char| !letter.is_ascii_uppercase());
     words
         .map(|word| {

@@ -144,7 +144,7 @@ pub(super) const FAULTS: &[Fault] = &[
         substitutions: &[],
     },
     Fault {
-        name: "a proxy that was injected by hand has a token for somebody else",
+        name: "a manually injected proxy has a token for another audience",
         plant: &[
             "kubectl -n faults create deployment by-hand --image=mesh/test-apps:dev --dry-run=client -o yaml -- sleep infinity | meshctl inject --manual - | sed 's/identity.l5d.io/vault/' | kubectl apply -f -",
         ],

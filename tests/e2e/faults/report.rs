@@ -1,4 +1,4 @@
-//! What `meshctl check --proxy` says, row by row.
+//! The report of `meshctl check --proxy`.
 
 use std::fmt;
 
@@ -15,9 +15,9 @@ pub(super) struct Row {
     name: String,
     result: String,
     detail: String,
-    /// The row that it follows from.
+    /// The row that is its cause.
     cause: String,
-    /// The first thing to do, as it is shown.
+    /// The first advice.
     pub(super) advice: String,
 }
 
@@ -37,14 +37,14 @@ impl Report {
         }
     }
 
-    /// Without the row of repairs: what agents and injector put right is told for a day.
+    /// Excludes the row of repairs, which reports repairs of the last day.
     pub(super) fn not_in_order(&self) -> Vec<&Row> {
         let rows = self.rows.iter();
         rows.filter(|row| row.result != "success" && row.name != "repairs")
             .collect()
     }
 
-    /// Does the row say so? What is missing is the error.
+    /// Checks that a failed row contains these words.
     pub(super) fn has_detail(&self, check: &str, words: &str) -> Result<(), String> {
         let mut rows = self.rows.iter().filter(|row| row.result != "success");
         if rows.any(|row| row.name == check && row.detail.contains(words)) {
@@ -54,8 +54,7 @@ impl Report {
         }
     }
 
-    /// The fault's row, when it is there and no other row complains of something that has nothing
-    /// to do with it.
+    /// Returns the fault's row if it failed and no unrelated row failed.
     pub(super) fn matching_row(&self, fault: &Fault) -> Result<&Row, String> {
         let repairs = self
             .rows
@@ -68,7 +67,7 @@ impl Report {
             .iter()
             .find(|row| !belongs(&row.name) && !belongs(&row.cause));
         if let Some(row) = unrelated {
-            return Err(format!("{} has nothing to do with it\n{self}", row.name));
+            return Err(format!("{} is unrelated\n{self}", row.name));
         }
         let named = wrong.into_iter().find(|row| row.name == fault.check);
         named

@@ -1,5 +1,5 @@
-//! A shell as an operator of the cluster has it: kubectl, helm and meshctl know which cluster is
-//! meant, and the directory has the charts and the certificates.
+//! An operator's shell: kubectl, helm and meshctl use the cluster's context, and the directory has
+//! the charts and the certificates.
 
 use std::{
     os::unix::fs::symlink,
@@ -11,11 +11,11 @@ use crate::cluster::{Cluster, succeed};
 
 pub(super) struct Shell {
     directory: tempfile::TempDir,
-    /// What every command finds defined.
+    /// Functions defined for every command.
     prelude: String,
 }
 
-/// One node is as good as any; what is on it is below /host.
+/// Runs a command on any node, whose file system is below /host.
 const ON_NODE: &str =
     "on_node() { kubectl exec -n node-look daemonset/look -c main -- sh -c \"$1\"; }";
 
@@ -44,7 +44,7 @@ impl Shell {
         self.directory.path()
     }
 
-    /// Runs a command line; what it said.
+    /// Runs a command line and returns its output.
     pub(super) fn run(&self, line: &str) -> String {
         let mut command = Command::new("bash");
         command

@@ -1,10 +1,10 @@
-//! Faults on the way from the API server to the injector.
+//! Faults between the API server and the injector.
 
 use super::{Fault, guide::UPGRADE_STEP};
 
 pub(super) const FAULTS: &[Fault] = &[
     Fault {
-        name: "the injector's registration is gone",
+        name: "the injector's registration is missing",
         plant: &[
             "kubectl delete mutatingwebhookconfiguration linkerd-proxy-injector-webhook-config",
         ],
@@ -15,7 +15,7 @@ pub(super) const FAULTS: &[Fault] = &[
         substitutions: &[],
     },
     Fault {
-        name: "somebody else's Service is registered",
+        name: "another Service is registered",
         plant: &[
             r#"kubectl patch mutatingwebhookconfiguration linkerd-proxy-injector-webhook-config --type=json -p '[{"op": "replace", "path": "/webhooks/0/clientConfig/service/namespace", "value": "default"}]'"#,
         ],
@@ -26,7 +26,7 @@ pub(super) const FAULTS: &[Fault] = &[
         substitutions: &[],
     },
     Fault {
-        name: "a selector of the registration leaves everybody out",
+        name: "a selector of the registration excludes all namespaces",
         plant: &[
             r#"kubectl patch mutatingwebhookconfiguration linkerd-proxy-injector-webhook-config --type=json -p '[{"op": "add", "path": "/webhooks/0/namespaceSelector/matchLabels", "value": {"mesh": "yes"}}]'"#,
         ],
@@ -40,7 +40,7 @@ pub(super) const FAULTS: &[Fault] = &[
         substitutions: &[],
     },
     Fault {
-        name: "the API server trusts another authority, and the injector may not tell it better",
+        name: "the API server trusts another CA, and the injector is not allowed to correct it",
         plant: &[
             "kubectl delete clusterrolebinding linkerd-linkerd-proxy-injector",
             r#"kubectl patch mutatingwebhookconfiguration linkerd-proxy-injector-webhook-config --type=json -p "[{\"op\": \"replace\", \"path\": \"/webhooks/0/clientConfig/caBundle\", \"value\": \"$(base64 -w0 stranger/crt.pem)\"}]""#,
@@ -60,7 +60,7 @@ pub(super) const FAULTS: &[Fault] = &[
         substitutions: &[],
     },
     Fault {
-        name: "the injector is away, and the API server may not go on without it",
+        name: "the injector is unavailable, and the failure policy is Fail",
         plant: &[
             r#"kubectl patch mutatingwebhookconfiguration linkerd-proxy-injector-webhook-config --type=json -p '[{"op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Fail"}]'"#,
             "kubectl -n linkerd scale deployment linkerd-proxy-injector --replicas=0",
@@ -75,7 +75,7 @@ pub(super) const FAULTS: &[Fault] = &[
         substitutions: &[("NAME", "linkerd-proxy-injector")],
     },
     Fault {
-        name: "the injector's Service is gone",
+        name: "the injector's Service is missing",
         plant: &["kubectl -n linkerd delete service linkerd-proxy-injector"],
         check: "control-plane-endpoints",
         detail: "Service linkerd-proxy-injector is missing",
