@@ -1,19 +1,21 @@
-//! One address type for both families, in the shape the kernel's contexts have: four words in
+//! An address type for both families, in the representation of the kernel's contexts: four words in
 //! network byte order. IPv4 is stored as `::ffff:a.b.c.d`.
 
 /// An IPv6 address, or an IPv4 address in its v4-mapped form.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Address {
-    /// Network byte order, as in `bpf_sock_addr::user_ip6`.
+    /// The words in network byte order, as in `bpf_sock_addr::user_ip6`.
     pub words: [u32; 4],
 }
 
-/// The address family a socket or a packet has; a v4-mapped address is IPv4.
+/// The address family of a socket or a packet; a v4-mapped address is IPv4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Family {
+    /// IPv4.
     V4 = 4,
+    /// IPv6.
     V6 = 6,
 }
 
@@ -21,26 +23,28 @@ pub enum Family {
 const MAPPED_PREFIX: u32 = 0xffff_u32.to_be();
 
 impl Address {
-    /// `::`, which also stands for "no address" in a pod's settings and for "not bound".
+    /// `::`, which also means "no address" in a pod's settings and "not bound".
     pub const UNSPECIFIED: Address = Address { words: [0; 4] };
+    /// 127.0.0.1.
     pub const LOOPBACK_V4: Address = Address::from_v4(0x7f00_0001_u32.to_be());
+    /// `::1`.
     pub const LOOPBACK_V6: Address = Address {
         words: [0, 0, 0, 1_u32.to_be()],
     };
 
-    /// From an IPv4 address in network byte order.
+    /// Converts an IPv4 address in network byte order.
     pub const fn from_v4(word: u32) -> Address {
         Address {
             words: [0, 0, MAPPED_PREFIX, word],
         }
     }
 
-    /// From four words in network byte order.
+    /// Converts four words in network byte order.
     pub const fn from_words(words: [u32; 4]) -> Address {
         Address { words }
     }
 
-    /// From the eight segments of an IPv6 address, as it is written.
+    /// Converts the eight segments of an IPv6 address, in host order.
     pub const fn from_segments(segments: [u16; 8]) -> Address {
         let [a, b, c, d, e, f, g, h] = segments;
         const fn word(high: u16, low: u16) -> u32 {
@@ -51,7 +55,7 @@ impl Address {
         }
     }
 
-    /// From the sixteen bytes of an IPv6 address.
+    /// Converts the sixteen bytes of an IPv6 address.
     pub const fn from_octets(bytes: [u8; 16]) -> Address {
         Address {
             words: [
@@ -63,7 +67,7 @@ impl Address {
         }
     }
 
-    /// The sixteen bytes of the IPv6 form.
+    /// Returns the sixteen bytes of the IPv6 form.
     pub const fn octets(&self) -> [u8; 16] {
         let [a, b, c, d] = self.words;
         let (a, b, c, d) = (
@@ -78,6 +82,7 @@ impl Address {
         ]
     }
 
+    /// The family of the address.
     #[inline(always)]
     pub const fn family(&self) -> Family {
         if self.words[0] == 0 && self.words[1] == 0 && self.words[2] == MAPPED_PREFIX {
@@ -87,13 +92,13 @@ impl Address {
         }
     }
 
-    /// The IPv4 address in network byte order; meaningful when `family` is V4.
+    /// Returns the IPv4 address in network byte order; only meaningful for [`Family::V4`].
     #[inline(always)]
     pub const fn v4_word(&self) -> u32 {
         self.words[3]
     }
 
-    /// 127.0.0.0/8, `::1`, and their v4-mapped forms.
+    /// Whether the address is in 127.0.0.0/8 or `::1`, or v4-mapped.
     #[inline(always)]
     pub const fn is_loopback(&self) -> bool {
         match self.family() {
@@ -102,7 +107,8 @@ impl Address {
         }
     }
 
-    /// `0.0.0.0`, `::`, `::ffff:0.0.0.0`: as a destination they mean this host.
+    /// Whether the address is `0.0.0.0`, `::` or `::ffff:0.0.0.0`, which as a destination mean this
+    /// host.
     #[inline(always)]
     pub const fn is_unspecified(&self) -> bool {
         match self.family() {
@@ -111,7 +117,8 @@ impl Address {
         }
     }
 
-    /// 224.0.0.0/4, 255.255.255.255 and ff00::/8: no TCP peer can have such an address.
+    /// Whether the address is in 224.0.0.0/4 or ff00::/8, or 255.255.255.255, which no TCP peer can
+    /// have.
     #[inline(always)]
     pub const fn is_group(&self) -> bool {
         match self.family() {
@@ -123,7 +130,7 @@ impl Address {
         }
     }
 
-    /// Equality that a const function may use.
+    /// Whether the addresses are equal, for use in const functions.
     #[inline(always)]
     pub const fn same(&self, other: &Address) -> bool {
         self.words[0] == other.words[0]
@@ -159,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn classes() {
+    fn addresses_have_one_class() {
         let table = [
             ("127.0.0.1", "loopback"),
             ("127.255.0.9", "loopback"),
@@ -198,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn families_and_round_trip() {
+    fn family_is_derived_and_addresses_round_trip() {
         assert_eq!(address("10.1.2.3").family(), Family::V4);
         assert_eq!(address("::ffff:10.1.2.3"), address("10.1.2.3"));
         assert_eq!(address("2001:db8::1").family(), Family::V6);

@@ -1,11 +1,11 @@
-//! The per-pod counters: one per verdict. Incremented by every program, read by the agent's
-//! metrics.
+//! The counters of a pod, one for each verdict. The programs increment them, the agent exports them
+//! as metrics.
 
-/// What happened to one connection, listener or lookup of an enrolled pod.
+/// The result for one connection, listener or lookup of an enrolled pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Counter {
-    /// connect(2) was sent to the proxy's outbound listener.
+    /// connect(2) was redirected to the proxy's outbound listener.
     OutboundRedirected = 0,
     /// The proxy's own connect(2).
     OutboundProxy = 1,
@@ -13,37 +13,40 @@ pub enum Counter {
     OutboundSkippedPort = 2,
     /// Loopback, unspecified or one of the pod's own addresses.
     OutboundLocal = 3,
-    /// Multicast, broadcast, link-local multicast or port 0: nothing a proxy could dial.
+    /// Multicast, broadcast, link-local multicast or port 0, to which a proxy cannot connect.
     OutboundUnroutable = 4,
-    /// The pod has no address of the destination's family to redirect to.
+    /// The pod has no address of the destination's family.
     OutboundNoAddress = 5,
     /// The socket is bound to an address that is not the pod's (IP_TRANSPARENT).
     OutboundForeignSource = 6,
-    /// Redirected, but the original destination could not be published, because the pod has as many
-    /// connections in flight as it may or the kernel no memory: the proxy will refuse.
+    /// Redirected, but the original destination could not be published, because the pod has reached
+    /// its limit of connections in flight or the kernel has no memory: the proxy rejects the
+    /// connection.
     OutboundUntracked = 7,
     /// A redirected connection found no outbound listener and was reset.
     OutboundRefused = 8,
-    /// Given to the proxy's inbound listener.
+    /// Assigned to the proxy's inbound listener.
     InboundSteered = 9,
     /// Local port in the skip list.
     InboundSkippedPort = 10,
     /// Source in a skipped subnet.
     InboundSkippedSubnet = 11,
-    /// From the pod itself (loopback or own address).
+    /// From the pod itself (loopback or one of its own addresses).
     InboundLocal = 12,
     /// No inbound listener: reset.
     InboundRefused = 13,
     /// No inbound listener and the pod fails open: reached the application in clear text.
     InboundFailedOpen = 14,
-    /// A process that is not the proxy bound or listened on a proxy port, or the proxy did with a
-    /// socket that cannot be steered to (Multipath TCP).
+    /// A process other than the proxy bound or listened on a proxy port, or the proxy did with a
+    /// socket that cannot be a steering target (Multipath TCP).
     ListenerRejected = 15,
 }
 
 impl Counter {
+    /// The number of counters.
     pub const COUNT: usize = 16;
 
+    /// All counters, in order of their index.
     pub const ALL: [Counter; Counter::COUNT] = [
         Counter::OutboundRedirected,
         Counter::OutboundProxy,
@@ -63,11 +66,12 @@ impl Counter {
         Counter::ListenerRejected,
     ];
 
+    /// Returns the index in [`PodStats::counts`](crate::layout::PodStats::counts).
     pub const fn index(self) -> usize {
         self as usize
     }
 
-    /// `outbound`, `inbound` or `listener`: the `direction` label of the agent's metric.
+    /// Returns the `direction` label of the agent's metric: `outbound`, `inbound` or `listener`.
     pub const fn direction(self) -> &'static str {
         match self {
             Counter::OutboundRedirected
@@ -89,7 +93,7 @@ impl Counter {
         }
     }
 
-    /// The `verdict` label of the agent's metric.
+    /// Returns the `verdict` label of the agent's metric.
     pub const fn verdict(self) -> &'static str {
         match self {
             Counter::OutboundRedirected => "redirected",
@@ -114,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_counter_has_its_own_slot_and_label_pair() {
+    fn counters_have_unique_indices_and_labels() {
         for (slot, counter) in Counter::ALL.iter().enumerate() {
             assert_eq!(counter.index(), slot);
             for other in &Counter::ALL[slot + 1..] {

@@ -1,6 +1,6 @@
-//! Keys and values of the maps, with their layouts asserted at compile time: the kernel programs
-//! and the agent are compiled by different compilers for different targets. A change of a layout
-//! here needs a new [`VERSION`], which is the name of the pin directory.
+//! Keys and values of the maps, with their layouts asserted at compile time, because different
+//! compilers build the kernel programs and the agent for different targets. A change of a layout
+//! here requires a new [`VERSION`], which is the name of the pin directory.
 
 use core::mem::offset_of;
 
@@ -9,7 +9,7 @@ use crate::{
     counter::Counter,
 };
 
-/// Names the pin directory. Programs of one version may replace each other against the same maps.
+/// The name of the pin directory. Programs of one version can replace each other on the same maps.
 pub const VERSION: &str = "v1";
 
 /// [`PodConfig::flags`]: sk_lookup steers inbound connections (full tier).
@@ -22,69 +22,83 @@ pub const OUTBOUND: u8 = 0;
 /// [`PortSkipKey`]: local ports of inbound connections.
 pub const INBOUND: u8 = 1;
 
-/// Listeners remembered per pod, role and family. One is enough for a proxy whose threads share a
-/// port with SO_REUSEPORT (the kernel balances over the group of whichever socket is chosen); the
-/// others let one of the group close first, and let an old and a new proxy overlap.
+/// Listeners that are stored for each pod, role and family. One is enough for a proxy whose threads
+/// share a port with SO_REUSEPORT (the kernel balances over the group of the chosen socket); the
+/// others allow one of the group to close first, and an old and a new proxy to overlap.
 pub const LISTENER_SLOTS: u8 = 4;
 
-/// PODS: what user space says about an enrolled pod. The programs only read it.
+/// PODS: the settings of an enrolled pod, written by user space and only read by the programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct PodConfig {
-    /// Where outbound IPv4 is redirected to; unspecified when the pod has no IPv4 address.
+    /// The address to which outbound IPv4 is redirected; unspecified when the pod has no IPv4
+    /// address.
     pub v4: Address,
-    /// Where outbound IPv6 is redirected to; unspecified when the pod has no IPv6 address.
+    /// The address to which outbound IPv6 is redirected; unspecified when the pod has no IPv6
+    /// address.
     pub v6: Address,
     /// The proxy's uid in the initial user namespace.
     pub proxy_uid: u32,
+    /// [`FLAG_INBOUND`] and [`FLAG_INBOUND_FAIL_OPEN`].
     pub flags: u32,
+    /// The proxy's inbound port.
     pub inbound_port: u16,
+    /// The proxy's outbound port.
     pub outbound_port: u16,
 }
 
-/// PROXIES: what the programs learnt about a pod's proxy. User space creates it, and writes it
-/// again only for listeners that opened unseen; see `mesh-agent::ebpf::listeners`.
+/// PROXIES: the state of a pod's proxy, as the programs have observed it. User space creates it,
+/// and updates it only for listeners that opened before the programs were attached; see
+/// `mesh-agent::ebpf::listeners`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct ProxyState {
-    /// The cgroup whose processes are the proxy; 0 before one listened.
+    /// The cgroup of the proxy's processes; 0 before one has listened.
     pub cgroup: u64,
-    /// Changes with every listener that is registered. Tells a socket that was bound before from
-    /// one that was bound after; not a count, because BPF code increments without atomicity.
+    /// Changes with every registered listener. Distinguishes sockets that were bound before from
+    /// those that were bound after; not a count, because BPF code increments without atomicity.
     pub registrations: u64,
 }
 
-/// ADDRESSES: all addresses of enrolled pods (the value says nothing).
+/// ADDRESSES: all addresses of enrolled pods (the value is unused).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct AddressKey {
+    /// The cookie of the pod's network namespace.
     pub cookie: u64,
     pub address: Address,
 }
 
-/// PORT_SKIPS, a longest-prefix-match map: bytes, because the match is from the first byte on.
+/// PORT_SKIPS, a longest-prefix-match map. All fields are bytes, because the match starts at the
+/// first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct PortSkipKey {
+    /// The cookie of the pod's network namespace, in native byte order.
     pub cookie: [u8; 8],
+    /// [`OUTBOUND`] or [`INBOUND`].
     pub direction: u8,
-    /// Network byte order.
+    /// The port in network byte order.
     pub port: [u8; 2],
 }
 
-/// SUBNET_SKIPS, a longest-prefix-match map. Sources of inbound connections.
+/// SUBNET_SKIPS, a longest-prefix-match map: sources of inbound connections that bypass the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct SubnetSkipKey {
+    /// The cookie of the pod's network namespace, in native byte order.
     pub cookie: [u8; 8],
+    /// The address of the subnet.
     pub address: [u8; 16],
 }
 
-/// Which of the proxy's two listeners.
+/// The role of a proxy listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Role {
+    /// The listener of outbound connections.
     Outbound = 0,
+    /// The listener of inbound connections.
     Inbound = 1,
 }
 
@@ -92,31 +106,35 @@ pub enum Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct ListenerKey {
+    /// The cookie of the pod's network namespace.
     pub cookie: u64,
     /// A [`Role`].
     pub role: u8,
-    /// A [`Family`]: that of the socket, so a dual-stack listener is V6.
+    /// The [`Family`] of the socket; a dual-stack listener is V6.
     pub family: u8,
+    /// A number below [`LISTENER_SLOTS`].
     pub slot: u8,
+    /// Zero.
     pub pad: [u8; 5],
 }
 
 /// IN_FLIGHT: a redirected connection between connect and accept, by its client side. The local
-/// address is part of the key: two sockets may share a port on different addresses.
+/// address is part of the key, because two sockets may share a port on different addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct FlowKey {
+    /// The cookie of the pod's network namespace.
     pub cookie: u64,
     pub address: Address,
     pub port: u32,
     pub pad: u32,
 }
 
-/// Whose storage an [`OriginalDst`] is in.
+/// The socket in whose storage an [`OriginalDst`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Side {
-    /// The application's socket: getpeername shows the destination.
+    /// The application's socket: getpeername returns the destination.
     Client = 1,
     /// The proxy's accepted socket: SO_ORIGINAL_DST returns the destination.
     Accepted = 2,
@@ -126,18 +144,20 @@ pub enum Side {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct OriginalDst {
+    /// The address.
     pub address: Address,
     pub port: u16,
     /// A [`Side`].
     pub side: u16,
 }
 
-/// BINDERS (socket storage): who bound a socket to a proxy port with the proxy's uid.
+/// BINDERS (socket storage): the process that bound a socket to a proxy port with the proxy's uid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Binder {
+    /// The cgroup of the process.
     pub cgroup: u64,
-    /// [`ProxyState::registrations`] at that moment.
+    /// [`ProxyState::registrations`] at the time of the bind.
     pub registrations: u64,
 }
 
@@ -145,29 +165,35 @@ pub struct Binder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct PodStats {
+    /// The counts, by [`Counter::index`].
     pub counts: [u64; Counter::COUNT],
 }
 
-/// GUARD, the only entry: what the guard does with a connection request that goes around the proxy.
-/// A plain number, so that a program never meets a value that its type does not have.
+/// GUARD, the only entry: the guard ignores connection requests that bypass the proxy. The values
+/// are plain numbers, so that programs never read a value that its type does not have.
 pub const GUARD_OFF: u32 = 0;
+/// GUARD: the guard counts them.
 pub const GUARD_COUNT: u32 = 1;
+/// GUARD: the guard counts and drops them.
 pub const GUARD_DROP: u32 = 2;
 
-/// GUARD_STATS: connection requests that went around the proxy, packets and not connections.
+/// GUARD_STATS: connection requests that bypassed the proxy, in packets, not connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct GuardStats {
-    /// Seen and let through.
+    /// Counted and forwarded.
     pub passed: u64,
+    /// Counted and dropped.
     pub dropped: u64,
 }
 
 impl PortSkipKey {
     /// Bits of the key before the port.
     pub const PORT_OFFSET_BITS: u32 = 72;
+    /// Bits of a key with a whole port.
     pub const BITS: u32 = 88;
 
+    /// Returns the key of a port.
     #[inline(always)]
     pub const fn new(cookie: u64, direction: u8, port: u16) -> PortSkipKey {
         PortSkipKey {
@@ -181,8 +207,10 @@ impl PortSkipKey {
 impl SubnetSkipKey {
     /// Bits of the key before the address.
     pub const ADDRESS_OFFSET_BITS: u32 = 64;
+    /// Bits of a key with a whole address.
     pub const BITS: u32 = 192;
 
+    /// Returns the key of an address.
     #[inline(always)]
     pub const fn new(cookie: u64, address: &Address) -> SubnetSkipKey {
         SubnetSkipKey {
@@ -193,6 +221,7 @@ impl SubnetSkipKey {
 }
 
 impl ListenerKey {
+    /// Returns the key of a listener.
     #[inline(always)]
     pub const fn new(cookie: u64, role: Role, family: Family, slot: u8) -> ListenerKey {
         ListenerKey {
@@ -206,6 +235,7 @@ impl ListenerKey {
 }
 
 impl FlowKey {
+    /// Returns the key of a connection.
     #[inline(always)]
     pub const fn new(cookie: u64, address: Address, port: u16) -> FlowKey {
         FlowKey {
@@ -251,7 +281,7 @@ const _: () = {
 
 #[cfg(feature = "user")]
 mod user {
-    //! Leave for aya to copy these types to and from the kernel.
+    //! Allows aya to copy these types to and from the kernel.
 
     use super::{
         AddressKey, FlowKey, GuardStats, ListenerKey, OriginalDst, PodConfig, PodStats,

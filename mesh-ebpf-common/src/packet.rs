@@ -1,27 +1,31 @@
-//! Finds the request for a TCP connection in a packet that leaves a pod, however it was made: a raw
-//! or packet socket may have written every byte itself. What cannot be read, although it is TCP,
-//! counts as a request: no ordinary sender splits a TCP header over two fragments.
+//! Finds TCP connection requests (SYN) in packets that leave a pod, however they were created: a
+//! raw or packet socket may have written every byte. A TCP header that cannot be parsed counts as a
+//! request, because no ordinary sender splits a TCP header over two fragments.
 //!
-//! [`Packet`] is read from the network header on, by the kernel program `mesh-ebpf/src/guard.rs`
-//! and by the tests from a slice.
+//! The kernel program `mesh-ebpf/src/guard.rs` implements [`Packet`] for the network header and
+//! what follows, the tests for a slice.
 
 use crate::address::Address;
 
-/// Bytes counted from the start of the network header. `None` beyond the end.
+/// A packet, addressed from the start of the network header. The methods return `None` beyond its
+/// end.
 pub trait Packet {
+    /// Returns one byte.
     fn byte(&self, offset: u32) -> Option<u8>;
-    /// Two bytes in network order, as a number.
+    /// Returns two bytes in network order as a number.
     fn half(&self, offset: u32) -> Option<u16>;
-    /// Four bytes as they are.
+    /// Returns four bytes without changing their order.
     fn word(&self, offset: u32) -> Option<u32>;
 }
 
 /// A TCP segment that opens a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpSyn {
+    /// The source address.
     pub source: Address,
+    /// The destination address.
     pub destination: Address,
-    /// The destination's; 0 when it could not be read.
+    /// The destination port; 0 when it could not be parsed.
     pub port: u16,
 }
 
@@ -32,10 +36,10 @@ const IPPROTO_FRAGMENT: u8 = 44;
 const IPPROTO_AUTHENTICATION: u8 = 51;
 const IPPROTO_DESTINATION: u8 = 60;
 
-/// Each of the five kinds at most once, as RFC 8200 wants them; a longer chain is not followed.
+/// Each of the five kinds at most once, as RFC 8200 recommends; longer chains are not followed.
 const EXTENSIONS_MAX: u32 = 5;
-/// In units of eight bytes, which a fragment's offset is counted in: the second unit holds the
-/// flags of a TCP header.
+/// The offset of a fragment is in units of eight bytes: the second unit contains the flags of a TCP
+/// header.
 const FRAGMENT_MASK: u16 = 0x1fff;
 const FLAGS_UNIT: u16 = 1;
 
@@ -44,9 +48,9 @@ const TCP_FLAGS_OFFSET: u32 = 13;
 const SYN: u8 = 0x02;
 const ACK: u8 = 0x10;
 
-/// The connection request in this packet, if it is one.
+/// Returns the connection request in the packet, if it contains one.
 #[inline(always)]
-pub fn connection_request(packet: &impl Packet) -> Option<TcpSyn> {
+pub fn tcp_syn(packet: &impl Packet) -> Option<TcpSyn> {
     match packet.byte(0)? >> 4 {
         4 => in_v4(packet),
         6 => in_v6(packet),
@@ -114,23 +118,23 @@ fn in_tcp(
     source: Address,
     destination: Address,
 ) -> Option<TcpSyn> {
-    let hidden = TcpSyn {
+    let unparsed = TcpSyn {
         source,
         destination,
         port: 0,
     };
     match fragment {
         0 => {}
-        FLAGS_UNIT => return Some(hidden),
+        FLAGS_UNIT => return Some(unparsed),
         _ => return None,
     }
     let (Some(port), Some(flags)) = (
         packet.half(header + TCP_PORT_OFFSET),
         packet.byte(header + TCP_FLAGS_OFFSET),
     ) else {
-        return Some(hidden);
+        return Some(unparsed);
     };
-    (flags & (SYN | ACK) == SYN).then_some(TcpSyn { port, ..hidden })
+    (flags & (SYN | ACK) == SYN).then_some(TcpSyn { port, ..unparsed })
 }
 
 #[cfg(test)]
@@ -194,34 +198,34 @@ mod tests {
     }
 
     fn port(packet: Vec<u8>) -> Option<u16> {
-        connection_request(&packet).map(|request| request.port)
+        tcp_syn(&packet).map(|syn| syn.port)
     }
 
     #[test]
-    fn only_a_first_segment_is_a_request() {
+    fn only_a_first_segment_is_a_connection_request() {
         assert_eq!(port(v4(0, 6, 0, &tcp(SYN))), Some(443));
         assert_eq!(port(v4(0, 6, 0, &tcp(SYN | 0xc0))), Some(443), "with ECN");
         assert_eq!(port(v4(0, 6, 0, &tcp(SYN | ACK))), None);
         assert_eq!(port(v4(0, 6, 0, &tcp(ACK))), None);
-        assert_eq!(port(v4(5, 6, 0, &tcp(SYN))), Some(443), "behind options");
+        assert_eq!(port(v4(5, 6, 0, &tcp(SYN))), Some(443), "after options");
         assert_eq!(port(v4(0, 17, 0, &tcp(SYN))), None);
         assert_eq!(port(vec![0, 1, 8, 0]), None, "ARP");
         assert_eq!(port(Vec::new()), None);
     }
 
     #[test]
-    fn addresses_are_read() {
-        let request = connection_request(&v4(0, 6, 0, &tcp(SYN))).unwrap();
+    fn addresses_of_requests_are_parsed() {
+        let syn = tcp_syn(&v4(0, 6, 0, &tcp(SYN))).unwrap();
         let address = |text: &str| Address::from(text.parse::<IpAddr>().unwrap());
-        assert_eq!(request.source, address("10.0.0.1"));
-        assert_eq!(request.destination, address("10.0.0.2"));
-        let request = connection_request(&v6(&[], 6, &tcp(SYN))).unwrap();
-        assert_eq!(request.source, address("fd00::"));
-        assert_eq!(request.destination, address("fc00::"));
+        assert_eq!(syn.source, address("10.0.0.1"));
+        assert_eq!(syn.destination, address("10.0.0.2"));
+        let syn = tcp_syn(&v6(&[], 6, &tcp(SYN))).unwrap();
+        assert_eq!(syn.source, address("fd00::"));
+        assert_eq!(syn.destination, address("fc00::"));
     }
 
     #[test]
-    fn a_header_that_is_split_counts_as_a_request() {
+    fn fragmented_tcp_header_counts_as_request() {
         const MORE: u16 = 0x2000;
         assert_eq!(port(v4(0, 6, MORE, &tcp(SYN)[..8])), Some(0));
         assert_eq!(port(v4(0, 6, 1, &tcp(SYN)[8..])), Some(0));
@@ -230,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn extension_headers_hide_nothing() {
+    fn requests_after_extension_headers_are_found() {
         let options: &[u8] = &[0; 8];
         let long: &[u8] = &[0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         let authentication: &[u8] = &[0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];

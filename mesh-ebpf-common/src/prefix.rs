@@ -1,10 +1,12 @@
-//! Port ranges as prefixes, so that a longest-prefix-match map holds skip lists of any length:
+//! Port ranges as prefixes, so that a longest-prefix-match map can store skip lists of any length:
 //! a range of sixteen-bit ports needs at most thirty prefixes, a single port exactly one.
 
-/// All ports whose first `length` bits are those of `port`.
+/// The ports whose first `length` bits are those of `port`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortPrefix {
+    /// The first port.
     pub port: u16,
+    /// The length of the prefix in bits, 0 to 16.
     pub length: u8,
 }
 
@@ -31,7 +33,7 @@ impl Iterator for PortPrefixes {
         if self.next >= self.end {
             return None;
         }
-        // The largest aligned block that starts here and does not pass the end.
+        // The largest aligned block that starts here and does not exceed the end.
         let aligned = if self.next == 0 {
             16
         } else {
@@ -65,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn known_ranges() {
+    fn ranges_are_split_into_fewest_prefixes() {
         check(80, 80, &[(80, 16)]);
         check(0, 65535, &[(0, 0)]);
         check(65535, 65535, &[(65535, 16)]);
@@ -76,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn every_port_of_a_range_and_no_other_is_covered_once() {
+    fn prefixes_cover_exactly_the_range() {
         let edges = [0, 1, 2, 1023, 1024, 4143, 32767, 32768, 49152, 65534, 65535];
         for first in edges {
             for last in edges.into_iter().filter(|last| *last >= first) {

@@ -1,5 +1,5 @@
-//! Every decision the kernel programs take, as pure functions of what they see. Map lookups come in
-//! as closures, so that the cheap questions are asked first and the tables in `tests` need no
+//! The decisions of the kernel programs, as pure functions of what they observe. Map lookups are
+//! passed as closures, so that cheap conditions are checked first and the tables in `tests` need no
 //! kernel.
 
 use crate::{
@@ -9,73 +9,79 @@ use crate::{
     packet::TcpSyn,
 };
 
-/// Where a proxy connects to find out whether its pod is redirected (`mesh-proxy::redirection`):
-/// documentation addresses (RFC 5737 and 3849), which are routed nowhere. A connection to them
-/// reaches the outbound listener whoever makes it, also the proxy, and whatever ports the pod
-/// skips.
+/// The address to which a proxy connects to verify that its pod is redirected
+/// (`mesh-proxy::redirection`): a documentation address (RFC 5737), which is not routed. A
+/// connection to it reaches the outbound listener from any process, also from the proxy, and
+/// whatever ports the pod skips.
 pub const CHECK_V4: [u8; 4] = [192, 0, 2, 1];
+/// The same in IPv6 (RFC 3849).
 pub const CHECK_V6: [u16; 8] = [0x2001, 0xdb8, 0, 0, 0, 0, 0, 1];
-/// The port that Linkerd's network validator connects to; here it only has to be none that anybody
-/// wants to reach there.
+/// The port of the check address: that of Linkerd's network validator.
 pub const CHECK_PORT: u16 = 20001;
 
-/// One connect(2) of an enrolled pod.
+/// A connect(2) call of an enrolled pod.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectAttempt {
+    /// The destination address.
     pub destination: Address,
+    /// The destination port.
     pub port: u16,
-    /// The address the socket is bound to; unspecified when it is not.
+    /// The address to which the socket is bound; unspecified if it is not bound.
     pub source: Address,
-    /// Bound to the loopback interface by SO_BINDTODEVICE.
+    /// Whether the socket is bound to the loopback interface by SO_BINDTODEVICE.
     pub on_loopback: bool,
+    /// Whether the caller is the pod's proxy.
     pub by_proxy: bool,
 }
 
-/// What connect(2) shall do.
+/// The verdict about a connect(2) call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outbound {
-    /// Go where the application wants.
+    /// Connects to the application's destination.
     Direct(Counter),
-    /// Go to this address at the proxy's outbound port.
+    /// Connects to this address at the proxy's outbound port.
     Redirect(Address),
 }
 
-/// One socket lookup in an enrolled pod's network namespace.
+/// A socket lookup in an enrolled pod's network namespace.
 #[derive(Clone, Copy, Debug)]
 pub struct SocketLookup {
+    /// The address of the client.
     pub remote: Address,
+    /// The address to which the client connects.
     pub local: Address,
+    /// The port to which the client connects.
     pub local_port: u16,
 }
 
-/// Who gets an arriving connection.
+/// The verdict about an arriving connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LookupVerdict {
-    /// Whoever would get it without us.
+    /// The kernel's own lookup.
     Pass(Counter),
     /// The proxy's listener of this role.
     Proxy(Role),
 }
 
-/// What getsockopt(SO_ORIGINAL_DST) returns.
+/// The source of the result of getsockopt(SO_ORIGINAL_DST).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OriginalDstSource {
-    /// Whatever the kernel says without us.
+    /// The kernel's own result.
     Native,
-    /// The destination stored with the socket.
+    /// The destination in the socket's storage.
     Stored,
-    /// The socket's own local address: nothing rewrote an inbound connection.
+    /// The socket's local address, because an inbound connection was not rewritten.
     Local,
 }
 
-/// Is the calling process the pod's proxy? Its cgroup says so, once a listener taught it to us.
-/// Before that there is no proxy, and [`may_connect`] says who connects as one.
+/// Whether the calling process is the pod's proxy: its cgroup is that of a registered listener.
+/// Before the first listener there is no proxy, and [`may_connect`] decides who connects as one.
 #[inline(always)]
 pub fn is_proxy(proxy: &ProxyState, cgroup: u64) -> bool {
     proxy.cgroup != 0 && proxy.cgroup == cgroup
 }
 
-/// Does this lead to the check address?
+/// Whether the destination is the check address.
 #[inline(always)]
 pub fn is_check(destination: &Address, port: u16) -> bool {
     const V4: Address = Address::from_v4(u32::from_ne_bytes(CHECK_V4));
@@ -83,8 +89,8 @@ pub fn is_check(destination: &Address, port: u16) -> bool {
     port == CHECK_PORT && (destination.same(&V4) || destination.same(&V6))
 }
 
-/// Where does this connect(2) go? First the check address, then iptables' order: the proxy, what
-/// stays in the pod, the skip list, the rest to the proxy.
+/// Returns the verdict about a connect(2) call. The check address comes first, then the order of
+/// iptables' rules: the proxy, destinations in the pod, the skip list, the rest to the proxy.
 #[inline(always)]
 pub fn outbound(
     pod: &PodConfig,
@@ -120,8 +126,9 @@ pub fn outbound(
     Outbound::Redirect(target)
 }
 
-/// The pod's own address of the destination's family: the application keeps its source address and
-/// its interface binding. A socket bound to `lo` cannot reach that address, so it gets loopback.
+/// Returns the pod's own address of the destination's family, so that the application keeps its
+/// source address and its interface binding. A socket bound to `lo` cannot reach that address and
+/// gets loopback.
 #[inline(always)]
 fn redirect_target(pod: &PodConfig, attempt: &ConnectAttempt) -> Address {
     match (attempt.destination.family(), attempt.on_loopback) {
@@ -132,8 +139,8 @@ fn redirect_target(pod: &PodConfig, attempt: &ConnectAttempt) -> Address {
     }
 }
 
-/// Loopback where the pod has no address of the family, so that a pod without IPv4 is checked by
-/// the IPv4 address too.
+/// Returns loopback if the pod has no address of the family, so that a pod without IPv4 can use the
+/// IPv4 check address too.
 #[inline(always)]
 fn check_target(pod: &PodConfig, attempt: &ConnectAttempt) -> Address {
     let target = redirect_target(pod, attempt);
@@ -144,9 +151,9 @@ fn check_target(pod: &PodConfig, attempt: &ConnectAttempt) -> Address {
     }
 }
 
-/// A source that is not the pod's (IP_TRANSPARENT) cannot complete a handshake inside the pod. Of
-/// the loopback addresses only the first of each family is a source: with sixteen million of them
-/// a pod could have more connections in flight than it has ports.
+/// Whether a handshake inside the pod works with the source, which it does not if the source is not
+/// the pod's (IP_TRANSPARENT). Of the loopback addresses, only the first of each family is allowed:
+/// with sixteen million of them a pod could have more connections in flight than it has ports.
 #[inline(always)]
 fn may_use_source(source: &Address, target: &Address, is_own: impl Fn(&Address) -> bool) -> bool {
     source.is_unspecified()
@@ -156,7 +163,7 @@ fn may_use_source(source: &Address, target: &Address, is_own: impl Fn(&Address) 
         || is_own(source)
 }
 
-/// Who gets a connection that arrives in the pod's network namespace?
+/// Returns the verdict about a connection that arrives in the pod's network namespace.
 #[inline(always)]
 pub fn inbound(
     pod: &PodConfig,
@@ -168,7 +175,7 @@ pub fn inbound(
     let from_pod =
         lookup.remote.is_loopback() || lookup.remote.same(&lookup.local) || is_own(&lookup.remote);
     if from_pod {
-        // On loopback the listener is found without us.
+        // On loopback the kernel's own lookup finds the listener.
         if lookup.local_port == pod.outbound_port && !lookup.local.is_loopback() {
             return LookupVerdict::Proxy(Role::Outbound);
         }
@@ -183,9 +190,9 @@ pub fn inbound(
     LookupVerdict::Proxy(Role::Inbound)
 }
 
-/// Does a request for a connection, seen as it leaves the pod, go around the proxy? Whatever
-/// [`outbound`] sends to the proxy goes through loopback and is not seen, so this is what it never
-/// met, and what it left alone for other reasons than the pod's own lists.
+/// Whether a connection request that leaves the pod bypasses the proxy. Connections that
+/// [`outbound`] redirects go through loopback and do not leave the pod; so these are requests that
+/// it has never processed, or left direct for other reasons than the pod's skip lists.
 #[inline(always)]
 pub fn bypasses_proxy(
     request: &TcpSyn,
@@ -197,11 +204,11 @@ pub fn bypasses_proxy(
     if by_proxy || is_check(&request.destination, request.port) || is_skipped_port(request.port) {
         return false;
     }
-    // A subnet that happens to hold the pod as well says nothing about the pod's own connections.
+    // A skipped subnet that contains the pod itself does not apply to the pod's own connections.
     is_own(&request.source) || !is_skipped_source(&request.source)
 }
 
-/// The proxy's listener that belongs on this port.
+/// Returns the role of a proxy listener on this port.
 #[inline(always)]
 pub fn listener_role(pod: &PodConfig, port: u16) -> Option<Role> {
     if port == pod.outbound_port {
@@ -213,33 +220,33 @@ pub fn listener_role(pod: &PodConfig, port: u16) -> Option<Role> {
     }
 }
 
-/// May a process of `cgroup`, with the proxy's uid, bind a proxy port? Always if that cgroup is the
-/// proxy already; another one only when the proxy has no listener open. Otherwise it could join the
-/// listener's SO_REUSEPORT group, for which the same uid suffices, and take a share of its
+/// Whether a process of `cgroup` with the proxy's uid may bind a proxy port: if that cgroup is the
+/// proxy already, or the proxy has no open listener. Otherwise the process could join the
+/// listener's SO_REUSEPORT group, which only requires the same uid, and receive a share of its
 /// connections.
 #[inline(always)]
 pub fn may_bind(proxy: &ProxyState, cgroup: u64, any_listener: impl FnOnce() -> bool) -> bool {
     proxy.cgroup == cgroup || !any_listener()
 }
 
-/// May a listener be registered, and its binder's cgroup so become the proxy? Not when another
+/// Whether a listener may be registered, and its binder's cgroup become the proxy: not when another
 /// proxy has listened since the socket was bound.
 #[inline(always)]
 pub fn may_register(proxy: &ProxyState, binder: &Binder) -> bool {
     proxy.cgroup == binder.cgroup || proxy.registrations == binder.registrations
 }
 
-/// May a process that is not known to be the proxy connect as a proxy does? If it has the proxy's
-/// uid and no proxy listens: the same that [`may_bind`] asks for, so that this gives a process
-/// nothing that it could not take by opening the ports. A proxy that dials its control plane before
-/// it listens is recognised so.
+/// Whether a process that is not known to be the proxy may connect like one: if it has the proxy's
+/// uid and no proxy listens. [`may_bind`] requires the same, so that this grants nothing that the
+/// process could not get by opening the ports. It covers proxies that connect to their control
+/// plane before they listen.
 #[inline(always)]
-pub fn may_connect(has_proxys_uid: bool, any_listener: impl FnOnce() -> bool) -> bool {
-    has_proxys_uid && !any_listener()
+pub fn may_connect(has_proxy_uid: bool, any_listener: impl FnOnce() -> bool) -> bool {
+    has_proxy_uid && !any_listener()
 }
 
-/// The family a getsockopt call asks the original destination for, if it does. 80 is
-/// SO_ORIGINAL_DST and IP6T_SO_ORIGINAL_DST; at other levels the same number means other things.
+/// Returns the family for which a getsockopt call requests the original destination, if it does. 80
+/// is SO_ORIGINAL_DST and IP6T_SO_ORIGINAL_DST; at other levels the same number has other meanings.
 #[inline(always)]
 pub fn original_dst_family(level: i32, name: i32) -> Option<Family> {
     const SOL_IP: i32 = 0;
@@ -252,8 +259,9 @@ pub fn original_dst_family(level: i32, name: i32) -> Option<Family> {
     }
 }
 
-/// Whose address answers? A connection on the outbound port without a stored destination was made
-/// to the proxy itself: answering with the local address would send the proxy into a loop.
+/// Returns the source of the original destination. A connection to the outbound port without a
+/// stored destination was made to the proxy itself: returning the local address would make the
+/// proxy connect to itself in a loop.
 #[inline(always)]
 pub fn original_dst(
     pod: &PodConfig,
@@ -264,7 +272,8 @@ pub fn original_dst(
     match stored {
         Some(stored) if stored.side == Side::Accepted as u16 => OriginalDstSource::Stored,
         Some(_) => OriginalDstSource::Native,
-        // Where a packet filter redirects inbound connections, it knows; the local address is 4143.
+        // A packet filter that redirects inbound connections provides the destination; the local
+        // port is the proxy's.
         None if pod.flags & FLAG_INBOUND == 0 => OriginalDstSource::Native,
         None if by_proxy && local_port != pod.outbound_port => OriginalDstSource::Local,
         None => OriginalDstSource::Native,

@@ -1,17 +1,17 @@
-//! bind(2): stamps the proxy's listeners, and keeps the application's ports usable.
+//! bind(2): marks the proxy's listeners, and keeps the application's ports usable.
 //!
 //! * hooks: `cgroup/bind4`, `cgroup/bind6`; attached at the pods' parent cgroup
 //! * minimum kernel: 5.15 (bpf_setsockopt in this hook: 5.8)
 //! * reads PODS, PROXIES, LISTENERS; writes BINDERS (the socket's), STATS
-//! * absent: no listener is ever recognised as the proxy's, so nothing is redirected to it; an
+//! * absent: no listener is ever recognised as the proxy's, so that nothing is redirected to it; an
 //!   application may fail to bind its port while steered connections to that port are open
 //!
-//! The second half is needed because sk_lookup leaves the proxy's accepted sockets holding the
-//! application's port: binding it without SO_REUSEADDR would fail while one lives. So every socket
-//! of the pod that binds a port gets the option. Listening twice on a port still fails.
+//! The latter is necessary because sk_lookup leaves the proxy's accepted sockets with the
+//! application's port: binding it without SO_REUSEADDR would fail while one is open. So every
+//! socket of the pod that binds a port gets the option. Listening twice on a port still fails.
 //!
-//! The only call that is refused (EPERM) is one with the proxy's uid, but of another container, for
-//! a port on which the proxy listens.
+//! Only one call is rejected (EPERM): that of a process with the proxy's uid in another container,
+//! for a port on which the proxy listens.
 
 use aya_ebpf::{
     EbpfContext,
@@ -36,7 +36,7 @@ use crate::{
 
 const SOL_SOCKET: i32 = 1;
 const SO_REUSEADDR: i32 = 2;
-/// Let the system call go on, or end it with EPERM.
+/// Return values that allow the system call, or reject it with EPERM.
 const ALLOW: i32 = 1;
 const DENY: i32 = 0;
 
@@ -60,18 +60,18 @@ fn bind(ctx: &SockAddrContext) -> Option<i32> {
     let port = context::user_port(ctx.sock_addr);
     let is_proxy_port = verdict::listener_role(pod, port).is_some();
     if is_proxy_port && bpf_get_current_uid_gid() as u32 == pod.proxy_uid {
-        return Some(stamp(ctx, cookie));
+        return Some(record_binder(ctx, cookie));
     }
-    // An ephemeral port is chosen among free ones; the option would only change how.
+    // An ephemeral port is chosen among free ones; the option would only change the selection.
     if port != 0 && pod.flags & FLAG_INBOUND != 0 {
         allow_reuse(ctx);
     }
     None
 }
 
-/// Notes who binds a proxy port, for `sock_ops` to believe once the socket listens.
+/// Records the process that binds a proxy port, which `sock_ops` uses once the socket listens.
 #[inline(always)]
-fn stamp(ctx: &SockAddrContext, cookie: u64) -> i32 {
+fn record_binder(ctx: &SockAddrContext, cookie: u64) -> i32 {
     let proxy = maps::proxy(cookie);
     // SAFETY: the helper takes no arguments.
     let cgroup = unsafe { bpf_get_current_cgroup_id() };
@@ -83,7 +83,7 @@ fn stamp(ctx: &SockAddrContext, cookie: u64) -> i32 {
         cgroup,
         registrations: proxy.registrations,
     };
-    // Without memory for it the listener is not registered, and the pod stays closed.
+    // If the kernel has no memory for it, the listener is not registered, and the pod stays closed.
     maps::BINDERS.put(context::sock_addr_socket(ctx.sock_addr), binder);
     ALLOW
 }
@@ -91,8 +91,8 @@ fn stamp(ctx: &SockAddrContext, cookie: u64) -> i32 {
 #[inline(always)]
 fn allow_reuse(ctx: &SockAddrContext) {
     let mut on: i32 = 1;
-    // SAFETY: the verifier checks the context, and the value's size is given. A failure leaves the
-    // socket as the application made it.
+    // SAFETY: the verifier checks the context, and the value's size is passed. A failure leaves the
+    // socket as the application created it.
     unsafe {
         bpf_setsockopt(
             ctx.as_ptr(),

@@ -1,4 +1,4 @@
-//! Outbound: sends connect(2) to the proxy and remembers where it was going.
+//! Outbound: redirects connect(2) to the proxy and stores the original destination.
 //!
 //! * hooks: `cgroup/connect4`, `cgroup/connect6`; attached at the pods' parent cgroup
 //! * minimum kernel: 5.15 (socket storage and netns cookie in this hook: 5.7)
@@ -6,8 +6,8 @@
 //!   STATS
 //! * absent: outbound connections leave the pod without the proxy
 //!
-//! Catches connect(2), MSG_FASTOPEN and io_uring alike. Every connect decides anew, so a socket
-//! that is disconnected and connected again never carries an old destination.
+//! Covers connect(2), MSG_FASTOPEN and io_uring. The verdict is computed for every connect, so that
+//! a socket that is disconnected and connected again never keeps an old destination.
 
 use aya_ebpf::{
     bindings::bpf_sock_addr,
@@ -32,7 +32,7 @@ const IPPROTO_TCP: u32 = 6;
 const IPPROTO_MPTCP: u32 = 262;
 /// The loopback interface is the first of every network namespace.
 const LOOPBACK_INDEX: u32 = 1;
-/// Let the system call go on.
+/// Allows the system call.
 const ALLOW: i32 = 1;
 
 #[cgroup_sock_addr(connect4)]
@@ -47,7 +47,7 @@ pub fn mesh_connect6(ctx: SockAddrContext) -> i32 {
     ALLOW
 }
 
-/// Is the socket a TCP one (UDP has the same hooks)?
+/// Whether the socket is a TCP socket (UDP has the same hooks).
 #[inline(always)]
 pub fn is_tcp(ctx: *const bpf_sock_addr) -> bool {
     let protocol = load!((*ctx).protocol);
@@ -77,7 +77,7 @@ fn connect(ctx: &SockAddrContext, family: Family) -> Option<()> {
     );
     match verdict {
         Outbound::Direct(counter) => {
-            maps::ORIGINAL_DST.forget(socket);
+            maps::ORIGINAL_DST.remove(socket);
             maps::count(cookie, counter);
         }
         Outbound::Redirect(target) => {
@@ -86,7 +86,8 @@ fn connect(ctx: &SockAddrContext, family: Family) -> Option<()> {
                 port: attempt.port,
                 side: Side::Client as u16,
             };
-            // Without memory for it the proxy gets no destination and refuses: closed, not lost.
+            // If the kernel has no memory for it, the proxy gets no destination and rejects the
+            // connection.
             let stored = maps::ORIGINAL_DST.put(socket, original);
             context::set_user_address(ctx.sock_addr, family, &target, pod.outbound_port);
             maps::count(
@@ -102,7 +103,7 @@ fn connect(ctx: &SockAddrContext, family: Family) -> Option<()> {
     Some(())
 }
 
-/// Is the caller the pod's proxy, or one that has not listened yet?
+/// Whether the caller is the pod's proxy, or one that has not listened yet.
 #[inline(always)]
 fn is_by_proxy(pod: &PodConfig, cookie: u64) -> bool {
     // SAFETY: the helper takes no arguments.

@@ -1,6 +1,6 @@
-//! Reading and writing the kernel's context structures. Every access is volatile and of the field's
-//! own width: the compiler merges neighbouring ones into wider accesses, which the verifier
-//! refuses.
+//! Access to the kernel's context structures. Every access is volatile and of the field's own
+//! width, because the compiler would merge adjacent ones into wider accesses, which the verifier
+//! rejects.
 
 use core::ptr;
 
@@ -17,7 +17,8 @@ const AF_INET6: u32 = 10;
 /// Loads one context field.
 macro_rules! load {
     ($place:expr) => {
-        // SAFETY: a field of a context the kernel passed in; the verifier checks offset and width.
+        // SAFETY: a field of a context that the kernel passed in; the verifier checks offset and
+        // width.
         unsafe { core::ptr::read_volatile(&raw const $place) }
     };
 }
@@ -32,7 +33,7 @@ macro_rules! store {
 
 pub(crate) use {load, store};
 
-/// The cookie of the socket's network namespace.
+/// Returns the cookie of the socket's network namespace.
 #[inline(always)]
 pub fn netns_cookie(ctx: &impl EbpfContext) -> u64 {
     // SAFETY: the helper accepts the program's own context.
@@ -48,7 +49,7 @@ fn words(field: *const [u32; 4]) -> Address {
     Address::from_words([word(0), word(1), word(2), word(3)])
 }
 
-/// The family of a kernel `family` field, if it is one of ours.
+/// Converts a kernel `family` field; `None` for families other than IPv4 and IPv6.
 #[inline(always)]
 fn family_of(family: u32) -> Option<Family> {
     match family {
@@ -58,17 +59,17 @@ fn family_of(family: u32) -> Option<Family> {
     }
 }
 
-/// Picks by the family found at run time. Both values are loaded beforehand: loads in the branches
-/// would be merged into one from a computed offset, which the verifier refuses.
+/// Selects by the family at run time. Both values are loaded before: loads in the branches would be
+/// merged into one from a computed offset, which the verifier rejects.
 #[inline(always)]
-fn pick(family: u32, v4: u32, v6: Address) -> Option<Address> {
+fn select_family(family: u32, v4: u32, v6: Address) -> Option<Address> {
     Some(match family_of(family)? {
         Family::V4 => Address::from_v4(v4),
         Family::V6 => v6,
     })
 }
 
-/// The address a sock_addr hook is about. `family` is that of the hook, hence of the field.
+/// Returns the address of a sock_addr hook. `family` is that of the hook, and so of the field.
 #[inline(always)]
 pub fn user_address(ctx: *const bpf_sock_addr, family: Family) -> Address {
     match family {
@@ -80,11 +81,11 @@ pub fn user_address(ctx: *const bpf_sock_addr, family: Family) -> Address {
 
 #[inline(always)]
 pub fn user_port(ctx: *const bpf_sock_addr) -> u16 {
-    // The kernel's field is a network-order port in the lower half of a word.
+    // The field is a port in network order in the lower half of a word.
     u16::from_be(load!((*ctx).user_port) as u16)
 }
 
-/// Replaces the address a sock_addr hook is about.
+/// Replaces the address and port of a sock_addr hook.
 #[inline(always)]
 pub fn set_user_address(ctx: *mut bpf_sock_addr, family: Family, address: &Address, port: u16) {
     match family {
@@ -104,7 +105,7 @@ pub fn sock_addr_socket(ctx: *const bpf_sock_addr) -> *mut bpf_sock {
     load!((*ctx).__bindgen_anon_1.sk)
 }
 
-/// The address a socket is bound to; unspecified when it is not.
+/// Returns the address to which a socket is bound; unspecified if it is not bound.
 #[inline(always)]
 pub fn source_of(socket: *const bpf_sock, family: Family) -> Address {
     match family {
@@ -117,51 +118,51 @@ pub fn source_of(socket: *const bpf_sock, family: Family) -> Address {
     }
 }
 
-/// The local address of a connected socket.
+/// Returns the local address of a connected socket.
 #[inline(always)]
 pub fn socket_local(socket: *const bpf_sock) -> Option<Address> {
     // SAFETY: only the field's address is taken.
     let v6 = words(unsafe { &raw const (*socket).src_ip6 });
-    pick(load!((*socket).family), load!((*socket).src_ip4), v6)
+    select_family(load!((*socket).family), load!((*socket).src_ip4), v6)
 }
 
-/// The near end of a sock_ops socket.
+/// Returns the local address and port of a sock_ops socket.
 #[inline(always)]
 pub fn ops_local(ctx: *const bpf_sock_ops) -> Option<(Address, u16)> {
     // SAFETY: only the field's address is taken.
     let v6 = words(unsafe { &raw const (*ctx).local_ip6 });
-    let address = pick(load!((*ctx).family), load!((*ctx).local_ip4), v6)?;
+    let address = select_family(load!((*ctx).family), load!((*ctx).local_ip4), v6)?;
     Some((address, load!((*ctx).local_port) as u16))
 }
 
-/// The far end of a sock_ops socket.
+/// Returns the remote address and port of a sock_ops socket.
 #[inline(always)]
 pub fn ops_remote(ctx: *const bpf_sock_ops) -> Option<(Address, u16)> {
     // SAFETY: only the field's address is taken.
     let v6 = words(unsafe { &raw const (*ctx).remote_ip6 });
-    let address = pick(load!((*ctx).family), load!((*ctx).remote_ip4), v6)?;
-    // Network order in the upper half of the word: swapped, the port is in the lower half.
+    let address = select_family(load!((*ctx).family), load!((*ctx).remote_ip4), v6)?;
+    // Network order in the upper half of the word: after swapping, the port is in the lower half.
     Some((address, u32::from_be(load!((*ctx).remote_port)) as u16))
 }
 
-/// The family of a sock_ops socket itself: a dual-stack listener is V6.
+/// Returns the family of a sock_ops socket; a dual-stack listener is V6.
 #[inline(always)]
 pub fn ops_family(ctx: *const bpf_sock_ops) -> Option<Family> {
     family_of(load!((*ctx).family))
 }
 
-/// The sender of the packet a lookup is for.
+/// Returns the source address of the packet for which a socket is looked up.
 #[inline(always)]
 pub fn lookup_remote(ctx: *const bpf_sk_lookup) -> Option<Address> {
     // SAFETY: only the field's address is taken.
     let v6 = words(unsafe { &raw const (*ctx).remote_ip6 });
-    pick(load!((*ctx).family), load!((*ctx).remote_ip4), v6)
+    select_family(load!((*ctx).family), load!((*ctx).remote_ip4), v6)
 }
 
-/// The address the packet was sent to.
+/// Returns the destination address of the packet for which a socket is looked up.
 #[inline(always)]
 pub fn lookup_local(ctx: *const bpf_sk_lookup) -> Option<Address> {
     // SAFETY: only the field's address is taken.
     let v6 = words(unsafe { &raw const (*ctx).local_ip6 });
-    pick(load!((*ctx).family), load!((*ctx).local_ip4), v6)
+    select_family(load!((*ctx).family), load!((*ctx).local_ip4), v6)
 }

@@ -1,13 +1,14 @@
-//! Answers SO_ORIGINAL_DST as netfilter's REDIRECT would, to a proxy that knows nothing of us.
+//! Responds to SO_ORIGINAL_DST as netfilter's REDIRECT would, so that any proxy that supports
+//! iptables works.
 //!
 //! * hook: `cgroup/getsockopt`; attached at the pods' parent cgroup
 //! * minimum kernel: 5.15 (netns cookie in this hook)
 //! * reads PODS, PROXIES, ORIGINAL_DST (the socket's)
-//! * absent: the proxy cannot tell where a connection was going and refuses it
+//! * absent: the proxy cannot determine the destination of a connection and rejects it
 //!
-//! Runs for every getsockopt of every pod, so other options leave at the first comparison. A buffer
-//! larger than a page is not wholly visible here; `optlen = 0` tells the kernel to leave the
-//! caller's alone, otherwise it would be refused.
+//! Runs for every getsockopt of every pod, so that other options return at the first comparison. A
+//! buffer larger than a page is not completely visible here; `optlen = 0` makes the kernel leave
+//! the caller's buffer unchanged, otherwise it would reject the call.
 
 use aya_ebpf::{
     bindings::bpf_sockopt, helpers::generated::bpf_get_current_cgroup_id, macros::cgroup_sockopt,
@@ -24,11 +25,12 @@ use crate::{
     maps::{self, Storage},
 };
 
-/// What the kernel copies at most between the caller and the program (PAGE_SIZE on the smallest).
+/// Maximum number of bytes that the kernel copies between the caller and the program (the smallest
+/// PAGE_SIZE).
 const COPIED_MAX: i32 = 4096;
 const AF_INET: u16 = 2;
 const AF_INET6: u16 = 10;
-/// Let the system call go on.
+/// Allows the system call.
 const ALLOW: i32 = 1;
 
 /// `struct sockaddr_in`.
@@ -53,16 +55,16 @@ struct SockaddrV6 {
 #[cgroup_sockopt(getsockopt)]
 pub fn mesh_getsockopt(ctx: SockoptContext) -> i32 {
     let options = ctx.sockopt;
-    let asked = verdict::original_dst_family(load!((*options).level), load!((*options).optname));
-    let answered = asked.and_then(|family| answer(&ctx, family));
-    if answered.is_none() && load!((*options).optlen) > COPIED_MAX {
+    let family = verdict::original_dst_family(load!((*options).level), load!((*options).optname));
+    let replied = family.and_then(|family| reply_original_dst(&ctx, family));
+    if replied.is_none() && load!((*options).optlen) > COPIED_MAX {
         store!((*options).optlen, 0);
     }
     ALLOW
 }
 
 #[inline(always)]
-fn answer(ctx: &SockoptContext, family: Family) -> Option<()> {
+fn reply_original_dst(ctx: &SockoptContext, family: Family) -> Option<()> {
     let cookie = context::netns_cookie(ctx);
     let pod = maps::pod(cookie)?;
     let socket = load!((*ctx.sockopt).__bindgen_anon_1.sk);
@@ -74,7 +76,9 @@ fn answer(ctx: &SockoptContext, family: Family) -> Option<()> {
     let by_proxy = verdict::is_proxy(&maps::proxy(cookie), cgroup);
     match verdict::original_dst(pod, stored.as_ref(), by_proxy, local_port) {
         OriginalDstSource::Native => None,
-        OriginalDstSource::Stored => stored.and_then(|dst| reply(ctx.sockopt, family, &dst.address, dst.port)),
+        OriginalDstSource::Stored => {
+            stored.and_then(|dst| reply(ctx.sockopt, family, &dst.address, dst.port))
+        }
         OriginalDstSource::Local => {
             let address = context::socket_local(socket)?;
             reply(ctx.sockopt, family, &address, local_port)
@@ -82,8 +86,8 @@ fn answer(ctx: &SockoptContext, family: Family) -> Option<()> {
     }
 }
 
-/// Fills the caller's buffer, if it is large enough and the address is of the family asked for;
-/// otherwise the kernel's own answer stands, as it would without us.
+/// Writes the address to the caller's buffer if it is large enough and the address has the
+/// requested family; otherwise the kernel's own result is returned.
 #[inline(always)]
 fn reply(options: *mut bpf_sockopt, family: Family, address: &Address, port: u16) -> Option<()> {
     if address.family() != family {
@@ -106,7 +110,7 @@ fn reply(options: *mut bpf_sockopt, family: Family, address: &Address, port: u16
                 address: address.v4_word(),
                 zero: [0; 2],
             };
-            // SAFETY: the bounds were checked just above, for the verifier and for us.
+            // SAFETY: the bounds were checked above, as the verifier requires.
             unsafe { core::ptr::write(start.cast(), value) };
         }
         Family::V6 => {

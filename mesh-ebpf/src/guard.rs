@@ -1,17 +1,17 @@
-//! The second line: counts, and on request drops, requests for TCP connections that leave a pod
-//! around its proxy. The other programs see system calls; a raw or packet socket, a source address
-//! that is not the pod's, and whatever a network namespace inside the pod forwards never come by
-//! them, and all of it comes by here.
+//! The guard: counts, and optionally drops, requests for TCP connections that leave a pod without
+//! passing its proxy. The other programs observe system calls; they do not see raw and packet
+//! sockets, source addresses that are not the pod's, and connections that a network namespace
+//! inside the pod forwards. All of these pass this program.
 //!
-//! * hook: `tcx` egress; one instance per pod and interface, on every interface of the pod but
-//!   loopback
-//! * minimum kernel: 6.6 (tcx links, which nobody inside the pod can detach)
+//! * hook: `tcx` egress; one instance for each pod and interface, on every interface of the pod
+//!   except loopback
+//! * minimum kernel: 6.6 (tcx links, which processes in the pod cannot detach)
 //! * reads GUARD, PODS, PROXIES, PORT_SKIPS, SUBNET_SKIPS; writes GUARD_STATS
-//! * absent: bypasses are neither counted nor stopped; nothing else changes
+//! * absent: bypasses are neither counted nor dropped; nothing else changes
 //!
-//! Only first segments are looked at: connections that were open when the pod was enrolled go on.
-//! The proxy is known by the cgroup of the sending socket, which a packet that was forwarded does
-//! not have.
+//! Only first segments are inspected: connections that were open when the pod was enrolled
+//! continue. The proxy is identified by the cgroup of the sending socket, which forwarded packets
+//! do not have.
 
 use aya_ebpf::{
     EbpfContext,
@@ -42,20 +42,20 @@ pub fn mesh_guard(ctx: TcContext) -> i32 {
     }
 }
 
-/// What to do with a packet that goes around the proxy; `None` for all others.
+/// Returns the mode of the guard for a packet that bypasses the proxy; `None` for all others.
 #[inline(always)]
 fn guard(skb: *mut __sk_buff) -> Option<u32> {
     let mode = maps::guard_mode();
     if mode == GUARD_OFF {
         return None;
     }
-    let request = packet::connection_request(&Skb(skb))?;
+    let syn = packet::tcp_syn(&Skb(skb))?;
     let cookie = POD_COOKIE.load();
     maps::pod(cookie)?;
     // SAFETY: the helper takes the program's own context.
     let cgroup = unsafe { bpf_skb_cgroup_id(skb) };
     let bypasses_proxy = verdict::bypasses_proxy(
-        &request,
+        &syn,
         verdict::is_proxy(&maps::proxy(cookie), cgroup),
         |address| maps::is_own_address(cookie, address),
         |port| maps::is_skipped_port(cookie, OUTBOUND, port),

@@ -37,14 +37,14 @@ mod peer;
 mod sock_ops;
 mod steer;
 
-/// Dual, so that helpers reserved to GPL programs would be usable; none is used.
+/// Dual, so that helpers that are reserved for GPL programs could be used; none is used.
 #[unsafe(link_section = "license")]
 #[unsafe(no_mangle)]
 static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
 
 #[panic_handler]
 fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
-    // Never reached: the programs contain no panicking operation, and the verifier would refuse the
-    // endless loop if one were left.
+    // Never reached: the programs contain no panicking operation, and the verifier would reject the
+    // endless loop otherwise.
     loop {}
 }

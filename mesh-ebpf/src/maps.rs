@@ -1,16 +1,12 @@
-//! The maps, and the few ways the programs use them. Each map has one kind of writer:
+//! The maps and the operations of the programs on them. Each map has one kind of writer:
 //!
-//! | map | written by | life of an entry |
-//! |---|---|---|
-//! | PODS, ADDRESSES, PORT_SKIPS, SUBNET_SKIPS | user space | enrolment |
-//! | STATS | programs (created by user space) | enrolment |
-//! | PROXIES | programs (created by user space) | enrolment |
-//! | LISTENERS | sock_ops, and user space for older listeners | the listening socket |
-//! | IN_FLIGHT | sock_ops | connect to accept, at most the client socket's life |
-//! | IN_FLIGHT_COUNTS | sock_ops | first connection to the end of the enrolment |
-//! | GUARD | user space | the pins |
-//! | GUARD_STATS | programs (created by user space) | enrolment |
-//! | ORIGINAL_DST, BINDERS | connect, bind, sock_ops | the socket (storage) |
+//! | map | written by | life of an entry | |---|---|---| | PODS, ADDRESSES, PORT_SKIPS,
+//! SUBNET_SKIPS | user space | enrolment | | STATS | programs (created by user space) | enrolment |
+//! | PROXIES | programs (created by user space) | enrolment | | LISTENERS | sock_ops, and user
+//! space for older listeners | the listening socket | | IN_FLIGHT | sock_ops | connect to accept,
+//! at most the client socket's life | | IN_FLIGHT_COUNTS | sock_ops | first connection to the end
+//! of the enrolment | | GUARD | user space | the pins | | GUARD_STATS | programs (created by user
+//! space) | enrolment | | ORIGINAL_DST, BINDERS | connect, bind, sock_ops | the socket (storage) |
 
 use core::{arch::asm, ffi::c_void, ptr};
 
@@ -35,7 +31,7 @@ use mesh_ebpf_common::{
     },
 };
 
-/// Entries are allocated when used: the sizes in `quota` are ceilings, not memory.
+/// Entries are allocated when used: the sizes in `quota` are upper bounds, not memory.
 const ON_DEMAND: usize = BPF_F_NO_PREALLOC as usize;
 
 #[btf_map]
@@ -59,7 +55,7 @@ pub static LISTENERS: SockHash<ListenerKey, LISTENERS_MAX> = SockHash::new();
 #[btf_map]
 static IN_FLIGHT: HashMap<FlowKey, OriginalDst, IN_FLIGHT_MAX, ON_DEMAND> = HashMap::new();
 
-/// How many entries of IN_FLIGHT a pod has.
+/// The number of a pod's entries in IN_FLIGHT.
 #[btf_map]
 static IN_FLIGHT_COUNTS: HashMap<u64, i64, PODS_MAX, ON_DEMAND> = HashMap::new();
 
@@ -78,22 +74,22 @@ pub static ORIGINAL_DST: SkStorage<OriginalDst> = SkStorage::new();
 #[btf_map]
 pub static BINDERS: SkStorage<Binder> = SkStorage::new();
 
-/// The settings of the pod with this network namespace, if it is enrolled.
+/// Returns the settings of the pod with this network namespace, if it is enrolled.
 #[inline(always)]
 pub fn pod(cookie: u64) -> Option<&'static PodConfig> {
-    // SAFETY: an entry stays valid for the program's run (RCU), and user space replaces entries
-    // rather than editing them.
+    // SAFETY: an entry stays valid while the program runs (RCU), and user space replaces entries
+    // instead of editing them.
     unsafe { PODS.get(cookie) }
 }
 
-/// What is known of the pod's proxy.
+/// Returns the state of the pod's proxy.
 #[inline(always)]
 pub fn proxy(cookie: u64) -> ProxyState {
     // SAFETY: as above; a torn read is impossible for aligned words.
     unsafe { PROXIES.get(cookie) }.copied().unwrap_or_default()
 }
 
-/// What is known of the pod's proxy, to be changed.
+/// Returns the mutable state of the pod's proxy.
 #[inline(always)]
 pub fn proxy_mut(cookie: u64) -> Option<*mut ProxyState> {
     PROXIES.get_ptr_mut(cookie)
@@ -105,7 +101,7 @@ pub fn is_own_address(cookie: u64, address: &Address) -> bool {
         cookie,
         address: *address,
     };
-    // SAFETY: only the presence of the entry is looked at.
+    // SAFETY: only the presence of the entry is used.
     unsafe { ADDRESSES.get(key) }.is_some()
 }
 
@@ -129,13 +125,13 @@ pub fn is_skipped_source(cookie: u64, source: &Address) -> bool {
         .is_some()
 }
 
-/// Does the pod's proxy have any listener open? Sixteen lookups, for the rare caller.
+/// Whether the pod's proxy has an open listener. Takes up to sixteen lookups.
 #[inline(always)]
 pub fn has_listener(cookie: u64) -> bool {
     for role in [Role::Outbound, Role::Inbound] {
         for family in [Family::V4, Family::V6] {
             for slot in 0..LISTENER_SLOTS {
-                if holds_listener(&ListenerKey::new(cookie, role, family, slot)) {
+                if is_listener_stored(&ListenerKey::new(cookie, role, family, slot)) {
                     return true;
                 }
             }
@@ -145,10 +141,9 @@ pub fn has_listener(cookie: u64) -> bool {
 }
 
 #[inline(always)]
-fn holds_listener(key: &ListenerKey) -> bool {
+fn is_listener_stored(key: &ListenerKey) -> bool {
     let map = ptr::from_ref(&LISTENERS).cast_mut().cast();
-    // SAFETY: the verifier checks map and key; a socket that is found is a reference of ours, which
-    // is given back.
+    // SAFETY: the verifier checks map and key; the reference to a found socket is released.
     unsafe {
         let socket = bpf_map_lookup_elem(map, ptr::from_ref(key).cast_mut().cast());
         if socket.is_null() {
@@ -162,22 +157,21 @@ fn holds_listener(key: &ListenerKey) -> bool {
 #[inline(always)]
 pub fn count(cookie: u64, counter: Counter) {
     if let Some(stats) = STATS.get_ptr_mut(cookie) {
-        // SAFETY: this CPU's own copy; a pre-empted increment may be lost, never torn.
+        // SAFETY: this CPU's own copy; a preempted increment may be lost, but never torn.
         unsafe { (*stats).counts[counter.index()] += 1 };
     }
 }
 
-/// Puts a connection of an enrolled pod in flight; false when it has as many as it may, or the
-/// kernel has no room.
+/// Stores a connection of an enrolled pod in IN_FLIGHT. Returns false when the pod has reached its
+/// limit or the kernel has no memory.
 #[inline(always)]
 pub fn put_in_flight(key: &FlowKey, original: &OriginalDst) -> bool {
     let Some(count) = in_flight_count(key.cookie) else {
         return false;
     };
-    // Several CPUs may pass this at once, and each puts one too many.
-    // SAFETY: not null, aligned; an old value is as good as the newest.
-    let has_room = unsafe { ptr::read_volatile(count) } < IN_FLIGHT_PER_POD;
-    if has_room
+    // Several CPUs may pass this concurrently, and each may exceed the limit by one.
+    let is_below_limit = unsafe { ptr::read_volatile(count) } < IN_FLIGHT_PER_POD;
+    if is_below_limit
         && IN_FLIGHT
             .insert(key, original, u64::from(BPF_NOEXIST))
             .is_ok()
@@ -186,7 +180,8 @@ pub fn put_in_flight(key: &FlowKey, original: &OriginalDst) -> bool {
         unsafe { add(count, 1) };
         return true;
     }
-    // The same socket connects again, or another one with its address; it takes no more room.
+    // The same socket connects again, or another one with its address, which takes no further
+    // entry.
     IN_FLIGHT
         .insert(key, original, u64::from(BPF_EXIST))
         .is_ok()
@@ -194,11 +189,12 @@ pub fn put_in_flight(key: &FlowKey, original: &OriginalDst) -> bool {
 
 #[inline(always)]
 pub fn in_flight(key: &FlowKey) -> Option<OriginalDst> {
-    // SAFETY: copied at once; only this connection's client writes the entry.
+    // SAFETY: copied immediately; only this connection's client writes the entry.
     unsafe { IN_FLIGHT.get(key) }.copied()
 }
 
-/// Counts exactly what is removed: one of several that remove the same entry is told so.
+/// Removes a connection. Counts exactly the removed entries: of several CPUs that remove the same
+/// entry, only one succeeds.
 #[inline(always)]
 pub fn remove_in_flight(key: &FlowKey) {
     if IN_FLIGHT.remove(key).is_ok()
@@ -209,23 +205,20 @@ pub fn remove_in_flight(key: &FlowKey) {
     }
 }
 
-/// The pod's count, made when it is missing: pods that were enrolled before there were counts have
-/// none. A pod that is not enrolled (any more) gets none.
+/// Returns the pod's count, and creates it if it is missing, as for pods that were enrolled by a
+/// version without counts. A pod that is not enrolled (any more) gets none.
 #[inline(always)]
 fn in_flight_count(cookie: u64) -> Option<*mut i64> {
     if let Some(count) = IN_FLIGHT_COUNTS.get_ptr_mut(cookie) {
         return Some(count);
     }
     pod(cookie)?;
-    // An error says that another CPU was faster.
+    // An error means that another CPU has created it.
     let _ = IN_FLIGHT_COUNTS.insert(cookie, 0, u64::from(BPF_NOEXIST));
     IN_FLIGHT_COUNTS.get_ptr_mut(cookie)
 }
 
-/// Adds atomically. By the instruction, because core offers no such operation for this target.
-///
-/// # Safety
-/// `count` is the value of a map.
+/// Adds atomically, with inline assembly because core offers no such operation for this target.
 #[inline(always)]
 unsafe fn add(count: *mut i64, number: i64) {
     // SAFETY: one aligned word of a map, which the verifier checks.
@@ -262,11 +255,12 @@ pub fn count_bypass(cookie: u64, dropped: bool) {
 pub trait Storage {
     type Value;
 
-    /// The socket's value, if it has one.
+    /// Returns the socket's value, if it has one.
     fn of(&self, socket: *mut bpf_sock) -> Option<*mut Self::Value>;
-    /// Stores a value, replacing an older one; false when the kernel has no memory for it.
+    /// Stores a value, replacing an older one. Returns false when the kernel has no memory for it.
     fn put(&self, socket: *mut bpf_sock, value: Self::Value) -> bool;
-    fn forget(&self, socket: *mut bpf_sock);
+    /// Removes the value.
+    fn remove(&self, socket: *mut bpf_sock);
 }
 
 impl<T: Copy> Storage for SkStorage<T> {
@@ -274,7 +268,7 @@ impl<T: Copy> Storage for SkStorage<T> {
 
     #[inline(always)]
     fn of(&self, socket: *mut bpf_sock) -> Option<*mut T> {
-        // SAFETY: the verifier checks map and socket; a null value asks for nothing to be created.
+        // SAFETY: the verifier checks map and socket; a null value creates nothing.
         let value = unsafe { bpf_sk_storage_get(map_of(self), socket.cast(), ptr::null_mut(), 0) };
         (!value.is_null()).then_some(value.cast())
     }
@@ -293,20 +287,19 @@ impl<T: Copy> Storage for SkStorage<T> {
         if stored.is_null() {
             return false;
         }
-        // An existing value is returned as it was: overwrite it.
-        // SAFETY: not null, and the kernel sized it for `T`.
+        // An existing value is returned unchanged and must be overwritten.
         unsafe { ptr::write(stored.cast(), value) };
         true
     }
 
     #[inline(always)]
-    fn forget(&self, socket: *mut bpf_sock) {
-        // SAFETY: the verifier checks map and socket. Nothing stored is no error to us.
+    fn remove(&self, socket: *mut bpf_sock) {
+        // SAFETY: the verifier checks map and socket. A missing value is not an error.
         unsafe { bpf_sk_storage_delete(map_of(self), socket.cast()) };
     }
 }
 
-/// The map argument of a helper: the loader relocates the static's address to the map.
+/// Returns the map argument of a helper: the loader relocates the static's address to the map.
 #[inline(always)]
 fn map_of<T>(map: &SkStorage<T>) -> *mut c_void {
     ptr::from_ref(map).cast_mut().cast()

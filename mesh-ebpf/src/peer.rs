@@ -1,15 +1,15 @@
-//! Shows the application the peer it asked for: getpeername(2) on a redirected socket returns the
-//! original destination, not the proxy.
+//! getpeername(2) on a redirected socket: returns the original destination instead of the proxy's
+//! address.
 //!
 //! * hooks: `cgroup/getpeername4`, `cgroup/getpeername6`; attached at the pods' parent cgroup
 //! * minimum kernel: 5.15 (the hooks: 5.8)
 //! * reads ORIGINAL_DST (the socket's)
-//! * absent: applications that verify their peer's address (FTP, SIP, RMI) see their own pod at
+//! * absent: applications that verify their peer's address (FTP, SIP, RMI) get their own pod at
 //!   4140
 //!
-//! accept(2) with an address buffer runs the hook too; the proxy's accepted sockets are told apart
-//! by the stored side. On an MPTCP socket the storage is the first subflow's, which this hook does
-//! not see: such an application sees the proxy's address.
+//! accept(2) with an address buffer runs the hook too; the stored side distinguishes the proxy's
+//! accepted sockets. The storage of an MPTCP socket is that of its first subflow, which this hook
+//! does not see: such an application gets the proxy's address.
 
 use aya_ebpf::{macros::cgroup_sock_addr, programs::SockAddrContext};
 use mesh_ebpf_common::{address::Family, layout::Side};
@@ -19,7 +19,7 @@ use crate::{
     maps::{self, Storage},
 };
 
-/// Let the system call go on.
+/// Allows the system call.
 const ALLOW: i32 = 1;
 
 #[cgroup_sock_addr(getpeername4)]

@@ -1,14 +1,15 @@
-//! Follows the sockets of enrolled pods: carries an original destination from the application's
-//! socket to the proxy's accepted one, and registers the proxy's listeners.
+//! Socket events of enrolled pods: transfers an original destination from the application's socket
+//! to the proxy's accepted one, and registers the proxy's listeners.
 //!
 //! * hook: `sockops`; attached at the pods' parent cgroup
 //! * minimum kernel: 5.15 (netns cookie in this hook)
 //! * reads PODS, BINDERS (the socket's); writes IN_FLIGHT, IN_FLIGHT_COUNTS, LISTENERS, PROXIES,
 //!   ORIGINAL_DST, STATS
-//! * absent: the proxy learns no original destinations and gets no connections
+//! * absent: the proxy gets no original destinations and no connections
 //!
 //! Never writes the context's `reply`, which all programs of the hook share, and always returns 1.
-//! Only LISTEN sockets enter a sockhash: an established one there would make FIONREAD return 0.
+//! Only listening sockets are added to a sockhash: an established one there would make FIONREAD
+//! return 0.
 
 use aya_ebpf::{
     bindings::{
@@ -54,14 +55,15 @@ fn socket_of(ctx: &SockOpsContext) -> Option<*mut bpf_sock> {
     (!socket.is_null()).then_some(socket)
 }
 
-/// Asks for calls of [`change_state`] for this socket; other programs' flags stay.
+/// Requests calls of [`change_state`] for this socket; other programs' flags are kept.
 #[inline(always)]
 fn watch_state(ctx: &SockOpsContext) {
     let flags = load!((*ctx.ops).bpf_sock_ops_cb_flags);
     let _ = ctx.set_cb_flags((flags | BPF_SOCK_OPS_STATE_CB_FLAG) as i32);
 }
 
-/// A redirected client socket is about to send its SYN: its local address and port are known now.
+/// Publishes the original destination of a redirected client socket that is about to send its SYN:
+/// its local address and port are known now.
 #[inline(always)]
 fn publish(ctx: &SockOpsContext) -> Option<()> {
     let socket = socket_of(ctx)?;
@@ -75,14 +77,15 @@ fn publish(ctx: &SockOpsContext) -> Option<()> {
     let (address, port) = context::ops_local(ctx.ops)?;
     let key = FlowKey::new(cookie, address, port);
     if !maps::put_in_flight(&key, &original) {
-        // The proxy gets no destination and refuses: closed, and only this pod's connection.
+        // The proxy gets no destination and rejects the connection; only this pod is affected.
         maps::count(cookie, Counter::OutboundUntracked);
     }
     watch_state(ctx);
     Some(())
 }
 
-/// A handshake towards a listener ended. On the outbound port the far end is our client socket.
+/// Handles the end of a handshake with a listener. On the outbound port the remote end is the
+/// redirected client socket.
 #[inline(always)]
 fn accept(ctx: &SockOpsContext) -> Option<()> {
     let cookie = context::netns_cookie(ctx);
@@ -105,8 +108,8 @@ fn accept(ctx: &SockOpsContext) -> Option<()> {
     Some(())
 }
 
-/// A socket starts to listen. On a proxy port, and bound by the proxy, it becomes a target of
-/// `steer`.
+/// Handles a socket that starts to listen. On a proxy port, and bound by the proxy, it becomes a
+/// target of `steer`.
 #[inline(always)]
 fn listen(ctx: &SockOpsContext) -> Option<()> {
     let cookie = context::netns_cookie(ctx);
@@ -127,8 +130,8 @@ fn listen(ctx: &SockOpsContext) -> Option<()> {
     }
     for slot in 0..LISTENER_SLOTS {
         match insert(ctx.ops, ListenerKey::new(cookie, role, family, slot)) {
-            // Another listener of the group has this slot; with all slots taken, enough of them are
-            // known.
+            // Another listener of the group has this slot; if all slots are taken, enough of them
+            // are stored.
             TAKEN => continue,
             0 => {
                 // SAFETY: checked for null above.
@@ -137,7 +140,7 @@ fn listen(ctx: &SockOpsContext) -> Option<()> {
                     (*proxy).registrations = state.registrations + 1;
                 }
             }
-            // Multipath TCP sockets are refused.
+            // The kernel rejects Multipath TCP sockets.
             _ => maps::count(cookie, Counter::ListenerRejected),
         }
         break;
@@ -145,7 +148,7 @@ fn listen(ctx: &SockOpsContext) -> Option<()> {
     Some(())
 }
 
-/// Puts the context's socket under `key` unless another one is there. Returns 0 or a negative
+/// Stores the context's socket under `key` unless another one is stored. Returns 0 or a negative
 /// error.
 #[inline(always)]
 fn insert(ops: *mut bpf_sock_ops, mut key: ListenerKey) -> i64 {
@@ -160,7 +163,8 @@ fn insert(ops: *mut bpf_sock_ops, mut key: ListenerKey) -> i64 {
     }
 }
 
-/// A watched client socket ends. If it was never accepted, its entry is still there.
+/// Handles the end of a watched client socket: removes its entry, which exists if it was never
+/// accepted.
 #[inline(always)]
 fn change_state(ctx: &SockOpsContext) -> Option<()> {
     let new = load!((*ctx.ops).__bindgen_anon_1.args[1]);

@@ -1,23 +1,23 @@
-//! Inbound, and the second half of outbound: gives arriving connections to the proxy's listeners.
+//! Inbound, and the second half of outbound: assigns arriving connections to the proxy's listeners.
 //!
-//! * hook: `sk_lookup`; one instance per pod, attached to the pod's network namespace
+//! * hook: `sk_lookup`; one instance for each pod, attached to the pod's network namespace
 //! * minimum kernel: 5.9
 //! * reads PODS, ADDRESSES, PORT_SKIPS, SUBNET_SKIPS, LISTENERS; writes STATS
 //! * absent: connections reach the application in clear text, and redirected ones are refused
 //!
-//! The hook offers no netns cookie, so each pod gets an instance of its own with the cookie as a
-//! constant. A shared one would have to find the pod by local address, and could then be led to
-//! another pod's listener, or miss connections to an address nobody told it about.
+//! The hook provides no netns cookie, so that each pod has its own instance with the cookie as a
+//! constant. A shared instance would have to find the pod by local address; it could then assign
+//! another pod's listener, or miss connections to an unregistered address.
 //!
-//! Without a listener the connection is reset (SK_DROP), so that nothing reaches the application
-//! around the proxy, unless the pod asked to fail open.
+//! Without a listener the connection is reset (SK_DROP), so that no connection bypasses the proxy,
+//! unless the pod is configured to fail open.
 
 use aya_ebpf::{Global, bindings::sk_action, macros::sk_lookup, programs::SkLookupContext};
 use mesh_ebpf_common::{
     address::Family,
     counter::Counter,
     layout::{FLAG_INBOUND_FAIL_OPEN, INBOUND, LISTENER_SLOTS, ListenerKey, Role},
-    verdict::{self, SocketLookup, LookupVerdict},
+    verdict::{self, LookupVerdict, SocketLookup},
 };
 
 use crate::{
@@ -27,8 +27,8 @@ use crate::{
 
 const IPPROTO_TCP: u32 = 6;
 
-/// The cookie of the network namespace this instance, or one of `guard`, is attached to; set by the
-/// loader.
+/// The cookie of the network namespace to which this instance, or one of `guard`, is attached; set
+/// by the loader.
 #[unsafe(no_mangle)]
 pub static POD_COOKIE: Global<u64> = Global::new(0);
 
@@ -49,14 +49,14 @@ fn steer(ctx: &SkLookupContext) -> Option<u32> {
         local: context::lookup_local(ctx.lookup)?,
         local_port: load!((*ctx.lookup).local_port) as u16,
     };
-    let steering = verdict::inbound(
+    let verdict = verdict::inbound(
         pod,
         &lookup,
         |address| maps::is_own_address(cookie, address),
         |port| maps::is_skipped_port(cookie, INBOUND, port),
         |address| maps::is_skipped_source(cookie, address),
     );
-    let role = match steering {
+    let role = match verdict {
         LookupVerdict::Pass(counter) => {
             maps::count(cookie, counter);
             return None;
@@ -77,7 +77,7 @@ fn steer(ctx: &SkLookupContext) -> Option<u32> {
     Some(action)
 }
 
-/// Selects the first listener that lives and takes this family: a dual-stack one serves IPv4 too.
+/// Selects the first open listener that accepts this family; a dual-stack one accepts IPv4 too.
 #[inline(always)]
 fn assign(ctx: &SkLookupContext, cookie: u64, role: Role, family: Family) -> bool {
     (family == Family::V4 && assign_from(ctx, cookie, role, Family::V4))

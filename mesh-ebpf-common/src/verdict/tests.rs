@@ -1,4 +1,4 @@
-//! Tables for every verdict.
+//! Tables of all verdicts.
 
 use core::net::IpAddr;
 
@@ -20,7 +20,7 @@ fn pod() -> PodConfig {
     }
 }
 
-/// The addresses the test pod has besides its primary ones.
+/// The addresses of the test pod in addition to its primary ones.
 fn own(address_: &Address) -> bool {
     ["10.1.0.5", "fd00::5", "192.168.7.1"]
         .iter()
@@ -43,7 +43,7 @@ fn check_dial(attempt: ConnectAttempt, expected: Outbound) {
 }
 
 #[test]
-fn connections_are_redirected_to_the_own_address_of_their_family() {
+fn connections_are_redirected_to_own_address_of_their_family() {
     check_dial(
         dial("10.9.9.9", 80),
         Outbound::Redirect(address("10.1.0.5")),
@@ -77,7 +77,7 @@ fn connections_are_redirected_to_the_own_address_of_their_family() {
 }
 
 #[test]
-fn connections_that_stay_direct() {
+fn local_skipped_and_proxy_connections_stay_direct() {
     let table = [
         ("127.0.0.1", 80, Counter::OutboundLocal),
         ("127.8.8.8", 80, Counter::OutboundLocal),
@@ -107,7 +107,7 @@ fn connections_that_stay_direct() {
 }
 
 #[test]
-fn the_bound_source_must_be_the_pods() {
+fn foreign_bound_source_stays_direct() {
     for (source, expected) in [
         ("10.1.0.5", Outbound::Redirect(address("10.1.0.5"))),
         ("192.168.7.1", Outbound::Redirect(address("10.1.0.5"))),
@@ -134,7 +134,7 @@ fn the_bound_source_must_be_the_pods() {
 }
 
 #[test]
-fn a_pod_without_an_address_of_the_family_is_left_alone() {
+fn pod_without_address_of_the_family_stays_direct() {
     let v4_only = PodConfig {
         v6: Address::UNSPECIFIED,
         ..pod()
@@ -144,7 +144,7 @@ fn a_pod_without_an_address_of_the_family_is_left_alone() {
 }
 
 #[test]
-fn the_check_address_is_redirected_for_everyone() {
+fn check_address_is_redirected_for_every_process() {
     let v4 = pod().v4;
     let v6 = pod().v6;
     let table = [
@@ -169,7 +169,7 @@ fn the_check_address_is_redirected_for_everyone() {
 }
 
 #[test]
-fn a_pod_of_one_family_is_checked_by_both_addresses() {
+fn single_family_pod_is_redirected_for_both_check_addresses() {
     let v6_only = PodConfig {
         v4: Address::UNSPECIFIED,
         ..pod()
@@ -204,7 +204,7 @@ fn check_arrival(remote: &str, local: &str, local_port: u16, expected: LookupVer
 }
 
 #[test]
-fn arrivals() {
+fn lookups_are_steered_passed_or_skipped() {
     use LookupVerdict::{Pass, Proxy};
     let table = [
         ("10.9.9.9", "10.1.0.5", 80, Proxy(Role::Inbound)),
@@ -233,7 +233,8 @@ fn arrivals() {
         ("192.168.7.1", "10.1.0.5", 80, Pass(Counter::InboundLocal)),
         ("127.0.0.1", "127.0.0.1", 80, Pass(Counter::InboundLocal)),
         ("10.1.0.5", "10.1.0.5", 4143, Pass(Counter::InboundLocal)),
-        // An address nobody told us about, dialled from the pod: the kernel uses it as source too.
+        // An unknown address of the pod, connected to from the pod: the kernel uses it as source
+        // too.
         ("10.77.0.1", "10.77.0.1", 80, Pass(Counter::InboundLocal)),
     ];
     for (remote, local, port, expected) in table {
@@ -249,15 +250,15 @@ fn proxy(cgroup: u64, registrations: u64) -> ProxyState {
 }
 
 #[test]
-fn the_proxy_is_known_by_its_cgroup() {
+fn proxy_is_identified_by_its_cgroup() {
     assert!(!is_proxy(&proxy(0, 0), 7));
-    assert!(!is_proxy(&proxy(0, 0), 0), "nobody is in no cgroup");
+    assert!(!is_proxy(&proxy(0, 0), 0), "no_proxy is in no cgroup");
     assert!(is_proxy(&proxy(7, 1), 7));
     assert!(!is_proxy(&proxy(7, 1), 8));
 }
 
 #[test]
-fn proxys_uid_may_dial_as_the_proxy_while_no_proxy_listens() {
+fn process_with_proxy_uid_connects_as_proxy_until_one_listens() {
     for (has_uid, any_listener, expected) in [
         (true, false, true),
         (true, true, false),
@@ -270,7 +271,7 @@ fn proxys_uid_may_dial_as_the_proxy_while_no_proxy_listens() {
 }
 
 #[test]
-fn who_may_bind_a_proxy_port() {
+fn may_bind_requires_proxy_cgroup_or_no_listener() {
     let table = [
         (proxy(0, 0), 7, false, true),
         (proxy(7, 1), 7, true, true),
@@ -287,7 +288,7 @@ fn who_may_bind_a_proxy_port() {
 }
 
 #[test]
-fn who_may_become_the_proxy() {
+fn may_register_rejects_outdated_binders() {
     let binder = |cgroup, registrations| Binder {
         cgroup,
         registrations,
@@ -296,9 +297,9 @@ fn who_may_become_the_proxy() {
         (proxy(0, 0), binder(7, 0), true),
         // Another listener of the same proxy.
         (proxy(7, 1), binder(7, 0), true),
-        // A successor that bound after the old proxy had gone.
+        // A successor that bound after the old proxy had closed its listeners.
         (proxy(7, 3), binder(8, 3), true),
-        // Bound early, listens after the proxy: too late.
+        // Bound early, but listens after the proxy.
         (proxy(7, 1), binder(8, 0), false),
         (proxy(7, 4), binder(8, 3), false),
     ];
@@ -312,14 +313,14 @@ fn who_may_become_the_proxy() {
 }
 
 #[test]
-fn ports_of_listeners() {
+fn listener_role_is_derived_from_port() {
     assert_eq!(listener_role(&pod(), 4140), Some(Role::Outbound));
     assert_eq!(listener_role(&pod(), 4143), Some(Role::Inbound));
     assert_eq!(listener_role(&pod(), 4191), None);
 }
 
 #[test]
-fn only_the_two_options_are_answered() {
+fn only_original_dst_options_have_a_family() {
     assert_eq!(original_dst_family(0, 80), Some(Family::V4));
     assert_eq!(original_dst_family(41, 80), Some(Family::V6));
     assert_eq!(original_dst_family(1, 80), None);
@@ -328,7 +329,7 @@ fn only_the_two_options_are_answered() {
 }
 
 #[test]
-fn original_destinations() {
+fn original_dst_is_stored_or_local() {
     let stored = |side: Side| OriginalDst {
         address: address("10.9.9.9"),
         port: 80,
@@ -355,7 +356,7 @@ fn original_destinations() {
 }
 
 #[test]
-fn original_destinations_where_a_packet_filter_redirects() {
+fn original_dst_is_native_behind_packet_filter() {
     let split = PodConfig { flags: 0, ..pod() };
     assert_eq!(
         original_dst(&split, None, true, 4143),
@@ -368,7 +369,7 @@ fn original_destinations_where_a_packet_filter_redirects() {
 }
 
 #[test]
-fn what_goes_around_the_proxy() {
+fn bypassing_requests_are_detected() {
     let check = |source: &str, destination: &str, port: u16, by_proxy: bool| {
         let request = TcpSyn {
             source: address(source),
