@@ -17,7 +17,7 @@ fn admin() -> (Admin, Condition) {
     (Admin::new(Registry::new(), readiness), condition)
 }
 
-async fn request(admin: &Admin, request: http::request::Builder) -> (http::response::Parts, Bytes) {
+async fn send(admin: &Admin, request: http::request::Builder) -> (http::response::Parts, Bytes) {
     let request = request.body(Full::<Bytes>::default()).unwrap();
     let peer = "127.0.0.1:9".parse().unwrap();
     let (head, body) = admin.respond(request, peer).await.into_parts();
@@ -25,7 +25,7 @@ async fn request(admin: &Admin, request: http::request::Builder) -> (http::respo
 }
 
 async fn get(admin: &Admin, path: &str) -> (StatusCode, Bytes) {
-    let (head, body) = request(admin, Request::get(path)).await;
+    let (head, body) = send(admin, Request::get(path)).await;
     (head.status, body)
 }
 
@@ -57,12 +57,12 @@ async fn metrics_are_compressed_if_accepted() {
     let requests = admin.inner.registry.counter_family("x_total", "X");
     requests.with(&Labels::new()).inc();
 
-    let (head, body) = request(&admin, Request::get("/metrics")).await;
+    let (head, body) = send(&admin, Request::get("/metrics")).await;
     assert_eq!(head.headers[CONTENT_TYPE], "text/plain");
     assert!(body.ends_with(b"x_total 1\n# EOF\n"));
 
     let request = Request::get("/metrics").header(ACCEPT_ENCODING, "br, gzip;q=0.5");
-    let (head, packed) = request(&admin, request).await;
+    let (head, packed) = send(&admin, request).await;
     assert_eq!(head.headers[CONTENT_ENCODING], "gzip");
     let mut unpacked = Vec::new();
     GzDecoder::new(&packed[..])
@@ -140,7 +140,7 @@ async fn log_filter_is_accessible_to_local_callers_only() {
         let response = log_level::respond(&handle, &call);
         async { response }
     });
-    let request = async |method: &str, body: &'static str, peer: &str| {
+    let send = async |method: &str, body: &'static str, peer: &str| {
         let request = Request::builder().method(method).uri("/log-level");
         let request = request.body(Full::from(body)).unwrap();
         let response = admin.respond(request, peer.parse().unwrap()).await;
@@ -149,17 +149,17 @@ async fn log_filter_is_accessible_to_local_callers_only() {
         (head, String::from_utf8(body.to_vec()).unwrap())
     };
 
-    assert_eq!(request("GET", "", "127.0.0.1:9").await.1, "warn");
-    let (head, _) = request("PUT", "debug", "192.0.2.1:9").await;
+    assert_eq!(send("GET", "", "127.0.0.1:9").await.1, "warn");
+    let (head, _) = send("PUT", "debug", "192.0.2.1:9").await;
     assert_eq!(head.status, StatusCode::FORBIDDEN);
-    let (head, body) = request("PUT", "mesh=loud", "[::1]:9").await;
+    let (head, body) = send("PUT", "mesh=loud", "[::1]:9").await;
     assert_eq!(head.status, StatusCode::BAD_REQUEST);
     assert!(body.contains("\"mesh=loud\""), "{body}");
     assert_eq!(filter.current(), "warn");
-    let (head, _) = request("PUT", "mesh=debug\n", "[::1]:9").await;
+    let (head, _) = send("PUT", "mesh=debug\n", "[::1]:9").await;
     assert_eq!(head.status, StatusCode::NO_CONTENT);
     assert_eq!(filter.current(), "mesh=debug");
-    let (head, _) = request("DELETE", "", "[::1]:9").await;
+    let (head, _) = send("DELETE", "", "[::1]:9").await;
     assert_eq!(head.status, StatusCode::METHOD_NOT_ALLOWED);
     assert_eq!(head.headers.get_all(http::header::ALLOW).iter().count(), 2);
     drop(layer);
