@@ -106,8 +106,8 @@ fn choices(times: u32) {
         balancer.update(&endpoints);
         for _ in 0..times {
             let mut picked = balancer.pick(Instant::now(), None).expect("an endpoint");
-            picked.sends();
-            picked.measure();
+            picked.record_send();
+            picked.record_latency();
         }
     });
 }
