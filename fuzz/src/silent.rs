@@ -10,7 +10,7 @@ use mesh_proxy::transport::listen::AcceptedConnection;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{spawn_local, yield_now};
 
-use crate::{memory, world};
+use crate::{memory, test_env};
 
 /// Each connection takes four file descriptors, of which the usual limit is 1024.
 const CONNECTIONS: usize = 100;

@@ -55,12 +55,11 @@ fn final_response(mut received: &[u8], method: RequestMethod) -> Option<Message>
     }
 }
 
-/// How much of the start line must be the same.
+/// The part of the start line that is compared.
 #[derive(PartialEq, Eq)]
 enum Start {
-    Whole,
-    /// Reason phrases do not exist in HTTP/2, and the version between the client and its proxy is
-    /// theirs.
+    All,
+    /// HTTP/2 has no reason phrase, and each connection has its own version.
     Status,
 }
 

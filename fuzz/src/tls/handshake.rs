@@ -438,7 +438,7 @@ enum State {
     Closed {
         was_established: bool,
     },
-    Refused(String),
+    Rejected(String),
 }
 
 impl Outcome {
@@ -511,7 +511,7 @@ struct Subject {
 enum SubjectConnection {
     Handshaking(Box<HandshakeDriver>),
     Established(Box<RecordConnection>),
-    Refused(String),
+    Rejected(String),
 }
 
 impl Subject {

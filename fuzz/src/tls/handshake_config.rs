@@ -14,7 +14,7 @@ use rustls::{
 };
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, UnixTime};
 
-use super::{InsecureVerifier, SUITES, puppet};
+use super::{InsecureVerifier, SUITES, scripted_peer};
 
 /// Configurations of clients and servers, for the proxy and for its peer.
 pub(super) struct Configs {
