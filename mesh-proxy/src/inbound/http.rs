@@ -275,7 +275,10 @@ impl RequestHandler {
             _ => tracing::debug!(client = %self.peer.client, %error, "Request failed"),
         }
         if *is_app_gone && !meshed && self.has_responded.get() {
-            // The application would have closed the connection. Clients retry requests on a connection that was closed before the response (RFC 9112, section 9.3.1), but do not retry after a 502. A connection on which the application never responded gets the 502. Proxies of the mesh receive the more precise `undelivered` header.
+            // The application would have closed the connection. Clients retry requests on a
+            // connection that was closed before the response (RFC 9112, section 9.3.1), but do not
+            // retry after a 502. A connection on which the application never responded gets the
+            // 502. Proxies of the mesh receive the more precise `undelivered` header.
             return Err(Reset(ErrorCode::REFUSED_STREAM));
         }
         let detail = ErrorDetail {

@@ -129,7 +129,8 @@ fn upgraded_connection_becomes_tunnel() {
     });
 }
 
-/// <https://github.com/linkerd/linkerd2/issues/8539>: the response to CONNECT has no body, even if it declares one.
+/// The response to CONNECT has no body, even if it declares one
+/// (<https://github.com/linkerd/linkerd2/issues/8539>).
 #[test]
 fn connect_becomes_tunnel() {
     each_way(async |way| {
