@@ -1,30 +1,30 @@
 //! The kernel programs: one file per hook, each a thin shell around `mesh_ebpf_common::verdict`.
-//! All of them are gated by the network namespace's cookie, so a process of the pod's cgroup in a
-//! nested namespace, and every pod that is not enrolled, sees nothing but one failed map lookup.
+//! All of them start with a lookup of the network namespace's cookie, so that they do nothing else
+//! for pods that are not enrolled, and for processes of a pod's cgroup in a nested namespace.
 //!
 //! ```text
-//! connect ──original destination──▶ client socket's storage ──(sock_ops: TCP_CONNECT)──▶ IN_FLIGHT
-//!    │ rewritten to own-IP:4140                                                             │
-//!    ▼                                                                  (sock_ops: PASSIVE_ESTABLISHED)
-//! steer (sk_lookup) ──▶ proxy's 4140 listener ──accept──▶ accepted socket's storage ◀───────┘
+//! connect ──original destination──▶ client socket's storage ──(sock_ops: CONNECT)──▶ IN_FLIGHT
+//!    │ rewritten to own-IP:4140                                                          │
+//!    ▼                                                              (sock_ops: ESTABLISHED)
+//! steer (sk_lookup) ──▶ proxy's 4140 listener ──accept──▶ accepted socket's storage ◀────┘
 //!                                                              └─▶ getsockopt(SO_ORIGINAL_DST)
 //! ```
 //!
-//! Who the proxy is: the cgroup whose process, with the proxy's uid, has an open listener on the
-//! inbound or outbound port. `bind` stamps the socket with the binder's cgroup; `sock_ops` believes
-//! the stamp once the socket really listens, and registers it. While one cgroup has a listener
-//! open, `bind` refuses the ports to other cgroups with the same uid, so the identity can change
-//! hands only after the old proxy is gone. While no proxy listens, `connect` takes a process with
-//! the uid for a proxy that dials before it listens; while one does, a process that merely has the
-//! uid is redirected like any other. What is left: a process with that uid is the proxy until the
-//! proxy listens; an admission policy has to keep the uid to the proxy's container, and a native
-//! sidecar starts first.
+//! The proxy is identified by the cgroup whose process, with the proxy's uid, has an open listener
+//! on the inbound or outbound port. `bind` stores the binder's cgroup with the socket; `sock_ops`
+//! registers the listener and its cgroup once the socket listens. While one cgroup has an open
+//! listener, `bind` rejects other cgroups with the same uid on these ports, so that the identity
+//! can only change after the old proxy has closed its listeners. While no proxy listens, `connect`
+//! treats a process with the uid as a proxy that connects before it listens; otherwise such a
+//! process is redirected like any other. One gap remains: a process with that uid counts as the
+//! proxy until the proxy listens. An admission policy must therefore reserve the uid for the
+//! proxy's container, and a native sidecar starts first.
 //!
 //! `mesh-agent::ebpf` loads, pins and attaches the programs and writes the maps.
 
 #![no_std]
 #![no_main]
-// For the atomic addition in `maps`; aya-ebpf needs it, too.
+// For the atomic addition in `maps`; aya-ebpf requires it, too.
 #![feature(asm_experimental_arch)]
 
 mod bind;

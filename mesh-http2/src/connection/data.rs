@@ -80,9 +80,10 @@ impl Connection {
                 }
             },
         };
-        match is_accepted {
-            true => self.count_message_frame(),
-            false => self.frame_discarded(header.length)?,
+        if is_accepted {
+            self.count_message_frame();
+        } else {
+            self.frame_discarded(header.length)?;
         }
         let stream = is_accepted.then_some(header.stream);
         if header.is_padded() {
@@ -155,10 +156,7 @@ impl Connection {
             stream.inbound.data.push(bytes);
             stream.inbound.wake();
         }
-        match ends {
-            true => self.end_inbound(id),
-            false => Ok(()),
-        }
+        if ends { self.end_inbound(id) } else { Ok(()) }
     }
 
     /// Releases flow-control capacity of the connection and, while the message is incomplete, of

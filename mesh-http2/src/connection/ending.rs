@@ -57,10 +57,12 @@ impl Connection {
     /// Whether the stream is idle (RFC 9113, section 5.1): not opened, nor closed by opening a
     /// later one.
     pub(super) fn is_idle(&self, id: u32) -> bool {
-        match self.is_peer_initiated(id) {
-            _ if id == 0 => true,
-            true => id > self.last_peer_stream,
-            false => id >= self.next_local_stream,
+        if id == 0 {
+            true
+        } else if self.is_peer_initiated(id) {
+            id > self.last_peer_stream
+        } else {
+            id >= self.next_local_stream
         }
     }
 
@@ -197,9 +199,10 @@ impl Connection {
         }
         let has_owner = stream.has_owner();
         if std::mem::take(&mut stream.is_counted) {
-            match self.is_peer_initiated(id) {
-                true => self.open_peer_streams -= 1,
-                false => self.open_local_streams -= 1,
+            if self.is_peer_initiated(id) {
+                self.open_peer_streams -= 1;
+            } else {
+                self.open_local_streams -= 1;
             }
             self.wake_open_wakers();
             if self.open_peer_streams + self.open_local_streams == 0 {

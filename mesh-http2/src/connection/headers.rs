@@ -330,9 +330,10 @@ impl Connection {
         stream.inbound.stage = MessageState::Body;
         stream.inbound.is_headers_only = ends_stream;
         stream.inbound.wake();
-        match ends_stream {
-            true => self.end_inbound(id),
-            false => Ok(()),
+        if ends_stream {
+            self.end_inbound(id)
+        } else {
+            Ok(())
         }
     }
 
