@@ -27,13 +27,13 @@ pub(crate) enum Task {
     /// Run every check and every test: setup, ebpf, fmt, tidy, clippy, unit tests, integration
     /// tests
     Test(TestOptions),
-    /// What CI runs: the same as `test`
+    /// Run what CI runs: the same as `test`
     Ci,
-    /// Check the house rules that no compiler checks
+    /// Check the repository's conventions
     Tidy,
     /// Format the code of both workspaces
     Fmt {
-        /// Change nothing, fail when something is not formatted
+        /// Only check; fail if a file is not formatted
         #[arg(long)]
         check: bool,
     },
@@ -41,26 +41,26 @@ pub(crate) enum Task {
     Ebpf,
     /// Build the kernel programs and every program of the mesh
     Build {
-        /// Unoptimised and quick to build
+        /// Build without optimisation
         #[arg(long)]
         dev: bool,
     },
-    /// Make the container images of the mesh, without Docker
+    /// Build the container images of the mesh, without Docker
     Image(ImageOptions),
-    /// Start a whole mesh on this machine, show it at work, and take it down again
+    /// Start a whole mesh on this machine, measure its claims, and remove it
     Demo(DemoOptions),
-    /// Measure what the proxy costs, beside Envoy, HAProxy and nothing at all
+    /// Compare the cost of the proxy with Envoy, HAProxy and a direct connection
     #[command(disable_help_flag = true)]
     Bench(MeasurementOptions),
-    /// Load our proxies for an hour while their certificates and trust anchors change; nothing may
-    /// fail or grow
+    /// Load a pair of proxies for an hour while certificates and trust anchors rotate; no request
+    /// may fail and no resource may grow
     #[command(disable_help_flag = true)]
     Soak(MeasurementOptions),
     /// Search for inputs that the proxy mishandles, guided by coverage
     Fuzz(FuzzOptions),
     /// Check the dependencies: advisories, licences, duplicates, sources
     Audit {
-        /// Leave out the advisories, which need the network
+        /// Skip the advisories, which need the network
         #[arg(long)]
         offline: bool,
     },

@@ -6,7 +6,7 @@ use std::{path::Path, process::Command};
 use anyhow::Context;
 
 use crate::{
-    command::{ask, run as run_command},
+    command::{captured_stdout, run as run_command},
     stage,
     workspace::{self, find_program},
 };
@@ -24,7 +24,9 @@ pub(crate) fn run(root: &Path, offline: bool) -> anyhow::Result<()> {
         find_program("cargo-deny")
     };
     let program = match found {
-        Some(program) if ask(Command::new(&program).arg("--version")).is_some() => program,
+        Some(program) if captured_stdout(Command::new(&program).arg("--version")).is_some() => {
+            program
+        }
         _ => {
             stage::run(
                 "setup",

@@ -12,7 +12,7 @@ use std::{
     process::Command,
 };
 
-use crate::{command::ask, workspace};
+use crate::{command::captured_stdout, workspace};
 
 /// The release that `setup` installs. Another one on the machine is not used: options and BTF
 /// output differ.
@@ -43,7 +43,7 @@ fn debian_compiler() -> Option<Compiler> {
     find_file(Path::new(DEBIAN_BPF_LIBRARY), |name| {
         name.starts_with("libcore-")
     })?;
-    let llvm_major = llvm_major(&ask(Command::new(DEBIAN_RUSTC).arg("-vV"))?)?;
+    let llvm_major = llvm_major(&captured_stdout(Command::new(DEBIAN_RUSTC).arg("-vV"))?)?;
     let library = format!("libLLVM.so.{llvm_major}");
     let llvm = fs::read_dir("/usr/lib")
         .ok()?
@@ -59,11 +59,12 @@ fn debian_compiler() -> Option<Compiler> {
 
 fn rustup_compiler() -> Option<Compiler> {
     let rustc = workspace::find_program("rustc")?;
-    let sysroot = PathBuf::from(ask(Command::new(&rustc).args(["--print", "sysroot"]))?.trim());
+    let sysroot =
+        PathBuf::from(captured_stdout(Command::new(&rustc).args(["--print", "sysroot"]))?.trim());
     if !sysroot.join("lib/rustlib/src/rust/library/core").is_dir() {
         return None;
     }
-    let llvm_major = llvm_major(&ask(Command::new(&rustc).arg("-vV"))?)?;
+    let llvm_major = llvm_major(&captured_stdout(Command::new(&rustc).arg("-vV"))?)?;
     let library = format!("libLLVM.so.{llvm_major}");
     let llvm = find_file(&sysroot.join("lib"), |name| name.starts_with(&library))?;
     Some(Compiler {
@@ -83,7 +84,7 @@ pub(crate) fn linker(root: &Path, compiler: &Compiler) -> Option<PathBuf> {
         .into_iter()
         .chain(workspace::find_program("bpf-linker"))
         .find(|linker| {
-            ask(Command::new(linker).arg("--version"))
+            captured_stdout(Command::new(linker).arg("--version"))
                 .is_some_and(|version| is_our_version(&version))
                 && fs::read(linker)
                     .is_ok_and(|program| reads_bitcode_of(&program, compiler.llvm_major))
@@ -136,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_llvm_of_a_compiler_is_in_its_version() {
+    fn llvm_version_is_parsed_from_rustc() {
         let version =
             "rustc 1.95.0 (59807616e 2026-04-14)\nrelease: 1.95.0\nLLVM version: 22.1.2\n";
         assert_eq!(llvm_major(version), Some(22));
@@ -144,14 +145,14 @@ mod tests {
     }
 
     #[test]
-    fn only_the_pinned_linker_is_taken() {
+    fn other_linker_version_is_rejected() {
         assert!(is_our_version("bpf-linker 0.13.0\n"));
         assert!(!is_our_version("bpf-linker 0.9.14\n"));
         assert!(!is_our_version(""));
     }
 
     #[test]
-    fn a_linker_with_an_older_llvm_is_not_taken() {
+    fn linker_with_older_llvm_is_rejected() {
         assert!(reads_bitcode_of(b"\0libLLVM.so.22.1\0", 22));
         assert!(reads_bitcode_of(b"\0libLLVM.so.23.1\0", 22));
         assert!(!reads_bitcode_of(b"\0libLLVM.so.21.1\0", 22));

@@ -1,6 +1,6 @@
-//! The Kubernetes cluster that the end-to-end tests run on: any, by the name of its context, made
-//! by whoever runs the tests. It is given the images as files, through a program of the user's
-//! choice. `test` calls it before the integration tests.
+//! The Kubernetes cluster of the end-to-end tests: any cluster, selected by the name of its context
+//! and created by the user. Images are loaded from files by a configurable command. `test` calls it
+//! before the integration tests.
 
 mod kind;
 
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_users_program_gets_all_archives_at_once() {
+    fn load_command_receives_all_archives() {
         assert_eq!(
             shown_loaders(Some("./load"), "any").expect("a loader"),
             ["./load a.tar b.tar"]
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_of_kinds_is_recognised_by_its_context() {
+    fn kind_cluster_is_recognised_by_context() {
         assert_eq!(
             shown_loaders(None, "kind-mesh").expect("a loader"),
             [

@@ -108,9 +108,8 @@ pub fn observe(
     Ok(Finished { status, lines })
 }
 
-/// The standard output of a quick program, or nothing when it cannot be run or fails: a question,
-/// not a step.
-pub fn ask(command: &mut Command) -> Option<String> {
+/// Returns the standard output of a short command, or `None` if it cannot be run or fails.
+pub fn captured_stdout(command: &mut Command) -> Option<String> {
     let output = command
         .stdin(Stdio::null())
         .stderr(Stdio::null())
@@ -187,26 +186,29 @@ mod tests {
     }
 
     #[test]
-    fn failure_is_an_error_that_names_the_command() {
+    fn failed_command_is_named_in_error() {
         let error = run("test", &mut shell("exit 4")).expect_err("exit 4 is a failure");
         assert_eq!(error.to_string(), "`sh -c exit 4`: exit status: 4");
     }
 
     #[test]
-    fn more_output_than_fits_in_flight_is_not_lost() {
+    fn output_larger_than_pipe_buffer_is_collected() {
         let finished = observe("test", &mut shell("seq 1 5000"), |_| ()).expect("seq runs");
         assert_eq!(finished.lines.len(), 5000);
     }
 
     #[test]
-    fn a_question_without_an_answer_is_none() {
-        assert_eq!(ask(&mut shell("echo 1; exit 1")), None);
-        assert_eq!(ask(&mut Command::new("no-such-program")), None);
-        assert_eq!(ask(&mut shell("echo yes")).as_deref(), Some("yes\n"));
+    fn failed_query_returns_none() {
+        assert_eq!(captured_stdout(&mut shell("echo 1; exit 1")), None);
+        assert_eq!(captured_stdout(&mut Command::new("no-such-program")), None);
+        assert_eq!(
+            captured_stdout(&mut shell("echo yes")).as_deref(),
+            Some("yes\n")
+        );
     }
 
     #[test]
-    fn cargo_progress_is_told_from_errors() {
+    fn cargo_progress_is_distinguished_from_errors() {
         assert!(is_cargo_progress("   Compiling serde v1.0.0"));
         assert!(!is_cargo_progress("error: unused variable"));
     }

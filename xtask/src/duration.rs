@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_have_a_unit_or_are_seconds() {
+    fn durations_are_parsed_with_and_without_unit() {
         assert_eq!(parse("90"), Ok(90));
         assert_eq!(parse("90s"), Ok(90));
         assert_eq!(parse("5m"), Ok(300));

@@ -22,7 +22,7 @@ use run::Budget;
 
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct FuzzOptions {
-    /// Which targets; all when none is named
+    /// Targets to run; all by default
     pub(crate) targets: Vec<String>,
     /// How long each runs, as in 90s, 5m or 1h [default: 60s]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
@@ -48,11 +48,11 @@ pub(crate) struct FuzzOptions {
     pub(crate) list: bool,
 }
 
-/// How long each target runs when nothing is said.
+/// Default duration of each target.
 const DEFAULT_SECONDS: u64 = 60;
 
-/// Builds and runs. A finding is no error here but an exit status, so that the other targets run
-/// all the same.
+/// Builds and runs the targets. A finding only sets the exit status, so that the other targets
+/// still run.
 pub(crate) fn run(root: &Path, options: &FuzzOptions) -> anyhow::Result<ExitCode> {
     let all = targets(root)?;
     if options.list {
@@ -104,8 +104,8 @@ pub(crate) fn run(root: &Path, options: &FuzzOptions) -> anyhow::Result<ExitCode
     })
 }
 
-/// The directories of the corpora are the list of targets: a test of mesh-fuzz holds both together, and
-/// nothing has to be built to name them.
+/// The directories of the corpora are the list of targets: a test of mesh-fuzz holds both together,
+/// and nothing has to be built to name them.
 fn targets(root: &Path) -> anyhow::Result<Vec<String>> {
     let directory = root.join("fuzz/corpus");
     let entries =
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn targets_are_chosen_by_name() {
+    fn fuzz_targets_are_selected_by_name() {
         let all = ["a", "b"].map(str::to_owned);
         assert_eq!(choose(&all, &[]).expect("all"), ["a", "b"]);
         assert_eq!(choose(&all, &["b".to_owned()]).expect("one"), ["b"]);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn this_checkout_has_targets() {
+    fn fuzz_targets_are_listed_from_corpus() {
         let root = crate::workspace::root().expect("a checkout");
         let targets = targets(&root).expect("a corpus");
         assert!(targets.iter().any(|name| name == "http1-request"));

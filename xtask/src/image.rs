@@ -1,7 +1,7 @@
 //! `cargo xtask image`: container images of the mesh, without Docker. Builds the programs, puts
 //! each image together from nothing but files of this checkout and of the machine's packages, and
-//! writes it as a directory (an OCI layout) and as one tar that `docker load`, `ctr images import` and
-//! `kind load image-archive` take. `--push` sends it to a registry, `--check` builds twice.
+//! writes it as a directory (an OCI layout) and as one tar that `docker load`, `ctr images import`
+//! and `kind load image-archive` take. `--push` sends it to a registry, `--check` builds twice.
 //!
 //! Nothing in an image depends on when, where or by whom it was built: entries are sorted, times
 //! are the commit's, owners are numbers, and the paths of this machine are mapped away

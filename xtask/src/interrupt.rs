@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM: what runs is ended and removed before xtask ends.
+//! Ctrl-C and SIGTERM: running programs are stopped and their state is removed before xtask exits.
 
 use std::sync::{
     Arc,
@@ -7,8 +7,8 @@ use std::sync::{
 
 use anyhow::Context;
 
-/// Whether the user wants to stop. The programs that xtask started get the signal of a terminal too
-/// and end; the step at hand then fails, and whoever is told of that looks here for the reason.
+/// Whether the user has interrupted xtask. Child processes receive the terminal's signal as well
+/// and exit; the current step then fails, and its caller checks this flag for the reason.
 #[derive(Debug, Clone)]
 pub struct Interrupt(Arc<AtomicBool>);
 

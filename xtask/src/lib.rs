@@ -79,8 +79,8 @@ fn run(task: Task) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints lines to standard output. A reader that closes it (`cargo xtask … --list | head`) is not an
-/// error.
+/// Prints lines to standard output. A reader that closes it (`cargo xtask … --list | head`) is not
+/// an error.
 ///
 /// # Errors
 ///

@@ -1,4 +1,5 @@
-//! `cargo xtask bench`, `soak` and `test --suites`: builds `mesh-bench`, which measures, and runs it.
+//! `cargo xtask bench`, `soak` and `test --suites`: builds `mesh-bench`, which measures, and runs
+//! it.
 
 use std::{
     path::Path,

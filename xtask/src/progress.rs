@@ -1,5 +1,6 @@
-//! Shows that a long step is alive: what it is, how long it has run, its last line. One line that
-//! is redrawn on a terminal; elsewhere (CI logs) one line now and then. `command` feeds it.
+//! Shows the progress of a long step: its title, elapsed time and last line of output. On a
+//! terminal one line is redrawn; elsewhere (CI logs) a line is printed periodically. `command`
+//! updates it.
 
 use std::{
     env,
@@ -79,7 +80,7 @@ impl Progress {
 }
 
 fn flush() {
-    // A terminal that went away is no reason to stop the work.
+    // A closed terminal must not stop the work.
     std::io::stderr().flush().ok();
 }
 
@@ -96,14 +97,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_state_fits_on_one_line() {
+    fn progress_fits_on_one_line() {
         let text = state("clippy", Duration::from_secs(61), &"Checking ".repeat(20));
         assert!(text.starts_with("    clippy: 61 s  Checking"));
         assert_eq!(text.chars().count(), WIDTH);
     }
 
     #[test]
-    fn control_characters_do_not_reach_the_terminal() {
+    fn control_characters_are_removed_from_progress() {
         assert_eq!(state("apt", Duration::ZERO, "a\r\x1bb"), "    apt: 0 s  ab");
     }
 }

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn without_root_the_exact_command_is_named() {
+    fn setup_without_root_prints_exact_command() {
         let text = remedy(&[&package(Need::Test)], true, false);
         assert!(
             text.contains("as root run: apt-get install --yes --no-install-recommends wrk"),
@@ -183,12 +183,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_promised_when_the_build_itself_is_impossible() {
+    fn missing_build_package_is_not_optional() {
         assert!(!remedy(&[&package(Need::Build)], true, false).contains("meanwhile"));
     }
 
     #[test]
-    fn a_missing_test_program_does_not_stop_the_build() {
+    fn missing_test_program_does_not_fail_setup() {
         let wrk = Box::leak(Box::new(package(Need::Test)));
         let missing = Missing {
             packages: vec![wrk],

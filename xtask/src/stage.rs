@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_readable() {
+    fn stage_durations_are_formatted() {
         for (time, expected) in [
             (Duration::from_millis(1234), "1.2 s"),
             (Duration::from_secs(60), "1 min 00 s"),
@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stage_returns_what_its_work_returns() {
+    fn stage_returns_result_of_work() {
         assert_eq!(run("stage", "a test", || Ok(7)).ok(), Some(7));
         assert!(
             run("stage", "a test", || anyhow::bail!("no")

@@ -1,10 +1,9 @@
-//! The image of the end-to-end tests and of the demo on a cluster: `mesh/test-apps:dev`, a directory
-//! of Debian's own programs (nginx, MariaDB, redis, etcd, curl, h2load, …) taken from the packages
-//! installed on this machine, so that no registry is asked and nobody here wrote what is tested
-//! with. Never published.
+//! The image of the end-to-end tests and of the demo on a cluster: `mesh/test-apps:dev`, Debian's
+//! programs (nginx, MariaDB, redis, etcd, curl, h2load, …) copied from the packages installed on
+//! this machine, so that no registry is needed. Never published.
 //!
-//! Unlike the images of the mesh it is no product: not reproducible, without inventory, one layer,
-//! run as root.
+//! Unlike the images of the mesh it is not reproducible, has no SBOM, has one layer and runs as
+//! root.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,7 +19,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 use tar::{Builder, EntryType, Header};
 
-use crate::command::ask;
+use crate::command::captured_stdout;
 
 const REFERENCE: &str = "mesh/test-apps:dev";
 
@@ -63,7 +62,7 @@ const LEFT_OUT: [&str; 5] = [
 /// Folders that are links on a Debian whose /usr is merged.
 const MERGED: [&str; 4] = ["bin", "lib", "lib64", "sbin"];
 
-/// What programs ask for their own user.
+/// The user database, which programs query for their own user.
 const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\ntcpdump:x:100:65534::/nonexistent:/bin/false\n";
 const GROUP: &str = "root:x:0:\nnogroup:x:65534:\ntcpdump:x:65534:\n";
 
@@ -97,19 +96,21 @@ fn closure() -> anyhow::Result<BTreeSet<String>> {
             "the package {package} is not installed; `cargo xtask setup` installs it (the test image is made on Debian or Ubuntu)"
         );
     }
-    let answer = ask(Command::new("apt-cache")
-        .args([
-            "depends",
-            "--recurse",
-            "--no-recommends",
-            "--no-suggests",
-            "--no-conflicts",
-            "--no-breaks",
-            "--no-replaces",
-            "--no-enhances",
-            "--installed",
-        ])
-        .args(PACKAGES));
+    let answer = captured_stdout(
+        Command::new("apt-cache")
+            .args([
+                "depends",
+                "--recurse",
+                "--no-recommends",
+                "--no-suggests",
+                "--no-conflicts",
+                "--no-breaks",
+                "--no-replaces",
+                "--no-enhances",
+                "--installed",
+            ])
+            .args(PACKAGES),
+    );
     let answer = answer.context("apt-cache does not know the packages of the test image")?;
     // Among the names are alternatives that are not installed.
     let names = answer
@@ -127,7 +128,8 @@ fn installed() -> anyhow::Result<BTreeMap<String, String>> {
         "--showformat",
         "${db:Status-Status} ${Package} ${Version}\n",
     ]);
-    let answer = ask(&mut query).context("dpkg-query does not list the installed packages")?;
+    let answer =
+        captured_stdout(&mut query).context("dpkg-query does not list the installed packages")?;
     let packages = answer.lines().filter_map(|line| {
         let (name, version) = line.strip_prefix("installed ")?.split_once(' ')?;
         Some((name.to_owned(), version.to_owned()))
@@ -145,7 +147,7 @@ fn versions(packages: &BTreeSet<String>) -> anyhow::Result<String> {
 
 /// Every file and link of the packages, without what nothing runs.
 fn files(packages: &BTreeSet<String>) -> anyhow::Result<BTreeSet<PathBuf>> {
-    let listed = ask(Command::new("dpkg-query").arg("--listfiles").args(packages));
+    let listed = captured_stdout(Command::new("dpkg-query").arg("--listfiles").args(packages));
     let listed = listed.context("dpkg-query cannot list the files of the test image")?;
     let mut files: BTreeSet<PathBuf> = listed
         .lines()
@@ -260,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_follow_the_merged_usr() {
+    fn merged_usr_paths_are_resolved() {
         for (file, expected) in [
             ("/bin/sh", "usr/bin/sh"),
             (
@@ -275,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn documentation_stays_out() {
+    fn documentation_is_excluded_from_image() {
         assert!(!is_wanted("/usr/share/doc/curl/copyright"));
         assert!(is_wanted("/usr/share/mysql/english/errmsg.sys"));
         assert!(!is_wanted(""));

@@ -88,13 +88,13 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_permission_to_run_is_no_program() {
+    fn file_without_execute_permission_is_not_executable() {
         assert!(!is_executable(Path::new("/etc/passwd")));
         assert!(!is_executable(Path::new("/usr")));
     }
 
     #[test]
-    fn directories_are_mapped_in_order() {
+    fn path_prefixes_are_mapped_in_order() {
         let directories = [
             (PathBuf::from("/src"), "/mesh"),
             (PathBuf::from("/src/target"), "/mesh/target"),
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn the_root_holds_the_workspace() {
+    fn workspace_root_has_manifest() {
         let root = root().expect("the test runs in a checkout");
         assert!(root.join("xtask/Cargo.toml").is_file());
     }

@@ -3,7 +3,7 @@
 use std::{fs, path::Path, process::Command, time::Instant};
 
 use anyhow::Context;
-use xtask::command::ask;
+use xtask::command::captured_stdout;
 
 use crate::testbed::{Cpus, parse_list, pod::CONGESTION_CONTROL};
 
@@ -126,7 +126,7 @@ pub(crate) fn description(cpus: Cpus) -> Vec<(&'static str, String)> {
         Some(value.trim().to_owned())
     };
     let unknown = || "unknown".to_owned();
-    let hypervisor = ask(&mut Command::new("systemd-detect-virt"));
+    let hypervisor = captured_stdout(&mut Command::new("systemd-detect-virt"));
     vec![
         (
             "CPU",

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::Path, process::Command};
 
 use anyhow::{Context, bail};
-use xtask::command::ask;
+use xtask::command::captured_stdout;
 
 use super::{
     load,
@@ -94,7 +94,7 @@ pub(super) fn record(
     script
         .args(["script", "--fields", "pid,ip,sym,dso", "--input"])
         .arg(&samples);
-    let text = ask(&mut script).context("read perf.data with perf script")?;
+    let text = captured_stdout(&mut script).context("read perf.data with perf script")?;
     std::fs::remove_file(&samples)?;
     Ok(ProxyPair {
         outbound: profile(&text, processes.outbound),

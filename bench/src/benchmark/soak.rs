@@ -12,7 +12,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use xtask::{command::ask, duration, interrupt::Interrupt, workspace};
+use xtask::{command::captured_stdout, duration, interrupt::Interrupt, workspace};
 
 use super::{
     load::{self, RATE_CONNECTIONS},
@@ -161,7 +161,7 @@ fn certificates(pod: &Pod) -> anyhow::Result<u64> {
     let mut command = pod.command(CLIENT, "curl")?;
     command.args(["-sS", "--fail"]);
     command.arg(format!("http://{}:{}/metrics", ADMIN.0, ADMIN.1));
-    let metrics = ask(&mut command).context("fetch the metrics of a proxy")?;
+    let metrics = captured_stdout(&mut command).context("fetch the metrics of a proxy")?;
     let line = metrics.lines().find_map(|line| line.strip_prefix(METRIC));
     let count = line.with_context(|| format!("the proxy's metrics lack {METRIC}"))?;
     count.parse().with_context(|| format!("{METRIC}{count}"))

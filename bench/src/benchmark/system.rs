@@ -149,14 +149,14 @@ impl System {
     /// Applies a function to the process of each proxy.
     pub(crate) fn each<T>(
         &self,
-        ask: fn(u32) -> anyhow::Result<T>,
+        read: fn(u32) -> anyhow::Result<T>,
     ) -> anyhow::Result<Option<ProxyPair<T>>> {
         let Some(processes) = self.processes() else {
             return Ok(None);
         };
         Ok(Some(ProxyPair {
-            outbound: ask(processes.outbound)?,
-            inbound: ask(processes.inbound)?,
+            outbound: read(processes.outbound)?,
+            inbound: read(processes.inbound)?,
         }))
     }
 }

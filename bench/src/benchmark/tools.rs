@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use xtask::{
-    command::{self, ask},
+    command::{self, captured_stdout},
     setup, stage,
     workspace::{self, find_program},
 };
@@ -60,7 +60,7 @@ fn envoy_directory(root: &Path) -> PathBuf {
 /// Returns names and versions of the measured programs and the load generators.
 pub(crate) fn versions(programs: &Programs, root: &Path) -> Vec<(&'static str, String)> {
     let first_line = |command: &mut Command| {
-        let text = ask(command)?;
+        let text = captured_stdout(command)?;
         // Envoy prints an empty line first, then a line that begins with its own path.
         let line = text.lines().find(|line| !line.trim().is_empty());
         let line = line.unwrap_or_default().trim();

@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
-use xtask::command::ask;
+use xtask::command::captured_stdout;
 
 use super::{
     Testbed,
@@ -130,7 +130,7 @@ impl Agent {
         let table = self.paths.pins.join("v1/maps/PODS");
         let mut dump = Command::new("bpftool");
         dump.args(["--json", "map", "dump", "pinned"]).arg(&table);
-        let dumped = ask(&mut dump).context("dump the map of pods with bpftool")?;
+        let dumped = captured_stdout(&mut dump).context("dump the map of pods with bpftool")?;
         let dumped: Value = serde_json::from_str(&dumped).context("parse the output of bpftool")?;
         let value: Vec<&str> = dumped[0]["value"]
             .as_array()

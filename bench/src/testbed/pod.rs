@@ -12,7 +12,7 @@ use std::{
 };
 
 use anyhow::Context;
-use xtask::command::ask;
+use xtask::command::captured_stdout;
 
 use super::{
     cpus::Cpus,
@@ -228,7 +228,7 @@ impl Pod {
 /// Returns the limit of open files in a pod.
 pub(crate) fn descriptors() -> anyhow::Result<u32> {
     let mut shell = Command::new("sh");
-    let output = ask(shell.args(["-c", &format!("{RAISE} && ulimit -Sn")]));
+    let output = captured_stdout(shell.args(["-c", &format!("{RAISE} && ulimit -Sn")]));
     let limit = output.context("read the limit of open files")?;
     limit
         .trim()

@@ -6,14 +6,14 @@ use std::{fs, path::Path, process::Command};
 use anyhow::{Context, bail};
 
 use crate::{
-    command::{self, ask},
+    command::{self, captured_stdout},
     workspace::find_program,
 };
 
-/// Not `kind`, the default: that may be somebody's.
+/// Not the default `kind`, which the user may have created.
 const NAME: &str = "mesh-test";
 
-/// A worker beside the control plane: what differs between nodes shows with two.
+/// A worker and the control plane, to cover differences between nodes.
 const CONFIG: &str = "kind: Cluster\napiVersion: kind.x-k8s.io/v1alpha4\nnodes:\n- role: control-plane\n- role: worker\n";
 
 /// The routes of the stories are of this release's experimental channel.
@@ -29,7 +29,8 @@ impl Kind {
                 "there is no kind on PATH; get it from https://kind.sigs.k8s.io, it needs Docker"
             );
         }
-        let there = ask(Command::new("kind").args(["get", "clusters"])).unwrap_or_default();
+        let there =
+            captured_stdout(Command::new("kind").args(["get", "clusters"])).unwrap_or_default();
         if there.lines().any(|name| name == NAME) {
             bail!(
                 "there is a cluster {NAME} of kind's already, and the tests want one of their own: `kind delete cluster --name {NAME}`"

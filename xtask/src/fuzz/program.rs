@@ -32,7 +32,7 @@ pub(super) enum Guidance {
     Edges,
 }
 
-/// What is found is kept here, whoever found it.
+/// Directory of findings, from local runs and CI.
 const DIRECTORY: &str = "target/fuzz";
 
 /// Which target the program runs (`fuzz/src/main.rs`).
@@ -125,7 +125,8 @@ impl Guidance {
 /// What this machine is called by rustc.
 fn host() -> anyhow::Result<String> {
     let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let version = command::ask(Command::new(rustc).arg("-vV")).context("ask rustc for its host")?;
+    let version = command::captured_stdout(Command::new(rustc).arg("-vV"))
+        .context("read the host of rustc")?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));
     Ok(host.context("rustc names no host")?.to_owned())
 }
@@ -135,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_host_is_a_triple() {
+    fn host_is_a_target_triple() {
         assert!(host().expect("rustc runs").split('-').count() >= 3);
     }
 }

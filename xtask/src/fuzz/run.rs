@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_read() {
+    fn fuzzer_statistics_are_parsed() {
         let outcome = outcome(
             "INFO: seed corpus: files: 3\n\
              #5\tINITED cov: 11 ft: 12 corp: 3/9b exec/s: 0 rss: 30Mb\n\
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finding_is_named_with_its_reason() {
+    fn finding_has_artifact_and_reason() {
         let outcome = outcome(
             "thread '<unnamed>' panicked at fuzz/src/lib.rs:1:2:\n\
              the body was changed\n\
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_beside_each_other_add_up() {
+    fn parallel_process_statistics_are_summed() {
         let half = || Outcome {
             executions: 10,
             per_second: 5,

@@ -266,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_program_of_an_image_is_linked_statically() {
+    fn image_programs_are_statically_linked() {
         let wrapper = include_str!("../../wrapper/link-static");
         let line = wrapper
             .lines()
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn the_programs_of_linkerds_image_have_their_names() {
+    fn image_has_linkerd_program_names() {
         let names: Vec<&str> = PROXY.links.iter().map(|(path, _)| *path).collect();
         assert_eq!(
             names,
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn only_agent_and_debugging_container_run_as_root() {
+    fn only_agent_and_debug_images_run_as_root() {
         let roots: Vec<ImageName> = ImageName::ALL
             .into_iter()
             .filter(|name| Contents::of(*name).user.starts_with("0:"))

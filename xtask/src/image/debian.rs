@@ -13,7 +13,7 @@ use std::{
 use anyhow::Context;
 
 use super::tree::Tree;
-use crate::command::ask;
+use crate::command::captured_stdout;
 
 /// An installed package that something in an image is from.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -122,7 +122,7 @@ impl Package {
 
 /// The package of the C library that programs are linked with.
 pub(crate) fn c_library() -> anyhow::Result<Package> {
-    let library = ask(Command::new("cc").arg("-print-file-name=libc.a"))
+    let library = captured_stdout(Command::new("cc").arg("-print-file-name=libc.a"))
         .context("there is no C compiler; `cargo xtask setup` installs one")?;
     let file = Path::new(library.trim())
         .canonicalize()
@@ -201,7 +201,7 @@ fn names(variant: &str) -> Vec<String> {
 }
 
 fn listed(package: &str) -> anyhow::Result<Vec<PathBuf>> {
-    let files = ask(Command::new("dpkg-query").args(["--listfiles", package]))
+    let files = captured_stdout(Command::new("dpkg-query").args(["--listfiles", package]))
         .with_context(|| format!("the package {package} is not installed; `cargo xtask setup` installs it (images are built on Debian or Ubuntu)"))?;
     Ok(files.lines().map(PathBuf::from).collect())
 }
@@ -209,7 +209,7 @@ fn listed(package: &str) -> anyhow::Result<Vec<PathBuf>> {
 /// The shared libraries that programs and libraries need, the dynamic loader among them.
 fn libraries<'a>(files: impl Iterator<Item = &'a PathBuf>) -> anyhow::Result<BTreeSet<PathBuf>> {
     let files: Vec<&PathBuf> = files.collect();
-    let printed = ask(Command::new("ldd").args(&files)).with_context(|| {
+    let printed = captured_stdout(Command::new("ldd").args(&files)).with_context(|| {
         let first = files.first().map(|file| file.display().to_string());
         format!(
             "ldd cannot tell which libraries {} needs; `cargo xtask setup` installs what images are made of",
@@ -239,7 +239,7 @@ fn owner(file: &Path) -> anyhow::Result<Package> {
         None => format!("/usr{text}"),
     };
     let listed = [text.as_str(), &other].into_iter().find_map(|path| {
-        let answer = ask(Command::new("dpkg-query").args(["--search", path]))?;
+        let answer = captured_stdout(Command::new("dpkg-query").args(["--search", path]))?;
         Some(answer.split(':').next()?.to_owned())
     });
     let name = listed.with_context(|| {
@@ -252,7 +252,8 @@ fn owner(file: &Path) -> anyhow::Result<Package> {
         "${Version} ${Architecture}",
         &name,
     ]);
-    let answer = ask(&mut command).with_context(|| format!("dpkg-query knows no {name}"))?;
+    let answer =
+        captured_stdout(&mut command).with_context(|| format!("dpkg-query knows no {name}"))?;
     let (version, architecture) = answer
         .lines()
         .next()
@@ -275,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn libraries_are_read_from_ldd() {
+    fn ldd_output_is_parsed() {
         for (line, expected) in [
             (
                 "\tlibmnl.so.0 => /lib/x86_64-linux-gnu/libmnl.so.0 (0x00007fb8334b6000)",
@@ -293,9 +294,9 @@ mod tests {
     }
 
     #[test]
-    fn busybox_is_every_command_of_the_debugging_container() {
+    fn debug_image_links_commands_to_busybox() {
         assert!(COMMANDS.is_sorted() && COMMANDS.contains(&"true"));
-        let Some(listed) = ask(Command::new("/bin/busybox").arg("--list")) else {
+        let Some(listed) = captured_stdout(Command::new("/bin/busybox").arg("--list")) else {
             println!(
                 "skipped: busybox_is_every_command_of_the_debugging_container: busybox is not installed"
             );
@@ -308,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn every_variant_has_six_names() {
+    fn iptables_variants_have_six_names() {
         assert_eq!(
             names("nft"),
             [

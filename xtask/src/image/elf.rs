@@ -44,19 +44,19 @@ mod tests {
     }
 
     #[test]
-    fn a_program_with_an_interpreter_is_not_static() {
+    fn elf_with_interpreter_is_not_static() {
         assert!(is_static(&program(1)).expect("headers"));
         assert!(!is_static(&program(INTERPRETER)).expect("headers"));
     }
 
     #[test]
-    fn what_is_no_program_is_said_to_be_none() {
+    fn invalid_elf_header_is_an_error() {
         assert!(is_static(b"#!/bin/sh\n").is_err());
         assert!(is_static(&program(1)[..0x40]).is_err());
     }
 
     #[test]
-    fn the_shell_of_this_machine_is_not_static() {
+    fn system_shell_is_not_static() {
         let own = std::fs::read("/proc/self/exe").expect("this program");
         assert!(!is_static(&own).expect("an ELF program"));
     }

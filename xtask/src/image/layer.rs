@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_files_give_the_same_bytes_however_they_came() {
+    fn layer_bytes_do_not_depend_on_file_order() {
         let mut other = Tree::default();
         other.add_file("usr/share/doc/mesh/LICENSE", b"text".to_vec());
         other.add_link("usr/lib/linkerd/linkerd-await", "mesh-init");
@@ -130,7 +130,7 @@ mod tests {
 
     /// The bytes are those that `setcap cap_net_admin,cap_net_raw+p` writes.
     #[test]
-    fn capabilities_are_an_attribute_of_the_file() {
+    fn file_capabilities_are_stored_as_xattr() {
         let mut tree = Tree::default();
         tree.add_with_mode("init", b"program".to_vec(), Mode::Privileged(0x3000));
         tree.add_program("proxy", b"program".to_vec());
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_are_numbers_and_times_the_commits() {
+    fn layer_entries_have_numeric_owners_and_commit_time() {
         let layer = layer(&tree(), 7, Compression::Gzip).expect("a layer");
         let mut tar = Vec::new();
         flate2::read::GzDecoder::new(layer.blob.content.as_slice())

@@ -1,7 +1,7 @@
-//! Writes an image to disk: as a directory in the OCI image layout, as one tar of the same files with
-//! Docker's list beside them, and its inventory. containerd reads the layout in the tar, Docker its
-//! list, so one file serves `ctr images import`, `kind load image-archive`, `docker load` and
-//! `podman load`.
+//! Writes an image to disk: as a directory in the OCI image layout, as one tar of the same files
+//! with Docker's list beside them, and its inventory. containerd reads the layout in the tar,
+//! Docker its list, so one file serves `ctr images import`, `kind load image-archive`,
+//! `docker load` and `podman load`.
 
 use std::{
     collections::BTreeMap,
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn both_lists_lead_to_the_blobs() {
+    fn docker_and_oci_indexes_reference_blobs() {
         let files = files(&image()).expect("files");
         let read = |path: &str| -> Value { serde_json::from_slice(&files[path]).expect("JSON") };
         let manifest = read("index.json")["manifests"][0].clone();

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_programs_terms_are_with_ours() {
+    fn licences_include_kernel_programs() {
         let root = crate::workspace::root().expect("a checkout");
         let text = String::from_utf8(ours(&root).expect("licences")).expect("text");
         for part in [
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_texts_are_printed_once() {
+    fn equal_licence_texts_are_printed_once() {
         let directory = tempfile::tempdir().expect("a scratch directory");
         fs::write(directory.path().join("LICENSE-MIT"), "the terms\n").expect("a file");
         fs::write(directory.path().join("README.md"), "no terms\n").expect("a file");

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_manifest_names_config_and_layer_by_digest_and_size() {
+    fn manifest_references_config_and_layer_by_digest_and_size() {
         let image = made();
         let manifest: Value = serde_json::from_slice(&image.manifest.content).expect("JSON");
         assert_eq!(manifest["config"], image.config.descriptor());
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_is_that_of_sha256sum() {
+    fn digest_is_sha256() {
         assert_eq!(
             digest(b"abc"),
             "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"

@@ -6,7 +6,7 @@ use std::{env, path::Path, process::Command};
 use anyhow::Context;
 use cargo_metadata::MetadataCommand;
 
-use crate::command::ask;
+use crate::command::captured_stdout;
 
 /// The package whose version is that of all.
 const VERSIONED: &str = "mesh-proxy";
@@ -77,7 +77,7 @@ impl Origin {
 fn git(root: &Path, arguments: &[&str]) -> Option<String> {
     let mut command = Command::new("git");
     command.arg("-C").arg(root).args(arguments);
-    ask(&mut command).map(|answer| answer.trim().to_owned())
+    captured_stdout(&mut command).map(|answer| answer.trim().to_owned())
 }
 
 /// Year, month and day of a day counted from 1970-01-01. The calendar repeats every 400 years
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_shown_as_people_and_tools_read_them() {
+    fn commit_time_is_formatted_as_rfc3339() {
         for (time, expected) in [
             (0, "1970-01-01T00:00:00Z"),
             (951_782_400, "2000-02-29T00:00:00Z"),
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn this_checkout_has_a_version() {
+    fn checkout_has_version() {
         let root = crate::workspace::root().expect("a checkout");
         let origin = Origin::read(&root).expect("an origin");
         assert_eq!(origin.version, env!("CARGO_PKG_VERSION"));

@@ -18,7 +18,7 @@ use super::{
     origin::Origin,
 };
 use crate::{
-    command::{self, ask},
+    command::{self, captured_stdout},
     setup,
     workspace::find_program,
 };
@@ -103,7 +103,7 @@ impl Repository {
         let mut inspect = self.skopeo("inspect", "");
         // Of a tag that does not exist, and of a registry that refuses, skopeo says the same. The
         // registry has just accepted this image, so it does not exist.
-        let Some(manifest) = ask(inspect.args(["--raw", &self.remote(tag)])) else {
+        let Some(manifest) = captured_stdout(inspect.args(["--raw", &self.remote(tag)])) else {
             return Ok(false);
         };
         let manifest: Value = serde_json::from_str(&manifest)
@@ -147,8 +147,8 @@ impl Repository {
 }
 
 impl Login {
-    /// Logs in as the user that the environment names. Without one, skopeo uses what `skopeo login`,
-    /// `podman login` or `docker login` has stored.
+    /// Logs in as the user that the environment names. Without one, skopeo uses what
+    /// `skopeo login`, `podman login` or `docker login` has stored.
     fn from_env(name: &str) -> anyhow::Result<Option<Self>> {
         let [user, password] =
             ["USER", "PASSWORD"].map(|name| env::var(format!("MESH_REGISTRY_{name}")));

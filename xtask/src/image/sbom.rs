@@ -18,7 +18,7 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, TargetKind};
 use serde_json::{Value, json};
 
 use super::{contents::Contents, debian, origin::Origin};
-use crate::{command::ask, workspace};
+use crate::{command::captured_stdout, workspace};
 
 /// Where it is in an image.
 pub(crate) const PATH: &str = "usr/share/doc/mesh/sbom.cdx.json";
@@ -74,7 +74,8 @@ pub(crate) struct Crate {
 
 impl Inventory {
     pub(crate) fn read(root: &Path) -> anyhow::Result<Self> {
-        let compiler = ask(Command::new("rustc").arg("-vV")).context("rustc does not run")?;
+        let compiler =
+            captured_stdout(Command::new("rustc").arg("-vV")).context("rustc does not run")?;
         let field = |name: &str| {
             let mut lines = compiler.lines();
             lines.find_map(|line| Some(line.strip_prefix(name)?.trim().to_owned()))
@@ -121,7 +122,7 @@ impl Inventory {
         let mut wanted = BTreeSet::new();
         for name in names {
             let linked = self.linked.get(name);
-            wanted.extend(linked.with_context(|| format!("nobody asked cargo about {name}"))?);
+            wanted.extend(linked.with_context(|| format!("no dependencies recorded for {name}"))?);
         }
         let mut linked: BTreeMap<(&str, &str), &Crate> = BTreeMap::new();
         for one in self.crates.values() {
@@ -151,7 +152,7 @@ fn trees(
     for package in packages {
         command.args(["--package", package]);
     }
-    let printed = ask(&mut command).with_context(|| {
+    let printed = captured_stdout(&mut command).with_context(|| {
         let packages = packages.join(", ");
         format!("cargo cannot tell what {packages} are linked with")
     })?;
@@ -169,7 +170,8 @@ fn by_package(printed: &str) -> BTreeMap<String, BTreeSet<(String, String)>> {
     trees.collect()
 }
 
-/// A line of `cargo tree`: `hyper v1.12.0`, `mesh-core v0.1.0 (/directory)`, or `hyper v1.12.0 (*)`.
+/// A line of `cargo tree`: `hyper v1.12.0`, `mesh-core v0.1.0 (/directory)`, or
+/// `hyper v1.12.0 (*)`.
 fn name_and_version(line: &str) -> Option<(String, String)> {
     let mut words = line.split_whitespace();
     let name = words.next()?;
@@ -350,7 +352,7 @@ mod tests {
     use crate::image::ImageName;
 
     #[test]
-    fn checksums_are_read_from_the_lock() {
+    fn checksums_are_parsed_from_cargo_lock() {
         let lock = "version = 4\n\n[[package]]\nname = \"a\"\nversion = \"1.0.0\"\nsource = \"x\"\nchecksum = \"c0\"\n\n[[package]]\nname = \"ours\"\nversion = \"0.1.0\"\n";
         assert_eq!(
             checksums(lock),
@@ -391,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_cargo_links_is_listed() {
+    fn sbom_lists_only_linked_crates() {
         let inventory = inventory();
         let image = Contents::of(ImageName::Controller);
         let linked = inventory
@@ -402,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tree_is_read_line_by_line() {
+    fn cargo_tree_output_is_parsed() {
         for (line, expected) in [
             ("hyper v1.12.0", Some(("hyper", "1.12.0"))),
             ("hyper v1.12.0 (*)", Some(("hyper", "1.12.0"))),
@@ -418,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn each_package_has_its_own_tree() {
+    fn cargo_tree_is_split_by_package() {
         let printed = "one v0.1.0 (/src/one)\nhttp v1.5.0\n\ntwo v0.1.0 (/src/two)\nhttp v1.5.0\nkube v4.2.0\n";
         let trees = by_package(printed);
         let names = |package: &str| -> Vec<&str> {
@@ -430,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn every_dependency_of_the_document_is_a_component() {
+    fn sbom_dependencies_are_components() {
         let inventory = inventory();
         let image = Contents::of(ImageName::Controller);
         let linked = inventory

@@ -1,4 +1,5 @@
-//! The files of an image, by path. What is added in any order comes out sorted, directories included.
+//! The files of an image, by path. What is added in any order comes out sorted, directories
+//! included.
 
 use std::collections::BTreeMap;
 
@@ -76,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn directories_come_before_what_is_in_them() {
+    fn directories_precede_their_entries() {
         let mut tree = Tree::default();
         tree.add_file("usr/lib/b", vec![1]);
         tree.add_link("usr/lib/a", "b");

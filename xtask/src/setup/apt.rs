@@ -13,7 +13,7 @@ use anyhow::Context;
 
 use super::packages::Package;
 use crate::{
-    command::{ask, observe, run},
+    command::{captured_stdout, observe, run},
     workspace::find_program,
 };
 
@@ -33,7 +33,8 @@ pub(crate) fn is_here() -> bool {
 /// Whether the package lists offer a package. Refreshes old lists first.
 pub(crate) fn offers(package: &str) -> anyhow::Result<bool> {
     refresh_old_lists()?;
-    let known = ask(Command::new("apt-cache").args(["policy", package])).unwrap_or_default();
+    let known =
+        captured_stdout(Command::new("apt-cache").args(["policy", package])).unwrap_or_default();
     Ok(has_candidate(&known))
 }
 
@@ -99,8 +100,8 @@ fn refresh_old_lists() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How long ago the lists were fetched. apt gives each list its server's date, so only the directory
-/// that downloads go through tells when that was.
+/// How long ago the lists were fetched. apt gives each list its server's date, so only the
+/// directory that downloads go through tells when that was.
 fn age_of_lists() -> Option<Duration> {
     let directory = Path::new("/var/lib/apt/lists");
     let filled = fs::read_dir(directory)
@@ -201,13 +202,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_policy_of_ours_has_a_writer() {
+    fn policy_file_is_recognised_as_own() {
         assert_eq!(writer(&format!("{POLICY}42\nexit 101\n")), Some(42));
         assert_eq!(writer("#!/bin/sh\nexit 101\n"), None);
     }
 
     #[test]
-    fn a_package_is_offered_when_it_has_a_candidate() {
+    fn package_with_candidate_is_available() {
         assert!(has_candidate(
             "wrk:\n  Installed: (none)\n  Candidate: 4.1.0-3+b2\n"
         ));

@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_library_is_found_under_both_names() {
+    fn llvm_library_is_linked_under_both_names() {
         let directory = std::env::temp_dir().join(format!("xtask-llvm-{}", std::process::id()));
         let library = directory.join("libLLVM.so.22.1");
         fs::create_dir_all(&directory).expect("a scratch directory");

@@ -6,7 +6,7 @@ use std::{path::PathBuf, process::Command};
 use anyhow::{Context, bail};
 
 use crate::{
-    command::{ask, run},
+    command::{captured_stdout, run},
     workspace::find_program,
 };
 
@@ -16,7 +16,7 @@ const COMPONENTS: [(&str, &str); 2] = [("rustfmt", "bin/rustfmt"), ("clippy", "b
 
 /// The components that the toolchain in use lacks.
 pub(crate) fn missing() -> Vec<&'static str> {
-    let Some(sysroot) = ask(Command::new("rustc").args(["--print", "sysroot"])) else {
+    let Some(sysroot) = captured_stdout(Command::new("rustc").args(["--print", "sysroot"])) else {
         return COMPONENTS.map(|(name, _)| name).to_vec();
     };
     let sysroot = PathBuf::from(sysroot.trim());

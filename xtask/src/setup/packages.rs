@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_proof_is_looked_up() {
+    fn installed_package_is_detected() {
         assert!(is_there(&Program("sh")));
         assert!(!is_there(&Program("no-such-program")));
         assert!(is_there(&File("/etc/passwd")));
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn each_package_is_listed_once_with_a_reason() {
+    fn packages_are_listed_once_with_reason() {
         let names: HashSet<&str> = PACKAGES.iter().map(|package| package.name).collect();
         assert_eq!(names.len(), PACKAGES.len());
         assert!(PACKAGES.iter().all(|package| package.why.len() > 5));

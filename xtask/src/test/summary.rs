@@ -211,7 +211,7 @@ test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 4 filtered out; 
 ";
 
     #[test]
-    fn tests_that_say_they_are_skipped_are_not_counted_as_passed() {
+    fn tests_that_print_skipped_are_counted_as_skipped() {
         let tally = read(TWO_PROGRAMS, false).tally;
         assert_eq!(tally.to_string(), "2 passed, 1 failed, 2 skipped");
         assert_eq!(
@@ -221,7 +221,7 @@ test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 4 filtered out; 
     }
 
     #[test]
-    fn the_output_of_failures_is_kept_and_that_of_successes_is_not() {
+    fn only_output_of_failed_tests_is_kept() {
         let output = read(TWO_PROGRAMS, false).failure_output.join("\n");
         assert!(output.contains("panicked at tests/it.rs:3:5"), "{output}");
         assert!(output.contains("test broken ... FAILED"), "{output}");
@@ -232,19 +232,19 @@ test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 4 filtered out; 
     }
 
     #[test]
-    fn a_crash_counts_as_a_failure() {
+    fn crashed_test_binary_is_a_failure() {
         assert_eq!(read("error: test failed\n", false).tally.failed, 1);
         assert_eq!(read("", true).tally, Tally::default());
     }
 
     #[test]
-    fn an_ignored_test_is_a_skipped_test() {
+    fn ignored_test_is_counted_as_skipped() {
         let tally = read("test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.0s\n", true).tally;
         assert_eq!(tally.to_string(), "2 passed, 0 failed, 1 skipped");
     }
 
     #[test]
-    fn tallies_add_up() {
+    fn tallies_are_summed() {
         let mut sum = Tally {
             passed: 1,
             failed: 0,

@@ -27,7 +27,7 @@ const UNSTEADY: [&str; 13] = [
     "uuidv4",
 ];
 
-/// YAML has no tabs, and what is at the end of a line is seen by nobody.
+/// Reports tabs, which YAML forbids, and trailing white space.
 pub(crate) fn white_space(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (file, number, line) in lines(tree, "") {
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn every_value_is_explained() {
+    fn undocumented_chart_value_is_reported() {
         let text = "\
 # Values of the chart.
 
@@ -203,7 +203,7 @@ proxy: {}
     }
 
     #[test]
-    fn only_values_yaml_documents_values() {
+    fn value_comments_are_required_only_in_values_yaml() {
         let tree = Tree::of(&[
             ("helm/a/values.yaml", "a: 1\n"),
             ("helm/a/values-ha.yaml", "a: 1\n"),
@@ -216,7 +216,7 @@ proxy: {}
     }
 
     #[test]
-    fn charts_have_the_version_of_the_programs() {
+    fn chart_version_must_match_workspace() {
         let tree = Tree::of(&[
             ("Cargo.toml", "[workspace.package]\nversion = \"0.2.0\"\n"),
             (
@@ -232,7 +232,7 @@ proxy: {}
     }
 
     #[test]
-    fn nothing_is_made_up_at_render_time() {
+    fn random_template_functions_are_reported() {
         let tree = Tree::of(&[(
             "helm/a/templates/secret.yaml",
             "{{- /* not genCA */}}\nkey: {{ genCA \"x\" 1 }}\nnow: {{ fail \"do it now\" }}\n",
@@ -244,7 +244,7 @@ proxy: {}
     }
 
     #[test]
-    fn tabs_and_trailing_spaces_are_found() {
+    fn tabs_and_trailing_spaces_are_reported() {
         let tree = Tree::of(&[("helm/a/values.yaml", "a:\n\tb: 1\nc: 2 \n")]);
         assert_eq!(
             found(white_space(&tree)),

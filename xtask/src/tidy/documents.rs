@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_found_in_fenced_blocks_only() {
+    fn commands_are_extracted_from_fenced_blocks_only() {
         let text = "cargo xtask nothing\n```\n$ cargo xtask test --quick   # all\nA=1 sudo cargo xtask tidy | tee log && cargo xtask fmt\n```\n";
         let tree = Tree::of(&[("README.md", text)]);
         let found: Vec<_> = commands(&tree, &["cargo", "xtask"])
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn xtask_commands_are_parsed_as_a_user_would_have_them_parsed() {
+    fn invalid_xtask_commands_in_documents_are_reported() {
         let tree = Tree::of(&[(
             "README.md",
             "```\ncargo xtask test --quick\ncargo xtask --help\ncargo xtask tset\ncargo xtask test --fast\n```\n",
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn meshctl_is_asked() {
+    fn invalid_meshctl_commands_in_documents_are_reported() {
         let tree = Tree::of(&[("README.md", "```\nmeshctl check\n```\n")]);
         assert_eq!(meshctl_commands(&tree, Path::new("/bin/true")), []);
         assert_eq!(
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn decisions_are_indexed() {
+    fn unindexed_decision_is_reported() {
         let tree = Tree::of(&[
             ("docs/adr/README.md", "* [0001](0001-good.md)\n"),
             ("docs/adr/template.md", "# NNNN\n"),

@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn dependencies_point_down() {
+    fn upward_dependency_is_reported() {
         let packages = [
             package("mesh-api", &["mesh-core"]),
             package("mesh-proxy", &["mesh-api", "tokio"]),
@@ -390,12 +390,12 @@ mod tests {
     }
 
     #[test]
-    fn a_new_package_needs_a_line() {
+    fn unlisted_package_is_reported() {
         assert_eq!(direction(&[package("mesh-new", &[])]).len(), 1);
     }
 
     #[test]
-    fn crates_end_where_the_table_says() {
+    fn confined_dependency_is_reported() {
         let packages = [
             package("mesh-runtime", &["prometheus"]),
             package("mesh-core", &["dev:anyhow"]),
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn some_crates_are_barred() {
+    fn barred_dependency_is_reported() {
         let packages = [
             package("mesh-core", &["dev:tokio"]),
             package("meshctl", &["tokio", "serde_yaml"]),
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn licences_are_stated() {
+    fn missing_licence_is_reported() {
         let mut bpf = package("mesh-ebpf", &[]);
         assert_eq!(
             advice(&licences(&[package("mesh-core", &[])])),
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn every_package_of_this_checkout_is_read() {
+    fn all_workspace_packages_are_read() {
         let packages =
             read(&crate::workspace::root().expect("a checkout")).expect("readable manifests");
         assert!(

@@ -23,13 +23,12 @@ const UNSAFE_PLACES: [&str; 7] = [
     "mesh-agent/src/sys/",
     "mesh-proxy/src/transport/sockopt.rs",
     "mesh-proxy/src/transport/sockopt/",
-    // An application that knows nothing of the mesh, so it calls the kernel as an application
-    // would.
+    // An application independent of the mesh, which calls the kernel directly.
     "tests/probe/raw.rs",
 ];
 
-/// A crate that ends at a seam: whoever replaces it touches one place.
-struct Seam {
+/// A crate that only certain modules use, so that it can be replaced in one place.
+struct ConfinedCrate {
     crate_name: &'static str,
     /// Folders, files, or beginnings of their names.
     places: &'static [&'static str],
@@ -38,14 +37,14 @@ struct Seam {
     instead: &'static str,
 }
 
-const SEAMS: [Seam; 6] = [
-    Seam {
+const CONFINED_CRATES: [ConfinedCrate; 6] = [
+    ConfinedCrate {
         crate_name: "prometheus",
         places: &["mesh-runtime/src/metrics"],
         module: None,
         instead: "use mesh_runtime::metrics",
     },
-    Seam {
+    ConfinedCrate {
         crate_name: "aya",
         places: &[
             "mesh-agent/src/ebpf",
@@ -55,25 +54,25 @@ const SEAMS: [Seam; 6] = [
         module: None,
         instead: "go through mesh_agent::ebpf",
     },
-    Seam {
+    ConfinedCrate {
         crate_name: "rustls",
         places: &[],
         module: Some("tls"),
         instead: "go through the program's tls module",
     },
-    Seam {
+    ConfinedCrate {
         crate_name: "tokio_rustls",
         places: &[],
         module: Some("tls"),
         instead: "go through the program's tls module",
     },
-    Seam {
+    ConfinedCrate {
         crate_name: "linkerd2_proxy_api",
         places: &["mesh-api/"],
         module: None,
         instead: "use mesh_api, which re-exports the generated types and converts them",
     },
-    Seam {
+    ConfinedCrate {
         crate_name: "k8s_openapi",
         places: &[
             "mesh-k8s/",
@@ -87,7 +86,7 @@ const SEAMS: [Seam; 6] = [
     },
 ];
 
-impl Seam {
+impl ConfinedCrate {
     fn admits(&self, file: &File) -> bool {
         file.is_below(self.places) || self.module.is_some_and(|module| file.is_module(module))
     }
@@ -181,16 +180,17 @@ pub(crate) fn unsafe_code(tree: &Tree) -> Vec<Finding> {
 
 pub(crate) fn seams(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for seam in SEAMS {
+    for confined in CONFINED_CRATES {
         let names_it = |code: &str| {
-            has_word(code, seam.crate_name) && code.contains(&format!("{}::", seam.crate_name))
+            has_word(code, confined.crate_name)
+                && code.contains(&format!("{}::", confined.crate_name))
         };
         findings.extend(code_findings(
             tree,
-            |file| !seam.admits(file),
+            |file| !confined.admits(file),
             names_it,
             "seams",
-            seam.instead,
+            confined.instead,
         ));
     }
     findings
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_begins_with_its_purpose() {
+    fn missing_module_doc_is_reported() {
         let tree = Tree::of(&[
             ("a.rs", "//! Why.\n"),
             ("b.rs", "\n//! Why.\n"),
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn only_production_lines_count_as_length() {
+    fn test_lines_do_not_count_as_file_length() {
         let long = "fn f() {}\n".repeat(MOST_LINES);
         let tests = format!("#[cfg(test)]\nmod tests {{\n{long}}}\n");
         let tree = Tree::of(&[
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_have_names() {
+    fn mod_rs_is_reported() {
         assert_eq!(
             places(&file_names(&Tree::of(&[
                 ("a/src/b/mod.rs", ""),
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn unsafe_stays_in_its_modules_and_out_of_tests() {
+    fn unsafe_outside_listed_modules_is_reported() {
         let code = "fn f() {\n    unsafe { g() }\n}\n// unsafe\n";
         let tree = Tree::of(&[
             ("mesh-agent/src/sys/bpf.rs", code),
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn crates_end_at_their_seams() {
+    fn crate_use_outside_listed_modules_is_reported() {
         let tree = Tree::of(&[
             (
                 "mesh-runtime/src/metrics/registry.rs",
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn open_ends_name_an_issue() {
+    fn todo_without_issue_is_reported() {
         let tree = Tree::of(&[("a.rs", "// TODO later\n// TODO(#12): later\n// FIXME\n")]);
         assert_eq!(places(&open_ends(&tree)), [("a.rs", 1), ("a.rs", 3)]);
     }

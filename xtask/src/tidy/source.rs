@@ -1,5 +1,6 @@
-//! A reader of Rust text that knows comments, literals and test modules, so that the rules see code
-//! only. It is no parser: what it cannot tell apart (macros that look like code) counts as code.
+//! Scans Rust source text for comments, literals and test modules, so that rules apply to code
+//! only. Constructs that a full parser would be needed for (macros that look like code) count as
+//! code.
 
 /// One line of a Rust file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_and_literals_are_blank() {
+    fn comments_and_literals_are_blanked() {
         for (given, expected) in [
             ("a // b", "a"),
             ("a /* b /* c */ d */ e", "a                   e"),
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_stay_where_they_are() {
+    fn blanking_preserves_line_numbers() {
         assert_eq!(code("a /* x\n y */ b\n\"1\n2\" c"), "a\n      b\n\n   c");
     }
 
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_is_more_than_a_substring() {
+    fn word_match_requires_boundaries() {
         assert!(has_word("unsafe { x }", "unsafe"));
         assert!(has_word("x(unsafe)", "unsafe"));
         assert!(!has_word("unsafe_code", "unsafe"));

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_of_one_machine_are_found() {
+    fn machine_specific_paths_are_reported() {
         let tree = Tree::of(&[
             ("a.md", "see `/home/me/mesh`\n\nand /Users/x\n"),
             (
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn large_files_are_found() {
+    fn large_files_are_reported() {
         let large = "x".repeat(513 * 1024);
         let findings = size(&Tree::of(&[("a", &large), ("b", "x")]));
         assert_eq!(findings.len(), 1);

@@ -102,7 +102,8 @@ impl File {
         self.path.ends_with(".rs")
     }
 
-    /// Whether all of it is test code: below a `tests` directory, or the `tests.rs` beside the code.
+    /// Whether all of it is test code: below a `tests` directory, or the `tests.rs` beside the
+    /// code.
     pub(crate) fn is_test(&self) -> bool {
         self.path.starts_with("tests/")
             || self.path.contains("/tests/")
@@ -149,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_code_is_told_by_its_place() {
+    fn test_code_is_recognised_by_path() {
         let tree = Tree::of(&[
             ("tests/it/main.rs", ""),
             ("a/src/b/tests.rs", ""),
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn this_checkout_can_be_read() {
+    fn checkout_can_be_read() {
         let tree = Tree::read(&crate::workspace::root().expect("a checkout"))
             .expect("a readable checkout");
         assert!(tree.file("xtask/src/tidy/tree.rs").is_some());

@@ -104,7 +104,7 @@ jobs:
     }
 
     #[test]
-    fn actions_are_the_forges_own() {
+    fn only_official_actions_are_allowed() {
         assert_eq!(
             lines(&only_known_actions(&Tree::of(&[(
                 ".github/workflows/ci.yml",
