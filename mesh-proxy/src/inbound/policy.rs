@@ -159,7 +159,7 @@ impl PolicyEnforcer {
         }
     }
 
-    /// Returns the policy in force, compiled anew if it has changed.
+    /// Returns the policy in force, recompiled if it has changed.
     pub(super) fn current_policy(&self) -> Rc<CompiledPolicy> {
         let mut policies = self.policies.borrow_mut();
         // An error means that the policy is no longer updated; the last one stays in force.

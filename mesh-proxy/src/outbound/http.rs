@@ -107,7 +107,7 @@ impl HttpTarget {
         self.updates.replace(updates);
     }
 
-    /// Returns the current routes, compiled anew if discovery has published a change.
+    /// Returns the current routes, recompiled if discovery has published a change.
     fn routes(&self) -> Rc<Routes> {
         let mut updates = self.updates.borrow_mut();
         if updates.has_changed().unwrap_or(false) {

@@ -217,7 +217,11 @@ fn revoked_streams_of_stalled_clients_are_reset() {
         settle().await;
         policy.send(Ok(deny())).unwrap();
         let reset = std::future::poll_fn(|cx| body.poll_reset(cx)).await;
-        assert_eq!(reset.unwrap(), Reason::CANCEL, "the application is told");
+        assert_eq!(
+            reset.unwrap(),
+            Reason::CANCEL,
+            "the application receives the reset"
+        );
         while let Some(Ok(data)) = unread.data().await {
             unread.flow_control().release_capacity(data.len()).unwrap();
         }
