@@ -221,12 +221,12 @@ pub(crate) fn finish_headers(
     let mut bytes = Vec::with_capacity(FRAME_HEADER_SIZE);
     header.write(&mut bytes);
     out[start..start + FRAME_HEADER_SIZE].copy_from_slice(&bytes);
-    let mut pieces = rest.chunks(max_frame).peekable();
-    while let Some(piece) = pieces.next() {
+    let mut fragments = rest.chunks(max_frame).peekable();
+    while let Some(fragment) = fragments.next() {
         let header = FrameHeader {
-            length: piece.len() as u32,
+            length: fragment.len() as u32,
             kind: CONTINUATION,
-            flags: if pieces.peek().is_none() {
+            flags: if fragments.peek().is_none() {
                 END_HEADERS
             } else {
                 0
@@ -234,7 +234,7 @@ pub(crate) fn finish_headers(
             stream,
         };
         header.write(out);
-        out.extend_from_slice(piece);
+        out.extend_from_slice(fragment);
     }
 }
 
@@ -298,20 +298,20 @@ mod tests {
             out.extend(&fragment);
             finish_headers(&mut out, 3, 5, true, 10);
             let mut rest = &out[3..];
-            let mut seen = Vec::new();
+            let mut reassembled = Vec::new();
             let mut count = 0;
-            while let Some((bytes, behind)) = rest.split_first_chunk::<FRAME_HEADER_SIZE>() {
+            while let Some((bytes, after)) = rest.split_first_chunk::<FRAME_HEADER_SIZE>() {
                 let header = FrameHeader::parse(*bytes);
                 count += 1;
                 assert_eq!(header.kind, if count == 1 { HEADERS } else { CONTINUATION });
                 assert_eq!(header.stream, 5);
                 assert_eq!(header.ends_headers(), count == frames, "{length}");
                 assert_eq!(header.ends_stream(), count == 1);
-                let (payload, behind) = behind.split_at(header.length as usize);
-                seen.extend(payload);
-                rest = behind;
+                let (payload, after) = after.split_at(header.length as usize);
+                reassembled.extend(payload);
+                rest = after;
             }
-            assert_eq!((seen, count), (fragment, frames));
+            assert_eq!((reassembled, count), (fragment, frames));
         }
     }
 }

@@ -90,13 +90,17 @@ impl Connection {
             // Padding is rare, so that another copy of the payload is acceptable.
             return self.process_payload(header, bytes);
         }
-        let ends = header.ends_stream();
+        let ends_stream = header.ends_stream();
         if header.length == 0 {
-            self.receive_data(stream, &[], ends)?;
+            self.receive_data(stream, &[], ends_stream)?;
             return Ok(0);
         }
-        let left = header.length;
-        self.input = ReadState::Data { stream, left, ends };
+        let remaining = header.length;
+        self.input = ReadState::Data {
+            stream,
+            remaining,
+            ends_stream,
+        };
         Ok(0)
     }
 
@@ -129,7 +133,7 @@ impl Connection {
         &mut self,
         id: Option<u32>,
         bytes: &[u8],
-        ends: bool,
+        ends_stream: bool,
     ) -> Result<(), ReceiveError> {
         let length = bytes.len() as u32;
         // The stream may have been reset since its frame began.
@@ -156,7 +160,11 @@ impl Connection {
             stream.inbound.data.push(bytes);
             stream.inbound.wake();
         }
-        if ends { self.end_inbound(id) } else { Ok(()) }
+        if ends_stream {
+            self.end_inbound(id)
+        } else {
+            Ok(())
+        }
     }
 
     /// Releases flow-control capacity of the connection and, while the message is incomplete, of

@@ -123,8 +123,8 @@ impl Connection {
             block.remainder.extend_from_slice(payload);
             let mut fragment = &block.remainder[..];
             self.decode_fragment(&mut block.fields, &mut fragment, is_last)?;
-            let done = block.remainder.len() - fragment.len();
-            block.remainder.drain(..done);
+            let decoded = block.remainder.len() - fragment.len();
+            block.remainder.drain(..decoded);
         }
         if is_last {
             return self.on_field_block(
@@ -197,14 +197,14 @@ impl Connection {
             progress,
             bytes,
         } = fields;
-        let max_size_of_block = MAX_EXPANSION * *bytes + EXPANSION_ALLOWANCE;
+        let max_expanded_size = MAX_EXPANSION * *bytes + EXPANSION_ALLOWANCE;
         let (before, mut count) = (section.size(), 0);
         let decoded = self
             .decoder
             .decode(progress, fragment, is_last, |field, size| {
                 count += 1;
                 section.add(field, size, max_size, max_fields);
-                if section.size() > max_size_of_block {
+                if section.size() > max_expanded_size {
                     section.reject(FieldSectionLimit::Size);
                 }
                 section.size() <= max_size * CLOSE_FACTOR
@@ -395,7 +395,7 @@ impl Connection {
         let Some(stream) = self.streams.get_mut(&id) else {
             return Ok(());
         };
-        if stream.inbound.remaining.is_some_and(|left| left > 0) {
+        if stream.inbound.remaining.is_some_and(|bytes| bytes > 0) {
             return self.stream_error(
                 id,
                 ErrorCode::PROTOCOL_ERROR,

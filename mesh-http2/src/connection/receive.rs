@@ -24,8 +24,8 @@ pub(super) enum ReadState {
     /// In the payload of DATA, which is not buffered here. `stream` is `None` if it is discarded.
     Data {
         stream: Option<u32>,
-        left: u32,
-        ends: bool,
+        remaining: u32,
+        ends_stream: bool,
     },
 }
 
@@ -129,11 +129,11 @@ impl Connection {
                 ReadState::FrameHeader { received: 0, .. }
                     if bytes.len() >= frame::FRAME_HEADER_SIZE =>
                 {
-                    let (header, behind) = bytes.split_at(frame::FRAME_HEADER_SIZE);
+                    let (header, after_header) = bytes.split_at(frame::FRAME_HEADER_SIZE);
                     let mut parsed = [0; frame::FRAME_HEADER_SIZE];
                     parsed.copy_from_slice(header);
-                    let taken = self.begin_frame(FrameHeader::parse(parsed), behind)?;
-                    bytes = &behind[taken..];
+                    let processed = self.begin_frame(FrameHeader::parse(parsed), after_header)?;
+                    bytes = &after_header[processed..];
                 }
                 ReadState::FrameHeader {
                     bytes: header,
@@ -146,8 +146,8 @@ impl Connection {
                     if *received == frame::FRAME_HEADER_SIZE {
                         let header = FrameHeader::parse(*header);
                         self.input = ReadState::default();
-                        let taken = self.begin_frame(header, bytes)?;
-                        bytes = &bytes[taken..];
+                        let processed = self.begin_frame(header, bytes)?;
+                        bytes = &bytes[processed..];
                     }
                 }
                 ReadState::Payload { header, received } => {
@@ -167,17 +167,21 @@ impl Connection {
                         self.process_frame(header, &payload)?;
                     }
                 }
-                ReadState::Data { stream, left, ends } => {
-                    let n = bytes.len().min(*left as usize);
+                ReadState::Data {
+                    stream,
+                    remaining,
+                    ends_stream,
+                } => {
+                    let n = bytes.len().min(*remaining as usize);
                     let (chunk, rest) = bytes.split_at(n);
                     bytes = rest;
-                    *left -= n as u32;
-                    let (stream, is_last, ends) = (*stream, *left == 0, *ends);
+                    *remaining -= n as u32;
+                    let (stream, is_last, ends_stream) = (*stream, *remaining == 0, *ends_stream);
                     if is_last {
                         self.input = ReadState::default();
                     }
                     self.add_work(n / BYTES_PER_WORK);
-                    self.receive_data(stream, chunk, is_last && ends)?;
+                    self.receive_data(stream, chunk, is_last && ends_stream)?;
                 }
             }
         }

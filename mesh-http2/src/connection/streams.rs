@@ -28,9 +28,9 @@ impl Connection {
         {
             return Poll::Ready(Ok(interim));
         }
-        if let Some(head) = stream.inbound.response.take() {
+        if let Some(response) = stream.inbound.response.take() {
             stream.inbound.interims = None;
-            return Poll::Ready(Ok(*head));
+            return Poll::Ready(Ok(*response));
         }
         if let Some(failure) = &stream.failure {
             return Poll::Ready(Err(failure.clone()));

@@ -148,7 +148,7 @@ fn resets_replace_the_connection_and_then_end_it() {
     let mut limiter = server();
     let mut actions = Vec::new();
     for count in 0..1000 {
-        // It takes a while until the client can know.
+        // The client can only know after a round trip.
         let has_sent_goaway = count > 500;
         limiter.stream_opened();
         for frame in [request(count), reset(count)] {
@@ -218,7 +218,7 @@ fn stream_error_indices(
 }
 
 #[test]
-fn stream_errors_replace_the_connection_and_then_end_it() {
+fn stream_errors_drain_and_then_close_the_connection() {
     let mut client = FloodLimiter::new(Role::Client, &LIMITS, clock);
     assert_eq!(
         stream_error_indices(&mut server(), FloodLimiter::stream_error),
@@ -243,7 +243,7 @@ fn stream_errors_replace_the_connection_and_then_end_it() {
 }
 
 #[test]
-fn stream_errors_are_forgiven_over_time() {
+fn time_refills_the_budget_of_stream_errors() {
     let mut limiter = server();
     // Twenty points return each second, and a stream error costs ten.
     for _ in 0..1_000 {

@@ -121,8 +121,8 @@ impl Encoder {
 
     /// Returns whether the field was sent recently, and records it.
     fn was_sent_recently(&mut self, hash: u32) -> bool {
-        let seen = self.recent.get_or_insert_with(|| Box::new([0; RECENT]));
-        std::mem::replace(&mut seen[hash as usize % RECENT], hash) == hash
+        let recent = self.recent.get_or_insert_with(|| Box::new([0; RECENT]));
+        std::mem::replace(&mut recent[hash as usize % RECENT], hash) == hash
     }
 
     fn find(&self, hash: u32, name: &str, value: &[u8]) -> Option<usize> {
@@ -154,8 +154,8 @@ impl Encoder {
         self.entries.push_front(entry);
     }
 
-    fn evict(&mut self, left: usize) {
-        while self.size > left
+    fn evict(&mut self, target: usize) {
+        while self.size > target
             && let Some(entry) = self.entries.pop_back()
         {
             self.size -= entry.size();

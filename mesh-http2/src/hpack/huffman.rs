@@ -69,11 +69,11 @@ impl Code {
                     code.symbols[count as usize] = symbol as u16;
                     if length <= DIRECT {
                         let free = DIRECT - length;
-                        let mut behind = 0;
-                        while behind < 1 << free {
-                            code.direct[((next as usize) << free) + behind] =
+                        let mut suffix = 0;
+                        while suffix < 1 << free {
+                            code.direct[((next as usize) << free) + suffix] =
                                 (symbol as u8, length as u8);
-                            behind += 1;
+                            suffix += 1;
                         }
                     }
                     count += 1;
@@ -134,38 +134,39 @@ fn decode(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), DecodeError> {
     // Each symbol has at least [`SHORTEST`] bits.
     out.reserve(bytes.len() * 8 / SHORTEST);
     let mut bytes = bytes.iter();
-    // The next bits, from the highest on; the first `have` of them are valid.
+    // The next bits, from the highest on; the first `available` of them are valid.
     let mut bits = 0_u64;
-    let mut have = 0;
+    let mut available = 0;
     loop {
-        while have <= 56 {
+        while available <= 56 {
             let Some(byte) = bytes.next() else { break };
-            bits |= u64::from(*byte) << (56 - have);
-            have += 8;
+            bits |= u64::from(*byte) << (56 - available);
+            available += 8;
         }
-        if have < SHORTEST {
+        if available < SHORTEST {
             break;
         }
         let (symbol, length) = match CODE.direct[(bits >> (64 - DIRECT)) as usize] {
-            (_, 0) if have >= LONGEST => CODE.long((bits >> 32) as u32)?,
+            (_, 0) if available >= LONGEST => CODE.long((bits >> 32) as u32)?,
             // Missing bits are assumed to be the ones of the padding.
             (_, 0) => match CODE
-                .long((bits >> 32) as u32 | u32::MAX.checked_shr(have as u32).unwrap_or(0))
+                .long((bits >> 32) as u32 | u32::MAX.checked_shr(available as u32).unwrap_or(0))
             {
                 Ok(found) => found,
                 Err(_) => break,
             },
             (symbol, length) => (symbol, usize::from(length)),
         };
-        if length > have {
+        if length > available {
             break;
         }
         out.push(symbol);
         bits <<= length;
-        have -= length;
+        available -= length;
     }
     // The padding is a prefix of EOS, all ones, and shorter than a byte.
-    let is_padding = have < 8 && (have == 0 || bits >> (64 - have) == (1 << have) - 1);
+    let is_padding =
+        available < 8 && (available == 0 || bits >> (64 - available) == (1 << available) - 1);
     if is_padding {
         Ok(())
     } else {
@@ -242,7 +243,7 @@ mod tests {
                 assert_eq!(
                     decoded(&encode(&text)).unwrap(),
                     text,
-                    "{symbol} behind {before}"
+                    "{symbol} after {before}"
                 );
             }
         }

@@ -15,8 +15,8 @@ pub(super) fn read(bytes: &mut &[u8], bits: u32) -> Result<usize, DecodeError> {
     if value == u64::from(mask) {
         let mut shift = 0;
         loop {
-            let (byte, behind) = rest.split_first().ok_or(TRUNCATED)?;
-            rest = behind;
+            let (byte, following) = rest.split_first().ok_or(TRUNCATED)?;
+            rest = following;
             // The first four groups cannot overflow; a fifth is rejected below unless it is small.
             if shift > 28 {
                 return Err(DecodeError::Invalid("integer too large in a field block"));
@@ -84,13 +84,13 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn integers_round_trip(value in 0..u32::MAX as usize, bits in 4_u32..8, behind in 0_u8..) {
+        fn integers_round_trip(value in 0..u32::MAX as usize, bits in 4_u32..8, following in 0_u8..) {
             let mut bytes = Vec::new();
             write(&mut bytes, 0, bits, value);
-            bytes.push(behind);
+            bytes.push(following);
             let mut rest = &*bytes;
             assert_eq!(read(&mut rest, bits), Ok(value));
-            assert_eq!(rest, [behind]);
+            assert_eq!(rest, [following]);
         }
     }
 }

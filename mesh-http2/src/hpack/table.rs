@@ -80,8 +80,8 @@ impl Table {
         true
     }
 
-    fn evict(&mut self, left: usize) {
-        while self.size > left
+    fn evict(&mut self, target: usize) {
+        while self.size > target
             && let Some(entry) = self.entries.pop_back()
         {
             self.size -= entry.length.size();

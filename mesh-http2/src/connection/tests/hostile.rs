@@ -72,7 +72,7 @@ fn resetting() -> Connection {
 }
 
 #[test]
-fn frames_on_reset_streams_end_the_connection() {
+fn frames_on_reset_streams_close_the_connection() {
     // The budget, what one request accounts for, and what may have been in flight.
     let paid = LIMITS.idle_frames + 10 + 100;
     for (frame, why) in [
@@ -95,7 +95,7 @@ fn frames_on_reset_streams_end_the_connection() {
 }
 
 #[test]
-fn resets_of_closed_streams_end_a_connection_to_a_server() {
+fn resets_of_closed_streams_close_a_connection_to_a_server() {
     let mut client = greeted(Connection::new(&config(Role::Client)));
     let request = Request::get("http://web/").body(()).unwrap();
     client.open(&request, true);
@@ -106,7 +106,7 @@ fn resets_of_closed_streams_end_a_connection_to_a_server() {
 }
 
 #[test]
-fn streams_opened_after_the_final_goaway_end_the_connection() {
+fn streams_opened_after_the_final_goaway_close_the_connection() {
     let mut server = server();
     server.start_graceful_shutdown();
     let pong = bytes(frame::PING, frame::ACK, 0, &GOAWAY_PING_PAYLOAD);
@@ -119,7 +119,7 @@ fn streams_opened_after_the_final_goaway_end_the_connection() {
 }
 
 #[test]
-fn stream_errors_end_the_connection_at_a_tenth_of_the_points_and_reach_no_application() {
+fn stream_errors_close_the_connection_at_a_tenth_of_the_points_and_reach_no_application() {
     let mistakes: [fn(u32) -> Vec<u8>; 3] = [
         |n| {
             let mut unit = bytes(frame::HEADERS, END_HEADERS, stream(n), POST);
@@ -154,7 +154,7 @@ fn stream_errors_end_the_connection_at_a_tenth_of_the_points_and_reach_no_applic
 
 /// An entry of 4,000 bytes of the dynamic table, and one of the static table, many times each.
 #[test]
-fn field_sections_that_repeat_table_entries_are_refused_and_end_the_connection() {
+fn field_sections_that_repeat_table_entries_are_rejected_and_close_the_connection() {
     let wide = Config {
         limits: Limits {
             max_header_list_size: 256 * 1024,
@@ -296,7 +296,7 @@ fn a_turn_is_bounded_by_work() {
     assert_eq!(server.receive(&bulk).unwrap(), bulk.len());
 }
 
-/// And a field block that the client begins meanwhile does not restart the timer.
+/// A field block that the client begins meanwhile does not restart the timer.
 #[test]
 fn unacknowledged_goaway_ping_is_followed_by_the_final_goaway() {
     let mut server = server();
