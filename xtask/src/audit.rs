@@ -1,5 +1,5 @@
 //! `cargo xtask audit`: checks the lockfile with cargo-deny (`deny.toml` holds the rules). Weekly
-//! on the forge; not part of `test`, because new advisories must not turn an unchanged commit red.
+//! on the forge; not part of `test`, because new advisories must not fail an unchanged commit.
 
 use std::{path::Path, process::Command};
 

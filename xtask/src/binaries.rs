@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 
 use crate::{command, ebpf, setup, stage, workspace};
 
-/// What people run.
+/// The installed programs.
 const PROGRAMS: [&str; 6] = [
     "mesh-agent",
     "mesh-cni",
@@ -57,15 +57,15 @@ pub(crate) fn compile(root: &Path, profile: &str, target: Option<&Path>) -> anyh
     command::run("cargo build", &mut command)
 }
 
-/// Of the whole workspace, as the tests build it: a part of it would resolve other features and
-/// compile the dependencies a second time.
+/// Builds the whole workspace like the tests: a subset would resolve other features and recompile
+/// dependencies.
 fn cargo_build(root: &Path, profile: &str) -> Command {
     let mut command = workspace::cargo(root);
     command.args(["build", "--profile", profile, "--workspace"]);
     command
 }
 
-/// Where the programs of a profile are.
+/// Returns the directory of the programs of a profile.
 pub fn directory(root: &Path, dev: bool) -> PathBuf {
     let profile = if dev { "debug" } else { "release" };
     root.join("target").join(profile)

@@ -1,5 +1,5 @@
-//! Which compiler and linker build the kernel programs here. `setup` completes the pair, `ebpf`
-//! uses it.
+//! Finds the compiler and the linker of the kernel programs. `setup` installs them, `ebpf` uses
+//! them.
 //!
 //! The compiler is Debian's `rustc-web` with the prebuilt core library for BPF where that is
 //! installed; elsewhere it is rustup's stable compiler, which builds core from the `rust-src`

@@ -1,5 +1,5 @@
-//! Runs a program for a task: its output is collected, its last line is shown as progress, and all
-//! of it is printed only when the program fails. Every task that starts a program does it here.
+//! Runs programs: collects the output, shows its last line as progress, and prints all of it only
+//! if the program fails. Every task starts its programs here.
 
 use std::{
     io::{BufRead, BufReader, Read},
@@ -12,8 +12,8 @@ use anyhow::{Context, bail};
 
 use crate::progress::Progress;
 
-/// Lines in flight between the readers and us. A program that prints faster than we look waits, and
-/// loses nothing.
+/// Capacity of the channel from the reader threads. A program that prints faster than lines are
+/// handled blocks, and no line is lost.
 const LINES_IN_FLIGHT: usize = 1024;
 
 /// Lines with which cargo reports progress: they would only hide the error they precede.
@@ -28,13 +28,13 @@ const CARGO_PROGRESS: [&str; 8] = [
     "Adding ",
 ];
 
-/// How a program ended, and all that it said.
+/// The exit status of a program and its output.
 pub struct Finished {
     pub status: ExitStatus,
     pub lines: Vec<String>,
 }
 
-/// Runs a program to its end; its failure is an error that carries its output.
+/// Runs a program; a failure is an error with its output.
 pub fn run(title: &str, command: &mut Command) -> anyhow::Result<()> {
     let finished = observe(title, command, |_| ())?;
     if finished.status.success() {
@@ -50,8 +50,7 @@ pub fn run(title: &str, command: &mut Command) -> anyhow::Result<()> {
     bail!("`{}`: {}", shown(command), finished.status)
 }
 
-/// Runs a program that talks to the user itself, and returns its exit code. A program that a signal
-/// ended has failed.
+/// Runs an interactive program and returns its exit code. A program killed by a signal has failed.
 pub(crate) fn run_to_exit(command: &mut Command) -> anyhow::Result<ExitCode> {
     let status = command
         .status()
@@ -60,7 +59,7 @@ pub(crate) fn run_to_exit(command: &mut Command) -> anyhow::Result<ExitCode> {
     Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
-/// Runs a program to its end, hands each line to `on_line`, and returns how it ended.
+/// Runs a program, passes each line of output to `on_line`, and returns its exit status.
 pub fn observe(
     title: &str,
     command: &mut Command,
@@ -121,7 +120,7 @@ pub fn captured_stdout(command: &mut Command) -> Option<String> {
         .then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The command as a person would type it.
+/// Formats the command as a user would type it.
 pub fn shown(command: &Command) -> String {
     let mut text = command.get_program().to_string_lossy().into_owned();
     for argument in command.get_args() {
@@ -137,7 +136,7 @@ fn read_lines(
 ) -> thread::JoinHandle<()> {
     thread::spawn(move || {
         for line in lossy_lines(stream) {
-            // A reader that went away hears no more.
+            // The receiver may be gone.
             if lines.send(line.trim_end().to_owned()).is_err() {
                 return;
             }
@@ -145,8 +144,8 @@ fn read_lines(
     })
 }
 
-/// What a program says, line by line. Bytes need not be text: conformance suites print what they
-/// received. A pipe that cannot be read has ended.
+/// Reads output line by line. Invalid UTF-8 is replaced: conformance suites print received bytes. A
+/// read error ends the output.
 pub fn lossy_lines(stream: impl Read) -> impl Iterator<Item = String> {
     let lines = BufReader::new(stream).split(b'\n').map_while(Result::ok);
     lines.map(|line| {
@@ -155,7 +154,7 @@ pub fn lossy_lines(stream: impl Read) -> impl Iterator<Item = String> {
     })
 }
 
-/// Whether a line only says how far cargo has come.
+/// Returns whether a line only shows cargo's progress.
 pub(crate) fn is_cargo_progress(line: &str) -> bool {
     let line = line.trim_start();
     CARGO_PROGRESS.iter().any(|word| line.starts_with(word))

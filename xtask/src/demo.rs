@@ -11,13 +11,13 @@ use crate::{binaries, command, workspace};
 
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct DemoOptions {
-    /// Leave the mesh up and say how to look around
+    /// Keep the mesh running and print commands to inspect it
     #[arg(long)]
     pub(crate) keep: bool,
-    /// Only take down what --keep left up
+    /// Only remove the mesh that --keep left running
     #[arg(long, conflicts_with = "keep")]
     pub(crate) down: bool,
-    /// On a cluster instead of this machine: that of a context of the kubeconfig, or the current
+    /// Run on a cluster instead of this machine: that of a kubeconfig context, or of the current
     /// one
     #[arg(long, value_name = "CONTEXT", num_args = 0..=1, require_equals = true)]
     pub(crate) kubernetes: Option<Option<String>>,

@@ -19,8 +19,8 @@ const TARGET: &str = "bpfel-unknown-none";
 /// The newest `rustc 1.x` whose warnings the kernel programs were checked with: Debian's.
 const NEWEST_CHECKED: u32 = 96;
 
-/// Optimised for size, the same sources become other instructions: what the tests replace the
-/// programs by while connections go on.
+/// Optimising for size gives other instructions of the same sources, with which tests replace the
+/// programs under load.
 const OTHER_OPTIMISATION: &str = "s";
 
 /// Builds the kernel programs and returns the path of the object.
@@ -28,7 +28,7 @@ pub(crate) fn build(root: &Path) -> anyhow::Result<PathBuf> {
     build_as(root, "mesh-ebpf.o", "mesh-ebpf/target", None)
 }
 
-/// The same programs in other instructions, for the tests of an upgrade. The agent never has it.
+/// Builds the variant with other instructions for the upgrade tests. The agent never embeds it.
 pub(crate) fn build_other(root: &Path) -> anyhow::Result<PathBuf> {
     build_as(
         root,

@@ -1,6 +1,6 @@
 //! `cargo xtask fuzz`: searches for inputs that the proxy mishandles, guided by coverage. The
-//! targets are in the package mesh-fuzz; docs/fuzzing.md says what each holds the proxy against.
-//! Ordinary tests replay the inputs that are kept in `fuzz/corpus`.
+//! targets are in the package mesh-fuzz; docs/fuzzing.md describes the oracle of each. Ordinary
+//! tests replay the inputs that are kept in `fuzz/corpus`.
 //!
 //! libFuzzer does the work, on the stable compiler: rustc's own copy of LLVM instruments the code,
 //! and the crate libfuzzer-sys brings the rest (ADR 0015).
@@ -24,26 +24,26 @@ use run::Budget;
 pub(crate) struct FuzzOptions {
     /// Targets to run; all by default
     pub(crate) targets: Vec<String>,
-    /// How long each runs, as in 90s, 5m or 1h [default: 60s]
+    /// Duration of each, as in 90s, 5m or 1h [default: 60s]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub(crate) time: Option<u64>,
-    /// How many inputs each runs, instead of a time
+    /// Number of inputs of each, instead of a duration
     #[arg(long, value_name = "N", conflicts_with = "time")]
     pub(crate) runs: Option<u64>,
-    /// Processes that work on a target beside each other
+    /// Parallel processes per target
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) jobs: u64,
-    /// Be guided by the edges taken only, not by what is compared: two to three times as many
-    /// executions, in a build of its own
+    /// Use edge coverage only, without comparison tracing: two to three times as many executions,
+    /// in a separate build
     #[arg(long)]
     pub(crate) edges: bool,
-    /// Add the inputs found that reach something new to fuzz/corpus, as few as possible
+    /// Add a minimal set of found inputs with new coverage to fuzz/corpus
     #[arg(long)]
     pub(crate) keep: bool,
-    /// Only run this input, once, and show all that is said; may be given several times
+    /// Only run this input, once, and show the output; may be repeated
     #[arg(long, value_name = "FILE", conflicts_with_all = ["time", "runs", "keep"])]
     pub(crate) input: Vec<PathBuf>,
-    /// Only name the targets
+    /// Only list the targets
     #[arg(long)]
     pub(crate) list: bool,
 }
@@ -104,8 +104,8 @@ pub(crate) fn run(root: &Path, options: &FuzzOptions) -> anyhow::Result<ExitCode
     })
 }
 
-/// The directories of the corpora are the list of targets: a test of mesh-fuzz holds both together,
-/// and nothing has to be built to name them.
+/// Lists targets from the directories of corpora, without a build; a test of mesh-fuzz keeps both
+/// consistent.
 fn targets(root: &Path) -> anyhow::Result<Vec<String>> {
     let directory = root.join("fuzz/corpus");
     let entries =
@@ -128,7 +128,7 @@ fn choose<'a>(all: &'a [String], asked: &[String]) -> anyhow::Result<Vec<&'a str
     Ok(all.iter().filter(is_chosen).map(String::as_str).collect())
 }
 
-/// Runs single inputs and shows everything that is said.
+/// Runs single inputs and shows the output.
 fn replay(program: &Program, chosen: &[&str], options: &FuzzOptions) -> anyhow::Result<ExitCode> {
     let [target] = chosen else {
         bail!("--input goes with exactly one target");

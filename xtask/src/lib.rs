@@ -1,8 +1,8 @@
-//! `cargo xtask …`: every automation of this repository, in Rust. People, CI and the forge's
-//! workflows call these commands and nothing else; `args` lists them.
+//! `cargo xtask …`: every automation of this repository, in Rust. Developers, CI and workflows use
+//! only these commands; `args` lists them.
 //!
-//! The public modules are what `mesh-bench` needs too, which measures: it runs and builds programs
-//! and installs packages in the same way.
+//! `mesh-bench` and `mesh-demo` use the public modules to build and run programs and to install
+//! packages.
 
 #![expect(
     clippy::print_stdout,

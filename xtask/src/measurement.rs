@@ -8,7 +8,7 @@ use std::{
 
 use crate::{binaries, command, stage, workspace};
 
-/// Handed over to `mesh-bench`, which explains them with `--help`.
+/// Passed to `mesh-bench`, which documents them with `--help`.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct MeasurementOptions {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -19,7 +19,8 @@ pub(crate) struct MeasurementOptions {
 pub(crate) fn run(root: &Path, name: &str, arguments: &[String]) -> anyhow::Result<ExitCode> {
     if !arguments.iter().any(|argument| argument == "--no-build") {
         stage::run("build", "the programs that measure", || {
-            // By itself: the workspace would add features of other packages, which cost load.
+            // Built separately: the workspace would enable features of other packages, which cost
+            // CPU time.
             let mut cargo = workspace::cargo(root);
             cargo.args(["build", "--release", "--package", "mesh-bench"]);
             command::run("cargo build", &mut cargo)

@@ -1,6 +1,6 @@
-//! `cargo xtask setup`: finds what this machine lacks, says why each thing is needed, and installs
-//! it when root. `test` and `demo` begin with it, so a second run must be quick: with nothing
-//! missing it only looks at files.
+//! `cargo xtask setup`: finds missing dependencies, prints why each is needed, and installs them if
+//! run as root. `test` and `demo` start with it, so that it must be fast: with nothing missing it
+//! only checks files.
 
 mod apt;
 mod bpf;
@@ -16,17 +16,17 @@ use packages::{Need, Package};
 
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(crate) struct SetupOptions {
-    /// Install nothing, list what is missing and fail when anything is
+    /// Install nothing; list missing dependencies and fail if there are any
     #[arg(long)]
     pub(crate) check: bool,
 }
 
-/// What is still missing after `prepare`. Empty where everything is there.
+/// Dependencies that are still missing after `prepare`.
 #[derive(Debug, Default)]
 pub(crate) struct Missing {
     packages: Vec<&'static Package>,
     components: Vec<&'static str>,
-    /// Why the kernel programs cannot be built, when they cannot.
+    /// The reason why the kernel programs cannot be built, if any.
     pub(crate) bpf: Option<String>,
 }
 
@@ -35,7 +35,7 @@ impl Missing {
         self.packages.is_empty() && self.components.is_empty() && self.bpf.is_none()
     }
 
-    /// Whether the workspace itself cannot be built or checked.
+    /// Returns whether the workspace cannot be built or checked.
     fn stops_the_build(&self) -> bool {
         !self.components.is_empty()
             || self
@@ -45,7 +45,7 @@ impl Missing {
     }
 }
 
-/// The command itself.
+/// Runs the command.
 pub(crate) fn run(root: &Path, options: SetupOptions) -> anyhow::Result<()> {
     let missing = if options.check {
         look(root)
@@ -60,8 +60,8 @@ pub(crate) fn run(root: &Path, options: SetupOptions) -> anyhow::Result<()> {
     bail!("this machine lacks something; see above")
 }
 
-/// Installs what is missing and may be installed. Returns what still is, having explained it; an
-/// error means that nothing at all can be built.
+/// Installs missing dependencies where possible. Explains and returns what is still missing; an
+/// error means that the workspace cannot be built.
 pub(crate) fn ready(root: &Path) -> anyhow::Result<Missing> {
     let missing = prepare(root);
     if !missing.is_empty() {
@@ -73,7 +73,7 @@ pub(crate) fn ready(root: &Path) -> anyhow::Result<Missing> {
     Ok(missing)
 }
 
-/// Installs packages that one task needs and the others do not. The caller has said why.
+/// Installs packages that only one task needs. The caller has printed the reason.
 pub fn install(packages: &[&str]) -> anyhow::Result<()> {
     if !workspace::is_root() || !apt::is_here() {
         bail!(
@@ -92,8 +92,7 @@ fn look(root: &Path) -> Missing {
     }
 }
 
-/// Installs what it can. One thing that cannot be installed does not keep the others away;
-/// `explain` tells the rest.
+/// Installs what it can and continues after failures, which `explain` reports.
 fn prepare(root: &Path) -> Missing {
     told(apt::remove_leftover_policy());
     let wanted = packages::missing();
@@ -139,7 +138,7 @@ fn explain(missing: &Missing) {
     }
 }
 
-/// What to do about missing packages, and what works without them.
+/// Describes how to install missing packages, and what works without them.
 fn remedy(packages: &[&Package], apt: bool, root: bool) -> String {
     let names: Vec<&str> = packages.iter().map(|package| package.name).collect();
     let names = names.join(" ");

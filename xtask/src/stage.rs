@@ -1,9 +1,9 @@
-//! A named part of a long task: says what begins, how long it took and how it ended. `test` and
+//! A named part of a long task: prints its start, its duration and its result. `test` and
 //! `binaries` use it.
 
 use std::time::{Duration, Instant};
 
-/// Runs one stage and prints its name, its duration and its end.
+/// Runs one stage and prints its name, its duration and its result.
 pub fn run<T>(
     name: &str,
     what: &str,

@@ -1,5 +1,5 @@
-//! `cargo xtask test`: every check and every test, cheapest first, so that a mistake is known
-//! early. Ends with one plain line: how many tests passed, failed and were skipped.
+//! `cargo xtask test`: runs every check and every test, the cheapest first, so that errors show
+//! early. The last line has the numbers of passed, failed and skipped tests.
 
 mod summary;
 
@@ -16,8 +16,8 @@ use summary::{Summary, Tally};
 
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct TestOptions {
-    /// Formatting, tidy, clippy and unit tests only: no setup, no kernel programs, no integration
-    /// tests
+    /// Run only formatting, tidy, clippy and unit tests, without setup, kernel programs and
+    /// integration tests
     #[arg(long)]
     pub(crate) quick: bool,
     /// Run only the tests whose name contains this
@@ -27,28 +27,27 @@ pub(crate) struct TestOptions {
     /// this they are part of all tests, and skipped when there is no cluster
     #[arg(long, conflicts_with = "quick")]
     pub(crate) e2e: bool,
-    /// Make a cluster of two nodes with kind for them, and delete it at the end
+    /// Create a cluster of two nodes with kind for the end-to-end tests, and delete it at the end
     #[arg(long, requires = "e2e")]
     pub(crate) kind: bool,
     /// Also run the long tests (soak and volume)
     #[arg(long, conflicts_with = "quick")]
     pub(crate) long: bool,
-    /// Run only the suites against the proxy, these or all: installs them, and needs root
+    /// Install and run only the suites against the proxy, the named ones or all; needs root
     #[arg(long, value_name = "NAME", num_args = 0.., conflicts_with_all = ["quick", "filter", "e2e", "long"])]
     pub(crate) suites: Option<Vec<String>>,
-    /// Test the programs as they are in target/debug, or target/release for the suite that measures
+    /// Use the existing programs in target/debug, or in target/release for the suite that measures
     #[arg(long, requires = "suites")]
     pub(crate) no_build: bool,
 }
 
-/// Tells the tests that they are built with the features that the whole workspace asks for, which
-/// decide what some of them count.
+/// Set when tests are built with the features of the whole workspace, on which the counts of some
+/// tests depend.
 const WORKSPACE_VARIABLE: &str = "MESH_TEST_WORKSPACE";
-/// Tells the tests to run at full volume (`--long`).
+/// Set for tests at full volume (`--long`).
 const LONG_VARIABLE: &str = "MESH_TEST_LONG";
 
-/// Runs everything. Failed tests are no error here but an exit status, so that the counts are the
-/// last line.
+/// Runs everything. Failed tests only set the exit status, so that the counts are the last line.
 pub(crate) fn run(root: &Path, options: &TestOptions) -> anyhow::Result<ExitCode> {
     if let Some(suites) = &options.suites {
         if !options.no_build {
@@ -78,7 +77,7 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> anyhow::Result<ExitCode
     Ok(ExitCode::FAILURE)
 }
 
-/// The tests beside the code, then those that start programs.
+/// Runs the unit tests, then the tests that start programs.
 fn everything(root: &Path, options: &TestOptions, tally: &mut Tally) -> anyhow::Result<()> {
     let unit = ["--lib", "--bins"];
     stage::run("unit tests", "the tests beside the code", || {
@@ -97,7 +96,7 @@ fn everything(root: &Path, options: &TestOptions, tally: &mut Tally) -> anyhow::
     })
 }
 
-/// Only the tests on a cluster, with what they need.
+/// Runs only the end-to-end tests, with their prerequisites.
 fn end_to_end(root: &Path, options: &TestOptions, tally: &mut Tally) -> anyhow::Result<()> {
     let made = if options.kind {
         Some(stage::run("kind", "a cluster of two nodes", || {
@@ -130,7 +129,7 @@ fn load_images(root: &Path, context: &str) -> anyhow::Result<()> {
     })
 }
 
-/// Everything that must hold before tests are worth running.
+/// Runs the checks that precede the tests.
 fn check(root: &Path, options: &TestOptions) -> anyhow::Result<()> {
     if !options.quick {
         build_kernel_programs(root)?;
@@ -158,7 +157,7 @@ fn check(root: &Path, options: &TestOptions) -> anyhow::Result<()> {
 fn build_kernel_programs(root: &Path) -> anyhow::Result<()> {
     let missing = stage::run("setup", "what this machine lacks", || setup::ready(root))?;
     if let Some(reason) = missing.bpf {
-        // The agent then embeds no object, says so, and its eBPF tests are skipped with the same
+        // The agent then embeds no object and reports that; its eBPF tests are skipped for the same
         // reason.
         eprintln!("==> ebpf: skipped, {reason}");
         return Ok(());
@@ -170,7 +169,7 @@ fn build_kernel_programs(root: &Path) -> anyhow::Result<()> {
     .map(drop)
 }
 
-/// One build with the features that the tests see, so that the programs they start are of the same
+/// Builds once with the features of the tests, so that the started programs are from the same
 /// build.
 fn build(root: &Path) -> anyhow::Result<()> {
     stage::run("build", "every program and test", || {

@@ -1,5 +1,4 @@
-//! Where things are: the checkout, cargo, programs on this machine, and whether we are root. Every
-//! task starts here.
+//! Locates the checkout, cargo and programs on this machine, and checks for root.
 
 use std::{
     env,
@@ -13,7 +12,7 @@ use anyhow::Context;
 /// Folders that hold programs but are missing from the `PATH` of ordinary users on Debian.
 const SYSTEM_DIRECTORIES: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 
-/// The root of the checkout that this program was started from.
+/// Returns the root of the checkout that this program was started from.
 pub fn root() -> anyhow::Result<PathBuf> {
     let manifest = env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
@@ -23,7 +22,7 @@ pub fn root() -> anyhow::Result<PathBuf> {
     Ok(root.to_path_buf())
 }
 
-/// The cargo that runs us, so that every stage uses one toolchain.
+/// Returns the cargo that runs xtask, so that every stage uses one toolchain.
 pub fn cargo(root: &Path) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root);
@@ -47,8 +46,7 @@ pub(crate) fn mapped_directories(root: &Path) -> anyhow::Result<Vec<(PathBuf, &'
     Ok(vec![(cargo_home, "/cargo"), (root.to_path_buf(), "/mesh")])
 }
 
-/// The options of a compiler that map these directories; `option` is how it calls the first half of
-/// each.
+/// Returns the compiler options that map these directories; `option` is the prefix of each.
 pub(crate) fn mapping_flags(option: &str, directories: &[(PathBuf, &str)]) -> String {
     let flags = directories
         .iter()
@@ -70,7 +68,7 @@ fn is_executable(file: &Path) -> bool {
         .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
-/// Whether this process acts as root: the kernel shows it as the owner of our /proc directory.
+/// Returns whether this process runs as root, from the owner of its /proc directory.
 pub fn is_root() -> bool {
     Path::new("/proc/self")
         .metadata()

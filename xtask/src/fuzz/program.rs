@@ -13,7 +13,7 @@ use crate::{
     workspace::{self, find_program},
 };
 
-/// What rustc has its LLVM do: count the edges that are taken.
+/// Compiler flags for edge coverage.
 const COVERAGE: [&str; 4] = [
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
@@ -22,7 +22,7 @@ const COVERAGE: [&str; 4] = [
     "-Cllvm-args=-simplifycfg-branch-fold-threshold=0",
 ];
 
-/// How much the fuzzer is told of what the code under test does.
+/// The instrumentation of the code under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Guidance {
     /// Which edges are taken, who calls whom indirectly, and what is compared with what: an input
@@ -74,7 +74,7 @@ impl Program {
         &self.path
     }
 
-    /// The program, to be told what to do with this target.
+    /// Returns a command for this target.
     pub(super) fn command(&self, target: &str) -> Command {
         let mut command = Command::new(&self.path);
         command
@@ -84,17 +84,17 @@ impl Program {
         command
     }
 
-    /// The inputs that are kept in the repository.
+    /// The corpus in the repository.
     pub(super) fn corpus(&self, target: &str) -> PathBuf {
         self.root.join("fuzz/corpus").join(target)
     }
 
-    /// The inputs that were found on this machine.
+    /// The inputs found on this machine.
     pub(super) fn found(&self, target: &str) -> PathBuf {
         self.root.join(DIRECTORY).join("corpus").join(target)
     }
 
-    /// Where findings are written to.
+    /// The directory of findings.
     pub(super) fn artifacts(&self, target: &str) -> PathBuf {
         self.root.join(DIRECTORY).join("artifacts").join(target)
     }
@@ -112,8 +112,8 @@ impl Guidance {
         [&COVERAGE, more].concat().join(" ")
     }
 
-    /// Where it is built. Each has one of its own, as ordinary builds have: with other flags
-    /// everything would be compiled anew.
+    /// The target directory. Each instrumentation has its own, since other flags recompile
+    /// everything.
     fn directory(self) -> &'static str {
         match self {
             Self::Full => DIRECTORY,
@@ -122,7 +122,7 @@ impl Guidance {
     }
 }
 
-/// What this machine is called by rustc.
+/// Returns the host's target triple.
 fn host() -> anyhow::Result<String> {
     let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let version = command::captured_stdout(Command::new(rustc).arg("-vV"))

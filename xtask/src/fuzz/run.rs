@@ -1,5 +1,5 @@
-//! One target at work: starts the fuzzer, once or several times beside each other, reads what it
-//! prints, and puts its figures together.
+//! Runs one target: starts one or several fuzzers in parallel, parses their output, and combines
+//! their statistics.
 
 use std::{
     fmt, fs,
@@ -19,8 +19,7 @@ const MAX_LENGTH: usize = 4096;
 /// Seconds after which an input counts as one that never ends. Each takes a millisecond.
 const TIMEOUT: usize = 30;
 
-/// The fuzzer ends when it holds more; a target that bounds memory does so by itself, and far
-/// below.
+/// Memory limit of the fuzzer; targets that test memory bounds have far lower limits of their own.
 const MAX_MEMORY_MB: usize = 2048;
 
 /// How much is run.
@@ -33,20 +32,20 @@ pub(super) struct Budget {
     pub(super) jobs: u64,
 }
 
-/// What came of it.
+/// The outcome of a run.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Outcome {
     executions: u64,
     per_second: u64,
-    /// Edges of the program that were taken.
+    /// Covered edges of the program.
     coverage: u64,
     new_inputs: u64,
     pub(super) findings: Vec<PathBuf>,
-    /// What was said of them.
+    /// Their messages.
     said: Vec<String>,
 }
 
-/// Runs `target`; an error when the fuzzer could not do its work.
+/// Runs `target`; an error means that the fuzzer itself failed.
 pub(super) fn target(program: &Program, target: &str, budget: Budget) -> anyhow::Result<Outcome> {
     let (found, artifacts) = (program.found(target), program.artifacts(target));
     for directory in [&found, &artifacts] {
@@ -54,7 +53,7 @@ pub(super) fn target(program: &Program, target: &str, budget: Budget) -> anyhow:
     }
     let one = || -> anyhow::Result<Outcome> {
         let mut command = program.command(target);
-        // What is found goes into the first directory.
+        // New inputs are written to the first directory.
         command
             .args([&found, &program.corpus(target)])
             .arg(format!("-artifact_prefix={}/", artifacts.display()))
@@ -138,14 +137,14 @@ impl Outcome {
             .last()
             .is_some_and(|last| last.contains("panicked at"))
         {
-            // A panic says what it is about on the line behind.
+            // The message of a panic is on the following line.
             self.said.push(line.to_owned());
         } else if line.contains("panicked at") || line.starts_with("SUMMARY:") {
             self.said.push(line.to_owned());
         }
     }
 
-    /// Of two processes beside each other.
+    /// Combines the statistics of two parallel processes.
     fn and(mut self, other: Self) -> Self {
         self.executions += other.executions;
         self.per_second += other.per_second;

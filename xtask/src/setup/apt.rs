@@ -1,5 +1,4 @@
-//! Installs Debian packages without asking anything, removing anything or leaving a service
-//! running. Used by `setup`.
+//! Installs Debian packages without prompts, removals or started services. Used by `setup`.
 
 use std::{
     fs,
@@ -20,8 +19,7 @@ use crate::{
 /// Older package lists often name versions that the mirror no longer has.
 const LIST_AGE: Duration = Duration::from_hours(24);
 
-/// Asked by every package script that wants to start a service; exit status 101 means "not
-/// allowed".
+/// Called by every package script that starts a service; exit status 101 means "not allowed".
 const POLICY_FILE: &str = "/usr/sbin/policy-rc.d";
 const POLICY: &str =
     "#!/bin/sh\n# Written by `cargo xtask setup` for the time of one installation, by process ";
@@ -30,7 +28,7 @@ pub(crate) fn is_here() -> bool {
     find_program("apt-get").is_some()
 }
 
-/// Whether the package lists offer a package. Refreshes old lists first.
+/// Returns whether the package lists offer a package. Refreshes old lists first.
 pub(crate) fn offers(package: &str) -> anyhow::Result<bool> {
     refresh_old_lists()?;
     let known =
@@ -54,12 +52,12 @@ pub(crate) fn install(packages: &[&Package]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Installs packages by name. The caller has said why.
+/// Installs packages by name. The caller has printed the reason.
 pub(crate) fn install_names(names: &[&str]) -> anyhow::Result<()> {
     refresh_old_lists()?;
     let services_stay_off = ServicePolicy::deny()?;
     let mut command = apt_get();
-    // --no-remove: a package of ours never pushes out something the user installed.
+    // --no-remove: an installation must not remove packages of the user.
     command
         .args(["install", "--no-install-recommends", "--no-remove"])
         .args(names);
@@ -75,15 +73,14 @@ fn apt_get() -> Command {
     command
         .args(["--yes", "--quiet", "-o", "DPkg::Lock::Timeout=300"])
         .env("DEBIAN_FRONTEND", "noninteractive")
-        // Ubuntu's needrestart would restart services of the machine, which are none of our
-        // business.
+        // Ubuntu's needrestart would restart services of the machine.
         .env("NEEDRESTART_SUSPEND", "1")
         .env("RUNLEVEL", "1");
     command
 }
 
-/// A source that does not answer must not stop us: what we need may come from another one, and if
-/// not, `install` fails and says which package.
+/// A source that does not respond is ignored: another one may have the package, and otherwise
+/// `install` fails with the package's name.
 fn refresh_old_lists() -> anyhow::Result<()> {
     if age_of_lists().is_some_and(|age| age < LIST_AGE) {
         return Ok(());
@@ -100,8 +97,8 @@ fn refresh_old_lists() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How long ago the lists were fetched. apt gives each list its server's date, so only the
-/// directory that downloads go through tells when that was.
+/// Returns the age of the package lists. apt sets the date of each list to the server's, so that
+/// only the download directory has the time of the update.
 fn age_of_lists() -> Option<Duration> {
     let directory = Path::new("/var/lib/apt/lists");
     let filled = fs::read_dir(directory)
@@ -127,8 +124,8 @@ fn has_candidate(policy: &str) -> bool {
         .is_some_and(|version| version.trim() != "(none)")
 }
 
-/// Without this nginx, Redis and MariaDB would hold their ports after the next boot of a
-/// developer's machine.
+/// Otherwise nginx, Redis and MariaDB would occupy their ports after the next boot of a developer's
+/// machine.
 fn keep_from_starting_at_boot(service: &str) -> anyhow::Result<()> {
     let mut command = if find_program("systemctl").is_some() {
         let mut systemctl = Command::new("systemctl");
@@ -143,8 +140,8 @@ fn keep_from_starting_at_boot(service: &str) -> anyhow::Result<()> {
         .with_context(|| format!("keep {service} from starting at boot"))
 }
 
-/// Forbids package scripts to start services while it lives. A policy that the administrator wrote
-/// is kept.
+/// Prevents package scripts from starting services until dropped. An administrator's policy is
+/// kept.
 struct ServicePolicy {
     ours: bool,
 }
@@ -176,8 +173,8 @@ impl Drop for ServicePolicy {
     }
 }
 
-/// Removes the policy of an installation that was interrupted: left alone, no service of the
-/// machine would start again when its package is upgraded.
+/// Removes the policy of an interrupted installation, which would keep services from starting after
+/// package upgrades.
 pub(crate) fn remove_leftover_policy() -> anyhow::Result<()> {
     let Some(writer) = fs::read_to_string(POLICY_FILE)
         .ok()
@@ -192,7 +189,7 @@ pub(crate) fn remove_leftover_policy() -> anyhow::Result<()> {
         .with_context(|| format!("remove {POLICY_FILE} of an interrupted installation"))
 }
 
-/// The process that wrote a policy of ours.
+/// Returns the process that wrote the policy, if xtask did.
 fn writer(policy: &str) -> Option<u32> {
     policy.strip_prefix(POLICY)?.lines().next()?.parse().ok()
 }

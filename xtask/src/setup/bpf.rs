@@ -1,5 +1,5 @@
-//! Completes the compiler and the linker of the kernel programs (`bpf_toolchain` says which and
-//! why). Used by `setup`.
+//! Installs the compiler and the linker of the kernel programs (see `bpf_toolchain`). Used by
+//! `setup`.
 
 use std::{fs, os::unix, path::Path};
 
@@ -12,11 +12,11 @@ use crate::{
     workspace,
 };
 
-/// Debian's compiler for browsers' needs, which is newer than `rustc`, and its core library for
+/// Debian's compiler for building browsers, which is newer than `rustc`, and its core library for
 /// BPF.
 const DEBIAN_PACKAGES: [&str; 2] = ["rustc-web", "libstd-rust-web-dev-bpf"];
 
-/// The part that is not there.
+/// The missing part.
 #[derive(Debug)]
 pub(crate) enum Lack {
     Compiler,
@@ -66,7 +66,7 @@ fn install_compiler() -> anyhow::Result<()> {
         }
         match apt::install_names(&DEBIAN_PACKAGES) {
             Ok(()) => return Ok(()),
-            // rustc-web conflicts with Debian's rustc and rustup packages, which we do not remove.
+            // rustc-web conflicts with Debian's rustc and rustup packages, which are kept.
             Err(error) => eprintln!("    {error:#}"),
         }
     }
@@ -103,7 +103,7 @@ fn build_linker(root: &Path, compiler: &Compiler) -> anyhow::Result<()> {
         .arg("--root")
         .arg(&tools)
         .env("LLVM_PREFIX", prefix)
-        // LLVM does the work. To optimise what is around it takes twice as long as to compile it.
+        // Optimising the code around LLVM would double the build time.
         .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0")
         .env("CARGO_PROFILE_RELEASE_LTO", "off")
         .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");

@@ -10,11 +10,11 @@ use crate::{
     workspace::find_program,
 };
 
-/// Component, and the file below the toolchain that it brings. The programs of the same name in
-/// cargo's own directory exist without the component: they only complain.
+/// Component, and the file below the toolchain that it brings. The proxies of the same name in
+/// cargo's directory exist without the component and only print an error.
 const COMPONENTS: [(&str, &str); 2] = [("rustfmt", "bin/rustfmt"), ("clippy", "bin/cargo-clippy")];
 
-/// The components that the toolchain in use lacks.
+/// Returns the components that the current toolchain lacks.
 pub(crate) fn missing() -> Vec<&'static str> {
     let Some(sysroot) = captured_stdout(Command::new("rustc").args(["--print", "sysroot"])) else {
         return COMPONENTS.map(|(name, _)| name).to_vec();
@@ -27,7 +27,7 @@ pub(crate) fn missing() -> Vec<&'static str> {
         .collect()
 }
 
-/// Adds a component to the toolchain in use. Needs no root.
+/// Adds a component to the current toolchain. Needs no root.
 pub(crate) fn add(component: &str) -> anyhow::Result<()> {
     if find_program("rustup").is_none() {
         bail!(

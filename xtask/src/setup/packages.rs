@@ -1,6 +1,5 @@
-//! The Debian packages the repository uses: the one table of what, why and how to see that it is
-//! there. `setup` reads it; Ubuntu has all of them under the same names. The BPF compiler is not
-//! here, see `setup::bpf`.
+//! The table of Debian packages that the repository uses, with purpose and proof of installation.
+//! Ubuntu has all of them under the same names. For the BPF compiler see `setup::bpf`.
 
 use std::{fmt, path::Path};
 
@@ -9,12 +8,12 @@ use crate::workspace::find_program;
 #[derive(Debug)]
 pub(crate) struct Package {
     pub(crate) name: &'static str,
-    /// What on the machine shows that it is installed, by whatever means.
+    /// Program or file that proves the installation, by whatever means.
     pub(crate) proof: Proof,
     pub(crate) need: Need,
     pub(crate) why: &'static str,
-    /// The service its scripts would start and enable. The tests start their own, so it is kept
-    /// from running.
+    /// The service that its scripts would start and enable. It is disabled, since the tests start
+    /// their own.
     pub(crate) service: Option<&'static str>,
 }
 
@@ -97,7 +96,7 @@ const fn service(
     }
 }
 
-/// The packages that are not there, in the order of the table.
+/// Returns the missing packages, in the order of the table.
 pub(crate) fn missing() -> Vec<&'static Package> {
     PACKAGES
         .iter()

@@ -1,8 +1,8 @@
-//! Reads the output of `cargo test -- --show-output` line by line: counts, why tests were skipped,
-//! and the part worth reading when something failed. Pure; `test` feeds it.
+//! Reads the output of `cargo test -- --show-output` line by line: counts, reasons for skipped
+//! tests, and the output of failures. No I/O.
 //!
-//! Rust's test harness knows no test that skips itself, so ours print `skipped: <why>` and return.
-//! Such a test counts as skipped, not as passed.
+//! Rust's test harness does not support skipping at run time, so tests print `skipped: <reason>`
+//! and return. Such a test counts as skipped, not as passed.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,7 +15,7 @@ const SKIPPED: &str = "skipped: ";
 pub(crate) struct Tally {
     pub(crate) passed: usize,
     pub(crate) failed: usize,
-    /// Why, once for each skipped test.
+    /// The reason of each skipped test.
     pub(crate) skipped: Vec<String>,
 }
 
@@ -26,7 +26,7 @@ impl Tally {
         self.skipped.extend(other.skipped);
     }
 
-    /// Each reason with the number of tests it kept from running.
+    /// Returns each reason with the number of tests skipped for it.
     pub(crate) fn reasons(&self) -> BTreeMap<&str, usize> {
         let mut reasons = BTreeMap::new();
         for reason in &self.skipped {
@@ -48,7 +48,7 @@ impl fmt::Display for Tally {
     }
 }
 
-/// What a run of cargo test said.
+/// The parsed output of a run of cargo test.
 pub(crate) struct Seen {
     pub(crate) tally: Tally,
     pub(crate) failure_output: Vec<String>,
@@ -59,16 +59,16 @@ pub(crate) struct Summary {
     tally: Tally,
     failure_output: Vec<String>,
     section: Section,
-    /// The tests of the current program that said they were skipped.
+    /// The skipped tests of the current program.
     skipped_here: BTreeSet<String>,
 }
 
-/// Where in a test program's output we are.
+/// The current section of a test program's output.
 #[derive(Default, PartialEq, Eq)]
 enum Section {
     #[default]
     Progress,
-    /// The output of tests that passed; the name of the one being shown.
+    /// The output of passed tests, with the name of the current one.
     Successes(Option<String>),
     Failures,
 }
@@ -106,8 +106,7 @@ impl Summary {
         let ignored = count(result, "ignored");
         self.tally.passed += passed.saturating_sub(self.skipped_here.len());
         self.tally.failed += count(result, "failed");
-        // Nothing of ours is marked so. Should anything ever be, it is said to be skipped instead
-        // of going unseen.
+        // No test is marked `ignore`; if one ever is, it is reported as skipped.
         self.tally
             .skipped
             .extend((0..ignored).map(|_| "marked #[ignore]".to_owned()));
@@ -136,7 +135,7 @@ fn count(result: &str, what: &str) -> usize {
         .unwrap_or(0)
 }
 
-/// Passing tests and cargo's progress would bury what failed.
+/// Omits passed tests and cargo's progress, which would hide failures.
 fn is_worth_reading(line: &str) -> bool {
     let passed =
         line.starts_with("test ") && (line.ends_with("... ok") || line.ends_with("... ignored"));
