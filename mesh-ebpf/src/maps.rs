@@ -1,12 +1,16 @@
 //! The maps and the operations of the programs on them. Each map has one kind of writer:
 //!
-//! | map | written by | life of an entry | |---|---|---| | PODS, ADDRESSES, PORT_SKIPS,
-//! SUBNET_SKIPS | user space | enrolment | | STATS | programs (created by user space) | enrolment |
-//! | PROXIES | programs (created by user space) | enrolment | | LISTENERS | sock_ops, and user
-//! space for older listeners | the listening socket | | IN_FLIGHT | sock_ops | connect to accept,
-//! at most the client socket's life | | IN_FLIGHT_COUNTS | sock_ops | first connection to the end
-//! of the enrolment | | GUARD | user space | the pins | | GUARD_STATS | programs (created by user
-//! space) | enrolment | | ORIGINAL_DST, BINDERS | connect, bind, sock_ops | the socket (storage) |
+//! | map | written by | life of an entry |
+//! |---|---|---|
+//! | PODS, ADDRESSES, PORT_SKIPS, SUBNET_SKIPS | user space | enrolment |
+//! | STATS | programs (created by user space) | enrolment |
+//! | PROXIES | programs (created by user space) | enrolment |
+//! | LISTENERS | sock_ops, and user space for older listeners | the listening socket |
+//! | IN_FLIGHT | sock_ops | connect to accept, at most the client socket's life |
+//! | IN_FLIGHT_COUNTS | sock_ops | first connection to the end of the enrolment |
+//! | GUARD | user space | the pins |
+//! | GUARD_STATS | programs (created by user space) | enrolment |
+//! | ORIGINAL_DST, BINDERS | connect, bind, sock_ops | the socket (storage) |
 
 use core::{arch::asm, ffi::c_void, ptr};
 

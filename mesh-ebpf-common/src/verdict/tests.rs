@@ -27,7 +27,7 @@ fn own(address_: &Address) -> bool {
         .any(|own| address(own).same(address_))
 }
 
-fn dial(destination: &str, port: u16) -> ConnectAttempt {
+fn connect_to(destination: &str, port: u16) -> ConnectAttempt {
     ConnectAttempt {
         destination: address(destination),
         port,
@@ -37,40 +37,40 @@ fn dial(destination: &str, port: u16) -> ConnectAttempt {
     }
 }
 
-fn check_dial(attempt: ConnectAttempt, expected: Outbound) {
+fn check_outbound(attempt: ConnectAttempt, expected: Outbound) {
     let found = outbound(&pod(), &attempt, own, |port| port == 4567);
     assert_eq!(found, expected, "{attempt:?}");
 }
 
 #[test]
 fn connections_are_redirected_to_own_address_of_their_family() {
-    check_dial(
-        dial("10.9.9.9", 80),
+    check_outbound(
+        connect_to("10.9.9.9", 80),
         Outbound::Redirect(address("10.1.0.5")),
     );
-    check_dial(
-        dial("240.0.0.1", 80),
+    check_outbound(
+        connect_to("240.0.0.1", 80),
         Outbound::Redirect(address("10.1.0.5")),
     );
-    check_dial(
-        dial("2001:db8::1", 80),
+    check_outbound(
+        connect_to("2001:db8::1", 80),
         Outbound::Redirect(address("fd00::5")),
     );
-    check_dial(
-        dial("169.254.169.254", 80),
+    check_outbound(
+        connect_to("169.254.169.254", 80),
         Outbound::Redirect(address("10.1.0.5")),
     );
-    check_dial(
+    check_outbound(
         ConnectAttempt {
             on_loopback: true,
-            ..dial("10.9.9.9", 80)
+            ..connect_to("10.9.9.9", 80)
         },
         Outbound::Redirect(address("127.0.0.1")),
     );
-    check_dial(
+    check_outbound(
         ConnectAttempt {
             on_loopback: true,
-            ..dial("2001:db8::1", 80)
+            ..connect_to("2001:db8::1", 80)
         },
         Outbound::Redirect(address("::1")),
     );
@@ -95,12 +95,12 @@ fn local_skipped_and_proxy_connections_stay_direct() {
         ("ff02::1", 80, Counter::OutboundUnroutable),
     ];
     for (destination, port, counter) in table {
-        check_dial(dial(destination, port), Outbound::Direct(counter));
+        check_outbound(connect_to(destination, port), Outbound::Direct(counter));
     }
-    check_dial(
+    check_outbound(
         ConnectAttempt {
             by_proxy: true,
-            ..dial("10.9.9.9", 80)
+            ..connect_to("10.9.9.9", 80)
         },
         Outbound::Direct(Counter::OutboundProxy),
     );
@@ -123,10 +123,10 @@ fn foreign_bound_source_stays_direct() {
         ("::1", Outbound::Redirect(address("10.1.0.5"))),
         ("10.9.0.1", Outbound::Direct(Counter::OutboundForeignSource)),
     ] {
-        check_dial(
+        check_outbound(
             ConnectAttempt {
                 source: address(source),
-                ..dial("10.9.9.9", 80)
+                ..connect_to("10.9.9.9", 80)
             },
             expected,
         );
@@ -139,7 +139,7 @@ fn pod_without_address_of_the_family_stays_direct() {
         v6: Address::UNSPECIFIED,
         ..pod()
     };
-    let found = outbound(&v4_only, &dial("2001:db8::1", 80), own, |_| false);
+    let found = outbound(&v4_only, &connect_to("2001:db8::1", 80), own, |_| false);
     assert_eq!(found, Outbound::Direct(Counter::OutboundNoAddress));
 }
 
@@ -160,11 +160,11 @@ fn check_address_is_redirected_for_every_process() {
     for (destination, port, expected) in table {
         let by_proxy = ConnectAttempt {
             by_proxy: true,
-            ..dial(destination, port)
+            ..connect_to(destination, port)
         };
-        check_dial(by_proxy, expected);
+        check_outbound(by_proxy, expected);
     }
-    let skips_everything = outbound(&pod(), &dial("192.0.2.1", CHECK_PORT), own, |_| true);
+    let skips_everything = outbound(&pod(), &connect_to("192.0.2.1", CHECK_PORT), own, |_| true);
     assert_eq!(skips_everything, Outbound::Redirect(v4));
 }
 
@@ -182,12 +182,12 @@ fn single_family_pod_is_redirected_for_both_check_addresses() {
         (v6_only, "192.0.2.1", "127.0.0.1"),
         (v4_only, "2001:db8::1", "::1"),
     ] {
-        let found = outbound(&pod, &dial(destination, CHECK_PORT), own, |_| false);
+        let found = outbound(&pod, &connect_to(destination, CHECK_PORT), own, |_| false);
         assert_eq!(found, Outbound::Redirect(address(expected)));
     }
 }
 
-fn check_arrival(remote: &str, local: &str, local_port: u16, expected: LookupVerdict) {
+fn check_lookup(remote: &str, local: &str, local_port: u16, expected: LookupVerdict) {
     let lookup = SocketLookup {
         remote: address(remote),
         local: address(local),
@@ -238,7 +238,7 @@ fn lookups_are_steered_passed_or_skipped() {
         ("10.77.0.1", "10.77.0.1", 80, Pass(Counter::InboundLocal)),
     ];
     for (remote, local, port, expected) in table {
-        check_arrival(remote, local, port, expected);
+        check_lookup(remote, local, port, expected);
     }
 }
 
