@@ -126,7 +126,13 @@ const CONFINED: [(&str, &[&str]); 12] = [
     ("linkerd2-proxy-api", &["mesh-api"]),
     (
         "rustls",
-        &["mesh-proxy", "mesh-control-plane", "meshctl", "mesh-fuzz"],
+        &[
+            "mesh-proxy",
+            "mesh-control-plane",
+            "meshctl",
+            "mesh-fuzz",
+            "mesh-test-support",
+        ],
     ),
     (
         "tokio-rustls",
