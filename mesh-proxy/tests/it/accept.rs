@@ -9,7 +9,7 @@ use crate::harness::{HttpApp, Mesh, Pod, eventually, sample, within};
 
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 
-/// What is answered to a request; nothing when nobody listens.
+/// Returns the response to a request, or an empty string when the connection is refused.
 async fn answer(pod: &Pod, addr: SocketAddr) -> String {
     let Ok(mut tcp) = pod.connect(addr).await else {
         return String::new();
@@ -18,7 +18,7 @@ async fn answer(pod: &Pod, addr: SocketAddr) -> String {
         .await
         .unwrap();
     let mut answer = String::new();
-    // A reset is no answer either.
+    // A reset counts as no response.
     let _ = within("the end of the connection", tcp.read_to_string(&mut answer)).await;
     answer
 }
@@ -110,7 +110,7 @@ async fn tunnels_count_among_the_connections() {
             tokio::spawn(async move {
                 let _ = tcp.read(&mut [0; 4096]).await;
                 let _ = tcp.write_all(SWITCHING).await;
-                // Until the other side has closed.
+                // Until the peer has closed.
                 let _ = tcp.read(&mut [0; 1]).await;
             });
         }
@@ -141,7 +141,7 @@ async fn foreign_addresses_are_refused() {
 }
 
 #[tokio::test]
-async fn silent_and_slow_clients_hold_up_nobody() {
+async fn silent_and_slow_clients_do_not_block_others() {
     let Some(mesh) = Mesh::new() else { return };
     let pod = mesh.pod("pod").meshed().await;
     let outsider = mesh.pod("outsider");

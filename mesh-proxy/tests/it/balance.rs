@@ -29,7 +29,7 @@ async fn a_dead_endpoint_fails_no_request() {
     }
     assert!(seen.iter().all(|&n| n > 0), "both are used: {seen:?}");
 
-    // The proxy and its application are gone at once, and nobody tells the client's proxy.
+    // The proxy and its application exit, and the client's proxy is not notified.
     drop((one, _one_app));
     for _ in 0..40 {
         let answer = client.get(SERVICE, "web", "/").await;

@@ -119,7 +119,7 @@ async fn one_side_may_be_unmeshed() {
     assert_eq!(request.request_line(), "GET /in HTTP/1.1");
     assert_eq!(request.header("l5d-client-id"), [""; 0]);
 
-    // Nobody knows the address, so the request goes where the application sent it.
+    // The control plane does not know the address, so the request goes to its original destination.
     assert!(
         meshed
             .get(plain.addr(8080), "a", "/out")

@@ -1,5 +1,5 @@
-//! Load by programs that nobody here wrote (nginx, nghttpd, h2load, wrk), through two proxies: no
-//! request fails, also while an endpoint dies.
+//! Load by packaged programs (nginx, nghttpd, h2load, wrk), through two proxies: no request fails,
+//! also while an endpoint dies.
 
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};

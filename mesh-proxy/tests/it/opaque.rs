@@ -10,7 +10,7 @@ use crate::harness::{Mesh, Pod, policies, within};
 const SERVICE: ([u8; 4], u16) = ([10, 96, 0, 1], 7000);
 
 /// Greets every connection, then echoes it.
-async fn greeter(pod: &Pod, port: u16) {
+async fn server_first(pod: &Pod, port: u16) {
     let listener = pod
         .spawn(TcpListener::bind(("0.0.0.0", port)))
         .await
@@ -60,7 +60,7 @@ async fn a_server_may_speak_first_on_an_opaque_port() {
     let endpoints = vec![policies::meshed_opaque(&server, 7000)];
     mesh.control
         .endpoints(&policies::authority("db", 7000), endpoints);
-    greeter(&server, 7000).await;
+    server_first(&server, 7000).await;
 
     // The first connection to a port may be judged by the default policy; this one makes the proxy
     // ask for the port's own.
@@ -121,7 +121,7 @@ async fn a_server_may_speak_first_where_protocols_are_detected() {
     let endpoints = vec![policies::meshed(&server, 7000)];
     mesh.control
         .endpoints(&policies::authority("db", 7000), endpoints);
-    greeter(&server, 7000).await;
+    server_first(&server, 7000).await;
 
     for _ in 0..2 {
         assert_eq!(talk(&client, SERVICE).await, b"GET is not always HTTP\n");

@@ -86,7 +86,7 @@ async fn a_connection_ends_when_its_grant_does() {
         .meshed_with(&[("INBOUND_PORTS", "7000")])
         .await;
     let outsider = mesh.pod("outsider");
-    let open = policies::server(ServerProtocol::Opaque, vec![policies::everybody()]);
+    let open = policies::server(ServerProtocol::Opaque, vec![policies::every_client()]);
     mesh.control.server("server", 7000, open);
     let listener = server
         .spawn(TcpListener::bind(("0.0.0.0", 7000)))
@@ -143,7 +143,7 @@ async fn rate_limits_answer_429() {
     mesh.control.server(
         "server",
         8080,
-        policies::server(limited, vec![policies::everybody()]),
+        policies::server(limited, vec![policies::every_client()]),
     );
     let _app = HttpApp::start(&server, 8080, OK).await;
     eventually("a request is refused", || async {

@@ -31,7 +31,7 @@ async fn a_pod_that_is_not_redirected_is_not_ready() {
     })
     .await;
     assert_eq!(pod.metric(&["mesh_proxy_redirection_verified"]).await, 1.0);
-    // An application that goes there is told nothing, and is no traffic either.
+    // An application that connects there receives nothing and does not count as traffic.
     let address: std::net::SocketAddr = CHECK.parse().unwrap();
     assert_eq!(pod.get(address, "a", "/").await, "");
     let metrics = pod.metrics().await;

@@ -71,11 +71,11 @@ async fn a_service_without_endpoints_fails_fast_and_recovers() {
 #[tokio::test]
 async fn an_address_without_a_server_gives_502() {
     let Some(mesh) = Mesh::new() else { return };
-    let nobody = mesh.pod("nobody");
+    let silent = mesh.pod("silent");
     let client = mesh.pod("client").meshed().await;
-    let answer = get(&client, nobody.addr(8080)).await;
+    let answer = get(&client, silent.addr(8080)).await;
     assert_eq!(status(&answer), "502", "{answer}");
-    let error = format!("endpoint {}: ", nobody.addr(8080));
+    let error = format!("endpoint {}: ", silent.addr(8080));
     assert!(answer.contains(&error), "{answer}");
     assert!(
         answer.contains("l5d-proxy-connection: close\r\n"),
@@ -168,7 +168,7 @@ trait AwaitApp {
 
 impl AwaitApp for Pod {
     async fn await_app(self) -> Pod {
-        // The application lives on the pod's thread; nobody looks at what it receives.
+        // The application runs on the pod's thread; the test ignores what it receives.
         drop(HttpApp::start(&self, 8080, OK).await);
         self
     }

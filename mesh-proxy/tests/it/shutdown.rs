@@ -38,7 +38,7 @@ async fn open_connections_are_waited_for_and_admin_answers_meanwhile() {
         .meshed_with(&[("INBOUND_PORTS", "7000")])
         .await;
     let outsider = mesh.pod("outsider");
-    let open = policies::server(ServerProtocol::Opaque, vec![policies::everybody()]);
+    let open = policies::server(ServerProtocol::Opaque, vec![policies::every_client()]);
     mesh.control.server("pod", 7000, open);
     let listener = pod
         .spawn(TcpListener::bind(("0.0.0.0", 7000)))
@@ -65,8 +65,8 @@ async fn open_connections_are_waited_for_and_admin_answers_meanwhile() {
     assert!(pod.proxy_mut().ended().await.success());
 }
 
-/// An application that was told to stop together with its proxy finishes a request, and has to ask
-/// somebody else for it.
+/// An application that terminates together with its proxy completes a request, for which it sends
+/// requests to other services.
 #[tokio::test]
 async fn connections_are_accepted_as_long_as_others_are_open() {
     let Some(mesh) = Mesh::new() else { return };

@@ -162,12 +162,13 @@ fn endpoint_updates(before: &[Endpoint], now: &[Endpoint]) -> Vec<dst::Update> {
     if !gone.is_empty() {
         updates.push(EndpointUpdate::Remove(gone));
     }
-    updates.push(match now.is_empty() {
-        true => EndpointUpdate::Empty { exists: true },
-        false => EndpointUpdate::Add {
+    updates.push(if now.is_empty() {
+        EndpointUpdate::Empty { exists: true }
+    } else {
+        EndpointUpdate::Add {
             endpoints: now.to_vec(),
             set_labels: Default::default(),
-        },
+        }
     });
     updates
         .iter()

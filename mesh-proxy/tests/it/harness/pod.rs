@@ -157,7 +157,7 @@ impl Pod {
         self.exchange(addr, request).await
     }
 
-    /// The same, or `None` when there is nobody to ask.
+    /// The same, or `None` when the connection is refused.
     pub(super) async fn try_get(&self, addr: impl Into<SocketAddr>, path: &str) -> Option<String> {
         let addr = addr.into();
         let request = format!("GET {path} HTTP/1.1\r\nhost: {addr}\r\nconnection: close\r\n\r\n");

@@ -1,4 +1,4 @@
-//! Programs that nobody here wrote, running in pods.
+//! Packaged programs that run in pods.
 
 use std::process::{Child, Command, Stdio};
 

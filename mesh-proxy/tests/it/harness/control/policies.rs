@@ -20,9 +20,9 @@ use crate::harness::Pod;
 
 const DETECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Everybody may do everything; the protocol is detected.
+/// Every client may do everything; the protocol is detected.
 pub(crate) fn open_server() -> ServerPolicy {
-    server(detect(), vec![everybody()])
+    server(detect(), vec![every_client()])
 }
 
 /// A Server named `server` with these authorizations.
@@ -41,11 +41,11 @@ pub(crate) fn detect() -> ServerProtocol {
     }
 }
 
-pub(crate) fn everybody() -> Authorization {
-    authorization("everybody", Authentication::Unauthenticated)
+pub(crate) fn every_client() -> Authorization {
+    authorization("every_client", Authentication::Unauthenticated)
 }
 
-/// Whoever has exactly this identity.
+/// Authorizes clients with exactly this identity.
 pub(crate) fn only(identity: &str) -> Authorization {
     authorization(
         "only",
@@ -96,7 +96,7 @@ pub(crate) fn service(name: &str, port: u16) -> OutboundPolicy {
     }
 }
 
-/// A Service whose bytes nobody looks at.
+/// A Service with an opaque port.
 pub(crate) fn opaque_service(name: &str, port: u16) -> OutboundPolicy {
     OutboundPolicy {
         parent: object("core", "Service", name, Some(port)),
