@@ -7,7 +7,7 @@
 //! * [`receive`]: parses frames and applies those of the connection.
 //! * [`headers`], [`data`]: apply the frames of messages.
 //! * [`send`]: encodes messages into frames, as far as flow control allows.
-//! * [`streams`]: what the owners of streams call.
+//! * [`streams`]: message the owners of streams call.
 //! * [`ending`]: stream errors, connection errors and graceful shutdown.
 
 mod data;
@@ -46,7 +46,7 @@ use crate::window::{DEFAULT_WINDOW, ReceiveWindow, SendWindow};
 pub struct Config {
     /// Whether the local endpoint is the client or the server.
     pub role: Role,
-    /// The limits of what the peer may consume.
+    /// The limits of message the peer may consume.
     pub limits: Limits,
     /// Flow-control window of each stream for received data, in bytes.
     pub stream_window: u32,
@@ -229,7 +229,7 @@ impl Connection {
 
     fn write_settings(&mut self, settings: LocalSettings, stream_window: u32) {
         self.output.write(|out| settings.write(out));
-        self.flood.sent_acknowledged_frame();
+        self.flood.record_sent_acknowledged_frame();
         self.stream_window = self.stream_window.max(stream_window);
         self.unacknowledged_window = Some(stream_window);
     }
@@ -298,7 +298,7 @@ impl Connection {
     }
 
     /// Returns the input that has begun to arrive and must be completed within a time limit; see
-    /// [`Connection::input_timed_out`].
+    /// [`Connection::handle_input_timeout`].
     pub fn pending_input(&self) -> Option<PendingInput> {
         if !self.has_peer_settings {
             return Some(PendingInput::Preface);
@@ -318,7 +318,7 @@ impl Connection {
 
     fn write_ping(&mut self, payload: [u8; 8]) {
         self.output.write(|out| frame::write_ping(out, 0, payload));
-        self.flood.sent_acknowledged_frame();
+        self.flood.record_sent_acknowledged_frame();
         self.wake_driver();
     }
 
@@ -371,7 +371,7 @@ impl Connection {
 
     /// Counts a frame of a message that its stream accepts.
     fn count_received(&mut self) {
-        self.flood.received_message();
+        self.flood.record_message();
         self.count_message_frame();
     }
 

@@ -92,9 +92,9 @@ impl FloodLimiter {
 
     /// Accounts for a frame of the peer. `has_sent_goaway`: a GOAWAY has asked the peer not to open
     /// streams any more. HEADERS and DATA are accounted for once the state of their stream is
-    /// known, by [`FloodLimiter::received_data`], [`FloodLimiter::received_message`] and
-    /// [`FloodLimiter::discarded_frame`].
-    pub(crate) fn received_frame(
+    /// known, by [`FloodLimiter::record_data`], [`FloodLimiter::record_message`] and
+    /// [`FloodLimiter::record_discarded_frame`].
+    pub(crate) fn record_frame(
         &mut self,
         header: FrameHeader,
         has_sent_goaway: bool,
@@ -103,7 +103,7 @@ impl FloodLimiter {
             frame::HEADERS | frame::DATA => FloodAction::Continue,
             // A server responds to requests with its resets.
             frame::RST_STREAM if self.role == Role::Client => FloodAction::Continue,
-            frame::RST_STREAM => self.received_reset(has_sent_goaway),
+            frame::RST_STREAM => self.record_reset(has_sent_goaway),
             frame::SETTINGS if !header.is_ack() => self.spend_idle_frames(SETTINGS_COST),
             // GOAWAY may change every stream, too.
             frame::GOAWAY => self.spend_idle_frames(SETTINGS_COST),
@@ -115,25 +115,25 @@ impl FloodLimiter {
     }
 
     /// Accounts for a DATA frame on a stream that accepts it.
-    pub(crate) fn received_data(&mut self, length: u32, ends_stream: bool) -> FloodAction {
+    pub(crate) fn record_data(&mut self, length: u32, ends_stream: bool) -> FloodAction {
         match length {
             // At most one for each stream.
             0 if ends_stream => FloodAction::Continue,
             0 => self.spend_idle_frames(1),
             _ => {
-                self.received_message();
+                self.record_message();
                 FloodAction::Continue
             }
         }
     }
 
     /// Accounts for a received frame that is part of a message.
-    pub(crate) fn received_message(&mut self) {
+    pub(crate) fn record_message(&mut self) {
         self.idle_frames.earn(EARNED);
     }
 
     /// Accounts for a frame of a message that was discarded because its stream is closed.
-    pub(crate) fn discarded_frame(&mut self, length: u32) -> FloodAction {
+    pub(crate) fn record_discarded_frame(&mut self, length: u32) -> FloodAction {
         match length {
             FREE_DISCARD.. => FloodAction::Continue,
             _ => self.spend_idle_frames(1),
@@ -141,27 +141,27 @@ impl FloodLimiter {
     }
 
     /// Accounts for a sent RST_STREAM, after which frames of the stream may still arrive.
-    pub(crate) fn sent_reset(&mut self) {
+    pub(crate) fn record_sent_reset(&mut self) {
         self.idle_frames.earn(EARNED_BY_RESET);
     }
 
     /// Accounts for a sent frame that is part of a message.
-    pub(crate) fn sent_message(&mut self) {
+    pub(crate) fn record_sent_message(&mut self) {
         self.idle_frames.earn(EARNED);
     }
 
     /// Accounts for a sent frame that the peer acknowledges.
-    pub(crate) fn sent_acknowledged_frame(&mut self) {
+    pub(crate) fn record_sent_acknowledged_frame(&mut self) {
         self.idle_frames.earn(1);
     }
 
     /// Accounts for a stream that the peer has opened.
-    pub(crate) fn stream_opened(&mut self) {
+    pub(crate) fn record_opened_stream(&mut self) {
         self.resets.earn(1);
     }
 
     /// Accounts for a stream error of the peer.
-    pub(crate) fn stream_error(&mut self) -> FloodAction {
+    pub(crate) fn record_stream_error(&mut self) -> FloodAction {
         self.spend_stream_errors(match self.role {
             Role::Server => STREAM_ERROR_COST,
             Role::Client => 1,
@@ -169,12 +169,12 @@ impl FloodLimiter {
     }
 
     /// Accounts for a stream beyond the limit of concurrent streams.
-    pub(crate) fn stream_refused(&mut self) -> FloodAction {
+    pub(crate) fn record_refused_stream(&mut self) -> FloodAction {
         self.spend_stream_errors(1)
     }
 
     /// Accounts for a field section with `excess` bytes beyond what its field block accounts for.
-    pub(crate) fn section_expanded(&mut self, excess: usize) -> FloodAction {
+    pub(crate) fn record_expansion(&mut self, excess: usize) -> FloodAction {
         match u32::try_from(excess / EXPANSION_COST) {
             Ok(0) => FloodAction::Continue,
             Ok(cost) => self.spend_stream_errors(cost),
@@ -206,7 +206,7 @@ impl FloodLimiter {
     /// Many honest requests are cancelled together when a server is overloaded. They lose nothing
     /// when the connection is shut down gracefully; a peer that continues to reset streams after
     /// that is hostile.
-    fn received_reset(&mut self, has_sent_goaway: bool) -> FloodAction {
+    fn record_reset(&mut self, has_sent_goaway: bool) -> FloodAction {
         if self.resets.spend(RESET_COST, self.clock) {
             return FloodAction::Continue;
         }

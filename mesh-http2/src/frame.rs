@@ -178,7 +178,7 @@ pub(crate) fn write_ping(out: &mut Vec<u8>, flags: u8, payload: [u8; 8]) {
     out.extend_from_slice(&payload);
 }
 
-pub(crate) fn write_goaway(out: &mut Vec<u8>, last: u32, reason: ErrorCode, debug_data: &str) {
+pub(crate) fn write_goaway(out: &mut Vec<u8>, last: u32, code: ErrorCode, debug_data: &str) {
     let header = FrameHeader {
         length: 8 + debug_data.len() as u32,
         kind: GOAWAY,
@@ -187,7 +187,7 @@ pub(crate) fn write_goaway(out: &mut Vec<u8>, last: u32, reason: ErrorCode, debu
     };
     header.write(out);
     out.extend_from_slice(&last.to_be_bytes());
-    out.extend_from_slice(&reason.0.to_be_bytes());
+    out.extend_from_slice(&code.0.to_be_bytes());
     out.extend_from_slice(debug_data.as_bytes());
 }
 

@@ -41,7 +41,7 @@ pub(crate) struct Stream {
 /// The received message.
 #[derive(Debug)]
 pub(crate) struct Inbound {
-    pub(crate) stage: MessageState,
+    pub(crate) state: MessageState,
     /// HEADERS ended the stream.
     pub(crate) is_headers_only: bool,
     /// Boxed because few responses have any.
@@ -75,7 +75,7 @@ pub(crate) struct InterimResponses {
 /// The sent message.
 #[derive(Debug)]
 pub(crate) struct Outbound {
-    pub(crate) stage: MessageState,
+    pub(crate) state: MessageState,
     pub(crate) window: SendWindow,
     pub(crate) waker: Option<Waker>,
 }
@@ -106,7 +106,7 @@ impl Stream {
     ) -> Self {
         Self {
             inbound: Inbound {
-                stage: inbound,
+                state: inbound,
                 is_headers_only: inbound == MessageState::Complete,
                 interims: None,
                 response: None,
@@ -119,7 +119,7 @@ impl Stream {
                 waker: None,
             },
             outbound: Outbound {
-                stage: MessageState::Headers,
+                state: MessageState::Headers,
                 window: send_window,
                 waker: None,
             },
@@ -134,8 +134,8 @@ impl Stream {
     /// Whether both messages are complete, or the stream has failed.
     pub(crate) fn is_closed(&self) -> bool {
         self.failure.is_some()
-            || (self.inbound.stage == MessageState::Complete
-                && self.outbound.stage == MessageState::Complete)
+            || (self.inbound.state == MessageState::Complete
+                && self.outbound.state == MessageState::Complete)
     }
 
     pub(crate) fn has_owner(&self) -> bool {

@@ -16,29 +16,27 @@ impl Connection {
         bytes: &[u8],
     ) -> Result<usize, ReceiveError> {
         if self.is_idle(header.stream) {
-            let what = "DATA on an idle stream";
-            return Err(ReceiveError::Protocol(ErrorCode::PROTOCOL_ERROR, what));
+            let message = "DATA on an idle stream";
+            return Err(ReceiveError::Protocol(ErrorCode::PROTOCOL_ERROR, message));
         }
         if self.receive_window.consume(header.length).is_err() {
-            let what = "DATA beyond the connection's window";
-            return Err(ReceiveError::Protocol(FLOW_CONTROL, what));
+            let message = "DATA beyond the connection's window";
+            return Err(ReceiveError::Protocol(FLOW_CONTROL, message));
         }
         self.send_connection_update();
         self.data_received += u64::from(header.length);
         let is_accepted = match self.streams.get_mut(&header.stream) {
             None => {
-                self.frame_on_closed_stream(header.stream)?;
+                self.check_frame_on_closed_stream(header.stream)?;
                 false
             }
             Some(stream) if stream.failure.is_some() => {
-                self.frame_on_failed_stream(header.stream)?;
+                self.handle_frame_on_failed_stream(header.stream)?;
                 false
             }
-            Some(stream) => match stream.inbound.stage {
+            Some(stream) => match stream.inbound.state {
                 MessageState::Body if stream.inbound.window.consume(header.length).is_ok() => {
-                    let action = self
-                        .flood
-                        .received_data(header.length, header.ends_stream());
+                    let action = self.flood.record_data(header.length, header.ends_stream());
                     let whole = bytes.get(..header.length as usize);
                     // The fast path for bodies in many small frames.
                     if let Some(data) = whole
@@ -58,7 +56,7 @@ impl Connection {
                     true
                 }
                 MessageState::Body => {
-                    self.stream_error(
+                    self.raise_stream_error(
                         header.stream,
                         FLOW_CONTROL,
                         "DATA beyond the stream's window",
@@ -66,12 +64,12 @@ impl Connection {
                     false
                 }
                 MessageState::Headers => {
-                    let reason = ErrorCode::PROTOCOL_ERROR;
-                    self.stream_error(header.stream, reason, "DATA before HEADERS")?;
+                    let code = ErrorCode::PROTOCOL_ERROR;
+                    self.raise_stream_error(header.stream, code, "DATA before HEADERS")?;
                     false
                 }
                 MessageState::Complete => {
-                    self.stream_error(
+                    self.raise_stream_error(
                         header.stream,
                         ErrorCode::STREAM_CLOSED,
                         "DATA after the end of the message",
@@ -83,7 +81,7 @@ impl Connection {
         if is_accepted {
             self.count_message_frame();
         } else {
-            self.frame_discarded(header.length)?;
+            self.count_discarded_frame(header.length)?;
         }
         let stream = is_accepted.then_some(header.stream);
         if header.is_padded() {
@@ -115,12 +113,12 @@ impl Connection {
             payload.get(1..end)
         });
         let Some(data) = data else {
-            let what = "padding of DATA exceeds its length";
-            return Err(ReceiveError::Protocol(ErrorCode::PROTOCOL_ERROR, what));
+            let message = "padding of DATA exceeds its length";
+            return Err(ReceiveError::Protocol(ErrorCode::PROTOCOL_ERROR, message));
         };
         let stream = self.streams.get(&header.stream);
         let is_accepted = stream.is_some_and(|stream| {
-            stream.failure.is_none() && stream.inbound.stage == MessageState::Body
+            stream.failure.is_none() && stream.inbound.state == MessageState::Body
         });
         let stream = is_accepted.then_some(header.stream);
         let padding = (payload.len() - data.len()) as u32;
@@ -148,8 +146,8 @@ impl Connection {
                 Some(left) => *remaining = left,
                 None => {
                     self.release_capacity(None, length);
-                    let what = "body exceeds Content-Length";
-                    return self.stream_error(id, ErrorCode::PROTOCOL_ERROR, what);
+                    let message = "body exceeds Content-Length";
+                    return self.raise_stream_error(id, ErrorCode::PROTOCOL_ERROR, message);
                 }
             }
         }
@@ -161,7 +159,7 @@ impl Connection {
             stream.inbound.wake();
         }
         if ends_stream {
-            self.end_inbound(id)
+            self.complete_inbound(id)
         } else {
             Ok(())
         }
@@ -177,7 +175,7 @@ impl Connection {
         self.send_connection_update();
         if let Some(id) = stream
             && let Some(stream) = self.streams.get_mut(&id)
-            && stream.inbound.stage == MessageState::Body
+            && stream.inbound.state == MessageState::Body
             && stream.failure.is_none()
         {
             stream.inbound.window.release(bytes);

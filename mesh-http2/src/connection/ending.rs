@@ -68,7 +68,7 @@ impl Connection {
 
     /// Returns an error for a message frame on a closed stream, unless it was sent before the peer
     /// could know.
-    pub(super) fn frame_on_closed_stream(&self, id: u32) -> Result<(), ReceiveError> {
+    pub(super) fn check_frame_on_closed_stream(&self, id: u32) -> Result<(), ReceiveError> {
         let is_ignored = match self.goaway {
             GoAwayState::Final(last) if self.is_peer_initiated(id) => id > last,
             _ => false,
@@ -76,25 +76,25 @@ impl Connection {
         if is_ignored || self.reset_streams.may_contain(id) {
             return Ok(());
         }
-        let what = "frame on a closed stream";
-        Err(ReceiveError::Protocol(ErrorCode::STREAM_CLOSED, what))
+        let message = "frame on a closed stream";
+        Err(ReceiveError::Protocol(ErrorCode::STREAM_CLOSED, message))
     }
 
     /// Handles a message frame on a failed stream that its owner has not dropped yet.
-    pub(super) fn frame_on_failed_stream(&mut self, id: u32) -> Result<(), ReceiveError> {
+    pub(super) fn handle_frame_on_failed_stream(&mut self, id: u32) -> Result<(), ReceiveError> {
         if self.reset_streams.may_contain(id) {
             return Ok(());
         }
         // The peer has reset the stream itself.
         self.write_reset(id, ErrorCode::STREAM_CLOSED);
         self.reset_streams.add(id);
-        let action = self.flood.stream_error();
+        let action = self.flood.record_stream_error();
         self.apply(action)
     }
 
     /// Accounts for a discarded message frame.
-    pub(super) fn frame_discarded(&mut self, length: u32) -> Result<(), ReceiveError> {
-        let action = self.flood.discarded_frame(length);
+    pub(super) fn count_discarded_frame(&mut self, length: u32) -> Result<(), ReceiveError> {
+        let action = self.flood.record_discarded_frame(length);
         self.apply(action)
     }
 
@@ -102,27 +102,27 @@ impl Connection {
     pub(super) fn refuse_stream(&mut self, id: u32, code: ErrorCode) -> Result<(), ReceiveError> {
         self.write_reset(id, code);
         self.reset_streams.add(id);
-        self.flood.sent_reset();
+        self.flood.record_sent_reset();
         let action = match code {
-            ErrorCode::REFUSED_STREAM => self.flood.stream_refused(),
-            _ => self.flood.stream_error(),
+            ErrorCode::REFUSED_STREAM => self.flood.record_refused_stream(),
+            _ => self.flood.record_stream_error(),
         };
         self.apply(action)
     }
 
     /// Resets a stream because of an error of the peer. A stream that is closed already is not
     /// reset again.
-    pub(super) fn stream_error(
+    pub(super) fn raise_stream_error(
         &mut self,
         id: u32,
         code: ErrorCode,
-        what: &'static str,
+        message: &'static str,
     ) -> Result<(), ReceiveError> {
         if self.is_idle(id) {
-            return Err(ReceiveError::Protocol(code, what));
+            return Err(ReceiveError::Protocol(code, message));
         }
-        self.reset_stream(id, code, Error::StreamError(code, what));
-        let action = self.flood.stream_error();
+        self.reset_stream(id, code, Error::StreamError(code, message));
+        let action = self.flood.record_stream_error();
         self.apply(action)
     }
 
@@ -135,12 +135,12 @@ impl Connection {
             return;
         }
         // A stream error shows that the peer is sending, even after the end of its message.
-        let is_sending = stream.inbound.stage != MessageState::Complete
+        let is_sending = stream.inbound.state != MessageState::Complete
             || matches!(error, Error::StreamError(..));
         stream.fail(error);
         if is_sending {
             self.reset_streams.add(id);
-            self.flood.sent_reset();
+            self.flood.record_sent_reset();
         }
         self.remove_unaccepted(id);
         self.write_reset(id, code);
@@ -174,7 +174,11 @@ impl Connection {
     }
 
     /// Applies the peer's RST_STREAM.
-    pub(super) fn peer_reset(&mut self, id: u32, code: ErrorCode) -> Result<(), ReceiveError> {
+    pub(super) fn apply_peer_reset(
+        &mut self,
+        id: u32,
+        code: ErrorCode,
+    ) -> Result<(), ReceiveError> {
         let Some(stream) = self.streams.get_mut(&id) else {
             return Ok(());
         };
@@ -265,7 +269,7 @@ impl Connection {
 
     /// Handles the timeout of [`Connection::pending_input`]: closes the connection, or sends the
     /// final GOAWAY to a peer that does not acknowledge the PING of a graceful shutdown.
-    pub fn input_timed_out(&mut self) {
+    pub fn handle_input_timeout(&mut self) {
         match self.pending_input() {
             Some(PendingInput::GoAwayPing) => self.send_final_goaway(),
             _ => {
@@ -277,7 +281,7 @@ impl Connection {
 
     /// Handles the end of the socket's input, or a failure of the socket. The error code of the
     /// peer's GOAWAY takes precedence over `error`.
-    pub fn closed(&mut self, error: Option<std::io::Error>) {
+    pub fn handle_close(&mut self, error: Option<std::io::Error>) {
         let error = match (error, self.peer_goaway) {
             (_, Some((_, code))) if code != ErrorCode::NO_ERROR => Error::PeerGoAway(code),
             (Some(error), _) => error.into(),
@@ -290,7 +294,7 @@ impl Connection {
     /// Closes the connection because of an error of the peer.
     pub(super) fn fail_connection(&mut self, fault: ReceiveError) -> Error {
         let (code, debug_data) = match fault {
-            ReceiveError::Protocol(code, what) => (code, what),
+            ReceiveError::Protocol(code, message) => (code, message),
             ReceiveError::Limit(exceeded) => {
                 self.limit_exceeded = Some(exceeded);
                 (ErrorCode::ENHANCE_YOUR_CALM, exceeded.label())

@@ -43,7 +43,7 @@ const MIN_CONTINUATIONS: u32 = 5;
 /// A field section may be so many times as long as its field block, and so many bytes longer: short
 /// field lines count for seven times their bytes, and an honest encoder refers to each entry of the
 /// 4 KiB table once. A longer section repeats the same entries, and would cost the application many
-/// times what it has cost the client.
+/// times message it has cost the client.
 const MAX_EXPANSION: usize = 8;
 const EXPANSION_ALLOWANCE: usize = 16 * 1024;
 
@@ -147,7 +147,7 @@ impl Connection {
         dependency: Option<u32>,
         fields: PartialFieldSection,
     ) -> Result<(), ReceiveError> {
-        let action = self.flood.section_expanded(fields.excess());
+        let action = self.flood.record_expansion(fields.excess());
         self.apply(action)?;
         let section = fields.section;
         if self.is_peer_initiated(id) && id > self.last_peer_stream {
@@ -157,21 +157,21 @@ impl Connection {
             return self.reset_self_dependent(id);
         }
         if self.is_idle(id) {
-            let what = "HEADERS on an idle stream";
-            return Err(ReceiveError::Protocol(ErrorCode::PROTOCOL_ERROR, what));
+            let message = "HEADERS on an idle stream";
+            return Err(ReceiveError::Protocol(ErrorCode::PROTOCOL_ERROR, message));
         }
         let Some(stream) = self.streams.get(&id) else {
-            self.frame_on_closed_stream(id)?;
-            return self.frame_discarded(0);
+            self.check_frame_on_closed_stream(id)?;
+            return self.count_discarded_frame(0);
         };
-        match stream.inbound.stage {
+        match stream.inbound.state {
             _ if stream.failure.is_some() => {
-                self.frame_on_failed_stream(id)?;
-                self.frame_discarded(0)
+                self.handle_frame_on_failed_stream(id)?;
+                self.count_discarded_frame(0)
             }
             MessageState::Headers => self.on_response(id, ends_stream, section),
             MessageState::Body => self.on_trailers(id, ends_stream, section),
-            MessageState::Complete => self.stream_error(
+            MessageState::Complete => self.raise_stream_error(
                 id,
                 ErrorCode::STREAM_CLOSED,
                 "HEADERS after the end of the message",
@@ -229,15 +229,15 @@ impl Connection {
         section: FieldSection,
     ) -> Result<(), ReceiveError> {
         if self.role == Role::Client {
-            let what = "stream opened by a server";
-            return Err(ReceiveError::Protocol(ErrorCode::PROTOCOL_ERROR, what));
+            let message = "stream opened by a server";
+            return Err(ReceiveError::Protocol(ErrorCode::PROTOCOL_ERROR, message));
         }
         self.last_peer_stream = id;
         if matches!(self.goaway, GoAwayState::Final(_)) {
             // The client may not have received the final GOAWAY yet.
-            return self.frame_discarded(0);
+            return self.count_discarded_frame(0);
         }
-        self.flood.stream_opened();
+        self.flood.record_opened_stream();
         self.count_received();
         if self.open_peer_streams >= self.limits.max_concurrent_streams {
             return self.refuse_stream(id, ErrorCode::REFUSED_STREAM);
@@ -309,7 +309,7 @@ impl Connection {
         let (response, length) = match checked {
             Ok(checked) => checked,
             Err(MalformedMessage(why)) => {
-                return self.stream_error(id, ErrorCode::PROTOCOL_ERROR, why);
+                return self.raise_stream_error(id, ErrorCode::PROTOCOL_ERROR, why);
             }
         };
         if response.status().is_informational() {
@@ -327,11 +327,11 @@ impl Connection {
         // The Content-Length of a response without content describes another response.
         stream.inbound.remaining = if has_no_body { Some(0) } else { length };
         stream.inbound.response = Some(Box::new(response));
-        stream.inbound.stage = MessageState::Body;
+        stream.inbound.state = MessageState::Body;
         stream.inbound.is_headers_only = ends_stream;
         stream.inbound.wake();
         if ends_stream {
-            self.end_inbound(id)
+            self.complete_inbound(id)
         } else {
             Ok(())
         }
@@ -346,19 +346,19 @@ impl Connection {
     ) -> Result<(), ReceiveError> {
         if ends_stream {
             let why = "END_STREAM on an interim response";
-            return self.stream_error(id, ErrorCode::PROTOCOL_ERROR, why);
+            return self.raise_stream_error(id, ErrorCode::PROTOCOL_ERROR, why);
         }
         let max = self.limits.max_header_list_size as usize;
         let Some(stream) = self.streams.get_mut(&id) else {
             return Ok(());
         };
         if !stream.has_reader {
-            return self.frame_discarded(0);
+            return self.count_discarded_frame(0);
         }
         let interims = stream.inbound.interims.get_or_insert_default();
         if !interims.push(response, size, max) {
             let why = "too many interim responses";
-            return self.stream_error(id, ErrorCode::ENHANCE_YOUR_CALM, why);
+            return self.raise_stream_error(id, ErrorCode::ENHANCE_YOUR_CALM, why);
         }
         stream.inbound.wake();
         self.count_received();
@@ -377,7 +377,9 @@ impl Connection {
             Some(_) => Err(MalformedMessage("trailer section too large")),
         };
         match trailers {
-            Err(MalformedMessage(why)) => self.stream_error(id, ErrorCode::PROTOCOL_ERROR, why),
+            Err(MalformedMessage(why)) => {
+                self.raise_stream_error(id, ErrorCode::PROTOCOL_ERROR, why)
+            }
             Ok(trailers) => {
                 self.count_received();
                 if let Some(stream) = self.streams.get_mut(&id)
@@ -385,24 +387,24 @@ impl Connection {
                 {
                     stream.inbound.trailers = Some(Box::new(trailers));
                 }
-                self.end_inbound(id)
+                self.complete_inbound(id)
             }
         }
     }
 
     /// Completes the received message.
-    pub(super) fn end_inbound(&mut self, id: u32) -> Result<(), ReceiveError> {
+    pub(super) fn complete_inbound(&mut self, id: u32) -> Result<(), ReceiveError> {
         let Some(stream) = self.streams.get_mut(&id) else {
             return Ok(());
         };
         if stream.inbound.remaining.is_some_and(|bytes| bytes > 0) {
-            return self.stream_error(
+            return self.raise_stream_error(
                 id,
                 ErrorCode::PROTOCOL_ERROR,
                 "body shorter than Content-Length",
             );
         }
-        stream.inbound.stage = MessageState::Complete;
+        stream.inbound.state = MessageState::Complete;
         stream.inbound.wake();
         self.release_closed(id);
         Ok(())

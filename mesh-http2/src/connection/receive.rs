@@ -66,22 +66,22 @@ impl ReadState {
 }
 
 impl From<FrameError> for ReceiveError {
-    fn from((code, what): FrameError) -> Self {
-        Self::Protocol(code, what)
+    fn from((code, message): FrameError) -> Self {
+        Self::Protocol(code, message)
     }
 }
 
 impl From<ReceiveError> for Error {
     fn from(fault: ReceiveError) -> Self {
         match fault {
-            ReceiveError::Protocol(code, what) => Self::ConnectionError(code, what),
+            ReceiveError::Protocol(code, message) => Self::ConnectionError(code, message),
             ReceiveError::Limit(exceeded) => Self::LimitExceeded(exceeded),
         }
     }
 }
 
-fn protocol_error(what: &'static str) -> ReceiveError {
-    ReceiveError::Protocol(ErrorCode::PROTOCOL_ERROR, what)
+fn protocol_error(message: &'static str) -> ReceiveError {
+    ReceiveError::Protocol(ErrorCode::PROTOCOL_ERROR, message)
 }
 
 impl Connection {
@@ -211,7 +211,7 @@ impl Connection {
             return Err(protocol_error("first frame is not SETTINGS"));
         }
         let has_sent_goaway = self.goaway != GoAwayState::None;
-        let action = self.flood.received_frame(header, has_sent_goaway);
+        let action = self.flood.record_frame(header, has_sent_goaway);
         self.apply(action)?;
         match header.kind {
             frame::DATA => self.begin_data(header, bytes),
@@ -273,7 +273,7 @@ impl Connection {
             return Err(protocol_error("PRIORITY on stream 0"));
         }
         match frame::priority(payload) {
-            None => self.stream_error(
+            None => self.raise_stream_error(
                 header.stream,
                 ErrorCode::FRAME_SIZE_ERROR,
                 "PRIORITY is not 5 bytes long",
@@ -284,7 +284,7 @@ impl Connection {
     }
 
     pub(super) fn reset_self_dependent(&mut self, stream: u32) -> Result<(), ReceiveError> {
-        self.stream_error(
+        self.raise_stream_error(
             stream,
             ErrorCode::PROTOCOL_ERROR,
             "stream depends on itself",
@@ -299,9 +299,9 @@ impl Connection {
         let stream = self.streams.get(&header.stream);
         if self.role == Role::Client && stream.is_none_or(|stream| stream.is_closed()) {
             // A server resets a stream at most once.
-            self.frame_discarded(0)?;
+            self.count_discarded_frame(0)?;
         }
-        self.peer_reset(header.stream, code)
+        self.apply_peer_reset(header.stream, code)
     }
 
     fn on_settings(&mut self, header: FrameHeader, payload: &[u8]) -> Result<(), ReceiveError> {
@@ -417,17 +417,17 @@ impl Connection {
         };
         if increment == 0 {
             let code = ErrorCode::PROTOCOL_ERROR;
-            return self.stream_error(header.stream, code, "WINDOW_UPDATE with increment 0");
+            return self.raise_stream_error(header.stream, code, "WINDOW_UPDATE with increment 0");
         }
         if stream.outbound.window.increase(increment.into()).is_err() {
             let code = ErrorCode::FLOW_CONTROL_ERROR;
-            return self.stream_error(
+            return self.raise_stream_error(
                 header.stream,
                 code,
                 "WINDOW_UPDATE overflows the stream's window",
             );
         }
-        if stream.outbound.stage != MessageState::Complete {
+        if stream.outbound.state != MessageState::Complete {
             stream.outbound.wake();
         }
         Ok(())

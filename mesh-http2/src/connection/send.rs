@@ -63,7 +63,7 @@ impl Connection {
         self.open_local_streams += 1;
         let mut stream = self.new_stream(MessageState::Headers);
         stream.inbound.responds_to_head = *request.method() == Method::HEAD;
-        stream.outbound.stage = stage_after(is_last);
+        stream.outbound.state = state_after(is_last);
         self.streams.insert(id, stream);
         self.write_headers(id, is_last, |encoder, out| {
             message::write_request(encoder, out, request);
@@ -84,7 +84,7 @@ impl Connection {
     /// Sends the final response, which is complete if `is_last`. Does nothing if one was sent or
     /// the stream is closed.
     pub fn respond<B>(&mut self, id: StreamId, response: &Response<B>, is_last: bool) {
-        if !self.advance(id, MessageState::Headers, stage_after(is_last)) {
+        if !self.advance(id, MessageState::Headers, state_after(is_last)) {
             return;
         }
         self.write_headers(id.0, is_last, |encoder, out| {
@@ -129,7 +129,7 @@ impl Connection {
     /// Sends data, at most as many bytes as [`Connection::poll_capacity`] has returned. Empty data
     /// may complete the message.
     pub fn send_data(&mut self, id: StreamId, mut data: Bytes, is_last: bool) {
-        if !self.advance(id, MessageState::Body, stage_after(is_last)) {
+        if !self.advance(id, MessageState::Body, state_after(is_last)) {
             return;
         }
         if let Some(stream) = self.streams.get_mut(&id.0) {
@@ -152,7 +152,7 @@ impl Connection {
             };
             self.output.write(|out| header.write(out));
             self.output.push(chunk);
-            self.flood.sent_message();
+            self.flood.record_sent_message();
             self.count_message_frame();
             if data.is_empty() {
                 break;
@@ -177,8 +177,8 @@ impl Connection {
     /// the stream has failed.
     fn advance(&mut self, id: StreamId, from: MessageState, to: MessageState) -> bool {
         match self.streams.get_mut(&id.0) {
-            Some(stream) if stream.failure.is_none() && stream.outbound.stage == from => {
-                stream.outbound.stage = to;
+            Some(stream) if stream.failure.is_none() && stream.outbound.state == from => {
+                stream.outbound.state = to;
                 true
             }
             _ => false,
@@ -201,7 +201,7 @@ impl Connection {
             write(encoder, out);
             frame::finish_headers(out, start, id, is_last, max_frame);
         });
-        self.flood.sent_message();
+        self.flood.record_sent_message();
         self.count_message_frame();
         self.wake_driver();
     }
@@ -225,7 +225,7 @@ impl Connection {
     }
 }
 
-fn stage_after(is_last: bool) -> MessageState {
+fn state_after(is_last: bool) -> MessageState {
     if is_last {
         MessageState::Complete
     } else {

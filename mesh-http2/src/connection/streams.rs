@@ -60,7 +60,7 @@ impl Connection {
     pub fn is_fully_read(&self, id: StreamId) -> bool {
         self.streams.get(&id.0).is_none_or(|stream| {
             let inbound = &stream.inbound;
-            inbound.stage == MessageState::Complete
+            inbound.state == MessageState::Complete
                 && inbound.data.is_empty()
                 && inbound.trailers.is_none()
         })
@@ -86,7 +86,7 @@ impl Connection {
             self.release_capacity(Some(id.0), previous);
             return Poll::Ready(Some(Ok(BodyFrame::Data(data))));
         }
-        let polled = if stream.inbound.stage == MessageState::Complete {
+        let polled = if stream.inbound.state == MessageState::Complete {
             let trailers = stream.inbound.trailers.take();
             Poll::Ready(trailers.map(|trailers| Ok(BodyFrame::Trailers(*trailers))))
         } else if let Some(failure) = &stream.failure {
@@ -154,7 +154,7 @@ impl Connection {
             // RFC 9113, section 8.1: a server that has responded may reject the rest of the
             // request.
             let has_responded =
-                self.role == Role::Server && stream.outbound.stage == MessageState::Complete;
+                self.role == Role::Server && stream.outbound.state == MessageState::Complete;
             let code = if has_responded {
                 ErrorCode::NO_ERROR
             } else {

@@ -43,11 +43,11 @@ fn server() -> FloodLimiter {
 fn receive(limiter: &mut FloodLimiter, frame: FrameHeader) -> FloodAction {
     match frame.kind {
         frame::HEADERS => {
-            limiter.received_message();
+            limiter.record_message();
             FloodAction::Continue
         }
-        frame::DATA => limiter.received_data(frame.length, frame.ends_stream()),
-        _ => limiter.received_frame(frame, false),
+        frame::DATA => limiter.record_data(frame.length, frame.ends_stream()),
+        _ => limiter.record_frame(frame, false),
     }
 }
 
@@ -107,27 +107,27 @@ fn frames_that_messages_earn_are_free() {
     // A download that the client acknowledges with every frame.
     let mut limiter = server();
     for _ in 0..10_000 {
-        limiter.sent_message();
+        limiter.record_sent_message();
         for frame in [window_update, window_update, ping] {
-            assert_eq!(limiter.received_frame(frame, false), FloodAction::Continue);
+            assert_eq!(limiter.record_frame(frame, false), FloodAction::Continue);
         }
     }
     // A thousand frames are in flight before the first of them is acknowledged.
     let mut limiter = server();
     for _ in 0..1_000 {
-        limiter.sent_message();
+        limiter.record_sent_message();
     }
     for _ in 0..2_000 {
         assert_eq!(
-            limiter.received_frame(window_update, false),
+            limiter.record_frame(window_update, false),
             FloodAction::Continue
         );
     }
     // Acknowledgements of sent PINGs.
     for _ in 0..10_000 {
-        limiter.sent_acknowledged_frame();
+        limiter.record_sent_acknowledged_frame();
         let pong = header(frame::PING, frame::ACK, 8, 0);
-        assert_eq!(limiter.received_frame(pong, false), FloodAction::Continue);
+        assert_eq!(limiter.record_frame(pong, false), FloodAction::Continue);
     }
 }
 
@@ -137,7 +137,7 @@ fn time_refills_the_budget_of_idle_frames() {
     let ping = header(frame::PING, 0, 8, 0);
     // Ten points a second.
     for _ in 0..10_000 {
-        assert_eq!(limiter.received_frame(ping, false), FloodAction::Continue);
+        assert_eq!(limiter.record_frame(ping, false), FloodAction::Continue);
         advance(Duration::from_millis(210));
     }
 }
@@ -150,9 +150,9 @@ fn resets_replace_the_connection_and_then_end_it() {
     for count in 0..1000 {
         // The client can only know after a round trip.
         let has_sent_goaway = count > 500;
-        limiter.stream_opened();
+        limiter.record_opened_stream();
         for frame in [request(count), reset(count)] {
-            match limiter.received_frame(frame, has_sent_goaway) {
+            match limiter.record_frame(frame, has_sent_goaway) {
                 FloodAction::Continue => {}
                 action => actions.push((count, action)),
             }
@@ -165,14 +165,14 @@ fn resets_replace_the_connection_and_then_end_it() {
     // Half of the streams may be reset.
     let mut limiter = server();
     for count in 0..10_000 {
-        limiter.stream_opened();
+        limiter.record_opened_stream();
         assert_eq!(
-            limiter.received_frame(request(count), false),
+            limiter.record_frame(request(count), false),
             FloodAction::Continue
         );
         if count % 2 == 0 {
             assert_eq!(
-                limiter.received_frame(reset(count), false),
+                limiter.record_frame(reset(count), false),
                 FloodAction::Continue
             );
         }
@@ -186,20 +186,20 @@ fn resets_replace_the_connection_and_then_end_it() {
 fn discarded_frames_spend_the_budget_unless_they_are_large() {
     let mut limiter = server();
     for _ in 0..100 {
-        assert_eq!(limiter.discarded_frame(255), FloodAction::Continue);
+        assert_eq!(limiter.record_discarded_frame(255), FloodAction::Continue);
     }
     assert_eq!(
-        limiter.discarded_frame(255),
+        limiter.record_discarded_frame(255),
         FloodAction::Close(LimitExceeded::IdleFrames)
     );
-    assert_eq!(limiter.discarded_frame(256), FloodAction::Continue);
+    assert_eq!(limiter.record_discarded_frame(256), FloodAction::Continue);
     // A reset accounts for the frames that may have been in flight.
-    limiter.sent_reset();
+    limiter.record_sent_reset();
     for _ in 0..100 {
-        assert_eq!(limiter.discarded_frame(0), FloodAction::Continue);
+        assert_eq!(limiter.record_discarded_frame(0), FloodAction::Continue);
     }
     assert_eq!(
-        limiter.discarded_frame(0),
+        limiter.record_discarded_frame(0),
         FloodAction::Close(LimitExceeded::IdleFrames)
     );
 }
@@ -221,25 +221,25 @@ fn stream_error_indices(
 fn stream_errors_drain_and_then_close_the_connection() {
     let mut client = FloodLimiter::new(Role::Client, &LIMITS, clock);
     assert_eq!(
-        stream_error_indices(&mut server(), FloodLimiter::stream_error),
+        stream_error_indices(&mut server(), FloodLimiter::record_stream_error),
         (9, 19)
     );
     assert_eq!(
-        stream_error_indices(&mut client, FloodLimiter::stream_error),
+        stream_error_indices(&mut client, FloodLimiter::record_stream_error),
         (99, 199)
     );
     assert_eq!(
-        stream_error_indices(&mut server(), FloodLimiter::stream_refused),
+        stream_error_indices(&mut server(), FloodLimiter::record_refused_stream),
         (99, 199)
     );
-    let expand = |limiter: &mut FloodLimiter| limiter.section_expanded(8 * 1024);
+    let expand = |limiter: &mut FloodLimiter| limiter.record_expansion(8 * 1024);
     assert_eq!(stream_error_indices(&mut server(), expand), (49, 99));
     assert_eq!(
-        server().section_expanded(4 * 1024 - 1),
+        server().record_expansion(4 * 1024 - 1),
         FloodAction::Continue
     );
     let far = FloodAction::Close(LimitExceeded::StreamErrors);
-    assert_eq!(server().section_expanded(usize::MAX), far);
+    assert_eq!(server().record_expansion(usize::MAX), far);
 }
 
 #[test]
@@ -247,7 +247,7 @@ fn time_refills_the_budget_of_stream_errors() {
     let mut limiter = server();
     // Twenty points return each second, and a stream error costs ten.
     for _ in 0..1_000 {
-        assert_eq!(limiter.stream_error(), FloodAction::Continue);
+        assert_eq!(limiter.record_stream_error(), FloodAction::Continue);
         advance(Duration::from_millis(550));
     }
 }

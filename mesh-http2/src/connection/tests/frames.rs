@@ -73,8 +73,8 @@ fn protocol_errors_close_stream_or_connection() {
     let post = || bytes(HEADERS, END_HEADERS, 1, POST);
     let get = || bytes(HEADERS, BOTH, 1, GET);
     let long = |kind, payload: &[u8]| bytes(kind, END_HEADERS, 1, payload);
-    let of_connection = |reason| Some((0, reason));
-    let of_stream = |reason| Some((1, reason));
+    let of_connection = |code| Some((0, code));
+    let of_stream = |code| Some((1, code));
     let protocol_error = ErrorCode::PROTOCOL_ERROR;
     let size = ErrorCode::FRAME_SIZE_ERROR;
     let flow = ErrorCode::FLOW_CONTROL_ERROR;

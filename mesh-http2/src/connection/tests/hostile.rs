@@ -73,7 +73,7 @@ fn resetting() -> Connection {
 
 #[test]
 fn frames_on_reset_streams_close_the_connection() {
-    // The budget, what one request accounts for, and what may have been in flight.
+    // The budget, message one request accounts for, and message may have been in flight.
     let paid = LIMITS.idle_frames + 10 + 100;
     for (frame, why) in [
         (bytes(frame::DATA, END_STREAM, 1, &[]), "empty data"),
@@ -306,7 +306,7 @@ fn unacknowledged_goaway_ping_is_followed_by_the_final_goaway() {
     server.receive(&half).unwrap();
     assert_eq!(server.pending_input(), Some(PendingInput::GoAwayPing));
     output(&mut server);
-    server.input_timed_out();
+    server.handle_input_timeout();
     let frames = sent_frames(&mut server);
     let [(header, payload)] = &frames[..] else {
         panic!("{frames:?}");

@@ -422,14 +422,10 @@ fn goaway_distinguishes_unprocessed_streams() {
     frame::write_goaway(&mut goaway, first.0, ErrorCode::ENHANCE_YOUR_CALM, "");
     pair.client.receive(&goaway).unwrap();
     let calm = ErrorCode::ENHANCE_YOUR_CALM;
-    assert!(
-        matches!(failure(&mut pair.client, second), Error::Unprocessed(reason) if reason == calm)
-    );
+    assert!(matches!(failure(&mut pair.client, second), Error::Unprocessed(code) if code == calm));
     assert!(pair.client.poll_failure(first, noop_waker()).is_pending());
-    pair.client.closed(None);
-    assert!(
-        matches!(failure(&mut pair.client, first), Error::PeerGoAway(reason) if reason == calm)
-    );
+    pair.client.handle_close(None);
+    assert!(matches!(failure(&mut pair.client, first), Error::PeerGoAway(code) if code == calm));
 }
 
 #[test]
@@ -440,7 +436,7 @@ fn closing_wakes_driver_and_streams() {
     assert!(pair.client.poll_response(id, &wakers[0].1).is_pending());
     assert!(pair.client.poll_failure(id, &wakers[1].1).is_pending());
     pair.client.register_driver(&wakers[2].1);
-    pair.client.closed(None);
+    pair.client.handle_close(None);
     assert!(wakers.iter().all(|(flag, _)| flag.was_woken()));
     assert!(matches!(failure(&mut pair.client, id), Error::Closed));
     pair.server.abort(ErrorCode::NO_ERROR);
@@ -486,9 +482,9 @@ fn unread_responses_congest_connection() {
         if pair.server.is_congested() {
             return;
         }
-        pair.server.flood.sent_message();
+        pair.server.flood.record_sent_message();
         for _ in 0..100 {
-            pair.server.flood.sent_message();
+            pair.server.flood.record_sent_message();
         }
         pair.server.receive(&pings).unwrap();
     }

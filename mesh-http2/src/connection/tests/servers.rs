@@ -35,8 +35,8 @@ fn status(status: &str) -> Vec<u8> {
 #[test]
 fn protocol_errors_of_servers_close_stream_or_connection() {
     use frame::{DATA, GOAWAY, HEADERS, PUSH_PROMISE, RST_STREAM, SETTINGS, WINDOW_UPDATE};
-    let of_connection = |reason| Some((0, reason));
-    let of_stream = |reason| Some((1, reason));
+    let of_connection = |code| Some((0, code));
+    let of_stream = |code| Some((1, code));
     let protocol_error = ErrorCode::PROTOCOL_ERROR;
     let ok = || bytes(HEADERS, END_HEADERS, 1, OK);
     // `content-length: 5`, by the index of its name.

@@ -77,7 +77,7 @@ impl Driver {
             self.shared.connection().register_driver(cx.waker());
         } else {
             // The connection has no driver any more.
-            self.shared.connection().closed(None);
+            self.shared.connection().handle_close(None);
         }
         polled
     }
@@ -135,7 +135,7 @@ impl Driver {
     /// Records that the socket cannot be used any more.
     fn socket_closed(&self, error: Option<io::Error>) -> Result<(), Error> {
         let mut connection = self.shared.connection();
-        connection.closed(error);
+        connection.handle_close(error);
         match connection.failure() {
             None | Some(Error::Closed) => Ok(()),
             Some(failure) => Err(failure.clone()),
@@ -240,7 +240,7 @@ impl Driver {
         if let Some((_, timer)) = &mut self.input_timer
             && timer.as_mut().poll(cx).is_ready()
         {
-            self.shared.connection().input_timed_out();
+            self.shared.connection().handle_input_timeout();
             cx.waker().wake_by_ref();
         }
         let mut connection = self.shared.connection();
