@@ -56,7 +56,7 @@ pub fn load_images(root: &Path, context: &str) -> anyhow::Result<()> {
     check_programs()
 }
 
-/// Says where to get a program that is not there.
+/// Describes where to get a missing program.
 fn check_programs() -> anyhow::Result<()> {
     for (program, source) in PROGRAMS {
         if find_program(program).is_none() {

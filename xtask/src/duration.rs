@@ -4,7 +4,7 @@
 ///
 /// # Errors
 ///
-/// Zero, fractions and other units are refused.
+/// Zero, fractions and other units are errors.
 pub fn parse(text: &str) -> Result<u64, String> {
     let (number, unit) = match text.char_indices().next_back() {
         Some((at, 's')) => (&text[..at], 1),

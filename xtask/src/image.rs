@@ -38,22 +38,21 @@ use sbom::Inventory;
 
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct ImageOptions {
-    /// Which images are written; all when none is named. The programs of all of them are built
-    /// either way
+    /// Images to write; all by default. The programs of all images are built in either case
     pub(crate) images: Vec<ImageName>,
-    /// Unoptimised programs, as the tests start them: for a cluster on this machine
+    /// Use the unoptimised programs of the tests: for a cluster on this machine
     #[arg(long)]
     pub(crate) dev: bool,
-    /// Take the programs as they are in target/debug
+    /// Use the existing programs in target/debug
     #[arg(long, requires = "dev", conflicts_with = "check")]
     pub(crate) no_build: bool,
-    /// Where the images are written to [default: target/images/dev or target/images/release]
+    /// Directory for the images [default: target/images/dev or target/images/release]
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Also push them: below this registry or part of one, as in ghcr.io/example
+    /// Also push them to this registry or repository prefix, as in ghcr.io/example
     #[arg(long, value_name = "REGISTRY")]
     pub(crate) push: Option<String>,
-    /// Build everything a second time from nothing, and fail unless the images are the same bytes
+    /// Build everything a second time from scratch, and fail unless the images are identical
     #[arg(long)]
     pub(crate) check: bool,
 }
@@ -109,7 +108,7 @@ fn build(root: &Path, names: &[ImageName], dev: bool, origin: &Origin) -> anyhow
     })
 }
 
-/// Puts `meshctl` beside the images, for the machine that they were built on.
+/// Copies `meshctl` next to the images, for the build machine.
 fn place_command_line(programs: &Programs, out: &Path) -> anyhow::Result<PathBuf> {
     let built = programs.command_line();
     let placed = out.join("meshctl");
@@ -131,7 +130,7 @@ pub(crate) fn from_tests(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
         .collect()
 }
 
-/// All images when none is named; each one once.
+/// Returns the named images once each, or all.
 fn wanted(named: &[ImageName]) -> Vec<ImageName> {
     let all = ImageName::ALL.into_iter();
     all.filter(|name| named.is_empty() || named.contains(name))
@@ -160,8 +159,8 @@ fn make(
     made.collect()
 }
 
-/// Builds the programs a second time from nothing, and compares the images made of them with those
-/// of the first time.
+/// Builds the programs a second time from scratch, and compares the resulting images with the first
+/// ones.
 fn check_again(
     root: &Path,
     names: &[ImageName],
@@ -191,7 +190,7 @@ fn check_again(
     Ok(())
 }
 
-/// Creates a directory afresh, so that nothing of an earlier run stays in it.
+/// Recreates a directory, so that it contains no files of an earlier run.
 fn empty_directory(directory: &Path) -> anyhow::Result<()> {
     if directory.exists() {
         fs::remove_dir_all(directory).with_context(|| format!("remove {}", directory.display()))?;

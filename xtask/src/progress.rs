@@ -38,7 +38,7 @@ impl Progress {
         }
     }
 
-    /// Remembers the newest line of the step's output.
+    /// Records the last line of the step's output.
     pub fn line(&mut self, line: &str) {
         let line = line.trim();
         if !line.is_empty() {
@@ -64,7 +64,7 @@ impl Progress {
         }
     }
 
-    /// Removes what was drawn and says how long the step took.
+    /// Clears the line and prints the duration of the step.
     pub fn finish(self) -> Duration {
         if self.drawn {
             eprint!("\r\x1b[2K");

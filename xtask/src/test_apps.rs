@@ -23,7 +23,7 @@ use crate::command::captured_stdout;
 
 const REFERENCE: &str = "mesh/test-apps:dev";
 
-/// What the manifests of tests and demo run. What these depend on comes along.
+/// Packages of the programs in the manifests of tests and demo. Their dependencies are included.
 const PACKAGES: [&str; 23] = [
     "bash",
     "coreutils",
@@ -50,7 +50,7 @@ const PACKAGES: [&str; 23] = [
     "wrk",
 ];
 
-/// Nothing runs these.
+/// Paths that no program needs.
 const LEFT_OUT: [&str; 5] = [
     "/usr/share/doc/",
     "/usr/share/info/",
@@ -59,7 +59,7 @@ const LEFT_OUT: [&str; 5] = [
     "/usr/share/man/",
 ];
 
-/// Folders that are links on a Debian whose /usr is merged.
+/// Directories that are links on a Debian whose /usr is merged.
 const MERGED: [&str; 4] = ["bin", "lib", "lib64", "sbin"];
 
 /// The user database, which programs query for their own user.
@@ -85,7 +85,7 @@ pub(crate) fn image(directory: &Path) -> anyhow::Result<PathBuf> {
     Ok(tar)
 }
 
-/// The packages and what they depend on, as far as it is installed.
+/// Returns the packages and their installed dependencies.
 fn closure() -> anyhow::Result<BTreeSet<String>> {
     let installed = installed()?;
     if let Some(package) = PACKAGES

@@ -16,7 +16,7 @@ const NAME: &str = "mesh-test";
 /// A worker and the control plane, to cover differences between nodes.
 const CONFIG: &str = "kind: Cluster\napiVersion: kind.x-k8s.io/v1alpha4\nnodes:\n- role: control-plane\n- role: worker\n";
 
-/// The routes of the stories are of this release's experimental channel.
+/// The tests' routes are in the experimental channel of this release.
 const GATEWAY_API: &str = "https://github.com/kubernetes-sigs/gateway-api/releases/download/v1.6.3/experimental-install.yaml";
 
 pub(crate) struct Kind(());
@@ -39,7 +39,7 @@ impl Kind {
         let config = root.join("target/kind.yaml");
         fs::create_dir_all(root.join("target")).context("create target")?;
         fs::write(&config, CONFIG).with_context(|| format!("write {}", config.display()))?;
-        // From here on a failure deletes what there is.
+        // From here on, a failure deletes the cluster.
         let cluster = Self(());
         let mut create = Command::new("kind");
         create

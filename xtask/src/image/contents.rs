@@ -1,5 +1,5 @@
-//! What each image holds: the one table of programs, paths, users and entry points. Charts and pods
-//! name these paths, so they change only together.
+//! The contents of each image: programs, paths, users and entry points. Charts and pods refer to
+//! these paths.
 
 use std::{collections::BTreeSet, fmt, path::Path};
 
@@ -14,7 +14,7 @@ use super::{
     tree::{Mode, Tree},
 };
 
-/// An image that can be asked for by name.
+/// The name of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ImageName {
     Proxy,
@@ -23,7 +23,7 @@ pub(crate) enum ImageName {
     Debug,
 }
 
-/// An image: what is in it and how it is run.
+/// An image: its contents and its configuration.
 #[derive(Debug)]
 pub(crate) struct Contents {
     pub(crate) name: ImageName,
@@ -43,14 +43,13 @@ pub(crate) struct Contents {
     pub(crate) kernel_programs: bool,
 }
 
-/// What an image holds of the machine's packages.
+/// Files that an image takes from the machine's packages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tools {
     None,
     /// The iptables programs.
     PacketFilters,
-    /// What a person needs who looks at a pod's traffic: tcpdump, and a shell with the usual
-    /// commands.
+    /// Debugging tools: tcpdump, and a shell with the usual commands.
     Debugging,
 }
 
@@ -62,7 +61,7 @@ pub(crate) struct Placed {
     mode: Mode,
 }
 
-/// Everything that is not a program: licences and the inventory.
+/// Files that are not programs: licences and the SBOM.
 const DOCUMENTS: &str = "usr/share/doc/mesh";
 
 /// The programs of the pods that Linkerd's own images carry are found by these names.
@@ -191,7 +190,7 @@ impl Contents {
         }
     }
 
-    /// All files of the image.
+    /// Returns all files of the image.
     pub(crate) fn tree(
         &self,
         root: &Path,
@@ -248,7 +247,7 @@ impl Contents {
     }
 }
 
-/// What a released build makes: the programs of all images, each once, and the command line.
+/// Returns the programs of a release build: those of all images, once each, and the command line.
 pub(crate) fn programs() -> Vec<&'static Program> {
     let images = ImageName::ALL.iter();
     let mut programs: Vec<&Program> = images

@@ -1,7 +1,7 @@
-//! What images take from packages of the machine they are built on: the C library inside static
-//! programs, the iptables programs of the agent's last tier, and the tools of the debugging
-//! container. Each comes with its package's name and version, for the inventory, and with the
-//! package's copyright file.
+//! Files that images take from packages of the build machine: the C library inside static programs,
+//! the iptables programs of the agent's last tier, and the tools of the debugging container. Each
+//! comes with its package's name and version, for the inventory, and with the package's copyright
+//! file.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -38,8 +38,7 @@ const EXTENSIONS: [&str; 3] = ["libxt_", "libipt_", "libip6t_"];
 const TCPDUMP: &str = "usr/bin/tcpdump";
 const BUSYBOX: &str = "bin/busybox";
 
-/// The commands that busybox is, as far as a person needs them who looks at a pod from inside.
-/// `true` answers the container's probes.
+/// The busybox commands for debugging inside a pod. `true` serves the container's probes.
 const COMMANDS: &[&str] = &[
     "awk",
     "cat",

@@ -1,12 +1,12 @@
-//! Looks into a program's ELF header: whether it needs a dynamic loader, which no image has.
-//! `programs` refuses one that does.
+//! Reads a program's ELF header to detect whether it needs a dynamic loader, which no image has.
+//! `programs` rejects such programs.
 
 use anyhow::{Context, bail};
 
 /// `PT_INTERP`: the program header that names the dynamic loader.
 const INTERPRETER: u32 = 3;
 
-/// Whether a program runs without any other file.
+/// Returns whether a program is statically linked.
 pub(crate) fn is_static(program: &[u8]) -> anyhow::Result<bool> {
     if program.get(..6) != Some(b"\x7fELF\x02\x01") {
         bail!("not a 64-bit little-endian ELF program");

@@ -19,7 +19,8 @@ use super::{
     oci::{self, Image},
 };
 
-/// Docker's registry, which a name without a registry means. containerd wants it said.
+/// Docker's registry, the default for names without a registry, which containerd requires to be
+/// explicit.
 const DEFAULT_REGISTRY: &str = "docker.io";
 
 /// Writes an image below `out` and returns the path of the tar.
@@ -69,7 +70,7 @@ fn files(image: &Image) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
     Ok(files)
 }
 
-/// Where a layout keeps a blob.
+/// Returns the path of a blob in a layout.
 pub(crate) fn path(digest: &str) -> String {
     format!("blobs/{}", digest.replace(':', "/"))
 }

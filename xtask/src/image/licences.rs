@@ -1,4 +1,5 @@
-//! The licence texts that go with a program: ours, and those of every crate that is linked into it.
+//! The licence texts that go with a program: the project's, and those of every crate that is linked
+//! into it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,7 +11,7 @@ use anyhow::Context;
 
 use super::sbom::Crate;
 
-/// How the files begin, in capitals, in which crates keep their terms.
+/// Prefixes of the names of licence files in crates, in capitals.
 const NAMES: [&str; 6] = [
     "LICENSE",
     "LICENCE",
@@ -20,7 +21,7 @@ const NAMES: [&str; 6] = [
     "UNLICENSE",
 ];
 
-/// Ours, and that of the kernel programs.
+/// Returns the licences of the project and of the kernel programs.
 const OURS: [&str; 3] = [
     "LICENSE",
     "mesh-ebpf/LICENSE-MIT",

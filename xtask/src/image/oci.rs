@@ -28,7 +28,7 @@ pub(crate) struct Image {
     pub(crate) sbom: Vec<u8>,
 }
 
-/// Bytes with the name that a registry and a layout know them by.
+/// Bytes with their digest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Blob {
     pub(crate) media_type: &'static str,
@@ -36,7 +36,7 @@ pub(crate) struct Blob {
     pub(crate) content: Vec<u8>,
 }
 
-/// Puts an image together.
+/// Assembles an image.
 pub(crate) fn image(
     contents: &'static Contents,
     tree: &Tree,
@@ -87,7 +87,7 @@ pub(crate) fn index(manifests: &[Value]) -> anyhow::Result<Blob> {
     )
 }
 
-/// The architecture as images name it.
+/// Returns the architecture in OCI notation.
 pub(crate) fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",

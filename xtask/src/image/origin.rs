@@ -1,5 +1,5 @@
-//! Where an image comes from: version, commit and the commit's time, which is the time of every
-//! file in it.
+//! The origin of an image: version, commit and the commit's time, which is the time of every file
+//! in it.
 
 use std::{env, path::Path, process::Command};
 
@@ -21,7 +21,7 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// Asks git; outside a repository `SOURCE_DATE_EPOCH` may give the time, and else it is 0.
+    /// Reads the origin from git. Outside a repository the time is `SOURCE_DATE_EPOCH`, or 0.
     pub(crate) fn read(root: &Path) -> anyhow::Result<Self> {
         let metadata = MetadataCommand::new()
             .manifest_path(root.join("Cargo.toml"))

@@ -1,4 +1,4 @@
-//! Builds the programs of the images and hands out their bytes.
+//! Builds the programs of the images and returns their bytes.
 //!
 //! Development images hold what `cargo build` makes anyway, so that an image costs no second
 //! compilation. Released ones are built in a directory of their own, optimised, with this machine's
@@ -29,10 +29,10 @@ pub(crate) struct Program {
     pub(crate) binary: &'static str,
 }
 
-/// Where built programs are.
+/// A build of the programs.
 pub(crate) struct Programs {
     directory: PathBuf,
-    /// Of the whole build, when it was made only to be compared.
+    /// The directory of the whole build, if it is only for comparison.
     scratch: Option<PathBuf>,
     dev: bool,
 }
@@ -44,8 +44,8 @@ const WRAPPER_DIRECTORY: &str = "xtask/wrapper";
 
 /// Cargo.toml says what it is.
 const PROFILE: &str = "image";
-/// Tells the wrapper which program to optimise across crates: what each request goes through. For
-/// the others that took longer than everything else together.
+/// Selects the program that the wrapper optimises across crates: the one that handles requests. For
+/// the others this would take longer than the rest of the build.
 const OPTIMISED_VARIABLE: &str = "MESH_OPTIMISED_ACROSS_CRATES";
 const OPTIMISED: &str = "mesh_proxy";
 
@@ -60,7 +60,7 @@ impl Programs {
         Self::build_release(root, origin, &target, None)
     }
 
-    /// Builds it all again in an empty directory, which `remove` removes.
+    /// Builds everything again in an empty directory, which `remove` deletes.
     pub(crate) fn build_from_nothing(
         root: &Path,
         dev: bool,

@@ -101,8 +101,8 @@ impl Repository {
     /// Whether the registry has this tag with an image of the same commit.
     fn has_same_commit(&self, tag: &str, origin: &Origin) -> anyhow::Result<bool> {
         let mut inspect = self.skopeo("inspect", "");
-        // Of a tag that does not exist, and of a registry that refuses, skopeo says the same. The
-        // registry has just accepted this image, so it does not exist.
+        // skopeo reports a missing tag and a registry error in the same way. The registry has just
+        // accepted this image, so that the tag is missing.
         let Some(manifest) = captured_stdout(inspect.args(["--raw", &self.remote(tag)])) else {
             return Ok(false);
         };
@@ -135,7 +135,7 @@ impl Repository {
     fn skopeo(&self, command: &str, side: &str) -> Command {
         let mut skopeo = Command::new("skopeo");
         skopeo.arg(command);
-        // As for Docker, a registry on this machine may speak HTTP.
+        // As in Docker, a registry on this machine may use HTTP.
         if self.is_on_this_machine {
             skopeo.arg(format!("--{side}tls-verify=false"));
         }

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use super::{contents::Contents, debian, origin::Origin};
 use crate::{command::captured_stdout, workspace};
 
-/// Where it is in an image.
+/// Path of the SBOM in an image.
 pub(crate) const PATH: &str = "usr/share/doc/mesh/sbom.cdx.json";
 
 /// The package of the kernel programs, which has a workspace of its own.
@@ -66,7 +66,7 @@ pub(crate) struct Crate {
     pub(crate) checksum: Option<String>,
     /// Where its sources are.
     pub(crate) directory: PathBuf,
-    /// One of ours, rather than from the registry.
+    /// Whether it is a crate of this workspace.
     pub(crate) ours: bool,
     /// The identifiers of what it is linked with.
     pub(crate) needs: Vec<String>,

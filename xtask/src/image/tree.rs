@@ -15,11 +15,11 @@ pub(crate) enum Entry {
         content: Vec<u8>,
         mode: Mode,
     },
-    /// Where a symbolic link points.
+    /// The target of a symbolic link.
     Link(String),
 }
 
-/// What may be done with a file.
+/// The permissions of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     Read,
@@ -48,7 +48,7 @@ impl Tree {
         self.add(path, Entry::Link(target.to_owned()));
     }
 
-    /// Folders before what is in them.
+    /// Entries by path, directories before their contents.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (&str, &Entry)> {
         self.entries
             .iter()

@@ -49,7 +49,7 @@ pub(crate) fn white_space(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Every value of a chart says what it does, in the form that helm-docs reads (`# -- …`).
+/// Reports chart values without a comment in helm-docs format (`# -- …`).
 pub(crate) fn documented_values(tree: &Tree) -> Vec<Finding> {
     let values = charts(tree).filter(|file| file.path.ends_with("/values.yaml"));
     values
@@ -64,7 +64,7 @@ pub(crate) fn documented_values(tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
-/// Charts are published with the programs they install, under the same number.
+/// Reports charts whose version differs from the programs'.
 pub(crate) fn versions(tree: &Tree) -> Vec<Finding> {
     let Some(version) = tree
         .file("Cargo.toml")
@@ -84,7 +84,7 @@ pub(crate) fn versions(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Two renders of the same values are the same.
+/// Reports template functions that make renders differ.
 pub(crate) fn steady_templates(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (file, number, line) in lines(tree, "/templates/") {

@@ -15,14 +15,14 @@ use super::{
 };
 use crate::args::Args;
 
-/// The documents whose commands a reader will type.
+/// The documents whose commands are checked.
 const DOCUMENTS: [&str; 2] = ["README.md", "CONTRIBUTING.md"];
 
 const ADR_DIRECTORY: &str = "docs/adr/";
 const ADR_INDEX: &str = "docs/adr/README.md";
 const ADR_TEMPLATE: &str = "docs/adr/template.md";
 
-/// Every `cargo xtask …` shown in a document is a command of ours, with these very options.
+/// Reports `cargo xtask …` commands in documents that do not parse.
 pub(crate) fn xtask_commands(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (file, line, words) in commands(tree, &["cargo", "xtask"]) {
@@ -41,12 +41,12 @@ pub(crate) fn xtask_commands(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Every `meshctl …` shown in a document is a command of the program at `meshctl`.
+/// Reports `meshctl …` commands in documents that the program at `meshctl` rejects.
 pub(crate) fn meshctl_commands(tree: &Tree, meshctl: &Path) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (file, line, words) in commands(tree, &["meshctl"]) {
-        // `--help` answers before anything is done, and only after everything before it was
-        // understood. What follows `--` is another program's, and would be given the flag instead.
+        // With `--help`, meshctl parses all preceding arguments and exits without further action.
+        // Arguments after `--` belong to another program and are omitted.
         let own = words.iter().take_while(|word| **word != "--");
         let mut command = Command::new(meshctl);
         command
@@ -104,7 +104,7 @@ fn arguments<'a>(command: &'a str, program: &[&str]) -> Option<Vec<&'a str>> {
     (name == program).then(|| arguments.to_vec())
 }
 
-/// The index lists every decision, the numbers are unique, and each decision has a status.
+/// Reports decisions that are not indexed, have a duplicate number or have no status.
 pub(crate) fn adr_index(tree: &Tree) -> Vec<Finding> {
     let index = tree.file(ADR_INDEX).map_or("", |file| file.text.as_str());
     let mut findings = Vec::new();

@@ -19,7 +19,7 @@ pub(crate) struct Package {
 
 pub(crate) struct Dependency {
     name: String,
-    /// One of ours, rather than from a registry.
+    /// Whether it is a package of this repository.
     ours: bool,
     /// Only for tests.
     dev: bool,
@@ -93,7 +93,7 @@ const DIRECTION: [(&str, &[&str]); 17] = [
     ("xtask", &[]),
 ];
 
-/// What tests of every package may use, and no program.
+/// Packages that only tests are allowed to use.
 const TEST_SUPPORT: &str = "mesh-test-support";
 
 /// External crates that only some packages may name.
@@ -259,7 +259,7 @@ impl Package {
     }
 }
 
-/// Our packages depend on each other in one direction.
+/// Reports dependencies between packages in the wrong direction.
 pub(crate) fn direction(packages: &[Package]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for package in packages {
@@ -334,7 +334,7 @@ pub(crate) fn barred_crates(packages: &[Package]) -> Vec<Finding> {
     findings
 }
 
-/// Every package states its licence.
+/// Reports packages without a licence.
 pub(crate) fn licences(packages: &[Package]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for package in packages {

@@ -30,7 +30,7 @@ const UNSAFE_PLACES: [&str; 7] = [
 /// A crate that only certain modules use, so that it can be replaced in one place.
 struct ConfinedCrate {
     crate_name: &'static str,
-    /// Folders, files, or beginnings of their names.
+    /// Directories, files, or prefixes of paths.
     places: &'static [&'static str],
     /// A module that may name it wherever it is.
     module: Option<&'static str>,
@@ -161,7 +161,7 @@ pub(crate) fn unsafe_code(tree: &Tree) -> Vec<Finding> {
         .rust_files()
         .filter(|file| !file.is_below(&UNSAFE_PLACES))
     {
-        // Test code too: what a test needs of this kind belongs behind the same modules.
+        // Applies to test code as well.
         for (index, _) in file
             .code
             .iter()

@@ -2,10 +2,10 @@
 
 use super::{Finding, tree::Tree};
 
-/// This file names what it looks for.
+/// This file, which contains the patterns.
 const THIS_FILE: &str = "xtask/src/tidy/text_files.rs";
 
-/// The beginnings of paths that exist on one person's machine only.
+/// Prefixes of paths that exist only on one machine.
 const MACHINE_PATHS: [&str; 3] = ["/home/", "/Users/", "/root/"];
 
 /// Room for a lockfile and a picture; a repository keeps everything it ever held.

@@ -12,7 +12,7 @@ use super::{
     source::{self, Line},
 };
 
-/// Folders with nothing of ours: build results and git's own.
+/// Directories without source files: build results and git's.
 const SKIPPED_DIRECTORIES: [&str; 2] = ["target", ".git"];
 
 pub(crate) struct Tree {

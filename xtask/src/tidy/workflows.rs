@@ -1,5 +1,5 @@
-//! House rules about the forge's workflows: what runs there is what runs on a developer's machine,
-//! one command each.
+//! Conventions for workflows: each step is one xtask command, which also runs on a developer's
+//! machine.
 
 use super::{
     Finding,
@@ -21,7 +21,7 @@ pub(crate) fn only_xtask(tree: &Tree) -> Vec<Finding> {
     )
 }
 
-/// Other people's actions run with our rights: only the forge's own.
+/// Reports third-party actions, which would run with the repository's permissions.
 pub(crate) fn only_known_actions(tree: &Tree) -> Vec<Finding> {
     findings(
         tree,
