@@ -195,11 +195,7 @@ fn checks_pass_as_control_plane_objects_are_created() {
         "error",
         "Deployment linkerd-identity is missing",
     );
-    namespace.check(
-        "l5d-api-control-ready",
-        "error",
-        "there is no pod of identity",
-    );
+    namespace.check("l5d-api-control-ready", "error", "identity has no pod");
     namespace.apply(
         "kind: Deployment\nmetadata: {name: linkerd-identity, namespace: NS}\nspec:\n  replicas: 0\n  selector: {matchLabels: {a: b}}\n  template:\n    \
          metadata: {labels: {a: b}}\n    spec: {containers: [{name: identity, image: 'mesh/none:0'}]}\n",

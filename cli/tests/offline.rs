@@ -78,7 +78,11 @@ fn exit_codes_distinguish_failures() {
         "cannot be used with",
     );
     check(&["inject", "/no/such/file"], 65, "/no/such/file");
-    check(&["diagnostics", "policy", "deploy/x", "80"], 65, "none of");
+    check(
+        &["diagnostics", "policy", "deploy/x", "80"],
+        65,
+        "invalid resource",
+    );
 }
 
 const SHOP: &str = "\
@@ -110,7 +114,7 @@ fn inject_adds_annotations_for_the_injector() {
         "{manifest}"
     );
     assert!(report.contains("deployment shop/web annotated"), "{report}");
-    assert!(report.contains("1 other object as before"), "{report}");
+    assert!(report.contains("1 other object unchanged"), "{report}");
 
     // A second run changes nothing.
     let again = meshctl(&["inject", "--opaque-ports", "3306", "-"], &manifest);

@@ -52,8 +52,7 @@ fn injector_rejects_invalid_annotations_and_adds_debug_container() {
 fn assert_rejected(cluster: &Cluster, name: &str, value: &str) {
     let key = format!("config.linkerd.io/{name}");
     let (created, output) = create(cluster, &format!("{key}: \"{value}\""));
-    let named =
-        output.contains(&key) && output.contains(value) && output.contains("cannot be read");
+    let named = output.contains(&key) && output.contains(value) && output.contains("invalid value");
     assert!(!created && named, "{output}");
 }
 

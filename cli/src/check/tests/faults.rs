@@ -659,7 +659,7 @@ pub(super) const FAULTS: &[Fault] = &[
             );
         },
     ),
-    warns("config-annotations", "\"maybe\" cannot be read", |facts| {
+    warns("config-annotations", "invalid value \"maybe\"", |facts| {
         let annotations = pod_named(facts, "web-0").metadata.annotations.as_mut();
         annotations.unwrap().insert(
             "config.linkerd.io/proxy-await".to_owned(),

@@ -6,7 +6,7 @@ use crate::output::count;
 
 pub(crate) fn report(reports: &[Report]) -> String {
     let mut lines = Vec::new();
-    let (untouched, changed): (Vec<&Report>, Vec<&Report>) = reports
+    let (unchanged, changed): (Vec<&Report>, Vec<&Report>) = reports
         .iter()
         .partition(|report| report.outcome == Outcome::Unchanged && report.warnings.is_empty());
     for report in changed {
@@ -27,7 +27,7 @@ pub(crate) fn report(reports: &[Report]) -> String {
             lines.push(format!("  warning: {warning}"));
         }
     }
-    match (untouched.len(), lines.is_empty()) {
+    match (unchanged.len(), lines.is_empty()) {
         (0, true) => lines.push("the input has no objects".to_owned()),
         (0, false) => {}
         (others, _) => lines.push(format!(
