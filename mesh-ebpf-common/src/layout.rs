@@ -66,6 +66,7 @@ pub struct ProxyState {
 pub struct AddressKey {
     /// The cookie of the pod's network namespace.
     pub cookie: u64,
+    /// The address.
     pub address: Address,
 }
 
@@ -125,8 +126,11 @@ pub struct ListenerKey {
 pub struct FlowKey {
     /// The cookie of the pod's network namespace.
     pub cookie: u64,
+    /// The local address of the client.
     pub address: Address,
+    /// The local port of the client.
     pub port: u32,
+    /// Zero.
     pub pad: u32,
 }
 
@@ -144,8 +148,9 @@ pub enum Side {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct OriginalDst {
-    /// The address.
+    /// The original destination's address.
     pub address: Address,
+    /// The original destination's port.
     pub port: u16,
     /// A [`Side`].
     pub side: u16,
