@@ -27,7 +27,7 @@ pub(super) const FAULTS: &[Fault] = &[
         name: "the injection annotation has an invalid value",
         plant: &["kubectl annotate namespace faults --overwrite linkerd.io/inject=yes"],
         check: "inject-annotation",
-        detail: "\"yes\" is none of enabled, ingress, disabled",
+        detail: "\"yes\" is not one of enabled, ingress, disabled",
         related: &[],
         repair_steps: &[
             "kubectl annotate namespace NAMESPACE --overwrite linkerd.io/inject=enabled",

@@ -371,7 +371,7 @@ fn await_waits_for_proxy_and_runs_program() {
     let output = await_(&["--timeout=50ms"], address.port());
     assert_eq!(output.status.code(), Some(69), "{}", output_text(&output));
     assert!(
-        output_text(&output).contains("did not say it was ready"),
+        output_text(&output).contains("did not report ready within"),
         "{}",
         output_text(&output)
     );
