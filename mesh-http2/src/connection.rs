@@ -7,7 +7,7 @@
 //! * [`receive`]: parses frames and applies those of the connection.
 //! * [`headers`], [`data`]: apply the frames of messages.
 //! * [`send`]: encodes messages into frames, as far as flow control allows.
-//! * [`streams`]: message the owners of streams call.
+//! * [`streams`]: the methods for the owners of streams.
 //! * [`ending`]: stream errors, connection errors and graceful shutdown.
 
 mod data;
@@ -46,7 +46,7 @@ use crate::window::{DEFAULT_WINDOW, ReceiveWindow, SendWindow};
 pub struct Config {
     /// Whether the local endpoint is the client or the server.
     pub role: Role,
-    /// The limits of message the peer may consume.
+    /// The limits of what the peer may consume.
     pub limits: Limits,
     /// Flow-control window of each stream for received data, in bytes.
     pub stream_window: u32,

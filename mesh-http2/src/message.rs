@@ -64,23 +64,23 @@ impl FieldSection {
             return;
         }
         match &*field {
-            Field::Malformed(why) => self.malformed = Some(why),
+            Field::Malformed(reason) => self.malformed = Some(reason),
             Field::PseudoHeader(_) if self.has_regular => {
                 self.malformed = Some("pseudo-header field after a regular field");
             }
-            Field::PseudoHeader(pseudo) => self.pseudo(pseudo.clone()),
+            Field::PseudoHeader(pseudo) => self.set_pseudo_header(pseudo.clone()),
             Field::Regular(name, value) => {
                 self.has_regular = true;
                 if is_connection_specific(name) || (*name == TE && *value != "trailers") {
                     self.malformed = Some("connection-specific field");
                 } else if self.exceeded_limit.is_none() {
-                    self.regular(field.into_owned(), max_fields);
+                    self.append(field.into_owned(), max_fields);
                 }
             }
         }
     }
 
-    fn regular(&mut self, field: Field, max_fields: usize) {
+    fn append(&mut self, field: Field, max_fields: usize) {
         let Field::Regular(name, value) = field else {
             return;
         };
@@ -92,14 +92,14 @@ impl FieldSection {
     }
 
     /// Rejects the message. The first limit is kept.
-    pub(crate) fn reject(&mut self, refused: FieldSectionLimit) {
+    pub(crate) fn reject(&mut self, limit: FieldSectionLimit) {
         if self.exceeded_limit.is_none() {
-            self.exceeded_limit = Some(refused);
+            self.exceeded_limit = Some(limit);
             self.headers = HeaderMap::new();
         }
     }
 
-    fn pseudo(&mut self, pseudo: PseudoHeader) {
+    fn set_pseudo_header(&mut self, pseudo: PseudoHeader) {
         let is_first = match pseudo {
             PseudoHeader::Method(method) => self.method.replace(method).is_none(),
             PseudoHeader::Scheme(scheme) => self.scheme.replace(scheme).is_none(),
@@ -122,7 +122,7 @@ impl FieldSection {
     }
 
     pub(crate) fn into_request(self) -> Result<Request<()>, MalformedMessage> {
-        self.check()?;
+        self.check_malformed()?;
         if self.status.is_some() {
             return Err(MalformedMessage(":status in a request"));
         }
@@ -133,7 +133,7 @@ impl FieldSection {
         if let Some(authority) = self.authority {
             let authority = Authority::from_maybe_shared(authority);
             parts.authority =
-                Some(authority.map_err(|_why| MalformedMessage("invalid :authority"))?);
+                Some(authority.map_err(|_error| MalformedMessage("invalid :authority"))?);
         }
         if method == Method::CONNECT {
             if self.scheme.is_some() || self.path.is_some() || parts.authority.is_none() {
@@ -146,7 +146,7 @@ impl FieldSection {
                 .scheme
                 .ok_or(MalformedMessage("request without :scheme"))?;
             let scheme = Scheme::try_from(&*scheme);
-            let scheme = scheme.map_err(|_why| MalformedMessage("invalid :scheme"))?;
+            let scheme = scheme.map_err(|_error| MalformedMessage("invalid :scheme"))?;
             // A URI cannot have a scheme and a path without an authority.
             parts.scheme = parts.authority.is_some().then_some(scheme);
             let path = self.path.ok_or(MalformedMessage("request without :path"))?;
@@ -154,12 +154,12 @@ impl FieldSection {
                 return Err(MalformedMessage("empty :path"));
             }
             let path = PathAndQuery::from_maybe_shared(path);
-            parts.path_and_query = Some(path.map_err(|_why| MalformedMessage("invalid :path"))?);
+            parts.path_and_query = Some(path.map_err(|_error| MalformedMessage("invalid :path"))?);
         }
         let mut request = Request::new(());
         *request.method_mut() = method;
         *request.uri_mut() =
-            Uri::from_parts(parts).map_err(|_why| MalformedMessage("invalid URI"))?;
+            Uri::from_parts(parts).map_err(|_error| MalformedMessage("invalid URI"))?;
         *request.version_mut() = Version::HTTP_2;
         *request.headers_mut() = self.headers;
         Ok(request)
@@ -167,7 +167,7 @@ impl FieldSection {
 
     /// Returns the method of a rejected request.
     pub(crate) fn into_rejected_request(self) -> Result<Request<()>, MalformedMessage> {
-        self.check()?;
+        self.check_malformed()?;
         let mut request = Request::new(());
         *request.method_mut() = self.method.unwrap_or_default();
         *request.version_mut() = Version::HTTP_2;
@@ -175,7 +175,7 @@ impl FieldSection {
     }
 
     pub(crate) fn into_response(self) -> Result<Response<()>, MalformedMessage> {
-        self.check()?;
+        self.check_malformed()?;
         if self.has_request_fields() {
             return Err(MalformedMessage(
                 "request pseudo-header field in a response",
@@ -191,16 +191,16 @@ impl FieldSection {
     }
 
     pub(crate) fn into_trailers(self) -> Result<HeaderMap, MalformedMessage> {
-        self.check()?;
+        self.check_malformed()?;
         if self.has_request_fields() || self.status.is_some() {
             return Err(MalformedMessage("pseudo-header field in a trailer section"));
         }
         Ok(self.headers)
     }
 
-    fn check(&self) -> Result<(), MalformedMessage> {
+    fn check_malformed(&self) -> Result<(), MalformedMessage> {
         self.malformed
-            .map_or(Ok(()), |why| Err(MalformedMessage(why)))
+            .map_or(Ok(()), |reason| Err(MalformedMessage(reason)))
     }
 
     fn has_request_fields(&self) -> bool {

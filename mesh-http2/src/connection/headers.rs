@@ -43,7 +43,7 @@ const MIN_CONTINUATIONS: u32 = 5;
 /// A field section may be so many times as long as its field block, and so many bytes longer: short
 /// field lines count for seven times their bytes, and an honest encoder refers to each entry of the
 /// 4 KiB table once. A longer section repeats the same entries, and would cost the application many
-/// times message it has cost the client.
+/// times the bytes of the client.
 const MAX_EXPANSION: usize = 8;
 const EXPANSION_ALLOWANCE: usize = 16 * 1024;
 
@@ -54,7 +54,7 @@ const MAX_RESPONSE_FIELDS: usize = 16 * 1024;
 /// Bytes of a field section that cost as much work as a field line.
 const BYTES_PER_WORK: usize = 64;
 
-const TOO_LARGE: ReceiveError = ReceiveError::Limit(LimitExceeded::HeaderSize);
+const SECTION_TOO_LARGE: ReceiveError = ReceiveError::Limit(LimitExceeded::HeaderSize);
 
 impl PartialFieldSection {
     /// Returns the bytes of the field section beyond those that its field block accounts for.
@@ -85,8 +85,8 @@ impl Connection {
         };
         self.decode_fragment(&mut fields, &mut fragment, header.ends_headers())?;
         if header.ends_headers() {
-            let (ends_stream, on) = (header.ends_stream(), payload.dependency);
-            return self.on_field_block(header.stream, ends_stream, on, fields);
+            let (ends_stream, dependency) = (header.ends_stream(), payload.dependency);
+            return self.on_field_block(header.stream, ends_stream, dependency, fields);
         }
         self.field_block = Some(Box::new(PartialFieldBlock {
             stream: header.stream,
@@ -104,37 +104,37 @@ impl Connection {
         header: FrameHeader,
         payload: &[u8],
     ) -> Result<(), ReceiveError> {
-        let Some(mut block) = self.field_block.take() else {
+        let Some(mut field_block) = self.field_block.take() else {
             // Checked when the frame began.
             return Ok(());
         };
-        block.continuations += 1;
+        field_block.continuations += 1;
         let max = self.limits.max_header_list_size / frame::MIN_MAX_FRAME_SIZE * 5 / 4;
-        if block.continuations > max.max(MIN_CONTINUATIONS) {
-            return Err(TOO_LARGE);
+        if field_block.continuations > max.max(MIN_CONTINUATIONS) {
+            return Err(SECTION_TOO_LARGE);
         }
-        block.fields.bytes += payload.len();
+        field_block.fields.bytes += payload.len();
         let is_last = header.ends_headers();
-        if block.remainder.is_empty() {
+        if field_block.remainder.is_empty() {
             let mut fragment = payload;
-            self.decode_fragment(&mut block.fields, &mut fragment, is_last)?;
-            block.remainder.extend_from_slice(fragment);
+            self.decode_fragment(&mut field_block.fields, &mut fragment, is_last)?;
+            field_block.remainder.extend_from_slice(fragment);
         } else {
-            block.remainder.extend_from_slice(payload);
-            let mut fragment = &block.remainder[..];
-            self.decode_fragment(&mut block.fields, &mut fragment, is_last)?;
-            let decoded = block.remainder.len() - fragment.len();
-            block.remainder.drain(..decoded);
+            field_block.remainder.extend_from_slice(payload);
+            let mut fragment = &field_block.remainder[..];
+            self.decode_fragment(&mut field_block.fields, &mut fragment, is_last)?;
+            let decoded = field_block.remainder.len() - fragment.len();
+            field_block.remainder.drain(..decoded);
         }
         if is_last {
             return self.on_field_block(
-                block.stream,
-                block.ends_stream,
-                block.dependency,
-                block.fields,
+                field_block.stream,
+                field_block.ends_stream,
+                field_block.dependency,
+                field_block.fields,
             );
         }
-        self.field_block = Some(block);
+        self.field_block = Some(field_block);
         Ok(())
     }
 
@@ -212,7 +212,7 @@ impl Connection {
         self.add_work(count + (section.size() - before) / BYTES_PER_WORK);
         match decoded {
             Ok(true) => Ok(()),
-            Ok(false) => Err(TOO_LARGE),
+            Ok(false) => Err(SECTION_TOO_LARGE),
             Err(error) => Err(ReceiveError::Protocol(
                 ErrorCode::COMPRESSION_ERROR,
                 error.message(),
@@ -308,8 +308,8 @@ impl Connection {
         });
         let (response, length) = match checked {
             Ok(checked) => checked,
-            Err(MalformedMessage(why)) => {
-                return self.raise_stream_error(id, ErrorCode::PROTOCOL_ERROR, why);
+            Err(MalformedMessage(message)) => {
+                return self.raise_stream_error(id, ErrorCode::PROTOCOL_ERROR, message);
             }
         };
         if response.status().is_informational() {
@@ -345,8 +345,8 @@ impl Connection {
         size: usize,
     ) -> Result<(), ReceiveError> {
         if ends_stream {
-            let why = "END_STREAM on an interim response";
-            return self.raise_stream_error(id, ErrorCode::PROTOCOL_ERROR, why);
+            let message = "END_STREAM on an interim response";
+            return self.raise_stream_error(id, ErrorCode::PROTOCOL_ERROR, message);
         }
         let max = self.limits.max_header_list_size as usize;
         let Some(stream) = self.streams.get_mut(&id) else {
@@ -357,8 +357,8 @@ impl Connection {
         }
         let interims = stream.inbound.interims.get_or_insert_default();
         if !interims.push(response, size, max) {
-            let why = "too many interim responses";
-            return self.raise_stream_error(id, ErrorCode::ENHANCE_YOUR_CALM, why);
+            let message = "too many interim responses";
+            return self.raise_stream_error(id, ErrorCode::ENHANCE_YOUR_CALM, message);
         }
         stream.inbound.wake();
         self.count_received();
@@ -377,8 +377,8 @@ impl Connection {
             Some(_) => Err(MalformedMessage("trailer section too large")),
         };
         match trailers {
-            Err(MalformedMessage(why)) => {
-                self.raise_stream_error(id, ErrorCode::PROTOCOL_ERROR, why)
+            Err(MalformedMessage(message)) => {
+                self.raise_stream_error(id, ErrorCode::PROTOCOL_ERROR, message)
             }
             Ok(trailers) => {
                 self.count_received();

@@ -72,8 +72,8 @@ impl From<FrameError> for ReceiveError {
 }
 
 impl From<ReceiveError> for Error {
-    fn from(fault: ReceiveError) -> Self {
-        match fault {
+    fn from(error: ReceiveError) -> Self {
+        match error {
             ReceiveError::Protocol(code, message) => Self::ConnectionError(code, message),
             ReceiveError::Limit(exceeded) => Self::LimitExceeded(exceeded),
         }
@@ -98,7 +98,7 @@ impl Connection {
         }
         self.work = 0;
         self.process(bytes)
-            .map_err(|fault| self.fail_connection(fault))
+            .map_err(|error| self.fail_connection(error))
     }
 
     /// The work of the last call of [`Connection::receive`], see [`WORK_PER_TURN`].

@@ -42,7 +42,7 @@ impl Field {
             Name::Scheme => Self::PseudoHeader(PseudoHeader::Scheme(value)),
             Name::Authority => Self::PseudoHeader(PseudoHeader::Authority(value)),
             Name::Path => Self::PseudoHeader(PseudoHeader::Path(value)),
-            Name::Malformed(why) => Self::Malformed(why),
+            Name::Malformed(reason) => Self::Malformed(reason),
         }
     }
 
@@ -54,7 +54,7 @@ impl Field {
             Self::PseudoHeader(PseudoHeader::Authority(_)) => Name::Authority,
             Self::PseudoHeader(PseudoHeader::Path(_)) => Name::Path,
             Self::PseudoHeader(PseudoHeader::Status(_)) => Name::Status,
-            Self::Malformed(why) => Name::Malformed(why),
+            Self::Malformed(reason) => Name::Malformed(reason),
         }
     }
 }

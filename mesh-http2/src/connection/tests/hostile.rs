@@ -73,7 +73,7 @@ fn resetting() -> Connection {
 
 #[test]
 fn frames_on_reset_streams_close_the_connection() {
-    // The budget, message one request accounts for, and message may have been in flight.
+    // The budget, the frames that one request earns, and those that may have been in flight.
     let paid = LIMITS.idle_frames + 10 + 100;
     for (frame, why) in [
         (bytes(frame::DATA, END_STREAM, 1, &[]), "empty data"),
