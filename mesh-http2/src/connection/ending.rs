@@ -263,7 +263,7 @@ impl Connection {
     pub fn abort(&mut self, code: ErrorCode) {
         if self.failure.is_none() {
             self.write_goaway(self.last_peer_stream, code, "");
-            self.fail_all_streams(Error::Closed);
+            self.close_with_error(Error::Closed);
         }
     }
 
@@ -288,12 +288,12 @@ impl Connection {
             (None, _) => Error::Closed,
         };
         self.output.clear();
-        self.fail_all_streams(error);
+        self.close_with_error(error);
     }
 
     /// Closes the connection because of an error of the peer.
-    pub(super) fn fail_connection(&mut self, fault: ReceiveError) -> Error {
-        let (code, debug_data) = match fault {
+    pub(super) fn fail_connection(&mut self, cause: ReceiveError) -> Error {
+        let (code, debug_data) = match cause {
             ReceiveError::Protocol(code, message) => (code, message),
             ReceiveError::Limit(exceeded) => {
                 self.limit_exceeded = Some(exceeded);
@@ -301,12 +301,13 @@ impl Connection {
             }
         };
         self.write_goaway(self.last_peer_stream, code, debug_data);
-        let error = Error::from(fault);
-        self.fail_all_streams(error.clone());
+        let error = Error::from(cause);
+        self.close_with_error(error.clone());
         error
     }
 
-    fn fail_all_streams(&mut self, error: Error) {
+    /// Closes the connection and all of its streams with an error. The first error is kept.
+    fn close_with_error(&mut self, error: Error) {
         if self.failure.is_some() {
             return;
         }
