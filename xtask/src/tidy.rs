@@ -4,6 +4,7 @@
 
 mod charts;
 mod documents;
+mod language;
 mod packages;
 mod rust_files;
 mod source;
@@ -41,7 +42,7 @@ impl fmt::Display for Finding {
 type FileRule = fn(&Tree) -> Vec<Finding>;
 type PackageRule = fn(&[Package]) -> Vec<Finding>;
 
-const FILE_RULES: [FileRule; 17] = [
+const FILE_RULES: [FileRule; 22] = [
     rust_files::module_docs,
     rust_files::length,
     rust_files::file_names,
@@ -53,6 +54,11 @@ const FILE_RULES: [FileRule; 17] = [
     text_files::size,
     documents::xtask_commands,
     documents::adr_index,
+    language::words,
+    language::widths,
+    language::habits,
+    language::sources,
+    language::imports,
     workflows::only_xtask,
     workflows::only_known_actions,
     charts::white_space,
