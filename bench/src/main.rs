@@ -10,6 +10,12 @@
 //! its result as one JSON object on one line of standard output, which is all that its parent
 //! process reads.
 
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a program for the terminal: results on stdout, progress on stderr"
+)]
+
 mod attack;
 mod authority;
 mod benchmark;

@@ -193,7 +193,7 @@ impl ReceiveBuffer {
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         match self.chunks.back_mut() {
             Some(last) if last.len() + bytes.len() <= MAX_COALESCED => {
-                last.extend_from_slice(bytes)
+                last.extend_from_slice(bytes);
             }
             _ => self.chunks.push_back(bytes.to_vec()),
         }

@@ -124,7 +124,7 @@ impl Manifests {
             match *kind {
                 "Namespace" => copy_object(&mut self.namespaces, &last.namespaces, &key.name),
                 "ServiceAccount" => {
-                    copy_object(&mut self.service_accounts, &last.service_accounts, key)
+                    copy_object(&mut self.service_accounts, &last.service_accounts, key);
                 }
                 "ConfigMap" => copy_object(&mut self.config_maps, &last.config_maps, key),
                 "Secret" => copy_object(&mut self.secrets, &last.secrets, key),

@@ -86,10 +86,10 @@ impl System {
                     system.proxies = Some(proxies);
                 }
                 SystemUnderTest::Envoy => {
-                    system.proxies = Some(envoy::start(testbed, &system.pods)?)
+                    system.proxies = Some(envoy::start(testbed, &system.pods)?);
                 }
                 SystemUnderTest::Haproxy => {
-                    system.proxies = Some(haproxy::start(testbed, &system.pods)?)
+                    system.proxies = Some(haproxy::start(testbed, &system.pods)?);
                 }
                 SystemUnderTest::Iptables => {
                     bail!("iptables redirects connections and has no proxies")

@@ -205,7 +205,7 @@ static NAMES: LazyLock<[Option<(u8, u8)>; SLOTS]> = LazyLock::new(|| {
             match &mut slots[slot] {
                 None => slots[slot] = Some((index as u8 + 1, 1)),
                 Some((first, count)) if STATIC_TABLE[usize::from(*first) - 1].0 == *name => {
-                    *count += 1
+                    *count += 1;
                 }
                 Some(_) => {
                     slot = (slot + 1) % SLOTS;

@@ -92,7 +92,7 @@ pub(super) fn apply(
                     report.reject(origin, key.name, value, &expected);
                 }
                 OverrideError::NotApplicable(reason) => {
-                    report.ignore(origin, key.name, value, reason)
+                    report.ignore(origin, key.name, value, reason);
                 }
             }
         }

@@ -204,7 +204,6 @@ fn api_server_validates_resources() {
     }
 }
 
-///
 #[test]
 fn types_read_accepted_resources() {
     let mut read = 0;

@@ -468,7 +468,7 @@ impl Inner {
             }
             match ready!(self.poll_fill(cx)) {
                 Ok(0) if matches!(self.body, BodyDecoder::UntilClose) => {
-                    self.body = BodyDecoder::Complete
+                    self.body = BodyDecoder::Complete;
                 }
                 Ok(0) => return Poll::Ready(Err(self.fail_body(Error::Incomplete))),
                 Ok(_) => {}

@@ -110,7 +110,7 @@ fn write_fields(
             let _infallible = write!(out, "content-length: {length}\r\n");
         }
         FramingHeaders::Chunked if !is_chunked_written => {
-            write_field(out, &TRANSFER_ENCODING, &CHUNKED)
+            write_field(out, &TRANSFER_ENCODING, &CHUNKED);
         }
         _ => {}
     }
