@@ -1,13 +1,10 @@
 //! Embeds the charts of `helm/`, so that `meshctl install` needs only the program `helm` and always
 //! renders the charts of its own version.
 
-use std::{
-    env,
-    error::Error,
-    fmt::Write as _,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::error::Error;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::{env, fs};
 
 const CHARTS: [&str; 2] = ["linkerd-crds", "linkerd-control-plane"];
 

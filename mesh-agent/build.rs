@@ -2,7 +2,8 @@
 //! that takes another compiler, and the agent must build without it. Without an object the agent
 //! still builds and reports at run time that its eBPF tiers are unavailable.
 
-use std::{env, fs, path::PathBuf};
+use std::path::PathBuf;
+use std::{env, fs};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let manifest = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);

@@ -10,24 +10,21 @@ mod bytes;
 mod flow_control;
 mod kind;
 
-use std::{net::SocketAddr, time::Duration};
+use std::net::SocketAddr;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
 use serde_json::json;
 use socket2::SockRef;
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
-    select,
-    task::{JoinSet, yield_now},
-    time::{Instant, timeout_at},
-};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::select;
+use tokio::task::{JoinSet, yield_now};
+use tokio::time::{Instant, timeout_at};
 
-use self::{
-    flow_control::FlowControl,
-    kind::{Attack, AttackKind},
-};
+use self::flow_control::FlowControl;
+use self::kind::{Attack, AttackKind};
 
 /// Size of reads; receivers send little.
 const READ: usize = 64 * 1024;

@@ -1,11 +1,9 @@
 //! The certificates of a benchmark: anchor, issuer and leaves, as files. `control` signs with the
 //! issuer; Envoy and HAProxy load their leaves from the directory.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
@@ -14,7 +12,8 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType,
     ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
-use rustls_pki_types::{CertificateDer, CertificateSigningRequestDer, pem::PemObject as _};
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, CertificateSigningRequestDer};
 use time::OffsetDateTime;
 
 /// Longer than any benchmark.

@@ -24,22 +24,22 @@ mod tools;
 mod traffic;
 mod workload;
 
-use std::{
-    path::{Path, PathBuf},
-    process::ExitCode,
-    time::Instant,
-};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
 
 use anyhow::bail;
-use xtask::{interrupt::Interrupt, workspace};
+use xtask::interrupt::Interrupt;
+use xtask::workspace;
 
 use crate::testbed::{Cpus, ProxyPair, Testbed};
-pub(crate) use metric::SystemUnderTest;
 use profile::Profile;
 use report::{Measured, Report};
 use row::Row;
 use traffic::Systems;
 use workload::{Kind, WORKLOADS, Workload};
+
+pub(crate) use metric::SystemUnderTest;
 
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct BenchmarkOptions {

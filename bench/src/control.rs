@@ -8,23 +8,21 @@
 mod responses;
 mod services;
 
-use std::{
-    net::{Ipv4Addr, SocketAddr},
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
 use mesh_test_support::control_plane::serve_connection;
-use tokio::{net::TcpListener, sync::watch, time::MissedTickBehavior};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
 
 use self::responses::Responses;
-use crate::{
-    authority::{CertificateAuthority, LIFETIME},
-    print_error, print_event,
-};
+use crate::authority::{CertificateAuthority, LIFETIME};
+use crate::{print_error, print_event};
 
 /// Interval at which changes are made: shorter than a proxy's own batching, long enough for a
 /// timer.

@@ -7,7 +7,8 @@ mod rate;
 mod start;
 mod streams;
 
-use std::{future::poll_fn, time::Duration};
+use std::future::poll_fn;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use bytes::Bytes;

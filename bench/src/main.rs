@@ -25,7 +25,8 @@ mod serve;
 mod suites;
 mod testbed;
 
-use std::{io::Write as _, process::ExitCode};
+use std::io::Write as _;
+use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};

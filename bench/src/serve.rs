@@ -7,15 +7,15 @@ use std::net::SocketAddr;
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use clap::Args;
-use h2::{RecvStream, SendStream, server::SendResponse};
+use h2::server::SendResponse;
+use h2::{RecvStream, SendStream};
 use http::{HeaderMap, HeaderValue, Request, Response};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader},
-    net::{TcpListener, TcpStream},
-    task::JoinSet,
-};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
 
-use crate::{load::wait_for_capacity, print_event};
+use crate::load::wait_for_capacity;
+use crate::print_event;
 
 /// The response body. It is not empty, since h2spec tests that a small window blocks it.
 const RESPONSE_BODY: Bytes = Bytes::from_static(b"the response\n");

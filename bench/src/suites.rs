@@ -16,19 +16,19 @@ mod smugglex;
 mod tools;
 mod topology;
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
-use crate::testbed::{Cpus, Programs, Testbed};
 use anyhow::{Context, bail};
 use clap::ValueEnum;
+use xtask::interrupt::Interrupt;
+use xtask::{stage, workspace};
+
+use crate::testbed::{Cpus, Programs, Testbed};
 use outcome::Outcome;
 use tools::Tools;
 use topology::{Application, Position, Topology};
-use xtask::{interrupt::Interrupt, stage, workspace};
 
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct SuitesOptions {

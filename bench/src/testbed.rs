@@ -12,24 +12,21 @@ mod programs;
 pub(crate) mod proxies;
 pub(crate) mod usage;
 
-use std::{
-    fs::{self, File},
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::fs::{self, File};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, bail};
 use xtask::interrupt::Interrupt;
+
+use self::pod::{Container, CpuRole, Pod};
+use self::process::{Process, run};
 
 pub(crate) use self::{
     agent::{Agent, SkippedPorts, Tier},
     cpus::{Cpus, parse_list},
     programs::Programs,
-};
-use self::{
-    pod::{Container, CpuRole, Pod},
-    process::{Process, run},
 };
 
 /// The identities of the two proxies.

@@ -2,7 +2,8 @@
 
 use clap::Parser;
 
-use crate::{commands::Command, global::Global};
+use crate::commands::Command;
+use crate::global::Global;
 
 /// Inspect and control the mesh.
 #[derive(Debug, Parser)]

@@ -35,8 +35,10 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
+use crate::output::count;
+use crate::output::style::Mark;
+
 pub(crate) use self::facts::{Environment, Facts, Mode};
-use crate::output::{count, style::Mark};
 
 /// The document that every hint refers to.
 pub(crate) const GUIDE: &str = "docs/operations/checks.md";

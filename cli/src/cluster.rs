@@ -9,24 +9,19 @@ mod forward;
 use std::fmt::Debug;
 
 use anyhow::Context as _;
-use kube::{
-    Api, Client, Config,
-    api::ListParams,
-    config::{KubeConfigOptions, Kubeconfig},
-    core::NamespaceResourceScope,
-};
-use mesh_k8s::{
-    inject::{TRUST_ROOTS_CONFIG_MAP, TRUST_ROOTS_KEY},
-    kinds::{ConfigMap, Job, ObjectMeta, Pod, ReplicaSet, Resource},
-    values::Values,
-};
+use kube::api::ListParams;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::NamespaceResourceScope;
+use kube::{Api, Client, Config};
+use mesh_k8s::inject::{TRUST_ROOTS_CONFIG_MAP, TRUST_ROOTS_KEY};
+use mesh_k8s::kinds::{ConfigMap, Job, ObjectMeta, Pod, ReplicaSet, Resource};
+use mesh_k8s::values::Values;
 use serde::de::DeserializeOwned;
 
-use crate::{
-    exit::Failure,
-    global::Global,
-    mesh::{pod::MeshPod, scope::Scope},
-};
+use crate::exit::Failure;
+use crate::global::Global;
+use crate::mesh::pod::MeshPod;
+use crate::mesh::scope::Scope;
 
 pub(crate) struct Cluster {
     pub(crate) client: Client,

@@ -12,15 +12,17 @@ pub(crate) mod overrides;
 pub(crate) mod preflight;
 
 use anyhow::Context;
-use mesh_k8s::values::{
-    Values,
-    reading::{IgnoredKey, ignored_keys},
-};
+use mesh_k8s::values::Values;
+use mesh_k8s::values::reading::{IgnoredKey, ignored_keys};
 use serde_json::Value;
 
+use self::flags::ValueFlags;
+use self::manifest::Manifest;
+use self::overrides::Overrides;
+use crate::exit::Failure;
+use crate::output;
+
 pub(crate) use self::chart::Chart;
-use self::{flags::ValueFlags, manifest::Manifest, overrides::Overrides};
-use crate::{exit::Failure, output};
 
 /// The chart to render and its values.
 pub(crate) struct RenderRequest<'a> {

@@ -11,18 +11,17 @@ mod selection;
 use mesh_k8s::values::Values;
 
 use self::selection::{Selection, SelectionInputs};
+use crate::cluster::Cluster;
+use crate::exit::Failure;
+use crate::global::{CONTROL_NAMESPACE, Global};
+use crate::node::Node;
+use crate::output;
+
 pub(crate) use self::{
     agent::AgentReport,
     connection::{Connection, Io},
     pod::MeshPod,
     scope::Scope,
-};
-use crate::{
-    cluster::Cluster,
-    exit::Failure,
-    global::{CONTROL_NAMESPACE, Global},
-    node::Node,
-    output,
 };
 
 pub(crate) enum Mesh {

@@ -11,10 +11,10 @@ use mesh_local::node_paths::{FindError, Name, NodePaths};
 use serde_norway::Value;
 use tokio::net::TcpStream;
 
-use crate::{
-    exit::Failure,
-    mesh::{agent::AgentReport, connection::Connection, pod::MeshPod},
-};
+use crate::exit::Failure;
+use crate::mesh::agent::AgentReport;
+use crate::mesh::connection::Connection;
+use crate::mesh::pod::MeshPod;
 
 pub(crate) struct Node {
     pub(crate) paths: NodePaths,

@@ -8,11 +8,9 @@
     reason = "failed set-up fails the test; a skipped test prints the reason"
 )]
 
-use std::{
-    collections::BTreeMap,
-    io::Write as _,
-    process::{Command, Stdio},
-};
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 

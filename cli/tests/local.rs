@@ -9,13 +9,12 @@
     reason = "failed set-up fails the test; a skipped test prints the reason"
 )]
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::{Command, Output},
-};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 
-use mesh_local::{host, node_paths::NodePaths};
+use mesh_local::host;
+use mesh_local::node_paths::NodePaths;
 
 const WEB: &str = r#"
 kind: ConfigMap

@@ -3,10 +3,8 @@
 
 #![expect(clippy::unwrap_used, reason = "failed set-up fails the test")]
 
-use std::{
-    io::Write as _,
-    process::{Command, Output, Stdio},
-};
+use std::io::Write as _;
+use std::process::{Command, Output, Stdio};
 
 /// A kubeconfig of an unreachable cluster: port 1 of the loopback interface refuses connections.
 const KUBECONFIG: &str = "\

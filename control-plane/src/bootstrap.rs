@@ -11,22 +11,18 @@ use std::time::SystemTime;
 
 use mesh_core::identity::trust_domain;
 
-use crate::{
-    cluster::{self, Backoff, ConnectError, explain},
-    config,
-    identity::IssuerNames,
-};
+use self::certificates::{GenerateError, Lifetimes};
+use self::objects::{Objects, WriteOutcome};
+use self::plan::Step;
+use crate::cluster::{self, Backoff, ConnectError, explain};
+use crate::config;
+use crate::identity::IssuerNames;
 
 mod certificates;
 mod objects;
 mod plan;
 
 pub use self::plan::PlanError;
-use self::{
-    certificates::{GenerateError, Lifetimes},
-    objects::{Objects, WriteOutcome},
-    plan::Step,
-};
 
 /// What certificates are created for.
 #[derive(Clone, Debug)]

@@ -3,13 +3,13 @@
 //! Creating a client does no I/O to the server. The first request shows whether it is reachable,
 //! and each caller handles an unreachable API server.
 
-use std::{error::Error as _, time::Duration};
+use std::error::Error as _;
+use std::time::Duration;
 
-use http::{HeaderValue, header::USER_AGENT};
-use kube::{
-    Client, Config,
-    config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError},
-};
+use http::HeaderValue;
+use http::header::USER_AGENT;
+use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::{Client, Config};
 
 use crate::config;
 

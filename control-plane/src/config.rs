@@ -1,14 +1,16 @@
 //! The command line, with Linkerd's flags where Linkerd has them.
 
-use std::{
-    net::{Ipv4Addr, SocketAddr},
-    path::PathBuf,
-};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
-use mesh_core::{annotation::DEFAULT_OPAQUE_PORTS, policy::inbound::DefaultPolicy, ports::PortSet};
+use mesh_core::annotation::DEFAULT_OPAQUE_PORTS;
+use mesh_core::policy::inbound::DefaultPolicy;
+use mesh_core::ports::PortSet;
 use mesh_runtime::log::Format;
+
+use self::values::{flag, listen_addr};
 
 mod bootstrap;
 mod cluster;
@@ -16,8 +18,6 @@ mod http2;
 mod identity;
 mod injector;
 mod values;
-
-use self::values::{flag, listen_addr};
 
 pub use self::{
     bootstrap::Bootstrap, cluster::Cluster, http2::Http2Flag, identity::Identity,

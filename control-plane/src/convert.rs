@@ -5,10 +5,15 @@
 //! keeps the last valid version. An invalid field with a default (most annotations) gets the
 //! default and a warning, as in Linkerd.
 
-use std::{fmt, sync::Arc};
+use std::fmt;
+use std::sync::Arc;
 
 use mesh_k8s::kinds::{ObjectMeta, OwnerReference};
 
+use self::pod::{node, owned_object, pod};
+use self::policy::{authorization_policy, mesh_tls_authentication, network_authentication, server};
+use self::route::{gateway_grpc_route, gateway_http_route, policy_http_route};
+use self::service::{endpoint_slice, service};
 use crate::model::{Name, OwnerRef};
 
 mod annotations;
@@ -20,12 +25,6 @@ mod route;
 mod service;
 
 pub(crate) use self::object::{Manifest, ObjectError, object};
-use self::{
-    pod::{node, owned_object, pod},
-    policy::{authorization_policy, mesh_tls_authentication, network_authentication, server},
-    route::{gateway_grpc_route, gateway_http_route, policy_http_route},
-    service::{endpoint_slice, service},
-};
 
 /// Why an object cannot be converted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -5,37 +5,33 @@
 //! would believe responses from an incomplete index ("no such service"). On shutdown, streams end
 //! regularly, connections get GOAWAY, and the admin server responds until the end.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use http::StatusCode;
-use mesh_runtime::{
-    admin::{self, Admin, Condition, Readiness},
-    build_info::BuildInfo,
-    drain::{self, Drain, Outcome},
-    metrics::Registry,
-    signal::Termination,
-    task::{self, Supervisor, TaskMonitor},
-};
+use mesh_runtime::admin::{self, Admin, Condition, Readiness};
+use mesh_runtime::build_info::BuildInfo;
+use mesh_runtime::drain::{self, Drain, Outcome};
+use mesh_runtime::metrics::Registry;
+use mesh_runtime::signal::Termination;
+use mesh_runtime::task::{self, Supervisor, TaskMonitor};
 use parking_lot::Mutex;
-use tokio::{
-    net::TcpListener,
-    sync::{mpsc, oneshot},
-};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot};
 use tonic::transport::server::{Router, TcpIncoming};
 
-use crate::{
-    bootstrap::{self, BootstrapError},
-    cluster::{self, ConnectError},
-    config::{Command, Source},
-    identity::{AccessError, LoadError},
-    injector::SettingsError,
-    serve::Calls,
-    source::{
-        self, Batch,
-        kube::{KubeSource, kinds::WatchedKind},
-        local::DirectorySource,
-    },
-};
+use crate::bootstrap::{self, BootstrapError};
+use crate::cluster::{self, ConnectError};
+use crate::config::{Command, Source};
+use crate::identity::{AccessError, LoadError};
+use crate::injector::SettingsError;
+use crate::serve::Calls;
+use crate::source::kube::KubeSource;
+use crate::source::kube::kinds::WatchedKind;
+use crate::source::local::DirectorySource;
+use crate::source::{self, Batch};
 
 mod destination;
 mod identity;

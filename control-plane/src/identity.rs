@@ -10,14 +10,16 @@
 //! Of the CSR, only the public key is used in the certificate. Cheap checks come first, so that the
 //! API server only reviews tokens of requests that could succeed.
 
-use std::{sync::Arc, time::SystemTime};
+use std::sync::Arc;
+use std::time::SystemTime;
 
 use mesh_api::identity::IssuedCertificate;
 use mesh_core::identity::service_account;
 use parking_lot::RwLock;
 use tokio::time::Instant;
 
-use self::{limits::CallerLimits, tokens::UnverifiedToken};
+use self::limits::CallerLimits;
+use self::tokens::UnverifiedToken;
 use crate::cluster::Rate;
 
 mod csr;

@@ -6,24 +6,21 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::ObjectReference;
-use mesh_k8s::{
-    inject::{self, Decision, InjectError, PatchOutcome, SkipReason},
-    kinds::{Pod, Service},
-    pod::owner::Owner,
-};
+use mesh_k8s::inject::{self, Decision, InjectError, PatchOutcome, SkipReason};
+use mesh_k8s::kinds::{Pod, Service};
+use mesh_k8s::pod::owner::Owner;
 use mesh_runtime::metrics::Registry;
 use serde::de::DeserializeOwned;
 
-use crate::{
-    cluster::{Events, ObjectEvent, Severity},
-    webhook::{AdmissionDecision, AdmissionRequest, ReviewFuture, Reviewer, review::Kind},
-};
+use self::metrics::{InjectionResult, Metrics};
+use crate::cluster::{Events, ObjectEvent, Severity};
+use crate::webhook::review::Kind;
+use crate::webhook::{AdmissionDecision, AdmissionRequest, ReviewFuture, Reviewer};
 
 mod caches;
 mod metrics;
 mod settings;
 
-use self::metrics::{InjectionResult, Metrics};
 pub(crate) use self::{
     caches::Caches,
     settings::{Settings, SettingsError, SettingsFiles},

@@ -3,14 +3,10 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use mesh_control_plane::{
-    config::{Cli, Command},
-    daemon,
-};
-use mesh_runtime::{
-    build_info::BuildInfo,
-    log::{self, Settings},
-};
+use mesh_control_plane::config::{Cli, Command};
+use mesh_control_plane::daemon;
+use mesh_runtime::build_info::BuildInfo;
+use mesh_runtime::log::{self, Settings};
 
 fn main() -> anyhow::Result<ExitCode> {
     let command = Cli::parse().command;

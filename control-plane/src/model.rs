@@ -4,7 +4,9 @@
 //! [index](crate::index) stores them. Texts of objects (annotations, port lists, durations) are
 //! already parsed in records, so that code that uses them has no parse errors.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
 
 mod pod;
 mod policy;

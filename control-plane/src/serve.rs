@@ -3,7 +3,9 @@
 //!
 //! All listen without TLS: in a cluster, the proxy of the pod terminates it.
 
-use std::{collections::VecDeque, pin::Pin, sync::Arc};
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
 
 use futures_util::{Stream, stream};
 use mesh_runtime::drain;

@@ -6,23 +6,21 @@
 //! without meshed pods may get one at any time. A ClusterRole of the chart owns them, so they are
 //! deleted with it.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
-use k8s_openapi::api::{
-    core::v1::{ConfigMap, Namespace, Pod},
-    rbac::v1::ClusterRole,
-};
-use kube::{
-    Api, Client,
-    api::{ObjectMeta, Patch, PatchParams},
-    core::PartialObjectMeta,
-    runtime::watcher::{Config, Event},
-};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod};
+use k8s_openapi::api::rbac::v1::ClusterRole;
+use kube::api::{ObjectMeta, Patch, PatchParams};
+use kube::core::PartialObjectMeta;
+use kube::runtime::watcher::{Config, Event};
+use kube::{Api, Client};
 use mesh_core::annotation::CONTROL_PLANE_NS;
 use mesh_k8s::kinds::OwnerReference;
 use mesh_runtime::metrics::{Counter, Labels, Registry};
-use tokio::{sync::watch, time::Instant};
+use tokio::sync::watch;
+use tokio::time::Instant;
 
 use self::pending::PendingNamespaces;
 use crate::cluster::{Backoff, explain, watch_objects};

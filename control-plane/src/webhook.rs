@@ -4,24 +4,25 @@
 //! The response to every review is a review. After an internal error the webhook's `failurePolicy`
 //! decides about the object (docs/adr/0080). The response to an invalid review is an HTTP error.
 
-use std::{
-    convert::Infallible, future::Future, net::SocketAddr, pin::Pin, sync::Arc, time::Duration,
-};
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
 
-use http::{Request, Response, StatusCode, header::CONTENT_TYPE};
+use http::header::CONTENT_TYPE;
+use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
-use hyper::{
-    body::{Bytes, Incoming},
-    server::conn::{http1, http2},
-    service::service_fn,
-};
+use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use mesh_runtime::{drain, log::chain};
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::Semaphore,
-    time::{Instant, timeout, timeout_at},
-};
+use mesh_runtime::drain;
+use mesh_runtime::log::chain;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout, timeout_at};
 
 pub(crate) mod certificate;
 pub(crate) mod managed;

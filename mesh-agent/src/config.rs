@@ -1,11 +1,14 @@
 //! The agent's command line. Every flag can also be set by an environment variable; no other module
 //! reads either.
 
-use std::{net::SocketAddr, path::PathBuf, sync::LazyLock};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use clap::{Parser, Subcommand};
 use mesh_core::node::{DEFAULT_PIN_DIR, DEFAULT_SOCKET, DEFAULT_STATE_DIR};
-use mesh_runtime::{build_info::BuildInfo, log::Format};
+use mesh_runtime::build_info::BuildInfo;
+use mesh_runtime::log::Format;
 
 use crate::redirect::{GuardMode, Tier};
 

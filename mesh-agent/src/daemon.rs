@@ -18,36 +18,33 @@ mod integrations;
 mod removal;
 mod status_routes;
 
-use std::{env, sync::Arc, time::Duration};
+use std::env;
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use mesh_core::node::NodeStatus;
-use mesh_runtime::{
-    admin::{self, Admin, Readiness, log_level},
-    drain,
-    log::{self, chain},
-    metrics::Registry as MetricsRegistry,
-    signal::Termination,
-    task,
-};
+use mesh_runtime::admin::{self, Admin, Readiness, log_level};
+use mesh_runtime::log::{self, chain};
+use mesh_runtime::metrics::Registry as MetricsRegistry;
+use mesh_runtime::signal::Termination;
+use mesh_runtime::{drain, task};
 use tokio::time::MissedTickBehavior;
 
-use crate::{
-    config::Config,
-    ebpf::{Loaded, Programs},
-    host,
-    kubernetes::ShutdownAction,
-    metrics::Metrics,
-    node::Node,
-    node_api::server,
-    node_handle::NodeHandle,
-    node_worker::NodeWorker,
-    redirect::Tier,
-    registry::{NodeRecord, Registry},
-    repairs::Repairs,
-    shared_status::SharedStatus,
-    tier::{self, Settings, TierChoice},
-};
+use crate::config::Config;
+use crate::ebpf::{Loaded, Programs};
+use crate::host;
+use crate::kubernetes::ShutdownAction;
+use crate::metrics::Metrics;
+use crate::node::Node;
+use crate::node_api::server;
+use crate::node_handle::NodeHandle;
+use crate::node_worker::NodeWorker;
+use crate::redirect::Tier;
+use crate::registry::{NodeRecord, Registry};
+use crate::repairs::Repairs;
+use crate::shared_status::SharedStatus;
+use crate::tier::{self, Settings, TierChoice};
 use integrations::{AgentParts, Integrations};
 use removal::Removal;
 use status_routes::StatusRoutes;

@@ -20,25 +20,24 @@ mod pins;
 mod plan;
 mod sweep;
 
-use std::{collections::HashMap, net::IpAddr, path::Path};
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::path::Path;
 
-use mesh_ebpf_common::{
-    counter::Counter,
-    layout::{FLAG_INBOUND, PodStats},
-};
+use mesh_ebpf_common::counter::Counter;
+use mesh_ebpf_common::layout::{FLAG_INBOUND, PodStats};
 
 use crate::redirect::{GuardMode, PodRedirect};
+use hook::HOOKS;
+use loader::CgroupRoot;
+use maps::{Maps, keys_where, map_error, optional};
+use pins::Pins;
 
 pub use conflicts::{Conflict, ConflictKind, conflicts};
 pub use error::Error;
 pub use guard::GuardCounters;
 pub use object::Object;
 pub use sweep::SweepReport;
-
-use hook::HOOKS;
-use loader::CgroupRoot;
-use maps::{Maps, keys_where, map_error, optional};
-use pins::Pins;
 
 #[derive(Clone, Debug)]
 pub struct Programs {

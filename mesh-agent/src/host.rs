@@ -8,19 +8,14 @@
 //!   containers propagate a mount to the node (`Bidirectional`), so the module mounts it in the
 //!   mount namespace of the node's first process, and it propagates back into the container.
 
-use std::{
-    fs::{self, File},
-    io,
-    os::unix::fs::MetadataExt,
-    path::{Path, PathBuf},
-    thread,
-};
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::{io, thread};
 
-use nix::{
-    mount::{MsFlags, mount},
-    sched::{CloneFlags, setns, unshare},
-    sys::statfs::{BPF_FS_MAGIC, statfs},
-};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
 /// The node's, if the container shares the node's PID namespace; otherwise the container's own, and
 /// entering it has no effect.

@@ -14,18 +14,14 @@ mod intercept;
 mod readiness;
 mod validator;
 
-use std::{
-    ffi::{OsStr, OsString},
-    path::Path,
-    process::ExitCode,
-    sync::LazyLock,
-};
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::LazyLock;
 
 use clap::Parser;
-use mesh_runtime::{
-    build_info::BuildInfo,
-    log::{self, Format},
-};
+use mesh_runtime::build_info::BuildInfo;
+use mesh_runtime::log::{self, Format};
 
 /// `clap` requires a `'static` string.
 static VERSION: LazyLock<String> = LazyLock::new(|| BuildInfo::CURRENT.to_string());

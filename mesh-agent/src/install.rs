@@ -15,21 +15,19 @@ mod keeper;
 mod plugin_file;
 mod watch;
 
-use std::{
-    io,
-    path::{Path, PathBuf},
-};
+use std::io;
+use std::path::{Path, PathBuf};
 
 use mesh_core::node::CniStatus;
 use mesh_runtime::log::chain;
 use parking_lot::Mutex;
 use serde::Serialize;
 
-pub use keeper::{Outcome, keep_installed};
-pub use plugin_file::PluginFile;
-
 use chain::{Chain, ChainError, PLUGIN};
 use directory::{Directory, File};
+
+pub use keeper::{Outcome, keep_installed};
+pub use plugin_file::PluginFile;
 
 /// A configuration of one plugin cannot hold a second one. It is renamed with this extension, which
 /// no runtime reads, and restored later.

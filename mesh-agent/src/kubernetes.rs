@@ -14,26 +14,22 @@ mod in_place;
 mod meshed_pod;
 mod node_object;
 
-use std::{
-    path::PathBuf,
-    sync::{Arc, OnceLock},
-};
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 
 use kube::Client;
 use mesh_runtime::task::Supervisor;
-use tokio::{
-    sync::{mpsc, watch},
-    task::JoinHandle,
-};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+use crate::metrics::WaitingPods;
+use crate::node_handle::NodeHandle;
+use crate::repairs::RepairEvent;
+use crate::shared_status::SharedStatus;
+use daemon_set::WatchState;
 
 pub use daemon_set::{DaemonSetRef, ShutdownAction};
 pub use node_object::caches_chains;
-
-use crate::{
-    metrics::WaitingPods, node_handle::NodeHandle, repairs::RepairEvent,
-    shared_status::SharedStatus,
-};
-use daemon_set::WatchState;
 
 #[derive(Clone, Debug)]
 pub struct Settings {

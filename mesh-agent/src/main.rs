@@ -1,13 +1,12 @@
 //! `mesh-agent`: parses the command line, then runs the daemon or uninstalls the mesh.
 
-use std::{env, process::ExitCode};
+use std::env;
+use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
-use mesh_agent::{
-    config::{Args, Command},
-    daemon, host, selftest,
-};
+use mesh_agent::config::{Args, Command};
+use mesh_agent::{daemon, host, selftest};
 use mesh_runtime::log;
 
 fn main() -> ExitCode {

@@ -7,17 +7,14 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use mesh_core::node::{Enrolled, NodeStatus, RefusalReason, SelfTestOutcome};
 use mesh_ebpf_common::counter::Counter as Verdict;
-use mesh_runtime::{
-    build_info::BuildInfo,
-    metrics::{Counter, CounterFamily, Gauge, GaugeFamily, Labels, Registry},
-};
+use mesh_runtime::build_info::BuildInfo;
+use mesh_runtime::metrics::{Counter, CounterFamily, Gauge, GaugeFamily, Labels, Registry};
 
-use crate::{
-    ebpf::{GuardCounters, PodCounters},
-    node::ReconcileReport,
-    redirect::{GuardMode, PodRef, Tier},
-};
+use crate::ebpf::{GuardCounters, PodCounters};
+use crate::node::ReconcileReport;
+use crate::redirect::{GuardMode, PodRef, Tier};
 use guard::Guard;
+
 pub use integrations::{CniChain, WaitingPods};
 
 #[derive(Debug)]

@@ -12,12 +12,10 @@ mod script;
 
 use std::io;
 
-pub use script::script;
+use crate::netlink::{Attributes, Message, Socket, SocketError};
+use crate::rules::{Rule, Rules};
 
-use crate::{
-    netlink::{Attributes, Message, Socket, SocketError},
-    rules::{Rule, Rules},
-};
+pub use script::script;
 
 /// The table's name; `nft list table inet mesh_redirect` shows it.
 pub const TABLE: &str = "mesh_redirect";

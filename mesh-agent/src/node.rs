@@ -9,27 +9,23 @@ mod namespace;
 mod redirection;
 mod report;
 
-use std::{
-    collections::HashSet,
-    net::IpAddr,
-    path::{Path, PathBuf},
-};
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 
 use mesh_core::node::{Attachment, AttachmentId, IN_PLACE, RefusalReason, ValidAttachments};
 use mesh_ebpf_common::quota::ADDRESSES_PER_POD;
 use mesh_runtime::log::chain;
 
+use crate::ebpf::{self, EnrolledPod, Programs};
+use crate::redirect::{AnnotationError, PodRedirect, PodRef, RedirectSpec, Tier};
+use crate::registry::{PodRecord, RecordedAttachment, Registry, RegistryError};
+use crate::sys::netns;
+
 pub use namespace::NamespaceError;
 pub(crate) use namespace::addresses;
 pub use redirection::RedirectionError;
 pub use report::by_verdict;
-
-use crate::{
-    ebpf::{self, EnrolledPod, Programs},
-    redirect::{AnnotationError, PodRedirect, PodRef, RedirectSpec, Tier},
-    registry::{PodRecord, RecordedAttachment, Registry, RegistryError},
-    sys::netns,
-};
 
 #[derive(Debug)]
 pub struct Node {

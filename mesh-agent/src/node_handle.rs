@@ -6,7 +6,8 @@ use mesh_core::node::{Attachment, Enrolled, Refusal, RefusalReason, Request, Res
 use mesh_runtime::task::TaskGuard;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::{node::NodeError, node_worker::NodeWorker};
+use crate::node::NodeError;
+use crate::node_worker::NodeWorker;
 
 /// A node starts a handful of pods at a time; further clients wait until their deadline.
 const QUEUE_LENGTH: usize = 64;

@@ -7,14 +7,12 @@ use mesh_core::node::{
 };
 use mesh_runtime::log::chain;
 
-use crate::{
-    ebpf::{Loaded, PodCounters},
-    metrics::Metrics,
-    node::{Node, NodeError, ReconcileReport, by_verdict},
-    repairs::Repairs,
-    shared_status::SharedStatus,
-    tier::AttachedPrograms,
-};
+use crate::ebpf::{Loaded, PodCounters};
+use crate::metrics::Metrics;
+use crate::node::{Node, NodeError, ReconcileReport, by_verdict};
+use crate::repairs::Repairs;
+use crate::shared_status::SharedStatus;
+use crate::tier::AttachedPrograms;
 
 #[derive(Debug)]
 pub struct NodeWorker {

@@ -1,7 +1,10 @@
 //! The redirection of a pod, independent of the mechanism: a pod's settings, and the pod itself.
 //! The CNI plugin and the daemon build it from the pod's annotations; every tier consumes it.
 
-use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, str::FromStr};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
 
 use ipnet::IpNet;
 use mesh_core::annotation;

@@ -14,16 +14,15 @@
 //! <state dir>/repairs.json       repairs of the agent; written by module `repairs`
 //! ```
 
-use std::{
-    fs::{self, DirBuilder, OpenOptions},
-    io::{self, Write},
-    net::IpAddr,
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
-    path::{Path, PathBuf},
-};
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
 use mesh_core::node::AttachmentId;
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use crate::redirect::{PodRedirect, Tier};
 

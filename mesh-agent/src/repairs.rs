@@ -6,18 +6,14 @@
 //! each kind of repair, however many there are. The tasks and the thread that repair write it; the
 //! agent's status reads it.
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use mesh_core::node::{Repair, RepairKind};
-use mesh_runtime::{
-    log::chain,
-    metrics::{Counter, Labels, Registry as MetricsRegistry},
-};
+use mesh_runtime::log::chain;
+use mesh_runtime::metrics::{Counter, Labels, Registry as MetricsRegistry};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;

@@ -9,7 +9,9 @@
 //! first match wins. Modules `nft` and `iptables` translate the list; the eBPF programs decide the
 //! same from the maps.
 
-use std::{fmt, net::IpAddr, ops::RangeInclusive};
+use std::fmt;
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
 use mesh_ebpf_common::verdict::{CHECK_PORT, CHECK_V4, CHECK_V6};

@@ -12,19 +12,16 @@ mod cgroup_path;
 mod choice;
 mod processes;
 
-use std::{
-    fs, io,
-    net::IpAddr,
-    os::unix::fs::MetadataExt,
-    path::{Path, PathBuf},
-};
+use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use crate::node::{self, NamespaceError};
-
-pub use choice::SandboxPending;
-
 use choice::Candidate;
 use processes::Process;
+
+pub use choice::SandboxPending;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sandbox {

@@ -17,27 +17,21 @@ mod env;
 mod protocol;
 mod proxy;
 
-use std::{
-    io::{self, BufRead, BufReader},
-    os::unix::process::ExitStatusExt,
-    path::{Path, PathBuf},
-    process::{self, Child, ChildStdout, Command, ExitStatus, Stdio},
-    thread,
-};
+use std::io::{self, BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{self, Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::thread;
 
-use nix::{
-    sys::{prctl::set_pdeathsig, signal::Signal},
-    unistd::{alarm, getppid},
-};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
+use nix::unistd::{alarm, getppid};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::{
-    ebpf::{self, Object},
-    redirect::Tier,
-    sys::netns::NetnsError,
-};
-
+use crate::ebpf::{self, Object};
+use crate::redirect::Tier;
+use crate::sys::netns::NetnsError;
 use env::SelfTestEnv;
 
 /// Seconds after which a worker is terminated. All checks together take less than one; without the

@@ -7,19 +7,15 @@
 mod cgroup;
 mod packet_filter;
 
-use std::{
-    fmt,
-    path::{Path, PathBuf},
-};
+use std::fmt;
+use std::path::{Path, PathBuf};
 
 use mesh_core::node::{SelfTestCase, SelfTestOutcome, TierAttempt};
 use mesh_runtime::log;
 
-use crate::{
-    ebpf::{self, Loaded, Object, Programs},
-    redirect::{GuardMode, Tier},
-    selftest::{self, CheckResult, Outcome},
-};
+use crate::ebpf::{self, Loaded, Object, Programs};
+use crate::redirect::{GuardMode, Tier};
+use crate::selftest::{self, CheckResult, Outcome};
 
 pub use cgroup::CgroupError;
 

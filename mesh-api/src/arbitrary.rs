@@ -1,28 +1,28 @@
 //! Random values of mesh-core's types, for round trips in tests.
 
-use std::{
-    collections::BTreeMap,
-    net::{IpAddr, SocketAddr},
-    ops::RangeInclusive,
-    sync::Arc,
-    time::Duration,
-};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
 
-use http::{HeaderName, HeaderValue, Method, StatusCode, uri::Scheme};
+use http::uri::Scheme;
+use http::{HeaderName, HeaderValue, Method, StatusCode};
 use ipnet::IpNet;
-use mesh_core::{
-    endpoint::{Endpoint, Http2Params, KeepAlive, ProtocolHint, TlsPeer},
-    identity::Identity,
-    meta::{Meta, Resource},
-    resilience::{Backoff, Timeouts},
-    route::{
-        AnchoredRegex, HostMatch,
-        filter::{Filter, HeaderModifier, PathModifier, Ratio, Redirect},
-        grpc::GrpcMatch,
-        http::{HeaderMatch, HeaderValueMatch, HttpMatch, PathMatch, QueryMatch, QueryValueMatch},
-    },
+use mesh_core::endpoint::{Endpoint, Http2Params, KeepAlive, ProtocolHint, TlsPeer};
+use mesh_core::identity::Identity;
+use mesh_core::meta::{Meta, Resource};
+use mesh_core::resilience::{Backoff, Timeouts};
+use mesh_core::route::filter::{Filter, HeaderModifier, PathModifier, Ratio, Redirect};
+use mesh_core::route::grpc::GrpcMatch;
+use mesh_core::route::http::{
+    HeaderMatch, HeaderValueMatch, HttpMatch, PathMatch, QueryMatch, QueryValueMatch,
 };
-use proptest::{collection::vec, option, prelude::*, sample::select};
+use mesh_core::route::{AnchoredRegex, HostMatch};
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+use proptest::sample::select;
 
 pub(crate) fn text() -> impl Strategy<Value = Arc<str>> + Clone {
     "[a-z][a-z0-9.-]{0,8}[a-z0-9]".prop_map(Arc::from)

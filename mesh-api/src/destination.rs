@@ -4,12 +4,9 @@ use std::net::SocketAddr;
 
 use mesh_core::endpoint::EndpointUpdate;
 
-use crate::{
-    InvalidField,
-    field::{FieldContext, each},
-    proto::destination::{self as wire, update},
-    value,
-};
+use crate::field::{FieldContext, each};
+use crate::proto::destination::{self as wire, update};
+use crate::{InvalidField, value};
 
 mod endpoint;
 mod http2;

@@ -2,10 +2,8 @@
 
 use std::time::SystemTime;
 
-use crate::{
-    field::{InvalidField, required},
-    proto::identity::{CertifyRequest, CertifyResponse},
-};
+use crate::field::{InvalidField, required};
+use crate::proto::identity::{CertifyRequest, CertifyResponse};
 
 /// An issued certificate. All parts are DER.
 #[derive(Clone, Debug, PartialEq, Eq)]

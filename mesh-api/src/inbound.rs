@@ -2,29 +2,23 @@
 
 use std::sync::Arc;
 
-use mesh_core::{
-    policy::inbound::{
-        Authentication, Authorization, GrpcRoute, HttpRoute, HttpServer, InboundRule, Network,
-        RateLimit, ServerPolicy, ServerProtocol, Suffix,
-    },
-    route::{Route, Rule},
+use mesh_core::policy::inbound::{
+    Authentication, Authorization, GrpcRoute, HttpRoute, HttpServer, InboundRule, Network,
+    RateLimit, ServerPolicy, ServerProtocol, Suffix,
 };
+use mesh_core::route::{Route, Rule};
+use wire::authn::permit_mesh_tls::Clients;
+use wire::authn::{self, Permit};
+use wire::http_local_rate_limit::r#override::ClientIdentities;
+use wire::http_local_rate_limit::{Limit, Override};
+use wire::proxy_protocol::{self, Kind};
 
-use crate::{
-    InvalidField,
-    field::{FieldContext, each, optional, required},
-    meta::{self, meta},
-    proto::inbound as wire,
-    route, value,
-};
+use crate::field::{FieldContext, each, optional, required};
+use crate::meta::{self, meta};
+use crate::proto::inbound as wire;
+use crate::{InvalidField, route, value};
 
 mod filter;
-
-use wire::{
-    authn::{self, Permit, permit_mesh_tls::Clients},
-    http_local_rate_limit::{Limit, Override, r#override::ClientIdentities},
-    proxy_protocol::{self, Kind},
-};
 
 /// Converts a received policy of a port.
 ///

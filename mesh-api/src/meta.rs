@@ -4,11 +4,10 @@ use std::collections::HashMap;
 
 use mesh_core::meta::{Meta, Resource};
 
-use crate::{
-    field::InvalidField,
-    proto::meta::{self as wire, metadata::Kind},
-    value::optional_port,
-};
+use crate::field::InvalidField;
+use crate::proto::meta as wire;
+use crate::proto::meta::metadata::Kind;
+use crate::value::optional_port;
 
 /// Converts a reference that was received.
 ///

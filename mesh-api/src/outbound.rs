@@ -5,14 +5,13 @@ use std::sync::Arc;
 use mesh_core::policy::outbound::{
     GrpcRoutes, HttpRoutes, OutboundPolicy, OutboundProtocol, Target, TcpRoute,
 };
+use wire::proxy_protocol::{self, Kind};
+use wire::traffic_spec;
 
-use crate::{
-    InvalidField,
-    field::{FieldContext, each, optional, required},
-    meta::{self, meta},
-    proto::outbound as wire,
-    value,
-};
+use crate::field::{FieldContext, each, optional, required};
+use crate::meta::{self, meta};
+use crate::proto::outbound as wire;
+use crate::{InvalidField, value};
 
 mod accrual;
 mod backend;
@@ -21,11 +20,6 @@ mod grpc;
 mod http;
 mod rule;
 mod tcp;
-
-use wire::{
-    proxy_protocol::{self, Kind},
-    traffic_spec,
-};
 
 /// Converts a received policy of a destination.
 ///

@@ -2,22 +2,17 @@
 //! [`filter`].
 
 use http::{HeaderName, HeaderValue};
-use mesh_core::route::{
-    AnchoredRegex, HostMatch,
-    grpc::GrpcMatch,
-    http::{HeaderMatch, HeaderValueMatch, HttpMatch, PathMatch, QueryMatch, QueryValueMatch},
+use mesh_core::route::grpc::GrpcMatch;
+use mesh_core::route::http::{
+    HeaderMatch, HeaderValueMatch, HttpMatch, PathMatch, QueryMatch, QueryValueMatch,
 };
+use mesh_core::route::{AnchoredRegex, HostMatch};
 
-use crate::{
-    InvalidField,
-    field::{each, optional},
-    proto::{
-        grpc_route::{GrpcRouteMatch, GrpcRpcMatch},
-        http_route::{
-            self, HttpRouteMatch, QueryParamMatch, header_match, host_match, path_match,
-            query_param_match,
-        },
-    },
+use crate::InvalidField;
+use crate::field::{each, optional};
+use crate::proto::grpc_route::{GrpcRouteMatch, GrpcRpcMatch};
+use crate::proto::http_route::{
+    self, HttpRouteMatch, QueryParamMatch, header_match, host_match, path_match, query_param_match,
 };
 
 mod filter;

@@ -1,19 +1,17 @@
 //! Values that occur in many messages: durations, addresses, networks, ports, back-offs.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    net::{IpAddr, SocketAddr},
-    time::Duration,
-};
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use ipnet::IpNet;
-use mesh_core::{identity::Identity, resilience::Backoff};
+use mesh_core::identity::Identity;
+use mesh_core::resilience::Backoff;
 use prost_types::Duration as WireDuration;
 
-use crate::{
-    field::{InvalidField, required},
-    proto::{net, outbound::ExponentialBackoff},
-};
+use crate::field::{InvalidField, required};
+use crate::proto::net;
+use crate::proto::outbound::ExponentialBackoff;
 
 pub(crate) fn duration(wire: WireDuration) -> Result<Duration, InvalidField> {
     Duration::try_from(wire)

@@ -1,8 +1,12 @@
 //! Endpoints: addresses that can receive traffic, as discovery describes them.
 
-use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
-use crate::{identity::Identity, labels::Labels};
+use crate::identity::Identity;
+use crate::labels::Labels;
 
 /// An address with everything that is needed to connect to it and to label its metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! Identities of workloads in certificates.
 
-use std::{fmt, sync::Arc};
+use std::fmt;
+use std::sync::Arc;
 
 /// The only subject alternative name of a mesh certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

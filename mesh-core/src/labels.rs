@@ -1,6 +1,7 @@
 //! Metric labels of endpoints.
 
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
+use std::fmt;
 
 /// Names and values, sorted by name, each name once, in one allocation.
 ///

@@ -1,6 +1,7 @@
 //! The origin of a policy, route or backend, for metrics and logs.
 
-use std::{fmt, sync::Arc};
+use std::fmt;
+use std::sync::Arc;
 
 /// The object from which a policy element was created.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

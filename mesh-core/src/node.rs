@@ -6,7 +6,11 @@
 //! but do not change their meaning, and unknown fields are ignored, so that a plugin binary that an
 //! older version left on a node continues to work.
 
-use std::{collections::BTreeMap, fmt, net::IpAddr, path::PathBuf, str::FromStr};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 

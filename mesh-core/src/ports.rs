@@ -1,6 +1,8 @@
 //! Sets of ports in annotations and environment variables.
 
-use std::{fmt, ops::RangeInclusive, str::FromStr};
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 

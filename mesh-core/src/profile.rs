@@ -1,9 +1,13 @@
 //! Profiles of destinations (`GetProfile`): the ServiceProfile, or the single endpoint of a pod's
 //! address.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
-use crate::{endpoint::Endpoint, meta::Meta, resilience::RetryBudget};
+use crate::endpoint::Endpoint;
+use crate::meta::Meta;
+use crate::resilience::RetryBudget;
 
 /// The profile of one destination.
 #[derive(Clone, Debug, Default, PartialEq)]

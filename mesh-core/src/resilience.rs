@@ -1,6 +1,7 @@
 //! Settings of retries, timeouts, back-off and failure accrual, which the proxy applies.
 
-use std::{ops::RangeInclusive, time::Duration};
+use std::ops::RangeInclusive;
+use std::time::Duration;
 
 /// Exponential back-off: `min`, doubled up to `max`, each step extended by a random share of up to
 /// `jitter`.

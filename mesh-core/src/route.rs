@@ -4,7 +4,9 @@
 //! and the settings of its direction (`R`): filters and authorizations inbound, filters and
 //! backends outbound. [`http::find`] and [`grpc::find`] return the rule that applies.
 
-use std::{cmp::Ordering, fmt, sync::Arc};
+use std::cmp::Ordering;
+use std::fmt;
+use std::sync::Arc;
 
 use crate::meta::Meta;
 

@@ -4,10 +4,8 @@
 
 use core::mem::offset_of;
 
-use crate::{
-    address::{Address, Family},
-    counter::Counter,
-};
+use crate::address::{Address, Family};
+use crate::counter::Counter;
 
 /// The name of the pin directory. Programs of one version can replace each other on the same maps.
 pub const VERSION: &str = "v1";

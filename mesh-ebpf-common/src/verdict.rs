@@ -2,12 +2,10 @@
 //! passed as closures, so that cheap conditions are checked first and the tables in `tests` need no
 //! kernel.
 
-use crate::{
-    address::{Address, Family},
-    counter::Counter,
-    layout::{Binder, FLAG_INBOUND, OriginalDst, PodConfig, ProxyState, Role, Side},
-    packet::TcpSyn,
-};
+use crate::address::{Address, Family};
+use crate::counter::Counter;
+use crate::layout::{Binder, FLAG_INBOUND, OriginalDst, PodConfig, ProxyState, Role, Side};
+use crate::packet::TcpSyn;
 
 /// The address to which a proxy connects to verify that its pod is redirected
 /// (`mesh-proxy::redirection`): a documentation address (RFC 5737), which is not routed. A

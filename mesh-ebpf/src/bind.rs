@@ -13,26 +13,18 @@
 //! Only one call is rejected (EPERM): that of a process with the proxy's uid in another container,
 //! for a port on which the proxy listens.
 
-use aya_ebpf::{
-    EbpfContext,
-    helpers::{
-        bpf_get_current_uid_gid,
-        generated::{bpf_get_current_cgroup_id, bpf_setsockopt},
-    },
-    macros::cgroup_sock_addr,
-    programs::SockAddrContext,
-};
-use mesh_ebpf_common::{
-    counter::Counter,
-    layout::{Binder, FLAG_INBOUND},
-    verdict,
-};
+use aya_ebpf::EbpfContext;
+use aya_ebpf::helpers::bpf_get_current_uid_gid;
+use aya_ebpf::helpers::generated::{bpf_get_current_cgroup_id, bpf_setsockopt};
+use aya_ebpf::macros::cgroup_sock_addr;
+use aya_ebpf::programs::SockAddrContext;
+use mesh_ebpf_common::counter::Counter;
+use mesh_ebpf_common::layout::{Binder, FLAG_INBOUND};
+use mesh_ebpf_common::verdict;
 
-use crate::{
-    connect::is_tcp,
-    context,
-    maps::{self, Storage},
-};
+use crate::connect::is_tcp;
+use crate::context;
+use crate::maps::{self, Storage};
 
 const SOL_SOCKET: i32 = 1;
 const SO_REUSEADDR: i32 = 2;

@@ -9,23 +9,18 @@
 //! Covers connect(2), MSG_FASTOPEN and io_uring. The verdict is computed for every connect, so that
 //! a socket that is disconnected and connected again never keeps an old destination.
 
-use aya_ebpf::{
-    bindings::bpf_sock_addr,
-    helpers::{bpf_get_current_uid_gid, generated::bpf_get_current_cgroup_id},
-    macros::cgroup_sock_addr,
-    programs::SockAddrContext,
-};
-use mesh_ebpf_common::{
-    address::Family,
-    counter::Counter,
-    layout::{OUTBOUND, OriginalDst, PodConfig, Side},
-    verdict::{self, ConnectAttempt, Outbound},
-};
+use aya_ebpf::bindings::bpf_sock_addr;
+use aya_ebpf::helpers::bpf_get_current_uid_gid;
+use aya_ebpf::helpers::generated::bpf_get_current_cgroup_id;
+use aya_ebpf::macros::cgroup_sock_addr;
+use aya_ebpf::programs::SockAddrContext;
+use mesh_ebpf_common::address::Family;
+use mesh_ebpf_common::counter::Counter;
+use mesh_ebpf_common::layout::{OUTBOUND, OriginalDst, PodConfig, Side};
+use mesh_ebpf_common::verdict::{self, ConnectAttempt, Outbound};
 
-use crate::{
-    context::{self, load},
-    maps::{self, Storage},
-};
+use crate::context::{self, load};
+use crate::maps::{self, Storage};
 
 const SOCK_STREAM: u32 = 1;
 const IPPROTO_TCP: u32 = 6;

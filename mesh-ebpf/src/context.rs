@@ -4,11 +4,9 @@
 
 use core::ptr;
 
-use aya_ebpf::{
-    EbpfContext,
-    bindings::{bpf_sk_lookup, bpf_sock, bpf_sock_addr, bpf_sock_ops},
-    helpers::generated::bpf_get_netns_cookie,
-};
+use aya_ebpf::EbpfContext;
+use aya_ebpf::bindings::{bpf_sk_lookup, bpf_sock, bpf_sock_addr, bpf_sock_ops};
+use aya_ebpf::helpers::generated::bpf_get_netns_cookie;
 use mesh_ebpf_common::address::{Address, Family};
 
 const AF_INET: u32 = 2;

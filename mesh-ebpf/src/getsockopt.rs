@@ -10,20 +10,16 @@
 //! buffer larger than a page is not completely visible here; `optlen = 0` makes the kernel leave
 //! the caller's buffer unchanged, otherwise it would reject the call.
 
-use aya_ebpf::{
-    bindings::bpf_sockopt, helpers::generated::bpf_get_current_cgroup_id, macros::cgroup_sockopt,
-    programs::SockoptContext,
-};
-use mesh_ebpf_common::{
-    address::{Address, Family},
-    layout::OriginalDst,
-    verdict::{self, OriginalDstSource},
-};
+use aya_ebpf::bindings::bpf_sockopt;
+use aya_ebpf::helpers::generated::bpf_get_current_cgroup_id;
+use aya_ebpf::macros::cgroup_sockopt;
+use aya_ebpf::programs::SockoptContext;
+use mesh_ebpf_common::address::{Address, Family};
+use mesh_ebpf_common::layout::OriginalDst;
+use mesh_ebpf_common::verdict::{self, OriginalDstSource};
 
-use crate::{
-    context::{self, load, store},
-    maps::{self, Storage},
-};
+use crate::context::{self, load, store};
+use crate::maps::{self, Storage};
 
 /// Maximum number of bytes that the kernel copies between the caller and the program (the smallest
 /// PAGE_SIZE).

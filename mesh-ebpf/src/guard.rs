@@ -13,24 +13,19 @@
 //! continue. The proxy is identified by the cgroup of the sending socket, which forwarded packets
 //! do not have.
 
-use aya_ebpf::{
-    EbpfContext,
-    bindings::{
-        __sk_buff,
-        bpf_hdr_start_off::BPF_HDR_START_NET,
-        tcx_action_base::{TCX_DROP, TCX_NEXT},
-    },
-    helpers::generated::{bpf_skb_cgroup_id, bpf_skb_load_bytes_relative},
-    macros::classifier,
-    programs::TcContext,
-};
-use mesh_ebpf_common::{
-    layout::{GUARD_DROP, GUARD_OFF, OUTBOUND},
-    packet::{self, Packet},
-    verdict,
-};
+use aya_ebpf::EbpfContext;
+use aya_ebpf::bindings::__sk_buff;
+use aya_ebpf::bindings::bpf_hdr_start_off::BPF_HDR_START_NET;
+use aya_ebpf::bindings::tcx_action_base::{TCX_DROP, TCX_NEXT};
+use aya_ebpf::helpers::generated::{bpf_skb_cgroup_id, bpf_skb_load_bytes_relative};
+use aya_ebpf::macros::classifier;
+use aya_ebpf::programs::TcContext;
+use mesh_ebpf_common::layout::{GUARD_DROP, GUARD_OFF, OUTBOUND};
+use mesh_ebpf_common::packet::{self, Packet};
+use mesh_ebpf_common::verdict;
 
-use crate::{maps, steer::POD_COOKIE};
+use crate::maps;
+use crate::steer::POD_COOKIE;
 
 struct Skb(*mut __sk_buff);
 

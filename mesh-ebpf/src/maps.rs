@@ -12,27 +12,28 @@
 //! | GUARD_STATS | programs (created by user space) | enrolment |
 //! | ORIGINAL_DST, BINDERS | connect, bind, sock_ops | the socket (storage) |
 
-use core::{arch::asm, ffi::c_void, ptr};
+use core::arch::asm;
+use core::ffi::c_void;
+use core::ptr;
 
-use aya_ebpf::{
-    bindings::{BPF_EXIST, BPF_F_NO_PREALLOC, BPF_NOEXIST, BPF_SK_STORAGE_GET_F_CREATE, bpf_sock},
-    btf_maps::{Array, HashMap, LpmTrie, PerCpuHashMap, SkStorage, SockHash, lpm_trie::Key},
-    helpers::generated::{
-        bpf_map_lookup_elem, bpf_sk_release, bpf_sk_storage_delete, bpf_sk_storage_get,
-    },
-    macros::btf_map,
+use aya_ebpf::bindings::{
+    BPF_EXIST, BPF_F_NO_PREALLOC, BPF_NOEXIST, BPF_SK_STORAGE_GET_F_CREATE, bpf_sock,
 };
-use mesh_ebpf_common::{
-    address::{Address, Family},
-    counter::Counter,
-    layout::{
-        AddressKey, Binder, FlowKey, GUARD_OFF, GuardStats, LISTENER_SLOTS, ListenerKey,
-        OriginalDst, PodConfig, PodStats, PortSkipKey, ProxyState, Role, SubnetSkipKey,
-    },
-    quota::{
-        ADDRESSES_MAX, IN_FLIGHT_MAX, IN_FLIGHT_PER_POD, LISTENERS_MAX, PODS_MAX, PORT_SKIPS_MAX,
-        SUBNET_SKIPS_MAX,
-    },
+use aya_ebpf::btf_maps::lpm_trie::Key;
+use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, PerCpuHashMap, SkStorage, SockHash};
+use aya_ebpf::helpers::generated::{
+    bpf_map_lookup_elem, bpf_sk_release, bpf_sk_storage_delete, bpf_sk_storage_get,
+};
+use aya_ebpf::macros::btf_map;
+use mesh_ebpf_common::address::{Address, Family};
+use mesh_ebpf_common::counter::Counter;
+use mesh_ebpf_common::layout::{
+    AddressKey, Binder, FlowKey, GUARD_OFF, GuardStats, LISTENER_SLOTS, ListenerKey, OriginalDst,
+    PodConfig, PodStats, PortSkipKey, ProxyState, Role, SubnetSkipKey,
+};
+use mesh_ebpf_common::quota::{
+    ADDRESSES_MAX, IN_FLIGHT_MAX, IN_FLIGHT_PER_POD, LISTENERS_MAX, PODS_MAX, PORT_SKIPS_MAX,
+    SUBNET_SKIPS_MAX,
 };
 
 /// Entries are allocated when used: the sizes in `quota` are upper bounds, not memory.

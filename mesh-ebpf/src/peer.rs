@@ -11,13 +11,13 @@
 //! accepted sockets. The storage of an MPTCP socket is that of its first subflow, which this hook
 //! does not see: such an application gets the proxy's address.
 
-use aya_ebpf::{macros::cgroup_sock_addr, programs::SockAddrContext};
-use mesh_ebpf_common::{address::Family, layout::Side};
+use aya_ebpf::macros::cgroup_sock_addr;
+use aya_ebpf::programs::SockAddrContext;
+use mesh_ebpf_common::address::Family;
+use mesh_ebpf_common::layout::Side;
 
-use crate::{
-    context,
-    maps::{self, Storage},
-};
+use crate::context;
+use crate::maps::{self, Storage};
 
 /// Allows the system call.
 const ALLOW: i32 = 1;

@@ -11,26 +11,20 @@
 //! Only listening sockets are added to a sockhash: an established one there would make FIONREAD
 //! return 0.
 
-use aya_ebpf::{
-    bindings::{
-        BPF_NOEXIST, BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB, BPF_SOCK_OPS_STATE_CB,
-        BPF_SOCK_OPS_STATE_CB_FLAG, BPF_SOCK_OPS_TCP_CONNECT_CB, BPF_SOCK_OPS_TCP_LISTEN_CB,
-        BPF_TCP_CLOSE, bpf_sock, bpf_sock_ops,
-    },
-    helpers::generated::bpf_sock_hash_update,
-    macros::sock_ops,
-    programs::SockOpsContext,
+use aya_ebpf::bindings::{
+    BPF_NOEXIST, BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB, BPF_SOCK_OPS_STATE_CB,
+    BPF_SOCK_OPS_STATE_CB_FLAG, BPF_SOCK_OPS_TCP_CONNECT_CB, BPF_SOCK_OPS_TCP_LISTEN_CB,
+    BPF_TCP_CLOSE, bpf_sock, bpf_sock_ops,
 };
-use mesh_ebpf_common::{
-    counter::Counter,
-    layout::{FlowKey, LISTENER_SLOTS, ListenerKey, OriginalDst, Side},
-    verdict,
-};
+use aya_ebpf::helpers::generated::bpf_sock_hash_update;
+use aya_ebpf::macros::sock_ops;
+use aya_ebpf::programs::SockOpsContext;
+use mesh_ebpf_common::counter::Counter;
+use mesh_ebpf_common::layout::{FlowKey, LISTENER_SLOTS, ListenerKey, OriginalDst, Side};
+use mesh_ebpf_common::verdict;
 
-use crate::{
-    context::{self, load},
-    maps::{self, Storage},
-};
+use crate::context::{self, load};
+use crate::maps::{self, Storage};
 
 const DONE: u32 = 1;
 /// `-EEXIST`: the key has a socket.

@@ -12,18 +12,19 @@
 //! Without a listener the connection is reset (SK_DROP), so that no connection bypasses the proxy,
 //! unless the pod is configured to fail open.
 
-use aya_ebpf::{Global, bindings::sk_action, macros::sk_lookup, programs::SkLookupContext};
-use mesh_ebpf_common::{
-    address::Family,
-    counter::Counter,
-    layout::{FLAG_INBOUND_FAIL_OPEN, INBOUND, LISTENER_SLOTS, ListenerKey, Role},
-    verdict::{self, LookupVerdict, SocketLookup},
+use aya_ebpf::Global;
+use aya_ebpf::bindings::sk_action;
+use aya_ebpf::macros::sk_lookup;
+use aya_ebpf::programs::SkLookupContext;
+use mesh_ebpf_common::address::Family;
+use mesh_ebpf_common::counter::Counter;
+use mesh_ebpf_common::layout::{
+    FLAG_INBOUND_FAIL_OPEN, INBOUND, LISTENER_SLOTS, ListenerKey, Role,
 };
+use mesh_ebpf_common::verdict::{self, LookupVerdict, SocketLookup};
 
-use crate::{
-    context::{self, load},
-    maps,
-};
+use crate::context::{self, load};
+use crate::maps;
 
 const IPPROTO_TCP: u32 = 6;
 

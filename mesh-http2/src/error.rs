@@ -1,8 +1,7 @@
 //! Errors of streams and connections.
 
-use std::fmt;
-use std::io;
 use std::sync::Arc;
+use std::{fmt, io};
 
 /// An error code (RFC 9113, section 7).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

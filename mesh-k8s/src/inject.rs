@@ -5,15 +5,22 @@
 //! JSON patch. Containers are typed values until they are serialized into the patch, so that text
 //! from annotations cannot escape from its field. [`uninject`] reverses an injection.
 
-use std::{borrow::Cow, fmt::Write as _};
+use std::borrow::Cow;
+use std::fmt::Write as _;
 
 use json_patch::Patch;
-use k8s_openapi::{
-    api::core::v1::{Pod, PodSpec, Service},
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
-};
+use k8s_openapi::api::core::v1::{Pod, PodSpec, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use mesh_core::annotation;
 use sha2::{Digest, Sha256};
+
+use self::env::EnvInputs;
+use self::operations::Operations;
+use self::overrides::{AnnotationOrigin, Annotations};
+use self::redirect_annotations::AnnotationPatch;
+use crate::pod;
+use crate::pod::owner::Owner;
+use crate::values::Redirection;
 
 mod containers;
 mod decision;
@@ -35,17 +42,6 @@ pub use env::TRUST_ROOTS_KEY;
 pub use overrides::configuration_keys;
 pub use reverse::uninject;
 pub(crate) use reverse::uninject_metadata;
-
-use self::{
-    env::EnvInputs,
-    operations::Operations,
-    overrides::{AnnotationOrigin, Annotations},
-    redirect_annotations::AnnotationPatch,
-};
-use crate::{
-    pod::{self, owner::Owner},
-    values::Redirection,
-};
 
 /// The result of [`patch`].
 #[derive(Clone, Debug, PartialEq)]

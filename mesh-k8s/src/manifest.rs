@@ -8,22 +8,21 @@
 use std::collections::BTreeMap;
 
 use json_patch::PatchError;
-use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use mesh_core::annotation;
 use serde_json::{Map, Value, json};
 
-use crate::{
-    inject::{self, Decision, InjectError, SkipReason},
-    pod::{self, owner::Owner},
-    values::Values,
-};
+use self::template::ObjectRole;
+use crate::inject::{self, Decision, InjectError, SkipReason};
+use crate::pod;
+use crate::pod::owner::Owner;
+use crate::values::Values;
 
 mod template;
 
 #[cfg(test)]
 mod tests;
-
-use self::template::ObjectRole;
 
 /// How manifests are injected.
 #[derive(Clone, Debug, Default)]

@@ -3,7 +3,8 @@
 //! The controllers, the injector and the local node all use these accessors, so that they agree on
 //! which pods are meshed, and on their service account and opaque ports.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use mesh_core::annotation;

@@ -7,13 +7,15 @@
 //! the chart writes; `meshctl inject` reads a values file; the local node constructs them.
 //! [`reading`] defines how `null`, unknown keys and keys of Linkerd's chart are handled.
 
-use k8s_openapi::api::{
-    core::v1::{LocalObjectReference, NodeAffinity, Toleration, TopologySpreadConstraint},
-    rbac::v1::Subject,
+use k8s_openapi::api::core::v1::{
+    LocalObjectReference, NodeAffinity, Toleration, TopologySpreadConstraint,
 };
+use k8s_openapi::api::rbac::v1::Subject;
 use mesh_core::identity;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use self::common::OpenObject;
 
 mod common;
 mod controllers;
@@ -32,8 +34,6 @@ pub use proxy::{
 };
 pub(crate) use redirection::UNPRIVILEGED_ID;
 pub use redirection::{MeshAgent, MountPath, NetworkValidator, ProxyInit};
-
-use self::common::OpenObject;
 
 /// The values of the chart.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]

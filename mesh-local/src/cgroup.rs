@@ -1,10 +1,8 @@
 //! Creates, empties and removes the cgroups of the node, its pods and their containers.
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{fs, io};
 
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupError {

@@ -2,24 +2,17 @@
 //! after the daemon has stopped, and the next `up` or `down` after a crash. Every step succeeds if
 //! there is nothing to remove, and all steps are tried even if some fail.
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use nix::mount::{MntFlags, umount2};
 
-use crate::{
-    cgroup,
-    cni::{CniChain, Sandbox},
-    command,
-    container::shim::describe,
-    host::{self, HostError},
-    netns, network,
-    node_paths::NodePaths,
-    pod,
-    settings::{Program, Settings},
-};
+use crate::cni::{CniChain, Sandbox};
+use crate::container::shim::describe;
+use crate::host::{self, HostError};
+use crate::node_paths::NodePaths;
+use crate::settings::{Program, Settings};
+use crate::{cgroup, command, netns, network, pod};
 
 #[derive(Debug, thiserror::Error)]
 pub enum CleanError {

@@ -1,25 +1,21 @@
 //! The operations of `meshctl local`: start, query, change and stop a node.
 
-use std::{
-    fs, io,
-    os::unix::net::UnixStream,
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::{fs, io};
 
 use ipnet::Ipv4Net;
 use mesh_core::node::Tier;
 
-use crate::{
-    clean::{self, CleanError},
-    container::shim::{self, ExecSpec, ShimError, ShimTask},
-    host::{self, HostError},
-    manifest::{self, ObjectKey, ReadError},
-    network::{self, AddressOverrides, NetworkError},
-    node::control::{NodeStatus, Request, Response, Target},
-    node_paths::{FindError, Name, NodePaths},
-    settings::{Settings, SettingsError},
-};
+use crate::clean::{self, CleanError};
+use crate::container::shim::{self, ExecSpec, ShimError, ShimTask};
+use crate::host::{self, HostError};
+use crate::manifest::{self, ObjectKey, ReadError};
+use crate::network::{self, AddressOverrides, NetworkError};
+use crate::node::control::{NodeStatus, Request, Response, Target};
+use crate::node_paths::{FindError, Name, NodePaths};
+use crate::settings::{Settings, SettingsError};
 
 /// The options of `meshctl local up`.
 #[derive(Clone, Debug)]

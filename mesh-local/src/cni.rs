@@ -3,19 +3,20 @@
 //! redirection to the proxy). Each plugin receives the result of its predecessor; DEL runs them in
 //! reverse order.
 
-use std::{
-    collections::BTreeMap,
-    io,
-    net::IpAddr,
-    path::{Path, PathBuf},
-    process::Stdio,
-};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use tokio::{io::AsyncWriteExt as _, process::Command};
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::Command;
 
-use crate::{manifest::ObjectKey, node_paths::NodePaths, settings::Settings};
+use crate::manifest::ObjectKey;
+use crate::node_paths::NodePaths;
+use crate::settings::Settings;
 
 /// The CNI version of the chain, which the plugins of Debian 12 support.
 const VERSION: &str = "1.0.0";

@@ -1,8 +1,11 @@
 //! Runs programs of the machine, such as `ip` and `nft`, to completion.
 
-use std::{io, path::Path, process::Stdio};
+use std::io;
+use std::path::Path;
+use std::process::Stdio;
 
-use tokio::{io::AsyncWriteExt as _, process::Command};
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::Command;
 
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {

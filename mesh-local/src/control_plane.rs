@@ -6,14 +6,12 @@ use std::path::{Path, PathBuf};
 use mesh_core::annotation::DEFAULT_OPAQUE_PORTS;
 use mesh_k8s::inject::Values;
 
-use crate::{
-    image::CONTROLLER,
-    manifest::{Manifests, ObjectKey},
-    node_paths::NodePaths,
-    pki::{self, CONTROLLER_UID},
-    service::dns::CLUSTER_DOMAIN,
-    settings::Settings,
-};
+use crate::image::CONTROLLER;
+use crate::manifest::{Manifests, ObjectKey};
+use crate::node_paths::NodePaths;
+use crate::pki::{self, CONTROLLER_UID};
+use crate::service::dns::CLUSTER_DOMAIN;
+use crate::settings::Settings;
 
 /// The namespace of the control plane.
 pub const NAMESPACE: &str = "linkerd";

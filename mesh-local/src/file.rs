@@ -1,10 +1,8 @@
 //! Atomic writes of files that other programs read.
 
-use std::{
-    fs, io,
-    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
-    path::{Path, PathBuf},
-};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 /// Writes the file under a temporary name and renames it into place. Creates missing parent
 /// directories.

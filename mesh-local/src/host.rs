@@ -1,9 +1,7 @@
 //! The requirements of a node on the machine.
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use crate::command;
 

@@ -4,23 +4,19 @@
 //! link of its own (CNI plugin `ptp`), so that packets between pods pass the host's routing and
 //! connection tracking, and the addresses of responses from Services are translated back.
 
-use std::{
-    fmt::Write as _,
-    fs,
-    io::{self, Write as _},
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    os::fd::OwnedFd,
-    path::Path,
-};
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{self, Write as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::OwnedFd;
+use std::path::Path;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    command::{self, CommandError},
-    node_paths::{NodePaths, STATE_ROOT},
-    settings::Settings,
-};
+use crate::command::{self, CommandError};
+use crate::node_paths::{NodePaths, STATE_ROOT};
+use crate::settings::Settings;
 
 /// The address ranges of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

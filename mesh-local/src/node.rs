@@ -4,39 +4,38 @@
 //! tasks that report their state through a watch channel. Helpers (the agent and the DNS server)
 //! are supervised processes.
 
-use std::{collections::BTreeMap, fs, io, path::PathBuf, sync::Arc, time::Duration};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fs, io};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use mesh_core::node::Tier;
 use mesh_k8s::inject::Values;
-use mesh_runtime::{log::Format, signal::Termination};
-use tokio::{
-    sync::{Notify, mpsc, oneshot, watch},
-    task::JoinSet,
-};
+use mesh_runtime::log::Format;
+use mesh_runtime::signal::Termination;
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use self::{
-    control::{Request, Response},
-    helper::Helper,
-    publish::Publisher,
-};
-use crate::{
-    cgroup::{self, CgroupError},
-    cni::CniChain,
-    container::shim::describe,
-    control_plane::{self, Stage},
-    file,
-    host::{self, HostError},
-    manifest::{self, Manifests, ObjectKey, Problem},
-    network::{self, NetworkError},
-    node_paths::NodePaths,
-    objects::ObjectError,
-    pki::{self, PkiError},
-    pod::{NodeContext, PodState},
-    settings::{Settings, SettingsError},
-    workload::{Workload, Workloads},
-};
+use self::control::{Request, Response};
+use self::helper::Helper;
+use self::publish::Publisher;
+use crate::cgroup::{self, CgroupError};
+use crate::cni::CniChain;
+use crate::container::shim::describe;
+use crate::control_plane::{self, Stage};
+use crate::file;
+use crate::host::{self, HostError};
+use crate::manifest::{self, Manifests, ObjectKey, Problem};
+use crate::network::{self, NetworkError};
+use crate::node_paths::NodePaths;
+use crate::objects::ObjectError;
+use crate::pki::{self, PkiError};
+use crate::pod::{NodeContext, PodState};
+use crate::settings::{Settings, SettingsError};
+use crate::workload::{Workload, Workloads};
 
 mod agent;
 pub mod control;

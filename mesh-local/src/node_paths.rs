@@ -2,11 +2,9 @@
 //! derived from the name of the node (state directory, cgroup, pins, nftables table), so that
 //! `down` and the next `up` can clean up after a crash.
 
-use std::{
-    fmt, io,
-    path::{Path, PathBuf},
-    str::FromStr,
-};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::{fmt, io};
 
 /// The parent of the state directories of all nodes.
 pub const STATE_ROOT: &str = "/run/mesh-local";

@@ -1,15 +1,14 @@
 //! The directory of objects that the node writes for the controllers: one YAML file for each
 //! object, which changes only with the object.
 
-use std::{
-    collections::BTreeMap,
-    fs, io,
-    path::{Path, PathBuf},
-};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use serde::Serialize;
 
-use crate::{file, manifest::ObjectKey};
+use crate::file;
+use crate::manifest::ObjectKey;
 
 /// The YAML of objects by file name.
 #[derive(Debug, Default)]

@@ -3,14 +3,12 @@
 //! containers run one after the other; a sidecar only has to have started before the next one
 //! starts. When the pod stops, its containers exit before its sidecars.
 
-use std::{
-    collections::BTreeMap,
-    fs, io,
-    net::IpAddr,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fs, io};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
@@ -19,21 +17,15 @@ use nix::mount::{MntFlags, umount2};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use self::{
-    group::run_containers,
-    set_up::{renew_tokens, set_up},
-};
-use crate::{
-    cgroup,
-    cni::{CniChain, PortMapping, Sandbox},
-    container::state::ContainerState,
-    digest,
-    manifest::{Manifests, ObjectKey},
-    netns,
-    node_paths::NodePaths,
-    pki::TokenSigner,
-    settings::Settings,
-};
+use self::group::run_containers;
+use self::set_up::{renew_tokens, set_up};
+use crate::cni::{CniChain, PortMapping, Sandbox};
+use crate::container::state::ContainerState;
+use crate::manifest::{Manifests, ObjectKey};
+use crate::node_paths::NodePaths;
+use crate::pki::TokenSigner;
+use crate::settings::Settings;
+use crate::{cgroup, digest, netns};
 
 mod group;
 mod set_up;

@@ -2,14 +2,14 @@
 //! The node computes objects for the controllers, an nftables table and DNS records from the
 //! manifests and the state of its pods, and applies the changes.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::Service;
 
-use crate::{digest, manifest::ObjectKey, network::Network};
+use crate::digest;
+use crate::manifest::ObjectKey;
+use crate::network::Network;
 
 pub mod dns;
 pub mod endpoints;

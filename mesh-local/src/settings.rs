@@ -1,14 +1,14 @@
 //! The settings of a node, which `meshctl local up` stores for the daemon, `apply` and `down`.
 
-use std::{
-    io,
-    path::{Path, PathBuf},
-};
+use std::io;
+use std::path::{Path, PathBuf};
 
 use mesh_core::node::Tier;
 use serde::{Deserialize, Serialize};
 
-use crate::{file, network::Network, node_paths::NodePaths};
+use crate::file;
+use crate::network::Network;
+use crate::node_paths::NodePaths;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

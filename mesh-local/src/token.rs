@@ -3,10 +3,13 @@
 
 use std::time::Duration;
 
-use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::json;
 
-use crate::{digest, manifest::ObjectKey, pki::TokenSigner};
+use crate::digest;
+use crate::manifest::ObjectKey;
+use crate::pki::TokenSigner;
 
 /// The issuer claim, which identifies the API server on a cluster.
 const ISSUER: &str = "https://mesh-local.cluster.local";

@@ -4,22 +4,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::{
-    api::{
-        apps::v1::{Deployment, ReplicaSet, ReplicaSetSpec},
-        core::v1::{ConfigMap, Pod, PodSpec, Secret},
-    },
-    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
-};
-use mesh_k8s::{
-    inject::{self, Values},
-    pod::owner,
-};
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, ReplicaSetSpec};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, PodSpec, Secret};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use mesh_k8s::inject::{self, Values};
+use mesh_k8s::pod::owner;
 
-use crate::{
-    digest,
-    manifest::{Manifests, ObjectKey, Problem},
-};
+use crate::digest;
+use crate::manifest::{Manifests, ObjectKey, Problem};
 
 mod validate;
 

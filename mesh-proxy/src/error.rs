@@ -4,10 +4,9 @@
 //!
 //! The values are Linkerd's; dashboards, retries and clients depend on them.
 
-use std::fmt;
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::{fmt, io};
 
 use http::{HeaderValue, StatusCode};
 

@@ -1,33 +1,24 @@
 //! A control plane for unit tests: gRPC services on a loopback port that pass each call to the test
 //! for its response.
 
-use std::{
-    net::{Ipv4Addr, SocketAddr},
-    sync::Arc,
-};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 
-use mesh_api::proto::{
-    destination::{DestinationProfile, GetDestination, Update},
-    identity::{CertifyRequest, CertifyResponse},
-    inbound::{PortSpec, Server},
-    outbound::{OutboundPolicy, TrafficSpec},
-};
-pub(crate) use mesh_test_support::control_plane::MessageSender;
+use mesh_api::proto::destination::{DestinationProfile, GetDestination, Update};
+use mesh_api::proto::identity::{CertifyRequest, CertifyResponse};
+use mesh_api::proto::inbound::{PortSpec, Server};
+use mesh_api::proto::outbound::{OutboundPolicy, TrafficSpec};
 use mesh_test_support::control_plane::{Messages, Script, channel, serve_connection};
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::{mpsc, oneshot},
-    task::JoinHandle,
-};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
 use tonic::Status;
 
-use crate::{
-    tls::{
-        Credentials, Purpose,
-        server::{ClientTlsInfo, terminate},
-    },
-    transport::Io,
-};
+use crate::tls::server::{ClientTlsInfo, terminate};
+use crate::tls::{Credentials, Purpose};
+use crate::transport::Io;
+
+pub(crate) use mesh_test_support::control_plane::MessageSender;
 
 /// A call that waits for its response.
 pub(crate) struct Call<Q, A> {

@@ -1,38 +1,31 @@
 //! A control plane whose responses a test or a benchmark determines: the gRPC services of Linkerd's
 //! proxy API over a [`Script`].
 
-use std::{convert::Infallible, pin::Pin};
+use std::convert::Infallible;
+use std::pin::Pin;
 
 use http::{Request, Response};
-use hyper::{body::Incoming, server::conn::http2};
-use hyper_util::{
-    rt::{TokioExecutor, TokioIo},
-    service::TowerToHyperService,
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::service::TowerToHyperService;
+use mesh_api::proto::destination::destination_server::{Destination, DestinationServer};
+use mesh_api::proto::destination::{DestinationProfile, GetDestination, Update};
+use mesh_api::proto::identity::identity_server::{Identity, IdentityServer};
+use mesh_api::proto::identity::{CertifyRequest, CertifyResponse};
+use mesh_api::proto::inbound::inbound_server_policies_server::{
+    InboundServerPolicies, InboundServerPoliciesServer,
 };
-use mesh_api::proto::{
-    destination::{
-        DestinationProfile, GetDestination, Update,
-        destination_server::{Destination, DestinationServer},
-    },
-    identity::{
-        CertifyRequest, CertifyResponse,
-        identity_server::{Identity, IdentityServer},
-    },
-    inbound::{
-        PortSpec, Server,
-        inbound_server_policies_server::{InboundServerPolicies, InboundServerPoliciesServer},
-    },
-    outbound::{
-        OutboundPolicy, TrafficSpec,
-        outbound_policies_server::{OutboundPolicies, OutboundPoliciesServer},
-    },
+use mesh_api::proto::inbound::{PortSpec, Server};
+use mesh_api::proto::outbound::outbound_policies_server::{
+    OutboundPolicies, OutboundPoliciesServer,
 };
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    sync::mpsc,
-};
+use mesh_api::proto::outbound::{OutboundPolicy, TrafficSpec};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::mpsc;
 use tokio_stream::{Stream, StreamExt as _};
-use tonic::{Status, body::Body};
+use tonic::Status;
+use tonic::body::Body;
 use tower::Service as _;
 
 /// The messages of a response stream, until the script or the client ends it.

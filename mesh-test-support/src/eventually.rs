@@ -1,9 +1,7 @@
 //! Waits for what another process or task brings about and does not announce.
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// A state that is not reached within this time is never reached.
 pub const TIMEOUT: Duration = Duration::from_mins(3);

@@ -1,10 +1,8 @@
 //! Packet captures: tcpdump in a pod's network namespace, on the pod's interface.
 
-use std::{
-    io::{BufRead, BufReader, Read},
-    process::{Child, Stdio},
-    sync::mpsc::{Receiver, channel},
-};
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 
 use anyhow::{Context, bail};
 

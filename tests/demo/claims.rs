@@ -1,18 +1,18 @@
 //! The claims of the demo, one function each, which acts on the running system, measures the effect
 //! and evaluates it.
 
-use std::{
-    collections::BTreeMap, fmt, os::unix::process::ExitStatusExt as _, path::Path, process::Stdio,
-    time::Instant,
-};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Instant;
 
 use anyhow::{Context, bail, ensure};
 use serde_json::Value;
 
-use super::{
-    capture::Capture,
-    mesh::{Mesh, wait_until},
-};
+use super::capture::Capture;
+use super::mesh::{Mesh, wait_until};
 
 /// A statement about the mesh, the measurement, and whether the statement holds.
 pub(crate) struct Claim {

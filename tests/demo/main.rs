@@ -17,11 +17,13 @@ mod capture;
 mod claims;
 mod mesh;
 
-use std::{path::Path, process::ExitCode};
+use std::path::Path;
+use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::Parser;
-use xtask::{binaries, interrupt::Interrupt, workspace};
+use xtask::interrupt::Interrupt;
+use xtask::{binaries, workspace};
 
 use claims::Claim;
 use mesh::{Cluster, Environment, Local, Mesh};

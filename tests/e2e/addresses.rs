@@ -3,10 +3,8 @@
 
 use serde_json::{Value, json};
 
-use crate::{
-    cluster::{Cluster, wait_until},
-    installation::{Installation, NAMESPACE as CONTROL_PLANE},
-};
+use crate::cluster::{Cluster, wait_until};
+use crate::installation::{Installation, NAMESPACE as CONTROL_PLANE};
 
 const NAMESPACE: &str = "addresses";
 

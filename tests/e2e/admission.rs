@@ -1,11 +1,9 @@
 //! Injection of pods: the debug container, invalid annotations, and the values of a Linkerd
 //! installation.
 
-use crate::{
-    cluster::{Cluster, wait_until},
-    installation::Installation,
-    shop::{self, Shop},
-};
+use crate::cluster::{Cluster, wait_until};
+use crate::installation::Installation;
+use crate::shop::{self, Shop};
 
 /// Values of Linkerd's chart that are `null`, empty or unused here.
 const LINKERD: [&str; 5] = [

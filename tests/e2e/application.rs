@@ -3,7 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{cluster::Cluster, installation::Installation, node::Nodes, shop::Shop};
+use crate::cluster::Cluster;
+use crate::installation::Installation;
+use crate::node::Nodes;
+use crate::shop::Shop;
 
 #[test]
 fn helm_installation_works_on_every_tier_and_uninstalls_cleanly() {

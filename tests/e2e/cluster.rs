@@ -1,12 +1,10 @@
 //! The cluster of the tests, selected by the context in `MESH_TEST_CLUSTER` and driven through
 //! `kubectl`.
 
-use std::{
-    io::Write,
-    path::PathBuf,
-    process::{Command, Output, Stdio},
-    time::{Duration, Instant},
-};
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;

@@ -18,13 +18,12 @@ mod webhook;
 
 use std::time::Instant;
 
-use crate::{
-    cluster::{Cluster, wait_until},
-    installation::Installation,
-    node::Nodes,
-};
-
-use self::{guide::Guide, report::Report, shell::Shell};
+use self::guide::Guide;
+use self::report::Report;
+use self::shell::Shell;
+use crate::cluster::{Cluster, wait_until};
+use crate::installation::Installation;
+use crate::node::Nodes;
 
 /// A fault, the check that reports it, and its repair.
 struct Fault {

@@ -6,10 +6,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::{
-    cluster::{Cluster, wait_until},
-    shop,
-};
+use crate::cluster::{Cluster, wait_until};
+use crate::shop;
 
 /// A running load.
 pub(crate) struct Load<'a> {

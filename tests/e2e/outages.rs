@@ -2,13 +2,11 @@
 
 use serde_json::Value;
 
-use crate::{
-    cluster::{Cluster, wait_until},
-    installation::Installation,
-    load::{HttpVersion, Load},
-    node::Nodes,
-    shop::{self, Shop},
-};
+use crate::cluster::{Cluster, wait_until};
+use crate::installation::Installation;
+use crate::load::{HttpVersion, Load};
+use crate::node::Nodes;
+use crate::shop::{self, Shop};
 
 /// Two minutes without an API server, and the time to detect it.
 const SECONDS: u32 = 170;

@@ -3,12 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::{
-    cluster::{Cluster, wait_until},
-    installation::Installation,
-    node::Nodes,
-    shop::{self, Shop},
-};
+use crate::cluster::{Cluster, wait_until};
+use crate::installation::Installation;
+use crate::node::Nodes;
+use crate::shop::{self, Shop};
 
 /// Saves the original files of the CNI configuration directory.
 const KEEP: &str = "rm -rf /host/run/node-look && mkdir /host/run/node-look && cp -a /host/etc/cni/net.d/. /host/run/node-look/";

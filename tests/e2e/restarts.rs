@@ -1,13 +1,11 @@
 //! All components are replaced under load, one after the other; no request fails or bypasses a
 //! proxy.
 
-use crate::{
-    cluster::Cluster,
-    installation::{AGENT, Installation, NAMESPACE},
-    load::{HttpVersion, Load},
-    node::Nodes,
-    shop::Shop,
-};
+use crate::cluster::Cluster;
+use crate::installation::{AGENT, Installation, NAMESPACE};
+use crate::load::{HttpVersion, Load};
+use crate::node::Nodes;
+use crate::shop::Shop;
 
 /// Counts connections that bypass a proxy.
 const GUARD: &str = "meshAgent.guard=count";

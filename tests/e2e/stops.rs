@@ -5,7 +5,8 @@ use std::thread;
 
 use serde_json::Value;
 
-use crate::{cluster::Cluster, installation::Installation};
+use crate::cluster::Cluster;
+use crate::installation::Installation;
 
 const NAMESPACE: &str = "stops";
 const MANIFEST: &str = include_str!("stops.yaml");

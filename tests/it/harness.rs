@@ -5,10 +5,8 @@ pub(crate) mod mesh;
 pub(crate) mod node;
 pub(crate) mod process;
 
-use std::{
-    path::PathBuf,
-    time::{Duration, Instant},
-};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 /// Timeout of conditions, each of which normally holds in a fraction of it.
 const TIMEOUT: Duration = Duration::from_secs(60);

@@ -1,21 +1,18 @@
 //! Client commands: the ways in which applications connect.
 
-use std::{
-    collections::BTreeMap,
-    io::{BufRead, BufReader, Read, Write},
-    net::{SocketAddr, TcpStream, UdpSocket},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::Context;
 use serde_json::Value;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::{event, flag, has, listen::plain, raw};
+use super::listen::plain;
+use super::{event, flag, has, raw};
 
 /// Timeout of connects and responses, which take less than a tenth of it.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);

@@ -1,13 +1,13 @@
 //! `probe enter OPTION… -- COMMAND ARGS…`, with the options that `run` reads: joins a pod, or a
 //! network namespace inside it, then executes a probe with that command.
 
-use std::{fs::File, os::unix::process::CommandExt, process::Command};
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use anyhow::Context;
-use nix::{
-    sched::{CloneFlags, setns, unshare},
-    unistd::{Gid, Uid, setgid, setgroups, setuid},
-};
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::unistd::{Gid, Uid, setgid, setgroups, setuid};
 
 use super::{flag, has};
 

@@ -3,11 +3,9 @@
 //! the client's address, the local address and the original destination that the kernel reports.
 //! Then it closes its half, or with `--hold` leaves it open until the client closes.
 
-use std::{
-    io::{Read, Write},
-    net::{Ipv6Addr, Shutdown, SocketAddr, TcpStream},
-    os::fd::AsFd,
-};
+use std::io::{Read, Write};
+use std::net::{Ipv6Addr, Shutdown, SocketAddr, TcpStream};
+use std::os::fd::AsFd;
 
 use anyhow::Context;
 use nix::sys::socket::{getsockopt, sockopt};

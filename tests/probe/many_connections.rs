@@ -4,24 +4,17 @@
 //! greetings, keeps all connections until standard input ends, and closes. Several processes can
 //! share the work: servers share a port.
 
-use std::{
-    collections::BTreeMap,
-    net::SocketAddr,
-    sync::atomic::{AtomicU32, Ordering},
-};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use tokio::{
-    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
-    net::{TcpListener, TcpSocket, TcpStream},
-    task::JoinSet,
-};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::task::JoinSet;
 
-use super::{
-    client::{TIMEOUT, errno_name},
-    event,
-    listen::{original_dst, plain},
-    raw,
-};
+use super::client::{TIMEOUT, errno_name};
+use super::listen::{original_dst, plain};
+use super::{event, raw};
 
 /// Connections that are opened concurrently: below any backlog, so that no SYN is retransmitted.
 const CONCURRENT_CONNECTS: usize = 512;

@@ -3,18 +3,17 @@
 //! Reports for each target whether it responded; SYNs are sent in order and the last target must
 //! respond.
 
-use std::{
-    io::Read,
-    net::{Ipv4Addr, SocketAddrV4},
-    os::fd::AsRawFd,
-    time::Instant,
-};
+use std::io::Read;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::AsRawFd;
+use std::time::Instant;
 
 use anyhow::Context;
 use nix::libc;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::{client::TIMEOUT, event};
+use super::client::TIMEOUT;
+use super::event;
 
 const INTERFACE: &str = "eth0";
 const IP_HEADER: usize = 20;

@@ -1,11 +1,9 @@
 //! System calls that no safe wrapper offers: the only `unsafe` of the tests.
 
-use std::{
-    io,
-    net::SocketAddr,
-    os::fd::{AsRawFd, RawFd},
-    time::Duration,
-};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::Duration;
 
 use nix::libc;
 use socket2::{SockAddr, Socket};

@@ -3,10 +3,12 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::{
-    demo::DemoOptions, fuzz::FuzzOptions, image::ImageOptions, measurement::MeasurementOptions,
-    setup::SetupOptions, test::TestOptions,
-};
+use crate::demo::DemoOptions;
+use crate::fuzz::FuzzOptions;
+use crate::image::ImageOptions;
+use crate::measurement::MeasurementOptions;
+use crate::setup::SetupOptions;
+use crate::test::TestOptions;
 
 /// Every automation of this repository.
 #[derive(Debug, Parser)]

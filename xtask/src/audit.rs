@@ -1,15 +1,14 @@
 //! `cargo xtask audit`: checks the lockfile with cargo-deny (`deny.toml` holds the rules). Weekly
 //! on the forge; not part of `test`, because new advisories must not fail an unchanged commit.
 
-use std::{path::Path, process::Command};
+use std::path::Path;
+use std::process::Command;
 
 use anyhow::Context;
 
-use crate::{
-    command::{captured_stdout, run as run_command},
-    stage,
-    workspace::{self, find_program},
-};
+use crate::command::{captured_stdout, run as run_command};
+use crate::stage;
+use crate::workspace::{self, find_program};
 
 const CARGO_DENY_VERSION: &str = "0.20.2";
 

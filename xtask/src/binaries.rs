@@ -1,9 +1,7 @@
 //! `cargo xtask build`: the kernel programs, then every program of the mesh, which embed them.
 
-use std::{
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, bail};
 

@@ -6,13 +6,12 @@
 //! component. Both bring a shared libLLVM with the BPF target. bpf-linker is built against exactly
 //! that library: LLVM must not read bitcode of a newer LLVM.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use crate::{command::captured_stdout, workspace};
+use crate::command::captured_stdout;
+use crate::workspace;
 
 /// The release that `setup` installs. Another one on the machine is not used: options and BTF
 /// output differ.

@@ -4,14 +4,13 @@
 //! newer than those this repository was checked with, warnings are shown and do not fail: an
 //! unchanged commit must not start to fail.
 
-use std::{path::Path, process::Command};
+use std::path::Path;
+use std::process::Command;
 
 use anyhow::bail;
 
-use crate::{
-    command::{self, captured_stdout},
-    workspace,
-};
+use crate::command::{self, captured_stdout};
+use crate::workspace;
 
 /// The newest `rustc 1.x` whose lints the workspace was checked with. Raise it together with the
 /// fixes.

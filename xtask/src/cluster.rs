@@ -4,17 +4,16 @@
 
 mod kind;
 
-use std::{
-    env,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, bail};
 
-pub(crate) use kind::Kind;
+use crate::workspace::find_program;
+use crate::{command, image, test_apps};
 
-use crate::{command, image, test_apps, workspace::find_program};
+pub(crate) use kind::Kind;
 
 /// Names the context of the cluster to test on.
 pub(crate) const CONTEXT_VARIABLE: &str = "MESH_TEST_CLUSTER";

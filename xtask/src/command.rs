@@ -1,12 +1,10 @@
 //! Runs programs: collects the output, shows its last line as progress, and prints all of it only
 //! if the program fails. Every task starts its programs here.
 
-use std::{
-    io::{BufRead, BufReader, Read},
-    process::{Command, ExitCode, ExitStatus, Stdio},
-    sync::mpsc::{self, RecvTimeoutError, SyncSender},
-    thread,
-};
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
+use std::thread;
 
 use anyhow::{Context, bail};
 

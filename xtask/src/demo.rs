@@ -1,9 +1,7 @@
 //! `cargo xtask demo`: builds the mesh and `mesh-demo`, and runs that.
 
-use std::{
-    path::Path,
-    process::{Command, ExitCode},
-};
+use std::path::Path;
+use std::process::{Command, ExitCode};
 
 use anyhow::bail;
 

@@ -2,17 +2,13 @@
 //! of their own, and copies the object to where mesh-agent's build script embeds it from. `test`
 //! and `build` call it too.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
-use crate::{
-    bpf_toolchain::{self, Compiler},
-    clippy, command, workspace,
-};
+use crate::bpf_toolchain::{self, Compiler};
+use crate::{clippy, command, workspace};
 
 const TARGET: &str = "bpfel-unknown-none";
 

@@ -20,14 +20,10 @@ mod registry;
 mod sbom;
 mod tree;
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-
-pub(crate) use contents::ImageName;
 
 use crate::{ebpf, setup, stage};
 use contents::Contents;
@@ -35,6 +31,8 @@ use oci::Image;
 use origin::Origin;
 use programs::Programs;
 use sbom::Inventory;
+
+pub(crate) use contents::ImageName;
 
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct ImageOptions {

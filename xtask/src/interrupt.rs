@@ -1,9 +1,8 @@
 //! Ctrl-C and SIGTERM: running programs are stopped and their state is removed before xtask exits.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering::Relaxed},
-};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 use anyhow::Context;
 

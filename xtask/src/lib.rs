@@ -33,10 +33,8 @@ mod test_apps;
 mod tidy;
 pub mod workspace;
 
-use std::{
-    io::{self, Write},
-    process::ExitCode,
-};
+use std::io::{self, Write};
+use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;

@@ -1,10 +1,8 @@
 //! `cargo xtask bench`, `soak` and `test --suites`: builds `mesh-bench`, which measures, and runs
 //! it.
 
-use std::{
-    path::Path,
-    process::{Command, ExitCode},
-};
+use std::path::Path;
+use std::process::{Command, ExitCode};
 
 use crate::{binaries, command, stage, workspace};
 

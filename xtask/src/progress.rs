@@ -2,11 +2,9 @@
 //! terminal one line is redrawn; elsewhere (CI logs) a line is printed periodically. `command`
 //! updates it.
 
-use std::{
-    env,
-    io::{IsTerminal, Write},
-    time::{Duration, Instant},
-};
+use std::env;
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
 
 /// Redrawing more often than a reader can follow only costs time.
 const REDRAW: Duration = Duration::from_millis(100);

@@ -3,15 +3,13 @@
 
 mod summary;
 
-use std::{path::Path, process::ExitCode};
+use std::path::Path;
+use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 
-use crate::{
-    clippy,
-    cluster::{self, Kind},
-    command, ebpf, fmt, measurement, setup, stage, tidy, workspace,
-};
+use crate::cluster::{self, Kind};
+use crate::{clippy, command, ebpf, fmt, measurement, setup, stage, tidy, workspace};
 use summary::{Summary, Tally};
 
 #[derive(Debug, Clone, Default, clap::Args)]

@@ -5,14 +5,12 @@
 //! Unlike the images of the mesh it is not reproducible, has no SBOM, has one layer and runs as
 //! root.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs::{self, File},
-    io::{self, BufWriter, Write},
-    os::unix::fs::PermissionsExt,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, bail};
 use serde_json::json;

@@ -12,7 +12,8 @@ mod text_files;
 mod tree;
 mod workflows;
 
-use std::{fmt, path::Path};
+use std::fmt;
+use std::path::Path;
 
 use anyhow::bail;
 

@@ -1,11 +1,9 @@
 //! Locates the checkout, cargo and programs on this machine, and checks for root.
 
-use std::{
-    env,
-    os::unix::fs::{MetadataExt, PermissionsExt},
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::env;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::Context;
 

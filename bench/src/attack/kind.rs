@@ -5,13 +5,11 @@ use std::net::SocketAddr;
 
 use clap::ValueEnum;
 
-use super::{
-    bytes::{
-        ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, GET, HEADERS, PING, POST, PREFACE,
-        RST_STREAM, SETTINGS, WINDOW_UPDATE, frame, request,
-    },
-    flow_control::FlowControl,
+use super::bytes::{
+    ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, GET, HEADERS, PING, POST, PREFACE,
+    RST_STREAM, SETTINGS, WINDOW_UPDATE, frame, request,
 };
+use super::flow_control::FlowControl;
 
 /// The largest read of a proxy.
 const WRITE: usize = 256 * 1024;

@@ -1,15 +1,13 @@
 //! Compares load at a fixed rate while the endpoints of other services change and while they do
 //! not.
 
-use super::{
-    Plan, load,
-    memory::hold,
-    metric::{Metric, SystemUnderTest},
-    row::{Round, Row, Sample},
-    system::System,
-    traffic::rounds,
-    workload::{IdleConnection, Load, Service, Workload},
-};
+use super::memory::hold;
+use super::metric::{Metric, SystemUnderTest};
+use super::row::{Round, Row, Sample};
+use super::system::System;
+use super::traffic::rounds;
+use super::workload::{IdleConnection, Load, Service, Workload};
+use super::{Plan, load};
 use crate::testbed::Testbed;
 
 const RATE: Load = Load::FixedRate { rate: 5000 };

@@ -9,13 +9,12 @@ use std::process::Command;
 
 use anyhow::Context;
 
-use super::{
-    metric::Metric,
-    row::Sample,
-    system::{CLIENT, System},
-    workload::{Load, Service},
-};
-use crate::testbed::{Testbed, process::Process};
+use super::metric::Metric;
+use super::row::Sample;
+use super::system::{CLIENT, System};
+use super::workload::{Load, Service};
+use crate::testbed::Testbed;
+use crate::testbed::process::Process;
 
 /// Connections of the workloads at a fixed rate.
 pub(super) const RATE_CONNECTIONS: u32 = 64;

@@ -1,11 +1,15 @@
 //! The machine that a benchmark runs on: its description, and whether other programs use it.
 
-use std::{fs, path::Path, process::Command, time::Instant};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
 
 use anyhow::Context;
 use xtask::command::captured_stdout;
 
-use crate::testbed::{Cpus, parse_list, pod::CONGESTION_CONTROL};
+use crate::testbed::pod::CONGESTION_CONTROL;
+use crate::testbed::{Cpus, parse_list};
 
 /// A round does not count if the hypervisor took more than this share of the CPU time.
 const MAX_STEAL: f64 = 0.02;

@@ -1,23 +1,21 @@
 //! Memory workloads. They start fresh processes, since an allocator keeps memory that it once had.
 
-use std::{net::Ipv4Addr, thread, time::Duration};
+use std::net::Ipv4Addr;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 
-use super::{
-    Plan,
-    metric::{Metric, SystemUnderTest},
-    row::{Round, Row, Sample},
-    system::{CLIENT, System},
-    traffic::rounds,
-    workload::{IdleConnection, Service, Workload},
-};
-use crate::testbed::{
-    ProxyPair, Testbed,
-    pod::{Pod, descriptors},
-    process::Process,
-    usage::Memory,
-};
+use super::Plan;
+use super::metric::{Metric, SystemUnderTest};
+use super::row::{Round, Row, Sample};
+use super::system::{CLIENT, System};
+use super::traffic::rounds;
+use super::workload::{IdleConnection, Service, Workload};
+use crate::testbed::pod::{Pod, descriptors};
+use crate::testbed::process::Process;
+use crate::testbed::usage::Memory;
+use crate::testbed::{ProxyPair, Testbed};
 
 /// Noise does not affect memory, and starting fresh pairs takes long: three rounds show
 /// repeatability.

@@ -1,20 +1,18 @@
 //! Profiles the two proxies under a load with perf, to show the cause of a missed goal.
 
-use std::{collections::BTreeMap, path::Path, process::Command};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context, bail};
 use xtask::command::captured_stdout;
 
-use super::{
-    load,
-    system::System,
-    workload::{Load, Service},
-};
-use crate::testbed::{
-    ProxyPair, Testbed,
-    pod::DIRECTORY,
-    process::{Process, run, wait_until},
-};
+use super::load;
+use super::system::System;
+use super::workload::{Load, Service};
+use crate::testbed::pod::DIRECTORY;
+use crate::testbed::process::{Process, run, wait_until};
+use crate::testbed::{ProxyPair, Testbed};
 
 /// Sampling rate. It is prime to avoid sampling in lockstep with a timer.
 const RATE: u32 = 997;

@@ -1,23 +1,21 @@
 //! Measures the cost of redirection alone: a listener takes the place of the proxy, and clients run
 //! in the same pod.
 
-use std::{fs, path::Path, process::Command};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
 
 use anyhow::Context;
 
-use super::{
-    Plan, load,
-    metric::{Metric, SystemUnderTest},
-    row::{Round, Row, Sample},
-    system::CLIENT,
-    traffic::rounds,
-    workload::{Service, Workload},
-};
-use crate::testbed::{
-    Agent, SkippedPorts, Testbed, Tier,
-    pod::{self, Container, CpuRole, Pod, Pods},
-    process::{Process, run},
-};
+use super::metric::{Metric, SystemUnderTest};
+use super::row::{Round, Row, Sample};
+use super::system::CLIENT;
+use super::traffic::rounds;
+use super::workload::{Service, Workload};
+use super::{Plan, load};
+use crate::testbed::pod::{self, Container, CpuRole, Pod, Pods};
+use crate::testbed::process::{Process, run};
+use crate::testbed::{Agent, SkippedPorts, Testbed, Tier};
 
 /// The address that the agent redirects to, and the container that is allowed to listen there.
 const OUTBOUND: &str = "127.0.0.1:4140";

@@ -7,18 +7,18 @@ mod raw;
 mod table;
 mod time_shares;
 
-use std::{fs, path::Path, process::ExitCode, time::Duration};
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context;
 
-use super::{
-    Plan, machine,
-    metric::{Metric, Unit, shown},
-    profile::Profile,
-    row::{GoalStatus, Row},
-    tools,
-    workload::{Goal, Limit, WORKLOADS, Workload},
-};
+use super::metric::{Metric, Unit, shown};
+use super::profile::Profile;
+use super::row::{GoalStatus, Row};
+use super::workload::{Goal, Limit, WORKLOADS, Workload};
+use super::{Plan, machine, tools};
 use crate::testbed::{Cpus, Programs, ProxyPair};
 
 /// The results of a run so far.

@@ -2,12 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::{
-    machine::Noise,
-    metric::{Metric, SystemUnderTest},
-    statistics::Estimate,
-    workload::{Goal, Limit, Workload},
-};
+use super::machine::Noise;
+use super::metric::{Metric, SystemUnderTest};
+use super::statistics::Estimate;
+use super::workload::{Goal, Limit, Workload};
 
 /// The metrics of one system in one round.
 pub(crate) type Sample = BTreeMap<Metric, f64>;

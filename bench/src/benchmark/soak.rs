@@ -4,29 +4,25 @@
 
 mod result;
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::ExitCode,
-    time::Duration,
-};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
-use xtask::{command::captured_stdout, duration, interrupt::Interrupt, workspace};
+use xtask::command::captured_stdout;
+use xtask::interrupt::Interrupt;
+use xtask::{duration, workspace};
 
-use super::{
-    load::{self, RATE_CONNECTIONS},
-    memory::stable_memory,
-    metric::{Metric, SystemUnderTest},
-    system::{CLIENT, System},
-    tools,
-    workload::{Load, Service},
-};
-use crate::testbed::{
-    ANCHOR, Cpus, ProxyPair, Testbed,
-    pod::{DIRECTORY, Pod},
-    proxies::{ADMIN, Rotation},
-};
+use super::load::{self, RATE_CONNECTIONS};
+use super::memory::stable_memory;
+use super::metric::{Metric, SystemUnderTest};
+use super::system::{CLIENT, System};
+use super::tools;
+use super::workload::{Load, Service};
+use crate::testbed::pod::{DIRECTORY, Pod};
+use crate::testbed::proxies::{ADMIN, Rotation};
+use crate::testbed::{ANCHOR, Cpus, ProxyPair, Testbed};
 use result::{Reading, SoakResult};
 
 #[derive(Debug, Clone, Default, clap::Args)]

@@ -4,15 +4,14 @@ use std::net::Ipv4Addr;
 
 use anyhow::Context;
 
-use super::{
-    Plan, load,
-    metric::{Metric, SystemUnderTest},
-    row::{Round, Row, Sample},
-    system::{CLIENT, StartableProxy, System},
-    traffic::rounds,
-    workload::{Service, Workload},
-};
-use crate::testbed::{Testbed, process::Process};
+use super::metric::{Metric, SystemUnderTest};
+use super::row::{Round, Row, Sample};
+use super::system::{CLIENT, StartableProxy, System};
+use super::traffic::rounds;
+use super::workload::{Service, Workload};
+use super::{Plan, load};
+use crate::testbed::Testbed;
+use crate::testbed::process::Process;
 
 /// Unknown targets in a round.
 const TARGETS: u32 = 20;

@@ -5,21 +5,18 @@ mod applications;
 mod envoy;
 mod haproxy;
 
-use std::{
-    net::{Ipv4Addr, SocketAddr},
-    process::Command,
-};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::Command;
 
 use anyhow::{Context, bail};
 
-use super::{metric::SystemUnderTest, workload::Service};
-use crate::testbed::{
-    Agent, ProxyPair, ProxyProcesses, SkippedPorts, Testbed, Tier,
-    pod::{Container, CpuRole, Pods},
-    process::Process,
-    proxies::{self, ControlPlanes, PortSettings, Rotation},
-    usage::{self, Memory},
-};
+use super::metric::SystemUnderTest;
+use super::workload::Service;
+use crate::testbed::pod::{Container, CpuRole, Pods};
+use crate::testbed::process::Process;
+use crate::testbed::proxies::{self, ControlPlanes, PortSettings, Rotation};
+use crate::testbed::usage::{self, Memory};
+use crate::testbed::{Agent, ProxyPair, ProxyProcesses, SkippedPorts, Testbed, Tier};
 
 /// Port offsets of the listeners of Envoy and HAProxy, to which clients connect without
 /// redirection.

@@ -1,18 +1,14 @@
 //! Installs the programs that a benchmark needs: the mesh's in the release profile, Debian
 //! packages, and Envoy, which Debian lacks.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, bail};
-use xtask::{
-    command::{self, captured_stdout},
-    setup, stage,
-    workspace::{self, find_program},
-};
+use xtask::command::{self, captured_stdout};
+use xtask::workspace::{self, find_program};
+use xtask::{setup, stage};
 
 use super::metric::SystemUnderTest;
 use crate::testbed::Programs;

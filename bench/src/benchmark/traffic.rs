@@ -4,14 +4,12 @@ use std::collections::BTreeMap;
 
 use xtask::progress::Progress;
 
-use super::{
-    Plan, load,
-    machine::NoiseMonitor,
-    metric::SystemUnderTest,
-    row::{Round, Row},
-    system::System,
-    workload::{Load, Service, Workload},
-};
+use super::machine::NoiseMonitor;
+use super::metric::SystemUnderTest;
+use super::row::{Round, Row};
+use super::system::System;
+use super::workload::{Load, Service, Workload};
+use super::{Plan, load};
 use crate::testbed::Testbed;
 
 /// The systems under test that have been started. They keep running, since starting one takes

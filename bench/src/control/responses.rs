@@ -4,28 +4,22 @@
 //! services resolve to the server's address; the endpoints of all others are in 10.128.0.0/9, which
 //! is local in the server's namespace.
 
-use std::{
-    net::{IpAddr, Ipv4Addr, SocketAddr},
-    sync::Arc,
-    time::Duration,
-};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
 
-use mesh_core::{
-    endpoint::{Endpoint, ProtocolHint, TlsPeer},
-    identity::Identity,
-    meta::{Meta, Resource},
-    policy::{
-        inbound::{
-            Authentication, Authorization, HttpServer, Network, ServerPolicy, ServerProtocol,
-        },
-        outbound::{
-            Backend, BackendTarget, Distribution, HttpRoute, HttpRoutes, OutboundPolicy,
-            OutboundProtocol, OutboundRule, RouteBackend, TcpRoute, TcpVerdict,
-        },
-    },
-    resilience::{PeakEwma, Timeouts},
-    route::Rule,
+use mesh_core::endpoint::{Endpoint, ProtocolHint, TlsPeer};
+use mesh_core::identity::Identity;
+use mesh_core::meta::{Meta, Resource};
+use mesh_core::policy::inbound::{
+    Authentication, Authorization, HttpServer, Network, ServerPolicy, ServerProtocol,
 };
+use mesh_core::policy::outbound::{
+    Backend, BackendTarget, Distribution, HttpRoute, HttpRoutes, OutboundPolicy, OutboundProtocol,
+    OutboundRule, RouteBackend, TcpRoute, TcpVerdict,
+};
+use mesh_core::resilience::{PeakEwma, Timeouts};
+use mesh_core::route::Rule;
 
 use super::Options;
 

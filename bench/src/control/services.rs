@@ -1,19 +1,15 @@
 //! The responses to each call, from `responses`.
 
-use mesh_api::proto::{
-    destination as dst,
-    identity::{CertifyRequest, CertifyResponse},
-    inbound as inb, outbound as out,
-};
-use mesh_core::{
-    endpoint::{Endpoint, EndpointUpdate},
-    policy::outbound::Target,
-    profile::Profile,
-};
+use mesh_api::proto::identity::{CertifyRequest, CertifyResponse};
+use mesh_api::proto::{destination as dst, inbound as inb, outbound as out};
+use mesh_core::endpoint::{Endpoint, EndpointUpdate};
+use mesh_core::policy::outbound::Target;
+use mesh_core::profile::Profile;
 use mesh_test_support::control_plane::{Messages, Script, channel, one_message};
 use tonic::Status;
 
-use super::{ControlPlane, responses::Responses};
+use super::ControlPlane;
+use super::responses::Responses;
 
 impl ControlPlane {
     /// Streams the endpoints of a moving service, one message per change.

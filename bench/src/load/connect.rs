@@ -1,11 +1,9 @@
 //! A new connection for each byte: connect, send it, receive its echo, close.
 
-use std::{
-    io::{Read as _, Write as _},
-    net::{SocketAddr, TcpStream},
-    thread,
-    time::{Duration, Instant},
-};
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use clap::Args;

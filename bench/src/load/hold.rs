@@ -1,20 +1,21 @@
 //! Many connections that carry one operation and then stay idle until standard input is closed.
 
-use std::{future::pending, net::SocketAddr, sync::Arc};
+use std::future::pending;
+use std::net::SocketAddr;
+use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use clap::{Args, ValueEnum};
 use http::Request;
 use serde_json::json;
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
-    sync::Semaphore,
-    task::JoinSet,
-};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 
-use super::{OPERATION_TIMEOUT, rate::response_length};
+use super::OPERATION_TIMEOUT;
+use super::rate::response_length;
 
 /// Connections that are opened concurrently; fewer than the backlog of any listener.
 const OPENING: usize = 16;

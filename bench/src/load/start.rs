@@ -1,19 +1,17 @@
 //! Measures the time until a program is ready, and until a new target has responded.
 
-use std::{
-    fs,
-    io::{self, Read as _, Write as _},
-    net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream},
-    process::{Child, Command},
-    thread,
-    time::{Duration, Instant},
-};
+use std::io::{self, Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 use anyhow::{Context as _, bail};
 use clap::Args;
 use serde_json::json;
 
-use super::{OPERATION_TIMEOUT, Outcome, rate::exchange};
+use super::rate::exchange;
+use super::{OPERATION_TIMEOUT, Outcome};
 
 /// Interval of readiness checks, well below a start's duration.
 const POLL_INTERVAL: Duration = Duration::from_micros(200);

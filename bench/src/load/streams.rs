@@ -1,16 +1,15 @@
 //! Messages on long gRPC streams: each stream sends one, waits for its echo, and sends the next.
 
-use std::{
-    net::SocketAddr,
-    time::{Duration, Instant},
-};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use bytes::{Bytes, BytesMut};
 use clap::Args;
 use h2::client::SendRequest;
 use http::Request;
-use tokio::{net::TcpStream, task::JoinSet};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
 use super::{OPERATION_TIMEOUT, Outcome, wait_for_capacity};
 

@@ -1,18 +1,14 @@
 //! The interoperability tests of gRPC that need no credentials, and both soaks.
 
-use std::{
-    fmt::Write as _,
-    fs,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-};
+use std::fmt::Write as _;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use super::{
-    outcome::{Case, Outcome},
-    topology::Topology,
-};
+use super::outcome::{Case, Outcome};
+use super::topology::Topology;
 use crate::testbed::process::Process;
 
 const CASES: [&str; 16] = [

@@ -1,16 +1,12 @@
 //! h2spec: RFC 7540 and RFC 7541 by raw frames, strict cases included.
 
-use std::{
-    net::SocketAddr,
-    path::{Path, PathBuf},
-};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 
-use super::{
-    outcome::{Case, Outcome, report},
-    topology::Topology,
-};
+use super::outcome::{Case, Outcome, report};
+use super::topology::Topology;
 
 /// Timeout of a case in seconds, twice the default.
 const CASE_TIMEOUT: &str = "5";

@@ -6,17 +6,18 @@
 
 mod criteria;
 
-use std::{fs, net::SocketAddr, path::Path};
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
 
 use anyhow::Context;
 
 use self::criteria::{AttackResult, AttackStats, Baseline, Report};
-use super::{
-    honest_client,
-    outcome::Outcome,
-    topology::{Application, Position, Topology},
-};
-use crate::testbed::{ProxyPair, process::Process};
+use super::honest_client;
+use super::outcome::Outcome;
+use super::topology::{Application, Position, Topology};
+use crate::testbed::ProxyPair;
+use crate::testbed::process::Process;
 
 /// Duration of each attack.
 const SECONDS: u32 = 15;

@@ -1,18 +1,14 @@
 //! kosoku: Autobahn's WebSocket cases. A proxy must not change the outcome of any.
 
-use std::{
-    fs,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-};
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use serde_json::Value;
 
-use super::{
-    outcome::{Case, Outcome},
-    topology::Topology,
-};
+use super::outcome::{Case, Outcome};
+use super::topology::Topology;
 use crate::testbed::process::Process;
 
 /// Concurrent cases. Many have a timeout of half a second, which concurrent cases with megabytes of

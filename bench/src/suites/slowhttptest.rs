@@ -1,19 +1,15 @@
 //! slowhttptest: thousands of slow clients, and an honest client in parallel whose requests must
 //! all succeed.
 
-use std::{
-    fs,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-};
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use super::{
-    honest_client::{self, HonestClientStats},
-    outcome::{Case, Outcome},
-    topology::{LARGE_PATH, Topology},
-};
+use super::honest_client::{self, HonestClientStats};
+use super::outcome::{Case, Outcome};
+use super::topology::{LARGE_PATH, Topology};
 use crate::testbed::process::Process;
 
 /// Number of slow clients, and new connections per second.

@@ -1,17 +1,13 @@
 //! smugglex: attempts to make two HTTP/1 parsers disagree about the end of a request.
 
-use std::{
-    net::SocketAddr,
-    path::{Path, PathBuf},
-};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use serde_json::Value;
 
-use super::{
-    outcome::{Case, Outcome, report},
-    topology::Topology,
-};
+use super::outcome::{Case, Outcome, report};
+use super::topology::Topology;
 
 /// Every check for a server without TLS, opt-in checks included.
 const CHECKS: &str = "cl-te,te-cl,te-te,h2c,h2,cl-edge,cl-0,0-cl,parser-discrepancy";

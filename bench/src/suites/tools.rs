@@ -1,17 +1,13 @@
 //! Installs the suites in pinned versions below `target/suites`, each in a directory named after
 //! its version. Debian packages are used where they exist.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, bail};
-use xtask::{
-    command, setup, stage,
-    workspace::{self, find_program},
-};
+use xtask::workspace::{self, find_program};
+use xtask::{command, setup, stage};
 
 use super::{DIRECTORY, Suite};
 

@@ -7,23 +7,21 @@
 mod applications;
 mod relay;
 
-use std::{
-    net::{Ipv4Addr, SocketAddr},
-    path::Path,
-    process::Command,
-};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::process::Command;
 
 use anyhow::bail;
 
+use super::Suite;
+use super::tools::Tools;
+use crate::testbed::pod::{Container, CpuRole, Pods};
+use crate::testbed::process::Process;
+use crate::testbed::proxies::{self, ControlPlanes, PortSettings};
+use crate::testbed::usage::run_time;
+use crate::testbed::{Agent, ProxyPair, ProxyProcesses, SkippedPorts, Testbed, Tier};
+
 pub(super) use self::applications::LARGE_PATH;
-use super::{Suite, tools::Tools};
-use crate::testbed::{
-    Agent, ProxyPair, ProxyProcesses, SkippedPorts, Testbed, Tier,
-    pod::{Container, CpuRole, Pods},
-    process::Process,
-    proxies::{self, ControlPlanes, PortSettings},
-    usage::run_time,
-};
 
 /// A service of `mesh-bench control` whose only endpoint is the server.
 const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);

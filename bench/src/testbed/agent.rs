@@ -1,22 +1,18 @@
 //! The node agent that redirects the connections of a pair of pods, driven over its socket as the
 //! CNI plugin does.
 
-use std::{
-    io::{BufRead, BufReader, Write},
-    os::unix::net::UnixStream,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 use xtask::command::captured_stdout;
 
-use super::{
-    Testbed,
-    pod::{self, DIRECTORY, Pod, Pods},
-    process::{Process, run, wait_until},
-};
+use super::Testbed;
+use super::pod::{self, DIRECTORY, Pod, Pods};
+use super::process::{Process, run, wait_until};
 
 /// How connections are redirected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

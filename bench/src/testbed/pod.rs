@@ -3,21 +3,17 @@
 //! Names are fixed, since a machine has one testbed at a time. Every process is in one cgroup, so
 //! that [`clear`] finds the remains of an earlier run.
 
-use std::{
-    ffi::OsStr,
-    fs,
-    net::Ipv4Addr,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::ffi::OsStr;
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::Context;
 use xtask::command::captured_stdout;
 
-use super::{
-    cpus::Cpus,
-    process::{run, wait_until},
-};
+use super::cpus::Cpus;
+use super::process::{run, wait_until};
 
 /// Prefix of the names of namespaces, cgroups, pins and directories.
 pub(crate) const NAME: &str = "mesh-lab";

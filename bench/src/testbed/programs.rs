@@ -1,9 +1,7 @@
 //! The programs of the mesh in a testbed, and their builds.
 
-use std::{
-    env,
-    path::{Path, PathBuf},
-};
+use std::env;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use xtask::{binaries, command, stage, workspace};

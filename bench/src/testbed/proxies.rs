@@ -1,21 +1,17 @@
 //! A pair of mesh-proxy processes as the injector configures them: own user, own cgroup, Linkerd's
 //! environment, and the redirection check.
 
-use std::{
-    fs,
-    net::Ipv4Addr,
-    path::{Path, PathBuf},
-    process::Command,
-    time::Duration,
-};
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 
 use anyhow::Context;
 
-use super::{
-    CLIENT, ProxyPair, ProxyProcesses, SERVER, Testbed,
-    pod::{Container, CpuRole, DIRECTORY, Pod, Pods},
-    process::Process,
-};
+use super::pod::{Container, CpuRole, DIRECTORY, Pod, Pods};
+use super::process::Process;
+use super::{CLIENT, ProxyPair, ProxyProcesses, SERVER, Testbed};
 
 /// The agent accepts listeners on the proxy's ports only of this user.
 const PROXY: Container<'_> = Container {

@@ -1,6 +1,7 @@
 //! Resource usage of a process: run time from the scheduler, memory from its page tables.
 
-use std::{fs, path::Path};
+use std::fs;
+use std::path::Path;
 
 use anyhow::Context;
 

@@ -4,17 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mesh_core::node::{NodeStatus, PodRef, SelfTestOutcome, Tier};
-use mesh_k8s::{
-    kinds::{Node, Pod, ResourceExt},
-    pod,
-};
+use mesh_k8s::kinds::{Node, Pod, ResourceExt};
+use mesh_k8s::pod;
 
+use super::causes::NOT_RUNNING;
+use super::control_plane::{container_problems, is_agent};
+use super::facts::{Agent, fact_ref};
 use super::{
-    AppliesTo, Category, Check, CheckResult, Environment, Facts, Finding, OnFailure, Outcome,
-    causes::NOT_RUNNING,
-    control_plane::{container_problems, is_agent},
-    count,
-    facts::{Agent, fact_ref},
+    AppliesTo, Category, Check, CheckResult, Environment, Facts, Finding, OnFailure, Outcome, count,
 };
 use crate::cluster::agent;
 

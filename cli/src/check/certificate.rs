@@ -1,9 +1,10 @@
 //! Evaluates certificates: validity, algorithms, signatures.
 
-use x509_parser::{
-    certificate::X509Certificate, oid_registry, pem::Pem, prelude::FromDer as _,
-    public_key::PublicKey,
-};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::oid_registry;
+use x509_parser::pem::Pem;
+use x509_parser::prelude::FromDer as _;
+use x509_parser::public_key::PublicKey;
 
 use super::Outcome;
 

@@ -7,11 +7,9 @@ pub(super) use pods::{
     COMPONENTS, can_respond, container_problem_of, container_problems, is_agent,
 };
 
-use super::{
-    AppliesTo, Category, Check, Environment, Facts, OnFailure, Outcome,
-    causes::{AGENTS, NOT_RUNNING, NOT_WORKING, TRUST},
-    facts::fact_ref,
-};
+use super::causes::{AGENTS, NOT_RUNNING, NOT_WORKING, TRUST};
+use super::facts::fact_ref;
+use super::{AppliesTo, Category, Check, Environment, Facts, OnFailure, Outcome};
 
 const INSTALLED: fn(&Facts) -> bool =
     |facts| facts.environment != Environment::Machine && facts.is_installed_mode();

@@ -7,21 +7,17 @@ mod redirection;
 use std::collections::BTreeSet;
 
 use mesh_core::annotation;
-use mesh_k8s::{
-    inject::{self, Decision, SkipReason},
-    kinds::{ObjectMeta, Pod, ResourceExt},
-    pod,
-};
+use mesh_k8s::inject::{self, Decision, SkipReason};
+use mesh_k8s::kinds::{ObjectMeta, Pod, ResourceExt};
+use mesh_k8s::pod;
 
+use super::causes::{AGENTS, NOT_RUNNING, NOT_WORKING, TRUST, WEBHOOK};
+use super::control_plane::{can_respond, container_problem_of};
+use super::facts::{fact_ref, full_name, proxy_container};
+use super::identity::excluded_new_pods;
 use super::{
     AppliesTo, Category, Check, CheckResult, Environment, Facts, Finding, Mode, OnFailure, Outcome,
-    causes::{AGENTS, NOT_RUNNING, NOT_WORKING, TRUST, WEBHOOK},
-    control_plane::{can_respond, container_problem_of},
-    count,
-    facts::{fact_ref, full_name, proxy_container},
-    fix,
-    identity::excluded_new_pods,
-    versions,
+    count, fix, versions,
 };
 use crate::mesh::Scope;
 

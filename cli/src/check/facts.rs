@@ -3,21 +3,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mesh_core::{
-    annotation,
-    node::{NodeStatus, PodStatus},
+use mesh_core::annotation;
+use mesh_core::node::{NodeStatus, PodStatus};
+use mesh_k8s::kinds::core::Event;
+use mesh_k8s::kinds::{
+    ConfigMap, DaemonSet, Deployment, EndpointSlice, Lease, MutatingWebhookConfiguration,
+    Namespace, Node, Pod, ResourceExt, Secret, Service, ServiceAccount,
 };
-use mesh_k8s::{
-    kinds::{
-        ConfigMap, DaemonSet, Deployment, EndpointSlice, Lease, MutatingWebhookConfiguration,
-        Namespace, Node, Pod, ResourceExt, Secret, Service, ServiceAccount, core::Event,
-    },
-    pod,
-    values::{Redirection, Values},
-};
+use mesh_k8s::pod;
+use mesh_k8s::values::{Redirection, Values};
 use serde_json::Value;
 
-use crate::{clients::metrics::Sample, mesh::Scope};
+use crate::clients::metrics::Sample;
+use crate::mesh::Scope;
 
 /// A fact, or why it could not be determined.
 pub(crate) type Fact<T> = Result<T, String>;

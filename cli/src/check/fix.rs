@@ -1,9 +1,7 @@
 //! Repair commands with the names of the cluster's objects filled in.
 
-use mesh_k8s::{
-    kinds::{Pod, ResourceExt},
-    pod,
-};
+use mesh_k8s::kinds::{Pod, ResourceExt};
+use mesh_k8s::pod;
 
 use super::Facts;
 

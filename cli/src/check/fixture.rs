@@ -1,24 +1,25 @@
 //! A healthy cluster as data, in which tests inject faults.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
+use std::time::Duration;
 
 use mesh_core::node::{
     CniStatus, NodeStatus, PodRef, PodStatus, SelfTestCase, SelfTestOutcome, Tier,
 };
 use mesh_k8s::kinds::{ByteString, ConfigMap, Pod, Secret};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, KeyUsagePurpose};
-use serde::{Deserialize as _, de::DeserializeOwned};
+use serde::Deserialize as _;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::{
-    control_plane::COMPONENTS,
-    facts::{
-        AccessReview, Agent, ApiServer, Controller, Environment, Facts, InjectionDryRun, Mode,
-        Permission, Proxy,
-    },
-    identity::{BUNDLE_KEY, TRUST_ROOTS},
+use super::control_plane::COMPONENTS;
+use super::facts::{
+    AccessReview, Agent, ApiServer, Controller, Environment, Facts, InjectionDryRun, Mode,
+    Permission, Proxy,
 };
-use crate::{clients::metrics, mesh::Scope};
+use super::identity::{BUNDLE_KEY, TRUST_ROOTS};
+use crate::clients::metrics;
+use crate::mesh::Scope;
 
 /// 2026-01-01, the current time of the fixture.
 pub(super) const NOW: u64 = 1_767_225_600;

@@ -12,14 +12,10 @@ use kube::api::ListParams;
 use mesh_k8s::kinds::{Namespace, Node};
 use serde_json::Value;
 
-use super::{
-    facts::{ApiServer, Environment, Fact, Facts, InjectionDryRun, Mode},
-    webhook,
-};
-use crate::{
-    cluster::{Cluster, error},
-    mesh::{Mesh, Scope},
-};
+use super::facts::{ApiServer, Environment, Fact, Facts, InjectionDryRun, Mode};
+use super::webhook;
+use crate::cluster::{Cluster, error};
+use crate::mesh::{Mesh, Scope};
 
 /// Gathers the facts that the checks of the mode use.
 pub(crate) async fn facts(mesh: Option<&Mesh>, mode: Mode, scope: Scope) -> Facts {

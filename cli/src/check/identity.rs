@@ -2,23 +2,22 @@
 
 use std::collections::BTreeMap;
 
-use mesh_k8s::{
-    inject::TOKEN_AUDIENCE,
-    kinds::{ConfigMap, Pod, ResourceExt},
-    pod,
-};
+use mesh_k8s::inject::TOKEN_AUDIENCE;
+use mesh_k8s::kinds::{ConfigMap, Pod, ResourceExt};
+use mesh_k8s::pod;
 use x509_parser::certificate::X509Certificate;
 
+use super::causes::{AGENTS, NOT_RUNNING, NOT_WORKING, TRUST};
+use super::certificate::{
+    self, algorithm_problem, check_expiry, expiring, first_expiry, format_duration, is_signed_by,
+    signing_problem, time_problem,
+};
+use super::facts::{
+    Fact, NEW_POD_SECONDS, PROPAGATION_SECONDS, fact_ref, full_name, proxy_container,
+};
 use super::{
     AppliesTo, Category, Check, CheckResult, Environment, Facts, Finding, OnFailure, Outcome,
-    causes::{AGENTS, NOT_RUNNING, NOT_WORKING, TRUST},
-    certificate::{
-        self, algorithm_problem, check_expiry, expiring, first_expiry, format_duration,
-        is_signed_by, signing_problem, time_problem,
-    },
-    count,
-    facts::{Fact, NEW_POD_SECONDS, PROPAGATION_SECONDS, fact_ref, full_name, proxy_container},
-    fix,
+    count, fix,
 };
 
 /// The ConfigMap of trust anchors, in the control plane's namespace and in each namespace with

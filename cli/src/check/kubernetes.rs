@@ -2,10 +2,10 @@
 
 use mesh_k8s::kinds::ResourceExt;
 
+use super::facts::{Fact, fact_ref};
 use super::{
     AppliesTo, Category, Check, CheckResult, Environment, Facts, Finding, Mode, OnFailure, Outcome,
     count,
-    facts::{Fact, fact_ref},
 };
 
 const ON_CLUSTER: fn(&Facts) -> bool = |facts| facts.environment == Environment::Cluster;

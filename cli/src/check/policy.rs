@@ -4,20 +4,17 @@
 use std::collections::BTreeSet;
 
 use mesh_core::policy::inbound::DefaultPolicy;
-use mesh_k8s::{
-    crd::{AuthorizationPolicy, PortRef, Server},
-    kinds::{Namespace, Pod, ResourceExt, ServiceAccount},
-    pod::ports,
-    select,
-};
+use mesh_k8s::crd::{AuthorizationPolicy, PortRef, Server};
+use mesh_k8s::kinds::{Namespace, Pod, ResourceExt, ServiceAccount};
+use mesh_k8s::pod::ports;
+use mesh_k8s::select;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::facts::{Fact, fact_ref, full_name};
 use super::{
     AppliesTo, Category, Check, CheckResult, Environment, Facts, Finding, OnFailure, Outcome,
-    count, data_plane,
-    facts::{Fact, fact_ref, full_name},
-    fix,
+    count, data_plane, fix,
 };
 
 pub(super) const CATEGORY: Category = Category {

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 
 use mesh_core::node::{Repair, RepairKind};
 
+use super::certificate::format_duration;
 use super::{
     AppliesTo, Category, Check, CheckResult, Environment, Facts, Finding, OnFailure, Outcome,
-    certificate::format_duration, count, webhook,
+    count, webhook,
 };
 
 pub(super) const CATEGORY: Category = Category {

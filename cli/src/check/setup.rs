@@ -2,9 +2,9 @@
 
 use mesh_k8s::kinds::ResourceExt;
 
+use super::facts::{Permission, fact_ref};
 use super::{
     AppliesTo, Category, Check, CheckResult, Environment, Facts, Mode, OnFailure, Outcome, count,
-    facts::{Permission, fact_ref},
 };
 
 pub(super) const CATEGORY: Category = Category {

@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 
-use super::{fixture::healthy, *};
+use super::fixture::healthy;
+use super::*;
 use crate::clients::metrics;
+use faults::{FAULTS, Fault, change_pod, not_ready, pre};
 
 mod consequences;
 mod faults;
 mod objects;
 mod unlisted;
-
-use faults::{FAULTS, Fault, change_pod, not_ready, pre};
 
 /// Returns all faults.
 fn all_faults() -> impl Iterator<Item = &'static Fault> {

@@ -3,11 +3,10 @@
 use mesh_core::annotation;
 use mesh_k8s::kinds::ResourceExt;
 
+use super::control_plane::COMPONENTS;
+use super::facts::{fact_ref, full_name, proxy_container};
 use super::{
-    AppliesTo, Category, Check, CheckResult, Environment, Facts, Finding, OnFailure, Outcome,
-    control_plane::COMPONENTS,
-    facts::{fact_ref, full_name, proxy_container},
-    fix,
+    AppliesTo, Category, Check, CheckResult, Environment, Facts, Finding, OnFailure, Outcome, fix,
 };
 
 pub(super) const CATEGORY: Category = Category {

@@ -2,18 +2,15 @@
 //! it.
 
 use mesh_core::annotation;
-use mesh_k8s::{
-    kinds::{LabelSelector, MutatingWebhook, Namespace, ResourceExt},
-    pod, select,
-};
+use mesh_k8s::kinds::{LabelSelector, MutatingWebhook, Namespace, ResourceExt};
+use mesh_k8s::{pod, select};
 use x509_parser::certificate::X509Certificate;
 
+use super::causes::{NOT_RUNNING, WEBHOOK};
+use super::certificate::{self, check_expiry, time_problem};
+use super::facts::{Fact, InjectionDryRun, fact_ref};
 use super::{
-    AppliesTo, Category, Check, CheckResult, Environment, Facts, Finding, OnFailure, Outcome,
-    causes::{NOT_RUNNING, WEBHOOK},
-    certificate::{self, check_expiry, time_problem},
-    count,
-    facts::{Fact, InjectionDryRun, fact_ref},
+    AppliesTo, Category, Check, CheckResult, Environment, Facts, Finding, OnFailure, Outcome, count,
 };
 use crate::clients::tls;
 

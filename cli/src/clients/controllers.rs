@@ -4,26 +4,20 @@ use std::time::Duration;
 
 use anyhow::Context;
 use hyper_util::rt::TokioIo;
-use mesh_api::proto::{
-    destination::{GetDestination, destination_client::DestinationClient},
-    inbound::{PortSpec, inbound_server_policies_client::InboundServerPoliciesClient},
-    outbound::outbound_policies_client::OutboundPoliciesClient,
-};
-use mesh_core::{
-    endpoint::EndpointUpdate,
-    policy::{
-        inbound::ServerPolicy,
-        outbound::{OutboundPolicy, Target},
-    },
-    profile::Profile,
-};
+use mesh_api::proto::destination::GetDestination;
+use mesh_api::proto::destination::destination_client::DestinationClient;
+use mesh_api::proto::inbound::PortSpec;
+use mesh_api::proto::inbound::inbound_server_policies_client::InboundServerPoliciesClient;
+use mesh_api::proto::outbound::outbound_policies_client::OutboundPoliciesClient;
+use mesh_core::endpoint::EndpointUpdate;
+use mesh_core::policy::inbound::ServerPolicy;
+use mesh_core::policy::outbound::{OutboundPolicy, Target};
+use mesh_core::profile::Profile;
 use tokio_stream::StreamExt;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::{
-    exit::Failure,
-    mesh::{Mesh, MeshPod, Scope},
-};
+use crate::exit::Failure;
+use crate::mesh::{Mesh, MeshPod, Scope};
 
 const DESTINATION_PORT: u16 = 8086;
 const POLICY_PORT: u16 = 8090;

@@ -7,10 +7,8 @@ use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
 
-use crate::{
-    exit::Failure,
-    mesh::{Connection, Mesh, MeshPod},
-};
+use crate::exit::Failure;
+use crate::mesh::{Connection, Mesh, MeshPod};
 
 /// Admin ports respond within milliseconds, even with the metrics of a thousand targets.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);

@@ -1,24 +1,25 @@
 //! Fetches the certificate chain that a proxy or a webhook presents, and verifies chains as a
 //! client does. The only module of the CLI that uses rustls.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
-use tokio_rustls::{
-    TlsConnector,
-    rustls::{
-        self, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
-        client::{
-            WebPkiServerVerifier,
-            danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-        },
-        crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature},
-        pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject as _},
-        sign::CertifiedKey,
-    },
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::client::WebPkiServerVerifier;
+use tokio_rustls::rustls::client::danger::{
+    HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
+};
+use tokio_rustls::rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature};
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use tokio_rustls::rustls::sign::CertifiedKey;
+use tokio_rustls::rustls::{
+    self, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
 };
 
-use crate::{exit::Failure, mesh::connection::Connection};
+use crate::exit::Failure;
+use crate::mesh::connection::Connection;
 
 /// A handshake takes one round trip and a signature.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);

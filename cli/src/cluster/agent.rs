@@ -1,15 +1,15 @@
 //! Client of the node agents of a cluster: reads JSON from the admin server of each agent pod.
 
 use futures_util::{StreamExt as _, stream};
-use kube::{Api, api::ListParams};
+use kube::Api;
+use kube::api::ListParams;
 use mesh_k8s::kinds::{DaemonSet, Pod, ResourceExt};
 use serde::de::DeserializeOwned;
 
 use super::{Cluster, error};
-use crate::{
-    clients::{self, http},
-    mesh::{agent::AgentReport, connection::Connection},
-};
+use crate::clients::{self, http};
+use crate::mesh::agent::AgentReport;
+use crate::mesh::connection::Connection;
 
 /// The name of the agent's DaemonSet and container.
 pub(crate) const NAME: &str = "mesh-agent";

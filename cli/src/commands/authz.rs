@@ -5,16 +5,12 @@ mod table;
 use clap::Args as ClapArgs;
 
 use self::table::{Row, rows};
-use crate::{
-    check::gather::policies,
-    commands::diagnostics::find_pods,
-    global::Global,
-    mesh::Mesh,
-    output::{
-        self, Format,
-        table::{Align, Table},
-    },
-};
+use crate::check::gather::policies;
+use crate::commands::diagnostics::find_pods;
+use crate::global::Global;
+use crate::mesh::Mesh;
+use crate::output::table::{Align, Table};
+use crate::output::{self, Format};
 
 /// Examples:
 ///   meshctl authz deployment/web -n shop

@@ -6,13 +6,13 @@ use clap::ValueEnum;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use crate::{
-    check::{self, CategoryReport, Mode, Report, explain, gather},
-    exit::Failure,
-    global::Global,
-    mesh::{Mesh, Scope},
-    output::{self, progress::Progress, style::Mark},
-};
+use crate::check::{self, CategoryReport, Mode, Report, explain, gather};
+use crate::exit::Failure;
+use crate::global::Global;
+use crate::mesh::{Mesh, Scope};
+use crate::output;
+use crate::output::progress::Progress;
+use crate::output::style::Mark;
 
 /// Examples:
 ///   meshctl check --pre                    before the installation

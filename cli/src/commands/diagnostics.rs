@@ -8,14 +8,12 @@ mod sysdump;
 
 use clap::Subcommand;
 
-pub(crate) use self::metrics::find_pods;
+use crate::clients::controllers::{self, QueryContext};
+use crate::global::Global;
+use crate::mesh::Mesh;
+use crate::output;
 
-use crate::{
-    clients::controllers::{self, QueryContext},
-    global::Global,
-    mesh::Mesh,
-    output,
-};
+pub(crate) use self::metrics::find_pods;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

@@ -4,15 +4,14 @@ use std::fmt::Write;
 
 use anyhow::Context;
 use serde::Serialize;
-use x509_parser::{extensions::GeneralName, prelude::FromDer, prelude::X509Certificate};
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::{
-    clients::tls,
-    exit::Failure,
-    global::Global,
-    mesh::{Mesh, MeshPod},
-    output::{self, Format, count},
-};
+use crate::clients::tls;
+use crate::exit::Failure;
+use crate::global::Global;
+use crate::mesh::{Mesh, MeshPod};
+use crate::output::{self, Format, count};
 
 /// Examples:
 ///   meshctl identity demo/web-0 -o json

@@ -5,27 +5,21 @@
 mod input;
 mod report;
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use anyhow::Context as _;
-use mesh_k8s::{
-    manifest::{self, InjectOptions, Report},
-    values::{
-        Values,
-        reading::{IgnoredKey, ignored_keys},
-    },
-};
+use mesh_k8s::manifest::{self, InjectOptions, Report};
+use mesh_k8s::values::Values;
+use mesh_k8s::values::reading::{IgnoredKey, ignored_keys};
+
+use crate::cluster::Cluster;
+use crate::exit::Failure;
+use crate::global::Global;
+use crate::output;
+use crate::output::manifests::{self, ManifestFormat};
 
 pub(crate) use self::{input::read, report::report};
-use crate::{
-    cluster::Cluster,
-    exit::Failure,
-    global::Global,
-    output::{
-        self,
-        manifests::{self, ManifestFormat},
-    },
-};
 
 /// Examples:
 ///   meshctl inject shop.yaml | kubectl apply -f -

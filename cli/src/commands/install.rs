@@ -1,10 +1,9 @@
 //! `meshctl install [--crds]`: prints the manifests of the mesh.
 
-use crate::{
-    global::Global,
-    install::{self, Chart, RenderRequest, flags::ValueFlags, manifest, preflight},
-    output::manifests::ManifestFormat,
-};
+use crate::global::Global;
+use crate::install::flags::ValueFlags;
+use crate::install::{self, Chart, RenderRequest, manifest, preflight};
+use crate::output::manifests::ManifestFormat;
 
 const EXAMPLES: &str = "\
 Examples:

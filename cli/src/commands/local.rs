@@ -9,14 +9,15 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::Subcommand;
-use mesh_local::{
-    client::{self, ClientError, ExecError},
-    container::shim,
-    node,
-    node_paths::NodePaths,
-};
+use mesh_local::client::{self, ClientError, ExecError};
+use mesh_local::container::shim;
+use mesh_local::node;
+use mesh_local::node_paths::NodePaths;
 
-use crate::{commands::on_runtime, exit::Failure, global::Global, output};
+use crate::commands::on_runtime;
+use crate::exit::Failure;
+use crate::global::Global;
+use crate::output;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {

@@ -3,18 +3,12 @@
 
 use std::collections::HashSet;
 
-use crate::{
-    cluster::Cluster,
-    global::Global,
-    install::{
-        self, Chart, RenderRequest,
-        flags::ValueFlags,
-        inventory,
-        manifest::{self, ObjectName},
-        preflight,
-    },
-    output::manifests::ManifestFormat,
-};
+use crate::cluster::Cluster;
+use crate::global::Global;
+use crate::install::flags::ValueFlags;
+use crate::install::manifest::{self, ObjectName};
+use crate::install::{self, Chart, RenderRequest, inventory, preflight};
+use crate::output::manifests::ManifestFormat;
 
 const EXAMPLES: &str = "\
 Example, after an upgrade:

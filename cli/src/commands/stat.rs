@@ -3,21 +3,19 @@
 
 mod workload;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
 use serde::Serialize;
 
 use self::workload::{Counters, WorkloadStats};
-use crate::{
-    clients::{self, controllers::ADMIN_PORTS, http, metrics},
-    global::Global,
-    mesh::{Mesh, MeshPod, Scope},
-    output::{
-        self, Format,
-        table::{Align, Table},
-    },
-};
+use crate::clients::controllers::ADMIN_PORTS;
+use crate::clients::{self, http, metrics};
+use crate::global::Global;
+use crate::mesh::{Mesh, MeshPod, Scope};
+use crate::output::table::{Align, Table};
+use crate::output::{self, Format};
 
 /// Examples:
 ///   meshctl stat -n shop --watch

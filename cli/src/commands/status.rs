@@ -2,26 +2,22 @@
 
 use std::collections::BTreeMap;
 
-use mesh_core::{annotation, node::Tier};
-use mesh_k8s::{
-    kinds::{Pod, ResourceExt},
-    pod,
-};
+use mesh_core::annotation;
+use mesh_core::node::Tier;
+use mesh_k8s::kinds::{Pod, ResourceExt};
+use mesh_k8s::pod;
 use serde::Serialize;
 
 use super::version::format_counts;
-use crate::{
-    check::{self, CategoryReport, Facts, Mode, facts::proxy_container, gather},
-    exit::Failure,
-    global::Global,
-    mesh::{Mesh, Scope},
-    output::{
-        self, Format,
-        progress::Progress,
-        style::Mark,
-        table::{Align, Table},
-    },
-};
+use crate::check::facts::proxy_container;
+use crate::check::{self, CategoryReport, Facts, Mode, gather};
+use crate::exit::Failure;
+use crate::global::Global;
+use crate::mesh::{Mesh, Scope};
+use crate::output::progress::Progress;
+use crate::output::style::Mark;
+use crate::output::table::{Align, Table};
+use crate::output::{self, Format};
 
 /// Examples:
 ///   meshctl status

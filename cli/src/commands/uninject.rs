@@ -5,13 +5,9 @@ use std::path::PathBuf;
 use mesh_k8s::manifest;
 
 use super::inject::{read, report};
-use crate::{
-    exit::Failure,
-    output::{
-        self,
-        manifests::{self, ManifestFormat},
-    },
-};
+use crate::exit::Failure;
+use crate::output;
+use crate::output::manifests::{self, ManifestFormat};
 
 /// Examples:
 ///   kubectl get deploy -o yaml | meshctl uninject - | kubectl apply -f -

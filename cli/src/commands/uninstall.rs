@@ -4,14 +4,13 @@ use anyhow::bail;
 use kube::api::ListParams;
 use mesh_k8s::kinds::Pod;
 
-use crate::{
-    cluster::{Cluster, error},
-    exit::Failure,
-    global::Global,
-    install::{inventory, manifest, preflight},
-    mesh::Scope,
-    output::{self, manifests::ManifestFormat},
-};
+use crate::cluster::{Cluster, error};
+use crate::exit::Failure;
+use crate::global::Global;
+use crate::install::{inventory, manifest, preflight};
+use crate::mesh::Scope;
+use crate::output;
+use crate::output::manifests::ManifestFormat;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -6,16 +6,15 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use x509_parser::pem::Pem;
 
-use crate::{
-    check::certificate,
-    cluster::Cluster,
-    exit::Failure,
-    global::Global,
-    install::{
-        self, Chart, RenderRequest, flags::ValueFlags, manifest, overrides::Overrides, preflight,
-    },
-    output::{self, manifests::ManifestFormat},
-};
+use crate::check::certificate;
+use crate::cluster::Cluster;
+use crate::exit::Failure;
+use crate::global::Global;
+use crate::install::flags::ValueFlags;
+use crate::install::overrides::Overrides;
+use crate::install::{self, Chart, RenderRequest, manifest, preflight};
+use crate::output;
+use crate::output::manifests::ManifestFormat;
 
 const EXAMPLES: &str = "\
 Examples:

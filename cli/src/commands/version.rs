@@ -4,11 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::{
-    global::Global,
-    mesh::{Mesh, MeshPod, Scope},
-    output::{self, Format},
-};
+use crate::global::Global;
+use crate::mesh::{Mesh, MeshPod, Scope};
+use crate::output::{self, Format};
 
 /// Examples:
 ///   meshctl version --client

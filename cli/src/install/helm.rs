@@ -1,10 +1,8 @@
 //! Runs the program `helm template`.
 
-use std::{
-    io::ErrorKind,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, bail};
 

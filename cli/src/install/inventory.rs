@@ -3,10 +3,8 @@
 
 use std::collections::HashSet;
 
-use kube::{
-    Api,
-    api::{ApiResource, DynamicObject, GroupVersionKind, ListParams},
-};
+use kube::Api;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use mesh_core::annotation::CONTROL_PLANE_NS;
 use serde_json::json;
 

@@ -4,7 +4,8 @@ use mesh_k8s::values::Redirection;
 use serde_json::{Value, json};
 
 use super::chart::VALUES_KIND;
-use crate::output::{self, manifests::ManifestFormat};
+use crate::output;
+use crate::output::manifests::ManifestFormat;
 
 /// A manifest as text and as a JSON object.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,22 +1,16 @@
 //! Checks a cluster before manifests are rendered for it, and detects the values that it needs.
 
 use anyhow::{anyhow, bail};
-use kube::{
-    Api,
-    api::{ApiResource, DynamicObject, GroupVersionKind},
-};
+use kube::Api;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use mesh_k8s::kinds::{ConfigMap, EndpointSlice, Secret, Service};
 use serde_json::Value;
 
-use super::{
-    flags::Overlay,
-    overrides::{self, Overrides},
-};
-use crate::{
-    cluster::{Cluster, error},
-    exit::Failure,
-    global::Global,
-};
+use super::flags::Overlay;
+use super::overrides::{self, Overrides};
+use crate::cluster::{Cluster, error};
+use crate::exit::Failure;
+use crate::global::Global;
 
 /// The oldest supported version of Kubernetes, with native sidecars, CEL rules and EndpointSlices;
 /// the charts require the same.

@@ -4,10 +4,9 @@ use std::net::IpAddr;
 
 use anyhow::Context as _;
 use mesh_core::annotation;
-use mesh_k8s::{
-    kinds::{ObjectMeta, Pod, ResourceExt},
-    pod::{self, owner::Owner},
-};
+use mesh_k8s::kinds::{ObjectMeta, Pod, ResourceExt};
+use mesh_k8s::pod;
+use mesh_k8s::pod::owner::Owner;
 
 use crate::exit::Failure;
 

@@ -5,7 +5,8 @@
 
 use mesh_local::node_paths::NodePaths;
 
-use crate::{cluster, global::Global};
+use crate::cluster;
+use crate::global::Global;
 
 /// The inputs of the selection.
 #[derive(Clone, Debug, Default)]

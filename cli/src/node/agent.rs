@@ -4,10 +4,8 @@ use std::path::Path;
 
 use anyhow::Context;
 use mesh_core::node::{NodeStatus, PodStatus, Request, Response};
-use tokio::{
-    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
-    net::UnixStream,
-};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
 
 use crate::exit::Failure;
 

@@ -1,10 +1,8 @@
 //! Reads manifests from files, directories and standard input, and renders them as YAML or JSON.
 
-use std::{
-    fs,
-    io::Read as _,
-    path::{Path, PathBuf},
-};
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use serde::Deserialize as _;

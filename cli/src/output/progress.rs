@@ -2,7 +2,8 @@
 //! after [`SHOW_DELAY`]. Where standard error is not a terminal, each change of the text is printed
 //! as a line.
 
-use std::{io::Write as _, time::Duration};
+use std::io::Write as _;
+use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior};
 

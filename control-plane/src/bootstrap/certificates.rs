@@ -6,7 +6,8 @@ use std::time::{Duration, SystemTime};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType,
 };
-use x509_parser::{pem::Pem, prelude::X509Certificate};
+use x509_parser::pem::Pem;
+use x509_parser::prelude::X509Certificate;
 
 use super::Settings;
 

@@ -2,20 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::{
-    ByteString,
-    api::core::v1::{ConfigMap, Secret},
-};
-use kube::{
-    Api, Client,
-    api::{ObjectMeta, PostParams},
-};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::api::{ObjectMeta, PostParams};
+use kube::{Api, Client};
 
-use super::{
-    BootstrapError, Settings,
-    certificates::CertificateAndKey,
-    plan::{ExistingIssuer, ExistingObjects},
-};
+use super::certificates::CertificateAndKey;
+use super::plan::{ExistingIssuer, ExistingObjects};
+use super::{BootstrapError, Settings};
 use crate::cluster::explain;
 
 /// Reads and writes the objects.

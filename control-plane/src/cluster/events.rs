@@ -6,10 +6,8 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
-use kube::{
-    Client,
-    runtime::events::{Event, EventType, Recorder, Reporter},
-};
+use kube::Client;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use mesh_runtime::metrics::{Counter, Labels, Registry};
 use tokio::sync::mpsc;
 

@@ -1,6 +1,7 @@
 //! Rate limits: a number of operations per second, with bursts.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};

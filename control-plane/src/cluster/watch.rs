@@ -1,12 +1,11 @@
 //! Watches of the objects of one kind, for users other than the [source](crate::source). Failures
 //! are logged once and retried.
 
-use futures_util::{Stream, StreamExt as _, stream::BoxStream};
-use kube::{
-    Api,
-    core::Resource,
-    runtime::watcher::{self, Config, Event, watcher},
-};
+use futures_util::stream::BoxStream;
+use futures_util::{Stream, StreamExt as _};
+use kube::Api;
+use kube::core::Resource;
+use kube::runtime::watcher::{self, Config, Event, watcher};
 use serde::de::DeserializeOwned;
 
 use super::{Backoff, explain};

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{Cluster, Log, values::go_duration};
+use super::values::go_duration;
+use super::{Cluster, Log};
 
 #[derive(Debug, Args)]
 pub struct Bootstrap {

@@ -1,6 +1,7 @@
 //! The flag of HTTP/2 settings: the message of the API as JSON, which Linkerd's chart writes.
 
-use std::{str::FromStr, time::Duration};
+use std::str::FromStr;
+use std::time::Duration;
 
 use mesh_core::endpoint::{Http2Params, KeepAlive};
 use serde::Deserialize;

@@ -1,13 +1,13 @@
 //! The flags of `mesh-controller identity`.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 
-use super::{
-    Cluster, Log,
-    values::{flag, go_duration, listen_addr, positive},
-};
+use super::values::{flag, go_duration, listen_addr, positive};
+use super::{Cluster, Log};
 
 #[derive(Debug, Args)]
 pub struct Identity {

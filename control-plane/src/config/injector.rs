@@ -1,10 +1,12 @@
 //! The flags of `mesh-controller proxy-injector`.
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{Cluster, Log, values::listen_addr};
+use super::values::listen_addr;
+use super::{Cluster, Log};
 
 #[derive(Debug, Args)]
 pub struct ProxyInjector {

@@ -1,6 +1,7 @@
 //! Values of flags in the notation of Go, so that Linkerd's manifests work unchanged.
 
-use std::{net::SocketAddr, time::Duration};
+use std::net::SocketAddr;
+use std::time::Duration;
 
 use mesh_core::units::parse_duration;
 

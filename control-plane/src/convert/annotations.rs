@@ -1,12 +1,11 @@
 //! The annotations of Services and routes: timeouts, retries, failure accrual.
 
-use std::{ops::RangeInclusive, time::Duration};
+use std::ops::RangeInclusive;
+use std::time::Duration;
 
-use mesh_core::{
-    annotation as keys,
-    resilience::{Backoff, FailureAccrual, FailurePenalty, Timeouts},
-    units::parse_duration,
-};
+use mesh_core::annotation as keys;
+use mesh_core::resilience::{Backoff, FailureAccrual, FailurePenalty, Timeouts};
+use mesh_core::units::parse_duration;
 use mesh_k8s::kinds::ObjectMeta;
 
 use super::{ConvertError, annotation, name};

@@ -5,7 +5,8 @@
 
 use std::sync::Arc;
 
-use http::{HeaderName, HeaderValue, StatusCode, uri::Scheme};
+use http::uri::Scheme;
+use http::{HeaderName, HeaderValue, StatusCode};
 use mesh_core::route::filter::{Filter, HeaderModifier, PathModifier, Redirect};
 use serde::{Deserialize, Serialize};
 

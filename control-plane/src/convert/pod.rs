@@ -2,11 +2,11 @@
 
 use std::net::IpAddr;
 
-use mesh_core::{annotation as keys, policy::inbound::DefaultPolicy, ports::PortSet};
-use mesh_k8s::{
-    kinds::{Node as K8sNode, ObjectMeta, Pod},
-    pod as accessors,
-};
+use mesh_core::annotation as keys;
+use mesh_core::policy::inbound::DefaultPolicy;
+use mesh_core::ports::PortSet;
+use mesh_k8s::kinds::{Node as K8sNode, ObjectMeta, Pod};
+use mesh_k8s::pod as accessors;
 
 use super::{annotation, name, owner, port_number, shared};
 use crate::model::{ContainerPort, Name, Node, OwnedObject, Phase, PodRecord, ProxyPorts};

@@ -2,14 +2,10 @@
 
 use std::sync::Arc;
 
-use mesh_core::{
-    identity::Identity,
-    policy::inbound::{Network, Suffix},
-};
-use mesh_k8s::{
-    crd,
-    kinds::{self, ServiceAccount},
-};
+use mesh_core::identity::Identity;
+use mesh_core::policy::inbound::{Network, Suffix};
+use mesh_k8s::crd;
+use mesh_k8s::kinds::{self, ServiceAccount};
 
 use super::{ConvertError, created, name};
 use crate::model::{

@@ -1,16 +1,15 @@
 //! Routes of three kinds, converted to one record.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
-use mesh_core::route::{
-    AnchoredRegex, HostMatch,
-    grpc::GrpcMatch,
-    http::{HeaderMatch, HeaderValueMatch, HttpMatch, PathMatch, QueryMatch, QueryValueMatch},
+use mesh_core::route::grpc::GrpcMatch;
+use mesh_core::route::http::{
+    HeaderMatch, HeaderValueMatch, HttpMatch, PathMatch, QueryMatch, QueryValueMatch,
 };
-use mesh_k8s::{
-    crd,
-    kinds::{self, ObjectMeta, grpcroutes as grpc, httproutes as http_api},
-};
+use mesh_core::route::{AnchoredRegex, HostMatch};
+use mesh_k8s::crd;
+use mesh_k8s::kinds::{self, ObjectMeta, grpcroutes as grpc, httproutes as http_api};
 
 use super::{ConvertError, annotations, created, filter, name, port_number};
 use crate::model::{

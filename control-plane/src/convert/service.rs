@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use mesh_core::{annotation as keys, ports::PortSet};
+use mesh_core::annotation as keys;
+use mesh_core::ports::PortSet;
 use mesh_k8s::kinds::{EndpointSlice, Service as K8sService, core, discovery};
 
 use super::{annotation, annotations, name, port_number, shared};

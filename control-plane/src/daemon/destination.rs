@@ -3,17 +3,16 @@
 use std::sync::Arc;
 
 use mesh_api::proto::destination::destination_server::DestinationServer;
-use mesh_core::{endpoint::Http2Params, identity::trust_domain};
+use mesh_core::endpoint::Http2Params;
+use mesh_core::identity::trust_domain;
 use parking_lot::Mutex;
 use tonic::transport::Server;
 
 use super::{Daemon, DaemonError, export_watched, listen, wait_for_source};
-use crate::{
-    config::{Destination, TransportMode},
-    index::{DestinationIndex, DestinationSettings},
-    serve::DestinationService,
-    source::kube::kinds,
-};
+use crate::config::{Destination, TransportMode};
+use crate::index::{DestinationIndex, DestinationSettings};
+use crate::serve::DestinationService;
+use crate::source::kube::kinds;
 
 pub(super) async fn run(config: Destination) -> Result<(), DaemonError> {
     let mut daemon = Daemon::new()?;

@@ -1,6 +1,8 @@
 //! The identity controller.
 
-use std::{error::Error as _, sync::Arc, time::SystemTime};
+use std::error::Error as _;
+use std::sync::Arc;
+use std::time::SystemTime;
 
 use kube::Client;
 use mesh_api::proto::identity::identity_server::IdentityServer;
@@ -10,16 +12,14 @@ use tokio::sync::watch;
 use tonic::transport::Server;
 
 use super::{Daemon, DaemonError, listen};
-use crate::{
-    cluster::{self, Events, Rate, RateLimiter},
-    config::Identity,
-    identity::{
-        CertificateAuthority, EventRecorder, Files, IdentitySuffix, IssuerNames, LoadError,
-        LoadedIssuer, TokenReviewer, TokenVerifier, Validity, is_dns_label,
-    },
-    serve::IdentityService,
-    trust_roots::{self, Publisher},
+use crate::cluster::{self, Events, Rate, RateLimiter};
+use crate::config::Identity;
+use crate::identity::{
+    CertificateAuthority, EventRecorder, Files, IdentitySuffix, IssuerNames, LoadError,
+    LoadedIssuer, TokenReviewer, TokenVerifier, Validity, is_dns_label,
 };
+use crate::serve::IdentityService;
+use crate::trust_roots::{self, Publisher};
 
 /// Larger requests are rejected without being read: a CSR of 16 KiB, a token and a name fit.
 const MAX_REQUEST: usize = 64 * 1024;

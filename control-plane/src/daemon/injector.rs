@@ -3,16 +3,12 @@
 use std::sync::Arc;
 
 use super::{Daemon, DaemonError, listen_for};
-use crate::{
-    cluster::{self, Events},
-    config::ProxyInjector,
-    injector::{CONTROLLER, Caches, Injector, SettingsFiles},
-    webhook::{
-        self, ServingCertificate,
-        managed::{self, Expiry, ManagedCertificate, RepairReporter},
-        mounted::MountedCertificate,
-    },
-};
+use crate::cluster::{self, Events};
+use crate::config::ProxyInjector;
+use crate::injector::{CONTROLLER, Caches, Injector, SettingsFiles};
+use crate::webhook::managed::{self, Expiry, ManagedCertificate, RepairReporter};
+use crate::webhook::mounted::MountedCertificate;
+use crate::webhook::{self, ServingCertificate};
 
 pub(super) async fn run(config: ProxyInjector) -> Result<(), DaemonError> {
     let daemon = Daemon::new()?;

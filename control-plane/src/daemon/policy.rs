@@ -2,21 +2,17 @@
 
 use std::sync::Arc;
 
-use mesh_api::proto::{
-    inbound::inbound_server_policies_server::InboundServerPoliciesServer,
-    outbound::outbound_policies_server::OutboundPoliciesServer,
-};
+use mesh_api::proto::inbound::inbound_server_policies_server::InboundServerPoliciesServer;
+use mesh_api::proto::outbound::outbound_policies_server::OutboundPoliciesServer;
 use mesh_core::identity::trust_domain;
 use parking_lot::Mutex;
 use tonic::transport::Server;
 
 use super::{Daemon, DaemonError, export_watched, listen, wait_for_source};
-use crate::{
-    config::Policy,
-    index::{PolicyIndex, PolicySettings},
-    serve::{InboundService, OutboundService},
-    source::kube::kinds,
-};
+use crate::config::Policy;
+use crate::index::{PolicyIndex, PolicySettings};
+use crate::serve::{InboundService, OutboundService};
+use crate::source::kube::kinds;
 
 pub(super) async fn run(config: Policy) -> Result<(), DaemonError> {
     let mut daemon = Daemon::new()?;

@@ -2,13 +2,13 @@
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1, UnparsedPublicKey};
 use rcgen::SubjectPublicKeyInfo;
-use x509_parser::{
-    certification_request::X509CertificationRequest,
-    extensions::{GeneralName, ParsedExtension},
-    oid_registry::{OID_EC_P256, OID_KEY_TYPE_EC_PUBLIC_KEY, OID_SIG_ECDSA_WITH_SHA256},
-    prelude::FromDer,
-    x509::SubjectPublicKeyInfo as ParsedKey,
+use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::extensions::{GeneralName, ParsedExtension};
+use x509_parser::oid_registry::{
+    OID_EC_P256, OID_KEY_TYPE_EC_PUBLIC_KEY, OID_SIG_ECDSA_WITH_SHA256,
 };
+use x509_parser::prelude::FromDer;
+use x509_parser::x509::SubjectPublicKeyInfo as ParsedKey;
 
 /// A request for one DNS name and a P-256 key has about 300 bytes.
 const MAX_LENGTH: usize = 16 * 1024;

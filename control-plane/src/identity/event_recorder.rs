@@ -4,7 +4,8 @@
 
 use std::time::{Duration, SystemTime};
 
-use k8s_openapi::api::{apps::v1::Deployment, core::v1::ObjectReference};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{Api, Client};
 use sha2::{Digest as _, Sha256};
 

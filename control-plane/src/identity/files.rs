@@ -1,10 +1,8 @@
 //! The files of the certificate authority, which are reloaded when they change.
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-    time::{Duration, SystemTime},
-};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+use std::{fs, io};
 
 use tokio::time::MissedTickBehavior;
 

@@ -5,7 +5,8 @@
 //! others need. A client with a forged token can use up the limit of another account; it could also
 //! use up the rate of reviews.
 
-use std::{collections::HashMap, time::Duration};
+use std::collections::HashMap;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;

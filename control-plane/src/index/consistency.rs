@@ -1,14 +1,10 @@
 //! Consistency of the destination service and the policy service about one target.
 
-use mesh_core::{
-    policy::outbound::{OutboundProtocol, Target},
-    profile::Profile,
-};
+use mesh_core::policy::outbound::{OutboundProtocol, Target};
+use mesh_core::profile::Profile;
 
-use super::{
-    DestinationIndex, PolicyIndex, ProfileKey, Subscription,
-    fixture::{SERVICE, apply, destination_settings, pod, policy_settings},
-};
+use super::fixture::{SERVICE, apply, destination_settings, pod, policy_settings};
+use super::{DestinationIndex, PolicyIndex, ProfileKey, Subscription};
 
 /// Returns the Service at 10.96.0.1 with a port for each `appProtocol`, and these ports. With
 /// `listed` they are in the annotation of opaque ports.

@@ -5,14 +5,13 @@ use std::sync::Arc;
 use mesh_core::profile::Profile;
 use tokio::sync::watch;
 
-use super::{
-    profile::{self, ProfileError, ProfileKey},
-    services::{self, EndpointSet, EndpointsKey},
-    settings::DestinationSettings,
-    store::{ChangeSet, Store},
-    views::Views,
-};
-use crate::{model::Name, source::Batch};
+use super::profile::{self, ProfileError, ProfileKey};
+use super::services::{self, EndpointSet, EndpointsKey};
+use super::settings::DestinationSettings;
+use super::store::{ChangeSet, Store};
+use super::views::Views;
+use crate::model::Name;
+use crate::source::Batch;
 
 /// The endpoints and profiles that proxies watch.
 #[derive(Debug)]

@@ -1,13 +1,9 @@
 //! Objects from YAML and settings, which the tests of the index share.
 
-use crate::{
-    index::{DestinationSettings, PolicySettings},
-    model::{Key, Kind, Name, Object},
-    source::{
-        Batch, Change,
-        manifest::{self, Document},
-    },
-};
+use crate::index::{DestinationSettings, PolicySettings};
+use crate::model::{Key, Kind, Name, Object};
+use crate::source::manifest::{self, Document};
+use crate::source::{Batch, Change};
 
 /// Returns the objects of a manifest, which must all be valid.
 pub(super) fn objects(text: &str) -> Vec<Object> {

@@ -7,25 +7,20 @@
 //!             └─▶ no Server: the default policy
 //! ```
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
-use mesh_core::{
-    meta::{Meta, Resource},
-    policy::inbound::{
-        Authentication, Authorization, GrpcRoute, HttpRoute, HttpServer, InboundRule, Network,
-        PROBE_ROUTE, ServerPolicy, ServerProtocol, all_networks, default_grpc_route,
-        default_http_route,
-    },
-    route::{
-        Route, Rule,
-        http::{HttpMatch, PathMatch},
-    },
+use mesh_core::meta::{Meta, Resource};
+use mesh_core::policy::inbound::{
+    Authentication, Authorization, GrpcRoute, HttpRoute, HttpServer, InboundRule, Network,
+    PROBE_ROUTE, ServerPolicy, ServerProtocol, all_networks, default_grpc_route,
+    default_http_route,
 };
+use mesh_core::route::http::{HttpMatch, PathMatch};
+use mesh_core::route::{Route, Rule};
 
-use super::{
-    settings::PolicySettings,
-    store::{self, Store},
-};
+use super::settings::PolicySettings;
+use super::store::{self, Store};
 use crate::model::{
     self, AuthenticationRef, AuthorizationPolicy, AuthorizationTarget, Kind, Name, ParentKind,
     PodRecord, Protocol, RouteId, Server,

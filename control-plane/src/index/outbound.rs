@@ -1,26 +1,26 @@
 //! The outbound policy of a destination, for the clients of a namespace.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::net::SocketAddr;
+use std::sync::Arc;
 
-use mesh_core::{
-    meta::{Meta, Resource},
-    policy::outbound::{
-        Backend, BackendTarget, Distribution, GrpcRoutes, HttpRoutes, OutboundPolicy,
-        OutboundProtocol, OutboundRule, RouteBackend, Target, TcpRoute, TcpVerdict,
-    },
-    resilience::Timeouts,
-    route::{Route, Rule, http::HttpMatch},
+use mesh_core::meta::{Meta, Resource};
+use mesh_core::policy::outbound::{
+    Backend, BackendTarget, Distribution, GrpcRoutes, HttpRoutes, OutboundPolicy, OutboundProtocol,
+    OutboundRule, RouteBackend, Target, TcpRoute, TcpVerdict,
 };
+use mesh_core::resilience::Timeouts;
+use mesh_core::route::http::HttpMatch;
+use mesh_core::route::{Route, Rule};
 
-use super::{
-    inbound::DETECT_TIMEOUT, pod_endpoints::plain_endpoint, settings::PolicySettings, store::Store,
-};
+use super::inbound::DETECT_TIMEOUT;
+use super::pod_endpoints::plain_endpoint;
+use super::settings::PolicySettings;
+use super::store::Store;
 use crate::model::{self, Name, PortProtocol, Service};
+use backend::BackendBuilder;
 
 mod backend;
 mod routes;
-
-use backend::BackendBuilder;
 
 /// A destination and the namespace of its clients.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

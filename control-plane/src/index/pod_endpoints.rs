@@ -2,13 +2,12 @@
 
 use std::net::SocketAddr;
 
-use mesh_core::{
-    endpoint::{Endpoint, ProtocolHint, TlsPeer},
-    identity::{Identity, service_account},
-    labels::Labels,
-};
+use mesh_core::endpoint::{Endpoint, ProtocolHint, TlsPeer};
+use mesh_core::identity::{Identity, service_account};
+use mesh_core::labels::Labels;
 
-use super::{settings::DestinationSettings, store::Store};
+use super::settings::DestinationSettings;
+use super::store::Store;
 use crate::model::PodRecord;
 
 /// The relative weight of every endpoint.

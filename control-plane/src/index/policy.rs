@@ -2,20 +2,17 @@
 
 use std::sync::Arc;
 
-use mesh_core::policy::{
-    inbound::ServerPolicy,
-    outbound::{OutboundPolicy, Target},
-};
+use mesh_core::policy::inbound::ServerPolicy;
+use mesh_core::policy::outbound::{OutboundPolicy, Target};
 use tokio::sync::watch;
 
-use super::{
-    inbound,
-    outbound::{self, OutboundError, OutboundKey},
-    settings::PolicySettings,
-    store::{ChangeSet, Store},
-    views::Views,
-};
-use crate::{model::Name, source::Batch};
+use super::inbound;
+use super::outbound::{self, OutboundError, OutboundKey};
+use super::settings::PolicySettings;
+use super::store::{ChangeSet, Store};
+use super::views::Views;
+use crate::model::Name;
+use crate::source::Batch;
 
 /// The inbound and outbound policies that proxies watch.
 #[derive(Debug)]

@@ -1,19 +1,17 @@
 //! Profiles of destinations.
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    sync::Arc,
-    time::Duration,
-};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
 
-use mesh_core::{
-    endpoint::Endpoint,
-    meta::{Meta, Resource},
-    profile::Profile,
-    resilience::RetryBudget,
-};
+use mesh_core::endpoint::Endpoint;
+use mesh_core::meta::{Meta, Resource};
+use mesh_core::profile::Profile;
+use mesh_core::resilience::RetryBudget;
 
-use super::{pod_endpoints, settings::DestinationSettings, store::Store};
+use super::pod_endpoints;
+use super::settings::DestinationSettings;
+use super::store::Store;
 use crate::model::{Name, Phase, PodRecord, PortProtocol, Service, SliceTarget};
 
 /// A destination.

@@ -1,14 +1,14 @@
 //! The endpoints of a Service's port for a client.
 
-use std::{
-    collections::{BTreeMap, HashSet},
-    net::{IpAddr, SocketAddr},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use mesh_core::endpoint::Endpoint;
 
-use super::{pod_endpoints, settings::DestinationSettings, store::Store};
+use super::pod_endpoints;
+use super::settings::DestinationSettings;
+use super::store::Store;
 use crate::model::{Name, PodRecord, Service, Slice, SliceEndpoint, SliceTarget};
 
 /// A port of a Service and its client.

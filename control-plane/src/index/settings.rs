@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use mesh_core::{endpoint::Http2Params, policy::inbound::DefaultPolicy, ports::PortSet};
+use mesh_core::endpoint::Http2Params;
+use mesh_core::policy::inbound::DefaultPolicy;
+use mesh_core::ports::PortSet;
 
 /// The settings of endpoints and profiles.
 #[derive(Clone, Debug)]

@@ -1,20 +1,16 @@
 //! All objects by kind, with the lookups of the views.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
-    net::IpAddr,
-    ops::Bound,
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::net::IpAddr;
+use std::ops::Bound;
+use std::sync::Arc;
 
-use crate::{
-    model::{
-        AuthorizationPolicy, GrpcRoute, HttpRoute, Key, Kind, MeshTlsAuthentication, Name,
-        NetworkAuthentication, Node, Object, OwnedObject, OwnerRef, PodRecord, Protocol, RouteId,
-        Server, Service, Slice,
-    },
-    source::Change,
+use crate::model::{
+    AuthorizationPolicy, GrpcRoute, HttpRoute, Key, Kind, MeshTlsAuthentication, Name,
+    NetworkAuthentication, Node, Object, OwnedObject, OwnerRef, PodRecord, Protocol, RouteId,
+    Server, Service, Slice,
 };
+use crate::source::Change;
 
 /// Objects sorted by namespace and name, so that those of a namespace are adjacent.
 type Table<T> = BTreeMap<Name, Arc<T>>;

@@ -1,6 +1,8 @@
 //! Watched values.
 
-use std::{collections::HashMap, hash::Hash, sync::Arc};
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::Arc;
 
 use tokio::sync::watch;
 

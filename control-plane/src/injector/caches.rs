@@ -4,23 +4,19 @@
 //! Watches cache their metadata. Missing objects are requested with a deadline, because a pod may
 //! be reviewed before the watch reports its ReplicaSet or namespace.
 
-use std::{fmt::Debug, sync::Arc, time::Duration};
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use kube::{
-    Api, Client, Resource,
-    core::{NamespaceResourceScope, PartialObjectMeta},
-    runtime::{
-        reflector::{self, ObjectRef, Store},
-        watcher::{Config, Event},
-    },
-};
+use kube::core::{NamespaceResourceScope, PartialObjectMeta};
+use kube::runtime::reflector::{self, ObjectRef, Store};
+use kube::runtime::watcher::{Config, Event};
+use kube::{Api, Client, Resource};
 use mesh_core::annotation;
 use mesh_k8s::kinds::{Job, Namespace, ObjectMeta, ReplicaSet};
-use mesh_runtime::{
-    admin::{Condition, Readiness},
-    task::Supervisor,
-};
+use mesh_runtime::admin::{Condition, Readiness};
+use mesh_runtime::task::Supervisor;
 use serde::de::DeserializeOwned;
 
 use crate::cluster::{Backoff, explain, watch_objects};

@@ -7,7 +7,9 @@
 use std::collections::HashMap;
 
 use mesh_core::annotation;
-use mesh_k8s::{inject::SkipReason, kinds::ObjectMeta, pod::owner::Owner};
+use mesh_k8s::inject::SkipReason;
+use mesh_k8s::kinds::ObjectMeta;
+use mesh_k8s::pod::owner::Owner;
 use mesh_runtime::metrics::{Counter, CounterFamily, Labels, Registry};
 use parking_lot::Mutex;
 

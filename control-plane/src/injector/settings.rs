@@ -1,22 +1,19 @@
 //! The values and trust anchors for injection, from two files of mounted ConfigMaps, which are
 //! reloaded when they change.
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fs, io};
 
 use arc_swap::ArcSwap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use mesh_core::annotation;
-use mesh_k8s::{
-    inject::{self, InjectError},
-    kinds::Pod,
-    pod::owner::Owner,
-    values::{Values, reading::ValuesError},
-};
+use mesh_k8s::inject::{self, InjectError};
+use mesh_k8s::kinds::Pod;
+use mesh_k8s::pod::owner::Owner;
+use mesh_k8s::values::Values;
+use mesh_k8s::values::reading::ValuesError;
 use mesh_runtime::metrics::{Labels, Registry};
 use tokio::time::MissedTickBehavior;
 

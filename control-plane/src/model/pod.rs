@@ -1,12 +1,11 @@
 //! Pods, nodes, ReplicaSets and Jobs.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::{IpAddr, SocketAddr},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
-use mesh_core::{policy::inbound::DefaultPolicy, ports::PortSet};
+use mesh_core::policy::inbound::DefaultPolicy;
+use mesh_core::ports::PortSet;
 
 use super::{Labels, Name};
 

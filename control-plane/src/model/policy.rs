@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use mesh_core::{
-    identity::Identity,
-    policy::inbound::{DefaultPolicy, Network, Suffix},
-};
-use mesh_k8s::{kinds::LabelSelector, select};
+use mesh_core::identity::Identity;
+use mesh_core::policy::inbound::{DefaultPolicy, Network, Suffix};
+use mesh_k8s::kinds::LabelSelector;
+use mesh_k8s::select;
 
 use super::{Labels, Name};
 

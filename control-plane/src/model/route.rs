@@ -1,11 +1,14 @@
 //! Routes, with a Server (inbound) or Service (outbound) as parent.
 
-use std::{ops::RangeInclusive, sync::Arc, time::Duration};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
 
-use mesh_core::{
-    resilience::Timeouts,
-    route::{HostMatch, filter::Filter, grpc::GrpcMatch, http::HttpMatch},
-};
+use mesh_core::resilience::Timeouts;
+use mesh_core::route::HostMatch;
+use mesh_core::route::filter::Filter;
+use mesh_core::route::grpc::GrpcMatch;
+use mesh_core::route::http::HttpMatch;
 
 use super::{Kind, Name};
 

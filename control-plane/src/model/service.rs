@@ -1,13 +1,13 @@
 //! Services and EndpointSlices.
 
-use std::{net::IpAddr, sync::Arc};
+use std::net::IpAddr;
+use std::sync::Arc;
 
-use mesh_core::{
-    ports::PortSet,
-    resilience::{FailureAccrual, FailurePenalty, Timeouts},
-};
+use mesh_core::ports::PortSet;
+use mesh_core::resilience::{FailureAccrual, FailurePenalty, Timeouts};
 
-use super::{Name, route::Retries};
+use super::Name;
+use super::route::Retries;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Service {

@@ -1,9 +1,7 @@
 //! The paths of requests to the destination service.
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    sync::Arc,
-};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use crate::model::Name;
 

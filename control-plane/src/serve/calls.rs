@@ -1,6 +1,7 @@
 //! Metrics of gRPC calls, with the names of Linkerd's controllers, and the limit of open streams.
 
-use std::{collections::HashMap, sync::Arc};
+use std::collections::HashMap;
+use std::sync::Arc;
 
 use mesh_runtime::metrics::{Counter, CounterFamily, Gauge, GaugeFamily, Labels, Registry};
 use parking_lot::Mutex;

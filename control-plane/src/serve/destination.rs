@@ -1,28 +1,22 @@
 //! `Destination`: endpoints of Services and profiles of destinations.
 
-use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
 
-use mesh_api::{
-    destination::{profile_to_proto, update_to_proto},
-    proto::destination::{
-        DestinationProfile, GetDestination, Update, destination_server::Destination,
-    },
-};
-use mesh_core::{
-    endpoint::{Endpoint, EndpointUpdate},
-    profile::Profile,
-};
+use mesh_api::destination::{profile_to_proto, update_to_proto};
+use mesh_api::proto::destination::destination_server::Destination;
+use mesh_api::proto::destination::{DestinationProfile, GetDestination, Update};
+use mesh_core::endpoint::{Endpoint, EndpointUpdate};
+use mesh_core::profile::Profile;
 use mesh_runtime::drain;
 use parking_lot::Mutex;
 use tonic::{Request, Response, Status, async_trait};
 
-use super::{
-    Step, Updates,
-    authority::{Authority, AuthorityError},
-    calls::{Calls, Method, OpenStream},
-    updates,
-    workload::ClientContext,
-};
+use super::authority::{Authority, AuthorityError};
+use super::calls::{Calls, Method, OpenStream};
+use super::workload::ClientContext;
+use super::{Step, Updates, updates};
 use crate::index::{
     DestinationIndex, EndpointSet, EndpointsError, EndpointsKey, ProfileError, ProfileKey,
     Subscription,

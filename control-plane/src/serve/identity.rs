@@ -1,11 +1,11 @@
 //! `Identity`: certificates for workloads.
 
-use std::{sync::Arc, time::SystemTime};
+use std::sync::Arc;
+use std::time::SystemTime;
 
-use mesh_api::{
-    identity::to_proto,
-    proto::identity::{CertifyRequest, CertifyResponse, identity_server::Identity},
-};
+use mesh_api::identity::to_proto;
+use mesh_api::proto::identity::identity_server::Identity;
+use mesh_api::proto::identity::{CertifyRequest, CertifyResponse};
 use tonic::{Code, Request, Response, Status, async_trait};
 
 use super::calls::{Calls, Method};

@@ -2,22 +2,18 @@
 
 use std::sync::Arc;
 
-use mesh_api::{
-    inbound::to_proto,
-    proto::inbound::{PortSpec, Server, inbound_server_policies_server::InboundServerPolicies},
-};
+use mesh_api::inbound::to_proto;
+use mesh_api::proto::inbound::inbound_server_policies_server::InboundServerPolicies;
+use mesh_api::proto::inbound::{PortSpec, Server};
 use mesh_core::policy::inbound::ServerPolicy;
 use mesh_runtime::drain;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tonic::{Request, Response, Status, async_trait};
 
-use super::{
-    Step, Updates,
-    calls::{Calls, Method},
-    updates,
-    workload::WorkloadRef,
-};
+use super::calls::{Calls, Method};
+use super::workload::WorkloadRef;
+use super::{Step, Updates, updates};
 use crate::index::{InboundKey, PolicyIndex};
 
 #[derive(Debug)]

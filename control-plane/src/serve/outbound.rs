@@ -2,24 +2,18 @@
 
 use std::sync::Arc;
 
-use mesh_api::{
-    outbound::{target, to_proto},
-    proto::outbound::{
-        OutboundPolicy as WirePolicy, TrafficSpec, outbound_policies_server::OutboundPolicies,
-    },
-};
+use mesh_api::outbound::{target, to_proto};
+use mesh_api::proto::outbound::outbound_policies_server::OutboundPolicies;
+use mesh_api::proto::outbound::{OutboundPolicy as WirePolicy, TrafficSpec};
 use mesh_core::policy::outbound::OutboundPolicy;
 use mesh_runtime::drain;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tonic::{Request, Response, Status, async_trait};
 
-use super::{
-    Step, Updates,
-    calls::{Calls, Method},
-    updates,
-    workload::WorkloadRef,
-};
+use super::calls::{Calls, Method};
+use super::workload::WorkloadRef;
+use super::{Step, Updates, updates};
 use crate::index::{OutboundError, PolicyIndex};
 
 #[derive(Debug)]

@@ -16,16 +16,12 @@ use std::collections::BTreeSet;
 
 use kube::Client;
 use mesh_runtime::metrics::Registry;
-use tokio::{
-    sync::{mpsc, watch as latest},
-    task::JoinSet,
-};
+use tokio::sync::{mpsc, watch as latest};
+use tokio::task::JoinSet;
 
-use self::{
-    kinds::WatchedKind,
-    metrics::Metrics,
-    watch::{KindWatch, WatchMessage},
-};
+use self::kinds::WatchedKind;
+use self::metrics::Metrics;
+use self::watch::{KindWatch, WatchMessage};
 use super::Batch;
 use crate::model::Kind;
 

@@ -5,17 +5,19 @@
 //! bind mount are found too, and no event can be missed. A change counts when two polls find the
 //! same, so that a file is not read while it is being written.
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use mesh_runtime::metrics::{Gauge, Labels, Registry};
-use tokio::{sync::mpsc, time::MissedTickBehavior};
+use tokio::sync::mpsc;
+use tokio::time::MissedTickBehavior;
 
 use super::{Batch, Change};
 use crate::model::{Key, Object};
+use directory::Directory;
 
 mod directory;
-
-use directory::Directory;
 
 /// The poll interval. A change takes effect after two polls.
 const INTERVAL: Duration = Duration::from_millis(150);

@@ -6,12 +6,11 @@
 use std::fmt;
 
 use mesh_k8s::kinds;
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
-use crate::{
-    convert::{self, Manifest, ObjectError},
-    model::{Key, Kind, Name, Object},
-};
+use crate::convert::{self, Manifest, ObjectError};
+use crate::model::{Key, Kind, Name, Object};
 
 /// A document of a manifest.
 #[derive(Debug)]

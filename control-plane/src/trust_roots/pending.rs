@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod};
-use kube::{core::PartialObjectMeta, runtime::watcher::Event};
+use kube::core::PartialObjectMeta;
+use kube::runtime::watcher::Event;
 use mesh_core::annotation::INJECT;
 use mesh_k8s::kinds::ObjectMeta;
 

@@ -11,42 +11,34 @@
 //! A renewal has no gap: the new Secret contains the old CA in addition to the new one, and every
 //! replica serves with the old certificate until shortly after the `caBundle` has both.
 
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use futures_util::{Stream, StreamExt as _};
 use k8s_openapi::api::core::v1::ObjectReference;
-use kube::{
-    Api, Client, Resource,
-    api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams},
-    runtime::watcher::{Config, Event},
-};
+use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
+use kube::runtime::watcher::{Config, Event};
+use kube::{Api, Client, Resource};
 use mesh_k8s::kinds::{ByteString, ObjectMeta, OwnerReference, Secret};
-use mesh_runtime::{
-    admin::Condition,
-    metrics::{Labels, Registry},
-};
+use mesh_runtime::admin::Condition;
+use mesh_runtime::metrics::{Labels, Registry};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 
+use self::plan::{CertificateSecret, ObservedState, Step, WebhookConfig};
+use self::repair::Damage;
+use super::ServingCertificate;
+use super::certificate::{self, GeneratedCertificate};
+use crate::cluster::{Backoff, explain, watch_objects};
+
 mod plan;
 mod repair;
 
 pub(crate) use self::repair::RepairReporter;
-use self::{
-    plan::{CertificateSecret, ObservedState, Step, WebhookConfig},
-    repair::Damage,
-};
-use super::{
-    ServingCertificate,
-    certificate::{self, GeneratedCertificate},
-};
-use crate::cluster::{Backoff, explain, watch_objects};
 
 /// The webhook configuration of this server, and the Secret of the certificate.
 pub(crate) struct ManagedCertificate {

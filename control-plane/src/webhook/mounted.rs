@@ -1,21 +1,17 @@
 //! A serving certificate in a mounted directory, which is managed externally together with the
 //! `caBundle`, for example by cert-manager.
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fs, io};
 
 use mesh_runtime::admin::Condition;
 use tokio::time::MissedTickBehavior;
 
-use super::{
-    ServingCertificate,
-    certificate::{CertificateAndKey, CertificateError},
-    managed::Expiry,
-};
+use super::ServingCertificate;
+use super::certificate::{CertificateAndKey, CertificateError};
+use super::managed::Expiry;
 
 /// The directory, with the file names of a `kubernetes.io/tls` Secret.
 #[derive(Clone, Debug)]

@@ -4,14 +4,11 @@ use std::time::SystemTime;
 
 use serde_json::{Value, json};
 
-use super::{
-    certificate::{CertificateAndKey, generate},
-    *,
-};
+use self::tls::Client;
+use super::certificate::{CertificateAndKey, generate};
+use super::*;
 
 mod tls;
-
-use self::tls::Client;
 
 const NAME: &str = "injector.linkerd.svc";
 

@@ -1,24 +1,18 @@
 //! TLS of the webhook server: TLS 1.3 only, with a replaceable certificate.
 
-use std::{
-    io,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use arc_swap::ArcSwapOption;
-use rustls::{
-    ServerConfig,
-    crypto::aws_lc_rs,
-    server::{ClientHello, NoServerSessionStorage, ResolvesServerCert},
-    sign::CertifiedKey,
-    version::TLS13,
-};
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
-};
+use rustls::ServerConfig;
+use rustls::crypto::aws_lc_rs;
+use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls::version::TLS13;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, server};
 
 use super::certificate::CertificateAndKey;

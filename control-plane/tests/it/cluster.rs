@@ -7,22 +7,19 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
-use kube::{
-    Api, Client, Config, ResourceExt,
-    api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams},
-    config::{KubeConfigOptions, Kubeconfig},
-    core::{ApiResource, GroupVersionKind},
-};
-use mesh_api::proto::destination::{Update, destination_client::DestinationClient};
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, Client, Config, ResourceExt};
+use mesh_api::proto::destination::Update;
+use mesh_api::proto::destination::destination_client::DestinationClient;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tonic::Streaming;
 
-use crate::{
-    controller::{Controller, eventually},
-    destination::request,
-    manifests::service,
-};
+use crate::controller::{Controller, eventually};
+use crate::destination::request;
+use crate::manifests::service;
 
 mod absent;
 mod certificates;

@@ -1,19 +1,19 @@
 //! Starts a controller on free ports. It is killed when the test ends.
 
-use std::{
-    fs,
-    io::{BufRead, BufReader},
-    net::{SocketAddr, TcpListener},
-    path::Path,
-    process::{Child, Command, ExitStatus, Stdio},
-    sync::Arc,
-    time::Duration,
-};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
 
-pub(crate) use mesh_test_support::eventually::eventually_async as eventually;
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tonic::{Streaming, transport::Channel};
+use tonic::Streaming;
+use tonic::transport::Channel;
+
+pub(crate) use mesh_test_support::eventually::eventually_async as eventually;
 
 /// Sufficient for a loaded host; a test that passes does not wait this long.
 const TIMEOUT: Duration = Duration::from_secs(30);

@@ -1,16 +1,14 @@
 //! Endpoints and profiles over gRPC with changing files.
 
-use mesh_api::{
-    destination::{endpoint_update, profile},
-    proto::destination::{GetDestination, Update, destination_client::DestinationClient},
-};
+use mesh_api::destination::{endpoint_update, profile};
+use mesh_api::proto::destination::destination_client::DestinationClient;
+use mesh_api::proto::destination::{GetDestination, Update};
 use mesh_core::endpoint::EndpointUpdate;
-use tonic::{Code, Streaming, transport::Channel};
+use tonic::transport::Channel;
+use tonic::{Code, Streaming};
 
-use crate::{
-    controller::{Controller, ManifestDir, next, next_where},
-    manifests::service,
-};
+use crate::controller::{Controller, ManifestDir, next, next_where};
+use crate::manifests::service;
 
 const WEB: &str = "web.shop.svc.cluster.local:80";
 

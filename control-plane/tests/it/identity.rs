@@ -1,19 +1,17 @@
 //! Certificates over gRPC and rotation of the issuer.
 
-use std::{
-    fs,
-    path::PathBuf,
-    time::{Duration, SystemTime},
-};
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
-use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use mesh_api::{
-    identity::{IssuedCertificate, certify_request, issued},
-    proto::identity::identity_client::IdentityClient,
-};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use mesh_api::identity::{IssuedCertificate, certify_request, issued};
+use mesh_api::proto::identity::identity_client::IdentityClient;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use tonic::{Code, Status, transport::Channel};
+use tonic::transport::Channel;
+use tonic::{Code, Status};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::controller::{Controller, eventually};

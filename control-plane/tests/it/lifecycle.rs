@@ -1,11 +1,10 @@
 //! Startup, readiness and shutdown.
 
-use mesh_api::proto::destination::{GetDestination, destination_client::DestinationClient};
+use mesh_api::proto::destination::GetDestination;
+use mesh_api::proto::destination::destination_client::DestinationClient;
 
-use crate::{
-    controller::{Controller, ManifestDir, next},
-    manifests::service,
-};
+use crate::controller::{Controller, ManifestDir, next};
+use crate::manifests::service;
 
 #[tokio::test]
 async fn signal_ends_streams_regularly_and_then_process() {

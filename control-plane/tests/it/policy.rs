@@ -1,20 +1,16 @@
 //! Inbound and outbound policies over gRPC with changing files.
 
-use mesh_api::{
-    inbound::server_policy,
-    outbound::{outbound_policy, traffic_spec},
-    proto::{
-        inbound::{PortSpec, inbound_server_policies_client::InboundServerPoliciesClient},
-        outbound::{TrafficSpec, outbound_policies_client::OutboundPoliciesClient},
-    },
-};
+use mesh_api::inbound::server_policy;
+use mesh_api::outbound::{outbound_policy, traffic_spec};
+use mesh_api::proto::inbound::PortSpec;
+use mesh_api::proto::inbound::inbound_server_policies_client::InboundServerPoliciesClient;
+use mesh_api::proto::outbound::TrafficSpec;
+use mesh_api::proto::outbound::outbound_policies_client::OutboundPoliciesClient;
 use mesh_core::policy::outbound::{OutboundProtocol, Target};
 use tonic::Code;
 
-use crate::{
-    controller::{Controller, ManifestDir, next},
-    manifests::{ALLOW, SERVER, service},
-};
+use crate::controller::{Controller, ManifestDir, next};
+use crate::manifests::{ALLOW, SERVER, service};
 
 const CLIENT: &str = "{\"ns\":\"shop\",\"pod\":\"client\"}\n";
 

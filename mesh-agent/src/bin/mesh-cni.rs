@@ -1,6 +1,7 @@
 //! `mesh-cni`, the CNI plugin (see `mesh_agent::cni`), which the runtime starts for every pod.
 
-use std::{env, io, process::ExitCode};
+use std::process::ExitCode;
+use std::{env, io};
 
 fn main() -> ExitCode {
     if env::args().any(|argument| argument == "--version") {

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{CniError, Code, Config, Environment, Version, config, plugin::Plugin};
+use super::plugin::Plugin;
+use super::{CniError, Code, Config, Environment, Version, config};
 
 /// Returns the result to print, if the command has one; an error with the version to print it in.
 pub(super) fn execute(

@@ -1,6 +1,8 @@
 //! The plugin's entry of the network configuration, which the runtime passes on standard input.
 
-use std::{collections::BTreeMap, net::IpAddr, path::PathBuf};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
 
 use mesh_core::node::{AttachmentId, DEFAULT_PIN_DIR, DEFAULT_SOCKET, DEFAULT_STATE_DIR};
 use serde::Deserialize;

@@ -1,12 +1,10 @@
 //! The commands. Each sends a request to the agent; when the agent does not respond, the plugin
 //! continues with the state that the agent left pinned.
 
-use std::{
-    fs,
-    os::unix::fs::MetadataExt,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use mesh_core::node::{
     Attachment, AttachmentId, Refusal, RefusalReason, Request, Response, ValidAttachments,
@@ -15,12 +13,10 @@ use mesh_runtime::log;
 use serde_json::Value;
 
 use super::{CniError, Code, Config, Environment, Version};
-use crate::{
-    node::{Node, NodeError},
-    node_api::client::{self, ClientError},
-    redirect,
-    registry::Registry,
-};
+use crate::node::{Node, NodeError};
+use crate::node_api::client::{self, ClientError};
+use crate::redirect;
+use crate::registry::Registry;
 
 pub(super) struct Plugin {
     config: Config,

@@ -1,6 +1,7 @@
 //! The supported versions of the CNI specification, and the commands that each has.
 
-use std::{fmt, str::FromStr};
+use std::fmt;
+use std::str::FromStr;
 
 /// Ordered: later versions are greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -2,28 +2,23 @@
 //! the API server. Both are optional and the agent waits for neither: a mesh on one machine without
 //! Kubernetes has none of them.
 
-use std::{env, sync::Arc};
+use std::env;
+use std::sync::Arc;
 
-use mesh_runtime::{
-    admin::{Condition, Readiness},
-    metrics::Registry,
-    task::Supervisor,
-};
-use tokio::{
-    sync::{mpsc, watch},
-    task::JoinHandle,
-};
+use mesh_runtime::admin::{Condition, Readiness};
+use mesh_runtime::metrics::Registry;
+use mesh_runtime::task::Supervisor;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 
 use super::removal;
-use crate::{
-    config::Config,
-    install::{self, Installer},
-    kubernetes::{self, DaemonSetRef, Kubernetes, ShutdownAction},
-    metrics::{CniChain, WaitingPods},
-    node_handle::NodeHandle,
-    repairs::{RepairEvent, Repairs},
-    shared_status::SharedStatus,
-};
+use crate::config::Config;
+use crate::install::{self, Installer};
+use crate::kubernetes::{self, DaemonSetRef, Kubernetes, ShutdownAction};
+use crate::metrics::{CniChain, WaitingPods};
+use crate::node_handle::NodeHandle;
+use crate::repairs::{RepairEvent, Repairs};
+use crate::shared_status::SharedStatus;
 
 pub(super) struct Integrations {
     installer: Option<Arc<Installer>>,

@@ -5,8 +5,12 @@
 //!
 //! Meshed pods that still run are then in clear text: their proxies receive no connections.
 
-use crate::{config::Config, ebpf, install::Installer, node::NodeError, tier};
 use mesh_runtime::log::chain;
+
+use crate::config::Config;
+use crate::install::Installer;
+use crate::node::NodeError;
+use crate::{ebpf, tier};
 
 /// Continues after an error and reports all errors at the end.
 #[derive(Debug, Default)]

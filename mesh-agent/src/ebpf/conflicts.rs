@@ -2,15 +2,14 @@
 //! mesh's: an exclusive one prevents attaching (EPERM), and an overridable one above would be
 //! overridden for every pod. Queried before loading, so that the tier choice can report the reason.
 
-use std::{
-    fmt,
-    fs::File,
-    path::{Path, PathBuf},
-};
+use std::fmt;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 
-use super::{error::Error, hook::HOOKS};
+use super::error::Error;
+use super::hook::HOOKS;
 use crate::sys::bpf;
 
 /// `BPF_F_ALLOW_MULTI`: allows programs at and below the same cgroup. Links always have it.

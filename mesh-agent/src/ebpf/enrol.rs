@@ -1,27 +1,26 @@
 //! Writes a pod into the maps and removes it. The entry in PODS activates the pod: it is written
 //! last and removed first, so that the programs never see an incomplete pod.
 
-use std::{collections::HashSet, fs::File, hash::Hash, os::unix::fs::MetadataExt, path::Path};
+use std::collections::HashSet;
+use std::fs::File;
+use std::hash::Hash;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
-use aya::maps::{PerCpuValues, lpm_trie::Key};
-use mesh_ebpf_common::{
-    counter::Counter,
-    layout::{FLAG_INBOUND, PodStats, ProxyState},
-};
+use aya::maps::PerCpuValues;
+use aya::maps::lpm_trie::Key;
+use mesh_ebpf_common::counter::Counter;
+use mesh_ebpf_common::layout::{FLAG_INBOUND, PodStats, ProxyState};
 use mesh_runtime::log::chain;
 
-use super::{
-    error::Error,
-    guard, listeners, loader,
-    maps::{Maps, keys_where, map_error, optional, remove_result},
-    object::Object,
-    pins::{self, Pins},
-    plan::Plan,
-};
-use crate::{
-    redirect::PodRedirect,
-    sys::{netns, process},
-};
+use super::error::Error;
+use super::maps::{Maps, keys_where, map_error, optional, remove_result};
+use super::object::Object;
+use super::pins::{self, Pins};
+use super::plan::Plan;
+use super::{guard, listeners, loader};
+use crate::redirect::PodRedirect;
+use crate::sys::{netns, process};
 
 const NO_EXIST: u64 = 1;
 const ANY: u64 = 0;

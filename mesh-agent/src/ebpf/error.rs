@@ -1,11 +1,16 @@
 //! Errors of the kernel programs, worded for the operator who has to resolve them.
 
-use std::{io, net::IpAddr, path::PathBuf};
+use std::io;
+use std::net::IpAddr;
+use std::path::PathBuf;
 
-use aya::{EbpfError, maps::MapError, programs::ProgramError};
+use aya::EbpfError;
+use aya::maps::MapError;
+use aya::programs::ProgramError;
 use thiserror::Error;
 
-use crate::{redirect::Tier, sys::netns::NetnsError};
+use crate::redirect::Tier;
+use crate::sys::netns::NetnsError;
 
 #[derive(Debug, Error)]
 pub enum Error {

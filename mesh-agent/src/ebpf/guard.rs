@@ -5,26 +5,21 @@
 //! immediately, and the CNI plugin reads it without the agent. While the guard is off nothing is
 //! attached.
 
-use std::{io, path::Path};
+use std::io;
+use std::path::Path;
 
 use aya::maps::PerCpuValues;
 use mesh_ebpf_common::layout::{GUARD_COUNT, GUARD_DROP, GUARD_OFF, GuardStats};
 use nix::net::if_::if_nameindex;
 
-use super::{
-    error::Error,
-    loader,
-    maps::{GuardMaps, keys_where, map_error, remove_result},
-    object::Object,
-    pins::{self, Pins},
-};
-use crate::{
-    redirect::{GuardMode, PodRedirect},
-    sys::{
-        bpf::{self, LinkTarget},
-        netns,
-    },
-};
+use super::error::Error;
+use super::loader;
+use super::maps::{GuardMaps, keys_where, map_error, remove_result};
+use super::object::Object;
+use super::pins::{self, Pins};
+use crate::redirect::{GuardMode, PodRedirect};
+use crate::sys::bpf::{self, LinkTarget};
+use crate::sys::netns;
 
 const NO_EXIST: u64 = 1;
 const ANY: u64 = 0;

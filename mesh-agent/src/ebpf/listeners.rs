@@ -5,27 +5,19 @@
 //! The kernel programs write the same PROXIES entry. A write of theirs between this module's read
 //! and write is lost; both contain the same cgroup, unless two proxies start concurrently.
 
-use std::{
-    collections::HashSet,
-    fs, io,
-    os::{
-        fd::{AsRawFd, RawFd},
-        unix::fs::MetadataExt,
-    },
-    path::Path,
-};
+use std::collections::HashSet;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::{fs, io};
 
-use mesh_ebpf_common::{
-    address::Family,
-    layout::{LISTENER_SLOTS, ListenerKey, PodConfig, Role},
-    verdict,
-};
+use mesh_ebpf_common::address::Family;
+use mesh_ebpf_common::layout::{LISTENER_SLOTS, ListenerKey, PodConfig, Role};
+use mesh_ebpf_common::verdict;
 
-use super::{
-    error::Error,
-    loader,
-    maps::{Maps, map_error, optional},
-};
+use super::error::Error;
+use super::loader;
+use super::maps::{Maps, map_error, optional};
 use crate::sys::process::{self, Listener};
 
 /// Limit of inspected sockets per pod. Each takes some ten microseconds of the node thread. The

@@ -2,40 +2,28 @@
 //! per pod. `aya` parses, relocates and loads; this project creates, pins, replaces and inspects
 //! the links itself, because aya supports these operations for some hooks only.
 
-use std::{
-    fs::{self, File},
-    io,
-    os::{fd::AsFd, unix::fs::MetadataExt},
-    path::{Path, PathBuf},
-    thread,
-};
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::{io, thread};
 
-use aya::{
-    Ebpf, EbpfError, EbpfLoader,
-    maps::MapError,
-    programs::{
-        CgroupSockAddr, CgroupSockopt, Program, ProgramError, SchedClassifier, SkLookup, SockOps,
-    },
+use aya::maps::MapError;
+use aya::programs::{
+    CgroupSockAddr, CgroupSockopt, Program, ProgramError, SchedClassifier, SkLookup, SockOps,
 };
-use nix::{
-    sched::{CloneFlags, unshare},
-    sys::statfs::{CGROUP2_SUPER_MAGIC, statfs},
-};
+use aya::{Ebpf, EbpfError, EbpfLoader};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 
-use super::{
-    error::Error,
-    hook::{GUARD, HOOKS, Hook, STEER},
-    maps,
-    object::Object,
-    pins::{self, Pins},
-};
-use crate::{
-    redirect::PodRedirect,
-    sys::{
-        bpf::{self, AttachType, LinkTarget},
-        netns,
-    },
-};
+use super::error::Error;
+use super::hook::{GUARD, HOOKS, Hook, STEER};
+use super::maps;
+use super::object::Object;
+use super::pins::{self, Pins};
+use crate::redirect::PodRedirect;
+use crate::sys::bpf::{self, AttachType, LinkTarget};
+use crate::sys::netns;
 
 /// The constant of the per-pod programs (see `mesh-ebpf/src/steer.rs`).
 const POD_COOKIE: &str = "POD_COOKIE";

@@ -2,16 +2,15 @@
 
 use std::path::Path;
 
-use aya::{
-    Pod,
-    maps::{Array, HashMap, LpmTrie, Map, MapData, MapError, PerCpuHashMap, SockHash},
-};
+use aya::Pod;
+use aya::maps::{Array, HashMap, LpmTrie, Map, MapData, MapError, PerCpuHashMap, SockHash};
 use mesh_ebpf_common::layout::{
     AddressKey, FlowKey, GuardStats, ListenerKey, OriginalDst, PodConfig, PodStats, PortSkipKey,
     ProxyState, SubnetSkipKey,
 };
 
-use super::{error::Error, pins::Pins};
+use super::error::Error;
+use super::pins::Pins;
 
 /// Every map of the object: all are pinned and shared by every program.
 pub(super) const NAMES: [&str; 13] = [

@@ -1,6 +1,8 @@
 //! The object file of the kernel programs: embedded, or read from a file for development.
 
-use std::{borrow::Cow, fs, path::Path};
+use std::borrow::Cow;
+use std::fs;
+use std::path::Path;
 
 use super::error::Error;
 

@@ -9,22 +9,20 @@
 //! <pin-dir>/v1/guard/<cookie>-<interface index>  one per guarded interface of a pod
 //! ```
 
-use std::{
-    fs::{self, File},
-    io,
-    os::fd::OwnedFd,
-    path::{Path, PathBuf},
-};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 
 use mesh_ebpf_common::layout::VERSION;
-use nix::{
-    fcntl::{Flock, FlockArg},
-    mount::{MsFlags, mount},
-    sys::statfs::{BPF_FS_MAGIC, statfs},
-};
+use nix::fcntl::{Flock, FlockArg};
+use nix::mount::{MsFlags, mount};
+use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
-use super::{error::Error, object::Object};
-use crate::{host::bpffs_of, sys::bpf};
+use super::error::Error;
+use super::object::Object;
+use crate::host::bpffs_of;
+use crate::sys::bpf;
 
 /// The map's name in the kernel's listings (`bpftool map`).
 const OBJECT_MAP_NAME: &str = "mesh_object";

@@ -4,14 +4,12 @@ use std::net::IpAddr;
 
 use aya::maps::lpm_trie::Key;
 use ipnet::IpNet;
-use mesh_ebpf_common::{
-    address::Address,
-    layout::{
-        AddressKey, FLAG_INBOUND, FLAG_INBOUND_FAIL_OPEN, INBOUND, OUTBOUND, PodConfig,
-        PortSkipKey, SubnetSkipKey,
-    },
-    prefix::port_prefixes,
+use mesh_ebpf_common::address::Address;
+use mesh_ebpf_common::layout::{
+    AddressKey, FLAG_INBOUND, FLAG_INBOUND_FAIL_OPEN, INBOUND, OUTBOUND, PodConfig, PortSkipKey,
+    SubnetSkipKey,
 };
+use mesh_ebpf_common::prefix::port_prefixes;
 
 use super::error::Error;
 use crate::redirect::{PodRedirect, PortSet, Tier};

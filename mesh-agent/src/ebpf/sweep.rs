@@ -2,25 +2,19 @@
 //! and entries of interrupted enrolments or removals, and registers listeners that opened while the
 //! programs were not attached.
 
-use std::{collections::HashSet, io::ErrorKind};
+use std::collections::HashSet;
+use std::io::ErrorKind;
 
 use mesh_ebpf_common::layout::{FLAG_INBOUND, PodConfig};
 
-use super::{
-    enrol,
-    error::Error,
-    guard, listeners, loader,
-    maps::{Maps, keys_where, optional},
-    object::Object,
-    pins::{self, Pins},
-};
-use crate::{
-    redirect::PodRedirect,
-    sys::{
-        bpf::{self, LinkTarget},
-        netns::{self, NetnsError},
-    },
-};
+use super::error::Error;
+use super::maps::{Maps, keys_where, optional};
+use super::object::Object;
+use super::pins::{self, Pins};
+use super::{enrol, guard, listeners, loader};
+use crate::redirect::PodRedirect;
+use crate::sys::bpf::{self, LinkTarget};
+use crate::sys::netns::{self, NetnsError};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SweepReport {

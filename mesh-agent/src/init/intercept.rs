@@ -4,7 +4,8 @@
 //! agent. The mode `nft` needs no programs of the image; `legacy` and `plain` run its `iptables`
 //! programs, if it has them.
 
-use std::{fs, path::PathBuf};
+use std::fs;
+use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
 use clap::{ArgAction, Parser};
@@ -13,13 +14,11 @@ use mesh_core::ports::PortSet;
 use mesh_runtime::log::Format;
 
 use super::{VERSION, start_log};
-use crate::{
-    iptables,
-    nft::{self, Table},
-    redirect::RedirectSpec,
-    rules::{Directions, Rules},
-    sys::{capability, netns},
-};
+use crate::iptables;
+use crate::nft::{self, Table};
+use crate::redirect::RedirectSpec;
+use crate::rules::{Directions, Rules};
+use crate::sys::{capability, netns};
 
 /// How long connection tracking keeps half-closed connections, per network namespace.
 const CLOSE_WAIT_SYSCTL: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close_wait";

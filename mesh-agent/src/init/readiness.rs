@@ -2,28 +2,21 @@
 //! With `--shutdown` it runs the program as a child and shuts the proxy down afterwards, as Jobs
 //! need when the proxy is not a native sidecar.
 
-use std::{
-    env,
-    ffi::OsString,
-    io,
-    net::Ipv4Addr,
-    os::unix::process::{CommandExt, ExitStatusExt},
-    process::{self, ExitCode, ExitStatus},
-    time::Duration,
-};
+use std::ffi::OsString;
+use std::net::Ipv4Addr;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{self, ExitCode, ExitStatus};
+use std::time::Duration;
+use std::{env, io};
 
 use clap::Parser;
 use mesh_core::units::parse_duration;
 use mesh_runtime::signal::Termination;
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-    process::Command,
-};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::process::Command;
 
 use super::{VERSION, print_error};
 

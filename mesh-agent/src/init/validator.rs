@@ -6,16 +6,18 @@
 //! The full eBPF tier redirects to the proxy only, not to other listeners on its port; there the
 //! proxy performs the check (`mesh-proxy::redirection`).
 
-use std::{io, net::SocketAddr, process::ExitCode, time::Duration};
+use std::io;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use clap::Parser;
 use mesh_core::units::parse_duration;
-use mesh_runtime::{log::Format, signal::Termination};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
-};
+use mesh_runtime::log::Format;
+use mesh_runtime::signal::Termination;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 
 use super::{VERSION, print_error, start_log};
 

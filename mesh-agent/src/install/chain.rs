@@ -6,7 +6,8 @@
 //! them. Removing the entry restores the original text.
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, value::RawValue};
+use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::cni::Version;
 

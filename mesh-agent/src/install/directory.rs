@@ -1,12 +1,10 @@
 //! The files of the CNI configuration directory: read all of them, replace one atomically. Other
 //! programs write here too, and a runtime reads at any moment.
 
-use std::{
-    fs::{self, OpenOptions, Permissions},
-    io::{self, Write},
-    os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown},
-    path::{Path, PathBuf},
-};
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
 
 use super::InstallError;
 

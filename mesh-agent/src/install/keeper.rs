@@ -1,13 +1,17 @@
 //! Keeps the plugin installed while the agent runs: checks whenever the configuration directory
 //! changes, and periodically.
 
-use std::{collections::VecDeque, path::Path, sync::Arc, time::Duration};
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use mesh_core::node::{CniStatus, RepairKind};
 use mesh_runtime::log::chain;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{ChainReport, Installer, PluginFile, watch::DirectoryWatch};
+use super::watch::DirectoryWatch;
+use super::{ChainReport, Installer, PluginFile};
 
 /// For changes that inotify does not report (a directory created later, another file system mounted
 /// over it) and for failed attempts.

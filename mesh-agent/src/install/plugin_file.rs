@@ -1,11 +1,9 @@
 //! The plugin's program in the node's CNI plugin directory.
 
-use std::{
-    fs::{self, OpenOptions, Permissions},
-    io::{self, Write},
-    os::unix::fs::{OpenOptionsExt, PermissionsExt},
-    path::Path,
-};
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
 
 use super::{InstallError, PLUGIN};
 

@@ -1,6 +1,7 @@
 //! The installer with a CNI configuration directory of a node, in a temporary directory.
 
-use std::{fs, os::unix::fs::PermissionsExt};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
 use tempfile::TempDir;
 

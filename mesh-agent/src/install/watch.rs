@@ -1,6 +1,7 @@
 //! Waits for any change in a directory (inotify); the caller checks everything.
 
-use std::{io, path::Path};
+use std::io;
+use std::path::Path;
 
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::net::unix::pipe;

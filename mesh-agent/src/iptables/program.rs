@@ -1,10 +1,8 @@
 //! Runs the node's `iptables-save` and `iptables-restore`.
 
-use std::{
-    io::Write,
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
-};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use super::{Family, IptablesError};
 

@@ -1,7 +1,8 @@
 //! Writes the input of `iptables-restore`, and compares the rules with the output of
 //! `iptables-save`. Pure.
 
-use std::{net::IpAddr, ops::RangeInclusive};
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
 

@@ -1,11 +1,10 @@
 //! Connects to the API server and reports when it is unreachable.
 
-use std::{path::Path, time::Duration};
+use std::path::Path;
+use std::time::Duration;
 
-use kube::{
-    Client, Config,
-    config::{KubeConfigOptions, Kubeconfig},
-};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
 use mesh_runtime::log::chain;
 
 use super::Settings;

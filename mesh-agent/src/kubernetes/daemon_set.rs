@@ -2,20 +2,18 @@
 //! DaemonSet is deleted in the first case and remains in the second. docs/adr/0022 explains how
 //! each response of the API server is interpreted.
 
-use std::{fmt, time::Duration};
+use std::fmt;
+use std::time::Duration;
 
 use backon::ExponentialBuilder;
 use futures_util::StreamExt;
 use k8s_openapi::api::apps::v1::DaemonSet;
-use kube::{
-    Api, Client,
-    runtime::{
-        WatchStreamExt,
-        watcher::{self, ExponentialBackoff},
-    },
-};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, ExponentialBackoff};
+use kube::{Api, Client};
 use mesh_runtime::log::chain;
-use tokio::{sync::watch, time::timeout};
+use tokio::sync::watch;
+use tokio::time::timeout;
 
 /// Limits the last request of an agent that the kubelet is stopping.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(3);

@@ -1,9 +1,7 @@
 //! Pods of the node that should be enrolled, and when to check each again. Pure.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher::Event;

@@ -1,13 +1,10 @@
 //! Publishes Kubernetes events of pods and of the node.
 
 use k8s_openapi::api::core::v1::ObjectReference;
-use kube::{
-    Client,
-    runtime::events::{Event, EventType, Recorder, Reporter},
-};
+use kube::Client;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use mesh_core::node::{RepairKind, Tier};
 use mesh_runtime::log::chain;
-
 use tokio::sync::mpsc;
 
 use super::meshed_pod::MeshedPod;

@@ -7,18 +7,17 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
-use kube::{
-    Api, Client,
-    runtime::{WatchStreamExt, watcher},
-};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client};
 use mesh_core::node::{Attachment, AttachmentId, IN_PLACE, PodStatus, Request, Response, Tier};
 use mesh_runtime::log::chain;
 use tokio::time::{Instant, sleep_until};
 
-use super::{
-    Dependencies, connection::Availability, enrol_queue::EnrolQueue, events::Events,
-    meshed_pod::MeshedPod,
-};
+use super::Dependencies;
+use super::connection::Availability;
+use super::enrol_queue::EnrolQueue;
+use super::events::Events;
+use super::meshed_pod::MeshedPod;
 use crate::sandbox::{Sandbox, SandboxFinder, SandboxPending};
 
 /// The name that every runtime gives the interface of a pod's own network.

@@ -1,6 +1,7 @@
 //! Reads from a pod's object whether and how to redirect it. Pure.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::Pod;
 use mesh_core::node::{PodRef, PodStatus};

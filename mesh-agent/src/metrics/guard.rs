@@ -4,10 +4,8 @@ use std::collections::HashMap;
 
 use mesh_runtime::metrics::{Counter, CounterFamily, Gauge, Labels, Registry};
 
-use crate::{
-    ebpf::GuardCounters,
-    redirect::{GuardMode, PodRef},
-};
+use crate::ebpf::GuardCounters;
+use crate::redirect::{GuardMode, PodRef};
 
 #[derive(Debug)]
 pub(super) struct Guard {

@@ -1,13 +1,12 @@
 //! A netlink socket. It stays in the network namespace of the thread that opened it, also when
 //! another thread uses it.
 
-use std::{
-    io::{self, Read, Write},
-    os::fd::AsFd,
-    time::Duration,
-};
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::time::Duration;
 
-use nix::sys::socket::{setsockopt, sockopt::SndBufForce};
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::SndBufForce;
 use socket2::{Domain, Protocol, Type};
 
 use super::{ReceivedMessage, messages};

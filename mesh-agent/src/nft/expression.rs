@@ -4,14 +4,13 @@
 //! Registers have the byte order of the loaded value: network order for ports and addresses, host
 //! order for user ids and interface indexes.
 
-use std::{net::IpAddr, ops::RangeInclusive};
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
 
-use crate::{
-    netlink::Message,
-    rules::{Match, Rule, Verdict},
-};
+use crate::netlink::Message;
+use crate::rules::{Match, Rule, Verdict};
 
 const LIST_ELEMENT: u16 = 1; // NFTA_LIST_ELEM
 const EXPRESSION_NAME: u16 = 1; // NFTA_EXPR_NAME

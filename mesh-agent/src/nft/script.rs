@@ -1,7 +1,8 @@
 //! The rules as input of `nft -f`, which `linkerd2-proxy-init --simulate` prints. The kernel
 //! receives them over netlink.
 
-use std::{net::IpAddr, ops::RangeInclusive};
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
 
 use super::{INBOUND_CHAIN, OUTBOUND_CHAIN, TABLE};
 use crate::rules::{Match, Rule, Rules, Verdict};

@@ -1,11 +1,9 @@
 //! The transaction's messages, and the descriptions of differences.
 
 use super::*;
-use crate::{
-    netlink::messages,
-    redirect::{PodRef, RedirectSpec},
-    rules::Directions,
-};
+use crate::netlink::messages;
+use crate::redirect::{PodRef, RedirectSpec};
+use crate::rules::Directions;
 
 fn rules(pairs: &[(&str, &str)], directions: Directions) -> Rules {
     let annotations = pairs

@@ -1,12 +1,12 @@
 //! A pod's network namespace: whether it still is the enrolled one, and its addresses.
 
-use std::{
-    io,
-    net::IpAddr,
-    path::{Path, PathBuf},
-};
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 
-use nix::{ifaddrs::getifaddrs, net::if_::InterfaceFlags, sys::socket::SockaddrStorage};
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::InterfaceFlags;
+use nix::sys::socket::SockaddrStorage;
 
 use crate::sys::netns::{self, NetnsError};
 

@@ -3,13 +3,11 @@
 use std::net::IpAddr;
 
 use super::namespace::{self, NamespaceError};
-use crate::{
-    ebpf::{self, EnrolledPod, Programs},
-    iptables::{self, IptablesError},
-    nft::{NftError, Table},
-    redirect::{PodRedirect, Tier},
-    rules::{Directions, Rules},
-};
+use crate::ebpf::{self, EnrolledPod, Programs};
+use crate::iptables::{self, IptablesError};
+use crate::nft::{NftError, Table};
+use crate::redirect::{PodRedirect, Tier};
+use crate::rules::{Directions, Rules};
 
 #[derive(Debug, thiserror::Error)]
 pub enum RedirectionError {

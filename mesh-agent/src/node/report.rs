@@ -7,11 +7,9 @@ use mesh_core::node::PodStatus;
 use mesh_ebpf_common::counter::Counter;
 
 use super::{Node, NodeError};
-use crate::{
-    ebpf::{GuardCounters, PodCounters},
-    redirect::{PodRef, Tier},
-    registry::PodRecord,
-};
+use crate::ebpf::{GuardCounters, PodCounters};
+use crate::redirect::{PodRef, Tier};
+use crate::registry::PodRecord;
 
 impl Node {
     pub fn pods(&self) -> Result<Vec<PodStatus>, NodeError> {

@@ -1,10 +1,8 @@
 //! Sends the agent one request, with a deadline for the whole exchange.
 
-use std::{
-    io::{self, Read, Write},
-    path::{Path, PathBuf},
-    time::{Duration, Instant},
-};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use mesh_core::node::{Request, Response};
 use socket2::{Domain, SockAddr, Socket, Type};

@@ -4,9 +4,11 @@
 //! (istio/istio#55139). Enrolling that one would redirect the other pod's connections to a proxy
 //! that it does not have.
 
-use std::{fmt, net::IpAddr};
+use std::fmt;
+use std::net::IpAddr;
 
-use super::{NetnsId, processes::Process};
+use super::NetnsId;
+use super::processes::Process;
 
 /// A network namespace that processes of the pod are in; never the node's.
 #[derive(Debug)]

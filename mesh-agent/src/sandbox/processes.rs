@@ -1,9 +1,7 @@
 //! Finds the processes of a pod in `/proc`.
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use super::cgroup_path;
 

@@ -4,17 +4,13 @@
 mod inbound;
 mod outbound;
 
-use std::{
-    io::{self, BufRead, BufReader, Write},
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-};
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use super::{
-    CheckResult, Direction, Outcome,
-    protocol::{IO_TIMEOUT, Report, Request, canonical},
-};
+use super::protocol::{IO_TIMEOUT, Report, Request, canonical};
+use super::{CheckResult, Direction, Outcome};
 
 pub(super) enum Problem {
     Failed(String),

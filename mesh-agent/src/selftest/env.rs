@@ -1,28 +1,21 @@
 //! The self-test's environment: a network namespace, a cgroup with two children, and its own pinned
 //! set of programs with one enrolled pod. Dropping it removes all of them.
 
-use std::{
-    fs::{self, File},
-    io,
-    os::fd::AsRawFd,
-    path::{Path, PathBuf},
-    process, thread,
-};
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::{io, process, thread};
 
 use nix::sched::{CloneFlags, setns, unshare};
 
-use super::{
-    Error, Settings,
-    protocol::{
-        ADMIN_PORT, CONTROL_PORT, INBOUND_PORT, OTHER_OWN_V4, OUTBOUND_PORT, OUTSIDE_V4,
-        OUTSIDE_V6, OWN_V4, OWN_V6, PROXY_UID, SKIPPED_PORT,
-    },
+use super::protocol::{
+    ADMIN_PORT, CONTROL_PORT, INBOUND_PORT, OTHER_OWN_V4, OUTBOUND_PORT, OUTSIDE_V4, OUTSIDE_V6,
+    OWN_V4, OWN_V6, PROXY_UID, SKIPPED_PORT,
 };
-use crate::{
-    ebpf::{self, Object, Programs},
-    redirect::{PodRedirect, PodRef, PortSet, RedirectSpec, Tier},
-    sys::{loopback, netns},
-};
+use super::{Error, Settings};
+use crate::ebpf::{self, Object, Programs};
+use crate::redirect::{PodRedirect, PodRef, PortSet, RedirectSpec, Tier};
+use crate::sys::{loopback, netns};
 
 /// Followed by the agent's process id.
 const CGROUP_PREFIX: &str = "mesh-selftest-";

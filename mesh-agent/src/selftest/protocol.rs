@@ -1,10 +1,8 @@
 //! The protocol between the self-test's two workers: the application sends one request per
 //! connection, the proxy responds with one line of JSON about that connection.
 
-use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    time::Duration,
-};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
 
 use mesh_ebpf_common::verdict;
 use serde::{Deserialize, Serialize};

@@ -1,11 +1,9 @@
 //! The self-test's proxy: listens with the proxy's uid and reports every connection.
 
-use std::{
-    io::{self, BufRead, BufReader, Read, Write},
-    net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream},
-    sync::mpsc::{Receiver, Sender, channel},
-    thread::{self, JoinHandle},
-};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, JoinHandle};
 
 use nix::unistd::{Uid, setuid};
 use socket2::{Domain, Protocol, Socket, Type};

@@ -1,10 +1,8 @@
 //! Sets up the loopback interface of a new network namespace with given addresses.
 
-use std::{
-    io,
-    net::{Ipv4Addr, Ipv6Addr},
-    os::fd::AsRawFd,
-};
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::fd::AsRawFd;
 
 use socket2::{Domain, Socket, Type};
 

@@ -1,12 +1,9 @@
 //! Network namespaces: runs closures inside one, and reads its cookie.
 
-use std::{
-    fs::File,
-    io,
-    os::fd::{AsFd, AsRawFd},
-    path::{Path, PathBuf},
-    thread,
-};
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::{Path, PathBuf};
+use std::{io, thread};
 
 use nix::sched::{CloneFlags, setns};
 use socket2::{Domain, Socket, Type};

@@ -1,16 +1,12 @@
 //! Duplicates sockets of other processes, and translates uids of their user namespaces.
 
-use std::{
-    fs, io,
-    net::{IpAddr, SocketAddr},
-    os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd},
-};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::{fs, io};
 
-use nix::{
-    sched::{CloneFlags, setns},
-    sys::wait::waitpid,
-    unistd::{ForkResult, fork, pipe, read},
-};
+use nix::sched::{CloneFlags, setns};
+use nix::sys::wait::waitpid;
+use nix::unistd::{ForkResult, fork, pipe, read};
 use socket2::Socket;
 
 /// The inode of the initial user namespace (`PROC_USER_INIT_INO`).

@@ -1,9 +1,7 @@
 //! Socket calls of the self-test.
 
-use std::{
-    io,
-    os::fd::{AsFd, AsRawFd},
-};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
 
 /// Returns the number of bytes that can be read without blocking (FIONREAD).
 pub fn readable(socket: impl AsFd) -> io::Result<usize> {

@@ -1,9 +1,7 @@
 //! Finds the cgroup that is the parent of the node's pods, to which the programs are attached.
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 

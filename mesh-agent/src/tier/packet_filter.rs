@@ -2,31 +2,24 @@
 //! checks where it arrives and its original destination. This needs everything that a pod needs:
 //! NAT, connection tracking, the redirect target, and for iptables its programs.
 
-use std::{
-    collections::BTreeMap,
-    error::Error,
-    io,
-    net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream},
-    thread,
-    time::{Duration, Instant},
-};
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+use std::{io, thread};
 
 use mesh_ebpf_common::verdict::{CHECK_PORT, CHECK_V4};
 use mesh_runtime::log;
-use nix::{
-    net::if_::if_nametoindex,
-    sched::{CloneFlags, unshare},
-    sys::socket::{getsockopt, sockopt},
-};
+use nix::net::if_::if_nametoindex;
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::socket::{getsockopt, sockopt};
 
-use crate::{
-    iptables,
-    netlink::{Message, Socket, SocketError},
-    nft::Table,
-    redirect::{AnnotationError, PodRef, RedirectSpec},
-    rules::{Directions, Rules},
-    sys::loopback,
-};
+use crate::iptables;
+use crate::netlink::{Message, Socket, SocketError};
+use crate::nft::Table;
+use crate::redirect::{AnnotationError, PodRef, RedirectSpec};
+use crate::rules::{Directions, Rules};
+use crate::sys::loopback;
 
 /// Documentation addresses (RFC 5737): the namespace's own, and one on its link that no host has.
 const OWN: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 3);

@@ -1,22 +1,19 @@
 //! The test's own agent: a process in a scratch "host" network namespace, with its own socket,
 //! state, pins and cgroup.
 
-use std::{
-    fs,
-    io::{BufRead, BufReader, Read, Write},
-    net::{SocketAddr, TcpStream},
-    path::{Path, PathBuf},
-    process::{Child, ChildStdout, Command, Stdio},
-    thread,
-    time::Duration,
-};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
+use std::{fs, thread};
 
-use mesh_agent::{ebpf::Programs, node_api::client, redirect::Tier};
+use mesh_agent::ebpf::Programs;
+use mesh_agent::node_api::client;
+use mesh_agent::redirect::Tier;
 use mesh_core::node::{NodeStatus, PodStatus, Request, Response};
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use tempfile::TempDir;
 
 use crate::network::{Netns, unique};

@@ -1,16 +1,16 @@
 //! The agent installs the plugin on its node, keeps it installed, and removes it.
 
-use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 
 use mesh_agent::redirect::Tier;
 use mesh_core::node::{CniStatus, Repair, RepairKind};
 use mesh_test_support::eventually::eventually;
 
-use crate::{
-    agent::{Agent, Node},
-    runtime::{Network, Pod},
-    skipped,
-};
+use crate::agent::{Agent, Node};
+use crate::runtime::{Network, Pod};
+use crate::skipped;
 
 const BRIDGE: &str = r#"{"cniVersion":"1.0.0","name":"pods","plugins":[{"type":"bridge"}]}"#;
 

@@ -1,19 +1,20 @@
 //! The agent itself: the tier it chooses and reports, its metrics, its repairs, and how it behaves
 //! towards other processes.
 
-use std::{fs, os::unix::fs::PermissionsExt};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
-use mesh_agent::{ebpf::Programs, node::Node as Redirections, redirect::Tier};
+use mesh_agent::ebpf::Programs;
+use mesh_agent::node::Node as Redirections;
+use mesh_agent::redirect::Tier;
 use mesh_core::node::{Repair, RepairKind, SelfTestOutcome};
 use mesh_test_support::eventually::eventually;
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-use crate::{
-    agent::{Agent, Node},
-    runtime::{Network, Pod},
-    skipped,
-};
+use crate::agent::{Agent, Node};
+use crate::runtime::{Network, Pod};
+use crate::skipped;
 
 #[test]
 fn chosen_tier_and_its_reason_are_reported() {

@@ -1,15 +1,13 @@
 //! Network namespaces on a veth pair, and services that report the original destination.
 
-use std::{
-    fs::File,
-    io::{BufRead, BufReader, Write},
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream},
-    path::PathBuf,
-    process::Command,
-    sync::atomic::{AtomicU32, Ordering},
-    thread,
-    time::Duration,
-};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use mesh_agent::sys::netns;
 use nix::sys::socket::{getsockopt, sockopt};

@@ -1,20 +1,16 @@
 //! The interception contract on both packet filters of the kernel: one table of expectations.
 
-use std::{collections::BTreeMap, net::SocketAddr};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
-use mesh_agent::{
-    iptables,
-    nft::Table,
-    redirect::{PodRef, RedirectSpec},
-    rules::{Directions, Rules},
-};
-
+use mesh_agent::iptables;
+use mesh_agent::nft::Table;
+use mesh_agent::redirect::{PodRef, RedirectSpec};
+use mesh_agent::rules::{Directions, Rules};
 use mesh_core::ports::MAX_RANGES;
 
-use crate::{
-    network::{Netns, Pair},
-    skipped,
-};
+use crate::network::{Netns, Pair};
+use crate::skipped;
 
 /// The packet filter under test, in the pod's namespace.
 trait Filter {

@@ -1,16 +1,15 @@
 //! The plugin in a chain with Debian's, with a running agent, a killed one, and none.
 
-use std::{fs, net::SocketAddr};
+use std::fs;
+use std::net::SocketAddr;
 
 use mesh_agent::redirect::Tier;
 use serde_json::{Value, json};
 
-use crate::{
-    agent::Node,
-    network::Netns,
-    runtime::{Network, PluginResult, Pod},
-    skipped,
-};
+use crate::agent::Node;
+use crate::network::Netns;
+use crate::runtime::{Network, PluginResult, Pod};
+use crate::skipped;
 
 const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 

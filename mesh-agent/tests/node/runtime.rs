@@ -1,18 +1,14 @@
 //! The container runtime's part of CNI: runs the plugins of a conflist as libcni does.
 
-use std::{
-    collections::BTreeMap,
-    io::Write,
-    path::Path,
-    process::{Command, Output, Stdio},
-};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::{
-    agent::Node,
-    network::{Netns, unique},
-};
+use crate::agent::Node;
+use crate::network::{Netns, unique};
 
 /// Debian's containernetworking-plugins.
 const PLUGINS: &str = "/usr/lib/cni";

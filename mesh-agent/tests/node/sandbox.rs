@@ -1,24 +1,18 @@
 //! Finding a pod's sandbox by a process in a cgroup that is named as kubelet does.
 
-use std::{
-    fs,
-    net::IpAddr,
-    path::PathBuf,
-    process::{Child, Command},
-};
+use std::fs;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command};
 
-use mesh_agent::{
-    node::Node as Redirections,
-    redirect::Tier,
-    sandbox::{SandboxFinder, SandboxPending},
-};
+use mesh_agent::node::Node as Redirections;
+use mesh_agent::redirect::Tier;
+use mesh_agent::sandbox::{SandboxFinder, SandboxPending};
 use mesh_core::node::{Attachment, AttachmentId, IN_PLACE, PodRef};
 
-use crate::{
-    agent::{Node, cgroup2_mount},
-    network::{Pair, unique},
-    skipped,
-};
+use crate::agent::{Node, cgroup2_mount};
+use crate::network::{Pair, unique};
+use crate::skipped;
 
 /// A process that waits in a namespace, in the cgroup of one of the pod's containers.
 struct Process {

@@ -1,21 +1,17 @@
 //! A process in a test's scenario: it has its own network namespace, cgroup and uid, and executes
 //! commands that the test sends to its standard input. Each command and response is one JSON line.
 
-use std::{
-    collections::HashMap,
-    fs::{self, File},
-    io::{self, BufRead, BufReader, Read, Write},
-    net::{Shutdown, SocketAddr},
-    path::Path,
-    process::{self, Child, ChildStdin, ChildStdout, Command, Stdio},
-    time::Duration,
-};
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr};
+use std::path::Path;
+use std::process::{self, Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
-use nix::{
-    sched::{CloneFlags, setns},
-    sys::resource::{Resource, getrlimit, setrlimit},
-    unistd::{Uid, setuid},
-};
+use nix::sched::{CloneFlags, setns};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::unistd::{Uid, setuid};
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
 

@@ -4,32 +4,24 @@
 //! A pod's namespace has only a loopback interface. Some of its addresses are the pod's;
 //! connections from the others appear to come from another machine.
 
-use std::{
-    fs::{self, File},
-    net::{Ipv4Addr, Ipv6Addr},
-    path::{Path, PathBuf},
-    process,
-    sync::atomic::{AtomicU32, Ordering},
-    thread,
-};
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::{process, thread};
 
 use aya::maps::{HashMap, Map, MapData};
-use mesh_agent::{
-    ebpf::{self, Loaded, Object, Programs},
-    redirect::{PodRedirect, PodRef, RedirectSpec, Tier},
-    sys::{loopback, netns},
-};
-use mesh_ebpf_common::{
-    address::Address,
-    counter::Counter,
-    layout::{FlowKey, OriginalDst},
-};
-use nix::{
-    mount::{MntFlags, MsFlags, mount, umount2},
-    sched::{CloneFlags, unshare},
-};
+use mesh_agent::ebpf::{self, Loaded, Object, Programs};
+use mesh_agent::redirect::{PodRedirect, PodRef, RedirectSpec, Tier};
+use mesh_agent::sys::{loopback, netns};
+use mesh_ebpf_common::address::Address;
+use mesh_ebpf_common::counter::Counter;
+use mesh_ebpf_common::layout::{FlowKey, OriginalDst};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
 
-use crate::{actor::Actor, selftest::cgroup2};
+use crate::actor::Actor;
+use crate::selftest::cgroup2;
 
 pub(super) const PROXY_UID: u32 = 2102;
 pub(super) const APP_UID: u32 = 1000;

@@ -2,11 +2,9 @@
 
 use mesh_ebpf_common::counter::Counter;
 
-use crate::{
-    Case,
-    actor::{ActorCommand, ActorResponse},
-    env::{PROXY_UID, TestEnv},
-};
+use crate::Case;
+use crate::actor::{ActorCommand, ActorResponse};
+use crate::env::{PROXY_UID, TestEnv};
 
 pub(super) const CASES: &[Case] = &[
     (

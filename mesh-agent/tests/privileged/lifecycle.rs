@@ -1,19 +1,16 @@
 //! Loading, adopting, replacing, removing and sweeping; and that no state remains.
 
-use std::{fs, path::Path};
+use std::fs;
+use std::path::Path;
 
-use mesh_agent::{
-    ebpf::{Error, Loaded, Programs},
-    redirect::{PodRedirect, Tier},
-    sys::netns,
-};
+use mesh_agent::ebpf::{Error, Loaded, Programs};
+use mesh_agent::redirect::{PodRedirect, Tier};
+use mesh_agent::sys::netns;
 use mesh_ebpf_common::counter::Counter;
 
-use crate::{
-    Case,
-    actor::{ActorCommand, ActorResponse},
-    env::{TestEnv, object},
-};
+use crate::Case;
+use crate::actor::{ActorCommand, ActorResponse};
+use crate::env::{TestEnv, object};
 
 pub(super) const CASES: &[Case] = &[
     ("a second load adopts the pinned programs", adoption),

@@ -18,7 +18,8 @@ mod quota;
 mod redirect;
 mod selftest;
 
-use std::{io, panic, process::ExitCode};
+use std::process::ExitCode;
+use std::{io, panic};
 
 use mesh_agent::selftest::WORKER_ARGUMENT;
 

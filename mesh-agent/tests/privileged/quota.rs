@@ -2,17 +2,13 @@
 
 use aya::maps::{LpmTrie, Map, MapData};
 use mesh_agent::redirect::PortSet;
-use mesh_ebpf_common::{
-    counter::Counter,
-    layout::PortSkipKey,
-    quota::{IN_FLIGHT_PER_POD, PORT_SKIPS_PER_POD},
-};
+use mesh_ebpf_common::counter::Counter;
+use mesh_ebpf_common::layout::PortSkipKey;
+use mesh_ebpf_common::quota::{IN_FLIGHT_PER_POD, PORT_SKIPS_PER_POD};
 
-use crate::{
-    Case,
-    actor::{ActorCommand, ActorResponse},
-    env::{Pod, TestEnv},
-};
+use crate::Case;
+use crate::actor::{ActorCommand, ActorResponse};
+use crate::env::{Pod, TestEnv};
 
 pub(super) const CASES: &[Case] = &[
     (

@@ -5,11 +5,9 @@ use std::net::SocketAddr;
 use mesh_agent::redirect::Tier;
 use mesh_ebpf_common::counter::Counter;
 
-use crate::{
-    Case,
-    actor::{ActorCommand, ActorResponse},
-    env::{APP_UID, TestEnv},
-};
+use crate::Case;
+use crate::actor::{ActorCommand, ActorResponse};
+use crate::env::{APP_UID, TestEnv};
 
 pub(super) const CASES: &[Case] = &[
     (

@@ -1,12 +1,12 @@
 //! The agent's self-test, which passes on every kernel that these tests run on.
 
-use std::{fs, path::PathBuf, process, time::Instant};
+use std::path::PathBuf;
+use std::time::Instant;
+use std::{fs, process};
 
-use mesh_agent::{
-    ebpf::Object,
-    redirect::Tier,
-    selftest::{self, Settings, best_tier},
-};
+use mesh_agent::ebpf::Object;
+use mesh_agent::redirect::Tier;
+use mesh_agent::selftest::{self, Settings, best_tier};
 
 use crate::Case;
 

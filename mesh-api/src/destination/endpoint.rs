@@ -2,23 +2,16 @@
 
 use std::collections::HashMap;
 
-use mesh_core::{
-    endpoint::{Endpoint, ProtocolHint, TlsPeer},
-    identity::Identity,
-    labels::Labels,
-};
+use mesh_core::endpoint::{Endpoint, ProtocolHint, TlsPeer};
+use mesh_core::identity::Identity;
+use mesh_core::labels::Labels;
 
 use super::{http2_params, http2_params_to_proto};
-use crate::{
-    InvalidField,
-    field::{optional, required},
-    proto::destination::{
-        self as wire,
-        protocol_hint::{H2, Opaque, OpaqueTransport, Protocol},
-        tls_identity::{DnsLikeIdentity, Strategy, UriLikeIdentity},
-    },
-    value,
-};
+use crate::field::{optional, required};
+use crate::proto::destination as wire;
+use crate::proto::destination::protocol_hint::{H2, Opaque, OpaqueTransport, Protocol};
+use crate::proto::destination::tls_identity::{DnsLikeIdentity, Strategy, UriLikeIdentity};
+use crate::{InvalidField, value};
 
 /// The highest port that proxies accept for opaque transport.
 const MAX_OPAQUE_TRANSPORT_PORT: u16 = u16::MAX - 1;

@@ -2,15 +2,12 @@
 
 use mesh_core::endpoint::{Http2Params, KeepAlive};
 
-use crate::{
-    InvalidField,
-    field::{optional, required},
-    proto::destination::{
-        self as wire,
-        http2_client_params::{FlowControl, Internals, KeepAlive as WireKeepAlive},
-    },
-    value,
+use crate::field::{optional, required};
+use crate::proto::destination as wire;
+use crate::proto::destination::http2_client_params::{
+    FlowControl, Internals, KeepAlive as WireKeepAlive,
 };
+use crate::{InvalidField, value};
 
 /// Converts received settings.
 ///

@@ -1,24 +1,20 @@
 //! Profiles: routes, traffic splits and opaqueness of a destination.
 
-use std::{ops::RangeInclusive, time::Duration};
+use std::ops::RangeInclusive;
+use std::time::Duration;
 
-use mesh_core::{
-    identity::Identity,
-    profile::{
-        Profile, ProfileRoute, RequestMatch, ResponseClass, ResponseMatch, WeightedAuthority,
-    },
-    resilience::RetryBudget,
-    route::AnchoredRegex,
+use mesh_core::identity::Identity;
+use mesh_core::profile::{
+    Profile, ProfileRoute, RequestMatch, ResponseClass, ResponseMatch, WeightedAuthority,
 };
+use mesh_core::resilience::RetryBudget;
+use mesh_core::route::AnchoredRegex;
 
 use super::{endpoint, endpoint_to_proto};
-use crate::{
-    InvalidField,
-    field::{FieldContext, each, optional, required},
-    meta::{self, meta},
-    proto::destination::{self as wire, request_match, response_match},
-    route, value,
-};
+use crate::field::{FieldContext, each, optional, required};
+use crate::meta::{self, meta};
+use crate::proto::destination::{self as wire, request_match, response_match};
+use crate::{InvalidField, route, value};
 
 /// Range of the time for which a request counts towards a retry budget.
 const BUDGET_TTL: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(60);

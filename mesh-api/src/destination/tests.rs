@@ -1,15 +1,16 @@
 //! Round trips of random endpoints and profiles, and partly invalid messages.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
-use mesh_core::{
-    profile::{
-        Profile, ProfileRoute, RequestMatch, ResponseClass, ResponseMatch, WeightedAuthority,
-    },
-    resilience::RetryBudget,
-    route::AnchoredRegex,
+use mesh_core::profile::{
+    Profile, ProfileRoute, RequestMatch, ResponseClass, ResponseMatch, WeightedAuthority,
 };
-use proptest::{collection::vec, option, prelude::*};
+use mesh_core::resilience::RetryBudget;
+use mesh_core::route::AnchoredRegex;
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
 
 use super::*;
 use crate::arbitrary;

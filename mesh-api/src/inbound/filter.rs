@@ -3,19 +3,13 @@
 
 use mesh_core::route::filter::Filter;
 
-use crate::{
-    InvalidField,
-    field::FieldContext,
-    proto::{
-        grpc_route::GrpcFailureInjector,
-        http_route::{HttpFailureInjector, RequestHeaderModifier},
-        inbound::{
-            grpc_route::{self, filter::Kind as GrpcKind},
-            http_route::{self, filter::Kind as HttpKind},
-        },
-    },
-    route,
-};
+use crate::field::FieldContext;
+use crate::proto::grpc_route::GrpcFailureInjector;
+use crate::proto::http_route::{HttpFailureInjector, RequestHeaderModifier};
+use crate::proto::inbound::grpc_route::filter::Kind as GrpcKind;
+use crate::proto::inbound::http_route::filter::Kind as HttpKind;
+use crate::proto::inbound::{grpc_route, http_route};
+use crate::{InvalidField, route};
 
 pub(super) fn http(wire: http_route::Filter) -> Result<Filter, InvalidField> {
     match wire.kind {

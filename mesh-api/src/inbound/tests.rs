@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use mesh_core::{
-    meta::{Meta, Resource},
-    policy::inbound::DefaultPolicy,
-};
+use mesh_core::meta::{Meta, Resource};
+use mesh_core::policy::inbound::DefaultPolicy;
 use proptest::prelude::*;
 
 use super::*;

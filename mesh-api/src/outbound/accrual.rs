@@ -4,15 +4,10 @@ use std::time::Duration;
 
 use mesh_core::resilience::FailureAccrual;
 
-use crate::{
-    InvalidField,
-    field::{FieldContext, required},
-    proto::outbound::{
-        self as wire,
-        failure_accrual::{ConsecutiveFailures, Kind, Unified},
-    },
-    value,
-};
+use crate::field::{FieldContext, required};
+use crate::proto::outbound as wire;
+use crate::proto::outbound::failure_accrual::{ConsecutiveFailures, Kind, Unified};
+use crate::{InvalidField, value};
 
 /// The shortest window over which proxies measure a success rate.
 const MIN_WINDOW: Duration = Duration::from_millis(10);

@@ -2,24 +2,15 @@
 
 use std::time::Duration;
 
-use mesh_core::{
-    policy::outbound::{Backend, BackendTarget},
-    resilience::{FailurePenalty, PeakEwma},
-};
+use mesh_core::policy::outbound::{Backend, BackendTarget};
+use mesh_core::resilience::{FailurePenalty, PeakEwma};
 
-use crate::{
-    InvalidField, destination,
-    field::{FieldContext, required},
-    meta::{self, meta},
-    proto::outbound::{
-        self as wire,
-        backend::{
-            BalanceP2c, EndpointDiscovery, Kind, balance_p2c,
-            endpoint_discovery::{DestinationGet, Kind as Discovery},
-        },
-    },
-    value,
-};
+use crate::field::{FieldContext, required};
+use crate::meta::{self, meta};
+use crate::proto::outbound as wire;
+use crate::proto::outbound::backend::endpoint_discovery::{DestinationGet, Kind as Discovery};
+use crate::proto::outbound::backend::{BalanceP2c, EndpointDiscovery, Kind, balance_p2c};
+use crate::{InvalidField, destination, value};
 
 /// The values that Linkerd's policy controller sends. Proxies require the message, but use the
 /// values of their environment.

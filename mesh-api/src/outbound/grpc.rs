@@ -1,26 +1,21 @@
 //! Outbound gRPC routes.
 
-use mesh_core::{
-    policy::outbound::{GrpcRoute, OutboundRule, TcpVerdict},
-    resilience::GrpcRetry,
-    route::{Route, Rule, filter::Filter, grpc::GrpcMatch},
-};
+use mesh_core::policy::outbound::{GrpcRoute, OutboundRule, TcpVerdict};
+use mesh_core::resilience::GrpcRetry;
+use mesh_core::route::filter::Filter;
+use mesh_core::route::grpc::GrpcMatch;
+use mesh_core::route::{Route, Rule};
 
 use super::rule;
-use crate::{
-    InvalidField,
-    field::{FieldContext, each, optional, required},
-    meta::{self, meta},
-    proto::{
-        grpc_route::GrpcFailureInjector,
-        http_route::RequestHeaderModifier,
-        outbound::{
-            self,
-            grpc_route::{Filter as WireFilter, Retry, filter::Kind, retry::Conditions},
-        },
-    },
-    route, value,
-};
+use crate::field::{FieldContext, each, optional, required};
+use crate::meta::{self, meta};
+use crate::proto::grpc_route::GrpcFailureInjector;
+use crate::proto::http_route::RequestHeaderModifier;
+use crate::proto::outbound;
+use crate::proto::outbound::grpc_route::filter::Kind;
+use crate::proto::outbound::grpc_route::retry::Conditions;
+use crate::proto::outbound::grpc_route::{Filter as WireFilter, Retry};
+use crate::{InvalidField, route, value};
 
 super::distribution::conversions!(
     grpc_route,

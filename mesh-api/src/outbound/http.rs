@@ -1,29 +1,22 @@
 //! Outbound HTTP routes.
 
-use mesh_core::{
-    policy::outbound::{HttpRoute, OutboundRule, TcpVerdict},
-    resilience::HttpRetry,
-    route::{Route, Rule, filter::Filter},
-};
+use mesh_core::policy::outbound::{HttpRoute, OutboundRule, TcpVerdict};
+use mesh_core::resilience::HttpRetry;
+use mesh_core::route::filter::Filter;
+use mesh_core::route::{Route, Rule};
 
 use super::rule;
-use crate::{
-    InvalidField,
-    field::{FieldContext, each, optional, required},
-    meta::{self, meta},
-    proto::{
-        http_route::{HttpFailureInjector, RequestHeaderModifier, ResponseHeaderModifier},
-        outbound::{
-            self, ExponentialBackoff,
-            http_route::{
-                Filter as WireFilter, Retry,
-                filter::Kind,
-                retry::{Conditions, conditions::StatusRange},
-            },
-        },
-    },
-    route, value,
+use crate::field::{FieldContext, each, optional, required};
+use crate::meta::{self, meta};
+use crate::proto::http_route::{
+    HttpFailureInjector, RequestHeaderModifier, ResponseHeaderModifier,
 };
+use crate::proto::outbound::http_route::filter::Kind;
+use crate::proto::outbound::http_route::retry::Conditions;
+use crate::proto::outbound::http_route::retry::conditions::StatusRange;
+use crate::proto::outbound::http_route::{Filter as WireFilter, Retry};
+use crate::proto::outbound::{self, ExponentialBackoff};
+use crate::{InvalidField, route, value};
 
 super::distribution::conversions!(
     http_route,

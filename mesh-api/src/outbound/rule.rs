@@ -3,12 +3,9 @@
 use mesh_core::resilience::Timeouts;
 use prost_types::Duration;
 
-use crate::{
-    InvalidField,
-    field::{FieldContext, optional},
-    proto::http_route,
-    value,
-};
+use crate::field::{FieldContext, optional};
+use crate::proto::http_route;
+use crate::{InvalidField, value};
 
 /// `deprecated` is the older field for the request's time limit, which is used if the newer one is
 /// absent.

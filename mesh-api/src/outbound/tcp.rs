@@ -1,20 +1,14 @@
 //! Routes of connections that are not HTTP: opaque ones, and TLS that is passed through.
 
-use mesh_core::{
-    meta::Meta,
-    policy::outbound::{Distribution, TcpRoute, TcpVerdict, TlsRoute},
-    route::HostMatch,
-};
+use mesh_core::meta::Meta;
+use mesh_core::policy::outbound::{Distribution, TcpRoute, TcpVerdict, TlsRoute};
+use mesh_core::route::HostMatch;
 
-use crate::{
-    InvalidField,
-    field::{each, required},
-    meta::{self, meta},
-    proto::{
-        outbound as wire,
-        tls_route::{SniMatch, sni_match},
-    },
-};
+use crate::InvalidField;
+use crate::field::{each, required};
+use crate::meta::{self, meta};
+use crate::proto::outbound as wire;
+use crate::proto::tls_route::{SniMatch, sni_match};
 
 /// Returns a route that rejects every connection.
 pub(super) fn nowhere() -> TcpRoute {

@@ -3,16 +3,19 @@
 
 use std::time::Duration;
 
-use mesh_core::{
-    meta::Meta,
-    policy::outbound::{
-        Backend, BackendTarget, Distribution, GrpcRoute, HttpRoute, OutboundRule, RouteBackend,
-        TcpVerdict, TlsRoute,
-    },
-    resilience::{Backoff, FailureAccrual, FailurePenalty, GrpcRetry, HttpRetry, PeakEwma},
-    route::{Route, Rule, filter::Filter},
+use mesh_core::meta::Meta;
+use mesh_core::policy::outbound::{
+    Backend, BackendTarget, Distribution, GrpcRoute, HttpRoute, OutboundRule, RouteBackend,
+    TcpVerdict, TlsRoute,
 };
-use proptest::{collection::vec, option, prelude::*};
+use mesh_core::resilience::{
+    Backoff, FailureAccrual, FailurePenalty, GrpcRetry, HttpRetry, PeakEwma,
+};
+use mesh_core::route::filter::Filter;
+use mesh_core::route::{Route, Rule};
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
 
 use super::*;
 use crate::arbitrary;

@@ -1,22 +1,20 @@
 //! The messages of filters, for all four kinds of routes.
 
-use http::{HeaderName, HeaderValue, StatusCode, uri::Scheme};
+use http::uri::Scheme;
+use http::{HeaderName, HeaderValue, StatusCode};
 use mesh_core::route::filter::{Filter, HeaderModifier, PathModifier, Ratio, Redirect};
 
 use super::{header_name, header_value};
-use crate::{
-    InvalidField,
-    field::{FieldContext, each, optional},
-    proto::{
-        grpc_route::GrpcFailureInjector,
-        http_route::{
-            HttpFailureInjector, PathModifier as WirePathModifier, Ratio as WireRatio,
-            RequestHeaderModifier, RequestRedirect, ResponseHeaderModifier, path_modifier,
-        },
-        http_types::{self, headers::Header},
-    },
-    value::{number_u16, optional_port},
+use crate::InvalidField;
+use crate::field::{FieldContext, each, optional};
+use crate::proto::grpc_route::GrpcFailureInjector;
+use crate::proto::http_route::{
+    HttpFailureInjector, PathModifier as WirePathModifier, Ratio as WireRatio,
+    RequestHeaderModifier, RequestRedirect, ResponseHeaderModifier, path_modifier,
 };
+use crate::proto::http_types;
+use crate::proto::http_types::headers::Header;
+use crate::value::{number_u16, optional_port};
 
 /// A filter that only a newer version supports.
 pub(crate) fn unknown_filter() -> Filter {

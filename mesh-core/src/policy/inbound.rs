@@ -3,20 +3,18 @@
 //! The policy controller builds a [`ServerPolicy`] for each workload and port; the proxy authorizes
 //! every connection and request by the current one.
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use ipnet::IpNet;
 
-use crate::{
-    identity::Identity,
-    meta::Meta,
-    route::{
-        Route, Rule, RuleIndex,
-        filter::Filter,
-        grpc::GrpcMatch,
-        http::{self, HttpMatch, PathMatch, RequestHead},
-    },
-};
+use crate::identity::Identity;
+use crate::meta::Meta;
+use crate::route::filter::Filter;
+use crate::route::grpc::GrpcMatch;
+use crate::route::http::{self, HttpMatch, PathMatch, RequestHead};
+use crate::route::{Route, Rule, RuleIndex};
 
 mod authorize;
 mod default_policy;

@@ -1,13 +1,16 @@
 //! Outbound policy: the routes and backends of one destination.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
-use crate::{
-    endpoint::Endpoint,
-    meta::Meta,
-    resilience::{FailureAccrual, GrpcRetry, HttpRetry, PeakEwma, Timeouts},
-    route::{HostMatch, Route, filter::Filter, grpc::GrpcMatch, http::HttpMatch},
-};
+use crate::endpoint::Endpoint;
+use crate::meta::Meta;
+use crate::resilience::{FailureAccrual, GrpcRetry, HttpRetry, PeakEwma, Timeouts};
+use crate::route::filter::Filter;
+use crate::route::grpc::GrpcMatch;
+use crate::route::http::HttpMatch;
+use crate::route::{HostMatch, Route};
 
 /// The policy of one destination.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use http::{
-    HeaderMap, HeaderName, HeaderValue, StatusCode, Uri,
-    uri::{PathAndQuery, Scheme},
-};
+use http::uri::{PathAndQuery, Scheme};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 
 use super::http::RequestHead;
 

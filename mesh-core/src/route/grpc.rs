@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{
-    Route, RuleIndex,
-    http::{HeaderMatch, RequestHead},
-};
+use super::http::{HeaderMatch, RequestHead};
+use super::{Route, RuleIndex};
 
 /// A match of calls; all present parts must match.
 #[derive(Clone, Debug, Default, PartialEq)]

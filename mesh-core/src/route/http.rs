@@ -3,7 +3,9 @@
 //! Paths and query parameters compare after percent-decoding, because `/%61` and `/a` are one path
 //! to every server; an encoded slash remains encoded, because it does not separate segments.
 
-use http::{HeaderMap, Method, header::HOST, uri::Scheme};
+use http::header::HOST;
+use http::uri::Scheme;
+use http::{HeaderMap, Method};
 
 use super::{AnchoredRegex, Route, RuleIndex, path};
 

@@ -3,21 +3,18 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::{
-    api::core::v1::{
-        Capabilities, ConfigMapVolumeSource, Container, ContainerPort, EmptyDirVolumeSource,
-        EnvVar, ExecAction, HTTPGetAction, Lifecycle, LifecycleHandler, PodSpec, Probe,
-        ProjectedVolumeSource, ResourceRequirements, SeccompProfile, SecurityContext,
-        ServiceAccountTokenProjection, Volume, VolumeMount, VolumeProjection,
-    },
-    apimachinery::pkg::{api::resource::Quantity, util::intstr::IntOrString},
+use k8s_openapi::api::core::v1::{
+    Capabilities, ConfigMapVolumeSource, Container, ContainerPort, EmptyDirVolumeSource, EnvVar,
+    ExecAction, HTTPGetAction, Lifecycle, LifecycleHandler, PodSpec, Probe, ProjectedVolumeSource,
+    ResourceRequirements, SeccompProfile, SecurityContext, ServiceAccountTokenProjection, Volume,
+    VolumeMount, VolumeProjection,
 };
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::env::{IDENTITY_DIR, SERVICE_ACCOUNT_DIR, TOKEN_DIR, TOKEN_FILE, TRUST_ROOTS_DIR};
-use crate::{
-    pod,
-    values::{Bounds, Resources, UNPRIVILEGED_ID, Values, non_empty},
-};
+use crate::pod;
+use crate::values::{Bounds, Resources, UNPRIVILEGED_ID, Values, non_empty};
 
 /// The names by which [`super::uninject`] finds what injection added.
 pub(super) const INIT_CONTAINER: &str = "linkerd-init";

@@ -4,16 +4,12 @@
 //! manifests. Tracing variables are not written.
 
 use ipnet::IpNet;
-use k8s_openapi::{
-    api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, PodSpec},
-    apimachinery::pkg::util::intstr::IntOrString,
-};
+use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, PodSpec};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::InjectError;
-use crate::{
-    pod,
-    values::{Protocols, Redirection, Values, non_empty},
-};
+use crate::pod;
+use crate::values::{Protocols, Redirection, Values, non_empty};
 
 /// What the environment depends on.
 pub(super) struct EnvInputs<'a> {

@@ -1,11 +1,11 @@
 //! `config.linkerd.io/opaque-ports`: the annotation of pods and Services, and the variable of the
 //! proxy.
 
-use k8s_openapi::{
-    api::core::v1::{PodSpec, Service},
-    apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString},
-};
-use mesh_core::{annotation, ports::PortSet};
+use k8s_openapi::api::core::v1::{PodSpec, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use mesh_core::annotation;
+use mesh_core::ports::PortSet;
 
 use super::overrides::{AnnotationOrigin, Annotations, OverrideReport, warning};
 use crate::pod::ports;

@@ -8,18 +8,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::{api::core::v1::EnvVar, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use k8s_openapi::api::core::v1::EnvVar;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use mesh_core::annotation;
 
+use self::keys::{CONFIG_KEYS, OverrideError};
 use super::units::parse_bool;
-use crate::{
-    pod::owner::Owner,
-    values::{Ports, Values},
-};
+use crate::pod::owner::Owner;
+use crate::values::{Ports, Values};
 
 pub(super) mod keys;
-
-use self::keys::{CONFIG_KEYS, OverrideError};
 
 pub(super) type Annotations = BTreeMap<String, String>;
 

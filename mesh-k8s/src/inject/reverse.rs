@@ -11,7 +11,8 @@ use super::containers::{
     DEBUG_CONTAINER, END_ENTITY_VOLUME, INIT_CONTAINER, NETWORK_VALIDATOR, TOKEN_VOLUME,
     TRUST_ROOTS_CONFIG_MAP,
 };
-use crate::{pod, values::MountPath};
+use crate::pod;
+use crate::values::MountPath;
 
 /// The prefix of Linkerd's annotations and labels that are not configuration.
 const PREFIX: &str = "linkerd.io/";

@@ -5,10 +5,8 @@
 
 use std::path::Path;
 
-use k8s_openapi::{
-    api::core::v1::{Container, Pod, Probe, Service},
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
-};
+use k8s_openapi::api::core::v1::{Container, Pod, Probe, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::*;
 

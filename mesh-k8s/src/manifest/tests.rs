@@ -4,7 +4,8 @@
 //! After an intended change, `MESH_UPDATE_GOLDEN=1 cargo test -p mesh-k8s manifest` rewrites them;
 //! review the diff.
 
-use std::{fs, path::PathBuf};
+use std::fs;
+use std::path::PathBuf;
 
 use serde::Deserialize as _;
 

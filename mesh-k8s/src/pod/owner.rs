@@ -1,9 +1,7 @@
 //! The workload that owns a pod, for metrics and labels.
 
-use k8s_openapi::{
-    api::core::v1::Pod,
-    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
-};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
 /// A workload that owns pods.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

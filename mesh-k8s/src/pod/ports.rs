@@ -3,10 +3,8 @@
 use std::net::SocketAddr;
 
 use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod, PodSpec};
-use mesh_core::{
-    annotation as keys,
-    ports::{PortSet, PortSetError},
-};
+use mesh_core::annotation as keys;
+use mesh_core::ports::{PortSet, PortSetError};
 
 use super::{PROXY_CONTAINER, annotation, containers, plain_env};
 

@@ -3,15 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::{
-    api::core::v1::{Container, PodSpec, Probe},
-    apimachinery::pkg::util::intstr::IntOrString,
-};
+use k8s_openapi::api::core::v1::{Container, PodSpec, Probe};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::{
-    containers,
-    ports::{is_tcp, port_number},
-};
+use super::containers;
+use super::ports::{is_tcp, port_number};
 
 /// Returns the paths of all liveness, readiness and startup probes by port, without queries. A
 /// named port is resolved in the probe's own container.

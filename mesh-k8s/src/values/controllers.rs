@@ -1,9 +1,7 @@
 //! The values of the controllers (identity, destination, policy, injector) and of their monitoring.
 
-use k8s_openapi::{
-    api::core::v1::EnvVar,
-    apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement},
-};
+use k8s_openapi::api::core::v1::EnvVar;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -8,10 +8,8 @@ use mesh_core::annotation;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Image, Resources,
-    common::{OpenObject, string_or_off},
-};
+use super::common::{OpenObject, string_or_off};
+use super::{Image, Resources};
 
 /// The proxy of every meshed pod.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]

@@ -6,10 +6,8 @@ use mesh_core::annotation;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Image,
-    common::{OpenObject, Resources, StringMap, string_or_off},
-};
+use super::Image;
+use super::common::{OpenObject, Resources, StringMap, string_or_off};
 
 /// The user and group ID of init containers that do not run as root.
 pub(crate) const UNPRIVILEGED_ID: i64 = 65534;

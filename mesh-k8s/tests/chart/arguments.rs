@@ -1,10 +1,8 @@
 //! Compares the arguments that the chart passes to the programs with their `--help`.
 
-use std::{
-    env,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::Value;
 

@@ -1,14 +1,14 @@
 //! Checks that every value has an effect and that templates only read existing values.
 
-use std::{collections::BTreeMap, fs, thread};
+use std::collections::BTreeMap;
+use std::{fs, thread};
 
-use mesh_k8s::values::{
-    Values,
-    reading::{defaults, schema},
-};
+use mesh_k8s::values::Values;
+use mesh_k8s::values::reading::{defaults, schema};
 use serde_json::{Map, Value, json};
 
-use crate::{generated::root, helm};
+use crate::generated::root;
+use crate::helm;
 
 /// The values behind the variables of templates.
 const ALIASES: [(&str, &str); 11] = [

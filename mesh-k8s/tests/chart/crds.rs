@@ -1,17 +1,16 @@
 //! Compares the custom resource definitions of the chart with the types that read the resources,
 //! and applies them to an API server.
 
-use std::{
-    env, fs,
-    io::Write,
-    process::{Command, Stdio},
-};
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::{env, fs};
 
 use kube::{CustomResourceExt, ResourceExt};
 use mesh_k8s::crd;
 use serde_json::Value;
 
-use crate::{generated::root, helm};
+use crate::generated::root;
+use crate::helm;
 
 /// Fields of the Gateway API's types that Linkerd's HTTPRoute lacks. The definition rejects them.
 const ONLY_IN_TYPE: [&str; 9] = [

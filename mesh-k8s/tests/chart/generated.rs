@@ -1,16 +1,11 @@
 //! Generates `values.yaml`, `values.schema.json` and the reference page from the values structs.
 
-use std::{
-    env,
-    fmt::Write as _,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::{env, fs};
 
-use mesh_k8s::values::{
-    Values,
-    reading::{IGNORED, defaults, schema},
-};
+use mesh_k8s::values::Values;
+use mesh_k8s::values::reading::{IGNORED, defaults, schema};
 use serde_json::{Map, Value};
 use serde_norway::Value as Yaml;
 

@@ -1,11 +1,9 @@
 //! Runs `helm` and parses the rendered objects.
 
-use std::{
-    fs,
-    io::Write,
-    path::Path,
-    process::{Command, Stdio},
-};
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 

@@ -1,11 +1,9 @@
 //! Compares the proxies that the chart renders into the control plane's own pods with those that
 //! the injector would add.
 
-use mesh_k8s::{
-    inject::{self, Values},
-    kinds::{ObjectMeta, Pod},
-    pod::owner::Owner,
-};
+use mesh_k8s::inject::{self, Values};
+use mesh_k8s::kinds::{ObjectMeta, Pod};
+use mesh_k8s::pod::owner::Owner;
 use serde_json::{Value, json};
 
 use crate::helm;

@@ -3,13 +3,12 @@
 
 use std::collections::BTreeSet;
 
-use mesh_k8s::values::{Values, reading::ignored_keys};
+use mesh_k8s::values::Values;
+use mesh_k8s::values::reading::ignored_keys;
 use serde_json::Value;
 
-use crate::{
-    generated::{compare, root},
-    helm,
-};
+use crate::generated::{compare, root};
+use crate::helm;
 
 #[test]
 fn every_object_has_standard_labels() {

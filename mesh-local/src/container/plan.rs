@@ -1,21 +1,19 @@
 //! Computes the specification of a container from its manifest: command, environment, mounts and
 //! user.
 
-use std::{
-    collections::BTreeMap,
-    net::IpAddr,
-    path::{Path, PathBuf},
-};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, SecurityContext};
 use mesh_k8s::pod;
 
-use super::{
-    env::{self, EnvError},
-    shim::{Bind, CreateSpec, Program},
-    volume::{DataSources, PreparedVolume},
-};
-use crate::{host, image::Image, service::dns::CLUSTER_DOMAIN};
+use super::env::{self, EnvError};
+use super::shim::{Bind, CreateSpec, Program};
+use super::volume::{DataSources, PreparedVolume};
+use crate::host;
+use crate::image::Image;
+use crate::service::dns::CLUSTER_DOMAIN;
 
 /// The inputs of a container's specification.
 pub struct PlanInputs<'a> {

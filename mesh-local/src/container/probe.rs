@@ -1,24 +1,23 @@
 //! Startup, readiness and liveness probes.
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    path::PathBuf,
-    process::Stdio,
-    time::Duration,
-};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
 
-use http::{HeaderName, HeaderValue, Request, header::HOST};
+use http::header::HOST;
+use http::{HeaderName, HeaderValue, Request};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::{Container, Probe};
 use mesh_k8s::pod::probes::resolve_port;
-use tokio::{net::TcpStream, sync::watch, time::Instant};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::Instant;
 
-use super::{
-    shim::{ExecSpec, Program, ShimTask},
-    state::ContainerState,
-};
+use super::shim::{ExecSpec, Program, ShimTask};
+use super::state::ContainerState;
 use crate::file;
 
 /// The probes of one container.

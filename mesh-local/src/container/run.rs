@@ -1,29 +1,21 @@
 //! Supervises a container: starts, probes, restarts and stops it.
 
-use std::{
-    fs, io,
-    os::unix::process::ExitStatusExt as _,
-    path::{Path, PathBuf},
-    process::{ExitStatus, Stdio},
-    time::Duration,
-};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+use std::{fs, io};
 
 use jiff::Timestamp;
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
-use tokio::{
-    process::{Child, Command},
-    sync::watch,
-    time::Instant,
-};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::process::{Child, Command};
+use tokio::sync::watch;
+use tokio::time::Instant;
 
-use super::{
-    probe::{ExecTarget, Probes},
-    shim::{CreateSpec, ShimTask},
-    state::{BACK_OFF, CANNOT_START, COMPLETED, ContainerState, ERROR, Phase, Termination},
-};
+use super::probe::{ExecTarget, Probes};
+use super::shim::{CreateSpec, ShimTask};
+use super::state::{BACK_OFF, CANNOT_START, COMPLETED, ContainerState, ERROR, Phase, Termination};
 use crate::{cgroup, file};
 
 /// A container to run.

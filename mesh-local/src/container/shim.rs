@@ -3,18 +3,14 @@
 //! has one thread, no locks and ordinary error handling. [`ShimTask::Create`] sets up a container;
 //! [`ShimTask::Exec`] enters a running one, for probes and `exec`.
 
-use std::{
-    ffi::CString,
-    fs,
-    io::{self, Write as _},
-    os::unix::ffi::OsStrExt as _,
-    path::{Path, PathBuf},
-};
+use std::ffi::CString;
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 
-use nix::{
-    sched::{CloneFlags, setns, unshare},
-    unistd::{Gid, Uid},
-};
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::unistd::{Gid, Uid};
 use serde::{Deserialize, Serialize};
 
 use crate::cgroup::{self, CgroupError};

@@ -1,24 +1,19 @@
 //! Volumes: directories below the directory of the pod, which are filled before its containers
 //! start.
 
-use std::{
-    collections::BTreeMap,
-    fs, io,
-    os::unix::fs::PermissionsExt as _,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{fs, io};
 
 use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, KeyToPath, Pod, Volume};
 use mesh_k8s::inject::TOKEN_AUDIENCE;
 use nix::mount::{MsFlags, mount};
 
 use super::env;
-use crate::{
-    file,
-    manifest::{Manifests, ObjectKey},
-    token,
-};
+use crate::manifest::{Manifests, ObjectKey};
+use crate::{file, token};
 
 /// The ConfigMaps and Secrets of a namespace.
 pub struct DataSources<'a> {

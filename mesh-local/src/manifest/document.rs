@@ -1,8 +1,10 @@
 //! Documents of a YAML file with their first lines.
 
-use std::{fmt, path::Path};
+use std::fmt;
+use std::path::Path;
 
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use super::SourceLocation;
 

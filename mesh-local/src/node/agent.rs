@@ -1,18 +1,16 @@
 //! Starts the agent of the node and waits until it is ready.
 
-use std::{io, path::Path, time::Duration};
+use std::io;
+use std::path::Path;
+use std::time::Duration;
 
 use mesh_core::node::{NodeStatus, Request, Response};
-use tokio::{
-    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
-    net::UnixStream,
-};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::UnixStream;
 
 use super::helper::{Helper, HelperSpec};
-use crate::{
-    node_paths::NodePaths,
-    settings::{Program, Settings},
-};
+use crate::node_paths::NodePaths;
+use crate::settings::{Program, Settings};
 
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {

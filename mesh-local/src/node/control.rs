@@ -1,25 +1,25 @@
 //! The control socket of the daemon: a JSON line for the request and one for the response, as with
 //! the agent.
 
-use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use mesh_core::node::Tier;
 use serde::{Deserialize, Serialize};
-use tokio::{
-    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
-    net::{UnixListener, UnixStream},
-    sync::{mpsc, oneshot},
-    task::JoinHandle,
-};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
 
 use super::NodeError;
+use crate::file;
+use crate::manifest::{ObjectKey, Problem};
+use crate::node_paths::NodePaths;
+use crate::pod::status::Summary;
+
 pub use super::publish::ServiceSummary;
-use crate::{
-    file,
-    manifest::{ObjectKey, Problem},
-    node_paths::NodePaths,
-    pod::status::Summary,
-};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "kebab-case")]

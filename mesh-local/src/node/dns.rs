@@ -1,17 +1,15 @@
 //! The DNS server of the node: dnsmasq, which listens on the addresses of the node.
 
-use std::{fmt::Write as _, fs, io, path::PathBuf};
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::{fs, io};
 
-use super::{
-    helper::{Helper, HelperCommand, HelperSpec},
-    publish::PublishError,
-};
-use crate::{
-    file,
-    network::Network,
-    node_paths::NodePaths,
-    service::dns::{CLUSTER_DOMAIN, Records},
-};
+use super::helper::{Helper, HelperCommand, HelperSpec};
+use super::publish::PublishError;
+use crate::file;
+use crate::network::Network;
+use crate::node_paths::NodePaths;
+use crate::service::dns::{CLUSTER_DOMAIN, Records};
 
 pub(super) struct DnsServer {
     helper: Helper,

@@ -1,17 +1,13 @@
 //! Supervises programs of the node: restarts them when they exit, and stops them with the node.
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-    process::Stdio,
-    time::Duration,
-};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+use std::{fs, io};
 
-use tokio::{
-    process::{Child, Command},
-    sync::{mpsc, watch},
-    task::JoinHandle,
-};
+use tokio::process::{Child, Command};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 
 /// A supervised program. Dropping this stops the program.
 pub(super) struct Helper {

@@ -1,36 +1,26 @@
 //! Publishes objects for the controllers, and nftables rules and DNS records for the machine, when
 //! they change.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    io,
-    path::PathBuf,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::{Namespace, Pod, Service, ServiceAccount};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use mesh_k8s::{
-    inject::{self, Values},
-    pod as accessors,
-};
+use mesh_k8s::inject::{self, Values};
+use mesh_k8s::pod as accessors;
 use serde::{Deserialize, Serialize};
 
 use super::dns::DnsServer;
-use crate::{
-    command::{self, CommandError},
-    digest,
-    manifest::{Manifests, ObjectKey, Problem},
-    network::Network,
-    node_paths::NodePaths,
-    objects::{ObjectDirectory, ObjectError, ObjectSet},
-    service::{
-        self, AddressAllocator, dns,
-        endpoints::{self, RunningPod},
-        nft,
-    },
-    token,
-    workload::Workloads,
-};
+use crate::command::{self, CommandError};
+use crate::manifest::{Manifests, ObjectKey, Problem};
+use crate::network::Network;
+use crate::node_paths::NodePaths;
+use crate::objects::{ObjectDirectory, ObjectError, ObjectSet};
+use crate::service::endpoints::{self, RunningPod};
+use crate::service::{self, AddressAllocator, dns, nft};
+use crate::workload::Workloads;
+use crate::{digest, token};
 
 pub(super) struct Publisher {
     network: Network,

@@ -1,18 +1,17 @@
 //! Reconciles the running pods with the manifests.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{Entry, Node, NodeError, now};
-use crate::{
-    control_plane::{self, Stage},
-    digest, image,
-    manifest::{self, ObjectKey},
-    pod::{self, NodeContext, PodState, PodTask, status},
-    workload::{self, NodeCapabilities, Workload},
-};
+use crate::control_plane::{self, Stage};
+use crate::manifest::{self, ObjectKey};
+use crate::pod::{self, NodeContext, PodState, PodTask, status};
+use crate::workload::{self, NodeCapabilities, Workload};
+use crate::{digest, image};
 
 impl Node {
     /// Reads the manifests and computes the pods to run.

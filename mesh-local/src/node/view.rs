@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{
-    Node,
-    control::{NodeStatus, Target},
-};
-use crate::{container::shim::describe, manifest::ObjectKey, pod::status};
+use super::Node;
+use super::control::{NodeStatus, Target};
+use crate::container::shim::describe;
+use crate::manifest::ObjectKey;
+use crate::pod::status;
 
 impl Node {
     /// Publishes the state of pods and Services. A failure is logged and retried with the next

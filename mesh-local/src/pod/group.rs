@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::PodSpec;
-use tokio::{sync::watch, task::JoinSet, time::Instant};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{PodOutcome, PodState, PodTask, is_sidecar};
-use crate::container::{
-    run::{self, Container},
-    state::ContainerState,
-};
+use crate::container::run::{self, Container};
+use crate::container::state::ContainerState;
 
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 /// Minimum grace period of sidecars after the containers have exited, as in Kubernetes.

@@ -1,33 +1,28 @@
 //! Sets up a pod before its containers start: directory, cgroup, network, volumes, tokens and
 //! container specifications.
 
-use std::{
-    collections::BTreeMap,
-    fs, io,
-    path::{Path, PathBuf},
-};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use mesh_k8s::pod as accessors;
-use tokio::{sync::watch, time::Instant};
+use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::{NodeContext, PodState, PodTask, SANDBOX_FILE, VOLUMES, is_sidecar, status};
-use crate::{
-    cgroup::{self, CgroupError},
-    cni::CniError,
-    container::{
-        env::EnvError,
-        plan,
-        probe::Probes,
-        run::{Container, RestartPolicy},
-        volume::{self, DataSources, PreparedVolume, TokenFile, VolumeError},
-    },
-    file, image,
-    manifest::ObjectKey,
-    netns::{self, NetnsError},
-    token::{self, TokenRequest},
-};
+use crate::cgroup::{self, CgroupError};
+use crate::cni::CniError;
+use crate::container::env::EnvError;
+use crate::container::plan;
+use crate::container::probe::Probes;
+use crate::container::run::{Container, RestartPolicy};
+use crate::container::volume::{self, DataSources, PreparedVolume, TokenFile, VolumeError};
+use crate::manifest::ObjectKey;
+use crate::netns::{self, NetnsError};
+use crate::token::{self, TokenRequest};
+use crate::{file, image};
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PodError {

@@ -4,12 +4,10 @@
 use std::net::IpAddr;
 
 use jiff::Timestamp;
-use k8s_openapi::{
-    api::core::v1::{
-        self as core, Container, HostIP, Pod, PodCondition, PodIP, PodSpec, PodStatus,
-    },
-    apimachinery::pkg::apis::meta::v1::Time,
+use k8s_openapi::api::core::v1::{
+    self as core, Container, HostIP, Pod, PodCondition, PodIP, PodSpec, PodStatus,
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use mesh_k8s::pod as accessors;
 use serde::{Deserialize, Serialize};
 

@@ -3,18 +3,15 @@
 //! are part of its configuration, whose changes require a restart; they change only with headless
 //! Services.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt::Write as _,
-    net::IpAddr,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::net::IpAddr;
 
-use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 
-use super::{
-    endpoints::{is_ready, service_of},
-    is_headless,
-};
+use super::endpoints::{is_ready, service_of};
+use super::is_headless;
 use crate::manifest::ObjectKey;
 
 /// The DNS domain of the cluster.

@@ -2,23 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::{
-    api::{
-        core::v1::{ObjectReference, Pod, Service, ServicePort},
-        discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice},
-    },
-    apimachinery::pkg::{
-        apis::meta::v1::{ObjectMeta, OwnerReference},
-        util::intstr::IntOrString,
-    },
-};
-use mesh_k8s::{
-    pod::{self, ports},
-    select,
-};
+use k8s_openapi::api::core::v1::{ObjectReference, Pod, Service, ServicePort};
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use mesh_k8s::pod::{self, ports};
+use mesh_k8s::select;
 
 use super::{families, is_headless};
-use crate::{manifest::ObjectKey, network::Network};
+use crate::manifest::ObjectKey;
+use crate::network::Network;
 
 /// The label with the name of the Service.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";

@@ -4,12 +4,16 @@
 //! masqueraded when a pod connects to itself through a Service, and when it connects to addresses
 //! outside the node.
 
-use std::{collections::BTreeMap, fmt::Write as _, net::IpAddr};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::net::IpAddr;
 
-use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 
 use super::endpoints::{is_ready, service_of};
-use crate::{manifest::ObjectKey, network::Network};
+use crate::manifest::ObjectKey;
+use crate::network::Network;
 
 /// The priority of destination NAT. Not all hooks accept the name `dstnat`.
 const DSTNAT_PRIORITY: i32 = -100;

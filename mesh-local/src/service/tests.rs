@@ -4,11 +4,10 @@ use std::path::Path;
 
 use k8s_openapi::api::core::v1::Pod;
 
-use super::{
-    endpoints::{RunningPod, slices},
-    *,
-};
-use crate::{manifest::Manifests, network::Network};
+use super::endpoints::{RunningPod, slices};
+use super::*;
+use crate::manifest::Manifests;
+use crate::network::Network;
 
 pub(crate) fn network() -> Network {
     serde_json::from_str(

@@ -5,7 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use http::{Method, StatusCode, header::ACCEPT};
+use http::header::ACCEPT;
+use http::{Method, StatusCode};
 use mesh_runtime::admin::{Call, Response, empty, typed};
 
 use super::{not_allowed, only_local};

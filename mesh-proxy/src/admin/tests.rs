@@ -3,7 +3,8 @@
 use std::sync::OnceLock;
 
 use bytes::Bytes;
-use http::{Request, header::ACCEPT};
+use http::Request;
+use http::header::ACCEPT;
 use http_body_util::{BodyExt as _, Full};
 use mesh_runtime::log::{Format, Settings};
 

@@ -12,14 +12,13 @@ use futures_util::future::LocalBoxFuture;
 use http::HeaderMap;
 use http_body::{Frame, SizeHint};
 
-pub use self::timeouts::{ExchangeProgress, ExchangeTimeouts, TimeoutError};
 use super::client::ResponseGuard;
-use super::grpc;
-use super::http1;
 use super::interim::InterimSender;
 use super::revocable::RevocableRequest;
-use super::{ErrorCode, http2};
+use super::{ErrorCode, grpc, http1, http2};
 use crate::transport::Io;
+
+pub use self::timeouts::{ExchangeProgress, ExchangeTimeouts, TimeoutError};
 
 mod timeouts;
 

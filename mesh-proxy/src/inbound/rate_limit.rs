@@ -4,7 +4,8 @@
 //! it changes, as in Linkerd's proxy.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use ahash::AHashMap;

@@ -5,7 +5,8 @@
 //! numbers.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicI64, AtomicU64};
 
 /// A monotonically increasing number.
 #[derive(Clone, Debug)]

@@ -1,10 +1,8 @@
 //! The demo on a cluster: the mesh installed by Helm, the application applied by kubectl, its
 //! programs from the test image.
 
-use std::{
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
-};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 use serde_json::Value;

@@ -1,10 +1,8 @@
 //! The demo on this machine: a local node, which `meshctl local` runs.
 
-use std::{
-    os::unix::process::CommandExt,
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
-};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use anyhow::Context;
 use serde_json::Value;

@@ -1,6 +1,7 @@
 //! Faults of the node agents.
 
-use super::{Fault, guide::UPGRADE_STEP};
+use super::Fault;
+use super::guide::UPGRADE_STEP;
 
 pub(super) const FAULTS: &[Fault] = &[
     Fault {

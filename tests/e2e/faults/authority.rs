@@ -1,11 +1,9 @@
 //! Certificates for faults: issuers signed by the mesh's trust anchor that are valid, expired, not
 //! yet valid, about to expire or of the wrong kind, and one with another anchor.
 
-use std::{
-    fs,
-    path::Path,
-    time::{Duration, SystemTime},
-};
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, DnValue, IsCa, Issuer, KeyPair, KeyUsagePurpose,

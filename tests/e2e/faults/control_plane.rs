@@ -1,6 +1,7 @@
 //! Faults of the control plane's objects and pods, and of the custom resources.
 
-use super::{Fault, guide::UPGRADE_STEP};
+use super::Fault;
+use super::guide::UPGRADE_STEP;
 
 /// Checks that fail without the injector.
 const WITHOUT_INJECTOR: &[&str] = &[

@@ -1,6 +1,7 @@
 //! Faults of trust: the issuer, the anchors, and the tokens that proxies show.
 
-use super::{Fault, guide::UPGRADE_STEP};
+use super::Fault;
+use super::guide::UPGRADE_STEP;
 
 /// The mesh made its own certificates, so it makes the issuer again.
 const ANOTHER_ISSUER: &[&str] = &[

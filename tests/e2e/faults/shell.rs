@@ -1,11 +1,9 @@
 //! An operator's shell: kubectl, helm and meshctl use the cluster's context, and the directory has
 //! the charts and the certificates.
 
-use std::{
-    os::unix::fs::symlink,
-    path::Path,
-    process::{Command, Stdio},
-};
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use crate::cluster::{Cluster, succeed};
 

@@ -1,14 +1,13 @@
 //! A whole mesh for one test: a local node, driven through `meshctl` as a user would.
 
-use std::{
-    path::Path,
-    process::{Command, Output, Stdio},
-    sync::atomic::{AtomicU16, Ordering},
-};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use serde_json::Value;
 
-use super::{process::Process, program};
+use super::process::Process;
+use super::program;
 
 /// Numbers the nodes of this test process.
 static NEXT: AtomicU16 = AtomicU16::new(1);

@@ -4,26 +4,22 @@
 //! The programs are the real ones, with paths set by their ordinary flags. Everything that a node
 //! creates is named after it and removed with it, also if the test fails.
 
-use std::{
-    cell::RefCell,
-    collections::BTreeMap,
-    fs,
-    io::{BufRead, BufReader, Write},
-    net::IpAddr,
-    os::unix::net::UnixStream,
-    path::{Path, PathBuf},
-    process::{Command, Output},
-    sync::atomic::{AtomicU16, Ordering},
-};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::IpAddr;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use mesh_core::node::{Request, Tier};
 use serde_json::{Value, json};
 
-use super::{
-    cni::{Chain, Sandbox},
-    process::{Process, run},
-    program,
-};
+use super::cni::{Chain, Sandbox};
+use super::process::{Process, run};
+use super::program;
 
 /// An annotation that the injector sets on a pod.
 const INJECTED: (&str, &str) = ("linkerd.io/proxy-version", "test");

@@ -1,12 +1,10 @@
 //! Child processes that print JSON lines, killed on drop.
 
-use std::{
-    fs::File,
-    io::{BufRead, BufReader, Write},
-    process::{Child, Command, Stdio},
-    sync::mpsc::{Receiver, channel},
-    time::Duration,
-};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 use serde_json::Value;
 

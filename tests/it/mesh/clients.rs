@@ -2,7 +2,8 @@
 //! are meshed.
 
 use super::manifests;
-use crate::harness::{mesh::Mesh, privileged};
+use crate::harness::mesh::Mesh;
+use crate::harness::privileged;
 
 /// A client that runs against the servers of a namespace and returns the reproducible part of its
 /// output.

@@ -1,12 +1,11 @@
 //! Faults of a running mesh that traffic must survive.
 
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use super::manifests;
-use crate::harness::{mesh::Mesh, privileged, wait_until};
+use crate::harness::mesh::Mesh;
+use crate::harness::{privileged, wait_until};
 
 const POLICY: &str = "\
 apiVersion: policy.linkerd.io/v1beta3

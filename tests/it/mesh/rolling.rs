@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use super::{faults::send, manifests};
-use crate::harness::{mesh::Mesh, privileged, wait_until};
+use super::faults::send;
+use super::manifests;
+use crate::harness::mesh::Mesh;
+use crate::harness::{privileged, wait_until};
 
 /// The initial pods, and those that replace them one after the other.
 const OLD: [&str; 3] = ["web-a", "web-b", "web-c"];

@@ -1,10 +1,8 @@
 //! The table of cases.
 
-use crate::redirect::{
-    Case,
-    Expect::{Differs, Outbound, Same},
-    fixture::{APP, APP_SKIPPED, PORT, PORT2, SKIPPED, SKIPPED_IN_RANGE, serve},
-};
+use crate::redirect::Case;
+use crate::redirect::Expect::{Differs, Outbound, Same};
+use crate::redirect::fixture::{APP, APP_SKIPPED, PORT, PORT2, SKIPPED, SKIPPED_IN_RANGE, serve};
 
 /// Every case, in the order of the trap list.
 pub(crate) fn all() -> Vec<Case> {

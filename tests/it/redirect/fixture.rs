@@ -1,13 +1,12 @@
 //! The pods that every case of the table uses, and the description of their observations.
 
-use std::{cell::RefCell, net::IpAddr};
+use std::cell::RefCell;
+use std::net::IpAddr;
 
 use serde_json::Value;
 
-use crate::harness::{
-    node::{Node, Pod},
-    process::{Process, run},
-};
+use crate::harness::node::{Node, Pod};
+use crate::harness::process::{Process, run};
 
 /// Ports of the peer, an ordinary pod: an ordinary one, a second one, one that the meshed pod
 /// skips, one inside a skipped range.

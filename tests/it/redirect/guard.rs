@@ -6,16 +6,11 @@ use std::net::IpAddr;
 use mesh_core::node::{Request, Tier};
 use serde_json::Value;
 
-use super::{
-    fixture::{PORT, PORT2, RedirectFixture, SKIPPED, serve},
-    lifecycle::entries,
-};
-use crate::harness::{
-    node::{Node, Pod},
-    privileged,
-    process::run,
-    wait_until,
-};
+use super::fixture::{PORT, PORT2, RedirectFixture, SKIPPED, serve};
+use super::lifecycle::entries;
+use crate::harness::node::{Node, Pod};
+use crate::harness::process::run;
+use crate::harness::{privileged, wait_until};
 
 const VIA_PROXY: &str =
     "proxy 4140, original PEER4:7001 from OWN4, app sees peer PEER4:7001 self OWN4";

@@ -1,25 +1,20 @@
 //! `mesh-init` under the three program names of Linkerd's image, as the injector and the chart
 //! start it in pods without an agent.
 
-use std::{
-    io::{BufRead, BufReader, Write},
-    net::{SocketAddr, TcpListener},
-    os::unix::fs::symlink,
-    path::PathBuf,
-    process::{Command, Output, Stdio},
-    sync::mpsc::{Receiver, channel},
-    time::Duration,
-};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 use mesh_core::node::Tier;
 
 use super::fixture::{APP, PORT, serve};
-use crate::harness::{
-    node::{Node, Pod},
-    privileged,
-    process::Process,
-    program,
-};
+use crate::harness::node::{Node, Pod};
+use crate::harness::process::Process;
+use crate::harness::{privileged, program};
 
 /// Timeout of requests to the admin server.
 const TIMEOUT: Duration = Duration::from_secs(30);

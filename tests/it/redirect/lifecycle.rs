@@ -6,7 +6,9 @@ use mesh_core::node::Tier;
 use serde_json::{Value, json};
 
 use super::fixture::{APP, PORT, RedirectFixture, serve};
-use crate::harness::{node::Node, privileged, process::run, wait_until};
+use crate::harness::node::Node;
+use crate::harness::process::run;
+use crate::harness::{privileged, wait_until};
 
 const VIA_PROXY: &str =
     "proxy 4140, original PEER4:7001 from OWN4, app sees peer PEER4:7001 self OWN4";

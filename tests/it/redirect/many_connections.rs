@@ -3,8 +3,10 @@
 use mesh_core::node::Tier;
 use serde_json::json;
 
-use super::{fixture::PORT, lifecycle::entries};
-use crate::harness::{node::Node, privileged};
+use super::fixture::PORT;
+use super::lifecycle::entries;
+use crate::harness::node::Node;
+use crate::harness::privileged;
 
 /// More than the default range of ephemeral ports has, so the pod widens it (trap 55).
 const CONNECTIONS: u32 = 30_000;

@@ -6,7 +6,9 @@ use mesh_core::node::Tier;
 use serde_json::Value;
 
 use super::fixture::{PORT, RedirectFixture};
-use crate::harness::{node::Node, other_programs, privileged, process::run};
+use crate::harness::node::Node;
+use crate::harness::process::run;
+use crate::harness::{other_programs, privileged};
 
 /// Two upgrades and two downgrades.
 const UPGRADES: usize = 4;

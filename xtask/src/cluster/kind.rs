@@ -1,14 +1,14 @@
 //! A cluster of kind's for one run of the end-to-end tests (`cargo xtask test --e2e --kind`): two
 //! nodes, gone when the run ends. For machines with Docker: a developer's, the forge's.
 
-use std::{fs, path::Path, process::Command};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context, bail};
 
-use crate::{
-    command::{self, captured_stdout},
-    workspace::find_program,
-};
+use crate::command::{self, captured_stdout};
+use crate::workspace::find_program;
 
 /// Not the default `kind`, which the user may have created.
 const NAME: &str = "mesh-test";

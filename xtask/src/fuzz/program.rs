@@ -1,17 +1,13 @@
 //! The fuzzer as a program: how it is built, and how it is started for one target.
 
-use std::{
-    env,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, bail};
 
-use crate::{
-    command,
-    workspace::{self, find_program},
-};
+use crate::command;
+use crate::workspace::{self, find_program};
 
 /// Compiler flags for edge coverage.
 const COVERAGE: [&str; 4] = [

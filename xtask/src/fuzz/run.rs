@@ -1,11 +1,8 @@
 //! Runs one target: starts one or several fuzzers in parallel, parses their output, and combines
 //! their statistics.
 
-use std::{
-    fmt, fs,
-    path::{Path, PathBuf},
-    thread,
-};
+use std::path::{Path, PathBuf};
+use std::{fmt, fs, thread};
 
 use anyhow::{Context, bail};
 

@@ -1,18 +1,18 @@
 //! The contents of each image: programs, paths, users and entry points. Charts and pods refer to
 //! these paths.
 
-use std::{collections::BTreeSet, fmt, path::Path};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::Path;
 
 use clap::ValueEnum;
 
-use super::{
-    debian::{self, Package},
-    licences,
-    origin::Origin,
-    programs::{Program, Programs},
-    sbom::{self, Inventory},
-    tree::{Mode, Tree},
-};
+use super::debian::{self, Package};
+use super::licences;
+use super::origin::Origin;
+use super::programs::{Program, Programs};
+use super::sbom::{self, Inventory};
+use super::tree::{Mode, Tree};
 
 /// The name of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

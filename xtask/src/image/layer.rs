@@ -7,10 +7,8 @@ use anyhow::Context;
 use flate2::{Compression as Level, GzBuilder};
 use tar::{EntryType, Header};
 
-use super::{
-    oci::{Blob, digest},
-    tree::{Entry, Mode, Tree},
-};
+use super::oci::{Blob, digest};
+use super::tree::{Entry, Mode, Tree};
 
 /// Whether the layer is packed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

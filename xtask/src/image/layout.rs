@@ -3,21 +3,17 @@
 //! Docker its list, so one file serves `ctr images import`, `kind load image-archive`,
 //! `docker load` and `podman load`.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    io::{BufWriter, Write},
-    path::{Path, PathBuf},
-};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use serde_json::json;
 use tar::{EntryType, Header};
 
-use super::{
-    empty_directory,
-    oci::{self, Image},
-};
+use super::empty_directory;
+use super::oci::{self, Image};
 
 /// Docker's registry, the default for names without a registry, which containerd requires to be
 /// explicit.

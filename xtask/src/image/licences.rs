@@ -1,11 +1,9 @@
 //! The licence texts that go with a program: the project's, and those of every crate that is linked
 //! into it.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    path::Path,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
 
 use anyhow::Context;
 

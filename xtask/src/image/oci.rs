@@ -5,13 +5,11 @@ use anyhow::Context;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use super::{
-    contents::Contents,
-    layer::{self, Compression},
-    origin::Origin,
-    sbom,
-    tree::Tree,
-};
+use super::contents::Contents;
+use super::layer::{self, Compression};
+use super::origin::Origin;
+use super::sbom;
+use super::tree::Tree;
 
 pub(crate) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 pub(crate) const INDEX: &str = "application/vnd.oci.image.index.v1+json";

@@ -1,7 +1,9 @@
 //! The origin of an image: version, commit and the commit's time, which is the time of every file
 //! in it.
 
-use std::{env, path::Path, process::Command};
+use std::env;
+use std::path::Path;
+use std::process::Command;
 
 use anyhow::Context;
 use cargo_metadata::MetadataCommand;

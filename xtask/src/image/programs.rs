@@ -8,19 +8,17 @@
 //! dependencies again with other features, and give other bytes. That a program is linked
 //! statically is decided by `xtask/wrapper/link-static`, for both kinds.
 
-use std::{
-    env, fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
 
 use anyhow::{Context, bail};
 
-use super::{contents, elf, empty_directory, layer::Compression, origin::Origin};
-use crate::{
-    binaries, command,
-    workspace::{self, find_program},
-};
+use super::layer::Compression;
+use super::origin::Origin;
+use super::{contents, elf, empty_directory};
+use crate::workspace::{self, find_program};
+use crate::{binaries, command};
 
 /// A program of this workspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -2,26 +2,20 @@
 //! under `VERSION` that lists the images of this commit for every architecture the registry has. So
 //! each architecture can be built on a machine of its own, in any order, one after the other.
 
-use std::{
-    env, fs,
-    io::Write,
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
-};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::{env, fs};
 
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
-use super::{
-    layout,
-    oci::{self, Blob, Image},
-    origin::Origin,
-};
-use crate::{
-    command::{self, captured_stdout},
-    setup,
-    workspace::find_program,
-};
+use super::layout;
+use super::oci::{self, Blob, Image};
+use super::origin::Origin;
+use crate::command::{self, captured_stdout};
+use crate::setup;
+use crate::workspace::find_program;
 
 /// The architectures that images are built for.
 const ARCHITECTURES: [&str; 2] = ["amd64", "arm64"];

@@ -6,19 +6,20 @@
 //! asks for. Licences, checksums and sources come from the metadata. Procedural macros and build
 //! scripts run while building and are left out.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, bail};
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, TargetKind};
 use serde_json::{Value, json};
 
-use super::{contents::Contents, debian, origin::Origin};
-use crate::{command::captured_stdout, workspace};
+use super::contents::Contents;
+use super::debian;
+use super::origin::Origin;
+use crate::command::captured_stdout;
+use crate::workspace;
 
 /// Path of the SBOM in an image.
 pub(crate) const PATH: &str = "usr/share/doc/mesh/sbom.cdx.json";

@@ -1,20 +1,16 @@
 //! Installs Debian packages without prompts, removals or started services. Used by `setup`.
 
-use std::{
-    fs,
-    os::unix::fs::PermissionsExt,
-    path::Path,
-    process::Command,
-    time::{Duration, SystemTime},
-};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 
 use super::packages::Package;
-use crate::{
-    command::{captured_stdout, observe, run},
-    workspace::find_program,
-};
+use crate::command::{captured_stdout, observe, run};
+use crate::workspace::find_program;
 
 /// Older package lists often name versions that the mirror no longer has.
 const LIST_AGE: Duration = Duration::from_hours(24);

@@ -1,16 +1,16 @@
 //! Installs the compiler and the linker of the kernel programs (see `bpf_toolchain`). Used by
 //! `setup`.
 
-use std::{fs, os::unix, path::Path};
+use std::fs;
+use std::os::unix;
+use std::path::Path;
 
 use anyhow::Context;
 
 use super::{apt, components};
-use crate::{
-    bpf_toolchain::{self, Compiler, LINKER_VERSION},
-    command::run,
-    workspace,
-};
+use crate::bpf_toolchain::{self, Compiler, LINKER_VERSION};
+use crate::command::run;
+use crate::workspace;
 
 /// Debian's compiler for building browsers, which is newer than `rustc`, and its core library for
 /// BPF.

@@ -1,14 +1,13 @@
 //! The rustup components that the checks need. rustup's minimal profile leaves them out. Used by
 //! `setup`.
 
-use std::{path::PathBuf, process::Command};
+use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::{Context, bail};
 
-use crate::{
-    command::{captured_stdout, run},
-    workspace::find_program,
-};
+use crate::command::{captured_stdout, run};
+use crate::workspace::find_program;
 
 /// Component, and the file below the toolchain that it brings. The proxies of the same name in
 /// cargo's directory exist without the component and only print an error.

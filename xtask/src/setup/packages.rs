@@ -1,7 +1,11 @@
 //! The table of Debian packages that the repository uses, with purpose and proof of installation.
 //! Ubuntu has all of them under the same names. For the BPF compiler see `setup::bpf`.
 
-use std::{fmt, path::Path};
+use std::fmt;
+use std::path::Path;
+
+use Need::{Build, Demo, Test};
+use Proof::{File, Program};
 
 use crate::workspace::find_program;
 
@@ -39,9 +43,6 @@ impl fmt::Display for Need {
         })
     }
 }
-
-use Need::{Build, Demo, Test};
-use Proof::{File, Program};
 
 #[rustfmt::skip] // a table, one package a line
 const PACKAGES: &[Package] = &[

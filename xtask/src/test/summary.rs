@@ -4,10 +4,8 @@
 //! Rust's test harness does not support skipping at run time, so tests print `skipped: <reason>`
 //! and return. Such a test counts as skipped, not as passed.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 const SKIPPED: &str = "skipped: ";
 

@@ -1,11 +1,9 @@
 //! House rules about the Helm charts: what a user may set is explained, versions agree, and two
 //! renders of the same values give the same objects.
 
-use super::{
-    Finding,
-    source::has_word,
-    tree::{File, Tree},
-};
+use super::Finding;
+use super::source::has_word;
+use super::tree::{File, Tree};
 
 const DIRECTORY: &str = "helm/";
 

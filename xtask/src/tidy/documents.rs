@@ -1,18 +1,15 @@
 //! House rules about documents: the commands they show exist, and the index of decisions is
 //! complete.
 
-use std::{
-    collections::BTreeMap,
-    path::Path,
-    process::{Command, Stdio},
-};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
-use clap::{CommandFactory, error::ErrorKind};
+use clap::CommandFactory;
+use clap::error::ErrorKind;
 
-use super::{
-    Finding,
-    tree::{File, Tree},
-};
+use super::Finding;
+use super::tree::{File, Tree};
 use crate::args::Args;
 
 /// The documents whose commands are checked.

@@ -1,11 +1,9 @@
 //! House rules about language and style: words that have a plainer one, widths of comments and
 //! documents, and a few habits of code. docs/adr and CONTRIBUTING say why.
 
-use super::{
-    Finding,
-    source::has_word,
-    tree::{File, Tree},
-};
+use super::Finding;
+use super::source::has_word;
+use super::tree::{File, Tree};
 
 /// This file names what it looks for.
 const THIS_FILE: &str = "xtask/src/tidy/language.rs";
@@ -188,27 +186,38 @@ pub(crate) fn sources(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// One statement imports what a file uses of one crate: `use std::{…};`.
+/// One statement imports what a file uses of one module: `use std::sync::{Arc, Mutex};`.
 pub(crate) fn imports(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in tree.rust_files() {
-        let lines: Vec<&str> = file.text.lines().collect();
-        let mut roots: Vec<&str> = Vec::new();
-        for (index, line) in lines.iter().enumerate() {
+        let mut modules: Vec<String> = Vec::new();
+        let mut at = 0;
+        for (index, line) in file.text.lines().enumerate() {
+            let start = at;
+            at += line.len() + 1;
             let Some(path) = line.strip_prefix("use ") else {
                 continue;
             };
-            let conditional = index > 0 && lines[index - 1].starts_with("#[");
-            let root = path.split([':', ';', ' ']).next().unwrap_or_default();
-            if conditional || path.contains(" as ") {
-                continue;
-            }
-            if roots.contains(&root) {
-                let advice =
-                    format!("import all of `{root}` in one statement: `use {root}::{{…}};`");
+            let statement = &file.text[start + "use ".len()..];
+            let statement = statement.split(';').next().unwrap_or(path);
+            let is_conditional = file.text[..start].trim_end_matches('\n').ends_with(']');
+            let (module, names) = match statement.split_once('{') {
+                Some((module, names)) => (module.trim_end_matches("::"), names),
+                None => (
+                    statement.rsplit_once("::").map_or("", |(module, _)| module),
+                    "",
+                ),
+            };
+            if names.contains("::") {
+                let advice = "import from one module in each statement: `use a::b::{C, D};`";
                 findings.push(file.finding(index + 1, "imports", advice));
             }
-            roots.push(root);
+            if modules.iter().any(|known| known == module) && !is_conditional && !module.is_empty()
+            {
+                let advice = format!("import all of `{module}` in one statement");
+                findings.push(file.finding(index + 1, "imports", advice));
+            }
+            modules.push(module.to_owned());
         }
     }
     findings
@@ -298,8 +307,8 @@ mod tests {
     }
 
     #[test]
-    fn imports_of_one_crate_are_one_statement() {
-        let text = "use std::fs;\nuse std::io;\nuse clap::Parser;\nuse super::*;\n";
-        assert_eq!(found(imports, "a.rs", text), [2]);
+    fn imports_have_one_statement_for_each_module() {
+        let text = "use std::sync::Arc;\nuse std::sync::Mutex;\nuse std::{fs, io};\nuse tokio::{\n    net::TcpStream,\n    time,\n};\nuse super::*;\n";
+        assert_eq!(found(imports, "a.rs", text), [2, 4]);
     }
 }

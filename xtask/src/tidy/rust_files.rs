@@ -1,11 +1,9 @@
 //! House rules about Rust files: what each must begin with, how long it may be, and where certain
 //! things may stand.
 
-use super::{
-    Finding,
-    source::has_word,
-    tree::{File, Tree},
-};
+use super::Finding;
+use super::source::has_word;
+use super::tree::{File, Tree};
 
 /// A file longer than this holds more than one subject.
 const MOST_LINES: usize = 600;

@@ -1,6 +1,7 @@
 //! House rules about every text file.
 
-use super::{Finding, tree::Tree};
+use super::Finding;
+use super::tree::Tree;
 
 /// This file, which contains the patterns.
 const THIS_FILE: &str = "xtask/src/tidy/text_files.rs";

@@ -1,16 +1,12 @@
 //! The text files of the checkout, read once; what every rule about files looks at.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use super::{
-    Finding,
-    source::{self, Line},
-};
+use super::Finding;
+use super::source::{self, Line};
 
 /// Directories without source files: build results and git's.
 const SKIPPED_DIRECTORIES: [&str; 2] = ["target", ".git"];

@@ -1,10 +1,8 @@
 //! Conventions for workflows: each step is one xtask command, which also runs on a developer's
 //! machine.
 
-use super::{
-    Finding,
-    tree::{File, Tree},
-};
+use super::Finding;
+use super::tree::{File, Tree};
 
 const DIRECTORY: &str = ".github/workflows/";
 

@@ -1,6 +1,7 @@
 //! Tests of the frames of each attack.
 
-use super::{super::bytes::parse_frame, *};
+use super::super::bytes::parse_frame;
+use super::*;
 
 const BOTH: u8 = END_STREAM | END_HEADERS;
 

@@ -1,9 +1,7 @@
 //! Parses the output of the packaged load generators: wrk, h2load, iperf3.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use serde_json::Value;

@@ -4,11 +4,9 @@
 use std::fmt::Write as _;
 
 use super::{Report, describe_goal};
-use crate::benchmark::{
-    metric::{SystemUnderTest, shown},
-    row::{GoalResult, GoalStatus},
-    workload::Limit,
-};
+use crate::benchmark::metric::{SystemUnderTest, shown};
+use crate::benchmark::row::{GoalResult, GoalStatus};
+use crate::benchmark::workload::Limit;
 
 const LABELS: f64 = 470.0;
 const BARS: f64 = 420.0;

@@ -3,11 +3,8 @@
 
 use std::fmt::Write as _;
 
-use super::{
-    Measured, Report, describe_goal,
-    table::{cell, metrics, ratio, rounds, suts, verdict},
-    time_shares,
-};
+use super::table::{cell, metrics, ratio, rounds, suts, verdict};
+use super::{Measured, Report, describe_goal, time_shares};
 use crate::benchmark::row::{GoalStatus, Row};
 
 pub(super) fn text(report: &Report) -> String {

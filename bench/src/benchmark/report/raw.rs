@@ -4,10 +4,8 @@ use anyhow::Context;
 use serde_json::{Map, Value, json};
 
 use super::{Measured, Report, describe_goal, time_shares};
-use crate::benchmark::{
-    report::table::verdict,
-    row::{GoalResult, Round, Row},
-};
+use crate::benchmark::report::table::verdict;
+use crate::benchmark::row::{GoalResult, Round, Row};
 
 pub(super) fn text(report: &Report) -> anyhow::Result<String> {
     let pairs = |pairs: &[(&'static str, String)]| -> Map<String, Value> {

@@ -3,12 +3,10 @@
 use std::fmt::Write as _;
 
 use super::{describe_goal, in_unit};
-use crate::benchmark::{
-    metric::{Metric, SystemUnderTest, shown},
-    row::{GoalResult, GoalStatus, Row},
-    statistics::{median, range},
-    workload::Limit,
-};
+use crate::benchmark::metric::{Metric, SystemUnderTest, shown};
+use crate::benchmark::row::{GoalResult, GoalStatus, Row};
+use crate::benchmark::statistics::{median, range};
+use crate::benchmark::workload::Limit;
 
 /// Returns the measured systems, the baseline first.
 pub(super) fn suts(row: &Row) -> Vec<SystemUnderTest> {

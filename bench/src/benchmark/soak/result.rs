@@ -2,8 +2,10 @@
 
 use std::fmt;
 
-use super::{super::statistics::median, ROTATIONS};
-use crate::testbed::{ProxyPair, usage::Memory};
+use super::super::statistics::median;
+use super::ROTATIONS;
+use crate::testbed::ProxyPair;
+use crate::testbed::usage::Memory;
 
 /// Maximum growth of resident memory between the second and the last fifth of the time.
 const MAX_DRIFT: f64 = 0.02;

@@ -1,13 +1,12 @@
 //! The servers behind the proxies.
 
-use std::{fs, path::Path};
+use std::fs;
+use std::path::Path;
 
 use crate::benchmark::workload::Service;
-use crate::testbed::{
-    Testbed,
-    pod::{Container, CpuRole, DIRECTORY, Pod},
-    process::Process,
-};
+use crate::testbed::Testbed;
+use crate::testbed::pod::{Container, CpuRole, DIRECTORY, Pod};
+use crate::testbed::process::Process;
 
 const APPLICATION: Container<'_> = Container {
     name: "app",

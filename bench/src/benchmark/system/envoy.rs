@@ -1,18 +1,20 @@
 //! A pair of Envoy proxies: one worker, a minimal static configuration, HTTP/2 or TCP over mutual
 //! TLS 1.3 between the two.
 
-use std::{fs, net::Ipv4Addr, path::Path, path::PathBuf, process::Command};
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::Context;
 use serde_json::{Value, json};
 
 use super::{IN, OUT};
-use crate::benchmark::{tools, workload::Service};
-use crate::testbed::{
-    CLIENT, Certificate, ProxyPair, ProxyProcesses, SERVER, Testbed,
-    pod::{Container, CpuRole, DIRECTORY, Pod, Pods},
-    process::Process,
-};
+use crate::benchmark::tools;
+use crate::benchmark::workload::Service;
+use crate::testbed::pod::{Container, CpuRole, DIRECTORY, Pod, Pods};
+use crate::testbed::process::Process;
+use crate::testbed::{CLIENT, Certificate, ProxyPair, ProxyProcesses, SERVER, Testbed};
 
 const PROXY: Container<'_> = Container {
     name: "envoy",

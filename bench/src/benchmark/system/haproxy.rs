@@ -1,16 +1,18 @@
 //! A pair of HAProxy proxies: one thread, HTTP/2 or TCP over mutual TLS 1.3 between the two.
 
-use std::{fmt::Write as _, fs, net::Ipv4Addr, path::Path, process::Command};
+use std::fmt::Write as _;
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::process::Command;
 
 use anyhow::Context;
 
 use super::{IN, OUT};
 use crate::benchmark::workload::Service;
-use crate::testbed::{
-    ProxyPair, ProxyProcesses, SERVER, Testbed,
-    pod::{Container, CpuRole, DIRECTORY, Pod, Pods},
-    process::Process,
-};
+use crate::testbed::pod::{Container, CpuRole, DIRECTORY, Pod, Pods};
+use crate::testbed::process::Process;
+use crate::testbed::{ProxyPair, ProxyProcesses, SERVER, Testbed};
 
 const PROXY: Container<'_> = Container {
     name: "haproxy",

@@ -1,18 +1,13 @@
 //! All workloads with their systems and goals.
 
-use super::{
-    Goal, IdleConnection,
-    Kind::{Changes, FirstRequest, Idle, Redirection, Start, Targets, Traffic},
-    Limit, Load, Service, Workload,
+use super::Kind::{Changes, FirstRequest, Idle, Redirection, Start, Targets, Traffic};
+use super::{Goal, IdleConnection, Limit, Load, Service, Workload};
+use crate::benchmark::metric::Metric::{
+    self, AddedCpu, AddedCpuManyPods, AddedP50, Anonymous, Conntrack, CpuBoth, CpuIn, CpuOut,
+    MemoryEndpoint, MemoryIn, MemoryOut, P50, P99, P99Moved, P999, Rate, Resident,
 };
-use crate::benchmark::metric::{
-    Metric::{
-        self, AddedCpu, AddedCpuManyPods, AddedP50, Anonymous, Conntrack, CpuBoth, CpuIn, CpuOut,
-        MemoryEndpoint, MemoryIn, MemoryOut, P50, P99, P99Moved, P999, Rate, Resident,
-    },
-    SystemUnderTest::{self, Direct, Envoy, Haproxy, Iptables},
-    Unit,
-};
+use crate::benchmark::metric::SystemUnderTest::{self, Direct, Envoy, Haproxy, Iptables};
+use crate::benchmark::metric::Unit;
 
 const ALL: &[SystemUnderTest] = &[Direct, Envoy, Haproxy];
 const CPU_AND_RATE: &[Metric] = &[CpuOut, CpuIn, Rate];

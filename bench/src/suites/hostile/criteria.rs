@@ -1,18 +1,16 @@
 //! Pass criteria of attacks: the honest client's baseline, and the CPU time that the proxies may
 //! spend on an attack.
 
-use std::{fmt::Write, fs, path::PathBuf};
+use std::fmt::Write;
+use std::fs;
+use std::path::PathBuf;
 
 use anyhow::Context;
 use serde_json::Value;
 
-use crate::{
-    suites::{
-        honest_client::{self, HonestClientStats},
-        outcome::{Case, Outcome},
-    },
-    testbed::ProxyPair,
-};
+use crate::suites::honest_client::{self, HonestClientStats};
+use crate::suites::outcome::{Case, Outcome};
+use crate::testbed::ProxyPair;
 
 /// Maximum ratio of the honest client's p99 to its baseline.
 const MAX_P99_RATIO: f64 = 3.0;

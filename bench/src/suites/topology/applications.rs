@@ -1,16 +1,13 @@
 //! The servers behind the proxies.
 
-use std::{fs, path::Path};
+use std::fs;
+use std::path::Path;
 
 use super::{Application, Position};
-use crate::{
-    suites::tools::Tools,
-    testbed::{
-        Testbed,
-        pod::{Container, CpuRole, DIRECTORY, Pod},
-        process::Process,
-    },
-};
+use crate::suites::tools::Tools;
+use crate::testbed::Testbed;
+use crate::testbed::pod::{Container, CpuRole, DIRECTORY, Pod};
+use crate::testbed::process::Process;
 
 const APPLICATION: Container<'_> = Container {
     name: "app",

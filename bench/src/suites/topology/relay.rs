@@ -1,16 +1,16 @@
 //! A TLS client for h2spec: the mesh requires a server name and does not negotiate ALPN `h2`, while
 //! `h2spec -t` sends no server name to an IP address and requires `h2`.
 
-use std::{fs, net::Ipv4Addr, path::Path};
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::Path;
 
 use anyhow::Context;
 
 use super::CLIENT;
-use crate::testbed::{
-    SERVER, Testbed,
-    pod::{DIRECTORY, Pods},
-    process::Process,
-};
+use crate::testbed::pod::{DIRECTORY, Pods};
+use crate::testbed::process::Process;
+use crate::testbed::{SERVER, Testbed};
 
 /// Starts a relay from a port of the client's loopback address to the same port of the server, with
 /// the client's certificate.

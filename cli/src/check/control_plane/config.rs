@@ -4,20 +4,13 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use mesh_core::annotation;
-use mesh_k8s::{
-    kinds::{EndpointSlice, ResourceExt, Service, ServiceAccount},
-    pod, select,
-    values::reading::ignored_keys,
-};
+use mesh_k8s::kinds::{EndpointSlice, ResourceExt, Service, ServiceAccount};
+use mesh_k8s::values::reading::ignored_keys;
+use mesh_k8s::{pod, select};
 
-use super::{
-    super::{
-        CheckResult, Facts, Finding, Outcome, count,
-        facts::{Fact, fact_ref, full_name},
-        fix,
-    },
-    pods::COMPONENTS,
-};
+use super::super::facts::{Fact, fact_ref, full_name};
+use super::super::{CheckResult, Facts, Finding, Outcome, count, fix};
+use super::pods::COMPONENTS;
 use crate::cluster::agent;
 
 pub(super) fn accounts(facts: &Facts) -> CheckResult {

@@ -2,22 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use mesh_core::{annotation as keys, ports::PortSet};
-use mesh_k8s::{
-    inject::{self, InjectError, Values},
-    kinds::{ObjectMeta, Pod, ResourceExt, Service},
-    pod::{self, owner::Owner, ports},
-    select,
-};
+use mesh_core::annotation as keys;
+use mesh_core::ports::PortSet;
+use mesh_k8s::inject::{self, InjectError, Values};
+use mesh_k8s::kinds::{ObjectMeta, Pod, ResourceExt, Service};
+use mesh_k8s::pod::owner::Owner;
+use mesh_k8s::pod::{self, ports};
+use mesh_k8s::select;
 
-use super::{
-    super::{
-        CheckResult, Facts, Finding, Outcome,
-        facts::{Fact, fact_ref, full_name},
-        fix,
-    },
-    in_scope,
-};
+use super::super::facts::{Fact, fact_ref, full_name};
+use super::super::{CheckResult, Facts, Finding, Outcome, fix};
+use super::in_scope;
 
 pub(super) fn inject_values(facts: &Facts) -> CheckResult {
     let mut wrong = Vec::new();

@@ -1,11 +1,10 @@
 //! Conflicts between application and proxy in meshed pods.
 
-use mesh_k8s::{
-    kinds::{Pod, ResourceExt},
-    pod::{self, ports as pod_ports},
-};
+use mesh_k8s::kinds::{Pod, ResourceExt};
+use mesh_k8s::pod::{self, ports as pod_ports};
 
-use super::super::{CheckResult, Facts, Finding, Outcome, facts::full_name, fix};
+use super::super::facts::full_name;
+use super::super::{CheckResult, Facts, Finding, Outcome, fix};
 
 /// The outbound port is not part of [`pod_ports::ProxyPorts`], because only the pod itself connects
 /// to it.

@@ -2,18 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mesh_k8s::{
-    kinds::{Pod, ResourceExt},
-    pod,
-    values::Redirection,
-};
+use mesh_k8s::kinds::{Pod, ResourceExt};
+use mesh_k8s::pod;
+use mesh_k8s::values::Redirection;
 
-use super::super::{
-    CheckResult, Environment, Facts, Finding, Outcome, count,
-    facts::{full_name, proxy_container},
-    fix,
-    identity::excluded_new_pods,
-};
+use super::super::facts::{full_name, proxy_container};
+use super::super::identity::excluded_new_pods;
+use super::super::{CheckResult, Environment, Facts, Finding, Outcome, count, fix};
 
 /// Containers of pods that are redirected without an agent.
 const INIT: &str = "linkerd-init";

@@ -2,20 +2,18 @@
 //! because roles alone do not show what its authorizers allow.
 
 use futures_util::{StreamExt as _, stream};
-use kube::{Api, api::PostParams};
+use kube::Api;
+use kube::api::PostParams;
 use mesh_k8s::kinds::authorization::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec, SubjectAccessReview,
     SubjectAccessReviewSpec,
 };
 
-use super::{
-    super::{
-        facts::{AccessReview, Fact, Permission},
-        setup::NEEDED,
-    },
-    to_fact,
-};
-use crate::{clients, cluster::Cluster};
+use super::super::facts::{AccessReview, Fact, Permission};
+use super::super::setup::NEEDED;
+use super::to_fact;
+use crate::clients;
+use crate::cluster::Cluster;
 
 /// The permissions that each controller requires. Their roles grant more; the mesh fails without
 /// these.

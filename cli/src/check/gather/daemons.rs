@@ -1,17 +1,15 @@
 //! Queries agents, controllers, proxies and injectors concurrently.
 
 use futures_util::{StreamExt as _, stream};
-use mesh_k8s::{kinds::Pod, pod::PROXY_CONTAINER};
+use mesh_k8s::kinds::Pod;
+use mesh_k8s::pod::PROXY_CONTAINER;
 
-use super::super::{
-    control_plane::{self, COMPONENTS},
-    facts::{Agent, Controller, Environment, Fact, Facts, Mode, Proxy},
-    webhook,
-};
-use crate::{
-    clients::{self, controllers::ADMIN_PORTS, http, metrics, tls},
-    mesh::{Mesh, MeshPod},
-};
+use super::super::control_plane::{self, COMPONENTS};
+use super::super::facts::{Agent, Controller, Environment, Fact, Facts, Mode, Proxy};
+use super::super::webhook;
+use crate::clients::controllers::ADMIN_PORTS;
+use crate::clients::{self, http, metrics, tls};
+use crate::mesh::{Mesh, MeshPod};
 
 /// The port at which the API server calls the injector.
 const WEBHOOK_PORT: u16 = 8443;

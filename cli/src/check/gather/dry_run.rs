@@ -1,8 +1,10 @@
 //! Creates a pod with the injection annotation as a dry run: the API server calls the injector, but
 //! does not store the pod.
 
-use kube::{Api, api::PostParams};
-use mesh_k8s::{kinds::Pod, pod::PROXY_CONTAINER};
+use kube::Api;
+use kube::api::PostParams;
+use mesh_k8s::kinds::Pod;
+use mesh_k8s::pod::PROXY_CONTAINER;
 
 use super::super::facts::{Fact, InjectionDryRun};
 use crate::cluster::{Cluster, error};

@@ -1,8 +1,10 @@
 //! Reads the properties of this machine from the file system.
 
-use std::{fs, path::Path};
+use std::fs;
+use std::path::Path;
 
-use super::super::{facts::Machine, machine::BTF};
+use super::super::facts::Machine;
+use super::super::machine::BTF;
 
 pub(super) fn read() -> Machine {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();

@@ -1,9 +1,11 @@
 //! Reads the objects of a local node: the pods that the node wrote and the policies in the user's
 //! manifests.
 
-use std::{fs, path::Path};
+use std::fs;
+use std::path::Path;
 
-use mesh_k8s::{crd, kinds::Pod};
+use mesh_k8s::crd;
+use mesh_k8s::kinds::Pod;
 use mesh_local::settings::Settings;
 use serde::Deserialize as _;
 use serde_json::Value;

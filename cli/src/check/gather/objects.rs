@@ -2,25 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use kube::{
-    Api,
-    api::{ApiResource, DynamicObject, GroupVersionKind, ListParams},
-};
+use kube::Api;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use mesh_k8s::kinds::{ConfigMap, Lease, Pod};
 use serde_json::Value;
 
-use super::{
-    super::{
-        facts::{Fact, Facts},
-        identity::TRUST_ROOTS,
-        webhook,
-    },
-    to_fact, within,
-};
-use crate::{
-    cluster::{Cluster, error},
-    mesh::Scope,
-};
+use super::super::facts::{Fact, Facts};
+use super::super::identity::TRUST_ROOTS;
+use super::super::webhook;
+use super::{to_fact, within};
+use crate::cluster::{Cluster, error};
+use crate::mesh::Scope;
 
 /// The API groups that the mesh uses.
 const GROUPS: [&str; 4] = [

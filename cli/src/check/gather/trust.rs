@@ -5,15 +5,13 @@ use std::path::Path;
 use mesh_k8s::kinds::{ResourceExt, Secret};
 use mesh_local::pki;
 
-use super::{
-    super::{
-        certificate::read_pem,
-        facts::{Fact, Facts, Trust, fact_ref},
-        identity::{BUNDLE_KEY, TRUST_ROOTS},
-    },
-    to_fact,
-};
-use crate::{clients::tls, cluster::Cluster, node::Node};
+use super::super::certificate::read_pem;
+use super::super::facts::{Fact, Facts, Trust, fact_ref};
+use super::super::identity::{BUNDLE_KEY, TRUST_ROOTS};
+use super::to_fact;
+use crate::clients::tls;
+use crate::cluster::Cluster;
+use crate::node::Node;
 
 const ISSUER: &str = "linkerd-identity-issuer";
 

@@ -2,17 +2,11 @@
 
 use serde_json::json;
 
-use super::{
-    super::{
-        CATEGORIES, Facts, Mark,
-        facts::InjectionDryRun,
-        fixture::{NOW, TestCa},
-        root_cause,
-    },
-    evaluate,
-    faults::{change_pod, not_ready},
-    find, healthy,
-};
+use super::super::facts::InjectionDryRun;
+use super::super::fixture::{NOW, TestCa};
+use super::super::{CATEGORIES, Facts, Mark, root_cause};
+use super::faults::{change_pod, not_ready};
+use super::{evaluate, find, healthy};
 use crate::clients::metrics;
 
 /// Returns the rows that are not OK, each with its root cause.

@@ -4,13 +4,11 @@ use mesh_core::node::{SelfTestOutcome, Tier, WaitingPod};
 use mesh_k8s::kinds::{Namespace, Pod};
 use serde_json::{Value, json};
 
-use super::super::{
-    Facts, Mark,
-    facts::{self, Environment, InjectionDryRun, Mode},
-    fixture::{self, NOW, SERVER_NAME, TestCa, pod},
-    setup,
-};
-use crate::{clients::metrics, mesh::Scope};
+use super::super::facts::{self, Environment, InjectionDryRun, Mode};
+use super::super::fixture::{self, NOW, SERVER_NAME, TestCa, pod};
+use super::super::{Facts, Mark, setup};
+use crate::clients::metrics;
+use crate::mesh::Scope;
 
 /// A fault: the change of a healthy cluster, the check that must report it and a part of the
 /// message.

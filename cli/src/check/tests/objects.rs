@@ -3,19 +3,15 @@
 use mesh_core::node::{Repair, RepairKind};
 use serde_json::json;
 
-use super::{
-    super::{
-        Facts, Mark,
-        facts::InjectionDryRun,
-        fixture::{self, NOW, TestCa, pod},
-    },
-    evaluate,
-    faults::{
-        Fault, change_pod, fails, not_ready, pod_named, pods, policy, set_value, time, warns,
-    },
-    find, healthy,
+use super::super::facts::InjectionDryRun;
+use super::super::fixture::{self, NOW, TestCa, pod};
+use super::super::{Facts, Mark};
+use super::faults::{
+    Fault, change_pod, fails, not_ready, pod_named, pods, policy, set_value, time, warns,
 };
-use crate::{clients::metrics, mesh::Scope};
+use super::{evaluate, find, healthy};
+use crate::clients::metrics;
+use crate::mesh::Scope;
 
 pub(super) const FAULTS: &[Fault] = &[
     fails("issuer-may-sign", "lack CA:TRUE", |facts| {

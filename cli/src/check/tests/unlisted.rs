@@ -4,12 +4,10 @@
 
 use serde_json::json;
 
-use super::{
-    super::{Facts, Mark, facts::InjectionDryRun},
-    evaluate,
-    faults::{Fault, change_pod, fails, policy, warns},
-    find, healthy,
-};
+use super::super::facts::InjectionDryRun;
+use super::super::{Facts, Mark};
+use super::faults::{Fault, change_pod, fails, policy, warns};
+use super::{evaluate, find, healthy};
 use crate::clients::metrics;
 
 pub(super) const FAULTS: &[Fault] = &[

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use mesh_k8s::{
-    crd::{AuthorizationPolicy, PolicyHttpRoute, Server},
-    kinds::{LabelSelector, Namespace, ResourceExt},
-    select,
-};
-use serde::{Serialize, de::DeserializeOwned};
+use mesh_k8s::crd::{AuthorizationPolicy, PolicyHttpRoute, Server};
+use mesh_k8s::kinds::{LabelSelector, Namespace, ResourceExt};
+use mesh_k8s::select;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::mesh::MeshPod;

@@ -4,14 +4,10 @@ use mesh_core::endpoint::{Endpoint, EndpointUpdate, ProtocolHint};
 use serde::Serialize;
 
 use super::QuerySource;
-use crate::{
-    clients::controllers,
-    mesh::Mesh,
-    output::{
-        self, Format,
-        table::{Align, Table},
-    },
-};
+use crate::clients::controllers;
+use crate::mesh::Mesh;
+use crate::output::table::{Align, Table};
+use crate::output::{self, Format};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {

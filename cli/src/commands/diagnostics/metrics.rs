@@ -2,13 +2,12 @@
 
 use futures_util::{StreamExt as _, stream};
 
-use crate::{
-    clients::{self, controllers::ADMIN_PORTS, http},
-    exit::Failure,
-    global::Global,
-    mesh::{Mesh, MeshPod, Scope},
-    output,
-};
+use crate::clients::controllers::ADMIN_PORTS;
+use crate::clients::{self, http};
+use crate::exit::Failure;
+use crate::global::Global;
+use crate::mesh::{Mesh, MeshPod, Scope};
+use crate::output;
 
 /// Examples:
 ///   meshctl diagnostics proxy-metrics shop/web-0

@@ -3,7 +3,11 @@
 use mesh_core::policy::outbound::Target;
 
 use super::QuerySource;
-use crate::{clients::controllers, exit::Failure, global::Global, mesh::Mesh, output};
+use crate::clients::controllers;
+use crate::exit::Failure;
+use crate::global::Global;
+use crate::mesh::Mesh;
+use crate::output;
 
 /// Examples:
 ///   meshctl diagnostics policy po/web-0 8080 -n shop

@@ -3,14 +3,10 @@
 use mesh_core::node::PodStatus;
 use serde::Serialize;
 
-use crate::{
-    global::Global,
-    mesh::Mesh,
-    output::{
-        self, Format,
-        table::{Align, Table},
-    },
-};
+use crate::global::Global;
+use crate::mesh::Mesh;
+use crate::output::table::{Align, Table};
+use crate::output::{self, Format};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {

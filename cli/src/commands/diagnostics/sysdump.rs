@@ -6,18 +6,18 @@ mod cluster;
 mod node;
 mod redact;
 
-use std::{fs::File, path::PathBuf};
+use std::fs::File;
+use std::path::PathBuf;
 
 use anyhow::Context as _;
-use flate2::{Compression, write::GzEncoder};
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use serde::Serialize;
 
-use crate::{
-    check::{self, Mode, gather},
-    global::Global,
-    mesh::{Mesh, Scope},
-    output,
-};
+use crate::check::{self, Mode, gather};
+use crate::global::Global;
+use crate::mesh::{Mesh, Scope};
+use crate::output;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {

@@ -1,14 +1,18 @@
 //! The input of `inject`: files, directories, standard input and URLs.
 
-use std::{path::PathBuf, time::Duration};
+use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Context as _;
-use http::{Request, Uri, header::LOCATION};
+use http::header::LOCATION;
+use http::{Request, Uri};
 use http_body_util::{BodyExt as _, Limited};
-use kube::{Client, Config, client::Body};
+use kube::client::Body;
+use kube::{Client, Config};
 use serde_json::Value;
 
-use crate::{exit::Failure, output::manifests};
+use crate::exit::Failure;
+use crate::output::manifests;
 
 /// Time limit of a download, including name lookup and redirections.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(30);

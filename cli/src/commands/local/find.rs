@@ -3,14 +3,13 @@
 use std::path::Path;
 
 use anyhow::Context as _;
-use mesh_local::{
-    client,
-    manifest::ObjectKey,
-    node_paths::{FindError, Name, NodePaths},
-};
+use mesh_local::client;
+use mesh_local::manifest::ObjectKey;
+use mesh_local::node_paths::{FindError, Name, NodePaths};
 
 use super::failed;
-use crate::{exit::Failure, global::Global};
+use crate::exit::Failure;
+use crate::global::Global;
 
 /// Returns the node of `--local`, or else of the directory, or else the only node of this machine.
 pub(super) fn node(global: &Global, dir: Option<&Path>) -> anyhow::Result<NodePaths> {

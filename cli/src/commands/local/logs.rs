@@ -1,16 +1,16 @@
 //! `meshctl local logs`: prints the log of a container and follows it.
 
-use std::{
-    fs,
-    io::{self, Read as _, Seek as _},
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::fs;
+use std::io::{self, Read as _, Seek as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context as _;
 
 use super::find;
-use crate::{exit::Failure, global::Global, output};
+use crate::exit::Failure;
+use crate::global::Global;
+use crate::output;
 
 /// Examples:
 ///   meshctl local logs web -c linkerd-proxy -f

@@ -2,16 +2,14 @@
 
 use std::path::PathBuf;
 
-use mesh_local::{client, node::control::NodeStatus, pod::status::Summary};
+use mesh_local::client;
+use mesh_local::node::control::NodeStatus;
+use mesh_local::pod::status::Summary;
 
 use super::{failed, find};
-use crate::{
-    global::Global,
-    output::{
-        self, Format,
-        table::{Align, Table},
-    },
-};
+use crate::global::Global;
+use crate::output::table::{Align, Table};
+use crate::output::{self, Format};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

@@ -1,19 +1,21 @@
 //! `meshctl local up` and `apply`: apply manifests and wait until all pods are ready.
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use ipnet::Ipv4Net;
 use mesh_core::node::Tier;
-use mesh_local::{
-    client::{self, ClientError, UpOptions},
-    node::control::NodeStatus,
-    node_paths::{Name, NodePaths},
-};
+use mesh_local::client::{self, ClientError, UpOptions};
+use mesh_local::node::control::NodeStatus;
+use mesh_local::node_paths::{Name, NodePaths};
 use tokio::time::Instant;
 
 use super::{failed, find, status};
-use crate::{exit::Failure, global::Global, output};
+use crate::exit::Failure;
+use crate::global::Global;
+use crate::output;
 
 /// Examples:
 ///   meshctl local up examples/demo

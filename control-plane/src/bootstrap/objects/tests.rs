@@ -1,19 +1,15 @@
 //! Reads by one Job while another creates the objects.
 
-use std::{
-    convert::Infallible,
-    sync::atomic::{AtomicUsize, Ordering},
-    time::SystemTime,
-};
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::SystemTime;
 
 use http::{Request, Response, StatusCode};
 use kube::client::Body;
 use serde_json::json;
 
-use super::{
-    super::{certificates, plan},
-    *,
-};
+use super::super::{certificates, plan};
+use super::*;
 
 /// Returns all three objects of another Job by name.
 fn made(now: SystemTime) -> BTreeMap<&'static str, String> {

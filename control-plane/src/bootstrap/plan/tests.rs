@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::{super::certificates, *};
+use super::super::certificates;
+use super::*;
 use crate::bootstrap::Settings;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);

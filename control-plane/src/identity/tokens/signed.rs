@@ -3,12 +3,11 @@
 use std::time::{Duration, SystemTime};
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, UnparsedPublicKey};
-use rustls_pki_types::{SubjectPublicKeyInfoDer, pem::PemObject};
-use x509_parser::{
-    oid_registry::{OID_EC_P256, OID_KEY_TYPE_EC_PUBLIC_KEY},
-    prelude::FromDer,
-    x509::SubjectPublicKeyInfo,
-};
+use rustls_pki_types::SubjectPublicKeyInfoDer;
+use rustls_pki_types::pem::PemObject;
+use x509_parser::oid_registry::{OID_EC_P256, OID_KEY_TYPE_EC_PUBLIC_KEY};
+use x509_parser::prelude::FromDer;
+use x509_parser::x509::SubjectPublicKeyInfo;
 
 use super::{Claims, TokenError, UnverifiedToken, decode};
 

@@ -7,10 +7,8 @@ use std::net::SocketAddr;
 use mesh_core::endpoint::{Endpoint, ProtocolHint};
 
 use super::*;
-use crate::{
-    index::fixture::{SERVICE, apply, delete, destination_settings, endpoint, pod, slice},
-    model::Kind,
-};
+use crate::index::fixture::{SERVICE, apply, delete, destination_settings, endpoint, pod, slice};
+use crate::model::Kind;
 
 fn index(text: &str) -> DestinationIndex {
     let mut index = DestinationIndex::new(destination_settings());

@@ -3,12 +3,10 @@
 use std::sync::Arc;
 
 use http::StatusCode;
-use mesh_core::{
-    meta::Meta,
-    policy::outbound::{Backend, BackendTarget, Distribution, RouteBackend, TcpVerdict},
-    resilience::PeakEwma,
-    route::filter::{Filter, Ratio},
-};
+use mesh_core::meta::Meta;
+use mesh_core::policy::outbound::{Backend, BackendTarget, Distribution, RouteBackend, TcpVerdict};
+use mesh_core::resilience::PeakEwma;
+use mesh_core::route::filter::{Filter, Ratio};
 
 use super::{RouteParent, service_meta};
 use crate::model::{BackendKind, BackendRef, BackendRule, Name};

@@ -2,24 +2,17 @@
 
 use std::time::Duration;
 
-use mesh_core::{
-    meta::Meta,
-    policy::outbound::{GrpcRoute, HttpRoute, OutboundRule},
-    resilience::{Backoff, GrpcRetry, HttpRetry, Timeouts},
-    route::{
-        Route, Rule,
-        http::{HttpMatch, PathMatch},
-    },
-};
+use mesh_core::meta::Meta;
+use mesh_core::policy::outbound::{GrpcRoute, HttpRoute, OutboundRule};
+use mesh_core::resilience::{Backoff, GrpcRetry, HttpRetry, Timeouts};
+use mesh_core::route::http::{HttpMatch, PathMatch};
+use mesh_core::route::{Route, Rule};
 
-use super::{RouteParent, backend::BackendBuilder};
-use crate::{
-    index::{
-        inbound::{age_order, route_meta},
-        store,
-    },
-    model::{self, ParentKind, ParentRef, Retries, Service},
-};
+use super::RouteParent;
+use super::backend::BackendBuilder;
+use crate::index::inbound::{age_order, route_meta};
+use crate::index::store;
+use crate::model::{self, ParentKind, ParentRef, Retries, Service};
 
 /// Requests up to this size are buffered for retries, as in Linkerd.
 const MAX_RETRY_BYTES: usize = 64 * 1024;

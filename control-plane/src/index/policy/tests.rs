@@ -1,22 +1,16 @@
 //! Inbound and outbound policies before and after changes of objects.
 
-use mesh_core::{
-    identity::Identity,
-    policy::{
-        inbound::{Client, ClientTls, HttpServer, ServerProtocol, authorize},
-        outbound::{BackendTarget, Distribution, HttpRoutes, OutboundProtocol, TcpVerdict},
-    },
-    route::{
-        filter::Filter,
-        http::{PathMatch, RequestHead},
-    },
+use mesh_core::identity::Identity;
+use mesh_core::policy::inbound::{Client, ClientTls, HttpServer, ServerProtocol, authorize};
+use mesh_core::policy::outbound::{
+    BackendTarget, Distribution, HttpRoutes, OutboundProtocol, TcpVerdict,
 };
+use mesh_core::route::filter::Filter;
+use mesh_core::route::http::{PathMatch, RequestHead};
 
 use super::*;
-use crate::{
-    index::fixture::{SERVICE, apply, delete, pod, policy_settings},
-    model::Kind,
-};
+use crate::index::fixture::{SERVICE, apply, delete, pod, policy_settings};
+use crate::model::Kind;
 
 fn index(text: &str) -> PolicyIndex {
     let mut index = PolicyIndex::new(policy_settings());

@@ -5,21 +5,15 @@
 //! recomputes the affected values for each batch. While the index applies a batch, the next one
 //! collects changes, with only the current version of each object.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use tokio::{
-    sync::mpsc,
-    time::{Instant, sleep_until},
-};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
 
 use super::watch::WatchMessage;
-use crate::{
-    model::{Key, Kind, Object},
-    source::{Batch, Change},
-};
+use crate::model::{Key, Kind, Object};
+use crate::source::{Batch, Change};
 
 /// How long a batch collects changes after the first one. Enough for the events of one operation of
 /// a controller, which arrive on several watches, and small compared to the tens of milliseconds

@@ -6,17 +6,13 @@
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use kube::{
-    Api, Client,
-    core::{ApiResource, DynamicObject, GroupVersionKind, PartialObjectMeta},
-    runtime::watcher::{Config, Event},
-};
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind, PartialObjectMeta};
+use kube::runtime::watcher::{Config, Event};
+use kube::{Api, Client};
 use tokio::sync::watch;
 
-use crate::{
-    cluster::{self, Backoff},
-    model::Kind,
-};
+use crate::cluster::{self, Backoff};
+use crate::model::Kind;
 
 /// Notifies `changed` of each change of a relevant definition.
 pub(super) async fn watch_definitions(client: Client, changed: watch::Sender<()>) {

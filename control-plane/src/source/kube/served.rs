@@ -1,6 +1,7 @@
 //! Discovery of the served version of a kind.
 
-use kube::{Client, core::ApiResource};
+use kube::Client;
+use kube::core::ApiResource;
 
 use super::kinds::WatchedKind;
 

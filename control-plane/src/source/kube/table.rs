@@ -9,11 +9,10 @@ use kube::core::DynamicObject;
 use mesh_k8s::kinds::{ObjectMeta, Resource};
 use serde::de::DeserializeOwned;
 
-use crate::{
-    convert::{self, Manifest, ObjectError},
-    model::{Key, Kind, Name, Object},
-    source::{Change, manifest::without_position},
-};
+use crate::convert::{self, Manifest, ObjectError};
+use crate::model::{Key, Kind, Name, Object};
+use crate::source::Change;
+use crate::source::manifest::without_position;
 
 pub(super) struct Table {
     kind: Kind,

@@ -2,28 +2,21 @@
 
 use std::time::Duration;
 
-use futures_util::{StreamExt as _, TryStreamExt as _, stream::BoxStream};
-use kube::{
-    Api, Client,
-    core::{ApiResource, DynamicObject, PartialObjectMeta},
-    runtime::watcher::{self, Event, watcher},
-};
-use tokio::{
-    sync::{mpsc, watch as latest},
-    time::Instant,
-};
+use futures_util::stream::BoxStream;
+use futures_util::{StreamExt as _, TryStreamExt as _};
+use kube::core::{ApiResource, DynamicObject, PartialObjectMeta};
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Client};
+use tokio::sync::{mpsc, watch as latest};
+use tokio::time::Instant;
 
-use super::{
-    kinds::WatchedKind,
-    metrics::KindMetrics,
-    served,
-    table::{InvalidObject, Table},
-};
-use crate::{
-    cluster::{Backoff, explain, requires_new_watch, watch_error},
-    model::Kind,
-    source::Change,
-};
+use super::kinds::WatchedKind;
+use super::metrics::KindMetrics;
+use super::served;
+use super::table::{InvalidObject, Table};
+use crate::cluster::{Backoff, explain, requires_new_watch, watch_error};
+use crate::model::Kind;
+use crate::source::Change;
 
 /// A report of a watch.
 #[derive(Debug)]

@@ -1,16 +1,12 @@
 //! A directory: its changed files, and the last objects of each file.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs, io,
-    os::unix::fs::MetadataExt,
-    path::{Path, PathBuf},
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
-use crate::{
-    model::{Key, Object},
-    source::manifest::{self, Document, InvalidDocument},
-};
+use crate::model::{Key, Object};
+use crate::source::manifest::{self, Document, InvalidDocument};
 
 #[derive(Debug)]
 pub(super) struct Directory {

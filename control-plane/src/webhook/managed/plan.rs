@@ -3,11 +3,13 @@
 
 use std::time::{Duration, SystemTime};
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use kube::api::DynamicObject;
 use mesh_core::annotation::CREATED_BY;
 use mesh_k8s::kinds::Secret;
-use rustls_pki_types::{CertificateDer, pem::PemObject};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
 use serde_json::Value;
 use x509_parser::prelude::{FromDer, X509Certificate};
 

@@ -3,11 +3,9 @@
 //!
 //! The first certificate and a timely renewal are not repairs.
 
-use std::{
-    collections::VecDeque,
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use mesh_runtime::metrics::{Counter, Gauge, Labels, Registry};

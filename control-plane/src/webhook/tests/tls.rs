@@ -2,8 +2,11 @@
 
 use http_body_util::BodyExt as _;
 use hyper::client::conn;
-use rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs, version::TLS13};
-use rustls_pki_types::{CertificateDer, ServerName, pem::PemObject};
+use rustls::crypto::aws_lc_rs;
+use rustls::version::TLS13;
+use rustls::{ClientConfig, RootCertStore};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, ServerName};
 use tokio_rustls::TlsConnector;
 
 use super::*;

@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use kube::config::Kubeconfig;
 use parking_lot::Mutex;
-use tokio::{net::TcpStream, task::JoinSet};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
 use super::{Cluster, cluster, metric, web};
-use crate::{
-    controller::{Controller, eventually},
-    destination::update,
-    manifests::{pod, slice},
-};
+use crate::controller::{Controller, eventually};
+use crate::destination::update;
+use crate::manifests::{pod, slice};
 
 /// A relay between a controller and the API server that can be interrupted.
 struct Relay {

@@ -1,29 +1,26 @@
 //! Certificates from an empty namespace: bootstrap, token reviews by the API server, events, trust
 //! roots.
 
-use std::{collections::BTreeMap, fs, path::Path, process::Command};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
 
-use k8s_openapi::api::{
-    authentication::v1::{TokenRequest, TokenRequestSpec},
-    core::v1::{ConfigMap, Namespace, Secret, ServiceAccount},
-    events::v1::Event,
-};
-use kube::{
-    Api, ResourceExt,
-    api::{ListParams, Patch, PatchParams, PostParams},
-};
-use mesh_api::{
-    identity::certify_request,
-    proto::identity::{CertifyResponse, identity_client::IdentityClient},
-};
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret, ServiceAccount};
+use k8s_openapi::api::events::v1::Event;
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
+use mesh_api::identity::certify_request;
+use mesh_api::proto::identity::CertifyResponse;
+use mesh_api::proto::identity::identity_client::IdentityClient;
 use serde_json::json;
-use tonic::{Code, Status, transport::Channel};
+use tonic::transport::Channel;
+use tonic::{Code, Status};
 
 use super::{Cluster, cluster};
-use crate::{
-    controller::{Controller, eventually},
-    identity::csr,
-};
+use crate::controller::{Controller, eventually};
+use crate::identity::csr;
 
 const ISSUER: &str = "linkerd-identity-issuer";
 const ROOTS: &str = "linkerd-identity-trust-roots";

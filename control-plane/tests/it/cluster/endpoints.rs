@@ -3,7 +3,8 @@
 use serde_json::json;
 
 use super::{cluster, web};
-use crate::{destination::update, manifests::pod};
+use crate::destination::update;
+use crate::manifests::pod;
 
 #[tokio::test]
 async fn endpoints_follow_the_api_server() {

@@ -3,22 +3,16 @@
 
 use std::net::{IpAddr, UdpSocket};
 
-use k8s_openapi::{
-    api::{
-        admissionregistration::v1::MutatingWebhookConfiguration,
-        apps::v1::Deployment,
-        authentication::v1::{TokenRequest, TokenRequestSpec},
-        core::v1::{Namespace, Pod, Secret, Service, ServiceAccount},
-        events::v1::Event,
-    },
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
-};
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
-    config::{AuthInfo, Kubeconfig},
-    core::{ApiResource, GroupVersionKind},
-};
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{Namespace, Pod, Secret, Service, ServiceAccount};
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::config::{AuthInfo, Kubeconfig};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, ResourceExt};
 use mesh_k8s::pod::PROXY_CONTAINER;
 use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};

@@ -1,20 +1,15 @@
 //! Policies: new APIs, invalid objects, and removed APIs.
 
-use kube::{
-    Api,
-    api::{DeleteParams, PostParams},
-};
-use mesh_api::{
-    inbound::server_policy,
-    proto::inbound::{PortSpec, inbound_server_policies_client::InboundServerPoliciesClient},
-};
+use kube::Api;
+use kube::api::{DeleteParams, PostParams};
+use mesh_api::inbound::server_policy;
+use mesh_api::proto::inbound::PortSpec;
+use mesh_api::proto::inbound::inbound_server_policies_client::InboundServerPoliciesClient;
 use serde_json::json;
 
 use super::{Cluster, cluster, definitions, metric};
-use crate::{
-    controller::{Controller, eventually, next},
-    manifests::{ALLOW, SERVER, pod},
-};
+use crate::controller::{Controller, eventually, next};
+use crate::manifests::{ALLOW, SERVER, pod};
 
 const APIS: [(&str, &str, &str); 2] = [
     ("servers", "Server", "v1beta3"),

@@ -1,10 +1,8 @@
 //! Order, families, the multiport limit, idempotence, removal and foreign changes.
 
 use super::*;
-use crate::{
-    redirect::{PodRef, RedirectSpec},
-    rules::Directions,
-};
+use crate::redirect::{PodRef, RedirectSpec};
+use crate::rules::Directions;
 
 fn rules(pairs: &[(&str, &str)]) -> Rules {
     let annotations = pairs

@@ -4,11 +4,11 @@ use std::net::{IpAddr, SocketAddr};
 
 use socket2::Socket;
 
+use super::super::protocol::{
+    INBOUND_PORT, IO_TIMEOUT, OUTSIDE_V4, OUTSIDE_V6, OWN_V4, OWN_V6, REQUEST_SIZE, Report,
+    Request, SKIPPED_PORT,
+};
 use super::{
-    super::protocol::{
-        INBOUND_PORT, IO_TIMEOUT, OUTSIDE_V4, OUTSIDE_V6, OWN_V4, OWN_V6, REQUEST_SIZE, Report,
-        Request, SKIPPED_PORT,
-    },
     ANY_V4, ANY_V6, CheckFn, Problem, connect, expect, local_address, plain_listener, send,
     socket_to,
 };

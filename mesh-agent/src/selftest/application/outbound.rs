@@ -1,19 +1,17 @@
 //! Checks of outbound redirection: every form of connect(2).
 
-use std::{
-    io::{self, ErrorKind, Write},
-    net::{IpAddr, Ipv4Addr, SocketAddr},
-    os::fd::AsRawFd,
-};
+use std::io::{self, ErrorKind, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::AsRawFd;
 
 use nix::sys::socket::{MsgFlags, SockaddrStorage, sendto};
 use socket2::{Domain, Protocol, Socket};
 
+use super::super::protocol::{
+    IO_TIMEOUT, OTHER_OWN_V4, OTHER_TARGET_V4, OUTBOUND_PORT, OWN_V4, OWN_V6, Request,
+    SKIPPED_PORT, TARGET_V4, TARGET_V6, check_address,
+};
 use super::{
-    super::protocol::{
-        IO_TIMEOUT, OTHER_OWN_V4, OTHER_TARGET_V4, OUTBOUND_PORT, OWN_V4, OWN_V6, Request,
-        SKIPPED_PORT, TARGET_V4, TARGET_V6, check_address,
-    },
     ANY_V4, CheckFn, Problem, connect, expect, local_address, mapped, peer_address, plain_listener,
     read_report, send, socket_to, tcp_socket,
 };

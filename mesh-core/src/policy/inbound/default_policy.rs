@@ -3,7 +3,9 @@
 //! The controller builds them for every port of a known workload, the proxy from its environment
 //! until the controller has responded.
 
-use std::{fmt, str::FromStr, time::Duration};
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 

@@ -3,10 +3,8 @@
 use http::{HeaderValue, Request};
 
 use super::*;
-use crate::{
-    meta::Meta,
-    route::{HostMatch, Rule},
-};
+use crate::meta::Meta;
+use crate::route::{HostMatch, Rule};
 
 fn route(hosts: &[&str], rules: Vec<Vec<HttpMatch>>) -> Route<HttpMatch, ()> {
     Route {

@@ -5,12 +5,12 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use mesh_core::{annotation, policy::inbound::DefaultPolicy, ports::PortSet};
+use mesh_core::annotation;
+use mesh_core::policy::inbound::DefaultPolicy;
+use mesh_core::ports::PortSet;
 
-use crate::{
-    inject::units::{parse_bool, parse_duration, whole_units},
-    values::{Redirection, Values},
-};
+use crate::inject::units::{parse_bool, parse_duration, whole_units};
+use crate::values::{Redirection, Values};
 
 /// A configuration annotation.
 pub(in crate::inject) struct ConfigKey {

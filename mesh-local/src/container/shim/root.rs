@@ -3,15 +3,11 @@
 //! changes are lost when the last process exits. `/run` and `/tmp` are empty, so that containers do
 //! not see runtime files of the machine, such as the private keys of the node.
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
-use nix::{
-    mount::{MntFlags, MsFlags, mount, umount2},
-    unistd::pivot_root,
-};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::unistd::pivot_root;
 use serde::{Deserialize, Serialize};
 
 use super::{CreateSpec, ShimError};

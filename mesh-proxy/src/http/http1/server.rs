@@ -28,8 +28,7 @@ use crate::http::idle::wait_until_idle;
 use crate::http::interim::InterimSender;
 use crate::http::revocable::RevocableRequest;
 use crate::http::synthetic_response::{self, CloseConnection};
-use crate::http::upgrade;
-use crate::http::{Body, HttpHandler, Request, Response, uri};
+use crate::http::{Body, HttpHandler, Request, Response, upgrade, uri};
 use crate::transport::Io;
 
 mod response_framing;

@@ -3,9 +3,8 @@
 use http::header::{CONTENT_LENGTH, HeaderMap, HeaderValue, TE, TRANSFER_ENCODING};
 use http_body::Body as _;
 
-use crate::http::Body;
 use crate::http::headers::strip_connection_headers;
-use crate::http::http1;
+use crate::http::{Body, http1};
 
 const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
 

@@ -19,9 +19,8 @@ use crate::error::{DialError, Error, Kind, chain};
 use crate::http::client::{MAX_DEAD_CONNECTIONS, SendError};
 use crate::http::delivery_failure::DeliveryFailure;
 use crate::http::{Request, Response, filter, upgrade};
-use crate::telemetry::RouteMetrics;
 use crate::telemetry::http::{Exchange, ExchangeMetrics, StreamError};
-use crate::telemetry::labels;
+use crate::telemetry::{RouteMetrics, labels};
 use crate::worker::Worker;
 
 /// A backend, shared by all rules of a target that refer to it.

@@ -3,7 +3,8 @@
 use std::cell::Cell;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::control::ControlPlane;
 use super::pod::Pod;

@@ -1,24 +1,21 @@
 //! Collects objects of the control plane, policies, events, logs and metrics of a cluster.
 
 use futures_util::{StreamExt as _, stream};
-use kube::{
-    Api, Resource,
-    api::{ListParams, LogParams},
-    core::NamespaceResourceScope,
-};
-use mesh_k8s::{
-    kinds::{ConfigMap, DaemonSet, Deployment, Node, Pod, ResourceExt, Service, core::Event},
-    pod,
-};
-use serde::{Serialize, de::DeserializeOwned};
+use kube::api::{ListParams, LogParams};
+use kube::core::NamespaceResourceScope;
+use kube::{Api, Resource};
+use mesh_k8s::kinds::core::Event;
+use mesh_k8s::kinds::{ConfigMap, DaemonSet, Deployment, Node, Pod, ResourceExt, Service};
+use mesh_k8s::pod;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::Dump;
-use crate::{
-    check::gather,
-    clients::{self, controllers::ADMIN_PORTS, http},
-    cluster::{Cluster, error},
-    mesh::{Mesh, Scope},
-};
+use crate::check::gather;
+use crate::clients::controllers::ADMIN_PORTS;
+use crate::clients::{self, http};
+use crate::cluster::{Cluster, error};
+use crate::mesh::{Mesh, Scope};
 
 pub(super) async fn collect(mesh: &Mesh, cluster: &Cluster, lines: i64, dump: &mut Dump) {
     of_kind::<Deployment>(cluster, "deployments", dump).await;

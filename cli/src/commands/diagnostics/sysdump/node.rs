@@ -1,6 +1,7 @@
 //! Collects the logs and objects of a local node.
 
-use std::{fs, path::Path};
+use std::fs;
+use std::path::Path;
 
 use super::Dump;
 use crate::node::Node;

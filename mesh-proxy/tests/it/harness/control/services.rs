@@ -1,10 +1,7 @@
 //! The responses to each call, from the state that the test has set.
 
-use mesh_api::proto::{
-    destination as dst,
-    identity::{CertifyRequest, CertifyResponse},
-    inbound as inb, outbound as out,
-};
+use mesh_api::proto::identity::{CertifyRequest, CertifyResponse};
+use mesh_api::proto::{destination as dst, inbound as inb, outbound as out};
 use mesh_core::profile::Profile;
 use mesh_test_support::control_plane::{Messages, Script};
 use tonic::Status;
