@@ -148,7 +148,7 @@ impl std::fmt::Debug for Admin {
 
 /// Returns a plain text response.
 pub fn text(status: StatusCode, body: impl Into<Bytes>) -> Response {
-    typed(status, "text/uncompressed", body)
+    typed(status, "text/plain", body)
 }
 
 /// Returns a response with a content type.

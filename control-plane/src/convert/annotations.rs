@@ -316,7 +316,7 @@ mod tests {
         check(keys::RETRY_HTTP, "504-502", "not an HTTP status");
         check(keys::RETRY_GRPC, "unknown", "is not cancelled");
         check(keys::RETRY_LIMIT, "-1", "65535");
-        check(keys::TIMEOUT_REQUEST, "1.5s", "no duration");
+        check(keys::TIMEOUT_REQUEST, "1.5s", "invalid duration");
         check(keys::FAILURE_ACCRUAL, "often", "neither");
         check(keys::FAILURE_ACCRUAL_MAX_PENALTY, "0", "zero");
         check(keys::FAILURE_ACCRUAL_JITTER, "101", "0 to 100");

@@ -158,7 +158,7 @@ mod tests {
         let text = String::from_utf8(registry.encode()).unwrap();
         for line in [
             r#"requests_total{annotation_at="namespace",namespace="shop",owner_kind="deployment"} 1"#,
-            r#"responses_total{annotation_at="pod_owner",namespace="shop",owner_kind="other",skip="true",skip_reason="host_network_enabled,injection_enable_annotation_absent"} 1"#,
+            r#"responses_total{annotation_at="workload",namespace="shop",owner_kind="other",skip="true",skip_reason="host_network_enabled,injection_enable_annotation_absent"} 1"#,
         ] {
             assert!(
                 text.lines()

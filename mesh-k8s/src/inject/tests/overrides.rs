@@ -77,7 +77,7 @@ fn lists_longer_than_limit_are_rejected() {
         let most = mesh_core::ports::MAX_RANGES;
         let problems = rejections(&enabled(), &annotated(&[(key, &ports(most + 1))]));
         assert!(
-            problems[0].contains("it lists 129 separate ports"),
+            problems[0].contains("too many separate ports and ranges of ports: 129"),
             "{problems:?}"
         );
         assert_eq!(
@@ -211,7 +211,7 @@ fn invalid_opaque_ports_of_service_cause_warning() {
     assert_eq!(warnings.len(), 1);
     assert!(
         warnings[0].starts_with(
-            "service shop/db: config.linkerd.io/opaque-ports: ignored value \"25,70000\": \"70000\""
+            "service shop/db: config.linkerd.io/opaque-ports: ignored value \"25,70000\": invalid port or range of ports \"70000\""
         ),
         "{warnings:?}"
     );
