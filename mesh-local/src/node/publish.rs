@@ -29,7 +29,7 @@ pub(super) struct Publisher {
     dns: DnsServer,
     addresses: AddressAllocator,
     services: BTreeMap<ObjectKey, Service>,
-    /// The nftables script that was applied_script last.
+    /// The nftables script that was applied last.
     applied_script: String,
 }
 

@@ -22,7 +22,7 @@ pub(super) const CHECKS: [(&str, CheckFn); 6] = [
     ("steering IPv6", || {
         steered(OUTSIDE_V6.into(), OWN_V6.into())
     }),
-    ("skipped port check_reaches the application", skipped_port),
+    ("skipped port reaches the application", skipped_port),
     (
         "application binds its port beside a steered connection",
         bind_occupied_port,
