@@ -14,7 +14,7 @@ use mesh_proxy::transport::Io;
 use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 
-use crate::test_env::{self, sockets, worker};
+use crate::test_env::{self, sockets, context};
 
 /// The position of a proxy in a chain.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -85,7 +85,7 @@ pub(crate) struct Forward {
 
 impl Forward {
     fn new(position: ChainPosition, to: Rc<Destination>) -> Self {
-        let pool = &worker().config.inbound.http1_pool;
+        let pool = &context().config.inbound.http1_pool;
         Self {
             position,
             client: Client::new(Dialer(to), &ClientConfig::new(pool, Http2Params::default())),

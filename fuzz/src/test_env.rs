@@ -23,7 +23,7 @@ use mesh_proxy::inbound::Inbound;
 use mesh_proxy::telemetry::Families;
 use mesh_proxy::telemetry::labels::Direction;
 use mesh_proxy::transport::{Io, Scratch};
-use mesh_proxy::worker::{ProcessState, Worker};
+use mesh_proxy::context::{ProcessState, ProxyContext};
 use mesh_runtime::drain::{self, Drain};
 use mesh_runtime::metrics::Registry;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -50,9 +50,9 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) const MAX_STREAMS: usize = 8;
 const MAX_STREAMS_TEXT: &str = "8";
 
-/// The worker of a data thread.
+/// The context of a data thread.
 struct TestEnv {
-    worker: Rc<Worker>,
+    context: Rc<ProxyContext>,
     _drain: Drain,
     /// Runtime of the discovery tasks, which never run: the first connection waits a second for a
     /// policy, the default policy applies, and the proxy does not connect to a control plane.
@@ -71,20 +71,20 @@ pub(crate) fn run<T>(scenario: impl Future<Output = T>) -> T {
 
 /// Returns the inbound side of a data thread with empty connection pools.
 pub(crate) fn inbound() -> Rc<Inbound> {
-    Rc::new(Inbound::new(worker()))
+    Rc::new(Inbound::new(context()))
 }
 
 /// Returns the HTTP server of inbound connections.
 pub(crate) fn server() -> Server {
-    Server::new(Direction::Inbound, &worker())
+    Server::new(Direction::Inbound, &context())
 }
 
-pub(crate) fn worker() -> Rc<Worker> {
-    ENV.with(|env| env.worker.clone())
+pub(crate) fn context() -> Rc<ProxyContext> {
+    ENV.with(|env| env.context.clone())
 }
 
 pub(crate) fn scratch() -> Rc<Scratch> {
-    ENV.with(|env| env.worker.scratch.clone())
+    ENV.with(|env| env.context.scratch.clone())
 }
 
 /// Returns a connection of the proxy and the socket of its peer.
@@ -202,7 +202,7 @@ impl TestEnv {
         );
         let (drain, watch) = drain::channel();
         let shared = Arc::new(ProcessState::new(&config));
-        let worker = Worker {
+        let context = ProxyContext {
             families: Arc::new(Families::new(&registry)),
             tasks: shared.tasks.clone(),
             shared,
@@ -215,7 +215,7 @@ impl TestEnv {
         };
         drop(entered);
         Self {
-            worker: Rc::new(worker),
+            context: Rc::new(context),
             _drain: drain,
             _control: control,
         }

@@ -33,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admin;
 use crate::config::{Config, ControlAddr};
+use crate::context::{ProcessState, ProxyContext};
 use crate::control::dns::{DnsError, Resolver};
 use crate::control::{Client, Trust};
 use crate::discovery::Discovery;
@@ -42,7 +43,7 @@ use crate::redirection::{self, ProbeListener};
 use crate::telemetry::Families;
 use crate::tls::{self, CredentialsRx};
 use crate::transport::listen::{self, DEFAULT_BACKLOG, ListenError};
-use crate::worker::{self, Listeners, Worker, WorkerParts};
+use crate::worker::{self, Listeners, WorkerParts};
 
 /// A proxy whose sockets are bound, ready to run.
 #[derive(Debug)]
@@ -150,9 +151,9 @@ impl App {
         let endpoint = config.admin.shutdown_endpoint.then(|| stop.clone());
         let routes = admin::routes(registry.clone(), readiness, log, endpoint);
         let guard = supervisor.watch("admin");
-        let worker = admin_worker(&config, &control_plane, &families);
+        let context = admin_context(&config, &control_plane, &families);
         local.spawn_local(async move {
-            admin::serve(admin, routes, Rc::new(Inbound::new(worker))).await;
+            admin::serve(admin, routes, Rc::new(Inbound::new(context))).await;
             drop(guard);
         });
         let data = start_data_threads(
@@ -336,16 +337,16 @@ const ADMIN_STREAMS: u32 = 4;
 
 /// Creates the control thread's context for admin connections. It has separate limits, so that the
 /// application's load does not fail probes, and never drains.
-fn admin_worker(
+fn admin_context(
     config: &Arc<Config>,
     control: &ControlPlane,
     families: &Arc<Families>,
-) -> Rc<Worker> {
+) -> Rc<ProxyContext> {
     let (_never_drains, drain) = drain::channel();
     let mut config = Config::clone(config);
     config.inbound.http2_server.max_concurrent_streams = ADMIN_STREAMS;
-    let shared = Arc::new(worker::ProcessState::new(&config));
-    Rc::new(Worker {
+    let shared = Arc::new(ProcessState::new(&config));
+    Rc::new(ProxyContext {
         config: Arc::new(config),
         discovery: control.discovery.clone(),
         credentials: control.credentials.clone(),
@@ -366,7 +367,7 @@ fn start_data_threads(
     supervisor: &Supervisor,
     drain: drain::Watch,
 ) -> Result<Vec<JoinHandle<()>>, AppError> {
-    let shared = Arc::new(worker::ProcessState::new(config));
+    let shared = Arc::new(ProcessState::new(config));
     let mut threads = Vec::with_capacity(listeners.len());
     for (number, listeners) in listeners.into_iter().enumerate() {
         let parts = WorkerParts {

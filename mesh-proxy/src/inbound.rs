@@ -15,11 +15,11 @@ use mesh_runtime::metrics::OTHER;
 use self::app::Apps;
 use self::peer::Peer;
 use self::policy::{ActiveEnforcer, PolicyEnforcer};
+use crate::context::ProxyContext;
 use crate::discovery::TooManyPorts;
 use crate::http::server::Server;
 use crate::idle::IdleCache;
 use crate::telemetry::labels::{self, Direction, ServerTls, TargetAddr};
-use crate::worker::Worker;
 
 mod accept;
 mod admin;
@@ -28,12 +28,11 @@ mod direct;
 mod http;
 mod peer;
 mod policy;
-pub mod rate_limit;
 mod tcp;
 
 /// Serves the inbound connections of one data thread.
 pub struct Inbound {
-    worker: Rc<Worker>,
+    context: Rc<ProxyContext>,
     server: Server,
     apps: Apps,
     /// Connections of the same client identity to the same address share an enforcer and its metric
@@ -49,15 +48,15 @@ pub struct Inbound {
 pub(crate) const MAX_SNI_ENFORCERS: usize = 1024;
 
 impl Inbound {
-    pub fn new(worker: Rc<Worker>) -> Self {
-        let keep = worker.config.discovery.inbound_idle;
-        let to_app = worker.families.tcp.transport(labels::inbound_connect());
+    pub fn new(context: Rc<ProxyContext>) -> Self {
+        let keep = context.config.discovery.inbound_idle;
+        let to_app = context.families.tcp.transport(labels::inbound_connect());
         Self {
-            server: Server::new(Direction::Inbound, &worker),
-            apps: Apps::new(&worker, to_app),
+            server: Server::new(Direction::Inbound, &context),
+            apps: Apps::new(&context, to_app),
             enforcers: IdleCache::new(keep),
             server_first: RefCell::default(),
-            worker,
+            context,
         }
     }
 
@@ -80,7 +79,7 @@ impl Inbound {
             return Ok(enforcer);
         }
         loop {
-            let enforcer = PolicyEnforcer::new(&self.worker, key.0, key.1.clone())?;
+            let enforcer = PolicyEnforcer::new(&self.context, key.0, key.1.clone())?;
             // Fails only if the port's watch has been closed since.
             if let Some(enforcer) = self.enforcers.insert(key.clone(), enforcer).activate() {
                 return Ok(enforcer);
@@ -105,6 +104,6 @@ impl Inbound {
 
     /// Returns the label values of an address that a client has dialled.
     fn labelled(&self, target: SocketAddr) -> TargetAddr {
-        TargetAddr::new(target, &self.worker.config.inbound.ports)
+        TargetAddr::new(target, &self.context.config.inbound.ports)
     }
 }

@@ -12,9 +12,9 @@ use ahash::AHashSet;
 
 use self::http::Http;
 use self::opaque::Opaque;
+use crate::context::ProxyContext;
 use crate::http::server::Server;
 use crate::telemetry::labels::Direction;
-use crate::worker::Worker;
 
 mod accept;
 pub mod dial;
@@ -23,7 +23,7 @@ mod opaque;
 
 /// Serves the outbound connections of one data thread.
 pub struct Outbound {
-    worker: Rc<Worker>,
+    context: Rc<ProxyContext>,
     server: Server,
     http: Http,
     opaque: Opaque,
@@ -37,13 +37,13 @@ pub struct Outbound {
 const MAX_SERVER_FIRST: usize = 4096;
 
 impl Outbound {
-    pub fn new(worker: Rc<Worker>) -> Self {
+    pub fn new(context: Rc<ProxyContext>) -> Self {
         Self {
-            server: Server::new(Direction::Outbound, &worker),
-            http: Http::new(worker.clone()),
-            opaque: Opaque::new(worker.clone()),
+            server: Server::new(Direction::Outbound, &context),
+            http: Http::new(context.clone()),
+            opaque: Opaque::new(context.clone()),
             server_first: RefCell::default(),
-            worker,
+            context,
         }
     }
 

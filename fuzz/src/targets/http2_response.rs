@@ -21,7 +21,7 @@ use tokio::task::{spawn_local, yield_now};
 use self::script::{RequestKind, Script};
 use crate::frame::{self, HEADERS, PREFACE};
 use crate::memory;
-use crate::test_env::{self, converse, sockets, worker};
+use crate::test_env::{self, converse, sockets, context};
 
 mod client_output;
 mod script;
@@ -40,7 +40,7 @@ pub(crate) fn run(input: &[u8]) {
     let outcomes = test_env::run({
         let servers = servers.clone();
         async move {
-            let pool = &worker().config.inbound.http1_pool;
+            let pool = &context().config.inbound.http1_pool;
             let params = ClientConfig::new(pool, Http2Params::default());
             let client = Client::new(Dialer(servers.clone()), &params);
             let requests = servers.script.requests.iter();

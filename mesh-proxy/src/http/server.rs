@@ -8,10 +8,10 @@ use mesh_runtime::drain::Watch;
 use super::http1::server::{ServeConfig, ServeOutcome};
 use super::{HttpHandler, Protocol, http1, http2, upgrade};
 use crate::config::{Http2Server, HttpLimits};
+use crate::context::ProxyContext;
 use crate::telemetry::labels::Direction;
 use crate::telemetry::refused::RefusedFamily;
 use crate::transport::{Io, Scratch};
-use crate::worker::Worker;
 
 /// Serves the connections of one listener on one data thread.
 #[derive(Clone, Debug)]
@@ -42,8 +42,8 @@ pub enum ServeError {
 }
 
 impl Server {
-    pub fn new(direction: Direction, worker: &Worker) -> Self {
-        let config = &worker.config;
+    pub fn new(direction: Direction, context: &ProxyContext) -> Self {
+        let config = &context.config;
         Self {
             http2: match direction {
                 Direction::Inbound => config.inbound.http2_server,
@@ -52,10 +52,10 @@ impl Server {
             limits: config.http,
             refusals: RefusalCounter {
                 direction,
-                family: worker.families.refused.clone(),
+                family: context.families.refused.clone(),
             },
-            scratch: worker.scratch.clone(),
-            drain: worker.drain.clone(),
+            scratch: context.scratch.clone(),
+            drain: context.drain.clone(),
         }
     }
 

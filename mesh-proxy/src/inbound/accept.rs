@@ -168,13 +168,13 @@ impl Inbound {
         };
         match error.reason() {
             Some(reason) => {
-                let errors = &self.worker.families.errors;
+                let errors = &self.context.families.errors;
                 errors.tcp(Direction::Inbound, self.labelled(server), reason);
                 tracing::info!(%client, %server, error = &error as &dyn std::error::Error, "Connection closed");
             }
             None => {
                 if let ConnectionError::TooManyPorts(_) = error {
-                    let refused = &self.worker.families.refused;
+                    let refused = &self.context.families.refused;
                     refused.connection(Direction::Inbound, "ports");
                 }
                 tracing::info!(%client, %server, %error, "Connection denied");
@@ -186,9 +186,9 @@ impl Inbound {
         &self,
         accepted: AcceptedConnection,
     ) -> Result<ResolvedConnection, ConnectionError> {
-        let inbound = &self.worker.config.inbound;
+        let inbound = &self.context.config.inbound;
         let target = accepted.original_dst;
-        if !inbound.ips.is_empty() && !self.worker.is_local(target.ip()) {
+        if !inbound.ips.is_empty() && !self.context.is_local(target.ip()) {
             return Err(ConnectionError::ForeignAddress(target));
         }
         if target.port() == inbound.listen.port() {
@@ -244,10 +244,10 @@ impl Inbound {
         &self,
         mut io: Io,
     ) -> Result<Option<(Io, ServerTls)>, ConnectionError> {
-        let limit = self.worker.config.inbound.detect_timeout;
+        let limit = self.context.config.inbound.detect_timeout;
         let detected = {
-            let detecting = pin!(detect::tls(&mut io, &self.worker.scratch, limit));
-            self.worker.unless_draining(detecting).await
+            let detecting = pin!(detect::tls(&mut io, &self.context.scratch, limit));
+            self.context.unless_draining(detecting).await
         };
         let Some(detected) = detected else {
             return Ok(None);
@@ -330,8 +330,8 @@ impl Inbound {
         limit: Duration,
     ) -> std::io::Result<HttpDetected> {
         let start = Instant::now();
-        let detecting = pin!(detect::http(io, &self.worker.scratch, limit));
-        let Some(detected) = self.worker.unless_draining(detecting).await else {
+        let detecting = pin!(detect::http(io, &self.context.scratch, limit));
+        let Some(detected) = self.context.unless_draining(detecting).await else {
             return Ok(HttpDetected::Eof);
         };
         enforcer.record_detection(&detected, start.elapsed());
@@ -364,9 +364,9 @@ impl Inbound {
         } else {
             detect::SERVER_DIAL_DELAY
         };
-        let scratch = &self.worker.scratch;
+        let scratch = &self.context.scratch;
         let first = pin!(detect::first_speaker(io, scratch, client_wait, limit, dial));
-        let Some(first) = self.worker.unless_draining(first).await else {
+        let Some(first) = self.context.unless_draining(first).await else {
             return Ok(PeekOutcome::Draining);
         };
         let (outcome, detected) = match first? {
@@ -384,7 +384,7 @@ impl Inbound {
 
     /// Refuses the proxy's own ports as a target: such a connection would come back to the proxy.
     pub(super) fn refuse_own_port(&self, port: u16) -> Result<(), ConnectionError> {
-        let config = &self.worker.config;
+        let config = &self.context.config;
         let is_own = config.inbound.listen.port() == port
             || config
                 .outbound
@@ -398,7 +398,7 @@ impl Inbound {
     }
 
     pub(super) fn credentials(&self) -> Result<Arc<Credentials>, ConnectionError> {
-        self.worker
+        self.context
             .credentials()
             .ok_or(ConnectionError::NoCertificate)
     }

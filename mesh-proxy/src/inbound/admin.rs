@@ -38,7 +38,7 @@ impl Inbound {
         let (client, target) = (canonical(client), canonical(target));
         if let Err(error) = self.accept_admin(tcp, client, target, admin).await {
             if let Some(reason) = error.reason() {
-                let errors = &self.worker.families.errors;
+                let errors = &self.context.families.errors;
                 errors.tcp(Direction::Inbound, target.into(), reason);
             }
             tracing::info!(%client, error = &error as &dyn std::error::Error, "Admin connection closed");
@@ -47,7 +47,7 @@ impl Inbound {
 
     /// Counts an admin connection that was closed in favour of a newer one.
     pub fn count_admin_connection_closed(&self) {
-        let refused = &self.worker.families.refused;
+        let refused = &self.context.families.refused;
         refused.connection(Direction::Inbound, "admin_connections");
         tracing::debug!("Closed the oldest admin connection: limit reached");
     }
@@ -65,7 +65,7 @@ impl Inbound {
         if let ServerTls::Opaque { sni } = tls {
             return Err(ConnectionError::ServerNameMismatch(sni));
         }
-        let detected = detect::http(&mut io, &self.worker.scratch, DETECT_TIMEOUT).await?;
+        let detected = detect::http(&mut io, &self.context.scratch, DETECT_TIMEOUT).await?;
         let protocol = match detected {
             HttpDetected::Http1 => Protocol::Http1,
             HttpDetected::Http2 => Protocol::Http2,
@@ -83,8 +83,8 @@ impl Inbound {
         };
         let enforcer = self.enforcer(&peer)?;
         let io = enforcer.measure(io);
-        let to = Destination::Admin(admin, self.worker.clone());
-        let drain = self.worker.drain.clone();
+        let to = Destination::Admin(admin, self.context.clone());
+        let drain = self.context.drain.clone();
         self.serve_requests(io, peer, enforcer, protocol, to, drain)
             .await;
         Ok(())

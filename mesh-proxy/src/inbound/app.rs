@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::config::Config;
+use crate::context::ProxyContext;
 use crate::error::DialError;
 use crate::http::Protocol;
 use crate::http::client::{Client, ClientConfig, Dial, PoolHandle, ServerWatcher};
@@ -24,7 +25,6 @@ use crate::idle::IdleCache;
 use crate::telemetry::tcp::TransportMetrics;
 use crate::transport::Io;
 use crate::transport::connect::{self, ConnectError, ConnectOptions};
-use crate::worker::Worker;
 
 /// The HTTP clients of one data thread, by address of the application.
 pub(super) struct Apps {
@@ -81,14 +81,14 @@ const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 const PROBE_WAIT: Duration = Duration::from_millis(100);
 
 impl Apps {
-    pub(super) fn new(worker: &Worker, transport: Arc<TransportMetrics>) -> Self {
-        let inbound = &worker.config.inbound;
+    pub(super) fn new(context: &ProxyContext, transport: Arc<TransportMetrics>) -> Self {
+        let inbound = &context.config.inbound;
         Self {
-            config: worker.config.clone(),
+            config: context.config.clone(),
             transport,
             params: ClientConfig::new(&inbound.http1_pool, inbound.http2_client),
-            clients: IdleCache::new(worker.config.discovery.inbound_idle),
-            drain: worker.drain.clone(),
+            clients: IdleCache::new(context.config.discovery.inbound_idle),
+            drain: context.drain.clone(),
         }
     }
 

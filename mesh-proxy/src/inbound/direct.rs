@@ -22,10 +22,10 @@ impl Inbound {
         &self,
         accepted: AcceptedConnection,
     ) -> Result<ResolvedConnection, ConnectionError> {
-        let limit = self.worker.config.inbound.detect_timeout;
+        let limit = self.context.config.inbound.detect_timeout;
         let credentials = self.credentials()?;
         let mut io = Io::plain(accepted.tcp);
-        match detect::tls(&mut io, &self.worker.scratch, limit).await? {
+        match detect::tls(&mut io, &self.context.scratch, limit).await? {
             TlsDetected::ClientHello { sni: Some(sni) } if *sni == *credentials.server_name() => {}
             TlsDetected::TimedOut => return Err(ConnectionError::TlsTimedOut(limit)),
             TlsDetected::Eof => return Ok(ResolvedConnection::Closed),
@@ -44,7 +44,7 @@ impl Inbound {
         }
         let mut io = Io::tls(stream);
         let header = header::read(&mut io, limit).await?;
-        self.worker.families.detect.transport_header(
+        self.context.families.detect.transport_header(
             header.session.as_str(),
             header.port,
             header.name.as_deref().unwrap_or(""),

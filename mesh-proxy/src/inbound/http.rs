@@ -15,6 +15,7 @@ use super::Inbound;
 use super::app::AppPort;
 use super::peer::Peer;
 use super::policy::{ActiveEnforcer, RoutePermit};
+use crate::context::ProxyContext;
 use crate::error::{Error, Kind, Side};
 use crate::http::client::{Client, SendError, is_replayable};
 use crate::http::delivery_failure::{DeliveryFailure, PROXY_UNDELIVERED};
@@ -28,7 +29,6 @@ use crate::http::{
 use crate::telemetry::http::Exchange;
 use crate::telemetry::labels;
 use crate::transport::Io;
-use crate::worker::Worker;
 
 mod observe;
 
@@ -51,7 +51,7 @@ struct RequestHandler {
 /// The destination of authorized requests.
 pub(super) enum Destination {
     App(Rc<Client<AppPort>>),
-    Admin(Admin, Rc<Worker>),
+    Admin(Admin, Rc<ProxyContext>),
 }
 
 impl Inbound {
@@ -125,8 +125,8 @@ impl Destination {
     async fn send(&self, request: &mut Request, client: SocketAddr) -> Result<Response, SendError> {
         match self {
             Self::App(app) => send_to_app(app, request).await,
-            Self::Admin(admin, worker) => {
-                let memory = &worker.shared.memory;
+            Self::Admin(admin, context) => {
+                let memory = &context.shared.memory;
                 Ok(super::admin::respond(admin, memory, request, client).await)
             }
         }
@@ -169,7 +169,7 @@ impl RequestHandler {
         // Held until the response's headers have arrived.
         let _in_flight = self
             .inbound
-            .worker
+            .context
             .shared
             .inbound_in_flight
             .try_acquire()
@@ -265,7 +265,7 @@ impl RequestHandler {
             let policy = self.enforcer.current_policy();
             let server =
                 labels::server(&policy.server.meta, self.inbound.labelled(self.peer.target));
-            let errors = &self.inbound.worker.families.errors;
+            let errors = &self.inbound.context.families.errors;
             errors.inbound_http(self.inbound.labelled(self.peer.dialled), &server, reason);
         }
         match error.kind {

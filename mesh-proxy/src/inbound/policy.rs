@@ -26,22 +26,22 @@ use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::peer::{Peer, client_tls};
-use super::rate_limit::{Exceeded, Limiter};
+use crate::context::ProxyContext;
 use crate::discovery::{CurrentPolicy, PolicySource, PortPolicy, TooManyPorts};
 use crate::error::{Error, Kind};
 use crate::http::revocable::{
     RequestAttributes, RequestTracker, RevocableRequest, RevocableRequests,
 };
+use crate::rate_limit::{Exceeded, Limiter};
 use crate::telemetry::http::ExchangeMetrics;
 use crate::telemetry::labels::{self, Direction, PermitLabels, ServerTls, TargetAddr};
 use crate::telemetry::tcp::TransportMetrics;
 use crate::transport::Io;
 use crate::transport::detect::HttpDetected;
-use crate::worker::Worker;
 
 /// Enforces the policy of one address for one client identity (or kind of missing identity).
 pub(super) struct PolicyEnforcer {
-    worker: Rc<Worker>,
+    context: Rc<ProxyContext>,
     target: TargetAddr,
     tls: ServerTls,
     port: PortPolicy,
@@ -112,17 +112,17 @@ enum Routes<'a> {
 
 impl PolicyEnforcer {
     pub(super) fn new(
-        worker: &Rc<Worker>,
+        context: &Rc<ProxyContext>,
         target: SocketAddr,
         tls: ServerTls,
     ) -> Result<Self, TooManyPorts> {
-        let port = worker.discovery.inbound(target.port())?;
+        let port = context.discovery.inbound(target.port())?;
         let mut policies = port.updates();
         let server = policies.borrow_and_update().policy.clone();
-        let target = TargetAddr::new(target, &worker.config.inbound.ports);
-        let compiled = CompiledPolicy::new(worker, target, &tls, server);
+        let target = TargetAddr::new(target, &context.config.inbound.ports);
+        let compiled = CompiledPolicy::new(context, target, &tls, server);
         Ok(Self {
-            worker: worker.clone(),
+            context: context.clone(),
             target,
             tls,
             port,
@@ -155,7 +155,7 @@ impl PolicyEnforcer {
     pub(super) async fn wait_for_policy(&self) {
         let source = self.port.wait_for_policy().await;
         if let Some(policy) = source.unanswered_label() {
-            self.worker.families.authz.unanswered(policy);
+            self.context.families.authz.unanswered(policy);
         }
     }
 
@@ -169,7 +169,7 @@ impl PolicyEnforcer {
             // The policy is the same when the policy service confirms the one used before its
             // response.
             if !Arc::ptr_eq(&compiled.server, &server) {
-                let new = CompiledPolicy::new(&self.worker, self.target, &self.tls, server);
+                let new = CompiledPolicy::new(&self.context, self.target, &self.tls, server);
                 *compiled = Rc::new(new);
             }
         }
@@ -184,14 +184,14 @@ impl PolicyEnforcer {
     /// Counts the result of HTTP detection.
     pub(super) fn record_detection(&self, result: &std::io::Result<HttpDetected>, took: Duration) {
         let labels = labels::server(&self.current_policy().server.meta, self.target);
-        let families = &self.worker.families.detect;
+        let families = &self.context.families.detect;
         families.detected(Direction::Inbound, &labels, result, took);
     }
 
     /// Authorizes a connection that is not HTTP, and counts the decision.
     pub(super) fn authorize_connection(&self, peer: &Peer) -> Result<(), Unauthorized> {
         let policy = self.current_policy();
-        let authz = &self.worker.families.authz;
+        let authz = &self.context.families.authz;
         match policy.authorize_connection(peer) {
             Some(authorization) => {
                 let labels = self.authz_labels(&policy, None, Some(&authorization.meta));
@@ -223,7 +223,12 @@ impl PolicyEnforcer {
         loop {
             if !self.is_authorized(peer) {
                 let labels = self.authz_labels(&self.current_policy(), None, None);
-                self.worker.families.authz.tcp_terminate.with(&labels).inc();
+                self.context
+                    .families
+                    .authz
+                    .tcp_terminate
+                    .with(&labels)
+                    .inc();
                 return;
             }
             if policies.changed().await.is_err() {
@@ -241,7 +246,7 @@ impl PolicyEnforcer {
         head: &RequestHead<'_>,
     ) -> Result<RoutePermit, Error> {
         let policy = self.current_policy();
-        let authz = &self.worker.families.authz;
+        let authz = &self.context.families.authz;
         let Some((found, route, rule)) = policy.find(head) else {
             authz
                 .http_route_not_found
@@ -284,7 +289,7 @@ impl PolicyEnforcer {
             .revoke_denied(|facts| policy.allows_admitted(facts, &self.tls));
         if revoked > 0 {
             let labels = self.authz_labels(&policy, None, None);
-            let terminated = self.worker.families.authz.http_terminate.with(&labels);
+            let terminated = self.context.families.authz.http_terminate.with(&labels);
             terminated.inc_by(revoked as u64);
             tracing::info!(
                 port = self.target.port(),
@@ -314,7 +319,7 @@ impl PolicyEnforcer {
             .with("ratelimit_scope", scope);
         labels::push_server(&mut labels, &permit.policy.server.meta, self.target);
         labels::push_route(&mut labels, permit.route());
-        self.worker
+        self.context
             .families
             .authz
             .http_rate_limit
@@ -332,7 +337,7 @@ impl PolicyEnforcer {
         authorization: &Authorization,
         head: &RequestHead<'_>,
     ) -> Rc<PermitMetrics> {
-        let wants_authority = self.worker.config.inbound.authority_labels;
+        let wants_authority = self.context.config.inbound.authority_labels;
         let key = PermitKey {
             route: found.route,
             authorization: std::ptr::from_ref(authorization).addr(),
@@ -350,7 +355,7 @@ impl PolicyEnforcer {
             route,
             authz: &authorization.meta,
         };
-        let families = &self.worker.families;
+        let families = &self.context.families;
         let endpoint =
             labels::inbound_endpoint(self.target, key.authority.as_deref(), &self.tls, permit);
         let route_metrics = labels::inbound_route(&policy.server.meta, self.target, route);
@@ -443,7 +448,7 @@ impl RequestTracker for PolicyEnforcer {
 
 impl CompiledPolicy {
     fn new(
-        worker: &Worker,
+        context: &ProxyContext,
         target: TargetAddr,
         tls: &ServerTls,
         server: Arc<ServerPolicy>,
@@ -451,8 +456,8 @@ impl CompiledPolicy {
         let accept = labels::inbound_accept(target, tls, &server.meta);
         Self {
             reads_headers: reads_headers(&server.protocol),
-            limiter: worker.shared.rate_limits.limiter(target.port(), &server),
-            transport: worker.families.tcp.transport(accept),
+            limiter: context.shared.rate_limits.limiter(target.port(), &server),
+            transport: context.families.tcp.transport(accept),
             server,
             permit_metrics: RefCell::default(),
         }

@@ -60,7 +60,7 @@ impl Inbound {
             enforcer,
         } = tunnel;
         tokio::select! {
-            copied = copy::duplex(client, app, &self.worker.scratch, &self.worker.drain) => {
+            copied = copy::duplex(client, app, &self.context.scratch, &self.context.drain) => {
                 if let Err(error) = copied {
                                         // The client or the application failed; the close is
                                         // counted with its reason.

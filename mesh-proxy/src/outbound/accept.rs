@@ -103,7 +103,7 @@ impl ProtocolPlan {
 impl Outbound {
     /// Serves one connection until it ends. Logs and counts every failure.
     pub async fn serve(self: Rc<Self>, accepted: AcceptedConnection) {
-        let probe_listener = self.worker.probe_listener.as_ref();
+        let probe_listener = self.context.probe_listener.as_ref();
         if probe_listener.is_some_and(|listener| listener.is_probe(&accepted)) {
             return;
         }
@@ -119,7 +119,7 @@ impl Outbound {
             }
             Ok(ResolvedConnection::Closed) => {}
             Err(error) => {
-                let errors = &self.worker.families.errors;
+                let errors = &self.context.families.errors;
                 errors.tcp(Direction::Outbound, dst.into(), error.reason());
                 tracing::info!(%client, %dst, error = &error as &dyn std::error::Error, "Connection closed");
             }
@@ -134,10 +134,10 @@ impl Outbound {
         if self.is_own_port(&accepted) {
             return Err(ConnectionError::Loop(dst));
         }
-        let families = &self.worker.families;
+        let families = &self.context.families;
         let transport = families.tcp.transport(labels::outbound_accept(dst));
         let mut io = Io::plain(accepted.tcp).measured(transport.open());
-        let updates = Box::pin(self.worker.discovery.outbound(dst)).await?;
+        let updates = Box::pin(self.context.discovery.outbound(dst)).await?;
         let target = updates.borrow().clone();
         let parent = labels::parent(&target.policy.parent);
         let plan = protocol_plan(&target);
@@ -173,9 +173,9 @@ impl Outbound {
     /// destination is that port of this pod.
     fn is_own_port(&self, accepted: &AcceptedConnection) -> bool {
         let dst = accepted.original_dst;
-        let listens = &self.worker.config.outbound.listen;
+        let listens = &self.context.config.outbound.listen;
         listens.iter().any(|listen| listen.port() == dst.port())
-            && (dst == accepted.local || dst.ip().is_loopback() || self.worker.is_local(dst.ip()))
+            && (dst == accepted.local || dst.ip().is_loopback() || self.context.is_local(dst.ip()))
     }
 
     /// Waits for the first bytes of either side.
@@ -193,16 +193,16 @@ impl Outbound {
             };
             dialling.boxed_local()
         };
-        let limit = self.worker.config.outbound.detect_timeout;
+        let limit = self.context.config.outbound.detect_timeout;
         let client_wait = if self.is_server_first(target.addr) {
             Duration::ZERO
         } else {
             detect::SERVER_DIAL_DELAY
         };
         let first = {
-            let scratch = &self.worker.scratch;
+            let scratch = &self.context.scratch;
             let first = pin!(detect::first_speaker(io, scratch, client_wait, limit, dial));
-            self.worker.unless_draining(first).await
+            self.context.unless_draining(first).await
         };
         let Some(first) = first else {
             return Ok(PeekOutcome::Draining);
@@ -229,7 +229,7 @@ impl Outbound {
         took: Duration,
     ) {
         let labels = labels::parent(&target.policy.parent);
-        let families = &self.worker.families.detect;
+        let families = &self.context.families.detect;
         families.detected(Direction::Outbound, &labels, detected, took);
     }
 
@@ -239,9 +239,9 @@ impl Outbound {
         target: &OutboundTarget,
     ) -> std::io::Result<HttpDetected> {
         let start = Instant::now();
-        let limit = self.worker.config.outbound.detect_timeout;
-        let detecting = pin!(detect::http(io, &self.worker.scratch, limit));
-        let Some(detected) = self.worker.unless_draining(detecting).await else {
+        let limit = self.context.config.outbound.detect_timeout;
+        let detecting = pin!(detect::http(io, &self.context.scratch, limit));
+        let Some(detected) = self.context.unless_draining(detecting).await else {
             return Ok(HttpDetected::Eof);
         };
         self.record_detection(target, &detected, start.elapsed());
@@ -254,8 +254,8 @@ impl Outbound {
         mut io: Io,
         target: &OutboundTarget,
     ) -> Result<ResolvedConnection, ConnectionError> {
-        let limit = self.worker.config.outbound.detect_timeout;
-        let detected = detect::tls(&mut io, &self.worker.scratch, limit).await?;
+        let limit = self.context.config.outbound.detect_timeout;
+        let detected = detect::tls(&mut io, &self.context.scratch, limit).await?;
         let TlsDetected::ClientHello { sni: Some(name) } = detected else {
             return Err(ConnectionError::NoServerName);
         };
@@ -265,7 +265,7 @@ impl Outbound {
 
     async fn copy(&self, client: Io, server: Connected) {
         let Connected { io, mut guard } = server;
-        let copied = copy::duplex(client, io, &self.worker.scratch, &self.worker.drain).await;
+        let copied = copy::duplex(client, io, &self.context.scratch, &self.context.drain).await;
         if let Err(error) = copied {
             // The application or the server failed; the close is counted with its reason.
             tracing::debug!(

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use mesh_core::endpoint::{Endpoint, ProtocolHint, TlsPeer};
 
+use crate::context::ProxyContext;
 use crate::error::DialError;
 use crate::http::Protocol;
 use crate::http::client::Dial;
@@ -20,12 +21,11 @@ use crate::tls::{self, Purpose};
 use crate::transport::Io;
 use crate::transport::connect::{self, ConnectError, ConnectOptions};
 use crate::transport::header::{self, SessionProtocol, TransportHeader};
-use crate::worker::Worker;
 
 /// Connects to one endpoint from one data thread.
 #[derive(Debug)]
 pub struct EndpointDial {
-    worker: Rc<Worker>,
+    context: Rc<ProxyContext>,
     endpoint: Arc<Endpoint>,
     plan: DialPlan,
     transport: Arc<TransportMetrics>,
@@ -98,15 +98,19 @@ fn split_authority(authority: &str) -> Option<(&str, u16)> {
 impl EndpointDial {
     /// `authority` is that of the balancer, and `None` for traffic that is forwarded to a fixed
     /// address.
-    pub fn new(worker: Rc<Worker>, endpoint: Arc<Endpoint>, authority: Option<&str>) -> Self {
-        let is_local = worker.is_local(endpoint.addr.ip());
+    pub fn new(
+        context: Rc<ProxyContext>,
+        endpoint: Arc<Endpoint>,
+        authority: Option<&str>,
+    ) -> Self {
+        let is_local = context.is_local(endpoint.addr.ip());
         let tls = client_tls(&endpoint, is_local);
         let labels = labels::outbound_connect(&endpoint, authority, &tls);
         Self {
-            transport: worker.families.tcp.transport(labels),
+            transport: context.families.tcp.transport(labels),
             plan: plan(&endpoint, is_local),
             endpoint,
-            worker,
+            context,
         }
     }
 
@@ -116,7 +120,7 @@ impl EndpointDial {
 
     /// Opens a connection for `session`.
     pub async fn connect(&self, session: SessionProtocol) -> Result<Io, DialError> {
-        let outbound = &self.worker.config.outbound;
+        let outbound = &self.context.config.outbound;
         let limit = outbound.connect_timeout;
         let options = ConnectOptions {
             timeout: limit,
@@ -142,7 +146,7 @@ impl EndpointDial {
         let Some(peer) = &self.plan.tls else {
             return Ok(tcp);
         };
-        let credentials = self.worker.credentials().ok_or(DialError::NoCertificate)?;
+        let credentials = self.context.credentials().ok_or(DialError::NoCertificate)?;
         let wants_header = self.plan.header.is_some();
         let (stream, negotiated) =
             tls::client::connect(tcp, &credentials, peer, wants_header, Purpose::Traffic)

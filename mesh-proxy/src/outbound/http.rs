@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use self::backend::BackendResponse;
 use self::observe::{RequestObserver, ResponseObserver};
 use self::routes::{Routes, Rule};
+use crate::context::ProxyContext;
 use crate::discovery::OutboundTarget;
 use crate::error::{Error, Kind, Side};
 use crate::http::body::{ExchangeTimeouts, GrpcErrorTrailers, TimeoutError};
@@ -28,7 +29,6 @@ use crate::http::synthetic_response::{self, ErrorDetail, RequestContext};
 use crate::http::{HttpHandler, Request, Reset, Response, filter, orig_proto, uri};
 use crate::idle::IdleCache;
 use crate::telemetry::http::{Exchange, ExchangeMetrics, StreamError};
-use crate::worker::Worker;
 
 mod backend;
 mod endpoint;
@@ -38,7 +38,7 @@ mod routes;
 
 /// The HTTP targets of one data thread, shared by the connections to them.
 pub struct Http {
-    worker: Rc<Worker>,
+    context: Rc<ProxyContext>,
     /// A target and its connections to endpoints are kept for the idle time after the last
     /// connection of the application.
     targets: IdleCache<SocketAddr, HttpTarget>,
@@ -46,7 +46,7 @@ pub struct Http {
 
 /// One original destination.
 pub struct HttpTarget {
-    worker: Rc<Worker>,
+    context: Rc<ProxyContext>,
     addr: SocketAddr,
     updates: RefCell<watch::Receiver<Arc<OutboundTarget>>>,
     routes: RefCell<Rc<Routes>>,
@@ -61,10 +61,10 @@ struct ExchangeContext {
 }
 
 impl Http {
-    pub fn new(worker: Rc<Worker>) -> Self {
+    pub fn new(context: Rc<ProxyContext>) -> Self {
         Self {
-            targets: IdleCache::new(worker.config.discovery.outbound_idle),
-            worker,
+            targets: IdleCache::new(context.config.discovery.outbound_idle),
+            context,
         }
     }
 
@@ -77,10 +77,10 @@ impl Http {
         let target = self.targets.get_or_insert_with(addr, |addr| {
             let source = updates.borrow().clone();
             HttpTarget {
-                worker: self.worker.clone(),
+                context: self.context.clone(),
                 addr: *addr,
                 updates: RefCell::new(updates.clone()),
-                routes: RefCell::new(Rc::new(Routes::compile(&self.worker, source, None))),
+                routes: RefCell::new(Rc::new(Routes::compile(&self.context, source, None))),
             }
         });
         // Discovery may have evicted the address and looked it up again.
@@ -112,7 +112,7 @@ impl HttpTarget {
         let mut updates = self.updates.borrow_mut();
         if updates.has_changed().unwrap_or(false) {
             let source = updates.borrow_and_update().clone();
-            let routes = Routes::compile(&self.worker, source, Some(&self.routes.borrow()));
+            let routes = Routes::compile(&self.context, source, Some(&self.routes.borrow()));
             self.routes.replace(Rc::new(routes));
         }
         self.routes.borrow().clone()
@@ -123,7 +123,7 @@ impl HttpTarget {
         request_context: RequestContext,
         request: &mut Request,
     ) -> Result<Response, Error> {
-        let permit = self.worker.shared.outbound_in_flight.try_acquire();
+        let permit = self.context.shared.outbound_in_flight.try_acquire();
         let permit = permit.map_err(|_full| load_shed())?;
         let required_id = prepare(request, self.addr);
         let routes = self.routes();
@@ -208,7 +208,7 @@ impl HttpTarget {
         filter::apply_to_response(rule.filters(), response.headers_mut());
         route.response_headers(response.status(), response.headers());
         let observer = ResponseObserver::new(route, exchanged.attempt, exchanged.picked);
-        let informational = self.worker.config.outbound.informational_headers;
+        let informational = self.context.config.outbound.informational_headers;
         let timeouts = timeouts.filter(|_| !request_context.is_tunnel(response.status()));
         response.map(|body| {
             let mut body = body.observed(Box::new(observer));
@@ -229,9 +229,9 @@ impl HttpTarget {
         request_context: RequestContext,
         error: Error,
     ) -> Result<Response, Reset> {
-        let worker = &self.worker;
+        let context = &self.context;
         if let Some(reason) = error.kind.reason(Side::Outbound) {
-            worker.families.errors.outbound_http(reason);
+            context.families.errors.outbound_http(reason);
             if error.kind == Kind::LoadShed {
                 // The request whose wait failed has logged the outage already. An outage must not
                 // fill the log at the rate of the requests.
@@ -241,7 +241,7 @@ impl HttpTarget {
             }
         }
         let detail = ErrorDetail {
-            informational: worker.config.outbound.informational_headers,
+            informational: context.config.outbound.informational_headers,
         };
         synthetic_response::error(request_context, &error, detail)
     }

@@ -20,13 +20,13 @@ use self::backends::pick_by_weight;
 pub(super) use self::error::OpaqueError;
 use super::dial::EndpointDial;
 use crate::balance::{BalanceQueue, BalanceSettings, PickedEndpoint, QueueError};
+use crate::context::ProxyContext;
 use crate::discovery::OutboundTarget;
 use crate::idle::IdleCache;
 use crate::telemetry::labels;
 use crate::telemetry::tcp::{TcpRouteError, TcpRouteFamilies};
 use crate::transport::Io;
 use crate::transport::header::SessionProtocol;
-use crate::worker::Worker;
 
 mod backends;
 mod error;
@@ -34,7 +34,7 @@ mod error;
 /// Opens the opaque connections of one data thread. Balancers are kept for the idle time after
 /// their last connection.
 pub(super) struct Opaque {
-    worker: Rc<Worker>,
+    context: Rc<ProxyContext>,
     balancers: IdleCache<BalancerKey, BalanceQueue<EndpointDial>>,
 }
 
@@ -83,10 +83,10 @@ enum TrafficKind {
 }
 
 impl Opaque {
-    pub(super) fn new(worker: Rc<Worker>) -> Self {
+    pub(super) fn new(context: Rc<ProxyContext>) -> Self {
         Self {
-            balancers: IdleCache::new(worker.config.discovery.outbound_idle),
-            worker,
+            balancers: IdleCache::new(context.config.discovery.outbound_idle),
+            context,
         }
     }
 
@@ -152,8 +152,8 @@ impl Opaque {
             labels.push_outside("hostname", name);
         }
         let families = match route.kind {
-            TrafficKind::Tcp => &self.worker.families.tcp_route,
-            TrafficKind::Tls => &self.worker.families.tls_route,
+            TrafficKind::Tcp => &self.context.families.tcp_route,
+            TrafficKind::Tls => &self.context.families.tls_route,
         };
         families.opened(&labels);
         match self.connect_by(&route).await {
@@ -185,7 +185,7 @@ impl Opaque {
             BackendTarget::Forward(endpoint) => {
                 let endpoint = Arc::new(Endpoint::clone(endpoint));
                 let io = self
-                    .dial(&EndpointDial::new(self.worker.clone(), endpoint, None))
+                    .dial(&EndpointDial::new(self.context.clone(), endpoint, None))
                     .await?;
                 Ok((io, None))
             }
@@ -289,22 +289,22 @@ impl Opaque {
     }
 
     fn new_balancer(&self, key: &BalancerKey) -> BalanceQueue<EndpointDial> {
-        let worker = self.worker.clone();
+        let context = self.context.clone();
         let families = match key.kind {
-            TrafficKind::Tcp => &worker.families.tcp_balancer,
-            TrafficKind::Tls => &worker.families.tls_balancer,
+            TrafficKind::Tcp => &context.families.tcp_balancer,
+            TrafficKind::Tls => &context.families.tls_balancer,
         };
         let metrics = families.balancer(&labels::balancer(&key.parent, &key.backend));
-        let outbound = &worker.config.outbound;
+        let outbound = &context.config.outbound;
         let settings = BalanceSettings {
             queue_capacity: outbound.tcp_queue.capacity,
             failfast: outbound.tcp_queue.failfast,
             backoff: outbound.connect_backoff,
         };
-        let sets = worker.discovery.endpoints(&key.authority);
+        let sets = context.discovery.endpoints(&key.authority);
         let authority = key.authority.clone();
         BalanceQueue::new(sets, key.load, &settings, metrics, move |endpoint| {
-            EndpointDial::new(worker.clone(), endpoint.clone(), Some(&authority))
+            EndpointDial::new(context.clone(), endpoint.clone(), Some(&authority))
         })
     }
 }

@@ -29,13 +29,13 @@ fn tls_connections_wait_for_first_certificate() {
         let web = world.uncertified_proxy();
         let bind = |addr| listen::bind(addr, 8, 1).unwrap().remove(0);
         let parts = WorkerParts {
-            config: web.worker.config.clone(),
-            discovery: web.worker.discovery.clone(),
-            credentials: web.worker.credentials.clone(),
-            families: web.worker.families.clone(),
-            shared: web.worker.shared.clone(),
+            config: web.context.config.clone(),
+            discovery: web.context.discovery.clone(),
+            credentials: web.context.credentials.clone(),
+            families: web.context.families.clone(),
+            shared: web.context.shared.clone(),
             probe_listener: None,
-            drain: web.worker.drain.clone(),
+            drain: web.context.drain.clone(),
             listeners: Listeners {
                 inbound: bind((POD, 4143).into()),
                 outbound: vec![bind((POD, 4140).into())],

@@ -122,7 +122,7 @@ fn connection_beyond_undeclared_port_limit_is_closed_and_counted() {
         let world = World::new().await;
         let proxy = world.proxy(WEB);
         let mut port = 10_000;
-        while let Ok(used) = proxy.worker.discovery.inbound(port) {
+        while let Ok(used) = proxy.context.discovery.inbound(port) {
             assert!(used.try_acquire());
             port += 1;
         }

@@ -26,6 +26,7 @@ use tokio::time::{advance, timeout};
 use tonic::Status;
 
 use crate::config::tests::with_control_plane;
+use crate::context::{ProcessState, ProxyContext};
 use crate::discovery::tests::discovery;
 use crate::fake_control_plane::ControlPlane;
 use crate::inbound::Inbound;
@@ -35,7 +36,6 @@ use crate::tls::tests::TestCa;
 use crate::tls::{self, Credentials, Purpose};
 use crate::transport::Io;
 use crate::transport::listen::AcceptedConnection;
-use crate::worker::{ProcessState, Worker};
 
 /// The port of direct connections, as in every pod.
 const INBOUND_PORT: u16 = 4143;
@@ -270,7 +270,7 @@ fn peer(name: &str) -> TlsPeer {
 
 /// One proxy with a single data thread.
 pub(super) struct Proxy {
-    pub(super) worker: Rc<Worker>,
+    pub(super) context: Rc<ProxyContext>,
     pub(super) registry: Registry,
     pub(super) certified: watch::Sender<Option<Arc<Credentials>>>,
     inbound: Rc<Inbound>,
@@ -291,7 +291,7 @@ impl Proxy {
         let (certified, credentials) = watch::channel(credentials);
         let (drain, watch) = drain::channel();
         let shared = Arc::new(ProcessState::new(&config));
-        let worker = Rc::new(Worker {
+        let context = Rc::new(ProxyContext {
             families: Arc::new(Families::new(&registry)),
             tasks: shared.tasks.clone(),
             shared,
@@ -303,9 +303,9 @@ impl Proxy {
             credentials,
         });
         Self {
-            inbound: Rc::new(Inbound::new(worker.clone())),
-            outbound: Rc::new(Outbound::new(worker.clone())),
-            worker,
+            inbound: Rc::new(Inbound::new(context.clone())),
+            outbound: Rc::new(Outbound::new(context.clone())),
+            context,
             registry,
             certified,
             drain: RefCell::new(Some(drain)),
@@ -317,7 +317,7 @@ impl Proxy {
         let (ours, theirs) = sockets().await;
         let outbound = self.outbound.clone();
         let accepted = accepted(theirs, OUTBOUND_PORT, dst);
-        self.worker.tasks.spawn_local(outbound.serve(accepted));
+        self.context.tasks.spawn_local(outbound.serve(accepted));
         ours
     }
 
@@ -326,7 +326,7 @@ impl Proxy {
         let (ours, theirs) = sockets().await;
         let inbound = self.inbound.clone();
         let accepted = accepted(theirs, INBOUND_PORT, dst);
-        self.worker.tasks.spawn_local(inbound.serve(accepted));
+        self.context.tasks.spawn_local(inbound.serve(accepted));
         ours
     }
 
@@ -334,7 +334,7 @@ impl Proxy {
     pub(super) async fn listen(&self, dst: SocketAddr) -> SocketAddr {
         let listener = TcpListener::bind((POD, 0)).await.unwrap();
         let addr = listener.local_addr().unwrap();
-        let (inbound, tasks) = (self.inbound.clone(), self.worker.tasks.clone());
+        let (inbound, tasks) = (self.inbound.clone(), self.context.tasks.clone());
         spawn_local(async move {
             while let Ok((tcp, _)) = listener.accept().await {
                 let accepted = accepted(tcp, INBOUND_PORT, dst);
@@ -355,7 +355,7 @@ impl Proxy {
     /// Drains the proxy, as on a signal. Completes when the last connection has closed.
     pub(super) fn drain(&self) -> impl Future<Output = ()> + 'static {
         let drain = self.drain.borrow_mut().take().unwrap();
-        let tasks = self.worker.tasks.clone();
+        let tasks = self.context.tasks.clone();
         let draining = spawn_local(drain.drain(TEST_TIMEOUT));
         async move {
             tasks.close();

@@ -15,13 +15,13 @@ use tokio::time::Instant;
 use super::endpoint::{EndpointResponse, HttpEndpoint};
 use super::observe::RequestObserver;
 use crate::balance::{BalanceQueue, BalanceSettings, PickedEndpoint, QueueError};
+use crate::context::ProxyContext;
 use crate::error::{DialError, Error, Kind, chain};
 use crate::http::client::{MAX_DEAD_CONNECTIONS, SendError};
 use crate::http::delivery_failure::DeliveryFailure;
 use crate::http::{Request, Response, filter, upgrade};
 use crate::telemetry::http::{Exchange, ExchangeMetrics, StreamError};
 use crate::telemetry::{RouteMetrics, labels};
-use crate::worker::Worker;
 
 /// A backend, shared by all rules of a target that refer to it.
 pub(super) struct Backend {
@@ -104,7 +104,7 @@ impl AttemptHistory {
 
 impl Backend {
     pub(super) fn new(
-        worker: &Rc<Worker>,
+        context: &Rc<ProxyContext>,
         parent: &mesh_core::meta::Meta,
         source: &PolicyBackend,
     ) -> Self {
@@ -112,23 +112,23 @@ impl Backend {
             BackendTarget::None => Dispatch::Fail,
             BackendTarget::Forward(endpoint) => {
                 let endpoint = Arc::new((**endpoint).clone());
-                Dispatch::Forward(Box::new(HttpEndpoint::new(worker, &endpoint, None)))
+                Dispatch::Forward(Box::new(HttpEndpoint::new(context, &endpoint, None)))
             }
             BackendTarget::Balance { authority, load } => {
-                let outbound = &worker.config.outbound;
+                let outbound = &context.config.outbound;
                 let settings = BalanceSettings {
                     queue_capacity: outbound.http_queue.capacity,
                     failfast: outbound.http_queue.failfast,
                     backoff: outbound.connect_backoff,
                 };
                 let labels = labels::balancer(parent, &source.meta);
-                let metrics = worker.families.http_balancer.balancer(&labels);
+                let metrics = context.families.http_balancer.balancer(&labels);
                 let name = authority_label(authority).to_owned();
                 let new_endpoint = {
-                    let worker = worker.clone();
-                    move |endpoint: &Arc<_>| HttpEndpoint::new(&worker, endpoint, Some(&name))
+                    let context = context.clone();
+                    move |endpoint: &Arc<_>| HttpEndpoint::new(&context, endpoint, Some(&name))
                 };
-                let sets = worker.discovery.endpoints(authority);
+                let sets = context.discovery.endpoints(authority);
                 Dispatch::Balance(Box::new(BalanceQueue::new(
                     sets,
                     *load,

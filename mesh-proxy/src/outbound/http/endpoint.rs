@@ -9,6 +9,7 @@ use http::uri::Authority;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, Version};
 use mesh_core::endpoint::{Endpoint, Http2Params, ProtocolHint, TlsPeer};
 
+use crate::context::ProxyContext;
 use crate::error::{DialError, Error, Kind};
 use crate::http::client::{self, Client, Connection, SendError};
 use crate::http::delivery_failure::{DeliveryFailure, PROXY_UNDELIVERED};
@@ -18,7 +19,6 @@ use crate::http::{Request, Response, headers, orig_proto, uri};
 use crate::outbound::dial::{self, EndpointDial};
 use crate::telemetry::http::EndpointMetrics;
 use crate::telemetry::labels;
-use crate::worker::Worker;
 
 /// Response headers that the peer's proxy sends to this one.
 static PEER_HEADERS: [HeaderName; 3] = [PROXY_UNDELIVERED, PROXY_ERROR, PROXY_CONNECTION];
@@ -61,23 +61,23 @@ pub(super) enum EndpointResponse {
 impl HttpEndpoint {
     /// `authority` is that of the balancer.
     pub(super) fn new(
-        worker: &Rc<Worker>,
+        context: &Rc<ProxyContext>,
         endpoint: &Arc<Endpoint>,
         authority: Option<&str>,
     ) -> Self {
-        let is_local = worker.is_local(endpoint.addr.ip());
+        let is_local = context.is_local(endpoint.addr.ip());
         let tls = dial::client_tls(endpoint, is_local);
         let labels = labels::outbound_endpoint(endpoint, authority, &tls);
-        let outbound = &worker.config.outbound;
+        let outbound = &context.config.outbound;
         let http2 = http2_params(outbound.http2_client, endpoint.http2);
         let params = client::ClientConfig::new(&outbound.http1_pool, http2);
         let authority_override = endpoint.authority_override.as_deref().filter(|_| !is_local);
         Self {
             client: Client::new(
-                EndpointDial::new(worker.clone(), endpoint.clone(), authority),
+                EndpointDial::new(context.clone(), endpoint.clone(), authority),
                 &params,
             ),
-            metrics: Rc::new(worker.families.endpoint.endpoint(labels)),
+            metrics: Rc::new(context.families.endpoint.endpoint(labels)),
             peer: endpoint.tls.clone().filter(|_| !is_local),
             upgrades_http1: endpoint.hint == ProtocolHint::Http2 && !is_local,
             authority_override: authority_override

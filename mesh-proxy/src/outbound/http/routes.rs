@@ -22,11 +22,11 @@ use mesh_runtime::metrics::Labels;
 use rand::RngExt as _;
 
 use super::backend::{Backend, RuleBackend};
+use crate::context::ProxyContext;
 use crate::discovery::OutboundTarget;
 use crate::error::{Error, Kind};
 use crate::http::Request;
 use crate::telemetry::{RouteFamilies, RouteMetrics, labels};
-use crate::worker::Worker;
 
 /// The compiled routes of one target.
 pub(super) struct Routes {
@@ -69,7 +69,7 @@ pub(super) enum Backends {
 
 /// Compiles one target.
 struct Compiler<'a> {
-    worker: &'a Rc<Worker>,
+    context: &'a Rc<ProxyContext>,
     parent: &'a Meta,
     old: &'a [Rc<Backend>],
     backends: Vec<Rc<Backend>>,
@@ -78,12 +78,12 @@ struct Compiler<'a> {
 impl Routes {
     /// Compiles `source`. `old` are the routes that the result replaces.
     pub(super) fn compile(
-        worker: &Rc<Worker>,
+        context: &Rc<ProxyContext>,
         source: Arc<OutboundTarget>,
         old: Option<&Rc<Self>>,
     ) -> Self {
         let mut compiler = Compiler {
-            worker,
+            context,
             parent: &source.policy.parent,
             old: old.map_or(&[], |old| &old.backends),
             backends: Vec::new(),
@@ -206,7 +206,7 @@ impl Compiler<'_> {
     ) -> Vec<Vec<Rc<Rule>>> {
         let mut compiled = Vec::with_capacity(routes.len());
         for route in routes {
-            let (parent, families) = (self.parent, self.worker.families.clone());
+            let (parent, families) = (self.parent, self.context.families.clone());
             let labels = labels::outbound_route(parent, &route.meta, "");
             let metrics = Rc::new(resolve(&families.outbound_route, labels));
             let mut rules = Vec::with_capacity(route.rules.len());
@@ -267,7 +267,7 @@ impl Compiler<'_> {
         }
         let backend = match self.old.iter().find(is_same) {
             Some(backend) => backend.clone(),
-            None => Rc::new(Backend::new(self.worker, self.parent, source)),
+            None => Rc::new(Backend::new(self.context, self.parent, source)),
         };
         self.backends.push(backend.clone());
         backend

@@ -1,0 +1,139 @@
+//! What a connection needs and does not own: configuration, snapshots, metrics and limits.
+//!
+//! [`ProxyContext`] belongs to one thread and [`ProcessState`] to all of them. Both directions and
+//! the HTTP engine take their parts from here; nothing here depends on them.
+
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mesh_runtime::{descriptors, drain};
+use tokio::sync::Semaphore;
+use tokio_util::task::TaskTracker;
+
+use crate::config::Config;
+use crate::discovery::Discovery;
+use crate::memory::Memory;
+use crate::rate_limit::RateLimits;
+use crate::redirection::ProbeListener;
+use crate::telemetry::Families;
+use crate::tls::{Credentials, CredentialsRx};
+use crate::transport::Scratch;
+
+/// The context of the connections of one thread.
+#[derive(Debug)]
+pub struct ProxyContext {
+    pub config: Arc<Config>,
+    pub discovery: Discovery,
+    pub credentials: CredentialsRx,
+    pub families: Arc<Families>,
+    pub shared: Arc<ProcessState>,
+    pub scratch: Rc<Scratch>,
+    /// Recognises the connections that verify the redirection.
+    pub probe_listener: Option<ProbeListener>,
+    /// Connections, and tasks that outlive them, of all data threads.
+    pub tasks: TaskTracker,
+    pub drain: drain::Watch,
+}
+
+/// State that all data threads share.
+#[derive(Debug)]
+pub struct ProcessState {
+    /// Connections, and tasks that outlive them. A draining proxy exits when there are none.
+    pub tasks: TaskTracker,
+    pub rate_limits: RateLimits,
+    pub memory: Memory,
+    /// One permit per inbound request that waits for its response headers.
+    pub inbound_in_flight: Semaphore,
+    /// One permit per outbound request that waits for its response headers.
+    pub outbound_in_flight: Semaphore,
+    /// One permit per connection.
+    pub inbound_connections: Arc<Semaphore>,
+    pub outbound_connections: Arc<Semaphore>,
+}
+
+/// How long protocol detection continues while the proxy drains: bytes that were sent before the
+/// drain have arrived by then.
+const DRAINING_DETECTION_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The usual default of the limit of open files.
+const DEFAULT_DESCRIPTORS: usize = 1024;
+
+/// Returns the default limit of connections per direction: three quarters of the file descriptors.
+/// The rest is for connections to applications and endpoints, of which HTTP needs few, and to the
+/// control plane. Without a limit, clients of one direction could use all descriptors.
+fn default_connections(descriptors: usize) -> usize {
+    (descriptors / 4 * 3).max(1)
+}
+
+impl ProcessState {
+    pub fn new(config: &Config) -> Self {
+        let permits = |limit: usize| Semaphore::new(limit.min(Semaphore::MAX_PERMITS));
+        let descriptors = descriptors::limit().unwrap_or(DEFAULT_DESCRIPTORS);
+        let default = default_connections(descriptors);
+        let connections = |limit: Option<usize>| Arc::new(permits(limit.unwrap_or(default)));
+        Self {
+            tasks: TaskTracker::new(),
+            rate_limits: RateLimits::default(),
+            memory: Memory::new(config.memory),
+            inbound_in_flight: permits(config.inbound.max_in_flight),
+            outbound_in_flight: permits(config.outbound.max_in_flight),
+            inbound_connections: connections(config.inbound.max_connections),
+            outbound_connections: connections(config.outbound.max_connections),
+        }
+    }
+}
+
+impl ProxyContext {
+    /// The current credentials. Present when connections are accepted.
+    pub fn credentials(&self) -> Option<Arc<Credentials>> {
+        self.credentials.borrow().clone()
+    }
+
+    /// Waits until the proxy drains and no connection is left.
+    pub async fn wait_until_drained(&self) {
+        self.drain.draining().await;
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+
+    /// Waits for the first certificate. Returns false when the process exits before.
+    pub async fn wait_for_certificate(&self) -> bool {
+        let mut credentials = self.credentials.clone();
+        credentials.wait_for(Option::is_some).await.is_ok()
+    }
+
+    /// Completes `detection` of a connection's protocol. `None` when the proxy drains and the
+    /// client remains silent.
+    pub async fn unless_draining<T>(
+        &self,
+        detection: Pin<&mut impl Future<Output = T>>,
+    ) -> Option<T> {
+        let timeout = async {
+            self.drain.draining().await;
+            tokio::time::sleep(DRAINING_DETECTION_TIMEOUT).await;
+        };
+        tokio::select! {
+            biased;
+            detected = detection => Some(detected),
+            () = timeout => None,
+        }
+    }
+
+    /// Whether `ip` is an address of this pod.
+    pub fn is_local(&self, ip: IpAddr) -> bool {
+        self.config.inbound.ips.contains(&ip.to_canonical())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_direction_cannot_use_all_descriptors() {
+        assert_eq!(default_connections(4096), 3072);
+    }
+}
