@@ -29,7 +29,8 @@ pub use self::limits::{Http1Limits, Http2Limits, HttpLimits};
 pub use self::outbound::Outbound;
 pub use self::process::{Admin, MemoryLimit, Workers};
 pub(crate) use self::server::DEFAULT_STREAM_WINDOW;
-pub use self::server::{Http1Pool, Http2KeepAlive, Http2Server, Queue, SocketOptions};
+pub use self::server::{Http1Pool, Http2KeepAlive, Http2Server, Queue};
+pub use crate::transport::SocketOptions;
 
 /// All settings of a proxy.
 #[derive(Clone, Debug)]

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::{fmt, io};
 
 use http::{HeaderValue, StatusCode};
+use mesh_http2::ErrorCode;
 
-use crate::http::ErrorCode;
 use crate::transport::connect::ConnectError;
 
 /// Why a request failed.

@@ -49,6 +49,16 @@ pub enum Protocol {
     Http2,
 }
 
+impl Protocol {
+    /// The value of the metric label `protocol`.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Http1 => "http/1",
+            Self::Http2 => "http/2",
+        }
+    }
+}
+
 /// Responds to the requests of one accepted connection.
 pub trait HttpHandler {
     /// Handles one request. Every failure becomes a response, except that a stream reset by the

@@ -8,6 +8,7 @@ pub mod context;
 pub mod control;
 pub mod discovery;
 pub mod error;
+mod host_name;
 pub mod http;
 pub mod identity;
 pub mod idle;

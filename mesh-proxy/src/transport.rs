@@ -15,5 +15,17 @@ pub mod scratch;
 mod splice;
 pub mod tls;
 
+use std::time::Duration;
+
 pub use self::io::Io;
 pub use self::scratch::Scratch;
+
+/// Options of a socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SocketOptions {
+    /// Idle time before TCP keep-alive probes, which are always enabled; `None` uses the kernel's
+    /// default.
+    pub keepalive: Option<Duration>,
+    /// `TCP_USER_TIMEOUT`: how long sent data may remain unacknowledged.
+    pub user_timeout: Option<Duration>,
+}

@@ -10,9 +10,10 @@ use super::env::Env;
 use super::limits::HttpLimits;
 use super::parse;
 use super::server::{
-    CONNECTIONS, DEFAULT_MAX_IN_FLIGHT, Http1Pool, Http2Server, Queue, SocketOptions,
-    client_windows, connect_backoff, socket_options,
+    CONNECTIONS, DEFAULT_MAX_IN_FLIGHT, Http1Pool, Http2Server, Queue, client_windows,
+    connect_backoff, socket_options,
 };
+use crate::transport::SocketOptions;
 
 /// See docs/reference/proxy-environment.md for the variable of each field.
 #[derive(Clone, Debug)]

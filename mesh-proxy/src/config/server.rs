@@ -8,16 +8,7 @@ use mesh_core::resilience::Backoff;
 use super::env::Env;
 use super::limits::HttpLimits;
 use super::parse;
-
-/// Options of a socket.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SocketOptions {
-    /// Idle time before TCP keep-alive probes, which are always enabled; `None` uses the kernel's
-    /// default.
-    pub keepalive: Option<Duration>,
-    /// `TCP_USER_TIMEOUT`: how long sent data may remain unacknowledged.
-    pub user_timeout: Option<Duration>,
-}
+use crate::transport::SocketOptions;
 
 /// The queue of requests that wait for an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

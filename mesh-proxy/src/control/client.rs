@@ -109,7 +109,11 @@ impl Client {
             authority: addr.authority(),
             addr: addr.clone(),
             lookups: resolver.lookups(name),
-            calls: Arc::new(ControlCalls::new(registry, addr)),
+            calls: Arc::new(ControlCalls::new(
+                registry,
+                &addr.authority(),
+                addr.identity.clone(),
+            )),
             resolver: resolver.clone(),
             dial: ReplicaDialer {
                 identity: addr.identity.clone(),

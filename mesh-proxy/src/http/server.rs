@@ -163,6 +163,6 @@ impl Server {
 
 impl RefusalCounter {
     pub(super) fn count(&self, protocol: Protocol, reason: &'static str) {
-        self.family.http(self.direction, protocol, reason);
+        self.family.http(self.direction, protocol.label(), reason);
     }
 }

@@ -185,7 +185,12 @@ impl PolicyEnforcer {
     pub(super) fn record_detection(&self, result: &std::io::Result<HttpDetected>, took: Duration) {
         let labels = labels::server(&self.current_policy().server.meta, self.target);
         let families = &self.context.families.detect;
-        families.detected(Direction::Inbound, &labels, result, took);
+        families.detected(
+            Direction::Inbound,
+            &labels,
+            HttpDetected::label(result),
+            took,
+        );
     }
 
     /// Authorizes a connection that is not HTTP, and counts the decision.

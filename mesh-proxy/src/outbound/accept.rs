@@ -230,7 +230,8 @@ impl Outbound {
     ) {
         let labels = labels::parent(&target.policy.parent);
         let families = &self.context.families.detect;
-        families.detected(Direction::Outbound, &labels, detected, took);
+        let result = HttpDetected::label(detected);
+        families.detected(Direction::Outbound, &labels, result, took);
     }
 
     async fn detect_http(

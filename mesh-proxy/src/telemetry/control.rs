@@ -7,13 +7,13 @@
 use std::sync::Arc;
 
 use http::{HeaderMap, StatusCode};
+use mesh_core::identity::Identity;
 use mesh_runtime::metrics::{Counter, Labels, Registry};
 use tokio::time::Instant;
 
 use super::http::{EndpointFamilies, grpc_status};
 use super::labels::{self, ClientTls, NoClientTls};
 use super::status::{GrpcStatus, Outcome, StreamError};
-use crate::config::ControlAddr;
 
 /// The series of one control-plane service.
 #[derive(Debug)]
@@ -35,13 +35,15 @@ pub struct ControlCall {
 }
 
 impl ControlCalls {
-    pub fn new(registry: &Registry, addr: &ControlAddr) -> Self {
+    /// `authority` is the host and port of the service, and `identity` the one that it must
+    /// authenticate as; `None` for a service in this pod, which is connected to in plaintext.
+    pub fn new(registry: &Registry, authority: &str, identity: Option<Identity>) -> Self {
         let families = EndpointFamilies::control(registry);
-        let tls = match addr.identity.clone() {
+        let tls = match identity {
             Some(server) => ClientTls::Established { server },
             None => ClientTls::None(NoClientTls::Loopback),
         };
-        let labels = labels::control(&addr.authority(), &tls);
+        let labels = labels::control(authority, &tls);
         Self {
             requests: families.requests(&labels),
             families,
@@ -105,17 +107,20 @@ impl Drop for ControlCall {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mesh_core::identity::Identity;
 
     #[test]
     fn calls_are_counted_at_start_and_end() {
         let registry = Registry::new();
-        let addr = |identity: Option<&str>| ControlAddr {
-            host: "policy.linkerd.svc.".into(),
-            port: 8090,
-            identity: identity.map(|id| Identity::parse(id).unwrap()),
+        let calls = |identity: Option<&str>| {
+            let identity = identity.map(|id| Identity::parse(id).unwrap());
+            Arc::new(ControlCalls::new(
+                &registry,
+                "policy.linkerd.svc.:8090",
+                identity,
+            ))
         };
-        let calls = Arc::new(ControlCalls::new(&registry, &addr(Some("policy.test"))));
+        let local = calls(None);
+        let calls = calls(Some("policy.test"));
         let trailers = |code: &str| {
             HeaderMap::from_iter([("grpc-status".parse().unwrap(), code.parse().unwrap())])
         };
@@ -130,7 +135,6 @@ mod tests {
         failed.response_headers(StatusCode::OK, &trailers("14"));
         failed.end(None);
         drop((ended, failed, calls.begin()));
-        let local = Arc::new(ControlCalls::new(&registry, &addr(None)));
         drop(local.begin());
 
         let text = String::from_utf8(registry.encode()).unwrap();

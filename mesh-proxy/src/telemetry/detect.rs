@@ -6,7 +6,6 @@ use std::time::Duration;
 use mesh_runtime::metrics::{CounterFamily, HistogramFamily, Labels, Registry};
 
 use crate::telemetry::labels::Direction;
-use crate::transport::detect::HttpDetected;
 
 /// The families of protocol detection.
 #[derive(Clone, Debug)]
@@ -76,7 +75,7 @@ impl DetectFamilies {
         &self,
         direction: Direction,
         labels: &Labels,
-        result: &std::io::Result<HttpDetected>,
+        result: &'static str,
         took: Duration,
     ) {
         let families = match direction {
@@ -84,13 +83,6 @@ impl DetectFamilies {
             Direction::Outbound => &self.outbound,
         };
         families.duration.with(labels).observe(took.as_secs_f64());
-        let result = match result {
-            Ok(HttpDetected::Http1) => "http/1",
-            Ok(HttpDetected::Http2) => "http/2",
-            Ok(HttpDetected::NotHttp) => "not_http",
-            Ok(HttpDetected::TimedOut) => "read_timeout",
-            Ok(HttpDetected::Eof) | Err(_) => "error",
-        };
         families
             .results
             .with(&labels.clone().with("result", result))

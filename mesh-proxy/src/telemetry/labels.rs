@@ -14,7 +14,7 @@ use mesh_core::meta::Meta;
 use mesh_core::ports::PortSet;
 use mesh_runtime::metrics::{Labels, OTHER};
 
-use crate::transport::detect::{MAX_NAME, is_host_name};
+use crate::host_name::{MAX_NAME, is_host_name};
 
 /// The direction of traffic, from the application's point of view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

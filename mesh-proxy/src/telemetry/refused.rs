@@ -4,7 +4,6 @@
 use mesh_runtime::metrics::{CounterFamily, Labels, Registry};
 
 use super::labels::Direction;
-use crate::http::Protocol;
 
 /// Counts refusals. Looks up the series each time, because refusals are rare.
 #[derive(Clone, Debug)]
@@ -18,13 +17,9 @@ impl RefusedFamily {
         ))
     }
 
-    /// Counts a request or an HTTP connection. docs/reference/proxy-metrics.md lists the values of
-    /// `reason`.
-    pub fn http(&self, direction: Direction, protocol: Protocol, reason: &'static str) {
-        let protocol = match protocol {
-            Protocol::Http1 => "http/1",
-            Protocol::Http2 => "http/2",
-        };
+    /// Counts a request or an HTTP connection of `protocol` (`http/1`, `http/2`).
+    /// docs/reference/proxy-metrics.md lists the values of `reason`.
+    pub fn http(&self, direction: Direction, protocol: &'static str, reason: &'static str) {
         self.count(direction, protocol, reason);
     }
 

@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 
-use super::Io;
 use super::listen::configure;
-use crate::config::SocketOptions;
+use super::{Io, SocketOptions};
 
 /// How the proxy opens connections of one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

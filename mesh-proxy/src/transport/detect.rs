@@ -19,7 +19,6 @@ mod server_first;
 mod tls;
 
 pub use self::server_first::{FirstSpeaker, SERVER_DIAL_DELAY, first_speaker};
-pub use self::tls::{MAX_NAME, is_host_name};
 
 /// The result of TLS detection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +42,19 @@ pub enum HttpDetected {
     TimedOut,
     /// The peer closed the connection without sending a byte.
     Eof,
+}
+
+impl HttpDetected {
+    /// The value of the metric label `result`, which is Linkerd's.
+    pub fn label(result: &io::Result<Self>) -> &'static str {
+        match result {
+            Ok(Self::Http1) => "http/1",
+            Ok(Self::Http2) => "http/2",
+            Ok(Self::NotHttp) => "not_http",
+            Ok(Self::TimedOut) => "read_timeout",
+            Ok(Self::Eof) | Err(_) => "error",
+        }
+    }
 }
 
 /// The result of a parser for the first bytes.

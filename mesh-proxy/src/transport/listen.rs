@@ -7,8 +7,7 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::original_dst;
-use crate::config::SocketOptions;
+use super::{SocketOptions, original_dst};
 
 /// The default of `net.core.somaxconn` since Linux 5.4, which limits the backlog in any case, and
 /// the backlog of Go's listeners. With Linkerd's 128, the kernel drops SYNs of a connection burst

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use super::{Sniff, TlsDetected};
+use crate::host_name::is_host_name;
 
 /// The longest ClientHello that is buffered. One with a post-quantum key share has about 1.7 KiB;
 /// the limit of four records allows pre-shared keys and large extensions. A longer one counts as a
@@ -30,22 +31,6 @@ pub(super) fn sniff(bytes: &[u8]) -> Sniff<TlsDetected> {
         Err(Stop::NeedMore) => Sniff::NeedMore,
         Err(Stop::NotTls) => Sniff::Decided(TlsDetected::NotTls),
     }
-}
-
-/// The longest DNS name in text form (RFC 1035, section 2.3.4).
-pub const MAX_NAME: usize = 253;
-
-/// Whether `name` is a valid host name: labels of 1 to 63 letters, digits, hyphens and underscores,
-/// at most 253 bytes, optionally with a final dot.
-pub fn is_host_name(name: &str) -> bool {
-    let labels = name.strip_suffix('.').unwrap_or(name);
-    let is_label = |label: &str| {
-        (1..=63).contains(&label.len())
-            && label
-                .bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
-    };
-    name.len() <= MAX_NAME && labels.split('.').all(is_label)
 }
 
 enum Stop {
