@@ -14,7 +14,7 @@ use mesh_proxy::transport::Io;
 use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 
-use crate::test_env::{self, sockets, context};
+use crate::test_env::{self, context, sockets};
 
 /// The position of a proxy in a chain.
 #[derive(Clone, Copy, PartialEq, Eq)]

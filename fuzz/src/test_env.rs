@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mesh_proxy::config::Config;
+use mesh_proxy::context::{ProcessState, ProxyContext};
 use mesh_proxy::control::dns::Resolver;
 use mesh_proxy::control::{Client, Trust};
 use mesh_proxy::discovery::Discovery;
@@ -23,7 +24,6 @@ use mesh_proxy::inbound::Inbound;
 use mesh_proxy::telemetry::Families;
 use mesh_proxy::telemetry::labels::Direction;
 use mesh_proxy::transport::{Io, Scratch};
-use mesh_proxy::context::{ProcessState, ProxyContext};
 use mesh_runtime::drain::{self, Drain};
 use mesh_runtime::metrics::Registry;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

@@ -15,7 +15,7 @@ use crate::manifest::{self, ObjectKey, ReadError};
 use crate::network::{self, AddressOverrides, NetworkError};
 use crate::node::control::{NodeStatus, Request, Response, Target};
 use crate::node_paths::{FindError, Name, NodePaths};
-use crate::settings::{Settings, SettingsError};
+use crate::settings::{self, Settings, SettingsError};
 
 /// The options of `meshctl local up`.
 #[derive(Clone, Debug)]
@@ -113,7 +113,7 @@ pub async fn start(paths: &NodePaths, options: UpOptions) -> Result<Daemon, Clie
         bin_dir: options.bin_dir,
         cni_path: options.cni_path,
         tier: options.tier,
-        network: network::allocate(&lock, &others, ipv6, overrides)?,
+        network: network::allocate(&lock, &settings::networks(&others), ipv6, overrides)?,
         mesh: options.mesh,
     };
     let missing = settings.missing_programs();

@@ -4,6 +4,7 @@
 //! container is not a security boundary: it has no PID and user namespace, so that root in a
 //! container is root on the machine.
 
+pub mod data_sources;
 pub mod env;
 pub mod plan;
 pub mod probe;

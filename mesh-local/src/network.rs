@@ -15,8 +15,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 
 use crate::command::{self, CommandError};
-use crate::node_paths::{NodePaths, STATE_ROOT};
-use crate::settings::Settings;
+use crate::node_paths::STATE_ROOT;
 
 /// The address ranges of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -125,18 +124,11 @@ impl Lock {
 /// those of another node.
 pub fn allocate(
     _lock: &Lock,
-    others: &[NodePaths],
+    taken: &[(String, Network)],
     ipv6: bool,
     overrides: AddressOverrides,
 ) -> Result<Network, NetworkError> {
-    let taken: Vec<(String, Network)> = others
-        .iter()
-        .filter_map(|other| {
-            let settings = Settings::read(other).ok()?;
-            Some((other.name().to_string(), settings.network))
-        })
-        .collect();
-    allocate_excluding(&taken, ipv6, overrides)
+    allocate_excluding(taken, ipv6, overrides)
 }
 
 fn allocate_excluding(

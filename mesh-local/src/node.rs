@@ -135,7 +135,7 @@ async fn run(paths: NodePaths) -> Result<(), NodeError> {
     network::set_up(&settings.network).await?;
     let pki_material = pki::create(&paths.pki())?;
     let (mut requests, server) = control::listen(&paths)?;
-    let dns = dns::start(&paths, &settings.network)?;
+    let dns = dns::start(&paths, &settings.network).map_err(publish::PublishError::from)?;
     let publisher = Publisher::new(&paths, &settings.network, dns)?;
     let mut tier = None;
     let mut agent = None;

@@ -110,3 +110,12 @@ impl Settings {
         others.chain([self.bin_dir.as_path()]).collect()
     }
 }
+
+/// Returns the networks of these nodes with their names. A node without readable settings has none.
+pub fn networks(nodes: &[NodePaths]) -> Vec<(String, Network)> {
+    let read = nodes.iter().filter_map(|node| {
+        let settings = Settings::read(node).ok()?;
+        Some((node.name().to_string(), settings.network))
+    });
+    read.collect()
+}

@@ -21,7 +21,7 @@ use tokio::task::{spawn_local, yield_now};
 use self::script::{RequestKind, Script};
 use crate::frame::{self, HEADERS, PREFACE};
 use crate::memory;
-use crate::test_env::{self, converse, sockets, context};
+use crate::test_env::{self, context, converse, sockets};
 
 mod client_output;
 mod script;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{Container, EnvVarSource, Pod};
 use mesh_k8s::pod;
 
-use super::volume::DataSources;
+use super::data_sources::DataSources;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EnvError {

@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, SecurityContext};
 use mesh_k8s::pod;
 
+use super::data_sources::DataSources;
 use super::env::{self, EnvError};
 use super::shim::{Bind, CreateSpec, Program};
-use super::volume::{DataSources, PreparedVolume};
+use super::volume::PreparedVolume;
 use crate::host;
 use crate::image::Image;
 use crate::service::dns::CLUSTER_DOMAIN;

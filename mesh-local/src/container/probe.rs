@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::shim::{ExecSpec, Program, ShimTask};
+use super::shim::{self, ExecSpec, Program, ShimTask};
 use super::state::ContainerState;
 use crate::file;
 
@@ -303,7 +303,7 @@ async fn exec(command: &[String], target: &ExecTarget) -> Result<(), String> {
     });
     let text = serde_json::to_vec(&task).map_err(|error| error.to_string())?;
     file::write(&target.task_file, &text, 0o600).map_err(|error| error.to_string())?;
-    let mut child = super::run::shim_command(&target.task_file)
+    let mut child = shim::command(&target.task_file)
         .map_err(|error| error.to_string())?
         .stdin(Stdio::null())
         .stdout(Stdio::null())

@@ -9,12 +9,12 @@ use std::{fs, io};
 use jiff::Timestamp;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::probe::{ExecTarget, Probes};
-use super::shim::{CreateSpec, ShimTask};
+use super::shim::{self, CreateSpec, ShimTask};
 use super::state::{BACK_OFF, CANNOT_START, COMPLETED, ContainerState, ERROR, Phase, Termination};
 use crate::{cgroup, file};
 
@@ -119,14 +119,6 @@ pub async fn run(
     }
 }
 
-/// Returns the command that executes this program as the shim of a task.
-pub(super) fn shim_command(task: &Path) -> io::Result<Command> {
-    // The path of the executable would be that of a program that was rebuilt in the meantime.
-    let mut command = Command::new("/proc/self/exe");
-    command.args(["local", "exec-stub"]).arg(task).env_clear();
-    Ok(command)
-}
-
 fn should_restart(policy: RestartPolicy, termination: &Termination) -> bool {
     match policy {
         RestartPolicy::Always => true,
@@ -149,7 +141,7 @@ async fn run_once(
             return Termination {
                 code: 128,
                 reason: CANNOT_START,
-                message: super::shim::describe(&error),
+                message: shim::describe(&error),
                 since,
                 at: Timestamp::now(),
             };
@@ -253,7 +245,7 @@ fn spawn(container: &Container) -> Result<Child, StartError> {
         path: container.log.clone(),
         source,
     })?;
-    shim_command(&path)
+    shim::command(&path)
         .map_err(StartError::Spawn)?
         .stdin(Stdio::null())
         .stdout(Stdio::from(log))

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::unistd::{Gid, Uid};
 use serde::{Deserialize, Serialize};
+use tokio::process::Command;
 
 use crate::cgroup::{self, CgroupError};
 
@@ -119,6 +120,14 @@ pub enum ShimError {
         #[source]
         source: nix::Error,
     },
+}
+
+/// Returns the command that executes this program as the shim of a task.
+pub(super) fn command(task: &Path) -> io::Result<Command> {
+    // The path of the executable would be that of a program that was rebuilt in the meantime.
+    let mut command = Command::new("/proc/self/exe");
+    command.args(["local", "exec-stub"]).arg(task).env_clear();
+    Ok(command)
 }
 
 /// Performs the task of a file. Returns only if it fails.

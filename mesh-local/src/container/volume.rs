@@ -11,15 +11,9 @@ use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, KeyToPath, Pod, Volume};
 use mesh_k8s::inject::TOKEN_AUDIENCE;
 use nix::mount::{MsFlags, mount};
 
+use super::data_sources::DataSources;
 use super::env;
-use crate::manifest::{Manifests, ObjectKey};
 use crate::{file, token};
-
-/// The ConfigMaps and Secrets of a namespace.
-pub struct DataSources<'a> {
-    manifests: &'a Manifests,
-    namespace: &'a str,
-}
 
 /// A volume on the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,35 +51,6 @@ pub enum VolumeError {
 
 /// All users may write to an emptyDir, as in Kubernetes.
 const EMPTY_DIR_MODE: u32 = 0o777;
-
-impl<'a> DataSources<'a> {
-    pub fn new(manifests: &'a Manifests, namespace: &'a str) -> Self {
-        Self {
-            manifests,
-            namespace,
-        }
-    }
-
-    pub fn config_map(&self, name: &str) -> Option<BTreeMap<String, Vec<u8>>> {
-        let key = ObjectKey::new(self.namespace, name);
-        let map = self.manifests.config_maps.get(&key)?;
-        let text = map.data.iter().flatten();
-        let text = text.map(|(key, value)| (key.clone(), value.clone().into_bytes()));
-        let binary = map.binary_data.iter().flatten();
-        let binary = binary.map(|(key, value)| (key.clone(), value.0.clone()));
-        Some(text.chain(binary).collect())
-    }
-
-    pub fn secret(&self, name: &str) -> Option<BTreeMap<String, Vec<u8>>> {
-        let key = ObjectKey::new(self.namespace, name);
-        let secret = self.manifests.secrets.get(&key)?;
-        let binary = secret.data.iter().flatten();
-        let binary = binary.map(|(key, value)| (key.clone(), value.0.clone()));
-        let text = secret.string_data.iter().flatten();
-        let text = text.map(|(key, value)| (key.clone(), value.clone().into_bytes()));
-        Some(binary.chain(text).collect())
-    }
-}
 
 /// Creates a volume below `directory`. The status of the pod must have its addresses.
 pub fn prepare(
@@ -280,6 +245,7 @@ fn write_error<'a>(volume: &'a str, path: &'a Path) -> impl Fn(io::Error) -> Vol
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::manifest::Manifests;
 
     fn prepare_volume(volume: &str, directory: &Path) -> Result<PreparedVolume, VolumeError> {
         let mut manifests = Manifests::default();

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::{fs, io};
 
 use super::helper::{Helper, HelperCommand, HelperSpec};
-use super::publish::PublishError;
 use crate::file;
 use crate::network::Network;
 use crate::node_paths::NodePaths;
@@ -17,10 +16,18 @@ pub(super) struct DnsServer {
     written: Records,
 }
 
+/// A file of the server could not be written.
+#[derive(Debug, thiserror::Error)]
+#[error("write {path}")]
+pub struct DnsError {
+    path: PathBuf,
+    source: io::Error,
+}
+
 /// TTL of local records in seconds, as in the DNS of Kubernetes.
 const TTL: u32 = 5;
 
-pub(super) fn start(paths: &NodePaths, network: &Network) -> Result<DnsServer, PublishError> {
+pub(super) fn start(paths: &NodePaths, network: &Network) -> Result<DnsServer, DnsError> {
     let directory = paths.dns();
     let records = Records::default();
     let config = directory.join("dnsmasq.conf");
@@ -48,7 +55,7 @@ pub(super) fn start(paths: &NodePaths, network: &Network) -> Result<DnsServer, P
 
 impl DnsServer {
     /// Updates the records. dnsmasq reloads addresses on SIGHUP; other records require a restart.
-    pub(super) async fn update(&mut self, records: Records) -> Result<(), PublishError> {
+    pub(super) async fn update(&mut self, records: Records) -> Result<(), DnsError> {
         let write = |name: &str, text: &str| {
             let path = self.directory.join(name);
             file::write(&path, text.as_bytes(), 0o644).map_err(write_error(path))
@@ -90,8 +97,8 @@ fn configuration(paths: &NodePaths, network: &Network) -> String {
     text
 }
 
-fn write_error(path: PathBuf) -> impl Fn(io::Error) -> PublishError {
-    move |source| PublishError::Write {
+fn write_error(path: PathBuf) -> impl Fn(io::Error) -> DnsError {
+    move |source| DnsError {
         path: path.clone(),
         source,
     }

@@ -2,8 +2,6 @@
 //! they change.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
-use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::{Namespace, Pod, Service, ServiceAccount};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -11,7 +9,7 @@ use mesh_k8s::inject::{self, Values};
 use mesh_k8s::pod as accessors;
 use serde::{Deserialize, Serialize};
 
-use super::dns::DnsServer;
+use super::dns::{DnsError, DnsServer};
 use crate::command::{self, CommandError};
 use crate::manifest::{Manifests, ObjectKey, Problem};
 use crate::network::Network;
@@ -50,12 +48,8 @@ pub enum PublishError {
     Objects(#[from] ObjectError),
     #[error("apply the nftables rules of the Services")]
     Rules(#[source] CommandError),
-    #[error("write {path}")]
-    Write {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Dns(#[from] DnsError),
 }
 
 /// The pods with their status, and whether each is terminating.
