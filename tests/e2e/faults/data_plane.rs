@@ -50,7 +50,7 @@ pub(super) const FAULTS: &[Fault] = &[
         name: "a setting has an invalid value",
         plant: &["kubectl annotate namespace faults config.linkerd.io/skip-outbound-ports=many"],
         check: "config-annotations",
-        detail: "\"many\" is ignored",
+        detail: "ignored value \"many\"",
         related: &[],
         repair_steps: &["kubectl annotate namespace NAMESPACE KEY-"],
         substitutions: &[
