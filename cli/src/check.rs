@@ -326,7 +326,7 @@ impl Finding {
     }
 
     /// Marks the problem as a root cause, whatever other checks report.
-    pub(crate) fn as_root_cause(self) -> Self {
+    pub(crate) fn into_root_cause(self) -> Self {
         Self {
             is_root_cause: true,
             ..self

@@ -210,7 +210,7 @@ fn ready(facts: &Facts) -> CheckResult {
             agent::NAME
         ));
         return Ok(Outcome::fail(
-            finding.with_fix(CORRECT_SELECTOR).as_root_cause(),
+            finding.with_fix(CORRECT_SELECTOR).into_root_cause(),
         ));
     }
     let nodes = wanted_nodes(facts, &selector)?;
@@ -234,12 +234,12 @@ fn ready(facts: &Facts) -> CheckResult {
                 Finding::new(format!("node {name}: {} is not ready", pod.name_any())).with_fix(
                     format!("kubectl -n {{ns}} logs {} --all-containers", pod.name_any()),
                 ),
-            )
+            );
         } else {
             wrong.extend(problems.into_iter().map(|finding| Finding {
                 text: format!("node {name}: {}", finding.text),
                 ..finding
-            }))
+            }));
         }
     }
     Ok(Outcome::fail_if(wrong, count(nodes.len(), "node", "nodes")))

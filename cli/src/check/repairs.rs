@@ -101,9 +101,9 @@ fn by_injectors(facts: &Facts) -> Vec<Finding> {
             }
             let repairs = by_kind.entry(sample.label("found")).or_default();
             if sample.name == LAST_DAY {
-                repairs.last_day += value
+                repairs.last_day += value;
             } else {
-                repairs.latest = repairs.latest.max(value)
+                repairs.latest = repairs.latest.max(value);
             }
         }
     }

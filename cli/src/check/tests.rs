@@ -57,7 +57,7 @@ fn all_checks_pass_on_a_healthy_cluster() {
 }
 
 #[test]
-fn every_fault_is_reported_as_root_cause() {
+fn every_fault_is_reported_into_root_cause() {
     for fault in all_faults() {
         let mut facts = healthy();
         (fault.inject)(&mut facts);

@@ -226,7 +226,7 @@ fn injects(facts: &Facts) -> CheckResult {
                     .with_fix(format!(
                         "kubectl delete mutatingwebhookconfiguration {CONFIGURATION}, then {{upgrade}}"
                     ))
-                    .as_root_cause(),
+                    .into_root_cause(),
                 None => Finding::new(format!("{text}: it could not call the injector")),
             })
         }
@@ -369,7 +369,7 @@ fn excluded(facts: &Facts) -> CheckResult {
                 "namespace {name} has the injection annotation, but excludes the injector by its label {ADMISSION}: disabled"
             ))
             .with_fix(format!("kubectl label namespace {name} {ADMISSION}-"))
-            .as_root_cause()
+            .into_root_cause()
         } else {
             Finding::new(format!(
                 "namespace {name} has the injection annotation, but the registration's namespaceSelector excludes it"

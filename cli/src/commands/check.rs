@@ -108,7 +108,7 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
         )?,
         OutputFormat::Table => output::text(&render(&reports, |_| true, success))?,
         OutputFormat::Short => {
-            output::text(&render(&reports, |report| report.mark != Mark::Ok, success))?
+            output::text(&render(&reports, |report| report.mark != Mark::Ok, success))?;
         }
     }
     if success {

@@ -88,7 +88,7 @@ pub(super) fn services(facts: &Facts) -> CheckResult {
         .map(|(name, _port)| {
             Finding::new(format!("Service {name} is missing"))
                 .with_fix("{upgrade}")
-                .as_root_cause()
+                .into_root_cause()
         })
         .collect();
     for service in &own {
@@ -100,7 +100,7 @@ pub(super) fn services(facts: &Facts) -> CheckResult {
             let finding = Finding::new(format!(
                 "Service {name} lacks port {port}, which its clients use"
             ));
-            wrong.push(finding.with_fix("{upgrade}").as_root_cause());
+            wrong.push(finding.with_fix("{upgrade}").into_root_cause());
         }
         if !slices.iter().any(|slice| has_ready_endpoint(slice, &name)) {
             wrong.push(without_endpoint(facts, service)?);
@@ -142,7 +142,7 @@ fn without_endpoint(facts: &Facts, service: &Service) -> Fact<Finding> {
                 selector.join(",")
             ))
             .with_fix("{upgrade}")
-            .as_root_cause()
+            .into_root_cause()
         }
         _ => Finding::new(text).with_fix("kubectl -n {ns} get pods -o wide"),
     })

@@ -131,7 +131,7 @@ fn failed_container_explains_unready_pod() {
 
 /// A missing Service is a root cause even if another check could explain the row.
 #[test]
-fn finding_marked_as_root_cause_is_not_a_consequence() {
+fn finding_marked_into_root_cause_is_not_a_consequence() {
     let mut facts = healthy();
     not_ready(&mut facts, "linkerd-destination-0");
     not_ready(&mut facts, "linkerd-destination-1");

@@ -149,7 +149,7 @@ impl Script {
                 let at = self.at(input);
                 match self.responses[at] {
                     ResponseState::Open(length) => {
-                        self.responses[at] = ResponseState::Complete(length)
+                        self.responses[at] = ResponseState::Complete(length);
                     }
                     _ => self.is_orderly = false,
                 }
@@ -251,7 +251,7 @@ impl Script {
                 self.responses[at] = ResponseState::Complete(before + length);
             }
             ResponseState::Open(before) => {
-                self.responses[at] = ResponseState::Open(before + length)
+                self.responses[at] = ResponseState::Open(before + length);
             }
             _ => self.is_orderly = false,
         }
