@@ -12,10 +12,36 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::api::rbac::v1::Subject;
 use mesh_core::identity;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use self::common::OpenObject;
+
+/// Defines structs of values with the default of each field: the one after `=`, or else that of its
+/// type.
+macro_rules! values {
+    ($(
+        $(#[$meta:meta])*
+        pub struct $name:ident {
+            $($(#[$attribute:meta])* pub $field:ident: $type:ty $(= $default:expr)?,)*
+        }
+    )*) => {$(
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq, serde::Deserialize, serde::Serialize, schemars::JsonSchema)]
+        #[serde(rename_all = "camelCase", default)]
+        pub struct $name {
+            $($(#[$attribute])* pub $field: $type,)*
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self {
+                    $($field: values!(@default $($default)?),)*
+                }
+            }
+        }
+    )*};
+    (@default) => { Default::default() };
+    (@default $default:expr) => { $default };
+}
 
 mod common;
 mod controllers;
@@ -35,142 +61,151 @@ pub use proxy::{
 pub(crate) use redirection::UNPRIVILEGED_ID;
 pub use redirection::{MeshAgent, MountPath, NetworkValidator, ProxyInit};
 
-/// The values of the chart.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Values {
-    /// The namespace of the control plane. It is not a value of the chart; code that reads the
-    /// values sets it.
-    #[serde(skip)]
-    pub namespace: String,
-    /// Version of the mesh, and default tag of its images
-    pub linkerd_version: String,
-    /// DNS domain of the cluster
-    pub cluster_domain: String,
-    /// Comma-separated CIDR blocks of the addresses of pods, Services and nodes
-    pub cluster_networks: String,
-    /// Do not use IPv6. With `false`, proxies also listen on IPv6 and prefer it
-    #[serde(rename = "disableIPv6")]
-    pub disable_ipv6: bool,
-    /// Trust domain, the suffix of identities; empty for `clusterDomain`. It cannot be changed
-    /// while workloads run
-    pub identity_trust_domain: String,
-    /// Trust anchors, in PEM. If empty, the mesh creates one and stores it in the Secret
-    /// `linkerd-trust-anchor`
-    #[serde(rename = "identityTrustAnchorsPEM")]
-    pub identity_trust_anchors_pem: String,
-    /// Identities and certificates
-    pub identity: Identity,
+values! {
+    /// The values of the chart.
+    pub struct Values {
+        /// The namespace of the control plane. It is not a value of the chart; code that reads the
+        /// values sets it.
+        #[serde(skip)]
+        pub namespace: String = "linkerd".into(),
+        /// Version of the mesh, and default tag of its images
+        pub linkerd_version: String = env!("CARGO_PKG_VERSION").into(),
+        /// DNS domain of the cluster
+        pub cluster_domain: String = "cluster.local".into(),
+        /// Comma-separated CIDR blocks of the addresses of pods, Services and nodes
+        // The private address blocks that clusters use, as in Linkerd's chart.
+        pub cluster_networks: String = "10.0.0.0/8,100.64.0.0/10,172.16.0.0/12,192.168.0.0/16,fd00::/8"
+                    .into(),
+        /// Do not use IPv6. With `false`, proxies also listen on IPv6 and prefer it
+        #[serde(rename = "disableIPv6")]
+        pub disable_ipv6: bool = true,
+        /// Trust domain, the suffix of identities; empty for `clusterDomain`. It cannot be changed
+        /// while workloads run
+        pub identity_trust_domain: String,
+        /// Trust anchors, in PEM. If empty, the mesh creates one and stores it in the Secret
+        /// `linkerd-trust-anchor`
+        #[serde(rename = "identityTrustAnchorsPEM")]
+        pub identity_trust_anchors_pem: String,
+        /// Identities and certificates
+        pub identity: Identity,
 
-    /// The node agent, which redirects the connections of the meshed pods of its node
-    pub mesh_agent: MeshAgent,
-    /// Another CNI plugin redirects pods, for example Linkerd's. Only used if `meshAgent.enabled`
-    /// is `false`
-    pub cni_enabled: bool,
-    /// The init container that redirects a pod with firewall rules if neither the agent nor a CNI
-    /// plugin does
-    pub proxy_init: ProxyInit,
-    /// The init container that delays a pod until another CNI plugin has redirected it
-    pub network_validator: NetworkValidator,
+        /// The node agent, which redirects the connections of the meshed pods of its node
+        pub mesh_agent: MeshAgent,
+        /// Another CNI plugin redirects pods, for example Linkerd's. Only used if
+        /// `meshAgent.enabled` is `false`
+        pub cni_enabled: bool = false,
+        /// The init container that redirects a pod with firewall rules if neither the agent nor a
+        /// CNI plugin does
+        pub proxy_init: ProxyInit,
+        /// The init container that delays a pod until another CNI plugin has redirected it
+        pub network_validator: NetworkValidator,
 
-    /// The proxy of every meshed pod
-    pub proxy: Proxy,
-    /// The debug container of pods with the annotation `config.linkerd.io/enable-debug-sidecar`
-    pub debug_container: DebugContainer,
+        /// The proxy of every meshed pod
+        pub proxy: Proxy,
+        /// The debug container of pods with the annotation `config.linkerd.io/enable-debug-sidecar`
+        pub debug_container: DebugContainer,
 
-    /// Image of the controllers, without tag
-    pub controller_image: String,
-    /// Tag of the image of the controllers; empty for `linkerdVersion`
-    pub controller_image_version: String,
-    /// Pull policy of images
-    #[schemars(extend("enum" = ["Always", "IfNotPresent", "Never"]))]
-    pub image_pull_policy: String,
-    /// Secrets for pulling images, for example `[{name: registry}]`
-    #[schemars(with = "Vec<OpenObject>")]
-    pub image_pull_secrets: Vec<LocalObjectReference>,
-    /// Replicas of each controller
-    #[schemars(range(min = 1))]
-    pub controller_replicas: u32,
-    /// User ID of the controllers
-    #[serde(rename = "controllerUID")]
-    #[schemars(range(min = 1))]
-    pub controller_uid: i64,
-    /// Group ID of the controllers; negative for that of the image
-    #[serde(rename = "controllerGID")]
-    pub controller_gid: i64,
-    /// Log level of the controllers
-    pub controller_log_level: String,
-    /// Log format of the controllers
-    #[schemars(extend("enum" = ["plain", "json"]))]
-    pub controller_log_format: String,
-    /// Carry HTTP/1 between proxies as HTTP/2
-    pub enable_h2_upgrade: bool,
-    /// The destination service: endpoints and profiles
-    pub destination_controller: DestinationController,
-    /// The policy service: authorization and routes
-    pub policy_controller: PolicyController,
-    /// The webhook that adds the proxy to pods
-    pub proxy_injector: ProxyInjector,
-    /// What the API server does if the webhook does not respond: with `Ignore` pods start without a
-    /// proxy, with `Fail` they are not created
-    #[schemars(extend("enum" = ["Ignore", "Fail"]))]
-    pub webhook_failure_policy: String,
-    /// Resource requests and limits of the destination service
-    pub destination_resources: Resources,
-    /// Resource requests and limits of the identity service
-    pub identity_resources: Resources,
-    /// Resource requests and limits of the injector
-    pub proxy_injector_resources: Resources,
-    /// Resource requests and limits of the proxy of the destination service; an empty one is taken
-    /// from `proxy.resources`
-    pub destination_proxy_resources: Resources,
-    /// Resource requests and limits of the proxy of the identity service; an empty one is taken
-    /// from `proxy.resources`
-    pub identity_proxy_resources: Resources,
-    /// Resource requests and limits of the proxy of the injector; an empty one is taken from
-    /// `proxy.resources`
-    pub proxy_injector_proxy_resources: Resources,
+        /// Image of the controllers, without tag
+        pub controller_image: String = "mesh/controller".into(),
+        /// Tag of the image of the controllers; empty for `linkerdVersion`
+        pub controller_image_version: String,
+        /// Pull policy of images
+        #[schemars(extend("enum" = ["Always", "IfNotPresent", "Never"]))]
+        pub image_pull_policy: String = "IfNotPresent".into(),
+        /// Secrets for pulling images, for example `[{name: registry}]`
+        #[schemars(with = "Vec<OpenObject>")]
+        pub image_pull_secrets: Vec<LocalObjectReference>,
+        /// Replicas of each controller
+        #[schemars(range(min = 1))]
+        pub controller_replicas: u32 = 1,
+        /// User ID of the controllers
+        #[serde(rename = "controllerUID")]
+        #[schemars(range(min = 1))]
+        pub controller_uid: i64 = 2103,
+        /// Group ID of the controllers; negative for that of the image
+        #[serde(rename = "controllerGID")]
+        pub controller_gid: i64 = -1,
+        /// Log level of the controllers
+        pub controller_log_level: String = "info".into(),
+        /// Log format of the controllers
+        #[schemars(extend("enum" = ["plain", "json"]))]
+        pub controller_log_format: String = "plain".into(),
+        /// Carry HTTP/1 between proxies as HTTP/2
+        pub enable_h2_upgrade: bool = true,
+        /// The destination service: endpoints and profiles
+        pub destination_controller: DestinationController,
+        /// The policy service: authorization and routes
+        pub policy_controller: PolicyController,
+        /// The webhook that adds the proxy to pods
+        pub proxy_injector: ProxyInjector,
+        /// What the API server does if the webhook does not respond: with `Ignore` pods start
+        /// without a proxy, with `Fail` they are not created
+        #[schemars(extend("enum" = ["Ignore", "Fail"]))]
+        pub webhook_failure_policy: String = "Ignore".into(),
+        /// Resource requests and limits of the destination service
+        pub destination_resources: Resources,
+        /// Resource requests and limits of the identity service
+        pub identity_resources: Resources,
+        /// Resource requests and limits of the injector
+        pub proxy_injector_resources: Resources,
+        /// Resource requests and limits of the proxy of the destination service; an empty one is
+        /// taken from `proxy.resources`
+        pub destination_proxy_resources: Resources,
+        /// Resource requests and limits of the proxy of the identity service; an empty one is taken
+        /// from `proxy.resources`
+        pub identity_proxy_resources: Resources,
+        /// Resource requests and limits of the proxy of the injector; an empty one is taken from
+        /// `proxy.resources`
+        pub proxy_injector_proxy_resources: Resources,
 
-    /// Labels of all objects of the chart
-    pub common_labels: StringMap,
-    /// Labels of the controllers' pods
-    pub pod_labels: StringMap,
-    /// Annotations of the controllers' pods
-    pub pod_annotations: StringMap,
-    /// Node selector of the controllers
-    pub node_selector: StringMap,
-    /// Node affinity of the controllers
-    #[schemars(with = "Option<OpenObject>")]
-    pub node_affinity: Option<NodeAffinity>,
-    /// Tolerations of the controllers' pods
-    #[schemars(with = "Vec<OpenObject>")]
-    pub tolerations: Vec<Toleration>,
-    /// Topology spread constraints of the controllers' pods
-    #[schemars(with = "Vec<OpenObject>")]
-    pub topology_spread_constraints: Vec<TopologySpreadConstraint>,
-    /// Priority class of the controllers' pods
-    pub priority_class_name: String,
-    /// Runtime class of the controllers' pods
-    pub runtime_class_name: String,
-    /// Number of old ReplicaSets of the controllers that are kept
-    pub revision_history_limit: u32,
-    /// Update strategy of the controllers
-    pub deployment_strategy: DeploymentStrategy,
-    /// Schedule the pods of a controller on different nodes, and in different zones if possible
-    pub enable_pod_anti_affinity: bool,
-    /// Create PodDisruptionBudgets for the controllers
-    pub enable_pod_disruption_budget: bool,
-    /// Settings that all controllers share
-    pub controller: Controller,
-    /// PodMonitors for the Prometheus operator
-    pub pod_monitor: PodMonitor,
-    /// RBAC subjects that are granted read access to the configuration of the mesh (ConfigMap
-    /// `linkerd-config`)
-    #[schemars(with = "Vec<OpenObject>")]
-    pub config_readers: Vec<Subject>,
-    /// The installation is meant to survive the loss of a node; set by `values-ha.yaml`, reported
-    /// by `meshctl check`
-    pub high_availability: bool,
+        /// Labels of all objects of the chart
+        pub common_labels: StringMap,
+        /// Labels of the controllers' pods
+        pub pod_labels: StringMap,
+        /// Annotations of the controllers' pods
+        pub pod_annotations: StringMap,
+        /// Node selector of the controllers
+        pub node_selector: StringMap = redirection::linux(),
+        /// Node affinity of the controllers
+        #[schemars(with = "Option<OpenObject>")]
+        pub node_affinity: Option<NodeAffinity>,
+        /// Tolerations of the controllers' pods
+        #[schemars(with = "Vec<OpenObject>")]
+        pub tolerations: Vec<Toleration>,
+        /// Topology spread constraints of the controllers' pods
+        #[schemars(with = "Vec<OpenObject>")]
+        pub topology_spread_constraints: Vec<TopologySpreadConstraint>,
+        /// Priority class of the controllers' pods
+        pub priority_class_name: String,
+        /// Runtime class of the controllers' pods
+        pub runtime_class_name: String,
+        /// Number of old ReplicaSets of the controllers that are kept
+        // The default of Kubernetes.
+        pub revision_history_limit: u32 = 10,
+        /// Update strategy of the controllers
+        pub deployment_strategy: DeploymentStrategy,
+        /// Schedule the pods of a controller on different nodes, and in different zones if possible
+        pub enable_pod_anti_affinity: bool = false,
+        /// Create PodDisruptionBudgets for the controllers
+        pub enable_pod_disruption_budget: bool = false,
+        /// Settings that all controllers share
+        pub controller: Controller,
+        /// PodMonitors for the Prometheus operator
+        pub pod_monitor: PodMonitor,
+        /// RBAC subjects that are granted read access to the configuration of the mesh (ConfigMap
+        /// `linkerd-config`)
+        #[schemars(with = "Vec<OpenObject>")]
+        pub config_readers: Vec<Subject>,
+        /// The installation is meant to survive the loss of a node; set by `values-ha.yaml`,
+        /// reported by `meshctl check`
+        pub high_availability: bool = false,
+    }
+
+    /// The debug container.
+    pub struct DebugContainer {
+        /// Image of the debug container
+        pub image: Image = Image::named("mesh/debug"),
+    }
 }
 
 /// The component that redirects a pod's connections to its proxy.
@@ -183,86 +218,6 @@ pub enum Redirection {
     ForeignCni,
     /// An init container with firewall rules.
     InitContainer,
-}
-
-/// The debug container.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct DebugContainer {
-    /// Image of the debug container
-    pub image: Image,
-}
-
-impl Default for Values {
-    fn default() -> Self {
-        Self {
-            namespace: "linkerd".into(),
-            linkerd_version: env!("CARGO_PKG_VERSION").into(),
-            cluster_domain: "cluster.local".into(),
-            // The private address blocks that clusters use, as in Linkerd's chart.
-            cluster_networks: "10.0.0.0/8,100.64.0.0/10,172.16.0.0/12,192.168.0.0/16,fd00::/8"
-                .into(),
-            disable_ipv6: true,
-            identity_trust_domain: String::new(),
-            identity_trust_anchors_pem: String::new(),
-            identity: Identity::default(),
-            mesh_agent: MeshAgent::default(),
-            cni_enabled: false,
-            proxy_init: ProxyInit::default(),
-            network_validator: NetworkValidator::default(),
-            proxy: Proxy::default(),
-            debug_container: DebugContainer::default(),
-            controller_image: "mesh/controller".into(),
-            controller_image_version: String::new(),
-            image_pull_policy: "IfNotPresent".into(),
-            image_pull_secrets: Vec::new(),
-            controller_replicas: 1,
-            controller_uid: 2103,
-            controller_gid: -1,
-            controller_log_level: "info".into(),
-            controller_log_format: "plain".into(),
-            enable_h2_upgrade: true,
-            destination_controller: DestinationController::default(),
-            policy_controller: PolicyController::default(),
-            proxy_injector: ProxyInjector::default(),
-            webhook_failure_policy: "Ignore".into(),
-            destination_resources: Resources::default(),
-            identity_resources: Resources::default(),
-            proxy_injector_resources: Resources::default(),
-            destination_proxy_resources: Resources::default(),
-            identity_proxy_resources: Resources::default(),
-            proxy_injector_proxy_resources: Resources::default(),
-            common_labels: StringMap::new(),
-            pod_labels: StringMap::new(),
-            pod_annotations: StringMap::new(),
-            node_selector: redirection::linux(),
-            node_affinity: None,
-            tolerations: Vec::new(),
-            topology_spread_constraints: Vec::new(),
-            priority_class_name: String::new(),
-            runtime_class_name: String::new(),
-            // The default of Kubernetes.
-            revision_history_limit: 10,
-            deployment_strategy: DeploymentStrategy::default(),
-            enable_pod_anti_affinity: false,
-            enable_pod_disruption_budget: false,
-            controller: Controller::default(),
-            pod_monitor: PodMonitor::default(),
-            config_readers: Vec::new(),
-            high_availability: false,
-        }
-    }
-}
-
-impl Default for DebugContainer {
-    fn default() -> Self {
-        Self {
-            image: Image {
-                name: "mesh/debug".into(),
-                ..Image::default()
-            },
-        }
-    }
 }
 
 impl Values {

@@ -3,8 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 /// The schema of an object that Kubernetes validates, not the chart.
 pub(super) type OpenObject = serde_json::Map<String, serde_json::Value>;
@@ -12,57 +11,55 @@ pub(super) type OpenObject = serde_json::Map<String, serde_json::Value>;
 /// Labels, annotations, or a node selector.
 pub type StringMap = BTreeMap<String, String>;
 
-/// An image. Empty fields have defaults in other values.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Image {
-    /// Registry and name of the image, without tag
-    pub name: String,
-    /// Tag of the image; empty for `linkerdVersion`
-    pub version: String,
-    /// Pull policy of the image; empty for `imagePullPolicy`
-    #[schemars(extend("enum" = ["", "Always", "IfNotPresent", "Never"]))]
-    pub pull_policy: String,
+values! {
+    /// An image. Empty fields have defaults in other values.
+    pub struct Image {
+        /// Registry and name of the image, without tag
+        pub name: String,
+        /// Tag of the image; empty for `linkerdVersion`
+        pub version: String,
+        /// Pull policy of the image; empty for `imagePullPolicy`
+        #[schemars(extend("enum" = ["", "Always", "IfNotPresent", "Never"]))]
+        pub pull_policy: String,
+    }
+
+    /// Resource requests and limits of a container; an empty one is not set.
+    pub struct Resources {
+        /// CPU, for example 100m
+        pub cpu: Bounds,
+        /// Memory, for example 250Mi
+        pub memory: Bounds,
+        /// Local disk, for example 1Gi
+        #[serde(rename = "ephemeral-storage")]
+        pub ephemeral_storage: Bounds,
+    }
+
+    /// The request and the limit of a resource.
+    pub struct Bounds {
+        /// Request; empty for none
+        #[serde(deserialize_with = "quantity")]
+        #[schemars(extend("type" = ["string", "number"]))]
+        pub request: String,
+        /// Limit; empty for none
+        #[serde(deserialize_with = "quantity")]
+        #[schemars(extend("type" = ["string", "number"]))]
+        pub limit: String,
+    }
+
+    /// The timeout of a controller's probe.
+    #[derive(Copy)]
+    pub struct ProbeTimeout {
+        /// Seconds after which a probe times out
+        pub timeout_seconds: i32 = 1,
+    }
 }
 
-/// Resource requests and limits of a container; an empty one is not set.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(default)]
-pub struct Resources {
-    /// CPU, for example 100m
-    pub cpu: Bounds,
-    /// Memory, for example 250Mi
-    pub memory: Bounds,
-    /// Local disk, for example 1Gi
-    #[serde(rename = "ephemeral-storage")]
-    pub ephemeral_storage: Bounds,
-}
-
-/// The request and the limit of a resource.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Bounds {
-    /// Request; empty for none
-    #[serde(deserialize_with = "quantity")]
-    #[schemars(extend("type" = ["string", "number"]))]
-    pub request: String,
-    /// Limit; empty for none
-    #[serde(deserialize_with = "quantity")]
-    #[schemars(extend("type" = ["string", "number"]))]
-    pub limit: String,
-}
-
-/// The timeout of a controller's probe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ProbeTimeout {
-    /// Seconds after which a probe times out
-    pub timeout_seconds: i32,
-}
-
-impl Default for ProbeTimeout {
-    fn default() -> Self {
-        Self { timeout_seconds: 1 }
+impl Image {
+    pub(super) fn named(name: &str) -> Self {
+        Self {
+            name: name.into(),
+            ..Self::default()
+        }
     }
 }
 

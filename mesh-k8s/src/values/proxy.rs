@@ -5,257 +5,189 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{EnvVar, SecurityContext};
 use mesh_core::annotation;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use super::common::{OpenObject, string_or_off};
 use super::{Image, Resources};
 
-/// The proxy of every meshed pod.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Proxy {
-    /// Image of the proxy
-    pub image: Image,
-    /// Ports of the proxy
-    pub ports: Ports,
-    /// User ID of the proxy, by which redirection exempts its connections before it listens
-    pub uid: i64,
-    /// Group ID of the proxy; negative for that of the image
-    pub gid: i64,
-    /// Log level of the proxy
-    pub log_level: String,
-    /// Log format of the proxy
-    #[schemars(extend("enum" = ["plain", "json"]))]
-    pub log_format: String,
-    /// Whether the proxy may log headers of requests: `insecure` or `off`
-    #[serde(rename = "logHTTPHeaders", deserialize_with = "string_or_off")]
-    #[schemars(extend("type" = ["string", "boolean"], "enum" = ["", "off", false, "insecure"]))]
-    pub log_http_headers: String,
-    /// Format of the access log; empty for none
-    #[schemars(extend("enum" = ["", "apache", "json"]))]
-    pub access_log: String,
-    /// Minimum number of data threads; overrides `runtime.workers.minimum` if set
-    pub cores: Option<u32>,
-    /// Threads of the proxy
-    pub runtime: Runtime,
-    /// Default resource requests and limits of proxies; annotations and the values of the control
-    /// plane's proxies override them
-    pub resources: Resources,
-    /// Policy of ports that no Server selects
-    #[schemars(extend("enum" = ["all-unauthenticated", "all-authenticated", "cluster-unauthenticated", "cluster-authenticated", "deny", "audit"]))]
-    pub default_inbound_policy: String,
-    /// Comma-separated ports and ranges without protocol detection, for server-first protocols
-    pub opaque_ports: String,
-    /// Comma-separated ports that only accept clients with an identity
-    pub require_identity_on_inbound_ports: String,
-    /// Comma-separated ports that only accept TLS of the mesh
-    #[serde(rename = "requireTLSOnInboundPorts")]
-    pub require_tls_on_inbound_ports: String,
-    /// How proxies connect to each other: `transport-header` on the inbound port of the proxy,
-    /// `transparent` on the port of the application unless it is opaque
-    #[schemars(extend("enum" = ["transport-header", "transparent"]))]
-    pub outbound_transport_mode: String,
-    /// Let processes of the pod shut the proxy down with a POST to `/shutdown` on its admin port
-    pub enable_shutdown_endpoint: bool,
-    /// Look up profiles of names outside the cluster too
-    pub enable_external_profiles: bool,
-    /// Run the proxy as a gateway between clusters
-    pub is_gateway: bool,
-    /// Route by the `l5d-dst-override` header of requests, for ingress controllers
-    pub is_ingress: bool,
-    /// Run the proxy as a native sidecar, an init container with `restartPolicy: Always`
-    pub native_sidecar: bool,
-    /// Delay the application until the proxy is ready
-    pub r#await: bool,
-    /// Seconds by which a proxy that is not a native sidecar delays SIGTERM, for applications that
-    /// continue to send; native sidecars terminate last in any case
-    pub wait_before_exit_seconds: u32,
-    /// Timeout of connecting to another pod
-    pub outbound_connect_timeout: String,
-    /// Timeout of connecting to the application
-    pub inbound_connect_timeout: String,
-    /// How long unused outbound policies are cached
-    pub outbound_discovery_cache_unused_timeout: String,
-    /// How long unused inbound policies are cached
-    pub inbound_discovery_cache_unused_timeout: String,
-    /// Wait indefinitely for the first bytes of an outbound connection whose protocol is detected
-    pub disable_outbound_protocol_detect_timeout: bool,
-    /// Wait indefinitely for the first bytes of an inbound connection whose protocol is detected
-    pub disable_inbound_protocol_detect_timeout: bool,
-    /// How long the proxy waits for connections to close when it shuts down; empty for the default
-    /// of the proxy
-    pub shutdown_grace_period: String,
-    /// Liveness probe of the proxy
-    pub liveness_probe: ProbeTiming,
-    /// Readiness probe of the proxy
-    pub readiness_probe: ProbeTiming,
-    /// Startup probe of a native sidecar
-    pub startup_probe: StartupProbe,
-    /// Connections to the control plane
-    pub control: Control,
-    /// Metrics of the proxy
-    pub metrics: Metrics,
-    /// Protocol settings for inbound connections; each `scope.protocol.parameter` is an environment
-    /// variable of the proxy
-    pub inbound: Protocols,
-    /// Protocol settings for outbound connections
-    pub outbound: Protocols,
-    /// Environment variables of the proxy, in the notation of Kubernetes
-    #[schemars(with = "Vec<OpenObject>")]
-    pub additional_env: Vec<EnvVar>,
-    /// Environment variables of the proxy for experimental settings
-    #[schemars(with = "Vec<OpenObject>")]
-    pub experimental_env: Vec<EnvVar>,
-    /// Replaces the whole security context of the proxy's container
-    #[schemars(with = "Option<OpenObject>")]
-    pub security_context: Option<SecurityContext>,
+values! {
+    /// The proxy of every meshed pod.
+    pub struct Proxy {
+        /// Image of the proxy
+        pub image: Image = Image::named("mesh/proxy"),
+        /// Ports of the proxy
+        pub ports: Ports,
+        /// User ID of the proxy, by which redirection exempts its connections before it listens
+        pub uid: i64 = i64::from(annotation::DEFAULT_PROXY_UID),
+        /// Group ID of the proxy; negative for that of the image
+        pub gid: i64 = -1,
+        /// Log level of the proxy
+        pub log_level: String = "warn,linkerd=info,hickory=error".into(),
+        /// Log format of the proxy
+        #[schemars(extend("enum" = ["plain", "json"]))]
+        pub log_format: String = "plain".into(),
+        /// Whether the proxy may log headers of requests: `insecure` or `off`
+        #[serde(rename = "logHTTPHeaders", deserialize_with = "string_or_off")]
+        #[schemars(extend("type" = ["string", "boolean"], "enum" = ["", "off", false, "insecure"]))]
+        pub log_http_headers: String = "off".into(),
+        /// Format of the access log; empty for none
+        #[schemars(extend("enum" = ["", "apache", "json"]))]
+        pub access_log: String,
+        /// Minimum number of data threads; overrides `runtime.workers.minimum` if set
+        pub cores: Option<u32>,
+        /// Threads of the proxy
+        pub runtime: Runtime,
+        /// Default resource requests and limits of proxies; annotations and the values of the
+        /// control plane's proxies override them
+        pub resources: Resources,
+        /// Policy of ports that no Server selects
+        #[schemars(extend("enum" = ["all-unauthenticated", "all-authenticated", "cluster-unauthenticated", "cluster-authenticated", "deny", "audit"]))]
+        pub default_inbound_policy: String = "all-unauthenticated".into(),
+        /// Comma-separated ports and ranges without protocol detection, for server-first protocols
+        pub opaque_ports: String = annotation::DEFAULT_OPAQUE_PORTS.into(),
+        /// Comma-separated ports that only accept clients with an identity
+        pub require_identity_on_inbound_ports: String,
+        /// Comma-separated ports that only accept TLS of the mesh
+        #[serde(rename = "requireTLSOnInboundPorts")]
+        pub require_tls_on_inbound_ports: String,
+        /// How proxies connect to each other: `transport-header` on the inbound port of the proxy,
+        /// `transparent` on the port of the application unless it is opaque
+        #[schemars(extend("enum" = ["transport-header", "transparent"]))]
+        pub outbound_transport_mode: String = "transport-header".into(),
+        /// Let processes of the pod shut the proxy down with a POST to `/shutdown` on its admin
+        /// port
+        pub enable_shutdown_endpoint: bool = false,
+        /// Look up profiles of names outside the cluster too
+        pub enable_external_profiles: bool = false,
+        /// Run the proxy as a gateway between clusters
+        pub is_gateway: bool = false,
+        /// Route by the `l5d-dst-override` header of requests, for ingress controllers
+        pub is_ingress: bool = false,
+        /// Run the proxy as a native sidecar, an init container with `restartPolicy: Always`
+        pub native_sidecar: bool = true,
+        /// Delay the application until the proxy is ready
+        pub r#await: bool = true,
+        /// Seconds by which a proxy that is not a native sidecar delays SIGTERM, for applications
+        /// that continue to send; native sidecars terminate last in any case
+        pub wait_before_exit_seconds: u32 = 0,
+        /// Timeout of connecting to another pod
+        pub outbound_connect_timeout: String = "1000ms".into(),
+        /// Timeout of connecting to the application
+        pub inbound_connect_timeout: String = "100ms".into(),
+        /// How long unused outbound policies are cached
+        pub outbound_discovery_cache_unused_timeout: String = "5s".into(),
+        /// How long unused inbound policies are cached
+        pub inbound_discovery_cache_unused_timeout: String = "90s".into(),
+        /// Wait indefinitely for the first bytes of an outbound connection whose protocol is
+        /// detected
+        pub disable_outbound_protocol_detect_timeout: bool = false,
+        /// Wait indefinitely for the first bytes of an inbound connection whose protocol is
+        /// detected
+        pub disable_inbound_protocol_detect_timeout: bool = false,
+        /// How long the proxy waits for connections to close when it shuts down; empty for the
+        /// default of the proxy
+        pub shutdown_grace_period: String,
+        /// Liveness probe of the proxy
+        pub liveness_probe: ProbeTiming = ProbeTiming { initial_delay_seconds: 10, timeout_seconds: 1 },
+        /// Readiness probe of the proxy
+        pub readiness_probe: ProbeTiming = ProbeTiming { initial_delay_seconds: 2, timeout_seconds: 1 },
+        /// Startup probe of a native sidecar
+        pub startup_probe: StartupProbe,
+        /// Connections to the control plane
+        pub control: Control,
+        /// Metrics of the proxy
+        pub metrics: Metrics,
+        /// Protocol settings for inbound connections; each `scope.protocol.parameter` is an
+        /// environment variable of the proxy
+        pub inbound: Protocols = default_protocols(),
+        /// Protocol settings for outbound connections
+        pub outbound: Protocols = default_protocols(),
+        /// Environment variables of the proxy, in the notation of Kubernetes
+        #[schemars(with = "Vec<OpenObject>")]
+        pub additional_env: Vec<EnvVar>,
+        /// Environment variables of the proxy for experimental settings
+        #[schemars(with = "Vec<OpenObject>")]
+        pub experimental_env: Vec<EnvVar>,
+        /// Replaces the whole security context of the proxy's container
+        #[schemars(with = "Option<OpenObject>")]
+        pub security_context: Option<SecurityContext>,
+    }
+
+    /// The ports of the proxy.
+    #[derive(Copy)]
+    pub struct Ports {
+        /// Port of inbound connections
+        pub inbound: u16 = annotation::DEFAULT_INBOUND_PORT,
+        /// Port of outbound connections of the application
+        pub outbound: u16 = annotation::DEFAULT_OUTBOUND_PORT,
+        /// Port of `/live`, `/ready` and `/metrics`
+        pub admin: u16 = annotation::DEFAULT_ADMIN_PORT,
+        /// Reserved for tap
+        pub control: u16 = annotation::DEFAULT_CONTROL_PORT,
+    }
+
+    /// The threads of the proxy.
+    pub struct Runtime {
+        /// Number of data threads
+        pub workers: Workers,
+    }
+
+    /// The number of data threads.
+    pub struct Workers {
+        /// Minimum; 0 for the default of the proxy
+        pub minimum: u32 = 1,
+        /// Maximum
+        pub maximum: Option<u32>,
+        /// Maximum as a share of the node's CPUs, between 0 and 1
+        #[serde(rename = "maximumCPURatio")]
+        pub maximum_cpu_ratio: Option<f64>,
+    }
+
+    /// The timing of the proxy's liveness or readiness probe.
+    #[derive(Copy)]
+    pub struct ProbeTiming {
+        /// Seconds before the first probe
+        pub initial_delay_seconds: i32,
+        /// Seconds after which a probe times out
+        pub timeout_seconds: i32,
+    }
+
+    /// The startup probe of a native sidecar.
+    #[derive(Copy)]
+    pub struct StartupProbe {
+        /// Seconds before the first probe
+        pub initial_delay_seconds: i32 = 0,
+        /// Seconds between probes
+        pub period_seconds: i32 = 1,
+        /// Failures after which the kubelet restarts the container
+        pub failure_threshold: i32 = 120,
+    }
+
+    /// Connections of the proxy to the control plane.
+    pub struct Control {
+        /// Streams from the control plane
+        pub streams: Streams,
+    }
+
+    /// The timing of streams from the control plane.
+    pub struct Streams {
+        /// Timeout of the first response on a stream
+        pub initial_timeout: String = "3s".into(),
+        /// Idle time after which a stream is reopened
+        pub idle_timeout: String = "5m".into(),
+        /// Age at which a stream is reopened, so that load spreads over replicas
+        pub lifetime: String = "1h".into(),
+    }
+
+    /// Metrics of the proxy.
+    pub struct Metrics {
+        /// Label metrics with the hostnames of requests, of which there may be any number
+        pub hostname_labels: bool,
+    }
 }
 
 /// Protocol settings by scope, protocol and parameter; each is an environment variable of the
 /// proxy.
 pub type Protocols = BTreeMap<String, BTreeMap<String, BTreeMap<String, serde_json::Value>>>;
-
-/// The ports of the proxy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Ports {
-    /// Port of inbound connections
-    pub inbound: u16,
-    /// Port of outbound connections of the application
-    pub outbound: u16,
-    /// Port of `/live`, `/ready` and `/metrics`
-    pub admin: u16,
-    /// Reserved for tap
-    pub control: u16,
-}
-
-/// The threads of the proxy.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Runtime {
-    /// Number of data threads
-    pub workers: Workers,
-}
-
-/// The number of data threads.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Workers {
-    /// Minimum; 0 for the default of the proxy
-    pub minimum: u32,
-    /// Maximum
-    pub maximum: Option<u32>,
-    /// Maximum as a share of the node's CPUs, between 0 and 1
-    #[serde(rename = "maximumCPURatio")]
-    pub maximum_cpu_ratio: Option<f64>,
-}
-
-/// The timing of the proxy's liveness or readiness probe.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ProbeTiming {
-    /// Seconds before the first probe
-    pub initial_delay_seconds: i32,
-    /// Seconds after which a probe times out
-    pub timeout_seconds: i32,
-}
-
-/// The startup probe of a native sidecar.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct StartupProbe {
-    /// Seconds before the first probe
-    pub initial_delay_seconds: i32,
-    /// Seconds between probes
-    pub period_seconds: i32,
-    /// Failures after which the kubelet restarts the container
-    pub failure_threshold: i32,
-}
-
-/// Connections of the proxy to the control plane.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Control {
-    /// Streams from the control plane
-    pub streams: Streams,
-}
-
-/// The timing of streams from the control plane.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Streams {
-    /// Timeout of the first response on a stream
-    pub initial_timeout: String,
-    /// Idle time after which a stream is reopened
-    pub idle_timeout: String,
-    /// Age at which a stream is reopened, so that load spreads over replicas
-    pub lifetime: String,
-}
-
-/// Metrics of the proxy.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Metrics {
-    /// Label metrics with the hostnames of requests, of which there may be any number
-    pub hostname_labels: bool,
-}
-
-impl Default for Proxy {
-    fn default() -> Self {
-        Self {
-            image: Image {
-                name: "mesh/proxy".into(),
-                ..Image::default()
-            },
-            ports: Ports::default(),
-            uid: i64::from(annotation::DEFAULT_PROXY_UID),
-            gid: -1,
-            log_level: "warn,linkerd=info,hickory=error".into(),
-            log_format: "plain".into(),
-            log_http_headers: "off".into(),
-            access_log: String::new(),
-            cores: None,
-            runtime: Runtime::default(),
-            resources: Resources::default(),
-            default_inbound_policy: "all-unauthenticated".into(),
-            opaque_ports: annotation::DEFAULT_OPAQUE_PORTS.into(),
-            require_identity_on_inbound_ports: String::new(),
-            require_tls_on_inbound_ports: String::new(),
-            outbound_transport_mode: "transport-header".into(),
-            enable_shutdown_endpoint: false,
-            enable_external_profiles: false,
-            is_gateway: false,
-            is_ingress: false,
-            native_sidecar: true,
-            r#await: true,
-            wait_before_exit_seconds: 0,
-            outbound_connect_timeout: "1000ms".into(),
-            inbound_connect_timeout: "100ms".into(),
-            outbound_discovery_cache_unused_timeout: "5s".into(),
-            inbound_discovery_cache_unused_timeout: "90s".into(),
-            disable_outbound_protocol_detect_timeout: false,
-            disable_inbound_protocol_detect_timeout: false,
-            shutdown_grace_period: String::new(),
-            liveness_probe: ProbeTiming {
-                initial_delay_seconds: 10,
-                timeout_seconds: 1,
-            },
-            readiness_probe: ProbeTiming {
-                initial_delay_seconds: 2,
-                timeout_seconds: 1,
-            },
-            startup_probe: StartupProbe::default(),
-            control: Control::default(),
-            metrics: Metrics::default(),
-            inbound: default_protocols(),
-            outbound: default_protocols(),
-            additional_env: Vec::new(),
-            experimental_env: Vec::new(),
-            security_context: None,
-        }
-    }
-}
 
 /// HTTP/2 keep-alives of the proxy's servers: a dead peer is detected after 13 s.
 fn default_protocols() -> Protocols {
@@ -267,45 +199,4 @@ fn default_protocols() -> Protocols {
         "server".to_owned(),
         BTreeMap::from([("http2".to_owned(), http2)]),
     )])
-}
-
-impl Default for Ports {
-    fn default() -> Self {
-        Self {
-            inbound: annotation::DEFAULT_INBOUND_PORT,
-            outbound: annotation::DEFAULT_OUTBOUND_PORT,
-            admin: annotation::DEFAULT_ADMIN_PORT,
-            control: annotation::DEFAULT_CONTROL_PORT,
-        }
-    }
-}
-
-impl Default for Workers {
-    fn default() -> Self {
-        Self {
-            minimum: 1,
-            maximum: None,
-            maximum_cpu_ratio: None,
-        }
-    }
-}
-
-impl Default for StartupProbe {
-    fn default() -> Self {
-        Self {
-            initial_delay_seconds: 0,
-            period_seconds: 1,
-            failure_threshold: 120,
-        }
-    }
-}
-
-impl Default for Streams {
-    fn default() -> Self {
-        Self {
-            initial_timeout: "3s".into(),
-            idle_timeout: "5m".into(),
-            lifetime: "1h".into(),
-        }
-    }
 }

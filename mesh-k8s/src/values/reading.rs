@@ -51,68 +51,56 @@ const OTHER_PROGRAM: &str = "the arguments and variables of the controllers diff
 const NO_WEBHOOK: &str = "the mesh has no such webhook";
 const PROXY_IMAGE: &str = "the init container uses the image and the resources of the proxy";
 
-/// The keys of Linkerd's chart that have no effect, in alphabetical order. A key includes
-/// everything below it.
-pub const IGNORED: &[IgnoredKey] = &[
-    ignored("controlPlaneTracing", NO_TRACES),
-    ignored("controlPlaneTracingNamespace", NO_TRACES),
-    ignored("destinationController.additionalArgs", OTHER_PROGRAM),
-    ignored("destinationController.experimentalArgs", OTHER_PROGRAM),
-    ignored("destinationController.experimentalEnv", OTHER_PROGRAM),
-    ignored("disableHeartBeat", HEARTBEAT),
-    ignored(
-        "egress",
-        "the mesh has no cluster-wide egress configuration",
-    ),
-    ignored(
-        "enableEndpointSlices",
-        "endpoints always come from EndpointSlices",
-    ),
-    ignored("enablePSP", "Kubernetes no longer has PodSecurityPolicies"),
-    ignored("enablePprof", "the controllers serve no profiles"),
-    ignored("heartbeat", HEARTBEAT),
-    ignored("heartbeatResources", HEARTBEAT),
-    ignored("heartbeatSchedule", HEARTBEAT),
-    ignored("identity.additionalArgs", OTHER_PROGRAM),
-    ignored("identity.experimentalArgs", OTHER_PROGRAM),
-    ignored("identity.experimentalEnv", OTHER_PROGRAM),
-    ignored(
-        "kubeAPI",
-        "only the identity service sends a request to the API server for each client; see identity.kubeAPI",
-    ),
-    ignored(
-        "networkValidator.enableSecurityContext",
-        "the validator always has a security context; networkValidator.securityContext replaces it",
-    ),
-    ignored(
-        "podMonitor.controller.namespaceSelector",
-        "Prometheus scrapes the controllers in their own namespace",
-    ),
-    ignored("podMonitor.serviceMirror", "the mesh has no service mirror"),
-    ignored("policyController.additionalArgs", OTHER_PROGRAM),
-    ignored("policyController.additionalEnv", OTHER_PROGRAM),
-    ignored("policyController.experimentalArgs", OTHER_PROGRAM),
-    ignored("policyController.experimentalEnv", OTHER_PROGRAM),
-    ignored(
-        "policyController.image",
-        "the policy service uses the image of the controllers",
-    ),
-    ignored("policyValidator", NO_WEBHOOK),
-    ignored("profileValidator", NO_WEBHOOK),
-    ignored("prometheusUrl", HEARTBEAT),
-    ignored("proxy.tracing", NO_TRACES),
-    ignored("proxyInit.image", PROXY_IMAGE),
-    ignored("proxyInit.resources", PROXY_IMAGE),
-    ignored("proxyInjector.additionalArgs", OTHER_PROGRAM),
-    ignored("proxyInjector.experimentalArgs", OTHER_PROGRAM),
-    ignored("proxyInjector.experimentalEnv", OTHER_PROGRAM),
-    ignored("spValidator", NO_WEBHOOK),
-    ignored("spValidatorResources", NO_WEBHOOK),
-    ignored("tracing", NO_TRACES),
-];
+/// Defines [`IGNORED`] as a table of paths and reasons.
+macro_rules! ignored {
+    ($($path:literal: $reason:expr,)+) => {
+        /// The keys of Linkerd's chart that have no effect, in alphabetical order. A key includes
+        /// everything below it.
+        pub const IGNORED: &[IgnoredKey] = &[$(IgnoredKey { path: $path, reason: $reason }),+];
+    };
+}
 
-const fn ignored(path: &'static str, reason: &'static str) -> IgnoredKey {
-    IgnoredKey { path, reason }
+ignored! {
+    "controlPlaneTracing": NO_TRACES,
+    "controlPlaneTracingNamespace": NO_TRACES,
+    "destinationController.additionalArgs": OTHER_PROGRAM,
+    "destinationController.experimentalArgs": OTHER_PROGRAM,
+    "destinationController.experimentalEnv": OTHER_PROGRAM,
+    "disableHeartBeat": HEARTBEAT,
+    "egress": "the mesh has no cluster-wide egress configuration",
+    "enableEndpointSlices": "endpoints always come from EndpointSlices",
+    "enablePSP": "Kubernetes no longer has PodSecurityPolicies",
+    "enablePprof": "the controllers serve no profiles",
+    "heartbeat": HEARTBEAT,
+    "heartbeatResources": HEARTBEAT,
+    "heartbeatSchedule": HEARTBEAT,
+    "identity.additionalArgs": OTHER_PROGRAM,
+    "identity.experimentalArgs": OTHER_PROGRAM,
+    "identity.experimentalEnv": OTHER_PROGRAM,
+    "kubeAPI":
+        "only the identity service sends a request to the API server for each client; see identity.kubeAPI",
+    "networkValidator.enableSecurityContext":
+        "the validator always has a security context; networkValidator.securityContext replaces it",
+    "podMonitor.controller.namespaceSelector":
+        "Prometheus scrapes the controllers in their own namespace",
+    "podMonitor.serviceMirror": "the mesh has no service mirror",
+    "policyController.additionalArgs": OTHER_PROGRAM,
+    "policyController.additionalEnv": OTHER_PROGRAM,
+    "policyController.experimentalArgs": OTHER_PROGRAM,
+    "policyController.experimentalEnv": OTHER_PROGRAM,
+    "policyController.image": "the policy service uses the image of the controllers",
+    "policyValidator": NO_WEBHOOK,
+    "profileValidator": NO_WEBHOOK,
+    "prometheusUrl": HEARTBEAT,
+    "proxy.tracing": NO_TRACES,
+    "proxyInit.image": PROXY_IMAGE,
+    "proxyInit.resources": PROXY_IMAGE,
+    "proxyInjector.additionalArgs": OTHER_PROGRAM,
+    "proxyInjector.experimentalArgs": OTHER_PROGRAM,
+    "proxyInjector.experimentalEnv": OTHER_PROGRAM,
+    "spValidator": NO_WEBHOOK,
+    "spValidatorResources": NO_WEBHOOK,
+    "tracing": NO_TRACES,
 }
 
 impl Values {
