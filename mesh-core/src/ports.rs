@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::units::list_items;
+
 /// A set of ports, written and serialised as `25,587,3306-3310`. Sorted, without overlap and
 /// without port 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -123,11 +125,7 @@ impl FromStr for PortSet {
     /// the list invalid. The length is not limited: [`PortSet::check_limit`] limits the lists of
     /// annotations.
     fn from_str(text: &str) -> Result<Self, PortSetError> {
-        text.split(',')
-            .map(str::trim)
-            .filter(|item| !item.is_empty())
-            .map(Self::parse_item)
-            .collect()
+        list_items(text).map(Self::parse_item).collect()
     }
 }
 

@@ -1,4 +1,5 @@
-//! Durations in annotations and environment variables, in Linkerd's format.
+//! Texts of annotations, flags and environment variables: durations in Linkerd's format, booleans,
+//! lists.
 
 use std::time::Duration;
 
@@ -48,9 +49,32 @@ pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
     Ok(Duration::from_millis(total))
 }
 
+/// Parses a boolean like Go's `strconv.ParseBool`, as Linkerd does.
+pub fn parse_bool(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
+    }
+}
+
+/// Returns the items of a comma-separated list, without surrounding blanks and without empty items.
+pub fn list_items(list: &str) -> impl Iterator<Item = &str> {
+    list.split(',')
+        .map(str::trim)
+        .filter(|item| !item.is_empty())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn booleans_are_parsed() {
+        assert_eq!(parse_bool("T"), Some(true));
+        assert_eq!(parse_bool("0"), Some(false));
+        assert_eq!(parse_bool("yes"), None);
+    }
 
     #[test]
     fn durations_are_parsed_and_validated() {

@@ -39,6 +39,7 @@ pub use crate::values::{self, Values};
 pub use containers::{TOKEN_AUDIENCE, TRUST_ROOTS_CONFIG_MAP};
 pub use decision::{Decision, SkipReason, decide};
 pub use env::TRUST_ROOTS_KEY;
+pub use opaque::service_warnings;
 pub use overrides::configuration_keys;
 pub use reverse::uninject;
 pub(crate) use reverse::uninject_metadata;
@@ -123,16 +124,6 @@ pub fn patch(
     })
 }
 
-/// Returns a warning for each annotation of a Service that is partly invalid. The valid items stay
-/// in effect and the Service is admitted.
-pub fn service_warnings(
-    namespace: &ObjectMeta,
-    service: &Service,
-    in_namespace: &str,
-) -> Vec<String> {
-    opaque::service_warnings(namespace, service, in_namespace)
-}
-
 /// Computes the patch of a Service, which adds at most the annotation of its opaque ports.
 pub fn patch_service(values: &Values, namespace: &ObjectMeta, service: &Service) -> Patch {
     let default = || opaque::default_of_service(service, &values.proxy.opaque_ports);
@@ -140,7 +131,6 @@ pub fn patch_service(values: &Values, namespace: &ObjectMeta, service: &Service)
 }
 
 /// Returns the patch of an injected pod. `values` are those of this pod, with annotations applied.
-///
 fn injection_patch(
     values: &Values,
     annotations: &Annotations,
@@ -292,13 +282,10 @@ fn annotate_opaque(
     object: &ObjectMeta,
     default: impl FnOnce() -> Option<String>,
 ) -> Patch {
-    let opaque_ports = |meta: &ObjectMeta| {
-        let annotations = meta.annotations.as_ref()?;
-        annotations.get(annotation::OPAQUE_PORTS).cloned()
-    };
+    let opaque_ports = |meta| pod::meta_annotation(meta, annotation::OPAQUE_PORTS);
     let mut operations = Operations::default();
     if opaque_ports(object).is_none()
-        && let Some(ports) = opaque_ports(namespace).or_else(default)
+        && let Some(ports) = opaque_ports(namespace).map(str::to_owned).or_else(default)
     {
         operations.metadata_entries(
             "annotations",

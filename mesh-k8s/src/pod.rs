@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use mesh_core::annotation;
 
 pub mod owner;
@@ -18,11 +19,12 @@ pub const PROXY_CONTAINER: &str = "linkerd-proxy";
 
 /// Returns the value of an annotation of the pod.
 pub fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
-    pod.metadata
-        .annotations
-        .as_ref()?
-        .get(key)
-        .map(String::as_str)
+    meta_annotation(&pod.metadata, key)
+}
+
+/// Returns the value of an annotation of any object.
+pub fn meta_annotation<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
+    meta.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
 /// Returns the value of a label of the pod.
@@ -51,12 +53,15 @@ pub fn ips(pod: &Pod) -> Vec<IpAddr> {
     let Some(status) = &pod.status else {
         return Vec::new();
     };
-    let mut ips: Vec<IpAddr> = Vec::new();
     let listed = status.pod_ips.iter().flatten().map(|ip| ip.ip.as_str());
-    for text in status.pod_ip.as_deref().into_iter().chain(listed) {
-        if let Ok(ip) = text.parse()
-            && !ips.contains(&ip)
-        {
+    unique_ips(status.pod_ip.as_deref().into_iter().chain(listed))
+}
+
+/// Parses addresses, without invalid and duplicate ones.
+pub fn unique_ips<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<IpAddr> {
+    let mut ips: Vec<IpAddr> = Vec::new();
+    for ip in texts.filter_map(|text| text.parse().ok()) {
+        if !ips.contains(&ip) {
             ips.push(ip);
         }
     }

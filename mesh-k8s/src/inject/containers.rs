@@ -14,7 +14,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::env::{IDENTITY_DIR, SERVICE_ACCOUNT_DIR, TOKEN_DIR, TOKEN_FILE, TRUST_ROOTS_DIR};
 use crate::pod;
-use crate::values::{Bounds, Resources, UNPRIVILEGED_ID, Values, non_empty};
+use crate::values::{Bounds, Image, ProbeTiming, Resources, UNPRIVILEGED_ID, Values, non_empty};
 
 /// The names by which [`super::uninject`] finds what injection added.
 pub(super) const INIT_CONTAINER: &str = "linkerd-init";
@@ -35,25 +35,20 @@ pub(super) fn proxy(values: &Values, spec: &PodSpec, env: Vec<EnvVar>) -> Contai
     let admin = i32::from(proxy.ports.admin);
     let native = proxy.native_sidecar;
     let startup = proxy.startup_probe;
+    let timed_probe = |path, timing: ProbeTiming| Probe {
+        initial_delay_seconds: Some(timing.initial_delay_seconds),
+        timeout_seconds: Some(timing.timeout_seconds),
+        ..http_probe(path, admin)
+    };
+    let gid = (proxy.gid >= 0).then_some(proxy.gid);
     Container {
-        name: pod::PROXY_CONTAINER.into(),
-        image: Some(values.image(&proxy.image)),
-        image_pull_policy: Some(values.pull_policy(&proxy.image)),
         env: Some(env),
         ports: Some(vec![
             port("linkerd-proxy", i32::from(proxy.ports.inbound)),
             port("linkerd-admin", admin),
         ]),
-        liveness_probe: Some(Probe {
-            initial_delay_seconds: Some(proxy.liveness_probe.initial_delay_seconds),
-            timeout_seconds: Some(proxy.liveness_probe.timeout_seconds),
-            ..http_probe("/live", admin)
-        }),
-        readiness_probe: Some(Probe {
-            initial_delay_seconds: Some(proxy.readiness_probe.initial_delay_seconds),
-            timeout_seconds: Some(proxy.readiness_probe.timeout_seconds),
-            ..http_probe("/ready", admin)
-        }),
+        liveness_probe: Some(timed_probe("/live", proxy.liveness_probe)),
+        readiness_probe: Some(timed_probe("/ready", proxy.readiness_probe)),
         startup_probe: (native && proxy.r#await).then(|| Probe {
             initial_delay_seconds: Some(startup.initial_delay_seconds),
             period_seconds: Some(startup.period_seconds),
@@ -67,11 +62,10 @@ pub(super) fn proxy(values: &Values, spec: &PodSpec, env: Vec<EnvVar>) -> Contai
             proxy
                 .security_context
                 .clone()
-                .unwrap_or_else(|| proxy_security(values)),
+                .unwrap_or_else(|| restricted(proxy.uid, gid)),
         ),
-        termination_message_policy: Some("FallbackToLogsOnError".into()),
         volume_mounts: Some(proxy_mounts(values, spec)),
-        ..Container::default()
+        ..container(pod::PROXY_CONTAINER, values, &proxy.image)
     }
 }
 
@@ -91,9 +85,6 @@ pub(super) fn init(values: &Values, spec: &PodSpec, control_plane: bool) -> Cont
     }];
     mounts.extend(service_account_mount(spec));
     Container {
-        name: INIT_CONTAINER.into(),
-        image: Some(values.image(&values.proxy.image)),
-        image_pull_policy: Some(values.pull_policy(&values.proxy.image)),
         command: Some(vec!["/usr/lib/linkerd/linkerd2-proxy-init".into()]),
         args: Some(init_args(values, control_plane)),
         resources: resources(&values.proxy.resources),
@@ -108,9 +99,8 @@ pub(super) fn init(values: &Values, spec: &PodSpec, control_plane: bool) -> Cont
             seccomp_profile: Some(runtime_default()),
             ..SecurityContext::default()
         }),
-        termination_message_policy: Some("FallbackToLogsOnError".into()),
         volume_mounts: Some(mounts),
-        ..Container::default()
+        ..container(INIT_CONTAINER, values, &values.proxy.image)
     }
 }
 
@@ -137,9 +127,6 @@ pub(super) fn network_validator(values: &Values) -> Container {
     ];
     let args = args.iter().flat_map(|(name, value)| [*name, *value]);
     Container {
-        name: NETWORK_VALIDATOR.into(),
-        image: Some(values.image(&values.proxy.image)),
-        image_pull_policy: Some(values.pull_policy(&values.proxy.image)),
         command: Some(vec!["/usr/lib/linkerd/linkerd2-network-validator".into()]),
         args: Some(args.map(str::to_owned).collect()),
         resources: resources(&values.proxy.resources),
@@ -147,15 +134,13 @@ pub(super) fn network_validator(values: &Values) -> Container {
             validator
                 .security_context
                 .clone()
-                .unwrap_or_else(validator_security),
+                .unwrap_or_else(|| restricted(UNPRIVILEGED_ID, Some(UNPRIVILEGED_ID))),
         ),
-        termination_message_policy: Some("FallbackToLogsOnError".into()),
-        ..Container::default()
+        ..container(NETWORK_VALIDATOR, values, &values.proxy.image)
     }
 }
 
 pub(super) fn debug(values: &Values) -> Container {
-    let image = &values.debug_container.image;
     // Some clusters require probes; these always succeed.
     let always_successful = || Probe {
         exec: Some(ExecAction {
@@ -164,12 +149,18 @@ pub(super) fn debug(values: &Values) -> Container {
         ..Probe::default()
     };
     Container {
-        name: DEBUG_CONTAINER.into(),
-        image: Some(values.image(image)),
-        image_pull_policy: Some(values.pull_policy(image)),
         liveness_probe: Some(always_successful()),
         readiness_probe: Some(always_successful()),
         security_context: Some(debug_security()),
+        ..container(DEBUG_CONTAINER, values, &values.debug_container.image)
+    }
+}
+
+fn container(name: &str, values: &Values, image: &Image) -> Container {
+    Container {
+        name: name.into(),
+        image: Some(values.image(image)),
+        image_pull_policy: Some(values.pull_policy(image)),
         termination_message_policy: Some("FallbackToLogsOnError".into()),
         ..Container::default()
     }
@@ -286,14 +277,18 @@ fn lifecycle(values: &Values) -> Option<Lifecycle> {
     })
 }
 
-fn proxy_security(values: &Values) -> SecurityContext {
+/// The proxy and the validator need no capabilities, whatever the application has.
+fn restricted(user: i64, group: Option<i64>) -> SecurityContext {
     SecurityContext {
         allow_privilege_escalation: Some(false),
-        capabilities: Some(no_capabilities()),
+        capabilities: Some(Capabilities {
+            add: None,
+            drop: Some(vec!["ALL".into()]),
+        }),
         read_only_root_filesystem: Some(true),
         run_as_non_root: Some(true),
-        run_as_user: Some(values.proxy.uid),
-        run_as_group: (values.proxy.gid >= 0).then_some(values.proxy.gid),
+        run_as_user: Some(user),
+        run_as_group: group,
         seccomp_profile: Some(runtime_default()),
         ..SecurityContext::default()
     }
@@ -317,52 +312,26 @@ fn debug_security() -> SecurityContext {
     }
 }
 
-fn validator_security() -> SecurityContext {
-    SecurityContext {
-        allow_privilege_escalation: Some(false),
-        capabilities: Some(no_capabilities()),
-        read_only_root_filesystem: Some(true),
-        run_as_non_root: Some(true),
-        run_as_user: Some(UNPRIVILEGED_ID),
-        run_as_group: Some(UNPRIVILEGED_ID),
-        seccomp_profile: Some(runtime_default()),
-        ..SecurityContext::default()
-    }
-}
-
-/// The proxy and the validator need none, whatever capabilities the application has.
-fn no_capabilities() -> Capabilities {
-    Capabilities {
-        add: None,
-        drop: Some(vec!["ALL".into()]),
-    }
-}
-
+/// The capabilities of the first container without those that the init container needs, which are
+/// added.
 fn init_capabilities(spec: &PodSpec) -> Capabilities {
-    let first = first_capabilities(spec);
-    let listed = |list: Option<&Vec<String>>| -> Vec<String> {
-        list.into_iter()
-            .flatten()
-            .filter(|name| !NETWORK_CAPABILITIES.contains(&name.as_str()))
-            .cloned()
-            .collect()
+    let first = spec
+        .containers
+        .first()
+        .and_then(|first| first.security_context.as_ref()?.capabilities.clone())
+        .unwrap_or_default();
+    let others = |list: Option<Vec<String>>| {
+        let mut list = list.unwrap_or_default();
+        list.retain(|name| !NETWORK_CAPABILITIES.contains(&name.as_str()));
+        list
     };
     let mut add: Vec<String> = NETWORK_CAPABILITIES.map(str::to_owned).to_vec();
-    add.extend(listed(first.and_then(|first| first.add.as_ref())));
-    let drop = listed(first.and_then(|first| first.drop.as_ref()));
+    add.extend(others(first.add));
+    let drop = others(first.drop);
     Capabilities {
         add: Some(add),
         drop: (!drop.is_empty()).then_some(drop),
     }
-}
-
-fn first_capabilities(spec: &PodSpec) -> Option<&Capabilities> {
-    spec.containers
-        .first()?
-        .security_context
-        .as_ref()?
-        .capabilities
-        .as_ref()
 }
 
 fn runtime_default() -> SeccompProfile {
@@ -409,14 +378,14 @@ fn init_args(values: &Values, control_plane: bool) -> Vec<String> {
         let seconds = init.close_wait_timeout_secs.to_string();
         flag("--timeout-close-wait-secs", &seconds);
     }
-    if let Some(format) = non_empty(&init.log_format) {
-        flag("--log-format", format);
-    }
-    if let Some(level) = non_empty(&init.log_level) {
-        flag("--log-level", level);
-    }
-    if let Some(subnets) = non_empty(&init.skip_subnets) {
-        flag("--subnets-to-ignore", subnets);
+    for (name, value) in [
+        ("--log-format", &init.log_format),
+        ("--log-level", &init.log_level),
+        ("--subnets-to-ignore", &init.skip_subnets),
+    ] {
+        if !value.is_empty() {
+            flag(name, value);
+        }
     }
     args
 }

@@ -108,16 +108,12 @@ enum InjectMode {
 
 impl InjectMode {
     fn of(meta: &ObjectMeta) -> Self {
-        let annotations = meta.annotations.as_ref();
-        match annotations.and_then(|all| all.get(annotation::INJECT)) {
-            None => Self::Absent,
-            Some(value) => match value.as_str() {
-                "" => Self::Absent,
-                "enabled" => Self::Enabled,
-                "ingress" => Self::Ingress,
-                "disabled" => Self::Disabled,
-                _ => Self::Invalid,
-            },
+        match pod::meta_annotation(meta, annotation::INJECT) {
+            None | Some("") => Self::Absent,
+            Some("enabled") => Self::Enabled,
+            Some("ingress") => Self::Ingress,
+            Some("disabled") => Self::Disabled,
+            Some(_) => Self::Invalid,
         }
     }
 }

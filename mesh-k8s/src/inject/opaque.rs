@@ -6,9 +6,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use mesh_core::annotation;
 use mesh_core::ports::PortSet;
+use mesh_core::units::list_items;
 
 use super::overrides::{AnnotationOrigin, Annotations, OverrideReport, warning};
-use crate::pod::ports;
+use crate::pod::{meta_annotation, ports};
 
 /// Returns all default opaque ports if the pod declares one of them, so that the annotation equals
 /// the default for its other ports.
@@ -57,7 +58,7 @@ pub(super) fn for_proxy(
     let list = annotations
         .get(annotation::OPAQUE_PORTS)
         .map_or(defaults, String::as_str);
-    let resolved: Vec<String> = items(list)
+    let resolved: Vec<String> = list_items(list)
         .flat_map(|item| match PortSet::parse_item(item) {
             Ok(_) => vec![item.to_owned()],
             Err(_) => ports::named(spec, item)
@@ -87,7 +88,7 @@ pub(super) fn check(
     if !origin.is_own(annotation::OPAQUE_PORTS) {
         return;
     }
-    let unknown = items(list)
+    let unknown = list_items(list)
         .filter(|item| PortSet::parse_item(item).is_err() && ports::named(spec, item).is_empty());
     for name in unknown {
         let warning = format!(
@@ -99,15 +100,14 @@ pub(super) fn check(
     }
 }
 
-pub(super) fn service_warnings(
+/// Returns a warning for each annotation of a Service that is partly invalid. The valid items stay
+/// in effect and the Service is admitted.
+pub fn service_warnings(
     namespace: &ObjectMeta,
     service: &Service,
     in_namespace: &str,
 ) -> Vec<String> {
-    let list = |meta: &ObjectMeta| {
-        let annotations = meta.annotations.as_ref()?;
-        annotations.get(annotation::OPAQUE_PORTS).cloned()
-    };
+    let list = |meta| meta_annotation(meta, annotation::OPAQUE_PORTS);
     let own = list(&service.metadata);
     let holder = match &own {
         Some(_) => {
@@ -118,15 +118,9 @@ pub(super) fn service_warnings(
     };
     let invalid_value = own
         .or_else(|| list(namespace))
-        .and_then(|list| Some((ports::check_list(&list).err()?, list)));
+        .and_then(|list| Some((ports::check_list(list).err()?, list)));
     invalid_value
-        .map(|(expected, list)| warning(&holder, annotation::OPAQUE_PORTS, &list, &expected))
+        .map(|(expected, list)| warning(&holder, annotation::OPAQUE_PORTS, list, &expected))
         .into_iter()
         .collect()
-}
-
-fn items(list: &str) -> impl Iterator<Item = &str> {
-    list.split(',')
-        .map(str::trim)
-        .filter(|item| !item.is_empty())
 }

@@ -14,6 +14,7 @@ use mesh_core::annotation;
 
 use self::keys::{CONFIG_KEYS, OverrideError};
 use super::units::parse_bool;
+use crate::pod::meta_annotation;
 use crate::pod::owner::Owner;
 use crate::values::{Ports, Values};
 
@@ -134,8 +135,7 @@ pub(super) fn merge_additional_env(
         (origin.namespace, origin.namespace_name(), false),
         (origin.pod, origin.workload_name(), true),
     ] {
-        let annotations = meta.annotations.as_ref();
-        let Some(text) = annotations.and_then(|all| all.get(ADDITIONAL_ENV)) else {
+        let Some(text) = meta_annotation(meta, ADDITIONAL_ENV) else {
             continue;
         };
         match serde_json::from_str::<Vec<EnvVar>>(text) {
@@ -278,8 +278,7 @@ impl AnnotationOrigin<'_> {
     }
 
     pub(super) fn is_own(self, key: &str) -> bool {
-        let own = self.pod.annotations.as_ref();
-        own.is_some_and(|own| own.contains_key(key))
+        meta_annotation(self.pod, key).is_some()
     }
 
     pub(super) fn workload_name(self) -> String {

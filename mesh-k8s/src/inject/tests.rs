@@ -150,61 +150,48 @@ fn golden_foreign_cni() {
 
 #[test]
 fn golden_many_overrides() {
-    let pod = annotated(&[
-        ("config.linkerd.io/proxy-image", "example/proxy"),
-        ("config.linkerd.io/proxy-version", "v9"),
-        ("config.linkerd.io/image-pull-policy", "Never"),
-        ("config.linkerd.io/control-port", "5190"),
-        ("config.linkerd.io/inbound-port", "5143"),
-        ("config.linkerd.io/admin-port", "5191"),
-        ("config.linkerd.io/outbound-port", "5140"),
-        ("config.linkerd.io/proxy-admin-shutdown", "enabled"),
-        ("config.linkerd.io/proxy-log-level", "debug"),
-        ("config.linkerd.io/proxy-log-http-headers", "insecure"),
-        ("config.linkerd.io/proxy-log-format", "json"),
-        (
-            "config.linkerd.io/proxy-require-identity-inbound-ports",
-            "8080",
-        ),
-        ("config.linkerd.io/proxy-outbound-connect-timeout", "1m"),
-        (
-            "config.linkerd.io/proxy-inbound-discovery-cache-unused-timeout",
-            "2m",
-        ),
-        (
-            "config.linkerd.io/proxy-disable-outbound-protocol-detect-timeout",
-            "true",
-        ),
-        ("config.linkerd.io/shutdown-grace-period", "60s"),
-        ("config.linkerd.io/proxy-cpu-request", "1500m"),
-        ("config.linkerd.io/proxy-cpu-limit", "2"),
-        ("config.linkerd.io/proxy-cpu-ratio-limit", "0.10"),
-        ("config.linkerd.io/proxy-memory-request", "20Mi"),
-        ("config.linkerd.io/proxy-uid", "3000"),
-        ("config.linkerd.io/proxy-gid", "3001"),
-        ("config.linkerd.io/enable-external-profiles", "true"),
-        ("config.linkerd.io/skip-inbound-ports", "4222,6222"),
-        ("config.linkerd.io/skip-outbound-ports", "8079,8080"),
-        ("config.linkerd.io/skip-subnets", "172.17.0.0/16"),
-        ("config.linkerd.io/opaque-ports", "db, 9000-9002, none,"),
-        (
-            "config.linkerd.io/default-inbound-policy",
-            "cluster-authenticated",
-        ),
-        ("config.linkerd.io/access-log", "apache"),
-        ("config.linkerd.io/enable-gateway", "true"),
-        ("config.linkerd.io/enable-debug-sidecar", "true"),
-        ("config.linkerd.io/debug-image", "example/debug"),
-        ("config.linkerd.io/proxy-enable-native-sidecar", "false"),
-        (
-            "config.alpha.linkerd.io/proxy-wait-before-exit-seconds",
-            "11",
-        ),
-        (
-            "config.linkerd.io/proxy-additional-env",
-            r#"[{"name":"TWEAK","value":"1"}]"#,
-        ),
-    ]);
+    let annotations = [
+        ("proxy-image", "example/proxy"),
+        ("proxy-version", "v9"),
+        ("image-pull-policy", "Never"),
+        ("control-port", "5190"),
+        ("inbound-port", "5143"),
+        ("admin-port", "5191"),
+        ("outbound-port", "5140"),
+        ("proxy-admin-shutdown", "enabled"),
+        ("proxy-log-level", "debug"),
+        ("proxy-log-http-headers", "insecure"),
+        ("proxy-log-format", "json"),
+        ("proxy-require-identity-inbound-ports", "8080"),
+        ("proxy-outbound-connect-timeout", "1m"),
+        ("proxy-inbound-discovery-cache-unused-timeout", "2m"),
+        ("proxy-disable-outbound-protocol-detect-timeout", "true"),
+        ("shutdown-grace-period", "60s"),
+        ("proxy-cpu-request", "1500m"),
+        ("proxy-cpu-limit", "2"),
+        ("proxy-cpu-ratio-limit", "0.10"),
+        ("proxy-memory-request", "20Mi"),
+        ("proxy-uid", "3000"),
+        ("proxy-gid", "3001"),
+        ("enable-external-profiles", "true"),
+        ("skip-inbound-ports", "4222,6222"),
+        ("skip-outbound-ports", "8079,8080"),
+        ("skip-subnets", "172.17.0.0/16"),
+        ("opaque-ports", "db, 9000-9002, none,"),
+        ("default-inbound-policy", "cluster-authenticated"),
+        ("access-log", "apache"),
+        ("enable-gateway", "true"),
+        ("enable-debug-sidecar", "true"),
+        ("debug-image", "example/debug"),
+        ("proxy-enable-native-sidecar", "false"),
+        ("proxy-additional-env", r#"[{"name":"TWEAK","value":"1"}]"#),
+    ];
+    let mut pod = annotated(&[(
+        "config.alpha.linkerd.io/proxy-wait-before-exit-seconds",
+        "11",
+    )]);
+    let all = pod.metadata.annotations.get_or_insert_default();
+    all.extend(annotations.map(|(key, value)| (format!("config.linkerd.io/{key}"), value.into())));
     let (pod, warnings) = run(&values(), &enabled(), &pod);
     assert_eq!(
         warnings.len(),

@@ -2,13 +2,8 @@
 
 use std::time::Duration;
 
-/// Parses a boolean like Go's `strconv.ParseBool`.
 pub(super) fn parse_bool(text: &str) -> Result<bool, String> {
-    match text {
-        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
-        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
-        _ => Err("expected true or false".into()),
-    }
+    mesh_core::units::parse_bool(text).ok_or_else(|| "expected true or false".into())
 }
 
 /// Parses a duration like Go's `time.ParseDuration`, without sign: `1m30s`, `1.5h`, `100ms`, `0`.
@@ -129,12 +124,5 @@ mod tests {
         for bad in ["", "m", "1x", "-1", "1 m", "e3", "1..2"] {
             assert!(whole_units(bad).is_err(), "{bad:?}");
         }
-    }
-
-    #[test]
-    fn go_booleans_are_parsed() {
-        assert_eq!(parse_bool("T"), Ok(true));
-        assert_eq!(parse_bool("0"), Ok(false));
-        assert!(parse_bool("yes").is_err());
     }
 }

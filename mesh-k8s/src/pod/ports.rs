@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod, PodSpec};
 use mesh_core::annotation as keys;
 use mesh_core::ports::{PortSet, PortSetError};
+use mesh_core::units::list_items;
 
 use super::{PROXY_CONTAINER, annotation, containers, plain_env};
 
@@ -55,7 +56,7 @@ pub fn named(spec: &PodSpec, name: &str) -> Vec<u16> {
 /// invalid items are skipped, so that the valid items of a list stay in effect.
 pub fn resolve_list(spec: Option<&PodSpec>, list: &str) -> PortSet {
     let mut set = PortSet::default();
-    for item in items(list) {
+    for item in list_items(list) {
         if let Ok(range) = PortSet::parse_item(item) {
             set.insert(range);
         } else if let Some(spec) = spec {
@@ -72,17 +73,11 @@ pub fn unreadable_items<'a>(
     spec: Option<&'a PodSpec>,
     list: &'a str,
 ) -> impl Iterator<Item = PortSetError> + 'a {
-    items(list).filter_map(move |item| {
+    list_items(list).filter_map(move |item| {
         let error = PortSet::parse_item(item).err()?;
         let is_name = spec.is_some_and(|spec| !named(spec, item).is_empty());
         (!is_name).then_some(error)
     })
-}
-
-fn items(list: &str) -> impl Iterator<Item = &str> {
-    list.split(',')
-        .map(str::trim)
-        .filter(|item| !item.is_empty())
 }
 
 /// Checks a list of ports, ranges and names of ports without knowing the names of a pod.
@@ -92,7 +87,9 @@ fn items(list: &str) -> impl Iterator<Item = &str> {
 /// An item that is neither a port, a range nor a valid port name, or a list with too many ranges;
 /// the text says what is accepted.
 pub fn check_list(list: &str) -> Result<(), String> {
-    let numbers: Vec<&str> = items(list).filter(|item| !is_port_name(item)).collect();
+    let numbers: Vec<&str> = list_items(list)
+        .filter(|item| !is_port_name(item))
+        .collect();
     numbers
         .join(",")
         .parse::<PortSet>()

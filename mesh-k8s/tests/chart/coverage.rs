@@ -81,9 +81,7 @@ fn every_template_begins_with_merged_values() {
 /// All values of one depth together, because rendering with each value alone takes minutes.
 #[test]
 fn null_renders_as_default() {
-    if !helm::is_available("null_renders_as_default") {
-        return;
-    }
+    require_helm!("null_renders_as_default");
     let default = helm::control_plane("{}").unwrap();
     for depth in 1..=4 {
         let mut given = json!({});
@@ -133,62 +131,50 @@ const NO_EFFECT: [(&str, &str); 5] = [
 ];
 
 /// Values that only have an effect together with others or with a certain value.
-const TOGETHER: [(&str, &str); 15] = [
+const TOGETHER: [(&[&str], &str); 11] = [
     (
-        "identityTrustAnchorsPEM",
+        &[
+            "identityTrustAnchorsPEM",
+            "identity.issuer.tls.crtPEM",
+            "identity.issuer.tls.keyPEM",
+        ],
         "{identityTrustAnchorsPEM: a, identity: {issuer: {tls: {crtPEM: b, keyPEM: c}}}}",
     ),
-    ("identity.externalCA", "identity: {externalCA: true}"),
+    (&["identity.externalCA"], "identity: {externalCA: true}"),
     (
-        "identity.issuer.tls.crtPEM",
-        "{identityTrustAnchorsPEM: a, identity: {issuer: {tls: {crtPEM: b, keyPEM: c}}}}",
-    ),
-    (
-        "identity.issuer.tls.keyPEM",
-        "{identityTrustAnchorsPEM: a, identity: {issuer: {tls: {crtPEM: b, keyPEM: c}}}}",
-    ),
-    (
-        "proxyInjector.externalSecret",
+        &["proxyInjector.externalSecret", "proxyInjector.caBundle"],
         "proxyInjector: {externalSecret: true, caBundle: x}",
     ),
     (
-        "proxyInjector.caBundle",
-        "proxyInjector: {externalSecret: true, caBundle: x}",
-    ),
-    (
-        "proxyInjector.crtPEM",
+        &["proxyInjector.crtPEM", "proxyInjector.keyPEM"],
         "proxyInjector: {crtPEM: a, keyPEM: b, caBundle: c}",
     ),
     (
-        "proxyInjector.keyPEM",
-        "proxyInjector: {crtPEM: a, keyPEM: b, caBundle: c}",
-    ),
-    (
-        "proxyInjector.injectCaFrom",
+        &["proxyInjector.injectCaFrom"],
         "proxyInjector: {externalSecret: true, injectCaFrom: a/b}",
     ),
     (
-        "proxyInjector.injectCaFromSecret",
+        &["proxyInjector.injectCaFromSecret"],
         "proxyInjector: {externalSecret: true, injectCaFromSecret: a/b}",
     ),
     (
-        "proxyInit.closeWaitTimeoutSecs",
+        &["proxyInit.closeWaitTimeoutSecs"],
         "{meshAgent: {enabled: false}, proxyInit: {closeWaitTimeoutSecs: 5, runAsRoot: true}}",
     ),
     (
-        "meshAgent.adminAddr",
+        &["meshAgent.adminAddr"],
         "meshAgent: {adminAddr: '0.0.0.0:9994'}",
     ),
     (
-        "podMonitor.agent.enabled",
+        &["podMonitor.agent.enabled"],
         "{podMonitor: {enabled: true, agent: {enabled: true}}, meshAgent: {adminAddr: '0.0.0.0:9993'}}",
     ),
     (
-        "cniEnabled",
+        &["cniEnabled"],
         "{meshAgent: {enabled: false}, cniEnabled: true}",
     ),
     (
-        "proxy.securityContext",
+        &["proxy.securityContext"],
         "proxy: {securityContext: {runAsUser: 5}}",
     ),
 ];
@@ -202,9 +188,7 @@ const BASES: [&str; 3] = [
 
 #[test]
 fn every_value_has_an_effect() {
-    if !helm::is_available("every_value_has_an_effect") {
-        return;
-    }
+    require_helm!("every_value_has_an_effect");
     let mut leaves = Vec::new();
     collect(
         "",
@@ -222,7 +206,10 @@ fn every_value_has_an_effect() {
         })
         .collect();
     let reasons = BTreeMap::from(NO_EFFECT);
-    let together = BTreeMap::from(TOGETHER);
+    let together = |path: &str| {
+        let found = TOGETHER.iter().find(|(paths, _)| paths.contains(&path));
+        found.map(|(_, values)| *values)
+    };
     let without: Vec<String> = thread::scope(|scope| {
         let chunk = leaves.len().div_ceil(4);
         let threads: Vec<_> = leaves
@@ -231,9 +218,7 @@ fn every_value_has_an_effect() {
                 scope.spawn(|| {
                     leaves
                         .iter()
-                        .filter(|(path, value)| {
-                            !has_effect(path, value, &bases, together.get(path.as_str()).copied())
-                        })
+                        .filter(|(path, value)| !has_effect(path, value, &bases, together(path)))
                         .map(|(path, _)| path.clone())
                         .collect::<Vec<_>>()
                 })

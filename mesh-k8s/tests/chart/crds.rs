@@ -27,9 +27,7 @@ const ONLY_IN_TYPE: [&str; 9] = [
 
 #[test]
 fn definitions_match_types() {
-    if !helm::is_available("definitions_match_types") {
-        return;
-    }
+    require_helm!("definitions_match_types");
     let objects = helm::crds();
     let types = [
         (crd::Server::crd(), "v1beta3"),
@@ -111,9 +109,7 @@ fn compare(path: &str, definition: &Value, of_type: &Value) {
 
 #[test]
 fn definitions_are_deleted_with_chart() {
-    if !helm::is_available("definitions_are_deleted_with_chart") {
-        return;
-    }
+    require_helm!("definitions_are_deleted_with_chart");
     let objects = helm::crds();
     assert_eq!(objects.len(), 10);
     for object in objects {

@@ -9,6 +9,15 @@
     reason = "a test fails by panicking, and a skipped one prints why"
 )]
 
+/// Returns from a test, and prints that it is skipped, if `helm` is not on the PATH.
+macro_rules! require_helm {
+    ($test:literal) => {
+        if !crate::helm::is_available($test) {
+            return;
+        }
+    };
+}
+
 mod arguments;
 mod coverage;
 mod crds;

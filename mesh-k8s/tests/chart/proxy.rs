@@ -29,9 +29,7 @@ const COMPONENTS: [&str; 3] = ["identity", "destination", "proxy-injector"];
 
 #[test]
 fn proxies_of_chart_match_injector() {
-    if !helm::is_available("proxies_of_chart_match_injector") {
-        return;
-    }
+    require_helm!("proxies_of_chart_match_injector");
     for case in CASES {
         let objects = helm::control_plane(case).unwrap();
         // The values that the injector reads.

@@ -12,9 +12,7 @@ use crate::helm;
 
 #[test]
 fn every_object_has_standard_labels() {
-    if !helm::is_available("every_object_has_standard_labels") {
-        return;
-    }
+    require_helm!("every_object_has_standard_labels");
     let everything = "{enablePodDisruptionBudget: true, podMonitor: {enabled: true, agent: {enabled: true}}, meshAgent: {adminAddr: '0.0.0.0:9993'}, commonLabels: {team: mesh}}";
     for object in helm::control_plane(everything).unwrap() {
         let name = format!("{} {}", object["kind"], object["metadata"]["name"]);
@@ -42,9 +40,7 @@ fn every_object_has_standard_labels() {
 
 #[test]
 fn all_pods_except_agent_are_restricted() {
-    if !helm::is_available("all_pods_except_agent_are_restricted") {
-        return;
-    }
+    require_helm!("all_pods_except_agent_are_restricted");
     let mut seen = 0;
     for object in helm::control_plane("{}").unwrap() {
         let spec = match object["kind"].as_str().unwrap() {
@@ -84,9 +80,7 @@ fn all_pods_except_agent_are_restricted() {
 /// Lists every RBAC permission of the chart in a golden file, so that a diff shows new ones.
 #[test]
 fn permissions_match_golden_file() {
-    if !helm::is_available("permissions_match_golden_file") {
-        return;
-    }
+    require_helm!("permissions_match_golden_file");
     let objects = helm::control_plane("{}").unwrap();
     let mut lines = BTreeSet::new();
     for role in objects
@@ -129,9 +123,7 @@ fn permissions_match_golden_file() {
 /// RBAC cannot restrict the agents to their own node, so an admission policy does.
 #[test]
 fn agents_may_only_change_their_own_node() {
-    if !helm::is_available("agents_may_only_change_their_own_node") {
-        return;
-    }
+    require_helm!("agents_may_only_change_their_own_node");
     let objects = helm::control_plane("{}").unwrap();
     let name = "linkerd-linkerd-mesh-agent-own-node";
     let policy = &helm::find(&objects, "ValidatingAdmissionPolicy", name)["spec"];
@@ -151,9 +143,7 @@ fn agents_may_only_change_their_own_node() {
 
 #[test]
 fn contradictory_values_are_rejected_with_remedy() {
-    if !helm::is_available("contradictory_values_are_rejected_with_remedy") {
-        return;
-    }
+    require_helm!("contradictory_values_are_rejected_with_remedy");
     let cases = [
         ("clusterDomain: ''", "clusterDomain is empty"),
         (
@@ -209,9 +199,7 @@ fn contradictory_values_are_rejected_with_remedy() {
 
 #[test]
 fn linkerd_values_files_are_accepted_and_ignored_keys_noted() {
-    if !helm::is_available("linkerd_values_files_are_accepted_and_ignored_keys_noted") {
-        return;
-    }
+    require_helm!("linkerd_values_files_are_accepted_and_ignored_keys_noted");
     let path = root().join("mesh-k8s/testdata/values/linkerd.yaml");
     let given = std::fs::read_to_string(path).unwrap();
     let objects = helm::control_plane(&given).unwrap();
@@ -238,9 +226,7 @@ fn linkerd_values_files_are_accepted_and_ignored_keys_noted() {
 
 #[test]
 fn empty_trust_domain_is_cluster_domain() {
-    if !helm::is_available("empty_trust_domain_is_cluster_domain") {
-        return;
-    }
+    require_helm!("empty_trust_domain_is_cluster_domain");
     for given in ["{}", "identityTrustDomain: ''", "identityTrustDomain: null"] {
         let mut given: Value = serde_norway::from_str(given).unwrap();
         given["clusterDomain"] = "example.org".into();
@@ -258,9 +244,7 @@ fn empty_trust_domain_is_cluster_domain() {
 /// `--set meshAgent.guard=off` is a string, `guard: off` in a file is a boolean.
 #[test]
 fn off_is_accepted_as_string_and_boolean() {
-    if !helm::is_available("off_is_accepted_as_string_and_boolean") {
-        return;
-    }
+    require_helm!("off_is_accepted_as_string_and_boolean");
     for values in [
         "meshAgent: {guard: off}",
         "meshAgent: {guard: 'off'}",
@@ -292,9 +276,7 @@ fn charts_have_version_of_programs() {
 
 #[test]
 fn high_availability_values_are_applied() {
-    if !helm::is_available("high_availability_values_are_applied") {
-        return;
-    }
+    require_helm!("high_availability_values_are_applied");
     let values =
         std::fs::read_to_string(root().join("helm/linkerd-control-plane/values-ha.yaml")).unwrap();
     let objects = helm::control_plane(&values).unwrap();

@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use mesh_core::annotation;
 use mesh_core::policy::inbound::DefaultPolicy;
 use mesh_core::ports::PortSet;
+use mesh_core::units::list_items;
 
 use crate::inject::units::{parse_bool, parse_duration, whole_units};
 use crate::values::{Redirection, Values};
@@ -17,7 +18,7 @@ pub(in crate::inject) struct ConfigKey {
     pub(in crate::inject) name: &'static str,
     pub(super) inherited: bool,
     /// Changes nothing if it fails.
-    pub(super) apply: fn(&mut Values, &str) -> Result<(), OverrideError>,
+    pub(super) apply: Apply,
 }
 
 /// Why an annotation overrides nothing.
@@ -34,10 +35,10 @@ impl From<String> for OverrideError {
     }
 }
 
-const fn inherited(
-    name: &'static str,
-    apply: fn(&mut Values, &str) -> Result<(), OverrideError>,
-) -> ConfigKey {
+/// Sets a value.
+type Apply = fn(&mut Values, &str) -> Result<(), OverrideError>;
+
+const fn inherited(name: &'static str, apply: Apply) -> ConfigKey {
     ConfigKey {
         name,
         inherited: true,
@@ -45,15 +46,21 @@ const fn inherited(
     }
 }
 
-const fn workload_only(
-    name: &'static str,
-    apply: fn(&mut Values, &str) -> Result<(), OverrideError>,
-) -> ConfigKey {
+const fn workload_only(name: &'static str, apply: Apply) -> ConfigKey {
     ConfigKey {
-        name,
         inherited: false,
-        apply,
+        ..inherited(name, apply)
     }
+}
+
+/// An annotation that sets one value to the result of a parser, which may have accepted texts.
+macro_rules! key {
+    ($constructor:ident $name:expr => $($field:ident).+: $parse:ident $($accepted:expr)?) => {
+        $constructor($name, |values, text| {
+            values.$($field).+ = $parse(text $(, &$accepted)?)?;
+            Ok(())
+        })
+    };
 }
 
 /// The ports of the proxy's listeners, which must differ from each other.
@@ -71,224 +78,130 @@ pub(super) const SECURITY: [&str; 2] = [
     annotation::REQUIRE_IDENTITY_PORTS,
 ];
 
+const PULL_POLICIES: [&str; 3] = ["Always", "IfNotPresent", "Never"];
+
 /// In the order in which they are applied.
 pub(in crate::inject) const CONFIG_KEYS: &[ConfigKey] = &[
-    inherited("config.linkerd.io/proxy-image", |v, text| {
-        set(&mut v.proxy.image.name, required(text))
-    }),
-    inherited("config.linkerd.io/proxy-version", |v, text| {
-        set(&mut v.proxy.image.version, Ok(text.to_owned()))
-    }),
-    inherited("config.linkerd.io/image-pull-policy", |v, text| {
-        let policy = one_of(text, &["Always", "IfNotPresent", "Never"])?;
-        v.image_pull_policy.clone_from(&policy);
-        v.proxy.image.pull_policy = policy;
-        Ok(())
-    }),
-    inherited(annotation::CONTROL_PORT, |v, text| {
-        set(&mut v.proxy.ports.control, port(text))
-    }),
-    inherited(annotation::INBOUND_PORT, |v, text| {
-        set(&mut v.proxy.ports.inbound, port(text))
-    }),
-    inherited(annotation::ADMIN_PORT, |v, text| {
-        set(&mut v.proxy.ports.admin, port(text))
-    }),
-    inherited(annotation::OUTBOUND_PORT, |v, text| {
-        set(&mut v.proxy.ports.outbound, port(text))
-    }),
-    inherited("config.linkerd.io/proxy-admin-shutdown", |v, text| {
-        set(&mut v.proxy.enable_shutdown_endpoint, enabled(text))
-    }),
-    inherited("config.linkerd.io/proxy-log-level", |v, text| {
-        set(&mut v.proxy.log_level, required(text))
-    }),
-    inherited("config.linkerd.io/proxy-log-http-headers", |v, text| {
-        set(
-            &mut v.proxy.log_http_headers,
-            one_of(text, &["off", "insecure", ""]),
-        )
-    }),
-    inherited("config.linkerd.io/proxy-log-format", |v, text| {
-        set(&mut v.proxy.log_format, one_of(text, &["plain", "json"]))
-    }),
-    inherited(annotation::REQUIRE_IDENTITY_PORTS, |v, text| {
-        set(&mut v.proxy.require_identity_on_inbound_ports, ports(text))
-    }),
-    inherited(
-        "config.linkerd.io/proxy-metrics-hostname-labels",
-        |v, text| set(&mut v.proxy.metrics.hostname_labels, parse_bool(text)),
-    ),
-    inherited(
-        "config.linkerd.io/proxy-outbound-connect-timeout",
-        |v, text| set(&mut v.proxy.outbound_connect_timeout, go_millis(text)),
-    ),
-    inherited(
-        "config.linkerd.io/proxy-inbound-connect-timeout",
-        |v, text| set(&mut v.proxy.inbound_connect_timeout, go_millis(text)),
-    ),
-    inherited(
-        "config.linkerd.io/proxy-outbound-discovery-cache-unused-timeout",
-        |v, text| {
-            set(
-                &mut v.proxy.outbound_discovery_cache_unused_timeout,
-                go_seconds(text),
-            )
-        },
-    ),
-    inherited(
-        "config.linkerd.io/proxy-inbound-discovery-cache-unused-timeout",
-        |v, text| {
-            set(
-                &mut v.proxy.inbound_discovery_cache_unused_timeout,
-                go_seconds(text),
-            )
-        },
-    ),
-    inherited(
-        "config.linkerd.io/proxy-disable-outbound-protocol-detect-timeout",
-        |v, text| {
-            set(
-                &mut v.proxy.disable_outbound_protocol_detect_timeout,
-                parse_bool(text),
-            )
-        },
-    ),
-    inherited(
-        "config.linkerd.io/proxy-disable-inbound-protocol-detect-timeout",
-        |v, text| {
-            set(
-                &mut v.proxy.disable_inbound_protocol_detect_timeout,
-                parse_bool(text),
-            )
-        },
-    ),
-    inherited("config.linkerd.io/shutdown-grace-period", |v, text| {
-        set(&mut v.proxy.shutdown_grace_period, go_millis(text))
-    }),
-    workload_only("config.linkerd.io/enable-gateway", |v, text| {
-        set(&mut v.proxy.is_gateway, parse_bool(text))
-    }),
-    inherited("config.linkerd.io/proxy-cpu-request", |v, text| {
-        v.proxy.runtime.workers.minimum = whole_units(text)?;
-        v.proxy.resources.cpu.request = text.to_owned();
-        Ok(())
-    }),
-    inherited("config.linkerd.io/proxy-cpu-limit", |v, text| {
-        v.proxy.runtime.workers.maximum = Some(whole_units(text)?);
-        v.proxy.resources.cpu.limit = text.to_owned();
-        Ok(())
-    }),
-    workload_only(
-        "config.linkerd.io/proxy-cpu-ratio-limit",
-        |v, text| match text.parse::<f64>() {
-            Ok(ratio) if 0.0 < ratio && ratio < 1.0 => {
-                v.proxy.runtime.workers.maximum_cpu_ratio = Some(ratio);
-                Ok(())
-            }
-            _ => Err("expected a number between 0 and 1, both excluded"
-                .to_owned()
-                .into()),
-        },
-    ),
-    inherited("config.linkerd.io/proxy-memory-request", |v, text| {
-        set(&mut v.proxy.resources.memory.request, quantity(text))
-    }),
-    inherited("config.linkerd.io/proxy-memory-limit", |v, text| {
-        set(&mut v.proxy.resources.memory.limit, quantity(text))
-    }),
-    inherited(
-        "config.linkerd.io/proxy-ephemeral-storage-request",
-        |v, text| {
-            set(
-                &mut v.proxy.resources.ephemeral_storage.request,
-                quantity(text),
-            )
-        },
-    ),
-    inherited(
-        "config.linkerd.io/proxy-ephemeral-storage-limit",
-        |v, text| {
-            set(
-                &mut v.proxy.resources.ephemeral_storage.limit,
-                quantity(text),
-            )
-        },
-    ),
-    inherited(annotation::PROXY_UID, |v, text| {
-        set(&mut v.proxy.uid, id(text))
-    }),
-    inherited("config.linkerd.io/proxy-gid", |v, text| {
-        set(&mut v.proxy.gid, id(text))
-    }),
-    inherited("config.linkerd.io/enable-external-profiles", |v, text| {
-        set(&mut v.proxy.enable_external_profiles, parse_bool(text))
-    }),
-    inherited(annotation::SKIP_INBOUND_PORTS, |v, text| {
-        set(&mut v.proxy_init.ignore_inbound_ports, ports(text))
-    }),
-    inherited(annotation::SKIP_OUTBOUND_PORTS, |v, text| {
-        set(&mut v.proxy_init.ignore_outbound_ports, ports(text))
-    }),
-    inherited(annotation::SKIP_SUBNETS, |v, text| {
-        set(&mut v.proxy_init.skip_subnets, subnets(text))
-    }),
-    workload_only("config.linkerd.io/debug-image", |v, text| {
-        set(&mut v.debug_container.image.name, required(text))
-    }),
-    workload_only("config.linkerd.io/debug-image-version", |v, text| {
-        set(&mut v.debug_container.image.version, required(text))
-    }),
-    workload_only("config.linkerd.io/debug-image-pull-policy", |v, text| {
-        let policy = one_of(text, &["Always", "IfNotPresent", "Never"]);
-        set(&mut v.debug_container.image.pull_policy, policy)
-    }),
-    inherited("config.linkerd.io/proxy-await", |v, text| {
-        set(&mut v.proxy.r#await, enabled(text))
-    }),
-    inherited(annotation::DEFAULT_INBOUND_POLICY, |v, text| {
-        let policy = text
-            .parse::<DefaultPolicy>()
-            .map_err(|error| error.to_string());
-        set(
-            &mut v.proxy.default_inbound_policy,
-            policy.map(|policy| policy.as_str().to_owned()),
-        )
-    }),
-    inherited("config.linkerd.io/access-log", |v, text| {
-        set(&mut v.proxy.access_log, one_of(text, &["apache", "json"]))
-    }),
-    workload_only("config.linkerd.io/close-wait-timeout", |v, text| {
-        let timeout = parse_duration(text)?;
-        if v.redirection() != Redirection::InitContainer {
-            return Err(OverrideError::NotApplicable(
-                "the init container sets it, and this mesh adds none",
-            ));
-        }
-        if !v.proxy_init.run_as_root {
-            return Err(OverrideError::NotApplicable(
-                "it requires an init container that runs as root (proxyInit.runAsRoot)",
-            ));
-        }
-        set(
-            &mut v.proxy_init.close_wait_timeout_secs,
-            Ok(timeout.as_secs()),
-        )
-    }),
-    inherited(
-        "config.alpha.linkerd.io/proxy-wait-before-exit-seconds",
-        |v, text| {
-            let seconds = text
-                .parse()
-                .map_err(|error| format!("expected a number of seconds: {error}"));
-            set(&mut v.proxy.wait_before_exit_seconds, seconds)
-        },
-    ),
+    key!(inherited "config.linkerd.io/proxy-image" => proxy.image.name: required),
+    key!(inherited "config.linkerd.io/proxy-version" => proxy.image.version: any),
+    inherited("config.linkerd.io/image-pull-policy", image_pull_policy),
+    key!(inherited annotation::CONTROL_PORT => proxy.ports.control: port),
+    key!(inherited annotation::INBOUND_PORT => proxy.ports.inbound: port),
+    key!(inherited annotation::ADMIN_PORT => proxy.ports.admin: port),
+    key!(inherited annotation::OUTBOUND_PORT => proxy.ports.outbound: port),
+    key!(inherited "config.linkerd.io/proxy-admin-shutdown"
+        => proxy.enable_shutdown_endpoint: enabled),
+    key!(inherited "config.linkerd.io/proxy-log-level" => proxy.log_level: required),
+    key!(inherited "config.linkerd.io/proxy-log-http-headers"
+        => proxy.log_http_headers: one_of ["off", "insecure", ""]),
+    key!(inherited "config.linkerd.io/proxy-log-format"
+        => proxy.log_format: one_of ["plain", "json"]),
+    key!(inherited annotation::REQUIRE_IDENTITY_PORTS
+        => proxy.require_identity_on_inbound_ports: ports),
+    key!(inherited "config.linkerd.io/proxy-metrics-hostname-labels"
+        => proxy.metrics.hostname_labels: parse_bool),
+    key!(inherited "config.linkerd.io/proxy-outbound-connect-timeout"
+        => proxy.outbound_connect_timeout: go_millis),
+    key!(inherited "config.linkerd.io/proxy-inbound-connect-timeout"
+        => proxy.inbound_connect_timeout: go_millis),
+    key!(inherited "config.linkerd.io/proxy-outbound-discovery-cache-unused-timeout"
+        => proxy.outbound_discovery_cache_unused_timeout: go_seconds),
+    key!(inherited "config.linkerd.io/proxy-inbound-discovery-cache-unused-timeout"
+        => proxy.inbound_discovery_cache_unused_timeout: go_seconds),
+    key!(inherited "config.linkerd.io/proxy-disable-outbound-protocol-detect-timeout"
+        => proxy.disable_outbound_protocol_detect_timeout: parse_bool),
+    key!(inherited "config.linkerd.io/proxy-disable-inbound-protocol-detect-timeout"
+        => proxy.disable_inbound_protocol_detect_timeout: parse_bool),
+    key!(inherited "config.linkerd.io/shutdown-grace-period"
+        => proxy.shutdown_grace_period: go_millis),
+    key!(workload_only "config.linkerd.io/enable-gateway" => proxy.is_gateway: parse_bool),
+    inherited("config.linkerd.io/proxy-cpu-request", cpu_request),
+    inherited("config.linkerd.io/proxy-cpu-limit", cpu_limit),
+    key!(workload_only "config.linkerd.io/proxy-cpu-ratio-limit"
+        => proxy.runtime.workers.maximum_cpu_ratio: ratio),
+    key!(inherited "config.linkerd.io/proxy-memory-request"
+        => proxy.resources.memory.request: quantity),
+    key!(inherited "config.linkerd.io/proxy-memory-limit"
+        => proxy.resources.memory.limit: quantity),
+    key!(inherited "config.linkerd.io/proxy-ephemeral-storage-request"
+        => proxy.resources.ephemeral_storage.request: quantity),
+    key!(inherited "config.linkerd.io/proxy-ephemeral-storage-limit"
+        => proxy.resources.ephemeral_storage.limit: quantity),
+    key!(inherited annotation::PROXY_UID => proxy.uid: id),
+    key!(inherited "config.linkerd.io/proxy-gid" => proxy.gid: id),
+    key!(inherited "config.linkerd.io/enable-external-profiles"
+        => proxy.enable_external_profiles: parse_bool),
+    key!(inherited annotation::SKIP_INBOUND_PORTS => proxy_init.ignore_inbound_ports: ports),
+    key!(inherited annotation::SKIP_OUTBOUND_PORTS => proxy_init.ignore_outbound_ports: ports),
+    key!(inherited annotation::SKIP_SUBNETS => proxy_init.skip_subnets: subnets),
+    key!(workload_only "config.linkerd.io/debug-image" => debug_container.image.name: required),
+    key!(workload_only "config.linkerd.io/debug-image-version"
+        => debug_container.image.version: required),
+    key!(workload_only "config.linkerd.io/debug-image-pull-policy"
+        => debug_container.image.pull_policy: one_of PULL_POLICIES),
+    key!(inherited "config.linkerd.io/proxy-await" => proxy.r#await: enabled),
+    key!(inherited annotation::DEFAULT_INBOUND_POLICY
+        => proxy.default_inbound_policy: default_policy),
+    key!(inherited "config.linkerd.io/access-log" => proxy.access_log: one_of ["apache", "json"]),
+    workload_only("config.linkerd.io/close-wait-timeout", close_wait_timeout),
+    key!(inherited "config.alpha.linkerd.io/proxy-wait-before-exit-seconds"
+        => proxy.wait_before_exit_seconds: seconds),
 ];
 
-fn set<T>(target: &mut T, value: Result<T, String>) -> Result<(), OverrideError> {
-    *target = value?;
+fn image_pull_policy(values: &mut Values, text: &str) -> Result<(), OverrideError> {
+    let policy = one_of(text, &PULL_POLICIES)?;
+    values.image_pull_policy.clone_from(&policy);
+    values.proxy.image.pull_policy = policy;
     Ok(())
+}
+
+fn cpu_request(values: &mut Values, text: &str) -> Result<(), OverrideError> {
+    values.proxy.runtime.workers.minimum = whole_units(text)?;
+    values.proxy.resources.cpu.request = text.to_owned();
+    Ok(())
+}
+
+fn cpu_limit(values: &mut Values, text: &str) -> Result<(), OverrideError> {
+    values.proxy.runtime.workers.maximum = Some(whole_units(text)?);
+    values.proxy.resources.cpu.limit = text.to_owned();
+    Ok(())
+}
+
+fn close_wait_timeout(values: &mut Values, text: &str) -> Result<(), OverrideError> {
+    let timeout = parse_duration(text)?;
+    if values.redirection() != Redirection::InitContainer {
+        return Err(OverrideError::NotApplicable(
+            "the init container sets it, and this mesh adds none",
+        ));
+    }
+    if !values.proxy_init.run_as_root {
+        return Err(OverrideError::NotApplicable(
+            "it requires an init container that runs as root (proxyInit.runAsRoot)",
+        ));
+    }
+    values.proxy_init.close_wait_timeout_secs = timeout.as_secs();
+    Ok(())
+}
+
+fn any(text: &str) -> Result<String, String> {
+    Ok(text.to_owned())
+}
+
+fn ratio(text: &str) -> Result<Option<f64>, String> {
+    match text.parse::<f64>() {
+        Ok(ratio) if 0.0 < ratio && ratio < 1.0 => Ok(Some(ratio)),
+        _ => Err("expected a number between 0 and 1, both excluded".into()),
+    }
+}
+
+fn default_policy(text: &str) -> Result<String, String> {
+    let policy: DefaultPolicy = text.parse().map_err(|error| format!("{error}"))?;
+    Ok(policy.as_str().to_owned())
+}
+
+fn seconds(text: &str) -> Result<u32, String> {
+    text.parse()
+        .map_err(|error| format!("expected a number of seconds: {error}"))
 }
 
 fn required(text: &str) -> Result<String, String> {
@@ -333,12 +246,8 @@ fn ports(text: &str) -> Result<String, String> {
 
 /// An address without a prefix length is a block of one address.
 fn subnets(text: &str) -> Result<String, String> {
-    let blocks = text
-        .split(',')
-        .map(str::trim)
-        .filter(|block| !block.is_empty());
     let mut list = Vec::new();
-    for block in blocks {
+    for block in list_items(text) {
         let address = || block.parse::<IpAddr>().map(IpNet::from);
         match block.parse::<IpNet>().or_else(|_| address()) {
             Ok(block) => list.push(block.to_string()),
