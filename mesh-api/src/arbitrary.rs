@@ -24,22 +24,31 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
 
+/// The strategy of a struct or variant whose fields have the given strategies.
+macro_rules! record {
+    ($($path:ident)::+ { $($field:ident $(: $strategy:expr)?),* $(,)? }) => {
+        ($(record!(@strategy $field $($strategy)?),)*)
+            .prop_map(|($($field,)*)| $($path)::+ { $($field),* })
+    };
+    (@strategy $field:ident) => { $field };
+    (@strategy $field:ident $strategy:expr) => { $strategy };
+}
+
+pub(crate) use record;
+
 pub(crate) fn text() -> impl Strategy<Value = Arc<str>> + Clone {
     "[a-z][a-z0-9.-]{0,8}[a-z0-9]".prop_map(Arc::from)
 }
 
 pub(crate) fn meta() -> impl Strategy<Value = Meta> {
-    let port = option::of(1u16..=u16::MAX);
-    let resource = (text(), text(), text(), text(), text(), port).prop_map(
-        |(group, kind, namespace, name, section, port)| Resource {
-            group,
-            kind,
-            namespace,
-            name,
-            section,
-            port,
-        },
-    );
+    let resource = record!(Resource {
+        group: text(),
+        kind: text(),
+        namespace: text(),
+        name: text(),
+        section: text(),
+        port: option::of(1u16..=u16::MAX),
+    });
     prop_oneof![
         text().prop_map(Meta::Default),
         resource.prop_map(Meta::Resource),
@@ -77,16 +86,11 @@ pub(crate) fn backoff() -> impl Strategy<Value = Backoff> {
 }
 
 pub(crate) fn timeouts() -> impl Strategy<Value = Timeouts> {
-    (
-        option::of(duration()),
-        option::of(duration()),
-        option::of(duration()),
-    )
-        .prop_map(|(request, response, idle)| Timeouts {
-            request,
-            response,
-            idle,
-        })
+    record!(Timeouts {
+        request: option::of(duration()),
+        response: option::of(duration()),
+        idle: option::of(duration()),
+    })
 }
 
 pub(crate) fn host() -> impl Strategy<Value = HostMatch> {
@@ -114,7 +118,10 @@ fn header() -> impl Strategy<Value = HeaderMatch> {
         header_value().prop_map(HeaderValueMatch::Exact),
         regex().prop_map(HeaderValueMatch::Regex),
     ];
-    (header_name(), value).prop_map(|(name, value)| HeaderMatch { name, value })
+    record!(HeaderMatch {
+        name: header_name(),
+        value,
+    })
 }
 
 pub(crate) fn method() -> impl Strategy<Value = Method> {
@@ -133,36 +140,28 @@ pub(crate) fn http_match() -> impl Strategy<Value = HttpMatch> {
         regex().prop_map(QueryValueMatch::Regex),
     ];
     let query = ("[a-z]{1,3}", value).prop_map(|(name, value)| QueryMatch { name, value });
-    (
-        option::of(path),
-        vec(header(), 0..2),
-        vec(query, 0..2),
-        option::of(method()),
-    )
-        .prop_map(|(path, headers, query, method)| HttpMatch {
-            path,
-            headers,
-            query,
-            method,
-        })
+    record!(HttpMatch {
+        path: option::of(path),
+        headers: vec(header(), 0..2),
+        query: vec(query, 0..2),
+        method: option::of(method()),
+    })
 }
 
 pub(crate) fn grpc_match() -> impl Strategy<Value = GrpcMatch> {
-    (option::of(text()), option::of(text()), vec(header(), 0..2)).prop_map(
-        |(service, method, headers)| GrpcMatch {
-            service,
-            method,
-            headers,
-        },
-    )
+    record!(GrpcMatch {
+        service: option::of(text()),
+        method: option::of(text()),
+        headers: vec(header(), 0..2),
+    })
 }
 
 fn header_modifier() -> impl Strategy<Value = HeaderModifier> {
     let pairs = || vec((header_name(), header_value()), 0..2);
-    (pairs(), pairs(), vec(header_name(), 0..2)).prop_map(|(add, set, remove)| HeaderModifier {
-        add,
-        set,
-        remove,
+    record!(HeaderModifier {
+        add: pairs(),
+        set: pairs(),
+        remove: vec(header_name(), 0..2),
     })
 }
 
@@ -180,22 +179,14 @@ pub(crate) fn redirect() -> impl Strategy<Value = Filter> {
         text().prop_map(PathModifier::Prefix),
     ];
     let scheme = select(&["http", "https", "ws"][..]).prop_map(|s| s.parse::<Scheme>().unwrap());
-    (
-        option::of(scheme),
-        option::of(text()),
-        option::of(1u16..=u16::MAX),
-        option::of(path),
-        option::of(status()),
-    )
-        .prop_map(|(scheme, host, port, path, status)| {
-            Filter::Redirect(Redirect {
-                scheme,
-                host,
-                port,
-                path,
-                status,
-            })
-        })
+    record!(Redirect {
+        scheme: option::of(scheme),
+        host: option::of(text()),
+        port: option::of(1u16..=u16::MAX),
+        path: option::of(path),
+        status: option::of(status()),
+    })
+    .prop_map(Filter::Redirect)
 }
 
 fn status() -> impl Strategy<Value = StatusCode> {
@@ -203,25 +194,25 @@ fn status() -> impl Strategy<Value = StatusCode> {
 }
 
 fn ratio() -> impl Strategy<Value = Ratio> {
-    (0u32..100, 1u32..100).prop_map(|(numerator, denominator)| Ratio {
-        numerator,
-        denominator,
+    record!(Ratio {
+        numerator: 0u32..100,
+        denominator: 1u32..100,
     })
 }
 
 pub(crate) fn http_failure() -> impl Strategy<Value = Filter> {
-    (status(), text(), ratio()).prop_map(|(status, message, ratio)| Filter::InjectHttpFailure {
-        status,
-        message,
-        ratio,
+    record!(Filter::InjectHttpFailure {
+        status: status(),
+        message: text(),
+        ratio: ratio(),
     })
 }
 
 pub(crate) fn grpc_failure() -> impl Strategy<Value = Filter> {
-    (any::<u16>(), text(), ratio()).prop_map(|(code, message, ratio)| Filter::InjectGrpcFailure {
-        code,
-        message,
-        ratio,
+    record!(Filter::InjectGrpcFailure {
+        code: any::<u16>(),
+        message: text(),
+        ratio: ratio(),
     })
 }
 
@@ -230,11 +221,11 @@ pub(crate) fn statuses() -> impl Strategy<Value = RangeInclusive<u16>> {
 }
 
 pub(crate) fn endpoint() -> impl Strategy<Value = Endpoint> {
-    let tls =
-        (identity(), select(&["web.ns.example", "gateway"][..])).prop_map(|(id, name)| TlsPeer {
-            id,
-            server_name: name.into(),
-        });
+    let server_name = select(&["web.ns.example", "gateway"][..]).prop_map(Arc::from);
+    let tls = record!(TlsPeer {
+        id: identity(),
+        server_name,
+    });
     let hint = select(
         &[
             ProtocolHint::Unknown,
@@ -242,60 +233,32 @@ pub(crate) fn endpoint() -> impl Strategy<Value = Endpoint> {
             ProtocolHint::Opaque,
         ][..],
     );
-    (
-        socket_addr(),
-        any::<u32>(),
-        labels(),
-        option::of(tls),
+    record!(Endpoint {
+        addr: socket_addr(),
+        weight: any::<u32>(),
+        labels: labels().prop_map(|labels| labels.into_iter().collect()),
+        tls: option::of(tls),
         hint,
-        option::of(1u16..u16::MAX),
-        option::of(text()),
-        option::of(http2_params()),
-    )
-        .prop_map(
-            |(addr, weight, labels, tls, hint, port, authority, http2)| Endpoint {
-                addr,
-                weight,
-                labels: labels.into_iter().collect(),
-                tls,
-                hint,
-                opaque_transport_port: port,
-                authority_override: authority,
-                http2,
-            },
-        )
+        opaque_transport_port: option::of(1u16..u16::MAX),
+        authority_override: option::of(text()),
+        http2: option::of(http2_params()),
+    })
 }
 
 fn http2_params() -> impl Strategy<Value = Http2Params> {
     let number = || option::of(1u32..);
-    let keep_alive =
-        (duration(), duration(), any::<bool>()).prop_map(|(interval, timeout, while_idle)| {
-            KeepAlive {
-                interval,
-                timeout,
-                while_idle,
-            }
-        });
-    (
-        number(),
-        number(),
-        any::<bool>(),
-        option::of(keep_alive),
-        number(),
-        number(),
-        number(),
-    )
-        .prop_map(
-            |(connection, stream, adaptive_window, keep_alive, frame, buffer, resets)| {
-                Http2Params {
-                    connection_window: connection,
-                    stream_window: stream,
-                    adaptive_window,
-                    keep_alive,
-                    max_frame_size: frame,
-                    max_send_buf_size: buffer,
-                    max_concurrent_reset_streams: resets,
-                }
-            },
-        )
+    let keep_alive = record!(KeepAlive {
+        interval: duration(),
+        timeout: duration(),
+        while_idle: any::<bool>(),
+    });
+    record!(Http2Params {
+        connection_window: number(),
+        stream_window: number(),
+        adaptive_window: any::<bool>(),
+        keep_alive: option::of(keep_alive),
+        max_frame_size: number(),
+        max_send_buf_size: number(),
+        max_concurrent_reset_streams: number(),
+    })
 }

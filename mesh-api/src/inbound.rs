@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use mesh_core::policy::inbound::{
-    Authentication, Authorization, GrpcRoute, HttpRoute, HttpServer, InboundRule, Network,
-    RateLimit, ServerPolicy, ServerProtocol, Suffix,
+    Authentication, Authorization, HttpServer, Network, RateLimit, ServerPolicy, ServerProtocol,
+    Suffix,
 };
-use mesh_core::route::{Route, Rule};
 use wire::authn::permit_mesh_tls::Clients;
 use wire::authn::{self, Permit};
 use wire::http_local_rate_limit::r#override::ClientIdentities;
@@ -16,9 +15,9 @@ use wire::proxy_protocol::{self, Kind};
 use crate::field::{FieldContext, each, optional, required};
 use crate::meta::{self, meta};
 use crate::proto::inbound as wire;
-use crate::{InvalidField, route, value};
+use crate::{InvalidField, value};
 
-mod filter;
+mod route;
 
 /// Converts a received policy of a port.
 ///
@@ -53,7 +52,7 @@ fn protocol(wire: wire::ProxyProtocol) -> Result<ServerProtocol, InvalidField> {
                 Ok(ServerProtocol::Detect {
                     timeout: required("timeout", detect.timeout, value::duration)?,
                     http: HttpServer {
-                        routes: each("http_routes", detect.http_routes, http_route)?,
+                        routes: each("http_routes", detect.http_routes, route::http::route)?,
                         rate_limit: optional(
                             "http_local_rate_limit",
                             detect.http_local_rate_limit,
@@ -70,7 +69,7 @@ fn protocol(wire: wire::ProxyProtocol) -> Result<ServerProtocol, InvalidField> {
         Kind::Http2(http) => http_server(http.routes, http.local_rate_limit)
             .map(ServerProtocol::Http2)
             .inside("http2"),
-        Kind::Grpc(grpc) => each("routes", grpc.routes, grpc_route)
+        Kind::Grpc(grpc) => each("routes", grpc.routes, route::grpc::route)
             .map(ServerProtocol::Grpc)
             .inside("grpc"),
         Kind::Opaque(_) => Ok(ServerProtocol::Opaque),
@@ -79,7 +78,12 @@ fn protocol(wire: wire::ProxyProtocol) -> Result<ServerProtocol, InvalidField> {
 }
 
 fn protocol_to_proto(protocol: &ServerProtocol) -> wire::ProxyProtocol {
-    let http_routes = |http: &HttpServer| http.routes.iter().map(http_route_to_proto).collect();
+    let http_routes = |http: &HttpServer| {
+        http.routes
+            .iter()
+            .map(route::http::route_to_proto)
+            .collect()
+    };
     let rate_limit = |http: &HttpServer| http.rate_limit.as_ref().map(rate_limit_to_proto);
     let kind = match protocol {
         ServerProtocol::Detect { timeout, http } => Kind::Detect(proxy_protocol::Detect {
@@ -96,7 +100,7 @@ fn protocol_to_proto(protocol: &ServerProtocol) -> wire::ProxyProtocol {
             local_rate_limit: rate_limit(http),
         }),
         ServerProtocol::Grpc(routes) => Kind::Grpc(proxy_protocol::Grpc {
-            routes: routes.iter().map(grpc_route_to_proto).collect(),
+            routes: routes.iter().map(route::grpc::route_to_proto).collect(),
         }),
         ServerProtocol::Opaque => Kind::Opaque(proxy_protocol::Opaque {}),
         ServerProtocol::Tls => Kind::Tls(proxy_protocol::Tls {}),
@@ -109,101 +113,9 @@ fn http_server(
     limit: Option<wire::HttpLocalRateLimit>,
 ) -> Result<HttpServer, InvalidField> {
     Ok(HttpServer {
-        routes: each("routes", routes, http_route)?,
+        routes: each("routes", routes, route::http::route)?,
         rate_limit: optional("local_rate_limit", limit, rate_limit)?,
     })
-}
-
-fn http_route(wire: wire::HttpRoute) -> Result<HttpRoute, InvalidField> {
-    let authorizations = authorizations(wire.authorizations)?;
-    Ok(Route {
-        meta: required("metadata", wire.metadata, meta)?,
-        hosts: each("hosts", wire.hosts, route::host)?,
-        rules: each("rules", wire.rules, |rule| {
-            Ok(Rule {
-                matches: each("matches", rule.matches, route::http_match)?,
-                action: InboundRule {
-                    filters: each("filters", rule.filters, filter::http)?,
-                    authorizations: authorizations.clone(),
-                },
-            })
-        })?,
-    })
-}
-
-fn http_route_to_proto(route: &HttpRoute) -> wire::HttpRoute {
-    wire::HttpRoute {
-        metadata: Some(meta::to_proto(&route.meta)),
-        hosts: route.hosts.iter().map(route::host_to_proto).collect(),
-        authorizations: route_authorizations_to_proto(&route.rules),
-        rules: route
-            .rules
-            .iter()
-            .map(|rule| wire::http_route::Rule {
-                matches: rule
-                    .matches
-                    .iter()
-                    .map(route::http_match_to_proto)
-                    .collect(),
-                filters: rule
-                    .action
-                    .filters
-                    .iter()
-                    .filter_map(filter::http_to_proto)
-                    .collect(),
-            })
-            .collect(),
-    }
-}
-
-fn grpc_route(wire: wire::GrpcRoute) -> Result<GrpcRoute, InvalidField> {
-    let authorizations = authorizations(wire.authorizations)?;
-    Ok(Route {
-        meta: required("metadata", wire.metadata, meta)?,
-        hosts: each("hosts", wire.hosts, route::host)?,
-        rules: each("rules", wire.rules, |rule| {
-            Ok(Rule {
-                matches: each("matches", rule.matches, route::grpc_match)?,
-                action: InboundRule {
-                    filters: each("filters", rule.filters, filter::grpc)?,
-                    authorizations: authorizations.clone(),
-                },
-            })
-        })?,
-    })
-}
-
-fn grpc_route_to_proto(route: &GrpcRoute) -> wire::GrpcRoute {
-    wire::GrpcRoute {
-        metadata: Some(meta::to_proto(&route.meta)),
-        hosts: route.hosts.iter().map(route::host_to_proto).collect(),
-        authorizations: route_authorizations_to_proto(&route.rules),
-        rules: route
-            .rules
-            .iter()
-            .map(|rule| wire::grpc_route::Rule {
-                matches: rule
-                    .matches
-                    .iter()
-                    .map(route::grpc_match_to_proto)
-                    .collect(),
-                filters: rule
-                    .action
-                    .filters
-                    .iter()
-                    .filter_map(filter::grpc_to_proto)
-                    .collect(),
-            })
-            .collect(),
-    }
-}
-
-/// The rules of a route share its authorizations.
-fn route_authorizations_to_proto<M>(rules: &[Rule<M, InboundRule>]) -> Vec<wire::Authz> {
-    rules
-        .first()
-        .map(|rule| authorizations_to_proto(&rule.action.authorizations))
-        .unwrap_or_default()
 }
 
 fn authorizations(wire: Vec<wire::Authz>) -> Result<Arc<[Authorization]>, InvalidField> {

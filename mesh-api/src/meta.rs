@@ -62,14 +62,13 @@ pub(crate) fn from_labels(
     if kind == "default" {
         return Ok(Meta::new_default(name));
     }
-    Ok(Meta::Resource(Resource {
-        group: labels.get("group").map_or("", String::as_str).into(),
-        kind: kind.as_str().into(),
-        namespace: "".into(),
-        name: name.as_str().into(),
-        section: "".into(),
-        port: None,
-    }))
+    let group = labels.get("group").map_or("", String::as_str);
+    Ok(Meta::Resource(Resource::new(
+        group,
+        kind,
+        "",
+        name.as_str(),
+    )))
 }
 
 pub(crate) fn to_labels(meta: &Meta) -> HashMap<String, String> {

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use mesh_core::policy::outbound::{
-    GrpcRoutes, HttpRoutes, OutboundPolicy, OutboundProtocol, Target, TcpRoute,
+    HttpRoutes, OutboundPolicy, OutboundProtocol, OutboundRule, Routes, Target, TcpRoute,
 };
+use mesh_core::route::Route;
 use wire::proxy_protocol::{self, Kind};
 use wire::traffic_spec;
 
@@ -89,7 +90,9 @@ fn protocol(wire: wire::ProxyProtocol) -> Result<OutboundProtocol, InvalidField>
             .inside("opaque"),
         Kind::Http1(routes) => http1(routes).map(OutboundProtocol::Http1).inside("http1"),
         Kind::Http2(routes) => http2(routes).map(OutboundProtocol::Http2).inside("http2"),
-        Kind::Grpc(grpc) => grpc_routes(grpc).map(OutboundProtocol::Grpc).inside("grpc"),
+        Kind::Grpc(grpc) => routes(grpc.routes, grpc.failure_accrual, grpc::route)
+            .map(OutboundProtocol::Grpc)
+            .inside("grpc"),
         Kind::Tls(tls) => each("routes", tls.routes, tcp::tls_route)
             .map(OutboundProtocol::Tls)
             .inside("tls"),
@@ -125,16 +128,14 @@ fn protocol_to_proto(protocol: &OutboundProtocol) -> wire::ProxyProtocol {
 
 /// At most one opaque route is valid; several may be sent by a newer version of the API.
 fn opaque(wire: proxy_protocol::Opaque) -> Result<Option<TcpRoute>, InvalidField> {
-    let routes = wire.routes.len();
-    if routes > 1 {
-        return Err(InvalidField::not_a(
+    match wire.routes.len() {
+        0 | 1 => Ok(each("routes", wire.routes, tcp::opaque_route)?.pop()),
+        count => Err(InvalidField::not_a(
             "list of at most one route",
             "routes",
-            routes,
-        ));
+            count,
+        )),
     }
-    let routes = each("routes", wire.routes, tcp::opaque_route)?;
-    Ok(routes.into_iter().next())
 }
 
 /// Proxies require exactly one route; a route without backends stands for none.
@@ -149,23 +150,23 @@ fn opaque_to_proto(route: Option<&TcpRoute>) -> proxy_protocol::Opaque {
 }
 
 fn http1(wire: proxy_protocol::Http1) -> Result<HttpRoutes, InvalidField> {
-    Ok(HttpRoutes {
-        routes: each("routes", wire.routes, http::route)?,
-        failure_accrual: optional("failure_accrual", wire.failure_accrual, accrual::accrual)?,
-    })
+    routes(wire.routes, wire.failure_accrual, http::route)
 }
 
 fn http2(wire: proxy_protocol::Http2) -> Result<HttpRoutes, InvalidField> {
-    Ok(HttpRoutes {
-        routes: each("routes", wire.routes, http::route)?,
-        failure_accrual: optional("failure_accrual", wire.failure_accrual, accrual::accrual)?,
-    })
+    routes(wire.routes, wire.failure_accrual, http::route)
 }
 
-fn grpc_routes(wire: proxy_protocol::Grpc) -> Result<GrpcRoutes, InvalidField> {
-    Ok(GrpcRoutes {
-        routes: each("routes", wire.routes, grpc::route)?,
-        failure_accrual: optional("failure_accrual", wire.failure_accrual, accrual::accrual)?,
+type RouteResult<M, T> = Result<Route<M, OutboundRule<T>>, InvalidField>;
+
+fn routes<W, M, T>(
+    routes: Vec<W>,
+    failure_accrual: Option<wire::FailureAccrual>,
+    route: fn(W) -> RouteResult<M, T>,
+) -> Result<Routes<M, T>, InvalidField> {
+    Ok(Routes {
+        routes: each("routes", routes, route)?,
+        failure_accrual: optional("failure_accrual", failure_accrual, accrual::accrual)?,
     })
 }
 

@@ -18,8 +18,9 @@ use crate::proto::http_route::{
 mod filter;
 
 pub(crate) use self::filter::{
-    Failure, Headers, grpc_failure, http_failure, redirect, redirect_to_proto, request_headers,
-    response_headers, unknown_filter,
+    filter_conversions, grpc_failure, grpc_failure_to_proto, http_failure, http_failure_to_proto,
+    redirect, redirect_to_proto, request_headers, request_headers_to_proto, response_headers,
+    response_headers_to_proto, unknown_filter,
 };
 
 pub(crate) fn host(wire: http_route::HostMatch) -> Result<HostMatch, InvalidField> {

@@ -38,49 +38,59 @@ impl Meta {
 
     /// The API group; empty for the core group and for defaults.
     pub fn group(&self) -> &str {
-        match self {
-            Self::Default(_) => "",
-            Self::Resource(r) => &r.group,
-        }
+        self.resource().map_or("", |resource| &resource.group)
     }
 
     /// The kind; `default` for defaults.
     pub fn kind(&self) -> &str {
-        match self {
-            Self::Default(_) => "default",
-            Self::Resource(r) => &r.kind,
-        }
+        self.resource().map_or("default", |resource| &resource.kind)
     }
 
     /// The name of the object or of the default.
     pub fn name(&self) -> &str {
         match self {
-            Self::Default(name) => name,
-            Self::Resource(r) => &r.name,
+            Self::Default(name) | Self::Resource(Resource { name, .. }) => name,
         }
     }
 
     /// The namespace; empty for defaults.
     pub fn namespace(&self) -> &str {
-        match self {
-            Self::Default(_) => "",
-            Self::Resource(r) => &r.namespace,
-        }
+        self.resource().map_or("", |resource| &resource.namespace)
     }
 
     /// The listener or rule inside the object; empty for the whole object and for defaults.
     pub fn section(&self) -> &str {
-        match self {
-            Self::Default(_) => "",
-            Self::Resource(r) => &r.section,
-        }
+        self.resource().map_or("", |resource| &resource.section)
     }
 
     /// The port, if the reference is to one.
     pub fn port(&self) -> Option<u16> {
+        self.resource()?.port
+    }
+
+    fn resource(&self) -> Option<&Resource> {
         match self {
             Self::Default(_) => None,
-            Self::Resource(r) => r.port,
+            Self::Resource(resource) => Some(resource),
+        }
+    }
+}
+
+impl Resource {
+    /// Returns a reference to a whole object.
+    pub fn new(
+        group: &str,
+        kind: &str,
+        namespace: impl Into<Arc<str>>,
+        name: impl Into<Arc<str>>,
+    ) -> Self {
+        Self {
+            group: group.into(),
+            kind: kind.into(),
+            namespace: namespace.into(),
+            name: name.into(),
+            section: "".into(),
+            port: None,
         }
     }
 }

@@ -26,35 +26,25 @@ pub struct Timeouts {
     pub idle: Option<Duration>,
 }
 
-/// The retry policy of HTTP requests.
-#[derive(Clone, Debug, PartialEq)]
-pub struct HttpRetry {
+/// A retry policy. `C` are the responses that are retried.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Retry<C> {
     /// Maximum number of retries.
     pub max_retries: u16,
     /// Requests with larger bodies are not retried.
     pub max_request_bytes: usize,
-    /// Response statuses that are retried.
-    pub statuses: Vec<RangeInclusive<u16>>,
+    /// Responses that are retried.
+    pub conditions: C,
     /// Time limit of one attempt, up to the response's headers.
     pub timeout: Option<Duration>,
     /// The back-off between attempts.
     pub backoff: Option<Backoff>,
 }
 
-/// The retry policy of gRPC calls.
-#[derive(Clone, Debug, PartialEq)]
-pub struct GrpcRetry {
-    /// Maximum number of retries.
-    pub max_retries: u16,
-    /// Calls with larger requests are not retried.
-    pub max_request_bytes: usize,
-    /// gRPC status codes that are retried.
-    pub codes: Vec<u16>,
-    /// Time limit of one attempt, up to the response's headers.
-    pub timeout: Option<Duration>,
-    /// The back-off between attempts.
-    pub backoff: Option<Backoff>,
-}
+/// The retry policy of HTTP requests, by the response's status.
+pub type HttpRetry = Retry<Vec<RangeInclusive<u16>>>;
+/// The retry policy of gRPC calls, by the gRPC status code.
+pub type GrpcRetry = Retry<Vec<u16>>;
 
 /// The retry budget of a ServiceProfile.
 #[derive(Clone, Copy, Debug, PartialEq)]

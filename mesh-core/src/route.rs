@@ -63,6 +63,36 @@ pub struct AnchoredRegex {
     regex: regex::Regex,
 }
 
+#[cfg(test)]
+impl<M> Route<M, ()> {
+    /// Returns a route with these hosts, such as `*.example`, and a rule for each list of matches.
+    fn for_tests(hosts: &[&str], rules: Vec<Vec<M>>) -> Self {
+        let host = |host: &&str| match host.strip_prefix("*.") {
+            Some(suffix) => HostMatch::Suffix(suffix.rsplit('.').map(Into::into).collect()),
+            None => HostMatch::Exact((*host).into()),
+        };
+        let rule = |matches| Rule {
+            matches,
+            action: (),
+        };
+        Self {
+            meta: Meta::new_default("test"),
+            hosts: hosts.iter().map(host).collect(),
+            rules: rules.into_iter().map(rule).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+impl http::HeaderMatch {
+    fn exact(name: &str, value: &str) -> Self {
+        Self {
+            name: name.parse().unwrap(),
+            value: http::HeaderValueMatch::Exact(value.parse().unwrap()),
+        }
+    }
+}
+
 impl HostMatch {
     /// Returns the precedence of the match, or `None` if `host`, without port, does not match.
     fn rank(&self, host: &str) -> Option<HostRank> {

@@ -12,9 +12,8 @@ use std::time::Duration;
 
 use mesh_core::meta::{Meta, Resource};
 use mesh_core::policy::inbound::{
-    Authentication, Authorization, GrpcRoute, HttpRoute, HttpServer, InboundRule, Network,
-    PROBE_ROUTE, ServerPolicy, ServerProtocol, all_networks, default_grpc_route,
-    default_http_route,
+    Authentication, Authorization, HttpRoute, HttpServer, InboundRule, Network, PROBE_ROUTE,
+    ServerPolicy, ServerProtocol, all_networks, default_grpc_route, default_http_route,
 };
 use mesh_core::route::http::{HttpMatch, PathMatch};
 use mesh_core::route::{Route, Rule};
@@ -81,8 +80,9 @@ fn server_policy(
     port: u16,
     server: &Server,
 ) -> ServerPolicy {
+    let namespace = &server.name.namespace;
     let http = || HttpServer {
-        routes: http_routes(store, settings, server)
+        routes: attached_routes(store, settings, server, store.http_routes_in(namespace))
             .unwrap_or_else(|| default_http_routes(settings, pod, port)),
         rate_limit: None,
     };
@@ -96,17 +96,16 @@ fn server_policy(
             Protocol::Http1 => ServerProtocol::Http1(http()),
             Protocol::Http2 => ServerProtocol::Http2(http()),
             Protocol::Grpc => ServerProtocol::Grpc(
-                grpc_routes(store, settings, server).unwrap_or_else(|| vec![default_grpc_route()]),
+                attached_routes(store, settings, server, store.grpc_routes_in(namespace))
+                    .unwrap_or_else(|| vec![default_grpc_route()]),
             ),
             Protocol::Opaque => ServerProtocol::Opaque,
             Protocol::Tls => ServerProtocol::Tls,
         },
-        authorizations: authorizations(store, settings, &server.name.namespace, |target| {
-            match target {
-                AuthorizationTarget::Server(name) => *name == server.name.name,
-                AuthorizationTarget::Namespace => true,
-                _ => false,
-            }
+        authorizations: authorizations(store, settings, namespace, |target| match target {
+            AuthorizationTarget::Server(name) => *name == server.name.name,
+            AuthorizationTarget::Namespace => true,
+            _ => false,
         })
         .into_iter()
         .chain(server.access.authorizations(&settings.cluster_networks))
@@ -159,34 +158,8 @@ fn probe_route<'a>(
     }
 }
 
-/// Returns the routes attached to the Server, which replace the default ones; `None` if there are
-/// none.
-fn http_routes(
-    store: &Store,
-    settings: &PolicySettings,
-    server: &Server,
-) -> Option<Vec<HttpRoute>> {
-    attached_routes(
-        store,
-        settings,
-        server,
-        store.http_routes_in(&server.name.namespace),
-    )
-}
-
-fn grpc_routes(
-    store: &Store,
-    settings: &PolicySettings,
-    server: &Server,
-) -> Option<Vec<GrpcRoute>> {
-    attached_routes(
-        store,
-        settings,
-        server,
-        store.grpc_routes_in(&server.name.namespace),
-    )
-}
-
+/// Returns those of the routes that are attached to the Server, which replace the default ones;
+/// `None` if there are none.
 fn attached_routes<'a, M: Clone + 'a>(
     store: &Store,
     settings: &PolicySettings,
@@ -333,23 +306,14 @@ fn namespace_suffix(
 
 /// Linkerd uses these kinds in lower case, also in metrics.
 fn policy_resource(kind: &str, name: &Name) -> Meta {
-    Meta::Resource(Resource {
-        group: "policy.linkerd.io".into(),
-        kind: kind.into(),
-        namespace: name.namespace.clone(),
-        name: name.name.clone(),
-        section: "".into(),
-        port: None,
-    })
+    resource("policy.linkerd.io", kind, name)
 }
 
 pub(super) fn route_meta(id: &RouteId) -> Meta {
-    Meta::Resource(Resource {
-        group: id.kind.group().into(),
-        kind: id.kind.as_str().into(),
-        namespace: id.name.namespace.clone(),
-        name: id.name.name.clone(),
-        section: "".into(),
-        port: None,
-    })
+    resource(id.kind.group(), id.kind.as_str(), &id.name)
+}
+
+fn resource(group: &str, kind: &str, name: &Name) -> Meta {
+    let Name { namespace, name } = name.clone();
+    Meta::Resource(Resource::new(group, kind, namespace, name))
 }

@@ -3,17 +3,17 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use mesh_core::endpoint::Endpoint;
 use mesh_core::meta::{Meta, Resource};
 use mesh_core::policy::outbound::{
     Backend, BackendTarget, Distribution, GrpcRoutes, HttpRoutes, OutboundPolicy, OutboundProtocol,
-    OutboundRule, RouteBackend, Target, TcpRoute, TcpVerdict,
+    OutboundRule, RouteBackend, Routes, Target, TcpRoute, TcpVerdict,
 };
 use mesh_core::resilience::Timeouts;
 use mesh_core::route::http::HttpMatch;
 use mesh_core::route::{Route, Rule};
 
 use super::inbound::DETECT_TIMEOUT;
-use super::pod_endpoints::plain_endpoint;
 use super::settings::PolicySettings;
 use super::store::Store;
 use crate::model::{self, Name, PortProtocol, Service};
@@ -154,9 +154,9 @@ fn external(addr: SocketAddr) -> OutboundPolicy {
         Distribution::FirstAvailable(vec![Arc::new(RouteBackend {
             backend: Backend {
                 meta: meta.clone(),
-                target: BackendTarget::Forward(Box::new(mesh_core::endpoint::Endpoint {
+                target: BackendTarget::Forward(Box::new(Endpoint {
                     weight: 1,
-                    ..plain_endpoint(addr)
+                    ..Endpoint::plain(addr)
                 })),
             },
             filters: Vec::new(),
@@ -207,14 +207,11 @@ fn undefined_port(service: &Name, port: u16) -> OutboundPolicy {
     }
 }
 
-fn service_meta(service: &Name, port: u16) -> Meta {
+pub(super) fn service_meta(service: &Name, port: u16) -> Meta {
+    let Name { namespace, name } = service.clone();
     Meta::Resource(Resource {
-        group: "core".into(),
-        kind: "Service".into(),
-        namespace: service.namespace.clone(),
-        name: service.name.clone(),
-        section: "".into(),
         port: Some(port),
+        ..Resource::new("core", "Service", namespace, name)
     })
 }
 
@@ -261,28 +258,26 @@ impl RouteParent<'_> {
 
     fn http_routes(&self) -> HttpRoutes {
         let attached = routes::http(self);
-        let routes = if attached.is_empty() {
-            vec![routes::default_http(self)]
-        } else {
-            attached
-                .into_iter()
-                .map(|route| routes::convert_http(self, route))
-                .collect()
-        };
-        HttpRoutes {
-            routes,
-            failure_accrual: self
-                .service
-                .and_then(|service| service.traffic.failure_accrual),
+        let mut routes: Vec<_> = attached
+            .iter()
+            .map(|route| routes::convert_http(self, route))
+            .collect();
+        if routes.is_empty() {
+            routes.push(routes::default_http(self));
         }
+        self.routes(routes)
     }
 
     fn grpc_routes(&self, attached: &[&model::GrpcRoute]) -> GrpcRoutes {
-        GrpcRoutes {
-            routes: attached
-                .iter()
-                .map(|route| routes::convert_grpc(self, route))
-                .collect(),
+        let routes = attached
+            .iter()
+            .map(|route| routes::convert_grpc(self, route));
+        self.routes(routes.collect())
+    }
+
+    fn routes<M, T>(&self, routes: Vec<Route<M, OutboundRule<T>>>) -> Routes<M, T> {
+        Routes {
+            routes,
             failure_accrual: self
                 .service
                 .and_then(|service| service.traffic.failure_accrual),

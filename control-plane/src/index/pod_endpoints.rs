@@ -10,9 +10,6 @@ use super::settings::DestinationSettings;
 use super::store::Store;
 use crate::model::PodRecord;
 
-/// The relative weight of every endpoint.
-pub(super) const WEIGHT: u32 = 10_000;
-
 /// Returns whether the port is opaque, by the pod's annotation, the default list or a Server.
 pub(super) fn is_opaque(
     store: &Store,
@@ -38,7 +35,7 @@ pub(super) fn endpoint(
     port: u16,
     zone: Option<&str>,
 ) -> Option<Endpoint> {
-    let mut endpoint = plain_endpoint(addr);
+    let mut endpoint = Endpoint::plain(addr);
     endpoint.labels = labels(store, pod, zone);
     let Some(control_namespace) = &pod.control_plane_ns else {
         return Some(endpoint);
@@ -69,20 +66,6 @@ pub(super) fn endpoint(
         endpoint.tls = Some(peer(pod, settings, trust_domain)?);
     }
     Some(endpoint)
-}
-
-/// Returns an endpoint with an address only.
-pub(super) fn plain_endpoint(addr: SocketAddr) -> Endpoint {
-    Endpoint {
-        addr,
-        weight: WEIGHT,
-        labels: Labels::default(),
-        tls: None,
-        hint: ProtocolHint::Unknown,
-        opaque_transport_port: None,
-        authority_override: None,
-        http2: None,
-    }
 }
 
 fn peer(pod: &PodRecord, settings: &DestinationSettings, trust_domain: &str) -> Option<TlsPeer> {

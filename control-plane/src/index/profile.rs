@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mesh_core::endpoint::Endpoint;
-use mesh_core::meta::{Meta, Resource};
 use mesh_core::profile::Profile;
 use mesh_core::resilience::RetryBudget;
 
+use super::outbound::service_meta;
 use super::pod_endpoints;
 use super::settings::DestinationSettings;
 use super::store::Store;
@@ -93,14 +93,7 @@ fn service_profile(
         fqn: Some(fqn),
         opaque: protocol == PortProtocol::Opaque,
         retry_budget: Some(DEFAULT_RETRY_BUDGET),
-        parent: Some(Meta::Resource(Resource {
-            group: "core".into(),
-            kind: "Service".into(),
-            namespace: service.name.namespace.clone(),
-            name: service.name.name.clone(),
-            section: "".into(),
-            port: Some(port),
-        })),
+        parent: Some(service_meta(&service.name, port)),
         ..Profile::default()
     })
 }
@@ -223,7 +216,7 @@ fn pod_profile(
 /// Returns the profile of an unknown address.
 fn plain_profile(settings: &DestinationSettings, addr: SocketAddr) -> Profile {
     let opaque = settings.default_opaque_ports.contains(addr.port());
-    endpoint_profile(pod_endpoints::plain_endpoint(addr), opaque)
+    endpoint_profile(Endpoint::plain(addr), opaque)
 }
 
 fn endpoint_profile(endpoint: Endpoint, opaque: bool) -> Profile {

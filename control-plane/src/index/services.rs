@@ -192,7 +192,7 @@ fn to_endpoint(
             )?,
             locality(client_zone, zone),
         ),
-        None => (pod_endpoints::plain_endpoint(addr), "unknown"),
+        None => (Endpoint::plain(addr), "unknown"),
     };
     endpoint.labels = endpoint.labels.with("zone_locality", locality);
     Some(endpoint)

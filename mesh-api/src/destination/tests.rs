@@ -13,16 +13,14 @@ use proptest::option;
 use proptest::prelude::*;
 
 use super::*;
-use crate::arbitrary;
+use crate::arbitrary::{self, record};
 
 fn updates() -> impl Strategy<Value = EndpointUpdate> {
     prop_oneof![
-        (vec(arbitrary::endpoint(), 0..3), arbitrary::labels()).prop_map(
-            |(endpoints, set_labels)| EndpointUpdate::Add {
-                endpoints,
-                set_labels,
-            }
-        ),
+        record!(EndpointUpdate::Add {
+            endpoints: vec(arbitrary::endpoint(), 0..3),
+            set_labels: arbitrary::labels(),
+        }),
         vec(arbitrary::socket_addr(), 0..3).prop_map(EndpointUpdate::Remove),
         any::<bool>().prop_map(|exists| EndpointUpdate::Empty { exists }),
     ]
@@ -57,65 +55,40 @@ fn response_matches() -> impl Strategy<Value = ResponseMatch> {
 }
 
 fn profile_routes() -> impl Strategy<Value = ProfileRoute> {
-    let class =
-        (response_matches(), any::<bool>()).prop_map(|(condition, is_failure)| ResponseClass {
-            condition,
-            is_failure,
-        });
-    (
-        request_matches(),
-        vec(class, 0..3),
-        arbitrary::labels(),
-        any::<bool>(),
-        option::of(arbitrary::duration()),
-    )
-        .prop_map(
-            |(condition, response_classes, labels, retryable, timeout)| ProfileRoute {
-                condition,
-                response_classes,
-                labels,
-                retryable,
-                timeout,
-            },
-        )
+    let class = record!(ResponseClass {
+        condition: response_matches(),
+        is_failure: any::<bool>(),
+    });
+    record!(ProfileRoute {
+        condition: request_matches(),
+        response_classes: vec(class, 0..3),
+        labels: arbitrary::labels(),
+        retryable: any::<bool>(),
+        timeout: option::of(arbitrary::duration()),
+    })
 }
 
 fn profiles() -> impl Strategy<Value = Profile> {
-    let budget = (1u64..=60, any::<u32>(), 0u16..=1000).prop_map(|(ttl, min_per_second, ratio)| {
-        RetryBudget {
-            ttl: Duration::from_secs(ttl),
-            min_per_second,
-            ratio: f32::from(ratio),
-        }
+    let budget = record!(RetryBudget {
+        ttl: (1u64..=60).prop_map(Duration::from_secs),
+        min_per_second: any::<u32>(),
+        ratio: (0u16..=1000).prop_map(f32::from),
     });
-    let overrides =
-        ("[a-z]{1,5}(:[0-9]{1,4})?", 1u32..).prop_map(|(authority, weight)| WeightedAuthority {
-            authority: authority.into(),
-            weight,
-        });
+    let overrides = record!(WeightedAuthority {
+        authority: "[a-z]{1,5}(:[0-9]{1,4})?".prop_map(Arc::from),
+        weight: 1u32..,
+    });
     let fqn = "[a-z]{1,5}(\\.[a-z]{1,5}){0,3}".prop_map(Arc::from);
-    (
-        option::of(fqn),
-        any::<bool>(),
-        vec(profile_routes(), 0..3),
-        option::of(budget),
-        vec(overrides, 0..3),
-        option::of(arbitrary::endpoint()),
-        option::of(arbitrary::meta()),
-        option::of(arbitrary::meta()),
-    )
-        .prop_map(
-            |(fqn, opaque, routes, retry_budget, overrides, endpoint, parent, source)| Profile {
-                fqn,
-                opaque,
-                routes,
-                retry_budget,
-                overrides,
-                endpoint,
-                parent,
-                source,
-            },
-        )
+    record!(Profile {
+        fqn: option::of(fqn),
+        opaque: any::<bool>(),
+        routes: vec(profile_routes(), 0..3),
+        retry_budget: option::of(budget),
+        overrides: vec(overrides, 0..3),
+        endpoint: option::of(arbitrary::endpoint()),
+        parent: option::of(arbitrary::meta()),
+        source: option::of(arbitrary::meta()),
+    })
 }
 
 proptest! {

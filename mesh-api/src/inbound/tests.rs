@@ -3,57 +3,46 @@
 use std::time::Duration;
 
 use mesh_core::meta::{Meta, Resource};
-use mesh_core::policy::inbound::DefaultPolicy;
+use mesh_core::policy::inbound::{DefaultPolicy, InboundRule};
+use mesh_core::route::{Route, Rule};
+use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::arbitrary;
+use crate::arbitrary::{self, record};
 
 fn authorizations() -> impl Strategy<Value = Arc<[Authorization]>> {
-    let network = (
-        arbitrary::network(),
-        prop::collection::vec(arbitrary::network(), 0..2),
-    )
-        .prop_map(|(net, except)| Network { net, except });
-    let suffix = prop::collection::vec(arbitrary::text(), 0..3).prop_map(Suffix);
+    let network = record!(Network {
+        net: arbitrary::network(),
+        except: vec(arbitrary::network(), 0..2),
+    });
+    let suffix = vec(arbitrary::text(), 0..3).prop_map(Suffix);
     let authentication = prop_oneof![
         Just(Authentication::Unauthenticated),
         Just(Authentication::TlsUnauthenticated),
-        (
-            prop::collection::vec(arbitrary::identity(), 0..2),
-            prop::collection::vec(suffix, 0..2),
-        )
-            .prop_map(|(identities, suffixes)| Authentication::TlsAuthenticated {
-                identities,
-                suffixes,
-            }),
+        record!(Authentication::TlsAuthenticated {
+            identities: vec(arbitrary::identity(), 0..2),
+            suffixes: vec(suffix, 0..2),
+        }),
     ];
-    let authorization = (
-        arbitrary::meta(),
-        prop::collection::vec(network, 0..3),
+    let authorization = record!(Authorization {
+        meta: arbitrary::meta(),
+        networks: vec(network, 0..3),
         authentication,
-    )
-        .prop_map(|(meta, networks, authentication)| Authorization {
-            meta,
-            networks,
-            authentication,
-        });
-    prop::collection::vec(authorization, 0..3).prop_map(Into::into)
+    });
+    vec(authorization, 0..3).prop_map(Into::into)
 }
 
 fn route<M: Clone + std::fmt::Debug + 'static>(
     matches: impl Strategy<Value = M> + 'static,
     filter: impl Strategy<Value = mesh_core::route::filter::Filter> + 'static,
 ) -> impl Strategy<Value = Route<M, InboundRule>> {
-    let rule = (
-        prop::collection::vec(matches, 0..3),
-        prop::collection::vec(filter, 0..2),
-    );
+    let rule = (vec(matches, 0..3), vec(filter, 0..2));
     (
         arbitrary::meta(),
-        prop::collection::vec(arbitrary::host(), 0..2),
+        vec(arbitrary::host(), 0..2),
         authorizations(),
-        prop::collection::vec(rule, 1..3),
+        vec(rule, 1..3),
     )
         .prop_map(|(meta, hosts, authorizations, rules)| Route {
             meta,
@@ -72,41 +61,29 @@ fn route<M: Clone + std::fmt::Debug + 'static>(
 }
 
 fn protocols() -> impl Strategy<Value = ServerProtocol> {
-    let limit = prop::option::of(1u32..1000);
-    let rate_limit = (
-        arbitrary::meta(),
-        limit.clone(),
-        limit,
-        prop::collection::vec(
-            (
-                prop::collection::vec(arbitrary::identity(), 0..2),
-                1u32..1000,
-            ),
-            0..2,
-        ),
-    )
-        .prop_map(|(meta, total, identity, overrides)| RateLimit {
-            meta,
-            total,
-            identity,
-            overrides,
-        });
+    let rate_limit = record!(RateLimit {
+        meta: arbitrary::meta(),
+        total: prop::option::of(1u32..1000),
+        identity: prop::option::of(1u32..1000),
+        overrides: vec((vec(arbitrary::identity(), 0..2), 1u32..1000), 0..2),
+    });
     let http_filter = prop_oneof![
         arbitrary::request_headers(),
         arbitrary::redirect(),
         arbitrary::http_failure(),
     ];
-    let http = (
-        prop::collection::vec(route(arbitrary::http_match(), http_filter), 0..3),
-        prop::option::of(rate_limit),
-    )
-        .prop_map(|(routes, rate_limit)| HttpServer { routes, rate_limit })
-        .boxed();
+    let http = record!(HttpServer {
+        routes: vec(route(arbitrary::http_match(), http_filter), 0..3),
+        rate_limit: prop::option::of(rate_limit),
+    })
+    .boxed();
     let grpc_filter = prop_oneof![arbitrary::request_headers(), arbitrary::grpc_failure()];
-    let grpc = prop::collection::vec(route(arbitrary::grpc_match(), grpc_filter), 0..3);
+    let grpc = vec(route(arbitrary::grpc_match(), grpc_filter), 0..3);
     prop_oneof![
-        (arbitrary::duration(), http.clone())
-            .prop_map(|(timeout, http)| ServerProtocol::Detect { timeout, http }),
+        record!(ServerProtocol::Detect {
+            timeout: arbitrary::duration(),
+            http: http.clone(),
+        }),
         http.clone().prop_map(ServerProtocol::Http1),
         http.prop_map(ServerProtocol::Http2),
         grpc.prop_map(ServerProtocol::Grpc),
@@ -119,18 +96,8 @@ fn protocols() -> impl Strategy<Value = ServerProtocol> {
 fn server_meta() -> impl Strategy<Value = Meta> {
     prop_oneof![
         arbitrary::text().prop_map(Meta::Default),
-        (arbitrary::text(), arbitrary::text(), arbitrary::text()).prop_map(
-            |(group, kind, name)| {
-                Meta::Resource(Resource {
-                    group,
-                    kind,
-                    namespace: "".into(),
-                    name,
-                    section: "".into(),
-                    port: None,
-                })
-            }
-        ),
+        (arbitrary::text(), arbitrary::text(), arbitrary::text())
+            .prop_map(|(group, kind, name)| Meta::Resource(Resource::new(&group, &kind, "", name))),
     ]
 }
 
@@ -224,7 +191,7 @@ fn authorization_is_named_by_metadata_or_labels() {
 /// ignored.
 #[test]
 fn unknown_filter_fails_requests() {
-    let filter = filter::http(wire::http_route::Filter { kind: None }).unwrap();
+    let filter = route::http::filter(wire::http_route::Filter { kind: None }).unwrap();
     assert!(matches!(
         filter,
         mesh_core::route::filter::Filter::InternalError(_)

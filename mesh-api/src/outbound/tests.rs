@@ -5,61 +5,54 @@ use std::time::Duration;
 
 use mesh_core::meta::Meta;
 use mesh_core::policy::outbound::{
-    Backend, BackendTarget, Distribution, GrpcRoute, HttpRoute, OutboundRule, RouteBackend,
+    Backend, BackendTarget, Distribution, GrpcRoute, GrpcRoutes, HttpRoute, RouteBackend,
     TcpVerdict, TlsRoute,
 };
-use mesh_core::resilience::{
-    Backoff, FailureAccrual, FailurePenalty, GrpcRetry, HttpRetry, PeakEwma,
-};
+use mesh_core::resilience::{Backoff, FailureAccrual, FailurePenalty, PeakEwma, Retry};
+use mesh_core::route::Rule;
 use mesh_core::route::filter::Filter;
-use mesh_core::route::{Route, Rule};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
 use super::*;
-use crate::arbitrary;
+use crate::arbitrary::{self, record};
 
 fn backends() -> impl Strategy<Value = Backend> {
-    let penalty =
-        (arbitrary::duration(), arbitrary::duration()).prop_map(|(penalty, max_retry_after)| {
-            FailurePenalty {
-                penalty,
-                max_retry_after,
-            }
-        });
-    let load = (
-        arbitrary::duration(),
-        arbitrary::duration(),
-        option::of(penalty),
-    )
-        .prop_map(|(default_rtt, decay, penalty)| PeakEwma {
-            default_rtt,
-            decay,
-            penalty,
-        });
+    let penalty = record!(FailurePenalty {
+        penalty: arbitrary::duration(),
+        max_retry_after: arbitrary::duration(),
+    });
+    let load = record!(PeakEwma {
+        default_rtt: arbitrary::duration(),
+        decay: arbitrary::duration(),
+        penalty: option::of(penalty),
+    });
     let target = prop_oneof![
         arbitrary::endpoint().prop_map(|endpoint| BackendTarget::Forward(Box::new(endpoint))),
-        (arbitrary::text(), load)
-            .prop_map(|(authority, load)| BackendTarget::Balance { authority, load }),
+        record!(BackendTarget::Balance {
+            authority: arbitrary::text(),
+            load,
+        }),
         Just(BackendTarget::None),
     ];
-    (arbitrary::meta(), target).prop_map(|(meta, target)| Backend { meta, target })
+    record!(Backend {
+        meta: arbitrary::meta(),
+        target,
+    })
 }
 
 fn distributions(
     filter: BoxedStrategy<Filter>,
     verdict: BoxedStrategy<TcpVerdict>,
 ) -> impl Strategy<Value = Distribution> {
-    let backend = (backends(), vec(filter, 0..2), verdict)
-        .prop_map(|(backend, filters, verdict)| {
-            Arc::new(RouteBackend {
-                backend,
-                filters,
-                verdict,
-            })
-        })
-        .boxed();
+    let backend = record!(RouteBackend {
+        backend: backends(),
+        filters: vec(filter, 0..2),
+        verdict,
+    })
+    .prop_map(Arc::new)
+    .boxed();
     prop_oneof![
         Just(Distribution::Empty),
         vec(backend.clone(), 0..3).prop_map(Distribution::FirstAvailable),
@@ -72,30 +65,35 @@ fn routes<M: std::fmt::Debug + Clone + 'static, T: std::fmt::Debug + Clone + 'st
     filter: BoxedStrategy<Filter>,
     retry: BoxedStrategy<T>,
 ) -> impl Strategy<Value = Vec<Route<M, OutboundRule<T>>>> {
-    let action = (
-        vec(filter.clone(), 0..2),
-        distributions(filter, Just(TcpVerdict::Forward).boxed()),
-        arbitrary::timeouts(),
-        option::of(retry),
-        any::<bool>(),
-    )
-        .prop_map(
-            |(filters, backends, timeouts, retry, allow_request_headers)| OutboundRule {
-                filters,
-                backends,
-                timeouts,
-                retry,
-                allow_request_headers,
-            },
-        );
-    let rule = (vec(matches, 0..2), action).prop_map(|(matches, action)| Rule { matches, action });
-    let route = (
-        arbitrary::meta(),
-        vec(arbitrary::host(), 0..2),
-        vec(rule, 0..3),
-    )
-        .prop_map(|(meta, hosts, rules)| Route { meta, hosts, rules });
+    let action = record!(OutboundRule {
+        filters: vec(filter.clone(), 0..2),
+        backends: distributions(filter, Just(TcpVerdict::Forward).boxed()),
+        timeouts: arbitrary::timeouts(),
+        retry: option::of(retry),
+        allow_request_headers: any::<bool>(),
+    });
+    let rule = record!(Rule {
+        matches: vec(matches, 0..2),
+        action,
+    });
+    let route = record!(Route {
+        meta: arbitrary::meta(),
+        hosts: vec(arbitrary::host(), 0..2),
+        rules: vec(rule, 0..3),
+    });
     vec(route, 0..3)
+}
+
+fn retries<C: std::fmt::Debug>(
+    conditions: impl Strategy<Value = C>,
+) -> impl Strategy<Value = Retry<C>> {
+    record!(Retry {
+        max_retries: any::<u16>(),
+        max_request_bytes: 0usize..100_000,
+        conditions,
+        timeout: option::of(arbitrary::duration()),
+        backoff: option::of(arbitrary::backoff()),
+    })
 }
 
 fn http_routes() -> impl Strategy<Value = Vec<HttpRoute>> {
@@ -105,52 +103,20 @@ fn http_routes() -> impl Strategy<Value = Vec<HttpRoute>> {
         arbitrary::redirect(),
         arbitrary::http_failure(),
     ];
-    let retry = (
-        any::<u16>(),
-        0usize..100_000,
-        vec(arbitrary::statuses(), 0..3),
-        option::of(arbitrary::duration()),
-        option::of(arbitrary::backoff()),
-    )
-        .prop_map(
-            |(max_retries, max_request_bytes, statuses, timeout, backoff)| HttpRetry {
-                max_retries,
-                max_request_bytes,
-                statuses,
-                timeout,
-                backoff,
-            },
-        );
     routes(
         arbitrary::http_match().boxed(),
         filter.boxed(),
-        retry.boxed(),
+        retries(vec(arbitrary::statuses(), 0..3)).boxed(),
     )
 }
 
 fn grpc_routes() -> impl Strategy<Value = Vec<GrpcRoute>> {
     let filter = prop_oneof![arbitrary::request_headers(), arbitrary::grpc_failure()];
     let codes = prop::sample::subsequence(vec![1u16, 4, 8, 13, 14], 0..=5);
-    let retry = (
-        any::<u16>(),
-        0usize..100_000,
-        codes,
-        option::of(arbitrary::duration()),
-        option::of(arbitrary::backoff()),
-    )
-        .prop_map(
-            |(max_retries, max_request_bytes, codes, timeout, backoff)| GrpcRetry {
-                max_retries,
-                max_request_bytes,
-                codes,
-                timeout,
-                backoff,
-            },
-        );
     routes(
         arbitrary::grpc_match().boxed(),
         filter.boxed(),
-        retry.boxed(),
+        retries(codes).boxed(),
     )
 }
 
@@ -190,77 +156,55 @@ fn without_filters(distribution: Distribution) -> Distribution {
 }
 
 fn tcp_route() -> impl Strategy<Value = TcpRoute> {
-    (arbitrary::meta(), tcp_backends(), verdicts()).prop_map(|(meta, backends, verdict)| TcpRoute {
-        meta,
-        backends,
-        verdict,
+    record!(TcpRoute {
+        meta: arbitrary::meta(),
+        backends: tcp_backends(),
+        verdict: verdicts(),
     })
 }
 
 fn tls_route() -> impl Strategy<Value = TlsRoute> {
-    let snis = vec(arbitrary::host(), 0..2);
-    (arbitrary::meta(), snis, tcp_backends(), verdicts()).prop_map(
-        |(meta, snis, backends, verdict)| TlsRoute {
-            meta,
-            snis,
-            backends,
-            verdict,
-        },
-    )
+    record!(TlsRoute {
+        meta: arbitrary::meta(),
+        snis: vec(arbitrary::host(), 0..2),
+        backends: tcp_backends(),
+        verdict: verdicts(),
+    })
 }
 
 fn accruals() -> impl Strategy<Value = FailureAccrual> {
     prop_oneof![
-        (any::<u32>(), arbitrary::backoff()).prop_map(|(max_failures, backoff)| {
-            FailureAccrual::ConsecutiveFailures {
-                max_failures,
-                backoff,
-            }
+        record!(FailureAccrual::ConsecutiveFailures {
+            max_failures: any::<u32>(),
+            backoff: arbitrary::backoff(),
         }),
-        (
-            0.0..=1.0f64,
-            10u64..100_000,
-            0u32..=1_000_000,
-            any::<u32>(),
-            arbitrary::backoff(),
-        )
-            .prop_map(|(threshold, window, min_requests, max, backoff)| {
-                FailureAccrual::Unified {
-                    success_rate_threshold: threshold,
-                    window: Duration::from_millis(window),
-                    min_requests,
-                    max_consecutive_failures: max,
-                    backoff,
-                }
-            }),
+        record!(FailureAccrual::Unified {
+            success_rate_threshold: 0.0..=1.0f64,
+            window: (10u64..100_000).prop_map(Duration::from_millis),
+            min_requests: 0u32..=1_000_000,
+            max_consecutive_failures: any::<u32>(),
+            backoff: arbitrary::backoff(),
+        }),
     ]
 }
 
 fn protocols() -> impl Strategy<Value = OutboundProtocol> {
-    let http = (http_routes(), option::of(accruals()))
-        .prop_map(|(routes, failure_accrual)| HttpRoutes {
-            routes,
-            failure_accrual,
-        })
-        .boxed();
-    let grpc =
-        (grpc_routes(), option::of(accruals())).prop_map(|(routes, failure_accrual)| GrpcRoutes {
-            routes,
-            failure_accrual,
-        });
+    let http = record!(HttpRoutes {
+        routes: http_routes(),
+        failure_accrual: option::of(accruals()),
+    })
+    .boxed();
+    let grpc = record!(GrpcRoutes {
+        routes: grpc_routes(),
+        failure_accrual: option::of(accruals()),
+    });
     prop_oneof![
-        (
-            arbitrary::duration(),
-            tcp_route(),
-            http.clone(),
-            http.clone()
-        )
-            .prop_map(|(timeout, opaque, http1, http2)| OutboundProtocol::Detect {
-                timeout,
-                opaque: Some(opaque),
-                http1,
-                http2,
-            }),
+        record!(OutboundProtocol::Detect {
+            timeout: arbitrary::duration(),
+            opaque: tcp_route().prop_map(Some),
+            http1: http.clone(),
+            http2: http.clone(),
+        }),
         http.clone().prop_map(OutboundProtocol::Http1),
         http.prop_map(OutboundProtocol::Http2),
         grpc.prop_map(OutboundProtocol::Grpc),

@@ -16,6 +16,45 @@ use crate::proto::http_types;
 use crate::proto::http_types::headers::Header;
 use crate::value::{number_u16, optional_port};
 
+/// Defines the conversions of the filters of a kind of route. All have failures and changes of
+/// request headers, some have others too.
+macro_rules! filter_conversions {
+    (
+        $direction:ident::$route:ident, $failure:ident, $failure_to_proto:ident
+        $(, $kind:ident: $field:literal = $filter:ident($read:ident, $write:ident))*
+    ) => {
+        pub(crate) fn filter(
+            wire: crate::proto::$direction::$route::Filter,
+        ) -> Result<Filter, InvalidField> {
+            use crate::proto::$direction::$route::filter::Kind;
+            match wire.kind {
+                Some(Kind::FailureInjector(injector)) => {
+                    route::$failure(injector).inside("failure_injector")
+                }
+                Some(Kind::RequestHeaderModifier(modifier)) => {
+                    route::request_headers(modifier).inside("request_header_modifier")
+                }
+                $(Some(Kind::$kind(wire)) => route::$read(wire).inside($field),)*
+                None => Ok(route::unknown_filter()),
+            }
+        }
+
+        fn filter_to_proto(filter: &Filter) -> Option<crate::proto::$direction::$route::Filter> {
+            use crate::proto::$direction::$route::filter::Kind;
+            let kind = match filter {
+                Filter::RequestHeaders(modifier) => {
+                    Kind::RequestHeaderModifier(route::request_headers_to_proto(modifier))
+                }
+                $(Filter::$filter(filter) => Kind::$kind(route::$write(filter)),)*
+                other => Kind::FailureInjector(route::$failure_to_proto(other)?),
+            };
+            Some(crate::proto::$direction::$route::Filter { kind: Some(kind) })
+        }
+    };
+}
+
+pub(crate) use filter_conversions;
+
 /// A filter that only a newer version supports.
 pub(crate) fn unknown_filter() -> Filter {
     Filter::InternalError("unsupported filter in the policy".into())
@@ -50,43 +89,27 @@ fn header_modifier(
     })
 }
 
-/// A header modifier to be converted into one of the two messages.
-pub(crate) struct Headers<'a>(pub(crate) &'a HeaderModifier);
-
-impl Headers<'_> {
-    fn pairs(pairs: &[(HeaderName, HeaderValue)]) -> Option<http_types::Headers> {
-        let header = |(name, value): &(HeaderName, HeaderValue)| Header {
-            name: name.to_string(),
-            value: value.as_bytes().to_vec(),
-        };
-        Some(http_types::Headers {
-            headers: pairs.iter().map(header).collect(),
-        })
-    }
-
-    fn removed(&self) -> Vec<String> {
-        self.0.remove.iter().map(ToString::to_string).collect()
+pub(crate) fn request_headers_to_proto(modifier: &HeaderModifier) -> RequestHeaderModifier {
+    RequestHeaderModifier {
+        add: pairs_to_proto(&modifier.add),
+        set: pairs_to_proto(&modifier.set),
+        remove: modifier.remove.iter().map(ToString::to_string).collect(),
     }
 }
 
-impl From<Headers<'_>> for RequestHeaderModifier {
-    fn from(headers: Headers<'_>) -> Self {
-        Self {
-            add: Headers::pairs(&headers.0.add),
-            set: Headers::pairs(&headers.0.set),
-            remove: headers.removed(),
-        }
-    }
+pub(crate) fn response_headers_to_proto(modifier: &HeaderModifier) -> ResponseHeaderModifier {
+    let RequestHeaderModifier { add, set, remove } = request_headers_to_proto(modifier);
+    ResponseHeaderModifier { add, set, remove }
 }
 
-impl From<Headers<'_>> for ResponseHeaderModifier {
-    fn from(headers: Headers<'_>) -> Self {
-        Self {
-            add: Headers::pairs(&headers.0.add),
-            set: Headers::pairs(&headers.0.set),
-            remove: headers.removed(),
-        }
-    }
+fn pairs_to_proto(pairs: &[(HeaderName, HeaderValue)]) -> Option<http_types::Headers> {
+    let header = |(name, value): &(HeaderName, HeaderValue)| Header {
+        name: name.to_string(),
+        value: value.as_bytes().to_vec(),
+    };
+    Some(http_types::Headers {
+        headers: pairs.iter().map(header).collect(),
+    })
 }
 
 pub(crate) fn http_failure(wire: HttpFailureInjector) -> Result<Filter, InvalidField> {
@@ -105,65 +128,59 @@ pub(crate) fn grpc_failure(wire: GrpcFailureInjector) -> Result<Filter, InvalidF
     })
 }
 
-/// A filter that ends a request, to be converted into the message of one direction. A filter
-/// without a message of that direction fails every request: omitting it silently would forward
-/// requests that the policy is meant to stop.
-pub(crate) struct Failure<'a>(pub(crate) &'a Filter);
-
 /// The gRPC status INTERNAL.
-const GRPC_INTERNAL: u32 = 13;
+const GRPC_INTERNAL: u16 = 13;
 
-impl From<Failure<'_>> for HttpFailureInjector {
-    fn from(Failure(filter): Failure<'_>) -> Self {
-        let (status, message, ratio) = match filter {
-            Filter::InjectHttpFailure {
-                status,
-                message,
-                ratio,
-            } => (*status, message.to_string(), *ratio),
-            other => (
-                StatusCode::INTERNAL_SERVER_ERROR,
-                Failure(other).message(),
-                Ratio::ALL,
-            ),
-        };
-        Self {
-            status: status.as_u16().into(),
+/// Converts a filter that ends a request. A filter without a message for HTTP routes fails every
+/// request: omitting it silently would forward requests that the policy is meant to stop. Only
+/// changes of responses are omitted.
+pub(crate) fn http_failure_to_proto(filter: &Filter) -> Option<HttpFailureInjector> {
+    let (status, message, ratio) = match filter {
+        Filter::InjectHttpFailure {
+            status,
             message,
-            ratio: ratio_to_proto(ratio),
-        }
-    }
+            ratio,
+        } => (*status, message.to_string(), *ratio),
+        other => (
+            StatusCode::INTERNAL_SERVER_ERROR,
+            failure_message(other)?,
+            Ratio::ALL,
+        ),
+    };
+    Some(HttpFailureInjector {
+        status: status.as_u16().into(),
+        message,
+        ratio: ratio_to_proto(ratio),
+    })
 }
 
-impl From<Failure<'_>> for GrpcFailureInjector {
-    fn from(Failure(filter): Failure<'_>) -> Self {
-        let (code, message, ratio) = match filter {
-            Filter::InjectGrpcFailure {
-                code,
-                message,
-                ratio,
-            } => (u32::from(*code), message.to_string(), *ratio),
-            other => (GRPC_INTERNAL, Failure(other).message(), Ratio::ALL),
-        };
-        Self {
+/// Converts a filter that ends a call, like [`http_failure_to_proto`].
+pub(crate) fn grpc_failure_to_proto(filter: &Filter) -> Option<GrpcFailureInjector> {
+    let (code, message, ratio) = match filter {
+        Filter::InjectGrpcFailure {
             code,
             message,
-            ratio: ratio_to_proto(ratio),
-        }
+            ratio,
+        } => (*code, message.to_string(), *ratio),
+        other => (GRPC_INTERNAL, failure_message(other)?, Ratio::ALL),
+    };
+    Some(GrpcFailureInjector {
+        code: code.into(),
+        message,
+        ratio: ratio_to_proto(ratio),
+    })
+}
+
+fn failure_message(filter: &Filter) -> Option<String> {
+    match filter {
+        Filter::ResponseHeaders(_) => None,
+        Filter::InternalError(message) => Some(message.to_string()),
+        _ => Some("filter not supported by this kind of route".to_owned()),
     }
 }
 
-impl Failure<'_> {
-    fn message(&self) -> String {
-        match self.0 {
-            Filter::InternalError(message) => message.to_string(),
-            _ => "filter not supported by this kind of route".to_owned(),
-        }
-    }
-}
-
-pub(crate) fn redirect(wire: RequestRedirect) -> Result<Redirect, InvalidField> {
-    Ok(Redirect {
+pub(crate) fn redirect(wire: RequestRedirect) -> Result<Filter, InvalidField> {
+    Ok(Filter::Redirect(Redirect {
         scheme: optional("scheme", wire.scheme, |scheme| {
             Scheme::try_from(scheme.clone())
                 .map_err(|_error| InvalidField::not_a("URI scheme", "", scheme.r#type))
@@ -180,7 +197,7 @@ pub(crate) fn redirect(wire: RequestRedirect) -> Result<Redirect, InvalidField> 
         } else {
             Some(status("status", wire.status)?)
         },
-    })
+    }))
 }
 
 pub(crate) fn redirect_to_proto(redirect: &Redirect) -> RequestRedirect {
@@ -199,7 +216,7 @@ pub(crate) fn redirect_to_proto(redirect: &Redirect) -> RequestRedirect {
     }
 }
 
-pub(crate) fn status(field: &str, wire: u32) -> Result<StatusCode, InvalidField> {
+fn status(field: &str, wire: u32) -> Result<StatusCode, InvalidField> {
     number_u16(field, wire)
         .ok()
         .and_then(|status| StatusCode::from_u16(status).ok())

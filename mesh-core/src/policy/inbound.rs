@@ -3,7 +3,7 @@
 //! The policy controller builds a [`ServerPolicy`] for each workload and port; the proxy authorizes
 //! every connection and request by the current one.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -185,16 +185,13 @@ impl ServerPolicy {
 impl Authorization {
     /// Authorizes processes of the pod itself, which alone can connect to a loopback address.
     pub fn localhost() -> Self {
-        let loopback = |ip: IpAddr| Network {
-            net: IpNet::from(ip),
-            except: Vec::new(),
-        };
+        let loopback = [
+            IpNet::from(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+            IpNet::from(IpAddr::V6(Ipv6Addr::LOCALHOST)),
+        ];
         Self {
             meta: Meta::new_default("localhost"),
-            networks: vec![
-                loopback(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST)),
-                loopback(IpAddr::V6(std::net::Ipv6Addr::LOCALHOST)),
-            ],
+            networks: loopback.map(Network::from).into(),
             authentication: Authentication::Unauthenticated,
         }
     }
@@ -216,26 +213,23 @@ pub const PROBE_ROUTE: &str = "probe";
 /// Returns the route of an HTTP port that no route is attached to: it matches every request, under
 /// the authorizations of the server.
 pub fn default_http_route() -> HttpRoute {
-    Route {
-        meta: Meta::new_default("default"),
-        hosts: Vec::new(),
-        rules: vec![Rule {
-            matches: vec![HttpMatch {
-                path: Some(PathMatch::Prefix("/".to_owned())),
-                ..HttpMatch::default()
-            }],
-            action: InboundRule::default(),
-        }],
-    }
+    default_route(HttpMatch {
+        path: Some(PathMatch::Prefix("/".to_owned())),
+        ..HttpMatch::default()
+    })
 }
 
 /// Returns the route of a gRPC port that no route is attached to.
 pub fn default_grpc_route() -> GrpcRoute {
+    default_route(GrpcMatch::default())
+}
+
+fn default_route<M>(every: M) -> Route<M, InboundRule> {
     Route {
         meta: Meta::new_default("default"),
         hosts: Vec::new(),
         rules: vec![Rule {
-            matches: vec![GrpcMatch::default()],
+            matches: vec![every],
             action: InboundRule::default(),
         }],
     }
@@ -269,6 +263,7 @@ fn is_probe_route(route: &HttpRoute) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::meta::Resource;
 
     fn routes(paths: &[&str]) -> Vec<HttpRoute> {
         let rules = paths.iter().map(|path| Rule {
@@ -364,14 +359,8 @@ mod tests {
     #[test]
     fn ambiguous_path_matches_no_rule_if_user_routes_distinguish_paths() {
         let mut guarded = routes(&["/", "/admin"]);
-        guarded[0].meta = Meta::Resource(crate::meta::Resource {
-            group: "policy.linkerd.io".into(),
-            kind: "HTTPRoute".into(),
-            namespace: "shop".into(),
-            name: "probe".into(),
-            section: "".into(),
-            port: None,
-        });
+        let user = Resource::new("policy.linkerd.io", "HTTPRoute", "shop", "probe");
+        guarded[0].meta = Meta::Resource(user);
         guarded.push(probe("/ready"));
         assert_eq!(route_of(&guarded, "/ready"), Some((1, true)));
         assert_eq!(route_of(&guarded, "//ready"), None);

@@ -51,24 +51,19 @@ pub enum OutboundProtocol {
     Tls(Vec<TlsRoute>),
 }
 
+/// The routes of a destination that match with `M` and retry by `T`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Routes<M, T> {
+    /// The routes.
+    pub routes: Vec<Route<M, OutboundRule<T>>>,
+    /// When the balancer stops using failing endpoints.
+    pub failure_accrual: Option<FailureAccrual>,
+}
+
 /// The HTTP routes of a destination.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct HttpRoutes {
-    /// The routes.
-    pub routes: Vec<HttpRoute>,
-    /// When the balancer stops using failing endpoints.
-    pub failure_accrual: Option<FailureAccrual>,
-}
-
+pub type HttpRoutes = Routes<HttpMatch, HttpRetry>;
 /// The gRPC routes of a destination.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct GrpcRoutes {
-    /// The routes.
-    pub routes: Vec<GrpcRoute>,
-    /// When the balancer stops using failing endpoints.
-    pub failure_accrual: Option<FailureAccrual>,
-}
-
+pub type GrpcRoutes = Routes<GrpcMatch, GrpcRetry>;
 /// A route of HTTP requests.
 pub type HttpRoute = Route<HttpMatch, OutboundRule<HttpRetry>>;
 /// A route of gRPC calls.

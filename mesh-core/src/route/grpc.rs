@@ -72,10 +72,6 @@ impl GrpcMatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        meta::Meta,
-        route::{HostMatch, Rule, http::HeaderValueMatch},
-    };
 
     fn entry(service: &str, method: &str, headers: &[(&str, &str)]) -> GrpcMatch {
         let name = |text: &str| (!text.is_empty()).then(|| Arc::from(text));
@@ -84,27 +80,7 @@ mod tests {
             method: name(method),
             headers: headers
                 .iter()
-                .map(|(name, value)| HeaderMatch {
-                    name: name.parse().unwrap(),
-                    value: HeaderValueMatch::Exact(value.parse().unwrap()),
-                })
-                .collect(),
-        }
-    }
-
-    fn route(hosts: &[&str], rules: Vec<Vec<GrpcMatch>>) -> Route<GrpcMatch, ()> {
-        Route {
-            meta: Meta::new_default("test"),
-            hosts: hosts
-                .iter()
-                .map(|host| HostMatch::Exact((*host).into()))
-                .collect(),
-            rules: rules
-                .into_iter()
-                .map(|matches| Rule {
-                    matches,
-                    action: (),
-                })
+                .map(|(name, value)| HeaderMatch::exact(name, value))
                 .collect(),
         }
     }
@@ -122,8 +98,8 @@ mod tests {
     #[test]
     fn most_specific_match_wins() {
         let routes = [
-            route(&[], vec![vec![], vec![entry("pkg.Svc", "", &[])]]),
-            route(
+            Route::for_tests(&[], vec![vec![], vec![entry("pkg.Svc", "", &[])]]),
+            Route::for_tests(
                 &[],
                 vec![
                     vec![entry("pkg.Svc", "Get", &[])],
@@ -131,7 +107,7 @@ mod tests {
                     vec![entry("", "Longest", &[])],
                 ],
             ),
-            route(&["other"], vec![vec![]]),
+            Route::for_tests(&["other"], vec![vec![]]),
         ];
         assert_eq!(at(&routes, "POST", "http://h/pkg.Svc/Get"), Some((1, 1)));
         assert_eq!(at(&routes, "POST", "http://h/pkg.Svc/Put"), Some((0, 1)));
@@ -149,7 +125,7 @@ mod tests {
 
     #[test]
     fn only_grpc_calls_are_matched() {
-        let routes = [route(&[], vec![vec![]])];
+        let routes = [Route::for_tests(&[], vec![vec![]])];
         for (method, uri) in [
             ("GET", "http://h/pkg.Svc/Get"),
             ("POST", "http://h/pkg.Svc"),
@@ -157,7 +133,10 @@ mod tests {
         ] {
             assert_eq!(at(&routes, method, uri), None, "{method} {uri}");
         }
-        let exact = [route(&[], vec![vec![entry("pkg.Svc", "Get", &[])]])];
+        let exact = [Route::for_tests(
+            &[],
+            vec![vec![entry("pkg.Svc", "Get", &[])]],
+        )];
         for uri in [
             "http://h/pkg.svc/Get",
             "http://h/pkg.Svc/Get/",

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mesh_core::meta::Meta;
 use mesh_core::policy::outbound::{GrpcRoute, HttpRoute, OutboundRule};
-use mesh_core::resilience::{Backoff, GrpcRetry, HttpRetry, Timeouts};
+use mesh_core::resilience::{Backoff, Retry, Timeouts};
 use mesh_core::route::http::{HttpMatch, PathMatch};
 use mesh_core::route::{Route, Rule};
 
@@ -97,7 +97,7 @@ pub(super) fn default_http(parent: &RouteParent<'_>) -> HttpRoute {
                 timeouts: traffic.map(|traffic| traffic.timeouts).unwrap_or_default(),
                 retry: traffic
                     .and_then(|traffic| traffic.retries.as_ref())
-                    .map(http_retry),
+                    .map(|retries| retry(retries, retries.http.clone())),
                 allow_request_headers: false,
             },
         }],
@@ -105,19 +105,21 @@ pub(super) fn default_http(parent: &RouteParent<'_>) -> HttpRoute {
 }
 
 pub(super) fn convert_http(parent: &RouteParent<'_>, route: &model::HttpRoute) -> HttpRoute {
-    convert(parent, route, &BackendBuilder::for_http(parent), http_retry)
+    let conditions = |retries: &Retries| retries.http.clone();
+    convert(parent, route, &BackendBuilder::for_http(parent), conditions)
 }
 
 pub(super) fn convert_grpc(parent: &RouteParent<'_>, route: &model::GrpcRoute) -> GrpcRoute {
-    convert(parent, route, &BackendBuilder::for_grpc(parent), grpc_retry)
+    let conditions = |retries: &Retries| retries.grpc.clone();
+    convert(parent, route, &BackendBuilder::for_grpc(parent), conditions)
 }
 
-fn convert<M: Clone, T>(
+fn convert<M: Clone, C>(
     parent: &RouteParent<'_>,
     route: &model::Route<M>,
     backends: &BackendBuilder<'_>,
-    retry: impl Fn(&Retries) -> T,
-) -> Route<M, OutboundRule<T>> {
+    conditions: impl Fn(&Retries) -> C,
+) -> Route<M, OutboundRule<Retry<C>>> {
     let traffic = parent.service.map(|service| &service.traffic);
     // The retry settings of a route replace all of its parent's.
     let retries = route
@@ -140,7 +142,7 @@ fn convert<M: Clone, T>(
                         route.timeouts,
                         rule.request_timeout,
                     ),
-                    retry: retries.map(&retry),
+                    retry: retries.map(|retries| retry(retries, conditions(retries))),
                     allow_request_headers: parent.settings.allow_request_headers,
                 },
             })
@@ -159,21 +161,11 @@ fn timeouts(parent: Timeouts, route: Option<Timeouts>, rule: Option<Duration>) -
     timeouts
 }
 
-fn http_retry(retries: &Retries) -> HttpRetry {
-    HttpRetry {
+fn retry<C>(retries: &Retries, conditions: C) -> Retry<C> {
+    Retry {
         max_retries: retries.limit,
         max_request_bytes: MAX_RETRY_BYTES,
-        statuses: retries.http.clone(),
-        timeout: retries.timeout,
-        backoff: Some(RETRY_BACKOFF),
-    }
-}
-
-fn grpc_retry(retries: &Retries) -> GrpcRetry {
-    GrpcRetry {
-        max_retries: retries.limit,
-        max_request_bytes: MAX_RETRY_BYTES,
-        codes: retries.grpc.clone(),
+        conditions,
         timeout: retries.timeout,
         backoff: Some(RETRY_BACKOFF),
     }

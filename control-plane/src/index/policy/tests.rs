@@ -27,14 +27,15 @@ fn current(rx: &watch::Receiver<Arc<Option<ServerPolicy>>>) -> ServerPolicy {
     rx.borrow().as_ref().clone().unwrap()
 }
 
-/// Returns the name of the authorization of a client with this identity, or none.
-fn authorization_of(policy: &ServerPolicy, id: Option<&str>) -> Option<String> {
+/// Returns the name of the authorization of a client with this identity; empty if it is denied.
+fn authorization_of(policy: &ServerPolicy, id: Option<&str>) -> String {
     let id = id.map(|id| Identity::parse(id).unwrap());
     let client = Client {
         ip: "10.1.0.9".parse().unwrap(),
         tls: id.as_ref().map_or(ClientTls::None, ClientTls::Identified),
     };
-    authorize(&policy.authorizations, &client).map(|found| found.meta.name().to_owned())
+    let found = authorize(&policy.authorizations, &client);
+    found.map_or("", |found| found.meta.name()).to_owned()
 }
 
 fn http(policy: &ServerPolicy) -> &HttpServer {
@@ -57,10 +58,7 @@ fn ports_without_server_have_default_policy() {
     let rx = inbound(&mut index, 8080);
     let policy = current(&rx);
     assert_eq!(policy.meta.name(), "all-unauthenticated");
-    assert_eq!(
-        authorization_of(&policy, None).as_deref(),
-        Some("all-unauthenticated")
-    );
+    assert_eq!(authorization_of(&policy, None), "all-unauthenticated");
     let names: Vec<&str> = http(&policy)
         .routes
         .iter()
@@ -82,15 +80,15 @@ fn ports_without_server_have_default_policy() {
     let policy = current(&rx);
     assert_eq!(policy.meta.name(), "deny");
     assert_eq!(policy.protocol, ServerProtocol::Opaque);
-    assert_eq!(authorization_of(&policy, Some(CLIENT)), None);
+    assert_eq!(authorization_of(&policy, Some(CLIENT)), "");
 
     let annotations =
         "annotations: {config.linkerd.io/proxy-require-identity-inbound-ports: '8000-9000'}";
     index.apply(apply(&web(annotations)));
     let policy = current(&rx);
     assert_eq!(policy.meta.name(), "all-authenticated");
-    assert_eq!(authorization_of(&policy, None), None);
-    assert!(authorization_of(&policy, Some(CLIENT)).is_some());
+    assert_eq!(authorization_of(&policy, None), "");
+    assert_eq!(authorization_of(&policy, Some(CLIENT)), "all-authenticated");
 }
 
 /// Pods with such annotations have bypassed the webhook.
@@ -105,7 +103,7 @@ fn invalid_annotations_do_not_authorize_clients() {
         let mut index = index(&annotated("default-inbound-policy", typo));
         let policy = current(&inbound(&mut index, 8080));
         assert_eq!(policy.meta.name(), "deny", "{typo:?}");
-        assert_eq!(authorization_of(&policy, Some(CLIENT)), None, "{typo:?}");
+        assert_eq!(authorization_of(&policy, Some(CLIENT)), "", "{typo:?}");
     }
 
     let key = "proxy-require-identity-inbound-ports";
@@ -113,7 +111,7 @@ fn invalid_annotations_do_not_authorize_clients() {
         let mut index = index(&annotated(key, list));
         let policy = current(&inbound(&mut index, 8080));
         assert_eq!(policy.meta.name(), "all-authenticated", "{list}");
-        assert_eq!(authorization_of(&policy, None), None, "{list}");
+        assert_eq!(authorization_of(&policy, None), "", "{list}");
         let other = current(&inbound(&mut index, 3306));
         assert_eq!(other.meta.name(), "all-unauthenticated", "{list}");
     }
@@ -157,29 +155,23 @@ fn server_denies_until_policy_authorizes() {
         ("server", "web-http")
     );
     assert!(matches!(policy.protocol, ServerProtocol::Http1(_)));
-    assert_eq!(authorization_of(&policy, Some(CLIENT)), None);
+    assert_eq!(authorization_of(&policy, Some(CLIENT)), "");
 
     // The authentication is missing, so the policy authorizes no client.
     index.apply(apply(POLICY));
-    assert_eq!(authorization_of(&current(&rx), Some(CLIENT)), None);
+    assert_eq!(authorization_of(&current(&rx), Some(CLIENT)), "");
     index.apply(apply(CLIENTS));
-    assert_eq!(
-        authorization_of(&current(&rx), Some(CLIENT)).as_deref(),
-        Some("allow")
-    );
-    assert_eq!(authorization_of(&current(&rx), Some(OTHER)), None);
-    assert_eq!(authorization_of(&current(&rx), None), None);
+    assert_eq!(authorization_of(&current(&rx), Some(CLIENT)), "allow");
+    assert_eq!(authorization_of(&current(&rx), Some(OTHER)), "");
+    assert_eq!(authorization_of(&current(&rx), None), "");
     index.apply(apply(
         &CLIENTS.replace("ServiceAccount, name: client", "Namespace, name: other"),
     ));
-    assert_eq!(authorization_of(&current(&rx), Some(CLIENT)), None);
-    assert_eq!(
-        authorization_of(&current(&rx), Some(OTHER)).as_deref(),
-        Some("allow")
-    );
+    assert_eq!(authorization_of(&current(&rx), Some(CLIENT)), "");
+    assert_eq!(authorization_of(&current(&rx), Some(OTHER)), "allow");
 
     index.apply(delete(Kind::AuthorizationPolicy, "shop", "allow"));
-    assert_eq!(authorization_of(&current(&rx), Some(OTHER)), None);
+    assert_eq!(authorization_of(&current(&rx), Some(OTHER)), "");
     index.apply(delete(Kind::Server, "shop", "web-http"));
     assert_eq!(current(&rx).meta.name(), "all-unauthenticated");
     index.apply(delete(Kind::Pod, "shop", "web-1"));
@@ -205,20 +197,17 @@ spec: {networks: [{cidr: 10.1.0.0/16, except: [10.1.0.8/32]}]}
 ";
     let mut index = index(&(web("") + SERVER + &namespace + networks));
     let rx = inbound(&mut index, 8080);
-    assert_eq!(
-        authorization_of(&current(&rx), None).as_deref(),
-        Some("allow")
-    );
+    assert_eq!(authorization_of(&current(&rx), None), "allow");
     index.apply(apply(&networks.replace("10.1.0.8/32", "10.1.0.9/32")));
-    assert_eq!(authorization_of(&current(&rx), None), None);
+    assert_eq!(authorization_of(&current(&rx), None), "");
     index.apply(apply(&SERVER.replace(
         "proxyProtocol: HTTP/1",
         "accessPolicy: cluster-authenticated",
     )));
-    assert_eq!(authorization_of(&current(&rx), None), None);
+    assert_eq!(authorization_of(&current(&rx), None), "");
     assert_eq!(
-        authorization_of(&current(&rx), Some(CLIENT)).as_deref(),
-        Some("cluster-authenticated")
+        authorization_of(&current(&rx), Some(CLIENT)),
+        "cluster-authenticated"
     );
 }
 
@@ -285,7 +274,7 @@ fn attached_routes_replace_default_and_have_own_authorizations() {
     );
     assert_eq!(
         authorization_of(&policy, None),
-        None,
+        "",
         "the authorization only applies to the route"
     );
 
@@ -541,7 +530,7 @@ fn service_annotations_are_defaults_of_its_routes() {
         (rule(&rx).timeouts.request, rule(&rx).timeouts.idle),
         (seconds(1), seconds(5))
     );
-    assert_eq!(rule(&rx).retry.unwrap().statuses, [500..=599]);
+    assert_eq!(rule(&rx).retry.unwrap().conditions, [500..=599]);
     assert!(detected(&rx.borrow()).failure_accrual.is_some());
     let Distribution::FirstAvailable(own) = rule(&rx).backends else {
         panic!("{:?}", rule(&rx));

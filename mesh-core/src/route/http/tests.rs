@@ -3,29 +3,6 @@
 use http::{HeaderValue, Request};
 
 use super::*;
-use crate::meta::Meta;
-use crate::route::{HostMatch, Rule};
-
-fn route(hosts: &[&str], rules: Vec<Vec<HttpMatch>>) -> Route<HttpMatch, ()> {
-    Route {
-        meta: Meta::new_default("test"),
-        hosts: hosts.iter().map(|host| host_match(host)).collect(),
-        rules: rules
-            .into_iter()
-            .map(|matches| Rule {
-                matches,
-                action: (),
-            })
-            .collect(),
-    }
-}
-
-fn host_match(host: &str) -> HostMatch {
-    match host.strip_prefix("*.") {
-        Some(suffix) => HostMatch::Suffix(suffix.split('.').rev().map(Into::into).collect()),
-        None => HostMatch::Exact(host.into()),
-    }
-}
 
 fn prefix(path: &str) -> HttpMatch {
     HttpMatch {
@@ -45,13 +22,6 @@ fn regex(source: &str) -> AnchoredRegex {
     AnchoredRegex::new(source).unwrap()
 }
 
-fn header(name: &str, value: &str) -> HeaderMatch {
-    HeaderMatch {
-        name: name.parse().unwrap(),
-        value: HeaderValueMatch::Exact(value.parse().unwrap()),
-    }
-}
-
 fn query(name: &str, value: &str) -> QueryMatch {
     QueryMatch {
         name: name.to_owned(),
@@ -68,13 +38,13 @@ fn at(routes: &[Route<HttpMatch, ()>], request: &Request<()>) -> Option<(usize, 
 }
 
 fn matches(entry: HttpMatch, request: &Request<()>) -> bool {
-    at(&[route(&[], vec![vec![entry]])], request).is_some()
+    at(&[Route::for_tests(&[], vec![vec![entry]])], request).is_some()
 }
 
 #[test]
 fn host_matches_ignore_case_and_trailing_dot() {
     let check = |host: &str, uri: &str, expect: bool| {
-        let found = at(&[route(&[host], vec![vec![]])], &request(uri));
+        let found = at(&[Route::for_tests(&[host], vec![vec![]])], &request(uri));
         assert_eq!(found.is_some(), expect, "{host} for {uri}");
     };
     check("a.example", "http://a.example/", true);
@@ -112,7 +82,7 @@ fn port_is_parsed_from_authority() {
 
 #[test]
 fn host_header_is_used_without_authority() {
-    let routes = [route(&["a.example"], vec![vec![]])];
+    let routes = [Route::for_tests(&["a.example"], vec![vec![]])];
     let with = |uri: &str, host: &'static str| {
         let mut request = request(uri);
         request
@@ -127,11 +97,11 @@ fn host_header_is_used_without_authority() {
 #[test]
 fn more_specific_host_takes_precedence() {
     let routes = [
-        route(&[], vec![vec![exact("/long/path")]]),
-        route(&["*.example"], vec![vec![exact("/long/path")]]),
-        route(&["*.b.example", "*.example"], vec![vec![prefix("/")]]),
-        route(&["a.b.example"], vec![vec![prefix("/")]]),
-        route(&["a.b.example"], vec![vec![prefix("/only")]]),
+        Route::for_tests(&[], vec![vec![exact("/long/path")]]),
+        Route::for_tests(&["*.example"], vec![vec![exact("/long/path")]]),
+        Route::for_tests(&["*.b.example", "*.example"], vec![vec![prefix("/")]]),
+        Route::for_tests(&["a.b.example"], vec![vec![prefix("/")]]),
+        Route::for_tests(&["a.b.example"], vec![vec![prefix("/only")]]),
     ];
     let check = |uri: &str, expect: usize| {
         assert_eq!(at(&routes, &request(uri)), Some((expect, 0)), "{uri}");
@@ -146,14 +116,14 @@ fn more_specific_host_takes_precedence() {
 #[test]
 fn precedence_is_path_then_headers_then_query_then_method() {
     let routes = [
-        route(
+        Route::for_tests(
             &[],
             vec![
                 vec![prefix("/")],
                 vec![prefix("/a")],
                 vec![exact("/a/b")],
                 vec![HttpMatch {
-                    headers: vec![header("x", "1")],
+                    headers: vec![HeaderMatch::exact("x", "1")],
                     ..prefix("/a")
                 }],
                 vec![HttpMatch {
@@ -167,7 +137,7 @@ fn precedence_is_path_then_headers_then_query_then_method() {
                 vec![prefix("/z"), exact("/c")],
             ],
         ),
-        route(&[], vec![vec![prefix("/a")], vec![prefix("/c")]]),
+        Route::for_tests(&[], vec![vec![prefix("/a")], vec![prefix("/c")]]),
     ];
     let check = |method: Method, uri: &str, headers: bool, expect: (usize, usize)| {
         let mut request = request(uri);
@@ -191,9 +161,12 @@ fn precedence_is_path_then_headers_then_query_then_method() {
 
 #[test]
 fn rule_without_matches_has_lowest_precedence() {
-    let routes = [route(&[], vec![vec![], vec![prefix("/")]])];
+    let routes = [Route::for_tests(&[], vec![vec![], vec![prefix("/")]])];
     assert_eq!(at(&routes, &request("/x")), Some((0, 1)));
-    let routes = [route(&[], vec![vec![]]), route(&[], vec![])];
+    let routes = [
+        Route::for_tests(&[], vec![vec![]]),
+        Route::for_tests(&[], vec![]),
+    ];
     assert_eq!(at(&routes, &request("/x")), Some((0, 0)));
     assert_eq!(at(&[], &request("/x")), None);
 }
@@ -218,7 +191,10 @@ fn paths_are_compared_decoded() {
 
 #[test]
 fn special_request_targets_match_root_prefix() {
-    let routes = [route(&[], vec![vec![prefix("/a")], vec![prefix("/")]])];
+    let routes = [Route::for_tests(
+        &[],
+        vec![vec![prefix("/a")], vec![prefix("/")]],
+    )];
     let mut connect = request("example:443");
     *connect.method_mut() = Method::CONNECT;
     assert_eq!(at(&routes, &connect), Some((0, 1)));
@@ -281,7 +257,7 @@ fn query_matches_first_parameter() {
 #[test]
 fn matched_prefix_length_is_returned() {
     let check = |matches: Vec<HttpMatch>, uri: &str, expect: Option<usize>| {
-        let routes = [route(&[], vec![matches])];
+        let routes = [Route::for_tests(&[], vec![matches])];
         let request = request(uri);
         let found = find(&routes, &RequestHead::from(&request)).unwrap();
         assert_eq!(found.prefix, expect, "{uri}");
@@ -297,7 +273,10 @@ fn matched_prefix_length_is_returned() {
 #[test]
 fn distinguishes_paths_depends_on_path_matches() {
     let check = |matches: Vec<HttpMatch>, expect: bool| {
-        assert_eq!(distinguishes_paths(&route(&[], vec![matches])), expect);
+        assert_eq!(
+            distinguishes_paths(&Route::for_tests(&[], vec![matches])),
+            expect
+        );
     };
     check(vec![], false);
     check(vec![prefix("/"), HttpMatch::default()], false);
