@@ -9,6 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use mesh_k8s::kinds::{ObjectMeta, OwnerReference};
+use mesh_k8s::pod::meta_annotation as annotation;
 
 use self::pod::{node, owned_object, pod};
 use self::policy::{authorization_policy, mesh_tls_authentication, network_authentication, server};
@@ -49,7 +50,19 @@ impl ConvertError {
     }
 }
 
-fn name(meta: &ObjectMeta) -> Name {
+/// Converts a list; the error names the position of the invalid item.
+fn convert_all<P, T>(
+    field: &str,
+    values: &Option<Vec<P>>,
+    convert: impl Fn(&P) -> Result<T, ConvertError>,
+) -> Result<Vec<T>, ConvertError> {
+    let convert = |(at, value)| {
+        convert(value).map_err(|error: ConvertError| error.inside(&format!("{field}[{at}]")))
+    };
+    values.iter().flatten().enumerate().map(convert).collect()
+}
+
+pub(crate) fn name(meta: &ObjectMeta) -> Name {
     Name::new(
         meta.namespace.as_deref().unwrap_or_default(),
         meta.name.as_deref().unwrap_or_default(),
@@ -71,10 +84,6 @@ fn owner(meta: &ObjectMeta) -> Option<OwnerRef> {
         }),
         _ => None,
     }
-}
-
-fn annotation<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
-    meta.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
 fn shared(text: &Option<String>) -> Option<Arc<str>> {

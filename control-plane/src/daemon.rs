@@ -14,7 +14,7 @@ use http::StatusCode;
 use mesh_runtime::admin::{self, Admin, Condition, Readiness};
 use mesh_runtime::build_info::BuildInfo;
 use mesh_runtime::drain::{self, Drain, Outcome};
-use mesh_runtime::metrics::Registry;
+use mesh_runtime::metrics::{Labels, Registry};
 use mesh_runtime::signal::Termination;
 use mesh_runtime::task::{self, Supervisor, TaskMonitor};
 use parking_lot::Mutex;
@@ -124,19 +124,19 @@ impl Daemon {
         Ok(())
     }
 
-    /// Spawns the source and applies its batches. The returned receiver completes when everything
-    /// has been read once. If the source is an API server, `kinds` are watched and `service`
-    /// identifies this process there.
-    async fn watch_source<F>(
-        &self,
+    /// Spawns the source, applies its batches to the index, and waits until everything has been
+    /// read once; returns `false` if a signal arrives or the source exits first. If the source is
+    /// an API server, `kinds` are watched and `service` identifies this process there.
+    async fn read_source<I: Send + 'static>(
+        &mut self,
         source: Source,
         service: &str,
         kinds: &'static [WatchedKind],
-        apply: F,
-    ) -> Result<oneshot::Receiver<()>, DaemonError>
-    where
-        F: Fn(Batch) + Send + 'static,
-    {
+        index: &Arc<Mutex<I>>,
+        apply: fn(&mut I, Batch),
+    ) -> Result<bool, DaemonError> {
+        let index = index.clone();
+        let apply = move |batch| apply(&mut index.lock(), batch);
         let (batches, received) = source::channel();
         let (complete, completed) = oneshot::channel();
         let ready = self.readiness.condition("the source to be read");
@@ -152,7 +152,8 @@ impl Daemon {
         }
         self.supervisor
             .spawn("index", apply_batches(received, apply, ready, complete));
-        Ok(completed)
+        let completed = self.wait_or_stop(completed).await?;
+        Ok(matches!(completed, Some(Ok(()))))
     }
 
     fn serve_grpc(&self, listener: TcpListener, router: Router) {
@@ -202,16 +203,6 @@ impl Daemon {
     }
 }
 
-/// Waits for the first complete read; returns `false` if a signal arrives or the source exits
-/// first.
-async fn wait_for_source(
-    daemon: &mut Daemon,
-    complete: oneshot::Receiver<()>,
-) -> Result<bool, DaemonError> {
-    let complete = daemon.wait_or_stop(complete).await?;
-    Ok(matches!(complete, Some(Ok(()))))
-}
-
 async fn apply_batches(
     mut batches: mpsc::Receiver<Batch>,
     apply: impl Fn(Batch),
@@ -233,11 +224,7 @@ async fn apply_batches(
     }
 }
 
-async fn listen(addr: SocketAddr) -> Result<TcpListener, DaemonError> {
-    listen_for(addr, "gRPC").await
-}
-
-async fn listen_for(addr: SocketAddr, what: &'static str) -> Result<TcpListener, DaemonError> {
+async fn listen(addr: SocketAddr, what: &'static str) -> Result<TcpListener, DaemonError> {
     TcpListener::bind(addr)
         .await
         .map_err(|source| DaemonError::Listen { addr, what, source })
@@ -254,12 +241,7 @@ fn export_watched<I: Send + 'static>(
     registry.on_scrape(move |scrape| {
         let (first, second) = watched(&index.lock());
         for ((name, help), value) in names.into_iter().zip([first, second]) {
-            scrape.gauge(
-                name,
-                help,
-                &mesh_runtime::metrics::Labels::new(),
-                value as f64,
-            );
+            scrape.gauge(name, help, &Labels::new(), value as f64);
         }
     });
 }

@@ -180,13 +180,12 @@ impl Injector {
     /// cannot create pods.
     fn post_rejection(&self, pod_owner: PodOwner, reason: &str) {
         if let Some(about) = pod_owner.reference {
-            self.events.post(ObjectEvent {
+            self.post_event(
                 about,
-                severity: Severity::Warning,
-                reason: "InvalidAnnotation",
-                action: "Inject",
-                note: reason.to_owned(),
-            });
+                Severity::Warning,
+                "InvalidAnnotation",
+                reason.to_owned(),
+            );
         }
     }
 
@@ -207,23 +206,28 @@ impl Injector {
                 ),
             ),
         };
+        self.post_event(about.clone(), Severity::Normal, reason, note);
+        // The client that creates a pod, which gets the warnings of the response, is a controller.
+        if !warnings.is_empty() {
+            let note = warnings.join("; ");
+            self.post_event(about, Severity::Warning, "InvalidAnnotation", note);
+        }
+    }
+
+    fn post_event(
+        &self,
+        about: ObjectReference,
+        severity: Severity,
+        reason: &'static str,
+        note: String,
+    ) {
         self.events.post(ObjectEvent {
-            about: about.clone(),
-            severity: Severity::Normal,
+            about,
+            severity,
             reason,
             action: "Inject",
             note,
         });
-        // The client that creates a pod, which gets the warnings of the response, is a controller.
-        if !warnings.is_empty() {
-            self.events.post(ObjectEvent {
-                about,
-                severity: Severity::Warning,
-                reason: "InvalidAnnotation",
-                action: "Inject",
-                note: warnings.join("; "),
-            });
-        }
     }
 }
 
@@ -289,8 +293,8 @@ fn log_decision(namespace: &str, pod_owner: &PodOwner, decision: &Decision, warn
 }
 
 fn join_reasons(reasons: &[SkipReason]) -> String {
-    let join_reasons: Vec<&str> = reasons.iter().map(|reason| reason.text()).collect();
-    join_reasons.join(", ")
+    let texts: Vec<&str> = reasons.iter().map(|reason| reason.text()).collect();
+    texts.join(", ")
 }
 
 #[cfg(test)]

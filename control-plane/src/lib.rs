@@ -7,6 +7,7 @@
 //! the parts of one process, as configured by [`config`].
 
 pub mod bootstrap;
+mod certificate;
 pub mod cluster;
 pub mod config;
 mod convert;

@@ -38,26 +38,6 @@ pub struct Name {
     pub name: Arc<str>,
 }
 
-/// The kinds that the controllers read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Kind {
-    Pod,
-    Node,
-    ReplicaSet,
-    Job,
-    Service,
-    EndpointSlice,
-    Server,
-    AuthorizationPolicy,
-    MeshTlsAuthentication,
-    NetworkAuthentication,
-    /// `policy.linkerd.io`
-    PolicyHttpRoute,
-    /// `gateway.networking.k8s.io`
-    GatewayHttpRoute,
-    GatewayGrpcRoute,
-}
-
 /// The kind and name of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
@@ -65,22 +45,70 @@ pub struct Key {
     pub name: Name,
 }
 
-/// The record of an object.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Object {
-    Pod(Arc<PodRecord>),
-    Node(Arc<Node>),
-    ReplicaSet(Arc<OwnedObject>),
-    Job(Arc<OwnedObject>),
-    Service(Arc<Service>),
-    EndpointSlice(Arc<Slice>),
-    Server(Arc<Server>),
-    AuthorizationPolicy(Arc<AuthorizationPolicy>),
-    MeshTlsAuthentication(Arc<MeshTlsAuthentication>),
-    NetworkAuthentication(Arc<NetworkAuthentication>),
-    PolicyHttpRoute(Arc<HttpRoute>),
-    GatewayHttpRoute(Arc<HttpRoute>),
-    GatewayGrpcRoute(Arc<GrpcRoute>),
+/// Defines the kinds: each with its record, its API group, its `kind` in manifests, and the field of
+/// the record with the name.
+macro_rules! kinds {
+    ($($kind:ident($record:ty): $group:literal, $name:literal, $($field:ident).+;)+) => {
+        /// The kinds that the controllers read.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Kind {
+            $($kind,)+
+        }
+
+        /// The record of an object.
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum Object {
+            $($kind(Arc<$record>),)+
+        }
+
+        impl Kind {
+            pub const ALL: [Kind; [$($name),+].len()] = [$(Kind::$kind),+];
+
+            /// Returns the API group; empty for the core group.
+            pub fn group(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $group,)+
+                }
+            }
+
+            /// Returns the `kind` in manifests.
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $name,)+
+                }
+            }
+        }
+
+        impl Object {
+            pub fn key(&self) -> Key {
+                let (kind, name) = match self {
+                    $(Self::$kind(object) => (Kind::$kind, &object.$($field).+),)+
+                };
+                Key {
+                    kind,
+                    name: name.clone(),
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    Pod(PodRecord): "", "Pod", name;
+    Node(Node): "", "Node", name;
+    ReplicaSet(OwnedObject): "apps", "ReplicaSet", name;
+    Job(OwnedObject): "batch", "Job", name;
+    Service(Service): "", "Service", name;
+    EndpointSlice(Slice): "discovery.k8s.io", "EndpointSlice", name;
+    Server(Server): "policy.linkerd.io", "Server", name;
+    AuthorizationPolicy(AuthorizationPolicy): "policy.linkerd.io", "AuthorizationPolicy", name;
+    MeshTlsAuthentication(MeshTlsAuthentication):
+        "policy.linkerd.io", "MeshTLSAuthentication", name;
+    NetworkAuthentication(NetworkAuthentication):
+        "policy.linkerd.io", "NetworkAuthentication", name;
+    PolicyHttpRoute(HttpRoute): "policy.linkerd.io", "HTTPRoute", id.name;
+    GatewayHttpRoute(HttpRoute): "gateway.networking.k8s.io", "HTTPRoute", id.name;
+    GatewayGrpcRoute(GrpcRoute): "gateway.networking.k8s.io", "GRPCRoute", id.name;
 }
 
 impl Name {
@@ -101,84 +129,8 @@ impl fmt::Display for Name {
     }
 }
 
-impl Kind {
-    /// Returns the `kind` in manifests.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Pod => "Pod",
-            Self::Node => "Node",
-            Self::ReplicaSet => "ReplicaSet",
-            Self::Job => "Job",
-            Self::Service => "Service",
-            Self::EndpointSlice => "EndpointSlice",
-            Self::Server => "Server",
-            Self::AuthorizationPolicy => "AuthorizationPolicy",
-            Self::MeshTlsAuthentication => "MeshTLSAuthentication",
-            Self::NetworkAuthentication => "NetworkAuthentication",
-            Self::PolicyHttpRoute | Self::GatewayHttpRoute => "HTTPRoute",
-            Self::GatewayGrpcRoute => "GRPCRoute",
-        }
-    }
-
-    /// Returns the API group; empty for the core group.
-    pub fn group(self) -> &'static str {
-        match self {
-            Self::Pod | Self::Node | Self::Service => "",
-            Self::ReplicaSet => "apps",
-            Self::Job => "batch",
-            Self::EndpointSlice => "discovery.k8s.io",
-            Self::Server
-            | Self::AuthorizationPolicy
-            | Self::MeshTlsAuthentication
-            | Self::NetworkAuthentication
-            | Self::PolicyHttpRoute => "policy.linkerd.io",
-            Self::GatewayHttpRoute | Self::GatewayGrpcRoute => "gateway.networking.k8s.io",
-        }
-    }
-
-    pub const ALL: [Self; 13] = [
-        Self::Pod,
-        Self::Node,
-        Self::ReplicaSet,
-        Self::Job,
-        Self::Service,
-        Self::EndpointSlice,
-        Self::Server,
-        Self::AuthorizationPolicy,
-        Self::MeshTlsAuthentication,
-        Self::NetworkAuthentication,
-        Self::PolicyHttpRoute,
-        Self::GatewayHttpRoute,
-        Self::GatewayGrpcRoute,
-    ];
-}
-
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.kind.as_str(), self.name)
-    }
-}
-
-impl Object {
-    pub fn key(&self) -> Key {
-        let (kind, name) = match self {
-            Self::Pod(object) => (Kind::Pod, &object.name),
-            Self::Node(object) => (Kind::Node, &object.name),
-            Self::ReplicaSet(object) => (Kind::ReplicaSet, &object.name),
-            Self::Job(object) => (Kind::Job, &object.name),
-            Self::Service(object) => (Kind::Service, &object.name),
-            Self::EndpointSlice(object) => (Kind::EndpointSlice, &object.name),
-            Self::Server(object) => (Kind::Server, &object.name),
-            Self::AuthorizationPolicy(object) => (Kind::AuthorizationPolicy, &object.name),
-            Self::MeshTlsAuthentication(object) => (Kind::MeshTlsAuthentication, &object.name),
-            Self::NetworkAuthentication(object) => (Kind::NetworkAuthentication, &object.name),
-            Self::PolicyHttpRoute(object) => (Kind::PolicyHttpRoute, &object.id.name),
-            Self::GatewayHttpRoute(object) => (Kind::GatewayHttpRoute, &object.id.name),
-            Self::GatewayGrpcRoute(object) => (Kind::GatewayGrpcRoute, &object.id.name),
-        };
-        Key {
-            kind,
-            name: name.clone(),
-        }
     }
 }

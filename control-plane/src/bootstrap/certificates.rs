@@ -7,9 +7,9 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType,
 };
 use x509_parser::pem::Pem;
-use x509_parser::prelude::X509Certificate;
 
 use super::Settings;
+use crate::certificate::system_time;
 
 /// The lifetimes of generated certificates.
 #[derive(Clone, Copy, Debug)]
@@ -90,15 +90,11 @@ pub(super) fn issuer(
 /// Returns the start and end of the first certificate's validity; `None` if it is invalid.
 pub(super) fn validity_period(pem: &str) -> Option<(SystemTime, SystemTime)> {
     let pem = Pem::iter_from_buffer(pem.as_bytes()).next()?.ok()?;
-    let certificate: X509Certificate<'_> = pem.parse_x509().ok()?;
-    let time = |seconds: i64| {
-        let seconds = u64::try_from(seconds).ok()?;
-        SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
-    };
+    let certificate = pem.parse_x509().ok()?;
     let validity = certificate.validity();
     Some((
-        time(validity.not_before.timestamp())?,
-        time(validity.not_after.timestamp())?,
+        system_time(validity.not_before)?,
+        system_time(validity.not_after)?,
     ))
 }
 

@@ -6,6 +6,7 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
+use mesh_k8s::pod::meta_annotation;
 
 use super::certificates::CertificateAndKey;
 use super::plan::{ExistingIssuer, ExistingObjects};
@@ -61,7 +62,7 @@ impl Objects {
             anchor: anchor.map(|secret| certificate_and_key(&secret, TLS.0, TLS.1)),
             issuer: issuer.map(|secret| ExistingIssuer {
                 certificate_and_key: certificate_and_key(&secret, names.certificate, names.key),
-                managed: is_managed(&secret.metadata),
+                managed: meta_annotation(&secret.metadata, CREATED_BY) == Some(CREATOR),
                 version: secret.metadata.resource_version,
             }),
             roots: roots.and_then(|map| map.data?.remove(BUNDLE_KEY)),
@@ -171,11 +172,6 @@ fn certificate_and_key(secret: &Secret, certificate: &str, key: &str) -> Certifi
         certificate: text(certificate),
         key: text(key),
     }
-}
-
-fn is_managed(meta: &ObjectMeta) -> bool {
-    let annotations = meta.annotations.as_ref();
-    annotations.is_some_and(|all| all.get(CREATED_BY).is_some_and(|value| value == CREATOR))
 }
 
 fn write_outcome<T>(

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use mesh_core::units::parse_duration;
+use mesh_core::units::{parse_bool, parse_duration};
 
 use super::ANY;
 
@@ -53,11 +53,7 @@ pub(super) fn positive(text: &str) -> Result<f64, String> {
 }
 
 pub(super) fn flag(text: &str) -> Result<bool, String> {
-    match text {
-        "true" | "1" | "t" | "T" | "TRUE" | "True" => Ok(true),
-        "false" | "0" | "f" | "F" | "FALSE" | "False" => Ok(false),
-        _ => Err("expected true or false".to_owned()),
-    }
+    parse_bool(text).ok_or_else(|| "expected true or false".to_owned())
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mesh_core::annotation as keys;
 use mesh_core::resilience::{Backoff, FailureAccrual, FailurePenalty, Timeouts};
-use mesh_core::units::parse_duration;
+use mesh_core::units::{list_items, parse_bool, parse_duration};
 use mesh_k8s::kinds::ObjectMeta;
 
 use super::{ConvertError, annotation, name};
@@ -211,15 +211,6 @@ pub(super) fn failure_penalty(meta: &ObjectMeta) -> Result<Option<FailurePenalty
     }))
 }
 
-/// Parses a boolean like Go's `strconv.ParseBool`, as Linkerd does.
-fn parse_bool(text: &str) -> Option<bool> {
-    match text {
-        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
-        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
-        _ => None,
-    }
-}
-
 fn duration(meta: &ObjectMeta, key: &str) -> Result<Option<Duration>, ConvertError> {
     annotation(meta, key)
         .map(|text| parse_duration(text).map_err(|problem| error(key, problem)))
@@ -246,9 +237,7 @@ fn list<T>(
 ) -> Result<Vec<T>, ConvertError> {
     annotation(meta, key)
         .into_iter()
-        .flat_map(|text| text.split(','))
-        .map(str::trim)
-        .filter(|item| !item.is_empty())
+        .flat_map(list_items)
         .map(|item| parse(item).map_err(|problem| error(key, problem)))
         .collect()
 }

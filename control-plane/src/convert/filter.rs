@@ -10,7 +10,7 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use mesh_core::route::filter::{Filter, HeaderModifier, PathModifier, Redirect};
 use serde::{Deserialize, Serialize};
 
-use super::{ConvertError, port_number};
+use super::{ConvertError, convert_all, port_number};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -61,14 +61,9 @@ const DEFAULT_REDIRECT_STATUS: StatusCode = StatusCode::FOUND;
 /// be forwarded unchanged.
 pub(super) fn filters<F: Serialize>(
     field: &str,
-    filters: &[F],
+    filters: &Option<Vec<F>>,
 ) -> Result<Vec<Filter>, ConvertError> {
-    let convert = |(at, filter)| {
-        read(filter)
-            .and_then(convert)
-            .map_err(|error| error.inside(&format!("{field}[{at}]")))
-    };
-    filters.iter().enumerate().map(convert).collect()
+    convert_all(field, filters, |filter| read(filter).and_then(convert))
 }
 
 fn read<F: Serialize>(filter: &F) -> Result<FilterJson, ConvertError> {
@@ -78,38 +73,33 @@ fn read<F: Serialize>(filter: &F) -> Result<FilterJson, ConvertError> {
 }
 
 fn convert(filter: FilterJson) -> Result<Filter, ConvertError> {
-    let missing = |field: &str| ConvertError::new(field, "is missing, but the type requires it");
     match filter.r#type.as_str() {
         "RequestHeaderModifier" => {
-            let field = "requestHeaderModifier";
-            let headers = filter
-                .request_header_modifier
-                .ok_or_else(|| missing(field))?;
-            header_modifier(headers)
-                .map(Filter::RequestHeaders)
-                .map_err(|error| error.inside(field))
+            let headers = filter.request_header_modifier;
+            part("requestHeaderModifier", headers, header_modifier).map(Filter::RequestHeaders)
         }
         "ResponseHeaderModifier" => {
-            let field = "responseHeaderModifier";
-            let headers = filter
-                .response_header_modifier
-                .ok_or_else(|| missing(field))?;
-            header_modifier(headers)
-                .map(Filter::ResponseHeaders)
-                .map_err(|error| error.inside(field))
+            let headers = filter.response_header_modifier;
+            part("responseHeaderModifier", headers, header_modifier).map(Filter::ResponseHeaders)
         }
         "RequestRedirect" => {
-            let field = "requestRedirect";
-            let target = filter.request_redirect.ok_or_else(|| missing(field))?;
-            redirect(target)
-                .map(Filter::Redirect)
-                .map_err(|error| error.inside(field))
+            part("requestRedirect", filter.request_redirect, redirect).map(Filter::Redirect)
         }
         other => Err(ConvertError::new(
             "type",
             format!("{other} is not supported"),
         )),
     }
+}
+
+/// Converts the field that the type of a filter requires.
+fn part<P, T>(
+    field: &str,
+    value: Option<P>,
+    convert: impl FnOnce(P) -> Result<T, ConvertError>,
+) -> Result<T, ConvertError> {
+    let missing = || ConvertError::new(field, "is missing, but the type requires it");
+    convert(value.ok_or_else(missing)?).map_err(|error| error.inside(field))
 }
 
 fn header_modifier(headers: HeadersJson) -> Result<HeaderModifier, ConvertError> {

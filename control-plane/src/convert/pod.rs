@@ -24,13 +24,10 @@ pub(crate) fn pod(pod: &Pod) -> PodRecord {
     let meta = &pod.metadata;
     let spec = pod.spec.as_ref();
     let status = pod.status.as_ref();
-    let host_ips = status
-        .iter()
-        .flat_map(|status| {
-            let listed = status.host_ips.iter().flatten().map(|ip| ip.ip.as_str());
-            status.host_ip.as_deref().into_iter().chain(listed)
-        })
-        .filter_map(|text| text.parse::<IpAddr>().ok());
+    let host_ips = status.iter().flat_map(|status| {
+        let listed = status.host_ips.iter().flatten().map(|ip| ip.ip.as_str());
+        status.host_ip.as_deref().into_iter().chain(listed)
+    });
     PodRecord {
         name: name(meta),
         labels: meta.labels.clone().unwrap_or_default(),
@@ -41,7 +38,7 @@ pub(crate) fn pod(pod: &Pod) -> PodRecord {
         terminating: meta.deletion_timestamp.is_some(),
         host_network: accessors::is_host_network(pod),
         ips: accessors::ips(pod),
-        host_ips: unique(host_ips),
+        host_ips: accessors::unique_ips(host_ips),
         ports: spec.map(container_ports).unwrap_or_default(),
         control_plane_ns: accessors::control_plane_namespace(pod).map(Into::into),
         pod_template_hash: accessors::label(pod, POD_TEMPLATE_HASH).map(Into::into),
@@ -135,14 +132,4 @@ fn warn_of_invalid_ports(pod: &Pod) {
             tracing::warn!(object = %name(&pod.metadata), annotation = key, %error, "Ignored invalid item of annotation");
         }
     }
-}
-
-fn unique(ips: impl Iterator<Item = IpAddr>) -> Vec<IpAddr> {
-    let mut seen = Vec::new();
-    for ip in ips {
-        if !seen.contains(&ip) {
-            seen.push(ip);
-        }
-    }
-    seen
 }

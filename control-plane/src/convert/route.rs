@@ -9,109 +9,88 @@ use mesh_core::route::http::{
 };
 use mesh_core::route::{AnchoredRegex, HostMatch};
 use mesh_k8s::crd;
-use mesh_k8s::kinds::{self, ObjectMeta, grpcroutes as grpc, httproutes as http_api};
+use mesh_k8s::kinds::{self, grpcroutes as grpc, httproutes as http_api};
 
-use super::{ConvertError, annotations, created, filter, name, port_number};
+use super::{ConvertError, annotations, convert_all, created, filter, name, port_number};
 use crate::model::{
     BackendKind, BackendRef, BackendRule, GrpcRoute, HttpRoute, Kind, Name, ParentKind, ParentRef,
     Route, RouteId, Rule,
 };
 
+/// Converts a route. A macro, because the types of routes have the same fields, but no trait for
+/// them.
+macro_rules! convert_route {
+    ($kind:ident, $route:expr, $rule:expr) => {{
+        let (meta, spec) = (&$route.metadata, &$route.spec);
+        let own = name(meta);
+        let parents = spec.parent_refs.iter().flatten().map(|parent| {
+            let fields = ParentFields {
+                group: parent.group.as_deref(),
+                kind: parent.kind.as_deref(),
+                namespace: parent.namespace.as_deref(),
+                name: &parent.name,
+                port: parent.port,
+                section: parent.section_name.is_some(),
+            };
+            parent_ref(&own, fields)
+        });
+        Ok(Route {
+            created: created(meta),
+            parents: parents.collect(),
+            hosts: spec
+                .hostnames
+                .iter()
+                .flatten()
+                .map(|host| host_match(host))
+                .collect(),
+            rules: convert_all("spec.rules", &spec.rules, $rule)?,
+            timeouts: annotations::timeouts(meta)?,
+            retries: annotations::retries(meta)?,
+            id: RouteId {
+                kind: Kind::$kind,
+                name: own,
+            },
+        })
+    }};
+}
+
+/// Converts a rule of a route, as [`convert_route`] does with the route.
+macro_rules! convert_rule {
+    ($rule:expr, $match:expr, $request_timeout:expr) => {
+        Ok(Rule {
+            matches: convert_all("matches", &$rule.matches, $match)?,
+            filters: filter::filters("filters", &$rule.filters)?,
+            backends: $rule.backend_refs.as_ref().map(|backends| {
+                let rules = backends.iter().map(|backend| BackendRule {
+                    backend: backend_ref(
+                        backend.group.as_deref(),
+                        backend.kind.as_deref(),
+                        backend.namespace.as_deref(),
+                        &backend.name,
+                        backend.port,
+                    ),
+                    weight: weight(backend.weight),
+                    // An unsupported filter makes its backend fail requests, not the whole route.
+                    filters: filter::filters("filters", &backend.filters)
+                        .map_err(|error| format!("unsupported backend filter: {error}").into()),
+                });
+                rules.collect()
+            }),
+            request_timeout: $request_timeout,
+        })
+    };
+}
+
 pub(crate) fn policy_http_route(route: &crd::PolicyHttpRoute) -> Result<HttpRoute, ConvertError> {
-    http_route(
-        Kind::PolicyHttpRoute,
-        &route.metadata,
-        route.spec.parent_refs.as_deref().unwrap_or_default(),
-        route.spec.hostnames.as_deref().unwrap_or_default(),
-        route.spec.rules.as_deref().unwrap_or_default(),
-    )
+    convert_route!(PolicyHttpRoute, route, http_rule)
 }
 
 pub(crate) fn gateway_http_route(route: &kinds::HttpRoute) -> Result<HttpRoute, ConvertError> {
-    http_route(
-        Kind::GatewayHttpRoute,
-        &route.metadata,
-        route.spec.parent_refs.as_deref().unwrap_or_default(),
-        route.spec.hostnames.as_deref().unwrap_or_default(),
-        route.spec.rules.as_deref().unwrap_or_default(),
-    )
-}
-
-fn http_route(
-    kind: Kind,
-    meta: &ObjectMeta,
-    parents: &[http_api::HttpRouteParentRefs],
-    hosts: &[String],
-    rules: &[http_api::HttpRouteRules],
-) -> Result<HttpRoute, ConvertError> {
-    let own = name(meta);
-    Ok(Route {
-        created: created(meta),
-        parents: parents
-            .iter()
-            .map(|parent| {
-                parent_ref(
-                    &own,
-                    ParentFields {
-                        group: parent.group.as_deref(),
-                        kind: parent.kind.as_deref(),
-                        namespace: parent.namespace.as_deref(),
-                        name: &parent.name,
-                        port: parent.port,
-                        section: parent.section_name.is_some(),
-                    },
-                )
-            })
-            .collect(),
-        hosts: hosts.iter().map(|host| host_match(host)).collect(),
-        rules: convert_all("spec.rules", rules, http_rule)?,
-        timeouts: annotations::timeouts(meta)?,
-        retries: annotations::retries(meta)?,
-        id: RouteId { kind, name: own },
-    })
+    convert_route!(GatewayHttpRoute, route, http_rule)
 }
 
 pub(crate) fn gateway_grpc_route(route: &kinds::GrpcRoute) -> Result<GrpcRoute, ConvertError> {
-    let own = name(&route.metadata);
-    let spec = &route.spec;
-    Ok(Route {
-        created: created(&route.metadata),
-        parents: spec
-            .parent_refs
-            .iter()
-            .flatten()
-            .map(|parent| {
-                parent_ref(
-                    &own,
-                    ParentFields {
-                        group: parent.group.as_deref(),
-                        kind: parent.kind.as_deref(),
-                        namespace: parent.namespace.as_deref(),
-                        name: &parent.name,
-                        port: parent.port,
-                        section: parent.section_name.is_some(),
-                    },
-                )
-            })
-            .collect(),
-        hosts: spec
-            .hostnames
-            .iter()
-            .flatten()
-            .map(|host| host_match(host))
-            .collect(),
-        rules: convert_all(
-            "spec.rules",
-            spec.rules.as_deref().unwrap_or_default(),
-            grpc_rule,
-        )?,
-        timeouts: annotations::timeouts(&route.metadata)?,
-        retries: annotations::retries(&route.metadata)?,
-        id: RouteId {
-            kind: Kind::GatewayGrpcRoute,
-            name: own,
-        },
-    })
+    convert_route!(GatewayGrpcRoute, route, grpc_rule)
 }
 
 /// The fields of a parent reference, which all kinds of routes share.
@@ -158,73 +137,21 @@ fn host_match(host: &str) -> HostMatch {
 }
 
 fn http_rule(rule: &http_api::HttpRouteRules) -> Result<Rule<HttpMatch>, ConvertError> {
-    let timeouts = rule.timeouts.as_ref();
-    Ok(Rule {
-        matches: convert_all(
-            "matches",
-            rule.matches.as_deref().unwrap_or_default(),
-            http_match,
-        )?,
-        filters: filter::filters("filters", rule.filters.as_deref().unwrap_or_default())?,
-        backends: rule.backend_refs.as_ref().map(|backends| {
-            let rule = |backend: &http_api::HttpRouteRulesBackendRefs| {
-                let filters = backend.filters.as_deref().unwrap_or_default();
-                BackendRule {
-                    backend: backend_ref(
-                        backend.group.as_deref(),
-                        backend.kind.as_deref(),
-                        backend.namespace.as_deref(),
-                        &backend.name,
-                        backend.port,
-                    ),
-                    weight: weight(backend.weight),
-                    filters: backend_filters(filter::filters("filters", filters)),
-                }
-            };
-            backends.iter().map(rule).collect()
-        }),
-        request_timeout: match timeouts.and_then(|timeouts| timeouts.request.as_deref()) {
-            Some(text) => gateway_duration(text)
-                .map_err(|problem| ConvertError::new("timeouts.request", problem))?,
-            None => None,
-        },
-    })
+    convert_rule!(rule, http_match, request_timeout(rule)?)
 }
 
 fn grpc_rule(rule: &grpc::GrpcRouteRules) -> Result<Rule<GrpcMatch>, ConvertError> {
-    Ok(Rule {
-        matches: convert_all(
-            "matches",
-            rule.matches.as_deref().unwrap_or_default(),
-            grpc_match,
-        )?,
-        filters: filter::filters("filters", rule.filters.as_deref().unwrap_or_default())?,
-        backends: rule.backend_refs.as_ref().map(|backends| {
-            let rule = |backend: &grpc::GrpcRouteRulesBackendRefs| {
-                let filters = backend.filters.as_deref().unwrap_or_default();
-                BackendRule {
-                    backend: backend_ref(
-                        backend.group.as_deref(),
-                        backend.kind.as_deref(),
-                        backend.namespace.as_deref(),
-                        &backend.name,
-                        backend.port,
-                    ),
-                    weight: weight(backend.weight),
-                    filters: backend_filters(filter::filters("filters", filters)),
-                }
-            };
-            backends.iter().map(rule).collect()
-        }),
-        request_timeout: None,
-    })
+    convert_rule!(rule, grpc_match, None)
 }
 
-/// An unsupported filter makes its backend fail requests, not the whole route.
-fn backend_filters(
-    filters: Result<Vec<mesh_core::route::filter::Filter>, ConvertError>,
-) -> Result<Vec<mesh_core::route::filter::Filter>, Arc<str>> {
-    filters.map_err(|error| format!("unsupported backend filter: {error}").into())
+fn request_timeout(rule: &http_api::HttpRouteRules) -> Result<Option<Duration>, ConvertError> {
+    let timeouts = rule.timeouts.as_ref();
+    match timeouts.and_then(|timeouts| timeouts.request.as_deref()) {
+        Some(text) => {
+            gateway_duration(text).map_err(|problem| ConvertError::new("timeouts.request", problem))
+        }
+        None => Ok(None),
+    }
 }
 
 fn weight(weight: Option<i32>) -> u32 {
@@ -257,18 +184,16 @@ fn http_match(entry: &http_api::HttpRouteRulesMatches) -> Result<HttpMatch, Conv
         HttpRouteRulesMatchesHeadersType as HeaderType,
         HttpRouteRulesMatchesQueryParamsType as QueryType,
     };
-    let headers = entry.headers.as_deref().unwrap_or_default();
-    let query = entry.query_params.as_deref().unwrap_or_default();
     Ok(HttpMatch {
         path: Some(match &entry.path {
             Some(path) => path_match(path).map_err(|error| error.inside("path"))?,
             None => PathMatch::Prefix("/".to_owned()),
         }),
-        headers: convert_all("headers", headers, |header| {
+        headers: convert_all("headers", &entry.headers, |header| {
             let exact = !matches!(header.r#type, Some(HeaderType::RegularExpression));
             header_match(&header.name, &header.value, exact)
         })?,
-        query: convert_all("queryParams", query, |query| {
+        query: convert_all("queryParams", &entry.query_params, |query| {
             Ok(QueryMatch {
                 name: query.name.clone(),
                 value: match query.r#type {
@@ -328,11 +253,10 @@ fn grpc_match(entry: &grpc::GrpcRouteRulesMatches) -> Result<GrpcMatch, ConvertE
         text.filter(|text| !text.is_empty())
             .map(|text| Arc::from(text.as_str()))
     };
-    let headers = entry.headers.as_deref().unwrap_or_default();
     Ok(GrpcMatch {
         service: text(method.and_then(|method| method.service.as_ref())),
         method: text(method.and_then(|method| method.method.as_ref())),
-        headers: convert_all("headers", headers, |header| {
+        headers: convert_all("headers", &entry.headers, |header| {
             let exact = !matches!(header.r#type, Some(HeaderType::RegularExpression));
             header_match(&header.name, &header.value, exact)
         })?,
@@ -365,17 +289,6 @@ fn gateway_duration(text: &str) -> Result<Option<Duration>, String> {
         .map_err(|error| format!("{text:?} is not a duration: {error}"))?;
     let duration = Duration::new(duration.as_secs(), duration.subsec_nanos());
     Ok((!duration.is_zero()).then_some(duration))
-}
-
-fn convert_all<P, T>(
-    field: &str,
-    values: &[P],
-    convert: impl Fn(&P) -> Result<T, ConvertError>,
-) -> Result<Vec<T>, ConvertError> {
-    let convert = |(at, value)| {
-        convert(value).map_err(|error: ConvertError| error.inside(&format!("{field}[{at}]")))
-    };
-    values.iter().enumerate().map(convert).collect()
 }
 
 #[cfg(test)]

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use mesh_core::annotation as keys;
 use mesh_core::ports::PortSet;
+use mesh_core::units::list_items;
 use mesh_k8s::kinds::{EndpointSlice, Service as K8sService, core, discovery};
+use mesh_k8s::pod::unique_ips;
 
 use super::{annotation, annotations, name, port_number, shared};
 use crate::model::{
@@ -27,19 +29,12 @@ pub(crate) fn service(service: &K8sService) -> Service {
     let opaque_ports =
         annotation(meta, keys::OPAQUE_PORTS).map(|list| resolve_port_list(&ports, list));
     let listed = spec.cluster_ips.iter().flatten().map(String::as_str);
-    let mut cluster_ips = Vec::new();
-    for ip in spec.cluster_ip.as_deref().into_iter().chain(listed) {
-        // A headless Service has "None".
-        if let Ok(ip) = ip.parse()
-            && !cluster_ips.contains(&ip)
-        {
-            cluster_ips.push(ip);
-        }
-    }
+    let cluster_ips = spec.cluster_ip.as_deref().into_iter().chain(listed);
     Service {
         name: name(meta),
         external_name: spec.type_.as_deref() == Some("ExternalName"),
-        cluster_ips,
+        // A headless Service has "None".
+        cluster_ips: unique_ips(cluster_ips),
         ports,
         opaque_ports,
         local_traffic: spec.internal_traffic_policy.as_deref() == Some("Local"),
@@ -66,11 +61,7 @@ fn service_port(port: &core::ServicePort) -> Option<ServicePort> {
 /// Parses numbers, ranges and names of service ports. Skips invalid items with a warning.
 fn resolve_port_list(ports: &[ServicePort], list: &str) -> PortSet {
     let mut set = PortSet::default();
-    for item in list
-        .split(',')
-        .map(str::trim)
-        .filter(|item| !item.is_empty())
-    {
+    for item in list_items(list) {
         let named = ports.iter().find(|port| port.name.as_deref() == Some(item));
         match (PortSet::parse_item(item), named) {
             (Ok(range), _) => set.insert(range),

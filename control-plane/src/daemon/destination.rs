@@ -8,7 +8,7 @@ use mesh_core::identity::trust_domain;
 use parking_lot::Mutex;
 use tonic::transport::Server;
 
-use super::{Daemon, DaemonError, export_watched, listen, wait_for_source};
+use super::{Daemon, DaemonError, export_watched, listen};
 use crate::config::{Destination, TransportMode};
 use crate::index::{DestinationIndex, DestinationSettings};
 use crate::serve::DestinationService;
@@ -16,7 +16,7 @@ use crate::source::kube::kinds;
 
 pub(super) async fn run(config: Destination) -> Result<(), DaemonError> {
     let mut daemon = Daemon::new()?;
-    let listener = listen(config.addr).await?;
+    let listener = listen(config.addr, "gRPC").await?;
     daemon.serve_admin(config.metrics_addr).await?;
     let index = Arc::new(Mutex::new(DestinationIndex::new(settings(&config))));
     export_watched(
@@ -31,12 +31,9 @@ pub(super) async fn run(config: Destination) -> Result<(), DaemonError> {
         ],
         DestinationIndex::watched,
     );
-    let applied = index.clone();
-    let apply = move |batch| applied.lock().apply(batch);
-    let complete = daemon
-        .watch_source(config.source, "destination", kinds::DESTINATION, apply)
-        .await?;
-    if !wait_for_source(&mut daemon, complete).await? {
+    let (kinds, apply) = (kinds::DESTINATION, DestinationIndex::apply);
+    let read = daemon.read_source(config.source, "destination", kinds, &index, apply);
+    if !read.await? {
         return Ok(());
     }
     let calls = daemon.calls.clone().limited(config.max_streams);

@@ -38,7 +38,7 @@ pub(super) async fn run(config: Identity) -> Result<(), DaemonError> {
         token_key,
         contents,
     } = files.load().map_err(DaemonError::Identity)?;
-    let listener = listen(config.addr).await?;
+    let listener = listen(config.addr, "gRPC").await?;
     daemon.serve_admin(config.admin_addr).await?;
     let ready = daemon.readiness.condition("access to the API server");
 

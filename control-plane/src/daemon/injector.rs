@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Daemon, DaemonError, listen_for};
+use super::{Daemon, DaemonError, listen};
 use crate::cluster::{self, Events};
 use crate::config::ProxyInjector;
 use crate::injector::{CONTROLLER, Caches, Injector, SettingsFiles};
@@ -21,7 +21,7 @@ pub(super) async fn run(config: ProxyInjector) -> Result<(), DaemonError> {
     let client = cluster::connect(&config.cluster, "proxy-injector")
         .await
         .map_err(DaemonError::Connect)?;
-    let listener = listen_for(config.addr, "the webhook").await?;
+    let listener = listen(config.addr, "the webhook").await?;
     daemon.serve_admin(config.metrics_addr).await?;
     daemon.supervisor.spawn(
         "settings",

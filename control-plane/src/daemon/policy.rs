@@ -8,7 +8,7 @@ use mesh_core::identity::trust_domain;
 use parking_lot::Mutex;
 use tonic::transport::Server;
 
-use super::{Daemon, DaemonError, export_watched, listen, wait_for_source};
+use super::{Daemon, DaemonError, export_watched, listen};
 use crate::config::Policy;
 use crate::index::{PolicyIndex, PolicySettings};
 use crate::serve::{InboundService, OutboundService};
@@ -16,7 +16,7 @@ use crate::source::kube::kinds;
 
 pub(super) async fn run(config: Policy) -> Result<(), DaemonError> {
     let mut daemon = Daemon::new()?;
-    let listener = listen(config.grpc_addr).await?;
+    let listener = listen(config.grpc_addr, "gRPC").await?;
     daemon.serve_admin(config.admin_addr).await?;
     let index = Arc::new(Mutex::new(PolicyIndex::new(settings(&config))));
     export_watched(
@@ -34,12 +34,9 @@ pub(super) async fn run(config: Policy) -> Result<(), DaemonError> {
         ],
         PolicyIndex::watched,
     );
-    let applied = index.clone();
-    let apply = move |batch| applied.lock().apply(batch);
-    let complete = daemon
-        .watch_source(config.source, "policy", kinds::POLICY, apply)
-        .await?;
-    if !wait_for_source(&mut daemon, complete).await? {
+    let (kinds, apply) = (kinds::POLICY, PolicyIndex::apply);
+    let read = daemon.read_source(config.source, "policy", kinds, &index, apply);
+    if !read.await? {
         return Ok(());
     }
     let calls = daemon.calls.clone().limited(config.max_streams);

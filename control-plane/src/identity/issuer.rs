@@ -3,16 +3,17 @@
 use std::time::{Duration, SystemTime};
 
 use mesh_api::identity::IssuedCertificate;
-use rand::RngExt as _;
 use rcgen::{
     CertificateParams, DistinguishedName, ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose,
-    PublicKeyData, SanType, SerialNumber,
+    PublicKeyData, SanType,
 };
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, TrustAnchor, UnixTime};
 use time::OffsetDateTime;
 use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 use x509_parser::prelude::{FromDer, X509Certificate};
+
+use crate::certificate::{random_serial, system_time};
 
 /// Signs certificates of workloads.
 pub struct Issuer {
@@ -204,19 +205,10 @@ fn is_ca_certificate(der: &CertificateDer<'_>) -> bool {
 fn earliest_not_after(chain: &[CertificateDer<'_>]) -> Option<SystemTime> {
     let end = |der: &CertificateDer<'_>| {
         let (_, certificate) = X509Certificate::from_der(der).ok()?;
-        let seconds = u64::try_from(certificate.validity().not_after.timestamp()).ok()?;
-        SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
+        system_time(certificate.validity().not_after)
     };
     let ends: Option<Vec<SystemTime>> = chain.iter().map(end).collect();
     ends?.into_iter().min()
-}
-
-/// Returns 128 random bits, so that serial numbers are unique and do not reveal the number of
-/// certificates. The first bits are fixed so that the number is positive and of full length.
-fn random_serial() -> SerialNumber {
-    let mut bytes: [u8; 16] = rand::rng().random();
-    bytes[0] = (bytes[0] & 0x7f) | 0x40;
-    SerialNumber::from_slice(&bytes)
 }
 
 /// Rounds down to whole seconds, the precision of certificates.

@@ -184,16 +184,8 @@ fn decode_json<T: serde::de::DeserializeOwned>(part: &str) -> Result<T, TokenErr
 /// Parses `system:serviceaccount:<namespace>:<name>`. Both must be DNS labels: a dot in a name
 /// would shift the parts of the identity.
 fn account(subject: &str) -> Option<Account> {
-    let mut parts = subject.split(':');
-    let (Some("system"), Some("serviceaccount"), Some(namespace), Some(name), None) = (
-        parts.next(),
-        parts.next(),
-        parts.next(),
-        parts.next(),
-        parts.next(),
-    ) else {
-        return None;
-    };
+    let account = subject.strip_prefix("system:serviceaccount:")?;
+    let (namespace, name) = account.split_once(':')?;
     (is_dns_label(namespace) && is_dns_label(name)).then(|| Account {
         namespace: namespace.to_owned(),
         name: name.to_owned(),

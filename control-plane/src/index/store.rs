@@ -72,6 +72,54 @@ impl ChangeSet {
     }
 }
 
+/// Defines access to the tables by kind.
+macro_rules! tables {
+    ($($kind:ident: $table:ident,)+) => {
+        impl Store {
+            fn object(&self, key: &Key) -> Option<Object> {
+                match key.kind {
+                    $(Kind::$kind => self.$table.get(&key.name).cloned().map(Object::$kind),)+
+                }
+            }
+
+            fn put(&mut self, name: Name, object: Object) {
+                match object {
+                    $(Object::$kind(object) => drop(self.$table.insert(name, object)),)+
+                }
+            }
+
+            fn take(&mut self, key: &Key) -> Option<Object> {
+                match key.kind {
+                    $(Kind::$kind => self.$table.remove(&key.name).map(Object::$kind),)+
+                }
+            }
+
+            fn keys(&self) -> impl Iterator<Item = Key> {
+                fn of<T>(kind: Kind, table: &Table<T>) -> impl Iterator<Item = Key> {
+                    table.keys().cloned().map(move |name| Key { kind, name })
+                }
+                std::iter::empty()$(.chain(of(Kind::$kind, &self.$table)))+
+            }
+        }
+    };
+}
+
+tables! {
+    Pod: pods,
+    Node: nodes,
+    ReplicaSet: replica_sets,
+    Job: jobs,
+    Service: services,
+    EndpointSlice: slices,
+    Server: servers,
+    AuthorizationPolicy: authorization_policies,
+    MeshTlsAuthentication: mesh_tls_authentications,
+    NetworkAuthentication: network_authentications,
+    PolicyHttpRoute: policy_http_routes,
+    GatewayHttpRoute: gateway_http_routes,
+    GatewayGrpcRoute: grpc_routes,
+}
+
 impl Store {
     /// Applies changes and returns their effect. An object that is applied unchanged has none.
     pub fn apply(&mut self, batch: Vec<Change>) -> ChangeSet {
@@ -106,166 +154,14 @@ impl Store {
         self.remove(&key, changes);
         changes.record(&key);
         self.add_to_lookups(&object);
-        let name = key.name;
-        match object {
-            Object::Pod(object) => {
-                self.pods.insert(name, object);
-            }
-            Object::Node(object) => {
-                self.nodes.insert(name, object);
-            }
-            Object::ReplicaSet(object) => {
-                self.replica_sets.insert(name, object);
-            }
-            Object::Job(object) => {
-                self.jobs.insert(name, object);
-            }
-            Object::Service(object) => {
-                self.services.insert(name, object);
-            }
-            Object::EndpointSlice(object) => {
-                self.slices.insert(name, object);
-            }
-            Object::Server(object) => {
-                self.servers.insert(name, object);
-            }
-            Object::AuthorizationPolicy(object) => {
-                self.authorization_policies.insert(name, object);
-            }
-            Object::MeshTlsAuthentication(object) => {
-                self.mesh_tls_authentications.insert(name, object);
-            }
-            Object::NetworkAuthentication(object) => {
-                self.network_authentications.insert(name, object);
-            }
-            Object::PolicyHttpRoute(object) => {
-                self.policy_http_routes.insert(name, object);
-            }
-            Object::GatewayHttpRoute(object) => {
-                self.gateway_http_routes.insert(name, object);
-            }
-            Object::GatewayGrpcRoute(object) => {
-                self.grpc_routes.insert(name, object);
-            }
-        }
+        self.put(key.name, object);
     }
 
     fn remove(&mut self, key: &Key, changes: &mut ChangeSet) {
-        let Some(object) = self.object(key) else {
-            return;
-        };
-        changes.record(key);
-        self.remove_from_lookups(&object);
-        let name = &key.name;
-        match key.kind {
-            Kind::Pod => {
-                self.pods.remove(name);
-            }
-            Kind::Node => {
-                self.nodes.remove(name);
-            }
-            Kind::ReplicaSet => {
-                self.replica_sets.remove(name);
-            }
-            Kind::Job => {
-                self.jobs.remove(name);
-            }
-            Kind::Service => {
-                self.services.remove(name);
-            }
-            Kind::EndpointSlice => {
-                self.slices.remove(name);
-            }
-            Kind::Server => {
-                self.servers.remove(name);
-            }
-            Kind::AuthorizationPolicy => {
-                self.authorization_policies.remove(name);
-            }
-            Kind::MeshTlsAuthentication => {
-                self.mesh_tls_authentications.remove(name);
-            }
-            Kind::NetworkAuthentication => {
-                self.network_authentications.remove(name);
-            }
-            Kind::PolicyHttpRoute => {
-                self.policy_http_routes.remove(name);
-            }
-            Kind::GatewayHttpRoute => {
-                self.gateway_http_routes.remove(name);
-            }
-            Kind::GatewayGrpcRoute => {
-                self.grpc_routes.remove(name);
-            }
+        if let Some(object) = self.take(key) {
+            changes.record(key);
+            self.remove_from_lookups(&object);
         }
-    }
-
-    fn object(&self, key: &Key) -> Option<Object> {
-        let name = &key.name;
-        match key.kind {
-            Kind::Pod => self.pods.get(name).cloned().map(Object::Pod),
-            Kind::Node => self.nodes.get(name).cloned().map(Object::Node),
-            Kind::ReplicaSet => self.replica_sets.get(name).cloned().map(Object::ReplicaSet),
-            Kind::Job => self.jobs.get(name).cloned().map(Object::Job),
-            Kind::Service => self.services.get(name).cloned().map(Object::Service),
-            Kind::EndpointSlice => self.slices.get(name).cloned().map(Object::EndpointSlice),
-            Kind::Server => self.servers.get(name).cloned().map(Object::Server),
-            Kind::AuthorizationPolicy => self
-                .authorization_policies
-                .get(name)
-                .cloned()
-                .map(Object::AuthorizationPolicy),
-            Kind::MeshTlsAuthentication => self
-                .mesh_tls_authentications
-                .get(name)
-                .cloned()
-                .map(Object::MeshTlsAuthentication),
-            Kind::NetworkAuthentication => self
-                .network_authentications
-                .get(name)
-                .cloned()
-                .map(Object::NetworkAuthentication),
-            Kind::PolicyHttpRoute => self
-                .policy_http_routes
-                .get(name)
-                .cloned()
-                .map(Object::PolicyHttpRoute),
-            Kind::GatewayHttpRoute => self
-                .gateway_http_routes
-                .get(name)
-                .cloned()
-                .map(Object::GatewayHttpRoute),
-            Kind::GatewayGrpcRoute => self
-                .grpc_routes
-                .get(name)
-                .cloned()
-                .map(Object::GatewayGrpcRoute),
-        }
-    }
-
-    fn keys(&self) -> impl Iterator<Item = Key> {
-        fn of<T>(kind: Kind, table: &Table<T>) -> impl Iterator<Item = Key> {
-            table.keys().cloned().map(move |name| Key { kind, name })
-        }
-        of(Kind::Pod, &self.pods)
-            .chain(of(Kind::Node, &self.nodes))
-            .chain(of(Kind::ReplicaSet, &self.replica_sets))
-            .chain(of(Kind::Job, &self.jobs))
-            .chain(of(Kind::Service, &self.services))
-            .chain(of(Kind::EndpointSlice, &self.slices))
-            .chain(of(Kind::Server, &self.servers))
-            .chain(of(Kind::AuthorizationPolicy, &self.authorization_policies))
-            .chain(of(
-                Kind::MeshTlsAuthentication,
-                &self.mesh_tls_authentications,
-            ))
-            .chain(of(
-                Kind::NetworkAuthentication,
-                &self.network_authentications,
-            ))
-            .chain(of(Kind::PolicyHttpRoute, &self.policy_http_routes))
-            .chain(of(Kind::GatewayHttpRoute, &self.gateway_http_routes))
-            .chain(of(Kind::GatewayGrpcRoute, &self.grpc_routes))
     }
 
     /// Adds an object to the lookups by address, node and Service.

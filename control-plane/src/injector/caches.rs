@@ -35,25 +35,16 @@ const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
 impl Caches {
     /// Starts the watches. The process is not ready until each has listed its objects.
     pub(crate) fn start(client: &Client, supervisor: &Supervisor, readiness: &Readiness) -> Self {
+        macro_rules! cache {
+            ($what:literal) => {{
+                let listed = readiness.condition(concat!($what, " to be listed"));
+                start_cache(client, supervisor, listed, $what)
+            }};
+        }
         Self {
-            namespaces: start_cache(
-                client,
-                supervisor,
-                readiness.condition("namespaces to be listed"),
-                "namespaces",
-            ),
-            replica_sets: start_cache(
-                client,
-                supervisor,
-                readiness.condition("ReplicaSets to be listed"),
-                "ReplicaSets",
-            ),
-            jobs: start_cache(
-                client,
-                supervisor,
-                readiness.condition("Jobs to be listed"),
-                "Jobs",
-            ),
+            namespaces: cache!("namespaces"),
+            replica_sets: cache!("ReplicaSets"),
+            jobs: cache!("Jobs"),
             client: client.clone(),
         }
     }

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use mesh_core::annotation;
 use mesh_k8s::inject::SkipReason;
 use mesh_k8s::kinds::ObjectMeta;
+use mesh_k8s::pod::meta_annotation;
 use mesh_k8s::pod::owner::Owner;
 use mesh_runtime::metrics::{Counter, CounterFamily, Labels, Registry};
 use parking_lot::Mutex;
@@ -119,9 +120,7 @@ impl PendingReview<'_> {
 
 /// Returns which object has the annotation that enables injection.
 fn annotation_at(namespace: &ObjectMeta) -> &'static str {
-    let annotations = namespace.annotations.as_ref();
-    let mode = annotations.and_then(|all| all.get(annotation::INJECT));
-    match mode.map(String::as_str) {
+    match meta_annotation(namespace, annotation::INJECT) {
         Some("enabled" | "ingress") => "namespace",
         _ => "workload",
     }

@@ -103,13 +103,16 @@ fn document(line: usize, text: &str) -> Option<Document> {
         Ok(header) => header,
         Err(error) => return Some(invalid(None, &error)),
     };
+    let missing = |field: &str| {
+        Document::Invalid(InvalidDocument {
+            line: first,
+            key: None,
+            problem: format!("{field}: is missing"),
+        })
+    };
     let Some(kind) = known_kind(&header) else {
         return Some(if header.kind.is_empty() {
-            Document::Invalid(InvalidDocument {
-                line: first,
-                key: None,
-                problem: "kind: is missing".to_owned(),
-            })
+            missing("kind")
         } else {
             Document::Unknown {
                 line: first,
@@ -123,11 +126,7 @@ fn document(line: usize, text: &str) -> Option<Document> {
         _ => DEFAULT_NAMESPACE,
     };
     if header.metadata.name.is_empty() {
-        return Some(Document::Invalid(InvalidDocument {
-            line: first,
-            key: None,
-            problem: "metadata.name: is missing".to_owned(),
-        }));
+        return Some(missing("metadata.name"));
     }
     let key = Key {
         kind,

@@ -8,6 +8,7 @@ use kube::core::PartialObjectMeta;
 use kube::runtime::watcher::Event;
 use mesh_core::annotation::INJECT;
 use mesh_k8s::kinds::ObjectMeta;
+use mesh_k8s::pod::meta_annotation;
 
 pub(super) struct PendingNamespaces {
     /// The namespace of the original.
@@ -41,8 +42,7 @@ impl PendingNamespaces {
         self.namespaces.apply(event, |namespace| {
             let meta = &namespace.metadata;
             let living = meta.deletion_timestamp.is_none();
-            let inject = meta.annotations.as_ref().and_then(|all| all.get(INJECT));
-            let injects = inject.is_some_and(|value| value == "enabled" || value == "ingress");
+            let injects = matches!(meta_annotation(meta, INJECT), Some("enabled" | "ingress"));
             living.then_some(injects)
         });
     }

@@ -2,15 +2,16 @@
 
 use std::time::{Duration, SystemTime};
 
-use rand::RngExt as _;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose, SerialNumber,
+    Issuer, KeyPair, KeyUsagePurpose,
 };
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use time::OffsetDateTime;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+
+use crate::certificate::{random_serial, system_time};
 
 /// A certificate chain, the leaf first, and the key of the leaf.
 pub(crate) struct CertificateAndKey {
@@ -52,13 +53,9 @@ impl CertificateAndKey {
         let leaf = chain.first().ok_or(CertificateError::Certificate)?;
         let (_, parsed) =
             X509Certificate::from_der(leaf).map_err(|_error| CertificateError::Certificate)?;
-        let time = |seconds: i64| {
-            let since = Duration::from_secs(u64::try_from(seconds).ok()?);
-            SystemTime::UNIX_EPOCH.checked_add(since)
-        };
-        let validity = parsed.validity();
-        let not_before = time(validity.not_before.timestamp()).ok_or(CertificateError::Dates)?;
-        let not_after = time(validity.not_after.timestamp()).ok_or(CertificateError::Dates)?;
+        let time = |time| system_time(time).ok_or(CertificateError::Dates);
+        let not_before = time(parsed.validity().not_before)?;
+        let not_after = time(parsed.validity().not_after)?;
         let names = parsed.subject_alternative_name().ok().flatten();
         let names = names
             .iter()
@@ -131,14 +128,13 @@ pub(crate) fn generate(
     };
 
     let mut params = CertificateParams::default();
-    // Distinguishes it from the previous CA, which has the same name.
-    let serial = random_serial();
     params.distinguished_name = named(&format!("{common_name} authority"));
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
     params.not_before = not_before;
     params.not_after = not_after;
-    params.serial_number = Some(serial);
+    // Distinguishes it from the previous CA, which has the same name.
+    params.serial_number = Some(random_serial());
     let authority_key = KeyPair::generate()?;
     let authority_pem = params.self_signed(&authority_key)?.pem();
     let issuer = Issuer::new(params, authority_key);
@@ -159,13 +155,6 @@ pub(crate) fn generate(
         key_pem: key.serialize_pem(),
         authority_pem,
     })
-}
-
-/// Positive and of full length.
-fn random_serial() -> SerialNumber {
-    let mut bytes: [u8; 16] = rand::rng().random();
-    bytes[0] = (bytes[0] & 0x7f) | 0x40;
-    SerialNumber::from_slice(&bytes)
 }
 
 #[cfg(test)]

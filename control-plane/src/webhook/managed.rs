@@ -17,6 +17,7 @@ use std::time::{Duration, SystemTime};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::{Stream, StreamExt as _};
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
 use kube::runtime::watcher::{Config, Event};
@@ -70,13 +71,7 @@ const CREATED_BY: &str = mesh_core::annotation::CREATED_BY;
 
 /// The kind of the injector's webhook configuration.
 pub(crate) fn mutating() -> ApiResource {
-    ApiResource {
-        group: "admissionregistration.k8s.io".into(),
-        version: "v1".into(),
-        api_version: "admissionregistration.k8s.io/v1".into(),
-        kind: "MutatingWebhookConfiguration".into(),
-        plural: "mutatingwebhookconfigurations".into(),
-    }
+    ApiResource::erase::<MutatingWebhookConfiguration>(&())
 }
 
 impl Expiry {

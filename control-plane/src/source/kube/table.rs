@@ -9,7 +9,7 @@ use kube::core::DynamicObject;
 use mesh_k8s::kinds::{ObjectMeta, Resource};
 use serde::de::DeserializeOwned;
 
-use crate::convert::{self, Manifest, ObjectError};
+use crate::convert::{self, Manifest, ObjectError, name};
 use crate::model::{Key, Kind, Name, Object};
 use crate::source::Change;
 use crate::source::manifest::without_position;
@@ -173,13 +173,6 @@ fn report(
         return Ok(());
     }
     Err(InvalidObject { key, problem, kept })
-}
-
-fn name(meta: &ObjectMeta) -> Name {
-    Name::new(
-        meta.namespace.as_deref().unwrap_or_default(),
-        meta.name.as_deref().unwrap_or_default(),
-    )
 }
 
 /// An object of the API server.

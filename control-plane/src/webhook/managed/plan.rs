@@ -1,18 +1,20 @@
 //! The next step for the certificate, a pure function of the last observed Secret and webhook
 //! configuration.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kube::api::DynamicObject;
 use mesh_core::annotation::CREATED_BY;
 use mesh_k8s::kinds::Secret;
+use mesh_k8s::pod::meta_annotation;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use serde_json::Value;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+use crate::certificate::system_time;
 use crate::webhook::certificate::CertificateAndKey;
 
 /// The observed objects. The outer option is `None` before an object is observed, the inner one if
@@ -136,16 +138,14 @@ fn is_expired(pem: &str, now: SystemTime) -> bool {
     let not_after = || {
         let der = CertificateDer::from_pem_slice(pem.as_bytes()).ok()?;
         let (_, certificate) = X509Certificate::from_der(&der).ok()?;
-        let seconds = u64::try_from(certificate.validity().not_after.timestamp()).ok()?;
-        SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
+        system_time(certificate.validity().not_after)
     };
     not_after().is_none_or(|not_after| not_after <= now)
 }
 
 impl CertificateSecret {
     pub(super) fn read(secret: Secret) -> Result<Self, InvalidSecret> {
-        let annotations = secret.metadata.annotations.as_ref();
-        let made_by = annotations.and_then(|all| all.get(CREATED_BY));
+        let made_by = meta_annotation(&secret.metadata, CREATED_BY);
         let managed = made_by.is_some_and(|by| by.starts_with("mesh-controller "));
         let version = secret.metadata.resource_version.clone();
         let entry = |name: &str| {
@@ -196,6 +196,8 @@ impl WebhookConfig {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::time::Duration;
+
     use mesh_k8s::kinds::{ByteString, ObjectMeta};
 
     use super::*;

@@ -225,39 +225,27 @@ mod tests {
         let now = SystemTime::now();
         let made = generate(&names(), now).unwrap();
         let other = generate(&names(), now).unwrap();
+        let check = |seen: ObservedState, intact_uid, now, damage| {
+            assert_eq!(repaired(&seen, intact_uid, true, now), Some(damage));
+        };
         // Another CA was written.
         let altered = seen(Some(&made), &other.authority_pem);
-        assert_eq!(
-            repaired(&altered, None, true, now),
-            Some(Damage::BundleAltered)
-        );
+        check(altered, None, now, Damage::BundleAltered);
         // The bundle was removed.
         let emptied = seen(Some(&made), "");
-        assert_eq!(
-            repaired(&emptied, Some("u"), true, now),
-            Some(Damage::BundleAltered)
-        );
+        check(emptied, Some("u"), now, Damage::BundleAltered);
         let deleted = seen(None, &made.authority_pem);
-        assert_eq!(
-            repaired(&deleted, Some("u"), true, now),
-            Some(Damage::CertificateMissing)
-        );
+        check(deleted, Some("u"), now, Damage::CertificateMissing);
         let late = now + Duration::from_secs(400 * 24 * 3600);
         let held = seen(Some(&made), &made.authority_pem);
-        assert_eq!(
-            repaired(&held, Some("u"), true, late),
-            Some(Damage::CertificateExpired)
-        );
+        check(held, Some("u"), late, Damage::CertificateExpired);
         let mut broken = secret(&made, true);
         broken.data = None;
         let broken = ObservedState {
             secret: Some(Some(CertificateSecret::read(broken))),
             hook: hook(&[&made.authority_pem]),
         };
-        assert_eq!(
-            repaired(&broken, Some("u"), true, now),
-            Some(Damage::CertificateUnreadable)
-        );
+        check(broken, Some("u"), now, Damage::CertificateUnreadable);
     }
 
     #[test]
