@@ -137,64 +137,46 @@ impl Family {
     pub(super) fn as_counter(&self) -> CounterFamily {
         match self {
             Self::Counter(family) => family.clone(),
-            other => panic!("{} is already a {}", other.name(), other.kind()),
+            other => other.refuse(),
         }
     }
 
     pub(super) fn as_gauge(&self) -> GaugeFamily {
         match self {
             Self::Gauge(family) => family.clone(),
-            other => panic!("{} is already a {}", other.name(), other.kind()),
+            other => other.refuse(),
         }
     }
 
     pub(super) fn as_histogram(&self) -> HistogramFamily {
         match self {
             Self::Histogram(family) => family.clone(),
-            other => panic!("{} is already a {}", other.name(), other.kind()),
+            other => other.refuse(),
         }
+    }
+
+    fn refuse(&self) -> ! {
+        let (name, kind) = match self {
+            Self::Counter(family) => (family.series.name, "counter"),
+            Self::Gauge(family) => (family.series.name, "gauge"),
+            Self::Histogram(family) => (family.series.name, "histogram"),
+        };
+        panic!("{name} is already a {kind}")
     }
 
     /// Removes the expired series and returns the others.
     pub(super) fn collect(&self, now: Instant) -> proto::MetricFamily {
+        use proto::MetricType::{COUNTER, GAUGE, HISTOGRAM};
         match self {
-            Self::Counter(family) => {
-                family
-                    .series
-                    .collect(now, proto::MetricType::COUNTER, |cell, metric| {
-                        metric.set_counter(counter_value(cell.load(Relaxed) as f64));
-                    })
-            }
-            Self::Gauge(family) => {
-                family
-                    .series
-                    .collect(now, proto::MetricType::GAUGE, |cell, metric| {
-                        metric.set_gauge(gauge_value(cell.load(Relaxed) as f64));
-                    })
-            }
-            Self::Histogram(family) => {
-                family
-                    .series
-                    .collect(now, proto::MetricType::HISTOGRAM, |cell, metric| {
-                        metric.set_histogram(histogram_value(cell));
-                    })
-            }
-        }
-    }
-
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Counter(family) => family.series.name,
-            Self::Gauge(family) => family.series.name,
-            Self::Histogram(family) => family.series.name,
-        }
-    }
-
-    fn kind(&self) -> &'static str {
-        match self {
-            Self::Counter(_) => "counter",
-            Self::Gauge(_) => "gauge",
-            Self::Histogram(_) => "histogram",
+            Self::Counter(family) => family.series.collect(now, COUNTER, |cell, metric| {
+                metric.set_counter(counter_value(cell.load(Relaxed) as f64));
+            }),
+            Self::Gauge(family) => family.series.collect(now, GAUGE, |cell, metric| {
+                metric.set_gauge(gauge_value(cell.load(Relaxed) as f64));
+            }),
+            Self::Histogram(family) => family.series.collect(now, HISTOGRAM, |cell, metric| {
+                metric.set_histogram(histogram_value(cell));
+            }),
         }
     }
 }
@@ -355,17 +337,12 @@ fn histogram_value(cell: &HistogramCell) -> proto::Histogram {
     let mut histogram = proto::Histogram::default();
     histogram.set_sample_count(snapshot.count);
     histogram.set_sample_sum(snapshot.sum);
-    histogram.set_bucket(
-        snapshot
-            .buckets
-            .into_iter()
-            .map(|(bound, count)| {
-                let mut bucket = proto::Bucket::default();
-                bucket.set_upper_bound(bound);
-                bucket.set_cumulative_count(count);
-                bucket
-            })
-            .collect(),
-    );
+    let bucket = |(bound, count)| {
+        let mut bucket = proto::Bucket::default();
+        bucket.set_upper_bound(bound);
+        bucket.set_cumulative_count(count);
+        bucket
+    };
+    histogram.set_bucket(snapshot.buckets.into_iter().map(bucket).collect());
     histogram
 }
