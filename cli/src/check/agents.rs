@@ -30,7 +30,7 @@ pub(super) const CATEGORY: Category = Category {
             applies_to: AppliesTo::Cluster,
             run: ready,
         },
-        super::setup::POD_SECURITY,
+        POD_SECURITY,
         Check {
             id: "agent-answers",
             description: "node agents respond",
@@ -123,6 +123,18 @@ pub(super) const CATEGORY: Category = Category {
             },
         },
     ],
+};
+
+/// Also checked before the installation. Admission does not affect running agent pods, but rejects
+/// their replacements.
+pub(super) const POD_SECURITY: Check = Check {
+    id: "pre-pod-security",
+    description: "the control plane's namespace admits the node agent",
+    advice: "kubectl label namespace {ns} --overwrite pod-security.kubernetes.io/enforce=privileged",
+    explained_by: &[],
+    on_failure: OnFailure::Continue,
+    applies_to: AppliesTo::Cluster,
+    run: pod_security,
 };
 
 /// Also checked before the installation.
@@ -365,6 +377,26 @@ fn chained(facts: &Facts) -> CheckResult {
             cni.reason
         )],
         None => vec!["the agent does not manage the CNI configuration".to_owned()],
+    })
+}
+
+/// The agent uses the network and directories of the node, which only the level `privileged`
+/// admits. A namespace without the label has the cluster's default, which is usually privileged.
+fn pod_security(facts: &Facts) -> CheckResult {
+    let level = facts
+        .namespace(&facts.control_namespace)
+        .and_then(|namespace| {
+            namespace
+                .labels()
+                .get("pod-security.kubernetes.io/enforce")
+                .cloned()
+        });
+    Ok(match level.as_deref() {
+        None | Some("privileged") => Outcome::ok(""),
+        Some(level) => Outcome::fail(format!(
+            "namespace {} enforces {level:?}; the node agent needs \"privileged\"",
+            facts.control_namespace
+        )),
     })
 }
 

@@ -2,7 +2,9 @@
 
 use mesh_k8s::kinds::ResourceExt;
 
+use super::agents::{FOREIGN_CNI, POD_SECURITY};
 use super::facts::{Permission, fact_ref};
+use super::kubernetes::NODES_READY;
 use super::{
     AppliesTo, Category, Check, CheckResult, Environment, Facts, Mode, OnFailure, Outcome, count,
 };
@@ -47,22 +49,10 @@ pub(super) const CATEGORY: Category = Category {
             applies_to: AppliesTo::Cluster,
             run: nodes,
         },
-        super::kubernetes::NODES_READY,
+        NODES_READY,
         POD_SECURITY,
-        super::agents::FOREIGN_CNI,
+        FOREIGN_CNI,
     ],
-};
-
-/// Also checked after the installation: admission does not affect running agent pods, but rejects
-/// their replacements.
-pub(super) const POD_SECURITY: Check = Check {
-    id: "pre-pod-security",
-    description: "the control plane's namespace admits the node agent",
-    advice: "kubectl label namespace {ns} --overwrite pod-security.kubernetes.io/enforce=privileged",
-    explained_by: &[],
-    on_failure: OnFailure::Continue,
-    applies_to: AppliesTo::Cluster,
-    run: pod_security,
 };
 
 /// The permissions that an installation requires.
@@ -180,24 +170,4 @@ fn nodes(facts: &Facts) -> CheckResult {
             kernels.join(", ")
         ),
     ))
-}
-
-/// The agent uses the network and directories of the node, which only the level `privileged`
-/// admits. A namespace without the label has the cluster's default, which is usually privileged.
-fn pod_security(facts: &Facts) -> CheckResult {
-    let level = facts
-        .namespace(&facts.control_namespace)
-        .and_then(|namespace| {
-            namespace
-                .labels()
-                .get("pod-security.kubernetes.io/enforce")
-                .cloned()
-        });
-    Ok(match level.as_deref() {
-        None | Some("privileged") => Outcome::ok(""),
-        Some(level) => Outcome::fail(format!(
-            "namespace {} enforces {level:?}; the node agent needs \"privileged\"",
-            facts.control_namespace
-        )),
-    })
 }
