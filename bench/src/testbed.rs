@@ -36,6 +36,9 @@ pub(crate) const SERVER: &str = "server.bench.serviceaccount.identity.linkerd.cl
 /// The trust anchor's file in the directory of an authority.
 pub(crate) const ANCHOR: &str = "anchor.pem";
 
+/// Logs, configurations, sockets. On a tmpfs.
+pub(crate) const DIRECTORY: &str = "/run/mesh-lab";
+
 /// Locked while a testbed exists: two testbeds would use the same names and disturb each other's
 /// measurements.
 const LOCK: &str = "/run/mesh-lab.lock";
@@ -118,7 +121,7 @@ impl Testbed {
 
     /// Returns the directory of anchor, issuer and certificates.
     pub(crate) fn authority(&self) -> PathBuf {
-        Path::new(pod::DIRECTORY).join("authority")
+        Path::new(DIRECTORY).join("authority")
     }
 
     /// Returns the certificate files of the client's or the server's proxy.

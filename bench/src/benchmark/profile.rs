@@ -10,9 +10,8 @@ use xtask::command::captured_stdout;
 use super::load;
 use super::system::System;
 use super::workload::{Load, Service};
-use crate::testbed::pod::DIRECTORY;
 use crate::testbed::process::{Process, run, wait_until};
-use crate::testbed::{ProxyPair, Testbed};
+use crate::testbed::{DIRECTORY, ProxyPair, Testbed};
 
 /// Sampling rate. It is prime to avoid sampling in lockstep with a timer.
 const RATE: u32 = 997;

@@ -13,9 +13,9 @@ use super::system::CLIENT;
 use super::traffic::rounds;
 use super::workload::{Service, Workload};
 use super::{Plan, load};
-use crate::testbed::pod::{self, Container, CpuRole, Pod, Pods};
+use crate::testbed::pod::{Container, CpuRole, Pod, Pods};
 use crate::testbed::process::{Process, run};
-use crate::testbed::{Agent, SkippedPorts, Testbed, Tier};
+use crate::testbed::{Agent, DIRECTORY, SkippedPorts, Testbed, Tier};
 
 /// The address that the agent redirects to, and the container that is allowed to listen there.
 const OUTBOUND: &str = "127.0.0.1:4140";
@@ -163,7 +163,7 @@ fn conntrack(pod: &Pod) -> anyhow::Result<f64> {
     if !Path::new(COUNT).exists() {
         return Ok(0.0);
     }
-    let file = Path::new(pod::DIRECTORY).join("conntrack");
+    let file = Path::new(DIRECTORY).join("conntrack");
     let read = format!("cat {COUNT} > {}", file.display());
     run(Command::new("ip").args(["netns", "exec", &pod.name, "sh", "-c", &read]))?;
     let count = fs::read_to_string(file)?;

@@ -20,9 +20,9 @@ use super::metric::{Metric, SystemUnderTest};
 use super::system::{CLIENT, System};
 use super::tools;
 use super::workload::{Load, Service};
-use crate::testbed::pod::{DIRECTORY, Pod};
+use crate::testbed::pod::Pod;
 use crate::testbed::proxies::{ADMIN, Rotation};
-use crate::testbed::{ANCHOR, Cpus, ProxyPair, Testbed};
+use crate::testbed::{ANCHOR, Cpus, DIRECTORY, ProxyPair, Testbed};
 use result::{Reading, SoakResult};
 
 #[derive(Debug, Clone, Default, clap::Args)]

@@ -10,9 +10,9 @@ use anyhow::{Context, bail};
 use serde_json::{Value, json};
 use xtask::command::captured_stdout;
 
-use super::Testbed;
-use super::pod::{self, DIRECTORY, Pod, Pods};
+use super::pod::{self, Pod, Pods};
 use super::process::{Process, run, wait_until};
+use super::{DIRECTORY, Testbed};
 
 /// How connections are redirected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

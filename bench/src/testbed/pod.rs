@@ -12,20 +12,17 @@ use std::process::Command;
 use anyhow::Context;
 use xtask::command::captured_stdout;
 
+use super::DIRECTORY;
 use super::cpus::Cpus;
-use super::process::{run, wait_until};
+use super::process::{ENTER, run, wait_until};
 
 /// Prefix of the names of namespaces, cgroups, pins and directories.
 pub(crate) const NAME: &str = "mesh-lab";
-/// Logs, configurations, sockets. On a tmpfs.
-pub(crate) const DIRECTORY: &str = "/run/mesh-lab";
 /// The BPF file system, where each agent pins its programs in a directory with the prefix [`NAME`].
 pub(crate) const PINS: &str = "/sys/fs/bpf";
 /// Raises the file limit: enough for the two sockets of each of 20,000 connections, or else as many
 /// as the hard limit permits.
 const RAISE: &str = "{ ulimit -n 100000 2>/dev/null || ulimit -Sn $(ulimit -Hn); }";
-/// The last command of a shell, which replaces it with the program.
-pub(crate) const ENTER: &str = "exec \"$0\" \"$@\"";
 /// Fixed independently of the machine's default. BBR paces with timers, whose CPU time is accounted
 /// to the interrupted task. Reno is allowed in every namespace, and behaves like CUBIC without
 /// packet loss.

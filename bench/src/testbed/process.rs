@@ -11,8 +11,10 @@ use anyhow::{Context, bail};
 use serde_json::Value;
 use xtask::command::{lossy_lines, shown};
 
-use super::pod::{DIRECTORY, ENTER};
+use super::DIRECTORY;
 
+/// The last command of a pod's shell, which replaces it with the program.
+pub(super) const ENTER: &str = "exec \"$0\" \"$@\"";
 /// Timeout of events that must happen.
 pub(crate) const TIMEOUT: Duration = Duration::from_mins(3);
 /// Interval of polls for conditions without notification.

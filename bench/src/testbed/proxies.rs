@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use super::pod::{Container, CpuRole, DIRECTORY, Pod, Pods};
+use super::pod::{Container, CpuRole, Pod, Pods};
 use super::process::Process;
-use super::{CLIENT, ProxyPair, ProxyProcesses, SERVER, Testbed};
+use super::{CLIENT, DIRECTORY, ProxyPair, ProxyProcesses, SERVER, Testbed};
 
 /// The agent accepts listeners on the proxy's ports only of this user.
 const PROXY: Container<'_> = Container {

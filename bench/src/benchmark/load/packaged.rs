@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use serde_json::Value;
 
 use super::Outcome;
-use crate::testbed::pod::DIRECTORY;
+use crate::testbed::DIRECTORY;
 
 /// Writes the file with the gRPC message of 100 bytes that h2load sends.
 pub(super) fn grpc_message() -> anyhow::Result<PathBuf> {

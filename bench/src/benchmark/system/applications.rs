@@ -4,9 +4,9 @@ use std::fs;
 use std::path::Path;
 
 use crate::benchmark::workload::Service;
-use crate::testbed::Testbed;
-use crate::testbed::pod::{Container, CpuRole, DIRECTORY, Pod};
+use crate::testbed::pod::{Container, CpuRole, Pod};
 use crate::testbed::process::Process;
+use crate::testbed::{DIRECTORY, Testbed};
 
 const APPLICATION: Container<'_> = Container {
     name: "app",

@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use super::{IN, OUT};
 use crate::benchmark::tools;
 use crate::benchmark::workload::Service;
-use crate::testbed::pod::{Container, CpuRole, DIRECTORY, Pod, Pods};
+use crate::testbed::pod::{Container, CpuRole, Pod, Pods};
 use crate::testbed::process::Process;
-use crate::testbed::{CLIENT, Certificate, ProxyPair, ProxyProcesses, SERVER, Testbed};
+use crate::testbed::{CLIENT, Certificate, DIRECTORY, ProxyPair, ProxyProcesses, SERVER, Testbed};
 
 const PROXY: Container<'_> = Container {
     name: "envoy",

@@ -10,9 +10,9 @@ use anyhow::Context;
 
 use super::{IN, OUT};
 use crate::benchmark::workload::Service;
-use crate::testbed::pod::{Container, CpuRole, DIRECTORY, Pod, Pods};
+use crate::testbed::pod::{Container, CpuRole, Pod, Pods};
 use crate::testbed::process::Process;
-use crate::testbed::{ProxyPair, ProxyProcesses, SERVER, Testbed};
+use crate::testbed::{DIRECTORY, ProxyPair, ProxyProcesses, SERVER, Testbed};
 
 const PROXY: Container<'_> = Container {
     name: "haproxy",

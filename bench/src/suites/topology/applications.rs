@@ -5,9 +5,9 @@ use std::path::Path;
 
 use super::{Application, Position};
 use crate::suites::tools::Tools;
-use crate::testbed::Testbed;
-use crate::testbed::pod::{Container, CpuRole, DIRECTORY, Pod};
+use crate::testbed::pod::{Container, CpuRole, Pod};
 use crate::testbed::process::Process;
+use crate::testbed::{DIRECTORY, Testbed};
 
 const APPLICATION: Container<'_> = Container {
     name: "app",

@@ -8,9 +8,9 @@ use std::path::Path;
 use anyhow::Context;
 
 use super::CLIENT;
-use crate::testbed::pod::{DIRECTORY, Pods};
+use crate::testbed::pod::Pods;
 use crate::testbed::process::Process;
-use crate::testbed::{SERVER, Testbed};
+use crate::testbed::{DIRECTORY, SERVER, Testbed};
 
 /// Starts a relay from a port of the client's loopback address to the same port of the server, with
 /// the client's certificate.
