@@ -7,6 +7,7 @@
 //! are the commit's, owners are numbers, and the paths of this machine are mapped away
 //! (`programs`). `test` makes the development images for the end-to-end tests through `from_tests`.
 
+mod blob;
 mod contents;
 mod debian;
 mod elf;
@@ -20,19 +21,25 @@ mod registry;
 mod sbom;
 mod tree;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
 use crate::{ebpf, setup, stage};
-use contents::Contents;
+use contents::{Contents, Tools};
+use debian::Package;
 use oci::Image;
 use origin::Origin;
 use programs::Programs;
 use sbom::Inventory;
+use tree::Tree;
 
 pub(crate) use contents::ImageName;
+
+/// Files that are not programs: licences and the SBOM.
+const DOCUMENTS: &str = "usr/share/doc/mesh";
 
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct ImageOptions {
@@ -149,12 +156,51 @@ fn make(
     let inventory = Inventory::read(root)?;
     let made = names.iter().map(|name| {
         let contents = Contents::of(*name);
-        let tree = contents
-            .tree(root, programs, &inventory, origin)
+        let tree = files(root, contents, programs, &inventory, origin)
             .with_context(|| format!("put the {name} image together"))?;
         oci::image(contents, &tree, origin, programs.compression())
     });
     made.collect()
+}
+
+/// Returns all files of an image.
+fn files(
+    root: &Path,
+    contents: &Contents,
+    programs: &Programs,
+    inventory: &Inventory,
+    origin: &Origin,
+) -> anyhow::Result<Tree> {
+    let mut tree = Tree::default();
+    for placed in contents.programs {
+        let content = programs.content(&placed.program)?;
+        tree.add_with_mode(placed.path, content, placed.mode);
+    }
+    for (path, target) in contents.links {
+        tree.add_link(path, target);
+    }
+    let mut packages = BTreeSet::new();
+    if !contents.programs.is_empty() {
+        // Static programs hold the C library's code.
+        packages.insert(debian::c_library()?);
+    }
+    packages.extend(match contents.tools {
+        Tools::None => BTreeSet::new(),
+        Tools::PacketFilters => debian::add_packet_filters(&mut tree)?,
+        Tools::Debugging => debian::add_debugging_tools(&mut tree)?,
+    });
+    let packages: Vec<Package> = packages.into_iter().collect();
+    for package in &packages {
+        let path = format!("usr/share/doc/{}/copyright", package.name);
+        tree.add_file(&path, package.copyright()?);
+    }
+    let crates = inventory.linked_into(contents)?;
+    tree.add_file(&format!("{DOCUMENTS}/LICENSE"), licences::ours(root)?);
+    let third_parties = licences::third_parties(&crates)?;
+    tree.add_file(&format!("{DOCUMENTS}/THIRD-PARTY-LICENSES"), third_parties);
+    let sbom = sbom::document(contents, &crates, &packages, inventory, origin)?;
+    tree.add_file(sbom::PATH, sbom);
+    Ok(tree)
 }
 
 /// Builds the programs a second time from scratch, and compares the resulting images with the first

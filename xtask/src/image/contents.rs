@@ -1,18 +1,11 @@
 //! The contents of each image: programs, paths, users and entry points. Charts and pods refer to
 //! these paths.
 
-use std::collections::BTreeSet;
 use std::fmt;
-use std::path::Path;
 
 use clap::ValueEnum;
 
-use super::debian::{self, Package};
-use super::licences;
-use super::origin::Origin;
-use super::programs::{Program, Programs};
-use super::sbom::{self, Inventory};
-use super::tree::{Mode, Tree};
+use super::tree::Mode;
 
 /// The name of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -37,15 +30,15 @@ pub(crate) struct Contents {
     pub(crate) licence: &'static str,
     pub(crate) programs: &'static [Placed],
     /// Other names of programs: path, and what it points to.
-    links: &'static [(&'static str, &'static str)],
-    tools: Tools,
+    pub(super) links: &'static [(&'static str, &'static str)],
+    pub(super) tools: Tools,
     /// Whether the kernel programs are embedded in one of its programs.
     pub(crate) kernel_programs: bool,
 }
 
 /// Files that an image takes from the machine's packages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Tools {
+pub(super) enum Tools {
     None,
     /// The iptables programs.
     PacketFilters,
@@ -53,16 +46,20 @@ enum Tools {
     Debugging,
 }
 
+/// A program of this workspace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Program {
+    pub(crate) package: &'static str,
+    pub(crate) binary: &'static str,
+}
+
 /// A program and its path in the image.
 #[derive(Debug)]
 pub(crate) struct Placed {
     pub(crate) program: Program,
     pub(crate) path: &'static str,
-    mode: Mode,
+    pub(super) mode: Mode,
 }
-
-/// Files that are not programs: licences and the SBOM.
-const DOCUMENTS: &str = "usr/share/doc/mesh";
 
 /// The programs of the pods that Linkerd's own images carry are found by these names.
 const INIT: &str = "usr/lib/linkerd/mesh-init";
@@ -188,50 +185,6 @@ impl Contents {
             ImageName::Agent => &AGENT,
             ImageName::Debug => &DEBUG,
         }
-    }
-
-    /// Returns all files of the image.
-    pub(crate) fn tree(
-        &self,
-        root: &Path,
-        programs: &Programs,
-        inventory: &Inventory,
-        origin: &Origin,
-    ) -> anyhow::Result<Tree> {
-        let mut tree = Tree::default();
-        for placed in self.programs {
-            let content = programs.content(&placed.program)?;
-            tree.add_with_mode(placed.path, content, placed.mode);
-        }
-        for (path, target) in self.links {
-            tree.add_link(path, target);
-        }
-        let mut packages = BTreeSet::new();
-        if !self.programs.is_empty() {
-            // Static programs hold the C library's code.
-            packages.insert(debian::c_library()?);
-        }
-        packages.extend(match self.tools {
-            Tools::None => BTreeSet::new(),
-            Tools::PacketFilters => debian::add_packet_filters(&mut tree)?,
-            Tools::Debugging => debian::add_debugging_tools(&mut tree)?,
-        });
-        let packages: Vec<Package> = packages.into_iter().collect();
-        for package in &packages {
-            let path = format!("usr/share/doc/{}/copyright", package.name);
-            tree.add_file(&path, package.copyright()?);
-        }
-        let crates = inventory.linked_into(self)?;
-        tree.add_file(&format!("{DOCUMENTS}/LICENSE"), licences::ours(root)?);
-        tree.add_file(
-            &format!("{DOCUMENTS}/THIRD-PARTY-LICENSES"),
-            licences::third_parties(&crates)?,
-        );
-        tree.add_file(
-            sbom::PATH,
-            sbom::document(self, &crates, &packages, inventory, origin)?,
-        );
-        Ok(tree)
     }
 
     /// The packages of the workspace whose programs are in the image.

@@ -7,7 +7,7 @@ use anyhow::Context;
 use flate2::{Compression as Level, GzBuilder};
 use tar::{EntryType, Header};
 
-use super::oci::{Blob, digest};
+use super::blob::{Blob, digest};
 use super::tree::{Entry, Mode, Tree};
 
 /// Whether the layer is packed.

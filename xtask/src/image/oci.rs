@@ -3,8 +3,8 @@
 
 use anyhow::Context;
 use serde_json::{Map, Value, json};
-use sha2::{Digest, Sha256};
 
+use super::blob::Blob;
 use super::contents::Contents;
 use super::layer::{self, Compression};
 use super::origin::Origin;
@@ -24,14 +24,6 @@ pub(crate) struct Image {
     pub(crate) manifest: Blob,
     /// The inventory, which is in the image too.
     pub(crate) sbom: Vec<u8>,
-}
-
-/// Bytes with their digest.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Blob {
-    pub(crate) media_type: &'static str,
-    pub(crate) digest: String,
-    pub(crate) content: Vec<u8>,
 }
 
 /// Assembles an image.
@@ -94,10 +86,6 @@ pub(crate) fn architecture() -> &'static str {
     }
 }
 
-pub(crate) fn digest(content: &[u8]) -> String {
-    format!("sha256:{:x}", Sha256::digest(content))
-}
-
 /// Keys of the OCI image specification; tools show them and scanners read them.
 fn labels(contents: &Contents, origin: &Origin) -> Map<String, Value> {
     let mut labels = Map::new();
@@ -130,25 +118,6 @@ impl Image {
 
     pub(crate) fn blobs(&self) -> [&Blob; 3] {
         [&self.config, &self.layer, &self.manifest]
-    }
-}
-
-impl Blob {
-    pub(crate) fn new(media_type: &'static str, content: Vec<u8>) -> Self {
-        Self {
-            media_type,
-            digest: digest(&content),
-            content,
-        }
-    }
-
-    pub(crate) fn json(media_type: &'static str, document: &Value) -> anyhow::Result<Self> {
-        let content = serde_json::to_vec(document).context("write a document of the image")?;
-        Ok(Self::new(media_type, content))
-    }
-
-    pub(crate) fn descriptor(&self) -> Value {
-        json!({ "mediaType": self.media_type, "digest": self.digest, "size": self.content.len() })
     }
 }
 
@@ -195,13 +164,5 @@ mod tests {
         assert_eq!(config["config"]["User"], "2102:2102");
         assert_eq!(config["config"]["Entrypoint"], json!(["/mesh-proxy"]));
         assert_eq!(config["created"], "1970-01-01T00:00:07Z");
-    }
-
-    #[test]
-    fn digest_is_sha256() {
-        assert_eq!(
-            digest(b"abc"),
-            "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-        );
     }
 }

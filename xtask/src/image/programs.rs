@@ -14,18 +14,12 @@ use std::{env, fs};
 
 use anyhow::{Context, bail};
 
+use super::contents::{self, Program};
 use super::layer::Compression;
 use super::origin::Origin;
-use super::{contents, elf, empty_directory};
+use super::{elf, empty_directory};
 use crate::workspace::{self, find_program};
 use crate::{binaries, command};
-
-/// A program of this workspace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Program {
-    pub(crate) package: &'static str,
-    pub(crate) binary: &'static str,
-}
 
 /// A build of the programs.
 pub(crate) struct Programs {

@@ -10,8 +10,9 @@ use std::{env, fs};
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
+use super::blob::Blob;
 use super::layout;
-use super::oci::{self, Blob, Image};
+use super::oci::{self, Image};
 use super::origin::Origin;
 use crate::command::{self, captured_stdout};
 use crate::setup;
