@@ -22,31 +22,10 @@ use crate::command::captured_stdout;
 const REFERENCE: &str = "mesh/test-apps:dev";
 
 /// Packages of the programs in the manifests of tests and demo. Their dependencies are included.
-const PACKAGES: [&str; 23] = [
-    "bash",
-    "coreutils",
-    "curl",
-    "dash",
-    "etcd-client",
-    "etcd-server",
-    "findutils",
-    "grep",
-    "iproute2",
-    "mariadb-client-core",
-    "mariadb-server-core",
-    "nftables",
-    "nghttp2-client",
-    "nginx-light",
-    "procps",
-    "python3",
-    "python3-websockets",
-    "redis-server",
-    "redis-tools",
-    "sed",
-    "tcpdump",
-    "util-linux",
-    "wrk",
-];
+const PACKAGES: &str = "\
+    bash coreutils curl dash etcd-client etcd-server findutils grep iproute2 mariadb-client-core \
+    mariadb-server-core nftables nghttp2-client nginx-light procps python3 python3-websockets \
+    redis-server redis-tools sed tcpdump util-linux wrk";
 
 /// Paths that no program needs.
 const LEFT_OUT: [&str; 5] = [
@@ -86,29 +65,17 @@ pub(crate) fn image(directory: &Path) -> anyhow::Result<PathBuf> {
 /// Returns the packages and their installed dependencies.
 fn closure() -> anyhow::Result<BTreeSet<String>> {
     let installed = installed()?;
-    if let Some(package) = PACKAGES
-        .iter()
-        .find(|package| !installed.contains_key(**package))
-    {
+    let mut packages = PACKAGES.split(' ');
+    if let Some(package) = packages.find(|package| !installed.contains_key(*package)) {
         bail!(
             "the package {package} is not installed; `cargo xtask setup` installs it (the test image is made on Debian or Ubuntu)"
         );
     }
-    let answer = captured_stdout(
-        Command::new("apt-cache")
-            .args([
-                "depends",
-                "--recurse",
-                "--no-recommends",
-                "--no-suggests",
-                "--no-conflicts",
-                "--no-breaks",
-                "--no-replaces",
-                "--no-enhances",
-                "--installed",
-            ])
-            .args(PACKAGES),
-    );
+    let mut query = Command::new("apt-cache");
+    query.args(["depends", "--recurse", "--installed", "--no-recommends"]);
+    query.args(["--no-suggests", "--no-conflicts", "--no-breaks"]);
+    query.args(["--no-replaces", "--no-enhances"]);
+    let answer = captured_stdout(query.args(PACKAGES.split(' ')));
     let answer = answer.context("apt-cache does not know the packages of the test image")?;
     // Among the names are alternatives that are not installed.
     let names = answer

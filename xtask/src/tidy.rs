@@ -75,6 +75,14 @@ const PACKAGE_RULES: [PackageRule; 4] = [
     packages::licences,
 ];
 
+/// Returns the files and lines of findings.
+#[cfg(test)]
+fn places(findings: &[Finding]) -> Vec<(&str, usize)> {
+    let findings = findings.iter();
+    let places = findings.map(|finding| (finding.file.as_str(), finding.line));
+    places.collect()
+}
+
 /// Prints what breaks a rule; fails when anything does.
 pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     let tree = Tree::read(root)?;

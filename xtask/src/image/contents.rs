@@ -189,11 +189,8 @@ impl Contents {
 
     /// The packages of the workspace whose programs are in the image.
     pub(crate) fn packages(&self) -> Vec<&'static str> {
-        let mut packages: Vec<&str> = self
-            .programs
-            .iter()
-            .map(|placed| placed.program.package)
-            .collect();
+        let programs = self.programs.iter();
+        let mut packages: Vec<&str> = programs.map(|placed| placed.program.package).collect();
         packages.sort_unstable();
         packages.dedup();
         packages
@@ -225,15 +222,10 @@ mod tests {
             .find_map(|line| line.strip_prefix("for program in "))
             .expect("the wrapper lists the programs");
         let listed: Vec<&str> = line.trim_end_matches("; do").split(' ').collect();
-        for program in programs() {
-            if program == &COMMAND_LINE {
-                continue;
-            }
-            let crate_name = program.binary.replace('-', "_");
-            assert!(
-                listed.contains(&crate_name.as_str()),
-                "{crate_name}: {listed:?}"
-            );
+        let of_images = programs().into_iter();
+        for program in of_images.filter(|program| *program != &COMMAND_LINE) {
+            let name = program.binary.replace('-', "_");
+            assert!(listed.contains(&name.as_str()), "{name}: {listed:?}");
         }
     }
 

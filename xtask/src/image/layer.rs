@@ -146,13 +146,8 @@ mod tests {
             seen.push((path, attribute));
         }
         let expected = b"\x00\x00\x00\x02\x00\x30\x00\x00\0\0\0\0\0\0\0\0\0\0\0\0";
-        assert_eq!(
-            seen,
-            [
-                ("init".to_owned(), Some(expected.to_vec())),
-                ("proxy".to_owned(), None),
-            ]
-        );
+        let init = ("init".to_owned(), Some(expected.to_vec()));
+        assert_eq!(seen, [init, ("proxy".to_owned(), None)]);
     }
 
     #[test]
@@ -171,23 +166,21 @@ mod tests {
             assert_eq!(header.uid().expect("uid"), 0);
             assert_eq!(header.username().ok().flatten(), Some(""));
             assert_eq!(header.mtime().expect("time"), 7);
-            seen.push((
-                entry.path().expect("path").display().to_string(),
-                header.mode().expect("mode"),
-            ));
+            let path = entry.path().expect("path").display().to_string();
+            seen.push(format!("{:o} {path}", header.mode().expect("mode")));
         }
         assert_eq!(
             seen,
             [
-                ("usr/".to_owned(), 0o755),
-                ("usr/lib/".to_owned(), 0o755),
-                ("usr/lib/linkerd/".to_owned(), 0o755),
-                ("usr/lib/linkerd/linkerd-await".to_owned(), 0o777),
-                ("usr/lib/linkerd/mesh-init".to_owned(), 0o755),
-                ("usr/share/".to_owned(), 0o755),
-                ("usr/share/doc/".to_owned(), 0o755),
-                ("usr/share/doc/mesh/".to_owned(), 0o755),
-                ("usr/share/doc/mesh/LICENSE".to_owned(), 0o644),
+                "755 usr/",
+                "755 usr/lib/",
+                "755 usr/lib/linkerd/",
+                "777 usr/lib/linkerd/linkerd-await",
+                "755 usr/lib/linkerd/mesh-init",
+                "755 usr/share/",
+                "755 usr/share/doc/",
+                "755 usr/share/doc/mesh/",
+                "644 usr/share/doc/mesh/LICENSE",
             ]
         );
     }

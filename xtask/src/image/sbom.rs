@@ -280,13 +280,9 @@ pub(crate) fn document(
         "dependsOn": components.iter().map(|one| one["bom-ref"].clone()).collect::<Vec<_>>(),
     })];
     dependencies.extend(crates.iter().map(|one| {
-        let mut needs: Vec<String> = one
-            .needs
-            .iter()
-            .filter_map(|id| inventory.crates.get(id))
-            .map(purl)
-            .filter(|need| known.contains(need))
-            .collect();
+        let needs = one.needs.iter().filter_map(|id| inventory.crates.get(id));
+        let needs = needs.map(purl).filter(|need| known.contains(need));
+        let mut needs: Vec<String> = needs.collect();
         needs.sort();
         json!({ "ref": purl(one), "dependsOn": needs })
     }));
@@ -355,10 +351,8 @@ mod tests {
     #[test]
     fn checksums_are_parsed_from_cargo_lock() {
         let lock = "version = 4\n\n[[package]]\nname = \"a\"\nversion = \"1.0.0\"\nsource = \"x\"\nchecksum = \"c0\"\n\n[[package]]\nname = \"ours\"\nversion = \"0.1.0\"\n";
-        assert_eq!(
-            checksums(lock),
-            BTreeMap::from([(("a".to_owned(), "1.0.0".to_owned()), "c0".to_owned())])
-        );
+        let package = ("a".to_owned(), "1.0.0".to_owned());
+        assert_eq!(checksums(lock), [(package, "c0".to_owned())].into());
     }
 
     fn one(name: &str, ours: bool, needs: &[&str]) -> (String, Crate) {
@@ -372,6 +366,11 @@ mod tests {
             needs: needs.iter().map(|need| (*need).to_owned()).collect(),
         };
         (name.to_owned(), found)
+    }
+
+    fn linked(inventory: &Inventory) -> Vec<&Crate> {
+        let linked = inventory.linked_into(Contents::of(ImageName::Controller));
+        linked.expect("the packages are known")
     }
 
     fn inventory() -> Inventory {
@@ -396,11 +395,8 @@ mod tests {
     #[test]
     fn sbom_lists_only_linked_crates() {
         let inventory = inventory();
-        let image = Contents::of(ImageName::Controller);
-        let linked = inventory
-            .linked_into(image)
-            .expect("the packages are known");
-        let names: Vec<&str> = linked.iter().map(|one| one.name.as_str()).collect();
+        let linked = linked(&inventory).into_iter();
+        let names: Vec<&str> = linked.map(|one| one.name.as_str()).collect();
         assert_eq!(names, ["http", "kube", "mesh-control-plane", "mesh-core"]);
     }
 
@@ -436,9 +432,7 @@ mod tests {
     fn sbom_dependencies_are_components() {
         let inventory = inventory();
         let image = Contents::of(ImageName::Controller);
-        let linked = inventory
-            .linked_into(image)
-            .expect("the packages are known");
+        let linked = linked(&inventory);
         let libc = debian::Package {
             name: "libc6-dev".to_owned(),
             version: "2.36-9+deb12u10".to_owned(),
@@ -456,10 +450,12 @@ mod tests {
             .iter()
             .map(|one| one["bom-ref"].clone())
             .collect();
-        assert!(known.contains(&json!(
-            "pkg:deb/debian/libc6-dev@2.36-9%2Bdeb12u10?arch=amd64"
-        )));
-        assert!(known.contains(&json!("pkg:cargo/kube@1.0.0")));
+        for purl in [
+            "pkg:deb/debian/libc6-dev@2.36-9%2Bdeb12u10?arch=amd64",
+            "pkg:cargo/kube@1.0.0",
+        ] {
+            assert!(known.contains(&json!(purl)), "{purl}");
+        }
         for dependency in list(&document["dependencies"]) {
             for need in list(&dependency["dependsOn"]) {
                 assert!(known.contains(&need), "{need}");

@@ -9,39 +9,20 @@ const DIRECTORY: &str = "helm/";
 
 /// Template functions whose result is another one at the next render: an upgrade would replace keys
 /// that proxies trust, or restart what did not change.
-const UNSTEADY: [&str; 13] = [
-    "derivePassword",
-    "genCA",
-    "genCAWithKey",
-    "genPrivateKey",
-    "genSelfSignedCert",
-    "genSignedCert",
-    "htpasswd",
-    "now",
-    "randAlpha",
-    "randAlphaNum",
-    "randBytes",
-    "randNumeric",
-    "uuidv4",
-];
+const UNSTEADY: &str = "\
+    derivePassword genCA genCAWithKey genPrivateKey genSelfSignedCert genSignedCert htpasswd now \
+    randAlpha randAlphaNum randBytes randNumeric uuidv4";
 
 /// Reports tabs, which YAML forbids, and trailing white space.
 pub(crate) fn white_space(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (file, number, line) in lines(tree, "") {
+        let mut add = |advice: &str| findings.push(file.finding(number, "chart-space", advice));
         if line.contains('\t') {
-            findings.push(file.finding(
-                number,
-                "chart-space",
-                "indent with spaces, not with a tab",
-            ));
+            add("indent with spaces, not with a tab");
         }
         if line.ends_with(' ') {
-            findings.push(file.finding(
-                number,
-                "chart-space",
-                "remove the space at the end of the line",
-            ));
+            add("remove the space at the end of the line");
         }
     }
     findings
@@ -50,16 +31,14 @@ pub(crate) fn white_space(tree: &Tree) -> Vec<Finding> {
 /// Reports chart values without a comment in helm-docs format (`# -- …`).
 pub(crate) fn documented_values(tree: &Tree) -> Vec<Finding> {
     let values = charts(tree).filter(|file| file.path.ends_with("/values.yaml"));
-    values
-        .flat_map(|file| {
-            undocumented(&file.text)
-                .map(|(line, key)| {
-                    let advice = format!("say above it what `{key}` does: `# -- …`");
-                    file.finding(line, "chart-values", advice)
-                })
-                .collect::<Vec<_>>()
-        })
-        .collect()
+    let mut findings = Vec::new();
+    for file in values {
+        findings.extend(undocumented(&file.text).map(|(line, key)| {
+            let advice = format!("say above it what `{key}` does: `# -- …`");
+            file.finding(line, "chart-values", advice)
+        }));
+    }
+    findings
 }
 
 /// Reports charts whose version differs from the programs'.
@@ -88,7 +67,7 @@ pub(crate) fn steady_templates(tree: &Tree) -> Vec<Finding> {
     for (file, number, line) in lines(tree, "/templates/") {
         for action in actions(line) {
             let action = without_texts(action);
-            let unsteady = UNSTEADY.iter().find(|name| has_word(&action, name));
+            let unsteady = UNSTEADY.split(' ').find(|name| has_word(&action, name));
             findings.extend(unsteady.map(|name| {
                 let advice = format!(
                     "`{name}` gives another result at every render; let a program of the control plane make it once"
@@ -172,13 +151,7 @@ fn undocumented(text: &str) -> impl Iterator<Item = (usize, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn found(findings: Vec<Finding>) -> Vec<(String, usize)> {
-        findings
-            .into_iter()
-            .map(|finding| (finding.file, finding.line))
-            .collect()
-    }
+    use crate::tidy::places;
 
     #[test]
     fn undocumented_chart_value_is_reported() {
@@ -207,10 +180,8 @@ proxy: {}
             ("helm/a/values-ha.yaml", "a: 1\n"),
             ("examples/values.yaml", "a: 1\n"),
         ]);
-        assert_eq!(
-            found(documented_values(&tree)),
-            [("helm/a/values.yaml".to_owned(), 1)]
-        );
+        let found = documented_values(&tree);
+        assert_eq!(places(&found), [("helm/a/values.yaml", 1)]);
     }
 
     #[test]
@@ -223,10 +194,7 @@ proxy: {}
             ),
             ("helm/b/Chart.yaml", "version: 0.2.0\nappVersion: 0.1.0\n"),
         ]);
-        assert_eq!(
-            found(versions(&tree)),
-            [("helm/b/Chart.yaml".to_owned(), 1)]
-        );
+        assert_eq!(places(&versions(&tree)), [("helm/b/Chart.yaml", 1)]);
     }
 
     #[test]
@@ -235,21 +203,14 @@ proxy: {}
             "helm/a/templates/secret.yaml",
             "{{- /* not genCA */}}\nkey: {{ genCA \"x\" 1 }}\nnow: {{ fail \"do it now\" }}\n",
         )]);
-        assert_eq!(
-            found(steady_templates(&tree)),
-            [("helm/a/templates/secret.yaml".to_owned(), 2)]
-        );
+        let found = steady_templates(&tree);
+        assert_eq!(places(&found), [("helm/a/templates/secret.yaml", 2)]);
     }
 
     #[test]
     fn tabs_and_trailing_spaces_are_reported() {
         let tree = Tree::of(&[("helm/a/values.yaml", "a:\n\tb: 1\nc: 2 \n")]);
-        assert_eq!(
-            found(white_space(&tree)),
-            [
-                ("helm/a/values.yaml".to_owned(), 2),
-                ("helm/a/values.yaml".to_owned(), 3)
-            ]
-        );
+        let file = "helm/a/values.yaml";
+        assert_eq!(places(&white_space(&tree)), [(file, 2), (file, 3)]);
     }
 }

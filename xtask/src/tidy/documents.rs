@@ -159,18 +159,11 @@ mod tests {
     fn commands_are_extracted_from_fenced_blocks_only() {
         let text = "cargo xtask nothing\n```\n$ cargo xtask test --quick   # all\nA=1 sudo cargo xtask tidy | tee log && cargo xtask fmt\n```\n";
         let tree = Tree::of(&[("README.md", text)]);
-        let found: Vec<_> = commands(&tree, &["cargo", "xtask"])
-            .into_iter()
-            .map(|(_, line, words)| (line, words.join(" ")))
+        let found = commands(&tree, &["cargo", "xtask"]).into_iter();
+        let found: Vec<_> = found
+            .map(|(_, line, words)| format!("{line}: {}", words.join(" ")))
             .collect();
-        assert_eq!(
-            found,
-            [
-                (3, "test --quick".to_owned()),
-                (4, "tidy".to_owned()),
-                (4, "fmt".to_owned())
-            ]
-        );
+        assert_eq!(found, ["3: test --quick", "4: tidy", "4: fmt"]);
     }
 
     #[test]
@@ -179,19 +172,9 @@ mod tests {
             "README.md",
             "```\ncargo xtask test --quick\ncargo xtask --help\ncargo xtask tset\ncargo xtask test --fast\n```\n",
         )]);
-        assert_eq!(
-            advice(&xtask_commands(&tree)),
-            [
-                (
-                    4,
-                    "`cargo xtask tset` is not a command; see `cargo xtask --help`"
-                ),
-                (
-                    5,
-                    "`cargo xtask test --fast` is not a command; see `cargo xtask --help`"
-                ),
-            ]
-        );
+        let tset = "`cargo xtask tset` is not a command; see `cargo xtask --help`";
+        let fast = "`cargo xtask test --fast` is not a command; see `cargo xtask --help`";
+        assert_eq!(advice(&xtask_commands(&tree)), [(4, tset), (5, fast)]);
     }
 
     #[test]
@@ -202,10 +185,8 @@ mod tests {
             advice(&meshctl_commands(&tree, Path::new("/bin/false"))),
             [(2, "`meshctl check` is not a command; see `meshctl --help`")]
         );
-        assert_eq!(
-            meshctl_commands(&tree, Path::new("/no/such/program")).len(),
-            1
-        );
+        let without = meshctl_commands(&tree, Path::new("/no/such/program"));
+        assert_eq!(without.len(), 1);
     }
 
     #[test]

@@ -18,16 +18,11 @@ const FOREIGN_PLACES: [&str; 5] = [
 ];
 
 /// A word or phrase, in lower case, and what to write instead.
+#[rustfmt::skip] // a table, one row a line
 const WORDS: [(&str, &str); 17] = [
-    (
-        "nobody",
-        "name the actor: the client, the server, no caller",
-    ),
+    ("nobody", "name the actor: the client, the server, no caller"),
     ("nobodys", "name the actor"),
-    (
-        "somebody",
-        "name the actor: another process, another replica",
-    ),
+    ("somebody", "name the actor: another process, another replica"),
     ("whoever", "name the actor: the caller, the reader"),
     ("everybody", "name the actor: every client, every process"),
     ("he", "name the actor"),
@@ -57,13 +52,14 @@ const MARKDOWN_WIDTH: usize = 120;
 
 /// Words and phrases with a plainer one.
 pub(crate) fn words(tree: &Tree) -> Vec<Finding> {
-    each_line(tree, has_language, |line| {
+    let meant = |file: &File| has_language(file) && file.path != THIS_FILE;
+    tree.each_line("words", meant, |line| {
         let line = line.to_lowercase().replace('_', " ");
         if line.contains(ACCOUNT) {
             return None;
         }
         if let Some((word, instead)) = WORDS.iter().find(|(word, _)| has_word(&line, word)) {
-            return Some(("words", format!("`{word}`: {instead}")));
+            return Some(format!("`{word}`: {instead}"));
         }
         let (before, rest) = line.split_once("is no ")?;
         if before.ends_with("there ") {
@@ -71,33 +67,18 @@ pub(crate) fn words(tree: &Tree) -> Vec<Finding> {
         }
         let next = rest.split(|c: char| !c.is_alphanumeric()).next()?;
         let ordinary = next.is_empty() || AFTER_IS_NO.contains(&next);
-        (!ordinary).then(|| {
-            (
-                "words",
-                format!("`is no {next}`: use `is not a`, `is invalid` or `has no`"),
-            )
-        })
+        (!ordinary).then(|| format!("`is no {next}`: use `is not a`, `is invalid` or `has no`"))
     })
 }
 
 /// Comments of Rust files and prose of documents have a width at which they are easy to read.
 pub(crate) fn widths(tree: &Tree) -> Vec<Finding> {
-    let mut findings = each_line(
-        tree,
-        |file| file.path.ends_with(".rs"),
-        |line| {
-            let text = line.trim_start();
-            let wide = text.starts_with("//")
-                && line.chars().count() > COMMENT_WIDTH
-                && can_be_broken(text);
-            wide.then(|| {
-                (
-                    "widths",
-                    format!("fill comments at {COMMENT_WIDTH} columns"),
-                )
-            })
-        },
-    );
+    let meant = |file: &File| file.is_rust() && file.path != THIS_FILE;
+    let mut findings = tree.each_line("widths", meant, |line| {
+        let text = line.trim_start();
+        let wide = text.starts_with("//") && line.chars().count() > COMMENT_WIDTH;
+        (wide && can_be_broken(text)).then(|| format!("fill comments at {COMMENT_WIDTH} columns"))
+    });
     for file in tree.files.iter().filter(|file| file.path.ends_with(".md")) {
         let mut fenced = false;
         for (index, line) in file.text.lines().enumerate() {
@@ -234,23 +215,6 @@ fn has_language(file: &File) -> bool {
         ".rs", ".md", ".yaml", ".yml", ".tpl", ".txt", ".toml", ".json", ".sh", ".py", "/run",
     ];
     known.iter().any(|end| file.path.ends_with(end)) && !file.is_below(&FOREIGN_PLACES)
-}
-
-fn each_line(
-    tree: &Tree,
-    is_meant: impl Fn(&File) -> bool,
-    find: impl Fn(&str) -> Option<(&'static str, String)>,
-) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for file in &tree.files {
-        if file.path == THIS_FILE || !is_meant(file) {
-            continue;
-        }
-        for (index, line) in file.text.lines().enumerate() {
-            findings.extend(find(line).map(|(rule, advice)| file.finding(index + 1, rule, advice)));
-        }
-    }
-    findings
 }
 
 fn code_lines(

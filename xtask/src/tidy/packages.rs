@@ -27,6 +27,7 @@ pub(crate) struct Dependency {
 
 /// Each package and those of ours that it may depend on. Nothing depends on a program, on the tests
 /// or on xtask.
+#[rustfmt::skip] // a table, one row a line
 const DIRECTION: [(&str, &[&str]); 17] = [
     ("mesh-core", &[]),
     ("mesh-http2", &[]),
@@ -37,59 +38,13 @@ const DIRECTION: [(&str, &[&str]); 17] = [
     ("mesh-k8s", &["mesh-core"]),
     ("mesh-test-support", &["mesh-api"]),
     ("mesh-local", &["mesh-core", "mesh-k8s", "mesh-runtime"]),
-    (
-        "mesh-agent",
-        &[
-            "mesh-core",
-            "mesh-api",
-            "mesh-k8s",
-            "mesh-runtime",
-            "mesh-ebpf-common",
-        ],
-    ),
-    (
-        "mesh-proxy",
-        &["mesh-core", "mesh-http2", "mesh-api", "mesh-runtime"],
-    ),
-    (
-        "mesh-control-plane",
-        &["mesh-core", "mesh-api", "mesh-k8s", "mesh-runtime"],
-    ),
-    (
-        "meshctl",
-        &[
-            "mesh-core",
-            "mesh-api",
-            "mesh-k8s",
-            "mesh-local",
-            "mesh-runtime",
-        ],
-    ),
-    (
-        "mesh-tests",
-        &[
-            "mesh-core",
-            "mesh-api",
-            "mesh-k8s",
-            "mesh-local",
-            "mesh-runtime",
-            "mesh-ebpf-common",
-            "xtask",
-        ],
-    ),
-    (
-        "mesh-bench",
-        &["mesh-core", "mesh-api", "mesh-test-support", "xtask"],
-    ),
-    (
-        "mesh-fuzz",
-        &[
-            "mesh-core",
-            "mesh-proxy",
-            "mesh-runtime",
-            "mesh-test-support",
-        ],
-    ),
+    ("mesh-agent", &["mesh-core", "mesh-api", "mesh-k8s", "mesh-runtime", "mesh-ebpf-common"]),
+    ("mesh-proxy", &["mesh-core", "mesh-http2", "mesh-api", "mesh-runtime"]),
+    ("mesh-control-plane", &["mesh-core", "mesh-api", "mesh-k8s", "mesh-runtime"]),
+    ("meshctl", &["mesh-core", "mesh-api", "mesh-k8s", "mesh-local", "mesh-runtime"]),
+    ("mesh-tests", &["mesh-core", "mesh-api", "mesh-k8s", "mesh-local", "mesh-runtime", "mesh-ebpf-common", "xtask"]),
+    ("mesh-bench", &["mesh-core", "mesh-api", "mesh-test-support", "xtask"]),
+    ("mesh-fuzz", &["mesh-core", "mesh-proxy", "mesh-runtime", "mesh-test-support"]),
     ("xtask", &[]),
 ];
 
@@ -97,103 +52,39 @@ const DIRECTION: [(&str, &[&str]); 17] = [
 const TEST_SUPPORT: &str = "mesh-test-support";
 
 /// External crates that only some packages may name.
+#[rustfmt::skip] // a table, one row a line
 const CONFINED: [(&str, &[&str]); 12] = [
     ("prometheus", &["mesh-runtime"]),
     ("aya", &["mesh-agent", "mesh-ebpf-common"]),
     ("aya-ebpf", &["mesh-ebpf"]),
-    (
-        "kube",
-        &[
-            "mesh-k8s",
-            "mesh-agent",
-            "mesh-control-plane",
-            "meshctl",
-            "mesh-tests",
-        ],
-    ),
+    ("kube", &["mesh-k8s", "mesh-agent", "mesh-control-plane", "meshctl", "mesh-tests"]),
     ("gateway-api", &["mesh-k8s", "mesh-control-plane"]),
-    (
-        "k8s-openapi",
-        &[
-            "mesh-k8s",
-            "mesh-agent",
-            "mesh-control-plane",
-            "mesh-local",
-            "meshctl",
-            "mesh-tests",
-        ],
-    ),
+    ("k8s-openapi", &["mesh-k8s", "mesh-agent", "mesh-control-plane", "mesh-local", "meshctl", "mesh-tests"]),
     ("linkerd2-proxy-api", &["mesh-api"]),
-    (
-        "rustls",
-        &[
-            "mesh-proxy",
-            "mesh-control-plane",
-            "meshctl",
-            "mesh-fuzz",
-            "mesh-test-support",
-        ],
-    ),
-    (
-        "tokio-rustls",
-        &["mesh-proxy", "mesh-control-plane", "meshctl"],
-    ),
-    (
-        "aws-lc-rs",
-        &["mesh-proxy", "mesh-control-plane", "mesh-local"],
-    ),
-    (
-        "anyhow",
-        &[
-            "mesh-agent",
-            "mesh-proxy",
-            "mesh-control-plane",
-            "meshctl",
-            "mesh-tests",
-            "mesh-bench",
-            "xtask",
-        ],
-    ),
+    ("rustls", &["mesh-proxy", "mesh-control-plane", "meshctl", "mesh-fuzz", "mesh-test-support"]),
+    ("tokio-rustls", &["mesh-proxy", "mesh-control-plane", "meshctl"]),
+    ("aws-lc-rs", &["mesh-proxy", "mesh-control-plane", "mesh-local"]),
+    ("anyhow", &["mesh-agent", "mesh-proxy", "mesh-control-plane", "meshctl", "mesh-tests", "mesh-bench", "xtask"]),
     ("cargo_metadata", &["xtask"]),
 ];
 
 /// External crates that a package must not name, not even for tests of its own, and why.
+#[rustfmt::skip] // a table, one row a line
 const BARRED: [(&str, &[&str], &str); 3] = [
-    (
-        "mesh-core",
-        &[
-            "tokio",
-            "hyper",
-            "tonic",
-            "prost",
-            "kube",
-            "linkerd2-proxy-api",
-        ],
-        "mesh-core is decisions without I/O, wire or cluster types",
-    ),
-    (
-        "mesh-ebpf-common",
-        &["tokio", "serde", "thiserror"],
-        "mesh-ebpf-common is also compiled for the kernel",
-    ),
-    (
-        "mesh-k8s",
-        &["tokio", "hyper"],
-        "mesh-k8s is types and pure functions; who watches or serves does the I/O",
-    ),
+    ("mesh-core", &["tokio", "hyper", "tonic", "prost", "kube", "linkerd2-proxy-api"], "mesh-core is decisions without I/O, wire or cluster types"),
+    ("mesh-ebpf-common", &["tokio", "serde", "thiserror"], "mesh-ebpf-common is also compiled for the kernel"),
+    ("mesh-k8s", &["tokio", "hyper"], "mesh-k8s is types and pure functions; who watches or serves does the I/O"),
 ];
 
 /// External crates that nothing may name, and what to use.
+#[rustfmt::skip] // a table, one row a line
 const BANNED: [(&str, &str); 6] = [
     ("ring", "the crypto provider is aws-lc-rs"),
     ("openssl", "TLS is rustls with aws-lc-rs"),
     ("native-tls", "TLS is rustls with aws-lc-rs"),
     ("serde_yaml", "it is archived; use serde_norway"),
     ("chrono", "use jiff"),
-    (
-        "lazy_static",
-        "use std::sync::OnceLock, or better a value that is passed",
-    ),
+    ("lazy_static", "use std::sync::OnceLock, or better a value that is passed"),
 ];
 
 /// The kernel programs and what they share may be linked by a kernel that asks for a GPL-compatible
@@ -210,17 +101,11 @@ pub(crate) fn read(root: &Path) -> anyhow::Result<Vec<Package>> {
     for manifest in ["Cargo.toml", "mesh-ebpf/Cargo.toml"] {
         let manifest = root.join(manifest);
         if manifest.is_file() {
-            let metadata = MetadataCommand::new()
-                .manifest_path(&manifest)
-                .no_deps()
-                .exec();
+            let mut command = MetadataCommand::new();
+            let metadata = command.manifest_path(&manifest).no_deps().exec();
             let metadata = metadata.with_context(|| format!("read {}", manifest.display()))?;
-            packages.extend(
-                metadata
-                    .packages
-                    .into_iter()
-                    .map(|package| Package::new(root, package)),
-            );
+            let read = metadata.packages.into_iter();
+            packages.extend(read.map(|package| Package::new(root, package)));
         }
     }
     Ok(packages)
@@ -233,14 +118,12 @@ impl Package {
             .strip_prefix(root)
             .unwrap_or(&package.manifest_path)
             .to_string();
-        let dependencies = package
-            .dependencies
-            .into_iter()
-            .map(|dependency| Dependency {
-                name: dependency.name,
-                ours: dependency.path.is_some(),
-                dev: dependency.kind == DependencyKind::Development,
-            });
+        let dependencies = package.dependencies.into_iter();
+        let dependencies = dependencies.map(|dependency| Dependency {
+            name: dependency.name,
+            ours: dependency.path.is_some(),
+            dev: dependency.kind == DependencyKind::Development,
+        });
         Self {
             name: package.name.to_string(),
             manifest,
@@ -289,11 +172,8 @@ pub(crate) fn direction(packages: &[Package]) -> Vec<Finding> {
 pub(crate) fn confined_crates(packages: &[Package]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for package in packages {
-        for dependency in package
-            .dependencies
-            .iter()
-            .filter(|dependency| !dependency.dev)
-        {
+        let dependencies = package.dependencies.iter();
+        for dependency in dependencies.filter(|dependency| !dependency.dev) {
             let confined = CONFINED.iter().find(|(name, _)| *name == dependency.name);
             if let Some((name, allowed)) =
                 confined.filter(|(_, allowed)| !allowed.contains(&package.name.as_str()))
@@ -316,18 +196,14 @@ pub(crate) fn barred_crates(packages: &[Package]) -> Vec<Finding> {
     for package in packages {
         for dependency in &package.dependencies {
             let name = dependency.name.as_str();
-            let barred = BARRED
-                .iter()
+            let mut barred = BARRED.iter();
+            let barred = barred
                 .find(|(of, crates, _)| *of == package.name && crates.contains(&name))
                 .map(|(_, _, why)| why);
-            let banned = BANNED
-                .iter()
-                .find(|(banned, _)| *banned == name)
-                .map(|(_, why)| why);
+            let banned = BANNED.iter().find(|(banned, _)| *banned == name);
+            let why = barred.or(banned.map(|(_, why)| why));
             findings.extend(
-                barred
-                    .or(banned)
-                    .map(|why| package.finding("barred-crates", format!("no {name} here: {why}"))),
+                why.map(|why| package.finding("barred-crates", format!("no {name} here: {why}"))),
             );
         }
     }
@@ -429,10 +305,7 @@ mod tests {
     #[test]
     fn missing_licence_is_reported() {
         let mut bpf = package("mesh-ebpf", &[]);
-        assert_eq!(
-            advice(&licences(&[package("mesh-core", &[])])),
-            [] as [&str; 0]
-        );
+        assert_eq!(licences(&[package("mesh-core", &[])]), []);
         assert_eq!(licences(std::slice::from_ref(&bpf)).len(), 1);
         bpf.licence = Some("MIT OR GPL-2.0-only".to_owned());
         assert_eq!(licences(&[bpf]), []);

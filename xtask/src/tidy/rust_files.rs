@@ -1,6 +1,8 @@
 //! House rules about Rust files: what each must begin with, how long it may be, and where certain
 //! things may stand.
 
+use Places::{Below, Modules};
+
 use super::Finding;
 use super::source::has_word;
 use super::tree::{File, Tree};
@@ -27,85 +29,54 @@ const UNSAFE_PLACES: [&str; 7] = [
 
 /// A crate that only certain modules use, so that it can be replaced in one place.
 struct ConfinedCrate {
-    crate_name: &'static str,
-    /// Directories, files, or prefixes of paths.
-    places: &'static [&'static str],
-    /// A module that may name it wherever it is.
-    module: Option<&'static str>,
+    name: &'static str,
+    /// Directories, files, or prefixes of paths; or the name of modules that may use it wherever
+    /// they are.
+    places: Places,
     instead: &'static str,
 }
 
+enum Places {
+    Below(&'static [&'static str]),
+    Modules(&'static str),
+}
+
+#[rustfmt::skip] // a table, one row a line
 const CONFINED_CRATES: [ConfinedCrate; 6] = [
-    ConfinedCrate {
-        crate_name: "prometheus",
-        places: &["mesh-runtime/src/metrics"],
-        module: None,
-        instead: "use mesh_runtime::metrics",
-    },
-    ConfinedCrate {
-        crate_name: "aya",
-        places: &[
-            "mesh-agent/src/ebpf",
-            "mesh-agent/tests/privileged/world",
-            "mesh-ebpf-common/",
-        ],
-        module: None,
-        instead: "go through mesh_agent::ebpf",
-    },
-    ConfinedCrate {
-        crate_name: "rustls",
-        places: &[],
-        module: Some("tls"),
-        instead: "go through the program's tls module",
-    },
-    ConfinedCrate {
-        crate_name: "tokio_rustls",
-        places: &[],
-        module: Some("tls"),
-        instead: "go through the program's tls module",
-    },
-    ConfinedCrate {
-        crate_name: "linkerd2_proxy_api",
-        places: &["mesh-api/"],
-        module: None,
-        instead: "use mesh_api, which re-exports the generated types and converts them",
-    },
-    ConfinedCrate {
-        crate_name: "k8s_openapi",
-        places: &[
-            "mesh-k8s/",
-            "control-plane/src/",
-            "mesh-agent/src/kubernetes",
-            "mesh-local/src/",
-            "cli/src/",
-        ],
-        module: None,
-        instead: "use mesh_core's types; Kubernetes' end in mesh-k8s and the code that reads or writes objects",
-    },
+    confined("prometheus", Below(&["mesh-runtime/src/metrics"]), "use mesh_runtime::metrics"),
+    confined("aya", Below(&["mesh-agent/src/ebpf", "mesh-agent/tests/privileged/world", "mesh-ebpf-common/"]), "go through mesh_agent::ebpf"),
+    confined("rustls", Modules("tls"), "go through the program's tls module"),
+    confined("tokio_rustls", Modules("tls"), "go through the program's tls module"),
+    confined("linkerd2_proxy_api", Below(&["mesh-api/"]), "use mesh_api, which re-exports the generated types and converts them"),
+    confined("k8s_openapi", Below(&["mesh-k8s/", "control-plane/src/", "mesh-agent/src/kubernetes", "mesh-local/src/", "cli/src/"]), "use mesh_core's types; Kubernetes' end in mesh-k8s and the code that reads or writes objects"),
 ];
+
+const fn confined(name: &'static str, places: Places, instead: &'static str) -> ConfinedCrate {
+    ConfinedCrate {
+        name,
+        places,
+        instead,
+    }
+}
 
 impl ConfinedCrate {
     fn admits(&self, file: &File) -> bool {
-        file.is_below(self.places) || self.module.is_some_and(|module| file.is_module(module))
+        match self.places {
+            Below(places) => file.is_below(places),
+            Modules(name) => file.is_module(name),
+        }
     }
 }
 
 pub(crate) fn module_docs(tree: &Tree) -> Vec<Finding> {
     let has_docs = |file: &File| {
-        file.text
-            .lines()
-            .find(|line| !line.is_empty())
-            .is_some_and(|line| line.starts_with("//!"))
+        let first = file.text.lines().find(|line| !line.is_empty());
+        first.is_some_and(|line| line.starts_with("//!"))
     };
+    let advice = "begin with `//!`: what this is, why it is here, who calls it";
     let without = tree.rust_files().filter(|file| !has_docs(file));
     without
-        .map(|file| {
-            file.finding(
-                1,
-                "module-docs",
-                "begin with `//!`: what this is, why it is here, who calls it",
-            )
-        })
+        .map(|file| file.finding(1, "module-docs", advice))
         .collect()
 }
 
@@ -123,17 +94,11 @@ pub(crate) fn length(tree: &Tree) -> Vec<Finding> {
 }
 
 pub(crate) fn file_names(tree: &Tree) -> Vec<Finding> {
-    let named_mod = tree
-        .rust_files()
-        .filter(|file| file.path.ends_with("/mod.rs"));
-    named_mod
-        .map(|file| {
-            file.finding(
-                1,
-                "file-names",
-                "name it for its module: `foo.rs` beside `foo/`, never `mod.rs`",
-            )
-        })
+    let advice = "name it for its module: `foo.rs` beside `foo/`, never `mod.rs`";
+    let files = tree.rust_files();
+    files
+        .filter(|file| file.path.ends_with("/mod.rs"))
+        .map(|file| file.finding(1, "file-names", advice))
         .collect()
 }
 
@@ -154,23 +119,15 @@ pub(crate) fn printing(tree: &Tree) -> Vec<Finding> {
 }
 
 pub(crate) fn unsafe_code(tree: &Tree) -> Vec<Finding> {
+    let advice = format!("only below {}", UNSAFE_PLACES.join(", "));
     let mut findings = Vec::new();
-    for file in tree
-        .rust_files()
-        .filter(|file| !file.is_below(&UNSAFE_PLACES))
-    {
+    let files = tree.rust_files();
+    for file in files.filter(|file| !file.is_below(&UNSAFE_PLACES)) {
         // Applies to test code as well.
-        for (index, _) in file
-            .code
-            .iter()
-            .enumerate()
-            .filter(|(_, line)| has_word(&line.code, "unsafe"))
-        {
-            findings.push(file.finding(
-                index + 1,
-                "unsafe-code",
-                format!("only below {}", UNSAFE_PLACES.join(", ")),
-            ));
+        for (index, line) in file.code.iter().enumerate() {
+            if has_word(&line.code, "unsafe") {
+                findings.push(file.finding(index + 1, "unsafe-code", advice.as_str()));
+            }
         }
     }
     findings
@@ -180,41 +137,22 @@ pub(crate) fn seams(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for confined in CONFINED_CRATES {
         let names_it = |code: &str| {
-            has_word(code, confined.crate_name)
-                && code.contains(&format!("{}::", confined.crate_name))
+            has_word(code, confined.name) && code.contains(&format!("{}::", confined.name))
         };
-        findings.extend(code_findings(
-            tree,
-            |file| !confined.admits(file),
-            names_it,
-            "seams",
-            confined.instead,
-        ));
+        let applies = |file: &File| !confined.admits(file);
+        let instead = confined.instead;
+        findings.extend(code_findings(tree, applies, names_it, "seams", instead));
     }
     findings
 }
 
 pub(crate) fn open_ends(tree: &Tree) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for file in tree
-        .rust_files()
-        .filter(|file| !file.path.starts_with("xtask/src/tidy/"))
-    {
-        for (index, line) in file.text.lines().enumerate() {
-            let open = ["TODO", "FIXME", "XXX"]
-                .iter()
-                .any(|mark| has_word(line, mark))
-                && !line.contains("TODO(#");
-            if open {
-                findings.push(file.finding(
-                    index + 1,
-                    "open-ends",
-                    "name the issue, `TODO(#123)`, or do it now",
-                ));
-            }
-        }
-    }
-    findings
+    let meant = |file: &File| file.is_rust() && !file.path.starts_with("xtask/src/tidy/");
+    tree.each_line("open-ends", meant, |line| {
+        let mut marks = ["TODO", "FIXME", "XXX"].iter();
+        let open = marks.any(|mark| has_word(line, mark)) && !line.contains("TODO(#");
+        open.then(|| "name the issue, `TODO(#123)`, or do it now".to_owned())
+    })
 }
 
 /// One finding for each line of production code that `matches`, in the files that `applies` to.
@@ -227,11 +165,8 @@ fn code_findings(
 ) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in tree.rust_files().filter(|file| applies(file)) {
-        findings.extend(
-            file.production_code()
-                .filter(|(_, code)| matches(code))
-                .map(|(line, _)| file.finding(line, rule, advice)),
-        );
+        let matching = file.production_code().filter(|(_, code)| matches(code));
+        findings.extend(matching.map(|(line, _)| file.finding(line, rule, advice)));
     }
     findings
 }
@@ -239,13 +174,7 @@ fn code_findings(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn places(findings: &[Finding]) -> Vec<(&str, usize)> {
-        findings
-            .iter()
-            .map(|finding| (finding.file.as_str(), finding.line))
-            .collect()
-    }
+    use crate::tidy::places;
 
     #[test]
     fn missing_module_doc_is_reported() {
@@ -272,13 +201,8 @@ mod tests {
 
     #[test]
     fn mod_rs_is_reported() {
-        assert_eq!(
-            places(&file_names(&Tree::of(&[
-                ("a/src/b/mod.rs", ""),
-                ("a/src/modern.rs", "")
-            ]))),
-            [("a/src/b/mod.rs", 1)]
-        );
+        let tree = Tree::of(&[("a/src/b/mod.rs", ""), ("a/src/modern.rs", "")]);
+        assert_eq!(places(&file_names(&tree)), [("a/src/b/mod.rs", 1)]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! House rules about every text file.
 
 use super::Finding;
-use super::tree::Tree;
+use super::tree::{File, Tree};
 
 /// This file, which contains the patterns.
 const THIS_FILE: &str = "xtask/src/tidy/text_files.rs";
@@ -14,19 +14,13 @@ const MOST_BYTES: u64 = 512 * 1024;
 
 /// Documents, code and configuration work on every machine, so they name no path of one.
 pub(crate) fn machine_paths(tree: &Tree) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for file in tree.files.iter().filter(|file| file.path != THIS_FILE) {
-        for (index, line) in file.text.lines().enumerate() {
-            findings.extend(machine_path(line).map(|path| {
-                file.finding(
-                    index + 1,
-                    "machine-paths",
-                    format!("`{path}` is a path of one machine; make it relative or a placeholder"),
-                )
-            }));
-        }
-    }
-    findings
+    let meant = |file: &File| file.path != THIS_FILE;
+    tree.each_line("machine-paths", meant, |line| {
+        let path = machine_path(line)?;
+        Some(format!(
+            "`{path}` is a path of one machine; make it relative or a placeholder"
+        ))
+    })
 }
 
 /// The path in the line that begins with one of `MACHINE_PATHS`; `/proc/self/root/` contains but
@@ -45,24 +39,18 @@ fn machine_path(line: &str) -> Option<&'static str> {
 /// No large files, and no binaries by accident.
 pub(crate) fn size(tree: &Tree) -> Vec<Finding> {
     let large = tree.files.iter().filter(|file| file.bytes > MOST_BYTES);
-    large
-        .map(|file| {
-            file.finding(
-                1,
-                "file-size",
-                format!(
-                    "{} KiB, at most {}: keep it elsewhere",
-                    file.bytes / 1024,
-                    MOST_BYTES / 1024
-                ),
-            )
-        })
-        .collect()
+    let finding = |file: &File| {
+        let (size, most) = (file.bytes / 1024, MOST_BYTES / 1024);
+        let advice = format!("{size} KiB, at most {most}: keep it elsewhere");
+        file.finding(1, "file-size", advice)
+    };
+    large.map(finding).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tidy::places;
 
     #[test]
     fn machine_specific_paths_are_reported() {
@@ -73,11 +61,7 @@ mod tests {
                 "open(\"/proc/1/root/etc\"); // https://example.com/home/x and target/Users/y and crates/root/z\n",
             ),
         ]);
-        let found: Vec<_> = machine_paths(&tree)
-            .into_iter()
-            .map(|finding| (finding.file, finding.line))
-            .collect();
-        assert_eq!(found, [("a.md".to_owned(), 1), ("a.md".to_owned(), 3)]);
+        assert_eq!(places(&machine_paths(&tree)), [("a.md", 1), ("a.md", 3)]);
     }
 
     #[test]

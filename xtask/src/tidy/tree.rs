@@ -71,6 +71,22 @@ impl Tree {
         self.files.iter().filter(|file| file.is_rust())
     }
 
+    /// One finding for each line for which `find` returns advice, in the files that `applies` to.
+    pub(crate) fn each_line(
+        &self,
+        rule: &'static str,
+        applies: impl Fn(&File) -> bool,
+        find: impl Fn(&str) -> Option<String>,
+    ) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        for file in self.files.iter().filter(|file| applies(file)) {
+            for (index, line) in file.text.lines().enumerate() {
+                findings.extend(find(line).map(|advice| file.finding(index + 1, rule, advice)));
+            }
+        }
+        findings
+    }
+
     pub(crate) fn file(&self, path: &str) -> Option<&File> {
         self.files.iter().find(|file| file.path == path)
     }
@@ -94,7 +110,7 @@ impl File {
         }
     }
 
-    fn is_rust(&self) -> bool {
+    pub(crate) fn is_rust(&self) -> bool {
         self.path.ends_with(".rs")
     }
 

@@ -69,6 +69,7 @@ fn values<'a>(file: &'a File, key: &'a str) -> impl Iterator<Item = (&'a File, u
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tidy::places;
 
     const WORKFLOW: &str = "\
 jobs:
@@ -88,27 +89,21 @@ jobs:
           cargo test
 ";
 
-    fn lines(findings: &[Finding]) -> Vec<usize> {
-        findings.iter().map(|finding| finding.line).collect()
-    }
-
     #[test]
     fn steps_call_xtask() {
         let tree = Tree::of(&[
             (".github/workflows/ci.yml", WORKFLOW),
             ("docs/example.yml", WORKFLOW),
         ]);
-        assert_eq!(lines(&only_xtask(&tree)), [11, 12, 14]);
+        let file = ".github/workflows/ci.yml";
+        let expected = [(file, 11), (file, 12), (file, 14)];
+        assert_eq!(places(&only_xtask(&tree)), expected);
     }
 
     #[test]
     fn only_official_actions_are_allowed() {
-        assert_eq!(
-            lines(&only_known_actions(&Tree::of(&[(
-                ".github/workflows/ci.yml",
-                WORKFLOW
-            )]))),
-            [8]
-        );
+        let tree = Tree::of(&[(".github/workflows/ci.yml", WORKFLOW)]);
+        let found = only_known_actions(&tree);
+        assert_eq!(places(&found), [(".github/workflows/ci.yml", 8)]);
     }
 }
