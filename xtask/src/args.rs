@@ -1,4 +1,4 @@
-//! The command line of xtask. `main` dispatches it; `tidy::readme` parses the commands of the
+//! The command line of xtask. `main` dispatches it; `tidy::documents` parses the commands of the
 //! documents with it.
 
 use clap::{Parser, Subcommand};
@@ -8,7 +8,6 @@ use crate::fuzz::FuzzOptions;
 use crate::image::ImageOptions;
 use crate::measurement::MeasurementOptions;
 use crate::setup::SetupOptions;
-use crate::test::TestOptions;
 
 /// Every automation of this repository.
 #[derive(Debug, Parser)]
@@ -66,4 +65,32 @@ pub(crate) enum Task {
         #[arg(long)]
         offline: bool,
     },
+}
+
+// Here, because `test` runs `tidy`, which imports this file.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct TestOptions {
+    /// Run only formatting, tidy, clippy and unit tests, without setup, kernel programs and
+    /// integration tests
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Run only the tests whose name contains this
+    #[arg(long, value_name = "NAME")]
+    pub(crate) filter: Option<String>,
+    /// Run only the end-to-end tests, on the cluster whose context MESH_TEST_CLUSTER names. Without
+    /// this they are part of all tests, and skipped when there is no cluster
+    #[arg(long, conflicts_with = "quick")]
+    pub(crate) e2e: bool,
+    /// Create a cluster of two nodes with kind for the end-to-end tests, and delete it at the end
+    #[arg(long, requires = "e2e")]
+    pub(crate) kind: bool,
+    /// Also run the long tests (soak and volume)
+    #[arg(long, conflicts_with = "quick")]
+    pub(crate) long: bool,
+    /// Install and run only the suites against the proxy, the named ones or all; needs root
+    #[arg(long, value_name = "NAME", num_args = 0.., conflicts_with_all = ["quick", "filter", "e2e", "long"])]
+    pub(crate) suites: Option<Vec<String>>,
+    /// Use the existing programs in target/debug, or in target/release for the suite that measures
+    #[arg(long, requires = "suites")]
+    pub(crate) no_build: bool,
 }

@@ -39,7 +39,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Parser;
 
-use args::{Args, Task};
+use args::{Args, Task, TestOptions};
 
 /// Runs the command of the command line.
 pub fn main() -> ExitCode {
@@ -57,7 +57,7 @@ fn run(task: Task) -> anyhow::Result<ExitCode> {
     match task {
         Task::Setup(options) => setup::run(&root, options)?,
         Task::Test(options) => return test::run(&root, &options),
-        Task::Ci => return test::run(&root, &test::TestOptions::default()),
+        Task::Ci => return test::run(&root, &TestOptions::default()),
         Task::Tidy => tidy::run(&root)?,
         Task::Fmt { check } => fmt::run(&root, check)?,
         Task::Ebpf => {

@@ -8,36 +8,10 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 
+use crate::args::TestOptions;
 use crate::cluster::{self, Kind};
 use crate::{clippy, command, ebpf, fmt, measurement, setup, stage, tidy, workspace};
 use summary::{Summary, Tally};
-
-#[derive(Debug, Clone, Default, clap::Args)]
-pub(crate) struct TestOptions {
-    /// Run only formatting, tidy, clippy and unit tests, without setup, kernel programs and
-    /// integration tests
-    #[arg(long)]
-    pub(crate) quick: bool,
-    /// Run only the tests whose name contains this
-    #[arg(long, value_name = "NAME")]
-    pub(crate) filter: Option<String>,
-    /// Run only the end-to-end tests, on the cluster whose context MESH_TEST_CLUSTER names. Without
-    /// this they are part of all tests, and skipped when there is no cluster
-    #[arg(long, conflicts_with = "quick")]
-    pub(crate) e2e: bool,
-    /// Create a cluster of two nodes with kind for the end-to-end tests, and delete it at the end
-    #[arg(long, requires = "e2e")]
-    pub(crate) kind: bool,
-    /// Also run the long tests (soak and volume)
-    #[arg(long, conflicts_with = "quick")]
-    pub(crate) long: bool,
-    /// Install and run only the suites against the proxy, the named ones or all; needs root
-    #[arg(long, value_name = "NAME", num_args = 0.., conflicts_with_all = ["quick", "filter", "e2e", "long"])]
-    pub(crate) suites: Option<Vec<String>>,
-    /// Use the existing programs in target/debug, or in target/release for the suite that measures
-    #[arg(long, requires = "suites")]
-    pub(crate) no_build: bool,
-}
 
 /// Set when tests are built with the features of the whole workspace, on which the counts of some
 /// tests depend.

@@ -3,6 +3,7 @@
 //! this file only lists them.
 
 mod charts;
+mod cycles;
 mod documents;
 mod language;
 mod packages;
@@ -43,7 +44,7 @@ impl fmt::Display for Finding {
 type FileRule = fn(&Tree) -> Vec<Finding>;
 type PackageRule = fn(&[Package]) -> Vec<Finding>;
 
-const FILE_RULES: [FileRule; 22] = [
+const FILE_RULES: [FileRule; 23] = [
     rust_files::module_docs,
     rust_files::length,
     rust_files::file_names,
@@ -60,6 +61,7 @@ const FILE_RULES: [FileRule; 22] = [
     language::habits,
     language::sources,
     language::imports,
+    cycles::import_cycles,
     workflows::only_xtask,
     workflows::only_known_actions,
     charts::white_space,
