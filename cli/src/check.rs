@@ -170,16 +170,10 @@ pub(crate) fn evaluate(facts: &Facts) -> Vec<CategoryReport> {
         if !(category.applies)(facts) {
             continue;
         }
-        let mut report = CategoryReport {
-            category_name: category.name,
-            checks: Vec::new(),
-        };
+        let mut checks = Vec::new();
         let mut on_failure = OnFailure::Continue;
-        for check in category
-            .checks
-            .iter()
-            .filter(|check| check.applies_to.matches(facts))
-        {
+        let applicable = category.checks.iter();
+        for check in applicable.filter(|check| check.applies_to.matches(facts)) {
             let result = (check.run)(facts);
             if let Err(reason) = &result
                 && !reported_errors.insert(reason.clone())
@@ -190,13 +184,16 @@ pub(crate) fn evaluate(facts: &Facts) -> Vec<CategoryReport> {
             if row.mark == Mark::Fail {
                 on_failure = check.on_failure;
             }
-            report.checks.push(row);
+            checks.push(row);
             if on_failure != OnFailure::Continue {
                 break;
             }
         }
-        if !report.checks.is_empty() {
-            reports.push(report);
+        if !checks.is_empty() {
+            reports.push(CategoryReport {
+                category_name: category.name,
+                checks,
+            });
         }
         if on_failure == OnFailure::Abort {
             break;
@@ -206,17 +203,55 @@ pub(crate) fn evaluate(facts: &Facts) -> Vec<CategoryReport> {
     reports
 }
 
+/// Returns the rows of all categories.
+pub(crate) fn rows(reports: &[CategoryReport]) -> impl Iterator<Item = &Report> {
+    reports.iter().flat_map(|category| &category.checks)
+}
+
 pub(crate) fn success(reports: &[CategoryReport]) -> bool {
-    reports
-        .iter()
-        .flat_map(|category| &category.checks)
-        .all(|report| report.mark != Mark::Fail)
+    rows(reports).all(|report| report.mark != Mark::Fail)
 }
 
 /// Joins the lines of a daemon's response, because a row of the report has one line.
 fn one_line(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
     lines.join("; ")
+}
+
+impl Check {
+    /// Creates a check of a cluster. No other check explains its failure, and the next ones run
+    /// after it.
+    pub(crate) const fn new(
+        id: &'static str,
+        description: &'static str,
+        advice: &'static str,
+        run: fn(&Facts) -> CheckResult,
+    ) -> Self {
+        Self {
+            id,
+            description,
+            advice,
+            explained_by: &[],
+            on_failure: OnFailure::Continue,
+            applies_to: AppliesTo::Cluster,
+            run,
+        }
+    }
+
+    const fn explained_by(self, explained_by: &'static [&'static [&'static str]]) -> Self {
+        Self {
+            explained_by,
+            ..self
+        }
+    }
+
+    const fn on_failure(self, on_failure: OnFailure) -> Self {
+        Self { on_failure, ..self }
+    }
+
+    const fn applies_to(self, applies_to: AppliesTo) -> Self {
+        Self { applies_to, ..self }
+    }
 }
 
 impl AppliesTo {
@@ -354,20 +389,31 @@ impl Outcome {
     }
 
     /// Returns a failure if there are any findings.
-    pub(crate) fn fail_if<L: Into<Finding>>(wrong: Vec<L>, ok: impl Into<String>) -> Self {
+    pub(crate) fn fail_if(
+        wrong: impl IntoIterator<Item: Into<Finding>>,
+        ok: impl Into<String>,
+    ) -> Self {
+        let wrong: Vec<Finding> = wrong.into_iter().map(Into::into).collect();
         if wrong.is_empty() {
             Self::Ok(ok.into())
         } else {
-            Self::Fail(wrong.into_iter().map(Into::into).collect())
+            Self::Fail(wrong)
         }
     }
 
     /// Returns a warning if there are any findings.
-    pub(crate) fn warn_if<L: Into<Finding>>(wrong: Vec<L>, ok: impl Into<String>) -> Self {
-        if wrong.is_empty() {
-            Self::Ok(ok.into())
-        } else {
-            Self::Warn(wrong.into_iter().map(Into::into).collect())
+    pub(crate) fn warn_if(
+        wrong: impl IntoIterator<Item: Into<Finding>>,
+        ok: impl Into<String>,
+    ) -> Self {
+        Self::fail_if(wrong, ok).into_warning()
+    }
+
+    /// Turns a failure into a warning.
+    pub(crate) fn into_warning(self) -> Self {
+        match self {
+            Self::Fail(findings) => Self::Warn(findings),
+            other => other,
         }
     }
 }

@@ -10,9 +10,7 @@ use mesh_k8s::pod;
 use super::causes::NOT_RUNNING;
 use super::control_plane::{container_problems, is_agent};
 use super::facts::{Agent, fact_ref};
-use super::{
-    AppliesTo, Category, Check, CheckResult, Environment, Facts, Finding, OnFailure, Outcome, count,
-};
+use super::{AppliesTo, Category, Check, CheckResult, Environment, Facts, Finding, Outcome, count};
 use crate::cluster::agent;
 
 pub(super) const CATEGORY: Category = Category {
@@ -21,88 +19,70 @@ pub(super) const CATEGORY: Category = Category {
         facts.environment != Environment::Machine && facts.is_installed_mode() && facts.has_agents()
     },
     checks: &[
-        Check {
-            id: "agent-ready",
-            description: "a ready agent runs on every node",
-            advice: "kubectl -n {ns} describe daemonset mesh-agent",
-            explained_by: &[NOT_RUNNING, &["controllers-permissions"]],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: ready,
-        },
+        Check::new(
+            "agent-ready",
+            "a ready agent runs on every node",
+            "kubectl -n {ns} describe daemonset mesh-agent",
+            ready,
+        )
+        .explained_by(&[NOT_RUNNING, &["controllers-permissions"]]),
         POD_SECURITY,
-        Check {
-            id: "agent-answers",
-            description: "node agents respond",
-            advice: "kubectl -n {ns} rollout restart daemonset mesh-agent",
-            explained_by: &[&["nodes-ready", "agent-ready"]],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Everywhere,
-            run: responding,
-        },
-        Check {
-            id: "agent-version",
-            description: "node agents have the control plane's version",
-            advice: "kubectl -n {ns} rollout status daemonset mesh-agent",
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: version,
-        },
-        Check {
-            id: "agent-cni",
-            description: "mesh-cni is in the CNI chain of every node",
-            advice: "kubectl -n {ns} logs -l app.kubernetes.io/name=mesh-agent; the agent restores its entry unless another plugin removes its files",
-            explained_by: &[&["nodes-ready", "agent-foreign-cni"]],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: chained,
-        },
+        Check::new(
+            "agent-answers",
+            "node agents respond",
+            "kubectl -n {ns} rollout restart daemonset mesh-agent",
+            responding,
+        )
+        .explained_by(&[&["nodes-ready", "agent-ready"]])
+        .applies_to(AppliesTo::Everywhere),
+        Check::new(
+            "agent-version",
+            "node agents have the control plane's version",
+            "kubectl -n {ns} rollout status daemonset mesh-agent",
+            version,
+        ),
+        Check::new(
+            "agent-cni",
+            "mesh-cni is in the CNI chain of every node",
+            "kubectl -n {ns} logs -l app.kubernetes.io/name=mesh-agent; the agent restores its entry unless another plugin removes its files",
+            chained,
+        )
+        .explained_by(&[&["nodes-ready", "agent-foreign-cni"]]),
         FOREIGN_CNI,
-        Check {
-            id: "agent-startup-taint",
-            description: "no node has the agent's startup taint",
-            advice: "kubectl taint node NODE mesh-agent/not-ready-",
-            explained_by: &[&["nodes-ready", "agent-ready", "agent-cni"]],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: taint,
-        },
-        Check {
-            id: "tier",
-            description: "connections are redirected with the best tier",
-            advice: "meshctl check explain tier: the better tier needs a newer kernel or the feature that the reason names",
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Everywhere,
-            run: tier,
-        },
-        Check {
-            id: "self-test",
-            description: "redirection works on this kernel",
-            advice: "meshctl check explain self-test shows which applications are affected",
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Everywhere,
-            run: self_test,
-        },
-        Check {
-            id: "agent-warnings",
-            description: "nothing on the nodes interferes with the redirection",
-            advice: "the row names the program or pod that interferes; the agent's log has the details",
-            explained_by: &[&["agent-cni"]],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Everywhere,
-            run: |facts| per_node(facts, "", |status| status.warnings.to_vec()).map(as_warning),
-        },
-        Check {
-            id: "agent-waiting",
-            description: "no pod is waiting to be redirected",
-            advice: "kubectl -n {ns} logs -l app.kubernetes.io/name=mesh-agent; kubectl -n NAMESPACE delete pod POD replaces it",
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Everywhere,
-            run: |facts| {
+        Check::new(
+            "agent-startup-taint",
+            "no node has the agent's startup taint",
+            "kubectl taint node NODE mesh-agent/not-ready-",
+            taint,
+        )
+        .explained_by(&[&["nodes-ready", "agent-ready", "agent-cni"]]),
+        Check::new(
+            "tier",
+            "connections are redirected with the best tier",
+            "meshctl check explain tier: the better tier needs a newer kernel or the feature that the reason names",
+            tier,
+        )
+        .applies_to(AppliesTo::Everywhere),
+        Check::new(
+            "self-test",
+            "redirection works on this kernel",
+            "meshctl check explain self-test shows which applications are affected",
+            self_test,
+        )
+        .applies_to(AppliesTo::Everywhere),
+        Check::new(
+            "agent-warnings",
+            "nothing on the nodes interferes with the redirection",
+            "the row names the program or pod that interferes; the agent's log has the details",
+            |facts| per_node(facts, "", |status| status.warnings.to_vec()).map(Outcome::into_warning),
+        )
+        .explained_by(&[&["agent-cni"]])
+        .applies_to(AppliesTo::Everywhere),
+        Check::new(
+            "agent-waiting",
+            "no pod is waiting to be redirected",
+            "kubectl -n {ns} logs -l app.kubernetes.io/name=mesh-agent; kubectl -n NAMESPACE delete pod POD replaces it",
+            |facts| {
                 // The agent may not have enrolled a new pod yet.
                 let new = |pod: &PodRef| {
                     facts.live_pods().is_ok_and(|mut pods| {
@@ -121,32 +101,27 @@ pub(super) const CATEGORY: Category = Category {
                         .collect()
                 })
             },
-        },
+        )
+        .applies_to(AppliesTo::Everywhere),
     ],
 };
 
 /// Also checked before the installation. Admission does not affect running agent pods, but rejects
 /// their replacements.
-pub(super) const POD_SECURITY: Check = Check {
-    id: "pre-pod-security",
-    description: "the control plane's namespace admits the node agent",
-    advice: "kubectl label namespace {ns} --overwrite pod-security.kubernetes.io/enforce=privileged",
-    explained_by: &[],
-    on_failure: OnFailure::Continue,
-    applies_to: AppliesTo::Cluster,
-    run: pod_security,
-};
+pub(super) const POD_SECURITY: Check = Check::new(
+    "pre-pod-security",
+    "the control plane's namespace admits the node agent",
+    "kubectl label namespace {ns} --overwrite pod-security.kubernetes.io/enforce=privileged",
+    pod_security,
+);
 
 /// Also checked before the installation.
-pub(super) const FOREIGN_CNI: Check = Check {
-    id: "agent-foreign-cni",
-    description: "no other plugin keeps mesh-cni out of the CNI chain",
-    advice: "reconfigure the other plugin as the row shows",
-    explained_by: &[],
-    on_failure: OnFailure::Continue,
-    applies_to: AppliesTo::Cluster,
-    run: foreign_cni,
-};
+pub(super) const FOREIGN_CNI: Check = Check::new(
+    "agent-foreign-cni",
+    "no other plugin keeps mesh-cni out of the CNI chain",
+    "reconfigure the other plugin as the row shows",
+    foreign_cni,
+);
 
 /// Returns the agent pods by node.
 fn agent_pods(facts: &Facts) -> Result<BTreeMap<String, Vec<&Pod>>, String> {
@@ -335,14 +310,7 @@ fn per_node(
             .map(move |problem| format!("node {node}: {problem}"));
         named.collect::<Vec<_>>()
     });
-    Ok(Outcome::fail_if(all.collect::<Vec<_>>(), ok))
-}
-
-fn as_warning(outcome: Outcome) -> Outcome {
-    match outcome {
-        Outcome::Fail(findings) => Outcome::Warn(findings),
-        other => other,
-    }
+    Ok(Outcome::fail_if(all, ok))
 }
 
 fn version(facts: &Facts) -> CheckResult {
@@ -357,7 +325,7 @@ fn version(facts: &Facts) -> CheckResult {
             )]
         }
     });
-    outcome.map(as_warning)
+    outcome.map(Outcome::into_warning)
 }
 
 fn chained(facts: &Facts) -> CheckResult {
@@ -474,7 +442,7 @@ fn tier(facts: &Facts) -> CheckResult {
             vec![format!("{}: {}", status.tier, status.reason)]
         }
     });
-    outcome.map(as_warning)
+    outcome.map(Outcome::into_warning)
 }
 
 fn self_test(facts: &Facts) -> CheckResult {
@@ -493,5 +461,5 @@ fn self_test(facts: &Facts) -> CheckResult {
                 .collect()
         },
     );
-    outcome.map(as_warning)
+    outcome.map(Outcome::into_warning)
 }

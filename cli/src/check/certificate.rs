@@ -76,7 +76,7 @@ pub(crate) fn check_expiry(certificates: &[X509Certificate<'_>], now: u64) -> Ou
             format_duration(left)
         )
     });
-    Outcome::warn_if(soon.collect(), first_expiry(certificates, now))
+    Outcome::warn_if(soon, first_expiry(certificates, now))
 }
 
 /// Returns the remaining validity of the certificate that expires first, for the user.

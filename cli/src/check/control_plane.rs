@@ -18,14 +18,11 @@ pub(super) const EXISTENCE: Category = Category {
     name: "linkerd-existence",
     applies: INSTALLED,
     checks: &[
-        Check {
-            id: "l5d-existence-ns",
-            description: "the control plane's namespace exists",
-            advice: "meshctl install --crds | kubectl apply -f - && meshctl install | kubectl apply -f -; select another namespace with -L",
-            explained_by: &[],
-            on_failure: OnFailure::Abort,
-            applies_to: AppliesTo::Cluster,
-            run: |facts| {
+        Check::new(
+            "l5d-existence-ns",
+            "the control plane's namespace exists",
+            "meshctl install --crds | kubectl apply -f - && meshctl install | kubectl apply -f -; select another namespace with -L",
+            |facts| {
                 fact_ref(&facts.objects.namespaces)?;
                 let name = &facts.control_namespace;
                 Ok(match facts.namespace(name) {
@@ -36,108 +33,91 @@ pub(super) const EXISTENCE: Category = Category {
                     None => Outcome::fail(format!("namespace {name} does not exist")),
                 })
             },
-        },
+        )
+        .on_failure(OnFailure::Abort),
         super::kubernetes::NODES_READY,
-        Check {
-            id: "l5d-existence-linkerd-config",
-            description: "ConfigMap linkerd-config has valid values",
-            advice: "{upgrade}",
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: |facts| Ok(Outcome::ok(facts.values()?.linkerd_version)),
-        },
-        Check {
-            id: "l5d-existence-sa",
-            description: "the control plane's service accounts exist, and its pods have their tokens",
-            advice: "{upgrade}",
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: config::accounts,
-        },
-        Check {
-            id: "control-plane-deployments",
-            description: "the control plane's workloads exist and have all their pods",
-            advice: "{upgrade}",
-            explained_by: &[&["l5d-existence-ns", "pre-pod-security", "l5d-existence-sa"]],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: pods::workloads,
-        },
-        Check {
-            id: "l5d-existence-unschedulable-pods",
-            description: "all control plane pods are scheduled",
-            advice: "kubectl -n {ns} describe pods: see the events; free resources, or correct nodeSelector and tolerations",
-            explained_by: &[&["nodes-ready"]],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: pods::unschedulable,
-        },
-        Check {
-            id: "control-plane-containers",
-            description: "control plane containers start and do not crash",
-            advice: "an image: kubectl -n {ns} describe pod POD; a crash: kubectl -n {ns} logs POD -c CONTAINER --previous",
-            explained_by: &[&[
-                "nodes-ready",
-                "l5d-existence-linkerd-config",
-                "l5d-identity-cert-config-valid",
-                "controllers-permissions",
-            ]],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: pods::containers,
-        },
-        Check {
-            id: "l5d-api-control-ready",
-            description: "control plane pods are ready",
-            advice: "kubectl -n {ns} get pods -o wide; on a local node: meshctl local status, meshctl local logs",
-            explained_by: &[
-                NOT_RUNNING,
-                TRUST,
-                NOT_WORKING,
-                &["l5d-cp-proxy-healthy"],
-                AGENTS,
-            ],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Everywhere,
-            run: pods::ready,
-        },
-        Check {
-            id: "control-plane-endpoints",
-            description: "the control plane's Services have ready endpoints",
-            advice: "{upgrade}",
-            explained_by: &[&["l5d-api-control-ready"]],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: config::services,
-        },
-        Check {
-            id: "controllers-ready",
-            description: "controllers have read their objects",
-            advice: "kubectl -n {ns} logs deployment/linkerd-destination --all-containers: the log names the invalid object",
-            explained_by: &[
-                NOT_RUNNING,
-                &["l5d-existence-crd", "controllers-permissions"],
-                TRUST,
-            ],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Everywhere,
-            run: pods::controllers_ready,
-        },
-        Check {
-            id: "controllers-follow",
-            description: "controllers receive all changes",
-            advice: "kubectl -n {ns} logs deployment/linkerd-destination --all-containers: the log has the API server's error; kubectl -n {ns} rollout restart deployment when it is \"Unauthorized\"",
-            explained_by: &[&[
-                "l5d-existence-sa",
-                "l5d-existence-crd",
-                "controllers-permissions",
-            ]],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: pods::controllers_follow,
-        },
+        Check::new(
+            "l5d-existence-linkerd-config",
+            "ConfigMap linkerd-config has valid values",
+            "{upgrade}",
+            |facts| Ok(Outcome::ok(facts.values()?.linkerd_version)),
+        ),
+        Check::new(
+            "l5d-existence-sa",
+            "the control plane's service accounts exist, and its pods have their tokens",
+            "{upgrade}",
+            config::accounts,
+        ),
+        Check::new(
+            "control-plane-deployments",
+            "the control plane's workloads exist and have all their pods",
+            "{upgrade}",
+            pods::workloads,
+        )
+        .explained_by(&[&["l5d-existence-ns", "pre-pod-security", "l5d-existence-sa"]]),
+        Check::new(
+            "l5d-existence-unschedulable-pods",
+            "all control plane pods are scheduled",
+            "kubectl -n {ns} describe pods: see the events; free resources, or correct nodeSelector and tolerations",
+            pods::unschedulable,
+        )
+        .explained_by(&[&["nodes-ready"]]),
+        Check::new(
+            "control-plane-containers",
+            "control plane containers start and do not crash",
+            "an image: kubectl -n {ns} describe pod POD; a crash: kubectl -n {ns} logs POD -c CONTAINER --previous",
+            pods::containers,
+        )
+        .explained_by(&[&[
+            "nodes-ready",
+            "l5d-existence-linkerd-config",
+            "l5d-identity-cert-config-valid",
+            "controllers-permissions",
+        ]]),
+        Check::new(
+            "l5d-api-control-ready",
+            "control plane pods are ready",
+            "kubectl -n {ns} get pods -o wide; on a local node: meshctl local status, meshctl local logs",
+            pods::ready,
+        )
+        .explained_by(&[
+            NOT_RUNNING,
+            TRUST,
+            NOT_WORKING,
+            &["l5d-cp-proxy-healthy"],
+            AGENTS,
+        ])
+        .applies_to(AppliesTo::Everywhere),
+        Check::new(
+            "control-plane-endpoints",
+            "the control plane's Services have ready endpoints",
+            "{upgrade}",
+            config::services,
+        )
+        .explained_by(&[&["l5d-api-control-ready"]]),
+        Check::new(
+            "controllers-ready",
+            "controllers have read their objects",
+            "kubectl -n {ns} logs deployment/linkerd-destination --all-containers: the log names the invalid object",
+            pods::controllers_ready,
+        )
+        .explained_by(&[
+            NOT_RUNNING,
+            &["l5d-existence-crd", "controllers-permissions"],
+            TRUST,
+        ])
+        .applies_to(AppliesTo::Everywhere),
+        Check::new(
+            "controllers-follow",
+            "controllers receive all changes",
+            "kubectl -n {ns} logs deployment/linkerd-destination --all-containers: the log has the API server's error; kubectl -n {ns} rollout restart deployment when it is \"Unauthorized\"",
+            pods::controllers_follow,
+        )
+        .explained_by(&[&[
+            "l5d-existence-sa",
+            "l5d-existence-crd",
+            "controllers-permissions",
+        ]]),
     ],
 };
 
@@ -145,71 +125,56 @@ pub(super) const CONFIG: Category = Category {
     name: "linkerd-config",
     applies: |facts| facts.environment == Environment::Cluster && facts.is_installed_mode(),
     checks: &[
-        Check {
-            id: "controllers-permissions",
-            description: "the controllers have the permissions that they need",
-            advice: "{upgrade}: it restores ClusterRoles and bindings",
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: config::permissions,
-        },
-        Check {
-            id: "l5d-cluster-networks-cidr",
-            description: "the nodes' pod networks are in clusterNetworks",
-            advice: "add the block to the value clusterNetworks, and {upgrade}",
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: config::node_networks,
-        },
-        Check {
-            id: "l5d-cluster-networks-pods",
-            description: "pods and Services have addresses in clusterNetworks",
-            advice: "add the block to the value clusterNetworks, and {upgrade}",
-            explained_by: &[&["l5d-cluster-networks-cidr"]],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: config::addresses,
-        },
-        Check {
-            id: "config-drift",
-            description: "the control plane runs with the configured values",
-            advice: "kubectl -n {ns} rollout restart deployment; if they differ again, upgrade",
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: config::drift,
-        },
-        Check {
-            id: "values-without-effect",
-            description: "all configured values have an effect",
-            advice: "remove the keys from the values file; docs/reference/values.md has the supported values",
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: config::without_effect,
-        },
+        Check::new(
+            "controllers-permissions",
+            "the controllers have the permissions that they need",
+            "{upgrade}: it restores ClusterRoles and bindings",
+            config::permissions,
+        ),
+        Check::new(
+            "l5d-cluster-networks-cidr",
+            "the nodes' pod networks are in clusterNetworks",
+            "add the block to the value clusterNetworks, and {upgrade}",
+            config::node_networks,
+        ),
+        Check::new(
+            "l5d-cluster-networks-pods",
+            "pods and Services have addresses in clusterNetworks",
+            "add the block to the value clusterNetworks, and {upgrade}",
+            config::addresses,
+        )
+        .explained_by(&[&["l5d-cluster-networks-cidr"]]),
+        Check::new(
+            "config-drift",
+            "the control plane runs with the configured values",
+            "kubectl -n {ns} rollout restart deployment; if they differ again, upgrade",
+            config::drift,
+        ),
+        Check::new(
+            "values-without-effect",
+            "all configured values have an effect",
+            "remove the keys from the values file; docs/reference/values.md has the supported values",
+            config::without_effect,
+        ),
     ],
 };
 
 pub(super) const PROXY: Category = Category {
     name: "linkerd-control-plane-proxy",
     applies: INSTALLED,
-    checks: &[Check {
-        id: "l5d-cp-proxy-healthy",
-        description: "the control plane's proxies are ready",
-        advice: "kubectl -n {ns} logs POD -c linkerd-proxy",
-        explained_by: &[
-            NOT_RUNNING,
-            TRUST,
-            &["controllers-permissions", "token-audience"],
-            AGENTS,
-        ],
-        on_failure: OnFailure::Continue,
-        applies_to: AppliesTo::Everywhere,
-        run: pods::proxies,
-    }],
+    checks: &[Check::new(
+        "l5d-cp-proxy-healthy",
+        "the control plane's proxies are ready",
+        "kubectl -n {ns} logs POD -c linkerd-proxy",
+        pods::proxies,
+    )
+    .explained_by(&[
+        NOT_RUNNING,
+        TRUST,
+        &["controllers-permissions", "token-audience"],
+        AGENTS,
+    ])
+    .applies_to(AppliesTo::Everywhere)],
 };
 
 pub(super) const HA: Category = Category {
@@ -219,13 +184,11 @@ pub(super) const HA: Category = Category {
             && facts.is_installed_mode()
             && facts.values().is_ok_and(|values| values.high_availability)
     },
-    checks: &[Check {
-        id: "l5d-control-plane-replicas",
-        description: "all control plane components have several replicas",
-        advice: "set the value controllerReplicas to 3, and {upgrade}",
-        explained_by: &[&["control-plane-deployments"]],
-        on_failure: OnFailure::Continue,
-        applies_to: AppliesTo::Cluster,
-        run: pods::replicas,
-    }],
+    checks: &[Check::new(
+        "l5d-control-plane-replicas",
+        "all control plane components have several replicas",
+        "set the value controllerReplicas to 3, and {upgrade}",
+        pods::replicas,
+    )
+    .explained_by(&[&["control-plane-deployments"]])],
 };

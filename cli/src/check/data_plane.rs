@@ -31,14 +31,11 @@ pub(super) const CATEGORY: Category = Category {
     name: "linkerd-data-plane",
     applies: APPLIES,
     checks: &[
-        Check {
-            id: "l5d-data-plane-exists",
-            description: "the namespace exists",
-            advice: "kubectl get namespaces; -A checks all",
-            explained_by: &[],
-            on_failure: OnFailure::Abort,
-            applies_to: AppliesTo::Cluster,
-            run: |facts| {
+        Check::new(
+            "l5d-data-plane-exists",
+            "the namespace exists",
+            "kubectl get namespaces; -A checks all",
+            |facts| {
                 fact_ref(&facts.objects.namespaces)?;
                 Ok(match &facts.scope {
                     Scope::Namespace(name) if facts.namespace(name).is_none() => {
@@ -48,171 +45,127 @@ pub(super) const CATEGORY: Category = Category {
                     Scope::All => Outcome::ok("all namespaces"),
                 })
             },
-        },
-        Check {
-            id: "pods-meshed",
-            description: "every pod with the injection annotation has a proxy",
-            advice: "kubectl -n NAMESPACE rollout restart WORKLOAD: the injector adds the proxy to new pods",
-            explained_by: &[WEBHOOK, &["webhook-injects"]],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: meshed,
-        },
-        Check {
-            id: "pods-host-network",
-            description: "no pod with the injection annotation uses the host network",
-            advice: "kubectl annotate namespace NAMESPACE linkerd.io/inject-, or exclude the workload",
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: host_network,
-        },
-        Check {
-            id: "pods-marked-meshed",
-            description: "every pod that is labelled as meshed has a proxy",
-            advice: "kubectl -n NAMESPACE label pod POD linkerd.io/control-plane-ns-",
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: marked,
-        },
-        Check {
-            id: "inject-annotation",
-            description: "the annotation linkerd.io/inject is enabled, ingress or disabled",
-            advice: "kubectl annotate namespace NAMESPACE --overwrite linkerd.io/inject=enabled",
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: annotations::inject_values,
-        },
-        Check {
-            id: "namespace-labels",
-            description: "no namespace has settings of the mesh as labels",
-            advice: "kubectl label namespace NAMESPACE KEY- && kubectl annotate namespace NAMESPACE KEY=VALUE",
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: annotations::namespace_labels,
-        },
-        Check {
-            id: "pods-enrolled",
-            description: "connections of every meshed pod are redirected",
-            advice: "kubectl -n {ns} logs -l app.kubernetes.io/name=mesh-agent",
-            explained_by: &[AGENTS, &["agent-answers"]],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Everywhere,
-            run: redirection::enrolled,
-        },
-        Check {
-            id: "data-plane-containers",
-            description: "proxy containers start and do not crash",
-            advice: "kubectl -n NAMESPACE describe pod POD",
-            explained_by: &[&["nodes-ready"]],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: containers,
-        },
-        Check {
-            id: "l5d-data-plane-ready",
-            description: "proxies are ready",
-            advice: "meshctl check explain l5d-data-plane-ready",
-            explained_by: &[
-                &["token-audience"],
-                NOT_RUNNING,
-                TRUST,
-                NOT_WORKING,
-                AGENTS,
-                &[
-                    "pods-enrolled",
-                    "l5d-api-control-ready",
-                    "proxy-certificates",
-                ],
+        )
+        .on_failure(OnFailure::Abort),
+        Check::new(
+            "pods-meshed",
+            "every pod with the injection annotation has a proxy",
+            "kubectl -n NAMESPACE rollout restart WORKLOAD: the injector adds the proxy to new pods",
+            meshed,
+        )
+        .explained_by(&[WEBHOOK, &["webhook-injects"]]),
+        Check::new(
+            "pods-host-network",
+            "no pod with the injection annotation uses the host network",
+            "kubectl annotate namespace NAMESPACE linkerd.io/inject-, or exclude the workload",
+            host_network,
+        ),
+        Check::new(
+            "pods-marked-meshed",
+            "every pod that is labelled as meshed has a proxy",
+            "kubectl -n NAMESPACE label pod POD linkerd.io/control-plane-ns-",
+            marked,
+        ),
+        Check::new(
+            "inject-annotation",
+            "the annotation linkerd.io/inject is enabled, ingress or disabled",
+            "kubectl annotate namespace NAMESPACE --overwrite linkerd.io/inject=enabled",
+            annotations::inject_values,
+        ),
+        Check::new(
+            "namespace-labels",
+            "no namespace has settings of the mesh as labels",
+            "kubectl label namespace NAMESPACE KEY- && kubectl annotate namespace NAMESPACE KEY=VALUE",
+            annotations::namespace_labels,
+        ),
+        Check::new(
+            "pods-enrolled",
+            "connections of every meshed pod are redirected",
+            "kubectl -n {ns} logs -l app.kubernetes.io/name=mesh-agent",
+            redirection::enrolled,
+        )
+        .explained_by(&[AGENTS, &["agent-answers"]])
+        .applies_to(AppliesTo::Everywhere),
+        Check::new(
+            "data-plane-containers",
+            "proxy containers start and do not crash",
+            "kubectl -n NAMESPACE describe pod POD",
+            containers,
+        )
+        .explained_by(&[&["nodes-ready"]]),
+        Check::new(
+            "l5d-data-plane-ready",
+            "proxies are ready",
+            "meshctl check explain l5d-data-plane-ready",
+            ready,
+        )
+        .explained_by(&[
+            &["token-audience"],
+            NOT_RUNNING,
+            TRUST,
+            NOT_WORKING,
+            AGENTS,
+            &[
+                "pods-enrolled",
+                "l5d-api-control-ready",
+                "proxy-certificates",
             ],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Everywhere,
-            run: ready,
-        },
-        Check {
-            id: "pods-ports",
-            description: "no container uses a port of the proxy",
-            advice: "correct the port of the container",
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: pods::ports,
-        },
-        Check {
-            id: "jobs-finish",
-            description: "no Job is kept running by its proxy",
-            advice: "kubectl -n NAMESPACE delete job NAME",
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: pods::jobs,
-        },
-        Check {
-            id: "l5d-data-plane-version",
-            description: "proxies have the version that is currently injected",
-            advice: "kubectl -n NAMESPACE rollout restart WORKLOAD",
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: versions::data_plane,
-        },
-        Check {
-            id: "data-plane-redirection",
-            description: "pods are redirected in the configured way",
-            advice: "kubectl -n NAMESPACE rollout restart WORKLOAD",
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: redirection::mode,
-        },
-        Check {
-            id: "l5d-data-plane-pod-labels",
-            description: "no pod has settings of the mesh as labels",
-            advice: "move the key from the template's labels to its annotations",
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: annotations::pod_labels,
-        },
-        Check {
-            id: "l5d-data-plane-services-labels",
-            description: "no Service has settings of the mesh as labels",
-            advice: "kubectl -n NAMESPACE label service NAME KEY- && kubectl -n NAMESPACE annotate service NAME KEY=VALUE",
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: annotations::service_labels,
-        },
-        Check {
-            id: "l5d-data-plane-services-annotations",
-            description: "no Service has the export label as an annotation",
-            advice: "kubectl -n NAMESPACE annotate service NAME mirror.linkerd.io/exported- && kubectl -n NAMESPACE label service NAME mirror.linkerd.io/exported=true",
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: annotations::service_annotations,
-        },
-        Check {
-            id: "config-annotations",
-            description: "all settings of the mesh exist and have valid values",
-            advice: "meshctl check explain config-annotations; on a workload the setting is in its template",
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: annotations::unknown,
-        },
-        Check {
-            id: "linkerd-opaque-ports-definition",
-            description: "Services and pods have the same opaque ports",
-            advice: "kubectl -n NAMESPACE annotate service NAME --overwrite config.linkerd.io/opaque-ports=PORTS, as the pods have it",
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: annotations::opaque_ports,
-        },
+        ])
+        .applies_to(AppliesTo::Everywhere),
+        Check::new(
+            "pods-ports",
+            "no container uses a port of the proxy",
+            "correct the port of the container",
+            pods::ports,
+        ),
+        Check::new(
+            "jobs-finish",
+            "no Job is kept running by its proxy",
+            "kubectl -n NAMESPACE delete job NAME",
+            pods::jobs,
+        ),
+        Check::new(
+            "l5d-data-plane-version",
+            "proxies have the version that is currently injected",
+            "kubectl -n NAMESPACE rollout restart WORKLOAD",
+            versions::data_plane,
+        ),
+        Check::new(
+            "data-plane-redirection",
+            "pods are redirected in the configured way",
+            "kubectl -n NAMESPACE rollout restart WORKLOAD",
+            redirection::mode,
+        ),
+        Check::new(
+            "l5d-data-plane-pod-labels",
+            "no pod has settings of the mesh as labels",
+            "move the key from the template's labels to its annotations",
+            annotations::pod_labels,
+        ),
+        Check::new(
+            "l5d-data-plane-services-labels",
+            "no Service has settings of the mesh as labels",
+            "kubectl -n NAMESPACE label service NAME KEY- && kubectl -n NAMESPACE annotate service NAME KEY=VALUE",
+            annotations::service_labels,
+        ),
+        Check::new(
+            "l5d-data-plane-services-annotations",
+            "no Service has the export label as an annotation",
+            "kubectl -n NAMESPACE annotate service NAME mirror.linkerd.io/exported- && kubectl -n NAMESPACE label service NAME mirror.linkerd.io/exported=true",
+            annotations::service_annotations,
+        ),
+        Check::new(
+            "config-annotations",
+            "all settings of the mesh exist and have valid values",
+            "meshctl check explain config-annotations; on a workload the setting is in its template",
+            annotations::unknown,
+        ),
+        Check::new(
+            "linkerd-opaque-ports-definition",
+            "Services and pods have the same opaque ports",
+            "kubectl -n NAMESPACE annotate service NAME --overwrite config.linkerd.io/opaque-ports=PORTS, as the pods have it",
+            annotations::opaque_ports,
+        ),
     ],
 };
 
@@ -331,7 +284,7 @@ fn containers(facts: &Facts) -> CheckResult {
             _ => finding,
         })
     });
-    Ok(Outcome::fail_if(wrong.collect(), ""))
+    Ok(Outcome::fail_if(wrong, ""))
 }
 
 /// Returns whether the pod is in the scope and does not belong to the control plane.

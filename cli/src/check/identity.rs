@@ -32,14 +32,11 @@ pub(super) const CATEGORY: Category = Category {
     name: "linkerd-identity",
     applies: |facts| facts.environment != Environment::Machine && facts.is_installed_mode(),
     checks: &[
-        Check {
-            id: "l5d-identity-cert-config-valid",
-            description: "trust anchors and issuer are readable, and the issuer's key matches its certificate",
-            advice: "delete the invalid object (Secret linkerd-identity-issuer or ConfigMap linkerd-identity-trust-roots in {ns}) and upgrade: the mesh recreates what it created, and you provide yours again",
-            explained_by: &[],
-            on_failure: OnFailure::SkipCategory,
-            applies_to: AppliesTo::Everywhere,
-            run: |facts| {
+        Check::new(
+            "l5d-identity-cert-config-valid",
+            "trust anchors and issuer are readable, and the issuer's key matches its certificate",
+            "delete the invalid object (Secret linkerd-identity-issuer or ConfigMap linkerd-identity-trust-roots in {ns}) and upgrade: the mesh recreates what it created, and you provide yours again",
+            |facts| {
                 let anchors = fact_ref(&facts.trust.anchors)?;
                 fact_ref(&facts.trust.issuer)?;
                 fact_ref(&facts.trust.key)?;
@@ -49,165 +46,124 @@ pub(super) const CATEGORY: Category = Category {
                     "trust anchors",
                 )))
             },
-        },
-        Check {
-            id: "l5d-identity-trustAnchors-use-supported-crypto",
-            description: "proxies support the keys of the trust anchors",
-            advice: NEW_ANCHOR,
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Everywhere,
-            run: |facts| {
-                with_certificates(&facts.trust.anchors, |all| {
-                    Outcome::fail_if(
-                        all.iter()
-                            .filter_map(|one| algorithm_problem(one, true))
-                            .collect(),
-                        "",
-                    )
-                })
-            },
-        },
-        Check {
-            id: "l5d-identity-trustAnchors-are-time-valid",
-            description: "trust anchors are valid now",
-            advice: NEW_ANCHOR,
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Everywhere,
-            run: anchors_valid,
-        },
-        Check {
-            id: "l5d-identity-trustAnchors-not-expiring-soon",
-            description: "trust anchors are valid for another 60 days",
-            advice: NEW_ANCHOR,
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Everywhere,
-            run: anchors_expiring,
-        },
-        Check {
-            id: "issuer-may-sign",
-            description: "the issuer may sign certificates",
-            advice: NEW_ISSUER,
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Everywhere,
-            run: |facts| {
+        )
+        .on_failure(OnFailure::SkipCategory)
+        .applies_to(AppliesTo::Everywhere),
+        Check::new(
+            "l5d-identity-trustAnchors-use-supported-crypto",
+            "proxies support the keys of the trust anchors",
+            NEW_ANCHOR,
+            |facts| fail_each(&facts.trust.anchors, |one| algorithm_problem(one, true)),
+        )
+        .applies_to(AppliesTo::Everywhere),
+        Check::new(
+            "l5d-identity-trustAnchors-are-time-valid",
+            "trust anchors are valid now",
+            NEW_ANCHOR,
+            anchors_valid,
+        )
+        .applies_to(AppliesTo::Everywhere),
+        Check::new(
+            "l5d-identity-trustAnchors-not-expiring-soon",
+            "trust anchors are valid for another 60 days",
+            NEW_ANCHOR,
+            anchors_expiring,
+        )
+        .applies_to(AppliesTo::Everywhere),
+        Check::new(
+            "issuer-may-sign",
+            "the issuer may sign certificates",
+            NEW_ISSUER,
+            |facts| {
                 with_certificates(&facts.trust.issuer, |chain| {
                     let wrong = (0_u32..)
                         .zip(chain)
                         .filter_map(|(below, one)| signing_problem(one, below));
-                    Outcome::fail_if(wrong.collect(), "")
+                    Outcome::fail_if(wrong, "")
                 })
             },
-        },
-        Check {
-            id: "l5d-identity-issuer-cert-uses-supported-crypto",
-            description: "proxies support the issuer's key",
-            advice: NEW_ISSUER,
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Everywhere,
-            run: |facts| {
-                with_certificates(&facts.trust.issuer, |chain| {
-                    Outcome::fail_if(
-                        chain
-                            .iter()
-                            .filter_map(|one| algorithm_problem(one, false))
-                            .collect(),
-                        "",
-                    )
-                })
-            },
-        },
-        Check {
-            id: "l5d-identity-issuer-cert-is-time-valid",
-            description: "the issuer is valid now",
-            advice: NEW_ISSUER,
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Everywhere,
-            run: |facts| {
-                with_certificates(&facts.trust.issuer, |chain| {
-                    Outcome::fail_if(
-                        chain
-                            .iter()
-                            .filter_map(|one| time_problem(one, facts.now))
-                            .collect(),
-                        "",
-                    )
-                })
-            },
-        },
-        Check {
-            id: "l5d-identity-issuer-cert-not-expiring-soon",
-            description: "the issuer is valid for another 60 days",
-            advice: NEW_ISSUER,
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Everywhere,
-            run: |facts| {
+        )
+        .applies_to(AppliesTo::Everywhere),
+        Check::new(
+            "l5d-identity-issuer-cert-uses-supported-crypto",
+            "proxies support the issuer's key",
+            NEW_ISSUER,
+            |facts| fail_each(&facts.trust.issuer, |one| algorithm_problem(one, false)),
+        )
+        .applies_to(AppliesTo::Everywhere),
+        Check::new(
+            "l5d-identity-issuer-cert-is-time-valid",
+            "the issuer is valid now",
+            NEW_ISSUER,
+            |facts| fail_each(&facts.trust.issuer, |one| time_problem(one, facts.now)),
+        )
+        .applies_to(AppliesTo::Everywhere),
+        Check::new(
+            "l5d-identity-issuer-cert-not-expiring-soon",
+            "the issuer is valid for another 60 days",
+            NEW_ISSUER,
+            |facts| {
                 with_certificates(&facts.trust.issuer, |chain| check_expiry(chain, facts.now))
             },
-        },
-        Check {
-            id: "l5d-identity-issuer-cert-issued-by-trust-anchor",
-            description: "the issuer is signed by a trust anchor",
-            advice: "put the anchor that signed it back into ConfigMap linkerd-identity-trust-roots in {ns} (Secret linkerd-trust-anchor has the one that the mesh created), or replace the issuer",
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Everywhere,
-            run: issued_by_anchor,
-        },
-        Check {
-            id: "trust-roots-published",
-            description: "every namespace with meshed pods has the current trust anchors",
-            advice: "kubectl -n {ns} logs deployment/linkerd-identity -c identity; identity recreates a stale ConfigMap when it is deleted",
-            explained_by: &[
-                NOT_RUNNING,
-                &["controllers-permissions", "l5d-identity-cert-config-valid"],
-            ],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: published,
-        },
-        Check {
-            id: "l5d-identity-data-plane-proxies-certs-match-ca",
-            description: "proxies trust the current anchors",
-            advice: "kubectl -n NAMESPACE rollout restart WORKLOAD",
-            explained_by: &[&["trust-roots-published"]],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: proxies_trust,
-        },
-        Check {
-            id: "token-audience",
-            description: "proxies have tokens for the identity service",
-            advice: "kubectl -n NAMESPACE rollout restart WORKLOAD: the injector adds the right token",
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: token_audience,
-        },
-        Check {
-            id: "proxy-certificates",
-            description: "proxies have certificates that have not expired",
-            advice: "meshctl diagnostics proxy-metrics NAMESPACE/POD; the proxy's log shows whether identity rejected the request or was unreachable",
-            explained_by: &[
-                &["token-audience"],
-                NOT_RUNNING,
-                TRUST,
-                NOT_WORKING,
-                AGENTS,
-                &["pods-enrolled", "l5d-api-control-ready"],
-            ],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Everywhere,
-            run: proxy_certificates,
-        },
+        )
+        .applies_to(AppliesTo::Everywhere),
+        Check::new(
+            "l5d-identity-issuer-cert-issued-by-trust-anchor",
+            "the issuer is signed by a trust anchor",
+            "put the anchor that signed it back into ConfigMap linkerd-identity-trust-roots in {ns} (Secret linkerd-trust-anchor has the one that the mesh created), or replace the issuer",
+            issued_by_anchor,
+        )
+        .applies_to(AppliesTo::Everywhere),
+        Check::new(
+            "trust-roots-published",
+            "every namespace with meshed pods has the current trust anchors",
+            "kubectl -n {ns} logs deployment/linkerd-identity -c identity; identity recreates a stale ConfigMap when it is deleted",
+            published,
+        )
+        .explained_by(&[
+            NOT_RUNNING,
+            &["controllers-permissions", "l5d-identity-cert-config-valid"],
+        ]),
+        Check::new(
+            "l5d-identity-data-plane-proxies-certs-match-ca",
+            "proxies trust the current anchors",
+            "kubectl -n NAMESPACE rollout restart WORKLOAD",
+            proxies_trust,
+        )
+        .explained_by(&[&["trust-roots-published"]]),
+        Check::new(
+            "token-audience",
+            "proxies have tokens for the identity service",
+            "kubectl -n NAMESPACE rollout restart WORKLOAD: the injector adds the right token",
+            token_audience,
+        ),
+        Check::new(
+            "proxy-certificates",
+            "proxies have certificates that have not expired",
+            "meshctl diagnostics proxy-metrics NAMESPACE/POD; the proxy's log shows whether identity rejected the request or was unreachable",
+            proxy_certificates,
+        )
+        .explained_by(&[
+            &["token-audience"],
+            NOT_RUNNING,
+            TRUST,
+            NOT_WORKING,
+            AGENTS,
+            &["pods-enrolled", "l5d-api-control-ready"],
+        ])
+        .applies_to(AppliesTo::Everywhere),
     ],
 };
+
+/// Fails with the problems of single certificates.
+fn fail_each(
+    chain: &Fact<Vec<Vec<u8>>>,
+    problem: impl Fn(&X509Certificate<'_>) -> Option<String>,
+) -> CheckResult {
+    with_certificates(chain, |all| {
+        Outcome::fail_if(all.iter().filter_map(&problem), "")
+    })
+}
 
 fn with_certificates(
     chain: &Fact<Vec<Vec<u8>>>,
@@ -245,7 +201,7 @@ fn anchors_expiring(facts: &Facts) -> CheckResult {
             ))
             .with_fix(REMOVE_ANCHOR)
         });
-        Outcome::warn_if(soon.collect(), first_expiry(all, facts.now))
+        Outcome::warn_if(soon, first_expiry(all, facts.now))
     })
 }
 
@@ -378,7 +334,7 @@ fn published(facts: &Facts) -> CheckResult {
             "kubectl -n {namespace} delete configmap {TRUST_ROOTS}: identity recreates it; kubectl -n {{ns}} logs deployment/linkerd-identity -c identity shows why it could not write it"
         ))
     });
-    Ok(Outcome::fail_if(findings.collect(), ""))
+    Ok(Outcome::fail_if(findings, ""))
 }
 
 /// Joins the first few names and appends the number of the others.
@@ -471,7 +427,7 @@ fn token_audience(facts: &Facts) -> CheckResult {
 }
 
 /// A metric of the proxies.
-const EXPIRY: &str = "control_identity_cert_expiration_timestamp_seconds";
+pub(super) const EXPIRY: &str = "control_identity_cert_expiration_timestamp_seconds";
 
 fn proxy_certificates(facts: &Facts) -> CheckResult {
     let (mut wrong, mut first, mut good, mut new) = (Vec::new(), u64::MAX, 0_usize, 0_usize);

@@ -4,8 +4,7 @@ use mesh_k8s::kinds::ResourceExt;
 
 use super::facts::{Fact, fact_ref};
 use super::{
-    AppliesTo, Category, Check, CheckResult, Environment, Facts, Finding, Mode, OnFailure, Outcome,
-    count,
+    Category, Check, CheckResult, Environment, Facts, Finding, Mode, OnFailure, Outcome, count,
 };
 
 const ON_CLUSTER: fn(&Facts) -> bool = |facts| facts.environment == Environment::Cluster;
@@ -14,37 +13,29 @@ pub(super) const API: Category = Category {
     name: "kubernetes-api",
     applies: ON_CLUSTER,
     checks: &[
-        Check {
-            id: "k8s-api",
-            description: "the Kubernetes API is reachable",
-            advice: "kubectl cluster-info; select another cluster with --context or --kubeconfig",
-            explained_by: &[],
-            on_failure: OnFailure::Abort,
-            applies_to: AppliesTo::Cluster,
-            run: |facts| Ok(Outcome::ok(&fact_ref(&facts.api_server)?.version)),
-        },
-        Check {
-            id: "pre-k8s-clock-skew",
-            description: "the clocks of this machine, the API server and the nodes agree",
-            advice: "on the machine whose clock is off: timedatectl set-ntp true",
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: clock_skew,
-        },
+        Check::new(
+            "k8s-api",
+            "the Kubernetes API is reachable",
+            "kubectl cluster-info; select another cluster with --context or --kubeconfig",
+            |facts| Ok(Outcome::ok(&fact_ref(&facts.api_server)?.version)),
+        )
+        .on_failure(OnFailure::Abort),
+        Check::new(
+            "pre-k8s-clock-skew",
+            "the clocks of this machine, the API server and the nodes agree",
+            "on the machine whose clock is off: timedatectl set-ntp true",
+            clock_skew,
+        ),
     ],
 };
 
 /// Checked before and after the installation.
-pub(super) const NODES_READY: Check = Check {
-    id: "nodes-ready",
-    description: "nodes are Ready",
-    advice: "kubectl describe nodes",
-    explained_by: &[],
-    on_failure: OnFailure::Continue,
-    applies_to: AppliesTo::Cluster,
-    run: nodes_ready,
-};
+pub(super) const NODES_READY: Check = Check::new(
+    "nodes-ready",
+    "nodes are Ready",
+    "kubectl describe nodes",
+    nodes_ready,
+);
 
 /// Oldest version with EndpointSlices, native sidecars and CEL validation; Linkerd requires it,
 /// too.
@@ -53,14 +44,11 @@ const MIN_VERSION: (u32, u32) = (1, 31);
 pub(super) const VERSION: Category = Category {
     name: "kubernetes-version",
     applies: ON_CLUSTER,
-    checks: &[Check {
-        id: "k8s-version",
-        description: "the cluster runs a supported version of Kubernetes",
-        advice: "upgrade the cluster to Kubernetes 1.31 or newer",
-        explained_by: &[],
-        on_failure: OnFailure::Continue,
-        applies_to: AppliesTo::Cluster,
-        run: |facts| {
+    checks: &[Check::new(
+        "k8s-version",
+        "the cluster runs a supported version of Kubernetes",
+        "upgrade the cluster to Kubernetes 1.31 or newer",
+        |facts| {
             let server = fact_ref(&facts.api_server)?;
             Ok(match server.major_minor {
                 Some(version) if version >= MIN_VERSION => Outcome::ok(""),
@@ -70,30 +58,23 @@ pub(super) const VERSION: Category = Category {
                 )),
             })
         },
-    }],
+    )],
 };
 
 pub(super) const GATEWAY_API: Category = Category {
     name: "gateway-api-crd",
     applies: ON_CLUSTER,
-    checks: &[Check {
-        id: "gateway-api-crd",
-        description: "HTTPRoute and GRPCRoute of the Gateway API are served",
-        advice: "install the standard channel of the Gateway API; the controllers detect it without a restart",
-        explained_by: &[],
-        on_failure: OnFailure::Continue,
-        applies_to: AppliesTo::Cluster,
-        run: |facts| {
-            let missing = missing(facts, &GATEWAY_KINDS)?;
-            Ok(Outcome::warn_if(
-                missing
-                    .into_iter()
-                    .map(|kind| format!("{kind} is not served: routes of that kind cannot be used"))
-                    .collect(),
-                "",
-            ))
+    checks: &[Check::new(
+        "gateway-api-crd",
+        "HTTPRoute and GRPCRoute of the Gateway API are served",
+        "install the standard channel of the Gateway API; the controllers detect it without a restart",
+        |facts| {
+            let missing = missing(facts, &GATEWAY_KINDS)?.into_iter();
+            let wrong = missing
+                .map(|kind| format!("{kind} is not served: routes of that kind cannot be used"));
+            Ok(Outcome::warn_if(wrong, ""))
         },
-    }],
+    )],
 };
 
 const GATEWAY_KINDS: [&str; 2] = [
@@ -104,14 +85,11 @@ const GATEWAY_KINDS: [&str; 2] = [
 pub(super) const CRD: Category = Category {
     name: "linkerd-crd",
     applies: |facts| facts.environment == Environment::Cluster && facts.mode != Mode::Pre,
-    checks: &[Check {
-        id: "l5d-existence-crd",
-        description: "the custom resources of the mesh are served",
-        advice: "meshctl install --crds | kubectl apply -f -",
-        explained_by: &[&["l5d-existence-ns"]],
-        on_failure: OnFailure::Continue,
-        applies_to: AppliesTo::Cluster,
-        run: |facts| {
+    checks: &[Check::new(
+        "l5d-existence-crd",
+        "the custom resources of the mesh are served",
+        "meshctl install --crds | kubectl apply -f -",
+        |facts| {
             let missing = missing(facts, &KINDS)?;
             if missing.len() == KINDS.len() {
                 return Ok(Outcome::fail(
@@ -121,12 +99,10 @@ pub(super) const CRD: Category = Category {
             let wrong = missing
                 .into_iter()
                 .map(|kind| format!("{kind} is not served"));
-            Ok(Outcome::fail_if(
-                wrong.collect(),
-                format!("{} kinds", KINDS.len()),
-            ))
+            Ok(Outcome::fail_if(wrong, format!("{} kinds", KINDS.len())))
         },
-    }],
+    )
+    .explained_by(&[&["l5d-existence-ns"]])],
 };
 
 /// The kinds of chart linkerd-crds, in the versions that the mesh uses.
@@ -218,10 +194,7 @@ fn nodes_ready(facts: &Facts) -> CheckResult {
             "kubectl describe node {name}; on it: journalctl -u kubelet"
         )))
     });
-    Ok(Outcome::warn_if(
-        wrong.collect(),
-        count(nodes.len(), "node", "nodes"),
-    ))
+    Ok(Outcome::warn_if(wrong, count(nodes.len(), "node", "nodes")))
 }
 
 fn is_ready(facts: &Facts, node: &str) -> bool {

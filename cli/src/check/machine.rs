@@ -1,19 +1,16 @@
 //! The prerequisites of a local node on this machine.
 
-use super::{AppliesTo, Category, Check, CheckResult, Environment, Facts, OnFailure, Outcome};
+use super::{AppliesTo, Category, Check, CheckResult, Environment, Facts, Outcome};
 
 pub(super) const CATEGORY: Category = Category {
     name: "machine",
     applies: |facts| facts.environment != Environment::Cluster,
     checks: &[
-        Check {
-            id: "privileges",
-            description: "meshctl runs as root",
-            advice: "run the command again with sudo",
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Machine,
-            run: |facts| {
+        Check::new(
+            "privileges",
+            "meshctl runs as root",
+            "run the command again with sudo",
+            |facts| {
                 Ok(if facts.machine.root {
                     Outcome::ok("root")
                 } else {
@@ -22,24 +19,20 @@ pub(super) const CATEGORY: Category = Category {
                     )
                 })
             },
-        },
-        Check {
-            id: "kernel",
-            description: "kernel release is known",
-            advice: "mount -t proc proc /proc",
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Machine,
-            run: kernel,
-        },
-        Check {
-            id: "cgroup2",
-            description: "cgroup2 is mounted",
-            advice: "mkdir -p /sys/fs/cgroup/unified && mount -t cgroup2 none /sys/fs/cgroup/unified",
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Machine,
-            run: |facts| {
+        )
+        .applies_to(AppliesTo::Machine),
+        Check::new(
+            "kernel",
+            "kernel release is known",
+            "mount -t proc proc /proc",
+            kernel,
+        )
+        .applies_to(AppliesTo::Machine),
+        Check::new(
+            "cgroup2",
+            "cgroup2 is mounted",
+            "mkdir -p /sys/fs/cgroup/unified && mount -t cgroup2 none /sys/fs/cgroup/unified",
+            |facts| {
                 Ok(match mount_point(&facts.machine.mounts, "cgroup2") {
                     Some(place) => Outcome::ok(place),
                     None => Outcome::fail(
@@ -47,15 +40,13 @@ pub(super) const CATEGORY: Category = Category {
                     ),
                 })
             },
-        },
-        Check {
-            id: "btf",
-            description: "kernel has type information (BTF)",
-            advice: "use a kernel built with CONFIG_DEBUG_INFO_BTF=y, as distributions' kernels are",
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Machine,
-            run: |facts| {
+        )
+        .applies_to(AppliesTo::Machine),
+        Check::new(
+            "btf",
+            "kernel has type information (BTF)",
+            "use a kernel built with CONFIG_DEBUG_INFO_BTF=y, as distributions' kernels are",
+            |facts| {
                 Ok(if facts.machine.btf {
                     Outcome::ok(BTF)
                 } else {
@@ -64,15 +55,13 @@ pub(super) const CATEGORY: Category = Category {
                     ))
                 })
             },
-        },
-        Check {
-            id: "bpffs",
-            description: "bpf file system is mounted",
-            advice: "mount -t bpf bpf /sys/fs/bpf",
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Machine,
-            run: |facts| {
+        )
+        .applies_to(AppliesTo::Machine),
+        Check::new(
+            "bpffs",
+            "bpf file system is mounted",
+            "mount -t bpf bpf /sys/fs/bpf",
+            |facts| {
                 Ok(match mount_point(&facts.machine.mounts, "bpf") {
                     Some(place) => Outcome::ok(place),
                     None => Outcome::warn(
@@ -80,7 +69,8 @@ pub(super) const CATEGORY: Category = Category {
                     ),
                 })
             },
-        },
+        )
+        .applies_to(AppliesTo::Machine),
     ],
 };
 

@@ -13,77 +13,62 @@ use serde_json::Value;
 
 use super::facts::{Fact, fact_ref, full_name};
 use super::{
-    AppliesTo, Category, Check, CheckResult, Environment, Facts, Finding, OnFailure, Outcome,
-    count, data_plane, fix,
+    Category, Check, CheckResult, Environment, Facts, Finding, Outcome, count, data_plane, fix,
 };
 
 pub(super) const CATEGORY: Category = Category {
     name: "linkerd-policy",
     applies: |facts| facts.environment == Environment::Cluster && (data_plane::APPLIES)(facts),
     checks: &[
-        Check {
-            id: "policy-readable",
-            description: "all policies are valid",
-            advice: "kubectl -n NAMESPACE edit KIND NAME; until then the controller uses the last valid version",
-            explained_by: &[&["l5d-existence-crd"]],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: readable,
-        },
-        Check {
-            id: "policy-references",
-            description: "the objects that policies refer to exist",
-            advice: "kubectl -n NAMESPACE get server,meshtlsauthentication,networkauthentication,httproute; correct the name",
-            explained_by: &[&["l5d-existence-crd"]],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: references,
-        },
-        Check {
-            id: "policy-servers",
-            description: "every Server selects a pod",
-            advice: "kubectl -n NAMESPACE get pods --show-labels; correct the Server's podSelector",
-            explained_by: &[&["l5d-existence-crd"]],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: servers,
-        },
-        Check {
-            id: "policy-authorizations",
-            description: "every Server allows some client",
-            advice: "meshctl check explain policy-authorizations has an AuthorizationPolicy as a template",
-            explained_by: &[&["l5d-existence-crd", "policy-readable", "policy-references"]],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: authorizations,
-        },
-        Check {
-            id: "policy-server-ports",
-            description: "no two Servers select the same port",
-            advice: "narrow the podSelector of one, or delete it",
-            explained_by: &[&["l5d-existence-crd"]],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: server_ports,
-        },
-        Check {
-            id: "policy-skipped-ports",
-            description: "no policy applies to a port that bypasses the proxy",
-            advice: "remove the port from config.linkerd.io/skip-inbound-ports",
-            explained_by: &[&["l5d-existence-crd"]],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: skipped_ports,
-        },
-        Check {
-            id: "policy-identities",
-            description: "policies name identities that the mesh issues",
-            advice: "correct the identity",
-            explained_by: &[&["l5d-existence-crd"]],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: identities,
-        },
+        Check::new(
+            "policy-readable",
+            "all policies are valid",
+            "kubectl -n NAMESPACE edit KIND NAME; until then the controller uses the last valid version",
+            readable,
+        )
+        .explained_by(&[&["l5d-existence-crd"]]),
+        Check::new(
+            "policy-references",
+            "the objects that policies refer to exist",
+            "kubectl -n NAMESPACE get server,meshtlsauthentication,networkauthentication,httproute; correct the name",
+            references,
+        )
+        .explained_by(&[&["l5d-existence-crd"]]),
+        Check::new(
+            "policy-servers",
+            "every Server selects a pod",
+            "kubectl -n NAMESPACE get pods --show-labels; correct the Server's podSelector",
+            servers,
+        )
+        .explained_by(&[&["l5d-existence-crd"]]),
+        Check::new(
+            "policy-authorizations",
+            "every Server allows some client",
+            "meshctl check explain policy-authorizations has an AuthorizationPolicy as a template",
+            authorizations,
+        )
+        .explained_by(&[&["l5d-existence-crd", "policy-readable", "policy-references"]]),
+        Check::new(
+            "policy-server-ports",
+            "no two Servers select the same port",
+            "narrow the podSelector of one, or delete it",
+            server_ports,
+        )
+        .explained_by(&[&["l5d-existence-crd"]]),
+        Check::new(
+            "policy-skipped-ports",
+            "no policy applies to a port that bypasses the proxy",
+            "remove the port from config.linkerd.io/skip-inbound-ports",
+            skipped_ports,
+        )
+        .explained_by(&[&["l5d-existence-crd"]]),
+        Check::new(
+            "policy-identities",
+            "policies name identities that the mesh issues",
+            "correct the identity",
+            identities,
+        )
+        .explained_by(&[&["l5d-existence-crd"]]),
     ],
 };
 

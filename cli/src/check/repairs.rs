@@ -7,22 +7,19 @@ use mesh_core::node::{Repair, RepairKind};
 
 use super::certificate::format_duration;
 use super::{
-    AppliesTo, Category, Check, CheckResult, Environment, Facts, Finding, OnFailure, Outcome,
-    count, webhook,
+    AppliesTo, Category, Check, CheckResult, Environment, Facts, Finding, Outcome, count, webhook,
 };
 
 pub(super) const CATEGORY: Category = Category {
     name: "mesh-repairs",
     applies: |facts| facts.environment != Environment::Machine && facts.is_installed_mode(),
-    checks: &[Check {
-        id: "repairs",
-        description: "agents and injector repaired nothing within the last day",
-        advice: "meshctl check explain repairs",
-        explained_by: &[],
-        on_failure: OnFailure::Continue,
-        applies_to: AppliesTo::Everywhere,
-        run: repairs,
-    }],
+    checks: &[Check::new(
+        "repairs",
+        "agents and injector repaired nothing within the last day",
+        "meshctl check explain repairs",
+        repairs,
+    )
+    .applies_to(AppliesTo::Everywhere)],
 };
 
 /// Metrics of the injector.

@@ -2,20 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use super::{CATEGORIES, CategoryReport, Check, Mark};
+use super::{CATEGORIES, CategoryReport, Check, Mark, rows};
 
 /// Records the root cause of every row that is a consequence.
 pub(super) fn assign(reports: &mut [CategoryReport]) {
-    let outcomes: BTreeMap<&'static str, (Mark, bool)> = reports
-        .iter()
-        .flat_map(|category| &category.checks)
+    let outcomes: BTreeMap<&'static str, (Mark, bool)> = rows(reports)
         .map(|report| (report.name, (report.mark, report.is_root_cause)))
         .collect();
-    for report in reports
-        .iter_mut()
-        .flat_map(|category| &mut category.checks)
-        .filter(|report| report.mark != Mark::Ok)
-    {
+    let rows = reports.iter_mut().flat_map(|report| &mut report.checks);
+    for report in rows.filter(|report| report.mark != Mark::Ok) {
         report.cause = root_cause(report.name, &outcomes);
         if report.cause.is_some() {
             report.advice.clear();

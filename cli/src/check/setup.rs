@@ -5,55 +5,43 @@ use mesh_k8s::kinds::ResourceExt;
 use super::agents::{FOREIGN_CNI, POD_SECURITY};
 use super::facts::{Permission, fact_ref};
 use super::kubernetes::NODES_READY;
-use super::{
-    AppliesTo, Category, Check, CheckResult, Environment, Facts, Mode, OnFailure, Outcome, count,
-};
+use super::{Category, Check, CheckResult, Environment, Facts, Mode, Outcome, count};
 
 pub(super) const CATEGORY: Category = Category {
     name: "pre-kubernetes-setup",
     applies: |facts| facts.environment == Environment::Cluster && facts.mode == Mode::Pre,
     checks: &[
-        Check {
-            id: "pre-ns",
-            description: "the control plane is not installed yet",
-            advice: "to upgrade: meshctl upgrade | kubectl apply -f -; to reinstall: meshctl uninstall | kubectl delete -f -",
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: not_installed,
-        },
-        Check {
-            id: "pre-k8s-cluster-k8s",
-            description: "you may create cluster-scoped objects",
-            advice: "kubectl create clusterrolebinding my-admin --clusterrole=cluster-admin --user=YOU (as a cluster administrator)",
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: |facts| Ok(allowed(facts, false)),
-        },
-        Check {
-            id: "pre-k8s",
-            description: "you may create objects in the control plane's namespace",
-            advice: "kubectl auth can-i --list -n {ns}",
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: |facts| Ok(allowed(facts, true)),
-        },
-        Check {
-            id: "pre-nodes",
-            description: "the nodes can run the mesh",
-            advice: "kubectl get nodes -o wide; keep the agent off a node with meshAgent.nodeSelector",
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: nodes,
-        },
+        Check::new(
+            "pre-ns",
+            "the control plane is not installed yet",
+            "to upgrade: meshctl upgrade | kubectl apply -f -; to reinstall: meshctl uninstall | kubectl delete -f -",
+            not_installed,
+        ),
+        Check::new(
+            "pre-k8s-cluster-k8s",
+            "you may create cluster-scoped objects",
+            "kubectl create clusterrolebinding my-admin --clusterrole=cluster-admin --user=YOU (as a cluster administrator)",
+            |facts| Ok(allowed(facts, false)),
+        ),
+        Check::new(
+            "pre-k8s",
+            "you may create objects in the control plane's namespace",
+            "kubectl auth can-i --list -n {ns}",
+            |facts| Ok(allowed(facts, true)),
+        ),
+        Check::new(
+            "pre-nodes",
+            "the nodes can run the mesh",
+            "kubectl get nodes -o wide; keep the agent off a node with meshAgent.nodeSelector",
+            nodes,
+        ),
         NODES_READY,
         POD_SECURITY,
         FOREIGN_CNI,
     ],
 };
+
+const ADMISSION: &str = "admissionregistration.k8s.io";
 
 /// The permissions that an installation requires.
 pub(super) const NEEDED: [Permission; 16] = [
@@ -61,14 +49,8 @@ pub(super) const NEEDED: [Permission; 16] = [
     cluster_wide("apiextensions.k8s.io", "customresourcedefinitions"),
     cluster_wide("rbac.authorization.k8s.io", "clusterroles"),
     cluster_wide("rbac.authorization.k8s.io", "clusterrolebindings"),
-    cluster_wide(
-        "admissionregistration.k8s.io",
-        "mutatingwebhookconfigurations",
-    ),
-    cluster_wide(
-        "admissionregistration.k8s.io",
-        "validatingwebhookconfigurations",
-    ),
+    cluster_wide(ADMISSION, "mutatingwebhookconfigurations"),
+    cluster_wide(ADMISSION, "validatingwebhookconfigurations"),
     namespaced("", "serviceaccounts"),
     namespaced("", "services"),
     namespaced("", "configmaps"),
@@ -77,14 +59,8 @@ pub(super) const NEEDED: [Permission; 16] = [
     namespaced("apps", "daemonsets"),
     namespaced("batch", "jobs"),
     namespaced("batch", "cronjobs"),
-    cluster_wide(
-        "admissionregistration.k8s.io",
-        "validatingadmissionpolicies",
-    ),
-    cluster_wide(
-        "admissionregistration.k8s.io",
-        "validatingadmissionpolicybindings",
-    ),
+    cluster_wide(ADMISSION, "validatingadmissionpolicies"),
+    cluster_wide(ADMISSION, "validatingadmissionpolicybindings"),
 ];
 
 const fn cluster_wide(group: &'static str, resource: &'static str) -> Permission {
@@ -128,7 +104,7 @@ fn allowed(facts: &Facts, namespaced: bool) -> Outcome {
             access.permission
         )),
     });
-    Outcome::fail_if(wrong.collect(), "")
+    Outcome::fail_if(wrong, "")
 }
 
 /// The architectures of the container images.

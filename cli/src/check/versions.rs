@@ -5,31 +5,24 @@ use mesh_k8s::kinds::ResourceExt;
 
 use super::control_plane::COMPONENTS;
 use super::facts::{fact_ref, full_name, proxy_container};
-use super::{
-    AppliesTo, Category, Check, CheckResult, Environment, Facts, Finding, OnFailure, Outcome, fix,
-};
+use super::{Category, Check, CheckResult, Environment, Facts, Finding, Outcome, fix};
 
 pub(super) const CATEGORY: Category = Category {
     name: "control-plane-version",
     applies: |facts| facts.environment == Environment::Cluster && facts.is_installed_mode(),
     checks: &[
-        Check {
-            id: "l5d-version-control",
-            description: "the control plane runs the configured version",
-            advice: "{upgrade}",
-            explained_by: &[&["control-plane-containers"]],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: control,
-        },
-        Check {
-            id: "l5d-version-cli",
-            description: "meshctl has the control plane's version",
-            advice: "use the meshctl of the same release as the control plane",
-            explained_by: &[],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: |facts| {
+        Check::new(
+            "l5d-version-control",
+            "the control plane runs the configured version",
+            "{upgrade}",
+            control,
+        )
+        .explained_by(&[&["control-plane-containers"]]),
+        Check::new(
+            "l5d-version-cli",
+            "meshctl has the control plane's version",
+            "use the meshctl of the same release as the control plane",
+            |facts| {
                 let version = facts.values()?.linkerd_version;
                 Ok(if version == facts.cli_version {
                     Outcome::ok("")
@@ -40,16 +33,14 @@ pub(super) const CATEGORY: Category = Category {
                     ))
                 })
             },
-        },
-        Check {
-            id: "l5d-cp-proxy-version",
-            description: "the control plane's proxies have its version",
-            advice: "kubectl -n {ns} rollout restart deployment",
-            explained_by: &[&["l5d-version-control"]],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: own_proxies,
-        },
+        ),
+        Check::new(
+            "l5d-cp-proxy-version",
+            "the control plane's proxies have its version",
+            "kubectl -n {ns} rollout restart deployment",
+            own_proxies,
+        )
+        .explained_by(&[&["l5d-version-control"]]),
     ],
 };
 
@@ -99,7 +90,7 @@ fn own_proxies(facts: &Facts) -> CheckResult {
             )
         })
     });
-    Ok(Outcome::warn_if(wrong.collect(), expected.as_str()))
+    Ok(Outcome::warn_if(wrong, expected.as_str()))
 }
 
 /// Compares the versions of the scope's proxies with the version that the injector adds.
@@ -115,10 +106,7 @@ pub(super) fn data_plane(facts: &Facts) -> CheckResult {
             finding.with_fix(fix::restart_command(pod))
         })
     });
-    Ok(Outcome::warn_if(
-        wrong.collect::<Vec<_>>(),
-        expected.as_str(),
-    ))
+    Ok(Outcome::warn_if(wrong, expected.as_str()))
 }
 
 pub(crate) fn tag(image: &str) -> &str {

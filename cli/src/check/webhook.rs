@@ -9,9 +9,7 @@ use x509_parser::certificate::X509Certificate;
 use super::causes::{NOT_RUNNING, WEBHOOK};
 use super::certificate::{self, check_expiry, time_problem};
 use super::facts::{Fact, InjectionDryRun, fact_ref};
-use super::{
-    AppliesTo, Category, Check, CheckResult, Environment, Facts, Finding, OnFailure, Outcome, count,
-};
+use super::{Category, Check, CheckResult, Environment, Facts, Finding, OnFailure, Outcome, count};
 use crate::clients::tls;
 
 /// The webhook's registration.
@@ -24,69 +22,57 @@ pub(super) const CATEGORY: Category = Category {
     name: "linkerd-webhooks-and-apisvc-tls",
     applies: |facts| facts.environment == Environment::Cluster && facts.is_installed_mode(),
     checks: &[
-        Check {
-            id: "l5d-existence-mwc",
-            description: "the injector is registered with the API server",
-            advice: "{upgrade}",
-            explained_by: &[],
-            on_failure: OnFailure::SkipCategory,
-            applies_to: AppliesTo::Cluster,
-            run: registered,
-        },
-        Check {
-            id: "l5d-proxy-injector-webhook-cert-valid",
-            description: "the API server accepts the injector's certificate",
-            advice: "kubectl -n {ns} delete secret linkerd-proxy-injector-k8s-tls && kubectl -n {ns} rollout restart deployment linkerd-proxy-injector (not for a certificate that you provided)",
-            explained_by: &[&["controllers-permissions"], NOT_RUNNING],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: certificate_valid,
-        },
-        Check {
-            id: "l5d-proxy-injector-webhook-cert-not-expiring-soon",
-            description: "the injector's certificate does not expire soon",
-            advice: "kubectl -n {ns} logs deployment/linkerd-proxy-injector -c proxy-injector; renew a certificate that you provided",
-            explained_by: &[&[
-                "controllers-permissions",
+        Check::new(
+            "l5d-existence-mwc",
+            "the injector is registered with the API server",
+            "{upgrade}",
+            registered,
+        )
+        .on_failure(OnFailure::SkipCategory),
+        Check::new(
+            "l5d-proxy-injector-webhook-cert-valid",
+            "the API server accepts the injector's certificate",
+            "kubectl -n {ns} delete secret linkerd-proxy-injector-k8s-tls && kubectl -n {ns} rollout restart deployment linkerd-proxy-injector (not for a certificate that you provided)",
+            certificate_valid,
+        )
+        .explained_by(&[&["controllers-permissions"], NOT_RUNNING]),
+        Check::new(
+            "l5d-proxy-injector-webhook-cert-not-expiring-soon",
+            "the injector's certificate does not expire soon",
+            "kubectl -n {ns} logs deployment/linkerd-proxy-injector -c proxy-injector; renew a certificate that you provided",
+            not_expiring_soon,
+        )
+        .explained_by(&[&[
+            "controllers-permissions",
+            "l5d-proxy-injector-webhook-cert-valid",
+        ]]),
+        Check::new(
+            "webhook-presents",
+            "all injector pods present an accepted certificate",
+            "kubectl -n {ns} rollout restart deployment linkerd-proxy-injector",
+            presented,
+        )
+        .explained_by(&[
+            NOT_RUNNING,
+            &[
                 "l5d-proxy-injector-webhook-cert-valid",
-            ]],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: not_expiring_soon,
-        },
-        Check {
-            id: "webhook-presents",
-            description: "all injector pods present an accepted certificate",
-            advice: "kubectl -n {ns} rollout restart deployment linkerd-proxy-injector",
-            explained_by: &[
-                NOT_RUNNING,
-                &[
-                    "l5d-proxy-injector-webhook-cert-valid",
-                    "l5d-api-control-ready",
-                ],
+                "l5d-api-control-ready",
             ],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: presented,
-        },
-        Check {
-            id: "webhook-injects",
-            description: "pods with the injection annotation get a proxy (by a dry run)",
-            advice: "allow the API server to connect to port 8443 of the injector's pods in NetworkPolicies and firewalls",
-            explained_by: &[NOT_RUNNING, WEBHOOK],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: injects,
-        },
-        Check {
-            id: "namespace-excluded",
-            description: "no namespace with the injection annotation is excluded from the injector",
-            advice: "kubectl label namespace NAMESPACE config.linkerd.io/admission-webhooks-",
-            explained_by: &[&["webhook-injects"]],
-            on_failure: OnFailure::Continue,
-            applies_to: AppliesTo::Cluster,
-            run: excluded,
-        },
+        ]),
+        Check::new(
+            "webhook-injects",
+            "pods with the injection annotation get a proxy (by a dry run)",
+            "allow the API server to connect to port 8443 of the injector's pods in NetworkPolicies and firewalls",
+            injects,
+        )
+        .explained_by(&[NOT_RUNNING, WEBHOOK]),
+        Check::new(
+            "namespace-excluded",
+            "no namespace with the injection annotation is excluded from the injector",
+            "kubectl label namespace NAMESPACE config.linkerd.io/admission-webhooks-",
+            excluded,
+        )
+        .explained_by(&[&["webhook-injects"]]),
     ],
 };
 

@@ -258,7 +258,7 @@ pub(super) fn without_effect(facts: &Facts) -> CheckResult {
     let findings = keys
         .iter()
         .map(|key| format!("{}: {}", key.path, key.reason));
-    Ok(Outcome::warn_if(findings.collect(), ""))
+    Ok(Outcome::warn_if(findings, ""))
 }
 
 /// Compares the arguments of the controllers with linkerd-config. A value that was edited by hand

@@ -194,11 +194,8 @@ pub(super) fn containers(facts: &Facts) -> CheckResult {
     let pods = own_pods(facts)?
         .into_iter()
         .filter(|pod| !is_agent(pod) && !facts.is_on_unready_node(pod));
-    Ok(Outcome::fail_if(
-        pods.flat_map(|pod| container_problems(pod, facts.clock()))
-            .collect(),
-        "",
-    ))
+    let wrong = pods.flat_map(|pod| container_problems(pod, facts.clock()));
+    Ok(Outcome::fail_if(wrong, ""))
 }
 
 /// Returns whether the pod belongs to the agent's DaemonSet.
@@ -507,7 +504,7 @@ pub(super) fn controllers_ready(facts: &Facts) -> CheckResult {
         .collect();
     names.sort_unstable();
     names.dedup();
-    Ok(Outcome::fail_if(wrong.collect(), names.join(", ")))
+    Ok(Outcome::fail_if(wrong, names.join(", ")))
 }
 
 /// Removes the namespace from `namespace/name`.
@@ -568,7 +565,7 @@ pub(super) fn proxies(facts: &Facts) -> CheckResult {
         })
     });
     Ok(Outcome::fail_if(
-        wrong.collect::<Vec<_>>(),
+        wrong,
         count(own.len(), "proxy", "proxies"),
     ))
 }
@@ -588,5 +585,5 @@ pub(super) fn replicas(facts: &Facts) -> CheckResult {
             deployment.name_any()
         )
     });
-    Ok(Outcome::warn_if(wrong.collect(), ""))
+    Ok(Outcome::warn_if(wrong, ""))
 }

@@ -83,7 +83,7 @@ pub(super) fn pod_labels(facts: &Facts) -> CheckResult {
             }
         })
     });
-    Ok(Outcome::warn_if(wrong.collect(), ""))
+    Ok(Outcome::warn_if(wrong, ""))
 }
 
 pub(super) fn namespace_labels(facts: &Facts) -> CheckResult {
@@ -144,7 +144,7 @@ pub(super) fn service_labels(facts: &Facts) -> CheckResult {
                 )
             })
     });
-    Ok(Outcome::warn_if(wrong.collect(), ""))
+    Ok(Outcome::warn_if(wrong, ""))
 }
 
 /// The label that exports a Service; mirrors select Services by it.
@@ -164,7 +164,7 @@ pub(super) fn service_annotations(facts: &Facts) -> CheckResult {
                 service.name_any()
             ))
         });
-    Ok(Outcome::warn_if(wrong.collect(), ""))
+    Ok(Outcome::warn_if(wrong, ""))
 }
 
 pub(super) fn unknown(facts: &Facts) -> CheckResult {
@@ -173,7 +173,7 @@ pub(super) fn unknown(facts: &Facts) -> CheckResult {
         let annotations = meta.annotations.iter().flat_map(|all| all.keys());
         for key in annotations {
             if let Some(name) = key.strip_prefix(keys::CONFIG_PREFIX)
-                && !SETTINGS.contains(&name)
+                && !SETTINGS.split(' ').any(|setting| setting == name)
             {
                 let finding = Finding::new(format!("{what}: {key} is not a setting of the mesh"));
                 wrong.push(match what.strip_prefix("namespace ") {
@@ -228,57 +228,20 @@ fn annotation_problems(facts: &Facts, values: &Values, pod: &Pod) -> Fact<Vec<St
 }
 
 /// All annotations under `config.linkerd.io/`; docs/reference/annotations.md describes them.
-const SETTINGS: [&str; 49] = [
-    "access-log",
-    "admin-port",
-    "admission-webhooks",
-    "close-wait-timeout",
-    "control-port",
-    "debug-image",
-    "debug-image-pull-policy",
-    "debug-image-version",
-    "default-inbound-policy",
-    "enable-debug-sidecar",
-    "enable-external-profiles",
-    "enable-gateway",
-    "image-pull-policy",
-    "inbound-port",
-    "init-image",
-    "init-image-version",
-    "opaque-ports",
-    "outbound-port",
-    "pod-inbound-ports",
-    "proxy-additional-env",
-    "proxy-admin-shutdown",
-    "proxy-await",
-    "proxy-cpu-limit",
-    "proxy-cpu-ratio-limit",
-    "proxy-cpu-request",
-    "proxy-disable-inbound-protocol-detect-timeout",
-    "proxy-disable-outbound-protocol-detect-timeout",
-    "proxy-enable-native-sidecar",
-    "proxy-ephemeral-storage-limit",
-    "proxy-ephemeral-storage-request",
-    "proxy-gid",
-    "proxy-image",
-    "proxy-inbound-connect-timeout",
-    "proxy-inbound-discovery-cache-unused-timeout",
-    "proxy-log-format",
-    "proxy-log-http-headers",
-    "proxy-log-level",
-    "proxy-memory-limit",
-    "proxy-memory-request",
-    "proxy-metrics-hostname-labels",
-    "proxy-outbound-connect-timeout",
-    "proxy-outbound-discovery-cache-unused-timeout",
-    "proxy-require-identity-inbound-ports",
-    "proxy-uid",
-    "proxy-version",
-    "shutdown-grace-period",
-    "skip-inbound-ports",
-    "skip-outbound-ports",
-    "skip-subnets",
-];
+const SETTINGS: &str = "\
+    access-log admin-port admission-webhooks close-wait-timeout control-port debug-image \
+    debug-image-pull-policy debug-image-version default-inbound-policy enable-debug-sidecar \
+    enable-external-profiles enable-gateway image-pull-policy inbound-port init-image \
+    init-image-version opaque-ports outbound-port pod-inbound-ports proxy-additional-env \
+    proxy-admin-shutdown proxy-await proxy-cpu-limit proxy-cpu-ratio-limit proxy-cpu-request \
+    proxy-disable-inbound-protocol-detect-timeout proxy-disable-outbound-protocol-detect-timeout \
+    proxy-enable-native-sidecar proxy-ephemeral-storage-limit proxy-ephemeral-storage-request \
+    proxy-gid proxy-image proxy-inbound-connect-timeout \
+    proxy-inbound-discovery-cache-unused-timeout proxy-log-format proxy-log-http-headers \
+    proxy-log-level proxy-memory-limit proxy-memory-request proxy-metrics-hostname-labels \
+    proxy-outbound-connect-timeout proxy-outbound-discovery-cache-unused-timeout \
+    proxy-require-identity-inbound-ports proxy-uid proxy-version shutdown-grace-period \
+    skip-inbound-ports skip-outbound-ports skip-subnets";
 
 pub(super) fn opaque_ports(facts: &Facts) -> CheckResult {
     let pods: Vec<&Pod> = facts.meshed_pods()?.collect();
