@@ -17,8 +17,8 @@ use super::facts::{
     AccessReview, Agent, ApiServer, Controller, Environment, Facts, InjectionDryRun, Mode,
     Permission, Proxy,
 };
-use super::identity::{BUNDLE_KEY, TRUST_ROOTS};
-use crate::clients::metrics;
+use super::identity::{BUNDLE_KEY, EXPIRY, TRUST_ROOTS};
+use crate::clients::metrics::{self, Sample};
 use crate::mesh::Scope;
 
 /// 2026-01-01, the current time of the fixture.
@@ -208,15 +208,18 @@ fn agent(node: &str, pods: &[Pod]) -> Agent {
 }
 
 fn proxy(pod: &Pod) -> Proxy {
-    let expiry = NOW + 3600 * 20;
-    let text = format!("control_identity_cert_expiration_timestamp_seconds {expiry}\n");
     Proxy {
         namespace: pod.metadata.namespace.clone().unwrap(),
         pod: pod.metadata.name.clone().unwrap(),
         is_new: false,
         ready: Ok(()),
-        metrics: Ok(metrics::parse(&text)),
+        metrics: Ok(expiry(NOW + 3600 * 20)),
     }
+}
+
+/// Returns the metrics of a proxy whose certificate expires at that Unix time.
+pub(super) fn expiry(seconds: u64) -> Vec<Sample> {
+    metrics::parse(&format!("{EXPIRY} {seconds}\n"))
 }
 
 pub(super) fn trust_roots(namespace: &str, bundle: &str) -> ConfigMap {

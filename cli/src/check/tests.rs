@@ -7,9 +7,11 @@ use serde_json::json;
 use super::fixture::healthy;
 use super::*;
 use crate::clients::metrics;
-use faults::{FAULTS, Fault, change_pod, not_ready, pre};
+use edits::{container_status, edit_pod, not_ready, pre};
+use faults::{FAULTS, Fault};
 
 mod consequences;
+mod edits;
 mod faults;
 mod objects;
 mod unlisted;
@@ -21,38 +23,37 @@ fn all_faults() -> impl Iterator<Item = &'static Fault> {
         .flatten()
 }
 
+/// Returns the rows of all checks that ran.
+fn all_rows(facts: &Facts) -> Vec<Report> {
+    let categories = evaluate(facts).into_iter();
+    categories.flat_map(|category| category.checks).collect()
+}
+
+/// Returns the row of a check that ran.
+fn row(facts: &Facts, check: &str) -> Report {
+    let mut rows = all_rows(facts).into_iter();
+    rows.find(|row| row.name == check).unwrap()
+}
+
+/// Returns the checks that are not OK.
+fn wrong_rows(facts: &Facts) -> Vec<&'static str> {
+    let wrong = all_rows(facts)
+        .into_iter()
+        .filter(|row| row.mark != Mark::Ok);
+    wrong.map(|row| row.name).collect()
+}
+
 fn find<'a>(reports: &'a [CategoryReport], check: &str) -> Option<&'a Report> {
-    let mut all = reports.iter().flat_map(|category| &category.checks);
-    all.find(|report| report.name == check)
+    rows(reports).find(|report| report.name == check)
 }
 
 #[test]
 fn all_checks_pass_on_a_healthy_cluster() {
-    for report in evaluate(&healthy())
-        .iter()
-        .flat_map(|category| &category.checks)
-    {
-        assert_eq!(
-            report.mark,
-            Mark::Ok,
-            "{}: {:?}",
-            report.name,
-            report.detail
-        );
-    }
-    let mut facts = healthy();
-    pre(&mut facts);
-    for report in evaluate(&facts)
-        .iter()
-        .flat_map(|category| &category.checks)
-    {
-        assert_eq!(
-            report.mark,
-            Mark::Ok,
-            "{}: {:?}",
-            report.name,
-            report.detail
-        );
+    let installed = healthy();
+    let mut before = healthy();
+    pre(&mut before);
+    for row in all_rows(&installed).into_iter().chain(all_rows(&before)) {
+        assert_eq!(row.mark, Mark::Ok, "{}: {:?}", row.name, row.detail);
     }
 }
 
@@ -72,13 +73,8 @@ fn every_fault_is_reported_into_root_cause() {
         for placeholder in ["{ns}", "{upgrade}"] {
             assert!(!report.advice.contains(placeholder), "{}", report.advice);
         }
-        assert_eq!(
-            success(&reports),
-            !reports
-                .iter()
-                .flat_map(|category| &category.checks)
-                .any(|report| report.mark == Mark::Fail)
-        );
+        let failed = rows(&reports).any(|report| report.mark == Mark::Fail);
+        assert_eq!(success(&reports), !failed);
     }
 }
 
@@ -94,13 +90,12 @@ fn every_check_has_a_fault() {
 fn unreadable_fact_is_reported_and_others_are_checked() {
     let mut facts = healthy();
     facts.objects.webhook_secret = Err("cannot read the injector's Secret: forbidden".to_owned());
-    let reports = evaluate(&facts);
-    let report = find(&reports, "l5d-proxy-injector-webhook-cert-valid").unwrap();
+    let invalid = row(&facts, "l5d-proxy-injector-webhook-cert-valid");
     assert_eq!(
-        report.detail,
+        invalid.detail,
         ["cannot read the injector's Secret: forbidden"]
     );
-    assert_eq!(find(&reports, "webhook-injects").unwrap().mark, Mark::Ok);
+    assert_eq!(row(&facts, "webhook-injects").mark, Mark::Ok);
 }
 
 /// Ten checks use the missing ConfigMap.
@@ -108,11 +103,7 @@ fn unreadable_fact_is_reported_and_others_are_checked() {
 fn missing_fact_is_reported_once() {
     let mut facts = healthy();
     facts.objects.config = Ok(None);
-    let reports = evaluate(&facts);
-    let checks = reports.iter().flat_map(|category| &category.checks);
-    let failed = checks.filter(|report| report.mark != Mark::Ok);
-    let failed: Vec<&str> = failed.map(|report| report.name).collect();
-    assert_eq!(failed, ["l5d-existence-linkerd-config"]);
+    assert_eq!(wrong_rows(&facts), ["l5d-existence-linkerd-config"]);
 }
 
 /// Such as GRPCRoute without the Gateway API.
@@ -122,8 +113,7 @@ fn unserved_kind_need_not_be_synced() {
     let text =
         "source_kind_served{kind=\"GrpcRoute\"} 0\nsource_kind_synced{kind=\"GrpcRoute\"} 0\n";
     facts.controllers[1].metrics = Ok(metrics::parse(text));
-    let reports = evaluate(&facts);
-    assert_eq!(find(&reports, "controllers-follow").unwrap().mark, Mark::Ok);
+    assert_eq!(row(&facts, "controllers-follow").mark, Mark::Ok);
 }
 
 /// Such a proxy is not queried, so that only the state of its pod shows it.
@@ -131,15 +121,11 @@ fn unserved_kind_need_not_be_synced() {
 fn proxy_that_has_not_started_is_reported_as_not_ready() {
     let mut facts = healthy();
     facts.proxies.retain(|proxy| proxy.pod != "web-0");
-    change_pod(&mut facts, "web-0", |pod| {
-        pod["status"]["initContainerStatuses"] = json!([{
-            "name": "linkerd-proxy", "image": "x", "imageID": "", "ready": false, "restartCount": 0,
-            "state": {"waiting": {"reason": "PodInitializing"}}
-        }]);
-    });
-    let reports = evaluate(&facts);
-    let report = find(&reports, "l5d-data-plane-ready").unwrap();
-    assert_eq!(report.detail, ["shop/web-0: its proxy has not started yet"]);
+    let state = json!({"state": {"waiting": {"reason": "PodInitializing"}}});
+    edit_pod(&mut facts, "web-0")["status"]["initContainerStatuses"] =
+        json!([container_status("linkerd-proxy", state)]);
+    let ready = row(&facts, "l5d-data-plane-ready");
+    assert_eq!(ready.detail, ["shop/web-0: its proxy has not started yet"]);
 }
 
 /// `agent-ready` reports the agent, so that `agent-answers` must not.
@@ -148,23 +134,15 @@ fn unready_agent_is_reported_once() {
     let mut facts = healthy();
     not_ready(&mut facts, "mesh-agent-b");
     facts.agents[1].status = Err("cannot reach port 9993".to_owned());
-    let reports = evaluate(&facts);
-    assert_eq!(find(&reports, "agent-ready").unwrap().mark, Mark::Fail);
-    assert_eq!(find(&reports, "agent-answers").unwrap().mark, Mark::Ok);
+    assert_eq!(row(&facts, "agent-ready").mark, Mark::Fail);
+    assert_eq!(row(&facts, "agent-answers").mark, Mark::Ok);
 }
 
 #[test]
 fn failure_of_first_check_aborts_the_run() {
     let mut facts = healthy();
     facts.api_server = Err("no".to_owned());
-    let reports = evaluate(&facts);
-    assert_eq!(
-        reports
-            .iter()
-            .map(|category| category.checks.len())
-            .sum::<usize>(),
-        1
-    );
+    assert_eq!(all_rows(&facts).len(), 1);
 }
 
 fn check_ids() -> Vec<&'static str> {

@@ -1,21 +1,22 @@
 //! A fault has one root cause, however many rows fail.
 
-use serde_json::json;
+use mesh_k8s::kinds::ResourceExt;
 
 use super::super::facts::InjectionDryRun;
-use super::super::fixture::{NOW, TestCa};
+use super::super::fixture::{self, NOW, TestCa};
 use super::super::{CATEGORIES, Facts, Mark, root_cause};
-use super::faults::{change_pod, not_ready};
-use super::{evaluate, find, healthy};
-use crate::clients::metrics;
+use super::edits::{
+    cannot_pull, cannot_schedule, enforce_restricted, not_ready, remove_pods,
+    scale_injector_to_zero, set_scheduled,
+};
+use super::{all_rows, evaluate, find, healthy, row};
 
 /// Returns the rows that are not OK, each with its root cause.
 fn roots(facts: &Facts) -> Vec<(&'static str, Option<&'static str>)> {
-    let reports = evaluate(facts);
-    let all = reports.iter().flat_map(|category| &category.checks);
-    all.filter(|report| report.mark != Mark::Ok)
-        .map(|report| (report.name, report.cause))
-        .collect()
+    let wrong = all_rows(facts)
+        .into_iter()
+        .filter(|row| row.mark != Mark::Ok);
+    wrong.map(|row| (row.name, row.cause)).collect()
 }
 
 /// Asserts that all rows but `cause` are consequences of it.
@@ -31,10 +32,9 @@ fn assert_one_root(facts: &Facts, cause: &'static str, rows: usize) {
 /// The state a day after the issuer expired: no proxy has a certificate and is ready, and no
 /// Service has ready endpoints.
 fn stop_issuing(facts: &mut Facts) {
-    let expired = "control_identity_cert_expiration_timestamp_seconds 1767225599\n";
     for proxy in &mut facts.proxies {
         proxy.ready = Err("answers 503: waiting for a certificate".to_owned());
-        proxy.metrics = Ok(metrics::parse(expired));
+        proxy.metrics = Ok(fixture::expiry(NOW - 1));
     }
     for component in ["identity", "destination", "proxy-injector"] {
         for number in 0..2 {
@@ -73,13 +73,7 @@ fn issuer_that_may_not_sign_is_one_root_cause() {
 #[test]
 fn injector_scaled_to_zero_is_one_root_cause() {
     let mut facts = healthy();
-    let deployment = &mut facts.objects.deployments.as_mut().unwrap()[2];
-    deployment.spec.as_mut().unwrap().replicas = Some(0);
-    let pods = facts.objects.pods.as_mut().unwrap();
-    pods.retain(|pod| {
-        let name = pod.metadata.name.as_deref().unwrap();
-        !name.starts_with("linkerd-proxy-injector")
-    });
+    scale_injector_to_zero(&mut facts);
     facts.objects.slices.as_mut().unwrap()[3].endpoints.clear();
     facts.webhook.presented.clear();
     facts.webhook.dry_run = Ok(InjectionDryRun::NotInjected);
@@ -89,26 +83,10 @@ fn injector_scaled_to_zero_is_one_root_cause() {
 #[test]
 fn pod_security_that_rejects_agents_is_one_root_cause() {
     let mut facts = healthy();
-    let namespace = &mut facts.objects.namespaces.as_mut().unwrap()[0];
-    let labels = namespace.metadata.labels.as_mut().unwrap();
-    labels.insert(
-        "pod-security.kubernetes.io/enforce".to_owned(),
-        "restricted".to_owned(),
-    );
-    let pods = facts.objects.pods.as_mut().unwrap();
-    pods.retain(|pod| {
-        !pod.metadata
-            .name
-            .as_deref()
-            .unwrap()
-            .starts_with("mesh-agent")
-    });
+    enforce_restricted(&mut facts);
+    remove_pods(&mut facts, "mesh-agent");
     facts.agents.clear();
-    let set = &mut facts.objects.daemon_sets.as_mut().unwrap()[0];
-    let status = json!({
-        "currentNumberScheduled": 0, "desiredNumberScheduled": 2, "numberMisscheduled": 0, "numberReady": 0
-    });
-    set.status = serde_json::from_value(status).unwrap();
+    set_scheduled(&mut facts, 0);
     assert_one_root(&facts, "pre-pod-security", 3);
 }
 
@@ -118,12 +96,7 @@ fn failed_container_explains_unready_pod() {
     for number in 0..2 {
         let name = format!("linkerd-destination-{number}");
         not_ready(&mut facts, &name);
-        change_pod(&mut facts, &name, |pod| {
-            pod["status"]["containerStatuses"] = json!([{
-                "name": "destination", "image": "x", "imageID": "", "ready": false, "restartCount": 0,
-                "state": {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}
-            }]);
-        });
+        cannot_pull(&mut facts, &name, "destination", "ErrImagePull");
     }
     facts.objects.slices.as_mut().unwrap()[1].endpoints.clear();
     assert_one_root(&facts, "control-plane-containers", 3);
@@ -136,9 +109,8 @@ fn finding_marked_into_root_cause_is_not_a_consequence() {
     not_ready(&mut facts, "linkerd-destination-0");
     not_ready(&mut facts, "linkerd-destination-1");
     let services = facts.objects.services.as_mut().unwrap();
-    services.retain(|service| service.metadata.name.as_deref() != Some("linkerd-policy"));
-    let reports = evaluate(&facts);
-    let row = find(&reports, "control-plane-endpoints").unwrap();
+    services.retain(|service| service.name_any() != "linkerd-policy");
+    let row = row(&facts, "control-plane-endpoints");
     assert_eq!((row.mark, row.cause), (Mark::Fail, None));
 }
 
@@ -146,11 +118,7 @@ fn finding_marked_into_root_cause_is_not_a_consequence() {
 #[test]
 fn warning_explains_warnings_but_no_failures() {
     let mut facts = healthy();
-    change_pod(&mut facts, "linkerd-identity-1", |pod| {
-        pod["status"]["conditions"] = json!([{
-            "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "Insufficient cpu"
-        }]);
-    });
+    cannot_schedule(&mut facts, "Insufficient cpu");
     facts.controllers[2].ready = Err("answers 503: waiting for servers".to_owned());
     let reports = evaluate(&facts);
     assert_eq!(find(&reports, "controllers-ready").unwrap().cause, None);

@@ -1,97 +1,83 @@
 //! Faults that show only in the object itself.
 
 use mesh_core::node::{Repair, RepairKind};
-use serde_json::json;
+use mesh_k8s::kinds::ResourceExt;
+use serde_json::{Value, json};
 
 use super::super::facts::InjectionDryRun;
 use super::super::fixture::{self, NOW, TestCa, pod};
+use super::super::webhook::dry_run_namespace;
 use super::super::{Facts, Mark};
-use super::faults::{
-    Fault, change_pod, fails, not_ready, pod_named, pods, policy, set_value, time, warns,
+use super::edits::{
+    add_host_pod, add_policy, add_route, cannot_pull, cannot_schedule, container_status, edit,
+    edit_pod, edit_webhook, not_ready, pods, policy, remove_pods, scale_injector_to_zero, served,
+    set_events, set_value, trust_old_anchors,
 };
-use super::{evaluate, find, healthy};
+use super::faults::{Fault, check};
+use super::{evaluate, find, healthy, row, wrong_rows};
 use crate::clients::metrics;
 use crate::mesh::Scope;
 
 pub(super) const FAULTS: &[Fault] = &[
-    fails("issuer-may-sign", "lack CA:TRUE", |facts| {
+    check("issuer-may-sign").fails("lack CA:TRUE", |facts| {
         let anchor = TestCa::new("root", 365);
         let (der, _) = anchor.server("identity.linkerd.cluster.local", 300);
         facts.trust.anchors = Ok(vec![anchor.der()]);
         facts.trust.issuer = Ok(vec![der]);
     }),
-    fails("issuer-may-sign", "lacks keyCertSign", |facts| {
+    check("issuer-may-sign").fails("lacks keyCertSign", |facts| {
         let anchor = TestCa::new("root", 365);
         facts.trust.anchors = Ok(vec![anchor.der()]);
         facts.trust.issuer = Ok(vec![anchor.without_signing("identity", 300)]);
     }),
-    warns(
-        "l5d-identity-trustAnchors-not-expiring-soon",
+    check("l5d-identity-trustAnchors-not-expiring-soon").warns(
         "the issuer does not need it",
         |facts| {
             let old = TestCa::new("old", 10).der();
             facts.trust.anchors.as_mut().unwrap().push(old);
         },
     ),
-    warns(
-        "l5d-identity-data-plane-proxies-certs-match-ca",
+    check("l5d-identity-data-plane-proxies-certs-match-ca").warns(
         "shop/web-1 started with other trust anchors",
         |facts| {
             // Linkerd's proxy does not read the ConfigMap.
-            change_pod(facts, "web-1", |pod| {
-                let proxy = &mut pod["spec"]["containers"][1];
-                proxy["image"] = json!("cr.l5d.io/linkerd/proxy:edge-26.1.1");
-                let variable =
-                    json!({"name": "LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS", "value": "old"});
-                proxy["env"].as_array_mut().unwrap().push(variable);
-            });
+            let mut pod = edit_pod(facts, "web-1");
+            pod["spec"]["containers"][1]["image"] = json!("cr.l5d.io/linkerd/proxy:edge-26.1.1");
+            trust_old_anchors(&mut pod);
         },
     ),
-    fails(
-        "trust-roots-published",
-        "pods web-0, web-1 trust the old anchors",
-        |facts| {
-            facts.objects.trust_roots.as_mut().unwrap()[1] = fixture::trust_roots("shop", "stale");
-        },
-    ),
-    fails(
-        "control-plane-endpoints",
-        "linkerd-dst has no ready endpoint",
-        |facts| {
-            let service = json!({
-                "metadata": {
-                    "name": "linkerd-dst", "namespace": "linkerd",
-                    "labels": {"linkerd.io/control-plane-component": "destination"}
-                },
-                "spec": {"selector": {"linkerd.io/control-plane-component": "dst"}, "ports": [{"port": 8086}]},
-            });
-            let services = facts.objects.services.as_mut().unwrap();
-            services.push(serde_json::from_value(service).unwrap());
-        },
-    ),
-    fails(
-        "l5d-api-control-ready",
+    check("trust-roots-published").fails("pods web-0, web-1 trust the old anchors", |facts| {
+        facts.objects.trust_roots.as_mut().unwrap()[1] = fixture::trust_roots("shop", "stale");
+    }),
+    check("control-plane-endpoints").fails("linkerd-dst has no ready endpoint", |facts| {
+        let service = json!({
+            "metadata": {
+                "name": "linkerd-dst", "namespace": "linkerd",
+                "labels": {"linkerd.io/control-plane-component": "destination"}
+            },
+            "spec": {"selector": {"linkerd.io/control-plane-component": "dst"}, "ports": [{"port": 8086}]},
+        });
+        let services = facts.objects.services.as_mut().unwrap();
+        services.push(serde_json::from_value(service).unwrap());
+    }),
+    check("l5d-api-control-ready").fails(
         "GET /ready on port 9990 fails: Readiness probe failed: HTTP probe failed with statuscode: 503",
         |facts| {
             for name in ["linkerd-destination-0", "linkerd-destination-1"] {
                 not_ready(facts, name);
             }
-            change_pod(facts, "linkerd-destination-0", |pod| {
-                pod["spec"]["containers"]
-                    .as_array_mut()
-                    .unwrap()
-                    .push(json!({
-                        "name": "policy", "image": "x",
-                        "readinessProbe": {"httpGet": {"path": "/ready", "port": 9990}}
-                    }));
-                let status = |name: &str, ready: bool| {
-                    json!({
-                        "name": name, "image": "x", "imageID": "", "ready": ready, "restartCount": 0, "state": {"running": {}}
-                    })
-                };
-                pod["status"]["containerStatuses"] =
-                    json!([status("destination", true), status("policy", false)]);
-            });
+            let mut pod = edit_pod(facts, "linkerd-destination-0");
+            let containers = pod["spec"]["containers"].as_array_mut().unwrap();
+            containers.push(json!({
+                "name": "policy", "image": "x",
+                "readinessProbe": {"httpGet": {"path": "/ready", "port": 9990}}
+            }));
+            let status = |name: &str, ready: bool| {
+                container_status(name, json!({"ready": ready, "state": {"running": {}}}))
+            };
+            pod["status"]["containerStatuses"] =
+                json!([status("destination", true), status("policy", false)]);
+            drop(pod);
             let event = |container: &str, message: &str| {
                 json!({
                     "metadata": {}, "type": "Warning", "message": message,
@@ -101,113 +87,67 @@ pub(super) const FAULTS: &[Fault] = &[
                 })
             };
             let failed = "Readiness probe failed: HTTP probe failed with statuscode: 503";
-            facts.objects.events = Ok(vec![
-                serde_json::from_value(event("policy", failed)).unwrap(),
-                serde_json::from_value(event("destination", "an old event")).unwrap(),
-            ]);
+            let events = json!([event("policy", failed), event("destination", "an old event")]);
+            set_events(facts, events);
         },
     ),
-    fails(
-        "control-plane-deployments",
-        "no pod can be created",
-        |facts| {
-            without_injector(facts, "Fail");
-        },
-    ),
-    fails("agent-ready", "none has the label disk=ssd", |facts| {
-        let set = &mut facts.objects.daemon_sets.as_mut().unwrap()[0];
-        let spec = set.spec.as_mut().unwrap().template.spec.as_mut().unwrap();
-        spec.node_selector = Some([("disk".to_owned(), "ssd".to_owned())].into());
-        pods(facts).retain(|pod| {
-            !pod.metadata
-                .name
-                .as_deref()
-                .unwrap()
-                .starts_with("mesh-agent")
-        });
+    check("control-plane-deployments").fails("no pod can be created", |facts| {
+        without_injector(facts, "Fail");
     }),
-    warns(
-        "l5d-existence-unschedulable-pods",
-        "no node has the label disk=ssd",
-        |facts| {
-            change_pod(facts, "linkerd-identity-1", |pod| {
-                pod["spec"]["nodeSelector"] = json!({"disk": "ssd"});
-                pod["status"]["conditions"] = json!([{
-                    "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
-                    "message": "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector"
-                }]);
-            });
-        },
-    ),
-    fails("data-plane-containers", "ErrImagePull", |facts| {
-        cannot_pull(facts, "web-0", "linkerd-proxy");
+    check("agent-ready").fails("none has the label disk=ssd", |facts| {
+        let mut set = edit(&mut facts.objects.daemon_sets, "mesh-agent");
+        set["spec"]["template"]["spec"]["nodeSelector"] = json!({"disk": "ssd"});
+        drop(set);
+        remove_pods(facts, "mesh-agent");
     }),
-    warns(
-        "nodes-ready",
+    check("l5d-existence-unschedulable-pods").warns("no node has the label disk=ssd", |facts| {
+        edit_pod(facts, "linkerd-identity-1")["spec"]["nodeSelector"] = json!({"disk": "ssd"});
+        let message = "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector";
+        cannot_schedule(facts, message);
+    }),
+    check("data-plane-containers").fails("ErrImagePull", |facts| {
+        cannot_pull_proxy(facts);
+    }),
+    check("nodes-ready").warns(
         "node b is not Ready (Kubelet stopped posting node status.): the state of the 1 meshed pod there is unknown",
-        |facts| {
-            make_node_unready(facts);
-        },
+        make_node_unready,
     ),
-    warns(
-        "namespace-labels",
-        "namespace plain has linkerd.io/inject as a label",
-        |facts| {
-            let namespace = &mut facts.objects.namespaces.as_mut().unwrap()[2];
-            let label = [("linkerd.io/inject".to_owned(), "enabled".to_owned())];
-            namespace.metadata.labels = Some(label.into());
-        },
-    ),
-    warns(
-        "pods-host-network",
+    check("namespace-labels").warns("namespace plain has linkerd.io/inject as a label", |facts| {
+        let mut namespace = edit(&mut facts.objects.namespaces, "plain");
+        namespace["metadata"]["labels"] = json!({"linkerd.io/inject": "enabled"});
+    }),
+    check("pods-host-network").warns(
         "shop/host has the injection annotation of namespace shop but uses the host network",
-        |facts| {
-            let mut host = pod("shop", "host", "a", false);
-            host.spec.as_mut().unwrap().host_network = Some(true);
-            pods(facts).push(host);
-        },
+        add_host_pod,
     ),
-    fails(
-        "pods-marked-meshed",
+    check("pods-marked-meshed").fails(
         "plain/batch has the label linkerd.io/control-plane-ns but no proxy",
         |facts| {
-            let pod = pod_named(facts, "batch");
-            let labels = pod.metadata.labels.as_mut().unwrap();
-            labels.insert(
-                "linkerd.io/control-plane-ns".to_owned(),
-                "linkerd".to_owned(),
-            );
+            let mut pod = edit_pod(facts, "batch");
+            pod["metadata"]["labels"]["linkerd.io/control-plane-ns"] = json!("linkerd");
         },
     ),
-    warns(
-        "policy-authorizations",
+    check("policy-authorizations").warns(
         "Server shop/web denies every request to port http of shop/web-0 and 1 pod more",
-        |facts| {
-            let policies = facts.objects.policies.as_mut().unwrap();
-            policies.retain(|object| object["kind"] != "AuthorizationPolicy");
-        },
+        remove_authorizations,
     ),
-    warns(
-        "policy-server-ports",
+    check("policy-server-ports").warns(
         "Server shop/web and Server shop/by-number both select port 8080 of shop/web-0: only web",
         |facts| {
-            let server = json!({
+            add_policy(facts, json!({
                 "apiVersion": "policy.linkerd.io/v1beta3", "kind": "Server",
                 "metadata": {"name": "by-number", "namespace": "shop", "creationTimestamp": "2025-12-31T00:00:00Z"},
                 "spec": {"podSelector": {}, "port": 8080, "accessPolicy": "all-authenticated"},
-            });
-            facts.objects.policies.as_mut().unwrap().push(server);
+            }));
         },
     ),
-    warns(
-        "repairs",
+    check("repairs").warns(
         "node b: the agent made the program mesh-cni executable again: once in the last day, the last time 3 minutes ago (2025-12-31T23:56:40Z); /opt/cni/bin/mesh-cni",
         |facts| {
             repair(facts, RepairKind::PluginNotExecutable);
         },
     ),
-    warns(
-        "repairs",
+    check("repairs").warns(
         "restored the caBundle of its registration, which was altered or removed: 3 times in the last day, the last time 10 minutes ago (2025-12-31T23:50:00Z)",
         |facts| {
             // Two replicas report two repairs and one.
@@ -221,16 +161,11 @@ pub(super) const FAULTS: &[Fault] = &[
             }
         },
     ),
-    warns(
-        "namespace-excluded",
-        "excludes the injector by its label",
-        |facts| {
-            exclude_shop(facts);
-            facts.webhook.dry_run = Ok(InjectionDryRun::NotAttempted(
-                "no suitable namespace".to_owned(),
-            ));
-        },
-    ),
+    check("namespace-excluded").warns("excludes the injector by its label", |facts| {
+        exclude_shop(facts);
+        let reason = "no suitable namespace".to_owned();
+        facts.webhook.dry_run = Ok(InjectionDryRun::NotAttempted(reason));
+    }),
 ];
 
 fn repair(facts: &mut Facts, kind: RepairKind) {
@@ -247,8 +182,7 @@ fn repair(facts: &mut Facts, kind: RepairKind) {
 fn enrolment_in_place_is_not_a_warning() {
     let mut facts = healthy();
     repair(&mut facts, RepairKind::NotEnrolled);
-    let reports = evaluate(&facts);
-    let row = find(&reports, "repairs").unwrap();
+    let row = row(&facts, "repairs");
     assert_eq!(row.mark, Mark::Ok);
     assert_eq!(
         row.detail,
@@ -257,47 +191,41 @@ fn enrolment_in_place_is_not_a_warning() {
 }
 
 fn without_injector(facts: &mut Facts, policy: &str) {
-    let configuration = facts.objects.webhooks.as_mut().unwrap().as_mut().unwrap();
-    let webhook = &mut configuration.webhooks.as_mut().unwrap()[0];
-    webhook.failure_policy = Some(policy.to_owned());
-    let deployment = &mut facts.objects.deployments.as_mut().unwrap()[2];
-    deployment.spec.as_mut().unwrap().replicas = Some(0);
-    let injector = |name: &str| name.starts_with("linkerd-proxy-injector");
-    pods(facts).retain(|pod| !injector(pod.metadata.name.as_deref().unwrap()));
+    edit_webhook(facts)["failurePolicy"] = json!(policy);
+    scale_injector_to_zero(facts);
 }
 
-fn cannot_pull(facts: &mut Facts, name: &str, container: &str) {
-    change_pod(facts, name, |pod| {
-        pod["metadata"]["ownerReferences"] = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-5d9c", "uid": "u"}]);
-        pod["metadata"]["labels"]["pod-template-hash"] = json!("5d9c");
-        pod["status"]["containerStatuses"] = json!([{
-            "name": container, "image": "x", "imageID": "", "ready": false, "restartCount": 0,
-            "state": {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}
-        }]);
-    });
+/// Makes a pod one of a Deployment by way of a ReplicaSet.
+fn set_owner(pod: &mut Value, deployment: &str, hash: &str) {
+    let replica_set = format!("{deployment}-{hash}");
+    pod["metadata"]["ownerReferences"] =
+        json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": replica_set, "uid": "u"}]);
+    pod["metadata"]["labels"]["pod-template-hash"] = json!(hash);
+}
+
+fn cannot_pull_proxy(facts: &mut Facts) {
+    set_owner(&mut edit_pod(facts, "web-0"), "web", "5d9c");
+    cannot_pull(facts, "web-0", "linkerd-proxy", "ErrImagePull");
 }
 
 fn make_node_unready(facts: &mut Facts) {
-    let node = &mut facts.objects.nodes.as_mut().unwrap()[1];
-    let ready = json!([{
+    edit(&mut facts.objects.nodes, "b")["status"]["conditions"] = json!([{
         "type": "Ready", "status": "Unknown", "message": "Kubelet stopped posting node status."
     }]);
-    node.status.as_mut().unwrap().conditions = serde_json::from_value(ready).unwrap();
 }
 
 fn exclude_shop(facts: &mut Facts) {
-    let namespace = &mut facts.objects.namespaces.as_mut().unwrap()[1];
     let label = "config.linkerd.io/admission-webhooks";
-    namespace.metadata.labels = Some([(label.to_owned(), "disabled".to_owned())].into());
-    let selector =
+    let mut namespace = edit(&mut facts.objects.namespaces, "shop");
+    namespace["metadata"]["labels"] = json!({label: "disabled"});
+    drop(namespace);
+    edit_webhook(facts)["namespaceSelector"] =
         json!({"matchExpressions": [{"key": label, "operator": "NotIn", "values": ["disabled"]}]});
-    let configuration = facts.objects.webhooks.as_mut().unwrap().as_mut().unwrap();
-    let webhook = &mut configuration.webhooks.as_mut().unwrap()[0];
-    webhook.namespace_selector = serde_json::from_value(selector).unwrap();
 }
 
-fn advice(facts: &Facts, check: &str) -> String {
-    find(&evaluate(facts), check).unwrap().advice.clone()
+fn remove_authorizations(facts: &mut Facts) {
+    let policies = facts.objects.policies.as_mut().unwrap();
+    policies.retain(|object| object["kind"] != "AuthorizationPolicy");
 }
 
 #[test]
@@ -305,17 +233,14 @@ fn advice_has_the_names_of_objects() {
     let with = |inject: fn(&mut Facts), check: &str| {
         let mut facts = healthy();
         inject(&mut facts);
-        advice(&facts, check)
+        row(&facts, check).advice
     };
     let excluded = with(exclude_shop, "namespace-excluded");
     assert_eq!(
         excluded,
         "kubectl label namespace shop config.linkerd.io/admission-webhooks-"
     );
-    let image = with(
-        |facts| cannot_pull(facts, "web-0", "linkerd-proxy"),
-        "data-plane-containers",
-    );
+    let image = with(cannot_pull_proxy, "data-plane-containers");
     assert!(
         image.starts_with("kubectl -n shop rollout undo deployment/web"),
         "{image}"
@@ -323,12 +248,8 @@ fn advice_has_the_names_of_objects() {
     assert!(!image.contains(" logs "), "it has no log: {image}");
     let meshed = with(
         |facts| {
-            let mut late = pod("shop", "late-7f-x", "a", false);
-            let owner = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "late-7f", "uid": "u"}]);
-            late.metadata.owner_references = serde_json::from_value(owner).unwrap();
-            let labels = late.metadata.labels.as_mut().unwrap();
-            labels.insert("pod-template-hash".to_owned(), "7f".to_owned());
-            pods(facts).push(late);
+            pods(facts).push(pod("shop", "late-7f-x", "a", false));
+            set_owner(&mut edit_pod(facts, "late-7f-x"), "late", "7f");
         },
         "pods-meshed",
     );
@@ -343,7 +264,7 @@ fn upgrade_command_depends_on_the_installing_tool() {
         let config = facts.objects.config.as_mut().unwrap().as_mut().unwrap();
         config.metadata.annotations = release
             .map(|release| [("meta.helm.sh/release-name".to_owned(), release.to_owned())].into());
-        advice(&facts, "control-plane-deployments")
+        row(&facts, "control-plane-deployments").advice
     };
     assert_eq!(upgrade(None), "meshctl upgrade | kubectl apply -f -");
     assert!(upgrade(Some("mesh")).starts_with("helm upgrade mesh CHART -n linkerd --reuse-values"));
@@ -354,49 +275,33 @@ fn upgrade_command_depends_on_the_installing_tool() {
 fn namespace_that_excludes_itself_does_not_fail_the_webhook() {
     let mut facts = healthy();
     exclude_shop(&mut facts);
-    facts
-        .objects
-        .namespaces
-        .as_mut()
-        .unwrap()
-        .push(serde_json::from_value(json!({"metadata": {"name": "default"}})).unwrap());
-    let reports = evaluate(&facts);
-    assert_eq!(find(&reports, "webhook-injects").unwrap().mark, Mark::Ok);
+    let namespace = serde_json::from_value(json!({"metadata": {"name": "default"}})).unwrap();
+    facts.objects.namespaces.as_mut().unwrap().push(namespace);
+    assert_eq!(row(&facts, "webhook-injects").mark, Mark::Ok);
     // The dry run uses another namespace.
-    assert_eq!(
-        super::super::webhook::dry_run_namespace(&facts).unwrap(),
-        "default"
-    );
+    assert_eq!(dry_run_namespace(&facts).unwrap(), "default");
     facts.scope = Scope::Namespace("shop".to_owned());
-    let reason = super::super::webhook::dry_run_namespace(&facts).unwrap_err();
+    let reason = dry_run_namespace(&facts).unwrap_err();
     assert!(reason.contains("shop excludes the injector"), "{reason}");
     facts.webhook.dry_run = Ok(InjectionDryRun::NotAttempted(reason));
-    assert_eq!(
-        find(&evaluate(&facts), "webhook-injects").unwrap().mark,
-        Mark::Ok
-    );
+    assert_eq!(row(&facts, "webhook-injects").mark, Mark::Ok);
 }
 
 #[test]
 fn dry_run_skips_namespace_that_is_being_deleted() {
     let mut facts = healthy();
-    facts.objects.namespaces.as_mut().unwrap()[1]
-        .metadata
-        .deletion_timestamp = Some(time("2026-01-01T00:00:00Z"));
-    assert_eq!(
-        super::super::webhook::dry_run_namespace(&facts).unwrap(),
-        "plain"
-    );
+    let mut namespace = edit(&mut facts.objects.namespaces, "shop");
+    namespace["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    drop(namespace);
+    assert_eq!(dry_run_namespace(&facts).unwrap(), "plain");
 }
 
 #[test]
 fn missing_injector_with_policy_ignore_blocks_no_pods() {
     let mut facts = healthy();
     without_injector(&mut facts, "Ignore");
-    let reports = evaluate(&facts);
-    let row = find(&reports, "control-plane-deployments").unwrap();
     assert_eq!(
-        row.detail,
+        row(&facts, "control-plane-deployments").detail,
         ["Deployment linkerd-proxy-injector is scaled to 0"]
     );
 }
@@ -406,37 +311,24 @@ fn server_that_allows_clients_is_ok() {
     let mark = |change: fn(&mut Facts)| {
         let mut facts = healthy();
         change(&mut facts);
-        find(&evaluate(&facts), "policy-authorizations")
-            .unwrap()
-            .mark
+        row(&facts, "policy-authorizations").mark
     };
-    let for_namespace: fn(&mut Facts) = |facts| {
-        policy(facts, "AuthorizationPolicy", |policy| {
-            policy["spec"]["targetRef"] = json!({"kind": "Namespace", "name": "shop"});
-        });
-    };
-    assert_eq!(mark(for_namespace), Mark::Ok);
-    let open: fn(&mut Facts) = |facts| {
-        let policies = facts.objects.policies.as_mut().unwrap();
-        policies.retain(|object| object["kind"] != "AuthorizationPolicy");
-        policy(facts, "Server", |server| {
-            server["spec"]["accessPolicy"] = json!("audit");
-        });
-    };
-    assert_eq!(mark(open), Mark::Ok);
-    let by_route: fn(&mut Facts) = |facts| {
-        policy(facts, "AuthorizationPolicy", |policy| {
-            policy["spec"]["targetRef"] =
-                json!({"group": "policy.linkerd.io", "kind": "HTTPRoute", "name": "get"});
-        });
-        let route = json!({
-            "apiVersion": "policy.linkerd.io/v1beta3", "kind": "HTTPRoute",
-            "metadata": {"name": "get", "namespace": "shop"},
-            "spec": {"parentRefs": [{"group": "policy.linkerd.io", "kind": "Server", "name": "web"}]},
-        });
-        facts.objects.policies.as_mut().unwrap().push(route);
-    };
-    assert_eq!(mark(by_route), Mark::Ok);
+    let for_namespace = mark(|facts| {
+        let target = json!({"kind": "Namespace", "name": "shop"});
+        policy(facts, "AuthorizationPolicy")["spec"]["targetRef"] = target;
+    });
+    assert_eq!(for_namespace, Mark::Ok);
+    let open = mark(|facts| {
+        remove_authorizations(facts);
+        policy(facts, "Server")["spec"]["accessPolicy"] = json!("audit");
+    });
+    assert_eq!(open, Mark::Ok);
+    let by_route = mark(|facts| {
+        let target = json!({"group": "policy.linkerd.io", "kind": "HTTPRoute", "name": "get"});
+        policy(facts, "AuthorizationPolicy")["spec"]["targetRef"] = target;
+        add_route(facts, "web");
+    });
+    assert_eq!(by_route, Mark::Ok);
 }
 
 /// Copies of changed trust anchors need a minute to propagate.
@@ -448,9 +340,7 @@ fn propagating_trust_anchors_are_ok() {
         maps[1] = fixture::trust_roots("shop", "old");
         maps[0].metadata.managed_fields =
             serde_json::from_value(json!([{"manager": "kubectl", "time": changed}])).unwrap();
-        find(&evaluate(&facts), "trust-roots-published")
-            .unwrap()
-            .mark
+        row(&facts, "trust-roots-published").mark
     };
     assert_eq!(mark("2025-12-31T23:59:30Z"), Mark::Ok);
     assert_eq!(mark("2025-12-31T23:58:00Z"), Mark::Fail);
@@ -460,30 +350,26 @@ fn propagating_trust_anchors_are_ok() {
 fn bundles_are_compared_without_order_and_comments() {
     let (one, other) = (TestCa::new("a", 365).pem(), TestCa::new("b", 365).pem());
     let mut facts = healthy();
+    let reordered = format!("# the new one\n{other}\n# the old one\n{one}");
     facts.objects.trust_roots = Ok(vec![
         fixture::trust_roots("linkerd", &format!("{one}{other}")),
-        fixture::trust_roots(
-            "shop",
-            &format!("# the new one\n{other}\n# the old one\n{one}"),
-        ),
+        fixture::trust_roots("shop", &reordered),
     ]);
-    assert_eq!(
-        find(&evaluate(&facts), "trust-roots-published")
-            .unwrap()
-            .mark,
-        Mark::Ok
-    );
+    assert_eq!(row(&facts, "trust-roots-published").mark, Mark::Ok);
 }
 
 #[test]
 fn new_pods_are_excluded() {
     let reports = |created: &str| {
         let mut facts = healthy();
-        pod_named(&mut facts, "web-1").metadata.creation_timestamp = Some(time(created));
-        let pod = pod_named(&mut facts, "web-1").clone();
+        edit_pod(&mut facts, "web-1")["metadata"]["creationTimestamp"] = json!(created);
+        let pod = pods(&mut facts)
+            .iter()
+            .find(|pod| pod.name_any() == "web-1");
+        let pod = pod.unwrap().clone();
         let new = facts.is_new(&pod);
-        let proxy = facts.proxies.iter_mut().find(|proxy| proxy.pod == "web-1");
-        let proxy = proxy.unwrap();
+        let mut proxies = facts.proxies.iter_mut();
+        let proxy = proxies.find(|proxy| proxy.pod == "web-1").unwrap();
         proxy.is_new = new;
         proxy.ready = Err("answers 503".to_owned());
         proxy.metrics = Err("cannot connect".to_owned());
@@ -517,13 +403,7 @@ fn unready_node_is_reported_once() {
     facts.agents[1].status = Err("cannot reach port 9993".to_owned());
     facts.agents[1].pods = Err("cannot reach port 9993".to_owned());
     facts.proxies.retain(|proxy| proxy.pod != "web-1");
-    let reports = evaluate(&facts);
-    let all = reports.iter().flat_map(|category| &category.checks);
-    let wrong: Vec<&str> = all
-        .filter(|report| report.mark != Mark::Ok)
-        .map(|report| report.name)
-        .collect();
-    assert_eq!(wrong, ["nodes-ready"]);
+    assert_eq!(wrong_rows(&facts), ["nodes-ready"]);
 }
 
 #[test]
@@ -547,18 +427,12 @@ fn expired_certificate_is_not_reported_as_expiring_soon() {
 #[test]
 fn missing_kind_does_not_skip_other_checks() {
     let mut facts = healthy();
-    let server = facts.api_server.as_mut().unwrap();
-    let served = server.served.as_mut().unwrap();
-    served.remove("linkerd.io/v1alpha2/ServiceProfile");
+    served(&mut facts).remove("linkerd.io/v1alpha2/ServiceProfile");
     set_value(
         &mut facts,
         "identityTrustDomain: cluster.local",
         "identityTrustDomain: other",
     );
-    let reports = evaluate(&facts);
-    assert_eq!(
-        find(&reports, "l5d-existence-crd").unwrap().mark,
-        Mark::Fail
-    );
-    assert_eq!(find(&reports, "config-drift").unwrap().mark, Mark::Fail);
+    assert_eq!(row(&facts, "l5d-existence-crd").mark, Mark::Fail);
+    assert_eq!(row(&facts, "config-drift").mark, Mark::Fail);
 }
