@@ -33,6 +33,20 @@ pub(crate) struct Cluster {
     pub(crate) control_namespace: String,
 }
 
+/// A kind of objects in namespaces.
+pub(crate) trait Namespaced:
+    Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned
+{
+}
+
+impl<K> Namespaced for K where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+        + Clone
+        + Debug
+        + DeserializeOwned
+{
+}
+
 /// Maximum number of objects in one response. Pages limit the memory that the API server needs for
 /// the lists of a large cluster.
 const PAGE_SIZE: u32 = 500;
@@ -61,18 +75,19 @@ impl Cluster {
     }
 
     /// Lists the objects of a kind in a scope.
-    pub(crate) async fn list<K>(&self, scope: &Scope, params: ListParams) -> kube::Result<Vec<K>>
-    where
-        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
-            + Clone
-            + Debug
-            + DeserializeOwned,
-    {
-        let api = match scope.namespace() {
+    pub(crate) async fn list<K: Namespaced>(
+        &self,
+        scope: &Scope,
+        params: ListParams,
+    ) -> kube::Result<Vec<K>> {
+        pages(&self.api(scope), params).await
+    }
+
+    fn api<K: Namespaced>(&self, scope: &Scope) -> Api<K> {
+        match scope.namespace() {
             Some(namespace) => Api::namespaced(self.client.clone(), namespace),
             None => Api::all(self.client.clone()),
-        };
-        pages(&api, params).await
+        }
     }
 
     /// Lists the objects of a cluster-scoped kind, or of a namespaced kind in all namespaces.
@@ -84,16 +99,12 @@ impl Cluster {
     }
 
     /// Returns an object of the control plane's namespace, if it exists.
-    pub(crate) async fn control_object<K>(&self, name: &str) -> kube::Result<Option<K>>
-    where
-        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
-            + Clone
-            + Debug
-            + DeserializeOwned,
-    {
-        Api::namespaced(self.client.clone(), &self.control_namespace)
-            .get_opt(name)
-            .await
+    pub(crate) async fn control_object<K: Namespaced>(
+        &self,
+        name: &str,
+    ) -> kube::Result<Option<K>> {
+        let api = Api::namespaced(self.client.clone(), &self.control_namespace);
+        api.get_opt(name).await
     }
 
     pub(crate) async fn pods(&self, scope: &Scope) -> anyhow::Result<Vec<MeshPod>> {
@@ -152,17 +163,8 @@ impl Cluster {
         })
     }
 
-    async fn metadata<K>(&self, scope: &Scope) -> kube::Result<Vec<ObjectMeta>>
-    where
-        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
-            + Clone
-            + Debug
-            + DeserializeOwned,
-    {
-        let api: Api<K> = match scope.namespace() {
-            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
-            None => Api::all(self.client.clone()),
-        };
+    async fn metadata<K: Namespaced>(&self, scope: &Scope) -> kube::Result<Vec<ObjectMeta>> {
+        let api = self.api::<K>(scope);
         let list = api.list_metadata(&ListParams::default()).await?;
         Ok(list.items.into_iter().map(|item| item.metadata).collect())
     }

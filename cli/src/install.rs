@@ -16,13 +16,14 @@ use mesh_k8s::values::Values;
 use mesh_k8s::values::reading::{IgnoredKey, ignored_keys};
 use serde_json::Value;
 
+use self::chart::Chart;
 use self::flags::ValueFlags;
 use self::manifest::Manifest;
 use self::overrides::Overrides;
+use self::preflight::PreflightResult;
 use crate::exit::Failure;
+use crate::global::Global;
 use crate::output;
-
-pub(crate) use self::chart::Chart;
 
 /// The chart to render and its values.
 pub(crate) struct RenderRequest<'a> {
@@ -35,6 +36,32 @@ pub(crate) struct RenderRequest<'a> {
     /// Values detected from the cluster; all others override them.
     pub(crate) detected: Option<&'a Value>,
     pub(crate) flags: &'a ValueFlags,
+}
+
+impl<'a> RenderRequest<'a> {
+    /// Creates the request of a command. The chart of the custom resource definitions has no values
+    /// of an installation or of a cluster.
+    pub(crate) fn new(
+        crds: bool,
+        global: &'a Global,
+        cluster: Option<&'a PreflightResult>,
+        stored: Option<&'a Overrides>,
+        flags: &'a ValueFlags,
+    ) -> Self {
+        let detected = cluster.and_then(|cluster| cluster.values.as_ref());
+        Self {
+            chart: if crds {
+                Chart::Crds
+            } else {
+                Chart::ControlPlane
+            },
+            namespace: &global.linkerd_namespace,
+            kubernetes_version: cluster.map(|cluster| cluster.version.as_str()),
+            stored: stored.filter(|_| !crds),
+            detected: detected.filter(|_| !crds),
+            flags,
+        }
+    }
 }
 
 /// Renders the manifests in the order in which they are to be applied. Those of the control plane

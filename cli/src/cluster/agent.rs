@@ -1,6 +1,5 @@
 //! Client of the node agents of a cluster: reads JSON from the admin server of each agent pod.
 
-use futures_util::{StreamExt as _, stream};
 use kube::Api;
 use kube::api::ListParams;
 use mesh_k8s::kinds::{DaemonSet, Pod, ResourceExt};
@@ -26,10 +25,7 @@ impl Cluster {
             .iter()
             .filter_map(|pod| Some((pod, pod.spec.as_ref()?.node_name.clone()?)))
             .map(|(pod, node)| self.query_agent(pod, node));
-        let mut reports: Vec<AgentReport> = stream::iter(reports)
-            .buffer_unordered(clients::MAX_CONCURRENT)
-            .collect()
-            .await;
+        let mut reports: Vec<AgentReport> = clients::concurrently(reports).await;
         reports.sort_by(|a, b| a.node.cmp(&b.node));
         Ok(reports)
     }

@@ -9,7 +9,7 @@ use crate::check::gather::policies;
 use crate::commands::diagnostics::find_pods;
 use crate::global::Global;
 use crate::mesh::Mesh;
-use crate::output::table::{Align, Table};
+use crate::output::table::Table;
 use crate::output::{self, Format};
 
 /// Examples:
@@ -49,15 +49,9 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
         ),
         Format::Table if rows.is_empty() => Ok(()),
         Format::Table => {
-            let left = Align::Left;
-            let mut table = Table::new(&[
-                ("ROUTE", left),
-                ("SERVER", left),
-                ("PORT", left),
-                ("AUTHORIZATION_POLICY", left),
-                ("SERVER_AUTHORIZATION", left),
-                ("WITHOUT_AUTHORIZATION", left),
-            ]);
+            let mut table = Table::default().left(
+                "ROUTE SERVER PORT AUTHORIZATION_POLICY SERVER_AUTHORIZATION WITHOUT_AUTHORIZATION",
+            );
             for row in rows {
                 table.row(vec![
                     row.route.unwrap_or_else(|| "*".to_owned()),

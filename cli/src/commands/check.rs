@@ -99,13 +99,16 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     progress.clear();
     let success = check::success(&reports);
     match args.output {
-        OutputFormat::Json => output::json(
-            "Check",
-            &Output {
-                success,
-                categories: &reports,
-            },
-        )?,
+        OutputFormat::Json => {
+            let categories = &reports;
+            output::json(
+                "Check",
+                &Output {
+                    success,
+                    categories,
+                },
+            )?;
+        }
         OutputFormat::Table => output::text(&render(&reports, |_| true, success))?,
         OutputFormat::Short => {
             output::text(&render(&reports, |report| report.mark != Mark::Ok, success))?;
@@ -142,18 +145,11 @@ async fn find(global: &Global) -> anyhow::Result<Option<Mesh>> {
 
 /// Describes the first failure that `--wait` waits for.
 fn first_failure(reports: &[CategoryReport]) -> String {
-    let all = reports.iter().flat_map(|category| &category.checks);
-    let mut failed = all.filter(|report| report.mark == Mark::Fail && report.cause.is_none());
+    let is_root = |report: &&Report| report.mark == Mark::Fail && report.cause.is_none();
+    let mut failed = check::rows(reports).filter(is_root);
     let first = failed.next().map_or_else(String::new, |report| {
-        format!(
-            "waiting: {}: {}",
-            report.description,
-            report
-                .detail
-                .first()
-                .map(String::as_str)
-                .unwrap_or_default()
-        )
+        let detail = report.detail.first().map_or("", String::as_str);
+        format!("waiting: {}: {detail}", report.description)
     });
     match failed.count() {
         0 => first,
@@ -185,10 +181,10 @@ pub(super) fn render(
 
 /// Renders the root causes that have consequences.
 fn root_causes(reports: &[CategoryReport]) -> String {
-    let all = || reports.iter().flat_map(|category| &category.checks);
     let mut text = String::new();
-    for cause in all().filter(|report| !consequences(report, reports).is_empty()) {
-        let rows = match consequences(cause, reports).len() {
+    for cause in check::rows(reports) {
+        let rows = match consequences(cause, reports) {
+            0 => continue,
             1 => "one row below follows from it".to_owned(),
             rows => format!("{rows} rows below follow from it"),
         };
@@ -198,18 +194,17 @@ fn root_causes(reports: &[CategoryReport]) -> String {
         );
     }
     if text.is_empty() {
-        text
-    } else {
-        let title = "root causes";
-        format!("{title}\n{}\n{text}\n", "-".repeat(title.len()))
+        return text;
     }
+    let title = "root causes";
+    format!("{title}\n{}\n{text}\n", "-".repeat(title.len()))
 }
 
-/// Returns the rows that are consequences of `cause`.
-fn consequences<'a>(cause: &Report, reports: &'a [CategoryReport]) -> Vec<&'a Report> {
-    let all = reports.iter().flat_map(|category| &category.checks);
-    all.filter(|report| report.cause == Some(cause.name))
-        .collect()
+/// Returns the number of rows that are consequences of `cause`.
+fn consequences(cause: &Report, reports: &[CategoryReport]) -> usize {
+    check::rows(reports)
+        .filter(|report| report.cause == Some(cause.name))
+        .count()
 }
 
 /// Maximum number of problems in a row of the table; JSON has all of them.
@@ -226,7 +221,7 @@ fn row(report: &Report, reports: &[CategoryReport]) -> String {
             Some(detail) => format!("{line} ({detail})\n"),
         };
     }
-    if !consequences(report, reports).is_empty() {
+    if consequences(report, reports) > 0 {
         return format!("{line} (a root cause, see above)\n");
     }
     full_row(report)
@@ -268,15 +263,10 @@ mod tests {
     #[test]
     fn root_cause_is_shown_first_and_once() {
         let cause = report(Mark::Fail, &["node a has no pod"]);
-        let mut consequence = Report::for_test(
-            (
-                "pods-enrolled",
-                "connections of every meshed pod are redirected",
-            ),
-            Mark::Fail,
-            vec!["shop/web-0 is not enrolled".to_owned()],
-            "",
-        );
+        let description = "connections of every meshed pod are redirected";
+        let detail = vec!["shop/web-0 is not enrolled".to_owned()];
+        let mut consequence =
+            Report::for_test(("pods-enrolled", description), Mark::Fail, detail, "");
         consequence.cause = Some("agent-ready");
         let reports = [CategoryReport {
             category_name: "mesh-agent",
@@ -287,20 +277,16 @@ mod tests {
         assert_eq!(lines[..2], ["root causes", "-----------"]);
         assert_eq!(text.matches("node a has no pod").count(), 1);
         assert_eq!(text.matches("try: ").count(), 1);
-        assert_eq!(
-            lines[6],
-            "    one row below follows from it: repair it, then check again"
-        );
+        let rows = "    one row below follows from it: repair it, then check again";
+        assert_eq!(lines[6], rows);
         assert!(lines[10].ends_with("a ready agent runs on every node (a root cause, see above)"));
         assert!(lines[11].ends_with("redirected (follows from agent-ready)"));
     }
 
     #[test]
     fn failed_row_has_details_and_advice() {
-        let text = row(
-            &report(Mark::Fail, &["node a has no pod", "node b has no pod"]),
-            &[],
-        );
+        let failed = report(Mark::Fail, &["node a has no pod", "node b has no pod"]);
+        let text = row(&failed, &[]);
         let lines: Vec<&str> = text.lines().skip(1).collect();
         assert_eq!(
             lines,
@@ -331,9 +317,7 @@ mod tests {
                 report(Mark::Fail, &["x"]),
             ],
         };
-        assert_eq!(
-            first_failure(&[category]),
-            "waiting: a ready agent runs on every node: node a has no pod (and 1 more)"
-        );
+        let expect = "waiting: a ready agent runs on every node: node a has no pod (and 1 more)";
+        assert_eq!(first_failure(&[category]), expect);
     }
 }

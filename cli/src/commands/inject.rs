@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
+use mesh_core::annotation::CONFIG_PREFIX;
 use mesh_k8s::manifest::{self, InjectOptions, Report};
 use mesh_k8s::values::Values;
 use mesh_k8s::values::reading::{IgnoredKey, ignored_keys};
@@ -137,102 +138,55 @@ impl Settings {
     /// applies.
     fn annotations(&self, values: &Values) -> BTreeMap<String, String> {
         let number = |value: Option<u32>| value.map(|value| value.to_string());
-        let port = |value: Option<u16>| value.map(|value| value.to_string());
+        let port = |value: Option<u16>| number(value.map(u32::from));
+        let flag = |is_set: bool| is_set.then(|| "true".to_owned());
         let image = |name: &str| {
             let registry = self.registry.as_deref()?.trim_end_matches('/');
             let (_, name) = name.rsplit_once('/').unwrap_or(("", name));
             Some(format!("{registry}/{name}"))
         };
-        let proxy_image = self
-            .proxy_image
-            .as_ref()
-            .unwrap_or(&values.proxy.image.name);
-        let flag = |value: Option<bool>| value.map(|value| value.to_string());
+        let given = self.proxy_image.clone();
+        let proxy_image = image(given.as_ref().unwrap_or(&values.proxy.image.name)).or(given);
+        let native_sidecar = self.native_sidecar.map(|value| value.to_string());
+        let identity_ports = self.require_identity_on_inbound_ports.clone();
         let settings = [
-            ("config.linkerd.io/opaque-ports", self.opaque_ports.clone()),
+            ("opaque-ports", self.opaque_ports.clone()),
+            ("skip-inbound-ports", self.skip_inbound_ports.clone()),
+            ("skip-outbound-ports", self.skip_outbound_ports.clone()),
             (
-                "config.linkerd.io/skip-inbound-ports",
-                self.skip_inbound_ports.clone(),
-            ),
-            (
-                "config.linkerd.io/skip-outbound-ports",
-                self.skip_outbound_ports.clone(),
-            ),
-            (
-                "config.linkerd.io/default-inbound-policy",
+                "default-inbound-policy",
                 self.default_inbound_policy.clone(),
             ),
+            ("proxy-require-identity-inbound-ports", identity_ports),
+            ("proxy-enable-native-sidecar", native_sidecar),
+            ("enable-debug-sidecar", flag(self.enable_debug_sidecar)),
+            ("close-wait-timeout", self.close_wait_timeout.clone()),
+            ("proxy-log-level", self.proxy_log_level.clone()),
+            ("proxy-image", proxy_image),
+            ("debug-image", image(&values.debug_container.image.name)),
+            ("proxy-version", self.proxy_version.clone()),
+            ("image-pull-policy", self.image_pull_policy.clone()),
+            ("inbound-port", port(self.inbound_port)),
+            ("outbound-port", port(self.outbound_port)),
+            ("admin-port", port(self.admin_port)),
+            ("control-port", port(self.control_port)),
+            ("proxy-uid", number(self.proxy_uid)),
+            ("proxy-gid", number(self.proxy_gid)),
             (
-                "config.linkerd.io/proxy-require-identity-inbound-ports",
-                self.require_identity_on_inbound_ports.clone(),
+                "enable-external-profiles",
+                flag(self.enable_external_profiles),
             ),
-            (
-                "config.linkerd.io/proxy-enable-native-sidecar",
-                flag(self.native_sidecar),
-            ),
-            (
-                "config.alpha.linkerd.io/proxy-wait-before-exit-seconds",
-                number(self.wait_before_exit_seconds),
-            ),
-            (
-                "config.linkerd.io/enable-debug-sidecar",
-                self.enable_debug_sidecar.then(|| "true".to_owned()),
-            ),
-            (
-                "config.linkerd.io/close-wait-timeout",
-                self.close_wait_timeout.clone(),
-            ),
-            (
-                "config.linkerd.io/proxy-log-level",
-                self.proxy_log_level.clone(),
-            ),
-            (
-                "config.linkerd.io/proxy-image",
-                image(proxy_image).or_else(|| self.proxy_image.clone()),
-            ),
-            (
-                "config.linkerd.io/debug-image",
-                image(&values.debug_container.image.name),
-            ),
-            (
-                "config.linkerd.io/proxy-version",
-                self.proxy_version.clone(),
-            ),
-            (
-                "config.linkerd.io/image-pull-policy",
-                self.image_pull_policy.clone(),
-            ),
-            ("config.linkerd.io/inbound-port", port(self.inbound_port)),
-            ("config.linkerd.io/outbound-port", port(self.outbound_port)),
-            ("config.linkerd.io/admin-port", port(self.admin_port)),
-            ("config.linkerd.io/control-port", port(self.control_port)),
-            ("config.linkerd.io/proxy-uid", number(self.proxy_uid)),
-            ("config.linkerd.io/proxy-gid", number(self.proxy_gid)),
-            (
-                "config.linkerd.io/enable-external-profiles",
-                self.enable_external_profiles.then(|| "true".to_owned()),
-            ),
-            (
-                "config.linkerd.io/proxy-cpu-request",
-                self.proxy_cpu_request.clone(),
-            ),
-            (
-                "config.linkerd.io/proxy-cpu-limit",
-                self.proxy_cpu_limit.clone(),
-            ),
-            (
-                "config.linkerd.io/proxy-memory-request",
-                self.proxy_memory_request.clone(),
-            ),
-            (
-                "config.linkerd.io/proxy-memory-limit",
-                self.proxy_memory_limit.clone(),
-            ),
+            ("proxy-cpu-request", self.proxy_cpu_request.clone()),
+            ("proxy-cpu-limit", self.proxy_cpu_limit.clone()),
+            ("proxy-memory-request", self.proxy_memory_request.clone()),
+            ("proxy-memory-limit", self.proxy_memory_limit.clone()),
         ];
-        settings
-            .into_iter()
-            .filter_map(|(key, value)| Some((key.to_owned(), value?)))
-            .collect()
+        let settings = settings.map(|(name, value)| (format!("{CONFIG_PREFIX}{name}"), value));
+        // The only setting with the prefix of Linkerd's experimental ones.
+        let wait = "config.alpha.linkerd.io/proxy-wait-before-exit-seconds";
+        let wait = (wait.to_owned(), number(self.wait_before_exit_seconds));
+        let all = settings.into_iter().chain([wait]);
+        all.filter_map(|(key, value)| Some((key, value?))).collect()
     }
 }
 
@@ -314,10 +268,8 @@ mod tests {
     fn values_file_allows_null_and_linkerd_keys_but_no_typos() {
         let text = "{kubeAPI: {}, configReaders: null, proxy: {logLevel: debug, image: null}}";
         let values = read_values(text).unwrap();
-        assert_eq!(
-            (&*values.proxy.log_level, &*values.proxy.image.name),
-            ("debug", "mesh/proxy")
-        );
+        assert_eq!(values.proxy.log_level, "debug");
+        assert_eq!(values.proxy.image.name, "mesh/proxy");
         let error = read_values("proxy: {loglevel: debug}").unwrap_err();
         assert!(error.contains("did you mean proxy.logLevel?"), "{error}");
         assert!(read_values("proxy: [").unwrap_err().starts_with("not YAML"));
@@ -348,18 +300,11 @@ mod tests {
 
     #[test]
     fn flags_become_annotations() {
-        let line = [
-            "inject",
-            "-",
-            "--opaque-ports",
-            "3306",
-            "--native-sidecar=false",
-            "--enable-debug-sidecar",
-            "--wait-before-exit-seconds=5",
-        ];
-        let annotations = annotations(&line);
+        let line = "inject - --opaque-ports 3306 --native-sidecar=false --enable-debug-sidecar \
+            --wait-before-exit-seconds=5";
+        let line: Vec<&str> = line.split_whitespace().collect();
+        let annotations = annotations(&line).into_iter();
         let text: Vec<String> = annotations
-            .iter()
             .map(|(key, value)| format!("{key}={value}"))
             .collect();
         assert_eq!(

@@ -2,7 +2,7 @@
 
 use crate::global::Global;
 use crate::install::flags::ValueFlags;
-use crate::install::{self, Chart, RenderRequest, manifest, preflight};
+use crate::install::{self, RenderRequest, manifest, preflight};
 use crate::output::manifests::ManifestFormat;
 
 const EXAMPLES: &str = "\
@@ -42,18 +42,7 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
         }
         Some(cluster_info)
     };
-    let values = cluster_info.as_ref().and_then(|info| info.values.as_ref());
-    let manifests = install::render(&RenderRequest {
-        chart: if args.crds {
-            Chart::Crds
-        } else {
-            Chart::ControlPlane
-        },
-        namespace: &global.linkerd_namespace,
-        kubernetes_version: cluster_info.as_ref().map(|info| info.version.as_str()),
-        stored: None,
-        detected: values.filter(|_| !args.crds),
-        flags: &args.values,
-    })?;
-    manifest::print(&manifests, args.output)
+    let cluster_info = cluster_info.as_ref();
+    let request = RenderRequest::new(args.crds, global, cluster_info, None, &args.values);
+    manifest::print(&install::render(&request)?, args.output)
 }

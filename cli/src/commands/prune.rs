@@ -6,8 +6,8 @@ use std::collections::HashSet;
 use crate::cluster::Cluster;
 use crate::global::Global;
 use crate::install::flags::ValueFlags;
-use crate::install::manifest::{self, ObjectName};
-use crate::install::{self, Chart, RenderRequest, inventory, preflight};
+use crate::install::manifest::{self, Manifest, ObjectName};
+use crate::install::{self, RenderRequest, inventory, preflight};
 use crate::output::manifests::ManifestFormat;
 
 const EXAMPLES: &str = "\
@@ -30,32 +30,18 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     let cluster = Cluster::connect(global).await?;
     let cluster_info = preflight::inspect(&cluster).await?;
     let stored = preflight::stored_overrides(&cluster).await?;
-    let mut request = RenderRequest {
-        chart: Chart::ControlPlane,
-        namespace: &global.linkerd_namespace,
-        kubernetes_version: Some(&cluster_info.version),
-        stored: Some(&stored),
-        detected: cluster_info.values.as_ref(),
-        flags: &args.values,
-    };
-    let mut wanted: HashSet<ObjectName> = names(&install::render(&request)?);
     let none = ValueFlags::default();
-    request = RenderRequest {
-        chart: Chart::Crds,
-        stored: None,
-        detected: None,
-        flags: &none,
-        ..request
-    };
-    wanted.extend(names(&install::render(&request)?));
+    let mut wanted: HashSet<ObjectName> = HashSet::new();
+    for (crds, flags) in [(false, &args.values), (true, &none)] {
+        let cluster = Some(&cluster_info);
+        let request = RenderRequest::new(crds, global, cluster, Some(&stored), flags);
+        let manifests = install::render(&request)?;
+        wanted.extend(manifests.iter().map(Manifest::name));
+    }
     let objects = inventory::list_objects(&cluster).await?;
     let obsolete = inventory::obsolete(objects, &wanted);
     if obsolete.is_empty() {
         return Ok(());
     }
     manifest::print(&obsolete, args.output)
-}
-
-fn names(manifests: &[manifest::Manifest]) -> HashSet<ObjectName> {
-    manifests.iter().map(manifest::Manifest::name).collect()
 }

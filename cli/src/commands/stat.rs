@@ -6,7 +6,6 @@ mod workload;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use futures_util::{StreamExt as _, stream};
 use serde::Serialize;
 
 use self::workload::{Counters, WorkloadStats};
@@ -14,7 +13,7 @@ use crate::clients::controllers::ADMIN_PORTS;
 use crate::clients::{self, http, metrics};
 use crate::global::Global;
 use crate::mesh::{Mesh, MeshPod, Scope};
-use crate::output::table::{Align, Table};
+use crate::output::table::Table;
 use crate::output::{self, Format};
 
 /// Examples:
@@ -83,9 +82,7 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
 async fn scrape(mesh: &Mesh, scope: &Scope) -> anyhow::Result<Scrape> {
     let pods = mesh.pods(scope).await?;
     let pods: Vec<&MeshPod> = pods.iter().filter(|pod| !pod.is_terminal).collect();
-    let responses = stream::iter(pods.iter().map(|pod| fetch_metrics(mesh, pod)));
-    let responses: Vec<Option<anyhow::Result<String>>> =
-        responses.buffered(clients::MAX_CONCURRENT).collect().await;
+    let responses = clients::concurrently(pods.iter().map(|pod| fetch_metrics(mesh, pod))).await;
     let mut scrape = Scrape::new();
     for (pod, response) in pods.iter().zip(responses) {
         let workload = format!("{}/{}", pod.owner.kind, pod.owner.name);
@@ -148,19 +145,9 @@ fn show(args: &Args, rows: Vec<Row>) -> anyhow::Result<()> {
 }
 
 fn render(rows: &[Row]) -> String {
-    let (left, right) = (Align::Left, Align::Right);
-    let mut table = Table::new(&[
-        ("NAMESPACE", left),
-        ("NAME", left),
-        ("MESHED", right),
-        ("SUCCESS", right),
-        ("RPS", right),
-        ("LATENCY_P50", right),
-        ("LATENCY_P95", right),
-        ("LATENCY_P99", right),
-        ("SECURED", right),
-        ("TCP_CONN", right),
-    ]);
+    let mut table = Table::default()
+        .left("NAMESPACE NAME")
+        .right("MESHED SUCCESS RPS LATENCY_P50 LATENCY_P95 LATENCY_P99 SECURED TCP_CONN");
     for row in rows {
         let stats = &row.stats;
         let percent = |share: Option<f64>| {

@@ -16,7 +16,7 @@ use crate::global::Global;
 use crate::mesh::{Mesh, Scope};
 use crate::output::progress::Progress;
 use crate::output::style::Mark;
-use crate::output::table::{Align, Table};
+use crate::output::table::Table;
 use crate::output::{self, Format};
 
 /// Examples:
@@ -43,7 +43,7 @@ struct Status {
     problems: Vec<Problem>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Component {
     name: String,
@@ -151,15 +151,8 @@ fn components(facts: &Facts) -> Vec<Component> {
     let mut components: BTreeMap<String, Component> = BTreeMap::new();
     for pod in facts.control_pods().into_iter().flatten() {
         let name = pod::label(pod, annotation::CONTROL_PLANE_COMPONENT).unwrap_or_default();
-        let component = components
-            .entry(name.to_owned())
-            .or_insert_with(|| Component {
-                name: name.to_owned(),
-                ready: 0,
-                pods: 0,
-                restarts: 0,
-                images: Vec::new(),
-            });
+        let component = components.entry(name.to_owned()).or_default();
+        component.name = name.to_owned();
         component.pods += 1;
         component.ready += usize::from(pod::is_ready(pod));
         component.restarts += restarts(pod);
@@ -199,10 +192,8 @@ fn agents(facts: &Facts) -> Agents {
         if let Ok(status) = &agent.status {
             agents.answering += 1;
             *agents.tiers.entry(status.tier).or_default() += 1;
-            *agents
-                .versions
-                .entry(status.agent_version.clone())
-                .or_default() += 1;
+            let version = status.agent_version.clone();
+            *agents.versions.entry(version).or_default() += 1;
             *agents.kernels.entry(status.kernel.clone()).or_default() += 1;
             agents.enrolled_pods += status.pods.values().sum::<usize>();
         }
@@ -227,11 +218,7 @@ fn proxies(facts: &Facts) -> Proxies {
 }
 
 fn is_proxy_ready(pod: &Pod) -> bool {
-    let Some(status) = pod
-        .status
-        .as_ref()
-        .filter(|_| proxy_container(pod).is_some())
-    else {
+    let (Some(status), Some(_)) = (&pod.status, proxy_container(pod)) else {
         return false;
     };
     let init = status.init_container_statuses.iter().flatten();
@@ -243,9 +230,9 @@ fn is_proxy_ready(pod: &Pod) -> bool {
 }
 
 fn problems(reports: &[CategoryReport]) -> Vec<Problem> {
-    let all = reports.iter().flat_map(|category| &category.checks);
     // A root cause stands for its consequences.
-    all.filter(|report| report.mark != Mark::Ok && report.cause.is_none())
+    check::rows(reports)
+        .filter(|report| report.mark != Mark::Ok && report.cause.is_none())
         .map(|report| Problem {
             check: report.name,
             result: report.result,
@@ -261,13 +248,10 @@ fn render(status: &Status) -> String {
         text += &format!(", version {}", status.version);
     }
     text += &format!(", namespace {}\n\n", status.namespace);
-    let (left, right) = (Align::Left, Align::Right);
-    let mut table = Table::new(&[
-        ("COMPONENT", left),
-        ("READY", right),
-        ("RESTARTS", right),
-        ("IMAGES", left),
-    ]);
+    let mut table = Table::default()
+        .left("COMPONENT")
+        .right("READY RESTARTS")
+        .left("IMAGES");
     for component in &status.components {
         table.row(vec![
             component.name.clone(),
@@ -291,36 +275,28 @@ fn render(status: &Status) -> String {
         }
     };
     let or_unknown = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
+    let proxies = &status.proxies;
+    let of_agents = format!(
+        "{} of {} nodes respond, {} pods enrolled",
+        agents.answering, agents.nodes, agents.enrolled_pods
+    );
+    let of_proxies = format!(
+        "{} of {} ready, in {} namespaces",
+        proxies.ready, proxies.pods, proxies.namespaces
+    );
+    let trust = format!(
+        "anchors: {} left, issuer: {} left",
+        or_unknown(&status.trust.anchors),
+        or_unknown(&status.trust.issuer)
+    );
     let lines = [
-        (
-            "Agents",
-            format!(
-                "{} of {} nodes respond, {} pods enrolled",
-                agents.answering, agents.nodes, agents.enrolled_pods
-            ),
-        ),
+        ("Agents", of_agents),
         ("  tier", unknown(tiers.join(", "))),
         ("  version", unknown(format_counts(&agents.versions))),
         ("  kernel", unknown(format_counts(&agents.kernels))),
-        (
-            "Proxies",
-            format!(
-                "{} of {} ready, in {} namespaces",
-                status.proxies.ready, status.proxies.pods, status.proxies.namespaces
-            ),
-        ),
-        (
-            "  version",
-            unknown(format_counts(&status.proxies.versions)),
-        ),
-        (
-            "Trust",
-            format!(
-                "anchors: {} left, issuer: {} left",
-                or_unknown(&status.trust.anchors),
-                or_unknown(&status.trust.issuer)
-            ),
-        ),
+        ("Proxies", of_proxies),
+        ("  version", unknown(format_counts(&proxies.versions))),
+        ("Trust", trust),
     ];
     text.push('\n');
     for (key, value) in lines {

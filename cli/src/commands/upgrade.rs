@@ -12,7 +12,7 @@ use crate::exit::Failure;
 use crate::global::Global;
 use crate::install::flags::ValueFlags;
 use crate::install::overrides::Overrides;
-use crate::install::{self, Chart, RenderRequest, manifest, preflight};
+use crate::install::{self, RenderRequest, manifest, preflight};
 use crate::output;
 use crate::output::manifests::ManifestFormat;
 
@@ -62,20 +62,9 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
             (stored, Some(cluster_info))
         }
     };
-    let values = cluster_info.as_ref().and_then(|info| info.values.as_ref());
-    let manifests = install::render(&RenderRequest {
-        chart: if args.crds {
-            Chart::Crds
-        } else {
-            Chart::ControlPlane
-        },
-        namespace: &global.linkerd_namespace,
-        kubernetes_version: cluster_info.as_ref().map(|info| info.version.as_str()),
-        stored: (!args.crds).then_some(&stored),
-        detected: values.filter(|_| !args.crds),
-        flags: &args.values,
-    })?;
-    manifest::print(&manifests, args.output)
+    let (cluster, stored) = (cluster_info.as_ref(), Some(&stored));
+    let request = RenderRequest::new(args.crds, global, cluster, stored, &args.values);
+    manifest::print(&install::render(&request)?, args.output)
 }
 
 /// Rejects an issuer that running proxies do not trust. Connections fail between proxies with

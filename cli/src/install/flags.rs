@@ -205,10 +205,8 @@ impl IdentityFlags {
         }
         let scheme = self.identity_external_issuer.then_some("kubernetes.io/tls");
         overlay.set("identity.issuer.scheme", scheme);
-        overlay.set(
-            "identity.externalCA",
-            self.identity_external_ca.then_some(true),
-        );
+        let external = self.identity_external_ca.then_some(true);
+        overlay.set("identity.externalCA", external);
         let lifetime = self.identity_issuance_lifetime.as_deref();
         overlay.set("identity.issuer.issuanceLifetime", lifetime);
         let skew = self.identity_clock_skew_allowance.as_deref();
@@ -245,40 +243,29 @@ impl ControlPlaneFlags {
 
 impl ProxyFlags {
     fn add_to(&self, overlay: &mut Overlay) {
-        overlay.set("proxy.image.name", self.proxy_image.as_deref());
+        for (path, text) in [
+            ("proxy.image.name", &self.proxy_image),
+            ("proxy.logLevel", &self.proxy_log_level),
+            ("proxy.resources.cpu.request", &self.proxy_cpu_request),
+            ("proxy.resources.cpu.limit", &self.proxy_cpu_limit),
+            ("proxy.resources.memory.request", &self.proxy_memory_request),
+            ("proxy.resources.memory.limit", &self.proxy_memory_limit),
+            ("proxy.defaultInboundPolicy", &self.default_inbound_policy),
+        ] {
+            overlay.set(path, text.as_deref());
+        }
         overlay.set("proxy.ports.inbound", self.inbound_port);
         overlay.set("proxy.ports.outbound", self.outbound_port);
         overlay.set("proxy.ports.admin", self.admin_port);
         overlay.set("proxy.ports.control", self.control_port);
-        let list = |ports: &Option<Vec<String>>| ports.as_ref().map(|ports| ports.join(","));
-        overlay.set(
-            "proxyInit.ignoreInboundPorts",
-            list(&self.skip_inbound_ports),
-        );
-        overlay.set(
-            "proxyInit.ignoreOutboundPorts",
-            list(&self.skip_outbound_ports),
-        );
+        for (path, ports) in [
+            ("proxyInit.ignoreInboundPorts", &self.skip_inbound_ports),
+            ("proxyInit.ignoreOutboundPorts", &self.skip_outbound_ports),
+        ] {
+            overlay.set(path, ports.as_ref().map(|ports| ports.join(",")));
+        }
         overlay.set("proxy.uid", self.proxy_uid);
         overlay.set("proxy.gid", self.proxy_gid);
-        overlay.set("proxy.logLevel", self.proxy_log_level.as_deref());
-        overlay.set(
-            "proxy.resources.cpu.request",
-            self.proxy_cpu_request.as_deref(),
-        );
-        overlay.set("proxy.resources.cpu.limit", self.proxy_cpu_limit.as_deref());
-        overlay.set(
-            "proxy.resources.memory.request",
-            self.proxy_memory_request.as_deref(),
-        );
-        overlay.set(
-            "proxy.resources.memory.limit",
-            self.proxy_memory_limit.as_deref(),
-        );
-        overlay.set(
-            "proxy.defaultInboundPolicy",
-            self.default_inbound_policy.as_deref(),
-        );
         let external = self.enable_external_profiles.then_some(true);
         overlay.set("proxy.enableExternalProfiles", external);
     }
@@ -346,10 +333,8 @@ mod tests {
             "--identity-external-issuer",
             "--proxy-cpu-request=100m",
         ]);
-        assert_eq!(
-            overlay["proxy"]["image"]["name"],
-            "registry.example/mesh/proxy"
-        );
+        let image = &overlay["proxy"]["image"]["name"];
+        assert_eq!(image, "registry.example/mesh/proxy");
         assert_eq!(overlay["proxyInit"]["ignoreInboundPorts"], "25,3000-3010");
         assert_eq!(overlay["meshAgent"]["enabled"], false);
         assert_eq!(overlay["identity"]["issuer"]["scheme"], "kubernetes.io/tls");
@@ -373,22 +358,14 @@ mod tests {
         let file = file.path().to_str().unwrap();
         let command = <Line as clap::CommandFactory>::command();
         let passed = ["values", "set", "set_string", "set_file", "ha", "help"];
-        let args: Vec<String> = command
-            .get_arguments()
+        let args = command.get_arguments();
+        let args: Vec<String> = args
             .filter(|arg| !passed.contains(&arg.get_id().as_str()))
-            .map(|arg| {
-                let long = arg.get_long().unwrap();
-                let takes = arg.get_action().takes_values();
-                let value = match long {
-                    long if long.ends_with("-file") => file,
-                    long if long.ends_with("slices") => "true",
-                    _ => "7",
-                };
-                if takes {
-                    format!("--{long}={value}")
-                } else {
-                    format!("--{long}")
-                }
+            .map(|arg| match arg.get_long().unwrap() {
+                long if !arg.get_action().takes_values() => format!("--{long}"),
+                long if long.ends_with("-file") => format!("--{long}={file}"),
+                long if long.ends_with("slices") => format!("--{long}=true"),
+                long => format!("--{long}=7"),
             })
             .collect();
         let args: Vec<&str> = args.iter().map(String::as_str).collect();

@@ -15,16 +15,8 @@ use crate::cluster::{Cluster, error};
 /// after the injector is deleted; then agents, which release the pods of their nodes while they
 /// still have permissions; RBAC objects and namespaces last.
 const KINDS: [(&str, &str, &str); 20] = [
-    (
-        "admissionregistration.k8s.io",
-        "v1",
-        "MutatingWebhookConfiguration",
-    ),
-    (
-        "admissionregistration.k8s.io",
-        "v1",
-        "ValidatingWebhookConfiguration",
-    ),
+    (ADMISSION, "v1", "MutatingWebhookConfiguration"),
+    (ADMISSION, "v1", "ValidatingWebhookConfiguration"),
     ("apps", "v1", "DaemonSet"),
     ("apps", "v1", "Deployment"),
     ("batch", "v1", "CronJob"),
@@ -34,16 +26,8 @@ const KINDS: [(&str, &str, &str); 20] = [
     ("", "v1", "Service"),
     ("", "v1", "ConfigMap"),
     ("", "v1", "Secret"),
-    (
-        "admissionregistration.k8s.io",
-        "v1",
-        "ValidatingAdmissionPolicyBinding",
-    ),
-    (
-        "admissionregistration.k8s.io",
-        "v1",
-        "ValidatingAdmissionPolicy",
-    ),
+    (ADMISSION, "v1", "ValidatingAdmissionPolicyBinding"),
+    (ADMISSION, "v1", "ValidatingAdmissionPolicy"),
     ("rbac.authorization.k8s.io", "v1", "RoleBinding"),
     ("rbac.authorization.k8s.io", "v1", "Role"),
     ("rbac.authorization.k8s.io", "v1", "ClusterRoleBinding"),
@@ -53,6 +37,7 @@ const KINDS: [(&str, &str, &str); 20] = [
     ("", "v1", NAMESPACE),
 ];
 
+const ADMISSION: &str = "admissionregistration.k8s.io";
 const DEFINITION: &str = "CustomResourceDefinition";
 const NAMESPACE: &str = "Namespace";
 

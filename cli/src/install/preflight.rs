@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::flags::Overlay;
 use super::overrides::{self, Overrides};
-use crate::cluster::{Cluster, error};
+use crate::cluster::{Cluster, Namespaced, error};
 use crate::exit::Failure;
 use crate::global::Global;
 
@@ -139,13 +139,7 @@ pub(crate) async fn trust_anchors(cluster: &Cluster) -> anyhow::Result<Option<St
     Ok(bundle)
 }
 
-async fn control<K>(cluster: &Cluster, name: &str) -> anyhow::Result<Option<K>>
-where
-    K: mesh_k8s::kinds::Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>
-        + Clone
-        + std::fmt::Debug
-        + serde::de::DeserializeOwned,
-{
+async fn control<K: Namespaced>(cluster: &Cluster, name: &str) -> anyhow::Result<Option<K>> {
     let found = cluster.control_object(name).await;
     found.map_err(|error| {
         error::failed(

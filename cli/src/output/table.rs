@@ -1,56 +1,56 @@
 //! Tables in the style of kubectl: upper-case headers, columns two spaces apart, no borders.
 
-/// The alignment of a column: left for text, right for numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Align {
+#[derive(Clone, Copy)]
+enum Align {
     Left,
     Right,
 }
 
+#[derive(Default)]
 pub(crate) struct Table {
     columns: Vec<(&'static str, Align)>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    pub(crate) fn new(columns: &[(&'static str, Align)]) -> Self {
-        Self {
-            columns: columns.to_vec(),
-            rows: Vec::new(),
-        }
+    /// Adds columns of text; `headers` are separated by spaces.
+    pub(crate) fn left(self, headers: &'static str) -> Self {
+        self.columns(headers, Align::Left)
+    }
+
+    /// Adds columns of numbers.
+    pub(crate) fn right(self, headers: &'static str) -> Self {
+        self.columns(headers, Align::Right)
+    }
+
+    fn columns(mut self, headers: &'static str, align: Align) -> Self {
+        let headers = headers.split(' ').map(|header| (header, align));
+        self.columns.extend(headers);
+        self
     }
 
     /// Adds a row. An empty cell is an unknown value and is printed as `-`.
     pub(crate) fn row(&mut self, cells: Vec<String>) {
         debug_assert_eq!(cells.len(), self.columns.len());
-        self.rows.push(
-            cells
-                .into_iter()
-                .map(|cell| {
-                    if cell.is_empty() {
-                        "-".to_owned()
-                    } else {
-                        cell
-                    }
-                })
-                .collect(),
-        );
+        let cells = cells.into_iter();
+        let cells = cells.map(|cell| {
+            if cell.is_empty() {
+                "-".to_owned()
+            } else {
+                cell
+            }
+        });
+        self.rows.push(cells.collect());
     }
 
     pub(crate) fn render(&self) -> String {
         let width = |column: usize| {
             let cells = self.rows.iter().map(|row| row[column].chars().count());
-            cells
-                .chain([self.columns[column].0.len()])
-                .max()
-                .unwrap_or(0)
+            cells.fold(self.columns[column].0.len(), usize::max)
         };
         let widths: Vec<usize> = (0..self.columns.len()).map(width).collect();
-        let headers: Vec<String> = self
-            .columns
-            .iter()
-            .map(|(header, _)| (*header).to_owned())
-            .collect();
+        let headers = self.columns.iter().map(|(header, _)| (*header).to_owned());
+        let headers: Vec<String> = headers.collect();
         let mut text = String::new();
         for row in std::iter::once(&headers).chain(&self.rows) {
             let cells =
@@ -74,17 +74,10 @@ mod tests {
 
     #[test]
     fn columns_are_aligned_and_empty_cells_are_dashes() {
-        let mut table = Table::new(&[
-            ("NAME", Align::Left),
-            ("RPS", Align::Right),
-            ("TIER", Align::Left),
-        ]);
-        table.row(vec!["web".to_owned(), "12.5".to_owned(), String::new()]);
-        table.row(vec![
-            "a-long-name".to_owned(),
-            "3".to_owned(),
-            "full".to_owned(),
-        ]);
+        let mut table = Table::default().left("NAME").right("RPS").left("TIER");
+        for row in [["web", "12.5", ""], ["a-long-name", "3", "full"]] {
+            table.row(row.map(str::to_owned).to_vec());
+        }
         let expect = "NAME          RPS  TIER\nweb          12.5  -\na-long-name     3  full\n";
         assert_eq!(table.render(), expect);
     }

@@ -1,7 +1,6 @@
 //! Queries the permissions of the user and of the controllers. The API server evaluates them,
 //! because roles alone do not show what its authorizers allow.
 
-use futures_util::{StreamExt as _, stream};
 use kube::Api;
 use kube::api::PostParams;
 use mesh_k8s::kinds::authorization::{
@@ -17,38 +16,18 @@ use crate::cluster::Cluster;
 
 /// The permissions that each controller requires. Their roles grant more; the mesh fails without
 /// these.
+#[rustfmt::skip] // a table, one row a line
 const CONTROLLERS: [(&str, Permission); 12] = [
-    (
-        "linkerd-identity",
-        cluster_wide("create", "authentication.k8s.io", "tokenreviews"),
-    ),
+    ("linkerd-identity", cluster_wide("create", "authentication.k8s.io", "tokenreviews")),
     ("linkerd-destination", cluster_wide("list", "", "pods")),
     ("linkerd-destination", cluster_wide("watch", "", "pods")),
     ("linkerd-destination", cluster_wide("list", "", "services")),
-    (
-        "linkerd-destination",
-        cluster_wide("list", "discovery.k8s.io", "endpointslices"),
-    ),
-    (
-        "linkerd-destination",
-        cluster_wide("list", "apps", "replicasets"),
-    ),
-    (
-        "linkerd-destination",
-        cluster_wide("list", "policy.linkerd.io", "servers"),
-    ),
-    (
-        "linkerd-destination",
-        cluster_wide("list", "policy.linkerd.io", "authorizationpolicies"),
-    ),
-    (
-        "linkerd-proxy-injector",
-        cluster_wide("list", "", "namespaces"),
-    ),
-    (
-        "linkerd-proxy-injector",
-        cluster_wide("get", "apps", "replicasets"),
-    ),
+    ("linkerd-destination", cluster_wide("list", "discovery.k8s.io", "endpointslices")),
+    ("linkerd-destination", cluster_wide("list", "apps", "replicasets")),
+    ("linkerd-destination", cluster_wide("list", "policy.linkerd.io", "servers")),
+    ("linkerd-destination", cluster_wide("list", "policy.linkerd.io", "authorizationpolicies")),
+    ("linkerd-proxy-injector", cluster_wide("list", "", "namespaces")),
+    ("linkerd-proxy-injector", cluster_wide("get", "apps", "replicasets")),
     ("mesh-agent", cluster_wide("list", "", "pods")),
     ("mesh-agent", cluster_wide("watch", "", "pods")),
 ];
@@ -74,10 +53,7 @@ pub(super) async fn of_user(cluster: &Cluster) -> Vec<AccessReview> {
             allowed: is_user_allowed(cluster, permission).await,
         }
     });
-    stream::iter(reviews)
-        .buffered(clients::MAX_CONCURRENT)
-        .collect()
-        .await
+    clients::concurrently(reviews).await
 }
 
 pub(super) async fn of_controllers(cluster: &Cluster, agents: bool) -> Vec<AccessReview> {
@@ -91,10 +67,7 @@ pub(super) async fn of_controllers(cluster: &Cluster, agents: bool) -> Vec<Acces
                 allowed: is_account_allowed(cluster, account, permission).await,
             }
         });
-    stream::iter(reviews)
-        .buffered(clients::MAX_CONCURRENT)
-        .collect()
-        .await
+    clients::concurrently(reviews).await
 }
 
 async fn is_user_allowed(cluster: &Cluster, permission: Permission) -> Fact<bool> {
@@ -106,10 +79,8 @@ async fn is_user_allowed(cluster: &Cluster, permission: Permission) -> Fact<bool
         ..Default::default()
     };
     let api: Api<SelfSubjectAccessReview> = Api::all(cluster.client.clone());
-    let review = to_fact(
-        "query your permissions",
-        api.create(&PostParams::default(), &review).await,
-    )?;
+    let created = api.create(&PostParams::default(), &review).await;
+    let review = to_fact("query your permissions", created)?;
     Ok(review.status.is_some_and(|status| status.allowed))
 }
 
@@ -133,10 +104,8 @@ async fn is_account_allowed(
         ..Default::default()
     };
     let api: Api<SubjectAccessReview> = Api::all(cluster.client.clone());
-    let review = to_fact(
-        "query the permissions of the controllers",
-        api.create(&PostParams::default(), &review).await,
-    )?;
+    let created = api.create(&PostParams::default(), &review).await;
+    let review = to_fact("query the permissions of the controllers", created)?;
     Ok(review.status.is_some_and(|status| status.allowed))
 }
 

@@ -1,6 +1,5 @@
 //! Queries agents, controllers, proxies and injectors concurrently.
 
-use futures_util::{StreamExt as _, stream};
 use mesh_k8s::kinds::Pod;
 use mesh_k8s::pod::PROXY_CONTAINER;
 
@@ -43,7 +42,6 @@ pub(super) async fn query(mesh: &Mesh, facts: &mut Facts) {
         let new = pod.namespace != control && facts.is_new(object);
         proxy(mesh, pod, new)
     });
-    let proxies = stream::iter(queried).buffered(clients::MAX_CONCURRENT);
     let controllers = own.iter().flat_map(|(object, pod)| {
         let of_pod = ADMIN_PORTS.iter().filter(|(component, name, _)| {
             pod.component.as_deref() == Some(component)
@@ -53,16 +51,14 @@ pub(super) async fn query(mesh: &Mesh, facts: &mut Facts) {
         });
         of_pod.map(|(_, name, port)| controller(mesh, pod, name, *port))
     });
-    let controllers = stream::iter(controllers).buffered(clients::MAX_CONCURRENT);
     let injectors = own
         .iter()
         .filter(|(_, pod)| pod.component.as_deref() == Some(COMPONENTS[2]) && pod.ready);
     let injectors = injectors.map(|(_, pod)| presented_chain(mesh, pod, &control));
-    let injectors = stream::iter(injectors).buffered(clients::MAX_CONCURRENT);
     let (proxies, controllers, injectors, agents) = tokio::join!(
-        proxies.collect::<Vec<_>>(),
-        controllers.collect::<Vec<_>>(),
-        injectors.collect::<Vec<_>>(),
+        clients::concurrently(queried),
+        clients::concurrently(controllers),
+        clients::concurrently(injectors),
         mesh.agents()
     );
     facts.proxies = proxies;

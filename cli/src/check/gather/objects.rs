@@ -139,51 +139,25 @@ pub(super) async fn cilium(cluster: &Cluster) -> Fact<Option<ConfigMap>> {
     )
 }
 
-/// Group, version, kind and plural name of the policy kinds.
-const POLICIES: [(&str, &str, &str, &str); 9] = [
-    ("policy.linkerd.io", "v1beta3", "Server", "servers"),
-    (
-        "policy.linkerd.io",
-        "v1beta1",
-        "ServerAuthorization",
-        "serverauthorizations",
-    ),
-    (
-        "policy.linkerd.io",
-        "v1alpha1",
-        "AuthorizationPolicy",
-        "authorizationpolicies",
-    ),
-    (
-        "policy.linkerd.io",
-        "v1alpha1",
-        "MeshTLSAuthentication",
-        "meshtlsauthentications",
-    ),
-    (
-        "policy.linkerd.io",
-        "v1alpha1",
-        "NetworkAuthentication",
-        "networkauthentications",
-    ),
-    ("policy.linkerd.io", "v1beta3", "HTTPRoute", "httproutes"),
-    (
-        "policy.linkerd.io",
-        "v1alpha1",
-        "HTTPLocalRateLimitPolicy",
-        "httplocalratelimitpolicies",
-    ),
-    ("gateway.networking.k8s.io", "v1", "HTTPRoute", "httproutes"),
-    ("gateway.networking.k8s.io", "v1", "GRPCRoute", "grpcroutes"),
+/// Group, version and kind of the policy kinds.
+const POLICIES: [(&str, &str, &str); 9] = [
+    ("policy.linkerd.io", "v1beta3", "Server"),
+    ("policy.linkerd.io", "v1beta1", "ServerAuthorization"),
+    ("policy.linkerd.io", "v1alpha1", "AuthorizationPolicy"),
+    ("policy.linkerd.io", "v1alpha1", "MeshTLSAuthentication"),
+    ("policy.linkerd.io", "v1alpha1", "NetworkAuthentication"),
+    ("policy.linkerd.io", "v1beta3", "HTTPRoute"),
+    ("policy.linkerd.io", "v1alpha1", "HTTPLocalRateLimitPolicy"),
+    ("gateway.networking.k8s.io", "v1", "HTTPRoute"),
+    ("gateway.networking.k8s.io", "v1", "GRPCRoute"),
 ];
 
 /// Returns the policy objects in JSON, so that an invalid object does not fail the list and can be
 /// named.
 pub(super) async fn policies(cluster: &Cluster) -> Fact<Vec<Value>> {
     let mut all = Vec::new();
-    for (group, version, kind, plural) in POLICIES {
-        let kind_of = GroupVersionKind::gvk(group, version, kind);
-        let resource = ApiResource::from_gvk_with_plural(&kind_of, plural);
+    for (group, version, kind) in POLICIES {
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
         let api: Api<DynamicObject> = Api::all_with(cluster.client.clone(), &resource);
         match api.list(&ListParams::default()).await {
             Ok(list) => {
@@ -197,7 +171,10 @@ pub(super) async fn policies(cluster: &Cluster) -> Fact<Vec<Value>> {
             }
             // The kind is not served, which `l5d-existence-crd` or `gateway-api-crd` reports.
             Err(error) if error::is_missing(&error) => {}
-            Err(error) => return to_fact(&format!("list {plural}.{group}"), Err(error)),
+            Err(error) => {
+                let what = format!("list {}.{group}", resource.plural);
+                return to_fact(&what, Err(error));
+            }
         }
     }
     Ok(all)

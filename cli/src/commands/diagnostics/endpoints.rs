@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::QuerySource;
 use crate::clients::controllers;
 use crate::mesh::Mesh;
-use crate::output::table::{Align, Table};
+use crate::output::table::Table;
 use crate::output::{self, Format};
 
 #[derive(Debug, clap::Args)]
@@ -66,16 +66,10 @@ pub(super) async fn run(mesh: &Mesh, args: &Args) -> anyhow::Result<()> {
 }
 
 fn render(rows: Vec<Row>) -> String {
-    let left = Align::Left;
-    let mut table = Table::new(&[
-        ("NAMESPACE", left),
-        ("IP", left),
-        ("PORT", Align::Right),
-        ("POD", left),
-        ("PROTOCOL", left),
-        ("IDENTITY", left),
-        ("SERVICE", left),
-    ]);
+    let mut table = Table::default()
+        .left("NAMESPACE IP")
+        .right("PORT")
+        .left("POD PROTOCOL IDENTITY SERVICE");
     for row in rows {
         table.row(vec![
             row.namespace,

@@ -1,7 +1,5 @@
 //! `meshctl diagnostics proxy-metrics` and `controller-metrics`.
 
-use futures_util::{StreamExt as _, stream};
-
 use crate::clients::controllers::ADMIN_PORTS;
 use crate::clients::{self, http};
 use crate::exit::Failure;
@@ -95,12 +93,11 @@ pub(super) async fn print_controller_metrics(mesh: &Mesh) -> anyhow::Result<()> 
 
 /// Prints a section for each target, which begins with a comment, as the Prometheus format allows.
 async fn sections(mesh: &Mesh, targets: &[(&MeshPod, String, u16)]) -> anyhow::Result<()> {
-    let responses = stream::iter(targets.iter().map(async |(pod, container, port)| {
+    let responses = targets.iter().map(async |(pod, container, port)| {
         let response = http::get_from_pod(mesh, pod, *port, "/metrics").await;
         (pod.to_string(), container.clone(), response)
-    }));
-    let responses: Vec<_> = responses.buffered(clients::MAX_CONCURRENT).collect().await;
-    for (pod, container, response) in responses {
+    });
+    for (pod, container, response) in clients::concurrently(responses).await {
         match response {
             Ok(text) => output::text(&format!("# POD {pod} CONTAINER {container}\n{text}\n"))?,
             Err(error) => output::note(&format!("{pod}, {container}: {error:#}")),

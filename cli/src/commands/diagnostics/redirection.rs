@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::global::Global;
 use crate::mesh::Mesh;
-use crate::output::table::{Align, Table};
+use crate::output::table::Table;
 use crate::output::{self, Format};
 
 #[derive(Debug, clap::Args)]
@@ -64,14 +64,7 @@ pub(super) async fn run(mesh: &Mesh, args: &Args, global: &Global) -> anyhow::Re
 }
 
 fn render(pods: Vec<Row>) -> String {
-    let left = Align::Left;
-    let mut table = Table::new(&[
-        ("NAMESPACE", left),
-        ("POD", left),
-        ("NODE", left),
-        ("TIER", left),
-        ("CONNECTIONS", left),
-    ]);
+    let mut table = Table::default().left("NAMESPACE POD NODE TIER CONNECTIONS");
     for row in pods {
         let pod = row.status;
         let counted = pod.connections.iter().filter(|(_, count)| **count > 0);

@@ -8,7 +8,7 @@ use mesh_local::pod::status::Summary;
 
 use super::{failed, find};
 use crate::global::Global;
-use crate::output::table::{Align, Table};
+use crate::output::table::Table;
 use crate::output::{self, Format};
 
 #[derive(Debug, clap::Args)]
@@ -40,15 +40,10 @@ pub(super) fn print(status: &NodeStatus) -> anyhow::Result<()> {
     };
     let directory = status.manifests.display();
     output::line(&format!("node {}: {directory}, {redirect}\n", status.name))?;
-    let mut pods = Table::new(&[
-        ("NAMESPACE", Align::Left),
-        ("NAME", Align::Left),
-        ("READY", Align::Left),
-        ("STATUS", Align::Left),
-        ("RESTARTS", Align::Right),
-        ("MESHED", Align::Left),
-        ("IP", Align::Left),
-    ]);
+    let mut pods = Table::default()
+        .left("NAMESPACE NAME READY STATUS")
+        .right("RESTARTS")
+        .left("MESHED IP");
     for pod in &status.pods {
         let ips = pod.ips.iter().map(ToString::to_string);
         pods.row(vec![
@@ -65,12 +60,7 @@ pub(super) fn print(status: &NodeStatus) -> anyhow::Result<()> {
     if status.services.is_empty() {
         return Ok(());
     }
-    let mut services = Table::new(&[
-        ("NAMESPACE", Align::Left),
-        ("SERVICE", Align::Left),
-        ("CLUSTER-IP", Align::Left),
-        ("PORTS", Align::Left),
-    ]);
+    let mut services = Table::default().left("NAMESPACE SERVICE CLUSTER-IP PORTS");
     for service in &status.services {
         services.row(vec![
             service.namespace.clone(),

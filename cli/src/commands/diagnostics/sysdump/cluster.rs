@@ -1,20 +1,17 @@
 //! Collects objects of the control plane, policies, events, logs and metrics of a cluster.
 
-use futures_util::{StreamExt as _, stream};
+use kube::Api;
 use kube::api::{ListParams, LogParams};
-use kube::core::NamespaceResourceScope;
-use kube::{Api, Resource};
 use mesh_k8s::kinds::core::Event;
 use mesh_k8s::kinds::{ConfigMap, DaemonSet, Deployment, Node, Pod, ResourceExt, Service};
 use mesh_k8s::pod;
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 use super::Dump;
 use crate::check::gather;
 use crate::clients::controllers::ADMIN_PORTS;
 use crate::clients::{self, http};
-use crate::cluster::{Cluster, error};
+use crate::cluster::{Cluster, Namespaced, error};
 use crate::mesh::{Mesh, Scope};
 
 pub(super) async fn collect(mesh: &Mesh, cluster: &Cluster, lines: i64, dump: &mut Dump) {
@@ -36,14 +33,7 @@ pub(super) async fn collect(mesh: &Mesh, cluster: &Cluster, lines: i64, dump: &m
     metrics(mesh, dump).await;
 }
 
-async fn of_kind<K>(cluster: &Cluster, name: &str, dump: &mut Dump)
-where
-    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
-        + Clone
-        + std::fmt::Debug
-        + DeserializeOwned
-        + Serialize,
-{
+async fn of_kind<K: Namespaced + Serialize>(cluster: &Cluster, name: &str, dump: &mut Dump) {
     let scope = Scope::Namespace(cluster.control_namespace.clone());
     match cluster.list::<K>(&scope, ListParams::default()).await {
         // The archive already has linkerd-config, without secrets.
@@ -93,11 +83,7 @@ async fn logs(cluster: &Cluster, lines: i64, dump: &mut Dump) {
             let name = format!("logs/{pod}-{container}{suffix}.log");
             (name, api.logs(&pod, &params).await)
         });
-    let results: Vec<_> = stream::iter(targets)
-        .buffered(clients::MAX_CONCURRENT)
-        .collect()
-        .await;
-    for (name, result) in results {
+    for (name, result) in clients::concurrently(targets).await {
         match result {
             Ok(text) => dump.add(&name, text),
             Err(error) => dump.failed(&name, &error::explain(&error)),
@@ -125,11 +111,7 @@ async fn metrics(mesh: &Mesh, dump: &mut Dump) {
             let result = http::get_from_pod(mesh, pod, port, "/metrics").await;
             (format!("metrics/{}-{container}.txt", pod.name), result)
         });
-    let results: Vec<_> = stream::iter(targets)
-        .buffered(clients::MAX_CONCURRENT)
-        .collect()
-        .await;
-    for (name, result) in results {
+    for (name, result) in clients::concurrently(targets).await {
         match result {
             Ok(text) => dump.add(&name, text),
             Err(error) => dump.failed(&name, &error),
