@@ -91,6 +91,14 @@ struct Plan {
     with_noisy: bool,
 }
 
+/// The measurement of a workload.
+#[derive(Clone, Copy)]
+struct Run<'r> {
+    testbed: &'r Testbed,
+    plan: &'r Plan,
+    workload: &'static Workload,
+}
+
 pub(crate) fn run(root: &Path, options: &BenchmarkOptions) -> anyhow::Result<ExitCode> {
     if options.list {
         xtask::print_lines(&report::list())?;
@@ -122,10 +130,15 @@ pub(crate) fn run(root: &Path, options: &BenchmarkOptions) -> anyhow::Result<Exi
             continue;
         }
         let begun = Instant::now();
-        let outcome = measure(&testbed, &mut systems, &plan, workload);
+        let run = Run {
+            testbed: &testbed,
+            plan: &plan,
+            workload,
+        };
+        let outcome = run.measure(&mut systems);
         testbed.check_interrupt()?;
         let profile = match (&outcome, options.profile) {
-            (Ok(_), true) => profile(&testbed, &mut systems, &plan, workload)?,
+            (Ok(_), true) => run.profile(&mut systems)?,
             _ => None,
         };
         let measured = Measured {
@@ -163,43 +176,35 @@ fn directory(root: &Path, options: &BenchmarkOptions) -> PathBuf {
     }
 }
 
-fn measure(
-    testbed: &Testbed,
-    systems: &mut Systems,
-    plan: &Plan,
-    workload: &'static Workload,
-) -> anyhow::Result<Row> {
-    if !matches!(workload.kind, Kind::Traffic(..)) {
-        // The other kinds start processes under the same names and need an idle machine.
-        systems.clear();
-    }
-    match workload.kind {
-        Kind::Traffic(service, load) => {
-            traffic::row(testbed, systems, plan, workload, service, load)
+impl Run<'_> {
+    fn measure(self, systems: &mut Systems) -> anyhow::Result<Row> {
+        if !matches!(self.workload.kind, Kind::Traffic(..)) {
+            // The other kinds start processes under the same names and need an idle machine.
+            systems.clear();
         }
-        Kind::Idle(service, held, count) => {
-            memory::idle(testbed, plan, workload, service, held, count)
+        match self.workload.kind {
+            Kind::Traffic(service, load) => traffic::row(self, systems, service, load),
+            Kind::Idle(service, held, count) => memory::idle(self, service, held, count),
+            Kind::Targets => memory::targets(self),
+            Kind::Changes => changes::row(self),
+            Kind::Start => start::ready(self),
+            Kind::FirstRequest => start::first_request(self),
+            Kind::Redirection => redirection::row(self),
         }
-        Kind::Targets => memory::targets(testbed, plan, workload),
-        Kind::Changes => changes::row(testbed, plan, workload),
-        Kind::Start => start::ready(testbed, plan, workload),
-        Kind::FirstRequest => start::first_request(testbed, plan, workload),
-        Kind::Redirection => redirection::row(testbed, plan, workload),
     }
-}
 
-/// Profiles mesh-proxy in a workload of kind `Traffic`; returns `None` for other kinds.
-fn profile(
-    testbed: &Testbed,
-    systems: &mut Systems,
-    plan: &Plan,
-    workload: &Workload,
-) -> anyhow::Result<Option<ProxyPair<Profile>>> {
-    match (workload.kind, systems.get_mut(&SystemUnderTest::MeshProxy)) {
-        (Kind::Traffic(service, load), Some(system)) => {
-            profile::record(testbed, system, service, load, plan.seconds).map(Some)
-        }
-        _ => Ok(None),
+    /// Profiles mesh-proxy in a workload of kind `Traffic`; returns `None` for other kinds.
+    fn profile(self, systems: &mut Systems) -> anyhow::Result<Option<ProxyPair<Profile>>> {
+        let system = systems.get_mut(&SystemUnderTest::MeshProxy);
+        let (Kind::Traffic(service, load), Some(system)) = (self.workload.kind, system) else {
+            return Ok(None);
+        };
+        profile::record(self.testbed, system, service, load, self.plan.seconds).map(Some)
+    }
+
+    /// Returns the systems to measure.
+    fn suts(self) -> Vec<SystemUnderTest> {
+        self.plan.suts(self.workload)
     }
 }
 

@@ -17,6 +17,7 @@ mod tools;
 mod topology;
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -57,6 +58,18 @@ pub(crate) enum Suite {
     Slowhttptest,
     /// In-house attacks with valid but costly traffic, with an honest client in parallel
     Hostile,
+}
+
+/// A run of a suite in one position.
+struct Run<'r> {
+    topology: &'r Topology<'r>,
+    position: Position,
+    /// The suite's application.
+    target: SocketAddr,
+    /// Prefix of the names of processes.
+    name: String,
+    /// The file or the directory of the suite's report.
+    report: PathBuf,
 }
 
 /// Installs, builds and runs the named suites, or all. A failed case sets the exit status and is
@@ -216,24 +229,27 @@ impl Suite {
         position: Position,
         results: &Path,
     ) -> anyhow::Result<Outcome> {
-        let target = topology.target(self.application(), position);
         let name = format!("{}-{}", self.name(), position.name().replace(' ', "-"));
-        let result = |extension: &str| -> PathBuf { results.join(format!("{name}{extension}")) };
+        let extension = match self {
+            Self::H2spec => ".xml",
+            Self::GrpcInterop => ".txt",
+            Self::Smugglex => ".json",
+            Self::Kosoku | Self::Slowhttptest | Self::Hostile => "",
+        };
+        let run = Run {
+            topology,
+            position,
+            target: topology.target(self.application(), position),
+            report: results.join(format!("{name}{extension}")),
+            name,
+        };
         match self {
-            Self::H2spec => h2spec::run(topology, &tools.h2spec()?, target, &name, result(".xml")),
-            Self::GrpcInterop => grpc_interop::run(
-                topology,
-                &tools.grpc_client()?,
-                target,
-                &name,
-                result(".txt"),
-            ),
-            Self::Kosoku => kosoku::run(topology, &tools.kosoku()?, target, &name, result("")),
-            Self::Smugglex => {
-                smugglex::run(topology, &tools.smugglex()?, target, &name, result(".json"))
-            }
-            Self::Slowhttptest => slowhttptest::run(topology, target, &name, &result("")),
-            Self::Hostile => hostile::run(topology, position, &name, &result("")),
+            Self::H2spec => h2spec::run(run, &tools.h2spec()?),
+            Self::GrpcInterop => grpc_interop::run(run, &tools.grpc_client()?),
+            Self::Kosoku => kosoku::run(run, &tools.kosoku()?),
+            Self::Smugglex => smugglex::run(run, &tools.smugglex()?),
+            Self::Slowhttptest => slowhttptest::run(&run),
+            Self::Hostile => hostile::run(&run),
         }
     }
 

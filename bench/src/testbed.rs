@@ -54,13 +54,53 @@ pub(crate) struct Testbed {
 }
 
 /// A value for each of the two proxies: the client's and the server's.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct ProxyPair<T> {
     pub(crate) outbound: T,
     pub(crate) inbound: T,
 }
 
 pub(crate) type ProxyProcesses = ProxyPair<Process>;
+
+impl<T> ProxyPair<T> {
+    pub(crate) fn new(outbound: T, inbound: T) -> Self {
+        Self { outbound, inbound }
+    }
+
+    pub(crate) fn map<U>(self, value: impl Fn(T) -> U) -> ProxyPair<U> {
+        ProxyPair::new(value(self.outbound), value(self.inbound))
+    }
+
+    pub(crate) fn try_map<U, E>(
+        self,
+        value: impl Fn(T) -> Result<U, E>,
+    ) -> Result<ProxyPair<U>, E> {
+        Ok(ProxyPair::new(value(self.outbound)?, value(self.inbound)?))
+    }
+
+    /// Returns the values of both pairs for each proxy.
+    pub(crate) fn zip<U>(self, other: ProxyPair<U>) -> ProxyPair<(T, U)> {
+        let inbound = (self.inbound, other.inbound);
+        ProxyPair::new((self.outbound, other.outbound), inbound)
+    }
+}
+
+impl ProxyProcesses {
+    /// Returns the process IDs.
+    pub(crate) fn ids(&self) -> ProxyPair<u32> {
+        ProxyPair::new(self.outbound.id(), self.inbound.id())
+    }
+
+    /// Fails if a proxy has exited; `name` is its name in the error.
+    pub(crate) fn check(&mut self, name: &str) -> anyhow::Result<()> {
+        for proxy in [&mut self.outbound, &mut self.inbound] {
+            if let Some(status) = proxy.exit_status()? {
+                bail!("{name} exited: {status}\n{}", proxy.command_and_log());
+            }
+        }
+        Ok(())
+    }
+}
 
 /// The certificate files of one proxy.
 pub(crate) struct Certificate {
@@ -159,11 +199,7 @@ impl Testbed {
         at: SocketAddr,
         path: Option<&str>,
     ) -> anyhow::Result<()> {
-        let container = Container {
-            name: "wait",
-            cpu_role: CpuRole::Load,
-            user: None,
-        };
+        let container = Container::root("wait", CpuRole::Load);
         let mut command = pod.command(container, &self.programs.bench)?;
         command.args(["load", "ready", "--at", &at.to_string()]);
         if let Some(path) = path {

@@ -6,9 +6,8 @@ use super::metric::{Metric, SystemUnderTest};
 use super::row::{Round, Row, Sample};
 use super::system::System;
 use super::traffic::rounds;
-use super::workload::{IdleConnection, Load, Service, Workload};
-use super::{Plan, load};
-use crate::testbed::Testbed;
+use super::workload::{IdleConnection, Load, Service};
+use super::{Run, load};
 
 const RATE: Load = Load::FixedRate { rate: 5000 };
 /// Services whose endpoints change, and changes of each per second: a thousand changes in a hundred
@@ -16,20 +15,17 @@ const RATE: Load = Load::FixedRate { rate: 5000 };
 const MOVING: u32 = 10;
 const TURNS: u32 = 100;
 
-pub(super) fn row(
-    testbed: &Testbed,
-    plan: &Plan,
-    workload: &'static Workload,
-) -> anyhow::Result<Row> {
+pub(super) fn row(run: Run<'_>) -> anyhow::Result<Row> {
+    let testbed = run.testbed;
     let mut system = System::start(testbed, SystemUnderTest::MeshProxy)?;
     let moving = format!("10.99.0.1:{}", Service::Http1.port());
     // A proxy watches only destinations that its pod uses.
+    let connections = (MOVING, MOVING);
     let _used = hold(
         testbed,
-        &system.pods.client,
+        &system,
         &moving,
-        MOVING,
-        MOVING,
+        connections,
         IdleConnection::Http1,
     )?;
     load::measure(testbed, &mut system, Service::Http1, RATE, 1)?;
@@ -39,14 +35,14 @@ pub(super) fn row(
         // attributed to the proxy.
         control.client.deprioritise()?;
     }
-    rounds(testbed, plan, workload, |number, _| {
+    rounds(run, |number, _| {
         let mut round = Round::default();
         let mut measure = |turns: u32| -> anyhow::Result<Sample> {
             if let Some(control) = &mut system.control {
                 control.client.write_line(&format!("changes {turns}"))?;
             }
             let (sample, failed) =
-                load::measure(testbed, &mut system, Service::Http1, RATE, plan.seconds)?;
+                load::measure(testbed, &mut system, Service::Http1, RATE, run.plan.seconds)?;
             *round.failed.entry(SystemUnderTest::MeshProxy).or_default() += failed;
             Ok(sample)
         };

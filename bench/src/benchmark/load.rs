@@ -56,14 +56,9 @@ pub(super) fn measure(
         .with_context(|| format!("parse the report of the load on {}:\n{output}", system.sut))?;
     let mut sample = sample(&outcome);
     if let (Some(before), Some(after)) = (before, after) {
-        sample.insert(
-            Metric::CpuOut,
-            (after.outbound - before.outbound) / outcome.operations,
-        );
-        sample.insert(
-            Metric::CpuIn,
-            (after.inbound - before.inbound) / outcome.operations,
-        );
+        let both = after.zip(before);
+        let cpu = both.map(|(after, before)| (after - before) / outcome.operations);
+        sample.extend([(Metric::CpuOut, cpu.outbound), (Metric::CpuIn, cpu.inbound)]);
     }
     Ok((sample, outcome.failed))
 }
@@ -75,11 +70,8 @@ fn sample(outcome: &Outcome) -> Sample {
         (Metric::P999, outcome.p999),
     ];
     let mut sample = Sample::from([(Metric::Rate, outcome.operations / outcome.seconds)]);
-    sample.extend(
-        latencies
-            .into_iter()
-            .filter_map(|(metric, value)| Some((metric, value?))),
-    );
+    let latencies = latencies.into_iter();
+    sample.extend(latencies.filter_map(|(metric, value)| Some((metric, value?))));
     sample
 }
 

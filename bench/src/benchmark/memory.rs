@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
-use super::Plan;
 use super::metric::{Metric, SystemUnderTest};
 use super::row::{Round, Row, Sample};
 use super::system::{CLIENT, System};
 use super::traffic::rounds;
-use super::workload::{IdleConnection, Service, Workload};
-use crate::testbed::pod::{Pod, descriptors};
+use super::workload::{IdleConnection, Service};
+use super::{Plan, Run};
+use crate::testbed::pod::descriptors;
 use crate::testbed::process::Process;
 use crate::testbed::usage::Memory;
 use crate::testbed::{ProxyPair, Testbed};
@@ -35,47 +35,40 @@ const SAME: f64 = 0.005;
 
 /// Measures the memory of idle connections.
 pub(super) fn idle(
-    testbed: &Testbed,
-    plan: &Plan,
-    workload: &'static Workload,
+    run: Run<'_>,
     service: Service,
     held: IdleConnection,
     count: u32,
 ) -> anyhow::Result<Row> {
-    let plan = memory_plan(plan);
+    let testbed = run.testbed;
+    let plan = memory_plan(run.plan);
+    let run = Run { plan: &plan, ..run };
     let descriptors = descriptors()?;
     let possible = descriptors.saturating_sub(SPARE) / 2;
     let note = (possible < count).then(|| {
         format!("{possible} connections, since a process here may have {descriptors} files open")
     });
     let count = count.min(possible);
-    let row = rounds(testbed, &plan, workload, |number, progress| {
+    let row = rounds(run, |number, progress| {
         let mut round = Round::default();
-        for sut in plan.suts(workload) {
+        for sut in run.suts() {
             testbed.check_interrupt()?;
             progress.line(&format!("round {}, {sut}", number + 1));
             progress.tick();
             let system = System::start(testbed, sut)?;
-            let to = system.target(service);
+            let to = system.target(service).to_string();
             // The first connection allocates what all others share.
-            let first = hold(testbed, &system.pods.client, &to.to_string(), 1, 1, held)?;
+            let first = hold(testbed, &system, &to, (1, 1), held)?;
             let before = stable_memory(testbed, &system)?;
-            let all = hold(
-                testbed,
-                &system.pods.client,
-                &to.to_string(),
-                1,
-                count,
-                held,
-            )?;
+            let all = hold(testbed, &system, &to, (1, count), held)?;
             let after = stable_memory(testbed, &system)?;
             drop((first, all));
-            let each = |after: Memory, before: Memory| {
+            let each = after.zip(before).map(|(after, before)| {
                 (after.anonymous as f64 - before.anonymous as f64) / f64::from(count)
-            };
+            });
             let sample = Sample::from([
-                (Metric::MemoryOut, each(after.outbound, before.outbound)),
-                (Metric::MemoryIn, each(after.inbound, before.inbound)),
+                (Metric::MemoryOut, each.outbound),
+                (Metric::MemoryIn, each.inbound),
             ]);
             round.samples.insert(sut, sample);
         }
@@ -85,27 +78,18 @@ pub(super) fn idle(
 }
 
 /// Measures the memory of targets, of their endpoints, and of a proxy without any.
-pub(super) fn targets(
-    testbed: &Testbed,
-    plan: &Plan,
-    workload: &'static Workload,
-) -> anyhow::Result<Row> {
-    let plan = memory_plan(plan);
-    rounds(testbed, &plan, workload, |_, _| {
+pub(super) fn targets(run: Run<'_>) -> anyhow::Result<Row> {
+    let testbed = run.testbed;
+    let plan = memory_plan(run.plan);
+    rounds(Run { plan: &plan, ..run }, |_, _| {
         let mut grown = Vec::new();
         let mut base = None;
         for (first, _) in [FEW, MANY] {
             let system = System::start(testbed, SystemUnderTest::MeshProxy)?;
             let before = stable_memory(testbed, &system)?;
             let to = format!("{first}:{}", Service::Http1.port());
-            let all = hold(
-                testbed,
-                &system.pods.client,
-                &to,
-                TARGETS,
-                TARGETS,
-                IdleConnection::Http1,
-            )?;
+            let connections = (TARGETS, TARGETS);
+            let all = hold(testbed, &system, &to, connections, IdleConnection::Http1)?;
             let after = stable_memory(testbed, &system)?;
             drop(all);
             grown.push(after.outbound.anonymous as f64 - before.outbound.anonymous as f64);
@@ -116,12 +100,10 @@ pub(super) fn targets(
             bail!("two proxies were measured");
         };
         let targets = f64::from(TARGETS);
+        let endpoints = targets * (MANY.1 - FEW.1);
         let sample = Sample::from([
             (Metric::MemoryOut, few / targets),
-            (
-                Metric::MemoryEndpoint,
-                (many - few) / (targets * (MANY.1 - FEW.1)),
-            ),
+            (Metric::MemoryEndpoint, (many - few) / endpoints),
             (Metric::Resident, base.resident as f64),
             (Metric::Anonymous, base.anonymous as f64),
         ]);
@@ -133,7 +115,7 @@ pub(super) fn targets(
 }
 
 /// The plan of a memory workload: fewer rounds, none of which is discarded.
-pub(super) fn memory_plan(plan: &Plan) -> Plan {
+fn memory_plan(plan: &Plan) -> Plan {
     Plan {
         suts: plan.suts.clone(),
         rounds: if plan.quick { 1 } else { ROUNDS },
@@ -142,14 +124,13 @@ pub(super) fn memory_plan(plan: &Plan) -> Plan {
     }
 }
 
-/// Opens connections to the targets in turn, and returns once all are open. They close when the
-/// returned process is dropped.
+/// Opens connections from a system's client to the targets in turn, and returns once all are open.
+/// They close when the returned process is dropped.
 pub(super) fn hold(
     testbed: &Testbed,
-    pod: &Pod,
+    system: &System,
     to: &str,
-    targets: u32,
-    connections: u32,
+    (targets, connections): (u32, u32),
     held: IdleConnection,
 ) -> anyhow::Result<Process> {
     let kind = match held {
@@ -157,6 +138,7 @@ pub(super) fn hold(
         IdleConnection::Http2 => "http2",
         IdleConnection::Tcp => "tcp",
     };
+    let pod = &system.pods.client;
     let mut command = pod.command(CLIENT, &testbed.programs.bench)?;
     command
         .args(["load", "hold", "--target", to, "--kind", kind])
@@ -181,11 +163,11 @@ pub(super) fn stable_memory(
         thread::park_timeout(SETTLES);
         testbed.check_interrupt()?;
         let now = read()?;
-        let same = |now: Memory, last: Memory| {
+        let same = now.zip(last).map(|(now, last)| {
             let (now, last) = (now.anonymous as f64, last.anonymous as f64);
             (now - last).abs() <= SAME * last
-        };
-        if same(now.outbound, last.outbound) && same(now.inbound, last.inbound) {
+        });
+        if same.outbound && same.inbound {
             return Ok(now);
         }
         last = now;

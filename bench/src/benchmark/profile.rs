@@ -29,31 +29,20 @@ pub(crate) struct Profile {
 
 /// Groups and the substrings that assign a symbol to them; the first match wins. Inlined code
 /// counts for the function that contains it.
+#[rustfmt::skip] // a table, one row a line
 const GROUPS: [(&str, &[&str]); 12] = [
-    (
-        "copying",
-        &["memmove", "memcpy", "memset", "memcmp", "bcmp"],
-    ),
+    ("copying", &["memmove", "memcpy", "memset", "memcmp", "bcmp"]),
     ("allocator", &["mi_", "malloc", "free", "calloc"]),
     ("clock", &["clock_gettime", "vdso"]),
-    (
-        "encryption",
-        &["aws_lc", "aes_", "gcm_", "ghash", "sha256", "rustls"],
-    ),
+    ("encryption", &["aws_lc", "aes_", "gcm_", "ghash", "sha256", "rustls"]),
     ("mesh-http2", &["mesh_http2"]),
     ("mesh-proxy", &["mesh_"]),
     ("h2", &["h2::"]),
     ("hyper", &["hyper"]),
     ("tokio", &["tokio", "mio::"]),
     ("http, httparse, bytes", &["http::", "httparse", "bytes::"]),
-    (
-        "standard library",
-        &["core::", "alloc::", "std::", "hashbrown"],
-    ),
-    (
-        "C library",
-        &["__libc", "pthread", "epoll_", "recv", "send", "writev"],
-    ),
+    ("standard library", &["core::", "alloc::", "std::", "hashbrown"]),
+    ("C library", &["__libc", "pthread", "epoll_", "recv", "send", "writev"]),
 ];
 const KERNEL: &str = "kernel";
 const OTHER: &str = "other";
@@ -74,10 +63,8 @@ pub(super) fn record(
     command
         .args(["record", "--quiet", "--event", "cpu-clock"])
         .args(["--freq", &RATE.to_string()])
-        .args([
-            "--pid",
-            &format!("{},{}", processes.outbound, processes.inbound),
-        ])
+        .arg("--pid")
+        .arg(format!("{},{}", processes.outbound, processes.inbound))
         .arg("--output")
         .arg(&samples)
         .args(["--", "sleep", &seconds.to_string()]);
@@ -93,10 +80,7 @@ pub(super) fn record(
         .arg(&samples);
     let text = captured_stdout(&mut script).context("read perf.data with perf script")?;
     std::fs::remove_file(&samples)?;
-    Ok(ProxyPair {
-        outbound: profile(&text, processes.outbound),
-        inbound: profile(&text, processes.inbound),
-    })
+    Ok(processes.map(|process| profile(&text, process)))
 }
 
 /// Returns whether perf is installed.

@@ -11,8 +11,8 @@ use super::metric::{Metric, SystemUnderTest};
 use super::row::{Round, Row, Sample};
 use super::system::CLIENT;
 use super::traffic::rounds;
-use super::workload::{Service, Workload};
-use super::{Plan, load};
+use super::workload::Service;
+use super::{Run, load};
 use crate::testbed::pod::{Container, CpuRole, Pod, Pods};
 use crate::testbed::process::{Process, run};
 use crate::testbed::{Agent, DIRECTORY, SkippedPorts, Testbed, Tier};
@@ -36,16 +36,13 @@ struct RedirectMode {
     agent: Option<Agent>,
 }
 
-pub(super) fn row(
-    testbed: &Testbed,
-    plan: &Plan,
-    workload: &'static Workload,
-) -> anyhow::Result<Row> {
+pub(super) fn row(run: Run<'_>) -> anyhow::Result<Row> {
     let mut modes = Vec::new();
-    for sut in plan.suts(workload) {
-        modes.push(RedirectMode::start(testbed, sut).with_context(|| format!("start {sut}"))?);
+    for sut in run.suts() {
+        let mode = RedirectMode::start(run.testbed, sut);
+        modes.push(mode.with_context(|| format!("start {sut}"))?);
     }
-    let mut row = rounds(testbed, plan, workload, |number, _| {
+    let mut row = rounds(run, |number, _| {
         let mut round = Round::default();
         let forwards = number % 2 == 0;
         for index in 0..modes.len() {
@@ -54,13 +51,11 @@ pub(super) fn row(
             } else {
                 modes.len() - 1 - index
             };
-            let (sample, failed) = modes[mode].measure(testbed, plan.seconds)?;
-            round.samples.insert(modes[mode].sut, sample);
-            round.failed.insert(modes[mode].sut, failed);
+            modes[mode].measure(run, &mut round)?;
         }
         Ok(round)
     })?;
-    let with_others = with_dummy_pods(testbed, plan, workload, &mut modes)?;
+    let with_others = with_dummy_pods(run, &mut modes)?;
     for (round, with_others) in row.rounds.iter_mut().zip(with_others) {
         for (sut, sample) in with_others.samples {
             let added = sample.get(&Metric::AddedCpu).copied();
@@ -74,12 +69,7 @@ pub(super) fn row(
 
 /// Repeats the measurement with many other pods enrolled. iptables rules exist only in the pod's
 /// own namespace, so that other pods do not affect them.
-fn with_dummy_pods(
-    testbed: &Testbed,
-    plan: &Plan,
-    workload: &'static Workload,
-    modes: &mut [RedirectMode],
-) -> anyhow::Result<Vec<Round>> {
+fn with_dummy_pods(run: Run<'_>, modes: &mut [RedirectMode]) -> anyhow::Result<Vec<Round>> {
     let full = modes
         .iter_mut()
         .find(|mode| mode.sut == SystemUnderTest::MeshProxy);
@@ -88,13 +78,11 @@ fn with_dummy_pods(
             .enrol_dummy_pods(DUMMY_PODS)
             .context("enrol additional pods")?;
     }
-    let row = rounds(testbed, plan, workload, |_, _| {
+    let row = rounds(run, |_, _| {
         let mut round = Round::default();
         for mode in &*modes {
-            testbed.check_interrupt()?;
-            let (sample, failed) = mode.measure(testbed, plan.seconds)?;
-            round.samples.insert(mode.sut, sample);
-            round.failed.insert(mode.sut, failed);
+            run.testbed.check_interrupt()?;
+            mode.measure(run, &mut round)?;
         }
         Ok(round)
     })?;
@@ -104,21 +92,13 @@ fn with_dummy_pods(
 impl RedirectMode {
     fn start(testbed: &Testbed, sut: SystemUnderTest) -> anyhow::Result<Self> {
         let pods = Pods::new(&sut.name().to_lowercase(), sut as u8, testbed.cpus)?;
-        let agent = match sut {
-            SystemUnderTest::MeshProxy => Some(Agent::start(
-                testbed,
-                &pods,
-                Tier::Full,
-                &SkippedPorts::default(),
-            )?),
-            SystemUnderTest::Iptables => Some(Agent::start(
-                testbed,
-                &pods,
-                Tier::Iptables,
-                &SkippedPorts::default(),
-            )?),
+        let tier = match sut {
+            SystemUnderTest::MeshProxy => Some(Tier::Full),
+            SystemUnderTest::Iptables => Some(Tier::Iptables),
             _ => None,
         };
+        let start = |tier| Agent::start(testbed, &pods, tier, &SkippedPorts::default());
+        let agent = tier.map(start).transpose()?;
         let mut command = pods.client.command(LISTENER, &testbed.programs.bench)?;
         command.args(["serve", "--echo", OUTBOUND]);
         let listener = Process::start(&format!("{}-listener", pods.client.name), &mut command)?;
@@ -131,23 +111,28 @@ impl RedirectMode {
         })
     }
 
-    fn measure(&self, testbed: &Testbed, seconds: u32) -> anyhow::Result<(Sample, u64)> {
+    /// Adds the sample of this mode to a round.
+    fn measure(&self, run: Run<'_>, round: &mut Round) -> anyhow::Result<()> {
         let pod = &self.pods.client;
         let target = match self.sut {
             SystemUnderTest::Direct => OUTBOUND.to_owned(),
             // No server listens on this address: only redirected connections are accepted.
             _ => format!("10.96.0.1:{}", Service::Echo.port()),
         };
-        let mut command = pod.command(CLIENT, &testbed.programs.bench)?;
+        let mut command = pod.command(CLIENT, &run.testbed.programs.bench)?;
         command.args(["load", "connect", "--target", &target]);
-        command.args(["--seconds", &seconds.to_string()]);
+        command.args(["--seconds", &run.plan.seconds.to_string()]);
         let before = cpu(pod)?;
         let name = format!("{}-connect", pod.name);
         let outcome = load::parse_bench_load(&Process::start(&name, &mut command)?.output()?)?;
         let used = cpu(pod)? - before;
-        let mut sample = Sample::from([(Metric::CpuBoth, used / outcome.operations)]);
-        sample.insert(Metric::Conntrack, conntrack(pod)?);
-        Ok((sample, outcome.failed))
+        let sample = Sample::from([
+            (Metric::CpuBoth, used / outcome.operations),
+            (Metric::Conntrack, conntrack(pod)?),
+        ]);
+        round.samples.insert(self.sut, sample);
+        round.failed.insert(self.sut, outcome.failed);
+        Ok(())
     }
 }
 

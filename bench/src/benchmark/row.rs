@@ -56,11 +56,8 @@ impl Round {
         ] {
             let floor = self.value(SystemUnderTest::Direct, from);
             let Some(floor) = floor else { continue };
-            for (_, sample) in self
-                .samples
-                .iter_mut()
-                .filter(|(sut, _)| **sut != SystemUnderTest::Direct)
-            {
+            let samples = self.samples.iter_mut();
+            for (_, sample) in samples.filter(|(sut, _)| **sut != SystemUnderTest::Direct) {
                 if let Some(value) = sample.get(&from) {
                     sample.insert(to, value - floor);
                 }
@@ -105,11 +102,10 @@ impl Row {
 
     /// Returns the ratio of mesh-proxy to another system in every counted round.
     pub(crate) fn ratios(&self, metric: Metric, sut: SystemUnderTest) -> Vec<f64> {
-        self.counted()
-            .filter_map(|round| {
-                Some(round.value(SystemUnderTest::MeshProxy, metric)? / round.value(sut, metric)?)
-            })
-            .collect()
+        let ratio = |round: &Round| {
+            Some(round.value(SystemUnderTest::MeshProxy, metric)? / round.value(sut, metric)?)
+        };
+        self.counted().filter_map(ratio).collect()
     }
 
     /// Returns the results of the goals whose systems were measured.
@@ -137,10 +133,8 @@ fn goal_status(limit: Limit, estimate: Estimate) -> GoalStatus {
         Limit::AtMost(most, _) | Limit::Value(most) => value <= most,
         Limit::AtLeast(least, _) => value >= least,
     };
-    match (
-        keeps(estimate.median),
-        keeps(estimate.low) && keeps(estimate.high),
-    ) {
+    let whole = keeps(estimate.low) && keeps(estimate.high);
+    match (keeps(estimate.median), whole) {
         (true, true) => GoalStatus::Met,
         (true, false) => GoalStatus::Undecided,
         (false, _) => GoalStatus::Missed,
@@ -186,29 +180,18 @@ mod tests {
         let quiet = row(false);
         assert_eq!(quiet.discarded(), 1);
         assert_eq!(quiet.failed(), [(SystemUnderTest::Envoy, 2)].into());
-        assert_eq!(
-            quiet.ratios(Metric::CpuOut, SystemUnderTest::Envoy),
-            [0.25, 0.5]
-        );
+        let ratios = |row: &Row| row.ratios(Metric::CpuOut, SystemUnderTest::Envoy);
+        assert_eq!(ratios(&quiet), [0.25, 0.5]);
         let all = row(true);
         assert_eq!(all.discarded(), 0);
-        assert_eq!(
-            all.ratios(Metric::CpuOut, SystemUnderTest::Envoy),
-            [0.25, 0.5, 1.0]
-        );
+        assert_eq!(ratios(&all), [0.25, 0.5, 1.0]);
     }
 
     #[test]
     fn added_latency_is_relative_to_direct_in_same_round() {
-        assert_eq!(
-            row(false).values(SystemUnderTest::MeshProxy, Metric::AddedP50),
-            [1.0, 3.0]
-        );
-        assert!(
-            row(false)
-                .values(SystemUnderTest::Direct, Metric::AddedP50)
-                .is_empty()
-        );
+        let added = |sut| row(false).values(sut, Metric::AddedP50);
+        assert_eq!(added(SystemUnderTest::MeshProxy), [1.0, 3.0]);
+        assert!(added(SystemUnderTest::Direct).is_empty());
     }
 
     #[test]
@@ -216,10 +199,9 @@ mod tests {
         let results = row(false).goal_results();
         assert!(!results.is_empty());
         for result in results {
-            assert!(
-                matches!(result.goal.limit, Limit::AtMost(_, SystemUnderTest::Envoy)),
-                "{result:?}"
-            );
+            let limit = result.goal.limit;
+            let is_envoy = matches!(limit, Limit::AtMost(_, SystemUnderTest::Envoy));
+            assert!(is_envoy, "{result:?}");
         }
     }
 
@@ -237,11 +219,8 @@ mod tests {
             (least, estimate(1.2, 1.4, 1.9), GoalStatus::Missed),
             (Limit::Value(3.0), estimate(1.0, 2.0, 3.0), GoalStatus::Met),
         ] {
-            assert_eq!(
-                goal_status(limit, estimate),
-                expected,
-                "{limit:?} {estimate:?}"
-            );
+            let status = goal_status(limit, estimate);
+            assert_eq!(status, expected, "{limit:?} {estimate:?}");
         }
     }
 }

@@ -134,10 +134,8 @@ fn soak(testbed: &Testbed, seconds: u64) -> anyhow::Result<SoakResult> {
             files: system
                 .each(open_files)?
                 .context("the system has no proxies")?,
-            certificates: ProxyPair {
-                outbound: certificates(&system.pods.client)?,
-                inbound: certificates(&system.pods.server)?,
-            },
+            certificates: ProxyPair::new(&system.pods.client, &system.pods.server)
+                .try_map(certificates)?,
         };
         println!("{:8.1} {reading}", f64::from((number + 1) * piece) / 60.0);
         readings.push(reading);

@@ -28,11 +28,7 @@ const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 const MANY_ENDPOINTS: Ipv4Addr = Ipv4Addr::new(10, 100, 0, 1);
 
 /// The container of clients in a pod.
-pub(crate) const CLIENT: Container<'_> = Container {
-    name: "load",
-    cpu_role: CpuRole::Load,
-    user: None,
-};
+pub(crate) const CLIENT: Container<'_> = Container::root("load", CpuRole::Load);
 
 pub(crate) struct System {
     pub(crate) sut: SystemUnderTest,
@@ -114,11 +110,7 @@ impl System {
 
     /// Returns the process IDs of the proxies.
     pub(crate) fn processes(&self) -> Option<ProxyPair<u32>> {
-        let proxies = self.proxies.as_ref()?;
-        Some(ProxyPair {
-            outbound: proxies.outbound.id(),
-            inbound: proxies.inbound.id(),
-        })
+        self.proxies.as_ref().map(ProxyProcesses::ids)
     }
 
     /// Returns the CPU seconds of each proxy.
@@ -132,15 +124,10 @@ impl System {
 
     /// Fails if a proxy has exited.
     pub(crate) fn check(&mut self) -> anyhow::Result<()> {
-        let Some(proxies) = &mut self.proxies else {
-            return Ok(());
-        };
-        for proxy in [&mut proxies.outbound, &mut proxies.inbound] {
-            if let Some(status) = proxy.exit_status()? {
-                bail!("{} exited: {status}\n{}", self.sut, proxy.command_and_log());
-            }
+        match &mut self.proxies {
+            Some(proxies) => proxies.check(self.sut.name()),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Applies a function to the process of each proxy.
@@ -148,13 +135,8 @@ impl System {
         &self,
         read: fn(u32) -> anyhow::Result<T>,
     ) -> anyhow::Result<Option<ProxyPair<T>>> {
-        let Some(processes) = self.processes() else {
-            return Ok(None);
-        };
-        Ok(Some(ProxyPair {
-            outbound: read(processes.outbound)?,
-            inbound: read(processes.inbound)?,
-        }))
+        let processes = self.processes();
+        processes.map(|ids| ids.try_map(read)).transpose()
     }
 }
 
@@ -169,30 +151,19 @@ pub(crate) struct StartableProxy {
 impl StartableProxy {
     pub(crate) fn prepare(testbed: &Testbed, sut: SystemUnderTest) -> anyhow::Result<Self> {
         let pods = Pods::new(&sut.name().to_lowercase(), number(sut), testbed.cpus)?;
-        let (agent, control) = match sut {
-            SystemUnderTest::MeshProxy => (
-                Some(Agent::start(
-                    testbed,
-                    &pods,
-                    Tier::Full,
-                    &SkippedPorts::default(),
-                )?),
-                Some(proxies::control(
-                    testbed,
-                    &pods,
-                    &pods.client,
-                    &ports(),
-                    None,
-                )?),
-            ),
-            _ => (None, None),
-        };
-        Ok(Self {
+        let mut proxy = Self {
             sut,
-            _control: control,
-            _agent: agent,
+            _control: None,
+            _agent: None,
             pods,
-        })
+        };
+        if sut == SystemUnderTest::MeshProxy {
+            let (pods, none) = (&proxy.pods, SkippedPorts::default());
+            let agent = Agent::start(testbed, pods, Tier::Full, &none)?;
+            let control = proxies::control(testbed, pods, &pods.client, &ports(), None)?;
+            (proxy._agent, proxy._control) = (Some(agent), Some(control));
+        }
+        Ok(proxy)
     }
 
     /// Returns a command that starts the proxy, reports the time until it is ready, and kills it.

@@ -8,9 +8,8 @@ use super::machine::NoiseMonitor;
 use super::metric::SystemUnderTest;
 use super::row::{Round, Row};
 use super::system::System;
-use super::workload::{Load, Service, Workload};
-use super::{Plan, load};
-use crate::testbed::Testbed;
+use super::workload::{Load, Service};
+use super::{Run, load};
 
 /// The systems under test that have been started. They keep running, since starting one takes
 /// longer than a measurement.
@@ -18,14 +17,12 @@ pub(super) type Systems = BTreeMap<SystemUnderTest, System>;
 
 /// Runs rounds until enough of them were quiet.
 pub(super) fn row(
-    testbed: &Testbed,
+    run: Run<'_>,
     systems: &mut Systems,
-    plan: &Plan,
-    workload: &'static Workload,
     service: Service,
     load: Load,
 ) -> anyhow::Result<Row> {
-    let suts = plan.suts(workload);
+    let (testbed, suts) = (run.testbed, run.suts());
     for sut in &suts {
         if !systems.contains_key(sut) {
             systems.insert(*sut, System::start(testbed, *sut)?);
@@ -37,7 +34,7 @@ pub(super) fn row(
             load::measure(testbed, system, service, load, 1)?;
         }
     }
-    rounds(testbed, plan, workload, |number, progress| {
+    rounds(run, |number, progress| {
         let mut round = Round::default();
         for sut in order(&suts, number) {
             progress.line(&format!("round {}, {sut}", number + 1));
@@ -45,7 +42,7 @@ pub(super) fn row(
             let Some(system) = systems.get_mut(&sut) else {
                 continue;
             };
-            let (sample, failed) = load::measure(testbed, system, service, load, plan.seconds)?;
+            let (sample, failed) = load::measure(testbed, system, service, load, run.plan.seconds)?;
             round.samples.insert(sut, sample);
             round.failed.insert(sut, failed);
         }
@@ -55,21 +52,19 @@ pub(super) fn row(
 
 /// Runs rounds until enough of them were quiet, or the maximum number of attempts is reached.
 pub(super) fn rounds(
-    testbed: &Testbed,
-    plan: &Plan,
-    workload: &'static Workload,
+    run: Run<'_>,
     mut measure: impl FnMut(usize, &mut Progress) -> anyhow::Result<Round>,
 ) -> anyhow::Result<Row> {
     let mut row = Row {
-        workload,
+        workload: run.workload,
         rounds: Vec::new(),
-        with_noisy: plan.with_noisy,
+        with_noisy: run.plan.with_noisy,
         note: None,
     };
-    let mut progress = Progress::new(workload.name);
-    while row.counted().count() < plan.rounds && row.rounds.len() < plan.attempts() {
-        testbed.check_interrupt()?;
-        let watch = NoiseMonitor::start(&testbed.cgroup)?;
+    let mut progress = Progress::new(run.workload.name);
+    while row.counted().count() < run.plan.rounds && row.rounds.len() < run.plan.attempts() {
+        run.testbed.check_interrupt()?;
+        let watch = NoiseMonitor::start(&run.testbed.cgroup)?;
         let mut round = measure(row.rounds.len(), &mut progress)?;
         round.noise = watch.finish()?;
         round.derive();

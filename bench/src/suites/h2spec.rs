@@ -1,30 +1,24 @@
 //! h2spec: RFC 7540 and RFC 7541 by raw frames, strict cases included.
 
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::bail;
 
+use super::Run;
 use super::outcome::{Case, Outcome, report};
-use super::topology::Topology;
 
 /// Timeout of a case in seconds, twice the default.
 const CASE_TIMEOUT: &str = "5";
 
-pub(super) fn run(
-    topology: &Topology<'_>,
-    program: &Path,
-    target: SocketAddr,
-    name: &str,
-    file: PathBuf,
-) -> anyhow::Result<Outcome> {
-    let mut command = topology.client(program)?;
+pub(super) fn run(run: Run<'_>, program: &Path) -> anyhow::Result<Outcome> {
+    let (target, file) = (run.target, run.report);
+    let mut command = run.topology.client(program)?;
     command
         .args(["-h", &target.ip().to_string()])
         .args(["-p", &target.port().to_string()])
         .args(["-P", "/ok", "-S", "-o", CASE_TIMEOUT, "-j"])
         .arg(&file);
-    let (report, output) = report("h2spec", name, &mut command, &file)?;
+    let (report, output) = report("h2spec", &run.name, &mut command, &file)?;
     let cases = read(&report);
     if cases.is_empty() {
         bail!("h2spec ran no case: {output}");

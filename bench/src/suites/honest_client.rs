@@ -1,11 +1,9 @@
 //! The honest client that runs in parallel with an attack. Each of its requests must succeed.
 
-use std::net::SocketAddr;
-
 use anyhow::Context;
 use serde_json::Value;
 
-use super::topology::Topology;
+use super::Run;
 use crate::testbed::process::Process;
 
 /// Duration in seconds of the measurement without an attack.
@@ -27,37 +25,27 @@ pub(super) struct HonestClientStats {
 }
 
 /// Measures the honest client without an attack.
-pub(super) fn measure_alone(
-    topology: &Topology<'_>,
-    target: SocketAddr,
-    name: &str,
-) -> anyhow::Result<HonestClientStats> {
-    run(topology, target, &format!("{name}-alone"), ALONE)
+pub(super) fn measure_alone(run: &Run<'_>) -> anyhow::Result<HonestClientStats> {
+    measure(run, "alone", ALONE)
 }
 
 /// Measures the honest client during an attack.
 pub(super) fn measure_during_attack(
-    topology: &Topology<'_>,
-    target: SocketAddr,
-    name: &str,
+    run: &Run<'_>,
     seconds: u32,
 ) -> anyhow::Result<HonestClientStats> {
-    run(topology, target, &format!("{name}-honest"), seconds)
+    measure(run, "honest", seconds)
 }
 
-fn run(
-    topology: &Topology<'_>,
-    target: SocketAddr,
-    name: &str,
-    seconds: u32,
-) -> anyhow::Result<HonestClientStats> {
-    let mut command = topology.bench_client()?;
+fn measure(run: &Run<'_>, what: &str, seconds: u32) -> anyhow::Result<HonestClientStats> {
+    let mut command = run.topology.bench_client()?;
     command
-        .args(["load", "rate", "--target", &target.to_string()])
+        .args(["load", "rate", "--target", &run.target.to_string()])
         .args(["--rate", &RATE.to_string()])
         .args(["--connections", &CONNECTIONS.to_string()])
         .args(["--seconds", &seconds.to_string()]);
-    read(&Process::start(name, &mut command)?.output()?)
+    let name = format!("{}-{what}", run.name);
+    read(&Process::start(&name, &mut command)?.output()?)
 }
 
 fn read(text: &str) -> anyhow::Result<HonestClientStats> {
@@ -78,6 +66,18 @@ fn read(text: &str) -> anyhow::Result<HonestClientStats> {
 /// Formats a p99.
 pub(super) fn time(p99: Option<f64>) -> String {
     p99.map_or("none".to_owned(), |p99| format!("{p99:.1} ms"))
+}
+
+#[cfg(test)]
+impl HonestClientStats {
+    pub(super) fn new(served: u64, failed: u64, p99: Option<f64>) -> Self {
+        Self {
+            served,
+            failed,
+            failure: None,
+            p99,
+        }
+    }
 }
 
 impl HonestClientStats {
@@ -111,10 +111,8 @@ mod tests {
         assert_eq!(
             honest,
             HonestClientStats {
-                served: 7,
-                failed: 1,
                 failure: Some("HTTP/1.1 503".to_owned()),
-                p99: Some(1.5)
+                ..HonestClientStats::new(7, 1, Some(1.5))
             }
         );
         assert_eq!(
@@ -127,12 +125,7 @@ mod tests {
 
     #[test]
     fn client_without_served_requests_is_harmed() {
-        let honest = |served, failed| HonestClientStats {
-            served,
-            failed,
-            failure: None,
-            p99: None,
-        };
+        let honest = |served, failed| HonestClientStats::new(served, failed, None);
         assert!(honest(7, 0).is_unharmed());
         assert!(!honest(7, 1).is_unharmed());
         assert!(!honest(0, 0).is_unharmed());

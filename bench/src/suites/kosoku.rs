@@ -1,14 +1,13 @@
 //! kosoku: Autobahn's WebSocket cases. A proxy must not change the outcome of any.
 
 use std::fs;
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, bail};
 use serde_json::Value;
 
+use super::Run;
 use super::outcome::{Case, Outcome};
-use super::topology::Topology;
 use crate::testbed::process::Process;
 
 /// Concurrent cases. Many have a timeout of half a second, which concurrent cases with megabytes of
@@ -18,24 +17,19 @@ const PARALLEL: &str = "1";
 const CONFORMING: [&str; 3] = ["OK", "NON-STRICT", "INFORMATIONAL"];
 
 /// Writes the suite's report into a directory, HTML pages included.
-pub(super) fn run(
-    topology: &Topology<'_>,
-    program: &Path,
-    target: SocketAddr,
-    name: &str,
-    directory: PathBuf,
-) -> anyhow::Result<Outcome> {
+pub(super) fn run(run: Run<'_>, program: &Path) -> anyhow::Result<Outcome> {
+    let (target, directory) = (run.target, run.report);
     if directory.exists() {
         fs::remove_dir_all(&directory)
             .with_context(|| format!("remove {}", directory.display()))?;
     }
-    let mut command = topology.client(program)?;
+    let mut command = run.topology.client(program)?;
     command
         .args(["-m", "fuzzingclient", "-p", PARALLEL, "-o"])
         .arg(&directory)
         .arg(format!("ws://{target}"));
     // The exit status is an error if a case failed; the report is authoritative.
-    let process = Process::start(name, &mut command)?;
+    let process = Process::start(&run.name, &mut command)?;
     let log = process.log().to_owned();
     let (status, output) = process.finish()?;
     let file = directory.join("index.json");

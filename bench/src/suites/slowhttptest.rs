@@ -2,14 +2,15 @@
 //! all succeed.
 
 use std::fs;
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::process::Command;
 
 use anyhow::Context;
 
+use super::Run;
 use super::honest_client::{self, HonestClientStats};
 use super::outcome::{Case, Outcome};
-use super::topology::{LARGE_PATH, Topology};
+use super::topology::LARGE_PATH;
 use crate::testbed::process::Process;
 
 /// Number of slow clients, and new connections per second.
@@ -50,36 +51,29 @@ const ATTACKS: [Attack; 4] = [
 ];
 
 /// Results of slowhttptest's probe connections, one per second.
-#[derive(Debug, PartialEq, Eq)]
 struct Probes {
     seconds: usize,
     unavailable: usize,
 }
 
 /// Writes the suite's reports into a directory.
-pub(super) fn run(
-    topology: &Topology<'_>,
-    target: SocketAddr,
-    name: &str,
-    directory: &Path,
-) -> anyhow::Result<Outcome> {
+pub(super) fn run(run: &Run<'_>) -> anyhow::Result<Outcome> {
+    let directory = &run.report;
     // Statistics of an earlier run must not be read.
     if directory.exists() {
         fs::remove_dir_all(directory).with_context(|| format!("remove {}", directory.display()))?;
     }
     fs::create_dir_all(directory).with_context(|| format!("create {}", directory.display()))?;
-    let before = honest_client::measure_alone(topology, target, name)?;
+    let before = honest_client::measure_alone(run)?;
     let mut cases = Vec::new();
     let mut meanwhile = Vec::new();
     let mut report = format!("before: {}\n", before.summary());
     for attack in &ATTACKS {
         let prefix = directory.join(attack.name);
-        let process = Process::start(
-            &format!("{name}-{}", attack.name),
-            &mut attack.command(topology, target, &prefix)?,
-        )?;
+        let name = format!("{}-{}", run.name, attack.name);
+        let process = Process::start(&name, &mut attack.command(run, &prefix)?)?;
         // The result is an error if the honest client could not connect.
-        let seen = honest_client::measure_during_attack(topology, target, name, SECONDS);
+        let seen = honest_client::measure_during_attack(run, SECONDS);
         let (status, output) = process.finish()?;
         let statistics = prefix.with_extension("csv");
         let statistics = fs::read_to_string(&statistics)
@@ -92,7 +86,7 @@ pub(super) fn run(
         }
         cases.push(case);
     }
-    let file: PathBuf = directory.join("summary.txt");
+    let file = directory.join("summary.txt");
     fs::write(&file, report).with_context(|| format!("write {}", file.display()))?;
     Ok(Outcome {
         cases,
@@ -106,19 +100,14 @@ pub(super) fn run(
 }
 
 impl Attack {
-    fn command(
-        &self,
-        topology: &Topology<'_>,
-        target: SocketAddr,
-        prefix: &Path,
-    ) -> anyhow::Result<std::process::Command> {
-        let mut command = topology.client("slowhttptest")?;
+    fn command(&self, run: &Run<'_>, prefix: &Path) -> anyhow::Result<Command> {
+        let mut command = run.topology.client("slowhttptest")?;
         command
             .args(self.arguments)
             .args(["-c", &CLIENTS.to_string(), "-r", &RATE.to_string()])
             .args(["-l", &SECONDS.to_string(), "-g", "-o"])
             .arg(prefix)
-            .args(["-u", &format!("http://{target}{}", self.path)]);
+            .args(["-u", &format!("http://{}{}", run.target, self.path)]);
         Ok(command)
     }
 }
@@ -136,25 +125,22 @@ fn read_probes(statistics: &str) -> Probes {
 
 /// A case passes if every request of the honest client and every probe succeeded.
 fn evaluate(name: &str, honest: &anyhow::Result<HonestClientStats>, probes: &Probes) -> Case {
-    let honest = match honest {
-        Ok(honest) => honest,
-        Err(error) => {
-            return Case {
-                name: name.to_owned(),
-                passed: false,
-                message: format!("the honest client: {error:#}"),
-            };
-        }
+    let (passed, message) = match honest {
+        Ok(honest) => (
+            honest.is_unharmed() && probes.seconds > 0 && probes.unavailable == 0,
+            format!(
+                "{}; {} of {} new connections were not served in time",
+                honest.summary(),
+                probes.unavailable,
+                probes.seconds
+            ),
+        ),
+        Err(error) => (false, format!("the honest client: {error:#}")),
     };
     Case {
         name: name.to_owned(),
-        passed: honest.is_unharmed() && probes.seconds > 0 && probes.unavailable == 0,
-        message: format!(
-            "{}; {} of {} new connections were not served in time",
-            honest.summary(),
-            probes.unavailable,
-            probes.seconds
-        ),
+        passed,
+        message,
     }
 }
 
@@ -167,57 +153,29 @@ mod tests {
     #[test]
     fn slowhttptest_statistics_are_parsed() {
         let probes = read_probes(STATISTICS);
-        assert_eq!(
-            probes,
-            Probes {
-                seconds: 3,
-                unavailable: 1
-            }
-        );
+        assert_eq!((probes.seconds, probes.unavailable), (3, 1));
     }
 
     #[test]
     fn case_passes_only_if_all_requests_and_probes_succeed() {
-        let well = || HonestClientStats {
-            served: 7,
-            failed: 0,
-            failure: None,
-            p99: None,
-        };
-        let passed = |honest: HonestClientStats, seconds: usize, unavailable: usize| {
+        for (served, failed, seconds, unavailable, expected) in [
+            (7, 0, 60, 0, true),
+            (7, 0, 60, 1, false),
+            (7, 0, 0, 0, false),
+            (7, 1, 60, 0, false),
+            (0, 0, 60, 0, false),
+        ] {
+            let honest = Ok(HonestClientStats::new(served, failed, None));
             let probes = Probes {
                 seconds,
                 unavailable,
             };
-            evaluate("slow-body", &Ok(honest), &probes).passed
-        };
-        assert!(passed(well(), 60, 0));
-        assert!(!passed(well(), 60, 1));
-        assert!(!passed(well(), 0, 0));
-        assert!(!passed(
-            HonestClientStats {
-                failed: 1,
-                ..well()
-            },
-            60,
-            0
-        ));
-        assert!(!passed(
-            HonestClientStats {
-                served: 0,
-                ..well()
-            },
-            60,
-            0
-        ));
-        let gone = evaluate(
-            "slow-body",
-            &Err(anyhow::anyhow!("refused")),
-            &read_probes(""),
-        );
-        assert_eq!(
-            (gone.passed, gone.message.as_str()),
-            (false, "the honest client: refused")
-        );
+            let case = evaluate("slow-body", &honest, &probes);
+            assert_eq!(case.passed, expected, "{}", case.message);
+        }
+        let refused = Err(anyhow::anyhow!("refused"));
+        let gone = evaluate("slow-body", &refused, &read_probes(""));
+        assert!(!gone.passed);
+        assert_eq!(gone.message, "the honest client: refused");
     }
 }

@@ -1,32 +1,26 @@
 //! smugglex: attempts to make two HTTP/1 parsers disagree about the end of a request.
 
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, bail};
 use serde_json::Value;
 
+use super::Run;
 use super::outcome::{Case, Outcome, report};
-use super::topology::Topology;
 
 /// Every check for a server without TLS, opt-in checks included.
 const CHECKS: &str = "cl-te,te-cl,te-te,h2c,h2,cl-edge,cl-0,0-cl,parser-discrepancy";
 /// Prefix of the diagnostic of a check that could not run.
 const BROKEN: &str = "check_failed";
 
-pub(super) fn run(
-    topology: &Topology<'_>,
-    program: &Path,
-    target: SocketAddr,
-    name: &str,
-    file: PathBuf,
-) -> anyhow::Result<Outcome> {
-    let mut command = topology.client(program)?;
+pub(super) fn run(run: Run<'_>, program: &Path) -> anyhow::Result<Outcome> {
+    let (target, file) = (run.target, run.report);
+    let mut command = run.topology.client(program)?;
     command
         .args(["--no-color", "--checks", CHECKS, "--output"])
         .arg(&file)
         .arg(format!("http://{target}/"));
-    let (report, _said) = report("smugglex", name, &mut command, &file)?;
+    let (report, _said) = report("smugglex", &run.name, &mut command, &file)?;
     let report = serde_json::from_str(&report).context("parse smugglex's report")?;
     let cases = read(&report)?;
     if cases.len() != CHECKS.split(',').count() {

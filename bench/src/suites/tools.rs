@@ -35,31 +35,12 @@ const KOSOKU_VERSION: &str = "0.1.0";
 const SMUGGLEX_VERSION: &str = "0.4.0";
 
 /// Program or path that proves the installation, package, purpose, and the suites that need it.
+#[rustfmt::skip] // a table, one row a line
 const PACKAGED: [(&str, &str, &str, &[Suite]); 4] = [
-    (
-        "haproxy",
-        "haproxy",
-        "speaks the mesh's TLS for h2spec",
-        &[Suite::H2spec],
-    ),
-    (
-        "nginx",
-        "nginx-light",
-        "the web server behind the proxies",
-        &[Suite::Smugglex, Suite::Slowhttptest, Suite::Hostile],
-    ),
-    (
-        "slowhttptest",
-        "slowhttptest",
-        "slow clients",
-        &[Suite::Slowhttptest],
-    ),
-    (
-        "/usr/lib/python3/dist-packages/wsproto",
-        "python3-wsproto",
-        "the WebSocket server behind the proxies",
-        &[Suite::Kosoku],
-    ),
+    ("haproxy", "haproxy", "speaks the mesh's TLS for h2spec", &[Suite::H2spec]),
+    ("nginx", "nginx-light", "the web server behind the proxies", &[Suite::Smugglex, Suite::Slowhttptest, Suite::Hostile]),
+    ("slowhttptest", "slowhttptest", "slow clients", &[Suite::Slowhttptest]),
+    ("/usr/lib/python3/dist-packages/wsproto", "python3-wsproto", "the WebSocket server behind the proxies", &[Suite::Kosoku]),
 ];
 
 /// The installed tools.

@@ -11,8 +11,6 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::bail;
-
 use super::Suite;
 use super::tools::Tools;
 use crate::testbed::pod::{Container, CpuRole, Pods};
@@ -29,11 +27,7 @@ const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 /// zero.
 const NETWORK: u8 = 100;
 
-const CLIENT: Container<'_> = Container {
-    name: "load",
-    cpu_role: CpuRole::Load,
-    user: None,
-};
+const CLIENT: Container<'_> = Container::root("load", CpuRole::Load);
 
 /// The proxies between client and server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -155,12 +149,8 @@ impl<'l> Topology<'l> {
         };
         let mut applications = Vec::new();
         for application in Application::ALL.into_iter().filter(wanted) {
-            applications.extend(applications::start(
-                testbed,
-                tools,
-                &pods.server,
-                application,
-            )?);
+            let started = applications::start(testbed, tools, &pods.server, application)?;
+            applications.extend(started);
         }
         let skipped = SkippedPorts {
             inbound: ports(Position::skips_server_proxy),
@@ -173,11 +163,8 @@ impl<'l> Topology<'l> {
         };
         let (control, proxies) = proxies::start(testbed, &pods, &known, None)?;
         let relay = if suites.contains(&Suite::H2spec) {
-            Some(relay::start(
-                testbed,
-                &pods,
-                Application::Http2.port(Position::InboundTls),
-            )?)
+            let port = Application::Http2.port(Position::InboundTls);
+            Some(relay::start(testbed, &pods, port)?)
         } else {
             None
         };
@@ -215,10 +202,7 @@ impl<'l> Topology<'l> {
 
     /// Returns the CPU seconds of each proxy.
     pub(super) fn run_times(&self) -> anyhow::Result<ProxyPair<f64>> {
-        Ok(ProxyPair {
-            outbound: run_time(self.proxies.outbound.id())?,
-            inbound: run_time(self.proxies.inbound.id())?,
-        })
+        self.proxies.ids().try_map(run_time)
     }
 
     /// Fails once the user has interrupted the program.
@@ -228,12 +212,7 @@ impl<'l> Topology<'l> {
 
     /// Fails if a proxy has exited.
     pub(super) fn check(&mut self) -> anyhow::Result<()> {
-        for proxy in [&mut self.proxies.outbound, &mut self.proxies.inbound] {
-            if let Some(status) = proxy.exit_status()? {
-                bail!("a proxy exited: {status}\n{}", proxy.command_and_log());
-            }
-        }
-        Ok(())
+        self.proxies.check("a proxy")
     }
 }
 

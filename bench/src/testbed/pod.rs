@@ -60,6 +60,17 @@ pub(crate) struct Container<'a> {
     pub(crate) user: Option<u32>,
 }
 
+impl<'a> Container<'a> {
+    /// A program that runs as root.
+    pub(crate) const fn root(name: &'a str, cpu_role: CpuRole) -> Self {
+        Self {
+            name,
+            cpu_role,
+            user: None,
+        }
+    }
+}
+
 /// Returns the cgroup that contains every process of the testbed.
 pub(crate) fn root_cgroup() -> anyhow::Result<PathBuf> {
     Ok(cgroup2()?.join(NAME))

@@ -19,11 +19,7 @@ const PROXY: Container<'_> = Container {
     cpu_role: CpuRole::Proxy,
     user: Some(2102),
 };
-const CONTROL: Container<'_> = Container {
-    name: "control",
-    cpu_role: CpuRole::Load,
-    user: None,
-};
+const CONTROL: Container<'_> = Container::root("control", CpuRole::Load);
 
 const CONTROL_PORT: u16 = 8090;
 /// Address of the proxy's admin server.

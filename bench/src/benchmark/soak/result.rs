@@ -42,34 +42,25 @@ impl SoakResult {
             let values: Vec<f64> = fifth(&readings, number).iter().map(value).collect();
             median(&values).unwrap_or(f64::NAN)
         };
-        let early_and_late =
-            |outbound: fn(&Reading) -> f64, inbound: fn(&Reading) -> f64| ProxyPair {
-                outbound: (middle(1, outbound), middle(4, outbound)),
-                inbound: (middle(1, inbound), middle(4, inbound)),
-            };
-        let resident = early_and_late(
-            |reading| reading.memory.outbound.resident as f64,
-            |reading| reading.memory.inbound.resident as f64,
+        let early_and_late = |value: fn(&Reading) -> f64| (middle(1, value), middle(4, value));
+        let resident = ProxyPair::new(
+            early_and_late(|reading| reading.memory.outbound.resident as f64),
+            early_and_late(|reading| reading.memory.inbound.resident as f64),
         );
-        let files = early_and_late(
-            |reading| reading.files.outbound as f64,
-            |reading| reading.files.inbound as f64,
+        let files = ProxyPair::new(
+            early_and_late(|reading| reading.files.outbound as f64),
+            early_and_late(|reading| reading.files.inbound as f64),
         );
-        let growth = |(early, late): (f64, f64)| late / early - 1.0;
-        let first_one = |count: u64| count.saturating_sub(1);
-        let last = readings.last().map(|reading| reading.certificates);
+        let certificates = readings.last().map(|reading| reading.certificates);
         Self {
             requests: readings.iter().map(|reading| reading.requests).sum(),
             failed: failed + readings.iter().map(|reading| reading.failed).sum::<u64>(),
-            drift: ProxyPair {
-                outbound: growth(resident.outbound),
-                inbound: growth(resident.inbound),
-            },
+            drift: resident.map(|(early, late)| late / early - 1.0),
             files,
-            rotations: ProxyPair {
-                outbound: last.map_or(0, |both| first_one(both.outbound)),
-                inbound: last.map_or(0, |both| first_one(both.inbound)),
-            },
+            // The first certificate is not a renewal.
+            rotations: certificates
+                .unwrap_or_default()
+                .map(|count: u64| count.saturating_sub(1)),
         }
     }
 
@@ -164,10 +155,6 @@ mod tests {
     fn readings(resident: (u64, u64), files: (usize, usize)) -> Vec<Reading> {
         (0..60)
             .map(|piece| {
-                let memory = |resident| Memory {
-                    resident,
-                    anonymous: 1,
-                };
                 let late = piece >= 30;
                 let resident = if late { resident.1 } else { resident.0 };
                 let files = if late { files.1 } else { files.0 };
@@ -176,18 +163,12 @@ mod tests {
                     requests: 1000,
                     failed: 0,
                     p99: Some(0.001),
-                    memory: ProxyPair {
-                        outbound: memory(100),
-                        inbound: memory(resident),
-                    },
-                    files: ProxyPair {
-                        outbound: files,
-                        inbound: 10,
-                    },
-                    certificates: ProxyPair {
-                        outbound: certificates,
-                        inbound: certificates,
-                    },
+                    memory: ProxyPair::new(100, resident).map(|resident| Memory {
+                        resident,
+                        anonymous: 1,
+                    }),
+                    files: ProxyPair::new(files, 10),
+                    certificates: ProxyPair::new(certificates, certificates),
                 }
             })
             .collect()

@@ -8,11 +8,7 @@ use crate::testbed::pod::{Container, CpuRole, Pod};
 use crate::testbed::process::Process;
 use crate::testbed::{DIRECTORY, Testbed};
 
-const APPLICATION: Container<'_> = Container {
-    name: "app",
-    cpu_role: CpuRole::Load,
-    user: None,
-};
+const APPLICATION: Container<'_> = Container::root("app", CpuRole::Load);
 
 /// Size of every response body: small, as most are.
 const BODY: usize = 100;

@@ -16,11 +16,7 @@ use crate::testbed::pod::{Container, CpuRole, Pod, Pods};
 use crate::testbed::process::Process;
 use crate::testbed::{CLIENT, Certificate, DIRECTORY, ProxyPair, ProxyProcesses, SERVER, Testbed};
 
-const PROXY: Container<'_> = Container {
-    name: "envoy",
-    cpu_role: CpuRole::Proxy,
-    user: None,
-};
+const PROXY: Container<'_> = Container::root("envoy", CpuRole::Proxy);
 
 const ADMIN: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 9901);
 /// Replaces Envoy's default limit of 1,024, which the workloads exceed.

@@ -14,11 +14,7 @@ use crate::testbed::pod::{Container, CpuRole, Pod, Pods};
 use crate::testbed::process::Process;
 use crate::testbed::{DIRECTORY, ProxyPair, ProxyProcesses, SERVER, Testbed};
 
-const PROXY: Container<'_> = Container {
-    name: "haproxy",
-    cpu_role: CpuRole::Proxy,
-    user: None,
-};
+const PROXY: Container<'_> = Container::root("haproxy", CpuRole::Proxy);
 
 pub(super) fn start(testbed: &Testbed, pods: &Pods) -> anyhow::Result<ProxyProcesses> {
     let inbound = Process::start(

@@ -59,19 +59,17 @@ pub(super) struct Report {
 impl Baseline {
     pub(super) fn new(honest: HonestClientStats, used: ProxyPair<f64>) -> Self {
         let served = honest.served.max(1) as f64;
-        let request = ProxyPair {
-            outbound: used.outbound / served,
-            inbound: used.inbound / served,
-        };
+        let request = used.map(|used| used / served);
         Self { honest, request }
     }
 
     /// Subtracts the cost of the honest client and returns the CPU seconds of the proxy with more.
     pub(super) fn subtracted(&self, used: ProxyPair<f64>, meanwhile: &HonestClientStats) -> f64 {
         let served = meanwhile.served as f64;
-        let outbound = used.outbound - self.request.outbound * served;
-        let inbound = used.inbound - self.request.inbound * served;
-        outbound.max(inbound).max(0.0)
+        let attack = used
+            .zip(self.request)
+            .map(|(used, request)| used - request * served);
+        attack.outbound.max(attack.inbound).max(0.0)
     }
 
     /// Returns the maximum p99 during an attack.
@@ -184,9 +182,8 @@ impl Report {
 
     pub(super) fn write(self, file: PathBuf) -> anyhow::Result<Outcome> {
         fs::write(&file, &self.table).with_context(|| format!("write {}", file.display()))?;
-        let cost = self
-            .cost
-            .map_or("no".to_owned(), |cost| format!("{cost:.2}"));
+        let cost = self.cost;
+        let cost = cost.map_or("no".to_owned(), |cost| format!("{cost:.2}"));
         Ok(Outcome {
             cases: self.cases,
             file,
@@ -208,21 +205,12 @@ mod tests {
     use super::*;
 
     fn honest(failed: u64, p99: f64) -> HonestClientStats {
-        HonestClientStats {
-            served: 7,
-            failed,
-            failure: None,
-            p99: Some(p99),
-        }
+        HonestClientStats::new(7, failed, Some(p99))
     }
 
     /// One second of the outbound proxy and two of the inbound proxy for seven requests.
     fn baseline_of(p99: f64) -> Baseline {
-        let used = ProxyPair {
-            outbound: 1.0,
-            inbound: 2.0,
-        };
-        Baseline::new(honest(0, p99), used)
+        Baseline::new(honest(0, p99), ProxyPair::new(1.0, 2.0))
     }
 
     fn seen(failed: u64, p99: f64, bytes: u64, spent: f64) -> AttackResult {
@@ -247,23 +235,17 @@ mod tests {
             streams: 4,
             failure: Some("refused".to_owned()),
         };
-        assert_eq!(
-            AttackStats::read(text).expect("an attacker's report"),
-            expected
-        );
+        let read = AttackStats::read(text).expect("an attacker's report");
+        assert_eq!(read, expected);
         assert_eq!(expected.megabytes(), 5);
         assert!(AttackStats::read("{}").is_err());
     }
 
     #[test]
     fn honest_client_cpu_is_subtracted_from_attack_cost() {
-        let used = |outbound, inbound| ProxyPair { outbound, inbound };
-        let cases = [
-            (used(3.0, 3.0), 2.0),
-            (used(1.0, 7.0), 5.0),
-            (used(0.5, 1.0), 0.0),
-        ];
-        for (used, expected) in cases {
+        let cases = [(3.0, 3.0, 2.0), (1.0, 7.0, 5.0), (0.5, 1.0, 0.0)];
+        for (outbound, inbound, expected) in cases {
+            let used = ProxyPair::new(outbound, inbound);
             let spent = baseline_of(0.5).subtracted(used, &honest(0, 0.5));
             assert!((spent - expected).abs() < 1e-9, "{used:?}: {spent}");
         }
@@ -283,12 +265,8 @@ mod tests {
             // An attack that sent nothing fails.
             (0.2, seen(0, 0.2, 0, 0.0), false),
         ] {
-            assert_eq!(
-                seen.is_within(&baseline_of(alone_p99)),
-                expected,
-                "{}",
-                seen.spent
-            );
+            let passed = seen.is_within(&baseline_of(alone_p99));
+            assert_eq!(passed, expected, "{}", seen.spent);
         }
     }
 
@@ -318,9 +296,7 @@ mod tests {
             "7 honest requests served, 0 failed, p99 3.5 ms of at most 3.0 ms; 100 MB over 8 connections, 0.10 of less than 1 CPU seconds for 100 MB"
         );
         assert_eq!(outcome.cases[2].message, "refused");
-        assert_eq!(
-            outcome.note.as_deref(),
-            Some("p99 of the honest client 3.5 ms, before 0.5 ms; 0.50 CPU seconds for 100 MB")
-        );
+        let note = "p99 of the honest client 3.5 ms, before 0.5 ms; 0.50 CPU seconds for 100 MB";
+        assert_eq!(outcome.note.as_deref(), Some(note));
     }
 }

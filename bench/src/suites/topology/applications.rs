@@ -9,11 +9,7 @@ use crate::testbed::pod::{Container, CpuRole, Pod};
 use crate::testbed::process::Process;
 use crate::testbed::{DIRECTORY, Testbed};
 
-const APPLICATION: Container<'_> = Container {
-    name: "app",
-    cpu_role: CpuRole::Load,
-    user: None,
-};
+const APPLICATION: Container<'_> = Container::root("app", CpuRole::Load);
 
 /// Larger than the buffers of sockets and proxies, so that a slow reader blocks the response.
 const LARGE: usize = 1024 * 1024;
