@@ -9,9 +9,9 @@
 )]
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
 use std::process::{Command, Stdio};
 
+use mesh_test_support::command::{are_installed, feed, output_text};
 use serde_json::Value;
 
 const CONTEXT: &str = "MESH_TEST_CLUSTER";
@@ -96,12 +96,6 @@ impl Namespace {
     }
 
     fn apply(&self, manifest: &str) {
-        let mut child = self
-            .kubectl(&["apply", "-f", "-"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
         let text: String = manifest
             .replace("NS", &self.name)
             .split("---\n")
@@ -114,10 +108,8 @@ impl Namespace {
                 format!("apiVersion: {api}\n{document}---\n")
             })
             .collect();
-        let mut input = child.stdin.take().unwrap();
-        input.write_all(text.as_bytes()).unwrap();
-        drop(input);
-        assert!(child.wait().unwrap().success(), "{text}");
+        let output = feed(&mut self.kubectl(&["apply", "-f", "-"]), &text);
+        assert!(output.status.success(), "{text}\n{}", output_text(&output));
     }
 
     fn kubectl(&self, args: &[&str]) -> Command {
@@ -157,8 +149,7 @@ fn checks_pass_as_control_plane_objects_are_created() {
     let Some(context) = context(TEST) else {
         return;
     };
-    if Command::new("kubectl").arg("version").output().is_err() {
-        println!("skipped: {TEST}: kubectl is not installed");
+    if !are_installed(&["kubectl"]) {
         return;
     }
     let (outcomes, ..) = check(&context, &["--crds"]);

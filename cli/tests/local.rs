@@ -15,6 +15,7 @@ use std::process::{Command, Output};
 
 use mesh_local::host;
 use mesh_local::node_paths::NodePaths;
+use mesh_test_support::command::{output_text, run, text};
 
 const WEB: &str = r#"
 kind: ConfigMap
@@ -105,11 +106,10 @@ impl Node {
     /// Runs a command that must succeed and returns its standard output.
     fn ok(&self, args: &[&str]) -> String {
         let output = self.run(args);
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let (out, err) = (text(&output.stdout), text(&output.stderr));
-        let log = fs::read_to_string(self.paths().daemon_log()).unwrap_or_default();
-        assert!(output.status.success(), "{args:?}: {out}\n{err}\n{log}");
-        out
+        let (shown, log) = (output_text(&output), self.paths().daemon_log());
+        let log = fs::read_to_string(log).unwrap_or_default();
+        assert!(output.status.success(), "{args:?}: {shown}\n{log}");
+        text(&output.stdout)
     }
 
     fn up(&self) {
@@ -132,11 +132,7 @@ impl Node {
         let cgroup = paths.cgroup(&host::cgroup2().unwrap());
         let mut traces = vec![paths.state().to_owned(), cgroup];
         traces.retain(|path| path.exists());
-        let tables = Command::new("nft")
-            .args(["list", "tables"])
-            .output()
-            .unwrap();
-        let tables = String::from_utf8_lossy(&tables.stdout).into_owned();
+        let tables = run("nft list tables");
         if tables.contains(&paths.nft_table()) {
             traces.push(paths.nft_table().into());
         }
@@ -243,7 +239,7 @@ fn pods_reach_services_by_name() {
     node.write(&WEB.replace("replicas: 2", "replicas: many"));
     let output = node.run(&["apply"]);
     assert_eq!(output.status.code(), Some(65));
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    let stderr = text(&output.stderr);
     assert!(
         stderr.contains("all.yaml:") && stderr.contains("Deployment default/web: spec.replicas"),
         "{stderr}"
@@ -303,7 +299,7 @@ fn exited_containers_restart_and_failures_are_reported() {
     // The command names the pods that do not become ready, and the reasons.
     let output = node.run(&["up", &directory, "--no-mesh", "--timeout", "10s"]);
     assert_eq!(output.status.code(), Some(75), "{output:?}");
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    let stderr = text(&output.stderr);
     assert!(stderr.contains("no-such-program"), "{stderr}");
     assert!(stderr.contains("liveness probe failed"), "{stderr}");
     assert!(stderr.contains("default/late"), "{stderr}");

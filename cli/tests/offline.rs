@@ -3,8 +3,9 @@
 
 #![expect(clippy::unwrap_used, reason = "failed set-up fails the test")]
 
-use std::io::Write as _;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
+
+use mesh_test_support::command::{feed, text};
 
 /// A kubeconfig of an unreachable cluster: port 1 of the loopback interface refuses connections.
 const KUBECONFIG: &str = "\
@@ -20,23 +21,13 @@ fn meshctl(args: &[&str], input: &str) -> Output {
     let directory = tempfile::tempdir().unwrap();
     let kubeconfig = directory.path().join("config");
     std::fs::write(&kubeconfig, KUBECONFIG).unwrap();
-    let mut child = Command::new(env!("CARGO_BIN_EXE_meshctl"))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_meshctl"));
+    command
         .args(args)
         .env("KUBECONFIG", &kubeconfig)
         .env_remove("MESHCTL_LOCAL")
-        .env_remove("LINKERD_NAMESPACE")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    // The write fails where the command does not read its input.
-    let _ignored = child.stdin.take().unwrap().write_all(input.as_bytes());
-    child.wait_with_output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+        .env_remove("LINKERD_NAMESPACE");
+    feed(&mut command, input)
 }
 
 #[track_caller]

@@ -1,15 +1,24 @@
 //! What the tests and benchmarks of several packages share.
 //!
-//! `control_plane` serves Linkerd's proxy API from a script, `certificates` issues them, `verifier`
-//! accepts any, and `eventually` waits for a state that another process or task brings about. No
-//! program of the mesh depends on this package.
+//! `control_plane` serves Linkerd's proxy API from a script, `certificates` issues them, and `tls`
+//! contains peers. `machine` and `network` create what a test needs of the machine and remove it
+//! again. `command` and `program` run programs, `cni` runs plugins, and `http` asks servers.
+//! `eventually` waits for a state that another process or task brings about. No program of the mesh
+//! depends on this package.
 
 #![expect(
     clippy::expect_used,
-    reason = "code of tests: a panic fails the test, with its reason"
+    clippy::print_stdout,
+    reason = "code of tests: a panic fails the test, with its reason, and the output shows why a test was skipped"
 )]
 
 pub mod certificates;
+pub mod cni;
+pub mod command;
 pub mod control_plane;
 pub mod eventually;
+pub mod http;
+pub mod machine;
+pub mod network;
+pub mod program;
 pub mod tls;

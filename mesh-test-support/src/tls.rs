@@ -1,4 +1,4 @@
-//! TLS configurations that are not under test themselves.
+//! TLS peers that are not under test themselves.
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::{DigitallySignedStruct, Error, SignatureScheme};
@@ -44,4 +44,20 @@ impl ServerCertVerifier for InsecureVerifier {
             SignatureScheme::ED25519,
         ]
     }
+}
+
+/// Returns a ClientHello with this server name and nothing else of interest, in one record.
+pub fn client_hello(name: &str) -> Vec<u8> {
+    let prefixed = |bytes: &[u8]| [&(bytes.len() as u16).to_be_bytes()[..], bytes].concat();
+    let entry = [&[0][..], &prefixed(name.as_bytes())].concat();
+    let extensions = [&[0, 0][..], &prefixed(&prefixed(&entry))].concat();
+    let mut body = vec![3, 3];
+    body.extend([7; 32]);
+    body.push(0);
+    body.extend(prefixed(&[0x13, 1]));
+    body.extend([1, 0]);
+    body.extend(prefixed(&extensions));
+    let length = (body.len() as u32).to_be_bytes();
+    let message = [&[1][..], &length[1..], &body].concat();
+    [&[22, 3, 1][..], &prefixed(&message)].concat()
 }

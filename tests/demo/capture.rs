@@ -27,7 +27,7 @@ impl Capture {
         // To standard output, unbuffered, since a container has its own file system.
         let command = ["tcpdump", "-i", "eth0", "-U", "-s", "0", "-w", "-", filter];
         let mut child = mesh
-            .exec_command(pod, &command)
+            .exec_command(pod, command)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()

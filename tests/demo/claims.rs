@@ -9,6 +9,7 @@ use std::process::Stdio;
 use std::time::Instant;
 
 use anyhow::{Context, bail, ensure};
+use mesh_test_support::command::Words as _;
 use serde_json::Value;
 
 use super::capture::Capture;
@@ -77,13 +78,13 @@ pub(crate) fn redirected(mesh: &Mesh) -> anyhow::Result<Claim> {
             backends.iter().map(|backend| of(backend, "steered")).sum(),
         )
     };
-    let before = count(&mesh.json(&["diagnostics", "redirection", "-o", "json"])?);
+    let before = count(&mesh.json("diagnostics redirection -o json")?);
     // Each curl opens a new connection, which the client's agent must count.
     let connections = 20;
     for _ in 0..connections {
         request(mesh, "/")?;
     }
-    let now = mesh.json(&["diagnostics", "redirection", "-o", "json"])?;
+    let now = mesh.json("diagnostics redirection -o json")?;
     let after = count(&now);
     let tier = now["pods"]
         .as_array()
@@ -140,17 +141,8 @@ fn label(line: &str, name: &str) -> Option<String> {
 
 pub(crate) fn spread(mesh: &Mesh) -> anyhow::Result<Claim> {
     let requests = 600;
-    let urls = format!("{WEB}/?[1-{requests}]");
-    let curl = [
-        "curl",
-        "-s",
-        "--fail",
-        "--parallel",
-        "--parallel-max",
-        "8",
-        &urls,
-    ];
-    let output = mesh.exec("client", &curl)?;
+    let parallel = "curl -s --fail --parallel --parallel-max 8";
+    let output = mesh.exec("client", format!("{parallel} {WEB}/?[1-{requests}]"))?;
     let mut hits: BTreeMap<String, u32> = BTreeMap::new();
     for line in output.lines().filter(|line| line.starts_with('{')) {
         let answer: Value = serde_json::from_str(line)
@@ -173,19 +165,9 @@ pub(crate) fn spread(mesh: &Mesh) -> anyhow::Result<Claim> {
 
 pub(crate) fn survives_dead_backend(mesh: &Mesh) -> anyhow::Result<Claim> {
     let requests = "20000";
-    let mut load = mesh.exec_command(
-        "client",
-        &[
-            "h2load",
-            "--h1",
-            "-n",
-            requests,
-            "-c",
-            "8",
-            &format!("{WEB}/"),
-        ],
-    );
-    let load = load
+    let line = format!("h2load --h1 -n {requests} -c 8 {WEB}/");
+    let load = mesh
+        .exec_command("client", line)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
@@ -230,7 +212,7 @@ pub(crate) fn survives_dead_backend(mesh: &Mesh) -> anyhow::Result<Claim> {
 /// Kills the application in a pod. It is the init process of its container, so that the shell that
 /// sends the signal may be killed as well.
 fn kill(mesh: &Mesh, pod: &str) -> anyhow::Result<()> {
-    let mut command = mesh.exec_command(pod, &["sh", "-c", "kill -9 $(cat /data/nginx.pid)"]);
+    let mut command = mesh.exec_command(pod, ["sh", "-c", "kill -9 $(cat /data/nginx.pid)"]);
     let output = command.output().context("start a shell in the pod")?;
     let status = output.status;
     let died = status.signal() == Some(KILL) || status.code() == Some(128 + KILL);
@@ -244,21 +226,8 @@ fn kill(mesh: &Mesh, pod: &str) -> anyhow::Result<()> {
 const KILL: i32 = 9;
 
 pub(crate) fn opaque(mesh: &Mesh) -> anyhow::Result<Claim> {
-    let output = mesh.exec(
-        "client",
-        &[
-            "redis-benchmark",
-            "-h",
-            "redis",
-            "-t",
-            "set,get",
-            "-n",
-            "5000",
-            "-c",
-            "20",
-            "--csv",
-        ],
-    )?;
+    let line = "redis-benchmark -h redis -t set,get -n 5000 -c 20 --csv";
+    let output = mesh.exec("client", line)?;
     let rates: Vec<String> = output
         .lines()
         .skip(1)
@@ -287,19 +256,8 @@ pub(crate) fn opaque(mesh: &Mesh) -> anyhow::Result<Claim> {
 
 pub(crate) fn grpc(mesh: &Mesh) -> anyhow::Result<Claim> {
     let etcdctl = |args: &[&str]| {
-        mesh.exec(
-            "client",
-            &[
-                &[
-                    "env",
-                    "ETCDCTL_API=3",
-                    "etcdctl",
-                    "--endpoints=http://etcd:2379",
-                ],
-                args,
-            ]
-            .concat(),
-        )
+        let program = "env ETCDCTL_API=3 etcdctl --endpoints=http://etcd:2379";
+        mesh.exec("client", [program.words(), args.to_vec()].concat())
     };
     let put = etcdctl(&["put", "greeting", "hello over gRPC"])?;
     let got = etcdctl(&["get", "greeting", "--print-value-only"])?;
@@ -325,11 +283,11 @@ pub(crate) fn grpc(mesh: &Mesh) -> anyhow::Result<Claim> {
 }
 
 pub(crate) fn golden_numbers(mesh: &Mesh) -> anyhow::Result<Claim> {
-    let table = mesh.run(&["stat", "--total"])?;
+    let table = mesh.run("stat --total")?;
     for line in table.lines() {
         println!("   {line}");
     }
-    let stat = mesh.json(&["stat", "--total", "-o", "json"])?;
+    let stat = mesh.json("stat --total -o json")?;
     let workloads = stat["workloads"]
         .as_array()
         .context("stat lists workloads")?;
@@ -378,24 +336,11 @@ pub(crate) fn authorized(mesh: &Mesh, policies: &Path) -> anyhow::Result<Claim> 
 
 /// Sends a request from the client and returns its status.
 fn status(mesh: &Mesh) -> anyhow::Result<String> {
-    mesh.exec(
-        "client",
-        &[
-            "curl",
-            "-s",
-            "-o",
-            "/dev/null",
-            "-w",
-            "%{http_code}",
-            &format!("{WEB}/"),
-        ],
-    )
+    let curl = "curl -s -o /dev/null -w %{http_code}";
+    mesh.exec("client", format!("{curl} {WEB}/"))
 }
 
 /// Sends a request from the client and returns the response body.
 fn request(mesh: &Mesh, path: &str) -> anyhow::Result<String> {
-    mesh.exec(
-        "client",
-        &["curl", "-sS", "--fail", &format!("{WEB}{path}")],
-    )
+    mesh.exec("client", format!("curl -sS --fail {WEB}{path}"))
 }

@@ -6,9 +6,10 @@ mod local;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use mesh_test_support::command::Words;
+use mesh_test_support::eventually::try_eventually;
 use serde_json::Value;
 
 pub(crate) use self::{cluster::Cluster, local::Local};
@@ -19,11 +20,6 @@ const NAMESPACE: &str = "demo";
 /// The injection annotation in the namespace manifest.
 const INJECT_ENABLED: &str = "linkerd.io/inject: enabled";
 const INJECT_DISABLED: &str = "linkerd.io/inject: disabled";
-
-/// Timeout of conditions.
-const TIMEOUT: Duration = Duration::from_secs(120);
-/// Interval of polls.
-const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Where the application of the demo runs.
 pub(crate) trait Environment {
@@ -61,33 +57,32 @@ impl Mesh {
     }
 
     /// Runs meshctl and returns what it printed.
-    pub(crate) fn run(&self, args: &[&str]) -> anyhow::Result<String> {
+    pub(crate) fn run(&self, args: impl Words) -> anyhow::Result<String> {
         let mut command = Command::new(&self.meshctl);
         self.environment.select_mesh(&mut command);
-        succeed(command.args(args).stdin(Stdio::null()))
+        succeed(command.args(args.words()).stdin(Stdio::null()))
     }
 
-    pub(crate) fn json(&self, args: &[&str]) -> anyhow::Result<Value> {
+    pub(crate) fn json(&self, args: &str) -> anyhow::Result<Value> {
         let text = self.run(args)?;
-        serde_json::from_str(&text)
-            .with_context(|| format!("meshctl {} printed no JSON", args.join(" ")))
+        serde_json::from_str(&text).with_context(|| format!("meshctl {args} printed no JSON"))
     }
 
     /// Runs a program in a pod and returns what it printed.
-    pub(crate) fn exec(&self, pod: &str, command: &[&str]) -> anyhow::Result<String> {
+    pub(crate) fn exec(&self, pod: &str, command: impl Words) -> anyhow::Result<String> {
         succeed(&mut self.exec_command(pod, command))
     }
 
     /// A program in a pod, to be started and waited for by the caller.
-    pub(crate) fn exec_command(&self, pod: &str, command: &[&str]) -> Command {
-        let mut command = self.environment.exec(pod, command);
+    pub(crate) fn exec_command(&self, pod: &str, command: impl Words) -> Command {
+        let mut command = self.environment.exec(pod, &command.words());
         command.stdin(Stdio::null());
         command
     }
 
     /// The metrics of a pod's proxy, one sample a line, without comments.
     pub(crate) fn proxy_metrics(&self, pod: &str) -> anyhow::Result<Vec<String>> {
-        let text = self.run(&["diagnostics", "proxy-metrics", pod])?;
+        let text = self.run(["diagnostics", "proxy-metrics", pod])?;
         Ok(text
             .lines()
             .filter(|line| !line.starts_with('#'))
@@ -138,19 +133,10 @@ fn display_command(command: &Command) -> String {
     words.join(" ")
 }
 
-/// Polls `look` until it returns a value; returns the value and the elapsed time.
+/// Polls `look` until it returns a value.
 pub(crate) fn wait_until<T>(
     what: &str,
-    mut look: impl FnMut() -> anyhow::Result<Option<T>>,
-) -> anyhow::Result<(T, Duration)> {
-    let start = Instant::now();
-    loop {
-        if let Some(found) = look()? {
-            return Ok((found, start.elapsed()));
-        }
-        if start.elapsed() > TIMEOUT {
-            bail!("{what} did not happen within {} s", TIMEOUT.as_secs());
-        }
-        std::thread::park_timeout(POLL_INTERVAL);
-    }
+    look: impl FnMut() -> anyhow::Result<Option<T>>,
+) -> anyhow::Result<T> {
+    try_eventually(what, look)
 }

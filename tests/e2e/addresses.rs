@@ -1,9 +1,10 @@
 //! All addresses of a pod: from a meshed and an unmeshed client, over HTTP and over an opaque port.
 //! Also the nodes that an agent is allowed to change.
 
+use mesh_test_support::eventually::eventually;
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, wait_until};
+use crate::cluster::Cluster;
 use crate::installation::{Installation, NAMESPACE as CONTROL_PLANE};
 
 const NAMESPACE: &str = "addresses";
@@ -35,29 +36,21 @@ fn pods_are_reachable_by_every_address() {
     let _mesh = Installation::by_helm(&cluster, &[]);
     cluster.apply(MANIFEST);
     let ingress = json!({"status": {"loadBalancer": {"ingress": [{"ip": BALANCER_IP}]}}});
-    cluster.kubectl(&[
-        "patch",
-        "service/anywhere",
-        "-n",
-        NAMESPACE,
-        "--subresource=status",
-        "--type=merge",
-        "-p",
-        &ingress.to_string(),
-    ]);
+    // The JSON has no spaces.
+    cluster.kubectl(format!(
+        "patch service/anywhere -n {NAMESPACE} --subresource=status --type=merge -p {ingress}"
+    ));
     for workload in ["server", "host", "meshed", "unmeshed"] {
         cluster.rolled_out(NAMESPACE, &format!("deployment/{workload}"));
     }
     let cases = cases(&cluster);
     for client in ["meshed", "unmeshed"] {
-        let mut command = vec!["python3".to_owned(), "/programs/client.py".to_owned()];
-        for AddressCase {
-            name, host, ports, ..
-        } in &cases
-        {
-            command.push(format!("{name}={host}:{}:{}", ports.0, ports.1));
-        }
-        let command: Vec<&str> = command.iter().map(String::as_str).collect();
+        let target = |case: &AddressCase| {
+            let (http, opaque) = case.ports;
+            format!(" {}={}:{http}:{opaque}", case.name, case.host)
+        };
+        let targets: String = cases.iter().map(target).collect();
+        let command = format!("python3 /programs/client.py{targets}");
         let expected: Vec<String> = cases
             .iter()
             .map(|case| {
@@ -69,7 +62,7 @@ fn pods_are_reachable_by_every_address() {
                 format!("{}: 200 from {who}, hello", case.name)
             })
             .collect();
-        wait_until(
+        eventually(
             &format!("every address works for the {client} client"),
             || {
                 let workload = format!("deployment/{client}");
@@ -90,16 +83,14 @@ fn pods_are_reachable_by_every_address() {
 
 fn cases(cluster: &Cluster) -> Vec<AddressCase> {
     let pod = |app: &str| {
-        let selector = format!("app={app}");
-        let mut pods = cluster.list(&["pods", "-n", NAMESPACE, "-l", &selector]);
-        pods.retain(|pod| pod["metadata"]["deletionTimestamp"].is_null());
+        let mut pods = cluster.pods(&format!("-n {NAMESPACE} -l app={app}"));
         pods.remove(0)
     };
     let text = |value: &Value| value.as_str().expect("a string").to_owned();
     let (server, host) = (pod("server"), pod("host"));
     let node = text(&server["status"]["hostIP"]);
     let cluster_ip = |service: &str| {
-        let service = cluster.json(&["get", "service", service, "-n", NAMESPACE]);
+        let service = cluster.json(format!("get service {service} -n {NAMESPACE}"));
         text(&service["spec"]["clusterIP"])
     };
     let case = |name, host: &str, ports, authenticated| AddressCase {
@@ -139,7 +130,7 @@ fn cases(cluster: &Cluster) -> Vec<AddressCase> {
         case("external-ip", EXTERNAL_IP, (80, 9000), false),
         case("load-balancer-ip", BALANCER_IP, (80, 9000), false),
     ];
-    for node in cluster.list(&["nodes"]) {
+    for node in cluster.list("nodes") {
         let addresses = node["status"]["addresses"].as_array();
         let internal = addresses
             .into_iter()
@@ -153,48 +144,27 @@ fn cases(cluster: &Cluster) -> Vec<AddressCase> {
 
 /// Uses the agent's token, like an attacker who has compromised the agent.
 fn assert_agent_can_only_patch_own_node(cluster: &Cluster) {
-    let agents = cluster.list(&[
-        "pods",
-        "-n",
-        CONTROL_PLANE,
-        "-l",
-        "linkerd.io/control-plane-component=mesh-agent",
-    ]);
+    let agents = cluster.list(format!(
+        "pods -n {CONTROL_PLANE} -l linkerd.io/control-plane-component=mesh-agent"
+    ));
     let agent = agents.first().expect("an agent runs");
     let name = agent["metadata"]["name"]
         .as_str()
         .expect("a pod has a name");
     let own = agent["spec"]["nodeName"].as_str().expect("it is scheduled");
-    let token = cluster.kubectl(&[
-        "create",
-        "token",
-        "mesh-agent",
-        "-n",
-        CONTROL_PLANE,
-        "--bound-object-kind=Pod",
-        &format!("--bound-object-name={name}"),
-    ]);
+    let bound = format!("--bound-object-kind=Pod --bound-object-name={name}");
+    let token = cluster.kubectl(format!(
+        "create token mesh-agent -n {CONTROL_PLANE} {bound}"
+    ));
     // Patches like kubectl, but without reading the node first, which agents are not allowed to do.
     let bearer = format!("authorization: Bearer {}", token.trim());
     let patch = |node: &str| {
         let url = format!("https://kubernetes.default.svc/api/v1/nodes/{node}?dryRun=All");
-        let (_, output) = cluster.exec(
-            NAMESPACE,
-            "deployment/unmeshed",
-            &[
-                "curl",
-                "-sk",
-                "-X",
-                "PATCH",
-                "-H",
-                &bearer,
-                "-H",
-                "content-type: application/merge-patch+json",
-                "-d",
-                r#"{"metadata": {"annotations": {"example.com/by-the-agent": "yes"}}}"#,
-                &url,
-            ],
-        );
+        let change = r#"{"metadata": {"annotations": {"example.com/by-the-agent": "yes"}}}"#;
+        let content = "content-type: application/merge-patch+json";
+        let request = ["-X", "PATCH", "-H", &bearer, "-H", content, "-d", change];
+        let curl = [&["curl", "-sk", &url][..], &request].concat();
+        let (_, output) = cluster.exec(NAMESPACE, "deployment/unmeshed", curl);
         let is_node = output.replace(' ', "").contains(r#""kind":"Node""#);
         (is_node, output)
     };
@@ -203,7 +173,7 @@ fn assert_agent_can_only_patch_own_node(cluster: &Cluster) {
         may,
         "an agent must be allowed to change its own node: {output}"
     );
-    for node in cluster.list(&["nodes"]) {
+    for node in cluster.list("nodes") {
         let other = node["metadata"]["name"]
             .as_str()
             .expect("a node has a name");

@@ -1,7 +1,10 @@
 //! Injection of pods: the debug container, invalid annotations, and the values of a Linkerd
 //! installation.
 
-use crate::cluster::{Cluster, wait_until};
+use mesh_test_support::command::Words as _;
+use mesh_test_support::eventually::eventually;
+
+use crate::cluster::{Cluster, contains};
 use crate::installation::Installation;
 use crate::shop::{self, Shop};
 
@@ -64,59 +67,47 @@ fn create(cluster: &Cluster, annotations: &str) -> (bool, String) {
     );
     std::fs::write(file.path(), pod).expect("write the manifest");
     let path = file.path().to_str().expect("a path of letters");
-    cluster.try_kubectl(&["create", "--dry-run=server", "-f", path])
+    cluster.try_kubectl(format!("create --dry-run=server -f {path}"))
 }
 
 fn annotate_namespace(cluster: &Cluster, annotation: &str) {
     let annotation = format!("config.linkerd.io/{annotation}");
-    cluster.kubectl(&["annotate", "namespace", shop::NAMESPACE, &annotation]);
+    cluster.kubectl(format!("annotate namespace shop {annotation}"));
     // The injector receives the change through its watch.
     let wanted = !annotation.ends_with('-');
-    wait_until("the injector uses the namespace's annotation", || {
+    eventually("the injector uses the namespace's annotation", || {
         let (created, output) = create(cluster, "");
-        if created == wanted {
-            Err(output)
-        } else {
+        if created != wanted {
             Ok(())
+        } else {
+            Err(output)
         }
     });
 }
 
 /// The container logs the packets of a request, and can run commands.
 fn assert_debug_container(cluster: &Cluster, shop: &Shop<'_>) {
-    let patch = r#"{"spec": {"template": {"metadata": {"annotations": {"config.linkerd.io/enable-debug-sidecar": "true"}}}}}"#;
-    cluster.kubectl(&[
-        "patch",
-        "deployment/web",
-        "-n",
-        shop::NAMESPACE,
-        "-p",
-        patch,
-    ]);
+    let patch = r#"{"spec":{"template":{"metadata":{"annotations":{"config.linkerd.io/enable-debug-sidecar":"true"}}}}}"#;
+    cluster.kubectl(format!("patch deployment/web -n shop -p {patch}"));
     cluster.rolled_out(shop::NAMESPACE, "deployment/web");
     shop.assert_works();
     // Pods of the previous revision are terminating; kubectl might select one of them.
-    let mut pods = cluster.list(&["pods", "-n", shop::NAMESPACE, "-l", "app=web"]);
-    pods.retain(|pod| pod["metadata"]["deletionTimestamp"].is_null());
+    let pods = cluster.pods("-n shop -l app=web");
     let pod = pods.first().expect("a pod of web runs");
     let pod = format!("pod/{}", pod["metadata"]["name"].as_str().expect("a name"));
-    let of_debug = ["-n", shop::NAMESPACE, &pod, "-c", "linkerd-debug"];
-    wait_until(
+    let of_debug = format!("-n shop {pod} -c linkerd-debug");
+    eventually(
         "the debugging container has seen packets of the proxy's port",
         || {
             // Any pod of web may receive the request.
-            shop.client(&["curl", "-sS", "--max-time", "10", "http://web/"]);
-            let log = cluster.kubectl(&[&["logs", "--tail=2000"][..], &of_debug].concat());
-            if log.contains(".4143") {
-                Ok(())
-            } else {
-                Err(log)
-            }
+            shop.client("curl -sS --max-time 10 http://web/");
+            let log = cluster.kubectl(format!("logs --tail=2000 {of_debug}"));
+            contains(log, ".4143")
         },
     );
     let look = "id -u && ip addr show lo && tcpdump --version";
-    let (done, output) =
-        cluster.try_kubectl(&[&["exec"][..], &of_debug, &["--", "sh", "-c", look]].concat());
+    let place = format!("exec {of_debug} -- sh -c");
+    let (done, output) = cluster.try_kubectl([place.words(), vec![look]].concat());
     assert!(
         done && output.contains("127.0.0.1") && output.contains("libpcap"),
         "{output}"

@@ -73,7 +73,7 @@ fn open_meshed_shop(cluster: &Cluster) -> Shop<'_> {
     shop.assert_unprivileged();
     shop.assert_authenticated();
     shop.assert_redirected("full");
-    let (green, output) = cluster.try_meshctl(&["check", "--proxy", "--wait", "30s"]);
+    let (green, output) = cluster.try_meshctl("check --proxy --wait 30s");
     assert!(green, "meshctl check --proxy:\n{output}");
     shop
 }
@@ -112,24 +112,13 @@ impl<'a> ClusterSnapshot<'a> {
 /// Returns kind and name of all cluster-scoped objects, namespaces included, except for those that
 /// the cluster recreates.
 fn objects(cluster: &Cluster) -> BTreeSet<String> {
-    let kinds = cluster.kubectl(&[
-        "api-resources",
-        "--namespaced=false",
-        "--verbs=list",
-        "-o",
-        "name",
-    ]);
+    let kinds = cluster.kubectl("api-resources --namespaced=false --verbs=list -o name");
     let watched = kinds
         .lines()
         .filter(|kind| !matches!(*kind, "componentstatuses" | "nodes" | "persistentvolumes"));
     let watched: Vec<&str> = watched.collect();
-    let list = cluster.kubectl(&[
-        "get",
-        &watched.join(","),
-        "-o",
-        "name",
-        "--ignore-not-found",
-    ]);
+    let watched = watched.join(",");
+    let list = cluster.kubectl(format!("get {watched} -o name --ignore-not-found"));
     list.lines().map(str::to_owned).collect()
 }
 

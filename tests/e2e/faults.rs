@@ -21,7 +21,9 @@ use std::time::Instant;
 use self::guide::Guide;
 use self::report::Report;
 use self::shell::Shell;
-use crate::cluster::{Cluster, wait_until};
+use mesh_test_support::eventually::eventually;
+
+use crate::cluster::Cluster;
 use crate::installation::Installation;
 use crate::node::Nodes;
 
@@ -106,11 +108,10 @@ fn plant_and_repair(cluster: &Cluster, tables: &[&[Fault]], with_combined: bool)
         for command in fault.plant {
             shell.run(command);
         }
-        wait_until(&format!("{}: it is reported", fault.name), || {
+        eventually(&format!("{}: it is reported", fault.name), || {
             let report = Report::fetch(cluster);
-            let row = report.matching_row(fault)?;
-            guide.assert_covers(fault, &row.advice);
-            Ok(())
+            let row = report.matching_row(fault);
+            row.map(|row| guide.assert_covers(fault, &row.advice))
         });
         let named = start.elapsed();
         for step in fault.repair_steps {
@@ -140,7 +141,7 @@ fn plant_combined(cluster: &Cluster, shell: &Shell) -> usize {
     for fault in all() {
         shell.run(fault.plant);
     }
-    wait_until("every fault is reported", || {
+    eventually("every fault is reported", || {
         let report = Report::fetch(cluster);
         all().try_for_each(|fault| report.has_detail(fault.check, fault.detail))
     });
@@ -159,7 +160,7 @@ fn plant_combined(cluster: &Cluster, shell: &Shell) -> usize {
 
 /// Waits until no row has a problem.
 fn wait_until_healthy(cluster: &Cluster, what: &str) {
-    wait_until(&format!("{what}: it is healthy"), || {
+    eventually(&format!("{what}: it is healthy"), || {
         let report = Report::fetch(cluster);
         if report.not_in_order().is_empty() {
             Ok(())

@@ -2,7 +2,10 @@
 
 use std::path::PathBuf;
 
-use crate::cluster::{Cluster, succeed, wait_until};
+use mesh_test_support::command::{Words as _, succeed};
+use mesh_test_support::eventually::eventually;
+
+use crate::cluster::Cluster;
 
 /// The namespace of the control plane; the default of chart and CLI.
 pub(crate) const NAMESPACE: &str = "linkerd";
@@ -33,9 +36,9 @@ impl<'a> Installation<'a> {
 
     /// `meshctl install --crds | kubectl apply -f -`, then the same without `--crds`.
     pub(crate) fn by_meshctl(cluster: &'a Cluster) -> Self {
-        let crds = cluster.meshctl(&["install", "--crds"]);
+        let crds = cluster.meshctl("install --crds");
         cluster.apply(&crds);
-        let rest = cluster.meshctl(&["install"]);
+        let rest = cluster.meshctl("install");
         cluster.apply(&rest);
         Self::wait_ready(cluster, InstallMethod::Meshctl)
     }
@@ -56,12 +59,12 @@ impl<'a> Installation<'a> {
         for kind in ["deployment", "daemonset"] {
             let workloads = self
                 .cluster
-                .kubectl(&["get", kind, "-n", NAMESPACE, "-o", "name"]);
+                .kubectl(format!("get {kind} -n {NAMESPACE} -o name"));
             for workload in workloads.lines() {
                 self.cluster.rolled_out(NAMESPACE, workload);
             }
         }
-        let (green, output) = self.cluster.try_meshctl(&["check", "--wait", "60s"]);
+        let (green, output) = self.cluster.try_meshctl("check --wait 60s");
         assert!(green, "meshctl check:\n{output}");
     }
 
@@ -82,19 +85,12 @@ impl<'a> Installation<'a> {
         match &self.method {
             InstallMethod::Helm => {
                 for chart in [CONTROL_PLANE, CRDS] {
-                    succeed(self.cluster.program("helm").args([
-                        "uninstall",
-                        chart,
-                        "-n",
-                        NAMESPACE,
-                        "--wait",
-                        "--timeout",
-                        "3m",
-                    ]));
+                    let line = format!("uninstall {chart} -n {NAMESPACE} --wait --timeout 3m");
+                    succeed(self.cluster.program("helm").args(line.words()));
                 }
             }
             InstallMethod::Meshctl => {
-                let resources = self.cluster.meshctl(&["uninstall", "--crds", "--force"]);
+                let resources = self.cluster.meshctl("uninstall --crds --force");
                 self.cluster.delete(&resources);
             }
         }
@@ -106,15 +102,13 @@ impl<'a> Installation<'a> {
         self.select_nodes(
             r#"{"op":"add","path":"/spec/template/spec/nodeSelector/absent","value":"everywhere"}"#,
         );
-        wait_until("the agents are gone", || {
+        eventually("the agents are gone", || {
             let pods = self
                 .cluster
-                .kubectl(&["get", "pods", "-n", NAMESPACE, "-o", "name"]);
-            if pods.contains("pod/mesh-agent-") {
-                Err(pods)
-            } else {
-                Ok(())
-            }
+                .kubectl(format!("get pods -n {NAMESPACE} -o name"));
+            (!pods.contains("pod/mesh-agent-"))
+                .then_some(())
+                .ok_or(pods)
         });
     }
 
@@ -125,38 +119,22 @@ impl<'a> Installation<'a> {
 
     fn select_nodes(&self, change: &str) {
         let patch = format!("[{change}]");
-        self.cluster
-            .kubectl(&["patch", "-n", NAMESPACE, AGENT, "--type=json", "-p", &patch]);
+        self.cluster.kubectl(format!(
+            "patch -n {NAMESPACE} {AGENT} --type=json -p {patch}"
+        ));
     }
 
     /// Deletes all pods of the control plane at the same time.
     pub(crate) fn delete_control_plane_pods(&self) {
-        self.cluster.kubectl(&[
-            "delete",
-            "pods",
-            "-n",
-            NAMESPACE,
-            "-l",
-            "linkerd.io/control-plane-component",
-            "--wait=false",
-        ]);
-        wait_until("the old pods of the control plane are gone", || {
-            let pods = self.cluster.list(&[
-                "pods",
-                "-n",
-                NAMESPACE,
-                "-l",
-                "linkerd.io/control-plane-component",
-            ]);
-            let ending = pods
-                .iter()
-                .filter(|pod| !pod["metadata"]["deletionTimestamp"].is_null())
-                .count();
-            if ending == 0 {
-                Ok(())
-            } else {
-                Err(format!("{ending} are still ending"))
-            }
+        self.cluster.kubectl(format!(
+            "delete pods -n {NAMESPACE} -l linkerd.io/control-plane-component --wait=false"
+        ));
+        eventually("the old pods of the control plane are gone", || {
+            let pods = self.cluster.list(format!(
+                "pods -n {NAMESPACE} -l linkerd.io/control-plane-component"
+            ));
+            pods.iter()
+                .all(|pod| pod["metadata"]["deletionTimestamp"].is_null())
         });
     }
 }

@@ -6,7 +6,9 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::cluster::{Cluster, wait_until};
+use mesh_test_support::eventually::eventually;
+
+use crate::cluster::Cluster;
 use crate::shop;
 
 /// A running load.
@@ -74,12 +76,8 @@ impl<'a> Load<'a> {
 
     /// Waits for the end of the load.
     pub(crate) fn finish(self) -> LoadReport {
-        wait_until(&format!("the end of the load on {}", self.what), || {
-            if self.is_running() {
-                Err("h2load still runs".to_owned())
-            } else {
-                Ok(())
-            }
+        eventually(&format!("the end of the load on {}", self.what), || {
+            !self.is_running()
         });
         parse_report(self.report())
     }
@@ -92,7 +90,7 @@ impl<'a> Load<'a> {
 
     fn run(&self, script: &str) -> (bool, String) {
         self.cluster
-            .exec(shop::NAMESPACE, "deployment/client", &["sh", "-c", script])
+            .exec(shop::NAMESPACE, "deployment/client", ["sh", "-c", script])
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::cluster::{Cluster, wait_until};
+use mesh_test_support::eventually::eventually;
+
+use crate::cluster::Cluster;
 
 /// Privileged pods on all nodes, in a namespace without injection.
 pub(crate) struct Nodes<'a> {
@@ -66,7 +68,7 @@ impl<'a> Nodes<'a> {
     }
 
     pub(crate) fn names(&self) -> Vec<String> {
-        let pods = self.cluster.list(&["pods", "-n", NAMESPACE]);
+        let pods = self.cluster.list(format!("pods -n {NAMESPACE}"));
         let node = |pod: &serde_json::Value| pod["spec"]["nodeName"].as_str().map(str::to_owned);
         pods.iter().filter_map(node).collect()
     }
@@ -77,12 +79,12 @@ impl<'a> Nodes<'a> {
         let selector = format!("spec.nodeName={node}");
         let pods = self
             .cluster
-            .list(&["pods", "-n", NAMESPACE, "--field-selector", &selector]);
+            .list(format!("pods -n {NAMESPACE} --field-selector {selector}"));
         let pod = pods.iter().find_map(|pod| pod["metadata"]["name"].as_str());
         let pod = pod.unwrap_or_else(|| panic!("no pod looks at node {node}"));
         let (ok, output) =
             self.cluster
-                .exec(NAMESPACE, &format!("pod/{pod}"), &["sh", "-c", script]);
+                .exec(NAMESPACE, &format!("pod/{pod}"), ["sh", "-c", script]);
         assert!(ok, "on node {node}: {output}");
         output
     }
@@ -108,7 +110,7 @@ impl<'a> Nodes<'a> {
 
     /// Waits until the state of every node is as before.
     pub(crate) fn assert_unchanged_since(&self, before: &BTreeMap<String, String>) {
-        wait_until("the state of every node is as before the mesh", || {
+        eventually("the state of every node is as before the mesh", || {
             let now = self.state();
             if now == *before {
                 return Ok(());

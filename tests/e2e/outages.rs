@@ -1,12 +1,13 @@
 //! Outages: of the API server, of the agent, and of the agent's state on a node.
 
+use mesh_test_support::eventually::eventually;
 use serde_json::Value;
 
-use crate::cluster::{Cluster, wait_until};
+use crate::cluster::{Cluster, contains};
 use crate::installation::Installation;
 use crate::load::{HttpVersion, Load};
 use crate::node::Nodes;
-use crate::shop::{self, Shop};
+use crate::shop::Shop;
 
 /// Two minutes without an API server, and the time to detect it.
 const SECONDS: u32 = 170;
@@ -42,23 +43,11 @@ fn traffic_survives_api_server_outage() {
     );
     let answers = || {
         cluster
-            .try_kubectl(&["get", "--raw", "/readyz", "--request-timeout=2s"])
+            .try_kubectl("get --raw /readyz --request-timeout=2s")
             .0
     };
-    wait_until("the API server is stopped", || {
-        if answers() {
-            Err("it still responds".to_owned())
-        } else {
-            Ok(())
-        }
-    });
-    wait_until("the API server is back", || {
-        if answers() {
-            Ok(())
-        } else {
-            Err("it does not respond".to_owned())
-        }
-    });
+    eventually("the API server is stopped", || !answers());
+    eventually("the API server is back", answers);
     let load_report = load.finish();
     assert_eq!(load_report.failed, 0, "{}", load_report.report);
     assert!(load_report.succeeded > 0, "{}", load_report.report);
@@ -98,42 +87,18 @@ fn meshed_pods_never_run_unredirected_without_agent() {
     }
     cluster.apply(&pod("asks", "enabled"));
     cluster.apply(&pod("asks-not", "disabled"));
-    cluster.kubectl(&[
-        "wait",
-        "-n",
-        shop::NAMESPACE,
-        "pod/asks-not",
-        "--for=condition=Ready",
-        "--timeout=60s",
-    ]);
-    wait_until("the runtime has tried to start the meshed pod", || {
-        let events = cluster.kubectl(&[
-            "get",
-            "events",
-            "-n",
-            shop::NAMESPACE,
-            "--field-selector",
-            "involvedObject.name=asks",
-        ]);
-        if events.contains("FailedCreatePodSandBox") {
-            Ok(())
-        } else {
-            Err(events)
-        }
+    cluster.kubectl("wait -n shop pod/asks-not --for=condition=Ready --timeout=60s");
+    eventually("the runtime has tried to start the meshed pod", || {
+        let events =
+            cluster.kubectl("get events -n shop --field-selector involvedObject.name=asks");
+        contains(events, "FailedCreatePodSandBox")
     });
-    let asks = cluster.json(&["get", "pod", "asks", "-n", shop::NAMESPACE]);
+    let asks = cluster.json("get pod asks -n shop");
     assert!(!has_running_container(&asks), "it runs: {asks}");
 
     mesh.restore_agents();
-    cluster.kubectl(&[
-        "wait",
-        "-n",
-        shop::NAMESPACE,
-        "pod/asks",
-        "--for=condition=Ready",
-        "--timeout=120s",
-    ]);
-    cluster.kubectl(&["delete", "pod", "asks", "asks-not", "-n", shop::NAMESPACE]);
+    cluster.kubectl("wait -n shop pod/asks --for=condition=Ready --timeout=120s");
+    cluster.kubectl("delete pod asks asks-not -n shop");
     shop.restart();
     shop.assert_works();
     shop.assert_redirected("full");
@@ -150,9 +115,8 @@ fn has_running_container(pod: &Value) -> bool {
 
 fn pod(name: &str, inject: &str) -> String {
     format!(
-        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\n  namespace: {}\n  annotations: {{linkerd.io/inject: {inject}}}\nspec:\n  \
+        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\n  namespace: shop\n  annotations: {{linkerd.io/inject: {inject}}}\nspec:\n  \
            terminationGracePeriodSeconds: 1\n  \
-           containers: [{{name: main, image: mesh/test-apps:dev, imagePullPolicy: IfNotPresent, command: [sleep, infinity]}}]\n",
-        shop::NAMESPACE
+           containers: [{{name: main, image: mesh/test-apps:dev, imagePullPolicy: IfNotPresent, command: [sleep, infinity]}}]\n"
     )
 }

@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::cluster::{Cluster, wait_until};
+use mesh_test_support::eventually::eventually;
+
+use crate::cluster::{Cluster, contains};
 use crate::installation::Installation;
 use crate::node::Nodes;
 use crate::shop::{self, Shop};
@@ -24,13 +26,10 @@ fn rewritten_cni_configuration_is_chained_again() {
     on_all(&nodes, KEEP);
     let mesh = Installation::by_helm(&cluster, &[]);
     on_all(&nodes, REWRITE);
-    wait_until("the plugin is in every node's configuration again", || {
+    eventually("the plugin is in every node's configuration again", || {
         let counts = on_all(&nodes, CHAINED);
-        if counts.values().all(|count| count.trim() == "1") {
-            Ok(())
-        } else {
-            Err(format!("{counts:?}"))
-        }
+        let all = counts.values().all(|count| count.trim() == "1");
+        all.then_some(()).ok_or(format!("{counts:?}"))
     });
     let shop = Shop::open(&cluster);
     shop.assert_works();
@@ -56,15 +55,12 @@ fn plugin_execute_permission_is_repaired_with_event() {
     // Deletes events of other tests.
     cluster.kubectl(&[&["delete"][..], &of_repairs].concat());
     on_all(&nodes, "chmod 644 /host/opt/cni/bin/mesh-cni");
-    wait_until("every node's plugin can be executed again", || {
+    eventually("every node's plugin can be executed again", || {
         let modes = on_all(&nodes, "stat -c %a /host/opt/cni/bin/mesh-cni");
-        if modes.values().all(|mode| mode.trim() == "755") {
-            Ok(())
-        } else {
-            Err(format!("{modes:?}"))
-        }
+        let all = modes.values().all(|mode| mode.trim() == "755");
+        all.then_some(()).ok_or(format!("{modes:?}"))
     });
-    wait_until("every node has an event of the repair", || {
+    eventually("every node has an event of the repair", || {
         let events = cluster.kubectl(&[&["get"][..], &of_repairs].concat());
         let missing = |node: &String| !events.contains(&format!("node/{node}"));
         match nodes.names().iter().find(|node| missing(node)) {
@@ -93,8 +89,8 @@ fn pod_started_without_plugin_is_enrolled_in_place() {
     on_all(&nodes, REWRITE);
 
     cluster.apply(&pod());
-    wait_until("the pod's containers run", || {
-        let pod = cluster.json(&["get", "pod", "first", "-n", shop::NAMESPACE]);
+    eventually("the pod's containers run", || {
+        let pod = cluster.json("get pod first -n shop");
         let proxy = &pod["status"]["initContainerStatuses"][0];
         if proxy["state"]["running"].is_null() {
             return Err(pod["status"].to_string());
@@ -105,14 +101,7 @@ fn pod_started_without_plugin_is_enrolled_in_place() {
     });
 
     mesh.restore_agents();
-    cluster.kubectl(&[
-        "wait",
-        "-n",
-        shop::NAMESPACE,
-        "pod/first",
-        "--for=condition=Ready",
-        "--timeout=60s",
-    ]);
+    cluster.kubectl("wait -n shop pod/first --for=condition=Ready --timeout=60s");
     let told = [
         "get",
         "events",
@@ -121,13 +110,9 @@ fn pod_started_without_plugin_is_enrolled_in_place() {
         "--field-selector",
         "reason=Repaired",
     ];
-    wait_until("the pod's events say that it was repaired", || {
+    eventually("the pod's events say that it was repaired", || {
         let events = cluster.kubectl(&told);
-        if events.contains("pod/first") {
-            Ok(())
-        } else {
-            Err(events)
-        }
+        contains(events, "pod/first")
     });
     cluster.delete_namespace(shop::NAMESPACE);
     on_all(&nodes, FORGET);

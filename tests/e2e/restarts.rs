@@ -25,11 +25,11 @@ fn restarts_under_load_fail_no_request() {
     let stories: [(&str, &dyn Fn()); 5] = [
         ("the servers restarted", &|| shop.restart_workload("web")),
         ("the agents restarted", &|| {
-            cluster.kubectl(&["rollout", "restart", "-n", NAMESPACE, AGENT]);
+            cluster.kubectl(format!("rollout restart -n {NAMESPACE} {AGENT}"));
             cluster.rolled_out(NAMESPACE, AGENT);
         }),
         ("the control plane restarted", &|| {
-            cluster.kubectl(&["rollout", "restart", "deployment", "-n", NAMESPACE]);
+            cluster.kubectl(format!("rollout restart deployment -n {NAMESPACE}"));
             mesh.wait_until_ready();
         }),
         (

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use mesh_test_support::command::Words;
+use mesh_test_support::eventually::eventually;
 use serde_json::Value;
 
-use crate::cluster::{Cluster, wait_until};
+use crate::cluster::Cluster;
 
 pub(crate) const NAMESPACE: &str = "shop";
 
@@ -37,7 +39,7 @@ impl<'a> Shop<'a> {
     /// Replaces every pod.
     pub(crate) fn restart(&self) {
         self.cluster
-            .kubectl(&["rollout", "restart", "deployment", "-n", NAMESPACE]);
+            .kubectl(format!("rollout restart deployment -n {NAMESPACE}"));
         self.wait_until_ready();
     }
 
@@ -45,64 +47,35 @@ impl<'a> Shop<'a> {
     pub(crate) fn restart_workload(&self, workload: &str) {
         let workload = format!("deployment/{workload}");
         self.cluster
-            .kubectl(&["rollout", "restart", "-n", NAMESPACE, &workload]);
+            .kubectl(format!("rollout restart -n {NAMESPACE} {workload}"));
         self.cluster.rolled_out(NAMESPACE, &workload);
     }
 
     /// Returns the pods that are not terminating.
     pub(crate) fn pods(&self) -> Vec<Value> {
-        let mut pods = self.cluster.list(&["pods", "-n", NAMESPACE]);
-        pods.retain(|pod| pod["metadata"]["deletionTimestamp"].is_null());
-        pods
+        self.cluster.pods(&format!("-n {NAMESPACE}"))
     }
 
     /// Asserts that unmodified programs can communicate: HTTP/1, gRPC, a database with a
     /// server-first protocol, WebSocket.
     pub(crate) fn assert_works(&self) {
         let expect = |what: &str, command: &[&str], is_right: &dyn Fn(&str) -> bool| {
-            wait_until(what, || {
+            eventually(what, || {
                 let (ok, output) = self.client(command);
-                if ok && is_right(&output) {
-                    Ok(())
-                } else {
-                    Err(output)
-                }
+                let is_right = ok && is_right(&output);
+                is_right.then_some(()).ok_or(output)
             });
         };
         // The server receives the client's identity from its proxy, which proves mutual
         // authentication.
-        expect(
-            "HTTP/1",
-            &["curl", "-sS", "--fail", "--max-time", "10", "http://web/"],
-            &|output| output.contains(CLIENT),
-        );
-        expect(
-            "gRPC",
-            &[
-                "env",
-                "ETCDCTL_API=3",
-                "etcdctl",
-                "--endpoints=http://etcd:2379",
-                "put",
-                "greeting",
-                "hello",
-            ],
-            &|output| output.trim() == "OK",
-        );
-        expect(
-            "MariaDB",
-            &[
-                "mariadb",
-                "-h",
-                "mariadb",
-                "-u",
-                "root",
-                "-N",
-                "-e",
-                "select 6*7",
-            ],
-            &|output| output.trim() == "42",
-        );
+        let http = "curl -sS --fail --max-time 10 http://web/".words();
+        expect("HTTP/1", &http, &|output| output.contains(CLIENT));
+        let endpoint = "env ETCDCTL_API=3 etcdctl --endpoints=http://etcd:2379";
+        let etcd = format!("{endpoint} put greeting hello");
+        expect("gRPC", &etcd.words(), &|output| output.trim() == "OK");
+        let login = "mariadb -h mariadb -u root -N -e".words();
+        let mariadb = [login, vec!["select 6*7"]].concat();
+        expect("MariaDB", &mariadb, &|output| output.trim() == "42");
         let chat = "import asyncio, websockets\n\
             async def main():\n    \
                 async with websockets.connect('ws://chat/') as socket:\n        \
@@ -167,15 +140,10 @@ impl<'a> Shop<'a> {
             .iter()
             .filter_map(|pod| pod["metadata"]["name"].as_str().map(str::to_owned))
             .collect();
-        wait_until("every pod is enrolled on the tier", || {
-            let text = self.cluster.meshctl(&[
-                "diagnostics",
-                "redirection",
-                "-n",
-                NAMESPACE,
-                "-o",
-                "json",
-            ]);
+        eventually("every pod is enrolled on the tier", || {
+            let text = self
+                .cluster
+                .meshctl(format!("diagnostics redirection -n {NAMESPACE} -o json"));
             let answer: Value =
                 serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
             let enrolled = answer["pods"].as_array().cloned().unwrap_or_default();
@@ -185,25 +153,22 @@ impl<'a> Shop<'a> {
                 .filter_map(|status| status["pod"]["name"].as_str().map(str::to_owned))
                 .collect();
             let missing: Vec<&String> = pods.difference(&on_tier).collect();
-            if missing.is_empty() {
-                Ok(())
-            } else {
-                Err(format!("not on tier {tier}: {missing:?}\n{text}"))
-            }
+            let why = format!("not on tier {tier}: {missing:?}\n{text}");
+            missing.is_empty().then_some(()).ok_or(why)
         });
     }
 
     /// Runs a program in the client's pod.
-    pub(crate) fn client(&self, command: &[&str]) -> (bool, String) {
+    pub(crate) fn client(&self, command: impl Words) -> (bool, String) {
         self.cluster.exec(NAMESPACE, "deployment/client", command)
     }
 
     /// Returns the metrics of a workload's proxies, one sample per line.
     fn metrics(&self, workload: &str) -> Vec<String> {
         let workload = format!("deployment/{workload}");
-        let text =
-            self.cluster
-                .meshctl(&["diagnostics", "proxy-metrics", "-n", NAMESPACE, &workload]);
+        let text = self.cluster.meshctl(format!(
+            "diagnostics proxy-metrics -n {NAMESPACE} {workload}"
+        ));
         let samples = text.lines().filter(|line| !line.starts_with('#'));
         samples.map(str::to_owned).collect()
     }

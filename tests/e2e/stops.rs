@@ -74,7 +74,7 @@ fn rolling_restarts_fail_no_more_requests_than_without_a_mesh() {
         for _ in 0..RESTARTS {
             for MeshSetting { name, .. } in &SETTINGS {
                 let deployment = deployment(name);
-                cluster.kubectl(&["rollout", "restart", "-n", NAMESPACE, &deployment]);
+                cluster.kubectl(format!("rollout restart -n {NAMESPACE} {deployment}"));
             }
             for MeshSetting { name, .. } in &SETTINGS {
                 cluster.rolled_out(NAMESPACE, &deployment(name));

@@ -5,12 +5,12 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv6Addr, Shutdown, SocketAddr, TcpStream};
-use std::os::fd::AsFd;
 
 use anyhow::Context;
-use nix::sys::socket::{getsockopt, sockopt};
-use socket2::{Domain, Protocol, Socket, Type};
+use mesh_test_support::network::{canonical, original_destination};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
+use super::client::errno_name;
 use super::{event, flag, has};
 
 pub(crate) fn run(args: &[&str]) -> anyhow::Result<()> {
@@ -105,31 +105,15 @@ fn greeting(
     Ok(format!("{line}\n"))
 }
 
-/// Reads SO_ORIGINAL_DST as a proxy does: the IPv4 option for IPv4 and mapped clients, the IPv6
-/// option for others.
-pub(crate) fn original_dst(stream: &impl AsFd, peer: SocketAddr) -> String {
-    let v4 = match peer {
-        SocketAddr::V4(_) => true,
-        SocketAddr::V6(peer) => peer.ip().to_ipv4_mapped().is_some(),
-    };
-    let answer = if v4 {
-        getsockopt(stream, sockopt::OriginalDst).map(|raw| {
-            let ip = std::net::Ipv4Addr::from(u32::from_be(raw.sin_addr.s_addr));
-            SocketAddr::from((ip, u16::from_be(raw.sin_port)))
-        })
-    } else {
-        getsockopt(stream, sockopt::Ip6tOriginalDst).map(|raw| {
-            let ip = Ipv6Addr::from(raw.sin6_addr.s6_addr);
-            SocketAddr::from((ip, u16::from_be(raw.sin6_port)))
-        })
-    };
-    match answer {
+/// Returns the original destination, or the name of the errno.
+pub(crate) fn original_dst<'s>(stream: impl Into<SockRef<'s>>, peer: SocketAddr) -> String {
+    match original_destination(stream, peer) {
         Ok(addr) => addr.to_string(),
-        Err(errno) => format!("{errno:?}"),
+        Err(error) => errno_name(&error),
     }
 }
 
 /// Formats an address; IPv4-mapped addresses as IPv4.
 pub(crate) fn plain(addr: SocketAddr) -> String {
-    SocketAddr::new(addr.ip().to_canonical(), addr.port()).to_string()
+    canonical(addr).to_string()
 }

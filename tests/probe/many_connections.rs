@@ -8,13 +8,14 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 
 use super::client::{TIMEOUT, errno_name};
+use super::event;
 use super::listen::{original_dst, plain};
-use super::{event, raw};
 
 /// Connections that are opened concurrently: below any backlog, so that no SYN is retransmitted.
 const CONCURRENT_CONNECTS: usize = 512;
@@ -26,7 +27,9 @@ const BACKLOG: u32 = 4096;
 const TIMEOUT_FACTOR: u32 = 12;
 
 pub(crate) fn run(args: &[&str]) -> anyhow::Result<()> {
-    raw::use_all_descriptors()?;
+    // As many descriptors as this machine allows a process.
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;

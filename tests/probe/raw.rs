@@ -162,21 +162,3 @@ pub(crate) fn send_frame(fd: RawFd, interface: u32, frame: &[u8]) -> io::Result<
     };
     usize::try_from(sent).map_err(|_negative| io::Error::last_os_error())
 }
-
-/// Raises the limit of open files to the hard limit.
-pub(crate) fn use_all_descriptors() -> io::Result<()> {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: the structure lives until the call returns, which fills it.
-    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    limit.rlim_cur = limit.rlim_max;
-    // SAFETY: as above; the kernel only reads it.
-    match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}

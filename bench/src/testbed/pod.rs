@@ -10,11 +10,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context;
+use mesh_test_support::machine::{cgroup2, remove_cgroup};
 use xtask::command::captured_stdout;
 
 use super::DIRECTORY;
 use super::cpus::Cpus;
-use super::process::{ENTER, run, wait_until};
+use super::process::{ENTER, run};
 
 /// Prefix of the names of namespaces, cgroups, pins and directories.
 pub(crate) const NAME: &str = "mesh-lab";
@@ -73,30 +74,14 @@ impl<'a> Container<'a> {
 
 /// Returns the cgroup that contains every process of the testbed.
 pub(crate) fn root_cgroup() -> anyhow::Result<PathBuf> {
-    Ok(cgroup2()?.join(NAME))
-}
-
-/// Returns the mount point of the cgroup v2 hierarchy, which also exists on hosts with v1
-/// controllers.
-fn cgroup2() -> anyhow::Result<PathBuf> {
-    let mounts = fs::read_to_string("/proc/mounts").context("read /proc/mounts")?;
-    mounts
-        .lines()
-        .map(|line| line.split(' ').collect::<Vec<_>>())
-        .find(|words| words.get(2) == Some(&"cgroup2"))
-        .and_then(|words| words.get(1).map(PathBuf::from))
-        .context("no cgroup2 file system is mounted; pods need a cgroup")
+    let mount = cgroup2();
+    let mount = mount.context("no cgroup2 file system is mounted; pods need a cgroup")?;
+    Ok(mount.join(NAME))
 }
 
 /// Kills and removes the remains of this or an earlier run.
 pub(crate) fn clear() -> anyhow::Result<()> {
-    let cgroup = root_cgroup()?;
-    if cgroup.exists() {
-        fs::write(cgroup.join("cgroup.kill"), "1").context("kill the processes in the cgroup")?;
-        wait_until("the processes of the testbed exit", || {
-            Ok(remove_cgroups(&cgroup).ok())
-        })?;
-    }
+    remove_cgroup(&root_cgroup()?)?;
     let names = fs::read_dir("/run/netns").into_iter().flatten().flatten();
     let names = names.filter_map(|entry| entry.file_name().into_string().ok());
     for name in names.filter(|name| name.starts_with(NAME)) {
@@ -113,16 +98,6 @@ pub(crate) fn clear() -> anyhow::Result<()> {
         fs::remove_dir_all(DIRECTORY).with_context(|| format!("remove {DIRECTORY}"))?;
     }
     Ok(())
-}
-
-/// Removes a cgroup and its descendants. Fails while a process is still exiting.
-fn remove_cgroups(directory: &Path) -> std::io::Result<()> {
-    for entry in fs::read_dir(directory)?.flatten() {
-        if entry.file_type()?.is_dir() {
-            remove_cgroups(&entry.path())?;
-        }
-    }
-    fs::remove_dir(directory)
 }
 
 impl Pods {
@@ -164,13 +139,9 @@ impl Pods {
 impl Drop for Pod {
     fn drop(&mut self) {
         // Kills the remaining processes, as a node does.
-        let killed = fs::write(self.cgroup.join("cgroup.kill"), "1");
-        let removed = killed.map_err(anyhow::Error::from).and_then(|()| {
-            run(Command::new("ip").args(["netns", "del", &self.name]))?;
-            wait_until("the processes of the pod exit", || {
-                Ok(remove_cgroups(&self.cgroup).ok())
-            })
-        });
+        let removed = remove_cgroup(&self.cgroup)
+            .map_err(anyhow::Error::from)
+            .and_then(|()| run(Command::new("ip").args(["netns", "del", &self.name])));
         if let Err(error) = removed {
             eprintln!("    {} could not be removed: {error:#}", self.name);
         }

@@ -5,9 +5,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use mesh_test_support::eventually::{TIMEOUT, try_eventually};
 use serde_json::Value;
 use xtask::command::{lossy_lines, shown};
 
@@ -15,10 +15,6 @@ use super::DIRECTORY;
 
 /// The last command of a pod's shell, which replaces it with the program.
 pub(super) const ENTER: &str = "exec \"$0\" \"$@\"";
-/// Timeout of events that must happen.
-pub(crate) const TIMEOUT: Duration = Duration::from_mins(3);
-/// Interval of polls for conditions without notification.
-const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// A running program. Dropping it kills it.
 pub(crate) struct Process {
@@ -168,18 +164,9 @@ pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
 /// Polls `look` until it returns a value.
 pub(crate) fn wait_until<T>(
     what: &str,
-    mut look: impl FnMut() -> anyhow::Result<Option<T>>,
+    look: impl FnMut() -> anyhow::Result<Option<T>>,
 ) -> anyhow::Result<T> {
-    let begun = Instant::now();
-    loop {
-        if let Some(found) = look()? {
-            return Ok(found);
-        }
-        if begun.elapsed() > TIMEOUT {
-            bail!("timed out after {} s: {what}", TIMEOUT.as_secs());
-        }
-        std::thread::park_timeout(POLL_INTERVAL);
-    }
+    try_eventually(what, look)
 }
 
 fn read(log: &Path) -> String {

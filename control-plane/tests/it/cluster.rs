@@ -54,15 +54,8 @@ pub(crate) async fn cluster(name: &str) -> Option<Cluster> {
         let home = std::env::var("HOME").unwrap();
         format!("{home}/.kube/config")
     });
-    let options = KubeConfigOptions {
-        context: Some(context_of(&kubeconfig, &context)),
-        ..KubeConfigOptions::default()
-    };
-    let file = Kubeconfig::read_from(&kubeconfig).unwrap();
-    let config = Config::from_custom_kubeconfig(file, &options)
-        .await
-        .unwrap();
-    let client = Client::try_from(config).unwrap();
+    let context = context_of(&kubeconfig, &context);
+    let client = connect(&kubeconfig, &context).await;
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let namespace: Namespace = serde_json::from_value(
         json!({ "metadata": { "generateName": format!("mesh-it-{name}-") } }),
@@ -76,9 +69,19 @@ pub(crate) async fn cluster(name: &str) -> Option<Cluster> {
         client,
         namespace: created.name_any(),
         created_definitions: Mutex::default(),
-        context: context_of(&kubeconfig, &context),
+        context,
         kubeconfig,
     })
+}
+
+async fn connect(kubeconfig: &str, context: &str) -> Client {
+    let options = KubeConfigOptions {
+        context: Some(context.to_owned()),
+        ..KubeConfigOptions::default()
+    };
+    let file = Kubeconfig::read_from(kubeconfig).unwrap();
+    let config = Config::from_custom_kubeconfig(file, &options).await;
+    Client::try_from(config.unwrap()).unwrap()
 }
 
 /// Returns the name of the context, which may differ if it is the only one.
@@ -231,15 +234,7 @@ impl Drop for Cluster {
                 .build()
                 .unwrap();
             runtime.block_on(async {
-                let options = KubeConfigOptions {
-                    context: Some(context),
-                    ..KubeConfigOptions::default()
-                };
-                let file = Kubeconfig::read_from(kubeconfig).unwrap();
-                let config = Config::from_custom_kubeconfig(file, &options)
-                    .await
-                    .unwrap();
-                let client = Client::try_from(config).unwrap();
+                let client = connect(&kubeconfig, &context).await;
                 for name in definition_names {
                     // Fails if the test has already deleted it.
                     let _deleted = definitions(&client)
@@ -268,7 +263,7 @@ pub(crate) fn definitions(client: &Client) -> Api<DynamicObject> {
 
 /// Returns the value of a controller's metric with these labels.
 pub(crate) async fn metric(controller: &Controller, beginning: &str) -> Option<f64> {
-    let (_, metrics) = controller.admin_get("/metrics").await?;
+    let (_, metrics) = controller.admin_get("/metrics")?;
     let lines: BTreeMap<&str, &str> = metrics
         .lines()
         .filter_map(|line| line.rsplit_once(' '))

@@ -1,15 +1,14 @@
 //! Starts a controller on free ports. It is killed when the test ends.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
+use std::process::Command;
 use std::time::Duration;
 
-use parking_lot::Mutex;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use mesh_test_support::http;
+use mesh_test_support::network::free_address;
+use mesh_test_support::program::Program;
 use tonic::Streaming;
 use tonic::transport::Channel;
 
@@ -21,9 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) struct Controller {
     pub(crate) grpc: SocketAddr,
     pub(crate) admin: SocketAddr,
-    child: Child,
-    // Written by the thread that reads the output of the child process.
-    log: Arc<Mutex<String>>,
+    pub(crate) program: Program,
 }
 
 /// A directory of manifests.
@@ -54,25 +51,20 @@ impl Controller {
     /// Starts `mesh-controller <service>` without waiting. The names of the address flags differ
     /// between services.
     pub(crate) fn start(service: &str, grpc_flag: &str, admin_flag: &str, args: &[String]) -> Self {
-        let (grpc, admin) = (free_addr(), free_addr());
-        let mut child = Command::new(env!("CARGO_BIN_EXE_mesh-controller"))
+        let (grpc, admin) = (free_address(), free_address());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mesh-controller"));
+        command
             .arg(service)
             .args([
                 format!("{grpc_flag}={grpc}"),
                 format!("{admin_flag}={admin}"),
             ])
             .arg("--log-level=debug,h2=info,tower=info,hyper=info")
-            .args(args)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let log = Arc::default();
-        collect(child.stdout.take().unwrap(), Arc::clone(&log));
+            .args(args);
         Self {
             grpc,
             admin,
-            child,
-            log,
+            program: Program::start(&mut command),
         }
     }
 
@@ -88,8 +80,8 @@ impl Controller {
 
     pub(crate) async fn ready(self) -> Self {
         eventually("the controller to be ready", async || {
-            let (status, _) = self.admin_get("/ready").await?;
-            (status == 200).then_some(())
+            self.admin_get("/ready")
+                .is_some_and(|(status, _)| status == 200)
         })
         .await;
         self
@@ -100,56 +92,16 @@ impl Controller {
         eventually("a gRPC connection", async || endpoint.connect().await.ok()).await
     }
 
-    /// Returns status and body; `None` while the port is closed.
-    pub(crate) async fn admin_get(&self, path: &str) -> Option<(u16, String)> {
-        let mut stream = tokio::net::TcpStream::connect(self.admin).await.ok()?;
-        let request = format!("GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).await.ok()?;
-        let mut response = String::new();
-        stream.read_to_string(&mut response).await.ok()?;
-        let (headers, body) = response.split_once("\r\n\r\n")?;
-        let status = headers.split(' ').nth(1)?.parse().ok()?;
-        Some((status, body.to_owned()))
-    }
-
     /// Waits until a log line contains the text.
     pub(crate) async fn logged(&self, text: &str) -> String {
-        eventually(&format!("{text:?} to be logged"), async || {
-            let log = self.log.lock();
-            log.lines()
-                .find(|line| line.contains(text))
-                .map(str::to_owned)
-        })
-        .await
+        self.program.logged(text).await
     }
 
-    pub(crate) fn times_logged(&self, text: &str) -> usize {
-        self.log
-            .lock()
-            .lines()
-            .filter(|line| line.contains(text))
-            .count()
-    }
-
-    pub(crate) fn terminate(&self) {
-        let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id()).unwrap());
-        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
-    }
-
-    pub(crate) async fn exit(&mut self) -> ExitStatus {
-        let child = &mut self.child;
-        eventually("the controller to exit", async || child.try_wait().unwrap()).await
-    }
-}
-
-impl Drop for Controller {
-    fn drop(&mut self) {
-        // It may have exited.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        if std::thread::panicking() {
-            println!("{}", self.log.lock());
-        }
+    /// Returns status and body; `None` while the port is closed.
+    pub(crate) fn admin_get(&self, path: &str) -> Option<(u16, String)> {
+        let response = http::request(self.admin, &format!("GET {path}")).ok()?;
+        let (status, body) = http::status_and_body(&response)?;
+        Some((status, body.to_owned()))
     }
 }
 
@@ -178,21 +130,4 @@ fn sources(dirs: &[&ManifestDir]) -> Vec<String> {
     dirs.iter()
         .map(|dir| format!("--source-dir={}", dir.path().display()))
         .collect()
-}
-
-fn free_addr() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-}
-
-fn collect(output: impl std::io::Read + Send + 'static, log: Arc<Mutex<String>>) {
-    std::thread::spawn(move || {
-        for line in BufReader::new(output).lines().map_while(Result::ok) {
-            let mut log = log.lock();
-            log.push_str(&line);
-            log.push('\n');
-        }
-    });
 }

@@ -2,8 +2,9 @@
 
 use mesh_api::destination::{endpoint_update, profile};
 use mesh_api::proto::destination::destination_client::DestinationClient;
-use mesh_api::proto::destination::{GetDestination, Update};
+use mesh_api::proto::destination::{DestinationProfile, GetDestination, Update};
 use mesh_core::endpoint::EndpointUpdate;
+use mesh_core::profile::Profile;
 use tonic::transport::Channel;
 use tonic::{Code, Streaming};
 
@@ -22,6 +23,17 @@ pub(crate) fn request(path: &str) -> GetDestination {
 
 async fn get(client: &mut DestinationClient<Channel>) -> Streaming<Update> {
     client.get(request(WEB)).await.unwrap().into_inner()
+}
+
+/// Returns the first profile of an address or a name, and the stream of the next ones.
+async fn first_profile(
+    client: &mut DestinationClient<Channel>,
+    path: &str,
+) -> (Profile, Streaming<DestinationProfile>) {
+    let response = client.get_profile(request(path)).await;
+    let mut stream = response.unwrap().into_inner();
+    let message = next(&mut stream).await.unwrap();
+    (profile(message).unwrap(), stream)
 }
 
 pub(crate) async fn update(stream: &mut Streaming<Update>) -> String {
@@ -97,14 +109,10 @@ async fn invalid_object_is_logged_and_keeps_last_valid_version() {
 async fn slow_reader_does_not_block_others_and_skips_states() {
     let dir = ManifestDir::new();
     let at = |last: u16| {
-        let ips: Vec<(String, String)> = (0..200)
-            .map(|n| (format!("web-{n}"), format!("10.{}.0.{n}", last + 1)))
-            .collect();
-        service(
-            &ips.iter()
-                .map(|(name, ip)| (&**name, &**ip))
-                .collect::<Vec<_>>(),
-        )
+        let pods = (0..200).map(|n| (format!("web-{n}"), format!("10.{}.0.{n}", last + 1)));
+        let pods: Vec<(String, String)> = pods.collect();
+        let pods = pods.iter().map(|(name, ip)| (&**name, &**ip));
+        service(&pods.collect::<Vec<_>>())
     };
     dir.write("web.yaml", &at(0));
     let controller = Controller::destination(&[&dir]).await;
@@ -115,17 +123,9 @@ async fn slow_reader_does_not_block_others_and_skips_states() {
     let prefix = |last: u16| format!("+10.{}.0.0:8080", last + 1);
     for last in 1..=5 {
         dir.write("web.yaml", &at(last));
-        loop {
-            if update(&mut fast).await.starts_with(&prefix(last)) {
-                break;
-            }
-        }
+        while !update(&mut fast).await.starts_with(&prefix(last)) {}
     }
-    loop {
-        if update(&mut slow).await.starts_with(&prefix(5)) {
-            break;
-        }
-    }
+    while !update(&mut slow).await.starts_with(&prefix(5)) {}
 }
 
 #[tokio::test]
@@ -134,15 +134,7 @@ async fn profiles_of_services_pods_and_unknown_addresses() {
     dir.write("web.yaml", &service(&[("web-1", "10.1.0.1")]));
     let controller = Controller::destination(&[&dir]).await;
     let mut client = DestinationClient::new(controller.channel().await);
-    let mut first = async |path: &str| {
-        let mut stream = client
-            .get_profile(request(path))
-            .await
-            .unwrap()
-            .into_inner();
-        let message = next(&mut stream).await.unwrap();
-        (profile(message).unwrap(), stream)
-    };
+    let mut first = async |path: &str| first_profile(&mut client, path).await;
     let (by_ip, mut stream) = first("10.96.0.1:80").await;
     assert_eq!(by_ip.fqn.as_deref(), Some("web.shop.svc.cluster.local"));
     let (by_name, _) = first(WEB).await;
@@ -171,15 +163,7 @@ async fn profile_stream_of_unknown_address_ends_when_pod_appears() {
     dir.write("web.yaml", &service(&[]));
     let controller = Controller::destination(&[&dir]).await;
     let mut client = DestinationClient::new(controller.channel().await);
-    let mut first = async |path: &str| {
-        let mut stream = client
-            .get_profile(request(path))
-            .await
-            .unwrap()
-            .into_inner();
-        let message = next(&mut stream).await.unwrap();
-        (profile(message).unwrap(), stream)
-    };
+    let mut first = async |path: &str| first_profile(&mut client, path).await;
     let (unknown, mut stream) = first("10.1.0.1:8080").await;
     assert_eq!(unknown.endpoint.unwrap().tls, None);
     dir.write("web.yaml", &service(&[("web-2", "10.1.0.2")]));
@@ -267,7 +251,7 @@ spec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}
         let status = client.get_profile(request(path)).await.unwrap_err();
         assert_eq!(status.code(), code, "{path}");
     }
-    let (_, metrics) = controller.admin_get("/metrics").await.unwrap();
+    let (_, metrics) = controller.admin_get("/metrics").unwrap();
     let expect = "grpc_server_handled_total{grpc_service=\"io.linkerd.proxy.destination.Destination\",grpc_method=\"GetProfile\",grpc_code=\"FailedPrecondition\"} 1";
     assert!(metrics.contains(expect), "{metrics}");
 }

@@ -9,6 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use mesh_api::identity::{IssuedCertificate, certify_request, issued};
 use mesh_api::proto::identity::identity_client::IdentityClient;
+use mesh_test_support::certificates::TestCa;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tonic::transport::Channel;
 use tonic::{Code, Status};
@@ -141,22 +142,14 @@ async fn certificates_are_issued_and_invalid_requests_rejected() {
     let mut refused =
         async |token: Vec<u8>, csr: Vec<u8>| certify(&mut client, token, csr).await.unwrap_err();
     let token = || fixture.token("shop:web");
-    assert_eq!(
-        refused(Vec::new(), csr(IDENTITY)).await.code(),
-        Code::InvalidArgument
-    );
-    assert_eq!(
-        refused(token(), b"x".to_vec()).await.code(),
-        Code::InvalidArgument
-    );
-    assert_eq!(
-        refused(b"x".to_vec(), csr(IDENTITY)).await.code(),
-        Code::InvalidArgument
-    );
-    assert_eq!(
-        refused(token(), csr("other.example")).await.code(),
-        Code::FailedPrecondition
-    );
+    for (token, csr, code) in [
+        (Vec::new(), csr(IDENTITY), Code::InvalidArgument),
+        (token(), b"x".to_vec(), Code::InvalidArgument),
+        (b"x".to_vec(), csr(IDENTITY), Code::InvalidArgument),
+        (token(), csr("other.example"), Code::FailedPrecondition),
+    ] {
+        assert_eq!(refused(token, csr).await.code(), code);
+    }
     let other = refused(fixture.token("shop:other"), csr(IDENTITY)).await;
     assert_eq!(other.code(), Code::FailedPrecondition);
     assert!(
@@ -166,11 +159,10 @@ async fn certificates_are_issued_and_invalid_requests_rejected() {
     let huge = refused(token(), vec![0x30; 1 << 20]).await;
     assert_eq!(huge.code(), Code::OutOfRange, "{huge}");
 
-    let (_, metrics) = controller.admin_get("/metrics").await.unwrap();
-    let ttl = metrics
-        .lines()
-        .find(|line| line.starts_with("issuer_cert_ttl_seconds "));
-    let ttl: f64 = ttl.unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+    let (_, metrics) = controller.admin_get("/metrics").unwrap();
+    let mut lines = metrics.lines();
+    let ttl = lines.find_map(|line| line.strip_prefix("issuer_cert_ttl_seconds "));
+    let ttl: f64 = ttl.unwrap().parse().unwrap();
     assert!(ttl > 3600.0, "{ttl}");
     for secret in [token(), granted.leaf] {
         let secret = String::from_utf8_lossy(&secret).into_owned();
@@ -192,19 +184,16 @@ async fn valid_issuer_is_reloaded_and_invalid_one_is_not() {
     controller.logged("keeping the previous ones").await;
     assert_eq!(issuer().await, "first");
     fixture.write_issuer("second");
-    eventually("the second issuer", async || {
-        (issuer().await == "second").then_some(())
-    })
-    .await;
+    eventually("the second issuer", async || issuer().await == "second").await;
 }
 
 #[tokio::test]
 async fn startup_fails_with_untrusted_issuer() {
     let fixture = Fixture::new();
-    let other = CertifiedIssuer::self_signed(ca("other"), KeyPair::generate().unwrap()).unwrap();
-    fs::write(fixture.path("anchors.pem"), other.pem()).unwrap();
+    let other = TestCa::new();
+    fs::write(fixture.path("anchors.pem"), other.anchor_pem()).unwrap();
     let mut controller = fixture.start();
-    assert!(!controller.exit().await.success());
+    assert!(!controller.program.exited().await.success());
     let line = controller.logged("cannot start the identity service").await;
     assert!(
         line.contains("crt.pem") && line.contains("belong together"),
@@ -212,7 +201,7 @@ async fn startup_fails_with_untrusted_issuer() {
     );
     fs::remove_file(fixture.path("tokens.pem")).unwrap();
     let mut controller = fixture.start();
-    assert!(!controller.exit().await.success());
+    assert!(!controller.program.exited().await.success());
     let line = controller.logged("cannot start the identity service").await;
     assert!(
         line.contains("cannot read") && line.contains("tokens.pem"),

@@ -18,9 +18,9 @@ async fn signal_ends_streams_regularly_and_then_process() {
     };
     let mut stream = client.get(request).await.unwrap().into_inner();
     assert!(next(&mut stream).await.is_some());
-    controller.terminate();
+    controller.program.terminate();
     assert_eq!(next(&mut stream).await, None);
-    assert!(controller.exit().await.success());
+    assert!(controller.program.exited().await.success());
 }
 
 #[tokio::test]
@@ -33,9 +33,9 @@ async fn readiness_waits_for_the_source() {
         &[format!("--source-dir={}", dir.path().display())],
     );
     let controller = controller.ready().await;
-    let (status, body) = controller.admin_get("/live").await.unwrap();
+    let (status, body) = controller.admin_get("/live").unwrap();
     assert_eq!((status, &*body), (200, "live\n"));
-    let (_, metrics) = controller.admin_get("/metrics").await.unwrap();
+    let (_, metrics) = controller.admin_get("/metrics").unwrap();
     for name in [
         "controller_build_info",
         "process_start_time_seconds",

@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use mesh_agent::redirect::Tier;
 use mesh_core::node::{CniStatus, Repair, RepairKind};
 use mesh_test_support::eventually::eventually;
+use mesh_test_support::require_root;
 
 use crate::agent::{Agent, Node};
 use crate::runtime::{Network, Pod};
-use crate::skipped;
 
 const BRIDGE: &str = r#"{"cniVersion":"1.0.0","name":"pods","plugins":[{"type":"bridge"}]}"#;
 
@@ -22,8 +22,8 @@ struct Directories {
 impl Directories {
     fn below(node: &Node) -> Self {
         let directories = Self {
-            conf: node.dir.path().join("net.d"),
-            bin: node.dir.path().join("bin"),
+            conf: node.path("net.d"),
+            bin: node.path("bin"),
         };
         fs::create_dir(&directories.conf).unwrap();
         fs::create_dir(&directories.bin).unwrap();
@@ -84,9 +84,7 @@ fn repaired(agent: &Agent, directories: &Directories, kind: RepairKind) -> u32 {
 
 #[test]
 fn damaged_plugin_is_repaired_and_the_repair_is_reported() {
-    if skipped("damaged_plugin_is_repaired_and_the_repair_is_reported") {
-        return;
-    }
+    require_root!();
     let node = Node::new();
     let directories = Directories::below(&node);
     let agent = directories.start(&node);
@@ -128,9 +126,7 @@ fn damaged_plugin_is_repaired_and_the_repair_is_reported() {
 
 #[test]
 fn plugin_is_kept_in_the_chain_until_uninstalled() {
-    if skipped("plugin_is_kept_in_the_chain_until_uninstalled") {
-        return;
-    }
+    require_root!();
     let node = Node::new();
     let directories = Directories::below(&node);
     let agent = directories.start(&node);
@@ -158,10 +154,7 @@ fn plugin_is_kept_in_the_chain_until_uninstalled() {
 
     directories.write("10-bridge.conflist", BRIDGE);
     eventually("the plugin in the new network configuration", || {
-        directories
-            .read("10-bridge.conflist")
-            .contains("mesh-cni")
-            .then_some(())
+        directories.read("10-bridge.conflist").contains("mesh-cni")
     });
     directories.write("05-first.conflist", BRIDGE);
     chained(&agent, "05-first.conflist");
@@ -182,7 +175,7 @@ fn plugin_is_kept_in_the_chain_until_uninstalled() {
 
     let network = Network::new(&node, "1.0.0");
     let pod = Pod::meshed(&[]);
-    assert!(network.add(&pod).1.is_success);
+    network.add_enrolled(&pod);
     // As when the agent's pod is restarted.
     assert!(agent.terminate());
     assert!(directories.read("05-first.conflist").contains("mesh-cni"));
@@ -193,6 +186,6 @@ fn plugin_is_kept_in_the_chain_until_uninstalled() {
         assert_eq!(directories.read(name), BRIDGE, "{name}");
     }
     assert!(!directories.bin.join("mesh-cni").exists());
-    assert!(!node.state_dir().exists() && !node.pin_dir.exists());
-    assert!(pod.netns.exec("nft list ruleset").is_empty());
+    assert!(!node.state_dir().exists() && !node.pin_dir().exists());
+    assert!(pod.netns.run("nft list ruleset").is_empty());
 }

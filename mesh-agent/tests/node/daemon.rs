@@ -9,18 +9,16 @@ use mesh_agent::node::Node as Redirections;
 use mesh_agent::redirect::Tier;
 use mesh_core::node::{Repair, RepairKind, SelfTestOutcome};
 use mesh_test_support::eventually::eventually;
+use mesh_test_support::require_root;
 use nix::sys::signal::Signal;
 use serde_json::json;
 
 use crate::agent::{Agent, Node};
 use crate::runtime::{Network, Pod};
-use crate::skipped;
 
 #[test]
 fn chosen_tier_and_its_reason_are_reported() {
-    if skipped("chosen_tier_and_its_reason_are_reported") {
-        return;
-    }
+    require_root!();
     let node = Node::new();
     let agent = node.start_with(&["--tier", "auto"]).unwrap();
     let status = agent.status();
@@ -59,9 +57,7 @@ fn chosen_tier_and_its_reason_are_reported() {
 
 #[test]
 fn nft_tier_is_chosen_without_programs_or_cgroup2() {
-    if skipped("nft_tier_is_chosen_without_programs_or_cgroup2") {
-        return;
-    }
+    require_root!();
     let check =
         |arguments: &[&str], reason: &str| {
             let node = Node::new();
@@ -96,9 +92,7 @@ fn nft_tier_is_chosen_without_programs_or_cgroup2() {
 
 #[test]
 fn unavailable_forced_tier_is_an_error() {
-    if skipped("unavailable_forced_tier_is_an_error") {
-        return;
-    }
+    require_root!();
     let node = Node::new();
     let Err(log) = node.start_with(&["--tier", "full", "--cgroup-root", "/tmp"]) else {
         panic!("the agent started");
@@ -113,9 +107,7 @@ fn unavailable_forced_tier_is_an_error() {
 
 #[test]
 fn second_agent_on_a_node_does_not_start() {
-    if skipped("second_agent_on_a_node_does_not_start") {
-        return;
-    }
+    require_root!();
     let node = Node::new();
     let agent = node.start(Tier::Nft);
     let Err(log) = node.try_start(Tier::Nft) else {
@@ -136,46 +128,36 @@ fn second_agent_on_a_node_does_not_start() {
 
 #[test]
 fn pods_start_while_agent_hangs() {
-    if skipped("pods_start_while_agent_hangs") {
-        return;
-    }
+    require_root!();
     let node = Node::new();
     let agent = node.start(Tier::Nft);
     let mut network = Network::new(&node, "1.0.0");
     network.change("timeoutSeconds", json!(1));
     agent.signal(Signal::SIGSTOP);
     let pod = Pod::meshed(&[]);
-    let (previous, result) = network.add(&pod);
-    assert!(result.is_success, "{result:?}");
+    let previous = network.add_enrolled(&pod);
     assert_eq!(node.records().len(), 1);
     // The agent finds the pending request; enrolling again is idempotent.
     agent.signal(Signal::SIGCONT);
     assert_eq!(agent.pods().len(), 1);
-    assert!(network.mesh("CHECK", &pod, Some(&previous)).is_success);
+    network.mesh("CHECK", &pod, Some(&previous)).unwrap();
     network.del(&pod, Some(&previous));
     assert!(agent.pods().is_empty());
 }
 
 #[test]
 fn removed_redirection_is_repaired() {
-    if skipped("removed_redirection_is_repaired") {
-        return;
-    }
+    require_root!();
     let node = Node::new();
-    let agent = match node.try_start(Tier::Split) {
-        Ok(agent) => agent,
-        Err(log) => {
-            println!("skipped: tier split does not work on this machine: {log}");
-            return;
-        }
+    let Some(agent) = node.start_if_possible(Tier::Split) else {
+        return;
     };
     let network = Network::new(&node, "1.0.0");
     let pod = Pod::meshed(&[]);
-    let (previous, result) = network.add(&pod);
-    assert!(result.is_success, "{result:?}");
+    let previous = network.add_enrolled(&pod);
     agent.kill();
 
-    let redirections = Redirections::open_offline(&node.state_dir(), &node.pin_dir).unwrap();
+    let redirections = Redirections::open_offline(&node.state_dir(), &node.pin_dir()).unwrap();
     let reconcile = || {
         let report = redirections.reconcile(false).unwrap();
         assert_eq!(report.failures, Vec::<String>::new());
@@ -187,12 +169,12 @@ fn removed_redirection_is_repaired() {
         (report.intact, damage)
     };
     assert_eq!(reconcile(), (1, vec![]));
-    pod.netns.exec("nft delete table inet mesh_redirect");
+    pod.netns.run("nft delete table inet mesh_redirect");
     let damage = reconcile().1.concat();
     assert!(damage.contains("is missing or empty"), "{damage}");
     assert_eq!(reconcile(), (1, vec![]));
 
-    let programs = Programs::open(&node.pin_dir).unwrap();
+    let programs = Programs::open(&node.pin_dir()).unwrap();
     let cookie = programs.pods().unwrap()[0].cookie;
     assert!(programs.unenrol(cookie).unwrap());
     let damage = reconcile().1.concat();
@@ -204,27 +186,20 @@ fn removed_redirection_is_repaired() {
 
 #[test]
 fn damaged_kernel_programs_are_repaired_and_the_repair_is_reported() {
-    if skipped("damaged_kernel_programs_are_repaired_and_the_repair_is_reported") {
-        return;
-    }
+    require_root!();
     let node = Node::new();
-    let agent = match node.try_start(Tier::Full) {
-        Ok(agent) => agent,
-        Err(log) => {
-            println!("skipped: tier full does not work on this machine: {log}");
-            return;
-        }
+    let Some(agent) = node.start_if_possible(Tier::Full) else {
+        return;
     };
     let network = Network::new(&node, "1.0.0");
     let pod = Pod::meshed(&[]);
-    let (previous, result) = network.add(&pod);
-    assert!(result.is_success, "{result:?}");
+    let previous = network.add_enrolled(&pod);
 
-    fs::remove_file(node.pin_dir.join("v1/links/mesh_connect4")).unwrap();
+    fs::remove_file(node.pin_dir().join("v1/links/mesh_connect4")).unwrap();
     let repair = reported(&agent, RepairKind::ProgramsDetached);
     assert_eq!((repair.last_day, &*repair.detail), (1, "mesh_connect4"));
 
-    fs::remove_dir_all(node.pin_dir.join("v1")).unwrap();
+    fs::remove_dir_all(node.pin_dir().join("v1")).unwrap();
     reported(&agent, RepairKind::PinsDeleted);
     // And with the pins, every pod.
     let repair = reported(&agent, RepairKind::Incomplete);
@@ -233,7 +208,11 @@ fn damaged_kernel_programs_are_repaired_and_the_repair_is_reported() {
         "{repair:?}"
     );
     assert_eq!(
-        Programs::open(&node.pin_dir).unwrap().pods().unwrap().len(),
+        Programs::open(&node.pin_dir())
+            .unwrap()
+            .pods()
+            .unwrap()
+            .len(),
         1
     );
     let metrics = agent.metrics(&node);
@@ -256,9 +235,7 @@ fn reported(agent: &Agent, kind: RepairKind) -> Repair {
 /// Enrolling the list would occupy the agent for seconds and leave no map entries for other pods.
 #[test]
 fn pod_with_too_many_ranges_is_refused_and_the_next_one_is_enrolled() {
-    if skipped("pod_with_too_many_ranges_is_refused_and_the_next_one_is_enrolled") {
-        return;
-    }
+    require_root!();
     let node = Node::new();
     let agent = node.start(Tier::Nft);
     let network = Network::new(&node, "1.0.0");
@@ -269,8 +246,7 @@ fn pod_with_too_many_ranges_is_refused_and_the_next_one_is_enrolled() {
     let list = ports.join(",");
     let greedy = Pod::meshed(&[("skip-outbound-ports", list.as_str())]);
     let (_, result) = network.add(&greedy);
-    assert!(!result.is_success);
-    let result = format!("{result:?}");
+    let result = result.unwrap_err().to_string();
     for part in [
         "config.linkerd.io/skip-outbound-ports",
         "too many separate ports and ranges of ports: 32768, at most 128 are allowed",
@@ -278,21 +254,19 @@ fn pod_with_too_many_ranges_is_refused_and_the_next_one_is_enrolled() {
         assert!(result.contains(part), "{part} is not in {result}");
     }
     let modest = Pod::meshed(&[("skip-outbound-ports", "81,90-99")]);
-    assert!(network.add(&modest).1.is_success);
+    network.add_enrolled(&modest);
     assert_eq!(agent.pods().len(), 1);
 }
 
 #[test]
 fn enrolments_are_counted_by_result() {
-    if skipped("enrolments_are_counted_by_result") {
-        return;
-    }
+    require_root!();
     let node = Node::new();
     let agent = node.start(Tier::Nft);
     let network = Network::new(&node, "1.0.0");
     let (good, bad) = (Pod::meshed(&[]), Pod::meshed(&[("proxy-uid", "root")]));
-    assert!(network.add(&good).1.is_success);
-    assert!(!network.add(&bad).1.is_success);
+    network.add_enrolled(&good);
+    network.add(&bad).1.unwrap_err();
     let metrics = agent.metrics(&node);
     for line in [
         "mesh_agent_pods{tier=\"nft\"} 1",

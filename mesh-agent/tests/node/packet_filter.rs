@@ -8,31 +8,32 @@ use mesh_agent::nft::Table;
 use mesh_agent::redirect::{PodRef, RedirectSpec};
 use mesh_agent::rules::{Directions, Rules};
 use mesh_core::ports::MAX_RANGES;
+use mesh_test_support::network::Namespace;
+use mesh_test_support::require_root;
 
-use crate::network::{Netns, Pair};
-use crate::skipped;
+use crate::network::{Pair, request, request_as, serve};
 
 /// The packet filter under test, in the pod's namespace.
 trait Filter {
-    fn replace(&self, pod: &Netns, rules: &Rules);
-    fn remove(&self, pod: &Netns);
-    fn verify(&self, pod: &Netns, rules: &Rules) -> Result<(), String>;
+    fn replace(&self, pod: &Namespace, rules: &Rules);
+    fn remove(&self, pod: &Namespace);
+    fn verify(&self, pod: &Namespace, rules: &Rules) -> Result<(), String>;
 }
 
 struct Nft;
 struct Iptables;
 
 impl Filter for Nft {
-    fn replace(&self, pod: &Netns, rules: &Rules) {
-        pod.run_in(|| Table::open().unwrap().replace(rules).unwrap());
+    fn replace(&self, pod: &Namespace, rules: &Rules) {
+        pod.enter(|| Table::open().unwrap().replace(rules).unwrap());
     }
 
-    fn remove(&self, pod: &Netns) {
-        pod.run_in(|| Table::open().unwrap().remove().unwrap());
+    fn remove(&self, pod: &Namespace) {
+        pod.enter(|| Table::open().unwrap().remove().unwrap());
     }
 
-    fn verify(&self, pod: &Netns, rules: &Rules) -> Result<(), String> {
-        pod.run_in(|| {
+    fn verify(&self, pod: &Namespace, rules: &Rules) -> Result<(), String> {
+        pod.enter(|| {
             Table::open()
                 .unwrap()
                 .verify(rules)
@@ -42,16 +43,16 @@ impl Filter for Nft {
 }
 
 impl Filter for Iptables {
-    fn replace(&self, pod: &Netns, rules: &Rules) {
-        pod.run_in(|| iptables::replace(rules).unwrap());
+    fn replace(&self, pod: &Namespace, rules: &Rules) {
+        pod.enter(|| iptables::replace(rules).unwrap());
     }
 
-    fn remove(&self, pod: &Netns) {
-        pod.run_in(|| iptables::remove().unwrap());
+    fn remove(&self, pod: &Namespace) {
+        pod.enter(|| iptables::remove().unwrap());
     }
 
-    fn verify(&self, pod: &Netns, rules: &Rules) -> Result<(), String> {
-        pod.run_in(|| iptables::verify(rules).map_err(|error| error.to_string()))
+    fn verify(&self, pod: &Namespace, rules: &Rules) -> Result<(), String> {
+        pod.enter(|| iptables::verify(rules).map_err(|error| error.to_string()))
     }
 }
 
@@ -67,7 +68,6 @@ fn rules(pairs: &[(&str, &str)], directions: Directions) -> Rules {
 /// Creates a pod with a proxy and an application, and a neighbour with services.
 fn pair_with_services() -> Pair {
     let pair = Pair::new();
-    let serve = |netns: &Netns, name, address: &str| netns.serve(name, address.parse().unwrap());
     serve(&pair.pod, "outbound", "127.0.0.1:4140");
     serve(&pair.pod, "outbound", "[::1]:4140");
     serve(&pair.pod, "inbound", "[::]:4143");
@@ -82,6 +82,7 @@ fn pair_with_services() -> Pair {
 }
 
 fn contract(filter: &dyn Filter) {
+    require_root!();
     let pair = pair_with_services();
     let rules = rules(
         &[
@@ -98,27 +99,27 @@ fn contract(filter: &dyn Filter) {
 
     for (pod, peer) in [(pair.pod_v4, pair.peer_v4), (pair.pod_v6, pair.peer_v6)] {
         let at = |ip, port| SocketAddr::new(ip, port);
-        let outbound = |port| pair.pod.request(at(peer, port));
+        let outbound = |port| request(&pair.pod, at(peer, port));
         assert_eq!(outbound(9000), format!("outbound {}", at(peer, 9000)));
         assert_eq!(outbound(9005), "skipped-service -");
         assert_eq!(outbound(1), format!("outbound {}", at(peer, 1)));
-        assert_eq!(pair.pod.request_as(2102, at(peer, 9000)), "service -");
-        assert_eq!(pair.pod.request(at(pod, 8080)), "app -", "own address");
+        assert_eq!(request_as(2102, &pair.pod, at(peer, 9000)), "service -");
+        assert_eq!(request(&pair.pod, at(pod, 8080)), "app -", "own address");
 
-        let inbound = |port| pair.peer.request(at(pod, port));
+        let inbound = |port| request(&pair.peer, at(pod, port));
         assert_eq!(inbound(8080), format!("inbound {}", at(pod, 8080)));
         assert_eq!(inbound(4140), format!("inbound {}", at(pod, 4140)));
         assert_eq!(inbound(8081), "skipped-app -");
         assert_eq!(inbound(4191), "admin -");
     }
     for loopback in ["127.0.0.1:8080", "[::1]:8080"] {
-        assert_eq!(pair.pod.request(loopback.parse().unwrap()), "app -");
+        assert_eq!(request(&pair.pod, loopback.parse().unwrap()), "app -");
     }
     // From a skipped source: the route selects the source address.
     pair.peer
         .ip("route replace 10.241.0.2/32 dev eth0 src 10.241.7.1");
     assert_eq!(
-        pair.peer.request(SocketAddr::new(pair.pod_v4, 8080)),
+        request(&pair.peer, SocketAddr::new(pair.pod_v4, 8080)),
         "app -"
     );
     pair.peer.ip("route del 10.241.0.2/32 dev eth0");
@@ -126,11 +127,11 @@ fn contract(filter: &dyn Filter) {
     filter.remove(&pair.pod);
     filter.remove(&pair.pod);
     assert_eq!(
-        pair.pod.request(SocketAddr::new(pair.peer_v4, 9000)),
+        request(&pair.pod, SocketAddr::new(pair.peer_v4, 9000)),
         "service -"
     );
     assert_eq!(
-        pair.peer.request(SocketAddr::new(pair.pod_v6, 8080)),
+        request(&pair.peer, SocketAddr::new(pair.pod_v6, 8080)),
         "app -"
     );
     filter.verify(&pair.pod, &rules).unwrap_err();
@@ -138,23 +139,17 @@ fn contract(filter: &dyn Filter) {
 
 #[test]
 fn nftables_keeps_the_contract() {
-    if !skipped("nftables_keeps_the_contract") {
-        contract(&Nft);
-    }
+    contract(&Nft);
 }
 
 #[test]
 fn iptables_keeps_the_contract() {
-    if !skipped("iptables_keeps_the_contract") {
-        contract(&Iptables);
-    }
+    contract(&Iptables);
 }
 
 #[test]
 fn inbound_only_rules_do_not_affect_outbound_connections() {
-    if skipped("inbound_only_rules_do_not_affect_outbound_connections") {
-        return;
-    }
+    require_root!();
     for filter in [&Nft as &dyn Filter, &Iptables] {
         let pair = pair_with_services();
         let rules = rules(&[], Directions::InboundOnly);
@@ -162,23 +157,21 @@ fn inbound_only_rules_do_not_affect_outbound_connections() {
         filter.verify(&pair.pod, &rules).unwrap();
         let service = SocketAddr::new(pair.peer_v4, 9000);
         let app = SocketAddr::new(pair.pod_v4, 8080);
-        assert_eq!(pair.pod.request(service), "service -");
-        assert_eq!(pair.pod.request(app), "app -", "own address");
-        assert_eq!(pair.peer.request(app), format!("inbound {app}"));
+        assert_eq!(request(&pair.pod, service), "service -");
+        assert_eq!(request(&pair.pod, app), "app -", "own address");
+        assert_eq!(request(&pair.peer, app), format!("inbound {app}"));
     }
 }
 
 #[test]
 fn foreign_changes_are_detected() {
-    if skipped("foreign_changes_are_detected") {
-        return;
-    }
+    require_root!();
     let rules = rules(&[("skip-subnets", "10.0.0.0/8,fd00::/8")], Directions::Both);
     let check = |filter: &dyn Filter, command: &str, expect: &str| {
-        let pod = Netns::new();
+        let pod = Namespace::new();
         filter.replace(&pod, &rules);
         filter.verify(&pod, &rules).unwrap();
-        pod.exec(command);
+        pod.run(command);
         let error = filter.verify(&pod, &rules).unwrap_err();
         assert!(error.contains(expect), "{command}: {error}");
     };
@@ -207,9 +200,7 @@ fn foreign_changes_are_detected() {
 
 #[test]
 fn longest_port_list_is_accepted() {
-    if skipped("longest_port_list_is_accepted") {
-        return;
-    }
+    require_root!();
     let ports = (1..).step_by(2).take(MAX_RANGES);
     let ports: Vec<String> = ports.map(|port: u16| port.to_string()).collect();
     let rules = rules(
@@ -217,7 +208,7 @@ fn longest_port_list_is_accepted() {
         Directions::Both,
     );
     for filter in [&Nft as &dyn Filter, &Iptables] {
-        let pod = Netns::new();
+        let pod = Namespace::new();
         filter.replace(&pod, &rules);
         filter.verify(&pod, &rules).unwrap();
     }

@@ -1,42 +1,37 @@
 //! The plugin in a chain with Debian's, with a running agent, a killed one, and none.
 
 use std::fs;
-use std::net::SocketAddr;
 
 use mesh_agent::redirect::Tier;
+use mesh_test_support::network::Namespace;
+use mesh_test_support::require_root;
 use serde_json::{Value, json};
 
 use crate::agent::Node;
-use crate::network::Netns;
+use crate::network::{request, serve};
 use crate::runtime::{Network, PluginResult, Pod};
-use crate::skipped;
 
 const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 
-fn assert_success(result: &PluginResult) {
-    assert!(result.is_success, "{result:?}");
-}
-
 fn assert_error(result: &PluginResult, code: u32, text: &str) {
-    assert!(!result.is_success, "{result:?}");
-    assert_eq!(result.output["code"], code, "{result:?}");
-    let all = format!("{} {}", result.output["msg"], result.output["details"]);
+    let error = result.as_ref().unwrap_err();
+    assert_eq!(error["code"], code, "{error}");
+    let all = format!("{} {}", error["msg"], error["details"]);
     assert!(all.contains(text), "{all}");
 }
 
 /// Asserts that a packet filter redirects the pod's connections to its proxy.
-fn assert_redirected(node: &Node, pod: &Netns) {
-    let service: SocketAddr = "10.241.1.1:9000".parse().unwrap();
-    node.host.serve("service", service);
-    pod.serve("outbound", "127.0.0.1:4140".parse().unwrap());
-    assert_eq!(pod.request(service), format!("outbound {service}"));
+fn assert_redirected(node: &Node, pod: &Namespace) {
+    let service = "10.241.1.1:9000";
+    serve(&node.host, "service", service);
+    serve(pod, "outbound", "127.0.0.1:4140");
+    let reached = request(pod, service.parse().unwrap());
+    assert_eq!(reached, format!("outbound {service}"));
 }
 
 #[test]
 fn every_cni_version_works_in_a_real_chain() {
-    if skipped("every_cni_version_works_in_a_real_chain") {
-        return;
-    }
+    require_root!();
     for version in VERSIONS {
         let node = Node::new();
         let agent = node.start(Tier::Nft);
@@ -44,9 +39,8 @@ fn every_cni_version_works_in_a_real_chain() {
         let pod = Pod::meshed(&[("skip-outbound-ports", "25")]);
 
         let (previous, result) = network.add(&pod);
-        assert_success(&result);
-        assert_eq!(result.output, previous, "the result is passed on unchanged");
-        assert_eq!(result.output["cniVersion"], version);
+        assert_eq!(previous["cniVersion"], version);
+        assert_eq!(result, Ok(previous.clone()), "passed on unchanged");
         assert_redirected(&node, &pod.netns);
         let pods = agent.pods();
         assert_eq!(pods.len(), 1);
@@ -58,11 +52,11 @@ fn every_cni_version_works_in_a_real_chain() {
         if version.starts_with("0.3.") {
             assert_error(&check, 1, "has no command CHECK");
         } else {
-            assert_success(&check);
+            check.unwrap();
         }
         let status = network.mesh_without_pod("STATUS", &[]);
         if version == "1.1.0" {
-            assert_success(&status);
+            status.unwrap();
         } else {
             assert_error(&status, 1, "has no command STATUS");
         }
@@ -78,35 +72,29 @@ fn every_cni_version_works_in_a_real_chain() {
 
 #[test]
 fn pod_outside_the_mesh_starts_without_agent() {
-    if skipped("pod_outside_the_mesh_starts_without_agent") {
-        return;
-    }
+    require_root!();
     let node = Node::new();
     let network = Network::new(&node, "1.0.0");
     let pod = Pod::plain();
     let (previous, result) = network.add(&pod);
-    assert_eq!((result.is_success, &result.output), (true, &previous));
-    assert_success(&network.mesh("CHECK", &pod, Some(&previous)));
+    assert_eq!(result, Ok(previous.clone()));
+    network.mesh("CHECK", &pod, Some(&previous)).unwrap();
     network.del(&pod, Some(&previous));
     assert!(!node.state_dir().exists(), "the plugin wrote no state");
 }
 
 #[test]
 fn pod_in_excluded_namespace_starts_without_agent() {
-    if skipped("pod_in_excluded_namespace_starts_without_agent") {
-        return;
-    }
+    require_root!();
     let node = Node::new();
     let mut network = Network::new(&node, "1.0.0");
     network.change("excludeNamespaces", json!(["shop"]));
-    assert_success(&network.add(&Pod::meshed(&[])).1);
+    network.add_enrolled(&Pod::meshed(&[]));
 }
 
 #[test]
 fn meshed_pod_is_refused_on_node_without_agent() {
-    if skipped("meshed_pod_is_refused_on_node_without_agent") {
-        return;
-    }
+    require_root!();
     let node = Node::new();
     let network = Network::new(&node, "1.1.0");
     let pod = Pod::meshed(&[]);
@@ -119,15 +107,13 @@ fn meshed_pod_is_refused_on_node_without_agent() {
     assert_error(&result, 11, "the mesh agent does not listen on");
     let status = network.mesh_without_pod("STATUS", &[]);
     assert_error(&status, 50, "pods cannot be enrolled into the mesh");
-    assert_success(&network.mesh_without_pod("GC", &[]));
+    network.mesh_without_pod("GC", &[]).unwrap();
     network.del(&pod, Some(&previous));
 }
 
 #[test]
 fn invalid_annotation_is_named_in_refusal() {
-    if skipped("invalid_annotation_is_named_in_refusal") {
-        return;
-    }
+    require_root!();
     let node = Node::new();
     let agent = node.start(Tier::Nft);
     let network = Network::new(&node, "1.0.0");
@@ -146,16 +132,13 @@ fn invalid_annotation_is_named_in_refusal() {
 
 #[test]
 fn check_detects_foreign_changes_and_restarted_agent_repairs_them() {
-    if skipped("check_detects_foreign_changes_and_restarted_agent_repairs_them") {
-        return;
-    }
+    require_root!();
     let node = Node::new();
     let agent = node.start(Tier::Nft);
     let network = Network::new(&node, "1.0.0");
     let pod = Pod::meshed(&[]);
-    let (previous, result) = network.add(&pod);
-    assert_success(&result);
-    pod.netns.exec("nft flush ruleset");
+    let previous = network.add_enrolled(&pod);
+    pod.netns.run("nft flush ruleset");
     assert_error(
         &network.mesh("CHECK", &pod, Some(&previous)),
         101,
@@ -164,33 +147,30 @@ fn check_detects_foreign_changes_and_restarted_agent_repairs_them() {
     drop(agent);
     let agent = node.start(Tier::Nft);
     assert!(agent.log.contains("repaired=1"), "{}", agent.log);
-    assert_success(&network.mesh("CHECK", &pod, Some(&previous)));
+    network.mesh("CHECK", &pod, Some(&previous)).unwrap();
     assert_redirected(&node, &pod.netns);
     network.del(&pod, Some(&previous));
 }
 
 /// The plugin enrols pods with the state of a killed agent; the next agent adopts them.
 fn check_without_agent(tier: Tier) {
+    require_root!();
     let node = Node::new();
-    let agent = match node.try_start(tier) {
-        Ok(agent) => agent,
-        Err(log) => {
-            println!("skipped: tier {tier} does not work on this machine: {log}");
-            return;
-        }
+    let Some(agent) = node.start_if_possible(tier) else {
+        return;
     };
     let network = Network::new(&node, "1.1.0");
     let first = Pod::meshed(&[]);
-    let (first_result, result) = network.add(&first);
-    assert_success(&result);
+    let first_result = network.add_enrolled(&first);
     agent.kill();
 
     let second = Pod::meshed(&[("skip-inbound-ports", "80-90")]);
-    let (second_result, result) = network.add(&second);
-    assert_success(&result);
-    assert_success(&network.mesh("CHECK", &second, Some(&second_result)));
-    assert_success(&network.mesh("CHECK", &first, Some(&first_result)));
-    assert_success(&network.mesh_without_pod("STATUS", &[]));
+    let second_result = network.add_enrolled(&second);
+    network
+        .mesh("CHECK", &second, Some(&second_result))
+        .unwrap();
+    network.mesh("CHECK", &first, Some(&first_result)).unwrap();
+    network.mesh_without_pod("STATUS", &[]).unwrap();
     let mut expected = vec![format!("{}.json", first.id), format!("{}.json", second.id)];
     expected.sort();
     assert_eq!(node.records(), expected);
@@ -212,48 +192,37 @@ fn check_without_agent(tier: Tier) {
     }
     agent.kill();
     assert!(node.uninstall());
-    assert!(!node.state_dir().exists() && !node.pin_dir.exists());
+    assert!(!node.state_dir().exists() && !node.pin_dir().exists());
 }
 
 #[test]
 fn cni_add_works_without_agent_nft() {
-    if !skipped("cni_add_works_without_agent_nft") {
-        check_without_agent(Tier::Nft);
-    }
+    check_without_agent(Tier::Nft);
 }
 
 #[test]
 fn cni_add_works_without_agent_iptables() {
-    if !skipped("cni_add_works_without_agent_iptables") {
-        check_without_agent(Tier::Iptables);
-    }
+    check_without_agent(Tier::Iptables);
 }
 
 #[test]
 fn cni_add_works_without_agent_ebpf() {
-    if !skipped("cni_add_works_without_agent_ebpf") {
-        check_without_agent(Tier::Full);
-    }
+    check_without_agent(Tier::Full);
 }
 
 #[test]
 fn cni_add_works_without_agent_ebpf_and_nft() {
-    if !skipped("cni_add_works_without_agent_ebpf_and_nft") {
-        check_without_agent(Tier::Split);
-    }
+    check_without_agent(Tier::Split);
 }
 
 #[test]
 fn next_agent_completes_deletion_of_plugin() {
-    if skipped("next_agent_completes_deletion_of_plugin") {
-        return;
-    }
+    require_root!();
     let node = Node::new();
     let agent = node.start(Tier::Nft);
     let network = Network::new(&node, "1.0.0");
     let pod = Pod::meshed(&[]);
-    let (previous, result) = network.add(&pod);
-    assert_success(&result);
+    let previous = network.add_enrolled(&pod);
     agent.kill();
     // Without it the plugin does not know the node's tier.
     fs::remove_file(node.state_dir().join("node.json")).unwrap();
@@ -265,41 +234,36 @@ fn next_agent_completes_deletion_of_plugin() {
     let agent = node.start(Tier::Nft);
     assert_eq!(node.records(), Vec::<String>::new());
     assert!(agent.pods().is_empty());
-    assert!(pod.netns.exec("nft list ruleset").is_empty());
+    assert!(pod.netns.run("nft list ruleset").is_empty());
 }
 
 #[test]
 fn garbage_collection_keeps_valid_attachments() {
-    if skipped("garbage_collection_keeps_valid_attachments") {
-        return;
-    }
+    require_root!();
     let node = Node::new();
     let agent = node.start(Tier::Nft);
     let network = Network::new(&node, "1.1.0");
     let (kept, dead) = (Pod::meshed(&[]), Pod::meshed(&[]));
-    let (kept_result, result) = network.add(&kept);
-    assert_success(&result);
-    assert_success(&network.add(&dead).1);
-    assert_success(&network.mesh_without_pod("GC", &[&kept]));
+    let kept_result = network.add_enrolled(&kept);
+    network.add_enrolled(&dead);
+    network.mesh_without_pod("GC", &[&kept]).unwrap();
     assert_eq!(node.records(), [format!("{}.json", kept.id)]);
-    assert!(dead.netns.exec("nft list ruleset").is_empty());
+    assert!(dead.netns.run("nft list ruleset").is_empty());
 
     agent.kill();
-    assert_success(&network.mesh_without_pod("GC", &[&kept]));
-    assert_success(&network.mesh("CHECK", &kept, Some(&kept_result)));
-    assert_success(&network.mesh_without_pod("GC", &[]));
+    network.mesh_without_pod("GC", &[&kept]).unwrap();
+    network.mesh("CHECK", &kept, Some(&kept_result)).unwrap();
+    network.mesh_without_pod("GC", &[]).unwrap();
     assert_eq!(node.records(), Vec::<String>::new());
 }
 
 #[test]
 fn pod_that_ended_without_del_is_removed() {
-    if skipped("pod_that_ended_without_del_is_removed") {
-        return;
-    }
+    require_root!();
     let node = Node::new();
     let agent = node.start(Tier::Nft);
     let network = Network::new(&node, "1.0.0");
-    assert_success(&network.add(&Pod::meshed(&[])).1);
+    network.add_enrolled(&Pod::meshed(&[]));
     agent.kill();
     assert_eq!(node.records().len(), 1);
     let agent = node.start(Tier::Nft);
@@ -313,21 +277,17 @@ fn pod_that_ended_without_del_is_removed() {
 
 #[test]
 fn pod_keeps_its_tier_when_the_node_tier_changes() {
-    if skipped("pod_keeps_its_tier_when_the_node_tier_changes") {
-        return;
-    }
+    require_root!();
     let node = Node::new();
     let network = Network::new(&node, "1.0.0");
     let old = Pod::meshed(&[]);
     let agent = node.start(Tier::Iptables);
-    let (old_result, result) = network.add(&old);
-    assert_success(&result);
+    let old_result = network.add_enrolled(&old);
     assert!(agent.terminate());
     let agent = node.start(Tier::Nft);
-    let (_, result) = network.add(&Pod::meshed(&[]));
-    assert_success(&result);
+    network.add_enrolled(&Pod::meshed(&[]));
     // Even when the runtime requests it again.
-    assert_success(&network.mesh("ADD", &old, Some(&old_result)));
+    network.mesh("ADD", &old, Some(&old_result)).unwrap();
     let mut tiers: Vec<Tier> = agent.pods().iter().map(|pod| pod.tier).collect();
     tiers.sort();
     assert_eq!(tiers, [Tier::Nft, Tier::Iptables]);

@@ -1,14 +1,15 @@
 //! The container runtime's part of CNI: runs the plugins of a conflist as libcni does.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 
+use mesh_test_support::cni::{Sandbox, call};
+use mesh_test_support::machine::unique_name;
+use mesh_test_support::network::Namespace;
 use serde_json::{Value, json};
 
 use crate::agent::Node;
-use crate::network::{Netns, unique};
 
 /// Debian's containernetworking-plugins.
 const PLUGINS: &str = "/usr/lib/cni";
@@ -16,7 +17,7 @@ const PLUGINS: &str = "/usr/lib/cni";
 const PLUGINS_LATEST: &str = "1.0.0";
 
 pub(crate) struct Pod {
-    pub(crate) netns: Netns,
+    pub(crate) netns: Namespace,
     pub(crate) id: String,
     annotations: BTreeMap<String, String>,
     host_port: u16,
@@ -29,11 +30,8 @@ pub(crate) struct Network<'a> {
     plugins: Vec<Value>,
 }
 
-#[derive(Debug, PartialEq)]
-pub(crate) struct PluginResult {
-    pub(crate) is_success: bool,
-    pub(crate) output: Value,
-}
+/// What a plugin printed, and whether it succeeded.
+pub(crate) type PluginResult = Result<Value, Value>;
 
 impl Pod {
     /// Creates a pod with a proxy and these settings.
@@ -50,9 +48,9 @@ impl Pod {
 
     /// Creates a pod with annotations, but none of the mesh.
     pub(crate) fn plain() -> Self {
-        let id = unique("c");
+        let id = unique_name();
         Self {
-            netns: Netns::new(),
+            netns: Namespace::new(),
             host_port: 10_000 + u16::try_from(id.len()).unwrap(),
             id,
             annotations: BTreeMap::from([("example.com/a".into(), "b".into())]),
@@ -71,14 +69,14 @@ impl<'a> Network<'a> {
                 "ipam": {
                     "type": "host-local",
                     "ranges": [[{"subnet": "10.241.1.0/24"}], [{"subnet": "fd00:241:1::/64"}]],
-                    "dataDir": node.dir.path().join("ipam"),
+                    "dataDir": node.path("ipam"),
                 },
             },
             {"type": "portmap", "capabilities": {"portMappings": true}},
             {
                 "type": "mesh-cni",
                 "socket": node.socket(),
-                "pinDir": node.pin_dir,
+                "pinDir": node.pin_dir(),
                 "stateDir": node.state_dir(),
                 "timeoutSeconds": 20,
                 "capabilities": {"io.kubernetes.cri.pod-annotations": true},
@@ -98,20 +96,24 @@ impl<'a> Network<'a> {
             panic!("no plugins");
         };
         for plugin in others {
-            let result = self.run("ADD", plugin, pod, previous.as_ref());
-            assert!(result.is_success, "{plugin}: {result:?}");
-            previous = Some(result.output);
+            previous = Some(self.run("ADD", plugin, pod, previous.as_ref()).unwrap());
         }
         let previous = self.in_own_version(previous.unwrap());
         let result = self.run("ADD", mesh, pod, Some(&previous));
         (previous, result)
     }
 
+    /// Runs ADD of the whole chain, which must succeed. Returns the result of portmap.
+    pub(crate) fn add_enrolled(&self, pod: &Pod) -> Value {
+        let (previous, result) = self.add(pod);
+        result.unwrap();
+        previous
+    }
+
     /// Runs DEL of the whole chain, in reverse, with the result of ADD if it is known.
     pub(crate) fn del(&self, pod: &Pod, previous: Option<&Value>) {
         for plugin in self.plugins.iter().rev() {
-            let result = self.run("DEL", plugin, pod, previous);
-            assert!(result.is_success, "{plugin}: {result:?}");
+            self.run("DEL", plugin, pod, previous).unwrap();
         }
     }
 
@@ -164,17 +166,14 @@ impl<'a> Network<'a> {
             }
         }
         let mut process = self.process(plugin, command);
-        process
-            .env("CNI_CONTAINERID", &pod.id)
-            .env("CNI_NETNS", pod.netns.path())
-            .env("CNI_IFNAME", "eth0")
-            .env(
-                "CNI_ARGS",
-                format!(
-                    "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME={};K8S_POD_UID=u-1",
-                    pod.id
-                ),
-            );
+        let sandbox = Sandbox {
+            container_id: &pod.id,
+            netns: &pod.netns.path(),
+            namespace: "shop",
+            pod: &pod.id,
+            uid: "u-1",
+        };
+        sandbox.describe(&mut process);
         self.finish(&mut process, &config)
     }
 
@@ -193,11 +192,7 @@ impl<'a> Network<'a> {
     }
 
     fn finish(&self, process: &mut Command, config: &Value) -> PluginResult {
-        let output = self.node.host.run_in(|| feed(process, config.to_string()));
-        PluginResult {
-            is_success: output.status.success(),
-            output: serde_json::from_slice(&output.stdout).unwrap_or(Value::Null),
-        }
+        self.node.host.enter(|| call(process, config))
     }
 
     fn config(&self, plugin: &Value, version: &str) -> Value {
@@ -222,19 +217,4 @@ impl<'a> Network<'a> {
         result["cniVersion"] = self.version.into();
         result
     }
-}
-
-fn feed(process: &mut Command, input: String) -> Output {
-    let mut child = process
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(input.as_bytes())
-        .unwrap();
-    child.wait_with_output().unwrap()
 }

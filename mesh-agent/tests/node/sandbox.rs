@@ -2,47 +2,30 @@
 
 use std::fs;
 use std::net::IpAddr;
-use std::path::PathBuf;
-use std::process::{Child, Command};
 
 use mesh_agent::node::Node as Redirections;
 use mesh_agent::redirect::Tier;
 use mesh_agent::sandbox::{SandboxFinder, SandboxPending};
 use mesh_core::node::{Attachment, AttachmentId, IN_PLACE, PodRef};
+use mesh_test_support::eventually::eventually;
+use mesh_test_support::machine::{Machine, unique_name};
+use mesh_test_support::network::Namespace;
+use mesh_test_support::program::Program;
+use mesh_test_support::require_root;
 
-use crate::agent::{Node, cgroup2_mount};
-use crate::network::{Pair, unique};
-use crate::skipped;
+use crate::agent::Node;
+use crate::network::Pair;
 
-/// A process that waits in a namespace, in the cgroup of one of the pod's containers.
-struct Process {
-    child: Child,
-    cgroup: PathBuf,
-}
-
-impl Process {
-    fn start(uid: &str, netns: &str) -> Self {
-        let root = cgroup2_mount().join(unique("mesh-test-kubepods"));
-        let cgroup = root.join(format!("pod{uid}/c0ffee"));
-        fs::create_dir_all(&cgroup).unwrap();
-        // The shell enters the cgroup and then executes the waiting program.
-        let script = format!(
-            "echo $$ > {}/cgroup.procs && exec ip netns exec {netns} sleep 1000",
-            cgroup.display()
-        );
-        let child = Command::new("sh").args(["-c", &script]).spawn().unwrap();
-        Self { child, cgroup }
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        for directory in self.cgroup.ancestors().take(3) {
-            let _ = fs::remove_dir(directory);
-        }
-    }
+/// Starts a process that waits in a namespace, in the cgroup of one of the pod's containers.
+fn start(machine: &Machine, uid: &str, namespace: &Namespace) -> Program {
+    let cgroup = machine.cgroup().join(format!("pod{uid}/c0ffee"));
+    fs::create_dir_all(&cgroup).unwrap();
+    // The shell enters the cgroup and then executes the waiting program.
+    let script = format!(
+        "echo $$ > {}/cgroup.procs && exec sleep 1000",
+        cgroup.display()
+    );
+    Program::start(&mut namespace.command(["sh", "-c", &script]))
 }
 
 fn find(uid: &str, addresses: &[IpAddr]) -> Result<mesh_agent::sandbox::Sandbox, SandboxPending> {
@@ -51,18 +34,15 @@ fn find(uid: &str, addresses: &[IpAddr]) -> Result<mesh_agent::sandbox::Sandbox,
 
 #[test]
 fn running_pod_is_found_by_uid_and_enrolled_in_place() {
-    if skipped("running_pod_is_found_by_uid_and_enrolled_in_place") {
-        return;
-    }
+    require_root!();
     let pair = Pair::new();
-    let uid = unique("0f3c9d8e-6b1a-4d5e-9f00-");
+    let machine = Machine::new();
+    let uid = format!("0f3c9d8e-6b1a-4d5e-9f00-{}", unique_name());
     assert_eq!(find(&uid, &[]), Err(SandboxPending::NoProcess));
-    let process = Process::start(&uid, &pair.pod.name);
+    let process = start(&machine, &uid, &pair.pod);
     let known = [pair.pod_v4];
-    // The process needs a few milliseconds to enter its namespace.
-    let sandbox = mesh_test_support::eventually::eventually("the sandbox of the container", || {
-        find(&uid, &known).ok()
-    });
+    // The process needs a few milliseconds to enter its cgroup.
+    let sandbox = eventually("the sandbox of the container", || find(&uid, &known).ok());
     assert_eq!(
         sandbox.netns,
         pair.pod.path(),
@@ -83,7 +63,7 @@ fn running_pod_is_found_by_uid_and_enrolled_in_place() {
     let node = Node::new();
     let agent = node.start(Tier::Nft);
     agent.kill();
-    let redirections = Redirections::open_offline(&node.state_dir(), &node.pin_dir).unwrap();
+    let redirections = Redirections::open_offline(&node.state_dir(), &node.pin_dir()).unwrap();
     let id = AttachmentId {
         container_id: sandbox.container_id,
         network: IN_PLACE.to_owned(),
@@ -100,8 +80,8 @@ fn running_pod_is_found_by_uid_and_enrolled_in_place() {
         addresses: known.to_vec(),
         annotations: [("linkerd.io/proxy-version".to_owned(), "x".to_owned())].into(),
     };
-    node.host.run_in(|| redirections.add(&attachment)).unwrap();
-    assert!(pair.pod.exec("nft list ruleset").contains("mesh_redirect"));
+    node.host.enter(|| redirections.add(&attachment)).unwrap();
+    assert!(pair.pod.run("nft list ruleset").contains("mesh_redirect"));
     drop(process);
     assert_eq!(
         redirections.pods().unwrap().len(),
@@ -116,5 +96,5 @@ fn running_pod_is_found_by_uid_and_enrolled_in_place() {
     };
     redirections.del(&del).unwrap();
     assert_eq!(node.records(), Vec::<String>::new());
-    assert!(pair.pod.exec("nft list ruleset").is_empty());
+    assert!(pair.pod.run("nft list ruleset").is_empty());
 }

@@ -3,12 +3,14 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::path::Path;
-use std::process::{self, Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{self, Command};
 use std::time::Duration;
 
+use mesh_test_support::network::{canonical, original_destination};
+use mesh_test_support::program::Program;
 use nix::sched::{CloneFlags, setns};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::{Uid, setuid};
@@ -86,44 +88,27 @@ pub(super) enum ActorResponse {
 }
 
 /// The test's handle of an actor; kills it when dropped.
-pub(super) struct Actor {
-    child: Child,
-    commands: ChildStdin,
-    responses: BufReader<ChildStdout>,
-}
+pub(super) struct Actor(Program);
 
 impl Actor {
     pub(super) fn start(netns: &Path, cgroup: &Path, uid: u32) -> Actor {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
             .arg(ARGUMENT)
-            .arg(netns)
-            .arg(cgroup)
-            .arg(uid.to_string())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let commands = child.stdin.take().unwrap();
-        let responses = BufReader::new(child.stdout.take().unwrap());
-        let mut actor = Actor {
-            child,
-            commands,
-            responses,
-        };
+            .args([netns, cgroup])
+            .arg(uid.to_string());
+        let actor = Actor(Program::start(&mut command));
         assert_eq!(actor.response(), ActorResponse::Done, "the actor starts");
         actor
     }
 
     /// Sends a command without waiting for its response.
     pub(super) fn start_command(&mut self, command: &ActorCommand) {
-        serde_json::to_writer(&mut self.commands, command).unwrap();
-        self.commands.write_all(b"\n").unwrap();
+        self.0.write_line(&serde_json::to_string(command).unwrap());
     }
 
-    pub(super) fn response(&mut self) -> ActorResponse {
-        let mut line = String::new();
-        self.responses.read_line(&mut line).unwrap();
-        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line:?}: {error}"))
+    pub(super) fn response(&self) -> ActorResponse {
+        serde_json::from_value(self.0.next_event()).unwrap()
     }
 
     pub(super) fn run(&mut self, command: ActorCommand) -> ActorResponse {
@@ -141,21 +126,16 @@ impl Actor {
 
     pub(super) fn listen_multipath(&mut self, address: &str) -> Id {
         let address = address.parse().unwrap();
-        match self.run(ActorCommand::ListenMultipath { address }) {
-            ActorResponse::Socket { id, .. } => id,
-            other => panic!("listen on {address}: {other:?}"),
-        }
+        self.run(ActorCommand::ListenMultipath { address }).id()
     }
 
     fn listener(&mut self, address: &str, share_port: bool) -> Id {
         let address = address.parse().unwrap();
-        match self.run(ActorCommand::Listen {
+        let command = ActorCommand::Listen {
             address,
             share_port,
-        }) {
-            ActorResponse::Socket { id, .. } => id,
-            other => panic!("listen on {address}: {other:?}"),
-        }
+        };
+        self.run(command).id()
     }
 
     pub(super) fn connect(&mut self, target: &str) -> ActorResponse {
@@ -193,22 +173,51 @@ impl Actor {
         );
     }
 
+    /// Connects, and returns the original destination that the proxy with this listener reads.
+    pub(super) fn original_at(
+        &mut self,
+        target: &str,
+        proxy: &mut Self,
+        listener: Id,
+    ) -> Option<SocketAddr> {
+        self.connect(target).id();
+        let accepted = proxy.accept(listener);
+        proxy.original(accepted.id())
+    }
+
+    /// Asserts that a connection reaches the proxy with this listener, which learns the target.
+    pub(super) fn assert_redirected(&mut self, target: &str, proxy: &mut Self, listener: Id) {
+        let original = self.original_at(target, proxy, listener);
+        assert_eq!(original, Some(target.parse().unwrap()));
+    }
+
     pub(super) fn close(&mut self, id: Id) {
         assert_eq!(self.run(ActorCommand::Close { id }), ActorResponse::Done);
     }
 }
 
-impl Drop for Actor {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// A connection that nothing accepts, or that is refused since the proxy does not listen.
+pub(super) fn refused() -> ActorResponse {
+    ActorResponse::Failed("ConnectionRefused".into())
+}
+
+/// A connection to another host that is not redirected: the pods have no route.
+pub(super) fn unreachable() -> ActorResponse {
+    ActorResponse::Failed("NetworkUnreachable".into())
 }
 
 impl ActorResponse {
     pub(super) fn id(&self) -> Id {
         match self {
             ActorResponse::Socket { id, .. } => *id,
+            other => panic!("no socket: {other:?}"),
+        }
+    }
+
+    /// The address of the client itself.
+    pub(super) fn local(&self) -> SocketAddr {
+        match self {
+            ActorResponse::Socket { local, .. } => *local,
             other => panic!("no socket: {other:?}"),
         }
     }
@@ -304,7 +313,13 @@ impl Sockets {
                     String::from_utf8_lossy(&buffer[..length]).into_owned(),
                 ))
             }
-            ActorCommand::Original { id } => original(self.socket(id)?).map(ActorResponse::Address),
+            ActorCommand::Original { id } => {
+                let socket = self.socket(id)?;
+                let peer = socket.peer_addr()?.as_socket();
+                let peer = peer.ok_or(io::ErrorKind::Unsupported)?;
+                let original = original_destination(&*socket, peer).ok();
+                Ok(ActorResponse::Address(original))
+            }
             ActorCommand::Close { id } => {
                 let socket = self.open.remove(&id).ok_or(io::ErrorKind::NotFound)?;
                 // Also stops a listener that another process shares.
@@ -364,10 +379,7 @@ impl Sockets {
     }
 
     fn keep(&mut self, socket: Socket) -> io::Result<ActorResponse> {
-        let address = |address: socket2::SockAddr| {
-            let address = address.as_socket()?;
-            Some(SocketAddr::new(address.ip().to_canonical(), address.port()))
-        };
+        let address = |address: socket2::SockAddr| address.as_socket().map(canonical);
         let local = address(socket.local_addr()?).ok_or(io::ErrorKind::Unsupported)?;
         let peer = socket.peer_addr().ok().and_then(address);
         self.last += 1;
@@ -385,24 +397,9 @@ impl Sockets {
 }
 
 fn new_socket(address: SocketAddr) -> io::Result<Socket> {
-    let socket = Socket::new(
-        Domain::for_address(address),
-        Type::STREAM,
-        Some(Protocol::TCP),
-    )?;
+    let domain = Domain::for_address(address);
+    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
     socket.set_read_timeout(Some(IO_TIMEOUT))?;
     socket.set_write_timeout(Some(IO_TIMEOUT))?;
     Ok(socket)
-}
-
-/// Reads the original destination at the level of the peer's family, as a proxy does.
-fn original(socket: &Socket) -> io::Result<Option<SocketAddr>> {
-    let peer = socket.peer_addr()?.as_socket();
-    let is_v4 = peer.is_some_and(|peer| peer.ip().to_canonical().is_ipv4());
-    let response = if is_v4 {
-        socket.original_dst_v4()
-    } else {
-        socket.original_dst_v6()
-    };
-    Ok(response.ok().and_then(|address| address.as_socket()))
 }

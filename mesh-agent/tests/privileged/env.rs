@@ -1,14 +1,14 @@
 //! A small node: a bpffs, a pods' parent cgroup, and pods that are a network namespace with a
-//! cgroup per container. Each environment has unique names and is removed when dropped.
+//! cgroup per container. It is removed when dropped.
 //!
 //! A pod's namespace has only a loopback interface. Some of its addresses are the pod's;
 //! connections from the others appear to come from another machine.
 
-use std::fs::{self, File};
+use std::fs;
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::{process, thread};
 
 use aya::maps::{HashMap, Map, MapData};
 use mesh_agent::ebpf::{self, Loaded, Object, Programs};
@@ -17,11 +17,10 @@ use mesh_agent::sys::{loopback, netns};
 use mesh_ebpf_common::address::Address;
 use mesh_ebpf_common::counter::Counter;
 use mesh_ebpf_common::layout::{FlowKey, OriginalDst};
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::sched::{CloneFlags, unshare};
+use mesh_test_support::machine::Machine;
+use mesh_test_support::network::Namespace;
 
 use crate::actor::Actor;
-use crate::selftest::cgroup2;
 
 pub(super) const PROXY_UID: u32 = 2102;
 pub(super) const APP_UID: u32 = 1000;
@@ -33,43 +32,39 @@ const OUTSIDE_V4: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 2), Ipv4Addr::new(1
 const OUTSIDE_V6: Ipv6Addr = Ipv6Addr::new(0xfd6d, 0x6573, 0x68, 0, 0, 0, 0, 2);
 
 pub(super) struct TestEnv {
-    directory: PathBuf,
-    pub(super) cgroup: PathBuf,
+    pub(super) machine: Machine,
 }
 
-pub(super) struct Pod<'a> {
-    env: &'a TestEnv,
+pub(super) struct Pod {
+    pub(super) env: Rc<TestEnv>,
     namespace: Namespace,
     pub(super) redirect: PodRedirect,
     cgroup: PathBuf,
 }
 
-/// A network namespace bind-mounted at a path, as CNI plugins create them.
-pub(super) struct Namespace {
-    pub(super) path: PathBuf,
+/// Returns an enrolled pod of a new environment, and the programs.
+pub(super) fn enrolled() -> (Pod, Programs) {
+    let env = TestEnv::new();
+    let programs = env.programs();
+    let pod = env.pod();
+    programs.enrol(&pod.redirect).unwrap();
+    (pod, programs)
 }
 
 impl TestEnv {
-    pub(super) fn new() -> TestEnv {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("mesh-test-{}-{number}", process::id());
-        let env = TestEnv {
-            directory: std::env::temp_dir().join(&name),
-            cgroup: cgroup2().join(&name),
-        };
-        fs::create_dir_all(&env.directory).unwrap();
-        fs::create_dir(&env.cgroup).unwrap();
-        env
+    pub(super) fn new() -> Rc<Self> {
+        Rc::new(Self {
+            machine: Machine::new(),
+        })
     }
 
     /// Returns a path that is not on a bpffs: loading mounts one there.
     pub(super) fn pin_dir(&self) -> PathBuf {
-        self.directory.join("bpf/mesh")
+        self.machine.path("bpf/mesh")
     }
 
     pub(super) fn load(&self, object: &Object) -> (Programs, Loaded) {
-        ebpf::load(object, &self.pin_dir(), &self.cgroup).unwrap()
+        ebpf::load(object, &self.pin_dir(), self.machine.cgroup()).unwrap()
     }
 
     pub(super) fn programs(&self) -> Programs {
@@ -80,7 +75,7 @@ impl TestEnv {
     pub(super) fn other_object(&self) -> Object {
         let mut bytes = object().bytes().to_vec();
         bytes.extend(b"another build");
-        let path = self.directory.join("other.o");
+        let path = self.machine.path("other.o");
         fs::write(&path, bytes).unwrap();
         Object::open(Some(&path)).unwrap()
     }
@@ -111,18 +106,12 @@ impl TestEnv {
         HashMap::try_from(map).unwrap()
     }
 
-    pub(super) fn namespace(&self) -> Namespace {
+    pub(super) fn pod(self: &Rc<Self>) -> Pod {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        Namespace::create(self.directory.join(format!("netns{number}")))
-    }
-
-    pub(super) fn pod(&self) -> Pod<'_> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let namespace = self.namespace();
-        let path = namespace.path.clone();
-        let cgroup = self.cgroup.join(format!("pod{number}"));
+        let namespace = namespace();
+        let path = namespace.path();
+        let cgroup = self.machine.cgroup().join(format!("pod{number}"));
         fs::create_dir(&cgroup).unwrap();
         let redirect = PodRedirect {
             pod: PodRef {
@@ -149,7 +138,7 @@ impl TestEnv {
             tier: Tier::Full,
         };
         Pod {
-            env: self,
+            env: self.clone(),
             namespace,
             redirect,
             cgroup,
@@ -157,16 +146,16 @@ impl TestEnv {
     }
 }
 
-impl Pod<'_> {
+impl Pod {
     pub(super) fn actor(&self, container: &str, uid: u32) -> Actor {
-        self.actor_in(&self.namespace.path, container, uid)
+        self.actor_in(&self.namespace, container, uid)
     }
 
     /// Starts a process of one of the pod's containers in another network namespace.
-    pub(super) fn actor_in(&self, netns: &Path, container: &str, uid: u32) -> Actor {
+    pub(super) fn actor_in(&self, netns: &Namespace, container: &str, uid: u32) -> Actor {
         let cgroup = self.cgroup.join(container);
         fs::create_dir_all(&cgroup).unwrap();
-        Actor::start(netns, &cgroup, uid)
+        Actor::start(&netns.path(), &cgroup, uid)
     }
 
     pub(super) fn proxy(&self) -> Actor {
@@ -193,49 +182,20 @@ pub(super) fn object() -> Object {
     Object::open(None).unwrap()
 }
 
-impl Namespace {
-    fn create(path: PathBuf) -> Namespace {
-        File::create(&path).unwrap();
-        let target = path.clone();
-        thread::spawn(move || {
-            unshare(CloneFlags::CLONE_NEWNET).unwrap();
-            let mut v4 = vec![OWN_V4];
-            v4.extend(OUTSIDE_V4);
-            loopback::set_up(&v4, &[OWN_V6, OUTSIDE_V6]).unwrap();
-            // Allows as many connections from one address to one port as a test needs.
-            fs::write("/proc/sys/net/ipv4/ip_local_port_range", "10000 65535").unwrap();
-            let own = Some("/proc/thread-self/ns/net");
-            mount(own, &target, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
-        })
-        .join()
-        .unwrap();
-        Namespace { path }
-    }
-}
-
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        let _ = umount2(&self.path, MntFlags::MNT_DETACH);
-        let _ = fs::remove_file(&self.path);
-    }
+/// Creates a namespace with the pods' addresses and the others.
+pub(super) fn namespace() -> Namespace {
+    let namespace = Namespace::new();
+    namespace.enter(|| {
+        let [first, second] = OUTSIDE_V4;
+        loopback::set_up(&[OWN_V4, first, second], &[OWN_V6, OUTSIDE_V6]).unwrap();
+        // Allows as many connections from one address to one port as a test needs.
+        fs::write("/proc/sys/net/ipv4/ip_local_port_range", "10000 65535").unwrap();
+    });
+    namespace
 }
 
 impl Drop for TestEnv {
     fn drop(&mut self) {
         let _ = ebpf::unload(&self.pin_dir());
-        let _ = umount2(&self.directory.join("bpf"), MntFlags::MNT_DETACH);
-        let _ = fs::remove_dir_all(&self.directory);
-        let _ = remove_cgroup(&self.cgroup);
     }
-}
-
-/// Removes children first; their processes have exited.
-fn remove_cgroup(path: &Path) -> std::io::Result<()> {
-    for entry in fs::read_dir(path)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            remove_cgroup(&entry.path())?;
-        }
-    }
-    fs::remove_dir(path)
 }

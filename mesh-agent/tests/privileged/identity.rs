@@ -3,8 +3,8 @@
 use mesh_ebpf_common::counter::Counter;
 
 use crate::Case;
-use crate::actor::{ActorCommand, ActorResponse};
-use crate::env::{PROXY_UID, TestEnv};
+use crate::actor::{ActorCommand, ActorResponse, refused, unreachable};
+use crate::env::{PROXY_UID, TestEnv, enrolled};
 
 pub(super) const CASES: &[Case] = &[
     (
@@ -49,34 +49,18 @@ const WEB: &str = "192.0.2.10:80";
 const OUTSIDE: &str = "198.18.0.2:0";
 const SERVICE: &str = "198.18.0.1:8080";
 
-fn refused() -> ActorResponse {
-    ActorResponse::Failed("ConnectionRefused".into())
-}
-
-fn unreachable() -> ActorResponse {
-    ActorResponse::Failed("NetworkUnreachable".into())
-}
-
 fn uid_alone() {
-    let env = TestEnv::new();
-    let programs = env.programs();
-    let pod = env.pod();
-    programs.enrol(&pod.redirect).unwrap();
+    let (pod, _programs) = enrolled();
     let mut impostor = pod.actor("app", PROXY_UID);
     let mut proxy = pod.proxy();
     let outbound = proxy.listen("127.0.0.1:4140");
-    impostor.connect(WEB);
-    let accepted = proxy.accept(outbound);
-    assert_eq!(proxy.original(accepted.id()), Some(WEB.parse().unwrap()));
+    impostor.assert_redirected(WEB, &mut proxy, outbound);
     assert_eq!(pod.count(Counter::OutboundProxy), 0);
 }
 
 /// As linkerd2-proxy does. Connections that are not redirected fail as unreachable.
 fn early_proxy() {
-    let env = TestEnv::new();
-    let programs = env.programs();
-    let pod = env.pod();
-    programs.enrol(&pod.redirect).unwrap();
+    let (pod, programs) = enrolled();
     let (mut proxy, mut app) = (pod.proxy(), pod.app());
     assert_eq!(proxy.connect(WEB), unreachable());
     assert_eq!(app.connect(WEB), refused(), "has another uid");
@@ -95,10 +79,7 @@ fn early_proxy() {
 }
 
 fn early_restarted_proxy() {
-    let env = TestEnv::new();
-    let programs = env.programs();
-    let pod = env.pod();
-    programs.enrol(&pod.redirect).unwrap();
+    let (pod, programs) = enrolled();
     // Another process of the uid connects first, and the proxy is recognised anyway.
     let mut impostor = pod.actor("app", PROXY_UID);
     assert_eq!(impostor.connect(WEB), unreachable());
@@ -115,16 +96,11 @@ fn early_restarted_proxy() {
     let outbound = second.listen("127.0.0.1:4140");
     assert_ne!(programs.pods().unwrap()[0].proxy_cgroup, before);
     assert_eq!(second.connect(WEB), unreachable());
-    impostor.connect(WEB).id();
-    let accepted = second.accept(outbound);
-    assert_eq!(second.original(accepted.id()), Some(WEB.parse().unwrap()));
+    impostor.assert_redirected(WEB, &mut second, outbound);
 }
 
 fn other_container() {
-    let env = TestEnv::new();
-    let programs = env.programs();
-    let pod = env.pod();
-    programs.enrol(&pod.redirect).unwrap();
+    let (pod, programs) = enrolled();
     let mut proxy = pod.proxy();
     proxy.listen_shared("0.0.0.0:4143");
     let cgroup = programs.pods().unwrap()[0].proxy_cgroup;
@@ -144,10 +120,7 @@ fn other_container() {
 }
 
 fn application_first() {
-    let env = TestEnv::new();
-    let programs = env.programs();
-    let pod = env.pod();
-    programs.enrol(&pod.redirect).unwrap();
+    let (pod, programs) = enrolled();
     let mut app = pod.app();
     app.listen("0.0.0.0:4143");
     app.listen("127.0.0.1:4140");
@@ -159,10 +132,7 @@ fn application_first() {
 
 /// The program rejects listeners that are not plain TCP sockets.
 fn multipath_listener() {
-    let env = TestEnv::new();
-    let programs = env.programs();
-    let pod = env.pod();
-    programs.enrol(&pod.redirect).unwrap();
+    let (pod, programs) = enrolled();
     let (mut proxy, mut app) = (pod.proxy(), pod.app());
     proxy.listen_multipath("127.0.0.1:4140");
     assert_eq!(pod.count(Counter::ListenerRejected), 1);
@@ -171,10 +141,7 @@ fn multipath_listener() {
 }
 
 fn restarted_proxy() {
-    let env = TestEnv::new();
-    let programs = env.programs();
-    let pod = env.pod();
-    programs.enrol(&pod.redirect).unwrap();
+    let (pod, programs) = enrolled();
     let mut app = pod.app();
     let mut first = pod.actor("proxy-1", PROXY_UID);
     first.listen("127.0.0.1:4140");
@@ -187,9 +154,7 @@ fn restarted_proxy() {
     let outbound = second.listen("127.0.0.1:4140");
     let inbound = second.listen("0.0.0.0:4143");
     assert_ne!(programs.pods().unwrap()[0].proxy_cgroup, before);
-    app.connect(WEB);
-    let accepted = second.accept(outbound);
-    assert_eq!(second.original(accepted.id()), Some(WEB.parse().unwrap()));
+    app.assert_redirected(WEB, &mut second, outbound);
     app.connect_from(OUTSIDE, SERVICE);
     second.accept(inbound).id();
     assert_eq!(second.connect(WEB), unreachable(), "it is the proxy now");
@@ -205,9 +170,7 @@ fn older_listeners() {
     // Not the proxy's, although it is on a proxy port.
     app.listen("[::1]:4140");
     assert_eq!(programs.enrol(&pod.redirect).unwrap(), 2);
-    app.connect(WEB);
-    let accepted = proxy.accept(outbound);
-    assert_eq!(proxy.original(accepted.id()), Some(WEB.parse().unwrap()));
+    app.assert_redirected(WEB, &mut proxy, outbound);
     app.connect_from(OUTSIDE, SERVICE);
     proxy.accept(inbound).id();
     assert_eq!(proxy.connect(WEB), unreachable(), "its cgroup is recorded");
@@ -222,10 +185,7 @@ fn older_listeners() {
 }
 
 fn lost_listeners() {
-    let env = TestEnv::new();
-    let programs = env.programs();
-    let pod = env.pod();
-    programs.enrol(&pod.redirect).unwrap();
+    let (pod, programs) = enrolled();
     let (mut proxy, mut app) = (pod.proxy(), pod.app());
     proxy.listen("127.0.0.1:4140");
     let group: Vec<_> = (0..6)

@@ -9,8 +9,8 @@ use mesh_agent::sys::netns;
 use mesh_ebpf_common::counter::Counter;
 
 use crate::Case;
-use crate::actor::{ActorCommand, ActorResponse};
-use crate::env::{TestEnv, object};
+use crate::actor::{ActorCommand, ActorResponse, refused, unreachable};
+use crate::env::{TestEnv, enrolled, object};
 
 pub(super) const CASES: &[Case] = &[
     ("a second load adopts the pinned programs", adoption),
@@ -93,10 +93,7 @@ fn adoption() {
 
 fn replacement() {
     const CONNECTIONS: u32 = 15_000;
-    let env = TestEnv::new();
-    let programs = env.programs();
-    let pod = env.pod();
-    programs.enrol(&pod.redirect).unwrap();
+    let (pod, _programs) = enrolled();
     let (mut proxy, mut app) = (pod.proxy(), pod.app());
     let listener = proxy.listen("127.0.0.1:4140");
     proxy.start_command(&ActorCommand::Serve {
@@ -107,16 +104,16 @@ fn replacement() {
         target: WEB.parse().unwrap(),
         count: CONNECTIONS,
     });
-    let mut programs_seen = vec![links(&env.pin_dir())];
+    let mut programs_seen = vec![links(&pod.env.pin_dir())];
     let mut under_load = 0;
     for round in 0.. {
         let object = if round % 2 == 0 {
-            env.other_object()
+            pod.env.other_object()
         } else {
             object()
         };
-        assert_eq!(env.load(&object).1, Loaded::Replaced);
-        programs_seen.push(links(&env.pin_dir()));
+        assert_eq!(pod.env.load(&object).1, Loaded::Replaced);
+        programs_seen.push(links(&pod.env.pin_dir()));
         if pod.count(Counter::OutboundRedirected) >= u64::from(CONNECTIONS) {
             break;
         }
@@ -135,10 +132,7 @@ fn replacement() {
 
 fn many_connections() {
     const CONNECTIONS: u32 = 24_000;
-    let env = TestEnv::new();
-    let programs = env.programs();
-    let pod = env.pod();
-    programs.enrol(&pod.redirect).unwrap();
+    let (pod, programs) = enrolled();
     let (mut proxy, mut app) = (pod.proxy(), pod.app());
     let listener = proxy.listen("127.0.0.1:4140");
     proxy.start_command(&ActorCommand::Serve {
@@ -164,21 +158,14 @@ fn many_connections() {
 /// A connection without an entry for its destination is redirected and the proxy refuses it; it
 /// must neither bypass the proxy nor get the destination of another.
 fn full_table() {
-    let env = TestEnv::new();
-    let programs = env.programs();
-    let pod = env.pod();
-    programs.enrol(&pod.redirect).unwrap();
+    let (pod, _programs) = enrolled();
     let (mut proxy, mut app) = (pod.proxy(), pod.app());
     let outbound = proxy.listen("127.0.0.1:4140");
-    env.fill_in_flight();
-    app.connect(WEB).id();
-    let accepted = proxy.accept(outbound);
-    assert_eq!(proxy.original(accepted.id()), None);
+    pod.env.fill_in_flight();
+    assert_eq!(app.original_at(WEB, &mut proxy, outbound), None);
     assert_eq!(pod.count(Counter::OutboundUntracked), 1);
-    env.clear_in_flight();
-    app.connect(WEB).id();
-    let accepted = proxy.accept(outbound);
-    assert_eq!(proxy.original(accepted.id()), Some(WEB.parse().unwrap()));
+    pod.env.clear_in_flight();
+    app.assert_redirected(WEB, &mut proxy, outbound);
 }
 
 /// All pods of an environment have the same addresses; here one follows the other, and the first
@@ -199,10 +186,7 @@ fn reused_address() {
     // Not meshed: no state of the first pod affects it.
     let plain = env.pod();
     let mut app = plain.app();
-    assert_eq!(
-        app.connect(WEB),
-        ActorResponse::Failed("NetworkUnreachable".into())
-    );
+    assert_eq!(app.connect(WEB), unreachable());
     let web = app.listen("0.0.0.0:8080");
     app.connect_from("198.18.0.2:0", "198.18.0.1:8080").id();
     app.accept(web).id();
@@ -211,23 +195,15 @@ fn reused_address() {
     let second = env.pod();
     programs.enrol(&second.redirect).unwrap();
     let mut app = second.app();
-    assert_eq!(
-        app.connect(WEB),
-        ActorResponse::Failed("ConnectionRefused".into())
-    );
+    assert_eq!(app.connect(WEB), refused());
     let mut proxy = second.proxy();
     let outbound = proxy.listen("127.0.0.1:4140");
-    app.connect(WEB).id();
-    let accepted = proxy.accept(outbound);
-    assert_eq!(proxy.original(accepted.id()), Some(WEB.parse().unwrap()));
+    app.assert_redirected(WEB, &mut proxy, outbound);
     assert_eq!(second.count(Counter::OutboundRedirected), 2);
 }
 
 fn unenrolment() {
-    let env = TestEnv::new();
-    let programs = env.programs();
-    let pod = env.pod();
-    programs.enrol(&pod.redirect).unwrap();
+    let (pod, programs) = enrolled();
     let (mut proxy, mut app) = (pod.proxy(), pod.app());
     let outbound = proxy.listen("127.0.0.1:4140");
     proxy.listen("0.0.0.0:4143");
@@ -242,13 +218,14 @@ fn unenrolment() {
     assert_eq!(programs.pods().unwrap(), []);
     assert_eq!(programs.counters().unwrap(), []);
     assert_eq!(programs.in_flight().unwrap(), 0);
-    assert_eq!(links(&env.pin_dir()).len(), 8, "only the node's own links");
-    assert_eq!(map_entries(&env.pin_dir()), 0);
-    assert_eq!(programs.sweep(&[]).unwrap(), Default::default());
     assert_eq!(
-        app.connect(WEB),
-        ActorResponse::Failed("NetworkUnreachable".into())
+        links(&pod.env.pin_dir()).len(),
+        8,
+        "only the node's own links"
     );
+    assert_eq!(map_entries(&pod.env.pin_dir()), 0);
+    assert_eq!(programs.sweep(&[]).unwrap(), Default::default());
+    assert_eq!(app.connect(WEB), unreachable());
     let web = app.listen("0.0.0.0:8080");
     app.connect_from("198.18.0.2:0", "198.18.0.1:8080").id();
     app.accept(web).id();
@@ -364,7 +341,7 @@ fn mounts() {
     let env = TestEnv::new();
     env.programs();
     let below = env.pin_dir().with_file_name("node/mesh");
-    mesh_agent::ebpf::load(&object(), &below, &env.cgroup).unwrap();
+    mesh_agent::ebpf::load(&object(), &below, env.machine.cgroup()).unwrap();
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     let parent = env.pin_dir();
     let parent = parent.parent().unwrap().to_string_lossy().into_owned();

@@ -7,8 +7,8 @@ use mesh_ebpf_common::layout::PortSkipKey;
 use mesh_ebpf_common::quota::{IN_FLIGHT_PER_POD, PORT_SKIPS_PER_POD};
 
 use crate::Case;
-use crate::actor::{ActorCommand, ActorResponse};
-use crate::env::{Pod, TestEnv};
+use crate::actor::{ActorCommand, ActorResponse, unreachable};
+use crate::env::{Pod, TestEnv, enrolled};
 
 pub(super) const CASES: &[Case] = &[
     (
@@ -58,31 +58,24 @@ fn in_flight() {
     proxy.close(outbound);
     let outbound = proxy.listen("127.0.0.1:4140");
     for _ in 0..3 {
-        app.connect(WEB).id();
-        let accepted = proxy.accept(outbound);
-        assert_eq!(proxy.original(accepted.id()), Some(address(WEB)));
+        app.assert_redirected(WEB, &mut proxy, outbound);
     }
     assert_eq!(greedy.count(Counter::OutboundUntracked), lost);
     assert!(programs.unenrol(greedy.redirect.cookie).unwrap());
     assert!(programs.unenrol(modest.redirect.cookie).unwrap());
 }
 
-fn reaches_its_proxy(pod: &Pod<'_>) {
+fn reaches_its_proxy(pod: &Pod) {
     let (mut proxy, mut app) = (pod.proxy(), pod.app());
     let outbound = proxy.listen("127.0.0.1:4140");
     for _ in 0..3 {
-        app.connect(WEB).id();
-        let accepted = proxy.accept(outbound);
-        assert_eq!(proxy.original(accepted.id()), Some(address(WEB)));
+        app.assert_redirected(WEB, &mut proxy, outbound);
     }
 }
 
 /// There are sixteen million such addresses, and without a mesh none reaches another host.
 fn loopback_sources() {
-    let env = TestEnv::new();
-    let programs = env.programs();
-    let pod = env.pod();
-    programs.enrol(&pod.redirect).unwrap();
+    let (pod, _programs) = enrolled();
     let (mut proxy, mut app) = (pod.proxy(), pod.app());
     let outbound = proxy.listen("127.0.0.1:4140");
     app.connect_from("127.0.0.1:0", WEB).id();
@@ -112,9 +105,8 @@ fn skipped_ports() {
 
     modest.redirect.spec.skip_outbound = "81".parse().unwrap();
     programs.enrol(&modest.redirect).unwrap();
-    let unreachable = ActorResponse::Failed("NetworkUnreachable".into());
     let mut app = modest.app();
-    assert_eq!(app.connect("192.0.2.10:81"), unreachable, "goes directly");
+    assert_eq!(app.connect("192.0.2.10:81"), unreachable(), "goes directly");
     reaches_its_proxy(&modest);
     // Enrolling again, and removing, removes entries of this pod only.
     greedy.redirect.spec.skip_inbound = "4190-4191".parse().unwrap();
@@ -132,7 +124,7 @@ fn port_skips(env: &TestEnv) -> usize {
     trie.keys().count()
 }
 
-fn port_skips_of(pod: &Pod<'_>) -> usize {
+fn port_skips_of(pod: &Pod) -> usize {
     let spec = &pod.redirect.spec;
     [&spec.skip_inbound, &spec.skip_outbound]
         .into_iter()

@@ -6,8 +6,8 @@ use mesh_agent::redirect::Tier;
 use mesh_ebpf_common::counter::Counter;
 
 use crate::Case;
-use crate::actor::{ActorCommand, ActorResponse};
-use crate::env::{APP_UID, TestEnv};
+use crate::actor::{ActorCommand, refused, unreachable};
+use crate::env::{APP_UID, TestEnv, enrolled, namespace};
 
 pub(super) const CASES: &[Case] = &[
     (
@@ -42,19 +42,8 @@ fn address(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-fn refused() -> ActorResponse {
-    ActorResponse::Failed("ConnectionRefused".into())
-}
-
-fn unreachable() -> ActorResponse {
-    ActorResponse::Failed("NetworkUnreachable".into())
-}
-
 fn both_directions() {
-    let env = TestEnv::new();
-    let programs = env.programs();
-    let pod = env.pod();
-    programs.enrol(&pod.redirect).unwrap();
+    let (pod, programs) = enrolled();
     let (mut proxy, mut app) = (pod.proxy(), pod.app());
     let outbound = proxy.listen("127.0.0.1:4140");
     let outbound_v6 = proxy.listen("[::1]:4140");
@@ -97,10 +86,7 @@ fn both_directions() {
 }
 
 fn fails_closed() {
-    let env = TestEnv::new();
-    let programs = env.programs();
-    let pod = env.pod();
-    programs.enrol(&pod.redirect).unwrap();
+    let (pod, programs) = enrolled();
     let mut app = pod.app();
     app.listen("0.0.0.0:8080");
     assert_eq!(app.connect(WEB), refused());
@@ -127,7 +113,7 @@ fn fails_open() {
     let mut app = pod.app();
     let listener = app.listen("0.0.0.0:8080");
     let client = app.connect_from("198.18.0.2:0", "198.18.0.1:8080");
-    assert_eq!(app.accept(listener).peer(), local(&client));
+    assert_eq!(app.accept(listener).peer(), client.local());
     assert_eq!(pod.count(Counter::InboundFailedOpen), 1);
 
     let mut proxy = pod.proxy();
@@ -135,23 +121,13 @@ fn fails_open() {
     let client = app.connect_from("198.18.0.2:0", "198.18.0.1:8080");
     assert_eq!(
         proxy.accept(inbound).peer(),
-        local(&client),
+        client.local(),
         "the proxy accepts it"
     );
 }
 
-fn local(response: &ActorResponse) -> SocketAddr {
-    match response {
-        ActorResponse::Socket { local, .. } => *local,
-        other => panic!("no socket: {other:?}"),
-    }
-}
-
 fn skips() {
-    let env = TestEnv::new();
-    let programs = env.programs();
-    let pod = env.pod();
-    programs.enrol(&pod.redirect).unwrap();
+    let (pod, programs) = enrolled();
     let (mut proxy, mut app) = (pod.proxy(), pod.app());
     proxy.listen("127.0.0.1:4140");
     proxy.listen("0.0.0.0:4143");
@@ -165,12 +141,12 @@ fn skips() {
 
     let skipped = app.listen("0.0.0.0:7005");
     let client = app.connect_from("198.18.0.2:0", "198.18.0.1:7005");
-    assert_eq!(app.accept(skipped).peer(), local(&client));
+    assert_eq!(app.accept(skipped).peer(), client.local());
     assert_eq!(pod.count(Counter::InboundSkippedPort), 1);
 
     let web = app.listen("0.0.0.0:8080");
     let client = app.connect_from("198.19.0.2:0", "198.18.0.1:8080");
-    assert_eq!(app.accept(web).peer(), local(&client));
+    assert_eq!(app.accept(web).peer(), client.local());
     assert_eq!(pod.count(Counter::InboundSkippedSubnet), 1);
     assert_eq!(pod.count(Counter::InboundSteered), 0);
 
@@ -185,10 +161,7 @@ fn skips() {
 }
 
 fn loopback_device() {
-    let env = TestEnv::new();
-    let programs = env.programs();
-    let pod = env.pod();
-    programs.enrol(&pod.redirect).unwrap();
+    let (pod, _programs) = enrolled();
     let (mut proxy, mut app) = (pod.proxy(), pod.actor("app", 0));
     let outbound = proxy.listen("127.0.0.1:4140");
     let client = app.run(ActorCommand::Connect {
@@ -202,12 +175,9 @@ fn loopback_device() {
 }
 
 fn nested_namespace() {
-    let env = TestEnv::new();
-    let programs = env.programs();
-    let pod = env.pod();
-    programs.enrol(&pod.redirect).unwrap();
-    let nested = env.namespace();
-    let mut app = pod.actor_in(&nested.path, "app", APP_UID);
+    let (pod, _programs) = enrolled();
+    let nested = namespace();
+    let mut app = pod.actor_in(&nested, "app", APP_UID);
     assert_eq!(app.connect(WEB), unreachable());
     assert_eq!(pod.count(Counter::OutboundRedirected), 0);
 }
@@ -220,26 +190,23 @@ fn split_tier() {
     programs.enrol(&pod.redirect).unwrap();
     let (mut proxy, mut app) = (pod.proxy(), pod.app());
     let outbound = proxy.listen("127.0.0.1:4140");
-    app.connect(WEB);
-    let accepted = proxy.accept(outbound);
-    assert_eq!(proxy.original(accepted.id()), Some(address(WEB)));
+    app.assert_redirected(WEB, &mut proxy, outbound);
 
     let web = app.listen("0.0.0.0:8080");
     let client = app.connect_from("198.18.0.2:0", "198.18.0.1:8080");
-    assert_eq!(app.accept(web).peer(), local(&client));
+    assert_eq!(app.accept(web).peer(), client.local());
     assert!(programs.unenrol(pod.redirect.cookie).unwrap());
 }
 
 fn direct_to_proxy() {
-    let env = TestEnv::new();
-    let programs = env.programs();
-    let pod = env.pod();
-    programs.enrol(&pod.redirect).unwrap();
+    let (pod, _programs) = enrolled();
     let (mut proxy, mut app) = (pod.proxy(), pod.app());
     let outbound = proxy.listen("127.0.0.1:4140");
     for target in ["198.18.0.1:4140", "127.0.0.1:4140"] {
-        app.connect(target);
-        let accepted = proxy.accept(outbound);
-        assert_eq!(proxy.original(accepted.id()), None, "{target}");
+        assert_eq!(
+            app.original_at(target, &mut proxy, outbound),
+            None,
+            "{target}"
+        );
     }
 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpListener;
+use tokio::net::TcpStream;
 
 use crate::harness::{HttpApp, Mesh, Pod, eventually, sample, within};
 
@@ -34,11 +34,8 @@ async fn the_proxys_own_ports_lead_nowhere() {
         assert_eq!(answer(&outsider, pod.addr(port)).await, "", "{port}");
     }
     // From inside: directly, and by the pod's own address.
-    for addr in [
-        ([127, 0, 0, 1], 4140).into(),
-        pod.addr(4140),
-        pod.addr(4143),
-    ] {
+    let loopback = ([127, 0, 0, 1], 4140).into();
+    for addr in [loopback, pod.addr(4140), pod.addr(4143)] {
         assert_eq!(answer(&pod, addr).await, "", "{addr}");
     }
     let metrics = pod.metrics().await;
@@ -61,7 +58,7 @@ async fn the_proxys_own_ports_lead_nowhere() {
         "peer=\"src\"",
     ];
     eventually("nothing is left", || async {
-        (sample(&pod.metrics().await, &open).unwrap_or(0.0) == 0.0).then_some(())
+        sample(&pod.metrics().await, &open).unwrap_or(0.0) == 0.0
     })
     .await;
 }
@@ -102,19 +99,13 @@ async fn tunnels_count_among_the_connections() {
         .meshed_with(&[("MESH_PROXY_INBOUND_MAX_CONNECTIONS", "1")])
         .await;
     let outsider = mesh.pod("outsider");
-    let listener = pod.spawn(TcpListener::bind(("0.0.0.0", 8080)));
-    let listener = listener.await.unwrap();
-    pod.start(async move {
-        loop {
-            let (mut tcp, _) = listener.accept().await.unwrap();
-            tokio::spawn(async move {
-                let _ = tcp.read(&mut [0; 4096]).await;
-                let _ = tcp.write_all(SWITCHING).await;
-                // Until the peer has closed.
-                let _ = tcp.read(&mut [0; 1]).await;
-            });
-        }
-    });
+    let serve = |mut tcp: TcpStream| async move {
+        let _ = tcp.read(&mut [0; 4096]).await;
+        let _ = tcp.write_all(SWITCHING).await;
+        // Until the peer has closed.
+        let _ = tcp.read(&mut [0; 1]).await;
+    };
+    pod.listen(8080, serve).await;
     let mut tunnel = outsider.connect(pod.addr(8080)).await.unwrap();
     let asked = b"GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n";
     tunnel.write_all(asked).await.unwrap();
@@ -125,7 +116,7 @@ async fn tunnels_count_among_the_connections() {
     assert_eq!(answer(&outsider, pod.addr(8080)).await, "");
     drop(tunnel);
     eventually("the place is free", || async {
-        (!answer(&outsider, pod.addr(8080)).await.is_empty()).then_some(())
+        !answer(&outsider, pod.addr(8080)).await.is_empty()
     })
     .await;
 }

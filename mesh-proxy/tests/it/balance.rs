@@ -14,10 +14,8 @@ async fn a_dead_endpoint_fails_no_request() {
     let one = mesh.pod("one").meshed().await;
     let two = mesh.pod("two").meshed().await;
     let client = mesh.pod("client").meshed().await;
-    mesh.control.outbound(SERVICE, policies::service("web", 80));
-    let endpoints = vec![policies::meshed(&one, 8080), policies::meshed(&two, 8080)];
-    mesh.control
-        .endpoints(&policies::authority("web", 80), endpoints);
+    let endpoints = [&one, &two].map(|pod| policies::meshed(pod, 8080));
+    mesh.control.service(SERVICE, "web", endpoints);
     let _one_app = HttpApp::start(&one, 8080, &answer("1")).await;
     let _two_app = HttpApp::start(&two, 8080, &answer("2")).await;
 

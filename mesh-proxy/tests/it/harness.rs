@@ -13,14 +13,12 @@ mod app;
 mod control;
 mod net;
 mod pod;
-mod program;
 mod proxy;
 
-pub(crate) use self::app::HttpApp;
+pub(crate) use self::app::{HttpApp, echo};
 pub(crate) use self::control::policies;
 pub(crate) use self::net::Mesh;
 pub(crate) use self::pod::{Pod, sample};
-pub(crate) use self::program::Program;
 
 use std::time::Duration;
 

@@ -2,7 +2,10 @@
 
 use std::net::SocketAddr;
 
-use crate::harness::{HttpApp, Mesh, policies};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use crate::harness::{HttpApp, Mesh, echo, policies, within};
 
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\nx-app: yes\r\n\r\nhello";
 const SERVICE: ([u8; 4], u16) = ([10, 96, 0, 1], 80);
@@ -13,13 +16,8 @@ macro_rules! two_pods {
         let Some($mesh) = Mesh::new() else { return };
         let $server = $mesh.pod("server").meshed().await;
         let $client = $mesh.pod("client").meshed().await;
-        $mesh
-            .control
-            .outbound(SERVICE, policies::service("web", 80));
-        let authority = policies::authority("web", 80);
-        $mesh
-            .control
-            .endpoints(&authority, vec![policies::meshed(&$server, 8080)]);
+        let endpoint = policies::meshed(&$server, 8080);
+        $mesh.control.service(SERVICE, "web", [endpoint]);
     };
 }
 
@@ -139,16 +137,12 @@ async fn both_address_families() {
     let client = mesh.pod("client").meshed().await;
     let outsider = mesh.pod("outsider");
     let mut app = HttpApp::start(&server, 8080, OK).await;
-    let over6 = policies::meshed(&server, 8080);
     let over6 = mesh_core::endpoint::Endpoint {
         addr: server.addr6(8080),
-        ..over6
+        ..policies::meshed(&server, 8080)
     };
     let service6: SocketAddr = "[fd96::1]:80".parse().unwrap();
-    mesh.control
-        .outbound(service6, policies::service("web", 80));
-    mesh.control
-        .endpoints(&policies::authority("web", 80), vec![over6]);
+    mesh.control.service(service6, "web", [over6]);
 
     for (pod, addr) in [
         (&outsider, server.addr(8080)),
@@ -191,30 +185,22 @@ async fn an_unauthenticated_peer_cannot_say_how_its_request_began() {
 
 #[tokio::test]
 async fn upgrades_become_tunnels() {
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-
     two_pods!(mesh, client, server);
     let switching =
         "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n";
-    let listener = server
-        .spawn(tokio::net::TcpListener::bind(("0.0.0.0", 8080)))
-        .await
-        .unwrap();
-    server.start(async move {
-        let (mut tcp, _) = listener.accept().await.unwrap();
+    let serve = move |mut tcp: TcpStream| async move {
         let mut head = vec![0; 4096];
         let n = tcp.read(&mut head).await.unwrap();
         let head = String::from_utf8_lossy(&head[..n]).to_ascii_lowercase();
         assert!(head.contains("upgrade: echo\r\n"), "{head}");
         tcp.write_all(switching.as_bytes()).await.unwrap();
-        let (mut from, mut to) = tcp.split();
-        tokio::io::copy(&mut from, &mut to).await.unwrap();
-    });
+        echo(tcp).await;
+    };
+    server.listen(8080, serve).await;
     let request = "GET / HTTP/1.1\r\nHost: web\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n";
     let echoed = client.spawn(async move {
-        let mut tcp = tokio::net::TcpStream::connect(SocketAddr::from(SERVICE))
-            .await
-            .unwrap();
+        let connected = TcpStream::connect(SocketAddr::from(SERVICE)).await;
+        let mut tcp = connected.unwrap();
         tcp.write_all(request.as_bytes()).await.unwrap();
         let mut seen = Vec::new();
         while !seen.ends_with(b"\r\n\r\n") {
@@ -226,7 +212,7 @@ async fn upgrades_become_tunnels() {
         tcp.read_to_end(&mut echo).await.unwrap();
         (String::from_utf8(seen).unwrap(), echo)
     });
-    let (head, echo) = crate::harness::within("the echo", echoed).await;
+    let (head, echo) = within("the echo", echoed).await;
     assert!(head.starts_with("HTTP/1.1 101"), "{head}");
     assert_eq!(echo, b"no HTTP at all");
 }

@@ -1,31 +1,22 @@
 //! Connections that are no HTTP.
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 
 use mesh_core::policy::inbound::ServerProtocol;
+use mesh_test_support::tls::client_hello;
 
-use crate::harness::{Mesh, Pod, policies, within};
+use crate::harness::{Mesh, Pod, echo, policies, sample, within};
 
 const SERVICE: ([u8; 4], u16) = ([10, 96, 0, 1], 7000);
 
 /// Greets every connection, then echoes it.
 async fn server_first(pod: &Pod, port: u16) {
-    let listener = pod
-        .spawn(TcpListener::bind(("0.0.0.0", port)))
-        .await
-        .unwrap();
-    pod.start(async move {
-        loop {
-            let (mut tcp, _) = listener.accept().await.unwrap();
-            tokio::spawn(async move {
-                tcp.write_all(b"hello\n").await.unwrap();
-                let (mut from, mut to) = tcp.split();
-                // The client may go away.
-                let _ = tokio::io::copy(&mut from, &mut to).await;
-            });
-        }
-    });
+    let serve = |mut tcp: TcpStream| async move {
+        tcp.write_all(b"hello\n").await.unwrap();
+        echo(tcp).await;
+    };
+    pod.listen(port, serve).await;
 }
 
 /// Waits for the greeting before it says anything, and returns the echo.
@@ -117,10 +108,7 @@ async fn a_server_may_speak_first_where_protocols_are_detected() {
     let client = mesh.pod("client").meshed().await;
     let outsider = mesh.pod("outsider");
     mesh.control
-        .outbound(SERVICE, policies::service("db", 7000));
-    let endpoints = vec![policies::meshed(&server, 7000)];
-    mesh.control
-        .endpoints(&policies::authority("db", 7000), endpoints);
+        .service(SERVICE, "db", [policies::meshed(&server, 7000)]);
     server_first(&server, 7000).await;
 
     for _ in 0..2 {
@@ -133,10 +121,8 @@ async fn a_server_may_speak_first_where_protocols_are_detected() {
     // It was the greeting that decided, not a timeout.
     let results = "outbound_tcp_detect_http_results_total";
     assert_eq!(client.metric(&[results, "result=\"not_http\""]).await, 2.0);
-    assert_eq!(
-        crate::harness::sample(&client.metrics().await, &[results, "read_timeout"]),
-        None
-    );
+    let metrics = client.metrics().await;
+    assert_eq!(sample(&metrics, &[results, "read_timeout"]), None);
 }
 
 #[tokio::test]
@@ -146,20 +132,17 @@ async fn foreign_tls_passes_untouched() {
     let client = mesh.pod("client").meshed().await;
     let outsider = mesh.pod("outsider");
     let hello = client_hello("example.com");
-    let listener = server
-        .spawn(TcpListener::bind(("0.0.0.0", 443)))
-        .await
-        .unwrap();
-    let expect = hello.clone();
-    server.start(async move {
-        loop {
-            let (mut tcp, _) = listener.accept().await.unwrap();
-            let mut got = vec![0; expect.len()];
+    let expected = hello.clone();
+    let serve = move |mut tcp: TcpStream| {
+        let expected = expected.clone();
+        async move {
+            let mut got = vec![0; expected.len()];
             tcp.read_exact(&mut got).await.unwrap();
-            assert!(got == expect, "the hello was changed");
+            assert!(got == expected, "the hello was changed");
             tcp.write_all(b"seen").await.unwrap();
         }
-    });
+    };
+    server.listen(443, serve).await;
     for pod in [&client, &outsider] {
         let answer = pod.exchange(server.addr(443), hello.clone()).await;
         assert_eq!(answer, "seen", "from {}", pod.name);
@@ -171,20 +154,4 @@ async fn foreign_tls_passes_untouched() {
         "sni=\"example.com\"",
     ];
     assert_eq!(server.metric(&accepted).await, 2.0);
-}
-
-/// A ClientHello with this server name and nothing else of interest.
-fn client_hello(name: &str) -> Vec<u8> {
-    let prefixed = |bytes: &[u8]| [&(bytes.len() as u16).to_be_bytes()[..], bytes].concat();
-    let entry = [&[0][..], &prefixed(name.as_bytes())].concat();
-    let extensions = [&[0, 0][..], &prefixed(&prefixed(&entry))].concat();
-    let mut body = vec![3, 3];
-    body.extend([7; 32]);
-    body.push(0);
-    body.extend(prefixed(&[0x13, 1]));
-    body.extend([1, 0]);
-    body.extend(prefixed(&extensions));
-    let length = (body.len() as u32).to_be_bytes();
-    let message = [&[1][..], &length[1..], &body].concat();
-    [&[22, 3, 1][..], &prefixed(&message)].concat()
 }

@@ -1,11 +1,10 @@
 //! Who may pass.
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpListener;
 
 use mesh_core::policy::inbound::{HttpServer, RateLimit, ServerProtocol};
 
-use crate::harness::{HttpApp, Mesh, eventually, policies, within};
+use crate::harness::{HttpApp, Mesh, echo, eventually, policies, within};
 
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 const SERVICE: ([u8; 4], u16) = ([10, 96, 0, 1], 80);
@@ -19,17 +18,11 @@ async fn requests_are_judged_by_the_newest_policy() {
         .await;
     let client = mesh.pod("client").meshed().await;
     let outsider = mesh.pod("outsider");
-    mesh.control.outbound(SERVICE, policies::service("web", 80));
-    let endpoints = vec![policies::meshed(&server, 8080)];
     mesh.control
-        .endpoints(&policies::authority("web", 80), endpoints);
+        .service(SERVICE, "web", [policies::meshed(&server, 8080)]);
     let mut app = HttpApp::start(&server, 8080, OK).await;
-    assert!(
-        client
-            .get(SERVICE, "web", "/")
-            .await
-            .starts_with("HTTP/1.1 200")
-    );
+    let answer = client.get(SERVICE, "web", "/").await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     app.received().await;
 
     let only_other = policies::only("other.test.serviceaccount.identity.linkerd.cluster.local");
@@ -64,7 +57,7 @@ async fn requests_are_judged_by_the_newest_policy() {
     mesh.control.server("server", 8080, allowing);
     eventually("the policy takes effect", || async {
         let answer = client.get(SERVICE, "web", "/").await;
-        answer.starts_with("HTTP/1.1 200").then_some(())
+        answer.starts_with("HTTP/1.1 200")
     })
     .await;
     let answer = outsider.get(server.addr(8080), "web", "/").await;
@@ -88,19 +81,7 @@ async fn a_connection_ends_when_its_grant_does() {
     let outsider = mesh.pod("outsider");
     let open = policies::server(ServerProtocol::Opaque, vec![policies::every_client()]);
     mesh.control.server("server", 7000, open);
-    let listener = server
-        .spawn(TcpListener::bind(("0.0.0.0", 7000)))
-        .await
-        .unwrap();
-    server.start(async move {
-        loop {
-            let (mut tcp, _) = listener.accept().await.unwrap();
-            tokio::spawn(async move {
-                let (mut from, mut to) = tcp.split();
-                let _ = tokio::io::copy(&mut from, &mut to).await;
-            });
-        }
-    });
+    server.listen(7000, echo).await;
     let mut tcp = outsider.connect(server.addr(7000)).await.unwrap();
     tcp.write_all(b"ping").await.unwrap();
     let mut echo = [0; 4];
@@ -148,7 +129,7 @@ async fn rate_limits_answer_429() {
     let _app = HttpApp::start(&server, 8080, OK).await;
     eventually("a request is refused", || async {
         let answer = outsider.get(server.addr(8080), "web", "/").await;
-        answer.starts_with("HTTP/1.1 429").then_some(())
+        answer.starts_with("HTTP/1.1 429")
     })
     .await;
     let refused = [

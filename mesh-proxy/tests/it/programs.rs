@@ -2,9 +2,11 @@
 //! their protocols.
 
 use std::path::Path;
-use std::process::Command;
 
-use crate::harness::{Mesh, Pod, Program, policies};
+use mesh_test_support::command::are_installed;
+use mesh_test_support::program::Program;
+
+use crate::harness::{Mesh, Pod, policies};
 
 const SERVICE: [u8; 4] = [10, 96, 0, 1];
 
@@ -22,11 +24,8 @@ impl Scene {
         let server = mesh.pod("server").meshed().await;
         let client = mesh.pod("client").meshed().await;
         let outsider = mesh.pod("outsider");
-        mesh.control
-            .outbound((SERVICE, port), policies::service("db", port));
-        let endpoints = vec![policies::meshed(&server, port)];
-        mesh.control
-            .endpoints(&policies::authority("db", port), endpoints);
+        let endpoint = policies::meshed(&server, port);
+        mesh.control.service((SERVICE, port), "db", [endpoint]);
         Some(Self {
             _mesh: mesh,
             server,
@@ -47,34 +46,18 @@ impl Scene {
 
 #[tokio::test]
 async fn redis() {
-    if !["redis-server", "redis-benchmark"]
-        .into_iter()
-        .all(Program::is_installed)
-    {
+    if !are_installed(&["redis-server", "redis-benchmark"]) {
         return;
     }
     let Some(scene) = Scene::new(6379).await else {
         return;
     };
-    let mut redis = Command::new("redis-server");
-    redis.args(["--save", "", "--protected-mode", "no", "--bind", "0.0.0.0"]);
-    let _redis = Program::serve(&scene.server, 6379, redis).await;
+    let network = ["--protected-mode", "no", "--bind", "0.0.0.0"];
+    let redis = [&["redis-server", "--save", ""][..], &network].concat();
+    let _redis = scene.server.serve(6379, redis).await;
     for (pod, host) in scene.ways() {
-        let mut benchmark = Command::new("redis-benchmark");
-        benchmark.args([
-            "-h",
-            &host,
-            "-n",
-            "2000",
-            "-c",
-            "20",
-            "-d",
-            "1000",
-            "-t",
-            "set,get,lpush",
-            "--csv",
-        ]);
-        let table = Program::run(pod, benchmark).await;
+        let load = "redis-benchmark -n 2000 -c 20 -d 1000 -t set,get,lpush --csv";
+        let table = pod.run(format!("{load} -h {host}")).await;
         for test in ["SET", "GET", "LPUSH"] {
             assert!(table.contains(&format!("\"{test}\"")), "{table}");
         }
@@ -90,10 +73,7 @@ async fn redis() {
 
 #[tokio::test]
 async fn mariadb() {
-    if !["mariadbd", "mariadb", "mariadb-install-db"]
-        .into_iter()
-        .all(Program::is_installed)
-    {
+    if !are_installed(&["mariadbd", "mariadb", "mariadb-install-db"]) {
         return;
     }
     let Some(scene) = Scene::new(3307).await else {
@@ -102,24 +82,10 @@ async fn mariadb() {
     let files = tempfile::tempdir().unwrap();
     let _mariadb = mariadbd(&scene.server, files.path()).await;
     for (pod, host) in scene.ways() {
-        let mut client = Command::new("mariadb");
-        client.args([
-            "--no-defaults",
-            "--protocol=tcp",
-            "-P",
-            "3307",
-            "-u",
-            "root",
-            "-h",
-            &host,
-        ]);
-        client.args([
-            "--batch",
-            "--skip-column-names",
-            "-e",
-            "SELECT REPEAT('x', 300000), 6 * 7",
-        ]);
-        let row = Program::run(pod, client).await;
+        let login = format!("mariadb --no-defaults --protocol=tcp -P 3307 -u root -h {host}");
+        let query = "SELECT REPEAT('x', 300000), 6 * 7";
+        let query = format!("{login} --batch --skip-column-names -e \"{query}\"");
+        let row = pod.run(["sh", "-c", &query]).await;
         let expect = format!("{}\t42\n", "x".repeat(300_000));
         assert!(row == expect, "{} bytes", row.len());
     }
@@ -127,28 +93,14 @@ async fn mariadb() {
 
 /// A server with an empty database, on a port that no default calls opaque.
 async fn mariadbd(pod: &Pod, files: &Path) -> Program {
-    let data = format!("--datadir={}", files.join("data").display());
-    let mut install = Command::new("mariadb-install-db");
-    install.args([
-        "--no-defaults",
-        "--user=root",
-        "--auth-root-authentication-method=normal",
-        &data,
-    ]);
-    Program::run(pod, install).await;
-    let mut server = Command::new("mariadbd");
-    server.args([
-        "--no-defaults",
-        "--user=root",
-        "--skip-grant-tables",
-        "--port=3307",
-        &data,
-    ]);
-    server.args([
-        "--bind-address=0.0.0.0",
-        "--skip-networking=0",
-        "--skip-name-resolve",
-    ]);
-    server.arg(format!("--socket={}", files.join("socket").display()));
-    Program::serve(pod, 3307, server).await
+    let data = format!(
+        "--no-defaults --user=root --datadir={}/data",
+        files.display()
+    );
+    let install = "mariadb-install-db --auth-root-authentication-method=normal";
+    pod.run(format!("{install} {data}")).await;
+    let socket = format!("--socket={}/socket", files.display());
+    let network = "--port=3307 --bind-address=0.0.0.0 --skip-networking=0 --skip-name-resolve";
+    let server = format!("mariadbd {data} {socket} {network} --skip-grant-tables");
+    pod.serve(3307, server).await
 }

@@ -27,7 +27,7 @@ async fn a_pod_that_is_not_redirected_is_not_ready() {
 
     pod.redirect();
     eventually("the proxy is ready", || async {
-        ready(&pod).await.starts_with("HTTP/1.1 200").then_some(())
+        ready(&pod).await.starts_with("HTTP/1.1 200")
     })
     .await;
     assert_eq!(pod.metric(&["mesh_proxy_redirection_verified"]).await, 1.0);

@@ -3,10 +3,9 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::harness::{HttpApp, Mesh, Pod, Program, eventually, policies};
+use crate::harness::{HttpApp, Mesh, Pod, eventually, policies};
 
 const SERVICE: ([u8; 4], u16) = ([10, 96, 0, 1], 80);
 /// An opaque one: each connection of a client is a handshake between the proxies.
@@ -33,7 +32,7 @@ async fn until_certified_anew(pods: &[&Pod]) {
         // One that was asked for before may still come; the second was asked for after.
         let wanted = certified(pod).await + 2.0;
         eventually("two more certificates", || async {
-            (certified(pod).await >= wanted).then_some(())
+            certified(pod).await >= wanted
         })
         .await;
     }
@@ -55,10 +54,8 @@ async fn roots_are_exchanged_under_load_and_no_request_fails() {
     let client = mesh.pod("client").meshed_with(&environment).await;
     let both = [&server, &client];
     let _app = HttpApp::start(&server, 8080, OK).await;
-    mesh.control.outbound(SERVICE, policies::service("web", 80));
     let endpoint = policies::meshed(&server, 8080);
-    mesh.control
-        .endpoints(&policies::authority("web", 80), vec![endpoint]);
+    mesh.control.service(SERVICE, "web", [endpoint]);
     let opaque = policies::opaque_service("tcp", 80);
     mesh.control.outbound(OPAQUE, opaque);
     let _closing = HttpApp::start(&server, 8081, CLOSE).await;
@@ -70,9 +67,8 @@ async fn roots_are_exchanged_under_load_and_no_request_fails() {
     let load = async {
         let mut runs = 0;
         while !over.load(Ordering::Relaxed) {
-            let mut command = Command::new("h2load");
-            command.args("--h1 -n 400 -c 4 --rps 50 http://10.96.0.1/".split(' '));
-            let report = Program::run(&client, command).await;
+            let load = "h2load --h1 -n 400 -c 4 --rps 50 http://10.96.0.1/";
+            let report = client.run(load).await;
             let all = "400 succeeded, 0 failed, 0 errored, 0 timeout";
             assert!(report.contains(all), "{report}");
             assert!(report.contains("400 2xx"), "{report}");

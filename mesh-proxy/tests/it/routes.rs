@@ -4,12 +4,13 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use mesh_core::endpoint::Endpoint;
 use mesh_core::policy::outbound::{HttpRoute, OutboundPolicy, OutboundProtocol};
 use mesh_core::route::filter::{Filter, Redirect};
 use mesh_core::route::http::{HttpMatch, PathMatch};
 use tokio::net::TcpListener;
 
-use crate::harness::{HttpApp, Mesh, Pod, policies};
+use crate::harness::{HttpApp, Mesh, Pod, eventually, policies};
 
 const SERVICE: ([u8; 4], u16) = ([10, 96, 0, 1], 80);
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
@@ -22,6 +23,14 @@ fn service(name: &str, change: impl FnOnce(&mut HttpRoute)) -> OutboundPolicy {
         *http2 = http1.clone();
     }
     policy
+}
+
+/// An unmeshed pod whose port 8080 answers `ok`.
+async fn pod_with_app(mesh: &Mesh) -> Pod {
+    let pod = mesh.pod("server");
+    // The application runs on the pod's thread; the test ignores what it receives.
+    drop(HttpApp::start(&pod, 8080, OK).await);
+    pod
 }
 
 fn status(answer: &str) -> &str {
@@ -38,11 +47,9 @@ async fn get(client: &Pod, to: impl Into<SocketAddr>) -> String {
 #[tokio::test]
 async fn a_service_without_endpoints_fails_fast_and_recovers() {
     let Some(mesh) = Mesh::new() else { return };
-    let server = mesh.pod("server").await_app().await;
+    let server = pod_with_app(&mesh).await;
     let client = mesh.pod("client").meshed().await;
-    mesh.control.outbound(SERVICE, policies::service("web", 80));
-    let authority = policies::authority("web", 80);
-    mesh.control.endpoints(&authority, Vec::new());
+    mesh.control.service(SERVICE, "web", []);
 
     let first = get(&client, SERVICE).await;
     assert_eq!(status(&first), "504", "{first}");
@@ -59,11 +66,11 @@ async fn a_service_without_endpoints_fails_fast_and_recovers() {
         );
     }
 
-    let endpoint = mesh_core::endpoint::Endpoint::plain(server.addr(8080));
+    let endpoint = Endpoint::plain(server.addr(8080));
+    let authority = policies::authority("web", 80);
     mesh.control.endpoints(&authority, vec![endpoint]);
-    crate::harness::eventually("the service is back", || async {
-        let answer = client.get(SERVICE, "web", "/").await;
-        (status(&answer) == "200").then_some(())
+    eventually("the service is back", || async {
+        status(&client.get(SERVICE, "web", "/").await) == "200"
     })
     .await;
 }
@@ -89,10 +96,8 @@ async fn an_application_that_is_gone_gives_502_without_the_peers_headers() {
     let Some(mesh) = Mesh::new() else { return };
     let server = mesh.pod("server").meshed().await;
     let client = mesh.pod("client").meshed().await;
-    mesh.control.outbound(SERVICE, policies::service("web", 80));
-    let endpoints = vec![policies::meshed(&server, 8080)];
     mesh.control
-        .endpoints(&policies::authority("web", 80), endpoints);
+        .service(SERVICE, "web", [policies::meshed(&server, 8080)]);
     let answer = client.get(SERVICE, "web", "/").await;
     assert_eq!(status(&answer), "502", "{answer}");
     assert!(!answer.contains("l5d-"), "{answer}");
@@ -102,7 +107,7 @@ async fn an_application_that_is_gone_gives_502_without_the_peers_headers() {
 #[tokio::test]
 async fn rules_choose_redirect_and_refuse() {
     let Some(mesh) = Mesh::new() else { return };
-    let server = mesh.pod("server").await_app().await;
+    let server = pod_with_app(&mesh).await;
     let client = mesh.pod("client").meshed().await;
     let policy = service("web", |route| {
         let prefix = |path: &str| HttpMatch {
@@ -118,10 +123,9 @@ async fn rules_choose_redirect_and_refuse() {
         })];
         route.rules.push(moved);
     });
-    mesh.control.outbound(SERVICE, policy);
-    let endpoint = mesh_core::endpoint::Endpoint::plain(server.addr(8080));
     mesh.control
-        .endpoints(&policies::authority("web", 80), vec![endpoint]);
+        .service(SERVICE, "web", [Endpoint::plain(server.addr(8080))]);
+    mesh.control.outbound(SERVICE, policy);
     let answer = client.get(SERVICE, "web", "/app/a").await;
     assert_eq!(status(&answer), "200", "{answer}");
     let answer = client.get(SERVICE, "web", "/app/old/a").await;
@@ -147,10 +151,9 @@ async fn an_overrun_request_gives_504_and_keeps_the_connection() {
     let policy = service("web", |route| {
         route.rules[0].action.timeouts.request = Some(Duration::from_millis(200));
     });
-    mesh.control.outbound(SERVICE, policy);
-    let endpoint = mesh_core::endpoint::Endpoint::plain(server.addr(8080));
     mesh.control
-        .endpoints(&policies::authority("web", 80), vec![endpoint]);
+        .service(SERVICE, "web", [Endpoint::plain(server.addr(8080))]);
+    mesh.control.outbound(SERVICE, policy);
     // Two on one connection: the first timeout does not end it.
     let twice = "GET / HTTP/1.1\r\nhost: web\r\n\r\nGET / HTTP/1.1\r\nhost: web\r\nconnection: close\r\n\r\n";
     let answers = client.exchange(SERVICE, twice).await;
@@ -159,17 +162,4 @@ async fn an_overrun_request_gives_504_and_keeps_the_connection() {
         answers.contains("timed out waiting for response headers: request timeout: 200ms"),
         "{answers}"
     );
-}
-
-/// An unmeshed pod whose port 8080 answers `ok`.
-trait AwaitApp {
-    async fn await_app(self) -> Pod;
-}
-
-impl AwaitApp for Pod {
-    async fn await_app(self) -> Pod {
-        // The application runs on the pod's thread; the test ignores what it receives.
-        drop(HttpApp::start(&self, 8080, OK).await);
-        self
-    }
 }

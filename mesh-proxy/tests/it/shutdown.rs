@@ -1,11 +1,10 @@
 //! SIGTERM: nothing new, everything begun is finished.
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpListener;
 
 use mesh_core::policy::inbound::ServerProtocol;
 
-use crate::harness::{HttpApp, Mesh, policies, within};
+use crate::harness::{HttpApp, Mesh, echo, policies, within};
 
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 
@@ -27,7 +26,7 @@ async fn idle_http_connections_are_closed_and_the_proxy_ends() {
     pod.proxy().terminate();
     let end = within("the connection is closed", tcp.read(&mut answer)).await;
     assert_eq!(end.unwrap(), 0);
-    assert!(pod.proxy_mut().ended().await.success());
+    assert!(pod.proxy_mut().exited().await.success());
 }
 
 #[tokio::test]
@@ -40,15 +39,7 @@ async fn open_connections_are_waited_for_and_admin_answers_meanwhile() {
     let outsider = mesh.pod("outsider");
     let open = policies::server(ServerProtocol::Opaque, vec![policies::every_client()]);
     mesh.control.server("pod", 7000, open);
-    let listener = pod
-        .spawn(TcpListener::bind(("0.0.0.0", 7000)))
-        .await
-        .unwrap();
-    pod.start(async move {
-        let (mut tcp, _) = listener.accept().await.unwrap();
-        let (mut from, mut to) = tcp.split();
-        let _ = tokio::io::copy(&mut from, &mut to).await;
-    });
+    pod.listen(7000, echo).await;
     let mut tcp = outsider.connect(pod.addr(7000)).await.unwrap();
     let mut echo = [0; 4];
     tcp.write_all(b"ping").await.unwrap();
@@ -62,7 +53,7 @@ async fn open_connections_are_waited_for_and_admin_answers_meanwhile() {
     assert!(pod.metrics().await.contains("tcp_open_connections"));
     tcp.shutdown().await.unwrap();
     assert_eq!(within("the end", tcp.read(&mut echo)).await.unwrap(), 0);
-    assert!(pod.proxy_mut().ended().await.success());
+    assert!(pod.proxy_mut().exited().await.success());
 }
 
 /// An application that terminates together with its proxy completes a request, for which it sends
@@ -111,5 +102,5 @@ async fn connections_are_accepted_as_long_as_others_are_open() {
     lines.sort_by_key(|request| request.request_line().to_owned());
     assert_eq!(lines[0].request_line(), "GET /late HTTP/1.1");
     assert_eq!(lines[1].body, "x");
-    assert!(pod.proxy_mut().ended().await.success());
+    assert!(pod.proxy_mut().exited().await.success());
 }

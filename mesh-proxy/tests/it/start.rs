@@ -1,27 +1,25 @@
 //! Start and stop of the process: its verdict on the environment, its exit codes, its admin
 //! interface before there is a certificate. Needs no privileges.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::process::Command;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Pid, geteuid};
+use mesh_test_support::certificates::TestCa;
+use mesh_test_support::command::text;
+use mesh_test_support::http;
+use mesh_test_support::program::Program;
+use nix::sys::signal::Signal;
+use nix::unistd::geteuid;
 
 /// A proxy with listeners on ports of the kernel's choice and a control plane that is not there.
 fn proxy(changes: &[(&str, &str)]) -> Command {
-    let key = rcgen::KeyPair::generate().unwrap();
-    let root = rcgen::CertificateParams::new(vec![]).unwrap();
-    let anchors = root.self_signed(&key).unwrap().pem();
+    let authority = TestCa::new();
     let mut command = Command::new(env!("CARGO_BIN_EXE_mesh-proxy"));
-    command
-        .env_clear()
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+    command.env_clear();
     for (name, value) in [
-        ("IDENTITY_TRUST_ANCHORS", anchors.as_str()),
+        ("IDENTITY_TRUST_ANCHORS", authority.anchor_pem()),
         ("IDENTITY_LOCAL_NAME", "web.test"),
         ("IDENTITY_TOKEN_FILE", "/nowhere"),
         ("IDENTITY_SVC_ADDR", "localhost.:1"),
@@ -42,65 +40,34 @@ fn proxy(changes: &[(&str, &str)]) -> Command {
 }
 
 fn end_of(changes: &[(&str, &str)]) -> (Option<i32>, String) {
-    let Output {
-        status,
-        stdout,
-        stderr,
-    } = proxy(changes).output().unwrap();
-    let text = String::from_utf8([stdout, stderr].concat()).unwrap();
-    (status.code(), text)
+    let output = proxy(changes).output().unwrap();
+    let printed = text(&output.stdout) + &text(&output.stderr);
+    (output.status.code(), printed)
 }
 
-/// A proxy that has come up. Killed when the test fails.
+/// A proxy that has come up.
 struct Running {
-    child: Child,
-    log: BufReader<ChildStdout>,
+    program: Program,
     admin: SocketAddr,
 }
 
 impl Running {
-    fn start() -> Self {
-        Self::spawn(proxy(&[]))
-    }
-
-    fn spawn(mut command: Command) -> Self {
-        let mut child = command.spawn().unwrap();
-        let mut log = BufReader::new(child.stdout.take().unwrap());
-        let admin = loop {
-            let mut line = String::new();
-            assert_ne!(log.read_line(&mut line).unwrap(), 0, "the proxy ended");
-            if let Some((_, addr)) = line.split_once("Admin interface on ") {
-                break addr.trim().parse().unwrap();
-            }
-        };
-        Self { child, log, admin }
+    fn start(mut command: Command) -> Self {
+        let program = Program::start(&mut command);
+        let line = program.wait_for("Admin interface on ").unwrap();
+        let (_, addr) = line.rsplit_once(' ').unwrap();
+        let admin = addr.parse().unwrap();
+        Self { program, admin }
     }
 
     fn ask(&self, request: &str) -> String {
-        let mut tcp = TcpStream::connect(self.admin).unwrap();
-        write!(
-            tcp,
-            "{request} HTTP/1.1\r\nhost: admin\r\nconnection: close\r\n\r\n"
-        )
-        .unwrap();
-        let mut answer = String::new();
-        tcp.read_to_string(&mut answer).unwrap();
-        answer
+        http::request(self.admin, request).unwrap()
     }
 
-    /// Waits for the end and returns the exit code and the rest of the log.
-    fn end(mut self) -> (Option<i32>, String) {
-        let mut rest = String::new();
-        self.log.read_to_string(&mut rest).unwrap();
-        (self.child.wait().unwrap().code(), rest)
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // Gone already when the test went well.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+    /// Waits for the end and returns the exit code and the log.
+    fn end(self) -> (Option<i32>, String) {
+        let (status, log) = self.program.finish();
+        (status.code(), log)
     }
 }
 
@@ -143,7 +110,7 @@ fn an_address_in_use_ends_with_1_and_is_named() {
 
 #[test]
 fn admin_answers_before_there_is_a_certificate_and_stops_the_proxy() {
-    let running = Running::start();
+    let running = Running::start(proxy(&[]));
     assert!(running.ask("GET /live").starts_with("HTTP/1.1 200"));
     let ready = running.ask("GET /ready");
     assert!(
@@ -176,18 +143,17 @@ fn its_memory_is_closed_to_others_of_its_user() {
     if geteuid().is_root() {
         command.gid(ANY_GROUP);
     }
-    let running = Running::spawn(command);
+    let running = Running::start(command);
     // The kernel gives root the files of a process whose memory must not be dumped or traced.
-    let status = std::fs::metadata(format!("/proc/{}/mem", running.child.id())).unwrap();
+    let status = std::fs::metadata(format!("/proc/{}/mem", running.program.id())).unwrap();
     assert_eq!((status.uid(), status.gid()), (0, 0));
 }
 
 #[test]
 fn a_signal_ends_it_in_order() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
-        let running = Running::start();
-        let pid = Pid::from_raw(running.child.id().try_into().unwrap());
-        kill(pid, signal).unwrap();
+        let running = Running::start(proxy(&[]));
+        running.program.signal(signal);
         let (code, log) = running.end();
         assert_eq!(code, Some(0), "{log}");
         assert!(log.contains(&format!("Received {signal}")), "{log}");
@@ -211,10 +177,8 @@ fn the_limit_of_open_files_is_raised_as_far_as_it_may_be() {
             proxy
                 .get_envs()
                 .filter_map(|(name, value)| Some((name, value?))),
-        )
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let running = Running::spawn(limited);
+        );
+    let running = Running::start(limited);
     let metrics = running.ask("GET /metrics");
     assert!(metrics.contains("\nprocess_max_fds 4096\n"), "{metrics}");
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
+use mesh_test_support::command::Words;
 use serde_json::Value;
 use xtask::cluster;
 
@@ -53,52 +54,38 @@ impl Cluster {
         })
     }
 
-    fn kubectl(&self, args: &[&str]) -> anyhow::Result<String> {
+    fn kubectl(&self, args: impl Words) -> anyhow::Result<String> {
         succeed(
             Command::new("kubectl")
                 .args(["--context", &self.context])
-                .args(args)
+                .args(args.words())
                 .stdin(Stdio::null()),
         )
     }
 
-    fn helm(&self, args: &[&str]) -> anyhow::Result<String> {
+    fn helm(&self, args: impl Words) -> anyhow::Result<String> {
         succeed(
             Command::new("helm")
                 .args(["--kube-context", &self.context, "-n", CONTROL_PLANE])
-                .args(args)
+                .args(args.words())
                 .stdin(Stdio::null()),
         )
     }
 
-    fn meshctl(&self, args: &[&str]) -> anyhow::Result<String> {
+    fn meshctl(&self, args: impl Words) -> anyhow::Result<String> {
         let mut command = Command::new(&self.meshctl);
         self.select_mesh(&mut command);
-        succeed(command.args(args).stdin(Stdio::null()))
+        succeed(command.args(args.words()).stdin(Stdio::null()))
     }
 
     /// Applies the application and waits until all of it is ready.
     fn apply(&self) -> anyhow::Result<()> {
         let path = self.manifests.display().to_string();
-        self.kubectl(&["apply", "-f", &path])?;
-        self.kubectl(&[
-            "wait",
-            "-n",
-            NAMESPACE,
-            "--for=condition=Ready",
-            "pods",
-            "--all",
-            "--timeout=120s",
-        ])?;
-        self.kubectl(&[
-            "rollout",
-            "status",
-            "-n",
-            NAMESPACE,
-            "deployment/web",
-            "--timeout=120s",
-        ])
-        .map(drop)
+        self.kubectl(["apply", "-f", &path])?;
+        let ready = "--for=condition=Ready pods --all --timeout=120s";
+        self.kubectl(format!("wait -n {NAMESPACE} {ready}"))?;
+        let web = format!("rollout status -n {NAMESPACE} deployment/web --timeout=120s");
+        self.kubectl(web).map(drop)
     }
 
     /// Creates a namespace of the demo. An existing one was not created by the demo.
@@ -110,13 +97,13 @@ impl Cluster {
                 self.context
             );
         }
-        self.kubectl(&["create", "namespace", name])?;
+        self.kubectl(["create", "namespace", name])?;
         let mark = format!("{DEMO_LABEL}=true");
-        self.kubectl(&["label", "namespace", name, &mark]).map(drop)
+        self.kubectl(["label", "namespace", name, &mark]).map(drop)
     }
 
     fn namespace(&self, name: &str) -> anyhow::Result<Option<Value>> {
-        let text = self.kubectl(&["get", "namespace", name, "--ignore-not-found", "-o", "json"])?;
+        let text = self.kubectl(["get", "namespace", name, "--ignore-not-found", "-o", "json"])?;
         if text.trim().is_empty() {
             return Ok(None);
         }
@@ -131,13 +118,13 @@ impl Cluster {
     }
 
     fn delete_namespace(&self, name: &str) -> anyhow::Result<()> {
-        self.kubectl(&["delete", "namespace", name, "--timeout=3m"])
+        self.kubectl(["delete", "namespace", name, "--timeout=3m"])
             .map(drop)
     }
 
     fn release(&self, chart: &str) -> anyhow::Result<bool> {
         let filter = format!("^{chart}$");
-        let releases = self.helm(&["list", "-q", "--filter", &filter])?;
+        let releases = self.helm(["list", "-q", "--filter", &filter])?;
         Ok(releases.lines().any(|release| release == chart))
     }
 }
@@ -150,9 +137,9 @@ impl Environment for Cluster {
         cluster::load_images(&self.root, &self.context)?;
         for chart in CHARTS {
             let path = self.root.join("helm").join(chart).display().to_string();
-            self.helm(&["install", chart, &path, "--wait", "--timeout", "5m"])?;
+            self.helm(["install", chart, &path, "--wait", "--timeout", "5m"])?;
         }
-        self.meshctl(&["check", "--wait", "2m"])?;
+        self.meshctl(["check", "--wait", "2m"])?;
         let mut text = String::new();
         let mut paths = std::fs::read_dir(manifests)
             .with_context(|| format!("read {}", manifests.display()))?
@@ -174,35 +161,32 @@ impl Environment for Cluster {
     }
 
     fn enable_injection(&self) -> anyhow::Result<()> {
-        self.kubectl(&[
-            "annotate",
-            "--overwrite",
-            "namespace",
-            NAMESPACE,
-            "linkerd.io/inject=enabled",
-        ])?;
+        let inject = "linkerd.io/inject=enabled";
+        self.kubectl(format!(
+            "annotate --overwrite namespace {NAMESPACE} {inject}"
+        ))?;
         let text = std::fs::read_to_string(&self.manifests)?;
         std::fs::write(
             &self.manifests,
             text.replace(INJECT_DISABLED, INJECT_ENABLED),
         )?;
         // The proxy is injected when a pod is created.
-        self.kubectl(&["delete", "pods", "--all", "-n", NAMESPACE])?;
+        self.kubectl(["delete", "pods", "--all", "-n", NAMESPACE])?;
         self.apply()
     }
 
     fn add_policy(&self, manifest: &Path) -> anyhow::Result<()> {
         let path = manifest.display().to_string();
-        self.kubectl(&["apply", "-f", &path]).map(drop)
+        self.kubectl(["apply", "-f", &path]).map(drop)
     }
 
     fn remove_policy(&self, manifest: &Path) -> anyhow::Result<()> {
         let path = manifest.display().to_string();
-        self.kubectl(&["delete", "-f", &path]).map(drop)
+        self.kubectl(["delete", "-f", &path]).map(drop)
     }
 
     fn pods(&self) -> anyhow::Result<Vec<String>> {
-        let text = self.kubectl(&["get", "pods", "-n", NAMESPACE, "-o", "json"])?;
+        let text = self.kubectl(["get", "pods", "-n", NAMESPACE, "-o", "json"])?;
         let pods: Value = serde_json::from_str(&text).context("parse the output of kubectl")?;
         let pods = pods["items"].as_array().context("kubectl lists pods")?;
         let names = pods
@@ -234,7 +218,7 @@ impl Environment for Cluster {
         }
         for chart in CHARTS.iter().rev() {
             if self.release(chart)? {
-                self.helm(&["uninstall", chart, "--wait", "--timeout", "3m"])?;
+                self.helm(["uninstall", chart, "--wait", "--timeout", "3m"])?;
             }
         }
         self.delete_namespace(CONTROL_PLANE)

@@ -5,7 +5,9 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::cluster::{Cluster, succeed};
+use mesh_test_support::command::succeed;
+
+use crate::cluster::Cluster;
 
 pub(super) struct Shell {
     directory: tempfile::TempDir,
@@ -26,7 +28,7 @@ impl Shell {
             let words = words(&cluster.program(name));
             format!("{name}() {{ command {words} \"$@\"; }}\n")
         });
-        let nodes = cluster.list(&["nodes"]);
+        let nodes = cluster.list("nodes");
         let node = nodes
             .first()
             .and_then(|node| node["metadata"]["name"].as_str());

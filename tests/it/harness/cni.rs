@@ -1,10 +1,10 @@
-//! The container runtime's side of CNI: runs a chain of plugins for a network namespace.
+//! A chain of CNI plugins, which it runs for a sandbox.
 
 use std::collections::BTreeMap;
-use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
+use std::process::Command;
 
+use mesh_test_support::cni;
 use serde_json::{Value, json};
 
 /// A network: its name, its plugins in order, and the directories of their programs.
@@ -14,12 +14,10 @@ pub(crate) struct Chain {
     pub(crate) path: Vec<PathBuf>,
 }
 
-/// The sandbox that is attached to the network.
-pub(crate) struct Sandbox<'a> {
-    pub(crate) container_id: &'a str,
-    pub(crate) netns: &'a Path,
-    pub(crate) pod: &'a str,
-    pub(crate) uid: &'a str,
+/// The pod whose sandbox is attached to the network.
+#[derive(Clone, Copy)]
+pub(crate) struct Attached<'a> {
+    pub(crate) sandbox: cni::Sandbox<'a>,
     pub(crate) annotations: &'a BTreeMap<String, String>,
 }
 
@@ -29,21 +27,21 @@ impl Chain {
     pub(crate) fn add_through(
         &self,
         plugins: &[Value],
-        sandbox: &Sandbox<'_>,
+        pod: Attached<'_>,
         mut previous: Value,
     ) -> Result<Value, Value> {
         for plugin in plugins {
-            previous = self.call("ADD", plugin, sandbox, &previous)?;
+            previous = self.call("ADD", plugin, pod, &previous)?;
         }
         Ok(previous)
     }
 
     /// Runs DEL through the chain in reverse order. Like a runtime it continues after an error, and
     /// returns the first.
-    pub(crate) fn del(&self, sandbox: &Sandbox<'_>, previous: &Value) -> Result<(), Value> {
+    pub(crate) fn del(&self, pod: Attached<'_>, previous: &Value) -> Result<(), Value> {
         let mut outcome = Ok(());
         for plugin in self.plugins.iter().rev() {
-            let step = self.call("DEL", plugin, sandbox, previous).map(|_empty| ());
+            let step = self.call("DEL", plugin, pod, previous).map(|_empty| ());
             outcome = outcome.and(step);
         }
         outcome
@@ -53,7 +51,7 @@ impl Chain {
         &self,
         command: &str,
         plugin: &Value,
-        sandbox: &Sandbox<'_>,
+        pod: Attached<'_>,
         previous: &Value,
     ) -> Result<Value, Value> {
         let kind = plugin["type"].as_str().expect("a plugin has a type");
@@ -72,40 +70,12 @@ impl Chain {
         }
         if plugin["capabilities"]["io.kubernetes.cri.pod-annotations"] == json!(true) {
             config["runtimeConfig"] =
-                json!({ "io.kubernetes.cri.pod-annotations": sandbox.annotations });
+                json!({ "io.kubernetes.cri.pod-annotations": pod.annotations });
         }
-        let mut child = Command::new(&program)
-            .env("CNI_COMMAND", command)
-            .env("CNI_CONTAINERID", sandbox.container_id)
-            .env("CNI_NETNS", sandbox.netns)
-            .env("CNI_IFNAME", "eth0")
-            .env(
-                "CNI_PATH",
-                std::env::join_paths(&self.path).expect("no colon in the paths"),
-            )
-            .env(
-                "CNI_ARGS",
-                format!(
-                    "IgnoreUnknown=1;K8S_POD_NAMESPACE=test;K8S_POD_NAME={};K8S_POD_UID={}",
-                    sandbox.pod, sandbox.uid
-                ),
-            )
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap_or_else(|error| panic!("{}: {error}", program.display()));
-        child
-            .stdin
-            .take()
-            .expect("stdin is piped")
-            .write_all(config.to_string().as_bytes())
-            .expect("the plugin reads its configuration");
-        let output = child.wait_with_output().expect("the plugin ends");
-        let answer = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
-        if output.status.success() {
-            Ok(answer)
-        } else {
-            Err(answer)
-        }
+        let path = std::env::join_paths(&self.path).expect("no colon in the paths");
+        let mut plugin = Command::new(program);
+        plugin.env("CNI_COMMAND", command).env("CNI_PATH", path);
+        pod.sandbox.describe(&mut plugin);
+        cni::call(&mut plugin, &config)
     }
 }

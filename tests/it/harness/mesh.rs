@@ -4,10 +4,9 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 
+use mesh_test_support::command::{Words, built, output_text, text};
+use mesh_test_support::program::Program;
 use serde_json::Value;
-
-use super::process::Process;
-use super::program;
 
 /// Numbers the nodes of this test process.
 static NEXT: AtomicU16 = AtomicU16::new(1);
@@ -30,7 +29,11 @@ impl Mesh {
         for (file, text) in manifests {
             mesh.write(file, text);
         }
-        mesh.meshctl(&["local", "up", mesh.directory(), "--name", &mesh.name]);
+        mesh.meshctl(format!(
+            "local up {} --name {}",
+            mesh.directory(),
+            mesh.name
+        ));
         mesh
     }
 
@@ -51,32 +54,28 @@ impl Mesh {
     }
 
     /// Runs meshctl, which must succeed, and returns its output.
-    pub(crate) fn meshctl(&self, args: &[&str]) -> String {
-        let output = self.try_meshctl(args);
-        assert!(
-            output.status.success(),
-            "meshctl {args:?}: {}\n{}{}",
-            output.status,
-            text(&output.stdout),
-            text(&output.stderr)
-        );
+    pub(crate) fn meshctl(&self, args: impl Words) -> String {
+        let output = self.try_meshctl(&args);
+        let (args, shown) = (args.words(), output_text(&output));
+        assert!(output.status.success(), "meshctl {args:?}: {shown}");
         text(&output.stdout)
     }
 
-    pub(crate) fn try_meshctl(&self, args: &[&str]) -> Output {
+    fn try_meshctl(&self, args: impl Words) -> Output {
         self.command(args).output().expect("meshctl runs")
     }
 
-    pub(crate) fn json(&self, args: &[&str]) -> Value {
-        let text = self.meshctl(args);
+    pub(crate) fn json(&self, args: impl Words) -> Value {
+        let text = self.meshctl(&args);
+        let args = args.words();
         serde_json::from_str(&text)
             .unwrap_or_else(|error| panic!("meshctl {args:?}: {error}: {text}"))
     }
 
     /// Runs a program in a pod and returns its output, with exit status and standard error if it
     /// failed.
-    pub(crate) fn exec(&self, pod: &str, command: &[&str]) -> String {
-        let output = self.try_meshctl(&[&["local", "exec", pod, "--"], command].concat());
+    pub(crate) fn exec(&self, pod: &str, command: impl Words) -> String {
+        let output = self.in_pod(pod, command).output().expect("meshctl runs");
         let mut printed = text(&output.stdout);
         if !output.status.success() {
             printed += &format!("[{}] {}", output.status, text(&output.stderr));
@@ -85,16 +84,18 @@ impl Mesh {
     }
 
     /// Starts a program in a pod whose output is read later.
-    pub(crate) fn start(&self, pod: &str, command: &[&str]) -> Process {
-        Process::spawn(
-            self.command(&[&["local", "exec", pod, "--"], command].concat())
-                .stderr(Stdio::null()),
-        )
+    pub(crate) fn start(&self, pod: &str, command: impl Words) -> Program {
+        Program::start(self.in_pod(pod, command).stderr(Stdio::null()))
+    }
+
+    fn in_pod(&self, pod: &str, command: impl Words) -> Command {
+        let place = vec!["local", "exec", pod, "--"];
+        self.command([place, command.words()].concat())
     }
 
     /// The primary address of a pod.
     pub(crate) fn address(&self, namespace: &str, name: &str) -> String {
-        let status = self.json(&["local", "status", "-o", "json"]);
+        let status = self.json("local status -o json");
         let mut pods = status["pods"]
             .as_array()
             .expect("the status lists pods")
@@ -108,7 +109,7 @@ impl Mesh {
 
     /// The metrics of a pod's proxy, one sample a line, without comments.
     pub(crate) fn metrics(&self, pod: &str) -> Vec<String> {
-        let text = self.meshctl(&["diagnostics", "proxy-metrics", pod]);
+        let text = self.meshctl(["diagnostics", "proxy-metrics", pod]);
         text.lines()
             .filter(|line| !line.starts_with('#'))
             .map(str::to_owned)
@@ -130,10 +131,10 @@ impl Mesh {
         .collect()
     }
 
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(program("meshctl"));
+    fn command(&self, args: impl Words) -> Command {
+        let mut command = Command::new(built("meshctl"));
         command
-            .args(args)
+            .args(args.words())
             .env("MESHCTL_LOCAL", &self.name)
             .stdin(Stdio::null());
         command
@@ -142,17 +143,9 @@ impl Mesh {
 
 impl Drop for Mesh {
     fn drop(&mut self) {
-        let output = self.try_meshctl(&["local", "down", self.directory()]);
+        let output = self.try_meshctl(["local", "down", self.directory()]);
         if !output.status.success() && !std::thread::panicking() {
-            panic!(
-                "the node could not be removed: {}{}",
-                text(&output.stdout),
-                text(&output.stderr)
-            );
+            panic!("the node could not be removed: {}", output_text(&output));
         }
     }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }

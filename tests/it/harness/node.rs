@@ -2,7 +2,7 @@
 //! processes.
 //!
 //! The programs are the real ones, with paths set by their ordinary flags. Everything that a node
-//! creates is named after it and removed with it, also if the test fails.
+//! creates is removed with it, also if the test fails.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -15,11 +15,15 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use mesh_core::node::{Request, Tier};
+use mesh_test_support::cni::Sandbox;
+use mesh_test_support::command::{Words, built};
+use mesh_test_support::eventually::eventually;
+use mesh_test_support::machine::{Machine, remove_cgroup};
+use mesh_test_support::network::Namespace;
+use mesh_test_support::program::Program;
 use serde_json::{Value, json};
 
-use super::cni::{Chain, Sandbox};
-use super::process::{Process, run};
-use super::program;
+use super::cni::{Attached, Chain};
 
 /// An annotation that the injector sets on a pod.
 const INJECTED: (&str, &str) = ("linkerd.io/proxy-version", "test");
@@ -28,23 +32,21 @@ const INJECTED: (&str, &str) = ("linkerd.io/proxy-version", "test");
 static NEXT: AtomicU16 = AtomicU16::new(1);
 
 pub(crate) struct Node {
-    pub(crate) name: String,
-    pub(crate) dir: tempfile::TempDir,
-    pub(crate) cgroup: PathBuf,
-    pub(crate) pins: PathBuf,
+    machine: Machine,
     pub(crate) chain: Chain,
     tier: Tier,
     /// Further flags of the agent.
     flags: RefCell<Vec<String>>,
-    agent: RefCell<Option<Process>>,
+    agent: RefCell<Option<Program>>,
+    /// What earlier agents logged.
+    log: RefCell<String>,
 }
 
 pub(crate) struct Pod<'n> {
     node: &'n Node,
     name: String,
-    uid: String,
-    pub(crate) netns: PathBuf,
-    pub(crate) cgroup: PathBuf,
+    pub(crate) namespace: Namespace,
+    cgroup: PathBuf,
     pub(crate) v4: IpAddr,
     /// A second IPv4 address.
     pub(crate) second: IpAddr,
@@ -53,6 +55,13 @@ pub(crate) struct Pod<'n> {
     result: Value,
 }
 
+/// A container of a pod, by its name, and its user.
+pub(crate) type Container = (&'static str, u32);
+
+pub(crate) const APPLICATION: Container = ("app", 0);
+/// As the injector configures it.
+pub(crate) const PROXY: Container = ("linkerd-proxy", 2102);
+
 impl Node {
     pub(crate) fn start(tier: Tier) -> Self {
         Self::start_with(tier, &[])
@@ -60,86 +69,72 @@ impl Node {
 
     /// With further flags for the agent.
     pub(crate) fn start_with(tier: Tier, flags: &[&str]) -> Self {
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("mt{:x}-{number}", std::process::id() & 0xffff);
-        let dir = tempfile::Builder::new()
-            .prefix(&name)
-            .tempdir()
-            .expect("a temporary directory");
-        let cgroup = cgroup2_mount().join(&name);
-        fs::create_dir(&cgroup).expect("a cgroup of its own");
-        let pins = PathBuf::from("/sys/fs/bpf").join(&name);
-        let chain = chain(&name, number, dir.path(), &pins);
+        let machine = Machine::new();
         let node = Self {
-            name,
-            dir,
-            cgroup,
-            pins,
-            chain,
+            chain: chain(&machine, NEXT.fetch_add(1, Ordering::Relaxed)),
+            machine,
             tier,
-            flags: RefCell::new(flags.iter().map(|flag| (*flag).to_owned()).collect()),
+            flags: RefCell::new(owned(flags)),
             agent: RefCell::default(),
+            log: RefCell::default(),
         };
         node.start_agent();
         node
     }
 
+    pub(crate) fn cgroup(&self) -> &Path {
+        self.machine.cgroup()
+    }
+
+    pub(crate) fn pins(&self) -> PathBuf {
+        self.machine.pins()
+    }
+
     /// Starts the agent and waits until it responds on its socket.
     pub(crate) fn start_agent(&self) {
         self.spawn_agent();
-        let ready = || {
+        eventually("the agent reports its status", || {
             self.try_request(&Request::Status)
                 .is_some_and(|answer| answer.get("status").is_some())
-        };
-        super::wait_until("the agent reports its status", ready, || self.agent_log());
+        });
     }
 
     /// Starts the agent and does not wait for it.
     pub(crate) fn spawn_agent(&self) {
-        let log = fs::File::options()
-            .create(true)
-            .append(true)
-            .open(self.dir.path().join("agent.log"));
-        let agent = Process::spawn_logged(
-            Command::new(program("mesh-agent"))
-                .arg("--cgroup-root")
-                .arg(&self.cgroup)
-                .arg("--pin-dir")
-                .arg(&self.pins)
-                .arg("--socket")
-                .arg(self.socket())
-                .arg("--state-dir")
-                .arg(self.dir.path().join("state"))
-                .args([
-                    "--admin-addr",
-                    "127.0.0.1:0",
-                    "--tier",
-                    &self.tier.to_string(),
-                ])
-                .args(self.flags.borrow().iter()),
-            &log.expect("a log file"),
-        );
-        *self.agent.borrow_mut() = Some(agent);
+        let mut command = self.agent_command(&[]);
+        command
+            .args(["--admin-addr", "127.0.0.1:0"])
+            .args(["--tier", &self.tier.to_string()])
+            .args(self.flags.borrow().iter());
+        *self.agent.borrow_mut() = Some(Program::start(&mut command));
     }
 
     /// Uninstalls the agent from this node as an administrator does.
     pub(crate) fn uninstall(&self) -> std::io::Result<Output> {
-        Command::new(program("mesh-agent"))
-            .arg("uninstall")
+        self.agent_command(&["uninstall"]).output()
+    }
+
+    fn agent_command(&self, subcommand: &[&str]) -> Command {
+        let mut command = Command::new(built("mesh-agent"));
+        command
+            .args(subcommand)
             .arg("--cgroup-root")
-            .arg(&self.cgroup)
+            .arg(self.cgroup())
             .arg("--pin-dir")
-            .arg(&self.pins)
+            .arg(self.pins())
             .arg("--socket")
-            .arg(self.socket())
+            .arg(self.machine.path("agent.sock"))
             .arg("--state-dir")
-            .arg(self.dir.path().join("state"))
-            .output()
+            .arg(self.machine.path("state"));
+        command
     }
 
     /// Kills the agent with SIGKILL.
     pub(crate) fn kill_agent(&self) {
-        *self.agent.borrow_mut() = None;
+        if let Some(mut agent) = self.agent.borrow_mut().take() {
+            agent.kill();
+            *self.log.borrow_mut() += &agent.log();
+        }
     }
 
     /// Kills the agent with SIGKILL and starts it again.
@@ -150,16 +145,15 @@ impl Node {
 
     /// Kills the agent with SIGKILL and starts it again with other flags.
     pub(crate) fn restart_agent_with(&self, flags: &[&str]) {
-        *self.flags.borrow_mut() = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        *self.flags.borrow_mut() = owned(flags);
         self.restart_agent();
     }
 
+    /// Returns what all agents of the node have logged.
     pub(crate) fn agent_log(&self) -> String {
-        fs::read_to_string(self.dir.path().join("agent.log")).unwrap_or_default()
-    }
-
-    pub(crate) fn socket(&self) -> PathBuf {
-        self.dir.path().join("agent.sock")
+        let agent = self.agent.borrow();
+        let log = agent.as_ref().map(Program::log);
+        self.log.borrow().clone() + &log.unwrap_or_default()
     }
 
     /// Sends a request to the agent and returns its response.
@@ -169,7 +163,7 @@ impl Node {
     }
 
     fn try_request(&self, request: &Request) -> Option<Value> {
-        let mut stream = UnixStream::connect(self.socket()).ok()?;
+        let mut stream = UnixStream::connect(self.machine.path("agent.sock")).ok()?;
         let line = serde_json::to_string(request).expect("a request is JSON");
         stream.write_all(format!("{line}\n").as_bytes()).ok()?;
         let mut answer = String::new();
@@ -206,17 +200,13 @@ impl Node {
             .iter()
             .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
             .collect();
-        let uid = format!("{}-{name}", self.name);
-        let cgroup = self.cgroup.join(format!("pod{uid}"));
+        let uid = format!("{}-{name}", self.machine.name());
+        let cgroup = self.cgroup().join(format!("pod{uid}"));
         fs::create_dir(&cgroup).expect("a cgroup for the pod");
-        run("ip", &["netns", "add", &uid]).expect("a network namespace");
-        let netns = PathBuf::from("/run/netns").join(&uid);
-        run("ip", &["-n", &uid, "link", "set", "lo", "up"]).expect("loopback");
         let mut pod = Pod {
             node: self,
             name: name.to_owned(),
-            uid,
-            netns,
+            namespace: Namespace::named(uid),
             cgroup,
             v4: [0, 0, 0, 0].into(),
             second: [0, 0, 0, 0].into(),
@@ -224,10 +214,11 @@ impl Node {
             annotations,
             result: Value::Null,
         };
-        match self.chain.add_through(plugins, &pod.sandbox(), Value::Null) {
-            Ok(result) => pod.result = result,
-            Err(error) => panic!("CNI ADD of pod {name}: {error}\n{}", self.agent_log()),
-        }
+        let netns = pod.namespace.path();
+        let added = self
+            .chain
+            .add_through(plugins, pod.attached(&netns), Value::Null);
+        pod.result = added.unwrap_or_else(|error| panic!("CNI ADD of pod {name}: {error}"));
         (pod.v4, pod.second) = (
             pod.address(IpAddr::is_ipv4, 0),
             pod.address(IpAddr::is_ipv4, 1),
@@ -239,7 +230,7 @@ impl Node {
     /// Everything pinned below the node's directory.
     pub(crate) fn pinned(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
-        let mut directories = vec![self.pins.clone()];
+        let mut directories = vec![self.pins()];
         while let Some(directory) = directories.pop() {
             for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
                 let path = entry.path();
@@ -258,58 +249,40 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         self.kill_agent();
-        let _best_effort = (
-            self.uninstall(),
-            run("ip", &["link", "del", &self.name]),
-            fs::remove_dir(&self.cgroup),
-        );
+        let _best_effort = self.uninstall();
+        if std::thread::panicking() {
+            println!("agents:\n{}", self.log.borrow());
+        }
     }
 }
 
 impl Pod<'_> {
-    fn sandbox(&self) -> Sandbox<'_> {
-        Sandbox {
-            container_id: &self.uid,
-            netns: &self.netns,
+    fn attached<'p>(&'p self, netns: &'p Path) -> Attached<'p> {
+        let sandbox = Sandbox {
+            container_id: self.namespace.name(),
+            netns,
+            namespace: "test",
             pod: &self.name,
-            uid: &self.uid,
+            uid: self.namespace.name(),
+        };
+        Attached {
+            sandbox,
             annotations: &self.annotations,
         }
     }
 
     /// Enrols a running pod.
     pub(crate) fn enrol(&self) {
-        let chain = &self.node.chain;
-        let (own, _) = chain
-            .plugins
-            .split_last()
-            .expect("the chain ends with mesh-cni");
-        let added = chain.add_through(
-            std::slice::from_ref(own),
-            &self.sandbox(),
-            self.result.clone(),
-        );
-        added.unwrap_or_else(|error| {
-            panic!(
-                "enrol pod {}: {error}\n{}",
-                self.name,
-                self.node.agent_log()
-            )
-        });
+        let added = self.enrol_elsewhere(&self.namespace.path());
+        added.unwrap_or_else(|error| panic!("enrol pod {}: {error}", self.name));
     }
 
     /// Runs the plugin for another network namespace in the pod's name.
     pub(crate) fn enrol_elsewhere(&self, netns: &Path) -> Result<Value, Value> {
         let chain = &self.node.chain;
-        let (own, _) = chain
-            .plugins
-            .split_last()
-            .expect("the chain ends with mesh-cni");
-        let sandbox = Sandbox {
-            netns,
-            ..self.sandbox()
-        };
-        chain.add_through(std::slice::from_ref(own), &sandbox, self.result.clone())
+        let own = chain.plugins.last().expect("the chain ends with mesh-cni");
+        let (own, pod) = (std::slice::from_ref(own), self.attached(netns));
+        chain.add_through(own, pod, self.result.clone())
     }
 
     /// The nth address of a family, in the order of the chain's result.
@@ -326,41 +299,54 @@ impl Pod<'_> {
             .expect("two IPv4 addresses and one IPv6 address")
     }
 
-    /// Starts a probe in the container `container` of the pod as user `uid`.
-    pub(crate) fn probe_as(&self, container: &str, uid: u32, args: &[&str]) -> Process {
-        self.spawn(container, uid, &[], args)
-    }
-
-    /// As [`Pod::probe_as`], with further options of `probe enter`.
-    pub(crate) fn probe_with(
-        &self,
-        container: &str,
-        uid: u32,
-        options: &[&str],
-        args: &[&str],
-    ) -> Process {
-        self.spawn(container, uid, options, args)
-    }
-
-    /// Runs a program, which need not be a probe, inside the pod's network namespace.
-    pub(crate) fn run(&self, program: &str, args: &[&str]) -> Result<String, String> {
-        let entering = ["netns", "exec", &self.uid, program];
-        run("ip", &[&entering[..], args].concat())
-    }
-
     /// Starts a probe as an application of the pod.
-    pub(crate) fn app(&self, args: &[&str]) -> Process {
-        self.spawn("app", 0, &[], args)
+    pub(crate) fn app(&self, probe: impl Words) -> Program {
+        self.probe(APPLICATION, "", probe)
     }
 
-    /// Starts a probe in a network namespace of its own below the pod's cgroup.
-    pub(crate) fn nested(&self, args: &[&str]) -> Process {
-        self.spawn("app", 0, &["--new-netns"], args)
+    /// Starts a probe in the place of the proxy.
+    pub(crate) fn proxy(&self, probe: impl Words) -> Program {
+        self.probe(PROXY, "", probe)
     }
 
-    /// The name of its network namespace, for `ip`.
-    pub(crate) fn namespace(&self) -> &str {
-        &self.uid
+    /// Starts a probe in a container of the pod, with further options of `probe enter`.
+    pub(crate) fn probe(
+        &self,
+        (name, uid): Container,
+        options: impl Words,
+        probe: impl Words,
+    ) -> Program {
+        let mut command = Command::new(built("probe"));
+        command
+            .args(["enter", "--uid", &uid.to_string()])
+            .arg("--netns")
+            .arg(self.namespace.path())
+            .arg("--cgroup")
+            .arg(self.cgroup.join(name))
+            .args(options.words())
+            .arg("--")
+            .args(probe.words());
+        Program::start(&mut command)
+    }
+
+    /// Starts a listening probe with these options and waits until it listens on every address.
+    pub(crate) fn serve(
+        &self,
+        container: Container,
+        options: impl Words,
+        addresses: impl Words,
+    ) -> Program {
+        let addresses = addresses.words();
+        let probe = [vec!["listen"], options.words(), addresses.clone()].concat();
+        let server = self.probe(container, "", probe);
+        for address in addresses {
+            let event = server.next_event();
+            assert!(
+                event.get("listening").is_some(),
+                "listening on {address}: {event}"
+            );
+        }
+        server
     }
 
     /// The first three numbers of the node's IPv4 subnet, as in `10.241.7`, and the last of them
@@ -372,62 +358,38 @@ impl Pod<'_> {
         let [a, b, c, _] = v4.octets();
         (format!("{a}.{b}.{c}"), c)
     }
-
-    fn spawn(&self, container: &str, uid: u32, options: &[&str], args: &[&str]) -> Process {
-        Process::spawn(
-            Command::new(program("probe"))
-                .args(["enter", "--uid", &uid.to_string()])
-                .arg("--netns")
-                .arg(&self.netns)
-                .arg("--cgroup")
-                .arg(self.cgroup.join(container))
-                .args(options)
-                .arg("--")
-                .args(args),
-        )
-    }
 }
 
 impl Drop for Pod<'_> {
     fn drop(&mut self) {
         // Kills the remaining processes, as a kubelet does.
         let _best_effort = fs::write(self.cgroup.join("cgroup.kill"), "1");
+        let netns = self.namespace.path();
         if !self.result.is_null()
-            && let Err(error) = self.node.chain.del(&self.sandbox(), &self.result)
+            && let Err(error) = self.node.chain.del(self.attached(&netns), &self.result)
             && !std::thread::panicking()
         {
             panic!("CNI DEL of pod {}: {error}", self.name);
         }
-        let _best_effort = run("ip", &["netns", "del", &self.uid]);
-        remove_cgroup(&self.cgroup);
+        let removed = remove_cgroup(&self.cgroup);
+        if !std::thread::panicking() {
+            removed.expect("the cgroup of the pod can be removed");
+        }
     }
 }
 
-/// Removes a pod's cgroup with its containers; the kernel refuses while a process is still exiting.
-fn remove_cgroup(pod: &Path) {
-    let containers: Vec<PathBuf> = fs::read_dir(pod)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(|path| path.is_dir())
-        .collect();
-    for dir in containers.iter().map(PathBuf::as_path).chain([pod]) {
-        super::wait_until(
-            "the cgroup is empty",
-            || fs::remove_dir(dir).is_ok() || !dir.exists(),
-            String::new,
-        );
-    }
+fn owned(flags: &[&str]) -> Vec<String> {
+    flags.iter().map(|flag| (*flag).to_owned()).collect()
 }
 
-fn chain(name: &str, number: u16, dir: &Path, pins: &Path) -> Chain {
+fn chain(machine: &Machine, number: u16) -> Chain {
+    let name = machine.name();
     let v4 = format!("10.241.{number}.0/24");
     let bridge = json!({
         "type": "bridge", "bridge": name, "isGateway": true, "hairpinMode": true,
         "ipam": {
             "type": "host-local",
-            "dataDir": dir.join("ipam"),
+            "dataDir": machine.path("ipam"),
             "ranges": [
                 [{ "subnet": v4, "rangeStart": format!("10.241.{number}.10"), "rangeEnd": format!("10.241.{number}.99") }],
                 [{ "subnet": v4, "rangeStart": format!("10.241.{number}.100"), "rangeEnd": format!("10.241.{number}.199") }],
@@ -438,12 +400,12 @@ fn chain(name: &str, number: u16, dir: &Path, pins: &Path) -> Chain {
     });
     let mesh = json!({
         "type": "mesh-cni",
-        "socket": dir.join("agent.sock"),
-        "pinDir": pins,
-        "stateDir": dir.join("state"),
+        "socket": machine.path("agent.sock"),
+        "pinDir": machine.pins(),
+        "stateDir": machine.path("state"),
         "capabilities": { "io.kubernetes.cri.pod-annotations": true },
     });
-    let own = program("mesh-cni")
+    let own = built("mesh-cni")
         .parent()
         .expect("a program is in a directory")
         .to_owned();
@@ -456,15 +418,4 @@ fn chain(name: &str, number: u16, dir: &Path, pins: &Path) -> Chain {
             own,
         ],
     }
-}
-
-/// Returns the mount point of the cgroup v2 hierarchy, which also exists on hosts with v1
-/// controllers.
-pub(crate) fn cgroup2_mount() -> PathBuf {
-    let mounts = fs::read_to_string("/proc/mounts").expect("/proc/mounts");
-    let line = mounts
-        .lines()
-        .find(|line| line.split(' ').nth(2) == Some("cgroup2"))
-        .expect("cgroup2 is mounted");
-    PathBuf::from(line.split(' ').nth(1).expect("a mount has a mount point"))
 }

@@ -1,61 +1,30 @@
 //! Common clients have the same results with and without the mesh, whether client, server or both
 //! are meshed.
 
+use mesh_test_support::require_root;
+
 use super::manifests;
 use crate::harness::mesh::Mesh;
-use crate::harness::privileged;
 
-/// A client that runs against the servers of a namespace and returns the reproducible part of its
+/// Runs a client against the servers of a namespace and returns the reproducible part of its
 /// output.
-struct ClientScenario {
-    name: &'static str,
-    run: fn(&Mesh, client: &str, servers: &str) -> String,
-}
+type Scenario = fn(&Mesh, client: &str, servers: &str) -> String;
 
-const SCENARIOS: &[ClientScenario] = &[
-    ClientScenario {
-        name: "curl",
-        run: curl,
-    },
-    ClientScenario {
-        name: "wrk",
-        run: wrk,
-    },
-    ClientScenario {
-        name: "h2load, HTTP/1",
-        run: h2load_http1,
-    },
-    ClientScenario {
-        name: "h2load, HTTP/2",
-        run: h2load_http2,
-    },
-    ClientScenario {
-        name: "etcdctl",
-        run: etcdctl,
-    },
-    ClientScenario {
-        name: "etcdctl watch",
-        run: etcdctl_watch,
-    },
-    ClientScenario {
-        name: "websockets",
-        run: websockets,
-    },
-    ClientScenario {
-        name: "mariadb",
-        run: mariadb,
-    },
-    ClientScenario {
-        name: "redis-benchmark",
-        run: redis_benchmark,
-    },
+const SCENARIOS: [(&str, Scenario); 9] = [
+    ("curl", curl),
+    ("wrk", wrk),
+    ("h2load, HTTP/1", h2load_http1),
+    ("h2load, HTTP/2", h2load_http2),
+    ("etcdctl", etcdctl),
+    ("etcdctl watch", etcdctl_watch),
+    ("websockets", websockets),
+    ("mariadb", mariadb),
+    ("redis-benchmark", redis_benchmark),
 ];
 
 #[test]
 fn client_output_is_identical_with_and_without_mesh() {
-    if !privileged("clients through the mesh") {
-        return;
-    }
+    require_root!();
     let servers = |namespace: &str| {
         [
             manifests::client(namespace),
@@ -71,19 +40,18 @@ fn client_output_is_identical_with_and_without_mesh() {
     let meshed = manifests::namespace("meshed", true) + &servers("meshed");
     let mesh = Mesh::up(&[("plain.yaml", &plain), ("meshed.yaml", &meshed)]);
     let mut wrong = Vec::new();
-    for scenario in SCENARIOS {
-        let expected = (scenario.run)(&mesh, "plain/client", "plain");
-        println!("{}: {expected}", scenario.name);
+    for (name, run) in SCENARIOS {
+        let expected = run(&mesh, "plain/client", "plain");
+        println!("{name}: {expected}");
         for (client, servers) in [
             ("meshed/client", "meshed"),
             ("meshed/client", "plain"),
             ("plain/client", "meshed"),
         ] {
-            let seen = (scenario.run)(&mesh, client, servers);
+            let seen = run(&mesh, client, servers);
             if seen != expected {
                 wrong.push(format!(
-                    "{} from {client} to {servers}\n  without the mesh: {expected}\n  seen: {seen}",
-                    scenario.name
+                    "{name} from {client} to {servers}\n  without the mesh: {expected}\n  seen: {seen}"
                 ));
             }
         }
@@ -112,93 +80,40 @@ fn client_output_is_identical_with_and_without_mesh() {
     }
 }
 
+/// The arguments of curl; `WEB` stands for the server.
+const CURL: [&str; 15] = [
+    "WEB/",
+    "WEB/teapot",
+    "WEB/empty",
+    "WEB/absent -o /dev/null",
+    "-L WEB/moved",
+    "-I WEB/ -o /dev/null",
+    // nginx responds to an HTTP/1.0 request with HTTP/1.1; through the mesh the response has the
+    // version of the request.
+    "-w '%{http_code} %{size_download}\\n' -0 WEB/",
+    "WEB/large -o /dev/null",
+    "-r 1000-1999 WEB/large -o /dev/null",
+    "-H 'X-Test: a, b' -H 'Host: elsewhere.example' WEB/headers",
+    "--http2-prior-knowledge WEB:81/",
+    "--http2-prior-knowledge WEB:81/large -o /dev/null",
+    "WEB/ WEB/teapot WEB/",
+    "-H 'Transfer-Encoding: chunked' -d 'some body' -H 'Host: fixed.example' WEB/headers",
+    "-H 'Expect: 100-continue' -d 'some body' -H 'Host: fixed.example' WEB/headers",
+];
+
 fn curl(mesh: &Mesh, client: &str, servers: &str) -> String {
-    let base = format!("http://web.{servers}");
-    let show = "%{http_code} %{http_version} %{size_download} %{num_redirects}\\n";
-    let url = |path: &str| format!("{base}{path}");
-    let runs: &[&[&str]] = &[
-        &["-w", show, &url("/")],
-        &["-w", show, &url("/teapot")],
-        &["-w", show, &url("/empty")],
-        &["-w", show, &url("/absent"), "-o", "/dev/null"],
-        &["-w", show, "-L", &url("/moved")],
-        &["-w", show, "-I", &url("/"), "-o", "/dev/null"],
-        // nginx responds to an HTTP/1.0 request with HTTP/1.1; through the mesh the response has
-        // the version of the request.
-        &["-w", "%{http_code} %{size_download}\\n", "-0", &url("/")],
-        &["-w", show, &url("/large"), "-o", "/dev/null"],
-        &[
-            "-w",
-            show,
-            "-r",
-            "1000-1999",
-            &url("/large"),
-            "-o",
-            "/dev/null",
-        ],
-        &[
-            "-w",
-            show,
-            "-H",
-            "X-Test: a, b",
-            "-H",
-            "Host: elsewhere.example",
-            &url("/headers"),
-        ],
-        &[
-            "-w",
-            show,
-            "--http2-prior-knowledge",
-            &format!("{base}:81/"),
-        ],
-        &[
-            "-w",
-            show,
-            "--http2-prior-knowledge",
-            &format!("{base}:81/large"),
-            "-o",
-            "/dev/null",
-        ],
-        &["-w", show, &url("/"), &url("/teapot"), &url("/")],
-        &[
-            "-w",
-            show,
-            "-H",
-            "Transfer-Encoding: chunked",
-            "-d",
-            "some body",
-            "-H",
-            "Host: fixed.example",
-            &url("/headers"),
-        ],
-        &[
-            "-w",
-            show,
-            "-H",
-            "Expect: 100-continue",
-            "-d",
-            "some body",
-            "-H",
-            "Host: fixed.example",
-            &url("/headers"),
-        ],
-    ];
-    runs.iter()
-        .map(|args| mesh.exec(client, &[&["curl", "-sS", "-m", "20"], *args].concat()))
-        .collect()
+    let show = "'%{http_code} %{http_version} %{size_download} %{num_redirects}\\n'";
+    let run = |arguments: &str| {
+        let arguments = arguments.replace("WEB", &format!("http://web.{servers}"));
+        let script = format!("curl -sS -m 20 -w {show} {arguments}");
+        mesh.exec(client, ["sh", "-c", &script])
+    };
+    CURL.map(run).concat()
 }
 
 fn wrk(mesh: &Mesh, client: &str, servers: &str) -> String {
-    let output = mesh.exec(
-        client,
-        &[
-            "wrk",
-            "-t1",
-            "-c16",
-            "-d2s",
-            &format!("http://web.{servers}/"),
-        ],
-    );
+    let line = format!("wrk -t1 -c16 -d2s http://web.{servers}/");
+    let output = mesh.exec(client, line);
     let errors: Vec<&str> = output
         .lines()
         .filter(|line| line.contains("Socket errors") || line.contains("Non-2xx"))
@@ -208,40 +123,17 @@ fn wrk(mesh: &Mesh, client: &str, servers: &str) -> String {
 }
 
 fn h2load_http1(mesh: &Mesh, client: &str, servers: &str) -> String {
-    h2load(
-        mesh,
-        client,
-        &[
-            "--h1",
-            "-n",
-            "4000",
-            "-c",
-            "16",
-            &format!("http://web.{servers}/"),
-        ],
-    )
+    let line = format!("h2load --h1 -n 4000 -c 16 http://web.{servers}/");
+    h2load(mesh, client, &line)
 }
 
 fn h2load_http2(mesh: &Mesh, client: &str, servers: &str) -> String {
-    h2load(
-        mesh,
-        client,
-        &[
-            "-p",
-            "h2c",
-            "-n",
-            "4000",
-            "-c",
-            "4",
-            "-m",
-            "16",
-            &format!("http://web.{servers}:81/"),
-        ],
-    )
+    let line = format!("h2load -p h2c -n 4000 -c 4 -m 16 http://web.{servers}:81/");
+    h2load(mesh, client, &line)
 }
 
-fn h2load(mesh: &Mesh, client: &str, args: &[&str]) -> String {
-    let output = mesh.exec(client, &[&["h2load"], args].concat());
+fn h2load(mesh: &Mesh, client: &str, line: &str) -> String {
+    let output = mesh.exec(client, line);
     let counts = output
         .lines()
         .filter(|line| line.starts_with("requests:") || line.starts_with("status codes:"));
@@ -254,7 +146,7 @@ fn etcdctl(mesh: &Mesh, client: &str, servers: &str) -> String {
          $e del --prefix k >/dev/null; for i in 1 2 3 4 5; do $e put k$i $(printf 'v%.0s' $(seq 1 $((i * 1000)))); done; \
          $e get --prefix k | md5sum; $e get k3 --print-value-only | wc -c; $e del k4; $e lease timetolive 123 2>&1; $e get k4 | wc -l"
     );
-    mesh.exec(client, &["sh", "-c", &script])
+    mesh.exec(client, ["sh", "-c", &script])
 }
 
 /// gRPC streaming: twenty changes arrive on a stream while other calls make them.
@@ -265,7 +157,7 @@ fn etcdctl_watch(mesh: &Mesh, client: &str, servers: &str) -> String {
          (for i in $(seq 1 20); do $e put w$i $(printf 'x%.0s' $(seq 1 $((i * 100)))) >/dev/null; done) & \
          timeout 60 $e watch --prefix w --rev=$((now + 1)) | head -n 60 | md5sum; wait"
     );
-    mesh.exec(client, &["sh", "-c", &script])
+    mesh.exec(client, ["sh", "-c", &script])
 }
 
 /// Messages of all sizes in both directions, fragments, pings, and a close with its reason.
@@ -292,15 +184,8 @@ async def main():
     print(digest.hexdigest(), socket.close_code, socket.close_reason)
 asyncio.run(main())
 ";
-    mesh.exec(
-        client,
-        &[
-            "python3",
-            "-c",
-            script,
-            &format!("ws://websocket.{servers}/echo"),
-        ],
-    )
+    let url = format!("ws://websocket.{servers}/echo");
+    mesh.exec(client, ["python3", "-c", script, &url])
 }
 
 fn mariadb(mesh: &Mesh, client: &str, servers: &str) -> String {
@@ -308,36 +193,16 @@ fn mariadb(mesh: &Mesh, client: &str, servers: &str) -> String {
                insert into a select seq, repeat(char(65 + seq % 26), seq * 100) from seq_1_to_500; \
                select count(*), sum(length(b)), md5(group_concat(md5(b) order by i)) from a; \
                select length(repeat('x', 5000000)); select * from absent;";
-    let host = format!("mariadb.{servers}");
-    mesh.exec(
-        client,
-        &[
-            "sh",
-            "-c",
-            &format!("mariadb --no-defaults -h {host} -u root --skip-ssl -f -e \"{sql}\" 2>&1"),
-        ],
-    )
+    let login = format!("mariadb --no-defaults -h mariadb.{servers} -u root --skip-ssl");
+    let script = format!("{login} -f -e \"{sql}\" 2>&1");
+    mesh.exec(client, ["sh", "-c", &script])
 }
 
 fn redis_benchmark(mesh: &Mesh, client: &str, servers: &str) -> String {
     let host = format!("redis.{servers}");
-    let output = mesh.exec(
-        client,
-        &[
-            "redis-benchmark",
-            "-h",
-            &host,
-            "-t",
-            "ping,set,get,incr,lpush,mset",
-            "-n",
-            "2000",
-            "-c",
-            "20",
-            "-P",
-            "4",
-            "--csv",
-        ],
-    );
+    let commands = "ping,set,get,incr,lpush,mset";
+    let line = format!("redis-benchmark -h {host} -t {commands} -n 2000 -c 20 -P 4 --csv");
+    let output = mesh.exec(client, line);
     let tests: Vec<&str> = output
         .lines()
         .filter_map(|line| line.split(',').next())
@@ -345,5 +210,5 @@ fn redis_benchmark(mesh: &Mesh, client: &str, servers: &str) -> String {
     let big = format!(
         "redis-cli -h {host} flushall; head -c 1000000 /dev/zero | redis-cli -h {host} -x set big; redis-cli -h {host} get big | md5sum"
     );
-    format!("{tests:?} {}", mesh.exec(client, &["sh", "-c", &big]))
+    format!("{tests:?} {}", mesh.exec(client, ["sh", "-c", &big]))
 }

@@ -1,11 +1,12 @@
 //! Faults of a running mesh that traffic must survive.
 
+use mesh_test_support::eventually::eventually;
+use mesh_test_support::require_root;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::manifests;
 use crate::harness::mesh::Mesh;
-use crate::harness::{privileged, wait_until};
 
 const POLICY: &str = "\
 apiVersion: policy.linkerd.io/v1beta3
@@ -42,67 +43,33 @@ fn small_mesh() -> Mesh {
 
 /// Returns the status of one request, or curl's exit code.
 fn status(mesh: &Mesh, pod: &str, url: &str) -> String {
-    mesh.exec(
-        pod,
-        &[
-            "curl",
-            "-s",
-            "-m",
-            "10",
-            "-o",
-            "/dev/null",
-            "-w",
-            "%{http_code}",
-            url,
-        ],
-    )
+    let curl = "curl -s -m 10 -o /dev/null -w %{http_code}";
+    mesh.exec(pod, format!("{curl} {url}"))
 }
 
 pub(super) fn send(pids: &[u32], signal: Signal) {
     for pid in pids {
-        kill(
-            Pid::from_raw(i32::try_from(*pid).expect("a process id")),
-            signal,
-        )
-        .expect("the process is there");
+        let pid = Pid::from_raw(pid.cast_signed());
+        kill(pid, signal).expect("the process is there");
     }
 }
 
 #[test]
 fn requests_succeed_when_agent_is_killed() {
-    if !privileged("the agent killed under load") {
-        return;
-    }
+    require_root!();
     let mesh = small_mesh();
     // Every request uses a new connection, which needs the redirection.
-    let load = mesh.start(
-        "app/client",
-        &[
-            "h2load",
-            "--h1",
-            "-n",
-            "6000",
-            "-c",
-            "6000",
-            "--connection-active-timeout=60",
-            "-r",
-            "1500",
-            "http://web/",
-        ],
-    );
-    load.next_event();
+    let connections = "-n 6000 -c 6000 --connection-active-timeout=60 -r 1500";
+    let line = format!("h2load --h1 {connections} http://web/");
+    let load = mesh.start("app/client", line);
+    load.next_line();
     let agents = mesh.processes("mesh-agent");
     assert!(!agents.is_empty(), "the node has an agent");
     send(&agents, Signal::SIGKILL);
-    let output: Vec<String> = load
-        .remaining_events()
-        .iter()
-        .map(|line| line.as_str().unwrap_or_default().to_owned())
-        .collect();
-    let counts = output
-        .iter()
-        .find(|line| line.starts_with("requests:"))
-        .expect("h2load counts requests");
+    let (_, output) = load.finish();
+    let mut lines = output.lines();
+    let counts = lines.find(|line| line.starts_with("requests:"));
+    let counts = counts.expect("h2load counts requests");
     assert!(
         counts.contains("6000 succeeded, 0 failed, 0 errored, 0 timeout"),
         "{counts}\n{}",
@@ -111,11 +78,11 @@ fn requests_succeed_when_agent_is_killed() {
 }
 
 /// Returns the counters of h2load and both proxies for failed requests.
-fn failures(mesh: &Mesh, output: &[String]) -> String {
+fn failures(mesh: &Mesh, output: &str) -> String {
     let statuses = output
-        .iter()
+        .lines()
         .filter(|line| line.starts_with("status codes:"))
-        .cloned();
+        .map(str::to_owned);
     let metrics = ["app/client", "app/web"].into_iter().flat_map(|pod| {
         mesh.metrics(pod)
             .into_iter()
@@ -130,9 +97,7 @@ fn failures(mesh: &Mesh, output: &[String]) -> String {
 
 #[test]
 fn pod_reaches_itself_by_every_own_address() {
-    if !privileged("calls to oneself") {
-        return;
-    }
+    require_root!();
     let mesh = small_mesh();
     for url in [
         "http://127.0.0.1:8080/",
@@ -144,11 +109,8 @@ fn pod_reaches_itself_by_every_own_address() {
     ] {
         assert_eq!(status(&mesh, "app/web", url), "200", "{url}");
     }
-    let own = mesh.exec("app/web", &["hostname", "-i"]);
-    let addresses = mesh.exec(
-        "app/web",
-        &["ip", "-o", "addr", "show", "dev", "eth0", "scope", "global"],
-    );
+    let own = mesh.exec("app/web", "hostname -i");
+    let addresses = mesh.exec("app/web", "ip -o addr show dev eth0 scope global");
     let mut tried = 0;
     for field in addresses
         .split_whitespace()
@@ -168,9 +130,7 @@ fn pod_reaches_itself_by_every_own_address() {
 
 #[test]
 fn proxy_ports_are_not_reachable_and_do_not_loop() {
-    if !privileged("the proxy's own ports") {
-        return;
-    }
+    require_root!();
     let mesh = small_mesh();
     let address = mesh.address("app", "web");
     for from in ["app/web", "app/client", "outside/client"] {
@@ -199,9 +159,7 @@ fn proxy_ports_are_not_reachable_and_do_not_loop() {
 
 #[test]
 fn invalid_manifest_keeps_last_valid_policy() {
-    if !privileged("policies in the directory") {
-        return;
-    }
+    require_root!();
     let mesh = small_mesh();
     let answers = |expected: &'static str| {
         let mesh = &mesh;
@@ -209,41 +167,29 @@ fn invalid_manifest_keeps_last_valid_policy() {
     };
     assert!(answers("200")());
     mesh.write("policy.yaml", POLICY);
-    wait_until("the policy closes the port", answers("403"), String::new);
+    eventually("the policy closes the port", answers("403"));
     // An invalid version of the file: the last valid one stays in force, and another valid file is
     // still loaded.
-    mesh.write(
-        "policy.yaml",
-        &POLICY.replace(
-            "requiredAuthenticationRefs",
-            "requiredAuthenticationRefs: {[",
-        ),
-    );
+    let references = "requiredAuthenticationRefs";
+    let broken = POLICY.replace(references, &format!("{references}: {{["));
+    mesh.write("policy.yaml", &broken);
     mesh.write("marker.yaml", &manifests::namespace("marker", false));
-    let log = || {
-        mesh.meshctl(&[
-            "local",
-            "logs",
-            "linkerd/linkerd-destination",
-            "-c",
-            "policy",
-        ])
-    };
-    wait_until(
-        "the controller names the broken file",
-        || log().contains("policy.yaml"),
-        log,
-    );
+    eventually("the controller names the broken file", || {
+        let log = mesh.meshctl("local logs linkerd/linkerd-destination -c policy");
+        if log.contains("policy.yaml") {
+            Ok(())
+        } else {
+            Err(log)
+        }
+    });
     assert_eq!(status(&mesh, "app/client", "http://web/"), "403");
     mesh.remove("policy.yaml");
-    wait_until("without the policy the port is open", answers("200"), log);
+    eventually("without the policy the port is open", answers("200"));
 }
 
 #[test]
 fn traffic_survives_stopped_controllers() {
-    if !privileged("a mesh without its controllers") {
-        return;
-    }
+    require_root!();
     let mesh = small_mesh();
     assert_eq!(status(&mesh, "app/client", "http://web/"), "200");
     let controllers = mesh.processes("mesh-controller");
@@ -262,30 +208,14 @@ fn traffic_survives_stopped_controllers() {
 
 #[test]
 fn unmeshed_destination_is_forwarded_to_original_address() {
-    if !privileged("destinations outside the mesh") {
-        return;
-    }
+    require_root!();
     let mesh = small_mesh();
     let address = mesh.address("outside", "web");
-    assert_eq!(
-        status(
-            &mesh,
-            "app/client",
-            &format!("http://{address}:8080/teapot")
-        ),
-        "418"
-    );
-    assert_eq!(
-        mesh.exec(
-            "app/client",
-            &[
-                "curl",
-                "-s",
-                &format!("http://{address}:8080/headers"),
-                "-H",
-                "Host: other.example"
-            ]
-        ),
-        format!("GET  other.example\n")
-    );
+    let server = format!("http://{address}:8080");
+    let answer = status(&mesh, "app/client", &format!("{server}/teapot"));
+    assert_eq!(answer, "418");
+    let url = format!("{server}/headers");
+    let curl = ["curl", "-s", &url, "-H", "Host: other.example"];
+    let answer = mesh.exec("app/client", curl);
+    assert_eq!(answer, "GET  other.example\n");
 }

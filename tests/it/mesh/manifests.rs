@@ -1,5 +1,7 @@
 //! Manifests of pods with third-party programs.
 
+use mesh_test_support::command::Words as _;
+
 /// A namespace, in the mesh or not.
 pub(crate) fn namespace(name: &str, meshed: bool) -> String {
     let inject = if meshed { "enabled" } else { "disabled" };
@@ -71,14 +73,8 @@ pub(crate) fn web_replica_with_slow_shutdown(namespace: &str, name: &str) -> Str
 fn web_pod(namespace: &str, name: &str, setup: &str) -> String {
     let volumes = "    volumeMounts: [{name: config, mountPath: /etc/web}, {name: data, mountPath: /data}]\n  volumes:\n  - {name: config, configMap: {name: web}}\n  - {name: data, emptyDir: {}}\n";
     let ports = [("http", 8080), ("h2c", 8081)];
-    pod_of(
-        "web",
-        namespace,
-        name,
-        &["sh", "-c", setup],
-        &ports,
-        volumes,
-    )
+    let command = ["sh", "-c", setup];
+    pod_of("web", namespace, name, &command, &ports, volumes)
 }
 
 /// WebSocket by Python's library: an echo server on 8765.
@@ -94,14 +90,9 @@ async def main():
 asyncio.run(main())
 ";
     let volumes = "    volumeMounts: [{name: script, mountPath: /etc/echo}]\n  volumes: [{name: script, configMap: {name: websocket}}]\n";
+    let (command, ports) = (["python3", "/etc/echo/echo.py"], [("ws", 8765)]);
     config_map(namespace, "websocket", "echo.py", script)
-        + &pod(
-            namespace,
-            "websocket",
-            &["python3", "/etc/echo/echo.py"],
-            &[("ws", 8765)],
-            volumes,
-        )
+        + &pod(namespace, "websocket", &command, &ports, volumes)
         + &service(namespace, "websocket", &[("ws", 80, 8765)])
 }
 
@@ -113,20 +104,8 @@ fn config_map(namespace: &str, name: &str, file: &str, content: &str) -> String 
 }
 
 pub(crate) fn redis(namespace: &str) -> String {
-    let command = [
-        "redis-server",
-        "--port",
-        "6379",
-        "--bind",
-        "*",
-        "-::*",
-        "--protected-mode",
-        "no",
-        "--save",
-        "",
-        "--dir",
-        "/data",
-    ];
+    let network = "redis-server --port 6379 --bind * -::* --protected-mode no --dir /data";
+    let command = [network.words(), vec!["--save", ""]].concat();
     pod(namespace, "redis", &command, &[("redis", 6379)], DATA)
         + &service(namespace, "redis", &[("redis", 6379, 6379)])
 }
@@ -137,13 +116,9 @@ pub(crate) fn redis(namespace: &str) -> String {
 pub(crate) fn mariadb(namespace: &str) -> String {
     let setup = "mariadb-install-db --no-defaults --user=root --datadir=/data/db --skip-test-db >/dev/null && \
                  exec mariadbd --no-defaults --user=root --datadir=/data/db --socket=/data/db.sock --port=3306 --bind-address=* --skip-grant-tables --max-connect-errors=4294967295";
-    pod(
-        namespace,
-        "mariadb",
-        &["sh", "-c", setup],
-        &[("mysql", 3306)],
-        DATA,
-    ) + &service(namespace, "mariadb", &[("mysql", 3306, 3306)])
+    let command = ["sh", "-c", setup];
+    pod(namespace, "mariadb", &command, &[("mysql", 3306)], DATA)
+        + &service(namespace, "mariadb", &[("mysql", 3306, 3306)])
 }
 
 /// gRPC.

@@ -2,13 +2,14 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use mesh_test_support::eventually::eventually;
+use mesh_test_support::require_root;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use super::faults::send;
 use super::manifests;
 use crate::harness::mesh::Mesh;
-use crate::harness::{privileged, wait_until};
 
 /// The initial pods, and those that replace them one after the other.
 const OLD: [&str; 3] = ["web-a", "web-b", "web-c"];
@@ -25,52 +26,25 @@ const SECONDS: &str = "45";
 /// change.
 #[derive(Clone, Copy)]
 struct Load {
-    command: &'static [&'static str],
+    command: &'static str,
     is_flawless: fn(&str) -> bool,
 }
 
 /// Two hundred requests per second on eight keep-alive connections.
 const KEPT: Load = Load {
-    command: &[
-        "h2load",
-        "--h1",
-        "-n",
-        "600",
-        "-c",
-        "8",
-        "--rps=25",
-        "http://SERVICE/",
-    ],
+    command: "h2load --h1 -n 600 -c 8 --rps=25 http://SERVICE/",
     is_flawless: h2load_is_flawless,
 };
 
 /// The same by HTTP/2.
 const HTTP2: Load = Load {
-    command: &[
-        "h2load",
-        "-p",
-        "h2c",
-        "-n",
-        "600",
-        "-c",
-        "8",
-        "--rps=25",
-        "http://SERVICE:81/",
-    ],
+    command: "h2load -p h2c -n 600 -c 8 --rps=25 http://SERVICE:81/",
     is_flawless: h2load_is_flawless,
 };
 
 /// Each request on a new connection.
 const NEW_CONNECTIONS: Load = Load {
-    command: &[
-        "wrk",
-        "-t1",
-        "-c2",
-        "-d3s",
-        "-H",
-        "Connection: close",
-        "http://SERVICE/",
-    ],
+    command: "wrk -t1 -c2 -d3s -H 'Connection: close' http://SERVICE/",
     is_flawless: wrk_is_flawless,
 };
 
@@ -97,15 +71,10 @@ fn under_load(mesh: &Mesh, loads: &[Load], action: impl FnOnce()) -> Vec<String>
     let service = address(mesh, "app/client", "web.app");
     let repeat = |load: &Load| {
         let mut flawed = Vec::new();
-        let command: Vec<String> = load
-            .command
-            .iter()
-            .map(|word| word.replace("SERVICE", &service))
-            .collect();
-        let command: Vec<&str> = command.iter().map(String::as_str).collect();
+        let command = load.command.replace("SERVICE", &service);
         loop {
             let last = stop.load(Ordering::Relaxed);
-            let report = mesh.exec("app/client", &command);
+            let report = mesh.exec("app/client", ["sh", "-c", &command]);
             if !(load.is_flawless)(&report) {
                 flawed.push(format!("{:?}: {report}", load.command));
             }
@@ -133,7 +102,7 @@ fn under_load(mesh: &Mesh, loads: &[Load], action: impl FnOnce()) -> Vec<String>
 /// The address of a Service, given as `name.namespace`, for the pod of that client.
 fn address(mesh: &Mesh, client: &str, service: &str) -> String {
     let name = format!("{service}.svc.cluster.local");
-    let found = mesh.exec(client, &["getent", "ahostsv4", &name]);
+    let found = mesh.exec(client, format!("getent ahostsv4 {name}"));
     let address = found.split_whitespace().next();
     address.expect("the Service has an address").to_owned()
 }
@@ -144,7 +113,7 @@ fn file(pod: &str) -> String {
 
 fn start(mesh: &Mesh, pod: &str) {
     mesh.write(&file(pod), &manifests::web_replica("app", pod));
-    mesh.meshctl(&["local", "apply"]);
+    mesh.meshctl("local apply");
 }
 
 /// Returns the number of requests that the proxy of a pod has forwarded to its application.
@@ -161,9 +130,7 @@ fn served(mesh: &Mesh, pod: &str) -> f64 {
 /// change while it stops. nginx stops without waiting for open connections.
 #[test]
 fn rolling_replacement_fails_no_request() {
-    if !privileged("pods replaced under load") {
-        return;
-    }
+    require_root!();
     let base = manifests::namespace("app", true)
         + &manifests::client("app")
         + &manifests::web_service("app");
@@ -173,13 +140,12 @@ fn rolling_replacement_fails_no_request() {
     }
     let flawed = under_load(&mesh, &[KEPT, HTTP2, NEW_CONNECTIONS], || {
         for pod in OLD {
-            let why = || mesh.metrics(&format!("app/{pod}")).join("\n");
-            wait_until("each old pod serves", || served(&mesh, pod) > 0.0, why);
+            eventually("each old pod serves", || served(&mesh, pod) > 0.0);
         }
         for (old, new) in OLD.iter().zip(NEW) {
             start(&mesh, new);
             mesh.remove(&file(old));
-            mesh.meshctl(&["local", "apply"]);
+            mesh.meshctl("local apply");
         }
     });
     assert!(flawed.is_empty(), "{}", flawed.join("\n"));
@@ -192,9 +158,7 @@ fn rolling_replacement_fails_no_request() {
 /// are replaced.
 #[test]
 fn stopping_pods_send_no_error_to_unmeshed_clients() {
-    if !privileged("pods replaced under clients without a mesh") {
-        return;
-    }
+    require_root!();
     let namespaces = [("meshed", true), ("bare", false)];
     let base = |name: &str, meshed: bool| {
         manifests::namespace(name, meshed) + &manifests::web_service(name)
@@ -210,7 +174,7 @@ fn stopping_pods_send_no_error_to_unmeshed_clients() {
             let manifest = manifests::web_replica_with_slow_shutdown(namespace, pod);
             mesh.write(&file(namespace, pod), &manifest);
         }
-        mesh.meshctl(&["local", "apply"]);
+        mesh.meshctl("local apply");
     };
     for pod in OLD {
         start(pod);
@@ -220,7 +184,7 @@ fn stopping_pods_send_no_error_to_unmeshed_clients() {
             let mesh = &mesh;
             scope.spawn(move || {
                 let host = address(mesh, "bare/client", &format!("web.{namespace}"));
-                mesh.exec("bare/client", &["python3", "-c", CLIENTS, &host, SECONDS])
+                mesh.exec("bare/client", ["python3", "-c", CLIENTS, &host, SECONDS])
             })
         });
         for (old, new) in OLD.iter().zip(NEW) {
@@ -228,7 +192,7 @@ fn stopping_pods_send_no_error_to_unmeshed_clients() {
             for (namespace, _) in namespaces {
                 mesh.remove(&file(namespace, old));
             }
-            mesh.meshctl(&["local", "apply"]);
+            mesh.meshctl("local apply");
         }
         clients.map(|client| client.join().expect("the clients can be run"))
     });
@@ -246,35 +210,28 @@ fn stopping_pods_send_no_error_to_unmeshed_clients() {
 /// All controllers and proxies of the control plane are killed at the same time and restarted.
 #[test]
 fn control_plane_crash_fails_no_request() {
-    if !privileged("the control plane killed under load") {
-        return;
-    }
+    require_root!();
     let base = manifests::namespace("app", true)
         + &manifests::client("app")
         + &manifests::web("app")
         + &manifests::redis("app");
     let mesh = Mesh::up(&[("app.yaml", &base)]);
     let ready = || {
-        let status = mesh.json(&["local", "status", "-o", "json"]);
+        let status = mesh.json("local status -o json");
         let pods = status["pods"].as_array().expect("the status lists pods");
-        pods.iter().all(|pod| pod["ready"] == true)
+        let all = pods.iter().all(|pod| pod["ready"] == true);
+        all.then_some(()).ok_or(status)
     };
     let redis = address(&mesh, "app/client", "redis.app");
-    let ping = || {
-        mesh.exec(
-            "app/client",
-            &["sh", "-c", &format!("timeout 60 redis-cli -h {redis} ping")],
-        )
-    };
+    let ping = format!("timeout 60 redis-cli -h {redis} ping");
     let flawed = under_load(&mesh, &[KEPT, NEW_CONNECTIONS], || {
         let before = mesh.processes("mesh-controller");
         assert!(before.len() >= 3, "{before:?}");
         send(&before, Signal::SIGKILL);
         // The pod has not connected to this Service before: discovery succeeds once the controllers
         // are back.
-        assert_eq!(ping().trim(), "PONG");
-        let why = || mesh.meshctl(&["local", "status"]);
-        wait_until("the control plane is back", ready, why);
+        assert_eq!(mesh.exec("app/client", &ping).trim(), "PONG");
+        eventually("the control plane is back", ready);
         let after = mesh.processes("mesh-controller");
         assert!(before.iter().all(|pid| !after.contains(pid)), "{after:?}");
     });

@@ -3,10 +3,11 @@
 use std::cell::RefCell;
 use std::net::IpAddr;
 
+use mesh_test_support::command::{Words, run};
+use mesh_test_support::program::Program;
 use serde_json::Value;
 
-use crate::harness::node::{Node, Pod};
-use crate::harness::process::{Process, run};
+use crate::harness::node::{APPLICATION, Node, PROXY, Pod};
 
 /// Ports of the peer, an ordinary pod: an ordinary one, a second one, one that the meshed pod
 /// skips, one inside a skipped range.
@@ -17,6 +18,8 @@ pub(crate) const SKIPPED_IN_RANGE: u16 = 7155;
 /// Ports of the application in the meshed pod: an ordinary one, and one that is skipped.
 pub(crate) const APP: u16 = 8001;
 pub(crate) const APP_SKIPPED: u16 = 8100;
+/// The addresses that a proxy listens on.
+pub(crate) const PROXY_ADDRESSES: &str = "127.0.0.1:4140 [::1]:4140 0.0.0.0:4143 [::]:4143";
 
 pub(crate) struct RedirectFixture<'n> {
     /// The enrolled pod, with a stand-in proxy on 4140 and 4143 and an application.
@@ -29,8 +32,8 @@ pub(crate) struct RedirectFixture<'n> {
     /// transparent proxies.
     pub(crate) foreign: IpAddr,
     /// The stand-in proxy; a case may restart it.
-    pub(crate) proxy: RefCell<Option<Process>>,
-    _servers: Vec<Process>,
+    pub(crate) proxy: RefCell<Option<Program>>,
+    _servers: Vec<Program>,
 }
 
 impl<'n> RedirectFixture<'n> {
@@ -48,28 +51,11 @@ impl<'n> RedirectFixture<'n> {
                 ),
             ],
         );
-        let ports = [PORT, PORT2, SKIPPED, SKIPPED_IN_RANGE];
+        let ports = [PORT, PORT2, SKIPPED, SKIPPED_IN_RANGE].map(both).join(" ");
+        let apps = [APP, APP_SKIPPED].map(both).join(" ");
         let servers = vec![
-            serve(
-                &peer,
-                "app",
-                0,
-                &["--greet", "direct"],
-                &ports
-                    .iter()
-                    .flat_map(|port| both(*port))
-                    .collect::<Vec<_>>(),
-            ),
-            serve(
-                &pod,
-                "app",
-                0,
-                &["--greet", "app"],
-                &[APP, APP_SKIPPED]
-                    .iter()
-                    .flat_map(|port| both(*port))
-                    .collect::<Vec<_>>(),
-            ),
+            peer.serve(APPLICATION, "--greet direct", ports),
+            pod.serve(APPLICATION, "--greet app", apps),
         ];
         let foreign = route_foreign(&pod);
         let fixture = Self {
@@ -86,15 +72,8 @@ impl<'n> RedirectFixture<'n> {
 
     /// Starts the stand-in proxy as the injected container would: its own cgroup, uid 2102.
     pub(crate) fn start_proxy(&self) {
-        let addresses =
-            ["127.0.0.1:4140", "[::1]:4140", "0.0.0.0:4143", "[::]:4143"].map(str::to_owned);
-        *self.proxy.borrow_mut() = Some(serve(
-            &self.pod,
-            "linkerd-proxy",
-            2102,
-            &["--greet", "proxy"],
-            &addresses,
-        ));
+        let proxy = self.pod.serve(PROXY, "--greet proxy", PROXY_ADDRESSES);
+        *self.proxy.borrow_mut() = Some(proxy);
     }
 
     pub(crate) fn stop_proxy(&self) {
@@ -102,13 +81,33 @@ impl<'n> RedirectFixture<'n> {
     }
 
     /// Runs a probe in the meshed pod and describes its events.
-    pub(crate) fn app(&self, args: &[&str]) -> String {
-        self.describe(&self.pod.app(args).remaining_events())
+    pub(crate) fn app(&self, probe: impl Words) -> String {
+        self.describe(&self.pod.app(probe).remaining_events())
+    }
+
+    /// Runs a probe in the place of the proxy and describes its events.
+    pub(crate) fn as_proxy(&self, probe: impl Words) -> String {
+        self.describe(&self.pod.proxy(probe).remaining_events())
     }
 
     /// Runs a probe in the peer and describes its events.
-    pub(crate) fn peer_app(&self, args: &[&str]) -> String {
-        self.describe(&self.peer.app(args).remaining_events())
+    pub(crate) fn peer_app(&self, probe: impl Words) -> String {
+        self.describe(&self.peer.app(probe).remaining_events())
+    }
+
+    /// Connects from the meshed pod to the peer with these options of the probe.
+    pub(crate) fn connect(&self, options: &str) -> String {
+        self.app(format!("connect {} {options}", self.peer4(PORT)))
+    }
+
+    /// Connects from the peer to an IPv4 address of the meshed pod.
+    pub(crate) fn arrive(&self, port: u16) -> String {
+        self.peer_app(["connect", &self.own4(port)])
+    }
+
+    /// Connects in both directions.
+    pub(crate) fn both_ways(&self) -> String {
+        format!("{}; {}", self.connect(""), self.arrive(APP))
     }
 
     pub(crate) fn peer4(&self, port: u16) -> String {
@@ -204,10 +203,8 @@ impl<'n> RedirectFixture<'n> {
             (self.exempt.v4, "EXEMPT4"),
             (self.exempt.v6, "EXEMPT6"),
         ];
-        let name = names
-            .iter()
-            .find(|(known, _)| *known == ip)
-            .map_or_else(|| ip.to_string(), |(_, name)| (*name).to_owned());
+        let name = names.iter().find(|(known, _)| *known == ip);
+        let name = name.map_or_else(|| ip.to_string(), |(_, name)| (*name).to_owned());
         if with_port {
             format!("{name}:{}", address.port())
         } else {
@@ -221,36 +218,13 @@ impl<'n> RedirectFixture<'n> {
 fn route_foreign(pod: &Pod<'_>) -> IpAddr {
     let (_, node) = pod.subnet();
     let foreign = IpAddr::from([10, 242, node, 1]);
-    let prefix = format!("{foreign}/32");
-    run("ip", &["route", "add", &prefix, "via", &pod.v4.to_string()]).expect("a route");
-    pod.run("ip", &["route", "add", "local", &prefix, "dev", "lo"])
-        .expect("a route in the pod");
+    run(format!("ip route add {foreign} via {}", pod.v4));
+    pod.namespace
+        .ip(&format!("route add local {foreign} dev lo"));
     foreign
 }
 
 /// Returns the wildcard addresses of both families.
-fn both(port: u16) -> [String; 2] {
-    [format!("0.0.0.0:{port}"), format!("[::]:{port}")]
-}
-
-/// Starts a listening probe and waits until it listens on every address.
-pub(crate) fn serve(
-    pod: &Pod<'_>,
-    container: &str,
-    uid: u32,
-    options: &[&str],
-    addresses: &[String],
-) -> Process {
-    let mut args = vec!["listen"];
-    args.extend_from_slice(options);
-    args.extend(addresses.iter().map(String::as_str));
-    let server = pod.probe_as(container, uid, &args);
-    for address in addresses {
-        let event = server.next_event();
-        assert!(
-            event.get("listening").is_some(),
-            "listening on {address}: {event}"
-        );
-    }
-    server
+pub(crate) fn both(port: u16) -> String {
+    format!("0.0.0.0:{port} [::]:{port}")
 }

@@ -4,49 +4,34 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::symlink;
-use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use mesh_core::node::Tier;
+use mesh_test_support::command::{Words, built, output_text};
+use mesh_test_support::program::Program;
+use mesh_test_support::require_root;
 
-use super::fixture::{APP, PORT, serve};
-use crate::harness::node::{Node, Pod};
-use crate::harness::process::Process;
-use crate::harness::{privileged, program};
+use super::fixture::{APP, PORT, PROXY_ADDRESSES, both};
+use crate::harness::node::{APPLICATION, Node, PROXY, Pod};
 
 /// Timeout of requests to the admin server.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-const FIREWALLS: [(&str, &[&str]); 3] = [
+const FIREWALLS: [(&str, &str); 3] = [
     (
         "the chart's flags for nft",
-        &[
-            "--firewall-bin-path",
-            "iptables-nft",
-            "--firewall-save-bin-path",
-            "iptables-nft-save",
-        ],
+        "--firewall-bin-path iptables-nft --firewall-save-bin-path iptables-nft-save",
     ),
-    ("the mode by its own flag", &["--iptables-mode=nft"]),
-    ("legacy, the default", &[]),
+    ("the mode by its own flag", "--iptables-mode=nft"),
+    ("legacy, the default", ""),
 ];
 
-const FLAGS: [&str; 12] = [
-    "--incoming-proxy-port",
-    "4143",
-    "--outgoing-proxy-port",
-    "4140",
-    "--proxy-uid",
-    "2102",
-    "--inbound-ports-to-ignore",
-    "4190,4191,8100",
-    "--outbound-ports-to-ignore",
-    "7100,7150-7160",
-    "--log-level",
-    "warning",
-];
+const FLAGS: &str = "--incoming-proxy-port 4143 --outgoing-proxy-port 4140 --proxy-uid 2102 \
+    --inbound-ports-to-ignore 4190,4191,8100 --outbound-ports-to-ignore 7100,7150-7160 \
+    --log-level warning";
 
 /// Creates a directory with the program under its names, as in the image.
 fn image() -> tempfile::TempDir {
@@ -56,7 +41,7 @@ fn image() -> tempfile::TempDir {
         "linkerd2-network-validator",
         "linkerd-await",
     ] {
-        symlink(program("mesh-init"), dir.path().join(name)).expect("a link");
+        symlink(built("mesh-init"), dir.path().join(name)).expect("a link");
     }
     dir
 }
@@ -66,26 +51,14 @@ fn helper(image: &tempfile::TempDir, name: &str) -> PathBuf {
 }
 
 /// Runs a helper in the pod.
-fn run_in(pod: &Pod<'_>, program: &PathBuf, args: &[&str]) -> Output {
-    Command::new("ip")
-        .args(["netns", "exec", pod.namespace()])
-        .arg(program)
-        .args(args)
-        .output()
-        .expect("ip runs the helper")
-}
-
-fn output_text(output: &Output) -> String {
-    format!(
-        "{}\n{}{}",
-        output.status,
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    )
+fn run_in(pod: &Pod<'_>, program: &Path, flags: impl Words) -> Output {
+    let mut command = pod.namespace.command("");
+    command.arg(program).args(flags.words());
+    command.output().expect("the helper runs")
 }
 
 /// Returns the server that a connection reached, and for the proxy the original destination.
-fn reached(process: Process) -> String {
+fn reached(process: Program) -> String {
     let event = process.next_event();
     let greeting = &event["greeting"];
     match greeting["reached"].as_str() {
@@ -97,50 +70,33 @@ fn reached(process: Process) -> String {
 
 #[test]
 fn proxy_init_redirects_pod_without_agent() {
-    if !privileged("linkerd2-proxy-init") {
-        return;
-    }
+    require_root!();
     let image = image();
     // The agent enrols none of these pods, which have no annotation of the injector.
     let node = Node::start(Tier::Nft);
     let peer = node.plain_pod("peer");
-    let anywhere = |port: u16| [format!("0.0.0.0:{port}"), format!("[::]:{port}")];
-    let servers = serve(
-        &peer,
-        "app",
-        0,
-        &["--greet", "direct"],
-        &[anywhere(PORT), anywhere(7155)].concat(),
+    let servers = peer.serve(
+        APPLICATION,
+        "--greet direct",
+        [PORT, 7155].map(both).join(" "),
     );
     for (number, (what, firewall)) in FIREWALLS.iter().enumerate() {
         let pod = node.plain_pod(&format!("app{number}"));
-        let flags = [*firewall, &FLAGS[..]].concat();
-        let output = run_in(&pod, &helper(&image, "linkerd2-proxy-init"), &flags);
+        let flags = format!("{firewall} {FLAGS}");
+        let output = run_in(&pod, &helper(&image, "linkerd2-proxy-init"), flags);
         assert!(output.status.success(), "{what}: {}", output_text(&output));
-        let addresses = ["127.0.0.1:4140", "[::1]:4140", "0.0.0.0:4143", "[::]:4143"];
-        let proxy = serve(
-            &pod,
-            "linkerd-proxy",
-            2102,
-            &["--greet", "proxy"],
-            &addresses.map(str::to_owned),
-        );
-        let app = serve(&pod, "app", 0, &["--greet", "app"], &anywhere(8100));
-        let (v4, v6) = (
-            format!("{}:{PORT}", peer.v4),
-            format!("[{}]:{PORT}", peer.v6),
-        );
-        let connect = |target: &str| reached(pod.app(&["connect", target]));
+        let proxy = pod.serve(PROXY, "--greet proxy", PROXY_ADDRESSES);
+        let app = pod.serve(APPLICATION, "--greet app", both(8100));
+        let v4 = format!("{}:{PORT}", peer.v4);
+        let v6 = format!("[{}]:{PORT}", peer.v6);
+        let connect = |target: &str| reached(pod.app(["connect", target]));
         assert_eq!(connect(&v4), format!("proxy for {v4}"), "{what}");
         assert_eq!(connect(&v6), format!("proxy for {v6}"), "{what}");
-        assert_eq!(
-            connect(&format!("{}:7155", peer.v4)),
-            "direct",
-            "{what}: a skipped range"
-        );
-        let own = pod.probe_as("linkerd-proxy", 2102, &["connect", &v4]);
+        let in_range = connect(&format!("{}:7155", peer.v4));
+        assert_eq!(in_range, "direct", "{what}: a skipped range");
+        let own = pod.proxy(["connect", &v4]);
         assert_eq!(reached(own), "direct", "{what}: the proxy's own");
-        let arrive = |port: u16| reached(peer.app(&["connect", &format!("{}:{port}", pod.v4)]));
+        let arrive = |port: u16| reached(peer.app(format!("connect {}:{port}", pod.v4)));
         assert_eq!(arrive(APP), format!("proxy for {}:{APP}", pod.v4), "{what}");
         assert_eq!(arrive(8100), "app", "{what}: a skipped port");
         drop((proxy, app));
@@ -150,90 +106,58 @@ fn proxy_init_redirects_pod_without_agent() {
 
 #[test]
 fn proxy_init_simulates_rules_and_reports_missing_capability() {
-    if !privileged("linkerd2-proxy-init without rights") {
-        return;
-    }
+    require_root!();
     let image = image();
     let node = Node::start(Tier::Nft);
     let pod = node.plain_pod("app");
     let init = helper(&image, "linkerd2-proxy-init");
-    let nft = ["--iptables-mode", "nft", "--simulate"];
-    let simulated = run_in(&pod, &init, &[&nft[..], &FLAGS].concat());
+    let flags = format!("--iptables-mode nft {FLAGS}");
+    let simulated = run_in(&pod, &init, format!("--simulate {flags}"));
     assert!(simulated.status.success(), "{}", output_text(&simulated));
     let script = String::from_utf8_lossy(&simulated.stdout).into_owned();
     assert!(
         script.contains("meta skuid 2102 counter accept"),
         "{script}"
     );
-    let tables = pod.run("nft", &["list", "tables"]).expect("nft lists");
-    assert_eq!(tables, "", "nothing was changed");
+    let inside = &pod.namespace;
+    assert_eq!(inside.run("nft list tables"), "", "nothing was changed");
     // nft accepts the printed script; loading it gives the same table that the program creates
     // itself.
     let file = image.path().join("script.nft");
     std::fs::write(&file, &script).expect("a file");
-    pod.run("nft", &["-f", &file.to_string_lossy()])
-        .expect("nft accepts the script");
-    let by_nft = pod
-        .run("nft", &["-s", "list", "ruleset"])
-        .expect("nft lists");
-    pod.run("nft", &["flush", "ruleset"]).expect("nft flushes");
-    let applied = run_in(
-        &pod,
-        &init,
-        &[&["--iptables-mode", "nft"], &FLAGS[..]].concat(),
-    );
+    inside.run(format!("nft -f {}", file.display()));
+    let by_nft = inside.run("nft -s list ruleset");
+    inside.run("nft flush ruleset");
+    let applied = run_in(&pod, &init, &flags);
     assert!(applied.status.success(), "{}", output_text(&applied));
-    let by_us = pod
-        .run("nft", &["-s", "list", "ruleset"])
-        .expect("nft lists");
-    assert_eq!(by_us, by_nft);
+    assert_eq!(inside.run("nft -s list ruleset"), by_nft);
 
     // As a container without NET_ADMIN.
-    let output = Command::new("ip")
-        .args([
-            "netns",
-            "exec",
-            pod.namespace(),
-            "setpriv",
-            "--reuid=65534",
-            "--clear-groups",
-        ])
-        .arg(&init)
-        .args([&["--iptables-mode", "nft"], &FLAGS[..]].concat())
-        .output()
-        .expect("ip runs the helper");
-    assert!(!output.status.success(), "{}", output_text(&output));
+    let line = format!("--reuid=65534 --clear-groups {} {flags}", init.display());
+    let output = run_in(&pod, Path::new("setpriv"), line);
+    let printed = output_text(&output);
+    assert!(!output.status.success(), "{printed}");
     assert!(
-        output_text(&output).contains("it takes the capability NET_ADMIN"),
-        "{}",
-        output_text(&output)
+        printed.contains("it takes the capability NET_ADMIN"),
+        "{printed}"
     );
-    let wrong = run_in(&pod, &init, &["--incoming-proxy-port", "0"]);
+    let wrong = run_in(&pod, &init, "--incoming-proxy-port 0");
     assert_eq!(wrong.status.code(), Some(2), "{}", output_text(&wrong));
 }
 
 #[test]
 fn proxy_init_without_ipv6_redirects_only_ipv4() {
-    if !privileged("linkerd2-proxy-init without IPv6") {
-        return;
-    }
+    require_root!();
     let image = image();
     let node = Node::start(Tier::Nft);
     let (peer, pod) = (node.plain_pod("peer"), node.plain_pod("app"));
-    let anywhere = [format!("0.0.0.0:{PORT}"), format!("[::]:{PORT}")];
-    let server = serve(&peer, "app", 0, &["--greet", "direct"], &anywhere);
+    let server = peer.serve(APPLICATION, "--greet direct", both(PORT));
     // As the chart writes it with disableIPv6, its default.
-    let flags = [FIREWALLS[0].1, &["--ipv6=false"], &FLAGS[..]].concat();
-    let output = run_in(&pod, &helper(&image, "linkerd2-proxy-init"), &flags);
+    let flags = format!("{} --ipv6=false {FLAGS}", FIREWALLS[0].1);
+    let output = run_in(&pod, &helper(&image, "linkerd2-proxy-init"), flags);
     assert!(output.status.success(), "{}", output_text(&output));
-    let proxy = serve(
-        &pod,
-        "linkerd-proxy",
-        2102,
-        &["--greet", "proxy"],
-        &["127.0.0.1:4140".to_owned()],
-    );
-    let connect = |target: &str| reached(pod.app(&["connect", target]));
+    let proxy = pod.serve(PROXY, "--greet proxy", "127.0.0.1:4140");
+    let connect = |target: &str| reached(pod.app(["connect", target]));
     let v4 = format!("{}:{PORT}", peer.v4);
     assert_eq!(connect(&v4), format!("proxy for {v4}"));
     assert_eq!(connect(&format!("[{}]:{PORT}", peer.v6)), "direct");
@@ -242,34 +166,16 @@ fn proxy_init_without_ipv6_redirects_only_ipv4() {
 
 #[test]
 fn network_validator_detects_missing_redirection() {
-    if !privileged("linkerd2-network-validator") {
-        return;
-    }
+    require_root!();
     let image = image();
     let node = Node::start(Tier::Nft);
     let validator = helper(&image, "linkerd2-network-validator");
-    // The chart's flags; without redirection the address responds immediately, so that the test
-    // need not wait for the timeout.
-    let flags = |connect: &str| {
-        let fixed = [
-            "--log-format",
-            "plain",
-            "--log-level",
-            "debug",
-            "--listen-addr",
-            "0.0.0.0:4140",
-        ];
-        let rest = ["--timeout", "10s", "--connect-addr", connect];
-        fixed
-            .iter()
-            .chain(&rest)
-            .map(|flag| (*flag).to_owned())
-            .collect::<Vec<_>>()
-    };
     let run = |pod: &Pod<'_>, connect: &str| {
-        let flags = flags(connect);
-        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-        run_in(pod, &validator, &flags)
+        // The chart's flags; without redirection the address responds immediately, so that the test
+        // need not wait for the timeout.
+        let log = "--log-format plain --log-level debug";
+        let addresses = format!("--listen-addr 0.0.0.0:4140 --connect-addr {connect}");
+        run_in(pod, &validator, format!("{log} --timeout 10s {addresses}"))
     };
     let meshed = node.meshed_pod("meshed", &[]);
     let output = run(&meshed, "1.1.1.1:20001");
@@ -278,15 +184,15 @@ fn network_validator_detects_missing_redirection() {
     let plain = node.plain_pod("plain");
     // Has no listener: the connection is refused immediately.
     let output = run(&plain, &format!("{}:20001", meshed.v4));
-    assert_eq!(output.status.code(), Some(95), "{}", output_text(&output));
+    let printed = output_text(&output);
+    assert_eq!(output.status.code(), Some(95), "{printed}");
     assert!(
-        output_text(&output).contains("the pod's connections are not redirected"),
-        "{}",
-        output_text(&output)
+        printed.contains("the pod's connections are not redirected"),
+        "{printed}"
     );
     // Another server listens there.
-    let address = [format!("0.0.0.0:{PORT}")];
-    let other = serve(&plain, "app", 0, &["--greet", "direct"], &address);
+    let address = format!("0.0.0.0:{PORT}");
+    let other = plain.serve(APPLICATION, "--greet direct", address);
     let output = run(&plain, &format!("{}:{PORT}", plain.v4));
     assert_eq!(output.status.code(), Some(95), "{}", output_text(&output));
     drop(other);
@@ -364,39 +270,26 @@ fn await_waits_for_proxy_and_runs_program() {
 
     // The listener is closed: no response.
     let output = await_(&["--timeout=50ms"], address.port());
-    assert_eq!(output.status.code(), Some(69), "{}", output_text(&output));
-    assert!(
-        output_text(&output).contains("did not report ready within"),
-        "{}",
-        output_text(&output)
-    );
+    let printed = output_text(&output);
+    assert_eq!(output.status.code(), Some(69), "{printed}");
+    assert!(printed.contains("did not report ready within"), "{printed}");
 }
 
 #[test]
 fn await_forwards_signals_and_can_be_disabled() {
     let image = image();
     let (address, requests) = mock_admin_server(&[200, 200]);
-    let mut child = Command::new(helper(&image, "linkerd-await"))
+    let mut command = Command::new(helper(&image, "linkerd-await"));
+    command
         .args([&format!("--port={}", address.port()), "--shutdown", "--"])
-        .args([
-            "sh",
-            "-c",
-            "trap 'exit 5' TERM; echo ready; while :; do read line; done",
-        ])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("the helper starts");
-    let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().expect("stdout is piped"))
-        .read_line(&mut line)
-        .expect("the program prints a line");
-    assert_eq!(line, "ready\n");
-    let pid = nix::unistd::Pid::from_raw(child.id().cast_signed());
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("a signal");
+        .args(["sh", "-c"])
+        .arg("trap 'exit 5' TERM; echo ready; while :; do read line; done");
+    let mut program = Program::start(&mut command);
+    assert_eq!(program.next_line().as_deref(), Some("ready"));
+    program.terminate();
     // The shell handles the signal after it has read a line.
-    let _written = child.stdin.take().expect("stdin is piped").write_all(b"\n");
-    let status = child.wait().expect("the helper exits");
+    program.write_line("");
+    let status = program.exit();
     assert_eq!(status.code(), Some(5), "{status}");
     assert_eq!(requests.lines().len(), 2);
 
@@ -405,11 +298,11 @@ fn await_forwards_signals_and_can_be_disabled() {
         .env("LINKERD_AWAIT_DISABLED", "no proxy in this pod")
         .output()
         .expect("the helper runs");
-    assert!(output.status.success(), "{}", output_text(&output));
+    let printed = output_text(&output);
+    assert!(output.status.success(), "{printed}");
     assert_eq!(output.stdout, b"ran\n");
     assert!(
-        output_text(&output).contains("LINKERD_AWAIT_DISABLED is set"),
-        "{}",
-        output_text(&output)
+        printed.contains("LINKERD_AWAIT_DISABLED is set"),
+        "{printed}"
     );
 }

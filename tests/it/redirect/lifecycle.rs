@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use mesh_core::node::Tier;
+use mesh_test_support::command::try_run;
+use mesh_test_support::eventually::eventually;
+use mesh_test_support::require_root;
 use serde_json::{Value, json};
 
-use super::fixture::{APP, PORT, RedirectFixture, serve};
-use crate::harness::node::Node;
-use crate::harness::process::run;
-use crate::harness::{privileged, wait_until};
+use super::fixture::{APP, PORT, RedirectFixture};
+use crate::harness::node::{APPLICATION, Node, PROXY};
 
 const VIA_PROXY: &str =
     "proxy 4140, original PEER4:7001 from OWN4, app sees peer PEER4:7001 self OWN4";
@@ -20,7 +21,7 @@ pub(super) fn entries(node: &Node) -> Vec<(String, usize)> {
     let mut counted = Vec::new();
     for pin in node.pinned() {
         let path = pin.display().to_string();
-        let Ok(shown) = run("bpftool", &["-j", "map", "show", "pinned", &path]) else {
+        let Ok(shown) = try_run(format!("bpftool -j map show pinned {path}")) else {
             continue; // a program or a link
         };
         let shown: Value = serde_json::from_str(&shown).expect("bpftool prints JSON");
@@ -34,7 +35,7 @@ pub(super) fn entries(node: &Node) -> Vec<(String, usize)> {
         }
         // The dump of a sockhash has its keys and an error for each value, since sockets cannot be
         // printed.
-        let dump = run("bpftool", &["-j", "map", "dump", "pinned", &path]).unwrap_or_default();
+        let dump = try_run(format!("bpftool -j map dump pinned {path}")).unwrap_or_default();
         let dump: Value = serde_json::from_str(&dump).unwrap_or_default();
         let count = dump.as_array().map_or(0, Vec::len);
         counted.push((shown["name"].as_str().unwrap_or("?").to_owned(), count));
@@ -42,22 +43,20 @@ pub(super) fn entries(node: &Node) -> Vec<(String, usize)> {
     assert!(
         !counted.is_empty(),
         "no map is pinned below {}",
-        node.pins.display()
+        node.pins().display()
     );
     counted
 }
 
 #[test]
 fn closed_connections_leave_no_map_entries() {
-    if !privileged("24,000 connections") {
-        return;
-    }
+    require_root!();
     let node = Node::start(Tier::Full);
     let fixture = RedirectFixture::build(&node);
     let before = entries(&node);
     // Four processes, some of which exit earlier, so that ports are reused.
     let args = ["churn", &fixture.peer4(PORT), "6000"];
-    let churns: Vec<_> = (0..4).map(|_| fixture.pod.app(&args)).collect();
+    let churns: Vec<_> = (0..4).map(|_| fixture.pod.app(args)).collect();
     for churn in churns {
         let outcome = &churn.remaining_events()[0];
         assert_eq!(outcome["connections"], 6000, "{outcome}");
@@ -68,49 +67,42 @@ fn closed_connections_leave_no_map_entries() {
 
 #[test]
 fn pods_are_enrolled_while_agent_is_dead() {
-    if !privileged("an agent that dies") {
-        return;
-    }
+    require_root!();
     let node = Node::start(Tier::Full);
     node.kill_agent();
     // Both pods start while the agent is dead: the plugin enrols them with the pinned maps.
     let fixture = RedirectFixture::build(&node);
-    assert_eq!(fixture.app(&["connect", &fixture.peer4(PORT)]), VIA_PROXY);
-    assert_eq!(fixture.peer_app(&["connect", &fixture.own4(APP)]), INBOUND);
+    assert_eq!(fixture.connect(""), VIA_PROXY);
+    assert_eq!(fixture.arrive(APP), INBOUND);
 }
 
 #[test]
 fn restarted_agent_adopts_its_pods() {
-    if !privileged("an agent that is started again") {
-        return;
-    }
+    require_root!();
     let node = Node::start(Tier::Full);
     let fixture = RedirectFixture::build(&node);
     let pins = node.pinned();
-    let mut held = fixture
-        .pod
-        .app(&["connect", &fixture.peer4(PORT), "--stay"]);
+    let probe = ["connect", &fixture.peer4(PORT), "--stay"];
+    let mut held = fixture.pod.app(probe);
     held.next_event();
     node.restart_agent();
     let pods = node.request(&mesh_core::node::Request::Pods);
     assert_eq!(pods["pods"].as_array().map(Vec::len), Some(1), "{pods}");
     assert_eq!(pods["pods"][0]["pod"]["name"], "app", "{pods}");
     assert_eq!(node.pinned(), pins, "a restart replaces nothing");
-    assert_eq!(fixture.app(&["connect", &fixture.peer4(PORT)]), VIA_PROXY);
-    assert_eq!(fixture.peer_app(&["connect", &fixture.own4(APP)]), INBOUND);
-    held.proceed();
+    assert_eq!(fixture.connect(""), VIA_PROXY);
+    assert_eq!(fixture.arrive(APP), INBOUND);
+    held.write_line("");
 }
 
 #[test]
 fn deleted_pod_leaves_no_pins_or_map_entries() {
-    if !privileged("pods that are deleted") {
-        return;
-    }
+    require_root!();
     let node = Node::start(Tier::Full);
     let (pins, empty) = (node.pinned(), entries(&node));
     assert!(empty.iter().all(|(_, count)| *count == 0), "{empty:?}");
     let fixture = RedirectFixture::build(&node);
-    assert_eq!(fixture.app(&["connect", &fixture.peer4(PORT)]), VIA_PROXY);
+    assert_eq!(fixture.connect(""), VIA_PROXY);
     assert!(
         node.pinned().len() > pins.len(),
         "an enrolled pod has a link of its own"
@@ -122,55 +114,36 @@ fn deleted_pod_leaves_no_pins_or_map_entries() {
 
 #[test]
 fn running_pod_can_be_enrolled() {
-    if !privileged("a pod that is enrolled while it runs") {
-        return;
-    }
+    require_root!();
     let node = Node::start(Tier::Full);
     let (peer, pod) = (node.plain_pod("peer"), node.pod_before_enrolment("app"));
     let target = format!("{}:{PORT}", peer.v4);
-    let server = serve(
-        &peer,
-        "app",
-        0,
-        &["--greet", "direct", "--hold"],
-        std::slice::from_ref(&target),
-    );
-    let addresses = ["127.0.0.1:4140", "0.0.0.0:4143"].map(str::to_owned);
+    let server = peer.serve(APPLICATION, "--greet direct --hold", &target);
     // Older than the enrolment (trap 28): the agent must find its listeners.
-    let proxy = serve(
-        &pod,
-        "linkerd-proxy",
-        2102,
-        &["--greet", "proxy"],
-        &addresses,
-    );
-    let mut open = pod.app(&["connect", &target, "--stay"]);
+    let proxy = pod.serve(PROXY, "--greet proxy", "127.0.0.1:4140 0.0.0.0:4143");
+    let mut open = pod.app(["connect", &target, "--stay"]);
     assert_eq!(open.next_event()["greeting"]["reached"], "direct");
-    let mut waiting = pod.app(&["connect", &target, "--wait-stdin"]);
+    let mut waiting = pod.app(["connect", &target, "--wait-stdin"]);
     assert_eq!(waiting.next_event()["ready"], true);
     pod.enrol();
     // The socket is older than the enrolment, its connection is not (trap 34).
-    waiting.proceed();
+    waiting.write_line("");
     assert_eq!(waiting.next_event()["greeting"]["reached"], "proxy");
-    let arriving = peer
-        .app(&["connect", &format!("{}:{APP}", pod.v4)])
-        .next_event();
+    let arriving = peer.app(format!("connect {}:{APP}", pod.v4)).next_event();
     assert_eq!(arriving["greeting"]["reached"], "proxy", "{arriving}");
     assert_eq!(
         arriving["greeting"]["original"],
         format!("{}:{APP}", pod.v4)
     );
     // A connection opened before stays usable and closes without an error.
-    open.proceed();
+    open.write_line("");
     assert_eq!(open.remaining_events(), [json!({"finished": true})]);
     drop((proxy, server));
 }
 
 #[test]
 fn host_network_pod_is_not_enrolled() {
-    if !privileged("a pod in the node's own network namespace") {
-        return;
-    }
+    require_root!();
     let node = Node::start(Tier::Full);
     let pod = node.pod_before_enrolment("app");
     // A pod with hostNetwork (trap 35): enrolling it would enrol every process of the node.
@@ -187,7 +160,7 @@ fn scratch(node: &Node) -> (Vec<PathBuf>, usize) {
         let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
         entries.map(|entry| entry.path()).collect()
     };
-    let found: Vec<PathBuf> = list(&node.cgroup)
+    let found: Vec<PathBuf> = list(node.cgroup())
         .into_iter()
         .filter(|path| path.to_string_lossy().contains("mesh-selftest-"))
         .collect();
@@ -202,28 +175,17 @@ fn scratch(node: &Node) -> (Vec<PathBuf>, usize) {
 
 #[test]
 fn agent_killed_during_self_test_leaves_no_remains() {
-    if !privileged("an agent that dies in its self-test") {
-        return;
-    }
+    require_root!();
     let node = Node::start(Tier::Full);
-    let name = node.pins.file_name().expect("the pins have a name");
-    let scratch_pins = node
-        .pins
-        .with_file_name(format!("{}-selftest", name.to_string_lossy()));
+    let pins = node.pins();
+    let name = pins.file_name().expect("the pins have a name");
+    let scratch_pins = pins.with_file_name(format!("{}-selftest", name.to_string_lossy()));
     let kill_in_self_test = || {
         node.kill_agent();
         node.spawn_agent();
-        wait_until(
-            "the workers of the self-test run",
-            || scratch(&node).1 >= 2,
-            || node.agent_log(),
-        );
+        eventually("the workers of the self-test run", || scratch(&node).1 >= 2);
         node.kill_agent();
-        wait_until(
-            "the workers end with their agent",
-            || scratch(&node).1 == 0,
-            || node.agent_log(),
-        );
+        eventually("the workers end with their agent", || scratch(&node).1 == 0);
         assert!(scratch_pins.exists(), "it was killed before the end");
         assert_eq!(scratch(&node).0.len(), 1);
     };
@@ -236,5 +198,5 @@ fn agent_killed_during_self_test_leaves_no_remains() {
     let uninstall = node.uninstall().expect("the agent runs");
     assert!(uninstall.status.success(), "{uninstall:?}");
     assert_eq!(scratch(&node).0, Vec::<PathBuf>::new());
-    assert!(!scratch_pins.exists() && !node.pins.exists());
+    assert!(!scratch_pins.exists() && !pins.exists());
 }

@@ -1,12 +1,12 @@
 //! Very many concurrent connections.
 
 use mesh_core::node::Tier;
+use mesh_test_support::require_root;
 use serde_json::json;
 
 use super::fixture::PORT;
 use super::lifecycle::entries;
 use crate::harness::node::Node;
-use crate::harness::privileged;
 
 /// More than the default range of ephemeral ports has, so the pod widens it (trap 55).
 const CONNECTIONS: u32 = 30_000;
@@ -16,18 +16,15 @@ const PROCESSES: u32 = 2;
 
 #[test]
 fn thirty_thousand_concurrent_connections_are_redirected() {
-    if !privileged("30,000 connections at once") {
-        return;
-    }
+    require_root!();
     let node = Node::start(Tier::Full);
     let (peer, pod) = (node.plain_pod("peer"), node.meshed_pod("app", &[]));
     let widen = format!("echo {PORT_RANGE} > /proc/sys/net/ipv4/ip_local_port_range");
-    pod.run("sh", &["-c", &widen]).expect("a wider range");
+    pod.namespace.run(["sh", "-c", &widen]);
     // mesh-proxy listens in each thread; here processes of its container do.
     let proxies: Vec<_> = (0..PROCESSES)
         .map(|_| {
-            let serve = ["many-connections", "serve", "proxy", "127.0.0.1:4140"];
-            let proxy = pod.probe_as("linkerd-proxy", 2102, &serve);
+            let proxy = pod.proxy("many-connections serve proxy 127.0.0.1:4140");
             assert_eq!(proxy.next_event()["listening"], "127.0.0.1:4140");
             proxy
         })
@@ -37,7 +34,7 @@ fn thirty_thousand_concurrent_connections_are_redirected() {
     let target = format!("{}:{PORT}", peer.v4);
     let share = CONNECTIONS / PROCESSES;
     let mut clients: Vec<_> = (0..PROCESSES)
-        .map(|_| pod.app(&["many-connections", "connect", &target, &share.to_string()]))
+        .map(|_| pod.app(format!("many-connections connect {target} {share}")))
         .collect();
     let right = format!("proxy, original {target}");
     for client in &clients {
@@ -49,7 +46,7 @@ fn thirty_thousand_concurrent_connections_are_redirected() {
     // All are open and accepted, so that no original destination is in flight.
     assert_eq!(entries(&node), before);
     for client in &mut clients {
-        client.proceed();
+        client.write_line("");
     }
     for client in clients {
         assert!(client.remaining_events().is_empty());

@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 
 use mesh_core::node::Tier;
-use serde_json::Value;
+use mesh_test_support::command::run;
+use mesh_test_support::require_root;
+use serde_json::{Value, json};
 
 use super::fixture::{PORT, RedirectFixture};
 use crate::harness::node::Node;
-use crate::harness::process::run;
-use crate::harness::{other_programs, privileged};
+use crate::harness::other_programs;
 
 /// Two upgrades and two downgrades.
 const UPGRADES: usize = 4;
@@ -20,12 +21,12 @@ fn tags(node: &Node) -> Vec<(PathBuf, String)> {
         kind.is_some_and(|kind| kind == "links" || kind == "steer")
     });
     let tag = |link: PathBuf| {
-        let show = |kind: &str, by: &str, what: &str| -> Value {
-            let text = run("bpftool", &["-j", kind, "show", by, what]).expect("bpftool shows it");
+        let bpftool = |arguments: &str| -> Value {
+            let text = run(format!("bpftool -j {arguments}"));
             serde_json::from_str(&text).expect("bpftool prints JSON")
         };
-        let shown = show("link", "pinned", &link.display().to_string());
-        let program = show("prog", "id", &shown["prog_id"].to_string());
+        let shown = bpftool(&format!("link show pinned {}", link.display()));
+        let program = bpftool(&format!("prog show id {}", shown["prog_id"]));
         (link, program["tag"].as_str().unwrap_or("?").to_owned())
     };
     links.map(tag).collect()
@@ -33,9 +34,7 @@ fn tags(node: &Node) -> Vec<(PathBuf, String)> {
 
 #[test]
 fn kernel_program_upgrade_under_load_loses_no_connection() {
-    if !privileged("an upgrade of the kernel programs under load") {
-        return;
-    }
+    require_root!();
     let node = Node::start(Tier::Full);
     let fixture = RedirectFixture::build(&node);
     let before = tags(&node);
@@ -45,12 +44,11 @@ fn kernel_program_upgrade_under_load_loses_no_connection() {
         "the programs of the node and of the pod"
     );
 
-    let mut held = fixture
-        .pod
-        .app(&["connect", &fixture.peer4(PORT), "--stay"]);
+    let probe = ["connect", &fixture.peer4(PORT), "--stay"];
+    let mut held = fixture.pod.app(probe);
     assert_eq!(held.next_event()["greeting"]["reached"], "proxy");
     let args = ["churn", &fixture.peer4(PORT), "until-stdin"];
-    let churns: Vec<_> = (0..2).map(|_| fixture.pod.app(&args)).collect();
+    let churns: Vec<_> = (0..2).map(|_| fixture.pod.app(args)).collect();
     for churn in &churns {
         assert_eq!(churn.next_event()["churning"], true);
     }
@@ -84,13 +82,10 @@ fn kernel_program_upgrade_under_load_loses_no_connection() {
         assert_eq!(outcome["failed"], 0, "{outcome}");
         assert_eq!(
             outcome["reached"],
-            serde_json::json!({"proxy": outcome["connections"]}),
+            json!({"proxy": outcome["connections"]}),
             "a connection went around the proxy"
         );
     }
-    held.proceed();
-    assert_eq!(
-        held.remaining_events(),
-        [serde_json::json!({"finished": true})]
-    );
+    held.write_line("");
+    assert_eq!(held.remaining_events(), [json!({"finished": true})]);
 }

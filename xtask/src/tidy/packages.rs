@@ -42,7 +42,7 @@ const DIRECTION: [(&str, &[&str]); 17] = [
     ("mesh-proxy", &["mesh-core", "mesh-http2", "mesh-api", "mesh-runtime"]),
     ("mesh-control-plane", &["mesh-core", "mesh-api", "mesh-k8s", "mesh-runtime"]),
     ("meshctl", &["mesh-core", "mesh-api", "mesh-k8s", "mesh-local", "mesh-runtime"]),
-    ("mesh-tests", &["mesh-core", "mesh-api", "mesh-k8s", "mesh-local", "mesh-runtime", "mesh-ebpf-common", "xtask"]),
+    ("mesh-tests", &["mesh-core", "mesh-api", "mesh-k8s", "mesh-local", "mesh-runtime", "mesh-ebpf-common", "mesh-test-support", "xtask"]),
     ("mesh-bench", &["mesh-core", "mesh-api", "mesh-test-support", "xtask"]),
     ("mesh-fuzz", &["mesh-core", "mesh-proxy", "mesh-runtime", "mesh-test-support"]),
     ("xtask", &[]),

@@ -10,9 +10,15 @@ use super::tree::{File, Tree};
 /// A file longer than this holds more than one subject.
 const MOST_LINES: usize = 600;
 
-/// Where standard output and standard error may be written to: the two programs for the terminal,
-/// and build scripts, whose output is their protocol with cargo.
-const PRINTING_PLACES: [&str; 4] = ["bench/", "cli/src/output", "tests/demo", "xtask/"];
+/// Where standard output and standard error may be written to: the programs for the terminal, what
+/// tests share, and build scripts, whose output is their protocol with cargo.
+const PRINTING_PLACES: [&str; 5] = [
+    "bench/",
+    "cli/src/output",
+    "mesh-test-support/",
+    "tests/demo",
+    "xtask/",
+];
 
 /// Where `unsafe` may stand: the kernel programs, the types they share, and one module per program
 /// around the kernel's interfaces.

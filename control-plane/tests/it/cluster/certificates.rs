@@ -14,6 +14,7 @@ use kube::{Api, ResourceExt};
 use mesh_api::identity::certify_request;
 use mesh_api::proto::identity::CertifyResponse;
 use mesh_api::proto::identity::identity_client::IdentityClient;
+use mesh_test_support::certificates::TestCa;
 use serde_json::json;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
@@ -221,11 +222,7 @@ async fn trust_anchors_are_copied_to_meshed_namespaces() {
     cluster.wait_for(ROOTS, contains(&generated[ROOTS])).await;
 
     // A second anchor is added to the copy.
-    let anchor = rcgen::CertifiedIssuer::self_signed(
-        rcgen::CertificateParams::default(),
-        rcgen::KeyPair::generate().unwrap(),
-    );
-    let both = format!("{}{}", generated[ROOTS], anchor.unwrap().pem());
+    let both = format!("{}{}", generated[ROOTS], TestCa::new().anchor_pem());
     fs::write(dir.path().join(BUNDLE), &both).unwrap();
     cluster.wait_for(ROOTS, contains(&both)).await;
 }

@@ -2,7 +2,7 @@
 //! was given.
 
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
 use super::pod::Pod;
@@ -26,14 +26,9 @@ impl HttpApp {
     /// Answers every request on `port` with these bytes.
     pub(crate) async fn start(pod: &Pod, port: u16, answer: &str) -> Self {
         let (tx, received) = mpsc::unbounded_channel();
-        let listener = pod.spawn(TcpListener::bind(("::", port))).await.unwrap();
         let answer = answer.to_owned();
-        pod.start(async move {
-            loop {
-                let (tcp, _) = listener.accept().await.unwrap();
-                tokio::spawn(serve(tcp, answer.clone(), tx.clone()));
-            }
-        });
+        pod.listen(port, move |tcp| serve(tcp, answer.clone(), tx.clone()))
+            .await;
         Self { received }
     }
 
@@ -67,6 +62,13 @@ impl Received {
     pub(crate) fn request_line(&self) -> &str {
         self.head.lines().next().unwrap_or("")
     }
+}
+
+/// Sends back what it receives.
+pub(crate) async fn echo(mut tcp: TcpStream) {
+    let (mut from, mut to) = tcp.split();
+    // The client may go away.
+    let _ = tokio::io::copy(&mut from, &mut to).await;
 }
 
 async fn serve(tcp: TcpStream, answer: String, tx: mpsc::UnboundedSender<Received>) {

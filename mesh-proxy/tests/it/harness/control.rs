@@ -99,6 +99,18 @@ impl ControlPlane {
         self.state.outbound.set(addr.into(), policy);
     }
 
+    /// A Service at this address, whose protocol is detected, and its endpoints.
+    pub(crate) fn service(
+        &self,
+        addr: impl Into<SocketAddr>,
+        name: &str,
+        endpoints: impl Into<Vec<Endpoint>>,
+    ) {
+        let addr = addr.into();
+        self.outbound(addr, policies::service(name, addr.port()));
+        self.endpoints(&policies::authority(name, addr.port()), endpoints.into());
+    }
+
     pub(crate) fn endpoints(&self, authority: &str, endpoints: Vec<Endpoint>) {
         self.state.endpoints.set(authority.to_owned(), endpoints);
     }

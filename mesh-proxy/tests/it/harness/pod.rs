@@ -1,20 +1,26 @@
 //! A pod: a network namespace, and a thread inside it that runs what the test wants to run there.
 
-use std::fs::File;
+use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::AsFd as _;
+use std::process::Stdio;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use nix::sched::{CloneFlags, setns};
+use mesh_test_support::command::{Words, succeed};
+use mesh_test_support::http::message;
+use mesh_test_support::network::Namespace;
+use mesh_test_support::program::Program;
+use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
 use super::control::ControlPlane;
-use super::net::Namespace;
-use super::proxy::Proxy;
-use super::{eventually, within};
+use super::{eventually, net, proxy, within};
+
+/// The proxy's admin interface, from inside the pod.
+const ADMIN: ([u8; 4], u16) = ([127, 0, 0, 1], 4191);
 
 /// One pod. Applications are tasks on its thread; the proxy is a process.
 pub(crate) struct Pod {
@@ -22,10 +28,10 @@ pub(crate) struct Pod {
     pub(crate) ip: Ipv4Addr,
     pub(crate) ip6: Ipv6Addr,
     pub(crate) control: ControlPlane,
-    proxy: Option<Proxy>,
+    proxy: Option<(Program, TempDir)>,
     inside: Inside,
     // Last: the namespace goes when nothing is in it any more.
-    namespace: Namespace,
+    namespace: Arc<Namespace>,
 }
 
 /// The thread in the namespace.
@@ -43,13 +49,14 @@ impl Pod {
         ip6: Ipv6Addr,
         control: ControlPlane,
     ) -> Self {
+        let namespace = Arc::new(namespace);
         Self {
             name: name.to_owned(),
             ip,
             ip6,
             control,
             proxy: None,
-            inside: Inside::enter(&namespace),
+            inside: Inside::enter(namespace.clone()),
             namespace,
         }
     }
@@ -62,7 +69,7 @@ impl Pod {
     /// The same with more environment.
     pub(crate) async fn meshed_with(self, environment: &[(&str, &str)]) -> Self {
         let pod = self.with_proxy(environment).await;
-        pod.proxy().ready(&pod).await;
+        pod.wait_for_proxy("/ready").await;
         pod.redirect();
         pod
     }
@@ -71,23 +78,54 @@ impl Pod {
     pub(crate) async fn with_proxy(mut self, environment: &[(&str, &str)]) -> Self {
         let control = self.control.clone();
         within("the control plane listens", self.spawn(control.serve())).await;
-        self.proxy = Some(Proxy::start(&self, &self.namespace, environment));
-        let admin = ([127, 0, 0, 1], 4191);
-        eventually("the proxy answers", || self.try_get(admin, "/live")).await;
+        self.proxy = Some(proxy::start(&self, &self.namespace, environment));
+        self.wait_for_proxy("/live").await;
         self
+    }
+
+    async fn wait_for_proxy(&self, path: &str) {
+        eventually(&format!("{path} of the proxy"), || async {
+            let request = message(&format!("GET {path}"), "admin").into();
+            let answer = self.try_exchange(ADMIN.into(), request).await;
+            answer.is_ok_and(|answer| answer.starts_with("HTTP/1.1 200"))
+        })
+        .await;
     }
 
     /// Redirects the pod's traffic to its proxy.
     pub(crate) fn redirect(&self) {
-        self.namespace.redirect();
+        net::redirect(&self.namespace);
     }
 
-    pub(crate) fn proxy(&self) -> &Proxy {
-        self.proxy.as_ref().expect("the pod is meshed")
+    pub(crate) fn proxy(&self) -> &Program {
+        &self.proxy.as_ref().expect("the pod is meshed").0
     }
 
-    pub(crate) fn proxy_mut(&mut self) -> &mut Proxy {
-        self.proxy.as_mut().expect("the pod is meshed")
+    pub(crate) fn proxy_mut(&mut self) -> &mut Program {
+        &mut self.proxy.as_mut().expect("the pod is meshed").0
+    }
+
+    /// Starts a program in the pod.
+    pub(crate) fn launch(&self, line: impl Words) -> Program {
+        Program::start(self.namespace.command(line).stderr(Stdio::null()))
+    }
+
+    /// Starts a server in the pod and waits until its port accepts.
+    pub(crate) async fn serve(&self, port: u16, line: impl Words) -> Program {
+        let program = self.launch(line);
+        eventually("the program listens", || async {
+            self.connect(([127, 0, 0, 1], port)).await.ok()
+        })
+        .await;
+        program
+    }
+
+    /// Runs a program in the pod to its end, which must succeed, and returns what it printed.
+    pub(crate) async fn run(&self, line: impl Words) -> String {
+        let mut command = self.namespace.command(line);
+        let shown = format!("{command:?}");
+        let ended = tokio::task::spawn_blocking(move || succeed(&mut command));
+        within(&shown, ended).await.unwrap()
     }
 
     /// The identity that its proxy is given.
@@ -127,9 +165,24 @@ impl Pod {
     }
 
     /// A connection from inside the pod.
-    pub(crate) async fn connect(&self, addr: impl Into<SocketAddr>) -> std::io::Result<TcpStream> {
+    pub(crate) async fn connect(&self, addr: impl Into<SocketAddr>) -> io::Result<TcpStream> {
         let addr = addr.into();
         within("connecting", self.spawn(TcpStream::connect(addr))).await
+    }
+
+    /// Accepts connections to a port and serves each in a task of its own.
+    pub(crate) async fn listen<S: Future<Output = ()> + Send + 'static>(
+        &self,
+        port: u16,
+        serve: impl Fn(TcpStream) -> S + Send + 'static,
+    ) {
+        let listener = self.spawn(TcpListener::bind(("::", port))).await.unwrap();
+        self.start(async move {
+            loop {
+                let (tcp, _) = listener.accept().await.unwrap();
+                tokio::spawn(serve(tcp));
+            }
+        });
     }
 
     /// Sends `request` on a connection of its own and returns all that comes back until the server
@@ -139,41 +192,31 @@ impl Pod {
         addr: impl Into<SocketAddr>,
         request: impl Into<Vec<u8>>,
     ) -> String {
-        let (addr, request) = (addr.into(), request.into());
-        let answered = self.spawn(async move {
-            let mut tcp = TcpStream::connect(addr).await.unwrap();
-            tcp.write_all(&request).await.unwrap();
+        let answered = self.try_exchange(addr.into(), request.into());
+        within("an answer", answered).await.unwrap()
+    }
+
+    async fn try_exchange(&self, addr: SocketAddr, request: Vec<u8>) -> io::Result<String> {
+        self.spawn(async move {
+            let mut tcp = TcpStream::connect(addr).await?;
+            tcp.write_all(&request).await?;
             let mut answer = Vec::new();
             // A reset ends the answer like a close; what came before it counts.
             let _ = tcp.read_to_end(&mut answer).await;
-            String::from_utf8_lossy(&answer).into_owned()
-        });
-        within("an answer", answered).await
-    }
-
-    /// `GET path` with this host, on a connection of its own.
-    pub(crate) async fn get(&self, addr: impl Into<SocketAddr>, host: &str, path: &str) -> String {
-        let request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
-        self.exchange(addr, request).await
-    }
-
-    /// The same, or `None` when the connection is refused.
-    pub(super) async fn try_get(&self, addr: impl Into<SocketAddr>, path: &str) -> Option<String> {
-        let addr = addr.into();
-        let request = format!("GET {path} HTTP/1.1\r\nhost: {addr}\r\nconnection: close\r\n\r\n");
-        self.spawn(async move {
-            let mut tcp = TcpStream::connect(addr).await.ok()?;
-            tcp.write_all(request.as_bytes()).await.ok()?;
-            let mut answer = String::new();
-            tcp.read_to_string(&mut answer).await.ok()?;
-            Some(answer)
+            Ok(String::from_utf8_lossy(&answer).into_owned())
         })
         .await
     }
 
+    /// `GET path` with this host, on a connection of its own.
+    pub(crate) async fn get(&self, addr: impl Into<SocketAddr>, host: &str, path: &str) -> String {
+        self.exchange(addr, message(&format!("GET {path}"), host))
+            .await
+    }
+
     /// What the proxy's admin interface says.
     pub(crate) async fn metrics(&self) -> String {
-        self.get(([127, 0, 0, 1], 4191), "admin", "/metrics").await
+        self.get(ADMIN, "admin", "/metrics").await
     }
 
     /// Waits for samples whose name and labels include all of `parts`, and returns their sum.
@@ -197,13 +240,11 @@ pub(crate) fn sample(metrics: &str, parts: &[&str]) -> Option<f64> {
 }
 
 impl Inside {
-    fn enter(namespace: &Namespace) -> Self {
-        let path = format!("/run/netns/{}", namespace.name);
+    fn enter(namespace: Arc<Namespace>) -> Self {
         let (send_handle, handle) = std::sync::mpsc::channel();
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || {
-            let file = File::open(path).unwrap();
-            setns(file.as_fd(), CloneFlags::CLONE_NEWNET).unwrap();
+            namespace.join();
             let runtime = Builder::new_current_thread().enable_all().build().unwrap();
             send_handle.send(runtime.handle().clone()).unwrap();
             // Ends when the pod is dropped, whichever way.
