@@ -28,6 +28,7 @@ mod http2;
 mod idle;
 mod interim;
 pub mod orig_proto;
+pub mod retry;
 pub mod revocable;
 pub mod server;
 pub mod synthetic_response;

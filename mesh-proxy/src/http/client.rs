@@ -14,6 +14,7 @@ use mesh_core::endpoint::Http2Params;
 pub use self::http1::PoolHandle;
 use self::http1::{Pool, PoolGuard};
 use self::http2::{Http2Pool, StreamGuard};
+use super::retry::{self, Action, Dispatch, Failure, History, Replay};
 use super::{ErrorCode, Protocol, Request, Response, upgrade};
 use crate::config::Http1Pool;
 use crate::error::{DialError, Error, Kind as ErrorKind, chain};
@@ -91,11 +92,6 @@ pub enum SendError {
     Http2(#[source] mesh_http2::Error),
 }
 
-/// How often a request is moved to another connection because its connection was dead, before the
-/// endpoint counts as failed. Dead connections are removed when they are found, so a second attempt
-/// that fails means that the endpoint closes connections as soon as they are made.
-pub const MAX_DEAD_CONNECTIONS: usize = 3;
-
 impl ClientConfig {
     pub fn new(pool: &Http1Pool, http2: Http2Params) -> Self {
         Self { pool: *pool, http2 }
@@ -141,41 +137,22 @@ impl SendError {
         }
     }
 
-    /// Whether the server is shutting down or has exited, and has certainly not processed the
-    /// request: it no longer listens, or its GOAWAY excludes the stream.
-    pub fn is_server_gone(&self) -> bool {
+    /// What the error means for a retry.
+    pub fn failure(&self) -> Failure {
+        use super::http1::Error as Http1;
+        use mesh_http2::Error as Http2;
         match self {
-            Self::Dial(error) => error.is_refused(),
-            Self::Http1(_) => false,
-            Self::Http2(error) => matches!(error, mesh_http2::Error::Unprocessed(_)),
-        }
-    }
-
-    /// Whether the connection ended before the server responded in any way, as all connections of a
-    /// killed server do.
-    pub fn is_connection_lost(&self) -> bool {
-        use super::http1::Error;
-        match self {
-            Self::Dial(_) => false,
-            Self::Http1(error) => {
-                matches!(error, Error::NoResponse | Error::Read(_) | Error::Write(_))
-            }
-            Self::Http2(error) => error.is_connection_lost(),
-        }
-    }
-
-    /// Whether the peer reported that it has not processed the request, so that even a request that
-    /// is not idempotent can be retried.
-    pub fn is_unprocessed(&self) -> bool {
-        match self {
-            Self::Dial(_) => true,
-            Self::Http1(_) => false,
-            // A GOAWAY fails only streams above its last stream id; the others continue.
-            Self::Http2(error) => matches!(
-                error,
-                mesh_http2::Error::Reset(ErrorCode::REFUSED_STREAM)
-                    | mesh_http2::Error::Unprocessed(_)
-            ),
+            Self::Dial(error) if error.is_refused() => Failure::ConnectionRefused,
+            Self::Dial(DialError::Closed) => Failure::Unwritten,
+            Self::Dial(_) => Failure::NoConnection,
+            Self::Http1(Http1::NoResponse | Http1::Read(_) | Http1::Write(_)) => Failure::Lost,
+            Self::Http1(_) => Failure::ProtocolError,
+            Self::Http2(Http2::Reset(ErrorCode::REFUSED_STREAM)) => Failure::Refused,
+            Self::Http2(Http2::Reset(_)) => Failure::Reset,
+            // Other streams continue after a GOAWAY.
+            Self::Http2(Http2::Unprocessed(_)) => Failure::Excluded,
+            Self::Http2(error) if error.is_connection_lost() => Failure::Lost,
+            Self::Http2(_) => Failure::ProtocolError,
         }
     }
 }
@@ -225,28 +202,28 @@ impl<D: Dial + 'static> Client<D> {
         Ok(Connection { kind })
     }
 
-    /// Sends `request`. If an idle connection turns out to be dead, retries on another one,
-    /// provided that the request was not written or is replayable.
+    /// Sends `request` to the application, on as many connections as [`retry::decide`] allows.
     pub async fn send(&self, request: &mut Request) -> Result<Response, SendError> {
-        let mut dead = 0;
+        let replay = Replay::of(request);
+        let mut history = History::default();
         loop {
             let connection = self.connect(request).await.map_err(SendError::Dial)?;
-            let is_retryable = connection.is_reused() && is_replayable(request);
-            match connection.send(request).await {
+            let is_reused = connection.is_reused();
+            let error = match connection.send(request).await {
                 Ok(response) => return Ok(response),
-                Err(error) if dead == MAX_DEAD_CONNECTIONS => return Err(error),
-                Err(SendError::Dial(_)) => {}
-                Err(SendError::Http1(_) | SendError::Http2(_)) if is_retryable => {}
-                Err(error) => return Err(error),
+                Err(error) => error,
+            };
+            let dispatch = Dispatch::Application { is_reused };
+            if retry::decide(error.failure(), replay, dispatch, &mut history) == Action::Return {
+                return Err(error);
             }
-            dead += 1;
         }
     }
 }
 
 impl Connection {
     /// Whether earlier requests have used the connection. The server may have closed it since.
-    pub fn is_reused(&self) -> bool {
+    fn is_reused(&self) -> bool {
         matches!(&self.kind, ConnectionKind::Http1 { connection, .. } if connection.reused)
     }
 
@@ -284,10 +261,4 @@ fn needs_dedicated_connection(request: &Request) -> bool {
         || request.method() == Method::CONNECT
         || upgrade::is_requested(request)
         || !request.headers().contains_key(http::header::HOST)
-}
-
-/// Whether sending a request twice has the same effect as sending it once: the method is
-/// idempotent, and there is no body to lose.
-pub fn is_replayable(request: &Request) -> bool {
-    request.method().is_idempotent() && request.body().is_empty() && !upgrade::is_requested(request)
 }

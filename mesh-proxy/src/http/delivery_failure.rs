@@ -3,9 +3,9 @@
 //!
 //! Exchanged only with authenticated peers of the mesh; see docs/adr/0030.
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderValue};
 
-use super::client::SendError;
+use super::headers::PROXY_UNDELIVERED;
 
 /// How far a request got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,22 +18,10 @@ pub enum DeliveryFailure {
     Indeterminate,
 }
 
-pub const PROXY_UNDELIVERED: HeaderName = HeaderName::from_static("l5d-proxy-undelivered");
 const UNSENT: HeaderValue = HeaderValue::from_static("unsent");
 const LOST: HeaderValue = HeaderValue::from_static("lost");
 
 impl DeliveryFailure {
-    /// Returns `None` for a stream that the application has reset, because that was its response.
-    pub fn from_send_error(error: &SendError) -> Option<Self> {
-        match error {
-            SendError::Dial(_) => Some(Self::NotSent),
-            SendError::Http2(_) if error.is_server_gone() => Some(Self::NotSent),
-            SendError::Http1(_) | SendError::Http2(_) => {
-                error.reset().is_none().then_some(Self::Indeterminate)
-            }
-        }
-    }
-
     pub fn insert_into(self, headers: &mut HeaderMap) {
         let value = match self {
             Self::NotSent => UNSENT,

@@ -13,6 +13,9 @@ pub const ORIG_PROTO: HeaderName = HeaderName::from_static("l5d-orig-proto");
 pub const PROXY_ERROR: HeaderName = HeaderName::from_static("l5d-proxy-error");
 /// `close`: the peer's proxy requests that the application's connection be closed.
 pub const PROXY_CONNECTION: HeaderName = HeaderName::from_static("l5d-proxy-connection");
+/// How far a request got that the application has not responded to
+/// ([`DeliveryFailure`](super::delivery_failure::DeliveryFailure)).
+pub const PROXY_UNDELIVERED: HeaderName = HeaderName::from_static("l5d-proxy-undelivered");
 /// The client's identity, set by the inbound proxy.
 pub const CLIENT_ID: HeaderName = HeaderName::from_static("l5d-client-id");
 /// The canonical name of the destination, set for ServiceProfiles.
@@ -100,7 +103,7 @@ static NOT_FOR_APPLICATIONS: [HeaderName; 5] = [
     PROXY_ERROR,
     PROXY_CONNECTION,
     REQUIRE_ID,
-    super::delivery_failure::PROXY_UNDELIVERED,
+    PROXY_UNDELIVERED,
 ];
 
 /// Removes [`NOT_FOR_APPLICATIONS`] from a request to the application.

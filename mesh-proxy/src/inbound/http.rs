@@ -17,10 +17,12 @@ use super::peer::Peer;
 use super::policy::{ActiveEnforcer, RoutePermit};
 use crate::context::ProxyContext;
 use crate::error::{Error, Kind, Side};
-use crate::http::client::{Client, SendError, is_replayable};
-use crate::http::delivery_failure::{DeliveryFailure, PROXY_UNDELIVERED};
-use crate::http::headers::{CLIENT_ID, ORIG_PROTO, PROXY_CONNECTION, PROXY_ERROR};
+use crate::http::client::{Client, SendError};
+use crate::http::headers::{
+    CLIENT_ID, ORIG_PROTO, PROXY_CONNECTION, PROXY_ERROR, PROXY_UNDELIVERED,
+};
 use crate::http::orig_proto::Downgraded;
+use crate::http::retry::{self, Failure, Report};
 use crate::http::synthetic_response::{ErrorDetail, RequestContext};
 use crate::http::{
     ErrorCode, HttpHandler, Protocol, Request, Reset, Response, filter, headers, orig_proto,
@@ -133,21 +135,8 @@ impl Destination {
     }
 }
 
-/// Sends a request to the application, and retries it once when the application has closed the
-/// connection: if the request is replayable, or if it has no body and the application has declared
-/// it unprocessed.
 async fn send_to_app(app: &Client<AppPort>, request: &mut Request) -> Result<Response, SendError> {
-    let has_no_body = request.body().is_empty();
-    let is_replayable = is_replayable(request);
-    let mut sent = app.send(request).await;
-    let is_retryable = match &sent {
-        Ok(_) => false,
-        Err(error @ SendError::Http2(_)) if error.is_server_gone() => has_no_body,
-        Err(error) => is_replayable && error.is_connection_lost(),
-    };
-    if is_retryable {
-        sent = app.send(request).await;
-    }
+    let sent = app.send(request).await;
     if app.dial().is_probing() {
         // If the connection is to be drained, this response announces it to the client.
         Box::pin(app.dial().probed()).await;
@@ -158,10 +147,8 @@ async fn send_to_app(app: &Client<AppPort>, request: &mut Request) -> Result<Res
 /// A request without a response from its destination.
 struct RequestFailure {
     error: Error,
-    /// Whether the application has closed the connection without processing the request.
-    is_app_gone: bool,
-    /// Reported to the peer's balancer.
-    undelivered: Option<DeliveryFailure>,
+    /// How sending it failed, if it was sent.
+    failure: Option<Failure>,
 }
 
 impl RequestHandler {
@@ -242,8 +229,7 @@ impl RequestHandler {
             Err(error) => {
                 exchange.failed((&error).into());
                 Err(RequestFailure {
-                    undelivered: DeliveryFailure::from_send_error(&error),
-                    is_app_gone: error.is_server_gone(),
+                    failure: Some(error.failure()),
                     error: error.into(),
                 })
             }
@@ -255,11 +241,7 @@ impl RequestHandler {
         request_context: RequestContext,
         failure: &RequestFailure,
     ) -> Result<Response, Reset> {
-        let RequestFailure {
-            error,
-            undelivered,
-            is_app_gone,
-        } = failure;
+        let RequestFailure { error, failure } = failure;
         let meshed = self.peer.identity().is_some();
         if let Some(reason) = error.kind.reason(Side::Inbound) {
             let policy = self.enforcer.current_policy();
@@ -274,19 +256,18 @@ impl RequestHandler {
             }
             _ => tracing::debug!(client = %self.peer.client, %error, "Request failed"),
         }
-        if *is_app_gone && !meshed && self.has_responded.get() {
-            // The application would have closed the connection. Clients retry requests on a
-            // connection that was closed before the response (RFC 9112, section 9.3.1), but do not
-            // retry after a 502. A connection on which the application never responded gets the
-            // 502. Proxies of the mesh receive the more precise `undelivered` header.
-            return Err(Reset(ErrorCode::REFUSED_STREAM));
-        }
+        let has_responded = self.has_responded.get();
+        let undelivered = match failure.map(|failure| retry::report(failure, meshed, has_responded))
+        {
+            Some(Report::Refusal) => return Err(Reset(ErrorCode::REFUSED_STREAM)),
+            Some(Report::Response(undelivered)) => undelivered,
+            None => None,
+        };
         let detail = ErrorDetail {
             informational: meshed,
         };
         let mut response = synthetic_response::error(request_context, error, detail)?;
-        if let (Some(undelivered), true) = (undelivered, meshed) {
-            // Lets the peer's balancer try another endpoint.
+        if let Some(undelivered) = undelivered {
             undelivered.insert_into(response.headers_mut());
         }
         Ok(response)
@@ -297,8 +278,7 @@ impl From<Error> for RequestFailure {
     fn from(error: Error) -> Self {
         Self {
             error,
-            is_app_gone: false,
-            undelivered: None,
+            failure: None,
         }
     }
 }

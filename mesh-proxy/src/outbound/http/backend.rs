@@ -1,9 +1,5 @@
-//! Sends requests to one backend, and retries them on another endpoint when the first has certainly
-//! not processed them.
-//!
-//! Retries without a retry policy (docs/adr/0030): a request for which no connection could be made,
-//! always; a request that the peer declares unprocessed, if it has no body; a request whose
-//! connection failed before any response, once, if it is idempotent and has no body.
+//! Sends requests to one backend: each attempt at an endpoint, and its retries as
+//! [`retry::decide`] allows.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,14 +8,14 @@ use mesh_core::policy::outbound::{Backend as PolicyBackend, BackendTarget, Route
 use mesh_core::route::filter::Filter;
 use tokio::time::Instant;
 
-use super::endpoint::{EndpointResponse, HttpEndpoint};
+use super::endpoint::HttpEndpoint;
 use super::observe::RequestObserver;
 use crate::balance::{BalanceQueue, BalanceSettings, PickedEndpoint, QueueError};
 use crate::context::ProxyContext;
-use crate::error::{DialError, Error, Kind, chain};
-use crate::http::client::{MAX_DEAD_CONNECTIONS, SendError};
-use crate::http::delivery_failure::DeliveryFailure;
-use crate::http::{Request, Response, filter, upgrade};
+use crate::error::{Error, Kind};
+use crate::http::client::SendError;
+use crate::http::retry::{self, Action, Failure, History, Replay};
+use crate::http::{Request, Response, filter};
 use crate::telemetry::http::{Exchange, ExchangeMetrics, StreamError};
 use crate::telemetry::{RouteMetrics, labels};
 
@@ -52,54 +48,11 @@ pub(super) struct BackendResponse {
 }
 
 /// The result of one attempt at one endpoint.
-enum AttemptOutcome {
-    Response {
-        response: Response,
-        attempt: Exchange,
-    },
-    /// No connection can be made. The request is unchanged.
-    Unreachable(DialError),
-    /// The peer's proxy cannot reach the application. The request can be retried, or the response
-    /// be returned.
-    Undelivered {
-        response: Response,
-        attempt: Exchange,
-    },
-    /// The connection failed during the request, which may be retried.
-    Lost {
-        /// Whether the endpoint may have received the request.
-        was_sent: bool,
-    },
-    Failed(Error),
-}
-
-/// The failed attempts of a request. Bounds its retries.
-#[derive(Default)]
-struct AttemptHistory {
-    dead_connections: usize,
-    is_retried: bool,
-}
-
-impl AttemptHistory {
-    /// Returns whether a request without a body that the peer's proxy could not deliver may be sent
-    /// to another endpoint. Allows one retry of a request that may have been processed.
-    fn allow_other_endpoint(&mut self, request: &Request, how: DeliveryFailure) -> bool {
-        match how {
-            DeliveryFailure::NotSent => true,
-            DeliveryFailure::Indeterminate => request.method().is_idempotent() && self.take_retry(),
-        }
-    }
-
-    /// Returns whether a request without a body may be retried after its connection failed, which
-    /// is allowed once.
-    fn allow_retry(&mut self, request: &Request, error: &SendError) -> bool {
-        let is_repeatable = error.reset().is_none() && request.method().is_idempotent();
-        (error.is_unprocessed() || is_repeatable) && self.take_retry()
-    }
-
-    fn take_retry(&mut self) -> bool {
-        !std::mem::replace(&mut self.is_retried, true)
-    }
+struct Attempt {
+    /// `None` if the application has responded.
+    failure: Option<Failure>,
+    /// The response, of the application or of the peer's proxy.
+    result: Result<(Response, Exchange), Error>,
 }
 
 impl Backend {
@@ -205,8 +158,9 @@ impl RuleBackend {
         request: &mut Request,
         required: Option<&http::HeaderValue>,
     ) -> Result<BackendResponse, Error> {
+        let replay = Replay::of(request);
+        let mut history = History::default();
         let mut started = Instant::now();
-        let mut history = AttemptHistory::default();
         let mut avoid = None;
         loop {
             let picked = queue
@@ -215,34 +169,36 @@ impl RuleBackend {
                 .map_err(queue_error)?;
             picked.value.check_identity(required)?;
             avoid = Some(picked.endpoint.addr);
-            match self
-                .attempt(&picked.value, Some(&picked), request, &mut history)
-                .await
-            {
-                AttemptOutcome::Response { response, attempt } => {
-                    queue.mark_reached(&picked);
-                    return Ok(self.response(response, attempt, Some(picked)));
+            let Attempt { failure, result } =
+                self.attempt(&picked.value, Some(&picked), request).await;
+            let action = failure.map_or(Action::Return, |failure| {
+                retry::decide(failure, replay, retry::Dispatch::Balanced, &mut history)
+            });
+            match (action, result) {
+                (Action::Return, result) => {
+                    if result.is_ok() {
+                        queue.mark_reached(&picked);
+                    }
+                    return self.respond(result, Some(picked));
                 }
-                AttemptOutcome::Undelivered { response, attempt } => {
+                (Action::OtherEndpointIfAvailable, result) => {
                     queue.mark_failed(&picked);
                     if !queue.has_available() {
-                        return Ok(self.response(response, attempt, Some(picked)));
+                        return self.respond(result, Some(picked));
                     }
                 }
-                AttemptOutcome::Unreachable(error) => {
+                (Action::OtherEndpoint { has_failed: true }, result) => {
                     queue.mark_failed(&picked);
-                    tracing::info!(addr = %picked.endpoint.addr, error = %chain(&error), "Failed to connect");
-                }
-                AttemptOutcome::Lost { was_sent } => {
-                    if was_sent {
-                        queue.mark_failed(&picked);
+                    if failure.is_some_and(Failure::may_be_processed) {
                         // The fail-fast timeout restarts: detecting that a pod has vanished takes
                         // seconds, which were not spent waiting for an endpoint. This happens once
                         // per request, so the wait stays bounded.
                         started = Instant::now();
+                    } else if let Err(error) = result {
+                        tracing::info!(addr = %picked.endpoint.addr, %error, "Failed to connect");
                     }
                 }
-                AttemptOutcome::Failed(error) => return Err(error),
+                (Action::SameEndpoint | Action::OtherEndpoint { has_failed: false }, _) => {}
             }
         }
     }
@@ -254,102 +210,84 @@ impl RuleBackend {
         required: Option<&http::HeaderValue>,
     ) -> Result<BackendResponse, Error> {
         endpoint.check_identity(required)?;
-        let mut history = AttemptHistory::default();
+        let replay = Replay::of(request);
+        let mut history = History::default();
         loop {
-            match self.attempt(endpoint, None, request, &mut history).await {
-                AttemptOutcome::Response { response, attempt }
-                | AttemptOutcome::Undelivered { response, attempt } => {
-                    return Ok(self.response(response, attempt, None));
-                }
-                AttemptOutcome::Lost { .. } => {}
-                AttemptOutcome::Unreachable(error) => {
-                    let kind = if error.is_timeout() {
-                        Kind::ConnectTimeout
-                    } else {
-                        Kind::Io
-                    };
-                    let error = Error::new(kind, chain(&error));
-                    return Err(error.within(format_args!("endpoint {}", endpoint.addr())));
-                }
-                AttemptOutcome::Failed(error) => return Err(error),
+            let Attempt { failure, result } = self.attempt(endpoint, None, request).await;
+            let action = failure.map_or(Action::Return, |failure| {
+                retry::decide(failure, replay, retry::Dispatch::Fixed, &mut history)
+            });
+            if action == Action::Return {
+                let result = match result {
+                    Err(error) if failure.is_some_and(Failure::is_unsent) => {
+                        Err(error.within(format_args!("endpoint {}", endpoint.addr())))
+                    }
+                    result => result,
+                };
+                return self.respond(result, None);
             }
         }
     }
 
-    fn response(
+    fn respond(
         self: &Rc<Self>,
-        response: Response,
-        attempt: Exchange,
+        result: Result<(Response, Exchange), Error>,
         picked: Option<PickedEndpoint<HttpEndpoint>>,
-    ) -> BackendResponse {
-        BackendResponse {
+    ) -> Result<BackendResponse, Error> {
+        let (response, attempt) = result?;
+        Ok(BackendResponse {
             response,
             backend: self.clone(),
             attempt,
             picked,
-        }
+        })
     }
 
-    /// Sends the request to one endpoint. Unless the outcome is a response, the request can be sent
-    /// to another endpoint: only hop-by-hop headers of the client's connection have been removed.
+    /// Sends the request to one endpoint. If the attempt fails, the request can be sent again: only
+    /// hop-by-hop headers of the client's connection have been removed.
     async fn attempt(
         &self,
         endpoint: &HttpEndpoint,
         picked: Option<&PickedEndpoint<HttpEndpoint>>,
         request: &mut Request,
-        history: &mut AttemptHistory,
-    ) -> AttemptOutcome {
-        let is_retryable = request.body().is_empty() && !upgrade::is_requested(request);
+    ) -> Attempt {
         let rewrite = endpoint.rewrite(request);
         let connection = match endpoint.connect(request).await {
             Ok(connection) => connection,
             Err(error) => {
                 rewrite.undo(request);
-                return AttemptOutcome::Unreachable(error);
+                return Attempt {
+                    failure: Some(Failure::NoConnection),
+                    result: Err(SendError::Dial(error).into()),
+                };
             }
         };
         if let Some(picked) = picked {
             picked.record_send();
         }
-        let mut attempt = self.start(endpoint, request);
-        let observer = RequestObserver::new(attempt.request_body(), None);
+        let mut exchange = self.start(endpoint, request);
+        let observer = RequestObserver::new(exchange.request_body(), None);
         observer.attach(request.body_mut());
-        let received = endpoint.send(connection, request, &rewrite).await;
-        if !matches!(received, Ok(EndpointResponse::Response(_))) {
+        let sent = endpoint.send(connection, request, &rewrite).await;
+        if !matches!(sent, Ok((_, None))) {
             rewrite.undo(request);
         }
-        match received {
-            Ok(EndpointResponse::Response(response)) => {
-                attempt.response_headers(response.status(), response.headers());
-                AttemptOutcome::Response { response, attempt }
-            }
-            Ok(EndpointResponse::Undelivered(response, how)) => {
-                attempt.response_headers(response.status(), response.headers());
-                if is_retryable && history.allow_other_endpoint(request, how) {
-                    AttemptOutcome::Undelivered { response, attempt }
-                } else {
-                    AttemptOutcome::Response { response, attempt }
-                }
-            }
-            Err(SendError::Dial(error)) => {
-                attempt.failed(StreamError::GoAway);
-                history.dead_connections += 1;
-                if history.dead_connections > MAX_DEAD_CONNECTIONS {
-                    AttemptOutcome::Unreachable(error)
-                } else {
-                    AttemptOutcome::Lost { was_sent: false }
+        match sent {
+            Ok((response, undelivered)) => {
+                exchange.response_headers(response.status(), response.headers());
+                Attempt {
+                    failure: undelivered.map(Failure::Undelivered),
+                    result: Ok((response, exchange)),
                 }
             }
             Err(error) => {
-                attempt.failed(StreamError::from(&error));
-                let is_unprocessed = error.is_unprocessed();
-                if is_retryable && history.allow_retry(request, &error) {
-                    AttemptOutcome::Lost {
-                        was_sent: !is_unprocessed,
-                    }
-                } else {
-                    let kind = error.reset().map_or(Kind::Io, Kind::Reset);
-                    AttemptOutcome::Failed(Error::new(kind, chain(&error)))
+                exchange.failed(match &error {
+                    SendError::Dial(_) => StreamError::GoAway,
+                    error => StreamError::from(error),
+                });
+                Attempt {
+                    failure: Some(error.failure()),
+                    result: Err(error.into()),
                 }
             }
         }

@@ -12,8 +12,8 @@ use mesh_core::endpoint::{Endpoint, Http2Params, ProtocolHint, TlsPeer};
 use crate::context::ProxyContext;
 use crate::error::{DialError, Error, Kind};
 use crate::http::client::{self, Client, Connection, SendError};
-use crate::http::delivery_failure::{DeliveryFailure, PROXY_UNDELIVERED};
-use crate::http::headers::{DST_CANONICAL, PROXY_CONNECTION, PROXY_ERROR};
+use crate::http::delivery_failure::DeliveryFailure;
+use crate::http::headers::{DST_CANONICAL, PROXY_CONNECTION, PROXY_ERROR, PROXY_UNDELIVERED};
 use crate::http::synthetic_response::CloseConnection;
 use crate::http::{Request, Response, headers, orig_proto, uri};
 use crate::outbound::dial::{self, EndpointDial};
@@ -49,13 +49,6 @@ struct ReplacedAuthority {
     uri: Uri,
     host: Option<HeaderValue>,
     canonical: Option<HeaderValue>,
-}
-
-/// A response of an endpoint.
-pub(super) enum EndpointResponse {
-    Response(Response),
-    /// The peer's proxy reports that the application did not respond.
-    Undelivered(Response, DeliveryFailure),
 }
 
 impl HttpEndpoint {
@@ -131,23 +124,22 @@ impl HttpEndpoint {
         self.client.connect(request).await
     }
 
-    /// Sends a request on a connection from [`HttpEndpoint::connect`].
+    /// Sends a request on a connection from [`HttpEndpoint::connect`]. If the peer's proxy reports
+    /// that the application did not respond, the response is the proxy's.
     pub(super) async fn send(
         &self,
         connection: Connection,
         request: &mut Request,
         rewrite: &RequestRewrite,
-    ) -> Result<EndpointResponse, SendError> {
+    ) -> Result<(Response, Option<DeliveryFailure>), SendError> {
         let mut response = connection.send(request).await?;
         if let Some(version) = rewrite.upgraded_from {
             orig_proto::downgrade_response(&mut response, version);
         } else {
             orig_proto::strip(response.headers_mut());
         }
-        Ok(match self.read_peer_headers(&mut response) {
-            Some(undelivered) => EndpointResponse::Undelivered(response, undelivered),
-            None => EndpointResponse::Response(response),
-        })
+        let undelivered = self.read_peer_headers(&mut response);
+        Ok((response, undelivered))
     }
 
     /// Removes the peer proxy's headers from the response. Returns the delivery failure that they

@@ -1,0 +1,212 @@
+//! The retry decision: whether a request is sent again after an attempt has failed, and what its
+//! client is told otherwise. Tables without I/O, in the terms of docs/adr/0030 and 0034.
+//!
+//! `outbound::http::backend` applies [`decide`] to the endpoints of a backend, and
+//! [`super::client::Client::send`] to the application behind the inbound proxy. `inbound::http`
+//! applies [`report`].
+
+use super::delivery_failure::DeliveryFailure;
+use super::{Request, upgrade};
+
+/// How an attempt to send a request failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The endpoint does not listen.
+    ConnectionRefused,
+    /// No connection could be established for another reason.
+    NoConnection,
+    /// The connection closed before anything was written to it. The request is unchanged.
+    Unwritten,
+    /// The peer has reset the stream with `REFUSED_STREAM`: it has not processed the request.
+    Refused,
+    /// The peer's GOAWAY excludes the stream: it has not processed the request, and shuts down.
+    Excluded,
+    /// The peer has reset the stream for another reason, which is its response.
+    Reset,
+    /// The connection closed before the response headers, as all connections of a killed server do.
+    Lost,
+    /// The exchange ended before the response headers because of what a peer sent.
+    ProtocolError,
+    /// The peer's proxy responded, and reports that its application did not.
+    Undelivered(DeliveryFailure),
+}
+
+/// When a request can be sent again after a part of it was written. Determined before the first
+/// attempt, which takes the body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replay {
+    /// Always: the method is idempotent (RFC 9110, section 9.2.2), and there is no body to lose.
+    Safe,
+    /// If the peer has not processed it: there is no body to lose.
+    IfUnprocessed,
+    /// Never: its body is lost, or its connection might have become a tunnel.
+    Impossible,
+}
+
+/// Where the attempts of a request are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dispatch {
+    /// To endpoints of a balancer.
+    Balanced,
+    /// To one address.
+    Fixed,
+    /// To the pod's own application, whose errors are its response.
+    Application {
+        /// Earlier requests have used the connection, so that the application may have closed it
+        /// before it could receive this one.
+        is_reused: bool,
+    },
+}
+
+/// The failed attempts of a request, which bound its retries.
+#[derive(Debug, Default)]
+pub struct History {
+    dead_connections: u8,
+    is_retried: bool,
+}
+
+/// What follows a failed attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// The error, or the response of the peer's proxy, is returned.
+    Return,
+    /// The request is sent to the same endpoint on another connection.
+    SameEndpoint,
+    /// The request is sent to another endpoint. `has_failed`: this one is in back-off.
+    OtherEndpoint { has_failed: bool },
+    /// This endpoint is in back-off. If another one is available now, the request is sent there,
+    /// otherwise the response is returned.
+    OtherEndpointIfAvailable,
+}
+
+/// What the client of the inbound proxy receives when its request failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// An error response, which tells a peer of the mesh how far the request got.
+    Response(Option<DeliveryFailure>),
+    /// No response: the connection is closed, or the stream refused.
+    Refusal,
+}
+
+/// How often a request is moved to another connection because its connection was dead, before the
+/// endpoint counts as failed. Dead connections are removed when they are found, so a second attempt
+/// that fails means that the endpoint closes connections as soon as they are made.
+const MAX_DEAD_CONNECTIONS: u8 = 3;
+
+/// Decides what follows an attempt that failed with `failure`, and records it in `history`.
+pub fn decide(
+    failure: Failure,
+    replay: Replay,
+    dispatch: Dispatch,
+    history: &mut History,
+) -> Action {
+    let retry = |is_allowed: bool, has_failed: bool| match dispatch {
+        _ if !is_allowed => Action::Return,
+        Dispatch::Balanced => Action::OtherEndpoint { has_failed },
+        Dispatch::Fixed | Dispatch::Application { .. } => Action::SameEndpoint,
+    };
+    let may_be_dead = match (failure, dispatch) {
+        (Failure::Unwritten, _) => true,
+        (Failure::Lost | Failure::ProtocolError, Dispatch::Application { is_reused }) => {
+            is_reused && replay == Replay::Safe
+        }
+        _ => false,
+    };
+    if may_be_dead && history.dead_connections < MAX_DEAD_CONNECTIONS {
+        history.dead_connections += 1;
+        return retry(true, false);
+    }
+    match (failure, dispatch) {
+        // A single address has no alternative.
+        (Failure::ConnectionRefused | Failure::NoConnection | Failure::Unwritten, _) => {
+            retry(dispatch == Dispatch::Balanced, true)
+        }
+        (Failure::Reset, _)
+        | (Failure::Refused | Failure::ProtocolError, Dispatch::Application { .. }) => {
+            Action::Return
+        }
+        (Failure::Refused | Failure::Excluded, _) => retry(
+            replay != Replay::Impossible && history.take_retry(dispatch),
+            false,
+        ),
+        (Failure::Lost | Failure::ProtocolError, _) => {
+            retry(replay == Replay::Safe && history.take_retry(dispatch), true)
+        }
+        (Failure::Undelivered(how), Dispatch::Balanced) => match how {
+            DeliveryFailure::NotSent if replay != Replay::Impossible => {
+                Action::OtherEndpointIfAvailable
+            }
+            DeliveryFailure::Indeterminate
+                if replay == Replay::Safe && history.take_retry(dispatch) =>
+            {
+                Action::OtherEndpointIfAvailable
+            }
+            _ => Action::Return,
+        },
+        (Failure::Undelivered(_), _) => Action::Return,
+    }
+}
+
+/// Decides what a client receives when the application did not respond with more than `failure`.
+/// `has_responded`: it has responded to an earlier request of the client's connection.
+pub fn report(failure: Failure, is_meshed: bool, has_responded: bool) -> Report {
+    match failure {
+        // The peer's balancer can try another endpoint.
+        _ if is_meshed => Report::Response(failure.delivery_failure()),
+        // The application would have closed the connection. Clients retry requests on a connection
+        // that was closed before the response (RFC 9112, section 9.3.1), but do not retry after a
+        // 502. A connection on which the application never responded gets the 502.
+        Failure::ConnectionRefused | Failure::Excluded if has_responded => Report::Refusal,
+        _ => Report::Response(None),
+    }
+}
+
+impl Failure {
+    /// Whether nothing of the request was sent, because there was no connection.
+    pub fn is_unsent(self) -> bool {
+        matches!(
+            self,
+            Self::ConnectionRefused | Self::NoConnection | Self::Unwritten
+        )
+    }
+
+    /// Whether the endpoint may have received and processed the request.
+    pub fn may_be_processed(self) -> bool {
+        matches!(self, Self::Lost | Self::ProtocolError)
+    }
+
+    /// What the peer's proxy is told. `None` for a stream that the application has reset, because
+    /// that was its response.
+    fn delivery_failure(self) -> Option<DeliveryFailure> {
+        if self.may_be_processed() {
+            return Some(DeliveryFailure::Indeterminate);
+        }
+        (self.is_unsent() || self == Self::Excluded).then_some(DeliveryFailure::NotSent)
+    }
+}
+
+impl Replay {
+    pub fn of(request: &Request) -> Self {
+        if upgrade::is_requested(request) || !request.body().is_empty() {
+            Self::Impossible
+        } else if request.method().is_idempotent() {
+            Self::Safe
+        } else {
+            Self::IfUnprocessed
+        }
+    }
+}
+
+impl History {
+    /// Allows one retry of a request that the peer has received.
+    fn take_retry(&mut self, dispatch: Dispatch) -> bool {
+        if let Dispatch::Application { .. } = dispatch {
+            // The idle connections that are left may be dead, too.
+            self.dead_connections = 0;
+        }
+        !std::mem::replace(&mut self.is_retried, true)
+    }
+}
+
+#[cfg(test)]
+mod tests;
