@@ -7,9 +7,10 @@ use http::Version;
 use mesh_core::endpoint::Http2Params;
 use mesh_proxy::error::DialError;
 use mesh_proxy::http::client::{Client, ClientConfig, Dial};
-use mesh_proxy::http::orig_proto::{self, Downgraded};
 use mesh_proxy::http::synthetic_response::{ErrorDetail, RequestContext};
-use mesh_proxy::http::{HttpHandler, Protocol, Request, Reset, Response, synthetic_response, uri};
+use mesh_proxy::http::{
+    HttpHandler, Protocol, Request, Reset, Response, orig_proto, synthetic_response, uri,
+};
 use mesh_proxy::transport::Io;
 use tokio::net::TcpStream;
 use tokio::task::spawn_local;
@@ -95,11 +96,9 @@ impl Forward {
 
 impl HttpHandler for Forward {
     async fn handle(&self, request: &mut Request) -> Result<Response, Reset> {
-        if self.position == ChainPosition::Second {
-            assert!(orig_proto::downgrade(request), "not an upgraded request");
-        }
-        let request_context = RequestContext::new(request);
-        let downgraded = request.extensions().get::<Downgraded>().copied();
+        let downgraded = (self.position == ChainPosition::Second)
+            .then(|| orig_proto::downgrade(request).expect("an upgraded request"));
+        let request_context = RequestContext::new(request, downgraded);
         let fallback = "192.0.2.1:80".parse().expect("an address");
         uri::set_authority(request, Some(fallback));
         let is_carried =
@@ -110,7 +109,7 @@ impl HttpHandler for Forward {
                 if let Some(version) = carried {
                     orig_proto::downgrade_response(&mut response, version);
                 }
-                if let Some(Downgraded(version)) = downgraded {
+                if let Some(version) = downgraded {
                     orig_proto::upgrade_response(&mut response, version);
                 }
                 Ok(response)

@@ -27,6 +27,7 @@ mod http1;
 mod http2;
 mod idle;
 mod interim;
+pub mod message_context;
 pub mod orig_proto;
 pub mod retry;
 pub mod revocable;

@@ -14,6 +14,7 @@ use mesh_core::endpoint::Http2Params;
 pub use self::http1::PoolHandle;
 use self::http1::{Pool, PoolGuard};
 use self::http2::{Http2Pool, StreamGuard};
+use super::message_context::MessageContext;
 use super::retry::{self, Action, Dispatch, Failure, History, Replay};
 use super::{ErrorCode, Protocol, Request, Response, upgrade};
 use crate::config::Http1Pool;
@@ -259,6 +260,6 @@ impl ResponseGuard {
 fn needs_dedicated_connection(request: &Request) -> bool {
     request.version() == Version::HTTP_10
         || request.method() == Method::CONNECT
-        || upgrade::is_requested(request)
+        || MessageContext::of(request.extensions()).requests_upgrade
         || !request.headers().contains_key(http::header::HOST)
 }

@@ -10,30 +10,26 @@ use http::header::{HeaderMap, HeaderValue, TE, TRANSFER_ENCODING};
 use http::{Method, Version};
 
 use super::headers::{ORIG_PROTO, strip_connection_headers};
-use super::uri::AbsoluteForm;
-use super::{Request, Response, upgrade};
+use super::message_context::MessageContext;
+use super::{Request, Response};
 
 const HTTP_10: HeaderValue = HeaderValue::from_static("HTTP/1.0");
 const HTTP_11: HeaderValue = HeaderValue::from_static("HTTP/1.1");
 const HTTP_10_ABSOLUTE: HeaderValue = HeaderValue::from_static("HTTP/1.0; absolute-form");
 const HTTP_11_ABSOLUTE: HeaderValue = HeaderValue::from_static("HTTP/1.1; absolute-form");
 
-/// Marks (as an extension) a request that was received over HTTP/2 and converted back to HTTP/1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Downgraded(pub Version);
-
 /// Whether a request can be carried over HTTP/2. Upgrades and `CONNECT` need their own connection.
 pub fn is_upgradable(request: &Request) -> bool {
     request.version() <= Version::HTTP_11
         && request.method() != Method::CONNECT
-        && !upgrade::is_requested(request)
+        && !MessageContext::of(request.extensions()).requests_upgrade
 }
 
 /// Converts an HTTP/1 request with an absolute URI to HTTP/2. Returns its version for
 /// [`downgrade_response`].
 pub fn upgrade(request: &mut Request) -> Version {
     let version = request.version();
-    let absolute = request.extensions().get::<AbsoluteForm>().is_some();
+    let absolute = MessageContext::of(request.extensions()).is_absolute_form;
     let value = match (version, absolute) {
         (Version::HTTP_10, false) => HTTP_10,
         (Version::HTTP_10, true) => HTTP_10_ABSOLUTE,
@@ -71,23 +67,21 @@ pub fn undo_upgrade(request: &mut Request, version: Version) {
 }
 
 /// Converts a request back to what it was before [`upgrade`], except that its URI stays absolute.
-/// Removes the header. Returns whether the request had been upgraded.
-pub fn downgrade(request: &mut Request) -> bool {
+/// Removes the header. Returns the version for [`upgrade_response`], if the request had been
+/// upgraded.
+pub fn downgrade(request: &mut Request) -> Option<Version> {
     let value = request.headers_mut().remove(ORIG_PROTO);
     // `CONNECT` is never upgraded.
     if request.version() != Version::HTTP_2 || *request.method() == Method::CONNECT {
-        return false;
+        return None;
     }
-    let Some((version, absolute)) = value.as_ref().and_then(parse) else {
-        return false;
-    };
+    let (version, absolute) = parse(&value?)?;
     *request.version_mut() = version;
-    request.extensions_mut().insert(Downgraded(version));
     // The client restores the form.
     if absolute {
-        request.extensions_mut().insert(AbsoluteForm);
+        MessageContext::of_mut(request.extensions_mut()).is_absolute_form = true;
     }
-    true
+    Some(version)
 }
 
 /// Converts the response to a downgraded request to HTTP/2.
@@ -164,7 +158,7 @@ mod tests {
             assert!(!request.headers().contains_key("transfer-encoding"));
             request.extensions_mut().clear();
 
-            assert!(downgrade(&mut request));
+            assert_eq!(downgrade(&mut request), Some(version));
             *request.uri_mut() = uri::http1_form(&request);
             assert_eq!(request.version(), version);
             assert_eq!(request.uri().to_string(), target);
@@ -216,7 +210,7 @@ mod tests {
                 .header(ORIG_PROTO, "HTTP/1.0")
                 .body(Body::empty())
                 .unwrap();
-            assert!(!downgrade(&mut request));
+            assert_eq!(downgrade(&mut request), None);
             assert_eq!(request.version(), version);
             assert!(!request.headers().contains_key(ORIG_PROTO));
         }

@@ -5,8 +5,9 @@
 //! [`super::client::Client::send`] to the application behind the inbound proxy. `inbound::http`
 //! applies [`report`].
 
+use super::Request;
 use super::delivery_failure::DeliveryFailure;
-use super::{Request, upgrade};
+use super::message_context::MessageContext;
 
 /// How an attempt to send a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,7 +188,8 @@ impl Failure {
 
 impl Replay {
     pub fn of(request: &Request) -> Self {
-        if upgrade::is_requested(request) || !request.body().is_empty() {
+        let is_upgrade = MessageContext::of(request.extensions()).requests_upgrade;
+        if is_upgrade || !request.body().is_empty() {
             Self::Impossible
         } else if request.method().is_idempotent() {
             Self::Safe

@@ -4,22 +4,19 @@ use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, LOCATI
 use http::{Method, StatusCode, Version};
 
 use super::headers::{PROXY_CONNECTION, PROXY_ERROR};
-use super::orig_proto::Downgraded;
+use super::message_context::MessageContext;
 use super::{Body, Request, Reset, Response, grpc};
 use crate::error::{Error, Kind};
 
-/// The attributes of a request that an error response depends on.
+/// The attributes of a request that its response depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestContext {
     version: Version,
     grpc: bool,
+    /// Received over HTTP/2 and converted back to HTTP/1.
     downgraded: bool,
     connect: bool,
 }
-
-/// An extension of a response: [`super::server`] closes the connection after sending it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CloseConnection;
 
 /// How much of an error is disclosed to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,11 +27,12 @@ pub struct ErrorDetail {
 }
 
 impl RequestContext {
-    pub fn new(request: &Request) -> Self {
+    /// `downgraded` is the result of [`orig_proto::downgrade`](super::orig_proto::downgrade).
+    pub fn new(request: &Request, downgraded: Option<Version>) -> Self {
         Self {
             version: request.version(),
             grpc: grpc::is_grpc(request.version(), request.headers()),
-            downgraded: request.extensions().get::<Downgraded>().is_some(),
+            downgraded: downgraded.is_some(),
             connect: *request.method() == Method::CONNECT,
         }
     }
@@ -94,7 +92,7 @@ pub fn error(
         }
         // A downgraded request shares its connection with all other requests to this workload.
         if !request_context.downgraded {
-            response.extensions_mut().insert(CloseConnection);
+            MessageContext::of_mut(response.extensions_mut()).closes_connection = true;
         }
     }
     Ok(response)

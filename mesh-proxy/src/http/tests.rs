@@ -14,7 +14,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::LocalSet;
 
 use super::client::{Client, ClientConfig, Dial};
-use super::orig_proto::Downgraded;
 use super::server::Server;
 use super::synthetic_response::{ErrorDetail, RequestContext};
 use super::*;
@@ -62,11 +61,9 @@ enum Role {
 
 impl HttpHandler for Forward {
     async fn handle(&self, request: &mut Request) -> Result<Response, Reset> {
-        if self.role == Role::Second {
-            orig_proto::downgrade(request);
-        }
-        let request_context = RequestContext::new(request);
-        let downgraded = request.extensions().get::<Downgraded>().copied();
+        let is_carried = self.role == Role::Second;
+        let downgraded = is_carried.then(|| orig_proto::downgrade(request)).flatten();
+        let request_context = RequestContext::new(request, downgraded);
         uri::set_authority(request, Some("192.0.2.1:80".parse().unwrap()));
         let is_upgraded = self.role == Role::First && orig_proto::is_upgradable(request);
         let upgraded_from = is_upgraded.then(|| orig_proto::upgrade(request));
@@ -75,7 +72,7 @@ impl HttpHandler for Forward {
                 if let Some(version) = upgraded_from {
                     orig_proto::downgrade_response(&mut response, version);
                 }
-                if let Some(Downgraded(version)) = downgraded {
+                if let Some(version) = downgraded {
                     orig_proto::upgrade_response(&mut response, version);
                 }
                 Ok(response)

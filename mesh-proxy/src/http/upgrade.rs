@@ -11,13 +11,10 @@ use http::{Method, StatusCode, Version};
 use mesh_runtime::drain::Watch;
 
 use super::headers::{has_connection_option, strip_connection_headers};
+use super::message_context::MessageContext;
 use super::revocable::RevocableRequest;
 use super::{Request, uri};
 use crate::transport::{self, Io, Scratch};
-
-/// Marks (as an extension) an HTTP/1.1 request for another protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct UpgradeRequested;
 
 /// A request with an invalid target. Answered with 400.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,11 +37,6 @@ impl UpgradeRequest {
     }
 }
 
-/// Whether `request` requests an upgrade. `CONNECT` is recognised by its method.
-pub fn is_requested(request: &Request) -> bool {
-    request.extensions().get::<UpgradeRequested>().is_some()
-}
-
 /// Removes hop-by-hop headers from a request, and returns what it may become.
 pub(super) fn take_request(request: &mut Request) -> Result<Option<UpgradeRequest>, InvalidTarget> {
     check_target(request)?;
@@ -54,7 +46,7 @@ pub(super) fn take_request(request: &mut Request) -> Result<Option<UpgradeReques
         let headers = request.headers_mut();
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, protocol.clone());
-        request.extensions_mut().insert(UpgradeRequested);
+        MessageContext::of_mut(request.extensions_mut()).requests_upgrade = true;
     }
     Ok(match protocol {
         _ if *request.method() == Method::CONNECT => Some(UpgradeRequest::Connect),

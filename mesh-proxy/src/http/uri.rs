@@ -1,8 +1,8 @@
 //! The forms of an HTTP/1 request target, and the authority of a request.
 //!
 //! Inside the proxy every request has an absolute URI, so that routes, HTTP/2 and metrics need only
-//! one form. [`AbsoluteForm`] records that the client used it, because the destination application
-//! must receive the client's form.
+//! one form. [`MessageContext::is_absolute_form`] records that the client used it, because the
+//! destination application must receive the client's form.
 
 use std::net::SocketAddr;
 
@@ -12,10 +12,7 @@ use http::{HeaderMap, HeaderValue, Method, Uri, Version};
 
 use super::Request;
 use super::http1::MessageError;
-
-/// Marks (as an extension) a request whose request line had an absolute URI.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AbsoluteForm;
+use super::message_context::MessageContext;
 
 /// Returns the authority of a request: that of its URI, else of `host`. `None` also if `host` is
 /// not an authority.
@@ -104,7 +101,7 @@ pub fn replace_unsent_authority(request: &mut Request, addr: SocketAddr) {
             .headers()
             .get(HOST)
             .is_some_and(|host| !host.is_empty())
-        || request.extensions().get::<AbsoluteForm>().is_some();
+        || MessageContext::of(request.extensions()).is_absolute_form;
     if !is_told && let Ok(authority) = Authority::try_from(as_authority(addr)) {
         set_uri_authority(request.uri_mut(), authority);
     }
@@ -133,7 +130,9 @@ pub fn set_uri_authority(uri: &mut Uri, authority: Authority) {
 
 /// Returns the target in the form that the client used.
 pub fn http1_form(request: &Request) -> Uri {
-    if request.method() == Method::CONNECT || request.extensions().get::<AbsoluteForm>().is_some() {
+    if request.method() == Method::CONNECT
+        || MessageContext::of(request.extensions()).is_absolute_form
+    {
         return request.uri().clone();
     }
     let path = match request.uri().path_and_query() {
@@ -149,7 +148,7 @@ pub fn record_form(request: &mut Request) {
         && request.uri().scheme().is_some()
         && request.method() != Method::CONNECT
     {
-        request.extensions_mut().insert(AbsoluteForm);
+        MessageContext::of_mut(request.extensions_mut()).is_absolute_form = true;
     }
 }
 

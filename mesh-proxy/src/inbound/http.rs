@@ -21,7 +21,6 @@ use crate::http::client::{Client, SendError};
 use crate::http::headers::{
     CLIENT_ID, ORIG_PROTO, PROXY_CONNECTION, PROXY_ERROR, PROXY_UNDELIVERED,
 };
-use crate::http::orig_proto::Downgraded;
 use crate::http::retry::{self, Failure, Report};
 use crate::http::synthetic_response::{ErrorDetail, RequestContext};
 use crate::http::{
@@ -104,16 +103,16 @@ impl HttpHandler for RequestHandler {
     async fn handle(&self, request: &mut Request) -> Result<Response, Reset> {
         // Only peers of the mesh may declare the original protocol of a request. For other clients
         // it would be a way to choose how the application parses it.
-        if self.peer.identity().is_some() {
-            orig_proto::downgrade(request);
+        let downgraded = if self.peer.identity().is_some() {
+            orig_proto::downgrade(request)
         } else {
             orig_proto::strip(request.headers_mut());
-        }
-        let request_context = RequestContext::new(request);
-        let downgraded = request.extensions().get::<Downgraded>().copied();
+            None
+        };
+        let request_context = RequestContext::new(request, downgraded);
         match self.respond(request).await {
             Ok(mut response) => {
-                if let Some(Downgraded(version)) = downgraded {
+                if let Some(version) = downgraded {
                     orig_proto::upgrade_response(&mut response, version);
                 }
                 Ok(response)

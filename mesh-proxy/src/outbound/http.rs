@@ -93,7 +93,7 @@ impl Http {
 
 impl HttpHandler for HttpTarget {
     async fn handle(&self, request: &mut Request) -> Result<Response, Reset> {
-        let request_context = RequestContext::new(request);
+        let request_context = RequestContext::new(request, None);
         match self.exchange(request_context, request).await {
             Ok(response) => Ok(response),
             Err(error) => self.error_response(request_context, error),

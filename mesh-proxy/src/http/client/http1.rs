@@ -28,7 +28,8 @@ use crate::http::http1::{
     ParsedResponse, RequestMethod, begin_request, parse_response,
 };
 use crate::http::interim::InterimSender;
-use crate::http::{Body, Protocol, Request, Response, upgrade};
+use crate::http::message_context::MessageContext;
+use crate::http::{Body, Protocol, Request, Response};
 use crate::transport::Io;
 
 /// The idle connections of one endpoint.
@@ -309,7 +310,7 @@ enum UploadState {
 impl ResponseFuture {
     /// Queues the request's header section, to be written with the beginning of the body.
     fn start(connection: Rc<Connection>, request: &mut Request) -> Result<Self, SendError> {
-        let is_upgrade = upgrade::is_requested(request);
+        let is_upgrade = MessageContext::of(request.extensions()).requests_upgrade;
         let body = mem::take(request.body_mut());
         let interim = body.interim();
         if let Some(interim) = &interim
@@ -399,7 +400,7 @@ impl ResponseFuture {
         *response.version_mut() = parsed.version;
         *response.headers_mut() = parsed.headers;
         if let Some(reason) = parsed.reason {
-            response.extensions_mut().insert(reason);
+            MessageContext::of_mut(response.extensions_mut()).reason = Some(reason);
         }
         if let BodyLength::Bytes(length) = length
             && response

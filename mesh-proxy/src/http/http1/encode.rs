@@ -2,12 +2,11 @@
 
 use std::io::Write as _;
 
+use bytes::Bytes;
 use http::header::{
     CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING,
 };
 use http::{Method, StatusCode, Uri, Version};
-
-use super::parse::ReasonPhrase;
 
 /// The framing headers that are written. Those that do not apply are omitted; existing ones keep
 /// their place.
@@ -48,7 +47,7 @@ pub(super) fn write_request(
 /// Writes a status line and the headers. `connection` replaces the header of that name.
 pub(super) fn write_response(
     out: &mut Vec<u8>,
-    (version, status, reason): (Version, StatusCode, Option<&ReasonPhrase>),
+    (version, status, reason): (Version, StatusCode, Option<&Bytes>),
     headers: &HeaderMap,
     framing: FramingHeaders,
     connection: Option<HeaderValue>,
@@ -58,7 +57,7 @@ pub(super) fn write_response(
     out.extend_from_slice(status.as_str().as_bytes());
     out.push(b' ');
     let usual = || status.canonical_reason().unwrap_or_default().as_bytes();
-    out.extend_from_slice(reason.map_or_else(usual, ReasonPhrase::as_bytes));
+    out.extend_from_slice(reason.map_or_else(usual, Bytes::as_ref));
     out.extend_from_slice(b"\r\n");
     write_fields(out, headers, framing, connection);
 }

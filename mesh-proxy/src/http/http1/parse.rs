@@ -37,13 +37,9 @@ pub(crate) struct ParsedResponse {
     pub(crate) version: Version,
     pub(crate) headers: HeaderMap,
     pub(crate) keeps_alive: bool,
-    /// Present only if it is not the standard one.
-    pub(crate) reason: Option<ReasonPhrase>,
+    /// The reason phrase after the status code, if it is not the standard one.
+    pub(crate) reason: Option<Bytes>,
 }
-
-/// The reason phrase after a status code, forwarded to the client as an extension of the response.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ReasonPhrase(Bytes);
 
 /// The result of [`find_end`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,7 +135,7 @@ fn parse_response_fields<'b>(
     let headers = parse_fields(bytes, parsed.headers)?;
     Ok(ParsedResponse {
         reason: (reason != standard && !reason.is_empty())
-            .then(|| ReasonPhrase(bytes.slice_ref(reason.as_bytes()))),
+            .then(|| bytes.slice_ref(reason.as_bytes())),
         keeps_alive: framing::keeps_alive(version, &headers),
         status,
         version,
@@ -175,12 +171,6 @@ impl ParsedResponse {
     /// Returns the length of the body of a response to a request with `method`.
     pub(crate) fn body_length(&self, method: RequestMethod) -> Result<BodyLength, MessageError> {
         framing::response_body_length(method, self.status, self.version, &self.headers)
-    }
-}
-
-impl ReasonPhrase {
-    pub(super) fn as_bytes(&self) -> &[u8] {
-        &self.0
     }
 }
 

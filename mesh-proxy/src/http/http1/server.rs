@@ -20,15 +20,15 @@ use self::response_framing::{RequestInfo, ResponseFraming};
 use super::connection::RemainingBody;
 use super::framing::RequestMethod;
 use super::limits::{LINGER_TIME, MAX_LINGER_BYTES};
-use super::parse::{self, ReasonPhrase};
+use super::parse;
 use super::{BodyEncoder, Connection, Error, FramingHeaders, MessageError, OutgoingBody, encode};
 use crate::config::HttpLimits;
 use crate::http::body_timeout::BodyTimeout;
 use crate::http::idle::wait_until_idle;
 use crate::http::interim::InterimSender;
+use crate::http::message_context::MessageContext;
 use crate::http::revocable::RevocableRequest;
-use crate::http::synthetic_response::{self, CloseConnection};
-use crate::http::{Body, HttpHandler, Request, Response, upgrade, uri};
+use crate::http::{Body, HttpHandler, Request, Response, synthetic_response, upgrade, uri};
 use crate::transport::Io;
 
 mod response_framing;
@@ -136,7 +136,7 @@ async fn exchange<H: HttpHandler>(
     if response.status().is_informational() {
         // An unrequested 1xx or 101: no valid message could follow it.
         response = synthetic_response::status(info.version, StatusCode::BAD_GATEWAY);
-        response.extensions_mut().insert(CloseConnection);
+        MessageContext::of_mut(response.extensions_mut()).closes_connection = true;
     }
     let drained = config.limits.drained_body;
     let must_close = config.drain.is_draining() || cannot_read_rest(connection, drained);
@@ -263,7 +263,7 @@ async fn write_response(
             (
                 framing.version,
                 parts.status,
-                parts.extensions.get::<ReasonPhrase>(),
+                MessageContext::of(&parts.extensions).reason.as_ref(),
             ),
             &parts.headers,
             framing.headers,
@@ -319,7 +319,7 @@ async fn begin_tunnel(
         let status_line = (
             Version::HTTP_11,
             response.status(),
-            response.extensions().get(),
+            MessageContext::of(response.extensions()).reason.as_ref(),
         );
         encode::write_response(
             output.append_buffer(),

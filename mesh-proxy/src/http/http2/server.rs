@@ -17,8 +17,8 @@ use crate::http::body_timeout::BodyTimeout;
 use crate::http::http1::MessageError;
 use crate::http::idle::wait_until_idle;
 use crate::http::interim::InterimSender;
+use crate::http::message_context::MessageContext;
 use crate::http::server::RefusalCounter;
-use crate::http::synthetic_response::CloseConnection;
 use crate::http::{
     Body, HttpHandler, Protocol, Request, Reset, Response, synthetic_response, upgrade, uri,
 };
@@ -191,9 +191,8 @@ fn exchange<H: HttpHandler>(
                 }
                 send_stream.reset(reason);
             }
-            Some(Ok(mut response)) => {
-                let close = response.extensions_mut().remove::<CloseConnection>();
-                if close.is_some() {
+            Some(Ok(response)) => {
+                if MessageContext::of(response.extensions()).closes_connection {
                     shared.start_graceful_shutdown();
                 }
                 send_response(response, send_stream, watch).await;

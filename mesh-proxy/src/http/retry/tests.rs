@@ -9,6 +9,7 @@ use super::Failure::{
 };
 use super::Replay::{IfUnprocessed, Impossible, Safe};
 use super::*;
+use crate::http::Body;
 
 const OTHER: Action = Action::OtherEndpoint { has_failed: false };
 const IF_OTHER: Action = Action::OtherEndpointIfAvailable;
@@ -99,6 +100,26 @@ fn request_that_was_sent_is_retried_once_whatever_failed() {
             }
         }
     }
+}
+
+#[test]
+fn replay_depends_on_method_body_and_upgrade() {
+    let replay = |method: &str, body: &'static str, requests_upgrade: bool| {
+        let body = if body.is_empty() {
+            Body::empty()
+        } else {
+            Body::full(body)
+        };
+        let mut request = Request::new(body);
+        *request.method_mut() = method.parse().unwrap();
+        MessageContext::of_mut(request.extensions_mut()).requests_upgrade = requests_upgrade;
+        Replay::of(&request)
+    };
+    assert_eq!(replay("GET", "", false), Safe);
+    assert_eq!(replay("DELETE", "", false), Safe);
+    assert_eq!(replay("POST", "", false), IfUnprocessed);
+    assert_eq!(replay("PUT", "body", false), Impossible);
+    assert_eq!(replay("GET", "", true), Impossible);
 }
 
 /// The rows of docs/adr/0034, and what docs/adr/0030 reports to peers.

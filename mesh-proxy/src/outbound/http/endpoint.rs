@@ -14,7 +14,7 @@ use crate::error::{DialError, Error, Kind};
 use crate::http::client::{self, Client, Connection, SendError};
 use crate::http::delivery_failure::DeliveryFailure;
 use crate::http::headers::{DST_CANONICAL, PROXY_CONNECTION, PROXY_ERROR, PROXY_UNDELIVERED};
-use crate::http::synthetic_response::CloseConnection;
+use crate::http::message_context::MessageContext;
 use crate::http::{Request, Response, headers, orig_proto, uri};
 use crate::outbound::dial::{self, EndpointDial};
 use crate::telemetry::http::EndpointMetrics;
@@ -156,7 +156,7 @@ impl HttpEndpoint {
             tracing::info!(%addr, error = %text(&error), "Remote proxy error");
         }
         if take_close(headers) && self.is_forward {
-            response.extensions_mut().insert(CloseConnection);
+            MessageContext::of_mut(response.extensions_mut()).closes_connection = true;
             if response.version() == Version::HTTP_11 {
                 let close = HeaderValue::from_static("close");
                 response

@@ -41,7 +41,7 @@ fn response_is_parsed() {
     assert_eq!(parsed.status, 404);
     assert_eq!(parsed.version, Version::HTTP_10);
     assert!(parsed.keeps_alive);
-    assert_eq!(parsed.reason.unwrap().as_bytes(), b"Nothing Here");
+    assert_eq!(parsed.reason.unwrap(), "Nothing Here");
     for usual in [
         "HTTP/1.1 200 OK\r\n\r\n",
         "HTTP/1.1 200 \r\n\r\n",

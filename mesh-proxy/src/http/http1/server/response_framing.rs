@@ -7,7 +7,7 @@ use crate::http::Response;
 use crate::http::http1::framing::{self, RequestMethod};
 use crate::http::http1::request::{BodySize, content_length};
 use crate::http::http1::{BodyEncoder, FramingHeaders};
-use crate::http::synthetic_response::CloseConnection;
+use crate::http::message_context::MessageContext;
 
 /// The attributes of a request that affect the framing of its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub(super) struct ResponseFraming {
 
 impl ResponseFraming {
     pub(super) fn new(info: RequestInfo, response: &Response, must_close: bool) -> Self {
-        let closes = must_close || response.extensions().get::<CloseConnection>().is_some();
+        let closes = must_close || MessageContext::of(response.extensions()).closes_connection;
         choose(
             info,
             (response.version(), response.status(), response.headers()),
