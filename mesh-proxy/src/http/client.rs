@@ -63,18 +63,14 @@ pub enum ResponseGuard {
 }
 
 /// A connection, or a reserved stream, for one request.
-pub struct Connection {
-    kind: ConnectionKind,
-}
+pub struct Connection(ConnectionKind);
 
 enum ConnectionKind {
-    /// Taken from the pool, or to be returned to it.
     Http1 {
         connection: http1::PooledConnection,
-        pool: Rc<Pool>,
+        /// `None`: the connection is used for this request only.
+        pool: Option<Rc<Pool>>,
     },
-    /// Used for this request only.
-    Dedicated(http1::PooledConnection),
     Http2(http2::StreamReservation),
 }
 
@@ -186,21 +182,16 @@ impl<D: Dial + 'static> Client<D> {
 
     /// Returns a connection for `request`, of the protocol of its version.
     pub async fn connect(&self, request: &Request) -> Result<Connection, DialError> {
-        let kind = if request.version() == Version::HTTP_2 {
-            ConnectionKind::Http2(self.http2.reserve().await?)
-        } else if needs_dedicated_connection(request) {
-            ConnectionKind::Dedicated(
-                Box::pin(http1::connect(&*self.dial, self.http1.limits())).await?,
-            )
-        } else if let Some(connection) = self.http1.take() {
-            let pool = self.http1.clone();
-            ConnectionKind::Http1 { connection, pool }
-        } else {
-            let connection = Box::pin(http1::connect(&*self.dial, self.http1.limits())).await?;
-            let pool = self.http1.clone();
-            ConnectionKind::Http1 { connection, pool }
+        if request.version() == Version::HTTP_2 {
+            let reservation = self.http2.reserve().await?;
+            return Ok(Connection(ConnectionKind::Http2(reservation)));
+        }
+        let pool = (!needs_dedicated_connection(request)).then(|| self.http1.clone());
+        let connection = match pool.as_ref().and_then(|pool| pool.take()) {
+            Some(connection) => connection,
+            None => Box::pin(http1::connect(&*self.dial, self.http1.limits())).await?,
         };
-        Ok(Connection { kind })
+        Ok(Connection(ConnectionKind::Http1 { connection, pool }))
     }
 
     /// Sends `request` to the application, on as many connections as [`retry::decide`] allows.
@@ -225,16 +216,15 @@ impl<D: Dial + 'static> Client<D> {
 impl Connection {
     /// Whether earlier requests have used the connection. The server may have closed it since.
     fn is_reused(&self) -> bool {
-        matches!(&self.kind, ConnectionKind::Http1 { connection, .. } if connection.reused)
+        matches!(&self.0, ConnectionKind::Http1 { connection, .. } if connection.reused)
     }
 
     /// Sends `request`, whose URI must be absolute, and converts it to the form that HTTP/1 needs.
     /// Takes the body, unless the request could not be written ([`SendError::Dial`]).
     pub async fn send(self, request: &mut Request) -> Result<Response, SendError> {
-        let (connection, pool) = match self.kind {
+        let (connection, pool) = match self.0 {
             ConnectionKind::Http2(reservation) => return reservation.send(request).await,
-            ConnectionKind::Http1 { connection, pool } => (connection, Some(pool)),
-            ConnectionKind::Dedicated(connection) => (connection, None),
+            ConnectionKind::Http1 { connection, pool } => (connection, pool),
         };
         let mut response = connection.send(request, pool.as_ref()).await?;
         if !(request.method() == Method::CONNECT && response.status().is_success()) {

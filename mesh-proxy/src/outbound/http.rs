@@ -6,8 +6,10 @@
 //! that a request needs: balancers, timeouts, metric handles. A request locks nothing, and waits
 //! only for endpoints.
 //!
-//! The path of a request: [`HttpTarget::handle`] → [`HttpTarget::exchange`] →
-//! [`RuleBackend::send`](backend::RuleBackend::send) → endpoint → [`HttpTarget::finish`].
+//! The path of a request: [`HttpTarget::respond`] selects the rule and [`send`] applies it,
+//! [`RuleBackend::send`](backend::RuleBackend::send) selects endpoints and retries,
+//! [`HttpEndpoint::send`](endpoint::HttpEndpoint::send) sends, and [`HttpTarget::finish`] completes
+//! the response.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -52,14 +54,6 @@ pub struct HttpTarget {
     routes: RefCell<Rc<Routes>>,
 }
 
-/// The state of a request that is needed until its response is complete.
-struct ExchangeContext {
-    request_context: RequestContext,
-    rule: Rc<Rule>,
-    route: Exchange,
-    timeouts: Option<ExchangeTimeouts>,
-}
-
 impl Http {
     pub fn new(context: Rc<ProxyContext>) -> Self {
         Self {
@@ -94,7 +88,7 @@ impl Http {
 impl HttpHandler for HttpTarget {
     async fn handle(&self, request: &mut Request) -> Result<Response, Reset> {
         let request_context = RequestContext::new(request, None);
-        match self.exchange(request_context, request).await {
+        match self.respond(request_context, request).await {
             Ok(response) => Ok(response),
             Err(error) => self.error_response(request_context, error),
         }
@@ -102,120 +96,63 @@ impl HttpHandler for HttpTarget {
 }
 
 impl HttpTarget {
-    fn follow(&self, mut updates: watch::Receiver<Arc<OutboundTarget>>) {
-        updates.mark_changed();
-        self.updates.replace(updates);
-    }
-
-    /// Returns the current routes, recompiled if discovery has published a change.
-    fn routes(&self) -> Rc<Routes> {
-        let mut updates = self.updates.borrow_mut();
-        if updates.has_changed().unwrap_or(false) {
-            let source = updates.borrow_and_update().clone();
-            let routes = Routes::compile(&self.context, source, Some(&self.routes.borrow()));
-            self.routes.replace(Rc::new(routes));
-        }
-        self.routes.borrow().clone()
-    }
-
-    async fn exchange(
+    /// Handles a request from its rule to the response headers.
+    async fn respond(
         &self,
         request_context: RequestContext,
         request: &mut Request,
     ) -> Result<Response, Error> {
-        let permit = self.context.shared.outbound_in_flight.try_acquire();
-        let permit = permit.map_err(|_full| load_shed())?;
+        // Held until the response's headers have arrived.
+        let in_flight = self.context.shared.outbound_in_flight.try_acquire();
+        let in_flight = in_flight
+            .map_err(|_full| Error::new(Kind::LoadShed, "too many requests are in flight"))?;
+        let within_target =
+            |error: Error| error.within(format_args!("logical service {}", self.addr));
         let required_id = prepare(request, self.addr);
-        let routes = self.routes();
-        let (rule, prefix) = routes
-            .find(request)
-            .map_err(|error| error.within(format_args!("logical service {}", self.addr)))?;
-        let has_body = !request.body().is_empty();
-        let observers = ExchangeMetrics {
+        let (rule, prefix) = self.routes().find(request).map_err(within_target)?;
+        let metrics = ExchangeMetrics {
             route: rule.metrics.clone(),
             ..ExchangeMetrics::default()
         };
-        let mut context = ExchangeContext {
-            request_context,
-            route: Exchange::start(observers, request.headers(), has_body),
-            timeouts: None,
-            rule,
-        };
-        let sent = self.send(&mut context, request, prefix, required_id).await;
-        drop(permit);
+        let has_body = !request.body().is_empty();
+        let mut route = Exchange::start(metrics, request.headers(), has_body);
+        let limits = overrides::timeouts(&rule, request.headers_mut());
+        let timeouts = ExchangeTimeouts::new(limits, Instant::now());
+        let progress = timeouts.as_ref().map(|t| t.progress().clone());
+        RequestObserver::new(route.request_body(), progress).attach(request.body_mut());
+        let sent = send(&rule, timeouts.as_ref(), request, prefix, required_id).await;
+        drop(in_flight);
         match sent {
-            Ok(exchanged) => Ok(self.finish(context, exchanged)),
+            Ok(sent) => Ok(self.finish(request_context, &rule, route, timeouts, sent)),
             Err(error) => {
-                context.route.failed(stream_error(&error.kind));
-                Err(error
-                    .within(format_args!("route {}", context.rule.name))
-                    .within(format_args!("logical service {}", self.addr)))
+                route.failed(stream_error(&error.kind));
+                Err(within_target(
+                    error.within(format_args!("route {}", rule.name)),
+                ))
             }
-        }
-    }
-
-    /// Applies the matched rule and sends the request. Returns when the response headers have
-    /// arrived.
-    async fn send(
-        &self,
-        context: &mut ExchangeContext,
-        request: &mut Request,
-        prefix: Option<usize>,
-        required_id: Option<http::HeaderValue>,
-    ) -> Result<BackendResponse, Error> {
-        let rule = context.rule.clone();
-        let configured = overrides::timeouts(&rule, request.headers_mut());
-        filter::apply(rule.filters(), request, prefix)?;
-        if let Some(name) = &rule.canonical {
-            request.headers_mut().insert(DST_CANONICAL, name.clone());
-        }
-        context.timeouts = ExchangeTimeouts::new(configured, Instant::now());
-        let progress = context.timeouts.as_ref().map(|l| l.progress().clone());
-        let observer = RequestObserver::new(context.route.request_body(), progress);
-        observer.attach(request.body_mut());
-        let backend = rule.backends.choose()?;
-        let sending = backend.send(request, prefix, required_id.as_ref());
-        match (rule.head_timeout, &context.timeouts) {
-            (None, None) => sending.await,
-            (Some(limit), _) => {
-                tokio::time::timeout(limit, sending)
-                    .await
-                    .unwrap_or_else(|_elapsed| {
-                        Err(timed_out(
-                            Kind::ProfileTimeout,
-                            TimeoutError::Request(limit),
-                        ))
-                    })
-            }
-            (None, Some(timeouts)) => tokio::select! {
-                biased;
-                sent = sending => sent,
-                overrun = timeouts.expired() => Err(timed_out(Kind::ResponseTimeout, overrun)),
-            },
         }
     }
 
     /// Applies the response filters, and attaches metrics and timeouts to the body.
-    fn finish(&self, context: ExchangeContext, exchanged: BackendResponse) -> Response {
-        let ExchangeContext {
-            request_context,
-            rule,
-            mut route,
-            timeouts,
-        } = context;
-        let mut response = exchanged.response;
-        filter::apply_to_response(exchanged.backend.filters(), response.headers_mut());
+    fn finish(
+        &self,
+        request_context: RequestContext,
+        rule: &Rule,
+        mut route: Exchange,
+        timeouts: Option<ExchangeTimeouts>,
+        sent: BackendResponse,
+    ) -> Response {
+        let mut response = sent.response;
+        filter::apply_to_response(sent.backend.filters(), response.headers_mut());
         filter::apply_to_response(rule.filters(), response.headers_mut());
         route.response_headers(response.status(), response.headers());
-        let observer = ResponseObserver::new(route, exchanged.attempt, exchanged.picked);
-        let informational = self.context.config.outbound.informational_headers;
+        let observer = ResponseObserver::new(route, sent.attempt, sent.picked);
+        let with_message = self.context.config.outbound.informational_headers;
         let timeouts = timeouts.filter(|_| !request_context.is_tunnel(response.status()));
         response.map(|body| {
             let mut body = body.observed(Box::new(observer));
             if request_context.is_grpc() {
-                body = body.with_grpc_error_trailers(GrpcErrorTrailers {
-                    with_message: informational,
-                });
+                body = body.with_grpc_error_trailers(GrpcErrorTrailers { with_message });
             }
             match timeouts {
                 Some(timeouts) => body.with_timeouts(timeouts),
@@ -245,6 +182,22 @@ impl HttpTarget {
         };
         synthetic_response::error(request_context, &error, detail)
     }
+
+    /// Returns the current routes, recompiled if discovery has published a change.
+    fn routes(&self) -> Rc<Routes> {
+        let mut updates = self.updates.borrow_mut();
+        if updates.has_changed().unwrap_or(false) {
+            let source = updates.borrow_and_update().clone();
+            let routes = Routes::compile(&self.context, source, Some(&self.routes.borrow()));
+            self.routes.replace(Rc::new(routes));
+        }
+        self.routes.borrow().clone()
+    }
+
+    fn follow(&self, mut updates: watch::Receiver<Arc<OutboundTarget>>) {
+        updates.mark_changed();
+        self.updates.replace(updates);
+    }
 }
 
 /// Normalizes a request. Returns the identity that the application requires of the endpoint.
@@ -255,8 +208,35 @@ fn prepare(request: &mut Request, original_dst: SocketAddr) -> Option<http::Head
     request.headers_mut().remove(REQUIRE_ID)
 }
 
-fn load_shed() -> Error {
-    Error::new(Kind::LoadShed, "too many requests are in flight")
+/// Applies the rule and sends the request. Returns when the response headers have arrived.
+async fn send(
+    rule: &Rule,
+    timeouts: Option<&ExchangeTimeouts>,
+    request: &mut Request,
+    prefix: Option<usize>,
+    required_id: Option<http::HeaderValue>,
+) -> Result<BackendResponse, Error> {
+    filter::apply(rule.filters(), request, prefix)?;
+    if let Some(name) = &rule.canonical {
+        request.headers_mut().insert(DST_CANONICAL, name.clone());
+    }
+    let backend = rule.backends.choose()?;
+    let sending = backend.send(request, prefix, required_id.as_ref());
+    match (rule.head_timeout, timeouts) {
+        (None, None) => sending.await,
+        (Some(limit), _) => match tokio::time::timeout(limit, sending).await {
+            Ok(sent) => sent,
+            Err(_elapsed) => Err(timed_out(
+                Kind::ProfileTimeout,
+                TimeoutError::Request(limit),
+            )),
+        },
+        (None, Some(timeouts)) => tokio::select! {
+            biased;
+            sent = sending => sent,
+            overrun = timeouts.expired() => Err(timed_out(Kind::ResponseTimeout, overrun)),
+        },
+    }
 }
 
 fn timed_out(kind: Kind, overrun: TimeoutError) -> Error {

@@ -19,19 +19,6 @@ use crate::http::{Request, Response, filter};
 use crate::telemetry::http::{Exchange, ExchangeMetrics, StreamError};
 use crate::telemetry::{RouteMetrics, labels};
 
-/// A backend, shared by all rules of a target that refer to it.
-pub(super) struct Backend {
-    source: PolicyBackend,
-    dispatch: Dispatch,
-}
-
-/// How requests to a backend are dispatched.
-enum Dispatch {
-    Balance(Box<BalanceQueue<HttpEndpoint>>),
-    Forward(Box<HttpEndpoint>),
-    Fail,
-}
-
 /// A backend with the filters and metrics of one rule.
 pub(super) struct RuleBackend {
     backend: Rc<Backend>,
@@ -47,12 +34,213 @@ pub(super) struct BackendResponse {
     pub(super) picked: Option<PickedEndpoint<HttpEndpoint>>,
 }
 
+/// A backend, shared by all rules of a target that refer to it.
+pub(super) struct Backend {
+    source: PolicyBackend,
+    dispatch: Dispatch,
+}
+
+/// How requests to a backend are dispatched.
+enum Dispatch {
+    Balance(Box<BalanceQueue<HttpEndpoint>>),
+    Forward(Box<HttpEndpoint>),
+    Fail,
+}
+
 /// The result of one attempt at one endpoint.
 struct Attempt {
     /// `None` if the application has responded.
     failure: Option<Failure>,
     /// The response, of the application or of the peer's proxy.
     result: Result<(Response, Exchange), Error>,
+}
+
+impl RuleBackend {
+    pub(super) fn new(
+        backend: Rc<Backend>,
+        source: Arc<RouteBackend>,
+        metrics: Option<Rc<RouteMetrics>>,
+    ) -> Self {
+        Self {
+            backend,
+            source,
+            metrics,
+        }
+    }
+
+    pub(super) fn filters(&self) -> &[Filter] {
+        &self.source.filters
+    }
+
+    pub(super) fn is_available(&self) -> bool {
+        self.backend.is_available()
+    }
+
+    /// Sends a request to an endpoint of the backend. `required` is the identity that the
+    /// application requires of the endpoint.
+    pub(super) async fn send(
+        self: &Rc<Self>,
+        request: &mut Request,
+        prefix: Option<usize>,
+        required: Option<&http::HeaderValue>,
+    ) -> Result<BackendResponse, Error> {
+        filter::apply(self.filters(), request, prefix)?;
+        let sent = match &self.backend.dispatch {
+            Dispatch::Balance(queue) => self.balance(queue, request, required).await,
+            Dispatch::Forward(endpoint) => return self.forward(endpoint, request, required).await,
+            Dispatch::Fail => Err(Error::new(Kind::NoDispatcher, "has no dispatcher")),
+        };
+        sent.map_err(|error| error.within(format_args!("backend {}", self.source.backend.meta)))
+    }
+
+    /// Sends it to endpoints that the balancer selects.
+    async fn balance(
+        self: &Rc<Self>,
+        queue: &BalanceQueue<HttpEndpoint>,
+        request: &mut Request,
+        required: Option<&http::HeaderValue>,
+    ) -> Result<BackendResponse, Error> {
+        let replay = Replay::of(request);
+        let mut history = History::default();
+        let mut started = Instant::now();
+        let mut avoid = None;
+        loop {
+            let picked = queue
+                .acquire_other(started, avoid)
+                .await
+                .map_err(queue_error)?;
+            picked.value.check_identity(required)?;
+            avoid = Some(picked.endpoint.addr);
+            let Attempt { failure, result } =
+                self.attempt(&picked.value, Some(&picked), request).await;
+            let action = failure.map_or(Action::Return, |failure| {
+                retry::decide(failure, replay, retry::Dispatch::Balanced, &mut history)
+            });
+            match (action, result) {
+                (Action::Return, result) => {
+                    if result.is_ok() {
+                        queue.mark_reached(&picked);
+                    }
+                    return self.respond(result, Some(picked));
+                }
+                (Action::OtherEndpointIfAvailable, result) => {
+                    queue.mark_failed(&picked);
+                    if !queue.has_available() {
+                        return self.respond(result, Some(picked));
+                    }
+                }
+                (Action::OtherEndpoint { has_failed: true }, result) => {
+                    queue.mark_failed(&picked);
+                    if failure.is_some_and(Failure::may_be_processed) {
+                        // The fail-fast timeout restarts: detecting that a pod has vanished takes
+                        // seconds, which were not spent waiting for an endpoint. This happens once
+                        // per request, so the wait stays bounded.
+                        started = Instant::now();
+                    } else if let Err(error) = result {
+                        tracing::info!(addr = %picked.endpoint.addr, %error, "Failed to connect");
+                    }
+                }
+                (Action::SameEndpoint | Action::OtherEndpoint { has_failed: false }, _) => {}
+            }
+        }
+    }
+
+    /// Sends it to the one address of the backend.
+    async fn forward(
+        self: &Rc<Self>,
+        endpoint: &HttpEndpoint,
+        request: &mut Request,
+        required: Option<&http::HeaderValue>,
+    ) -> Result<BackendResponse, Error> {
+        endpoint.check_identity(required)?;
+        let replay = Replay::of(request);
+        let mut history = History::default();
+        loop {
+            let Attempt { failure, result } = self.attempt(endpoint, None, request).await;
+            let action = failure.map_or(Action::Return, |failure| {
+                retry::decide(failure, replay, retry::Dispatch::Fixed, &mut history)
+            });
+            if action == Action::Return {
+                let result = match result {
+                    Err(error) if failure.is_some_and(Failure::is_unsent) => {
+                        Err(error.within(format_args!("endpoint {}", endpoint.addr())))
+                    }
+                    result => result,
+                };
+                return self.respond(result, None);
+            }
+        }
+    }
+
+    /// Sends the request to one endpoint. If the attempt fails, the request can be sent again: only
+    /// hop-by-hop headers of the client's connection have been removed.
+    async fn attempt(
+        &self,
+        endpoint: &HttpEndpoint,
+        picked: Option<&PickedEndpoint<HttpEndpoint>>,
+        request: &mut Request,
+    ) -> Attempt {
+        let rewrite = endpoint.rewrite(request);
+        let connection = match endpoint.connect(request).await {
+            Ok(connection) => connection,
+            Err(error) => {
+                rewrite.undo(request);
+                return Attempt {
+                    failure: Some(Failure::NoConnection),
+                    result: Err(SendError::Dial(error).into()),
+                };
+            }
+        };
+        if let Some(picked) = picked {
+            picked.record_send();
+        }
+        let metrics = ExchangeMetrics {
+            endpoint: Some(endpoint.metrics.clone()),
+            route: None,
+            backend: self.metrics.clone(),
+        };
+        let has_body = !request.body().is_empty();
+        let mut exchange = Exchange::start(metrics, request.headers(), has_body);
+        let observer = RequestObserver::new(exchange.request_body(), None);
+        observer.attach(request.body_mut());
+        let sent = endpoint.send(connection, request, &rewrite).await;
+        if !matches!(sent, Ok((_, None))) {
+            rewrite.undo(request);
+        }
+        match sent {
+            Ok((response, undelivered)) => {
+                exchange.response_headers(response.status(), response.headers());
+                Attempt {
+                    failure: undelivered.map(Failure::Undelivered),
+                    result: Ok((response, exchange)),
+                }
+            }
+            Err(error) => {
+                exchange.failed(match &error {
+                    SendError::Dial(_) => StreamError::GoAway,
+                    error => StreamError::from(error),
+                });
+                Attempt {
+                    failure: Some(error.failure()),
+                    result: Err(error.into()),
+                }
+            }
+        }
+    }
+
+    fn respond(
+        self: &Rc<Self>,
+        result: Result<(Response, Exchange), Error>,
+        picked: Option<PickedEndpoint<HttpEndpoint>>,
+    ) -> Result<BackendResponse, Error> {
+        let (response, attempt) = result?;
+        Ok(BackendResponse {
+            response,
+            backend: self.clone(),
+            attempt,
+            picked,
+        })
+    }
 }
 
 impl Backend {
@@ -112,195 +300,6 @@ impl Backend {
 /// Returns the `authority` label, in which Linkerd omits port 80.
 fn authority_label(authority: &str) -> &str {
     authority.strip_suffix(":80").unwrap_or(authority)
-}
-
-impl RuleBackend {
-    pub(super) fn new(
-        backend: Rc<Backend>,
-        source: Arc<RouteBackend>,
-        metrics: Option<Rc<RouteMetrics>>,
-    ) -> Self {
-        Self {
-            backend,
-            source,
-            metrics,
-        }
-    }
-
-    pub(super) fn filters(&self) -> &[Filter] {
-        &self.source.filters
-    }
-
-    pub(super) fn is_available(&self) -> bool {
-        self.backend.is_available()
-    }
-
-    /// Sends a request to an endpoint of the backend. `required` is the identity that the
-    /// application requires of the endpoint.
-    pub(super) async fn send(
-        self: &Rc<Self>,
-        request: &mut Request,
-        prefix: Option<usize>,
-        required: Option<&http::HeaderValue>,
-    ) -> Result<BackendResponse, Error> {
-        filter::apply(self.filters(), request, prefix)?;
-        let sent = match &self.backend.dispatch {
-            Dispatch::Balance(queue) => self.balance(queue, request, required).await,
-            Dispatch::Forward(endpoint) => return self.forward(endpoint, request, required).await,
-            Dispatch::Fail => Err(Error::new(Kind::NoDispatcher, "has no dispatcher")),
-        };
-        sent.map_err(|error| error.within(format_args!("backend {}", self.source.backend.meta)))
-    }
-
-    async fn balance(
-        self: &Rc<Self>,
-        queue: &BalanceQueue<HttpEndpoint>,
-        request: &mut Request,
-        required: Option<&http::HeaderValue>,
-    ) -> Result<BackendResponse, Error> {
-        let replay = Replay::of(request);
-        let mut history = History::default();
-        let mut started = Instant::now();
-        let mut avoid = None;
-        loop {
-            let picked = queue
-                .acquire_other(started, avoid)
-                .await
-                .map_err(queue_error)?;
-            picked.value.check_identity(required)?;
-            avoid = Some(picked.endpoint.addr);
-            let Attempt { failure, result } =
-                self.attempt(&picked.value, Some(&picked), request).await;
-            let action = failure.map_or(Action::Return, |failure| {
-                retry::decide(failure, replay, retry::Dispatch::Balanced, &mut history)
-            });
-            match (action, result) {
-                (Action::Return, result) => {
-                    if result.is_ok() {
-                        queue.mark_reached(&picked);
-                    }
-                    return self.respond(result, Some(picked));
-                }
-                (Action::OtherEndpointIfAvailable, result) => {
-                    queue.mark_failed(&picked);
-                    if !queue.has_available() {
-                        return self.respond(result, Some(picked));
-                    }
-                }
-                (Action::OtherEndpoint { has_failed: true }, result) => {
-                    queue.mark_failed(&picked);
-                    if failure.is_some_and(Failure::may_be_processed) {
-                        // The fail-fast timeout restarts: detecting that a pod has vanished takes
-                        // seconds, which were not spent waiting for an endpoint. This happens once
-                        // per request, so the wait stays bounded.
-                        started = Instant::now();
-                    } else if let Err(error) = result {
-                        tracing::info!(addr = %picked.endpoint.addr, %error, "Failed to connect");
-                    }
-                }
-                (Action::SameEndpoint | Action::OtherEndpoint { has_failed: false }, _) => {}
-            }
-        }
-    }
-
-    async fn forward(
-        self: &Rc<Self>,
-        endpoint: &HttpEndpoint,
-        request: &mut Request,
-        required: Option<&http::HeaderValue>,
-    ) -> Result<BackendResponse, Error> {
-        endpoint.check_identity(required)?;
-        let replay = Replay::of(request);
-        let mut history = History::default();
-        loop {
-            let Attempt { failure, result } = self.attempt(endpoint, None, request).await;
-            let action = failure.map_or(Action::Return, |failure| {
-                retry::decide(failure, replay, retry::Dispatch::Fixed, &mut history)
-            });
-            if action == Action::Return {
-                let result = match result {
-                    Err(error) if failure.is_some_and(Failure::is_unsent) => {
-                        Err(error.within(format_args!("endpoint {}", endpoint.addr())))
-                    }
-                    result => result,
-                };
-                return self.respond(result, None);
-            }
-        }
-    }
-
-    fn respond(
-        self: &Rc<Self>,
-        result: Result<(Response, Exchange), Error>,
-        picked: Option<PickedEndpoint<HttpEndpoint>>,
-    ) -> Result<BackendResponse, Error> {
-        let (response, attempt) = result?;
-        Ok(BackendResponse {
-            response,
-            backend: self.clone(),
-            attempt,
-            picked,
-        })
-    }
-
-    /// Sends the request to one endpoint. If the attempt fails, the request can be sent again: only
-    /// hop-by-hop headers of the client's connection have been removed.
-    async fn attempt(
-        &self,
-        endpoint: &HttpEndpoint,
-        picked: Option<&PickedEndpoint<HttpEndpoint>>,
-        request: &mut Request,
-    ) -> Attempt {
-        let rewrite = endpoint.rewrite(request);
-        let connection = match endpoint.connect(request).await {
-            Ok(connection) => connection,
-            Err(error) => {
-                rewrite.undo(request);
-                return Attempt {
-                    failure: Some(Failure::NoConnection),
-                    result: Err(SendError::Dial(error).into()),
-                };
-            }
-        };
-        if let Some(picked) = picked {
-            picked.record_send();
-        }
-        let mut exchange = self.start(endpoint, request);
-        let observer = RequestObserver::new(exchange.request_body(), None);
-        observer.attach(request.body_mut());
-        let sent = endpoint.send(connection, request, &rewrite).await;
-        if !matches!(sent, Ok((_, None))) {
-            rewrite.undo(request);
-        }
-        match sent {
-            Ok((response, undelivered)) => {
-                exchange.response_headers(response.status(), response.headers());
-                Attempt {
-                    failure: undelivered.map(Failure::Undelivered),
-                    result: Ok((response, exchange)),
-                }
-            }
-            Err(error) => {
-                exchange.failed(match &error {
-                    SendError::Dial(_) => StreamError::GoAway,
-                    error => StreamError::from(error),
-                });
-                Attempt {
-                    failure: Some(error.failure()),
-                    result: Err(error.into()),
-                }
-            }
-        }
-    }
-
-    fn start(&self, endpoint: &HttpEndpoint, request: &Request) -> Exchange {
-        let observers = ExchangeMetrics {
-            endpoint: Some(endpoint.metrics.clone()),
-            route: None,
-            backend: self.metrics.clone(),
-        };
-        Exchange::start(observers, request.headers(), !request.body().is_empty())
-    }
 }
 
 fn queue_error(error: QueueError) -> Error {
