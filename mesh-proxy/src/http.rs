@@ -29,6 +29,7 @@ mod idle;
 mod interim;
 pub mod message_context;
 pub mod orig_proto;
+mod refusal_counter;
 pub mod retry;
 pub mod revocable;
 pub mod server;

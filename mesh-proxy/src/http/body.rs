@@ -9,13 +9,14 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
 use http_body::{Frame, SizeHint};
 
-use super::client::ResponseGuard;
+use super::http1::pool::PoolGuard;
 use super::interim::InterimSender;
 use super::revocable::RevocableRequest;
 use super::{ErrorCode, grpc, http1, http2};
+use crate::error::grpc_code;
 use crate::transport::Io;
 
 pub use self::timeouts::{ExchangeProgress, ExchangeTimeouts, TimeoutError};
@@ -38,6 +39,12 @@ enum BodyContext {
     Interim(InterimSender),
     /// Of a response that accepts a tunnel: the connection to the server.
     Tunnel(Box<Io>),
+}
+
+/// Holds the connection or stream that a response arrives on until its body has been read.
+pub(super) enum ResponseGuard {
+    Http1(PoolGuard),
+    Http2(http2::StreamGuard),
 }
 
 #[derive(Default)]
@@ -111,6 +118,35 @@ impl BodyError {
             Self::Http1(_) => ErrorCode::INTERNAL_ERROR,
             // A timeout is not a failure of the peer that receives this code.
             Self::TimedOut(_) => ErrorCode::CANCEL,
+        }
+    }
+}
+
+impl GrpcErrorTrailers {
+    /// Returns the trailers of a gRPC response whose body failed.
+    fn trailers(self, error: &BodyError) -> HeaderMap {
+        let code = match error {
+            BodyError::TimedOut(..) => grpc_code::DEADLINE_EXCEEDED,
+            BodyError::Http1(_) | BodyError::Http2(_) => grpc_code::UNAVAILABLE,
+        };
+        let mut trailers = HeaderMap::with_capacity(2);
+        trailers.insert(grpc::GRPC_STATUS, code.into());
+        if self.with_message
+            && let Ok(message) = HeaderValue::try_from(error.to_string())
+        {
+            trailers.insert(grpc::GRPC_MESSAGE, message);
+        }
+        trailers
+    }
+}
+
+impl ResponseGuard {
+    /// Releases the connection after the response has been read completely. Dropping the guard
+    /// instead closes the connection or resets the stream.
+    fn release(self) {
+        match self {
+            Self::Http1(guard) => guard.release(),
+            Self::Http2(stream) => stream.release(),
         }
     }
 }
@@ -357,7 +393,7 @@ impl http_body::Body for Body {
                 body.finish(BodyEnd::Failed(&error));
                 Poll::Ready(Some(match errors {
                     Some(errors) if error.reset().is_none() => {
-                        Ok(Frame::trailers(grpc::error_trailers(&error, errors)))
+                        Ok(Frame::trailers(errors.trailers(&error)))
                     }
                     _ => Err(error),
                 }))

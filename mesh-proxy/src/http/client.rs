@@ -11,9 +11,9 @@ use std::rc::Rc;
 use http::{Method, Version};
 use mesh_core::endpoint::Http2Params;
 
-pub use self::http1::PoolHandle;
-use self::http1::{Pool, PoolGuard};
-use self::http2::{Http2Pool, StreamGuard};
+use self::http2::Http2Pool;
+use super::http1::pool::Pool;
+pub use super::http1::pool::{PoolHandle, ServerWatcher};
 use super::message_context::MessageContext;
 use super::retry::{self, Action, Dispatch, Failure, History, Replay};
 use super::{ErrorCode, Protocol, Request, Response, upgrade};
@@ -31,17 +31,6 @@ pub trait Dial {
     fn dial(&self, protocol: Protocol) -> impl Future<Output = Result<Io, DialError>>;
 }
 
-/// Is notified when a server closes idle connections, as servers do when they shut down.
-pub trait ServerWatcher {
-    /// The server has closed a connection, or has announced it. If the watcher connects to the
-    /// server to find out whether it still listens, it can add the connection to `pool`.
-    fn connection_closed(self: Rc<Self>, pool: Option<PoolHandle>);
-
-    /// Whether the last idle connection is kept although no request will use it, because its end
-    /// shows that the server shuts down.
-    fn keeps_last_idle(&self) -> bool;
-}
-
 /// Settings of a [`Client`].
 #[derive(Clone, Copy, Debug)]
 pub struct ClientConfig {
@@ -54,12 +43,6 @@ pub struct Client<D> {
     dial: Rc<D>,
     http1: Rc<Pool>,
     http2: Http2Pool<D>,
-}
-
-/// Holds the connection or stream that a response arrives on until its body has been read.
-pub enum ResponseGuard {
-    Http1(PoolGuard),
-    Http2(StreamGuard),
 }
 
 /// A connection, or a reserved stream, for one request.
@@ -188,7 +171,7 @@ impl<D: Dial + 'static> Client<D> {
         }
         let pool = (!needs_dedicated_connection(request)).then(|| self.http1.clone());
         let connection = match pool.as_ref().and_then(|pool| pool.take()) {
-            Some(connection) => connection,
+            Some(idle) => http1::PooledConnection::reused(idle),
             None => Box::pin(http1::connect(&*self.dial, self.http1.limits())).await?,
         };
         Ok(Connection(ConnectionKind::Http1 { connection, pool }))
@@ -232,17 +215,6 @@ impl Connection {
             upgrade::strip_response_headers(response.headers_mut(), status);
         }
         Ok(response)
-    }
-}
-
-impl ResponseGuard {
-    /// Releases the connection after the response has been read completely. Dropping the guard
-    /// instead closes the connection or resets the stream.
-    pub(super) fn release(self) {
-        match self {
-            Self::Http1(guard) => guard.release(),
-            Self::Http2(stream) => stream.release(),
-        }
     }
 }
 

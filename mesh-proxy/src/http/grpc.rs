@@ -1,11 +1,7 @@
-//! The parts of gRPC that a proxy needs: recognising gRPC requests, and reading and writing the
-//! status of a response.
+//! The parts of gRPC that a proxy needs: recognising gRPC requests, and the status of a response.
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Version};
-
-use super::body::{BodyError, GrpcErrorTrailers};
-use crate::error::grpc_code;
 
 pub const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 pub const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
@@ -23,20 +19,4 @@ pub fn is_grpc(version: Version, headers: &HeaderMap) -> bool {
 /// Returns the `grpc-status` of headers or trailers, if it is a number.
 pub fn status(headers: &HeaderMap) -> Option<u16> {
     headers.get(GRPC_STATUS)?.to_str().ok()?.parse().ok()
-}
-
-/// Returns the trailers of a gRPC response whose body failed.
-pub(super) fn error_trailers(error: &BodyError, errors: GrpcErrorTrailers) -> HeaderMap {
-    let code = match error {
-        BodyError::TimedOut(..) => grpc_code::DEADLINE_EXCEEDED,
-        BodyError::Http1(_) | BodyError::Http2(_) => grpc_code::UNAVAILABLE,
-    };
-    let mut trailers = HeaderMap::with_capacity(2);
-    trailers.insert(GRPC_STATUS, code.into());
-    if errors.with_message
-        && let Ok(message) = HeaderValue::try_from(error.to_string())
-    {
-        trailers.insert(GRPC_MESSAGE, message);
-    }
-    trailers
 }

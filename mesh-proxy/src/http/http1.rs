@@ -4,7 +4,7 @@
 //! determines the length of a body, [`chunked`] decodes chunked bodies, [`encode`] writes header
 //! sections. They reject messages with [`MessageError`], and [`limits`] bounds them. [`Connection`]
 //! applies them to a stream: the task that needs the next header section or body frame polls the
-//! connection for it. [`OutgoingBody`] writes bodies. [`server`] is the loop of an accepted
+//! connection for it, and [`pool`] keeps idle ones. [`OutgoingBody`] writes bodies. [`server`] is the loop of an accepted
 //! connection; the client is [`super::client`].
 //!
 //! There is no task and no channel per connection or request, and an idle connection holds no
@@ -15,8 +15,6 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use super::body::BodyError;
-
 mod chunked;
 mod connection;
 mod encode;
@@ -25,6 +23,7 @@ mod limits;
 mod message_error;
 mod outgoing_body;
 mod parse;
+pub(super) mod pool;
 mod request;
 pub(super) mod server;
 mod write_buffer;
@@ -61,7 +60,7 @@ pub enum Error {
         response_started: bool,
     },
     #[error("could not read the body to forward")]
-    Body(#[source] Box<BodyError>),
+    Body(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("body length does not match Content-Length")]
     LengthMismatch,
     #[error("HTTP/1.0 cannot frame a body of unknown length")]

@@ -17,6 +17,7 @@ mod outgoing_body;
 mod ping;
 pub(super) mod server;
 mod shared_connection;
+mod stream_guard;
 
 use std::time::Instant;
 
@@ -30,6 +31,7 @@ pub(super) use self::outgoing_body::{OutgoingBody, SendBodyError};
 use self::ping::{PingEvent, Pinger};
 use self::shared_connection::SendStream;
 pub(super) use self::shared_connection::{InterimSender, ResponseFuture, SharedConnection};
+pub(super) use self::stream_guard::StreamGuard;
 use super::buffers::{return_write_buffer, take_write_buffer};
 use crate::config::{DEFAULT_STREAM_WINDOW, HttpLimits};
 

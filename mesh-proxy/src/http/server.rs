@@ -6,11 +6,11 @@ use std::rc::Rc;
 use mesh_runtime::drain::Watch;
 
 use super::http1::server::{ServeConfig, ServeOutcome};
+use super::refusal_counter::RefusalCounter;
 use super::{HttpHandler, Protocol, http1, http2, upgrade};
 use crate::config::{Http2Server, HttpLimits};
 use crate::context::ProxyContext;
 use crate::telemetry::labels::Direction;
-use crate::telemetry::refused::RefusedFamily;
 use crate::transport::{Io, Scratch};
 
 /// Serves the connections of one listener on one data thread.
@@ -23,13 +23,6 @@ pub struct Server {
     scratch: Rc<Scratch>,
     /// Tunnels outlive the connections that they began on.
     drain: Watch,
-}
-
-/// Counts the rejected connections and requests of one listener's clients.
-#[derive(Clone, Debug)]
-pub(super) struct RefusalCounter {
-    direction: Direction,
-    family: RefusedFamily,
 }
 
 /// Why serving a connection failed.
@@ -50,10 +43,7 @@ impl Server {
                 Direction::Outbound => config.outbound.http2_server,
             },
             limits: config.http,
-            refusals: RefusalCounter {
-                direction,
-                family: context.families.refused.clone(),
-            },
+            refusals: RefusalCounter::new(direction, context.families.refused.clone()),
             scratch: context.scratch.clone(),
             drain: context.drain.clone(),
         }
@@ -78,10 +68,10 @@ impl Server {
                 max_send_buf_size: None,
             },
             limits,
-            refusals: RefusalCounter {
-                direction: Direction::Inbound,
-                family: crate::telemetry::Families::new(registry).refused,
-            },
+            refusals: RefusalCounter::new(
+                Direction::Inbound,
+                crate::telemetry::Families::new(registry).refused,
+            ),
             scratch: Rc::default(),
             drain,
         }
@@ -158,11 +148,5 @@ impl Server {
             drain,
             refusals: self.refusals.clone(),
         }
-    }
-}
-
-impl RefusalCounter {
-    pub(super) fn count(&self, protocol: Protocol, reason: &'static str) {
-        self.family.http(self.direction, protocol.label(), reason);
     }
 }

@@ -15,14 +15,14 @@ use futures_util::future::{LocalBoxFuture, Shared};
 use http::StatusCode;
 use mesh_core::endpoint::Http2Params;
 use mesh_http2::Role;
-use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::{ClientConfig, Dial, ResponseGuard, SendError, ServerWatcher};
+use super::{ClientConfig, Dial, SendError, ServerWatcher};
 use crate::config::{DEFAULT_STREAM_WINDOW, HttpLimits};
 use crate::error::DialError;
+use crate::http::body::ResponseGuard;
 use crate::http::http2::{
-    Driver, OutgoingBody, ResponseFuture, RoleConfig, SendBodyError, SharedConnection,
+    Driver, OutgoingBody, ResponseFuture, RoleConfig, SendBodyError, SharedConnection, StreamGuard,
     declared_length, prepare_request,
 };
 use crate::http::interim::InterimSender;
@@ -67,13 +67,6 @@ struct Http2Connection {
 pub(super) struct StreamReservation {
     shared: SharedConnection,
     stream: StreamGuard,
-}
-
-/// Counts an open stream. Dropping it uncounts the stream, and aborts the request if its body is
-/// still being sent.
-pub struct StreamGuard {
-    load: Rc<Cell<usize>>,
-    upload: Option<AbortHandle>,
 }
 
 type PendingConnect = Shared<LocalBoxFuture<'static, Result<(), DialError>>>;
@@ -301,13 +294,9 @@ impl Http2Connection {
     }
 
     fn reserve(&self) -> StreamReservation {
-        self.load.set(self.load.get() + 1);
         StreamReservation {
             shared: self.shared.clone(),
-            stream: StreamGuard {
-                load: self.load.clone(),
-                upload: None,
-            },
+            stream: StreamGuard::new(&self.load),
         }
     }
 
@@ -330,23 +319,6 @@ impl Http2Connection {
 impl Drop for Http2Connection {
     fn drop(&mut self) {
         self.shared.start_graceful_shutdown();
-    }
-}
-
-impl StreamGuard {
-    /// Releases the stream after the response has been read. The server may still want the rest of
-    /// the request, so the upload continues.
-    pub(super) fn release(mut self) {
-        self.upload = None;
-    }
-}
-
-impl Drop for StreamGuard {
-    fn drop(&mut self) {
-        self.load.set(self.load.get() - 1);
-        if let Some(upload) = &self.upload {
-            upload.abort();
-        }
     }
 }
 
@@ -434,7 +406,7 @@ async fn send_with_body(
                 tracing::debug!(%error, "Request body could not be sent completely");
             }
         });
-        stream.upload = Some(task.abort_handle());
+        stream.set_upload(task.abort_handle());
     }
     Ok(response)
 }

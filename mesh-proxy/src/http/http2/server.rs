@@ -18,7 +18,7 @@ use crate::http::http1::MessageError;
 use crate::http::idle::wait_until_idle;
 use crate::http::interim::InterimSender;
 use crate::http::message_context::MessageContext;
-use crate::http::server::RefusalCounter;
+use crate::http::refusal_counter::RefusalCounter;
 use crate::http::{
     Body, HttpHandler, Protocol, Request, Reset, Response, synthetic_response, upgrade, uri,
 };
