@@ -14,7 +14,7 @@ use super::limits::HttpLimits;
 use super::parse;
 use super::server::{
     CONNECTIONS, DEFAULT_MAX_IN_FLIGHT, Http1Pool, Http2Server, client_windows, connect_backoff,
-    socket_options,
+    detect_timeout, socket_options,
 };
 use crate::transport::SocketOptions;
 
@@ -49,7 +49,6 @@ pub struct Inbound {
 
 const DEFAULT_LISTEN: &str = "0.0.0.0:4143";
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_millis(300);
-const DEFAULT_DETECT_TIMEOUT: Duration = Duration::from_secs(10);
 const DEFAULT_BACKOFF: Backoff = Backoff {
     min: Duration::from_millis(100),
     max: Duration::from_secs(10),
@@ -75,11 +74,7 @@ impl Inbound {
                 DEFAULT_CONNECT_TIMEOUT,
             ),
             connect_backoff: connect_backoff(env, "INBOUND", DEFAULT_BACKOFF),
-            detect_timeout: env.or(
-                "INBOUND_DETECT_TIMEOUT",
-                parse::duration,
-                DEFAULT_DETECT_TIMEOUT,
-            ),
+            detect_timeout: detect_timeout(env, "INBOUND"),
             opaque_ports: env.or(
                 "INBOUND_PORTS_DISABLE_PROTOCOL_DETECTION",
                 parse::ports,

@@ -11,7 +11,7 @@ use super::limits::HttpLimits;
 use super::parse;
 use super::server::{
     CONNECTIONS, DEFAULT_MAX_IN_FLIGHT, Http1Pool, Http2Server, Queue, client_windows,
-    connect_backoff, socket_options,
+    connect_backoff, detect_timeout, socket_options,
 };
 use crate::transport::SocketOptions;
 
@@ -44,7 +44,6 @@ pub struct Outbound {
 
 const DEFAULT_LISTEN: &str = "127.0.0.1:4140";
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-const DEFAULT_DETECT_TIMEOUT: Duration = Duration::from_secs(10);
 const DEFAULT_FAILFAST: Duration = Duration::from_secs(3);
 /// Linkerd's maximum is 60 s, for which an application that restarts in place would not be tried.
 /// An attempt costs one packet.
@@ -81,11 +80,7 @@ impl Outbound {
                 DEFAULT_CONNECT_TIMEOUT,
             ),
             connect_backoff: connect_backoff(env, "OUTBOUND", DEFAULT_BACKOFF),
-            detect_timeout: env.or(
-                "OUTBOUND_DETECT_TIMEOUT",
-                parse::duration,
-                DEFAULT_DETECT_TIMEOUT,
-            ),
+            detect_timeout: detect_timeout(env, "OUTBOUND"),
             max_connections: env.own(
                 "MESH_PROXY_OUTBOUND_MAX_CONNECTIONS",
                 parse::within(CONNECTIONS),

@@ -54,6 +54,9 @@ pub(super) const DEFAULT_CONNECTION_WINDOW: u32 = 1024 * 1024;
 pub(super) const DEFAULT_MAX_IDLE: usize = 10_000;
 const DEFAULT_POOL_IDLE: Duration = Duration::from_secs(3);
 
+/// Of the first bytes, in which the protocol is detected, as in Linkerd.
+const DEFAULT_DETECT_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Requests of the process that wait for response headers, as in Linkerd.
 pub(super) const DEFAULT_MAX_IN_FLIGHT: usize = 100_000;
 pub(super) const DEFAULT_QUEUE_CAPACITY: usize = 10_000;
@@ -183,6 +186,12 @@ pub(super) fn client_windows(env: &Env<'_>) -> (u32, u32) {
             DEFAULT_CONNECTION_WINDOW,
         ),
     )
+}
+
+/// `<side>_DETECT_TIMEOUT`.
+pub(super) fn detect_timeout(env: &Env<'_>, side: &str) -> Duration {
+    let name = format!("{side}_DETECT_TIMEOUT");
+    env.or(&name, parse::duration, DEFAULT_DETECT_TIMEOUT)
 }
 
 /// `<side>_CONNECT_EXP_BACKOFF_MIN/MAX/JITTER`.
