@@ -25,6 +25,7 @@ mod accept;
 mod admin;
 mod app;
 mod direct;
+mod error;
 mod http;
 mod peer;
 mod policy;

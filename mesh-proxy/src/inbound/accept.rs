@@ -5,7 +5,6 @@
 //! port's policy or, where it requires detection, the first bytes decide whether the connection is
 //! HTTP.
 
-use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,53 +15,16 @@ use mesh_core::policy::inbound::ServerProtocol;
 use tokio::time::Instant;
 
 use super::Inbound;
+use super::error::ConnectionError;
 use super::peer::Peer;
-use super::policy::{ActiveEnforcer, PolicyEnforcer, Unauthorized};
+use super::policy::{ActiveEnforcer, PolicyEnforcer};
 use super::tcp::Tunnel;
-use crate::discovery::TooManyPorts;
 use crate::http::Protocol;
 use crate::telemetry::labels::{Direction, NoServerTls, ServerTls};
-use crate::tls::{self, Credentials, Purpose, TlsError};
+use crate::tls::{self, Credentials, Purpose};
 use crate::transport::Io;
-use crate::transport::connect::ConnectError;
 use crate::transport::detect::{self, FirstSpeaker, HttpDetected, TlsDetected};
-use crate::transport::header::HeaderError;
 use crate::transport::listen::AcceptedConnection;
-
-/// The reason why a connection is not served.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum ConnectionError {
-    #[error("{0} is not an address of this pod")]
-    ForeignAddress(SocketAddr),
-    #[error("inbound connection targets the proxy's own port {0}")]
-    OwnPort(u16),
-    #[error("the proxy has no certificate yet")]
-    NoCertificate,
-    #[error("no TLS handshake began within {0:?}")]
-    TlsTimedOut(Duration),
-    #[error(transparent)]
-    Tls(#[from] TlsError),
-    #[error("the TLS server name {0:?} is not this proxy's")]
-    ServerNameMismatch(Option<Arc<str>>),
-    #[error("the connection does not begin with HTTP")]
-    NotHttp,
-    #[error("direct connections must be mutually authenticated")]
-    NotAuthenticated,
-    #[error("direct connections must negotiate the transport header")]
-    NoTransportHeader,
-    #[error(transparent)]
-    Header(#[from] HeaderError),
-    #[error("the transport header names {0:?}, but this proxy is not a multicluster gateway")]
-    NoGateway(Arc<str>),
-    #[error(transparent)]
-    TooManyPorts(#[from] TooManyPorts),
-    #[error(transparent)]
-    Unauthorized(#[from] Unauthorized),
-    #[error(transparent)]
-    Connect(#[from] ConnectError),
-    #[error("the client's connection failed while its protocol was detected")]
-    Detect(#[from] std::io::Error),
-}
 
 /// A connection with resolved TLS, policy and protocol.
 pub(super) enum ResolvedConnection {
@@ -103,22 +65,6 @@ enum PeekOutcome {
 pub(super) enum DetectTimeoutAction {
     Forward,
     Http1,
-}
-
-impl ConnectionError {
-    /// Value of the `error` label of `inbound_tcp_errors_total`; `None` for connections that the
-    /// authorization metrics count.
-    pub(super) fn reason(&self) -> Option<&'static str> {
-        match self {
-            Self::Unauthorized(_) | Self::TooManyPorts(_) => None,
-            Self::TlsTimedOut(_) | Self::Tls(TlsError::TimedOut(_)) => {
-                Some("tls detection timeout")
-            }
-            Self::NoGateway(_) => Some("gateway domain invalid"),
-            Self::Connect(_) | Self::Detect(_) => Some("i/o"),
-            _ => Some("unexpected"),
-        }
-    }
 }
 
 /// Returns the protocol plan by policy. `None` refuses the connection: the policy's routes cannot

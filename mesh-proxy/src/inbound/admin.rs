@@ -15,7 +15,7 @@ use mesh_runtime::admin::Admin;
 use tokio::net::TcpStream;
 
 use super::Inbound;
-use super::accept::ConnectionError;
+use super::error::ConnectionError;
 use super::http::Destination;
 use super::peer::Peer;
 use crate::http::{self, Body, Protocol, Request, Response};

@@ -7,7 +7,8 @@
 use std::net::SocketAddr;
 
 use super::Inbound;
-use super::accept::{ConnectionError, ProtocolPlan, ResolvedConnection};
+use super::accept::{ProtocolPlan, ResolvedConnection};
+use super::error::ConnectionError;
 use super::peer::Peer;
 use crate::http::Protocol;
 use crate::telemetry::labels::ServerTls;

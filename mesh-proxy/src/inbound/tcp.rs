@@ -2,7 +2,7 @@
 //! allows them.
 
 use super::Inbound;
-use super::accept::ConnectionError;
+use super::error::ConnectionError;
 use super::peer::Peer;
 use super::policy::{ActiveEnforcer, Unauthorized};
 use crate::transport::{Io, copy};
