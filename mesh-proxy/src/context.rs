@@ -4,10 +4,8 @@
 //! the HTTP engine take their parts from here; nothing here depends on them.
 
 use std::net::IpAddr;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use mesh_runtime::{descriptors, drain};
 use tokio::sync::Semaphore;
@@ -54,10 +52,6 @@ pub struct ProcessState {
     pub outbound_connections: Arc<Semaphore>,
 }
 
-/// How long protocol detection continues while the proxy drains: bytes that were sent before the
-/// drain have arrived by then.
-const DRAINING_DETECTION_TIMEOUT: Duration = Duration::from_secs(1);
-
 /// The usual default of the limit of open files.
 const DEFAULT_DESCRIPTORS: usize = 1024;
 
@@ -103,23 +97,6 @@ impl ProxyContext {
     pub async fn wait_for_certificate(&self) -> bool {
         let mut credentials = self.credentials.clone();
         credentials.wait_for(Option::is_some).await.is_ok()
-    }
-
-    /// Completes `detection` of a connection's protocol. `None` when the proxy drains and the
-    /// client remains silent.
-    pub async fn unless_draining<T>(
-        &self,
-        detection: Pin<&mut impl Future<Output = T>>,
-    ) -> Option<T> {
-        let timeout = async {
-            self.drain.draining().await;
-            tokio::time::sleep(DRAINING_DETECTION_TIMEOUT).await;
-        };
-        tokio::select! {
-            biased;
-            detected = detection => Some(detected),
-            () = timeout => None,
-        }
     }
 
     /// Whether `ip` is an address of this pod.

@@ -5,16 +5,15 @@
 //! request. Connections to the proxy's own inbound port come from other proxies, which name the
 //! target port in a transport header ([`direct`]). [`policy`] makes all policy decisions.
 
-use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use ahash::AHashSet;
 use mesh_runtime::metrics::OTHER;
 
 use self::app::Apps;
 use self::peer::Peer;
 use self::policy::{ActiveEnforcer, PolicyEnforcer};
+use crate::classify::Classifier;
 use crate::context::ProxyContext;
 use crate::discovery::TooManyPorts;
 use crate::http::server::Server;
@@ -34,14 +33,12 @@ mod tcp;
 /// Serves the inbound connections of one data thread.
 pub struct Inbound {
     context: Rc<ProxyContext>,
+    classifier: Classifier,
     server: Server,
     apps: Apps,
     /// Connections of the same client identity to the same address share an enforcer and its metric
     /// handles.
     enforcers: IdleCache<(SocketAddr, ServerTls), PolicyEnforcer>,
-    /// Addresses of the application that use a server-first protocol. The application is dialled
-    /// there without waiting for client data.
-    server_first: RefCell<AHashSet<SocketAddr>>,
 }
 
 /// The number of enforcers from which clients with opaque TLS and a new server name share one per
@@ -53,10 +50,10 @@ impl Inbound {
         let keep = context.config.discovery.inbound_idle;
         let to_app = context.families.tcp.transport(labels::inbound_connect());
         Self {
+            classifier: Classifier::new(Direction::Inbound, &context),
             server: Server::new(Direction::Inbound, &context),
             apps: Apps::new(&context, to_app),
             enforcers: IdleCache::new(keep),
-            server_first: RefCell::default(),
             context,
         }
     }

@@ -3,6 +3,7 @@
 pub mod admin;
 pub mod app;
 pub mod balance;
+mod classify;
 pub mod config;
 pub mod context;
 pub mod control;

@@ -188,7 +188,7 @@ pub(super) fn client_windows(env: &Env<'_>) -> (u32, u32) {
     )
 }
 
-/// `<side>_DETECT_TIMEOUT`.
+/// `<side>_DETECT_TIMEOUT`, which applies where [`crate::classify::Classifier`] says.
 pub(super) fn detect_timeout(env: &Env<'_>, side: &str) -> Duration {
     let name = format!("{side}_DETECT_TIMEOUT");
     env.or(&name, parse::duration, DEFAULT_DETECT_TIMEOUT)

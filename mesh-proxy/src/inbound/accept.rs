@@ -5,25 +5,25 @@
 //! port's policy or, where it requires detection, the first bytes decide whether the connection is
 //! HTTP.
 
-use std::pin::pin;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
-use futures_util::FutureExt as _;
 use mesh_core::policy::inbound::ServerProtocol;
-use tokio::time::Instant;
+use mesh_runtime::metrics::Labels;
 
 use super::Inbound;
+use super::app::Apps;
 use super::error::ConnectionError;
 use super::peer::Peer;
 use super::policy::{ActiveEnforcer, PolicyEnforcer};
 use super::tcp::Tunnel;
+use crate::classify::{Classification, ProtocolPlan, Upstream};
 use crate::http::Protocol;
 use crate::telemetry::labels::{Direction, NoServerTls, ServerTls};
 use crate::tls::{self, Credentials, Purpose};
 use crate::transport::Io;
-use crate::transport::detect::{self, FirstSpeaker, HttpDetected, TlsDetected};
+use crate::transport::detect::{FirstSpeaker, TlsDetected};
 use crate::transport::listen::AcceptedConnection;
 
 /// A connection with resolved TLS, policy and protocol.
@@ -39,55 +39,25 @@ pub(super) enum ResolvedConnection {
     Closed,
 }
 
-/// How the protocol of a connection is determined after its TLS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ProtocolPlan {
-    Forward,
-    Http(Protocol),
-    /// Detect HTTP in the first bytes, which must arrive within this time.
-    Detect(Duration, DetectTimeoutAction),
-}
-
-/// The result of waiting for the first bytes of a connection.
-enum PeekOutcome {
-    /// The client has sent data, in which its protocol can be detected.
-    ClientData,
-    /// The application has sent data first, or neither side has in time. The connection is opaque;
-    /// this is the connection to the application.
-    Opaque(Io),
-    /// Neither side has sent data in time, and there is no connection to the application.
-    TimedOut,
-    Draining,
-}
-
-/// How a connection is treated whose first bytes do not arrive in time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum DetectTimeoutAction {
-    Forward,
-    Http1,
+/// The application, to which the proxy connects during detection only for clients that the policy
+/// authorizes without inspecting requests.
+struct AppUpstream<'a> {
+    apps: &'a Apps,
+    peer: &'a Peer,
+    enforcer: &'a PolicyEnforcer,
 }
 
 /// Returns the protocol plan by policy. `None` refuses the connection: the policy's routes cannot
 /// be enforced on opaque TLS.
-fn protocol_plan(
-    protocol: &ServerProtocol,
-    tls: &ServerTls,
-    detect_timeout: Duration,
-) -> Option<ProtocolPlan> {
+fn protocol_plan(protocol: &ServerProtocol, tls: &ServerTls) -> Option<ProtocolPlan> {
     let is_opaque = matches!(tls, ServerTls::Opaque { .. });
     let meshed = matches!(tls, ServerTls::Established { .. });
     match protocol {
-        ServerProtocol::Opaque | ServerProtocol::Tls => Some(ProtocolPlan::Forward),
-        ServerProtocol::Detect { .. } if is_opaque => Some(ProtocolPlan::Forward),
-        ServerProtocol::Detect { timeout, .. } => {
-            Some(ProtocolPlan::Detect(*timeout, DetectTimeoutAction::Forward))
-        }
+        ServerProtocol::Opaque | ServerProtocol::Tls => Some(ProtocolPlan::Opaque),
+        ServerProtocol::Detect { .. } if is_opaque => Some(ProtocolPlan::Opaque),
+        ServerProtocol::Detect { timeout, .. } => Some(ProtocolPlan::Detect(*timeout)),
         _ if is_opaque => None,
-        // The peer's proxy may have upgraded it to HTTP/2.
-        ServerProtocol::Http1(_) if meshed => Some(ProtocolPlan::Detect(
-            detect_timeout,
-            DetectTimeoutAction::Http1,
-        )),
+        ServerProtocol::Http1(_) if meshed => Some(ProtocolPlan::DetectUpgrade),
         ServerProtocol::Http1(_) => Some(ProtocolPlan::Http(Protocol::Http1)),
         ServerProtocol::Http2(_) | ServerProtocol::Grpc(_) => {
             Some(ProtocolPlan::Http(Protocol::Http2))
@@ -149,21 +119,24 @@ impl Inbound {
             ServerProtocol::Opaque => {
                 let peer = Peer::plain(accepted.peer, target, NoServerTls::PortSkipped);
                 let enforcer = self.enforcer(&peer)?;
-                return Box::pin(self.resolve_protocol(io, peer, enforcer, ProtocolPlan::Forward))
+                return Box::pin(self.resolve_protocol(io, peer, enforcer, ProtocolPlan::Opaque))
                     .await;
             }
             ServerProtocol::Detect { .. } => {
-                let limit = inbound.detect_timeout;
-                match self.peek(&mut io, &plain, &enforcer, limit).await? {
-                    PeekOutcome::ClientData => {}
-                    PeekOutcome::Opaque(app) => {
+                let timeout = self.classifier.timeout;
+                let upstream = self.upstream(&plain, &enforcer);
+                let first = self.classifier.first_speaker(&mut io, timeout, &upstream);
+                match first.await? {
+                    Some(FirstSpeaker::Client) => {}
+                    Some(FirstSpeaker::Server(app) | FirstSpeaker::Neither(Some(app))) => {
                         let io = enforcer.measure(io);
-                        return Ok(ResolvedConnection::Tunnel(Tunnel::authorize(
-                            io, app, plain, enforcer,
-                        )?));
+                        let opening = self.open_tunnel(io, Some(app), plain, enforcer);
+                        return Ok(ResolvedConnection::Tunnel(Box::pin(opening).await?));
                     }
-                    PeekOutcome::TimedOut => return Err(ConnectionError::TlsTimedOut(limit)),
-                    PeekOutcome::Draining => return Ok(ResolvedConnection::Closed),
+                    Some(FirstSpeaker::Neither(None)) => {
+                        return Err(ConnectionError::TlsTimedOut(timeout));
+                    }
+                    None => return Ok(ResolvedConnection::Closed),
                 }
             }
             _ => {}
@@ -174,7 +147,7 @@ impl Inbound {
         let peer = Peer { tls, ..plain };
         let enforcer = self.enforcer(&peer)?;
         let policy = enforcer.current_policy();
-        match protocol_plan(&policy.server.protocol, &peer.tls, inbound.detect_timeout) {
+        match protocol_plan(&policy.server.protocol, &peer.tls) {
             Some(plan) => Box::pin(self.resolve_protocol(io, peer, enforcer, plan)).await,
             None => {
                 // Counts and refuses it as an unauthorized connection.
@@ -190,20 +163,14 @@ impl Inbound {
         &self,
         mut io: Io,
     ) -> Result<Option<(Io, ServerTls)>, ConnectionError> {
-        let limit = self.context.config.inbound.detect_timeout;
-        let detected = {
-            let detecting = pin!(detect::tls(&mut io, &self.context.scratch, limit));
-            self.context.unless_draining(detecting).await
-        };
-        let Some(detected) = detected else {
-            return Ok(None);
-        };
-        let sni = match detected? {
+        let sni = match self.classifier.detect_tls(&mut io).await? {
             TlsDetected::ClientHello { sni } => sni,
             TlsDetected::NotTls => {
                 return Ok(Some((io, ServerTls::None(NoServerTls::NoTlsFromRemote))));
             }
-            TlsDetected::TimedOut => return Err(ConnectionError::TlsTimedOut(limit)),
+            TlsDetected::TimedOut => {
+                return Err(ConnectionError::TlsTimedOut(self.classifier.timeout));
+            }
             TlsDetected::Eof => return Ok(None),
         };
         let credentials = self.credentials()?;
@@ -225,107 +192,29 @@ impl Inbound {
         plan: ProtocolPlan,
     ) -> Result<ResolvedConnection, ConnectionError> {
         let mut io = enforcer.measure(io);
-        let protocol = match plan {
-            ProtocolPlan::Forward => None,
-            ProtocolPlan::Http(protocol) => Some(protocol),
-            ProtocolPlan::Detect(limit, DetectTimeoutAction::Http1) => {
-                match self.detect_http(&mut io, &enforcer, limit).await? {
-                    HttpDetected::Http1 | HttpDetected::TimedOut => Some(Protocol::Http1),
-                    HttpDetected::Http2 => Some(Protocol::Http2),
-                    HttpDetected::Eof => return Ok(ResolvedConnection::Closed),
-                    HttpDetected::NotHttp => None,
-                }
-            }
-            ProtocolPlan::Detect(limit, DetectTimeoutAction::Forward) => {
-                match self.peek(&mut io, &peer, &enforcer, limit).await? {
-                    PeekOutcome::ClientData => {
-                        match self.detect_http(&mut io, &enforcer, limit).await? {
-                            HttpDetected::Http1 => Some(Protocol::Http1),
-                            HttpDetected::Http2 => Some(Protocol::Http2),
-                            HttpDetected::Eof => return Ok(ResolvedConnection::Closed),
-                            HttpDetected::NotHttp | HttpDetected::TimedOut => None,
-                        }
-                    }
-                    PeekOutcome::Opaque(app) => {
-                        return Ok(ResolvedConnection::Tunnel(Tunnel::authorize(
-                            io, app, peer, enforcer,
-                        )?));
-                    }
-                    PeekOutcome::TimedOut => None,
-                    PeekOutcome::Draining => return Ok(ResolvedConnection::Closed),
-                }
-            }
-        };
-        Ok(match protocol {
-            Some(protocol) => ResolvedConnection::Http {
+        let upstream = self.upstream(&peer, &enforcer);
+        let classified = self.classifier.classify(&mut io, plan, &upstream).await?;
+        Ok(match classified {
+            Classification::Http(protocol) => ResolvedConnection::Http {
                 io,
                 peer,
                 enforcer,
                 protocol,
             },
-            None => {
-                ResolvedConnection::Tunnel(Box::pin(self.open_tunnel(io, peer, enforcer)).await?)
+            Classification::Opaque(app) => {
+                let opening = self.open_tunnel(io, app, peer, enforcer);
+                ResolvedConnection::Tunnel(Box::pin(opening).await?)
             }
+            Classification::Closed => ResolvedConnection::Closed,
         })
     }
 
-    async fn detect_http(
-        &self,
-        io: &mut Io,
-        enforcer: &PolicyEnforcer,
-        limit: Duration,
-    ) -> std::io::Result<HttpDetected> {
-        let start = Instant::now();
-        let detecting = pin!(detect::http(io, &self.context.scratch, limit));
-        let Some(detected) = self.context.unless_draining(detecting).await else {
-            return Ok(HttpDetected::Eof);
-        };
-        enforcer.record_detection(&detected, start.elapsed());
-        detected
-    }
-
-    /// Waits for the first bytes of either side. The application is dialled only for clients that
-    /// the policy authorizes without detection.
-    async fn peek(
-        &self,
-        io: &mut Io,
-        peer: &Peer,
-        enforcer: &PolicyEnforcer,
-        limit: Duration,
-    ) -> std::io::Result<PeekOutcome> {
-        let start = Instant::now();
-        let dial = move || {
-            let dialling = async move {
-                if enforcer.is_authorized(peer) {
-                    self.apps.connect(peer.target).await.ok()
-                } else {
-                    None
-                }
-            };
-            dialling.boxed_local()
-        };
-        let is_server_first = self.server_first.borrow().contains(&peer.target);
-        let client_wait = if is_server_first {
-            Duration::ZERO
-        } else {
-            detect::SERVER_DIAL_DELAY
-        };
-        let scratch = &self.context.scratch;
-        let first = pin!(detect::first_speaker(io, scratch, client_wait, limit, dial));
-        let Some(first) = self.context.unless_draining(first).await else {
-            return Ok(PeekOutcome::Draining);
-        };
-        let (outcome, detected) = match first? {
-            FirstSpeaker::Client => return Ok(PeekOutcome::ClientData),
-            FirstSpeaker::Server(app) => {
-                self.server_first.borrow_mut().insert(peer.target);
-                (PeekOutcome::Opaque(app), HttpDetected::NotHttp)
-            }
-            FirstSpeaker::Neither(Some(app)) => (PeekOutcome::Opaque(app), HttpDetected::TimedOut),
-            FirstSpeaker::Neither(None) => (PeekOutcome::TimedOut, HttpDetected::TimedOut),
-        };
-        enforcer.record_detection(&Ok(detected), start.elapsed());
-        Ok(outcome)
+    fn upstream<'a>(&'a self, peer: &'a Peer, enforcer: &'a PolicyEnforcer) -> AppUpstream<'a> {
+        AppUpstream {
+            apps: &self.apps,
+            peer,
+            enforcer,
+        }
     }
 
     /// Refuses the proxy's own ports as a target: such a connection would come back to the proxy.
@@ -347,5 +236,24 @@ impl Inbound {
         self.context
             .credentials()
             .ok_or(ConnectionError::NoCertificate)
+    }
+}
+
+impl Upstream for AppUpstream<'_> {
+    type Connection = Io;
+
+    fn addr(&self) -> SocketAddr {
+        self.peer.target
+    }
+
+    fn labels(&self) -> Labels {
+        self.enforcer.detection_labels()
+    }
+
+    async fn dial(&self) -> Option<Io> {
+        if !self.enforcer.is_authorized(self.peer) {
+            return None;
+        }
+        self.apps.connect(self.peer.target).await.ok()
     }
 }

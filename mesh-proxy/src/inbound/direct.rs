@@ -7,9 +7,10 @@
 use std::net::SocketAddr;
 
 use super::Inbound;
-use super::accept::{ProtocolPlan, ResolvedConnection};
+use super::accept::ResolvedConnection;
 use super::error::ConnectionError;
 use super::peer::Peer;
+use crate::classify::ProtocolPlan;
 use crate::http::Protocol;
 use crate::telemetry::labels::ServerTls;
 use crate::tls::{self, Purpose};
@@ -23,7 +24,7 @@ impl Inbound {
         &self,
         accepted: AcceptedConnection,
     ) -> Result<ResolvedConnection, ConnectionError> {
-        let limit = self.context.config.inbound.detect_timeout;
+        let limit = self.classifier.timeout;
         let credentials = self.credentials()?;
         let mut io = Io::plain(accepted.tcp);
         match detect::tls(&mut io, &self.context.scratch, limit).await? {
@@ -63,7 +64,7 @@ impl Inbound {
         };
         let enforcer = self.enforcer_with_policy(&peer).await?;
         let plan = match header.session {
-            SessionProtocol::Opaque => ProtocolPlan::Forward,
+            SessionProtocol::Opaque => ProtocolPlan::Opaque,
             SessionProtocol::Http1 => ProtocolPlan::Http(Protocol::Http1),
             SessionProtocol::Http2 => ProtocolPlan::Http(Protocol::Http2),
         };

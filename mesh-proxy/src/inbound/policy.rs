@@ -9,7 +9,6 @@ use std::net::SocketAddr;
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use ahash::AHashMap;
 use http::HeaderMap;
@@ -34,10 +33,9 @@ use crate::http::revocable::{
 };
 use crate::rate_limit::{Exceeded, Limiter};
 use crate::telemetry::http::ExchangeMetrics;
-use crate::telemetry::labels::{self, Direction, PermitLabels, ServerTls, TargetAddr};
+use crate::telemetry::labels::{self, PermitLabels, ServerTls, TargetAddr};
 use crate::telemetry::tcp::TransportMetrics;
 use crate::transport::Io;
-use crate::transport::detect::HttpDetected;
 
 /// Enforces the policy of one address for one client identity (or kind of missing identity).
 pub(super) struct PolicyEnforcer {
@@ -181,16 +179,9 @@ impl PolicyEnforcer {
         io.measured(self.current_policy().transport.open())
     }
 
-    /// Counts the result of HTTP detection.
-    pub(super) fn record_detection(&self, result: &std::io::Result<HttpDetected>, took: Duration) {
-        let labels = labels::server(&self.current_policy().server.meta, self.target);
-        let families = &self.context.families.detect;
-        families.detected(
-            Direction::Inbound,
-            &labels,
-            HttpDetected::label(result),
-            took,
-        );
+    /// Returns the labels of the detection metrics.
+    pub(super) fn detection_labels(&self) -> Labels {
+        labels::server(&self.current_policy().server.meta, self.target)
     }
 
     /// Authorizes a connection that is not HTTP, and counts the decision.

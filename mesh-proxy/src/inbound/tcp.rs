@@ -4,7 +4,7 @@
 use super::Inbound;
 use super::error::ConnectionError;
 use super::peer::Peer;
-use super::policy::{ActiveEnforcer, Unauthorized};
+use super::policy::ActiveEnforcer;
 use crate::transport::{Io, copy};
 
 /// An authorized client connection and its connection to the application.
@@ -15,34 +15,20 @@ pub(super) struct Tunnel {
     enforcer: ActiveEnforcer,
 }
 
-impl Tunnel {
-    /// Authorizes a connection for which `app` is already open.
-    pub(super) fn authorize(
-        client: Io,
-        app: Io,
-        peer: Peer,
-        enforcer: ActiveEnforcer,
-    ) -> Result<Self, Unauthorized> {
-        enforcer.authorize_connection(&peer)?;
-        Ok(Self {
-            client,
-            app,
-            peer,
-            enforcer,
-        })
-    }
-}
-
 impl Inbound {
-    /// Authorizes the connection, then connects to the application.
+    /// Authorizes the connection, then connects to the application if `app` is not yet open.
     pub(super) async fn open_tunnel(
         &self,
         client: Io,
+        app: Option<Box<Io>>,
         peer: Peer,
         enforcer: ActiveEnforcer,
     ) -> Result<Tunnel, ConnectionError> {
         enforcer.authorize_connection(&peer)?;
-        let app = self.apps.connect(peer.target).await?;
+        let app = match app {
+            Some(app) => *app,
+            None => self.apps.connect(peer.target).await?,
+        };
         Ok(Tunnel {
             client,
             app,
@@ -62,8 +48,7 @@ impl Inbound {
         tokio::select! {
             copied = copy::duplex(client, app, &self.context.scratch, &self.context.drain) => {
                 if let Err(error) = copied {
-                                        // The client or the application failed; the close is
-                                        // counted with its reason.
+                    // The client or the application failed; the close is counted with its reason.
                     tracing::debug!(client = %peer.client, server = %peer.target, error = &error as &dyn std::error::Error, "Connection aborted");
                 }
             }

@@ -2,22 +2,19 @@
 //! discovery or its first bytes.
 
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::rc::Rc;
-use std::time::Duration;
 
-use futures_util::FutureExt as _;
 use mesh_core::policy::outbound::OutboundProtocol;
-use tokio::time::Instant;
+use mesh_runtime::metrics::Labels;
 
 use super::Outbound;
 use super::http::HttpTarget;
-use super::opaque::{Connected, OpaqueError};
+use super::opaque::{Connected, Opaque, OpaqueError};
+use crate::classify::{Classification, ProtocolPlan, Upstream};
 use crate::discovery::{DiscoveryError, OutboundTarget};
 use crate::http::Protocol;
-use crate::telemetry::detect::ConnectionProtocol;
 use crate::telemetry::labels::{self, Direction};
-use crate::transport::detect::{self, FirstSpeaker, HttpDetected, TlsDetected};
+use crate::transport::detect::{self, TlsDetected};
 use crate::transport::listen::AcceptedConnection;
 use crate::transport::{Io, copy};
 
@@ -44,25 +41,11 @@ enum ResolvedConnection {
     Closed,
 }
 
-/// The result of waiting for the first bytes of a connection.
-enum PeekOutcome {
-    /// The application has sent data, in which its protocol can be detected.
-    ClientData,
-    /// The server has sent data first, or neither side has in time. The connection is opaque; this
-    /// is the connection to the server.
-    Opaque(Box<Connected>),
-    /// Neither side has sent data in time, and no endpoint could be reached.
-    TimedOut,
-    Draining,
-}
-
-/// How the protocol of connections to a destination is determined.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ProtocolPlan {
-    Detect,
-    Http(Protocol),
-    Opaque,
-    Tls,
+/// The endpoint to which the proxy connects during detection. An error is reported when the
+/// connection is forwarded, if the client sends no HTTP.
+struct EndpointUpstream<'a> {
+    opaque: &'a Opaque,
+    target: &'a OutboundTarget,
 }
 
 impl ConnectionError {
@@ -72,30 +55,6 @@ impl ConnectionError {
             Self::Opaque(error) => error.reason(),
             Self::Detect(_) => "i/o",
             Self::Loop(_) | Self::Discovery(_) | Self::NoServerName => "unexpected",
-        }
-    }
-}
-
-fn protocol_plan(target: &OutboundTarget) -> ProtocolPlan {
-    match &target.policy.protocol {
-        OutboundProtocol::Detect { .. } => ProtocolPlan::Detect,
-        OutboundProtocol::Http1(_) => ProtocolPlan::Http(Protocol::Http1),
-        OutboundProtocol::Http2(_) | OutboundProtocol::Grpc(_) => {
-            ProtocolPlan::Http(Protocol::Http2)
-        }
-        OutboundProtocol::Opaque(_) => ProtocolPlan::Opaque,
-        OutboundProtocol::Tls(_) => ProtocolPlan::Tls,
-    }
-}
-
-impl ProtocolPlan {
-    fn label(self) -> ConnectionProtocol {
-        match self {
-            Self::Detect => ConnectionProtocol::Detect,
-            Self::Http(Protocol::Http1) => ConnectionProtocol::Http1,
-            Self::Http(Protocol::Http2) => ConnectionProtocol::Http2,
-            Self::Opaque => ConnectionProtocol::Opaque,
-            Self::Tls => ConnectionProtocol::Tls,
         }
     }
 }
@@ -139,33 +98,33 @@ impl Outbound {
         let mut io = Io::plain(accepted.tcp).measured(transport.open());
         let updates = Box::pin(self.context.discovery.outbound(dst)).await?;
         let target = updates.borrow().clone();
-        let parent = labels::parent(&target.policy.parent);
-        let plan = protocol_plan(&target);
-        families.detect.outbound_connection(&parent, plan.label());
-        let protocol = match plan {
-            ProtocolPlan::Http(protocol) => Some(protocol),
-            ProtocolPlan::Opaque => None,
-            ProtocolPlan::Tls => return Box::pin(self.resolve_tls(io, &target)).await,
-            ProtocolPlan::Detect => match self.peek(&mut io, &target).await? {
-                PeekOutcome::ClientData => match self.detect_http(&mut io, &target).await? {
-                    HttpDetected::Http1 => Some(Protocol::Http1),
-                    HttpDetected::Http2 => Some(Protocol::Http2),
-                    HttpDetected::NotHttp | HttpDetected::TimedOut => None,
-                    HttpDetected::Eof => return Ok(ResolvedConnection::Closed),
-                },
-                PeekOutcome::Opaque(server) => return Ok(ResolvedConnection::Tunnel(io, server)),
-                PeekOutcome::TimedOut => None,
-                PeekOutcome::Draining => return Ok(ResolvedConnection::Closed),
-            },
+        let upstream = EndpointUpstream {
+            opaque: &self.opaque,
+            target: &target,
         };
-        Ok(match protocol {
-            Some(protocol) => {
+        let protocol = &target.policy.protocol;
+        let parent = upstream.labels();
+        families.detect.outbound_connection(&parent, protocol);
+        let plan = match protocol {
+            OutboundProtocol::Detect { .. } => ProtocolPlan::Detect(self.classifier.timeout),
+            OutboundProtocol::Http1(_) => ProtocolPlan::Http(Protocol::Http1),
+            OutboundProtocol::Http2(_) | OutboundProtocol::Grpc(_) => {
+                ProtocolPlan::Http(Protocol::Http2)
+            }
+            OutboundProtocol::Opaque(_) => ProtocolPlan::Opaque,
+            OutboundProtocol::Tls(_) => return Box::pin(self.resolve_tls(io, &target)).await,
+        };
+        let classified = self.classifier.classify(&mut io, plan, &upstream).await?;
+        Ok(match classified {
+            Classification::Http(protocol) => {
                 ResolvedConnection::Http(io, self.http.target(dst, updates), protocol)
             }
-            None => {
+            Classification::Opaque(Some(server)) => ResolvedConnection::Tunnel(io, server),
+            Classification::Opaque(None) => {
                 let server = Box::pin(self.opaque.connect(&target)).await?;
                 ResolvedConnection::Tunnel(io, Box::new(server))
             }
+            Classification::Closed => ResolvedConnection::Closed,
         })
     }
 
@@ -178,85 +137,14 @@ impl Outbound {
             && (dst == accepted.local || dst.ip().is_loopback() || self.context.is_local(dst.ip()))
     }
 
-    /// Waits for the first bytes of either side.
-    async fn peek(&self, io: &mut Io, target: &OutboundTarget) -> std::io::Result<PeekOutcome> {
-        let start = Instant::now();
-        let mut guard = None;
-        let guard_slot = &mut guard;
-        let dial = move || {
-            let dialling = async move {
-                // An error is reported when the connection is forwarded, if the client sends no
-                // HTTP.
-                let Connected { io, guard } = self.opaque.connect(target).await.ok()?;
-                *guard_slot = Some(guard);
-                Some(io)
-            };
-            dialling.boxed_local()
-        };
-        let limit = self.context.config.outbound.detect_timeout;
-        let client_wait = if self.is_server_first(target.addr) {
-            Duration::ZERO
-        } else {
-            detect::SERVER_DIAL_DELAY
-        };
-        let first = {
-            let scratch = &self.context.scratch;
-            let first = pin!(detect::first_speaker(io, scratch, client_wait, limit, dial));
-            self.context.unless_draining(first).await
-        };
-        let Some(first) = first else {
-            return Ok(PeekOutcome::Draining);
-        };
-        let (server, detected) = match first? {
-            FirstSpeaker::Client => return Ok(PeekOutcome::ClientData),
-            FirstSpeaker::Server(server) => {
-                self.remember_server_first(target.addr);
-                (Some(server), HttpDetected::NotHttp)
-            }
-            FirstSpeaker::Neither(server) => (server, HttpDetected::TimedOut),
-        };
-        self.record_detection(target, &Ok(detected), start.elapsed());
-        Ok(match server.zip(guard) {
-            Some((io, guard)) => PeekOutcome::Opaque(Box::new(Connected { io, guard })),
-            None => PeekOutcome::TimedOut,
-        })
-    }
-
-    fn record_detection(
-        &self,
-        target: &OutboundTarget,
-        detected: &std::io::Result<HttpDetected>,
-        took: Duration,
-    ) {
-        let labels = labels::parent(&target.policy.parent);
-        let families = &self.context.families.detect;
-        let result = HttpDetected::label(detected);
-        families.detected(Direction::Outbound, &labels, result, took);
-    }
-
-    async fn detect_http(
-        &self,
-        io: &mut Io,
-        target: &OutboundTarget,
-    ) -> std::io::Result<HttpDetected> {
-        let start = Instant::now();
-        let limit = self.context.config.outbound.detect_timeout;
-        let detecting = pin!(detect::http(io, &self.context.scratch, limit));
-        let Some(detected) = self.context.unless_draining(detecting).await else {
-            return Ok(HttpDetected::Eof);
-        };
-        self.record_detection(target, &detected, start.elapsed());
-        detected
-    }
-
     /// Routes the application's own TLS by server name, and forwards it as opaque bytes.
     async fn resolve_tls(
         &self,
         mut io: Io,
         target: &OutboundTarget,
     ) -> Result<ResolvedConnection, ConnectionError> {
-        let limit = self.context.config.outbound.detect_timeout;
-        let detected = detect::tls(&mut io, &self.context.scratch, limit).await?;
+        let timeout = self.classifier.timeout;
+        let detected = detect::tls(&mut io, &self.context.scratch, timeout).await?;
         let TlsDetected::ClientHello { sni: Some(name) } = detected else {
             return Err(ConnectionError::NoServerName);
         };
@@ -275,5 +163,21 @@ impl Outbound {
             );
             guard.set_aborted();
         }
+    }
+}
+
+impl Upstream for EndpointUpstream<'_> {
+    type Connection = Connected;
+
+    fn addr(&self) -> SocketAddr {
+        self.target.addr
+    }
+
+    fn labels(&self) -> Labels {
+        labels::parent(&self.target.policy.parent)
+    }
+
+    async fn dial(&self) -> Option<Connected> {
+        self.opaque.connect(self.target).await.ok()
     }
 }

@@ -309,6 +309,12 @@ impl Opaque {
     }
 }
 
+impl AsMut<Io> for Connected {
+    fn as_mut(&mut self) -> &mut Io {
+        &mut self.io
+    }
+}
+
 impl ConnectionRoute<'_> {
     fn check(&self, verdict: &TcpVerdict) -> Result<(), OpaqueError> {
         let route = || self.meta.clone();

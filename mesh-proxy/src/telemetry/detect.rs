@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use mesh_core::policy::outbound::OutboundProtocol;
 use mesh_runtime::metrics::{CounterFamily, HistogramFamily, Labels, Registry};
 
 use crate::telemetry::labels::Direction;
@@ -20,16 +21,6 @@ pub struct DetectFamilies {
 struct HttpFamilies {
     duration: HistogramFamily,
     results: CounterFamily,
-}
-
-/// The protocol of an outbound connection by its policy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ConnectionProtocol {
-    Http1,
-    Http2,
-    Detect,
-    Opaque,
-    Tls,
 }
 
 /// Linkerd's buckets. Detection takes less than a millisecond if the client sends data immediately.
@@ -89,8 +80,16 @@ impl DetectFamilies {
             .inc();
     }
 
-    pub fn outbound_connection(&self, parent: &Labels, protocol: ConnectionProtocol) {
-        let labels = Labels::new().with("protocol", protocol.as_str());
+    /// Counts an outbound connection by the protocol of its policy.
+    pub fn outbound_connection(&self, parent: &Labels, protocol: &OutboundProtocol) {
+        let protocol = match protocol {
+            OutboundProtocol::Http1(_) => "http/1",
+            OutboundProtocol::Http2(_) | OutboundProtocol::Grpc(_) => "http/2",
+            OutboundProtocol::Detect { .. } => "detect",
+            OutboundProtocol::Opaque(_) => "opaq",
+            OutboundProtocol::Tls(_) => "tls",
+        };
+        let labels = Labels::new().with("protocol", protocol);
         let labels = parent.iter().fold(labels, |labels, (name, value)| {
             labels.with(name.to_owned(), value)
         });
@@ -103,17 +102,5 @@ impl DetectFamilies {
         labels.push_outside("target_name", name);
         labels.push("client_id", client);
         self.transport_headers.with(&labels).inc();
-    }
-}
-
-impl ConnectionProtocol {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Http1 => "http/1",
-            Self::Http2 => "http/2",
-            Self::Detect => "detect",
-            Self::Opaque => "opaq",
-            Self::Tls => "tls",
-        }
     }
 }

@@ -230,6 +230,12 @@ impl Io {
     }
 }
 
+impl AsMut<Self> for Io {
+    fn as_mut(&mut self) -> &mut Self {
+        self
+    }
+}
+
 impl AsyncRead for Io {
     fn poll_read(
         mut self: Pin<&mut Self>,

@@ -8,21 +8,21 @@
 use std::io;
 use std::time::Duration;
 
-use futures_util::future::LocalBoxFuture;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::read_more;
 use crate::transport::{Io, Scratch};
 
-/// The peer that sent first. The bytes are in the replay of its connection.
+/// The peer that sent first. The bytes are in the replay of its connection. `C` is a connection to
+/// the server, boxed so that only connections that dial use memory for it.
 #[derive(Debug)]
-pub enum FirstSpeaker {
+pub enum FirstSpeaker<C> {
     /// The client has sent bytes or closed its direction.
     Client,
     /// The server has sent bytes on this connection.
-    Server(Io),
+    Server(Box<C>),
     /// Neither has, within the limit. Contains the connection to the server if there is one.
-    Neither(Option<Io>),
+    Neither(Option<Box<C>>),
 }
 
 /// How long the proxy waits for the client before it connects to the server. A client that sends
@@ -32,13 +32,13 @@ pub const SERVER_DIAL_DELAY: Duration = Duration::from_millis(200);
 /// Waits for the first byte from either peer. After `dial_delay`, `dial` connects to the server, or
 /// returns `None` when it must not or cannot. Its future is boxed, so that only connections that
 /// dial use memory for it.
-pub async fn first_speaker<'a>(
+pub async fn first_speaker<C: AsMut<Io>, F: Future<Output = Option<C>>>(
     client: &mut Io,
     scratch: &Scratch,
     dial_delay: Duration,
     limit: Duration,
-    dial: impl FnOnce() -> LocalBoxFuture<'a, Option<Io>>,
-) -> io::Result<FirstSpeaker> {
+    dial: impl FnOnce() -> F,
+) -> io::Result<FirstSpeaker<C>> {
     if !client.replay().is_empty() {
         return Ok(FirstSpeaker::Client);
     }
@@ -51,14 +51,14 @@ pub async fn first_speaker<'a>(
     let server = tokio::select! {
         biased;
         read = read_more(client, scratch) => return read.map(|_| FirstSpeaker::Client),
-        server = dial() => server,
+        server = Box::pin(dial()) => server.map(Box::new),
         () = sleep_until(deadline) => None,
     };
     if let Some(mut server) = server {
         tokio::select! {
             biased;
             read = read_more(client, scratch) => return read.map(|_| FirstSpeaker::Client),
-            read = read_more(&mut server, scratch) => {
+            read = read_more((*server).as_mut(), scratch) => {
                 // A server that closes without a byte may have any protocol.
                 if matches!(read, Ok(1..)) {
                     return Ok(FirstSpeaker::Server(server));
