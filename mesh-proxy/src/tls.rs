@@ -13,6 +13,7 @@
 //! The implementation of the record protocol depends on the [`Purpose`]: [`record`] carries traffic
 //! between pods, after [`handshake`]; rustls carries calls to the control plane.
 
+mod certificate;
 mod chains;
 pub mod client;
 mod credentials;

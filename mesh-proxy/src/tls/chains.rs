@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use rustls::Error;
 use rustls_pki_types::{CertificateDer, UnixTime};
 
-use super::verify;
+use super::certificate;
 
 /// Verified chains, in the current and the previous generation.
 #[derive(Debug, Default)]
@@ -103,7 +103,7 @@ fn validity<'a>(
     chain: impl Iterator<Item = &'a CertificateDer<'a>>,
 ) -> Option<RangeInclusive<u64>> {
     chain
-        .map(|certificate| verify::validity(certificate).ok())
+        .map(|certificate| certificate::validity(certificate).ok())
         .try_fold(0..=u64::MAX, |all, one| {
             let one = one?;
             Some(*all.start().max(one.start())..=*all.end().min(one.end()))

@@ -15,7 +15,7 @@ use super::error::{PeerError, TlsError};
 use super::sessions::SessionKey;
 use super::trust::TrustAnchors;
 use super::verify::ServerVerifier;
-use super::{Credentials, Purpose, crypto, handshake, verify};
+use super::{Credentials, Purpose, certificate, crypto, handshake};
 use crate::transport::Io;
 use crate::transport::tls::TlsStream;
 
@@ -97,8 +97,8 @@ fn check_peer(session: &CommonState, peer: &TlsPeer) -> Result<bool, PeerError> 
             .peer_certificates()
             .and_then(|certificates| certificates.first())
             .ok_or(PeerError::Malformed)?;
-        verify::check_identity(leaf, &peer.id)?;
-        verify::check_not_expired(leaf)?;
+        certificate::check_identity(leaf, &peer.id)?;
+        certificate::check_not_expired(leaf)?;
     }
     Ok(session.alpn_protocol().is_some())
 }

@@ -17,7 +17,7 @@ use super::error::CredentialsError;
 use super::sessions::{ClientConfigs, SessionKey, TicketStore};
 use super::trust::TrustAnchors;
 use super::verify::{self, ClientVerifier, ServerVerifier};
-use super::{TRANSPORT_ALPN, crypto};
+use super::{TRANSPORT_ALPN, certificate, crypto};
 
 /// A certificate that the identity service has issued.
 #[derive(Clone, Debug)]
@@ -90,7 +90,7 @@ impl Credentials {
         let leaf = certified
             .end_entity_cert()
             .map_err(CredentialsError::NotTrusted)?;
-        let found = verify::identity_of(leaf).map_err(CredentialsError::InvalidCertificate)?;
+        let found = certificate::identity_of(leaf).map_err(CredentialsError::InvalidCertificate)?;
         if found != *id {
             return Err(CredentialsError::WrongIdentity {
                 expected: id.clone(),
@@ -99,7 +99,7 @@ impl Credentials {
         }
         verify::verify_own_chain(&certified.cert, id, anchors)
             .map_err(CredentialsError::NotTrusted)?;
-        let not_after = verify::not_after(leaf).map_err(CredentialsError::InvalidCertificate)?;
+        let not_after = certificate::not_after(leaf).map_err(CredentialsError::InvalidCertificate)?;
 
         let certificate = Arc::new(SingleCertAndKey::from(certified.clone()));
         let client_chains = Arc::<VerifiedChains>::default();

@@ -10,7 +10,7 @@ use rustls::{CommonState, HandshakeKind};
 use tokio_rustls::TlsAcceptor;
 
 use super::error::TlsError;
-use super::{Credentials, Purpose, handshake, verify};
+use super::{Credentials, Purpose, certificate, handshake};
 use crate::transport::Io;
 use crate::transport::tls::TlsStream;
 
@@ -72,9 +72,9 @@ fn client_info(session: &CommonState) -> Result<ClientTlsInfo, TlsError> {
         None => None,
         Some(leaf) => {
             if session.handshake_kind() == Some(HandshakeKind::Resumed) {
-                verify::check_not_expired(leaf).map_err(TlsError::Peer)?;
+                certificate::check_not_expired(leaf).map_err(TlsError::Peer)?;
             }
-            Some(verify::identity_of(leaf).map_err(TlsError::Peer)?)
+            Some(certificate::identity_of(leaf).map_err(TlsError::Peer)?)
         }
     };
     Ok(ClientTlsInfo {

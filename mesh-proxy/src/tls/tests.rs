@@ -349,7 +349,7 @@ fn certificate_must_have_exactly_one_identity() {
         let issued = ca.sign_with(CertificateRequest::new(&id).unwrap().der(), |params| {
             params.subject_alt_names = sans;
         });
-        let found = verify::identity_of(&issued.leaf.into());
+        let found = certificate::identity_of(&issued.leaf.into());
         let expect = expect.map(identity).map_err(PeerError::WrongIdentityCount);
         assert_eq!(found, expect);
     };

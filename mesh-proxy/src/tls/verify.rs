@@ -1,7 +1,6 @@
 //! Verification of a peer's certificate: its chain, that it holds exactly one identity, and for
 //! servers that the identity is the expected one.
 
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use mesh_core::identity::Identity;
@@ -15,13 +14,11 @@ use rustls::{
     PeerIncompatible, RootCertStore, SignatureScheme,
 };
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
-use x509_parser::extensions::GeneralName;
-use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::chains::VerifiedChains;
-use super::crypto;
 use super::error::PeerError;
 use super::trust::TrustAnchors;
+use super::{certificate, crypto};
 
 /// Accepts servers with one identity.
 #[derive(Debug)]
@@ -75,7 +72,7 @@ impl ServerCertVerifier for ServerVerifier {
                 self.algorithms.all,
             )
         })?;
-        check_identity(end_entity, &self.expected).map_err(rejection)?;
+        certificate::check_identity(end_entity, &self.expected).map_err(rejection)?;
         Ok(ServerCertVerified::assertion())
     }
 
@@ -136,7 +133,7 @@ impl ClientCertVerifier for ClientVerifier {
                 .verify_client_cert(end_entity, intermediates, now)
                 .map(|_verified| ())
         })?;
-        identity_of(end_entity).map_err(rejection)?;
+        certificate::identity_of(end_entity).map_err(rejection)?;
         Ok(ClientCertVerified::assertion())
     }
 
@@ -177,73 +174,6 @@ pub(super) fn verify_own_chain(
     ServerVerifier::new(id.clone(), anchors, Arc::default())
         .verify_server_cert(leaf, intermediates, &name, &[], UnixTime::now())
         .map(|_| ())
-}
-
-/// Returns the identity of a certificate. Subject alternative names that are neither DNS names nor
-/// URIs are ignored.
-pub(super) fn identity_of(certificate: &CertificateDer<'_>) -> Result<Identity, PeerError> {
-    let parsed = parse(certificate)?;
-    let names = parsed
-        .subject_alternative_name()
-        .map_err(|_malformed| PeerError::Malformed)?;
-    let mut identities = names
-        .iter()
-        .flat_map(|extension| &extension.value.general_names)
-        .filter_map(|name| match name {
-            GeneralName::DNSName(name) | GeneralName::URI(name) => Some(*name),
-            _ => None,
-        });
-    match (identities.next(), identities.count()) {
-        (Some(only), 0) => Identity::parse(only).map_err(PeerError::InvalidIdentity),
-        (first, rest) => Err(PeerError::WrongIdentityCount(
-            usize::from(first.is_some()) + rest,
-        )),
-    }
-}
-
-/// Checks that the certificate of a resumed session has not expired. Resumption does not verify it
-/// again; its chain is still valid because sessions do not outlive a change of anchors.
-pub(super) fn check_not_expired(certificate: &CertificateDer<'_>) -> Result<(), PeerError> {
-    let not_after = not_after(certificate)?;
-    if UnixTime::now().as_secs() > not_after {
-        return Err(PeerError::Expired);
-    }
-    Ok(())
-}
-
-/// Returns when a certificate expires, in seconds since the Unix epoch.
-pub(super) fn not_after(certificate: &CertificateDer<'_>) -> Result<u64, PeerError> {
-    validity(certificate).map(|validity| *validity.end())
-}
-
-/// Returns the validity period of a certificate, in seconds since the Unix epoch.
-pub(super) fn validity(certificate: &CertificateDer<'_>) -> Result<RangeInclusive<u64>, PeerError> {
-    let parsed = parse(certificate)?;
-    let validity = parsed.validity();
-    // Times before 1970 become 1970, which is long ago as a start and as an end.
-    let seconds = |timestamp: i64| u64::try_from(timestamp).unwrap_or(0);
-    Ok(seconds(validity.not_before.timestamp())..=seconds(validity.not_after.timestamp()))
-}
-
-pub(super) fn check_identity(
-    certificate: &CertificateDer<'_>,
-    expected: &Identity,
-) -> Result<(), PeerError> {
-    let found = identity_of(certificate)?;
-    if found == *expected {
-        return Ok(());
-    }
-    Err(PeerError::IdentityMismatch {
-        expected: expected.clone(),
-        found,
-    })
-}
-
-fn parse<'a>(certificate: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, PeerError> {
-    match X509Certificate::from_der(certificate) {
-        Ok(([], parsed)) => Ok(parsed),
-        _ => Err(PeerError::Malformed),
-    }
 }
 
 fn rejection(error: PeerError) -> Error {
