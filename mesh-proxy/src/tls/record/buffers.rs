@@ -10,9 +10,7 @@ use std::cell::RefCell;
 use std::io::IoSliceMut;
 use std::ops::Range;
 
-use super::error::RecordError;
-use super::session::{Content, Session};
-use super::{HEADER_LEN, MAX_CONTENT, OVERHEAD, protection};
+use super::{HEADER_LEN, MAX_CONTENT, OVERHEAD};
 
 /// The length of a full record.
 pub(super) const SLOT_LEN: usize = MAX_CONTENT + OVERHEAD;
@@ -52,15 +50,6 @@ pub(in crate::tls) struct Pieces {
     count: usize,
 }
 
-/// The outcome of opening records.
-pub(in crate::tls) struct Opened {
-    pub(in crate::tls) pieces: Pieces,
-    /// The length of the complete records; the start of another one may follow.
-    pub(in crate::tls) consumed: usize,
-    /// Whether the peer has sent close_notify.
-    pub(in crate::tls) closed: Result<bool, RecordError>,
-}
-
 impl Pieces {
     /// The most pieces that one vectored write takes.
     pub(super) const MAX: usize = 64;
@@ -90,7 +79,7 @@ impl Pieces {
         self.iter().map(|range| range.len()).sum()
     }
 
-    fn push(&mut self, range: Range<usize>, bytes: &mut [u8]) {
+    pub(super) fn push(&mut self, range: Range<usize>, bytes: &mut [u8]) {
         let is_full = self.count == Self::MAX;
         match self.ranges[..self.count].last_mut() {
             Some((_, end)) if is_full || range.len() < Self::SHORT => {
@@ -101,43 +90,6 @@ impl Pieces {
             _ => {
                 self.ranges[self.count] = (range.start, range.end);
                 self.count += 1;
-            }
-        }
-    }
-}
-
-/// Opens the complete records at the start of `bytes`, up to the first invalid one or a
-/// close_notify.
-pub(in crate::tls) fn open(session: &mut Session, bytes: &mut [u8]) -> Opened {
-    let mut opened = Opened {
-        pieces: Pieces::new(),
-        consumed: 0,
-        closed: Ok(false),
-    };
-    loop {
-        let start = opened.consumed;
-        let length = match protection::record_length(&bytes[start..]) {
-            Ok(Some(length)) if length <= bytes.len() - start => length,
-            Ok(_) => return opened,
-            Err(error) => {
-                opened.closed = Err(error);
-                return opened;
-            }
-        };
-        opened.consumed += length;
-        match session.open(&mut bytes[start..start + length]) {
-            Ok(Content::Data(range)) => {
-                let range = start + range.start..start + range.end;
-                opened.pieces.push(range, bytes);
-            }
-            Ok(Content::NoData) => {}
-            Ok(Content::CloseNotify) => {
-                opened.closed = Ok(true);
-                return opened;
-            }
-            Err(error) => {
-                opened.closed = Err(error);
-                return opened;
             }
         }
     }

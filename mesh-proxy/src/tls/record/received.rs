@@ -1,5 +1,5 @@
-//! Received bytes that have not been opened: the start of a record, and only directly after the
-//! handshake more than that.
+//! Opens received records, and keeps the bytes that have not been opened: the start of a record, and
+//! only directly after the handshake more than that.
 //!
 //! [`crate::tls::handshake`] and protocol detection limit their length, but this module does not
 //! rely on it: bytes that do not fit into the thread's buffer wait for the next call.
@@ -7,12 +7,22 @@
 use std::io;
 use std::task::{Poll, ready};
 
-use super::buffers::{self, Opened};
-use super::session::Session;
+use super::buffers::Pieces;
+use super::error::RecordError;
+use super::session::{Content, Session};
 use super::{MAX_RECORD, protection};
 
 /// Empty on an idle connection.
 pub(in crate::tls) struct ReceivedBytes(Vec<u8>);
+
+/// The outcome of opening records.
+pub(in crate::tls) struct Opened {
+    pub(in crate::tls) pieces: Pieces,
+    /// The length of the complete records; the start of another one may follow.
+    pub(in crate::tls) consumed: usize,
+    /// Whether the peer has sent close_notify.
+    pub(in crate::tls) closed: Result<bool, RecordError>,
+}
 
 impl ReceivedBytes {
     pub(in crate::tls) fn new(bytes: Vec<u8>) -> Self {
@@ -40,7 +50,7 @@ impl ReceivedBytes {
         };
         front.copy_from_slice(&self.0[..buffered]);
         let filled = buffered + read;
-        let opened = buffers::open(session, &mut buffer[..filled]);
+        let opened = open(session, &mut buffer[..filled]);
         if buffered < self.0.len() {
             self.0.drain(..opened.consumed);
         } else {
@@ -59,6 +69,33 @@ impl ReceivedBytes {
             Ok(next) => next.is_some_and(|length| length <= self.0.len()),
             Err(_) => true,
         }
+    }
+}
+
+/// Opens the complete records at the start of `bytes`, up to the first invalid one or a
+/// close_notify.
+pub(super) fn open(session: &mut Session, bytes: &mut [u8]) -> Opened {
+    let (mut pieces, mut consumed) = (Pieces::new(), 0);
+    let closed = loop {
+        let start = consumed;
+        match protection::record_length(&bytes[start..]) {
+            Ok(Some(length)) if length <= bytes.len() - start => consumed += length,
+            Ok(_) => break Ok(false),
+            Err(error) => break Err(error),
+        }
+        match session.open(&mut bytes[start..consumed]) {
+            Ok(Content::Data(range)) => {
+                pieces.push(start + range.start..start + range.end, bytes);
+            }
+            Ok(Content::NoData) => {}
+            Ok(Content::CloseNotify) => break Ok(true),
+            Err(error) => break Err(error),
+        }
+    };
+    Opened {
+        pieces,
+        consumed,
+        closed,
     }
 }
 

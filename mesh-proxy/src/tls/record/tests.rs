@@ -11,8 +11,9 @@ use rustls::server::UnbufferedServerConnection;
 use rustls::{AlertDescription, ClientConfig, SupportedCipherSuite};
 use rustls_pki_types::ServerName;
 
-use super::buffers::{self, Opened, SLOT_COUNT, SLOT_LEN};
+use super::buffers::{self, SLOT_COUNT, SLOT_LEN};
 use super::error::RecordError;
+use super::received::{self, Opened};
 use super::session::Content;
 use super::*;
 use crate::tls::handshake::{Established, Handshake, Progress};
@@ -90,7 +91,7 @@ fn session_pair_with(
     assert!(!tickets.is_empty(), "the server's ticket is not processed");
     let Opened {
         consumed, closed, ..
-    } = buffers::open(&mut client, &mut tickets);
+    } = received::open(&mut client, &mut tickets);
     assert_eq!((consumed, closed), (tickets.len(), Ok(false)));
     SessionPair {
         client,
@@ -119,7 +120,7 @@ fn seal(session: &mut Session, content: &[u8]) -> Vec<u8> {
 /// Opens complete records. Returns their content, their length and whether the peer has closed.
 fn open(session: &mut Session, bytes: &[u8]) -> (Vec<u8>, usize, Result<bool, RecordError>) {
     let mut bytes = bytes.to_vec();
-    let opened = buffers::open(session, &mut bytes);
+    let opened = received::open(session, &mut bytes);
     let content = opened
         .pieces
         .iter()
@@ -190,7 +191,7 @@ fn short_records_are_merged_into_one_piece() {
         records.extend(record(&mut client, &content, DATA));
         sent.extend(content);
     }
-    let opened = buffers::open(&mut server, &mut records);
+    let opened = received::open(&mut server, &mut records);
     assert_eq!(opened.pieces.iter().count(), 1);
     let piece = opened.pieces.iter().next().unwrap();
     assert!(records[piece] == sent);
