@@ -152,11 +152,11 @@ async fn secure(tcp: TcpStream, tls: Option<Tls>) -> Option<Io> {
     let Some((credentials, clients)) = tls else {
         return Some(io);
     };
-    let (stream, client) = terminate(io, &credentials, false, Purpose::Control)
+    let (io, client) = terminate(io, &credentials, false, Purpose::Control)
         .await
         .ok()?;
     clients.send(client).unwrap();
-    Some(Io::tls(stream))
+    Some(io)
 }
 
 async fn pass_to_test<Q, A>(

@@ -1,4 +1,4 @@
-//! Mutual TLS between proxies. The only module that names rustls.
+//! Mutual TLS between proxies: credentials and handshakes.
 //!
 //! [`Credentials`] hold a certificate with its key and the TLS configurations for accepting from
 //! and connecting to peers of the mesh. The control thread creates them whenever a certificate is
@@ -10,8 +10,8 @@
 //! to a trust anchor and holds exactly one identity; a server's identity is the one that discovery
 //! named.
 //!
-//! The implementation of the record protocol depends on the [`Purpose`]: [`record`] carries traffic
-//! between pods, after [`handshake`]; rustls carries calls to the control plane.
+//! The implementation of the record protocol depends on the [`Purpose`]: [`crate::transport::tls`]
+//! carries traffic between pods, after [`handshake`]; rustls carries calls to the control plane.
 
 mod certificate;
 mod chains;
@@ -22,8 +22,7 @@ mod csr;
 mod error;
 #[doc(hidden)]
 pub mod fuzzing;
-mod handshake;
-mod record;
+pub(crate) mod handshake;
 pub mod server;
 mod sessions;
 mod trust;
@@ -37,7 +36,6 @@ pub use self::credentials::{Credentials, IssuedCertificate};
 pub use self::crypto::export_rustls_info;
 pub use self::csr::CertificateRequest;
 pub use self::error::{CredentialsError, PeerError, TlsError};
-pub use self::record::{BulkError, BulkTransfer, RecordStream};
 pub use self::trust::{TrustAnchors, TrustAnchorsError};
 
 /// The current credentials; `None` until the first certificate is issued.
@@ -46,7 +44,8 @@ pub type CredentialsRx = watch::Receiver<Option<Arc<Credentials>>>;
 /// What a connection carries, as far as that is known before its handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Traffic between pods, which may be bulk: [`record`] seals and opens records in place.
+    /// Traffic between pods, which may be bulk: [`crate::transport::tls::RecordStream`] seals and
+    /// opens records in place.
     Traffic,
     /// Calls to the control plane: rustls seals and opens the records.
     Control,

@@ -178,9 +178,9 @@ impl Inbound {
             return Ok(Some((io, ServerTls::Opaque { sni })));
         }
         let handshake = tls::server::terminate(io, &credentials, false, Purpose::Traffic);
-        let (stream, info) = Box::pin(handshake).await?;
+        let (io, info) = Box::pin(handshake).await?;
         let tls = ServerTls::Established { client: info.id };
-        Ok(Some((Io::tls(stream), tls)))
+        Ok(Some((io, tls)))
     }
 
     /// Resolves the protocol of a connection with resolved TLS and policy.

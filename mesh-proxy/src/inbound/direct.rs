@@ -37,14 +37,13 @@ impl Inbound {
         }
         // Transport headers are for ports whose connections are opaque.
         let handshake = tls::server::terminate(io, &credentials, true, Purpose::Traffic);
-        let (stream, info) = Box::pin(handshake).await?;
+        let (mut io, info) = Box::pin(handshake).await?;
         let Some(id) = info.id else {
             return Err(ConnectionError::NotAuthenticated);
         };
         if !info.alpn {
             return Err(ConnectionError::NoTransportHeader);
         }
-        let mut io = Io::tls(stream);
         let header = header::read(&mut io, limit).await?;
         self.context.families.detect.transport_header(
             header.session.as_str(),

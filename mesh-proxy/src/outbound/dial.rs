@@ -148,14 +148,13 @@ impl EndpointDial {
         };
         let credentials = self.context.credentials().ok_or(DialError::NoCertificate)?;
         let wants_header = self.plan.header.is_some();
-        let (stream, negotiated) =
+        let (mut io, negotiated) =
             tls::client::connect(tcp, &credentials, peer, wants_header, Purpose::Traffic)
                 .await
                 .map_err(|error| DialError::Tls {
                     addr,
                     message: error.to_string().into(),
                 })?;
-        let mut io = Io::tls(stream);
         if let Some(header) = self.plan.header.as_ref().filter(|_| negotiated) {
             let header = TransportHeader {
                 session: self.session(session),

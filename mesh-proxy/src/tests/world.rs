@@ -183,7 +183,7 @@ impl World {
     pub(super) async fn terminated(&self, tcp: TcpStream) -> Io {
         let credentials = self.credentials(WEB);
         let shaken = tls::server::terminate(Io::plain(tcp), &credentials, false, Purpose::Traffic);
-        Io::tls(shaken.await.unwrap().0)
+        shaken.await.unwrap().0
     }
 
     /// Connects to a proxy without a proxy.
@@ -191,7 +191,7 @@ impl World {
         let (credentials, peer) = (self.credentials(CLIENT), peer(WEB));
         let io = Io::plain(tcp);
         let shaken = tls::client::connect(io, &credentials, &peer, false, Purpose::Traffic);
-        Io::tls(shaken.await.unwrap().0)
+        shaken.await.unwrap().0
     }
 
     /// Sets the profile of an address.

@@ -17,7 +17,6 @@ use super::trust::TrustAnchors;
 use super::verify::ServerVerifier;
 use super::{Credentials, Purpose, certificate, crypto, handshake};
 use crate::transport::Io;
-use crate::transport::tls::TlsStream;
 
 /// Performs a handshake as the client. Returns whether the server selected the ALPN protocol of the
 /// transport header, which is offered when `alpn` is set.
@@ -27,7 +26,7 @@ pub async fn connect(
     peer: &TlsPeer,
     alpn: bool,
     purpose: Purpose,
-) -> Result<(TlsStream, bool), TlsError> {
+) -> Result<(Io, bool), TlsError> {
     let session = SessionKey {
         peer: peer.clone(),
         addr: io.peer_addr().map_err(TlsError::Handshake)?,
@@ -44,7 +43,7 @@ pub async fn connect_anonymously(
     io: Io,
     anchors: &TrustAnchors,
     peer: &TlsPeer,
-) -> Result<TlsStream, TlsError> {
+) -> Result<Io, TlsError> {
     let config = anonymous_config(anchors, peer)
         .map_err(|error| TlsError::Handshake(std::io::Error::other(error)))?;
     let (stream, _alpn) = perform_handshake(io, config, peer, Purpose::Control).await?;
@@ -69,7 +68,7 @@ async fn perform_handshake(
     config: Arc<ClientConfig>,
     peer: &TlsPeer,
     purpose: Purpose,
-) -> Result<(TlsStream, bool), TlsError> {
+) -> Result<(Io, bool), TlsError> {
     let name = ServerName::try_from(peer.server_name.to_string())
         .map_err(|_invalid| TlsError::ServerName(peer.server_name.to_string()))?;
     let check = |session: &CommonState| check_peer(session, peer).map_err(TlsError::Peer);
@@ -79,12 +78,12 @@ async fn perform_handshake(
             let connection = UnbufferedClientConnection::new(config, name)
                 .map_err(|error| TlsError::Handshake(std::io::Error::other(error)))?;
             let (stream, alpn) = Box::pin(handshake::perform(io, connection, check)).await?;
-            Ok((TlsStream::Record(Box::new(stream)), alpn))
+            Ok((Io::records(stream), alpn))
         }
         Purpose::Control => {
             let stream = Box::pin(TlsConnector::from(config).connect(name, io)).await?;
             let alpn = check(stream.get_ref().1)?;
-            Ok((TlsStream::Rustls(Box::new(stream.into())), alpn))
+            Ok((Io::rustls(stream), alpn))
         }
     }
 }

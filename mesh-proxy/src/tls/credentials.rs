@@ -99,7 +99,8 @@ impl Credentials {
         }
         verify::verify_own_chain(&certified.cert, id, anchors)
             .map_err(CredentialsError::NotTrusted)?;
-        let not_after = certificate::not_after(leaf).map_err(CredentialsError::InvalidCertificate)?;
+        let not_after =
+            certificate::not_after(leaf).map_err(CredentialsError::InvalidCertificate)?;
 
         let certificate = Arc::new(SingleCertAndKey::from(certified.clone()));
         let client_chains = Arc::<VerifiedChains>::default();
@@ -180,7 +181,7 @@ fn build_server_config(
     config.ticketer = Ticketer::new().map_err(CredentialsError::Setup)?;
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 1;
-    // `record` needs the traffic secrets.
+    // `RecordStream` needs the traffic secrets.
     config.enable_secret_extraction = true;
     if alpn {
         config.alpn_protocols = vec![TRANSPORT_ALPN.to_vec()];
@@ -200,7 +201,7 @@ fn build_client_config(
         .with_custom_certificate_verifier(Arc::new(verifier))
         .with_client_cert_resolver(resolver);
     config.resumption = Resumption::store(Arc::new(TicketStore::default()));
-    // `record` needs the traffic secrets.
+    // `RecordStream` needs the traffic secrets.
     config.enable_secret_extraction = true;
     if alpn {
         config.alpn_protocols = vec![TRANSPORT_ALPN.to_vec()];

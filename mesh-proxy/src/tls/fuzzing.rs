@@ -3,19 +3,21 @@
 use std::io;
 use std::task::Poll;
 
+use futures_util::FutureExt as _;
 use rustls::client::UnbufferedClientConnection;
 use rustls::server::UnbufferedServerConnection;
 
-use super::handshake::{Handshake, Progress, UnbufferedConnection};
-use super::record::{self, ReceivedBytes, Session};
+use crate::tls::handshake::{self, Handshake, Progress, UnbufferedConnection};
+use crate::transport::tls::received::ReceivedBytes;
+use crate::transport::tls::{Session, buffers};
 
 /// Limit of the received bytes that a handshake buffers.
-pub const MAX_BUFFERED: usize = super::handshake::MAX_BUFFERED;
+pub const MAX_BUFFERED: usize = handshake::MAX_BUFFERED;
 
 /// Limit of the bytes that a peer sends during a handshake.
-pub const MAX_HANDSHAKE: usize = super::handshake::MAX_HANDSHAKE;
+pub const MAX_HANDSHAKE: usize = handshake::MAX_HANDSHAKE;
 
-/// A handshake after which [`record`] seals and opens the records.
+/// A handshake after which [`crate::transport::tls`] seals and opens the records.
 pub struct HandshakeDriver {
     role: Role,
     /// Bytes that followed the handshake.
@@ -58,30 +60,13 @@ impl HandshakeDriver {
 
     /// Processes bytes from the peer. Returns whether the handshake is complete and the bytes to
     /// send.
-    pub fn advance(&mut self, received: &[u8]) -> Result<(bool, Vec<u8>), rustls::Error> {
-        /// Like [`super::handshake::perform`] without a socket. Returns the unread bytes as well.
-        fn step<'a, C: UnbufferedConnection>(
-            handshake: &mut Handshake<C>,
-            mut received: &'a [u8],
-        ) -> Result<(bool, Vec<u8>, &'a [u8]), rustls::Error> {
-            loop {
-                if handshake.advance()? == Progress::Complete {
-                    return Ok((true, handshake.take_outgoing(), received));
-                }
-                handshake.capacity()?;
-                if received.is_empty() {
-                    return Ok((false, handshake.take_outgoing(), received));
-                }
-                let taken = handshake.receive(received)?;
-                received = &received[taken..];
-            }
-        }
-        let (is_done, outgoing, unread) = match &mut self.role {
-            Role::Client(handshake) => step(handshake, received)?,
-            Role::Server(handshake) => step(handshake, received)?,
+    pub fn advance(&mut self, mut received: &[u8]) -> io::Result<(bool, Vec<u8>)> {
+        let advanced = match &mut self.role {
+            Role::Client(handshake) => advance(handshake, &mut received),
+            Role::Server(handshake) => advance(handshake, &mut received),
         };
-        self.unread.extend_from_slice(unread);
-        Ok((is_done, outgoing))
+        self.unread.extend_from_slice(received);
+        advanced
     }
 
     /// Returns the established connection, with the bytes that followed the handshake.
@@ -111,7 +96,7 @@ impl RecordConnection {
                 n => Poll::Ready(Ok(n)),
             }
         };
-        let closed = record::with_record_buffers(|buffer| {
+        let closed = buffers::with(|buffer| {
             loop {
                 let opened = self
                     .received
@@ -144,4 +129,24 @@ impl RecordConnection {
             unreachable!("the next key can be derived: {error}");
         }
     }
+}
+
+/// Like [`handshake::perform`] without a socket. Leaves the unread bytes in `received`.
+fn advance(
+    handshake: &mut Handshake<impl UnbufferedConnection>,
+    received: &mut &[u8],
+) -> io::Result<(bool, Vec<u8>)> {
+    loop {
+        let is_complete = handshake.advance().map_err(io::Error::other)? == Progress::Complete;
+        if is_complete || read_now(handshake.receive_from(received))? == 0 {
+            return Ok((is_complete, handshake.take_outgoing()));
+        }
+    }
+}
+
+fn read_now<T>(reading: impl Future<Output = T>) -> T {
+    let Some(read) = reading.now_or_never() else {
+        unreachable!("bytes in memory can be read")
+    };
+    read
 }

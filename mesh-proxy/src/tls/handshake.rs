@@ -1,8 +1,8 @@
-//! The handshake of a connection whose records [`super::record`] handles: rustls' unbuffered
-//! interface, from which the traffic secrets can be extracted.
+//! The handshake of a connection whose records [`crate::transport::tls`] handles: rustls'
+//! unbuffered interface, from which the traffic secrets can be extracted.
 //!
 //! rustls receives one record at a time and none that follows the handshake: processing those would
-//! change keys and sequence numbers without [`super::record`] noticing.
+//! change keys and sequence numbers without [`crate::transport::tls`] noticing.
 //!
 //! # Limits
 //!
@@ -28,13 +28,13 @@ use rustls::unbuffered::{
     ConnectionState, EncodeError, EncodeTlsData, InsufficientSizeError, UnbufferedStatus,
 };
 use rustls::{CommonState, Error, ExtractedSecrets, HandshakeKind};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::record::{KeySchedule, RecordStream, Session};
 use crate::transport::Io;
+use crate::transport::tls::{KeySchedule, RecordStream, Session};
 
 /// A rustls connection of either role.
-pub(super) trait UnbufferedConnection {
+pub(crate) trait UnbufferedConnection {
     type Data;
 
     fn process<'c, 'i>(&'c mut self, bytes: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
@@ -46,7 +46,7 @@ pub(super) trait UnbufferedConnection {
 }
 
 /// A handshake in progress.
-pub(super) struct Handshake<C> {
+pub(crate) struct Handshake<C> {
     connection: C,
     received: Vec<u8>,
     /// How many bytes of `received`, in complete records, rustls may process.
@@ -59,16 +59,16 @@ pub(super) struct Handshake<C> {
 
 /// Whether a handshake needs more input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Progress {
+pub(crate) enum Progress {
     NeedsInput,
     Complete,
 }
 
 /// The result of a handshake.
-pub(super) struct Established {
-    pub(super) session: Session,
+pub(crate) struct Established {
+    pub(crate) session: Session,
     /// Bytes that followed the handshake.
-    pub(super) received: Vec<u8>,
+    pub(crate) received: Vec<u8>,
 }
 
 /// What rustls needs after a step.
@@ -84,11 +84,11 @@ const READ_SIZE: usize = 4096;
 
 /// The limit of rustls' buffered interface, which Linkerd's proxies use: every handshake that they
 /// accept is accepted here.
-pub(super) const MAX_BUFFERED: usize = 0xffff;
+pub(crate) const MAX_BUFFERED: usize = 0xffff;
 
 /// A peer may send two long messages: two ClientHellos or a CertificateRequest, and a Certificate.
 /// The others are short.
-pub(super) const MAX_HANDSHAKE: usize = 2 * MAX_BUFFERED;
+pub(crate) const MAX_HANDSHAKE: usize = 2 * MAX_BUFFERED;
 
 /// Performs the handshake over `io`, which must be plain, and calls `check` with the negotiated
 /// parameters.
@@ -130,7 +130,7 @@ pub(super) async fn perform<C: UnbufferedConnection, T, E: From<io::Error>>(
 }
 
 impl<C: UnbufferedConnection> Handshake<C> {
-    pub(super) fn new(connection: C) -> Self {
+    pub(crate) fn new(connection: C) -> Self {
         Self {
             connection,
             received: Vec::new(),
@@ -142,7 +142,7 @@ impl<C: UnbufferedConnection> Handshake<C> {
 
     /// Returns how many bytes may be received next. Fails when the peer has reached a limit and the
     /// handshake needs more.
-    pub(super) fn capacity(&self) -> Result<usize, Error> {
+    fn capacity(&self) -> Result<usize, Error> {
         let buffer = MAX_BUFFERED.saturating_sub(self.received.len());
         let total = MAX_HANDSHAKE.saturating_sub(self.total);
         let too_long = |what, limit| {
@@ -157,24 +157,17 @@ impl<C: UnbufferedConnection> Handshake<C> {
         }
     }
 
-    /// Buffers at most [`Handshake::capacity`] of the peer's `bytes`. Returns how many.
-    pub(super) fn receive(&mut self, bytes: &[u8]) -> Result<usize, Error> {
-        let taken = bytes.len().min(self.capacity()?);
-        let (taken, _) = bytes.split_at(taken);
-        self.received.reserve_exact(taken.len());
-        self.received.extend_from_slice(taken);
-        self.total += taken.len();
-        Ok(taken.len())
-    }
-
-    /// Reads at most [`Handshake::capacity`] bytes from `io`. Returns 0 at the end of the stream.
-    async fn receive_from(&mut self, io: &mut Io) -> io::Result<usize> {
+    /// Reads at most [`Handshake::capacity`] bytes from `peer`. Returns 0 at the end of the stream.
+    pub(crate) async fn receive_from(
+        &mut self,
+        peer: &mut (impl AsyncRead + Unpin),
+    ) -> io::Result<usize> {
         let capacity = self.capacity().map_err(invalid)?;
         if self.received.len() == self.received.capacity() {
             // An amortised reservation would allocate up to twice the limit.
             self.received.reserve_exact(capacity);
         }
-        let read = io
+        let read = peer
             .read_buf(&mut (&mut self.received).limit(capacity))
             .await?;
         self.total += read;
@@ -182,12 +175,12 @@ impl<C: UnbufferedConnection> Handshake<C> {
     }
 
     /// Takes the bytes that the caller has to send.
-    pub(super) fn take_outgoing(&mut self) -> Vec<u8> {
+    pub(crate) fn take_outgoing(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.outgoing)
     }
 
     /// Advances as far as the received bytes allow.
-    pub(super) fn advance(&mut self) -> Result<Progress, Error> {
+    pub(crate) fn advance(&mut self) -> Result<Progress, Error> {
         loop {
             match self.step() {
                 Step::Continue => {}
@@ -272,7 +265,7 @@ impl<C: UnbufferedConnection> Handshake<C> {
     }
 
     /// Extracts the keys of the completed handshake.
-    pub(super) fn finish(self) -> Result<Established, io::Error> {
+    pub(crate) fn finish(self) -> Result<Established, io::Error> {
         if self.released > 0 {
             return Err(invalid(Error::General(
                 "peer's last TLS handshake record contains the start of another message".into(),
@@ -359,4 +352,4 @@ impl UnbufferedConnection for UnbufferedServerConnection {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

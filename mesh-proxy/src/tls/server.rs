@@ -12,7 +12,6 @@ use tokio_rustls::TlsAcceptor;
 use super::error::TlsError;
 use super::{Credentials, Purpose, certificate, handshake};
 use crate::transport::Io;
-use crate::transport::tls::TlsStream;
 
 /// Properties of a client from its handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +33,7 @@ pub async fn terminate(
     credentials: &Credentials,
     alpn: bool,
     purpose: Purpose,
-) -> Result<(TlsStream, ClientTlsInfo), TlsError> {
+) -> Result<(Io, ClientTlsInfo), TlsError> {
     // Boxed: otherwise kilobytes of handshake state would be part of every connection's future
     // until the connection closes.
     let config = credentials.server_config(alpn);
@@ -48,18 +47,18 @@ async fn perform_handshake(
     io: Io,
     config: Arc<ServerConfig>,
     purpose: Purpose,
-) -> Result<(TlsStream, ClientTlsInfo), TlsError> {
+) -> Result<(Io, ClientTlsInfo), TlsError> {
     match purpose {
         Purpose::Traffic => {
             let connection = UnbufferedServerConnection::new(config)
                 .map_err(|error| TlsError::Handshake(std::io::Error::other(error)))?;
             let (stream, info) = handshake::perform(io, connection, client_info).await?;
-            Ok((TlsStream::Record(Box::new(stream)), info))
+            Ok((Io::records(stream), info))
         }
         Purpose::Control => {
             let stream = TlsAcceptor::from(config).accept(io).await?;
             let info = client_info(stream.get_ref().1)?;
-            Ok((TlsStream::Rustls(Box::new(stream.into())), info))
+            Ok((Io::rustls(stream), info))
         }
     }
 }

@@ -15,9 +15,10 @@ use tokio::net::{TcpListener, TcpStream};
 use super::server::ClientTlsInfo;
 use super::*;
 use crate::transport::Io;
-use crate::transport::tls::TlsStream;
 
 pub(in crate::tls) mod attacker;
+mod openssl;
+mod stream;
 
 /// A certificate authority with its own trust anchor, whose certificates the proxy can use.
 pub(crate) struct TestCa {
@@ -99,8 +100,8 @@ pub(in crate::tls) struct Server {
 }
 
 pub(in crate::tls) type Connected = (
-    Result<(TlsStream, bool), TlsError>,
-    Result<(TlsStream, ClientTlsInfo), TlsError>,
+    Result<(Io, bool), TlsError>,
+    Result<(Io, ClientTlsInfo), TlsError>,
 );
 
 impl Server {
@@ -157,11 +158,11 @@ impl Server {
         dialled.write_all(b"b").await.unwrap();
         accepted.read_exact(&mut byte).await.unwrap();
         assert_eq!(byte, *b"b");
-        let resumed = match dialled {
-            TlsStream::Record(stream) => stream.is_resumed(),
-            TlsStream::Rustls(stream) => {
+        let resumed = match dialled.rustls_stream() {
+            Some(stream) => {
                 stream.get_ref().1.handshake_kind() == Some(rustls::HandshakeKind::Resumed)
             }
+            None => dialled.sealable().unwrap().is_resumed(),
         };
         (info, resumed)
     }

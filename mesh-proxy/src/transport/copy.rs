@@ -4,7 +4,7 @@
 //! that the sink does not accept are buffered, until it does. Between two plain sockets, a
 //! direction that fills the scratch buffer switches to splice, and back when reads are small:
 //! splice costs a third for bulk transfers and saves nothing otherwise. Between a plain socket and
-//! a [`crate::tls::RecordStream`], bytes pass through the record buffers instead.
+//! a [`crate::transport::tls::RecordStream`], bytes pass through the record buffers instead.
 
 use std::io;
 use std::task::{Context, Poll};

@@ -12,9 +12,8 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use super::tls::TlsStream;
+use super::tls::{RecordStream, RustlsStream};
 use crate::telemetry::tcp::OpenConnection;
-use crate::tls::RecordStream;
 
 /// `TCP_NOTSENT_LOWAT`: the most bytes in a socket's send buffer that are not in flight, so that a
 /// long path stays full. Without it, the kernel buffers up to 4 MiB for each slow client, and
@@ -33,10 +32,14 @@ pub struct Io {
     open: Option<OpenConnection>,
 }
 
+/// TLS is boxed because a session takes a kilobyte, which would be part of every future that owns
+/// an [`Io`].
 #[derive(Debug)]
 enum Stream {
     Plain(TcpStream),
-    Tls(TlsStream),
+    /// The inner [`Io`] replays the bytes that detection has read.
+    Rustls(Box<RustlsStream<Io>>),
+    Records(Box<RecordStream>),
 }
 
 impl Io {
@@ -44,8 +47,12 @@ impl Io {
         Self::new(Stream::Plain(tcp))
     }
 
-    pub fn tls(stream: TlsStream) -> Self {
-        Self::new(Stream::Tls(stream))
+    pub fn rustls(stream: impl Into<RustlsStream<Self>>) -> Self {
+        Self::new(Stream::Rustls(Box::new(stream.into())))
+    }
+
+    pub fn records(stream: RecordStream) -> Self {
+        Self::new(Stream::Records(Box::new(stream)))
     }
 
     fn new(stream: Stream) -> Self {
@@ -90,7 +97,8 @@ impl Io {
     pub fn tcp(&self) -> &TcpStream {
         match &self.stream {
             Stream::Plain(tcp) => tcp,
-            Stream::Tls(tls) => tls.tcp(),
+            Stream::Rustls(tls) => tls.get_ref().0.tcp(),
+            Stream::Records(records) => records.tcp(),
         }
     }
 
@@ -112,15 +120,15 @@ impl Io {
     pub(super) fn plain_tcp(&self) -> Option<&TcpStream> {
         match &self.stream {
             Stream::Plain(tcp) => Some(tcp),
-            Stream::Tls(_) => None,
+            Stream::Rustls(_) | Stream::Records(_) => None,
         }
     }
 
     /// Returns the record stream of a TLS connection that has one, for writing.
-    pub(super) fn sealable(&mut self) -> Option<&mut RecordStream> {
+    pub(crate) fn sealable(&mut self) -> Option<&mut RecordStream> {
         match &mut self.stream {
-            Stream::Tls(TlsStream::Record(records)) => Some(records),
-            Stream::Tls(TlsStream::Rustls(_)) | Stream::Plain(_) => None,
+            Stream::Records(records) => Some(records),
+            Stream::Rustls(_) | Stream::Plain(_) => None,
         }
     }
 
@@ -138,7 +146,7 @@ impl Io {
     pub fn into_plain(self) -> io::Result<(TcpStream, Bytes)> {
         match self.stream {
             Stream::Plain(tcp) => Ok((tcp, self.replay)),
-            Stream::Tls(_) => Err(io::Error::new(
+            Stream::Rustls(_) | Stream::Records(_) => Err(io::Error::new(
                 io::ErrorKind::Unsupported,
                 "TLS within TLS is not supported",
             )),
@@ -146,7 +154,7 @@ impl Io {
     }
 
     pub fn is_tls(&self) -> bool {
-        matches!(self.stream, Stream::Tls(_))
+        !matches!(self.stream, Stream::Plain(_))
     }
 
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
@@ -166,7 +174,8 @@ impl Io {
     ) -> Poll<io::Result<()>> {
         match &mut self.stream {
             Stream::Plain(tcp) => Pin::new(tcp).poll_read(cx, buf),
-            Stream::Tls(tls) => Pin::new(tls).poll_read(cx, buf),
+            Stream::Rustls(tls) => Pin::new(tls).poll_read(cx, buf),
+            Stream::Records(records) => Pin::new(records).poll_read(cx, buf),
         }
     }
 
@@ -182,7 +191,7 @@ impl Io {
             let replay = std::mem::take(&mut self.replay);
             read(&replay);
             Ok(replay.len())
-        } else if let Stream::Tls(TlsStream::Record(records)) = &mut self.stream {
+        } else if let Stream::Records(records) = &mut self.stream {
             ready!(records.poll_read_with(cx, buffer.len(), read))
         } else {
             let mut buf = ReadBuf::new(buffer);
@@ -217,6 +226,15 @@ impl Io {
             open.failed(&error);
         }
         error
+    }
+
+    /// Returns the stream of a TLS connection whose records rustls handles.
+    #[cfg(test)]
+    pub(crate) fn rustls_stream(&mut self) -> Option<&mut RustlsStream<Self>> {
+        match &mut self.stream {
+            Stream::Rustls(tls) => Some(tls),
+            Stream::Plain(_) | Stream::Records(_) => None,
+        }
     }
 
     fn count_write(&self, written: io::Result<usize>) -> io::Result<usize> {
@@ -265,7 +283,8 @@ impl AsyncWrite for Io {
     ) -> Poll<io::Result<usize>> {
         let written = match &mut self.stream {
             Stream::Plain(tcp) => ready!(Pin::new(tcp).poll_write(cx, bytes)),
-            Stream::Tls(tls) => ready!(Pin::new(tls).poll_write(cx, bytes)),
+            Stream::Rustls(tls) => ready!(Pin::new(tls).poll_write(cx, bytes)),
+            Stream::Records(records) => ready!(Pin::new(records).poll_write(cx, bytes)),
         };
         Poll::Ready(self.count_write(written))
     }
@@ -277,7 +296,8 @@ impl AsyncWrite for Io {
     ) -> Poll<io::Result<usize>> {
         let written = match &mut self.stream {
             Stream::Plain(tcp) => ready!(Pin::new(tcp).poll_write_vectored(cx, slices)),
-            Stream::Tls(tls) => ready!(Pin::new(tls).poll_write_vectored(cx, slices)),
+            Stream::Rustls(tls) => ready!(Pin::new(tls).poll_write_vectored(cx, slices)),
+            Stream::Records(records) => ready!(Pin::new(records).poll_write_vectored(cx, slices)),
         };
         Poll::Ready(self.count_write(written))
     }
@@ -285,21 +305,24 @@ impl AsyncWrite for Io {
     fn is_write_vectored(&self) -> bool {
         match &self.stream {
             Stream::Plain(tcp) => tcp.is_write_vectored(),
-            Stream::Tls(tls) => tls.is_write_vectored(),
+            Stream::Rustls(tls) => tls.is_write_vectored(),
+            Stream::Records(records) => records.is_write_vectored(),
         }
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.stream {
             Stream::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
-            Stream::Tls(tls) => Pin::new(tls).poll_flush(cx),
+            Stream::Rustls(tls) => Pin::new(tls).poll_flush(cx),
+            Stream::Records(records) => Pin::new(records).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.stream {
             Stream::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
-            Stream::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
+            Stream::Rustls(tls) => Pin::new(tls).poll_shutdown(cx),
+            Stream::Records(records) => Pin::new(records).poll_shutdown(cx),
         }
     }
 }

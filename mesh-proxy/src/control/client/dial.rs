@@ -142,17 +142,17 @@ impl Trust {
         let tls_error = |source| DialError::Tls { addr, source };
         match (self.credentials(), self) {
             (Some(own), _) => {
-                let (stream, _alpn) = tls::client::connect(io, &own, peer, false, Purpose::Control)
+                let (io, _alpn) = tls::client::connect(io, &own, peer, false, Purpose::Control)
                     .await
                     .map_err(tls_error)?;
-                Ok((Io::tls(stream), own.generation()))
+                Ok((io, own.generation()))
             }
             (None, Self::Anonymous(_, anchors)) => {
                 let anchors = anchors.borrow().clone();
-                let stream = tls::client::connect_anonymously(io, &anchors, peer)
+                let io = tls::client::connect_anonymously(io, &anchors, peer)
                     .await
                     .map_err(tls_error)?;
-                Ok((Io::tls(stream), 0))
+                Ok((io, 0))
             }
             (None, Self::Certified(_)) => Err(DialError::NoCredentials),
         }

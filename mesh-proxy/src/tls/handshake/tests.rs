@@ -2,15 +2,68 @@
 
 use std::net::Ipv4Addr;
 use std::pin::pin;
+use std::sync::Arc;
 
+use futures_util::FutureExt as _;
+use rustls::crypto::CryptoProvider;
+use rustls::{ClientConfig, SupportedCipherSuite};
+use rustls_pki_types::ServerName;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 use crate::tls::server::terminate;
 use crate::tls::tests::attacker::{Attacker, DATA, DATA_KEY, HANDSHAKE, HANDSHAKE_KEY};
-use crate::tls::tests::{TestCa, peer};
-use crate::tls::{Purpose, TlsError, client};
-use crate::transport::tls::TlsStream;
+use crate::tls::tests::{TestCa, identity, peer};
+use crate::tls::verify::ServerVerifier;
+use crate::tls::{Credentials, Purpose, TlsError, client, crypto};
+
+/// Performs a handshake with this suite in memory, in chunks of `chunk` bytes. Returns the client
+/// and the server.
+pub(crate) fn establish(
+    ca: &TestCa,
+    credentials: &Credentials,
+    suite: SupportedCipherSuite,
+    chunk: usize,
+) -> (Established, Established) {
+    let provider = CryptoProvider {
+        cipher_suites: vec![suite],
+        ..CryptoProvider::clone(&crypto::provider())
+    };
+    let verifier = ServerVerifier::new(identity("server.test"), &ca.anchors(), Arc::default());
+    let mut config = ClientConfig::builder_with_provider(Arc::new(provider))
+        .with_protocol_versions(crypto::VERSIONS)
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_no_client_auth();
+    config.enable_secret_extraction = true;
+    let name = ServerName::try_from("server.test").unwrap();
+    let client = UnbufferedClientConnection::new(Arc::new(config), name).unwrap();
+    let server = UnbufferedServerConnection::new(credentials.server_config(false)).unwrap();
+    let (mut client, mut server) = (Handshake::new(client), Handshake::new(server));
+    let mut progress = (Progress::NeedsInput, Progress::NeedsInput);
+    while progress != (Progress::Complete, Progress::Complete) {
+        progress.0 = client.advance().unwrap();
+        for bytes in client.take_outgoing().chunks(chunk) {
+            receive(&mut server, bytes);
+            progress.1 = server.advance().unwrap();
+        }
+        for bytes in server.take_outgoing().chunks(chunk) {
+            receive(&mut client, bytes);
+            if progress.0 == Progress::NeedsInput {
+                progress.0 = client.advance().unwrap();
+            }
+        }
+    }
+    (client.finish().unwrap(), server.finish().unwrap())
+}
+
+fn receive(handshake: &mut Handshake<impl UnbufferedConnection>, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        let received = handshake.receive_from(&mut bytes).now_or_never();
+        assert_ne!(received.unwrap().unwrap(), 0);
+    }
+}
 
 /// The proxy's role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,9 +98,7 @@ async fn run_attack(role: Role, attack: Attack) -> Result<Vec<u8>, String> {
                     .0
             }
         };
-        let TlsStream::Record(_) = &stream else {
-            panic!("rustls handles the records")
-        };
+        assert!(stream.sealable().is_some(), "rustls handles the records");
         let mut received = Vec::new();
         stream.read_to_end(&mut received).await?;
         Ok::<_, TlsError>(received)
@@ -207,8 +258,8 @@ async fn modified_handshake_record_is_rejected() {
     }
 }
 
-#[test]
-fn handshake_buffers_at_most_its_limit() {
+#[tokio::test]
+async fn handshake_buffers_at_most_its_limit() {
     let ca = TestCa::new();
     let own = ca.credentials("proxy.test");
     let server = UnbufferedServerConnection::new(own.server_config(false)).unwrap();
@@ -217,14 +268,8 @@ fn handshake_buffers_at_most_its_limit() {
     let mut message = [1, 0, 0xff, 0xff].into_iter().chain(std::iter::repeat(0));
     let mut max_capacity = 0;
     let error = loop {
-        let record = [HANDSHAKE, 3, 1, 0, 1, message.next().unwrap()];
-        let mut rest = &record[..];
-        while !rest.is_empty() {
-            let Ok(taken) = handshake.receive(rest) else {
-                break;
-            };
-            rest = &rest[taken..];
-        }
+        let mut record = &[HANDSHAKE, 3, 1, 0, 1, message.next().unwrap()][..];
+        while !record.is_empty() && handshake.receive_from(&mut record).await.is_ok() {}
         max_capacity = max_capacity.max(handshake.received.capacity());
         if let Err(error) = handshake.capacity() {
             break error.to_string();

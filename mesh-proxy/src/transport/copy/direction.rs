@@ -8,9 +8,9 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 
 use super::{CopyError, Side};
-use crate::tls::{BulkError, BulkTransfer};
 use crate::transport::scratch::SCRATCH_SIZE;
 use crate::transport::splice::Pipe;
+use crate::transport::tls::{BulkError, BulkTransfer};
 use crate::transport::{Io, Scratch};
 
 /// The state of one direction.
@@ -44,7 +44,7 @@ enum State {
 }
 
 /// Reads and writes before other connections of the thread are polled: at most 1 MiB through the
-/// scratch buffer, 4 MiB through [`crate::tls::RecordStream`].
+/// scratch buffer, 4 MiB through [`crate::transport::tls::RecordStream`].
 const ROUNDS_PER_POLL: usize = 16;
 
 /// A splice of fewer bytes is not worth its second system call and its pipe.
@@ -182,7 +182,7 @@ impl Direction {
         Poll::Ready(Ok(()))
     }
 
-    /// Accounts for a bulk operation of [`crate::tls::RecordStream`].
+    /// Accounts for a bulk operation of [`crate::transport::tls::RecordStream`].
     fn finish_transfer(
         &mut self,
         transfer: Result<BulkTransfer, BulkError>,
@@ -249,8 +249,8 @@ impl Direction {
     }
 }
 
-/// Transfers bytes between a plain socket and a [`crate::tls::RecordStream`]. `None` for other
-/// combinations of connections.
+/// Transfers bytes between a plain socket and a [`crate::transport::tls::RecordStream`]. `None` for
+/// other combinations of connections.
 fn poll_records(
     from: &mut Io,
     to: &mut Io,

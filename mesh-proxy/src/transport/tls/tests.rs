@@ -1,29 +1,21 @@
 //! Pairs of sessions in memory: all suites, all ways to split the bytes, key updates.
 
-use std::sync::Arc;
 use std::task::Poll;
 
 use proptest::prelude::*;
-use rustls::client::UnbufferedClientConnection;
-use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::cipher_suite;
-use rustls::server::UnbufferedServerConnection;
-use rustls::{AlertDescription, ClientConfig, SupportedCipherSuite};
-use rustls_pki_types::ServerName;
+use rustls::{AlertDescription, SupportedCipherSuite};
 
 use super::buffers::{self, SLOT_COUNT, SLOT_LEN};
 use super::error::RecordError;
-use super::received::{self, Opened};
+use super::received::{self, Opened, ReceivedBytes};
 use super::session::Content;
 use super::*;
-use crate::tls::handshake::{Established, Handshake, Progress};
-use crate::tls::tests::{TestCa, identity};
-use crate::tls::verify::ServerVerifier;
-use crate::tls::{Credentials, crypto};
+use crate::tls::Credentials;
+use crate::tls::handshake::tests::establish;
+use crate::tls::tests::TestCa;
 
-mod openssl;
 mod rejected;
-mod stream;
 
 const SUITES: [SupportedCipherSuite; 3] = [
     cipher_suite::TLS13_AES_128_GCM_SHA256,
@@ -52,49 +44,18 @@ fn session_pair_with(
     suite: SupportedCipherSuite,
     chunk: usize,
 ) -> SessionPair {
-    let provider = CryptoProvider {
-        cipher_suites: vec![suite],
-        ..CryptoProvider::clone(&crypto::provider())
-    };
-    let verifier = ServerVerifier::new(identity("server.test"), &ca.anchors(), Arc::default());
-    let mut config = ClientConfig::builder_with_provider(Arc::new(provider))
-        .with_protocol_versions(crypto::VERSIONS)
-        .unwrap()
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(verifier))
-        .with_no_client_auth();
-    config.enable_secret_extraction = true;
-    let name = ServerName::try_from("server.test").unwrap();
-    let client = UnbufferedClientConnection::new(Arc::new(config), name).unwrap();
-    let server = UnbufferedServerConnection::new(credentials.server_config(false)).unwrap();
-    let (mut client, mut server) = (Handshake::new(client), Handshake::new(server));
-    let mut progress = (Progress::NeedsInput, Progress::NeedsInput);
-    while progress != (Progress::Complete, Progress::Complete) {
-        progress.0 = client.advance().unwrap();
-        for bytes in client.take_outgoing().chunks(chunk) {
-            assert_eq!(server.receive(bytes), Ok(bytes.len()));
-            progress.1 = server.advance().unwrap();
-        }
-        for bytes in server.take_outgoing().chunks(chunk) {
-            assert_eq!(client.receive(bytes), Ok(bytes.len()));
-            if progress.0 == Progress::NeedsInput {
-                progress.0 = client.advance().unwrap();
-            }
-        }
-    }
-    let Established {
-        session: mut client,
-        received: mut tickets,
-    } = client.finish().unwrap();
-    let server = server.finish().unwrap();
+    let (mut client, server) = establish(ca, credentials, suite, chunk);
     assert!(server.received.is_empty());
-    assert!(!tickets.is_empty(), "the server's ticket is not processed");
+    assert!(
+        !client.received.is_empty(),
+        "the server's ticket is not processed"
+    );
     let Opened {
         consumed, closed, ..
-    } = received::open(&mut client, &mut tickets);
-    assert_eq!((consumed, closed), (tickets.len(), Ok(false)));
+    } = received::open(&mut client.session, &mut client.received);
+    assert_eq!((consumed, closed), (client.received.len(), Ok(false)));
     SessionPair {
-        client,
+        client: client.session,
         server: server.session,
     }
 }

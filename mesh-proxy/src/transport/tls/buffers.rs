@@ -17,7 +17,7 @@ pub(super) const SLOT_LEN: usize = MAX_CONTENT + OVERHEAD;
 
 /// 256 KiB of content. Compared with 64 KiB it saved an eighth of the CPU time outbound and a
 /// quarter inbound; more does not fit into the caches of a core.
-pub(super) const SLOT_COUNT: usize = 16;
+pub(crate) const SLOT_COUNT: usize = 16;
 
 thread_local! {
     static BYTES: RefCell<Box<[u8]>> = RefCell::new(vec![0; SLOT_LEN * SLOT_COUNT].into_boxed_slice());
@@ -28,7 +28,7 @@ thread_local! {
 /// # Panics
 ///
 /// Panics when `f` calls this function.
-pub(in crate::tls) fn with<R>(f: impl FnOnce(&mut [u8]) -> R) -> R {
+pub(crate) fn with<R>(f: impl FnOnce(&mut [u8]) -> R) -> R {
     BYTES.with_borrow_mut(|bytes| f(bytes))
 }
 
@@ -45,7 +45,7 @@ pub(super) fn contents(slots: &mut [u8]) -> [IoSliceMut<'_>; SLOT_COUNT] {
 
 /// The ranges of opened content in a buffer of records.
 #[derive(Clone, Debug)]
-pub(in crate::tls) struct Pieces {
+pub(crate) struct Pieces {
     ranges: [(usize, usize); Self::MAX],
     count: usize,
 }
@@ -69,7 +69,7 @@ impl Pieces {
         self.count == 0
     }
 
-    pub(in crate::tls) fn iter(&self) -> impl Iterator<Item = Range<usize>> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Range<usize>> {
         self.ranges[..self.count]
             .iter()
             .map(|&(start, end)| start..end)

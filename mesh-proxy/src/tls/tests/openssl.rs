@@ -13,11 +13,11 @@ use tokio::net::unix::pipe;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::stream::{local, noise};
+use super::{TestCa, identity, peer};
 use crate::tls::Purpose::Traffic;
-use crate::tls::tests::{TestCa, identity, peer};
 use crate::tls::{CertificateRequest, Credentials, client, server};
 use crate::transport::Io;
-use crate::transport::tls::TlsStream;
+use crate::transport::tls::buffers::SLOT_COUNT;
 
 /// OpenSSL's names of the supported suites.
 const SUITES: [&str; 3] = [
@@ -89,7 +89,7 @@ fn openssl(ca: &TestCa, name: &str, arguments: &[&str]) -> OpenSsl {
 }
 
 /// Starts OpenSSL as the client of the proxy.
-async fn accept(ca: &TestCa, arguments: &[&str]) -> (TlsStream, OpenSsl) {
+async fn accept(ca: &TestCa, arguments: &[&str]) -> (Io, OpenSsl) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let addr = listener.local_addr().unwrap().to_string();
     let own: Arc<Credentials> = ca.credentials("server.test");
@@ -105,7 +105,7 @@ async fn accept(ca: &TestCa, arguments: &[&str]) -> (TlsStream, OpenSsl) {
 }
 
 /// Starts OpenSSL as the server of the proxy.
-async fn dial(ca: &TestCa, arguments: &[&str]) -> (TlsStream, OpenSsl) {
+async fn dial(ca: &TestCa, arguments: &[&str]) -> (Io, OpenSsl) {
     // s_server cannot choose a free port.
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .await
@@ -137,7 +137,7 @@ async fn dial(ca: &TestCa, arguments: &[&str]) -> (TlsStream, OpenSsl) {
 }
 
 /// The proxy returns the bytes that OpenSSL sends, in both directions concurrently.
-async fn echo(stream: TlsStream, openssl: OpenSsl) {
+async fn echo(stream: Io, openssl: OpenSsl) {
     const LENGTH: usize = 5 << 20;
     let OpenSsl {
         mut stdin,
@@ -191,11 +191,10 @@ fn bulk_is_carried_with_every_suite_in_both_roles() {
 }
 
 /// The command `K` makes OpenSSL update its key and request an update, `k` only update its key.
-async fn update_keys(mut stream: TlsStream, mut openssl: OpenSsl) {
-    if let TlsStream::Record(stream) = &mut stream {
-        // The proxy updates its key at the limit as well.
-        stream.set_record_limit(super::SLOT_COUNT as u64 + 2);
-    }
+async fn update_keys(mut stream: Io, mut openssl: OpenSsl) {
+    // The proxy updates its key at the limit as well.
+    let records = stream.sealable().unwrap();
+    records.set_record_limit(SLOT_COUNT as u64 + 2);
     for round in 0..12 {
         let command = if round % 2 == 0 { "K\n" } else { "k\n" };
         let word = format!("word-{round}\n");

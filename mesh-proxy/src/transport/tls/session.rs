@@ -13,7 +13,7 @@ use super::schedule::KeySchedule;
 use super::{ALERT, DATA, HANDSHAKE, HEADER_LEN, MAX_CONTENT, OVERHEAD};
 
 /// Keys of both directions and the state that updates them. Unusable after its first error.
-pub(in crate::tls) struct Session {
+pub(crate) struct Session {
     sending: RecordProtection,
     receiving: RecordProtection,
     reassembler: HandshakeReassembler,
@@ -34,7 +34,7 @@ pub(super) enum Content {
 }
 
 impl Session {
-    pub(in crate::tls) fn new(
+    pub(crate) fn new(
         secrets: &ExtractedSecrets,
         schedule: KeySchedule,
     ) -> Result<Self, RecordError> {
@@ -127,7 +127,7 @@ impl Session {
     }
 
     /// Derives the next sending key; later records are sealed with it.
-    pub(in crate::tls) fn advance_send_key(&mut self) -> Result<(), RecordError> {
+    pub(crate) fn advance_send_key(&mut self) -> Result<(), RecordError> {
         let (number, secrets) = self.schedule.next_send_secrets()?;
         self.sending = RecordProtection::new(number, &secrets)?;
         Ok(())
@@ -149,7 +149,7 @@ impl Session {
     }
 
     /// Appends a record of `content` to `records`.
-    pub(in crate::tls) fn append(
+    pub(crate) fn append(
         &mut self,
         records: &mut Vec<u8>,
         content: &[u8],

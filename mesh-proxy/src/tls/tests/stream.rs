@@ -13,12 +13,12 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
+use super::{Server, TestCa, peer};
 use crate::tls::Purpose::{self, Control, Traffic};
 use crate::tls::client;
 use crate::tls::server::terminate;
-use crate::tls::tests::{Server, TestCa, peer};
 use crate::transport::copy::{self, CopyError};
-use crate::transport::tls::TlsStream;
+use crate::transport::tls::RustlsStream;
 use crate::transport::{Io, Scratch};
 
 pub(super) fn local<F: Future>(test: F) -> F::Output {
@@ -34,7 +34,7 @@ pub(super) fn local<F: Future>(test: F) -> F::Output {
 }
 
 /// Returns the client's and the server's stream of a TLS connection.
-async fn pair(purposes: [Purpose; 2]) -> (TlsStream, TlsStream) {
+async fn pair(purposes: [Purpose; 2]) -> (Io, Io) {
     let ca = TestCa::new();
     let server = Server::new(ca.credentials("server.test")).await;
     let client = ca.credentials("client.test");
@@ -92,9 +92,9 @@ async fn receive(mut from: impl AsyncRead + Unpin, seed: u64, length: usize) {
     assert!(received == noise(seed, length));
 }
 
-fn set_record_limit(stream: &mut TlsStream, records: u64) {
-    if let TlsStream::Record(stream) = stream {
-        stream.set_record_limit(records);
+fn set_record_limit(io: &mut Io, limit: u64) {
+    if let Some(records) = io.sealable() {
+        records.set_record_limit(limit);
     }
 }
 
@@ -124,7 +124,7 @@ fn random_writes_arrive_in_both_directions() {
 
 #[test]
 fn rustls_key_updates_under_load_are_followed_and_answered() {
-    async fn echo(mut stream: TlsStream) {
+    async fn echo(mut stream: Io) {
         let mut bytes = vec![0; 40_000];
         loop {
             let n = stream.read(&mut bytes).await.unwrap();
@@ -135,20 +135,14 @@ fn rustls_key_updates_under_load_are_followed_and_answered() {
             stream.flush().await.unwrap();
         }
     }
-    async fn update_keys(stream: TlsStream) {
-        let TlsStream::Rustls(mut stream) = stream else {
-            panic!("rustls handles the records");
-        };
+    async fn update_keys(mut stream: Io) {
         for round in 0..200 {
             let bytes = noise(round, 1 + round as usize * 331);
-            match &mut *stream {
-                tokio_rustls::TlsStream::Client(stream) => {
-                    stream.get_mut().1.refresh_traffic_keys().unwrap();
-                }
-                tokio_rustls::TlsStream::Server(stream) => {
-                    stream.get_mut().1.refresh_traffic_keys().unwrap();
-                }
-            }
+            let updated = match stream.rustls_stream().expect("rustls handles the records") {
+                RustlsStream::Client(tls) => tls.get_mut().1.refresh_traffic_keys(),
+                RustlsStream::Server(tls) => tls.get_mut().1.refresh_traffic_keys(),
+            };
+            updated.unwrap();
             stream.write_all(&bytes).await.unwrap();
             stream.flush().await.unwrap();
             let mut back = vec![0; bytes.len()];
@@ -192,8 +186,8 @@ async fn tunnels(purposes: [Purpose; 2], limit: u64) -> Tunnels {
         client_app,
         server_app,
         tunnels: [
-            tunnel(Io::plain(outbound), Io::tls(client)),
-            tunnel(Io::tls(server), Io::plain(inbound)),
+            tunnel(Io::plain(outbound), client),
+            tunnel(server, Io::plain(inbound)),
         ],
         _drain: drain,
     }

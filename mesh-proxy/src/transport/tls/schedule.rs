@@ -9,7 +9,7 @@ use rustls::server::ServerConnectionData;
 use super::error::RecordError;
 
 /// rustls' key schedule, by role.
-pub(in crate::tls) enum KeySchedule {
+pub(crate) enum KeySchedule {
     Client(KernelConnection<ClientConnectionData>),
     Server(KernelConnection<ServerConnectionData>),
 }

@@ -90,7 +90,7 @@ struct BulkSize(usize);
 
 impl RecordStream {
     /// Creates the stream after a handshake. `received` are the bytes that followed it.
-    pub(in crate::tls) fn new(
+    pub(crate) fn new(
         tcp: TcpStream,
         session: Session,
         received: Vec<u8>,
@@ -111,7 +111,7 @@ impl RecordStream {
     }
 
     #[cfg(test)]
-    pub(in crate::tls) fn set_record_limit(&mut self, limit: u64) {
+    pub(crate) fn set_record_limit(&mut self, limit: u64) {
         self.session.set_record_limit(limit);
     }
 
@@ -120,7 +120,8 @@ impl RecordStream {
     }
 
     /// Whether the handshake resumed an earlier session.
-    pub fn is_resumed(&self) -> bool {
+    #[cfg(test)]
+    pub(crate) fn is_resumed(&self) -> bool {
         self.is_resumed
     }
 

@@ -6,7 +6,7 @@ use rustls::AlertDescription;
 
 /// Why a connection has failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub(in crate::tls) enum RecordError {
+pub(crate) enum RecordError {
     #[error("peer sent an unencrypted TLS record of type {0}")]
     Unencrypted(u8),
     #[error("peer sent a TLS record longer than the protocol allows")]

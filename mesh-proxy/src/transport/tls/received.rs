@@ -1,5 +1,5 @@
-//! Opens received records, and keeps the bytes that have not been opened: the start of a record, and
-//! only directly after the handshake more than that.
+//! Opens received records, and keeps the bytes that have not been opened: the start of a record,
+//! and only directly after the handshake more than that.
 //!
 //! [`crate::tls::handshake`] and protocol detection limit their length, but this module does not
 //! rely on it: bytes that do not fit into the thread's buffer wait for the next call.
@@ -13,25 +13,25 @@ use super::session::{Content, Session};
 use super::{MAX_RECORD, protection};
 
 /// Empty on an idle connection.
-pub(in crate::tls) struct ReceivedBytes(Vec<u8>);
+pub(crate) struct ReceivedBytes(Vec<u8>);
 
 /// The outcome of opening records.
-pub(in crate::tls) struct Opened {
-    pub(in crate::tls) pieces: Pieces,
+pub(crate) struct Opened {
+    pub(crate) pieces: Pieces,
     /// The length of the complete records; the start of another one may follow.
-    pub(in crate::tls) consumed: usize,
+    pub(crate) consumed: usize,
     /// Whether the peer has sent close_notify.
-    pub(in crate::tls) closed: Result<bool, RecordError>,
+    pub(crate) closed: Result<bool, RecordError>,
 }
 
 impl ReceivedBytes {
-    pub(in crate::tls) fn new(bytes: Vec<u8>) -> Self {
+    pub(crate) fn new(bytes: Vec<u8>) -> Self {
         Self(bytes)
     }
 
     /// Opens complete records, as many as fit into `buffer`, and calls `read` first when there is
     /// none. `buffer` must be at least two records long.
-    pub(in crate::tls) fn poll_open(
+    pub(crate) fn poll_open(
         &mut self,
         session: &mut Session,
         buffer: &mut [u8],
@@ -59,7 +59,7 @@ impl ReceivedBytes {
         Poll::Ready(Ok(opened))
     }
 
-    pub(in crate::tls) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.0 = Vec::new();
     }
 
