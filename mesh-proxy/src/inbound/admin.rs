@@ -4,13 +4,10 @@
 //! Runs on the control thread, which has its own [`Inbound`], so that probes and scrapes are served
 //! when the data threads are busy, before there is a certificate, and while the proxy drains.
 
-use std::mem;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use ::http::StatusCode;
-use http_body_util::BodyExt as _;
 use mesh_runtime::admin::Admin;
 use tokio::net::TcpStream;
 
@@ -18,8 +15,7 @@ use super::Inbound;
 use super::error::ConnectionError;
 use super::http::Destination;
 use super::peer::Peer;
-use crate::http::{self, Body, Protocol, Request, Response};
-use crate::memory::Memory;
+use crate::http::Protocol;
 use crate::telemetry::labels::{Direction, ServerTls};
 use crate::transport::Io;
 use crate::transport::detect::{self, HttpDetected};
@@ -89,32 +85,4 @@ impl Inbound {
             .await;
         Ok(())
     }
-}
-
-/// The paths of probes, which are always served.
-const PROBES: [&str; 2] = ["/live", "/ready"];
-
-/// Responds to a request. While memory is short, clients outside the pod are served only probes:
-/// other responses are large, and stay in memory until their clients have read them. Loopback
-/// clients, such as `kubectl port-forward`, can still read the metrics.
-pub(super) async fn respond(
-    admin: &Admin,
-    memory: &Memory,
-    request: &mut Request,
-    client: SocketAddr,
-) -> Response {
-    let is_served = client.ip().is_loopback() || PROBES.contains(&request.uri().path());
-    if !is_served && memory.is_exceeded() {
-        return http::synthetic_response::status(
-            request.version(),
-            StatusCode::SERVICE_UNAVAILABLE,
-        );
-    }
-    let (head, body) = admin.respond(mem::take(request), client).await.into_parts();
-    // Complete already, and cannot fail.
-    let body = match body.collect().await {
-        Ok(collected) => Body::full(collected.to_bytes()),
-        Err(never) => match never {},
-    };
-    Response::from_parts(head, body)
 }

@@ -31,6 +31,7 @@ use crate::telemetry::http::Exchange;
 use crate::telemetry::labels;
 use crate::transport::Io;
 
+mod admin;
 mod observe;
 
 /// Response headers that proxies act upon. The proxy removes them from the application's responses.
@@ -128,7 +129,7 @@ impl Destination {
             Self::App(app) => send_to_app(app, request).await,
             Self::Admin(admin, context) => {
                 let memory = &context.shared.memory;
-                Ok(super::admin::respond(admin, memory, request, client).await)
+                Ok(admin::respond(admin, memory, request, client).await)
             }
         }
     }
