@@ -20,8 +20,6 @@ mod credentials;
 mod crypto;
 mod csr;
 mod error;
-#[doc(hidden)]
-pub mod fuzzing;
 pub(crate) mod handshake;
 pub mod server;
 mod sessions;
@@ -50,10 +48,6 @@ pub enum Purpose {
     /// Calls to the control plane: rustls seals and opens the records.
     Control,
 }
-
-/// ALPN protocol that a client offers when it wants to send a transport header, and that proxies
-/// which support the header select.
-const TRANSPORT_ALPN: &[u8] = b"transport.l5d.io/v1";
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -17,7 +17,8 @@ use super::error::CredentialsError;
 use super::sessions::{ClientConfigs, SessionKey, TicketStore};
 use super::trust::TrustAnchors;
 use super::verify::{self, ClientVerifier, ServerVerifier};
-use super::{TRANSPORT_ALPN, certificate, crypto};
+use super::{certificate, crypto};
+use crate::transport::header;
 
 /// A certificate that the identity service has issued.
 #[derive(Clone, Debug)]
@@ -184,7 +185,7 @@ fn build_server_config(
     // `RecordStream` needs the traffic secrets.
     config.enable_secret_extraction = true;
     if alpn {
-        config.alpn_protocols = vec![TRANSPORT_ALPN.to_vec()];
+        config.alpn_protocols = vec![header::ALPN.to_vec()];
     }
     Ok(Arc::new(config))
 }
@@ -204,7 +205,7 @@ fn build_client_config(
     // `RecordStream` needs the traffic secrets.
     config.enable_secret_extraction = true;
     if alpn {
-        config.alpn_protocols = vec![TRANSPORT_ALPN.to_vec()];
+        config.alpn_protocols = vec![header::ALPN.to_vec()];
     }
     Ok(Arc::new(config))
 }

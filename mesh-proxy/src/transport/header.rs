@@ -11,7 +11,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::Io;
 
-/// The ALPN protocol of peers that support the header.
+/// The ALPN protocol that a client offers when it wants to send a header, and that proxies which
+/// support the header select.
 pub const ALPN: &[u8] = b"transport.l5d.io/v1";
 
 /// Precedes the length, so that an HTTP/1 request is not taken for a header.
