@@ -9,7 +9,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
-use mesh_proxy::transport::listen::AcceptedConnection;
+use mesh_proxy::fuzzing::AcceptedConnection;
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};

@@ -4,18 +4,14 @@
 use std::rc::Rc;
 
 use http::Version;
-use mesh_core::endpoint::Http2Params;
-use mesh_proxy::error::DialError;
-use mesh_proxy::http::client::{Client, ClientConfig, Dial};
-use mesh_proxy::http::synthetic_response::{ErrorDetail, RequestContext};
-use mesh_proxy::http::{
-    HttpHandler, Protocol, Request, Reset, Response, orig_proto, synthetic_response, uri,
+use mesh_proxy::fuzzing::{
+    Client, Dial, DialError, ErrorDetail, HttpHandler, Io, Protocol, Request, RequestContext,
+    Reset, Response, orig_proto, synthetic_response, uri,
 };
-use mesh_proxy::transport::Io;
 use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 
-use crate::test_env::{self, context, sockets};
+use crate::test_env::{self, sockets};
 
 /// The position of a proxy in a chain.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -53,7 +49,6 @@ impl Destination {
         match self {
             Self::App(app) => app(server_socket),
             Self::Proxy(proxy) => {
-                let server = test_env::server();
                 let proxy = proxy.clone();
                 let protocol = match proxy.position {
                     ChainPosition::Second => Protocol::Http2,
@@ -61,7 +56,7 @@ impl Destination {
                 };
                 drop(spawn_local(async move {
                     let io = Io::plain(server_socket);
-                    let _closed = server.serve(io, protocol, proxy).await;
+                    test_env::serve_http(io, protocol, proxy).await;
                 }));
             }
         }
@@ -86,10 +81,9 @@ pub(crate) struct Forward {
 
 impl Forward {
     fn new(position: ChainPosition, to: Rc<Destination>) -> Self {
-        let pool = &context().config.inbound.http1_pool;
         Self {
             position,
-            client: Client::new(Dialer(to), &ClientConfig::new(pool, Http2Params::default())),
+            client: test_env::client(Dialer(to)),
         }
     }
 }

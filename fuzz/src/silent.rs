@@ -5,8 +5,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::rc::Rc;
 
-use mesh_proxy::inbound::Inbound;
-use mesh_proxy::transport::listen::AcceptedConnection;
+use mesh_proxy::fuzzing::{AcceptedConnection, Inbound};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{spawn_local, yield_now};
 

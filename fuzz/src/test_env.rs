@@ -11,26 +11,14 @@ use std::net::TcpStream as StdTcpStream;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
-use mesh_proxy::config::Config;
-use mesh_proxy::context::{ProcessState, ProxyContext};
-use mesh_proxy::control::dns::Resolver;
-use mesh_proxy::control::{Client, Trust};
-use mesh_proxy::discovery::Discovery;
-use mesh_proxy::http::server::Server;
-use mesh_proxy::inbound::Inbound;
-use mesh_proxy::telemetry::Families;
-use mesh_proxy::telemetry::labels::Direction;
-use mesh_proxy::transport::{Io, Scratch};
-use mesh_runtime::drain::{self, Drain};
-use mesh_runtime::metrics::Registry;
+use mesh_proxy::Config;
+use mesh_proxy::fuzzing::{Client, DataThread, Dial, HttpHandler, Inbound, Io, Protocol, Scratch};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::join;
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::watch;
 use tokio::task::{LocalSet, yield_now};
 use tokio::time::timeout;
 
@@ -39,7 +27,7 @@ use crate::tls;
 
 thread_local! {
     static RUNTIME: Runtime = runtime();
-    static ENV: TestEnv = TestEnv::new();
+    static THREAD: DataThread = data_thread();
 }
 
 /// Client and server of every connection are in this thread, so an input that takes longer is
@@ -49,15 +37,6 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// Streams that an HTTP/2 client may open: few, so that an input can exceed the limit.
 pub(crate) const MAX_STREAMS: usize = 8;
 const MAX_STREAMS_TEXT: &str = "8";
-
-/// The context of a data thread.
-struct TestEnv {
-    context: Rc<ProxyContext>,
-    _drain: Drain,
-    /// Runtime of the discovery tasks, which never run: the first connection waits a second for a
-    /// policy, the default policy applies, and the proxy does not connect to a control plane.
-    _control: Runtime,
-}
 
 /// Runs `scenario` to completion. Tasks that it has spawned end with it.
 pub(crate) fn run<T>(scenario: impl Future<Output = T>) -> T {
@@ -71,20 +50,25 @@ pub(crate) fn run<T>(scenario: impl Future<Output = T>) -> T {
 
 /// Returns the inbound side of a data thread with empty connection pools.
 pub(crate) fn inbound() -> Rc<Inbound> {
-    Rc::new(Inbound::new(context()))
+    THREAD.with(|thread| thread.inbound())
 }
 
-/// Returns the HTTP server of inbound connections.
-pub(crate) fn server() -> Server {
-    Server::new(Direction::Inbound, &context())
+/// Serves HTTP on an inbound connection until it ends.
+pub(crate) async fn serve_http(
+    io: Io,
+    protocol: Protocol,
+    handler: Rc<impl HttpHandler + 'static>,
+) {
+    let serving = THREAD.with(|thread| thread.serve_http(io, protocol, handler));
+    serving.await;
 }
 
-pub(crate) fn context() -> Rc<ProxyContext> {
-    ENV.with(|env| env.context.clone())
+pub(crate) fn client<D: Dial + 'static>(dial: D) -> Client<D> {
+    THREAD.with(|thread| thread.client(dial))
 }
 
 pub(crate) fn scratch() -> Rc<Scratch> {
-    ENV.with(|env| env.context.scratch.clone())
+    THREAD.with(DataThread::scratch)
 }
 
 /// Returns a connection of the proxy and the socket of its peer.
@@ -182,44 +166,8 @@ fn runtime() -> Runtime {
         .expect("a runtime")
 }
 
-impl TestEnv {
-    fn new() -> Self {
-        let control = runtime();
-        let entered = control.enter();
-        let config = Arc::new(config());
-        let registry = Registry::new();
-        let (_publish, credentials) = watch::channel(None);
-        let resolver = Resolver::from_system(&config.control, &registry).expect("a resolver");
-        let client = |name, addr| {
-            let trust = Trust::Certified(credentials.clone());
-            Client::new(name, addr, &config.control, trust, &resolver, &registry)
-        };
-        let discovery = Discovery::new(
-            &config,
-            client("destination", &config.discovery.destination),
-            client("policy", &config.discovery.policy),
-            control.handle().clone(),
-        );
-        let (drain, watch) = drain::channel();
-        let shared = Arc::new(ProcessState::new(&config));
-        let context = ProxyContext {
-            families: Arc::new(Families::new(&registry)),
-            tasks: shared.tasks.clone(),
-            shared,
-            scratch: Rc::default(),
-            probe_listener: None,
-            drain: watch,
-            config,
-            discovery,
-            credentials,
-        };
-        drop(entered);
-        Self {
-            context: Rc::new(context),
-            _drain: drain,
-            _control: control,
-        }
-    }
+fn data_thread() -> DataThread {
+    DataThread::new(config(), runtime()).expect("a resolver")
 }
 
 /// Returns the configuration of an injected proxy, with defaults for all optional variables.

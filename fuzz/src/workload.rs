@@ -2,17 +2,12 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use mesh_core::endpoint::Endpoint;
-use mesh_core::resilience::{Backoff, PeakEwma};
-use mesh_proxy::balance::Balancer;
-use mesh_proxy::telemetry::Families;
-use mesh_runtime::metrics::{Labels, Registry};
+use mesh_proxy::fuzzing::Endpoints;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::spawn_local;
-use tokio::time::Instant;
 
 use crate::proxy_chain::{self, ChainPosition};
 use crate::test_env;
@@ -90,24 +85,13 @@ async fn read_until(tcp: &mut TcpStream, end: &[u8], bytes: &mut Vec<u8>) -> boo
 
 fn choices(times: u32) {
     test_env::run(async {
-        let metrics = Families::new(&Registry::new())
-            .http_balancer
-            .balancer(&Labels::new());
-        let backoff = Backoff {
-            min: Duration::from_millis(100),
-            max: Duration::from_secs(10),
-            jitter: 0.0,
-        };
-        let balancer = Balancer::new(PeakEwma::default(), backoff, metrics, 7, |_| ());
         let endpoints: Vec<Arc<Endpoint>> = (1..=10)
             .map(|last| SocketAddr::from(([10, 0, 0, last], 80)))
             .map(|addr| Arc::new(Endpoint::plain(addr)))
             .collect();
-        balancer.update(&endpoints);
+        let endpoints = Endpoints::new(&endpoints);
         for _ in 0..times {
-            let mut picked = balancer.pick(Instant::now(), None).expect("an endpoint");
-            picked.record_send();
-            picked.record_latency();
+            assert!(endpoints.choose());
         }
     });
 }

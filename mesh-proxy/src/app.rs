@@ -45,6 +45,11 @@ use crate::tls::{self, CredentialsRx};
 use crate::transport::listen::{self, DEFAULT_BACKLOG, ListenError};
 use crate::worker::{self, Listeners, WorkerParts};
 
+/// Runs the proxy until it has drained. The calling thread becomes the control thread.
+pub fn run(config: Config, log: FilterHandle) -> Result<(), impl std::error::Error> {
+    App::bind(config, log).and_then(App::run)
+}
+
 /// A proxy whose sockets are bound, ready to run.
 #[derive(Debug)]
 pub struct App {

@@ -1,4 +1,5 @@
-//! The per-pod proxy.
+//! The per-pod proxy. The program calls [`run`]; everything else is private, except what `fuzzing`
+//! exports.
 
 pub mod admin;
 pub mod app;
@@ -9,6 +10,8 @@ pub mod context;
 pub mod control;
 pub mod discovery;
 pub mod error;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod host_name;
 pub mod http;
 pub mod identity;
@@ -22,6 +25,9 @@ pub mod telemetry;
 pub mod tls;
 pub mod transport;
 pub mod worker;
+
+pub use self::app::run;
+pub use self::config::Config;
 
 #[cfg(test)]
 mod fake_control_plane;

@@ -1,11 +1,10 @@
-//! The proxy's process: initialises logging, reads the configuration and runs [`App`].
+//! The proxy's process: initialises logging, reads the configuration and runs the proxy.
 
 use std::error::Error;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use mesh_proxy::app::App;
-use mesh_proxy::config::Config;
+use mesh_proxy::Config;
 use mesh_runtime::build_info::BuildInfo;
 use mesh_runtime::log::{self, FilterHandle, Settings, chain};
 
@@ -47,7 +46,7 @@ fn main() -> ExitCode {
             return ExitCode::from(EX_USAGE);
         }
     };
-    match App::bind(config, log).and_then(App::run) {
+    match mesh_proxy::run(config, log) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{}", chain(&error));

@@ -7,7 +7,7 @@ use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Uri, Version, header};
 use mesh_core::route::HostMatch;
 use mesh_core::route::http::RequestHead;
-use mesh_proxy::http::{Body, Request, uri};
+use mesh_proxy::fuzzing::{Body, Request, uri};
 
 use crate::input::Input;
 

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use http::HeaderMap;
 use http_body_util::BodyExt as _;
-use mesh_proxy::http::{Body, HttpHandler, Protocol, Request, Reset, Response};
+use mesh_proxy::fuzzing::{Body, HttpHandler, Protocol, Request, Reset, Response};
 use tokio::join;
 
 use crate::input::Input;
@@ -117,9 +117,8 @@ fn receive_body(bytes: &[u8], split: u8) -> Received {
     let collect = Rc::new(collect);
     test_env::run(async {
         let (io, client) = pipe();
-        let server = test_env::server();
         let (reading, writing) = client.into_split();
-        let serving = server.serve(io, Protocol::Http1, collect.clone());
+        let serving = test_env::serve_http(io, Protocol::Http1, collect.clone());
         let _outcomes = join!(serving, send(writing, &request, split), receive(reading));
     });
     let mut bodies = collect.0.take();

@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use mesh_proxy::transport::Io;
-use mesh_proxy::transport::detect::{self, HttpDetected, TlsDetected};
+use mesh_proxy::fuzzing::Io;
+use mesh_proxy::fuzzing::detect::{self, HttpDetected, TlsDetected};
 use tokio::join;
 
 use crate::input::Input;

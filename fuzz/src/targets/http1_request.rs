@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 
 use http::{HeaderMap, Uri};
-use mesh_proxy::http::headers::strip_connection_headers;
-use mesh_proxy::transport::detect::HttpDetected;
+use mesh_proxy::fuzzing::detect::HttpDetected;
+use mesh_proxy::fuzzing::strip_connection_headers;
 
 use super::detect;
 use crate::app::{self, AppBehavior, Exchange};

@@ -8,7 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use http_body_util::BodyExt as _;
-use mesh_proxy::http::{Body, HttpHandler, Protocol, Request, Reset, Response};
+use mesh_proxy::fuzzing::{Body, HttpHandler, Protocol, Request, Reset, Response};
 use tokio::join;
 
 use self::frames::Script;
@@ -28,8 +28,7 @@ pub(crate) fn run(input: &[u8]) {
     let before = memory::start();
     let got = test_env::run(async {
         let (io, client) = pipe();
-        let server = test_env::server();
-        let serving = server.serve(io, Protocol::Http2, handler.clone());
+        let serving = test_env::serve_http(io, Protocol::Http2, handler.clone());
         join!(
             serving,
             converse(client, &script.bytes, script.split, |_| true)

@@ -11,17 +11,13 @@ use futures_util::future::join_all;
 use http::Version;
 use http::header::CONTENT_LENGTH;
 use http_body_util::BodyExt as _;
-use mesh_core::endpoint::Http2Params;
-use mesh_proxy::error::DialError;
-use mesh_proxy::http::client::{Client, ClientConfig, Dial};
-use mesh_proxy::http::{Body, Protocol, Request};
-use mesh_proxy::transport::Io;
+use mesh_proxy::fuzzing::{Body, Client, Dial, DialError, Io, Protocol, Request};
 use tokio::task::{spawn_local, yield_now};
 
 use self::script::{RequestKind, Script};
 use crate::frame::{self, HEADERS, PREFACE};
 use crate::memory;
-use crate::test_env::{self, context, converse, sockets};
+use crate::test_env::{self, converse, sockets};
 
 mod client_output;
 mod script;
@@ -40,9 +36,7 @@ pub(crate) fn run(input: &[u8]) {
     let outcomes = test_env::run({
         let servers = servers.clone();
         async move {
-            let pool = &context().config.inbound.http1_pool;
-            let params = ClientConfig::new(pool, Http2Params::default());
-            let client = Client::new(Dialer(servers.clone()), &params);
+            let client = test_env::client(Dialer(servers.clone()));
             let requests = servers.script.requests.iter();
             let outcomes = join_all(requests.map(|request| send(&client, *request))).await;
             drop(client);

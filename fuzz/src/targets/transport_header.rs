@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use mesh_proxy::transport::header::{self, HeaderError, SessionProtocol, TransportHeader};
+use mesh_proxy::fuzzing::header::{self, HeaderError, SessionProtocol, TransportHeader};
 use tokio::join;
 
 use crate::input::Input;

@@ -8,7 +8,7 @@
 use std::cell::Cell;
 use std::io::Read as _;
 
-use mesh_proxy::tls::fuzzing::{HandshakeDriver, MAX_BUFFERED, MAX_HANDSHAKE, RecordConnection};
+use mesh_proxy::fuzzing::{HandshakeDriver, MAX_BUFFERED, MAX_HANDSHAKE, RecordConnection};
 use rustls::client::UnbufferedClientConnection;
 use rustls::server::UnbufferedServerConnection;
 use rustls::{ClientConnection, Connection, ServerConnection};

@@ -1,6 +1,6 @@
 //! rustls' parser of a ClientHello as the oracle for protocol detection.
 
-use mesh_proxy::transport::detect::TlsDetected;
+use mesh_proxy::fuzzing::detect::TlsDetected;
 use rustls::server::Acceptor;
 
 /// The longest ClientHello that detection waits for (`transport::detect::tls`).

@@ -6,7 +6,7 @@
 
 use std::io::Read as _;
 
-use mesh_proxy::tls::fuzzing::{HandshakeDriver, RecordConnection};
+use mesh_proxy::fuzzing::{HandshakeDriver, RecordConnection};
 use rustls::client::UnbufferedClientConnection;
 use rustls::server::UnbufferedServerConnection;
 use rustls::{ClientConnection, Connection, ServerConnection};

@@ -1,4 +1,4 @@
-//! Access to handshakes and records without sockets. Only for the package `mesh-fuzz`.
+//! Handshakes and records without sockets.
 
 use std::io;
 use std::task::Poll;

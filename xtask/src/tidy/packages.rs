@@ -44,7 +44,7 @@ const DIRECTION: [(&str, &[&str]); 17] = [
     ("meshctl", &["mesh-core", "mesh-api", "mesh-k8s", "mesh-local", "mesh-runtime"]),
     ("mesh-tests", &["mesh-core", "mesh-api", "mesh-k8s", "mesh-local", "mesh-runtime", "mesh-ebpf-common", "mesh-test-support", "xtask"]),
     ("mesh-bench", &["mesh-core", "mesh-api", "mesh-test-support", "xtask"]),
-    ("mesh-fuzz", &["mesh-core", "mesh-proxy", "mesh-runtime", "mesh-test-support"]),
+    ("mesh-fuzz", &["mesh-core", "mesh-proxy", "mesh-test-support"]),
     ("xtask", &[]),
 ];
 
