@@ -51,51 +51,19 @@ pub struct Http2Limits {
     pub mistakes: u32,
 }
 
-/// The default limit of HTTP/2 header lists, as which header sections are forwarded between
-/// proxies. Envoy (60 KiB) and nginx (32 KiB) accept less.
-const HEAD: u32 = 256 * 1024;
-
-/// As in hyper and Envoy. Every field costs a table entry of about 100 bytes here and at every
-/// later hop.
-const FIELDS: u16 = 100;
-
-/// As in hyper. Chunk extensions are not used in practice, and could accompany every byte of a
-/// body.
-const EXTENSIONS: u32 = 16 * 1024;
-
-/// As in hyper. Checksums and gRPC's status need a few hundred bytes.
-const TRAILERS: u32 = 16 * 1024;
-
-/// As hyper recommends, against clients that send headers slowly. Linkerd has no limit.
-const HEAD_TIME: Duration = Duration::from_secs(30);
-
-/// As Envoy's stream idle timeout and Node's request timeout. Bodies of unknown length are not
-/// limited, because they may be bidirectional streams.
-const BODY_TIME: Duration = Duration::from_secs(300);
-
-/// As in Envoy.
-const IDLE: Duration = Duration::from_secs(3600);
-
-/// Reading more would cost more than a new connection.
-const DRAINED_BODY: u64 = 64 * 1024;
-
-/// Two orders of magnitude above what browsers and gRPC clients send (SETTINGS, PRIORITY,
-/// keep-alive PING), and a few milliseconds of work.
-const IDLE_FRAMES: u32 = 1000;
-
-/// A client whose deadline expires cancels at most a few hundred streams, and may then cancel a
-/// tenth of this number per second.
-const RESETS: u32 = 1000;
-
-/// As in hyper and h2.
-const MISTAKES: u32 = 1024;
-
 impl Http1Limits {
     pub const DEFAULT: Self = Self {
-        head: HEAD,
-        fields: FIELDS,
-        extensions: EXTENSIONS,
-        trailers: TRAILERS,
+        // The default limit of HTTP/2 header lists, as which header sections are forwarded between
+        // proxies. Envoy (60 KiB) and nginx (32 KiB) accept less.
+        head: 256 * 1024,
+        // As in hyper and Envoy. Every field costs a table entry of about 100 bytes here and at
+        // every later hop.
+        fields: 100,
+        // As in hyper. Chunk extensions are not used in practice, and could accompany every byte of
+        // a body.
+        extensions: 16 * 1024,
+        // As in hyper. Checksums and gRPC's status need a few hundred bytes.
+        trailers: 16 * 1024,
     };
 
     fn read(env: &Env<'_>) -> Self {
@@ -104,22 +72,22 @@ impl Http1Limits {
             head: env.own_or(
                 "MESH_PROXY_HTTP1_MAX_HEAD_BYTES",
                 parse::within(8 * 1024..=16 * 1024 * 1024),
-                HEAD,
+                Self::DEFAULT.head,
             ),
             fields: env.own_or(
                 "MESH_PROXY_HTTP_MAX_FIELDS",
                 parse::within(20..=10_000),
-                FIELDS,
+                Self::DEFAULT.fields,
             ),
             extensions: env.own_or(
                 "MESH_PROXY_HTTP1_MAX_CHUNK_EXTENSION_BYTES",
                 parse::within(0..=16 * 1024 * 1024),
-                EXTENSIONS,
+                Self::DEFAULT.extensions,
             ),
             trailers: env.own_or(
                 "MESH_PROXY_HTTP1_MAX_TRAILER_BYTES",
                 parse::within(1024..=16 * 1024 * 1024),
-                TRAILERS,
+                Self::DEFAULT.trailers,
             ),
         }
     }
@@ -128,47 +96,59 @@ impl Http1Limits {
 impl HttpLimits {
     pub const DEFAULT: Self = Self {
         http1: Http1Limits::DEFAULT,
-        head_time: HEAD_TIME,
-        body_time: Some(BODY_TIME),
-        idle: Some(IDLE),
-        drained_body: DRAINED_BODY,
+        // As hyper recommends, against clients that send headers slowly. Linkerd has no limit.
+        head_time: Duration::from_secs(30),
+        // As Envoy's stream idle timeout and Node's request timeout. Bodies of unknown length are
+        // not limited, because they may be bidirectional streams.
+        body_time: Some(Duration::from_secs(300)),
+        // As in Envoy.
+        idle: Some(Duration::from_secs(3600)),
+        // Reading more would cost more than a new connection.
+        drained_body: 64 * 1024,
         http2: Http2Limits {
-            idle_frames: IDLE_FRAMES,
-            resets: RESETS,
-            mistakes: MISTAKES,
+            // Two orders of magnitude above what browsers and gRPC clients send (SETTINGS,
+            // PRIORITY, keep-alive PING), and a few milliseconds of work.
+            idle_frames: 1000,
+            // A client whose deadline expires cancels at most a few hundred streams, and may then
+            // cancel a tenth of this number per second.
+            resets: 1000,
+            // As in hyper and h2.
+            mistakes: 1024,
         },
     };
 
     pub(super) fn read(env: &Env<'_>) -> Self {
-        let body_time = env.own_or("MESH_PROXY_HTTP_BODY_TIMEOUT", timeout_or_zero, BODY_TIME);
-        let idle = env.own_or("MESH_PROXY_HTTP_IDLE_TIMEOUT", parse::duration, IDLE);
+        let default = Self::DEFAULT;
+        let unless_zero = |time: Duration| (!time.is_zero()).then_some(time);
+        let body_time = env.own("MESH_PROXY_HTTP_BODY_TIMEOUT", timeout_or_zero);
+        let idle = env.own("MESH_PROXY_HTTP_IDLE_TIMEOUT", parse::duration);
         Self {
             http1: Http1Limits::read(env),
-            head_time: env.own_or("MESH_PROXY_HTTP_HEAD_TIMEOUT", timeout, HEAD_TIME),
-            body_time: (!body_time.is_zero()).then_some(body_time),
-            idle: (!idle.is_zero()).then_some(idle),
+            head_time: env.own_or("MESH_PROXY_HTTP_HEAD_TIMEOUT", timeout, default.head_time),
+            body_time: body_time.map_or(default.body_time, unless_zero),
+            idle: idle.map_or(default.idle, unless_zero),
             drained_body: env.own_or(
                 "MESH_PROXY_HTTP1_MAX_DRAINED_BYTES",
                 parse::number,
-                DRAINED_BODY,
+                default.drained_body,
             ),
             http2: Http2Limits {
                 idle_frames: env.own_or(
                     "MESH_PROXY_HTTP2_MAX_IDLE_FRAMES",
                     parse::within(100..=1_000_000),
-                    IDLE_FRAMES,
+                    default.http2.idle_frames,
                 ),
                 // After a GOAWAY, a legitimate client may still cancel its 200 open streams, at two
                 // each.
                 resets: env.own_or(
                     "MESH_PROXY_HTTP2_MAX_RESETS",
                     parse::within(500..=1_000_000),
-                    RESETS,
+                    default.http2.resets,
                 ),
                 mistakes: env.own_or(
                     "MESH_PROXY_HTTP2_MAX_MISTAKES",
                     parse::within(100..=1_000_000),
-                    MISTAKES,
+                    default.http2.mistakes,
                 ),
             },
         }
