@@ -11,7 +11,7 @@ mod discovery;
 mod env;
 mod identity;
 mod inbound;
-mod limits;
+pub(crate) mod limits;
 mod outbound;
 mod parse;
 mod process;
@@ -21,15 +21,14 @@ use std::time::Duration;
 
 pub use self::control::{Control, ControlAddr};
 pub use self::discovery::{Discovery, StreamLimits};
-use self::env::Env;
-pub use self::env::{Errors, VariableError};
+use self::env::{Env, Errors};
 pub use self::identity::IdentityConfig;
 pub use self::inbound::Inbound;
-pub use self::limits::{Http1Limits, Http2Limits, HttpLimits};
+pub use self::limits::{Http1Limits, HttpLimits};
 pub use self::outbound::Outbound;
 pub use self::process::{Admin, MemoryLimit, Workers};
 pub(crate) use self::server::DEFAULT_STREAM_WINDOW;
-pub use self::server::{Http1Pool, Http2KeepAlive, Http2Server, Queue};
+pub use self::server::{Http1Pool, Http2Server};
 pub use crate::transport::SocketOptions;
 
 /// All settings of a proxy.

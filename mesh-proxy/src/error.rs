@@ -31,8 +31,6 @@ pub enum Side {
 /// The kind of a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The client sent an invalid HTTP request.
-    BadRequest,
     RouteNotFound,
     Unauthorized,
     RateLimited,
@@ -46,10 +44,6 @@ pub enum Kind {
     InvalidPolicy,
     InjectedHttp(StatusCode),
     InjectedGrpc(u16),
-    GatewayDomainInvalid,
-    GatewayLoop,
-    /// The request or connection would return to this proxy.
-    Loop,
     /// No endpoint became available in time.
     FailFast,
     /// Rejected immediately: too many requests in flight, or no endpoints.
@@ -164,20 +158,16 @@ impl Kind {
     /// Returns the response to this kind.
     pub fn mapping(&self) -> ErrorMapping {
         use grpc_code::{
-            ABORTED, DEADLINE_EXCEEDED, FAILED_PRECONDITION, INTERNAL, INVALID_ARGUMENT, NOT_FOUND,
-            PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE,
+            DEADLINE_EXCEEDED, FAILED_PRECONDITION, INTERNAL, NOT_FOUND, PERMISSION_DENIED,
+            RESOURCE_EXHAUSTED, UNAVAILABLE,
         };
         let (status, grpc, closes_connection) = match self {
-            Self::BadRequest => (StatusCode::BAD_REQUEST, INVALID_ARGUMENT, false),
-            Self::RouteNotFound | Self::GatewayDomainInvalid => {
-                (StatusCode::NOT_FOUND, NOT_FOUND, false)
-            }
+            Self::RouteNotFound => (StatusCode::NOT_FOUND, NOT_FOUND, false),
             Self::Unauthorized => (StatusCode::FORBIDDEN, PERMISSION_DENIED, false),
             Self::RateLimited => (StatusCode::TOO_MANY_REQUESTS, RESOURCE_EXHAUSTED, false),
             Self::Redirect { status, .. } => (*status, NOT_FOUND, false),
             Self::InjectedHttp(status) => (*status, FAILED_PRECONDITION, false),
             Self::InjectedGrpc(code) => (StatusCode::OK, *code, false),
-            Self::GatewayLoop => (StatusCode::LOOP_DETECTED, ABORTED, true),
             Self::LoadShed => (StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE, true),
             Self::ResponseTimeout => (StatusCode::GATEWAY_TIMEOUT, DEADLINE_EXCEEDED, false),
             Self::FailFast | Self::ProfileTimeout | Self::ConnectTimeout => {
@@ -186,7 +176,7 @@ impl Kind {
             Self::IdentityRequired | Self::NoDispatcher | Self::Io | Self::Reset(_) => {
                 (StatusCode::BAD_GATEWAY, UNAVAILABLE, true)
             }
-            Self::InvalidRedirect | Self::InvalidPolicy | Self::Loop | Self::Unexpected => {
+            Self::InvalidRedirect | Self::InvalidPolicy | Self::Unexpected => {
                 (StatusCode::INTERNAL_SERVER_ERROR, INTERNAL, true)
             }
         };
@@ -208,8 +198,6 @@ impl Kind {
             Self::FailFast => "failfast",
             Self::LoadShed => "loadshed",
             Self::Io | Self::ConnectTimeout => "i/o",
-            Self::GatewayLoop if side == Side::Inbound => "gateway loop",
-            Self::GatewayDomainInvalid if side == Side::Inbound => "gateway domain invalid",
             Self::IdentityRequired if side == Side::Outbound => "identity required",
             Self::ResponseTimeout | Self::ProfileTimeout if side == Side::Outbound => {
                 "response timeout"
@@ -222,13 +210,11 @@ impl Kind {
 
 /// Codes of `google.rpc.Code`, the values of the `grpc-status` header.
 pub mod grpc_code {
-    pub const INVALID_ARGUMENT: u16 = 3;
     pub const DEADLINE_EXCEEDED: u16 = 4;
     pub const NOT_FOUND: u16 = 5;
     pub const PERMISSION_DENIED: u16 = 7;
     pub const RESOURCE_EXHAUSTED: u16 = 8;
     pub const FAILED_PRECONDITION: u16 = 9;
-    pub const ABORTED: u16 = 10;
     pub const INTERNAL: u16 = 13;
     pub const UNAVAILABLE: u16 = 14;
 }
@@ -265,8 +251,6 @@ mod tests {
         check(Kind::InvalidRedirect, 500, 13, true);
         check(Kind::InvalidPolicy, 500, 13, true);
         check(Kind::RateLimited, 429, 8, false);
-        check(Kind::GatewayDomainInvalid, 404, 5, false);
-        check(Kind::GatewayLoop, 508, 10, true);
         check(Kind::FailFast, 504, 4, true);
         check(Kind::LoadShed, 503, 14, true);
         check(Kind::Io, 502, 14, true);
@@ -289,7 +273,6 @@ mod tests {
             Kind::ResponseTimeout.reason(Outbound),
             Some("response timeout")
         );
-        assert_eq!(Kind::GatewayLoop.reason(Inbound), Some("gateway loop"));
         assert_eq!(Kind::RateLimited.reason(Inbound), Some("unexpected"));
         assert_eq!(Kind::Unauthorized.reason(Inbound), None);
         assert_eq!(

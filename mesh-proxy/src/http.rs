@@ -39,7 +39,7 @@ pub mod uri;
 
 pub use mesh_http2::ErrorCode;
 
-pub use self::body::{Body, BodyError};
+pub use self::body::Body;
 
 pub type Request = http::Request<Body>;
 pub type Response = http::Response<Body>;

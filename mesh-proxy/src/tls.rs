@@ -33,8 +33,8 @@ use tokio::sync::watch;
 pub use self::credentials::{Credentials, IssuedCertificate};
 pub use self::crypto::export_rustls_info;
 pub use self::csr::CertificateRequest;
-pub use self::error::{CredentialsError, PeerError, TlsError};
-pub use self::trust::{TrustAnchors, TrustAnchorsError};
+pub use self::error::{CredentialsError, TlsError};
+pub use self::trust::TrustAnchors;
 
 /// The current credentials; `None` until the first certificate is issued.
 pub type CredentialsRx = watch::Receiver<Option<Arc<Credentials>>>;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use mesh_core::policy::inbound::DefaultPolicy;
 
+use super::env::VariableError;
 use super::*;
 
 /// The required variables, as the injector sets them.

@@ -36,8 +36,6 @@ pub enum RetryDecision {
     Retry,
     /// Reopen after this time: the status is definite, but may change.
     RetryAfter(Duration),
-    /// Do not reopen: the status is final.
-    Stop,
 }
 
 /// How one stream ended.
@@ -47,8 +45,8 @@ enum StreamEnd {
     Failed(Status),
 }
 
-/// Passes the events of the stream that `open` opens to `on_event`, and reopens the stream until
-/// `on_event` returns [`RetryDecision::Stop`].
+/// Passes the events of the stream that `open` opens to `on_event`, and reopens the stream whenever
+/// it ends. Never returns.
 pub async fn follow<T, F>(
     limits: StreamLimits,
     backoff: Backoff,
@@ -69,7 +67,6 @@ pub async fn follow<T, F>(
             StreamEnd::Failed(status) => match on_event(Event::Failed(status)) {
                 RetryDecision::Retry => tokio::time::sleep(retries.next_wait()).await,
                 RetryDecision::RetryAfter(pause) => tokio::time::sleep(pause).await,
-                RetryDecision::Stop => return,
             },
         }
     }

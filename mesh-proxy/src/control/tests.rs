@@ -10,7 +10,7 @@ use mesh_core::identity::Identity;
 use mesh_core::resilience::Backoff;
 use mesh_runtime::metrics::Registry;
 use tokio::sync::{mpsc, watch};
-use tonic::{Code, Status};
+use tonic::Code;
 
 use super::dns::Resolver;
 use super::follow::{Event, RetryDecision, follow};
@@ -77,13 +77,8 @@ fn start(control: &ControlPlane, limits: StreamLimits) -> mpsc::UnboundedReceive
     let open = move || stream::open(client.clone(), GET, GetDestination::default());
     tokio::spawn(async move {
         follow(limits, BACKOFF, open, |event| {
-            let is_final = matches!(&event, Event::Failed(s) if s.code() == Code::PermissionDenied);
             let _ = tx.send(event);
-            if is_final {
-                RetryDecision::Stop
-            } else {
-                RetryDecision::Retry
-            }
+            RetryDecision::Retry
         })
         .await;
     });
@@ -151,16 +146,6 @@ async fn follow_future_stays_small() {
     });
     let size = size_of_val(&following);
     assert!(size <= 704, "{size}");
-}
-
-#[tokio::test]
-async fn follow_stops_at_final_status() {
-    let mut control = ControlPlane::start().await;
-    let mut events = start(&control, StreamLimits::NONE);
-    let call = control.endpoints.recv().await.unwrap();
-    call.refuse(Status::permission_denied("no"));
-    assert!(matches!(events.recv().await, Some(Event::Failed(_))));
-    assert!(events.recv().await.is_none());
 }
 
 #[tokio::test]

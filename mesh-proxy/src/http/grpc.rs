@@ -1,4 +1,4 @@
-//! The parts of gRPC that a proxy needs: recognising gRPC requests, and the status of a response.
+//! The parts of gRPC that a proxy needs: recognising gRPC requests, and the names of its fields.
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Version};
@@ -14,9 +14,4 @@ pub fn is_grpc(version: Version, headers: &HeaderMap) -> bool {
         && headers
             .get(CONTENT_TYPE)
             .is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
-}
-
-/// Returns the `grpc-status` of headers or trailers, if it is a number.
-pub fn status(headers: &HeaderMap) -> Option<u16> {
-    headers.get(GRPC_STATUS)?.to_str().ok()?.parse().ok()
 }

@@ -46,10 +46,6 @@ impl RequestContext {
     pub fn is_tunnel(&self, status: StatusCode) -> bool {
         self.connect && status.is_success()
     }
-
-    pub fn version(&self) -> Version {
-        self.version
-    }
 }
 
 /// Returns the response to a request that failed with `error`.

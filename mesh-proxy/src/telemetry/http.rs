@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::route::RouteMetrics;
 use super::status::HandleCache;
-pub use super::status::{GrpcStatus, Outcome, StreamError, grpc_is_failure, grpc_status, is_grpc};
+pub use super::status::{GrpcStatus, Outcome, StreamError, grpc_status, is_grpc};
 
 /// `request_total`, `response_total`, `response_latency_ms`.
 #[derive(Clone, Debug)]
@@ -224,7 +224,7 @@ impl Exchange {
         self.grpc_status = grpc_status(headers);
     }
 
-    pub fn response_frame(&mut self, bytes: usize) {
+    pub fn response_frame(&self, bytes: usize) {
         for route in [&self.observers.route, &self.observers.backend]
             .into_iter()
             .flatten()

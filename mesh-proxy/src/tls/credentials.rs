@@ -142,7 +142,8 @@ impl Credentials {
         self.generation
     }
 
-    pub fn anchors(&self) -> &TrustAnchors {
+    #[cfg(test)]
+    pub(crate) fn anchors(&self) -> &TrustAnchors {
         &self.anchors
     }
 

@@ -12,7 +12,9 @@ use time::OffsetDateTime;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
+use super::error::PeerError;
 use super::server::ClientTlsInfo;
+use super::trust::TrustAnchorsError;
 use super::*;
 use crate::transport::Io;
 

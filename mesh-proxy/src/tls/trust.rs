@@ -58,11 +58,6 @@ impl TrustAnchors {
     pub fn len(&self) -> usize {
         self.certificates.len()
     }
-
-    /// Always false, because an empty bundle is rejected.
-    pub fn is_empty(&self) -> bool {
-        self.certificates.is_empty()
-    }
 }
 
 impl PartialEq for TrustAnchors {

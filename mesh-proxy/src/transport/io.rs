@@ -161,10 +161,6 @@ impl Io {
         self.tcp().peer_addr()
     }
 
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.tcp().local_addr()
-    }
-
     /// Reads from the stream, ignoring the replay. Protocol detection appends the bytes to the
     /// replay.
     pub(super) fn poll_read_stream(

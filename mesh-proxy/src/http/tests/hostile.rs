@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use self::memory::Memory;
 use self::peers::{HonestClient, start_server};
 use super::*;
-use crate::config::Http2Limits;
+use crate::config::limits::Http2Limits;
 
 mod memory;
 mod peers;
