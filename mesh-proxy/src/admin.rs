@@ -15,10 +15,10 @@ use tokio_util::sync::CancellationToken;
 
 #[cfg(test)]
 pub(crate) use self::serve::MAX_CONNECTIONS;
-pub use self::serve::serve;
+pub(crate) use self::serve::serve;
 
 /// Returns the routes. `POST /shutdown` cancels `shutdown`; `None` disables it.
-pub fn routes(
+pub(crate) fn routes(
     registry: Registry,
     readiness: Readiness,
     log: FilterHandle,

@@ -52,7 +52,7 @@ pub fn run(config: Config, log: FilterHandle) -> Result<(), impl std::error::Err
 
 /// A proxy whose sockets are bound, ready to run.
 #[derive(Debug)]
-pub struct App {
+pub(crate) struct App {
     config: Arc<Config>,
     log: FilterHandle,
     listeners: Vec<Listeners>,
@@ -63,15 +63,15 @@ pub struct App {
 
 /// The bound addresses, with the ports that the kernel chose for port 0.
 #[derive(Clone, Debug)]
-pub struct BoundAddrs {
-    pub inbound: SocketAddr,
-    pub outbound: Vec<SocketAddr>,
-    pub admin: SocketAddr,
+pub(crate) struct BoundAddrs {
+    pub(crate) inbound: SocketAddr,
+    pub(crate) outbound: Vec<SocketAddr>,
+    pub(crate) admin: SocketAddr,
 }
 
 /// Why a proxy cannot start or has failed.
 #[derive(Debug, thiserror::Error)]
-pub enum AppError {
+pub(crate) enum AppError {
     #[error(transparent)]
     Listen(#[from] ListenError),
     #[error(transparent)]
@@ -99,7 +99,7 @@ const NO_CERTIFICATE_WARNING_INTERVAL: Duration = Duration::from_secs(15);
 
 impl App {
     /// Binds all sockets.
-    pub fn bind(config: Config, log: FilterHandle) -> Result<Self, AppError> {
+    pub(crate) fn bind(config: Config, log: FilterHandle) -> Result<Self, AppError> {
         let config = Arc::new(config);
         let available = thread::available_parallelism().map_or(1, usize::from);
         let listeners = bind_listeners(&config, config.workers.count(available))?;
@@ -118,7 +118,7 @@ impl App {
         })
     }
 
-    pub fn bound(&self) -> Result<BoundAddrs, AppError> {
+    pub(crate) fn bound(&self) -> Result<BoundAddrs, AppError> {
         let local = |socket: &std::net::TcpListener| socket.local_addr().map_err(AppError::Address);
         // All data threads, of which there is at least one, have the same addresses.
         let first = &self.listeners[0];
@@ -130,7 +130,7 @@ impl App {
     }
 
     /// Runs until the proxy has drained. The calling thread becomes the control thread.
-    pub fn run(self) -> Result<(), AppError> {
+    pub(crate) fn run(self) -> Result<(), AppError> {
         self.announce()?;
         let Self {
             config,

@@ -28,13 +28,13 @@ mod health;
 mod p2c;
 mod queue;
 
-pub use self::fail_fast::{FailFastGate, QueueError};
-pub use self::queue::{BalanceQueue, BalanceSettings};
+pub(crate) use self::fail_fast::{FailFastGate, QueueError};
+pub(crate) use self::queue::{BalanceQueue, BalanceSettings};
 
 /// The endpoints of one destination. `T` is the caller's state per endpoint, such as a client and
 /// metric handles. It is created when the endpoint is first picked, because a service may have
 /// hundreds of endpoints of which this pod uses a few.
-pub struct Balancer<T> {
+pub(crate) struct Balancer<T> {
     ewma: PeakEwma,
     backoff: Backoff,
     new_value: Box<NewValue<T>>,
@@ -50,16 +50,16 @@ pub struct Balancer<T> {
 type NewValue<T> = dyn Fn(&Arc<Endpoint>) -> T;
 
 /// One endpoint.
-pub struct Member<T> {
-    pub endpoint: Arc<Endpoint>,
+pub(crate) struct Member<T> {
+    pub(crate) endpoint: Arc<Endpoint>,
     value: OnceCell<Rc<T>>,
     load: Load,
     health: Health,
 }
 
 /// A picked endpoint. Counts as one request in flight until it is dropped.
-pub struct PickedEndpoint<T> {
-    pub value: Rc<T>,
+pub(crate) struct PickedEndpoint<T> {
+    pub(crate) value: Rc<T>,
     member: Rc<Member<T>>,
     ewma: PeakEwma,
     since: Instant,
@@ -75,7 +75,7 @@ struct MemberCounts {
 }
 
 impl<T> Balancer<T> {
-    pub fn new(
+    pub(crate) fn new(
         ewma: PeakEwma,
         backoff: Backoff,
         metrics: BalancerMetrics,
@@ -95,7 +95,7 @@ impl<T> Balancer<T> {
 
     /// Replaces the set of endpoints by `endpoints`, which must be sorted by address. Unchanged
     /// endpoints keep their connections and measurements. Returns whether an address was added.
-    pub fn update(&self, endpoints: &[Arc<Endpoint>]) -> bool {
+    pub(crate) fn update(&self, endpoints: &[Arc<Endpoint>]) -> bool {
         let now = Instant::now();
         let mut members = self.members.borrow_mut();
         let old = std::mem::take(&mut *members);
@@ -134,7 +134,11 @@ impl<T> Balancer<T> {
 
     /// Returns the less loaded of two random available endpoints. `avoid` is picked only if no
     /// other is available.
-    pub fn pick(&self, now: Instant, avoid: Option<SocketAddr>) -> Option<PickedEndpoint<T>> {
+    pub(crate) fn pick(
+        &self,
+        now: Instant,
+        avoid: Option<SocketAddr>,
+    ) -> Option<PickedEndpoint<T>> {
         let members = self.members.borrow();
         let pick = |avoid: Option<SocketAddr>| {
             p2c::pick(
@@ -164,26 +168,26 @@ impl<T> Balancer<T> {
     }
 
     /// Returns when the next unavailable endpoint may be tried again.
-    pub fn next_available(&self) -> Option<Instant> {
+    pub(crate) fn next_available(&self) -> Option<Instant> {
         let members = self.members.borrow();
         members.iter().filter_map(|m| m.health.retry_at()).min()
     }
 
-    pub fn has_available(&self, now: Instant) -> bool {
+    pub(crate) fn has_available(&self, now: Instant) -> bool {
         let members = self.members.borrow();
         members.iter().any(|m| m.health.is_available(now))
     }
 
     /// Records that the endpoint could not be reached. It is not picked until its back-off, which
     /// grows with each failure, has elapsed.
-    pub fn mark_failed(&self, picked: &PickedEndpoint<T>, now: Instant) {
+    pub(crate) fn mark_failed(&self, picked: &PickedEndpoint<T>, now: Instant) {
         let health = &picked.member.health;
         health.fail(now, &self.backoff, &mut *self.rng.borrow_mut());
         self.update_gauges(now);
     }
 
     /// Records that the endpoint was reached. Returns whether it had failed before.
-    pub fn mark_reached(&self, picked: &PickedEndpoint<T>) -> bool {
+    pub(crate) fn mark_reached(&self, picked: &PickedEndpoint<T>) -> bool {
         let recovered = picked.member.health.succeed(picked.since);
         if recovered {
             self.update_gauges(Instant::now());
@@ -232,12 +236,12 @@ impl<T> Drop for Balancer<T> {
 impl<T> PickedEndpoint<T> {
     /// Restarts the latency measurement before the request is sent on an established connection.
     /// The time of the handshake would make a new endpoint look slow.
-    pub fn record_send(&self) {
+    pub(crate) fn record_send(&self) {
         self.sent.set(Instant::now());
     }
 
     /// Records the endpoint's latency when the first byte of the response, or its end, has arrived.
-    pub fn record_latency(&mut self) {
+    pub(crate) fn record_latency(&mut self) {
         if !std::mem::replace(&mut self.measured, true) {
             let now = Instant::now();
             let load = &self.member.load;

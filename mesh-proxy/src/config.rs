@@ -19,33 +19,33 @@ mod server;
 
 use std::time::Duration;
 
-pub use self::control::{Control, ControlAddr};
-pub use self::discovery::{Discovery, StreamLimits};
+pub(crate) use self::control::{Control, ControlAddr};
+pub(crate) use self::discovery::{Discovery, StreamLimits};
 use self::env::{Env, Errors};
-pub use self::identity::IdentityConfig;
-pub use self::inbound::Inbound;
-pub use self::limits::{Http1Limits, HttpLimits};
-pub use self::outbound::Outbound;
-pub use self::process::{Admin, MemoryLimit, Workers};
+pub(crate) use self::identity::IdentityConfig;
+pub(crate) use self::inbound::Inbound;
+pub(crate) use self::limits::{Http1Limits, HttpLimits};
+pub(crate) use self::outbound::Outbound;
+pub(crate) use self::process::{Admin, MemoryLimit, Workers};
 pub(crate) use self::server::DEFAULT_STREAM_WINDOW;
-pub use self::server::{Http1Pool, Http2Server};
-pub use crate::transport::SocketOptions;
+pub(crate) use self::server::{Http1Pool, Http2Server};
+pub(crate) use crate::transport::SocketOptions;
 
 /// All settings of a proxy.
 #[derive(Clone, Debug)]
 pub struct Config {
-    pub outbound: Outbound,
-    pub inbound: Inbound,
+    pub(crate) outbound: Outbound,
+    pub(crate) inbound: Inbound,
     /// Limits of clients and servers in both directions.
-    pub http: HttpLimits,
-    pub memory: MemoryLimit,
-    pub admin: Admin,
-    pub control: Control,
-    pub identity: IdentityConfig,
-    pub discovery: Discovery,
-    pub workers: Workers,
+    pub(crate) http: HttpLimits,
+    pub(crate) memory: MemoryLimit,
+    pub(crate) admin: Admin,
+    pub(crate) control: Control,
+    pub(crate) identity: IdentityConfig,
+    pub(crate) discovery: Discovery,
+    pub(crate) workers: Workers,
     /// How long connections may take to finish after SIGTERM.
-    pub shutdown_grace: Duration,
+    pub(crate) shutdown_grace: Duration,
 }
 
 impl Config {
@@ -58,7 +58,7 @@ impl Config {
 
     /// Whether a control-plane service runs in this pod. The proxy does not wait for such a
     /// service, which may need a ready proxy before it can respond.
-    pub fn is_control_plane_pod(&self) -> bool {
+    pub(crate) fn is_control_plane_pod(&self) -> bool {
         [
             &self.identity.service,
             &self.discovery.destination,

@@ -22,34 +22,34 @@ use crate::transport::Scratch;
 
 /// The context of the connections of one thread.
 #[derive(Debug)]
-pub struct ProxyContext {
-    pub config: Arc<Config>,
-    pub discovery: Discovery,
-    pub credentials: CredentialsRx,
-    pub families: Arc<Families>,
-    pub shared: Arc<ProcessState>,
-    pub scratch: Rc<Scratch>,
+pub(crate) struct ProxyContext {
+    pub(crate) config: Arc<Config>,
+    pub(crate) discovery: Discovery,
+    pub(crate) credentials: CredentialsRx,
+    pub(crate) families: Arc<Families>,
+    pub(crate) shared: Arc<ProcessState>,
+    pub(crate) scratch: Rc<Scratch>,
     /// Recognises the connections that verify the redirection.
-    pub probe_listener: Option<ProbeListener>,
+    pub(crate) probe_listener: Option<ProbeListener>,
     /// Connections, and tasks that outlive them, of all data threads.
-    pub tasks: TaskTracker,
-    pub drain: drain::Watch,
+    pub(crate) tasks: TaskTracker,
+    pub(crate) drain: drain::Watch,
 }
 
 /// State that all data threads share.
 #[derive(Debug)]
-pub struct ProcessState {
+pub(crate) struct ProcessState {
     /// Connections, and tasks that outlive them. A draining proxy exits when there are none.
-    pub tasks: TaskTracker,
-    pub rate_limits: RateLimits,
-    pub memory: Memory,
+    pub(crate) tasks: TaskTracker,
+    pub(crate) rate_limits: RateLimits,
+    pub(crate) memory: Memory,
     /// One permit per inbound request that waits for its response headers.
-    pub inbound_in_flight: Semaphore,
+    pub(crate) inbound_in_flight: Semaphore,
     /// One permit per outbound request that waits for its response headers.
-    pub outbound_in_flight: Semaphore,
+    pub(crate) outbound_in_flight: Semaphore,
     /// One permit per connection.
-    pub inbound_connections: Arc<Semaphore>,
-    pub outbound_connections: Arc<Semaphore>,
+    pub(crate) inbound_connections: Arc<Semaphore>,
+    pub(crate) outbound_connections: Arc<Semaphore>,
 }
 
 /// The usual default of the limit of open files.
@@ -63,7 +63,7 @@ fn default_connections(descriptors: usize) -> usize {
 }
 
 impl ProcessState {
-    pub fn new(config: &Config) -> Self {
+    pub(crate) fn new(config: &Config) -> Self {
         let permits = |limit: usize| Semaphore::new(limit.min(Semaphore::MAX_PERMITS));
         let descriptors = descriptors::limit().unwrap_or(DEFAULT_DESCRIPTORS);
         let default = default_connections(descriptors);
@@ -82,25 +82,25 @@ impl ProcessState {
 
 impl ProxyContext {
     /// The current credentials. Present when connections are accepted.
-    pub fn credentials(&self) -> Option<Arc<Credentials>> {
+    pub(crate) fn credentials(&self) -> Option<Arc<Credentials>> {
         self.credentials.borrow().clone()
     }
 
     /// Waits until the proxy drains and no connection is left.
-    pub async fn wait_until_drained(&self) {
+    pub(crate) async fn wait_until_drained(&self) {
         self.drain.draining().await;
         self.tasks.close();
         self.tasks.wait().await;
     }
 
     /// Waits for the first certificate. Returns false when the process exits before.
-    pub async fn wait_for_certificate(&self) -> bool {
+    pub(crate) async fn wait_for_certificate(&self) -> bool {
         let mut credentials = self.credentials.clone();
         credentials.wait_for(Option::is_some).await.is_ok()
     }
 
     /// Whether `ip` is an address of this pod.
-    pub fn is_local(&self, ip: IpAddr) -> bool {
+    pub(crate) fn is_local(&self, ip: IpAddr) -> bool {
         self.config.inbound.ips.contains(&ip.to_canonical())
     }
 }

@@ -32,40 +32,40 @@ use tokio::sync::watch;
 
 use self::outbound::LookupState;
 use self::ports::PortTable;
-pub use self::ports::{CurrentPolicy, PolicySource, PortPolicy, TooManyPorts};
+pub(crate) use self::ports::{CurrentPolicy, PolicySource, PortPolicy, TooManyPorts};
 use self::watch_cache::WatchCache;
 use crate::config::{Config, StreamLimits};
 use crate::control::Client;
 
 /// Looks up destinations and ports. Clones share one cache.
 #[derive(Clone)]
-pub struct Discovery {
+pub(crate) struct Discovery {
     inner: Arc<Inner>,
 }
 
 /// A snapshot of one outbound destination.
 #[derive(Clone, Debug, PartialEq)]
-pub struct OutboundTarget {
+pub(crate) struct OutboundTarget {
     /// The original destination of the connection.
-    pub addr: SocketAddr,
+    pub(crate) addr: SocketAddr,
     /// The policy, with the profile's opaque setting and TCP split applied. Synthesized if the
     /// policy service does not know the address.
-    pub policy: OutboundPolicy,
+    pub(crate) policy: OutboundPolicy,
     /// The profile, whose routes and overrides apply to requests.
-    pub profile: Option<Profile>,
+    pub(crate) profile: Option<Profile>,
 }
 
 /// The endpoints of one authority.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct EndpointSet {
-    pub state: EndpointState,
+pub(crate) struct EndpointSet {
+    pub(crate) state: EndpointState,
     /// Sorted by address. The labels of the set are merged into each endpoint. An unchanged
     /// endpoint is the same `Arc` as in the set before.
-    pub endpoints: Vec<Arc<Endpoint>>,
+    pub(crate) endpoints: Vec<Arc<Endpoint>>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum EndpointState {
+pub(crate) enum EndpointState {
     /// The destination service has not responded yet.
     #[default]
     Pending,
@@ -75,7 +75,7 @@ pub enum EndpointState {
 
 /// The reason why a destination could not be looked up.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DiscoveryError {
+pub(crate) enum DiscoveryError {
     #[error("the policy service rejected the lookup of {dst}: {reason}")]
     Refused { dst: SocketAddr, reason: String },
     /// Only a profile tells whether the address has a proxy.
@@ -117,7 +117,12 @@ const RETRY_REJECTED: Duration = Duration::from_secs(30);
 
 impl Discovery {
     /// `runtime` is the control thread's.
-    pub fn new(config: &Arc<Config>, destination: Client, policy: Client, runtime: Handle) -> Self {
+    pub(crate) fn new(
+        config: &Arc<Config>,
+        destination: Client,
+        policy: Client,
+        runtime: Handle,
+    ) -> Self {
         let settings = &config.discovery;
         let limits = |local| {
             if local {
@@ -149,7 +154,7 @@ impl Discovery {
     }
 
     /// Returns the snapshots of a destination. Waits for the first one only.
-    pub async fn outbound(
+    pub(crate) async fn outbound(
         &self,
         dst: SocketAddr,
     ) -> Result<watch::Receiver<Arc<OutboundTarget>>, DiscoveryError> {
@@ -160,7 +165,7 @@ impl Discovery {
 
     /// Returns the endpoint sets of an authority (`name:port`). The first one is
     /// [`EndpointState::Pending`].
-    pub fn endpoints(&self, authority: &Arc<str>) -> watch::Receiver<Arc<EndpointSet>> {
+    pub(crate) fn endpoints(&self, authority: &Arc<str>) -> watch::Receiver<Arc<EndpointSet>> {
         let inner = &self.inner;
         inner.endpoints.find_or_start(
             authority,
@@ -173,7 +178,7 @@ impl Discovery {
 
     /// Returns the policy of one of this pod's ports. A default or cached policy is in force until
     /// the policy service responds; see [`PortPolicy::wait_for_policy`].
-    pub fn inbound(&self, port: u16) -> Result<PortPolicy, TooManyPorts> {
+    pub(crate) fn inbound(&self, port: u16) -> Result<PortPolicy, TooManyPorts> {
         self.watch(port, self.is_declared(port))
     }
 
@@ -215,14 +220,14 @@ impl Discovery {
     }
 
     /// Waits until the policy service has sent a valid policy for each declared port.
-    pub async fn wait_for_declared_policies(&self) {
+    pub(crate) async fn wait_for_declared_policies(&self) {
         let mut without = self.inner.context.without_policy.subscribe();
         // The sender lives as long as `self`.
         let _ = without.wait_for(BTreeSet::is_empty).await;
     }
 
     /// Returns the declared ports without a valid policy of the policy service.
-    pub fn ports_without_policy(&self) -> Vec<u16> {
+    pub(crate) fn ports_without_policy(&self) -> Vec<u16> {
         let without = self.inner.context.without_policy.borrow();
         without.iter().copied().collect()
     }

@@ -16,21 +16,21 @@ use crate::transport::connect::ConnectError;
 /// Why a request failed.
 #[derive(Debug)]
 pub struct Error {
-    pub kind: Kind,
+    pub(crate) kind: Kind,
     /// The cause, preceded by its contexts from the outermost inwards.
     message: String,
 }
 
 /// The direction of a request. Some `error` labels depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub(crate) enum Side {
     Inbound,
     Outbound,
 }
 
 /// The kind of a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     RouteNotFound,
     Unauthorized,
     RateLimited,
@@ -66,12 +66,12 @@ pub enum Kind {
 
 /// The response to a [`Kind`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ErrorMapping {
-    pub status: StatusCode,
+pub(crate) struct ErrorMapping {
+    pub(crate) status: StatusCode,
     /// The status code of a gRPC response.
-    pub grpc: u16,
+    pub(crate) grpc: u16,
     /// Whether the client's connection closes after the response.
-    pub closes_connection: bool,
+    pub(crate) closes_connection: bool,
 }
 
 /// Why connecting to an endpoint failed. Clonable, because all requests that wait for the same
@@ -95,12 +95,12 @@ pub enum DialError {
 }
 
 impl DialError {
-    pub fn is_timeout(&self) -> bool {
+    pub(crate) fn is_timeout(&self) -> bool {
         matches!(self, Self::Connect(error) if matches!(**error, ConnectError::TimedOut { .. }))
     }
 
     /// Whether the endpoint refused the connection.
-    pub fn is_refused(&self) -> bool {
+    pub(crate) fn is_refused(&self) -> bool {
         matches!(self, Self::Connect(error) if error.is_refused())
     }
 }
@@ -112,7 +112,7 @@ impl From<ConnectError> for DialError {
 }
 
 impl Error {
-    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+    pub(crate) fn new(kind: Kind, message: impl Into<String>) -> Self {
         Self {
             kind,
             message: message.into(),
@@ -121,12 +121,12 @@ impl Error {
 
     /// Prepends a context: `backend Service.ns.web:80: service in fail-fast`.
     #[must_use]
-    pub fn within(mut self, context: impl fmt::Display) -> Self {
+    pub(crate) fn within(mut self, context: impl fmt::Display) -> Self {
         self.message = format!("{context}: {}", self.message);
         self
     }
 
-    pub fn message(&self) -> &str {
+    pub(crate) fn message(&self) -> &str {
         &self.message
     }
 }
@@ -141,7 +141,7 @@ impl std::error::Error for Error {}
 
 /// Formats `error` and its sources in one line. A source that its error already prints is not
 /// repeated.
-pub fn chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -156,7 +156,7 @@ pub fn chain(error: &dyn std::error::Error) -> String {
 
 impl Kind {
     /// Returns the response to this kind.
-    pub fn mapping(&self) -> ErrorMapping {
+    pub(crate) fn mapping(&self) -> ErrorMapping {
         use grpc_code::{
             DEADLINE_EXCEEDED, FAILED_PRECONDITION, INTERNAL, NOT_FOUND, PERMISSION_DENIED,
             RESOURCE_EXHAUSTED, UNAVAILABLE,
@@ -190,7 +190,7 @@ impl Kind {
     /// Returns the `error` label of `inbound_http_errors_total` and `outbound_http_errors_total`.
     /// `None` for what is not an error of the proxy, which other metrics count or which is not
     /// counted.
-    pub fn reason(&self, side: Side) -> Option<&'static str> {
+    pub(crate) fn reason(&self, side: Side) -> Option<&'static str> {
         let reason = match self {
             Self::RouteNotFound | Self::Unauthorized | Self::Redirect { .. } | Self::Reset(_) => {
                 return None;
@@ -209,14 +209,14 @@ impl Kind {
 }
 
 /// Codes of `google.rpc.Code`, the values of the `grpc-status` header.
-pub mod grpc_code {
-    pub const DEADLINE_EXCEEDED: u16 = 4;
-    pub const NOT_FOUND: u16 = 5;
-    pub const PERMISSION_DENIED: u16 = 7;
-    pub const RESOURCE_EXHAUSTED: u16 = 8;
-    pub const FAILED_PRECONDITION: u16 = 9;
-    pub const INTERNAL: u16 = 13;
-    pub const UNAVAILABLE: u16 = 14;
+pub(crate) mod grpc_code {
+    pub(crate) const DEADLINE_EXCEEDED: u16 = 4;
+    pub(crate) const NOT_FOUND: u16 = 5;
+    pub(crate) const PERMISSION_DENIED: u16 = 7;
+    pub(crate) const RESOURCE_EXHAUSTED: u16 = 8;
+    pub(crate) const FAILED_PRECONDITION: u16 = 9;
+    pub(crate) const INTERNAL: u16 = 13;
+    pub(crate) const UNAVAILABLE: u16 = 14;
 }
 
 #[cfg(test)]

@@ -14,30 +14,30 @@
 
 use std::future::Future;
 
-pub mod body;
+pub(crate) mod body;
 mod body_metrics;
 mod body_timeout;
 mod buffers;
-pub mod client;
-pub mod delivery_failure;
-pub mod filter;
-pub mod grpc;
-pub mod headers;
+pub(crate) mod client;
+pub(crate) mod delivery_failure;
+pub(crate) mod filter;
+pub(crate) mod grpc;
+pub(crate) mod headers;
 mod http1;
 mod http2;
 mod idle;
 mod interim;
-pub mod message_context;
+pub(crate) mod message_context;
 pub mod orig_proto;
 mod refusal_counter;
-pub mod retry;
-pub mod revocable;
-pub mod server;
+pub(crate) mod retry;
+pub(crate) mod revocable;
+pub(crate) mod server;
 pub mod synthetic_response;
-pub mod upgrade;
+pub(crate) mod upgrade;
 pub mod uri;
 
-pub use mesh_http2::ErrorCode;
+pub(crate) use mesh_http2::ErrorCode;
 
 pub use self::body::Body;
 
@@ -54,7 +54,7 @@ pub enum Protocol {
 
 impl Protocol {
     /// The value of the metric label `protocol`.
-    pub fn label(self) -> &'static str {
+    pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Http1 => "http/1",
             Self::Http2 => "http/2",

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tonic::Status;
 
-pub use self::anchors::watch_file;
+pub(crate) use self::anchors::watch_file;
 use self::schedule::Schedule;
 use crate::config::IdentityConfig;
 use crate::control::{self, Client};
@@ -30,7 +30,7 @@ use crate::tls::{
 
 /// Keeps the proxy's credentials valid.
 #[derive(Debug)]
-pub struct Certifier {
+pub(crate) struct Certifier {
     config: IdentityConfig,
     client: Client,
     credentials: watch::Sender<Option<Arc<Credentials>>>,
@@ -43,7 +43,7 @@ pub struct Certifier {
 
 /// Why no certificate was obtained.
 #[derive(Debug, thiserror::Error)]
-pub enum CertifyError {
+pub(crate) enum CertifyError {
     #[error("cannot read the token {path:?} (is it projected into the pod?)")]
     Token {
         path: PathBuf,
@@ -90,7 +90,7 @@ impl CertifyError {
 impl Certifier {
     /// Creates a certifier that publishes to `credentials` and sets `ready` with the first
     /// certificate.
-    pub fn new(
+    pub(crate) fn new(
         config: &IdentityConfig,
         client: Client,
         credentials: watch::Sender<Option<Arc<Credentials>>>,
@@ -111,7 +111,7 @@ impl Certifier {
     }
 
     /// Runs for the life of the process.
-    pub async fn run(mut self) {
+    pub(crate) async fn run(mut self) {
         loop {
             let due = match self.certify().await {
                 Ok(own) => {

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 /// Values by key. A value is in use while other owners of its [`Rc`] exist.
 #[derive(Debug)]
-pub struct IdleCache<K, V> {
+pub(crate) struct IdleCache<K, V> {
     max_idle: Duration,
     entries: RefCell<AHashMap<K, Entry<V>>>,
     last_sweep: Cell<Instant>,
@@ -27,7 +27,7 @@ struct Entry<V> {
 
 impl<K: Eq + Hash, V> IdleCache<K, V> {
     /// Creates a cache that keeps idle values for `max_idle`.
-    pub fn new(max_idle: Duration) -> Self {
+    pub(crate) fn new(max_idle: Duration) -> Self {
         Self {
             max_idle,
             entries: RefCell::default(),
@@ -37,7 +37,7 @@ impl<K: Eq + Hash, V> IdleCache<K, V> {
 
     /// Returns the value of `key`, which `create` returns if there is none. `create` must not use
     /// this cache.
-    pub fn get_or_insert_with(&self, key: K, create: impl FnOnce(&K) -> V) -> Rc<V> {
+    pub(crate) fn get_or_insert_with(&self, key: K, create: impl FnOnce(&K) -> V) -> Rc<V> {
         if let Some(value) = self.get(&key) {
             return value;
         }
@@ -46,7 +46,7 @@ impl<K: Eq + Hash, V> IdleCache<K, V> {
     }
 
     /// Returns the value of `key`, if there is one.
-    pub fn get(&self, key: &K) -> Option<Rc<V>> {
+    pub(crate) fn get(&self, key: &K) -> Option<Rc<V>> {
         let now = Instant::now();
         self.sweep(now);
         let mut entries = self.entries.borrow_mut();
@@ -56,7 +56,7 @@ impl<K: Eq + Hash, V> IdleCache<K, V> {
     }
 
     /// Replaces the value of `key`. Owners of the previous value keep it.
-    pub fn insert(&self, key: K, value: V) -> Rc<V> {
+    pub(crate) fn insert(&self, key: K, value: V) -> Rc<V> {
         let value = Rc::new(value);
         let entry = Entry {
             value: value.clone(),
@@ -67,11 +67,11 @@ impl<K: Eq + Hash, V> IdleCache<K, V> {
     }
 
     /// Returns the number of values, including idle ones that are not evicted yet.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.entries.borrow().len()
     }
 
-    pub fn contains(&self, key: &K) -> bool {
+    pub(crate) fn contains(&self, key: &K) -> bool {
         self.entries.borrow().contains_key(key)
     }
 

@@ -46,7 +46,7 @@ pub struct Inbound {
 pub(crate) const MAX_SNI_ENFORCERS: usize = 1024;
 
 impl Inbound {
-    pub fn new(context: Rc<ProxyContext>) -> Self {
+    pub(crate) fn new(context: Rc<ProxyContext>) -> Self {
         let keep = context.config.discovery.inbound_idle;
         let to_app = context.families.tcp.transport(labels::inbound_connect());
         Self {

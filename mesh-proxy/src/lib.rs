@@ -1,30 +1,35 @@
 //! The per-pod proxy. The program calls [`run`]; everything else is private, except what `fuzzing`
 //! exports.
 
-pub mod admin;
-pub mod app;
-pub mod balance;
+#![cfg_attr(
+    not(feature = "fuzzing"),
+    expect(unreachable_pub, reason = "`fuzzing` exports what is `pub`")
+)]
+
+mod admin;
+mod app;
+mod balance;
 mod classify;
-pub mod config;
-pub mod context;
-pub mod control;
-pub mod discovery;
-pub mod error;
+mod config;
+mod context;
+mod control;
+mod discovery;
+mod error;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod host_name;
-pub mod http;
-pub mod identity;
-pub mod idle;
-pub mod inbound;
-pub mod memory;
-pub mod outbound;
-pub mod rate_limit;
-pub mod redirection;
-pub mod telemetry;
-pub mod tls;
-pub mod transport;
-pub mod worker;
+mod http;
+mod identity;
+mod idle;
+mod inbound;
+mod memory;
+mod outbound;
+mod rate_limit;
+mod redirection;
+mod telemetry;
+mod tls;
+mod transport;
+mod worker;
 
 pub use self::app::run;
 pub use self::config::Config;

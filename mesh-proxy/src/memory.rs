@@ -11,7 +11,7 @@ use crate::config::MemoryLimit;
 
 /// The memory use of the process, shared by all data threads.
 #[derive(Debug)]
-pub struct Memory {
+pub(crate) struct Memory {
     budget: Option<MemoryBudget>,
     start: Instant,
     /// When the use was last measured, in milliseconds since `start`.
@@ -36,7 +36,7 @@ enum UsageSource {
 const MEASURE_INTERVAL_MS: u64 = 100;
 
 impl Memory {
-    pub fn new(limit: MemoryLimit) -> Self {
+    pub(crate) fn new(limit: MemoryLimit) -> Self {
         let budget = match limit {
             MemoryLimit::None => None,
             MemoryLimit::Bytes(bytes) => Some(MemoryBudget {
@@ -57,7 +57,7 @@ impl Memory {
     }
 
     /// Whether the last measurement exceeded the budget.
-    pub fn is_exceeded(&self) -> bool {
+    pub(crate) fn is_exceeded(&self) -> bool {
         let Some(budget) = &self.budget else {
             return false;
         };

@@ -14,12 +14,12 @@ use crate::http::server::Server;
 use crate::telemetry::labels::Direction;
 
 mod accept;
-pub mod dial;
-pub mod http;
+pub(crate) mod dial;
+pub(crate) mod http;
 mod opaque;
 
 /// Serves the outbound connections of one data thread.
-pub struct Outbound {
+pub(crate) struct Outbound {
     context: Rc<ProxyContext>,
     classifier: Classifier,
     server: Server,
@@ -28,7 +28,7 @@ pub struct Outbound {
 }
 
 impl Outbound {
-    pub fn new(context: Rc<ProxyContext>) -> Self {
+    pub(crate) fn new(context: Rc<ProxyContext>) -> Self {
         Self {
             classifier: Classifier::new(Direction::Outbound, &context),
             server: Server::new(Direction::Outbound, &context),

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 /// The limiters of all ports; one in the process.
 #[derive(Debug, Default)]
-pub struct RateLimits {
+pub(crate) struct RateLimits {
     // Locked when a data thread compiles a new policy, never per request.
     ports: Mutex<AHashMap<u16, PortLimiter>>,
 }

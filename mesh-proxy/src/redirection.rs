@@ -29,11 +29,11 @@ use crate::transport::listen::AcceptedConnection;
 use crate::transport::original_dst::canonical;
 
 /// Completes "waiting for …" in the response of `/ready`.
-pub const CONDITION: &str = "connections of this pod to be redirected to the proxy (is the mesh agent running on this node?)";
+pub(crate) const CONDITION: &str = "connections of this pod to be redirected to the proxy (is the mesh agent running on this node?)";
 
 /// Connects to the check address, on the control thread.
 #[derive(Debug)]
-pub struct RedirectionProbe {
+pub(crate) struct RedirectionProbe {
     addr: SocketAddr,
     arrivals: mpsc::Receiver<SocketAddr>,
     ready: Condition,
@@ -45,7 +45,7 @@ pub struct RedirectionProbe {
 
 /// Recognises connections to the check address, on the data threads.
 #[derive(Clone, Debug)]
-pub struct ProbeListener {
+pub(crate) struct ProbeListener {
     addr: SocketAddr,
     arrivals: mpsc::Sender<SocketAddr>,
 }
@@ -84,7 +84,7 @@ const MAX_ARRIVALS: usize = 16;
 
 /// Creates the probe of `addr` and its listener. Sets `ready` when the first connection of the
 /// probe arrives.
-pub fn new(
+pub(crate) fn new(
     addr: SocketAddr,
     ready: Condition,
     registry: &Registry,
@@ -110,7 +110,7 @@ pub fn new(
 impl RedirectionProbe {
     /// Connects until a connection arrives; does not return. Starts with the first certificate,
     /// when the data threads start to accept.
-    pub async fn run(mut self, mut credentials: CredentialsRx) {
+    pub(crate) async fn run(mut self, mut credentials: CredentialsRx) {
         // Fails only when the process is exiting.
         if credentials.wait_for(Option::is_some).await.is_ok() {
             self.wait_for_redirection().await;
@@ -173,7 +173,7 @@ impl RedirectionProbe {
 impl ProbeListener {
     /// Reports a connection to the check address to the probe. Returns whether it was one, which
     /// the caller then closes.
-    pub fn is_probe(&self, accepted: &AcceptedConnection) -> bool {
+    pub(crate) fn is_probe(&self, accepted: &AcceptedConnection) -> bool {
         let is_probe = accepted.original_dst == self.addr;
         if is_probe {
             // If the channel is full, the probe connects again.

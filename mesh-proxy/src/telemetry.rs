@@ -4,43 +4,43 @@
 //! target, policy and endpoint; requests and connections use only handles. [`labels`] defines the
 //! labels and their order.
 
-pub mod authz;
-pub mod balancer;
-pub mod control;
-pub mod detect;
-pub mod http;
-pub mod labels;
-pub mod refused;
+pub(crate) mod authz;
+pub(crate) mod balancer;
+pub(crate) mod control;
+pub(crate) mod detect;
+pub(crate) mod http;
+pub(crate) mod labels;
+pub(crate) mod refused;
 mod route;
 mod status;
-pub mod tcp;
+pub(crate) mod tcp;
 
 use mesh_runtime::metrics::Registry;
 
-pub use self::route::{RouteFamilies, RouteMetrics};
+pub(crate) use self::route::{RouteFamilies, RouteMetrics};
 
 /// The metric families of the data threads, which share them.
 #[derive(Debug)]
-pub struct Families {
-    pub tcp: tcp::TcpFamilies,
+pub(crate) struct Families {
+    pub(crate) tcp: tcp::TcpFamilies,
     /// `request_total` and the related families of both directions.
-    pub endpoint: http::EndpointFamilies,
-    pub authz: authz::AuthzFamilies,
-    pub errors: authz::ErrorFamilies,
-    pub detect: detect::DetectFamilies,
-    pub refused: refused::RefusedFamily,
-    pub inbound_route: RouteFamilies,
-    pub outbound_route: RouteFamilies,
-    pub outbound_backend: RouteFamilies,
-    pub http_balancer: balancer::BalancerFamilies,
-    pub tcp_balancer: balancer::BalancerFamilies,
-    pub tls_balancer: balancer::BalancerFamilies,
-    pub tcp_route: tcp::TcpRouteFamilies,
-    pub tls_route: tcp::TcpRouteFamilies,
+    pub(crate) endpoint: http::EndpointFamilies,
+    pub(crate) authz: authz::AuthzFamilies,
+    pub(crate) errors: authz::ErrorFamilies,
+    pub(crate) detect: detect::DetectFamilies,
+    pub(crate) refused: refused::RefusedFamily,
+    pub(crate) inbound_route: RouteFamilies,
+    pub(crate) outbound_route: RouteFamilies,
+    pub(crate) outbound_backend: RouteFamilies,
+    pub(crate) http_balancer: balancer::BalancerFamilies,
+    pub(crate) tcp_balancer: balancer::BalancerFamilies,
+    pub(crate) tls_balancer: balancer::BalancerFamilies,
+    pub(crate) tcp_route: tcp::TcpRouteFamilies,
+    pub(crate) tls_route: tcp::TcpRouteFamilies,
 }
 
 impl Families {
-    pub fn new(registry: &Registry) -> Self {
+    pub(crate) fn new(registry: &Registry) -> Self {
         Self {
             tcp: tcp::TcpFamilies::new(registry),
             endpoint: http::EndpointFamilies::new(registry),

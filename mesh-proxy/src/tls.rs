@@ -15,13 +15,13 @@
 
 mod certificate;
 mod chains;
-pub mod client;
+pub(crate) mod client;
 mod credentials;
 mod crypto;
 mod csr;
 mod error;
 pub(crate) mod handshake;
-pub mod server;
+pub(crate) mod server;
 mod sessions;
 mod trust;
 mod verify;
@@ -30,18 +30,18 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-pub use self::credentials::{Credentials, IssuedCertificate};
-pub use self::crypto::export_rustls_info;
-pub use self::csr::CertificateRequest;
-pub use self::error::{CredentialsError, TlsError};
-pub use self::trust::TrustAnchors;
+pub(crate) use self::credentials::{Credentials, IssuedCertificate};
+pub(crate) use self::crypto::export_rustls_info;
+pub(crate) use self::csr::CertificateRequest;
+pub(crate) use self::error::{CredentialsError, TlsError};
+pub(crate) use self::trust::TrustAnchors;
 
 /// The current credentials; `None` until the first certificate is issued.
-pub type CredentialsRx = watch::Receiver<Option<Arc<Credentials>>>;
+pub(crate) type CredentialsRx = watch::Receiver<Option<Arc<Credentials>>>;
 
 /// What a connection carries, as far as that is known before its handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
+pub(crate) enum Purpose {
     /// Traffic between pods, which may be bulk: [`crate::transport::tls::RecordStream`] seals and
     /// opens records in place.
     Traffic,

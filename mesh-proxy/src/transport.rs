@@ -4,16 +4,16 @@
 //! of TLS and HTTP, and Linkerd's transport header, independent of policies and requests. `inbound`
 //! and `outbound` compose these modules.
 
-pub mod connect;
-pub mod copy;
+pub(crate) mod connect;
+pub(crate) mod copy;
 pub mod detect;
 pub mod header;
-pub mod io;
-pub mod listen;
-pub mod original_dst;
-pub mod scratch;
+pub(crate) mod io;
+pub(crate) mod listen;
+pub(crate) mod original_dst;
+pub(crate) mod scratch;
 mod splice;
-pub mod tls;
+pub(crate) mod tls;
 
 use std::time::Duration;
 
@@ -22,10 +22,10 @@ pub use self::scratch::Scratch;
 
 /// Options of a socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SocketOptions {
+pub(crate) struct SocketOptions {
     /// Idle time before TCP keep-alive probes, which are always enabled; `None` uses the kernel's
     /// default.
-    pub keepalive: Option<Duration>,
+    pub(crate) keepalive: Option<Duration>,
     /// `TCP_USER_TIMEOUT`: how long sent data may remain unacknowledged.
-    pub user_timeout: Option<Duration>,
+    pub(crate) user_timeout: Option<Duration>,
 }

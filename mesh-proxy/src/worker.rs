@@ -25,23 +25,23 @@ use crate::transport::listen::{AcceptedConnection, Listener};
 
 /// The parts of a data thread. They move to the thread, where they become a [`ProxyContext`].
 #[derive(Debug)]
-pub struct WorkerParts {
-    pub config: Arc<Config>,
-    pub discovery: Discovery,
-    pub credentials: CredentialsRx,
-    pub families: Arc<Families>,
-    pub shared: Arc<ProcessState>,
-    pub probe_listener: Option<ProbeListener>,
-    pub drain: drain::Watch,
-    pub listeners: Listeners,
+pub(crate) struct WorkerParts {
+    pub(crate) config: Arc<Config>,
+    pub(crate) discovery: Discovery,
+    pub(crate) credentials: CredentialsRx,
+    pub(crate) families: Arc<Families>,
+    pub(crate) shared: Arc<ProcessState>,
+    pub(crate) probe_listener: Option<ProbeListener>,
+    pub(crate) drain: drain::Watch,
+    pub(crate) listeners: Listeners,
 }
 
 /// The listening sockets of a data thread; see [`crate::transport::listen::bind`].
 #[derive(Debug)]
-pub struct Listeners {
-    pub inbound: StdListener,
+pub(crate) struct Listeners {
+    pub(crate) inbound: StdListener,
     /// One for each address family.
-    pub outbound: Vec<StdListener>,
+    pub(crate) outbound: Vec<StdListener>,
 }
 
 /// Serves until the drain starts, and then until no connection is left.
@@ -52,7 +52,7 @@ pub struct Listeners {
 ///
 /// Accepting starts with the first certificate, without which peers cannot be authenticated. Until
 /// then, connections wait in the listeners' backlog.
-pub async fn run(parts: WorkerParts) -> std::io::Result<()> {
+pub(crate) async fn run(parts: WorkerParts) -> std::io::Result<()> {
     LocalSet::new().run_until(serve(parts)).await
 }
 

@@ -22,7 +22,7 @@ pub(crate) const MAX_CONNECTIONS: usize = 64;
 struct OpenConnections(VecDeque<AbortHandle>);
 
 /// Serves for the life of the process. Needs a `LocalSet`.
-pub async fn serve(listener: TcpListener, admin: Admin, inbound: Rc<Inbound>) {
+pub(crate) async fn serve(listener: TcpListener, admin: Admin, inbound: Rc<Inbound>) {
     let mut open = OpenConnections::default();
     loop {
         match listener.accept().await {

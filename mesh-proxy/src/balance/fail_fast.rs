@@ -12,7 +12,7 @@ use crate::telemetry::balancer::QueueMetrics;
 
 /// The fail-fast gate and queue of one destination.
 #[derive(Debug)]
-pub struct FailFastGate {
+pub(crate) struct FailFastGate {
     shut: Cell<bool>,
     queued: Cell<usize>,
     capacity: usize,
@@ -22,7 +22,7 @@ pub struct FailFastGate {
 
 /// The reason why a request gets no endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QueueError {
+pub(crate) enum QueueError {
     /// No endpoint became available within the fail-fast timeout.
     FailFast,
     /// The queue is full, or the gate is shut.
@@ -34,7 +34,7 @@ pub enum QueueError {
 pub(super) struct QueuedRequest<'a>(&'a FailFastGate);
 
 impl FailFastGate {
-    pub fn new(capacity: usize, fail_fast_timeout: Duration, metrics: QueueMetrics) -> Self {
+    pub(crate) fn new(capacity: usize, fail_fast_timeout: Duration, metrics: QueueMetrics) -> Self {
         metrics.init(fail_fast_timeout);
         Self {
             metrics,
@@ -45,7 +45,7 @@ impl FailFastGate {
         }
     }
 
-    pub fn is_shut(&self) -> bool {
+    pub(crate) fn is_shut(&self) -> bool {
         self.shut.get()
     }
 

@@ -17,17 +17,17 @@ use crate::telemetry::balancer::BalancerMetrics;
 
 /// BalanceSettings of a [`BalanceQueue`].
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct BalanceSettings {
+pub(crate) struct BalanceSettings {
     /// Maximum number of requests that wait for an endpoint.
-    pub queue_capacity: usize,
+    pub(crate) queue_capacity: usize,
     /// Fail-fast timeout: how long requests wait for an endpoint.
-    pub failfast: Duration,
+    pub(crate) failfast: Duration,
     /// Pauses between attempts to reach a failed endpoint.
-    pub backoff: Backoff,
+    pub(crate) backoff: Backoff,
 }
 
 /// The endpoints of one authority and the requests that wait for one of them.
-pub struct BalanceQueue<T> {
+pub(crate) struct BalanceQueue<T> {
     /// Endpoint sets from discovery. Polled before each pick, which costs one atomic load when
     /// nothing has changed.
     sets: RefCell<watch::Receiver<Arc<EndpointSet>>>,
@@ -38,7 +38,7 @@ pub struct BalanceQueue<T> {
 }
 
 impl<T> BalanceQueue<T> {
-    pub fn new(
+    pub(crate) fn new(
         mut sets: watch::Receiver<Arc<EndpointSet>>,
         ewma: PeakEwma,
         settings: &BalanceSettings,
@@ -60,26 +60,26 @@ impl<T> BalanceQueue<T> {
 
     /// Whether requests should be sent here: false while the gate is shut and no endpoint is
     /// available.
-    pub fn is_available(&self) -> bool {
+    pub(crate) fn is_available(&self) -> bool {
         self.refresh();
         !self.gate.is_shut() || self.has_available()
     }
 
     /// Whether an endpoint is available now.
-    pub fn has_available(&self) -> bool {
+    pub(crate) fn has_available(&self) -> bool {
         self.balancer.has_available(Instant::now())
     }
 
     /// Returns an endpoint as soon as one is available. The fail-fast timeout counts from
     /// `started`, when the request first asked for an endpoint, and so bounds its retries on other
     /// endpoints.
-    pub async fn acquire(&self, started: Instant) -> Result<PickedEndpoint<T>, QueueError> {
+    pub(crate) async fn acquire(&self, started: Instant) -> Result<PickedEndpoint<T>, QueueError> {
         self.acquire_other(started, None).await
     }
 
     /// As [`BalanceQueue::acquire`], for a request that has failed on the endpoint `avoid`: returns
     /// another one unless `avoid` is the only one available.
-    pub async fn acquire_other(
+    pub(crate) async fn acquire_other(
         &self,
         started: Instant,
         avoid: Option<SocketAddr>,
@@ -128,12 +128,12 @@ impl<T> BalanceQueue<T> {
     }
 
     /// Records that the endpoint could not be reached.
-    pub fn mark_failed(&self, picked: &PickedEndpoint<T>) {
+    pub(crate) fn mark_failed(&self, picked: &PickedEndpoint<T>) {
         self.balancer.mark_failed(picked, Instant::now());
     }
 
     /// Records that the endpoint was reached.
-    pub fn mark_reached(&self, picked: &PickedEndpoint<T>) {
+    pub(crate) fn mark_reached(&self, picked: &PickedEndpoint<T>) {
         if self.balancer.mark_reached(picked) {
             self.gate.open();
             self.wake.notify_waiters();

@@ -11,23 +11,23 @@ use super::{Inbound, Outbound, SocketOptions, parse};
 
 /// Connection settings for the control plane.
 #[derive(Clone, Debug)]
-pub struct Control {
-    pub connect_timeout: Duration,
-    pub connect: SocketOptions,
-    pub backoff: Backoff,
-    pub dns_min_ttl: Option<Duration>,
-    pub dns_max_ttl: Option<Duration>,
+pub(crate) struct Control {
+    pub(crate) connect_timeout: Duration,
+    pub(crate) connect: SocketOptions,
+    pub(crate) backoff: Backoff,
+    pub(crate) dns_min_ttl: Option<Duration>,
+    pub(crate) dns_max_ttl: Option<Duration>,
 }
 
 /// One control-plane service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ControlAddr {
+pub(crate) struct ControlAddr {
     /// A name, with its trailing dot if present, or an address.
-    pub host: Arc<str>,
-    pub port: u16,
+    pub(crate) host: Arc<str>,
+    pub(crate) port: u16,
     /// The identity that the service must authenticate as; `None` if it is in this pod, which is
     /// connected to in plaintext.
-    pub identity: Option<Identity>,
+    pub(crate) identity: Option<Identity>,
 }
 
 /// Maximum back-off of control-plane retries. Short, because applications with new destinations
@@ -81,7 +81,7 @@ impl ControlAddr {
     }
 
     /// Returns the `:authority` of requests.
-    pub fn authority(&self) -> String {
+    pub(crate) fn authority(&self) -> String {
         if self.host.contains(':') {
             format!("[{}]:{}", self.host, self.port)
         } else {
@@ -89,7 +89,7 @@ impl ControlAddr {
         }
     }
 
-    pub fn is_local(&self) -> bool {
+    pub(crate) fn is_local(&self) -> bool {
         is_this_pod(&self.host)
     }
 }

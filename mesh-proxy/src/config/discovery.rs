@@ -10,30 +10,30 @@ use super::{ControlAddr, parse};
 
 /// Settings of the lookups in the destination and policy services.
 #[derive(Clone, Debug)]
-pub struct Discovery {
-    pub destination: ControlAddr,
-    pub policy: ControlAddr,
+pub(crate) struct Discovery {
+    pub(crate) destination: ControlAddr,
+    pub(crate) policy: ControlAddr,
     /// Sent to the destination service with each lookup.
-    pub context: Arc<str>,
+    pub(crate) context: Arc<str>,
     /// Sent to the policy service with each lookup.
-    pub workload: Arc<str>,
+    pub(crate) workload: Arc<str>,
     /// Addresses outside these networks have no profile.
-    pub profile_networks: Vec<IpNet>,
-    pub outbound_idle: Duration,
-    pub inbound_idle: Duration,
-    pub limits: StreamLimits,
+    pub(crate) profile_networks: Vec<IpNet>,
+    pub(crate) outbound_idle: Duration,
+    pub(crate) inbound_idle: Duration,
+    pub(crate) limits: StreamLimits,
 }
 
 /// Time limits of a control-plane response stream; `None` is unlimited. Each limit is at most the
 /// next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StreamLimits {
+pub(crate) struct StreamLimits {
     /// Until the first message.
-    pub initial: Option<Duration>,
+    pub(crate) initial: Option<Duration>,
     /// Between messages.
-    pub idle: Option<Duration>,
+    pub(crate) idle: Option<Duration>,
     /// For the whole stream.
-    pub lifetime: Option<Duration>,
+    pub(crate) lifetime: Option<Duration>,
 }
 
 // Defaults as in Linkerd.
@@ -77,7 +77,7 @@ impl Discovery {
 
 impl StreamLimits {
     /// No limits, for control-plane services in this pod, whose connections do not fail silently.
-    pub const NONE: Self = Self {
+    pub(crate) const NONE: Self = Self {
         initial: None,
         idle: None,
         lifetime: None,

@@ -19,8 +19,8 @@ pub struct Errors(pub Vec<VariableError>);
 /// An invalid variable. `problem` is a clause whose subject is the variable.
 #[derive(Debug, PartialEq, Eq)]
 pub struct VariableError {
-    pub variable: String,
-    pub problem: String,
+    pub(crate) variable: String,
+    pub(crate) problem: String,
 }
 
 impl<'a> Env<'a> {

@@ -12,18 +12,18 @@ use crate::tls::TrustAnchors;
 
 /// The identity of this proxy and how it obtains certificates.
 #[derive(Clone, Debug)]
-pub struct IdentityConfig {
-    pub id: Identity,
+pub(crate) struct IdentityConfig {
+    pub(crate) id: Identity,
     /// The TLS server name (SNI) that peers send.
-    pub server_name: Arc<str>,
-    pub trust_anchors: TrustAnchors,
+    pub(crate) server_name: Arc<str>,
+    pub(crate) trust_anchors: TrustAnchors,
     /// Reloaded while the proxy runs; its content then replaces `trust_anchors`.
-    pub trust_anchors_file: Option<PathBuf>,
-    pub service: ControlAddr,
+    pub(crate) trust_anchors_file: Option<PathBuf>,
+    pub(crate) service: ControlAddr,
     /// Read for every certificate request, because the kubelet rotates it.
-    pub token_file: PathBuf,
-    pub min_refresh: Duration,
-    pub max_refresh: Duration,
+    pub(crate) token_file: PathBuf,
+    pub(crate) min_refresh: Duration,
+    pub(crate) max_refresh: Duration,
 }
 
 // Defaults as in Linkerd.

@@ -20,31 +20,31 @@ use crate::transport::SocketOptions;
 
 /// See docs/reference/proxy-environment.md for the variable of each field.
 #[derive(Clone, Debug)]
-pub struct Inbound {
-    pub listen: SocketAddr,
-    pub accept: SocketOptions,
-    pub connect: SocketOptions,
-    pub backlog: Option<u32>,
-    pub connect_timeout: Duration,
-    pub connect_backoff: Backoff,
-    pub detect_timeout: Duration,
+pub(crate) struct Inbound {
+    pub(crate) listen: SocketAddr,
+    pub(crate) accept: SocketOptions,
+    pub(crate) connect: SocketOptions,
+    pub(crate) backlog: Option<u32>,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) connect_backoff: Backoff,
+    pub(crate) detect_timeout: Duration,
     /// Ports whose default policy does not detect protocols.
-    pub opaque_ports: PortSet,
-    pub max_in_flight: usize,
+    pub(crate) opaque_ports: PortSet,
+    pub(crate) max_in_flight: usize,
     /// Maximum number of open connections; `None`: limited by file descriptors.
-    pub max_connections: Option<usize>,
-    pub http1_pool: Http1Pool,
-    pub http2_server: Http2Server,
+    pub(crate) max_connections: Option<usize>,
+    pub(crate) http1_pool: Http1Pool,
+    pub(crate) http2_server: Http2Server,
     /// For connections to the application.
-    pub http2_client: Http2Params,
+    pub(crate) http2_client: Http2Params,
     /// Addresses of this pod; connections to others are refused. If empty, all are allowed.
-    pub ips: Vec<IpAddr>,
+    pub(crate) ips: Vec<IpAddr>,
     /// Ports whose policy is watched from the start.
-    pub ports: PortSet,
-    pub default_policy: DefaultPolicy,
-    pub cluster_networks: Vec<IpNet>,
+    pub(crate) ports: PortSet,
+    pub(crate) default_policy: DefaultPolicy,
+    pub(crate) cluster_networks: Vec<IpNet>,
     /// Whether `authority`, which clients control, is a metric label.
-    pub authority_labels: bool,
+    pub(crate) authority_labels: bool,
 }
 
 const DEFAULT_LISTEN: &str = "0.0.0.0:4143";

@@ -11,48 +11,48 @@ use super::parse;
 
 /// Size limits of one HTTP/1 message, a request or a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Http1Limits {
+pub(crate) struct Http1Limits {
     /// Maximum bytes of the start line and header section.
-    pub head: u32,
+    pub(crate) head: u32,
     /// Maximum number of fields in a header or trailer section, also for HTTP/2.
-    pub fields: u16,
+    pub(crate) fields: u16,
     /// Maximum bytes of all chunk extensions.
-    pub extensions: u32,
+    pub(crate) extensions: u32,
     /// Maximum bytes of the trailer section.
-    pub trailers: u32,
+    pub(crate) trailers: u32,
 }
 
 /// Limits of an HTTP connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HttpLimits {
-    pub http1: Http1Limits,
+pub(crate) struct HttpLimits {
+    pub(crate) http1: Http1Limits,
     /// Maximum time from the first to the last byte of a header section; for HTTP/2 also from the
     /// start of the connection to the client's SETTINGS.
-    pub head_time: Duration,
+    pub(crate) head_time: Duration,
     /// Maximum time without data of a request body with a declared length while the server waits
     /// for it; `None`: unlimited.
-    pub body_time: Option<Duration>,
+    pub(crate) body_time: Option<Duration>,
     /// Maximum time without activity on a connection; `None`: unlimited.
-    pub idle: Option<Duration>,
+    pub(crate) idle: Option<Duration>,
     /// Maximum bytes of an unread HTTP/1 request body that are discarded to reuse the connection.
-    pub drained_body: u64,
-    pub http2: Http2Limits,
+    pub(crate) drained_body: u64,
+    pub(crate) http2: Http2Limits,
 }
 
 /// Flood limits of an HTTP/2 peer, for clients and servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Http2Limits {
+pub(crate) struct Http2Limits {
     /// Control frames and empty frames in excess of those that the traffic explains.
-    pub idle_frames: u32,
+    pub(crate) idle_frames: u32,
     /// Streams that a client resets, in excess of those that complete.
-    pub resets: u32,
+    pub(crate) resets: u32,
     /// Points for stream errors of the peer: ten for a client's error, one for a server's error or
     /// a stream beyond the concurrency limit.
-    pub mistakes: u32,
+    pub(crate) mistakes: u32,
 }
 
 impl Http1Limits {
-    pub const DEFAULT: Self = Self {
+    pub(crate) const DEFAULT: Self = Self {
         // The default limit of HTTP/2 header lists, as which header sections are forwarded between
         // proxies. Envoy (60 KiB) and nginx (32 KiB) accept less.
         head: 256 * 1024,
@@ -94,7 +94,7 @@ impl Http1Limits {
 }
 
 impl HttpLimits {
-    pub const DEFAULT: Self = Self {
+    pub(crate) const DEFAULT: Self = Self {
         http1: Http1Limits::DEFAULT,
         // As hyper recommends, against clients that send headers slowly. Linkerd has no limit.
         head_time: Duration::from_secs(30),

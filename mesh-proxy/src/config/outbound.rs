@@ -17,29 +17,29 @@ use crate::transport::SocketOptions;
 
 /// See docs/reference/proxy-environment.md for the variable of each field.
 #[derive(Clone, Debug)]
-pub struct Outbound {
+pub(crate) struct Outbound {
     /// One or two addresses of different families.
-    pub listen: Vec<SocketAddr>,
-    pub accept: SocketOptions,
-    pub connect: SocketOptions,
-    pub backlog: Option<u32>,
+    pub(crate) listen: Vec<SocketAddr>,
+    pub(crate) accept: SocketOptions,
+    pub(crate) connect: SocketOptions,
+    pub(crate) backlog: Option<u32>,
     /// For TCP, TLS and transport header together.
-    pub connect_timeout: Duration,
-    pub connect_backoff: Backoff,
-    pub detect_timeout: Duration,
-    pub max_in_flight: usize,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) connect_backoff: Backoff,
+    pub(crate) detect_timeout: Duration,
+    pub(crate) max_in_flight: usize,
     /// Maximum number of open connections; `None`: limited by file descriptors.
-    pub max_connections: Option<usize>,
-    pub http_queue: Queue,
-    pub tcp_queue: Queue,
-    pub http1_pool: Http1Pool,
-    pub http2_server: Http2Server,
+    pub(crate) max_connections: Option<usize>,
+    pub(crate) http_queue: Queue,
+    pub(crate) tcp_queue: Queue,
+    pub(crate) http1_pool: Http1Pool,
+    pub(crate) http2_server: Http2Server,
     /// Settings of HTTP/2 clients, which discovery may override for an endpoint.
-    pub http2_client: Http2Params,
+    pub(crate) http2_client: Http2Params,
     /// Whether applications receive `l5d-proxy-error` and related headers.
-    pub informational_headers: bool,
+    pub(crate) informational_headers: bool,
     /// The check address; see [`crate::redirection`].
-    pub redirect_check: Option<SocketAddr>,
+    pub(crate) redirect_check: Option<SocketAddr>,
 }
 
 const DEFAULT_LISTEN: &str = "127.0.0.1:4140";

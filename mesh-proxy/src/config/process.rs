@@ -8,24 +8,24 @@ use super::parse;
 
 /// Settings of the admin interface and its metrics.
 #[derive(Clone, Debug)]
-pub struct Admin {
-    pub listen: SocketAddr,
+pub(crate) struct Admin {
+    pub(crate) listen: SocketAddr,
     /// Whether `POST /shutdown` is enabled.
-    pub shutdown_endpoint: bool,
-    pub metrics_retain_idle: Duration,
+    pub(crate) shutdown_endpoint: bool,
+    pub(crate) metrics_retain_idle: Duration,
 }
 
 /// Settings of the number of data threads.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Workers {
-    pub min: usize,
-    pub max: Option<usize>,
-    pub max_ratio: Option<f64>,
+pub(crate) struct Workers {
+    pub(crate) min: usize,
+    pub(crate) max: Option<usize>,
+    pub(crate) max_ratio: Option<f64>,
 }
 
 /// The memory limit at which new connections are closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MemoryLimit {
+pub(crate) enum MemoryLimit {
     /// The container's limit, if it has one.
     Container,
     /// A limit for the process.
@@ -93,7 +93,7 @@ impl Workers {
     }
 
     /// Returns the number of data threads for `available` processors.
-    pub fn count(&self, available: usize) -> usize {
+    pub(crate) fn count(&self, available: usize) -> usize {
         let share = |ratio: f64| (available as f64 * ratio).round() as usize;
         let base = self.max.or_else(|| self.max_ratio.map(share)).unwrap_or(1);
         base.max(self.min).min(available).max(1)

@@ -12,39 +12,39 @@ use crate::transport::SocketOptions;
 
 /// The queue of requests that wait for an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Queue {
-    pub capacity: usize,
+pub(crate) struct Queue {
+    pub(crate) capacity: usize,
     /// Fail-fast timeout: queued requests fail after this time without an available endpoint.
-    pub failfast: Duration,
+    pub(crate) failfast: Duration,
 }
 
 /// The pool of idle HTTP/1 connections to servers, and the limits of connections to servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Http1Pool {
-    pub max_idle: usize,
-    pub idle_timeout: Duration,
-    pub limits: HttpLimits,
+pub(crate) struct Http1Pool {
+    pub(crate) max_idle: usize,
+    pub(crate) idle_timeout: Duration,
+    pub(crate) limits: HttpLimits,
 }
 
 /// Settings of the proxy's HTTP/2 servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Http2Server {
-    pub stream_window: u32,
-    pub connection_window: u32,
-    pub adaptive_window: bool,
-    pub keep_alive: Option<Http2KeepAlive>,
-    pub max_concurrent_streams: u32,
-    pub max_frame_size: Option<u32>,
-    pub max_header_list_size: u32,
-    pub max_pending_accept_reset_streams: usize,
-    pub max_send_buf_size: Option<usize>,
+pub(crate) struct Http2Server {
+    pub(crate) stream_window: u32,
+    pub(crate) connection_window: u32,
+    pub(crate) adaptive_window: bool,
+    pub(crate) keep_alive: Option<Http2KeepAlive>,
+    pub(crate) max_concurrent_streams: u32,
+    pub(crate) max_frame_size: Option<u32>,
+    pub(crate) max_header_list_size: u32,
+    pub(crate) max_pending_accept_reset_streams: usize,
+    pub(crate) max_send_buf_size: Option<usize>,
 }
 
 /// Keep-alive pings. The connection is closed if one is not acknowledged in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Http2KeepAlive {
-    pub interval: Duration,
-    pub timeout: Duration,
+pub(crate) struct Http2KeepAlive {
+    pub(crate) interval: Duration,
+    pub(crate) timeout: Duration,
 }
 
 pub(crate) const DEFAULT_STREAM_WINDOW: u32 = 65_535;

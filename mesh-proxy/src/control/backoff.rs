@@ -6,13 +6,13 @@ use mesh_core::resilience::Backoff;
 
 /// The back-off of a series of failures.
 #[derive(Clone, Debug)]
-pub struct Retries {
+pub(crate) struct Retries {
     backoff: Backoff,
     step: Duration,
 }
 
 impl Retries {
-    pub fn new(backoff: Backoff) -> Self {
+    pub(crate) fn new(backoff: Backoff) -> Self {
         Self {
             step: backoff.min,
             backoff,
@@ -21,12 +21,12 @@ impl Retries {
 
     /// Returns the wait after another failure: twice the last one up to the maximum, plus random
     /// jitter.
-    pub fn next_wait(&mut self) -> Duration {
+    pub(crate) fn next_wait(&mut self) -> Duration {
         self.next_wait_with(rand::random())
     }
 
     /// Restarts the series after a success.
-    pub fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.step = self.backoff.min;
     }
 

@@ -38,20 +38,20 @@ use crate::transport::connect::ConnectOptions;
 mod dial;
 mod replicas;
 
-pub use self::dial::{DialError, Trust};
-pub use self::replicas::ResponseBody;
+pub(crate) use self::dial::{DialError, Trust};
+pub(crate) use self::replicas::ResponseBody;
 #[cfg(test)]
 pub(super) use self::replicas::STREAMS_PER_CONNECTION;
 
 /// Sends gRPC calls to one control-plane service. Clones share the connections.
 #[derive(Clone)]
-pub struct Client {
+pub(crate) struct Client {
     inner: Arc<Inner>,
 }
 
 /// The reason why a call could not be sent.
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum CallError {
+pub(crate) enum CallError {
     #[error("{authority:?} is not a valid HTTP authority")]
     Authority {
         authority: String,
@@ -97,7 +97,7 @@ const REFRESH_TIMEOUT: Duration = Duration::from_millis(500);
 
 impl Client {
     /// `name` is the `client` label of the DNS metrics.
-    pub fn new(
+    pub(crate) fn new(
         name: &'static str,
         addr: &ControlAddr,
         control: &Control,
@@ -132,7 +132,7 @@ impl Client {
     }
 
     /// Waits until there is a certificate, if the service requires one.
-    pub async fn ready(&self) {
+    pub(crate) async fn ready(&self) {
         self.inner.dial.ready().await;
     }
 }

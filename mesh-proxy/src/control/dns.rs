@@ -17,14 +17,14 @@ use crate::config::{Control, ControlAddr};
 
 /// Resolves names with the system's configuration, and caches responses for their time to live.
 #[derive(Clone)]
-pub struct Resolver {
+pub(crate) struct Resolver {
     dns: TokioResolver,
     resolutions: CounterFamily,
 }
 
 /// Counts the look-ups of one control-plane client.
 #[derive(Clone, Debug)]
-pub struct Lookups {
+pub(crate) struct Lookups {
     srv_found: Counter,
     srv_not_found: Counter,
     ip_found: Counter,
@@ -32,7 +32,7 @@ pub struct Lookups {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum DnsError {
+pub(crate) enum DnsError {
     #[error("invalid DNS configuration of the system")]
     Configuration(#[source] Box<NetError>),
     #[error("cannot resolve {name:?}")]
@@ -52,7 +52,7 @@ pub enum DnsError {
 const MIN_TTL: Duration = Duration::from_secs(5);
 
 impl Resolver {
-    pub fn from_system(config: &Control, registry: &Registry) -> Result<Self, DnsError> {
+    pub(crate) fn from_system(config: &Control, registry: &Registry) -> Result<Self, DnsError> {
         let mut builder = TokioResolver::builder_tokio().map_err(configuration_error)?;
         let options = builder.options_mut();
         options.positive_min_ttl = Some(config.dns_min_ttl.unwrap_or(MIN_TTL));
@@ -70,12 +70,12 @@ impl Resolver {
 
     /// Clears the cache, so that the next query is sent to the server. Called when no replica could
     /// be reached, since all may have new addresses.
-    pub fn clear_cache(&self) {
+    pub(crate) fn clear_cache(&self) {
         self.dns.clear_cache();
     }
 
     /// Returns the metric handles for look-ups of `client` (`destination`, `policy`, `identity`).
-    pub fn lookups(&self, client: &'static str) -> Lookups {
+    pub(crate) fn lookups(&self, client: &'static str) -> Lookups {
         let counter = |record_type: &'static str, result: &'static str| {
             let labels = Labels::new()
                 .with("client", client)
@@ -92,7 +92,7 @@ impl Resolver {
     }
 
     /// Returns all replicas of a service, sorted by address. Never empty.
-    pub async fn resolve(
+    pub(crate) async fn resolve(
         &self,
         addr: &ControlAddr,
         lookups: &Lookups,

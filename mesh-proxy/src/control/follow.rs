@@ -18,7 +18,7 @@ use crate::config::StreamLimits;
 
 /// An event of a followed stream.
 #[derive(Debug)]
-pub enum Event<T> {
+pub(crate) enum Event<T> {
     Message {
         /// Whether it is the first message of its stream, and therefore replaces all earlier
         /// messages.
@@ -31,7 +31,7 @@ pub enum Event<T> {
 
 /// Whether to reopen a stream. Applies only after [`Event::Failed`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RetryDecision {
+pub(crate) enum RetryDecision {
     /// Reopen after a growing back-off.
     Retry,
     /// Reopen after this time: the status is definite, but may change.
@@ -47,7 +47,7 @@ enum StreamEnd {
 
 /// Passes the events of the stream that `open` opens to `on_event`, and reopens the stream whenever
 /// it ends. Never returns.
-pub async fn follow<T, F>(
+pub(crate) async fn follow<T, F>(
     limits: StreamLimits,
     backoff: Backoff,
     mut open: impl FnMut() -> F,

@@ -20,7 +20,7 @@ use super::{Client, MAX_MESSAGE};
 
 /// The messages of a call's response stream.
 #[derive(Debug)]
-pub struct ResponseStream<A> {
+pub(crate) struct ResponseStream<A> {
     body: ResponseBody,
     /// The received bytes of an incomplete message.
     partial: BytesMut,
@@ -33,7 +33,7 @@ pub struct ResponseStream<A> {
 const PREFIX: usize = 5;
 
 /// Calls the method at `path` (`/SERVICE/METHOD`) with `message`.
-pub async fn open<Q, A>(
+pub(crate) async fn open<Q, A>(
     mut client: Client,
     path: &'static str,
     message: Q,
@@ -70,7 +70,7 @@ where
 
 impl<A: Message + Default> ResponseStream<A> {
     /// Returns the next message, or `None` at the end of a successful call. Cancellation safe.
-    pub async fn message(&mut self) -> Result<Option<A>, Status> {
+    pub(crate) async fn message(&mut self) -> Result<Option<A>, Status> {
         loop {
             if let Some(message) = self.take_message()? {
                 return Ok(Some(message));

@@ -21,7 +21,7 @@ use tokio::time::{Instant, timeout_at};
 
 /// The policy of one port, as enforced by a data thread.
 #[derive(Debug)]
-pub struct PortPolicy {
+pub(crate) struct PortPolicy {
     port: u16,
     updates: watch::Receiver<CurrentPolicy>,
     usage: Arc<PortUsage>,
@@ -29,14 +29,14 @@ pub struct PortPolicy {
 
 /// The policy of a port in force, and its source.
 #[derive(Clone, Debug, PartialEq)]
-pub struct CurrentPolicy {
-    pub policy: Arc<ServerPolicy>,
-    pub source: PolicySource,
+pub(crate) struct CurrentPolicy {
+    pub(crate) policy: Arc<ServerPolicy>,
+    pub(crate) source: PolicySource,
 }
 
 /// The source of a port's policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PolicySource {
+pub(crate) enum PolicySource {
     /// The policy service sent it. An invalid policy is replaced by one that denies all clients.
     Received,
     /// The policy service sent it for an earlier watch, and has not responded to the current one.
@@ -53,7 +53,7 @@ pub enum PolicySource {
     "connections to {} ports that the pod does not declare are open; declare the ports in the pod's containers to serve more",
     MAX_PORTS
 )]
-pub struct TooManyPorts;
+pub(crate) struct TooManyPorts;
 
 /// Maximum number of undeclared ports that are watched at a time, and of further ports whose last
 /// policy is cached. Each watch costs a task and a stream of the policy service.
@@ -114,7 +114,7 @@ struct PortBitmap(Box<[u64; 1024]>);
 impl PolicySource {
     /// Value of the `policy` label of `mesh_proxy_inbound_unanswered_total`; `None` if the policy
     /// service has responded.
-    pub fn unanswered_label(self) -> Option<&'static str> {
+    pub(crate) fn unanswered_label(self) -> Option<&'static str> {
         match self {
             Self::Received => None,
             Self::Cached => Some("last"),
@@ -126,13 +126,13 @@ impl PolicySource {
 
 impl PortPolicy {
     /// Returns a receiver of the current policy and its changes.
-    pub fn updates(&self) -> watch::Receiver<CurrentPolicy> {
+    pub(crate) fn updates(&self) -> watch::Receiver<CurrentPolicy> {
         self.updates.clone()
     }
 
     /// Waits for the policy service's first response about the port, until [`FIRST_POLICY_TIMEOUT`]
     /// after the first connection began to wait. Returns the source of the policy then in force.
-    pub async fn wait_for_policy(&self) -> PolicySource {
+    pub(crate) async fn wait_for_policy(&self) -> PolicySource {
         let mut updates = self.updates.clone();
         let source = updates.borrow().source;
         if source == PolicySource::Received {
@@ -162,7 +162,7 @@ impl PortPolicy {
 
     /// Keeps the port watched until [`release`](Self::release). Returns false if the port is no
     /// longer watched and must be looked up again.
-    pub fn try_acquire(&self) -> bool {
+    pub(crate) fn try_acquire(&self) -> bool {
         let acquire = |enforcers| (enforcers != CLOSED).then(|| enforcers + 1);
         let enforcers = &self.usage.enforcers;
         enforcers
@@ -170,7 +170,7 @@ impl PortPolicy {
             .is_ok()
     }
 
-    pub fn release(&self) {
+    pub(crate) fn release(&self) {
         self.usage.enforcers.fetch_sub(1, Ordering::AcqRel);
     }
 }

@@ -19,7 +19,7 @@ use super::{ErrorCode, grpc, http1, http2};
 use crate::error::grpc_code;
 use crate::transport::Io;
 
-pub use self::timeouts::{ExchangeProgress, ExchangeTimeouts, TimeoutError};
+pub(crate) use self::timeouts::{ExchangeProgress, ExchangeTimeouts, TimeoutError};
 
 mod timeouts;
 
@@ -71,12 +71,12 @@ struct Extras {
 
 /// How the error of a gRPC response body is reported in trailers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GrpcErrorTrailers {
-    pub with_message: bool,
+pub(crate) struct GrpcErrorTrailers {
+    pub(crate) with_message: bool,
 }
 
 /// Observes the frames of a body.
-pub trait BodyObserver {
+pub(crate) trait BodyObserver {
     fn data(&mut self, bytes: usize);
     /// Called once, after the last frame.
     fn end(&mut self, end: BodyEnd<'_>);
@@ -84,7 +84,7 @@ pub trait BodyObserver {
 
 /// How a body ended.
 #[derive(Clone, Copy, Debug)]
-pub enum BodyEnd<'a> {
+pub(crate) enum BodyEnd<'a> {
     Complete(Option<&'a HeaderMap>),
     Failed(&'a BodyError),
     /// The reader dropped the body before its end.
@@ -104,7 +104,7 @@ pub enum BodyError {
 
 impl BodyError {
     /// The error code of an HTTP/2 stream reset by the peer.
-    pub fn reset(&self) -> Option<ErrorCode> {
+    pub(crate) fn reset(&self) -> Option<ErrorCode> {
         match self {
             Self::Http2(mesh_http2::Error::Reset(code)) => Some(*code),
             Self::Http1(_) | Self::Http2(_) | Self::TimedOut(_) => None,
@@ -190,7 +190,7 @@ impl Body {
 
     /// Keeps `revocable` until the response or tunnel completes.
     #[must_use]
-    pub fn with_revocable(mut self, revocable: RevocableRequest) -> Self {
+    pub(crate) fn with_revocable(mut self, revocable: RevocableRequest) -> Self {
         let is_tunnel = matches!(self.context, Some(BodyContext::Tunnel(_)));
         if is_tunnel || !self.is_empty() {
             self.extras().revocable = Some(revocable);
@@ -235,7 +235,7 @@ impl Body {
 
     /// Whether no data can follow, so that the message can be sent again without its body being
     /// read.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         matches!(&self.content, Content::Empty)
     }
 
@@ -252,7 +252,7 @@ impl Body {
 
     /// Adds `observer`, after an existing one. For an empty body the observer's end is called
     /// immediately.
-    pub fn observe(&mut self, mut observer: Box<dyn BodyObserver>) {
+    pub(crate) fn observe(&mut self, mut observer: Box<dyn BodyObserver>) {
         if self.is_empty() {
             observer.end(BodyEnd::Complete(None));
             return;
@@ -266,14 +266,14 @@ impl Body {
 
     /// Returns the body with `observer` added, as by [`observe`](Self::observe).
     #[must_use]
-    pub fn observed(mut self, observer: Box<dyn BodyObserver>) -> Self {
+    pub(crate) fn observed(mut self, observer: Box<dyn BodyObserver>) -> Self {
         self.observe(observer);
         self
     }
 
     /// Makes the body fail with [`BodyError::TimedOut`] when one of `timeouts` expires.
     #[must_use]
-    pub fn with_timeouts(mut self, timeouts: ExchangeTimeouts) -> Self {
+    pub(crate) fn with_timeouts(mut self, timeouts: ExchangeTimeouts) -> Self {
         if !self.is_empty() {
             let progress = timeouts.progress().clone();
             let expired = async move { timeouts.expired().await };
@@ -284,7 +284,7 @@ impl Body {
 
     /// Reports errors as gRPC trailers.
     #[must_use]
-    pub fn with_grpc_error_trailers(mut self, errors: GrpcErrorTrailers) -> Self {
+    pub(crate) fn with_grpc_error_trailers(mut self, errors: GrpcErrorTrailers) -> Self {
         if !self.is_empty() {
             self.extras().grpc = Some(errors);
         }

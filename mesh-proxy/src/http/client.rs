@@ -13,7 +13,7 @@ use mesh_core::endpoint::Http2Params;
 
 use self::http2::Http2Pool;
 use super::http1::pool::Pool;
-pub use super::http1::pool::{PoolHandle, ServerWatcher};
+pub(crate) use super::http1::pool::{PoolHandle, ServerWatcher};
 use super::message_context::MessageContext;
 use super::retry::{self, Action, Dispatch, Failure, History, Replay};
 use super::{ErrorCode, Protocol, Request, Response, upgrade};
@@ -33,9 +33,9 @@ pub trait Dial {
 
 /// Settings of a [`Client`].
 #[derive(Clone, Copy, Debug)]
-pub struct ClientConfig {
-    pub pool: Http1Pool,
-    pub http2: Http2Params,
+pub(crate) struct ClientConfig {
+    pub(crate) pool: Http1Pool,
+    pub(crate) http2: Http2Params,
 }
 
 /// Sends requests to one endpoint.
@@ -46,7 +46,7 @@ pub struct Client<D> {
 }
 
 /// A connection, or a reserved stream, for one request.
-pub struct Connection(ConnectionKind);
+pub(crate) struct Connection(ConnectionKind);
 
 enum ConnectionKind {
     Http1 {
@@ -73,7 +73,7 @@ pub enum SendError {
 }
 
 impl ClientConfig {
-    pub fn new(pool: &Http1Pool, http2: Http2Params) -> Self {
+    pub(crate) fn new(pool: &Http1Pool, http2: Http2Params) -> Self {
         Self { pool: *pool, http2 }
     }
 }
@@ -109,7 +109,7 @@ impl From<&SendError> for StreamError {
 
 impl SendError {
     /// The error code, if the peer reset the stream.
-    pub fn reset(&self) -> Option<ErrorCode> {
+    pub(crate) fn reset(&self) -> Option<ErrorCode> {
         match self {
             Self::Dial(_) | Self::Http1(_) => None,
             Self::Http2(mesh_http2::Error::Reset(code)) => Some(*code),
@@ -118,7 +118,7 @@ impl SendError {
     }
 
     /// What the error means for a retry.
-    pub fn failure(&self) -> Failure {
+    pub(crate) fn failure(&self) -> Failure {
         use super::http1::Error as Http1;
         use mesh_http2::Error as Http2;
         match self {
@@ -138,12 +138,12 @@ impl SendError {
 }
 
 impl<D: Dial + 'static> Client<D> {
-    pub fn new(dial: D, config: &ClientConfig) -> Self {
+    pub(crate) fn new(dial: D, config: &ClientConfig) -> Self {
         Self::with(Rc::new(dial), config, None)
     }
 
     /// Returns a client whose `dial` is notified when the server closes connections.
-    pub fn with_watcher(dial: D, config: &ClientConfig) -> Self
+    pub(crate) fn with_watcher(dial: D, config: &ClientConfig) -> Self
     where
         D: ServerWatcher,
     {
@@ -159,12 +159,12 @@ impl<D: Dial + 'static> Client<D> {
         }
     }
 
-    pub fn dial(&self) -> &Rc<D> {
+    pub(crate) fn dial(&self) -> &Rc<D> {
         &self.dial
     }
 
     /// Returns a connection for `request`, of the protocol of its version.
-    pub async fn connect(&self, request: &Request) -> Result<Connection, DialError> {
+    pub(crate) async fn connect(&self, request: &Request) -> Result<Connection, DialError> {
         if request.version() == Version::HTTP_2 {
             let reservation = self.http2.reserve().await?;
             return Ok(Connection(ConnectionKind::Http2(reservation)));
@@ -204,7 +204,7 @@ impl Connection {
 
     /// Sends `request`, whose URI must be absolute, and converts it to the form that HTTP/1 needs.
     /// Takes the body, unless the request could not be written ([`SendError::Dial`]).
-    pub async fn send(self, request: &mut Request) -> Result<Response, SendError> {
+    pub(crate) async fn send(self, request: &mut Request) -> Result<Response, SendError> {
         let (connection, pool) = match self.0 {
             ConnectionKind::Http2(reservation) => return reservation.send(request).await,
             ConnectionKind::Http1 { connection, pool } => (connection, pool),

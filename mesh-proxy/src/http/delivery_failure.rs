@@ -9,7 +9,7 @@ use super::headers::PROXY_UNDELIVERED;
 
 /// How far a request got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeliveryFailure {
+pub(crate) enum DeliveryFailure {
     /// No byte of it has reached the application, or the application has reported that it did not
     /// process it, or it is idempotent and had been retried.
     NotSent,
@@ -22,7 +22,7 @@ const UNSENT: HeaderValue = HeaderValue::from_static("unsent");
 const LOST: HeaderValue = HeaderValue::from_static("lost");
 
 impl DeliveryFailure {
-    pub fn insert_into(self, headers: &mut HeaderMap) {
+    pub(crate) fn insert_into(self, headers: &mut HeaderMap) {
         let value = match self {
             Self::NotSent => UNSENT,
             Self::Indeterminate => LOST,
@@ -31,7 +31,7 @@ impl DeliveryFailure {
     }
 
     /// Removes it from a response and returns it.
-    pub fn take(headers: &mut HeaderMap) -> Option<Self> {
+    pub(crate) fn take(headers: &mut HeaderMap) -> Option<Self> {
         match headers.remove(PROXY_UNDELIVERED)? {
             value if value == UNSENT => Some(Self::NotSent),
             value if value == LOST => Some(Self::Indeterminate),

@@ -9,7 +9,7 @@ use crate::error::{Error, Kind};
 
 /// Applies `filters` in order. `prefix` is the length of the path prefix that the rule matched. An
 /// error means that the filter responds instead of the application.
-pub fn apply(
+pub(crate) fn apply(
     filters: &[Filter],
     request: &mut Request,
     prefix: Option<usize>,
@@ -43,7 +43,7 @@ pub fn apply(
 }
 
 /// Applies the response filters among `filters`.
-pub fn apply_to_response(filters: &[Filter], headers: &mut HeaderMap) {
+pub(crate) fn apply_to_response(filters: &[Filter], headers: &mut HeaderMap) {
     for filter in filters {
         if let Filter::ResponseHeaders(modifier) = filter {
             modifier.apply(headers);

@@ -3,13 +3,13 @@
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Version};
 
-pub const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
-pub const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
-pub const APPLICATION_GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+pub(crate) const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+pub(crate) const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+pub(crate) const APPLICATION_GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 
 /// Whether errors must be reported as gRPC statuses: for HTTP/2 with a content type that begins
 /// with `application/grpc`.
-pub fn is_grpc(version: Version, headers: &HeaderMap) -> bool {
+pub(crate) fn is_grpc(version: Version, headers: &HeaderMap) -> bool {
     version == Version::HTTP_2
         && headers
             .get(CONTENT_TYPE)

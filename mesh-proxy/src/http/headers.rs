@@ -8,20 +8,20 @@ use http::header::{
 };
 
 /// The HTTP/1 version that a request or response had before it was carried over HTTP/2.
-pub const ORIG_PROTO: HeaderName = HeaderName::from_static("l5d-orig-proto");
+pub(crate) const ORIG_PROTO: HeaderName = HeaderName::from_static("l5d-orig-proto");
 /// The message of an error response that the proxy synthesized.
-pub const PROXY_ERROR: HeaderName = HeaderName::from_static("l5d-proxy-error");
+pub(crate) const PROXY_ERROR: HeaderName = HeaderName::from_static("l5d-proxy-error");
 /// `close`: the peer's proxy requests that the application's connection be closed.
-pub const PROXY_CONNECTION: HeaderName = HeaderName::from_static("l5d-proxy-connection");
+pub(crate) const PROXY_CONNECTION: HeaderName = HeaderName::from_static("l5d-proxy-connection");
 /// How far a request got that the application has not responded to
 /// ([`DeliveryFailure`](super::delivery_failure::DeliveryFailure)).
-pub const PROXY_UNDELIVERED: HeaderName = HeaderName::from_static("l5d-proxy-undelivered");
+pub(crate) const PROXY_UNDELIVERED: HeaderName = HeaderName::from_static("l5d-proxy-undelivered");
 /// The client's identity, set by the inbound proxy.
-pub const CLIENT_ID: HeaderName = HeaderName::from_static("l5d-client-id");
+pub(crate) const CLIENT_ID: HeaderName = HeaderName::from_static("l5d-client-id");
 /// The canonical name of the destination, set for ServiceProfiles.
-pub const DST_CANONICAL: HeaderName = HeaderName::from_static("l5d-dst-canonical");
+pub(crate) const DST_CANONICAL: HeaderName = HeaderName::from_static("l5d-dst-canonical");
 /// The identity that the client requires of the endpoint.
-pub const REQUIRE_ID: HeaderName = HeaderName::from_static("l5d-require-id");
+pub(crate) const REQUIRE_ID: HeaderName = HeaderName::from_static("l5d-require-id");
 
 /// Hop-by-hop headers, whether or not `connection` lists them.
 static CONNECTION_HEADERS: [HeaderName; 4] = [
@@ -84,7 +84,7 @@ static FORBIDDEN_TRAILERS: [HeaderName; 26] = [
 ];
 
 /// Whether a field may be sent as an HTTP/1 trailer. Headers of the mesh may not.
-pub fn is_allowed_in_trailers(name: &HeaderName) -> bool {
+pub(crate) fn is_allowed_in_trailers(name: &HeaderName) -> bool {
     let text = name.as_str();
     !(FORBIDDEN_TRAILERS.contains(name)
         || text.starts_with("if-")
@@ -107,7 +107,7 @@ static NOT_FOR_APPLICATIONS: [HeaderName; 5] = [
 ];
 
 /// Removes [`NOT_FOR_APPLICATIONS`] from a request to the application.
-pub fn strip_for_application(headers: &mut HeaderMap) {
+pub(crate) fn strip_for_application(headers: &mut HeaderMap) {
     if headers.keys().any(is_mesh_header) {
         for name in &NOT_FOR_APPLICATIONS {
             headers.remove(name);
@@ -117,7 +117,7 @@ pub fn strip_for_application(headers: &mut HeaderMap) {
 
 /// Removes `names`. Most messages have none of them, and one scan of all names costs less than a
 /// lookup of each.
-pub fn remove_all(headers: &mut HeaderMap, names: &[HeaderName]) {
+pub(crate) fn remove_all(headers: &mut HeaderMap, names: &[HeaderName]) {
     if has_any(headers, names) {
         for name in names {
             headers.remove(name);
@@ -126,7 +126,7 @@ pub fn remove_all(headers: &mut HeaderMap, names: &[HeaderName]) {
 }
 
 /// Whether `headers` has any of `names`.
-pub fn has_any(headers: &HeaderMap, names: &[HeaderName]) -> bool {
+pub(crate) fn has_any(headers: &HeaderMap, names: &[HeaderName]) -> bool {
     headers.keys().any(|name| names.contains(name))
 }
 
@@ -142,7 +142,7 @@ fn connection_options(headers: &HeaderMap) -> Vec<HeaderName> {
 }
 
 /// Whether `connection` lists `option`.
-pub fn has_connection_option(headers: &HeaderMap, option: &HeaderName) -> bool {
+pub(crate) fn has_connection_option(headers: &HeaderMap, option: &HeaderName) -> bool {
     headers.contains_key(CONNECTION) && connection_options(headers).contains(option)
 }
 

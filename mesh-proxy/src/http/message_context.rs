@@ -6,23 +6,23 @@ use http::Extensions;
 /// The context of a message. It is one extension, and exists only if a field differs from its
 /// default: the first extension of a message costs an allocation, and few messages need one.
 #[derive(Clone, Debug)]
-pub struct MessageContext {
+pub(crate) struct MessageContext {
     /// Of a request: its request line had an absolute URI, so the destination application must
     /// receive one. Set by [`uri::record_form`](super::uri::record_form) for a request received
     /// over HTTP/1, and by [`orig_proto::downgrade`](super::orig_proto::downgrade) for one carried
     /// over HTTP/2; read by `uri` and `orig_proto`.
-    pub is_absolute_form: bool,
+    pub(crate) is_absolute_form: bool,
     /// Of an HTTP/1.1 request: it asks for another protocol, and so for its own connection. Set by
     /// `upgrade::take_request`; read by `client`, `retry` and `orig_proto`. `CONNECT` is recognised
     /// by its method.
-    pub requests_upgrade: bool,
+    pub(crate) requests_upgrade: bool,
     /// Of a response: the client's connection closes after it. Set by `synthetic_response::error`,
     /// by `outbound::http::endpoint` if the peer's proxy requests it, and by `http1::server` for an
     /// invalid response; read by both servers.
-    pub closes_connection: bool,
+    pub(crate) closes_connection: bool,
     /// Of a response received over HTTP/1: its reason phrase, unless it is the standard one. Set by
     /// `client::http1`, and read by `http1::server`.
-    pub reason: Option<Bytes>,
+    pub(crate) reason: Option<Bytes>,
 }
 
 static DEFAULT: MessageContext = MessageContext {
@@ -33,12 +33,12 @@ static DEFAULT: MessageContext = MessageContext {
 };
 
 impl MessageContext {
-    pub fn of(extensions: &Extensions) -> &Self {
+    pub(crate) fn of(extensions: &Extensions) -> &Self {
         extensions.get().unwrap_or(&DEFAULT)
     }
 
     /// Returns the context to set a field.
-    pub fn of_mut(extensions: &mut Extensions) -> &mut Self {
+    pub(crate) fn of_mut(extensions: &mut Extensions) -> &mut Self {
         extensions.get_or_insert_with(|| DEFAULT.clone())
     }
 }

@@ -61,7 +61,7 @@ fn reduce_te_to_trailers(headers: &mut HeaderMap) {
 }
 
 /// Reverts [`upgrade`] on a request that was not sent.
-pub fn undo_upgrade(request: &mut Request, version: Version) {
+pub(crate) fn undo_upgrade(request: &mut Request, version: Version) {
     strip(request.headers_mut());
     *request.version_mut() = version;
 }
@@ -104,7 +104,7 @@ pub fn downgrade_response(response: &mut Response, sent: Version) {
 }
 
 /// Removes the header where it must not be honoured.
-pub fn strip(headers: &mut HeaderMap) {
+pub(crate) fn strip(headers: &mut HeaderMap) {
     headers.remove(ORIG_PROTO);
 }
 

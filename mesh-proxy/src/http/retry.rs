@@ -11,7 +11,7 @@ use super::message_context::MessageContext;
 
 /// How an attempt to send a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub(crate) enum Failure {
     /// The endpoint does not listen.
     ConnectionRefused,
     /// No connection could be established for another reason.
@@ -35,7 +35,7 @@ pub enum Failure {
 /// When a request can be sent again after a part of it was written. Determined before the first
 /// attempt, which takes the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Replay {
+pub(crate) enum Replay {
     /// Always: the method is idempotent (RFC 9110, section 9.2.2), and there is no body to lose.
     Safe,
     /// If the peer has not processed it: there is no body to lose.
@@ -46,7 +46,7 @@ pub enum Replay {
 
 /// Where the attempts of a request are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dispatch {
+pub(crate) enum Dispatch {
     /// To endpoints of a balancer.
     Balanced,
     /// To one address.
@@ -61,14 +61,14 @@ pub enum Dispatch {
 
 /// The failed attempts of a request, which bound its retries.
 #[derive(Debug, Default)]
-pub struct History {
+pub(crate) struct History {
     dead_connections: u8,
     is_retried: bool,
 }
 
 /// What follows a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub(crate) enum Action {
     /// The error, or the response of the peer's proxy, is returned.
     Return,
     /// The request is sent to the same endpoint on another connection.
@@ -82,7 +82,7 @@ pub enum Action {
 
 /// What the client of the inbound proxy receives when its request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Report {
+pub(crate) enum Report {
     /// An error response, which tells a peer of the mesh how far the request got.
     Response(Option<DeliveryFailure>),
     /// No response: the connection is closed, or the stream refused.
@@ -95,7 +95,7 @@ pub enum Report {
 const MAX_DEAD_CONNECTIONS: u8 = 3;
 
 /// Decides what follows an attempt that failed with `failure`, and records it in `history`.
-pub fn decide(
+pub(crate) fn decide(
     failure: Failure,
     replay: Replay,
     dispatch: Dispatch,
@@ -150,7 +150,7 @@ pub fn decide(
 
 /// Decides what a client receives when the application did not respond with more than `failure`.
 /// `has_responded`: it has responded to an earlier request of the client's connection.
-pub fn report(failure: Failure, is_meshed: bool, has_responded: bool) -> Report {
+pub(crate) fn report(failure: Failure, is_meshed: bool, has_responded: bool) -> Report {
     match failure {
         // The peer's balancer can try another endpoint.
         _ if is_meshed => Report::Response(failure.delivery_failure()),
@@ -164,7 +164,7 @@ pub fn report(failure: Failure, is_meshed: bool, has_responded: bool) -> Report 
 
 impl Failure {
     /// Whether nothing of the request was sent, because there was no connection.
-    pub fn is_unsent(self) -> bool {
+    pub(crate) fn is_unsent(self) -> bool {
         matches!(
             self,
             Self::ConnectionRefused | Self::NoConnection | Self::Unwritten
@@ -172,7 +172,7 @@ impl Failure {
     }
 
     /// Whether the endpoint may have received and processed the request.
-    pub fn may_be_processed(self) -> bool {
+    pub(crate) fn may_be_processed(self) -> bool {
         matches!(self, Self::Lost | Self::ProtocolError)
     }
 
@@ -187,7 +187,7 @@ impl Failure {
 }
 
 impl Replay {
-    pub fn of(request: &Request) -> Self {
+    pub(crate) fn of(request: &Request) -> Self {
         let is_upgrade = MessageContext::of(request.extensions()).requests_upgrade;
         if is_upgrade || !request.body().is_empty() {
             Self::Impossible

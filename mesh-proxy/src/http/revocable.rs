@@ -16,7 +16,7 @@ use http::{HeaderMap, Method};
 use mesh_core::route::http::RequestHead;
 
 /// Owns the list of requests that it has authorized. Lives until the last of them completes.
-pub trait RequestTracker {
+pub(crate) trait RequestTracker {
     fn revocable(&self) -> &RevocableRequests;
     /// Called when a request is added.
     fn request_started(&self) {}
@@ -26,18 +26,18 @@ pub trait RequestTracker {
 
 /// The authorized requests. Slots are reused, so that a request allocates nothing.
 #[derive(Debug, Default)]
-pub struct RevocableRequests(RefCell<Slots>);
+pub(crate) struct RevocableRequests(RefCell<Slots>);
 
 /// One authorized request. Dropping it removes the request from the list.
-pub struct RevocableRequest {
+pub(crate) struct RevocableRequest {
     tracker: Rc<dyn RequestTracker>,
     slot: usize,
 }
 
 /// The attributes of a request that authorizing it again requires.
 #[derive(Debug, Default)]
-pub struct RequestAttributes {
-    pub client: Option<IpAddr>,
+pub(crate) struct RequestAttributes {
+    pub(crate) client: Option<IpAddr>,
     method: Method,
     authority: String,
     path: String,
@@ -88,7 +88,10 @@ impl RevocableRequests {
     }
 
     /// Revokes the requests that are no longer allowed and returns their number.
-    pub fn revoke_denied(&self, mut is_allowed: impl FnMut(&RequestAttributes) -> bool) -> usize {
+    pub(crate) fn revoke_denied(
+        &self,
+        mut is_allowed: impl FnMut(&RequestAttributes) -> bool,
+    ) -> usize {
         let mut revoked = 0;
         for slot in &mut self.0.borrow_mut().slots {
             if slot.state == SlotState::Allowed && !is_allowed(&slot.attributes) {
@@ -117,7 +120,7 @@ impl RevocableRequests {
 
 impl RevocableRequest {
     /// Adds a request to the list.
-    pub fn new(
+    pub(crate) fn new(
         tracker: Rc<dyn RequestTracker>,
         client: IpAddr,
         head: &RequestHead<'_>,
@@ -129,7 +132,7 @@ impl RevocableRequest {
     }
 
     /// Ready when the request is no longer allowed.
-    pub fn poll_revoked(&self, cx: &Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_revoked(&self, cx: &Context<'_>) -> Poll<()> {
         let mut slots = self.tracker.revocable().0.borrow_mut();
         let slot = &mut slots.slots[self.slot];
         if slot.state == SlotState::Revoked {
@@ -143,7 +146,7 @@ impl RevocableRequest {
     }
 
     /// Completes when the request is no longer allowed.
-    pub async fn revoked(&self) {
+    pub(crate) async fn revoked(&self) {
         poll_fn(|cx| self.poll_revoked(cx)).await;
     }
 }
@@ -182,13 +185,13 @@ impl RequestAttributes {
         self.headers = None;
     }
 
-    pub fn has_headers(&self) -> bool {
+    pub(crate) fn has_headers(&self) -> bool {
         self.headers.is_some()
     }
 
     /// Returns the request as it was authorized, with `none` in place of headers that were not
     /// kept.
-    pub fn to_head<'a>(&'a self, none: &'a HeaderMap) -> RequestHead<'a> {
+    pub(crate) fn to_head<'a>(&'a self, none: &'a HeaderMap) -> RequestHead<'a> {
         RequestHead {
             method: &self.method,
             scheme: None,

@@ -15,7 +15,7 @@ use crate::transport::{Io, Scratch};
 
 /// Serves the connections of one listener on one data thread.
 #[derive(Clone, Debug)]
-pub struct Server {
+pub(crate) struct Server {
     http2: Http2Server,
     limits: HttpLimits,
     refusals: RefusalCounter,
@@ -27,7 +27,7 @@ pub struct Server {
 
 /// Why serving a connection failed.
 #[derive(Debug, thiserror::Error)]
-pub enum ServeError {
+pub(crate) enum ServeError {
     #[error(transparent)]
     Http1(#[from] http1::Error),
     #[error(transparent)]
@@ -35,7 +35,7 @@ pub enum ServeError {
 }
 
 impl Server {
-    pub fn new(direction: Direction, context: &ProxyContext) -> Self {
+    pub(crate) fn new(direction: Direction, context: &ProxyContext) -> Self {
         let config = &context.config;
         Self {
             http2: match direction {
@@ -79,7 +79,7 @@ impl Server {
 
     /// Serves `io` until it ends. While the proxy drains, requests in flight are completed and no
     /// new ones are accepted.
-    pub fn serve<H: HttpHandler + 'static>(
+    pub(crate) fn serve<H: HttpHandler + 'static>(
         &self,
         io: Io,
         protocol: Protocol,
@@ -89,7 +89,7 @@ impl Server {
     }
 
     /// The same for a connection with its own `drain`.
-    pub async fn serve_with_drain<H: HttpHandler + 'static>(
+    pub(crate) async fn serve_with_drain<H: HttpHandler + 'static>(
         &self,
         io: Io,
         protocol: Protocol,

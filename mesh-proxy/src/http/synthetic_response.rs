@@ -37,13 +37,13 @@ impl RequestContext {
         }
     }
 
-    pub fn is_grpc(&self) -> bool {
+    pub(crate) fn is_grpc(&self) -> bool {
         self.grpc
     }
 
     /// Whether a response of this status turns the exchange into a tunnel, to which time limits do
     /// not apply.
-    pub fn is_tunnel(&self, status: StatusCode) -> bool {
+    pub(crate) fn is_tunnel(&self, status: StatusCode) -> bool {
         self.connect && status.is_success()
     }
 }
@@ -95,7 +95,7 @@ pub fn error(
 }
 
 /// Returns a response without a body.
-pub fn status(version: Version, status: StatusCode) -> Response {
+pub(crate) fn status(version: Version, status: StatusCode) -> Response {
     let mut response = Response::new(Body::empty());
     *response.version_mut() = version;
     *response.status_mut() = status;

@@ -93,7 +93,7 @@ pub fn set_authority(request: &mut Request, fallback: Option<SocketAddr>) -> boo
 
 /// Replaces an authority that would not be sent to the application by `addr`. Of an HTTP/1 request
 /// without `host` that was carried over HTTP/2, only the path is forwarded.
-pub fn replace_unsent_authority(request: &mut Request, addr: SocketAddr) {
+pub(crate) fn replace_unsent_authority(request: &mut Request, addr: SocketAddr) {
     let is_told = request.version() == Version::HTTP_2
         || request.method() == Method::CONNECT
         || request.uri().authority().is_none()
@@ -116,7 +116,7 @@ fn as_authority(addr: SocketAddr) -> String {
 }
 
 /// Makes `uri` absolute with this authority. The scheme stays, or becomes `http`.
-pub fn set_uri_authority(uri: &mut Uri, authority: Authority) {
+pub(crate) fn set_uri_authority(uri: &mut Uri, authority: Authority) {
     let mut parts = std::mem::take(uri).into_parts();
     parts.authority = Some(authority);
     parts.scheme.get_or_insert(Scheme::HTTP);

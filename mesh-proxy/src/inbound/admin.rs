@@ -25,7 +25,7 @@ const DETECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Inbound {
     /// Serves one connection to the admin interface. Logs and counts every failure.
-    pub async fn serve_admin(self: Rc<Self>, tcp: TcpStream, admin: Admin) {
+    pub(crate) async fn serve_admin(self: Rc<Self>, tcp: TcpStream, admin: Admin) {
         let (Ok(client), Ok(target)) = (tcp.peer_addr(), tcp.local_addr()) else {
             // The client has closed the connection already.
             return;
@@ -42,7 +42,7 @@ impl Inbound {
     }
 
     /// Counts an admin connection that was closed in favour of a newer one.
-    pub fn count_admin_connection_closed(&self) {
+    pub(crate) fn count_admin_connection_closed(&self) {
         let refused = &self.context.families.refused;
         refused.connection(Direction::Inbound, "admin_connections");
         tracing::debug!("Closed the oldest admin connection: limit reached");

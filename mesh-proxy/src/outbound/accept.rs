@@ -61,7 +61,7 @@ impl ConnectionError {
 
 impl Outbound {
     /// Serves one connection until it ends. Logs and counts every failure.
-    pub async fn serve(self: Rc<Self>, accepted: AcceptedConnection) {
+    pub(crate) async fn serve(self: Rc<Self>, accepted: AcceptedConnection) {
         let probe_listener = self.context.probe_listener.as_ref();
         if probe_listener.is_some_and(|listener| listener.is_probe(&accepted)) {
             return;

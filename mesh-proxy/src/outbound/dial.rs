@@ -24,7 +24,7 @@ use crate::transport::header::{self, SessionProtocol, TransportHeader};
 
 /// Connects to one endpoint from one data thread.
 #[derive(Debug)]
-pub struct EndpointDial {
+pub(crate) struct EndpointDial {
     context: Rc<ProxyContext>,
     endpoint: Arc<Endpoint>,
     plan: DialPlan,
@@ -33,13 +33,13 @@ pub struct EndpointDial {
 
 /// How an endpoint is connected to; see [`plan`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DialPlan {
+pub(crate) struct DialPlan {
     /// The address that TCP connects to.
-    pub addr: SocketAddr,
-    pub tls: Option<TlsPeer>,
+    pub(crate) addr: SocketAddr,
+    pub(crate) tls: Option<TlsPeer>,
     /// Sent if the peer's proxy negotiates transport headers. The session is set for each
     /// connection.
-    pub header: Option<TransportHeader>,
+    pub(crate) header: Option<TransportHeader>,
 }
 
 /// Decides how an endpoint is connected to.
@@ -47,7 +47,7 @@ pub struct DialPlan {
 /// An endpoint at one of the pod's own addresses is the pod's application: no TLS, no header.
 /// Otherwise an identity requires TLS, and a peer that supports the transport header is connected
 /// to at its proxy's port.
-pub fn plan(endpoint: &Endpoint, is_local: bool) -> DialPlan {
+pub(crate) fn plan(endpoint: &Endpoint, is_local: bool) -> DialPlan {
     let plain = DialPlan {
         addr: endpoint.addr,
         tls: None,
@@ -80,7 +80,7 @@ pub fn plan(endpoint: &Endpoint, is_local: bool) -> DialPlan {
 }
 
 /// Returns the TLS of an endpoint's connections, for metric labels.
-pub fn client_tls(endpoint: &Endpoint, is_local: bool) -> ClientTls {
+pub(crate) fn client_tls(endpoint: &Endpoint, is_local: bool) -> ClientTls {
     match &endpoint.tls {
         _ if is_local => ClientTls::None(NoClientTls::Loopback),
         Some(peer) => ClientTls::Established {
@@ -98,7 +98,7 @@ fn split_authority(authority: &str) -> Option<(&str, u16)> {
 impl EndpointDial {
     /// `authority` is that of the balancer, and `None` for traffic that is forwarded to a fixed
     /// address.
-    pub fn new(
+    pub(crate) fn new(
         context: Rc<ProxyContext>,
         endpoint: Arc<Endpoint>,
         authority: Option<&str>,
@@ -114,12 +114,12 @@ impl EndpointDial {
         }
     }
 
-    pub fn endpoint(&self) -> &Arc<Endpoint> {
+    pub(crate) fn endpoint(&self) -> &Arc<Endpoint> {
         &self.endpoint
     }
 
     /// Opens a connection for `session`.
-    pub async fn connect(&self, session: SessionProtocol) -> Result<Io, DialError> {
+    pub(crate) async fn connect(&self, session: SessionProtocol) -> Result<Io, DialError> {
         let outbound = &self.context.config.outbound;
         let limit = outbound.connect_timeout;
         let options = ConnectOptions {

@@ -39,7 +39,7 @@ mod overrides;
 mod routes;
 
 /// The HTTP targets of one data thread, shared by the connections to them.
-pub struct Http {
+pub(crate) struct Http {
     context: Rc<ProxyContext>,
     /// A target and its connections to endpoints are kept for the idle time after the last
     /// connection of the application.
@@ -47,7 +47,7 @@ pub struct Http {
 }
 
 /// One original destination.
-pub struct HttpTarget {
+pub(crate) struct HttpTarget {
     context: Rc<ProxyContext>,
     addr: SocketAddr,
     updates: RefCell<watch::Receiver<Arc<OutboundTarget>>>,
@@ -55,7 +55,7 @@ pub struct HttpTarget {
 }
 
 impl Http {
-    pub fn new(context: Rc<ProxyContext>) -> Self {
+    pub(crate) fn new(context: Rc<ProxyContext>) -> Self {
         Self {
             targets: IdleCache::new(context.config.discovery.outbound_idle),
             context,
@@ -63,7 +63,7 @@ impl Http {
     }
 
     /// Returns the target for connections to `addr`. `updates` are discovery's snapshots of it.
-    pub fn target(
+    pub(crate) fn target(
         &self,
         addr: SocketAddr,
         updates: watch::Receiver<Arc<OutboundTarget>>,

@@ -7,21 +7,21 @@ use super::labels::{self, Direction, TargetAddr};
 /// `inbound_http_authz_*`, `inbound_tcp_authz_*`, `inbound_http_route_not_found_total`,
 /// `inbound_http_local_ratelimit_total`.
 #[derive(Clone, Debug)]
-pub struct AuthzFamilies {
-    pub http_allow: CounterFamily,
-    pub http_deny: CounterFamily,
-    pub http_route_not_found: CounterFamily,
-    pub http_rate_limit: CounterFamily,
-    pub tcp_allow: CounterFamily,
-    pub tcp_deny: CounterFamily,
-    pub tcp_terminate: CounterFamily,
-    pub http_terminate: CounterFamily,
+pub(crate) struct AuthzFamilies {
+    pub(crate) http_allow: CounterFamily,
+    pub(crate) http_deny: CounterFamily,
+    pub(crate) http_route_not_found: CounterFamily,
+    pub(crate) http_rate_limit: CounterFamily,
+    pub(crate) tcp_allow: CounterFamily,
+    pub(crate) tcp_deny: CounterFamily,
+    pub(crate) tcp_terminate: CounterFamily,
+    pub(crate) http_terminate: CounterFamily,
     unanswered: CounterFamily,
 }
 
 /// `inbound_` and `outbound_{http,tcp}_errors_total`.
 #[derive(Clone, Debug)]
-pub struct ErrorFamilies {
+pub(crate) struct ErrorFamilies {
     inbound_http: CounterFamily,
     inbound_tcp: CounterFamily,
     outbound_http: CounterFamily,
@@ -72,7 +72,7 @@ impl AuthzFamilies {
 
     /// Counts a connection to a port without a response from the policy service; `policy` is the
     /// one in force instead. Looks up the series each time, because this is rare.
-    pub fn unanswered(&self, policy: &'static str) {
+    pub(crate) fn unanswered(&self, policy: &'static str) {
         let labels = Labels::new().with("policy", policy);
         self.unanswered.with(&labels).inc();
     }
@@ -101,7 +101,7 @@ impl ErrorFamilies {
     }
 
     /// Counts a failed connection; `reason` is a value of Linkerd's `error` label.
-    pub fn tcp(&self, direction: Direction, target: TargetAddr, reason: &'static str) {
+    pub(crate) fn tcp(&self, direction: Direction, target: TargetAddr, reason: &'static str) {
         let mut labels = Labels::new().with("error", reason);
         labels::push_target(&mut labels, target);
         match direction {
@@ -111,7 +111,7 @@ impl ErrorFamilies {
     }
 
     /// Counts a failed request to the application.
-    pub fn inbound_http(&self, target: TargetAddr, server: &Labels, reason: &'static str) {
+    pub(crate) fn inbound_http(&self, target: TargetAddr, server: &Labels, reason: &'static str) {
         let mut labels = Labels::new().with("error", reason);
         labels::push_target(&mut labels, target);
         labels.extend(server);
@@ -119,7 +119,7 @@ impl ErrorFamilies {
     }
 
     /// Counts a failed request of the application.
-    pub fn outbound_http(&self, reason: &'static str) {
+    pub(crate) fn outbound_http(&self, reason: &'static str) {
         self.outbound_http
             .with(&Labels::new().with("error", reason))
             .inc();

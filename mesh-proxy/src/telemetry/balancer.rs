@@ -8,7 +8,7 @@ use mesh_runtime::metrics::{
 
 /// The balancer families of one kind of traffic.
 #[derive(Clone, Debug)]
-pub struct BalancerFamilies {
+pub(crate) struct BalancerFamilies {
     endpoints: GaugeFamily,
     p2c_endpoints: GaugeFamily,
     p2c_updates: CounterFamily,
@@ -30,23 +30,23 @@ struct QueueFamilies {
 /// The handles of one balancer. Each data thread has its own balancer for the same backend; all add
 /// to the same gauges, so a gauge is the sum over the threads.
 #[derive(Debug)]
-pub struct BalancerMetrics {
-    pub ready: Gauge,
-    pub pending: Gauge,
-    pub p2c_endpoints: Gauge,
-    pub reset: Counter,
-    pub added: Counter,
-    pub removed: Counter,
-    pub queue: QueueMetrics,
+pub(crate) struct BalancerMetrics {
+    pub(crate) ready: Gauge,
+    pub(crate) pending: Gauge,
+    pub(crate) p2c_endpoints: Gauge,
+    pub(crate) reset: Counter,
+    pub(crate) added: Counter,
+    pub(crate) removed: Counter,
+    pub(crate) queue: QueueMetrics,
 }
 
 /// The handles of a balancer's queue and fail-fast gate. Requests that find an endpoint count with
 /// a wait of zero, as in Linkerd's queue when it is empty.
 #[derive(Clone, Debug)]
-pub struct QueueMetrics {
-    pub length: Gauge,
-    pub requests: Counter,
-    pub latency: Histogram,
+pub(crate) struct QueueMetrics {
+    pub(crate) length: Gauge,
+    pub(crate) requests: Counter,
+    pub(crate) latency: Histogram,
     opened: Counter,
     shut: Counter,
     open_time: Gauge,
@@ -154,7 +154,7 @@ impl BalancerFamilies {
         }
     }
 
-    pub fn balancer(&self, labels: &Labels) -> BalancerMetrics {
+    pub(crate) fn balancer(&self, labels: &Labels) -> BalancerMetrics {
         let state = |state| {
             self.endpoints
                 .with(&labels.clone().with("endpoint_state", state))
@@ -189,19 +189,19 @@ impl QueueFamilies {
 
 impl QueueMetrics {
     /// Sets the timeout, and counts the gate's initial opening.
-    pub fn init(&self, timeout: Duration) {
+    pub(crate) fn init(&self, timeout: Duration) {
         self.timeout
             .set(i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX));
         self.gate_opened();
     }
 
-    pub fn gate_opened(&self) {
+    pub(crate) fn gate_opened(&self) {
         self.opened.inc();
         self.open_time.set(unix_now());
         self.shut_time.set(0);
     }
 
-    pub fn gate_shut(&self) {
+    pub(crate) fn gate_shut(&self) {
         self.shut.inc();
         self.shut_time.set(unix_now());
         self.open_time.set(0);

@@ -17,7 +17,7 @@ use super::status::{GrpcStatus, Outcome, StreamError};
 
 /// The series of one control-plane service.
 #[derive(Debug)]
-pub struct ControlCalls {
+pub(crate) struct ControlCalls {
     families: EndpointFamilies,
     labels: Labels,
     requests: Counter,
@@ -25,7 +25,7 @@ pub struct ControlCalls {
 
 /// One call, until the end of its response. Counts as failed if it is dropped before.
 #[derive(Debug)]
-pub struct ControlCall {
+pub(crate) struct ControlCall {
     calls: Arc<ControlCalls>,
     since: Instant,
     status: Option<StatusCode>,
@@ -37,7 +37,7 @@ pub struct ControlCall {
 impl ControlCalls {
     /// `authority` is the host and port of the service, and `identity` the one that it must
     /// authenticate as; `None` for a service in this pod, which is connected to in plaintext.
-    pub fn new(registry: &Registry, authority: &str, identity: Option<Identity>) -> Self {
+    pub(crate) fn new(registry: &Registry, authority: &str, identity: Option<Identity>) -> Self {
         let families = EndpointFamilies::control(registry);
         let tls = match identity {
             Some(server) => ClientTls::Established { server },
@@ -52,7 +52,7 @@ impl ControlCalls {
     }
 
     /// Counts a call that is being sent.
-    pub fn begin(self: &Arc<Self>) -> ControlCall {
+    pub(crate) fn begin(self: &Arc<Self>) -> ControlCall {
         self.requests.inc();
         ControlCall {
             calls: self.clone(),
@@ -65,13 +65,13 @@ impl ControlCalls {
 }
 
 impl ControlCall {
-    pub fn response_headers(&mut self, status: StatusCode, headers: &HeaderMap) {
+    pub(crate) fn response_headers(&mut self, status: StatusCode, headers: &HeaderMap) {
         self.status = Some(status);
         self.grpc_status = grpc_status(headers);
     }
 
     /// Counts a complete response.
-    pub fn end(&mut self, trailers: Option<&HeaderMap>) {
+    pub(crate) fn end(&mut self, trailers: Option<&HeaderMap>) {
         let code = trailers.and_then(grpc_status).or(self.grpc_status);
         let grpc = Some(code.map_or(GrpcStatus::Missing, GrpcStatus::Code));
         match self.status {
@@ -81,7 +81,7 @@ impl ControlCall {
     }
 
     /// Counts a missing or incomplete response.
-    pub fn fail(&mut self) {
+    pub(crate) fn fail(&mut self) {
         self.finish(Outcome::Failed {
             status: self.status,
             error: StreamError::Unknown,

@@ -10,7 +10,7 @@ use crate::telemetry::labels::Direction;
 
 /// The families of protocol detection.
 #[derive(Clone, Debug)]
-pub struct DetectFamilies {
+pub(crate) struct DetectFamilies {
     inbound: HttpFamilies,
     outbound: HttpFamilies,
     outbound_protocol: CounterFamily,
@@ -62,7 +62,7 @@ impl DetectFamilies {
         }
     }
 
-    pub fn detected(
+    pub(crate) fn detected(
         &self,
         direction: Direction,
         labels: &Labels,
@@ -81,7 +81,7 @@ impl DetectFamilies {
     }
 
     /// Counts an outbound connection by the protocol of its policy.
-    pub fn outbound_connection(&self, parent: &Labels, protocol: &OutboundProtocol) {
+    pub(crate) fn outbound_connection(&self, parent: &Labels, protocol: &OutboundProtocol) {
         let protocol = match protocol {
             OutboundProtocol::Http1(_) => "http/1",
             OutboundProtocol::Http2(_) | OutboundProtocol::Grpc(_) => "http/2",
@@ -96,7 +96,13 @@ impl DetectFamilies {
         self.outbound_protocol.with(&labels).inc();
     }
 
-    pub fn transport_header(&self, session: &'static str, port: u16, name: &str, client: &str) {
+    pub(crate) fn transport_header(
+        &self,
+        session: &'static str,
+        port: u16,
+        name: &str,
+        client: &str,
+    ) {
         let mut labels = Labels::new().with("session_protocol", session);
         labels.push_outside("target_port", port.to_string());
         labels.push_outside("target_name", name);

@@ -14,11 +14,11 @@ use tokio::time::Instant;
 
 use super::route::RouteMetrics;
 use super::status::HandleCache;
-pub use super::status::{GrpcStatus, Outcome, StreamError, grpc_status, is_grpc};
+pub(crate) use super::status::{GrpcStatus, Outcome, StreamError, grpc_status, is_grpc};
 
 /// `request_total`, `response_total`, `response_latency_ms`.
 #[derive(Clone, Debug)]
-pub struct EndpointFamilies {
+pub(crate) struct EndpointFamilies {
     requests: CounterFamily,
     responses: CounterFamily,
     latency: HistogramFamily,
@@ -26,7 +26,7 @@ pub struct EndpointFamilies {
 
 /// The handles of one endpoint (outbound) or of one route permit (inbound), on one data thread.
 #[derive(Debug)]
-pub struct EndpointMetrics {
+pub(crate) struct EndpointMetrics {
     families: EndpointFamilies,
     labels: Labels,
     requests: Counter,
@@ -36,16 +36,16 @@ pub struct EndpointMetrics {
 
 /// The handles that record one exchange.
 #[derive(Clone, Debug, Default)]
-pub struct ExchangeMetrics {
-    pub endpoint: Option<Rc<EndpointMetrics>>,
-    pub route: Option<Rc<RouteMetrics>>,
-    pub backend: Option<Rc<RouteMetrics>>,
+pub(crate) struct ExchangeMetrics {
+    pub(crate) endpoint: Option<Rc<EndpointMetrics>>,
+    pub(crate) route: Option<Rc<RouteMetrics>>,
+    pub(crate) backend: Option<Rc<RouteMetrics>>,
 }
 
 /// One request and its response. Owned by the response's body; if it is dropped before the end, it
 /// is counted by [`Exchange::dropped`].
 #[derive(Debug)]
-pub struct Exchange {
+pub(crate) struct Exchange {
     observers: ExchangeMetrics,
     started: Instant,
     request_ended: RequestEnd,
@@ -57,7 +57,7 @@ pub struct Exchange {
 
 /// Observes a request's body, and records when it ends.
 #[derive(Debug)]
-pub struct RequestBodyObserver {
+pub(crate) struct RequestBodyObserver {
     ended: Rc<Cell<Option<Instant>>>,
     route: Option<Rc<RouteMetrics>>,
 }
@@ -120,7 +120,7 @@ impl EndpointFamilies {
             .observe(millis(took));
     }
 
-    pub fn endpoint(&self, labels: Labels) -> EndpointMetrics {
+    pub(crate) fn endpoint(&self, labels: Labels) -> EndpointMetrics {
         EndpointMetrics {
             requests: self.requests.with(&labels),
             responses: RefCell::new(HandleCache::new()),
@@ -186,7 +186,7 @@ fn response_labels(labels: &Labels, outcome: &Outcome) -> Labels {
 impl Exchange {
     /// Counts a request that is being sent. With `has_body`, the caller must observe the body with
     /// [`Exchange::request_body`].
-    pub fn start(observers: ExchangeMetrics, request: &HeaderMap, has_body: bool) -> Self {
+    pub(crate) fn start(observers: ExchangeMetrics, request: &HeaderMap, has_body: bool) -> Self {
         if let Some(endpoint) = &observers.endpoint {
             endpoint.requests.inc();
         }
@@ -209,7 +209,7 @@ impl Exchange {
     }
 
     /// Returns the observer of the request's body, or `None` if it has none.
-    pub fn request_body(&self) -> Option<RequestBodyObserver> {
+    pub(crate) fn request_body(&self) -> Option<RequestBodyObserver> {
         match &self.request_ended {
             RequestEnd::AtStart => None,
             RequestEnd::Observed(ended) => Some(RequestBodyObserver {
@@ -219,12 +219,12 @@ impl Exchange {
         }
     }
 
-    pub fn response_headers(&mut self, status: StatusCode, headers: &HeaderMap) {
+    pub(crate) fn response_headers(&mut self, status: StatusCode, headers: &HeaderMap) {
         self.status = Some(status);
         self.grpc_status = grpc_status(headers);
     }
 
-    pub fn response_frame(&self, bytes: usize) {
+    pub(crate) fn response_frame(&self, bytes: usize) {
         for route in [&self.observers.route, &self.observers.backend]
             .into_iter()
             .flatten()
@@ -234,7 +234,7 @@ impl Exchange {
     }
 
     /// Counts a complete response.
-    pub fn response_end(&mut self, trailers: Option<&HeaderMap>) {
+    pub(crate) fn response_end(&mut self, trailers: Option<&HeaderMap>) {
         let Some(status) = self.status else {
             return self.failed(StreamError::Unknown);
         };
@@ -248,7 +248,7 @@ impl Exchange {
     }
 
     /// Counts a missing or incomplete response.
-    pub fn failed(&mut self, error: StreamError) {
+    pub(crate) fn failed(&mut self, error: StreamError) {
         self.finish(Outcome::Failed {
             status: self.status,
             error,
@@ -259,7 +259,7 @@ impl Exchange {
     /// The endpoint families classify the received part of the response, as Linkerd's do, so that a
     /// stream cancelled by its client is not a failure of the server; without a response they count
     /// none.
-    pub fn dropped(&mut self) {
+    pub(crate) fn dropped(&mut self) {
         let cancelled = Outcome::Failed {
             status: self.status,
             error: StreamError::Cancel,
@@ -307,7 +307,7 @@ impl Drop for Exchange {
 }
 
 impl RequestBodyObserver {
-    pub fn frame(&self, bytes: usize) {
+    pub(crate) fn frame(&self, bytes: usize) {
         if let Some(frames) = self
             .route
             .as_ref()
@@ -317,7 +317,7 @@ impl RequestBodyObserver {
         }
     }
 
-    pub fn end(&self) {
+    pub(crate) fn end(&self) {
         self.ended.set(Some(Instant::now()));
     }
 }

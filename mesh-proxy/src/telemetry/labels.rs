@@ -18,14 +18,14 @@ use crate::host_name::{MAX_NAME, is_host_name};
 
 /// The direction of traffic, from the application's point of view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Direction {
+pub(crate) enum Direction {
     Inbound,
     Outbound,
 }
 
 /// The target address of a connection, as label values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TargetAddr {
+pub(crate) struct TargetAddr {
     addr: SocketAddr,
     /// Whether the pod declares the port. Clients may dial any port.
     is_declared: bool,
@@ -33,7 +33,7 @@ pub struct TargetAddr {
 
 /// The TLS of an accepted connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum ServerTls {
+pub(crate) enum ServerTls {
     /// Terminated by this proxy, with the client's identity if it presented a certificate.
     Established {
         client: Option<Identity>,
@@ -47,7 +47,7 @@ pub enum ServerTls {
 
 /// The reason why an accepted connection has no TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum NoServerTls {
+pub(crate) enum NoServerTls {
     NoTlsFromRemote,
     /// Not detected, because the port is opaque.
     PortSkipped,
@@ -56,28 +56,28 @@ pub enum NoServerTls {
 
 /// The TLS of a connection that the proxy opened.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum ClientTls {
+pub(crate) enum ClientTls {
     Established { server: Identity },
     None(NoClientTls),
 }
 
 /// The reason why an opened connection has no TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum NoClientTls {
+pub(crate) enum NoClientTls {
     NotProvidedByServiceDiscovery,
     Loopback,
 }
 
 impl TargetAddr {
     /// `declared` are the ports that the pod's containers declare.
-    pub fn new(addr: SocketAddr, declared: &PortSet) -> Self {
+    pub(crate) fn new(addr: SocketAddr, declared: &PortSet) -> Self {
         Self {
             addr,
             is_declared: declared.contains(addr.port()),
         }
     }
 
-    pub fn port(self) -> u16 {
+    pub(crate) fn port(self) -> u16 {
         self.addr.port()
     }
 
@@ -105,7 +105,7 @@ impl From<SocketAddr> for TargetAddr {
 }
 
 impl Direction {
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Inbound => "inbound",
             Self::Outbound => "outbound",
@@ -133,7 +133,7 @@ impl NoClientTls {
 }
 
 /// Returns the labels of an accepted inbound connection.
-pub fn inbound_accept(target: TargetAddr, tls: &ServerTls, server: &Meta) -> Labels {
+pub(crate) fn inbound_accept(target: TargetAddr, tls: &ServerTls, server: &Meta) -> Labels {
     let mut labels = transport(Direction::Inbound, "src");
     push_target(&mut labels, target);
     push_server_tls(&mut labels, tls);
@@ -142,14 +142,14 @@ pub fn inbound_accept(target: TargetAddr, tls: &ServerTls, server: &Meta) -> Lab
 }
 
 /// Returns the labels of connections to the application, which in Linkerd have no target.
-pub fn inbound_connect() -> Labels {
+pub(crate) fn inbound_connect() -> Labels {
     transport(Direction::Inbound, "dst")
         .with("tls", "no_identity")
         .with("no_tls_reason", NoServerTls::Loopback.as_str())
 }
 
 /// Returns the labels of a connection accepted from the application.
-pub fn outbound_accept(target: SocketAddr) -> Labels {
+pub(crate) fn outbound_accept(target: SocketAddr) -> Labels {
     let mut labels = transport(Direction::Outbound, "src");
     push_target(&mut labels, target.into());
     push_server_tls(&mut labels, &ServerTls::None(NoServerTls::Loopback));
@@ -158,21 +158,29 @@ pub fn outbound_accept(target: SocketAddr) -> Labels {
 
 /// Returns the labels of connections to one endpoint. `authority` is that of the balancer, and
 /// `None` for traffic that is forwarded to a fixed address.
-pub fn outbound_connect(endpoint: &Endpoint, authority: Option<&str>, tls: &ClientTls) -> Labels {
+pub(crate) fn outbound_connect(
+    endpoint: &Endpoint,
+    authority: Option<&str>,
+    tls: &ClientTls,
+) -> Labels {
     let mut labels = transport(Direction::Outbound, "dst");
     push_outbound_endpoint(&mut labels, endpoint, authority, tls);
     labels
 }
 
 /// Returns the labels of requests to one endpoint.
-pub fn outbound_endpoint(endpoint: &Endpoint, authority: Option<&str>, tls: &ClientTls) -> Labels {
+pub(crate) fn outbound_endpoint(
+    endpoint: &Endpoint,
+    authority: Option<&str>,
+    tls: &ClientTls,
+) -> Labels {
     let mut labels = Labels::new().with("direction", Direction::Outbound.as_str());
     push_outbound_endpoint(&mut labels, endpoint, authority, tls);
     labels
 }
 
 /// Returns the labels of the proxy's calls to a control-plane service.
-pub fn control(addr: &str, tls: &ClientTls) -> Labels {
+pub(crate) fn control(addr: &str, tls: &ClientTls) -> Labels {
     let mut labels = Labels::new().with("addr", addr);
     push_client_tls(&mut labels, tls);
     labels
@@ -180,15 +188,15 @@ pub fn control(addr: &str, tls: &ClientTls) -> Labels {
 
 /// The policy objects that authorized an inbound request.
 #[derive(Clone, Copy, Debug)]
-pub struct PermitLabels<'a> {
-    pub server: &'a Meta,
-    pub route: &'a Meta,
-    pub authz: &'a Meta,
+pub(crate) struct PermitLabels<'a> {
+    pub(crate) server: &'a Meta,
+    pub(crate) route: &'a Meta,
+    pub(crate) authz: &'a Meta,
 }
 
 /// Returns the labels of requests to the application. `authority` is set only if the configuration
 /// enables that label.
-pub fn inbound_endpoint(
+pub(crate) fn inbound_endpoint(
     target: TargetAddr,
     authority: Option<&str>,
     tls: &ServerTls,
@@ -207,7 +215,7 @@ pub fn inbound_endpoint(
 }
 
 /// Returns the labels of an authorization decision on an inbound request or connection.
-pub fn inbound_authz(
+pub(crate) fn inbound_authz(
     target: TargetAddr,
     tls: &ServerTls,
     server: &Meta,
@@ -228,7 +236,7 @@ pub fn inbound_authz(
 }
 
 /// Returns the labels of the newer inbound route families, whose parent is the Server.
-pub fn inbound_route(server: &Meta, target: TargetAddr, route: &Meta) -> Labels {
+pub(crate) fn inbound_route(server: &Meta, target: TargetAddr, route: &Meta) -> Labels {
     let mut labels = Labels::new()
         .with("parent_group", server.group())
         .with("parent_kind", server.kind())
@@ -241,28 +249,28 @@ pub fn inbound_route(server: &Meta, target: TargetAddr, route: &Meta) -> Labels 
 }
 
 /// Returns the `srv_*` labels, as the protocol detection families have them.
-pub fn server(server: &Meta, target: TargetAddr) -> Labels {
+pub(crate) fn server(server: &Meta, target: TargetAddr) -> Labels {
     let mut labels = Labels::new();
     push_server(&mut labels, server, target);
     labels
 }
 
 /// Returns the `parent_*` labels of an outbound policy.
-pub fn parent(parent: &Meta) -> Labels {
+pub(crate) fn parent(parent: &Meta) -> Labels {
     let mut labels = Labels::new();
     push_object(&mut labels, &PARENT, parent);
     labels
 }
 
 /// Returns the labels of a route of an outbound policy. `hostname` is present even if empty.
-pub fn outbound_route(parent: &Meta, route: &Meta, hostname: &str) -> Labels {
+pub(crate) fn outbound_route(parent: &Meta, route: &Meta, hostname: &str) -> Labels {
     let mut labels = self::parent(parent);
     push_outbound_route(&mut labels, route);
     labels.with("hostname", hostname)
 }
 
 /// Returns the labels of a route's backend.
-pub fn outbound_backend(parent: &Meta, route: &Meta, backend: &Meta) -> Labels {
+pub(crate) fn outbound_backend(parent: &Meta, route: &Meta, backend: &Meta) -> Labels {
     let mut labels = self::parent(parent);
     push_outbound_route(&mut labels, route);
     push_object(&mut labels, &BACKEND, backend);
@@ -270,14 +278,14 @@ pub fn outbound_backend(parent: &Meta, route: &Meta, backend: &Meta) -> Labels {
 }
 
 /// Returns the labels of a balancer.
-pub fn balancer(parent: &Meta, backend: &Meta) -> Labels {
+pub(crate) fn balancer(parent: &Meta, backend: &Meta) -> Labels {
     let mut labels = self::parent(parent);
     push_object(&mut labels, &BACKEND, backend);
     labels
 }
 
 /// Returns the labels of an opaque route; `target` is the fixed address of forwarded traffic.
-pub fn tcp_route(parent: &Meta, route: &Meta, target: Option<SocketAddr>) -> Labels {
+pub(crate) fn tcp_route(parent: &Meta, route: &Meta, target: Option<SocketAddr>) -> Labels {
     let mut labels = self::parent(parent);
     push_outbound_route(&mut labels, route);
     labels
@@ -292,20 +300,20 @@ pub fn tcp_route(parent: &Meta, route: &Meta, target: Option<SocketAddr>) -> Lab
 }
 
 /// Adds the `target_*` labels.
-pub fn push_target(labels: &mut Labels, target: TargetAddr) {
+pub(crate) fn push_target(labels: &mut Labels, target: TargetAddr) {
     target.push(labels, "target_addr", target.addr.to_string());
     target.push(labels, "target_ip", target.addr.ip().to_string());
     target.push_port(labels, "target_port");
 }
 
-pub fn push_server(labels: &mut Labels, server: &Meta, target: TargetAddr) {
+pub(crate) fn push_server(labels: &mut Labels, server: &Meta, target: TargetAddr) {
     labels.push("srv_group", server.group());
     labels.push("srv_kind", server.kind());
     labels.push("srv_name", server.name());
     target.push_port(labels, "srv_port");
 }
 
-pub fn push_route(labels: &mut Labels, route: &Meta) {
+pub(crate) fn push_route(labels: &mut Labels, route: &Meta) {
     labels.push("route_group", route.group());
     labels.push("route_kind", route.kind());
     labels.push("route_name", route.name());
@@ -313,7 +321,7 @@ pub fn push_route(labels: &mut Labels, route: &Meta) {
 
 /// Returns the label value of a client's `authority`: `OTHER` if it is longer than a host name with
 /// a port can be, or if the host is neither a name nor an address.
-pub fn authority_value(authority: &str) -> &str {
+pub(crate) fn authority_value(authority: &str) -> &str {
     const LONGEST: usize = MAX_NAME + ":65535".len();
     let host = match authority.rsplit_once(':') {
         Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,

@@ -7,7 +7,7 @@ use super::labels::Direction;
 
 /// Counts refusals. Looks up the series each time, because refusals are rare.
 #[derive(Clone, Debug)]
-pub struct RefusedFamily(CounterFamily);
+pub(crate) struct RefusedFamily(CounterFamily);
 
 impl RefusedFamily {
     pub(super) fn new(registry: &Registry) -> Self {
@@ -19,12 +19,12 @@ impl RefusedFamily {
 
     /// Counts a request or an HTTP connection of `protocol` (`http/1`, `http/2`).
     /// docs/reference/proxy-metrics.md lists the values of `reason`.
-    pub fn http(&self, direction: Direction, protocol: &'static str, reason: &'static str) {
+    pub(crate) fn http(&self, direction: Direction, protocol: &'static str, reason: &'static str) {
         self.count(direction, protocol, reason);
     }
 
     /// Counts a connection whose protocol is not detected yet.
-    pub fn connection(&self, direction: Direction, reason: &'static str) {
+    pub(crate) fn connection(&self, direction: Direction, reason: &'static str) {
         self.count(direction, "tcp", reason);
     }
 

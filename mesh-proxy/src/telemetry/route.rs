@@ -11,7 +11,7 @@ use super::status::{HandleCache, Outcome};
 /// One group of these families, for HTTP and for gRPC. Families that Linkerd does not export for
 /// the group are absent.
 #[derive(Clone, Debug)]
-pub struct RouteFamilies {
+pub(crate) struct RouteFamilies {
     http: ProtocolFamilies,
     grpc: ProtocolFamilies,
 }
@@ -32,7 +32,7 @@ struct ProtocolFamilies {
 
 /// The handles of one route or backend, on one data thread.
 #[derive(Debug)]
-pub struct RouteMetrics {
+pub(crate) struct RouteMetrics {
     families: ProtocolFamilies,
     labels: Labels,
     requests: Option<Counter>,
@@ -207,12 +207,12 @@ impl RouteFamilies {
     }
 
     /// Resolves the handles of an HTTP route or backend.
-    pub fn http(&self, labels: Labels) -> RouteMetrics {
+    pub(crate) fn http(&self, labels: Labels) -> RouteMetrics {
         self.http.resolve(labels)
     }
 
     /// Resolves the handles of a gRPC route or backend.
-    pub fn grpc(&self, labels: Labels) -> RouteMetrics {
+    pub(crate) fn grpc(&self, labels: Labels) -> RouteMetrics {
         self.grpc.resolve(labels)
     }
 }

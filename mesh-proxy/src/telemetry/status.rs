@@ -4,7 +4,7 @@ use http::{HeaderMap, StatusCode};
 
 /// The end of one exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// A complete response. `grpc` is the call's status; `None` if the exchange was not gRPC.
     Response {
         status: StatusCode,
@@ -19,7 +19,7 @@ pub enum Outcome {
 
 /// A gRPC call's status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GrpcStatus {
+pub(crate) enum GrpcStatus {
     Code(u16),
     /// The response ended without a status. Linkerd reports UNKNOWN, but counts a success.
     Missing,
@@ -27,7 +27,7 @@ pub enum GrpcStatus {
 
 /// The reason why an exchange failed, as in Linkerd's route metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum StreamError {
+pub(crate) enum StreamError {
     FailFast,
     LoadShed,
     RequestTimeout,
@@ -49,7 +49,7 @@ pub enum StreamError {
 pub(super) struct HandleCache<K, H>(Vec<(K, H)>);
 
 impl Outcome {
-    pub fn is_failure(&self) -> bool {
+    pub(crate) fn is_failure(&self) -> bool {
         match self {
             Self::Response {
                 grpc: Some(GrpcStatus::Code(code)),
@@ -151,12 +151,12 @@ const GRPC_UNKNOWN: u16 = 2;
 
 /// Whether a code counts as a failure of the server, as in Linkerd: UNKNOWN, DEADLINE_EXCEEDED,
 /// PERMISSION_DENIED, INTERNAL, UNAVAILABLE and DATA_LOSS.
-pub fn grpc_is_failure(code: u16) -> bool {
+pub(crate) fn grpc_is_failure(code: u16) -> bool {
     matches!(code, GRPC_UNKNOWN | 4 | 7 | 13 | 14 | 15)
 }
 
 /// Whether a message's content type is gRPC's.
-pub fn is_grpc(headers: &HeaderMap) -> bool {
+pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
     headers
         .get(http::header::CONTENT_TYPE)
         .is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
@@ -164,7 +164,7 @@ pub fn is_grpc(headers: &HeaderMap) -> bool {
 
 /// Returns the gRPC status of headers (trailers-only responses) or trailers. Undefined codes become
 /// UNKNOWN, as gRPC requires; otherwise a server could create any number of metric series.
-pub fn grpc_status(headers: &HeaderMap) -> Option<u16> {
+pub(crate) fn grpc_status(headers: &HeaderMap) -> Option<u16> {
     const LAST: u16 = 16;
     let code = headers.get("grpc-status")?.to_str().ok()?.parse().ok()?;
     Some(if code <= LAST { code } else { GRPC_UNKNOWN })

@@ -11,7 +11,7 @@ use nix::errno::Errno;
 
 /// The transport families.
 #[derive(Clone, Debug)]
-pub struct TcpFamilies {
+pub(crate) struct TcpFamilies {
     open_total: CounterFamily,
     close_total: CounterFamily,
     open: GaugeFamily,
@@ -21,7 +21,7 @@ pub struct TcpFamilies {
 
 /// The handles of one label set.
 #[derive(Debug)]
-pub struct TransportMetrics {
+pub(crate) struct TransportMetrics {
     open_total: Counter,
     open: Gauge,
     read: Counter,
@@ -33,7 +33,7 @@ pub struct TransportMetrics {
 
 /// One open connection. Dropping it counts the close.
 #[derive(Debug)]
-pub struct OpenConnection {
+pub(crate) struct OpenConnection {
     transport: Arc<TransportMetrics>,
     /// The error that ended the connection, or 0. Atomic so that a connection may move to another
     /// thread; never contended.
@@ -42,14 +42,14 @@ pub struct OpenConnection {
 
 /// `outbound_tcp_route_*` and `outbound_tls_route_*`: opaque connections by route.
 #[derive(Clone, Debug)]
-pub struct TcpRouteFamilies {
+pub(crate) struct TcpRouteFamilies {
     open: CounterFamily,
     close: CounterFamily,
 }
 
 /// The reason why an opaque connection failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TcpRouteError {
+pub(crate) enum TcpRouteError {
     Forbidden,
     InvalidBackend,
     InvalidPolicy,
@@ -78,7 +78,7 @@ impl TcpFamilies {
         }
     }
 
-    pub fn transport(&self, labels: Labels) -> Arc<TransportMetrics> {
+    pub(crate) fn transport(&self, labels: Labels) -> Arc<TransportMetrics> {
         Arc::new(TransportMetrics {
             open_total: self.open_total.with(&labels),
             open: self.open.with(&labels),
@@ -92,7 +92,7 @@ impl TcpFamilies {
 
 impl TransportMetrics {
     /// Counts a connection as open until the result is dropped.
-    pub fn open(self: &Arc<Self>) -> OpenConnection {
+    pub(crate) fn open(self: &Arc<Self>) -> OpenConnection {
         self.open_total.inc();
         self.open.inc();
         OpenConnection {
@@ -103,17 +103,17 @@ impl TransportMetrics {
 }
 
 impl OpenConnection {
-    pub fn read(&self, bytes: usize) {
+    pub(crate) fn read(&self, bytes: usize) {
         self.transport.read.inc_by(bytes as u64);
     }
 
-    pub fn written(&self, bytes: usize) {
+    pub(crate) fn written(&self, bytes: usize) {
         self.transport.written.inc_by(bytes as u64);
     }
 
     /// Records the error that ended the connection. Later errors are consequences of the first and
     /// ignored.
-    pub fn failed(&self, error: &io::Error) {
+    pub(crate) fn failed(&self, error: &io::Error) {
         if let Some(errno) = error.raw_os_error() {
             // `Err` means that an earlier error is recorded.
             let _ = self.errno.compare_exchange(0, errno, Relaxed, Relaxed);
@@ -171,11 +171,11 @@ impl TcpRouteFamilies {
         }
     }
 
-    pub fn opened(&self, labels: &Labels) {
+    pub(crate) fn opened(&self, labels: &Labels) {
         self.open.with(labels).inc();
     }
 
-    pub fn closed(&self, labels: &Labels, error: Option<TcpRouteError>) {
+    pub(crate) fn closed(&self, labels: &Labels, error: Option<TcpRouteError>) {
         let error = error.map_or("", TcpRouteError::as_str);
         self.close.with(&labels.clone().with("error", error)).inc();
     }

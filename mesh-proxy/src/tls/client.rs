@@ -20,7 +20,7 @@ use crate::transport::Io;
 
 /// Performs a handshake as the client. Returns whether the server selected the ALPN protocol of the
 /// transport header, which is offered when `alpn` is set.
-pub async fn connect(
+pub(crate) async fn connect(
     io: Io,
     credentials: &Credentials,
     peer: &TlsPeer,
@@ -39,7 +39,7 @@ pub async fn connect(
 }
 
 /// Performs a handshake as a client without a certificate, to request the first one.
-pub async fn connect_anonymously(
+pub(crate) async fn connect_anonymously(
     io: Io,
     anchors: &TrustAnchors,
     peer: &TlsPeer,

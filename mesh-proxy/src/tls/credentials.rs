@@ -22,16 +22,16 @@ use crate::transport::header;
 
 /// A certificate that the identity service has issued.
 #[derive(Clone, Debug)]
-pub struct IssuedCertificate {
+pub(crate) struct IssuedCertificate {
     /// In DER.
-    pub leaf: Vec<u8>,
+    pub(crate) leaf: Vec<u8>,
     /// In DER, starting with the leaf's issuer.
-    pub intermediates: Vec<Vec<u8>>,
+    pub(crate) intermediates: Vec<Vec<u8>>,
 }
 
 /// A certificate with its key, and the TLS configurations built from them. Immutable.
 #[derive(Debug)]
-pub struct Credentials {
+pub(crate) struct Credentials {
     id: Identity,
     server_name: Arc<str>,
     not_after: SystemTime,
@@ -49,7 +49,7 @@ pub struct Credentials {
 impl Credentials {
     /// Verifies the certificate that was issued for `request` as a peer would and builds the TLS
     /// configurations.
-    pub fn new(
+    pub(crate) fn new(
         id: &Identity,
         server_name: &Arc<str>,
         request: CertificateRequest,
@@ -72,7 +72,7 @@ impl Credentials {
 
     /// Returns credentials with the same certificate and other trust anchors. Fails when the
     /// certificate does not chain to them.
-    pub fn with_anchors(
+    pub(crate) fn with_anchors(
         &self,
         anchors: &TrustAnchors,
         generation: u64,
@@ -122,23 +122,23 @@ impl Credentials {
         })
     }
 
-    pub fn id(&self) -> &Identity {
+    pub(crate) fn id(&self) -> &Identity {
         &self.id
     }
 
     /// The server name (SNI) by which peers address this proxy. TLS with another name is not
     /// terminated.
-    pub fn server_name(&self) -> &str {
+    pub(crate) fn server_name(&self) -> &str {
         &self.server_name
     }
 
     /// Returns when the leaf certificate expires.
-    pub fn not_after(&self) -> SystemTime {
+    pub(crate) fn not_after(&self) -> SystemTime {
         self.not_after
     }
 
     /// The generation, which increases with each certificate and each change of trust anchors.
-    pub fn generation(&self) -> u64 {
+    pub(crate) fn generation(&self) -> u64 {
         self.generation
     }
 

@@ -33,7 +33,7 @@ pub(super) fn provider() -> Arc<CryptoProvider> {
 
 /// Exports the suites and groups of [`provider`] as `rustls_info`, with Linkerd's labels, in which
 /// lists end with a comma.
-pub fn export_rustls_info(registry: &Registry) {
+pub(crate) fn export_rustls_info(registry: &Registry) {
     let provider = provider();
     let suites: String = provider
         .cipher_suites

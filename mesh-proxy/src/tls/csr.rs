@@ -21,7 +21,7 @@ use super::error::CredentialsError;
 
 /// An ECDSA P-256 key and its certificate signing request (PKCS#10). Each certificate has a new
 /// key, so that a leaked key is useful for one certificate's lifetime only.
-pub struct CertificateRequest {
+pub(crate) struct CertificateRequest {
     der: Vec<u8>,
     key: Key,
 }
@@ -31,7 +31,7 @@ struct Key(EcdsaKeyPair);
 impl CertificateRequest {
     /// Generates a key and a request with the identity as subject CN and as the only DNS SAN, as
     /// the identity service expects.
-    pub fn new(id: &Identity) -> Result<Self, CredentialsError> {
+    pub(crate) fn new(id: &Identity) -> Result<Self, CredentialsError> {
         let key =
             EcdsaKeyPair::generate(&ECDSA_P256_SHA256_ASN1_SIGNING).map_err(|_unspecified| {
                 CredentialsError::CertificateRequest(rcgen::Error::RingUnspecified)
@@ -52,7 +52,7 @@ impl CertificateRequest {
     }
 
     /// The request in DER.
-    pub fn der(&self) -> &[u8] {
+    pub(crate) fn der(&self) -> &[u8] {
         &self.der
     }
 

@@ -6,7 +6,7 @@ use mesh_core::identity::{Identity, IdentityError};
 
 /// Why [`super::Credentials`] cannot be created.
 #[derive(Debug, thiserror::Error)]
-pub enum CredentialsError {
+pub(crate) enum CredentialsError {
     #[error(
         "issued certificate does not chain to the trust anchors (was the issuer rotated without distributing its root?)"
     )]
@@ -25,7 +25,7 @@ pub enum CredentialsError {
 
 /// Why a peer's certificate is rejected although its chain is valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PeerError {
+pub(crate) enum PeerError {
     #[error("malformed certificate")]
     Malformed,
     #[error("certificate holds {0} identities (DNS names and URIs), expected exactly one")]
@@ -40,7 +40,7 @@ pub enum PeerError {
 
 /// Why a handshake failed.
 #[derive(Debug, thiserror::Error)]
-pub enum TlsError {
+pub(crate) enum TlsError {
     #[error("TLS handshake failed")]
     Handshake(#[from] io::Error),
     #[error("TLS handshake timed out after {0:?}")]

@@ -15,11 +15,11 @@ use crate::transport::Io;
 
 /// Properties of a client from its handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClientTlsInfo {
+pub(crate) struct ClientTlsInfo {
     /// `None` when the client has no certificate.
-    pub id: Option<Identity>,
+    pub(crate) id: Option<Identity>,
     /// Whether the client sends a transport header.
-    pub alpn: bool,
+    pub(crate) alpn: bool,
 }
 
 /// A handshake takes two round trips and a millisecond of CPU time. Until it completes, the client
@@ -28,7 +28,7 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Performs a handshake as the server. `alpn` selects the configuration that accepts transport
 /// headers.
-pub async fn terminate(
+pub(crate) async fn terminate(
     io: Io,
     credentials: &Credentials,
     alpn: bool,

@@ -10,14 +10,14 @@ use rustls_pki_types::pem::PemObject as _;
 /// A set of trust anchors. Cheap to clone. Sets with the same certificates in the same order are
 /// equal.
 #[derive(Clone)]
-pub struct TrustAnchors {
+pub(crate) struct TrustAnchors {
     roots: Arc<RootCertStore>,
     certificates: Arc<[CertificateDer<'static>]>,
 }
 
 /// Why a bundle of trust anchors is invalid. The messages are predicates of the bundle's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TrustAnchorsError {
+pub(crate) enum TrustAnchorsError {
     #[error("holds no certificate in PEM form")]
     Empty,
     #[error("is malformed PEM: {0}")]
@@ -29,7 +29,7 @@ pub enum TrustAnchorsError {
 impl TrustAnchors {
     /// Parses one or more PEM certificates. One invalid certificate rejects the whole bundle: if it
     /// were skipped, the mistake would appear only when connections to some peers fail.
-    pub fn from_pem(pem: &str) -> Result<Self, TrustAnchorsError> {
+    pub(crate) fn from_pem(pem: &str) -> Result<Self, TrustAnchorsError> {
         let certificates = CertificateDer::pem_slice_iter(pem.as_bytes())
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| TrustAnchorsError::Pem(error.to_string()))?;
@@ -55,7 +55,7 @@ impl TrustAnchors {
         self.roots.clone()
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.certificates.len()
     }
 }

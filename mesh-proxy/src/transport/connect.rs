@@ -11,10 +11,10 @@ use super::{Io, SocketOptions};
 
 /// How the proxy opens connections of one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ConnectOptions {
+pub(crate) struct ConnectOptions {
     /// Limits TCP, TLS and transport header together.
-    pub timeout: Duration,
-    pub socket: SocketOptions,
+    pub(crate) timeout: Duration,
+    pub(crate) socket: SocketOptions,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -31,13 +31,13 @@ pub enum ConnectError {
 
 impl ConnectError {
     /// Whether the peer refused the connection.
-    pub fn is_refused(&self) -> bool {
+    pub(crate) fn is_refused(&self) -> bool {
         matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::ConnectionRefused)
     }
 }
 
 /// Opens a TCP connection to `addr`. The caller attaches counters.
-pub async fn dial(addr: SocketAddr, options: &ConnectOptions) -> Result<Io, ConnectError> {
+pub(crate) async fn dial(addr: SocketAddr, options: &ConnectOptions) -> Result<Io, ConnectError> {
     match tokio::time::timeout(options.timeout, open(addr, options.socket)).await {
         Ok(Ok(tcp)) => Ok(Io::plain(tcp)),
         Ok(Err(source)) => Err(ConnectError::Io { addr, source }),

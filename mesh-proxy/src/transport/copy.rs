@@ -19,7 +19,7 @@ mod direction;
 
 /// Why copying failed.
 #[derive(Debug, thiserror::Error)]
-pub enum CopyError {
+pub(crate) enum CopyError {
     #[error("cannot read from the {side}")]
     Read { side: Side, source: io::Error },
     #[error("cannot write to the {side}")]
@@ -28,7 +28,7 @@ pub enum CopyError {
 
 /// The peer of one of the two connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub(crate) enum Side {
     /// The peer of the accepted connection.
     Client,
     /// The peer of the opened connection.
@@ -49,7 +49,7 @@ impl std::fmt::Display for Side {
 const DRAINING_HALF_CLOSED_IDLE: Duration = Duration::from_secs(5);
 
 /// Copies until both directions have closed or one has failed.
-pub async fn duplex(
+pub(crate) async fn duplex(
     client: Io,
     server: Io,
     scratch: &Scratch,

@@ -18,7 +18,7 @@ mod http;
 mod server_first;
 mod tls;
 
-pub use self::server_first::{FirstSpeaker, SERVER_DIAL_DELAY, first_speaker};
+pub(crate) use self::server_first::{FirstSpeaker, SERVER_DIAL_DELAY, first_speaker};
 
 /// The result of TLS detection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub enum HttpDetected {
 
 impl HttpDetected {
     /// The value of the metric label `result`, which is Linkerd's.
-    pub fn label(result: &io::Result<Self>) -> &'static str {
+    pub(crate) fn label(result: &io::Result<Self>) -> &'static str {
         match result {
             Ok(Self::Http1) => "http/1",
             Ok(Self::Http2) => "http/2",

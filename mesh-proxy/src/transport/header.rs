@@ -13,7 +13,7 @@ use super::Io;
 
 /// The ALPN protocol that a client offers when it wants to send a header, and that proxies which
 /// support the header select.
-pub const ALPN: &[u8] = b"transport.l5d.io/v1";
+pub(crate) const ALPN: &[u8] = b"transport.l5d.io/v1";
 
 /// Precedes the length, so that an HTTP/1 request is not taken for a header.
 const PREFACE: &[u8] = b"transport.l5d.io/v1\r\n\r\n";
@@ -88,7 +88,7 @@ impl TransportHeader {
 
 impl SessionProtocol {
     /// Returns the label value in the metric of accepted headers.
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Opaque => "",
             Self::Http1 => "http/1",
@@ -115,7 +115,7 @@ impl SessionProtocol {
 }
 
 /// Sends a header. The caller limits the time of connecting as a whole.
-pub async fn write(io: &mut Io, header: &TransportHeader) -> io::Result<()> {
+pub(crate) async fn write(io: &mut Io, header: &TransportHeader) -> io::Result<()> {
     io.write_all(&header.encode()).await?;
     io.flush().await
 }

@@ -47,11 +47,11 @@ impl Io {
         Self::new(Stream::Plain(tcp))
     }
 
-    pub fn rustls(stream: impl Into<RustlsStream<Self>>) -> Self {
+    pub(crate) fn rustls(stream: impl Into<RustlsStream<Self>>) -> Self {
         Self::new(Stream::Rustls(Box::new(stream.into())))
     }
 
-    pub fn records(stream: RecordStream) -> Self {
+    pub(crate) fn records(stream: RecordStream) -> Self {
         Self::new(Stream::Records(Box::new(stream)))
     }
 
@@ -66,13 +66,13 @@ impl Io {
     /// Counts bytes from now on, and the close on drop. Replayed bytes are counted when they are
     /// read.
     #[must_use]
-    pub fn measured(mut self, open: OpenConnection) -> Self {
+    pub(crate) fn measured(mut self, open: OpenConnection) -> Self {
         self.open = Some(open);
         self
     }
 
     /// Appends `bytes` to the replay.
-    pub fn push_replay(&mut self, bytes: &[u8]) {
+    pub(crate) fn push_replay(&mut self, bytes: &[u8]) {
         if self.replay.is_empty() {
             self.replay = Bytes::copy_from_slice(bytes);
             return;
@@ -89,12 +89,12 @@ impl Io {
     }
 
     /// Removes the first `n` bytes of [`Io::replay`], which the caller has consumed.
-    pub fn consume_replay(&mut self, n: usize) {
+    pub(crate) fn consume_replay(&mut self, n: usize) {
         self.replay.advance(n);
     }
 
     /// The underlying socket.
-    pub fn tcp(&self) -> &TcpStream {
+    pub(crate) fn tcp(&self) -> &TcpStream {
         match &self.stream {
             Stream::Plain(tcp) => tcp,
             Stream::Rustls(tls) => tls.get_ref().0.tcp(),
@@ -103,7 +103,7 @@ impl Io {
     }
 
     /// Limits the unsent bytes in the socket's send buffer to [`MAX_UNSENT`].
-    pub fn limit_unsent(&self) {
+    pub(crate) fn limit_unsent(&self) {
         // Does not fail for TCP sockets, and the connection works without it.
         let _error = SockRef::from(self.tcp()).set_tcp_notsent_lowat(MAX_UNSENT);
     }
@@ -153,11 +153,11 @@ impl Io {
         }
     }
 
-    pub fn is_tls(&self) -> bool {
+    pub(crate) fn is_tls(&self) -> bool {
         !matches!(self.stream, Stream::Plain(_))
     }
 
-    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+    pub(crate) fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.tcp().peer_addr()
     }
 
@@ -177,7 +177,7 @@ impl Io {
 
     /// Reads once and passes the bytes to `read`, in one piece or several. `buffer` is used when
     /// they are not in memory already. Returns how many there were: 0 at the end of the stream.
-    pub fn poll_read_with(
+    pub(crate) fn poll_read_with(
         &mut self,
         cx: &mut Context<'_>,
         buffer: &mut [u8],

@@ -12,11 +12,11 @@ use super::{SocketOptions, original_dst};
 /// The default of `net.core.somaxconn` since Linux 5.4, which limits the backlog in any case, and
 /// the backlog of Go's listeners. With Linkerd's 128, the kernel drops SYNs of a connection burst
 /// that the application would have queued, and clients retransmit them after a second.
-pub const DEFAULT_BACKLOG: u32 = 4096;
+pub(crate) const DEFAULT_BACKLOG: u32 = 4096;
 
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {addr}{}", hint(source))]
-pub struct ListenError {
+pub(crate) struct ListenError {
     addr: SocketAddr,
     #[source]
     source: io::Error,
@@ -24,7 +24,7 @@ pub struct ListenError {
 
 /// A listener of one data thread.
 #[derive(Debug)]
-pub struct Listener {
+pub(crate) struct Listener {
     tcp: TcpListener,
     options: SocketOptions,
     /// Whether the last accept failed. Failures are not logged again until one succeeds.
@@ -44,7 +44,11 @@ pub struct AcceptedConnection {
 /// Opens `count` listeners of the same address, one for each data thread, over which the kernel
 /// distributes connections. The first one listens before the others do, because the redirection
 /// registers the listener that calls `listen` first on a port.
-pub fn bind(addr: SocketAddr, backlog: u32, count: usize) -> Result<Vec<StdListener>, ListenError> {
+pub(crate) fn bind(
+    addr: SocketAddr,
+    backlog: u32,
+    count: usize,
+) -> Result<Vec<StdListener>, ListenError> {
     let error = |source| ListenError { addr, source };
     let mut listeners = vec![open(addr, backlog).map_err(error)?];
     // The kernel chooses port 0 for the first one.
@@ -82,7 +86,7 @@ fn hint(source: &io::Error) -> &'static str {
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
 
 impl Listener {
-    pub fn new(listener: StdListener, options: SocketOptions) -> io::Result<Self> {
+    pub(crate) fn new(listener: StdListener, options: SocketOptions) -> io::Result<Self> {
         Ok(Self {
             tcp: TcpListener::from_std(listener)?,
             options,
@@ -91,7 +95,7 @@ impl Listener {
     }
 
     /// Accepts the next connection. Logs a failure and waits for the connection after it.
-    pub async fn accept(&mut self) -> AcceptedConnection {
+    pub(crate) async fn accept(&mut self) -> AcceptedConnection {
         loop {
             match self.try_accept().await {
                 Ok(accepted) => {

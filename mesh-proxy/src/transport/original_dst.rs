@@ -12,7 +12,11 @@ use socket2::{SockAddr, SockRef};
 ///
 /// The original destination of a connection that was not redirected is its local address: conntrack
 /// has no entry for it, or is not loaded. Callers reject connections to the proxy's own ports.
-pub fn get(socket: &impl AsFd, local: SocketAddr, peer: SocketAddr) -> io::Result<SocketAddr> {
+pub(crate) fn get(
+    socket: &impl AsFd,
+    local: SocketAddr,
+    peer: SocketAddr,
+) -> io::Result<SocketAddr> {
     let socket = SockRef::from(socket);
     let original_dst = match peer.ip().to_canonical() {
         IpAddr::V4(_) => socket.original_dst_v4(),
@@ -26,7 +30,7 @@ pub fn get(socket: &impl AsFd, local: SocketAddr, peer: SocketAddr) -> io::Resul
 }
 
 /// Converts an IPv4-mapped IPv6 address to IPv4, the form that policies, labels and logs use.
-pub fn canonical(addr: SocketAddr) -> SocketAddr {
+pub(crate) fn canonical(addr: SocketAddr) -> SocketAddr {
     SocketAddr::new(addr.ip().to_canonical(), addr.port())
 }
 

@@ -20,10 +20,10 @@ const IDLE_PIPES: usize = 4;
 
 /// Four TLS records. Copying between TLS and a plain socket costs 1.3 CPU-seconds per GB with 8
 /// KiB, 0.7 with 64 KiB and no less with 256 KiB.
-pub const SCRATCH_SIZE: usize = 64 * 1024;
+pub(crate) const SCRATCH_SIZE: usize = 64 * 1024;
 
 impl Scratch {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             bytes: RefCell::new(vec![0; SCRATCH_SIZE].into_boxed_slice()),
             pipes: RefCell::default(),

@@ -18,10 +18,10 @@ mod stream;
 
 pub(crate) use self::schedule::KeySchedule;
 pub(crate) use self::session::Session;
-pub use self::stream::{BulkError, BulkTransfer, RecordStream};
+pub(crate) use self::stream::{BulkError, BulkTransfer, RecordStream};
 
 /// A TLS stream over `T` whose records rustls handles.
-pub type RustlsStream<T> = tokio_rustls::TlsStream<T>;
+pub(crate) type RustlsStream<T> = tokio_rustls::TlsStream<T>;
 
 /// A record header: content type, version and length.
 const HEADER_LEN: usize = 5;

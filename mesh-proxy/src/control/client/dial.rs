@@ -19,7 +19,7 @@ use crate::transport::connect::{ConnectError, ConnectOptions, dial};
 
 /// The client's certificate and trust anchors.
 #[derive(Clone, Debug)]
-pub enum Trust {
+pub(crate) enum Trust {
     /// Requires this proxy's certificate; see [`super::Client::ready`].
     Certified(CredentialsRx),
     /// Uses the certificate if there is one. The first certificate is requested without one.
@@ -28,7 +28,7 @@ pub enum Trust {
 
 /// The reason why a connection to a replica failed.
 #[derive(Debug, thiserror::Error)]
-pub enum DialError {
+pub(crate) enum DialError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     #[error("TLS with {addr} failed")]

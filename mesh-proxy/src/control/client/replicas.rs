@@ -19,7 +19,7 @@ use crate::telemetry::control::ControlCall;
 
 /// A response body. Counts as an open stream of its connection until it is dropped.
 #[derive(Debug)]
-pub struct ResponseBody {
+pub(crate) struct ResponseBody {
     body: Incoming,
     call: ControlCall,
     _stream: Arc<()>,

@@ -11,14 +11,14 @@ use tokio::time::Instant;
 
 /// The progress of an exchange. Updated by both bodies for each frame.
 #[derive(Debug)]
-pub struct ExchangeProgress {
+pub(crate) struct ExchangeProgress {
     request_ended: Cell<Option<Instant>>,
     last_frame: Cell<Instant>,
 }
 
 /// The time limits of one exchange.
 #[derive(Clone, Debug)]
-pub struct ExchangeTimeouts {
+pub(crate) struct ExchangeTimeouts {
     timeouts: Timeouts,
     started: Instant,
     progress: Rc<ExchangeProgress>,
@@ -44,7 +44,7 @@ enum TimeoutStatus {
 
 impl ExchangeTimeouts {
     /// Returns the limits of an exchange that begins at `started`; `None` when there are none.
-    pub fn new(timeouts: Timeouts, started: Instant) -> Option<Self> {
+    pub(crate) fn new(timeouts: Timeouts, started: Instant) -> Option<Self> {
         (timeouts != Timeouts::default()).then(|| Self {
             timeouts,
             started,
@@ -55,12 +55,12 @@ impl ExchangeTimeouts {
         })
     }
 
-    pub fn progress(&self) -> &Rc<ExchangeProgress> {
+    pub(crate) fn progress(&self) -> &Rc<ExchangeProgress> {
         &self.progress
     }
 
     /// Completes when a limit expires.
-    pub async fn expired(&self) -> TimeoutError {
+    pub(crate) async fn expired(&self) -> TimeoutError {
         loop {
             match self.check(Instant::now()) {
                 TimeoutStatus::Expired(error) => return error,
@@ -96,11 +96,11 @@ impl ExchangeTimeouts {
 }
 
 impl ExchangeProgress {
-    pub fn record_frame(&self) {
+    pub(crate) fn record_frame(&self) {
         self.last_frame.set(Instant::now());
     }
 
-    pub fn record_request_end(&self) {
+    pub(crate) fn record_request_end(&self) {
         self.request_ended.set(Some(Instant::now()));
     }
 }

@@ -63,7 +63,7 @@ pub enum MessageError {
 
 impl MessageError {
     /// Value of the `reason` label.
-    pub fn label(self) -> &'static str {
+    pub(crate) fn label(self) -> &'static str {
         match self {
             Self::HeadersTooLarge => "head_bytes",
             Self::TooManyFields => "fields",
@@ -96,7 +96,7 @@ impl MessageError {
 
     /// Status of the response to an invalid request. For an invalid response the client always gets
     /// a 502.
-    pub fn status(self) -> StatusCode {
+    pub(crate) fn status(self) -> StatusCode {
         match self {
             Self::HeadersTooLarge | Self::TooManyFields | Self::TrailersTooLarge => {
                 StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE

@@ -34,10 +34,10 @@ pub(in crate::http) struct Pool {
 }
 
 /// A weak handle to a pool, to which an unused connection can be added.
-pub struct PoolHandle(Weak<Pool>);
+pub(crate) struct PoolHandle(Weak<Pool>);
 
 /// Is notified when a server closes idle connections, as servers do when they shut down.
-pub trait ServerWatcher {
+pub(crate) trait ServerWatcher {
     /// The server has closed a connection, or has announced it. If the watcher connects to the
     /// server to find out whether it still listens, it can add the connection to `pool`.
     fn connection_closed(self: Rc<Self>, pool: Option<PoolHandle>);
@@ -181,7 +181,7 @@ impl Pool {
 
 impl PoolHandle {
     /// Adds a new connection for the next request.
-    pub fn put(&self, io: Io) {
+    pub(crate) fn put(&self, io: Io) {
         if let Some(pool) = self.0.upgrade() {
             pool.put(Connection::new(io, pool.limits()));
         }

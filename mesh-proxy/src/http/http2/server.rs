@@ -26,11 +26,11 @@ use crate::transport::Io;
 
 /// Configuration of an accepted connection.
 pub(in crate::http) struct ServeConfig<H> {
-    pub handler: Rc<H>,
-    pub params: Http2Server,
-    pub limits: HttpLimits,
-    pub drain: drain::Watch,
-    pub refusals: RefusalCounter,
+    pub(crate) handler: Rc<H>,
+    pub(crate) params: Http2Server,
+    pub(crate) limits: HttpLimits,
+    pub(crate) drain: drain::Watch,
+    pub(crate) refusals: RefusalCounter,
 }
 
 /// Serves `io` until the connection and all of its streams have ended. When the proxy drains or the

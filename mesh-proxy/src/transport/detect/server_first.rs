@@ -16,7 +16,7 @@ use crate::transport::{Io, Scratch};
 /// The peer that sent first. The bytes are in the replay of its connection. `C` is a connection to
 /// the server, boxed so that only connections that dial use memory for it.
 #[derive(Debug)]
-pub enum FirstSpeaker<C> {
+pub(crate) enum FirstSpeaker<C> {
     /// The client has sent bytes or closed its direction.
     Client,
     /// The server has sent bytes on this connection.
@@ -27,12 +27,12 @@ pub enum FirstSpeaker<C> {
 
 /// How long the proxy waits for the client before it connects to the server. A client that sends
 /// first does so within one round trip.
-pub const SERVER_DIAL_DELAY: Duration = Duration::from_millis(200);
+pub(crate) const SERVER_DIAL_DELAY: Duration = Duration::from_millis(200);
 
 /// Waits for the first byte from either peer. After `dial_delay`, `dial` connects to the server, or
 /// returns `None` when it must not or cannot. Its future is boxed, so that only connections that
 /// dial use memory for it.
-pub async fn first_speaker<C: AsMut<Io>, F: Future<Output = Option<C>>>(
+pub(crate) async fn first_speaker<C: AsMut<Io>, F: Future<Output = Option<C>>>(
     client: &mut Io,
     scratch: &Scratch,
     dial_delay: Duration,

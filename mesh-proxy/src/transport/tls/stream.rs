@@ -22,7 +22,7 @@ use super::session::Session;
 use super::{MAX_CONTENT, MAX_RECORD};
 
 /// A TLS connection after its handshake.
-pub struct RecordStream {
+pub(crate) struct RecordStream {
     tcp: TcpStream,
     session: Session,
     received: ReceivedBytes,
@@ -37,16 +37,16 @@ pub struct RecordStream {
 
 /// The result of one step of a bulk operation.
 #[derive(Debug, Default)]
-pub struct BulkTransfer {
+pub(crate) struct BulkTransfer {
     /// Number of bytes read from the source. 0 at the end of its stream.
-    pub read: usize,
+    pub(crate) read: usize,
     /// The last bytes read, which the sink did not accept.
-    pub unsent: Vec<u8>,
+    pub(crate) unsent: Vec<u8>,
 }
 
 /// The connection of a bulk operation that failed.
 #[derive(Debug)]
-pub enum BulkError {
+pub(crate) enum BulkError {
     Source(io::Error),
     Sink(io::Error),
 }
@@ -115,7 +115,7 @@ impl RecordStream {
         self.session.set_record_limit(limit);
     }
 
-    pub fn tcp(&self) -> &TcpStream {
+    pub(crate) fn tcp(&self) -> &TcpStream {
         &self.tcp
     }
 
@@ -127,13 +127,13 @@ impl RecordStream {
 
     /// Whether opened bytes are buffered. They must be read before [`RecordStream::poll_open_to`]
     /// is called.
-    pub fn has_buffered_plaintext(&self) -> bool {
+    pub(crate) fn has_buffered_plaintext(&self) -> bool {
         !self.plaintext.is_empty()
     }
 
     /// Opens about `limit` received bytes at most and passes the content to `read`, piece by piece.
     /// Returns its length: 0 at the end of the peer's stream.
-    pub fn poll_read_with(
+    pub(crate) fn poll_read_with(
         &mut self,
         cx: &mut Context<'_>,
         limit: usize,
@@ -155,7 +155,7 @@ impl RecordStream {
     }
 
     /// Opens received records and writes their content to a plain socket.
-    pub fn poll_open_to(
+    pub(crate) fn poll_open_to(
         &mut self,
         sink: &TcpStream,
         cx: &mut Context<'_>,
@@ -174,7 +174,7 @@ impl RecordStream {
 
     /// Reads from a plain socket and writes the sealed bytes. Buffers records that the TLS
     /// connection's socket does not accept.
-    pub fn poll_seal_from(
+    pub(crate) fn poll_seal_from(
         &mut self,
         source: &TcpStream,
         cx: &mut Context<'_>,
