@@ -37,6 +37,17 @@ fn connect_to(destination: &str, port: u16) -> ConnectAttempt {
     }
 }
 
+fn connect_by_proxy(destination: &str, port: u16) -> ConnectAttempt {
+    ConnectAttempt {
+        by_proxy: true,
+        ..connect_to(destination, port)
+    }
+}
+
+fn redirected(to: &str) -> Outbound {
+    Outbound::Redirect(address(to))
+}
+
 fn check_outbound(attempt: ConnectAttempt, expected: Outbound) {
     let found = outbound(&pod(), &attempt, own, |port| port == 4567);
     assert_eq!(found, expected, "{attempt:?}");
@@ -44,36 +55,20 @@ fn check_outbound(attempt: ConnectAttempt, expected: Outbound) {
 
 #[test]
 fn connections_are_redirected_to_own_address_of_their_family() {
-    check_outbound(
-        connect_to("10.9.9.9", 80),
-        Outbound::Redirect(address("10.1.0.5")),
-    );
-    check_outbound(
-        connect_to("240.0.0.1", 80),
-        Outbound::Redirect(address("10.1.0.5")),
-    );
-    check_outbound(
-        connect_to("2001:db8::1", 80),
-        Outbound::Redirect(address("fd00::5")),
-    );
-    check_outbound(
-        connect_to("169.254.169.254", 80),
-        Outbound::Redirect(address("10.1.0.5")),
-    );
-    check_outbound(
-        ConnectAttempt {
+    for (destination, expected, expected_on_loopback) in [
+        ("10.9.9.9", "10.1.0.5", "127.0.0.1"),
+        ("240.0.0.1", "10.1.0.5", "127.0.0.1"),
+        ("169.254.169.254", "10.1.0.5", "127.0.0.1"),
+        ("2001:db8::1", "fd00::5", "::1"),
+    ] {
+        let attempt = connect_to(destination, 80);
+        check_outbound(attempt, redirected(expected));
+        let on_loopback = ConnectAttempt {
             on_loopback: true,
-            ..connect_to("10.9.9.9", 80)
-        },
-        Outbound::Redirect(address("127.0.0.1")),
-    );
-    check_outbound(
-        ConnectAttempt {
-            on_loopback: true,
-            ..connect_to("2001:db8::1", 80)
-        },
-        Outbound::Redirect(address("::1")),
-    );
+            ..attempt
+        };
+        check_outbound(on_loopback, redirected(expected_on_loopback));
+    }
 }
 
 #[test]
@@ -97,39 +92,27 @@ fn local_skipped_and_proxy_connections_stay_direct() {
     for (destination, port, counter) in table {
         check_outbound(connect_to(destination, port), Outbound::Direct(counter));
     }
-    check_outbound(
-        ConnectAttempt {
-            by_proxy: true,
-            ..connect_to("10.9.9.9", 80)
-        },
-        Outbound::Direct(Counter::OutboundProxy),
-    );
+    let by_proxy = connect_by_proxy("10.9.9.9", 80);
+    check_outbound(by_proxy, Outbound::Direct(Counter::OutboundProxy));
 }
 
 #[test]
 fn foreign_bound_source_stays_direct() {
+    let foreign = Outbound::Direct(Counter::OutboundForeignSource);
     for (source, expected) in [
-        ("10.1.0.5", Outbound::Redirect(address("10.1.0.5"))),
-        ("192.168.7.1", Outbound::Redirect(address("10.1.0.5"))),
-        ("127.0.0.1", Outbound::Redirect(address("10.1.0.5"))),
-        (
-            "127.0.0.2",
-            Outbound::Direct(Counter::OutboundForeignSource),
-        ),
-        (
-            "127.255.255.254",
-            Outbound::Direct(Counter::OutboundForeignSource),
-        ),
-        ("::1", Outbound::Redirect(address("10.1.0.5"))),
-        ("10.9.0.1", Outbound::Direct(Counter::OutboundForeignSource)),
+        ("10.1.0.5", redirected("10.1.0.5")),
+        ("192.168.7.1", redirected("10.1.0.5")),
+        ("127.0.0.1", redirected("10.1.0.5")),
+        ("127.0.0.2", foreign),
+        ("127.255.255.254", foreign),
+        ("::1", redirected("10.1.0.5")),
+        ("10.9.0.1", foreign),
     ] {
-        check_outbound(
-            ConnectAttempt {
-                source: address(source),
-                ..connect_to("10.9.9.9", 80)
-            },
-            expected,
-        );
+        let attempt = ConnectAttempt {
+            source: address(source),
+            ..connect_to("10.9.9.9", 80)
+        };
+        check_outbound(attempt, expected);
     }
 }
 
@@ -145,27 +128,19 @@ fn pod_without_address_of_the_family_stays_direct() {
 
 #[test]
 fn check_address_is_redirected_for_every_process() {
-    let v4 = pod().v4;
-    let v6 = pod().v6;
-    let table = [
-        ("192.0.2.1", CHECK_PORT, Outbound::Redirect(v4)),
-        ("2001:db8::1", CHECK_PORT, Outbound::Redirect(v6)),
-        ("192.0.2.1", 80, Outbound::Direct(Counter::OutboundProxy)),
-        (
-            "192.0.2.2",
-            CHECK_PORT,
-            Outbound::Direct(Counter::OutboundProxy),
-        ),
-    ];
-    for (destination, port, expected) in table {
-        let by_proxy = ConnectAttempt {
-            by_proxy: true,
-            ..connect_to(destination, port)
-        };
-        check_outbound(by_proxy, expected);
+    let v4 = Outbound::Redirect(pod().v4);
+    let v6 = Outbound::Redirect(pod().v6);
+    let direct = Outbound::Direct(Counter::OutboundProxy);
+    for (destination, port, expected) in [
+        ("192.0.2.1", CHECK_PORT, v4),
+        ("2001:db8::1", CHECK_PORT, v6),
+        ("192.0.2.1", 80, direct),
+        ("192.0.2.2", CHECK_PORT, direct),
+    ] {
+        check_outbound(connect_by_proxy(destination, port), expected);
     }
     let skips_everything = outbound(&pod(), &connect_to("192.0.2.1", CHECK_PORT), own, |_| true);
-    assert_eq!(skips_everything, Outbound::Redirect(v4));
+    assert_eq!(skips_everything, v4);
 }
 
 #[test]
@@ -183,7 +158,7 @@ fn single_family_pod_is_redirected_for_both_check_addresses() {
         (v4_only, "2001:db8::1", "::1"),
     ] {
         let found = outbound(&pod, &connect_to(destination, CHECK_PORT), own, |_| false);
-        assert_eq!(found, Outbound::Redirect(address(expected)));
+        assert_eq!(found, redirected(expected));
     }
 }
 
@@ -193,49 +168,38 @@ fn check_lookup(remote: &str, local: &str, local_port: u16, expected: LookupVerd
         local: address(local),
         local_port,
     };
-    let found = inbound(
-        &pod(),
-        &lookup,
-        own,
-        |port| port == 4191,
-        |source| source.same(&address("172.17.0.2")),
-    );
+    let in_subnet = |source: &Address| source.same(&address("172.17.0.2"));
+    let found = inbound(&pod(), &lookup, own, |port| port == 4191, in_subnet);
     assert_eq!(found, expected, "{lookup:?}");
 }
 
 #[test]
 fn lookups_are_steered_passed_or_skipped() {
-    use LookupVerdict::{Pass, Proxy};
+    let inbound = LookupVerdict::Proxy(Role::Inbound);
+    let outbound = LookupVerdict::Proxy(Role::Outbound);
+    let local = LookupVerdict::Pass(Counter::InboundLocal);
+    let skipped_port = LookupVerdict::Pass(Counter::InboundSkippedPort);
+    let skipped_subnet = LookupVerdict::Pass(Counter::InboundSkippedSubnet);
     let table = [
-        ("10.9.9.9", "10.1.0.5", 80, Proxy(Role::Inbound)),
-        ("10.9.9.9", "10.1.0.5", 4140, Proxy(Role::Inbound)),
-        ("10.9.9.9", "10.1.0.5", 4143, Proxy(Role::Inbound)),
-        ("10.9.9.9", "10.77.0.1", 80, Proxy(Role::Inbound)),
-        ("fe80::9", "fe80::5", 80, Proxy(Role::Inbound)),
-        (
-            "10.9.9.9",
-            "10.1.0.5",
-            4191,
-            Pass(Counter::InboundSkippedPort),
-        ),
-        (
-            "172.17.0.2",
-            "10.1.0.5",
-            80,
-            Pass(Counter::InboundSkippedSubnet),
-        ),
-        ("10.1.0.5", "10.1.0.5", 4140, Proxy(Role::Outbound)),
-        ("fd00::5", "fd00::5", 4140, Proxy(Role::Outbound)),
-        ("192.168.7.1", "10.1.0.5", 4140, Proxy(Role::Outbound)),
-        ("127.0.0.1", "10.1.0.5", 4140, Proxy(Role::Outbound)),
-        ("127.0.0.1", "127.0.0.1", 4140, Pass(Counter::InboundLocal)),
-        ("10.1.0.5", "10.1.0.5", 80, Pass(Counter::InboundLocal)),
-        ("192.168.7.1", "10.1.0.5", 80, Pass(Counter::InboundLocal)),
-        ("127.0.0.1", "127.0.0.1", 80, Pass(Counter::InboundLocal)),
-        ("10.1.0.5", "10.1.0.5", 4143, Pass(Counter::InboundLocal)),
+        ("10.9.9.9", "10.1.0.5", 80, inbound),
+        ("10.9.9.9", "10.1.0.5", 4140, inbound),
+        ("10.9.9.9", "10.1.0.5", 4143, inbound),
+        ("10.9.9.9", "10.77.0.1", 80, inbound),
+        ("fe80::9", "fe80::5", 80, inbound),
+        ("10.9.9.9", "10.1.0.5", 4191, skipped_port),
+        ("172.17.0.2", "10.1.0.5", 80, skipped_subnet),
+        ("10.1.0.5", "10.1.0.5", 4140, outbound),
+        ("fd00::5", "fd00::5", 4140, outbound),
+        ("192.168.7.1", "10.1.0.5", 4140, outbound),
+        ("127.0.0.1", "10.1.0.5", 4140, outbound),
+        ("127.0.0.1", "127.0.0.1", 4140, local),
+        ("10.1.0.5", "10.1.0.5", 80, local),
+        ("192.168.7.1", "10.1.0.5", 80, local),
+        ("127.0.0.1", "127.0.0.1", 80, local),
+        ("10.1.0.5", "10.1.0.5", 4143, local),
         // An unknown address of the pod, connected to from the pod: the kernel uses it as source
         // too.
-        ("10.77.0.1", "10.77.0.1", 80, Pass(Counter::InboundLocal)),
+        ("10.77.0.1", "10.77.0.1", 80, local),
     ];
     for (remote, local, port, expected) in table {
         check_lookup(remote, local, port, expected);
@@ -279,11 +243,8 @@ fn may_bind_requires_proxy_cgroup_or_no_listener() {
         (proxy(7, 1), 8, false, true),
     ];
     for (state, cgroup, any_listener, expected) in table {
-        assert_eq!(
-            may_bind(&state, cgroup, || any_listener),
-            expected,
-            "{state:?} {cgroup} {any_listener}"
-        );
+        let found = may_bind(&state, cgroup, || any_listener);
+        assert_eq!(found, expected, "{state:?} {cgroup} {any_listener}");
     }
 }
 
@@ -304,11 +265,8 @@ fn may_register_rejects_outdated_binders() {
         (proxy(7, 4), binder(8, 3), false),
     ];
     for (state, binder, expected) in table {
-        assert_eq!(
-            may_register(&state, &binder),
-            expected,
-            "{state:?} {binder:?}"
-        );
+        let found = may_register(&state, &binder);
+        assert_eq!(found, expected, "{state:?} {binder:?}");
     }
 }
 
@@ -347,25 +305,18 @@ fn original_dst_is_stored_or_local() {
         (None, false, 80, OriginalDstSource::Native),
     ];
     for (stored, by_proxy, port, expected) in table {
-        assert_eq!(
-            original_dst(&pod(), stored, by_proxy, port),
-            expected,
-            "{stored:?} {by_proxy} {port}"
-        );
+        let found = original_dst(&pod(), stored, by_proxy, port);
+        assert_eq!(found, expected, "{stored:?} {by_proxy} {port}");
     }
 }
 
 #[test]
 fn original_dst_is_native_behind_packet_filter() {
     let split = PodConfig { flags: 0, ..pod() };
-    assert_eq!(
-        original_dst(&split, None, true, 4143),
-        OriginalDstSource::Native
-    );
-    assert_eq!(
-        original_dst(&split, None, true, 80),
-        OriginalDstSource::Native
-    );
+    for port in [4143, 80] {
+        let found = original_dst(&split, None, true, port);
+        assert_eq!(found, OriginalDstSource::Native);
+    }
 }
 
 #[test]
@@ -385,15 +336,11 @@ fn bypassing_requests_are_detected() {
     };
     assert!(check("10.1.0.5", "10.9.9.9", 80, false));
     assert!(check("fd00::5", "2001:db8::9", 80, false));
-    assert!(
-        check("10.77.0.1", "10.9.9.9", 80, false),
-        "a foreign source"
-    );
+    // A foreign source.
+    assert!(check("10.77.0.1", "10.9.9.9", 80, false));
     assert!(!check("10.1.0.5", "10.9.9.9", 80, true));
     assert!(!check("10.1.0.5", "10.9.9.9", 4567, false));
     assert!(!check("10.1.0.5", "192.0.2.1", CHECK_PORT, false));
-    assert!(
-        !check("172.17.0.2", "10.9.9.9", 80, false),
-        "a network inside the pod whose sources are skipped"
-    );
+    // A network inside the pod whose sources are skipped.
+    assert!(!check("172.17.0.2", "10.9.9.9", 80, false));
 }

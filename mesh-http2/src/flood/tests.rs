@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 
+use super::FloodAction::{Close, Continue, Drain};
 use super::*;
 
 const LIMITS: Limits = Limits {
@@ -44,21 +45,21 @@ fn receive(limiter: &mut FloodLimiter, frame: FrameHeader) -> FloodAction {
     match frame.kind {
         frame::HEADERS => {
             limiter.record_message();
-            FloodAction::Continue
+            Continue
         }
         frame::DATA => limiter.record_data(frame.length, frame.ends_stream()),
         _ => limiter.record_frame(frame, false),
     }
 }
 
-/// Repeats `frames` until an action other than [`FloodAction::Continue`], and returns the number of
-/// frames and the action; `None` if none occurs.
+/// Repeats `frames` until an action other than [`Continue`], and returns the number of frames and
+/// the action; `None` if none occurs.
 fn until_action(limiter: &mut FloodLimiter, frames: &[FrameHeader]) -> Option<(u32, FloodAction)> {
     let mut count = 0;
     for frame in frames.iter().cycle().take(20_000) {
         count += 1;
         match receive(limiter, *frame) {
-            FloodAction::Continue => {}
+            Continue => {}
             action => return Some((count, action)),
         }
     }
@@ -72,7 +73,7 @@ fn request(count: u32) -> FrameHeader {
 
 #[test]
 fn idle_frames_close_the_connection() {
-    let idle = FloodAction::Close(LimitExceeded::IdleFrames);
+    let idle = Close(LimitExceeded::IdleFrames);
     let unknown = 42;
     for (frame, taken) in [
         (header(frame::SETTINGS, 0, 6, 0), 11),
@@ -109,7 +110,7 @@ fn frames_that_messages_earn_are_free() {
     for _ in 0..10_000 {
         limiter.record_sent_message();
         for frame in [window_update, window_update, ping] {
-            assert_eq!(limiter.record_frame(frame, false), FloodAction::Continue);
+            assert_eq!(limiter.record_frame(frame, false), Continue);
         }
     }
     // A thousand frames are in flight before the first of them is acknowledged.
@@ -118,16 +119,13 @@ fn frames_that_messages_earn_are_free() {
         limiter.record_sent_message();
     }
     for _ in 0..2_000 {
-        assert_eq!(
-            limiter.record_frame(window_update, false),
-            FloodAction::Continue
-        );
+        assert_eq!(limiter.record_frame(window_update, false), Continue);
     }
     // Acknowledgements of sent PINGs.
     for _ in 0..10_000 {
         limiter.record_sent_acknowledged_frame();
         let pong = header(frame::PING, frame::ACK, 8, 0);
-        assert_eq!(limiter.record_frame(pong, false), FloodAction::Continue);
+        assert_eq!(limiter.record_frame(pong, false), Continue);
     }
 }
 
@@ -137,7 +135,7 @@ fn time_refills_the_budget_of_idle_frames() {
     let ping = header(frame::PING, 0, 8, 0);
     // Ten points a second.
     for _ in 0..10_000 {
-        assert_eq!(limiter.record_frame(ping, false), FloodAction::Continue);
+        assert_eq!(limiter.record_frame(ping, false), Continue);
         advance(Duration::from_millis(210));
     }
 }
@@ -153,28 +151,22 @@ fn resets_replace_the_connection_and_then_end_it() {
         limiter.record_opened_stream();
         for frame in [request(count), reset(count)] {
             match limiter.record_frame(frame, has_sent_goaway) {
-                FloodAction::Continue => {}
+                Continue => {}
                 action => actions.push((count, action)),
             }
         }
     }
-    assert_eq!(actions[0], (99, FloodAction::Drain(LimitExceeded::Resets)));
+    assert_eq!(actions[0], (99, Drain(LimitExceeded::Resets)));
     let (count, action) = actions[1];
     assert!((501..601).contains(&count), "{count}");
-    assert_eq!(action, FloodAction::Close(LimitExceeded::Resets));
+    assert_eq!(action, Close(LimitExceeded::Resets));
     // Half of the streams may be reset.
     let mut limiter = server();
     for count in 0..10_000 {
         limiter.record_opened_stream();
-        assert_eq!(
-            limiter.record_frame(request(count), false),
-            FloodAction::Continue
-        );
+        assert_eq!(limiter.record_frame(request(count), false), Continue);
         if count % 2 == 0 {
-            assert_eq!(
-                limiter.record_frame(reset(count), false),
-                FloodAction::Continue
-            );
+            assert_eq!(limiter.record_frame(reset(count), false), Continue);
         }
     }
     // A server may reset any number of streams.
@@ -186,22 +178,17 @@ fn resets_replace_the_connection_and_then_end_it() {
 fn discarded_frames_spend_the_budget_unless_they_are_large() {
     let mut limiter = server();
     for _ in 0..100 {
-        assert_eq!(limiter.record_discarded_frame(255), FloodAction::Continue);
+        assert_eq!(limiter.record_discarded_frame(255), Continue);
     }
-    assert_eq!(
-        limiter.record_discarded_frame(255),
-        FloodAction::Close(LimitExceeded::IdleFrames)
-    );
-    assert_eq!(limiter.record_discarded_frame(256), FloodAction::Continue);
+    let idle = Close(LimitExceeded::IdleFrames);
+    assert_eq!(limiter.record_discarded_frame(255), idle);
+    assert_eq!(limiter.record_discarded_frame(256), Continue);
     // A reset accounts for the frames that may have been in flight.
     limiter.record_sent_reset();
     for _ in 0..100 {
-        assert_eq!(limiter.record_discarded_frame(0), FloodAction::Continue);
+        assert_eq!(limiter.record_discarded_frame(0), Continue);
     }
-    assert_eq!(
-        limiter.record_discarded_frame(0),
-        FloodAction::Close(LimitExceeded::IdleFrames)
-    );
+    assert_eq!(limiter.record_discarded_frame(0), idle);
 }
 
 /// Returns the indices of the stream errors that drain and that close the connection.
@@ -212,33 +199,23 @@ fn stream_error_indices(
     let actions: Vec<_> = (0..200).map(|_| cause(limiter)).collect();
     let first = |wanted| actions.iter().position(|action| *action == wanted);
     (
-        first(FloodAction::Drain(LimitExceeded::StreamErrors)).unwrap(),
-        first(FloodAction::Close(LimitExceeded::StreamErrors)).unwrap(),
+        first(Drain(LimitExceeded::StreamErrors)).unwrap(),
+        first(Close(LimitExceeded::StreamErrors)).unwrap(),
     )
 }
 
 #[test]
 fn stream_errors_drain_and_then_close_the_connection() {
     let mut client = FloodLimiter::new(Role::Client, &LIMITS, clock);
-    assert_eq!(
-        stream_error_indices(&mut server(), FloodLimiter::record_stream_error),
-        (9, 19)
-    );
-    assert_eq!(
-        stream_error_indices(&mut client, FloodLimiter::record_stream_error),
-        (99, 199)
-    );
-    assert_eq!(
-        stream_error_indices(&mut server(), FloodLimiter::record_refused_stream),
-        (99, 199)
-    );
+    let record_error = FloodLimiter::record_stream_error;
+    assert_eq!(stream_error_indices(&mut server(), record_error), (9, 19));
+    assert_eq!(stream_error_indices(&mut client, record_error), (99, 199));
+    let refuse = FloodLimiter::record_refused_stream;
+    assert_eq!(stream_error_indices(&mut server(), refuse), (99, 199));
     let expand = |limiter: &mut FloodLimiter| limiter.record_expansion(8 * 1024);
     assert_eq!(stream_error_indices(&mut server(), expand), (49, 99));
-    assert_eq!(
-        server().record_expansion(4 * 1024 - 1),
-        FloodAction::Continue
-    );
-    let far = FloodAction::Close(LimitExceeded::StreamErrors);
+    assert_eq!(server().record_expansion(4 * 1024 - 1), Continue);
+    let far = Close(LimitExceeded::StreamErrors);
     assert_eq!(server().record_expansion(usize::MAX), far);
 }
 
@@ -247,7 +224,7 @@ fn time_refills_the_budget_of_stream_errors() {
     let mut limiter = server();
     // Twenty points return each second, and a stream error costs ten.
     for _ in 0..1_000 {
-        assert_eq!(limiter.record_stream_error(), FloodAction::Continue);
+        assert_eq!(limiter.record_stream_error(), Continue);
         advance(Duration::from_millis(550));
     }
 }

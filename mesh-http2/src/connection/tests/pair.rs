@@ -13,12 +13,12 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
-        Self::with(&config(Role::Client), &config(Role::Server))
+        Self::with(&config(Role::Server))
     }
 
-    fn with(client: &Config, server: &Config) -> Self {
+    fn with(server: &Config) -> Self {
         let mut pair = Self {
-            client: Connection::new(client),
+            client: Connection::new(&config(Role::Client)),
             server: Connection::new(server),
             cut: usize::MAX,
         };
@@ -59,6 +59,14 @@ fn data(connection: &mut Connection, id: StreamId) -> Bytes {
         Poll::Ready(Some(Ok(BodyFrame::Data(data)))) => data,
         other => panic!("{other:?}"),
     }
+}
+
+/// Whether the body has been read to its end.
+fn has_ended(connection: &mut Connection, id: StreamId) -> bool {
+    matches!(
+        connection.poll_body_frame(id, noop_waker()),
+        Poll::Ready(None)
+    )
 }
 
 /// Reads all data that was received, and returns its length.
@@ -124,10 +132,7 @@ fn messages_arrive_in_fragments_of_any_size() {
         }
         assert_eq!(body, b"ask");
         assert!(pair.server.is_fully_read(accepted_id));
-        assert!(matches!(
-            pair.server.poll_body_frame(accepted_id, noop_waker()),
-            Poll::Ready(None)
-        ));
+        assert!(has_ended(&mut pair.server, accepted_id));
 
         let response = Response::builder().status(201).body(()).unwrap();
         pair.server.respond(accepted_id, &response, false);
@@ -139,8 +144,7 @@ fn messages_arrive_in_fragments_of_any_size() {
         assert_eq!(head.status(), 201);
         assert_eq!(read(&mut pair.client, id), 5);
         for (side, id) in [(&mut pair.client, id), (&mut pair.server, accepted_id)] {
-            side.drop_reader(id);
-            side.drop_writer(id);
+            drop_stream(side, id);
             assert_eq!(side.stream_count(), 0);
         }
         assert!(pair.client.output().is_empty() && pair.server.output().is_empty());
@@ -157,10 +161,7 @@ fn empty_body_differs_from_no_body() {
     pair.exchange();
     let accepted = pair.server.next_request().unwrap();
     assert!(!accepted.is_headers_only);
-    assert!(matches!(
-        pair.server.poll_body_frame(accepted.id, noop_waker()),
-        Poll::Ready(None)
-    ));
+    assert!(has_ended(&mut pair.server, accepted.id));
     pair.server.respond(accepted.id, &Response::new(()), true);
     pair.exchange();
     assert!(pair.client.poll_response(id, noop_waker()).is_ready());
@@ -210,17 +211,14 @@ fn dropped_reader_releases_connection_window() {
 /// Slow readers hold at most their own windows.
 #[test]
 fn unread_streams_do_not_block_others() {
-    let server = Config {
+    let mut pair = Pair::with(&Config {
         connection_window: LIMITS.max_concurrent_streams * DEFAULT_WINDOW,
         ..config(Role::Server)
-    };
-    let mut pair = Pair::with(&config(Role::Client), &server);
+    });
     for _ in 1..LIMITS.max_concurrent_streams {
         let (slow, _) = pair.call(&request(), false);
-        assert_eq!(
-            fill(&mut pair.client, slow, usize::MAX),
-            DEFAULT_WINDOW as usize
-        );
+        let sent = fill(&mut pair.client, slow, usize::MAX);
+        assert_eq!(sent, DEFAULT_WINDOW as usize);
         pair.exchange();
     }
     let (id, accepted) = pair.call(&request(), false);
@@ -235,12 +233,11 @@ fn unread_streams_do_not_block_others() {
 #[test]
 fn enlarged_windows_are_used() {
     const LARGE: u32 = 1 << 20;
-    let server = Config {
+    let mut pair = Pair::with(&Config {
         stream_window: LARGE,
         connection_window: LARGE,
         ..config(Role::Server)
-    };
-    let mut pair = Pair::with(&config(Role::Client), &server);
+    });
     let (id, _) = pair.call(&request(), false);
     let mut sent = 0;
     for _ in 0..100 {
@@ -260,11 +257,10 @@ fn enlarged_windows_are_used() {
 
 #[test]
 fn smaller_initial_window_is_enforced_from_the_start() {
-    let server = Config {
+    let mut pair = Pair::with(&Config {
         stream_window: 100,
         ..config(Role::Server)
-    };
-    let mut pair = Pair::with(&config(Role::Client), &server);
+    });
     let (id, accepted) = pair.call(&request(), false);
     for _ in 0..10 {
         assert_eq!(fill(&mut pair.client, id, usize::MAX), 100);
@@ -276,12 +272,11 @@ fn smaller_initial_window_is_enforced_from_the_start() {
 
 #[test]
 fn buffered_output_is_limited() {
-    let server = Config {
+    let mut pair = Pair::with(&Config {
         stream_window: 1 << 24,
         connection_window: 1 << 24,
         ..config(Role::Server)
-    };
-    let mut pair = Pair::with(&config(Role::Client), &server);
+    });
     let (id, _) = pair.call(&request(), false);
     let (other, _) = pair.call(&request(), false);
     fill(&mut pair.client, id, usize::MAX);
@@ -309,11 +304,8 @@ fn reset_ends_both_directions() {
     pair.client.reset(id, ErrorCode::CANCEL);
     pair.exchange();
     assert!(flag.was_woken());
-    assert_eq!(
-        data(&mut pair.server, accepted.id),
-        "half",
-        "received before the reset"
-    );
+    // Received before the reset.
+    assert_eq!(data(&mut pair.server, accepted.id), "half");
     let broken = pair.server.poll_body_frame(accepted.id, noop_waker());
     assert!(matches!(
         broken,
@@ -334,15 +326,13 @@ fn frames_in_flight_to_reset_streams_are_ignored() {
         pair.server.respond(accepted.id, &Response::new(()), false);
         pair.server.send_data(accepted.id, "late".into(), false);
         pair.server.send_trailers(accepted.id, &trailers());
-        pair.client.drop_reader(id);
-        pair.client.drop_writer(id);
+        drop_stream(&mut pair.client, id);
         assert_eq!(pair.client.stream_count(), 0);
         // The reset and the response cross.
         let reset = output(&mut pair.client);
         responses.push(output(&mut pair.server));
         pair.server.receive(&reset).unwrap();
-        pair.server.drop_reader(accepted.id);
-        pair.server.drop_writer(accepted.id);
+        drop_stream(&mut pair.server, accepted.id);
         assert_eq!(pair.server.stream_count(), 0);
     }
     for response in responses {
@@ -362,8 +352,7 @@ fn server_may_reset_with_no_error_after_response() {
     let (id, accepted) = pair.call(&request(), false);
     pair.server.respond(accepted.id, &Response::new(()), false);
     pair.server.send_data(accepted.id, "enough".into(), true);
-    pair.server.drop_reader(accepted.id);
-    pair.server.drop_writer(accepted.id);
+    drop_stream(&mut pair.server, accepted.id);
     pair.exchange();
     assert!(matches!(
         failure(&mut pair.client, id),
@@ -371,10 +360,7 @@ fn server_may_reset_with_no_error_after_response() {
     ));
     assert!(pair.client.poll_response(id, noop_waker()).is_ready());
     assert_eq!(data(&mut pair.client, id), "enough");
-    assert!(matches!(
-        pair.client.poll_body_frame(id, noop_waker()),
-        Poll::Ready(None)
-    ));
+    assert!(has_ended(&mut pair.client, id));
 }
 
 #[test]
