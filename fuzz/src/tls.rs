@@ -9,7 +9,7 @@ use rustls::client::Resumption;
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::{self, cipher_suite, kx_group};
 use rustls::{ClientConfig, ServerConfig, SupportedCipherSuite};
-use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
 
 pub(crate) mod handshake;
 mod handshake_config;
@@ -24,6 +24,15 @@ pub(crate) fn anchors() -> String {
 
 fn certified() -> CertifiedKey<rcgen::KeyPair> {
     generate_simple_self_signed(["web.test".to_owned()]).expect("a certificate")
+}
+
+fn name() -> ServerName<'static> {
+    ServerName::try_from("web.test").expect("a name")
+}
+
+/// Whether the shorter of both begins the longer.
+fn has_same_prefix(one: &[u8], other: &[u8]) -> bool {
+    one.starts_with(other) || other.starts_with(one)
 }
 
 /// The cipher suites of the proxy.

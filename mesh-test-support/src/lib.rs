@@ -1,7 +1,7 @@
 //! What the tests and benchmarks of several packages share.
 //!
 //! `control_plane` serves Linkerd's proxy API from a script, `certificates` issues them, and `tls`
-//! contains peers. `machine` and `network` create what a test needs of the machine and remove it
+//! and `sealing` contain peers. `machine` and `network` create what a test needs of the machine and remove it
 //! again. `command` and `program` run programs, `cni` runs plugins, and `http` asks servers.
 //! `eventually` waits for a state that another process or task brings about. No program of the mesh
 //! depends on this package.
@@ -21,4 +21,5 @@ pub mod http;
 pub mod machine;
 pub mod network;
 pub mod program;
+pub mod sealing;
 pub mod tls;

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use mesh_test_support::sealing;
 use rcgen::{CertificateParams, KeyPair, PKCS_ED25519};
 use rustls::client::Resumption;
 use rustls::client::danger::HandshakeSignatureValid;
@@ -14,7 +15,7 @@ use rustls::{
 };
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, UnixTime};
 
-use super::{InsecureVerifier, SUITES, scripted_peer};
+use super::{InsecureVerifier, SUITES};
 
 /// Configurations of clients and servers, for the proxy and for its peer.
 pub(super) struct Configs {
@@ -51,8 +52,8 @@ impl Configs {
         Self {
             client: client(Arc::new(client_provider.clone()), client_id),
             server: server(Arc::new(server_provider.clone()), &identity),
-            peer_client: client(scripted_peer::provider(client_provider), client_id),
-            peer_server: server(scripted_peer::provider(server_provider), &identity),
+            peer_client: client(sealing::provider(client_provider), client_id),
+            peer_server: server(sealing::provider(server_provider), &identity),
         }
     }
 }

@@ -10,9 +10,8 @@ use mesh_proxy::fuzzing::{HandshakeDriver, RecordConnection};
 use rustls::client::UnbufferedClientConnection;
 use rustls::server::UnbufferedServerConnection;
 use rustls::{ClientConnection, Connection, ServerConnection};
-use rustls_pki_types::ServerName;
 
-use super::{Configs, SUITES};
+use super::{Configs, SUITES, has_same_prefix, name};
 use crate::input::Input;
 
 thread_local! {
@@ -60,30 +59,23 @@ fn run_with(
             expected = oracle.receive(&[0; ANY_RECORD]);
         }
         if expected.is_rejected {
+            let is_rejected = actual.is_rejected;
             assert!(
-                actual.is_rejected,
+                is_rejected,
                 "rustls rejects {action:?}, the proxy accepts it"
             );
-            assert!(
-                expected.content.starts_with(&actual.content)
-                    || actual.content.starts_with(&expected.content),
-                "different content before {action:?} was rejected"
-            );
+            let is_same = has_same_prefix(&expected.content, &actual.content);
+            assert!(is_same, "different content before {action:?} was rejected");
             return;
         }
-        assert!(
-            !actual.is_rejected,
-            "rustls accepts {action:?}, the proxy rejects it: {}",
-            actual.reason
-        );
-        assert!(
-            expected.content == actual.content,
-            "{action:?} changed the content"
-        );
-        assert_eq!(
-            expected.is_closed, actual.is_closed,
-            "only one of them is closed by {action:?}"
-        );
+        if actual.is_rejected {
+            let reason = actual.reason;
+            panic!("rustls accepts {action:?}, the proxy rejects it: {reason}");
+        }
+        let is_same = expected.content == actual.content;
+        assert!(is_same, "{action:?} changed the content");
+        let is_same = expected.is_closed == actual.is_closed;
+        assert!(is_same, "only one of them is closed by {action:?}");
         if expected.is_closed {
             return;
         }
@@ -98,9 +90,7 @@ enum PeerAction<'a> {
         content_type: u8,
     },
     /// A KeyUpdate; later records are sealed with the next key.
-    Update {
-        body: u8,
-    },
+    Update(u8),
     /// A record with one flipped bit.
     Flipped {
         content: &'a [u8],
@@ -108,13 +98,9 @@ enum PeerAction<'a> {
         bit: u8,
     },
     /// An omitted record and the one after it.
-    Lost {
-        content: &'a [u8],
-    },
+    Lost(&'a [u8]),
     /// A record sent twice.
-    Repeated {
-        content: &'a [u8],
-    },
+    Repeated(&'a [u8]),
     /// Arbitrary bytes.
     Raw(&'a [u8]),
     /// The first bytes of a record.
@@ -130,75 +116,49 @@ impl<'a> PeerAction<'a> {
             let length = usize::from(input.byte());
             input.take(length)
         };
+        let record = |content_type, content| Self::Record {
+            content,
+            content_type,
+        };
         match input.byte() % 16 {
-            0 | 1 => Self::Record {
-                content: short(input).to_vec(),
-                content_type: DATA,
-            },
-            2 => Self::Record {
-                content: vec![input.byte(); usize::from(input.word()).min(MAX_CONTENT)],
-                content_type: DATA,
-            },
-            3 => Self::Record {
-                content_type: input.byte(),
-                content: short(input).to_vec(),
-            },
-            4 | 5 => Self::Record {
-                content: short(input).to_vec(),
-                content_type: HANDSHAKE,
-            },
-            6 => Self::Record {
-                content: vec![input.byte(), input.byte()],
-                content_type: ALERT,
-            },
-            7 => Self::Record {
-                content: short(input).to_vec(),
-                content_type: ALERT,
-            },
-            8 | 9 => Self::Update {
-                body: input.byte() % 3,
-            },
+            0 | 1 => record(DATA, short(input).to_vec()),
+            2 => {
+                let byte = input.byte();
+                record(DATA, vec![byte; usize::from(input.word()).min(MAX_CONTENT)])
+            }
+            3 => record(input.byte(), short(input).to_vec()),
+            4 | 5 => record(HANDSHAKE, short(input).to_vec()),
+            6 => record(ALERT, vec![input.byte(), input.byte()]),
+            7 => record(ALERT, short(input).to_vec()),
+            8 | 9 => Self::Update(input.byte() % 3),
             10 => Self::Flipped {
                 at: input.word(),
                 bit: input.byte() % 8,
                 content: short(input),
             },
             11 => match input.byte() % 4 {
-                0 => Self::Lost {
-                    content: short(input),
-                },
-                1 => Self::Repeated {
-                    content: short(input),
-                },
+                0 => Self::Lost(short(input)),
+                1 => Self::Repeated(short(input)),
                 2 => Self::Cut {
                     length: input.word(),
                     content: short(input),
                 },
                 _ => Self::Raw(short(input)),
             },
-            12 => Self::Record {
-                content: ticket(short(input)),
-                content_type: HANDSHAKE,
-            },
+            12 => record(HANDSHAKE, ticket(short(input))),
             // Padding: zeros after the content type.
             13 => {
                 let mut content = short(input).to_vec();
                 content.push(input.choose([DATA, HANDSHAKE, ALERT, 20]));
                 content.resize(content.len() + usize::from(input.word()) % MAX_CONTENT, 0);
                 content.truncate(MAX_CONTENT);
-                Self::Record {
-                    content,
-                    content_type: 0,
-                }
+                record(0, content)
             }
-            14 => Self::Record {
-                content: vec![0; usize::from(input.word()).min(MAX_CONTENT)],
-                content_type: 0,
-            },
-            _ => Self::Record {
-                content: message(input.byte(), short(input)),
-                content_type: HANDSHAKE,
-            },
+            14 => record(0, vec![0; usize::from(input.word()).min(MAX_CONTENT)]),
+            _ => {
+                let kind = input.byte();
+                record(HANDSHAKE, message(kind, short(input)))
+            }
         }
     }
 }
@@ -226,9 +186,9 @@ impl Peer {
                 ref content,
                 content_type,
             } => self.0.seal(&mut bytes, content, content_type),
-            PeerAction::Update { body } => {
-                self.0
-                    .seal(&mut bytes, &message(KEY_UPDATE, &[body]), HANDSHAKE);
+            PeerAction::Update(body) => {
+                let update = message(KEY_UPDATE, &[body]);
+                self.0.seal(&mut bytes, &update, HANDSHAKE);
                 self.0.advance_send_key();
             }
             PeerAction::Flipped { content, at, bit } => {
@@ -236,11 +196,11 @@ impl Peer {
                 let at = 5 + usize::from(at) % (bytes.len() - 5);
                 bytes[at] ^= 1 << bit;
             }
-            PeerAction::Lost { content } => {
+            PeerAction::Lost(content) => {
                 self.0.seal(&mut Vec::new(), content, DATA);
                 self.0.seal(&mut bytes, content, DATA);
             }
-            PeerAction::Repeated { content } => {
+            PeerAction::Repeated(content) => {
                 self.0.seal(&mut bytes, content, DATA);
                 bytes.extend_from_within(..);
             }
@@ -358,11 +318,8 @@ impl Subject {
         }
         let mut subject = Self(subject.finish().expect("keys"));
         let tickets = subject.receive(&[]);
-        assert!(
-            !tickets.is_rejected && tickets.content.is_empty(),
-            "{}",
-            tickets.reason
-        );
+        let is_empty = !tickets.is_rejected && tickets.content.is_empty();
+        assert!(is_empty, "{}", tickets.reason);
         (subject, Peer(peer.finish().expect("keys")))
     }
 
@@ -383,8 +340,4 @@ fn client(configs: &Configs) -> UnbufferedClientConnection {
 
 fn server(configs: &Configs) -> UnbufferedServerConnection {
     UnbufferedServerConnection::new(configs.server.clone()).expect("a server")
-}
-
-fn name() -> ServerName<'static> {
-    ServerName::try_from("web.test").expect("a name")
 }

@@ -95,6 +95,14 @@ pub(in crate::tls) fn peer(name: &str) -> TlsPeer {
     }
 }
 
+/// A peer with another identity at the same server name.
+fn other_peer() -> TlsPeer {
+    TlsPeer {
+        id: identity("other.test"),
+        server_name: "server.test".into(),
+    }
+}
+
 /// A server that accepts one connection at a time, always at the same address.
 pub(in crate::tls) struct Server {
     pub(in crate::tls) listener: TcpListener,
@@ -198,10 +206,7 @@ async fn server_with_unexpected_identity_is_rejected() {
     let ca = TestCa::new();
     let server = Server::new(ca.credentials("server.test")).await;
     let client = ca.credentials("client.test");
-    let other = TlsPeer {
-        id: identity("other.test"),
-        server_name: "server.test".into(),
-    };
+    let other = other_peer();
     for purpose in [Purpose::Control, Purpose::Traffic] {
         let (dialled, accepted) = server
             .accept_for(&client, &other, false, [purpose; 2])
@@ -210,10 +215,9 @@ async fn server_with_unexpected_identity_is_rejected() {
             panic!("the handshake must fail");
         };
         let cause = cause.to_string();
-        assert!(
-            cause.contains("server.test") && cause.contains("other.test"),
-            "{cause}"
-        );
+        for name in ["server.test", "other.test"] {
+            assert!(cause.contains(name), "{cause}");
+        }
         let TlsError::Handshake(error) = accepted.unwrap_err() else {
             panic!("the server must receive an alert");
         };
@@ -225,21 +229,14 @@ async fn server_with_unexpected_identity_is_rejected() {
 async fn unknown_ca_is_rejected_by_client_and_server() {
     let (ca, other_ca) = (TestCa::new(), TestCa::new());
     let server = Server::new(ca.credentials("server.test")).await;
-    let (dialled, accepted) = server
-        .accept_from(
-            &other_ca.credentials("client.test"),
-            &peer("server.test"),
-            false,
-        )
-        .await;
+    let client = other_ca.credentials("client.test");
+    let peer = peer("server.test");
+    let (dialled, accepted) = server.accept_from(&client, &peer, false).await;
     assert!(dialled.is_err() && accepted.is_err());
 
-    let own = other_ca.credentials("client.test");
-    let error = own.with_anchors(&ca.anchors(), 2).unwrap_err();
-    assert!(
-        matches!(error, CredentialsError::NotTrusted(_)),
-        "own certificates must chain to the anchors too"
-    );
+    // Own certificates must chain to the anchors too.
+    let error = client.with_anchors(&ca.anchors(), 2).unwrap_err();
+    assert!(matches!(error, CredentialsError::NotTrusted(_)));
 }
 
 #[tokio::test]
@@ -276,24 +273,17 @@ async fn sessions_are_resumed_within_one_generation_only() {
     };
     // First with tickets received by `RecordStream`, then by rustls.
     for resumed in [false, true, true] {
-        assert_eq!(
-            server.exchange_for(&client, &peer, Purpose::Traffic).await,
-            (info.clone(), resumed)
-        );
+        let found = server.exchange_for(&client, &peer, Purpose::Traffic).await;
+        assert_eq!(found, (info.clone(), resumed));
     }
     let client = client.with_anchors(&ca.anchors(), 1).unwrap();
     assert_eq!(server.exchange(&client, &peer).await, (info.clone(), false));
-    assert_eq!(
-        server.exchange(&client, &peer).await,
-        (info.clone(), true),
-        "the session contains the identity"
-    );
+    // The session contains the identity.
+    assert_eq!(server.exchange(&client, &peer).await, (info.clone(), true));
 
     let renewed = client.with_anchors(&ca.anchors(), 2).unwrap();
-    assert_eq!(
-        server.exchange(&renewed, &peer).await,
-        (info.clone(), false)
-    );
+    let found = server.exchange(&renewed, &peer).await;
+    assert_eq!(found, (info.clone(), false));
 
     server.credentials = Arc::new(server.credentials.with_anchors(&ca.anchors(), 2).unwrap());
     assert_eq!(server.exchange(&client, &peer).await, (info, false));
@@ -305,10 +295,7 @@ async fn session_is_not_resumed_with_another_expected_identity() {
     let server = Server::new(ca.credentials("server.test")).await;
     let client = ca.credentials("client.test");
     server.exchange(&client, &peer("server.test")).await;
-    let other = TlsPeer {
-        id: identity("other.test"),
-        server_name: "server.test".into(),
-    };
+    let other = other_peer();
     let (dialled, _) = server.accept_from(&client, &other, false).await;
     assert!(dialled.is_err());
 }
@@ -318,19 +305,16 @@ fn issued_certificate_is_verified_before_use() {
     let ca = TestCa::new();
     let dns = |name: &str| SanType::DnsName(name.try_into().unwrap());
     let rejection = |change: &dyn Fn(&mut CertificateParams)| {
-        ca.try_credentials("a.test", change)
-            .unwrap_err()
-            .to_string()
+        let error = ca.try_credentials("a.test", change).unwrap_err();
+        error.to_string()
     };
     let expired = rejection(&|params| {
         params.not_after = OffsetDateTime::now_utc() - Duration::from_secs(1);
     });
     assert!(expired.contains("does not chain"), "{expired}");
     let wrong = rejection(&|params| params.subject_alt_names = vec![dns("b.test")]);
-    assert_eq!(
-        wrong,
-        "issued certificate identity mismatch: expected a.test, got b.test"
-    );
+    let mismatch = "issued certificate identity mismatch: expected a.test, got b.test";
+    assert_eq!(wrong, mismatch);
     let two = rejection(&|params| params.subject_alt_names.push(dns("b.test")));
     assert_eq!(two, "invalid issued certificate");
 
@@ -338,10 +322,8 @@ fn issued_certificate_is_verified_before_use() {
     let issued = ca.sign(CertificateRequest::new(&id).unwrap().der());
     let other_key = CertificateRequest::new(&id).unwrap();
     let error = Credentials::new(&id, &"a.test".into(), other_key, &issued, &ca.anchors(), 1);
-    assert!(
-        matches!(error, Err(CredentialsError::WrongKey(_))),
-        "{error:?}"
-    );
+    let is_wrong = matches!(error, Err(CredentialsError::WrongKey(_)));
+    assert!(is_wrong, "{error:?}");
 }
 
 #[test]
@@ -372,17 +354,13 @@ fn bundle_with_an_invalid_certificate_is_rejected() {
     let (one, two) = (TestCa::new(), TestCa::new());
     let bundle = format!("# comment\n{}\n{}", one.pem, two.pem);
     assert_eq!(TrustAnchors::from_pem(&bundle).unwrap().len(), 2);
-    assert_eq!(
-        TrustAnchors::from_pem("nothing here"),
-        Err(TrustAnchorsError::Empty)
-    );
-    let broken = format!(
-        "{}-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
-        one.pem
-    );
+    let none = TrustAnchors::from_pem("nothing here");
+    assert_eq!(none, Err(TrustAnchorsError::Empty));
+    let invalid = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    let broken = TrustAnchors::from_pem(&format!("{}{invalid}", one.pem)).unwrap_err();
     assert!(matches!(
-        TrustAnchors::from_pem(&broken),
-        Err(TrustAnchorsError::Certificate { number: 2, .. })
+        broken,
+        TrustAnchorsError::Certificate { number: 2, .. }
     ));
 }
 
@@ -398,9 +376,8 @@ async fn certificates_of_an_intermediate_issuer_are_accepted() {
     let own = Credentials::new(&id, &"server.test".into(), request, &issued, &anchors, 1);
     let server = Server::new(Arc::new(own.unwrap())).await;
     let client = ca.credentials("client.test");
-    let (dialled, accepted) = server
-        .accept_from(&client, &peer("server.test"), false)
-        .await;
+    let peer = peer("server.test");
+    let (dialled, accepted) = server.accept_from(&client, &peer, false).await;
     dialled.unwrap();
     accepted.unwrap();
 }
