@@ -62,14 +62,10 @@ pub(crate) fn read(mut bytes: &[u8]) -> impl Iterator<Item = Frame<'_>> {
 pub(crate) fn read_checked(bytes: &[u8], is_orderly: bool) -> impl Iterator<Item = Frame<'_>> {
     read(bytes).enumerate().map(move |(n, frame)| {
         let length = frame.payload.len();
-        assert!(
-            length <= MAX_FRAME || !is_orderly,
-            "frame of {length} bytes"
-        );
-        assert!(
-            n > 0 || (frame.kind, frame.flags & ACK) == (SETTINGS, 0),
-            "the first frame is {frame:?}"
-        );
+        let is_within = length <= MAX_FRAME || !is_orderly;
+        assert!(is_within, "frame of {length} bytes");
+        let is_settings = (frame.kind, frame.flags & ACK) == (SETTINGS, 0);
+        assert!(n > 0 || is_settings, "the first frame is {frame:?}");
         frame.check();
         frame
     })
@@ -84,10 +80,8 @@ impl Frame<'_> {
             payload,
         } = *self;
         let is_connection_frame = matches!(kind, SETTINGS | PING | GOAWAY);
-        assert!(
-            kind == WINDOW_UPDATE || (stream == 0) == is_connection_frame,
-            "frame {kind} on stream {stream}"
-        );
+        let is_allowed = kind == WINDOW_UPDATE || (stream == 0) == is_connection_frame;
+        assert!(is_allowed, "frame {kind} on stream {stream}");
         match kind {
             HEADERS => assert!(flags & END_HEADERS != 0, "field block in several frames"),
             DATA => {}

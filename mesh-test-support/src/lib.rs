@@ -1,10 +1,10 @@
 //! What the tests and benchmarks of several packages share.
 //!
 //! `control_plane` serves Linkerd's proxy API from a script, `certificates` issues them, and `tls`
-//! and `sealing` contain peers. `machine` and `network` create what a test needs of the machine and remove it
-//! again. `command` and `program` run programs, `cni` runs plugins, and `http` asks servers.
-//! `eventually` waits for a state that another process or task brings about. No program of the mesh
-//! depends on this package.
+//! and `sealing` contain peers. `machine` and `network` create what a test needs of the machine and
+//! remove it again. `command` and `program` run programs, `cni` runs plugins, and `http` asks
+//! servers. `eventually` waits for a state that another process or task brings about. No program of
+//! the mesh depends on this package.
 
 #![expect(
     clippy::expect_used,

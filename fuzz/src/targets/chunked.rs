@@ -63,11 +63,8 @@ pub(crate) fn run(input: &[u8]) {
     let split = input.byte();
     let bytes = input.0;
     let received = receive_body(bytes, split);
-    assert_eq!(
-        received,
-        receive_body(bytes, 0),
-        "the result depends on the split"
-    );
+    let unsplit = receive_body(bytes, 0);
+    assert_eq!(received, unsplit, "the result depends on the split");
     let strict = reader::chunked(bytes, 0, &PROFILES[0]);
     let Some((data, trailers)) = received else {
         return;
@@ -82,30 +79,25 @@ pub(crate) fn run(input: &[u8]) {
         let Ok(Some(body)) = body else {
             panic!("the proxy accepts a body that {profile:?} does not: {body:?}");
         };
-        assert_eq!(
-            (body.end, &body.data),
-            (strict.end, &strict.data),
-            "{profile:?}"
-        );
+        let [body, strict] = [&body, &strict].map(|body| (body.end, &body.data));
+        assert_eq!(body, strict, "{profile:?}");
     }
 }
 
 fn check_trailers(got: &HeaderMap, strict: &ChunkedBody) {
-    let got: Vec<_> = got
-        .iter()
+    let got = got.iter();
+    let mut got: Vec<_> = got
         .map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()))
         .collect();
-    let mut sent: Vec<_> = strict
-        .trailers
-        .iter()
+    let sent = strict.trailers.iter();
+    let mut sent: Vec<_> = sent
         .map(|(name, value)| (name.as_slice(), value.as_slice()))
         .filter(|(name, _)| !is_removed(name))
         .collect();
     // A header map groups the values of a name.
-    let mut got_sorted = got;
-    got_sorted.sort_by_key(|(name, _)| *name);
+    got.sort_by_key(|(name, _)| *name);
     sent.sort_by_key(|(name, _)| *name);
-    assert_eq!(got_sorted, sent);
+    assert_eq!(got, sent);
 }
 
 /// The first body that a handler receives, and its trailers. `None` if reading it failed.

@@ -25,24 +25,16 @@ pub(crate) fn run(input: &[u8]) {
     let split = input.byte();
     let bytes = input.0;
     let tls = tls(bytes, split);
-    assert_eq!(
-        tls,
-        self::tls(bytes, 0),
-        "TLS detection depends on the split"
-    );
+    let unsplit = self::tls(bytes, 0);
+    assert_eq!(tls, unsplit, "TLS detection depends on the split");
     hello::check(bytes, &tls);
     let http = http(bytes, split);
-    assert_eq!(
-        http,
-        self::http(bytes, 0),
-        "HTTP detection depends on the split"
-    );
+    let unsplit = self::http(bytes, 0);
+    assert_eq!(http, unsplit, "HTTP detection depends on the split");
     check_http(bytes, http);
-    assert!(
-        !(matches!(tls, TlsDetected::ClientHello { .. })
-            && matches!(http, HttpDetected::Http1 | HttpDetected::Http2)),
-        "detected as both TLS and HTTP"
-    );
+    let is_tls = matches!(tls, TlsDetected::ClientHello { .. });
+    let is_http = matches!(http, HttpDetected::Http1 | HttpDetected::Http2);
+    assert!(!(is_tls && is_http), "detected as both TLS and HTTP");
 }
 
 /// Returns the result of HTTP detection. HTTP/1 targets use it too.
@@ -64,10 +56,8 @@ fn detected<T>(bytes: &[u8], split: u8, detect: impl AsyncFnOnce(&mut Io) -> T) 
         let detecting = async {
             let detected = detect(&mut io).await;
             let replayed = io.replay();
-            assert!(
-                bytes.starts_with(replayed),
-                "the replay differs from the bytes sent"
-            );
+            let is_intact = bytes.starts_with(replayed);
+            assert!(is_intact, "the replay differs from the bytes sent");
             drop(io);
             detected
         };
@@ -83,8 +73,9 @@ fn check_http(bytes: &[u8], detected: HttpDetected) {
         return;
     };
     let is_long = request.method().len() > MAX_METHOD;
+    let is_detected = detected == HttpDetected::Http1;
     assert!(
-        detected == HttpDetected::Http1 || is_long,
+        is_detected || is_long,
         "a request is detected as {detected:?}"
     );
 }

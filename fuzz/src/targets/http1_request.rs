@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use http::{HeaderMap, Uri};
+use http::Uri;
 use mesh_proxy::fuzzing::detect::HttpDetected;
 use mesh_proxy::fuzzing::strip_connection_headers;
 
@@ -14,7 +14,7 @@ use super::detect;
 use crate::app::{self, AppBehavior, Exchange};
 use crate::input::Input;
 use crate::oracle::hyper::{self, ParsedMessage};
-use crate::oracle::reader::{self, Field, Message, MessageKind, PROFILES, RequestMethod, STRICT};
+use crate::oracle::reader::{self, Message, MessageKind, PROFILES, RequestMethod, STRICT};
 use crate::test_env;
 
 pub(crate) fn run(input: &[u8]) {
@@ -48,10 +48,9 @@ fn check_rests(exchange: &Exchange) {
     for rest in &exchange.rests {
         for profile in &PROFILES[1..] {
             let read = reader::message(rest, MessageKind::Request, profile);
-            assert!(
-                !matches!(read, Ok(Some(_))),
-                "{profile:?} reads an incomplete request as a complete one: {read:?}"
-            );
+            if let Ok(Some(read)) = read {
+                panic!("{profile:?} reads an incomplete request as a complete one: {read:?}");
+            }
         }
     }
 }
@@ -70,12 +69,7 @@ fn messages_sent(bytes: &[u8], count: usize) -> Vec<Message> {
         };
         for profile in &PROFILES[1..] {
             match reader::message(rest, MessageKind::Request, profile) {
-                Ok(Some(message)) => {
-                    let same = (message.end, &message.body) == (strict.end, &strict.body);
-                    assert!(
-                        same,
-                        "{profile:?} reads {message:?} where the proxy accepted {strict:?}"
-                    );
+                Ok(Some(message)) if (message.end, &message.body) == (strict.end, &strict.body) => {
                 }
                 other => panic!("{profile:?} reads {other:?} where the proxy accepted {strict:?}"),
             }
@@ -119,18 +113,20 @@ fn assert_same(parsed: &ParsedMessage, received: &Message) {
     strip_connection_headers(&mut headers);
     // Compared in `assert_same_message`.
     headers.remove("host");
-    assert_eq!(shown(&headers), shown_fields(&received.fields));
+    let parsed = headers.iter();
+    let parsed = parsed.map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()));
+    let fields = received.fields.iter();
+    let fields = fields.map(|(name, value)| (name.as_slice(), value.as_slice()));
+    assert_eq!(shown(parsed), shown(fields));
     let are_sent = received.trailers.iter().all(|(name, value)| {
         let name = str::from_utf8(name).unwrap_or_default();
-        trailers
-            .get_all(name)
-            .iter()
-            .any(|sent| sent.as_bytes() == value)
+        let mut sent = trailers.get_all(name).iter();
+        sent.any(|sent| sent.as_bytes() == value)
     });
+    let received = &received.trailers;
     assert!(
         are_sent,
-        "trailers were not sent: {:?}, of {trailers:?}",
-        received.trailers
+        "trailers were not sent: {received:?}, of {trailers:?}"
     );
 }
 
@@ -152,27 +148,12 @@ const HOP_BY_HOP: [&str; 11] = [
 
 type Shown = BTreeMap<String, Vec<Vec<u8>>>;
 
-fn shown(headers: &HeaderMap) -> Shown {
-    let mut shown = Shown::new();
-    for (name, value) in headers {
-        shown
-            .entry(name.to_string())
-            .or_default()
-            .push(value.as_bytes().to_vec());
-    }
-    without_hop_by_hop(shown)
-}
-
-fn shown_fields(fields: &[Field]) -> Shown {
+fn shown<'a>(fields: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Shown {
     let mut shown = Shown::new();
     for (name, value) in fields {
         let name = String::from_utf8_lossy(name).into_owned();
-        shown.entry(name).or_default().push(value.clone());
+        shown.entry(name).or_default().push(value.to_vec());
     }
-    without_hop_by_hop(shown)
-}
-
-fn without_hop_by_hop(mut shown: Shown) -> Shown {
     shown.retain(|name, _| !HOP_BY_HOP.contains(&name.as_str()));
     shown
 }
@@ -187,10 +168,10 @@ fn check_responses(exchange: &Exchange) {
         let role = MessageKind::Response(methods.clone().next().unwrap_or(RequestMethod::Other));
         let response = match reader::message(rest, role, &STRICT) {
             Ok(Some(response)) => response,
-            other => panic!(
-                "the client received an invalid response, {other:?}: {:?}",
-                String::from_utf8_lossy(rest)
-            ),
+            other => {
+                let rest = String::from_utf8_lossy(rest);
+                panic!("the client received an invalid response, {other:?}: {rest:?}");
+            }
         };
         rest = &rest[response.end..];
         if response.is_interim() {
@@ -202,20 +183,13 @@ fn check_responses(exchange: &Exchange) {
             responses += 1;
             continue;
         }
-        assert!(
-            response.status() >= 400,
-            "response without a request: {response:?}"
-        );
-        assert!(
-            rest.is_empty(),
-            "bytes after an error response: {:?}",
-            String::from_utf8_lossy(rest)
-        );
+        let is_error = response.status() >= 400;
+        assert!(is_error, "response without a request: {response:?}");
+        let rest = String::from_utf8_lossy(rest);
+        assert!(rest.is_empty(), "bytes after an error response: {rest:?}");
         return;
     }
     // An error response replaces the last response if the client's bytes end within a request.
-    assert!(
-        responses >= exchange.requests.len().saturating_sub(1),
-        "requests without a response: {exchange:?}"
-    );
+    let is_enough = responses >= exchange.requests.len().saturating_sub(1);
+    assert!(is_enough, "requests without a response: {exchange:?}");
 }

@@ -62,10 +62,8 @@ pub(crate) fn run(input: &[u8]) {
     assert_eq!(sent.body, got.body, "the body was changed");
     if got.status() == 101 {
         let tunnelled = &app_bytes[app_bytes.len().min(sent_end(app_bytes, request))..];
-        assert!(
-            exchange.received.ends_with(tunnelled),
-            "a tunnel lost bytes"
-        );
+        let is_intact = exchange.received.ends_with(tunnelled);
+        assert!(is_intact, "a tunnel lost bytes");
         return;
     }
     check_hyper(app_bytes, request, &got);
@@ -74,25 +72,22 @@ pub(crate) fn run(input: &[u8]) {
 /// Returns the final response, if it is complete.
 fn got(exchange: &Exchange, request: TestRequest) -> Option<Message> {
     let mut rest = exchange.received.as_slice();
+    let kind = MessageKind::Response(request.request_method);
     loop {
-        let response =
-            match reader::message(rest, MessageKind::Response(request.request_method), &STRICT) {
-                Ok(response) => response?,
-                Err(wrong) => panic!(
-                    "the client received an invalid response ({wrong}): {:?}",
-                    String::from_utf8_lossy(rest)
-                ),
-            };
+        let response = match reader::message(rest, kind, &STRICT) {
+            Ok(response) => response?,
+            Err(wrong) => {
+                let shown = String::from_utf8_lossy(rest);
+                panic!("the client received an invalid response ({wrong}): {shown:?}");
+            }
+        };
+        rest = &rest[response.end..];
         if !response.is_interim() {
-            let is_alone = response.status() == 101 || response.end == rest.len();
-            assert!(
-                is_alone,
-                "bytes after the response: {:?}",
-                String::from_utf8_lossy(&rest[response.end..])
-            );
+            let is_alone = response.status() == 101 || rest.is_empty();
+            let rest = String::from_utf8_lossy(rest);
+            assert!(is_alone, "bytes after the response: {rest:?}");
             return Some(response);
         }
-        rest = &rest[response.end..];
     }
 }
 

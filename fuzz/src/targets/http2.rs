@@ -29,31 +29,24 @@ pub(crate) fn run(input: &[u8]) {
     let got = test_env::run(async {
         let (io, client) = pipe();
         let serving = test_env::serve_http(io, Protocol::Http2, handler.clone());
-        join!(
-            serving,
-            converse(client, &script.bytes, script.split, |_| true)
-        )
-        .1
+        let conversing = converse(client, &script.bytes, script.split, |_| true);
+        join!(serving, conversing).1
     });
     let peak = memory::peak().saturating_sub(before);
+    let length = script.bytes.len();
     assert!(
         peak <= MAX_MEMORY,
-        "{peak} bytes of memory for {} bytes of input",
-        script.bytes.len()
+        "{peak} bytes of memory for {length} bytes of input"
     );
+    let concurrent = handler.max_concurrent.get();
     assert!(
-        handler.max_concurrent.get() <= MAX_STREAMS,
-        "{} concurrent requests",
-        handler.max_concurrent.get()
+        concurrent <= MAX_STREAMS,
+        "{concurrent} concurrent requests"
     );
-    assert!(
-        handler.requests.get() <= script.headers,
-        "more requests than were sent"
-    );
-    assert!(
-        *handler.bodies.borrow() <= script.data,
-        "more body bytes than were sent"
-    );
+    let requests = handler.requests.get();
+    assert!(requests <= script.headers, "more requests than were sent");
+    let length = *handler.bodies.borrow();
+    assert!(length <= script.data, "more body bytes than were sent");
     let output = ServerOutput::parse(&got, &script);
     if script.is_orderly {
         output.assert_all_complete(&script);

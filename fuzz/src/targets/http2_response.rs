@@ -95,11 +95,8 @@ async fn send(client: &Client<Dialer>, kind: RequestKind) -> Outcome {
     if kind == RequestKind::Head {
         assert_eq!(length, 0, "a response to HEAD has a body");
     } else if let Some(declared) = declared.filter(|_| has_content(head.status.as_u16())) {
-        assert_eq!(
-            declared.to_str().ok().and_then(|text| text.parse().ok()),
-            Some(length),
-            "the length of a complete body differs from its content-length"
-        );
+        let declared = declared.to_str().ok().and_then(|text| text.parse().ok());
+        assert_eq!(declared, Some(length), "content-length of a complete body");
     }
     Outcome::Complete { length }
 }
@@ -110,21 +107,15 @@ fn has_content(status: u16) -> bool {
 }
 
 fn check_outcomes(script: &Script, connections: usize, outcomes: &[Outcome]) {
-    let responses = outcomes
-        .iter()
-        .filter(|outcome| **outcome != Outcome::NoResponse);
-    assert!(
-        responses.count() <= script.headers * connections,
-        "more responses than were sent: {outcomes:?}"
-    );
+    let is_response = |outcome: &&Outcome| **outcome != Outcome::NoResponse;
+    let is_within = outcomes.iter().filter(is_response).count() <= script.headers * connections;
+    assert!(is_within, "more responses than were sent: {outcomes:?}");
     let lengths = outcomes.iter().map(|outcome| match outcome {
         Outcome::Complete { length } | Outcome::Incomplete { length } => *length,
         Outcome::NoResponse | Outcome::Unread => 0,
     });
-    assert!(
-        lengths.sum::<usize>() <= script.data * connections,
-        "more body bytes than were sent: {outcomes:?}"
-    );
+    let is_within = lengths.sum::<usize>() <= script.data * connections;
+    assert!(is_within, "more body bytes than were sent: {outcomes:?}");
     if script.is_orderly {
         assert_eq!(outcomes, script.outcomes());
     }

@@ -22,9 +22,9 @@ pub(crate) fn run(input: &[u8]) {
     let direct = ChainOutcome::through(&[ChainPosition::Only], &messages);
     let carried = ChainOutcome::through(&[ChainPosition::First, ChainPosition::Second], &messages);
     let shown = String::from_utf8_lossy(&messages.request);
-    assert_eq!(
-        direct.requests.len(),
-        carried.requests.len(),
+    let are_both = direct.requests.len() == carried.requests.len();
+    assert!(
+        are_both,
         "only one of the chains forwards the request: {shown}"
     );
     for (direct, carried) in direct.requests.iter().zip(&carried.requests) {
@@ -69,17 +69,11 @@ fn assert_same(direct: &Message, carried: &Message, start: Start) {
     if start == Start::All {
         assert_eq!(direct.start, carried.start, "{first} became {second}");
     }
-    assert_eq!(
-        end_to_end(&direct.fields),
-        end_to_end(&carried.fields),
-        "{first} became {second}"
-    );
+    let fields = [direct, carried].map(|message| end_to_end(&message.fields));
+    assert_eq!(fields[0], fields[1], "{first} became {second}");
     assert_eq!(direct.body, carried.body, "the body was changed");
-    assert_eq!(
-        sorted(&direct.trailers),
-        sorted(&carried.trailers),
-        "{first} became {second}"
-    );
+    let trailers = [direct, carried].map(|message| sorted(&message.trailers));
+    assert_eq!(trailers[0], trailers[1], "{first} became {second}");
 }
 
 /// Fields of a single connection: persistence, message framing, accepted transfer codings, and the
@@ -179,11 +173,11 @@ impl App {
                 ),
             }
         };
+        let shown = String::from_utf8_lossy(&received);
         assert_eq!(
             request.end,
             received.len(),
-            "more than one request: {:?}",
-            String::from_utf8_lossy(&received)
+            "more than one request: {shown:?}"
         );
         self.requests.borrow_mut().push(request);
         if tcp.write_all(&self.response).await.is_ok() {

@@ -28,17 +28,12 @@ pub(crate) fn run(input: &[u8]) {
 fn check(bytes: &[u8], split: u8) {
     let (read, rest) = read(bytes, split);
     let (unsplit, unsplit_rest) = self::read(bytes, 0);
-    assert_eq!(
-        shown(&read),
-        shown(&unsplit),
-        "the result depends on the split"
-    );
+    let results = [&read, &unsplit].map(shown);
+    assert_eq!(results[0], results[1], "the result depends on the split");
     let Ok(header) = read else { return };
     assert_eq!(rest, unsplit_rest);
-    assert!(
-        bytes.ends_with(&rest),
-        "bytes after the header were changed"
-    );
+    let is_intact = bytes.ends_with(&rest);
+    assert!(is_intact, "bytes after the header were changed");
     assert_ne!(header.port, 0);
     let encoded = header.encode();
     let (decoded, rest) = self::read(&encoded, 0);

@@ -22,17 +22,12 @@ fn valid_messages_are_parsed_alike_by_all_profiles() {
             let expected = Some((body.to_owned(), request.len()));
             assert_eq!(read(request, profile), expected, "{request:?}, {profile:?}");
             let pipelined = format!("{request}GET /2 HTTP/1.1\r\n\r\n");
-            assert_eq!(
-                read(&pipelined, profile),
-                expected,
-                "{request:?}, {profile:?}"
-            );
+            let found = read(&pipelined, profile);
+            assert_eq!(found, expected, "{request:?}, {profile:?}");
         }
         for end in 0..request.len() {
-            assert_eq!(
-                message(&request.as_bytes()[..end], MessageKind::Request, &STRICT),
-                Ok(None)
-            );
+            let part = &request.as_bytes()[..end];
+            assert_eq!(message(part, MessageKind::Request, &STRICT), Ok(None));
         }
     }
 }
@@ -70,33 +65,26 @@ fn responses_end_after_their_body() {
             .unwrap();
         (message.body.len(), message.until_close)
     };
-    assert_eq!(
-        read("HTTP/1.1 200 OK\r\n\r\nabc", RequestMethod::Other),
-        (3, true)
-    );
-    assert_eq!(
-        read(
+    use RequestMethod::{Connect, Head, Other};
+    for (method, response, expected) in [
+        (Other, "HTTP/1.1 200 OK\r\n\r\nabc", (3, true)),
+        (
+            Other,
             "HTTP/1.1 200\r\ncontent-length: 3\r\n\r\nabc",
-            RequestMethod::Other
+            (3, false),
         ),
-        (3, false)
-    );
-    assert_eq!(
-        read(
+        (
+            Head,
             "HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n",
-            RequestMethod::Head
+            (0, false),
         ),
-        (0, false)
-    );
-    assert_eq!(
-        read(
+        (
+            Other,
             "HTTP/1.1 304 Not Modified\r\ncontent-length: 3\r\n\r\n",
-            RequestMethod::Other
+            (0, false),
         ),
-        (0, false)
-    );
-    assert_eq!(
-        read("HTTP/1.1 200 OK\r\n\r\nabc", RequestMethod::Connect),
-        (0, false)
-    );
+        (Connect, "HTTP/1.1 200 OK\r\n\r\nabc", (0, false)),
+    ] {
+        assert_eq!(read(response, method), expected, "{response}");
+    }
 }

@@ -42,10 +42,8 @@ impl ServerOutput {
         if matches!(kind, HEADERS | DATA) {
             assert!(stream % 2 == 1, "frame {kind} on a server-initiated stream");
         }
-        let is_closed = matches!(
-            self.streams.get(&stream),
-            Some(StreamState::Complete | StreamState::Reset)
-        );
+        let state = self.streams.get(&stream);
+        let is_closed = matches!(state, Some(StreamState::Complete | StreamState::Reset));
         match kind {
             HEADERS => {
                 assert!(!is_closed, "headers on closed stream {stream}");
@@ -53,7 +51,7 @@ impl ServerOutput {
             }
             DATA => {
                 assert_eq!(
-                    self.streams.get(&stream),
+                    state,
                     Some(&StreamState::Headers),
                     "data on stream {stream}"
                 );
@@ -79,15 +77,11 @@ impl ServerOutput {
     pub(super) fn assert_all_complete(&self, script: &Script) {
         for stream in &script.complete {
             let state = self.streams.get(stream);
-            assert!(
-                matches!(state, Some(StreamState::Complete | StreamState::Reset)),
-                "stream {stream} is {state:?}"
-            );
+            let is_closed = matches!(state, Some(StreamState::Complete | StreamState::Reset));
+            assert!(is_closed, "stream {stream} is {state:?}");
             // A reset may follow the response to a request whose body was not read.
-            assert!(
-                state == Some(&StreamState::Complete) || !self.has_goaway,
-                "stream {stream} was reset"
-            );
+            let is_complete = state == Some(&StreamState::Complete);
+            assert!(is_complete || !self.has_goaway, "stream {stream} was reset");
         }
     }
 }

@@ -35,10 +35,7 @@ pub(super) fn check(bytes: &[u8], script: &Script) {
         return;
     }
     let window = WINDOW + script.granted;
-    assert!(
-        data <= window,
-        "{data} bytes of DATA exceed the window of {window}"
-    );
+    assert!(data <= window, "{data} bytes of DATA exceed {window}");
     for (stream, state) in streams {
         let is_within = !matches!(state, StreamState::Body(sent) if sent > window);
         assert!(is_within, "stream {stream} is {state:?}");
@@ -59,28 +56,22 @@ fn check_frame(frame: Frame<'_>, streams: &mut BTreeMap<u32, StreamState>) {
     match kind {
         HEADERS => {
             let last = streams.keys().next_back().copied().unwrap_or(0);
-            assert!(
-                stream % 2 == 1 && stream > last,
-                "stream {stream} after {last}"
-            );
+            let is_new = stream % 2 == 1 && stream > last;
+            assert!(is_new, "stream {stream} after {last}");
             streams.insert(stream, state_after(0));
         }
         DATA => {
-            let Some(StreamState::Body(sent)) = streams.get(&stream).copied() else {
-                panic!(
-                    "data on stream {stream}, which is {:?}",
-                    streams.get(&stream)
-                );
+            let state = streams.get(&stream).copied();
+            let Some(StreamState::Body(sent)) = state else {
+                panic!("data on stream {stream}, which is {state:?}");
             };
             streams.insert(stream, state_after(sent + payload.len()));
         }
         RST_STREAM => {
             let before = streams.insert(stream, StreamState::Reset);
             // Frames of the server after its END_STREAM may cause another STREAM_CLOSED.
-            assert!(
-                before != Some(StreamState::Reset) || payload == STREAM_CLOSED,
-                "stream {stream} is reset twice"
-            );
+            let is_first = before != Some(StreamState::Reset) || payload == STREAM_CLOSED;
+            assert!(is_first, "stream {stream} is reset twice");
         }
         _ => {}
     }
