@@ -112,6 +112,17 @@ async fn hop(
     hop_with(LIMITS, &registry, server, role, protocol, drain).await
 }
 
+/// Starts the only hop in front of `server`, with these limits.
+async fn limited_hop(
+    limits: HttpLimits,
+    registry: &Registry,
+    server: SocketAddr,
+    protocol: Protocol,
+    drain: &drain::Watch,
+) -> SocketAddr {
+    hop_with(limits, registry, server, Role::Only, protocol, drain).await
+}
+
 async fn hop_with(
     limits: HttpLimits,
     registry: &Registry,
@@ -125,8 +136,7 @@ async fn hop_with(
         role,
     });
     let engine = Rc::new(Server::for_tests(drain.clone(), limits, registry));
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let addr = listener.local_addr().unwrap();
+    let (listener, addr) = listen().await;
     tokio::task::spawn_local(async move {
         while let Ok((tcp, _)) = listener.accept().await {
             let (engine, handler) = (engine.clone(), handler.clone());
@@ -162,6 +172,27 @@ async fn chain(hops: usize, server: SocketAddr, drain: &drain::Watch) -> SocketA
     hop(second, Role::First, Protocol::Http1, drain).await
 }
 
+/// Connects to a chain of hops in front of `server`.
+async fn connect(hops: usize, server: SocketAddr, drain: &drain::Watch) -> TcpStream {
+    TcpStream::connect(chain(hops, server, drain).await)
+        .await
+        .unwrap()
+}
+
+async fn listen() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    (listener, addr)
+}
+
+async fn accept(listener: &TcpListener) -> TcpStream {
+    listener.accept().await.unwrap().0
+}
+
+async fn send(tcp: &mut TcpStream, text: &str) {
+    tcp.write_all(text.as_bytes()).await.unwrap();
+}
+
 /// Starts a server that sends `response` whenever it has read up to `until`, and then closes the
 /// connection if `close`. Returns its address and the requests it reads.
 async fn scripted(
@@ -169,19 +200,15 @@ async fn scripted(
     response: &'static str,
     close: bool,
 ) -> (SocketAddr, tokio::sync::mpsc::UnboundedReceiver<String>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let addr = listener.local_addr().unwrap();
+    let (listener, addr) = listen().await;
     let (sender, requests) = tokio::sync::mpsc::unbounded_channel();
     tokio::task::spawn_local(async move {
         while let Ok((mut tcp, _)) = listener.accept().await {
             let sender = sender.clone();
             tokio::task::spawn_local(async move {
-                loop {
-                    let Some(request) = read_until(&mut tcp, until).await else {
-                        return;
-                    };
+                while let Some(request) = read_until(&mut tcp, until).await {
                     sender.send(request).unwrap();
-                    tcp.write_all(response.as_bytes()).await.unwrap();
+                    send(&mut tcp, response).await;
                     if close {
                         return;
                     }
@@ -190,6 +217,10 @@ async fn scripted(
         }
     });
     (addr, requests)
+}
+
+fn metrics(registry: &Registry) -> String {
+    String::from_utf8(registry.encode()).unwrap()
 }
 
 /// Reads up to and including `until`. Returns `None` if the connection ends before the first byte.
@@ -206,365 +237,257 @@ async fn read_until(tcp: &mut TcpStream, until: &str) -> Option<String> {
     Some(text)
 }
 
-/// Sends `request` through one and two hops to a server that reads up to `until` and sends
-/// `response`, and compares what the server and the client receive.
-struct Case {
-    request: &'static str,
-    until: &'static str,
-    server_receives: &'static str,
-    response: &'static str,
-    client_receives: &'static str,
-}
-
-impl Case {
-    async fn check(self) {
-        for hops in [1, 2] {
-            let case = &self;
-            run(async |drain| {
-                let (server, mut requests) = scripted(case.until, case.response, true).await;
-                let proxy = chain(hops, server, &drain).await;
-                let mut client = TcpStream::connect(proxy).await.unwrap();
-                client.write_all(case.request.as_bytes()).await.unwrap();
-                client.shutdown().await.unwrap();
-                let mut gets = String::new();
-                client.read_to_string(&mut gets).await.unwrap();
-                assert_eq!(
-                    gets, case.client_receives,
-                    "{hops} hops: {:?}",
-                    case.request
-                );
-                assert_eq!(
-                    requests.recv().await.unwrap(),
-                    case.server_receives,
-                    "{hops} hops"
-                );
-            })
-            .await;
-        }
+/// Runs a test with one and with two hops, each in its own runtime.
+fn run_with_hops(test: impl AsyncFn(usize, drain::Watch)) {
+    for hops in [1, 2] {
+        run(async |drain| test(hops, drain).await);
     }
 }
 
-/// Runs a test on a local task set, with a time limit.
-async fn run(test: impl AsyncFnOnce(drain::Watch)) {
+/// Runs a test in its own runtime, with a time limit.
+fn run(test: impl AsyncFnOnce(drain::Watch)) {
     let (_drain, watch) = drain::channel();
-    run_local(test(watch)).await;
+    run_local(test(watch));
 }
 
-async fn run_local(test: impl Future<Output = ()>) {
-    let limited = tokio::time::timeout(Duration::from_secs(20), test);
+fn run_local(test: impl Future<Output = ()>) {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().build().unwrap();
+    let limited = async { tokio::time::timeout(Duration::from_secs(20), test).await };
     LocalSet::new()
-        .run_until(limited)
-        .await
+        .block_on(&runtime, limited)
         .expect("the exchange must complete within the time limit");
 }
 
+/// Sends `request` through one and two hops to a server that sends `response` once it has read the
+/// request, and compares what the server and the client receive.
+fn check_exchange(
+    request: &'static str,
+    server_receives: &'static str,
+    response: &'static str,
+    client_receives: &'static str,
+) {
+    let body = server_receives.split_once(END).unwrap().1;
+    let until = if body.is_empty() { END } else { body };
+    run_with_hops(async |hops, drain| {
+        let (server, mut requests) = scripted(until, response, true).await;
+        let mut client = connect(hops, server, &drain).await;
+        send(&mut client, request).await;
+        client.shutdown().await.unwrap();
+        let mut received = String::new();
+        client.read_to_string(&mut received).await.unwrap();
+        assert_eq!(received, client_receives, "{hops} hops: {request:?}");
+        let received = requests.recv().await.unwrap();
+        assert_eq!(received, server_receives, "{hops} hops");
+    });
+}
+
+/// Checks that neither message changes.
+fn check_unchanged(request: &'static str, response: &'static str) {
+    check_exchange(request, request, response, response);
+}
+
 const END: &str = "\r\n\r\n";
+const GET: &str = "GET / HTTP/1.1\r\nhost: web\r\n\r\n";
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
-#[tokio::test]
-async fn request_target_forms_are_preserved() {
+#[test]
+fn request_target_forms_are_preserved() {
     for request in [
         "GET /a?b=c HTTP/1.1\r\nhost: web\r\n\r\n",
         "GET http://other/a HTTP/1.1\r\nhost: other\r\n\r\n",
         "GET /a HTTP/1.1\r\n\r\n",
         "OPTIONS * HTTP/1.1\r\nhost: web\r\n\r\n",
     ] {
-        Case {
-            request,
-            until: END,
-            server_receives: request,
-            response: OK,
-            client_receives: OK,
-        }
-        .check()
-        .await;
+        check_unchanged(request, OK);
     }
 }
 
-#[tokio::test]
-async fn http10_version_is_preserved() {
+#[test]
+fn http10_version_is_preserved() {
     for request in [
         "GET /a HTTP/1.0\r\n\r\n",
         "GET /a HTTP/1.0\r\nhost: web\r\n\r\n",
     ] {
-        Case {
-            request,
-            until: END,
-            server_receives: request,
-            response: "HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nok",
-            client_receives: "HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nok",
-        }
-        .check()
-        .await;
+        check_unchanged(request, "HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nok");
     }
 }
 
-#[tokio::test]
-async fn hop_by_hop_headers_are_not_forwarded() {
-    Case {
-        request: "GET / HTTP/1.1\r\nhost: web\r\nconnection: close, x-hop\r\nkeep-alive: timeout=5\r\nproxy-connection: close\r\nx-hop: 1\r\nx-end: 2\r\n\r\n",
-        until: END,
-        server_receives: "GET / HTTP/1.1\r\nhost: web\r\nx-end: 2\r\n\r\n",
-        response: "HTTP/1.1 200 OK\r\nconnection: close, x-hop\r\nx-hop: 1\r\ncontent-length: 2\r\n\r\nok",
-        client_receives: "HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok",
-    }
-    .check()
-    .await;
-    Case {
-        request: "GET / HTTP/1.1\r\nhost: web\r\nconnection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAA\r\n\r\n",
-        until: END,
-        server_receives: "GET / HTTP/1.1\r\nhost: web\r\n\r\n",
-        response: OK,
-        client_receives: OK,
-    }
-    .check()
-    .await;
+#[test]
+fn hop_by_hop_headers_are_not_forwarded() {
+    check_exchange(
+        "GET / HTTP/1.1\r\nhost: web\r\nconnection: close, x-hop\r\nkeep-alive: timeout=5\r\nproxy-connection: close\r\nx-hop: 1\r\nx-end: 2\r\n\r\n",
+        "GET / HTTP/1.1\r\nhost: web\r\nx-end: 2\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nconnection: close, x-hop\r\nx-hop: 1\r\ncontent-length: 2\r\n\r\nok",
+        "HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok",
+    );
+    check_exchange(
+        "GET / HTTP/1.1\r\nhost: web\r\nconnection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAA\r\n\r\n",
+        GET,
+        OK,
+        OK,
+    );
 }
 
-#[tokio::test]
-async fn request_body_framing_is_preserved() {
-    for (request, until) in [
-        (
-            "POST / HTTP/1.1\r\nhost: web\r\ncontent-length: 5\r\n\r\nhello",
-            "hello",
-        ),
-        (
-            "POST / HTTP/1.1\r\nhost: web\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
-            "0\r\n\r\n",
-        ),
-        (
-            "POST / HTTP/1.1\r\nhost: web\r\ncontent-length: 0\r\n\r\n",
-            END,
-        ),
-        ("DELETE / HTTP/1.1\r\nhost: web\r\n\r\n", END),
+#[test]
+fn request_body_framing_is_preserved() {
+    for request in [
+        "POST / HTTP/1.1\r\nhost: web\r\ncontent-length: 5\r\n\r\nhello",
+        "POST / HTTP/1.1\r\nhost: web\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+        "POST / HTTP/1.1\r\nhost: web\r\ncontent-length: 0\r\n\r\n",
+        "DELETE / HTTP/1.1\r\nhost: web\r\n\r\n",
     ] {
-        Case {
-            request,
-            until,
-            server_receives: request,
-            response: OK,
-            client_receives: OK,
-        }
-        .check()
-        .await;
+        check_unchanged(request, OK);
     }
 }
 
-#[tokio::test]
-async fn response_body_framing_is_preserved_or_chunked() {
+#[test]
+fn response_body_framing_is_preserved_or_chunked() {
     const CHUNKED: &str =
         "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
-    const GET: &str = "GET / HTTP/1.1\r\nhost: web\r\n\r\n";
-    for (response, client_receives) in [
-        (CHUNKED, CHUNKED),
-        // The server ends the body by closing the connection. The client gets chunks instead, so
-        // that it can distinguish the end from a failure.
-        ("HTTP/1.1 200 OK\r\n\r\nhello", CHUNKED),
-        (
-            "HTTP/1.1 204 No Content\r\n\r\n",
-            "HTTP/1.1 204 No Content\r\n\r\n",
-        ),
-        (
-            "HTTP/1.1 304 Not Modified\r\netag: x\r\n\r\n",
-            "HTTP/1.1 304 Not Modified\r\netag: x\r\n\r\n",
-        ),
-        (
-            "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
-            "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
-        ),
+    for response in [
+        CHUNKED,
+        "HTTP/1.1 204 No Content\r\n\r\n",
+        "HTTP/1.1 304 Not Modified\r\netag: x\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
     ] {
-        Case {
-            request: GET,
-            until: END,
-            server_receives: GET,
-            response,
-            client_receives,
-        }
-        .check()
-        .await;
+        check_unchanged(GET, response);
     }
+    // The server ends the body by closing the connection. The client gets chunks instead, so that
+    // it can distinguish the end from a failure.
+    check_exchange(GET, GET, "HTTP/1.1 200 OK\r\n\r\nhello", CHUNKED);
 }
 
-#[tokio::test]
-async fn head_response_keeps_content_length_without_body() {
-    let request = "HEAD / HTTP/1.1\r\nhost: web\r\n\r\n";
-    let response = "HTTP/1.1 200 OK\r\ncontent-length: 55\r\n\r\n";
-    Case {
-        request,
-        until: END,
-        server_receives: request,
-        response,
-        client_receives: response,
-    }
-    .check()
-    .await;
+#[test]
+fn head_response_keeps_content_length_without_body() {
+    check_unchanged(
+        "HEAD / HTTP/1.1\r\nhost: web\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ncontent-length: 55\r\n\r\n",
+    );
 }
 
-#[tokio::test]
-async fn requests_with_mismatched_target_form_are_rejected() {
+#[test]
+fn requests_with_mismatched_target_form_are_rejected() {
     for request in [
         "CONNECT /a HTTP/1.1\r\nhost: web\r\n\r\n",
         "CONNECT web:80 HTTP/1.0\r\n\r\n",
         "GET web:80 HTTP/1.1\r\nhost: web\r\n\r\n",
     ] {
-        for hops in [1, 2] {
-            run(async |drain| {
-                let (server, _requests) = scripted(END, OK, true).await;
-                let proxy = chain(hops, server, &drain).await;
-                let mut client = TcpStream::connect(proxy).await.unwrap();
-                client.write_all(request.as_bytes()).await.unwrap();
-                let response = read_until(&mut client, END).await.unwrap();
-                assert!(response.contains(" 400 "), "{request:?}: {response:?}");
-            })
-            .await;
-        }
+        run_with_hops(async |hops, drain| {
+            let (server, _requests) = scripted(END, OK, true).await;
+            let mut client = connect(hops, server, &drain).await;
+            send(&mut client, request).await;
+            let response = read_until(&mut client, END).await.unwrap();
+            assert!(response.contains(" 400 "), "{request:?}: {response:?}");
+        });
     }
 }
 
 /// Sends bytes in both directions: with the handshake, after it, and after the client has closed
 /// its half.
-async fn check_tunnel(
-    request: &'static str,
-    server_receives: &'static str,
-    response: &'static str,
-) {
-    for hops in [1, 2] {
-        run(async |drain| {
-            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let server = listener.local_addr().unwrap();
-            let proxy = chain(hops, server, &drain).await;
-            let mut client = TcpStream::connect(proxy).await.unwrap();
-            client.write_all(request.as_bytes()).await.unwrap();
-            let (mut server, _) = listener.accept().await.unwrap();
-            assert_eq!(read_until(&mut server, END).await.unwrap(), server_receives);
-            server.write_all(response.as_bytes()).await.unwrap();
-            server.write_all(b"server first").await.unwrap();
-            let got = read_until(&mut client, "server first").await.unwrap();
-            assert_eq!(got, format!("{response}server first"), "{hops} hops");
-            client.write_all(b"ping").await.unwrap();
-            assert_eq!(read_until(&mut server, "ping").await.unwrap(), "ping");
-            client.shutdown().await.unwrap();
-            let mut rest = Vec::new();
-            assert_eq!(server.read_to_end(&mut rest).await.unwrap(), 0);
-            server.write_all(b"after half-close").await.unwrap();
-            drop(server);
-            let mut rest = String::new();
-            client.read_to_string(&mut rest).await.unwrap();
-            assert_eq!(rest, "after half-close");
-        })
-        .await;
-    }
+fn check_tunnel(request: &'static str, server_receives: &'static str, response: &'static str) {
+    run_with_hops(async |hops, drain| {
+        let (listener, server) = listen().await;
+        let mut client = connect(hops, server, &drain).await;
+        send(&mut client, request).await;
+        let mut server = accept(&listener).await;
+        assert_eq!(read_until(&mut server, END).await.unwrap(), server_receives);
+        send(&mut server, response).await;
+        send(&mut server, "server first").await;
+        let got = read_until(&mut client, "server first").await.unwrap();
+        assert_eq!(got, format!("{response}server first"), "{hops} hops");
+        send(&mut client, "ping").await;
+        assert_eq!(read_until(&mut server, "ping").await.unwrap(), "ping");
+        client.shutdown().await.unwrap();
+        assert_eq!(server.read(&mut [0]).await.unwrap(), 0);
+        send(&mut server, "after half-close").await;
+        drop(server);
+        let mut rest = String::new();
+        client.read_to_string(&mut rest).await.unwrap();
+        assert_eq!(rest, "after half-close");
+    });
 }
 
-#[tokio::test]
-async fn upgrade_request_becomes_tunnel() {
+#[test]
+fn upgrade_request_becomes_tunnel() {
     check_tunnel(
         "GET /chat HTTP/1.1\r\nhost: web\r\nconnection: keep-alive, Upgrade\r\nupgrade: websocket\r\nsec-websocket-key: x\r\n\r\n",
         "GET /chat HTTP/1.1\r\nhost: web\r\nsec-websocket-key: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n",
         "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n",
-    )
-    .await;
+    );
 }
 
-#[tokio::test]
-async fn connect_request_becomes_tunnel() {
+#[test]
+fn connect_request_becomes_tunnel() {
     check_tunnel(
         "CONNECT web:443 HTTP/1.1\r\nhost: web:443\r\n\r\n",
         "CONNECT web:443 HTTP/1.1\r\nhost: web:443\r\n\r\n",
         "HTTP/1.1 200 OK\r\n\r\n",
-    )
-    .await;
+    );
 }
 
-#[tokio::test]
-async fn connection_is_kept_for_pipelined_requests() {
-    for hops in [1, 2] {
-        run(async |drain| {
-            let (server, mut requests) = scripted(END, OK, false).await;
-            let proxy = chain(hops, server, &drain).await;
-            let mut client = TcpStream::connect(proxy).await.unwrap();
-            let pipelined = "GET /1 HTTP/1.1\r\nhost: a\r\n\r\nGET /2 HTTP/1.1\r\nhost: a\r\n\r\n";
-            client.write_all(pipelined.as_bytes()).await.unwrap();
-            let both = read_until(
-                &mut client,
-                "okHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok",
-            )
-            .await;
-            assert_eq!(both.unwrap(), format!("{OK}{OK}"));
-            assert!(requests.recv().await.unwrap().starts_with("GET /1 "));
-            assert!(requests.recv().await.unwrap().starts_with("GET /2 "));
-        })
-        .await;
-    }
+#[test]
+fn connection_is_kept_for_pipelined_requests() {
+    run_with_hops(async |hops, drain| {
+        let (server, mut requests) = scripted(END, OK, false).await;
+        let mut client = connect(hops, server, &drain).await;
+        let pipelined = "GET /1 HTTP/1.1\r\nhost: a\r\n\r\nGET /2 HTTP/1.1\r\nhost: a\r\n\r\n";
+        send(&mut client, pipelined).await;
+        let both = format!("{OK}{OK}");
+        assert_eq!(read_until(&mut client, &both).await.unwrap(), both);
+        assert!(requests.recv().await.unwrap().starts_with("GET /1 "));
+        assert!(requests.recv().await.unwrap().starts_with("GET /2 "));
+    });
 }
 
-#[tokio::test]
-async fn connections_closed_by_server_are_replaced_transparently() {
+#[test]
+fn connections_closed_by_server_are_replaced_transparently() {
     run(async |drain| {
         let (server, _requests) = scripted(END, OK, true).await;
-        let proxy = chain(1, server, &drain).await;
-        let mut client = TcpStream::connect(proxy).await.unwrap();
+        let mut client = connect(1, server, &drain).await;
         for _ in 0..200 {
-            client
-                .write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
-                .await
-                .unwrap();
+            send(&mut client, GET).await;
             assert_eq!(read_until(&mut client, "ok").await.unwrap(), OK);
         }
-    })
-    .await;
+    });
 }
 
-#[tokio::test]
-async fn unreachable_server_gives_502_and_closes() {
-    for hops in [1, 2] {
-        run(async |drain| {
-            let closed_listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let server = closed_listener.local_addr().unwrap();
-            drop(closed_listener);
-            let proxy = chain(hops, server, &drain).await;
-            let mut client = TcpStream::connect(proxy).await.unwrap();
-            client
-                .write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
-                .await
-                .unwrap();
-            let response = read_until(&mut client, END).await.unwrap();
-            assert!(response.starts_with("HTTP/1.1 502 "), "{response}");
-            assert!(response.contains("content-length: 0\r\n"), "{response}");
-            // An upgraded request shares its connection, so only the hop that synthesized the error
-            // closes it.
-            assert_eq!(
-                response.contains("connection: close\r\n"),
-                hops == 1,
-                "{response}"
-            );
-        })
-        .await;
-    }
+#[test]
+fn unreachable_server_gives_502_and_closes() {
+    run_with_hops(async |hops, drain| {
+        let (closed, server) = listen().await;
+        drop(closed);
+        let mut client = connect(hops, server, &drain).await;
+        send(&mut client, GET).await;
+        let response = read_until(&mut client, END).await.unwrap();
+        assert!(response.starts_with("HTTP/1.1 502 "), "{response}");
+        assert!(response.contains("content-length: 0\r\n"), "{response}");
+        // An upgraded request shares its connection, so only the hop that synthesized the error
+        // closes it.
+        let closes = response.contains("connection: close\r\n");
+        assert_eq!(closes, hops == 1, "{response}");
+    });
 }
 
-#[tokio::test]
-async fn drain_closes_idle_connections_and_completes_requests() {
+#[test]
+fn drain_closes_idle_connections_and_completes_requests() {
     let (drain, watch) = drain::channel();
     let test = async move {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let server = listener.local_addr().unwrap();
+        let (listener, server) = listen().await;
         let proxy = chain(2, server, &watch).await;
         let mut idle = TcpStream::connect(proxy).await.unwrap();
         let mut busy = TcpStream::connect(proxy).await.unwrap();
-        busy.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
-            .await
-            .unwrap();
-        let (mut app, _) = listener.accept().await.unwrap();
+        send(&mut busy, GET).await;
+        let mut app = accept(&listener).await;
         read_until(&mut app, END).await.unwrap();
         tokio::task::spawn_local(drain.drain(Duration::from_secs(60)));
         assert_eq!(idle.read(&mut [0]).await.unwrap(), 0);
-        app.write_all(OK.as_bytes()).await.unwrap();
+        send(&mut app, OK).await;
         let response = read_until(&mut busy, "ok").await.unwrap();
         assert!(response.contains("connection: close\r\n"), "{response}");
         assert_eq!(busy.read(&mut [0]).await.unwrap(), 0);
     };
-    run_local(test).await;
+    run_local(test);
 }
 
 #[test]

@@ -10,6 +10,7 @@ use h2::Reason;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::watch;
 
+use self::Outcome::{Closed, Drained};
 use self::memory::Memory;
 use self::peers::{HonestClient, start_server};
 use super::*;
@@ -18,6 +19,7 @@ use crate::config::limits::Http2Limits;
 mod memory;
 mod peers;
 
+#[derive(Clone, Copy)]
 struct Attack {
     name: &'static str,
     /// What the client sends first, and then repeatedly with an increasing number.
@@ -26,6 +28,40 @@ struct Attack {
     outcome: Outcome,
     /// The expected `reason` label of `mesh_proxy_refused_total`; empty if nothing is counted.
     reason: &'static str,
+}
+
+impl Attack {
+    /// Units after the preface.
+    const fn units(
+        name: &'static str,
+        outcome: Outcome,
+        reason: &'static str,
+        unit: fn(u32) -> Vec<u8>,
+    ) -> Self {
+        Self {
+            name,
+            opening: preface_and_settings,
+            unit: Some(unit),
+            outcome,
+            reason,
+        }
+    }
+
+    /// Instead of only the preface.
+    const fn after(self, opening: fn() -> Vec<u8>) -> Self {
+        Self { opening, ..self }
+    }
+
+    /// Only the beginning of an input whose rest never arrives.
+    const fn incomplete(name: &'static str, opening: fn() -> Vec<u8>) -> Self {
+        Self {
+            name,
+            opening,
+            unit: None,
+            outcome: Outcome::TimedOut,
+            reason: "head_time",
+        }
+    }
 }
 
 /// The expected reaction of the proxy.
@@ -68,10 +104,9 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 fn preface(settings: &[u8]) -> Vec<u8> {
-    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
-    bytes.extend(frame(SETTINGS, 0, 0, settings));
-    bytes.extend(frame(SETTINGS, 1, 0, &[]));
-    bytes
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    let frames = [frame(SETTINGS, 0, 0, settings), frame(SETTINGS, 1, 0, &[])];
+    [preface, frames.concat()].concat()
 }
 
 fn preface_and_settings() -> Vec<u8> {
@@ -80,23 +115,17 @@ fn preface_and_settings() -> Vec<u8> {
 
 /// With a request on stream 1 whose body has not been sent.
 fn with_post() -> Vec<u8> {
-    let mut bytes = preface_and_settings();
-    bytes.extend(frame(HEADERS, END_HEADERS, 1, POST));
-    bytes
+    [preface(&[]), frame(HEADERS, END_HEADERS, 1, POST)].concat()
 }
 
 /// With a request on stream 1 that the proxy resets because of a stream error.
 fn with_reset_stream() -> Vec<u8> {
-    let mut bytes = with_post();
-    bytes.extend(frame(WINDOW_UPDATE, 0, 1, &[0; 4]));
-    bytes
+    [with_post(), frame(WINDOW_UPDATE, 0, 1, &[0; 4])].concat()
 }
 
 /// With a request on stream 1 whose field block is incomplete.
 fn with_partial_field_block() -> Vec<u8> {
-    let mut bytes = preface_and_settings();
-    bytes.extend(frame(HEADERS, END_STREAM, 1, GET));
-    bytes
+    [preface(&[]), frame(HEADERS, END_STREAM, 1, GET)].concat()
 }
 
 /// The stream id of the `n`th request.
@@ -110,236 +139,146 @@ fn fields(bytes: usize) -> Vec<u8> {
     field.repeat(bytes / field.len())
 }
 
+/// Reasons for which connections are closed.
+const IDLE: &str = "idle_frames";
+const MISTAKES: &str = "mistakes";
+
 const ATTACKS: &[Attack] = &[
-    Attack {
-        name: "rapid reset",
-        opening: preface_and_settings,
-        unit: Some(|n| {
-            let mut bytes = Vec::new();
-            for n in 250 * n..250 * (n + 1) {
-                bytes.extend(frame(HEADERS, END_HEADERS | END_STREAM, stream(n), GET));
-                bytes.extend(frame(RST_STREAM, 0, stream(n), &[0, 0, 0, 8]));
-            }
-            bytes
-        }),
-        outcome: Outcome::Closed(20),
-        reason: "flood",
-    },
-    Attack {
-        name: "resets of accepted streams",
-        opening: preface_and_settings,
-        unit: Some(|n| {
+    Attack::units("rapid reset", Closed(20), "flood", |n| {
+        let pair = |n| {
+            let request = frame(HEADERS, END_HEADERS | END_STREAM, stream(n), GET);
+            [request, frame(RST_STREAM, 0, stream(n), &[0, 0, 0, 8])].concat()
+        };
+        (250 * n..250 * (n + 1)).flat_map(pair).collect()
+    }),
+    Attack::units(
+        "resets of accepted streams",
+        Drained(5_000),
+        "resets",
+        |n| {
             // The handler has already accepted the stream that is reset.
             let mut bytes = frame(HEADERS, END_HEADERS, stream(n), POST);
             if let Some(before) = n.checked_sub(190) {
                 bytes.extend(frame(RST_STREAM, 0, stream(before), &[0, 0, 0, 8]));
             }
             bytes
-        }),
-        outcome: Outcome::Drained(5_000),
-        reason: "resets",
-    },
-    Attack {
-        name: "streams reset because of window overflow",
-        opening: preface_and_settings,
-        unit: Some(|n| {
-            let mut bytes = frame(HEADERS, END_HEADERS, stream(n), POST);
-            bytes.extend(frame(WINDOW_UPDATE, 0, stream(n), &[0x7f, 255, 255, 255]));
-            bytes
-        }),
-        outcome: Outcome::Drained(250),
-        reason: "mistakes",
-    },
-    Attack {
-        name: "zero window updates",
-        opening: preface_and_settings,
-        unit: Some(|n| {
-            let mut bytes = frame(HEADERS, END_HEADERS, stream(n), POST);
-            bytes.extend(frame(WINDOW_UPDATE, 0, stream(n), &[0; 4]));
-            bytes
-        }),
-        outcome: Outcome::Drained(250),
-        reason: "mistakes",
-    },
-    Attack {
-        name: "data after end of stream",
-        opening: preface_and_settings,
-        unit: Some(|n| {
-            let mut bytes = frame(HEADERS, END_HEADERS | END_STREAM, stream(n), GET);
-            bytes.extend(frame(DATA, 0, stream(n), b"x"));
-            bytes
-        }),
-        outcome: Outcome::Drained(250),
-        reason: "mistakes",
-    },
-    Attack {
-        name: "empty data on a reset stream",
-        opening: with_reset_stream,
-        unit: Some(|_| frame(DATA, END_STREAM, 1, &[])),
-        outcome: Outcome::Closed(3_000),
-        reason: "idle_frames",
-    },
-    Attack {
-        name: "trailers on a reset stream",
-        opening: with_reset_stream,
-        unit: Some(|_| frame(HEADERS, END_HEADERS | END_STREAM, 1, &[])),
-        outcome: Outcome::Closed(3_000),
-        reason: "idle_frames",
-    },
-    Attack {
-        name: "more streams than allowed",
-        opening: preface_and_settings,
-        unit: Some(|n| frame(HEADERS, END_HEADERS, stream(n), POST)),
-        outcome: Outcome::Drained(3_000),
-        reason: "mistakes",
-    },
-    Attack {
-        name: "settings",
-        opening: preface_and_settings,
-        unit: Some(|n| {
-            frame(
-                SETTINGS,
-                0,
-                0,
-                &[&[0, 4][..], &(n + 1).to_be_bytes()].concat(),
-            )
-        }),
-        outcome: Outcome::Closed(5_000),
-        reason: "idle_frames",
-    },
-    Attack {
-        name: "pings",
-        opening: preface_and_settings,
-        unit: Some(|_| frame(PING, 0, 0, &[0; 8])),
-        outcome: Outcome::Closed(5_000),
-        reason: "idle_frames",
-    },
-    Attack {
-        name: "priorities",
-        opening: preface_and_settings,
-        unit: Some(|n| frame(PRIORITY, 0, stream(n), &[0, 0, 0, 0, 1])),
-        outcome: Outcome::Closed(10_000),
-        reason: "idle_frames",
-    },
-    Attack {
-        name: "window updates",
-        opening: preface_and_settings,
-        unit: Some(|_| frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1])),
-        outcome: Outcome::Closed(10_000),
-        reason: "idle_frames",
-    },
-    Attack {
-        name: "unknown frames",
-        opening: preface_and_settings,
-        unit: Some(|_| frame(200, 0, 0, &[0; 100])),
-        outcome: Outcome::Closed(10_000),
-        reason: "idle_frames",
-    },
-    Attack {
-        name: "empty data",
-        opening: with_post,
-        unit: Some(|_| frame(DATA, 0, 1, &[])),
-        outcome: Outcome::Closed(5_000),
-        reason: "idle_frames",
-    },
-    Attack {
-        name: "empty continuations",
-        opening: with_partial_field_block,
-        unit: Some(|_| frame(CONTINUATION, 0, 1, &[])),
-        outcome: Outcome::Closed(5_000),
-        reason: "flood",
-    },
-    Attack {
-        name: "continuations",
-        opening: with_partial_field_block,
-        unit: Some(|_| frame(CONTINUATION, 0, 1, &fields(16_000))),
-        outcome: Outcome::Closed(200),
-        reason: "flood",
-    },
-    Attack {
-        name: "header lists far above the limit",
-        opening: preface_and_settings,
-        unit: Some(|n| {
+        },
+    ),
+    Attack::units(
+        "streams reset because of window overflow",
+        Drained(250),
+        MISTAKES,
+        |n| {
+            let request = frame(HEADERS, END_HEADERS, stream(n), POST);
+            let overflow = [0x7f, 255, 255, 255];
+            [request, frame(WINDOW_UPDATE, 0, stream(n), &overflow)].concat()
+        },
+    ),
+    Attack::units("zero window updates", Drained(250), MISTAKES, |n| {
+        let request = frame(HEADERS, END_HEADERS, stream(n), POST);
+        [request, frame(WINDOW_UPDATE, 0, stream(n), &[0; 4])].concat()
+    }),
+    Attack::units("data after end of stream", Drained(250), MISTAKES, |n| {
+        let request = frame(HEADERS, END_HEADERS | END_STREAM, stream(n), GET);
+        [request, frame(DATA, 0, stream(n), b"x")].concat()
+    }),
+    Attack::units("empty data on a reset stream", Closed(3_000), IDLE, |_| {
+        frame(DATA, END_STREAM, 1, &[])
+    })
+    .after(with_reset_stream),
+    Attack::units("trailers on a reset stream", Closed(3_000), IDLE, |_| {
+        frame(HEADERS, END_HEADERS | END_STREAM, 1, &[])
+    })
+    .after(with_reset_stream),
+    Attack::units("more streams than allowed", Drained(3_000), MISTAKES, |n| {
+        frame(HEADERS, END_HEADERS, stream(n), POST)
+    }),
+    Attack::units("settings", Closed(5_000), IDLE, |n| {
+        let window = [&[0, 4][..], &(n + 1).to_be_bytes()].concat();
+        frame(SETTINGS, 0, 0, &window)
+    }),
+    Attack::units("pings", Closed(5_000), IDLE, |_| frame(PING, 0, 0, &[0; 8])),
+    Attack::units("priorities", Closed(10_000), IDLE, |n| {
+        frame(PRIORITY, 0, stream(n), &[0, 0, 0, 0, 1])
+    }),
+    Attack::units("window updates", Closed(10_000), IDLE, |_| {
+        frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1])
+    }),
+    Attack::units("unknown frames", Closed(10_000), IDLE, |_| {
+        frame(200, 0, 0, &[0; 100])
+    }),
+    Attack::units("empty data", Closed(5_000), IDLE, |_| {
+        frame(DATA, 0, 1, &[])
+    })
+    .after(with_post),
+    Attack::units("empty continuations", Closed(5_000), "flood", |_| {
+        frame(CONTINUATION, 0, 1, &[])
+    })
+    .after(with_partial_field_block),
+    Attack::units("continuations", Closed(200), "flood", |_| {
+        frame(CONTINUATION, 0, 1, &fields(16_000))
+    })
+    .after(with_partial_field_block),
+    Attack::units(
+        "header lists far above the limit",
+        Closed(10),
+        "flood",
+        |n| {
             let mut bytes = frame(HEADERS, END_STREAM, stream(n), GET);
-            for _ in 0..99 {
-                bytes.extend(frame(CONTINUATION, 0, stream(n), &fields(16_000)));
-            }
+            bytes.extend(frame(CONTINUATION, 0, stream(n), &fields(16_000)).repeat(99));
             bytes.extend(frame(CONTINUATION, END_HEADERS, stream(n), &[]));
             bytes
-        }),
-        outcome: Outcome::Closed(10),
-        reason: "flood",
-    },
-    Attack {
-        name: "highly compressed header lists",
-        opening: preface_and_settings,
-        unit: Some(|n| {
+        },
+    ),
+    // Each is rejected without being stored.
+    Attack::units(
+        "highly compressed header lists",
+        Drained(60),
+        MISTAKES,
+        |n| {
             // `accept-encoding: gzip, deflate`, by its index.
             let block = [GET, &[0x90; 4_000]].concat();
             frame(HEADERS, END_HEADERS | END_STREAM, stream(n), &block)
-        }),
-        // Each is rejected without being stored.
-        outcome: Outcome::Drained(60),
-        reason: "mistakes",
-    },
-    Attack {
-        name: "header lists of repeated table references",
-        opening: preface_and_settings,
-        unit: Some(|n| {
+        },
+    ),
+    Attack::units(
+        "header lists of repeated table references",
+        Drained(60),
+        MISTAKES,
+        |n| {
             // Each block adds an entry of two kilobytes to the dynamic table and refers to it 90
             // times.
             let value = [&[0x40, 1, b'x', 0x7f, 0x81, 0x0f][..], &[b'v'; 2_048]].concat();
             let block = [GET, &value, &[0xbe; 90]].concat();
             frame(HEADERS, END_HEADERS | END_STREAM, stream(n), &block)
-        }),
-        outcome: Outcome::Drained(60),
-        reason: "mistakes",
-    },
+        },
+    ),
     Attack {
         name: "a window of zero",
         opening: || {
-            let mut bytes = preface(&[0, 4, 0, 0, 0, 0]);
-            for n in 0..200 {
-                bytes.extend(frame(HEADERS, END_HEADERS | END_STREAM, stream(n), GET));
-            }
-            bytes
+            let request = |n| frame(HEADERS, END_HEADERS | END_STREAM, stream(n), GET);
+            let preface = preface(&[0, 4, 0, 0, 0, 0]);
+            preface
+                .into_iter()
+                .chain((0..200).flat_map(request))
+                .collect()
         },
         unit: None,
         outcome: Outcome::Open,
         reason: "",
     },
-    Attack {
-        name: "an incomplete preface",
-        opening: || b"PRI * HTTP/2.0\r\n\r\nSM".to_vec(),
-        unit: None,
-        outcome: Outcome::TimedOut,
-        reason: "head_time",
-    },
-    Attack {
-        name: "no settings",
-        opening: || b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
-        unit: None,
-        outcome: Outcome::TimedOut,
-        reason: "head_time",
-    },
-    Attack {
-        name: "an incomplete field block",
-        opening: with_partial_field_block,
-        unit: None,
-        outcome: Outcome::TimedOut,
-        reason: "head_time",
-    },
-    Attack {
-        name: "an incomplete HEADERS frame",
-        opening: || {
-            let mut bytes = with_post();
-            bytes.extend(&frame(HEADERS, END_HEADERS, 3, POST)[..12]);
-            bytes
-        },
-        unit: None,
-        outcome: Outcome::TimedOut,
-        reason: "head_time",
-    },
+    Attack::incomplete("an incomplete preface", || {
+        b"PRI * HTTP/2.0\r\n\r\nSM".to_vec()
+    }),
+    Attack::incomplete("no settings", || {
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec()
+    }),
+    Attack::incomplete("an incomplete field block", with_partial_field_block),
+    Attack::incomplete("an incomplete HEADERS frame", || {
+        let mut bytes = with_post();
+        bytes.extend(&frame(HEADERS, END_HEADERS, 3, POST)[..12]);
+        bytes
+    }),
 ];
 
 /// The memory that one attack may use in this process, which contains client, proxy and server:
@@ -374,13 +313,13 @@ fn attacks_are_contained_and_honest_client_is_served() {
 }
 
 /// Does nothing unless the test above sets the environment variable.
-#[tokio::test]
-async fn one_attack() {
+#[test]
+fn one_attack() {
     let Ok(name) = std::env::var(NAME) else {
         return;
     };
     let attack = ATTACKS.iter().find(|attack| attack.name == name).unwrap();
-    run(async |drain| attack.check(&drain).await).await;
+    run(async |drain| attack.check(&drain).await);
 }
 
 impl Attack {
@@ -392,25 +331,13 @@ impl Attack {
             },
             ..HttpLimits::DEFAULT
         };
-        let server = start_server().await;
         let registry = Registry::new();
-        let proxy = hop_with(
-            limits,
-            &registry,
-            server,
-            Role::Only,
-            Protocol::Http2,
-            drain,
-        )
-        .await;
+        let proxy = start_proxy(limits, &registry, drain).await;
         let honest = HonestClient::new(proxy).await;
         honest.request_once().await;
         let memory = Memory::mark();
 
-        let tcp = TcpStream::connect(proxy).await.unwrap();
-        let (reads, writes) = tcp.into_split();
-        let (seen, observed) = watch::channel(Observed::default());
-        tokio::task::spawn_local(record_frames(reads, seen));
+        let (writes, observed) = attacker(proxy).await;
         let (seen, units) = self.send(writes, observed, &honest).await;
         honest.request_once().await;
         let limit = match self.outcome {
@@ -422,31 +349,29 @@ impl Attack {
                 assert!(seen.closed, "{seen:?}");
                 FLOOD_BYTES
             }
-            Outcome::Closed(most) => {
+            Closed(most) => {
                 assert!(seen.closed && units <= most, "{seen:?} {units}");
                 FLOOD_BYTES
             }
-            Outcome::Drained(most) => {
+            Drained(most) => {
                 assert!(seen.closed && units <= most, "{seen:?} {units}");
                 assert_eq!(seen.goaways.first(), Some(&Reason::NO_ERROR), "{seen:?}");
                 FLOOD_BYTES
             }
         };
         // A connection that is closed with unread bytes is reset, which may drop the GOAWAY.
-        if let (Outcome::Closed(_), Some(last)) = (self.outcome, seen.goaways.last()) {
+        if let (Closed(_), Some(last)) = (self.outcome, seen.goaways.last()) {
             assert_eq!(*last, Reason::ENHANCE_YOUR_CALM);
         }
         let peak_growth = memory.peak_growth();
         assert!(peak_growth <= limit, "{} KiB", peak_growth >> 10);
-        let metrics = String::from_utf8(registry.encode()).unwrap();
+        let metrics = metrics(&registry);
         let counted = format!(
             "mesh_proxy_refused_total{{direction=\"inbound\",protocol=\"http/2\",reason=\"{}\"}}",
             self.reason
         );
-        assert!(
-            metrics.contains(&counted) != self.reason.is_empty(),
-            "{metrics}"
-        );
+        let is_counted = metrics.contains(&counted);
+        assert_eq!(is_counted, !self.reason.is_empty(), "{metrics}");
     }
 
     /// Sends units until the connection is closed or the limit is exceeded, with periodic requests
@@ -460,7 +385,7 @@ impl Attack {
         let (mut units, mut batches) = (0, 0);
         let mut open = writes.write_all(&(self.opening)()).await.is_ok();
         let most = match self.outcome {
-            Outcome::Closed(most) | Outcome::Drained(most) => most + 1,
+            Closed(most) | Drained(most) => most + 1,
             Outcome::Open => OPEN_UNITS,
             Outcome::TimedOut => 0,
         };
@@ -474,7 +399,7 @@ impl Attack {
                 units += 1;
             }
             batches += 1;
-            let is_paced = matches!(self.outcome, Outcome::Drained(_));
+            let is_paced = matches!(self.outcome, Drained(_));
             if is_paced {
                 bytes.extend(frame(PING, 0, 0, &[0; 8]));
             }
@@ -511,6 +436,21 @@ struct Observed {
     closed: bool,
 }
 
+/// Starts a proxy in front of a server.
+async fn start_proxy(limits: HttpLimits, registry: &Registry, drain: &drain::Watch) -> SocketAddr {
+    let server = start_server().await;
+    limited_hop(limits, registry, server, Protocol::Http2, drain).await
+}
+
+/// Connects an attacker, which records what it receives.
+async fn attacker(proxy: SocketAddr) -> (OwnedWriteHalf, watch::Receiver<Observed>) {
+    let tcp = TcpStream::connect(proxy).await.unwrap();
+    let (reads, writes) = tcp.into_split();
+    let (seen, observed) = watch::channel(Observed::default());
+    tokio::task::spawn_local(record_frames(reads, seen));
+    (writes, observed)
+}
+
 async fn record_frames(mut reads: OwnedReadHalf, seen: watch::Sender<Observed>) {
     loop {
         let mut header = [0; 9];
@@ -533,8 +473,8 @@ async fn record_frames(mut reads: OwnedReadHalf, seen: watch::Sender<Observed>) 
     seen.send_modify(|seen| seen.closed = true);
 }
 
-#[tokio::test]
-async fn requests_with_too_many_fields_get_431_and_connection_stays() {
+#[test]
+fn requests_with_too_many_fields_get_431_and_connection_stays() {
     run(async |drain| {
         let server = start_server().await;
         let proxy = hop(server, Role::Only, Protocol::Http2, &drain).await;
@@ -552,14 +492,13 @@ async fn requests_with_too_many_fields_get_431_and_connection_stays() {
             let (response_future, _) = client.send_request(request, true).unwrap();
             assert_eq!(response_future.await.unwrap().status(), status, "{fields}");
         }
-    })
-    .await;
+    });
 }
 
 /// Concurrent requests, small messages on a long stream, and cancelled requests must not exceed any
 /// limit.
-#[tokio::test]
-async fn busy_client_exceeds_no_limit() {
+#[test]
+fn busy_client_exceeds_no_limit() {
     const STREAMS: usize = 64;
     const REQUESTS: usize = 20;
     const MESSAGES: usize = 3000;
@@ -573,9 +512,7 @@ async fn busy_client_exceeds_no_limit() {
             },
             ..HttpLimits::DEFAULT
         };
-        let server = start_server().await;
-        let role = Role::Only;
-        let proxy = hop_with(limits, &registry, server, role, Protocol::Http2, &drain).await;
+        let proxy = start_proxy(limits, &registry, &drain).await;
         let honest = HonestClient::new(proxy).await;
         let streams = (0..STREAMS).map(async |n| {
             for request in 0..REQUESTS {
@@ -587,15 +524,14 @@ async fn busy_client_exceeds_no_limit() {
         });
         let exchange_messages = honest.exchange_messages(MESSAGES);
         futures_util::join!(futures_util::future::join_all(streams), exchange_messages);
-        let metrics = String::from_utf8(registry.encode()).unwrap();
+        let metrics = metrics(&registry);
         assert!(!metrics.contains("reason="), "{metrics}");
-    })
-    .await;
+    });
 }
 
 /// The client never acknowledges the PING that follows the first GOAWAY.
-#[tokio::test]
-async fn idle_connection_is_closed_if_client_ignores_goaway_ping() {
+#[test]
+fn idle_connection_is_closed_if_client_ignores_goaway_ping() {
     run(async |drain| {
         let limits = HttpLimits {
             idle: Some(Duration::from_millis(100)),
@@ -603,49 +539,28 @@ async fn idle_connection_is_closed_if_client_ignores_goaway_ping() {
             ..HttpLimits::DEFAULT
         };
         let registry = Registry::new();
-        let server = start_server().await;
-        let role = Role::Only;
-        let proxy = hop_with(limits, &registry, server, role, Protocol::Http2, &drain).await;
-        let tcp = TcpStream::connect(proxy).await.unwrap();
-        let (reads, mut writes) = tcp.into_split();
-        let (seen, mut observed) = watch::channel(Observed::default());
-        tokio::task::spawn_local(record_frames(reads, seen));
+        let proxy = start_proxy(limits, &registry, &drain).await;
+        let (mut writes, mut observed) = attacker(proxy).await;
         writes.write_all(&preface_and_settings()).await.unwrap();
         let seen = observed.wait_for(|seen| seen.closed).await.unwrap();
         assert_eq!(seen.goaways, [Reason::NO_ERROR, Reason::NO_ERROR]);
-    })
-    .await;
+    });
 }
 
-#[tokio::test]
-async fn inactive_connection_gets_goaway_and_keeps_streams() {
+#[test]
+fn inactive_connection_gets_goaway_and_keeps_streams() {
     run(async |drain| {
         let limits = HttpLimits {
             idle: Some(Duration::from_millis(200)),
             ..HttpLimits::DEFAULT
         };
         let registry = Registry::new();
-        let server = start_server().await;
-        let proxy = hop_with(
-            limits,
-            &registry,
-            server,
-            Role::Only,
-            Protocol::Http2,
-            &drain,
-        )
-        .await;
-        let tcp = TcpStream::connect(proxy).await.unwrap();
-        let (reads, mut writes) = tcp.into_split();
-        let (seen, mut observed) = watch::channel(Observed::default());
-        tokio::task::spawn_local(record_frames(reads, seen));
+        let proxy = start_proxy(limits, &registry, &drain).await;
+        let (mut writes, mut observed) = attacker(proxy).await;
         writes.write_all(&with_post()).await.unwrap();
-        let seen = observed
-            .wait_for(|seen| !seen.goaways.is_empty())
-            .await
-            .unwrap();
+        let has_goaway = |seen: &Observed| !seen.goaways.is_empty();
+        let seen = observed.wait_for(has_goaway).await.unwrap();
         assert_eq!(seen.goaways, [Reason::NO_ERROR]);
         assert!(!seen.closed);
-    })
-    .await;
+    });
 }

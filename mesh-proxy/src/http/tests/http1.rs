@@ -14,22 +14,21 @@ use super::client::SendError;
 use super::*;
 use crate::http::http1::{BodyLength, Connection};
 
-const GET: &str = "GET / HTTP/1.1\r\nhost: web\r\n\r\n";
+const EMPTY: &str = "POST / HTTP/1.1\r\nhost: web\r\ncontent-length: 0\r\n\r\n";
 const CHUNKED: &str = "POST / HTTP/1.1\r\nhost: web\r\ntransfer-encoding: chunked\r\n\r\n";
 
 /// Starts hops in front of a listener, whose connections the test serves.
 async fn setup(hops: usize, drain: &drain::Watch) -> (TcpStream, TcpListener) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let proxy = chain(hops, listener.local_addr().unwrap(), drain).await;
-    (TcpStream::connect(proxy).await.unwrap(), listener)
+    let (listener, server) = listen().await;
+    (connect(hops, server, drain).await, listener)
 }
 
-async fn accept(listener: &TcpListener) -> TcpStream {
-    listener.accept().await.unwrap().0
-}
-
-async fn send(tcp: &mut TcpStream, text: &str) {
-    tcp.write_all(text.as_bytes()).await.unwrap();
+/// Sends a request, or its header section, and reads that on a new connection to the server.
+async fn begin(client: &mut TcpStream, listener: &TcpListener, request: &str) -> TcpStream {
+    send(client, request).await;
+    let mut server = accept(listener).await;
+    read_until(&mut server, END).await.unwrap();
+    server
 }
 
 /// Reads until the peer closes or resets the connection.
@@ -40,112 +39,75 @@ async fn read_to_close(tcp: &mut TcpStream) -> String {
 }
 
 /// The client gets the expected status, and the connection is closed after it.
-#[tokio::test]
-async fn invalid_requests_are_rejected_and_connection_closes() {
-    let long = |n: usize| format!("GET / HTTP/1.1\r\nhost: a\r\nx: {}\r\n\r\n", "a".repeat(n));
-    let many = |n: usize| format!("GET / HTTP/1.1\r\nhost: a\r\n{}\r\n", "x: 1\r\n".repeat(n));
-    let (huge, many) = (long(300_000), many(10_000));
-    let body = |framing: &str, body: &str| {
-        format!("POST / HTTP/1.1\r\nhost: a\r\n{framing}\r\n\r\n{body}")
-    };
-    let rows: Vec<(String, u16)> = [
-        ("GET / HTTP/1.1\nhost: a\n\n", 400),
-        ("GET / HTTP/1.1\r\nhost: a\r\nx: 1\r\n 2\r\n\r\n", 400),
-        ("GET / HTTP/1.1\r\nhost : a\r\n\r\n", 400),
-        ("GET / HTTP/1.1\r\nhost: a\r\nx: \0\r\n\r\n", 400),
-        ("GET / HTTP/1.1\r\nhost: a\r\nx: 1\r2\r\n\r\n", 400),
-        ("GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n", 400),
-        ("GET / HTTP/1.1\r\nhost: a b\r\n\r\n", 400),
-        ("GET / HTTP/3.0\r\nhost: a\r\n\r\n", 505),
-        ("GET /#x HTTP/1.1\r\nhost: a\r\n\r\n", 400),
-        ("\x16\x03\x01\x02\r\n\r\n", 400),
-        (&huge, 431),
-        (&many, 431),
-    ]
-    .into_iter()
-    .map(|(text, status)| (text.to_owned(), status))
-    .chain([
-        (
-            body(
-                "content-length: 1\r\ntransfer-encoding: chunked",
-                "0\r\n\r\n",
-            ),
-            400,
-        ),
-        (body("content-length: 1\r\ncontent-length: 1", "a"), 400),
-        (body("content-length: 1\r\ncontent-length: 2", "ab"), 400),
-        (body("content-length: +1", "a"), 400),
-        (body("content-length: 99999999999999999999", "a"), 400),
-        (body("transfer-encoding: gzip, chunked", "0\r\n\r\n"), 501),
-        (
-            body("transfer-encoding: chunked, identity", "0\r\n\r\n"),
-            400,
-        ),
-        (body("transfer-encoding:\x0bchunked", "0\r\n\r\n"), 400),
-        (body("transfer-encoding: chunked", "x\r\n"), 400),
-        (
-            body("transfer-encoding: chunked", "5\nhello\r\n0\r\n\r\n"),
-            400,
-        ),
-        (
-            body("transfer-encoding: chunked", "5\r\nhelloX0\r\n\r\n"),
-            400,
-        ),
-        (
-            body("transfer-encoding: chunked", "ffffffffffffffff1\r\n"),
-            400,
-        ),
-        (
-            body("transfer-encoding: chunked", "1;\x01\r\na\r\n0\r\n\r\n"),
-            400,
-        ),
-        (
-            body("transfer-encoding: chunked", "0\r\nx : 1\r\n\r\n"),
-            400,
-        ),
-        (
-            body(
-                "transfer-encoding: chunked",
-                &format!("1;{}", "x".repeat(20_000)),
-            ),
-            400,
-        ),
-        (
-            body(
-                "transfer-encoding: chunked",
-                &format!("0\r\nx: {}", "x".repeat(20_000)),
-            ),
-            431,
-        ),
-    ])
-    .collect();
-    for (request, status) in rows {
-        let shown: String = request.chars().take(100).collect();
-        run(async |drain| {
-            let (mut client, _listener) = setup(1, &drain).await;
-            // The request that follows must not be answered.
-            let _closed = client.write_all(format!("{request}{GET}").as_bytes()).await;
-            let response = read_to_close(&mut client).await;
-            assert!(
-                response.starts_with(&format!("HTTP/1.1 {status} ")),
-                "{shown:?}: {response:?}"
-            );
-            assert!(
-                response.contains("connection: close\r\n"),
-                "{shown:?}: {response:?}"
-            );
-            assert_eq!(
-                response.matches("HTTP/1.1").count(),
-                1,
-                "{shown:?}: {response:?}"
-            );
-        })
-        .await;
-    }
+fn check_rejected(status: u16, request: &str) {
+    let shown: String = request.chars().take(100).collect();
+    run(async |drain| {
+        let (mut client, _listener) = setup(1, &drain).await;
+        // The request that follows must not be answered.
+        let _closed = client.write_all(format!("{request}{GET}").as_bytes()).await;
+        let response = read_to_close(&mut client).await;
+        let is_expected = response.starts_with(&format!("HTTP/1.1 {status} "))
+            && response.contains("connection: close\r\n")
+            && response.matches("HTTP/1.1").count() == 1;
+        assert!(is_expected, "{status} {shown:?}: {response:?}");
+    });
 }
 
-#[tokio::test]
-async fn invalid_responses_become_502() {
+#[test]
+fn requests_with_invalid_header_section_are_rejected_and_connection_closes() {
+    for request in [
+        "GET / HTTP/1.1\nhost: a\n\n",
+        "GET / HTTP/1.1\r\nhost: a\r\nx: 1\r\n 2\r\n\r\n",
+        "GET / HTTP/1.1\r\nhost : a\r\n\r\n",
+        "GET / HTTP/1.1\r\nhost: a\r\nx: \0\r\n\r\n",
+        "GET / HTTP/1.1\r\nhost: a\r\nx: 1\r2\r\n\r\n",
+        "GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n",
+        "GET / HTTP/1.1\r\nhost: a b\r\n\r\n",
+        "GET /#x HTTP/1.1\r\nhost: a\r\n\r\n",
+        "\x16\x03\x01\x02\r\n\r\n",
+    ] {
+        check_rejected(400, request);
+    }
+    for fields in [
+        format!("x: {}\r\n", "a".repeat(300_000)),
+        "x: 1\r\n".repeat(10_000),
+    ] {
+        check_rejected(431, &format!("GET / HTTP/1.1\r\nhost: a\r\n{fields}\r\n"));
+    }
+    check_rejected(505, "GET / HTTP/3.0\r\nhost: a\r\n\r\n");
+}
+
+#[test]
+fn requests_with_invalid_body_framing_are_rejected_and_connection_closes() {
+    const CHUNKED: &str = "transfer-encoding: chunked";
+    let post = |framing: &str, body: &str| {
+        format!("POST / HTTP/1.1\r\nhost: a\r\n{framing}\r\n\r\n{body}")
+    };
+    let long = "x".repeat(20_000);
+    for (framing, body) in [
+        (&*format!("content-length: 1\r\n{CHUNKED}"), "0\r\n\r\n"),
+        ("content-length: 1\r\ncontent-length: 1", "a"),
+        ("content-length: 1\r\ncontent-length: 2", "ab"),
+        ("content-length: +1", "a"),
+        ("content-length: 99999999999999999999", "a"),
+        ("transfer-encoding: chunked, identity", "0\r\n\r\n"),
+        ("transfer-encoding:\x0bchunked", "0\r\n\r\n"),
+        (CHUNKED, "x\r\n"),
+        (CHUNKED, "5\nhello\r\n0\r\n\r\n"),
+        (CHUNKED, "5\r\nhelloX0\r\n\r\n"),
+        (CHUNKED, "ffffffffffffffff1\r\n"),
+        (CHUNKED, "1;\x01\r\na\r\n0\r\n\r\n"),
+        (CHUNKED, "0\r\nx : 1\r\n\r\n"),
+        (CHUNKED, &format!("1;{long}")),
+    ] {
+        check_rejected(400, &post(framing, body));
+    }
+    check_rejected(431, &post(CHUNKED, &format!("0\r\nx: {long}")));
+    check_rejected(501, &post("transfer-encoding: gzip, chunked", "0\r\n\r\n"));
+}
+
+#[test]
+fn invalid_responses_become_502() {
     let ok = |rest: &str| format!("HTTP/1.1 200 OK\r\n{rest}\r\n\r\n");
     for response in [
         ok("content-length: 1\r\ntransfer-encoding: chunked"),
@@ -164,8 +126,7 @@ async fn invalid_responses_become_502() {
         "HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\n\r\n".to_owned(),
         "HTTP/1.1 103 Early Hints\r\n\r\n".repeat(100),
         "HTTP/1.1 103 Early Hints\r\ncontent-length: x\r\n\r\n".to_owned() + OK,
-        "HTTP/1.1 100 Continue\r\ncontent-length: 0\r\ntransfer-encoding: chunked\r\n\r\n"
-            .to_owned()
+        ok("content-length: 0\r\ntransfer-encoding: chunked").replace("200 OK", "100 Continue")
             + OK,
         ok(&format!("x: {}", "x".repeat(300_000))),
         // No response, and incomplete headers.
@@ -174,53 +135,36 @@ async fn invalid_responses_become_502() {
     ] {
         run(async |drain| {
             let (mut client, listener) = setup(1, &drain).await;
-            send(
-                &mut client,
-                "POST / HTTP/1.1\r\nhost: web\r\ncontent-length: 0\r\n\r\n",
-            )
-            .await;
-            let mut server = accept(&listener).await;
-            read_until(&mut server, END).await.unwrap();
+            let mut server = begin(&mut client, &listener, EMPTY).await;
             let _closed = server.write_all(response.as_bytes()).await;
             server.shutdown().await.unwrap();
             let got = read_to_close(&mut client).await;
             let got = got.replace("HTTP/1.1 103 Early Hints\r\n\r\n", "");
-            assert!(
-                got.starts_with("HTTP/1.1 502 "),
-                "{response:.100?}: {got:?}"
-            );
-            assert!(
-                got.contains("connection: close\r\n"),
-                "{response:.100?}: {got:?}"
-            );
-        })
-        .await;
+            let is_expected =
+                got.starts_with("HTTP/1.1 502 ") && got.contains("connection: close\r\n");
+            assert!(is_expected, "{response:.100?}: {got:?}");
+        });
     }
 }
 
+fn ok_chunked(body: &str) -> String {
+    format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{body}")
+}
+
 /// The client must be able to tell an incomplete body from a complete one.
-#[tokio::test]
-async fn incomplete_response_body_aborts_client_connection() {
+#[test]
+fn incomplete_response_body_aborts_client_connection() {
+    let incomplete = ok_chunked("5\r\nhello\r\n");
+    let invalid = ok_chunked("5\r\nhello\r\nx\r\n");
     for (response, request) in [
         ("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhello", GET),
-        (
-            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n",
-            GET,
-        ),
-        (
-            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\nx\r\n",
-            GET,
-        ),
-        (
-            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\nx\r\n",
-            "GET / HTTP/1.0\r\n\r\n",
-        ),
+        (&incomplete, GET),
+        (&invalid, GET),
+        (&invalid, "GET / HTTP/1.0\r\n\r\n"),
     ] {
         run(async |drain| {
             let (mut client, listener) = setup(1, &drain).await;
-            send(&mut client, request).await;
-            let mut server = accept(&listener).await;
-            read_until(&mut server, END).await.unwrap();
+            let mut server = begin(&mut client, &listener, request).await;
             send(&mut server, response).await;
             server.shutdown().await.unwrap();
             let mut got = Vec::new();
@@ -229,29 +173,23 @@ async fn incomplete_response_body_aborts_client_connection() {
             assert!(!got.ends_with("0\r\n\r\n"), "{got:?}");
             // Closing alone would be a proper end in HTTP/1.0.
             assert!(end.is_err() || !request.contains("1.0"), "{got:?}");
-        })
-        .await;
+        });
     }
 }
 
 /// The server responds before it has read the request. The client gets the response, and keeps its
 /// connection if the rest of the request is short.
-#[tokio::test]
-async fn early_response_reaches_client() {
+#[test]
+fn early_response_reaches_client() {
     for hops in [1, 2] {
         for (length, kept) in [(1_000, true), (10_000_000, false)] {
             run(async |drain| {
                 let (mut client, listener) = setup(hops, &drain).await;
                 let head =
                     format!("POST / HTTP/1.1\r\nhost: web\r\ncontent-length: {length}\r\n\r\n");
-                send(&mut client, &head).await;
-                let mut server = accept(&listener).await;
-                read_until(&mut server, END).await.unwrap();
-                send(
-                    &mut server,
-                    "HTTP/1.1 413 Content Too Large\r\ncontent-length: 2\r\n\r\nok",
-                )
-                .await;
+                let mut server = begin(&mut client, &listener, &head).await;
+                let refusal = OK.replace("200 OK", "413 Content Too Large");
+                send(&mut server, &refusal).await;
                 let response = read_until(&mut client, "ok").await.unwrap();
                 assert!(response.starts_with("HTTP/1.1 413 "), "{response}");
                 drop(server);
@@ -264,21 +202,18 @@ async fn early_response_reaches_client() {
                 } else {
                     assert_eq!(read_to_close(&mut client).await, "", "{hops} hops");
                 }
-            })
-            .await;
+            });
         }
     }
 }
 
 /// A request is forwarded while the client does not read its response.
-#[tokio::test]
-async fn unread_response_does_not_block_request() {
+#[test]
+fn unread_response_does_not_block_request() {
     const LENGTH: usize = 8_000_000;
     run(async |drain| {
         let (mut client, listener) = setup(1, &drain).await;
-        send(&mut client, CHUNKED).await;
-        let mut server = accept(&listener).await;
-        read_until(&mut server, END).await.unwrap();
+        let mut server = begin(&mut client, &listener, CHUNKED).await;
         let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {LENGTH}\r\n\r\n");
         send(&mut server, &head).await;
         let (mut reads, mut writes) = server.into_split();
@@ -300,28 +235,19 @@ async fn unread_response_does_not_block_request() {
         client.read_exact(&mut body).await.unwrap();
         assert!(body.iter().all(|byte| *byte == b'b'));
         drop(answering.await.unwrap());
-    })
-    .await;
+    });
 }
 
-#[tokio::test]
-async fn trailers_are_forwarded_in_both_directions() {
+#[test]
+fn trailers_are_forwarded_in_both_directions() {
     let request = "POST / HTTP/1.1\r\nhost: web\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nx-sum: 1\r\n\r\n";
     let response =
         "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nx-sum: 2\r\n\r\n";
-    Case {
-        request,
-        until: "x-sum: 1\r\n\r\n",
-        server_receives: request,
-        response,
-        client_receives: response,
-    }
-    .check()
-    .await;
+    check_unchanged(request, response);
 }
 
-#[tokio::test]
-async fn request_is_parsed_the_same_however_split() {
+#[test]
+fn request_is_parsed_the_same_however_split() {
     run(async |drain| {
         let (mut client, listener) = setup(1, &drain).await;
         let request = "POST /a HTTP/1.1\r\nhost: web\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
@@ -346,91 +272,61 @@ async fn request_is_parsed_the_same_however_split() {
         // Also when a request arrives with the last bytes of the previous one.
         send(&mut client, request).await;
         assert_eq!(read_until(&mut client, "ok").await.unwrap(), OK);
-    })
-    .await;
+    });
 }
 
-#[tokio::test]
-async fn http10_keep_alive_connection_is_kept() {
+const HTTP10: &str = "GET / HTTP/1.0\r\nconnection: keep-alive\r\n\r\n";
+
+#[test]
+fn http10_keep_alive_connection_is_kept() {
     run(async |drain| {
         let (server, _requests) = scripted(END, OK, false).await;
-        let proxy = chain(1, server, &drain).await;
-        let mut client = TcpStream::connect(proxy).await.unwrap();
+        let mut client = connect(1, server, &drain).await;
         for _ in 0..2 {
-            send(
-                &mut client,
-                "GET / HTTP/1.0\r\nconnection: keep-alive\r\n\r\n",
-            )
-            .await;
+            send(&mut client, HTTP10).await;
+            let expected =
+                "HTTP/1.0 200 OK\r\ncontent-length: 2\r\nconnection: keep-alive\r\n\r\nok";
             let response = read_until(&mut client, "ok").await.unwrap();
-            assert_eq!(
-                response,
-                "HTTP/1.0 200 OK\r\ncontent-length: 2\r\nconnection: keep-alive\r\n\r\nok"
-            );
+            assert_eq!(response, expected);
         }
-    })
-    .await;
+    });
 }
 
-#[tokio::test]
-async fn http10_client_gets_body_without_length_until_close() {
+#[test]
+fn http10_client_gets_body_without_length_until_close() {
     run(async |drain| {
         let (mut client, listener) = setup(1, &drain).await;
-        send(
-            &mut client,
-            "GET / HTTP/1.0\r\nconnection: keep-alive\r\n\r\n",
-        )
-        .await;
-        let mut server = accept(&listener).await;
-        read_until(&mut server, END).await.unwrap();
-        send(
-            &mut server,
-            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
-        )
-        .await;
-        assert_eq!(
-            read_to_close(&mut client).await,
-            "HTTP/1.0 200 OK\r\n\r\nok"
-        );
-    })
-    .await;
+        let mut server = begin(&mut client, &listener, HTTP10).await;
+        send(&mut server, &ok_chunked("2\r\nok\r\n0\r\n\r\n")).await;
+        let response = read_to_close(&mut client).await;
+        assert_eq!(response, "HTTP/1.0 200 OK\r\n\r\nok");
+    });
 }
 
 /// The server sends an unsolicited response on an idle connection.
-#[tokio::test]
-async fn unsolicited_response_prevents_reuse() {
+#[test]
+fn unsolicited_response_prevents_reuse() {
     run(async |drain| {
         let (mut client, listener) = setup(1, &drain).await;
-        send(&mut client, GET).await;
-        let mut server = accept(&listener).await;
-        read_until(&mut server, END).await.unwrap();
-        send(
-            &mut server,
-            &format!("{OK}HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil"),
-        )
-        .await;
+        let mut server = begin(&mut client, &listener, GET).await;
+        let unsolicited = "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil";
+        send(&mut server, &format!("{OK}{unsolicited}")).await;
         assert_eq!(read_until(&mut client, "ok").await.unwrap(), OK);
-        send(&mut client, GET).await;
-        let mut server = accept(&listener).await;
-        read_until(&mut server, END).await.unwrap();
+        let mut server = begin(&mut client, &listener, GET).await;
         send(&mut server, OK).await;
         assert_eq!(read_until(&mut client, "ok").await.unwrap(), OK);
-    })
-    .await;
+    });
 }
 
-#[tokio::test]
-async fn client_disconnect_cancels_request() {
+#[test]
+fn client_disconnect_cancels_request() {
     run(async |drain| {
         let (mut client, listener) = setup(1, &drain).await;
-        send(&mut client, GET).await;
-        let mut server = accept(&listener).await;
-        read_until(&mut server, END).await.unwrap();
+        let mut server = begin(&mut client, &listener, GET).await;
         client.set_zero_linger().unwrap();
         drop(client);
         assert_eq!(server.read(&mut [0]).await.unwrap(), 0);
-    })
-    .await;
+    });
 }
 
 /// The paused clock advances when all tasks wait.
@@ -450,19 +346,8 @@ async fn incomplete_headers_time_out_with_408() {
     LocalSet::new().run_until(test).await;
 }
 
-/// A proxy with these limits in front of `server`.
-async fn hop_with_limits(
-    server: SocketAddr,
-    limits: HttpLimits,
-    registry: &Registry,
-    drain: &drain::Watch,
-) -> SocketAddr {
-    let (role, protocol) = (Role::Only, Protocol::Http1);
-    hop_with(limits, registry, server, role, protocol, drain).await
-}
-
-#[tokio::test]
-async fn idle_connection_is_closed() {
+#[test]
+fn idle_connection_is_closed() {
     run(async |drain| {
         let limits = HttpLimits {
             idle: Some(Duration::from_millis(200)),
@@ -470,19 +355,18 @@ async fn idle_connection_is_closed() {
         };
         let registry = Registry::new();
         let (server, _requests) = scripted(END, OK, false).await;
-        let proxy = hop_with_limits(server, limits, &registry, &drain).await;
+        let proxy = limited_hop(limits, &registry, server, Protocol::Http1, &drain).await;
         let mut client = TcpStream::connect(proxy).await.unwrap();
         for _ in 0..3 {
             send(&mut client, GET).await;
             assert_eq!(read_until(&mut client, "ok").await.unwrap(), OK);
         }
         assert_eq!(read_to_close(&mut client).await, "");
-    })
-    .await;
+    });
 }
 
-#[tokio::test]
-async fn rejected_requests_are_counted_by_reason() {
+#[test]
+fn rejected_requests_are_counted_by_reason() {
     run(async |drain| {
         let limits = HttpLimits {
             head_time: Duration::from_millis(200),
@@ -490,14 +374,11 @@ async fn rejected_requests_are_counted_by_reason() {
         };
         let registry = Registry::new();
         let (server, _requests) = scripted(END, OK, false).await;
-        let proxy = hop_with_limits(server, limits, &registry, &drain).await;
+        let proxy = limited_hop(limits, &registry, server, Protocol::Http1, &drain).await;
+        let twice = "POST / HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 1\r\n\r\n";
         for (request, status, reason) in [
             ("GET / HTTP/1.1\nhost: a\n\n", 400, "malformed"),
-            (
-                "POST / HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 1\r\n\r\n",
-                400,
-                "framing",
-            ),
+            (twice, 400, "framing"),
             ("GET / HTTP/3.0\r\n\r\n", 505, "version"),
             ("GET / HTTP/1.1\r\nhos", 408, "head_time"),
         ] {
@@ -509,15 +390,11 @@ async fn rejected_requests_are_counted_by_reason() {
             drop(client);
             let counted = format!("protocol=\"http/1\",reason=\"{reason}\"}} 1\n");
             // Counted when the proxy has noticed that the client disconnected.
-            while !String::from_utf8(registry.encode())
-                .unwrap()
-                .contains(&counted)
-            {
+            while !metrics(&registry).contains(&counted) {
                 tokio::task::yield_now().await;
             }
         }
-    })
-    .await;
+    });
 }
 
 /// Makes connections that the peer has already closed. They are Unix sockets, because the end of a
@@ -542,24 +419,19 @@ async fn unwritten_request_is_returned_unchanged() {
     };
     let client = Client::new(ClosedDial, &params(LIMITS, Http2Params::default()));
     let mut sent = request();
-    let error = client
-        .send(&mut sent)
-        .await
-        .expect_err("the server has closed the connection");
+    let error = client.send(&mut sent).await.unwrap_err();
     assert!(matches!(error, SendError::Dial(_)), "{error}");
     assert_eq!(sent.uri(), request().uri());
     assert_eq!(sent.headers(), request().headers());
 }
 
 /// One read returns ten thousand chunks, and the thread has other connections.
-#[tokio::test]
-async fn decoding_small_chunks_yields_to_other_tasks() {
+#[test]
+fn decoding_small_chunks_yields_to_other_tasks() {
     const CHUNKS: usize = 10_000;
     run_local(async {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let mut client = TcpStream::connect(listener.local_addr().unwrap())
-            .await
-            .unwrap();
+        let (listener, addr) = listen().await;
+        let mut client = TcpStream::connect(addr).await.unwrap();
         let served = accept(&listener).await;
         let body = "1\r\nx\r\n".repeat(CHUNKS) + "0\r\n\r\n";
         send(&mut client, &body).await;
@@ -589,6 +461,5 @@ async fn decoding_small_chunks_yields_to_other_tasks() {
         others.abort();
         assert_eq!(length, CHUNKS);
         assert!(turns >= CHUNKS / 4096, "{turns}");
-    })
-    .await;
+    });
 }

@@ -6,10 +6,10 @@ mod interim;
 use std::future::poll_fn;
 
 use bytes::Bytes;
-use h2::client::SendRequest;
+use h2::client::{ResponseFuture, SendRequest};
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderValue};
 use mesh_core::endpoint::KeepAlive;
 use tokio::sync::{mpsc, watch};
 
@@ -21,8 +21,7 @@ type Call = (http::Request<RecvStream>, SendResponse<Bytes>);
 
 /// Starts a server that passes every stream to the test.
 async fn server(max_streams: u32) -> (SocketAddr, mpsc::UnboundedReceiver<Call>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let addr = listener.local_addr().unwrap();
+    let (listener, addr) = listen().await;
     let (calls, called) = mpsc::unbounded_channel();
     tokio::task::spawn_local(async move {
         while let Ok((tcp, _)) = listener.accept().await {
@@ -63,6 +62,25 @@ async fn setup(
     (client(proxy).await, called)
 }
 
+/// Both ends of a request that waits for its response.
+type Open = (ResponseFuture, SendResponse<Bytes>);
+
+/// Sends a request without a body, which the server accepts.
+async fn open(client: &mut SendRequest<Bytes>, called: &mut mpsc::UnboundedReceiver<Call>) -> Open {
+    let (response_future, _) = client.send_request(request(), true).unwrap();
+    (response_future, called.recv().await.unwrap().1)
+}
+
+async fn complete((response_future, mut respond): Open) {
+    respond.send_response(response(), true).unwrap();
+    assert_eq!(response_future.await.unwrap().status(), 200);
+}
+
+/// The error code with which the peer resets the body.
+async fn reset_of(body: &mut RecvStream) -> Option<Reason> {
+    body.data().await.unwrap().unwrap_err().reason()
+}
+
 fn request() -> http::Request<()> {
     http::Request::post("http://web/service/method")
         .header("te", "trailers")
@@ -92,8 +110,8 @@ async fn read(body: &mut RecvStream) -> (Vec<u8>, Option<HeaderMap>) {
     (bytes, body.trailers().await.unwrap())
 }
 
-#[tokio::test]
-async fn trailers_are_forwarded_in_both_directions() {
+#[test]
+fn trailers_are_forwarded_in_both_directions() {
     run(async |drain| {
         let (mut client, mut called) = setup(100, &drain).await;
         let (response_future, mut upload) = client.send_request(request(), false).unwrap();
@@ -117,85 +135,69 @@ async fn trailers_are_forwarded_in_both_directions() {
         let (bytes, trailers) = read(&mut response_future.await.unwrap().into_body()).await;
         assert_eq!(bytes, b"reply");
         assert_eq!(trailers.unwrap()["grpc-status"], "0");
-    })
-    .await;
+    });
 }
 
-#[tokio::test]
-async fn resets_are_forwarded_in_both_directions() {
+#[test]
+fn resets_are_forwarded_in_both_directions() {
     run(async |drain| {
         let (mut client, mut called) = setup(100, &drain).await;
         // Before the response, and within it.
-        let (response_future, _) = client.send_request(request(), true).unwrap();
-        let (_, mut respond) = called.recv().await.unwrap();
+        let (response_future, mut respond) = open(&mut client, &mut called).await;
         respond.send_reset(Reason::ENHANCE_YOUR_CALM);
         let reason = response_future.await.unwrap_err().reason();
         assert_eq!(reason, Some(Reason::ENHANCE_YOUR_CALM));
 
-        let (response_future, _) = client.send_request(request(), true).unwrap();
-        let (_, mut respond) = called.recv().await.unwrap();
+        let (response_future, mut respond) = open(&mut client, &mut called).await;
         let mut download = respond.send_response(response(), false).unwrap();
         let mut body = response_future.await.unwrap().into_body();
         download.send_reset(Reason::INTERNAL_ERROR);
-        let reason = body.data().await.unwrap().unwrap_err().reason();
-        assert_eq!(reason, Some(Reason::INTERNAL_ERROR));
+        assert_eq!(reset_of(&mut body).await, Some(Reason::INTERNAL_ERROR));
 
         let (response_future, mut upload) = client.send_request(request(), false).unwrap();
         let (request, mut respond) = called.recv().await.unwrap();
         upload.send_reset(Reason::CANCEL);
-        let ended = request.into_body().data().await.unwrap();
-        assert_eq!(ended.unwrap_err().reason(), Some(Reason::CANCEL));
+        let reason = reset_of(&mut request.into_body()).await;
+        assert_eq!(reason, Some(Reason::CANCEL));
         let reset = poll_fn(|cx| respond.poll_reset(cx)).await;
         assert_eq!(reset.unwrap(), Reason::CANCEL);
         drop(response_future);
-    })
-    .await;
+    });
 }
 
-#[tokio::test]
-async fn reset_of_upgraded_request_becomes_502() {
+#[test]
+fn reset_of_upgraded_request_becomes_502() {
     run(async |drain| {
         let (server, mut called) = server(100).await;
         let proxy = hop(server, Role::First, Protocol::Http1, &drain).await;
         let mut client = TcpStream::connect(proxy).await.unwrap();
-        client
-            .write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
-            .await
-            .unwrap();
+        send(&mut client, GET).await;
         let (request, mut respond) = called.recv().await.unwrap();
         assert_eq!(request.headers()["l5d-orig-proto"], "HTTP/1.1");
         respond.send_reset(Reason::CANCEL);
         let response = read_until(&mut client, END).await.unwrap();
         assert!(response.starts_with("HTTP/1.1 502 "), "{response}");
-    })
-    .await;
+    });
 }
 
-#[tokio::test]
-async fn large_headers_are_forwarded_in_both_directions() {
+#[test]
+fn large_headers_are_forwarded_in_both_directions() {
     run(async |drain| {
         let (mut client, mut called) = setup(100, &drain).await;
-        let name = HeaderName::from_static("large");
         let value = HeaderValue::try_from("x".repeat(100_000)).unwrap();
         let large = request_with("large", value.to_str().unwrap());
         let (response_future, _) = client.send_request(large, true).unwrap();
         let (request, mut respond) = called.recv().await.unwrap();
-        assert_eq!(request.headers()[&name].len(), value.len());
-        let mut large_response = response();
-        large_response
-            .headers_mut()
-            .insert(name.clone(), value.clone());
-        respond.send_response(large_response, true).unwrap();
-        assert_eq!(
-            response_future.await.unwrap().headers()[&name].len(),
-            value.len()
-        );
-    })
-    .await;
+        assert_eq!(request.headers()["large"], value);
+        let mut large = response();
+        large.headers_mut().insert("large", value.clone());
+        respond.send_response(large, true).unwrap();
+        assert_eq!(response_future.await.unwrap().headers()["large"], value);
+    });
 }
 
-#[tokio::test]
-async fn connect_on_stream_becomes_tunnel() {
+#[test]
+fn connect_on_stream_becomes_tunnel() {
     run(async |drain| {
         let (mut client, mut called) = setup(100, &drain).await;
         let connect = http::Request::connect("web:443").body(()).unwrap();
@@ -219,21 +221,19 @@ async fn connect_on_stream_becomes_tunnel() {
         assert_eq!(read(&mut from_client).await.0, b"");
         download.send_data("the end".into(), true).unwrap();
         assert_eq!(read(&mut from_server).await.0, b"the end");
-    })
-    .await;
+    });
 }
 
-#[tokio::test]
-async fn unread_response_does_not_block_request() {
+#[test]
+fn unread_response_does_not_block_request() {
     run(async |drain| {
         let (mut client, mut called) = setup(100, &drain).await;
         let (response_future, mut upload) = client.send_request(request(), false).unwrap();
         let (request, mut respond) = called.recv().await.unwrap();
         let mut download = respond.send_response(response(), false).unwrap();
         // More than all windows on the path hold.
-        download
-            .send_data(vec![b'x'; 1 << 20].into(), true)
-            .unwrap();
+        let body = vec![b'x'; 1 << 20];
+        download.send_data(body.into(), true).unwrap();
         let mut body = response_future.await.unwrap().into_body();
         for _ in 0..100 {
             upload.send_data("more".into(), false).unwrap();
@@ -241,17 +241,15 @@ async fn unread_response_does_not_block_request() {
         upload.send_data(Bytes::new(), true).unwrap();
         assert_eq!(read(&mut request.into_body()).await.0.len(), 400);
         assert_eq!(read(&mut body).await.0.len(), 1 << 20);
-    })
-    .await;
+    });
 }
 
-#[tokio::test]
-async fn unread_response_occupies_at_most_two_windows() {
+#[test]
+fn unread_response_occupies_at_most_two_windows() {
     const WINDOW: usize = 65_535;
     run(async |drain| {
         let (mut client, mut called) = setup(100, &drain).await;
-        let (response_future, _) = client.send_request(request(), true).unwrap();
-        let (_, mut respond) = called.recv().await.unwrap();
+        let (response_future, mut respond) = open(&mut client, &mut called).await;
         let mut download = respond.send_response(response(), false).unwrap();
         let (sent, mut sending) = watch::channel(0);
         tokio::task::spawn_local(async move {
@@ -267,44 +265,35 @@ async fn unread_response_occupies_at_most_two_windows() {
         let _unread = response_future.await.unwrap();
         // The client's window is full, and half of the proxy's: the proxy sends no WINDOW_UPDATE
         // for less.
-        sending
-            .wait_for(|sent| *sent >= WINDOW * 3 / 2)
-            .await
-            .unwrap();
+        let is_full = |sent: &usize| *sent >= WINDOW * 3 / 2;
+        sending.wait_for(is_full).await.unwrap();
         // This exchange completes after any further WINDOW_UPDATE of the proxy.
-        let (response_future, _) = client.send_request(request(), true).unwrap();
-        let (_, mut respond) = called.recv().await.unwrap();
-        respond.send_response(response(), true).unwrap();
-        assert_eq!(response_future.await.unwrap().status(), 200);
+        complete(open(&mut client, &mut called).await).await;
         assert!(*sending.borrow() <= 2 * WINDOW);
-    })
-    .await;
+    });
 }
 
 /// The client cancels the response before its request has ended.
-#[tokio::test]
-async fn cancelled_response_resets_request() {
+#[test]
+fn cancelled_response_resets_request() {
     run(async |drain| {
         let (mut client, mut called) = setup(100, &drain).await;
         let (response_future, upload) = client.send_request(request(), false).unwrap();
         let (request, mut respond) = called.recv().await.unwrap();
         let _download = respond.send_response(response(), false).unwrap();
         drop((response_future.await.unwrap(), upload));
-        let mut request = request.into_body();
-        let ended = request.data().await.unwrap();
-        assert_eq!(ended.unwrap_err().reason(), Some(Reason::CANCEL));
-    })
-    .await;
+        let reason = reset_of(&mut request.into_body()).await;
+        assert_eq!(reason, Some(Reason::CANCEL));
+    });
 }
 
 /// A truncated response must not count as complete, whatever the error code.
-#[tokio::test]
-async fn truncated_response_is_an_error() {
+#[test]
+fn truncated_response_is_an_error() {
     run(async |drain| {
         for (reason, length) in [(Reason::CANCEL, None), (Reason::NO_ERROR, Some("10"))] {
             let (mut client, mut called) = setup(100, &drain).await;
-            let (response_future, _) = client.send_request(request(), true).unwrap();
-            let (_, mut respond) = called.recv().await.unwrap();
+            let (response_future, mut respond) = open(&mut client, &mut called).await;
             let mut partial = response();
             if let Some(length) = length {
                 let length = HeaderValue::from_static(length);
@@ -317,34 +306,29 @@ async fn truncated_response_is_an_error() {
             download.send_reset(reason);
             body.data().await.unwrap().unwrap_err();
         }
-    })
-    .await;
+    });
 }
 
 /// Neither other streams nor the endpoint are affected.
-#[tokio::test]
-async fn cancelled_requests_do_not_affect_connection() {
+#[test]
+fn cancelled_requests_do_not_affect_connection() {
     run(async |drain| {
         let (mut client, mut called) = setup(100, &drain).await;
         for _ in 0..20 {
             let (response_future, mut upload) = client.send_request(request(), false).unwrap();
             let (cancelled, respond) = called.recv().await.unwrap();
             upload.send_reset(Reason::CANCEL);
-            let ended = cancelled.into_body().data().await.unwrap();
-            assert_eq!(ended.unwrap_err().reason(), Some(Reason::CANCEL));
+            let reason = reset_of(&mut cancelled.into_body()).await;
+            assert_eq!(reason, Some(Reason::CANCEL));
             drop((response_future, respond));
         }
-        let (response_future, _) = client.send_request(request(), true).unwrap();
-        let (_, mut respond) = called.recv().await.unwrap();
-        respond.send_response(response(), true).unwrap();
-        assert_eq!(response_future.await.unwrap().status(), 200);
-    })
-    .await;
+        complete(open(&mut client, &mut called).await).await;
+    });
 }
 
 /// The server responds before it has read the request, and does not want the rest.
-#[tokio::test]
-async fn early_response_is_complete() {
+#[test]
+fn early_response_is_complete() {
     run(async |drain| {
         let (mut client, mut called) = setup(100, &drain).await;
         let (response_future, mut upload) = client.send_request(request(), false).unwrap();
@@ -354,18 +338,13 @@ async fn early_response_is_complete() {
         download.send_data("enough".into(), true).unwrap();
         // h2 resets the stream with NO_ERROR when all handles are dropped.
         drop((request, respond, download));
-        assert_eq!(
-            read(&mut response_future.await.unwrap().into_body())
-                .await
-                .0,
-            b"enough"
-        );
-    })
-    .await;
+        let mut body = response_future.await.unwrap().into_body();
+        assert_eq!(read(&mut body).await.0, b"enough");
+    });
 }
 
-#[tokio::test]
-async fn contradictory_content_lengths_are_rejected() {
+#[test]
+fn contradictory_content_lengths_are_rejected() {
     run(async |drain| {
         let (mut client, mut called) = setup(100, &drain).await;
         let mut two = request();
@@ -378,36 +357,31 @@ async fn contradictory_content_lengths_are_rejected() {
         let refused = response_future.await.unwrap_err();
         assert_eq!(refused.reason(), Some(Reason::PROTOCOL_ERROR));
         assert!(called.try_recv().is_err());
-    })
-    .await;
+    });
 }
 
 /// Frames of one byte, as servers send that flush after each byte: h2 would close a connection on
 /// which 25,000 such frames wait to be read.
-#[tokio::test]
-async fn many_small_chunks_are_forwarded() {
+#[test]
+fn many_small_chunks_are_forwarded() {
     const CHUNKS: usize = 40_000;
     run(async |drain| {
         let body = "1\r\nx\r\n".repeat(CHUNKS) + "0\r\n\r\n";
         let response = format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{body}");
         let (server, _sees) = scripted(END, response.leak(), true).await;
-        let second = hop(server, Role::Second, Protocol::Http2, &drain).await;
-        let first = hop(second, Role::First, Protocol::Http1, &drain).await;
-        let mut client = TcpStream::connect(first).await.unwrap();
-        let request = b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
-        client.write_all(request).await.unwrap();
+        let mut client = connect(2, server, &drain).await;
+        let request = "GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+        send(&mut client, request).await;
         let mut response = String::new();
         client.read_to_string(&mut response).await.unwrap();
-        let chunks = response.matches('x').count();
-        assert_eq!(chunks, CHUNKS);
+        assert_eq!(response.matches('x').count(), CHUNKS);
         assert!(response.ends_with("0\r\n\r\n"));
-    })
-    .await;
+    });
 }
 
 /// The size of an idle connection besides the socket and the handler.
-#[tokio::test]
-async fn idle_connection_future_is_small() {
+#[test]
+fn idle_connection_future_is_small() {
     run(async |drain| {
         let registry = Registry::new();
         let engine = Server::for_tests(drain.clone(), HttpLimits::DEFAULT, &registry);
@@ -424,12 +398,11 @@ async fn idle_connection_future_is_small() {
         assert!(task <= 700, "{task}");
         let connection = size_of::<mesh_http2::Connection>();
         assert!(connection <= 800, "{connection}");
-    })
-    .await;
+    });
 }
 
-#[tokio::test]
-async fn drain_closes_connection_after_open_streams() {
+#[test]
+fn drain_closes_connection_after_open_streams() {
     let (drain, watch) = drain::channel();
     let test = async move {
         let (server, mut called) = server(100).await;
@@ -460,20 +433,18 @@ async fn drain_closes_connection_after_open_streams() {
         drop(body);
         connection.await.unwrap().unwrap();
     };
-    run_local(test).await;
+    run_local(test);
 }
 
-#[tokio::test]
-async fn request_without_authority_is_sent_to_original_destination() {
+#[test]
+fn request_without_authority_is_sent_to_original_destination() {
     run(async |drain| {
         let (mut client, mut called) = setup(100, &drain).await;
         // h2 allows this version without an authority.
         let path = http::Request::get("/path").version(Version::HTTP_11);
         let (response_future, _) = client.send_request(path.body(()).unwrap(), true).unwrap();
-        let (request, mut respond) = called.recv().await.unwrap();
+        let (request, respond) = called.recv().await.unwrap();
         assert_eq!(request.uri(), "http://192.0.2.1/path");
-        respond.send_response(response(), true).unwrap();
-        assert_eq!(response_future.await.unwrap().status(), 200);
-    })
-    .await;
+        complete((response_future, respond)).await;
+    });
 }

@@ -5,8 +5,8 @@ use super::*;
 const EXPECTING: &str =
     "POST / HTTP/1.1\r\nhost: web\r\nexpect: 100-continue\r\ncontent-length: 5\r\n\r\n";
 
-#[tokio::test]
-async fn expected_100_is_forwarded_from_server() {
+#[test]
+fn expected_100_is_forwarded_from_server() {
     run(async |drain| {
         let (mut client, listener) = setup(1, &drain).await;
         for _ in 0..2 {
@@ -18,21 +18,17 @@ async fn expected_100_is_forwarded_from_server() {
             assert_eq!(interim, "HTTP/1.1 100 Continue\r\nx: 1\r\n\r\n");
             send(&mut client, "hello").await;
             assert_eq!(read_until(&mut server, "hello").await.unwrap(), "hello");
-            send(
-                &mut server,
-                "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok",
-            )
-            .await;
+            let last = OK.replace("content", "connection: close\r\ncontent");
+            send(&mut server, &last).await;
             assert_eq!(read_until(&mut client, "ok").await.unwrap(), OK);
         }
-    })
-    .await;
+    });
 }
 
 /// Over HTTP/2 the proxy does not wait for the server, but sends the 100 when the body is first
 /// polled.
-#[tokio::test]
-async fn expected_100_is_sent_by_proxy_when_request_is_upgraded() {
+#[test]
+fn expected_100_is_sent_by_proxy_when_request_is_upgraded() {
     run(async |drain| {
         let (mut client, listener) = setup(2, &drain).await;
         send(&mut client, EXPECTING).await;
@@ -45,72 +41,54 @@ async fn expected_100_is_sent_by_proxy_when_request_is_upgraded() {
         send(&mut server, "HTTP/1.1 100 Continue\r\n\r\n").await;
         send(&mut server, OK).await;
         assert_eq!(read_until(&mut client, "ok").await.unwrap(), OK);
-    })
-    .await;
+    });
 }
 
 /// It is unknown whether the client will send the body, so the connection cannot be kept.
-#[tokio::test]
-async fn rejected_expectation_closes_connection() {
+#[test]
+fn rejected_expectation_closes_connection() {
     run(async |drain| {
         let (mut client, listener) = setup(1, &drain).await;
-        send(&mut client, EXPECTING).await;
-        let mut server = accept(&listener).await;
-        read_until(&mut server, END).await.unwrap();
-        send(
-            &mut server,
-            "HTTP/1.1 417 Expectation Failed\r\ncontent-length: 0\r\n\r\n",
-        )
-        .await;
+        let mut server = begin(&mut client, &listener, EXPECTING).await;
+        let refusal = "HTTP/1.1 417 Expectation Failed\r\ncontent-length: 0\r\n\r\n";
+        send(&mut server, refusal).await;
         let response = read_to_close(&mut client).await;
         assert!(response.starts_with("HTTP/1.1 417 "), "{response}");
         assert!(response.contains("connection: close\r\n"), "{response}");
-    })
-    .await;
+    });
 }
 
-#[tokio::test]
-async fn interim_responses_are_forwarded() {
-    for hops in [1, 2] {
-        run(async |drain| {
-            let (mut client, listener) = setup(hops, &drain).await;
-            send(&mut client, GET).await;
-            let mut server = accept(&listener).await;
-            read_until(&mut server, END).await.unwrap();
-            for hints in [
-                "HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n",
-                "HTTP/1.1 103 Early Hints\r\nlink: </b>\r\nlink: </c>\r\n\r\n",
-            ] {
-                send(&mut server, hints).await;
-                assert_eq!(read_until(&mut client, END).await.unwrap(), hints);
-            }
-            send(&mut server, OK).await;
-            assert_eq!(read_until(&mut client, "ok").await.unwrap(), OK);
-        })
-        .await;
-    }
+#[test]
+fn interim_responses_are_forwarded() {
+    run_with_hops(async |hops, drain| {
+        let (mut client, listener) = setup(hops, &drain).await;
+        let mut server = begin(&mut client, &listener, GET).await;
+        for hints in [
+            "HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n",
+            "HTTP/1.1 103 Early Hints\r\nlink: </b>\r\nlink: </c>\r\n\r\n",
+        ] {
+            send(&mut server, hints).await;
+            assert_eq!(read_until(&mut client, END).await.unwrap(), hints);
+        }
+        send(&mut server, OK).await;
+        assert_eq!(read_until(&mut client, "ok").await.unwrap(), OK);
+    });
 }
 
 /// The client sends less than the declared body, which occupies a connection to the server.
-#[tokio::test]
-async fn stalled_request_body_times_out_with_408() {
-    for hops in [1, 2] {
-        run(async |drain| {
-            let (mut client, listener) = setup(hops, &drain).await;
-            send(
-                &mut client,
-                "POST / HTTP/1.1\r\nhost: web\r\ncontent-length: 10\r\n\r\nhello",
-            )
-            .await;
-            let mut server = accept(&listener).await;
-            read_until(&mut server, "hello").await.unwrap();
-            // The paused clock advances when all tasks wait.
-            tokio::time::pause();
-            let response = read_to_close(&mut client).await;
-            assert!(response.starts_with("HTTP/1.1 408 "), "{response}");
-            read_to_close(&mut server).await;
-            tokio::time::resume();
-        })
-        .await;
-    }
+#[test]
+fn stalled_request_body_times_out_with_408() {
+    run_with_hops(async |hops, drain| {
+        let (mut client, listener) = setup(hops, &drain).await;
+        let partial = "POST / HTTP/1.1\r\nhost: web\r\ncontent-length: 10\r\n\r\nhello";
+        send(&mut client, partial).await;
+        let mut server = accept(&listener).await;
+        read_until(&mut server, "hello").await.unwrap();
+        // The paused clock advances when all tasks wait.
+        tokio::time::pause();
+        let response = read_to_close(&mut client).await;
+        assert!(response.starts_with("HTTP/1.1 408 "), "{response}");
+        read_to_close(&mut server).await;
+        tokio::time::resume();
+    });
 }

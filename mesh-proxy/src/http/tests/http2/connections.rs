@@ -4,32 +4,29 @@ use http_body_util::BodyExt as _;
 
 use super::*;
 
-#[tokio::test]
-async fn streams_beyond_peer_limit_open_another_connection() {
+#[test]
+fn streams_beyond_peer_limit_open_another_connection() {
     run(async |drain| {
         let (client, mut called) = setup(2, &drain).await;
-        let mut open = Vec::new();
+        let mut pending = Vec::new();
         for n in 0..7 {
             let mut client = client.clone().ready().await.unwrap();
-            let (response_future, _) = client.send_request(request(), true).unwrap();
             // None of the earlier requests has a response yet.
-            open.push((response_future, called.recv().await.unwrap(), n));
+            pending.push((open(&mut client, &mut called).await, n));
         }
-        for (response_future, (_, mut respond), n) in open {
+        for ((response_future, mut respond), n) in pending {
             let response = http::Response::builder().header("n", n).body(()).unwrap();
             respond.send_response(response, true).unwrap();
             assert_eq!(response_future.await.unwrap().headers()["n"], n.to_string());
         }
-    })
-    .await;
+    });
 }
 
 /// A handshake for each burst would cost more than the idle connections.
-#[tokio::test]
-async fn surplus_connections_are_kept_for_idle_timeout() {
+#[test]
+fn surplus_connections_are_kept_for_idle_timeout() {
     run(async |drain| {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let addr = listener.local_addr().unwrap();
+        let (listener, addr) = listen().await;
         let (calls, mut called) = mpsc::unbounded_channel();
         let (ends, mut ended) = mpsc::unbounded_channel();
         tokio::task::spawn_local(async move {
@@ -38,9 +35,9 @@ async fn surplus_connections_are_kept_for_idle_timeout() {
                 tokio::task::spawn_local(async move {
                     let mut server = h2::server::Builder::new();
                     server.max_concurrent_streams(4);
-                    let mut connection = server.handshake::<_, Bytes>(tcp).await.unwrap();
-                    while let Some(Ok((_, respond))) = connection.accept().await {
-                        calls.send(respond).unwrap();
+                    let mut connection = server.handshake(tcp).await.unwrap();
+                    while let Some(Ok(call)) = connection.accept().await {
+                        calls.send(call).unwrap();
                     }
                     ends.send(()).unwrap();
                 });
@@ -49,15 +46,13 @@ async fn surplus_connections_are_kept_for_idle_timeout() {
         let proxy = hop(addr, Role::Only, Protocol::Http2, &drain).await;
         let client = client(proxy).await;
         for streams in [5, 1, 5] {
-            let mut open = Vec::new();
+            let mut pending = Vec::new();
             for _ in 0..streams {
                 let mut client = client.clone().ready().await.unwrap();
-                let (response_future, _) = client.send_request(request(), true).unwrap();
-                open.push((response_future, called.recv().await.unwrap()));
+                pending.push(open(&mut client, &mut called).await);
             }
-            for (response_future, mut respond) in open {
-                respond.send_response(response(), true).unwrap();
-                assert_eq!(response_future.await.unwrap().status(), 200);
+            for exchange in pending {
+                complete(exchange).await;
             }
         }
         assert!(ended.try_recv().is_err(), "closed between bursts");
@@ -66,39 +61,31 @@ async fn surplus_connections_are_kept_for_idle_timeout() {
         tokio::time::advance(IDLE_TIMEOUT).await;
         tokio::time::resume();
         let mut client = client.ready().await.unwrap();
-        let (response_future, _) = client.send_request(request(), true).unwrap();
-        let mut respond = called.recv().await.unwrap();
+        let exchange = open(&mut client, &mut called).await;
         ended.recv().await.unwrap();
-        respond.send_response(response(), true).unwrap();
-        assert_eq!(response_future.await.unwrap().status(), 200);
-    })
-    .await;
+        complete(exchange).await;
+    });
 }
 
 /// With 200 streams on each, 4,000 clients that read slowly fill 20 connections.
-#[tokio::test]
-async fn requests_are_sent_while_twenty_connections_are_full() {
+#[test]
+fn requests_are_sent_while_twenty_connections_are_full() {
     run(async |drain| {
         let (client, mut called) = setup(2, &drain).await;
         let mut held = Vec::new();
         for _ in 0..40 {
             let mut client = client.clone().ready().await.unwrap();
-            let (response_future, _) = client.send_request(request(), true).unwrap();
-            held.push((response_future, called.recv().await.unwrap()));
+            held.push(open(&mut client, &mut called).await);
         }
         let mut client = client.ready().await.unwrap();
-        let (response_future, _) = client.send_request(request(), true).unwrap();
-        let (_, mut respond) = called.recv().await.unwrap();
-        respond.send_response(response(), true).unwrap();
-        assert_eq!(response_future.await.unwrap().status(), 200);
+        complete(open(&mut client, &mut called).await).await;
         drop(held);
-    })
-    .await;
+    });
 }
 
 /// The unread responses occupy more than half of the connection's window.
-#[tokio::test]
-async fn unread_responses_do_not_block_other_requests() {
+#[test]
+fn unread_responses_do_not_block_other_requests() {
     const WINDOW: u32 = 4096;
     run(async |_drain| {
         let (server, mut called) = server(200).await;
@@ -117,10 +104,8 @@ async fn unread_responses_do_not_block_other_requests() {
         let send_request = async || {
             let request = http::Request::get("http://web/").version(Version::HTTP_2);
             let mut request = request.body(Body::empty()).unwrap();
-            Box::pin(client.send(&mut request))
-                .await
-                .unwrap()
-                .into_body()
+            let response = Box::pin(client.send(&mut request)).await;
+            response.unwrap().into_body()
         };
         let mut unread = Vec::new();
         for _ in 0..150 {
@@ -130,15 +115,13 @@ async fn unread_responses_do_not_block_other_requests() {
             let body = send_request().await.collect().await.unwrap();
             assert_eq!(body.to_bytes().len(), WINDOW as usize);
         }
-    })
-    .await;
+    });
 }
 
-#[tokio::test]
-async fn goaway_opens_new_connection() {
+#[test]
+fn goaway_opens_new_connection() {
     run(async |drain| {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let addr = listener.local_addr().unwrap();
+        let (listener, addr) = listen().await;
         tokio::task::spawn_local(async move {
             // One stream per connection, followed by a GOAWAY.
             while let Ok((tcp, _)) = listener.accept().await {
@@ -160,34 +143,26 @@ async fn goaway_opens_new_connection() {
             let (response_future, _) = client.send_request(request(), true).unwrap();
             assert_eq!(response_future.await.unwrap().status(), 200);
         }
-    })
-    .await;
+    });
 }
 
 /// Servers that limit the age of connections cause this; the next request must not wait for a
 /// handshake.
-#[tokio::test]
-async fn used_connection_is_replaced_on_goaway_before_next_request() {
+#[test]
+fn used_connection_is_replaced_on_goaway_before_next_request() {
     let test = async |drain: drain::Watch| {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let proxy = hop(
-            listener.local_addr().unwrap(),
-            Role::Only,
-            Protocol::Http2,
-            &drain,
-        )
-        .await;
+        let (listener, server) = listen().await;
+        let proxy = hop(server, Role::Only, Protocol::Http2, &drain).await;
         let mut client = client(proxy).await;
         let (response_future, _) = client.send_request(request(), true).unwrap();
         let (tcp, _) = listener.accept().await.unwrap();
         let mut connection = Box::pin(h2::server::handshake(tcp)).await.unwrap();
-        let (_, mut respond) = connection.accept().await.unwrap().unwrap();
+        let (_, respond) = connection.accept().await.unwrap().unwrap();
         connection.graceful_shutdown();
         let ends = Box::pin(async { while connection.accept().await.is_some() {} });
         let replaced = async {
             let (tcp, _) = listener.accept().await.unwrap();
-            respond.send_response(response(), true).unwrap();
-            assert_eq!(response_future.await.unwrap().status(), 200);
+            complete((response_future, respond)).await;
             tcp
         };
         let (tcp, ()) = tokio::join!(replaced, ends);
@@ -202,15 +177,14 @@ async fn used_connection_is_replaced_on_goaway_before_next_request() {
             () = ends => panic!("the connection has ended"),
         }
     };
-    run(async |drain| Box::pin(test(drain)).await).await;
+    run(async |drain| Box::pin(test(drain)).await);
 }
 
 /// An endpoint whose node has failed neither responds nor closes connections.
-#[tokio::test]
-async fn endpoint_that_acknowledges_no_pings_fails_requests() {
+#[test]
+fn endpoint_that_acknowledges_no_pings_fails_requests() {
     run(async |_drain| {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let addr = listener.local_addr().unwrap();
+        let (listener, addr) = listen().await;
         tokio::task::spawn_local(async move {
             let (tcp, _) = listener.accept().await.unwrap();
             let _open = h2::server::handshake(tcp).await.unwrap();
@@ -229,6 +203,5 @@ async fn endpoint_that_acknowledges_no_pings_fails_requests() {
         let mut request = request.body(Body::empty()).unwrap();
         let sent = Box::pin(client.send(&mut request)).await;
         assert!(matches!(sent, Err(SendError::Http2(_))));
-    })
-    .await;
+    });
 }
