@@ -3,7 +3,7 @@
 use mesh_runtime::admin::{Admin, Readiness};
 use tokio::net::{TcpSocket, TcpStream};
 
-use super::app::{head, message, rest, send};
+use super::app::{expect, head, rest, send};
 use super::world::{Proxy, WEB, World, run};
 use crate::admin::MAX_CONNECTIONS;
 
@@ -24,8 +24,7 @@ fn newest_connection_replaces_oldest_at_limit() {
         for _ in 0..MAX_CONNECTIONS + 2 {
             let mut client = TcpStream::connect(addr).await.unwrap();
             send(&mut client, LIVE).await;
-            let answer = message(&mut client).await;
-            assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+            expect(&mut client, 200).await;
             held.push(client);
         }
         for client in &mut held[..2] {
@@ -33,8 +32,7 @@ fn newest_connection_replaces_oldest_at_limit() {
         }
         for client in &mut held[2..] {
             send(client, LIVE).await;
-            let answer = message(client).await;
-            assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+            expect(client, 200).await;
         }
         let closed = proxy.metric(
             "mesh_proxy_refused_total{direction=\"inbound\",protocol=\"tcp\",reason=\"admin_connections\"",
@@ -53,11 +51,9 @@ fn only_probes_are_served_while_memory_is_short() {
         let addr = proxy.admin(admin(&proxy)).await;
         let mut client = TcpStream::connect(addr).await.unwrap();
         send(&mut client, METRICS).await;
-        let answer = message(&mut client).await;
-        assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+        expect(&mut client, 503).await;
         send(&mut client, LIVE).await;
-        let answer = message(&mut client).await;
-        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        expect(&mut client, 200).await;
     });
 }
 

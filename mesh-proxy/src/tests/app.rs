@@ -9,7 +9,7 @@ use h2::{RecvStream, SendStream};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
-use tokio::task::spawn_local;
+use tokio::task::{JoinHandle, spawn_local};
 
 use super::world::{POD, run};
 
@@ -37,6 +37,13 @@ impl App {
 
     pub(super) async fn accept(&self) -> TcpStream {
         self.listener.accept().await.unwrap().0
+    }
+
+    /// Accepts a connection and reads the head of a request.
+    pub(super) async fn receive(&self) -> (TcpStream, String) {
+        let mut tcp = self.accept().await;
+        let request = head(&mut tcp).await;
+        (tcp, request)
     }
 
     /// Responds to every request on every connection with `name`, in HTTP/1 and HTTP/2.
@@ -73,11 +80,8 @@ async fn answer(mut tcp: TcpStream, name: &'static str) {
     }
     while try_head(&mut tcp).await.is_some() {
         let length = name.len();
-        send(
-            &mut tcp,
-            &format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{name}"),
-        )
-        .await;
+        let response = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{name}");
+        send(&mut tcp, &response).await;
     }
 }
 
@@ -117,11 +121,8 @@ impl Client {
     pub(super) async fn get(&mut self) -> (u16, String) {
         match self {
             Self::Http1(tcp, target) => {
-                send(
-                    tcp,
-                    &format!("GET {target} HTTP/1.1\r\nhost: web.shop:80\r\n\r\n"),
-                )
-                .await;
+                let request = format!("GET {target} HTTP/1.1\r\nhost: web.shop:80\r\n\r\n");
+                send(tcp, &request).await;
                 let response = message(tcp).await;
                 let status = response[9..12].parse().unwrap();
                 let body = response.split_once("\r\n\r\n").unwrap().1;
@@ -160,6 +161,23 @@ pub(super) async fn streams(io: impl Stream) -> Calls {
         }
     });
     called
+}
+
+/// The response to a request, once it has arrived.
+pub(super) type Pending = JoinHandle<Result<http::Response<RecvStream>, h2::Error>>;
+
+/// Sends a request without a body.
+pub(super) fn ask(client: &mut SendRequest<Bytes>, request: http::Request<()>) -> Pending {
+    let (response, _) = client.send_request(request, true).unwrap();
+    spawn_local(response)
+}
+
+pub(super) async fn status_of(asking: Pending) -> u16 {
+    asking.await.unwrap().unwrap().status().as_u16()
+}
+
+pub(super) fn get() -> http::Request<()> {
+    http::Request::get("http://web/").body(()).unwrap()
 }
 
 pub(super) async fn read(body: &mut RecvStream) -> String {
@@ -211,6 +229,14 @@ pub(super) async fn message(tcp: &mut impl Stream) -> String {
         }
     }
     text
+}
+
+/// Reads a response, which must have this status.
+pub(super) async fn expect(tcp: &mut impl Stream, status: u16) -> String {
+    let response = message(tcp).await;
+    let line = format!("HTTP/1.1 {status} ");
+    assert!(response.starts_with(&line), "{response}");
+    response
 }
 
 /// Reads until the connection is closed or reset.

@@ -2,7 +2,7 @@
 
 use mesh_core::endpoint::ProtocolHint;
 
-use super::app::{App, Client, Speaks, head, message, send};
+use super::app::{App, Client, Speaks, message, send};
 use super::world::{CLIENT, World, run};
 
 #[test]
@@ -29,8 +29,7 @@ fn http_to_opaque_peer_is_forwarded_without_session_protocol() {
         let client = world.proxy(CLIENT);
         let mut client = client.outbound(app.addr).await;
         send(&mut client, "GET /a HTTP/1.1\r\nhost: web\r\n\r\n").await;
-        let mut app = app.accept().await;
-        let request = head(&mut app).await;
+        let (mut app, request) = app.receive().await;
         assert!(request.starts_with("GET /a HTTP/1.1\r\n"), "{request}");
         send(&mut app, "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
         let response = message(&mut client).await;

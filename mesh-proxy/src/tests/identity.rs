@@ -4,7 +4,7 @@
 use mesh_core::endpoint::ProtocolHint;
 use tokio::task::spawn_local;
 
-use super::app::{App, Client, Speaks, head, send};
+use super::app::{App, Client, Speaks, send};
 use super::world::{CLIENT, POD, WEB, World, pod, run, settle};
 use crate::transport::listen;
 use crate::worker::{self, Listeners, WorkerParts};
@@ -63,13 +63,12 @@ fn client_id_header_of_client_is_replaced() {
 
         let mut plain = proxy.inbound(app.addr).await;
         send(&mut plain, REQUEST).await;
-        let mut served = app.accept().await;
-        let request = head(&mut served).await;
+        let (_served, request) = app.receive().await;
         assert!(!request.contains("l5d-client-id"), "{request}");
 
         let mut meshed = world.connected(proxy.inbound(app.addr).await).await;
         send(&mut meshed, REQUEST).await;
-        let request = head(&mut app.accept().await).await;
+        let request = app.receive().await.1;
         let said = format!("l5d-client-id: {CLIENT}\r\n");
         assert!(
             request.contains(&said) && !request.contains("forged"),

@@ -2,9 +2,8 @@
 
 use mesh_core::endpoint::ProtocolHint;
 use tokio::net::TcpStream;
-use tokio::task::spawn_local;
 
-use super::app::{App, Call, Calls, head, http2, message, respond, send, streams};
+use super::app::{App, Call, Calls, ask, head, http2, message, respond, send, status_of, streams};
 use super::world::{CLIENT, Proxy, World, pod, run};
 
 const ORIGIN: &str = "GET /a?b HTTP/1.1\r\nhost: web:80\r\n\r\n";
@@ -49,15 +48,13 @@ fn upgraded_request_is_restored() {
                 .header("host", "web:80")
                 .body(())
                 .unwrap();
-            let (response, _) = client.send_request(request, true).unwrap();
-            let asking = spawn_local(response);
-            let mut app = app.accept().await;
-            let request = head(&mut app).await;
+            let asking = ask(&mut client, request);
+            let (mut app, request) = app.receive().await;
             assert!(request.starts_with(line), "{was}: {request}");
             assert!(!request.contains("l5d-orig-proto"), "{was}: {request}");
             assert!(request.contains("host: web:80\r\n"), "{was}: {request}");
             send(&mut app, "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
-            assert_eq!(asking.await.unwrap().unwrap().status(), 200);
+            assert_eq!(status_of(asking).await, 200);
         });
     }
 }
@@ -70,13 +67,9 @@ fn orig_proto_header_is_hidden_from_client_and_application() {
         let (_web, addr) = world.meshed(app.addr).await;
         let proxy = world.proxy(CLIENT);
         let mut client = proxy.outbound(addr).await;
-        send(
-            &mut client,
-            "GET / HTTP/1.1\r\nhost: web\r\nl5d-orig-proto: HTTP/1.0\r\n\r\n",
-        )
-        .await;
-        let mut app = app.accept().await;
-        let request = head(&mut app).await;
+        let text = "GET / HTTP/1.1\r\nhost: web\r\nl5d-orig-proto: HTTP/1.0\r\n\r\n";
+        send(&mut client, text).await;
+        let (mut app, request) = app.receive().await;
         assert!(request.starts_with("GET / HTTP/1.1\r\n"), "{request}");
         assert!(!request.contains("l5d-orig-proto"), "{request}");
         let response = "HTTP/1.1 200 OK\r\nl5d-orig-proto: HTTP/1.0\r\ncontent-length: 2\r\n\r\nok";
@@ -110,10 +103,10 @@ fn headers_between_proxies_never_reach_applications() {
             let request = if meshed {
                 tls = world.connected(plain).await;
                 send(&mut tls, &request).await;
-                head(&mut app.accept().await).await
+                app.receive().await.1
             } else {
                 send(&mut plain, &request).await;
-                head(&mut app.accept().await).await
+                app.receive().await.1
             };
             assert!(request.starts_with("GET / HTTP/1.1\r\n"), "{request}");
             for name in names {

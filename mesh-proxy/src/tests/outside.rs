@@ -11,7 +11,7 @@ use mesh_runtime::metrics::{MAX_OUTSIDE, OTHER};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::spawn_local;
 
-use super::app::{self, App, message};
+use super::app::{self, App, expect};
 use super::world::{POD, Proxy, WEB, World, run, while_time_passes};
 use crate::inbound::MAX_SNI_ENFORCERS;
 
@@ -110,8 +110,7 @@ fn series_of_request_authorities_are_bounded() {
         let mut get = async |host: &str| {
             let request = format!("GET / HTTP/1.1\r\nhost: {host}\r\n\r\n");
             app::send(&mut client, &request).await;
-            let answer = message(&mut client).await;
-            assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+            expect(&mut client, 200).await;
         };
         // Neither a name nor an address.
         get("a..b").await;

@@ -1,7 +1,6 @@
 //! Applications that stop while their proxy, a native sidecar, keeps running. Clients must observe
 //! what the application itself would have shown them.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,32 +8,37 @@ use futures_util::FutureExt as _;
 use h2::client::SendRequest;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::advance;
 
-use super::app::{App, Client, Speaks, head, http2, message, read, respond, rest, send};
+use super::app::{
+    App, Calls, Client, Speaks, ask, expect, get, head, http2, message, read, respond, rest, send,
+    status_of,
+};
 use super::world::{Proxy, WEB, World, run, settle, while_time_passes};
 
 const GET: &str = "GET / HTTP/1.1\r\nhost: web\r\n\r\n";
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 const LAST: &str = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok";
 
-/// A proxy and its application, for clients outside the mesh.
-async fn unmeshed() -> (World, Proxy, App) {
-    let world = World::new().await;
-    let proxy = world.proxy(WEB);
-    (world, proxy, App::start().await)
+/// Runs a test with a proxy, its application, and the connection of a client outside the mesh.
+fn run_unmeshed(test: impl AsyncFn(&Proxy, App, TcpStream) + Sync) {
+    run(async || {
+        let world = World::new().await;
+        let proxy = world.proxy(WEB);
+        let app = App::start().await;
+        let client = proxy.inbound(app.addr).await;
+        test(&proxy, app, client).await;
+    });
 }
 
 /// One request and its response over a new connection to the application.
 async fn first(client: &mut TcpStream, app: &App, answer: &str) -> TcpStream {
     send(client, GET).await;
-    let mut served = app.accept().await;
-    head(&mut served).await;
+    let (mut served, _) = app.receive().await;
     send(&mut served, answer).await;
-    let response = message(client).await;
-    assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
+    let response = expect(client, 200).await;
     assert!(!response.contains("connection"), "{response}");
     served
 }
@@ -56,21 +60,27 @@ async fn time_passes(seconds: u64) {
     }
 }
 
-fn get() -> http::Request<()> {
-    http::Request::get("http://web/").body(()).unwrap()
+/// Another request and its response over the same connections.
+async fn again(client: &mut TcpStream, served: &mut TcpStream, answer: &str) -> String {
+    send(client, GET).await;
+    head(served).await;
+    send(served, answer).await;
+    message(client).await
+}
+
+/// The last response on a connection to the client, which is then closed.
+async fn assert_last(client: &mut TcpStream) {
+    let response = rest(client).await;
+    assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
+    assert!(response.contains("connection: close\r\n"), "{response}");
 }
 
 #[test]
 fn idle_http1_connections_are_closed_when_application_stops() {
-    run(async || {
-        let (_world, proxy, app) = unmeshed().await;
-        let mut one = proxy.inbound(app.addr).await;
+    run_unmeshed(async |proxy, app, mut one| {
         let mut served = first(&mut one, &app, OK).await;
         let mut two = proxy.inbound(app.addr).await;
-        send(&mut two, GET).await;
-        head(&mut served).await;
-        send(&mut served, OK).await;
-        message(&mut two).await;
+        again(&mut two, &mut served, OK).await;
         stop(app).await;
         drop(served);
         assert_eq!(rest(&mut one).await, "");
@@ -80,79 +90,60 @@ fn idle_http1_connections_are_closed_when_application_stops() {
 
 #[test]
 fn busy_http1_connections_are_closed_after_response_when_application_stops() {
-    run(async || {
-        let (_world, proxy, app) = unmeshed().await;
-        let mut busy = proxy.inbound(app.addr).await;
+    run_unmeshed(async |proxy, app, mut busy| {
         let mut idle = proxy.inbound(app.addr).await;
         send(&mut busy, GET).await;
-        let mut answering = app.accept().await;
-        head(&mut answering).await;
+        let (mut answering, _) = app.receive().await;
         let served = first(&mut idle, &app, OK).await;
         stop(app).await;
         drop(served);
         assert_eq!(rest(&mut idle).await, "");
         send(&mut answering, OK).await;
-        let response = rest(&mut busy).await;
-        assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
-        assert!(response.contains("connection: close\r\n"), "{response}");
+        assert_last(&mut busy).await;
     });
 }
 
 #[test]
 fn last_response_of_stopping_application_closes_client_connection() {
-    run(async || {
-        let (_world, proxy, app) = unmeshed().await;
-        let mut client = proxy.inbound(app.addr).await;
+    run_unmeshed(async |_, app, mut client| {
         let mut served = first(&mut client, &app, OK).await;
         send(&mut client, GET).await;
         head(&mut served).await;
         stop(app).await;
         send(&mut served, LAST).await;
-        let response = rest(&mut client).await;
-        assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
-        assert!(response.contains("connection: close\r\n"), "{response}");
+        assert_last(&mut client).await;
     });
 }
 
 #[test]
 fn application_that_closes_one_connection_keeps_its_clients() {
-    run(async || {
-        let (_world, proxy, app) = unmeshed().await;
-        let mut client = proxy.inbound(app.addr).await;
+    run_unmeshed(async |_, app, mut client| {
         let mut served = first(&mut client, &app, OK).await;
         // First an idle connection, then one after its response.
         for how in [None, Some(LAST)] {
             if let Some(last) = how {
-                send(&mut client, GET).await;
-                head(&mut served).await;
-                send(&mut served, last).await;
-                let response = message(&mut client).await;
+                let response = again(&mut client, &mut served, last).await;
                 assert!(!response.contains("connection"), "{response}");
             }
             drop(served);
             // The proxy has probed the listener, and uses the probe's connection.
             served = while_time_passes(app.accept()).await;
-            send(&mut client, GET).await;
-            head(&mut served).await;
-            send(&mut served, OK).await;
-            message(&mut client).await;
+            again(&mut client, &mut served, OK).await;
         }
     });
 }
 
 /// An HTTP/2 application that stops gracefully: it closes its listener and sends GOAWAY.
 struct Http2App {
-    addr: SocketAddr,
     stop: oneshot::Sender<()>,
-    calls: tokio::sync::mpsc::UnboundedReceiver<super::app::Call>,
+    calls: Calls,
     serving: JoinHandle<()>,
 }
 
 impl Http2App {
     fn serve(app: App) -> Self {
-        let addr = app.addr;
         let (stop, stopped) = oneshot::channel();
-        let (called, calls) = tokio::sync::mpsc::unbounded_channel();
+        let (called, calls) = mpsc::unbounded_channel();
         let serving = spawn_local(async move {
             let mut connection = h2::server::handshake(app.accept().await).await.unwrap();
             let mut stopped = stopped.fuse();
@@ -171,7 +162,6 @@ impl Http2App {
             }
         });
         Self {
-            addr,
             stop,
             calls,
             serving,
@@ -181,12 +171,10 @@ impl Http2App {
 
 #[test]
 fn http2_connections_accept_no_streams_when_application_stops() {
-    run(async || {
-        let (_world, proxy, app) = unmeshed().await;
+    run_unmeshed(async |_, app, client| {
         let mut app = Http2App::serve(app);
-        let mut client = http2(proxy.inbound(app.addr).await).await;
-        let (response, _) = client.send_request(get(), true).unwrap();
-        let asking = spawn_local(response);
+        let mut client = http2(client).await;
+        let asking = ask(&mut client, get());
         let (_, answer) = app.calls.recv().await.unwrap();
         let mut body = respond(answer);
         body.send_data("begun, ".into(), false).unwrap();
@@ -209,10 +197,8 @@ async fn gone_away(client: &SendRequest<Bytes>) {
 /// HTTP/1 clients retry an idempotent request whose connection was closed before a response.
 #[test]
 fn reused_connection_is_closed_without_response_when_application_is_gone() {
-    run(async || {
-        let (_world, proxy, app) = unmeshed().await;
+    run_unmeshed(async |_, app, mut client| {
         // The application keeps no connection, so the proxy cannot detect that it stops.
-        let mut client = proxy.inbound(app.addr).await;
         drop(first(&mut client, &app, LAST).await);
         stop(app).await;
         settle().await;
@@ -224,13 +210,10 @@ fn reused_connection_is_closed_without_response_when_application_is_gone() {
 /// The application has accepted the connection, and exits before it responds.
 #[test]
 fn connection_is_closed_without_response_when_application_exits_during_request() {
-    run(async || {
-        let (_world, proxy, app) = unmeshed().await;
-        let mut client = proxy.inbound(app.addr).await;
+    run_unmeshed(async |_, app, mut client| {
         drop(first(&mut client, &app, LAST).await);
         send(&mut client, GET).await;
-        let mut served = app.accept().await;
-        head(&mut served).await;
+        let (served, _) = app.receive().await;
         stop(app).await;
         drop(served);
         assert_eq!(rest(&mut client).await, "");
@@ -239,13 +222,10 @@ fn connection_is_closed_without_response_when_application_exits_during_request()
 
 #[test]
 fn stream_on_reused_connection_is_refused_when_application_is_gone() {
-    run(async || {
-        let (_world, proxy, app) = unmeshed().await;
-        let addr = app.addr;
+    run_unmeshed(async |_, app, client| {
         let mut app = Http2App::serve(app);
-        let mut client = http2(proxy.inbound(addr).await).await;
-        let (response, _) = client.send_request(get(), true).unwrap();
-        let asking = spawn_local(response);
+        let mut client = http2(client).await;
+        let asking = ask(&mut client, get());
         let (_, answer) = app.calls.recv().await.unwrap();
         respond(answer).send_data("ok".into(), true).unwrap();
         asking.await.unwrap().unwrap();
@@ -263,7 +243,9 @@ fn stream_on_reused_connection_is_refused_when_application_is_gone() {
 #[test]
 fn first_request_gets_502_when_application_does_not_listen() {
     Speaks::each(async |speaks| {
-        let (_world, proxy, app) = unmeshed().await;
+        let world = World::new().await;
+        let proxy = world.proxy(WEB);
+        let app = App::start().await;
         let addr = app.addr;
         stop(app).await;
         let mut client = Client::new(proxy.inbound(addr).await, speaks).await;
@@ -275,21 +257,21 @@ fn first_request_gets_502_when_application_does_not_listen() {
 #[test]
 fn mesh_peers_get_response_when_application_is_gone() {
     run(async || {
-        let (world, proxy, app) = unmeshed().await;
+        let world = World::new().await;
+        let proxy = world.proxy(WEB);
+        let app = App::start().await;
         let tls = world.connected(proxy.inbound(app.addr).await).await;
         let mut client = http2(tls).await;
         let request = || {
             let mut request = get();
-            let was = http::HeaderValue::from_static("HTTP/1.1");
+            let was = "HTTP/1.1".parse().unwrap();
             request.headers_mut().insert("l5d-orig-proto", was);
             request
         };
-        let (response, _) = client.send_request(request(), true).unwrap();
-        let asking = spawn_local(response);
-        let mut served = app.accept().await;
-        head(&mut served).await;
+        let asking = ask(&mut client, request());
+        let (mut served, _) = app.receive().await;
         send(&mut served, LAST).await;
-        assert_eq!(asking.await.unwrap().unwrap().status(), 200);
+        assert_eq!(status_of(asking).await, 200);
         stop(app).await;
         drop(served);
         settle().await;
@@ -302,10 +284,8 @@ fn mesh_peers_get_response_when_application_is_gone() {
 
 #[test]
 fn clients_keep_connections_after_application_restart() {
-    run(async || {
-        let (_world, proxy, app) = unmeshed().await;
+    run_unmeshed(async |proxy, app, mut client| {
         let addr = app.addr;
-        let mut client = proxy.inbound(addr).await;
         let served = first(&mut client, &app, OK).await;
         stop(app).await;
         drop(served);
@@ -314,10 +294,7 @@ fn clients_keep_connections_after_application_restart() {
         let mut client = proxy.inbound(addr).await;
         let mut served = first(&mut client, &app, OK).await;
         time_passes(1).await;
-        send(&mut client, GET).await;
-        head(&mut served).await;
-        send(&mut served, OK).await;
-        let response = message(&mut client).await;
+        let response = again(&mut client, &mut served, OK).await;
         assert!(!response.contains("connection"), "{response}");
     });
 }
@@ -326,9 +303,7 @@ fn clients_keep_connections_after_application_restart() {
 /// stops.
 #[test]
 fn long_idle_clients_are_closed_when_application_stops() {
-    run(async || {
-        let (_world, proxy, app) = unmeshed().await;
-        let mut client = proxy.inbound(app.addr).await;
+    run_unmeshed(async |_, app, mut client| {
         let mut old = first(&mut client, &app, OK).await;
         time_passes(20).await;
         send(&mut client, GET).await;
@@ -346,9 +321,7 @@ fn long_idle_clients_are_closed_when_application_stops() {
 
 #[test]
 fn idle_connection_is_not_kept_without_clients() {
-    run(async || {
-        let (_world, proxy, app) = unmeshed().await;
-        let mut client = proxy.inbound(app.addr).await;
+    run_unmeshed(async |_, app, mut client| {
         let mut served = first(&mut client, &app, OK).await;
         drop(client);
         time_passes(7).await;
@@ -359,9 +332,7 @@ fn idle_connection_is_not_kept_without_clients() {
 
 #[test]
 fn application_that_closes_connections_is_probed_at_most_ten_times_per_second() {
-    run(async || {
-        let (_world, proxy, app) = unmeshed().await;
-        let mut client = proxy.inbound(app.addr).await;
+    run_unmeshed(async |_, app, mut client| {
         drop(first(&mut client, &app, OK).await);
         let mut accepted = 0;
         for _ in 0..100 {
@@ -378,9 +349,7 @@ fn application_that_closes_connections_is_probed_at_most_ten_times_per_second() 
 
 #[test]
 fn application_without_persistent_connections_is_not_probed() {
-    run(async || {
-        let (_world, proxy, app) = unmeshed().await;
-        let mut client = proxy.inbound(app.addr).await;
+    run_unmeshed(async |_, app, mut client| {
         for _ in 0..3 {
             drop(first(&mut client, &app, LAST).await);
             time_passes(1).await;
@@ -405,46 +374,38 @@ async fn headers_on(tcp: &mut TcpStream, stream: u32) {
 
 /// An HTTP/2 application that has responded to one request, and sends GOAWAY at the next one
 /// without processing it. The test decides whether it accepts another connection.
-async fn leaves_with_the_second(client: &SendRequest<Bytes>, app: &App) -> TcpStream {
-    let mut client = client.clone();
-    let (response, _) = client.send_request(get(), true).unwrap();
-    let asking = spawn_local(response);
+async fn leaves_with_the_second(client: TcpStream, app: &App) -> (SendRequest<Bytes>, TcpStream) {
+    let mut client = http2(client).await;
+    let asking = ask(&mut client, get());
     let mut served = app.accept().await;
     served.read_exact(&mut [0; 24]).await.unwrap();
-    served
-        .write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0])
-        .await
-        .unwrap();
+    let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    served.write_all(&settings).await.unwrap();
     headers_on(&mut served, 1).await;
     let ok = [0, 0, 1, 1, 5, 0, 0, 0, 1, 0x88];
     served.write_all(&ok).await.unwrap();
     asking.await.unwrap().unwrap();
-    served
+    (client, served)
 }
 
 const GOAWAY_AFTER_1: [u8; 17] = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0];
 
 #[test]
 fn unprocessed_stream_is_retried() {
-    run(async || {
-        let (_world, proxy, app) = unmeshed().await;
-        let mut client = http2(proxy.inbound(app.addr).await).await;
-        let mut served = leaves_with_the_second(&client, &app).await;
-        let (response, _) = client.send_request(get(), true).unwrap();
-        let asking = spawn_local(response);
+    run_unmeshed(async |_, app, client| {
+        let (mut client, mut served) = leaves_with_the_second(client, &app).await;
+        let asking = ask(&mut client, get());
         headers_on(&mut served, 3).await;
         served.write_all(&GOAWAY_AFTER_1).await.unwrap();
         app.named("again");
-        assert_eq!(asking.await.unwrap().unwrap().status(), 200);
+        assert_eq!(status_of(asking).await, 200);
     });
 }
 
 #[test]
 fn unprocessed_stream_is_refused_when_application_is_gone() {
-    run(async || {
-        let (_world, proxy, app) = unmeshed().await;
-        let mut client = http2(proxy.inbound(app.addr).await).await;
-        let mut served = leaves_with_the_second(&client, &app).await;
+    run_unmeshed(async |_, app, client| {
+        let (mut client, mut served) = leaves_with_the_second(client, &app).await;
         // With a body, as in gRPC calls.
         let (response, _body) = client.send_request(get(), false).unwrap();
         let asking = spawn_local(response);
@@ -460,12 +421,9 @@ fn unprocessed_stream_is_refused_when_application_is_gone() {
 /// The application exits without GOAWAY.
 #[test]
 fn stream_is_refused_when_application_exits_during_request() {
-    run(async || {
-        let (_world, proxy, app) = unmeshed().await;
-        let mut client = http2(proxy.inbound(app.addr).await).await;
-        let mut served = leaves_with_the_second(&client, &app).await;
-        let (response, _) = client.send_request(get(), true).unwrap();
-        let asking = spawn_local(response);
+    run_unmeshed(async |_, app, client| {
+        let (mut client, mut served) = leaves_with_the_second(client, &app).await;
+        let asking = ask(&mut client, get());
         headers_on(&mut served, 3).await;
         stop(app).await;
         drop(served);
@@ -478,16 +436,14 @@ fn stream_is_refused_when_application_exits_during_request() {
 /// The application may have processed the call.
 #[test]
 fn call_with_body_gets_502_when_application_closes_connection() {
-    run(async || {
-        let (_world, proxy, app) = unmeshed().await;
-        let mut client = http2(proxy.inbound(app.addr).await).await;
-        let mut served = leaves_with_the_second(&client, &app).await;
+    run_unmeshed(async |_, app, client| {
+        let (mut client, mut served) = leaves_with_the_second(client, &app).await;
         let post = http::Request::post("http://web/").body(()).unwrap();
         let (response, _body) = client.send_request(post, false).unwrap();
         let asking = spawn_local(response);
         headers_on(&mut served, 3).await;
         stop(app).await;
         drop(served);
-        assert_eq!(asking.await.unwrap().unwrap().status(), 502);
+        assert_eq!(status_of(asking).await, 502);
     });
 }

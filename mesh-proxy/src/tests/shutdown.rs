@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::spawn_local;
 use tokio::time::advance;
 
-use super::app::{App, Client, Speaks, http2, read, respond, rest, streams};
+use super::app::{App, Client, Speaks, ask, get, http2, read, respond, rest, streams};
 use super::world::{CLIENT, World, run};
 
 #[test]
@@ -33,9 +33,7 @@ fn shutdown_sends_goaway_and_completes_open_streams() {
         let app = App::start().await;
         let proxy = world.proxy(CLIENT);
         let mut client = http2(proxy.outbound(app.addr).await).await;
-        let request = http::Request::get("http://web/").body(()).unwrap();
-        let (response, _) = client.send_request(request.clone(), true).unwrap();
-        let asking = spawn_local(response);
+        let asking = ask(&mut client, get());
         let mut calls = streams(app.accept().await).await;
         let (_, answer) = calls.recv().await.unwrap();
         let mut body = respond(answer);

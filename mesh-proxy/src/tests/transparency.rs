@@ -5,9 +5,10 @@ use std::net::SocketAddr;
 use mesh_core::profile::Profile;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use tokio::task::spawn_local;
 
-use super::app::{App, head, http2, message, rest, send, streams, unused_addr};
+use super::app::{
+    App, ask, get, head, http2, message, rest, send, status_of, streams, unused_addr,
+};
 use super::world::{CLIENT, Proxy, WEB, World, run, while_time_passes};
 
 mod http1;
@@ -70,10 +71,8 @@ const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 
 fn check(name: &str, way: Way, text: &str, has: &[&str], has_not: &[&str]) {
     for part in has {
-        assert!(
-            text.contains(part),
-            "{name}, {way:?}: no {part:?} in\n{text}"
-        );
+        let is_contained = text.contains(part);
+        assert!(is_contained, "{name}, {way:?}: no {part:?} in\n{text}");
     }
     for part in has_not {
         assert!(!text.contains(part), "{name}, {way:?}: {part:?} in\n{text}");
@@ -85,14 +84,10 @@ fn head_response_keeps_content_length_without_body() {
     each_way(async |way| {
         let (mut client, app, _between) = open(way).await;
         send(&mut client, "HEAD / HTTP/1.1\r\nhost: web\r\n\r\n").await;
-        let mut app = app.accept().await;
-        head(&mut app).await;
+        let (mut app, _) = app.receive().await;
         send(&mut app, "HTTP/1.1 200 OK\r\ncontent-length: 55\r\n\r\n").await;
         let response = head(&mut client).await;
-        assert!(
-            response.contains("\r\ncontent-length: 55\r\n"),
-            "{way:?}: {response}"
-        );
+        check("HEAD", way, &response, &["\r\ncontent-length: 55\r\n"], &[]);
         // The next response follows immediately.
         send(&mut client, "GET / HTTP/1.1\r\nhost: web\r\n\r\n").await;
         head(&mut app).await;
@@ -109,22 +104,14 @@ fn upgraded_connection_becomes_tunnel() {
         let upgrade =
             "GET /chat HTTP/1.1\r\nhost: web\r\nconnection: upgrade\r\nupgrade: chat\r\n\r\n";
         send(&mut client, upgrade).await;
-        let mut app = app.accept().await;
-        let request = head(&mut app).await;
+        let (mut app, request) = app.receive().await;
         check("upgrade", way, &request, &["\r\nupgrade: chat\r\n"], &[]);
-        send(
-            &mut app,
-            "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: chat\r\n\r\n",
-        )
-        .await;
+        let text =
+            "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: chat\r\n\r\n";
+        send(&mut app, text).await;
         let response = head(&mut client).await;
-        check(
-            "upgrade",
-            way,
-            &response,
-            &["HTTP/1.1 101 ", "\r\nupgrade: chat\r\n"],
-            &[],
-        );
+        let expected = ["HTTP/1.1 101 ", "\r\nupgrade: chat\r\n"];
+        check("upgrade", way, &response, &expected, &[]);
         talk(&mut client, &mut app).await;
     });
 }
@@ -136,29 +123,14 @@ fn connect_becomes_tunnel() {
     each_way(async |way| {
         let (mut client, app, _between) = open(way).await;
         let host = app.addr;
-        send(
-            &mut client,
-            &format!("CONNECT {host} HTTP/1.1\r\nhost: {host}\r\n\r\n"),
-        )
-        .await;
-        let mut app = app.accept().await;
-        let request = head(&mut app).await;
-        check(
-            "CONNECT",
-            way,
-            &request,
-            &[&format!("CONNECT {host} HTTP/1.1\r\n")],
-            &[],
-        );
+        let line = format!("CONNECT {host} HTTP/1.1\r\n");
+        send(&mut client, &format!("{line}host: {host}\r\n\r\n")).await;
+        let (mut app, request) = app.receive().await;
+        check("CONNECT", way, &request, &[&line], &[]);
         send(&mut app, "HTTP/1.1 200 OK\r\n\r\n").await;
         let response = head(&mut client).await;
-        check(
-            "CONNECT",
-            way,
-            &response,
-            &["HTTP/1.1 200 "],
-            &["content-length", "transfer-encoding"],
-        );
+        let absent = ["content-length", "transfer-encoding"];
+        check("CONNECT", way, &response, &["HTTP/1.1 200 "], &absent);
         talk(&mut client, &mut app).await;
     });
 }
@@ -175,10 +147,9 @@ fn invalid_connect_is_bad_request() {
             let (mut client, _app, _between) = open(way).await;
             send(&mut client, request).await;
             let response = rest(&mut client).await;
-            assert!(
-                response.starts_with("HTTP/1.1 400 ") || response.starts_with("HTTP/1.0 400 "),
-                "{way:?}: {request}: {response}"
-            );
+            let is_rejected =
+                response.starts_with("HTTP/1.1 400 ") || response.starts_with("HTTP/1.0 400 ");
+            assert!(is_rejected, "{way:?}: {request}: {response}");
         });
     }
 }
@@ -220,8 +191,7 @@ fn requests_without_host_do_not_share_connections() {
         ] {
             let mut client = between.connect().await;
             send(&mut client, request).await;
-            let mut served = app.accept().await;
-            head(&mut served).await;
+            let (mut served, _) = app.receive().await;
             send(&mut served, OK).await;
             assert_eq!(rest(&mut served).await, "", "{way:?}: it is not kept");
             message(&mut client).await;
@@ -289,11 +259,8 @@ fn missing_application_is_reported_to_client() {
         let mut client = between.connect().await;
         send(&mut client, "GET / HTTP/1.1\r\nhost: web\r\n\r\n").await;
         let response = while_time_passes(rest(&mut client)).await;
-        assert!(response.starts_with("HTTP/1.1 50"), "{way:?}: {response}");
-        assert!(
-            response.contains("\r\nconnection: close\r\n"),
-            "{way:?}: {response}"
-        );
+        let expected = ["HTTP/1.1 50", "\r\nconnection: close\r\n"];
+        check("no application", way, &response, &expected, &[]);
     });
 }
 
@@ -303,13 +270,12 @@ fn http2_request_without_authority_is_forwarded_to_original_destination() {
         let (client, app, _between) = open(way).await;
         let mut client = http2(client).await;
         let request = http::Request::get("/a").body(()).unwrap();
-        let (response, _) = client.send_request(request, true).unwrap();
-        let asking = spawn_local(response);
+        let asking = ask(&mut client, request);
         let mut calls = streams(app.accept().await).await;
         let (request, mut answer) = calls.recv().await.unwrap();
         assert_eq!(request.uri().path(), "/a", "{way:?}");
         answer.send_response(http::Response::new(()), true).unwrap();
-        assert_eq!(asking.await.unwrap().unwrap().status(), 200, "{way:?}");
+        assert_eq!(status_of(asking).await, 200, "{way:?}");
     });
 }
 
@@ -318,18 +284,13 @@ fn http2_stream_reset_reaches_client() {
     each_way(async |way| {
         let (client, app, _between) = open(way).await;
         let mut client = http2(client).await;
-        let request = http::Request::get("http://web/").body(()).unwrap();
-        let (response, _) = client.send_request(request, true).unwrap();
-        let asking = spawn_local(response);
+        let asking = ask(&mut client, get());
         let mut calls = streams(app.accept().await).await;
         let (_, mut answer) = calls.recv().await.unwrap();
         answer.send_reset(h2::Reason::ENHANCE_YOUR_CALM);
         let error = asking.await.unwrap().unwrap_err();
-        assert_eq!(
-            error.reason(),
-            Some(h2::Reason::ENHANCE_YOUR_CALM),
-            "{way:?}"
-        );
+        let expected = Some(h2::Reason::ENHANCE_YOUR_CALM);
+        assert_eq!(error.reason(), expected, "{way:?}");
     });
 }
 

@@ -5,41 +5,36 @@ use http::Request;
 use mesh_api::proto::inbound::Server;
 use mesh_core::meta::Meta;
 use mesh_core::policy::inbound::{
-    Authorization, DefaultPolicy, HttpServer, InboundRule, ServerPolicy, ServerProtocol,
-    default_http_route,
+    DefaultPolicy, HttpServer, InboundRule, ServerProtocol, default_http_route,
 };
 use mesh_core::route::HostMatch;
 use tokio::net::TcpStream;
 
 use super::*;
-use crate::tests::app::{Calls, head, http2, message, send, streams};
+use crate::tests::app::{Calls, Pending, ask, http2, message, send, status_of, streams};
 
 /// Allows only requests for the host `open`.
 fn only_open() -> Server {
     let policy = DefaultPolicy::AllUnauthenticated;
-    let policy = policy.server_policy(&[], Duration::from_secs(10), false);
-    let authorizations: Vec<Authorization> = policy.authorizations.to_vec();
+    let mut policy = policy.server_policy(&[], Duration::from_secs(10), false);
     let mut route = default_http_route();
     route.meta = Meta::new_default("open");
     route.hosts = vec![HostMatch::Exact("open".into())];
     for rule in &mut route.rules {
         rule.action = InboundRule {
-            authorizations: authorizations.clone().into(),
+            authorizations: policy.authorizations.clone(),
             ..InboundRule::default()
         };
     }
-    let http = HttpServer {
-        routes: vec![route],
-        rate_limit: None,
-    };
-    mesh_api::inbound::to_proto(&ServerPolicy {
-        protocol: ServerProtocol::Detect {
-            timeout: Duration::from_secs(10),
-            http,
+    policy.protocol = ServerProtocol::Detect {
+        timeout: Duration::from_secs(10),
+        http: HttpServer {
+            routes: vec![route],
+            rate_limit: None,
         },
-        authorizations: [].into(),
-        ..policy
-    })
+    };
+    policy.authorizations = [].into();
+    mesh_api::inbound::to_proto(&policy)
 }
 
 /// The policy is in force from the first connection on.
@@ -51,23 +46,18 @@ async fn guarded(app: SocketAddr) -> (Scene, MessageSender<Server>) {
     (scene, policy)
 }
 
+const ABSOLUTE: &str = "GET http://open/ HTTP/1.1\r\nhost: shut\r\n\r\n";
+const USER: &str = "GET http://shut@open/ HTTP/1.1\r\nhost: open\r\n\r\n";
+const TWO_HOSTS: &str = "GET / HTTP/1.1\r\nhost: open\r\nhost: open\r\n\r\n";
+
 /// The host in an HTTP/1 request, and what the application reads or how the request is refused.
 const HTTP1: [(&str, Result<&str, u16>); 10] = [
     ("GET / HTTP/1.1\r\nhost: open\r\n\r\n", Ok("host: open\r\n")),
     ("GET / HTTP/1.1\r\nhost: shut\r\n\r\n", Err(404)),
-    (
-        "GET http://open/ HTTP/1.1\r\nhost: shut\r\n\r\n",
-        Ok("GET http://open/ HTTP/1.1\r\nhost: open\r\n"),
-    ),
+    (ABSOLUTE, Ok("GET http://open/ HTTP/1.1\r\nhost: open\r\n")),
     ("GET http://shut/ HTTP/1.1\r\nhost: open\r\n\r\n", Err(404)),
-    (
-        "GET http://shut@open/ HTTP/1.1\r\nhost: open\r\n\r\n",
-        Err(400),
-    ),
-    (
-        "GET / HTTP/1.1\r\nhost: open\r\nhost: open\r\n\r\n",
-        Err(400),
-    ),
+    (USER, Err(400)),
+    (TWO_HOSTS, Err(400)),
     ("GET / HTTP/1.1\r\nhost: shut@open\r\n\r\n", Err(400)),
     ("GET / HTTP/1.1\r\nhost: o pen\r\n\r\n", Err(400)),
     ("GET / HTTP/1.0\r\n\r\n", Err(404)),
@@ -98,16 +88,13 @@ async fn check_http1(
 ) {
     match expected {
         Ok(read) => {
-            let forwarded = head(&mut app.accept().await).await;
+            let forwarded = app.receive().await.1;
             assert!(forwarded.contains(read), "{request}: {forwarded}");
         }
         Err(status) => {
-            let answer = message(client).await;
+            let answer = message(client).await.replace("HTTP/1.0", "HTTP/1.1");
             let line = format!("HTTP/1.1 {status} ");
-            assert!(
-                answer.replace("HTTP/1.0", "HTTP/1.1").starts_with(&line),
-                "{request}: {answer}"
-            );
+            assert!(answer.starts_with(&line), "{request}: {answer}");
         }
     }
 }
@@ -137,10 +124,8 @@ fn named((authority, hosts): Named) -> Request<()> {
 fn names(request: &Request<h2::RecvStream>) -> (String, Vec<&str>) {
     let hosts = request.headers().get_all("host").iter();
     let authority = request.uri().authority().unwrap().to_string();
-    (
-        authority,
-        hosts.map(|host| host.to_str().unwrap()).collect(),
-    )
+    let hosts = hosts.map(|host| host.to_str().unwrap());
+    (authority, hosts.collect())
 }
 
 #[test]
@@ -150,8 +135,8 @@ fn http2_is_authorized_by_authority_the_application_reads() {
             let app = App::start().await;
             let (scene, _policy) = guarded(app.addr).await;
             let mut client = http2(scene.proxy.inbound(app.addr).await).await;
-            let (response, _) = client.send_request(named(request), true).unwrap();
-            check_http2(response, &app, request, expected).await;
+            let asking = ask(&mut client, named(request));
+            check_http2(asking, &app, request, expected).await;
         });
     }
 }
@@ -177,27 +162,22 @@ fn http2_without_authority_is_authorized_by_host() {
                 request = request.header("host", *host);
             }
             let request = request.body(()).unwrap();
-            let (response, _) = client.send_request(request, true).unwrap();
-            let asking = spawn_local(async move { response.await.map(|it| it.status().as_u16()) });
+            let asking = ask(&mut client, request);
             match expected {
                 Ok(()) => {
                     let mut calls: Calls = streams(app.accept().await).await;
                     let (forwarded, _answer) = calls.recv().await.unwrap();
                     assert_eq!(names(&forwarded).0, "open", "{hosts:?}");
                 }
-                Err(status) => assert_eq!(asking.await.unwrap().unwrap(), status, "{hosts:?}"),
+                Err(status) => {
+                    assert_eq!(status_of(asking).await, status, "{hosts:?}");
+                }
             }
         });
     }
 }
 
-async fn check_http2(
-    response: h2::client::ResponseFuture,
-    app: &App,
-    request: Named,
-    expected: Result<Named, u16>,
-) {
-    let asking = spawn_local(async move { response.await.map(|it| it.status().as_u16()) });
+async fn check_http2(asking: Pending, app: &App, request: Named, expected: Result<Named, u16>) {
     match expected {
         Ok((authority, hosts)) => {
             let mut calls: Calls = streams(app.accept().await).await;
@@ -206,7 +186,7 @@ async fn check_http2(
             assert_eq!(read, (authority.to_owned(), hosts.to_vec()), "{request:?}");
         }
         Err(status) => {
-            assert_eq!(asking.await.unwrap().unwrap(), status, "{request:?}");
+            assert_eq!(status_of(asking).await, status, "{request:?}");
         }
     }
 }
@@ -215,26 +195,15 @@ async fn check_http2(
 fn upgraded_http1_is_authorized_by_host_the_application_reads() {
     let origin = "HTTP/1.1";
     let absolute = "HTTP/1.1; absolute-form";
+    let absolute_line = "GET http://open/ HTTP/1.1\r\n";
     let cases: [(&str, Named, Result<&str, u16>); 7] = [
-        (
-            origin,
-            ("open", &["open"]),
-            Ok("GET / HTTP/1.1\r\nhost: open\r\n"),
-        ),
-        (
-            origin,
-            ("open", &["shut"]),
-            Ok("GET / HTTP/1.1\r\nhost: open\r\n"),
-        ),
+        (origin, ("open", &["open"]), Ok("GET / HTTP/1.1\r\n")),
+        (origin, ("open", &["shut"]), Ok("GET / HTTP/1.1\r\n")),
         (origin, ("shut", &["open"]), Err(404)),
         // The application would not receive it.
         (origin, ("open", &[]), Err(404)),
         (origin, ("open", &[""]), Err(404)),
-        (
-            absolute,
-            ("open", &["shut"]),
-            Ok("GET http://open/ HTTP/1.1\r\nhost: open\r\n"),
-        ),
+        (absolute, ("open", &["shut"]), Ok(absolute_line)),
         (absolute, ("open", &["open", "open"]), Err(400)),
     ];
     for (was, request, expected) in cases {
@@ -246,21 +215,16 @@ fn upgraded_http1_is_authorized_by_host_the_application_reads() {
             let mut carried = named(request);
             let was = was.parse().unwrap();
             carried.headers_mut().insert("l5d-orig-proto", was);
-            let (response, _) = client.send_request(carried, true).unwrap();
-            let asking = spawn_local(async move { response.await.map(|it| it.status().as_u16()) });
+            let asking = ask(&mut client, carried);
             match expected {
                 Ok(read) => {
-                    let forwarded = head(&mut app.accept().await).await;
-                    assert!(forwarded.starts_with("GET "), "{request:?}: {forwarded}");
-                    let (line, _) = read.split_once("\r\n").unwrap();
-                    assert!(forwarded.starts_with(line), "{request:?}: {forwarded}");
-                    assert!(
-                        forwarded.contains("host: open\r\n"),
-                        "{request:?}: {forwarded}"
-                    );
+                    let forwarded = app.receive().await.1;
+                    let is_restored =
+                        forwarded.starts_with(read) && forwarded.contains("host: open\r\n");
+                    assert!(is_restored, "{request:?}: {forwarded}");
                 }
                 Err(status) => {
-                    assert_eq!(asking.await.unwrap().unwrap(), status, "{request:?}");
+                    assert_eq!(status_of(asking).await, status, "{request:?}");
                 }
             }
         });
@@ -294,8 +258,8 @@ fn outbound_requests_have_one_host() {
             let app = App::start().await;
             let proxy = world.proxy(WEB);
             let mut client = http2(proxy.outbound(app.addr).await).await;
-            let (response, _) = client.send_request(named(request), true).unwrap();
-            check_http2(response, &app, request, expected).await;
+            let asking = ask(&mut client, named(request));
+            check_http2(asking, &app, request, expected).await;
         });
     }
 }

@@ -3,12 +3,12 @@
 
 use h2::Reason;
 use http::{HeaderName, HeaderValue, Request};
-use mesh_core::policy::inbound::{ServerPolicy, ServerProtocol, default_http_route};
+use mesh_core::policy::inbound::{ServerProtocol, default_http_route};
 use mesh_core::route::http::{HeaderMatch, HeaderValueMatch, HttpMatch, PathMatch};
 use tokio::net::TcpStream;
 
 use super::*;
-use crate::tests::app::{head, http2, message, respond, rest, send, streams};
+use crate::tests::app::{ask, expect, get, head, http2, message, respond, rest, send, streams};
 
 /// The application and a client's connection to it, which the policy allows.
 async fn allowed() -> (Scene, App, TcpStream, MessageSender<Server>) {
@@ -20,50 +20,38 @@ async fn allowed() -> (Scene, App, TcpStream, MessageSender<Server>) {
     (scene, app, client, policy)
 }
 
-/// Allows requests whose path begins with `/open/`.
-fn only_open_paths() -> Server {
+/// Allows requests that match.
+fn only(matches: HttpMatch) -> Server {
     let policy = DefaultPolicy::AllUnauthenticated;
     let mut policy = policy.server_policy(&[], Duration::from_secs(10), false);
     let mut route = default_http_route();
     for rule in &mut route.rules {
-        let path = Some(PathMatch::Prefix("/open".to_owned()));
-        rule.matches = vec![HttpMatch {
-            path,
-            ..HttpMatch::default()
-        }];
+        rule.matches = vec![matches.clone()];
         rule.action.authorizations = policy.authorizations.clone();
     }
     if let ServerProtocol::Detect { http, .. } = &mut policy.protocol {
         http.routes = vec![route, default_http_route()];
     }
-    mesh_api::inbound::to_proto(&ServerPolicy {
-        authorizations: [].into(),
-        ..policy
+    policy.authorizations = [].into();
+    mesh_api::inbound::to_proto(&policy)
+}
+
+/// Allows requests whose path begins with `/open/`.
+fn only_open_paths() -> Server {
+    only(HttpMatch {
+        path: Some(PathMatch::Prefix("/open".to_owned())),
+        ..HttpMatch::default()
     })
 }
 
 /// Allows requests with this header.
 fn only_with(name: &'static str) -> Server {
-    let policy = DefaultPolicy::AllUnauthenticated;
-    let mut policy = policy.server_policy(&[], Duration::from_secs(10), false);
-    let mut route = default_http_route();
-    let value = HeaderValueMatch::Exact(HeaderValue::from_static("yes"));
-    let name = HeaderName::from_static(name);
-    for rule in &mut route.rules {
-        for entry in &mut rule.matches {
-            entry.headers = vec![HeaderMatch {
-                name: name.clone(),
-                value: value.clone(),
-            }];
-        }
-        rule.action.authorizations = policy.authorizations.clone();
-    }
-    if let ServerProtocol::Detect { http, .. } = &mut policy.protocol {
-        http.routes = vec![route, default_http_route()];
-    }
-    mesh_api::inbound::to_proto(&ServerPolicy {
-        authorizations: [].into(),
-        ..policy
+    only(HttpMatch {
+        headers: vec![HeaderMatch {
+            name: HeaderName::from_static(name),
+            value: HeaderValueMatch::Exact(HeaderValue::from_static("yes")),
+        }],
+        ..default_http_route().rules[0].matches[0].clone()
     })
 }
 
@@ -84,16 +72,11 @@ fn revoked_request_without_response_is_refused() {
     run(async || {
         let (scene, app, mut client, policy) = allowed().await;
         send(&mut client, "GET / HTTP/1.1\r\nhost: web\r\n\r\n").await;
-        let mut app = app.accept().await;
-        head(&mut app).await;
+        let (mut app, _) = app.receive().await;
         policy.send(Ok(deny())).unwrap();
-        let answer = message(&mut client).await;
-        assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
-        assert_eq!(
-            rest(&mut app).await,
-            "",
-            "the application's connection ends"
-        );
+        expect(&mut client, 403).await;
+        // The application's connection ends.
+        assert_eq!(rest(&mut app).await, "");
         assert_eq!(terminated(&scene), 1);
     });
 }
@@ -104,8 +87,7 @@ fn revoked_response_in_flight_is_aborted() {
         run(async || {
             let (_scene, app, mut client, policy) = allowed().await;
             send(&mut client, "GET / HTTP/1.1\r\nhost: web\r\n\r\n").await;
-            let mut app = app.accept().await;
-            head(&mut app).await;
+            let (mut app, _) = app.receive().await;
             let begun = format!("HTTP/1.1 200 OK\r\n{length}\r\n\r\n2\r\nok\r\n");
             send(&mut app, &begun).await;
             let answer = head(&mut client).await;
@@ -135,8 +117,7 @@ fn revoked_tunnels_close_both_connections() {
         run(async || {
             let (scene, app, mut client, policy) = allowed().await;
             send(&mut client, &request).await;
-            let mut app = app.accept().await;
-            head(&mut app).await;
+            let (mut app, _) = app.receive().await;
             send(&mut app, &format!("{answer}\r\n\r\n")).await;
             head(&mut client).await;
             // Opaque bytes from here on.
@@ -206,9 +187,7 @@ fn revoked_streams_of_stalled_clients_are_reset() {
     run(async || {
         let (scene, app, client, policy) = allowed().await;
         let mut client = http2(client).await;
-        let request = Request::get("http://web/").body(()).unwrap();
-        let (response, _) = client.send_request(request, true).unwrap();
-        let response = spawn_local(response);
+        let response = ask(&mut client, get());
         let mut calls = streams(app.accept().await).await;
         let (_, answer) = calls.recv().await.unwrap();
         let mut body = respond(answer);
@@ -217,11 +196,8 @@ fn revoked_streams_of_stalled_clients_are_reset() {
         settle().await;
         policy.send(Ok(deny())).unwrap();
         let reset = std::future::poll_fn(|cx| body.poll_reset(cx)).await;
-        assert_eq!(
-            reset.unwrap(),
-            Reason::CANCEL,
-            "the application receives the reset"
-        );
+        // The application receives the reset.
+        assert_eq!(reset.unwrap(), Reason::CANCEL);
         while let Some(Ok(data)) = unread.data().await {
             unread.flow_control().release_capacity(data.len()).unwrap();
         }
@@ -234,8 +210,7 @@ fn policy_change_without_revocation_ends_nothing() {
     run(async || {
         let (scene, app, mut client, policy) = allowed().await;
         send(&mut client, "GET /open/a HTTP/1.1\r\nhost: web\r\n\r\n").await;
-        let mut app = app.accept().await;
-        head(&mut app).await;
+        let (mut app, _) = app.receive().await;
         policy.send(Ok(only_open_paths())).unwrap();
         settle().await;
         send(&mut app, "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
@@ -243,8 +218,7 @@ fn policy_change_without_revocation_ends_nothing() {
         assert!(answer.ends_with("\r\n\r\nok"), "{answer}");
         // The policy is in force.
         send(&mut client, "GET /shut/a HTTP/1.1\r\nhost: web\r\n\r\n").await;
-        let answer = message(&mut client).await;
-        assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+        expect(&mut client, 403).await;
         assert_eq!(terminated(&scene), 0);
     });
 }
@@ -255,13 +229,9 @@ fn requests_without_kept_headers_continue_only_if_server_allows_client() {
     for (then, ends) in [(only_with("x-a"), true), (any_with("x-a"), false)] {
         run(async || {
             let (scene, app, mut client, policy) = allowed().await;
-            send(
-                &mut client,
-                "GET / HTTP/1.1\r\nhost: web\r\nx-a: yes\r\n\r\n",
-            )
-            .await;
-            let mut app = app.accept().await;
-            head(&mut app).await;
+            let text = "GET / HTTP/1.1\r\nhost: web\r\nx-a: yes\r\n\r\n";
+            send(&mut client, text).await;
+            let _served = app.receive().await;
             policy.send(Ok(then.clone())).unwrap();
             settle().await;
             assert_eq!(terminated(&scene), u64::from(ends), "{then:?}");
@@ -279,8 +249,7 @@ fn requests_with_kept_headers_are_authorized_again() {
             settle().await;
             let headers = "host: web\r\nx-a: yes\r\nx-c: yes\r\n";
             send(&mut client, &format!("GET / HTTP/1.1\r\n{headers}\r\n")).await;
-            let mut app = app.accept().await;
-            head(&mut app).await;
+            let _served = app.receive().await;
             policy.send(Ok(then.clone())).unwrap();
             settle().await;
             assert_eq!(terminated(&scene), u64::from(ends), "{then:?}");
@@ -293,13 +262,9 @@ fn requests_with_kept_headers_are_authorized_again() {
 fn long_lived_tunnel_is_closed_on_revocation() {
     run(async || {
         let (_scene, app, mut client, policy) = allowed().await;
-        send(
-            &mut client,
-            "CONNECT web:80 HTTP/1.1\r\nhost: web:80\r\n\r\n",
-        )
-        .await;
-        let mut app = app.accept().await;
-        head(&mut app).await;
+        let text = "CONNECT web:80 HTTP/1.1\r\nhost: web:80\r\n\r\n";
+        send(&mut client, text).await;
+        let (mut app, _) = app.receive().await;
         send(&mut app, "HTTP/1.1 200 OK\r\n\r\n").await;
         head(&mut client).await;
         for _ in 0..20 {

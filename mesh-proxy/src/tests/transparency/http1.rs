@@ -137,18 +137,14 @@ fn http1_messages_are_forwarded_unchanged() {
             send(&mut client, exchange.request).await;
             let mut app = app.accept().await;
             let arrived = message(&mut app).await;
-            check(exchange.name, way, &arrived, exchange.arrives, exchange.not);
+            let name = exchange.name;
+            check(name, way, &arrived, exchange.arrives, exchange.not);
             send(&mut app, exchange.response).await;
             app.shutdown().await.unwrap();
             client.shutdown().await.unwrap();
             let returned = rest(&mut client).await;
-            check(
-                exchange.name,
-                way,
-                &returned,
-                exchange.returns,
-                exchange.not_back,
-            );
+            let (has, has_not) = (exchange.returns, exchange.not_back);
+            check(name, way, &returned, has, has_not);
         });
     }
 }
