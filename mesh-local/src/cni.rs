@@ -301,10 +301,8 @@ mod tests {
         let config = configuration("n", &wants, &sandbox(), Some(json!({"ips": []})));
         assert_eq!(config["runtimeConfig"][POD_ANNOTATIONS]["a"], "b");
         assert_eq!(config["prevResult"], json!({"ips": []}));
-        assert_eq!(
-            (config["name"].as_str(), config["cniVersion"].as_str()),
-            (Some("n"), Some("1.0.0"))
-        );
+        assert_eq!(config["name"], "n");
+        assert_eq!(config["cniVersion"], "1.0.0");
         let plain = configuration("n", &plugin(r#"{"type":"ptp"}"#), &sandbox(), None);
         assert_eq!(plain.get("runtimeConfig"), None);
         assert_eq!(plain.get("prevResult"), None);
@@ -316,10 +314,8 @@ mod tests {
         let expect: Vec<IpAddr> = vec!["10.240.0.5".parse().unwrap(), "fd6d::5".parse().unwrap()];
         assert_eq!(addresses(&result), expect);
         assert_eq!(addresses(&json!({})), [] as [IpAddr; 0]);
-        assert_eq!(
-            error_message(r#"{"code":7,"msg":"no","details":"because"}"#, ""),
-            "no: because"
-        );
+        let error = r#"{"code":7,"msg":"no","details":"because"}"#;
+        assert_eq!(error_message(error, ""), "no: because");
         assert_eq!(error_message("", "panic: x\n"), "panic: x");
     }
 }

@@ -98,10 +98,8 @@ mod tests {
     fn cgroup2_is_found_alongside_version_1() {
         let mounts = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\ncgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\n\
                       cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
-        assert_eq!(
-            cgroup2_in(mounts).as_deref(),
-            Some(Path::new("/sys/fs/cgroup/unified"))
-        );
+        let unified = Some(Path::new("/sys/fs/cgroup/unified"));
+        assert_eq!(cgroup2_in(mounts).as_deref(), unified);
         assert_eq!(cgroup2_in("proc /proc proc rw 0 0"), None);
     }
 }

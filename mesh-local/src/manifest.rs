@@ -144,6 +144,12 @@ impl Manifests {
         self.locations.get(&(kind, key.clone()))
     }
 
+    /// Returns the metadata of a namespace; empty if no manifest defines it.
+    pub(crate) fn namespace_meta(&self, name: &str) -> ObjectMeta {
+        let namespace = self.namespaces.get(name);
+        namespace.map_or_else(ObjectMeta::default, |namespace| namespace.metadata.clone())
+    }
+
     /// Creates a problem with an object.
     pub fn problem(
         &self,

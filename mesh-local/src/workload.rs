@@ -272,17 +272,13 @@ fn inject_pod(
     pod: &Pod,
 ) -> Result<(Pod, Vec<String>), String> {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-    let none = ObjectMeta::default();
-    let meta = manifests
-        .namespaces
-        .get(namespace)
-        .map_or(&none, |ns| &ns.metadata);
+    let meta = manifests.namespace_meta(namespace);
     let owner = owner::resolve(pod, |kind, name| {
         let found =
             (kind == "replicaset").then(|| replica_sets.get(&ObjectKey::new(namespace, name)));
         found.flatten().map(|set| &set.metadata)
     });
-    let outcome = inject::patch(values, meta, pod, &owner).map_err(|error| error.to_string())?;
+    let outcome = inject::patch(values, &meta, pod, &owner).map_err(|error| error.to_string())?;
     let mut document = serde_json::to_value(pod).map_err(|error| error.to_string())?;
     json_patch::patch(&mut document, &outcome.patch).map_err(|error| error.to_string())?;
     let pod = serde_json::from_value(document).map_err(|error| error.to_string())?;

@@ -260,10 +260,7 @@ mod tests {
         let some = |text: &str| Some(text.to_owned());
         assert_eq!(get("IPS"), some("10.0.0.1,fd00::1"));
         assert_eq!(get("SA"), some("default"));
-        assert_eq!(
-            (get("K"), get("S"), get("P")),
-            (some("v"), some("secret"), some("text"))
-        );
+        assert_eq!(["K", "S", "P"].map(get), ["v", "secret", "text"].map(some));
         assert_eq!(get("M_other"), some("o"));
         assert_eq!(get("NONE"), None);
         assert_eq!(get("ALL"), some("web-$(LATER)-v"));

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, SecurityContext};
 use mesh_k8s::pod;
@@ -38,21 +38,18 @@ pub fn create_spec(inputs: &PlanInputs<'_>) -> Result<CreateSpec, EnvError> {
     let container = inputs.container;
     let name = &container.name;
     let hostname = hostname(inputs.pod);
+    let mut files = vec![
+        ("/etc/hosts".into(), hosts(inputs.pod, &hostname)),
+        ("/etc/hostname".into(), format!("{hostname}\n")),
+    ];
+    let resolv_conf = resolv_conf(inputs.pod, inputs.nameserver);
+    files.extend(resolv_conf.map(|text| ("/etc/resolv.conf".into(), text)));
     Ok(CreateSpec {
         cgroup: inputs.cgroup.join(name),
         netns: inputs.netns.map(Path::to_owned),
         scratch: inputs.pod_directory.join("root").join(name),
         binds: binds(inputs),
-        files: vec![
-            (PathBuf::from("/etc/hosts"), hosts(inputs.pod, &hostname)),
-            (PathBuf::from("/etc/hostname"), format!("{hostname}\n")),
-        ]
-        .into_iter()
-        .chain(
-            resolv_conf(inputs.pod, inputs.nameserver)
-                .map(|text| ("/etc/resolv.conf".into(), text)),
-        )
-        .collect(),
+        files,
         program: program(inputs)?,
         failure: inputs.pod_directory.join(format!("{name}.failure")),
         hostname,
@@ -79,20 +76,16 @@ fn program(inputs: &PlanInputs<'_>) -> Result<Program, EnvError> {
     let expand = |text: &String| env::expand(text, |name| env::lookup(&env, name));
     let mut command: Vec<String> = container.command.iter().flatten().map(expand).collect();
     if command.is_empty() {
-        command.extend(
-            inputs
-                .image
-                .map(|image| image.container_path.display().to_string()),
-        );
+        let program = inputs.image.map(|image| &image.container_path);
+        command.extend(program.map(|path| path.display().to_string()));
     }
     command.extend(container.args.iter().flatten().map(expand));
     let spec = inputs.pod.spec.as_ref();
     let of_pod = spec.and_then(|spec| spec.security_context.as_ref());
     let own = container.security_context.as_ref();
-    let id = |own: Option<i64>, of_pod: Option<i64>| {
-        let id = own.or(of_pod).and_then(|id| u32::try_from(id).ok());
-        id.unwrap_or(0)
-    };
+    let id = |id: Option<i64>| id.and_then(|id| u32::try_from(id).ok()).unwrap_or(0);
+    let uid = own.and_then(|context| context.run_as_user);
+    let gid = own.and_then(|context| context.run_as_group);
     let groups = of_pod.iter().flat_map(|context| {
         let more = context.supplemental_groups.iter().flatten().copied();
         context.fs_group.into_iter().chain(more)
@@ -101,14 +94,8 @@ fn program(inputs: &PlanInputs<'_>) -> Result<Program, EnvError> {
         command,
         env,
         working_directory: container.working_dir.as_deref().unwrap_or("/").into(),
-        uid: id(
-            own.and_then(|c| c.run_as_user),
-            of_pod.and_then(|c| c.run_as_user),
-        ),
-        gid: id(
-            own.and_then(|c| c.run_as_group),
-            of_pod.and_then(|c| c.run_as_group),
-        ),
+        uid: id(uid.or(of_pod.and_then(|context| context.run_as_user))),
+        gid: id(gid.or(of_pod.and_then(|context| context.run_as_group))),
         groups: groups
             .filter_map(|group| u32::try_from(group).ok())
             .collect(),
@@ -145,17 +132,9 @@ fn hosts(pod: &Pod, hostname: &str) -> String {
     for ip in pod::ips(pod) {
         text.push_str(&format!("{ip}\t{hostname}\n"));
     }
-    let aliases = pod
-        .spec
-        .iter()
-        .flat_map(|spec| spec.host_aliases.iter().flatten());
-    for alias in aliases {
-        let names: Vec<&str> = alias
-            .hostnames
-            .iter()
-            .flatten()
-            .map(String::as_str)
-            .collect();
+    let specs = pod.spec.iter();
+    for alias in specs.flat_map(|spec| spec.host_aliases.iter().flatten()) {
+        let names = alias.hostnames.as_deref().unwrap_or_default();
         text.push_str(&format!("{}\t{}\n", alias.ip, names.join(" ")));
     }
     text
@@ -187,13 +166,11 @@ mod tests {
     fn plan(pod: &str) -> CreateSpec {
         let pod: Pod = serde_norway::from_str(pod).unwrap();
         let manifests = Manifests::default();
-        let volumes = [(
-            "data".to_owned(),
-            PreparedVolume {
-                path: "/state/data".into(),
-                tokens: Vec::new(),
-            },
-        )];
+        let volume = PreparedVolume {
+            path: "/state/data".into(),
+            tokens: Vec::new(),
+        };
+        let volumes = [("data".to_owned(), volume)];
         let image = Image {
             program: "/bin/mesh-proxy".into(),
             container_path: "/usr/local/bin/mesh-proxy".into(),
@@ -223,10 +200,8 @@ mod tests {
         );
         let program = &start.program;
         assert_eq!(program.command, ["run", "x", "$(B)"]);
-        assert_eq!(
-            (program.uid, program.gid, program.groups.as_slice()),
-            (8, 0, [9].as_slice())
-        );
+        assert_eq!((program.uid, program.gid), (8, 0));
+        assert_eq!(program.groups, [9]);
         assert!(program.no_new_privileges);
         assert_eq!(program.working_directory, Path::new("/srv"));
         assert_eq!(start.cgroup, Path::new("/cgroup/pod1/c"));
@@ -249,11 +224,7 @@ mod tests {
         assert_eq!(start.program.command, ["/usr/local/bin/mesh-proxy", "a"]);
         assert_eq!(start.hostname, host::name());
         assert_eq!(start.binds[0].source, Path::new("/bin/mesh-proxy"));
-        assert!(
-            start
-                .files
-                .iter()
-                .all(|(path, _)| path != Path::new("/etc/resolv.conf"))
-        );
+        let mut paths = start.files.iter().map(|(path, _)| path);
+        assert!(paths.all(|path| path != Path::new("/etc/resolv.conf")));
     }
 }

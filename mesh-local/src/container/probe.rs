@@ -1,12 +1,14 @@
 //! Startup, readiness and liveness probes.
 
+use std::error::Error;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
 use http::header::HOST;
-use http::{HeaderName, HeaderValue, Request};
+use http::{HeaderName, HeaderValue, Request, StatusCode};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
@@ -257,13 +259,23 @@ async fn http(
     path: &str,
     headers: &[(HeaderName, HeaderValue)],
 ) -> Result<(), String> {
-    let describe = |error: &dyn std::fmt::Display| format!("GET http://{address}{path}: {error}");
-    let stream = TcpStream::connect(address)
-        .await
-        .map_err(|error| describe(&error))?;
-    let (mut client, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-        .await
-        .map_err(|error| describe(&error))?;
+    let describe = |problem: String| format!("GET http://{address}{path}: {problem}");
+    let status = get(address, path, headers).await;
+    let status = status.map_err(|error| describe(error.to_string()))?;
+    if status.is_success() || status.is_redirection() {
+        Ok(())
+    } else {
+        Err(describe(status.to_string()))
+    }
+}
+
+async fn get(
+    address: SocketAddr,
+    path: &str,
+    headers: &[(HeaderName, HeaderValue)],
+) -> Result<StatusCode, Box<dyn Error + Send + Sync>> {
+    let stream = TokioIo::new(TcpStream::connect(address).await?);
+    let (mut client, connection) = hyper::client::conn::http1::handshake(stream).await?;
     let mut request = Request::get(path)
         .header("user-agent", "kube-probe/mesh-local")
         .header("connection", "close");
@@ -273,23 +285,15 @@ async fn http(
     for (name, value) in headers {
         request = request.header(name, value);
     }
-    let request = request
-        .body(Empty::<Bytes>::new())
-        .map_err(|error| describe(&error))?;
+    let request = request.body(Empty::<Bytes>::new())?;
     let response = async {
         let (parts, body) = client.send_request(request).await?.into_parts();
         // The body is read completely, because some servers log an error if the connection closes
         // early.
         let _ = Limited::new(body, MAX_BODY_BYTES).collect().await;
-        Ok::<_, hyper::Error>(parts.status)
+        Ok(parts.status)
     };
-    let (status, _closed) = tokio::join!(response, connection);
-    let status = status.map_err(|error| describe(&error))?;
-    if status.is_success() || status.is_redirection() {
-        Ok(())
-    } else {
-        Err(describe(&status))
-    }
+    tokio::join!(response, connection).0
 }
 
 async fn exec(command: &[String], target: &ExecTarget) -> Result<(), String> {
@@ -302,16 +306,17 @@ async fn exec(command: &[String], target: &ExecTarget) -> Result<(), String> {
         },
     });
     let text = serde_json::to_vec(&task).map_err(|error| error.to_string())?;
-    file::write(&target.task_file, &text, 0o600).map_err(|error| error.to_string())?;
-    let mut child = shim::command(&target.task_file)
-        .map_err(|error| error.to_string())?
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .map_err(|error| error.to_string())?;
-    let status = child.wait().await.map_err(|error| error.to_string())?;
+    let status = async {
+        file::write(&target.task_file, &text, 0o600)?;
+        shim::command(&target.task_file)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .status()
+            .await
+    };
+    let status = status.await.map_err(|error: io::Error| error.to_string())?;
     if status.success() {
         Ok(())
     } else {

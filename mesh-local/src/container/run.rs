@@ -246,7 +246,6 @@ fn spawn(container: &Container) -> Result<Child, StartError> {
         source,
     })?;
     shim::command(&path)
-        .map_err(StartError::Spawn)?
         .stdin(Stdio::null())
         .stdout(Stdio::from(log))
         .stderr(Stdio::from(second))

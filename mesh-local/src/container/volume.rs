@@ -264,17 +264,13 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let text = |path: PathBuf| fs::read_to_string(path).unwrap();
         let all = prepare_volume("{name: v, configMap: {name: m}}", directory.path()).unwrap();
-        assert_eq!(
-            (text(all.path.join("a")), text(all.path.join("b"))),
-            ("1".into(), "2".into())
-        );
+        let read = ["a", "b"].map(|name| text(all.path.join(name)));
+        assert_eq!(read, ["1", "2"]);
         let some = "{name: w, configMap: {name: m, items: [{key: a, path: sub/file, mode: 0600}]}}";
         let some = prepare_volume(&some.replace("0600", "384"), directory.path()).unwrap();
         let file = some.path.join("sub/file");
-        assert_eq!(
-            fs::metadata(&file).unwrap().permissions().mode() & 0o777,
-            0o600
-        );
+        let mode = fs::metadata(&file).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
         assert!(!some.path.join("b").exists());
         let projected = prepare_volume(
             "{name: t, projected: {sources: [{serviceAccountToken: {path: token, audience: x, expirationSeconds: 7200}}, \
@@ -284,10 +280,8 @@ mod tests {
         .unwrap();
         assert_eq!(text(projected.path.join("labels")), "x=\"y\"");
         let token = &projected.tokens[0];
-        assert_eq!(
-            (token.audience.as_str(), token.lifetime.as_secs()),
-            ("x", 7200)
-        );
+        assert_eq!(token.audience, "x");
+        assert_eq!(token.lifetime.as_secs(), 7200);
     }
 
     #[test]

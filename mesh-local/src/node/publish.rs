@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Namespace, Pod, Service, ServiceAccount};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use mesh_k8s::inject::{self, Values};
 use mesh_k8s::pod as accessors;
 use serde::{Deserialize, Serialize};
@@ -197,12 +196,8 @@ impl Publisher {
 /// Returns the Service with the annotations that the webhook adds on a cluster.
 fn with_webhook_annotations(manifests: &Manifests, values: &Values, service: &Service) -> Service {
     let namespace = service.metadata.namespace.as_deref().unwrap_or_default();
-    let none = ObjectMeta::default();
-    let meta = manifests
-        .namespaces
-        .get(namespace)
-        .map_or(&none, |ns| &ns.metadata);
-    let patch = inject::patch_service(values, meta, service);
+    let meta = manifests.namespace_meta(namespace);
+    let patch = inject::patch_service(values, &meta, service);
     let patched = || {
         let mut document = serde_json::to_value(service).ok()?;
         json_patch::patch(&mut document, &patch).ok()?;

@@ -333,10 +333,8 @@ mod tests {
             message: "exit 1".into(),
         };
         let crashing = summary(&pod, &state(&[("app", waiting)]));
-        assert_eq!(
-            (crashing.status.as_str(), crashing.restarts),
-            ("CrashLoopBackOff", 2)
-        );
+        assert_eq!(crashing.status, "CrashLoopBackOff");
+        assert_eq!(crashing.restarts, 2);
         assert!(crashing.message.contains("container app: exit 1"));
         let stuck = PodState {
             message: "no plugin".into(),

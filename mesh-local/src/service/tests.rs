@@ -57,6 +57,14 @@ struct TestEnv {
     slices: Vec<k8s_openapi::api::discovery::v1::EndpointSlice>,
 }
 
+impl TestEnv {
+    fn web_ip(&self) -> &str {
+        let service = &self.services[&ObjectKey::new("shop", "web")];
+        let spec = service.spec.as_ref().unwrap();
+        &spec.cluster_ips.as_ref().unwrap()[0]
+    }
+}
+
 fn test_env(text: &str) -> TestEnv {
     let mut manifests = Manifests::default();
     manifests.add_text(Path::new("a.yaml"), text);
@@ -86,10 +94,8 @@ fn test_env(text: &str) -> TestEnv {
 }
 
 fn service(spec: &str) -> Service {
-    serde_norway::from_str(&format!(
-        "metadata: {{name: a, namespace: b}}\nspec: {spec}"
-    ))
-    .unwrap()
+    let manifest = format!("metadata: {{name: a, namespace: b}}\nspec: {spec}");
+    serde_norway::from_str(&manifest).unwrap()
 }
 
 #[test]
@@ -106,10 +112,8 @@ fn addresses_are_stable_unique_and_released() {
         assert!(seen.insert(given));
     }
     let one_more = ObjectKey::new("shop", "more");
-    assert!(matches!(
-        addresses.allocate(&network, &one_more, &any),
-        Err(AddressError::Full(_))
-    ));
+    let full = addresses.allocate(&network, &one_more, &any);
+    assert!(matches!(full, Err(AddressError::Full(_))));
     let kept = ObjectKey::new("shop", "1");
     addresses.retain(&BTreeSet::from([&kept]));
     addresses.allocate(&network, &one_more, &any).unwrap();
@@ -120,16 +124,10 @@ fn requested_addresses_are_validated() {
     let network = network();
     let key = ObjectKey::new("b", "a");
     let check = |spec: &str, expect: Result<&[&str], ()>| {
-        let given = AddressAllocator::default()
-            .allocate(&network, &key, &service(spec))
-            .map_err(drop);
-        let expect = expect.map(|texts| {
-            texts
-                .iter()
-                .map(|text| text.parse::<IpAddr>().unwrap())
-                .collect::<Vec<_>>()
-        });
-        assert_eq!(given, expect, "{spec}");
+        let mut addresses = AddressAllocator::default();
+        let given = addresses.allocate(&network, &key, &service(spec));
+        let expect = expect.map(|texts| texts.iter().map(|text| text.parse().unwrap()).collect());
+        assert_eq!(given.map_err(drop), expect, "{spec}");
     };
     check("{clusterIP: None}", Ok(&[]));
     check("{clusterIP: 10.240.128.9}", Ok(&["10.240.128.9"]));
@@ -141,19 +139,15 @@ fn requested_addresses_are_validated() {
     assert_eq!(families("{}"), [false]);
     assert_eq!(families("{ipFamilies: [IPv6]}"), [true]);
     assert_eq!(families("{ipFamilyPolicy: PreferDualStack}"), [false, true]);
-    assert_eq!(
-        families("{ipFamilyPolicy: PreferDualStack, ipFamilies: [IPv6]}"),
-        [true, false]
-    );
+    let v6_first = "{ipFamilyPolicy: PreferDualStack, ipFamilies: [IPv6]}";
+    assert_eq!(families(v6_first), [true, false]);
     let v4_only = Network {
         pods_v6: None,
         services_v6: None,
         ..network.clone()
     };
-    assert_eq!(
-        super::families(&v4_only, &service("{ipFamilyPolicy: PreferDualStack}")),
-        [false]
-    );
+    let dual = service("{ipFamilyPolicy: PreferDualStack}");
+    assert_eq!(super::families(&v4_only, &dual), [false]);
 }
 
 #[test]
@@ -196,31 +190,19 @@ fn rules_translate_to_ready_endpoints_and_reject_others() {
     let env = test_env(WORLD);
     let pod_ips = ["10.240.0.2".parse().unwrap()];
     let script = nft::script("t", &network(), &env.services, &env.slices, &pod_ips);
-    let ip = &env.services[&ObjectKey::new("shop", "web")]
-        .spec
-        .as_ref()
-        .unwrap()
-        .cluster_ips
-        .as_ref()
-        .unwrap()[0];
-    let rule = format!(
-        "ip daddr {ip} tcp dport 80 dnat ip to numgen random mod 1 map {{ 0 : 10.240.0.2 . 8080 }}"
-    );
-    assert!(script.contains(&rule), "{script}");
-    assert!(script.contains("map { 0 : fd6d::2 . 8080 }"), "{script}");
-    assert!(
-        script.contains("udp dport 53 dnat ip to numgen random mod 1 map { 0 : 10.240.0.2 . 53 }"),
-        "{script}"
-    );
+    let ip = env.web_ip();
+    for rule in [
+        &format!(
+            "ip daddr {ip} tcp dport 80 dnat ip to numgen random mod 1 map {{ 0 : 10.240.0.2 . 8080 }}"
+        ),
+        "map { 0 : fd6d::2 . 8080 }",
+        "udp dport 53 dnat ip to numgen random mod 1 map { 0 : 10.240.0.2 . 53 }",
+        "ip saddr 10.240.0.2 ip daddr 10.240.0.2 masquerade",
+        "ip daddr 10.240.128.0/24 ip daddr != 10.240.128.1 meta l4proto tcp reject with tcp reset",
+    ] {
+        assert!(script.contains(rule), "no {rule:?} in {script}");
+    }
     assert!(!script.contains("10.240.0.3"), "{script}");
-    assert!(
-        script.contains("ip saddr 10.240.0.2 ip daddr 10.240.0.2 masquerade"),
-        "{script}"
-    );
-    assert!(
-        script.contains("ip daddr 10.240.128.0/24 ip daddr != 10.240.128.1 meta l4proto tcp reject with tcp reset"),
-        "{script}"
-    );
 }
 
 #[test]
@@ -229,33 +211,19 @@ fn records_have_services_and_pods_of_headless_services() {
     let records = dns::records(&env.services, &env.slices);
     let has =
         |text: &str, line: &str| assert!(text.lines().any(|l| l == line), "no {line:?} in\n{text}");
-    let ip = &env.services[&ObjectKey::new("shop", "web")]
-        .spec
-        .as_ref()
-        .unwrap()
-        .cluster_ips
-        .as_ref()
-        .unwrap()[0];
+    let ip = env.web_ip();
     has(&records.hosts, &format!("{ip} web.shop.svc.cluster.local"));
     has(&records.hosts, "10.240.0.2 db.shop.svc.cluster.local");
     has(&records.hosts, "fd6d::2 db.shop.svc.cluster.local");
     has(&records.hosts, "10.240.0.2 web-0.db.shop.svc.cluster.local");
     has(&records.hosts, "127.0.0.1 localhost");
     assert!(!records.hosts.contains("10.240.0.3"), "{}", records.hosts);
-    has(
-        &records.configuration,
+    for line in [
         "srv-host=db.shop.svc.cluster.local,web-0.db.shop.svc.cluster.local,5432",
-    );
-    has(
-        &records.configuration,
         "srv-host=_sql._tcp.db.shop.svc.cluster.local,web-0.db.shop.svc.cluster.local,5432",
-    );
-    has(
-        &records.configuration,
         "srv-host=_http._tcp.web.shop.svc.cluster.local,web.shop.svc.cluster.local,80",
-    );
-    has(
-        &records.configuration,
         "cname=far.shop.svc.cluster.local,example.com",
-    );
+    ] {
+        has(&records.configuration, line);
+    }
 }

@@ -34,13 +34,10 @@ fn values() -> Values {
 
 fn compute_with(text: &str, values: Option<&Values>) -> Workloads {
     let has_image = |image: &str| image.starts_with("mesh/");
-    compute(
-        &manifests(text),
-        values,
-        &NodeCapabilities {
-            has_image: &has_image,
-        },
-    )
+    let capabilities = NodeCapabilities {
+        has_image: &has_image,
+    };
+    compute(&manifests(text), values, &capabilities)
 }
 
 #[test]
@@ -50,15 +47,10 @@ fn deployment_expands_to_pods_of_a_replica_set() {
     assert_eq!(workloads.pods.len(), 3);
     let (key, set) = workloads.replica_sets.first_key_value().unwrap();
     let set_owner = &set.metadata.owner_references.as_ref().unwrap()[0];
-    assert_eq!(
-        (set_owner.kind.as_str(), set_owner.name.as_str()),
-        ("Deployment", "web")
-    );
+    assert_eq!([&set_owner.kind, &set_owner.name], ["Deployment", "web"]);
     for (pod_key, workload) in &workloads.pods {
-        assert!(
-            pod_key.name.starts_with(&format!("{}-", key.name)),
-            "{pod_key}"
-        );
+        let prefix = format!("{}-", key.name);
+        assert!(pod_key.name.starts_with(&prefix), "{pod_key}");
         let labels = workload.pod.metadata.labels.as_ref().unwrap();
         assert_eq!(labels["linkerd.io/proxy-deployment"], "web");
         assert_eq!(labels["app"], "web");
@@ -78,11 +70,8 @@ fn pod_names_and_digests_change_with_the_template() {
     let scaled = names(&DEPLOYMENT.replace("replicas: 3", "replicas: 4"));
     assert_eq!(scaled.iter().filter(|pod| first.contains(pod)).count(), 3);
     let changed = names(&DEPLOYMENT.replace("[nginx]", "[caddy]"));
-    assert!(
-        changed
-            .iter()
-            .all(|(key, _)| first.iter().all(|(other, _)| other != key))
-    );
+    let is_new = |key| first.iter().all(|(other, _)| other != key);
+    assert!(changed.iter().all(|(key, _)| is_new(key)));
     let unmeshed = names(&DEPLOYMENT.replace("linkerd.io/inject: enabled", "a: b"));
     for ((key, digest), (other_key, other)) in first.iter().zip(&unmeshed) {
         assert_eq!(key, other_key);
@@ -94,11 +83,9 @@ fn pod_names_and_digests_change_with_the_template() {
 fn pods_are_not_injected_without_values() {
     let workloads = compute_with(DEPLOYMENT, None);
     let pod = &workloads.pods.values().next().unwrap().pod;
-    assert_eq!(pod.spec.as_ref().unwrap().init_containers, None);
-    assert_eq!(
-        pod.spec.as_ref().unwrap().service_account_name.as_deref(),
-        Some("default")
-    );
+    let spec = pod.spec.as_ref().unwrap();
+    assert_eq!(spec.init_containers, None);
+    assert_eq!(spec.service_account_name.as_deref(), Some("default"));
 }
 
 #[test]
@@ -110,19 +97,31 @@ fn invalid_pods_are_reported_with_object_and_field() {
         let workloads = compute_with(&text, Some(&values()));
         let problems: Vec<String> = workloads.problems.iter().map(Problem::to_string).collect();
         assert_eq!(problems.len(), 1, "{spec}: {problems:#?}");
-        for part in expect {
-            assert!(problems[0].contains(part), "{spec}: {problems:#?}");
-        }
         assert!(
             problems[0].starts_with("a.yaml:1: Pod default/a: "),
             "{problems:#?}"
         );
-        assert!(
+        for part in expect {
+            assert!(problems[0].contains(part), "{spec}: {problems:#?}");
+        }
+        let has_pod = |name| {
             workloads
                 .pods
-                .contains_key(&ObjectKey::new("default", "good"))
+                .contains_key(&ObjectKey::new("default", name))
+        };
+        assert!(has_pod("good") && !has_pod("a"));
+    };
+    let of_container = |fields: &str, expect: &[&str]| {
+        check(
+            &format!("{{containers: [{{name: c, command: [x], {fields}}}]}}"),
+            expect,
         );
-        assert!(!workloads.pods.contains_key(&ObjectKey::new("default", "a")));
+    };
+    let of_volume = |volume: &str, expect: &[&str]| {
+        let spec = format!(
+            "{{containers: [{{name: c, command: [x]}}], volumes: [{{name: v, {volume}}}]}}"
+        );
+        check(&spec, expect);
     };
     check("{containers: []}", &["spec.containers", "at least one"]);
     check(
@@ -133,57 +132,49 @@ fn invalid_pods_are_reported_with_object_and_field() {
         "{containers: [{name: c, command: [x]}, {name: c, command: [x]}]}",
         &["name", "rename"],
     );
-    check(
-        "{containers: [{name: c, command: [x], volumeMounts: [{name: v, mountPath: /v}]}]}",
+    of_container(
+        "volumeMounts: [{name: v, mountPath: /v}]",
         &["volumeMounts", "\"v\""],
     );
-    check(
-        "{containers: [{name: c, command: [x]}], volumes: [{name: v, configMap: {name: gone}}]}",
+    of_volume(
+        "configMap: {name: gone}",
         &["volume v", "ConfigMap default/gone"],
     );
-    check(
-        "{containers: [{name: c, command: [x]}], volumes: [{name: v, persistentVolumeClaim: {claimName: x}}]}",
+    of_volume(
+        "persistentVolumeClaim: {claimName: x}",
         &["volume v", "emptyDir"],
     );
-    check(
-        "{containers: [{name: c, command: [x], env: [{name: E, valueFrom: {secretKeyRef: {name: s, key: k}}}]}]}",
+    of_container(
+        "env: [{name: E, valueFrom: {secretKeyRef: {name: s, key: k}}}]",
         &["env", "E", "Secret default/s"],
     );
-    check(
-        "{containers: [{name: c, command: [x], env: [{name: E, valueFrom: {resourceFieldRef: {resource: cpu}}}]}]}",
+    of_container(
+        "env: [{name: E, valueFrom: {resourceFieldRef: {resource: cpu}}}]",
         &["env", "E", "fieldRef"],
     );
-    check(
-        "{containers: [{name: c, command: [x], readinessProbe: {httpGet: {port: web}}}]}",
+    of_container(
+        "readinessProbe: {httpGet: {port: web}}",
         &["readinessProbe", "web"],
     );
-    check(
-        "{containers: [{name: c, command: [x], livenessProbe: {grpc: {port: 1}}}]}",
+    of_container(
+        "livenessProbe: {grpc: {port: 1}}",
         &["livenessProbe", "tcpSocket"],
     );
     check(
         "{containers: [{name: c, command: [x], ports: [{containerPort: 80}]}, {name: d, command: [x], ports: [{containerPort: 80}]}]}",
         &["80", "container c", "container d"],
     );
-    check(
-        "{containers: [{name: c, command: [x], ports: [{containerPort: 70000}]}]}",
-        &["70000"],
-    );
+    of_container("ports: [{containerPort: 70000}]", &["70000"]);
 }
 
 #[test]
 fn container_cannot_use_ports_of_the_proxy() {
-    let workloads = compute_with(
-        &DEPLOYMENT.replace("containerPort: 80", "containerPort: 4143"),
-        Some(&values()),
-    );
-    assert_eq!(workloads.problems.len(), 1, "{:#?}", workloads.problems);
-    assert!(
-        workloads.problems[0]
-            .to_string()
-            .contains("config.linkerd.io/inbound-port")
-    );
-    assert!(workloads.pods.is_empty());
+    let text = DEPLOYMENT.replace("containerPort: 80", "containerPort: 4143");
+    let Workloads { problems, pods, .. } = compute_with(&text, Some(&values()));
+    assert_eq!(problems.len(), 1, "{problems:#?}");
+    let problem = problems[0].to_string();
+    assert!(problem.contains("config.linkerd.io/inbound-port"));
+    assert!(pods.is_empty());
 }
 
 #[test]
@@ -193,13 +184,10 @@ fn duplicate_host_ports_are_reported() {
             "kind: Pod\nmetadata: {{name: {name}}}\nspec: {{hostNetwork: true, containers: [{{name: c, command: [x], ports: [{{containerPort: 80}}]}}]}}\n"
         )
     };
-    let workloads = compute_with(&format!("{}---\n{}", pod("a"), pod("b")), None);
-    assert_eq!(workloads.problems.len(), 1);
-    assert!(
-        workloads.problems[0].to_string().contains("Pod default/a"),
-        "{:?}",
-        workloads.problems
-    );
+    let problems = compute_with(&format!("{}---\n{}", pod("a"), pod("b")), None).problems;
+    assert_eq!(problems.len(), 1);
+    let problem = problems[0].to_string();
+    assert!(problem.contains("Pod default/a"), "{problem}");
 }
 
 #[test]
@@ -210,25 +198,19 @@ fn changed_config_map_changes_digest_of_its_pods() {
              volumes: [{{name: v, projected: {{sources: [{{configMap: {{name: m}}}}]}}}}]\n---\nkind: Pod\nmetadata: {{name: b}}\nspec: {{containers: [{{name: c, command: [x]}}]}}\n"
         );
         let workloads = compute_with(&text, None);
-        let of = |name: &str| {
-            workloads.pods[&ObjectKey::new("default", name)]
-                .digest
-                .clone()
-        };
-        (of("a"), of("b"))
+        let pod = |name| &workloads.pods[&ObjectKey::new("default", name)];
+        ["a", "b"].map(|name| pod(name).digest.clone())
     };
     let (first, second) = (digest("one"), digest("two"));
-    assert_ne!(first.0, second.0);
-    assert_eq!(first.1, second.1);
+    assert_ne!(first[0], second[0]);
+    assert_eq!(first[1], second[1]);
 }
 
 #[test]
 fn pods_of_an_invalid_manifest_are_retained() {
     let last = compute_with(DEPLOYMENT, Some(&values()));
-    let mut spoiled = compute_with(
-        &DEPLOYMENT.replace("command: [nginx], ", ""),
-        Some(&values()),
-    );
+    let text = DEPLOYMENT.replace("command: [nginx], ", "");
+    let mut spoiled = compute_with(&text, Some(&values()));
     assert_eq!((spoiled.pods.len(), spoiled.problems.len()), (0, 1));
     spoiled.retain_last_valid(&last);
     assert_eq!(spoiled.pods, last.pods);

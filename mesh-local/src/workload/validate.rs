@@ -27,12 +27,8 @@ pub(super) fn errors(
         errors.push("spec.containers: at least one container is required".to_owned());
     }
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-    let volumes: BTreeSet<&str> = spec
-        .volumes
-        .iter()
-        .flatten()
-        .map(|volume| volume.name.as_str())
-        .collect();
+    let volumes = spec.volumes.iter().flatten();
+    let volumes: BTreeSet<&str> = volumes.map(|volume| volume.name.as_str()).collect();
     let mut names = BTreeSet::new();
     for container in pod::containers(spec) {
         let name = &container.name;
@@ -53,10 +49,8 @@ pub(super) fn errors(
         }
         for mount in container.volume_mounts.iter().flatten() {
             if !volumes.contains(mount.name.as_str()) {
-                error(
-                    "volumeMounts",
-                    format!("spec.volumes has no {:?}", mount.name),
-                );
+                let text = format!("spec.volumes has no {:?}", mount.name);
+                error("volumeMounts", text);
             }
         }
         for var in container.env.iter().flatten() {
@@ -69,10 +63,10 @@ pub(super) fn errors(
             ("readinessProbe", &container.readiness_probe),
             ("startupProbe", &container.startup_probe),
         ] {
-            if let Some(text) = probe
+            let text = probe
                 .as_ref()
-                .and_then(|probe| probe_error(container, probe))
-            {
+                .and_then(|probe| probe_error(container, probe));
+            if let Some(text) = text {
                 error(field, text);
             }
         }
@@ -150,64 +144,49 @@ fn port_clashes(spec: &PodSpec) -> Vec<String> {
 fn env_error(manifests: &Manifests, namespace: &str, var: &EnvVar) -> Option<String> {
     let source = var.value_from.as_ref()?;
     let name = &var.name;
-    let has =
-        |kind: &str, object: &str, key: &str, optional: Option<bool>, present: Option<bool>| {
-            let missing = match present {
-                None => format!("{kind} {namespace}/{object} does not exist"),
-                Some(false) => format!("{kind} {namespace}/{object} has no key {key:?}"),
-                Some(true) => return None,
-            };
-            (optional != Some(true)).then(|| format!("{name}: {missing}"))
-        };
-    if let Some(reference) = &source.config_map_key_ref {
+    let (kind, object, key, optional, has_key) = if let Some(reference) = &source.config_map_key_ref
+    {
+        let key = &reference.key;
         let map = manifests
             .config_maps
             .get(&ObjectKey::new(namespace, &reference.name));
-        let present = map.map(|map| {
-            let data = map.data.as_ref();
-            data.is_some_and(|data| data.contains_key(&reference.key))
-        });
-        return has(
+        let has_key = map.map(|map| map.data.iter().any(|data| data.contains_key(key)));
+        (
             "ConfigMap",
             &reference.name,
-            &reference.key,
+            key,
             reference.optional,
-            present,
-        );
-    }
-    if let Some(reference) = &source.secret_key_ref {
+            has_key,
+        )
+    } else if let Some(reference) = &source.secret_key_ref {
+        let key = &reference.key;
         let secret = manifests
             .secrets
             .get(&ObjectKey::new(namespace, &reference.name));
-        let present = secret.map(|secret| {
-            let data = secret
-                .data
-                .as_ref()
-                .is_some_and(|data| data.contains_key(&reference.key));
-            let plain = secret.string_data.as_ref();
-            data || plain.is_some_and(|data| data.contains_key(&reference.key))
+        let has_key = secret.map(|secret| {
+            secret.data.iter().any(|data| data.contains_key(key))
+                || secret.string_data.iter().any(|data| data.contains_key(key))
         });
-        return has(
-            "Secret",
-            &reference.name,
-            &reference.key,
-            reference.optional,
-            present,
-        );
-    }
-    let unsupported = source.field_ref.is_none();
-    unsupported.then(|| {
-        format!("{name}: valueFrom supports only fieldRef, configMapKeyRef and secretKeyRef")
-    })
+        ("Secret", &reference.name, key, reference.optional, has_key)
+    } else {
+        let unsupported = "valueFrom supports only fieldRef, configMapKeyRef and secretKeyRef";
+        return source
+            .field_ref
+            .is_none()
+            .then(|| format!("{name}: {unsupported}"));
+    };
+    let missing = match has_key {
+        None => format!("{kind} {namespace}/{object} does not exist"),
+        Some(false) => format!("{kind} {namespace}/{object} has no key {key:?}"),
+        Some(true) => return None,
+    };
+    (optional != Some(true)).then(|| format!("{name}: {missing}"))
 }
 
 fn probe_error(container: &Container, probe: &Probe) -> Option<String> {
     if let Some(action) = &probe.http_get {
-        if action
-            .scheme
-            .as_deref()
-            .is_some_and(|scheme| scheme.eq_ignore_ascii_case("https"))
-        {
+        let scheme = action.scheme.as_deref().unwrap_or_default();
+        if scheme.eq_ignore_ascii_case("https") {
             return Some("httpGet over HTTPS is not supported; use tcpSocket or exec".into());
         }
         return unknown_port(container, &action.port);
@@ -215,18 +194,11 @@ fn probe_error(container: &Container, probe: &Probe) -> Option<String> {
     if let Some(action) = &probe.tcp_socket {
         return unknown_port(container, &action.port);
     }
-    match &probe.exec {
-        Some(action)
-            if action
-                .command
-                .as_ref()
-                .is_some_and(|command| !command.is_empty()) =>
-        {
-            None
-        }
-        Some(_) => Some("exec requires a command".into()),
-        None => Some("httpGet, tcpSocket or exec is required".into()),
-    }
+    let Some(action) = &probe.exec else {
+        return Some("httpGet, tcpSocket or exec is required".into());
+    };
+    let has_command = action.command.iter().any(|command| !command.is_empty());
+    (!has_command).then(|| "exec requires a command".into())
 }
 
 fn unknown_port(
@@ -240,45 +212,33 @@ fn unknown_port(
 }
 
 fn volume_error(manifests: &Manifests, namespace: &str, volume: &Volume) -> Option<String> {
-    let missing = |kind: &str, name: &str, optional: Option<bool>| {
-        (optional != Some(true)).then(|| format!("{kind} {namespace}/{name} does not exist"))
+    let missing = |kind: &str, name: &str, optional: Option<bool>, exists: bool| {
+        let is_missing = !exists && optional != Some(true);
+        is_missing.then(|| format!("{kind} {namespace}/{name} does not exist"))
     };
-    let has_map = |name: &str| {
-        manifests
-            .config_maps
-            .contains_key(&ObjectKey::new(namespace, name))
+    let missing_map = |name: &str, optional| {
+        let maps = &manifests.config_maps;
+        let exists = maps.contains_key(&ObjectKey::new(namespace, name));
+        missing("ConfigMap", name, optional, exists)
     };
-    let has_secret = |name: &str| {
-        manifests
-            .secrets
-            .contains_key(&ObjectKey::new(namespace, name))
+    let missing_secret = |name: &str, optional| {
+        let secrets = &manifests.secrets;
+        let exists = secrets.contains_key(&ObjectKey::new(namespace, name));
+        missing("Secret", name, optional, exists)
     };
     if let Some(source) = &volume.config_map {
-        return if has_map(&source.name) {
-            None
-        } else {
-            missing("ConfigMap", &source.name, source.optional)
-        };
+        return missing_map(&source.name, source.optional);
     }
     if let Some(source) = &volume.secret {
         let name = source.secret_name.as_deref().unwrap_or_default();
-        return if has_secret(name) {
-            None
-        } else {
-            missing("Secret", name, source.optional)
-        };
+        return missing_secret(name, source.optional);
     }
     if let Some(source) = &volume.projected {
         return source.sources.iter().flatten().find_map(|source| {
-            let map = source.config_map.as_ref().filter(|map| !has_map(&map.name));
-            let secret = source
-                .secret
-                .as_ref()
-                .filter(|secret| !has_secret(&secret.name));
-            map.and_then(|map| missing("ConfigMap", &map.name, map.optional))
-                .or_else(|| {
-                    secret.and_then(|secret| missing("Secret", &secret.name, secret.optional))
-                })
+            let map = source.config_map.as_ref();
+            let secret = source.secret.as_ref();
+            map.and_then(|map| missing_map(&map.name, map.optional))
+                .or_else(|| secret.and_then(|secret| missing_secret(&secret.name, secret.optional)))
         });
     }
     if let Some(source) = &volume.host_path {
