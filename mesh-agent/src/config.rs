@@ -44,12 +44,8 @@ pub enum Command {
 #[derive(Debug, clap::Args)]
 pub struct Config {
     /// cgroup2 directory that is the parent of all pods; kubelet's, if it exists
-    #[arg(
-        long,
-        value_name = "DIR",
-        env = "MESH_AGENT_CGROUP_ROOT",
-        global = true
-    )]
+    #[arg(long, value_name = "DIR", global = true)]
+    #[arg(env = "MESH_AGENT_CGROUP_ROOT")]
     pub cgroup_root: Option<PathBuf>,
 
     /// Where programs, maps and links are pinned; a bpffs is mounted if none is
@@ -65,12 +61,8 @@ pub struct Config {
     pub state_dir: PathBuf,
 
     /// Address of /live, /ready and /metrics
-    #[arg(
-        long,
-        value_name = "ADDR",
-        default_value = "127.0.0.1:9993",
-        env = "MESH_AGENT_ADMIN_ADDR"
-    )]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9993")]
+    #[arg(env = "MESH_AGENT_ADMIN_ADDR")]
     pub admin_addr: SocketAddr,
 
     /// How pods are redirected: auto takes the best tier that works on this node, any other value
@@ -79,12 +71,8 @@ pub struct Config {
     pub tier: TierSetting,
 
     /// What to do with connection requests that leave an enrolled pod around its proxy
-    #[arg(
-        long,
-        value_name = "off|count|drop",
-        default_value = "off",
-        env = "MESH_AGENT_GUARD"
-    )]
+    #[arg(long, value_name = "off|count|drop", default_value = "off")]
+    #[arg(env = "MESH_AGENT_GUARD")]
     pub guard: GuardMode,
 
     /// Kernel programs to load instead of the embedded ones
@@ -93,22 +81,13 @@ pub struct Config {
 
     /// The node's CNI configuration directory; if set, the agent installs mesh-cni and keeps it in
     /// the chain
-    #[arg(
-        long,
-        value_name = "DIR",
-        env = "MESH_AGENT_CNI_CONF_DIR",
-        global = true
-    )]
+    #[arg(long, value_name = "DIR", global = true)]
+    #[arg(env = "MESH_AGENT_CNI_CONF_DIR")]
     pub cni_conf_dir: Option<PathBuf>,
 
     /// The directory of the node's CNI plugins
-    #[arg(
-        long,
-        value_name = "DIR",
-        default_value = "/opt/cni/bin",
-        env = "MESH_AGENT_CNI_BIN_DIR",
-        global = true
-    )]
+    #[arg(long, value_name = "DIR", default_value = "/opt/cni/bin")]
+    #[arg(env = "MESH_AGENT_CNI_BIN_DIR", global = true)]
     pub cni_bin_dir: PathBuf,
 
     /// This node's name at the API server; if set, meshed pods that the plugin missed are enrolled
@@ -126,41 +105,23 @@ pub struct Config {
 
     /// The agent's DaemonSet; an agent that stops because it is deleted removes the mesh from the
     /// node
-    #[arg(
-        long,
-        value_name = "NAME",
-        env = "MESH_AGENT_DAEMONSET",
-        requires = "namespace"
-    )]
+    #[arg(long, value_name = "NAME", requires = "namespace")]
+    #[arg(env = "MESH_AGENT_DAEMONSET")]
     pub daemonset: Option<String>,
 
     /// The taint to remove from the node once pods can be enrolled
-    #[arg(
-        long,
-        value_name = "KEY",
-        default_value = "mesh-agent/not-ready",
-        env = "MESH_AGENT_STARTUP_TAINT"
-    )]
+    #[arg(long, value_name = "KEY", default_value = "mesh-agent/not-ready")]
+    #[arg(env = "MESH_AGENT_STARTUP_TAINT")]
     pub startup_taint: String,
 
     /// Log filter
-    #[arg(
-        long,
-        value_name = "FILTER",
-        default_value = "info",
-        env = "MESH_AGENT_LOG",
-        global = true
-    )]
+    #[arg(long, value_name = "FILTER", default_value = "info", global = true)]
+    #[arg(env = "MESH_AGENT_LOG")]
     pub log_level: String,
 
     /// Log format
-    #[arg(
-        long,
-        value_name = "plain|json",
-        default_value = "plain",
-        env = "MESH_AGENT_LOG_FORMAT",
-        global = true
-    )]
+    #[arg(long, value_name = "plain|json", default_value = "plain")]
+    #[arg(env = "MESH_AGENT_LOG_FORMAT", global = true)]
     pub log_format: Format,
 }
 
@@ -208,9 +169,7 @@ mod tests {
         assert_eq!(parse("auto").unwrap(), TierSetting::Auto);
         assert_eq!(parse("nft").unwrap(), TierSetting::Forced(Tier::Nft));
         let error = parse("ebpf").unwrap_err().to_string();
-        assert!(
-            error.contains("choose auto, full, split, nft or iptables"),
-            "{error}"
-        );
+        let choices = "choose auto, full, split, nft or iptables";
+        assert!(error.contains(choices), "{error}");
     }
 }

@@ -133,11 +133,8 @@ mod tests {
             (&["mesh-init", "--help"], None),
         ];
         for (words, expected) in table {
-            assert_eq!(
-                chosen(words).map(|(helper, _)| helper),
-                expected,
-                "{words:?}"
-            );
+            let helper = chosen(words).map(|(helper, _)| helper);
+            assert_eq!(helper, expected, "{words:?}");
         }
         let (_, rest) = chosen(&["mesh-init", "linkerd-await", "--port=1"]).unwrap();
         assert_eq!(rest, ["linkerd-await", "--port=1"]);

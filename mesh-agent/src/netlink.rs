@@ -164,10 +164,8 @@ mod tests {
         let two: Vec<u8> = [bytes.clone(), bytes].concat();
         let read: Vec<ReceivedMessage<'_>> = messages(&two).collect();
         assert_eq!(read.len(), 2);
-        assert_eq!(
-            (read[1].kind, read[1].flags, read[1].sequence),
-            (0x0a06, 5, 7)
-        );
+        let header = (read[1].kind, read[1].flags, read[1].sequence);
+        assert_eq!(header, (0x0a06, 5, 7));
         let attributes = Attributes::after(read[1].body, 4);
         assert_eq!(attributes.clone().find(1), Some(&b"mesh\0"[..]));
         assert_eq!(attributes.clone().find(3), Some(&4140u32.to_be_bytes()[..]));

@@ -526,10 +526,8 @@ mod tests {
             addresses: addresses(&["192.168.7.9", "fd00::9"]),
         };
         let found = addresses(&["10.0.0.1", "192.168.7.9", "fd00::9"]);
-        assert_eq!(
-            ordered_addresses(&[attachment], &found),
-            addresses(&["192.168.7.9", "fd00::9", "10.0.0.1"])
-        );
+        let ordered = addresses(&["192.168.7.9", "fd00::9", "10.0.0.1"]);
+        assert_eq!(ordered_addresses(&[attachment], &found), ordered);
         assert_eq!(ordered_addresses(&[], &found), found);
     }
 

@@ -63,47 +63,37 @@ impl NodeHandle {
         Ok((Self { commands }, adoption))
     }
 
-    pub async fn call(&self, request: Request) -> Response {
+    /// Returns `None` if the thread has ended.
+    async fn send<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Option<T> {
         let (reply, result) = oneshot::channel();
-        let sent = self
-            .commands
-            .send(Command::Call(Box::new(request), reply))
-            .await;
-        match (sent, result.await) {
-            (Ok(()), Ok(response)) => response,
-            _ => Response::Refused(stopping()),
-        }
+        self.commands.send(command(reply)).await.ok()?;
+        result.await.ok()
+    }
+
+    pub async fn call(&self, request: Request) -> Response {
+        let command = |reply| Command::Call(Box::new(request), reply);
+        let response = self.send(command).await;
+        response.unwrap_or_else(|| Response::Refused(stopping()))
     }
 
     /// Enrols a running pod that the plugin did not enrol.
     pub async fn enrol_in_place(&self, attachment: Attachment) -> Result<Enrolled, Refusal> {
-        let (reply, result) = oneshot::channel();
-        let command = Command::EnrolInPlace(Box::new(attachment), reply);
-        let sent = self.commands.send(command).await;
-        match (sent, result.await) {
-            (Ok(()), Ok(result)) => result,
-            _ => Err(stopping()),
-        }
+        let command = |reply| Command::EnrolInPlace(Box::new(attachment), reply);
+        let result = self.send(command).await;
+        result.unwrap_or_else(|| Err(stopping()))
     }
 
     /// Releases every pod, and ends the thread. Returns what could not be undone.
     pub async fn release_all(&self) -> Result<Vec<String>, NodeError> {
-        let (done, finished) = oneshot::channel();
-        let sent = self.commands.send(Command::ReleaseAll(done)).await;
-        match (sent, finished.await) {
-            (Ok(()), Ok(result)) => result,
-            // The thread ended earlier, which its guard reported.
-            _ => Ok(vec!["the node thread has ended".to_owned()]),
-        }
+        let result = self.send(Command::ReleaseAll).await;
+        // The thread ended earlier, which its guard reported.
+        result.unwrap_or_else(|| Ok(vec!["the node thread has ended".to_owned()]))
     }
 
     /// Reconciles the node once, and returns when that is complete.
     pub async fn reconcile(&self) {
-        let (done, finished) = oneshot::channel();
-        if self.commands.send(Command::Reconcile(done)).await.is_ok() {
-            // An error means that the thread ended, which its guard reports.
-            let _ = finished.await;
-        }
+        // `None` means that the thread ended, which its guard reports.
+        let _ = self.send(Command::Reconcile).await;
     }
 }
 

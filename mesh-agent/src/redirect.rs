@@ -305,13 +305,11 @@ mod tests {
 
     #[test]
     fn port_lists_ranges_and_subnets_are_parsed() {
+        let subnets = "10.0.0.0/8, fd00::/8,192.0.2.1";
         let spec = parse(&[
             ("config.linkerd.io/skip-inbound-ports", "80, 9000-9010"),
             ("config.linkerd.io/skip-outbound-ports", "25,587"),
-            (
-                "config.linkerd.io/skip-subnets",
-                "10.0.0.0/8, fd00::/8,192.0.2.1",
-            ),
+            ("config.linkerd.io/skip-subnets", subnets),
             ("config.linkerd.io/admin-port", "9999"),
             ("config.linkerd.io/proxy-uid", "1337"),
             ("config.linkerd.io/proxy-gid", "1338"),
@@ -336,18 +334,12 @@ mod tests {
             "80,http",
             "invalid port or range of ports \"http\": expected 1-65535, as in \"25,587,3306-3310\"",
         );
+        let uid = "config.linkerd.io/proxy-uid";
+        let port = "config.linkerd.io/inbound-port";
+        check(port, "0", "write one port, 1 to 65535");
+        check(uid, "root", "write a numeric id, 1 to 4294967294");
         check(
-            "config.linkerd.io/inbound-port",
-            "0",
-            "write one port, 1 to 65535",
-        );
-        check(
-            "config.linkerd.io/proxy-uid",
-            "root",
-            "write a numeric id, 1 to 4294967294",
-        );
-        check(
-            "config.linkerd.io/proxy-uid",
+            uid,
             "0",
             "0 would exempt every process that runs as root; give the proxy an id of its own",
         );
@@ -365,30 +357,17 @@ mod tests {
         };
         let ports = |count| list(count, |number| (2 * number).to_string());
         let subnets = |count| list(count, |number| format!("10.{number}.0.0/24"));
-        let table = [
-            (
-                "config.linkerd.io/skip-inbound-ports",
-                ports(128),
-                ports(129),
-            ),
-            (
-                "config.linkerd.io/skip-outbound-ports",
-                ports(128),
-                ports(129),
-            ),
-            ("config.linkerd.io/skip-subnets", subnets(128), subnets(129)),
+        let table: [(_, &dyn Fn(u32) -> String); 3] = [
+            ("config.linkerd.io/skip-inbound-ports", &ports),
+            ("config.linkerd.io/skip-outbound-ports", &ports),
+            ("config.linkerd.io/skip-subnets", &subnets),
         ];
-        for (key, fits, exceeds) in table {
-            parse(&[(key, fits.as_str())]).unwrap();
-            let error = parse(&[(key, exceeds.as_str())]).unwrap_err().to_string();
-            assert!(
-                error.contains(key) && error.contains("shop/web-0"),
-                "{error}"
-            );
-            assert!(
-                error.contains("129") && error.contains("at most 128"),
-                "{error}"
-            );
+        for (key, list) in table {
+            parse(&[(key, &list(128))]).unwrap();
+            let error = parse(&[(key, &list(129))]).unwrap_err().to_string();
+            for part in [key, "shop/web-0", "129", "at most 128"] {
+                assert!(error.contains(part), "{error}");
+            }
             assert!(error.len() < 500, "the value is not truncated: {error}");
         }
         // Equal and adjoining subnets are merged before the limit applies.

@@ -211,17 +211,13 @@ mod tests {
         record_at(&mut record, PluginUnchained, NOON);
         record_at(&mut record, PluginUnchained, NOON + 60);
         record_at(&mut record, PluginMissing, NOON + 2 * HOUR);
-        assert_eq!(
-            counts(&record, NOON + 3 * HOUR),
-            [(PluginUnchained, 2), (PluginMissing, 1)]
-        );
+        let expected = [(PluginUnchained, 2), (PluginMissing, 1)];
+        assert_eq!(counts(&record, NOON + 3 * HOUR), expected);
         let latest = &record.last_day(NOON + 3 * HOUR)[0];
         assert_eq!((latest.at, &*latest.detail), (NOON + 60, "at 6480000060"));
         record_at(&mut record, PluginUnchained, NOON + 23 * HOUR);
-        assert_eq!(
-            counts(&record, NOON + 24 * HOUR),
-            [(PluginUnchained, 1), (PluginMissing, 1)]
-        );
+        let expected = [(PluginUnchained, 1), (PluginMissing, 1)];
+        assert_eq!(counts(&record, NOON + 24 * HOUR), expected);
         assert_eq!(counts(&record, NOON + 26 * HOUR), [(PluginUnchained, 1)]);
         assert_eq!(counts(&record, NOON + 47 * HOUR), []);
         assert_eq!(counts(&record, NOON - HOUR), [], "the clock was set back");
@@ -250,24 +246,17 @@ mod tests {
         repairs.record(RepairKind::PluginMissing, &long);
         repairs.record(RepairKind::Other, "has no metric");
         repairs.set_chained_in("10-x.conflist");
-        assert_eq!(
-            event_receiver.try_recv().unwrap().kind,
-            RepairKind::PluginMissing
-        );
+        let event = event_receiver.try_recv().unwrap();
+        assert_eq!(event.kind, RepairKind::PluginMissing);
 
         let (next, _) = Repairs::open(dir.path(), &MetricsRegistry::new());
         let repair = &next.last_day()[0];
-        assert_eq!(
-            (repair.kind, repair.last_day),
-            (RepairKind::PluginMissing, 1)
-        );
+        assert_eq!(repair.kind, RepairKind::PluginMissing);
+        assert_eq!(repair.last_day, 1);
         assert_eq!(repair.detail.len(), MAX_DETAIL_CHARS);
         assert_eq!(next.chained_in().as_deref(), Some("10-x.conflist"));
-        assert!(
-            String::from_utf8(metrics.encode())
-                .unwrap()
-                .contains("mesh_agent_repairs_total{found=\"plugin-missing\"} 1")
-        );
+        let text = String::from_utf8(metrics.encode()).unwrap();
+        assert!(text.contains("mesh_agent_repairs_total{found=\"plugin-missing\"} 1"));
         // A truncated file is ignored.
         std::fs::write(registry::repairs_path(dir.path()), "{").unwrap();
         let (fresh, _) = Repairs::open(dir.path(), &MetricsRegistry::new());
@@ -292,10 +281,8 @@ mod tests {
         for _ in 0..EVENT_QUEUE_LENGTH + 10 {
             repairs.record(RepairKind::PluginUnchained, "10-x.conflist");
         }
-        assert_eq!(
-            repairs.last_day()[0].last_day as usize,
-            EVENT_QUEUE_LENGTH + 10
-        );
+        let count = repairs.last_day()[0].last_day as usize;
+        assert_eq!(count, EVENT_QUEUE_LENGTH + 10);
     }
 
     #[test]

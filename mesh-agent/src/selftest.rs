@@ -292,14 +292,10 @@ mod tests {
             let status = Command::new("sh").args(["-c", script]).status();
             ended("proxy", status).to_string()
         };
-        assert_eq!(
-            output("kill -ALRM $$"),
-            "the self-test's proxy worker took longer than 60 s"
-        );
-        assert_eq!(
-            output("exit 3"),
-            "the self-test's proxy worker ended early (exit status: 3)"
-        );
+        let timeout = "the self-test's proxy worker took longer than 60 s";
+        assert_eq!(output("kill -ALRM $$"), timeout);
+        let early = "the self-test's proxy worker ended early (exit status: 3)";
+        assert_eq!(output("exit 3"), early);
     }
 
     #[test]

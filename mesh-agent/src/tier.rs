@@ -354,31 +354,20 @@ mod tests {
         check(&[Full, Nft], Some(Full), "");
         check(&[Split, Nft], Some(Split), "full: no BTF");
         check(&[Nft, Iptables], Some(Nft), "full and split: no BTF");
-        check(
-            &[Iptables],
-            Some(Iptables),
-            "full and split: no BTF; nft: no nft",
-        );
-        check(
-            &[],
-            None,
-            "full and split: no BTF; nft: no nft; iptables: no iptables",
-        );
+        let no_nft = "full and split: no BTF; nft: no nft";
+        check(&[Iptables], Some(Iptables), no_nft);
+        check(&[], None, &format!("{no_nft}; iptables: no iptables"));
     }
 
     #[test]
     fn forced_tier_has_no_fallback() {
-        assert_eq!(
-            choose_among(&[Tier::Split], &[Tier::Full, Tier::Nft]),
-            (None, "split: no BTF".to_owned())
-        );
+        let found = choose_among(&[Tier::Split], &[Tier::Full, Tier::Nft]);
+        assert_eq!(found, (None, "split: no BTF".to_owned()));
     }
 
     #[test]
     fn self_test_pin_dir_is_next_to_production_pins() {
-        assert_eq!(
-            self_test_pin_dir(Path::new("/sys/fs/bpf/mesh")),
-            Path::new("/sys/fs/bpf/mesh-selftest")
-        );
+        let found = self_test_pin_dir(Path::new("/sys/fs/bpf/mesh"));
+        assert_eq!(found, Path::new("/sys/fs/bpf/mesh-selftest"));
     }
 }

@@ -116,10 +116,7 @@ mod tests {
             "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0;K8S_POD_INFRA_CONTAINER_ID=c1;K8S_POD_UID=1-2",
         )]);
         let pod = environment.unwrap().pod.unwrap();
-        assert_eq!(
-            (pod.to_string(), pod.uid),
-            ("shop/web-0".into(), "1-2".into())
-        );
+        assert_eq!([pod.to_string(), pod.uid], ["shop/web-0", "1-2"]);
         assert_eq!(read(&[("CNI_ARGS", "IgnoreUnknown=1")]).unwrap().pod, None);
         assert_eq!(read(&[]).unwrap().pod, None);
         assert_eq!(read(&[("CNI_NETNS", "")]).unwrap().netns, None);

@@ -57,91 +57,50 @@ const POD: &str = "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0";
 #[test]
 fn pod_without_proxy_passes_with_unchanged_result() {
     let result = json!({"ips": [], "dns": {"nameservers": ["10.0.0.10"]}, "x": [1, null]});
-    let (is_success, output) = execute(
-        &variables("ADD", POD),
-        &config(&json!({"prevResult": result})),
-    );
+    let input = config(&json!({"prevResult": result}));
+    let (is_success, output) = execute(&variables("ADD", POD), &input);
     assert!(is_success);
     let mut expected = result;
     expected["cniVersion"] = "1.0.0".into();
     assert_eq!(output, expected);
     for command in ["DEL", "CHECK"] {
-        assert_eq!(
-            execute(&variables(command, POD), &config(&json!({}))),
-            (true, Value::Null),
-            "{command}"
-        );
+        let ended = execute(&variables(command, POD), &config(&json!({})));
+        assert_eq!(ended, (true, Value::Null), "{command}");
     }
 }
 
 #[test]
 fn refusals_have_code_message_and_version() {
-    let check = |variables: &[(&str, &str)], input: &[u8], code: u32, message: &str| {
-        let (is_success, output) = execute(variables, input);
+    let check = |variables: &[(&str, &str)], changes: Value, code: u32, message: &str| {
+        let (is_success, output) = execute(variables, &config(&changes));
         assert!(!is_success);
-        assert_eq!(
-            (&output["code"], &output["msg"]),
-            (&json!(code), &json!(message))
-        );
-        assert!(
-            output["cniVersion"].is_string() && output["details"].is_string(),
-            "{output}"
-        );
+        assert_eq!(output["code"], code);
+        assert_eq!(output["msg"], format!("mesh-cni: {message}"));
+        let is_complete = output["cniVersion"].is_string() && output["details"].is_string();
+        assert!(is_complete, "{output}");
     };
+    let add = variables("ADD", POD);
+    let gc = variables("GC", POD);
+    check(&[], json!({}), 4, "CNI_COMMAND is missing");
+    let unknown = variables("UPDATE", POD);
+    check(&unknown, json!({}), 4, "CNI_COMMAND \"UPDATE\" is unknown");
+    let old = json!({"cniVersion": "0.2.0"});
+    check(&add, old, 1, "CNI version \"0.2.0\" is not supported");
+    check(&gc, json!({}), 1, "CNI version 1.0.0 has no command GC");
+    let new = json!({"cniVersion": "1.1.0"});
+    check(&gc, new, 7, "cni.dev/valid-attachments is missing");
     check(
-        &[],
-        &config(&json!({})),
-        4,
-        "mesh-cni: CNI_COMMAND is missing",
-    );
-    check(
-        &variables("UPDATE", POD),
-        &config(&json!({})),
-        4,
-        "mesh-cni: CNI_COMMAND \"UPDATE\" is unknown",
-    );
-    check(
-        &variables("ADD", POD),
-        &config(&json!({"cniVersion": "0.2.0"})),
-        1,
-        "mesh-cni: CNI version \"0.2.0\" is not supported",
-    );
-    check(
-        &variables("GC", POD),
-        &config(&json!({})),
-        1,
-        "mesh-cni: CNI version 1.0.0 has no command GC",
-    );
-    check(
-        &variables("GC", POD),
-        &config(&json!({"cniVersion": "1.1.0"})),
+        &add,
+        json!({"prevResult": null}),
         7,
-        "mesh-cni: cni.dev/valid-attachments is missing",
+        "prevResult is missing",
     );
-    check(
-        &variables("ADD", POD),
-        &config(&json!({"prevResult": null})),
-        7,
-        "mesh-cni: prevResult is missing",
-    );
-    check(
-        &variables("ADD", POD),
-        &config(&json!({"timeoutSeconds": 0})),
-        7,
-        "mesh-cni: timeoutSeconds is 0",
-    );
-    check(
-        &variables("ADD", "IgnoreUnknown=1"),
-        &config(&meshed()),
-        4,
-        "mesh-cni: CNI_ARGS has no K8S_POD_NAMESPACE and K8S_POD_NAME",
-    );
-    check(
-        &variables("ADD", POD),
-        &config(&meshed()),
-        11,
-        "mesh-cni: the pod is meshed and cannot be redirected to its proxy",
-    );
+    check(&add, json!({"timeoutSeconds": 0}), 7, "timeoutSeconds is 0");
+    let nameless = variables("ADD", "IgnoreUnknown=1");
+    let no_name = "CNI_ARGS has no K8S_POD_NAMESPACE and K8S_POD_NAME";
+    check(&nameless, meshed(), 4, no_name);
+    let not_redirected = "the pod is meshed and cannot be redirected to its proxy";
+    check(&add, meshed(), 11, not_redirected);
 }
 
 #[test]
@@ -158,10 +117,8 @@ fn invalid_configuration_is_refused_without_panic() {
     ];
     for input in garbage {
         let (is_success, output) = execute(&variables("ADD", POD), input);
-        assert!(
-            !is_success && output["code"].is_u64(),
-            "{input:?}: {output}"
-        );
+        let is_refused = !is_success && output["code"].is_u64();
+        assert!(is_refused, "{input:?}: {output}");
     }
     let mut odd = meshed();
     odd["prevResult"] = json!({"ips": [{"address": 7}]});
@@ -172,9 +129,8 @@ fn invalid_configuration_is_refused_without_panic() {
 #[test]
 fn annotations_of_any_json_type_are_read() {
     let annotations = |value: Value| {
-        let config = config(&json!({
-            "runtimeConfig": {"io.kubernetes.cri.pod-annotations": value},
-        }));
+        let runtime_config = json!({"io.kubernetes.cri.pod-annotations": value});
+        let config = config(&json!({"runtimeConfig": runtime_config}));
         Config::parse(&config).unwrap().annotations()
     };
     assert!(annotations(Value::Null).is_empty());

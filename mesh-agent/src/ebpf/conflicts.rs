@@ -119,11 +119,8 @@ mod tests {
                 flags,
                 programs: programs.to_vec(),
             };
-            assert_eq!(
-                conflict_kind(&attached, is_same_cgroup),
-                expected,
-                "{attached:?} {is_same_cgroup}"
-            );
+            let kind = conflict_kind(&attached, is_same_cgroup);
+            assert_eq!(kind, expected, "{attached:?} {is_same_cgroup}");
         }
     }
 }

@@ -122,7 +122,8 @@ fn write(
     maps.pods
         .insert(cookie, plan.config, ANY)
         .map_err(map_error("write to", "PODS"))?;
-    remove_stale(maps, cookie, plan)?;
+    // Entries of an earlier enrolment.
+    remove_entries(maps, cookie, Some(plan))?;
     if let Err(error) = guard::attach(pins, object, pod) {
         // The guard is a second line of defence; the sweep retries and reports.
         tracing::warn!(pod = %pod.pod, error = chain(&error), "Pod is not guarded yet");
@@ -155,24 +156,24 @@ fn create_state(maps: &mut Maps, cookie: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes entries of an earlier enrolment of the pod that the current one does not have.
-fn remove_stale(maps: &mut Maps, cookie: u64, plan: &Plan) -> Result<(), Error> {
+/// Removes the pod's addresses, skipped ports and skipped subnets that `kept` does not have.
+fn remove_entries(maps: &mut Maps, cookie: u64, kept: Option<&Plan>) -> Result<(), Error> {
     let stale = keys_where("ADDRESSES", maps.addresses.keys(), |key| {
-        key.cookie == cookie && !plan.addresses.contains(key)
+        key.cookie == cookie && kept.is_none_or(|plan| !plan.addresses.contains(key))
     })?;
     for key in stale {
         remove_result(maps.addresses.remove(&key), "ADDRESSES")?;
     }
-    let kept = prefix_set(&plan.port_skips);
+    let ports = prefix_set(kept.map(|plan| &*plan.port_skips));
     let stale = keys_where("PORT_SKIPS", maps.port_skips.keys(), |key| {
-        key.data().cookie == cookie.to_ne_bytes() && !kept.contains(&prefix(key))
+        key.data().cookie == cookie.to_ne_bytes() && !ports.contains(&prefix(key))
     })?;
     for key in stale {
         remove_result(maps.port_skips.remove(&key), "PORT_SKIPS")?;
     }
-    let kept = prefix_set(&plan.subnet_skips);
+    let subnets = prefix_set(kept.map(|plan| &*plan.subnet_skips));
     let stale = keys_where("SUBNET_SKIPS", maps.subnet_skips.keys(), |key| {
-        key.data().cookie == cookie.to_ne_bytes() && !kept.contains(&prefix(key))
+        key.data().cookie == cookie.to_ne_bytes() && !subnets.contains(&prefix(key))
     })?;
     for key in stale {
         remove_result(maps.subnet_skips.remove(&key), "SUBNET_SKIPS")?;
@@ -198,8 +199,8 @@ fn prefix<K: aya::Pod>(key: &Key<K>) -> (u32, K) {
     (key.prefix_len(), key.data())
 }
 
-fn prefix_set<K: aya::Pod + Eq + Hash>(keys: &[Key<K>]) -> HashSet<(u32, K)> {
-    keys.iter().map(prefix).collect()
+fn prefix_set<K: aya::Pod + Eq + Hash>(keys: Option<&[Key<K>]>) -> HashSet<(u32, K)> {
+    keys.into_iter().flatten().map(prefix).collect()
 }
 
 /// Removes all remaining state of a pod; returns false when it was not enrolled.
@@ -212,24 +213,7 @@ pub(super) fn remove(pins: &Pins, maps: &mut Maps, cookie: u64) -> Result<bool, 
     }
     remove_result(maps.proxies.remove(&cookie), "PROXIES")?;
     remove_result(maps.stats.remove(&cookie), "STATS")?;
-    let keys = keys_where("ADDRESSES", maps.addresses.keys(), |key| {
-        key.cookie == cookie
-    })?;
-    for key in keys {
-        remove_result(maps.addresses.remove(&key), "ADDRESSES")?;
-    }
-    let keys = keys_where("PORT_SKIPS", maps.port_skips.keys(), |key| {
-        key.data().cookie == cookie.to_ne_bytes()
-    })?;
-    for key in keys {
-        remove_result(maps.port_skips.remove(&key), "PORT_SKIPS")?;
-    }
-    let keys = keys_where("SUBNET_SKIPS", maps.subnet_skips.keys(), |key| {
-        key.data().cookie == cookie.to_ne_bytes()
-    })?;
-    for key in keys {
-        remove_result(maps.subnet_skips.remove(&key), "SUBNET_SKIPS")?;
-    }
+    remove_entries(maps, cookie, None)?;
     // The count first: without it and the entry in PODS, IN_FLIGHT does not grow.
     if let Some(counts) = &mut maps.in_flight_counts {
         remove_result(counts.remove(&cookie), "IN_FLIGHT_COUNTS")?;

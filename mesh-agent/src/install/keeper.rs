@@ -267,11 +267,8 @@ mod tests {
             (&by_this_agent, Altered, Some(PluginAltered)),
             (&by_this_agent, Intact, None),
         ] {
-            assert_eq!(
-                program_damage(previous, found),
-                expected,
-                "{previous:?} {found:?}"
-            );
+            let damage = program_damage(previous, found);
+            assert_eq!(damage, expected, "{previous:?} {found:?}");
         }
         let damage = |previous: &PreviousState, written, exists: bool| {
             chain_damage(previous, written, |_| exists)
@@ -279,20 +276,15 @@ mod tests {
         assert_eq!(damage(&never, Some("10-x.conflist"), true), None);
         assert_eq!(damage(&by_this_agent, None, true), None);
         let found = |written, exists| damage(&by_earlier, Some(written), exists).unwrap();
-        assert_eq!(
-            found("10-x.conflist", true),
-            (RepairKind::PluginUnchained, "10-x.conflist".to_owned())
-        );
-        let shadowed = "05-y.conflist sorts before 10-x.conflist".to_owned();
-        assert_eq!(
-            found("05-y.conflist", true),
-            (RepairKind::PluginShadowed, shadowed)
-        );
-        let replaced = "10-x.conflist was replaced by 05-y.conflist".to_owned();
-        assert_eq!(
-            found("05-y.conflist", false),
-            (RepairKind::PluginUnchained, replaced)
-        );
+        let check = |written, exists, kind, detail: &str| {
+            assert_eq!(found(written, exists), (kind, detail.to_owned()));
+        };
+        let unchained = RepairKind::PluginUnchained;
+        check("10-x.conflist", true, unchained, "10-x.conflist");
+        let shadowed = "05-y.conflist sorts before 10-x.conflist";
+        check("05-y.conflist", true, RepairKind::PluginShadowed, shadowed);
+        let replaced = "10-x.conflist was replaced by 05-y.conflist";
+        check("05-y.conflist", false, unchained, replaced);
     }
 
     #[tokio::test(start_paused = true)]

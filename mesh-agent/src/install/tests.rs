@@ -59,6 +59,12 @@ impl Node {
         files
     }
 
+    #[track_caller]
+    fn assert_files(&self, expected: &[(&str, &str)]) {
+        let owned = |(name, text): &(&str, &str)| ((*name).to_owned(), (*text).to_owned());
+        assert_eq!(self.files(), expected.iter().map(owned).collect::<Vec<_>>());
+    }
+
     fn ensure_chained(&self) -> ChainReport {
         self.installer.ensure_chained().unwrap()
     }
@@ -106,13 +112,10 @@ fn first_file_is_chained_once_and_restored_on_removal() {
         assert!(text.contains(part), "{part} is not in {text}");
     }
     node.remove();
-    let before = files.map(|(name, text)| (name.to_owned(), text.to_owned()));
-    assert_eq!(node.files(), before);
-    assert!(
-        !node.ensure_chained().status.chained,
-        "a check after the removal restores nothing"
-    );
-    assert_eq!(node.files(), before);
+    node.assert_files(&files);
+    // A check after the removal restores nothing.
+    assert!(!node.ensure_chained().status.chained);
+    node.assert_files(&files);
 }
 
 #[test]
@@ -124,28 +127,17 @@ fn changes_of_other_programs_are_repaired_or_reported() {
     assert_eq!(written, some("10-bridge.conflist"), "rewritten");
 
     node.write("05-cilium.conflist", CILIUM);
-    let (file, written, notes) = node.meshed();
-    assert_eq!(
-        (file, written),
-        (some("05-cilium.conflist"), some("05-cilium.conflist")),
-        "outranked"
-    );
-    assert_eq!(notes, Vec::<String>::new());
+    let first = some("05-cilium.conflist");
+    assert_eq!(node.meshed(), (first.clone(), first, vec![]), "outranked");
 
     let backup = "10-bridge.conflist.cilium_bak";
     fs::rename(node.path("10-bridge.conflist"), node.path(backup)).unwrap();
     let (_, _, notes) = node.meshed();
-    assert!(
-        notes[0].contains("was chained into to 10-bridge.conflist.cilium_bak; Cilium does so"),
-        "{notes:?}"
-    );
+    let moved = "was chained into to 10-bridge.conflist.cilium_bak; Cilium does so";
+    assert!(notes[0].contains(moved), "{notes:?}");
 
     node.remove();
-    let expected = [("05-cilium.conflist", CILIUM), (backup, BRIDGE)];
-    assert_eq!(
-        node.files(),
-        expected.map(|(name, text)| (name.to_owned(), text.to_owned()))
-    );
+    node.assert_files(&[("05-cilium.conflist", CILIUM), (backup, BRIDGE)]);
 }
 
 #[test]
@@ -161,73 +153,48 @@ fn single_plugin_is_replaced_by_list_and_restored() {
     let newer = SINGLE.replace("ptp", "macvlan");
     node.write("10-one.conf", &newer);
     assert_eq!(node.meshed(), (some(list), some(list), vec![]));
-    assert_eq!(
-        node.ensure_chained().status.plugins,
-        ["macvlan", "mesh-cni"]
-    );
+    let plugins = node.ensure_chained().status.plugins;
+    assert_eq!(plugins, ["macvlan", "mesh-cni"]);
 
     node.remove();
-    let expected = [("10-one.conf", newer.as_str()), ("10-one.conflist", BRIDGE)];
-    assert_eq!(
-        node.files(),
-        expected.map(|(name, text)| (name.to_owned(), text.to_owned()))
-    );
+    node.assert_files(&[("10-one.conf", newer.as_str()), ("10-one.conflist", BRIDGE)]);
 
     // Rewritten just before the removal: the newer file stays.
     let node = Node::new(&[("10-one.conf", SINGLE), ("10-one.conflist", BRIDGE)]);
     node.meshed();
     node.write("10-one.conf", SINGLE);
     node.remove();
-    assert_eq!(
-        node.files()[0],
-        ("10-one.conf".to_owned(), SINGLE.to_owned())
-    );
-    assert_eq!(node.files().len(), 2);
+    node.assert_files(&[("10-one.conf", SINGLE), ("10-one.conflist", BRIDGE)]);
 }
 
 #[test]
 fn unusable_files_are_skipped_and_named() {
     let node = Node::new(&[]);
     let reason = node.ensure_chained().status.reason;
-    assert!(
-        reason.starts_with("there is no network configuration yet"),
-        "{reason}"
-    );
+    let none = "there is no network configuration yet";
+    assert!(reason.starts_with(none), "{reason}");
     assert_eq!(node.files(), []);
 
     node.write("10-half.conflist", &BRIDGE[..40]);
-    node.write(
-        "99-loopback.conf",
-        r#"{"cniVersion":"1.0.0","name":"lo","type":"loopback"}"#,
-    );
-    let report = node.ensure_chained();
-    assert!(
-        !report.status.chained && report.status.file.is_none(),
-        "{report:?}"
-    );
-    let reason = report.status.reason;
-    assert!(
-        reason.contains("10-half.conflist: not a JSON CNI configuration"),
-        "{reason}"
-    );
-    assert!(
-        reason
-            .contains("99-loopback.conf: the configuration lists no plugin that creates a network"),
-        "{reason}"
-    );
+    let loopback = r#"{"cniVersion":"1.0.0","name":"lo","type":"loopback"}"#;
+    node.write("99-loopback.conf", loopback);
+    let status = node.ensure_chained().status;
+    assert!(!status.chained && status.file.is_none(), "{status:?}");
+    for problem in [
+        "10-half.conflist: not a JSON CNI configuration",
+        "99-loopback.conf: the configuration lists no plugin that creates a network",
+    ] {
+        assert!(status.reason.contains(problem), "{}", status.reason);
+    }
     assert_eq!(node.files().len(), 2, "no file was created");
 
     node.write("20-bridge.conflist", BRIDGE);
     assert_eq!(node.meshed().0, some("20-bridge.conflist"));
-    node.write(
-        "30-old.conflist",
-        &CILIUM.replace("cilium-cni", "linkerd-cni"),
-    );
+    let linkerd = CILIUM.replace("cilium-cni", "linkerd-cni");
+    node.write("30-old.conflist", &linkerd);
     let (_, _, notes) = node.meshed();
-    assert!(
-        notes[0].contains("linkerd-cni is chained in 30-old.conflist too"),
-        "{notes:?}"
-    );
+    let too = "linkerd-cni is chained in 30-old.conflist too";
+    assert!(notes[0].contains(too), "{notes:?}");
 }
 
 #[test]
@@ -276,8 +243,6 @@ fn program_is_installed_when_missing_altered_or_not_executable() {
 
     fs::remove_file(node.dir.path().join("mesh-cni")).unwrap();
     let error = node.installer.install_plugin(true).unwrap_err().to_string();
-    assert!(
-        error.ends_with("it belongs in the directory of mesh-agent"),
-        "{error}"
-    );
+    let hint = "it belongs in the directory of mesh-agent";
+    assert!(error.ends_with(hint), "{error}");
 }

@@ -175,25 +175,17 @@ mod tests {
             daemon_set(Value::Null),
             daemon_set("2026-01-01T00:00:00Z".into()),
         );
-        assert_eq!(next_state(&WatchState::NotSeen, None), WatchState::NotSeen);
-        assert_eq!(
-            next_state(&WatchState::NotSeen, Some(&present)),
-            WatchState::Present
-        );
-        assert_eq!(
-            next_state(&WatchState::Present, Some(&leaving)),
-            WatchState::Deleting
-        );
-        assert_eq!(next_state(&WatchState::Present, None), WatchState::Deleting);
-        assert_eq!(
-            next_state(&WatchState::Deleting, None),
-            WatchState::Deleting
-        );
-        assert_eq!(
-            next_state(&WatchState::Deleting, Some(&present)),
-            WatchState::Present,
-            "recreated"
-        );
+        for (state, found, expected) in [
+            (WatchState::NotSeen, None, WatchState::NotSeen),
+            (WatchState::NotSeen, Some(&present), WatchState::Present),
+            (WatchState::Present, Some(&leaving), WatchState::Deleting),
+            (WatchState::Present, None, WatchState::Deleting),
+            (WatchState::Deleting, None, WatchState::Deleting),
+            // Recreated.
+            (WatchState::Deleting, Some(&present), WatchState::Present),
+        ] {
+            assert_eq!(next_state(&state, found), expected, "{state:?}");
+        }
     }
 
     #[test]
@@ -220,10 +212,7 @@ mod tests {
         for (state, result, uninstalls) in table {
             let shutdown_action = decide(&state, &result, &own);
             let found = matches!(shutdown_action, ShutdownAction::Uninstall(_));
-            assert_eq!(
-                found, uninstalls,
-                "{state:?} {result:?}: {shutdown_action:?}"
-            );
+            assert_eq!(found, uninstalls, "{state:?} {result:?}");
         }
     }
 }

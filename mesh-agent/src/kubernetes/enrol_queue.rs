@@ -222,11 +222,8 @@ mod tests {
         assert_eq!(queue.next_due(), Some(later + ENROLLED_INTERVAL));
         assert!(queue.waiting(later).is_empty());
         queue.apply(Event::Apply(pod("a", "10.0.0.1")), later);
-        assert_eq!(
-            queue.next_due(),
-            Some(later + ENROLLED_INTERVAL),
-            "unchanged"
-        );
+        let unchanged = Some(later + ENROLLED_INTERVAL);
+        assert_eq!(queue.next_due(), unchanged);
         queue.apply(Event::Apply(pod("a", "10.0.0.9")), later);
         assert_eq!(queue.next_due(), Some(later));
     }

@@ -107,10 +107,8 @@ mod tests {
     #[test]
     fn pod_with_proxy_is_read() {
         let read = MeshedPod::from_pod(pod(|_| {})).unwrap();
-        assert_eq!(
-            (read.pod.to_string().as_str(), read.pod.uid.as_str()),
-            ("shop/web-0", "u-1")
-        );
+        let pod_and_uid = [&read.pod.to_string(), &read.pod.uid];
+        assert_eq!(pod_and_uid, ["shop/web-0", "u-1"]);
         assert_eq!(read.addresses.len(), 2);
         let noted = MeshedPod::from_pod(pod(|pod| {
             pod["metadata"]["annotations"]["example.com/note"] = "x".repeat(200_000).into();
@@ -126,10 +124,7 @@ mod tests {
             pod["metadata"]["annotations"]["kubernetes.io/config.mirror"] = "abc".into();
         }));
         let read = read.unwrap();
-        assert_eq!(
-            (read.pod.uid.as_str(), read.object_uid.as_str()),
-            ("abc", "u-1")
-        );
+        assert_eq!([&read.pod.uid, &read.object_uid], ["abc", "u-1"]);
     }
 
     #[test]
@@ -166,11 +161,8 @@ mod tests {
         let running = MeshedPod::from_pod(pod(|_| {})).unwrap();
         let young = MeshedPod::from_pod(pod(|pod| pod["status"] = Value::Null)).unwrap();
         let check = |pod: &MeshedPod, status: PodStatus, expect: bool| {
-            assert_eq!(
-                pod.is_enrolled_in(std::slice::from_ref(&status)),
-                expect,
-                "{status:?}"
-            );
+            let found = pod.is_enrolled_in(std::slice::from_ref(&status));
+            assert_eq!(found, expect, "{status:?}");
         };
         check(&running, enrolled("u-1", "web-0", "fd00::1"), true);
         check(&running, enrolled("u-1", "web-0", "10.0.0.9"), false);

@@ -64,16 +64,7 @@ impl Socket {
     /// buffer, and the kernel reports refusals without a request.
     pub fn transact(&mut self, batch: &[u8], last: u32) -> Result<(), SocketError> {
         self.send(batch)?;
-        let mut buffer = vec![0; RECEIVE_BUFFER];
-        loop {
-            let bytes = self.receive(&mut buffer)?;
-            for message in messages(bytes) {
-                refusal(&message)?;
-                if message.kind == KIND_ERROR && message.sequence == last {
-                    return Ok(());
-                }
-            }
-        }
+        self.receive_until(|message| message.kind == KIND_ERROR && message.sequence == last)
     }
 
     /// Sends a dump request and calls `each` with every message of the response.
@@ -83,41 +74,47 @@ impl Socket {
         mut each: impl FnMut(&ReceivedMessage<'_>),
     ) -> Result<(), SocketError> {
         self.send(request)?;
-        let mut buffer = vec![0; RECEIVE_BUFFER];
-        loop {
-            let bytes = self.receive(&mut buffer)?;
-            for message in messages(bytes) {
-                refusal(&message)?;
-                if message.kind == KIND_DONE {
-                    return Ok(());
-                }
-                each(&message);
+        self.receive_until(|message| {
+            let is_done = message.kind == KIND_DONE;
+            if !is_done {
+                each(message);
             }
-        }
+            is_done
+        })
     }
 
     fn send(&mut self, bytes: &[u8]) -> Result<(), SocketError> {
         // The default of about 200 KiB limits one transaction; a pod with a thousand skip rules
         // needs more. The kernel doubles the number.
+        let failed = |source| SocketError::Send {
+            bytes: bytes.len(),
+            source,
+        };
         if bytes.len() > 64 * 1024 {
             let size = bytes.len() * 2;
             setsockopt(&self.0.as_fd(), SndBufForce, &size)
                 .map_err(io::Error::from)
                 .or_else(|_| self.0.set_send_buffer_size(size))
-                .map_err(|source| SocketError::Send {
-                    bytes: bytes.len(),
-                    source,
-                })?;
+                .map_err(failed)?;
         }
-        self.0.write_all(bytes).map_err(|source| SocketError::Send {
-            bytes: bytes.len(),
-            source,
-        })
+        self.0.write_all(bytes).map_err(failed)
     }
 
-    fn receive<'a>(&mut self, buffer: &'a mut [u8]) -> Result<&'a [u8], SocketError> {
-        let length = self.0.read(buffer).map_err(SocketError::Receive)?;
-        Ok(&buffer[..length])
+    /// Receives messages until `is_last` returns true or one reports an error.
+    fn receive_until(
+        &mut self,
+        mut is_last: impl FnMut(&ReceivedMessage<'_>) -> bool,
+    ) -> Result<(), SocketError> {
+        let mut buffer = vec![0; RECEIVE_BUFFER];
+        loop {
+            let length = self.0.read(&mut buffer).map_err(SocketError::Receive)?;
+            for message in messages(&buffer[..length]) {
+                refusal(&message)?;
+                if is_last(&message) {
+                    return Ok(());
+                }
+            }
+        }
     }
 }
 
@@ -126,10 +123,8 @@ fn refusal(message: &ReceivedMessage<'_>) -> Result<(), SocketError> {
     if message.kind != KIND_ERROR {
         return Ok(());
     }
-    let code = message
-        .body
-        .first_chunk::<4>()
-        .map_or(-libc::EBADMSG, |bytes| i32::from_ne_bytes(*bytes));
+    let code = message.body.first_chunk();
+    let code = code.map_or(-libc::EBADMSG, |bytes| i32::from_ne_bytes(*bytes));
     if code == 0 {
         return Ok(());
     }

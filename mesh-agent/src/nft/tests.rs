@@ -69,10 +69,8 @@ fn split_tier_has_no_outbound_chain() {
         .filter(|(_, flags, _)| flags & ACKNOWLEDGE != 0)
         .collect();
     assert_eq!(acknowledged.len(), 1);
-    assert_eq!(
-        acknowledged[0].2.as_deref(),
-        Some("everything else to the proxy, port 4143")
-    );
+    let comment = "everything else to the proxy, port 4143";
+    assert_eq!(acknowledged[0].2.as_deref(), Some(comment));
 }
 
 #[test]

@@ -54,17 +54,7 @@ pub(super) fn apply(
     pod: &PodRedirect,
 ) -> Result<(), RedirectionError> {
     // The packet filter first: with outbound redirection only, a pod would accept clear text.
-    match packet_filter(pod.tier) {
-        Some(PacketFilter::Nft(directions)) => {
-            let rules = Rules::new(&pod.spec, directions);
-            in_pod_netns(pod, || Table::open()?.replace(&rules))?.map_err(RedirectionError::Nft)?;
-        }
-        Some(PacketFilter::Iptables) => {
-            let rules = Rules::new(&pod.spec, Directions::Both);
-            in_pod_netns(pod, || iptables::replace(&rules))?.map_err(RedirectionError::Iptables)?;
-        }
-        None => {}
-    }
+    with_packet_filter(pod, Table::replace, iptables::replace)?;
     if pod.tier.uses_ebpf() {
         require_programs(programs, pod)?
             .enrol(pod)
@@ -86,17 +76,7 @@ pub(super) fn verify(
     enrolled: &[EnrolledPod],
     pod: &PodRedirect,
 ) -> Result<(), RedirectionError> {
-    match packet_filter(pod.tier) {
-        Some(PacketFilter::Nft(directions)) => {
-            let rules = Rules::new(&pod.spec, directions);
-            in_pod_netns(pod, || Table::open()?.verify(&rules))?.map_err(RedirectionError::Nft)?;
-        }
-        Some(PacketFilter::Iptables) => {
-            let rules = Rules::new(&pod.spec, Directions::Both);
-            in_pod_netns(pod, || iptables::verify(&rules))?.map_err(RedirectionError::Iptables)?;
-        }
-        None => {}
-    }
+    with_packet_filter(pod, Table::verify, iptables::verify)?;
     if pod.tier.uses_ebpf() {
         require_programs(programs, pod)?;
         verify_ebpf(enrolled, pod)?;
@@ -113,21 +93,11 @@ pub(super) fn remove(
     if let Some(programs) = programs.filter(|_| pod.tier.uses_ebpf()) {
         programs.unenrol(pod.cookie).map_err(ebpf_error)?;
     }
-    let Some(filter) = packet_filter(pod.tier) else {
-        return Ok(());
-    };
     // Rules end with their namespace.
-    if namespace::is_gone(&pod.netns, pod.cookie) {
+    if packet_filter(pod.tier).is_none() || namespace::is_gone(&pod.netns, pod.cookie) {
         return Ok(());
     }
-    match filter {
-        PacketFilter::Nft(_) => {
-            in_pod_netns(pod, || Table::open()?.remove())?.map_err(RedirectionError::Nft)
-        }
-        PacketFilter::Iptables => {
-            in_pod_netns(pod, iptables::remove)?.map_err(RedirectionError::Iptables)
-        }
-    }
+    with_packet_filter(pod, |table, _| table.remove(), |_| iptables::remove())
 }
 
 /// Returns whether verifying this tier is cheap enough for every pod every few seconds. The
@@ -164,9 +134,22 @@ fn require_programs<'a>(
     programs.ok_or(RedirectionError::NoPrograms(pod.tier))
 }
 
-fn in_pod_netns<T: Send>(
+/// Runs what the pod's tier needs of `nft` and `iptables` in the pod's namespace.
+fn with_packet_filter(
     pod: &PodRedirect,
-    work: impl FnOnce() -> T + Send,
-) -> Result<T, RedirectionError> {
-    Ok(namespace::run_in(&pod.netns, work)?)
+    nft: impl FnOnce(&mut Table, &Rules) -> Result<(), NftError> + Send,
+    iptables: impl FnOnce(&Rules) -> Result<(), IptablesError> + Send,
+) -> Result<(), RedirectionError> {
+    match packet_filter(pod.tier) {
+        Some(PacketFilter::Nft(directions)) => {
+            let rules = Rules::new(&pod.spec, directions);
+            namespace::run_in(&pod.netns, || nft(&mut Table::open()?, &rules))?
+                .map_err(RedirectionError::Nft)
+        }
+        Some(PacketFilter::Iptables) => {
+            let rules = Rules::new(&pod.spec, Directions::Both);
+            namespace::run_in(&pod.netns, || iptables(&rules))?.map_err(RedirectionError::Iptables)
+        }
+        None => Ok(()),
+    }
 }

@@ -105,10 +105,8 @@ mod tests {
     fn static_pod_has_a_hash_as_uid() {
         let hash = "9c0a2f1d4e5b6a7c8d9e0f1a2b3c4d5e";
         let text = format!("0::/kubepods.slice/kubepods-pod{hash}.slice/cri-containerd-a1.scope");
-        assert_eq!(
-            find_pod_process(&text, hash).unwrap().container_id.unwrap(),
-            "a1"
-        );
+        let process = find_pod_process(&text, hash).unwrap();
+        assert_eq!(process.container_id.unwrap(), "a1");
     }
 
     #[test]

@@ -123,10 +123,8 @@ mod tests {
         assert_eq!(chosen(vec![candidate(1, &["10.0.0.1"])], &[]), Ok(1));
         let two = vec![candidate(1, &["10.0.0.1"]), candidate(2, &["10.0.0.2"])];
         assert_eq!(chosen(two, &[]), Err(SandboxPending::Ambiguous));
-        assert_eq!(
-            chosen(vec![candidate(1, &[])], &[]),
-            Err(SandboxPending::NoAddress)
-        );
+        let unaddressed = chosen(vec![candidate(1, &[])], &[]);
+        assert_eq!(unaddressed, Err(SandboxPending::NoAddress));
         assert_eq!(chosen(vec![], &[]), Err(SandboxPending::NoProcess));
     }
 }

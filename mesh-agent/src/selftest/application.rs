@@ -109,6 +109,18 @@ fn internet_address(address: &SockAddr) -> Result<SocketAddr, Problem> {
         .ok_or_else(|| Problem::Failed("the kernel returned no internet address".into()))
 }
 
+/// Checks that the application's listener accepts the connection of `client`.
+fn expect_accepted(listener: &Socket, client: &Socket, otherwise: &str) -> Result<(), Problem> {
+    listener.set_read_timeout(Some(IO_TIMEOUT))?;
+    let accepted = listener.accept();
+    let (_, peer) = accepted.map_err(|error| Problem::Failed(format!("{otherwise}: {error}")))?;
+    expect(
+        "the client",
+        internet_address(&peer)?,
+        local_address(client)?,
+    )
+}
+
 /// Returns `::ffff:a.b.c.d`, the form of an IPv4 peer on an IPv6 socket.
 fn mapped(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {

@@ -147,11 +147,8 @@ mod tests {
     #[test]
     fn errors_name_what_is_missing() {
         let error = find("proc /proc proc rw 0 0\n", &|_| true, &|_| vec![]).unwrap_err();
-        assert!(
-            error
-                .to_string()
-                .starts_with("cgroup version 2 is not mounted")
-        );
+        let error = error.to_string();
+        assert!(error.starts_with("cgroup version 2 is not mounted"));
         let error = find(HYBRID, &|_| false, &|_| vec![]).unwrap_err();
         assert_eq!(
             error.to_string(),
@@ -181,16 +178,10 @@ mod tests {
         check("mine.slice/mine-kubepods.slice");
         check("a.slice/a-b.slice/a-b-kubepods.slice");
         let deep = tree(&["docker/id/kubelet/kubepods"]);
-        assert!(
-            find(deep.path())
-                .unwrap_err()
-                .starts_with("no cgroup of kubelet")
-        );
+        let error = find(deep.path()).unwrap_err();
+        assert!(error.starts_with("no cgroup of kubelet"));
         let two = tree(&["a/kubepods", "b/kubepods"]);
-        assert!(
-            find(two.path())
-                .unwrap_err()
-                .starts_with("several directories")
-        );
+        let error = find(two.path()).unwrap_err();
+        assert!(error.starts_with("several directories"));
     }
 }

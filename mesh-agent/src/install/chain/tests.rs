@@ -36,13 +36,8 @@ fn with(text: &str) -> String {
 #[test]
 fn entry_is_appended_and_nothing_else_changes() {
     let meshed = with(FLANNEL);
-    let expected = FLANNEL.replace(
-        "        \"portMappings\": true\n      }\n    }\n",
-        &format!(
-            "        \"portMappings\": true\n      }}\n    }},\n    {}\n",
-            entry()
-        ),
-    );
+    let last = "        \"portMappings\": true\n      }\n    }";
+    let expected = FLANNEL.replace(last, &format!("{last},\n    {}", entry()));
     assert_eq!(meshed, expected);
     let chain = Chain::read(&meshed).unwrap();
     assert_eq!(chain.kinds(), ["flannel", "portmap", "mesh-cni"]);
@@ -56,11 +51,8 @@ fn entry_is_appended_and_nothing_else_changes() {
 fn outdated_entry_is_replaced_in_place() {
     let old = r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"bridge"},{"type":"mesh-cni","socket":"/old"},{"type":"later"}]}"#;
     let new = with(old);
-    let expected = old.replace(
-        r#"{"type":"mesh-cni","socket":"/old"}"#,
-        &entry().to_string(),
-    );
-    assert_eq!(new, expected);
+    let old_entry = r#"{"type":"mesh-cni","socket":"/old"}"#;
+    assert_eq!(new, old.replace(old_entry, &entry().to_string()));
     assert_eq!(with_entry(&new, &entry()).unwrap(), None);
 }
 
@@ -68,10 +60,8 @@ fn outdated_entry_is_replaced_in_place() {
 fn misplaced_entries_are_moved_to_the_end() {
     let check = |plugins: &str| {
         let text = format!(r#"{{"cniVersion":"1.0.0","name":"n","plugins":[{plugins}]}}"#);
-        assert_eq!(
-            Chain::read(&with(&text)).unwrap().kinds(),
-            ["bridge", "mesh-cni"]
-        );
+        let chain = Chain::read(&with(&text)).unwrap();
+        assert_eq!(chain.kinds(), ["bridge", "mesh-cni"]);
         let without = without_entry(&text).unwrap().unwrap();
         assert_eq!(Chain::read(&without).unwrap().kinds(), ["bridge"]);
     };
@@ -82,47 +72,46 @@ fn misplaced_entries_are_moved_to_the_end() {
 
 #[test]
 fn unusable_configurations_are_refused() {
-    let check = |text: &str, expect: &str| {
+    let no_json = "not a JSON CNI configuration";
+    let no_name = "the configuration has no name";
+    let no_plugin = "the configuration lists no plugin";
+    let version = "cniVersion \"0.2.0\" is not supported by mesh-cni (0.3.0, 0.3.1,";
+    for (expected, text) in [
+        (no_json, ""),
+        (no_json, r#"{"name":"n","plugins":[{"type":"bri"#),
+        (
+            no_name,
+            r#"{"cniVersion":"1.0.0","plugins":[{"type":"bridge"}]}"#,
+        ),
+        (no_plugin, r#"{"cniVersion":"1.0.0","name":"n"}"#),
+        (
+            no_plugin,
+            r#"{"cniVersion":"1.0.0","name":"n","plugins":[]}"#,
+        ),
+        (
+            no_plugin,
+            r#"{"cniVersion":"1.0.0","name":"n","plugins":[{}]}"#,
+        ),
+        (
+            no_plugin,
+            r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"loopback"},{"type":"mesh-cni"}]}"#,
+        ),
+        (
+            "cniVersion \"\" is not supported",
+            r#"{"name":"n","plugins":[{"type":"bridge"}]}"#,
+        ),
+        (
+            version,
+            r#"{"cniVersion":"0.2.0","name":"n","plugins":[{"type":"bridge"}]}"#,
+        ),
+        (
+            "cniVersion \"9.0.0\"",
+            r#"{"cniVersions":["1.0.0","9.0.0"],"name":"n","plugins":[{"type":"bridge"}]}"#,
+        ),
+    ] {
         let error = with_entry(text, &entry()).unwrap_err().to_string();
-        assert!(error.starts_with(expect), "{text}: {error}");
-    };
-    check("", "not a JSON CNI configuration");
-    check(
-        "{\"name\":\"n\",\"plugins\":[{\"type\":\"bri",
-        "not a JSON CNI configuration",
-    );
-    check(
-        r#"{"cniVersion":"1.0.0","plugins":[{"type":"bridge"}]}"#,
-        "the configuration has no name",
-    );
-    check(
-        r#"{"cniVersion":"1.0.0","name":"n"}"#,
-        "the configuration lists no plugin",
-    );
-    check(
-        r#"{"cniVersion":"1.0.0","name":"n","plugins":[]}"#,
-        "the configuration lists no plugin",
-    );
-    check(
-        r#"{"cniVersion":"1.0.0","name":"n","plugins":[{}]}"#,
-        "the configuration lists no plugin",
-    );
-    check(
-        r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"loopback"},{"type":"mesh-cni"}]}"#,
-        "the configuration lists no plugin",
-    );
-    check(
-        r#"{"name":"n","plugins":[{"type":"bridge"}]}"#,
-        "cniVersion \"\" is not supported",
-    );
-    check(
-        r#"{"cniVersion":"0.2.0","name":"n","plugins":[{"type":"bridge"}]}"#,
-        "cniVersion \"0.2.0\" is not supported by mesh-cni (0.3.0, 0.3.1,",
-    );
-    check(
-        r#"{"cniVersions":["1.0.0","9.0.0"],"name":"n","plugins":[{"type":"bridge"}]}"#,
-        "cniVersion \"9.0.0\"",
-    );
+        assert!(error.starts_with(expected), "{text}: {error}");
+    }
 }
 
 #[test]
@@ -137,19 +126,13 @@ fn single_plugin_becomes_list_of_one() {
     let single = "\n{\"cniVersion\": \"0.4.0\", \"name\": \"k\\u0038s\", \"type\": \"bridge\", \"mtu\": 1e3}\n";
     let list = as_list(single).unwrap();
     let chain = Chain::read(&list).unwrap();
-    assert_eq!(
-        (chain.network.as_str(), chain.kinds()),
-        ("k8s", vec!["bridge".to_owned()])
-    );
+    assert_eq!(chain.network, "k8s");
+    assert_eq!(chain.kinds(), ["bridge"]);
     assert!(list.contains(single.trim()), "{list}");
-    assert!(matches!(
-        as_list(r#"{"cniVersion":"0.4.0","type":"bridge"}"#),
-        Err(ChainError::NoName)
-    ));
-    assert!(matches!(
-        as_list(r#"{"name":"n","type":"bridge"}"#),
-        Err(ChainError::Version(_))
-    ));
+    let nameless = as_list(r#"{"cniVersion":"0.4.0","type":"bridge"}"#);
+    assert!(matches!(nameless, Err(ChainError::NoName)));
+    let versionless = as_list(r#"{"name":"n","type":"bridge"}"#);
+    assert!(matches!(versionless, Err(ChainError::Version(_))));
 }
 
 fn json() -> impl Strategy<Value = String> {

@@ -5,12 +5,12 @@ use std::net::{IpAddr, SocketAddr};
 use socket2::Socket;
 
 use super::super::protocol::{
-    INBOUND_PORT, IO_TIMEOUT, OUTSIDE_V4, OUTSIDE_V6, OWN_V4, OWN_V6, REQUEST_SIZE, Report,
-    Request, SKIPPED_PORT,
+    INBOUND_PORT, OUTSIDE_V4, OUTSIDE_V6, OWN_V4, OWN_V6, REQUEST_SIZE, Report, Request,
+    SKIPPED_PORT,
 };
 use super::{
-    ANY_V4, ANY_V6, CheckFn, Problem, connect, expect, local_address, plain_listener, send,
-    socket_to,
+    ANY_V4, ANY_V6, CheckFn, Problem, connect, expect, expect_accepted, local_address,
+    plain_listener, send, socket_to,
 };
 
 const SERVICE_PORT: u16 = 8080;
@@ -49,30 +49,17 @@ fn steered(source: IpAddr, own: IpAddr) -> Result<(), Problem> {
 fn is_steered(report: &Report, socket: &Socket, own: IpAddr) -> Result<(), Problem> {
     let destination = SocketAddr::new(own, SERVICE_PORT);
     expect("the listener", report.listener, INBOUND_PORT)?;
-    expect(
-        "the original destination",
-        report.original,
-        Some(destination),
-    )?;
-    expect(
-        "the source the proxy sees",
-        report.peer,
-        local_address(socket)?,
-    )
+    let original = report.original;
+    expect("the original destination", original, Some(destination))?;
+    let source = local_address(socket)?;
+    expect("the source the proxy sees", report.peer, source)
 }
 
 fn skipped_port() -> Result<(), Problem> {
     let listener = plain_listener(SocketAddr::new(ANY_V4, SKIPPED_PORT))?;
-    listener.set_read_timeout(Some(IO_TIMEOUT))?;
     let client = connect_from(OUTSIDE_V4.into(), OWN_V4.into(), SKIPPED_PORT)?;
-    let (_, peer) = listener.accept().map_err(|error| {
-        Problem::Failed(format!("the application received no connection: {error}"))
-    })?;
-    expect(
-        "the client",
-        super::internet_address(&peer)?,
-        local_address(&client)?,
-    )
+    let otherwise = "the application received no connection";
+    expect_accepted(&listener, &client, otherwise)
 }
 
 /// The proxy's accepted socket uses the application's port; an application that starts now, without

@@ -8,12 +8,12 @@ use nix::sys::socket::{MsgFlags, SockaddrStorage, sendto};
 use socket2::{Domain, Protocol, Socket};
 
 use super::super::protocol::{
-    IO_TIMEOUT, OTHER_OWN_V4, OTHER_TARGET_V4, OUTBOUND_PORT, OWN_V4, OWN_V6, Request,
-    SKIPPED_PORT, TARGET_V4, TARGET_V6, check_address,
+    OTHER_OWN_V4, OTHER_TARGET_V4, OUTBOUND_PORT, OWN_V4, OWN_V6, Request, SKIPPED_PORT, TARGET_V4,
+    TARGET_V6, check_address,
 };
 use super::{
-    ANY_V4, CheckFn, Problem, connect, expect, local_address, mapped, peer_address, plain_listener,
-    read_report, send, socket_to, tcp_socket,
+    ANY_V4, CheckFn, Problem, connect, expect, expect_accepted, local_address, mapped,
+    peer_address, plain_listener, read_report, send, socket_to, tcp_socket,
 };
 use crate::sys::socket::{disconnect, tcp_info_length};
 
@@ -50,16 +50,9 @@ fn is_redirected(socket: &Socket, target: SocketAddr, source: IpAddr) -> Result<
     let report = send(socket, Request::Report)?;
     expect("the original destination", report.original, Some(target))?;
     expect("the listener", report.listener, OUTBOUND_PORT)?;
-    expect(
-        "the source the application sees",
-        local_address(socket)?.ip(),
-        source,
-    )?;
-    expect(
-        "the source the proxy sees",
-        report.peer,
-        local_address(socket)?,
-    )
+    let own = local_address(socket)?;
+    expect("the source the application sees", own.ip(), source)?;
+    expect("the source the proxy sees", report.peer, own)
 }
 
 fn v4_mapped() -> Result<(), Problem> {
@@ -168,15 +161,8 @@ fn check_reaches(listener: &Socket, address: SocketAddr) -> Result<(), Problem> 
     let mut client = socket_to(address)?;
     connect(&client, address)?;
     client.write_all(b"x")?;
-    listener.set_read_timeout(Some(IO_TIMEOUT))?;
-    let (_, peer) = listener.accept().map_err(|error| {
-        Problem::Failed(format!("{address} did not reach the application: {error}"))
-    })?;
-    expect(
-        "the client",
-        super::internet_address(&peer)?,
-        local_address(&client)?,
-    )
+    let otherwise = format!("{address} did not reach the application");
+    expect_accepted(listener, &client, &otherwise)
 }
 
 /// The scratch namespace has no route, so a direct connection fails.
@@ -195,11 +181,8 @@ fn own_check() -> Result<(), Problem> {
     connect(&socket, TARGET_V4)?;
     let report = send(&socket, Request::Check)?;
     expect("the listener", report.listener, OUTBOUND_PORT)?;
-    expect(
-        "the original destination",
-        report.original,
-        Some(check_address()),
-    )
+    let check = Some(check_address());
+    expect("the original destination", report.original, check)
 }
 
 /// The program behind SO_ORIGINAL_DST runs for every option, with at most one page of buffer.
@@ -207,9 +190,6 @@ fn other_options() -> Result<(), Problem> {
     const SMALL: u32 = 512;
     const SEVERAL_PAGES: u32 = 5 * 4096;
     let socket = socket_to(TARGET_V4)?;
-    expect(
-        "the length read into a large buffer",
-        tcp_info_length(&socket, SEVERAL_PAGES)?,
-        tcp_info_length(&socket, SMALL)?,
-    )
+    let [large, small] = [SEVERAL_PAGES, SMALL].map(|size| tcp_info_length(&socket, size));
+    expect("the length read into a large buffer", large?, small?)
 }
