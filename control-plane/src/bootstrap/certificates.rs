@@ -4,7 +4,8 @@
 use std::time::{Duration, SystemTime};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType,
+    BasicConstraints, Certificate, CertificateParams, DnType, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType,
 };
 use x509_parser::pem::Pem;
 
@@ -44,19 +45,9 @@ pub(super) fn anchor(
     settings: &Settings,
     now: SystemTime,
 ) -> Result<CertificateAndKey, GenerateError> {
-    let name = format!(
-        "root.{}.{}",
-        settings.control_namespace, settings.trust_domain
-    );
-    let mut params = authority(&name, BasicConstraints::Unconstrained)?;
-    params.not_before = (now - CLOCK_SKEW).into();
+    let mut params = authority(settings, "root", BasicConstraints::Unconstrained, now)?;
     params.not_after = (now + settings.lifetimes.anchor_lifetime).into();
-    let key = KeyPair::generate().map_err(GenerateError::Sign)?;
-    let certificate = params.self_signed(&key).map_err(GenerateError::Sign)?;
-    Ok(CertificateAndKey {
-        certificate: certificate.pem(),
-        key: key.serialize_pem(),
-    })
+    sign(|key| params.self_signed(key))
 }
 
 /// Generates an issuer signed by an anchor. Its lifetime is capped by that of the anchor.
@@ -65,22 +56,22 @@ pub(super) fn issuer(
     anchor: &CertificateAndKey,
     now: SystemTime,
 ) -> Result<CertificateAndKey, GenerateError> {
-    let name = format!(
-        "identity.{}.{}",
-        settings.control_namespace, settings.trust_domain
-    );
-    let mut params = authority(&name, BasicConstraints::Constrained(0))?;
-    params.not_before = (now - CLOCK_SKEW).into();
+    let mut params = authority(settings, "identity", BasicConstraints::Constrained(0), now)?;
     let requested = now + settings.lifetimes.issuer_lifetime;
     let anchor_end = validity_period(&anchor.certificate).map_or(requested, |(_, end)| end);
     params.not_after = requested.min(anchor_end).into();
     let anchor_key = KeyPair::from_pem(&anchor.key).map_err(GenerateError::Anchor)?;
     let signer =
         Issuer::from_ca_cert_pem(&anchor.certificate, anchor_key).map_err(GenerateError::Anchor)?;
+    sign(|key| params.signed_by(key, &signer))
+}
+
+/// Returns a new key and its certificate.
+fn sign(
+    certify: impl FnOnce(&KeyPair) -> Result<Certificate, rcgen::Error>,
+) -> Result<CertificateAndKey, GenerateError> {
     let key = KeyPair::generate().map_err(GenerateError::Sign)?;
-    let certificate = params
-        .signed_by(&key, &signer)
-        .map_err(GenerateError::Sign)?;
+    let certificate = certify(&key).map_err(GenerateError::Sign)?;
     Ok(CertificateAndKey {
         certificate: certificate.pem(),
         key: key.serialize_pem(),
@@ -100,19 +91,26 @@ pub(super) fn validity_period(pem: &str) -> Option<(SystemTime, SystemTime)> {
 
 /// `linkerd check` requires the name as a subject alternative name.
 fn authority(
-    name: &str,
+    settings: &Settings,
+    prefix: &str,
     constraints: BasicConstraints,
+    now: SystemTime,
 ) -> Result<CertificateParams, GenerateError> {
+    let Settings {
+        control_namespace,
+        trust_domain,
+        ..
+    } = settings;
+    let name = format!("{prefix}.{control_namespace}.{trust_domain}");
     let mut params = CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();
-    params.distinguished_name.push(DnType::CommonName, name);
-    let dns = name.try_into().map_err(|source| GenerateError::Name {
-        name: name.to_owned(),
-        source,
-    })?;
+    params.distinguished_name.push(DnType::CommonName, &name);
+    let dns = name.as_str().try_into();
+    let dns = dns.map_err(|source| GenerateError::Name { name, source })?;
     params.subject_alt_names = vec![SanType::DnsName(dns)];
     params.is_ca = IsCa::Ca(constraints);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     params.use_authority_key_identifier_extension = true;
+    params.not_before = (now - CLOCK_SKEW).into();
     Ok(params)
 }
