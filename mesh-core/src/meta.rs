@@ -20,9 +20,9 @@ pub struct Resource {
     pub group: Arc<str>,
     /// The kind, `Server` for example.
     pub kind: Arc<str>,
-    /// The namespace.
+    /// The namespace; empty for cluster-wide objects.
     pub namespace: Arc<str>,
-    /// The name.
+    /// The name of the object.
     pub name: Arc<str>,
     /// The listener or rule inside the object; empty for the whole object.
     pub section: Arc<str>,

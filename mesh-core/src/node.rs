@@ -98,7 +98,7 @@ pub struct Attachment {
     pub id: AttachmentId,
     /// The path of the pod's network namespace.
     pub netns: PathBuf,
-    /// The pod.
+    /// The pod to which the interface belongs.
     pub pod: PodRef,
     /// The addresses that earlier CNI plugins assigned to the pod.
     pub addresses: Vec<IpAddr>,
@@ -111,9 +111,9 @@ pub struct Attachment {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodRef {
-    /// The namespace.
+    /// The namespace of the pod.
     pub namespace: String,
-    /// The name.
+    /// The name of the pod.
     pub name: String,
     /// The UID, empty when the container runtime does not provide it.
     #[serde(default)]
@@ -174,7 +174,7 @@ pub enum RefusalReason {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeStatus {
-    /// The version of the agent.
+    /// The version of the agent's build.
     pub agent_version: String,
     /// The kernel's release, for display only.
     pub kernel: String,
@@ -275,7 +275,7 @@ pub struct CniStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WaitingPod {
-    /// The pod.
+    /// The pod, whose connections are not redirected.
     pub pod: PodRef,
     /// What enrolment waits for, or why it failed, in one sentence.
     pub reason: String,
@@ -285,7 +285,7 @@ pub struct WaitingPod {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TierAttempt {
-    /// The tier.
+    /// The tier that was tried.
     pub tier: Tier,
     /// Whether it works on this node.
     pub works: bool,
@@ -299,7 +299,7 @@ pub struct TierAttempt {
 pub struct SelfTestCase {
     /// The name of the case.
     pub name: String,
-    /// The outcome.
+    /// Whether the kernel behaves as the case expects.
     pub outcome: SelfTestOutcome,
     /// The observation; empty for a case that passed.
     pub detail: String,
@@ -321,7 +321,7 @@ pub enum SelfTestOutcome {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodStatus {
-    /// The pod.
+    /// The enrolled pod.
     pub pod: PodRef,
     /// The container id of the sandbox.
     pub container_id: String,

@@ -66,7 +66,7 @@ pub enum RequestMatch {
     Not(Box<RequestMatch>),
     /// The path matches the regular expression.
     Path(crate::route::AnchoredRegex),
-    /// The method.
+    /// The request has this method.
     Method(http::Method),
 }
 

@@ -22,7 +22,7 @@ pub struct Route<M, R> {
     pub meta: Meta,
     /// Host names of the route; empty matches every host.
     pub hosts: Vec<HostMatch>,
-    /// The rules.
+    /// Alternative rules; the most specific match applies.
     pub rules: Vec<Rule<M, R>>,
 }
 

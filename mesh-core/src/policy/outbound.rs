@@ -54,7 +54,7 @@ pub enum OutboundProtocol {
 /// The routes of a destination that match with `M` and retry by `T`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Routes<M, T> {
-    /// The routes.
+    /// Alternative routes; the most specific match applies.
     pub routes: Vec<Route<M, OutboundRule<T>>>,
     /// When the balancer stops using failing endpoints.
     pub failure_accrual: Option<FailureAccrual>,
@@ -89,7 +89,7 @@ pub struct OutboundRule<T> {
 pub struct TcpRoute {
     /// The TCPRoute or default.
     pub meta: Meta,
-    /// The backends.
+    /// Where connections are forwarded to.
     pub backends: Distribution,
     /// Whether connections are forwarded.
     pub verdict: TcpVerdict,
@@ -102,7 +102,7 @@ pub struct TlsRoute {
     pub meta: Meta,
     /// Empty matches every SNI.
     pub snis: Vec<HostMatch>,
-    /// The backends.
+    /// Where connections are forwarded to.
     pub backends: Distribution,
     /// Whether connections are forwarded.
     pub verdict: TcpVerdict,
@@ -133,7 +133,7 @@ pub enum Distribution {
 /// A backend of a route with its filters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RouteBackend {
-    /// The backend.
+    /// Where requests or connections are forwarded to.
     pub backend: Backend,
     /// Filters of the requests to this backend.
     pub filters: Vec<Filter>,
@@ -146,7 +146,7 @@ pub struct RouteBackend {
 pub struct Backend {
     /// The object that the target was created from.
     pub meta: Meta,
-    /// The target.
+    /// The endpoints of the backend, if there are any.
     pub target: BackendTarget,
 }
 

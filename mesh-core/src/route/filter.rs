@@ -53,13 +53,13 @@ pub struct HeaderModifier {
 /// A redirect; `None` keeps the part of the request's URI.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Redirect {
-    /// The scheme.
+    /// The scheme of the target, which implies its default port.
     pub scheme: Option<Scheme>,
-    /// The host.
+    /// The host of the target, without a port.
     pub host: Option<Arc<str>>,
-    /// The port.
+    /// The port of the target.
     pub port: Option<u16>,
-    /// The path.
+    /// How the path of the target differs from the requested one.
     pub path: Option<PathModifier>,
     /// The status, 301 when absent.
     pub status: Option<StatusCode>,
@@ -77,9 +77,9 @@ pub enum PathModifier {
 /// A share of `numerator` of `denominator` requests; a denominator of 0 means every request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ratio {
-    /// The numerator.
+    /// Requests of `denominator` requests that belong to the share.
     pub numerator: u32,
-    /// The denominator.
+    /// Number of requests that `numerator` refers to.
     pub denominator: u32,
 }
 

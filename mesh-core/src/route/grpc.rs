@@ -10,7 +10,7 @@ use super::{Route, RuleIndex};
 pub struct GrpcMatch {
     /// The service, with its package.
     pub service: Option<Arc<str>>,
-    /// The method.
+    /// The method, without the service.
     pub method: Option<Arc<str>>,
     /// Required headers.
     pub headers: Vec<HeaderMatch>,

@@ -14,7 +14,7 @@ pub use super::path::is_ambiguous;
 /// The parts of a request that routing uses.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestHead<'a> {
-    /// The method.
+    /// The method, in its own case.
     pub method: &'a Method,
     /// The scheme of the request's URI.
     pub scheme: Option<&'a Scheme>,
@@ -24,20 +24,20 @@ pub struct RequestHead<'a> {
     pub path: &'a str,
     /// The query, not decoded.
     pub query: Option<&'a str>,
-    /// The headers.
+    /// The headers, without pseudo-headers.
     pub headers: &'a HeaderMap,
 }
 
 /// A match of requests; all present parts must match.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HttpMatch {
-    /// The path.
+    /// The path, compared after percent-decoding.
     pub path: Option<PathMatch>,
     /// Required headers.
     pub headers: Vec<HeaderMatch>,
     /// Required query parameters.
     pub query: Vec<QueryMatch>,
-    /// The method.
+    /// The method, compared with regard to case.
     pub method: Option<Method>,
 }
 
@@ -55,9 +55,9 @@ pub enum PathMatch {
 /// A match of a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderMatch {
-    /// The name.
+    /// The name of the header field.
     pub name: http::HeaderName,
-    /// The value.
+    /// The value that one of the fields must have.
     pub value: HeaderValueMatch,
 }
 
@@ -75,7 +75,7 @@ pub enum HeaderValueMatch {
 pub struct QueryMatch {
     /// The decoded name.
     pub name: String,
-    /// The value.
+    /// The value that the first parameter of the name must have.
     pub value: QueryValueMatch,
 }
 

@@ -46,76 +46,53 @@ fn redirect_replaces_host_port_and_scheme() {
         let seen = target(&redirect, uri, None).unwrap();
         assert_eq!(seen.as_deref(), expect, "{redirect:?} of {uri}");
     };
+    let to = |scheme: Option<Scheme>, host: &str, port: Option<u16>| Redirect {
+        scheme,
+        host: (!host.is_empty()).then(|| host.into()),
+        port,
+        ..Redirect::default()
+    };
     let https = || Some(Scheme::HTTPS);
-    let to = Redirect::default;
     check(
-        Redirect {
-            scheme: https(),
-            ..to()
-        },
+        to(https(), "", None),
         "http://a.example/x?y=1",
         Some("301 https://a.example/x?y=1"),
     );
     check(
-        Redirect {
-            scheme: https(),
-            ..to()
-        },
+        to(https(), "", None),
         "http://a.example:8080/x",
         Some("301 https://a.example/x"),
     );
     check(
-        Redirect {
-            scheme: https(),
-            port: Some(8443),
-            ..to()
-        },
+        to(https(), "", Some(8443)),
         "http://a.example:8080/x",
         Some("301 https://a.example:8443/x"),
     );
     check(
         Redirect {
-            host: Some("b.example".into()),
             status: Some(StatusCode::FOUND),
-            ..to()
+            ..to(None, "b.example", None)
         },
         "http://a.example:8080/x",
         Some("302 http://b.example:8080/x"),
     );
     check(
-        Redirect {
-            host: Some("b.example".into()),
-            port: Some(80),
-            ..to()
-        },
+        to(None, "b.example", Some(80)),
         "http://a.example:8080/x",
         Some("301 http://b.example/x"),
     );
     check(
-        Redirect {
-            host: Some("b.example".into()),
-            ..to()
-        },
+        to(None, "b.example", None),
         "http://[::1]:8080/x",
         Some("301 http://b.example:8080/x"),
     );
     check(
-        Redirect {
-            port: Some(81),
-            ..to()
-        },
+        to(None, "", Some(81)),
         "http://[::1]/x",
         Some("301 http://[::1]:81/x"),
     );
     for nowhere in ["http://a.example/x", "http://A.example:80/x"] {
-        check(
-            Redirect {
-                host: Some("a.example".into()),
-                ..to()
-            },
-            nowhere,
-            None,
-        );
+        check(to(None, "a.example", None), nowhere, None);
     }
 }
 
