@@ -45,8 +45,8 @@ pub struct Key {
     pub name: Name,
 }
 
-/// Defines the kinds: each with its record, its API group, its `kind` in manifests, and the field of
-/// the record with the name.
+/// Defines the kinds: each with its record, its API group, its `kind` in manifests, and the field
+/// of the record with the name.
 macro_rules! kinds {
     ($($kind:ident($record:ty): $group:literal, $name:literal, $($field:ident).+;)+) => {
         /// The kinds that the controllers read.

@@ -1,5 +1,5 @@
-//! HTTP and gRPC routes. The API defines the same messages (route, rule, retry) for both, so a macro
-//! generates their conversions. They differ in matches, filters and conditions of retries.
+//! HTTP and gRPC routes. The API defines the same messages (route, rule, retry) for both, so a
+//! macro generates their conversions. They differ in matches, filters and conditions of retries.
 
 use mesh_core::resilience::Timeouts;
 use prost_types::Duration;
