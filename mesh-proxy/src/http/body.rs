@@ -13,9 +13,11 @@ use http::{HeaderMap, HeaderValue};
 use http_body::{Frame, SizeHint};
 
 use super::http1::pool::PoolGuard;
+use super::http2::incoming_body::IncomingBody as Http2Body;
+use super::http2::stream_guard::StreamGuard;
 use super::interim::InterimSender;
 use super::revocable::RevocableRequest;
-use super::{ErrorCode, grpc, http1, http2};
+use super::{ErrorCode, grpc, http1};
 use crate::error::grpc_code;
 use crate::transport::Io;
 
@@ -44,7 +46,7 @@ enum BodyContext {
 /// Holds the connection or stream that a response arrives on until its body has been read.
 pub(super) enum ResponseGuard {
     Http1(PoolGuard),
-    Http2(http2::StreamGuard),
+    Http2(StreamGuard),
 }
 
 #[derive(Default)]
@@ -53,7 +55,7 @@ enum Content {
     Empty,
     Full(Bytes),
     Http1(http1::IncomingBody),
-    Http2(http2::IncomingBody),
+    Http2(Http2Body),
 }
 
 /// Attributes that few bodies have, in one allocation.
@@ -160,7 +162,7 @@ impl Body {
         Self::from_content(Content::Full(bytes.into()))
     }
 
-    pub(super) fn http2(incoming: http2::IncomingBody) -> Self {
+    pub(super) fn http2(incoming: Http2Body) -> Self {
         let content = if incoming.has_no_body() {
             Content::Empty
         } else {

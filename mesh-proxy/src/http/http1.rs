@@ -4,8 +4,8 @@
 //! determines the length of a body, [`chunked`] decodes chunked bodies, [`encode`] writes header
 //! sections. They reject messages with [`MessageError`], and [`limits`] bounds them. [`Connection`]
 //! applies them to a stream: the task that needs the next header section or body frame polls the
-//! connection for it, and [`pool`] keeps idle ones. [`OutgoingBody`] writes bodies. [`server`] is the loop of an accepted
-//! connection; the client is [`super::client`].
+//! connection for it, and [`pool`] keeps idle ones. [`OutgoingBody`] writes bodies. [`server`] is
+//! the loop of an accepted connection; the client is [`super::client`].
 //!
 //! There is no task and no channel per connection or request, and an idle connection holds no
 //! buffer. See docs/adr/0012.
@@ -20,7 +20,7 @@ mod connection;
 mod encode;
 mod framing;
 mod limits;
-mod message_error;
+pub(super) mod message_error;
 mod outgoing_body;
 mod parse;
 pub(super) mod pool;

@@ -12,12 +12,12 @@
 
 mod driver;
 mod headers;
-mod incoming_body;
+pub(super) mod incoming_body;
 mod outgoing_body;
 mod ping;
 pub(super) mod server;
-mod shared_connection;
-mod stream_guard;
+pub(super) mod shared_connection;
+pub(super) mod stream_guard;
 
 use std::time::Instant;
 

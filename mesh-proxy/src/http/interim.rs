@@ -3,13 +3,14 @@
 
 use http::{HeaderMap, StatusCode};
 
-use super::{http1, http2};
+use super::http1;
+use super::http2::shared_connection::InterimSender as Http2InterimSender;
 
 /// Carried by the body of a received request whose client understands interim responses.
 #[derive(Clone, Debug)]
 pub(super) enum InterimSender {
     Http1(http1::InterimSender),
-    Http2(http2::InterimSender),
+    Http2(Http2InterimSender),
 }
 
 impl InterimSender {

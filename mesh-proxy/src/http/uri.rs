@@ -11,7 +11,7 @@ use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderValue, Method, Uri, Version};
 
 use super::Request;
-use super::http1::MessageError;
+use super::http1::message_error::MessageError;
 use super::message_context::MessageContext;
 
 /// Returns the authority of a request: that of its URI, else of `host`. `None` also if `host` is

@@ -22,8 +22,8 @@ use crate::config::{DEFAULT_STREAM_WINDOW, HttpLimits};
 use crate::error::DialError;
 use crate::http::body::ResponseGuard;
 use crate::http::http2::{
-    Driver, OutgoingBody, ResponseFuture, RoleConfig, SendBodyError, SharedConnection, StreamGuard,
-    declared_length, prepare_request,
+    Driver, IncomingBody, OutgoingBody, ResponseFuture, RoleConfig, SendBodyError,
+    SharedConnection, StreamGuard, declared_length, prepare_request,
 };
 use crate::http::interim::InterimSender;
 use crate::http::{Body, Protocol, Request, Response};
@@ -344,7 +344,7 @@ impl StreamReservation {
         };
         let response = response.map_err(SendError::Http2)?;
         let length = declared_length(response.headers());
-        let incoming = response_future.into_body(length);
+        let incoming = IncomingBody::response(response_future, length);
         Ok(response.map(|()| Body::http2(incoming).with_guard(ResponseGuard::Http2(self.stream))))
     }
 }

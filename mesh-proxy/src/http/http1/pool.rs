@@ -1,5 +1,6 @@
-//! The pool of idle HTTP/1 connections to one endpoint, used by [`crate::http::client`]. Connections
-//! are reused last in, first out, so that the surplus of a burst becomes old and is closed.
+//! The pool of idle HTTP/1 connections to one endpoint, used by [`crate::http::client`].
+//! Connections are reused last in, first out, so that the surplus of a burst becomes old and is
+//! closed.
 //!
 //! An idle connection is polled only when it is taken, except for the oldest one if the server is
 //! watched ([`ServerWatcher`]).

@@ -20,8 +20,9 @@ use self::response_framing::{RequestInfo, ResponseFraming};
 use super::connection::RemainingBody;
 use super::framing::RequestMethod;
 use super::limits::{LINGER_TIME, MAX_LINGER_BYTES};
-use super::parse;
-use super::{BodyEncoder, Connection, Error, FramingHeaders, MessageError, OutgoingBody, encode};
+use super::{
+    BodyEncoder, Connection, Error, FramingHeaders, MessageError, OutgoingBody, encode, parse,
+};
 use crate::config::HttpLimits;
 use crate::http::body_timeout::BodyTimeout;
 use crate::http::idle::wait_until_idle;

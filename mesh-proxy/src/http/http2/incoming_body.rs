@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http_body::Frame;
 use mesh_http2::{BodyFrame, Error, ErrorCode};
 
-use super::shared_connection::RecvStream;
+use super::shared_connection::{RecvStream, ResponseFuture};
 
 /// The body of a message that is received on an HTTP/2 stream.
 ///
@@ -39,7 +39,8 @@ impl IncomingBody {
     }
 
     /// The body of a response whose headers have been received.
-    pub(super) fn response(stream: RecvStream, length: Option<u64>) -> Self {
+    pub(in crate::http) fn response(response: ResponseFuture, length: Option<u64>) -> Self {
+        let stream = response.into_stream();
         let (connection, id) = stream.connection();
         let has_no_body = connection.is_headers_only(id);
         drop(connection);

@@ -9,7 +9,6 @@ use http::header::{CONTENT_LENGTH, EXPECT};
 use http::{HeaderMap, Request, Response, StatusCode};
 use mesh_http2::{Connection, Error, ErrorCode, LimitExceeded, StreamId};
 
-use super::IncomingBody;
 use crate::http::body_timeout::PendingRequestBody;
 
 /// The methods borrow the connection only during one call.
@@ -128,9 +127,9 @@ impl ResponseFuture {
         shared.connection().poll_response(*id, cx.waker())
     }
 
-    /// Returns the body of the response, whose headers have been received.
-    pub(in crate::http) fn into_body(self, length: Option<u64>) -> IncomingBody {
-        IncomingBody::response(self.0, length)
+    /// Returns the stream of the response, whose headers have been received.
+    pub(super) fn into_stream(self) -> RecvStream {
+        self.0
     }
 }
 
