@@ -1,10 +1,10 @@
 //! What the tests and benchmarks of several packages share.
 //!
 //! `control_plane` serves Linkerd's proxy API from a script, `certificates` issues them, and `tls`
-//! and `sealing` contain peers. `machine` and `network` create what a test needs of the machine and
-//! remove it again. `command` and `program` run programs, `cni` runs plugins, and `http` asks
-//! servers. `eventually` waits for a state that another process or task brings about. No program of
-//! the mesh depends on this package.
+//! contains peers. `machine` and `network` create what a test needs of the machine and remove it
+//! again. `command` and `program` run programs, `cni` runs plugins, and `http` asks servers.
+//! `eventually` waits for a state that another process or task brings about. No program of the mesh
+//! depends on this package.
 
 #![expect(
     clippy::expect_used,
@@ -21,5 +21,4 @@ pub mod http;
 pub mod machine;
 pub mod network;
 pub mod program;
-pub mod sealing;
 pub mod tls;

@@ -4,6 +4,8 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::{DigitallySignedStruct, Error, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
+pub mod sealing;
+
 /// Accepts every server, where the verification of certificates is not under test.
 #[derive(Debug)]
 pub struct InsecureVerifier;

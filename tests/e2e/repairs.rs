@@ -53,7 +53,7 @@ fn plugin_execute_permission_is_repaired_with_event() {
         "reason=CniPluginNotExecutable",
     ];
     // Deletes events of other tests.
-    cluster.kubectl(&[&["delete"][..], &of_repairs].concat());
+    cluster.kubectl([&["delete"][..], &of_repairs].concat());
     on_all(&nodes, "chmod 644 /host/opt/cni/bin/mesh-cni");
     eventually("every node's plugin can be executed again", || {
         let modes = on_all(&nodes, "stat -c %a /host/opt/cni/bin/mesh-cni");
@@ -61,7 +61,7 @@ fn plugin_execute_permission_is_repaired_with_event() {
         all.then_some(()).ok_or(format!("{modes:?}"))
     });
     eventually("every node has an event of the repair", || {
-        let events = cluster.kubectl(&[&["get"][..], &of_repairs].concat());
+        let events = cluster.kubectl([&["get"][..], &of_repairs].concat());
         let missing = |node: &String| !events.contains(&format!("node/{node}"));
         match nodes.names().iter().find(|node| missing(node)) {
             None => Ok(()),
@@ -111,7 +111,7 @@ fn pod_started_without_plugin_is_enrolled_in_place() {
         "reason=Repaired",
     ];
     eventually("the pod's events say that it was repaired", || {
-        let events = cluster.kubectl(&told);
+        let events = cluster.kubectl(told);
         contains(events, "pod/first")
     });
     cluster.delete_namespace(shop::NAMESPACE);

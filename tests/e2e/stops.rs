@@ -121,7 +121,7 @@ fn run_clients(cluster: &Cluster, name: &str) -> Value {
     let (ok, output) = cluster.exec(
         NAMESPACE,
         &workload,
-        &["python3", "-c", CLIENTS, name, &seconds],
+        ["python3", "-c", CLIENTS, name, &seconds],
     );
     assert!(ok, "{output}");
     serde_json::from_str(output.trim()).unwrap_or_else(|error| panic!("{error}: {output}"))

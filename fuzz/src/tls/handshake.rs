@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::io::Read as _;
 
 use mesh_proxy::fuzzing::{HandshakeDriver, MAX_BUFFERED, MAX_HANDSHAKE, RecordConnection};
-use mesh_test_support::sealing::{self, unencrypted};
+use mesh_test_support::tls::sealing::{self, unencrypted};
 use rustls::client::UnbufferedClientConnection;
 use rustls::server::UnbufferedServerConnection;
 use rustls::{ClientConnection, Connection, ServerConnection};

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use mesh_test_support::sealing;
+use mesh_test_support::tls::sealing;
 use rcgen::{CertificateParams, KeyPair, PKCS_ED25519};
 use rustls::client::Resumption;
 use rustls::client::danger::HandshakeSignatureValid;

@@ -1,9 +1,9 @@
-//! A peer that seals its own records, so that an input can fragment, pad, seal and mix the handshake
-//! messages.
+//! A peer that seals its own records, so that an input can fragment, pad, seal and mix the
+//! handshake messages.
 
 use std::collections::VecDeque;
 
-use mesh_test_support::sealing::{self, PlaintextRecord};
+use mesh_test_support::tls::sealing::{self, PlaintextRecord};
 use rustls::Connection;
 
 /// A rustls connection and the records that it wants to send.

@@ -4,8 +4,7 @@
 use std::io;
 use std::sync::Arc;
 
-use mesh_test_support::sealing;
-use mesh_test_support::tls::InsecureVerifier;
+use mesh_test_support::tls::{InsecureVerifier, sealing};
 use rustls::crypto::CryptoProvider;
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
 use rustls_pki_types::{PrivatePkcs8KeyDer, ServerName};
