@@ -202,11 +202,14 @@ impl Replay {
 impl History {
     /// Allows one retry of a request that the peer has received.
     fn take_retry(&mut self, dispatch: Dispatch) -> bool {
+        if std::mem::replace(&mut self.is_retried, true) {
+            return false;
+        }
         if let Dispatch::Application { .. } = dispatch {
             // The idle connections that are left may be dead, too.
             self.dead_connections = 0;
         }
-        !std::mem::replace(&mut self.is_retried, true)
+        true
     }
 }
 
