@@ -222,7 +222,7 @@ mod tests {
         assert_eq!(
             findings,
             [
-                "p/src/a.rs:4: import-cycles: p/src/a.rs imports One, two from p/src/b.rs; p/src/b.rs imports Three, four from p/src/c.rs; p/src/c.rs imports five from p/src/a.rs: move what they share to a module that imports none of them"
+                "p/src/a.rs:5: import-cycles: p/src/a.rs imports One, two from p/src/b.rs; p/src/b.rs imports Three, four from p/src/c.rs; p/src/c.rs imports five from p/src/a.rs: move what they share to a module that imports none of them"
             ]
         );
     }
