@@ -1,9 +1,9 @@
 //! Classifies accepted connections as HTTP/1, HTTP/2 or opaque.
 //!
-//! `inbound` and `outbound` select the [`ProtocolPlan`] by policy, connect to the server
-//! ([`Upstream`]) and serve the connection by its [`Classification`]. Everything between is here:
-//! [`crate::transport::detect`] reads the first bytes, and a [`Classifier`] limits how long, counts
-//! the results and remembers servers that send first.
+//! `inbound` and `outbound` select the [`ProtocolPlan`] by policy, pass how to connect to the server
+//! and label the metrics, and serve the connection by its [`Classification`]. Everything between is
+//! here: [`crate::transport::detect`] reads the first bytes, and a [`Classifier`] limits how long,
+//! counts the results and remembers servers that send first.
 
 use std::cell::RefCell;
 use std::io;
@@ -57,20 +57,6 @@ pub(crate) enum Classification<C> {
     Closed,
 }
 
-/// The server of a connection that is classified.
-pub(crate) trait Upstream {
-    type Connection: AsMut<Io>;
-
-    /// The address for which a server that sends first is remembered.
-    fn addr(&self) -> SocketAddr;
-
-    /// The labels of the detection metrics.
-    fn labels(&self) -> Labels;
-
-    /// Connects while the client is silent. `None` if the proxy must not connect or cannot.
-    fn dial(&self) -> impl Future<Output = Option<Self::Connection>>;
-}
-
 /// Addresses whose server has sent first. They are dialled without waiting for client data; the
 /// first byte still decides.
 #[derive(Debug, Default)]
@@ -99,19 +85,24 @@ impl Classifier {
         }
     }
 
-    /// Determines the protocol of a connection by `plan`.
-    pub(crate) async fn classify<U: Upstream>(
+    /// Determines the protocol of a connection to `server` by `plan`. Detection is counted with
+    /// `labels`. While the client is silent, `dial` connects to the server, or returns `None` if the
+    /// proxy must not or cannot.
+    pub(crate) async fn classify<C: AsMut<Io>>(
         &self,
         client: &mut Io,
         plan: ProtocolPlan,
-        upstream: &U,
-    ) -> io::Result<Classification<U::Connection>> {
+        server: SocketAddr,
+        labels: impl Fn() -> Labels,
+        dial: impl AsyncFnOnce() -> Option<C>,
+    ) -> io::Result<Classification<C>> {
         let timeout = match plan {
             ProtocolPlan::Opaque => return Ok(Classification::Opaque(None)),
             ProtocolPlan::Http(protocol) => return Ok(Classification::Http(protocol)),
             ProtocolPlan::DetectUpgrade => self.timeout,
             ProtocolPlan::Detect(timeout) => {
-                match self.first_speaker(client, timeout, upstream).await? {
+                let first = self.first_speaker(client, timeout, server, &labels, dial);
+                match first.await? {
                     Some(FirstSpeaker::Client) => timeout,
                     Some(FirstSpeaker::Server(server)) => {
                         return Ok(Classification::Opaque(Some(server)));
@@ -123,7 +114,7 @@ impl Classifier {
                 }
             }
         };
-        Ok(match self.detect_http(client, timeout, upstream).await? {
+        Ok(match self.detect_http(client, timeout, labels).await? {
             HttpDetected::Http1 => Classification::Http(Protocol::Http1),
             HttpDetected::Http2 => Classification::Http(Protocol::Http2),
             HttpDetected::TimedOut if plan == ProtocolPlan::DetectUpgrade => {
@@ -135,23 +126,19 @@ impl Classifier {
     }
 
     /// Waits for the first bytes of either peer (docs/adr/0038). `None` if the proxy drains and
-    /// both remain silent.
-    pub(crate) async fn first_speaker<U: Upstream>(
+    /// both remain silent. The parameters are those of [`Classifier::classify`].
+    pub(crate) async fn first_speaker<C: AsMut<Io>>(
         &self,
         client: &mut Io,
         timeout: Duration,
-        upstream: &U,
-    ) -> io::Result<Option<FirstSpeaker<U::Connection>>> {
+        server: SocketAddr,
+        labels: impl Fn() -> Labels,
+        dial: impl AsyncFnOnce() -> Option<C>,
+    ) -> io::Result<Option<FirstSpeaker<C>>> {
         let start = Instant::now();
-        let delay = self.server_first.dial_delay(upstream.addr());
-        let dial = || upstream.dial();
-        let first = pin!(detect::first_speaker(
-            client,
-            &self.scratch,
-            delay,
-            timeout,
-            dial
-        ));
+        let delay = self.server_first.dial_delay(server);
+        let scratch = &self.scratch;
+        let first = pin!(detect::first_speaker(client, scratch, delay, timeout, dial));
         let Some(first) = self.unless_draining(first).await else {
             return Ok(None);
         };
@@ -159,12 +146,12 @@ impl Classifier {
         let detected = match &first {
             FirstSpeaker::Client => return Ok(Some(first)),
             FirstSpeaker::Server(_) => {
-                self.server_first.insert(upstream.addr());
+                self.server_first.insert(server);
                 HttpDetected::NotHttp
             }
             FirstSpeaker::Neither(_) => HttpDetected::TimedOut,
         };
-        self.record(upstream, &Ok(detected), start);
+        self.record(&labels(), &Ok(detected), start);
         Ok(Some(first))
     }
 
@@ -180,21 +167,21 @@ impl Classifier {
         &self,
         client: &mut Io,
         timeout: Duration,
-        upstream: &impl Upstream,
+        labels: impl Fn() -> Labels,
     ) -> io::Result<HttpDetected> {
         let start = Instant::now();
         let detecting = pin!(detect::http(client, &self.scratch, timeout));
         let Some(detected) = self.unless_draining(detecting).await else {
             return Ok(HttpDetected::Eof);
         };
-        self.record(upstream, &detected, start);
+        self.record(&labels(), &detected, start);
         detected
     }
 
-    fn record(&self, upstream: &impl Upstream, result: &io::Result<HttpDetected>, start: Instant) {
-        let (labels, result) = (upstream.labels(), HttpDetected::label(result));
+    fn record(&self, labels: &Labels, result: &io::Result<HttpDetected>, start: Instant) {
+        let result = HttpDetected::label(result);
         self.families
-            .detected(self.direction, &labels, result, start.elapsed());
+            .detected(self.direction, labels, result, start.elapsed());
     }
 
     /// Completes `detection`. `None` when the proxy drains and the client remains silent.

@@ -48,33 +48,6 @@ struct TestEnv {
     drain: Part,
 }
 
-struct FakeServer {
-    event: Event,
-    /// The server's sockets. Their number is that of the connections.
-    accepted: RefCell<Vec<UnixStream>>,
-}
-
-impl Upstream for FakeServer {
-    type Connection = Io;
-
-    fn addr(&self) -> SocketAddr {
-        addr(80)
-    }
-
-    fn labels(&self) -> Labels {
-        Labels::new().with("server", "web")
-    }
-
-    async fn dial(&self) -> Option<Io> {
-        let (io, mut server) = connection();
-        if self.event == ServerSends {
-            server.write_all(b"220 welcome\r\n").unwrap();
-        }
-        self.accepted.borrow_mut().push(server);
-        (self.event != ServerUnreachable).then_some(io)
-    }
-}
-
 fn addr(port: u16) -> SocketAddr {
     ([192, 0, 2, 1], port).into()
 }
@@ -110,9 +83,16 @@ impl TestEnv {
     /// Classifies a new connection.
     async fn classify(&self, plan: ProtocolPlan, event: Event) -> Classified {
         let (mut io, mut client) = connection();
-        let server = FakeServer {
-            event,
-            accepted: RefCell::default(),
+        let labels = || Labels::new().with("server", "web");
+        // The server's sockets, which stay open.
+        let mut accepted = Vec::new();
+        let dial = async || {
+            let (io, mut server) = connection();
+            if event == ServerSends {
+                server.write_all(b"220 welcome\r\n").unwrap();
+            }
+            accepted.push(server);
+            (event != ServerUnreachable).then_some(io)
         };
         let start = Instant::now();
         let happens = async {
@@ -130,8 +110,9 @@ impl TestEnv {
             }
         };
         let classifying = async {
-            let classified = self.classifier.classify(&mut io, plan, &server).await;
-            (classified.unwrap(), start.elapsed().as_millis())
+            let classifier = &self.classifier;
+            let classified = classifier.classify(&mut io, plan, addr(80), labels, dial);
+            (classified.await.unwrap(), start.elapsed().as_millis())
         };
         let ((classified, millis), ()) = tokio::join!(classifying, happens);
         let name = match classified {
@@ -141,8 +122,7 @@ impl TestEnv {
             Classification::Opaque(Some(_)) => "opaque, connected",
             Classification::Closed => "closed",
         };
-        let connections = server.accepted.borrow().len();
-        (name, millis, connections)
+        (name, millis, accepted.len())
     }
 
     /// The recorded result and its duration in seconds.

@@ -5,20 +5,17 @@
 //! port's policy or, where it requires detection, the first bytes decide whether the connection is
 //! HTTP.
 
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use mesh_core::policy::inbound::ServerProtocol;
-use mesh_runtime::metrics::Labels;
 
 use super::Inbound;
-use super::app::Apps;
 use super::error::ConnectionError;
 use super::peer::Peer;
 use super::policy::{ActiveEnforcer, PolicyEnforcer};
 use super::tcp::Tunnel;
-use crate::classify::{Classification, ProtocolPlan, Upstream};
+use crate::classify::{Classification, ProtocolPlan};
 use crate::http::Protocol;
 use crate::telemetry::labels::{Direction, NoServerTls, ServerTls};
 use crate::tls::{self, Credentials, Purpose};
@@ -37,14 +34,6 @@ pub(super) enum ResolvedConnection {
     },
     /// The client closed the connection during detection.
     Closed,
-}
-
-/// The application, to which the proxy connects during detection only for clients that the policy
-/// authorizes without inspecting requests.
-struct AppUpstream<'a> {
-    apps: &'a Apps,
-    peer: &'a Peer,
-    enforcer: &'a PolicyEnforcer,
 }
 
 /// Returns the protocol plan by policy. `None` refuses the connection: the policy's routes cannot
@@ -124,8 +113,10 @@ impl Inbound {
             }
             ServerProtocol::Detect { .. } => {
                 let timeout = self.classifier.timeout;
-                let upstream = self.upstream(&plain, &enforcer);
-                let first = self.classifier.first_speaker(&mut io, timeout, &upstream);
+                let labels = || enforcer.detection_labels();
+                let dial = async || self.connect_if_authorized(&plain, &enforcer).await;
+                let classifier = &self.classifier;
+                let first = classifier.first_speaker(&mut io, timeout, target, labels, dial);
                 match first.await? {
                     Some(FirstSpeaker::Client) => {}
                     Some(FirstSpeaker::Server(app) | FirstSpeaker::Neither(Some(app))) => {
@@ -192,9 +183,11 @@ impl Inbound {
         plan: ProtocolPlan,
     ) -> Result<ResolvedConnection, ConnectionError> {
         let mut io = enforcer.measure(io);
-        let upstream = self.upstream(&peer, &enforcer);
-        let classified = self.classifier.classify(&mut io, plan, &upstream).await?;
-        Ok(match classified {
+        let labels = || enforcer.detection_labels();
+        let dial = async || self.connect_if_authorized(&peer, &enforcer).await;
+        let classifier = &self.classifier;
+        let classified = classifier.classify(&mut io, plan, peer.target, labels, dial);
+        Ok(match classified.await? {
             Classification::Http(protocol) => ResolvedConnection::Http {
                 io,
                 peer,
@@ -209,12 +202,13 @@ impl Inbound {
         })
     }
 
-    fn upstream<'a>(&'a self, peer: &'a Peer, enforcer: &'a PolicyEnforcer) -> AppUpstream<'a> {
-        AppUpstream {
-            apps: &self.apps,
-            peer,
-            enforcer,
+    /// Connects to the application during detection, only for clients that the policy authorizes
+    /// without inspecting requests.
+    async fn connect_if_authorized(&self, peer: &Peer, enforcer: &PolicyEnforcer) -> Option<Io> {
+        if !enforcer.is_authorized(peer) {
+            return None;
         }
+        self.apps.connect(peer.target).await.ok()
     }
 
     /// Refuses the proxy's own ports as a target: such a connection would come back to the proxy.
@@ -236,24 +230,5 @@ impl Inbound {
         self.context
             .credentials()
             .ok_or(ConnectionError::NoCertificate)
-    }
-}
-
-impl Upstream for AppUpstream<'_> {
-    type Connection = Io;
-
-    fn addr(&self) -> SocketAddr {
-        self.peer.target
-    }
-
-    fn labels(&self) -> Labels {
-        self.enforcer.detection_labels()
-    }
-
-    async fn dial(&self) -> Option<Io> {
-        if !self.enforcer.is_authorized(self.peer) {
-            return None;
-        }
-        self.apps.connect(self.peer.target).await.ok()
     }
 }

@@ -5,12 +5,11 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use mesh_core::policy::outbound::OutboundProtocol;
-use mesh_runtime::metrics::Labels;
 
 use super::Outbound;
 use super::http::HttpTarget;
-use super::opaque::{Connected, Opaque, OpaqueError};
-use crate::classify::{Classification, ProtocolPlan, Upstream};
+use super::opaque::{Connected, OpaqueError};
+use crate::classify::{Classification, ProtocolPlan};
 use crate::discovery::{DiscoveryError, OutboundTarget};
 use crate::http::Protocol;
 use crate::telemetry::labels::{self, Direction};
@@ -39,13 +38,6 @@ enum ResolvedConnection {
     Http(Io, Rc<HttpTarget>, Protocol),
     /// The application closed the connection during detection.
     Closed,
-}
-
-/// The endpoint to which the proxy connects during detection. An error is reported when the
-/// connection is forwarded, if the client sends no HTTP.
-struct EndpointUpstream<'a> {
-    opaque: &'a Opaque,
-    target: &'a OutboundTarget,
 }
 
 impl ConnectionError {
@@ -98,13 +90,9 @@ impl Outbound {
         let mut io = Io::plain(accepted.tcp).measured(transport.open());
         let updates = Box::pin(self.context.discovery.outbound(dst)).await?;
         let target = updates.borrow().clone();
-        let upstream = EndpointUpstream {
-            opaque: &self.opaque,
-            target: &target,
-        };
+        let labels = || labels::parent(&target.policy.parent);
         let protocol = &target.policy.protocol;
-        let parent = upstream.labels();
-        families.detect.outbound_connection(&parent, protocol);
+        families.detect.outbound_connection(&labels(), protocol);
         let plan = match protocol {
             OutboundProtocol::Detect { .. } => ProtocolPlan::Detect(self.classifier.timeout),
             OutboundProtocol::Http1(_) => ProtocolPlan::Http(Protocol::Http1),
@@ -114,8 +102,10 @@ impl Outbound {
             OutboundProtocol::Opaque(_) => ProtocolPlan::Opaque,
             OutboundProtocol::Tls(_) => return Box::pin(self.resolve_tls(io, &target)).await,
         };
-        let classified = self.classifier.classify(&mut io, plan, &upstream).await?;
-        Ok(match classified {
+        // An error is reported when the connection is forwarded, if the client sends no HTTP.
+        let dial = async || self.opaque.connect(&target).await.ok();
+        let classified = self.classifier.classify(&mut io, plan, dst, labels, dial);
+        Ok(match classified.await? {
             Classification::Http(protocol) => {
                 ResolvedConnection::Http(io, self.http.target(dst, updates), protocol)
             }
@@ -163,21 +153,5 @@ impl Outbound {
             );
             guard.set_aborted();
         }
-    }
-}
-
-impl Upstream for EndpointUpstream<'_> {
-    type Connection = Connected;
-
-    fn addr(&self) -> SocketAddr {
-        self.target.addr
-    }
-
-    fn labels(&self) -> Labels {
-        labels::parent(&self.target.policy.parent)
-    }
-
-    async fn dial(&self) -> Option<Connected> {
-        self.opaque.connect(self.target).await.ok()
     }
 }

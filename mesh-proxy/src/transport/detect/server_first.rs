@@ -32,12 +32,12 @@ pub(crate) const SERVER_DIAL_DELAY: Duration = Duration::from_millis(200);
 /// Waits for the first byte from either peer. After `dial_delay`, `dial` connects to the server, or
 /// returns `None` when it must not or cannot. Its future is boxed, so that only connections that
 /// dial use memory for it.
-pub(crate) async fn first_speaker<C: AsMut<Io>, F: Future<Output = Option<C>>>(
+pub(crate) async fn first_speaker<C: AsMut<Io>>(
     client: &mut Io,
     scratch: &Scratch,
     dial_delay: Duration,
     limit: Duration,
-    dial: impl FnOnce() -> F,
+    dial: impl AsyncFnOnce() -> Option<C>,
 ) -> io::Result<FirstSpeaker<C>> {
     if !client.replay().is_empty() {
         return Ok(FirstSpeaker::Client);
