@@ -1,9 +1,9 @@
 //! Classifies accepted connections as HTTP/1, HTTP/2 or opaque.
 //!
-//! `inbound` and `outbound` select the [`ProtocolPlan`] by policy, pass how to connect to the server
-//! and label the metrics, and serve the connection by its [`Classification`]. Everything between is
-//! here: [`crate::transport::detect`] reads the first bytes, and a [`Classifier`] limits how long,
-//! counts the results and remembers servers that send first.
+//! `inbound` and `outbound` select the [`ProtocolPlan`] by policy, pass how to connect to the
+//! server and label the metrics, and serve the connection by its [`Classification`]. Everything
+//! between is here: [`crate::transport::detect`] reads the first bytes, and a [`Classifier`] limits
+//! how long, counts the results and remembers servers that send first.
 
 use std::cell::RefCell;
 use std::io;
@@ -86,8 +86,8 @@ impl Classifier {
     }
 
     /// Determines the protocol of a connection to `server` by `plan`. Detection is counted with
-    /// `labels`. While the client is silent, `dial` connects to the server, or returns `None` if the
-    /// proxy must not or cannot.
+    /// `labels`. While the client is silent, `dial` connects to the server, or returns `None` if
+    /// the proxy must not or cannot.
     pub(crate) async fn classify<C: AsMut<Io>>(
         &self,
         client: &mut Io,
