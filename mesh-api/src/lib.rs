@@ -21,5 +21,6 @@ pub mod identity;
 pub mod inbound;
 pub mod meta;
 pub mod outbound;
+pub mod tap;
 
 pub use self::field::{InvalidField, InvalidFieldKind};

@@ -18,4 +18,5 @@ pub mod ports;
 pub mod profile;
 pub mod resilience;
 pub mod route;
+pub mod tap;
 pub mod units;
