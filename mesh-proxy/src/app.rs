@@ -40,6 +40,8 @@ use crate::discovery::Discovery;
 use crate::identity::{self, Certifier};
 use crate::inbound::Inbound;
 use crate::redirection::{self, ProbeListener};
+use crate::tap::server::TapServer;
+use crate::tap::{self, Tap};
 use crate::telemetry::Families;
 use crate::tls::{self, CredentialsRx};
 use crate::transport::listen::{self, DEFAULT_BACKLOG, ListenError};
@@ -57,6 +59,8 @@ pub(crate) struct App {
     log: FilterHandle,
     listeners: Vec<Listeners>,
     admin: tokio::net::TcpListener,
+    /// `None` if no identity may observe requests.
+    tap: Option<tokio::net::TcpListener>,
     control: Runtime,
     termination: Termination,
 }
@@ -67,6 +71,7 @@ pub(crate) struct BoundAddrs {
     pub(crate) inbound: SocketAddr,
     pub(crate) outbound: Vec<SocketAddr>,
     pub(crate) admin: SocketAddr,
+    pub(crate) tap: Option<SocketAddr>,
 }
 
 /// Why a proxy cannot start or has failed.
@@ -106,6 +111,7 @@ impl App {
         let control = new_runtime()?;
         let entered = control.enter();
         let admin = control.block_on(mesh_runtime::admin::bind(config.admin.listen))?;
+        let tap = bind_tap(&config)?;
         let termination = Termination::listen().map_err(AppError::Signals)?;
         drop(entered);
         Ok(Self {
@@ -113,6 +119,7 @@ impl App {
             log,
             listeners,
             admin,
+            tap,
             control,
             termination,
         })
@@ -126,6 +133,10 @@ impl App {
             inbound: local(&first.inbound)?,
             outbound: first.outbound.iter().map(local).collect::<Result<_, _>>()?,
             admin: self.admin.local_addr().map_err(AppError::Address)?,
+            tap: match &self.tap {
+                Some(tap) => Some(tap.local_addr().map_err(AppError::Address)?),
+                None => None,
+            },
         })
     }
 
@@ -137,6 +148,7 @@ impl App {
             log,
             listeners,
             admin,
+            tap: tap_listener,
             control,
             mut termination,
         } = self;
@@ -156,17 +168,29 @@ impl App {
         let endpoint = config.admin.shutdown_endpoint.then(|| stop.clone());
         let routes = admin::routes(registry.clone(), readiness, log, endpoint);
         let guard = supervisor.watch("admin");
-        let context = admin_context(&config, &control_plane, &families);
+        let tap = Arc::new(Tap::new(&registry));
+        let context = admin_context(&config, &control_plane, &families, &tap);
+        let inbound = Rc::new(Inbound::new(context));
+        if let (Some(listener), Some(observer)) = (tap_listener, &config.tap.observer) {
+            let server = TapServer::new(tap.clone(), observer.clone(), inbound.clone());
+            let guard = supervisor.watch("tap");
+            local.spawn_local(async move {
+                tap::server::serve(listener, Rc::new(server)).await;
+                drop(guard);
+            });
+        }
         local.spawn_local(async move {
-            admin::serve(admin, routes, Rc::new(Inbound::new(context))).await;
+            admin::serve(admin, routes, inbound).await;
             drop(guard);
         });
+        let shared = Arc::new(ProcessState::new(&config, tap));
         let data = start_data_threads(
             &config,
             listeners,
             &control_plane,
             &families,
             &supervisor,
+            &shared,
             watch,
         )?;
 
@@ -188,7 +212,10 @@ impl App {
         for outbound in bound.outbound {
             tracing::info!("Outbound interface on {outbound}");
         }
-        tracing::info!("Tap DISABLED");
+        match bound.tap {
+            Some(tap) => tracing::info!("Tap interface on {tap}"),
+            None => tracing::info!("Tap DISABLED"),
+        }
         let identity = &self.config.identity;
         tracing::info!("SNI is {}", identity.server_name);
         tracing::info!("Local identity is {}", identity.id);
@@ -233,6 +260,21 @@ fn bind_listeners(config: &Config, threads: usize) -> Result<Vec<Listeners>, Lis
         }
     }
     Ok(all)
+}
+
+/// Opens the socket of the tap service if an identity may use it. Needs the control thread's
+/// runtime.
+fn bind_tap(config: &Config) -> Result<Option<tokio::net::TcpListener>, AppError> {
+    let tap = &config.tap;
+    if tap.observer.is_none() {
+        return Ok(None);
+    }
+    let bound = listen::bind(tap.listen, DEFAULT_BACKLOG, 1)?;
+    let listener = bound
+        .into_iter()
+        .next()
+        .map(tokio::net::TcpListener::from_std);
+    listener.transpose().map_err(AppError::Address)
 }
 
 /// The outputs of the control thread for the data threads.
@@ -346,11 +388,12 @@ fn admin_context(
     config: &Arc<Config>,
     control: &ControlPlane,
     families: &Arc<Families>,
+    tap: &Arc<Tap>,
 ) -> Rc<ProxyContext> {
     let (_never_drains, drain) = drain::channel();
     let mut config = Config::clone(config);
     config.inbound.http2_server.max_concurrent_streams = ADMIN_STREAMS;
-    let shared = Arc::new(ProcessState::new(&config));
+    let shared = Arc::new(ProcessState::new(&config, tap.clone()));
     Rc::new(ProxyContext {
         config: Arc::new(config),
         discovery: control.discovery.clone(),
@@ -370,9 +413,9 @@ fn start_data_threads(
     control: &ControlPlane,
     families: &Arc<Families>,
     supervisor: &Supervisor,
+    shared: &Arc<ProcessState>,
     drain: drain::Watch,
 ) -> Result<Vec<JoinHandle<()>>, AppError> {
-    let shared = Arc::new(ProcessState::new(config));
     let mut threads = Vec::with_capacity(listeners.len());
     for (number, listeners) in listeners.into_iter().enumerate() {
         let parts = WorkerParts {

@@ -26,7 +26,7 @@ pub(crate) use self::identity::IdentityConfig;
 pub(crate) use self::inbound::Inbound;
 pub(crate) use self::limits::{Http1Limits, HttpLimits};
 pub(crate) use self::outbound::Outbound;
-pub(crate) use self::process::{Admin, MemoryLimit, Workers};
+pub(crate) use self::process::{Admin, MemoryLimit, Tap, Workers};
 pub(crate) use self::server::DEFAULT_STREAM_WINDOW;
 pub(crate) use self::server::{Http1Pool, Http2Server};
 pub(crate) use crate::transport::SocketOptions;
@@ -40,6 +40,7 @@ pub struct Config {
     pub(crate) http: HttpLimits,
     pub(crate) memory: MemoryLimit,
     pub(crate) admin: Admin,
+    pub(crate) tap: Tap,
     pub(crate) control: Control,
     pub(crate) identity: IdentityConfig,
     pub(crate) discovery: Discovery,
@@ -76,6 +77,7 @@ impl Config {
         let inbound = Inbound::read(env, &http);
         let memory = MemoryLimit::read(env);
         let admin = Admin::read(env);
+        let tap = Tap::read(env);
         let control = Control::read(env, &outbound, &inbound);
         let identity = IdentityConfig::read(env);
         let discovery = Discovery::read(env);
@@ -87,6 +89,7 @@ impl Config {
             http,
             memory,
             admin,
+            tap,
             control,
             identity: identity?,
             discovery: discovery?,

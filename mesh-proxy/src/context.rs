@@ -16,6 +16,7 @@ use crate::discovery::Discovery;
 use crate::memory::Memory;
 use crate::rate_limit::RateLimits;
 use crate::redirection::ProbeListener;
+use crate::tap::Tap;
 use crate::telemetry::Families;
 use crate::tls::{Credentials, CredentialsRx};
 use crate::transport::Scratch;
@@ -43,6 +44,7 @@ pub(crate) struct ProcessState {
     pub(crate) tasks: TaskTracker,
     pub(crate) rate_limits: RateLimits,
     pub(crate) memory: Memory,
+    pub(crate) tap: Arc<Tap>,
     /// One permit per inbound request that waits for its response headers.
     pub(crate) inbound_in_flight: Semaphore,
     /// One permit per outbound request that waits for its response headers.
@@ -63,7 +65,7 @@ fn default_connections(descriptors: usize) -> usize {
 }
 
 impl ProcessState {
-    pub(crate) fn new(config: &Config) -> Self {
+    pub(crate) fn new(config: &Config, tap: Arc<Tap>) -> Self {
         let permits = |limit: usize| Semaphore::new(limit.min(Semaphore::MAX_PERMITS));
         let descriptors = descriptors::limit().unwrap_or(DEFAULT_DESCRIPTORS);
         let default = default_connections(descriptors);
@@ -72,6 +74,7 @@ impl ProcessState {
             tasks: TaskTracker::new(),
             rate_limits: RateLimits::default(),
             memory: Memory::new(config.memory),
+            tap,
             inbound_in_flight: permits(config.inbound.max_in_flight),
             outbound_in_flight: permits(config.outbound.max_in_flight),
             inbound_connections: connections(config.inbound.max_connections),

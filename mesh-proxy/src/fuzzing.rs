@@ -30,6 +30,7 @@ pub use crate::http::{
     Body, HttpHandler, Protocol, Request, Reset, Response, orig_proto, synthetic_response, uri,
 };
 pub use crate::inbound::Inbound;
+use crate::tap::Tap;
 use crate::telemetry::Families;
 use crate::telemetry::labels::Direction;
 pub use crate::transport::listen::AcceptedConnection;
@@ -67,7 +68,7 @@ impl DataThread {
             control.handle().clone(),
         );
         let (drain, watch) = drain::channel();
-        let shared = Arc::new(ProcessState::new(&config));
+        let shared = Arc::new(ProcessState::new(&config, Arc::new(Tap::new(&registry))));
         let context = ProxyContext {
             families: Arc::new(Families::new(&registry)),
             tasks: shared.tasks.clone(),

@@ -15,5 +15,6 @@ mod outside;
 mod policy;
 mod restarts;
 mod shutdown;
+mod tap;
 mod transparency;
 mod world;

@@ -1,7 +1,9 @@
-//! Settings of the process: threads, memory and the admin interface.
+//! Settings of the process: threads, memory, the admin interface and the tap service.
 
 use std::net::SocketAddr;
 use std::time::Duration;
+
+use mesh_core::identity::Identity;
 
 use super::env::Env;
 use super::parse;
@@ -13,6 +15,14 @@ pub(crate) struct Admin {
     /// Whether `POST /shutdown` is enabled.
     pub(crate) shutdown_endpoint: bool,
     pub(crate) metrics_retain_idle: Duration,
+}
+
+/// Settings of the tap service.
+#[derive(Clone, Debug)]
+pub(crate) struct Tap {
+    pub(crate) listen: SocketAddr,
+    /// The identity that may observe requests. `None` disables the service.
+    pub(crate) observer: Option<Identity>,
 }
 
 /// Settings of the number of data threads.
@@ -35,6 +45,7 @@ pub(crate) enum MemoryLimit {
 
 // Defaults as in Linkerd.
 const DEFAULT_ADMIN: &str = "127.0.0.1:4191";
+const DEFAULT_TAP: &str = "0.0.0.0:4190";
 const DEFAULT_RETAIN_IDLE: Duration = Duration::from_secs(600);
 
 impl Admin {
@@ -51,6 +62,19 @@ impl Admin {
                 parse::duration,
                 DEFAULT_RETAIN_IDLE,
             ),
+        }
+    }
+}
+
+impl Tap {
+    pub(super) fn read(env: &Env<'_>) -> Self {
+        Self {
+            listen: env.or(
+                "CONTROL_LISTEN_ADDR",
+                parse::socket_addr,
+                parse::constant_addr(DEFAULT_TAP),
+            ),
+            observer: env.optional("TAP_SVC_NAME", parse::identity),
         }
     }
 }

@@ -150,7 +150,7 @@ impl Inbound {
 
     /// Terminates TLS whose server name is this proxy's identity. Returns `None` when the client
     /// has closed the connection without sending data.
-    pub(super) async fn terminate_tls(
+    pub(crate) async fn terminate_tls(
         &self,
         mut io: Io,
     ) -> Result<Option<(Io, ServerTls)>, ConnectionError> {

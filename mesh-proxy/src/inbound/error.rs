@@ -12,7 +12,7 @@ use crate::transport::header::HeaderError;
 
 /// The reason why a connection is not served.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ConnectionError {
+pub(crate) enum ConnectionError {
     #[error("{0} is not an address of this pod")]
     ForeignAddress(SocketAddr),
     #[error("inbound connection targets the proxy's own port {0}")]

@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use http::{HeaderName, HeaderValue};
 use mesh_core::route::http::RequestHead;
+use mesh_core::tap::{TapContext, TapDirection};
 use mesh_runtime::admin::Admin;
 use mesh_runtime::drain::Watch;
 
@@ -27,6 +28,7 @@ use crate::http::{
     ErrorCode, HttpHandler, Protocol, Request, Reset, Response, filter, headers, orig_proto,
     synthetic_response, uri,
 };
+use crate::tap::TapRecorder;
 use crate::telemetry::http::Exchange;
 use crate::telemetry::labels;
 use crate::transport::Io;
@@ -205,6 +207,26 @@ impl RequestHandler {
         Ok(())
     }
 
+    /// Reports the request to observers.
+    fn tap(&self, request: &Request, permit: &RoutePermit) -> Option<Box<TapRecorder>> {
+        let tap = &self.inbound.context.shared.tap;
+        if !tap.is_active() {
+            return None;
+        }
+        let peer = &self.peer;
+        tap.record(
+            request,
+            TapContext {
+                direction: TapDirection::Inbound,
+                source: peer.client,
+                source_labels: labels::tap_server_tls(&peer.tls),
+                destination: peer.target,
+                destination_labels: permit.tap_labels(),
+                route_labels: mesh_core::labels::Labels::default(),
+            },
+        )
+    }
+
     async fn send(
         &self,
         request: &mut Request,
@@ -214,7 +236,8 @@ impl RequestHandler {
             permit.observers(),
             request.headers(),
             !request.body().is_empty(),
-        );
+        )
+        .with_tap(self.tap(request, permit));
         if let Some(observer) = exchange.request_body() {
             let observer = Box::new(RequestObserver(observer));
             request.body_mut().observe(observer);

@@ -80,7 +80,7 @@ pub(super) struct RoutePermit {
 /// No authorization allows this connection.
 #[derive(Debug, thiserror::Error)]
 #[error("client {client}: server: {server}: unauthorized connection")]
-pub(super) struct Unauthorized {
+pub(crate) struct Unauthorized {
     client: SocketAddr,
     server: SocketAddr,
 }
@@ -95,6 +95,7 @@ struct PermitKey {
 
 struct PermitMetrics {
     allowed: Counter,
+    authorization: Meta,
     observers: ExchangeMetrics,
 }
 
@@ -362,6 +363,7 @@ impl PolicyEnforcer {
         let allowed = self.authz_labels(policy, Some(route), Some(&authorization.meta));
         let metrics = Rc::new(PermitMetrics {
             allowed: families.authz.http_allow.with(&allowed),
+            authorization: authorization.meta.clone(),
             observers: ExchangeMetrics {
                 endpoint: Some(Rc::new(families.endpoint.endpoint(endpoint))),
                 route: Some(Rc::new(route_metrics)),
@@ -550,6 +552,23 @@ fn opaque_port_routes() -> &'static [mesh_core::policy::inbound::HttpRoute] {
 impl RoutePermit {
     pub(super) fn observers(&self) -> ExchangeMetrics {
         self.metrics.observers.clone()
+    }
+
+    /// The objects that admitted the request, as taps name them.
+    pub(super) fn tap_labels(&self) -> mesh_core::labels::Labels {
+        let server = &self.policy.server.meta;
+        let (route, authorization) = (self.route(), &self.metrics.authorization);
+        mesh_core::labels::Labels::from([
+            ("srv_group", server.group()),
+            ("srv_kind", server.kind()),
+            ("srv_name", server.name()),
+            ("route_group", route.group()),
+            ("route_kind", route.kind()),
+            ("route_name", route.name()),
+            ("authz_group", authorization.group()),
+            ("authz_kind", authorization.kind()),
+            ("authz_name", authorization.name()),
+        ])
     }
 
     /// Length of the path prefix that the route matched; redirects need it.

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use mesh_core::policy::outbound::OutboundProtocol;
 
 use super::Outbound;
-use super::http::HttpTarget;
+use super::http::ClientConnection;
 use super::opaque::{Connected, OpaqueError};
 use crate::classify::{Classification, ProtocolPlan};
 use crate::discovery::{DiscoveryError, OutboundTarget};
@@ -35,7 +35,7 @@ enum ConnectionError {
 /// A connection with resolved destination and protocol.
 enum ResolvedConnection {
     Tunnel(Io, Box<Connected>),
-    Http(Io, Rc<HttpTarget>, Protocol),
+    Http(Io, Rc<ClientConnection>, Protocol),
     /// The application closed the connection during detection.
     Closed,
 }
@@ -62,8 +62,8 @@ impl Outbound {
         // Each step is boxed when it begins, and freed when it ends.
         match Box::pin(self.resolve(accepted)).await {
             Ok(ResolvedConnection::Tunnel(io, server)) => Box::pin(self.copy(io, *server)).await,
-            Ok(ResolvedConnection::Http(io, target, protocol)) => {
-                let served = Box::pin(self.server.serve(io, protocol, target)).await;
+            Ok(ResolvedConnection::Http(io, connection, protocol)) => {
+                let served = Box::pin(self.server.serve(io, protocol, connection)).await;
                 if let Err(error) = served {
                     tracing::debug!(%dst, error = &error as &dyn std::error::Error, "HTTP connection failed");
                 }
@@ -81,7 +81,7 @@ impl Outbound {
         &self,
         accepted: AcceptedConnection,
     ) -> Result<ResolvedConnection, ConnectionError> {
-        let dst = accepted.original_dst;
+        let (client, dst) = (accepted.peer, accepted.original_dst);
         if self.is_own_port(&accepted) {
             return Err(ConnectionError::Loop(dst));
         }
@@ -107,7 +107,8 @@ impl Outbound {
         let classified = self.classifier.classify(&mut io, plan, dst, labels, dial);
         Ok(match classified.await? {
             Classification::Http(protocol) => {
-                ResolvedConnection::Http(io, self.http.target(dst, updates), protocol)
+                let connection = self.http.connection(client, dst, updates);
+                ResolvedConnection::Http(io, Rc::new(connection), protocol)
             }
             Classification::Opaque(Some(server)) => ResolvedConnection::Tunnel(io, server),
             Classification::Opaque(None) => {

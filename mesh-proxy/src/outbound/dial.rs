@@ -10,12 +10,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use mesh_core::endpoint::{Endpoint, ProtocolHint, TlsPeer};
+use mesh_core::tap::{TapContext, TapDirection};
 
 use crate::context::ProxyContext;
 use crate::error::DialError;
-use crate::http::Protocol;
 use crate::http::client::Dial;
-use crate::telemetry::labels::{self, ClientTls, NoClientTls};
+use crate::http::{Protocol, Request};
+use crate::tap::TapRecorder;
+use crate::telemetry::labels::{self, ClientTls, NoClientTls, NoServerTls, ServerTls};
 use crate::telemetry::tcp::TransportMetrics;
 use crate::tls::{self, Purpose};
 use crate::transport::Io;
@@ -116,6 +118,28 @@ impl EndpointDial {
 
     pub(crate) fn endpoint(&self) -> &Arc<Endpoint> {
         &self.endpoint
+    }
+
+    /// Reports a request of `client` to observers.
+    pub(crate) fn tap(&self, request: &Request, client: SocketAddr) -> Option<Box<TapRecorder>> {
+        let Self {
+            context, endpoint, ..
+        } = self;
+        if !context.shared.tap.is_active() {
+            return None;
+        }
+        let tls = client_tls(endpoint, context.is_local(endpoint.addr.ip()));
+        context.shared.tap.record(
+            request,
+            TapContext {
+                direction: TapDirection::Outbound,
+                source: client,
+                source_labels: labels::tap_server_tls(&ServerTls::None(NoServerTls::Loopback)),
+                destination: endpoint.addr,
+                destination_labels: labels::tap_endpoint(endpoint, &tls),
+                route_labels: mesh_core::labels::Labels::default(),
+            },
+        )
     }
 
     /// Opens a connection for `session`.

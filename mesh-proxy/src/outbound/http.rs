@@ -19,7 +19,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use self::backend::BackendResponse;
+use self::backend::{BackendResponse, Delivery};
 use self::observe::{RequestObserver, ResponseObserver};
 use self::routes::{Routes, Rule};
 use crate::context::ProxyContext;
@@ -46,6 +46,12 @@ pub(crate) struct Http {
     targets: IdleCache<SocketAddr, HttpTarget>,
 }
 
+/// Responds to the requests of one connection of the application.
+pub(crate) struct ClientConnection {
+    target: Rc<HttpTarget>,
+    client: SocketAddr,
+}
+
 /// One original destination.
 pub(crate) struct HttpTarget {
     context: Rc<ProxyContext>,
@@ -62,12 +68,14 @@ impl Http {
         }
     }
 
-    /// Returns the target for connections to `addr`. `updates` are discovery's snapshots of it.
-    pub(crate) fn target(
+    /// Returns the handler of a connection of `client` to `addr`. `updates` are discovery's snapshots
+    /// of `addr`.
+    pub(crate) fn connection(
         &self,
+        client: SocketAddr,
         addr: SocketAddr,
         updates: watch::Receiver<Arc<OutboundTarget>>,
-    ) -> Rc<HttpTarget> {
+    ) -> ClientConnection {
         let target = self.targets.get_or_insert_with(addr, |addr| {
             let source = updates.borrow().clone();
             HttpTarget {
@@ -81,16 +89,17 @@ impl Http {
         if !updates.same_channel(&target.updates.borrow()) {
             target.follow(updates);
         }
-        target
+        ClientConnection { target, client }
     }
 }
 
-impl HttpHandler for HttpTarget {
+impl HttpHandler for ClientConnection {
     async fn handle(&self, request: &mut Request) -> Result<Response, Reset> {
+        let Self { target, client } = self;
         let request_context = RequestContext::new(request, None);
-        match self.respond(request_context, request).await {
+        match target.respond(*client, request_context, request).await {
             Ok(response) => Ok(response),
-            Err(error) => self.error_response(request_context, error),
+            Err(error) => target.error_response(request_context, error),
         }
     }
 }
@@ -99,6 +108,7 @@ impl HttpTarget {
     /// Handles a request from its rule to the response headers.
     async fn respond(
         &self,
+        client: SocketAddr,
         request_context: RequestContext,
         request: &mut Request,
     ) -> Result<Response, Error> {
@@ -110,6 +120,11 @@ impl HttpTarget {
             |error: Error| error.within(format_args!("logical service {}", self.addr));
         let required_id = prepare(request, self.addr);
         let (rule, prefix) = self.routes().find(request).map_err(within_target)?;
+        let delivery = Delivery {
+            client,
+            prefix,
+            required_id,
+        };
         let metrics = ExchangeMetrics {
             route: rule.metrics.clone(),
             ..ExchangeMetrics::default()
@@ -120,7 +135,7 @@ impl HttpTarget {
         let timeouts = ExchangeTimeouts::new(limits, Instant::now());
         let progress = timeouts.as_ref().map(|t| t.progress().clone());
         RequestObserver::new(route.request_body(), progress).attach(request.body_mut());
-        let sent = send(&rule, timeouts.as_ref(), request, prefix, required_id).await;
+        let sent = send(&rule, timeouts.as_ref(), request, &delivery).await;
         drop(in_flight);
         match sent {
             Ok(sent) => Ok(self.finish(request_context, &rule, route, timeouts, sent)),
@@ -213,15 +228,14 @@ async fn send(
     rule: &Rule,
     timeouts: Option<&ExchangeTimeouts>,
     request: &mut Request,
-    prefix: Option<usize>,
-    required_id: Option<http::HeaderValue>,
+    delivery: &Delivery,
 ) -> Result<BackendResponse, Error> {
-    filter::apply(rule.filters(), request, prefix)?;
+    filter::apply(rule.filters(), request, delivery.prefix)?;
     if let Some(name) = &rule.canonical {
         request.headers_mut().insert(DST_CANONICAL, name.clone());
     }
     let backend = rule.backends.choose()?;
-    let sending = backend.send(request, prefix, required_id.as_ref());
+    let sending = backend.send(request, delivery);
     match (rule.head_timeout, timeouts) {
         (None, None) => sending.await,
         (Some(limit), _) => match tokio::time::timeout(limit, sending).await {

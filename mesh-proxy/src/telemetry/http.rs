@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
+use mesh_core::tap::TapStreamEnd;
 use mesh_runtime::metrics::{
     Counter, CounterFamily, Histogram, HistogramFamily, LATENCY_MS, Labels, Registry,
 };
@@ -15,6 +16,7 @@ use tokio::time::Instant;
 use super::route::RouteMetrics;
 use super::status::HandleCache;
 pub(crate) use super::status::{GrpcStatus, Outcome, StreamError, grpc_status, is_grpc};
+use crate::tap::TapRecorder;
 
 /// `request_total`, `response_total`, `response_latency_ms`.
 #[derive(Clone, Debug)]
@@ -53,6 +55,8 @@ pub(crate) struct Exchange {
     status: Option<StatusCode>,
     grpc_status: Option<u16>,
     finished: bool,
+    /// Reports the exchange to observers. Boxed, because few exchanges have it.
+    tap: Option<Box<TapRecorder>>,
 }
 
 /// Observes a request's body, and records when it ends.
@@ -205,7 +209,15 @@ impl Exchange {
             status: None,
             grpc_status: None,
             finished: false,
+            tap: None,
         }
+    }
+
+    /// Reports the exchange to observers too.
+    #[must_use]
+    pub(crate) fn with_tap(mut self, tap: Option<Box<TapRecorder>>) -> Self {
+        self.tap = tap;
+        self
     }
 
     /// Returns the observer of the request's body, or `None` if it has none.
@@ -222,6 +234,9 @@ impl Exchange {
     pub(crate) fn response_headers(&mut self, status: StatusCode, headers: &HeaderMap) {
         self.status = Some(status);
         self.grpc_status = grpc_status(headers);
+        if let Some(tap) = &mut self.tap {
+            tap.response_headers(status, headers);
+        }
     }
 
     pub(crate) fn response_frame(&self, bytes: usize) {
@@ -230,6 +245,9 @@ impl Exchange {
             .flatten()
         {
             route.response_frame(bytes);
+        }
+        if let Some(tap) = &self.tap {
+            tap.response_data(bytes);
         }
     }
 
@@ -244,11 +262,20 @@ impl Exchange {
                 .or(self.grpc_status)
                 .map_or(GrpcStatus::Missing, GrpcStatus::Code)
         });
+        if let Some(tap) = &mut self.tap {
+            let end = grpc.map_or(TapStreamEnd::Complete, |grpc| {
+                TapStreamEnd::GrpcStatus(grpc.code())
+            });
+            tap.end(end, trailers);
+        }
         self.finish(Outcome::Response { status, grpc });
     }
 
     /// Counts a missing or incomplete response.
     pub(crate) fn failed(&mut self, error: StreamError) {
+        if let Some(tap) = &mut self.tap {
+            tap.end(TapStreamEnd::Reset(error.reset_code()), None);
+        }
         self.finish(Outcome::Failed {
             status: self.status,
             error,

@@ -248,6 +248,28 @@ pub(crate) fn inbound_route(server: &Meta, target: TargetAddr, route: &Meta) -> 
         .with("route_name", route.name())
 }
 
+/// Returns the TLS of an accepted connection, as taps name it: the reason takes the place of the
+/// value if there is none.
+pub(crate) fn tap_server_tls(tls: &ServerTls) -> mesh_core::labels::Labels {
+    match tls {
+        ServerTls::Established { client: Some(id) } => {
+            [("tls", "true"), ("client_id", id.as_str())].into()
+        }
+        ServerTls::Established { client: None } => [("tls", "true")].into(),
+        ServerTls::Opaque { .. } => [("tls", "opaque")].into(),
+        ServerTls::None(reason) => [("tls", reason.as_str())].into(),
+    }
+}
+
+/// Returns the labels and the TLS of an endpoint, as taps name them.
+pub(crate) fn tap_endpoint(endpoint: &Endpoint, tls: &ClientTls) -> mesh_core::labels::Labels {
+    let tls = match tls {
+        ClientTls::Established { server } => vec![("tls", "true"), ("server_id", server.as_str())],
+        ClientTls::None(reason) => vec![("tls", reason.as_str())],
+    };
+    endpoint.labels.iter().chain(tls).collect()
+}
+
 /// Returns the `srv_*` labels, as the protocol detection families have them.
 pub(crate) fn server(server: &Meta, target: TargetAddr) -> Labels {
     let mut labels = Labels::new();

@@ -1,6 +1,7 @@
 //! The classification of responses, and small caches of handles by status.
 
 use http::{HeaderMap, StatusCode};
+use mesh_http2::ErrorCode;
 
 /// The end of one exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +111,17 @@ impl GrpcStatus {
 }
 
 impl StreamError {
+    /// Returns the HTTP/2 error code (RFC 9113, section 7) that stands for the error.
+    pub(super) fn reset_code(self) -> u32 {
+        let code = match self {
+            Self::Cancel => ErrorCode::CANCEL,
+            Self::Refused => ErrorCode::REFUSED_STREAM,
+            Self::EnhanceYourCalm => ErrorCode::ENHANCE_YOUR_CALM,
+            _ => ErrorCode::INTERNAL_ERROR,
+        };
+        code.0
+    }
+
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::FailFast => "FAIL_FAST",

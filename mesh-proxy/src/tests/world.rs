@@ -31,6 +31,8 @@ use crate::discovery::tests::discovery;
 use crate::fake_control_plane::ControlPlane;
 use crate::inbound::Inbound;
 use crate::outbound::Outbound;
+use crate::tap::Tap;
+use crate::tap::server::TapServer;
 use crate::telemetry::Families;
 use crate::tls::tests::TestCa;
 use crate::tls::{self, Credentials, Purpose};
@@ -188,7 +190,17 @@ impl World {
 
     /// Connects to a proxy without a proxy.
     pub(super) async fn connected(&self, tcp: TcpStream) -> Io {
-        let (credentials, peer) = (self.credentials(CLIENT), peer(WEB));
+        self.connected_as(CLIENT, tcp).await
+    }
+
+    /// The same for a client with another name.
+    pub(super) async fn connected_as(&self, name: &str, tcp: TcpStream) -> Io {
+        self.connected_to(WEB, name, tcp).await
+    }
+
+    /// The same for a proxy with another name.
+    pub(super) async fn connected_to(&self, server: &str, name: &str, tcp: TcpStream) -> Io {
+        let (credentials, peer) = (self.credentials(name), peer(server));
         let io = Io::plain(tcp);
         let shaken = tls::client::connect(io, &credentials, &peer, false, Purpose::Traffic);
         shaken.await.unwrap().0
@@ -290,7 +302,7 @@ impl Proxy {
         let registry = Registry::new();
         let (certified, credentials) = watch::channel(credentials);
         let (drain, watch) = drain::channel();
-        let shared = Arc::new(ProcessState::new(&config));
+        let shared = Arc::new(ProcessState::new(&config, Arc::new(Tap::new(&registry))));
         let context = Rc::new(ProxyContext {
             families: Arc::new(Families::new(&registry)),
             tasks: shared.tasks.clone(),
@@ -349,6 +361,17 @@ impl Proxy {
         let listener = TcpListener::bind((POD, 0)).await.unwrap();
         let addr = listener.local_addr().unwrap();
         spawn_local(crate::admin::serve(listener, admin, self.inbound.clone()));
+        addr
+    }
+
+    /// Serves a tap service and returns its address.
+    pub(super) async fn tap(&self, observer: &str) -> SocketAddr {
+        let listener = TcpListener::bind((POD, 0)).await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let observer = Identity::parse(observer).unwrap();
+        let tap = self.context.shared.tap.clone();
+        let server = TapServer::new(tap, observer, self.inbound.clone());
+        spawn_local(crate::tap::server::serve(listener, Rc::new(server)));
         addr
     }
 

@@ -1,9 +1,11 @@
 //! Sends requests to one backend: each attempt at an endpoint, and its retries as
 //! [`retry::decide`] allows.
 
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use http::HeaderValue;
 use mesh_core::policy::outbound::{Backend as PolicyBackend, BackendTarget, RouteBackend};
 use mesh_core::route::filter::Filter;
 use tokio::time::Instant;
@@ -24,6 +26,16 @@ pub(super) struct RuleBackend {
     backend: Rc<Backend>,
     source: Arc<RouteBackend>,
     metrics: Option<Rc<RouteMetrics>>,
+}
+
+/// What the delivery of a request depends on besides the request.
+pub(super) struct Delivery {
+    /// The application's connection.
+    pub(super) client: SocketAddr,
+    /// The length of the path prefix that the route matched, for filters.
+    pub(super) prefix: Option<usize>,
+    /// The identity that the application requires of the endpoint.
+    pub(super) required_id: Option<HeaderValue>,
 }
 
 /// A response and the state that is needed until its body ends.
@@ -76,18 +88,16 @@ impl RuleBackend {
         self.backend.is_available()
     }
 
-    /// Sends a request to an endpoint of the backend. `required` is the identity that the
-    /// application requires of the endpoint.
+    /// Sends a request to an endpoint of the backend.
     pub(super) async fn send(
         self: &Rc<Self>,
         request: &mut Request,
-        prefix: Option<usize>,
-        required: Option<&http::HeaderValue>,
+        delivery: &Delivery,
     ) -> Result<BackendResponse, Error> {
-        filter::apply(self.filters(), request, prefix)?;
+        filter::apply(self.filters(), request, delivery.prefix)?;
         let sent = match &self.backend.dispatch {
-            Dispatch::Balance(queue) => self.balance(queue, request, required).await,
-            Dispatch::Forward(endpoint) => return self.forward(endpoint, request, required).await,
+            Dispatch::Balance(queue) => self.balance(queue, request, delivery).await,
+            Dispatch::Forward(endpoint) => return self.forward(endpoint, request, delivery).await,
             Dispatch::Fail => Err(Error::new(Kind::NoDispatcher, "has no dispatcher")),
         };
         sent.map_err(|error| error.within(format_args!("backend {}", self.source.backend.meta)))
@@ -98,7 +108,7 @@ impl RuleBackend {
         self: &Rc<Self>,
         queue: &BalanceQueue<HttpEndpoint>,
         request: &mut Request,
-        required: Option<&http::HeaderValue>,
+        delivery: &Delivery,
     ) -> Result<BackendResponse, Error> {
         let replay = Replay::of(request);
         let mut history = History::default();
@@ -109,10 +119,11 @@ impl RuleBackend {
                 .acquire_other(started, avoid)
                 .await
                 .map_err(queue_error)?;
-            picked.value.check_identity(required)?;
+            picked.value.check_identity(delivery.required_id.as_ref())?;
             avoid = Some(picked.endpoint.addr);
-            let Attempt { failure, result } =
-                self.attempt(&picked.value, Some(&picked), request).await;
+            let Attempt { failure, result } = self
+                .attempt(&picked.value, Some(&picked), request, delivery)
+                .await;
             let action = failure.map_or(Action::Return, |failure| {
                 retry::decide(failure, replay, retry::Dispatch::Balanced, &mut history)
             });
@@ -150,13 +161,13 @@ impl RuleBackend {
         self: &Rc<Self>,
         endpoint: &HttpEndpoint,
         request: &mut Request,
-        required: Option<&http::HeaderValue>,
+        delivery: &Delivery,
     ) -> Result<BackendResponse, Error> {
-        endpoint.check_identity(required)?;
+        endpoint.check_identity(delivery.required_id.as_ref())?;
         let replay = Replay::of(request);
         let mut history = History::default();
         loop {
-            let Attempt { failure, result } = self.attempt(endpoint, None, request).await;
+            let Attempt { failure, result } = self.attempt(endpoint, None, request, delivery).await;
             let action = failure.map_or(Action::Return, |failure| {
                 retry::decide(failure, replay, retry::Dispatch::Fixed, &mut history)
             });
@@ -179,6 +190,7 @@ impl RuleBackend {
         endpoint: &HttpEndpoint,
         picked: Option<&PickedEndpoint<HttpEndpoint>>,
         request: &mut Request,
+        delivery: &Delivery,
     ) -> Attempt {
         let rewrite = endpoint.rewrite(request);
         let connection = match endpoint.connect(request).await {
@@ -200,7 +212,8 @@ impl RuleBackend {
             backend: self.metrics.clone(),
         };
         let has_body = !request.body().is_empty();
-        let mut exchange = Exchange::start(metrics, request.headers(), has_body);
+        let mut exchange = Exchange::start(metrics, request.headers(), has_body)
+            .with_tap(endpoint.tap(request, delivery.client));
         let observer = RequestObserver::new(exchange.request_body(), None);
         observer.attach(request.body_mut());
         let sent = endpoint.send(connection, request, &rewrite).await;

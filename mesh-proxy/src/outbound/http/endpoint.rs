@@ -17,6 +17,7 @@ use crate::http::headers::{DST_CANONICAL, PROXY_CONNECTION, PROXY_ERROR, PROXY_U
 use crate::http::message_context::MessageContext;
 use crate::http::{Request, Response, headers, orig_proto, uri};
 use crate::outbound::dial::{self, EndpointDial};
+use crate::tap::TapRecorder;
 use crate::telemetry::http::EndpointMetrics;
 use crate::telemetry::labels;
 
@@ -81,6 +82,11 @@ impl HttpEndpoint {
 
     pub(super) fn addr(&self) -> SocketAddr {
         self.client.dial().endpoint().addr
+    }
+
+    /// Reports a request of `client` to observers.
+    pub(super) fn tap(&self, request: &Request, client: SocketAddr) -> Option<Box<TapRecorder>> {
+        self.client.dial().tap(request, client)
     }
 
     /// Fails unless the endpoint has the identity that the application requires.
