@@ -31,6 +31,7 @@ use tokio::sync::watch;
 use tokio::task::LocalSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::access_log::AccessLog;
 use crate::admin;
 use crate::config::{Config, ControlAddr};
 use crate::context::{ProcessState, ProxyContext};
@@ -183,7 +184,12 @@ impl App {
             admin::serve(admin, routes, inbound).await;
             drop(guard);
         });
-        let shared = Arc::new(ProcessState::new(&config, tap));
+        let mut shared = ProcessState::new(&config, tap);
+        if let Some(format) = config.access_log {
+            let log = AccessLog::start(format, std::io::stderr(), &registry);
+            shared.access_log = Some(log.map_err(AppError::Thread)?);
+        }
+        let shared = Arc::new(shared);
         let data = start_data_threads(
             &config,
             listeners,
@@ -198,6 +204,9 @@ impl App {
         local.block_on(&control, async {
             let reason = wait_for_stop(&mut termination, &stop, &mut monitor).await?;
             shut_down(reason, drain, grace, data).await;
+            if let Some(log) = &shared.access_log {
+                log.flush();
+            }
             Ok(())
         })
     }

@@ -26,7 +26,7 @@ pub(crate) use self::identity::IdentityConfig;
 pub(crate) use self::inbound::Inbound;
 pub(crate) use self::limits::{Http1Limits, HttpLimits};
 pub(crate) use self::outbound::Outbound;
-pub(crate) use self::process::{Admin, MemoryLimit, Tap, Workers};
+pub(crate) use self::process::{AccessLogFormat, Admin, MemoryLimit, Tap, Workers};
 pub(crate) use self::server::DEFAULT_STREAM_WINDOW;
 pub(crate) use self::server::{Http1Pool, Http2Server};
 pub(crate) use crate::transport::SocketOptions;
@@ -41,6 +41,8 @@ pub struct Config {
     pub(crate) memory: MemoryLimit,
     pub(crate) admin: Admin,
     pub(crate) tap: Tap,
+    /// `None`: no access log.
+    pub(crate) access_log: Option<AccessLogFormat>,
     pub(crate) control: Control,
     pub(crate) identity: IdentityConfig,
     pub(crate) discovery: Discovery,
@@ -78,6 +80,7 @@ impl Config {
         let memory = MemoryLimit::read(env);
         let admin = Admin::read(env);
         let tap = Tap::read(env);
+        let access_log = AccessLogFormat::read(env);
         let control = Control::read(env, &outbound, &inbound);
         let identity = IdentityConfig::read(env);
         let discovery = Discovery::read(env);
@@ -90,6 +93,7 @@ impl Config {
             memory,
             admin,
             tap,
+            access_log,
             control,
             identity: identity?,
             discovery: discovery?,

@@ -11,6 +11,7 @@ use mesh_runtime::{descriptors, drain};
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
+use crate::access_log::AccessLog;
 use crate::config::Config;
 use crate::discovery::Discovery;
 use crate::memory::Memory;
@@ -45,6 +46,8 @@ pub(crate) struct ProcessState {
     pub(crate) rate_limits: RateLimits,
     pub(crate) memory: Memory,
     pub(crate) tap: Arc<Tap>,
+    /// `None`: no access log.
+    pub(crate) access_log: Option<AccessLog>,
     /// One permit per inbound request that waits for its response headers.
     pub(crate) inbound_in_flight: Semaphore,
     /// One permit per outbound request that waits for its response headers.
@@ -75,6 +78,7 @@ impl ProcessState {
             rate_limits: RateLimits::default(),
             memory: Memory::new(config.memory),
             tap,
+            access_log: None,
             inbound_in_flight: permits(config.inbound.max_in_flight),
             outbound_in_flight: permits(config.outbound.max_in_flight),
             inbound_connections: connections(config.inbound.max_connections),

@@ -6,6 +6,7 @@
     expect(unreachable_pub, reason = "`fuzzing` exports what is `pub`")
 )]
 
+mod access_log;
 mod admin;
 mod app;
 mod balance;

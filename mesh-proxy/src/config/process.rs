@@ -1,4 +1,5 @@
-//! Settings of the process: threads, memory, the admin interface and the tap service.
+//! Settings of the process: threads, memory, the admin interface, the tap service and the access
+//! log.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,6 +16,15 @@ pub(crate) struct Admin {
     /// Whether `POST /shutdown` is enabled.
     pub(crate) shutdown_endpoint: bool,
     pub(crate) metrics_retain_idle: Duration,
+}
+
+/// The format of the access log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AccessLogFormat {
+    /// Client, identity, time, request line and status, as in the Common Log Format.
+    Apache,
+    /// An object with the fields of Linkerd's proxy.
+    Json,
 }
 
 /// Settings of the tap service.
@@ -63,6 +73,19 @@ impl Admin {
                 DEFAULT_RETAIN_IDLE,
             ),
         }
+    }
+}
+
+impl AccessLogFormat {
+    /// Returns `None` if there is no access log.
+    pub(super) fn read(env: &Env<'_>) -> Option<Self> {
+        let parse = |text: &str| match text {
+            "" => Ok(None),
+            "apache" => Ok(Some(Self::Apache)),
+            "json" => Ok(Some(Self::Json)),
+            _ => Err(format!("{text:?} is neither \"apache\" nor \"json\"")),
+        };
+        env.or("ACCESS_LOG", parse, None)
     }
 }
 

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use http::{HeaderName, HeaderValue};
+use http::{HeaderName, HeaderValue, Version};
 use mesh_core::route::http::RequestHead;
 use mesh_core::tap::{TapContext, TapDirection};
 use mesh_runtime::admin::Admin;
@@ -112,16 +112,15 @@ impl HttpHandler for RequestHandler {
             orig_proto::strip(request.headers_mut());
             None
         };
-        let request_context = RequestContext::new(request, downgraded);
-        match self.respond(request).await {
-            Ok(mut response) => {
-                if let Some(version) = downgraded {
-                    orig_proto::upgrade_response(&mut response, version);
-                }
-                Ok(response)
-            }
-            Err(failure) => self.error_response(request_context, &failure),
-        }
+        let log = self.inbound.context.shared.access_log.as_ref();
+        let entry = log.map(|log| log.open(self.peer.client, self.peer.identity(), request));
+        let Some(mut entry) = entry else {
+            return self.respond_to(request, downgraded).await;
+        };
+        let responding = self.respond_to(request, downgraded);
+        let mut response = Box::pin(entry.measure(responding)).await?;
+        entry.attach(&mut response);
+        Ok(response)
     }
 }
 
@@ -154,6 +153,24 @@ struct RequestFailure {
 }
 
 impl RequestHandler {
+    /// Responds in the protocol of the client.
+    async fn respond_to(
+        &self,
+        request: &mut Request,
+        downgraded: Option<Version>,
+    ) -> Result<Response, Reset> {
+        let request_context = RequestContext::new(request, downgraded);
+        match self.respond(request).await {
+            Ok(mut response) => {
+                if let Some(version) = downgraded {
+                    orig_proto::upgrade_response(&mut response, version);
+                }
+                Ok(response)
+            }
+            Err(failure) => self.error_response(request_context, &failure),
+        }
+    }
+
     async fn respond(&self, request: &mut Request) -> Result<Response, RequestFailure> {
         // Held until the response's headers have arrived.
         let _in_flight = self

@@ -1,0 +1,501 @@
+//! The access log: one line on standard error for each inbound HTTP request, in the formats of
+//! Linkerd's proxy.
+//!
+//! A data thread queues an entry when the response has ended. One thread formats and writes the
+//! entries. When standard error takes no more, the queue fills up, and further entries are dropped
+//! and counted; no request waits.
+
+use std::fmt::Write as _;
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::time::{Duration, SystemTime};
+use std::{io, thread};
+
+use http::header::{HOST, USER_AGENT};
+use http::{HeaderMap, HeaderName, Method, StatusCode, Version};
+use mesh_core::identity::Identity;
+use mesh_runtime::metrics::{Counter, Labels, Registry};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use tokio::time::Instant;
+
+use crate::config::AccessLogFormat;
+use crate::http::body::{BodyEnd, BodyObserver};
+use crate::http::{Request, Response};
+
+/// Queues entries for the thread that writes them.
+#[derive(Debug)]
+pub(crate) struct AccessLog {
+    queue: SyncSender<Message>,
+    dropped: Counter,
+}
+
+#[derive(Debug)]
+enum Message {
+    Entry(Box<Entry>),
+    /// Everything that was queued before has been written.
+    Flush(SyncSender<()>),
+}
+
+/// One request and its response.
+#[derive(Debug)]
+struct Entry {
+    client: SocketAddr,
+    client_id: Option<Identity>,
+    timestamp: SystemTime,
+    method: Method,
+    uri: Box<str>,
+    version: Version,
+    host: Box<str>,
+    user_agent: Box<str>,
+    trace_id: Box<str>,
+    request_bytes: Box<str>,
+    status: Option<StatusCode>,
+    response_bytes: u64,
+    /// Until the response has ended.
+    total: Duration,
+    /// How long the proxy itself worked on the request, until the response's header section.
+    processing: Duration,
+}
+
+/// An entry whose request is being handled. It is queued when this is dropped: with the last byte
+/// of the response, or when the client goes away before.
+#[derive(Debug)]
+pub(crate) struct OpenEntry {
+    /// Taken on drop.
+    entry: Option<Box<Entry>>,
+    started: Instant,
+    log: SyncSender<Message>,
+    dropped: Counter,
+}
+
+/// Counts the bytes of the response.
+struct EntryObserver(OpenEntry);
+
+/// Entries that wait to be written. With the longest texts they take 16 MiB.
+const MAX_QUEUED: usize = 1024;
+
+/// Longer texts are cut. They are lengthened by escaping afterwards.
+const MAX_TEXT: usize = 4096;
+
+/// Lines are written together when this many bytes are formatted or the queue is empty.
+const WRITE_SIZE: usize = 64 << 10;
+
+/// How long the process waits at its end for the entries to be written.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Fields that carry the number of a trace, the first present one counts.
+static TRACE_IDS: [HeaderName; 2] = [
+    HeaderName::from_static("traceparent"),
+    HeaderName::from_static("x-b3-traceid"),
+];
+
+impl AccessLog {
+    /// Starts the thread, which writes to `output`.
+    ///
+    /// # Errors
+    ///
+    /// The thread could not be started.
+    pub(crate) fn start(
+        format: AccessLogFormat,
+        output: impl io::Write + Send + 'static,
+        registry: &Registry,
+    ) -> io::Result<Self> {
+        let (queue, messages) = sync_channel(MAX_QUEUED);
+        thread::Builder::new()
+            .name("access-log".to_owned())
+            .spawn(move || write_entries(&messages, format, output))?;
+        let dropped = registry.counter_family(
+            "mesh_access_log_dropped_total",
+            "Entries of the access log that were dropped because standard error takes no more",
+        );
+        Ok(Self {
+            queue,
+            dropped: dropped.with(&Labels::new()),
+        })
+    }
+
+    /// Begins the entry of a request.
+    pub(crate) fn open(
+        &self,
+        client: SocketAddr,
+        client_id: Option<&Identity>,
+        request: &Request,
+    ) -> OpenEntry {
+        let headers = request.headers();
+        let uri = request.uri();
+        let host = uri.authority().map_or_else(
+            || header(headers, &HOST),
+            |authority| cut(authority.as_str()).into(),
+        );
+        let trace_id = TRACE_IDS.iter().find(|name| headers.contains_key(*name));
+        let entry = Entry {
+            client,
+            client_id: client_id.cloned(),
+            timestamp: SystemTime::now(),
+            method: request.method().clone(),
+            uri: cut(&uri.to_string()).into(),
+            version: request.version(),
+            host,
+            user_agent: header(headers, &USER_AGENT),
+            trace_id: trace_id.map_or_else(Box::default, |name| trace_id_of(headers, name)),
+            request_bytes: header(headers, &http::header::CONTENT_LENGTH),
+            status: None,
+            response_bytes: 0,
+            total: Duration::ZERO,
+            processing: Duration::ZERO,
+        };
+        OpenEntry {
+            entry: Some(Box::new(entry)),
+            started: Instant::now(),
+            log: self.queue.clone(),
+            dropped: self.dropped.clone(),
+        }
+    }
+
+    /// Waits until the queued entries are written, for a second at most.
+    pub(crate) fn flush(&self) {
+        let (done, flushed) = sync_channel(1);
+        let deadline = std::time::Instant::now() + FLUSH_TIMEOUT;
+        let mut message = Message::Flush(done);
+        while let Err(TrySendError::Full(unsent)) = self.queue.try_send(message) {
+            if std::time::Instant::now() >= deadline {
+                return;
+            }
+            message = unsent;
+            thread::park_timeout(Duration::from_millis(1));
+        }
+        let left = deadline.saturating_duration_since(std::time::Instant::now());
+        if let Err(RecvTimeoutError::Timeout) = flushed.recv_timeout(left) {
+            tracing::warn!("Entries of the access log are lost: standard error takes no more");
+        }
+    }
+}
+
+impl OpenEntry {
+    /// Waits for a response, and measures how long the proxy works on it.
+    pub(crate) async fn measure<T>(&mut self, responding: impl Future<Output = T>) -> T {
+        let mut responding = pin!(responding);
+        let mut processing = Duration::ZERO;
+        let response = poll_fn(|cx| {
+            let started = Instant::now();
+            let polled = responding.as_mut().poll(cx);
+            processing += started.elapsed();
+            polled
+        })
+        .await;
+        if let Some(entry) = &mut self.entry {
+            entry.processing = processing;
+        }
+        response
+    }
+
+    /// Queues the entry when the response has ended.
+    pub(crate) fn attach(mut self, response: &mut Response) {
+        if let Some(entry) = &mut self.entry {
+            entry.status = Some(response.status());
+        }
+        response.body_mut().observe(Box::new(EntryObserver(self)));
+    }
+}
+
+impl Drop for OpenEntry {
+    fn drop(&mut self) {
+        let Some(mut entry) = self.entry.take() else {
+            return;
+        };
+        entry.total = self.started.elapsed();
+        if self.log.try_send(Message::Entry(entry)).is_err() {
+            self.dropped.inc();
+        }
+    }
+}
+
+impl BodyObserver for EntryObserver {
+    fn data(&mut self, bytes: usize) {
+        if let Some(entry) = &mut self.0.entry {
+            entry.response_bytes += bytes as u64;
+        }
+    }
+
+    fn end(&mut self, _end: BodyEnd<'_>) {}
+}
+
+/// Writes until the proxy exits.
+fn write_entries(
+    messages: &Receiver<Message>,
+    format: AccessLogFormat,
+    mut output: impl io::Write,
+) {
+    let mut lines = String::new();
+    let mut flushed = None;
+    while let Ok(message) = messages.recv() {
+        let mut next = Some(message);
+        while let Some(message) = next {
+            match message {
+                Message::Entry(entry) => entry.write_line(format, &mut lines),
+                Message::Flush(done) => flushed = Some(done),
+            }
+            next = if lines.len() < WRITE_SIZE {
+                messages.try_recv().ok()
+            } else {
+                None
+            };
+        }
+        // Standard error is closed if this fails. The proxy works without it.
+        let _closed = output
+            .write_all(lines.as_bytes())
+            .and_then(|()| output.flush());
+        lines.clear();
+        if let Some(done) = flushed.take() {
+            // The process no longer waits if this fails.
+            let _timed_out = done.try_send(());
+        }
+    }
+}
+
+impl Entry {
+    fn write_line(&self, format: AccessLogFormat, line: &mut String) {
+        // Writing to a text cannot fail.
+        let _infallible = match format {
+            AccessLogFormat::Apache => self.write_apache(line),
+            AccessLogFormat::Json => self.write_json(line),
+        };
+        line.push('\n');
+    }
+
+    fn write_apache(&self, line: &mut String) -> std::fmt::Result {
+        let id = self.client_id.as_ref().map_or("-", Identity::as_str);
+        write!(
+            line,
+            "{} {id} - [{}] \"",
+            self.client,
+            timestamp(self.timestamp)
+        )?;
+        escape(self.method.as_str(), line);
+        line.push(' ');
+        escape(&self.uri, line);
+        write!(line, " {:?}\" ", self.version)?;
+        match self.status {
+            Some(status) => write!(line, "{}", status.as_u16()),
+            None => line.write_char('-'),
+        }
+    }
+
+    /// Numbers are strings, except the status, as in Linkerd's proxy.
+    fn write_json(&self, line: &mut String) -> std::fmt::Result {
+        let id = self.client_id.as_ref().map_or("", Identity::as_str);
+        let texts = [
+            ("client.addr", self.client.to_string()),
+            ("client.id", id.to_owned()),
+            ("host", self.host.to_string()),
+            ("method", self.method.to_string()),
+            ("processing_ns", self.processing.as_nanos().to_string()),
+            ("request_bytes", self.request_bytes.to_string()),
+            ("response_bytes", self.response_bytes.to_string()),
+            ("timestamp", timestamp(self.timestamp)),
+            ("total_ns", self.total.as_nanos().to_string()),
+            ("trace_id", self.trace_id.to_string()),
+            ("uri", self.uri.to_string()),
+            ("user_agent", self.user_agent.to_string()),
+            ("version", format!("{:?}", self.version)),
+        ];
+        line.push('{');
+        for (name, value) in texts {
+            write!(line, "\"{name}\":\"")?;
+            escape(&value, line);
+            line.push_str("\",");
+        }
+        match self.status {
+            Some(status) => write!(line, "\"status\":{}}}", status.as_u16()),
+            None => line.write_str("\"status\":null}"),
+        }
+    }
+}
+
+/// Escapes what would end a quoted text, a line or a terminal's state. The result is also the
+/// inside of a JSON string (RFC 8259, section 7).
+fn escape(text: &str, line: &mut String) {
+    for char in text.chars() {
+        match char {
+            '"' => line.push_str("\\\""),
+            '\\' => line.push_str("\\\\"),
+            control if control.is_control() => {
+                for unit in control.encode_utf16(&mut [0; 2]) {
+                    // Writing to a text cannot fail.
+                    let _infallible = write!(line, "\\u{unit:04x}");
+                }
+            }
+            other => line.push(other),
+        }
+    }
+}
+
+fn timestamp(at: SystemTime) -> String {
+    let at = OffsetDateTime::from(at).format(&Rfc3339);
+    at.unwrap_or_default()
+}
+
+/// Returns a field's value, with what is not UTF-8 replaced.
+fn header(headers: &HeaderMap, name: &HeaderName) -> Box<str> {
+    let value = headers
+        .get(name)
+        .map(|value| String::from_utf8_lossy(value.as_bytes()));
+    value.map_or_else(Box::default, |value| cut(&value).into())
+}
+
+/// Returns the number of the trace: the second part of `traceparent`, or all of another field.
+fn trace_id_of(headers: &HeaderMap, name: &HeaderName) -> Box<str> {
+    let value = header(headers, name);
+    match (name.as_str(), value.split('-').nth(1)) {
+        ("traceparent", Some(trace)) => trace.into(),
+        _ => value,
+    }
+}
+
+fn cut(text: &str) -> &str {
+    &text[..text.floor_char_boundary(MAX_TEXT)]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+
+    use super::*;
+    use crate::http::Body;
+
+    #[derive(Clone, Default)]
+    struct Output(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Output {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn request(path: &str, user_agent: &str) -> Request {
+        http::Request::builder()
+            .uri(format!("http://web:80{path}"))
+            .header("user-agent", user_agent)
+            .header("content-length", "3")
+            .header(
+                "traceparent",
+                "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            )
+            .body(Body::empty())
+            .unwrap()
+    }
+
+    fn client() -> SocketAddr {
+        "10.0.0.1:4000".parse().unwrap()
+    }
+
+    /// The line of a request with the response `hello`.
+    fn line(format: AccessLogFormat, request: &Request, id: Option<&str>) -> String {
+        let output = Output::default();
+        let log = AccessLog::start(format, output.clone(), &Registry::new()).unwrap();
+        let id = id.map(|id| Identity::parse(id).unwrap());
+        let mut response = http::Response::new(Body::full("hello"));
+        log.open(client(), id.as_ref(), request)
+            .attach(&mut response);
+        drop(response);
+        log.flush();
+        String::from_utf8(output.0.lock().clone()).unwrap()
+    }
+
+    #[test]
+    fn apache_line_is_that_of_linkerd() {
+        let line = line(
+            AccessLogFormat::Apache,
+            &request("/a?b", "curl"),
+            Some("web.ns.example"),
+        );
+        let (start, rest) = line.split_once('[').unwrap();
+        let (time, end) = rest.split_once(']').unwrap();
+        assert_eq!(start, "10.0.0.1:4000 web.ns.example - ");
+        assert!(OffsetDateTime::parse(time, &Rfc3339).is_ok(), "{time}");
+        assert_eq!(end, " \"GET http://web:80/a?b HTTP/1.1\" 200\n");
+    }
+
+    #[test]
+    fn json_line_has_the_fields_of_linkerd() {
+        let line = line(AccessLogFormat::Json, &request("/a?b", "a\"b"), None);
+        let fields: serde_json::Value = serde_json::from_str(&line).unwrap();
+        let expected = [
+            ("client.addr", "10.0.0.1:4000"),
+            ("client.id", ""),
+            ("host", "web:80"),
+            ("method", "GET"),
+            ("request_bytes", "3"),
+            ("trace_id", "0af7651916cd43dd8448eb211c80319c"),
+            ("uri", "http://web:80/a?b"),
+            ("user_agent", "a\"b"),
+            ("version", "HTTP/1.1"),
+        ];
+        for (name, value) in expected {
+            assert_eq!(fields[name], value, "{name}");
+        }
+        assert_eq!(fields["status"], 200);
+        for name in ["total_ns", "processing_ns", "response_bytes"] {
+            assert!(
+                fields[name].as_str().unwrap().parse::<u64>().is_ok(),
+                "{name}"
+            );
+        }
+        assert_eq!(fields.as_object().unwrap().len(), 14);
+    }
+
+    #[test]
+    fn texts_cannot_forge_a_line_and_are_cut() {
+        let mut forged = String::new();
+        escape("a\"\n\u{1b}\u{9b}\\é", &mut forged);
+        assert_eq!(forged, r#"a\"\u000a\u001b\u009b\\é"#);
+        let long = format!("/{}é", "p".repeat(MAX_TEXT));
+        let line = line(AccessLogFormat::Apache, &request("/", &long), None);
+        assert!(line.len() < 200, "{line}");
+        assert_eq!(
+            cut(&format!("{}é", "p".repeat(MAX_TEXT - 1))).len(),
+            MAX_TEXT - 1
+        );
+    }
+
+    /// Blocks until the test ends.
+    struct Stuck(Receiver<()>);
+
+    impl io::Write for Stuck {
+        fn write(&mut self, _bytes: &[u8]) -> io::Result<usize> {
+            let _ended = self.0.recv();
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn stuck_reader_costs_entries_and_no_time() {
+        let (end, stuck) = std::sync::mpsc::channel();
+        let registry = Registry::new();
+        let log = AccessLog::start(AccessLogFormat::Apache, Stuck(stuck), &registry).unwrap();
+        for _ in 0..2 * MAX_QUEUED + WRITE_SIZE {
+            drop(log.open(client(), None, &request("/", "")));
+        }
+        let text = String::from_utf8(registry.encode()).unwrap();
+        let dropped = text
+            .lines()
+            .find_map(|line| line.strip_prefix("mesh_access_log_dropped_total "))
+            .unwrap();
+        assert!(dropped.parse::<u64>().unwrap() > 0, "{dropped}");
+        drop(end);
+    }
+}
