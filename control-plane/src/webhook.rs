@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use http::header::CONTENT_TYPE;
 use http::{Request, Response, StatusCode};
-use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
+use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -21,7 +21,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use mesh_runtime::drain;
 use mesh_runtime::log::chain;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 
 pub(crate) mod certificate;
@@ -54,11 +54,34 @@ struct WebhookServer {
     acceptor: tls::Acceptor,
     reviewer: Arc<dyn Reviewer>,
     drain: drain::Watch,
+    /// One permit for each request.
+    requests: Arc<Semaphore>,
+    /// One permit for each byte of a body beyond [`SMALL_BODY`].
+    large_bodies: Arc<Semaphore>,
 }
+
+/// A received body, which counts against the limits until it is dropped.
+struct ReceivedBody {
+    bytes: Bytes,
+    _large: Option<OwnedSemaphorePermit>,
+}
+
+/// Why a request was rejected, with the status of the response.
+type Rejected = (StatusCode, String);
 
 /// An object has at most 1.5 MiB in etcd; a review contains up to two of them, and JSON escapes
 /// characters.
 const MAX_BODY: usize = 10 * 1024 * 1024;
+
+/// The most requests in flight, with a body of up to [`SMALL_BODY`] each. Most reviews of pods have
+/// 10 KiB.
+const MAX_REQUESTS: usize = 1024;
+
+const SMALL_BODY: usize = 64 * 1024;
+
+/// The bytes of all bodies in flight beyond [`SMALL_BODY`] each: clients that are not the API
+/// server can fill it, and then only large reviews fail.
+const MAX_LARGE_BODIES: usize = 64 * 1024 * 1024;
 
 /// The deadline of a response. The API server waits 10 s (`timeoutSeconds` of the chart), and its
 /// error would not contain the cause.
@@ -88,6 +111,8 @@ pub(crate) async fn serve(
         acceptor: tls::Acceptor::new(serving),
         reviewer,
         drain: drain.clone(),
+        requests: Arc::new(Semaphore::new(MAX_REQUESTS)),
+        large_bodies: Arc::new(Semaphore::new(MAX_LARGE_BODIES)),
     };
     // Limits connections; further ones wait in the kernel's accept queue.
     let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
@@ -182,16 +207,24 @@ impl WebhookServer {
         &self,
         request: Request<Incoming>,
     ) -> Result<Response<Full<Bytes>>, Infallible> {
+        let Ok(_in_flight) = self.requests.try_acquire() else {
+            let problem = format!("{MAX_REQUESTS} requests are in flight\n");
+            return Ok(reply(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "text/plain",
+                problem.into(),
+            ));
+        };
         let deadline = Instant::now() + DEADLINE;
-        let read = timeout_at(deadline, read_body(request.into_body())).await;
+        let read = timeout_at(deadline, self.read_body(request.into_body())).await;
         let late = || {
             let problem = format!("the body was not received within {} s", DEADLINE.as_secs());
             Err((StatusCode::REQUEST_TIMEOUT, problem))
         };
         let answered = match read.unwrap_or_else(|_elapsed| late()) {
             // A probe.
-            Ok(body) if body.is_empty() => Ok(body),
-            Ok(body) => self.review(&body, deadline).await,
+            Ok(body) if body.bytes.is_empty() => Ok(body.bytes),
+            Ok(body) => self.review(&body.bytes, deadline).await,
             Err(refused) => Err(refused),
         };
         Ok(match answered {
@@ -207,7 +240,44 @@ impl WebhookServer {
         })
     }
 
-    async fn review(&self, body: &Bytes, deadline: Instant) -> Result<Bytes, (StatusCode, String)> {
+    /// Receives a body within the limits.
+    async fn read_body(&self, mut body: Incoming) -> Result<ReceivedBody, Rejected> {
+        let mut received = Vec::new();
+        let mut large: Option<OwnedSemaphorePermit> = None;
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| {
+                let problem = format!("the body ended early: {error}");
+                (StatusCode::BAD_REQUEST, problem)
+            })?;
+            let Ok(data) = frame.into_data() else {
+                continue;
+            };
+            let length = received.len() + data.len();
+            if length > MAX_BODY {
+                let problem = format!("the review is larger than {} MiB", MAX_BODY >> 20);
+                return Err((StatusCode::PAYLOAD_TOO_LARGE, problem));
+            }
+            // At most 10 MiB.
+            let beyond = length.saturating_sub(SMALL_BODY.max(received.len())) as u32;
+            let permit = self.large_bodies.clone().try_acquire_many_owned(beyond);
+            let permit = permit.map_err(|_none_left| {
+                let limit = MAX_LARGE_BODIES >> 20;
+                let problem = format!("the reviews in flight take more than {limit} MiB");
+                (StatusCode::SERVICE_UNAVAILABLE, problem)
+            })?;
+            match &mut large {
+                Some(large) => large.merge(permit),
+                None => large = Some(permit),
+            }
+            received.extend_from_slice(&data);
+        }
+        Ok(ReceivedBody {
+            bytes: received.into(),
+            _large: large,
+        })
+    }
+
+    async fn review(&self, body: &Bytes, deadline: Instant) -> Result<Bytes, Rejected> {
         let (review, header) =
             review::parse(body).map_err(|error| (StatusCode::BAD_REQUEST, chain(&error)))?;
         let reviewed = timeout_at(deadline, self.reviewer.review(review)).await;
@@ -226,20 +296,6 @@ impl WebhookServer {
             .map(Bytes::from)
             .map_err(unwritten)
     }
-}
-
-async fn read_body(body: Incoming) -> Result<Bytes, (StatusCode, String)> {
-    let collected = Limited::new(body, MAX_BODY).collect().await;
-    let collected = collected.map_err(|error| {
-        if error.is::<LengthLimitError>() {
-            let problem = format!("the review is larger than {} MiB", MAX_BODY >> 20);
-            (StatusCode::PAYLOAD_TOO_LARGE, problem)
-        } else {
-            let problem = format!("the body ended early: {error}");
-            (StatusCode::BAD_REQUEST, problem)
-        }
-    })?;
-    Ok(collected.to_bytes())
 }
 
 fn reply(status: StatusCode, content_type: &'static str, body: Bytes) -> Response<Full<Bytes>> {

@@ -4,6 +4,8 @@ use std::time::SystemTime;
 
 use serde_json::{Value, json};
 
+use tokio::sync::mpsc;
+
 use self::tls::Client;
 use super::certificate::{CertificateAndKey, generate};
 use super::*;
@@ -196,4 +198,55 @@ async fn server_accepts_connections_for_some_time_during_shutdown() {
     }
     tokio::time::pause();
     assert_eq!(drained.await.unwrap(), drain::Outcome::Complete);
+}
+
+/// Announces each review, and decides when it is told to.
+struct HeldReviewer {
+    begun: mpsc::UnboundedSender<()>,
+    release: Arc<Semaphore>,
+}
+
+impl Reviewer for HeldReviewer {
+    fn review(&self, _review: AdmissionRequest) -> ReviewFuture<'_> {
+        Box::pin(async move {
+            self.begun.send(()).unwrap();
+            let _released = self.release.acquire().await.unwrap();
+            Ok(AdmissionDecision::allow())
+        })
+    }
+
+    fn failed(&self, problem: String) -> AdmissionDecision {
+        AdmissionDecision::deny(problem)
+    }
+}
+
+#[tokio::test]
+async fn large_reviews_in_flight_are_bounded_and_small_ones_still_pass() {
+    let (begun, mut reviews) = mpsc::unbounded_channel();
+    let release = Arc::new(Semaphore::new(0));
+    let server = Server::start(HeldReviewer {
+        begun,
+        release: release.clone(),
+    })
+    .await;
+    let large = || review(&json!({"padding": "x".repeat(MAX_BODY - 1024)}));
+    let mut posts = Vec::new();
+    for _ in 0..MAX_LARGE_BODIES / MAX_BODY {
+        let mut client = server.client(false).await;
+        posts.push(tokio::spawn(async move { client.post("/", large()).await }));
+        reviews.recv().await.unwrap();
+    }
+    let mut client = server.client(false).await;
+    let (status, text) = client.post("/", large()).await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{text}");
+    assert!(text.contains("more than 64 MiB"), "{text}");
+    let mut client = server.client(false).await;
+    posts.push(tokio::spawn(async move {
+        client.post("/", review(&json!({}))).await
+    }));
+    reviews.recv().await.unwrap();
+    release.add_permits(1);
+    for post in posts {
+        assert_eq!(post.await.unwrap().0, StatusCode::OK);
+    }
 }
