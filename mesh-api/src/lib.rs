@@ -1,4 +1,5 @@
-//! Linkerd's proxy API and its conversions to and from mesh-core.
+//! Linkerd's proxy API and its conversions to and from mesh-core, and the API of its viz extension
+//! ([`linkerd2`]).
 //!
 //! Conversions from protobuf (for the proxy) are strict: an error names the field that is invalid.
 //! Conversions to protobuf (for the controllers) always succeed, and never return a message that a
@@ -19,6 +20,7 @@ mod value;
 pub mod destination;
 pub mod identity;
 pub mod inbound;
+pub mod linkerd2;
 pub mod meta;
 pub mod outbound;
 pub mod tap;

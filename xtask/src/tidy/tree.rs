@@ -111,7 +111,12 @@ impl File {
     }
 
     pub(crate) fn is_rust(&self) -> bool {
-        self.path.ends_with(".rs")
+        self.path.ends_with(".rs") && !self.is_generated()
+    }
+
+    /// Whether a program wrote it, which a test compares with its source.
+    fn is_generated(&self) -> bool {
+        self.path.contains("/src/generated/")
     }
 
     /// Whether all of it is test code: below a `tests` directory, or the `tests.rs` beside the

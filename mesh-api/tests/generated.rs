@@ -1,0 +1,49 @@
+//! Compares the generated code of `proto` with the files below `src/generated`. With
+//! `MESH_GENERATE=1` it writes these files instead.
+//!
+//! The generator is a test and not a build script, so that no build needs it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const PROTOS: [&str; 3] = [
+    "linkerd2/common_net.proto",
+    "linkerd2/tap.proto",
+    "linkerd2/viz.proto",
+];
+
+/// The generated files, one for each package.
+const GENERATED: [&str; 3] = [
+    "linkerd2.common.net.rs",
+    "linkerd2.tap.rs",
+    "linkerd2.viz.rs",
+];
+
+fn package_path(relative: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(relative)
+}
+
+#[test]
+fn generated_code_matches_proto_files() {
+    let descriptors = protox::compile(PROTOS, [package_path("proto")]).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    tonic_prost_build::configure()
+        .build_transport(false)
+        .btree_map(".")
+        .emit_rerun_if_changed(false)
+        .out_dir(directory.path())
+        .compile_fds(descriptors)
+        .unwrap();
+    for file in GENERATED {
+        let generated = fs::read_to_string(directory.path().join(file)).unwrap();
+        let checked_in = package_path("src/generated").join(file);
+        if std::env::var_os("MESH_GENERATE").is_some() {
+            fs::write(&checked_in, generated).unwrap();
+        } else {
+            assert!(
+                fs::read_to_string(&checked_in).unwrap_or_default() == generated,
+                "{file} is not the code of its .proto file; run `MESH_GENERATE=1 cargo test -p mesh-api --test generated`"
+            );
+        }
+    }
+}
