@@ -15,6 +15,7 @@ pub mod daemon;
 pub mod identity;
 pub mod index;
 mod injector;
+pub mod metrics_api;
 pub mod model;
 pub mod serve;
 pub mod source;
