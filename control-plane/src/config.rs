@@ -17,11 +17,12 @@ mod cluster;
 mod http2;
 mod identity;
 mod injector;
+mod metrics_api;
 mod values;
 
 pub use self::{
     bootstrap::Bootstrap, cluster::Cluster, http2::Http2Flag, identity::Identity,
-    injector::ProxyInjector,
+    injector::ProxyInjector, metrics_api::MetricsApi,
 };
 
 /// A proxy has two streams for each destination and one for each port of its pod, so this suffices
@@ -46,6 +47,8 @@ pub enum Command {
     Policy(Policy),
     /// Adds the proxy to pods, as an admission webhook
     ProxyInjector(ProxyInjector),
+    /// Serves the metrics of workloads to `linkerd viz` and the dashboard
+    MetricsApi(MetricsApi),
     /// Creates the trust anchor and the issuer if they do not exist, and exits
     Bootstrap(Bootstrap),
 }
@@ -179,6 +182,7 @@ impl Command {
             Self::Destination(destination) => &destination.log,
             Self::Policy(policy) => &policy.log,
             Self::ProxyInjector(injector) => &injector.log,
+            Self::MetricsApi(metrics_api) => &metrics_api.log,
             Self::Bootstrap(bootstrap) => &bootstrap.log,
         }
     }
@@ -250,6 +254,27 @@ mod tests {
             identity.identity_issuance_lifetime,
             Duration::from_secs(5400)
         );
+    }
+
+    #[test]
+    fn credentials_for_prometheus_are_two_files() {
+        let parse = |args: &[&str]| {
+            let all = ["mesh-controller", "metrics-api", "--source-dir=/a"];
+            Cli::try_parse_from(all.iter().chain(args))
+        };
+        let Command::MetricsApi(config) = parse(&[
+            "--prometheus-user-file=/u",
+            "--prometheus-password-file=/p",
+            "--ignore-namespaces=kube-system,other",
+        ])
+        .unwrap()
+        .command
+        else {
+            panic!();
+        };
+        assert_eq!(config.ignore_namespaces.len(), 2);
+        assert_eq!(config.addr.port(), 8085);
+        assert!(parse(&["--prometheus-user-file=/u"]).is_err());
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use mesh_k8s::kinds::{ObjectMeta, OwnerReference};
 use mesh_k8s::pod::meta_annotation as annotation;
 
+use self::listed::{Metadata, listed, listed_pod, listed_profile, listed_service};
 use self::pod::{node, owned_object, pod};
 use self::policy::{authorization_policy, mesh_tls_authentication, network_authentication, server};
 use self::route::{gateway_grpc_route, gateway_http_route, policy_http_route};
@@ -19,6 +20,7 @@ use crate::model::{Name, OwnerRef};
 
 mod annotations;
 mod filter;
+mod listed;
 mod object;
 mod pod;
 mod policy;

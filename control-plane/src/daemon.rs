@@ -27,15 +27,17 @@ use crate::cluster::{self, ConnectError};
 use crate::config::{Command, Source};
 use crate::identity::{AccessError, LoadError};
 use crate::injector::SettingsError;
+use crate::metrics_api::UrlError;
 use crate::serve::Calls;
 use crate::source::kube::KubeSource;
-use crate::source::kube::kinds::WatchedKind;
+use crate::source::kube::kinds::{self, WatchedKind};
 use crate::source::local::DirectorySource;
 use crate::source::{self, Batch};
 
 mod destination;
 mod identity;
 mod injector;
+mod metrics_api;
 mod policy;
 
 /// How long open calls may take to complete on shutdown. Kubernetes kills the process after 30 s.
@@ -64,6 +66,10 @@ pub enum DaemonError {
     Settings(#[source] SettingsError),
     #[error("cannot start the identity service")]
     Identity(#[source] LoadError),
+    #[error("cannot use --prometheus-url: {0}")]
+    Prometheus(UrlError),
+    #[error("cannot use the credentials for Prometheus: {0}")]
+    Credentials(String),
     #[error("{0} is not a valid name of a {1}")]
     Name(String, &'static str),
     #[error("{0}")]
@@ -90,6 +96,7 @@ pub async fn run(command: Command) -> Result<(), DaemonError> {
         Command::Destination(config) => destination::run(config).await,
         Command::Policy(config) => policy::run(config).await,
         Command::ProxyInjector(config) => injector::run(config).await,
+        Command::MetricsApi(config) => Box::pin(metrics_api::run(config)).await,
         Command::Bootstrap(config) => bootstrap::run(config).await.map_err(DaemonError::Bootstrap),
     }
 }
@@ -147,7 +154,8 @@ impl Daemon {
             let kube = KubeSource::new(client, kinds, &self.registry);
             self.supervisor.spawn("source", kube.run(batches));
         } else {
-            let local = DirectorySource::new(source.dirs, &self.registry);
+            let read = kinds::in_directories(kinds);
+            let local = DirectorySource::new(source.dirs, read, &self.registry);
             self.supervisor.spawn("source", local.run(batches));
         }
         self.supervisor

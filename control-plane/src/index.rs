@@ -8,7 +8,7 @@
 //!
 //! Nothing here is async or does I/O. A test creates an index, applies objects and reads a
 //! receiver. [`DestinationIndex`] serves the destination service, [`PolicyIndex`] the policy
-//! service; each process has one of them.
+//! service, [`Inventory`] the metrics API; each process has one of them.
 
 #[cfg(test)]
 mod consistency;
@@ -16,6 +16,7 @@ mod destination;
 #[cfg(test)]
 mod fixture;
 mod inbound;
+mod inventory;
 mod outbound;
 mod pod_endpoints;
 mod policy;
@@ -27,6 +28,7 @@ mod views;
 
 pub use self::{
     destination::{DestinationIndex, EndpointsError, Subscription},
+    inventory::{Inventory, Owner, PodCounts, Selection},
     outbound::{OutboundError, OutboundKey},
     policy::{InboundKey, PolicyIndex},
     profile::{ProfileError, ProfileKey},

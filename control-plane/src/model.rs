@@ -8,12 +8,16 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+mod listed;
 mod pod;
 mod policy;
 mod route;
 mod service;
 
 pub use self::{
+    listed::{
+        ContainerError, Detail, ListedKind, ListedObject, PodDetail, PodPhase, ProfileDetail,
+    },
     pod::{ContainerPort, Node, OwnedObject, OwnerRef, Phase, PodRecord, ProxyPorts},
     policy::{
         AuthenticationRef, AuthorizationPolicy, AuthorizationTarget, MeshTlsAuthentication,
@@ -53,21 +57,26 @@ macro_rules! kinds {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Kind {
             $($kind,)+
+            /// A kind of the metrics API, which has a record of its own.
+            Listed(ListedKind),
         }
 
         /// The record of an object.
         #[derive(Clone, Debug, PartialEq)]
         pub enum Object {
             $($kind(Arc<$record>),)+
+            Listed(Arc<ListedObject>),
         }
 
         impl Kind {
+            /// The kinds of the destination and policy controllers.
             pub const ALL: [Kind; [$($name),+].len()] = [$(Kind::$kind),+];
 
             /// Returns the API group; empty for the core group.
             pub fn group(self) -> &'static str {
                 match self {
                     $(Self::$kind => $group,)+
+                    Self::Listed(kind) => kind.group(),
                 }
             }
 
@@ -75,6 +84,7 @@ macro_rules! kinds {
             pub fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$kind => $name,)+
+                    Self::Listed(kind) => kind.as_str(),
                 }
             }
         }
@@ -83,6 +93,7 @@ macro_rules! kinds {
             pub fn key(&self) -> Key {
                 let (kind, name) = match self {
                     $(Self::$kind(object) => (Kind::$kind, &object.$($field).+),)+
+                    Self::Listed(object) => (Kind::Listed(object.kind), &object.name),
                 };
                 Key {
                     kind,

@@ -17,12 +17,17 @@ mod calls;
 mod destination;
 mod identity;
 mod inbound;
+mod metrics_api;
 mod outbound;
 mod workload;
 
 pub use self::{
-    calls::Calls, destination::DestinationService, identity::IdentityService,
-    inbound::InboundService, outbound::OutboundService,
+    calls::Calls,
+    destination::DestinationService,
+    identity::IdentityService,
+    inbound::InboundService,
+    metrics_api::{MetricsApiService, MetricsApiSettings},
+    outbound::OutboundService,
 };
 
 /// The response of streaming calls.

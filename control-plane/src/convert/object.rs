@@ -4,11 +4,12 @@ use mesh_k8s::{crd, kinds};
 use serde::de::DeserializeOwned;
 
 use super::{
-    ConvertError, authorization_policy, endpoint_slice, gateway_grpc_route, gateway_http_route,
+    ConvertError, Metadata, authorization_policy, endpoint_slice, gateway_grpc_route,
+    gateway_http_route, listed, listed_pod, listed_profile, listed_service,
     mesh_tls_authentication, network_authentication, node, owned_object, pod, policy_http_route,
     server, service,
 };
-use crate::model::{Kind, Object};
+use crate::model::{Kind, ListedKind, Object};
 
 /// A serialized object: the YAML of a file or the JSON of the API server.
 pub(crate) trait Manifest {
@@ -68,6 +69,18 @@ pub(crate) fn object<M: Manifest>(
         }
         Kind::GatewayGrpcRoute => {
             Object::GatewayGrpcRoute(gateway_grpc_route(&read(manifest)?)?.into())
+        }
+        Kind::Listed(kind) => {
+            let object = match kind {
+                ListedKind::Pod => listed_pod(&read(manifest)?),
+                ListedKind::Service => listed_service(&read(manifest)?),
+                ListedKind::ServiceProfile => listed_profile(&read(manifest)?),
+                _ => {
+                    let object: Metadata = read(manifest)?;
+                    listed(kind, &object.metadata)
+                }
+            };
+            Object::Listed(object.into())
         }
     })
 }

@@ -7,7 +7,7 @@ use crate::source::{Batch, Change};
 
 /// Returns the objects of a manifest, which must all be valid.
 pub(super) fn objects(text: &str) -> Vec<Object> {
-    manifest::read(text)
+    manifest::read(text, &Kind::ALL)
         .into_iter()
         .map(|document| match document {
             Document::Object { object, .. } => object,

@@ -79,18 +79,24 @@ macro_rules! tables {
             fn object(&self, key: &Key) -> Option<Object> {
                 match key.kind {
                     $(Kind::$kind => self.$table.get(&key.name).cloned().map(Object::$kind),)+
+                    Kind::Listed(_) => None,
                 }
             }
 
             fn put(&mut self, name: Name, object: Object) {
                 match object {
-                    $(Object::$kind(object) => drop(self.$table.insert(name, object)),)+
+                    $(Object::$kind(object) => {
+                        self.$table.insert(name, object);
+                    })+
+                    // Only for the metrics API.
+                    Object::Listed(_) => {}
                 }
             }
 
             fn take(&mut self, key: &Key) -> Option<Object> {
                 match key.kind {
                     $(Kind::$kind => self.$table.remove(&key.name).map(Object::$kind),)+
+                    Kind::Listed(_) => None,
                 }
             }
 

@@ -23,8 +23,8 @@ pub struct Server {
     pub access: DefaultPolicy,
 }
 
-/// Selects pods by their labels.
-#[derive(Clone, Debug, PartialEq)]
+/// Selects objects by their labels; by default all.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Selector(LabelSelector);
 
 #[derive(Clone, Debug, PartialEq, Eq)]

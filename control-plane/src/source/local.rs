@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use mesh_runtime::metrics::{Gauge, Labels, Registry};
@@ -14,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
 use super::{Batch, Change};
-use crate::model::{Key, Object};
+use crate::model::{Key, Kind, Object};
 use directory::Directory;
 
 mod directory;
@@ -31,13 +32,18 @@ pub struct DirectorySource {
 }
 
 impl DirectorySource {
-    pub fn new(paths: Vec<PathBuf>, registry: &Registry) -> Self {
+    /// A document is of the first matching one of `kinds`; documents of other kinds are ignored.
+    pub fn new(paths: Vec<PathBuf>, kinds: Vec<Kind>, registry: &Registry) -> Self {
+        let kinds: Arc<[Kind]> = kinds.into();
         let invalid = registry.gauge_family(
             "source_broken_objects",
             "Invalid objects, files and directories of the source; the log lists each",
         );
         Self {
-            directories: paths.into_iter().map(Directory::new).collect(),
+            directories: paths
+                .into_iter()
+                .map(|path| Directory::new(path, kinds.clone()))
+                .collect(),
             sent: BTreeMap::new(),
             invalid: invalid.with(&Labels::new()),
         }

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::convert::{self, Manifest, ObjectError};
-use crate::model::{Key, Kind, Name, Object};
+use crate::model::{Key, Kind, ListedKind, Name, Object};
 
 /// A document of a manifest.
 #[derive(Debug)]
@@ -59,10 +59,11 @@ struct HeaderMeta {
 /// The namespace of an object without namespace, as in `kubectl`.
 const DEFAULT_NAMESPACE: &str = "default";
 
-pub(crate) fn read(text: &str) -> Vec<Document> {
+/// Returns the documents of a manifest. A document is of the first matching one of `kinds`.
+pub(crate) fn read(text: &str, kinds: &[Kind]) -> Vec<Document> {
     split(text)
         .into_iter()
-        .filter_map(|(line, text)| document(line, text))
+        .filter_map(|(line, text)| document(line, text, kinds))
         .collect()
 }
 
@@ -85,7 +86,7 @@ fn split(text: &str) -> Vec<(usize, &str)> {
 }
 
 /// Parses a document; returns `None` if it only has comments and blank lines.
-fn document(line: usize, text: &str) -> Option<Document> {
+fn document(line: usize, text: &str, kinds: &[Kind]) -> Option<Document> {
     let empty = |line: &str| line.trim().is_empty() || line.trim_start().starts_with('#');
     let first = line + text.lines().take_while(|line| empty(line)).count();
     if text.lines().all(empty) {
@@ -110,7 +111,7 @@ fn document(line: usize, text: &str) -> Option<Document> {
             problem: format!("{field}: is missing"),
         })
     };
-    let Some(kind) = known_kind(&header) else {
+    let Some(kind) = known_kind(&header, kinds) else {
         return Some(if header.kind.is_empty() {
             missing("kind")
         } else {
@@ -121,7 +122,7 @@ fn document(line: usize, text: &str) -> Option<Document> {
         });
     };
     let namespace = match (kind, &header.metadata.namespace) {
-        (Kind::Node, _) => "",
+        (Kind::Node | Kind::Listed(ListedKind::Namespace), _) => "",
         (_, Some(namespace)) if !namespace.is_empty() => namespace,
         _ => DEFAULT_NAMESPACE,
     };
@@ -147,13 +148,14 @@ fn document(line: usize, text: &str) -> Option<Document> {
 }
 
 /// Ignores the version, because all versions of a kind are read in the same way.
-fn known_kind(header: &Header) -> Option<Kind> {
+fn known_kind(header: &Header, kinds: &[Kind]) -> Option<Kind> {
     let group = header
         .api_version
         .split_once('/')
         .map_or("", |(group, _)| group);
-    Kind::ALL
-        .into_iter()
+    kinds
+        .iter()
+        .copied()
         .find(|kind| kind.group() == group && kind.as_str() == header.kind)
 }
 
@@ -200,7 +202,7 @@ mod tests {
     use super::*;
 
     fn summary(text: &str) -> Vec<String> {
-        read(text)
+        read(text, &Kind::ALL)
             .iter()
             .map(|document| match document {
                 Document::Object { line, object } => format!("{line} {}", object.key()),

@@ -12,7 +12,7 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 
 use crate::cluster::{self, Backoff};
-use crate::model::Kind;
+use crate::model::{Kind, ListedKind};
 
 /// Notifies `changed` of each change of a relevant definition.
 pub(super) async fn watch_definitions(client: Client, changed: watch::Sender<()>) {
@@ -48,7 +48,10 @@ fn is_relevant(event: &Event<PartialObjectMeta<DynamicObject>>) -> bool {
 /// Definitions are named `<plural>.<group>`.
 fn is_watched_group(name: &str) -> bool {
     let group = name.split_once('.').map_or("", |(_, group)| group);
-    Kind::ALL.iter().any(|kind| kind.group() == group)
+    let kinds = Kind::ALL.into_iter();
+    kinds
+        .chain(ListedKind::ALL.map(Kind::Listed))
+        .any(|kind| kind.group() == group)
 }
 
 #[cfg(test)]
@@ -59,6 +62,7 @@ mod tests {
     fn groups_are_compared_as_a_whole() {
         assert!(is_watched_group("servers.policy.linkerd.io"));
         assert!(is_watched_group("httproutes.gateway.networking.k8s.io"));
+        assert!(is_watched_group("serviceprofiles.linkerd.io"));
         assert!(!is_watched_group("links.multicluster.linkerd.io"));
         assert!(!is_watched_group("servers.policy.linkerd.io.example.com"));
     }

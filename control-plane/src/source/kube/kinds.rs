@@ -3,7 +3,7 @@
 use kube::core::{ApiResource, GroupVersionKind};
 use mesh_core::annotation::CONTROL_PLANE_NS;
 
-use crate::model::Kind;
+use crate::model::{Kind, ListedKind};
 
 /// A kind that a controller watches.
 #[derive(Debug)]
@@ -55,8 +55,34 @@ pub(crate) const POLICY: &[WatchedKind] = &[
     all(Kind::GatewayGrpcRoute),
 ];
 
+/// The kinds of the metrics API.
+pub(crate) const METRICS_API: &[WatchedKind] = &[
+    all(Kind::Listed(ListedKind::Namespace)),
+    all(Kind::Listed(ListedKind::Pod)),
+    all(Kind::Listed(ListedKind::Service)),
+    all(Kind::Listed(ListedKind::ReplicationController)),
+    all(Kind::Listed(ListedKind::Deployment)),
+    all(Kind::Listed(ListedKind::DaemonSet)),
+    all(Kind::Listed(ListedKind::StatefulSet)),
+    all(Kind::Listed(ListedKind::ReplicaSet)),
+    all(Kind::Listed(ListedKind::Job)),
+    all(Kind::Listed(ListedKind::CronJob)),
+    all(Kind::Listed(ListedKind::Server)),
+    all(Kind::Listed(ListedKind::ServerAuthorization)),
+    all(Kind::Listed(ListedKind::AuthorizationPolicy)),
+    all(Kind::Listed(ListedKind::HttpRoute)),
+    all(Kind::Listed(ListedKind::ServiceProfile)),
+];
+
 /// Terminated pods of Jobs remain for long, while their addresses may belong to other pods.
 const NOT_ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed";
+
+/// Returns the kinds that are read from directories: those of `watched`, which take precedence, and
+/// the kinds of the other controllers, so that each controller reports invalid documents of them.
+pub(crate) fn in_directories(watched: &[WatchedKind]) -> Vec<Kind> {
+    let watched = watched.iter().map(|watched| watched.kind);
+    watched.chain(Kind::ALL).collect()
+}
 
 const fn all(kind: Kind) -> WatchedKind {
     WatchedKind { kind, label: None }
@@ -79,6 +105,10 @@ impl WatchedKind {
             built_in: false,
             ..built_in(plural, versions)
         };
+        let custom_metadata = |plural, versions| Api {
+            metadata_only: true,
+            ..custom(plural, versions)
+        };
         match self.kind {
             Kind::Pod => Api {
                 fields: Some(NOT_ENDED),
@@ -98,6 +128,31 @@ impl WatchedKind {
             }
             Kind::GatewayHttpRoute => custom("httproutes", &["v1", "v1beta1"]),
             Kind::GatewayGrpcRoute => custom("grpcroutes", &["v1", "v1alpha2"]),
+            Kind::Listed(kind) => match kind {
+                ListedKind::Namespace => metadata("namespaces"),
+                ListedKind::Pod => built_in("pods", &["v1"]),
+                ListedKind::Service => built_in("services", &["v1"]),
+                ListedKind::ReplicationController => metadata("replicationcontrollers"),
+                ListedKind::Deployment => metadata("deployments"),
+                ListedKind::DaemonSet => metadata("daemonsets"),
+                ListedKind::StatefulSet => metadata("statefulsets"),
+                ListedKind::ReplicaSet => metadata("replicasets"),
+                ListedKind::Job => metadata("jobs"),
+                ListedKind::CronJob => metadata("cronjobs"),
+                ListedKind::Server => {
+                    custom_metadata("servers", &["v1beta3", "v1beta2", "v1beta1", "v1alpha1"])
+                }
+                ListedKind::ServerAuthorization => {
+                    custom_metadata("serverauthorizations", &["v1beta1", "v1alpha1"])
+                }
+                ListedKind::AuthorizationPolicy => {
+                    custom_metadata("authorizationpolicies", &["v1alpha1"])
+                }
+                ListedKind::HttpRoute => {
+                    custom_metadata("httproutes", &["v1beta3", "v1beta2", "v1beta1", "v1alpha1"])
+                }
+                ListedKind::ServiceProfile => custom("serviceprofiles", &["v1alpha2"]),
+            },
         }
     }
 
@@ -141,6 +196,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn metrics_api_watches_each_listed_kind_once() {
+        let watched: Vec<Kind> = METRICS_API.iter().map(|watched| watched.kind).collect();
+        assert_eq!(watched, ListedKind::ALL.map(Kind::Listed));
+        for watched in METRICS_API {
+            let api = watched.api();
+            let singular = watched.kind.as_str().to_ascii_lowercase();
+            let stem = singular.strip_suffix('y').unwrap_or(&singular);
+            assert!(api.plural.starts_with(stem), "{api:?}");
+            assert_eq!(api.built_in, !watched.kind.group().contains("linkerd"));
+        }
+        assert_eq!(
+            in_directories(METRICS_API)[1],
+            Kind::Listed(ListedKind::Pod)
+        );
+    }
+
+    #[test]
     fn group_first_version_and_plural_match_types() {
         fn named<K: Resource<DynamicType = ()>>() -> (String, String, String) {
             let text = |text: std::borrow::Cow<'_, str>| text.into_owned();
@@ -165,6 +237,7 @@ mod tests {
                 Kind::PolicyHttpRoute => named::<crd::PolicyHttpRoute>(),
                 Kind::GatewayHttpRoute => named::<kinds::HttpRoute>(),
                 Kind::GatewayGrpcRoute => named::<kinds::GrpcRoute>(),
+                Kind::Listed(kind) => unreachable!("{kind}"),
             };
             let api = watched.api();
             let resource = api.resource(watched.kind, api.versions[0]);

@@ -3,14 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::{fs, io};
 
-use crate::model::{Key, Object};
+use crate::model::{Key, Kind, Object};
 use crate::source::manifest::{self, Document, InvalidDocument};
 
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
+    kinds: Arc<[Kind]>,
     files: BTreeMap<PathBuf, File>,
     /// The last poll could not list the directory, which is logged once.
     unreadable: bool,
@@ -37,9 +39,10 @@ struct FileStamp {
 }
 
 impl Directory {
-    pub(super) fn new(path: PathBuf) -> Self {
+    pub(super) fn new(path: PathBuf, kinds: Arc<[Kind]>) -> Self {
         Self {
             path,
+            kinds,
             files: BTreeMap::new(),
             unreadable: false,
             read: false,
@@ -89,7 +92,7 @@ impl Directory {
             file.seen = Some(stamp);
             if settled && file.read != Some(stamp) {
                 file.read = Some(stamp);
-                file.update(&path);
+                file.update(&path, &self.kinds);
             }
         }
         if first {
@@ -112,10 +115,10 @@ impl Directory {
 }
 
 impl File {
-    fn update(&mut self, path: &Path) {
+    fn update(&mut self, path: &Path, kinds: &[Kind]) {
         match fs::read_to_string(path) {
             Ok(text) => {
-                let documents = manifest::read(&text);
+                let documents = manifest::read(&text, kinds);
                 self.update_objects(path, documents);
             }
             Err(error) => {

@@ -15,7 +15,7 @@ impl Fixture {
         let paths = dirs.iter().map(|dir| dir.path().to_owned()).collect();
         Self {
             dirs,
-            directories: DirectorySource::new(paths, &Registry::new()),
+            directories: DirectorySource::new(paths, Kind::ALL.to_vec(), &Registry::new()),
         }
     }
 

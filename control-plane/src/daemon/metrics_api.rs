@@ -1,0 +1,74 @@
+//! The metrics API of the viz extension.
+
+use std::sync::Arc;
+
+use mesh_api::linkerd2::viz::api_server::ApiServer;
+use mesh_runtime::metrics::{Labels, Registry};
+use parking_lot::Mutex;
+use tonic::transport::Server;
+
+use super::{Daemon, DaemonError, listen, wait_for_source};
+use crate::config::MetricsApi;
+use crate::index::Inventory;
+use crate::metrics_api::{CredentialFiles, PrometheusClient};
+use crate::serve::{MetricsApiService, MetricsApiSettings};
+use crate::source::kube::kinds;
+
+pub(super) async fn run(config: MetricsApi) -> Result<(), DaemonError> {
+    let mut daemon = Daemon::new()?;
+    let prometheus = prometheus(&config, &daemon.registry).await?;
+    let listener = listen(config.addr).await?;
+    daemon.serve_admin(config.metrics_addr).await?;
+    let inventory = Arc::new(Mutex::new(Inventory::new()));
+    export_objects(&daemon.registry, &inventory);
+    let applied = inventory.clone();
+    let apply = move |batch| applied.lock().apply(batch);
+    let complete = daemon
+        .watch_source(config.source, "metrics-api", kinds::METRICS_API, apply)
+        .await?;
+    if !wait_for_source(&mut daemon, complete).await? {
+        return Ok(());
+    }
+    let settings = MetricsApiSettings {
+        cluster_domain: config.cluster_domain,
+        control_namespace: config.controller_namespace,
+        ignored_namespaces: config.ignore_namespaces,
+    };
+    let service = MetricsApiService::new(inventory, prometheus, settings, &daemon.calls);
+    let router = Server::builder().add_service(ApiServer::new(service));
+    daemon.serve_grpc(listener, router);
+    tracing::info!(addr = %config.addr, "Serving metrics");
+    daemon.run_until_stopped().await
+}
+
+async fn prometheus(
+    config: &MetricsApi,
+    registry: &Registry,
+) -> Result<Option<PrometheusClient>, DaemonError> {
+    if config.prometheus_url.is_empty() {
+        tracing::warn!("No metrics without --prometheus-url");
+        return Ok(None);
+    }
+    let files = config.prometheus_user_file.clone();
+    let credentials = files
+        .zip(config.prometheus_password_file.clone())
+        .map(|(user, password)| CredentialFiles { user, password });
+    if let Some(files) = &credentials {
+        files.check().await.map_err(DaemonError::Credentials)?;
+    }
+    PrometheusClient::new(&config.prometheus_url, credentials, registry)
+        .map(Some)
+        .map_err(DaemonError::Prometheus)
+}
+
+fn export_objects(registry: &Registry, inventory: &Arc<Mutex<Inventory>>) {
+    let inventory = inventory.clone();
+    registry.on_scrape(move |scrape| {
+        scrape.gauge(
+            "mesh_metrics_api_objects",
+            "Objects that the metrics API can show",
+            &Labels::new(),
+            inventory.lock().len() as f64,
+        );
+    });
+}

@@ -1,0 +1,227 @@
+//! The objects whose statistics the metrics API serves.
+//!
+//! A record has what the API's tables show. The other controllers have records of the same objects
+//! with what decides about traffic, which changes less often.
+
+use std::fmt;
+use std::sync::Arc;
+
+use mesh_k8s::select;
+
+use super::{Labels, Name, OwnerRef};
+
+/// An object that the metrics API lists.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ListedObject {
+    pub kind: ListedKind,
+    pub name: Name,
+    pub labels: Labels,
+    /// The owner; `None` if there are several.
+    pub owner: Option<OwnerRef>,
+    pub detail: Detail,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ListedKind {
+    Namespace,
+    Pod,
+    Service,
+    ReplicationController,
+    Deployment,
+    DaemonSet,
+    StatefulSet,
+    ReplicaSet,
+    Job,
+    CronJob,
+    Server,
+    ServerAuthorization,
+    AuthorizationPolicy,
+    /// `policy.linkerd.io`
+    HttpRoute,
+    ServiceProfile,
+}
+
+/// What the tables show in addition to the metadata.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Detail {
+    None,
+    Pod(Box<PodDetail>),
+    /// The selector of a Service; empty if it has none.
+    Service(Labels),
+    Profile(ProfileDetail),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodDetail {
+    pub phase: PodPhase,
+    /// The status in the notation of `kubectl get pods`.
+    pub status: Arc<str>,
+    /// The phase, `Terminating` or `Evicted`.
+    pub summary: Arc<str>,
+    pub ip: Arc<str>,
+    pub service_account: Arc<str>,
+    /// The namespace of its control plane; empty if the pod is not meshed.
+    pub control_plane_ns: Arc<str>,
+    /// Whether it is a pod of the control plane.
+    pub control_plane: bool,
+    pub proxy_ready: bool,
+    /// The tag of the proxy's image; empty if the image has a digest, or the pod no proxy.
+    pub proxy_version: Arc<str>,
+    pub resource_version: Arc<str>,
+    pub errors: Vec<ContainerError>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodPhase {
+    Pending,
+    Running,
+    Succeeded,
+    Failed,
+}
+
+/// Why a container does not run, or did not run until recently.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerError {
+    pub container: String,
+    pub image: String,
+    pub reason: String,
+    pub message: String,
+}
+
+/// What is used of a ServiceProfile.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProfileDetail {
+    /// The names of the routes.
+    pub routes: Vec<String>,
+    /// Authorities and weights.
+    pub overrides: Vec<(String, String)>,
+}
+
+impl ListedKind {
+    pub const ALL: [Self; 15] = [
+        Self::Namespace,
+        Self::Pod,
+        Self::Service,
+        Self::ReplicationController,
+        Self::Deployment,
+        Self::DaemonSet,
+        Self::StatefulSet,
+        Self::ReplicaSet,
+        Self::Job,
+        Self::CronJob,
+        Self::Server,
+        Self::ServerAuthorization,
+        Self::AuthorizationPolicy,
+        Self::HttpRoute,
+        Self::ServiceProfile,
+    ];
+
+    /// Returns the `kind` in manifests.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Namespace => "Namespace",
+            Self::Pod => "Pod",
+            Self::Service => "Service",
+            Self::ReplicationController => "ReplicationController",
+            Self::Deployment => "Deployment",
+            Self::DaemonSet => "DaemonSet",
+            Self::StatefulSet => "StatefulSet",
+            Self::ReplicaSet => "ReplicaSet",
+            Self::Job => "Job",
+            Self::CronJob => "CronJob",
+            Self::Server => "Server",
+            Self::ServerAuthorization => "ServerAuthorization",
+            Self::AuthorizationPolicy => "AuthorizationPolicy",
+            Self::HttpRoute => "HTTPRoute",
+            Self::ServiceProfile => "ServiceProfile",
+        }
+    }
+
+    /// Returns the API group; empty for the core group.
+    pub fn group(self) -> &'static str {
+        match self {
+            Self::Namespace | Self::Pod | Self::Service | Self::ReplicationController => "",
+            Self::Deployment | Self::DaemonSet | Self::StatefulSet | Self::ReplicaSet => "apps",
+            Self::Job | Self::CronJob => "batch",
+            Self::Server
+            | Self::ServerAuthorization
+            | Self::AuthorizationPolicy
+            | Self::HttpRoute => "policy.linkerd.io",
+            Self::ServiceProfile => "linkerd.io",
+        }
+    }
+
+    /// Returns the type in requests: the kind in lower case.
+    pub fn resource_type(self) -> &'static str {
+        match self {
+            Self::Namespace => "namespace",
+            Self::Pod => "pod",
+            Self::Service => "service",
+            Self::ReplicationController => "replicationcontroller",
+            Self::Deployment => "deployment",
+            Self::DaemonSet => "daemonset",
+            Self::StatefulSet => "statefulset",
+            Self::ReplicaSet => "replicaset",
+            Self::Job => "job",
+            Self::CronJob => "cronjob",
+            Self::Server => "server",
+            Self::ServerAuthorization => "serverauthorization",
+            Self::AuthorizationPolicy => "authorizationpolicy",
+            Self::HttpRoute => "httproute",
+            Self::ServiceProfile => "serviceprofile",
+        }
+    }
+
+    pub fn of_resource_type(name: &str) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|kind| kind.resource_type() == name)
+    }
+}
+
+impl fmt::Display for ListedKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl PodDetail {
+    /// Returns whether the pod is pending or running.
+    pub fn is_active(&self) -> bool {
+        matches!(self.phase, PodPhase::Pending | PodPhase::Running)
+    }
+}
+
+impl ListedObject {
+    /// Returns whether it is a Service that selects a pod with these labels.
+    pub fn selects(&self, labels: &Labels) -> bool {
+        match &self.detail {
+            Detail::Service(selector) => select::service_matches(Some(selector), Some(labels)),
+            _ => false,
+        }
+    }
+
+    pub fn pod(&self) -> Option<&PodDetail> {
+        match &self.detail {
+            Detail::Pod(pod) => Some(pod),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resource_types_are_kinds_in_lower_case() {
+        for kind in ListedKind::ALL {
+            assert_eq!(kind.resource_type(), kind.as_str().to_ascii_lowercase());
+            assert_eq!(
+                ListedKind::of_resource_type(kind.resource_type()),
+                Some(kind)
+            );
+        }
+        assert_eq!(ListedKind::of_resource_type("Deployment"), None);
+    }
+}

@@ -1,0 +1,202 @@
+//! From the results of queries to statistics: which query counts what.
+
+use std::collections::BTreeMap;
+
+use mesh_api::linkerd2::viz::{BasicStats, Resource, ServerStats, TcpStats};
+
+use crate::metrics_api::{Grouping, Matchers, QUANTILES, Sample, TimeWindow};
+use crate::model::Name;
+
+/// What a query measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Metric {
+    Requests,
+    /// Requests after retries.
+    ActualRequests,
+    /// By index in [`QUANTILES`].
+    Latency(usize),
+    OpenConnections,
+    ReadBytes,
+    WriteBytes,
+    Allowed,
+    Denied,
+    /// Whether a gateway responds to probes.
+    Alive,
+}
+
+/// The text of a query.
+pub(super) type Query = (Metric, String);
+
+/// The result of a query.
+pub(super) type Measurement = (Metric, Vec<Sample>);
+
+/// The statistics of an object, as far as there are samples.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Stats {
+    pub(super) basic: Option<BasicStats>,
+    pub(super) tcp: Option<TcpStats>,
+    pub(super) server: Option<ServerStats>,
+}
+
+/// Returns the queries for successful and failed requests and their latencies.
+pub(super) fn request_queries(
+    matchers: &Matchers,
+    window: &TimeWindow,
+    by: &Grouping,
+) -> Vec<Query> {
+    let requests = format!("{by}, classification, tls");
+    let mut queries = vec![(
+        Metric::Requests,
+        matchers.increase("response_total", window, &requests),
+    )];
+    queries.extend(latency_queries(
+        matchers,
+        "response_latency_ms_bucket",
+        window,
+        &format!("le, {by}"),
+    ));
+    queries
+}
+
+pub(super) fn latency_queries<'a>(
+    matchers: &'a Matchers,
+    metric: &'a str,
+    window: &'a TimeWindow,
+    by: &'a str,
+) -> impl Iterator<Item = Query> + 'a {
+    QUANTILES
+        .into_iter()
+        .enumerate()
+        .map(move |(at, quantile)| {
+            let query = matchers.quantile(quantile, metric, window, by);
+            (Metric::Latency(at), query)
+        })
+}
+
+/// Returns the queries for connections. `transferred` selects the series of transferred bytes, of
+/// which each connection has two.
+pub(super) fn tcp_queries(
+    open: &Matchers,
+    transferred: &Matchers,
+    window: &TimeWindow,
+    by: &Grouping,
+) -> [Query; 3] {
+    let by = by.to_string();
+    [
+        (
+            Metric::OpenConnections,
+            open.sum("tcp_open_connections", &by),
+        ),
+        (
+            Metric::ReadBytes,
+            transferred.increase("tcp_read_bytes_total", window, &by),
+        ),
+        (
+            Metric::WriteBytes,
+            transferred.increase("tcp_write_bytes_total", window, &by),
+        ),
+    ]
+}
+
+pub(super) fn authorization_queries(
+    matchers: &Matchers,
+    window: &TimeWindow,
+    by: &Grouping,
+) -> [Query; 2] {
+    let by = by.to_string();
+    [
+        (
+            Metric::Allowed,
+            matchers.increase("inbound_http_authz_allow_total", window, &by),
+        ),
+        (
+            Metric::Denied,
+            matchers.increase("inbound_http_authz_deny_total", window, &by),
+        ),
+    ]
+}
+
+/// Returns the statistics by the last two labels of the grouping, which are namespace and name.
+pub(super) fn by_name(results: Vec<Measurement>, key: &Grouping) -> BTreeMap<Name, Stats> {
+    let (namespace, name) = match &key.0[..] {
+        [.., namespace, name] => (namespace.as_str(), name.as_str()),
+        [name] => ("", name.as_str()),
+        [] => ("", ""),
+    };
+    let mut stats: BTreeMap<Name, Stats> = BTreeMap::new();
+    for (metric, samples) in results {
+        for sample in samples {
+            let key = Name::new(sample.label(namespace), sample.label(name));
+            stats.entry(key).or_default().add(metric, &sample);
+        }
+    }
+    stats
+}
+
+impl Stats {
+    pub(super) fn add(&mut self, metric: Metric, sample: &Sample) {
+        let value = sample.count();
+        match metric {
+            Metric::OpenConnections | Metric::ReadBytes | Metric::WriteBytes => {
+                let tcp = self.tcp.get_or_insert_default();
+                let total = match metric {
+                    Metric::OpenConnections => &mut tcp.open_connections,
+                    Metric::ReadBytes => &mut tcp.read_bytes_total,
+                    _ => &mut tcp.write_bytes_total,
+                };
+                *total = total.saturating_add(value);
+            }
+            Metric::Allowed | Metric::Denied => {
+                let server = self.server.get_or_insert_with(|| server_stats(sample, ""));
+                let total = match metric {
+                    Metric::Allowed => &mut server.allowed_count,
+                    _ => &mut server.denied_count,
+                };
+                *total = total.saturating_add(value);
+            }
+            Metric::Requests | Metric::ActualRequests | Metric::Latency(_) => {
+                add_requests(self.basic.get_or_insert_default(), metric, sample);
+            }
+            Metric::Alive => {}
+        }
+    }
+}
+
+/// Adds a sample of requests or latencies. Several samples of a latency, as of the routes of a
+/// Server, count as the highest one.
+pub(super) fn add_requests(stats: &mut BasicStats, metric: Metric, sample: &Sample) {
+    let value = sample.count();
+    let total = match (metric, sample.label("classification")) {
+        (Metric::Latency(at), _) => {
+            let latency = match at {
+                0 => &mut stats.latency_ms_p50,
+                1 => &mut stats.latency_ms_p95,
+                _ => &mut stats.latency_ms_p99,
+            };
+            *latency = value.max(*latency);
+            return;
+        }
+        (Metric::ActualRequests, "success") => &mut stats.actual_success_count,
+        (Metric::ActualRequests, "failure") => &mut stats.actual_failure_count,
+        (_, "success") => &mut stats.success_count,
+        (_, "failure") => &mut stats.failure_count,
+        _ => return,
+    };
+    *total = total.saturating_add(value);
+}
+
+/// Returns empty statistics of what the labels of policy name.
+pub(super) fn server_stats(sample: &Sample, namespace: &str) -> ServerStats {
+    let resource = |of: &str| Resource {
+        namespace: namespace.to_owned(),
+        r#type: sample.label(&format!("{of}_kind")).to_owned(),
+        name: sample.label(&format!("{of}_name")).to_owned(),
+    };
+    ServerStats {
+        allowed_count: 0,
+        denied_count: 0,
+        srv: Some(resource("srv")),
+        route: Some(resource("route")),
+        authz: Some(resource("authz")),
+    }
+}
