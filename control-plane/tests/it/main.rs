@@ -13,4 +13,5 @@ mod destination;
 mod identity;
 mod lifecycle;
 mod manifests;
+mod metrics_api;
 mod policy;
