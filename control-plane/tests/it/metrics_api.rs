@@ -22,7 +22,9 @@ use tokio::net::TcpListener;
 use tonic::Code;
 use tonic::transport::Channel;
 
-use crate::controller::{Controller, ManifestDir, eventually, free_addr};
+use mesh_test_support::network::free_address;
+
+use crate::controller::{Controller, ManifestDir, eventually};
 
 const WINDOW: &str = "5s";
 const WINDOW_SECONDS: u64 = 5;
@@ -159,7 +161,7 @@ impl Prometheus {
             "global: {{scrape_interval: 250ms}}\nscrape_configs:\n- job_name: linkerd-proxy\n  honor_labels: true\n  static_configs: [{{targets: ['{target}']}}]\n"
         );
         std::fs::write(&config, text).unwrap();
-        let addr = free_addr();
+        let addr = free_address();
         let spawned = Command::new("prometheus")
             .arg(format!("--config.file={}", config.display()))
             .arg(format!(
