@@ -1,9 +1,11 @@
 //! The client with a server whose responses are scripted.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
 use super::*;
@@ -19,16 +21,22 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/prom/", listener.local_addr().unwrap());
         let (received, requests) = mpsc::unbounded_channel();
+        // Locked while a response is taken.
+        let responses = Arc::new(Mutex::new(responses.into_iter()));
         tokio::spawn(async move {
-            let (mut stream, _) = listener.accept().await.unwrap();
-            let mut responses = responses.into_iter();
-            loop {
-                let request = read_request(&mut stream).await;
-                let _ = received.send(request);
-                match responses.next() {
-                    Some(response) => stream.write_all(&response).await.unwrap(),
-                    None => std::future::pending::<()>().await,
-                }
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let (received, responses) = (received.clone(), responses.clone());
+                tokio::spawn(async move {
+                    while let Some(request) = read_request(&mut stream).await {
+                        let _ = received.send(request);
+                        let response = responses.lock().next();
+                        match response {
+                            // The client closes the connection if the response is too large.
+                            Some(response) => drop(stream.write_all(&response).await),
+                            None => std::future::pending::<()>().await,
+                        }
+                    }
+                });
             }
         });
         Self { url, requests }
@@ -39,11 +47,11 @@ impl Server {
     }
 }
 
-async fn read_request(stream: &mut tokio::net::TcpStream) -> String {
+/// Returns the next request; `None` when the client has closed the connection.
+async fn read_request(stream: &mut TcpStream) -> Option<String> {
     let mut text = String::new();
-    loop {
-        let mut buffer = [0; 4096];
-        let read = stream.read(&mut buffer).await.unwrap();
+    let mut buffer = [0; 4096];
+    while let Ok(read @ 1..) = stream.read(&mut buffer).await {
         text.push_str(std::str::from_utf8(&buffer[..read]).unwrap());
         let Some((headers, body)) = text.split_once("\r\n\r\n") else {
             continue;
@@ -53,9 +61,10 @@ async fn read_request(stream: &mut tokio::net::TcpStream) -> String {
             .find_map(|line| line.strip_prefix("content-length: "))
             .map_or(0, |length| length.parse().unwrap());
         if body.len() >= length {
-            return text;
+            return Some(text);
         }
     }
+    None
 }
 
 fn response(status: &str, body: &str) -> Vec<u8> {

@@ -2,11 +2,12 @@
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
-use std::time::Instant;
 
 use mesh_api::linkerd2::viz::ResourceSelection;
 use mesh_api::linkerd2::viz::stat_table::Table;
 use mesh_runtime::metrics::Registry;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeVal;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tonic::Code;
@@ -89,10 +90,11 @@ fn service(prometheus: Option<SocketAddr>, inventory: Inventory) -> MetricsApiSe
 async fn serve_samples() -> SocketAddr {
     let mut samples = Vec::new();
     for at in 0..DEPLOYMENTS {
+        let value = at + 1;
         for classification in ["success", "failure"] {
             for tls in ["true", "no_identity"] {
                 samples.push(format!(
-                    r#"{{"metric":{{"namespace":"shop","deployment":"web-{at}","classification":"{classification}","tls":"{tls}"}},"value":[1700000000.123,"{at}.25"]}}"#
+                    r#"{{"metric":{{"namespace":"shop","deployment":"web-{at}","classification":"{classification}","tls":"{tls}"}},"value":[1700000000.123,"{value}.25"]}}"#
                 ));
             }
         }
@@ -146,14 +148,25 @@ fn stat(kind: &str, namespace: &str) -> StatSummaryRequest {
     }
 }
 
+/// Returns the processor time of this thread, on which the runtime of a test runs.
+fn processor_time() -> Duration {
+    let usage = getrusage(UsageWho::RUSAGE_THREAD).unwrap();
+    let duration = |time: TimeVal| {
+        let micros = time.tv_sec() * 1_000_000 + time.tv_usec();
+        Duration::from_micros(u64::try_from(micros).unwrap())
+    };
+    duration(usage.user_time()) + duration(usage.system_time())
+}
+
+/// Processor time, because other tests run at the same time.
 #[tokio::test]
 async fn table_of_200_workloads_with_1000_pods_takes_200_ms() {
     let service = service(Some(serve_samples().await), inventory());
     let mut best = Duration::MAX;
     for _ in 0..5 {
-        let start = Instant::now();
+        let start = processor_time();
         let ok = service.stat_summary(&stat("deployment", "")).await.unwrap();
-        best = best.min(start.elapsed());
+        best = best.min(processor_time() - start);
         let Some(Table::PodGroup(group)) = &ok.stat_tables[0].table else {
             panic!();
         };
@@ -162,7 +175,7 @@ async fn table_of_200_workloads_with_1000_pods_takes_200_ms() {
             assert_eq!((row.meshed_pod_count, row.running_pod_count), (5, 5));
             let name = &row.resource.as_ref().unwrap().name;
             let number: u64 = name.strip_prefix("web-").unwrap().parse().unwrap();
-            assert_eq!(row.stats.unwrap().success_count, 2 * number);
+            assert_eq!(row.stats.unwrap().success_count, 2 * (number + 1));
         }
     }
     assert!(best <= Duration::from_millis(200), "{best:?}");
