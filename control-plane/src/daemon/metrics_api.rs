@@ -7,7 +7,7 @@ use mesh_runtime::metrics::{Labels, Registry};
 use parking_lot::Mutex;
 use tonic::transport::Server;
 
-use super::{Daemon, DaemonError, listen, wait_for_source};
+use super::{Daemon, DaemonError, listen};
 use crate::config::MetricsApi;
 use crate::index::Inventory;
 use crate::metrics_api::{CredentialFiles, PrometheusClient};
@@ -17,16 +17,18 @@ use crate::source::kube::kinds;
 pub(super) async fn run(config: MetricsApi) -> Result<(), DaemonError> {
     let mut daemon = Daemon::new()?;
     let prometheus = prometheus(&config, &daemon.registry).await?;
-    let listener = listen(config.addr).await?;
+    let listener = listen(config.addr, "gRPC").await?;
     daemon.serve_admin(config.metrics_addr).await?;
     let inventory = Arc::new(Mutex::new(Inventory::new()));
     export_objects(&daemon.registry, &inventory);
-    let applied = inventory.clone();
-    let apply = move |batch| applied.lock().apply(batch);
-    let complete = daemon
-        .watch_source(config.source, "metrics-api", kinds::METRICS_API, apply)
-        .await?;
-    if !wait_for_source(&mut daemon, complete).await? {
+    let complete = daemon.read_source(
+        config.source,
+        "metrics-api",
+        kinds::METRICS_API,
+        &inventory,
+        Inventory::apply,
+    );
+    if !complete.await? {
         return Ok(());
     }
     let settings = MetricsApiSettings {
