@@ -556,19 +556,11 @@ impl RoutePermit {
 
     /// The objects that admitted the request, as taps name them.
     pub(super) fn tap_labels(&self) -> mesh_core::labels::Labels {
-        let server = &self.policy.server.meta;
-        let (route, authorization) = (self.route(), &self.metrics.authorization);
-        mesh_core::labels::Labels::from([
-            ("srv_group", server.group()),
-            ("srv_kind", server.kind()),
-            ("srv_name", server.name()),
-            ("route_group", route.group()),
-            ("route_kind", route.kind()),
-            ("route_name", route.name()),
-            ("authz_group", authorization.group()),
-            ("authz_kind", authorization.kind()),
-            ("authz_name", authorization.name()),
-        ])
+        labels::tap_permit(PermitLabels {
+            server: &self.policy.server.meta,
+            route: self.route(),
+            authz: &self.metrics.authorization,
+        })
     }
 
     /// Length of the path prefix that the route matched; redirects need it.

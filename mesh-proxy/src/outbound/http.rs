@@ -68,8 +68,8 @@ impl Http {
         }
     }
 
-    /// Returns the handler of a connection of `client` to `addr`. `updates` are discovery's snapshots
-    /// of `addr`.
+    /// Returns the handler of a connection of `client` to `addr`. `updates` are discovery's
+    /// snapshots of `addr`.
     pub(crate) fn connection(
         &self,
         client: SocketAddr,

@@ -1,3 +1,5 @@
+//! Subscriptions and recorders without connections: what is reported, and each bound.
+
 use std::net::SocketAddr;
 
 use http::HeaderValue;

@@ -261,6 +261,27 @@ pub(crate) fn tap_server_tls(tls: &ServerTls) -> mesh_core::labels::Labels {
     }
 }
 
+/// Returns the objects that admitted a request, as taps name them.
+pub(crate) fn tap_permit(permit: PermitLabels<'_>) -> mesh_core::labels::Labels {
+    let PermitLabels {
+        server,
+        route,
+        authz,
+    } = permit;
+    [
+        ("srv_group", server.group()),
+        ("srv_kind", server.kind()),
+        ("srv_name", server.name()),
+        ("route_group", route.group()),
+        ("route_kind", route.kind()),
+        ("route_name", route.name()),
+        ("authz_group", authz.group()),
+        ("authz_kind", authz.kind()),
+        ("authz_name", authz.name()),
+    ]
+    .into()
+}
+
 /// Returns the labels and the TLS of an endpoint, as taps name them.
 pub(crate) fn tap_endpoint(endpoint: &Endpoint, tls: &ClientTls) -> mesh_core::labels::Labels {
     let tls = match tls {
