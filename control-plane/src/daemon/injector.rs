@@ -36,7 +36,7 @@ pub(super) async fn run(config: ProxyInjector) -> Result<(), DaemonError> {
     let injector = Arc::new(Injector::new(settings, caches, events, &daemon.registry));
     let result = webhook::serve(listener, serving, injector, daemon.watch.clone());
     daemon.supervisor.spawn("webhook server", result);
-    tracing::info!(addr = %config.addr, "ServingCertificate the injector's webhook");
+    tracing::info!(addr = %config.addr, "Serving the injector's webhook");
     daemon.run_until_stopped().await
 }
 

@@ -15,7 +15,7 @@ use super::{Balancer, FailFastGate, PickedEndpoint, QueueError};
 use crate::discovery::EndpointSet;
 use crate::telemetry::balancer::BalancerMetrics;
 
-/// BalanceSettings of a [`BalanceQueue`].
+/// The settings of a [`BalanceQueue`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct BalanceSettings {
     /// Maximum number of requests that wait for an endpoint.

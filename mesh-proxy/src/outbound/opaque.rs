@@ -91,7 +91,7 @@ impl Opaque {
     }
 
     /// Opens a connection by the target's opaque route. Fails without such a route: the target's
-    /// address may be that of a BalanceQueue, or of a proxy that expects TLS.
+    /// address may be that of a Service, or of a proxy that expects TLS.
     pub(super) async fn connect(&self, target: &OutboundTarget) -> Result<Connected, OpaqueError> {
         let parent = &target.policy.parent;
         let (OutboundProtocol::Opaque(Some(route))

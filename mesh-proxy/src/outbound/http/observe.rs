@@ -1,4 +1,4 @@
-//! ExchangeMetrics of an outbound exchange's bodies: metrics, latency measurement, timeouts.
+//! Observers of an outbound exchange's bodies: metrics, latency measurement, timeouts.
 
 use std::rc::Rc;
 
