@@ -39,6 +39,8 @@ mod identity;
 mod injector;
 mod metrics_api;
 mod policy;
+mod tap_injector;
+mod webhook_certificate;
 
 /// How long open calls may take to complete on shutdown. Kubernetes kills the process after 30 s.
 const DRAIN_GRACE: Duration = Duration::from_secs(20);
@@ -97,6 +99,7 @@ pub async fn run(command: Command) -> Result<(), DaemonError> {
         Command::Policy(config) => policy::run(config).await,
         Command::ProxyInjector(config) => injector::run(config).await,
         Command::MetricsApi(config) => Box::pin(metrics_api::run(config)).await,
+        Command::TapInjector(config) => tap_injector::run(config).await,
         Command::Bootstrap(config) => bootstrap::run(config).await.map_err(DaemonError::Bootstrap),
     }
 }

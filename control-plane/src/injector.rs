@@ -22,7 +22,7 @@ mod metrics;
 mod settings;
 
 pub(crate) use self::{
-    caches::Caches,
+    caches::{Caches, NamespaceCache},
     settings::{Settings, SettingsError, SettingsFiles},
 };
 

@@ -1,4 +1,4 @@
-//! The mesh controllers: identity, destination and policy.
+//! The mesh controllers: identity, destination, policy, injectors and the viz extension's.
 //!
 //! Data flows in one direction: a [`source`] reads objects and converts them to the records of the
 //! [`model`]; the [`index`] stores the records and computes endpoints, profiles and policies
@@ -19,5 +19,6 @@ pub mod metrics_api;
 pub mod model;
 pub mod serve;
 pub mod source;
+mod tap_injector;
 mod trust_roots;
 mod webhook;

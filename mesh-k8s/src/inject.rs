@@ -30,6 +30,7 @@ mod operations;
 mod overrides;
 mod redirect_annotations;
 mod reverse;
+mod tap;
 mod units;
 
 #[cfg(test)]
@@ -43,6 +44,7 @@ pub use opaque::service_warnings;
 pub use overrides::configuration_keys;
 pub use reverse::uninject;
 pub(crate) use reverse::uninject_metadata;
+pub use tap::{DISABLE_TAP, TAP_ENABLED, tap_patch};
 
 /// The result of [`patch`].
 #[derive(Clone, Debug, PartialEq)]

@@ -23,10 +23,19 @@ use crate::cluster::{Backoff, explain, watch_objects};
 
 pub(crate) struct Caches {
     client: Client,
-    namespaces: Store<PartialObjectMeta<Namespace>>,
+    namespaces: NamespaceCache,
     replica_sets: Store<PartialObjectMeta<ReplicaSet>>,
     jobs: Store<PartialObjectMeta<Job>>,
 }
+
+/// The metadata of all namespaces.
+pub(crate) struct NamespaceCache {
+    client: Client,
+    store: Store<PartialObjectMeta<Namespace>>,
+}
+
+/// Returns whether an annotation is cached.
+type IsUsed = fn(&str) -> bool;
 
 /// Timeout of requesting an object. The deadline of a review is 8 s, and it requests two objects at
 /// most.
@@ -38,11 +47,16 @@ impl Caches {
         macro_rules! cache {
             ($what:literal) => {{
                 let listed = readiness.condition(concat!($what, " to be listed"));
-                start_cache(client, supervisor, listed, $what)
+                start_cache(client, supervisor, listed, $what, is_injector_annotation)
             }};
         }
         Self {
-            namespaces: cache!("namespaces"),
+            namespaces: NamespaceCache::start(
+                client,
+                supervisor,
+                readiness,
+                is_injector_annotation,
+            ),
             replica_sets: cache!("ReplicaSets"),
             jobs: cache!("Jobs"),
             client: client.clone(),
@@ -51,12 +65,7 @@ impl Caches {
 
     /// Returns the namespace's metadata; `None` if it does not exist.
     pub(crate) async fn namespace(&self, name: &str) -> Result<Option<ObjectMeta>, String> {
-        if let Some(known) = self.namespaces.get(&ObjectRef::new(name)) {
-            return Ok(Some(known.metadata.clone()));
-        }
-        let api: Api<Namespace> = Api::all(self.client.clone());
-        let found = get_metadata(&api, name).await;
-        found.map_err(|error| format!("cannot look up the namespace {name:?}: {error}"))
+        self.namespaces.get(name).await
     }
 
     /// Returns the metadata of the ReplicaSet or Job that owns a pod; `None` for other kinds and if
@@ -105,6 +114,33 @@ impl Caches {
     }
 }
 
+impl NamespaceCache {
+    /// Starts the watch. The process is not ready until it has listed the namespaces. Annotations
+    /// that are not used are not cached.
+    pub(crate) fn start(
+        client: &Client,
+        supervisor: &Supervisor,
+        readiness: &Readiness,
+        is_used: IsUsed,
+    ) -> Self {
+        let listed = readiness.condition("namespaces to be listed");
+        Self {
+            store: start_cache(client, supervisor, listed, "namespaces", is_used),
+            client: client.clone(),
+        }
+    }
+
+    /// Returns a namespace's metadata; `None` if it does not exist.
+    pub(crate) async fn get(&self, name: &str) -> Result<Option<ObjectMeta>, String> {
+        if let Some(known) = self.store.get(&ObjectRef::new(name)) {
+            return Ok(Some(known.metadata.clone()));
+        }
+        let api: Api<Namespace> = Api::all(self.client.clone());
+        let found = get_metadata(&api, name).await;
+        found.map_err(|error| format!("cannot look up the namespace {name:?}: {error}"))
+    }
+}
+
 /// Requests the metadata of an object from the API server.
 async fn get_metadata<K>(api: &Api<K>, name: &str) -> Result<Option<ObjectMeta>, String>
 where
@@ -126,6 +162,7 @@ fn start_cache<K>(
     supervisor: &Supervisor,
     listed: Condition,
     what: &'static str,
+    is_used: IsUsed,
 ) -> Store<PartialObjectMeta<K>>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
@@ -137,7 +174,7 @@ where
         let mut events = std::pin::pin!(events);
         while let Some(mut event) = events.next().await {
             if let Event::Apply(object) | Event::InitApply(object) = &mut event {
-                remove_unused(object);
+                remove_unused(object, is_used);
             }
             let complete = matches!(event, Event::InitDone);
             writer.apply_watcher_event(&event);
@@ -151,12 +188,12 @@ where
 
 /// Removes unused metadata. A cluster may have tens of thousands of ReplicaSets, whose metadata
 /// mostly consists of managed fields.
-fn remove_unused<K>(object: &mut PartialObjectMeta<K>) {
+fn remove_unused<K>(object: &mut PartialObjectMeta<K>, is_used: IsUsed) {
     let meta = &mut object.metadata;
     meta.managed_fields = None;
     meta.labels = None;
     if let Some(annotations) = &mut meta.annotations {
-        annotations.retain(|key, _| is_injector_annotation(key));
+        annotations.retain(|key, _| is_used(key));
     }
 }
 
@@ -183,7 +220,7 @@ mod tests {
         ];
         let annotations = keys.map(|key| (key.to_owned(), String::new()));
         object.metadata.annotations = Some(annotations.into());
-        remove_unused(&mut object);
+        remove_unused(&mut object, is_injector_annotation);
         let kept: Vec<String> = object
             .metadata
             .annotations

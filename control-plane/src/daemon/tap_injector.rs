@@ -1,0 +1,43 @@
+//! The tap injector.
+
+use std::sync::Arc;
+
+use super::webhook_certificate::WebhookCertificate;
+use super::{Daemon, DaemonError, listen};
+use crate::cluster::{self, Events};
+use crate::config::TapInjector as Config;
+use crate::injector::NamespaceCache;
+use crate::tap_injector::{CONTROLLER, TapInjector, is_tap_annotation};
+use crate::webhook::{self, ServingCertificate};
+
+pub(super) async fn run(config: Config) -> Result<(), DaemonError> {
+    let daemon = Daemon::new()?;
+    let client = cluster::connect(&config.cluster, "tap-injector")
+        .await
+        .map_err(DaemonError::Connect)?;
+    let listener = listen(config.addr, "the webhook").await?;
+    daemon.serve_admin(config.metrics_addr).await?;
+    let namespaces = NamespaceCache::start(
+        &client,
+        &daemon.supervisor,
+        &daemon.readiness,
+        is_tap_annotation,
+    );
+    let (events, write_events) = Events::channel(client.clone(), CONTROLLER, &daemon.registry);
+    daemon.supervisor.spawn("events", write_events);
+    let serving = Arc::new(ServingCertificate::default());
+    let certificate = WebhookCertificate {
+        dir: config.tls_dir,
+        namespace: config.viz_namespace,
+        cluster_domain: config.cluster_domain,
+        service: config.service_name,
+        secret: config.tls_secret,
+        configuration: config.webhook_config,
+    };
+    certificate.spawn(&daemon, client, &events, serving.clone());
+    let injector = TapInjector::new(namespaces, config.tap_service_name, &daemon.registry);
+    let served = webhook::serve(listener, serving, Arc::new(injector), daemon.watch.clone());
+    daemon.supervisor.spawn("webhook server", served);
+    tracing::info!(addr = %config.addr, "Serving the tap injector's webhook");
+    daemon.run_until_stopped().await
+}
