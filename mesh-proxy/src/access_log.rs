@@ -22,8 +22,6 @@ use time::format_description::well_known::Rfc3339;
 use tokio::time::Instant;
 
 use crate::config::AccessLogFormat;
-use crate::http::body::{BodyEnd, BodyObserver};
-use crate::http::{Request, Response};
 
 /// Queues entries for the thread that writes them.
 #[derive(Debug)]
@@ -71,9 +69,6 @@ pub(crate) struct OpenEntry {
     dropped: Counter,
 }
 
-/// Counts the bytes of the response.
-struct EntryObserver(OpenEntry);
-
 /// Entries that wait to be written. With the longest texts they take 16 MiB.
 const MAX_QUEUED: usize = 1024;
 
@@ -118,11 +113,11 @@ impl AccessLog {
     }
 
     /// Begins the entry of a request.
-    pub(crate) fn open(
+    pub(crate) fn open<B>(
         &self,
         client: SocketAddr,
         client_id: Option<&Identity>,
-        request: &Request,
+        request: &http::Request<B>,
     ) -> OpenEntry {
         let headers = request.headers();
         let uri = request.uri();
@@ -136,7 +131,7 @@ impl AccessLog {
             client_id: client_id.cloned(),
             timestamp: SystemTime::now(),
             method: request.method().clone(),
-            uri: cut(&uri.to_string()).into(),
+            uri: cut(&absolute(uri, &host)).into(),
             version: request.version(),
             host,
             user_agent: header(headers, &USER_AGENT),
@@ -192,12 +187,18 @@ impl OpenEntry {
         response
     }
 
-    /// Queues the entry when the response has ended.
-    pub(crate) fn attach(mut self, response: &mut Response) {
+    /// Records the status of the response.
+    pub(crate) fn response_headers(&mut self, status: StatusCode) {
         if let Some(entry) = &mut self.entry {
-            entry.status = Some(response.status());
+            entry.status = Some(status);
         }
-        response.body_mut().observe(Box::new(EntryObserver(self)));
+    }
+
+    /// Counts bytes of the response's body.
+    pub(crate) fn response_data(&mut self, bytes: usize) {
+        if let Some(entry) = &mut self.entry {
+            entry.response_bytes += bytes as u64;
+        }
     }
 }
 
@@ -211,16 +212,6 @@ impl Drop for OpenEntry {
             self.dropped.inc();
         }
     }
-}
-
-impl BodyObserver for EntryObserver {
-    fn data(&mut self, bytes: usize) {
-        if let Some(entry) = &mut self.0.entry {
-            entry.response_bytes += bytes as u64;
-        }
-    }
-
-    fn end(&mut self, _end: BodyEnd<'_>) {}
 }
 
 /// Writes until the proxy exits.
@@ -355,6 +346,15 @@ fn trace_id_of(headers: &HeaderMap, name: &HeaderName) -> Box<str> {
     }
 }
 
+/// Returns the URI with the host, as Linkerd's proxy logs it.
+fn absolute(uri: &http::Uri, host: &str) -> String {
+    if uri.authority().is_some() || host.is_empty() {
+        uri.to_string()
+    } else {
+        format!("http://{host}{uri}")
+    }
+}
+
 fn cut(text: &str) -> &str {
     &text[..text.floor_char_boundary(MAX_TEXT)]
 }
@@ -366,7 +366,6 @@ mod tests {
     use parking_lot::Mutex;
 
     use super::*;
-    use crate::http::Body;
 
     #[derive(Clone, Default)]
     struct Output(Arc<Mutex<Vec<u8>>>);
@@ -382,7 +381,7 @@ mod tests {
         }
     }
 
-    fn request(path: &str, user_agent: &str) -> Request {
+    fn request(path: &str, user_agent: &str) -> http::Request<()> {
         http::Request::builder()
             .uri(format!("http://web:80{path}"))
             .header("user-agent", user_agent)
@@ -391,7 +390,7 @@ mod tests {
                 "traceparent",
                 "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
             )
-            .body(Body::empty())
+            .body(())
             .unwrap()
     }
 
@@ -400,14 +399,15 @@ mod tests {
     }
 
     /// The line of a request with the response `hello`.
-    fn line(format: AccessLogFormat, request: &Request, id: Option<&str>) -> String {
+    fn line(format: AccessLogFormat, request: &http::Request<()>, id: Option<&str>) -> String {
         let output = Output::default();
         let log = AccessLog::start(format, output.clone(), &Registry::new()).unwrap();
         let id = id.map(|id| Identity::parse(id).unwrap());
-        let mut response = http::Response::new(Body::full("hello"));
-        log.open(client(), id.as_ref(), request)
-            .attach(&mut response);
-        drop(response);
+        let mut entry = log.open(client(), id.as_ref(), request);
+        entry.response_headers(StatusCode::OK);
+        entry.response_data(2);
+        entry.response_data(3);
+        drop(entry);
         log.flush();
         String::from_utf8(output.0.lock().clone()).unwrap()
     }
@@ -436,6 +436,7 @@ mod tests {
             ("host", "web:80"),
             ("method", "GET"),
             ("request_bytes", "3"),
+            ("response_bytes", "5"),
             ("trace_id", "0af7651916cd43dd8448eb211c80319c"),
             ("uri", "http://web:80/a?b"),
             ("user_agent", "a\"b"),
@@ -445,7 +446,7 @@ mod tests {
             assert_eq!(fields[name], value, "{name}");
         }
         assert_eq!(fields["status"], 200);
-        for name in ["total_ns", "processing_ns", "response_bytes"] {
+        for name in ["total_ns", "processing_ns"] {
             assert!(
                 fields[name].as_str().unwrap().parse::<u64>().is_ok(),
                 "{name}"

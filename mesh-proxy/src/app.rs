@@ -41,8 +41,8 @@ use crate::discovery::Discovery;
 use crate::identity::{self, Certifier};
 use crate::inbound::Inbound;
 use crate::redirection::{self, ProbeListener};
-use crate::tap::server::TapServer;
-use crate::tap::{self, Tap};
+use crate::tap::Tap;
+use crate::tap_server::{self, TapServer};
 use crate::telemetry::Families;
 use crate::tls::{self, CredentialsRx};
 use crate::transport::listen::{self, DEFAULT_BACKLOG, ListenError};
@@ -176,7 +176,7 @@ impl App {
             let server = TapServer::new(tap.clone(), observer.clone(), inbound.clone());
             let guard = supervisor.watch("tap");
             local.spawn_local(async move {
-                tap::server::serve(listener, Rc::new(server)).await;
+                tap_server::serve(listener, Rc::new(server)).await;
                 drop(guard);
             });
         }

@@ -29,6 +29,7 @@ mod outbound;
 mod rate_limit;
 mod redirection;
 mod tap;
+mod tap_server;
 mod telemetry;
 mod tls;
 mod transport;

@@ -1,4 +1,4 @@
-//! Tap: reports requests to observers, which subscribe over gRPC (`server`).
+//! Tap: reports requests to observers, which subscribe over gRPC ([`crate::tap_server`]).
 //!
 //! [`Tap`] is shared by all threads. A request without a subscriber costs one load of a flag. A
 //! request that a subscription matches has a [`TapRecorder`], which its metrics
@@ -21,8 +21,6 @@ use mesh_runtime::metrics::{Counter, Labels, Registry};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-
-pub(crate) mod server;
 
 /// The subscriptions of the process.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use mesh_core::tap::{TapContext, TapDirection};
 use mesh_runtime::admin::Admin;
 use mesh_runtime::drain::Watch;
 
-use self::observe::{RequestObserver, ResponseObserver};
+use self::observe::{AccessLogObserver, RequestObserver, ResponseObserver};
 use super::Inbound;
 use super::app::AppPort;
 use super::peer::Peer;
@@ -119,7 +119,9 @@ impl HttpHandler for RequestHandler {
         };
         let responding = self.respond_to(request, downgraded);
         let mut response = Box::pin(entry.measure(responding)).await?;
-        entry.attach(&mut response);
+        entry.response_headers(response.status());
+        let observer = Box::new(AccessLogObserver(entry));
+        response.body_mut().observe(observer);
         Ok(response)
     }
 }

@@ -32,7 +32,7 @@ use crate::fake_control_plane::ControlPlane;
 use crate::inbound::Inbound;
 use crate::outbound::Outbound;
 use crate::tap::Tap;
-use crate::tap::server::TapServer;
+use crate::tap_server::{self, TapServer};
 use crate::telemetry::Families;
 use crate::tls::tests::TestCa;
 use crate::tls::{self, Credentials, Purpose};
@@ -371,7 +371,7 @@ impl Proxy {
         let observer = Identity::parse(observer).unwrap();
         let tap = self.context.shared.tap.clone();
         let server = TapServer::new(tap, observer, self.inbound.clone());
-        spawn_local(crate::tap::server::serve(listener, Rc::new(server)));
+        spawn_local(tap_server::serve(listener, Rc::new(server)));
         addr
     }
 

@@ -22,6 +22,29 @@ macro_rules! two_pods {
 }
 
 #[tokio::test]
+async fn access_log_has_a_line_for_each_request() {
+    let Some(mesh) = Mesh::new() else { return };
+    let log = [("ACCESS_LOG", "apache")];
+    let server = mesh.pod("server").meshed_with(&log).await;
+    let client = mesh.pod("client").meshed().await;
+    let endpoint = policies::meshed(&server, 8080);
+    mesh.control.service(SERVICE, "web", [endpoint]);
+    let _app = HttpApp::start(&server, 8080, OK).await;
+    let request = "GET /a?b=c HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n";
+    let answer = client.exchange(SERVICE, request).await;
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    let line = server.access_logged("/a?b=c").await;
+    let (from, rest) = line.split_once(" - [").unwrap();
+    let (address, identity) = from.split_once(' ').unwrap();
+    assert!(address.starts_with(&format!("{}:", client.ip)), "{line}");
+    assert_eq!(identity, client.identity());
+    assert!(
+        rest.ends_with("] \"GET http://web/a?b=c HTTP/1.1\" 200"),
+        "{line}"
+    );
+}
+
+#[tokio::test]
 async fn requests_cross_two_proxies_unchanged() {
     two_pods!(mesh, client, server);
     let mut app = HttpApp::start(&server, 8080, OK).await;

@@ -1,5 +1,6 @@
 //! Records the bodies of an inbound exchange in its metrics.
 
+use crate::access_log::OpenEntry;
 use crate::http::body::{BodyEnd, BodyObserver};
 use crate::telemetry::http::{Exchange, RequestBodyObserver, StreamError};
 
@@ -8,6 +9,17 @@ pub(super) struct RequestObserver(pub(super) RequestBodyObserver);
 
 /// Observes the response's body.
 pub(super) struct ResponseObserver(pub(super) Exchange);
+
+/// Observes the response's body for the access log.
+pub(super) struct AccessLogObserver(pub(super) OpenEntry);
+
+impl BodyObserver for AccessLogObserver {
+    fn data(&mut self, bytes: usize) {
+        self.0.response_data(bytes);
+    }
+
+    fn end(&mut self, _end: BodyEnd<'_>) {}
+}
 
 impl BodyObserver for RequestObserver {
     fn data(&mut self, bytes: usize) {

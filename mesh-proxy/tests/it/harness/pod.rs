@@ -101,6 +101,19 @@ impl Pod {
         &self.proxy.as_ref().expect("the pod is meshed").0
     }
 
+    /// Waits for a line of the access log that contains the text.
+    pub(crate) async fn access_logged(&self, text: &str) -> String {
+        let (_program, files) = self.proxy.as_ref().expect("the pod is meshed");
+        let file = files.path().join(proxy::ACCESS_LOG);
+        eventually("a line of the access log", || async {
+            let log = std::fs::read_to_string(&file).unwrap();
+            log.lines()
+                .find(|line| line.contains(text))
+                .map(str::to_owned)
+        })
+        .await
+    }
+
     pub(crate) fn proxy_mut(&mut self) -> &mut Program {
         &mut self.proxy.as_mut().expect("the pod is meshed").0
     }

@@ -1,5 +1,6 @@
 //! The real binary, with the environment that an injector would set.
 
+use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
 
 use mesh_test_support::network::Namespace;
@@ -8,6 +9,9 @@ use tempfile::TempDir;
 
 use super::control::PORT;
 use super::pod::Pod;
+
+/// The file that gets standard error of a proxy with an access log.
+pub(super) const ACCESS_LOG: &str = "access.log";
 
 /// Starts a proxy in its pod. The directory holds its token.
 pub(super) fn start(pod: &Pod, namespace: &Namespace, more: &[(&str, &str)]) -> (Program, TempDir) {
@@ -30,6 +34,10 @@ pub(super) fn start(pod: &Pod, namespace: &Namespace, more: &[(&str, &str)]) -> 
         let ours = name.starts_with("MESH_PROXY_");
         let prefix = if ours { "" } else { "LINKERD2_PROXY_" };
         command.env(format!("{prefix}{name}"), value);
+    }
+    // Else a failed test shows it.
+    if more.iter().any(|(name, _)| *name == "ACCESS_LOG") {
+        command.stderr(File::create(files.path().join(ACCESS_LOG)).unwrap());
     }
     (Program::start(&mut command), files)
 }

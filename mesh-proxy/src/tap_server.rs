@@ -24,9 +24,9 @@ use tokio::sync::{Semaphore, TryAcquireError};
 use tonic::{Request, Response, Status};
 use tower::Service as _;
 
-use super::Tap;
 use crate::inbound::Inbound;
 use crate::open_connections::OpenConnections;
+use crate::tap::{MAX_SUBSCRIPTIONS, Tap};
 use crate::telemetry::labels::ServerTls;
 use crate::transport::Io;
 
@@ -154,7 +154,7 @@ async fn serve_grpc(io: Io, tap: Arc<Tap>, denied: Option<Arc<str>>) {
         .keep_alive_interval(KEEP_ALIVE_INTERVAL)
         .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
         .max_header_list_size(MAX_HEADER_LIST)
-        .max_concurrent_streams(super::MAX_SUBSCRIPTIONS as u32)
+        .max_concurrent_streams(MAX_SUBSCRIPTIONS as u32)
         .serve_connection(TokioIo::new(io), respond)
         .await;
     if let Err(error) = served {
