@@ -237,6 +237,26 @@ impl Inventory {
         }
     }
 
+    /// Returns the pods of an object: itself, those in it, those that it selects or those that it
+    /// owns.
+    pub fn pods<'a>(
+        &'a self,
+        object: &'a ListedObject,
+    ) -> impl Iterator<Item = (&'a Arc<ListedObject>, &'a PodDetail)> + 'a {
+        let namespace: &str = match object.kind {
+            ListedKind::Namespace => &object.name.name,
+            _ => &object.name.namespace,
+        };
+        self.in_namespace(ListedKind::Pod, namespace)
+            .filter(|pod| match object.kind {
+                ListedKind::Namespace => true,
+                ListedKind::Pod => pod.name == object.name,
+                ListedKind::Service => object.selects(&pod.labels),
+                kind => self.owner_of_kind(pod, kind).as_ref() == Some(&object.name),
+            })
+            .filter_map(|pod| Some((pod, pod.pod()?)))
+    }
+
     /// Returns the Services of an object: itself, those of a namespace, or those that select one of
     /// its pods that has not terminated.
     pub fn services<'a>(&'a self, object: &'a Arc<ListedObject>) -> Vec<&'a Arc<ListedObject>> {
@@ -250,13 +270,9 @@ impl Inventory {
             _ => &object.name.namespace,
         };
         let pods: Vec<&Labels> = self
-            .in_namespace(ListedKind::Pod, namespace)
-            .filter(|pod| match object.kind {
-                ListedKind::Pod => pod.name == object.name,
-                kind => self.owner_of_kind(pod, kind).as_ref() == Some(&object.name),
-            })
-            .filter(|pod| pod.pod().is_some_and(PodDetail::is_active))
-            .map(|pod| &pod.labels)
+            .pods(object)
+            .filter(|(_, pod)| pod.is_active())
+            .map(|(object, _)| &object.labels)
             .collect();
         self.in_namespace(ListedKind::Service, namespace)
             .filter(|service| pods.iter().any(|labels| service.selects(labels)))

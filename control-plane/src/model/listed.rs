@@ -65,6 +65,10 @@ pub struct PodDetail {
     /// Whether it is a pod of the control plane.
     pub control_plane: bool,
     pub proxy_ready: bool,
+    /// Whether its proxy has a tap service.
+    pub is_tap_enabled: bool,
+    /// Whether it must not be tapped all the same.
+    pub is_tap_disabled: bool,
     /// The tag of the proxy's image; empty if the image has a digest, or the pod no proxy.
     pub proxy_version: Arc<str>,
     pub resource_version: Arc<str>,

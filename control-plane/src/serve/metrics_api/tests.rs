@@ -43,6 +43,8 @@ fn pod() -> PodDetail {
         control_plane_ns: "linkerd".into(),
         control_plane: false,
         proxy_ready: true,
+        is_tap_enabled: false,
+        is_tap_disabled: false,
         proxy_version: "".into(),
         resource_version: "1".into(),
         errors: Vec::new(),
