@@ -18,12 +18,13 @@ mod http2;
 mod identity;
 mod injector;
 mod metrics_api;
+mod tap;
 mod tap_injector;
 mod values;
 
 pub use self::{
     bootstrap::Bootstrap, cluster::Cluster, http2::Http2Flag, identity::Identity,
-    injector::ProxyInjector, metrics_api::MetricsApi, tap_injector::TapInjector,
+    injector::ProxyInjector, metrics_api::MetricsApi, tap::Tap, tap_injector::TapInjector,
 };
 
 /// A proxy has two streams for each destination and one for each port of its pod, so this suffices
@@ -50,6 +51,8 @@ pub enum Command {
     ProxyInjector(ProxyInjector),
     /// Serves the metrics of workloads to `linkerd viz` and the dashboard
     MetricsApi(MetricsApi),
+    /// Serves the requests of workloads as they pass, as an extension API server
+    Tap(Tap),
     /// Lets the tap controller observe the proxies of new pods, as an admission webhook
     TapInjector(TapInjector),
     /// Creates the trust anchor and the issuer if they do not exist, and exits
@@ -186,6 +189,7 @@ impl Command {
             Self::Policy(policy) => &policy.log,
             Self::ProxyInjector(injector) => &injector.log,
             Self::MetricsApi(metrics_api) => &metrics_api.log,
+            Self::Tap(tap) => &tap.log,
             Self::TapInjector(tap_injector) => &tap_injector.log,
             Self::Bootstrap(bootstrap) => &bootstrap.log,
         }

@@ -39,6 +39,7 @@ mod identity;
 mod injector;
 mod metrics_api;
 mod policy;
+mod tap;
 mod tap_injector;
 mod webhook_certificate;
 
@@ -99,6 +100,7 @@ pub async fn run(command: Command) -> Result<(), DaemonError> {
         Command::Policy(config) => policy::run(config).await,
         Command::ProxyInjector(config) => injector::run(config).await,
         Command::MetricsApi(config) => Box::pin(metrics_api::run(config)).await,
+        Command::Tap(config) => Box::pin(tap::run(config)).await,
         Command::TapInjector(config) => tap_injector::run(config).await,
         Command::Bootstrap(config) => bootstrap::run(config).await.map_err(DaemonError::Bootstrap),
     }

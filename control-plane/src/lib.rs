@@ -19,6 +19,7 @@ pub mod metrics_api;
 pub mod model;
 pub mod serve;
 pub mod source;
+mod tap;
 mod tap_injector;
 mod trust_roots;
 mod webhook;

@@ -21,6 +21,7 @@ mod metrics_api;
 mod outbound;
 mod workload;
 
+pub(crate) use self::metrics_api::parse_selector;
 pub use self::{
     calls::Calls,
     destination::DestinationService,

@@ -40,6 +40,8 @@ mod routes;
 mod samples;
 mod stat;
 
+pub(crate) use self::resource::parse_selector;
+
 /// The settings of the service.
 #[derive(Clone, Debug)]
 pub struct MetricsApiSettings {

@@ -196,7 +196,7 @@ impl Target {
 }
 
 /// Parses a label selector in the notation of `kubectl`.
-pub(super) fn parse_selector(text: &str) -> Result<Selector, String> {
+pub(crate) fn parse_selector(text: &str) -> Result<Selector, String> {
     let invalid = |problem: &str| {
         let shown: String = text.chars().take(100).collect();
         format!("invalid label selector {shown:?}: {problem}")

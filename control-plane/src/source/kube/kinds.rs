@@ -74,6 +74,20 @@ pub(crate) const METRICS_API: &[WatchedKind] = &[
     all(Kind::Listed(ListedKind::ServiceProfile)),
 ];
 
+/// The kinds whose pods can be tapped, and those between pods and their workloads.
+pub(crate) const TAP: &[WatchedKind] = &[
+    all(Kind::Listed(ListedKind::Namespace)),
+    all(Kind::Listed(ListedKind::Pod)),
+    all(Kind::Listed(ListedKind::Service)),
+    all(Kind::Listed(ListedKind::ReplicationController)),
+    all(Kind::Listed(ListedKind::Deployment)),
+    all(Kind::Listed(ListedKind::DaemonSet)),
+    all(Kind::Listed(ListedKind::StatefulSet)),
+    all(Kind::Listed(ListedKind::ReplicaSet)),
+    all(Kind::Listed(ListedKind::Job)),
+    all(Kind::Listed(ListedKind::CronJob)),
+];
+
 /// Terminated pods of Jobs remain for long, while their addresses may belong to other pods.
 const NOT_ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed";
 

@@ -1,0 +1,223 @@
+//! The tap API of the viz extension: an extension API server that lets users watch the requests of
+//! workloads.
+//!
+//! The API server forwards a request with the user's name ([`front_proxy`]). The tap API asks it
+//! whether the user may tap the target, subscribes to the proxies of the target's pods
+//! ([`observe`]), and streams their events in the form of Linkerd's clients ([`event`]).
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use k8s_openapi::api::authorization::v1::SubjectAccessReview;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::PostParams;
+use kube::{Api, Client};
+use mesh_runtime::admin::Condition;
+use mesh_runtime::drain;
+use mesh_runtime::log::chain;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{sleep, timeout};
+
+use self::api::{AccessReviewer, ReviewFuture};
+use self::front_proxy::FrontProxy;
+use self::tls::Acceptor;
+use crate::cluster::explain;
+use crate::webhook::ServingCertificate;
+
+mod api;
+mod event;
+mod front_proxy;
+mod observe;
+mod pods;
+mod request;
+mod tls;
+
+pub(crate) use self::api::{MAX_TAPS, TapApi};
+pub(crate) use self::event::IgnoredHeaders;
+pub(crate) use self::pods::MeshNames;
+
+/// The configuration of the API server's front proxy, once it is known.
+pub(crate) type FrontProxyRx = watch::Receiver<Option<Arc<FrontProxy>>>;
+
+/// Each API server opens a few connections.
+const MAX_CONNECTIONS: usize = 256;
+
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The time for the header section of a request.
+const HEADERS_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The delay after a failed accept, probably for lack of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Where API servers publish the configuration, and how often it is compared. A front proxy's
+/// authority is replaced once in years.
+const AUTHENTICATION: (&str, &str) = ("kube-system", "extension-apiserver-authentication");
+const RELOAD_INTERVAL: Duration = Duration::from_secs(60);
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Asks the API server.
+pub(crate) struct ApiServerReviewer(pub(crate) Client);
+
+impl AccessReviewer for ApiServerReviewer {
+    fn review(&self, review: SubjectAccessReview) -> ReviewFuture<'_> {
+        Box::pin(async move {
+            let reviews: Api<SubjectAccessReview> = Api::all(self.0.clone());
+            let created = reviews.create(&PostParams::default(), &review).await;
+            created.map_err(|error| explain(&error))
+        })
+    }
+}
+
+/// Keeps the configuration of the front proxy up to date, for the life of the process.
+pub(crate) async fn watch_front_proxy(
+    client: Client,
+    publish: watch::Sender<Option<Arc<FrontProxy>>>,
+    ready: Condition,
+) {
+    let (namespace, name) = AUTHENTICATION;
+    let maps: Api<ConfigMap> = Api::namespaced(client, namespace);
+    loop {
+        let read = match maps.get(name).await {
+            Ok(map) => FrontProxy::read(&map).map_err(|error| error.to_string()),
+            Err(error) => Err(explain(&error)),
+        };
+        match read {
+            Ok(front_proxy) => {
+                publish.send_if_modified(|current| {
+                    let is_new = current.as_deref() != Some(&front_proxy);
+                    if is_new {
+                        tracing::info!("Read how the API server authenticates itself");
+                        *current = Some(Arc::new(front_proxy));
+                    }
+                    is_new
+                });
+                ready.set(true);
+                sleep(RELOAD_INTERVAL).await;
+            }
+            Err(error) => {
+                tracing::warn!(
+                    namespace,
+                    name,
+                    error,
+                    "Cannot read how the API server authenticates itself; keeping what is known"
+                );
+                sleep(RETRY_INTERVAL).await;
+            }
+        }
+    }
+}
+
+/// Serves until shutdown starts. Taps end then: their clients connect again, to another replica.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    serving: Arc<ServingCertificate>,
+    mut front_proxy: FrontProxyRx,
+    api: Arc<TapApi>,
+    drain: drain::Watch,
+) {
+    let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let accept = async {
+        // Clients could not be verified before.
+        if front_proxy.wait_for(Option::is_some).await.is_err() {
+            return;
+        }
+        let mut current: Option<(Arc<FrontProxy>, Acceptor)> = None;
+        loop {
+            let Ok(permit) = connections.clone().acquire_owned().await else {
+                return;
+            };
+            let (tcp, peer) = match listener.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "Cannot accept connection of the tap API");
+                    sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let Some(acceptor) = acceptor(&mut current, &serving, &front_proxy) else {
+                continue;
+            };
+            let api = api.clone();
+            tokio::spawn(async move {
+                serve_connection(tcp, peer, acceptor, api).await;
+                drop(permit);
+            });
+        }
+    };
+    tokio::select! {
+        () = accept => {}
+        () = drain.draining() => {}
+    }
+}
+
+/// Returns the acceptor for the current configuration of the front proxy.
+fn acceptor(
+    current: &mut Option<(Arc<FrontProxy>, Acceptor)>,
+    serving: &Arc<ServingCertificate>,
+    front_proxy: &FrontProxyRx,
+) -> Option<Acceptor> {
+    let wanted = front_proxy.borrow().clone()?;
+    if let Some((known, acceptor)) = current
+        && Arc::ptr_eq(known, &wanted)
+    {
+        return Some(acceptor.clone());
+    }
+    match Acceptor::new(serving.clone(), &wanted) {
+        Ok(acceptor) => {
+            *current = Some((wanted, acceptor.clone()));
+            Some(acceptor)
+        }
+        Err(error) => {
+            tracing::error!(
+                error = chain(&error),
+                "Cannot verify the API server: connection closed"
+            );
+            None
+        }
+    }
+}
+
+async fn serve_connection(tcp: TcpStream, peer: SocketAddr, acceptor: Acceptor, api: Arc<TapApi>) {
+    let accepted = match timeout(HANDSHAKE_TIMEOUT, acceptor.accept(tcp)).await {
+        Ok(Ok(accepted)) => accepted,
+        Ok(Err(error)) => {
+            // Probably the API server does not trust the certificate.
+            tracing::warn!(%peer, %error, "TLS handshake of the tap API failed");
+            return;
+        }
+        Err(_elapsed) => {
+            tracing::debug!(%peer, "TLS handshake of the tap API timed out");
+            return;
+        }
+    };
+    let leaf = accepted.leaf.map(Arc::new);
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (api, leaf) = (api.clone(), leaf.clone());
+        async move { Ok::<_, Infallible>(api.respond(request, leaf.as_deref()).await) }
+    });
+    let io = TokioIo::new(accepted.stream);
+    let ended = if accepted.is_http2 {
+        http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .serve_connection(io, service)
+            .await
+    } else {
+        http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEADERS_TIMEOUT)
+            .serve_connection(io, service)
+            .await
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%peer, %error, "Connection of the tap API failed");
+    }
+}

@@ -1,0 +1,492 @@
+//! What a tap request asks for: its path, its target and its conditions.
+
+use std::fmt;
+
+use http::Method;
+use mesh_api::linkerd2::tap::TapByResourceRequest;
+use mesh_api::linkerd2::tap::tap_by_resource_request::r#match::{
+    Match as MatchKind, http as http_match,
+};
+use mesh_api::linkerd2::tap::tap_by_resource_request::{Match, extract};
+use mesh_api::linkerd2::viz::{Resource, ResourceSelection};
+use mesh_core::tap::{TapFilter, TextFilter};
+use tonic::Status;
+
+/// The kinds whose pods can be tapped. The path has the plural.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TargetKind {
+    Namespace,
+    Pod,
+    ReplicationController,
+    Service,
+    DaemonSet,
+    Deployment,
+    ReplicaSet,
+    StatefulSet,
+    Job,
+    CronJob,
+}
+
+/// The object whose pods are tapped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) kind: TargetKind,
+    /// The namespace of the object; the name of a namespace.
+    pub(crate) namespace: String,
+    /// Empty for a namespace.
+    pub(crate) name: String,
+}
+
+/// A checked request.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct TapQuery {
+    pub(crate) target: Target,
+    /// Which pods of the target; all if it is empty.
+    pub(crate) label_selector: String,
+    pub(crate) filter: TapFilter,
+    pub(crate) with_headers: bool,
+    /// Requests per second over all pods.
+    pub(crate) max_rps: f32,
+}
+
+/// Where the API server forwards requests for taps.
+const PREFIX: &str = "/apis/tap.linkerd.io/v1alpha1/watch/namespaces/";
+
+/// Without a limit in the request, as in Linkerd.
+const DEFAULT_MAX_RPS: f32 = 100.0;
+
+/// More requests per second would cost the tapped proxies more than they tell.
+const MAX_RPS: f32 = 10_000.0;
+
+/// Each condition is evaluated for each request of each tapped proxy.
+const MAX_CONDITIONS: usize = 100;
+
+impl TargetKind {
+    pub(crate) const ALL: [Self; 10] = [
+        Self::Namespace,
+        Self::Pod,
+        Self::ReplicationController,
+        Self::Service,
+        Self::DaemonSet,
+        Self::Deployment,
+        Self::ReplicaSet,
+        Self::StatefulSet,
+        Self::Job,
+        Self::CronJob,
+    ];
+
+    /// The resource in paths and in access reviews.
+    pub(crate) fn resource(self) -> &'static str {
+        match self {
+            Self::Namespace => "namespaces",
+            Self::Pod => "pods",
+            Self::ReplicationController => "replicationcontrollers",
+            Self::Service => "services",
+            Self::DaemonSet => "daemonsets",
+            Self::Deployment => "deployments",
+            Self::ReplicaSet => "replicasets",
+            Self::StatefulSet => "statefulsets",
+            Self::Job => "jobs",
+            Self::CronJob => "cronjobs",
+        }
+    }
+
+    fn from_resource(resource: &str) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|kind| kind.resource() == resource)
+    }
+
+    /// The type in messages is the singular.
+    fn from_type(singular: &str) -> Option<Self> {
+        let is_singular = |kind: &Self| kind.resource().strip_suffix('s') == Some(singular);
+        Self::ALL.into_iter().find(is_singular)
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            kind,
+            namespace,
+            name,
+        } = self;
+        match kind {
+            TargetKind::Namespace => write!(f, "namespaces/{namespace}"),
+            _ => write!(f, "{}/{name} in namespace {namespace}", kind.resource()),
+        }
+    }
+}
+
+impl Target {
+    /// Reads the path of a request, with or without `/tap` at its end. Returns whether it ends so.
+    pub(crate) fn from_path(path: &str) -> Option<(Self, bool)> {
+        let parts: Vec<&str> = path.strip_prefix(PREFIX)?.split('/').collect();
+        let (parts, is_tap) = match parts.as_slice() {
+            [parts @ .., "tap"] => (parts, true),
+            parts => (parts, false),
+        };
+        let (kind, namespace, name) = match parts {
+            [namespace] => (TargetKind::Namespace, namespace, &""),
+            [namespace, resource, name] => {
+                let kind = TargetKind::from_resource(resource)?;
+                let is_valid = kind != TargetKind::Namespace && !name.is_empty();
+                (is_valid.then_some(kind)?, namespace, name)
+            }
+            _ => return None,
+        };
+        let target = Self {
+            kind,
+            namespace: (*namespace).to_owned(),
+            name: (*name).to_owned(),
+        };
+        (!namespace.is_empty()).then_some((target, is_tap))
+    }
+
+    /// Returns the path of the target's tap.
+    pub(crate) fn path(&self) -> String {
+        let Self {
+            kind,
+            namespace,
+            name,
+        } = self;
+        match kind {
+            TargetKind::Namespace => format!("{PREFIX}{namespace}/tap"),
+            _ => format!("{PREFIX}{namespace}/{}/{name}/tap", kind.resource()),
+        }
+    }
+
+    fn from_message(resource: &Resource) -> Result<Self, Status> {
+        let kind = TargetKind::from_type(&resource.r#type).ok_or_else(|| {
+            Status::unimplemented(format!("unimplemented resource type: {}", resource.r#type))
+        })?;
+        Ok(match kind {
+            TargetKind::Namespace => Self {
+                kind,
+                namespace: resource.name.clone(),
+                name: String::new(),
+            },
+            _ => Self {
+                kind,
+                namespace: resource.namespace.clone(),
+                name: resource.name.clone(),
+            },
+        })
+    }
+}
+
+impl TapQuery {
+    /// Checks a request. Its path must name its target, because the target of the path is the one
+    /// that access was reviewed for.
+    pub(crate) fn new(request: &TapByResourceRequest, path: &str) -> Result<Self, Status> {
+        let selection = request
+            .target
+            .as_ref()
+            .ok_or_else(|| Status::invalid_argument("TapByResource received nil target"))?;
+        let resource = selection.resource.as_ref().ok_or_else(|| {
+            Status::invalid_argument("TapByResource received nil target ResourceSelection")
+        })?;
+        let target = Target::from_message(resource)?;
+        if target.path() != path {
+            return Err(Status::invalid_argument(format!(
+                "tap request body did not match request path: expected {}, got {path}",
+                target.path()
+            )));
+        }
+        let max_rps = match request.max_rps {
+            0.0 => DEFAULT_MAX_RPS,
+            rps if rps > 0.0 && rps <= MAX_RPS => rps,
+            rps => {
+                return Err(Status::invalid_argument(format!(
+                    "maxRps is {rps}; expected at most {MAX_RPS} requests per second"
+                )));
+            }
+        };
+        Ok(Self {
+            target,
+            label_selector: selection.label_selector.clone(),
+            filter: filter(request.r#match.as_ref())?,
+            with_headers: extracts_headers(request),
+            max_rps,
+        })
+    }
+
+    /// Returns the requests per second of each of so many pods, at least one.
+    pub(crate) fn rps_per_pod(&self, pods: usize) -> u32 {
+        // At most MAX_RPS.
+        ((self.max_rps / pods as f32) as u32).max(1)
+    }
+}
+
+fn extracts_headers(request: &TapByResourceRequest) -> bool {
+    let Some(extract::Extract::Http(http)) = request.extract.and_then(|it| it.extract) else {
+        return false;
+    };
+    matches!(http.extract, Some(extract::http::Extract::Headers(_)))
+}
+
+/// Converts the conditions, which are a flat list in Linkerd.
+fn filter(conditions: Option<&Match>) -> Result<TapFilter, Status> {
+    let Some(kind) = conditions.and_then(|conditions| conditions.r#match.as_ref()) else {
+        return Ok(TapFilter::All(Vec::new()));
+    };
+    let MatchKind::All(all) = kind else {
+        return Err(unsupported("the outermost condition is not `all`"));
+    };
+    if all.matches.len() > MAX_CONDITIONS {
+        return Err(Status::invalid_argument(format!(
+            "the request has {} conditions; expected at most {MAX_CONDITIONS}",
+            all.matches.len()
+        )));
+    }
+    let mut filters = Vec::new();
+    for condition in &all.matches {
+        match &condition.r#match {
+            Some(MatchKind::Destinations(selection)) => destination(selection, &mut filters),
+            Some(MatchKind::Http(http)) => {
+                filters.extend(http.r#match.as_ref().map(http_filter).transpose()?);
+            }
+            Some(MatchKind::All(_) | MatchKind::Any(_) | MatchKind::Not(_)) => {
+                return Err(unsupported("a condition contains conditions"));
+            }
+            None => {}
+        }
+    }
+    Ok(TapFilter::All(filters))
+}
+
+fn unsupported(problem: &str) -> Status {
+    Status::unimplemented(format!("unsupported conditions: {problem}"))
+}
+
+/// The labels of a request's destination name the workload and its namespace.
+fn destination(selection: &ResourceSelection, filters: &mut Vec<TapFilter>) {
+    let Some(resource) = &selection.resource else {
+        return;
+    };
+    let mut require = |name: &str, value: &str| {
+        if !value.is_empty() {
+            filters.push(TapFilter::DestinationLabel {
+                name: name.to_owned(),
+                value: value.to_owned(),
+            });
+        }
+    };
+    let label = match resource.r#type.as_str() {
+        // Prometheus has a label of its own with this name.
+        "job" => "k8s_job",
+        kind => kind,
+    };
+    require(label, &resource.name);
+    if resource.r#type != "namespace" {
+        require("namespace", &resource.namespace);
+    }
+}
+
+fn http_filter(condition: &http_match::Match) -> Result<TapFilter, Status> {
+    Ok(match condition {
+        http_match::Match::Scheme(scheme) => TapFilter::Scheme(scheme.to_ascii_lowercase()),
+        http_match::Match::Method(method) => {
+            let name = method.to_ascii_uppercase();
+            let method = Method::from_bytes(name.as_bytes()).map_err(|_error| {
+                Status::invalid_argument(format!("{method:?} is not a method"))
+            })?;
+            TapFilter::Method(method)
+        }
+        http_match::Match::Authority(authority) => {
+            TapFilter::Authority(TextFilter::Exact(authority.clone()))
+        }
+        http_match::Match::Path(path) => TapFilter::Path(TextFilter::Prefix(path.clone())),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use mesh_api::linkerd2::tap::tap_by_resource_request::r#match::{Http, Seq};
+    use tonic::Code;
+
+    use super::*;
+
+    fn target(kind: TargetKind, namespace: &str, name: &str) -> Target {
+        Target {
+            kind,
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        }
+    }
+
+    fn selection(kind: &str, namespace: &str, name: &str) -> ResourceSelection {
+        ResourceSelection {
+            resource: Some(Resource {
+                namespace: namespace.to_owned(),
+                r#type: kind.to_owned(),
+                name: name.to_owned(),
+            }),
+            label_selector: String::new(),
+        }
+    }
+
+    fn all(matches: Vec<MatchKind>) -> Match {
+        let matches = matches
+            .into_iter()
+            .map(|kind| Match {
+                r#match: Some(kind),
+            })
+            .collect();
+        Match {
+            r#match: Some(MatchKind::All(Seq { matches })),
+        }
+    }
+
+    fn http(kind: http_match::Match) -> MatchKind {
+        MatchKind::Http(Http {
+            r#match: Some(kind),
+        })
+    }
+
+    #[test]
+    fn paths_name_targets() {
+        let table = [
+            (
+                "shop/tap",
+                Some((target(TargetKind::Namespace, "shop", ""), true)),
+            ),
+            (
+                "shop",
+                Some((target(TargetKind::Namespace, "shop", ""), false)),
+            ),
+            (
+                "shop/deployments/web/tap",
+                Some((target(TargetKind::Deployment, "shop", "web"), true)),
+            ),
+            // An object that is called tap.
+            (
+                "shop/pods/tap/tap",
+                Some((target(TargetKind::Pod, "shop", "tap"), true)),
+            ),
+            ("shop/deployments//tap", None),
+            ("shop/namespaces/web/tap", None),
+            ("shop/secrets/web/tap", None),
+            ("/tap", None),
+            ("shop/pods/web/tap/tap", None),
+        ];
+        for (path, expected) in table {
+            let found = Target::from_path(&format!("{PREFIX}{path}"));
+            assert_eq!(found, expected, "{path}");
+            if let Some((target, true)) = found {
+                assert_eq!(target.path(), format!("{PREFIX}{path}"));
+            }
+        }
+        assert_eq!(Target::from_path("/apis/tap.linkerd.io/v1alpha1"), None);
+    }
+
+    #[test]
+    fn request_is_converted() {
+        let request = TapByResourceRequest {
+            target: Some(selection("deployment", "shop", "web")),
+            r#match: Some(all(vec![
+                MatchKind::Destinations(selection("job", "other", "import")),
+                MatchKind::Destinations(selection("namespace", "", "third")),
+                http(http_match::Match::Method("get".to_owned())),
+                http(http_match::Match::Scheme("HTTP".to_owned())),
+                http(http_match::Match::Authority("a:80".to_owned())),
+                http(http_match::Match::Path("/p".to_owned())),
+            ])),
+            max_rps: 0.0,
+            extract: None,
+        };
+        let path = format!("{PREFIX}shop/deployments/web/tap");
+        let query = TapQuery::new(&request, &path).unwrap();
+        let label = |name: &str, value: &str| TapFilter::DestinationLabel {
+            name: name.to_owned(),
+            value: value.to_owned(),
+        };
+        let expected = vec![
+            label("k8s_job", "import"),
+            label("namespace", "other"),
+            label("namespace", "third"),
+            TapFilter::Method(Method::GET),
+            TapFilter::Scheme("http".to_owned()),
+            TapFilter::Authority(TextFilter::Exact("a:80".to_owned())),
+            TapFilter::Path(TextFilter::Prefix("/p".to_owned())),
+        ];
+        assert_eq!(query.filter, TapFilter::All(expected));
+        assert!(!query.with_headers);
+        assert_eq!(
+            [1, 3, 1000].map(|pods| query.rps_per_pod(pods)),
+            [100, 33, 1]
+        );
+    }
+
+    #[test]
+    fn invalid_requests_are_refused() {
+        let path = format!("{PREFIX}shop/pods/web/tap");
+        let valid = TapByResourceRequest {
+            target: Some(selection("pod", "shop", "web")),
+            ..TapByResourceRequest::default()
+        };
+        assert!(TapQuery::new(&valid, &path).is_ok());
+        let with_match = |conditions: Match| TapByResourceRequest {
+            r#match: Some(conditions),
+            ..valid.clone()
+        };
+        let nested = all(vec![MatchKind::Not(Box::default())]);
+        let any = Match {
+            r#match: Some(MatchKind::Any(Seq::default())),
+        };
+        let many = all(vec![
+            MatchKind::Destinations(ResourceSelection::default());
+            101
+        ]);
+        let table = [
+            (TapByResourceRequest::default(), Code::InvalidArgument),
+            (
+                TapByResourceRequest {
+                    target: Some(ResourceSelection::default()),
+                    ..valid.clone()
+                },
+                Code::InvalidArgument,
+            ),
+            (
+                TapByResourceRequest {
+                    target: Some(selection("secret", "shop", "web")),
+                    ..valid.clone()
+                },
+                Code::Unimplemented,
+            ),
+            // Not the object of the path.
+            (
+                TapByResourceRequest {
+                    target: Some(selection("pod", "shop", "db")),
+                    ..valid.clone()
+                },
+                Code::InvalidArgument,
+            ),
+            (
+                TapByResourceRequest {
+                    max_rps: -1.0,
+                    ..valid.clone()
+                },
+                Code::InvalidArgument,
+            ),
+            (
+                TapByResourceRequest {
+                    max_rps: f32::NAN,
+                    ..valid.clone()
+                },
+                Code::InvalidArgument,
+            ),
+            (with_match(nested), Code::Unimplemented),
+            (with_match(any), Code::Unimplemented),
+            (with_match(many), Code::InvalidArgument),
+            (
+                with_match(all(vec![http(http_match::Match::Method("a b".to_owned()))])),
+                Code::InvalidArgument,
+            ),
+        ];
+        for (request, code) in table {
+            let error = TapQuery::new(&request, &path).unwrap_err();
+            assert_eq!(error.code(), code, "{error}");
+        }
+    }
+}
