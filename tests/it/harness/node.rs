@@ -149,6 +149,14 @@ impl Node {
         self.restart_agent();
     }
 
+    /// Whether the running agent has logged a text.
+    pub(crate) fn agent_has_logged(&self, text: &str) -> bool {
+        let agent = self.agent.borrow();
+        agent
+            .as_ref()
+            .is_some_and(|agent| agent.log().contains(text))
+    }
+
     /// Returns what all agents of the node have logged.
     pub(crate) fn agent_log(&self) -> String {
         let agent = self.agent.borrow();

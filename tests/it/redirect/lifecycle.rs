@@ -1,10 +1,12 @@
 //! Starts, stops and restarts of pods, proxies and agents.
 
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Instant;
 
 use mesh_core::node::Tier;
 use mesh_test_support::command::try_run;
-use mesh_test_support::eventually::eventually;
+use mesh_test_support::eventually::{TIMEOUT, eventually};
 use mesh_test_support::require_root;
 use serde_json::{Value, json};
 
@@ -180,13 +182,21 @@ fn agent_killed_during_self_test_leaves_no_remains() {
     let pins = node.pins();
     let name = pins.file_name().expect("the pins have a name");
     let scratch_pins = pins.with_file_name(format!("{}-selftest", name.to_string_lossy()));
+    // Both workers run for about 5 ms: a pause between two looks could miss them, and a kill can
+    // come too late all the same. The agent's socket responds only after the self-test.
     let kill_in_self_test = || {
-        node.kill_agent();
-        node.spawn_agent();
-        eventually("the workers of the self-test run", || scratch(&node).1 >= 2);
-        node.kill_agent();
-        eventually("the workers end with their agent", || scratch(&node).1 == 0);
-        assert!(scratch_pins.exists(), "it was killed before the end");
+        eventually("an agent is killed during its self-test", || {
+            node.kill_agent();
+            node.spawn_agent();
+            let start = Instant::now();
+            while scratch(&node).1 < 2 && !node.agent_has_logged("Redirection tier chosen") {
+                assert!(start.elapsed() < TIMEOUT, "{}", node.agent_log());
+                thread::yield_now();
+            }
+            node.kill_agent();
+            eventually("the workers end with their agent", || scratch(&node).1 == 0);
+            scratch_pins.exists()
+        });
         assert_eq!(scratch(&node).0.len(), 1);
     };
     kill_in_self_test();
