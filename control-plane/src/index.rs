@@ -28,7 +28,7 @@ mod views;
 
 pub use self::{
     destination::{DestinationIndex, EndpointsError, Subscription},
-    inventory::{Inventory, Owner, PodCounts, Selection},
+    inventory::{Inventory, PodCounts, Selection},
     outbound::{OutboundError, OutboundKey},
     policy::{InboundKey, PolicyIndex},
     profile::{ProfileError, ProfileKey},

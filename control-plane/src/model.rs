@@ -18,7 +18,9 @@ pub use self::{
     listed::{
         ContainerError, Detail, ListedKind, ListedObject, PodDetail, PodPhase, ProfileDetail,
     },
-    pod::{ContainerPort, Node, OwnedObject, OwnerRef, Phase, PodRecord, ProxyPorts},
+    pod::{
+        ContainerPort, Node, OwnedObject, OwnerRef, Phase, PodRecord, ProxyPorts, workload_label,
+    },
     policy::{
         AuthenticationRef, AuthorizationPolicy, AuthorizationTarget, MeshTlsAuthentication,
         NetworkAuthentication, Protocol, Selector, Server, ServerPort,

@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::model::{
-    Key, Kind, Labels, ListedKind, ListedObject, Name, Object, PodDetail, PodPhase, Selector,
+    Key, Kind, Labels, ListedKind, ListedObject, Name, Object, OwnerRef, PodDetail, PodPhase,
+    Selector,
 };
 use crate::source::{Batch, Change};
 
@@ -38,14 +39,6 @@ pub struct PodCounts {
     pub failed: u64,
     /// The pods with container errors, at most [`MAX_PODS_WITH_ERRORS`].
     pub with_errors: Vec<Arc<ListedObject>>,
-}
-
-/// The direct and indirect owner of a pod.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Owner {
-    /// A kind in lower case.
-    pub kind: Arc<str>,
-    pub name: Arc<str>,
 }
 
 /// Bounds the size of a row. The command line prints each error.
@@ -222,19 +215,15 @@ impl Inventory {
     }
 
     /// Returns the workload of a pod: the owner of its ReplicaSet or Job, its owner, or itself.
-    pub fn workload(&self, pod: &ListedObject) -> Owner {
+    pub fn workload(&self, pod: &ListedObject) -> OwnerRef {
         let Some(direct) = &pod.owner else {
-            return Owner {
+            return OwnerRef {
                 kind: "pod".into(),
                 name: pod.name.name.clone(),
             };
         };
         let indirect = self.intermediate(pod).and_then(|it| it.owner.as_ref());
-        let owner = indirect.unwrap_or(direct);
-        Owner {
-            kind: owner.kind.clone(),
-            name: owner.name.clone(),
-        }
+        indirect.unwrap_or(direct).clone()
     }
 
     /// Returns the pods of an object: itself, those in it, those that it selects or those that it

@@ -91,13 +91,7 @@ fn labels(store: &Store, pod: &PodRecord, zone: Option<&str>) -> Labels {
     let mut label = |key: &str, value: &str| labels.push((key.to_owned(), value.to_owned()));
     label("pod", &pod.name.name);
     let owner = store.owner_of(pod);
-    // Prometheus sets the label "job".
-    let kind = if &*owner.kind == "job" {
-        "k8s_job"
-    } else {
-        &owner.kind
-    };
-    label(kind, &owner.name);
+    label(owner.label(), &owner.name);
     label("serviceaccount", &pod.service_account);
     if let Some(namespace) = &pod.control_plane_ns {
         label("control_plane_ns", namespace);

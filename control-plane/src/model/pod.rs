@@ -72,6 +72,22 @@ pub struct OwnerRef {
     pub name: Arc<str>,
 }
 
+impl OwnerRef {
+    /// Returns the label that has the name of the workload in metrics.
+    pub fn label(&self) -> &str {
+        workload_label(&self.kind)
+    }
+}
+
+/// Returns the label that has the name of a workload of this kind in metrics. Prometheus sets the
+/// label `job`.
+pub fn workload_label(kind: &str) -> &str {
+    match kind {
+        "job" => "k8s_job",
+        kind => kind,
+    }
+}
+
 /// A ReplicaSet or Job, of which only the owner is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnedObject {

@@ -27,8 +27,9 @@ use super::event::{self, IgnoredHeaders};
 use super::front_proxy::FrontProxy;
 use super::observe::{WINDOW, observe};
 use super::pods::{AddressTable, MeshNames, TappedPod, tappable};
-use super::request::{TapQuery, Target, TargetKind};
+use super::request::{TARGET_KINDS, TapQuery, Target, resource};
 use crate::index::Inventory;
+use crate::model::ListedKind;
 use crate::serve::parse_selector;
 
 pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;
@@ -309,13 +310,13 @@ fn paths() -> serde_json::Value {
 }
 
 fn resources() -> serde_json::Value {
-    let kinds = TargetKind::ALL.into_iter().flat_map(|kind| {
-        let name = kind.resource();
-        [name.to_owned(), format!("{name}/tap")].map(|name| {
+    let kinds = TARGET_KINDS.into_iter().flat_map(|kind| {
+        let name = resource(kind);
+        [name.clone(), format!("{name}/tap")].map(|name| {
             json!({
                 "name": name,
                 "singularName": "",
-                "namespaced": kind != TargetKind::Namespace,
+                "namespaced": kind != ListedKind::Namespace,
                 "kind": "Tap",
                 "verbs": ["watch"],
             })

@@ -16,7 +16,7 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
-use super::request::Target;
+use super::request::{Target, resource};
 
 /// How the API server authenticates itself and names users.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -160,7 +160,7 @@ impl User {
             group: Some("tap.linkerd.io".to_owned()),
             version: Some("v1alpha1".to_owned()),
             verb: Some("watch".to_owned()),
-            resource: Some(target.kind.resource().to_owned()),
+            resource: Some(resource(target.kind)),
             subresource: Some("tap".to_owned()),
             name: Some(name),
             namespace: Some(namespace),
@@ -235,8 +235,8 @@ pub(super) mod tests {
     use http::{HeaderName, HeaderValue};
     use rcgen::{CertificateParams, DnType, KeyPair};
 
-    use super::super::request::TargetKind;
     use super::*;
+    use crate::model::ListedKind;
 
     pub(in crate::tap) fn certificate(
         common: &str,
@@ -354,7 +354,7 @@ pub(super) mod tests {
             extra: BTreeMap::new(),
         };
         let target = Target {
-            kind: TargetKind::Deployment,
+            kind: ListedKind::Deployment,
             namespace: "shop".to_owned(),
             name: "web".to_owned(),
         };

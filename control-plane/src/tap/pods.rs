@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
-use mesh_core::identity::Identity;
+use mesh_core::identity::{Identity, service_account};
 use tonic::Status;
 
 use super::event::AddressLabels;
-use super::request::{TapQuery, TargetKind};
+use super::request::TapQuery;
 use crate::index::Inventory;
 use crate::model::{ListedKind, ListedObject, Name, PodDetail, PodPhase, Selector};
 
@@ -45,13 +45,12 @@ pub(crate) fn tappable(
     mesh: &MeshNames,
 ) -> Result<Vec<TappedPod>, Status> {
     let target = &query.target;
-    let kind = listed(target.kind);
     let name = match target.kind {
-        TargetKind::Namespace => Name::new("", &target.namespace),
+        ListedKind::Namespace => Name::new("", &target.namespace),
         _ => Name::new(&target.namespace, &target.name),
     };
     let object = inventory
-        .get(kind, &name)
+        .get(target.kind, &name)
         .ok_or_else(|| Status::not_found(format!("there is no {target}")))?;
     let mut found = Vec::new();
     let (mut not_enabled, mut disabled) = (0, 0);
@@ -82,18 +81,16 @@ pub(crate) fn tappable(
 
 fn tapped(object: &ListedObject, pod: &PodDetail, mesh: &MeshNames) -> Option<TappedPod> {
     let ip: IpAddr = pod.ip.parse().ok()?;
-    let MeshNames {
-        control_namespace,
-        trust_domain,
-        ..
-    } = mesh;
     let account = match &*pod.service_account {
         "" => "default",
         account => account,
     };
-    let namespace = &object.name.namespace;
-    let identity =
-        format!("{account}.{namespace}.serviceaccount.identity.{control_namespace}.{trust_domain}");
+    let identity = service_account(
+        account,
+        &object.name.namespace,
+        &mesh.control_namespace,
+        &mesh.trust_domain,
+    );
     // A name of Kubernetes is one; a pod from elsewhere may have any.
     Identity::parse(&identity).ok()?;
     Some(TappedPod {
@@ -101,21 +98,6 @@ fn tapped(object: &ListedObject, pod: &PodDetail, mesh: &MeshNames) -> Option<Ta
         addr: SocketAddr::new(ip, mesh.tap_port),
         identity,
     })
-}
-
-fn listed(kind: TargetKind) -> ListedKind {
-    match kind {
-        TargetKind::Namespace => ListedKind::Namespace,
-        TargetKind::Pod => ListedKind::Pod,
-        TargetKind::ReplicationController => ListedKind::ReplicationController,
-        TargetKind::Service => ListedKind::Service,
-        TargetKind::DaemonSet => ListedKind::DaemonSet,
-        TargetKind::Deployment => ListedKind::Deployment,
-        TargetKind::ReplicaSet => ListedKind::ReplicaSet,
-        TargetKind::StatefulSet => ListedKind::StatefulSet,
-        TargetKind::Job => ListedKind::Job,
-        TargetKind::CronJob => ListedKind::CronJob,
-    }
 }
 
 impl AddressTable {
@@ -145,15 +127,10 @@ impl AddressTable {
 /// Returns the labels of a pod in metrics: its workload, its namespace and itself.
 fn labels(inventory: &Inventory, object: &ListedObject) -> BTreeMap<String, String> {
     let workload = inventory.workload(object);
-    // Prometheus has a label of its own with this name.
-    let kind = match &*workload.kind {
-        "job" => "k8s_job",
-        kind => kind,
-    };
     [
         ("namespace", &*object.name.namespace),
         ("pod", &*object.name.name),
-        (kind, &*workload.name),
+        (workload.label(), &*workload.name),
     ]
     .map(|(name, value)| (name.to_owned(), value.to_owned()))
     .into()
@@ -210,7 +187,7 @@ metadata: {name: web-1, namespace: shop, ownerReferences: [{apiVersion: apps/v1,
         inventory
     }
 
-    fn query(kind: TargetKind, name: &str) -> TapQuery {
+    fn query(kind: ListedKind, name: &str) -> TapQuery {
         TapQuery {
             target: Target {
                 kind,
@@ -240,11 +217,11 @@ metadata: {name: web-1, namespace: shop, ownerReferences: [{apiVersion: apps/v1,
             pod("web-1-b", "10.0.0.2", ENABLED, "Pending"),
         ]);
         for (kind, name) in [
-            (TargetKind::Namespace, ""),
-            (TargetKind::Deployment, "web"),
-            (TargetKind::ReplicaSet, "web-1"),
-            (TargetKind::Service, "web"),
-            (TargetKind::Pod, "web-1-a"),
+            (ListedKind::Namespace, ""),
+            (ListedKind::Deployment, "web"),
+            (ListedKind::ReplicaSet, "web-1"),
+            (ListedKind::Service, "web"),
+            (ListedKind::Pod, "web-1-a"),
         ] {
             let pods = find(&inventory, &query(kind, name)).unwrap();
             let expected = TappedPod {
@@ -254,7 +231,7 @@ metadata: {name: web-1, namespace: shop, ownerReferences: [{apiVersion: apps/v1,
             };
             assert_eq!(pods, [expected], "{kind:?}");
         }
-        let missing = find(&inventory, &query(TargetKind::StatefulSet, "web")).unwrap_err();
+        let missing = find(&inventory, &query(ListedKind::StatefulSet, "web")).unwrap_err();
         assert_eq!(missing.code(), Code::NotFound);
         assert!(
             missing.message().contains("there is no statefulsets/web"),
@@ -270,7 +247,7 @@ metadata: {name: web-1, namespace: shop, ownerReferences: [{apiVersion: apps/v1,
             pod("web-1-b", "10.0.0.2", "", "Running"),
             pod("web-1-c", "10.0.0.3", disabled, "Running"),
         ]);
-        let error = find(&inventory, &query(TargetKind::Deployment, "web")).unwrap_err();
+        let error = find(&inventory, &query(ListedKind::Deployment, "web")).unwrap_err();
         assert_eq!(error.code(), Code::NotFound);
         assert!(
             error
@@ -286,7 +263,7 @@ metadata: {name: web-1, namespace: shop, ownerReferences: [{apiVersion: apps/v1,
         let pods =
             (0..=MAX_PODS).map(|n| pod(&format!("web-1-{n}"), "10.0.0.1", ENABLED, "Running"));
         let inventory = inventory(&pods.collect::<Vec<_>>());
-        let error = find(&inventory, &query(TargetKind::Deployment, "web")).unwrap_err();
+        let error = find(&inventory, &query(ListedKind::Deployment, "web")).unwrap_err();
         assert_eq!(error.code(), Code::ResourceExhausted);
         assert!(error.message().contains("select some by label"), "{error}");
     }

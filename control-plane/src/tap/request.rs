@@ -12,25 +12,12 @@ use mesh_api::linkerd2::viz::{Resource, ResourceSelection};
 use mesh_core::tap::{TapFilter, TextFilter};
 use tonic::Status;
 
-/// The kinds whose pods can be tapped. The path has the plural.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TargetKind {
-    Namespace,
-    Pod,
-    ReplicationController,
-    Service,
-    DaemonSet,
-    Deployment,
-    ReplicaSet,
-    StatefulSet,
-    Job,
-    CronJob,
-}
+use crate::model::{ListedKind, workload_label};
 
 /// The object whose pods are tapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
-    pub(crate) kind: TargetKind,
+    pub(crate) kind: ListedKind,
     /// The namespace of the object; the name of a namespace.
     pub(crate) namespace: String,
     /// Empty for a namespace.
@@ -49,6 +36,20 @@ pub(crate) struct TapQuery {
     pub(crate) max_rps: f32,
 }
 
+/// The kinds whose pods can be tapped.
+pub(crate) const TARGET_KINDS: [ListedKind; 10] = [
+    ListedKind::Namespace,
+    ListedKind::Pod,
+    ListedKind::ReplicationController,
+    ListedKind::Service,
+    ListedKind::DaemonSet,
+    ListedKind::Deployment,
+    ListedKind::ReplicaSet,
+    ListedKind::StatefulSet,
+    ListedKind::Job,
+    ListedKind::CronJob,
+];
+
 /// Where the API server forwards requests for taps.
 const PREFIX: &str = "/apis/tap.linkerd.io/v1alpha1/watch/namespaces/";
 
@@ -61,47 +62,13 @@ const MAX_RPS: f32 = 10_000.0;
 /// Each condition is evaluated for each request of each tapped proxy.
 const MAX_CONDITIONS: usize = 100;
 
-impl TargetKind {
-    pub(crate) const ALL: [Self; 10] = [
-        Self::Namespace,
-        Self::Pod,
-        Self::ReplicationController,
-        Self::Service,
-        Self::DaemonSet,
-        Self::Deployment,
-        Self::ReplicaSet,
-        Self::StatefulSet,
-        Self::Job,
-        Self::CronJob,
-    ];
+/// Returns the resource in paths and in access reviews, the plural of the type in messages.
+pub(crate) fn resource(kind: ListedKind) -> String {
+    format!("{}s", kind.resource_type())
+}
 
-    /// The resource in paths and in access reviews.
-    pub(crate) fn resource(self) -> &'static str {
-        match self {
-            Self::Namespace => "namespaces",
-            Self::Pod => "pods",
-            Self::ReplicationController => "replicationcontrollers",
-            Self::Service => "services",
-            Self::DaemonSet => "daemonsets",
-            Self::Deployment => "deployments",
-            Self::ReplicaSet => "replicasets",
-            Self::StatefulSet => "statefulsets",
-            Self::Job => "jobs",
-            Self::CronJob => "cronjobs",
-        }
-    }
-
-    fn from_resource(resource: &str) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|kind| kind.resource() == resource)
-    }
-
-    /// The type in messages is the singular.
-    fn from_type(singular: &str) -> Option<Self> {
-        let is_singular = |kind: &Self| kind.resource().strip_suffix('s') == Some(singular);
-        Self::ALL.into_iter().find(is_singular)
-    }
+fn target_kind(resource_type: &str) -> Option<ListedKind> {
+    ListedKind::of_resource_type(resource_type).filter(|kind| TARGET_KINDS.contains(kind))
 }
 
 impl fmt::Display for Target {
@@ -112,8 +79,8 @@ impl fmt::Display for Target {
             name,
         } = self;
         match kind {
-            TargetKind::Namespace => write!(f, "namespaces/{namespace}"),
-            _ => write!(f, "{}/{name} in namespace {namespace}", kind.resource()),
+            ListedKind::Namespace => write!(f, "namespaces/{namespace}"),
+            _ => write!(f, "{}/{name} in namespace {namespace}", resource(*kind)),
         }
     }
 }
@@ -127,10 +94,10 @@ impl Target {
             parts => (parts, false),
         };
         let (kind, namespace, name) = match parts {
-            [namespace] => (TargetKind::Namespace, namespace, &""),
+            [namespace] => (ListedKind::Namespace, namespace, &""),
             [namespace, resource, name] => {
-                let kind = TargetKind::from_resource(resource)?;
-                let is_valid = kind != TargetKind::Namespace && !name.is_empty();
+                let kind = target_kind(resource.strip_suffix('s')?)?;
+                let is_valid = kind != ListedKind::Namespace && !name.is_empty();
                 (is_valid.then_some(kind)?, namespace, name)
             }
             _ => return None,
@@ -151,17 +118,17 @@ impl Target {
             name,
         } = self;
         match kind {
-            TargetKind::Namespace => format!("{PREFIX}{namespace}/tap"),
-            _ => format!("{PREFIX}{namespace}/{}/{name}/tap", kind.resource()),
+            ListedKind::Namespace => format!("{PREFIX}{namespace}/tap"),
+            _ => format!("{PREFIX}{namespace}/{}/{name}/tap", resource(*kind)),
         }
     }
 
     fn from_message(resource: &Resource) -> Result<Self, Status> {
-        let kind = TargetKind::from_type(&resource.r#type).ok_or_else(|| {
+        let kind = target_kind(&resource.r#type).ok_or_else(|| {
             Status::unimplemented(format!("unimplemented resource type: {}", resource.r#type))
         })?;
         Ok(match kind {
-            TargetKind::Namespace => Self {
+            ListedKind::Namespace => Self {
                 kind,
                 namespace: resource.name.clone(),
                 name: String::new(),
@@ -272,12 +239,7 @@ fn destination(selection: &ResourceSelection, filters: &mut Vec<TapFilter>) {
             });
         }
     };
-    let label = match resource.r#type.as_str() {
-        // Prometheus has a label of its own with this name.
-        "job" => "k8s_job",
-        kind => kind,
-    };
-    require(label, &resource.name);
+    require(workload_label(&resource.r#type), &resource.name);
     if resource.r#type != "namespace" {
         require("namespace", &resource.namespace);
     }
@@ -307,7 +269,7 @@ mod tests {
 
     use super::*;
 
-    fn target(kind: TargetKind, namespace: &str, name: &str) -> Target {
+    fn target(kind: ListedKind, namespace: &str, name: &str) -> Target {
         Target {
             kind,
             namespace: namespace.to_owned(),
@@ -349,20 +311,20 @@ mod tests {
         let table = [
             (
                 "shop/tap",
-                Some((target(TargetKind::Namespace, "shop", ""), true)),
+                Some((target(ListedKind::Namespace, "shop", ""), true)),
             ),
             (
                 "shop",
-                Some((target(TargetKind::Namespace, "shop", ""), false)),
+                Some((target(ListedKind::Namespace, "shop", ""), false)),
             ),
             (
                 "shop/deployments/web/tap",
-                Some((target(TargetKind::Deployment, "shop", "web"), true)),
+                Some((target(ListedKind::Deployment, "shop", "web"), true)),
             ),
             // An object that is called tap.
             (
                 "shop/pods/tap/tap",
-                Some((target(TargetKind::Pod, "shop", "tap"), true)),
+                Some((target(ListedKind::Pod, "shop", "tap"), true)),
             ),
             ("shop/deployments//tap", None),
             ("shop/namespaces/web/tap", None),

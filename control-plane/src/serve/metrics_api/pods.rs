@@ -8,9 +8,9 @@ use mesh_api::linkerd2::viz::pod::Owner as ProtoOwner;
 use mesh_api::linkerd2::viz::{ListPodsRequest, Pod, Resource};
 
 use super::resource::parse_selector;
-use crate::index::{Inventory, Owner, Selection};
+use crate::index::{Inventory, Selection};
 use crate::metrics_api::{Matchers, Sample};
-use crate::model::{ListedKind, Name, Selector};
+use crate::model::{ListedKind, Name, OwnerRef, Selector};
 
 /// A valid request.
 #[derive(Clone, Debug)]
@@ -137,7 +137,7 @@ fn since(time: SystemTime, now: SystemTime) -> ProtoDuration {
 }
 
 /// The API has no field for other owners.
-fn proto_owner(namespace: &str, owner: &Owner) -> Option<ProtoOwner> {
+fn proto_owner(namespace: &str, owner: &OwnerRef) -> Option<ProtoOwner> {
     let name = format!("{namespace}/{}", owner.name);
     Some(match &*owner.kind {
         "deployment" => ProtoOwner::Deployment(name),

@@ -7,7 +7,7 @@ use mesh_api::linkerd2::viz;
 use mesh_k8s::kinds::{LabelSelector, LabelSelectorRequirement};
 
 use crate::metrics_api::{Grouping, Matchers};
-use crate::model::{ListedKind, Selector};
+use crate::model::{ListedKind, Selector, workload_label};
 
 /// What a request is about. An empty namespace or name means all.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,12 +67,9 @@ impl TargetKind {
         }
     }
 
-    /// Returns the label with the name of the object. `job` is a label of Prometheus itself.
+    /// Returns the label with the name of the object.
     pub(super) fn label(self) -> &'static str {
-        match self {
-            Self::Object(ListedKind::Job) => "k8s_job",
-            kind => kind.resource_type(),
-        }
+        workload_label(self.resource_type())
     }
 
     /// Returns the label with the name of an object that receives requests.
