@@ -23,14 +23,13 @@ use mesh_runtime::admin::Condition;
 use mesh_runtime::drain;
 use mesh_runtime::log::chain;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
-use tokio::time::{sleep, timeout};
+use tokio::sync::watch;
+use tokio::time::sleep;
 
 use self::api::{AccessReviewer, ReviewFuture};
 use self::front_proxy::FrontProxy;
-use self::tls::Acceptor;
 use crate::cluster::explain;
-use crate::webhook::ServingCertificate;
+use crate::webhook::{self, Acceptor, ServingCertificate};
 
 mod api;
 mod event;
@@ -50,13 +49,11 @@ pub(crate) type FrontProxyRx = watch::Receiver<Option<Arc<FrontProxy>>>;
 /// Each API server opens a few connections.
 const MAX_CONNECTIONS: usize = 256;
 
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-
 /// The time for the header section of a request.
 const HEADERS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The delay after a failed accept, probably for lack of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// The name in logs.
+const SERVER: &str = "tap API";
 
 /// Where API servers publish the configuration, and how often it is compared. A front proxy's
 /// authority is replaced once in years.
@@ -124,34 +121,17 @@ pub(crate) async fn serve(
     api: Arc<TapApi>,
     drain: drain::Watch,
 ) {
-    let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let accept = async {
         // Clients could not be verified before.
         if front_proxy.wait_for(Option::is_some).await.is_err() {
             return;
         }
         let mut current: Option<(Arc<FrontProxy>, Acceptor)> = None;
-        loop {
-            let Ok(permit) = connections.clone().acquire_owned().await else {
-                return;
-            };
-            let (tcp, peer) = match listener.accept().await {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    tracing::warn!(%error, "Cannot accept connection of the tap API");
-                    sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-            };
-            let Some(acceptor) = acceptor(&mut current, &serving, &front_proxy) else {
-                continue;
-            };
-            let api = api.clone();
-            tokio::spawn(async move {
-                serve_connection(tcp, peer, acceptor, api).await;
-                drop(permit);
-            });
-        }
+        let serve = |stream, peer| {
+            let acceptor = acceptor(&mut current, &serving, &front_proxy)?;
+            Some(serve_connection(stream, peer, acceptor, api.clone()))
+        };
+        webhook::accept(listener, MAX_CONNECTIONS, SERVER, serve).await;
     };
     tokio::select! {
         () = accept => {}
@@ -171,8 +151,9 @@ fn acceptor(
     {
         return Some(acceptor.clone());
     }
-    match Acceptor::new(serving.clone(), &wanted) {
-        Ok(acceptor) => {
+    match tls::client_verifier(&wanted) {
+        Ok(clients) => {
+            let acceptor = Acceptor::verifying(serving.clone(), clients);
             *current = Some((wanted, acceptor.clone()));
             Some(acceptor)
         }
@@ -187,25 +168,17 @@ fn acceptor(
 }
 
 async fn serve_connection(tcp: TcpStream, peer: SocketAddr, acceptor: Acceptor, api: Arc<TapApi>) {
-    let accepted = match timeout(HANDSHAKE_TIMEOUT, acceptor.accept(tcp)).await {
-        Ok(Ok(accepted)) => accepted,
-        Ok(Err(error)) => {
-            // Probably the API server does not trust the certificate.
-            tracing::warn!(%peer, %error, "TLS handshake of the tap API failed");
-            return;
-        }
-        Err(_elapsed) => {
-            tracing::debug!(%peer, "TLS handshake of the tap API timed out");
-            return;
-        }
+    let Some(stream) = webhook::handshake(&acceptor, tcp, peer, SERVER).await else {
+        return;
     };
-    let leaf = accepted.leaf.map(Arc::new);
+    let leaf = stream.client_certificate().map(Arc::new);
     let service = service_fn(move |request: Request<Incoming>| {
         let (api, leaf) = (api.clone(), leaf.clone());
         async move { Ok::<_, Infallible>(api.respond(request, leaf.as_deref()).await) }
     });
-    let io = TokioIo::new(accepted.stream);
-    let ended = if accepted.is_http2 {
+    let is_http2 = stream.is_http2();
+    let io = TokioIo::new(stream);
+    let ended = if is_http2 {
         http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .serve_connection(io, service)

@@ -22,8 +22,9 @@ use mesh_runtime::drain;
 use mesh_runtime::log::chain;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
+mod accept;
 pub(crate) mod certificate;
 pub(crate) mod managed;
 pub(crate) mod mounted;
@@ -31,8 +32,9 @@ pub(crate) mod review;
 mod tls;
 
 pub(crate) use self::{
+    accept::{accept, handshake},
     review::{AdmissionDecision, AdmissionRequest},
-    tls::ServingCertificate,
+    tls::{Acceptor, ServingCertificate},
 };
 
 /// Reviews objects.
@@ -51,7 +53,7 @@ pub(crate) type ReviewFuture<'a> =
 /// The state that all connections share.
 #[derive(Clone)]
 struct WebhookServer {
-    acceptor: tls::Acceptor,
+    acceptor: Acceptor,
     reviewer: Arc<dyn Reviewer>,
     drain: drain::Watch,
     /// One permit for each request.
@@ -87,9 +89,6 @@ const MAX_LARGE_BODIES: usize = 64 * 1024 * 1024;
 /// error would not contain the cause.
 const DEADLINE: Duration = Duration::from_secs(8);
 
-/// Timeout of the TLS handshake.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-
 /// Each API server opens a few connections.
 const MAX_CONNECTIONS: usize = 1024;
 
@@ -97,8 +96,8 @@ const MAX_CONNECTIONS: usize = 1024;
 /// here.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// The delay after a failed accept, probably for lack of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// The name in logs.
+const SERVER: &str = "webhook";
 
 /// Serves until shortly after shutdown starts.
 pub(crate) async fn serve(
@@ -108,58 +107,27 @@ pub(crate) async fn serve(
     drain: drain::Watch,
 ) {
     let server = WebhookServer {
-        acceptor: tls::Acceptor::new(serving),
+        acceptor: Acceptor::new(serving),
         reviewer,
         drain: drain.clone(),
         requests: Arc::new(Semaphore::new(MAX_REQUESTS)),
         large_bodies: Arc::new(Semaphore::new(MAX_LARGE_BODIES)),
     };
-    // Limits connections; further ones wait in the kernel's accept queue.
-    let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let accept = async {
-        loop {
-            let Ok(permit) = connections.clone().acquire_owned().await else {
-                return;
-            };
-            match listener.accept().await {
-                Ok((stream, peer)) => {
-                    let server = server.clone();
-                    tokio::spawn(async move {
-                        server.connection(stream, peer).await;
-                        drop(permit);
-                    });
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "Cannot accept webhook connection");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
-            }
-        }
-    };
+    let serve = |stream, peer| Some(server.clone().connection(stream, peer));
     let stop = async {
         drain.draining().await;
         tokio::time::sleep(LINGER).await;
     };
     tokio::select! {
-        () = accept => {}
+        () = accept(listener, MAX_CONNECTIONS, SERVER, serve) => {}
         () = stop => {}
     }
 }
 
 impl WebhookServer {
     async fn connection(self, stream: TcpStream, peer: SocketAddr) {
-        let accepted = timeout(HANDSHAKE_TIMEOUT, self.acceptor.accept(stream)).await;
-        let stream = match accepted {
-            Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => {
-                // Probably the API server does not trust the certificate, and no pods are injected.
-                tracing::warn!(%peer, %error, "TLS handshake of webhook connection failed");
-                return;
-            }
-            Err(_elapsed) => {
-                tracing::debug!(%peer, "TLS handshake of webhook connection timed out");
-                return;
-            }
+        let Some(stream) = handshake(&self.acceptor, stream, peer, SERVER).await else {
+            return;
         };
         let http2 = stream.is_http2();
         let io = TokioIo::new(stream);

@@ -293,6 +293,20 @@ mod tests {
     use crate::source::kube::kinds;
     use crate::source::manifest::{self, Document};
 
+    impl Inventory {
+        /// Returns an inventory of the objects; none may be invalid.
+        pub(crate) fn of_manifests(text: &str) -> Self {
+            let read = manifest::read(text, &kinds::in_directories(kinds::METRICS_API));
+            let objects = read.into_iter().map(|document| match document {
+                Document::Object { object, .. } => object,
+                other => panic!("{other:?}"),
+            });
+            let mut inventory = Self::new();
+            inventory.apply(vec![Change::Replace(objects.collect())]);
+            inventory
+        }
+    }
+
     const OBJECTS: &str = "
 {apiVersion: v1, kind: Namespace, metadata: {name: shop, labels: {team: a}}}
 ---
@@ -331,17 +345,7 @@ metadata: {name: nightly-1, namespace: shop, ownerReferences: [{apiVersion: batc
     }
 
     fn inventory(more: &str) -> Inventory {
-        let read = manifest::read(
-            &format!("{OBJECTS}{more}"),
-            &kinds::in_directories(kinds::METRICS_API),
-        );
-        let objects = read.into_iter().map(|document| match document {
-            Document::Object { object, .. } => object,
-            other => panic!("{other:?}"),
-        });
-        let mut inventory = Inventory::new();
-        inventory.apply(vec![Change::Replace(objects.collect())]);
-        inventory
+        Inventory::of_manifests(&format!("{OBJECTS}{more}"))
     }
 
     fn counts(inventory: &Inventory, kind: ListedKind, name: &str) -> (u64, u64, u64) {

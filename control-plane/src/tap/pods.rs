@@ -150,9 +150,6 @@ pub(super) mod tests {
 
     use super::super::request::Target;
     use super::*;
-    use crate::source::Change;
-    use crate::source::kube::kinds;
-    use crate::source::manifest::{self, Document};
 
     const WORKLOADS: &str = "
 {apiVersion: v1, kind: Namespace, metadata: {name: shop}}
@@ -176,15 +173,7 @@ metadata: {name: web-1, namespace: shop, ownerReferences: [{apiVersion: apps/v1,
 
     /// Returns a Deployment `web` in namespace `shop` with the pods.
     pub(in crate::tap) fn inventory(pods: &[String]) -> Inventory {
-        let text = format!("{WORKLOADS}{}", pods.concat());
-        let read = manifest::read(&text, &kinds::in_directories(kinds::METRICS_API));
-        let objects = read.into_iter().map(|document| match document {
-            Document::Object { object, .. } => Change::Apply(object),
-            other => panic!("{other:?}"),
-        });
-        let mut inventory = Inventory::new();
-        inventory.apply(objects.collect());
-        inventory
+        Inventory::of_manifests(&format!("{WORKLOADS}{}", pods.concat()))
     }
 
     fn query(kind: ListedKind, name: &str) -> TapQuery {

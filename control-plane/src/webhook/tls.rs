@@ -1,4 +1,5 @@
-//! TLS of the webhook server: TLS 1.3 only, with a replaceable certificate.
+//! TLS of the servers that the API server connects to: TLS 1.3 only, with a replaceable
+//! certificate.
 
 use std::io;
 use std::pin::Pin;
@@ -8,9 +9,11 @@ use std::task::{Context, Poll};
 use arc_swap::ArcSwapOption;
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs;
-use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{ClientHello, NoClientAuth, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::version::TLS13;
+use rustls_pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, server};
@@ -26,9 +29,9 @@ pub(crate) struct ServingCertificate {
 
 /// Terminates TLS.
 #[derive(Clone)]
-pub(super) struct Acceptor(TlsAcceptor);
+pub(crate) struct Acceptor(TlsAcceptor);
 
-pub(super) struct TlsStream(server::TlsStream<TcpStream>);
+pub(crate) struct TlsStream(server::TlsStream<TcpStream>);
 
 const HTTP2: &[u8] = b"h2";
 const HTTP1: &[u8] = b"http/1.1";
@@ -52,11 +55,21 @@ impl ResolvesServerCert for ServingCertificate {
 }
 
 impl Acceptor {
-    pub(super) fn new(serving: Arc<ServingCertificate>) -> Self {
+    /// Clients have no certificates.
+    pub(crate) fn new(serving: Arc<ServingCertificate>) -> Self {
+        Self::verifying(serving, Arc::new(NoClientAuth))
+    }
+
+    pub(crate) fn verifying(
+        serving: Arc<ServingCertificate>,
+        clients: Arc<dyn ClientCertVerifier>,
+    ) -> Self {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let mut config =
             match ServerConfig::builder_with_provider(provider).with_protocol_versions(&[&TLS13]) {
-                Ok(builder) => builder.with_no_client_auth().with_cert_resolver(serving),
+                Ok(builder) => builder
+                    .with_client_cert_verifier(clients)
+                    .with_cert_resolver(serving),
                 // The provider is compiled in and supports TLS 1.3.
                 Err(error) => unreachable!("TLS 1.3 is not supported: {error}"),
             };
@@ -74,8 +87,14 @@ impl Acceptor {
 }
 
 impl TlsStream {
-    pub(super) fn is_http2(&self) -> bool {
+    pub(crate) fn is_http2(&self) -> bool {
         self.0.get_ref().1.alpn_protocol() == Some(HTTP2)
+    }
+
+    /// Returns the verified certificate of the client, if it has one.
+    pub(crate) fn client_certificate(&self) -> Option<CertificateDer<'static>> {
+        let chain = self.0.get_ref().1.peer_certificates()?;
+        chain.first().map(|leaf| leaf.clone().into_owned())
     }
 }
 
