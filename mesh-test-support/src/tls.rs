@@ -48,7 +48,8 @@ impl ServerCertVerifier for InsecureVerifier {
     }
 }
 
-/// Returns a ClientHello with this server name and nothing else of interest, in one record.
+/// Returns a ClientHello with this server name and nothing else of interest, in records of at most
+/// 16 KiB.
 pub fn client_hello(name: &str) -> Vec<u8> {
     let prefixed = |bytes: &[u8]| [&(bytes.len() as u16).to_be_bytes()[..], bytes].concat();
     let entry = [&[0][..], &prefixed(name.as_bytes())].concat();
@@ -61,5 +62,6 @@ pub fn client_hello(name: &str) -> Vec<u8> {
     body.extend(prefixed(&extensions));
     let length = (body.len() as u32).to_be_bytes();
     let message = [&[1][..], &length[1..], &body].concat();
-    [&[22, 3, 1][..], &prefixed(&message)].concat()
+    let record = |part: &[u8]| [&[22, 3, 1][..], &prefixed(part)].concat();
+    message.chunks(1 << 14).flat_map(record).collect()
 }

@@ -8,6 +8,7 @@ use mesh_core::policy::outbound::{
     Distribution, OutboundPolicy, OutboundProtocol, TcpVerdict, TlsRoute,
 };
 use mesh_runtime::metrics::{MAX_OUTSIDE, OTHER};
+use mesh_test_support::tls::client_hello;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::spawn_local;
 
@@ -49,7 +50,7 @@ fn series_of_client_server_names_are_bounded() {
         let count = MAX_SNI_ENFORCERS + 200;
         for n in 0..count {
             let name = format!("{n}.{}.{}.test", "a".repeat(60), "b".repeat(60));
-            send(&proxy, 443, &hello(&name)).await;
+            send(&proxy, 443, &client_hello(&name)).await;
         }
         for family in [
             "tcp_open_total",
@@ -69,8 +70,8 @@ fn series_of_client_server_names_are_bounded() {
         assert!(proxy.enforcers() <= MAX_SNI_ENFORCERS + 2);
         // Invalid names are treated as absent.
         let before = values(&proxy, "tcp_open_total", "sni");
-        send(&proxy, 443, &hello(&"a.".repeat(30_000))).await;
-        send(&proxy, 443, &hello("not a name")).await;
+        send(&proxy, 443, &client_hello(&"a.".repeat(30_000))).await;
+        send(&proxy, 443, &client_hello("not a name")).await;
         let mut after = values(&proxy, "tcp_open_total", "sni");
         assert!(after.remove(""));
         assert_eq!(after, before);
@@ -152,7 +153,9 @@ fn series_of_tls_route_server_names_are_bounded() {
         });
         for n in 0..MAX_OUTSIDE + 50 {
             let mut tcp = proxy.outbound(([10, 0, 0, 7], 443).into()).await;
-            tcp.write_all(&hello(&format!("{n}.test"))).await.unwrap();
+            tcp.write_all(&client_hello(&format!("{n}.test")))
+                .await
+                .unwrap();
             let _closed = tcp.read_to_end(&mut Vec::new()).await;
         }
         drop(policies.await.unwrap());
@@ -165,21 +168,4 @@ fn series_of_tls_route_server_names_are_bounded() {
             assert!(names.contains(OTHER), "{family}");
         }
     });
-}
-
-/// A minimal ClientHello with this server name.
-fn hello(name: &str) -> Vec<u8> {
-    let prefixed = |bytes: &[u8]| [&(bytes.len() as u16).to_be_bytes()[..], bytes].concat();
-    let entry = [&[0][..], &prefixed(name.as_bytes())].concat();
-    let extensions = [&[0, 0][..], &prefixed(&prefixed(&entry))].concat();
-    let mut body = vec![3, 3];
-    body.extend([7; 32]);
-    body.push(0);
-    body.extend(prefixed(&[0x13, 1]));
-    body.extend([1, 0]);
-    body.extend(prefixed(&extensions));
-    let length = (body.len() as u32).to_be_bytes();
-    let message = [&[1][..], &length[1..], &body].concat();
-    let record = |part: &[u8]| [&[22, 3, 1][..], &prefixed(part)].concat();
-    message.chunks(1 << 14).flat_map(record).collect()
 }
