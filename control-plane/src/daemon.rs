@@ -34,6 +34,7 @@ use crate::source::kube::kinds::{self, WatchedKind};
 use crate::source::local::DirectorySource;
 use crate::source::{self, Batch};
 
+mod certificate_source;
 mod destination;
 mod identity;
 mod injector;
@@ -41,7 +42,6 @@ mod metrics_api;
 mod policy;
 mod tap;
 mod tap_injector;
-mod webhook_certificate;
 
 /// How long open calls may take to complete on shutdown. Kubernetes kills the process after 30 s.
 const DRAIN_GRACE: Duration = Duration::from_secs(20);

@@ -52,6 +52,9 @@ const MAX_CONNECTIONS: usize = 256;
 /// The time for the header section of a request.
 const HEADERS_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The name of this controller in events.
+pub(crate) const CONTROLLER: &str = "linkerd-tap";
+
 /// The name in logs.
 const SERVER: &str = "tap API";
 

@@ -11,6 +11,12 @@ pub const CREATED_BY: &str = "linkerd.io/created-by";
 pub const TRUST_ROOT_SHA256: &str = "linkerd.io/trust-root-sha256";
 /// Label: the namespace of the control plane that the pod belongs to.
 pub const CONTROL_PLANE_NS: &str = "linkerd.io/control-plane-ns";
+/// Label of a namespace: the extension that is installed in it, such as `viz`.
+pub const EXTENSION: &str = "linkerd.io/extension";
+/// The value of [`EXTENSION`] for the viz extension.
+pub const VIZ: &str = "viz";
+/// The URL of the Prometheus that the viz extension uses instead of its own.
+pub const EXTERNAL_PROMETHEUS: &str = "viz.linkerd.io/external-prometheus";
 /// Label: the control-plane component that the pod runs.
 pub const CONTROL_PLANE_COMPONENT: &str = "linkerd.io/control-plane-component";
 /// Label: the namespace of the injected workload.

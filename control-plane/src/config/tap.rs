@@ -28,9 +28,31 @@ pub struct Tap {
     /// Names of header fields that are left out of events
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub ignore_headers: Vec<String>,
-    /// Directory of the certificate (tls.crt and tls.key), whose authority the APIService names
-    #[arg(long, value_name = "DIR", default_value = "/var/run/linkerd/tls")]
-    pub tls_dir: PathBuf,
+    /// Namespace of the viz extension, of the Service and of the certificate's Secret
+    #[arg(long, default_value = "linkerd-viz")]
+    pub viz_namespace: String,
+    /// DNS domain of the cluster
+    #[arg(long, default_value = "cluster.local")]
+    pub cluster_domain: String,
+    /// Directory of an externally managed certificate (tls.crt and tls.key), whose CA is in the
+    /// APIService. Without it, the controller generates and renews a certificate, stores it in a
+    /// Secret and writes the caBundle of the APIService
+    #[arg(long, value_name = "DIR")]
+    pub tls_dir: Option<PathBuf>,
+    /// Secret for the certificate that the controller generates
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "tap-k8s-tls",
+        conflicts_with = "tls_dir"
+    )]
+    pub tls_secret: String,
+    /// APIService of the tap API
+    #[arg(long, value_name = "NAME", default_value = "v1alpha1.tap.linkerd.io")]
+    pub api_service: String,
+    /// Service through which the API server calls the controller
+    #[arg(long, value_name = "NAME", default_value = "tap")]
+    pub service_name: String,
     #[command(flatten)]
     pub cluster: Cluster,
     #[command(flatten)]

@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
-use super::webhook_certificate::WebhookCertificate;
+use mesh_core::annotation::CONTROL_PLANE_NS;
+
+use super::certificate_source::CertificateSource;
 use super::{Daemon, DaemonError, listen};
 use crate::cluster::{self, Events};
 use crate::config::ProxyInjector;
 use crate::injector::{CONTROLLER, Caches, Injector, SettingsFiles};
+use crate::webhook::managed::{Registration, RegistrationKind};
 use crate::webhook::{self, ServingCertificate};
 
 pub(super) async fn run(config: ProxyInjector) -> Result<(), DaemonError> {
@@ -30,13 +33,17 @@ pub(super) async fn run(config: ProxyInjector) -> Result<(), DaemonError> {
     let (events, write_events) = Events::channel(client.clone(), CONTROLLER, &daemon.registry);
     daemon.supervisor.spawn("events", write_events);
     let serving = Arc::new(ServingCertificate::default());
-    let certificate = WebhookCertificate {
+    let certificate = CertificateSource {
         dir: config.tls_dir,
-        namespace: config.controller_namespace,
+        namespace: config.controller_namespace.clone(),
         cluster_domain: config.cluster_domain,
         service: config.service_name,
         secret: config.tls_secret,
-        configuration: config.webhook_config,
+        label: (CONTROL_PLANE_NS, config.controller_namespace),
+        registration: Registration {
+            kind: RegistrationKind::MutatingWebhook,
+            name: config.webhook_config,
+        },
     };
     certificate.spawn(&daemon, client, &events, serving.clone());
 

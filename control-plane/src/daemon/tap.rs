@@ -2,18 +2,21 @@
 
 use std::sync::Arc;
 
+use mesh_core::annotation::{EXTENSION, VIZ};
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
 
+use super::certificate_source::CertificateSource;
 use super::{Daemon, DaemonError, listen};
-use crate::cluster;
+use crate::cluster::{self, Events};
 use crate::config::{Source, Tap as Config};
 use crate::index::Inventory;
 use crate::source::kube::kinds;
-use crate::tap::{self, ApiServerReviewer, IgnoredHeaders, MAX_TAPS, MeshNames, TapApi};
+use crate::tap::{
+    self, ApiServerReviewer, CONTROLLER, IgnoredHeaders, MAX_TAPS, MeshNames, TapApi,
+};
 use crate::webhook::ServingCertificate;
-use crate::webhook::managed::Expiry;
-use crate::webhook::mounted::MountedCertificate;
+use crate::webhook::managed::{Registration, RegistrationKind};
 
 pub(super) async fn run(config: Config) -> Result<(), DaemonError> {
     let mut daemon = Daemon::new()?;
@@ -22,16 +25,22 @@ pub(super) async fn run(config: Config) -> Result<(), DaemonError> {
         .map_err(DaemonError::Connect)?;
     let listener = listen(config.apiserver_addr, "the tap API").await?;
     daemon.serve_admin(config.metrics_addr).await?;
+    let (events, write_events) = Events::channel(client.clone(), CONTROLLER, &daemon.registry);
+    daemon.supervisor.spawn("events", write_events);
     let serving = Arc::new(ServingCertificate::default());
-    let ready = daemon.readiness.condition("a certificate of the tap API");
-    let certificate = MountedCertificate {
+    let certificate = CertificateSource {
         dir: config.tls_dir,
+        namespace: config.viz_namespace,
+        cluster_domain: config.cluster_domain,
+        service: config.service_name,
+        secret: config.tls_secret,
+        label: (EXTENSION, VIZ.to_owned()),
+        registration: Registration {
+            kind: RegistrationKind::ApiService,
+            name: config.api_service,
+        },
     };
-    let expiry = Expiry::export(&daemon.registry);
-    daemon.supervisor.spawn(
-        "certificate",
-        certificate.run(serving.clone(), expiry, ready),
-    );
+    certificate.spawn(&daemon, client.clone(), &events, serving.clone());
     let (publish, front_proxy) = watch::channel(None);
     let ready = daemon
         .readiness

@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use super::webhook_certificate::WebhookCertificate;
+use super::certificate_source::CertificateSource;
 use super::{Daemon, DaemonError, listen};
 use crate::cluster::{self, Events};
 use crate::config::TapInjector as Config;
 use crate::injector::NamespaceCache;
 use crate::tap_injector::{CONTROLLER, TapInjector, is_tap_annotation};
+use crate::webhook::managed::{Registration, RegistrationKind};
 use crate::webhook::{self, ServingCertificate};
+use mesh_core::annotation::{EXTENSION, VIZ};
 
 pub(super) async fn run(config: Config) -> Result<(), DaemonError> {
     let daemon = Daemon::new()?;
@@ -26,13 +28,17 @@ pub(super) async fn run(config: Config) -> Result<(), DaemonError> {
     let (events, write_events) = Events::channel(client.clone(), CONTROLLER, &daemon.registry);
     daemon.supervisor.spawn("events", write_events);
     let serving = Arc::new(ServingCertificate::default());
-    let certificate = WebhookCertificate {
+    let certificate = CertificateSource {
         dir: config.tls_dir,
         namespace: config.viz_namespace,
         cluster_domain: config.cluster_domain,
         service: config.service_name,
         secret: config.tls_secret,
-        configuration: config.webhook_config,
+        label: (EXTENSION, VIZ.to_owned()),
+        registration: Registration {
+            kind: RegistrationKind::MutatingWebhook,
+            name: config.webhook_config,
+        },
     };
     certificate.spawn(&daemon, client, &events, serving.clone());
     let injector = TapInjector::new(namespaces, config.tap_service_name, &daemon.registry);

@@ -1,11 +1,11 @@
 //! A serving certificate that the replicas manage themselves: the first replica generates it and
 //! stores it in a Secret for all of them; it is renewed in time, and its CA is written to the
-//! `caBundle` of the webhook configuration, also after changes by other clients.
+//! `caBundle` of the webhook configuration or APIService, also after changes by other clients.
 //!
 //! ```text
-//!   watch of the Secret ──┐
-//!   watch of the webhook ─┼─▶ plan (pure) ──▶ generate | publish | serve | wait
-//!   a check every minute ─┘
+//!   watch of the Secret ────────┐
+//!   watch of the registration ──┼─▶ plan (pure) ──▶ generate | publish | serve | wait
+//!   a check every minute ───────┘
 //! ```
 //!
 //! A renewal has no gap: the new Secret contains the old CA in addition to the new one, and every
@@ -19,6 +19,7 @@ use base64::engine::general_purpose::STANDARD;
 use futures_util::{Stream, StreamExt as _};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
 use kube::runtime::watcher::{Config, Event};
 use kube::{Api, Client, Resource};
@@ -27,10 +28,10 @@ use mesh_runtime::admin::Condition;
 use mesh_runtime::metrics::{Labels, Registry};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
 
-use self::plan::{CertificateSecret, ObservedState, Step, WebhookConfig};
+use self::plan::{CertificateSecret, ObservedRegistration, ObservedState, Step};
 use self::repair::Damage;
 use super::ServingCertificate;
 use super::certificate::{self, GeneratedCertificate};
@@ -41,15 +42,28 @@ mod repair;
 
 pub(crate) use self::repair::RepairReporter;
 
-/// The webhook configuration of this server, and the Secret of the certificate.
+/// The object by which the API server knows this server and its CA.
+#[derive(Clone, Debug)]
+pub(crate) struct Registration {
+    pub(crate) kind: RegistrationKind,
+    pub(crate) name: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RegistrationKind {
+    MutatingWebhook,
+    ApiService,
+}
+
+/// The registration of this server, and the Secret of the certificate.
 pub(crate) struct ManagedCertificate {
     pub(crate) client: Client,
     /// The namespace of the Secret and the Service.
     pub(crate) namespace: String,
     pub(crate) secret: String,
-    /// The kind of the webhook configuration.
-    pub(crate) hook: ApiResource,
-    pub(crate) configuration: String,
+    pub(crate) registration: Registration,
+    /// The label of the Secret, by which `meshctl` finds the objects of an installation.
+    pub(crate) label: (&'static str, String),
     /// The DNS names with which the API server calls, `<service>.<namespace>.svc` first.
     pub(crate) names: Vec<String>,
     pub(crate) repairs: RepairReporter,
@@ -62,16 +76,41 @@ pub(crate) struct Expiry(Arc<Mutex<Option<SystemTime>>>);
 /// How often the certificate's expiry is checked.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How long after a change of the webhook configuration API servers may still trust the old CA
+/// How long after a change of the registration API servers may still trust the old CA
 /// only. Their watch reports the change within a second or two.
 const PROPAGATION_DELAY: Duration = Duration::from_secs(10);
 
 /// Linkerd's annotation of the creator. A Secret of another creator is not changed.
 const CREATED_BY: &str = mesh_core::annotation::CREATED_BY;
 
-/// The kind of the injector's webhook configuration.
-pub(crate) fn mutating() -> ApiResource {
-    ApiResource::erase::<MutatingWebhookConfiguration>(&())
+impl RegistrationKind {
+    fn resource(self) -> ApiResource {
+        match self {
+            Self::MutatingWebhook => ApiResource::erase::<MutatingWebhookConfiguration>(&()),
+            Self::ApiService => ApiResource::erase::<APIService>(&()),
+        }
+    }
+
+    /// Returns the patch that writes the `caBundle`, in base64, of the observed object.
+    ///
+    /// It contains the resource version: webhooks are merged by name, so the patch could otherwise
+    /// restore a webhook that was removed in the meantime.
+    fn patch(self, observed: &ObservedRegistration, bundle: &str) -> Patch<Value> {
+        let metadata = json!({"resourceVersion": observed.version});
+        match self {
+            Self::MutatingWebhook => {
+                let webhooks: Vec<_> = observed
+                    .bundles
+                    .iter()
+                    .map(|(name, _)| json!({"name": name, "clientConfig": {"caBundle": bundle}}))
+                    .collect();
+                Patch::Strategic(json!({"metadata": metadata, "webhooks": webhooks}))
+            }
+            Self::ApiService => {
+                Patch::Merge(json!({"metadata": metadata, "spec": {"caBundle": bundle}}))
+            }
+        }
+    }
 }
 
 impl Expiry {
@@ -82,7 +121,7 @@ impl Expiry {
             if let Some(not_after) = *exported.0.lock() {
                 let left = not_after.duration_since(SystemTime::now());
                 let left = left.map_or(0.0, |left| left.as_secs_f64());
-                let help = "Seconds until the serving certificate of the webhook expires";
+                let help = "Seconds until the serving certificate expires";
                 scrape.gauge("webhook_cert_ttl_seconds", help, &Labels::new(), left);
             }
         });
@@ -106,7 +145,7 @@ struct State {
     backoff: Backoff,
     /// The last logged problem, which is not repeated.
     last_problem: String,
-    /// The UID of the configuration that last had the correct `caBundle`.
+    /// The UID of the registration that last had the correct `caBundle`.
     intact_uid: Option<String>,
 }
 
@@ -119,16 +158,17 @@ impl ManagedCertificate {
         ready: Condition,
     ) {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
-        let hooks: Api<DynamicObject> = Api::all_with(self.client.clone(), &self.hook);
+        let resource = self.registration.kind.resource();
+        let registrations: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
         let mut secret_changes = std::pin::pin!(watch_object(
             secrets.clone(),
             &self.secret,
-            "the Secret of the webhook"
+            "the Secret of the serving certificate"
         ));
-        let mut hook_changes = std::pin::pin!(watch_object(
-            hooks.clone(),
-            &self.configuration,
-            "the webhook configuration"
+        let mut registration_changes = std::pin::pin!(watch_object(
+            registrations.clone(),
+            &self.registration.name,
+            "the registration of this server"
         ));
         let mut state = State::new();
         let mut next_check = Instant::now() + CHECK_INTERVAL;
@@ -137,12 +177,15 @@ impl ManagedCertificate {
                 Some(secret) = secret_changes.next() => {
                     state.observed.secret = Some(secret.map(CertificateSecret::read));
                 }
-                Some(hook) = hook_changes.next() => {
-                    state.observed.hook = Some(hook.map(WebhookConfig::read));
+                Some(object) = registration_changes.next() => {
+                    state.observed.registration = Some(object.map(ObservedRegistration::read));
                 }
                 () = sleep_until(next_check) => {}
             }
-            next_check = match self.act(&secrets, &hooks, &serving, &mut state).await {
+            next_check = match self
+                .act(&secrets, &registrations, &serving, &mut state)
+                .await
+            {
                 Ok(next) => {
                     state.backoff.reset();
                     next
@@ -150,7 +193,7 @@ impl ManagedCertificate {
                 Err(error) => {
                     tracing::warn!(
                         error = explain(&error),
-                        "Cannot update webhook certificate; retrying"
+                        "Cannot update serving certificate; retrying"
                     );
                     Instant::now() + state.backoff.delay()
                 }
@@ -168,7 +211,7 @@ impl ManagedCertificate {
     async fn act(
         &self,
         secrets: &Api<Secret>,
-        hooks: &Api<DynamicObject>,
+        registrations: &Api<DynamicObject>,
         serving: &ServingCertificate,
         state: &mut State,
     ) -> Result<Instant, kube::Error> {
@@ -189,12 +232,20 @@ impl ManagedCertificate {
                 state.report_problem(reason);
                 false
             }
+            Step::Unregistered => {
+                state.report_problem(format!(
+                    "{} {} does not exist, so the API server does not call this server; check the installation of the chart",
+                    self.registration.kind.resource().kind,
+                    self.registration.name
+                ));
+                false
+            }
             Step::Generate => self.generate(secrets, state).await?,
             Step::PublishAuthorities(authorities) => {
-                self.publish(hooks, state, &authorities).await?
+                self.publish(registrations, state, &authorities).await?
             }
             Step::Serve => {
-                state.intact_uid = state.hook().map(|hook| hook.uid.clone());
+                state.intact_uid = state.registration().map(|observed| observed.uid.clone());
                 return Ok(self.serve(serving, state).unwrap_or(later));
             }
         };
@@ -204,13 +255,14 @@ impl ManagedCertificate {
         Ok(later)
     }
 
-    /// Reports a repair in an event of the webhook configuration.
+    /// Reports a repair in an event of the registration.
     fn report(&self, state: &State, damage: Damage, now: SystemTime) {
+        let resource = self.registration.kind.resource();
         let about = ObjectReference {
-            api_version: Some(self.hook.api_version.clone()),
-            kind: Some(self.hook.kind.clone()),
-            name: Some(self.configuration.clone()),
-            uid: state.hook().map(|hook| hook.uid.clone()),
+            api_version: Some(resource.api_version),
+            kind: Some(resource.kind),
+            name: Some(self.registration.name.clone()),
+            uid: state.registration().map(|observed| observed.uid.clone()),
             ..ObjectReference::default()
         };
         self.repairs.report(damage, about, now);
@@ -246,7 +298,7 @@ impl ManagedCertificate {
         };
         match written {
             Ok(secret) => {
-                tracing::info!(secret = self.secret, "Generated webhook certificate");
+                tracing::info!(secret = self.secret, "Generated serving certificate");
                 state.observed.secret = Some(Some(CertificateSecret::read(secret)));
                 Ok(true)
             }
@@ -267,13 +319,14 @@ impl ManagedCertificate {
         state: &State,
         version: Option<String>,
     ) -> Secret {
-        let owner = state.hook().map(|hook| {
+        let owner = state.registration().map(|observed| {
+            let resource = self.registration.kind.resource();
             OwnerReference {
-                api_version: self.hook.api_version.clone(),
-                kind: self.hook.kind.clone(),
-                name: self.configuration.clone(),
-                uid: hook.uid.clone(),
-                // The Secret is deleted with the configuration and does not block its deletion.
+                api_version: resource.api_version,
+                kind: resource.kind,
+                name: self.registration.name.clone(),
+                uid: observed.uid.clone(),
+                // The Secret is deleted with the registration and does not block its deletion.
                 block_owner_deletion: None,
                 controller: None,
             }
@@ -292,13 +345,7 @@ impl ManagedCertificate {
                 namespace: Some(self.namespace.clone()),
                 resource_version: version,
                 annotations: Some([(CREATED_BY.to_owned(), version_text)].into()),
-                labels: Some(
-                    [(
-                        mesh_core::annotation::CONTROL_PLANE_NS.to_owned(),
-                        self.namespace.clone(),
-                    )]
-                    .into(),
-                ),
+                labels: Some([(self.label.0.to_owned(), self.label.1.clone())].into()),
                 owner_references: owner.map(|owner| vec![owner]),
                 ..ObjectMeta::default()
             },
@@ -315,39 +362,25 @@ impl ManagedCertificate {
         }
     }
 
-    /// Writes the `caBundle`. Returns `false` if the configuration has changed.
+    /// Writes the `caBundle`. Returns `false` if the registration has changed.
     async fn publish(
         &self,
-        hooks: &Api<DynamicObject>,
+        registrations: &Api<DynamicObject>,
         state: &mut State,
         authorities: &str,
     ) -> Result<bool, kube::Error> {
-        let Some(hook) = state.hook() else {
+        let Some(observed) = state.registration() else {
             return Ok(false);
         };
-        let bundle = STANDARD.encode(authorities);
-        let webhooks: Vec<_> = hook
-            .bundles
-            .iter()
-            .map(|(name, _)| json!({"name": name, "clientConfig": {"caBundle": bundle}}))
-            .collect();
-        // Webhooks are merged by name. Without the resource version, the merge could restore a
-        // webhook that was removed in the meantime.
-        let patch = json!({"metadata": {"resourceVersion": hook.version}, "webhooks": webhooks});
-        let patched = hooks
-            .patch(
-                &self.configuration,
-                &PatchParams::default(),
-                &Patch::Strategic(patch),
-            )
+        let Registration { kind, name } = &self.registration;
+        let patch = kind.patch(observed, &STANDARD.encode(authorities));
+        let patched = registrations
+            .patch(name, &PatchParams::default(), &patch)
             .await;
         match patched {
-            Ok(hook) => {
-                tracing::info!(
-                    configuration = self.configuration,
-                    "Published CA of webhook certificate"
-                );
-                state.observed.hook = Some(Some(WebhookConfig::read(hook)));
+            Ok(object) => {
+                tracing::info!(registration = name, "Published CA of serving certificate");
+                state.observed.registration = Some(Some(ObservedRegistration::read(object)));
                 Ok(true)
             }
             // Changed in the meantime; the watch reports the new version.
@@ -415,8 +448,8 @@ impl State {
         }
     }
 
-    fn hook(&self) -> Option<&WebhookConfig> {
-        self.observed.hook.as_ref()?.as_ref()
+    fn registration(&self) -> Option<&ObservedRegistration> {
+        self.observed.registration.as_ref()?.as_ref()
     }
 
     /// Returns the CAs of certificates with which other replicas may still serve.
@@ -429,7 +462,7 @@ impl State {
 
     fn report_problem(&mut self, reason: String) {
         if reason != self.last_problem {
-            tracing::warn!(reason, "Cannot manage webhook certificate");
+            tracing::warn!(reason, "Cannot manage serving certificate");
             self.last_problem = reason;
         }
     }

@@ -1,5 +1,4 @@
-//! The next step for the certificate, a pure function of the last observed Secret and webhook
-//! configuration.
+//! The next step for the certificate, a pure function of the last observed Secret and registration.
 
 use std::time::SystemTime;
 
@@ -22,7 +21,7 @@ use crate::webhook::certificate::CertificateAndKey;
 #[derive(Debug, Default)]
 pub(super) struct ObservedState {
     pub(super) secret: Option<Option<Result<CertificateSecret, InvalidSecret>>>,
-    pub(super) hook: Option<Option<WebhookConfig>>,
+    pub(super) registration: Option<Option<ObservedRegistration>>,
 }
 
 /// A Secret with a valid certificate.
@@ -45,12 +44,13 @@ pub(super) struct InvalidSecret {
     pub(super) problem: String,
 }
 
-/// A webhook configuration.
+/// A webhook configuration or an APIService.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct WebhookConfig {
+pub(super) struct ObservedRegistration {
     pub(super) uid: String,
     pub(super) version: String,
-    /// The name and `caBundle` of each webhook; an invalid `caBundle` is empty.
+    /// The name and `caBundle` of each webhook, or one entry for an APIService; an invalid
+    /// `caBundle` is empty.
     pub(super) bundles: Vec<(String, String)>,
 }
 
@@ -60,6 +60,8 @@ pub(super) enum Step {
     Observe,
     /// Wait for a user, for this reason.
     Wait(String),
+    /// Wait until the registration is created.
+    Unregistered,
     /// Generate a certificate and replace an existing one.
     Generate,
     /// Write these CAs to the `caBundle`.
@@ -73,13 +75,13 @@ pub(super) enum Step {
 const MAX_AUTHORITIES: usize = 4;
 
 pub(super) fn next(seen: &ObservedState, names: &[String], now: SystemTime) -> Step {
-    let (Some(secret), Some(hook)) = (&seen.secret, &seen.hook) else {
+    let (Some(secret), Some(registration)) = (&seen.secret, &seen.registration) else {
         return Step::Observe;
     };
     // It also is the owner of the Secret, without which the Secret would not be deleted with the
     // mesh.
-    let Some(hook) = hook else {
-        return Step::Wait("the webhook configuration does not exist, so the API server does not call this server; check the installation of the chart".into());
+    let Some(registration) = registration else {
+        return Step::Unregistered;
     };
     let held = match secret {
         None => return Step::Generate,
@@ -101,7 +103,7 @@ pub(super) fn next(seen: &ObservedState, names: &[String], now: SystemTime) -> S
         // The `caBundle` of an externally managed certificate is managed externally too.
         return Step::Serve;
     }
-    if hook
+    if registration
         .bundles
         .iter()
         .all(|(_, bundle)| *bundle == held.authorities)
@@ -171,27 +173,34 @@ impl CertificateSecret {
     }
 }
 
-impl WebhookConfig {
+impl ObservedRegistration {
     pub(super) fn read(object: DynamicObject) -> Self {
-        let webhooks = object.data.get("webhooks").and_then(Value::as_array);
-        let name = |webhook: &Value| {
-            let name = webhook.get("name").and_then(Value::as_str);
-            name.unwrap_or_default().to_owned()
-        };
-        let bundle = |webhook: &Value| {
-            let text = webhook.pointer("/clientConfig/caBundle")?.as_str()?;
-            String::from_utf8(STANDARD.decode(text).ok()?).ok()
+        let bundles = match object.data.get("webhooks").and_then(Value::as_array) {
+            Some(webhooks) => webhooks
+                .iter()
+                .map(|webhook| {
+                    let name = webhook.get("name").and_then(Value::as_str);
+                    let bundle = ca_bundle(webhook, "/clientConfig/caBundle");
+                    (name.unwrap_or_default().to_owned(), bundle)
+                })
+                .collect(),
+            None => vec![(String::new(), ca_bundle(&object.data, "/spec/caBundle"))],
         };
         Self {
             uid: object.metadata.uid.unwrap_or_default(),
             version: object.metadata.resource_version.unwrap_or_default(),
-            bundles: webhooks
-                .into_iter()
-                .flatten()
-                .map(|webhook| (name(webhook), bundle(webhook).unwrap_or_default()))
-                .collect(),
+            bundles,
         }
     }
+}
+
+/// Returns the PEM text of a `caBundle`, which is empty if it is missing or invalid.
+fn ca_bundle(object: &Value, pointer: &str) -> String {
+    let decode = || {
+        let text = object.pointer(pointer)?.as_str()?;
+        String::from_utf8(STANDARD.decode(text).ok()?).ok()
+    };
+    decode().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -231,8 +240,8 @@ pub(super) mod tests {
         }
     }
 
-    pub(in super::super) fn hook(bundles: &[&str]) -> Option<Option<WebhookConfig>> {
-        Some(Some(WebhookConfig {
+    pub(in super::super) fn registration(bundles: &[&str]) -> Option<Option<ObservedRegistration>> {
+        Some(Some(ObservedRegistration {
             uid: "u".into(),
             version: "1".into(),
             bundles: bundles
@@ -247,18 +256,30 @@ pub(super) mod tests {
         let now = SystemTime::now();
         let made = generate(&names(), now).unwrap();
         let held = |managed| Some(Some(CertificateSecret::read(secret(&made, managed))));
-        let step = |secret, hook| next(&ObservedState { secret, hook }, &names(), now);
-        assert_eq!(step(None, hook(&[])), Step::Observe);
-        assert!(matches!(step(Some(None), Some(None)), Step::Wait(_)));
-        assert_eq!(step(Some(None), hook(&[""])), Step::Generate);
+        let step = |secret, registration| {
+            let seen = ObservedState {
+                secret,
+                registration,
+            };
+            next(&seen, &names(), now)
+        };
+        assert_eq!(step(None, registration(&[])), Step::Observe);
+        assert_eq!(step(Some(None), Some(None)), Step::Unregistered);
+        assert_eq!(step(Some(None), registration(&[""])), Step::Generate);
         let publish = Step::PublishAuthorities(made.authority_pem.clone());
-        assert_eq!(step(held(true), hook(&[""])), publish);
+        assert_eq!(step(held(true), registration(&[""])), publish);
         assert_eq!(
-            step(held(true), hook(&[&made.authority_pem, "other"])),
+            step(held(true), registration(&[&made.authority_pem, "other"])),
             publish
         );
-        assert_eq!(step(held(true), hook(&[&made.authority_pem])), Step::Serve);
-        assert_eq!(step(held(false), hook(&[&made.authority_pem])), Step::Serve);
+        assert_eq!(
+            step(held(true), registration(&[&made.authority_pem])),
+            Step::Serve
+        );
+        assert_eq!(
+            step(held(false), registration(&[&made.authority_pem])),
+            Step::Serve
+        );
     }
 
     #[test]
@@ -268,7 +289,7 @@ pub(super) mod tests {
         let at = |managed, names: &[String], after: Duration| {
             let seen = ObservedState {
                 secret: Some(Some(CertificateSecret::read(secret(&made, managed)))),
-                hook: hook(&[&made.authority_pem]),
+                registration: registration(&[&made.authority_pem]),
             };
             next(&seen, names, now + after)
         };
@@ -287,7 +308,7 @@ pub(super) mod tests {
             broken.data = None;
             let seen = ObservedState {
                 secret: Some(Some(CertificateSecret::read(broken))),
-                hook: hook(&[""]),
+                registration: registration(&[""]),
             };
             next(&seen, &names(), now)
         };
@@ -321,6 +342,24 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn bundle_is_parsed_from_api_service() {
+        let read = |spec: Value| {
+            let object = serde_json::json!({
+                "apiVersion": "apiregistration.k8s.io/v1",
+                "kind": "APIService",
+                "metadata": {"name": "x"},
+                "spec": spec,
+            });
+            let object = serde_json::from_value(object).unwrap();
+            ObservedRegistration::read(object).bundles
+        };
+        let bundle = |text: &str| vec![(String::new(), text.to_owned())];
+        assert_eq!(read(serde_json::json!({"caBundle": "UEVN"})), bundle("PEM"));
+        assert_eq!(read(serde_json::json!({"caBundle": "!"})), bundle(""));
+        assert_eq!(read(serde_json::json!({"group": "a"})), bundle(""));
+    }
+
+    #[test]
     fn bundles_are_parsed_from_configuration() {
         let object: DynamicObject = serde_json::from_value(serde_json::json!({
             "apiVersion": "admissionregistration.k8s.io/v1",
@@ -329,11 +368,11 @@ pub(super) mod tests {
             "webhooks": [{"name": "a", "clientConfig": {"caBundle": "UEVN"}}, {"name": "b"}],
         }))
         .unwrap();
-        let expect = WebhookConfig {
+        let expect = ObservedRegistration {
             uid: "u".into(),
             version: "3".into(),
             bundles: vec![("a".into(), "PEM".into()), ("b".into(), String::new())],
         };
-        assert_eq!(WebhookConfig::read(object), expect);
+        assert_eq!(ObservedRegistration::read(object), expect);
     }
 }

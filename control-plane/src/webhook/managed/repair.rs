@@ -17,7 +17,7 @@ use crate::cluster::{Events, ObjectEvent, Severity};
 /// The kind of damage, the label `found` of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Damage {
-    /// The `caBundle` of the webhook configuration was changed or removed.
+    /// The `caBundle` of the registration was changed or removed.
     BundleAltered,
     /// The Secret was deleted.
     CertificateMissing,
@@ -67,23 +67,23 @@ impl Damage {
     fn text(self) -> &'static str {
         match self {
             Self::BundleAltered => {
-                "The caBundle did not contain the CA of the injector's certificate, so the API server could not call the injector. Restored the caBundle"
+                "The caBundle did not contain the CA of the serving certificate, so the API server could not call the server. Restored the caBundle"
             }
             Self::CertificateMissing => {
-                "The Secret of the injector's certificate was deleted. Generated a new certificate"
+                "The Secret of the serving certificate was deleted. Generated a new certificate"
             }
             Self::CertificateExpired => {
-                "The injector's certificate had expired, so the API server could not call the injector. Generated a new certificate"
+                "The serving certificate had expired, so the API server could not call the server. Generated a new certificate"
             }
             Self::CertificateUnreadable => {
-                "The Secret of the injector's certificate was invalid. Generated a new certificate"
+                "The Secret of the serving certificate was invalid. Generated a new certificate"
             }
         }
     }
 }
 
-/// Returns the damage that a step repairs. `intact_uid` is the UID of the webhook configuration
-/// that was last intact, `served` whether a certificate is served.
+/// Returns the damage that a step repairs. `intact_uid` is the UID of the registration that
+/// was last intact, `served` whether a certificate is served.
 pub(super) fn damage(
     seen: &ObservedState,
     step: &Step,
@@ -93,12 +93,12 @@ pub(super) fn damage(
 ) -> Option<Damage> {
     match step {
         Step::PublishAuthorities(authorities) => {
-            let hook = seen.hook.as_ref()?.as_ref()?;
-            let altered = hook.bundles.iter().any(|(_, bundle)| {
+            let registration = seen.registration.as_ref()?.as_ref()?;
+            let altered = registration.bundles.iter().any(|(_, bundle)| {
                 let bundle = bundle.trim();
                 if bundle.is_empty() {
-                    // A new webhook configuration has no bundle yet.
-                    intact_uid == Some(hook.uid.as_str())
+                    // A new registration has no bundle yet.
+                    intact_uid == Some(registration.uid.as_str())
                 } else {
                     // After a renewal the new bundle contains the old CA.
                     !authorities.contains(bundle)
@@ -111,7 +111,7 @@ pub(super) fn damage(
             Some(Err(_broken)) => Some(Damage::CertificateUnreadable),
             Some(Ok(held)) => (now >= held.pair.not_after()).then_some(Damage::CertificateExpired),
         },
-        Step::Observe | Step::Wait(_) | Step::Serve => None,
+        Step::Observe | Step::Wait(_) | Step::Unregistered | Step::Serve => None,
     }
 }
 
@@ -119,7 +119,7 @@ impl RepairReporter {
     pub(crate) fn new(events: Events, registry: &Registry) -> Self {
         let total = registry.counter_family(
             "mesh_injector_repairs_total",
-            "Repairs of the webhook's certificate or configuration, by the damage found",
+            "Repairs of the serving certificate or its caBundle, by the damage found",
         );
         let last_day = registry.gauge_family(
             "mesh_injector_repairs_last_day",
@@ -147,7 +147,7 @@ impl RepairReporter {
         Self { statistics, events }
     }
 
-    /// Reports a repair, in an event of the webhook configuration `about`.
+    /// Reports a repair, in an event of the registration `about`.
     pub(super) fn report(&self, damage: Damage, about: ObjectReference, now: SystemTime) {
         let statistics = Damage::ALL.iter().zip(&self.statistics);
         for (_, statistics) in statistics.filter(|(kind, _)| **kind == damage) {
@@ -199,7 +199,7 @@ mod tests {
     use crate::webhook::managed::plan::{self, CertificateSecret};
     use crate::webhook::{
         certificate::{GeneratedCertificate, generate},
-        managed::plan::tests::{hook, names, secret},
+        managed::plan::tests::{names, registration, secret},
     };
 
     /// Returns the damage that the next step of the plan repairs.
@@ -216,7 +216,7 @@ mod tests {
     fn seen(made: Option<&GeneratedCertificate>, bundle: &str) -> ObservedState {
         ObservedState {
             secret: Some(made.map(|made| CertificateSecret::read(secret(made, true)))),
-            hook: hook(&[bundle]),
+            registration: registration(&[bundle]),
         }
     }
 
@@ -243,7 +243,7 @@ mod tests {
         broken.data = None;
         let broken = ObservedState {
             secret: Some(Some(CertificateSecret::read(broken))),
-            hook: hook(&[&made.authority_pem]),
+            registration: registration(&[&made.authority_pem]),
         };
         check(broken, Some("u"), now, Damage::CertificateUnreadable);
     }
@@ -255,7 +255,7 @@ mod tests {
         // The first certificate and the first bundle.
         assert_eq!(repaired(&seen(None, ""), None, false, now), None);
         assert_eq!(repaired(&seen(Some(&made), ""), None, false, now), None);
-        // A recreated webhook configuration.
+        // A recreated registration.
         assert_eq!(
             repaired(&seen(Some(&made), ""), Some("another"), true, now),
             None

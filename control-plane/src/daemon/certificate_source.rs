@@ -1,5 +1,5 @@
-//! The certificate of an admission webhook: read from a directory, or generated and renewed by the
-//! controller.
+//! The certificate with which a controller serves the API server: read from a directory, or generated
+//! and renewed by the controller.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,25 +7,27 @@ use std::sync::Arc;
 use super::Daemon;
 use crate::cluster::Events;
 use crate::webhook::ServingCertificate;
-use crate::webhook::managed::{self, Expiry, ManagedCertificate, RepairReporter};
+use crate::webhook::managed::{Expiry, ManagedCertificate, Registration, RepairReporter};
 use crate::webhook::mounted::MountedCertificate;
 
 /// Where the certificate comes from, and the objects that are about it.
-pub(super) struct WebhookCertificate {
+pub(super) struct CertificateSource {
     /// The directory of an externally managed certificate.
     pub(super) dir: Option<PathBuf>,
     /// The namespace of the Service and of the Secret.
     pub(super) namespace: String,
     pub(super) cluster_domain: String,
-    /// The Service through which the API server calls the webhook.
+    /// The Service through which the API server calls the controller.
     pub(super) service: String,
     /// The Secret of the certificate that the controller generates.
     pub(super) secret: String,
-    /// The MutatingWebhookConfiguration, whose caBundle the controller then writes.
-    pub(super) configuration: String,
+    /// The label of the Secret.
+    pub(super) label: (&'static str, String),
+    /// The object whose caBundle the controller then writes.
+    pub(super) registration: Registration,
 }
 
-impl WebhookCertificate {
+impl CertificateSource {
     /// Keeps `serving` up to date.
     pub(super) fn spawn(
         self,
@@ -50,8 +52,8 @@ impl WebhookCertificate {
             client,
             namespace: self.namespace,
             secret: self.secret,
-            hook: managed::mutating(),
-            configuration: self.configuration,
+            registration: self.registration,
+            label: self.label,
             names: vec![host.clone(), format!("{host}.{}", self.cluster_domain)],
             repairs: RepairReporter::new(events.clone(), &daemon.registry),
         };
