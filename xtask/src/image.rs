@@ -11,6 +11,7 @@ mod blob;
 mod contents;
 mod debian;
 mod elf;
+mod go;
 mod layer;
 mod layout;
 mod licences;
@@ -26,6 +27,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use clap::ValueEnum;
 
 use crate::{ebpf, setup, stage};
 use contents::{Contents, Tools};
@@ -128,18 +130,24 @@ pub(crate) fn from_tests(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let programs = Programs::of_tests(root);
     let origin = Origin::read(root)?;
     let out = default_directory(root, true);
-    let images = make(root, &ImageName::ALL, &programs, &origin)?;
+    let mut names = ImageName::OF_MESH.to_vec();
+    if go::is_available() {
+        names.push(ImageName::Prometheus);
+    }
+    let images = make(root, &names, &programs, &origin)?;
     images
         .iter()
         .map(|image| layout::write(&out, image))
         .collect()
 }
 
-/// Returns the named images once each, or all.
+/// Returns the named images once each, or those of the mesh.
 fn wanted(named: &[ImageName]) -> Vec<ImageName> {
-    let all = ImageName::ALL.into_iter();
-    all.filter(|name| named.is_empty() || named.contains(name))
-        .collect()
+    if named.is_empty() {
+        return ImageName::OF_MESH.to_vec();
+    }
+    let all = ImageName::value_variants().iter().copied();
+    all.filter(|name| named.contains(name)).collect()
 }
 
 fn default_directory(root: &Path, dev: bool) -> PathBuf {
@@ -188,7 +196,14 @@ fn files(
         Tools::None => BTreeSet::new(),
         Tools::PacketFilters => debian::add_packet_filters(&mut tree)?,
         Tools::Debugging => debian::add_debugging_tools(&mut tree)?,
+        Tools::Prometheus => BTreeSet::from([debian::add_authorities(&mut tree)?]),
     });
+    let mut modules = Vec::new();
+    if contents.tools == Tools::Prometheus {
+        let prometheus = go::prometheus(root)?;
+        tree.add_program("prometheus", prometheus.program);
+        modules = prometheus.modules;
+    }
     let packages: Vec<Package> = packages.into_iter().collect();
     for package in &packages {
         let path = format!("usr/share/doc/{}/copyright", package.name);
@@ -196,9 +211,9 @@ fn files(
     }
     let crates = inventory.linked_into(contents)?;
     tree.add_file(&format!("{DOCUMENTS}/LICENSE"), licences::ours(root)?);
-    let third_parties = licences::third_parties(&crates)?;
+    let third_parties = licences::third_parties(&crates, &modules)?;
     tree.add_file(&format!("{DOCUMENTS}/THIRD-PARTY-LICENSES"), third_parties);
-    let sbom = sbom::document(contents, &crates, &packages, inventory, origin)?;
+    let sbom = sbom::document(contents, &crates, &packages, &modules, inventory, origin)?;
     tree.add_file(sbom::PATH, sbom);
     Ok(tree)
 }

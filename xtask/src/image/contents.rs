@@ -14,6 +14,7 @@ pub(crate) enum ImageName {
     Controller,
     Agent,
     Debug,
+    Prometheus,
 }
 
 /// An image: its contents and its configuration.
@@ -44,6 +45,9 @@ pub(super) enum Tools {
     PacketFilters,
     /// Debugging tools: tcpdump, and a shell with the usual commands.
     Debugging,
+    /// Prometheus, built from its sources, and the CA certificates of public servers to which it
+    /// may write.
+    Prometheus,
 }
 
 /// A program of this workspace.
@@ -149,6 +153,20 @@ const DEBUG: Contents = Contents {
     kernel_programs: false,
 };
 
+const PROMETHEUS: Contents = Contents {
+    name: ImageName::Prometheus,
+    title: "mesh Prometheus",
+    description: "The Prometheus of the viz extension",
+    // The user of Prometheus' own image.
+    user: "65534:65534",
+    entrypoint: &["/prometheus"],
+    licence: "Apache-2.0 AND BSD-2-Clause AND BSD-3-Clause AND ISC AND MIT AND MPL-2.0",
+    programs: &[],
+    links: &[],
+    tools: Tools::Prometheus,
+    kernel_programs: false,
+};
+
 const fn placed(package: &'static str, binary: &'static str, path: &'static str) -> Placed {
     Placed {
         program: Program { package, binary },
@@ -158,7 +176,9 @@ const fn placed(package: &'static str, binary: &'static str, path: &'static str)
 }
 
 impl ImageName {
-    pub(crate) const ALL: [Self; 4] = [Self::Proxy, Self::Controller, Self::Agent, Self::Debug];
+    /// The images of the mesh, which are made if none is named. That of Prometheus needs another
+    /// compiler and several minutes.
+    pub(crate) const OF_MESH: [Self; 4] = [Self::Proxy, Self::Controller, Self::Agent, Self::Debug];
 
     /// The name in a registry and in manifests, without registry and tag.
     pub(crate) fn repository(self) -> String {
@@ -173,6 +193,7 @@ impl fmt::Display for ImageName {
             Self::Controller => "controller",
             Self::Agent => "agent",
             Self::Debug => "debug",
+            Self::Prometheus => "prometheus",
         })
     }
 }
@@ -184,6 +205,7 @@ impl Contents {
             ImageName::Controller => &CONTROLLER,
             ImageName::Agent => &AGENT,
             ImageName::Debug => &DEBUG,
+            ImageName::Prometheus => &PROMETHEUS,
         }
     }
 
@@ -199,7 +221,7 @@ impl Contents {
 
 /// Returns the programs of a release build: those of all images, once each, and the command line.
 pub(crate) fn programs() -> Vec<&'static Program> {
-    let images = ImageName::ALL.iter();
+    let images = ImageName::OF_MESH.iter();
     let mut programs: Vec<&Program> = images
         .flat_map(|name| Contents::of(*name).programs)
         .map(|placed| &placed.program)
@@ -244,7 +266,7 @@ mod tests {
 
     #[test]
     fn only_agent_and_debug_images_run_as_root() {
-        let roots: Vec<ImageName> = ImageName::ALL
+        let roots: Vec<ImageName> = ImageName::OF_MESH
             .into_iter()
             .filter(|name| Contents::of(*name).user.starts_with("0:"))
             .collect();

@@ -1,7 +1,7 @@
 //! Files that images take from packages of the build machine: the C library inside static programs,
-//! the iptables programs of the agent's last tier, and the tools of the debugging container. Each
-//! comes with its package's name and version, for the inventory, and with the package's copyright
-//! file.
+//! the iptables programs of the agent's last tier, the tools of the debugging container, and CA
+//! certificates. Each comes with its package's name and version, for the inventory, and with the
+//! package's copyright file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -35,6 +35,12 @@ const EXTENSIONS: [&str; 3] = ["libxt_", "libipt_", "libip6t_"];
 
 const TCPDUMP: &str = "usr/bin/tcpdump";
 const BUSYBOX: &str = "bin/busybox";
+
+/// The certificates of the package ca-certificates, a file each.
+const AUTHORITIES: &str = "/usr/share/ca-certificates/mozilla";
+
+/// Where Go programs look for all of them.
+const BUNDLE: &str = "etc/ssl/certs/ca-certificates.crt";
 
 /// The busybox commands for debugging inside a pod. `true` serves the container's probes.
 const COMMANDS: &str = "\
@@ -107,6 +113,25 @@ pub(crate) fn add_debugging_tools(tree: &mut Tree) -> anyhow::Result<BTreeSet<Pa
     }
     tree.add_file("etc/passwd", PASSWD.into());
     add_files(tree, files, "tcpdump busybox-static")
+}
+
+/// Adds the CA certificates in one file, and returns the package they are from. The file of the
+/// machine belongs to no package and may have others.
+pub(crate) fn add_authorities(tree: &mut Tree) -> anyhow::Result<Package> {
+    let missing = || format!("read {AUTHORITIES}; `apt-get install ca-certificates` brings it");
+    let mut files = Vec::new();
+    for entry in fs::read_dir(AUTHORITIES).with_context(missing)? {
+        files.push(entry.with_context(missing)?.path());
+    }
+    files.sort();
+    let first = files.first().with_context(missing)?;
+    let package = owner(first)?;
+    let mut bundle = Vec::new();
+    for file in &files {
+        bundle.extend(fs::read(file).with_context(|| format!("read {}", file.display()))?);
+    }
+    tree.add_file(BUNDLE, bundle);
+    Ok(package)
 }
 
 /// `packages` have the files, where they are missing.

@@ -1,5 +1,5 @@
-//! The licence texts that go with a program: the project's, and those of every crate that is linked
-//! into it.
+//! The licence texts that go with a program: the project's, and those of every crate or Go module
+//! that is linked into it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,6 +7,7 @@ use std::path::Path;
 
 use anyhow::Context;
 
+use super::go::Module;
 use super::sbom::Crate;
 
 /// Prefixes of the names of licence files in crates, in capitals.
@@ -38,8 +39,8 @@ pub(crate) fn ours(root: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Every text once, headed by the crates that it is from.
-pub(crate) fn third_parties(crates: &[&Crate]) -> anyhow::Result<Vec<u8>> {
+/// Every text once, headed by the crates and modules that it is from.
+pub(crate) fn third_parties(crates: &[&Crate], modules: &[Module]) -> anyhow::Result<Vec<u8>> {
     let mut texts: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for one in crates.iter().filter(|one| !one.ours) {
         let name = format!("{} {}", one.name, one.version);
@@ -51,6 +52,12 @@ pub(crate) fn third_parties(crates: &[&Crate]) -> anyhow::Result<Vec<u8>> {
             .entry(format!("Licence stated by the authors: {declared}\n"))
             .or_default()
             .insert(name);
+    }
+    for module in modules {
+        let name = format!("{} {}", module.path, module.version);
+        for text in texts_in(&module.directory)? {
+            texts.entry(text).or_default().insert(name.clone());
+        }
     }
     let mut sections: Vec<(BTreeSet<String>, String)> = texts
         .into_iter()
@@ -120,7 +127,7 @@ mod tests {
             needs: Vec::new(),
         };
         let (first, second) = (one("a"), one("b"));
-        let text = third_parties(&[&second, &first]).expect("a document");
+        let text = third_parties(&[&second, &first], &[]).expect("a document");
         assert_eq!(
             String::from_utf8(text).expect("text"),
             "==== a 1.0.0, b 1.0.0\n\nLicence stated by the authors: MIT\n\n==== a 1.0.0, b 1.0.0\n\nthe terms\n\n"

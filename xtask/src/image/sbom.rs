@@ -1,5 +1,5 @@
-//! The inventory of an image (CycloneDX 1.6): every crate linked into its programs, and every
-//! package of the machine that something in it is from.
+//! The inventory of an image (CycloneDX 1.6): every crate or Go module linked into its programs,
+//! and every package of the machine that something in it is from.
 //!
 //! Which crates are linked is asked of `cargo tree`, for all packages together, as they are built:
 //! their features are those of the one build. `cargo metadata` also lists what no feature in use
@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 
 use super::contents::Contents;
 use super::debian;
+use super::go::Module;
 use super::origin::Origin;
 use crate::command::captured_stdout;
 use crate::workspace;
@@ -249,6 +250,7 @@ pub(crate) fn document(
     image: &Contents,
     crates: &[&Crate],
     packages: &[debian::Package],
+    modules: &[Module],
     inventory: &Inventory,
     origin: &Origin,
 ) -> anyhow::Result<Vec<u8>> {
@@ -272,6 +274,16 @@ pub(crate) fn document(
             "bom-ref": purl,
             "name": package.name,
             "version": package.version,
+            "purl": purl,
+        })
+    }));
+    components.extend(modules.iter().map(|module| {
+        let purl = format!("pkg:golang/{}@{}", module.path, module.version);
+        json!({
+            "type": "library",
+            "bom-ref": purl,
+            "name": module.path,
+            "version": module.version,
             "purl": purl,
         })
     }));
@@ -443,7 +455,7 @@ mod tests {
             time: 0,
             revision: None,
         };
-        let text = document(image, &linked, &[libc], &inventory, &origin).expect("a document");
+        let text = document(image, &linked, &[libc], &[], &inventory, &origin).expect("a document");
         let document: Value = serde_json::from_slice(&text).expect("JSON");
         let list = |value: &Value| value.as_array().cloned().expect("a list");
         let known: Vec<Value> = list(&document["components"])
