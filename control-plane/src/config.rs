@@ -18,13 +18,15 @@ mod http2;
 mod identity;
 mod injector;
 mod metrics_api;
+mod namespace_metadata;
 mod tap;
 mod tap_injector;
 mod values;
 
 pub use self::{
     bootstrap::Bootstrap, cluster::Cluster, http2::Http2Flag, identity::Identity,
-    injector::ProxyInjector, metrics_api::MetricsApi, tap::Tap, tap_injector::TapInjector,
+    injector::ProxyInjector, metrics_api::MetricsApi, namespace_metadata::NamespaceMetadata,
+    tap::Tap, tap_injector::TapInjector,
 };
 
 /// A proxy has two streams for each destination and one for each port of its pod, so this suffices
@@ -57,6 +59,8 @@ pub enum Command {
     TapInjector(TapInjector),
     /// Creates the trust anchor and the issuer if they do not exist, and exits
     Bootstrap(Bootstrap),
+    /// Labels the namespace of an extension, and exits
+    NamespaceMetadata(NamespaceMetadata),
 }
 
 #[derive(Debug, Args)]
@@ -192,6 +196,7 @@ impl Command {
             Self::Tap(tap) => &tap.log,
             Self::TapInjector(tap_injector) => &tap_injector.log,
             Self::Bootstrap(bootstrap) => &bootstrap.log,
+            Self::NamespaceMetadata(metadata) => &metadata.log,
         }
     }
 }

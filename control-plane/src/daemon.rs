@@ -28,6 +28,7 @@ use crate::config::{Command, Source};
 use crate::identity::{AccessError, LoadError};
 use crate::injector::SettingsError;
 use crate::metrics_api::UrlError;
+use crate::namespace_metadata::{self, NamespaceMetadataError};
 use crate::serve::Calls;
 use crate::source::kube::KubeSource;
 use crate::source::kube::kinds::{self, WatchedKind};
@@ -65,6 +66,8 @@ pub enum DaemonError {
     Access(AccessError),
     #[error("cannot create the certificates of the mesh")]
     Bootstrap(#[source] BootstrapError),
+    #[error("cannot mark the namespace of the extension")]
+    NamespaceMetadata(#[source] NamespaceMetadataError),
     #[error("cannot start the injector")]
     Settings(#[source] SettingsError),
     #[error("cannot start the identity service")]
@@ -103,6 +106,9 @@ pub async fn run(command: Command) -> Result<(), DaemonError> {
         Command::Tap(config) => Box::pin(tap::run(config)).await,
         Command::TapInjector(config) => tap_injector::run(config).await,
         Command::Bootstrap(config) => bootstrap::run(config).await.map_err(DaemonError::Bootstrap),
+        Command::NamespaceMetadata(config) => namespace_metadata::run(config)
+            .await
+            .map_err(DaemonError::NamespaceMetadata),
     }
 }
 

@@ -17,6 +17,7 @@ pub mod index;
 mod injector;
 pub mod metrics_api;
 pub mod model;
+pub mod namespace_metadata;
 pub mod serve;
 pub mod source;
 mod tap;

@@ -1,5 +1,5 @@
-//! The certificate with which a controller serves the API server: read from a directory, or generated
-//! and renewed by the controller.
+//! The certificate with which a controller serves the API server: read from a directory, or
+//! generated and renewed by the controller.
 
 use std::path::PathBuf;
 use std::sync::Arc;

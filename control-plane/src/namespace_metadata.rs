@@ -1,0 +1,89 @@
+//! `mesh-controller namespace-metadata`: marks a namespace as that of an extension. Helm cannot
+//! change a namespace that it creates, so a Job of the extension's chart runs this.
+
+use k8s_openapi::api::core::v1::Namespace;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use mesh_core::annotation::{EXTENSION, EXTERNAL_PROMETHEUS};
+use serde_json::{Value, json};
+
+use crate::cluster::{self, Backoff, ConnectError, explain};
+use crate::config;
+
+/// Why the namespace was not changed.
+#[derive(Debug, thiserror::Error)]
+pub enum NamespaceMetadataError {
+    #[error("cannot use an API server")]
+    Connect(#[source] ConnectError),
+    #[error("cannot label the namespace {namespace}: {problem}")]
+    Patch { namespace: String, problem: String },
+}
+
+/// Attempts while the API server is unreachable. The Job starts it again after that.
+const ATTEMPTS: usize = 12;
+
+/// Writes label and annotation. An existing annotation is removed if there is no URL.
+pub(crate) async fn run(config: config::NamespaceMetadata) -> Result<(), NamespaceMetadataError> {
+    let client = cluster::connect(&config.cluster, "namespace-metadata")
+        .await
+        .map_err(NamespaceMetadataError::Connect)?;
+    let namespaces: Api<Namespace> = Api::all(client);
+    let patch = Patch::Merge(metadata(&config.extension, &config.prometheus_url));
+    let mut backoff = Backoff::for_api_server();
+    let mut attempts = 0;
+    loop {
+        attempts += 1;
+        let patched = namespaces
+            .patch(&config.namespace, &PatchParams::default(), &patch)
+            .await;
+        match patched {
+            Ok(_) => {
+                tracing::info!(
+                    namespace = config.namespace,
+                    extension = config.extension,
+                    "Labelled the namespace"
+                );
+                return Ok(());
+            }
+            // A response of the API server would be the same the next time.
+            Err(error) if attempts >= ATTEMPTS || matches!(error, kube::Error::Api(_)) => {
+                return Err(NamespaceMetadataError::Patch {
+                    namespace: config.namespace,
+                    problem: explain(&error),
+                });
+            }
+            Err(error) => {
+                let error = explain(&error);
+                tracing::warn!(error, "Cannot reach the API server; retrying");
+                backoff.wait().await;
+            }
+        }
+    }
+}
+
+fn metadata(extension: &str, prometheus_url: &str) -> Value {
+    let url = (!prometheus_url.is_empty()).then_some(prometheus_url);
+    json!({
+        "metadata": {
+            "labels": { EXTENSION: extension },
+            "annotations": { EXTERNAL_PROMETHEUS: url },
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_url_removes_annotation() {
+        let annotation = |url: &str| {
+            let patch = metadata("viz", url);
+            patch["metadata"]["annotations"]["viz.linkerd.io/external-prometheus"].clone()
+        };
+        assert_eq!(annotation("http://a"), "http://a");
+        assert_eq!(annotation(""), Value::Null);
+        let labels = &metadata("viz", "")["metadata"]["labels"];
+        assert_eq!(labels, &json!({"linkerd.io/extension": "viz"}));
+    }
+}
