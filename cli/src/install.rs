@@ -117,7 +117,7 @@ fn add_namespace_and_overrides(
     let all = overrides::extract_values(manifests)?;
     let values = Values::read(all.clone())
         .map_err(|error| Failure::Input(format!("invalid values: {error}")))?;
-    for IgnoredKey { path, reason } in ignored_keys(&all) {
+    for IgnoredKey { path, reason } in ignored_keys::<Values>(&all) {
         output::note(&format!("the value {path} has no effect: {reason}"));
     }
     manifest::hooks_first(manifests);

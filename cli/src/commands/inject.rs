@@ -246,7 +246,7 @@ async fn values(args: &Args, global: &Global) -> anyhow::Result<Values> {
 fn read_values(text: &str) -> Result<Values, String> {
     let given = serde_norway::from_str(text).map_err(|error| format!("not YAML: {error}"))?;
     let values = Values::read_file(&given).map_err(|error| error.to_string())?;
-    for IgnoredKey { path, reason } in ignored_keys(&given) {
+    for IgnoredKey { path, reason } in ignored_keys::<Values>(&given) {
         output::note(&format!("the value {path} has no effect: {reason}"));
     }
     Ok(values)

@@ -307,6 +307,7 @@ fn read(path: &Path) -> anyhow::Result<String> {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use mesh_k8s::values::Values;
     use mesh_k8s::values::reading::schema;
     use serde_json::json;
 
@@ -370,6 +371,6 @@ mod tests {
             .collect();
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         assert!(args.len() > 30, "{args:?}");
-        check("", &overlay(&args), &schema());
+        check("", &overlay(&args), &schema::<Values>());
     }
 }

@@ -1,20 +1,8 @@
 {{/* Names, labels and the parts that all workloads share. */}}
 
-{{/*
-Sets the default of every missing value: Helm removes a key that is `null` together with its default. Every template calls this first. Renders nothing.
-Parameter: the root.
-*/}}
+{{/* Sets the default of every missing value. Every template calls this first. Renders nothing. Parameter: the root. */}}
 {{- define "mesh.values" -}}
-{{- $values := .Values }}
-{{- range $path, $default := include "mesh.defaults" . | fromJson }}
-{{- $place := $values }}
-{{- $names := splitList "." $path }}
-{{- range initial $names }}
-{{- if not (kindIs "map" (index $place .)) }}{{ $_ := set $place . dict }}{{ end }}
-{{- $place = index $place . }}
-{{- end }}
-{{- if kindIs "invalid" (index $place (last $names)) }}{{ $_ := set $place (last $names) $default }}{{ end }}
-{{- end }}
+{{- include "mesh.setDefaults" (dict "values" .Values "defaults" (include "mesh.defaults" . | fromJson)) }}
 {{- end }}
 
 {{/* The trust domain. Parameter: the root. */}}
@@ -24,17 +12,7 @@ Parameter: the root.
 
 {{/* A line with the reason for each given key without effect. Parameter: the root. */}}
 {{- define "mesh.ignored" -}}
-{{- $values := .Values }}
-{{- range $path, $reason := include "mesh.ignoredKeys" . | fromJson }}
-{{- $place := $values }}
-{{- range splitList "." $path }}
-{{- $place = ternary $place dict (kindIs "map" $place) }}
-{{- $place = index $place . }}
-{{- end }}
-{{- if not (kindIs "invalid" $place) }}
-  {{ $path }}: {{ $reason }}
-{{- end }}
-{{- end }}
+{{- include "mesh.listIgnored" (dict "values" .Values "keys" (include "mesh.ignoredKeys" . | fromJson)) }}
 {{- end }}
 
 {{/* The labels of an object. Parameters: root, component. */}}
@@ -76,24 +54,6 @@ linkerd.io/created-by: linkerd/helm {{ .Values.linkerdVersion }}
 {{ .Values.proxy.image.pullPolicy | default .Values.imagePullPolicy }}
 {{- end }}
 
-{{/* Resource requests and limits; empty if none is set. Parameter: a value like proxy.resources. */}}
-{{- define "mesh.resources" -}}
-{{- $requests := dict }}
-{{- $limits := dict }}
-{{- range $kind, $bounds := . }}
-{{- with $bounds.request }}{{ $_ := set $requests $kind (toString .) }}{{ end }}
-{{- with $bounds.limit }}{{ $_ := set $limits $kind (toString .) }}{{ end }}
-{{- end }}
-{{- with $limits }}
-limits:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with $requests }}
-requests:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- end }}
-
 {{/* The security context of a controller's container, for the restricted profile. Parameter: the root. */}}
 {{- define "mesh.containerSecurity" -}}
 allowPrivilegeEscalation: false
@@ -108,50 +68,6 @@ runAsGroup: {{ .Values.controllerGID }}
 {{- end }}
 seccompProfile:
   type: RuntimeDefault
-{{- end }}
-
-{{/* The liveness and readiness probes of a controller's container. Parameters: port; live and ready, like identity.livenessProbe. */}}
-{{- define "mesh.probes" -}}
-livenessProbe:
-  httpGet:
-    path: /live
-    port: {{ .port }}
-  initialDelaySeconds: 10
-  timeoutSeconds: {{ .live.timeoutSeconds }}
-readinessProbe:
-  failureThreshold: 7
-  httpGet:
-    path: /ready
-    port: {{ .port }}
-  timeoutSeconds: {{ .ready.timeoutSeconds }}
-{{- end }}
-
-{{/* The token for the API server, which is only mounted to containers that need it. */}}
-{{- define "mesh.apiAccess.volume" -}}
-- name: kube-api-access
-  projected:
-    defaultMode: 420
-    sources:
-      - serviceAccountToken:
-          expirationSeconds: 3607
-          path: token
-      - configMap:
-          name: kube-root-ca.crt
-          items:
-            - key: ca.crt
-              path: ca.crt
-      - downwardAPI:
-          items:
-            - path: namespace
-              fieldRef:
-                apiVersion: v1
-                fieldPath: metadata.namespace
-{{- end }}
-
-{{- define "mesh.apiAccess.mount" -}}
-- name: kube-api-access
-  mountPath: /var/run/secrets/kubernetes.io/serviceaccount
-  readOnly: true
 {{- end }}
 
 {{/* The listen address for all addresses of the pod. Parameters: root, port. */}}

@@ -2,12 +2,15 @@
 //! keys.
 //!
 //! `meshctl inject --values`, the injector and `meshctl check` read values with these functions.
-//! The chart's templates implement the same rules with the output of [`schema`], [`defaults`] and
-//! [`IGNORED`], in files that a test in `tests/chart` generates.
+//! The charts' templates implement the same rules with the output of [`schema`], [`defaults`] and
+//! [`ChartValues::IGNORED`], in files that a test in `tests/chart` generates.
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use super::Values;
@@ -51,16 +54,28 @@ const OTHER_PROGRAM: &str = "the arguments and variables of the controllers diff
 const NO_WEBHOOK: &str = "the mesh has no such webhook";
 const PROXY_IMAGE: &str = "the init container uses the image and the resources of the proxy";
 
-/// Defines [`IGNORED`] as a table of paths and reasons.
+/// The values of a chart.
+pub trait ChartValues: Default + Serialize + DeserializeOwned + JsonSchema {
+    /// The name of the chart.
+    const CHART: &'static str;
+    /// The keys of Linkerd's chart that have no effect, in alphabetical order. A key includes
+    /// everything below it.
+    const IGNORED: &'static [IgnoredKey];
+}
+
+/// Returns a list of [`IgnoredKey`]s, a table of paths and reasons.
 macro_rules! ignored {
     ($($path:literal: $reason:expr,)+) => {
-        /// The keys of Linkerd's chart that have no effect, in alphabetical order. A key includes
-        /// everything below it.
-        pub const IGNORED: &[IgnoredKey] = &[$(IgnoredKey { path: $path, reason: $reason }),+];
+        &[$($crate::values::reading::IgnoredKey { path: $path, reason: $reason }),+]
     };
 }
 
-ignored! {
+impl ChartValues for Values {
+    const CHART: &'static str = "linkerd-control-plane";
+    const IGNORED: &'static [IgnoredKey] = IGNORED;
+}
+
+const IGNORED: &[IgnoredKey] = ignored! {
     "controlPlaneTracing": NO_TRACES,
     "controlPlaneTracingNamespace": NO_TRACES,
     "destinationController.additionalArgs": OTHER_PROGRAM,
@@ -101,7 +116,7 @@ ignored! {
     "spValidator": NO_WEBHOOK,
     "spValidatorResources": NO_WEBHOOK,
     "tracing": NO_TRACES,
-}
+};
 
 impl Values {
     /// Reads values, for example those of a ConfigMap. Unknown keys are skipped, since a newer
@@ -118,7 +133,7 @@ impl Values {
             return Err(ValuesError::NotAMap);
         }
         remove_nulls(&mut given);
-        for (path, default) in defaults() {
+        for (path, default) in defaults::<Self>() {
             set_missing(&mut given, &path, default);
         }
         serde_json::from_value(given.clone()).map_err(|error| name_invalid_value(&given, &error))
@@ -138,7 +153,7 @@ impl Values {
         }
         let mut values = Value::Object(Map::new());
         // The defaults of open maps are merged with the given entries.
-        for (path, default) in defaults() {
+        for (path, default) in defaults::<Self>() {
             set_missing(&mut values, &path, default);
         }
         merge(&mut values, given);
@@ -147,21 +162,21 @@ impl Values {
 }
 
 /// Returns the given keys that have no effect.
-pub fn ignored_keys(given: &Value) -> Vec<IgnoredKey> {
+pub fn ignored_keys<V: ChartValues>(given: &Value) -> Vec<IgnoredKey> {
     let is_given =
         |key: &&IgnoredKey| lookup(given, key.path).is_some_and(|value| !value.is_null());
-    IGNORED.iter().filter(is_given).copied().collect()
+    V::IGNORED.iter().filter(is_given).copied().collect()
 }
 
 /// Returns the JSON schema with which Helm validates values. It is of draft 7, which every Helm 3
 /// supports, with all definitions inlined. Maps with defined keys reject other keys; `null` is
 /// accepted everywhere.
-pub fn schema() -> Value {
+pub fn schema<V: ChartValues>() -> Value {
     let settings = SchemaSettings::draft07().with(|settings| settings.inline_subschemas = true);
-    let generated = settings.into_generator().into_root_schema_for::<Values>();
+    let generated = settings.into_generator().into_root_schema_for::<V>();
     let mut schema = generated.to_value();
     tighten(&mut schema, false);
-    for key in IGNORED {
+    for key in V::IGNORED {
         let description = format!("Accepted without effect: {}", key.reason);
         insert_property(&mut schema, key.path, json!({ "description": description }));
     }
@@ -169,7 +184,7 @@ pub fn schema() -> Value {
     let global = json!({ "type": "object", "description": "Reserved by Helm for charts that contain this one; without effect" });
     insert_property(&mut schema, "global", global);
     if let Some(root) = schema.as_object_mut() {
-        root.insert("title".into(), "Values of linkerd-control-plane".into());
+        root.insert("title".into(), format!("Values of {}", V::CHART).into());
         root.remove("description");
     }
     schema
@@ -177,10 +192,10 @@ pub fn schema() -> Value {
 
 /// Returns the defaults of all leaf values by dotted path. An open map, for example of labels, is a
 /// leaf.
-pub fn defaults() -> BTreeMap<String, Value> {
+pub fn defaults<V: ChartValues>() -> BTreeMap<String, Value> {
     let mut leaves = BTreeMap::new();
-    let defaults = serde_json::to_value(Values::default()).unwrap_or_default();
-    collect_leaves("", &defaults, &schema(), &mut leaves);
+    let defaults = serde_json::to_value(V::default()).unwrap_or_default();
+    collect_leaves("", &defaults, &schema::<V>(), &mut leaves);
     leaves
 }
 
@@ -277,13 +292,13 @@ fn unknown_key(given: &Value) -> Option<String> {
             }
         })
     }
-    visit("", given, &schema())
+    visit("", given, &schema::<Values>())
 }
 
 /// Suggests a sibling key that differs from a misspelt one in at most two letters.
 fn suggestion(path: &str) -> String {
     let (parent, name) = path.rsplit_once('.').unwrap_or(("", path));
-    let schema = schema();
+    let schema = schema::<Values>();
     let place = parent
         .split('.')
         .filter(|name| !name.is_empty())

@@ -13,7 +13,6 @@ const EVERYTHING: [&str; 2] = [
     "meshAgent: {cgroupRoot: /sys/fs/cgroup/kubepods}",
     "proxyInjector: {externalSecret: true, caBundle: x}",
 ];
-
 #[test]
 fn programs_accept_arguments_of_chart() {
     let test = "programs_accept_arguments_of_chart";
@@ -31,17 +30,16 @@ fn programs_accept_arguments_of_chart() {
         }
     }
     let mut checked = 0;
-    for values in EVERYTHING {
-        for object in helm::control_plane(values).unwrap() {
-            let containers = &object["spec"]["template"]["spec"]["containers"];
-            for container in containers.as_array().into_iter().flatten() {
-                let image = container["image"].as_str().unwrap();
-                let program = programs
-                    .iter()
-                    .find(|(name, _)| image.starts_with(&format!("{name}:")));
-                if let Some((_, program)) = program {
-                    checked += check(&built(program), container);
-                }
+    let control_plane = EVERYTHING.map(|values| helm::control_plane(values).unwrap());
+    for object in control_plane.iter().flatten() {
+        let containers = &object["spec"]["template"]["spec"]["containers"];
+        for container in containers.as_array().into_iter().flatten() {
+            let image = container["image"].as_str().unwrap();
+            let program = programs
+                .iter()
+                .find(|(name, _)| image.starts_with(&format!("{name}:")));
+            if let Some((_, program)) = program {
+                checked += check(&built(program), container);
             }
         }
     }

@@ -5,14 +5,34 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use mesh_k8s::values::Values;
-use mesh_k8s::values::reading::{IGNORED, defaults, schema};
+use mesh_k8s::values::reading::{ChartValues, defaults, schema};
 use serde_json::{Map, Value};
 use serde_norway::Value as Yaml;
 
-const CHART: &str = "helm/linkerd-control-plane";
-
 /// The width to which comments are wrapped.
 const WIDTH: usize = 120;
+
+/// A chart whose files are generated from its values structs.
+trait GeneratedChart: ChartValues {
+    /// The file of the structs.
+    const SOURCE: &'static str;
+    /// The reference page.
+    const PAGE: &'static str;
+    /// The prefix of the chart's templates.
+    const TEMPLATES: &'static str;
+    /// The beginning of the reference page.
+    const INTRODUCTION: &'static str;
+}
+
+impl GeneratedChart for Values {
+    const SOURCE: &'static str = "mesh-k8s/src/values.rs";
+    const PAGE: &'static str = "docs/reference/values.md";
+    const TEMPLATES: &'static str = "mesh";
+    const INTRODUCTION: &'static str = "# Values of the control plane's chart\n\n\
+        Generated from `mesh-k8s/src/values.rs`. Names and meanings are those of Linkerd's chart; `meshAgent`,\n\
+        `identity.publishTrustRoots` and `podMonitor.agent` exist only in this mesh. Installation rejects unknown names. `null`\n\
+        is the default; for an entry of an open map (`nodeSelector`, `proxy.inbound`) it removes the default entry, as in Helm.\n";
+}
 
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -22,30 +42,47 @@ pub(crate) fn root() -> PathBuf {
 }
 
 #[test]
-fn schema_is_generated() {
-    let text = serde_json::to_string_pretty(&schema()).unwrap();
-    compare(&format!("{CHART}/values.schema.json"), &format!("{text}\n"));
+fn schemas_are_generated() {
+    fn check<V: GeneratedChart>() {
+        let text = serde_json::to_string_pretty(&schema::<V>()).unwrap();
+        let path = format!("helm/{}/values.schema.json", V::CHART);
+        compare(&path, &format!("{text}\n"));
+    }
+    check::<Values>();
 }
 
 #[test]
-fn values_file_is_generated() {
-    let mut text = "# Values of the chart, with their defaults. Generated from mesh-k8s/src/values.rs; edit that file.\n".to_owned();
-    let defaults = serde_norway::to_value(Values::default()).unwrap();
-    write_values(&mut text, &defaults, &schema(), 0);
-    compare(&format!("{CHART}/values.yaml"), &text);
-    let read = Values::read(serde_norway::from_str(&text).unwrap());
-    assert_eq!(read.unwrap(), Values::default());
+fn values_files_are_generated() {
+    fn check<V: GeneratedChart>() -> Value {
+        let mut text = format!(
+            "# Values of the chart, with their defaults. Generated from {}; edit that file.\n",
+            V::SOURCE
+        );
+        let defaults = serde_norway::to_value(V::default()).unwrap();
+        write_values(&mut text, &defaults, &schema::<V>(), 0);
+        compare(&format!("helm/{}/values.yaml", V::CHART), &text);
+        serde_norway::from_str(&text).unwrap()
+    }
+    assert_eq!(Values::read(check::<Values>()).unwrap(), Values::default());
 }
 
 #[test]
-fn template_of_defaults_is_generated() {
-    let mut text = "{{/* Generated from mesh-k8s/src/values.rs; edit that file. Templates need the defaults of values that are `null`. */}}\n".to_owned();
-    let ignored = IGNORED
-        .iter()
-        .map(|key| (key.path.to_owned(), key.reason.into()));
-    define(&mut text, "mesh.defaults", defaults());
-    define(&mut text, "mesh.ignoredKeys", ignored);
-    compare(&format!("{CHART}/templates/_defaults.tpl"), &text);
+fn templates_of_defaults_are_generated() {
+    fn check<V: GeneratedChart>() {
+        let mut text = format!(
+            "{{{{/* Generated from {}; edit that file. Templates need the defaults of values that are `null`. */}}}}\n",
+            V::SOURCE
+        );
+        let ignored = V::IGNORED
+            .iter()
+            .map(|key| (key.path.to_owned(), key.reason.into()));
+        let prefix = V::TEMPLATES;
+        define(&mut text, &format!("{prefix}.defaults"), defaults::<V>());
+        define(&mut text, &format!("{prefix}.ignoredKeys"), ignored);
+        let path = format!("helm/{}/templates/_defaults.tpl", V::CHART);
+        compare(&path, &text);
+    }
+    check::<Values>();
 }
 
 fn define(out: &mut String, name: &str, entries: impl IntoIterator<Item = (String, Value)>) {
@@ -61,21 +98,22 @@ fn define(out: &mut String, name: &str, entries: impl IntoIterator<Item = (Strin
 }
 
 #[test]
-fn reference_page_is_generated() {
-    let mut text = "# Values of the control plane's chart\n\n\
-        Generated from `mesh-k8s/src/values.rs`. Names and meanings are those of Linkerd's chart; `meshAgent`,\n\
-        `identity.publishTrustRoots` and `podMonitor.agent` exist only in this mesh. Installation rejects unknown names. `null`\n\
-        is the default; for an entry of an open map (`nodeSelector`, `proxy.inbound`) it removes the default entry, as in Helm.\n\
-        \n| value | default | meaning |\n|---|---|---|\n"
-        .to_owned();
-    let defaults = serde_norway::to_value(Values::default()).unwrap();
-    write_rows(&mut text, "", &defaults, &schema());
-    text += "\n## Accepted without effect\n\nKeys of Linkerd's chart that have no effect. The notes of an installation and `meshctl check` list them.\n\n\
-        | value | why |\n|---|---|\n";
-    for key in IGNORED {
-        let _ = writeln!(text, "| `{}` | {} |", key.path, key.reason);
+fn reference_pages_are_generated() {
+    fn check<V: GeneratedChart>() {
+        let mut text = format!(
+            "{}\n| value | default | meaning |\n|---|---|---|\n",
+            V::INTRODUCTION
+        );
+        let defaults = serde_norway::to_value(V::default()).unwrap();
+        write_rows(&mut text, "", &defaults, &schema::<V>());
+        text += "\n## Accepted without effect\n\nKeys of Linkerd's chart that have no effect. The notes of an installation list them.\n\n\
+            | value | why |\n|---|---|\n";
+        for key in V::IGNORED {
+            let _ = writeln!(text, "| `{}` | {} |", key.path, key.reason);
+        }
+        compare(V::PAGE, &text);
     }
-    compare("docs/reference/values.md", &text);
+    check::<Values>();
 }
 
 /// Writes a mapping of values as YAML, each value below its description.
@@ -195,7 +233,9 @@ fn schema_rejects_unknown_keys_at_every_level() {
             visit(&format!("{path}.{name}"), schema.as_object().unwrap(), seen);
         }
     }
-    let mut seen = 0;
-    visit("", schema().as_object().unwrap(), &mut seen);
-    assert!(seen > 30, "{seen} levels");
+    for (schema, levels) in [(schema::<Values>(), 30)] {
+        let mut seen = 0;
+        visit("", schema.as_object().unwrap(), &mut seen);
+        assert!(seen > levels, "{seen} levels");
+    }
 }

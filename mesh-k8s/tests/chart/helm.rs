@@ -20,19 +20,20 @@ pub(crate) fn is_available(test: &str) -> bool {
 
 /// Returns the objects of the control plane with these values, or Helm's error.
 pub(crate) fn control_plane(values: &str) -> Result<Vec<Value>, String> {
-    render("linkerd-control-plane", values)
+    render("linkerd-control-plane", "linkerd", values)
 }
 
 /// Returns the notes of an installation with these values. Helm only prints notes when it installs
 /// to a cluster, so they are rendered as an object.
-pub(crate) fn notes(values: &str) -> String {
+pub(crate) fn notes(chart: &str, namespace: &str, values: &str) -> String {
     let directory = tempfile::tempdir().unwrap();
+    let from = root().join("helm").join(chart);
     let chart = directory.path().join("chart");
-    copy(&root().join("helm/linkerd-control-plane"), &chart);
+    copy(&from, &chart);
     fs::rename(chart.join("templates/NOTES.txt"), chart.join("notes.txt")).unwrap();
     let template = "kind: Notes\ntext: {{ tpl (.Files.Get \"notes.txt\") . | toJson }}\n";
     fs::write(chart.join("templates/notes.yaml"), template).unwrap();
-    let objects = render_from(&chart, values).unwrap();
+    let objects = render_from(&chart, namespace, values).unwrap();
     let notes = objects.iter().find(|object| object["kind"] == "Notes");
     notes.unwrap()["text"].as_str().unwrap().to_owned()
 }
@@ -51,19 +52,19 @@ fn copy(from: &Path, to: &Path) {
 }
 
 pub(crate) fn crds() -> Vec<Value> {
-    render("linkerd-crds", "{}").unwrap()
+    render("linkerd-crds", "linkerd", "{}").unwrap()
 }
 
-fn render(chart: &str, values: &str) -> Result<Vec<Value>, String> {
-    render_from(&root().join("helm").join(chart), values)
+fn render(chart: &str, namespace: &str, values: &str) -> Result<Vec<Value>, String> {
+    render_from(&root().join("helm").join(chart), namespace, values)
 }
 
-fn render_from(chart: &Path, values: &str) -> Result<Vec<Value>, String> {
+fn render_from(chart: &Path, namespace: &str, values: &str) -> Result<Vec<Value>, String> {
     let mut helm = Command::new("helm");
     helm.arg("template")
         .arg(chart.file_name().unwrap())
         .arg(chart)
-        .args(["--namespace", "linkerd", "--values", "-"]);
+        .args(["--namespace", namespace, "--values", "-"]);
     let text = run(&mut helm, values)?;
     let documents = text
         .split("\n---\n")

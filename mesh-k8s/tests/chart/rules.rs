@@ -1,5 +1,5 @@
-//! Rules of every rendering of the control plane: labels, pod security, RBAC, and contradictory
-//! values.
+//! Rules of every rendering of a chart, and of the control plane: labels, pod security, RBAC, and
+//! contradictory values.
 
 use std::collections::BTreeSet;
 
@@ -14,14 +14,24 @@ use crate::helm;
 fn every_object_has_standard_labels() {
     require_helm!("every_object_has_standard_labels");
     let everything = "{enablePodDisruptionBudget: true, podMonitor: {enabled: true, agent: {enabled: true}}, meshAgent: {adminAddr: '0.0.0.0:9993'}, commonLabels: {team: mesh}}";
-    for object in helm::control_plane(everything).unwrap() {
+    let of_control_plane = [
+        "linkerd.io/control-plane-component",
+        "linkerd.io/control-plane-ns",
+        "team",
+    ];
+    check_labels(&helm::control_plane(everything).unwrap(), &of_control_plane);
+}
+
+/// Checks that every object has the recommended labels of Kubernetes and those of its chart.
+pub(crate) fn check_labels(objects: &[Value], of_chart: &[&str]) {
+    for object in objects {
         let name = format!("{} {}", object["kind"], object["metadata"]["name"]);
         if object["metadata"]["annotations"]["helm.sh/hook"] == "test" {
             continue;
         }
         let labels = object["metadata"]["labels"].as_object();
         let labels = labels.unwrap_or_else(|| panic!("{name} has no labels"));
-        for label in [
+        let recommended = [
             "app.kubernetes.io/name",
             "app.kubernetes.io/instance",
             "app.kubernetes.io/version",
@@ -29,11 +39,9 @@ fn every_object_has_standard_labels() {
             "app.kubernetes.io/part-of",
             "app.kubernetes.io/managed-by",
             "helm.sh/chart",
-            "linkerd.io/control-plane-component",
-            "linkerd.io/control-plane-ns",
-            "team",
-        ] {
-            assert!(labels.contains_key(label), "{name} lacks {label}");
+        ];
+        for label in recommended.iter().chain(of_chart) {
+            assert!(labels.contains_key(*label), "{name} lacks {label}");
         }
     }
 }
@@ -41,8 +49,15 @@ fn every_object_has_standard_labels() {
 #[test]
 fn all_pods_except_agent_are_restricted() {
     require_helm!("all_pods_except_agent_are_restricted");
+    let seen = check_restricted(&helm::control_plane("{}").unwrap());
+    assert!(seen >= 9, "{seen} containers");
+}
+
+/// Checks that all pods except those of the agent meet the *restricted* profile, and returns the
+/// number of containers.
+pub(crate) fn check_restricted(objects: &[Value]) -> usize {
     let mut seen = 0;
-    for object in helm::control_plane("{}").unwrap() {
+    for object in objects {
         let spec = match object["kind"].as_str().unwrap() {
             "Deployment" | "Job" => &object["spec"]["template"]["spec"],
             "Pod" => &object["spec"],
@@ -74,14 +89,20 @@ fn all_pods_except_agent_are_restricted() {
             assert!(volume.get("hostPath").is_none(), "{name}");
         }
     }
-    assert!(seen >= 9, "{seen} containers");
+    seen
 }
 
 /// Lists every RBAC permission of the chart in a golden file, so that a diff shows new ones.
 #[test]
 fn permissions_match_golden_file() {
     require_helm!("permissions_match_golden_file");
-    let objects = helm::control_plane("{}").unwrap();
+    let text = rights(&helm::control_plane("{}").unwrap());
+    assert!(!text.contains('*'), "a wildcard permission:\n{text}");
+    compare("mesh-k8s/testdata/chart/rights.txt", &text);
+}
+
+/// Returns a line for every permission.
+pub(crate) fn rights(objects: &[Value]) -> String {
     let mut lines = BTreeSet::new();
     for role in objects
         .iter()
@@ -115,9 +136,7 @@ fn permissions_match_golden_file() {
             }
         }
     }
-    let text: String = lines.into_iter().collect();
-    assert!(!text.contains('*'), "a wildcard permission:\n{text}");
-    compare("mesh-k8s/testdata/chart/rights.txt", &text);
+    lines.into_iter().collect()
 }
 
 /// RBAC cannot restrict the agents to their own node, so an admission policy does.
@@ -209,9 +228,9 @@ fn linkerd_values_files_are_accepted_and_ignored_keys_noted() {
     let values = Values::read(written.clone()).unwrap();
     assert_eq!(values.identity_trust_domain, "cluster.local");
     assert!(values.config_readers.is_empty());
-    let expected = ignored_keys(&serde_norway::from_str(&given).unwrap());
-    assert_eq!(ignored_keys(&written), expected);
-    let notes = helm::notes(&given);
+    let expected = ignored_keys::<Values>(&serde_norway::from_str(&given).unwrap());
+    assert_eq!(ignored_keys::<Values>(&written), expected);
+    let notes = helm::notes("linkerd-control-plane", "linkerd", &given);
     for key in expected {
         let line = format!("  {}: {}\n", key.path, key.reason);
         assert!(notes.contains(&line), "{line}{notes}");
@@ -221,7 +240,7 @@ fn linkerd_values_files_are_accepted_and_ignored_keys_noted() {
     let keys = "{policyValidator: {keyPEM: hidden}, profileValidator: {keyPEM: hidden}}";
     let objects = helm::control_plane(keys).unwrap();
     assert!(!serde_json::to_string(&objects).unwrap().contains("hidden"));
-    assert!(!helm::notes("{}").contains("without effect"));
+    assert!(!helm::notes("linkerd-control-plane", "linkerd", "{}").contains("without effect"));
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use mesh_core::annotation;
 use mesh_k8s::kinds::{EndpointSlice, ResourceExt, Service, ServiceAccount};
+use mesh_k8s::values::Values;
 use mesh_k8s::values::reading::ignored_keys;
 use mesh_k8s::{pod, select};
 
@@ -254,7 +255,7 @@ pub(super) fn without_effect(facts: &Facts) -> CheckResult {
     let text = facts.values_text()?;
     let values = serde_norway::from_str(&text)
         .map_err(|error| format!("the values of ConfigMap linkerd-config: {error}"))?;
-    let keys = ignored_keys(&values);
+    let keys = ignored_keys::<Values>(&values);
     let findings = keys
         .iter()
         .map(|key| format!("{}: {}", key.path, key.reason));

@@ -13,7 +13,7 @@ const LINKERD: &str = include_str!("../../../testdata/values/linkerd.yaml");
 fn null_is_read_as_default() {
     // Every value and every group of values, each alone.
     let mut paths: Vec<String> = Vec::new();
-    for path in defaults().into_keys() {
+    for path in defaults::<Values>().into_keys() {
         for (lookup, _) in path.match_indices('.') {
             paths.push(path[..lookup].to_owned());
         }
@@ -66,7 +66,10 @@ fn values_files_for_linkerd_are_read() {
     let values = Values::read_file(&given).unwrap();
     assert_eq!(values, Values::read(given.clone()).unwrap());
     assert_eq!(values.trust_domain(), "cluster.local");
-    let ignored: Vec<&str> = ignored_keys(&given).iter().map(|key| key.path).collect();
+    let ignored: Vec<&str> = ignored_keys::<Values>(&given)
+        .iter()
+        .map(|key| key.path)
+        .collect();
     assert_eq!(
         ignored,
         [
@@ -90,7 +93,7 @@ fn values_files_for_linkerd_are_read() {
             "spValidator",
         ]
     );
-    assert!(ignored_keys(&yaml("{kubeAPI: null, proxy: {}}")).is_empty());
+    assert!(ignored_keys::<Values>(&yaml("{kubeAPI: null, proxy: {}}")).is_empty());
 }
 
 #[test]
