@@ -48,6 +48,7 @@ mod controllers;
 mod proxy;
 pub mod reading;
 mod redirection;
+mod viz;
 
 pub use common::{Bounds, Image, ProbeTimeout, Resources, StringMap};
 pub use controllers::{
@@ -60,6 +61,7 @@ pub use proxy::{
 };
 pub(crate) use redirection::UNPRIVILEGED_ID;
 pub use redirection::{MeshAgent, MountPath, NetworkValidator, ProxyInit};
+pub use viz::VizValues;
 
 values! {
     /// The values of the chart.

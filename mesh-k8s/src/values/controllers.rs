@@ -211,7 +211,9 @@ values! {
 }
 
 /// Returns a selector with a requirement for each key, operator and list of values.
-fn selector<const LEN: usize>(requirements: [(&str, &str, &[&str]); LEN]) -> LabelSelector {
+pub(super) fn selector<const LEN: usize>(
+    requirements: [(&str, &str, &[&str]); LEN],
+) -> LabelSelector {
     let requirement = |(key, operator, values): (&str, &str, &[&str])| LabelSelectorRequirement {
         key: key.to_owned(),
         operator: operator.to_owned(),

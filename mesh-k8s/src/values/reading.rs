@@ -69,6 +69,7 @@ macro_rules! ignored {
         &[$($crate::values::reading::IgnoredKey { path: $path, reason: $reason }),+]
     };
 }
+pub(super) use ignored;
 
 impl ChartValues for Values {
     const CHART: &'static str = "linkerd-control-plane";

@@ -13,6 +13,12 @@ const EVERYTHING: [&str; 2] = [
     "meshAgent: {cgroupRoot: /sys/fs/cgroup/kubepods}",
     "proxyInjector: {externalSecret: true, caBundle: x}",
 ];
+/// The same for the viz extension.
+const VIZ: [&str; 2] = [
+    "tap: {ignoreHeaders: [a], externalSecret: true, caBundle: x}",
+    "{prometheus: {enabled: false}, prometheusUrl: 'http://a', prometheusCredsSecret: b}",
+];
+
 #[test]
 fn programs_accept_arguments_of_chart() {
     let test = "programs_accept_arguments_of_chart";
@@ -31,7 +37,8 @@ fn programs_accept_arguments_of_chart() {
     }
     let mut checked = 0;
     let control_plane = EVERYTHING.map(|values| helm::control_plane(values).unwrap());
-    for object in control_plane.iter().flatten() {
+    let viz = VIZ.map(|values| helm::viz(values).unwrap());
+    for object in control_plane.iter().chain(&viz).flatten() {
         let containers = &object["spec"]["template"]["spec"]["containers"];
         for container in containers.as_array().into_iter().flatten() {
             let image = container["image"].as_str().unwrap();
@@ -43,7 +50,7 @@ fn programs_accept_arguments_of_chart() {
             }
         }
     }
-    assert!(checked > 50, "{checked} arguments");
+    assert!(checked > 80, "{checked} arguments");
 }
 
 fn check(program: &Path, container: &Value) -> usize {

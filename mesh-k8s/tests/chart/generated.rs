@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use mesh_k8s::values::Values;
 use mesh_k8s::values::reading::{ChartValues, defaults, schema};
+use mesh_k8s::values::{Values, VizValues};
 use serde_json::{Map, Value};
 use serde_norway::Value as Yaml;
 
@@ -34,6 +34,16 @@ impl GeneratedChart for Values {
         is the default; for an entry of an open map (`nodeSelector`, `proxy.inbound`) it removes the default entry, as in Helm.\n";
 }
 
+impl GeneratedChart for VizValues {
+    const SOURCE: &'static str = "mesh-k8s/src/values/viz.rs";
+    const PAGE: &'static str = "docs/reference/viz-values.md";
+    const TEMPLATES: &'static str = "viz";
+    const INTRODUCTION: &'static str = "# Values of the chart of the viz extension\n\n\
+        Generated from `mesh-k8s/src/values/viz.rs`. Names and meanings are those of Linkerd's chart. Installation rejects\n\
+        unknown names. `null` is the default; for an entry of an open map (`nodeSelector`, `prometheus.args`) it removes the\n\
+        default entry, as in Helm.\n";
+}
+
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
@@ -49,6 +59,7 @@ fn schemas_are_generated() {
         compare(&path, &format!("{text}\n"));
     }
     check::<Values>();
+    check::<VizValues>();
 }
 
 #[test]
@@ -64,6 +75,8 @@ fn values_files_are_generated() {
         serde_norway::from_str(&text).unwrap()
     }
     assert_eq!(Values::read(check::<Values>()).unwrap(), Values::default());
+    let read: VizValues = serde_json::from_value(check::<VizValues>()).unwrap();
+    assert_eq!(read, VizValues::default());
 }
 
 #[test]
@@ -83,6 +96,17 @@ fn templates_of_defaults_are_generated() {
         compare(&path, &text);
     }
     check::<Values>();
+    check::<VizValues>();
+}
+
+/// A chart must be complete, so each has a copy.
+#[test]
+fn shared_templates_are_equal() {
+    let read = |chart: &str| {
+        let path = format!("helm/{chart}/templates/_shared.tpl");
+        fs::read_to_string(root().join(path)).unwrap()
+    };
+    assert_eq!(read(Values::CHART), read(VizValues::CHART));
 }
 
 fn define(out: &mut String, name: &str, entries: impl IntoIterator<Item = (String, Value)>) {
@@ -114,6 +138,7 @@ fn reference_pages_are_generated() {
         compare(V::PAGE, &text);
     }
     check::<Values>();
+    check::<VizValues>();
 }
 
 /// Writes a mapping of values as YAML, each value below its description.
@@ -233,7 +258,7 @@ fn schema_rejects_unknown_keys_at_every_level() {
             visit(&format!("{path}.{name}"), schema.as_object().unwrap(), seen);
         }
     }
-    for (schema, levels) in [(schema::<Values>(), 30)] {
+    for (schema, levels) in [(schema::<Values>(), 30), (schema::<VizValues>(), 15)] {
         let mut seen = 0;
         visit("", schema.as_object().unwrap(), &mut seen);
         assert!(seen > levels, "{seen} levels");

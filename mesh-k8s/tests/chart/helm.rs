@@ -23,6 +23,11 @@ pub(crate) fn control_plane(values: &str) -> Result<Vec<Value>, String> {
     render("linkerd-control-plane", "linkerd", values)
 }
 
+/// Returns the objects of the viz extension with these values, or Helm's error.
+pub(crate) fn viz(values: &str) -> Result<Vec<Value>, String> {
+    render("linkerd-viz", "linkerd-viz", values)
+}
+
 /// Returns the notes of an installation with these values. Helm only prints notes when it installs
 /// to a cluster, so they are rendered as an object.
 pub(crate) fn notes(chart: &str, namespace: &str, values: &str) -> String {

@@ -25,3 +25,4 @@ mod generated;
 mod helm;
 mod proxy;
 mod rules;
+mod viz;

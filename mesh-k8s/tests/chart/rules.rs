@@ -284,7 +284,7 @@ fn off_is_accepted_as_string_and_boolean() {
 
 #[test]
 fn charts_have_version_of_programs() {
-    for chart in ["linkerd-control-plane", "linkerd-crds"] {
+    for chart in ["linkerd-control-plane", "linkerd-crds", "linkerd-viz"] {
         let text =
             std::fs::read_to_string(root().join("helm").join(chart).join("Chart.yaml")).unwrap();
         let chart: Value = serde_norway::from_str(&text).unwrap();

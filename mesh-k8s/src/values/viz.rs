@@ -1,0 +1,295 @@
+//! The values of the chart `linkerd-viz`, with the names, defaults and meanings of Linkerd's chart.
+
+use k8s_openapi::api::core::v1::{Container, LocalObjectReference, Toleration};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use serde_json::{Value, json};
+
+use super::common::{OpenObject, Resources, StringMap};
+use super::controllers::selector;
+use super::reading::{ChartValues, IgnoredKey, ignored};
+use super::redirection;
+
+values! {
+    /// The values of the chart.
+    pub struct VizValues {
+        /// Version of the mesh, and default tag of its images
+        pub linkerd_version: String = env!("CARGO_PKG_VERSION").into(),
+        /// DNS domain of the cluster
+        pub cluster_domain: String = "cluster.local".into(),
+        /// Trust domain of the control plane; empty for `clusterDomain`
+        pub identity_trust_domain: String,
+        /// Namespace of the control plane
+        pub linkerd_namespace: String = "linkerd".into(),
+
+        /// Registry and path of images without a registry of their own
+        pub default_registry: String = "mesh".into(),
+        /// Pull policy of images
+        #[schemars(extend("enum" = ["Always", "IfNotPresent", "Never"]))]
+        pub default_image_pull_policy: String = "IfNotPresent".into(),
+        /// Secrets for pulling images, for example `[{name: registry}]`
+        #[schemars(with = "Vec<OpenObject>")]
+        pub image_pull_secrets: Vec<LocalObjectReference>,
+        /// Log level of the components
+        pub default_log_level: String = "info".into(),
+        /// Log format of the components
+        #[schemars(extend("enum" = ["plain", "json"]))]
+        pub default_log_format: String = "plain".into(),
+        /// User ID of the components
+        #[serde(rename = "defaultUID")]
+        #[schemars(range(min = 1))]
+        pub default_uid: i64 = 2103,
+        /// Group ID of the components; negative for that of the image
+        #[serde(rename = "defaultGID")]
+        pub default_gid: i64 = -1,
+
+        /// Labels of all objects of the chart
+        pub common_labels: StringMap,
+        /// Labels of the pods
+        pub pod_labels: StringMap,
+        /// Annotations of the pods
+        pub pod_annotations: StringMap,
+        /// Node selector of the pods
+        pub node_selector: StringMap = redirection::linux(),
+        /// Tolerations of the pods
+        #[schemars(with = "Vec<OpenObject>")]
+        pub tolerations: Vec<Toleration>,
+        /// Number of old ReplicaSets that are kept
+        pub revision_history_limit: u32 = 10,
+        /// Schedule the replicas of a component on different nodes, and in different zones if
+        /// possible
+        pub enable_pod_anti_affinity: bool = false,
+        /// Create PodDisruptionBudgets for the components with more than one replica
+        pub enable_pod_disruption_budget: bool = false,
+
+        /// URL of a Prometheus that scrapes the mesh, such as http://prometheus.monitoring:9090;
+        /// requires `prometheus.enabled` to be `false`
+        pub prometheus_url: String,
+        /// Secret with the credentials for `prometheusUrl`, keys `user` and `password`
+        pub prometheus_creds_secret: String,
+
+        /// The metrics API, which answers `viz stat` and the dashboard
+        #[serde(rename = "metricsAPI")]
+        pub metrics_api: MetricsApi,
+        /// The tap API, through which users watch requests
+        pub tap: Tap,
+        /// The webhook that enables tap in the proxies of new pods
+        pub tap_injector: TapInjector,
+        /// The Prometheus of the extension
+        pub prometheus: Prometheus,
+
+        /// Label the namespace of the extension with a Job after an installation by Helm
+        pub create_namespace_metadata_job: bool = true,
+        /// The Job of `createNamespaceMetadataJob`
+        pub namespace_metadata: NamespaceMetadata,
+    }
+
+    /// An image. Empty fields have defaults in other values.
+    pub struct ComponentImage {
+        /// Registry and path of the image; empty for `defaultRegistry`
+        pub registry: String,
+        /// Name of the image, without tag
+        pub name: String = "controller".into(),
+        /// Tag of the image; empty for `linkerdVersion`
+        pub tag: String,
+        /// Pull policy of the image; empty for `defaultImagePullPolicy`
+        #[schemars(extend("enum" = ["", "Always", "IfNotPresent", "Never"]))]
+        pub pull_policy: String,
+    }
+
+    /// What the components have in common.
+    pub struct Component {
+        /// Image of the component
+        pub image: ComponentImage,
+        /// Log level; empty for `defaultLogLevel`
+        pub log_level: String,
+        /// Log format; empty for `defaultLogFormat`
+        #[schemars(extend("enum" = ["", "plain", "json"]))]
+        pub log_format: String,
+        /// User ID; `null` for `defaultUID`
+        #[serde(rename = "UID")]
+        pub uid: Option<i64>,
+        /// Group ID; `null` for `defaultGID`
+        #[serde(rename = "GID")]
+        pub gid: Option<i64>,
+        /// Resource requests and limits of the component
+        pub resources: Resources,
+        /// The proxy of the component
+        pub proxy: ComponentProxy,
+        /// Node selector; replaces `nodeSelector` unless it is empty
+        pub node_selector: StringMap,
+        /// Tolerations; replace `tolerations` unless they are empty
+        #[schemars(with = "Vec<OpenObject>")]
+        pub tolerations: Vec<Toleration>,
+    }
+
+    /// The proxy of a component.
+    pub struct ComponentProxy {
+        /// Resource requests and limits of the proxy; an empty one is that of the control plane's
+        /// `proxy.resources`
+        pub resources: Resources,
+    }
+
+    /// The metrics API.
+    pub struct MetricsApi {
+        /// Replicas of the metrics API
+        #[schemars(range(min = 1))]
+        pub replicas: u32 = 1,
+        #[serde(flatten)]
+        pub component: Component,
+    }
+
+    /// The tap API.
+    pub struct Tap {
+        /// Replicas of the tap API
+        #[schemars(range(min = 1))]
+        pub replicas: u32 = 1,
+        #[serde(flatten)]
+        pub component: Component,
+        /// Names of header fields whose values are left out of tap events
+        pub ignore_headers: Vec<String>,
+        #[serde(flatten)]
+        pub certificate: Certificate,
+    }
+
+    /// The tap injector.
+    pub struct TapInjector {
+        /// Replicas of the tap injector
+        #[schemars(range(min = 1))]
+        pub replicas: u32 = 1,
+        #[serde(flatten)]
+        pub component: Component,
+        /// What the API server does if the webhook does not respond: with `Ignore` pods cannot be
+        /// tapped, with `Fail` they are not created
+        #[schemars(extend("enum" = ["Ignore", "Fail"]))]
+        pub failure_policy: String = "Ignore".into(),
+        /// Seconds that the API server waits for a response
+        #[schemars(range(min = 1, max = 30))]
+        pub timeout_seconds: i32 = 10,
+        /// Namespaces whose pods the API server sends to the webhook
+        #[schemars(with = "OpenObject")]
+        pub namespace_selector: LabelSelector = selector([
+            ("kubernetes.io/metadata.name", "NotIn", &["kube-system"]),
+        ]),
+        /// Pods that the API server sends to the webhook
+        #[schemars(with = "OpenObject")]
+        pub object_selector: LabelSelector,
+        #[serde(flatten)]
+        pub certificate: Certificate,
+    }
+
+    /// The certificate with which a component serves the API server.
+    pub struct Certificate {
+        /// The Secret with the certificate (`tap-k8s-tls`, `tap-injector-k8s-tls`) is managed
+        /// externally; `caBundle`, `injectCaFrom` or `injectCaFromSecret` sets its CA
+        pub external_secret: bool,
+        /// Certificate, in PEM. If empty, and without `externalSecret`, the component creates and
+        /// renews its own
+        #[serde(rename = "crtPEM")]
+        pub crt_pem: String,
+        /// Private key of the certificate, in PEM
+        #[serde(rename = "keyPEM")]
+        pub key_pem: String,
+        /// CA certificates with which the API server verifies the certificate, in PEM
+        pub ca_bundle: String,
+        /// Certificate (namespace/name) from which cert-manager injects the `caBundle`
+        pub inject_ca_from: String,
+        /// Secret (namespace/name) from which cert-manager injects the `caBundle`
+        pub inject_ca_from_secret: String,
+    }
+
+    /// The Prometheus of the extension.
+    pub struct Prometheus {
+        /// Run a Prometheus that scrapes the mesh
+        pub enabled: bool = true,
+        #[serde(flatten)]
+        pub component: Component = Component {
+            image: ComponentImage {
+                name: "prometheus".into(),
+                ..ComponentImage::default()
+            },
+            uid: Some(65534),
+            gid: Some(65534),
+            ..Component::default()
+        },
+        /// Flags of Prometheus, without the leading dashes
+        pub args: OpenObject = object(json!({
+            "storage.tsdb.path": "/data",
+            "storage.tsdb.retention.time": "6h",
+            "config.file": "/etc/prometheus/prometheus.yml",
+        })),
+        /// The section `global` of the configuration of Prometheus
+        pub global_config: OpenObject = object(json!({
+            "scrape_interval": "10s",
+            "scrape_timeout": "10s",
+            "evaluation_interval": "10s",
+        })),
+        /// The section `remote_write` of the configuration of Prometheus
+        pub remote_write: Vec<OpenObject>,
+        /// The section `alerting.alertmanagers` of the configuration of Prometheus
+        pub alertmanagers: Vec<OpenObject>,
+        /// The section `alerting.alert_relabel_configs` of the configuration of Prometheus
+        pub alert_relabel_configs: Vec<OpenObject>,
+        /// Additional scrape jobs
+        pub scrape_configs: Vec<OpenObject>,
+        /// Relabelling of all series of proxies before they are stored
+        pub metric_relabel_configs: Vec<OpenObject>,
+        /// ConfigMaps with rules: `name` of the volume, `subPath`, which must end in `_rules.yml`
+        /// or `_rules.yaml`, and `configMap`
+        pub rule_config_map_mounts: Vec<RuleConfigMapMount>,
+        /// Additional containers of the pod
+        #[schemars(with = "Vec<OpenObject>")]
+        pub sidecar_containers: Vec<Container>,
+        /// The PersistentVolumeClaim of the data; without it they are lost with the pod
+        #[schemars(with = "Option<OpenObject>")]
+        pub persistence: Option<Persistence>,
+    }
+
+    /// A ConfigMap with rules.
+    pub struct RuleConfigMapMount {
+        /// Name of the volume
+        pub name: String,
+        /// Key of the ConfigMap and name of the file
+        pub sub_path: String,
+        /// Name of the ConfigMap
+        pub config_map: String,
+    }
+
+    /// The PersistentVolumeClaim of Prometheus.
+    pub struct Persistence {
+        /// Storage class; empty for the default one
+        pub storage_class: String,
+        /// Access mode
+        pub access_mode: String = "ReadWriteOnce".into(),
+        /// Size
+        pub size: String = "8Gi".into(),
+    }
+
+    /// The Job that labels the namespace.
+    pub struct NamespaceMetadata {
+        /// Image of the Job
+        pub image: ComponentImage,
+        /// Node selector of the Job; replaces `nodeSelector` unless it is empty
+        pub node_selector: StringMap,
+        /// Tolerations of the Job; replace `tolerations` unless they are empty
+        #[schemars(with = "Vec<OpenObject>")]
+        pub tolerations: Vec<Toleration>,
+    }
+}
+
+const NO_PSP: &str = "Kubernetes no longer has PodSecurityPolicies";
+const NO_PROFILES: &str = "the components serve no profiles";
+
+impl ChartValues for VizValues {
+    const CHART: &'static str = "linkerd-viz";
+    const IGNORED: &'static [IgnoredKey] = ignored! {
+        "enablePSP": NO_PSP,
+        "enablePprof": NO_PROFILES,
+    };
+}
+
+fn object(value: Value) -> OpenObject {
+    match value {
+        Value::Object(map) => map,
+        _ => OpenObject::new(),
+    }
+}
