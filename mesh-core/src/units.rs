@@ -49,6 +49,38 @@ pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
     Ok(Duration::from_millis(total))
 }
 
+/// The length of a duration in Prometheus' notation. Each unit occurs once in a sensible one.
+const MAX_PROMETHEUS_DURATION: usize = 32;
+
+/// Parses the notation of Prometheus, such as `1h30m` or `500ms`, of at most 32 characters.
+pub fn parse_prometheus_duration(text: &str) -> Option<Duration> {
+    if text.is_empty() || text.len() > MAX_PROMETHEUS_DURATION {
+        return None;
+    }
+    let mut rest = text;
+    let mut total: u64 = 0;
+    while !rest.is_empty() {
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, after) = rest.split_at(digits);
+        let letters = after.bytes().take_while(u8::is_ascii_lowercase).count();
+        let (unit, after) = after.split_at(letters);
+        let millis: u64 = match unit {
+            "ms" => 1,
+            "s" => 1_000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            "d" => 86_400_000,
+            "w" => 7 * 86_400_000,
+            "y" => 365 * 86_400_000,
+            _ => return None,
+        };
+        let part = number.parse::<u64>().ok()?.checked_mul(millis)?;
+        total = total.checked_add(part)?;
+        rest = after;
+    }
+    Some(Duration::from_millis(total))
+}
+
 /// Parses a boolean like Go's `strconv.ParseBool`, as Linkerd does.
 pub fn parse_bool(text: &str) -> Option<bool> {
     match text {
@@ -74,6 +106,24 @@ mod tests {
         assert_eq!(parse_bool("T"), Some(true));
         assert_eq!(parse_bool("0"), Some(false));
         assert_eq!(parse_bool("yes"), None);
+    }
+
+    #[test]
+    fn durations_of_prometheus_are_parsed() {
+        for (text, millis) in [
+            ("1m", 60_000),
+            ("1h30m", 5_400_000),
+            ("1w2d", 777_600_000),
+            ("1y", 365 * 86_400_000),
+            ("500ms", 500),
+        ] {
+            let expect = Some(Duration::from_millis(millis));
+            assert_eq!(parse_prometheus_duration(text), expect, "{text}");
+        }
+        let long = "1s".repeat(17);
+        for bad in ["", "1", "m", "1.5m", "-1m", "1M", "99999999999y", &long] {
+            assert_eq!(parse_prometheus_duration(bad), None, "{bad}");
+        }
     }
 
     #[test]

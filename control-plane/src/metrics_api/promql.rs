@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use mesh_core::units::parse_prometheus_duration;
+
 /// The matchers of a selector, by label; a later one replaces an earlier one of the same label.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Matchers(BTreeMap<String, Matcher>);
@@ -36,9 +38,6 @@ pub struct WindowError;
 
 /// The quantiles of latencies that tables show.
 pub const QUANTILES: [&str; 3] = ["0.5", "0.95", "0.99"];
-
-/// The length of the text of a window.
-const MAX_WINDOW: usize = 32;
 
 impl Matchers {
     pub fn new() -> Self {
@@ -120,7 +119,7 @@ impl TimeWindow {
     /// Parses a duration. An empty text is a minute, as in the command line.
     pub fn parse(text: &str) -> Result<Self, WindowError> {
         let text = if text.is_empty() { "1m" } else { text };
-        let duration = parse_duration(text).ok_or(WindowError)?;
+        let duration = parse_prometheus_duration(text).ok_or(WindowError)?;
         if duration.is_zero() {
             return Err(WindowError);
         }
@@ -133,7 +132,7 @@ impl TimeWindow {
     /// Returns an error if Prometheus scrapes less often than once in the window: the result would
     /// be empty. An interval that cannot be parsed is ignored.
     pub fn check_interval(&self, scrape_interval: &str) -> Result<(), String> {
-        match parse_duration(scrape_interval) {
+        match parse_prometheus_duration(scrape_interval) {
             Some(interval) if self.duration < interval => Err(format!(
                 "invalid time window: time window ({self}) must be at least as long as the Prometheus scrape interval ({scrape_interval})"
             )),
@@ -146,35 +145,6 @@ impl fmt::Display for TimeWindow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
-}
-
-/// Parses the notation of Prometheus, such as `1h30m` or `500ms`.
-fn parse_duration(text: &str) -> Option<Duration> {
-    if text.is_empty() || text.len() > MAX_WINDOW {
-        return None;
-    }
-    let mut rest = text;
-    let mut total: u64 = 0;
-    while !rest.is_empty() {
-        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
-        let (number, after) = rest.split_at(digits);
-        let letters = after.bytes().take_while(u8::is_ascii_lowercase).count();
-        let (unit, after) = after.split_at(letters);
-        let millis: u64 = match unit {
-            "ms" => 1,
-            "s" => 1_000,
-            "m" => 60_000,
-            "h" => 3_600_000,
-            "d" => 86_400_000,
-            "w" => 7 * 86_400_000,
-            "y" => 365 * 86_400_000,
-            _ => return None,
-        };
-        let part = number.parse::<u64>().ok()?.checked_mul(millis)?;
-        total = total.checked_add(part)?;
-        rest = after;
-    }
-    Some(Duration::from_millis(total))
 }
 
 /// Escapes what has a meaning in regular expressions.
