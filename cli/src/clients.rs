@@ -1,6 +1,7 @@
 //! Clients of the daemons over an established stream: HTTP, TLS and the control-plane API.
 
 pub(crate) mod controllers;
+pub(crate) mod grpc;
 pub(crate) mod http;
 pub(crate) mod metrics;
 pub(crate) mod tls;

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use hyper_util::rt::TokioIo;
 use mesh_api::proto::destination::GetDestination;
 use mesh_api::proto::destination::destination_client::DestinationClient;
 use mesh_api::proto::inbound::PortSpec;
@@ -14,8 +13,9 @@ use mesh_core::policy::inbound::ServerPolicy;
 use mesh_core::policy::outbound::{OutboundPolicy, Target};
 use mesh_core::profile::Profile;
 use tokio_stream::StreamExt;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 
+use super::grpc;
 use crate::exit::Failure;
 use crate::mesh::{Mesh, MeshPod, Scope};
 
@@ -122,18 +122,11 @@ pub(crate) async fn outbound_policy(
 async fn channel(query: &QueryContext<'_>, port: u16) -> anyhow::Result<Channel> {
     let pod = controller(query).await?;
     let connection = query.mesh.connect(&pod, port).await?;
-    let mut io = Some(TokioIo::new(connection.io));
-    // The stream is already established and the URI is a placeholder. The channel cannot reconnect
-    // after the stream has closed.
-    let connector = tower::service_fn(move |_: http::Uri| {
-        let io = io.take();
-        async move { io.ok_or_else(|| std::io::Error::other("the connection closed")) }
-    });
-    let endpoint = Endpoint::from_static("http://controller");
-    endpoint
-        .connect_with_connector(connector)
-        .await
-        .with_context(|| format!("connect to the controller in pod {pod} at port {port}"))
+    grpc::channel(
+        connection,
+        &format!("the controller in pod {pod} at port {port}"),
+    )
+    .await
 }
 
 async fn controller(query: &QueryContext<'_>) -> anyhow::Result<MeshPod> {

@@ -14,7 +14,7 @@ use crate::clients::{self, http, metrics};
 use crate::global::Global;
 use crate::mesh::{Mesh, MeshPod, Scope};
 use crate::output::table::Table;
-use crate::output::{self, Format};
+use crate::output::{self, Format, figures};
 
 /// Examples:
 ///   meshctl stat -n shop --watch
@@ -150,21 +150,16 @@ fn render(rows: &[Row]) -> String {
         .right("MESHED SUCCESS RPS LATENCY_P50 LATENCY_P95 LATENCY_P99 SECURED TCP_CONN");
     for row in rows {
         let stats = &row.stats;
-        let percent = |share: Option<f64>| {
-            share.map_or(String::new(), |share| format!("{:.2}%", share * 100.0))
-        };
-        let millis =
-            |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.0}ms"));
         table.row(vec![
             row.namespace.clone(),
             row.workload.clone(),
             format!("{}/{}", row.meshed, row.pods),
-            percent(stats.success_rate),
-            stats.rps.map_or(String::new(), |rps| format!("{rps:.1}")),
-            millis(stats.latency_ms_p50),
-            millis(stats.latency_ms_p95),
-            millis(stats.latency_ms_p99),
-            percent(stats.secured),
+            figures::percent(stats.success_rate),
+            figures::rate(stats.rps),
+            figures::millis(stats.latency_ms_p50),
+            figures::millis(stats.latency_ms_p95),
+            figures::millis(stats.latency_ms_p99),
+            figures::percent(stats.secured),
             stats.tcp_connections.to_string(),
         ]);
     }
