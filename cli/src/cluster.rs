@@ -5,6 +5,7 @@
 pub(crate) mod agent;
 pub(crate) mod error;
 mod forward;
+mod viz;
 
 use std::fmt::Debug;
 

@@ -15,6 +15,7 @@ pub(crate) mod uninject;
 pub(crate) mod uninstall;
 pub(crate) mod upgrade;
 pub(crate) mod version;
+pub(crate) mod viz;
 
 use clap::Subcommand;
 
@@ -50,6 +51,8 @@ pub(crate) enum Command {
     /// Query the control plane and the proxies for their current state
     #[command(visible_alias = "dg")]
     Diagnostics(diagnostics::Args),
+    /// Watch the traffic of a cluster that has the viz extension
+    Viz(Box<viz::Args>),
     /// Print the versions of this program, the control plane, the agents and the proxies
     Version(version::Args),
     /// Print a completion script for a shell
@@ -77,6 +80,7 @@ pub(crate) fn run(
         Command::Authz(args) => on_runtime(authz::run(&args, global)),
         Command::Stat(args) => on_runtime(stat::run(&args, global)),
         Command::Version(args) => on_runtime(version::run(&args, global)),
+        Command::Viz(args) => on_runtime(viz::run(&args, global)),
         Command::Completion(args) => completion::run(&args, cli_definition()),
     }
 }

@@ -5,6 +5,7 @@
 pub(crate) mod agent;
 pub(crate) mod connection;
 pub(crate) mod pod;
+pub(crate) mod resource;
 pub(crate) mod scope;
 mod selection;
 

@@ -52,6 +52,11 @@ pub(crate) fn json<T: Serialize>(kind: &str, body: &T) -> anyhow::Result<()> {
     line(&serde_json::to_string_pretty(&document)?)
 }
 
+/// Prints JSON in a format of Linkerd, which has no type fields.
+pub(crate) fn linkerd_json<T: Serialize>(body: &T) -> anyhow::Result<()> {
+    line(&serde_json::to_string_pretty(body)?)
+}
+
 /// Replaces the previous screen of a command that runs with `--watch`.
 pub(crate) fn redraw(screen: &str) -> anyhow::Result<()> {
     // Move the cursor home, overwrite each line and erase its rest, then erase everything below.
@@ -63,6 +68,19 @@ pub(crate) fn redraw(screen: &str) -> anyhow::Result<()> {
     write!(out, "\x1b[H{lines}\x1b[J")?;
     out.flush()?;
     Ok(())
+}
+
+/// Escapes control characters, which a peer may have chosen and a terminal would obey.
+pub(crate) fn printable(text: &str) -> String {
+    let mut printable = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() {
+            printable.extend(c.escape_default());
+        } else {
+            printable.push(c);
+        }
+    }
+    printable
 }
 
 /// Formats a count with its noun: `1 node`, `2 nodes`.

@@ -14,6 +14,10 @@ pub(crate) fn millis(value: Option<f64>) -> String {
     value.map_or(String::new(), |value| format!("{value:.0}ms"))
 }
 
+pub(crate) fn number(value: Option<u64>) -> String {
+    value.map_or(String::new(), |value| value.to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -23,7 +27,8 @@ mod tests {
         assert_eq!(percent(Some(0.987_65)), "98.77%");
         assert_eq!(rate(Some(12.34)), "12.3");
         assert_eq!(millis(Some(2.5)), "2ms");
-        let unknown = [percent(None), rate(None), millis(None)];
+        assert_eq!(number(Some(7)), "7");
+        let unknown = [percent(None), rate(None), millis(None), number(None)];
         assert!(unknown.iter().all(String::is_empty), "{unknown:?}");
     }
 }

@@ -4,6 +4,7 @@ use crate::clients::controllers::ADMIN_PORTS;
 use crate::clients::{self, http};
 use crate::exit::Failure;
 use crate::global::Global;
+use crate::mesh::resource::{ResourceKind, WORKLOADS};
 use crate::mesh::{Mesh, MeshPod, Scope};
 use crate::output;
 
@@ -41,9 +42,10 @@ pub(crate) async fn find_pods(
     resource: &str,
     global: &Global,
 ) -> anyhow::Result<Vec<MeshPod>> {
-    let workload = resource
-        .split_once('/')
-        .and_then(|(kind, name)| Some((kind_of(kind)?, name)));
+    let workload = resource.split_once('/').and_then(|(kind, name)| {
+        let kind = ResourceKind::parse(kind).filter(|kind| WORKLOADS.contains(kind))?;
+        Some((kind.as_str(), name))
+    });
     let Some((kind, name)) = workload else {
         return Ok(vec![mesh.pod(resource, global).await?]);
     };
@@ -54,19 +56,6 @@ pub(crate) async fn find_pods(
         return Err(Failure::Input(message).into());
     }
     Ok(pods)
-}
-
-/// Returns the kind of a pod's owner for a resource name of kubectl.
-fn kind_of(kind: &str) -> Option<&'static str> {
-    match kind.to_ascii_lowercase().as_str() {
-        "deployment" | "deployments" | "deploy" => Some("deployment"),
-        "statefulset" | "statefulsets" | "sts" => Some("statefulset"),
-        "daemonset" | "daemonsets" | "ds" => Some("daemonset"),
-        "replicaset" | "replicasets" | "rs" => Some("replicaset"),
-        "job" | "jobs" => Some("job"),
-        "cronjob" | "cronjobs" | "cj" => Some("cronjob"),
-        _ => None,
-    }
 }
 
 pub(super) async fn print_controller_metrics(mesh: &Mesh) -> anyhow::Result<()> {
@@ -104,16 +93,4 @@ async fn sections(mesh: &Mesh, targets: &[(&MeshPod, String, u16)]) -> anyhow::R
         }
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::kind_of;
-
-    #[test]
-    fn resource_names_of_kubectl_are_accepted() {
-        assert_eq!(kind_of("deploy"), Some("deployment"));
-        assert_eq!(kind_of("StatefulSets"), Some("statefulset"));
-        assert_eq!(kind_of("shop"), None);
-    }
 }

@@ -1,0 +1,117 @@
+//! Client of the viz extension's metrics API (`linkerd2.viz.Api`), which has the statistics of
+//! workloads from Prometheus. The commands of `meshctl viz` use it.
+
+mod request;
+mod rows;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use mesh_api::linkerd2::viz::api_client::ApiClient;
+use mesh_api::linkerd2::viz::{ResourceError, stat_summary_response, stat_table};
+use tokio::net::TcpStream;
+use tonic::Status;
+use tonic::transport::Channel;
+
+use super::grpc;
+use crate::exit::Failure;
+use crate::mesh::connection::Connection;
+
+pub(crate) use self::request::{Peer, StatQuery, Target, TimeWindow};
+#[cfg(test)]
+pub(crate) use self::rows::{PolicyObject, Tcp};
+pub(crate) use self::rows::{Requests, StatRow};
+
+pub(crate) const PORT: u16 = 8085;
+
+#[derive(Clone)]
+pub(crate) struct MetricsApi {
+    client: ApiClient<Channel>,
+}
+
+/// A call waits for several rounds of queries, each of which has 10 s.
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Maximum size of a response. The metrics API returns at most 10,000 rows for each of nine kinds,
+/// and a row is about 200 bytes.
+const MAX_RESPONSE: usize = 32 << 20;
+
+impl MetricsApi {
+    /// `server` is the name of the server for error messages.
+    pub(crate) async fn new(connection: Connection, server: &str) -> anyhow::Result<Self> {
+        let channel = grpc::channel(connection, server).await?;
+        Ok(Self {
+            client: ApiClient::new(channel).max_decoding_message_size(MAX_RESPONSE),
+        })
+    }
+
+    /// Connects to the metrics API at an address, without a cluster.
+    pub(crate) async fn connect(addr: SocketAddr) -> anyhow::Result<Self> {
+        let server = format!("the metrics API at {addr}");
+        let connect = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(addr)).await;
+        let stream = match connect {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => {
+                let problem = format!("cannot connect to {server}: {error}");
+                return Err(Failure::Unreachable(problem).into());
+            }
+            Err(_elapsed) => {
+                let problem = format!("no connection to {server}");
+                return Err(Failure::TimedOut(problem).into());
+            }
+        };
+        Self::new(Connection::new(stream), &server).await
+    }
+
+    /// Returns the rows of all tables.
+    pub(crate) async fn stat(&self, query: &StatQuery) -> anyhow::Result<Vec<StatRow>> {
+        let mut client = self.client.clone();
+        let response = call(client.stat_summary(query.to_message())).await?;
+        match response.response {
+            Some(stat_summary_response::Response::Ok(ok)) => {
+                let rows = ok.stat_tables.into_iter().flat_map(table_rows);
+                Ok(rows.map(|row| StatRow::new(row, &query.window)).collect())
+            }
+            Some(stat_summary_response::Response::Error(error)) => Err(refused(&error)),
+            None => Err(no_result()),
+        }
+    }
+}
+
+fn table_rows(table: mesh_api::linkerd2::viz::StatTable) -> Vec<stat_table::pod_group::Row> {
+    match table.table {
+        Some(stat_table::Table::PodGroup(group)) => group.rows,
+        None => Vec::new(),
+    }
+}
+
+async fn call<T>(
+    call: impl Future<Output = Result<tonic::Response<T>, Status>>,
+) -> anyhow::Result<T> {
+    let result = tokio::time::timeout(CALL_TIMEOUT, call).await;
+    let response = result.map_err(|_elapsed| {
+        Failure::TimedOut(format!(
+            "no response from the metrics API within {} s; a shorter time window or one namespace is less work",
+            CALL_TIMEOUT.as_secs()
+        ))
+    })?;
+    let response = response.map_err(|status| anyhow::anyhow!("{}", status.message()));
+    Ok(response.context("the metrics API failed")?.into_inner())
+}
+
+fn refused(error: &ResourceError) -> anyhow::Error {
+    anyhow::anyhow!("the metrics API refused the request: {}", error.error)
+}
+
+/// The response is of a later version, which has other results.
+fn no_result() -> anyhow::Error {
+    anyhow::anyhow!(
+        "the metrics API responded without a result; is it of another version? `meshctl version` shows both"
+    )
+}
+
+#[cfg(test)]
+mod tests;

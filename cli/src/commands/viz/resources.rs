@@ -1,0 +1,72 @@
+//! Turns the arguments and flags about resources into targets of the metrics API.
+
+use crate::clients::metrics_api::{Peer, Target, TimeWindow};
+use crate::exit::Failure;
+use crate::global::Global;
+use crate::mesh::Scope;
+use crate::mesh::resource::{Resource, ResourceKind};
+
+/// The flags of commands about a time window.
+#[derive(Debug, clap::Args)]
+pub(super) struct Window {
+    /// Time that the numbers are about, at least 15s, for example 30s, 10m or 1h
+    #[arg(short = 't', long, value_name = "DURATION", default_value = "1m", value_parser = TimeWindow::parse)]
+    pub(super) time_window: TimeWindow,
+}
+
+/// Returns the target for a resource, and refuses combinations whose result would mislead.
+pub(super) fn target(
+    resource: &Resource,
+    scope: &Scope,
+    global: &Global,
+) -> Result<Target, Failure> {
+    if resource.kind == ResourceKind::Namespace && global.namespace.is_some() {
+        return Err(Failure::Input(
+            "namespaces are not in a namespace: leave out -n, or name one as ns/NAME".to_owned(),
+        ));
+    }
+    let is_named_everywhere =
+        resource.name.is_some() && resource.kind != ResourceKind::Namespace && *scope == Scope::All;
+    if is_named_everywhere {
+        return Err(Failure::Input(format!(
+            "{resource} names one object, which -A would look for in all namespaces: select one with -n"
+        )));
+    }
+    Ok(Target {
+        resource: resource.clone(),
+        namespace: scope.namespace().map(str::to_owned),
+    })
+}
+
+/// Returns the target of `--to` or `--from`. Its namespace is that of the command unless a flag
+/// names another.
+pub(super) fn peer_target(
+    resource: &str,
+    namespace: Option<&str>,
+    scope: &Scope,
+) -> Result<Target, Failure> {
+    Ok(Target {
+        resource: Resource::parse(resource)?,
+        namespace: namespace.or(scope.namespace()).map(str::to_owned),
+    })
+}
+
+/// Returns the peer of `--to` and `--to-namespace`.
+pub(super) fn to(
+    resource: Option<&str>,
+    namespace: Option<&str>,
+    scope: &Scope,
+) -> Result<Option<Peer>, Failure> {
+    let target = resource.map(|resource| peer_target(resource, namespace, scope));
+    Ok(target.transpose()?.map(Peer::To))
+}
+
+/// Returns the peer of `--from` and `--from-namespace`.
+pub(super) fn from(
+    resource: Option<&str>,
+    namespace: Option<&str>,
+    scope: &Scope,
+) -> Result<Option<Peer>, Failure> {
+    let target = resource.map(|resource| peer_target(resource, namespace, scope));
+    Ok(target.transpose()?.map(Peer::From))
+}

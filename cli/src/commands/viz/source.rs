@@ -1,0 +1,64 @@
+//! Where the commands of `meshctl viz` read from.
+
+use std::net::SocketAddr;
+
+use crate::clients::metrics_api::MetricsApi;
+use crate::cluster::Cluster;
+use crate::exit::Failure;
+use crate::global::Global;
+use crate::mesh::{Mesh, Scope};
+
+/// The flags of every command.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Options of the viz extension")]
+pub(super) struct Extension {
+    /// Namespace of the viz extension [default: the one with label linkerd.io/extension=viz]
+    #[arg(long, global = true, value_name = "NAME")]
+    viz_namespace: Option<String>,
+    /// Address of the metrics API, which is then reached without the API server; the default
+    /// namespace is then `default`
+    #[arg(long, global = true, value_name = "IP:PORT")]
+    api_addr: Option<SocketAddr>,
+}
+
+/// The metrics API and the namespaces that the flags select.
+pub(super) struct Source {
+    pub(super) api: MetricsApi,
+    pub(super) scope: Scope,
+}
+
+impl Extension {
+    /// Returns the namespace that the flag names.
+    pub(super) fn namespace(&self) -> Option<&str> {
+        self.viz_namespace.as_deref()
+    }
+
+    pub(super) async fn source(&self, global: &Global) -> anyhow::Result<Source> {
+        if let Some(addr) = self.api_addr {
+            let scope = match &global.namespace {
+                _ if global.all_namespaces => Scope::All,
+                Some(namespace) => Scope::Namespace(namespace.clone()),
+                None => Scope::Namespace("default".to_owned()),
+            };
+            let api = MetricsApi::connect(addr).await?;
+            return Ok(Source { api, scope });
+        }
+        let (cluster, scope) = cluster(global).await?;
+        let api = cluster.metrics_api(self.namespace()).await?;
+        Ok(Source { api, scope })
+    }
+}
+
+/// Returns the cluster and the namespaces that the flags select. A local node has no extensions.
+pub(super) async fn cluster(global: &Global) -> anyhow::Result<(Cluster, Scope)> {
+    let mesh = Mesh::find(global).await?;
+    let scope = mesh.scope(global);
+    match mesh {
+        Mesh::Cluster(cluster) => Ok((*cluster, scope)),
+        Mesh::Local(node) => Err(Failure::Input(format!(
+            "the local node {} has no viz extension: `meshctl stat` shows its traffic; --context NAME selects a cluster",
+            node.paths.name()
+        ))
+        .into()),
+    }
+}
