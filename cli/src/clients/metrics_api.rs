@@ -9,7 +9,10 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use mesh_api::linkerd2::viz::api_client::ApiClient;
-use mesh_api::linkerd2::viz::{ResourceError, stat_summary_response, stat_table};
+use mesh_api::linkerd2::viz::{
+    ResourceError, authz_response, edges_response, stat_summary_response, stat_table,
+    top_routes_response,
+};
 use tokio::net::TcpStream;
 use tonic::Status;
 use tonic::transport::Channel;
@@ -20,14 +23,22 @@ use crate::mesh::connection::Connection;
 
 pub(crate) use self::request::{Peer, StatQuery, Target, TimeWindow};
 #[cfg(test)]
-pub(crate) use self::rows::{PolicyObject, Tcp};
-pub(crate) use self::rows::{Requests, StatRow};
+pub(crate) use self::rows::Tcp;
+pub(crate) use self::rows::{AuthzRow, Edge, PolicyObject, Requests, RouteRow, StatRow};
 
 pub(crate) const PORT: u16 = 8085;
 
 #[derive(Clone)]
 pub(crate) struct MetricsApi {
     client: ApiClient<Channel>,
+}
+
+/// The routes of one object.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct RouteTable {
+    /// The kind and name of the object, as in `deployment/web`.
+    pub(crate) resource: String,
+    pub(crate) rows: Vec<RouteRow>,
 }
 
 /// A call waits for several rounds of queries, each of which has 10 s.
@@ -76,6 +87,56 @@ impl MetricsApi {
                 Ok(rows.map(|row| StatRow::new(row, &query.window)).collect())
             }
             Some(stat_summary_response::Response::Error(error)) => Err(refused(&error)),
+            None => Err(no_result()),
+        }
+    }
+
+    pub(crate) async fn edges(&self, target: &Target) -> anyhow::Result<Vec<Edge>> {
+        let mut client = self.client.clone();
+        let response = call(client.edges(target.to_edges_message())).await?;
+        match response.response {
+            Some(edges_response::Response::Ok(ok)) => {
+                Ok(ok.edges.into_iter().map(Edge::new).collect())
+            }
+            Some(edges_response::Response::Error(error)) => Err(refused(&error)),
+            None => Err(no_result()),
+        }
+    }
+
+    /// Returns the routes of objects by the ServiceProfiles of their Services.
+    pub(crate) async fn routes(&self, query: &StatQuery) -> anyhow::Result<Vec<RouteTable>> {
+        let mut client = self.client.clone();
+        let response = call(client.top_routes(query.to_routes_message())).await?;
+        match response.response {
+            Some(top_routes_response::Response::Ok(ok)) => {
+                let table = |table: mesh_api::linkerd2::viz::RouteTable| {
+                    let rows = table.rows.into_iter();
+                    RouteTable {
+                        resource: table.resource,
+                        rows: rows.map(|row| RouteRow::new(row, &query.window)).collect(),
+                    }
+                };
+                Ok(ok.routes.into_iter().map(table).collect())
+            }
+            Some(top_routes_response::Response::Error(error)) => Err(refused(&error)),
+            None => Err(no_result()),
+        }
+    }
+
+    /// Returns the requests of an object by Server, route and authorization.
+    pub(crate) async fn authz(
+        &self,
+        target: &Target,
+        window: &TimeWindow,
+    ) -> anyhow::Result<Vec<AuthzRow>> {
+        let mut client = self.client.clone();
+        let response = call(client.authz(target.to_authz_message(window))).await?;
+        match response.response {
+            Some(authz_response::Response::Ok(ok)) => {
+                let rows = ok.stat_table.into_iter().flat_map(table_rows);
+                Ok(rows.map(|row| AuthzRow::new(row, window)).collect())
+            }
+            Some(authz_response::Response::Error(error)) => Err(refused(&error)),
             None => Err(no_result()),
         }
     }

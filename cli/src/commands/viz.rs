@@ -1,8 +1,11 @@
 //! `meshctl viz`: live traffic of a cluster, from the metrics API of the viz extension.
 //! `meshctl stat` shows traffic without the extension, and of a local node.
 
+mod authz;
 mod cells;
+mod edges;
 mod resources;
+mod routes;
 mod source;
 mod stat;
 
@@ -23,6 +26,12 @@ pub(crate) struct Args {
 enum Command {
     /// Show the success rate, requests per second and latency of workloads
     Stat(Box<stat::Args>),
+    /// Show the connections between workloads, and whether they have mutual TLS
+    Edges(edges::Args),
+    /// Show the routes of ServiceProfiles with their success rate, requests per second and latency
+    Routes(Box<routes::Args>),
+    /// Show which Servers, routes and authorizations admitted or denied requests
+    Authz(authz::Args),
 }
 
 /// The output format of a table.
@@ -37,5 +46,8 @@ enum TableFormat {
 pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     match &args.command {
         Command::Stat(stat) => stat::run(stat, &args.extension, global).await,
+        Command::Edges(edges) => edges::run(edges, &args.extension, global).await,
+        Command::Routes(routes) => routes::run(routes, &args.extension, global).await,
+        Command::Authz(authz) => authz::run(authz, &args.extension, global).await,
     }
 }

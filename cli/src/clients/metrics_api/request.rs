@@ -4,7 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use mesh_api::linkerd2::viz::{
-    Empty, Resource as Message, ResourceSelection, StatSummaryRequest, stat_summary_request,
+    AuthzRequest, EdgesRequest, Empty, Resource as Message, ResourceSelection, StatSummaryRequest,
+    TopRoutesRequest, stat_summary_request, top_routes_request,
 };
 use mesh_core::units::parse_prometheus_duration;
 
@@ -83,6 +84,19 @@ impl Target {
             name: self.resource.name.clone().unwrap_or_default(),
         }
     }
+
+    pub(super) fn to_edges_message(&self) -> EdgesRequest {
+        EdgesRequest {
+            selector: Some(selection(self, "")),
+        }
+    }
+
+    pub(super) fn to_authz_message(&self, window: &TimeWindow) -> AuthzRequest {
+        AuthzRequest {
+            resource: Some(self.to_message()),
+            time_window: window.text.clone(),
+        }
+    }
 }
 
 impl StatQuery {
@@ -98,6 +112,20 @@ impl StatQuery {
             time_window: self.window.text.clone(),
             skip_stats: false,
             tcp_stats: true,
+            outbound: Some(outbound),
+        }
+    }
+
+    /// Routes have no `--from`: a query about them has no such peer.
+    pub(super) fn to_routes_message(&self) -> TopRoutesRequest {
+        use top_routes_request::Outbound;
+        let outbound = match &self.peer {
+            Some(Peer::To(to)) => Outbound::ToResource(to.to_message()),
+            Some(Peer::From(_)) | None => Outbound::None(Empty {}),
+        };
+        TopRoutesRequest {
+            selector: Some(selection(&self.target, &self.selector)),
+            time_window: self.window.text.clone(),
             outbound: Some(outbound),
         }
     }

@@ -2,6 +2,7 @@
 //! absent.
 
 use mesh_api::linkerd2::viz;
+use mesh_api::linkerd2::viz::route_table;
 use mesh_api::linkerd2::viz::stat_table::pod_group;
 
 use super::request::TimeWindow;
@@ -59,6 +60,42 @@ pub(crate) struct Split {
 pub(crate) struct PolicyObject {
     pub(crate) kind: String,
     pub(crate) name: String,
+}
+
+/// A connection between two objects.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Edge {
+    pub(crate) src_namespace: String,
+    pub(crate) src: String,
+    pub(crate) dst_namespace: String,
+    pub(crate) dst: String,
+    /// ServiceAccount and namespace.
+    pub(crate) client_id: String,
+    pub(crate) server_id: String,
+    /// Why the connection has no mutual TLS; empty if it has.
+    pub(crate) no_tls_reason: String,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct RouteRow {
+    pub(crate) route: String,
+    /// The name of a Service, or an authority.
+    pub(crate) service: String,
+    /// As the client sees them: with their retries.
+    pub(crate) effective: Option<Requests>,
+    /// Success rate and requests per second of what was sent, each retry counted.
+    pub(crate) actual: Option<(f64, f64)>,
+}
+
+/// The requests that a Server, a route and an authorization applied to.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct AuthzRow {
+    pub(crate) server: Option<PolicyObject>,
+    pub(crate) route: Option<PolicyObject>,
+    pub(crate) authorization: Option<PolicyObject>,
+    /// Requests per second that were denied.
+    pub(crate) unauthorized: f64,
+    pub(crate) requests: Option<Requests>,
 }
 
 impl StatRow {
@@ -132,6 +169,56 @@ impl PolicyObject {
     }
 }
 
+impl Edge {
+    pub(super) fn new(edge: viz::Edge) -> Self {
+        let (src, dst) = (edge.src.unwrap_or_default(), edge.dst.unwrap_or_default());
+        Self {
+            src_namespace: src.namespace,
+            src: src.name,
+            dst_namespace: dst.namespace,
+            dst: dst.name,
+            client_id: account(&edge.client_id),
+            server_id: account(&edge.server_id),
+            no_tls_reason: edge.no_identity_msg,
+        }
+    }
+}
+
+/// Returns ServiceAccount and namespace of an identity.
+fn account(identity: &str) -> String {
+    let parts: Vec<&str> = identity.splitn(3, '.').take(2).collect();
+    parts.join(".")
+}
+
+impl RouteRow {
+    pub(super) fn new(row: route_table::Row, window: &TimeWindow) -> Self {
+        let stats = row.stats.unwrap_or_default();
+        Self {
+            route: row.route,
+            service: row.authority,
+            effective: Requests::new(&stats, window),
+            actual: rates(
+                stats.actual_success_count,
+                stats.actual_failure_count,
+                window,
+            ),
+        }
+    }
+}
+
+impl AuthzRow {
+    pub(super) fn new(row: pod_group::Row, window: &TimeWindow) -> Self {
+        let policy = row.srv_stats.unwrap_or_default();
+        Self {
+            unauthorized: window.per_second(policy.denied_count),
+            server: PolicyObject::new(policy.srv),
+            route: PolicyObject::new(policy.route),
+            authorization: PolicyObject::new(policy.authz),
+            requests: row.stats.and_then(|stats| Requests::new(&stats, window)),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,5 +237,13 @@ mod tests {
         assert_eq!((requests.success_rate, requests.rps), (0.75, 2.0));
         stats.failure_count = u64::MAX;
         assert!(Requests::new(&stats, &window).is_some());
+    }
+
+    #[test]
+    fn identities_are_shortened() {
+        let identity = "web.shop.serviceaccount.identity.linkerd.cluster.local";
+        assert_eq!(account(identity), "web.shop");
+        assert_eq!(account("web"), "web");
+        assert_eq!(account(""), "");
     }
 }

@@ -175,4 +175,7 @@ async fn errors_of_calls_and_within_responses_are_shown() {
         let error = api.stat(&query(name)).await.unwrap_err();
         assert!(format!("{error:#}").contains(problem), "{name}: {error:#}");
     }
+    let target = query("web").target;
+    let error = api.edges(&target).await.unwrap_err();
+    assert!(format!("{error:#}").contains("scripted"), "{error:#}");
 }

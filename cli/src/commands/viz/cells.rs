@@ -6,6 +6,9 @@ use crate::output::figures;
 /// The headers of [`request_cells`].
 pub(super) const REQUESTS: &str = "SUCCESS RPS LATENCY_P50 LATENCY_P95 LATENCY_P99";
 
+/// The headers of [`latency_cells`].
+pub(super) const LATENCIES: &str = "LATENCY_P50 LATENCY_P95 LATENCY_P99";
+
 /// Returns success rate, requests per second and latencies.
 pub(super) fn request_cells(requests: Option<Requests>) -> [String; 5] {
     let [success, rps] = rate_cells(requests.map(|it| (it.success_rate, it.rps)));
@@ -14,12 +17,12 @@ pub(super) fn request_cells(requests: Option<Requests>) -> [String; 5] {
 }
 
 /// Returns success rate and requests per second.
-fn rate_cells(rates: Option<(f64, f64)>) -> [String; 2] {
+pub(super) fn rate_cells(rates: Option<(f64, f64)>) -> [String; 2] {
     let (success, rps) = rates.unzip();
     [figures::percent(success), figures::rate(rps)]
 }
 
-fn latency_cells(requests: Option<Requests>) -> [String; 3] {
+pub(super) fn latency_cells(requests: Option<Requests>) -> [String; 3] {
     let latencies: Option<[u64; 3]> =
         requests.map(|it| [it.latency_ms_p50, it.latency_ms_p95, it.latency_ms_p99]);
     match latencies {
