@@ -1,13 +1,15 @@
-//! `meshctl viz`: live traffic of a cluster, from the metrics API of the viz extension.
-//! `meshctl stat` shows traffic without the extension, and of a local node.
+//! `meshctl viz`: live traffic of a cluster, from the metrics API and the tap API of the viz
+//! extension. `meshctl stat` shows traffic without the extension, and of a local node.
 
 mod authz;
 mod cells;
 mod edges;
+mod list;
 mod resources;
 mod routes;
 mod source;
 mod stat;
+mod tap;
 
 use clap::{Subcommand, ValueEnum};
 
@@ -32,6 +34,10 @@ enum Command {
     Routes(Box<routes::Args>),
     /// Show which Servers, routes and authorizations admitted or denied requests
     Authz(authz::Args),
+    /// Print requests as they happen
+    Tap(Box<tap::Args>),
+    /// List which pods can be tapped
+    List,
 }
 
 /// The output format of a table.
@@ -49,5 +55,7 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
         Command::Edges(edges) => edges::run(edges, &args.extension, global).await,
         Command::Routes(routes) => routes::run(routes, &args.extension, global).await,
         Command::Authz(authz) => authz::run(authz, &args.extension, global).await,
+        Command::Tap(tap) => tap::run(tap, global).await,
+        Command::List => list::run(global).await,
     }
 }
