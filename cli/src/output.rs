@@ -3,6 +3,7 @@
 pub(crate) mod figures;
 pub(crate) mod manifests;
 pub(crate) mod progress;
+pub(crate) mod screen;
 pub(crate) mod style;
 pub(crate) mod table;
 

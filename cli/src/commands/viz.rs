@@ -10,6 +10,7 @@ mod routes;
 mod source;
 mod stat;
 mod tap;
+mod top;
 
 use clap::{Subcommand, ValueEnum};
 
@@ -36,6 +37,8 @@ enum Command {
     Authz(authz::Args),
     /// Print requests as they happen
     Tap(Box<tap::Args>),
+    /// Sum requests as they happen, in a full-screen table
+    Top(Box<top::Args>),
     /// List which pods can be tapped
     List,
 }
@@ -56,6 +59,7 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
         Command::Routes(routes) => routes::run(routes, &args.extension, global).await,
         Command::Authz(authz) => authz::run(authz, &args.extension, global).await,
         Command::Tap(tap) => tap::run(tap, global).await,
+        Command::Top(top) => top::run(top, global).await,
         Command::List => list::run(global).await,
     }
 }
