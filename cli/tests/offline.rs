@@ -74,6 +74,43 @@ fn exit_codes_distinguish_failures() {
     );
 }
 
+#[test]
+fn viz_commands_say_what_is_missing() {
+    check(
+        &["viz", "stat", "deploy"],
+        69,
+        "cannot find the namespace of the viz extension (--viz-namespace names it)",
+    );
+    check(
+        &["viz", "stat", "gadget"],
+        65,
+        "invalid resource \"gadget\"",
+    );
+    check(&["viz", "stat", "deploy", "-t", "5s"], 64, "at least 15 s");
+    check(&["viz", "edges", "deploy/web"], 65, "write deploy instead");
+    check(
+        &["viz", "tap", "deploy", "-n", "shop"],
+        65,
+        "as in deploy/NAME",
+    );
+    check(&["viz", "tap", "deploy/web"], 69, "cannot tap");
+    check(
+        &["viz", "--api-addr", "127.0.0.1:1", "tap", "deploy/web"],
+        65,
+        "--api-addr has no effect on `meshctl viz tap`",
+    );
+    check(
+        &["viz", "--api-addr", "127.0.0.1:1", "stat", "deploy"],
+        69,
+        "cannot connect to the metrics API at 127.0.0.1:1",
+    );
+    check(
+        &["viz", "allow-scrapes", "-n", "shop"],
+        0,
+        "kind: AuthorizationPolicy",
+    );
+}
+
 const SHOP: &str = "\
 apiVersion: apps/v1
 kind: Deployment
@@ -127,6 +164,8 @@ fn completion_works_without_a_cluster() {
     for shell in ["bash", "zsh", "fish"] {
         let output = meshctl(&["completion", shell], "");
         assert_eq!(output.status.code(), Some(0));
-        assert!(text(&output.stdout).contains("sysdump"), "{shell}");
+        let script = text(&output.stdout);
+        assert!(script.contains("sysdump"), "{shell}");
+        assert!(script.contains("allow-scrapes"), "{shell}");
     }
 }

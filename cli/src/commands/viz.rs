@@ -1,10 +1,12 @@
 //! `meshctl viz`: live traffic of a cluster, from the metrics API and the tap API of the viz
 //! extension. `meshctl stat` shows traffic without the extension, and of a local node.
 
+mod allow_scrapes;
 mod authz;
 mod cells;
 mod edges;
 mod list;
+mod profile;
 mod resources;
 mod routes;
 mod source;
@@ -41,6 +43,10 @@ enum Command {
     Top(Box<top::Args>),
     /// List which pods can be tapped
     List,
+    /// Print a ServiceProfile with the routes of live requests
+    Profile(profile::Args),
+    /// Print the policy by which Prometheus may scrape the proxies of a namespace
+    AllowScrapes(allow_scrapes::Args),
 }
 
 /// The output format of a table.
@@ -53,13 +59,33 @@ enum TableFormat {
 }
 
 pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
+    let extension = &args.extension;
+    if let Some(command) = args.command.name_without_metrics_api() {
+        extension.refuse_api_addr(command)?;
+    }
     match &args.command {
-        Command::Stat(stat) => stat::run(stat, &args.extension, global).await,
-        Command::Edges(edges) => edges::run(edges, &args.extension, global).await,
-        Command::Routes(routes) => routes::run(routes, &args.extension, global).await,
-        Command::Authz(authz) => authz::run(authz, &args.extension, global).await,
+        Command::Stat(stat) => stat::run(stat, extension, global).await,
+        Command::Edges(edges) => edges::run(edges, extension, global).await,
+        Command::Routes(routes) => routes::run(routes, extension, global).await,
+        Command::Authz(authz) => authz::run(authz, extension, global).await,
         Command::Tap(tap) => tap::run(tap, global).await,
         Command::Top(top) => top::run(top, global).await,
         Command::List => list::run(global).await,
+        Command::Profile(profile) => profile::run(profile, global).await,
+        Command::AllowScrapes(allow) => allow_scrapes::run(allow, extension.namespace(), global),
+    }
+}
+
+impl Command {
+    /// Returns the name of a command that does not read the metrics API.
+    fn name_without_metrics_api(&self) -> Option<&'static str> {
+        match self {
+            Self::Stat(_) | Self::Edges(_) | Self::Routes(_) | Self::Authz(_) => None,
+            Self::Tap(_) => Some("tap"),
+            Self::Top(_) => Some("top"),
+            Self::List => Some("list"),
+            Self::Profile(_) => Some("profile"),
+            Self::AllowScrapes(_) => Some("allow-scrapes"),
+        }
     }
 }

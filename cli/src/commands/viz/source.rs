@@ -12,7 +12,8 @@ use crate::mesh::{Mesh, Scope};
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Options of the viz extension")]
 pub(super) struct Extension {
-    /// Namespace of the viz extension [default: the one with label linkerd.io/extension=viz]
+    /// Namespace of the viz extension [default: the one with label linkerd.io/extension=viz]; the
+    /// API server finds the tap API without it
     #[arg(long, global = true, value_name = "NAME")]
     viz_namespace: Option<String>,
     /// Address of the metrics API, which is then reached without the API server; the default
@@ -31,6 +32,16 @@ impl Extension {
     /// Returns the namespace that the flag names.
     pub(super) fn namespace(&self) -> Option<&str> {
         self.viz_namespace.as_deref()
+    }
+
+    /// Refuses the address of the metrics API for a command that does not read it.
+    pub(super) fn refuse_api_addr(&self, command: &str) -> Result<(), Failure> {
+        match self.api_addr {
+            None => Ok(()),
+            Some(_) => Err(Failure::Input(format!(
+                "--api-addr has no effect on `meshctl viz {command}`, which does not read the metrics API: leave it out"
+            ))),
+        }
     }
 
     pub(super) async fn source(&self, global: &Global) -> anyhow::Result<Source> {
