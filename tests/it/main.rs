@@ -13,3 +13,4 @@
 mod harness;
 mod mesh;
 mod redirect;
+mod viz;
