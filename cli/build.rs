@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-const CHARTS: [&str; 2] = ["linkerd-crds", "linkerd-control-plane"];
+const CHARTS: [&str; 3] = ["linkerd-crds", "linkerd-control-plane", "linkerd-viz"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let helm = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("../helm");

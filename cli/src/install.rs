@@ -10,14 +10,17 @@ pub(crate) mod inventory;
 pub(crate) mod manifest;
 pub(crate) mod overrides;
 pub(crate) mod preflight;
+pub(crate) mod viz;
+
+use std::path::PathBuf;
 
 use anyhow::Context;
 use mesh_k8s::values::Values;
 use mesh_k8s::values::reading::{IgnoredKey, ignored_keys};
 use serde_json::Value;
 
-use self::chart::Chart;
-use self::flags::ValueFlags;
+pub(crate) use self::chart::Chart;
+use self::flags::{HelmFlags, ValueFlags};
 use self::manifest::Manifest;
 use self::overrides::Overrides;
 use self::preflight::PreflightResult;
@@ -62,51 +65,88 @@ impl<'a> RenderRequest<'a> {
             flags,
         }
     }
+
+    /// Returns the values that the flags override.
+    fn values_below(&self) -> anyhow::Result<Vec<String>> {
+        let mut below = Vec::new();
+        if let Some(detected) = self.detected {
+            below.push(serde_norway::to_string(detected)?);
+        }
+        below.extend(self.stored.map(|stored| stored.text().to_owned()));
+        Ok(below)
+    }
 }
 
 /// Renders the manifests in the order in which they are to be applied. Those of the control plane
 /// begin with its namespace and end with the Secret of its values.
 pub(crate) fn render(request: &RenderRequest<'_>) -> anyhow::Result<Vec<Manifest>> {
-    let directory = tempfile::Builder::new()
-        .prefix("meshctl-")
-        .tempdir()
-        .context("create a directory for the chart")?;
-    let chart = request.chart.write_to(directory.path())?;
-    let mut files = Vec::new();
-    let mut add = |name: &str, text: &str| -> anyhow::Result<()> {
-        let path = directory.path().join(name);
-        std::fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
-        files.push(path);
-        Ok(())
-    };
-    if let Some(detected) = request.detected {
-        add("detected.yaml", &serde_norway::to_string(detected)?)?;
-    }
-    if let Some(stored) = request.stored {
-        add("stored.yaml", stored.text())?;
-    }
-    if request.flags.ha {
-        files.push(chart.join("values-ha.yaml"));
-    }
-    files.extend(request.flags.values.iter().cloned());
-    let overlay = request.flags.overlay()?;
-    let path = directory.path().join("flags.yaml");
-    std::fs::write(&path, serde_norway::to_string(&overlay)?).context("write the flags' values")?;
-    files.push(path);
-
-    let text = helm::template(&helm::Template {
-        release: request.chart.name(),
-        chart: &chart,
-        namespace: request.namespace,
-        kubernetes: request.kubernetes_version,
-        files: &files,
-        settings: &request.flags.settings(),
-    })?;
-    let mut manifests = manifest::split(&text)?;
+    let mut manifests = render_chart(
+        request.chart,
+        request.namespace,
+        request.kubernetes_version,
+        &LayeredValues {
+            below: request.values_below()?,
+            high_availability: request.flags.ha,
+            helm: &request.flags.helm,
+            above: &request.flags.overlay()?,
+        },
+    )?;
     if request.chart == Chart::ControlPlane {
         add_namespace_and_overrides(&mut manifests, request.namespace)?;
     }
     Ok(manifests)
+}
+
+/// The values of a rendering, in ascending order of precedence, except those of `--set`, which
+/// override all.
+pub(crate) struct LayeredValues<'a> {
+    /// YAML texts that values files override.
+    pub(crate) below: Vec<String>,
+    /// Whether the chart's `values-ha.yaml` is used.
+    pub(crate) high_availability: bool,
+    pub(crate) helm: &'a HelmFlags,
+    /// Values that override all files.
+    pub(crate) above: &'a Value,
+}
+
+/// Renders a chart without contacting a cluster.
+pub(crate) fn render_chart(
+    chart: Chart,
+    namespace: &str,
+    kubernetes_version: Option<&str>,
+    values: &LayeredValues<'_>,
+) -> anyhow::Result<Vec<Manifest>> {
+    let directory = tempfile::Builder::new()
+        .prefix("meshctl-")
+        .tempdir()
+        .context("create a directory for the chart")?;
+    let root = chart.write_to(directory.path())?;
+    let write = |name: &str, text: &str| -> anyhow::Result<PathBuf> {
+        let path = directory.path().join(name);
+        std::fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+        Ok(path)
+    };
+    let mut files = Vec::new();
+    for (number, text) in values.below.iter().enumerate() {
+        files.push(write(&format!("below-{number}.yaml"), text)?);
+    }
+    if values.high_availability {
+        files.push(root.join("values-ha.yaml"));
+    }
+    files.extend(values.helm.values.iter().cloned());
+    files.push(write(
+        "flags.yaml",
+        &serde_norway::to_string(values.above)?,
+    )?);
+    let text = helm::template(&helm::Template {
+        release: chart.name(),
+        chart: &root,
+        namespace,
+        kubernetes: kubernetes_version,
+        files: &files,
+        settings: &values.helm.settings(),
+    })?;
+    manifest::split(&text)
 }
 
 /// Adds the namespace before and the Secret of values after the control plane's manifests.

@@ -1,18 +1,21 @@
-//! `meshctl viz`: live traffic of a cluster, from the metrics API and the tap API of the viz
-//! extension. `meshctl stat` shows traffic without the extension, and of a local node.
+//! `meshctl viz`: the viz extension of a cluster, and live traffic from its metrics API and its tap
+//! API. `meshctl stat` shows traffic without the extension, and of a local node.
 
 mod allow_scrapes;
 mod authz;
 mod cells;
 mod edges;
+mod install;
 mod list;
 mod profile;
+mod prune;
 mod resources;
 mod routes;
 mod source;
 mod stat;
 mod tap;
 mod top;
+mod uninstall;
 
 use clap::{Subcommand, ValueEnum};
 
@@ -29,6 +32,12 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Print the manifests of the extension
+    Install(Box<install::Args>),
+    /// Print all objects of the extension, for deletion
+    Uninstall(uninstall::Args),
+    /// Print the objects that older versions or other values left in the cluster
+    Prune(Box<prune::Args>),
     /// Show the success rate, requests per second and latency of workloads
     Stat(Box<stat::Args>),
     /// Show the connections between workloads, and whether they have mutual TLS
@@ -49,6 +58,9 @@ enum Command {
     AllowScrapes(allow_scrapes::Args),
 }
 
+/// Where the extension is installed unless --viz-namespace names another namespace.
+const DEFAULT_NAMESPACE: &str = "linkerd-viz";
+
 /// The output format of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum TableFormat {
@@ -63,7 +75,11 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     if let Some(command) = args.command.name_without_metrics_api() {
         extension.refuse_api_addr(command)?;
     }
+    let namespace = extension.namespace().unwrap_or(DEFAULT_NAMESPACE);
     match &args.command {
+        Command::Install(install) => install::run(install, namespace, global).await,
+        Command::Uninstall(uninstall) => uninstall::run(uninstall, namespace, global).await,
+        Command::Prune(prune) => prune::run(prune, namespace, global).await,
         Command::Stat(stat) => stat::run(stat, extension, global).await,
         Command::Edges(edges) => edges::run(edges, extension, global).await,
         Command::Routes(routes) => routes::run(routes, extension, global).await,
@@ -81,6 +97,9 @@ impl Command {
     fn name_without_metrics_api(&self) -> Option<&'static str> {
         match self {
             Self::Stat(_) | Self::Edges(_) | Self::Routes(_) | Self::Authz(_) => None,
+            Self::Install(_) => Some("install"),
+            Self::Uninstall(_) => Some("uninstall"),
+            Self::Prune(_) => Some("prune"),
             Self::Tap(_) => Some("tap"),
             Self::Top(_) => Some("top"),
             Self::List => Some("list"),

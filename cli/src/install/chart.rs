@@ -18,6 +18,7 @@ pub(super) const VALUES_KIND: &str = "Values";
 pub(crate) enum Chart {
     Crds,
     ControlPlane,
+    Viz,
 }
 
 impl Chart {
@@ -26,6 +27,7 @@ impl Chart {
         match self {
             Self::Crds => "linkerd-crds",
             Self::ControlPlane => "linkerd-control-plane",
+            Self::Viz => "linkerd-viz",
         }
     }
 
@@ -65,8 +67,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_charts_are_embedded() {
-        for chart in [Chart::Crds, Chart::ControlPlane] {
+    fn charts_are_embedded() {
+        for chart in [Chart::Crds, Chart::ControlPlane, Chart::Viz] {
             let names: Vec<&str> = chart.files().map(|(path, _)| path).collect();
             for file in [
                 "Chart.yaml",

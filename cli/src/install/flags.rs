@@ -1,5 +1,5 @@
 //! The flags of `install` and `upgrade`: Helm's flags for values, and Linkerd's flags for common
-//! values of the chart.
+//! values of the control plane's chart.
 
 use std::path::{Path, PathBuf};
 
@@ -7,8 +7,9 @@ use serde_json::{Map, Value};
 
 use crate::exit::Failure;
 
+/// Helm's flags for the values of any chart.
 #[derive(Debug, Default, clap::Args)]
-pub(crate) struct ValueFlags {
+pub(crate) struct HelmFlags {
     /// Values file; may be repeated, later files override earlier ones
     #[arg(short = 'f', long, value_name = "FILE", help_heading = "Values")]
     pub(crate) values: Vec<PathBuf>,
@@ -21,6 +22,12 @@ pub(crate) struct ValueFlags {
     /// Set a value to the content of a file, as in identityTrustAnchorsPEM=ca.crt
     #[arg(long, value_name = "KEY=FILE", help_heading = "Values")]
     set_file: Vec<String>,
+}
+
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct ValueFlags {
+    #[command(flatten)]
+    pub(crate) helm: HelmFlags,
     /// Run three replicas of each controller on different nodes with disruption budgets, and reject
     /// pods that cannot be injected
     #[arg(long, help_heading = "Values")]
@@ -159,7 +166,7 @@ struct ProxyFlags {
     enable_external_profiles: bool,
 }
 
-impl ValueFlags {
+impl HelmFlags {
     /// Returns the flags of Helm for single values, which override all files.
     pub(super) fn settings(&self) -> Vec<(&'static str, String)> {
         let lists = [
@@ -172,7 +179,9 @@ impl ValueFlags {
             .flat_map(|(flag, list)| list.iter().map(move |value| (flag, value.clone())));
         pairs.collect()
     }
+}
 
+impl ValueFlags {
     /// Returns the values of Linkerd's flags.
     pub(super) fn overlay(&self) -> anyhow::Result<Value> {
         let mut overlay = Overlay::default();

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
-use mesh_core::annotation::CONTROL_PLANE_NS;
+use mesh_core::annotation::{CONTROL_PLANE_NS, EXTENSION};
 use serde_json::json;
 
 use super::manifest::{Manifest, ObjectName};
@@ -14,18 +14,25 @@ use crate::cluster::{Cluster, error};
 /// Group, version and kind in the order of deletion: first webhooks, so that they do not block pods
 /// after the injector is deleted; then agents, which release the pods of their nodes while they
 /// still have permissions; RBAC objects and namespaces last.
-const KINDS: [(&str, &str, &str); 20] = [
+const KINDS: [(&str, &str, &str); 27] = [
     (ADMISSION, "v1", "MutatingWebhookConfiguration"),
     (ADMISSION, "v1", "ValidatingWebhookConfiguration"),
+    ("apiregistration.k8s.io", "v1", "APIService"),
     ("apps", "v1", "DaemonSet"),
     ("apps", "v1", "Deployment"),
     ("batch", "v1", "CronJob"),
     ("batch", "v1", "Job"),
     ("policy", "v1", "PodDisruptionBudget"),
     ("monitoring.coreos.com", "v1", "PodMonitor"),
+    ("monitoring.coreos.com", "v1", "PrometheusRule"),
+    (POLICY, "v1beta3", "Server"),
+    (POLICY, "v1alpha1", "AuthorizationPolicy"),
+    (POLICY, "v1alpha1", "MeshTLSAuthentication"),
+    (POLICY, "v1alpha1", "NetworkAuthentication"),
     ("", "v1", "Service"),
     ("", "v1", "ConfigMap"),
     ("", "v1", "Secret"),
+    ("", "v1", "PersistentVolumeClaim"),
     (ADMISSION, "v1", "ValidatingAdmissionPolicyBinding"),
     (ADMISSION, "v1", "ValidatingAdmissionPolicy"),
     ("rbac.authorization.k8s.io", "v1", "RoleBinding"),
@@ -38,6 +45,7 @@ const KINDS: [(&str, &str, &str); 20] = [
 ];
 
 const ADMISSION: &str = "admissionregistration.k8s.io";
+const POLICY: &str = "policy.linkerd.io";
 const DEFINITION: &str = "CustomResourceDefinition";
 const NAMESPACE: &str = "Namespace";
 
@@ -58,11 +66,31 @@ pub(crate) struct ObjectRef {
     name: ObjectName,
 }
 
-/// Returns all objects with the label of this control plane. Kinds that the cluster does not serve
-/// are skipped.
+/// Returns all objects with the label of this control plane.
 pub(crate) async fn list_objects(cluster: &Cluster) -> anyhow::Result<Vec<ObjectRef>> {
-    let selector =
-        ListParams::default().labels(&format!("{CONTROL_PLANE_NS}={}", cluster.control_namespace));
+    let label = format!("{CONTROL_PLANE_NS}={}", cluster.control_namespace);
+    list_labelled(cluster, &label).await
+}
+
+/// Returns the objects of an extension with its label. Those that users created for it in other
+/// namespaces (`viz allow-scrapes`) have the label too and are left out.
+pub(crate) async fn list_extension(
+    cluster: &Cluster,
+    extension: &str,
+    namespace: &str,
+) -> anyhow::Result<Vec<ObjectRef>> {
+    let mut found = list_labelled(cluster, &format!("{EXTENSION}={extension}")).await?;
+    found.retain(|found| match &found.name.namespace {
+        None => found.name.kind != NAMESPACE || found.name.name == namespace,
+        // The permission to read the configuration of the API server.
+        Some(name) => name == namespace || name == "kube-system",
+    });
+    Ok(found)
+}
+
+/// Kinds that the cluster does not serve are skipped.
+async fn list_labelled(cluster: &Cluster, label: &str) -> anyhow::Result<Vec<ObjectRef>> {
+    let selector = ListParams::default().labels(label);
     let mut found = Vec::new();
     for (group, version, kind) in KINDS {
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));

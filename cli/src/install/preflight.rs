@@ -2,7 +2,7 @@
 
 use anyhow::{anyhow, bail};
 use kube::Api;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use mesh_k8s::kinds::{ConfigMap, EndpointSlice, Secret, Service};
 use serde_json::Value;
 
@@ -97,6 +97,26 @@ async fn is_installed(cluster: &Cluster) -> anyhow::Result<bool> {
 pub(crate) async fn is_installed_by_helm(cluster: &Cluster) -> anyhow::Result<bool> {
     let has_overrides = control::<Secret>(cluster, overrides::NAME).await?.is_some();
     Ok(!has_overrides && is_installed(cluster).await?)
+}
+
+/// Returns whether the namespace has a release of Helm with this name, which Helm stores in
+/// Secrets.
+pub(crate) async fn is_helm_release(
+    cluster: &Cluster,
+    namespace: &str,
+    release: &str,
+) -> anyhow::Result<bool> {
+    let secrets: Api<Secret> = Api::namespaced(cluster.client.clone(), namespace);
+    let selector = ListParams::default()
+        .labels(&format!("owner=helm,name={release}"))
+        .limit(1);
+    let found = secrets.list_metadata(&selector).await.map_err(|error| {
+        error::failed(
+            &format!("list the releases of namespace {namespace}"),
+            error,
+        )
+    })?;
+    Ok(!found.items.is_empty())
 }
 
 /// Returns the values of the installation.
