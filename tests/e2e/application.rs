@@ -1,12 +1,10 @@
 //! An application of several services in a new mesh, installed by Helm or `meshctl install`, on
 //! each tier; uninstalling leaves no remains.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use crate::cluster::Cluster;
 use crate::installation::Installation;
-use crate::node::Nodes;
 use crate::shop::Shop;
+use crate::snapshot::ClusterSnapshot;
 
 #[test]
 fn helm_installation_works_on_every_tier_and_uninstalls_cleanly() {
@@ -76,61 +74,4 @@ fn open_meshed_shop(cluster: &Cluster) -> Shop<'_> {
     let (green, output) = cluster.try_meshctl("check --proxy --wait 30s");
     assert!(green, "meshctl check --proxy:\n{output}");
     shop
-}
-
-/// The state of the cluster before the installation.
-struct ClusterSnapshot<'a> {
-    cluster: &'a Cluster,
-    nodes: Nodes<'a>,
-    state: BTreeMap<String, String>,
-    objects: BTreeSet<String>,
-}
-
-impl<'a> ClusterSnapshot<'a> {
-    fn capture(cluster: &'a Cluster) -> Self {
-        let nodes = Nodes::observe(cluster);
-        Self {
-            cluster,
-            state: nodes.state(),
-            nodes,
-            objects: objects(cluster),
-        }
-    }
-
-    /// Asserts that nodes and objects are as before, and that pods start and stop.
-    fn assert_restored(&self) {
-        self.nodes.assert_unchanged_since(&self.state);
-        assert_eq!(
-            objects(self.cluster),
-            self.objects,
-            "objects of the cluster"
-        );
-        assert_pods_start_and_stop(self.cluster);
-    }
-}
-
-/// Returns kind and name of all cluster-scoped objects, namespaces included, except for those that
-/// the cluster recreates.
-fn objects(cluster: &Cluster) -> BTreeSet<String> {
-    let kinds = cluster.kubectl("api-resources --namespaced=false --verbs=list -o name");
-    let watched = kinds
-        .lines()
-        .filter(|kind| !matches!(*kind, "componentstatuses" | "nodes" | "persistentvolumes"));
-    let watched: Vec<&str> = watched.collect();
-    let watched = watched.join(",");
-    let list = cluster.kubectl(format!("get {watched} -o name --ignore-not-found"));
-    list.lines().map(str::to_owned).collect()
-}
-
-/// Asserts that a pod starts and stops on every node.
-fn assert_pods_start_and_stop(cluster: &Cluster) {
-    cluster.apply(
-        "apiVersion: v1\nkind: Namespace\nmetadata: {name: after}\n---\n\
-         apiVersion: apps/v1\nkind: DaemonSet\nmetadata: {name: after, namespace: after}\nspec:\n  \
-           selector: {matchLabels: {app: after}}\n  template:\n    metadata: {labels: {app: after}}\n    spec:\n      \
-           tolerations: [{operator: Exists}]\n      terminationGracePeriodSeconds: 1\n      \
-           containers: [{name: main, image: mesh/test-apps:dev, imagePullPolicy: IfNotPresent, command: [sleep, infinity]}]\n",
-    );
-    cluster.rolled_out("after", "daemonset/after");
-    cluster.delete_namespace("after");
 }

@@ -22,4 +22,6 @@ mod outages;
 mod repairs;
 mod restarts;
 mod shop;
+mod snapshot;
 mod stops;
+mod viz;

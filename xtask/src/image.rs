@@ -130,11 +130,7 @@ pub(crate) fn from_tests(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let programs = Programs::of_tests(root);
     let origin = Origin::read(root)?;
     let out = default_directory(root, true);
-    let mut names = ImageName::OF_MESH.to_vec();
-    if go::is_available() {
-        names.push(ImageName::Prometheus);
-    }
-    let images = make(root, &names, &programs, &origin)?;
+    let images = make(root, ImageName::value_variants(), &programs, &origin)?;
     images
         .iter()
         .map(|image| layout::write(&out, image))

@@ -36,13 +36,9 @@ pub(crate) struct Module {
     pub(crate) directory: PathBuf,
 }
 
-pub(crate) fn is_available() -> bool {
-    find_program("go").is_some()
-}
-
 /// Builds Prometheus. Go's cache makes a repetition cheap.
 pub(crate) fn prometheus(root: &Path) -> anyhow::Result<GoProgram> {
-    if !is_available() {
+    if find_program("go").is_none() {
         bail!(
             "Go is required to build Prometheus; install a release of the last year from https://go.dev/dl"
         );

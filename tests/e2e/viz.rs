@@ -1,0 +1,197 @@
+//! The viz extension: statistics from its Prometheus, connections, requests as they pass, and who
+//! may watch them.
+
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+
+use mesh_test_support::command::{Words as _, succeed};
+use mesh_test_support::eventually::eventually;
+use serde_json::Value;
+
+use crate::cluster::{Cluster, contains};
+use crate::installation::Installation;
+use crate::shop::{self, Shop};
+use crate::snapshot::ClusterSnapshot;
+
+const NAMESPACE: &str = "linkerd-viz";
+const CHART: &str = "linkerd-viz";
+
+/// The permission to tap, which the chart creates.
+const TAP_ROLE: &str = "linkerd-linkerd-viz-tap-admin";
+
+#[test]
+fn viz_extension_shows_traffic_and_uninstalls_cleanly() {
+    let Some(cluster) = Cluster::acquire("the viz extension") else {
+        return;
+    };
+    let before = ClusterSnapshot::capture(&cluster);
+    let mesh = Installation::by_helm(&cluster, &[]);
+    install_by_helm(&cluster);
+    {
+        let shop = Shop::open(&cluster);
+        assert_statistics(&cluster, &shop);
+        assert_edges(&cluster, &shop);
+        assert_tap(&cluster, &shop);
+        assert_permission_to_tap(&cluster);
+    }
+    uninstall_by_helm(&cluster);
+    let manifests = cluster.meshctl("viz install");
+    cluster.apply(&manifests);
+    wait_until_ready(&cluster);
+    assert_eq!(cluster.meshctl("viz prune"), "");
+    let objects = cluster.meshctl("viz uninstall");
+    cluster.delete(&objects);
+    mesh.remove();
+    before.assert_restored();
+}
+
+fn install_by_helm(cluster: &Cluster) {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../helm")
+        .join(CHART);
+    let mut helm = cluster.program("helm");
+    helm.args(["install", CHART])
+        .arg(path)
+        .args(["-n", NAMESPACE, "--create-namespace", "--wait"])
+        .args(["--timeout", "5m"]);
+    succeed(&mut helm);
+    wait_until_ready(cluster);
+}
+
+fn wait_until_ready(cluster: &Cluster) {
+    for workload in ["metrics-api", "tap", "tap-injector", "prometheus"] {
+        cluster.rolled_out(NAMESPACE, &format!("deployment/{workload}"));
+    }
+    cluster
+        .kubectl("wait apiservice/v1alpha1.tap.linkerd.io --for=condition=Available --timeout=60s");
+    // Pods must be created after this to be tapped.
+    eventually("the API server trusts the tap injector", || {
+        let webhooks =
+            cluster.json("get mutatingwebhookconfiguration linkerd-tap-injector-webhook-config");
+        webhooks["webhooks"][0]["clientConfig"]["caBundle"].is_string()
+    });
+    let label = cluster.kubectl(format!(
+        "get namespace {NAMESPACE} -o jsonpath={{.metadata.labels.linkerd\\.io/extension}}"
+    ));
+    assert_eq!(label, "viz");
+}
+
+fn uninstall_by_helm(cluster: &Cluster) {
+    let line = format!("uninstall {CHART} -n {NAMESPACE} --wait --timeout 3m");
+    succeed(cluster.program("helm").args(line.words()));
+    cluster.delete_namespace(NAMESPACE);
+}
+
+fn send_requests(shop: &Shop<'_>) {
+    let urls = "http://web/ http://web/ http://web/ http://web/";
+    let (sent, output) = shop.client(format!("curl -sS --fail --max-time 10 {urls}"));
+    assert!(sent, "{output}");
+}
+
+fn assert_statistics(cluster: &Cluster, shop: &Shop<'_>) {
+    eventually("statistics of the web servers", || {
+        send_requests(shop);
+        let text = cluster.meshctl(format!(
+            "viz stat deploy/web -n {} -o json",
+            shop::NAMESPACE
+        ));
+        let rows: Value =
+            serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))?;
+        let row = &rows[0];
+        let counted = row["success"] == 1.0 && row["rps"].as_f64().is_some_and(|rps| rps > 0.0);
+        counted.then_some(()).ok_or(text)
+    });
+}
+
+fn assert_edges(cluster: &Cluster, shop: &Shop<'_>) {
+    eventually("the connection of client and web server", || {
+        send_requests(shop);
+        let text = cluster.meshctl(format!("viz edges deploy -n {} -o wide", shop::NAMESPACE));
+        let edge = text.lines().find(|line| {
+            let mut cells = line.split_whitespace();
+            cells.next() == Some("client") && cells.next() == Some("web")
+        });
+        let edge = edge.ok_or_else(|| text.clone())?.to_owned();
+        contains(edge, "client.shop")
+    });
+}
+
+/// Asserts that a request is shown while it passes, with its path and the identity of its client.
+fn assert_tap(cluster: &Cluster, shop: &Shop<'_>) {
+    let tap = Tap::start(
+        cluster,
+        &format!("deploy/web -n {} -o json", shop::NAMESPACE),
+    );
+    let event = eventually("a request of the client", || {
+        send_requests(shop);
+        let event = tap.events.try_recv().ok()?;
+        (!event["requestInitEvent"].is_null()).then_some(event)
+    });
+    assert_eq!(event["requestInitEvent"]["path"], "/");
+    assert_eq!(event["proxyDirection"], "INBOUND");
+    let client = event["source"]["metadata"]["client_id"].as_str();
+    assert!(
+        client.is_some_and(|client| client.starts_with("client.shop.")),
+        "{event}"
+    );
+}
+
+/// Asserts that a user without permission is refused, and that the role of the chart permits it in
+/// the namespace of its binding.
+fn assert_permission_to_tap(cluster: &Cluster) {
+    let tap = format!(
+        "viz tap deploy/web -n {} --as alice --max-rps 1",
+        shop::NAMESPACE
+    );
+    let (allowed, output) = cluster.try_meshctl(&tap);
+    assert!(!allowed && output.contains("alice"), "{output}");
+    cluster.kubectl(format!(
+        "create rolebinding tap -n {} --clusterrole={TAP_ROLE} --user=alice",
+        shop::NAMESPACE
+    ));
+    let can_tap = |namespace: &str| {
+        let line = format!(
+            "auth can-i watch deployments.tap.linkerd.io/web --subresource=tap -n {namespace} --as alice"
+        );
+        cluster.try_kubectl(line).1.trim() == "yes"
+    };
+    assert!(can_tap(shop::NAMESPACE) && !can_tap("default"));
+}
+
+/// A running `meshctl viz tap -o json`; dropping it ends it.
+struct Tap {
+    child: Child,
+    events: Receiver<Value>,
+}
+
+impl Tap {
+    fn start(cluster: &Cluster, arguments: &str) -> Self {
+        let mut child = cluster
+            .program("meshctl")
+            .args(["viz", "tap"])
+            .args(arguments.words())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("meshctl starts");
+        let stdout = child.stdout.take().expect("a piped output");
+        let (events_tx, events) = channel();
+        thread::spawn(move || {
+            let events = serde_json::Deserializer::from_reader(stdout).into_iter();
+            for event in events.map_while(Result::ok) {
+                if events_tx.send(event).is_err() {
+                    break;
+                }
+            }
+        });
+        Self { child, events }
+    }
+}
+
+impl Drop for Tap {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
