@@ -1,5 +1,5 @@
-//! Linkerd's proxy API and its conversions to and from mesh-core, and the API of its viz extension
-//! ([`linkerd2`]).
+//! Linkerd's proxy API and its conversions to and from mesh-core, the API of its viz extension
+//! ([`linkerd2`]), and what collectors of spans receive ([`trace`]).
 //!
 //! Conversions from protobuf (for the proxy) are strict: an error names the field that is invalid.
 //! Conversions to protobuf (for the controllers) always succeed, and never return a message that a
@@ -22,7 +22,9 @@ pub mod identity;
 pub mod inbound;
 pub mod linkerd2;
 pub mod meta;
+pub mod opentelemetry;
 pub mod outbound;
 pub mod tap;
+pub mod trace;
 
 pub use self::field::{InvalidField, InvalidFieldKind};

@@ -6,17 +6,22 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const PROTOS: [&str; 3] = [
+const PROTOS: [&str; 4] = [
     "linkerd2/common_net.proto",
     "linkerd2/tap.proto",
     "linkerd2/viz.proto",
+    "opentelemetry/proto/collector/trace/v1/trace_service.proto",
 ];
 
 /// The generated files, one for each package.
-const GENERATED: [&str; 3] = [
+const GENERATED: [&str; 7] = [
     "linkerd2.common.net.rs",
     "linkerd2.tap.rs",
     "linkerd2.viz.rs",
+    "opentelemetry.proto.collector.trace.v1.rs",
+    "opentelemetry.proto.common.v1.rs",
+    "opentelemetry.proto.resource.v1.rs",
+    "opentelemetry.proto.trace.v1.rs",
 ];
 
 fn package_path(relative: &str) -> PathBuf {

@@ -19,4 +19,5 @@ pub mod profile;
 pub mod resilience;
 pub mod route;
 pub mod tap;
+pub mod trace;
 pub mod units;
