@@ -1,0 +1,3 @@
+//! Distributed tracing: the trace contexts of requests.
+
+mod propagation;
