@@ -29,6 +29,7 @@ use mesh_runtime::task::{self, Supervisor, TaskMonitor};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::watch;
 use tokio::task::LocalSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::access_log::AccessLog;
@@ -45,6 +46,8 @@ use crate::tap::Tap;
 use crate::tap_server::{self, TapServer};
 use crate::telemetry::Families;
 use crate::tls::{self, CredentialsRx};
+use crate::trace::Tracer;
+use crate::trace::exporter::{Exporter, ExporterTask};
 use crate::transport::listen::{self, DEFAULT_BACKLOG, ListenError};
 use crate::worker::{self, Listeners, WorkerParts};
 
@@ -161,7 +164,7 @@ impl App {
         let readiness = Readiness::new();
 
         let local = LocalSet::new();
-        let control_plane = {
+        let mut control_plane = {
             let _entered = control.enter();
             ControlPlane::start(&config, &registry, &readiness, &supervisor)?
         };
@@ -189,6 +192,8 @@ impl App {
             let log = AccessLog::start(format, std::io::stderr(), &registry);
             shared.access_log = Some(log.map_err(AppError::Thread)?);
         }
+        let (tracer, exporter) = control_plane.tracing.take().unzip();
+        shared.tracer = tracer;
         let shared = Arc::new(shared);
         let data = start_data_threads(
             &config,
@@ -203,7 +208,11 @@ impl App {
         let grace = config.shutdown_grace;
         local.block_on(&control, async {
             let reason = wait_for_stop(&mut termination, &stop, &mut monitor).await?;
+            let deadline = Instant::now() + grace;
             shut_down(reason, drain, grace, data).await;
+            if let Some(exporter) = exporter {
+                exporter.flush(deadline).await;
+            }
             if let Some(log) = &shared.access_log {
                 log.flush();
             }
@@ -232,6 +241,9 @@ impl App {
         announce_service("Identity verified", &identity.service);
         announce_service("Destinations resolved", &discovery.destination);
         announce_service("Policies watched", &discovery.policy);
+        if let Some(trace) = &self.config.trace {
+            announce_service("Spans exported", &trace.collector);
+        }
         if self.config.inbound.ips.is_empty() {
             tracing::info!("Connections to all target addresses are allowed");
         }
@@ -291,10 +303,12 @@ struct ControlPlane {
     credentials: CredentialsRx,
     discovery: Discovery,
     probe_listener: Option<ProbeListener>,
+    /// Taken when the data threads start. `None` if there is no collector.
+    tracing: Option<(Tracer, ExporterTask)>,
 }
 
 impl ControlPlane {
-    /// Starts identity and discovery on the current runtime.
+    /// Starts identity, discovery and the export of spans on the current runtime.
     fn start(
         config: &Arc<Config>,
         registry: &Registry,
@@ -336,6 +350,11 @@ impl ControlPlane {
             client("policy", &config.discovery.policy, trust()),
             Handle::current(),
         );
+        let tracing = config.trace.as_ref().map(|trace| {
+            let client = client("trace_collector", &trace.collector, trust());
+            let (tracer, exporter) = Exporter::new(trace, &config.control, client, registry);
+            (tracer, exporter.start(supervisor))
+        });
         if !config.is_control_plane_pod() {
             let ready = readiness.condition("the policies of this pod's ports");
             tokio::spawn(wait_for_policies(
@@ -348,6 +367,7 @@ impl ControlPlane {
             credentials,
             discovery,
             probe_listener,
+            tracing,
         })
     }
 }

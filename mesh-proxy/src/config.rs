@@ -16,6 +16,7 @@ mod outbound;
 mod parse;
 mod process;
 mod server;
+mod trace;
 
 use std::time::Duration;
 
@@ -29,6 +30,7 @@ pub(crate) use self::outbound::Outbound;
 pub(crate) use self::process::{AccessLogFormat, Admin, MemoryLimit, Tap, Workers};
 pub(crate) use self::server::DEFAULT_STREAM_WINDOW;
 pub(crate) use self::server::{Http1Pool, Http2Server};
+pub(crate) use self::trace::TraceConfig;
 pub(crate) use crate::transport::SocketOptions;
 
 /// All settings of a proxy.
@@ -43,6 +45,8 @@ pub struct Config {
     pub(crate) tap: Tap,
     /// `None`: no access log.
     pub(crate) access_log: Option<AccessLogFormat>,
+    /// `None`: no distributed tracing.
+    pub(crate) trace: Option<TraceConfig>,
     pub(crate) control: Control,
     pub(crate) identity: IdentityConfig,
     pub(crate) discovery: Discovery,
@@ -81,6 +85,7 @@ impl Config {
         let admin = Admin::read(env);
         let tap = Tap::read(env);
         let access_log = AccessLogFormat::read(env);
+        let trace = TraceConfig::read(env);
         let control = Control::read(env, &outbound, &inbound);
         let identity = IdentityConfig::read(env);
         let discovery = Discovery::read(env);
@@ -94,6 +99,7 @@ impl Config {
             admin,
             tap,
             access_log,
+            trace,
             control,
             identity: identity?,
             discovery: discovery?,

@@ -20,6 +20,7 @@ use crate::redirection::ProbeListener;
 use crate::tap::Tap;
 use crate::telemetry::Families;
 use crate::tls::{Credentials, CredentialsRx};
+use crate::trace::Tracer;
 use crate::transport::Scratch;
 
 /// The context of the connections of one thread.
@@ -48,6 +49,8 @@ pub(crate) struct ProcessState {
     pub(crate) tap: Arc<Tap>,
     /// `None`: no access log.
     pub(crate) access_log: Option<AccessLog>,
+    /// `None`: no distributed tracing.
+    pub(crate) tracer: Option<Tracer>,
     /// One permit per inbound request that waits for its response headers.
     pub(crate) inbound_in_flight: Semaphore,
     /// One permit per outbound request that waits for its response headers.
@@ -79,6 +82,7 @@ impl ProcessState {
             memory: Memory::new(config.memory),
             tap,
             access_log: None,
+            tracer: None,
             inbound_in_flight: permits(config.inbound.max_in_flight),
             outbound_in_flight: permits(config.outbound.max_in_flight),
             inbound_connections: connections(config.inbound.max_connections),

@@ -32,10 +32,6 @@ mod tap;
 mod tap_server;
 mod telemetry;
 mod tls;
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "the proxy reports no spans yet")
-)]
 mod trace;
 mod transport;
 mod worker;

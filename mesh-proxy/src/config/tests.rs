@@ -41,7 +41,9 @@ fn minimal() -> HashMap<String, String> {
 fn read(changes: &[(&str, Option<&str>)]) -> Result<Config, Errors> {
     let mut variables = minimal();
     for (name, value) in changes {
-        let name = if name.starts_with("MESH_") {
+        let is_full =
+            name.starts_with("MESH_") || ["OTEL_RESOURCE_ATTRIBUTES", "HOSTNAME"].contains(name);
+        let name = if is_full {
             (*name).to_owned()
         } else {
             format!("LINKERD2_PROXY_{name}")
@@ -69,6 +71,13 @@ pub(crate) fn with_control_plane(addr: SocketAddr, changes: &[(&str, Option<&str
     ];
     all.extend(changes);
     read(&all).unwrap()
+}
+
+/// The settings of tracing with a collector and these variables.
+pub(crate) fn trace_config(changes: &[(&str, &str)]) -> TraceConfig {
+    let mut all = vec![("TRACE_COLLECTOR_SVC_ADDR", Some("127.0.0.1:4317"))];
+    all.extend(changes.iter().map(|(name, value)| (*name, Some(*value))));
+    read(&all).unwrap().trace.unwrap()
 }
 
 /// The variables that are reported as invalid, without prefix.
@@ -102,6 +111,7 @@ fn defaults_are_linkerds() {
     assert!(config.outbound.informational_headers);
     assert!(!config.admin.shutdown_endpoint);
     assert!(config.identity.trust_anchors_file.is_none());
+    assert!(config.trace.is_none());
 }
 
 #[test]
@@ -309,6 +319,32 @@ fn control_plane_services_in_pod_need_no_identity() {
 }
 
 #[test]
+fn collector_outside_the_pod_needs_an_identity() {
+    let addr = ("TRACE_COLLECTOR_SVC_ADDR", Some("collector.tracing:4317"));
+    let name = (
+        "TRACE_COLLECTOR_SVC_NAME",
+        Some("collector.tracing.serviceaccount.identity.linkerd.cluster.local"),
+    );
+    assert_eq!(invalid(&[addr]), ["TRACE_COLLECTOR_SVC_NAME"]);
+    let config = read(&[addr, name, ("TRACE_PROTOCOL", Some("opentelemetry"))]).unwrap();
+    let collector = config.trace.unwrap().collector;
+    assert_eq!(collector.authority(), "collector.tracing:4317");
+    let id = collector.identity.unwrap();
+    assert_eq!(Some(id.as_str()), name.1);
+    for (name, value) in [
+        ("TRACE_COLLECTOR_SVC_ADDR", ""),
+        ("TRACE_COLLECTOR_SVC_NAME", "not a name"),
+        ("TRACE_PROTOCOL", "opencensus"),
+        ("OTEL_RESOURCE_ATTRIBUTES", "service.name"),
+    ] {
+        let with = [addr, (name, Some(value))];
+        assert!(invalid(&with).contains(&name.to_owned()), "{name}={value}");
+    }
+    // Without a collector they have no effect.
+    assert!(read(&[("TRACE_PROTOCOL", Some("opencensus"))]).is_ok());
+}
+
+#[test]
 fn data_threads_follow_core_settings() {
     let check = |changes: &[(&str, Option<&str>)], available: usize, expect: usize| {
         let workers = read(changes).unwrap().workers;
@@ -344,7 +380,19 @@ fn reference_documents_exactly_the_variables_read() {
     };
     Config::from_env(record).unwrap();
     // Read only if other variables are set, or by `main`.
-    let more = ["IDENTITY_SERVER_ID", "LOG", "LOG_FORMAT"].map(str::to_owned);
+    let more = [
+        "HOSTNAME",
+        "IDENTITY_SERVER_ID",
+        "LOG",
+        "LOG_FORMAT",
+        "OTEL_RESOURCE_ATTRIBUTES",
+        "TRACE_ATTRIBUTES_PATH",
+        "TRACE_COLLECTOR_SVC_NAME",
+        "TRACE_EXTRA_ATTRIBUTES",
+        "TRACE_PROTOCOL",
+        "TRACE_SERVICE_NAME",
+    ]
+    .map(str::to_owned);
     let mut read = read.into_inner();
     read.extend(more);
 

@@ -47,6 +47,7 @@ pub(super) use self::replicas::STREAMS_PER_CONNECTION;
 #[derive(Clone)]
 pub(crate) struct Client {
     inner: Arc<Inner>,
+    outage_log: OutageLog,
 }
 
 /// The reason why a call could not be sent.
@@ -75,6 +76,13 @@ pub(crate) enum CallError {
         authority: String,
         source: Arc<hyper::Error>,
     },
+}
+
+/// Who logs that the service cannot be reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OutageLog {
+    Client,
+    Caller,
 }
 
 struct Inner {
@@ -128,6 +136,16 @@ impl Client {
         };
         Self {
             inner: Arc::new(inner),
+            outage_log: OutageLog::Client,
+        }
+    }
+
+    /// Leaves it to the caller to log that the service cannot be reached, which is not of the
+    /// control plane.
+    pub(crate) fn with_outages_logged_by_caller(self) -> Self {
+        Self {
+            outage_log: OutageLog::Caller,
+            ..self
         }
     }
 
@@ -147,17 +165,23 @@ impl Service<Request<Body>> for Client {
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let inner = self.inner.clone();
-        Box::pin(async move { inner.send(request).await })
+        let (inner, outage_log) = (self.inner.clone(), self.outage_log);
+        Box::pin(async move { inner.send(request, outage_log).await })
     }
 }
 
 impl Inner {
-    async fn send(&self, mut request: Request<Body>) -> Result<Response<ResponseBody>, CallError> {
+    async fn send(
+        &self,
+        mut request: Request<Body>,
+        outage_log: OutageLog,
+    ) -> Result<Response<ResponseBody>, CallError> {
         let path = request.uri().path_and_query().cloned();
         *request.uri_mut() = self.uri(path)?;
         let connection = self.connection().await;
-        self.report(connection.as_ref().err());
+        if outage_log == OutageLog::Client {
+            self.report(connection.as_ref().err());
+        }
         let (mut sender, stream) = connection?;
         let mut call = self.calls.begin();
         let response = sender

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use http::{HeaderName, HeaderValue, Version};
 use mesh_core::route::http::RequestHead;
 use mesh_core::tap::{TapContext, TapDirection};
+use mesh_core::trace::SpanKind;
 use mesh_runtime::admin::Admin;
 use mesh_runtime::drain::Watch;
 
@@ -16,6 +17,7 @@ use super::Inbound;
 use super::app::AppPort;
 use super::peer::Peer;
 use super::policy::{ActiveEnforcer, RoutePermit};
+use crate::access_log::OpenEntry;
 use crate::context::ProxyContext;
 use crate::error::{Error, Kind, Side};
 use crate::http::client::{Client, SendError};
@@ -30,7 +32,8 @@ use crate::http::{
 };
 use crate::tap::TapRecorder;
 use crate::telemetry::http::Exchange;
-use crate::telemetry::labels;
+use crate::telemetry::labels::{self, Direction};
+use crate::trace::{self, OpenSpan};
 use crate::transport::Io;
 
 mod admin;
@@ -104,6 +107,8 @@ impl Inbound {
 
 impl HttpHandler for RequestHandler {
     async fn handle(&self, request: &mut Request) -> Result<Response, Reset> {
+        // Before the original protocol is removed, which the span reports.
+        let span = self.open_span(SpanKind::Server, request);
         // Only peers of the mesh may declare the original protocol of a request. For other clients
         // it would be a way to choose how the application parses it.
         let downgraded = if self.peer.identity().is_some() {
@@ -114,16 +119,29 @@ impl HttpHandler for RequestHandler {
         };
         let log = self.inbound.context.shared.access_log.as_ref();
         let entry = log.map(|log| log.open(self.peer.client, self.peer.identity(), request));
-        let Some(mut entry) = entry else {
-            return self.respond_to(request, downgraded).await;
+        let responded = match entry {
+            None => self.respond_to(request, downgraded).await,
+            Some(entry) => {
+                let responding = self.respond_to(request, downgraded);
+                Box::pin(log_response(entry, responding)).await
+            }
         };
-        let responding = self.respond_to(request, downgraded);
-        let mut response = Box::pin(entry.measure(responding)).await?;
-        entry.response_headers(response.status());
-        let observer = Box::new(AccessLogObserver(entry));
-        response.body_mut().observe(observer);
+        let response = responded?;
+        trace::end(span, response.status());
         Ok(response)
     }
+}
+
+/// Waits for a response and logs it.
+async fn log_response(
+    mut entry: OpenEntry,
+    responding: impl Future<Output = Result<Response, Reset>>,
+) -> Result<Response, Reset> {
+    let mut response = entry.measure(responding).await?;
+    entry.response_headers(response.status());
+    let observer = Box::new(AccessLogObserver(entry));
+    response.body_mut().observe(observer);
+    Ok(response)
 }
 
 impl Destination {
@@ -226,6 +244,12 @@ impl RequestHandler {
         Ok(())
     }
 
+    /// Opens the span of a sampled request.
+    fn open_span(&self, kind: SpanKind, request: &mut Request) -> Option<Box<OpenSpan>> {
+        let tracer = self.inbound.context.shared.tracer.as_ref();
+        trace::open(tracer, kind, Direction::Inbound, request)
+    }
+
     /// Reports the request to observers.
     fn tap(&self, request: &Request, permit: &RoutePermit) -> Option<Box<TapRecorder>> {
         let tap = &self.inbound.context.shared.tap;
@@ -251,6 +275,7 @@ impl RequestHandler {
         request: &mut Request,
         permit: &RoutePermit,
     ) -> Result<Response, RequestFailure> {
+        let span = self.open_span(SpanKind::Client, request);
         let mut exchange = Exchange::start(
             permit.observers(),
             request.headers(),
@@ -263,6 +288,7 @@ impl RequestHandler {
         }
         match self.to.send(request, self.peer.client).await {
             Ok(mut response) => {
+                trace::end(span, response.status());
                 self.has_responded.set(true);
                 headers::remove_all(response.headers_mut(), &PROXY_RESPONSE_HEADERS);
                 exchange.response_headers(response.status(), response.headers());

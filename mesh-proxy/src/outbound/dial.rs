@@ -20,6 +20,7 @@ use crate::tap::TapRecorder;
 use crate::telemetry::labels::{self, ClientTls, NoClientTls, NoServerTls, ServerTls};
 use crate::telemetry::tcp::TransportMetrics;
 use crate::tls::{self, Purpose};
+use crate::trace::Tracer;
 use crate::transport::Io;
 use crate::transport::connect::{self, ConnectError, ConnectOptions};
 use crate::transport::header::{self, SessionProtocol, TransportHeader};
@@ -140,6 +141,10 @@ impl EndpointDial {
                 route_labels: mesh_core::labels::Labels::default(),
             },
         )
+    }
+
+    pub(crate) fn tracer(&self) -> Option<&Tracer> {
+        self.context.shared.tracer.as_ref()
     }
 
     /// Opens a connection for `session`.

@@ -16,6 +16,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use mesh_core::trace::SpanKind;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -31,6 +32,8 @@ use crate::http::synthetic_response::{self, ErrorDetail, RequestContext};
 use crate::http::{HttpHandler, Request, Reset, Response, filter, orig_proto, uri};
 use crate::idle::IdleCache;
 use crate::telemetry::http::{Exchange, ExchangeMetrics, StreamError};
+use crate::telemetry::labels::Direction;
+use crate::trace;
 
 mod backend;
 mod endpoint;
@@ -96,11 +99,15 @@ impl Http {
 impl HttpHandler for ClientConnection {
     async fn handle(&self, request: &mut Request) -> Result<Response, Reset> {
         let Self { target, client } = self;
+        let tracer = target.context.shared.tracer.as_ref();
+        let span = trace::open(tracer, SpanKind::Server, Direction::Outbound, request);
         let request_context = RequestContext::new(request, None);
-        match target.respond(*client, request_context, request).await {
-            Ok(response) => Ok(response),
-            Err(error) => target.error_response(request_context, error),
-        }
+        let response = match target.respond(*client, request_context, request).await {
+            Ok(response) => response,
+            Err(error) => target.error_response(request_context, error)?,
+        };
+        trace::end(span, response.status());
+        Ok(response)
     }
 }
 

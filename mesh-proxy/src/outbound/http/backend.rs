@@ -20,6 +20,7 @@ use crate::http::retry::{self, Action, Failure, History, Replay};
 use crate::http::{Request, Response, filter};
 use crate::telemetry::http::{Exchange, ExchangeMetrics, StreamError};
 use crate::telemetry::{RouteMetrics, labels};
+use crate::trace::{self, OpenSpan};
 
 /// A backend with the filters and metrics of one rule.
 pub(super) struct RuleBackend {
@@ -192,11 +193,13 @@ impl RuleBackend {
         request: &mut Request,
         delivery: &Delivery,
     ) -> Attempt {
+        let span = endpoint.open_span(request);
         let rewrite = endpoint.rewrite(request);
         let connection = match endpoint.connect(request).await {
             Ok(connection) => connection,
             Err(error) => {
                 rewrite.undo(request);
+                restore_parent(span.as_deref(), request);
                 return Attempt {
                     failure: Some(Failure::NoConnection),
                     result: Err(SendError::Dial(error).into()),
@@ -219,9 +222,11 @@ impl RuleBackend {
         let sent = endpoint.send(connection, request, &rewrite).await;
         if !matches!(sent, Ok((_, None))) {
             rewrite.undo(request);
+            restore_parent(span.as_deref(), request);
         }
         match sent {
             Ok((response, undelivered)) => {
+                trace::end(span, response.status());
                 exchange.response_headers(response.status(), response.headers());
                 Attempt {
                     failure: undelivered.map(Failure::Undelivered),
@@ -307,6 +312,13 @@ impl Backend {
             Dispatch::Balance(queue) => queue.is_available(),
             Dispatch::Forward(_) | Dispatch::Fail => true,
         }
+    }
+}
+
+/// Makes the next attempt's span a child of the same parent as that of a failed attempt.
+fn restore_parent(span: Option<&OpenSpan>, request: &mut Request) {
+    if let Some(span) = span {
+        span.restore_parent(request.headers_mut());
     }
 }
 

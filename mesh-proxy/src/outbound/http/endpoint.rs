@@ -8,6 +8,7 @@ use http::header::HOST;
 use http::uri::Authority;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, Version};
 use mesh_core::endpoint::{Endpoint, Http2Params, ProtocolHint, TlsPeer};
+use mesh_core::trace::SpanKind;
 
 use crate::context::ProxyContext;
 use crate::error::{DialError, Error, Kind};
@@ -19,7 +20,8 @@ use crate::http::{Request, Response, headers, orig_proto, uri};
 use crate::outbound::dial::{self, EndpointDial};
 use crate::tap::TapRecorder;
 use crate::telemetry::http::EndpointMetrics;
-use crate::telemetry::labels;
+use crate::telemetry::labels::{self, Direction};
+use crate::trace::{self, OpenSpan};
 
 /// Response headers that the peer's proxy sends to this one.
 static PEER_HEADERS: [HeaderName; 3] = [PROXY_UNDELIVERED, PROXY_ERROR, PROXY_CONNECTION];
@@ -87,6 +89,12 @@ impl HttpEndpoint {
     /// Reports a request of `client` to observers.
     pub(super) fn tap(&self, request: &Request, client: SocketAddr) -> Option<Box<TapRecorder>> {
         self.client.dial().tap(request, client)
+    }
+
+    /// Opens the span of an attempt to send a sampled request.
+    pub(super) fn open_span(&self, request: &mut Request) -> Option<Box<OpenSpan>> {
+        let tracer = self.client.dial().tracer();
+        trace::open(tracer, SpanKind::Client, Direction::Outbound, request)
     }
 
     /// Fails unless the endpoint has the identity that the application requires.
