@@ -16,5 +16,6 @@ mod policy;
 mod restarts;
 mod shutdown;
 mod tap;
+mod trace;
 mod transparency;
 mod world;

@@ -17,16 +17,20 @@ use mesh_core::policy::inbound::DefaultPolicy;
 use mesh_core::profile::Profile;
 use mesh_runtime::drain::{self, Drain};
 use mesh_runtime::metrics::Registry;
+use mesh_runtime::task;
 use nix::sched::{CloneFlags, unshare};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 use tokio::sync::watch;
 use tokio::task::{LocalSet, spawn_local, yield_now};
-use tokio::time::{advance, timeout};
+use tokio::time::{Instant, advance, timeout};
 use tonic::Status;
 
+use crate::config::Config;
 use crate::config::tests::with_control_plane;
 use crate::context::{ProcessState, ProxyContext};
+use crate::control::dns::Resolver;
+use crate::control::{Client, Trust};
 use crate::discovery::tests::discovery;
 use crate::fake_control_plane::ControlPlane;
 use crate::inbound::Inbound;
@@ -35,7 +39,9 @@ use crate::tap::Tap;
 use crate::tap_server::{self, TapServer};
 use crate::telemetry::Families;
 use crate::tls::tests::TestCa;
-use crate::tls::{self, Credentials, Purpose};
+use crate::tls::{self, Credentials, CredentialsRx, Purpose};
+use crate::trace::Tracer;
+use crate::trace::exporter::{Exporter, ExporterTask};
 use crate::transport::Io;
 use crate::transport::listen::AcceptedConnection;
 
@@ -288,6 +294,7 @@ pub(super) struct Proxy {
     inbound: Rc<Inbound>,
     outbound: Rc<Outbound>,
     drain: RefCell<Option<Drain>>,
+    exporter: RefCell<Option<ExporterTask>>,
 }
 
 impl Proxy {
@@ -302,7 +309,11 @@ impl Proxy {
         let registry = Registry::new();
         let (certified, credentials) = watch::channel(credentials);
         let (drain, watch) = drain::channel();
-        let shared = Arc::new(ProcessState::new(&config, Arc::new(Tap::new(&registry))));
+        let mut shared = ProcessState::new(&config, Arc::new(Tap::new(&registry)));
+        let tracing = tracing(&config, &credentials, &registry);
+        let (tracer, exporter) = tracing.unzip();
+        shared.tracer = tracer;
+        let shared = Arc::new(shared);
         let context = Rc::new(ProxyContext {
             families: Arc::new(Families::new(&registry)),
             tasks: shared.tasks.clone(),
@@ -321,6 +332,7 @@ impl Proxy {
             registry,
             certified,
             drain: RefCell::new(Some(drain)),
+            exporter: RefCell::new(exporter),
         }
     }
 
@@ -387,6 +399,13 @@ impl Proxy {
         }
     }
 
+    /// Exports the queued spans, as a proxy that has drained. `grace` is what remains of the grace
+    /// period.
+    pub(super) fn flush_spans(&self, grace: Duration) -> impl Future<Output = ()> + 'static {
+        let exporter = self.exporter.borrow_mut().take().unwrap();
+        exporter.flush(Instant::now() + grace)
+    }
+
     pub(super) fn enforcers(&self) -> usize {
         self.inbound.enforcers()
     }
@@ -398,6 +417,28 @@ impl Proxy {
         let values = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
         values.sum::<f64>() as u64
     }
+}
+
+/// Starts to export spans if the configuration has a collector.
+fn tracing(
+    config: &Config,
+    credentials: &CredentialsRx,
+    registry: &Registry,
+) -> Option<(Tracer, ExporterTask)> {
+    let trace = config.trace.as_ref()?;
+    let resolver = Resolver::from_system(&config.control, registry).unwrap();
+    let trust = Trust::Certified(credentials.clone());
+    let client = Client::new(
+        "trace_collector",
+        &trace.collector,
+        &config.control,
+        trust,
+        &resolver,
+        registry,
+    );
+    let (tracer, exporter) = Exporter::new(trace, &config.control, client, registry);
+    let (supervisor, _monitor) = task::supervisor();
+    Some((tracer, exporter.start(&supervisor)))
 }
 
 async fn sockets() -> (TcpStream, TcpStream) {
