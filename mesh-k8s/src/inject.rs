@@ -31,6 +31,7 @@ mod overrides;
 mod redirect_annotations;
 mod reverse;
 mod tap;
+mod trace;
 mod units;
 
 #[cfg(test)]
@@ -66,6 +67,16 @@ pub enum InjectError {
         "clusterNetworks: {0:?} is not a CIDR block such as 10.0.0.0/8; correct the mesh's values"
     )]
     ClusterNetworks(String),
+    /// Spans are to be exported, and a value about the collector is missing or invalid.
+    #[error(
+        "{path}: {problem}; set it in the mesh's values, or set proxy.tracing.enabled to false"
+    )]
+    Tracing {
+        /// The dotted path of the value.
+        path: &'static str,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// Invalid annotations, one message each; the pod must not be admitted.
     #[error("{}", .0.join("; "))]
     Annotations(Vec<String>),
@@ -113,6 +124,7 @@ pub fn patch(
     let mut report = overrides::apply(&mut values, &annotations, origin);
     overrides::merge_additional_env(&mut values, origin, &mut report);
     opaque::check(&annotations, &pod_spec(pod), origin, &mut report);
+    trace::check(&values, origin, &mut report)?;
     if !report.errors.is_empty() {
         return Err(InjectError::Annotations(report.errors));
     }
@@ -147,6 +159,7 @@ fn injection_patch(
         spec: &spec,
         component,
         opaque_ports: opaque::for_proxy(annotations, &spec, &values.proxy.opaque_ports),
+        trace_attributes: trace::attributes(values, &pod.metadata, component),
     })?;
     let mut operations = Operations::default();
     let own = pod.metadata.annotations.as_ref();

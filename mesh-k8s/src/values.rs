@@ -57,7 +57,8 @@ pub use controllers::{
     RollingUpdate,
 };
 pub use proxy::{
-    Control, Metrics, Ports, ProbeTiming, Protocols, Proxy, Runtime, StartupProbe, Streams, Workers,
+    Control, MeshIdentity, Metrics, Ports, ProbeTiming, Protocols, Proxy, Runtime, StartupProbe,
+    Streams, TraceCollector, Tracing, Workers,
 };
 pub(crate) use redirection::UNPRIVILEGED_ID;
 pub use redirection::{MeshAgent, MountPath, NetworkValidator, ProxyInit};

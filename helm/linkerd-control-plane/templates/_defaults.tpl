@@ -183,6 +183,12 @@
   "proxy.startupProbe.failureThreshold": 120,
   "proxy.startupProbe.initialDelaySeconds": 0,
   "proxy.startupProbe.periodSeconds": 1,
+  "proxy.tracing.collector.endpoint": "",
+  "proxy.tracing.collector.meshIdentity.namespace": "",
+  "proxy.tracing.collector.meshIdentity.serviceAccountName": "",
+  "proxy.tracing.enabled": false,
+  "proxy.tracing.labels": {"k8s.container.name":"$(_pod_containerName)","k8s.pod.ip":"$(_pod_ip)","k8s.pod.uid":"$(_pod_uid)"},
+  "proxy.tracing.traceServiceName": "linkerd-proxy",
   "proxy.uid": 2102,
   "proxy.waitBeforeExitSeconds": 0,
   "proxyInit.closeWaitTimeoutSecs": 0,
@@ -234,8 +240,8 @@
 
 {{- define "mesh.ignoredKeys" -}}
 {
-  "controlPlaneTracing": "the mesh sends no traces",
-  "controlPlaneTracingNamespace": "the mesh sends no traces",
+  "controlPlaneTracing": "the controllers send no traces; proxy.tracing is for those of the proxies",
+  "controlPlaneTracingNamespace": "the controllers send no traces; proxy.tracing is for those of the proxies",
   "destinationController.additionalArgs": "the arguments and variables of the controllers differ from Linkerd's",
   "destinationController.experimentalArgs": "the arguments and variables of the controllers differ from Linkerd's",
   "destinationController.experimentalEnv": "the arguments and variables of the controllers differ from Linkerd's",
@@ -262,7 +268,6 @@
   "policyValidator": "the mesh has no such webhook",
   "profileValidator": "the mesh has no such webhook",
   "prometheusUrl": "the mesh sends no usage reports",
-  "proxy.tracing": "the mesh sends no traces",
   "proxyInit.image": "the init container uses the image and the resources of the proxy",
   "proxyInit.resources": "the init container uses the image and the resources of the proxy",
   "proxyInjector.additionalArgs": "the arguments and variables of the controllers differ from Linkerd's",
@@ -270,6 +275,6 @@
   "proxyInjector.experimentalEnv": "the arguments and variables of the controllers differ from Linkerd's",
   "spValidator": "the mesh has no such webhook",
   "spValidatorResources": "the mesh has no such webhook",
-  "tracing": "the mesh sends no traces"
+  "tracing": "the chart contains no collector; proxy.tracing names yours"
 }
 {{- end }}

@@ -129,6 +129,27 @@
   value: 30s
 - name: LINKERD2_PROXY_OUTBOUND_METRICS_HOSTNAME_LABELS
   value: {{ $proxy.metrics.hostnameLabels | quote }}
+{{- if $proxy.tracing.enabled }}
+{{- $collector := $proxy.tracing.collector }}
+- name: LINKERD2_PROXY_TRACE_ATTRIBUTES_PATH
+  value: /var/run/linkerd/podinfo/labels
+- name: LINKERD2_PROXY_TRACE_PROTOCOL
+  value: opentelemetry
+- name: LINKERD2_PROXY_TRACE_SERVICE_NAME
+  value: {{ $proxy.tracing.traceServiceName | quote }}
+- name: LINKERD2_PROXY_TRACE_COLLECTOR_SVC_ADDR
+  value: {{ $collector.endpoint | quote }}
+- name: LINKERD2_PROXY_TRACE_COLLECTOR_SVC_NAME
+  value: {{ printf "%s.%s.serviceaccount.identity.%s.%s" $collector.meshIdentity.serviceAccountName $collector.meshIdentity.namespace $ns (include "mesh.trustDomain" .root) }}
+{{- $lines := list }}
+{{- range $name, $value := $proxy.tracing.labels }}
+{{- $lines = append $lines (printf "%s=%s" $name $value) }}
+{{- end }}
+{{- with $lines }}
+- name: LINKERD2_PROXY_TRACE_EXTRA_ATTRIBUTES
+  value: {{ join "\n" . | quote }}
+{{- end }}
+{{- end }}
 {{- range $direction := list "inbound" "outbound" }}
 {{- range $scope, $protocols := index $proxy $direction }}
 {{- range $protocol, $params := $protocols }}

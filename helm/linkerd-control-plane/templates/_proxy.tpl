@@ -142,6 +142,10 @@ terminationMessagePolicy: FallbackToLogsOnError
 volumeMounts:
   - name: linkerd-identity-end-entity
     mountPath: /var/run/linkerd/identity/end-entity
+  {{- if $proxy.tracing.enabled }}
+  - name: linkerd-podinfo
+    mountPath: /var/run/linkerd/podinfo
+  {{- end }}
   {{- if $values.identity.serviceAccountTokenProjection }}
   - name: linkerd-identity-token
     mountPath: /var/run/secrets/tokens
@@ -157,6 +161,14 @@ volumeMounts:
 - name: linkerd-identity-end-entity
   emptyDir:
     medium: Memory
+{{- if .root.Values.proxy.tracing.enabled }}
+- name: linkerd-podinfo
+  downwardAPI:
+    items:
+      - path: labels
+        fieldRef:
+          fieldPath: metadata.labels
+{{- end }}
 {{- if .root.Values.identity.serviceAccountTokenProjection }}
 - name: linkerd-identity-token
   projected:

@@ -4,15 +4,19 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    Capabilities, ConfigMapVolumeSource, Container, ContainerPort, EmptyDirVolumeSource, EnvVar,
-    ExecAction, HTTPGetAction, Lifecycle, LifecycleHandler, PodSpec, Probe, ProjectedVolumeSource,
+    Capabilities, ConfigMapVolumeSource, Container, ContainerPort, DownwardAPIVolumeFile,
+    DownwardAPIVolumeSource, EmptyDirVolumeSource, EnvVar, ExecAction, HTTPGetAction, Lifecycle,
+    LifecycleHandler, ObjectFieldSelector, PodSpec, Probe, ProjectedVolumeSource,
     ResourceRequirements, SeccompProfile, SecurityContext, ServiceAccountTokenProjection, Volume,
     VolumeMount, VolumeProjection,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::env::{IDENTITY_DIR, SERVICE_ACCOUNT_DIR, TOKEN_DIR, TOKEN_FILE, TRUST_ROOTS_DIR};
+use super::env::{
+    IDENTITY_DIR, PODINFO_DIR, PODINFO_LABELS, SERVICE_ACCOUNT_DIR, TOKEN_DIR, TOKEN_FILE,
+    TRUST_ROOTS_DIR,
+};
 use crate::pod;
 use crate::values::{Bounds, Image, ProbeTiming, Resources, UNPRIVILEGED_ID, Values, non_empty};
 
@@ -22,6 +26,8 @@ pub(super) const NETWORK_VALIDATOR: &str = "linkerd-network-validator";
 pub(super) const DEBUG_CONTAINER: &str = "linkerd-debug";
 pub(super) const END_ENTITY_VOLUME: &str = "linkerd-identity-end-entity";
 pub(super) const TOKEN_VOLUME: &str = "linkerd-identity-token";
+/// The labels of the pod, for the proxy's spans.
+pub(super) const PODINFO_VOLUME: &str = "linkerd-podinfo";
 /// The ConfigMap with the trust anchors in each namespace with meshed pods, and the volume of it.
 pub const TRUST_ROOTS_CONFIG_MAP: &str = "linkerd-identity-trust-roots";
 /// The audience of the proxy's service account token.
@@ -177,6 +183,9 @@ pub(super) fn xtables_volume(values: &Values) -> Volume {
 /// The volumes of the proxy, in the order of Linkerd's patch; the ConfigMap is last.
 pub(super) fn proxy_volumes(values: &Values) -> Vec<Volume> {
     let mut volumes = vec![end_entity_volume()];
+    if values.proxy.tracing.enabled {
+        volumes.push(podinfo_volume());
+    }
     if values.identity.service_account_token_projection {
         volumes.push(token_volume());
     }
@@ -191,6 +200,24 @@ fn end_entity_volume() -> Volume {
         empty_dir: Some(EmptyDirVolumeSource {
             medium: Some("Memory".into()),
             ..EmptyDirVolumeSource::default()
+        }),
+        ..Volume::default()
+    }
+}
+
+fn podinfo_volume() -> Volume {
+    Volume {
+        name: PODINFO_VOLUME.into(),
+        downward_api: Some(DownwardAPIVolumeSource {
+            items: Some(vec![DownwardAPIVolumeFile {
+                path: PODINFO_LABELS.into(),
+                field_ref: Some(ObjectFieldSelector {
+                    field_path: "metadata.labels".into(),
+                    ..ObjectFieldSelector::default()
+                }),
+                ..DownwardAPIVolumeFile::default()
+            }]),
+            ..DownwardAPIVolumeSource::default()
         }),
         ..Volume::default()
     }
@@ -397,6 +424,9 @@ fn proxy_mounts(values: &Values, spec: &PodSpec) -> Vec<VolumeMount> {
         ..VolumeMount::default()
     };
     let mut mounts = vec![mount(END_ENTITY_VOLUME, IDENTITY_DIR)];
+    if values.proxy.tracing.enabled {
+        mounts.push(mount(PODINFO_VOLUME, PODINFO_DIR));
+    }
     if values.identity.service_account_token_projection {
         mounts.push(mount(TOKEN_VOLUME, TOKEN_DIR));
     }

@@ -1,15 +1,16 @@
 //! The environment of the proxy's container, in the order of Linkerd's patch.
 //!
 //! The order is kept because `$(NAME)` refers to preceding variables and because users compare
-//! manifests. Tracing variables are not written.
+//! manifests.
 
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, PodSpec};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::InjectError;
+use super::overrides::Annotations;
 use crate::pod;
-use crate::values::{Protocols, Redirection, Values, non_empty};
+use crate::values::{MeshIdentity, Protocols, Redirection, Tracing, Values, non_empty};
 
 /// What the environment depends on.
 pub(super) struct EnvInputs<'a> {
@@ -19,6 +20,8 @@ pub(super) struct EnvInputs<'a> {
     /// loopback.
     pub(super) component: Option<&'a str>,
     pub(super) opaque_ports: Option<String>,
+    /// The attributes of the proxy's spans.
+    pub(super) trace_attributes: Annotations,
 }
 
 /// The directory of the proxy's key and certificate.
@@ -27,6 +30,9 @@ pub(super) const IDENTITY_DIR: &str = "/var/run/linkerd/identity/end-entity";
 pub const TRUST_ROOTS_KEY: &str = "ca-bundle.crt";
 /// The mount path of the ConfigMap with the trust anchors.
 pub(super) const TRUST_ROOTS_DIR: &str = "/var/run/linkerd/identity/trust-roots";
+/// The mount path of the pod's labels, and their file.
+pub(super) const PODINFO_DIR: &str = "/var/run/linkerd/podinfo";
+pub(super) const PODINFO_LABELS: &str = "labels";
 pub(super) const TOKEN_DIR: &str = "/var/run/secrets/tokens";
 pub(super) const TOKEN_FILE: &str = "linkerd-identity-token";
 pub(super) const SERVICE_ACCOUNT_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -240,6 +246,9 @@ fn transport(env: &mut Env, inputs: &EnvInputs<'_>) {
         "OUTBOUND_METRICS_HOSTNAME_LABELS",
         proxy.metrics.hostname_labels.to_string(),
     );
+    if proxy.tracing.enabled {
+        tracing(env, inputs);
+    }
     protocols(env, "INBOUND", &proxy.inbound);
     protocols(env, "OUTBOUND", &proxy.outbound);
     env.some(
@@ -250,6 +259,36 @@ fn transport(env: &mut Env, inputs: &EnvInputs<'_>) {
         "DESTINATION_CONTEXT",
         "{\"ns\":\"$(_pod_ns)\", \"nodeName\":\"$(_pod_nodeName)\", \"pod\":\"$(_pod_name)\"}\n",
     );
+}
+
+fn tracing(env: &mut Env, inputs: &EnvInputs<'_>) {
+    let values = inputs.values;
+    let Tracing {
+        trace_service_name,
+        collector,
+        ..
+    } = &values.proxy.tracing;
+    env.put(
+        "TRACE_ATTRIBUTES_PATH",
+        format!("{PODINFO_DIR}/{PODINFO_LABELS}"),
+    );
+    env.put("TRACE_PROTOCOL", "opentelemetry");
+    env.put("TRACE_SERVICE_NAME", trace_service_name);
+    env.put("TRACE_COLLECTOR_SVC_ADDR", &collector.endpoint);
+    let MeshIdentity {
+        service_account_name,
+        namespace,
+    } = &collector.mesh_identity;
+    let (ns, domain) = (&values.namespace, values.trust_domain());
+    env.put(
+        "TRACE_COLLECTOR_SVC_NAME",
+        format!("{service_account_name}.{namespace}.serviceaccount.identity.{ns}.{domain}"),
+    );
+    let attributes = inputs.trace_attributes.iter();
+    let lines: Vec<String> = attributes
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect();
+    env.some("TRACE_EXTRA_ATTRIBUTES", non_empty(&lines.join("\n")));
 }
 
 /// Writes a variable for each `scope.proto.param` of the values.

@@ -222,7 +222,7 @@ pub(super) fn warning(holder: &str, key: &str, value: &str, expected: &str) -> S
     )
 }
 
-fn invalid_value(holder: &str, key: &str, value: &str, expected: &str) -> String {
+pub(super) fn invalid_value(holder: &str, key: &str, value: &str, expected: &str) -> String {
     format!(
         "{holder}: {key}: invalid value {}: {expected}",
         quoted(value)

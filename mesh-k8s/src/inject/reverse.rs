@@ -8,16 +8,14 @@ use mesh_core::annotation;
 use serde_json::{Map, Value};
 
 use super::containers::{
-    DEBUG_CONTAINER, END_ENTITY_VOLUME, INIT_CONTAINER, NETWORK_VALIDATOR, TOKEN_VOLUME,
-    TRUST_ROOTS_CONFIG_MAP,
+    DEBUG_CONTAINER, END_ENTITY_VOLUME, INIT_CONTAINER, NETWORK_VALIDATOR, PODINFO_VOLUME,
+    TOKEN_VOLUME, TRUST_ROOTS_CONFIG_MAP,
 };
 use crate::pod;
 use crate::values::MountPath;
 
 /// The prefix of Linkerd's annotations and labels that are not configuration.
 const PREFIX: &str = "linkerd.io/";
-/// A volume that other versions add for tracing.
-const PODINFO_VOLUME: &str = "linkerd-podinfo";
 
 /// Removes the proxy, init containers, volumes, annotations and labels of an injection from a pod
 /// or pod template. Returns whether anything was removed.

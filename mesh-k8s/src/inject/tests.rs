@@ -11,6 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use super::*;
 
 mod overrides;
+mod trace;
 
 const WEB: &str = "
 apiVersion: v1

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{EnvVar, SecurityContext};
 use mesh_core::annotation;
 
-use super::common::{OpenObject, string_or_off};
+use super::common::{OpenObject, StringMap, string_or_off};
 use super::{Image, Resources};
 
 values! {
@@ -96,6 +96,8 @@ values! {
         pub control: Control,
         /// Metrics of the proxy
         pub metrics: Metrics,
+        /// Distributed tracing of the requests of meshed pods
+        pub tracing: Tracing,
         /// Protocol settings for inbound connections; each `scope.protocol.parameter` is an
         /// environment variable of the proxy
         pub inbound: Protocols = default_protocols(),
@@ -183,11 +185,52 @@ values! {
         /// Label metrics with the hostnames of requests, of which there may be any number
         pub hostname_labels: bool,
     }
+
+    /// Distributed tracing.
+    pub struct Tracing {
+        /// Export spans of sampled requests to a collector with OTLP over gRPC
+        pub enabled: bool = false,
+        /// Name of the service that spans are reported for (`service.name`), unless the pod has
+        /// another
+        pub trace_service_name: String = "linkerd-proxy".into(),
+        /// Attributes of the proxy that reports the spans; `$(NAME)` is a variable of its container
+        pub labels: StringMap = default_trace_labels(),
+        /// The collector
+        pub collector: TraceCollector,
+    }
+
+    /// A collector of spans.
+    pub struct TraceCollector {
+        /// Host and port, for example collector.tracing.svc.cluster.local:4317
+        pub endpoint: String,
+        /// The ServiceAccount that the collector runs as, in a meshed pod
+        pub mesh_identity: MeshIdentity,
+    }
+
+    /// The ServiceAccount of a meshed pod.
+    pub struct MeshIdentity {
+        /// Name of the ServiceAccount
+        pub service_account_name: String,
+        /// Namespace of the ServiceAccount
+        pub namespace: String,
+    }
 }
 
 /// Protocol settings by scope, protocol and parameter; each is an environment variable of the
 /// proxy.
 pub type Protocols = BTreeMap<String, BTreeMap<String, BTreeMap<String, serde_json::Value>>>;
+
+/// The pod and the container of the proxy.
+fn default_trace_labels() -> StringMap {
+    let variables = [
+        ("k8s.container.name", "$(_pod_containerName)"),
+        ("k8s.pod.ip", "$(_pod_ip)"),
+        ("k8s.pod.uid", "$(_pod_uid)"),
+    ];
+    variables
+        .map(|(name, variable)| (name.to_owned(), variable.to_owned()))
+        .into()
+}
 
 /// HTTP/2 keep-alives of the proxy's servers: a dead peer is detected after 13 s.
 fn default_protocols() -> Protocols {

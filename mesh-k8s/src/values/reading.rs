@@ -49,7 +49,7 @@ pub enum ValuesError {
 }
 
 const HEARTBEAT: &str = "the mesh sends no usage reports";
-const NO_TRACES: &str = "the mesh sends no traces";
+const NO_TRACES: &str = "the controllers send no traces; proxy.tracing is for those of the proxies";
 const OTHER_PROGRAM: &str = "the arguments and variables of the controllers differ from Linkerd's";
 const NO_WEBHOOK: &str = "the mesh has no such webhook";
 const PROXY_IMAGE: &str = "the init container uses the image and the resources of the proxy";
@@ -108,7 +108,6 @@ const IGNORED: &[IgnoredKey] = ignored! {
     "policyValidator": NO_WEBHOOK,
     "profileValidator": NO_WEBHOOK,
     "prometheusUrl": HEARTBEAT,
-    "proxy.tracing": NO_TRACES,
     "proxyInit.image": PROXY_IMAGE,
     "proxyInit.resources": PROXY_IMAGE,
     "proxyInjector.additionalArgs": OTHER_PROGRAM,
@@ -116,7 +115,7 @@ const IGNORED: &[IgnoredKey] = ignored! {
     "proxyInjector.experimentalEnv": OTHER_PROGRAM,
     "spValidator": NO_WEBHOOK,
     "spValidatorResources": NO_WEBHOOK,
-    "tracing": NO_TRACES,
+    "tracing": "the chart contains no collector; proxy.tracing names yours",
 };
 
 impl Values {

@@ -284,6 +284,8 @@ fn control_plane() -> Coverage {
             ("$identity", "identity"),
             ("$tls", "identity.issuer.tls"),
             ("$monitor", "podMonitor"),
+            ("$tracing", "proxy.tracing"),
+            ("$collector", "proxy.tracing.collector"),
         ],
         first_line: "{{- include \"mesh.values\" . -}}",
         no_effect: &[
@@ -342,6 +344,10 @@ fn control_plane() -> Coverage {
                 "{meshAgent: {enabled: false}, cniEnabled: true}",
             ),
             (
+                &["proxy.tracing.enabled"],
+                "proxy: {tracing: {enabled: true, collector: {endpoint: 'a:1', meshIdentity: {serviceAccountName: b, namespace: c}}}}",
+            ),
+            (
                 &["proxy.securityContext"],
                 "proxy: {securityContext: {runAsUser: 5}}",
             ),
@@ -350,6 +356,7 @@ fn control_plane() -> Coverage {
             "{enablePodDisruptionBudget: true, podMonitor: {enabled: true}}",
             "{meshAgent: {enabled: false}}",
             "{meshAgent: {enabled: false}, cniEnabled: true, proxy: {nativeSidecar: false}}",
+            "proxy: {tracing: {enabled: true, collector: {endpoint: 'a:1', meshIdentity: {serviceAccountName: b, namespace: c}}}}",
         ],
         another: another_of_control_plane,
         ..Coverage::new::<Values>(helm::control_plane)
@@ -359,6 +366,7 @@ fn control_plane() -> Coverage {
 fn another_of_control_plane(path: &str, value: &Value) -> Option<Value> {
     let another = match value {
         Value::String(_) if path.ends_with("clusterNetworks") => json!("10.0.0.0/8"),
+        Value::String(_) if path.ends_with("collector.endpoint") => json!("added:7"),
         Value::Array(_) if path.ends_with("probeNetworks") => json!(["10.0.0.0/8"]),
         Value::Object(_) if path.ends_with("elector") && path.starts_with("proxyInjector") => {
             json!({ "matchLabels": { "a": "b" } })

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::helm;
 
 /// Sets of values that change the proxies, each rendered alone.
-const CASES: [&str; 13] = [
+const CASES: [&str; 14] = [
     "{}",
     "{clusterDomain: example.org, identityTrustDomain: '', proxy: {image: null, inbound: {server: null}}}",
     "disableIPv6: false",
@@ -22,6 +22,7 @@ const CASES: [&str; 13] = [
     "proxy: {cores: 3, runtime: {workers: {minimum: 2, maximum: 4, maximumCPURatio: 0.5}}, resources: {cpu: {request: 100m, limit: 1}, memory: {request: 20Mi, limit: 250Mi}, ephemeral-storage: {request: 1Gi}}}",
     "proxy: {enableShutdownEndpoint: true, enableExternalProfiles: true, isGateway: true, isIngress: true, shutdownGracePeriod: 10s, disableOutboundProtocolDetectTimeout: true, disableInboundProtocolDetectTimeout: true, requireIdentityOnInboundPorts: '8086', metrics: {hostnameLabels: true}}",
     "proxy: {outboundConnectTimeout: 1ms, inboundConnectTimeout: 2ms, outboundDiscoveryCacheUnusedTimeout: 3s, inboundDiscoveryCacheUnusedTimeout: 4s, opaquePorts: '25', control: {streams: {initialTimeout: 5s, idleTimeout: 6s, lifetime: 7s}}, livenessProbe: {initialDelaySeconds: 8, timeoutSeconds: 9}, readinessProbe: {initialDelaySeconds: 1, timeoutSeconds: 2}, startupProbe: {initialDelaySeconds: 3, periodSeconds: 4, failureThreshold: 5}, inbound: {server: {http2: {maxFrameSize: 16384}}}, outbound: {server: {http2: {keepAliveInterval: 1s}}}}",
+    "{clusterDomain: example.org, identityTrustDomain: trust.example, proxy: {tracing: {enabled: true, traceServiceName: mesh, labels: {cluster: east}, collector: {endpoint: 'collector.tracing:4317', meshIdentity: {serviceAccountName: collector, namespace: tracing}}}}}",
     "{proxy: {nativeSidecar: false, waitBeforeExitSeconds: 5, additionalEnv: [{name: A, value: b}], experimentalEnv: [{name: C, valueFrom: {fieldRef: {fieldPath: metadata.name}}}], securityContext: {runAsUser: 5}}, identity: {serviceAccountTokenProjection: false}}",
 ];
 
@@ -82,6 +83,7 @@ fn without_proxy(template: &Value) -> Value {
             "linkerd-network-validator",
             "linkerd-identity-end-entity",
             "linkerd-identity-token",
+            "linkerd-podinfo",
             "linkerd-proxy-init-xtables-lock",
         ];
         if let Some(list) = pod["spec"][list].as_array_mut() {

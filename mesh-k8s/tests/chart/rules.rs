@@ -204,6 +204,14 @@ fn contradictory_values_are_rejected_with_remedy() {
             "podMonitor: {enabled: true, agent: {enabled: true}}",
             "meshAgent.adminAddr",
         ),
+        (
+            "proxy: {tracing: {enabled: true, collector: {endpoint: collector}}}",
+            "set it to the host and port of the collector",
+        ),
+        (
+            "proxy: {tracing: {enabled: true, collector: {endpoint: 'collector:4317'}}}",
+            "meshIdentity.serviceAccountName and namespace",
+        ),
         // The schema rejects these.
         ("controllerReplica: 3", "controllerReplica"),
         ("proxy: {ports: {inbond: 1}}", "inbond"),

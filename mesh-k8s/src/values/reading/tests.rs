@@ -88,7 +88,6 @@ fn values_files_for_linkerd_are_read() {
             "policyValidator",
             "profileValidator",
             "prometheusUrl",
-            "proxy.tracing",
             "proxyInit.image",
             "spValidator",
         ]
