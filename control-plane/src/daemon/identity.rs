@@ -182,15 +182,26 @@ fn files(config: &Identity) -> Files {
     }
 }
 
-/// Exports the gauge of Linkerd that alerts use.
+/// Exports the gauges that alerts use; that of the issuer is Linkerd's.
 fn export_ttl(registry: &Registry, authority: &Arc<CertificateAuthority>) {
     let authority = authority.clone();
     registry.on_scrape(move |scrape| {
-        let left = authority.issuer().map_or(0.0, |issuer| {
-            let left = issuer.not_after().duration_since(SystemTime::now());
-            left.map_or(0.0, |left| left.as_secs_f64())
-        });
+        let issuer = authority.issuer();
+        let left = issuer
+            .as_ref()
+            .map_or(0.0, |issuer| seconds_until(issuer.not_after()));
         let help = "Seconds until the first certificate of the issuer's chain expires";
         scrape.gauge("issuer_cert_ttl_seconds", help, &Labels::new(), left);
+        if let Some(end) = issuer.and_then(|issuer| issuer.anchors_not_after()) {
+            let help = "Seconds until the first trust anchor expires";
+            let name = "mesh_trust_anchors_ttl_seconds";
+            scrape.gauge(name, help, &Labels::new(), seconds_until(end));
+        }
     });
+}
+
+/// Returns 0 for a time in the past.
+fn seconds_until(time: SystemTime) -> f64 {
+    let left = time.duration_since(SystemTime::now());
+    left.unwrap_or_default().as_secs_f64()
 }

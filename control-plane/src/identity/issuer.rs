@@ -23,6 +23,8 @@ pub struct Issuer {
     validity: Validity,
     /// The earliest end in the chain, which caps issued certificates.
     not_after: SystemTime,
+    /// The earliest end of the trust anchors; `None` if it is not within 1970 to 9999.
+    anchors_not_after: Option<SystemTime>,
 }
 
 /// The validity of issued certificates.
@@ -92,6 +94,7 @@ impl Issuer {
             chain,
             validity,
             not_after,
+            anchors_not_after: earliest_not_after(&anchors),
         };
         issuer
             .verify_usable(&anchors, now)
@@ -144,6 +147,11 @@ impl Issuer {
     /// Returns when the first certificate of the chain expires.
     pub fn not_after(&self) -> SystemTime {
         self.not_after
+    }
+
+    /// Returns when the first trust anchor expires.
+    pub fn anchors_not_after(&self) -> Option<SystemTime> {
+        self.anchors_not_after
     }
 
     fn verify_usable(

@@ -241,6 +241,18 @@ fn certificate_expiry_is_capped_by_issuer() {
 }
 
 #[test]
+fn end_of_first_trust_anchor_is_known() {
+    let now = SystemTime::now();
+    let (certificate, key, anchor) = issuer_files(HOUR);
+    let later = KeyPair::generate().unwrap();
+    let later = rcgen::CertifiedIssuer::self_signed(ca("later", HOUR * 2000), later).unwrap();
+    let issuer = read_issuer(&(certificate, key, later.pem() + &anchor), now).unwrap();
+    let left = issuer.anchors_not_after().unwrap();
+    let left = left.duration_since(now).unwrap();
+    assert!(left > HOUR * 999 && left < HOUR * 1001, "{left:?}");
+}
+
+#[test]
 fn invalid_csrs_are_rejected() {
     let fixture = Fixture::new();
     let assert_rejected = |csr: &[u8], expect: &str| {

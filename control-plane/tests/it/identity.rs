@@ -160,10 +160,18 @@ async fn certificates_are_issued_and_invalid_requests_rejected() {
     assert_eq!(huge.code(), Code::OutOfRange, "{huge}");
 
     let (_, metrics) = controller.admin_get("/metrics").unwrap();
-    let mut lines = metrics.lines();
-    let ttl = lines.find_map(|line| line.strip_prefix("issuer_cert_ttl_seconds "));
-    let ttl: f64 = ttl.unwrap().parse().unwrap();
-    assert!(ttl > 3600.0, "{ttl}");
+    for name in [
+        "issuer_cert_ttl_seconds ",
+        "mesh_trust_anchors_ttl_seconds ",
+    ] {
+        let mut lines = metrics.lines();
+        let ttl: f64 = lines
+            .find_map(|line| line.strip_prefix(name))
+            .unwrap()
+            .parse()
+            .unwrap();
+        assert!(ttl > 3600.0, "{name}{ttl}");
+    }
     for secret in [token(), granted.leaf] {
         let secret = String::from_utf8_lossy(&secret).into_owned();
         assert!(!metrics.contains(&secret));

@@ -22,7 +22,7 @@ use std::time::Duration;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Request, Response, Uri};
 use hyper::client::conn::http2::SendRequest;
-use mesh_runtime::metrics::Registry;
+use mesh_runtime::metrics::{Gauge, Labels, Registry};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 use tonic::body::Body;
@@ -94,6 +94,7 @@ struct Inner {
     dial: ReplicaDialer,
     /// Whether the last attempt to reach the service failed. Only changes are logged.
     is_unreachable: AtomicBool,
+    unreachable: Gauge,
     // Locked while replicas are looked up and dialled, so that concurrent calls share the new
     // connection or the failure.
     replicas: Mutex<Replicas>,
@@ -104,7 +105,7 @@ struct Inner {
 const REFRESH_TIMEOUT: Duration = Duration::from_millis(500);
 
 impl Client {
-    /// `name` is the `client` label of the DNS metrics.
+    /// `name` is the `client` label of the metrics of the service.
     pub(crate) fn new(
         name: &'static str,
         addr: &ControlAddr,
@@ -132,6 +133,12 @@ impl Client {
                 },
             },
             is_unreachable: AtomicBool::new(false),
+            unreachable: registry
+                .gauge_family(
+                    "mesh_proxy_control_unreachable",
+                    "1 while a service of the control plane cannot be reached, so that its last responses stay in effect, else 0",
+                )
+                .with(&Labels::new().with("client", name)),
             replicas: Mutex::default(),
         };
         Self {
@@ -196,6 +203,7 @@ impl Inner {
     }
 
     fn report(&self, error: Option<&CallError>) {
+        self.unreachable.set(i64::from(error.is_some()));
         let before = self.is_unreachable.swap(error.is_some(), Ordering::Relaxed);
         match error {
             Some(error) if !before => {

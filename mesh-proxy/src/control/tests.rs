@@ -33,9 +33,12 @@ const GET: &str = "/io.linkerd.proxy.destination.Destination/Get";
 
 /// A client of the service at `addr`, in plaintext.
 pub(super) fn client_at(addr: SocketAddr) -> Client {
+    client_with_metrics(addr, &Registry::new())
+}
+
+fn client_with_metrics(addr: SocketAddr, registry: &Registry) -> Client {
     let config = with_control_plane(addr, &[]);
-    let registry = Registry::new();
-    let resolver = Resolver::from_system(&config.control, &registry).unwrap();
+    let resolver = Resolver::from_system(&config.control, registry).unwrap();
     let (_, credentials) = watch::channel(None);
     let trust = Trust::Certified(credentials);
     let addr = &config.discovery.destination;
@@ -45,7 +48,7 @@ pub(super) fn client_at(addr: SocketAddr) -> Client {
         &config.control,
         trust,
         &resolver,
-        &registry,
+        registry,
     )
 }
 
@@ -152,7 +155,14 @@ async fn follow_future_stays_small() {
 async fn calls_succeed_after_service_restart() {
     let control = ControlPlane::start().await;
     let addr = control.addr;
-    let mut caller = DestinationClient::new(client_at(addr));
+    let registry = Registry::new();
+    let is_unreachable = |value: u8| {
+        let line = format!("mesh_proxy_control_unreachable{{client=\"destination\"}} {value}\n");
+        let text = String::from_utf8(registry.encode()).unwrap();
+        assert!(text.contains(&line), "{text}");
+    };
+    let mut caller = DestinationClient::new(client_with_metrics(addr, &registry));
+    is_unreachable(0);
     control.stop().await;
     let failed = caller.get(GetDestination::default()).await.unwrap_err();
     let reason = reason(&failed);
@@ -160,11 +170,13 @@ async fn calls_succeed_after_service_restart() {
         reason.contains(&addr.to_string()) && reason.contains("refused"),
         "{reason}"
     );
+    is_unreachable(1);
     let mut control = ControlPlane::start_at(addr).await;
     let (answer, ()) = tokio::join!(caller.get(GetDestination::default()), async {
         control.endpoints.recv().await.unwrap().stream();
     });
     answer.unwrap();
+    is_unreachable(0);
 }
 
 #[tokio::test]
