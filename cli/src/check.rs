@@ -22,8 +22,10 @@ mod machine;
 mod policy;
 mod repairs;
 mod root_cause;
+mod serving_certificate;
 mod setup;
 mod versions;
+mod viz;
 mod webhook;
 
 #[cfg(test)]
@@ -71,7 +73,7 @@ pub(crate) struct Check {
     pub(crate) id: &'static str,
     pub(crate) description: &'static str,
     /// The first step of a repair, with the command. `{ns}` is replaced by the control plane's
-    /// namespace, `{upgrade}` by the upgrade command.
+    /// namespace, `{viz}` by that of the viz extension, `{upgrade}` by the upgrade command.
     pub(crate) advice: &'static str,
     /// The checks whose failure explains the failure of this one; the best explanation comes first.
     pub(crate) explained_by: &'static [&'static [&'static str]],
@@ -123,6 +125,8 @@ pub(crate) const CATEGORIES: &[Category] = &[
     data_plane::CATEGORY,
     policy::CATEGORY,
     control_plane::HA,
+    viz::EXTENSION,
+    viz::DATA_PLANE,
 ];
 
 /// The results of a category; the fields are those of Linkerd's JSON output.

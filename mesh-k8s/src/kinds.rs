@@ -18,6 +18,7 @@ pub use k8s_openapi::{
         core::v1::{ConfigMap, Namespace, Node, Pod, Secret, Service, ServiceAccount},
         discovery::v1 as discovery,
         discovery::v1::EndpointSlice,
+        rbac::v1::{ClusterRole, ClusterRoleBinding},
     },
     apimachinery::pkg::{
         api::resource::Quantity,

@@ -1,7 +1,7 @@
 //! The control plane: its objects, pods and proxies, and whether they match the chart's values.
 
 mod config;
-mod pods;
+pub(super) mod pods;
 
 pub(super) use pods::{
     COMPONENTS, can_respond, container_problem_of, container_problems, is_agent,

@@ -1,6 +1,8 @@
 //! The facts that checks evaluate, gathered at one moment. A fact that could not be determined has
 //! the reason instead, so that a user without access to Secrets still gets all other results.
 
+mod viz;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use mesh_core::annotation;
@@ -14,6 +16,7 @@ use mesh_k8s::pod;
 use mesh_k8s::values::{Redirection, Values};
 use serde_json::Value;
 
+pub(crate) use self::viz::{SelfCheck, Viz};
 use crate::clients::metrics::Sample;
 use crate::mesh::Scope;
 
@@ -40,6 +43,11 @@ pub(crate) enum Mode {
     Crds,
     Installed {
         /// Check all meshed pods, too.
+        proxies: bool,
+    },
+    /// Whether the viz extension works.
+    Viz {
+        /// Check what it sees of all meshed pods, too.
         proxies: bool,
     },
 }
@@ -72,6 +80,7 @@ pub(crate) struct Facts {
     pub(crate) controllers: Vec<Controller>,
     pub(crate) proxies: Vec<Proxy>,
     pub(crate) webhook: Webhook,
+    pub(crate) viz: Viz,
 }
 
 /// Properties of this machine.
@@ -224,6 +233,7 @@ impl Facts {
                 presented: BTreeMap::new(),
                 dry_run: not_queried(),
             },
+            viz: Viz::not_queried(),
         }
     }
 

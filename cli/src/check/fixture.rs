@@ -1,5 +1,7 @@
 //! A healthy cluster as data, in which tests inject faults.
 
+pub(super) mod viz;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 

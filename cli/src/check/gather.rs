@@ -7,6 +7,7 @@ mod machine;
 mod node;
 mod objects;
 mod trust;
+mod viz;
 
 use kube::api::ListParams;
 use mesh_k8s::kinds::{Namespace, Node};
@@ -71,6 +72,7 @@ async fn of_cluster(mesh: &Mesh, cluster: &Cluster, facts: &mut Facts) {
             facts.access = access;
             facts.objects.pods = objects::pods(cluster).await;
         }
+        Mode::Viz { .. } => Box::pin(viz::query(cluster, facts)).await,
         Mode::Installed { .. } => {
             Box::pin(objects::read(cluster, facts)).await;
             facts.trust = trust::of_cluster(cluster, facts).await;

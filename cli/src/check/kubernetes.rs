@@ -63,7 +63,7 @@ pub(super) const VERSION: Category = Category {
 
 pub(super) const GATEWAY_API: Category = Category {
     name: "gateway-api-crd",
-    applies: ON_CLUSTER,
+    applies: |facts| (ON_CLUSTER)(facts) && !matches!(facts.mode, Mode::Viz { .. }),
     checks: &[Check::new(
         "gateway-api-crd",
         "HTTPRoute and GRPCRoute of the Gateway API are served",
@@ -84,7 +84,10 @@ const GATEWAY_KINDS: [&str; 2] = [
 
 pub(super) const CRD: Category = Category {
     name: "linkerd-crd",
-    applies: |facts| facts.environment == Environment::Cluster && facts.mode != Mode::Pre,
+    applies: |facts| {
+        facts.environment == Environment::Cluster
+            && !matches!(facts.mode, Mode::Pre | Mode::Viz { .. })
+    },
     checks: &[Check::new(
         "l5d-existence-crd",
         "the custom resources of the mesh are served",

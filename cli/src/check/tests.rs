@@ -15,10 +15,11 @@ mod edits;
 mod faults;
 mod objects;
 mod unlisted;
+mod viz;
 
 /// Returns all faults.
 fn all_faults() -> impl Iterator<Item = &'static Fault> {
-    [FAULTS, objects::FAULTS, unlisted::FAULTS]
+    [FAULTS, objects::FAULTS, unlisted::FAULTS, viz::FAULTS]
         .into_iter()
         .flatten()
 }

@@ -4,12 +4,14 @@
 use mesh_core::annotation;
 use mesh_k8s::kinds::{LabelSelector, MutatingWebhook, Namespace, ResourceExt};
 use mesh_k8s::{pod, select};
-use x509_parser::certificate::X509Certificate;
 
 use super::causes::{NOT_RUNNING, WEBHOOK};
-use super::certificate::{self, check_expiry, time_problem};
 use super::facts::{Fact, InjectionDryRun, fact_ref};
-use super::{Category, Check, CheckResult, Environment, Facts, Finding, OnFailure, Outcome, count};
+use super::serving_certificate::ServingCertificate;
+use super::{
+    Category, Check, CheckResult, Environment, Facts, Finding, OnFailure, Outcome, certificate,
+    count,
+};
 use crate::clients::tls;
 
 /// The webhook's registration.
@@ -125,16 +127,9 @@ fn ca_bundle(facts: &Facts) -> Fact<Vec<Vec<u8>>> {
     }
 }
 
-fn serving_chain(facts: &Facts) -> Fact<Vec<Vec<u8>>> {
-    let secret = fact_ref(&facts.objects.webhook_secret)?
-        .as_ref()
-        .ok_or_else(|| format!("Secret {SECRET} is missing"))?;
-    let text = secret
-        .data
-        .as_ref()
-        .and_then(|data| data.get("tls.crt").or(data.get("crt.pem")));
-    let text = text.ok_or_else(|| format!("Secret {SECRET} has no key tls.crt"))?;
-    certificate::read_pem(&text.0, &format!("Secret {SECRET}"))
+fn serving_certificate(facts: &Facts) -> Fact<ServingCertificate> {
+    let secret = fact_ref(&facts.objects.webhook_secret)?.as_ref();
+    ServingCertificate::read(secret, SECRET, server_name(facts))
 }
 
 fn server_name(facts: &Facts) -> String {
@@ -142,43 +137,12 @@ fn server_name(facts: &Facts) -> String {
 }
 
 fn certificate_valid(facts: &Facts) -> CheckResult {
-    let (bundle, chain) = (ca_bundle(facts)?, serving_chain(facts)?);
-    let leaf = certificate::parse(&chain[0], SECRET)?;
-    let wrong = match time_problem(&leaf, facts.now) {
-        Some(problem) => vec![problem],
-        None => match tls::verify_chain(&chain, &bundle, &server_name(facts), facts.now) {
-            Ok(()) => Vec::new(),
-            Err(reason) => vec![format!(
-                "the certificate of Secret {SECRET} is not accepted by the webhook's caBundle: {reason}"
-            )],
-        },
-    };
-    Ok(Outcome::fail_if(wrong, ""))
+    let bundle = ca_bundle(facts)?;
+    serving_certificate(facts)?.check_valid(&bundle, facts.now, "webhook's caBundle")
 }
 
 fn not_expiring_soon(facts: &Facts) -> CheckResult {
-    let chain = serving_chain(facts)?;
-    let leaf = certificate::parse(&chain[0], SECRET)?;
-    let validity = leaf.validity();
-    let lifetime = validity.not_after.timestamp() - validity.not_before.timestamp();
-    // The injector's own certificate is valid for less time than Linkerd's warning threshold. It is
-    // renewed with a third of its validity left.
-    if time_problem(&leaf, facts.now).is_some() {
-        return Ok(Outcome::ok(
-            "not valid now, which the previous check reports",
-        ));
-    }
-    if lifetime <= 120 * 24 * 3600 {
-        let left = certificate::remaining_seconds(&leaf, facts.now);
-        let is_overdue = left < u64::try_from(lifetime).unwrap_or(0) / 4;
-        let text = format!("{} left", certificate::format_duration(left));
-        return Ok(if is_overdue {
-            Outcome::warn(format!("{text}: it should have been renewed"))
-        } else {
-            Outcome::ok(text)
-        });
-    }
-    Ok(check_expiry(&[X509Certificate::clone(&leaf)], facts.now))
+    serving_certificate(facts)?.check_expiry(facts.now)
 }
 
 fn presented(facts: &Facts) -> CheckResult {

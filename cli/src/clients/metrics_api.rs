@@ -4,14 +4,15 @@
 mod request;
 mod rows;
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use mesh_api::linkerd2::viz::api_client::ApiClient;
 use mesh_api::linkerd2::viz::{
-    ResourceError, authz_response, edges_response, stat_summary_response, stat_table,
-    top_routes_response,
+    CheckResult, CheckStatus, ListPodsRequest, ResourceError, SelfCheckRequest, authz_response,
+    edges_response, stat_summary_response, stat_table, top_routes_response,
 };
 use tokio::net::TcpStream;
 use tonic::Status;
@@ -121,6 +122,27 @@ impl MetricsApi {
             Some(top_routes_response::Response::Error(error)) => Err(refused(&error)),
             None => Err(no_result()),
         }
+    }
+
+    /// Returns the description of each check that the metrics API makes, and the problem if there
+    /// is one.
+    pub(crate) async fn self_check(&self) -> anyhow::Result<Vec<(String, Option<String>)>> {
+        let mut client = self.client.clone();
+        let response = call(client.self_check(SelfCheckRequest {})).await?;
+        let result = |check: CheckResult| {
+            let is_ok = check.status() == CheckStatus::Ok;
+            let problem = (!is_ok).then_some(check.friendly_message_to_user);
+            (check.check_description, problem)
+        };
+        Ok(response.results.into_iter().map(result).collect())
+    }
+
+    /// Returns the pods, as namespace/name, of which Prometheus has series.
+    pub(crate) async fn scraped_pods(&self) -> anyhow::Result<BTreeSet<String>> {
+        let mut client = self.client.clone();
+        let response = call(client.list_pods(ListPodsRequest::default())).await?;
+        let pods = response.pods.into_iter().filter(|pod| pod.added);
+        Ok(pods.map(|pod| pod.name).collect())
     }
 
     /// Returns the requests of an object by Server, route and authorization.

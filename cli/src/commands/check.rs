@@ -33,6 +33,13 @@ pub(crate) struct Args {
     /// Check meshed pods and policies, too: of -n NAMESPACE, or of all namespaces
     #[arg(long)]
     proxy: bool,
+    #[command(flatten)]
+    reporting: Reporting,
+}
+
+/// How the results are reported, and when.
+#[derive(Debug, clap::Args)]
+pub(super) struct Reporting {
     /// table: all rows; short: only rows with problems; json: for programs
     #[arg(short, long, value_enum, default_value_t = OutputFormat::Table)]
     output: OutputFormat,
@@ -79,16 +86,24 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
             proxies: args.proxy,
         },
     };
+    Box::pin(report(mesh.as_ref(), mode, &args.reporting, global)).await
+}
+
+/// Evaluates the checks of a mode and prints them.
+pub(super) async fn report(
+    mesh: Option<&Mesh>,
+    mode: Mode,
+    reporting: &Reporting,
+    global: &Global,
+) -> anyhow::Result<()> {
     let scope = match &global.namespace {
         Some(namespace) => Scope::Namespace(namespace.clone()),
         None => Scope::All,
     };
-    let deadline = Instant::now() + args.wait;
+    let deadline = Instant::now() + reporting.wait;
     let mut progress = Progress::new("querying the mesh");
     let reports = loop {
-        let facts = progress
-            .run(gather::facts(mesh.as_ref(), mode, scope.clone()))
-            .await;
+        let facts = Box::pin(progress.run(gather::facts(mesh, mode, scope.clone()))).await;
         let reports = check::evaluate(&facts);
         if check::success(&reports) || Instant::now() >= deadline {
             break reports;
@@ -98,7 +113,7 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     };
     progress.clear();
     let success = check::success(&reports);
-    match args.output {
+    match reporting.output {
         OutputFormat::Json => {
             let categories = &reports;
             output::json(

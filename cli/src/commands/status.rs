@@ -95,9 +95,8 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     let mesh = Mesh::find(global).await?;
     let mut progress = Progress::new("querying the mesh");
     let mode = Mode::Installed { proxies: false };
-    let facts = progress
-        .run(gather::facts(Some(&mesh), mode, Scope::All))
-        .await;
+    let gathered = progress.run(gather::facts(Some(&mesh), mode, Scope::All));
+    let facts = Box::pin(gathered).await;
     progress.clear();
     if let (Mesh::Cluster(_), Err(reason)) = (&mesh, &facts.api_server) {
         return Err(Failure::Unreachable(reason.clone()).into());

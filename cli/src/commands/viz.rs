@@ -4,6 +4,7 @@
 mod allow_scrapes;
 mod authz;
 mod cells;
+mod check;
 mod edges;
 mod install;
 mod list;
@@ -34,6 +35,8 @@ pub(crate) struct Args {
 enum Command {
     /// Print the manifests of the extension
     Install(Box<install::Args>),
+    /// Check whether the extension works
+    Check(check::Args),
     /// Print all objects of the extension, for deletion
     Uninstall(uninstall::Args),
     /// Print the objects that older versions or other values left in the cluster
@@ -78,6 +81,7 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     let namespace = extension.namespace().unwrap_or(DEFAULT_NAMESPACE);
     match &args.command {
         Command::Install(install) => install::run(install, namespace, global).await,
+        Command::Check(check) => check::run(check, global).await,
         Command::Uninstall(uninstall) => uninstall::run(uninstall, namespace, global).await,
         Command::Prune(prune) => prune::run(prune, namespace, global).await,
         Command::Stat(stat) => stat::run(stat, extension, global).await,
@@ -98,6 +102,7 @@ impl Command {
         match self {
             Self::Stat(_) | Self::Edges(_) | Self::Routes(_) | Self::Authz(_) => None,
             Self::Install(_) => Some("install"),
+            Self::Check(_) => Some("check"),
             Self::Uninstall(_) => Some("uninstall"),
             Self::Prune(_) => Some("prune"),
             Self::Tap(_) => Some("tap"),

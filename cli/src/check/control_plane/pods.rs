@@ -302,7 +302,7 @@ pub(in crate::check) fn can_respond(pod: &Pod, container: &str) -> bool {
 }
 
 /// Returns the states of all containers, init containers first.
-fn container_statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
+pub(in crate::check) fn container_statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
     let status = pod.status.as_ref();
     let init = status.and_then(|status| status.init_container_statuses.as_ref());
     let main = status.and_then(|status| status.container_statuses.as_ref());

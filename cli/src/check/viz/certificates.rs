@@ -1,0 +1,110 @@
+//! The certificates with which the extension serves the API server.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use mesh_k8s::kinds::Secret;
+
+use super::{TAP_API, TAP_INJECTOR, TAP_INJECTOR_SECRET, TAP_SECRET};
+use crate::check::facts::{Fact, fact_ref};
+use crate::check::serving_certificate::ServingCertificate;
+use crate::check::{CheckResult, Facts, Outcome, certificate};
+
+pub(super) fn tap_valid(facts: &Facts) -> CheckResult {
+    let bundle = tap_bundle(facts)?;
+    of_tap(facts)?.check_valid(&bundle, facts.now, "APIService's caBundle")
+}
+
+pub(super) fn tap_not_expiring(facts: &Facts) -> CheckResult {
+    of_tap(facts)?.check_expiry(facts.now)
+}
+
+pub(super) fn injector_valid(facts: &Facts) -> CheckResult {
+    let bundle = injector_bundle(facts)?;
+    let certificate = serving(
+        facts,
+        &facts.viz.injector_secret,
+        TAP_INJECTOR_SECRET,
+        "tap-injector",
+    )?;
+    certificate.check_valid(&bundle, facts.now, "webhook's caBundle")
+}
+
+/// The API server's own view, from the condition that it maintains.
+pub(super) fn tap_api(facts: &Facts) -> CheckResult {
+    let service = fact_ref(&facts.viz.api_service)?.as_ref();
+    let service = service.ok_or_else(missing_api_service)?;
+    let conditions = service.data.pointer("/status/conditions");
+    let available = conditions
+        .and_then(serde_json::Value::as_array)
+        .into_iter()
+        .flatten()
+        .find(|condition| condition["type"] == "Available");
+    Ok(match available {
+        Some(condition) if condition["status"] == "True" => Outcome::ok(""),
+        Some(condition) => {
+            let message = condition["message"].as_str().unwrap_or("no reason given");
+            Outcome::warn(format!("APIService {TAP_API} is not available: {message}"))
+        }
+        None => Outcome::warn(format!(
+            "APIService {TAP_API} has no condition Available yet"
+        )),
+    })
+}
+
+fn missing_api_service() -> String {
+    format!("APIService {TAP_API} is missing: requests cannot be tapped")
+}
+
+fn of_tap(facts: &Facts) -> Fact<ServingCertificate> {
+    serving(facts, &facts.viz.tap_secret, TAP_SECRET, "tap")
+}
+
+fn serving(
+    facts: &Facts,
+    secret: &Fact<Option<Secret>>,
+    name: &'static str,
+    service: &str,
+) -> Fact<ServingCertificate> {
+    let secret = fact_ref(secret)?.as_ref();
+    ServingCertificate::read(
+        secret,
+        name,
+        format!("{service}.{}.svc", facts.viz_namespace()),
+    )
+}
+
+/// Returns the CA certificates with which the API server verifies the tap API.
+fn tap_bundle(facts: &Facts) -> Fact<Vec<Vec<u8>>> {
+    let service = fact_ref(&facts.viz.api_service)?.as_ref();
+    let service = service.ok_or_else(missing_api_service)?;
+    let bundle = service.data.pointer("/spec/caBundle");
+    let bundle = bundle.and_then(serde_json::Value::as_str).unwrap_or("");
+    if bundle.is_empty() {
+        return Err(format!(
+            "APIService {TAP_API} has no caBundle: the API server cannot trust the tap API"
+        ));
+    }
+    let pem = STANDARD
+        .decode(bundle)
+        .map_err(|error| format!("the caBundle of APIService {TAP_API}: {error}"))?;
+    certificate::read_pem(&pem, "the APIService's caBundle")
+}
+
+fn injector_bundle(facts: &Facts) -> Fact<Vec<Vec<u8>>> {
+    let configuration = fact_ref(&facts.viz.webhook)?.as_ref();
+    let configuration = configuration.ok_or_else(|| {
+        format!("MutatingWebhookConfiguration {TAP_INJECTOR} is missing: new pods cannot be tapped")
+    })?;
+    let webhooks = configuration.webhooks.as_deref().unwrap_or_default();
+    let bundle = webhooks
+        .first()
+        .and_then(|webhook| webhook.client_config.ca_bundle.as_ref());
+    match bundle {
+        Some(bundle) if !bundle.0.is_empty() => {
+            certificate::read_pem(&bundle.0, "the webhook's caBundle")
+        }
+        _ => Err(
+            "the webhook has no caBundle: the API server cannot trust the tap injector".to_owned(),
+        ),
+    }
+}

@@ -1,0 +1,30 @@
+//! `meshctl viz check`: whether the viz extension works.
+
+use super::source;
+use crate::check::Mode;
+use crate::commands::check::{self, Reporting};
+use crate::global::Global;
+use crate::mesh::Mesh;
+
+/// Examples:
+///   meshctl viz check
+///   meshctl viz check --proxy -n shop    include what it sees of the pods of namespace shop
+///   meshctl viz check --wait 2m
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub(super) struct Args {
+    /// Check what the extension sees of meshed pods, too: of -n NAMESPACE, or of all namespaces
+    #[arg(long)]
+    proxy: bool,
+    #[command(flatten)]
+    reporting: Reporting,
+}
+
+pub(super) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
+    let (cluster, _scope) = source::cluster(global).await?;
+    let mesh = Mesh::Cluster(Box::new(cluster));
+    let mode = Mode::Viz {
+        proxies: args.proxy,
+    };
+    Box::pin(check::report(Some(&mesh), mode, &args.reporting, global)).await
+}
