@@ -5,6 +5,7 @@ pub(crate) mod grpc;
 pub(crate) mod http;
 pub(crate) mod metrics;
 pub(crate) mod metrics_api;
+pub(crate) mod prometheus_api;
 pub(crate) mod tap;
 pub(crate) mod tls;
 

@@ -1,17 +1,32 @@
-//! HTTP/1 GET on a new connection, for the admin ports of proxies, controllers and agents.
+//! HTTP/1 GET on a new connection, for the admin ports of proxies, controllers and
+//! agents, and for Prometheus.
 
 use std::time::Duration;
 
-use anyhow::Context;
-use http_body_util::{BodyExt, Empty};
+use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
 
 use crate::exit::Failure;
 use crate::mesh::{Connection, Mesh, MeshPod};
 
+/// A request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Get<'a> {
+    /// The name of the server for error messages.
+    pub(crate) server: &'a str,
+    pub(crate) host: &'a str,
+    pub(crate) path: &'a str,
+    pub(crate) timeout: Duration,
+}
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
 /// Admin ports respond within milliseconds, even with the metrics of a thousand targets.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Maximum size of a body. The metrics of a proxy with a thousand targets are a tenth of this.
+const MAX_BODY: usize = 32 << 20;
 
 /// Time to wait for the reason of a closed stream. The kubelet sends it when it closes the stream.
 const FAILURE_REASON_TIMEOUT: Duration = Duration::from_millis(200);
@@ -27,18 +42,23 @@ pub(crate) async fn get_from_pod(
     get(connection, &format!("{pod} port {port}"), path).await
 }
 
-/// Returns status and body of any response. `server` is the name of the server for error messages.
-async fn get_any_status(
+/// Returns status and body of any response.
+pub(crate) async fn get_any_status(
     connection: Connection,
-    server: &str,
-    path: &str,
+    request: &Get<'_>,
 ) -> anyhow::Result<(http::StatusCode, String)> {
     let Connection { io, failure_reason } = connection;
-    let work = tokio::time::timeout(REQUEST_TIMEOUT, exchange(io, path)).await;
+    let Get {
+        server,
+        host,
+        path,
+        timeout,
+    } = *request;
+    let work = tokio::time::timeout(timeout, exchange(io, host, path)).await;
     let outcome = work.map_err(|_elapsed| {
         Failure::TimedOut(format!(
             "no response from {server} to GET {path} within {} s",
-            REQUEST_TIMEOUT.as_secs()
+            timeout.as_secs()
         ))
     })?;
     let error = match outcome {
@@ -60,13 +80,20 @@ async fn get_any_status(
     }
 }
 
-/// Returns the body of a 200 response. `server` is the name of the server for error messages.
+/// Returns the body of a 200 response from an admin port. `server` is the name of the server for
+/// error messages.
 pub(crate) async fn get(
     connection: Connection,
     server: &str,
     path: &str,
 ) -> anyhow::Result<String> {
-    let (status, body) = get_any_status(connection, server, path).await?;
+    let request = Get {
+        server,
+        host: "localhost",
+        path,
+        timeout: REQUEST_TIMEOUT,
+    };
+    let (status, body) = get_any_status(connection, &request).await?;
     anyhow::ensure!(
         status == http::StatusCode::OK,
         "GET {path} from {server} returned {status}: {}",
@@ -77,17 +104,18 @@ pub(crate) async fn get(
 
 async fn exchange(
     io: Box<dyn crate::mesh::Io>,
+    host: &str,
     path: &str,
 ) -> anyhow::Result<(http::StatusCode, String)> {
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(io)).await?;
     let request = http::Request::get(path)
-        .header(http::header::HOST, "localhost")
+        .header(http::header::HOST, host)
         .body(Empty::<Bytes>::new())?;
     let work = async {
         let response = sender.send_request(request).await?;
         let status = response.status();
-        let body = response.into_body().collect().await?.to_bytes();
-        Ok::<_, hyper::Error>((status, body))
+        let body = Limited::new(response.into_body(), MAX_BODY).collect().await;
+        Ok::<_, BoxError>((status, body?.to_bytes()))
     };
     tokio::pin!(connection, work);
     let mut closed = false;
@@ -98,10 +126,39 @@ async fn exchange(
             // the buffered response or the error.
             result = &mut connection, if !closed => match result {
                 Ok(()) => closed = true,
-                Err(error) => break Err(error),
+                Err(error) => break Err(error.into()),
             },
         }
     }
-    .context("the connection failed")?;
+    .map_err(|error| anyhow::Error::from_boxed(error).context("the connection failed"))?;
     Ok((status, String::from_utf8_lossy(&body).into_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    /// Requests a body of `size` bytes.
+    async fn get_body(size: usize) -> anyhow::Result<String> {
+        let (client, mut server) = tokio::io::duplex(1 << 20);
+        let serve = async move {
+            let mut request = [0; 1024];
+            let _read = server.read(&mut request).await;
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {size}\r\n\r\n");
+            // The client may have read enough.
+            let _ended = server.write_all(head.as_bytes()).await;
+            let _ended = server.write_all(&vec![b'a'; size]).await;
+        };
+        let (body, ()) = tokio::join!(get(Connection::new(client), "the test", "/"), serve);
+        body
+    }
+
+    #[tokio::test]
+    async fn size_of_a_body_is_bounded() {
+        assert_eq!(get_body(MAX_BODY).await.unwrap().len(), MAX_BODY);
+        let error = get_body(MAX_BODY + 1).await.unwrap_err();
+        assert!(format!("{error:#}").contains("limit"), "{error:#}");
+    }
 }

@@ -12,22 +12,45 @@ use crate::mesh::scope::Scope;
 /// The label of the extension's namespace, as in Linkerd.
 const EXTENSION: &str = "linkerd.io/extension=viz";
 
-/// The label of the pods that serve the metrics API.
-const METRICS_API: &str = "component=metrics-api";
+/// A part of the extension.
+#[derive(Clone, Copy)]
+struct Component {
+    name: &'static str,
+    /// The label of its pods, as in Linkerd.
+    label: &'static str,
+    /// What to do if it has none.
+    instead: &'static str,
+}
+
+const METRICS_API: Component = Component {
+    name: "the metrics API",
+    label: "component=metrics-api",
+    instead: INSTALL,
+};
+
+const PROMETHEUS: Component = Component {
+    name: "Prometheus",
+    label: "component=prometheus",
+    instead: "name the URL of the one that scrapes the proxies with --prometheus-url",
+};
 
 impl Cluster {
     /// Connects to the metrics API. `namespace` is that of the extension; `None` finds it by its
     /// label.
     pub(crate) async fn metrics_api(&self, namespace: Option<&str>) -> anyhow::Result<MetricsApi> {
-        let namespace = match namespace {
-            Some(namespace) => namespace.to_owned(),
-            None => self.viz_namespace().await?,
-        };
-        let pod = self.metrics_api_pod(&namespace).await?;
+        let (namespace, pod) = self.viz_pod(namespace, METRICS_API).await?;
         let port = metrics_api::PORT;
         let connection = self.forward(&namespace, &pod, port).await?;
         let server = format!("the metrics API in pod {namespace}/{pod} at port {port}");
         MetricsApi::new(connection, &server).await
+    }
+
+    /// Returns the namespace and the name of a ready pod of the extension's Prometheus.
+    pub(crate) async fn prometheus_pod(
+        &self,
+        namespace: Option<&str>,
+    ) -> anyhow::Result<(String, String)> {
+        self.viz_pod(namespace, PROMETHEUS).await
     }
 
     async fn viz_namespace(&self) -> anyhow::Result<String> {
@@ -41,22 +64,36 @@ impl Cluster {
         Ok(only_namespace(names)?)
     }
 
-    async fn metrics_api_pod(&self, namespace: &str) -> anyhow::Result<String> {
-        let scope = Scope::Namespace(namespace.to_owned());
-        let params = ListParams::default().labels(METRICS_API);
+    /// Returns the namespace and the name of a ready pod of a component.
+    async fn viz_pod(
+        &self,
+        namespace: Option<&str>,
+        component: Component,
+    ) -> anyhow::Result<(String, String)> {
+        let namespace = match namespace {
+            Some(namespace) => namespace.to_owned(),
+            None => self.viz_namespace().await?,
+        };
+        let Component {
+            name,
+            label,
+            instead,
+        } = component;
+        let scope = Scope::Namespace(namespace.clone());
+        let params = ListParams::default().labels(label);
         let pods = self.list::<Pod>(&scope, params).await;
-        let pods = pods.map_err(|error| error::failed("find the metrics API", error))?;
+        let pods = pods.map_err(|error| error::failed(&format!("find {name}"), error))?;
         let ready = pods
             .iter()
             .find(|it| pod::is_ready(it) && !pod::is_terminal(it));
         match ready {
-            Some(pod) => Ok(pod.name_any()),
+            Some(pod) => Ok((namespace, pod.name_any())),
             None if pods.is_empty() => Err(Failure::Unreachable(format!(
-                "namespace {namespace} has no metrics API: {INSTALL}"
+                "namespace {namespace} has no pod of {name}: {instead}"
             ))
             .into()),
             None => Err(Failure::Unreachable(format!(
-                "no pod of the metrics API is ready; `kubectl -n {namespace} describe pods -l {METRICS_API}` shows the reason"
+                "no pod of {name} is ready; `kubectl -n {namespace} describe pods -l {label}` shows the reason"
             ))
             .into()),
         }

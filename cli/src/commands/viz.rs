@@ -14,8 +14,11 @@ mod resources;
 mod routes;
 mod source;
 mod stat;
+mod stat_inbound;
+mod stat_outbound;
 mod tap;
 mod top;
+mod traffic;
 mod uninstall;
 
 use clap::{Subcommand, ValueEnum};
@@ -43,6 +46,10 @@ enum Command {
     Prune(Box<prune::Args>),
     /// Show the success rate, requests per second and latency of workloads
     Stat(Box<stat::Args>),
+    /// Show the requests that workloads receive, by Server and route
+    StatInbound(stat_inbound::Args),
+    /// Show the requests that workloads send, by Service, route and backend
+    StatOutbound(stat_outbound::Args),
     /// Show the connections between workloads, and whether they have mutual TLS
     Edges(edges::Args),
     /// Show the routes of ServiceProfiles with their success rate, requests per second and latency
@@ -85,6 +92,8 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
         Command::Uninstall(uninstall) => uninstall::run(uninstall, namespace, global).await,
         Command::Prune(prune) => prune::run(prune, namespace, global).await,
         Command::Stat(stat) => stat::run(stat, extension, global).await,
+        Command::StatInbound(stat) => Box::pin(stat_inbound::run(stat, extension, global)).await,
+        Command::StatOutbound(stat) => Box::pin(stat_outbound::run(stat, extension, global)).await,
         Command::Edges(edges) => edges::run(edges, extension, global).await,
         Command::Routes(routes) => routes::run(routes, extension, global).await,
         Command::Authz(authz) => authz::run(authz, extension, global).await,
@@ -105,6 +114,8 @@ impl Command {
             Self::Check(_) => Some("check"),
             Self::Uninstall(_) => Some("uninstall"),
             Self::Prune(_) => Some("prune"),
+            Self::StatInbound(_) => Some("stat-inbound"),
+            Self::StatOutbound(_) => Some("stat-outbound"),
             Self::Tap(_) => Some("tap"),
             Self::Top(_) => Some("top"),
             Self::List => Some("list"),

@@ -64,7 +64,12 @@ impl TimeWindow {
 
     /// Returns the rate of a number within the window.
     pub(crate) fn per_second(&self, count: u64) -> f64 {
-        count as f64 / self.duration.as_secs_f64()
+        self.rate(count as f64)
+    }
+
+    /// Returns the rate of an increase that Prometheus has extrapolated to the window.
+    pub(crate) fn rate(&self, increase: f64) -> f64 {
+        increase / self.duration.as_secs_f64()
     }
 }
 

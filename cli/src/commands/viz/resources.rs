@@ -1,6 +1,6 @@
 //! Turns the arguments and flags about resources into targets of the metrics API.
 
-use crate::clients::metrics_api::{Peer, Target, TimeWindow};
+use crate::clients::metrics_api::{Target, TimeWindow};
 use crate::exit::Failure;
 use crate::global::Global;
 use crate::mesh::Scope;
@@ -22,7 +22,7 @@ pub(super) fn target(
 ) -> Result<Target, Failure> {
     if resource.kind == ResourceKind::Namespace && global.namespace.is_some() {
         return Err(Failure::Input(
-            "namespaces are not in a namespace: leave out -n, or name one as ns/NAME".to_owned(),
+            "-n does not select namespaces: leave it out, and name one as ns/NAME".to_owned(),
         ));
     }
     let is_named_everywhere =
@@ -40,33 +40,36 @@ pub(super) fn target(
 
 /// Returns the target of `--to` or `--from`. Its namespace is that of the command unless a flag
 /// names another.
-pub(super) fn peer_target(
-    resource: &str,
+pub(super) fn peer(
+    resource: Option<&str>,
     namespace: Option<&str>,
     scope: &Scope,
-) -> Result<Target, Failure> {
-    Ok(Target {
+) -> Result<Option<Target>, Failure> {
+    let Some(resource) = resource else {
+        return Ok(None);
+    };
+    Ok(Some(Target {
         resource: Resource::parse(resource)?,
         namespace: namespace.or(scope.namespace()).map(str::to_owned),
-    })
+    }))
 }
 
-/// Returns the peer of `--to` and `--to-namespace`.
-pub(super) fn to(
-    resource: Option<&str>,
-    namespace: Option<&str>,
-    scope: &Scope,
-) -> Result<Option<Peer>, Failure> {
-    let target = resource.map(|resource| peer_target(resource, namespace, scope));
-    Ok(target.transpose()?.map(Peer::To))
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Returns the peer of `--from` and `--from-namespace`.
-pub(super) fn from(
-    resource: Option<&str>,
-    namespace: Option<&str>,
-    scope: &Scope,
-) -> Result<Option<Peer>, Failure> {
-    let target = resource.map(|resource| peer_target(resource, namespace, scope));
-    Ok(target.transpose()?.map(Peer::From))
+    #[test]
+    fn namespace_of_a_peer_is_that_of_the_command_without_a_flag() {
+        let shop = Scope::Namespace("shop".to_owned());
+        for (namespace, scope, expect) in [
+            (None, &shop, Some("shop")),
+            (Some("bank"), &shop, Some("bank")),
+            (None, &Scope::All, None),
+        ] {
+            let target = peer(Some("svc/web"), namespace, scope).unwrap().unwrap();
+            assert_eq!(target.namespace.as_deref(), expect);
+        }
+        assert_eq!(peer(None, None, &shop).unwrap(), None);
+        assert!(peer(Some("gadget/web"), None, &shop).is_err());
+    }
 }

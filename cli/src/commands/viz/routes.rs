@@ -8,7 +8,7 @@ use super::TableFormat;
 use super::cells::{LATENCIES, REQUESTS, latency_cells, rate_cells, request_cells};
 use super::resources::{self, Window};
 use super::source::{Extension, Source};
-use crate::clients::metrics_api::{RouteRow, RouteTable, StatQuery};
+use crate::clients::metrics_api::{Peer, RouteRow, RouteTable, StatQuery};
 use crate::global::Global;
 use crate::mesh::resource::Resource;
 use crate::output::table::Table;
@@ -77,11 +77,12 @@ enum Rates {
 pub(super) async fn run(args: &Args, extension: &Extension, global: &Global) -> anyhow::Result<()> {
     let resource = Resource::parse_one(&args.resource)?;
     let Source { api, scope } = extension.source(global).await?;
+    let to = resources::peer(args.to.as_deref(), args.to_namespace.as_deref(), &scope)?;
     let query = StatQuery {
         target: resources::target(&resource, &scope, global)?,
         selector: args.selector.clone(),
         window: args.window.time_window.clone(),
-        peer: resources::to(args.to.as_deref(), args.to_namespace.as_deref(), &scope)?,
+        peer: to.map(Peer::To),
     };
     let tables = api.routes(&query).await?;
     let are_sent = args.to.is_some();

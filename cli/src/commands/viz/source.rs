@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::clients::metrics_api::MetricsApi;
+use crate::clients::prometheus_api::Prometheus;
 use crate::cluster::Cluster;
 use crate::exit::Failure;
 use crate::global::Global;
@@ -46,17 +47,34 @@ impl Extension {
 
     pub(super) async fn source(&self, global: &Global) -> anyhow::Result<Source> {
         if let Some(addr) = self.api_addr {
-            let scope = match &global.namespace {
-                _ if global.all_namespaces => Scope::All,
-                Some(namespace) => Scope::Namespace(namespace.clone()),
-                None => Scope::Namespace("default".to_owned()),
-            };
             let api = MetricsApi::connect(addr).await?;
+            let scope = scope_without_cluster(global);
             return Ok(Source { api, scope });
         }
         let (cluster, scope) = cluster(global).await?;
         let api = cluster.metrics_api(self.namespace()).await?;
         Ok(Source { api, scope })
+    }
+
+    /// Returns Prometheus and the namespaces that the flags select.
+    pub(super) async fn prometheus(&self, global: &Global) -> anyhow::Result<(Prometheus, Scope)> {
+        let (cluster, scope) = cluster(global).await?;
+        let (namespace, name) = cluster.prometheus_pod(self.namespace()).await?;
+        let prometheus = Prometheus::Pod {
+            cluster: Box::new(cluster),
+            namespace,
+            name,
+        };
+        Ok((prometheus, scope))
+    }
+}
+
+/// Returns the namespaces that the flags select for a server that is reached directly.
+pub(super) fn scope_without_cluster(global: &Global) -> Scope {
+    match &global.namespace {
+        _ if global.all_namespaces => Scope::All,
+        Some(namespace) => Scope::Namespace(namespace.clone()),
+        None => Scope::Namespace("default".to_owned()),
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::TableFormat;
 use super::resources::{self, Window};
 use super::source::{Extension, Source};
-use crate::clients::metrics_api::{StatQuery, StatRow};
+use crate::clients::metrics_api::{Peer, StatQuery, StatRow};
 use crate::exit::Failure;
 use crate::global::Global;
 use crate::mesh::Scope;
@@ -90,14 +90,15 @@ fn queries(
     scope: &Scope,
     global: &Global,
 ) -> Result<Vec<StatQuery>, Failure> {
-    let to = resources::to(args.to.as_deref(), args.to_namespace.as_deref(), scope)?;
-    let from = resources::from(args.from.as_deref(), args.from_namespace.as_deref(), scope)?;
+    let to = resources::peer(args.to.as_deref(), args.to_namespace.as_deref(), scope)?;
+    let from = resources::peer(args.from.as_deref(), args.from_namespace.as_deref(), scope)?;
+    let peer = to.map(Peer::To).or(from.map(Peer::From));
     let query = |resource: &Resource| {
         Ok(StatQuery {
             target: resources::target(resource, scope, global)?,
             selector: args.selector.clone(),
             window: args.window.time_window.clone(),
-            peer: to.clone().or_else(|| from.clone()),
+            peer: peer.clone(),
         })
     };
     resources.iter().map(query).collect()
