@@ -99,9 +99,9 @@ fn start_metrics_api(directory: &std::path::Path, prometheus: SocketAddr) -> (Pr
 }
 
 /// Runs `meshctl viz` and returns its standard output, or why it failed.
-fn viz(api: SocketAddr, args: &str) -> Result<String, String> {
+fn viz(args: &str) -> Result<String, String> {
     let output = Command::new(built("meshctl"))
-        .args(["viz", "--api-addr", &api.to_string(), "-n", "shop"])
+        .args(["viz", "-n", "shop"])
         .args(args.split(' '))
         .output()
         .map_err(|error| error.to_string())?;
@@ -111,8 +111,8 @@ fn viz(api: SocketAddr, args: &str) -> Result<String, String> {
     String::from_utf8(output.stdout).map_err(|error| error.to_string())
 }
 
-fn json(api: SocketAddr, args: &str) -> Result<Value, String> {
-    let text = viz(api, &format!("{args} -o json"))?;
+fn json(args: &str) -> Result<Value, String> {
+    let text = viz(&format!("{args} -o json"))?;
     serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))
 }
 
@@ -124,9 +124,10 @@ fn viz_commands_show_what_the_metrics_api_reads_from_prometheus() {
     let directory = tempfile::tempdir().expect("create a directory");
     let (_prometheus, addr) = start_prometheus(directory.path(), serve_series());
     let (_controller, api) = start_metrics_api(directory.path(), addr);
+    let api = format!("--api-addr {api}");
 
     let stat = eventually("the Deployment has requests", || {
-        let rows = json(api, "stat deploy -t 15s")?;
+        let rows = json(&format!("{api} stat deploy -t 15s"))?;
         match rows[0]["rps"].as_f64() {
             Some(_) => Ok(rows),
             None => Err(rows.to_string()),
@@ -138,18 +139,18 @@ fn viz_commands_show_what_the_metrics_api_reads_from_prometheus() {
         (&"web".into(), &"1/1".into())
     );
     assert_eq!(row["success"], 1.0);
-    let table = viz(api, "stat all -t 15s").expect("a table");
+    let table = viz(&format!("{api} stat all -t 15s")).expect("a table");
     assert!(table.contains("deploy/web"), "{table}");
     assert!(table.contains("po/web-1-a"), "{table}");
 
-    let edges = json(api, "edges deploy").expect("edges");
+    let edges = json(&format!("{api} edges deploy")).expect("edges");
     assert_eq!(
         (&edges[0]["src"], &edges[0]["dst"]),
         (&"web".into(), &"web".into())
     );
     assert_eq!(edges[0]["server_id"], "web.shop");
 
-    let authz = json(api, "authz deploy/web -t 15s").expect("authorizations");
+    let authz = json(&format!("{api} authz deploy/web -t 15s")).expect("authorizations");
     let is_denied = |row: &Value| row["unauthorized"].as_f64() > Some(0.0);
     let rows = authz.as_array().expect("an array");
     assert!(rows.iter().any(is_denied), "{authz}");
@@ -158,8 +159,18 @@ fn viz_commands_show_what_the_metrics_api_reads_from_prometheus() {
         "{authz}"
     );
 
-    let missing = viz(api, "stat deploy/gone").expect_err("no such Deployment");
+    let missing = viz(&format!("{api} stat deploy/gone")).expect_err("no such Deployment");
     assert!(missing.contains("\"gone\" not found"), "{missing}");
-    let refused = viz(api, "routes deploy/web").expect_err("no ServiceProfile");
+    let refused = viz(&format!("{api} routes deploy/web")).expect_err("no ServiceProfile");
     assert!(refused.contains("No Service Profiles found"), "{refused}");
+
+    let url = format!("--prometheus-url http://{addr} -t 15s");
+    let inbound = json(&format!("stat-inbound deploy/web {url}")).expect("received requests");
+    assert_eq!(
+        (&inbound[0]["name"], &inbound[0]["server"]),
+        (&"web".into(), &"web-http".into())
+    );
+    assert_eq!(inbound[0]["successesRate"], 1.0);
+    let outbound = json(&format!("stat-outbound deploy/web {url}")).expect("sent requests");
+    assert_eq!(outbound, Value::Array(Vec::new()));
 }
