@@ -95,6 +95,22 @@ fn viz_commands_say_what_is_missing() {
     );
     check(&["viz", "tap", "deploy/web"], 69, "cannot tap");
     check(
+        &["viz", "stat-inbound", "svc/web"],
+        65,
+        "services have no proxies",
+    );
+    check(
+        &[
+            "viz",
+            "stat-outbound",
+            "deploy",
+            "--prometheus-url",
+            "https://a",
+        ],
+        65,
+        "expected the scheme http",
+    );
+    check(
         &["viz", "--api-addr", "127.0.0.1:1", "tap", "deploy/web"],
         65,
         "--api-addr has no effect on `meshctl viz tap`",
@@ -104,6 +120,8 @@ fn viz_commands_say_what_is_missing() {
         69,
         "cannot connect to the metrics API at 127.0.0.1:1",
     );
+    check(&["viz", "top", "--help"], 0, "s and S select the column");
+    check(&["viz", "stat", "--help"], 0, "meshctl viz stat ns --watch");
     check(
         &["viz", "allow-scrapes", "-n", "shop"],
         0,

@@ -7,12 +7,16 @@ use crate::global::Global;
 use crate::output;
 use crate::output::manifests::{self, ManifestFormat};
 
-/// Example: meshctl viz allow-scrapes -n shop | kubectl apply -f -
 #[derive(Debug, clap::Args)]
+#[command(after_help = HELP)]
 pub(super) struct Args {
     #[arg(short, long, value_enum, default_value_t = ManifestFormat::Yaml)]
     output: ManifestFormat,
 }
+
+const HELP: &str = "\
+Example:
+  meshctl viz allow-scrapes -n shop | kubectl apply -f -";
 
 /// The namespace of the extension without a flag. The command does not read the cluster.
 const VIZ_NAMESPACE: &str = "linkerd-viz";

@@ -11,14 +11,8 @@ use crate::mesh::resource::Resource;
 use crate::output::table::Table;
 use crate::output::{self, Format, figures};
 
-/// UNAUTHORIZED is the number of denied requests per second. `meshctl authz` lists the policies
-/// that apply, also without requests.
-///
-/// Examples:
-///   meshctl viz authz deploy/web -n shop
-///   meshctl viz authz ns/shop -t 10m
 #[derive(Debug, clap::Args)]
-#[command(verbatim_doc_comment)]
+#[command(after_help = HELP)]
 pub(super) struct Args {
     /// KIND, KIND/NAME or KIND NAME: cj, ds, deploy, job, ns, po, rs, rc, sts
     #[arg(required = true, num_args = 1..=2, value_name = "RESOURCE")]
@@ -28,6 +22,14 @@ pub(super) struct Args {
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
     output: Format,
 }
+
+const HELP: &str = "\
+UNAUTHORIZED is the number of denied requests per second. `meshctl authz` lists the policies
+that apply, also without requests.
+
+Examples:
+  meshctl viz authz deploy/web -n shop
+  meshctl viz authz ns/shop -t 10m";
 
 #[derive(Serialize)]
 struct Entry {

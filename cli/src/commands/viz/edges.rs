@@ -12,14 +12,8 @@ use crate::output;
 use crate::output::style::Mark;
 use crate::output::table::Table;
 
-/// Shows connections that begin or end in the namespace. SECURED is a check mark, or why a
-/// connection has no mutual TLS.
-///
-/// Examples:
-///   meshctl viz edges deploy -n shop
-///   meshctl viz edges po -A -o wide
 #[derive(Debug, clap::Args)]
-#[command(verbatim_doc_comment)]
+#[command(after_help = HELP)]
 pub(super) struct Args {
     /// cj, ds, deploy, job, po, rs, rc or sts
     #[arg(value_name = "KIND")]
@@ -27,6 +21,14 @@ pub(super) struct Args {
     #[arg(short, long, value_enum, default_value_t = TableFormat::Table)]
     output: TableFormat,
 }
+
+const HELP: &str = "\
+Shows connections that begin or end in the namespace. SECURED is a check mark, or why a
+connection has no mutual TLS.
+
+Examples:
+  meshctl viz edges deploy -n shop
+  meshctl viz edges po -A -o wide";
 
 /// An edge with Linkerd's keys.
 #[derive(Serialize)]

@@ -17,14 +17,8 @@ use crate::mesh::resource::Resource;
 use crate::output;
 use crate::output::manifests::{self, ManifestFormat};
 
-/// Each method and path without its query becomes a route. Write a pattern instead of the parts of
-/// a path that vary before you apply the result.
-///
-/// Examples:
-///   meshctl viz profile --tap deploy/web -n shop web
-///   meshctl viz profile --tap deploy/web -n shop --tap-duration 1m web | kubectl apply -f -
 #[derive(Debug, clap::Args)]
-#[command(verbatim_doc_comment)]
+#[command(after_help = HELP)]
 pub(super) struct Args {
     /// The Service that the profile is for
     #[arg(value_name = "SERVICE")]
@@ -41,6 +35,14 @@ pub(super) struct Args {
     #[arg(short, long, value_enum, default_value_t = ManifestFormat::Yaml)]
     output: ManifestFormat,
 }
+
+const HELP: &str = "\
+Each method and path without its query becomes a route. Write a pattern instead of the parts of
+a path that vary before you apply the result.
+
+Examples:
+  meshctl viz profile --tap deploy/web -n shop web
+  meshctl viz profile --tap deploy/web -n shop --tap-duration 1m web | kubectl apply -f -";
 
 /// A method and a path without query.
 type Route = (String, String);

@@ -14,14 +14,8 @@ use crate::mesh::resource::Resource;
 use crate::output::table::Table;
 use crate::output::{self, printable};
 
-/// Shows the requests that a workload receives, or with --to those that it sends. With --to and
-/// -o wide, EFFECTIVE is what the client sees, and ACTUAL counts each retry.
-///
-/// Examples:
-///   meshctl viz routes svc/web -n shop
-///   meshctl viz routes deploy/frontend --to svc/web -n shop -o wide
 #[derive(Debug, clap::Args)]
-#[command(verbatim_doc_comment)]
+#[command(after_help = HELP)]
 pub(super) struct Args {
     /// KIND, KIND/NAME or KIND NAME: cj, ds, deploy, job, ns, po, rs, rc, sts, svc
     #[arg(required = true, num_args = 1..=2, value_name = "RESOURCE")]
@@ -46,6 +40,14 @@ pub(super) struct Args {
     #[arg(short, long, value_enum, default_value_t = TableFormat::Table)]
     output: TableFormat,
 }
+
+const HELP: &str = "\
+Shows the requests that a workload receives, or with --to those that it sends. With --to and
+-o wide, EFFECTIVE is what the client sees, and ACTUAL counts each retry.
+
+Examples:
+  meshctl viz routes svc/web -n shop
+  meshctl viz routes deploy/frontend --to svc/web -n shop -o wide";
 
 /// A route with Linkerd's keys.
 #[derive(Serialize)]

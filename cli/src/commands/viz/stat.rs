@@ -15,15 +15,8 @@ use crate::mesh::Scope;
 use crate::mesh::resource::{Resource, ResourceKind};
 use crate::{clients, output};
 
-/// Completed pods are not counted. MESHED is the number of meshed pods and of all pods.
-///
-/// Examples:
-///   meshctl viz stat deploy -n shop
-///   meshctl viz stat deploy/web --from deploy/frontend -n shop
-///   meshctl viz stat po web-0 web-1 -n shop -o wide
-///   meshctl viz stat ns --watch
 #[derive(Debug, clap::Args)]
-#[command(verbatim_doc_comment)]
+#[command(after_help = HELP)]
 pub(super) struct Args {
     /// KIND, KIND NAME…, or several KIND/NAME: all, au, cj, ds, deploy, job, ns, po, rs, rc, sts,
     /// svc, srv, httproute, authzpolicy, saz
@@ -61,6 +54,15 @@ pub(super) struct Args {
     #[arg(short, long, value_enum, default_value_t = TableFormat::Table)]
     output: TableFormat,
 }
+
+const HELP: &str = "\
+Completed pods are not counted. MESHED is the number of meshed pods and of all pods.
+
+Examples:
+  meshctl viz stat deploy -n shop
+  meshctl viz stat deploy/web --from deploy/frontend -n shop
+  meshctl viz stat po web-0 web-1 -n shop -o wide
+  meshctl viz stat ns --watch";
 
 /// Time between two queries with `--watch`. The numbers change when Prometheus has scraped, by
 /// default each 10 s.

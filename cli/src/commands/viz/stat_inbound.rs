@@ -12,15 +12,18 @@ use crate::global::Global;
 use crate::output::table::Table;
 use crate::output::{self, Format, figures};
 
-/// SERVER is the Server or, for a port without one, [default], and the port.
-///
-/// Example: meshctl viz stat-inbound deploy/web -n shop
 #[derive(Debug, clap::Args)]
-#[command(verbatim_doc_comment)]
+#[command(after_help = HELP)]
 pub(super) struct Args {
     #[command(flatten)]
     traffic: TrafficArgs,
 }
+
+const HELP: &str = "\
+SERVER is the Server or, for a port without one, [default], and the port.
+
+Example:
+  meshctl viz stat-inbound deploy/web -n shop";
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {

@@ -12,16 +12,19 @@ use crate::global::Global;
 use crate::output::table::Table;
 use crate::output::{self, Format, figures};
 
-/// A route is followed by its backends. Each attempt of a retried request counts for a backend.
-/// TIMEOUTS is the share of requests that timed out, RETRIES that of retries among all attempts.
-///
-/// Example: meshctl viz stat-outbound deploy/frontend -n shop
 #[derive(Debug, clap::Args)]
-#[command(verbatim_doc_comment)]
+#[command(after_help = HELP)]
 pub(super) struct Args {
     #[command(flatten)]
     traffic: TrafficArgs,
 }
+
+const HELP: &str = "\
+A route is followed by its backends. Each attempt of a retried request counts for a backend.
+TIMEOUTS is the share of requests that timed out, RETRIES that of retries among all attempts.
+
+Example:
+  meshctl viz stat-outbound deploy/frontend -n shop";
 
 /// A route or a backend with Linkerd's keys.
 #[derive(Serialize)]

@@ -13,15 +13,8 @@ use crate::output;
 
 pub(super) use self::filter::Filter;
 
-/// Prints a line when a request is sent (req), when the header section of its response arrives
-/// (rsp), and when the response ends (end).
-///
-/// Examples:
-///   meshctl viz tap deploy/web -n shop
-///   meshctl viz tap ns/shop --method POST --path /api
-///   meshctl viz tap po/web-0 -n shop --to svc/db -o json
 #[derive(Debug, clap::Args)]
-#[command(verbatim_doc_comment)]
+#[command(after_help = HELP)]
 pub(super) struct Args {
     #[command(flatten)]
     filter: Filter,
@@ -29,6 +22,15 @@ pub(super) struct Args {
     #[arg(short, long, value_enum)]
     output: Option<TapFormat>,
 }
+
+const HELP: &str = "\
+Prints a line when a request is sent (req), when the header section of its response arrives
+(rsp), and when the response ends (end).
+
+Examples:
+  meshctl viz tap deploy/web -n shop
+  meshctl viz tap ns/shop --method POST --path /api
+  meshctl viz tap po/web-0 -n shop --to svc/db -o json";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum TapFormat {

@@ -27,17 +27,8 @@ use crate::global::Global;
 use crate::output;
 use crate::output::screen::Screen;
 
-/// Each row is a source, a destination, a method and a path without its query; PROXY tells whether
-/// the proxy of the destination (in) or of the source (out) reported the requests.
-///
-/// Keys: q quits; s and S select the column to sort by, r reverses the order; / filters the rows,
-/// Esc shows all; p pauses; arrows, a and d, PgUp and PgDn scroll.
-///
-/// Examples:
-///   meshctl viz top deploy/web -n shop
-///   meshctl viz top ns/shop --routes --hide-sources
 #[derive(Debug, clap::Args)]
-#[command(verbatim_doc_comment)]
+#[command(after_help = HELP)]
 pub(super) struct Args {
     #[command(flatten)]
     filter: Filter,
@@ -48,6 +39,17 @@ pub(super) struct Args {
     #[arg(long)]
     hide_sources: bool,
 }
+
+const HELP: &str = "\
+Each row is a source, a destination, a method and a path without its query; PROXY tells whether
+the proxy of the destination (in) or of the source (out) reported the requests.
+
+Keys: q quits; s and S select the column to sort by, r reverses the order; / filters the rows,
+Esc shows all; p pauses; arrows, a and d, PgUp and PgDn scroll.
+
+Examples:
+  meshctl viz top deploy/web -n shop
+  meshctl viz top ns/shop --routes --hide-sources";
 
 /// How the view has ended.
 enum End {
