@@ -8,8 +8,8 @@ use anyhow::Context;
 use super::Finding;
 use super::source::{self, Line};
 
-/// Directories without source files: build results and git's.
-const SKIPPED_DIRECTORIES: [&str; 2] = ["target", ".git"];
+/// Directories without source files: build results, packages of npm and git's.
+const SKIPPED_DIRECTORIES: [&str; 3] = ["target", "node_modules", ".git"];
 
 pub(crate) struct Tree {
     pub(crate) files: Vec<File>,
