@@ -7,6 +7,8 @@ import { singular } from "./api";
 import { useConnection } from "./feed";
 import { Namespace } from "./pages/namespace";
 import { Namespaces } from "./pages/namespaces";
+import { Tap } from "./pages/tap";
+import { Top } from "./pages/top";
 import { Workload } from "./pages/workload";
 import { Heading } from "./parts";
 import { followLinks, navigate, usePlace } from "./router";
@@ -16,6 +18,8 @@ import { applyTheme, ThemeSwitch } from "./theme";
 
 const NAVIGATION: [string, string, string][] = [
   ["/namespaces", "Namespaces", "n"],
+  ["/tap", "Tap", "t"],
+  ["/top", "Top", "o"],
 ];
 
 function Page() {
@@ -33,6 +37,10 @@ function Page() {
       }
       return <Namespace key={parts.join("/")} namespace={namespace} plural={plural} />;
     }
+    case "tap":
+      return <Tap />;
+    case "top":
+      return <Top />;
     default:
       return <Missing />;
   }

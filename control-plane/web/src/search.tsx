@@ -14,6 +14,8 @@ interface Target {
 
 const PAGES: [string, string][] = [
   ["Namespaces", "/namespaces"],
+  ["Tap", "/tap"],
+  ["Top", "/top"],
 ];
 
 const MAX_SHOWN = 12;

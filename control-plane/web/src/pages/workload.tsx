@@ -10,6 +10,7 @@ import { useHistory } from "../history";
 import { Figure, GrafanaLink, Heading, Link, Meshed, Problem, Section, Secured, Success } from "../parts";
 import { age, bytes, millis, numbers, ofRow, rate, seconds } from "../stats";
 import { type Column, Table } from "../table";
+import { LiveTap } from "../tap/live";
 
 const ofPeer = (resource: Resource, direction: "to" | "from") =>
   path("tps-reports", {
@@ -44,6 +45,9 @@ export function Workload({ resource }: { resource: Resource }) {
       <Peers resource={resource} />
       {type !== "service" && <Pods resource={resource} />}
       <Routes resource={resource} />
+      <Section title="Live requests">
+        <LiveTap resource={resource} />
+      </Section>
     </>
   );
 }
