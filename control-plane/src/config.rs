@@ -22,11 +22,12 @@ mod namespace_metadata;
 mod tap;
 mod tap_injector;
 mod values;
+mod web;
 
 pub use self::{
     bootstrap::Bootstrap, cluster::Cluster, http2::Http2Flag, identity::Identity,
     injector::ProxyInjector, metrics_api::MetricsApi, namespace_metadata::NamespaceMetadata,
-    tap::Tap, tap_injector::TapInjector,
+    tap::Tap, tap_injector::TapInjector, web::Web,
 };
 
 /// A proxy has two streams for each destination and one for each port of its pod, so this suffices
@@ -57,6 +58,8 @@ pub enum Command {
     Tap(Tap),
     /// Lets the tap controller observe the proxies of new pods, as an admission webhook
     TapInjector(TapInjector),
+    /// Serves the dashboard and its JSON API
+    Web(Web),
     /// Creates the trust anchor and the issuer if they do not exist, and exits
     Bootstrap(Bootstrap),
     /// Labels the namespace of an extension, and exits
@@ -195,6 +198,7 @@ impl Command {
             Self::MetricsApi(metrics_api) => &metrics_api.log,
             Self::Tap(tap) => &tap.log,
             Self::TapInjector(tap_injector) => &tap_injector.log,
+            Self::Web(web) => &web.log,
             Self::Bootstrap(bootstrap) => &bootstrap.log,
             Self::NamespaceMetadata(metadata) => &metadata.log,
         }

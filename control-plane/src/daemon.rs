@@ -43,6 +43,7 @@ mod metrics_api;
 mod policy;
 mod tap;
 mod tap_injector;
+mod web;
 
 /// How long open calls may take to complete on shutdown. Kubernetes kills the process after 30 s.
 const DRAIN_GRACE: Duration = Duration::from_secs(20);
@@ -76,6 +77,12 @@ pub enum DaemonError {
     Prometheus(UrlError),
     #[error("cannot use the credentials for Prometheus: {0}")]
     Credentials(String),
+    #[error("cannot compress the files of the dashboard")]
+    Assets(#[source] io::Error),
+    #[error("cannot use --enforced-host: {0}")]
+    HostPattern(regex::Error),
+    #[error("cannot use --linkerd-metrics-api-addr")]
+    MetricsApi(#[source] tonic::transport::Error),
     #[error("{0} is not a valid name of a {1}")]
     Name(String, &'static str),
     #[error("{0}")]
@@ -105,6 +112,7 @@ pub async fn run(command: Command) -> Result<(), DaemonError> {
         Command::MetricsApi(config) => Box::pin(metrics_api::run(config)).await,
         Command::Tap(config) => Box::pin(tap::run(config)).await,
         Command::TapInjector(config) => tap_injector::run(config).await,
+        Command::Web(config) => Box::pin(web::run(config)).await,
         Command::Bootstrap(config) => bootstrap::run(config).await.map_err(DaemonError::Bootstrap),
         Command::NamespaceMetadata(config) => namespace_metadata::run(config)
             .await

@@ -23,4 +23,5 @@ pub mod source;
 mod tap;
 mod tap_injector;
 mod trust_roots;
+mod web;
 mod webhook;

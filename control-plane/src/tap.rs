@@ -42,6 +42,7 @@ mod tls;
 pub(crate) use self::api::{MAX_TAPS, TapApi};
 pub(crate) use self::event::IgnoredHeaders;
 pub(crate) use self::pods::MeshNames;
+pub(crate) use self::request::Target;
 
 /// The configuration of the API server's front proxy, once it is known.
 pub(crate) type FrontProxyRx = watch::Receiver<Option<Arc<FrontProxy>>>;

@@ -110,6 +110,12 @@ impl Target {
         (!namespace.is_empty()).then_some((target, is_tap))
     }
 
+    /// Returns whether it has all names that its path needs.
+    pub(crate) fn is_complete(&self) -> bool {
+        let has_name = self.kind == ListedKind::Namespace || !self.name.is_empty();
+        has_name && !self.namespace.is_empty()
+    }
+
     /// Returns the path of the target's tap.
     pub(crate) fn path(&self) -> String {
         let Self {
@@ -123,7 +129,8 @@ impl Target {
         }
     }
 
-    fn from_message(resource: &Resource) -> Result<Self, Status> {
+    /// Returns the object that a message names.
+    pub(crate) fn from_message(resource: &Resource) -> Result<Self, Status> {
         let kind = target_kind(&resource.r#type).ok_or_else(|| {
             Status::unimplemented(format!("unimplemented resource type: {}", resource.r#type))
         })?;

@@ -1,0 +1,42 @@
+//! The dashboard.
+
+use std::sync::Arc;
+
+use super::{Daemon, DaemonError, listen};
+use crate::cluster;
+use crate::config::Web as Config;
+use crate::web::{self, Assets, Checker, Dashboard, Feeds, Limits, MetricsClient, PageSettings};
+
+pub(super) async fn run(config: Config) -> Result<(), DaemonError> {
+    let daemon = Daemon::new()?;
+    let hosts = config.host_pattern().map_err(DaemonError::HostPattern)?;
+    let metrics_api = config.metrics_api();
+    let metrics = MetricsClient::new(&metrics_api).map_err(DaemonError::MetricsApi)?;
+    let assets = Assets::new().map_err(DaemonError::Assets)?;
+    let client = cluster::connect(&config.cluster, "web")
+        .await
+        .map_err(DaemonError::Connect)?;
+    let listener = listen(config.addr, "the dashboard").await?;
+    daemon.serve_admin(config.metrics_addr).await?;
+    let feeds = Feeds::new(metrics, &daemon.registry);
+    let settings = PageSettings {
+        controller_namespace: config.controller_namespace,
+        viz_namespace: config.viz_namespace,
+        grafana: config.grafana_external_addr,
+        grafana_prefix: config.grafana_prefix,
+    };
+    let dashboard = Dashboard {
+        assets,
+        checker: Checker::new(client.clone(), feeds.clone(), &settings),
+        feeds,
+        client,
+        hosts,
+        settings,
+        drain: daemon.watch.clone(),
+        limits: Limits::new(&daemon.registry),
+    };
+    let served = web::serve(listener, Arc::new(dashboard), daemon.watch.clone());
+    daemon.supervisor.spawn("dashboard", served);
+    tracing::info!(addr = %config.addr, metrics_api, "Serving the dashboard");
+    daemon.run_until_stopped().await
+}

@@ -1,0 +1,110 @@
+//! The client of the metrics API.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use mesh_api::linkerd2::viz::SelfCheckRequest;
+use mesh_api::linkerd2::viz::api_client::ApiClient;
+use serde_json::Value;
+use tokio::time::timeout;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+
+use super::json::ToJson;
+use super::query::Query;
+use super::topology;
+
+/// A metrics API. Clones share one connection, which is opened by the first call and again after it
+/// broke.
+#[derive(Clone, Debug)]
+pub(crate) struct MetricsClient {
+    api: ApiClient<Channel>,
+    addr: String,
+}
+
+/// Why a question has no response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) status: StatusCode,
+    pub(crate) error: String,
+}
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The metrics API waits at most 10 s for its turn, and Prometheus' default timeout is 2 minutes,
+/// by which a viewer has left.
+const CALL_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Tables have at most 10,000 rows.
+const MAX_RESPONSE: usize = 8 << 20;
+
+impl MetricsClient {
+    /// Returns a client for a host and port, which does not connect yet.
+    pub(crate) fn new(addr: &str) -> Result<Self, tonic::transport::Error> {
+        let endpoint = Endpoint::from_shared(format!("http://{addr}"))?;
+        let channel = endpoint.connect_timeout(CONNECT_TIMEOUT).connect_lazy();
+        Ok(Self {
+            api: ApiClient::new(channel).max_decoding_message_size(MAX_RESPONSE),
+            addr: addr.to_owned(),
+        })
+    }
+
+    /// Returns the response to a question as JSON.
+    pub(crate) async fn ask(&self, query: &Query) -> Result<Value, Failure> {
+        match timeout(CALL_TIMEOUT, self.call(query)).await {
+            Ok(result) => result.map_err(|status| self.failure(&status)),
+            Err(_elapsed) => Err(Failure {
+                status: StatusCode::GATEWAY_TIMEOUT,
+                error: format!(
+                    "the metrics API at {} did not respond within {} s",
+                    self.addr,
+                    CALL_TIMEOUT.as_secs()
+                ),
+            }),
+        }
+    }
+
+    async fn call(&self, query: &Query) -> Result<Value, Status> {
+        let mut api = self.api.clone();
+        Ok(match query {
+            Query::Stat(request) => api.stat_summary(request.clone()).await?.get_ref().to_json(),
+            Query::Routes(request) => api.top_routes(request.clone()).await?.get_ref().to_json(),
+            Query::Edges(request) => api.edges(request.clone()).await?.get_ref().to_json(),
+            Query::Topology(request) => topology::topology(&api, request).await?,
+            Query::Pods(request) => api.list_pods(request.clone()).await?.get_ref().to_json(),
+            Query::Services(request) => {
+                let services = api.list_services(request.clone()).await?;
+                services.get_ref().to_json()
+            }
+            Query::Gateways(request) => api.gateways(request.clone()).await?.get_ref().to_json(),
+            Query::Authz(request) => api.authz(request.clone()).await?.get_ref().to_json(),
+            Query::SelfCheck => api
+                .self_check(SelfCheckRequest {})
+                .await?
+                .get_ref()
+                .to_json(),
+        })
+    }
+
+    fn failure(&self, status: &Status) -> Failure {
+        let message = status.message();
+        let error = match status.code() {
+            Code::Unavailable => {
+                let addr = &self.addr;
+                format!("cannot get statistics from the metrics API at {addr}: {message}")
+            }
+            _ => message.to_owned(),
+        };
+        Failure {
+            status: match status.code() {
+                Code::InvalidArgument => StatusCode::BAD_REQUEST,
+                Code::NotFound => StatusCode::NOT_FOUND,
+                Code::Unavailable | Code::FailedPrecondition | Code::ResourceExhausted => {
+                    StatusCode::SERVICE_UNAVAILABLE
+                }
+                _ => StatusCode::INTERNAL_SERVER_ERROR,
+            },
+            error,
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! What the page has to know of the flags.
+
+use serde_json::{Value, json};
+
+/// What the page shows of the flags.
+#[derive(Clone, Debug)]
+pub(crate) struct PageSettings {
+    pub(crate) controller_namespace: String,
+    pub(crate) viz_namespace: String,
+    /// The URL of Grafana, if there is one.
+    pub(crate) grafana: Option<String>,
+    pub(crate) grafana_prefix: String,
+}
+
+impl PageSettings {
+    pub(super) fn to_json(&self) -> Value {
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "controllerNamespace": self.controller_namespace,
+            "vizNamespace": self.viz_namespace,
+            "grafanaUrl": self.grafana,
+            "grafanaPrefix": self.grafana_prefix,
+        })
+    }
+}
