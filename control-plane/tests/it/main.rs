@@ -15,3 +15,4 @@ mod lifecycle;
 mod manifests;
 mod metrics_api;
 mod policy;
+mod web;

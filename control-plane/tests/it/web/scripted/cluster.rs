@@ -1,0 +1,300 @@
+//! The API server: the objects that the dashboard reads, and taps.
+
+use std::convert::Infallible;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::stream::{Stream, StreamExt as _, unfold};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use hyper::body::{Bytes, Frame, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use mesh_api::linkerd2::common::net::{IpAddress, TcpAddress, ip_address};
+use mesh_api::linkerd2::tap::tap_event::http::{
+    Event as HttpEvent, RequestInit, ResponseEnd, ResponseInit, StreamId,
+};
+use mesh_api::linkerd2::tap::tap_event::{EndpointMeta, Event, Http, ProxyDirection};
+use mesh_api::linkerd2::tap::{TapByResourceRequest, TapEvent};
+use mesh_api::linkerd2::viz::headers::{Header, header};
+use mesh_api::linkerd2::viz::{
+    ApiError, Eos, Headers, HttpMethod, Scheme, eos, http_method, scheme,
+};
+use prost::Message;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::time::interval;
+
+use super::{CONTROLLERS, Pace};
+
+type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+/// The API server.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    pace: Pace,
+}
+
+/// The events of a tap that does not move.
+pub(crate) const STEADY_REQUESTS: u64 = 3;
+
+/// More requests than the dashboard queues for one viewer.
+pub(crate) const FLOOD_REQUESTS: u64 = 40_000;
+
+const TAP: &str = "/apis/tap.linkerd.io/v1alpha1/watch/namespaces/";
+
+impl Cluster {
+    pub(crate) fn new(pace: Pace) -> Arc<Self> {
+        Arc::new(Self { pace })
+    }
+
+    /// Serves until the process ends.
+    pub(crate) async fn serve(self: Arc<Self>) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let cluster = self.clone();
+                let service = service_fn(move |request| {
+                    let cluster = cluster.clone();
+                    async move { Ok::<_, Infallible>(cluster.respond(request).await) }
+                });
+                let connection = http1::Builder::new();
+                tokio::spawn(connection.serve_connection(TokioIo::new(stream), service));
+            }
+        });
+        addr
+    }
+
+    async fn respond(&self, request: Request<Incoming>) -> Response<Body> {
+        let path = request.uri().path().to_owned();
+        if request.method() == Method::POST && path.starts_with(TAP) {
+            return self.tap(&path, request).await;
+        }
+        match object(&path) {
+            Some(object) => json_response(StatusCode::OK, &object),
+            None => {
+                let status = json!({
+                    "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404,
+                    "reason": "NotFound", "message": format!("{path} not found"),
+                });
+                json_response(StatusCode::NOT_FOUND, &status)
+            }
+        }
+    }
+
+    async fn tap(&self, path: &str, request: Request<Incoming>) -> Response<Body> {
+        let body = request.into_body().collect().await.unwrap().to_bytes();
+        let asked = TapByResourceRequest::decode(body).unwrap();
+        let target = asked.target.and_then(|target| target.resource);
+        let name = target.map(|target| target.name).unwrap_or_default();
+        match name.as_str() {
+            "forbidden" => {
+                let error = json!({ "error": format!("may not tap {path}") });
+                return json_response(StatusCode::FORBIDDEN, &error);
+            }
+            "missing" => {
+                let error = ApiError {
+                    error: "no pods to tap".to_owned(),
+                };
+                let mut response = Response::new(full(framed(&error)));
+                let headers = response.headers_mut();
+                headers.insert("linkerd-error", "Internal Server Error".parse().unwrap());
+                return response;
+            }
+            _ => {}
+        }
+        let events = match (name.as_str(), self.pace) {
+            ("flood", _) => events(FLOOD_REQUESTS, None).boxed(),
+            (_, Pace::Steady) => events(STEADY_REQUESTS, None).boxed(),
+            (_, Pace::Moving) => events(u64::MAX, Some(Duration::from_millis(150))).boxed(),
+        };
+        let frames = events.map(|event| Ok(Frame::data(framed(&event))));
+        Response::new(StreamBody::new(frames).boxed_unsync())
+    }
+}
+
+/// Writes a kubeconfig for the API server.
+pub(crate) fn write_kubeconfig(path: &Path, addr: SocketAddr) {
+    let config = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{ "name": "scripted", "cluster": { "server": format!("http://{addr}") } }],
+        "users": [{ "name": "web", "user": {} }],
+        "contexts": [{ "name": "scripted", "context": { "cluster": "scripted", "user": "web" } }],
+        "current-context": "scripted",
+    });
+    std::fs::write(path, config.to_string()).unwrap();
+}
+
+fn object(path: &str) -> Option<Value> {
+    let hooks = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/";
+    Some(match path {
+        "/version" => json!({ "major": "1", "minor": "32" }),
+        "/api/v1/namespaces" => {
+            let metadata = json!({
+                "name": "linkerd-viz", "uid": "f00d",
+                "labels": { "linkerd.io/extension": "viz" },
+            });
+            json!({ "kind": "NamespaceList", "items": [{ "metadata": metadata }] })
+        }
+        "/apis/apiregistration.k8s.io/v1/apiservices/v1alpha1.tap.linkerd.io" => json!({
+            "status": { "conditions": [{ "type": "Available", "status": "True" }] },
+        }),
+        "/apis/apps/v1/namespaces/shop/deployments/web" => json!({
+            "apiVersion": "apps/v1", "kind": "Deployment",
+            "metadata": { "name": "web", "namespace": "shop", "managedFields": [{}] },
+            "spec": { "replicas": 2 },
+        }),
+        path if path.starts_with(hooks) => json!({
+            "webhooks": [{ "clientConfig": { "caBundle": "QQ==" } }],
+        }),
+        "/api/v1/namespaces/linkerd/pods" => pods("linkerd"),
+        "/api/v1/namespaces/linkerd-viz/pods" => pods("linkerd-viz"),
+        _ => return None,
+    })
+}
+
+fn pods(namespace: &str) -> Value {
+    let pods = CONTROLLERS.iter().filter(|(of, _)| *of == namespace);
+    let pods: Vec<Value> = pods
+        .map(|(_, name)| {
+            let component = name.trim_start_matches("linkerd-");
+            json!({
+                "metadata": {
+                    "name": format!("{name}-5d8f7-abcde"),
+                    "labels": { "linkerd.io/control-plane-component": component },
+                },
+                "status": {
+                    "phase": "Running",
+                    "conditions": [{ "type": "Ready", "status": "True" }],
+                },
+            })
+        })
+        .collect();
+    json!({ "kind": "PodList", "items": pods })
+}
+
+/// Returns the events of so many requests, three for each, and then nothing without end.
+fn events(requests: u64, pause: Option<Duration>) -> impl Stream<Item = TapEvent> + Send {
+    let timer = pause.map(interval);
+    unfold((0, timer), move |(at, mut timer)| async move {
+        if at / 3 >= requests {
+            std::future::pending::<()>().await;
+        }
+        if let Some(timer) = &mut timer
+            && at % 3 == 0
+        {
+            timer.tick().await;
+        }
+        Some((event(at / 3, at % 3), (at + 1, timer)))
+    })
+}
+
+fn address(host: u8, port: u32) -> Option<TcpAddress> {
+    Some(TcpAddress {
+        ip: Some(IpAddress {
+            ip: Some(ip_address::Ip::Ipv4(Ipv4Addr::new(10, 1, 0, host).into())),
+        }),
+        port,
+    })
+}
+
+fn labels(pairs: &[(&str, &str)]) -> Option<EndpointMeta> {
+    let labels = pairs.iter();
+    Some(EndpointMeta {
+        labels: labels
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect(),
+    })
+}
+
+fn millis(millis: u64) -> Option<mesh_api::linkerd2::Duration> {
+    Duration::from_millis(millis).try_into().ok()
+}
+
+fn headers(name: &str, value: String) -> Option<Headers> {
+    Some(Headers {
+        headers: vec![Header {
+            name: name.to_owned(),
+            value: Some(header::Value::ValueStr(value)),
+        }],
+    })
+}
+
+fn event(request: u64, phase: u64) -> TapEvent {
+    const PATHS: [&str; 4] = ["/products", "/products/17", "/cart", "/orders"];
+    let path = PATHS[(request % 4) as usize];
+    let is_failure = request % 11 == 10;
+    let latency = 3 + request * 7 % 40;
+    let id = Some(StreamId {
+        base: 1,
+        stream: request,
+    });
+    let http = match phase {
+        0 => HttpEvent::RequestInit(RequestInit {
+            id,
+            method: Some(HttpMethod {
+                r#type: Some(http_method::Type::Registered(i32::from(path == "/orders"))),
+            }),
+            scheme: Some(Scheme {
+                r#type: Some(scheme::Type::Registered(0)),
+            }),
+            authority: "web.shop.svc.cluster.local:8080".to_owned(),
+            path: path.to_owned(),
+            headers: headers("user-agent", "curl/8.5".to_owned()),
+        }),
+        1 => HttpEvent::ResponseInit(ResponseInit {
+            id,
+            since_request_init: millis(latency),
+            http_status: if is_failure { 503 } else { 200 },
+            headers: headers("content-type", "application/json".to_owned()),
+        }),
+        _ => HttpEvent::ResponseEnd(ResponseEnd {
+            id,
+            since_request_init: millis(latency + 1),
+            since_response_init: millis(1),
+            response_bytes: 900 + request % 700,
+            eos: Some(Eos {
+                end: Some(eos::End::GrpcStatusCode(0)),
+            }),
+            trailers: None,
+        }),
+    };
+    TapEvent {
+        source: address(7, 40_000),
+        source_meta: labels(&[
+            ("deployment", "ingress"),
+            ("namespace", "edge"),
+            ("tls", "true"),
+        ]),
+        destination: address(9, 8_080),
+        destination_meta: labels(&[("deployment", "web"), ("namespace", "shop")]),
+        route_meta: None,
+        proxy_direction: ProxyDirection::Inbound.into(),
+        event: Some(Event::Http(Http { event: Some(http) })),
+    }
+}
+
+fn framed(message: &impl Message) -> Bytes {
+    let encoded = message.encode_to_vec();
+    let length = u32::try_from(encoded.len()).unwrap();
+    [&length.to_le_bytes()[..], &encoded].concat().into()
+}
+
+fn json_response(status: StatusCode, value: &Value) -> Response<Body> {
+    let mut response = Response::new(full(value.to_string()));
+    *response.status_mut() = status;
+    response
+        .headers_mut()
+        .insert("content-type", "application/json".parse().unwrap());
+    response
+}
+
+fn full(bytes: impl Into<Bytes>) -> Body {
+    Full::new(bytes.into()).boxed_unsync()
+}
