@@ -15,6 +15,7 @@ export const kind: Column<Row> = {
   name: "Kind",
   cell: ({ resource }) => resource.type,
   value: ({ resource }) => resource.type,
+  optional: true,
 };
 
 export const meshed: Column<Row> = {

@@ -5,10 +5,13 @@ import { useEffect, useState } from "preact/hooks";
 
 import { singular } from "./api";
 import { useConnection } from "./feed";
+import { ControlPlane } from "./pages/controlplane";
 import { Namespace } from "./pages/namespace";
 import { Namespaces } from "./pages/namespaces";
+import { Extensions, Gateways, Routes } from "./pages/other";
 import { Tap } from "./pages/tap";
 import { Top } from "./pages/top";
+import { Topology } from "./pages/topology";
 import { Workload } from "./pages/workload";
 import { Heading } from "./parts";
 import { followLinks, navigate, usePlace } from "./router";
@@ -18,8 +21,11 @@ import { applyTheme, ThemeSwitch } from "./theme";
 
 const NAVIGATION: [string, string, string][] = [
   ["/namespaces", "Namespaces", "n"],
+  ["/topology", "Topology", "y"],
   ["/tap", "Tap", "t"],
   ["/top", "Top", "o"],
+  ["/routes", "Routes", "r"],
+  ["/controlplane", "Control plane", "c"],
 ];
 
 function Page() {
@@ -37,10 +43,20 @@ function Page() {
       }
       return <Namespace key={parts.join("/")} namespace={namespace} plural={plural} />;
     }
+    case "topology":
+      return <Topology />;
     case "tap":
       return <Tap />;
     case "top":
       return <Top />;
+    case "routes":
+      return <Routes />;
+    case "controlplane":
+      return <ControlPlane />;
+    case "gateways":
+      return <Gateways />;
+    case "extensions":
+      return <Extensions />;
     default:
       return <Missing />;
   }

@@ -36,12 +36,15 @@ export function Link({ to, short }: { to: Resource; short?: boolean }) {
   );
 }
 
+/** A padlock of 12 by 12, because not every font has one. */
+export const LOCK = "M3 5V3.5a3 3 0 0 1 6 0V5h1v6H2V5zm1.4 0h3.2V3.5a1.6 1.6 0 0 0-3.2 0z";
+
 /** Whether a connection is authenticated by mutual TLS, and as what. */
 export function Secured({ identity, reason }: { identity: string; reason: string }) {
   if (identity) {
     return (
       <span class="secured" title={`mutual TLS; the identity of the server is ${identity}`}>
-        <span aria-hidden="true">🔒︎</span> mTLS
+        <svg class="lock" viewBox="0 0 12 12" aria-hidden="true"><path d={LOCK} /></svg> mTLS
       </span>
     );
   }

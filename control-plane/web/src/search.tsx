@@ -14,8 +14,13 @@ interface Target {
 
 const PAGES: [string, string][] = [
   ["Namespaces", "/namespaces"],
+  ["Topology", "/topology"],
   ["Tap", "/tap"],
   ["Top", "/top"],
+  ["Routes", "/routes"],
+  ["Control plane", "/controlplane"],
+  ["Gateways", "/gateways"],
+  ["Extensions", "/extensions"],
 ];
 
 const MAX_SHOWN = 12;

@@ -97,7 +97,7 @@ function Head<T>({ column, by, descending, onSort }: HeadProps<T>) {
     <th scope="col" class={style(column)} aria-sort={current ? (descending ? "descending" : "ascending") : undefined}>
       <button type="button" onClick={() => onSort(next)}>
         {column.name}
-        <span class="arrow" aria-hidden="true">{current ? (descending ? "▾" : "▴") : ""}</span>
+        <span class="arrow" aria-hidden="true">{current ? (descending ? "▾" : "▴") : "\u00a0"}</span>
       </button>
     </th>
   );

@@ -26,6 +26,7 @@ export function Namespace({ namespace, plural }: { namespace: string; plural?: s
     <>
       <Heading trail={[["/namespaces", "Namespaces"]]}>{namespace}</Heading>
       <p class="actions">
+        <a href={`/topology?namespace=${encodeURIComponent(namespace)}`}>Topology</a>
         <a href={`/tap?resource=${encodeURIComponent(`ns/${namespace}`)}`}>Tap</a>
         <a href={`/top?resource=${encodeURIComponent(`ns/${namespace}`)}`}>Top</a>
         <GrafanaLink to={{ namespace: "", type: "namespace", name: namespace }} />

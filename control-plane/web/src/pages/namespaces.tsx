@@ -52,8 +52,13 @@ export function Totals({ rows, tick }: { rows: Row[]; tick: unknown }) {
     <dl class="figures">
       <Figure name="Requests per second" values={rates}>{rate(rps)}</Figure>
       <Figure name="Success"><Success ratio={ratio} /></Figure>
-      <Figure name="Failures" values={failures}>{ratio === undefined ? "–" : `${((1 - ratio) * 100).toFixed(2)}%`}</Figure>
+      <Figure name="Failures" values={failures}>{failed(ratio)}</Figure>
       <Figure name="Meshed pods">{withProxy} of {running}</Figure>
     </dl>
   );
+}
+
+/** What `percent` of the successes leaves, so that both add up to all. */
+function failed(ratio: number | undefined): string {
+  return ratio === undefined ? "–" : `${(Math.ceil((1 - ratio) * 10000 - 1e-6) / 100).toFixed(2)}%`;
 }

@@ -68,7 +68,7 @@ function Summary({ row, tick }: { row: Row; tick: unknown }) {
         <Figure name="TCP">
           {tcp.openConnections} open
           <small>
-            {" "}{bytes(Number(tcp.readBytesTotal) / seconds(row.timeWindow))}/s in,{" "}
+            {bytes(Number(tcp.readBytesTotal) / seconds(row.timeWindow))}/s in,{" "}
             {bytes(Number(tcp.writeBytesTotal) / seconds(row.timeWindow))}/s out
           </small>
         </Figure>

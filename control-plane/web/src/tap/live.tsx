@@ -156,7 +156,7 @@ function Headers({ title, headers }: { title: string; headers: Header[] }) {
   if (headers.length === 0) return null;
   return (
     <>
-      <h3>{title}</h3>
+      <p class="caption">{title}</p>
       <dl class="facts">
         {headers.map(({ name, valueStr, valueBin }, index) => (
           <div key={index}><dt>{name}</dt><dd>{valueStr ?? `${valueBin} (base64)`}</dd></div>
