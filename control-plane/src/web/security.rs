@@ -17,7 +17,7 @@ pub(crate) enum Refusal {
     #[error("expected one Host header, and the same host in the URL")]
     NoHost,
     #[error(
-        "the host {host:?} does not match {pattern:?}: denied as protection from DNS rebinding; set --enforced-host (value dashboard.enforcedHostRegexp) to allow it"
+        "the host {host:?} does not match {pattern}: denied as protection from DNS rebinding; set --enforced-host (value dashboard.enforcedHostRegexp) to allow it"
     )]
     Host { host: String, pattern: String },
     #[error("requests of pages of other origins are denied")]

@@ -102,9 +102,15 @@ impl TapSession {
             .max_frame_size(Some(MAX_REQUEST));
         let io = TokioIo::new(connection);
         let mut socket = WebSocketStream::from_raw_socket(io, Role::Server, Some(config)).await;
-        let ending = match self.tap(&mut socket).await {
-            Ok(()) => return,
-            Err(ending) => ending,
+        let ended = tokio::select! {
+            ended = self.tap(&mut socket) => ended,
+            () = self.drain.draining() => Err(Ending {
+                code: CloseCode::Away,
+                reason: "the dashboard is restarting".to_owned(),
+            }),
+        };
+        let Err(ending) = ended else {
+            return;
         };
         tracing::debug!(reason = ending.reason, "Tap ended");
         let frame = CloseFrame {
@@ -126,13 +132,7 @@ impl TapSession {
             Ending::error("the API server did not open the tap in time".to_owned())
         })??;
         let mut events = Events::read(body, self.dropped.clone());
-        tokio::select! {
-            ended = self.forward(socket, &mut events, &params) => ended,
-            () = self.drain.draining() => Err(Ending {
-                code: CloseCode::Away,
-                reason: "the dashboard is restarting".to_owned(),
-            }),
-        }
+        self.forward(socket, &mut events, &params).await
     }
 
     /// Sends events, and responds to pings of the viewer.

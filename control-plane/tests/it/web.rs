@@ -518,3 +518,23 @@ async fn events_for_a_slow_viewer_are_dropped_and_counted() {
         }
     }
 }
+
+#[tokio::test]
+async fn signal_ends_streams_and_taps_and_then_the_process() {
+    let mut web = Web::start().await;
+    let viewer = web.open(Method::GET, "/api/stream?q=pods", &[]).await;
+    let mut silent = web.tap(None).await.unwrap();
+    let mut running = web.tap(None).await.unwrap();
+    let request = r#"{"resource":"deploy/web"}"#;
+    running.send(Message::text(request)).await.unwrap();
+    let (events, _) = messages(&mut running, 1).await;
+    assert_eq!(events.len(), 1);
+    web.controller.program.terminate();
+    for socket in [&mut silent, &mut running] {
+        let (_, ending) = messages(socket, usize::MAX).await;
+        assert_eq!(ending.unwrap().0, CloseCode::Away);
+    }
+    // A body that was cut off would be an error.
+    viewer.into_body().collect().await.unwrap();
+    assert!(web.controller.program.exited().await.success());
+}
