@@ -2,11 +2,15 @@
 //! function from the checkout's files (or packages) to findings, in a module named for its subject;
 //! this file only lists them.
 
+mod alerts;
 mod charts;
 mod cycles;
+mod dashboards;
 mod documents;
 mod language;
+mod metrics;
 mod packages;
+mod promql;
 mod rust_files;
 mod source;
 mod text_files;
@@ -44,7 +48,7 @@ impl fmt::Display for Finding {
 type FileRule = fn(&Tree) -> Vec<Finding>;
 type PackageRule = fn(&[Package]) -> Vec<Finding>;
 
-const FILE_RULES: [FileRule; 23] = [
+const FILE_RULES: [FileRule; 25] = [
     rust_files::module_docs,
     rust_files::length,
     rust_files::file_names,
@@ -68,6 +72,8 @@ const FILE_RULES: [FileRule; 23] = [
     charts::documented_values,
     charts::versions,
     charts::steady_templates,
+    dashboards::dashboards,
+    alerts::alerts,
 ];
 
 const PACKAGE_RULES: [PackageRule; 4] = [
