@@ -1,0 +1,23 @@
+// All dashboards of the chart helm/linkerd-viz.
+
+import * as dashboard from "@grafana/grafana-foundation-sdk/dashboard";
+
+import { build } from "./board.js";
+import { authority, route, service } from "./linkerd/destinations.js";
+import { health } from "./linkerd/health.js";
+import { namespace, topLine } from "./linkerd/overview.js";
+import { pod, workloads } from "./linkerd/workload.js";
+
+export function dashboards(): dashboard.Dashboard[] {
+    const boards = [
+        topLine(),
+        health(),
+        namespace(),
+        ...workloads(),
+        pod(),
+        service(),
+        route(),
+        authority(),
+    ];
+    return boards.map(build);
+}
