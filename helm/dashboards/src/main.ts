@@ -7,6 +7,10 @@ import { authority, route, service } from "./linkerd/destinations.js";
 import { health } from "./linkerd/health.js";
 import { namespace, topLine } from "./linkerd/overview.js";
 import { pod, workloads } from "./linkerd/workload.js";
+import { certificates } from "./mesh/certificates.js";
+import { controlPlane } from "./mesh/controlPlane.js";
+import { nodeAgent } from "./mesh/nodeAgent.js";
+import { policy } from "./mesh/policy.js";
 
 export function dashboards(): dashboard.Dashboard[] {
     const boards = [
@@ -18,6 +22,10 @@ export function dashboards(): dashboard.Dashboard[] {
         service(),
         route(),
         authority(),
+        nodeAgent(),
+        controlPlane(),
+        policy(),
+        certificates(),
     ];
     return boards.map(build);
 }
