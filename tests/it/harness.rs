@@ -3,6 +3,7 @@
 pub(crate) mod cni;
 pub(crate) mod mesh;
 pub(crate) mod node;
+pub(crate) mod prometheus;
 
 use std::path::PathBuf;
 

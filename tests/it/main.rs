@@ -12,5 +12,6 @@
 
 mod harness;
 mod mesh;
+mod observability;
 mod redirect;
 mod viz;
