@@ -2,5 +2,5 @@
 
 mod clients;
 mod faults;
-mod manifests;
+pub(crate) mod manifests;
 mod rolling;

@@ -1,5 +1,6 @@
 //! The dashboards and rules of helm/linkerd-viz: Prometheus' own programs test the rules and parse
 //! each query, and a mesh with traffic fills the panels.
 
+mod dashboards;
 mod panels;
 mod rules;
