@@ -34,6 +34,12 @@ const PROMETHEUS: Component = Component {
     instead: "name the URL of the one that scrapes the proxies with --prometheus-url",
 };
 
+const DASHBOARD: Component = Component {
+    name: "the dashboard",
+    label: "component=web",
+    instead: INSTALL,
+};
+
 impl Cluster {
     /// Connects to the metrics API. `namespace` is that of the extension; `None` finds it by its
     /// label.
@@ -51,6 +57,14 @@ impl Cluster {
         namespace: Option<&str>,
     ) -> anyhow::Result<(String, String)> {
         self.viz_pod(namespace, PROMETHEUS).await
+    }
+
+    /// Returns the namespace and the name of a ready pod of the dashboard.
+    pub(crate) async fn dashboard_pod(
+        &self,
+        namespace: Option<&str>,
+    ) -> anyhow::Result<(String, String)> {
+        self.viz_pod(namespace, DASHBOARD).await
     }
 
     async fn viz_namespace(&self) -> anyhow::Result<String> {

@@ -5,6 +5,7 @@ mod allow_scrapes;
 mod authz;
 mod cells;
 mod check;
+mod dashboard;
 mod edges;
 mod install;
 mod list;
@@ -44,6 +45,8 @@ enum Command {
     Uninstall(uninstall::Args),
     /// Print the objects that older versions or other values left in the cluster
     Prune(Box<prune::Args>),
+    /// Open the dashboard
+    Dashboard(dashboard::Args),
     /// Show the success rate, requests per second and latency of workloads
     Stat(Box<stat::Args>),
     /// Show the requests that workloads receive, by Server and route
@@ -88,9 +91,12 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     let namespace = extension.namespace().unwrap_or(DEFAULT_NAMESPACE);
     match &args.command {
         Command::Install(install) => install::run(install, namespace, global).await,
-        Command::Check(check) => check::run(check, global).await,
+        Command::Check(check) => check::run(check, extension.namespace(), global).await,
         Command::Uninstall(uninstall) => uninstall::run(uninstall, namespace, global).await,
         Command::Prune(prune) => prune::run(prune, namespace, global).await,
+        Command::Dashboard(dashboard) => {
+            dashboard::run(dashboard, extension.namespace(), global).await
+        }
         Command::Stat(stat) => stat::run(stat, extension, global).await,
         Command::StatInbound(stat) => Box::pin(stat_inbound::run(stat, extension, global)).await,
         Command::StatOutbound(stat) => Box::pin(stat_outbound::run(stat, extension, global)).await,
@@ -114,6 +120,7 @@ impl Command {
             Self::Check(_) => Some("check"),
             Self::Uninstall(_) => Some("uninstall"),
             Self::Prune(_) => Some("prune"),
+            Self::Dashboard(_) => Some("dashboard"),
             Self::StatInbound(_) => Some("stat-inbound"),
             Self::StatOutbound(_) => Some("stat-outbound"),
             Self::Tap(_) => Some("tap"),

@@ -3,6 +3,7 @@
 use super::source;
 use crate::check::Mode;
 use crate::commands::check::{self, Reporting};
+use crate::exit::Failure;
 use crate::global::Global;
 use crate::mesh::Mesh;
 
@@ -20,7 +21,15 @@ pub(super) struct Args {
     reporting: Reporting,
 }
 
-pub(super) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
+pub(super) async fn run(
+    args: &Args,
+    namespace: Option<&str>,
+    global: &Global,
+) -> anyhow::Result<()> {
+    if namespace.is_some() {
+        let text = "--viz-namespace has no effect on `meshctl viz check`, which finds the namespace by its label: leave it out";
+        return Err(Failure::Input(text.to_owned()).into());
+    }
     let (cluster, _scope) = source::cluster(global).await?;
     let mesh = Mesh::Cluster(Box::new(cluster));
     let mode = Mode::Viz {
