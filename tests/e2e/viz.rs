@@ -61,7 +61,7 @@ fn install_by_helm(cluster: &Cluster) {
 }
 
 fn wait_until_ready(cluster: &Cluster) {
-    for workload in ["metrics-api", "tap", "tap-injector", "prometheus"] {
+    for workload in ["metrics-api", "tap", "tap-injector", "web", "prometheus"] {
         cluster.rolled_out(NAMESPACE, &format!("deployment/{workload}"));
     }
     cluster

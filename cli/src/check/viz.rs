@@ -171,6 +171,7 @@ fn roles(facts: &Facts) -> CheckResult {
         rbac_name(facts, "metrics-api"),
         rbac_name(facts, "tap"),
         rbac_name(facts, "tap-admin"),
+        rbac_name(facts, "web"),
         "linkerd-tap-injector".to_owned(),
     ];
     if components::has_own_prometheus(facts) {
@@ -184,6 +185,7 @@ fn bindings(facts: &Facts) -> CheckResult {
         rbac_name(facts, "metrics-api"),
         rbac_name(facts, "tap"),
         rbac_name(facts, "tap-auth-delegator"),
+        rbac_name(facts, "web"),
         "linkerd-tap-injector".to_owned(),
     ];
     if components::has_own_prometheus(facts) {

@@ -74,8 +74,15 @@ values! {
         pub tap: Tap,
         /// The webhook that enables tap in the proxies of new pods
         pub tap_injector: TapInjector,
+        /// The dashboard
+        pub dashboard: Dashboard,
+        /// Links of the dashboard to Grafana, and dashboards for it
+        pub grafana: Grafana,
         /// The Prometheus of the extension
         pub prometheus: Prometheus,
+        /// Recording rules and alerts for the Prometheus operator; the Prometheus of the extension
+        /// has them in any case
+        pub prometheus_rule: PrometheusRule,
 
         /// Label the namespace of the extension with a Job after an installation by Helm
         pub create_namespace_metadata_job: bool = true,
@@ -175,6 +182,66 @@ values! {
         pub object_selector: LabelSelector,
         #[serde(flatten)]
         pub certificate: Certificate,
+    }
+
+    /// The dashboard.
+    pub struct Dashboard {
+        /// Replicas of the dashboard
+        #[schemars(range(min = 1))]
+        pub replicas: u32 = 1,
+        #[serde(flatten)]
+        pub component: Component,
+        /// Regular expression for the Host header of requests, which prevents DNS rebinding; empty
+        /// for localhost and the names of the Service `web`
+        pub enforced_host_regexp: String,
+        /// Do not permit the dashboard to tap. It has no authentication: everyone who can open it
+        /// may otherwise watch requests
+        pub restrict_privileges: bool = false,
+        /// The Service of the dashboard
+        pub service: DashboardService,
+    }
+
+    /// The Service of the dashboard.
+    pub struct DashboardService {
+        /// Annotations of the Service
+        pub annotations: StringMap,
+    }
+
+    /// Grafana.
+    pub struct Grafana {
+        /// URL of a Grafana that the browsers of users reach, to which the dashboard links
+        pub external_url: String,
+        /// Prefix of the uid of Grafana's dashboards in the links
+        pub uid_prefix: String,
+        /// ConfigMaps with dashboards for Grafana's sidecar
+        pub dashboards: GrafanaDashboards,
+    }
+
+    /// The ConfigMaps with Grafana's dashboards.
+    pub struct GrafanaDashboards {
+        /// Create the ConfigMaps
+        pub enabled: bool = false,
+        /// Namespace of the ConfigMaps; empty for that of the extension
+        pub namespace: String,
+        /// Labels by which Grafana's sidecar finds them
+        pub labels: StringMap = [("grafana_dashboard".to_owned(), "1".to_owned())].into(),
+        /// Annotations, by which the sidecar finds the folder
+        pub annotations: StringMap = [("grafana_folder".to_owned(), "Mesh".to_owned())].into(),
+    }
+
+    /// The PrometheusRules.
+    pub struct PrometheusRule {
+        /// Create the PrometheusRules; requires the Prometheus operator
+        pub enabled: bool = false,
+        /// Namespace of the PrometheusRules; empty for that of the extension
+        pub namespace: String,
+        /// Labels of the PrometheusRules, for the selector of Prometheus
+        pub labels: StringMap,
+        /// Annotations of the PrometheusRules
+        pub annotations: StringMap,
+        /// URL of the directory with the runbooks, to which alerts link; empty for the path in the
+        /// repository
+        pub runbook_url: String,
     }
 
     /// The certificate with which a component serves the API server.
@@ -278,12 +345,16 @@ values! {
 
 const NO_PSP: &str = "Kubernetes no longer has PodSecurityPolicies";
 const NO_PROFILES: &str = "the components serve no profiles";
+const NO_REVERSE_PROXY: &str =
+    "the dashboard forwards no requests to other programs; grafana.externalUrl is a link";
 
 impl ChartValues for VizValues {
     const CHART: &'static str = "linkerd-viz";
     const IGNORED: &'static [IgnoredKey] = ignored! {
         "enablePSP": NO_PSP,
         "enablePprof": NO_PROFILES,
+        "grafana.url": NO_REVERSE_PROXY,
+        "jaegerUrl": NO_REVERSE_PROXY,
     };
 }
 

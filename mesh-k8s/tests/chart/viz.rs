@@ -15,6 +15,9 @@ fn viz() -> Coverage {
             ("$tap", "tap"),
             ("$injector", "tapInjector"),
             ("$prometheus", "prometheus"),
+            ("$dashboard", "dashboard"),
+            ("$dashboards", "grafana.dashboards"),
+            ("$rule", "prometheusRule"),
         ],
         first_line: "{{- include \"viz.values\" . -}}",
         no_effect: &[],
@@ -54,9 +57,17 @@ fn viz() -> Coverage {
                 "{tap: {externalSecret: true, injectCaFromSecret: a/b}, tapInjector: {externalSecret: true, injectCaFrom: a/b}}",
             ),
             (
+                &["grafana.uidPrefix"],
+                "{grafana: {externalUrl: 'https://a', uidPrefix: b}}",
+            ),
+            (
                 &["enablePodDisruptionBudget"],
                 "{enablePodDisruptionBudget: true, tap: {replicas: 2}}",
             ),
+        ],
+        bases: &[
+            "{}",
+            "{grafana: {externalUrl: 'https://a', dashboards: {enabled: true}}, prometheusRule: {enabled: true}}",
         ],
         another,
         ..Coverage::new::<VizValues>(helm::viz)
@@ -70,6 +81,7 @@ fn another(path: &str, value: &Value) -> Option<Value> {
         }
         ("prometheus.persistence", _) => json!({ "size": "1Gi" }),
         ("tap.ignoreHeaders", _) => json!(["authorization"]),
+        ("grafana.externalUrl", _) => json!("https://grafana.example.com"),
         (_, Value::Null) => json!(7),
         ("tapInjector.namespaceSelector" | "tapInjector.objectSelector", _) => {
             json!({ "matchLabels": { "a": "b" } })
@@ -163,6 +175,7 @@ fn contradictory_viz_values_are_rejected_with_remedy() {
             "exclude each other",
         ),
         ("tap: {caBundle: x}", "without a certificate"),
+        ("grafana: {uidPrefix: x}", "set grafana.externalUrl"),
         (
             "prometheus: {ruleConfigMapMounts: [{name: a, subPath: a.yml, configMap: b}]}",
             "rename the key",

@@ -10,7 +10,7 @@ use crate::check::{CheckResult, Facts, Finding, Outcome, count};
 const PROMETHEUS: &str = "prometheus";
 
 /// The Deployments of every installation.
-const DEPLOYMENTS: [&str; 3] = ["metrics-api", "tap", "tap-injector"];
+const DEPLOYMENTS: [&str; 4] = ["metrics-api", "tap", "tap-injector", "web"];
 
 /// Returns whether the extension runs its own Prometheus.
 pub(super) fn has_own_prometheus(facts: &Facts) -> bool {
