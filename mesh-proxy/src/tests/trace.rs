@@ -397,6 +397,35 @@ fn refused_and_rejected_spans_are_counted() {
 }
 
 #[test]
+fn overlong_response_of_the_collector_counts_as_failure() {
+    run(async || {
+        let world = World::new().await;
+        let mut collector = Collector::start(&world).await;
+        let app = App::start().await;
+        let proxy = collector.proxy(&world, CLIENT, "proxy");
+        let (mut tcp, mut accepted) = connected(&proxy, &app).await;
+        exchange(&mut tcp, &mut accepted, &get("/", SAMPLED[0])).await;
+        let call = while_time_passes(collector.call()).await;
+        let partial = ExportTracePartialSuccess {
+            rejected_spans: 1,
+            error_message: "x".repeat(5 << 20),
+        };
+        call.respond(ExportTraceServiceResponse {
+            partial_success: Some(partial),
+        });
+        let failed = "mesh_trace_spans_dropped_total{reason=\"failed\"}";
+        for _ in 0..1000 {
+            settle().await;
+            if proxy.metric(failed) > 0 {
+                break;
+            }
+        }
+        assert_eq!(proxy.metric(failed), 2);
+        assert_eq!(proxy.metric("opentelemetry_span_exports "), 0);
+    });
+}
+
+#[test]
 fn collector_with_another_identity_gets_no_spans() {
     run(async || {
         let world = World::new().await;
