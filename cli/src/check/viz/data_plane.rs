@@ -69,13 +69,17 @@ pub(super) fn scraped(facts: &Facts) -> CheckResult {
     Ok(Outcome::warn_if(without, count(pods.len(), "pod", "pods")))
 }
 
-/// Finds proxies that were created before the extension. Those that disable tap are left out.
+/// Finds proxies that were created before the extension. Those that disable tap are left out, and
+/// those of the extension, which start together with the tap injector.
 pub(super) fn tap_enabled(facts: &Facts) -> CheckResult {
     let annotated = |pod: &Pod, key| pod::meta_annotation(&pod.metadata, key).is_some();
     let without = old_meshed_pods(facts)?
         .into_iter()
         .filter(|pod| {
             let namespace = pod.namespace().unwrap_or_default();
+            if namespace == facts.viz_namespace() {
+                return false;
+            }
             let disabled = facts.namespace(&namespace).is_some_and(|namespace| {
                 pod::meta_annotation(&namespace.metadata, DISABLE_TAP).is_some()
             });
