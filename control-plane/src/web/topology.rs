@@ -33,6 +33,8 @@ type Statistics = (Option<BasicStats>, Option<TcpStats>);
 /// The objects whose outgoing requests are asked about. A larger graph cannot be read.
 const MAX_SOURCES: usize = 60;
 
+const NAMESPACE: &str = "namespace";
+
 /// Each call has five queries of Prometheus.
 const CONCURRENT_CALLS: usize = 4;
 
@@ -72,6 +74,12 @@ fn key(resource: &Resource) -> Source {
         r#type: kind,
         name,
     } = resource.clone();
+    // An edge of a namespace repeats its name; statistics do not.
+    let namespace = if kind == NAMESPACE {
+        String::new()
+    } else {
+        namespace
+    };
     (kind, namespace, name)
 }
 
@@ -123,7 +131,8 @@ fn with_stats(edge: &Edge, stats: &BTreeMap<Source, Destinations>) -> Value {
         .zip(edge.dst.as_ref())
         .and_then(|(src, dst)| {
             let destinations = stats.get(&key(src))?;
-            destinations.get(&(dst.namespace.clone(), dst.name.clone()))
+            let (_, namespace, name) = key(dst);
+            destinations.get(&(namespace, name))
         });
     let (http, tcp) = found.copied().unwrap_or_default();
     let mut json = edge.to_json();

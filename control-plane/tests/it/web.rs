@@ -259,6 +259,21 @@ async fn topology_has_the_statistics_of_each_edge() {
 }
 
 #[tokio::test]
+async fn topology_of_namespaces_has_statistics() {
+    let web = Web::start().await;
+    let graph = web
+        .get("/api/topology?resource_type=namespace&all_namespaces=true")
+        .await
+        .json();
+    let edges = graph["ok"]["edges"].as_array().unwrap();
+    assert!(edges.len() > 2, "{graph}");
+    for edge in edges {
+        let requests = edge["stats"]["successCount"].as_str();
+        assert!(requests.is_some_and(|count| count != "0"), "{edge}");
+    }
+}
+
+#[tokio::test]
 async fn errors_have_a_status_and_a_text() {
     let web = Web::start().await;
     let table = [

@@ -257,7 +257,8 @@ fn identity((namespace, _, name): Workload) -> String {
 /// Returns the edges of one type, each once.
 fn edges_of(kind: &str, namespace: &str) -> Vec<Edge> {
     let end = |workload: Workload| match kind {
-        "namespace" => Some(resource(("", "namespace", workload.0))),
+        // As the metrics API does, although statistics of namespaces have no namespace.
+        "namespace" => Some(resource((workload.0, "namespace", workload.0))),
         _ => (workload.1 == kind).then(|| resource(workload)),
     };
     let mut edges = BTreeMap::new();
