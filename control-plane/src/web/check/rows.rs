@@ -190,6 +190,8 @@ pub(super) fn data_plane(pods: &Read) -> Vec<Row> {
             .as_str()
             .is_some_and(|it| !it.is_empty())
             && pod["status"] == "Running"
+            // Agents belong to the mesh and have no proxy.
+            && pod["controlPlane"] != true
     };
     let pods = pods["pods"].as_array().into_iter().flatten();
     let meshed: Vec<&Value> = pods.filter(is_meshed).collect();
@@ -319,6 +321,10 @@ mod tests {
             pod("shop/a", true, true),
             pod("shop/b", false, true),
             json!({ "name": "shop/unmeshed", "controllerNamespace": "", "status": "Running" }),
+            json!({
+                "name": "linkerd/mesh-agent", "controllerNamespace": "linkerd", "status": "Running",
+                "controlPlane": true,
+            }),
         ];
         pods.extend((0..7).map(|at| pod(&format!("shop/c{at}"), true, false)));
         let rows = data_plane(&Ok(json!({ "pods": pods })));

@@ -98,13 +98,13 @@ function Peers({ resource }: { resource: Resource }) {
     <>
       <Section title="Inbound">
         <Problem feed={callers} what="clients" />
-        <PeerTable label="Clients" peers={inbound} identity={(edge) => edge.clientId}
+        <PeerTable label="Clients" waits={!callers.data} peers={inbound} identity={(edge) => edge.clientId}
           empty="No client has called it within the last minute." />
       </Section>
       {resource.type !== "service" && (
         <Section title="Outbound">
           <Problem feed={called} what="servers" />
-          <PeerTable label="Servers" peers={outbound} identity={(edge) => edge.serverId}
+          <PeerTable label="Servers" waits={!called.data} peers={outbound} identity={(edge) => edge.serverId}
             empty="It has called no server within the last minute." />
         </Section>
       )}
@@ -127,8 +127,10 @@ function join(found: Row[], edges: Edge[], end: (edge: Edge) => Resource): Peer[
   return [...peers.values()];
 }
 
-function PeerTable({ label, peers, identity, empty }: {
+function PeerTable({ label, waits, peers, identity, empty }: {
   label: string;
+  /** Whether there is no answer yet, so that an empty table would be wrong. */
+  waits: boolean;
   peers: Peer[];
   identity: (edge: Edge) => string;
   empty: string;
@@ -153,6 +155,7 @@ function PeerTable({ label, peers, identity, empty }: {
       value: ({ row }) => row && column.value?.(row),
     })),
   ];
+  if (waits && peers.length === 0) return null;
   return (
     <Table label={label} columns={columns} rows={peers} id={(peer) => key(peer.resource)}
       text={(peer) => key(peer.resource)} sorted={["RPS", true]} empty={empty} />
