@@ -2,15 +2,11 @@
 //! function from the checkout's files (or packages) to findings, in a module named for its subject;
 //! this file only lists them.
 
-mod alerts;
 mod charts;
 mod cycles;
-mod dashboards;
 mod documents;
 mod language;
-mod metrics;
 mod packages;
-mod promql;
 mod rust_files;
 mod source;
 mod text_files;
@@ -48,7 +44,7 @@ impl fmt::Display for Finding {
 type FileRule = fn(&Tree) -> Vec<Finding>;
 type PackageRule = fn(&[Package]) -> Vec<Finding>;
 
-const FILE_RULES: [FileRule; 25] = [
+const FILE_RULES: [FileRule; 23] = [
     rust_files::module_docs,
     rust_files::length,
     rust_files::file_names,
@@ -72,8 +68,6 @@ const FILE_RULES: [FileRule; 25] = [
     charts::documented_values,
     charts::versions,
     charts::steady_templates,
-    dashboards::dashboards,
-    alerts::alerts,
 ];
 
 const PACKAGE_RULES: [PackageRule; 4] = [

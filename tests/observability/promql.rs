@@ -101,7 +101,6 @@ fn enclosed(text: &str, open: char, close: char) -> Option<(&str, &str)> {
     None
 }
 
-#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -1,16 +1,14 @@
 //! House rules about Grafana's dashboards: those of Grafana's dashboard linter, and that panels
 //! neither overlap nor query metrics that no program exports. The sources in helm/dashboards
-//! generate the files; Prometheus parses the queries in `tests/it/observability.rs`.
+//! generate the files; Prometheus parses the queries in `tests/it/observability`.
 
 use serde_json::Value;
 
-use super::Finding;
 use super::metrics::Metrics;
 use super::promql::{Selector, selectors};
-use super::tree::{File, Tree};
+use super::tree::{File, Finding, Tree};
 
 const DIRECTORY: &str = "helm/linkerd-viz/dashboards/";
-const RULE: &str = "dashboards";
 const DATA_SOURCE: &str = "${datasource}";
 const COLUMNS: u64 = 24;
 /// The range of rates, which Grafana chooses for the resolution of a graph.
@@ -45,9 +43,7 @@ pub(crate) fn dashboards(tree: &Tree) -> Vec<Finding> {
         .filter(|file| file.path.starts_with(DIRECTORY))
         .flat_map(|file| {
             let problems = problems(file, &metrics);
-            problems
-                .into_iter()
-                .map(|problem| file.finding(1, RULE, problem))
+            problems.into_iter().map(|problem| file.finding(1, problem))
         })
         .collect()
 }
@@ -248,5 +244,4 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-#[cfg(test)]
 mod tests;

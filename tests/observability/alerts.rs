@@ -1,15 +1,13 @@
 //! House rules about alerts: what an operator is told, and that the metrics exist.
-//! `tests/it/observability.rs` checks when they fire.
+//! `tests/it/observability` checks when they fire.
 
-use super::Finding;
 use super::metrics::Metrics;
 use super::promql::selectors;
-use super::tree::{File, Tree};
+use super::tree::{File, Finding, Tree};
 
 const DIRECTORY: &str = "helm/linkerd-viz/rules/";
 const RUNBOOKS: &str = "docs/operations/runbooks/";
 const LIST: &str = "docs/operations/dashboards.md";
-const RULE: &str = "alerts";
 const SEVERITIES: [&str; 3] = ["critical", "warning", "info"];
 
 /// Reports alerts without a part that an operator needs, runbooks without an alert, and metrics
@@ -26,19 +24,19 @@ pub(crate) fn alerts(tree: &Tree) -> Vec<Finding> {
             let unknown = unknown.filter(|selector| !metrics.are_exported(selector.name));
             findings.extend(unknown.map(|selector| {
                 let advice = format!("no program exports `{}`", selector.name);
-                file.finding(line, RULE, advice)
+                file.finding(line, advice)
             }));
         }
         for alert in Alert::all(file) {
             let missing = alert.missing(tree).into_iter();
-            findings.extend(missing.map(|advice| file.finding(alert.line, RULE, advice)));
+            findings.extend(missing.map(|advice| file.finding(alert.line, advice)));
             names.push(alert.name);
         }
     }
     let runbooks = tree.files.iter();
     let runbooks = runbooks.filter_map(|file| {
         let name = file.path.strip_prefix(RUNBOOKS)?.strip_suffix(".md")?;
-        (!names.contains(&name)).then(|| file.finding(1, RULE, "no alert leads here"))
+        (!names.contains(&name)).then(|| file.finding(1, "no alert leads here"))
     });
     findings.extend(runbooks);
     findings
@@ -124,7 +122,6 @@ fn expressions(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -82,7 +82,6 @@ fn literals(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-#[cfg(test)]
 mod tests {
     use super::*;
 
