@@ -35,6 +35,9 @@ use topology::{Application, Position, Topology};
 pub(crate) struct SuitesOptions {
     /// Suites to run; all by default
     pub(crate) suites: Vec<Suite>,
+    /// Positions to run besides the server alone; all of the suite by default. May be repeated
+    #[arg(long = "position", value_name = "NAME", value_enum)]
+    pub(crate) positions: Vec<Position>,
     /// Use the existing programs in target/debug, or in target/release for the suite that measures
     #[arg(long)]
     pub(crate) no_build: bool,
@@ -99,7 +102,7 @@ pub(crate) fn run(root: &Path, options: &SuitesOptions) -> anyhow::Result<ExitCo
             Programs::checked(root, build)?
         };
         let testbed = Testbed::new(programs, cpus, interrupt.clone())?;
-        all_held &= run_suites(root, &testbed, &tools, &suites)?;
+        all_held &= run_suites(root, &testbed, &tools, &suites, &options.positions)?;
     }
     Ok(if all_held {
         ExitCode::SUCCESS
@@ -114,12 +117,13 @@ fn run_suites(
     testbed: &Testbed,
     tools: &Tools,
     suites: &[Suite],
+    positions: &[Position],
 ) -> anyhow::Result<bool> {
     let mut topology = Topology::start(testbed, tools, suites)?;
     let mut all_held = true;
     for suite in suites {
         // The run continues after a suite that could not be run, but not after the exit of a proxy.
-        let held = suite.run_in_all_positions(testbed, &mut topology, tools, root);
+        let held = suite.run_in_positions(testbed, &mut topology, tools, root, positions);
         topology.check()?;
         testbed.check_interrupt()?;
         all_held &= match held {
@@ -167,6 +171,14 @@ impl Suite {
         }
     }
 
+    /// Returns the named positions of the suite, or all, after the server alone.
+    fn chosen_positions(self, named: &[Position]) -> impl Iterator<Item = Position> {
+        let is_chosen = |position: &&Position| {
+            named.is_empty() || **position == Position::Direct || named.contains(*position)
+        };
+        self.positions().iter().filter(is_chosen).copied()
+    }
+
     /// Returns whether the suite measures CPU cost, which requires optimised programs.
     fn measures(self) -> bool {
         self == Self::Hostile
@@ -191,23 +203,24 @@ impl Suite {
         all
     }
 
-    /// Runs the suite in all its positions and prints the outcomes. Returns whether every case
-    /// through the proxies passed.
-    fn run_in_all_positions(
+    /// Runs the suite in the named ones of its positions, or in all, and prints the outcomes.
+    /// Returns whether every case through the proxies passed.
+    fn run_in_positions(
         self,
         testbed: &Testbed,
         topology: &mut Topology<'_>,
         tools: &Tools,
         root: &Path,
+        named: &[Position],
     ) -> anyhow::Result<bool> {
         let results = root.join(DIRECTORY).join("results");
         fs::create_dir_all(&results).with_context(|| format!("create {}", results.display()))?;
         let mut held = true;
         let mut alone = None;
-        for position in self.positions() {
+        for position in self.chosen_positions(named) {
             testbed.check_interrupt()?;
             let outcome = stage::run(self.name(), position.what(), || {
-                self.run(topology, tools, *position, &results)
+                self.run(topology, tools, position, &results)
             });
             let outcome = outcome.with_context(|| format!("against {}", position.what()))?;
             topology.check()?;
@@ -216,7 +229,7 @@ impl Suite {
                 None => outcome,
             };
             outcome.print(root, self.name(), position.name(), alone.as_ref());
-            held &= *position == Position::Direct || outcome.holds();
+            held &= position == Position::Direct || outcome.holds();
             alone.get_or_insert(outcome);
         }
         Ok(held)
@@ -272,6 +285,17 @@ mod tests {
         assert_eq!(chosen(&[]).len(), Suite::value_variants().len());
         let twice = [Suite::Kosoku, Suite::H2spec, Suite::Kosoku];
         assert_eq!(chosen(&twice), [Suite::H2spec, Suite::Kosoku]);
+    }
+
+    #[test]
+    fn server_alone_is_always_among_chosen_positions() {
+        let chosen = |named: &[Position]| -> Vec<Position> {
+            Suite::Smugglex.chosen_positions(named).collect()
+        };
+        assert_eq!(chosen(&[]), Suite::Smugglex.positions());
+        let one = [Position::Direct, Position::Both];
+        assert_eq!(chosen(&[Position::Both]), one);
+        assert_eq!(chosen(&[Position::InboundTls]), [Position::Direct]);
     }
 
     #[test]

@@ -90,6 +90,10 @@ pub(crate) struct TestOptions {
     /// Install and run only the suites against the proxy, the named ones or all; needs root
     #[arg(long, value_name = "NAME", num_args = 0.., conflicts_with_all = ["quick", "filter", "e2e", "long"])]
     pub(crate) suites: Option<Vec<String>>,
+    /// Run suites in these positions only, besides the server alone: outbound, inbound, inbound-tls
+    /// or both. May be repeated
+    #[arg(long = "position", value_name = "NAME", requires = "suites")]
+    pub(crate) positions: Vec<String>,
     /// Use the existing programs in target/debug, or in target/release for the suite that measures
     #[arg(long, requires = "suites")]
     pub(crate) no_build: bool,

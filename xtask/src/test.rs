@@ -26,6 +26,9 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> anyhow::Result<ExitCode
             build_kernel_programs(root)?;
         }
         let mut arguments = suites.clone();
+        for position in &options.positions {
+            arguments.extend(["--position".to_owned(), position.clone()]);
+        }
         if options.no_build {
             arguments.push("--no-build".to_owned());
         }

@@ -11,6 +11,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::Command;
 
+use clap::ValueEnum;
+
 use super::Suite;
 use super::tools::Tools;
 use crate::testbed::pod::{Container, CpuRole, Pods};
@@ -30,8 +32,8 @@ const NETWORK: u8 = 100;
 const CLIENT: Container<'_> = Container::root("load", CpuRole::Load);
 
 /// The proxies between client and server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Position {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Position {
     /// Nothing.
     Direct,
     /// The client's proxy.
