@@ -35,6 +35,8 @@ fn viz_extension_shows_traffic_and_uninstalls_cleanly() {
         assert_edges(&cluster, &shop);
         assert_tap(&cluster, &shop);
         assert_permission_to_tap(&cluster);
+        assert_check(&cluster, "--proxy");
+        assert_faults_are_named(&cluster);
     }
     uninstall_by_helm(&cluster);
     let manifests = cluster.meshctl("viz install");
@@ -76,6 +78,12 @@ fn wait_until_ready(cluster: &Cluster) {
         "get namespace {NAMESPACE} -o jsonpath={{.metadata.labels.linkerd\\.io/extension}}"
     ));
     assert_eq!(label, "viz");
+    assert_check(cluster, "");
+}
+
+fn assert_check(cluster: &Cluster, flags: &str) {
+    let (green, output) = cluster.try_meshctl(format!("viz check --wait 60s {flags}"));
+    assert!(green, "meshctl viz check:\n{output}");
 }
 
 fn uninstall_by_helm(cluster: &Cluster) {
@@ -158,6 +166,37 @@ fn assert_permission_to_tap(cluster: &Cluster) {
         cluster.try_kubectl(line).1.trim() == "yes"
     };
     assert!(can_tap(shop::NAMESPACE) && !can_tap("default"));
+}
+
+/// Asserts that `viz check` names what is broken, and is green again after the repair.
+fn assert_faults_are_named(cluster: &Cluster) {
+    let named = |expected: &str| {
+        eventually(expected, || {
+            let (_green, output) = cluster.try_meshctl("viz check -o short");
+            contains(output, expected)
+        });
+    };
+    for deployment in ["prometheus", "tap"] {
+        let scale = |replicas: u32| {
+            let line =
+                format!("scale deployment {deployment} -n {NAMESPACE} --replicas={replicas}");
+            cluster.kubectl(line);
+        };
+        scale(0);
+        named(&format!("Deployment {deployment} has no replicas"));
+        scale(1);
+        cluster.rolled_out(NAMESPACE, &format!("deployment/{deployment}"));
+    }
+    let binding = format!("clusterrolebinding linkerd-{NAMESPACE}-metrics-api");
+    let mut saved = cluster.json(format!("get {binding}"));
+    let metadata = saved["metadata"].as_object_mut().expect("an object");
+    metadata.retain(|key, _| ["name", "labels", "annotations"].contains(&key.as_str()));
+    cluster.kubectl(format!("delete {binding}"));
+    named(&format!(
+        "ClusterRoleBinding linkerd-{NAMESPACE}-metrics-api is missing"
+    ));
+    cluster.apply(&saved.to_string());
+    assert_check(cluster, "");
 }
 
 /// A running `meshctl viz tap -o json`; dropping it ends it.
