@@ -2,7 +2,6 @@
 //! stream of messages: each is preceded by its length, four bytes in little-endian order.
 
 mod event;
-mod frames;
 mod request;
 
 use anyhow::Context as _;
@@ -12,10 +11,10 @@ use http_body_util::{BodyExt as _, Limited};
 use kube::client::Body;
 use mesh_api::linkerd2::tap::TapEvent as Message;
 use mesh_api::linkerd2::viz::ApiError;
+use mesh_api::tap_frames::Frames;
 use mesh_core::tap::TapEvent;
 use prost::Message as _;
 
-use self::frames::Frames;
 use crate::cluster::{Cluster, error};
 use crate::exit::Failure;
 
@@ -29,6 +28,10 @@ pub(crate) struct TapStream {
 
 /// The header by which an error before the first event is recognised. Its status is 200.
 const ERROR_HEADER: &str = "linkerd-error";
+
+/// Maximum size of a message. An event has the header fields of one request, of which the proxy
+/// reports at most 16 KiB, a path and labels.
+const MAX_FRAME: u32 = 1 << 20;
 
 /// Maximum size of a response that is not a stream of events.
 const MAX_ERROR: usize = 64 << 10;
@@ -52,7 +55,7 @@ impl TapStream {
         }
         Ok(Self {
             body,
-            frames: Frames::default(),
+            frames: Frames::with_limit(MAX_FRAME),
         })
     }
 
@@ -60,7 +63,7 @@ impl TapStream {
     /// understand are left out.
     pub(crate) async fn next(&mut self) -> anyhow::Result<Option<TapEvent>> {
         loop {
-            while let Some(frame) = self.frames.next()? {
+            while let Some(frame) = self.frames.next_frame()? {
                 let message = Message::decode(frame).context("an event of the tap is invalid")?;
                 if let Some(event) = event::read(message) {
                     return Ok(Some(event));
@@ -119,9 +122,9 @@ fn reason(body: &str) -> String {
 
 /// Explains the error of a tap that was allowed and could not be started.
 fn not_started(query: &TapQuery, body: &[u8]) -> anyhow::Error {
-    let mut frames = Frames::default();
+    let mut frames = Frames::with_limit(MAX_FRAME);
     frames.push(body);
-    let error = match frames.next() {
+    let error = match frames.next_frame() {
         Ok(Some(frame)) => ApiError::decode(frame).map_or_else(|e| e.to_string(), |e| e.error),
         Ok(None) => "the response ended early".to_owned(),
         Err(error) => error.to_string(),

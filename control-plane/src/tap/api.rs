@@ -13,6 +13,7 @@ use hyper::body::{Bytes, Frame};
 use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use mesh_api::linkerd2::tap::TapByResourceRequest;
 use mesh_api::linkerd2::viz::ApiError;
+use mesh_api::tap_frames::frame;
 use mesh_core::tap::TapRequest;
 use parking_lot::Mutex;
 use prost::Message;
@@ -225,16 +226,8 @@ impl EventStream {
             self.refresh = Instant::now() + WINDOW;
         }
         let message = event::message(&event, &self.addresses, &self.ignored);
-        Some(framed(&message))
+        Some(frame(&message))
     }
-}
-
-/// Returns a message after its length, four bytes in little-endian order.
-fn framed(message: &impl Message) -> Bytes {
-    let encoded = message.encode_to_vec();
-    // Events and errors are far smaller.
-    let length = u32::try_from(encoded.len()).unwrap_or(u32::MAX);
-    [&length.to_le_bytes()[..], &encoded].concat().into()
 }
 
 /// An error of a tap has the status of success, and is recognised by its header.
@@ -242,7 +235,7 @@ fn api_error(status: &Status) -> Response<Body> {
     let error = ApiError {
         error: status.message().to_owned(),
     };
-    let mut response = Response::new(full(framed(&error)));
+    let mut response = Response::new(full(frame(&error)));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, OCTETS);
     headers.insert(

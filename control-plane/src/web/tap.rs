@@ -19,6 +19,7 @@ use kube::Client;
 use kube::client::Body;
 use mesh_api::linkerd2::tap::TapEvent;
 use mesh_api::linkerd2::viz::ApiError;
+use mesh_api::tap_frames::Frames;
 use mesh_runtime::drain;
 use mesh_runtime::metrics::Counter;
 use prost::Message as _;
@@ -30,12 +31,10 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error as SocketError, Message};
 
-use self::frames::Frames;
 use self::request::TapParams;
 use super::json::ToJson as _;
 use crate::cluster::explain;
 
-mod frames;
 mod request;
 
 type Socket = WebSocketStream<TokioIo<Upgraded>>;
@@ -82,6 +81,9 @@ const MAX_QUEUED: usize = 1_000;
 
 /// An error of the tap API has a sentence.
 const MAX_ERROR: usize = 16 << 10;
+
+/// An event has at most 16 KiB of header fields, a path and labels.
+const MAX_FRAME: u32 = 256 << 10;
 
 /// The payload of a close frame has at most 125 bytes, of which the code takes two.
 const MAX_REASON: usize = 123;
@@ -260,7 +262,7 @@ async fn open(client: &Client, request: request::TapCall) -> Result<Body, Ending
 
 /// Returns the text of an error: in the frame of an ApiError, or in JSON.
 fn error_text(status: StatusCode, body: &[u8]) -> String {
-    let mut frames = Frames::default();
+    let mut frames = Frames::with_limit(MAX_FRAME);
     frames.push(body);
     if let Ok(Some(frame)) = frames.next_frame()
         && status == StatusCode::OK
@@ -313,7 +315,7 @@ async fn read_events(
     all_dropped: Counter,
 ) -> Ending {
     let mut body = body.into_data_stream();
-    let mut frames = Frames::default();
+    let mut frames = Frames::with_limit(MAX_FRAME);
     while let Some(part) = body.next().await {
         match part {
             Ok(part) => frames.push(&part),
@@ -343,7 +345,26 @@ async fn read_events(
 
 #[cfg(test)]
 mod tests {
+    use mesh_api::tap_frames;
+
     use super::*;
+
+    #[tokio::test]
+    async fn long_events_are_refused_before_they_arrive() {
+        for (length, expected) in [
+            (MAX_FRAME, "the tapped pods have gone"),
+            (MAX_FRAME + 1, "262145 bytes; expected at most 262144"),
+        ] {
+            let body = Body::from(length.to_le_bytes().to_vec());
+            let (queue, _events) = mpsc::channel(1);
+            let registry = mesh_runtime::metrics::Registry::new();
+            let dropped = registry
+                .counter_family("dropped_total", "")
+                .with(&Default::default());
+            let ending = read_events(body, queue, Arc::default(), dropped).await;
+            assert!(ending.reason.contains(expected), "{}", ending.reason);
+        }
+    }
 
     #[test]
     fn reasons_are_cut_between_characters() {
@@ -355,11 +376,9 @@ mod tests {
 
     #[test]
     fn errors_are_read_from_frames_and_json() {
-        let framed = ApiError {
+        let framed = tap_frames::frame(&ApiError {
             error: "no pods".to_owned(),
-        }
-        .encode_to_vec();
-        let framed = [&(framed.len() as u32).to_le_bytes()[..], &framed].concat();
+        });
         let table: [(StatusCode, &[u8], &str); 4] = [
             (StatusCode::OK, &framed, "no pods"),
             (

@@ -12,6 +12,7 @@ use mesh_api::linkerd2::tap::tap_event::http::{
 };
 use mesh_api::linkerd2::tap::tap_event::{self, EndpointMeta, Http, ProxyDirection};
 use mesh_api::linkerd2::viz::{Eos, HttpMethod, Scheme, eos, http_method, scheme};
+use mesh_api::tap_frames::frame;
 use mesh_core::tap::{TapEventKind, TapStreamEnd};
 
 use super::*;
@@ -50,12 +51,6 @@ fn respond(
         response.headers_mut().insert(name, value);
     }
     response
-}
-
-fn framed(message: &impl prost::Message) -> Vec<u8> {
-    let encoded = message.encode_to_vec();
-    let length = u32::try_from(encoded.len()).unwrap();
-    [&length.to_le_bytes()[..], &encoded].concat()
 }
 
 fn address(ip: ip_address::Ip, port: u32) -> Option<TcpAddress> {
@@ -127,11 +122,11 @@ fn events(request: Request<Body>) -> Response<TestBody> {
     let get = http_method::Type::Registered(http_method::Registered::Get.into());
     let invalid = http_method::Type::Unregistered("a b".to_owned());
     let stream = [
-        framed(&message(request_init(get))),
-        framed(&message(request_init(http_method::Type::Registered(99)))),
-        framed(&message(request_init(invalid))),
-        framed(&Message::default()),
-        framed(&message(response_end())),
+        frame(&message(request_init(get))),
+        frame(&message(request_init(http_method::Type::Registered(99)))),
+        frame(&message(request_init(invalid))),
+        frame(&Message::default()),
+        frame(&message(response_end())),
     ]
     .concat();
     let parts: Vec<_> = stream
@@ -216,7 +211,7 @@ async fn error_with_the_status_of_success_is_an_error() {
         let error = ApiError {
             error: "no pods to tap".to_owned(),
         };
-        respond(StatusCode::OK, Some(ERROR_HEADER), framed(&error))
+        respond(StatusCode::OK, Some(ERROR_HEADER), frame(&error))
     })
     .await;
     assert_eq!(
@@ -234,12 +229,16 @@ async fn error_with_the_status_of_success_is_an_error() {
 async fn invalid_events_end_the_tap() {
     for (body, problem) in [
         (&[0xff; 4][..], "expected at most"),
+        (
+            &(MAX_FRAME + 1).to_le_bytes()[..],
+            "1048577 bytes; expected at most 1048576",
+        ),
         (&[2, 0, 0, 0, 0xff, 0xff][..], "invalid"),
         (&[9, 0, 0, 0, 1][..], "within a message"),
     ] {
         let mut stream = TapStream {
             body: Body::from(body.to_vec()),
-            frames: Frames::default(),
+            frames: Frames::with_limit(MAX_FRAME),
         };
         let error = format!("{:#}", stream.next().await.unwrap_err());
         assert!(error.contains(problem), "{error}");
