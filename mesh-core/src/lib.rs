@@ -16,6 +16,7 @@ pub mod node;
 pub mod policy;
 pub mod ports;
 pub mod profile;
+pub mod redirection;
 pub mod resilience;
 pub mod route;
 pub mod tap;

@@ -1,0 +1,56 @@
+//! What the kernel programs decide about one connection, for `meshctl why`.
+//!
+//! `mesh-agent trace` prints one [`RedirectionEvent`] as JSON on each line while the pod is traced.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+/// A decision of a kernel program about a connection of a traced pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RedirectionEvent {
+    /// Time of the decision, in nanoseconds of the monotonic clock of the node.
+    pub monotonic_ns: u64,
+    /// The program that decided.
+    pub hook: Hook,
+    /// The name of the counter that the decision increments, such as `outbound-redirected`.
+    pub verdict: String,
+    /// The address of the client; absent before its port is known.
+    #[serde(default)]
+    pub source: Option<SocketAddr>,
+    /// The address that the client called.
+    pub destination: SocketAddr,
+    /// The listener of the proxy that the connection goes to instead; absent when it is not
+    /// redirected.
+    #[serde(default)]
+    pub redirected_to: Option<SocketAddr>,
+}
+
+/// The point in the kernel at which a decision is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Hook {
+    /// connect(2) of the application or of the proxy.
+    Connect,
+    /// The arrival of a connection's first packet in the pod.
+    Lookup,
+    /// The end of the handshake with the proxy, which receives the original destination.
+    Accept,
+    /// A point that only a newer agent reports.
+    #[serde(other)]
+    Other,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn event_is_read_without_optional_fields_and_with_unknown_hook() {
+        let line = r#"{"monotonicNs":1,"hook":"later","verdict":"x","destination":"[::1]:80"}"#;
+        let event: RedirectionEvent = serde_json::from_str(line).unwrap();
+        assert_eq!(event.hook, Hook::Other);
+        assert_eq!((event.source, event.redirected_to), (None, None));
+    }
+}
