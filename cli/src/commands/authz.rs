@@ -12,11 +12,13 @@ use crate::mesh::Mesh;
 use crate::output::table::Table;
 use crate::output::{self, Format};
 
-/// Examples:
-///   meshctl authz deployment/web -n shop
-///   meshctl authz po/web-0 -n shop -o json
+const EXAMPLES: &str = "\
+Examples:
+  meshctl authz deployment/web -n shop
+  meshctl authz po/web-0 -n shop -o json";
+
 #[derive(Debug, ClapArgs)]
-#[command(verbatim_doc_comment)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// KIND/NAME of a workload, or pod/NAME
     resource: String,

@@ -14,13 +14,15 @@ use crate::output;
 use crate::output::progress::Progress;
 use crate::output::style::Mark;
 
-/// Examples:
-///   meshctl check --pre                    before the installation
-///   meshctl check --proxy -n shop          include the pods of namespace shop
-///   meshctl check --wait 2m -o short
-///   meshctl check explain agent-cni        explain a row and its repair
+const EXAMPLES: &str = "\
+Examples:
+  meshctl check --pre                    before the installation
+  meshctl check --proxy -n shop          include the pods of namespace shop
+  meshctl check --wait 2m -o short
+  meshctl check explain agent-cni        explain a row and its repair";
+
 #[derive(Debug, clap::Args)]
-#[command(verbatim_doc_comment, args_conflicts_with_subcommands = true)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Option<Command>,

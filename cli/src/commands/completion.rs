@@ -4,8 +4,12 @@ use clap_complete::Shell;
 
 use crate::output;
 
-/// Example: meshctl completion bash > /etc/bash_completion.d/meshctl
+const EXAMPLES: &str = "\
+Example:
+  meshctl completion bash > /etc/bash_completion.d/meshctl";
+
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     shell: Shell,
 }

@@ -13,11 +13,13 @@ use crate::global::Global;
 use crate::mesh::{Mesh, MeshPod};
 use crate::output::{self, Format, count};
 
-/// Examples:
-///   meshctl identity demo/web-0 -o json
-///   meshctl identity -n shop -l app=web
+const EXAMPLES: &str = "\
+Examples:
+  meshctl identity demo/web-0 -o json
+  meshctl identity -n shop -l app=web";
+
 #[derive(Debug, clap::Args)]
-#[command(verbatim_doc_comment)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// NAME or NAMESPACE/NAME
     #[arg(required_unless_present = "selector")]

@@ -22,12 +22,14 @@ use crate::output::manifests::{self, ManifestFormat};
 
 pub(crate) use self::{input::read, report::report};
 
-/// Examples:
-///   meshctl inject shop.yaml | kubectl apply -f -
-///   kubectl get deploy -o yaml | meshctl inject - | kubectl apply -f -
-///   meshctl inject --manual --values values.yaml shop/
+const EXAMPLES: &str = "\
+Examples:
+  meshctl inject shop.yaml | kubectl apply -f -
+  kubectl get deploy -o yaml | meshctl inject - | kubectl apply -f -
+  meshctl inject --manual --values values.yaml shop/";
+
 #[derive(Debug, clap::Args)]
-#[command(verbatim_doc_comment)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Files, directories, URLs (http:// or https://), or - for standard input
     #[arg(required = true)]

@@ -48,11 +48,13 @@ pub(crate) struct NodeSelector {
     dir: Option<PathBuf>,
 }
 
-/// Examples:
-///   meshctl local exec client -- curl http://web/
-///   meshctl local exec shop/web-7d9c-x2x4z -c nginx -- sh
+const EXEC_EXAMPLES: &str = "\
+Examples:
+  meshctl local exec client -- curl http://web/
+  meshctl local exec shop/web-7d9c-x2x4z -c nginx -- sh";
+
 #[derive(Debug, clap::Args)]
-#[command(verbatim_doc_comment)]
+#[command(after_help = EXEC_EXAMPLES)]
 pub(crate) struct Exec {
     /// NAME or NAMESPACE/NAME; a prefix of NAME is sufficient if it is unique
     pod: String,

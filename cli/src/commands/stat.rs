@@ -16,11 +16,13 @@ use crate::mesh::{Mesh, MeshPod, Scope};
 use crate::output::table::Table;
 use crate::output::{self, Format, figures};
 
-/// Examples:
-///   meshctl stat -n shop --watch
-///   meshctl stat -A --total -o json
+const EXAMPLES: &str = "\
+Examples:
+  meshctl stat -n shop --watch
+  meshctl stat -A --total -o json";
+
 #[derive(Debug, clap::Args)]
-#[command(verbatim_doc_comment)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Time over which to count
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = mesh_core::units::parse_duration)]

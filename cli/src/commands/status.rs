@@ -19,11 +19,13 @@ use crate::output::style::Mark;
 use crate::output::table::Table;
 use crate::output::{self, Format};
 
-/// Examples:
-///   meshctl status
-///   meshctl status -o json
+const EXAMPLES: &str = "\
+Examples:
+  meshctl status
+  meshctl status -o json";
+
 #[derive(Debug, clap::Args)]
-#[command(verbatim_doc_comment)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
     output: Format,

@@ -9,10 +9,12 @@ use crate::exit::Failure;
 use crate::output;
 use crate::output::manifests::{self, ManifestFormat};
 
-/// Examples:
-///   kubectl get deploy -o yaml | meshctl uninject - | kubectl apply -f -
+const EXAMPLES: &str = "\
+Examples:
+  kubectl get deploy -o yaml | meshctl uninject - | kubectl apply -f -";
+
 #[derive(Debug, clap::Args)]
-#[command(verbatim_doc_comment)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Files, directories, URLs (http:// or https://), or - for standard input
     #[arg(required = true)]

@@ -8,11 +8,13 @@ use crate::global::Global;
 use crate::mesh::{Mesh, MeshPod, Scope};
 use crate::output::{self, Format};
 
-/// Examples:
-///   meshctl version --client
-///   meshctl version --proxy -A
+const EXAMPLES: &str = "\
+Examples:
+  meshctl version --client
+  meshctl version --proxy -A";
+
 #[derive(Debug, clap::Args)]
-#[command(verbatim_doc_comment)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Print only the version of this program, without contacting a mesh
     #[arg(long)]

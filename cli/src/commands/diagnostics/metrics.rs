@@ -8,11 +8,13 @@ use crate::mesh::resource::{ResourceKind, WORKLOADS};
 use crate::mesh::{Mesh, MeshPod, Scope};
 use crate::output;
 
-/// Examples:
-///   meshctl diagnostics proxy-metrics shop/web-0
-///   meshctl diagnostics proxy-metrics deployment/web -n shop
+const PROXY_METRICS_EXAMPLES: &str = "\
+Examples:
+  meshctl diagnostics proxy-metrics shop/web-0
+  meshctl diagnostics proxy-metrics deployment/web -n shop";
+
 #[derive(Debug, clap::Args)]
-#[command(verbatim_doc_comment)]
+#[command(after_help = PROXY_METRICS_EXAMPLES)]
 pub(super) struct ProxyMetricsArgs {
     /// NAME or NAMESPACE/NAME of a pod, or KIND/NAME of a workload with -n NAMESPACE
     resource: String,

@@ -9,11 +9,13 @@ use crate::global::Global;
 use crate::mesh::Mesh;
 use crate::output;
 
-/// Examples:
-///   meshctl diagnostics policy po/web-0 8080 -n shop
-///   meshctl diagnostics policy svc/web 80 -n shop
+const EXAMPLES: &str = "\
+Examples:
+  meshctl diagnostics policy po/web-0 8080 -n shop
+  meshctl diagnostics policy svc/web 80 -n shop";
+
 #[derive(Debug, clap::Args)]
-#[command(verbatim_doc_comment)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct Args {
     /// pod/[NAMESPACE/]NAME for inbound policy; svc/NAME or NAME.NAMESPACE.svc.cluster.local for
     /// outbound policy

@@ -12,11 +12,13 @@ use crate::exit::Failure;
 use crate::global::Global;
 use crate::output;
 
-/// Examples:
-///   meshctl local logs web -c linkerd-proxy -f
-///   meshctl local logs --agent
+const EXAMPLES: &str = "\
+Examples:
+  meshctl local logs web -c linkerd-proxy -f
+  meshctl local logs --agent";
+
 #[derive(Debug, clap::Args)]
-#[command(verbatim_doc_comment)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// NAME or NAMESPACE/NAME; a prefix of NAME is sufficient if it is unique
     #[arg(required_unless_present_any = ["node", "agent", "dns"])]

@@ -17,11 +17,13 @@ use crate::exit::Failure;
 use crate::global::Global;
 use crate::output;
 
-/// Examples:
-///   meshctl local up examples/demo
-///   meshctl local up examples/demo --name plain --no-mesh
+const EXAMPLES: &str = "\
+Examples:
+  meshctl local up examples/demo
+  meshctl local up examples/demo --name plain --no-mesh";
+
 #[derive(Debug, clap::Args)]
-#[command(verbatim_doc_comment)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Directory of manifests
     dir: PathBuf,

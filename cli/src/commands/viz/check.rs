@@ -7,12 +7,14 @@ use crate::exit::Failure;
 use crate::global::Global;
 use crate::mesh::Mesh;
 
-/// Examples:
-///   meshctl viz check
-///   meshctl viz check --proxy -n shop    include what it sees of the pods of namespace shop
-///   meshctl viz check --wait 2m
+const EXAMPLES: &str = "\
+Examples:
+  meshctl viz check
+  meshctl viz check --proxy -n shop    include what it sees of the pods of namespace shop
+  meshctl viz check --wait 2m";
+
 #[derive(Debug, clap::Args)]
-#[command(verbatim_doc_comment)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct Args {
     /// Check what the extension sees of meshed pods, too: of -n NAMESPACE, or of all namespaces
     #[arg(long)]
