@@ -2,5 +2,6 @@
 //! each query, and a mesh with traffic fills the panels.
 
 mod dashboards;
+mod figures;
 mod panels;
 mod rules;

@@ -61,4 +61,10 @@ impl Prometheus {
             None => Err(response["error"].to_string()),
         }
     }
+
+    /// Returns the first number of the result.
+    pub(crate) fn number(&self, expression: &str) -> Option<f64> {
+        let result = self.query(expression).ok()?;
+        result.first()?["value"][1].as_str()?.parse().ok()
+    }
 }

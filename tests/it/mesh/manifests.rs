@@ -96,6 +96,31 @@ asyncio.run(main())
         + &service(namespace, "websocket", &[("ws", 80, 8765)])
 }
 
+/// An HTTP server that responds to `/MILLISECONDS` after that time.
+pub(crate) fn sleeper(namespace: &str) -> String {
+    let script = "\
+import asyncio
+async def respond(reader, writer):
+    while True:
+        try:
+            head = await reader.readuntil(b'\\r\\n\\r\\n')
+        except asyncio.IncompleteReadError:
+            return writer.close()
+        await asyncio.sleep(int(head.split()[1].lstrip(b'/')) / 1000)
+        writer.write(b'HTTP/1.1 204 No Content\\r\\n\\r\\n')
+        await writer.drain()
+async def main():
+    async with await asyncio.start_server(respond, None, 8080) as server:
+        await server.serve_forever()
+asyncio.run(main())
+";
+    let volumes = "    volumeMounts: [{name: script, mountPath: /etc/sleeper}]\n  volumes: [{name: script, configMap: {name: sleeper}}]\n";
+    let command = ["python3", "/etc/sleeper/sleeper.py"];
+    config_map(namespace, "sleeper", "sleeper.py", script)
+        + &pod(namespace, "sleeper", &command, &[("http", 8080)], volumes)
+        + &service(namespace, "sleeper", &[("http", 80, 8080)])
+}
+
 fn config_map(namespace: &str, name: &str, file: &str, content: &str) -> String {
     let content = serde_json::Value::from(content);
     format!(

@@ -111,7 +111,7 @@ fn panels_show_what_a_load_generator_counts() {
         r#"sum(response_latency_ms_bucket{direction="inbound", pod="web", client_id=~"client.shop.+", le="+Inf"})"#,
     ] {
         eventually(&format!("{seen} is {REQUESTS}"), || {
-            (number(&prometheus, seen)? == f64::from(REQUESTS)).then_some(())
+            (prometheus.number(seen)? == f64::from(REQUESTS)).then_some(())
         });
     }
 
@@ -119,7 +119,7 @@ fn panels_show_what_a_load_generator_counts() {
     eventually("denials have a rate", || {
         mesh.exec("shop/client", "h2load -p h2c -n 5 -c 1 http://web.shop:81/");
         let rate = r#"sum(rate(inbound_http_authz_deny_total{srv_name="closed"}[1m]))"#;
-        number(&prometheus, rate).filter(|rate| *rate > 0.0)
+        prometheus.number(rate).filter(|rate| *rate > 0.0)
     });
 
     let mut empty = BTreeSet::new();
@@ -141,11 +141,6 @@ fn panels_show_what_a_load_generator_counts() {
         .filter(|query| !EMPTY.iter().any(|known| query.contains(known)))
         .collect();
     assert!(unexpected.is_empty(), "no data for {unexpected:#?}");
-}
-
-fn number(prometheus: &Prometheus, expression: &str) -> Option<f64> {
-    let result = prometheus.query(expression).ok()?;
-    result.first()?["value"][1].as_str()?.parse().ok()
 }
 
 /// Static targets with the labels that service discovery would give them.

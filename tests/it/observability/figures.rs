@@ -1,0 +1,166 @@
+//! Rates and quantiles of panels, compared with those of the load generator.
+
+use std::fmt::Write as _;
+
+use mesh_test_support::command::are_installed;
+use mesh_test_support::eventually::eventually;
+use mesh_test_support::require_root;
+
+use super::panels::queries;
+use crate::harness::mesh::Mesh;
+use crate::harness::prometheus::Prometheus;
+use crate::mesh::manifests;
+
+/// A delay of the application in milliseconds, each within another bucket of the histogram, and the
+/// number of requests with it. The median has the first one, the 95th percentile the second one,
+/// the 99th the last one.
+const DELAYS: [(u32, u32); 3] = [(14, 60), (140, 36), (700, 4)];
+
+/// Seconds of the range in the place of `$__rate_interval`.
+const RANGE: f64 = 60.0;
+
+#[test]
+fn panels_show_the_rates_and_quantiles_of_a_load_generator() {
+    require_root!();
+    if !are_installed(&["prometheus", "curl", "h2load", "python3"]) {
+        return;
+    }
+    let shop = manifests::namespace("shop", true)
+        + &manifests::client("shop")
+        + &manifests::sleeper("shop");
+    let mesh = Mesh::up(&[("shop.yaml", &shop)]);
+    let prometheus = Prometheus::start(&configuration(&mesh));
+    // A counter that appears with its first increment has no rate before the next one.
+    send(&mesh, 1, 1);
+    eventually("the first request is scraped", || {
+        let count = r#"sum(response_total{direction="outbound", deployment="client"})"#;
+        (prometheus.number(count)? == 1.0).then_some(())
+    });
+
+    let mut latencies: Vec<f64> = DELAYS
+        .into_iter()
+        .flat_map(|(delay, count)| send(&mesh, delay, count))
+        .collect();
+    latencies.sort_by(f64::total_cmp);
+    let requests: u32 = DELAYS.into_iter().map(|(_, count)| count).sum();
+    assert_eq!(latencies.len(), requests as usize, "{latencies:?}");
+
+    // The rate is extrapolated to parts of the range that have no samples. The share of these falls
+    // with each scrape.
+    for (deployment, direction) in [("client", "outbound"), ("sleeper", "inbound")] {
+        let panel = Panel {
+            prometheus: &prometheus,
+            deployment,
+            direction,
+        };
+        panel.assert_rate(f64::from(requests));
+        for quantile in [0.5, 0.95, 0.99] {
+            panel.assert_quantile(quantile, &latencies);
+        }
+    }
+}
+
+/// Sends requests, one after the other, and returns the latency of each in milliseconds.
+fn send(mesh: &Mesh, delay: u32, count: u32) -> Vec<f64> {
+    let line =
+        format!("h2load --h1 -n {count} -c 1 --log-file=/dev/stdout http://sleeper.shop/{delay}");
+    let output = mesh.exec("shop/client", line);
+    let latency = |line: &str| {
+        let [_start, "204", microseconds] = line.split('\t').collect::<Vec<_>>()[..] else {
+            return None;
+        };
+        Some(microseconds.parse::<f64>().ok()? / 1000.0)
+    };
+    output.lines().filter_map(latency).collect()
+}
+
+/// The panels of the dashboard of Deployments, in one direction.
+struct Panel<'a> {
+    prometheus: &'a Prometheus,
+    deployment: &'a str,
+    direction: &'a str,
+}
+
+impl Panel<'_> {
+    /// Returns the query of a panel that begins with these words.
+    fn query(&self, title: &str, start: &str) -> String {
+        let variables = [
+            ("job", ".+"),
+            ("namespace", "shop"),
+            ("deployment", self.deployment),
+        ];
+        let direction = format!("direction=\"{}\", target_port", self.direction);
+        let mut queries = queries(&variables).into_iter();
+        let query = queries.find(|query| {
+            let expression = &query.expression;
+            query.dashboard == "linkerd-deployment"
+                && query.panel == title
+                && expression.starts_with(start)
+                && expression.contains(&direction)
+        });
+        query
+            .unwrap_or_else(|| panic!("no panel {title} begins with {start}"))
+            .expression
+    }
+
+    /// Asserts that the rate is the number of requests in the range, within 2 %.
+    fn assert_rate(&self, requests: f64) {
+        let query = self.query("Requests", "sum (rate(request_total{");
+        eventually(&format!("{query} of {requests} requests"), || {
+            let shown = self.prometheus.number(&query).ok_or("no data")? * RANGE;
+            let deviation = (shown / requests - 1.0).abs();
+            if deviation <= 0.02 {
+                Ok(())
+            } else {
+                Err(format!("{shown} requests"))
+            }
+        });
+    }
+
+    /// Asserts that the quantile is in the bucket of the load generator's own, or in one beside it.
+    fn assert_quantile(&self, quantile: f64, sorted: &[f64]) {
+        let query = self.query("Latency", &format!("histogram_quantile({quantile}, "));
+        let shown = self.prometheus.number(&query).expect("a quantile");
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "an index of the list"
+        )]
+        let rank = (quantile * sorted.len() as f64).ceil() as usize;
+        let sent = sorted[rank - 1];
+        let buckets = self.buckets();
+        let bucket = |latency: f64| buckets.iter().filter(|bound| **bound < latency).count();
+        assert!(
+            bucket(shown).abs_diff(bucket(sent)) <= 1,
+            "{query} is {shown} ms, the load generator measured {sent} ms"
+        );
+    }
+
+    /// Returns the upper bounds of the buckets in milliseconds.
+    fn buckets(&self) -> Vec<f64> {
+        let bounds = self
+            .prometheus
+            .query("count by (le) (response_latency_ms_bucket)")
+            .expect("the buckets");
+        let bounds = bounds
+            .iter()
+            .filter_map(|bound| bound["metric"]["le"].as_str());
+        bounds.filter_map(|bound| bound.parse().ok()).collect()
+    }
+}
+
+/// Scrapes the two proxies.
+fn configuration(mesh: &Mesh) -> String {
+    let mut text = String::from(
+        "global: {scrape_interval: 250ms, scrape_timeout: 250ms}\nscrape_configs:\n- job_name: linkerd-proxy\n  static_configs:\n",
+    );
+    for name in ["client", "sleeper"] {
+        let address = mesh.address("shop", name);
+        let written = writeln!(
+            text,
+            "  - {{targets: ['{address}:4191'], labels: {{namespace: shop, pod: {name}, deployment: {name}}}}}"
+        );
+        written.expect("a string takes all text");
+    }
+    text
+}
