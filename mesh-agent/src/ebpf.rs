@@ -19,13 +19,14 @@ mod object;
 mod pins;
 mod plan;
 mod sweep;
+mod trace;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::path::Path;
 
 use mesh_ebpf_common::counter::Counter;
-use mesh_ebpf_common::layout::{FLAG_INBOUND, PodStats};
+use mesh_ebpf_common::layout::{FLAG_INBOUND, FLAG_TRACED, PodStats};
 
 use crate::redirect::{GuardMode, PodRedirect};
 use hook::HOOKS;
@@ -38,6 +39,7 @@ pub use error::Error;
 pub use guard::GuardCounters;
 pub use object::Object;
 pub use sweep::SweepReport;
+pub use trace::{TraceLog, TracedDecision};
 
 #[derive(Clone, Debug)]
 pub struct Programs {
@@ -64,6 +66,8 @@ pub struct EnrolledPod {
     pub listeners: usize,
     /// Whether inbound connections are steered (full tier).
     pub inbound: bool,
+    /// Whether the programs report their decisions about it.
+    pub traced: bool,
 }
 
 /// The counters of one enrolled pod, summed over the CPUs.
@@ -166,6 +170,7 @@ impl Programs {
                     .filter(|cgroup| *cgroup != 0),
                 listeners: listeners.remove(&cookie).unwrap_or_default(),
                 inbound: config.flags & FLAG_INBOUND != 0,
+                traced: config.flags & FLAG_TRACED != 0,
             });
         }
         Ok(pods)
@@ -221,6 +226,29 @@ impl Programs {
 
     pub fn guard_counters(&self) -> Result<Vec<GuardCounters>, Error> {
         guard::counters(&self.pins)
+    }
+
+    /// Has the programs report their decisions about an enrolled pod.
+    pub fn start_trace(&self, cookie: u64) -> Result<(), Error> {
+        let _lock = self.pins.lock()?;
+        trace::start(&self.pins, cookie)
+    }
+
+    pub fn stop_trace(&self, cookie: u64) -> Result<(), Error> {
+        let _lock = self.pins.lock()?;
+        trace::stop(&self.pins, cookie)
+    }
+
+    /// Ends every trace; returns how many pods had one.
+    pub fn stop_all_traces(&self) -> Result<usize, Error> {
+        let _lock = self.pins.lock()?;
+        trace::stop_all(&self.pins)
+    }
+
+    /// Opens the log of the programs' decisions, which one reader may have open at a time.
+    /// Decisions from before are discarded.
+    pub fn trace_log(&self) -> Result<TraceLog, Error> {
+        TraceLog::open(&self.pins)
     }
 
     fn object(&self) -> Result<Object, Error> {

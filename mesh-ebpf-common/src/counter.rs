@@ -93,6 +93,12 @@ impl Counter {
         }
     }
 
+    /// Returns the counter's name in a trace: direction and verdict, joined by hyphens.
+    #[cfg(any(feature = "user", test))]
+    pub fn name(self) -> String {
+        format!("{}-{}", self.direction(), self.verdict().replace('_', "-"))
+    }
+
     /// Returns the `verdict` label of the agent's metric.
     pub const fn verdict(self) -> &'static str {
         match self {
@@ -116,6 +122,12 @@ impl Counter {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_joined_by_hyphens() {
+        assert_eq!(Counter::OutboundRedirected.name(), "outbound-redirected");
+        assert_eq!(Counter::InboundFailedOpen.name(), "inbound-failed-open");
+    }
 
     #[test]
     fn counters_have_unique_indices_and_labels() {

@@ -14,6 +14,9 @@ pub const VERSION: &str = "v1";
 pub const FLAG_INBOUND: u32 = 1;
 /// [`PodConfig::flags`]: without an inbound listener, pass instead of reset.
 pub const FLAG_INBOUND_FAIL_OPEN: u32 = 2;
+/// [`PodConfig::flags`]: the programs report their decisions about the pod. Set for the time of a
+/// trace, and kept by an enrolment during it; programs of earlier versions ignore it.
+pub const FLAG_TRACED: u32 = 4;
 
 /// [`PortSkipKey`]: destination ports of outbound connections.
 pub const OUTBOUND: u8 = 0;
@@ -37,7 +40,7 @@ pub struct PodConfig {
     pub v6: Address,
     /// The proxy's uid in the initial user namespace.
     pub proxy_uid: u32,
-    /// [`FLAG_INBOUND`] and [`FLAG_INBOUND_FAIL_OPEN`].
+    /// [`FLAG_INBOUND`], [`FLAG_INBOUND_FAIL_OPEN`] and [`FLAG_TRACED`].
     pub flags: u32,
     /// The proxy's inbound port.
     pub inbound_port: u16,

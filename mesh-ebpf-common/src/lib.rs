@@ -11,6 +11,7 @@
 
 pub mod address;
 pub mod counter;
+pub mod decision;
 pub mod layout;
 pub mod packet;
 pub mod prefix;

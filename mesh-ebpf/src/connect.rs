@@ -16,11 +16,13 @@ use aya_ebpf::macros::cgroup_sock_addr;
 use aya_ebpf::programs::SockAddrContext;
 use mesh_ebpf_common::address::Family;
 use mesh_ebpf_common::counter::Counter;
+use mesh_ebpf_common::decision::{Decision, Endpoint, Hook};
 use mesh_ebpf_common::layout::{OUTBOUND, OriginalDst, PodConfig, Side};
 use mesh_ebpf_common::verdict::{self, ConnectAttempt, Outbound};
 
 use crate::context::{self, load};
 use crate::maps::{self, Storage};
+use crate::trace;
 
 const SOCK_STREAM: u32 = 1;
 const IPPROTO_TCP: u32 = 6;
@@ -70,10 +72,10 @@ fn connect(ctx: &SockAddrContext, family: Family) -> Option<()> {
         |address| maps::is_own_address(cookie, address),
         |port| maps::is_skipped_port(cookie, OUTBOUND, port),
     );
-    match verdict {
+    let (counter, target) = match verdict {
         Outbound::Direct(counter) => {
             maps::ORIGINAL_DST.remove(socket);
-            maps::count(cookie, counter);
+            (counter, Endpoint::UNKNOWN)
         }
         Outbound::Redirect(target) => {
             let original = OriginalDst {
@@ -85,15 +87,26 @@ fn connect(ctx: &SockAddrContext, family: Family) -> Option<()> {
             // connection.
             let stored = maps::ORIGINAL_DST.put(socket, original);
             context::set_user_address(ctx.sock_addr, family, &target, pod.outbound_port);
-            maps::count(
-                cookie,
-                if stored {
-                    Counter::OutboundRedirected
-                } else {
-                    Counter::OutboundUntracked
-                },
-            );
+            let counter = if stored {
+                Counter::OutboundRedirected
+            } else {
+                Counter::OutboundUntracked
+            };
+            (counter, Endpoint::new(target, pod.outbound_port))
         }
+    };
+    maps::count(cookie, counter);
+    if trace::is_traced(pod) {
+        let source = Endpoint::new(attempt.source, context::source_port_of(socket));
+        let destination = Endpoint::new(attempt.destination, attempt.port);
+        trace::report(&mut Decision::new(
+            Hook::Connect,
+            cookie,
+            counter,
+            source,
+            destination,
+            target,
+        ));
     }
     Some(())
 }

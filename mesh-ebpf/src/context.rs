@@ -116,6 +116,12 @@ pub fn source_of(socket: *const bpf_sock, family: Family) -> Address {
     }
 }
 
+/// Returns the port to which a socket is bound; 0 if it is not bound.
+#[inline(always)]
+pub fn source_port_of(socket: *const bpf_sock) -> u16 {
+    load!((*socket).src_port) as u16
+}
+
 /// Returns the local address of a connected socket.
 #[inline(always)]
 pub fn socket_local(socket: *const bpf_sock) -> Option<Address> {
@@ -163,4 +169,10 @@ pub fn lookup_local(ctx: *const bpf_sk_lookup) -> Option<Address> {
     // SAFETY: only the field's address is taken.
     let v6 = words(unsafe { &raw const (*ctx).local_ip6 });
     select_family(load!((*ctx).family), load!((*ctx).local_ip4), v6)
+}
+
+/// Returns the source port of the packet for which a socket is looked up.
+#[inline(always)]
+pub fn lookup_remote_port(ctx: *const bpf_sk_lookup) -> u16 {
+    u16::from_be(load!((*ctx).remote_port))
 }

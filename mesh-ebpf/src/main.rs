@@ -20,6 +20,8 @@
 //! proxy until the proxy listens. An admission policy must therefore reserve the uid for the
 //! proxy's container, and a native sidecar starts first.
 //!
+//! While a pod is traced, `trace` reports what `connect`, `steer` and `sock_ops` decide about it.
+//!
 //! `mesh-agent::ebpf` loads, pins and attaches the programs and writes the maps.
 
 #![no_std]
@@ -36,8 +38,10 @@ mod maps;
 mod peer;
 mod sock_ops;
 mod steer;
+mod trace;
 
-/// Dual, so that helpers that are reserved for GPL programs could be used; none is used.
+/// Dual, so that helpers that are reserved for GPL programs can be used: kernels before 5.10
+/// reserve `bpf_ktime_get_ns`.
 #[unsafe(link_section = "license")]
 #[unsafe(no_mangle)]
 static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

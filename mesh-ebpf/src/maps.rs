@@ -10,6 +10,7 @@
 //! | IN_FLIGHT_COUNTS | sock_ops | first connection to the end of the enrolment |
 //! | GUARD | user space | the pins |
 //! | GUARD_STATS | programs (created by user space) | enrolment |
+//! | TRACES | programs (created by user space) | a trace |
 //! | ORIGINAL_DST, BINDERS | connect, bind, sock_ops | the socket (storage) |
 
 use core::arch::asm;
@@ -72,6 +73,11 @@ static GUARD: Array<u32, 1> = Array::new();
 
 #[btf_map]
 static GUARD_STATS: PerCpuHashMap<u64, GuardStats, PODS_MAX, ON_DEMAND> = PerCpuHashMap::new();
+
+/// The number of decisions that the programs have reported, or tried to, by traced pod. The log
+/// itself, AYA_LOGS, is defined by aya-log.
+#[btf_map]
+static TRACES: HashMap<u64, i64, PODS_MAX, ON_DEMAND> = HashMap::new();
 
 #[btf_map]
 pub static ORIGINAL_DST: SkStorage<OriginalDst> = SkStorage::new();
@@ -234,6 +240,14 @@ unsafe fn add(count: *mut i64, number: i64) {
             number = in(reg) number,
             options(nostack),
         );
+    }
+}
+
+#[inline(always)]
+pub fn count_report(cookie: u64) {
+    if let Some(count) = TRACES.get_ptr_mut(cookie) {
+        // SAFETY: a map's value, from just above.
+        unsafe { add(count, 1) };
     }
 }
 

@@ -20,11 +20,13 @@ use aya_ebpf::helpers::generated::bpf_sock_hash_update;
 use aya_ebpf::macros::sock_ops;
 use aya_ebpf::programs::SockOpsContext;
 use mesh_ebpf_common::counter::Counter;
+use mesh_ebpf_common::decision::{Decision, Endpoint, Hook};
 use mesh_ebpf_common::layout::{FlowKey, LISTENER_SLOTS, ListenerKey, OriginalDst, Side};
 use mesh_ebpf_common::verdict;
 
 use crate::context::{self, load};
 use crate::maps::{self, Storage};
+use crate::trace;
 
 const DONE: u32 = 1;
 /// `-EEXIST`: the key has a socket.
@@ -73,8 +75,32 @@ fn publish(ctx: &SockOpsContext) -> Option<()> {
     if !maps::put_in_flight(&key, &original) {
         // The proxy gets no destination and rejects the connection; only this pod is affected.
         maps::count(cookie, Counter::OutboundUntracked);
+        report_untracked(ctx, cookie, &original, Endpoint::new(address, port));
     }
     watch_state(ctx);
+    Some(())
+}
+
+/// Reports a connection whose original destination could not be published, if the pod is traced.
+#[inline(always)]
+fn report_untracked(
+    ctx: &SockOpsContext,
+    cookie: u64,
+    original: &OriginalDst,
+    source: Endpoint,
+) -> Option<()> {
+    let pod = maps::pod(cookie)?;
+    if trace::is_traced(pod) {
+        let (address, port) = context::ops_remote(ctx.ops)?;
+        trace::report(&mut Decision::new(
+            Hook::Connect,
+            cookie,
+            Counter::OutboundUntracked,
+            source,
+            Endpoint::new(original.address, original.port),
+            Endpoint::new(address, port),
+        ));
+    }
     Some(())
 }
 
@@ -95,10 +121,25 @@ fn accept(ctx: &SockOpsContext) -> Option<()> {
         side: Side::Accepted as u16,
         ..original
     };
-    if !maps::ORIGINAL_DST.put(socket, accepted) {
+    let counter = if maps::ORIGINAL_DST.put(socket, accepted) {
+        // Counted when it was redirected.
+        Counter::OutboundRedirected
+    } else {
         maps::count(cookie, Counter::OutboundUntracked);
-    }
+        Counter::OutboundUntracked
+    };
     maps::remove_in_flight(&key);
+    if trace::is_traced(pod) {
+        let local = context::ops_local(ctx.ops)?;
+        trace::report(&mut Decision::new(
+            Hook::Accept,
+            cookie,
+            counter,
+            Endpoint::new(address, port),
+            Endpoint::new(original.address, original.port),
+            Endpoint::new(local.0, local.1),
+        ));
+    }
     Some(())
 }
 

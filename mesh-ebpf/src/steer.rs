@@ -18,13 +18,14 @@ use aya_ebpf::macros::sk_lookup;
 use aya_ebpf::programs::SkLookupContext;
 use mesh_ebpf_common::address::Family;
 use mesh_ebpf_common::counter::Counter;
+use mesh_ebpf_common::decision::{Decision, Endpoint, Hook};
 use mesh_ebpf_common::layout::{
-    FLAG_INBOUND_FAIL_OPEN, INBOUND, LISTENER_SLOTS, ListenerKey, Role,
+    FLAG_INBOUND_FAIL_OPEN, INBOUND, LISTENER_SLOTS, ListenerKey, PodConfig, Role,
 };
 use mesh_ebpf_common::verdict::{self, LookupVerdict, SocketLookup};
 
 use crate::context::{self, load};
-use crate::maps;
+use crate::{maps, trace};
 
 const IPPROTO_TCP: u32 = 6;
 
@@ -60,13 +61,24 @@ fn steer(ctx: &SkLookupContext) -> Option<u32> {
     let role = match verdict {
         LookupVerdict::Pass(counter) => {
             maps::count(cookie, counter);
+            report(ctx, pod, cookie, &lookup, counter, 0);
             return None;
         }
         LookupVerdict::Proxy(role) => role,
     };
     let assigned = assign(ctx, cookie, role, lookup.local.family());
+    let port = match role {
+        Role::Outbound => pod.outbound_port,
+        Role::Inbound => pod.inbound_port,
+    };
+    let target_port = if assigned { port } else { 0 };
     let (action, counter) = match (assigned, role) {
-        (true, Role::Outbound) => return None,
+        // Counted when it was redirected.
+        (true, Role::Outbound) => {
+            let counter = Counter::OutboundRedirected;
+            report(ctx, pod, cookie, &lookup, counter, target_port);
+            return None;
+        }
         (true, Role::Inbound) => (sk_action::SK_PASS, Counter::InboundSteered),
         (false, Role::Outbound) => (sk_action::SK_DROP, Counter::OutboundRefused),
         (false, Role::Inbound) if pod.flags & FLAG_INBOUND_FAIL_OPEN != 0 => {
@@ -75,7 +87,32 @@ fn steer(ctx: &SkLookupContext) -> Option<u32> {
         (false, Role::Inbound) => (sk_action::SK_DROP, Counter::InboundRefused),
     };
     maps::count(cookie, counter);
+    report(ctx, pod, cookie, &lookup, counter, target_port);
     Some(action)
+}
+
+/// Reports a decision if the pod is traced. `target_port` is that of the proxy's listener; 0 for a
+/// connection that it does not get.
+#[inline(always)]
+fn report(
+    ctx: &SkLookupContext,
+    pod: &PodConfig,
+    cookie: u64,
+    lookup: &SocketLookup,
+    counter: Counter,
+    target_port: u16,
+) {
+    if !trace::is_traced(pod) {
+        return;
+    }
+    trace::report(&mut Decision::new(
+        Hook::Lookup,
+        cookie,
+        counter,
+        Endpoint::new(lookup.remote, context::lookup_remote_port(ctx.lookup)),
+        Endpoint::new(lookup.local, lookup.local_port),
+        Endpoint::new(lookup.local, target_port),
+    ));
 }
 
 /// Selects the first open listener that accepts this family; a dual-stack one accepts IPv4 too.

@@ -10,7 +10,7 @@ use std::path::Path;
 use aya::maps::PerCpuValues;
 use aya::maps::lpm_trie::Key;
 use mesh_ebpf_common::counter::Counter;
-use mesh_ebpf_common::layout::{FLAG_INBOUND, PodStats, ProxyState};
+use mesh_ebpf_common::layout::{FLAG_INBOUND, FLAG_TRACED, PodConfig, PodStats, ProxyState};
 use mesh_runtime::log::chain;
 
 use super::error::Error;
@@ -119,8 +119,14 @@ fn write(
         })?
         .ino();
     let mut registered = listeners::register(maps, cookie, &plan.config, inode)?;
+    // A trace continues while the settings change.
+    let previous = optional(maps.pods.get(&cookie, 0), "PODS")?.unwrap_or_default();
+    let config = PodConfig {
+        flags: plan.config.flags | previous.flags & FLAG_TRACED,
+        ..plan.config
+    };
     maps.pods
-        .insert(cookie, plan.config, ANY)
+        .insert(cookie, config, ANY)
         .map_err(map_error("write to", "PODS"))?;
     // Entries of an earlier enrolment.
     remove_entries(maps, cookie, Some(plan))?;
@@ -213,6 +219,9 @@ pub(super) fn remove(pins: &Pins, maps: &mut Maps, cookie: u64) -> Result<bool, 
     }
     remove_result(maps.proxies.remove(&cookie), "PROXIES")?;
     remove_result(maps.stats.remove(&cookie), "STATS")?;
+    if let Some(traces) = &mut maps.traces {
+        remove_result(traces.remove(&cookie), "TRACES")?;
+    }
     remove_entries(maps, cookie, None)?;
     // The count first: without it and the entry in PODS, IN_FLIGHT does not grow.
     if let Some(counts) = &mut maps.in_flight_counts {

@@ -108,6 +108,16 @@ pub enum Error {
         "the pinned kernel programs are of a version without guard; start the agent of this version"
     )]
     NoGuard,
+    #[error(
+        "the pinned kernel programs are of a version that reports no decisions; start the agent of this version"
+    )]
+    NoTraces,
+    #[error(
+        "the kernel programs' maps have no entry for the pod; the agent adds it at its next reconciliation"
+    )]
+    NotInMaps,
+    #[error("cannot open the log of the kernel programs")]
+    Log(#[source] aya_log::Error),
     #[error("this kernel cannot attach the guard (it takes Linux 6.6)")]
     GuardUnavailable(#[source] io::Error),
     #[error(

@@ -13,7 +13,7 @@ use super::error::Error;
 use super::pins::Pins;
 
 /// Every map of the object: all are pinned and shared by every program.
-pub(super) const NAMES: [&str; 13] = [
+pub(super) const NAMES: [&str; 15] = [
     "PODS",
     "PROXIES",
     "ADDRESSES",
@@ -27,7 +27,12 @@ pub(super) const NAMES: [&str; 13] = [
     "BINDERS",
     "GUARD",
     "GUARD_STATS",
+    "TRACES",
+    LOG,
 ];
+
+/// The log of the programs, a ring buffer. aya-log defines it.
+pub(super) const LOG: &str = "AYA_LOGS";
 
 pub(super) struct Maps {
     pub(super) pods: HashMap<MapData, u64, PodConfig>,
@@ -40,6 +45,8 @@ pub(super) struct Maps {
     /// Absent from a set that an older agent pinned.
     pub(super) in_flight_counts: Option<HashMap<MapData, u64, i64>>,
     pub(super) stats: PerCpuHashMap<MapData, u64, PodStats>,
+    /// Absent from a set that an older agent pinned.
+    pub(super) traces: Option<HashMap<MapData, u64, i64>>,
 }
 
 /// The guard's maps, which are absent from a set that an older agent pinned.
@@ -78,6 +85,7 @@ impl Maps {
                 None
             },
             stats: open(&directory, "STATS")?,
+            traces: open_traces(pins)?,
         })
     }
 
@@ -86,6 +94,15 @@ impl Maps {
             key.cookie == cookie
         })
     }
+}
+
+/// Opens the counts of reported decisions; `None` in a set that an older agent pinned.
+pub(super) fn open_traces(pins: &Pins) -> Result<Option<HashMap<MapData, u64, i64>>, Error> {
+    let directory = pins.maps();
+    if !directory.join("TRACES").exists() || !directory.join(LOG).exists() {
+        return Ok(None);
+    }
+    open(&directory, "TRACES").map(Some)
 }
 
 fn open<M>(directory: &Path, name: &'static str) -> Result<M, Error>

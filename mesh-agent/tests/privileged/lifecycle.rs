@@ -233,14 +233,15 @@ fn unenrolment() {
 }
 
 /// Counts the entries of all maps except the socket storage maps, whose entries end with their
-/// sockets, and the guard's mode, which does not belong to a pod.
+/// sockets, the guard's mode, which does not belong to a pod, and the log, whose entries end when
+/// they are read.
 fn map_entries(pin_dir: &Path) -> usize {
     fs::read_dir(pin_dir.join("v1/maps"))
         .unwrap()
         .map(|entry| {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
-            if ["ORIGINAL_DST", "BINDERS", "GUARD"].contains(&name.as_str()) {
+            if ["ORIGINAL_DST", "BINDERS", "GUARD", "AYA_LOGS"].contains(&name.as_str()) {
                 return 0;
             }
             let output = std::process::Command::new("bpftool")

@@ -53,10 +53,12 @@ const TEST_SUPPORT: &str = "mesh-test-support";
 
 /// External crates that only some packages may name.
 #[rustfmt::skip] // a table, one row a line
-const CONFINED: [(&str, &[&str]); 12] = [
+const CONFINED: [(&str, &[&str]); 14] = [
     ("prometheus", &["mesh-runtime"]),
     ("aya", &["mesh-agent", "mesh-ebpf-common"]),
     ("aya-ebpf", &["mesh-ebpf"]),
+    ("aya-log", &["mesh-agent"]),
+    ("aya-log-ebpf", &["mesh-ebpf"]),
     ("kube", &["mesh-k8s", "mesh-agent", "mesh-control-plane", "meshctl", "mesh-tests"]),
     ("gateway-api", &["mesh-k8s", "mesh-control-plane"]),
     ("k8s-openapi", &["mesh-k8s", "mesh-agent", "mesh-control-plane", "mesh-local", "meshctl", "mesh-tests"]),

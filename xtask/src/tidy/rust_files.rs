@@ -48,9 +48,10 @@ enum Places {
 }
 
 #[rustfmt::skip] // a table, one row a line
-const CONFINED_CRATES: [ConfinedCrate; 6] = [
+const CONFINED_CRATES: [ConfinedCrate; 7] = [
     confined("prometheus", Below(&["mesh-runtime/src/metrics"]), "use mesh_runtime::metrics"),
     confined("aya", Below(&["mesh-agent/src/ebpf", "mesh-agent/tests/privileged/world", "mesh-ebpf-common/"]), "go through mesh_agent::ebpf"),
+    confined("aya_log", Below(&["mesh-agent/src/ebpf"]), "go through mesh_agent::ebpf"),
     confined("rustls", Modules("tls"), "go through the program's tls module"),
     confined("tokio_rustls", Modules("tls"), "go through the program's tls module"),
     confined("linkerd2_proxy_api", Below(&["mesh-api/"]), "use mesh_api, which re-exports the generated types and converts them"),
