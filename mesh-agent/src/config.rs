@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use clap::{Parser, Subcommand};
-use mesh_core::node::{DEFAULT_PIN_DIR, DEFAULT_SOCKET, DEFAULT_STATE_DIR};
+use mesh_core::node::{DEFAULT_PIN_DIR, DEFAULT_SOCKET, DEFAULT_STATE_DIR, PodRef};
 use mesh_runtime::build_info::BuildInfo;
 use mesh_runtime::log::Format;
 
@@ -39,6 +39,23 @@ pub enum Command {
         #[arg(long)]
         keep_plugin: bool,
     },
+
+    /// Print the decisions of the kernel programs about the connections of an enrolled pod of this
+    /// node, one JSON object a line, for at most five minutes
+    ///
+    /// The first line of output is {"tracing":"NAMESPACE/NAME"}; decisions after it are printed.
+    Trace(Trace),
+}
+
+#[derive(Clone, Debug, clap::Args)]
+pub struct Trace {
+    /// The pod to trace
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    pub pod: PodRef,
+
+    /// End the trace when standard input ends, as that of `kubectl exec -i` does with its caller
+    #[arg(long, short = 'i')]
+    pub stdin: bool,
 }
 
 #[derive(Debug, clap::Args)]

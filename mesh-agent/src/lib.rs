@@ -1,8 +1,9 @@
 //! The node agent and its CNI plugin.
 //!
 //! `config` → `daemon` is the agent's entry point, `cni` the plugin's; both redirect pods through
-//! `node`. Below it are the mechanisms: `ebpf` (kernel programs), `nft` and `iptables` (packet
-//! filters, from the list of `rules`). `tier` determines which of them work on this node.
+//! `node`. `dial` and `trace` are commands beside a running agent. Below it are the mechanisms:
+//! `ebpf` (kernel programs), `nft` and `iptables` (packet filters, from the list of `rules`).
+//! `tier` determines which of them work on this node.
 
 pub mod cni;
 pub mod config;
@@ -29,3 +30,5 @@ pub mod selftest;
 pub mod shared_status;
 pub mod sys;
 pub mod tier;
+pub mod trace;
+pub mod traces;

@@ -1,23 +1,38 @@
-//! `mesh-agent`: parses the command line, then runs the daemon or uninstalls the mesh.
+//! `mesh-agent`: parses the command line, then runs the daemon, or one of the commands beside it.
 
-use std::env;
+use std::error::Error;
+use std::io::Write;
 use std::process::ExitCode;
+use std::{env, io};
 
 use anyhow::Context;
 use clap::Parser;
-use mesh_agent::config::{Args, Command};
-use mesh_agent::{daemon, host, selftest};
+use mesh_agent::config::{Args, Command, Config};
+use mesh_agent::{daemon, host, selftest, trace};
 use mesh_runtime::log;
 
 fn main() -> ExitCode {
     // The self-test runs this program again as single-threaded workers.
     let arguments: Vec<String> = env::args().skip(1).collect();
-    let result = match arguments.split_first() {
+    match arguments.split_first() {
         Some((first, rest)) if first == selftest::WORKER_ARGUMENT => {
-            selftest::worker(rest).map_err(anyhow::Error::from)
+            log_end(selftest::worker(rest).map_err(anyhow::Error::from))
         }
-        _ => start(Args::parse()),
-    };
+        _ => execute(Args::parse()),
+    }
+}
+
+fn execute(args: Args) -> ExitCode {
+    let Args { config, command } = args;
+    match command {
+        None => log_end(run_daemon(config)),
+        Some(Command::Uninstall { keep_plugin }) => log_end(uninstall(&config, keep_plugin)),
+        Some(Command::Trace(trace)) => print_end(trace::run(&config.socket, &trace)),
+    }
+}
+
+/// Ends a daemon's command, whose standard output is the log.
+fn log_end(result: anyhow::Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -27,15 +42,25 @@ fn main() -> ExitCode {
     }
 }
 
-fn start(args: Args) -> anyhow::Result<()> {
-    let filter = log::init(log::Settings {
-        filter: &without_kube_client(&args.config.log_level),
-        format: args.config.log_format,
-        aliases: &[],
-    })?;
-    if let Some(Command::Uninstall { keep_plugin }) = args.command {
-        return daemon::uninstall(&args.config, keep_plugin);
+/// Ends a command whose standard output belongs to its caller.
+fn print_end(result: Result<(), impl Error>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Without standard error the exit code has to suffice.
+            let _ = writeln!(io::stderr(), "{}", log::chain(&error));
+            ExitCode::FAILURE
+        }
     }
+}
+
+fn uninstall(config: &Config, keep_plugin: bool) -> anyhow::Result<()> {
+    init_log(config)?;
+    daemon::uninstall(config, keep_plugin)
+}
+
+fn run_daemon(config: Config) -> anyhow::Result<()> {
+    let filter = init_log(&config)?;
     if let Err(error) = host::enter_cgroup_namespace() {
         tracing::warn!(
             %error,
@@ -46,7 +71,15 @@ fn start(args: Args) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    runtime.block_on(daemon::run(args.config, filter))
+    runtime.block_on(daemon::run(config, filter))
+}
+
+fn init_log(config: &Config) -> anyhow::Result<log::FilterHandle> {
+    Ok(log::init(log::Settings {
+        filter: &without_kube_client(&config.log_level),
+        format: config.log_format,
+        aliases: &[],
+    })?)
 }
 
 /// Silences `kube_client`, which logs every failed attempt as an error for as long as the API

@@ -8,6 +8,7 @@
 mod namespace;
 mod redirection;
 mod report;
+mod trace;
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -103,6 +104,12 @@ pub enum NodeError {
         "no mesh agent has set up this node since it booted ({state_dir} has no record of its tier)"
     )]
     NotInitialized { state_dir: PathBuf },
+    #[error(
+        "pod {pod} is redirected by tier {tier}, which has no kernel programs to trace; the decisions of a packet filter are counted by its rules"
+    )]
+    NothingToTrace { pod: String, tier: Tier },
+    #[error("no kernel programs are loaded on this node; restart the mesh agent")]
+    NoPrograms,
     #[error("the kernel programs cannot be used")]
     Programs(#[source] Box<ebpf::Error>),
 }
@@ -449,6 +456,7 @@ impl NodeError {
             | Self::TooManyAddresses { .. }
             | Self::HostNetwork { .. }
             | Self::NoAddress { .. }
+            | Self::NothingToTrace { .. }
             | Self::Registry(RegistryError::ContainerId { .. }) => RefusalReason::Invalid,
             Self::NotEnrolled { .. } | Self::Incomplete { .. } => RefusalReason::NotEnrolled,
             Self::NotInitialized { .. } => RefusalReason::TryAgain,
@@ -457,6 +465,7 @@ impl NodeError {
             | Self::ExcessAddresses { .. }
             | Self::Apply { .. }
             | Self::Remove { .. }
+            | Self::NoPrograms
             | Self::Programs(_) => RefusalReason::Failed,
         }
     }

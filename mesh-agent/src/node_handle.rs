@@ -2,10 +2,11 @@
 
 use std::{io, thread};
 
-use mesh_core::node::{Attachment, Enrolled, Refusal, RefusalReason, Request, Response};
+use mesh_core::node::{Attachment, Enrolled, PodRef, Refusal, RefusalReason, Request, Response};
 use mesh_runtime::task::TaskGuard;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::ebpf::TraceLog;
 use crate::node::NodeError;
 use crate::node_worker::NodeWorker;
 
@@ -22,6 +23,10 @@ enum Command {
     Call(Box<Request>, oneshot::Sender<Response>),
     EnrolInPlace(Box<Attachment>, oneshot::Sender<Result<Enrolled, Refusal>>),
     Reconcile(oneshot::Sender<()>),
+    PodToTrace(PodRef, oneshot::Sender<Result<u64, Refusal>>),
+    StartTrace(u64, oneshot::Sender<Result<(), Refusal>>),
+    StopTrace(u64, oneshot::Sender<()>),
+    TraceLog(oneshot::Sender<Result<TraceLog, Refusal>>),
     ReleaseAll(oneshot::Sender<Result<Vec<String>, NodeError>>),
 }
 
@@ -52,6 +57,19 @@ impl NodeHandle {
                             node_worker.reconcile();
                             let _ = done.send(());
                         }
+                        Command::PodToTrace(pod, reply) => {
+                            let _ = reply.send(node_worker.pod_to_trace(&pod));
+                        }
+                        Command::StartTrace(cookie, reply) => {
+                            let _ = reply.send(node_worker.start_trace(cookie));
+                        }
+                        Command::StopTrace(cookie, done) => {
+                            node_worker.stop_trace(cookie);
+                            let _ = done.send(());
+                        }
+                        Command::TraceLog(reply) => {
+                            let _ = reply.send(node_worker.trace_log());
+                        }
                         // Later callers receive the refusal that the agent is stopping.
                         Command::ReleaseAll(done) => {
                             let _ = done.send(node_worker.release_all());
@@ -80,6 +98,29 @@ impl NodeHandle {
     pub async fn enrol_in_place(&self, attachment: Attachment) -> Result<Enrolled, Refusal> {
         let command = |reply| Command::EnrolInPlace(Box::new(attachment), reply);
         let result = self.send(command).await;
+        result.unwrap_or_else(|| Err(stopping()))
+    }
+
+    /// Returns the cookie of an enrolled pod that kernel programs redirect.
+    pub async fn pod_to_trace(&self, pod: PodRef) -> Result<u64, Refusal> {
+        let result = self.send(|reply| Command::PodToTrace(pod, reply)).await;
+        result.unwrap_or_else(|| Err(stopping()))
+    }
+
+    /// Has the kernel programs report their decisions about the pod with this cookie.
+    pub async fn start_trace(&self, cookie: u64) -> Result<(), Refusal> {
+        let command = |reply| Command::StartTrace(cookie, reply);
+        let result = self.send(command).await;
+        result.unwrap_or_else(|| Err(stopping()))
+    }
+
+    pub async fn stop_trace(&self, cookie: u64) {
+        // `None` means that the thread ended; the next agent stops all traces.
+        let _ = self.send(|done| Command::StopTrace(cookie, done)).await;
+    }
+
+    pub async fn trace_log(&self) -> Result<TraceLog, Refusal> {
+        let result = self.send(Command::TraceLog).await;
         result.unwrap_or_else(|| Err(stopping()))
     }
 

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use mesh_core::node::{
-    Attachment, Collected, Enrolled, NodeStatus, Refusal, RepairKind, Request, Response,
+    Attachment, Collected, Enrolled, NodeStatus, PodRef, Refusal, RefusalReason, RepairKind,
+    Request, Response,
 };
 use mesh_runtime::log::chain;
 
-use crate::ebpf::{Loaded, PodCounters};
+use crate::ebpf::{Loaded, PodCounters, TraceLog};
 use crate::metrics::Metrics;
 use crate::node::{Node, NodeError, ReconcileReport, by_verdict};
 use crate::repairs::Repairs;
@@ -49,6 +50,14 @@ impl NodeWorker {
 
     /// Adopts the pods that an earlier agent, or the plugin by itself, enrolled.
     pub fn adopt(&mut self) {
+        match self.node.stop_all_traces() {
+            Ok(0) => {}
+            Ok(pods) => tracing::info!(pods, "Ended the traces of an earlier agent"),
+            Err(error) => tracing::warn!(
+                error = chain(&error),
+                "Cannot end the traces of an earlier agent"
+            ),
+        }
         match self.node.reconcile(true) {
             Ok(report) => {
                 tracing::info!(
@@ -91,6 +100,8 @@ impl NodeWorker {
                 .node
                 .collect(valid)
                 .map(|removed| Response::Collected(Collected { removed })),
+            // The socket's server keeps the connection for what follows.
+            Request::Trace(_) => return Response::Refused(not_a_single_response()),
         };
         self.update_metrics();
         response.unwrap_or_else(|error| {
@@ -115,6 +126,26 @@ impl NodeWorker {
             "Enrolled a running meshed pod in place"
         );
         Ok(enrolled)
+    }
+
+    pub fn pod_to_trace(&self, pod: &PodRef) -> Result<u64, Refusal> {
+        let cookie = self.node.pod_to_trace(pod);
+        cookie.map_err(|error| refusal(&error))
+    }
+
+    pub fn start_trace(&self, cookie: u64) -> Result<(), Refusal> {
+        let started = self.node.start_trace(cookie);
+        started.map_err(|error| refusal(&error))
+    }
+
+    pub fn stop_trace(&self, cookie: u64) {
+        if let Err(error) = self.node.stop_trace(cookie) {
+            tracing::warn!(cookie, error = chain(&error), "Cannot end a trace");
+        }
+    }
+
+    pub fn trace_log(&self) -> Result<TraceLog, Refusal> {
+        self.node.trace_log().map_err(|error| refusal(&error))
     }
 
     /// Removes the redirection from every pod. Returns what could not be undone.
@@ -237,6 +268,13 @@ fn refusal(error: &NodeError) -> Refusal {
     Refusal {
         reason: error.reason(),
         message: chain(error),
+    }
+}
+
+fn not_a_single_response() -> Refusal {
+    Refusal {
+        reason: RefusalReason::Invalid,
+        message: "a trace has no single response; request it over the agent's socket".to_owned(),
     }
 }
 

@@ -1,11 +1,12 @@
 //! The only module of the agent with `unsafe`: system calls that neither `nix` nor `aya` wraps.
 //! `netns` (used by every tier and the daemon), `bpf` (links and pins, used by [`crate::ebpf`]),
 //! `capability` (used by `mesh-init`), `process` (file descriptors and user namespaces of other
-//! processes), `socket` and `loopback` (used by the self-test).
+//! processes), `readiness` (used by `traces`), `socket` and `loopback` (used by the self-test).
 
 pub mod bpf;
 pub mod capability;
 pub mod loopback;
 pub mod netns;
 pub mod process;
+pub mod readiness;
 pub mod socket;

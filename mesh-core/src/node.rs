@@ -1,7 +1,9 @@
 //! The protocol of the node agent's unix socket.
 //!
 //! The CNI plugin and `meshctl` send one JSON object on one line and receive one JSON object on one
-//! line; the agent then closes the connection. The types are here because the command line must not
+//! line; the agent then closes the connection. A trace is the exception: after
+//! [`Response::Tracing`] the agent sends a [`TraceLine`] on each line until the client closes the
+//! connection, at most for [`TRACE_LIMIT`]. The types are here because the command line must not
 //! depend on the agent. Field names are camelCase as everywhere in Kubernetes. Fields may be added,
 //! but do not change their meaning, and unknown fields are ignored, so that a plugin binary that an
 //! older version left on a node continues to work.
@@ -11,8 +13,11 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+use crate::redirection::RedirectionEvent;
 
 /// Default path of the agent's socket.
 pub const DEFAULT_SOCKET: &str = "/run/mesh/agent.sock";
@@ -23,6 +28,9 @@ pub const DEFAULT_PIN_DIR: &str = "/sys/fs/bpf/mesh";
 /// The network name of a pod that the agent enrolled without a CNI command. Any DEL of its
 /// container removes such an attachment.
 pub const IN_PLACE: &str = "";
+/// How long a trace lasts at most, so that one whose client does not notice its own end still ends:
+/// longer than an operator waits for an answer.
+pub const TRACE_LIMIT: Duration = Duration::from_secs(300);
 
 /// How a pod's connections are redirected to its proxy, from the best method to the last resort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -54,6 +62,9 @@ pub enum Request {
     Pods,
     /// Removes every attachment of the network that is not listed.
     Gc(ValidAttachments),
+    /// Requests the decisions of the kernel programs about an enrolled pod's connections, from now
+    /// on. The connection ends the trace.
+    Trace(PodRef),
 }
 
 /// A response of the agent.
@@ -72,8 +83,22 @@ pub enum Response {
     Pods(Vec<PodStatus>),
     /// Attachments were removed.
     Collected(Collected),
+    /// The pod is traced; [`TraceLine`]s follow.
+    Tracing,
     /// The request failed.
     Refused(Refusal),
+}
+
+/// A line of a trace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TraceLine {
+    /// A decision.
+    Event(RedirectionEvent),
+    /// So many further decisions are missing: the pod made them faster than they could be reported.
+    Dropped(u64),
+    /// The agent has ended the trace, and why, in one clause.
+    Ended(String),
 }
 
 /// A network interface of a pod sandbox in a CNI network.
@@ -166,7 +191,8 @@ pub enum RefusalReason {
     NotEnrolled,
     /// An operation of the kernel or the file system failed.
     Failed,
-    /// The agent is starting or stopping; the request may be retried.
+    /// The agent is starting or stopping, or has as many traces as it may; the request may be
+    /// retried.
     TryAgain,
 }
 
@@ -397,6 +423,11 @@ impl fmt::Display for RepairKind {
 #[error("unknown tier {0:?}: expected full, split, nft or iptables")]
 pub struct UnknownTier(pub String);
 
+/// A text that does not name a pod.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} does not name a pod: expected NAMESPACE/NAME")]
+pub struct InvalidPodRef(pub String);
+
 impl Tier {
     /// All tiers, from the best to the last resort.
     pub const ALL: [Self; 4] = [Self::Full, Self::Split, Self::Nft, Self::Iptables];
@@ -420,6 +451,25 @@ impl Tier {
 impl fmt::Display for Tier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for PodRef {
+    type Err = InvalidPodRef;
+
+    fn from_str(text: &str) -> Result<Self, InvalidPodRef> {
+        match text.split_once('/') {
+            Some((namespace, name))
+                if !namespace.is_empty() && !name.is_empty() && !name.contains('/') =>
+            {
+                Ok(Self {
+                    namespace: namespace.to_owned(),
+                    name: name.to_owned(),
+                    uid: String::new(),
+                })
+            }
+            _ => Err(InvalidPodRef(text.to_owned())),
+        }
     }
 }
 
@@ -449,5 +499,36 @@ impl RefusalReason {
             Self::Failed => "failed",
             Self::TryAgain => "try-again",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pod_is_named_by_namespace_and_name() {
+        let pod: PodRef = "shop/web-0".parse().unwrap();
+        assert_eq!((&*pod.namespace, &*pod.name), ("shop", "web-0"));
+        for text in ["", "web-0", "/web-0", "shop/", "shop/web/0"] {
+            assert!(text.parse::<PodRef>().is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn trace_is_requested_and_reported_in_one_line_each() {
+        let pod: PodRef = "shop/web-0".parse().unwrap();
+        let request = serde_json::to_string(&Request::Trace(pod)).unwrap();
+        assert_eq!(
+            request,
+            r#"{"op":"trace","namespace":"shop","name":"web-0","uid":""}"#
+        );
+        let text = |line: &TraceLine| serde_json::to_string(line).unwrap();
+        assert_eq!(text(&TraceLine::Dropped(3)), r#"{"dropped":3}"#);
+        let line = r#"{"event":{"monotonicNs":1,"hook":"connect","verdict":"outbound-proxy","destination":"[::1]:80"}}"#;
+        assert!(matches!(
+            serde_json::from_str(line).unwrap(),
+            TraceLine::Event(_)
+        ));
     }
 }

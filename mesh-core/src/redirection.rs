@@ -7,6 +7,10 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 /// A decision of a kernel program about a connection of a traced pod.
+///
+/// A redirected connection has three events: its `connect`, without a source; the `lookup` of its
+/// first packet, whose destination is the proxy's listener; and the `accept` with source and
+/// original destination.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RedirectionEvent {
@@ -14,7 +18,9 @@ pub struct RedirectionEvent {
     pub monotonic_ns: u64,
     /// The program that decided.
     pub hook: Hook,
-    /// The name of the counter that the decision increments, such as `outbound-redirected`.
+    /// The name of the counter that the decision increments, such as `outbound-redirected` or
+    /// `outbound-skipped-port`. The lookup and the accept of a redirected connection increment
+    /// none, and have its verdict too.
     pub verdict: String,
     /// The address of the client; absent before its port is known.
     #[serde(default)]
@@ -22,7 +28,8 @@ pub struct RedirectionEvent {
     /// The address that the client called.
     pub destination: SocketAddr,
     /// The listener of the proxy that the connection goes to instead; absent when it is not
-    /// redirected.
+    /// redirected. The address is the one at which the pod receives the connection: the listener
+    /// itself may be bound to another one.
     #[serde(default)]
     pub redirected_to: Option<SocketAddr>,
 }

@@ -1,10 +1,12 @@
-//! Sends the agent one request, with a deadline for the whole exchange.
+//! Sends the agent one request: [`call`], with a deadline for the whole exchange, or [`open`],
+//! whose response is followed by further lines.
 
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use mesh_core::node::{Request, Response};
+use serde::de::DeserializeOwned;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::MAX_RESPONSE;
@@ -36,45 +38,108 @@ pub enum ClientError {
     },
 }
 
+/// The lines that the agent sends in response to one request.
+#[derive(Debug)]
+pub struct ResponseStream {
+    reader: BufReader<Socket>,
+    socket: PathBuf,
+    timeout: Duration,
+}
+
 pub fn call(socket: &Path, request: &Request, timeout: Duration) -> Result<Response, ClientError> {
     let deadline = Instant::now() + timeout;
-    let connection = connect(socket, timeout).map_err(|source| ClientError::Connect {
+    let connection = connect(socket, timeout)?;
+    let line = exchange(connection, request, deadline)
+        .map_err(|source| exchange_error(socket, timeout, source))?;
+    decode(socket, &line)
+}
+
+/// Sends a request. Each line of the response must follow within the timeout, until
+/// [`ResponseStream::wait_without_timeout`].
+pub fn open(
+    socket: &Path,
+    request: &Request,
+    timeout: Duration,
+) -> Result<ResponseStream, ClientError> {
+    let mut connection = connect(socket, timeout)?;
+    let mut send = || {
+        connection.set_write_timeout(Some(timeout))?;
+        connection.set_read_timeout(Some(timeout))?;
+        connection.write_all(&line_of(request)?)
+    };
+    send().map_err(|source| exchange_error(socket, timeout, source))?;
+    Ok(ResponseStream {
+        reader: BufReader::new(connection),
         socket: socket.to_owned(),
-        source,
-    })?;
-    let line = exchange(connection, request, deadline).map_err(|source| {
-        if matches!(
-            source.kind(),
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
-        ) {
-            ClientError::TimedOut {
-                socket: socket.to_owned(),
-                timeout,
-            }
-        } else {
-            ClientError::Exchange {
-                socket: socket.to_owned(),
-                source,
-            }
+        timeout,
+    })
+}
+
+impl ResponseStream {
+    /// Returns the next line; `None` after the last.
+    pub fn read<T: DeserializeOwned>(&mut self) -> Result<Option<T>, ClientError> {
+        let mut line = Vec::new();
+        let mut bounded = (&mut self.reader).take(MAX_RESPONSE);
+        bounded
+            .read_until(b'\n', &mut line)
+            .map_err(|source| exchange_error(&self.socket, self.timeout, source))?;
+        if line.is_empty() {
+            return Ok(None);
         }
-    })?;
-    serde_json::from_slice(&line).map_err(|source| ClientError::Decode {
+        decode(&self.socket, &line).map(Some)
+    }
+
+    pub fn wait_without_timeout(&self) -> Result<(), ClientError> {
+        let connection = self.reader.get_ref();
+        connection
+            .set_read_timeout(None)
+            .map_err(|source| exchange_error(&self.socket, self.timeout, source))
+    }
+
+    /// Returns another handle of the connection, to end it.
+    pub fn try_clone(&self) -> io::Result<Socket> {
+        self.reader.get_ref().try_clone()
+    }
+}
+
+fn connect(path: &Path, timeout: Duration) -> Result<Socket, ClientError> {
+    let connect = || {
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        socket.connect_timeout(&SockAddr::unix(path)?, timeout)?;
+        Ok(socket)
+    };
+    connect().map_err(|source| ClientError::Connect {
+        socket: path.to_owned(),
+        source,
+    })
+}
+
+fn exchange_error(socket: &Path, timeout: Duration, source: io::Error) -> ClientError {
+    let socket = socket.to_owned();
+    match source.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            ClientError::TimedOut { socket, timeout }
+        }
+        _ => ClientError::Exchange { socket, source },
+    }
+}
+
+fn decode<T: DeserializeOwned>(socket: &Path, line: &[u8]) -> Result<T, ClientError> {
+    serde_json::from_slice(line).map_err(|source| ClientError::Decode {
         socket: socket.to_owned(),
         source,
     })
 }
 
-fn connect(path: &Path, timeout: Duration) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    socket.connect_timeout(&SockAddr::unix(path)?, timeout)?;
-    Ok(socket)
+fn line_of(request: &Request) -> io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(request)?;
+    line.push(b'\n');
+    Ok(line)
 }
 
 fn exchange(mut socket: Socket, request: &Request, deadline: Instant) -> io::Result<Vec<u8>> {
-    let mut line = serde_json::to_vec(request)?;
-    line.push(b'\n');
     socket.set_write_timeout(Some(remaining(deadline)?))?;
-    socket.write_all(&line)?;
+    socket.write_all(&line_of(request)?)?;
     let mut response = Vec::new();
     let mut buffer = [0; 16 * 1024];
     while !response.ends_with(b"\n") {

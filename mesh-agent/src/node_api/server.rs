@@ -12,8 +12,10 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::timeout;
 
-use super::MAX_REQUEST;
+use super::line::write_line;
+use super::{MAX_REQUEST, trace};
 use crate::node_handle::NodeHandle;
+use crate::traces::Traces;
 
 /// A client of this project writes its one line immediately.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -57,8 +59,9 @@ pub fn bind(path: &Path) -> Result<UnixListener, BindError> {
     Ok(listener)
 }
 
-/// Accepts until the drain begins. Requests that have been read get a response.
+/// Accepts until the drain begins. Requests that have been read get a response; traces end.
 pub async fn serve(listener: UnixListener, node_handle: Arc<NodeHandle>, drain: drain::Watch) {
+    let traces = Arc::new(Traces::new(Arc::clone(&node_handle)));
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -66,13 +69,14 @@ pub async fn serve(listener: UnixListener, node_handle: Arc<NodeHandle>, drain: 
         };
         match accepted {
             Ok((stream, _)) => {
-                let (node_handle, drain) = (Arc::clone(&node_handle), drain.clone());
+                let (node_handle, traces) = (Arc::clone(&node_handle), Arc::clone(&traces));
                 // The drain waits until the task drops its watch, within the request timeout.
+                let drain = drain.clone();
                 tokio::spawn(async move {
-                    if let Err(error) = serve_connection(stream, &node_handle).await {
+                    let served = serve_connection(stream, &node_handle, &traces, &drain).await;
+                    if let Err(error) = served {
                         tracing::debug!(%error, "Connection on the agent's socket failed");
                     }
-                    drop(drain);
                 });
             }
             Err(error) => {
@@ -84,7 +88,12 @@ pub async fn serve(listener: UnixListener, node_handle: Arc<NodeHandle>, drain: 
     }
 }
 
-async fn serve_connection(stream: UnixStream, node_handle: &NodeHandle) -> io::Result<()> {
+async fn serve_connection(
+    stream: UnixStream,
+    node_handle: &NodeHandle,
+    traces: &Traces,
+    drain: &drain::Watch,
+) -> io::Result<()> {
     let peer = stream.peer_cred()?;
     if peer.uid() != 0 {
         tracing::warn!(
@@ -102,14 +111,15 @@ async fn serve_connection(stream: UnixStream, node_handle: &NodeHandle) -> io::R
     )
     .await??;
     let response = match serde_json::from_slice::<Request>(&line) {
+        Ok(Request::Trace(pod)) => {
+            return trace::serve(stream.into_inner(), pod, traces, drain).await;
+        }
         Ok(request) => node_handle.call(request).await,
         Err(error) => Response::Refused(Refusal {
             reason: RefusalReason::Invalid,
             message: format!("cannot parse the request: {error}"),
         }),
     };
-    let mut text = serde_json::to_vec(&response)?;
-    text.push(b'\n');
-    stream.get_mut().write_all(&text).await?;
+    write_line(stream.get_mut(), &response).await?;
     stream.get_mut().shutdown().await
 }

@@ -11,12 +11,14 @@
 )]
 
 mod actor;
+mod daemon;
 mod env;
 mod identity;
 mod lifecycle;
 mod quota;
 mod redirect;
 mod selftest;
+mod trace;
 
 use std::process::ExitCode;
 use std::{io, panic};
@@ -31,6 +33,7 @@ const CASES: &[&[Case]] = &[
     identity::CASES,
     lifecycle::CASES,
     quota::CASES,
+    trace::CASES,
 ];
 
 fn main() -> ExitCode {
