@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, value_parser};
 use mesh_core::node::{DEFAULT_PIN_DIR, DEFAULT_SOCKET, DEFAULT_STATE_DIR, PodRef};
 use mesh_runtime::build_info::BuildInfo;
 use mesh_runtime::log::Format;
@@ -40,11 +40,33 @@ pub enum Command {
         keep_plugin: bool,
     },
 
+    /// Connect to an address from an enrolled pod of this node, as an application of the pod would,
+    /// and copy standard input to the connection and the connection to standard output
+    ///
+    /// The first line of output is {"connected":{"local":"IP:PORT"}}.
+    Dial(Dial),
+
     /// Print the decisions of the kernel programs about the connections of an enrolled pod of this
     /// node, one JSON object a line, for at most five minutes
     ///
     /// The first line of output is {"tracing":"NAMESPACE/NAME"}; decisions after it are printed.
     Trace(Trace),
+}
+
+#[derive(Clone, Debug, clap::Args)]
+pub struct Dial {
+    /// The pod to connect from
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    pub pod: PodRef,
+
+    /// The address to connect to; IPv6 addresses in brackets
+    #[arg(value_name = "ADDRESS:PORT")]
+    pub target: SocketAddr,
+
+    /// How long the connection may take to be established, 1 to 300
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    #[arg(value_parser = value_parser!(u64).range(1..=300))]
+    pub timeout: u64,
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -175,6 +197,32 @@ mod tests {
     fn command_line_definition_is_consistent() {
         use clap::CommandFactory;
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn dial_takes_pod_address_and_timeout_in_their_ranges() {
+        let accepts = |arguments: &[&str]| {
+            let arguments = ["mesh-agent", "dial"].iter().chain(arguments);
+            Args::try_parse_from(arguments).is_ok()
+        };
+        assert!(accepts(&["--pod", "shop/web-0", "10.0.0.1:80"]));
+        assert!(accepts(&[
+            "--pod",
+            "shop/web-0",
+            "[fd00::1]:80",
+            "--timeout",
+            "300"
+        ]));
+        for refused in [
+            &["10.0.0.1:80"][..],
+            &["--pod", "web-0", "10.0.0.1:80"],
+            &["--pod", "shop/web-0", "web:80"],
+            &["--pod", "shop/web-0", "10.0.0.1"],
+            &["--pod", "shop/web-0", "10.0.0.1:80", "--timeout", "0"],
+            &["--pod", "shop/web-0", "10.0.0.1:80", "--timeout", "301"],
+        ] {
+            assert!(!accepts(refused), "{refused:?}");
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@
 pub mod cni;
 pub mod config;
 pub mod daemon;
+pub mod dial;
 pub mod ebpf;
 pub mod host;
 pub mod init;

@@ -8,7 +8,7 @@ use std::{env, io};
 use anyhow::Context;
 use clap::Parser;
 use mesh_agent::config::{Args, Command, Config};
-use mesh_agent::{daemon, host, selftest, trace};
+use mesh_agent::{daemon, dial, host, selftest, trace};
 use mesh_runtime::log;
 
 fn main() -> ExitCode {
@@ -27,6 +27,7 @@ fn execute(args: Args) -> ExitCode {
     match command {
         None => log_end(run_daemon(config)),
         Some(Command::Uninstall { keep_plugin }) => log_end(uninstall(&config, keep_plugin)),
+        Some(Command::Dial(dial)) => print_end(dial::run(&config.socket, &dial)),
         Some(Command::Trace(trace)) => print_end(trace::run(&config.socket, &trace)),
     }
 }

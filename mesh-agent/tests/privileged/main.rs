@@ -12,6 +12,7 @@
 
 mod actor;
 mod daemon;
+mod dial;
 mod env;
 mod identity;
 mod lifecycle;
@@ -34,6 +35,7 @@ const CASES: &[&[Case]] = &[
     lifecycle::CASES,
     quota::CASES,
     trace::CASES,
+    dial::CASES,
 ];
 
 fn main() -> ExitCode {
