@@ -26,7 +26,7 @@ const EXIST: u64 = 2;
 const ANY: u64 = 0;
 /// A program that writes to the log, by which aya-log finds it.
 const WRITER: &str = "mesh_connect4";
-/// Decisions of one read. The ring has place for 256 at a time; further ones can arrive during the
+/// Decisions of one read. The ring has place for 496 at a time; further ones can arrive during the
 /// read.
 const MOST_DECISIONS: usize = 4_096;
 

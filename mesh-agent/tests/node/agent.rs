@@ -93,6 +93,13 @@ impl Node {
             .ok()
     }
 
+    /// Starts a command beside the agent.
+    pub(crate) fn start_command(&self, arguments: &[&str]) -> Program {
+        let mut command = self.command();
+        command.args(arguments);
+        self.host.enter(|| Program::start(&mut command))
+    }
+
     /// Runs `mesh-agent uninstall` and returns whether it succeeded.
     pub(crate) fn uninstall(&self) -> bool {
         self.uninstall_with(&[])

@@ -13,6 +13,7 @@
 mod agent;
 mod chain;
 mod daemon;
+mod dial;
 mod network;
 mod packet_filter;
 mod plugin;

@@ -210,7 +210,12 @@ fn refusals() {
         let trace = env.start_command(&trace);
         trace.next_line().is_some().then_some(trace)
     });
-    drop((replacement, traces, agent));
+    drop((replacement, traces));
+
+    // As pinned by an older agent.
+    std::fs::remove_file(env.pin_dir().join("v1/maps/AYA_LOGS")).unwrap();
+    refuses("are of a version that reports no decisions");
+    drop(agent);
     refuses("does not listen");
     let _agent = env.start_agent(Tier::Nft);
     let plain = env.pod();
