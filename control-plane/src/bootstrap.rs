@@ -14,7 +14,7 @@ use mesh_core::identity::trust_domain;
 use self::certificates::{GenerateError, Lifetimes};
 use self::objects::{Objects, WriteOutcome};
 use self::plan::Step;
-use crate::cluster::{self, Backoff, ConnectError, explain};
+use crate::cluster::{self, ConnectError, explain};
 use crate::config;
 use crate::identity::IssuerNames;
 
@@ -125,23 +125,7 @@ pub(crate) async fn run(config: config::Bootstrap) -> Result<(), BootstrapError>
 /// Reads the existing objects. Retries while the API server is unreachable, because the Job may
 /// start together with the cluster.
 async fn read_state(objects: &Objects) -> Result<plan::ExistingObjects, BootstrapError> {
-    const ATTEMPTS: usize = 12;
-    let mut backoff = Backoff::for_api_server();
-    let mut attempts = 0;
-    loop {
-        attempts += 1;
-        match objects.read().await {
-            Ok(state) => return Ok(state),
-            // A response of the API server would be the same the next time.
-            Err(error @ kube::Error::Api(_)) => return Err(BootstrapError::Read(explain(&error))),
-            Err(error) if attempts >= ATTEMPTS => {
-                return Err(BootstrapError::Read(explain(&error)));
-            }
-            Err(error) => {
-                let error = explain(&error);
-                tracing::warn!(error, "Cannot reach the API server; retrying");
-                backoff.wait().await;
-            }
-        }
-    }
+    cluster::retry_while_unreachable(async || objects.read().await)
+        .await
+        .map_err(|error| BootstrapError::Read(explain(&error)))
 }

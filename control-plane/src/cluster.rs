@@ -16,6 +16,7 @@ use crate::config;
 mod backoff;
 mod events;
 mod rate_limit;
+mod retry;
 mod watch;
 
 pub use self::rate_limit::{Rate, RateLimiter};
@@ -23,6 +24,7 @@ pub(crate) use self::{
     backoff::Backoff,
     events::{Events, ObjectEvent, Severity},
     rate_limit::TokenBucket,
+    retry::retry_while_unreachable,
     watch::{requires_new_watch, watch_error, watch_objects},
 };
 

@@ -7,7 +7,7 @@ use kube::api::{Patch, PatchParams};
 use mesh_core::annotation::{EXTENSION, EXTERNAL_PROMETHEUS};
 use serde_json::{Value, json};
 
-use crate::cluster::{self, Backoff, ConnectError, explain};
+use crate::cluster::{self, ConnectError, explain};
 use crate::config;
 
 /// Why the namespace was not changed.
@@ -19,9 +19,6 @@ pub enum NamespaceMetadataError {
     Patch { namespace: String, problem: String },
 }
 
-/// Attempts while the API server is unreachable. The Job starts it again after that.
-const ATTEMPTS: usize = 12;
-
 /// Writes label and annotation. An existing annotation is removed if there is no URL.
 pub(crate) async fn run(config: config::NamespaceMetadata) -> Result<(), NamespaceMetadataError> {
     let client = cluster::connect(&config.cluster, "namespace-metadata")
@@ -29,36 +26,22 @@ pub(crate) async fn run(config: config::NamespaceMetadata) -> Result<(), Namespa
         .map_err(NamespaceMetadataError::Connect)?;
     let namespaces: Api<Namespace> = Api::all(client);
     let patch = Patch::Merge(metadata(&config.extension, &config.prometheus_url));
-    let mut backoff = Backoff::for_api_server();
-    let mut attempts = 0;
-    loop {
-        attempts += 1;
-        let patched = namespaces
+    cluster::retry_while_unreachable(async || {
+        namespaces
             .patch(&config.namespace, &PatchParams::default(), &patch)
-            .await;
-        match patched {
-            Ok(_) => {
-                tracing::info!(
-                    namespace = config.namespace,
-                    extension = config.extension,
-                    "Labelled the namespace"
-                );
-                return Ok(());
-            }
-            // A response of the API server would be the same the next time.
-            Err(error) if attempts >= ATTEMPTS || matches!(error, kube::Error::Api(_)) => {
-                return Err(NamespaceMetadataError::Patch {
-                    namespace: config.namespace,
-                    problem: explain(&error),
-                });
-            }
-            Err(error) => {
-                let error = explain(&error);
-                tracing::warn!(error, "Cannot reach the API server; retrying");
-                backoff.wait().await;
-            }
-        }
-    }
+            .await
+    })
+    .await
+    .map_err(|error| NamespaceMetadataError::Patch {
+        namespace: config.namespace.clone(),
+        problem: explain(&error),
+    })?;
+    tracing::info!(
+        namespace = config.namespace,
+        extension = config.extension,
+        "Labelled the namespace"
+    );
+    Ok(())
 }
 
 fn metadata(extension: &str, prometheus_url: &str) -> Value {
