@@ -16,6 +16,7 @@ pub(crate) mod uninstall;
 pub(crate) mod upgrade;
 pub(crate) mod version;
 pub(crate) mod viz;
+pub(crate) mod why;
 
 use clap::Subcommand;
 
@@ -48,6 +49,8 @@ pub(crate) enum Command {
     Identity(identity::Args),
     /// List the policies that apply to a workload
     Authz(authz::Args),
+    /// Explain one connection or request: follow it through everything that decides about it
+    Why(why::Args),
     /// Query the control plane and the proxies for their current state
     #[command(visible_alias = "dg")]
     Diagnostics(diagnostics::Args),
@@ -80,6 +83,7 @@ pub(crate) fn run(
         Command::Authz(args) => on_runtime(authz::run(&args, global)),
         Command::Stat(args) => on_runtime(stat::run(&args, global)),
         Command::Version(args) => on_runtime(version::run(&args, global)),
+        Command::Why(args) => on_runtime(why::run(&args, global)),
         Command::Viz(args) => on_runtime(viz::run(&args, global)),
         Command::Completion(args) => completion::run(&args, cli_definition()),
     }

@@ -3,6 +3,7 @@
 //! (files of a node, objects of a cluster) are methods of [`Node`] and [`Cluster`].
 
 pub(crate) mod agent;
+pub(crate) mod agent_process;
 pub(crate) mod connection;
 pub(crate) mod pod;
 pub(crate) mod resource;

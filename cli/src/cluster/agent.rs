@@ -1,17 +1,26 @@
 //! Client of the node agents of a cluster: reads JSON from the admin server of each agent pod.
 
+use std::time::Duration;
+
 use kube::Api;
-use kube::api::ListParams;
+use kube::api::{AttachParams, AttachedProcess, ListParams};
 use mesh_k8s::kinds::{DaemonSet, Pod, ResourceExt};
 use serde::de::DeserializeOwned;
 
 use super::{Cluster, error};
 use crate::clients::{self, http};
+use crate::exit::Failure;
 use crate::mesh::agent::AgentReport;
 use crate::mesh::connection::Connection;
 
 /// The name of the agent's DaemonSet and container.
 pub(crate) const NAME: &str = "mesh-agent";
+
+/// The agent's program in its image.
+const PROGRAM: &str = "/mesh-agent";
+
+/// API server, kubelet and container runtime start a process within a second.
+const EXEC_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The default port of the agent's admin server.
 const ADMIN_PORT: u16 = 9993;
@@ -28,6 +37,56 @@ impl Cluster {
         let mut reports: Vec<AgentReport> = clients::concurrently(reports).await;
         reports.sort_by(|a, b| a.node.cmp(&b.node));
         Ok(reports)
+    }
+
+    /// Returns the report of the agent of one node.
+    pub(crate) async fn agent_of(&self, node: &str) -> anyhow::Result<AgentReport> {
+        let pod = self.agent_pod(node).await?;
+        Ok(self.query_agent(&pod, node.to_owned()).await)
+    }
+
+    /// Starts a command of the agent in its pod on a node.
+    pub(crate) async fn run_agent(
+        &self,
+        node: &str,
+        arguments: &[&str],
+    ) -> anyhow::Result<AttachedProcess> {
+        let pod = self.agent_pod(node).await?;
+        let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
+        let what = format!(
+            "run {} {} in pod {namespace}/{name}",
+            NAME,
+            arguments.first().unwrap_or(&"")
+        );
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &namespace);
+        let streams = AttachParams::default()
+            .container(NAME)
+            .stdin(true)
+            .stdout(true)
+            .stderr(true);
+        let command = std::iter::once(PROGRAM).chain(arguments.iter().copied());
+        let command: Vec<&str> = command.collect();
+        let started = tokio::time::timeout(EXEC_TIMEOUT, pods.exec(&name, command, &streams));
+        let started = started.await.map_err(|_elapsed| {
+            Failure::TimedOut(format!(
+                "cannot {what}: no response within {} s",
+                EXEC_TIMEOUT.as_secs()
+            ))
+        })?;
+        started.map_err(|error| error::failed(&what, error))
+    }
+
+    async fn agent_pod(&self, node: &str) -> anyhow::Result<Pod> {
+        let pods = self.agent_pods().await;
+        let pods = pods.map_err(|error| error::failed("list the node agents", error))?;
+        let mut pods = pods.into_iter();
+        let is_there = |pod: &Pod| {
+            let spec = pod.spec.as_ref();
+            spec.and_then(|spec| spec.node_name.as_deref()) == Some(node)
+        };
+        let found = pods.find(is_there);
+        let missing = || Failure::Unreachable(format!("node {node} has no node agent"));
+        Ok(found.ok_or_else(missing)?)
     }
 
     async fn agent_pods(&self) -> kube::Result<Vec<Pod>> {

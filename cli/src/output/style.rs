@@ -35,16 +35,20 @@ pub(crate) enum Mark {
 impl Mark {
     /// Returns Linkerd's mark, or a word where the locale is not UTF-8.
     pub(crate) fn show(self) -> String {
-        let (style, sign, word) = match self {
-            Self::Ok => (OK, "√", "ok  "),
-            Self::Warn => (WARN, "‼", "warn"),
-            Self::Fail => (FAIL, "×", "fail"),
-        };
-        format!(
-            "{style}{}{style:#}",
-            if is_utf8_locale() { sign } else { word }
-        )
+        match self {
+            Self::Ok => sign(OK, "√", "ok  "),
+            Self::Warn => sign(WARN, "‼", "warn"),
+            Self::Fail => sign(FAIL, "×", "fail"),
+        }
     }
+}
+
+/// Returns a sign, or a word of the same width as the others where the locale is not UTF-8.
+pub(crate) fn sign(style: Style, sign: &str, word: &str) -> String {
+    format!(
+        "{style}{}{style:#}",
+        if is_utf8_locale() { sign } else { word }
+    )
 }
 
 /// Follows the C library: the first of these variables that is set and not empty decides.

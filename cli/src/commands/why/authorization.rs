@@ -1,0 +1,176 @@
+//! Explains a decision of the inbound policy, with the functions that decide in the proxy.
+
+use http::HeaderMap;
+use mesh_core::identity::Identity;
+use mesh_core::meta::Meta;
+use mesh_core::policy::inbound::{
+    Authentication, Authorization, Client, ClientTls, InboundRule, ServerPolicy, ServerProtocol,
+    authorize, http_rule,
+};
+use mesh_core::route::grpc;
+use mesh_core::route::http::RequestHead;
+
+use super::facts::RequestLine;
+
+/// The decision about a client.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Decision {
+    Admitted {
+        route: Option<Meta>,
+        authorization: Meta,
+    },
+    Refused {
+        route: Option<Meta>,
+        /// Each authorization with the reason why it does not admit the client.
+        mismatches: Vec<Mismatch>,
+    },
+    /// No route matches the request.
+    NoRoute,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Mismatch {
+    pub(super) authorization: Meta,
+    pub(super) reason: Reason,
+}
+
+/// Why an authorization does not admit a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Reason {
+    /// The address is in none of its networks.
+    Network(Vec<String>),
+    /// It requires TLS of the mesh, and the connection has none.
+    NeedsTls,
+    /// It requires an identity, and the client has none.
+    NeedsIdentity,
+    /// It names other identities.
+    OtherIdentity(Vec<String>),
+}
+
+/// Returns the decision of `policy`, completed as the proxy completes it, about a request, or about
+/// a connection that is not HTTP.
+pub(super) fn decide(
+    policy: &ServerPolicy,
+    client: &Client<'_>,
+    request: Option<(&RequestLine, &str)>,
+) -> Decision {
+    let found = request.map(|(line, authority)| {
+        let headers = HeaderMap::new();
+        let (path, query) = match line.path.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (line.path.as_str(), None),
+        };
+        let head = RequestHead {
+            method: &line.method,
+            scheme: None,
+            authority: Some(authority),
+            path,
+            query,
+            headers: &headers,
+        };
+        rule(policy, &head)
+    });
+    let (route, own): (Option<Meta>, &[Authorization]) = match &found {
+        // A connection, or a request on a port that is not HTTP.
+        None | Some(Found::NotHttp) => (None, &[]),
+        Some(Found::Rule(route, rule)) => (Some((*route).clone()), &rule.authorizations),
+        Some(Found::Nothing) => return Decision::NoRoute,
+    };
+    let server = &policy.authorizations;
+    match authorize(own, client).or_else(|| authorize(server, client)) {
+        Some(authorization) => Decision::Admitted {
+            route,
+            authorization: authorization.meta.clone(),
+        },
+        None => Decision::Refused {
+            route,
+            mismatches: own
+                .iter()
+                .chain(server.iter())
+                .filter(|it| it.meta != Authorization::localhost().meta)
+                .map(|authorization| mismatch(authorization, client))
+                .collect(),
+        },
+    }
+}
+
+enum Found<'a> {
+    Rule(&'a Meta, &'a InboundRule),
+    Nothing,
+    NotHttp,
+}
+
+fn rule<'a>(policy: &'a ServerPolicy, head: &RequestHead<'_>) -> Found<'a> {
+    match &policy.protocol {
+        ServerProtocol::Detect { http, .. }
+        | ServerProtocol::Http1(http)
+        | ServerProtocol::Http2(http) => match http_rule(&http.routes, head) {
+            Some(at) => {
+                let route = &http.routes[at.route];
+                Found::Rule(&route.meta, &route.rules[at.rule].action)
+            }
+            None => Found::Nothing,
+        },
+        ServerProtocol::Grpc(routes) => match grpc::find(routes, head) {
+            Some(at) => {
+                let route = &routes[at.route];
+                Found::Rule(&route.meta, &route.rules[at.rule].action)
+            }
+            None => Found::Nothing,
+        },
+        ServerProtocol::Opaque | ServerProtocol::Tls => Found::NotHttp,
+    }
+}
+
+fn mismatch(authorization: &Authorization, client: &Client<'_>) -> Mismatch {
+    let in_networks = Authorization {
+        authentication: Authentication::Unauthenticated,
+        ..authorization.clone()
+    };
+    let reason = if authorize(&[in_networks], client).is_none() {
+        let networks = authorization.networks.iter().map(|network| {
+            let except: Vec<String> = network.except.iter().map(ToString::to_string).collect();
+            if except.is_empty() {
+                network.net.to_string()
+            } else {
+                format!("{} except {}", network.net, except.join(", "))
+            }
+        });
+        Reason::Network(networks.collect())
+    } else {
+        authentication_mismatch(authorization, client.tls)
+    };
+    Mismatch {
+        authorization: authorization.meta.clone(),
+        reason,
+    }
+}
+
+fn authentication_mismatch(authorization: &Authorization, tls: ClientTls<'_>) -> Reason {
+    match (&authorization.authentication, tls) {
+        (_, ClientTls::None) => Reason::NeedsTls,
+        (_, ClientTls::Anonymous) => Reason::NeedsIdentity,
+        (
+            Authentication::TlsAuthenticated {
+                identities,
+                suffixes,
+            },
+            ClientTls::Identified(_),
+        ) => {
+            let exact = identities.iter().map(Identity::to_string);
+            let suffixes = suffixes.iter().map(|suffix| {
+                if suffix.0.is_empty() {
+                    "*".to_owned()
+                } else {
+                    format!("*.{}", suffix.0.join("."))
+                }
+            });
+            Reason::OtherIdentity(exact.chain(suffixes).collect())
+        }
+        // Both admit a client with an identity, so that the networks are the reason.
+        (
+            Authentication::Unauthenticated | Authentication::TlsUnauthenticated,
+            ClientTls::Identified(_),
+        ) => Reason::Network(Vec::new()),
+    }
+}

@@ -1,0 +1,153 @@
+//! Asks the controllers what they tell the client's proxy, and the proxy what it has sent before.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use mesh_core::endpoint::{Endpoint, EndpointUpdate};
+use mesh_core::policy::outbound::Target as PolicyTarget;
+
+use super::super::facts::{Discovery, EndpointLoad, Fact, Target};
+use crate::clients::controllers::{self, QueryContext};
+use crate::clients::http;
+use crate::clients::metrics::{self, Sample};
+use crate::mesh::{Mesh, MeshPod};
+
+pub(super) async fn read(mesh: &Mesh, client: &MeshPod, node: &str, target: &Target) -> Discovery {
+    // As the proxy identifies itself; the answers depend on namespace and zone.
+    let token = serde_json::json!({
+        "ns": client.namespace, "pod": client.name, "nodeName": node,
+    });
+    let token = token.to_string();
+    let query = QueryContext {
+        mesh,
+        pod: None,
+        token: &token,
+    };
+    let address = target.address.to_string();
+    let policy_target = PolicyTarget::Addr(target.address);
+    let (profile, policy, endpoints, load) = tokio::join!(
+        controllers::profile(&query, &address),
+        controllers::outbound_policy(&query, &policy_target),
+        endpoints(&query, target),
+        load(mesh, client),
+    );
+    let text = |error: anyhow::Error| format!("{error:#}");
+    let profile = profile.map_err(text);
+    let endpoints = match (endpoints, &profile) {
+        // The address of a pod is its own endpoint.
+        (Ok(None), Ok(profile)) => Ok(profile.endpoint.iter().cloned().collect()),
+        (Ok(found), _) => Ok(found.unwrap_or_default()),
+        (Err(error), _) => Err(text(error)),
+    };
+    Discovery {
+        profile,
+        policy: policy.map_err(text),
+        endpoints,
+        load,
+    }
+}
+
+/// Returns the endpoints of a Service; `None` if the target is none.
+async fn endpoints(
+    query: &QueryContext<'_>,
+    target: &Target,
+) -> anyhow::Result<Option<Vec<Endpoint>>> {
+    let Some((namespace, name)) = target.service.as_deref().and_then(|it| it.split_once('/'))
+    else {
+        return Ok(None);
+    };
+    let domain = query.mesh.cluster_domain().await;
+    let authority = format!("{name}.{namespace}.svc.{domain}:{}", target.address.port());
+    let update = controllers::endpoints(query, &authority).await?;
+    Ok(Some(match update {
+        EndpointUpdate::Add {
+            endpoints,
+            set_labels,
+        } => {
+            let with_labels = |endpoint: Endpoint| Endpoint {
+                labels: endpoint.labels.or(&set_labels),
+                ..endpoint
+            };
+            endpoints.into_iter().map(with_labels).collect()
+        }
+        EndpointUpdate::Remove(_) | EndpointUpdate::Empty { .. } => Vec::new(),
+    }))
+}
+
+async fn load(mesh: &Mesh, client: &MeshPod) -> Fact<Vec<EndpointLoad>> {
+    let scrape = async {
+        let port = client.admin_port()?;
+        http::get_from_pod(mesh, client, port, "/metrics").await
+    };
+    let text = scrape.await.map_err(|error| format!("{error:#}"))?;
+    Ok(sum(&metrics::parse(&text)))
+}
+
+#[derive(Default)]
+struct Sums {
+    requests: f64,
+    responses: f64,
+    latency_ms: f64,
+    latencies: f64,
+}
+
+/// Sums the outbound counters of a proxy by endpoint.
+fn sum(samples: &[Sample]) -> Vec<EndpointLoad> {
+    let mut by_address: BTreeMap<SocketAddr, Sums> = BTreeMap::new();
+    let outbound = samples
+        .iter()
+        .filter(|sample| sample.label("direction") == "outbound");
+    for sample in outbound {
+        let Ok(address) = sample.label("target_addr").parse() else {
+            continue;
+        };
+        let sums: &mut Sums = by_address.entry(address).or_default();
+        match sample.name.as_str() {
+            "request_total" => sums.requests += sample.value,
+            "response_total" => sums.responses += sample.value,
+            "response_latency_ms_sum" => sums.latency_ms += sample.value,
+            "response_latency_ms_count" => sums.latencies += sample.value,
+            _ => {}
+        }
+    }
+    let load = |(address, sums): (SocketAddr, Sums)| EndpointLoad {
+        address,
+        requests: sums.requests as u64,
+        in_flight: (sums.requests - sums.responses).max(0.0) as u64,
+        mean_latency: (sums.latencies > 0.0).then(|| {
+            let seconds = sums.latency_ms / sums.latencies / 1e3;
+            Duration::try_from_secs_f64(seconds).unwrap_or_default()
+        }),
+    };
+    by_address.into_iter().map(load).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_summed_by_endpoint() {
+        let to = r#"direction="outbound",target_addr="10.0.0.1:80""#;
+        let text = format!(
+            "request_total{{{to},authority=\"a\"}} 3\nrequest_total{{{to},authority=\"b\"}} 2\n\
+             response_total{{{to}}} 4\nresponse_latency_ms_sum{{{to}}} 10\n\
+             response_latency_ms_count{{{to}}} 4\n\
+             request_total{{direction=\"inbound\",target_addr=\"10.0.0.2:80\"}} 9\n\
+             request_total{{direction=\"outbound\",target_addr=\"10.0.0.3:80\"}} 1\n"
+        );
+        let loads = sum(&metrics::parse(&text));
+        assert_eq!(
+            loads[0],
+            EndpointLoad {
+                address: "10.0.0.1:80".parse().unwrap(),
+                requests: 5,
+                in_flight: 1,
+                mean_latency: Some(Duration::from_micros(2_500)),
+            }
+        );
+        assert_eq!((loads[1].in_flight, loads[1].mean_latency), (1, None));
+        assert_eq!(loads.len(), 2);
+    }
+}

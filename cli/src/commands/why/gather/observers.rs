@@ -1,0 +1,308 @@
+//! Observes the pods of both ends while the connection is made: the decisions of the kernel by the
+//! node agents' traces, the requests by taps of the proxies.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use mesh_core::redirection::RedirectionEvent;
+use mesh_core::tap::{TapEvent, TapEventKind};
+use parking_lot::Mutex;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::super::facts::{Connection, Exchange, Fact, Facts, TappedRequest, TappedResponse};
+use super::candidate::Candidate;
+use super::exchange::MARKER;
+use super::{OF_CLIENT, OF_SERVER, workload};
+use crate::clients::tap::{TapQuery, TapStream};
+use crate::mesh::agent_process::next_line;
+use crate::mesh::resource::{Resource, ResourceKind};
+use crate::mesh::{Mesh, MeshPod};
+
+/// What one observer has seen. The lock protects the list: the observer appends, the command reads.
+type Seen<T> = Arc<Mutex<Vec<T>>>;
+
+pub(super) struct Observers {
+    client_kernel: Fact<Seen<RedirectionEvent>>,
+    server_kernels: Vec<(Candidate, Fact<Seen<RedirectionEvent>>)>,
+    client_tap: Fact<Seen<TapEvent>>,
+    server_taps: Vec<Fact<Seen<TapEvent>>>,
+    /// The observers end with the command.
+    tasks: JoinSet<()>,
+}
+
+/// Maximum number of endpoints that are observed. Each has a trace and a tap.
+const MAX_OBSERVED: usize = 8;
+
+/// Events that one observer keeps; a busy pod has more within the time of a question.
+const MAX_EVENTS: usize = 10_000;
+
+/// Requests per second that a tap reports: those of the same method and path as the question's.
+const MAX_RPS: f32 = 1_000.0;
+
+/// A source of taps responds before the proxies have its subscription, which takes one connection.
+const SUBSCRIBE_TIME: Duration = Duration::from_millis(300);
+
+/// How long events are waited for after the response.
+const COLLECT_TIME: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+impl Observers {
+    /// Observes nothing, for this reason.
+    pub(super) fn none(reason: &str) -> Self {
+        Self {
+            client_kernel: Err(reason.to_owned()),
+            server_kernels: Vec::new(),
+            client_tap: Err(reason.to_owned()),
+            server_taps: vec![Err(reason.to_owned())],
+            tasks: JoinSet::new(),
+        }
+    }
+
+    /// `path` is that of the request, if one is sent.
+    pub(super) async fn start(
+        mesh: &Mesh,
+        client: &MeshPod,
+        node: &str,
+        candidates: &[Candidate],
+        path: Option<&str>,
+    ) -> Self {
+        let mut tasks = JoinSet::new();
+        let client_kernel = trace(mesh, node, &client.to_string(), &mut tasks).await;
+        let observed = candidates.iter().take(MAX_OBSERVED);
+        let mut server_kernels = Vec::new();
+        let mut server_taps = Vec::new();
+        let name = (client.namespace.as_str(), client.name.as_str());
+        let client_tap = tap(mesh, name, path, &mut tasks).await;
+        for candidate in observed {
+            let events = trace_server(mesh, candidate, &mut tasks).await;
+            server_kernels.push((candidate.clone(), events));
+            // The reason why there is no tap of the client is that of the others.
+            let name = (candidate.namespace.as_str(), candidate.name.as_str());
+            server_taps.push(match &client_tap {
+                Ok(_) => tap(mesh, name, path, &mut tasks).await,
+                Err(reason) => Err(reason.clone()),
+            });
+        }
+        if client_tap.is_ok() {
+            tokio::time::sleep(SUBSCRIBE_TIME).await;
+        }
+        Self {
+            client_kernel,
+            server_kernels,
+            client_tap,
+            server_taps,
+            tasks,
+        }
+    }
+
+    /// Waits until the client's observers have seen the connection, for a bounded time, and adds
+    /// what they have seen to the facts.
+    pub(super) async fn collect(&self, facts: &mut Facts) {
+        let deadline = Instant::now() + COLLECT_TIME;
+        loop {
+            facts.client_kernel = read(&self.client_kernel);
+            facts.client_tap = self.tap_of_client(facts);
+            if self.has_seen(facts) || Instant::now() >= deadline || self.tasks.is_empty() {
+                return;
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+    }
+
+    fn has_seen(&self, facts: &Facts) -> bool {
+        let Connection::Made {
+            local, exchange, ..
+        } = &facts.connection
+        else {
+            return true;
+        };
+        let tapped = match (&facts.client_tap, exchange) {
+            (Ok(Some(tapped)), Exchange::Response(_)) => tapped.response.is_some(),
+            (Ok(Some(_)) | Err(_), _) => true,
+            (Ok(None), _) => false,
+        };
+        let traced = facts.client_kernel.as_ref().is_ok_and(|events| {
+            let mut events = events.iter();
+            events.any(|event| {
+                event.source == Some(*local) || event.destination == facts.target.address
+            })
+        });
+        tapped && (traced || facts.client_kernel.is_err())
+    }
+
+    fn tap_of_client(&self, facts: &Facts) -> Fact<Option<TappedRequest>> {
+        let events = read(&self.client_tap)?;
+        Ok(view(&events, OF_CLIENT, facts))
+    }
+
+    /// Returns what the server's proxy reported of the request, whichever of the endpoints it is.
+    pub(super) fn tap_of_server(&self, facts: &Facts) -> Fact<Option<TappedRequest>> {
+        let mut reason = Err("the server is not one of the tapped pods".to_owned());
+        for tap in &self.server_taps {
+            reason = match read(tap) {
+                Ok(events) => match view(&events, OF_SERVER, facts) {
+                    Some(tapped) => return Ok(Some(tapped)),
+                    None => Ok(None),
+                },
+                Err(error) => Err(error),
+            };
+        }
+        reason
+    }
+
+    pub(super) fn kernel_of(&self, candidate: &Candidate) -> Fact<Vec<RedirectionEvent>> {
+        let mut all = self.server_kernels.iter();
+        match all.find(|(of, _)| of == candidate) {
+            Some((_, events)) => read(events),
+            None => Err("the pod was not traced".to_owned()),
+        }
+    }
+}
+
+fn read<T: Clone>(seen: &Fact<Seen<T>>) -> Fact<Vec<T>> {
+    let seen = seen.as_ref().map_err(String::clone)?;
+    Ok(seen.lock().clone())
+}
+
+fn push<T>(seen: &Seen<T>, event: T) {
+    let mut seen = seen.lock();
+    if seen.len() < MAX_EVENTS {
+        seen.push(event);
+    }
+}
+
+async fn trace_server(
+    mesh: &Mesh,
+    candidate: &Candidate,
+    tasks: &mut JoinSet<()>,
+) -> Fact<Seen<RedirectionEvent>> {
+    let Candidate {
+        namespace, name, ..
+    } = candidate;
+    let pod = workload::pod(mesh, namespace, name).await;
+    let pod = pod.map_err(|error| format!("{error:#}"))?;
+    let node = workload::node(mesh, &pod);
+    trace(mesh, &node, &format!("{namespace}/{name}"), tasks).await
+}
+
+/// Starts a trace of the kernel programs in a pod.
+async fn trace(
+    mesh: &Mesh,
+    node: &str,
+    pod: &str,
+    tasks: &mut JoinSet<()>,
+) -> Fact<Seen<RedirectionEvent>> {
+    let start = async {
+        let mut process = mesh
+            .run_agent(node, &["trace", "--stdin", "--pod", pod])
+            .await?;
+        let line = process.first_line().await?;
+        anyhow::ensure!(
+            line.contains("\"tracing\""),
+            "unexpected output of `mesh-agent trace`: {line}"
+        );
+        anyhow::Ok(process)
+    };
+    let process = start.await.map_err(|error| format!("{error:#}"))?;
+    let seen = Seen::default();
+    let events = seen.clone();
+    tasks.spawn(async move {
+        // The whole process, which a part of it would not keep alive.
+        let mut process = process;
+        // The end of the trace, or an invalid line, leaves what was seen before.
+        while let Ok(Some(line)) = next_line(&mut process.output).await {
+            if let Ok(event) = serde_json::from_str(&line) {
+                push(&events, event);
+            }
+        }
+    });
+    Ok(seen)
+}
+
+/// Starts a tap of a pod's proxy.
+async fn tap(
+    mesh: &Mesh,
+    (namespace, name): (&str, &str),
+    path: Option<&str>,
+    tasks: &mut JoinSet<()>,
+) -> Fact<Seen<TapEvent>> {
+    let Some(path) = path else {
+        return Err("a tap reports requests, and none was sent".to_owned());
+    };
+    let start = async {
+        let target = Resource {
+            kind: ResourceKind::Pod,
+            name: Some(name.to_owned()),
+        };
+        let mut query = TapQuery::new(&target, namespace)?;
+        query.path = Some(path.to_owned());
+        query.max_rps = MAX_RPS;
+        query.with_headers = true;
+        let cluster = match mesh {
+            Mesh::Cluster(cluster) => Some(cluster),
+            Mesh::Local(_) => None,
+        };
+        let cluster = cluster
+            .context("taps are a part of the viz extension, which a local node does not have")?;
+        TapStream::start(cluster, &query).await
+    };
+    let mut stream = start.await.map_err(|error| format!("{error:#}"))?;
+    let seen = Seen::default();
+    let events = seen.clone();
+    tasks.spawn(async move {
+        // The end of the tap leaves what was seen before.
+        while let Ok(Some(event)) = stream.next().await {
+            push(&events, event);
+        }
+    });
+    Ok(seen)
+}
+
+/// Returns the request with the marker of the facts' request, as one proxy reported it.
+fn view(
+    events: &[TapEvent],
+    direction: mesh_core::tap::TapDirection,
+    facts: &Facts,
+) -> Option<TappedRequest> {
+    let marker = facts.request.as_ref()?.marker.as_bytes();
+    let is_marked = |event: &&TapEvent| match &event.kind {
+        TapEventKind::Request { headers, .. } => {
+            event.context.direction == direction
+                && headers
+                    .iter()
+                    .flatten()
+                    .any(|(name, value)| name == MARKER && value == marker)
+        }
+        TapEventKind::Response { .. } | TapEventKind::End { .. } => false,
+    };
+    // The last attempt of a retry decides.
+    let request = events.iter().rfind(is_marked)?;
+    let same = events.iter().filter(|event| event.id == request.id);
+    let mut view = TappedRequest {
+        source: request.context.source,
+        destination: request.context.destination,
+        source_labels: request.context.source_labels.clone(),
+        destination_labels: request.context.destination_labels.clone(),
+        response: None,
+        end: None,
+    };
+    for event in same {
+        match &event.kind {
+            TapEventKind::Response {
+                since_request,
+                status,
+                ..
+            } => {
+                view.response = Some(TappedResponse {
+                    status: *status,
+                    after: *since_request,
+                });
+            }
+            TapEventKind::End { end, .. } => view.end = Some(*end),
+            TapEventKind::Request { .. } => {}
+        }
+    }
+    Some(view)
+}

@@ -1,0 +1,87 @@
+//! Finds the pod that the connection goes to, and reads what is known of it.
+
+use std::net::SocketAddr;
+
+use super::super::facts::{Choice, Fact, Facts, Server};
+use super::super::report::dialled_by_proxy;
+use super::candidate::{Candidate, of_labels};
+use super::observers::Observers;
+use super::workload;
+use crate::clients::controllers::{self, QueryContext};
+use crate::mesh::Mesh;
+
+pub(super) async fn read(
+    mesh: &Mesh,
+    facts: &mut Facts,
+    candidates: &[Candidate],
+    observers: &Observers,
+) {
+    let chosen = choose(facts, candidates);
+    facts.server = match chosen {
+        Ok((candidate, by)) => Box::pin(describe(mesh, facts, &candidate, by, observers)).await,
+        Err(reason) => Err(reason),
+    };
+}
+
+fn choose(facts: &Facts, candidates: &[Candidate]) -> Fact<(Candidate, Choice)> {
+    if let Ok(Some(tapped)) = &facts.client_tap {
+        let of_tap = of_labels(tapped.destination, &tapped.destination_labels);
+        let known = candidates
+            .iter()
+            .find(|it| it.address == tapped.destination);
+        let found = known.cloned().or(of_tap);
+        return found
+            .map(|candidate| (candidate, Choice::Reported))
+            .ok_or_else(|| format!("{} is not the address of a pod", tapped.destination));
+    }
+    let addresses: Vec<SocketAddr> = candidates.iter().map(|it| it.address).collect();
+    let events = facts.client_kernel.as_ref();
+    let seen = events
+        .ok()
+        .and_then(|events| dialled_by_proxy(events, &addresses));
+    let seen = candidates.iter().find(|it| Some(it.address) == seen);
+    match (seen, candidates) {
+        (Some(candidate), _) => Ok((candidate.clone(), Choice::Seen)),
+        (None, [candidate]) => Ok((candidate.clone(), Choice::Only)),
+        (None, [first, ..]) => Ok((first.clone(), Choice::Example)),
+        (None, []) => Err(match facts.discovery.endpoints.as_ref().map(Vec::len) {
+            Ok(0) if facts.target.service.is_some() => "the target has no endpoints".to_owned(),
+            Ok(_) => format!("{} is not the address of a pod", facts.target.address),
+            Err(reason) => format!("the endpoints are unknown: {reason}"),
+        }),
+    }
+}
+
+async fn describe(
+    mesh: &Mesh,
+    facts: &Facts,
+    candidate: &Candidate,
+    chosen_by: Choice,
+    observers: &Observers,
+) -> Fact<Server> {
+    let Candidate {
+        address,
+        namespace,
+        name,
+    } = candidate;
+    let text = |error: anyhow::Error| format!("{error:#}");
+    let pod = workload::pod(mesh, namespace, name).await.map_err(text)?;
+    let agent = workload::agent(mesh, &workload::node(mesh, &pod)).await;
+    let pod = workload::read(mesh, &pod, agent.as_ref()).await;
+    let query = QueryContext {
+        mesh,
+        pod: None,
+        token: "",
+    };
+    let workload_name = serde_json::json!({ "ns": namespace, "pod": name }).to_string();
+    let policy = controllers::inbound_policy(&query, &workload_name, address.port()).await;
+    Ok(Server {
+        pod: pod.map_err(text)?,
+        address: *address,
+        chosen_by,
+        kernel: observers.kernel_of(candidate),
+        // As the proxy completes it.
+        policy: policy.map(|policy| policy.completed()).map_err(text),
+        tap: observers.tap_of_server(facts),
+    })
+}

@@ -1,0 +1,364 @@
+//! What the client's proxy decides, by what the controllers tell it.
+
+use http::HeaderMap;
+use mesh_core::endpoint::Endpoint;
+use mesh_core::policy::outbound::{Distribution, HttpRoute, OutboundProtocol, OutboundRule};
+use mesh_core::profile::Profile;
+use mesh_core::route::http::RequestHead;
+use mesh_core::route::{grpc, http as http_route};
+
+use super::{Outcome, Step, kernel, show};
+use crate::commands::why::facts::{Choice, EndpointLoad, Facts, RequestLine, Server};
+use crate::commands::why::names::object;
+use crate::commands::why::remedy;
+use crate::output::count;
+
+pub(super) const DISCOVERY: &str = "discovery";
+pub(super) const ROUTE: &str = "route";
+pub(super) const ENDPOINT: &str = "endpoint";
+pub(super) const TLS: &str = "tls";
+
+pub(super) fn discovery(facts: &Facts) -> Step {
+    let address = facts.target.address;
+    let profile = match &facts.discovery.profile {
+        Ok(profile) => profile,
+        Err(reason) => return Step::new(DISCOVERY, Outcome::Unknown, reason.clone()),
+    };
+    if let Some(endpoint) = &profile.endpoint {
+        let summary = format!("{address} is {}", name(endpoint));
+        return Step::new(DISCOVERY, Outcome::Ok, summary).detail("not balanced: one address");
+    }
+    let Some(service) = service(facts, profile) else {
+        let summary = format!("{address} belongs to no Service and no pod: forwarded as it is");
+        return Step::new(DISCOVERY, Outcome::Notice, summary);
+    };
+    match &facts.discovery.endpoints {
+        Err(reason) => Step::new(
+            DISCOVERY,
+            Outcome::Unknown,
+            format!("{address} is Service {service}; its endpoints are unknown: {reason}"),
+        ),
+        Ok(endpoints) if endpoints.is_empty() => Step::new(
+            DISCOVERY,
+            Outcome::Refused,
+            format!(
+                "failed: Service {service} has no endpoints for port {}",
+                address.port()
+            ),
+        )
+        .detail("no ready pod matches its selector and has the port")
+        .hint(remedy::endpoints(&facts.place, &service)),
+        Ok(endpoints) => {
+            let number = count(endpoints.len(), "endpoint", "endpoints");
+            let summary = format!("{address} is Service {service}, {number}");
+            Step::new(DISCOVERY, Outcome::Ok, summary)
+        }
+    }
+}
+
+/// Returns the Service, as `NAMESPACE/NAME`.
+fn service(facts: &Facts, profile: &Profile) -> Option<String> {
+    let parent = profile.parent.as_ref();
+    let from_parent = parent
+        .filter(|parent| parent.kind() == "Service")
+        .map(|parent| format!("{}/{}", parent.namespace(), parent.name()));
+    let from_name = || {
+        let mut labels = profile.fqn.as_deref()?.split('.');
+        let (name, namespace) = (labels.next()?, labels.next()?);
+        Some(format!("{namespace}/{name}"))
+    };
+    from_parent
+        .or_else(|| facts.target.service.clone())
+        .or_else(from_name)
+}
+
+pub(super) fn route(facts: &Facts) -> Step {
+    let profile = facts.discovery.profile.as_ref().ok();
+    let replaces = |profile: &&Profile| !profile.routes.is_empty() || !profile.overrides.is_empty();
+    if let (Some(profile), Some(request)) = (profile.filter(replaces), &facts.request) {
+        return profile_route(profile, request);
+    }
+    let policy = match &facts.discovery.policy {
+        Ok(policy) => policy,
+        Err(reason) => return Step::new(ROUTE, Outcome::Unknown, reason.clone()),
+    };
+    let is_opaque = profile.is_some_and(|profile| profile.opaque);
+    let Some(request) = &facts.request else {
+        return connection_route(&policy.protocol, is_opaque);
+    };
+    let headers = HeaderMap::new();
+    let head = head(request, &facts.target.authority, &headers);
+    match &policy.protocol {
+        OutboundProtocol::Opaque(_) => opaque_step(),
+        OutboundProtocol::Detect { .. } if is_opaque => opaque_step(),
+        OutboundProtocol::Tls(_) => Step::new(
+            ROUTE,
+            Outcome::Ok,
+            "TLS of the application, passed through: the request is not looked at",
+        ),
+        OutboundProtocol::Detect { http1, .. } => http_step(&http1.routes, &head),
+        OutboundProtocol::Http1(routes) | OutboundProtocol::Http2(routes) => {
+            http_step(&routes.routes, &head)
+        }
+        OutboundProtocol::Grpc(routes) => match grpc::find(&routes.routes, &head) {
+            Some(at) => {
+                let route = &routes.routes[at.route];
+                rule_step(&object(&route.meta), at.rule, &route.rules[at.rule].action)
+            }
+            None => no_route(&head),
+        },
+    }
+}
+
+fn head<'a>(
+    request: &'a RequestLine,
+    authority: &'a str,
+    headers: &'a HeaderMap,
+) -> RequestHead<'a> {
+    let (path, query) = match request.path.split_once('?') {
+        Some((path, query)) => (path, Some(query)),
+        None => (request.path.as_str(), None),
+    };
+    RequestHead {
+        method: &request.method,
+        scheme: None,
+        authority: Some(authority),
+        path,
+        query,
+        headers,
+    }
+}
+
+fn profile_route(profile: &Profile, request: &RequestLine) -> Step {
+    let path = request.path.split('?').next().unwrap_or_default();
+    let found = profile.route(&request.method, path);
+    let name = found.and_then(|route| route.labels.get("route"));
+    let summary = match name {
+        Some(name) => format!("route {name:?} of the ServiceProfile"),
+        None => "no route of the ServiceProfile matches: its defaults apply".to_owned(),
+    };
+    let timeout = found.and_then(|route| route.timeout);
+    let step = Step::new(ROUTE, Outcome::Ok, summary);
+    match timeout {
+        Some(timeout) => step.detail(format!("timeout {}", show(timeout))),
+        None => step,
+    }
+}
+
+fn connection_route(protocol: &OutboundProtocol, is_opaque: bool) -> Step {
+    match protocol {
+        OutboundProtocol::Opaque(_) => opaque_step(),
+        OutboundProtocol::Detect { .. } if is_opaque => opaque_step(),
+        OutboundProtocol::Detect { timeout, .. } => Step::new(
+            ROUTE,
+            Outcome::Ok,
+            format!(
+                "the protocol is detected from the first bytes, within {}",
+                show(*timeout)
+            ),
+        ),
+        OutboundProtocol::Http1(_) => Step::new(ROUTE, Outcome::Ok, "HTTP/1, one route a request"),
+        OutboundProtocol::Http2(_) => Step::new(ROUTE, Outcome::Ok, "HTTP/2, one route a request"),
+        OutboundProtocol::Grpc(_) => Step::new(ROUTE, Outcome::Ok, "gRPC, one route a call"),
+        OutboundProtocol::Tls(_) => {
+            Step::new(ROUTE, Outcome::Ok, "TLS of the application, passed through")
+        }
+    }
+}
+
+fn opaque_step() -> Step {
+    Step::new(
+        ROUTE,
+        Outcome::Ok,
+        "opaque: bytes are forwarded as they are, no HTTP route applies",
+    )
+}
+
+fn http_step(routes: &[HttpRoute], head: &RequestHead<'_>) -> Step {
+    match http_route::find(routes, head) {
+        Some(at) => {
+            let route = &routes[at.route];
+            rule_step(&object(&route.meta), at.rule, &route.rules[at.rule].action)
+        }
+        None => no_route(head),
+    }
+}
+
+fn no_route(head: &RequestHead<'_>) -> Step {
+    let summary = format!(
+        "failed: no route of the target matches {} {}",
+        head.method, head.path
+    );
+    Step::new(ROUTE, Outcome::Refused, summary)
+}
+
+fn rule_step<T>(route: &str, index: usize, rule: &OutboundRule<T>) -> Step {
+    let mut step = Step::new(ROUTE, Outcome::Ok, format!("rule {index} of {route}"));
+    if !rule.filters.is_empty() {
+        step = step.detail(count(rule.filters.len(), "filter", "filters"));
+    }
+    if let Some(timeout) = rule.timeouts.request {
+        step = step.detail(format!("request timeout {}", show(timeout)));
+    }
+    let backends: Vec<String> = match &rule.backends {
+        Distribution::Empty => Vec::new(),
+        Distribution::FirstAvailable(backends) => {
+            let names = backends.iter().map(|it| object(&it.backend.meta));
+            names.collect()
+        }
+        Distribution::RandomAvailable(backends) => {
+            let names = backends.iter();
+            names
+                .map(|(it, weight)| format!("{} (weight {weight})", object(&it.backend.meta)))
+                .collect()
+        }
+    };
+    if backends.is_empty() {
+        step.detail("it has no backend")
+    } else {
+        step.detail(format!("to {}", backends.join(", ")))
+    }
+}
+
+pub(super) fn endpoint(facts: &Facts) -> Step {
+    let server = match &facts.server {
+        Ok(server) => server,
+        Err(reason) => return Step::new(ENDPOINT, Outcome::Unknown, reason.clone()),
+    };
+    let Server { pod, address, .. } = server;
+    let of = facts.discovery.endpoints.as_ref().map_or(0, Vec::len);
+    let chosen = match (server.chosen_by, kernel::is_through_proxy(facts)) {
+        (Choice::Reported, _) => format!("{address} (pod {pod})"),
+        (Choice::Seen, _) => format!("{address} (pod {pod}), to which the proxy connected"),
+        (Choice::Only, _) => format!("{address} (pod {pod}), the only one"),
+        (Choice::Example, true) => format!("one of {of}; {address} (pod {pod}) stands for them"),
+        (Choice::Example, false) => format!(
+            "one of {of}, chosen by the cluster's own balancing; {address} (pod {pod}) stands for them"
+        ),
+    };
+    let outcome = match server.chosen_by {
+        Choice::Reported | Choice::Seen | Choice::Only => Outcome::Ok,
+        Choice::Example => Outcome::Unknown,
+    };
+    let mut step = Step::new(ENDPOINT, outcome, chosen);
+    if !kernel::is_through_proxy(facts) {
+        return step;
+    }
+    match &facts.discovery.load {
+        Ok(load) => {
+            let is_endpoint = |it: &&EndpointLoad| {
+                let mut endpoints = facts.discovery.endpoints.iter().flatten();
+                it.address == *address || endpoints.any(|endpoint| endpoint.addr == it.address)
+            };
+            let mut load: Vec<&EndpointLoad> = load.iter().filter(is_endpoint).collect();
+            load.sort_by_key(|it| (it.address != *address, it.address));
+            step.details
+                .extend(load.into_iter().take(MAX_LOADS).map(show_load));
+            step
+        }
+        Err(reason) => step.detail(format!("the load of the endpoints is unknown: {reason}")),
+    }
+}
+
+/// Maximum number of endpoints whose load is shown, the chosen one first.
+const MAX_LOADS: usize = 5;
+
+fn show_load(load: &EndpointLoad) -> String {
+    let latency = load.mean_latency.map_or(String::new(), |latency| {
+        format!(", mean latency {}", show(latency))
+    });
+    format!(
+        "{}: {} before, {} in flight{latency}",
+        load.address,
+        count(
+            usize::try_from(load.requests).unwrap_or(usize::MAX),
+            "request",
+            "requests"
+        ),
+        load.in_flight
+    )
+}
+
+/// Whether the connection between the pods is mutually authenticated, as far as it is known.
+pub(super) fn is_secured(facts: &Facts) -> bool {
+    if !kernel::is_through_proxy(facts) {
+        return false;
+    }
+    if let Ok(Some(tapped)) = &facts.client_tap {
+        return tapped.destination_labels.get("tls") == Some("true");
+    }
+    discovered(facts).is_some_and(|endpoint| endpoint.tls.is_some())
+}
+
+/// Returns the server as discovery describes it.
+fn discovered(facts: &Facts) -> Option<&Endpoint> {
+    let address = facts.server.as_ref().ok()?.address;
+    let of_profile = facts.discovery.profile.as_ref().ok();
+    let of_profile = of_profile.and_then(|profile| profile.endpoint.as_ref());
+    let endpoints = facts.discovery.endpoints.as_ref().ok();
+    let all = endpoints.into_iter().flatten().chain(of_profile);
+    all.into_iter().find(|endpoint| endpoint.addr == address)
+}
+
+pub(super) fn tls(facts: &Facts) -> Step {
+    if !kernel::is_through_proxy(facts) {
+        let summary = "plaintext: the connection does not go through the client's proxy";
+        return Step::new(TLS, Outcome::Notice, summary);
+    }
+    let tapped = facts.client_tap.as_ref().ok().and_then(Option::as_ref);
+    let reported = tapped.and_then(|tapped| tapped.destination_labels.get("server_id"));
+    let described = discovered(facts).and_then(|endpoint| endpoint.tls.as_ref());
+    let server_id = reported.or(described.map(|tls| tls.id.as_str()));
+    if is_secured(facts)
+        && let Some(server_id) = server_id
+    {
+        return secured(facts, server_id, reported.is_some());
+    }
+    let Ok(server) = &facts.server else {
+        return Step::new(TLS, Outcome::Unknown, "unknown: the server is not known");
+    };
+    let pod = &server.pod;
+    let step = Step::new(
+        TLS,
+        Outcome::Notice,
+        format!(
+            "plaintext: {}",
+            match (pod.is_meshed(), tapped.is_some()) {
+                (false, _) => format!("pod {pod} has no proxy"),
+                (true, true) => "the client's proxy reported no TLS".to_owned(),
+                (true, false) => format!("discovery gives no identity for {}", server.address),
+            }
+        ),
+    );
+    if pod.is_meshed() {
+        step
+    } else {
+        step.hint(remedy::inject(&facts.place, pod))
+    }
+}
+
+fn secured(facts: &Facts, server_id: &str, is_reported: bool) -> Step {
+    let by_server = facts.server.as_ref().ok();
+    let by_server = by_server.and_then(|server| server.tap.as_ref().ok()?.as_ref());
+    let client_id = by_server.and_then(|tapped| tapped.source_labels.get("client_id"));
+    let own = facts.client.identity.as_ref();
+    let client = client_id.or(own.map(mesh_core::identity::Identity::as_str));
+    let step = Step::new(TLS, Outcome::Ok, "mutual TLS between the proxies")
+        .detail(format!("client {}", client.unwrap_or("without identity")))
+        .detail(format!("server {server_id}"));
+    if is_reported {
+        step
+    } else {
+        step.detail("expected by discovery; no proxy reported it")
+    }
+}
+
+fn name(endpoint: &Endpoint) -> String {
+    match endpoint.labels.get("pod") {
+        Some(pod) => {
+            let namespace = endpoint.labels.get("namespace").unwrap_or_default();
+            format!("pod {namespace}/{pod}")
+        }
+        None => endpoint.addr.to_string(),
+    }
+}

@@ -1,0 +1,665 @@
+//! Tables of facts with one difference each from a request that the mesh admits.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use http::{Method, StatusCode};
+use mesh_core::endpoint::{Endpoint, TlsPeer};
+use mesh_core::identity::Identity;
+use mesh_core::labels::Labels;
+use mesh_core::meta::{Meta, Resource};
+use mesh_core::node::Tier;
+use mesh_core::policy::inbound::{
+    Authentication, Authorization, HttpServer, Network, RateLimit, ServerPolicy, ServerProtocol,
+    all_networks,
+};
+use mesh_core::policy::outbound::{
+    Backend, BackendTarget, Distribution, HttpRoute, HttpRoutes, OutboundPolicy, OutboundProtocol,
+    OutboundRule, RouteBackend, TcpVerdict,
+};
+use mesh_core::ports::PortSet;
+use mesh_core::profile::Profile;
+use mesh_core::redirection::{Hook, RedirectionEvent};
+use mesh_core::resilience::Timeouts;
+use mesh_core::route::http::{HttpMatch, PathMatch};
+use mesh_core::route::{Route, Rule};
+
+use super::super::facts::*;
+use super::*;
+
+const CLIENT: &str = "client.shop.serviceaccount.identity.linkerd.cluster.local";
+const WEB: &str = "web.shop.serviceaccount.identity.linkerd.cluster.local";
+
+fn addr(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+fn workload(name: &str, ip: &str, identity: &str) -> Workload {
+    Workload {
+        namespace: "shop".to_owned(),
+        name: name.to_owned(),
+        service_account: name.to_owned(),
+        ip: ip.parse().unwrap(),
+        identity: Some(Identity::parse(identity).unwrap()),
+        enrolment: Ok(Enrolment::Enrolled(Tier::Full)),
+        skip_outbound: PortSet::default(),
+        skip_inbound: PortSet::default(),
+    }
+}
+
+fn event(
+    ns: u64,
+    hook: Hook,
+    verdict: &str,
+    source: Option<&str>,
+    destination: &str,
+) -> RedirectionEvent {
+    RedirectionEvent {
+        monotonic_ns: ns,
+        hook,
+        verdict: verdict.to_owned(),
+        source: source.map(addr),
+        destination: addr(destination),
+        redirected_to: (verdict == "outbound-redirected").then(|| addr("10.1.0.2:4140")),
+    }
+}
+
+fn authorization(name: &str, authentication: Authentication) -> Authorization {
+    Authorization {
+        meta: Meta::Resource(Resource::new(
+            "policy.linkerd.io",
+            "AuthorizationPolicy",
+            "shop",
+            name,
+        )),
+        networks: all_networks(),
+        authentication,
+    }
+}
+
+fn identities(names: &[&str]) -> Authentication {
+    Authentication::TlsAuthenticated {
+        identities: names
+            .iter()
+            .map(|name| Identity::parse(name).unwrap())
+            .collect(),
+        suffixes: Vec::new(),
+    }
+}
+
+fn server_policy(authorizations: Vec<Authorization>) -> ServerPolicy {
+    ServerPolicy {
+        meta: Meta::Resource(Resource::new("policy.linkerd.io", "Server", "shop", "web")),
+        protocol: ServerProtocol::Http1(HttpServer::default()),
+        authorizations: authorizations.into(),
+    }
+    .completed()
+}
+
+fn outbound_policy() -> OutboundPolicy {
+    let backend = RouteBackend {
+        backend: Backend {
+            meta: Meta::Resource(Resource::new("", "Service", "shop", "web")),
+            target: BackendTarget::None,
+        },
+        filters: Vec::new(),
+        verdict: TcpVerdict::Forward,
+    };
+    let route: HttpRoute = Route {
+        meta: Meta::new_default("http"),
+        hosts: Vec::new(),
+        rules: vec![Rule {
+            matches: vec![HttpMatch {
+                path: Some(PathMatch::Prefix("/".to_owned())),
+                ..HttpMatch::default()
+            }],
+            action: OutboundRule {
+                filters: Vec::new(),
+                backends: Distribution::FirstAvailable(vec![backend.into()]),
+                timeouts: Timeouts::default(),
+                retry: None,
+                allow_request_headers: false,
+            },
+        }],
+    };
+    let routes = HttpRoutes {
+        routes: vec![route],
+        failure_accrual: None,
+    };
+    OutboundPolicy {
+        parent: Meta::Resource(Resource::new("", "Service", "shop", "web")),
+        protocol: OutboundProtocol::Detect {
+            timeout: Duration::from_secs(10),
+            opaque: None,
+            http1: routes.clone(),
+            http2: routes,
+        },
+    }
+}
+
+fn endpoint(address: &str, pod: &str) -> Endpoint {
+    Endpoint {
+        labels: Labels::from([("pod", pod), ("namespace", "shop")]),
+        tls: Some(TlsPeer {
+            id: Identity::parse(WEB).unwrap(),
+            server_name: WEB.into(),
+        }),
+        ..Endpoint::plain(addr(address))
+    }
+}
+
+fn response(status: u16) -> Exchange {
+    Exchange::Response(Response {
+        status: StatusCode::from_u16(status).unwrap(),
+        proxy_error: None,
+        after: Duration::from_micros(3_100),
+        body_bytes: 12,
+    })
+}
+
+fn tapped(source: &[(&str, &str)], destination: &[(&str, &str)], status: u16) -> TappedRequest {
+    TappedRequest {
+        source: addr("10.1.0.2:40000"),
+        destination: addr("10.1.0.3:8080"),
+        source_labels: source.iter().copied().collect(),
+        destination_labels: destination.iter().copied().collect(),
+        response: Some(TappedResponse {
+            status: StatusCode::from_u16(status).unwrap(),
+            after: Duration::from_micros(400),
+        }),
+        end: None,
+    }
+}
+
+const ADMITTED: [(&str, &str); 6] = [
+    ("srv_kind", "server"),
+    ("srv_name", "web"),
+    ("route_kind", "default"),
+    ("route_name", "default"),
+    ("authz_kind", "authorizationpolicy"),
+    ("authz_name", "clients"),
+];
+
+/// A request that is admitted and answered with 200, as all parts report it.
+fn admitted() -> Facts {
+    Facts {
+        place: Place::Cluster,
+        client: workload("client", "10.1.0.2", CLIENT),
+        target: Target {
+            authority: "web:80".to_owned(),
+            service: Some("shop/web".to_owned()),
+            address: addr("10.96.0.10:80"),
+            note: None,
+        },
+        request: Some(RequestLine {
+            method: Method::GET,
+            path: "/a?b=c".to_owned(),
+            marker: "1".to_owned(),
+        }),
+        connection: Connection::Made {
+            local: addr("10.1.0.2:40000"),
+            after: Duration::from_micros(90),
+            exchange: response(200),
+        },
+        client_kernel: Ok(vec![
+            event(
+                1_000,
+                Hook::Connect,
+                "outbound-redirected",
+                None,
+                "10.96.0.10:80",
+            ),
+            event(
+                61_000,
+                Hook::Accept,
+                "outbound-redirected",
+                Some("10.1.0.2:40000"),
+                "10.96.0.10:80",
+            ),
+            event(
+                90_000,
+                Hook::Connect,
+                "outbound-proxy",
+                None,
+                "10.1.0.3:8080",
+            ),
+        ]),
+        discovery: Discovery {
+            profile: Ok(Profile {
+                fqn: Some("web.shop.svc.cluster.local".into()),
+                ..Profile::default()
+            }),
+            policy: Ok(outbound_policy()),
+            endpoints: Ok(vec![
+                endpoint("10.1.0.3:8080", "web-0"),
+                endpoint("10.1.0.4:8080", "web-1"),
+            ]),
+            load: Ok(vec![EndpointLoad {
+                address: addr("10.1.0.3:8080"),
+                requests: 1,
+                in_flight: 0,
+                mean_latency: Some(Duration::from_millis(2)),
+            }]),
+        },
+        client_tap: Ok(Some(tapped(
+            &[],
+            &[("tls", "true"), ("server_id", WEB)],
+            200,
+        ))),
+        server: Ok(Server {
+            pod: workload("web-0", "10.1.0.3", WEB),
+            address: addr("10.1.0.3:8080"),
+            chosen_by: Choice::Reported,
+            kernel: Ok(vec![event(
+                100_000,
+                Hook::Lookup,
+                "inbound-steered",
+                Some("10.1.0.2:50000"),
+                "10.1.0.3:8080",
+            )]),
+            policy: Ok(server_policy(vec![authorization(
+                "clients",
+                identities(&[CLIENT]),
+            )])),
+            tap: Ok(Some(tapped(
+                &[("tls", "true"), ("client_id", CLIENT)],
+                &ADMITTED,
+                200,
+            ))),
+        }),
+    }
+}
+
+/// The same request, which the server's proxy answers with `status`.
+fn refused(status: u16, authorizations: Vec<Authorization>) -> Facts {
+    let mut facts = admitted();
+    facts.set_exchange(response(status));
+    let server = facts.server.as_mut().unwrap();
+    server.policy = Ok(server_policy(authorizations));
+    server.tap = Ok(None);
+    facts
+}
+
+impl Facts {
+    fn set_exchange(&mut self, new: Exchange) {
+        if let Connection::Made { exchange, .. } = &mut self.connection {
+            *exchange = new;
+        }
+    }
+}
+
+fn step<'a>(report: &'a Report, name: &str) -> &'a Step {
+    let mut steps = report.steps.iter();
+    steps.find(|step| step.name == name).unwrap()
+}
+
+#[test]
+fn admitted_request_has_every_step() {
+    let report = evaluate(&admitted());
+    assert_eq!(report.verdict.text, "admitted: 200 in 3.1 ms");
+    assert_eq!(report.verdict.outcome, VerdictOutcome::Admitted);
+    let lines: Vec<(&str, Outcome, &str)> = report
+        .steps
+        .iter()
+        .map(|step| (step.name, step.outcome, step.summary.as_str()))
+        .collect();
+    assert_eq!(
+        lines,
+        [
+            (
+                "kernel",
+                Outcome::Ok,
+                "10.96.0.10:80 redirected to the client's proxy at 10.1.0.2:4140"
+            ),
+            (
+                "discovery",
+                Outcome::Ok,
+                "10.96.0.10:80 is Service shop/web, 2 endpoints"
+            ),
+            ("route", Outcome::Ok, "rule 0 of default http"),
+            ("endpoint", Outcome::Ok, "10.1.0.3:8080 (pod shop/web-0)"),
+            ("tls", Outcome::Ok, "mutual TLS between the proxies"),
+            (
+                "delivery",
+                Outcome::Ok,
+                "given to the proxy of pod shop/web-0 by the kernel"
+            ),
+            (
+                "policy",
+                Outcome::Ok,
+                "server web admitted it by authorizationpolicy clients"
+            ),
+            (
+                "answer",
+                Outcome::Ok,
+                "the application answered 200, 12 bytes"
+            ),
+        ]
+    );
+    let details = |name| step(&report, name).details.join("; ");
+    assert_eq!(step(&report, "kernel").milliseconds, Some(0.06));
+    assert_eq!(details("kernel"), "pod shop/client is enrolled, tier full");
+    assert_eq!(details("route"), "to Service shop/web");
+    assert_eq!(
+        details("endpoint"),
+        "10.1.0.3:8080: 1 request before, 0 in flight, mean latency 2.0 ms"
+    );
+    assert_eq!(details("tls"), format!("client {CLIENT}; server {WEB}"));
+    assert!(details("answer").starts_with("application 0.40 ms"));
+}
+
+/// The verdict, and the step that decides with its outcome.
+fn check(name: &str, facts: &Facts, verdict: &str, decisive: (&str, Outcome)) -> Report {
+    let report = evaluate(facts);
+    assert!(
+        report.verdict.text.contains(verdict),
+        "{name}: {}",
+        report.verdict.text
+    );
+    let found = step(&report, decisive.0);
+    assert_eq!(found.outcome, decisive.1, "{name}: {found:?}");
+    report
+}
+
+#[test]
+fn refusals_name_the_object_and_the_reason() {
+    let network = Authorization {
+        networks: vec![Network {
+            net: "10.2.0.0/16".parse().unwrap(),
+            except: vec!["10.2.1.0/24".parse().unwrap()],
+        }],
+        ..authorization("office", Authentication::Unauthenticated)
+    };
+    for (name, authorizations, verdict, detail) in [
+        (
+            "no authorization",
+            vec![],
+            "refused by Server shop/web: no AuthorizationPolicy authorizes any client",
+            "",
+        ),
+        (
+            "another identity",
+            vec![authorization("clients", identities(&[WEB]))],
+            "refused by Server shop/web: no AuthorizationPolicy names identity client.shop.serviceaccount",
+            "AuthorizationPolicy shop/clients: names web.shop.serviceaccount.identity",
+        ),
+        (
+            "network",
+            vec![network],
+            "no NetworkAuthentication contains the client's address 10.1.0.2",
+            "AuthorizationPolicy shop/office: 10.1.0.2 is not in 10.2.0.0/16 except 10.2.1.0/24",
+        ),
+    ] {
+        let facts = refused(403, authorizations);
+        let report = check(name, &facts, verdict, ("policy", Outcome::Refused));
+        assert_eq!(report.verdict.outcome, VerdictOutcome::Refused, "{name}");
+        let policy = step(&report, "policy");
+        assert!(policy.details.join("\n").contains(detail), "{policy:?}");
+        let hint = policy.hints.join("\n");
+        assert!(
+            hint.contains("targetRef: {group: policy.linkerd.io, kind: Server, name: web}")
+                && hint.contains("kind: ServiceAccount, name: client, namespace: shop"),
+            "{hint}"
+        );
+        let answer = "the application was not reached; the server's proxy answered 403";
+        assert_eq!(step(&report, "answer").summary, answer);
+    }
+}
+
+#[test]
+fn other_refusals_of_the_server() {
+    let clients = vec![authorization("clients", identities(&[CLIENT]))];
+    let mut limited = refused(429, clients.clone());
+    if let Ok(server) = &mut limited.server
+        && let Ok(policy) = &mut server.policy
+        && let ServerProtocol::Http1(http) = &mut policy.protocol
+    {
+        http.rate_limit = Some(RateLimit {
+            meta: Meta::Resource(Resource::new(
+                "",
+                "HTTPLocalRateLimitPolicy",
+                "shop",
+                "rate",
+            )),
+            total: Some(1),
+            identity: None,
+            overrides: Vec::new(),
+        });
+    }
+    let text = "refused by HTTPLocalRateLimitPolicy shop/rate";
+    check("rate limit", &limited, text, ("policy", Outcome::Refused));
+
+    let changed = refused(403, clients);
+    let text = "refused by the proxy of pod shop/web-0 with 403";
+    check(
+        "policy has changed",
+        &changed,
+        text,
+        ("policy", Outcome::Refused),
+    );
+
+    let mut no_route = refused(404, vec![]);
+    if let Ok(server) = &mut no_route.server
+        && let Ok(policy) = &mut server.policy
+        && let ServerProtocol::Http1(http) = &mut policy.protocol
+    {
+        http.routes[0].rules[0].matches[0].path = Some(PathMatch::Prefix("/b".to_owned()));
+    }
+    let text = "none of its routes matches GET /a?b=c";
+    check("no route", &no_route, text, ("policy", Outcome::Refused));
+
+    // The response is evidence against the policy that was read.
+    let late = refused(200, vec![]);
+    let text = "not protected by the mesh: 200 in 3.1 ms (answered 200, though by the current policy refused by Server";
+    check(
+        "answered after all",
+        &late,
+        text,
+        ("policy", Outcome::Notice),
+    );
+}
+
+#[test]
+fn default_policy_is_changed_by_annotation() {
+    let mut facts = refused(403, vec![]);
+    if let Ok(server) = &mut facts.server
+        && let Ok(policy) = &mut server.policy
+    {
+        policy.meta = Meta::new_default("deny");
+    }
+    let text = "refused by default inbound policy deny";
+    let report = check("default", &facts, text, ("policy", Outcome::Refused));
+    let hint = step(&report, "policy").hints.join("\n");
+    assert!(
+        hint.contains("config.linkerd.io/default-inbound-policy"),
+        "{hint}"
+    );
+}
+
+#[test]
+fn kernel_decisions_are_explained() {
+    let ports = |port: u16| {
+        let mut set = PortSet::default();
+        set.insert(port..=port);
+        set
+    };
+    let mut skipped = admitted();
+    skipped.client.skip_outbound = ports(80);
+    skipped.client_kernel = Ok(vec![event(
+        1,
+        Hook::Connect,
+        "outbound-skipped-port",
+        None,
+        "10.96.0.10:80",
+    )]);
+    skipped.client_tap = Ok(None);
+    let server = skipped.server.as_mut().unwrap();
+    (server.chosen_by, server.tap) = (Choice::Example, Ok(None));
+    server.policy = Ok(server_policy(vec![authorization(
+        "all",
+        Authentication::Unauthenticated,
+    )]));
+    let text = "not protected by the mesh: 200 in 3.1 ms (not redirected: port 80 is in config.linkerd.io/skip-outbound-ports of pod shop/client)";
+    let report = check("skipped port", &skipped, text, ("kernel", Outcome::Notice));
+    assert_eq!(step(&report, "discovery").outcome, Outcome::NotReached);
+    assert_eq!(step(&report, "route").outcome, Outcome::NotReached);
+    assert_eq!(step(&report, "tls").outcome, Outcome::Notice);
+
+    let mut unobserved = admitted();
+    unobserved.client_kernel = Err("tier nft has no programs".to_owned());
+    let report = check("no trace", &unobserved, "admitted", ("kernel", Outcome::Ok));
+    let details = step(&report, "kernel").details.join("\n");
+    assert!(details.contains("tier nft has no programs"), "{details}");
+
+    let mut refused = admitted();
+    refused.connection = Connection::Failed("connection refused".to_owned());
+    let text = "cannot connect: connection refused";
+    let report = check(
+        "not connected",
+        &refused,
+        text,
+        ("kernel", Outcome::Refused),
+    );
+    assert_eq!(report.verdict.outcome, VerdictOutcome::Failed);
+
+    let mut unmeshed = admitted();
+    unmeshed.client.identity = None;
+    unmeshed.client.enrolment = Ok(Enrolment::Absent);
+    unmeshed.client_kernel = Err("not enrolled".to_owned());
+    unmeshed.client_tap = Err("pod shop/client has no proxy".to_owned());
+    unmeshed.connection = Connection::NotMade("not enrolled".to_owned());
+    let server = unmeshed.server.as_mut().unwrap();
+    (server.chosen_by, server.tap) = (Choice::Example, Err("nothing was sent".to_owned()));
+    let text = "refused by Server shop/web: it requires an identity, and the client has none";
+    let report = check(
+        "unmeshed client",
+        &unmeshed,
+        text,
+        ("kernel", Outcome::Notice),
+    );
+    let hints = step(&report, "policy").hints.join("\n");
+    assert!(hints.contains("linkerd.io/inject=enabled"), "{hints}");
+}
+
+#[test]
+fn server_without_proxy_gets_plaintext() {
+    let mut facts = admitted();
+    facts.client_tap = Ok(Some(tapped(
+        &[],
+        &[("tls", "not_provided_by_service_discovery")],
+        200,
+    )));
+    let server = facts.server.as_mut().unwrap();
+    server.pod.identity = None;
+    server.pod.enrolment = Ok(Enrolment::Absent);
+    server.tap = Err("pod shop/web-0 has no proxy".to_owned());
+    let text = "not protected by the mesh: 200 in 3.1 ms (plaintext: pod shop/web-0 has no proxy)";
+    let report = check("unmeshed server", &facts, text, ("tls", Outcome::Notice));
+    assert_eq!(report.verdict.outcome, VerdictOutcome::Bypassed);
+    assert_eq!(step(&report, "policy").outcome, Outcome::NotReached);
+}
+
+#[test]
+fn target_without_endpoints_fails_at_discovery() {
+    let mut facts = admitted();
+    facts.discovery.endpoints = Ok(Vec::new());
+    facts.server = Err("the target has no endpoints".to_owned());
+    facts.client_tap = Ok(None);
+    facts.set_exchange(Exchange::Response(Response {
+        proxy_error: Some("no ready endpoints".to_owned()),
+        status: StatusCode::SERVICE_UNAVAILABLE,
+        after: Duration::from_millis(3),
+        body_bytes: 0,
+    }));
+    let text = "failed: Service shop/web has no endpoints for port 80";
+    let report = check(
+        "no endpoints",
+        &facts,
+        text,
+        ("discovery", Outcome::Refused),
+    );
+    assert_eq!(step(&report, "policy").outcome, Outcome::NotReached);
+    let answer = "the application was not reached; the client's proxy answered 503";
+    assert_eq!(step(&report, "answer").summary, answer);
+}
+
+#[test]
+fn opaque_connection_has_no_route() {
+    let mut facts = admitted();
+    facts.request = None;
+    facts.set_exchange(Exchange::Open(Duration::from_secs(1)));
+    let not_tapped = || Err("a tap reports requests, and none was sent".to_owned());
+    facts.client_tap = not_tapped();
+    if let Ok(profile) = &mut facts.discovery.profile {
+        profile.opaque = true;
+    }
+    let server = facts.server.as_mut().unwrap();
+    (server.chosen_by, server.tap) = (Choice::Seen, not_tapped());
+    if let Ok(policy) = &mut server.policy {
+        policy.protocol = ServerProtocol::Opaque;
+    }
+    let report = check(
+        "opaque",
+        &facts,
+        "admitted: connected",
+        ("route", Outcome::Ok),
+    );
+    assert!(step(&report, "route").summary.starts_with("opaque"));
+    let policy = "Server shop/web admits it by AuthorizationPolicy shop/clients";
+    assert_eq!(step(&report, "policy").summary, policy);
+    let tls = step(&report, "tls").details.join("\n");
+    assert!(tls.contains("expected by discovery"), "{tls}");
+}
+
+#[test]
+fn without_tap_the_controllers_decide() {
+    let mut facts = admitted();
+    let reason = "the viz extension is not installed";
+    facts.client_tap = Err(reason.to_owned());
+    let server = facts.server.as_mut().unwrap();
+    (server.chosen_by, server.tap) = (Choice::Example, Err(reason.to_owned()));
+    let report = check(
+        "no tap",
+        &facts,
+        "admitted: 200",
+        ("endpoint", Outcome::Unknown),
+    );
+    let policy = step(&report, "policy");
+    assert_eq!(policy.outcome, Outcome::Ok);
+    assert!(policy.details.join("\n").contains(reason), "{policy:?}");
+}
+
+#[test]
+fn responses_of_the_application_and_of_proxies_are_told_apart() {
+    let mut failing = admitted();
+    failing.set_exchange(response(500));
+    let text = "admitted: the application answered 500 in 3.1 ms";
+    let report = check("500", &failing, text, ("answer", Outcome::Notice));
+    assert_eq!(report.verdict.outcome, VerdictOutcome::Admitted);
+
+    let mut of_proxy = admitted();
+    of_proxy.set_exchange(Exchange::Response(Response {
+        proxy_error: Some("connection refused".to_owned()),
+        status: StatusCode::BAD_GATEWAY,
+        after: Duration::from_millis(1),
+        body_bytes: 0,
+    }));
+    let text = "failed: the client's proxy answered 502: connection refused";
+    check("502", &of_proxy, text, ("answer", Outcome::Refused));
+}
+
+/// A reader of the JSON finds the fields that the reference documents.
+#[test]
+fn json_has_documented_fields() {
+    let report = evaluate(&refused(403, vec![]));
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["verdict"]["outcome"], "refused");
+    assert_eq!(json["verdict"]["status"], 403);
+    assert_eq!(json["steps"][6]["name"], "policy");
+    assert_eq!(json["steps"][7]["outcome"], "not-reached");
+    let keys: BTreeMap<String, serde_json::Value> =
+        serde_json::from_value(json["steps"][6].clone()).unwrap();
+    let keys: Vec<&str> = keys.keys().map(String::as_str).collect();
+    assert_eq!(keys, ["hints", "name", "outcome", "summary"]);
+}
