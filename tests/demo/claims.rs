@@ -334,6 +334,35 @@ pub(crate) fn authorized(mesh: &Mesh, policies: &Path) -> anyhow::Result<Claim> 
     })
 }
 
+pub(crate) fn explained(mesh: &Mesh, policies: &Path) -> anyhow::Result<Claim> {
+    let policy = policies.join("only-redis-may-call-web.yaml");
+    mesh.environment.add_policy(&policy)?;
+    let why = [
+        "why",
+        "demo/client",
+        "web:80",
+        "-o",
+        "json",
+        "--",
+        "GET",
+        "/",
+    ];
+    let report = wait_until("the refusal is explained", || {
+        // The exit code is 1, because the request is refused.
+        let report: Value = serde_json::from_str(&mesh.run_any_status(why)?)
+            .context("meshctl why printed no JSON")?;
+        Ok((report["verdict"]["outcome"] == "refused").then_some(report))
+    })?;
+    mesh.environment.remove_policy(&policy)?;
+    let text = report["verdict"]["text"].as_str().unwrap_or_default();
+    Ok(Claim {
+        what: "`meshctl why` names the reason of a refusal".to_owned(),
+        measured: text.to_owned(),
+        holds: text.starts_with("refused by Server demo/web-http: ")
+            && text.contains("client.demo."),
+    })
+}
+
 /// Sends a request from the client and returns its status.
 fn status(mesh: &Mesh) -> anyhow::Result<String> {
     let curl = "curl -s -o /dev/null -w %{http_code}";

@@ -137,6 +137,9 @@ fn show(root: &Path, mesh: &Mesh, interrupt: &Interrupt) -> anyhow::Result<Vec<C
     step("A policy denies access", &|| {
         claims::authorized(mesh, &root.join("examples/policy"))
     })?;
+    step("A refusal is explained", &|| {
+        claims::explained(mesh, &root.join("examples/policy"))
+    })?;
     Ok(claims)
 }
 

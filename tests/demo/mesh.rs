@@ -63,6 +63,17 @@ impl Mesh {
         succeed(command.args(args.words()).stdin(Stdio::null()))
     }
 
+    /// Runs meshctl and returns what it printed, whatever its exit code.
+    pub(crate) fn run_any_status(&self, args: impl Words) -> anyhow::Result<String> {
+        let mut command = Command::new(&self.meshctl);
+        self.environment.select_mesh(&mut command);
+        command.args(args.words()).stdin(Stdio::null());
+        let output = command
+            .output()
+            .with_context(|| format!("run {}", display_command(&command)))?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
     pub(crate) fn json(&self, args: &str) -> anyhow::Result<Value> {
         let text = self.run(args)?;
         serde_json::from_str(&text).with_context(|| format!("meshctl {args} printed no JSON"))

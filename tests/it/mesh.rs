@@ -4,3 +4,4 @@ mod clients;
 mod faults;
 pub(crate) mod manifests;
 mod rolling;
+mod why;

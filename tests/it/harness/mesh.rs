@@ -61,7 +61,7 @@ impl Mesh {
         text(&output.stdout)
     }
 
-    fn try_meshctl(&self, args: impl Words) -> Output {
+    pub(crate) fn try_meshctl(&self, args: impl Words) -> Output {
         self.command(args).output().expect("meshctl runs")
     }
 

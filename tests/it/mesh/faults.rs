@@ -8,7 +8,7 @@ use nix::unistd::Pid;
 use super::manifests;
 use crate::harness::mesh::Mesh;
 
-const POLICY: &str = "\
+pub(super) const POLICY: &str = "\
 apiVersion: policy.linkerd.io/v1beta3
 kind: Server
 metadata: {name: web, namespace: app}
@@ -32,7 +32,7 @@ spec:
 ";
 
 /// A client and a server in the mesh, and a pod outside it.
-fn small_mesh() -> Mesh {
+pub(super) fn small_mesh() -> Mesh {
     let app =
         manifests::namespace("app", true) + &manifests::client("app") + &manifests::web("app");
     let outside = manifests::namespace("outside", false)
