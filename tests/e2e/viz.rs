@@ -1,5 +1,5 @@
-//! The viz extension: statistics from its Prometheus, connections, requests as they pass, and who
-//! may watch them.
+//! The viz extension: statistics from its Prometheus, connections, requests as they pass and the
+//! explanation of one, and who may watch them.
 
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
@@ -34,6 +34,7 @@ fn viz_extension_shows_traffic_and_uninstalls_cleanly() {
         assert_statistics(&cluster, &shop);
         assert_edges(&cluster, &shop);
         assert_tap(&cluster, &shop);
+        assert_request_is_explained(&cluster);
         assert_permission_to_tap(&cluster);
         assert_check(&cluster, "--proxy");
         assert_faults_are_named(&cluster);
@@ -143,6 +144,30 @@ fn assert_tap(cluster: &Cluster, shop: &Shop<'_>) {
     });
     assert_eq!(event["requestInitEvent"]["path"], "/");
     assert_eq!(event["proxyDirection"], "INBOUND");
+}
+
+/// Asserts that `why` shows what the kernel and both proxies report of its request.
+fn assert_request_is_explained(cluster: &Cluster) {
+    let question = format!(
+        "why -o json -n {} deploy/client web -- GET /",
+        shop::NAMESPACE
+    );
+    let text = cluster.meshctl(question);
+    let report: Value = serde_json::from_str(&text).expect("JSON");
+    let steps = report["steps"].as_array().expect("a list");
+    let summary = |name: &str| {
+        let step = steps.iter().find(|step| step["name"] == name);
+        let step = step.unwrap_or_else(|| panic!("no step {name}: {text}"));
+        assert_eq!(step["outcome"], "ok", "{text}");
+        step["summary"].as_str().expect("a text").to_owned()
+    };
+    assert_eq!(report["verdict"]["status"], 200, "{text}");
+    assert!(summary("kernel").contains("redirected to the client's proxy at"));
+    assert!(summary("endpoint").contains("pod shop/web-"), "{text}");
+    assert_eq!(summary("tls"), "mutual TLS between the proxies");
+    assert!(summary("delivery").starts_with("given to the proxy of pod shop/web-"));
+    // Of the server's proxy itself.
+    assert!(summary("policy").contains(" admitted it by "), "{text}");
 }
 
 /// Asserts that a user without permission is refused, and that the role of the chart permits it in
