@@ -149,7 +149,7 @@ fn assert_tap(cluster: &Cluster, shop: &Shop<'_>) {
 /// Asserts that `why` shows what the kernel and both proxies report of its request.
 fn assert_request_is_explained(cluster: &Cluster) {
     let question = format!(
-        "why -o json -n {} deploy/client web -- GET /",
+        "why -o json -n {} deploy/client web:80 -- GET /",
         shop::NAMESPACE
     );
     let text = cluster.meshctl(question);
