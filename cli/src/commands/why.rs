@@ -5,7 +5,7 @@
 mod authorization;
 mod facts;
 mod gather;
-mod names;
+mod kind;
 mod question;
 mod remedy;
 mod render;

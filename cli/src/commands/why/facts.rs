@@ -96,7 +96,6 @@ pub(super) enum Connection {
     Failed(String),
     Made {
         local: SocketAddr,
-        after: Duration,
         exchange: Exchange,
     },
 }

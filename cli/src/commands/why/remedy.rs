@@ -5,7 +5,7 @@ use mesh_core::annotation;
 use mesh_core::meta::Meta;
 
 use super::facts::{Facts, Place, Server, Workload};
-use super::names;
+use super::kind::kind;
 
 /// How to add a pod to the mesh.
 pub(super) fn inject(place: &Place, pod: &Workload) -> String {
@@ -49,7 +49,7 @@ pub(super) fn authorize(
         .filter(|route| matches!(route, Meta::Resource(_)))
         .unwrap_or(policy);
     match target {
-        Meta::Resource(_) => apply(&facts.place, client, server, target),
+        Meta::Resource(_) => apply(facts, server, target),
         Meta::Default(_) => vec![default_policy(server)],
     }
 }
@@ -63,12 +63,8 @@ fn default_policy(server: &Server) -> String {
     )
 }
 
-fn apply(place: &Place, client: &Workload, server: &Server, target: &Meta) -> Vec<String> {
-    // The controller leaves out the namespace of a Server: it is that of its pods.
-    let target_namespace = match target.namespace() {
-        "" => &server.pod.namespace,
-        own => own,
-    };
+fn apply(facts: &Facts, server: &Server, target: &Meta) -> Vec<String> {
+    let Facts { place, client, .. } = facts;
     let name = format!("{}-from-{}", target.name(), client.service_account);
     let Workload {
         namespace,
@@ -83,9 +79,9 @@ fn apply(place: &Place, client: &Workload, server: &Server, target: &Meta) -> Ve
          \x20 targetRef: {{group: {}, kind: {}, name: {}}}\n\
          \x20 requiredAuthenticationRefs:\n\
          \x20 - {{kind: ServiceAccount, name: {service_account}, namespace: {namespace}}}",
-        target_namespace,
+        server.pod.namespace,
         target.group(),
-        names::kind(target.kind()),
+        kind(target.kind()),
         target.name(),
     );
     let text = match place {

@@ -38,7 +38,7 @@ fn row(number: usize, step: &Step) -> String {
         text += &format!("{INDENT}{}\n", printable(detail));
     }
     for hint in &step.hints {
-        text += &format!("{INDENT}try: {}\n", hint_lines(hint));
+        text += &format!("{INDENT}try:{}\n", hint_lines(hint));
     }
     text
 }
@@ -47,7 +47,7 @@ fn row(number: usize, step: &Step) -> String {
 fn hint_lines(hint: &str) -> String {
     let lines: Vec<String> = hint.lines().map(printable).collect();
     match lines.as_slice() {
-        [line] => line.clone(),
+        [line] => format!(" {line}"),
         lines => format!("\n{}\n", lines.join("\n")),
     }
 }

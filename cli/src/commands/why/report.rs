@@ -11,9 +11,11 @@ mod tests;
 
 use std::time::Duration;
 
+use mesh_core::meta::Meta;
 use serde::Serialize;
 
 use super::facts::{Connection, Exchange, Facts};
+use super::kind::kind;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -103,7 +105,7 @@ impl Step {
     }
 }
 
-pub(super) use self::kernel::{dialled_by_proxy, is_through_proxy};
+pub(super) use self::kernel::{dialled_by_proxy, is_arrival, is_through_proxy};
 
 pub(super) fn evaluate(facts: &Facts) -> Report {
     let mut steps = vec![kernel::outbound(facts)];
@@ -140,7 +142,6 @@ fn verdict(facts: &Facts, steps: &[Step]) -> Verdict {
             exchange: Exchange::Response(response),
             ..
         } => (Some(response.status.as_u16()), Some(response.after)),
-        Connection::Made { after, .. } if facts.request.is_none() => (None, Some(*after)),
         Connection::Made { .. } | Connection::NotMade(_) | Connection::Failed(_) => (None, None),
     };
     let verdict = |outcome, text: String| Verdict {
@@ -201,4 +202,38 @@ pub(super) fn show_milliseconds(value: f64) -> String {
         value if value < 100.0 => format!("{value:.1} ms"),
         value => format!("{value:.0} ms"),
     }
+}
+
+/// Shows the object that a part of a policy comes from: `Server shop/web`.
+fn object(meta: &Meta) -> String {
+    match meta {
+        Meta::Default(name) => format!("default {name}"),
+        Meta::Resource(resource) => {
+            let section = if resource.section.is_empty() {
+                String::new()
+            } else {
+                format!(" section {}", resource.section)
+            };
+            let namespace = match &*resource.namespace {
+                "" => String::new(),
+                namespace => format!("{namespace}/"),
+            };
+            format!(
+                "{} {namespace}{}{section}",
+                kind(&resource.kind),
+                resource.name
+            )
+        }
+    }
+}
+
+/// Adds the namespace, which Linkerd's API leaves out for a Server: it is that of the pod.
+fn in_namespace(meta: &Meta, namespace: &str) -> Meta {
+    let mut meta = meta.clone();
+    if let Meta::Resource(resource) = &mut meta
+        && resource.namespace.is_empty()
+    {
+        resource.namespace = namespace.into();
+    }
+    meta
 }

@@ -1,7 +1,7 @@
 //! Makes one connection from the client's pod, by its node agent, and sends the request.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use http::Method;
@@ -35,19 +35,12 @@ struct Local {
 impl Attempt<'_> {
     pub(super) async fn run(&self) -> (Option<RequestLine>, Connection) {
         let request = self.request.map(RequestLine::marked);
-        let started = Instant::now();
         let (process, local) = match self.dial().await {
             Ok(dialled) => dialled,
             Err(error) => return (request, Connection::Failed(format!("{error:#}"))),
         };
-        let after = started.elapsed();
         let exchange = self.exchange(process, request.as_ref()).await;
-        let connection = Connection::Made {
-            local,
-            after,
-            exchange,
-        };
-        (request, connection)
+        (request, Connection::Made { local, exchange })
     }
 
     async fn dial(&self) -> anyhow::Result<(AgentProcess, SocketAddr)> {

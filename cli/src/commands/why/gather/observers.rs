@@ -16,7 +16,7 @@ use super::candidate::Candidate;
 use super::exchange::MARKER;
 use super::{OF_CLIENT, OF_SERVER, workload};
 use crate::clients::tap::{TapQuery, TapStream};
-use crate::mesh::agent_process::next_line;
+use crate::mesh::agent_process::{AgentProcess, next_line};
 use crate::mesh::resource::{Resource, ResourceKind};
 use crate::mesh::{Mesh, MeshPod};
 
@@ -207,18 +207,18 @@ async fn trace(
     };
     let process = start.await.map_err(|error| format!("{error:#}"))?;
     let seen = Seen::default();
-    let events = seen.clone();
-    tasks.spawn(async move {
-        // The whole process, which a part of it would not keep alive.
-        let mut process = process;
-        // The end of the trace, or an invalid line, leaves what was seen before.
-        while let Ok(Some(line)) = next_line(&mut process.output).await {
-            if let Ok(event) = serde_json::from_str(&line) {
-                push(&events, event);
-            }
-        }
-    });
+    tasks.spawn(follow(process, seen.clone()));
     Ok(seen)
+}
+
+/// Reads a trace. Owns the whole process, because the end of its input ends the trace.
+async fn follow(mut process: AgentProcess, seen: Seen<RedirectionEvent>) {
+    // The end of the trace, or an invalid line, leaves what was seen before.
+    while let Ok(Some(line)) = next_line(&mut process.output).await {
+        if let Ok(event) = serde_json::from_str(&line) {
+            push(&seen, event);
+        }
+    }
 }
 
 /// Starts a tap of a pod's proxy.

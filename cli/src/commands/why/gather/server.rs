@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::super::facts::{Choice, Fact, Facts, Server};
-use super::super::report::dialled_by_proxy;
+use super::super::report::{dialled_by_proxy, is_arrival};
 use super::candidate::{Candidate, of_labels};
 use super::observers::Observers;
 use super::workload;
@@ -16,14 +16,18 @@ pub(super) async fn read(
     candidates: &[Candidate],
     observers: &Observers,
 ) {
-    let chosen = choose(facts, candidates);
+    let chosen = choose(facts, candidates, observers);
     facts.server = match chosen {
         Ok((candidate, by)) => Box::pin(describe(mesh, facts, &candidate, by, observers)).await,
         Err(reason) => Err(reason),
     };
 }
 
-fn choose(facts: &Facts, candidates: &[Candidate]) -> Fact<(Candidate, Choice)> {
+fn choose(
+    facts: &Facts,
+    candidates: &[Candidate],
+    observers: &Observers,
+) -> Fact<(Candidate, Choice)> {
     if let Ok(Some(tapped)) = &facts.client_tap {
         let of_tap = of_labels(tapped.destination, &tapped.destination_labels);
         let known = candidates
@@ -40,7 +44,15 @@ fn choose(facts: &Facts, candidates: &[Candidate]) -> Fact<(Candidate, Choice)> 
         .ok()
         .and_then(|events| dialled_by_proxy(events, &addresses));
     let seen = candidates.iter().find(|it| Some(it.address) == seen);
-    match (seen, candidates) {
+    // The event of the proxy's connect(2) may be read later than that of its arrival.
+    let arrived = || {
+        let mut arrived = candidates
+            .iter()
+            .filter(|it| has_arrival(facts, it, observers));
+        // Several: the proxy or another process of the pod connected to each.
+        arrived.next().filter(|_| arrived.next().is_none())
+    };
+    match (seen.or_else(arrived), candidates) {
         (Some(candidate), _) => Ok((candidate.clone(), Choice::Seen)),
         (None, [candidate]) => Ok((candidate.clone(), Choice::Only)),
         (None, [first, ..]) => Ok((first.clone(), Choice::Example)),
@@ -50,6 +62,13 @@ fn choose(facts: &Facts, candidates: &[Candidate]) -> Fact<(Candidate, Choice)> 
             Err(reason) => format!("the endpoints are unknown: {reason}"),
         }),
     }
+}
+
+/// Whether the kernel saw a connection of the client arrive at the endpoint.
+fn has_arrival(facts: &Facts, candidate: &Candidate, observers: &Observers) -> bool {
+    let events = observers.kernel_of(candidate).unwrap_or_default();
+    let mut events = events.iter();
+    events.any(|event| is_arrival(event, facts.client.ip, candidate.address.ip()))
 }
 
 async fn describe(

@@ -78,18 +78,19 @@ pub(in crate::commands::why) fn is_through_proxy(facts: &Facts) -> bool {
     }
 }
 
-/// Returns the destination of the connection that the client's proxy made, if the kernel saw one to
-/// one of these addresses.
+/// Returns the address to which the client's proxy made a connection, if the kernel saw one to one
+/// of these. The proxy may have connected to another port of it, that of the server's proxy.
 pub(in crate::commands::why) fn dialled_by_proxy(
     events: &[RedirectionEvent],
     among: &[SocketAddr],
 ) -> Option<SocketAddr> {
+    let of_ip = |ip: IpAddr| among.iter().copied().find(|address| address.ip() == ip);
     let mut by_proxy = events.iter().filter(|event| {
         event.hook == Hook::Connect
             && verdict(event) == "outbound-proxy"
-            && among.contains(&event.destination)
+            && of_ip(event.destination.ip()).is_some()
     });
-    by_proxy.next_back().map(|event| event.destination)
+    of_ip(by_proxy.next_back()?.destination.ip())
 }
 
 /// Returns the event of the client's connect(2). Other processes of the pod may connect to the same
@@ -234,7 +235,11 @@ pub(super) fn delivery(facts: &Facts) -> Step {
 }
 
 /// Whether the event is about a connection of the client that arrives in the server's pod.
-fn is_arrival(event: &RedirectionEvent, client: IpAddr, server: IpAddr) -> bool {
+pub(in crate::commands::why) fn is_arrival(
+    event: &RedirectionEvent,
+    client: IpAddr,
+    server: IpAddr,
+) -> bool {
     event.hook == Hook::Lookup
         && event.destination.ip() == server
         && verdict(event).starts_with("inbound-")

@@ -2,14 +2,14 @@
 
 use http::HeaderMap;
 use mesh_core::endpoint::Endpoint;
+use mesh_core::meta::Meta;
 use mesh_core::policy::outbound::{Distribution, HttpRoute, OutboundProtocol, OutboundRule};
 use mesh_core::profile::Profile;
 use mesh_core::route::http::RequestHead;
 use mesh_core::route::{grpc, http as http_route};
 
-use super::{Outcome, Step, kernel, show};
+use super::{Outcome, Step, kernel, object, show};
 use crate::commands::why::facts::{Choice, EndpointLoad, Facts, RequestLine, Server};
-use crate::commands::why::names::object;
 use crate::commands::why::remedy;
 use crate::output::count;
 
@@ -103,7 +103,7 @@ pub(super) fn route(facts: &Facts) -> Step {
         OutboundProtocol::Grpc(routes) => match grpc::find(&routes.routes, &head) {
             Some(at) => {
                 let route = &routes.routes[at.route];
-                rule_step(&object(&route.meta), at.rule, &route.rules[at.rule].action)
+                rule_step(&route.meta, at.rule, &route.rules[at.rule].action)
             }
             None => no_route(&head),
         },
@@ -178,7 +178,7 @@ fn http_step(routes: &[HttpRoute], head: &RequestHead<'_>) -> Step {
     match http_route::find(routes, head) {
         Some(at) => {
             let route = &routes[at.route];
-            rule_step(&object(&route.meta), at.rule, &route.rules[at.rule].action)
+            rule_step(&route.meta, at.rule, &route.rules[at.rule].action)
         }
         None => no_route(head),
     }
@@ -192,8 +192,12 @@ fn no_route(head: &RequestHead<'_>) -> Step {
     Step::new(ROUTE, Outcome::Refused, summary)
 }
 
-fn rule_step<T>(route: &str, index: usize, rule: &OutboundRule<T>) -> Step {
-    let mut step = Step::new(ROUTE, Outcome::Ok, format!("rule {index} of {route}"));
+fn rule_step<T>(route: &Meta, index: usize, rule: &OutboundRule<T>) -> Step {
+    let summary = match route {
+        Meta::Default(_) => "the default route".to_owned(),
+        Meta::Resource(_) => format!("rule {index} of {}", object(route)),
+    };
+    let mut step = Step::new(ROUTE, Outcome::Ok, summary);
     if !rule.filters.is_empty() {
         step = step.detail(count(rule.filters.len(), "filter", "filters"));
     }
@@ -246,10 +250,11 @@ pub(super) fn endpoint(facts: &Facts) -> Step {
     }
     match &facts.discovery.load {
         Ok(load) => {
-            let is_endpoint = |it: &&EndpointLoad| {
-                let mut endpoints = facts.discovery.endpoints.iter().flatten();
-                it.address == *address || endpoints.any(|endpoint| endpoint.addr == it.address)
-            };
+            // The proxy also counts by the address that the application called.
+            let endpoints = facts.discovery.endpoints.as_ref();
+            let endpoints = endpoints.map_or(&[][..], Vec::as_slice);
+            let is_endpoint =
+                |load: &&EndpointLoad| endpoints.iter().any(|it| it.addr == load.address);
             let mut load: Vec<&EndpointLoad> = load.iter().filter(is_endpoint).collect();
             load.sort_by_key(|it| (it.address != *address, it.address));
             step.details

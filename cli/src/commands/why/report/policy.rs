@@ -6,10 +6,10 @@ use mesh_core::labels::Labels;
 use mesh_core::meta::Meta;
 use mesh_core::policy::inbound::{Client, ClientTls, ServerPolicy, ServerProtocol};
 
-use super::{Outcome, Step, kernel, outbound};
+use super::{Outcome, Step, in_namespace, kernel, object, outbound};
 use crate::commands::why::authorization::{Decision, Mismatch, Reason, decide};
 use crate::commands::why::facts::{Choice, Connection, Exchange, Facts, Server};
-use crate::commands::why::names::{object, object_in};
+use crate::commands::why::kind::kind;
 use crate::commands::why::remedy;
 
 pub(super) const NAME: &str = "policy";
@@ -52,7 +52,7 @@ pub(super) fn step(facts: &Facts) -> Step {
 fn reported(labels: &Labels) -> Step {
     let name = |prefix: &str| {
         let get = |part: &str| labels.get(&format!("{prefix}_{part}")).unwrap_or_default();
-        format!("{} {}", get("kind"), get("name"))
+        format!("{} {}", kind(get("kind")), get("name"))
     };
     let summary = format!("{} admitted it by {}", name("srv"), name("authz"));
     Step::new(NAME, Outcome::Ok, summary).detail(format!("route: {}", name("route")))
@@ -71,7 +71,8 @@ fn evaluated(facts: &Facts, server: &Server, policy: &ServerPolicy) -> Step {
     };
     let authority = facts.target.authority.as_str();
     let request = facts.request.as_ref().map(|line| (line, authority));
-    let by = enforcer(&policy.meta, server);
+    let enforcing = in_namespace(&policy.meta, &server.pod.namespace);
+    let by = enforcer(&enforcing);
     match decide(policy, &client, request) {
         Decision::Admitted {
             route,
@@ -95,7 +96,7 @@ fn evaluated(facts: &Facts, server: &Server, policy: &ServerPolicy) -> Step {
             }
             // A policy names identities, and a connection around the client's proxy has none.
             if kernel::is_through_proxy(facts) || !facts.client.is_meshed() {
-                step.hints = remedy::authorize(facts, server, &policy.meta, route.as_ref());
+                step.hints = remedy::authorize(facts, server, &enforcing, route.as_ref());
             }
             let step = consistent(facts, &[401, 403], step);
             match (&facts.request, &policy.protocol) {
@@ -108,10 +109,10 @@ fn evaluated(facts: &Facts, server: &Server, policy: &ServerPolicy) -> Step {
 }
 
 /// Shows the object that decides in sentences: `Server shop/web`.
-fn enforcer(meta: &Meta, server: &Server) -> String {
+fn enforcer(meta: &Meta) -> String {
     match meta {
         Meta::Default(name) => format!("default inbound policy {name}"),
-        Meta::Resource(_) => object_in(meta, &server.pod.namespace),
+        Meta::Resource(_) => object(meta),
     }
 }
 
@@ -127,11 +128,11 @@ fn admitted(
     route: Option<&Meta>,
     authorization: &Meta,
 ) -> Step {
-    let summary = format!(
-        "{} admits it by {}",
-        enforcer(&policy.meta, server),
-        object(authorization)
-    );
+    let by = enforcer(&in_namespace(&policy.meta, &server.pod.namespace));
+    let summary = match authorization {
+        Meta::Default(_) => format!("{by} admits it"),
+        Meta::Resource(_) => format!("{by} admits it by {}", object(authorization)),
+    };
     // The proxy reports each request that it admits, so that the response is its own.
     let is_of_proxy = matches!(server.tap, Ok(None)) && server.chosen_by == Choice::Reported;
     let limit = match &policy.protocol {
@@ -155,7 +156,7 @@ fn admitted(
         .hint("run the command again: the policy may have just changed"),
         _ => {
             let step = Step::new(NAME, Outcome::Ok, summary);
-            match route {
+            match route.filter(|route| is_resource(route)) {
                 Some(route) => step.detail(format!("route: {}", object(route))),
                 None => step,
             }

@@ -8,7 +8,7 @@ use http::{Method, StatusCode};
 use mesh_core::endpoint::{Endpoint, TlsPeer};
 use mesh_core::identity::Identity;
 use mesh_core::labels::Labels;
-use mesh_core::meta::{Meta, Resource};
+use mesh_core::meta::Resource;
 use mesh_core::node::Tier;
 use mesh_core::policy::inbound::{
     Authentication, Authorization, HttpServer, Network, RateLimit, ServerPolicy, ServerProtocol,
@@ -90,7 +90,8 @@ fn identities(names: &[&str]) -> Authentication {
 
 fn server_policy(authorizations: Vec<Authorization>) -> ServerPolicy {
     ServerPolicy {
-        meta: Meta::Resource(Resource::new("policy.linkerd.io", "Server", "shop", "web")),
+        // As Linkerd's API names it.
+        meta: Meta::Resource(Resource::new("policy.linkerd.io", "server", "", "web")),
         protocol: ServerProtocol::Http1(HttpServer::default()),
         authorizations: authorizations.into(),
     }
@@ -199,7 +200,6 @@ fn admitted() -> Facts {
         }),
         connection: Connection::Made {
             local: addr("10.1.0.2:40000"),
-            after: Duration::from_micros(90),
             exchange: response(200),
         },
         client_kernel: Ok(vec![
@@ -317,7 +317,7 @@ fn admitted_request_has_every_step() {
                 Outcome::Ok,
                 "10.96.0.10:80 is Service shop/web, 2 endpoints"
             ),
-            ("route", Outcome::Ok, "rule 0 of default http"),
+            ("route", Outcome::Ok, "the default route"),
             ("endpoint", Outcome::Ok, "10.1.0.3:8080 (pod shop/web-0)"),
             ("tls", Outcome::Ok, "mutual TLS between the proxies"),
             (
@@ -328,7 +328,7 @@ fn admitted_request_has_every_step() {
             (
                 "policy",
                 Outcome::Ok,
-                "server web admitted it by authorizationpolicy clients"
+                "Server web admitted it by AuthorizationPolicy clients"
             ),
             (
                 "answer",
@@ -647,6 +647,15 @@ fn responses_of_the_application_and_of_proxies_are_told_apart() {
     }));
     let text = "failed: the client's proxy answered 502: connection refused";
     check("502", &of_proxy, text, ("answer", Outcome::Refused));
+}
+
+#[test]
+fn connection_of_the_proxy_tells_the_endpoint() {
+    let facts = admitted();
+    let events = facts.client_kernel.unwrap();
+    let (web0, web1) = (addr("10.1.0.3:8080"), addr("10.1.0.4:8080"));
+    assert_eq!(dialled_by_proxy(&events, &[web1, web0]), Some(web0));
+    assert_eq!(dialled_by_proxy(&events, &[web1]), None);
 }
 
 /// A reader of the JSON finds the fields that the reference documents.
