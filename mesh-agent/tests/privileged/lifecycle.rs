@@ -92,7 +92,8 @@ fn adoption() {
 }
 
 fn replacement() {
-    const CONNECTIONS: u32 = 15_000;
+    // Most of the ephemeral ports: enough to outlast a replacement, and none is used twice.
+    const CONNECTIONS: u32 = 26_000;
     let (pod, _programs) = enrolled();
     let (mut proxy, mut app) = (pod.proxy(), pod.app());
     let listener = proxy.listen("127.0.0.1:4140");
