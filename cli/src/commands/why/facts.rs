@@ -131,7 +131,7 @@ pub(super) struct Discovery {
     pub(super) profile: Fact<Profile>,
     pub(super) policy: Fact<OutboundPolicy>,
     pub(super) endpoints: Fact<Vec<Endpoint>>,
-    /// What the client's proxy has sent to each endpoint before.
+    /// What the client's proxy has sent to each endpoint before, as far as its metrics retain it.
     pub(super) load: Fact<Vec<EndpointLoad>>,
 }
 
@@ -139,7 +139,7 @@ pub(super) struct Discovery {
 pub(super) struct EndpointLoad {
     pub(super) address: SocketAddr,
     pub(super) requests: u64,
-    pub(super) in_flight: u64,
+    pub(super) open_connections: u64,
     pub(super) mean_latency: Option<Duration>,
 }
 

@@ -87,7 +87,7 @@ async fn load(mesh: &Mesh, client: &MeshPod) -> Fact<Vec<EndpointLoad>> {
 #[derive(Default)]
 struct Sums {
     requests: f64,
-    responses: f64,
+    connections: f64,
     latency_ms: f64,
     latencies: f64,
 }
@@ -105,7 +105,9 @@ fn sum(samples: &[Sample]) -> Vec<EndpointLoad> {
         let sums: &mut Sums = by_address.entry(address).or_default();
         match sample.name.as_str() {
             "request_total" => sums.requests += sample.value,
-            "response_total" => sums.responses += sample.value,
+            "tcp_open_connections" if sample.label("peer") == "dst" => {
+                sums.connections += sample.value;
+            }
             "response_latency_ms_sum" => sums.latency_ms += sample.value,
             "response_latency_ms_count" => sums.latencies += sample.value,
             _ => {}
@@ -114,7 +116,7 @@ fn sum(samples: &[Sample]) -> Vec<EndpointLoad> {
     let load = |(address, sums): (SocketAddr, Sums)| EndpointLoad {
         address,
         requests: sums.requests as u64,
-        in_flight: (sums.requests - sums.responses).max(0.0) as u64,
+        open_connections: sums.connections as u64,
         mean_latency: (sums.latencies > 0.0).then(|| {
             let seconds = sums.latency_ms / sums.latencies / 1e3;
             Duration::try_from_secs_f64(seconds).unwrap_or_default()
@@ -132,7 +134,7 @@ mod tests {
         let to = r#"direction="outbound",target_addr="10.0.0.1:80""#;
         let text = format!(
             "request_total{{{to},authority=\"a\"}} 3\nrequest_total{{{to},authority=\"b\"}} 2\n\
-             response_total{{{to}}} 4\nresponse_latency_ms_sum{{{to}}} 10\n\
+             tcp_open_connections{{{to},peer=\"dst\"}} 1\nresponse_latency_ms_sum{{{to}}} 10\n\
              response_latency_ms_count{{{to}}} 4\n\
              request_total{{direction=\"inbound\",target_addr=\"10.0.0.2:80\"}} 9\n\
              request_total{{direction=\"outbound\",target_addr=\"10.0.0.3:80\"}} 1\n"
@@ -143,11 +145,14 @@ mod tests {
             EndpointLoad {
                 address: "10.0.0.1:80".parse().unwrap(),
                 requests: 5,
-                in_flight: 1,
+                open_connections: 1,
                 mean_latency: Some(Duration::from_micros(2_500)),
             }
         );
-        assert_eq!((loads[1].in_flight, loads[1].mean_latency), (1, None));
+        assert_eq!(
+            (loads[1].open_connections, loads[1].mean_latency),
+            (0, None)
+        );
         assert_eq!(loads.len(), 2);
     }
 }

@@ -273,14 +273,18 @@ fn show_load(load: &EndpointLoad) -> String {
         format!(", mean latency {}", show(latency))
     });
     format!(
-        "{}: {} before, {} in flight{latency}",
+        "{}: {} before, {}{latency}",
         load.address,
         count(
             usize::try_from(load.requests).unwrap_or(usize::MAX),
             "request",
             "requests"
         ),
-        load.in_flight
+        count(
+            usize::try_from(load.open_connections).unwrap_or(usize::MAX),
+            "open connection",
+            "open connections"
+        )
     )
 }
 

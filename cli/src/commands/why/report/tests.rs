@@ -238,7 +238,7 @@ fn admitted() -> Facts {
             load: Ok(vec![EndpointLoad {
                 address: addr("10.1.0.3:8080"),
                 requests: 1,
-                in_flight: 0,
+                open_connections: 1,
                 mean_latency: Some(Duration::from_millis(2)),
             }]),
         },
@@ -343,7 +343,7 @@ fn admitted_request_has_every_step() {
     assert_eq!(details("route"), "to Service shop/web");
     assert_eq!(
         details("endpoint"),
-        "10.1.0.3:8080: 1 request before, 0 in flight, mean latency 2.0 ms"
+        "10.1.0.3:8080: 1 request before, 1 open connection, mean latency 2.0 ms"
     );
     assert_eq!(details("tls"), format!("client {CLIENT}; server {WEB}"));
     assert!(details("answer").starts_with("application 0.40 ms"));
