@@ -6,8 +6,9 @@ pub(crate) mod agent;
 use std::path::Path;
 
 use anyhow::Context;
-use mesh_k8s::kinds::{ObjectMeta, Pod, ReplicaSet};
+use mesh_k8s::kinds::{ObjectMeta, Pod, ReplicaSet, ResourceExt};
 use mesh_local::node_paths::{FindError, Name, NodePaths};
+use serde::de::DeserializeOwned;
 use serde_norway::Value;
 use tokio::net::TcpStream;
 
@@ -51,10 +52,7 @@ impl Node {
     }
 
     /// Returns the objects of a kind that the node wrote for the controllers.
-    pub(crate) fn objects<T: serde::de::DeserializeOwned>(
-        &self,
-        kind: &str,
-    ) -> anyhow::Result<Vec<T>> {
+    pub(crate) fn objects<T: DeserializeOwned>(&self, kind: &str) -> anyhow::Result<Vec<T>> {
         let directory = self.paths.objects();
         let entries = std::fs::read_dir(&directory)
             .with_context(|| format!("read the node's objects in {}", directory.display()))?;
@@ -68,6 +66,19 @@ impl Node {
             }
         }
         Ok(objects)
+    }
+
+    /// Returns the object of that kind, namespace and name.
+    pub(crate) fn object<T: DeserializeOwned + ResourceExt>(
+        &self,
+        kind: &str,
+        namespace: &str,
+        name: &str,
+    ) -> anyhow::Result<Option<T>> {
+        let objects: Vec<T> = self.objects(kind)?;
+        Ok(objects.into_iter().find(|object| {
+            object.name_any() == name && object.namespace().as_deref() == Some(namespace)
+        }))
     }
 
     pub(crate) async fn connect(&self, pod: &MeshPod, port: u16) -> anyhow::Result<Connection> {

@@ -78,6 +78,17 @@ fn parse_timeout(text: &str) -> Result<Duration, String> {
     }
 }
 
+impl Args {
+    /// Returns the words before `--`.
+    fn words(&self) -> Vec<String> {
+        let further = [&self.second, &self.third].into_iter().flatten();
+        std::iter::once(&self.client)
+            .chain(further)
+            .cloned()
+            .collect()
+    }
+}
+
 /// The document of `-o json`.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -92,13 +103,7 @@ struct Document<'a> {
 }
 
 pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
-    let words = [
-        Some(&args.client),
-        args.second.as_ref(),
-        args.third.as_ref(),
-    ];
-    let words: Vec<String> = words.into_iter().flatten().cloned().collect();
-    let question = Question::parse(&words, &args.request, args.allow_unsafe)?;
+    let question = Question::parse(&args.words(), &args.request, args.allow_unsafe)?;
     let mesh = Mesh::find(global).await?;
     let mut progress = Progress::new("following the connection");
     let facts = progress.run(gather::facts(&mesh, &question, args.timeout, global));
@@ -172,9 +177,7 @@ mod tests {
             let crate::commands::Command::Why(args) = args.command else {
                 panic!("{line} is another command");
             };
-            let words = [Some(args.client), args.second, args.third];
-            let words: Vec<String> = words.into_iter().flatten().collect();
-            let question = Question::parse(&words, &args.request, false).unwrap();
+            let question = Question::parse(&args.words(), &args.request, false).unwrap();
             assert_eq!(question.client, "client", "{line}");
         }
     }

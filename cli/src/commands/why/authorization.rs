@@ -56,19 +56,7 @@ pub(super) fn decide(
 ) -> Decision {
     let found = request.map(|(line, authority)| {
         let headers = HeaderMap::new();
-        let (path, query) = match line.path.split_once('?') {
-            Some((path, query)) => (path, Some(query)),
-            None => (line.path.as_str(), None),
-        };
-        let head = RequestHead {
-            method: &line.method,
-            scheme: None,
-            authority: Some(authority),
-            path,
-            query,
-            headers: &headers,
-        };
-        rule(policy, &head)
+        rule(policy, &line.head(authority, &headers))
     });
     let (route, own): (Option<Meta>, &[Authorization]) = match &found {
         // A connection, or a request on a port that is not HTTP.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use http::{Method, StatusCode};
+use http::{HeaderMap, Method, StatusCode};
 use mesh_core::endpoint::Endpoint;
 use mesh_core::identity::Identity;
 use mesh_core::labels::Labels;
@@ -15,6 +15,7 @@ use mesh_core::policy::outbound::OutboundPolicy;
 use mesh_core::ports::PortSet;
 use mesh_core::profile::Profile;
 use mesh_core::redirection::RedirectionEvent;
+use mesh_core::route::http::RequestHead;
 use mesh_core::tap::TapStreamEnd;
 
 pub(super) use crate::check::facts::Fact;
@@ -184,6 +185,28 @@ pub(super) enum Choice {
     Only,
     /// It stands for several, one of which was used.
     Example,
+}
+
+impl RequestLine {
+    /// Returns what routes are matched by.
+    pub(super) fn head<'a>(
+        &'a self,
+        authority: &'a str,
+        headers: &'a HeaderMap,
+    ) -> RequestHead<'a> {
+        let (path, query) = match self.path.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (self.path.as_str(), None),
+        };
+        RequestHead {
+            method: &self.method,
+            scheme: None,
+            authority: Some(authority),
+            path,
+            query,
+            headers,
+        }
+    }
 }
 
 impl Workload {

@@ -23,8 +23,6 @@ const WATCH_TIME: Duration = Duration::from_secs(1);
 /// The bytes of a body that are read.
 const MAX_BODY: u64 = 16 << 20;
 
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
-
 /// Watches whether the peer closes the connection.
 pub(super) async fn watch(mut process: AgentProcess) -> Exchange {
     let started = Instant::now();
@@ -56,7 +54,7 @@ pub(super) async fn send(
                 body_bytes,
             });
         }
-        Ok(Err(error)) => chain(&*error),
+        Ok(Err(error)) => format!("{error:#}"),
         Err(_elapsed) => format!("none within {} s", timeout.as_secs_f64()),
     };
     Exchange::NoResponse {
@@ -65,21 +63,11 @@ pub(super) async fn send(
     }
 }
 
-fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text += &format!(": {error}");
-        source = error.source();
-    }
-    text
-}
-
 async fn exchange(
     io: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
     request: &RequestLine,
     authority: &str,
-) -> Result<(http::StatusCode, Option<String>, u64), BoxError> {
+) -> anyhow::Result<(http::StatusCode, Option<String>, u64)> {
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(io)).await?;
     let host = authority.strip_suffix(":80").unwrap_or(authority);
     let message = http::Request::builder()
@@ -95,7 +83,7 @@ async fn exchange(
         let error = response.headers().get(PROXY_ERROR);
         let error = error.map(|text| String::from_utf8_lossy(text.as_bytes()).into_owned());
         let bytes = count(response.into_body()).await?;
-        Ok::<_, BoxError>((status, error, bytes))
+        anyhow::Ok((status, error, bytes))
     };
     tokio::pin!(connection, work);
     let mut closed = false;
@@ -115,7 +103,7 @@ async fn exchange(
 const USER_AGENT: &str = concat!("meshctl-why/", env!("CARGO_PKG_VERSION"));
 
 /// Counts the bytes of a body up to [`MAX_BODY`].
-async fn count(mut body: Incoming) -> Result<u64, BoxError> {
+async fn count(mut body: Incoming) -> anyhow::Result<u64> {
     let mut bytes = 0;
     while bytes < MAX_BODY
         && let Some(frame) = body.frame().await

@@ -62,12 +62,7 @@ fn service_name(text: &str, namespace: &str) -> Option<(String, String)> {
 
 async fn service(mesh: &Mesh, namespace: &str, name: &str) -> anyhow::Result<Option<Service>> {
     match mesh {
-        Mesh::Local(node) => {
-            let services: Vec<Service> = node.objects("Service")?;
-            let mut services = services.into_iter();
-            Ok(services
-                .find(|it| it.name_any() == name && it.namespace().as_deref() == Some(namespace)))
-        }
+        Mesh::Local(node) => node.object("Service", namespace, name),
         Mesh::Cluster(cluster) => {
             let api: Api<Service> = Api::namespaced(cluster.client.clone(), namespace);
             let what = format!("read Service {namespace}/{name}");

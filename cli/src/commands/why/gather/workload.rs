@@ -42,11 +42,7 @@ pub(super) async fn client(mesh: &Mesh, name: &str, global: &Global) -> anyhow::
 pub(super) async fn pod(mesh: &Mesh, namespace: &str, name: &str) -> anyhow::Result<Pod> {
     match mesh {
         Mesh::Local(node) => {
-            let pods: Vec<Pod> = node.objects("Pod")?;
-            let mut pods = pods.into_iter();
-            let found = pods.find(|pod| {
-                pod.name_any() == name && pod.namespace().as_deref() == Some(namespace)
-            });
+            let found = node.object("Pod", namespace, name)?;
             found.with_context(|| format!("pod {namespace}/{name} does not exist any more"))
         }
         Mesh::Cluster(cluster) => {

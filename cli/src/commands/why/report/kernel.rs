@@ -66,7 +66,7 @@ pub(in crate::commands::why) fn is_through_proxy(facts: &Facts) -> bool {
     let client = &facts.client;
     let port = facts.target.address.port();
     match connect_event(facts) {
-        Some(event) => verdict(event) == "outbound-redirected",
+        Some(event) => event.verdict == "outbound-redirected",
         None => {
             client.is_meshed()
                 && !matches!(
@@ -87,7 +87,7 @@ pub(in crate::commands::why) fn dialled_by_proxy(
     let of_ip = |ip: IpAddr| among.iter().copied().find(|address| address.ip() == ip);
     let mut by_proxy = events.iter().filter(|event| {
         event.hook == Hook::Connect
-            && verdict(event) == "outbound-proxy"
+            && event.verdict == "outbound-proxy"
             && of_ip(event.destination.ip()).is_some()
     });
     of_ip(by_proxy.next_back()?.destination.ip())
@@ -100,7 +100,7 @@ fn connect_event(facts: &Facts) -> Option<&RedirectionEvent> {
     let mut connects = events.iter().filter(|event| {
         event.hook == Hook::Connect
             && event.destination == facts.target.address
-            && verdict(event) != "outbound-proxy"
+            && event.verdict != "outbound-proxy"
     });
     match accept_event(facts, events) {
         Some(accept) => connects.rfind(|event| event.monotonic_ns <= accept.monotonic_ns),
@@ -116,11 +116,6 @@ fn accept_event<'a>(facts: &Facts, events: &'a [RedirectionEvent]) -> Option<&'a
     events
         .iter()
         .find(|event| event.hook == Hook::Accept && event.source == Some(*local))
-}
-
-/// The agent's counters separate words by `-` or `_`, depending on their use.
-fn verdict(event: &RedirectionEvent) -> String {
-    event.verdict.replace('_', "-")
 }
 
 /// Explains a client whose connections are not redirected at all.
@@ -149,7 +144,7 @@ fn observed(event: &RedirectionEvent, client: &Workload) -> Step {
             format!("{to} is not redirected: {reason}"),
         )
     };
-    match verdict(event).as_str() {
+    match event.verdict.as_str() {
         "outbound-redirected" => {
             let proxy = event
                 .redirected_to
@@ -242,7 +237,7 @@ pub(in crate::commands::why) fn is_arrival(
 ) -> bool {
     event.hook == Hook::Lookup
         && event.destination.ip() == server
-        && verdict(event).starts_with("inbound-")
+        && event.verdict.starts_with("inbound-")
         && event.source.is_none_or(|source| source.ip() == client)
 }
 
@@ -261,7 +256,7 @@ fn arrival(facts: &Facts, server: &Server) -> Step {
             .find(|event| is_arrival(event, facts.client.ip, address.ip()))
     });
     if let Some(event) = event {
-        return match verdict(event).as_str() {
+        return match event.verdict.as_str() {
             "inbound-steered" => steered("by the kernel".to_owned()),
             "inbound-skipped-port" => skipped_inbound(pod, event.destination.port()),
             "inbound-skipped-subnet" => Step::new(

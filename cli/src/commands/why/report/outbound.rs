@@ -87,7 +87,7 @@ pub(super) fn route(facts: &Facts) -> Step {
         return connection_route(&policy.protocol, is_opaque);
     };
     let headers = HeaderMap::new();
-    let head = head(request, &facts.target.authority, &headers);
+    let head = request.head(&facts.target.authority, &headers);
     match &policy.protocol {
         OutboundProtocol::Opaque(_) => opaque_step(),
         OutboundProtocol::Detect { .. } if is_opaque => opaque_step(),
@@ -107,25 +107,6 @@ pub(super) fn route(facts: &Facts) -> Step {
             }
             None => no_route(&head),
         },
-    }
-}
-
-fn head<'a>(
-    request: &'a RequestLine,
-    authority: &'a str,
-    headers: &'a HeaderMap,
-) -> RequestHead<'a> {
-    let (path, query) = match request.path.split_once('?') {
-        Some((path, query)) => (path, Some(query)),
-        None => (request.path.as_str(), None),
-    };
-    RequestHead {
-        method: &request.method,
-        scheme: None,
-        authority: Some(authority),
-        path,
-        query,
-        headers,
     }
 }
 
