@@ -58,20 +58,20 @@ impl Mesh {
 
     /// Runs meshctl and returns what it printed.
     pub(crate) fn run(&self, args: impl Words) -> anyhow::Result<String> {
-        let mut command = Command::new(&self.meshctl);
-        self.environment.select_mesh(&mut command);
-        succeed(command.args(args.words()).stdin(Stdio::null()))
+        succeed(&mut self.command(args))
     }
 
     /// Runs meshctl and returns what it printed, whatever its exit code.
     pub(crate) fn run_any_status(&self, args: impl Words) -> anyhow::Result<String> {
+        let output = output(&mut self.command(args))?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    fn command(&self, args: impl Words) -> Command {
         let mut command = Command::new(&self.meshctl);
         self.environment.select_mesh(&mut command);
         command.args(args.words()).stdin(Stdio::null());
-        let output = command
-            .output()
-            .with_context(|| format!("run {}", display_command(&command)))?;
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        command
     }
 
     pub(crate) fn json(&self, args: &str) -> anyhow::Result<Value> {
@@ -117,10 +117,14 @@ impl Mesh {
 
 /// Runs a command and returns its output, or an error with output and exit status.
 fn succeed(command: &mut Command) -> anyhow::Result<String> {
-    let output = command
-        .output()
-        .with_context(|| format!("run {}", display_command(command)))?;
+    let output = output(command)?;
     check_status(command, output)
+}
+
+fn output(command: &mut Command) -> anyhow::Result<Output> {
+    command
+        .output()
+        .with_context(|| format!("run {}", display_command(command)))
 }
 
 fn check_status(command: &Command, output: Output) -> anyhow::Result<String> {

@@ -89,11 +89,7 @@ async def main():
         await asyncio.Future()
 asyncio.run(main())
 ";
-    let volumes = "    volumeMounts: [{name: script, mountPath: /etc/echo}]\n  volumes: [{name: script, configMap: {name: websocket}}]\n";
-    let (command, ports) = (["python3", "/etc/echo/echo.py"], [("ws", 8765)]);
-    config_map(namespace, "websocket", "echo.py", script)
-        + &pod(namespace, "websocket", &command, &ports, volumes)
-        + &service(namespace, "websocket", &[("ws", 80, 8765)])
+    python_server(namespace, "websocket", script, ("ws", 8765))
 }
 
 /// An HTTP server that responds to `/MILLISECONDS` after that time.
@@ -114,11 +110,18 @@ async def main():
         await server.serve_forever()
 asyncio.run(main())
 ";
-    let volumes = "    volumeMounts: [{name: script, mountPath: /etc/sleeper}]\n  volumes: [{name: script, configMap: {name: sleeper}}]\n";
-    let command = ["python3", "/etc/sleeper/sleeper.py"];
-    config_map(namespace, "sleeper", "sleeper.py", script)
-        + &pod(namespace, "sleeper", &command, &[("http", 8080)], volumes)
-        + &service(namespace, "sleeper", &[("http", 80, 8080)])
+    python_server(namespace, "sleeper", script, ("http", 8080))
+}
+
+/// A pod that runs a script of Python, and a Service with its port as 80.
+fn python_server(namespace: &str, name: &str, script: &str, port: (&str, u16)) -> String {
+    let volumes = format!(
+        "    volumeMounts: [{{name: script, mountPath: /etc/script}}]\n  volumes: [{{name: script, configMap: {{name: {name}}}}}]\n"
+    );
+    let command = ["python3", "/etc/script/server.py"];
+    config_map(namespace, name, "server.py", script)
+        + &pod(namespace, name, &command, &[port], &volumes)
+        + &service(namespace, name, &[(port.0, 80, port.1)])
 }
 
 fn config_map(namespace: &str, name: &str, file: &str, content: &str) -> String {

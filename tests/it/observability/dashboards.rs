@@ -147,10 +147,7 @@ fn panels_show_what_a_load_generator_counts() {
 fn configuration(mesh: &Mesh) -> String {
     let status = mesh.json("local status -o json");
     let mut text = String::from("global: {scrape_interval: 1s}\nscrape_configs:\n");
-    let proxies = ["client", "web"].map(|name| {
-        let address = mesh.address("shop", name);
-        format!("{{targets: ['{address}:4191'], labels: {{namespace: shop, pod: {name}, deployment: {name}}}}}")
-    });
+    let proxies = ["client", "web"].map(|name| proxy(mesh, name));
     let controllers = controllers(&status);
     let agent = format!(
         "{{targets: ['{}:9993'], labels: {{node: local}}}}",
@@ -165,6 +162,14 @@ fn configuration(mesh: &Mesh) -> String {
         written.expect("a string takes all text");
     }
     text
+}
+
+/// The proxy of a pod in namespace `shop`, as that of a Deployment of the same name.
+pub(super) fn proxy(mesh: &Mesh, name: &str) -> String {
+    let address = mesh.address("shop", name);
+    format!(
+        "{{targets: ['{address}:4191'], labels: {{namespace: shop, pod: {name}, deployment: {name}}}}}"
+    )
 }
 
 /// The admin ports of the controllers on a local node.

@@ -1,11 +1,10 @@
 //! Rates and quantiles of panels, compared with those of the load generator.
 
-use std::fmt::Write as _;
-
 use mesh_test_support::command::are_installed;
 use mesh_test_support::eventually::eventually;
 use mesh_test_support::require_root;
 
+use super::dashboards::proxy;
 use super::panels::queries;
 use crate::harness::mesh::Mesh;
 use crate::harness::prometheus::Prometheus;
@@ -151,16 +150,9 @@ impl Panel<'_> {
 
 /// Scrapes the two proxies.
 fn configuration(mesh: &Mesh) -> String {
-    let mut text = String::from(
-        "global: {scrape_interval: 250ms, scrape_timeout: 250ms}\nscrape_configs:\n- job_name: linkerd-proxy\n  static_configs:\n",
-    );
-    for name in ["client", "sleeper"] {
-        let address = mesh.address("shop", name);
-        let written = writeln!(
-            text,
-            "  - {{targets: ['{address}:4191'], labels: {{namespace: shop, pod: {name}, deployment: {name}}}}}"
-        );
-        written.expect("a string takes all text");
-    }
-    text
+    let proxies = ["client", "sleeper"].map(|name| proxy(mesh, name));
+    format!(
+        "global: {{scrape_interval: 250ms, scrape_timeout: 250ms}}\nscrape_configs:\n- job_name: linkerd-proxy\n  static_configs: [{}]\n",
+        proxies.join(", ")
+    )
 }
