@@ -28,13 +28,7 @@ pub(crate) fn run(root: &Path, dev: bool) -> anyhow::Result<()> {
 
 /// Builds the kernel programs, the programs of the mesh, and these others.
 pub(crate) fn build(root: &Path, dev: bool, others: &[&str]) -> anyhow::Result<()> {
-    let missing = stage::run("setup", "what this machine lacks", || setup::ready(root))?;
-    if missing.bpf.is_some() {
-        bail!("mesh-agent embeds the kernel programs, and they cannot be built here; see above");
-    }
-    stage::run("ebpf", "the kernel programs", || {
-        ebpf::build(root).context("build the kernel programs")
-    })?;
+    build_kernel_programs(root)?;
     let profile = if dev { "dev" } else { "release" };
     stage::run("build", profile, || {
         let mut command = cargo_build(root, profile);
@@ -43,6 +37,19 @@ pub(crate) fn build(root: &Path, dev: bool, others: &[&str]) -> anyhow::Result<(
         }
         command::run("cargo build", &mut command)
     })
+}
+
+/// Installs what building needs, and builds the kernel programs, which a `mesh-agent` that is
+/// compiled afterwards embeds.
+pub fn build_kernel_programs(root: &Path) -> anyhow::Result<()> {
+    let missing = stage::run("setup", "what this machine lacks", || setup::ready(root))?;
+    if missing.bpf.is_some() {
+        bail!("mesh-agent embeds the kernel programs, and they cannot be built here; see above");
+    }
+    stage::run("ebpf", "the kernel programs", || {
+        ebpf::build(root).context("build the kernel programs")
+    })?;
+    Ok(())
 }
 
 /// Compiles every program of the workspace, in the usual target directory or another one.

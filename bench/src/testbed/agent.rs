@@ -73,12 +73,18 @@ impl Agent {
             .arg(&testbed.programs.agent)
             .args(paths.flags())
             .args(["--admin-addr", "127.0.0.1:0", "--tier", tier.name()]);
-        let agent = Self {
+        let mut agent = Self {
             process: Process::start(&name, &mut command)?,
             program: testbed.programs.agent.clone(),
             paths,
         };
         wait_until("the agent responds", || {
+            if let Some(status) = agent.process.exit_status()? {
+                bail!(
+                    "the agent exited early: {status}\n{}",
+                    agent.process.printed()
+                );
+            }
             Ok(agent.request(&json!({ "op": "status" })).ok())
         })
         .with_context(|| agent.process.command_and_log())?;

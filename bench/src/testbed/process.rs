@@ -120,6 +120,13 @@ impl Process {
         Ok(self.child.try_wait()?)
     }
 
+    /// Returns the lines of its output that nothing has read yet, for an error message about a
+    /// process that has exited.
+    pub(crate) fn printed(&self) -> String {
+        let lines: Vec<String> = self.lines.iter().collect();
+        lines.join("\n")
+    }
+
     /// Kills it.
     pub(crate) fn kill(&mut self) {
         // Fails only if the process has already exited.

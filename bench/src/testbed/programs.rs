@@ -19,6 +19,7 @@ impl Programs {
     /// Returns the optimised proxy, for measurements, and builds it first if `build` is set.
     pub(crate) fn optimised(root: &Path, build: bool) -> anyhow::Result<Self> {
         if build {
+            binaries::build_kernel_programs(root)?;
             stage::run("build", "the proxy, optimised", || {
                 // Built separately, as for its image: the workspace would enable features of other
                 // packages.
@@ -40,6 +41,7 @@ impl Programs {
     /// `build` is set.
     pub(crate) fn checked(root: &Path, build: bool) -> anyhow::Result<Self> {
         if build {
+            binaries::build_kernel_programs(root)?;
             stage::run("build", "the proxy and the agent", || {
                 compile(root, &["mesh-proxy", "mesh-agent"])
             })?;
