@@ -18,9 +18,7 @@ pub use self::{
     listed::{
         ContainerError, Detail, ListedKind, ListedObject, PodDetail, PodPhase, ProfileDetail,
     },
-    pod::{
-        ContainerPort, Node, OwnedObject, OwnerRef, Phase, PodRecord, ProxyPorts, workload_label,
-    },
+    pod::{ContainerPort, Node, OwnedObject, OwnerRef, Phase, PodRecord, ProxyPorts},
     policy::{
         AuthenticationRef, AuthorizationPolicy, AuthorizationTarget, MeshTlsAuthentication,
         NetworkAuthentication, Protocol, Selector, Server, ServerPort,

@@ -25,6 +25,7 @@ pub mod meta;
 pub mod opentelemetry;
 pub mod outbound;
 pub mod tap;
+pub mod tap_conditions;
 pub mod tap_frames;
 pub mod trace;
 

@@ -16,6 +16,15 @@ pub struct Labels {
 /// Removed from names and values.
 const SEPARATOR: char = '\0';
 
+/// Returns the label that has the name of a workload of this kind in metrics. Prometheus sets the
+/// label `job`.
+pub fn workload_label(kind: &str) -> &str {
+    match kind {
+        "job" => "k8s_job",
+        kind => kind,
+    }
+}
+
 impl Labels {
     /// Whether there are no pairs.
     pub fn is_empty(&self) -> bool {

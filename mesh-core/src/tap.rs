@@ -3,6 +3,7 @@
 //! The meaning of the fields is that of Linkerd's proxy. A request is matched once, when it is sent
 //! to its destination; its response and its end are reported to the observers that it matched.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -116,6 +117,13 @@ pub struct TapContext {
     pub route_labels: Labels,
 }
 
+/// The pods and nodes that have an address.
+pub trait AddressLabels {
+    /// Returns the owner, the namespace and the name of the pod, or the name of the node; nothing
+    /// if the address is of none or of several. IPv4 addresses are not mapped to IPv6.
+    fn labels(&self, ip: IpAddr) -> BTreeMap<String, String>;
+}
+
 /// The direction of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TapDirection {
@@ -200,6 +208,25 @@ pub enum TapStreamEnd {
 /// Header fields in the order of arrival, pseudo-header fields first. Values are arbitrary bytes.
 pub type TapHeaders = Vec<(String, Vec<u8>)>;
 
+impl TapContext {
+    /// Adds the labels of addresses: that of the source, and that of the destination where the
+    /// proxy is that of the server, which does not know how it is deployed.
+    #[must_use]
+    pub fn describe(&self, addresses: &impl AddressLabels) -> Self {
+        let describe = |labels: &Labels, addr: SocketAddr| {
+            let of_address = addresses.labels(addr.ip().to_canonical());
+            let of_address = of_address.iter().map(|(n, v)| (n.as_str(), v.as_str()));
+            labels.iter().chain(of_address).collect()
+        };
+        let mut described = self.clone();
+        described.source_labels = describe(&self.source_labels, self.source);
+        if self.direction == TapDirection::Inbound {
+            described.destination_labels = describe(&self.destination_labels, self.destination);
+        }
+        described
+    }
+}
+
 impl TapFilter {
     /// Whether the filter holds for a request.
     pub fn matches(&self, subject: &TapSubject<'_>) -> bool {
@@ -259,15 +286,19 @@ impl TapDirection {
 mod tests {
     use super::*;
 
-    fn matches(filter: &TapFilter) -> bool {
-        let context = TapContext {
-            direction: TapDirection::Outbound,
+    fn context(direction: TapDirection) -> TapContext {
+        TapContext {
+            direction,
             source: "10.0.0.1:40000".parse().unwrap(),
             source_labels: Labels::default(),
             destination: "[::ffff:10.0.1.2]:8080".parse().unwrap(),
             destination_labels: Labels::from([("deployment", "web")]),
             route_labels: Labels::from([("route", "GET /books")]),
-        };
+        }
+    }
+
+    fn matches(filter: &TapFilter) -> bool {
+        let context = context(TapDirection::Outbound);
         filter.matches(&TapSubject {
             context: &context,
             scheme: "http",
@@ -281,6 +312,29 @@ mod tests {
         TapFilter::DestinationLabel {
             name: name.to_owned(),
             value: value.to_owned(),
+        }
+    }
+
+    /// Names the pod of an address after it.
+    struct Pods;
+
+    impl AddressLabels for Pods {
+        fn labels(&self, ip: IpAddr) -> BTreeMap<String, String> {
+            [("pod".to_owned(), ip.to_string())].into()
+        }
+    }
+
+    #[test]
+    fn addresses_are_described_where_the_proxy_does_not_know_them() {
+        for (direction, destination) in [
+            (TapDirection::Inbound, Some("10.0.1.2")),
+            (TapDirection::Outbound, None),
+        ] {
+            let described = context(direction).describe(&Pods);
+            assert_eq!(described.source_labels.get("pod"), Some("10.0.0.1"));
+            assert_eq!(described.destination_labels.get("pod"), destination);
+            let deployment = described.destination_labels.get("deployment");
+            assert_eq!(deployment, Some("web"));
         }
     }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use mesh_core::labels::workload_label;
 use mesh_core::policy::inbound::DefaultPolicy;
 use mesh_core::ports::PortSet;
 
@@ -76,15 +77,6 @@ impl OwnerRef {
     /// Returns the label that has the name of the workload in metrics.
     pub fn label(&self) -> &str {
         workload_label(&self.kind)
-    }
-}
-
-/// Returns the label that has the name of a workload of this kind in metrics. Prometheus sets the
-/// label `job`.
-pub fn workload_label(kind: &str) -> &str {
-    match kind {
-        "job" => "k8s_job",
-        kind => kind,
     }
 }
 

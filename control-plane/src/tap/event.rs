@@ -14,14 +14,9 @@ use mesh_api::linkerd2::tap::tap_event::{EndpointMeta, Event, Http, ProxyDirecti
 use mesh_api::linkerd2::viz::headers::{Header, header};
 use mesh_api::linkerd2::viz::{Eos, Headers, HttpMethod, Scheme, eos, http_method, scheme};
 use mesh_core::labels::Labels;
-use mesh_core::tap::{TapDirection, TapEvent, TapEventKind, TapHeaders, TapStreamEnd};
-
-/// Labels of the pods and nodes that have an address.
-pub(crate) trait AddressLabels {
-    /// Returns the owner, the namespace and the name of the pod, or the name of the node; nothing
-    /// if the address is of none or of several. IPv4 addresses are not mapped to IPv6.
-    fn labels(&self, ip: IpAddr) -> BTreeMap<String, String>;
-}
+use mesh_core::tap::{
+    AddressLabels, TapDirection, TapEvent, TapEventKind, TapHeaders, TapStreamEnd,
+};
 
 /// Names of header fields whose values are not shown, in lower case.
 #[derive(Clone, Debug, Default)]
@@ -45,31 +40,25 @@ impl IgnoredHeaders {
     }
 }
 
-/// Converts an event. The source is described by its address; the destination too where the proxy
-/// is that of the server, which does not know how it is deployed.
+/// Converts an event, described by its addresses.
 pub(crate) fn message(
     event: &TapEvent,
     addresses: &impl AddressLabels,
     ignored: &IgnoredHeaders,
 ) -> Message {
-    let context = &*event.context;
-    let mut source = own_labels(&context.source_labels);
-    source.extend(addresses.labels(context.source.ip().to_canonical()));
-    let mut destination = own_labels(&context.destination_labels);
+    let context = event.context.describe(addresses);
     let direction = match context.direction {
-        TapDirection::Inbound => {
-            destination.extend(addresses.labels(context.destination.ip().to_canonical()));
-            ProxyDirection::Inbound
-        }
+        TapDirection::Inbound => ProxyDirection::Inbound,
         TapDirection::Outbound => ProxyDirection::Outbound,
+    };
+    let endpoint = |labels: &Labels| EndpointMeta {
+        labels: own_labels(labels),
     };
     Message {
         source: Some(address(context.source)),
-        source_meta: Some(EndpointMeta { labels: source }),
+        source_meta: Some(endpoint(&context.source_labels)),
         destination: Some(address(context.destination)),
-        destination_meta: Some(EndpointMeta {
-            labels: destination,
-        }),
+        destination_meta: Some(endpoint(&context.destination_labels)),
         route_meta: (!context.route_labels.is_empty()).then(|| RouteMeta {
             labels: own_labels(&context.route_labels),
         }),

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
 use mesh_core::identity::{Identity, service_account};
+use mesh_core::tap::AddressLabels;
 use tonic::Status;
 
-use super::event::AddressLabels;
 use super::request::TapQuery;
 use crate::index::Inventory;
 use crate::model::{ListedKind, ListedObject, Name, PodDetail, PodPhase, Selector};

@@ -2,17 +2,14 @@
 
 use std::fmt;
 
-use http::Method;
 use mesh_api::linkerd2::tap::TapByResourceRequest;
-use mesh_api::linkerd2::tap::tap_by_resource_request::r#match::{
-    Match as MatchKind, http as http_match,
-};
 use mesh_api::linkerd2::tap::tap_by_resource_request::{Match, extract};
-use mesh_api::linkerd2::viz::{Resource, ResourceSelection};
-use mesh_core::tap::{TapFilter, TextFilter};
+use mesh_api::linkerd2::viz::Resource;
+use mesh_api::tap_conditions::{self, ConditionError};
+use mesh_core::tap::TapFilter;
 use tonic::Status;
 
-use crate::model::{ListedKind, workload_label};
+use crate::model::ListedKind;
 
 /// The object whose pods are tapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,9 +55,6 @@ const DEFAULT_MAX_RPS: f32 = 100.0;
 
 /// More requests per second would cost the tapped proxies more than they tell.
 const MAX_RPS: f32 = 10_000.0;
-
-/// Each condition is evaluated for each request of each tapped proxy.
-const MAX_CONDITIONS: usize = 100;
 
 /// Returns the resource in paths and in access reviews, the plural of the type in messages.
 pub(crate) fn resource(kind: ListedKind) -> String {
@@ -199,79 +193,24 @@ fn extracts_headers(request: &TapByResourceRequest) -> bool {
     matches!(http.extract, Some(extract::http::Extract::Headers(_)))
 }
 
-/// Converts the conditions, which are a flat list in Linkerd.
+/// Converts the conditions.
 fn filter(conditions: Option<&Match>) -> Result<TapFilter, Status> {
-    let Some(kind) = conditions.and_then(|conditions| conditions.r#match.as_ref()) else {
-        return Ok(TapFilter::All(Vec::new()));
-    };
-    let MatchKind::All(all) = kind else {
-        return Err(unsupported("the outermost condition is not `all`"));
-    };
-    if all.matches.len() > MAX_CONDITIONS {
-        return Err(Status::invalid_argument(format!(
-            "the request has {} conditions; expected at most {MAX_CONDITIONS}",
-            all.matches.len()
-        )));
-    }
-    let mut filters = Vec::new();
-    for condition in &all.matches {
-        match &condition.r#match {
-            Some(MatchKind::Destinations(selection)) => destination(selection, &mut filters),
-            Some(MatchKind::Http(http)) => {
-                filters.extend(http.r#match.as_ref().map(http_filter).transpose()?);
-            }
-            Some(MatchKind::All(_) | MatchKind::Any(_) | MatchKind::Not(_)) => {
-                return Err(unsupported("a condition contains conditions"));
-            }
-            None => {}
+    tap_conditions::filter(conditions).map_err(|error| match error {
+        ConditionError::Unsupported(_) => Status::unimplemented(error.to_string()),
+        ConditionError::TooMany(_) | ConditionError::Method(_) => {
+            Status::invalid_argument(error.to_string())
         }
-    }
-    Ok(TapFilter::All(filters))
-}
-
-fn unsupported(problem: &str) -> Status {
-    Status::unimplemented(format!("unsupported conditions: {problem}"))
-}
-
-/// The labels of a request's destination name the workload and its namespace.
-fn destination(selection: &ResourceSelection, filters: &mut Vec<TapFilter>) {
-    let Some(resource) = &selection.resource else {
-        return;
-    };
-    let mut require = |name: &str, value: &str| {
-        if !value.is_empty() {
-            filters.push(TapFilter::DestinationLabel {
-                name: name.to_owned(),
-                value: value.to_owned(),
-            });
-        }
-    };
-    require(workload_label(&resource.r#type), &resource.name);
-    if resource.r#type != "namespace" {
-        require("namespace", &resource.namespace);
-    }
-}
-
-fn http_filter(condition: &http_match::Match) -> Result<TapFilter, Status> {
-    Ok(match condition {
-        http_match::Match::Scheme(scheme) => TapFilter::Scheme(scheme.to_ascii_lowercase()),
-        http_match::Match::Method(method) => {
-            let name = method.to_ascii_uppercase();
-            let method = Method::from_bytes(name.as_bytes()).map_err(|_error| {
-                Status::invalid_argument(format!("{method:?} is not a method"))
-            })?;
-            TapFilter::Method(method)
-        }
-        http_match::Match::Authority(authority) => {
-            TapFilter::Authority(TextFilter::Exact(authority.clone()))
-        }
-        http_match::Match::Path(path) => TapFilter::Path(TextFilter::Prefix(path.clone())),
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use mesh_api::linkerd2::tap::tap_by_resource_request::r#match::{Http, Seq};
+    use http::Method;
+    use mesh_api::linkerd2::tap::tap_by_resource_request::r#match::{
+        Http, Match as MatchKind, Seq, http as http_match,
+    };
+    use mesh_api::linkerd2::viz::ResourceSelection;
+    use mesh_core::tap::TextFilter;
     use tonic::Code;
 
     use super::*;

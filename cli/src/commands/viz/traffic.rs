@@ -1,5 +1,7 @@
 //! What `meshctl viz stat-inbound` and `stat-outbound` share: flags, queries and counts.
 
+use mesh_core::labels::workload_label;
+
 use super::resources::{self, Window};
 use super::source::{Extension, scope_without_cluster};
 use crate::clients::metrics_api::{Target, TimeWindow};
@@ -99,7 +101,7 @@ impl Series {
 
     /// Returns the namespace and the name of the object that exports a series.
     pub(super) fn object(&self, sample: &Sample) -> (String, String) {
-        let name = sample.label(label(self.target.resource.kind));
+        let name = sample.label(workload_label(self.target.resource.kind.as_str()));
         (sample.label("namespace").to_owned(), name.to_owned())
     }
 
@@ -130,14 +132,6 @@ impl Counts {
     pub(super) fn share(&self, part: f64) -> Option<f64> {
         let total = self.total();
         (total > 0.0).then(|| part / total)
-    }
-}
-
-/// Returns the label with the name of an object, which is not that of Prometheus' own for jobs.
-fn label(kind: ResourceKind) -> &'static str {
-    match kind {
-        ResourceKind::Job => "k8s_job",
-        kind => kind.as_str(),
     }
 }
 
@@ -175,13 +169,13 @@ fn selector(target: &Target, matchers: &[(&str, &str)]) -> String {
         .resource
         .name
         .as_deref()
-        .map(|name| (label(kind), name));
+        .map(|name| (workload_label(kind.as_str()), name));
     let namespace = target.namespace.as_deref().filter(|_| !is_namespace);
     let namespace = namespace.map(|namespace| ("namespace", namespace));
     let matchers = matchers.iter().copied().chain(name).chain(namespace);
     // Objects of another kind have no such label.
     let is_named = target.resource.name.is_some();
-    let any = (!is_named).then(|| format!("{}!=\"\"", label(kind)));
+    let any = (!is_named).then(|| format!("{}!=\"\"", workload_label(kind.as_str())));
     let texts = matchers.map(|(label, value)| format!("{label}={}", quoted(value)));
     let texts: Vec<String> = texts.chain(any).collect();
     format!("{{{}}}", texts.join(", "))
@@ -190,7 +184,7 @@ fn selector(target: &Target, matchers: &[(&str, &str)]) -> String {
 fn grouping(target: &Target, by: &str) -> String {
     match target.resource.kind {
         ResourceKind::Namespace => format!("{by}, namespace"),
-        kind => format!("{by}, namespace, {}", label(kind)),
+        kind => format!("{by}, namespace, {}", workload_label(kind.as_str())),
     }
 }
 

@@ -4,10 +4,11 @@
 //! an outbound series.
 
 use mesh_api::linkerd2::viz;
-use mesh_k8s::kinds::{LabelSelector, LabelSelectorRequirement};
+use mesh_core::labels::workload_label;
+use mesh_k8s::select;
 
 use crate::metrics_api::{Grouping, Matchers};
-use crate::model::{ListedKind, Selector, workload_label};
+use crate::model::{ListedKind, Selector};
 
 /// What a request is about. An empty namespace or name means all.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,9 +43,6 @@ pub(super) const ALL_KINDS: [ListedKind; 9] = [
 
 /// Names in Kubernetes have at most 253 characters, and so have authorities apart from their port.
 const MAX_NAME: usize = 300;
-
-/// The command line has no limit of its own.
-const MAX_SELECTOR: usize = 4096;
 
 impl TargetKind {
     pub(super) fn parse(name: &str) -> Result<Self, String> {
@@ -194,80 +192,7 @@ impl Target {
 
 /// Parses a label selector in the notation of `kubectl`.
 pub(crate) fn parse_selector(text: &str) -> Result<Selector, String> {
-    let invalid = |problem: &str| {
-        let shown: String = text.chars().take(100).collect();
-        format!("invalid label selector {shown:?}: {problem}")
-    };
-    if text.len() > MAX_SELECTOR {
-        return Err(invalid("it is too long"));
-    }
-    let mut requirements = Vec::new();
-    for part in split_outside_parentheses(text) {
-        let part = part.trim();
-        if part.is_empty() && text.trim().is_empty() {
-            continue;
-        }
-        requirements.push(parse_requirement(part).map_err(invalid)?);
-    }
-    Ok(Selector::from(LabelSelector {
-        match_labels: None,
-        match_expressions: Some(requirements),
-    }))
-}
-
-fn split_outside_parentheses(text: &str) -> Vec<&str> {
-    let mut depth = 0_usize;
-    text.split(move |c| {
-        match c {
-            '(' => depth += 1,
-            ')' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        c == ',' && depth == 0
-    })
-    .collect()
-}
-
-fn parse_requirement(text: &str) -> Result<LabelSelectorRequirement, &'static str> {
-    let requirement = |key: &str, operator: &str, values: Option<Vec<String>>| {
-        let valid = |text: &str, also: &str| {
-            text.chars()
-                .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c) || also.contains(c))
-        };
-        if key.is_empty() || !valid(key, "/") {
-            return Err("expected the key of a label");
-        }
-        if !values.iter().flatten().all(|value| valid(value, "")) {
-            return Err("expected the value of a label");
-        }
-        Ok(LabelSelectorRequirement {
-            key: key.to_owned(),
-            operator: operator.to_owned(),
-            values,
-        })
-    };
-    let one = |value: &str| Some(vec![value.trim().to_owned()]);
-    if let Some((key, value)) = text.split_once("!=") {
-        return requirement(key.trim(), "NotIn", one(value));
-    }
-    if let Some((key, value)) = text.split_once('=') {
-        let value = value.strip_prefix('=').unwrap_or(value);
-        return requirement(key.trim(), "In", one(value));
-    }
-    if let Some((before, values)) = text.split_once('(') {
-        let values = values.strip_suffix(')').ok_or("expected a )")?;
-        let values = values.split(',').map(|value| value.trim().to_owned());
-        let (key, operator) = match before.trim().rsplit_once(char::is_whitespace) {
-            Some((key, "in")) => (key, "In"),
-            Some((key, "notin")) => (key, "NotIn"),
-            _ => return Err("expected in or notin"),
-        };
-        return requirement(key.trim(), operator, Some(values.collect()));
-    }
-    match text.strip_prefix('!') {
-        Some(key) => requirement(key.trim(), "DoesNotExist", None),
-        None => requirement(text, "Exists", None),
-    }
+    select::parse(text).map(Selector::from)
 }
 
 #[cfg(test)]
@@ -368,38 +293,5 @@ mod tests {
         let long = "x".repeat(MAX_NAME + 1);
         assert!(parse("pod", &long).unwrap_err().contains("at most"));
         assert!(parse(&long.repeat(9), "").unwrap_err().len() < 400);
-    }
-
-    #[test]
-    fn selectors_have_the_notation_of_kubectl() {
-        let labels = [("app", "web"), ("tier", "front")]
-            .map(|(key, value)| (key.to_owned(), value.to_owned()));
-        let labels = labels.into();
-        for (text, expect) in [
-            ("", true),
-            ("app=web", true),
-            ("app==web,tier!=back", true),
-            ("app = api", false),
-            ("app in (api, web), tier", true),
-            ("app notin (web)", false),
-            ("!app", false),
-            ("!linkerd.io/none,tier in (front)", true),
-        ] {
-            let selector = parse_selector(text).unwrap();
-            assert_eq!(selector.matches(&labels), expect, "{text}");
-        }
-        for bad in [
-            "app,",
-            "app in web",
-            "app in (web",
-            "a b",
-            "=x",
-            "app>1",
-            "a=b=c",
-        ] {
-            let error = parse_selector(bad).unwrap_err();
-            assert!(error.starts_with("invalid label selector"), "{error}");
-        }
-        assert!(parse_selector(&"a,".repeat(MAX_SELECTOR)).is_err());
     }
 }

@@ -1,6 +1,6 @@
 //! An event as a line, in Linkerd's form.
 
-use mesh_core::labels::Labels;
+use mesh_core::labels::{Labels, workload_label};
 use mesh_core::tap::{TapContext, TapDirection, TapEvent, TapEventKind, TapStreamEnd};
 
 use crate::mesh::resource::ResourceKind;
@@ -97,12 +97,7 @@ fn shown_resources(context: &TapContext, kind: ResourceKind) -> String {
 /// Returns the resource of this kind, or else the pod.
 fn shown_resource(end: &str, labels: &Labels, kind: ResourceKind) -> String {
     let mut text = String::new();
-    // A label `job` would be that of Prometheus.
-    let label = match kind {
-        ResourceKind::Job => "k8s_job",
-        kind => kind.as_str(),
-    };
-    if let Some(name) = labels.get(label) {
+    if let Some(name) = labels.get(workload_label(kind.as_str())) {
         text += &format!(" {end}_res={}/{name}", kind.short());
     } else if let Some(pod) = labels.get("pod") {
         text += &format!(" {end}_pod={pod}");
