@@ -15,6 +15,7 @@ use crate::manifest::{self, ObjectKey, ReadError};
 use crate::network::{self, AddressOverrides, NetworkError};
 use crate::node::control::{NodeStatus, Request, Response, Target};
 use crate::node_paths::{FindError, Name, NodePaths};
+use crate::observer::Observer;
 use crate::settings::{self, Settings, SettingsError};
 
 /// The options of `meshctl local up`.
@@ -73,6 +74,8 @@ pub enum ClientError {
         #[source]
         source: io::Error,
     },
+    #[error("only root may tap the proxies of local node {0}; run the command as root")]
+    ObserverNotRoot(Name),
     #[error("{0}")]
     Refused(String),
     #[error("invalid response of node {name}: {response:?}; is it of another version?")]
@@ -178,6 +181,18 @@ pub fn status(paths: &NodePaths) -> Result<NodeStatus, ClientError> {
 /// Requests the node to reload its manifests.
 pub fn apply(paths: &NodePaths) -> Result<NodeStatus, ClientError> {
     as_status(paths, request(paths, &Request::Apply)?)
+}
+
+/// Returns a token with which the caller, who must be root, becomes the observer of the node's
+/// proxies.
+pub fn observer(paths: &NodePaths) -> Result<Observer, ClientError> {
+    if !nix::unistd::geteuid().is_root() {
+        return Err(ClientError::ObserverNotRoot(paths.name().clone()));
+    }
+    match request(paths, &Request::Observer)? {
+        Response::Observer(observer) => Ok(*observer),
+        other => Err(unexpected(paths, other)),
+    }
 }
 
 /// Stops the node and removes everything it created, even if its daemon has crashed.

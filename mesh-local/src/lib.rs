@@ -25,6 +25,7 @@ pub mod network;
 pub mod node;
 pub mod node_paths;
 pub mod objects;
+pub mod observer;
 pub mod pki;
 pub mod pod;
 pub mod service;

@@ -300,6 +300,10 @@ impl Node {
                 Ok(target) => Response::Target(Box::new(target)),
                 Err(refusal) => Response::Refused(refusal),
             },
+            Request::Observer => match self.observer() {
+                Ok(observer) => Response::Observer(Box::new(observer)),
+                Err(refusal) => Response::Refused(refusal),
+            },
             // The loop handles this request.
             Request::Stop => Response::Stopped,
         }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::Serialize;
 use serde_json::json;
 
 use crate::digest;
@@ -14,23 +15,30 @@ use crate::pki::TokenSigner;
 /// The issuer claim, which identifies the API server on a cluster.
 const ISSUER: &str = "https://mesh-local.cluster.local";
 /// The minimum lifetime in Kubernetes.
-const MIN_LIFETIME: Duration = Duration::from_secs(600);
+pub(crate) const MIN_LIFETIME: Duration = Duration::from_secs(600);
 const DEFAULT_LIFETIME: Duration = Duration::from_secs(3600);
 
 /// The subject, audience and lifetime of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenRequest {
-    pub pod: ObjectKey,
-    pub pod_uid: String,
-    pub service_account: String,
+    pub account: ObjectKey,
+    /// The pod that uses the token.
+    pub pod: Option<BoundPod>,
     pub audience: String,
     pub lifetime: Duration,
 }
 
+/// A pod in the namespace of a token's account.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct BoundPod {
+    pub name: String,
+    pub uid: String,
+}
+
 #[derive(Debug, thiserror::Error)]
-#[error("sign the token of pod {pod}")]
+#[error("sign a token of ServiceAccount {account}")]
 pub struct SignError {
-    pod: ObjectKey,
+    account: ObjectKey,
     #[source]
     source: aws_lc_rs::error::Unspecified,
 }
@@ -50,12 +58,11 @@ pub fn renew_after(lifetime: Duration) -> Duration {
 
 /// Signs a token that is valid from the Unix time `now`, in seconds.
 pub fn sign(signer: &TokenSigner, request: &TokenRequest, now: i64) -> Result<String, SignError> {
-    let ObjectKey { namespace, name } = &request.pod;
-    let account = &request.service_account;
+    let ObjectKey { namespace, name } = &request.account;
     let expires = now.saturating_add_unsigned(request.lifetime.as_secs());
-    let claims = json!({
+    let mut claims = json!({
         "iss": ISSUER,
-        "sub": format!("system:serviceaccount:{namespace}:{account}"),
+        "sub": format!("system:serviceaccount:{namespace}:{name}"),
         "aud": [request.audience],
         "iat": now,
         "nbf": now,
@@ -63,12 +70,14 @@ pub fn sign(signer: &TokenSigner, request: &TokenRequest, now: i64) -> Result<St
         "kubernetes.io": {
             "namespace": namespace,
             "serviceaccount": {
-                "name": account,
-                "uid": account_uid(namespace, account),
+                "name": name,
+                "uid": account_uid(namespace, name),
             },
-            "pod": { "name": name, "uid": request.pod_uid },
         },
     });
+    if let Some(pod) = &request.pod {
+        claims["kubernetes.io"]["pod"] = json!(pod);
+    }
     let part = |value: serde_json::Value| URL_SAFE_NO_PAD.encode(value.to_string());
     let signed = format!(
         "{}.{}",
@@ -76,7 +85,7 @@ pub fn sign(signer: &TokenSigner, request: &TokenRequest, now: i64) -> Result<St
         part(claims)
     );
     let signature = signer.sign(signed.as_bytes()).map_err(|source| SignError {
-        pod: request.pod.clone(),
+        account: request.account.clone(),
         source,
     })?;
     Ok(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature)))
@@ -95,9 +104,11 @@ mod tests {
     #[test]
     fn token_has_the_claims_of_kubernetes() {
         let request = TokenRequest {
-            pod: ObjectKey::new("shop", "web-1"),
-            pod_uid: "u".into(),
-            service_account: "web".into(),
+            account: ObjectKey::new("shop", "web"),
+            pod: Some(BoundPod {
+                name: "web-1".into(),
+                uid: "u".into(),
+            }),
             audience: "identity.l5d.io".into(),
             lifetime: Duration::from_secs(86_400),
         };
@@ -114,7 +125,8 @@ mod tests {
         assert_eq!(claims["aud"], json!(["identity.l5d.io"]));
         assert_eq!(claims["iat"], 1000);
         assert_eq!(claims["exp"], 87_400);
-        assert_eq!(claims["kubernetes.io"]["pod"]["name"], "web-1");
+        let bound = json!({ "name": "web-1", "uid": "u" });
+        assert_eq!(claims["kubernetes.io"]["pod"], bound);
         assert_eq!(claims["kubernetes.io"]["namespace"], "shop");
     }
 

@@ -4,14 +4,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use json_patch::Patch;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, ReplicaSetSpec};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, PodSpec, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use mesh_k8s::inject::{self, Values};
 use mesh_k8s::pod::owner;
 
-use crate::digest;
 use crate::manifest::{Manifests, ObjectKey, Problem};
+use crate::{digest, observer};
 
 mod validate;
 
@@ -264,7 +265,7 @@ fn fill_in_defaults(pod: &mut Pod) {
     pod.status = None;
 }
 
-/// Applies the injector's patch to a pod, and returns it with the warnings.
+/// Applies the patches of the injectors to a pod, and returns it with the warnings.
 fn inject_pod(
     manifests: &Manifests,
     values: &Values,
@@ -272,6 +273,7 @@ fn inject_pod(
     pod: &Pod,
 ) -> Result<(Pod, Vec<String>), String> {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    observer::check_account(namespace, mesh_k8s::pod::service_account(pod))?;
     let meta = manifests.namespace_meta(namespace);
     let owner = owner::resolve(pod, |kind, name| {
         let found =
@@ -279,10 +281,16 @@ fn inject_pod(
         found.flatten().map(|set| &set.metadata)
     });
     let outcome = inject::patch(values, &meta, pod, &owner).map_err(|error| error.to_string())?;
+    let pod = patched(pod, &outcome.patch)?;
+    let observer = observer::identity(values);
+    let patch = inject::tap_patch(&meta, &pod, &observer).map_err(|error| error.to_string())?;
+    Ok((patched(&pod, &patch)?, outcome.warnings))
+}
+
+fn patched(pod: &Pod, patch: &Patch) -> Result<Pod, String> {
     let mut document = serde_json::to_value(pod).map_err(|error| error.to_string())?;
-    json_patch::patch(&mut document, &outcome.patch).map_err(|error| error.to_string())?;
-    let pod = serde_json::from_value(document).map_err(|error| error.to_string())?;
-    Ok((pod, outcome.warnings))
+    json_patch::patch(&mut document, patch).map_err(|error| error.to_string())?;
+    serde_json::from_value(document).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

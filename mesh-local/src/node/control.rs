@@ -17,6 +17,7 @@ use super::NodeError;
 use crate::file;
 use crate::manifest::{ObjectKey, Problem};
 use crate::node_paths::NodePaths;
+use crate::observer::Observer;
 use crate::pod::status::Summary;
 
 pub use super::publish::ServiceSummary;
@@ -34,6 +35,8 @@ pub enum Request {
         pod: ObjectKey,
         container: Option<String>,
     },
+    /// Return a token with which the client becomes the observer of the node's proxies.
+    Observer,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +44,7 @@ pub enum Request {
 pub enum Response {
     Status(Box<NodeStatus>),
     Target(Box<Target>),
+    Observer(Box<Observer>),
     Stopped,
     Refused(String),
 }
@@ -70,6 +74,9 @@ pub struct Target {
     /// The file with the task that created the container.
     pub task: PathBuf,
 }
+
+/// The only user that the daemon serves.
+const ROOT: u32 = 0;
 
 /// Maximum number of queued requests; each command sends one at a time.
 const REQUEST_QUEUE: usize = 16;
@@ -137,6 +144,10 @@ pub(super) async fn refuse_all(requests: &mut RequestReceiver) {
 }
 
 async fn serve(stream: UnixStream, requests: mpsc::Sender<(Request, oneshot::Sender<Response>)>) {
+    // The mode of the socket is set after it was created.
+    if !stream.peer_cred().is_ok_and(|peer| peer.uid() == ROOT) {
+        return;
+    }
     let mut stream = BufReader::new(stream);
     let mut line = String::new();
     if stream.read_line(&mut line).await.is_err() {

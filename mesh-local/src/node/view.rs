@@ -6,6 +6,7 @@ use super::Node;
 use super::control::{NodeStatus, Target};
 use crate::container::shim::describe;
 use crate::manifest::ObjectKey;
+use crate::observer::{self, Observer};
 use crate::pod::status;
 
 impl Node {
@@ -74,6 +75,16 @@ impl Node {
             problems: self.problems.clone(),
             pods,
         }
+    }
+
+    /// Returns a token of the observer of the node's proxies.
+    pub(super) fn observer(&self) -> Result<Observer, String> {
+        let Some(values) = &self.values else {
+            return Err(
+                "this node has no proxies: it was started with `meshctl local up --no-mesh`".into(),
+            );
+        };
+        observer::issue(&self.context.signer, values).map_err(|error| describe(&error))
     }
 
     /// Returns the container that `exec` enters.

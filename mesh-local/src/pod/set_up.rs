@@ -22,7 +22,7 @@ use crate::container::run::{Container, RestartPolicy};
 use crate::container::volume::{self, PreparedVolume, TokenFile, VolumeError};
 use crate::manifest::ObjectKey;
 use crate::netns::{self, NetnsError};
-use crate::token::{self, TokenRequest};
+use crate::token::{self, BoundPod, TokenRequest};
 use crate::{file, image};
 
 #[derive(Debug, thiserror::Error)]
@@ -166,9 +166,11 @@ pub(super) async fn renew_tokens<T>(task: &PodTask, tokens: &[TokenFile]) -> T {
 
 fn write_token(task: &PodTask, token_file: &TokenFile) -> Result<(), PodError> {
     let request = TokenRequest {
-        pod: task.key.clone(),
-        pod_uid: task.uid.clone(),
-        service_account: accessors::service_account(&task.pod).to_owned(),
+        account: ObjectKey::new(&task.key.namespace, accessors::service_account(&task.pod)),
+        pod: Some(BoundPod {
+            name: task.key.name.clone(),
+            uid: task.uid.clone(),
+        }),
         audience: token_file.audience.clone(),
         lifetime: token_file.lifetime,
     };

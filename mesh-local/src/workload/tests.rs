@@ -221,3 +221,44 @@ fn pods_of_an_invalid_manifest_are_retained() {
     removed.retain_last_valid(&last);
     assert!(removed.pods.is_empty());
 }
+
+#[test]
+fn proxies_are_tapped_by_the_observer_unless_disabled() {
+    let observers = |text: &str| -> BTreeSet<Option<String>> {
+        let workloads = compute_with(text, Some(&values()));
+        let of_pod = |workload: Workload| {
+            let spec = workload.pod.spec.unwrap_or_default();
+            let env = mesh_k8s::pod::containers(&spec).flat_map(|it| it.env.iter().flatten());
+            let mut env = env.filter(|var| var.name == "LINKERD2_PROXY_TAP_SVC_NAME");
+            env.next().and_then(|var| var.value.clone())
+        };
+        workloads.pods.into_values().map(of_pod).collect()
+    };
+    let observer = Some(observer::identity(&values()));
+    assert_eq!(observers(DEPLOYMENT), [observer].into());
+    let disabled = DEPLOYMENT.replace(
+        "linkerd.io/inject: enabled",
+        "linkerd.io/inject: enabled, viz.linkerd.io/disable-tap: 'true'",
+    );
+    assert_eq!(observers(&disabled), [None].into());
+    let unmeshed = DEPLOYMENT.replace("linkerd.io/inject: enabled", "a: b");
+    assert_eq!(observers(&unmeshed), [None].into());
+}
+
+#[test]
+fn pod_with_the_account_of_the_observer_is_rejected() {
+    const POD: &str = "
+kind: Pod
+metadata: {name: spy, namespace: linkerd-viz}
+spec: {serviceAccountName: tap, containers: [{name: a, command: [a]}]}
+";
+    let workloads = compute_with(POD, Some(&values()));
+    assert!(workloads.pods.is_empty());
+    let problem = &workloads.problems[0];
+    assert!(problem.message.contains("reserved for root"), "{problem}");
+    let other = compute_with(
+        &POD.replace("namespace: linkerd-viz", "namespace: shop"),
+        Some(&values()),
+    );
+    assert_eq!(other.problems, []);
+}
