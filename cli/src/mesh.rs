@@ -94,6 +94,14 @@ impl Mesh {
         }
     }
 
+    /// Returns the namespace of a command that is about one and has no flag.
+    pub(crate) fn default_namespace(&self) -> &str {
+        match self {
+            Self::Local(_) => "default",
+            Self::Cluster(cluster) => &cluster.namespace,
+        }
+    }
+
     pub(crate) fn control_namespace(&self) -> &str {
         match self {
             Self::Local(_) => CONTROL_NAMESPACE,

@@ -17,6 +17,7 @@ use crate::mesh::agent::AgentReport;
 use crate::mesh::connection::Connection;
 use crate::mesh::pod::MeshPod;
 
+#[derive(Clone)]
 pub(crate) struct Node {
     pub(crate) paths: NodePaths,
 }

@@ -4,4 +4,5 @@ mod clients;
 mod faults;
 pub(crate) mod manifests;
 mod rolling;
+mod tap;
 mod why;

@@ -1,5 +1,7 @@
 //! Fetches the certificate chain that a proxy or a webhook presents, and verifies chains as a
-//! client does. The only module of the CLI that uses rustls.
+//! client does; [`TlsClient`] connects to proxies. The only module of the CLI that uses rustls.
+
+mod client;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +22,8 @@ use tokio_rustls::rustls::{
 
 use crate::exit::Failure;
 use crate::mesh::connection::Connection;
+
+pub(crate) use self::client::{CertificateRequest, TlsClient};
 
 /// A handshake takes one round trip and a signature.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);

@@ -93,6 +93,16 @@ impl Mesh {
         self.command([place, command.words()].concat())
     }
 
+    /// Starts meshctl, whose output is read later.
+    pub(crate) fn start_meshctl(&self, args: impl Words) -> Program {
+        Program::start(&mut self.command(args))
+    }
+
+    /// The name of the node.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// The primary address of a pod.
     pub(crate) fn address(&self, namespace: &str, name: &str) -> String {
         let status = self.json("local status -o json");

@@ -11,6 +11,8 @@ use mesh_api::linkerd2::tap::tap_by_resource_request::r#match::{
 };
 use mesh_api::linkerd2::tap::tap_by_resource_request::{Extract, Match};
 use mesh_api::linkerd2::viz::{Resource as Message, ResourceSelection};
+use mesh_api::tap_conditions;
+use mesh_core::tap::TapFilter;
 
 use crate::exit::Failure;
 use crate::mesh::resource::{Resource, ResourceKind};
@@ -92,6 +94,27 @@ impl TapQuery {
     /// Returns the kind of the target.
     pub(crate) fn kind(&self) -> ResourceKind {
         self.kind
+    }
+
+    pub(super) fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// Returns the name of the target, which is empty for a namespace.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the conditions as proxies evaluate them.
+    pub(super) fn filter(&self) -> Result<TapFilter, Failure> {
+        let conditions = self.to_message().r#match;
+        tap_conditions::filter(conditions.as_ref())
+            .map_err(|error| Failure::Input(error.to_string()))
+    }
+
+    /// Returns the requests per second of each of so many pods, at least one, as the tap API does.
+    pub(super) fn rps_per_pod(&self, pods: usize) -> u32 {
+        ((self.max_rps / pods as f32) as u32).max(1)
     }
 
     /// Returns the resource and subresource of the access that a tap needs.

@@ -1,25 +1,14 @@
 //! `meshctl viz list`: which pods can be tapped.
 
 use kube::api::ListParams;
-use mesh_core::units::parse_bool;
-use mesh_k8s::inject::{DISABLE_TAP, TAP_ENABLED};
 use mesh_k8s::kinds::{Pod, ResourceExt};
 use mesh_k8s::pod;
 
-use super::source::cluster;
+use crate::clients::tap::TapState;
 use crate::cluster::error;
 use crate::global::Global;
+use crate::mesh::{Mesh, Scope};
 use crate::output;
-
-/// Whether a meshed pod can be tapped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum TapState {
-    Enabled,
-    /// By an annotation.
-    Disabled,
-    /// Injected before the extension was installed.
-    Missing,
-}
 
 /// The lists in their order, each with its heading.
 const LISTS: [(TapState, &str); 3] = [
@@ -32,14 +21,27 @@ const LISTS: [(TapState, &str); 3] = [
 ];
 
 pub(super) async fn run(global: &Global) -> anyhow::Result<()> {
-    let (cluster, scope) = cluster(global).await?;
-    let pods = cluster.list::<Pod>(&scope, ListParams::default()).await;
-    let pods = pods.map_err(|error| error::failed("list the pods", error))?;
-    let text = render(&pods, &cluster.control_namespace);
+    let mesh = Mesh::find(global).await?;
+    let pods = pods(&mesh, &mesh.scope(global)).await?;
+    let text = render(&pods, mesh.control_namespace());
     if text.is_empty() {
         output::note("no meshed pods found; select other namespaces with -n NAMESPACE or -A");
     }
     output::text(&text)
+}
+
+async fn pods(mesh: &Mesh, scope: &Scope) -> anyhow::Result<Vec<Pod>> {
+    match mesh {
+        Mesh::Local(node) => {
+            let mut pods: Vec<Pod> = node.objects("Pod")?;
+            pods.retain(|pod| scope.contains(&pod.namespace().unwrap_or_default()));
+            Ok(pods)
+        }
+        Mesh::Cluster(cluster) => {
+            let pods = cluster.list::<Pod>(scope, ListParams::default()).await;
+            pods.map_err(|error| error::failed("list the pods", error))
+        }
+    }
 }
 
 fn render(pods: &[Pod], control_namespace: &str) -> String {
@@ -49,7 +51,7 @@ fn render(pods: &[Pod], control_namespace: &str) -> String {
     let mut names: Vec<(TapState, String)> = meshed
         .map(|pod| {
             let name = format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any());
-            (tap_state(pod), name)
+            (TapState::of_pod(pod), name)
         })
         .collect();
     names.sort_by(|a, b| a.1.cmp(&b.1));
@@ -65,22 +67,6 @@ fn render(pods: &[Pod], control_namespace: &str) -> String {
         }
     }
     text
-}
-
-/// Returns what the tap API decides: `disable-tap` takes precedence.
-fn tap_state(pod: &Pod) -> TapState {
-    let is_true = |key: &str| {
-        pod::annotation(pod, key)
-            .and_then(parse_bool)
-            .unwrap_or_default()
-    };
-    if is_true(DISABLE_TAP) {
-        TapState::Disabled
-    } else if is_true(TAP_ENABLED) {
-        TapState::Enabled
-    } else {
-        TapState::Missing
-    }
 }
 
 #[cfg(test)]

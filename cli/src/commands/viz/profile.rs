@@ -8,7 +8,6 @@ use mesh_core::units::parse_duration;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
-use super::source::cluster;
 use crate::clients::tap::{TapQuery, TapStream};
 use crate::exit::Failure;
 use crate::global::Global;
@@ -48,10 +47,11 @@ Examples:
 type Route = (String, String);
 
 pub(super) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
-    let (cluster, scope) = cluster(global).await?;
-    let namespace = scope.namespace().unwrap_or(&cluster.namespace).to_owned();
-    let query = TapQuery::new(&Resource::parse(&args.tap)?, &namespace)?;
-    let mut stream = TapStream::start(&cluster, &query).await?;
+    let mesh = Mesh::find(global).await?;
+    let scope = mesh.scope(global);
+    let namespace = scope.namespace().unwrap_or(mesh.default_namespace());
+    let query = TapQuery::new(&Resource::parse(&args.tap)?, namespace)?;
+    let mut stream = TapStream::start(&mesh, &query).await?;
     let mut routes = BTreeSet::new();
     let end = Instant::now() + args.tap_duration;
     while routes.len() < usize::from(args.tap_route_limit) {
@@ -69,9 +69,9 @@ pub(super) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
         ))
         .into());
     }
-    let domain = Mesh::Cluster(Box::new(cluster)).cluster_domain().await;
+    let domain = mesh.cluster_domain().await;
     let name = format!("{}.{namespace}.svc.{domain}", args.service);
-    let profile = profile(&name, &namespace, &routes);
+    let profile = profile(&name, namespace, &routes);
     output::text(&manifests::render(&[profile], args.output)?)
 }
 

@@ -85,7 +85,7 @@ pub(super) async fn cluster(global: &Global) -> anyhow::Result<(Cluster, Scope)>
     match mesh {
         Mesh::Cluster(cluster) => Ok((*cluster, scope)),
         Mesh::Local(node) => Err(Failure::Input(format!(
-            "the local node {} has no viz extension: `meshctl stat` shows its traffic; --context NAME selects a cluster",
+            "the local node {} has no viz extension: use `meshctl stat` or `meshctl viz tap`, which read its proxies; --context NAME selects a cluster",
             node.paths.name()
         ))
         .into()),

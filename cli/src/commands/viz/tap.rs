@@ -6,9 +6,9 @@ mod line;
 
 use clap::ValueEnum;
 
-use super::source::cluster;
 use crate::clients::tap::TapStream;
 use crate::global::Global;
+use crate::mesh::Mesh;
 use crate::output;
 
 pub(super) use self::filter::Filter;
@@ -41,11 +41,11 @@ enum TapFormat {
 }
 
 pub(super) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
-    let (cluster, scope) = cluster(global).await?;
-    let mut query = args.filter.query(&scope, &cluster.namespace)?;
+    let mesh = Mesh::find(global).await?;
+    let mut query = args.filter.query(&mesh, global)?;
     query.with_headers = args.output == Some(TapFormat::Json);
     let kind = query.kind();
-    let mut stream = TapStream::start(&cluster, &query).await?;
+    let mut stream = TapStream::start(&mesh, &query).await?;
     while let Some(event) = stream.next().await? {
         match args.output {
             Some(TapFormat::Json) => output::linkerd_json(&json::document(&event))?,

@@ -20,10 +20,10 @@ use tokio::time::MissedTickBehavior;
 
 use self::live::{Grouping, LiveRequests};
 use self::view::{Effect, View};
-use super::source::cluster;
 use super::tap::Filter;
 use crate::clients::tap::TapStream;
 use crate::global::Global;
+use crate::mesh::Mesh;
 use crate::output;
 use crate::output::screen::Screen;
 
@@ -61,9 +61,9 @@ enum End {
 const FRAME_INTERVAL: Duration = Duration::from_millis(250);
 
 pub(super) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
-    let (cluster, scope) = cluster(global).await?;
-    let query = args.filter.query(&scope, &cluster.namespace)?;
-    let mut stream = TapStream::start(&cluster, &query).await?;
+    let mesh = Mesh::find(global).await?;
+    let query = args.filter.query(&mesh, global)?;
+    let mut stream = TapStream::start(&mesh, &query).await?;
     let grouping = Grouping {
         by_route: args.routes,
         hides_sources: args.hide_sources,

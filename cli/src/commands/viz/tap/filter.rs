@@ -2,7 +2,8 @@
 
 use crate::clients::tap::{DEFAULT_MAX_RPS, TapQuery};
 use crate::exit::Failure;
-use crate::mesh::Scope;
+use crate::global::Global;
+use crate::mesh::Mesh;
 use crate::mesh::resource::Resource;
 
 #[derive(Debug, clap::Args)]
@@ -46,14 +47,15 @@ pub(in crate::commands::viz) struct Filter {
 const LARGEST_MAX_RPS: f32 = 10_000.0;
 
 impl Filter {
-    /// `default_namespace` is used with `-A`, because a tap is of one namespace.
+    /// A tap is of one namespace: without `-n`, the default one of the mesh.
     pub(in crate::commands::viz) fn query(
         &self,
-        scope: &Scope,
-        default_namespace: &str,
+        mesh: &Mesh,
+        global: &Global,
     ) -> Result<TapQuery, Failure> {
         let resource = Resource::parse_one(&self.resource)?;
-        let namespace = scope.namespace().unwrap_or(default_namespace);
+        let scope = mesh.scope(global);
+        let namespace = scope.namespace().unwrap_or(mesh.default_namespace());
         let to = self.to.as_deref().map(Resource::parse).transpose()?;
         let to_namespace = self.to_namespace.as_deref().unwrap_or(namespace);
         let mut query = TapQuery::new(&resource, namespace)?;

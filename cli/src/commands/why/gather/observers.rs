@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use mesh_core::redirection::RedirectionEvent;
 use mesh_core::tap::{TapEvent, TapEventKind};
 use parking_lot::Mutex;
@@ -240,13 +239,7 @@ async fn tap(
         query.path = Some(path.to_owned());
         query.max_rps = MAX_RPS;
         query.with_headers = true;
-        let cluster = match mesh {
-            Mesh::Cluster(cluster) => Some(cluster),
-            Mesh::Local(_) => None,
-        };
-        let cluster = cluster
-            .context("taps are a part of the viz extension, which a local node does not have")?;
-        TapStream::start(cluster, &query).await
+        TapStream::start(mesh, &query).await
     };
     let mut stream = start.await.map_err(|error| format!("{error:#}"))?;
     let seen = Seen::default();

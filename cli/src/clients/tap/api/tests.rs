@@ -138,7 +138,7 @@ fn events(request: Request<Body>) -> Response<TestBody> {
 
 #[tokio::test]
 async fn events_are_read_and_unknown_ones_left_out() {
-    let mut stream = TapStream::start(&cluster(events), &query()).await.unwrap();
+    let mut stream = ApiEvents::start(&cluster(events), &query()).await.unwrap();
     let first = stream.next().await.unwrap().unwrap();
     assert_eq!(first.context.source, "10.0.0.1:5000".parse().unwrap());
     assert_eq!(first.context.destination, "[fd00::2]:80".parse().unwrap());
@@ -164,7 +164,7 @@ async fn events_are_read_and_unknown_ones_left_out() {
 }
 
 async fn start_error(respond: fn(Request<Body>) -> Response<TestBody>) -> String {
-    match TapStream::start(&cluster(respond), &query()).await {
+    match ApiEvents::start(&cluster(respond), &query()).await {
         Ok(_stream) => panic!("the tap has started"),
         Err(error) => format!("{error:#}"),
     }
@@ -236,7 +236,7 @@ async fn invalid_events_end_the_tap() {
         (&[2, 0, 0, 0, 0xff, 0xff][..], "invalid"),
         (&[9, 0, 0, 0, 1][..], "within a message"),
     ] {
-        let mut stream = TapStream {
+        let mut stream = ApiEvents {
             body: Body::from(body.to_vec()),
             frames: Frames::with_limit(MAX_FRAME),
         };

@@ -1,0 +1,128 @@
+//! The certificate of a local node's observer, from the node's identity controller.
+
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context as _;
+use mesh_api::proto::identity::identity_client::IdentityClient;
+use mesh_core::identity::service_account;
+use mesh_k8s::values::Values;
+use mesh_local::client::{self, ClientError};
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+use crate::clients::grpc;
+use crate::clients::tls::{CertificateRequest, TlsClient};
+use crate::exit::Failure;
+use crate::global::CONTROL_NAMESPACE;
+use crate::mesh::MeshPod;
+use crate::node::Node;
+
+/// Connects as the observer.
+pub(super) struct Observer {
+    node: Node,
+    /// Locked while a certificate is requested, so that all pods use the same one.
+    certified: Mutex<Option<Certified>>,
+}
+
+struct Certified {
+    client: TlsClient,
+    valid_until: SystemTime,
+}
+
+/// The port of the identity controller.
+const IDENTITY_PORT: u16 = 8080;
+
+/// The controller verifies the token with a key that it has.
+const CERTIFY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A certificate that expires sooner is not used for another connection.
+const MIN_VALIDITY: Duration = Duration::from_secs(60);
+
+impl Observer {
+    pub(super) fn new(node: Node) -> Self {
+        Self {
+            node,
+            certified: Mutex::new(None),
+        }
+    }
+
+    /// Returns a client with a valid certificate.
+    pub(super) async fn client(&self) -> anyhow::Result<TlsClient> {
+        let mut certified = self.certified.lock().await;
+        let until = SystemTime::now() + MIN_VALIDITY;
+        if let Some(current) = &*certified
+            && current.valid_until > until
+        {
+            return Ok(current.client.clone());
+        }
+        let new = certify(&self.node)
+            .await
+            .context("get a certificate to tap with")?;
+        Ok(certified.insert(new).client.clone())
+    }
+}
+
+async fn certify(node: &Node) -> anyhow::Result<Certified> {
+    let observer = client::observer(&node.paths).map_err(unreachable_node)?;
+    let anchors = &observer.trust_anchors;
+    let controller = controller(node)?;
+    let connection = node.connect(&controller, IDENTITY_PORT).await?;
+    let connection = TlsClient::anonymous(anchors)?
+        .connect(connection, &identity(&controller))
+        .await?;
+    let server = format!("the identity controller in pod {controller}");
+    let channel = grpc::channel(connection, &server).await?;
+    let request = CertificateRequest::new(&observer.identity)?;
+    let message = mesh_api::identity::certify_request(
+        &observer.identity,
+        observer.token.into_bytes(),
+        request.der().to_vec(),
+    );
+    let mut identity = IdentityClient::new(channel);
+    let response = timeout(CERTIFY_TIMEOUT, identity.certify(message)).await;
+    let response = response.map_err(|_elapsed| {
+        Failure::TimedOut(format!(
+            "no response from {server} within {} s",
+            CERTIFY_TIMEOUT.as_secs()
+        ))
+    })?;
+    let response = response.with_context(|| format!("{server} issued no certificate"))?;
+    let issued = mesh_api::identity::issued(response.into_inner())?;
+    let valid_until = issued.valid_until;
+    let chain = [vec![issued.leaf], issued.intermediates].concat();
+    Ok(Certified {
+        client: TlsClient::certified(request, chain, anchors)?,
+        valid_until,
+    })
+}
+
+/// Returns a pod of the identity controller.
+fn controller(node: &Node) -> anyhow::Result<MeshPod> {
+    let mut pods = node.pods()?.into_iter();
+    let found = pods.find(|pod| pod.component.as_deref() == Some("identity") && pod.ready);
+    let missing = || {
+        Failure::Unreachable(format!(
+            "the identity controller of local node {} is not ready; `meshctl local status` shows the reason",
+            node.paths.name()
+        ))
+    };
+    Ok(found.ok_or_else(missing)?)
+}
+
+fn identity(pod: &MeshPod) -> String {
+    service_account(
+        &pod.service_account,
+        &pod.namespace,
+        CONTROL_NAMESPACE,
+        Values::default().trust_domain(),
+    )
+}
+
+fn unreachable_node(error: ClientError) -> anyhow::Error {
+    match error {
+        ClientError::Unreachable { .. } => {
+            Failure::Unreachable(format!("{:#}", anyhow::Error::from(error))).into()
+        }
+        error => error.into(),
+    }
+}

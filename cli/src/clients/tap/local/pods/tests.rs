@@ -1,0 +1,137 @@
+//! Selections from the objects of a node.
+
+use crate::mesh::resource::Resource;
+
+use super::*;
+
+fn pod(name: &str, ip: &str, annotation: &str, phase: &str) -> Pod {
+    let env: String = ["INBOUND:4143", "CONTROL:4190", "ADMIN:4191"]
+        .iter()
+        .filter_map(|port| port.split_once(':'))
+        .map(|(name, port)| {
+            format!("{{name: LINKERD2_PROXY_{name}_LISTEN_ADDR, value: '0.0.0.0:{port}'}}, ")
+        })
+        .collect();
+    let text = format!(
+        "
+metadata:
+  name: {name}
+  namespace: shop
+  labels: {{app: web, name: {name}, linkerd.io/control-plane-ns: linkerd}}
+  annotations: {{{annotation}}}
+  ownerReferences: [{{apiVersion: apps/v1, kind: ReplicaSet, name: web-1, uid: b}}]
+spec:
+  serviceAccountName: web
+  containers: [{{name: linkerd-proxy, env: [{env}]}}]
+status: {{phase: {phase}, podIP: {ip}}}
+"
+    );
+    serde_norway::from_str(&text).unwrap()
+}
+
+const ENABLED: &str = "viz.linkerd.io/tap-enabled: 'true'";
+
+fn objects(pods: Vec<Pod>) -> Objects {
+    let set = "{name: web-1, namespace: shop, ownerReferences: [{apiVersion: apps/v1, kind: Deployment, name: web, uid: a}]}";
+    let service = "{metadata: {name: front, namespace: shop}, spec: {selector: {app: web}}}";
+    Objects {
+        pods,
+        replica_sets: vec![serde_norway::from_str(set).unwrap()],
+        services: vec![serde_norway::from_str(service).unwrap()],
+    }
+}
+
+fn query(target: &str, namespace: &str) -> TapQuery {
+    TapQuery::new(&Resource::parse(target).unwrap(), namespace).unwrap()
+}
+
+fn names(pods: &[TappedPod]) -> Vec<&str> {
+    pods.iter().map(|pod| pod.name.as_str()).collect()
+}
+
+#[test]
+fn pods_of_each_kind_of_target_are_found() {
+    let objects = objects(vec![
+        pod("web-1-a", "10.0.0.1", ENABLED, "Running"),
+        pod("web-1-b", "10.0.0.2", ENABLED, "Pending"),
+    ]);
+    for target in [
+        "ns/shop",
+        "deploy/web",
+        "rs/web-1",
+        "svc/front",
+        "po/web-1-a",
+    ] {
+        let pods = objects.select(&query(target, "shop")).unwrap();
+        let expected = TappedPod {
+            name: "shop/web-1-a".to_owned(),
+            addr: "10.0.0.1:4190".parse().unwrap(),
+            identity: "web.shop.serviceaccount.identity.linkerd.cluster.local".to_owned(),
+        };
+        assert_eq!(pods, [expected], "{target}");
+    }
+}
+
+#[test]
+fn labels_select_among_the_pods() {
+    let objects = objects(vec![
+        pod("web-1-a", "10.0.0.1", ENABLED, "Running"),
+        pod("web-1-b", "10.0.0.2", ENABLED, "Running"),
+    ]);
+    let mut query = query("deploy/web", "shop");
+    query.selector = "name in (web-1-b)".to_owned();
+    assert_eq!(names(&objects.select(&query).unwrap()), ["shop/web-1-b"]);
+    query.selector = "name in web".to_owned();
+    let error = objects.select(&query).unwrap_err().to_string();
+    assert!(error.contains("invalid label selector"), "{error}");
+}
+
+#[test]
+fn error_names_the_namespace_or_the_reasons() {
+    let disabled = format!("{ENABLED}, viz.linkerd.io/disable-tap: 'true'");
+    let mut unmeshed = pod("web-1-d", "10.0.0.4", "", "Running");
+    unmeshed.spec.as_mut().unwrap().containers.clear();
+    let objects = objects(vec![
+        pod("web-1-a", "10.0.0.1", "", "Running"),
+        pod("web-1-b", "10.0.0.2", &disabled, "Running"),
+        pod("web-1-c", "10.0.0.3", ENABLED, "Succeeded"),
+        unmeshed,
+    ]);
+    for (target, namespace, problem) in [
+        ("deploy/web", "default", "in shop: select it with -n"),
+        ("deploy/gone", "shop", "no pods of deployment/gone"),
+        ("ns/gone", "shop", "no pods of namespace gone"),
+        (
+            "deploy/web",
+            "shop",
+            "of its 4 pods, 1 are not running, 1 are not in the mesh, 1 have tap disabled, and 1 were created without tap",
+        ),
+    ] {
+        let error = objects.select(&query(target, namespace)).unwrap_err();
+        assert!(error.to_string().contains(problem), "{target}: {error}");
+    }
+}
+
+#[test]
+fn addresses_of_one_running_pod_have_labels() {
+    let objects = objects(vec![
+        pod("web-1-a", "10.0.0.1", "", "Running"),
+        pod("web-1-b", "10.0.0.2", "", "Running"),
+        // On the network of the same node.
+        pod("web-1-c", "10.0.0.2", "", "Running"),
+        pod("web-1-d", "10.0.0.1", "", "Succeeded"),
+    ]);
+    let table = objects.addresses();
+    let labels = table.labels("10.0.0.1".parse().unwrap());
+    let expected = [
+        ("deployment", "web"),
+        ("namespace", "shop"),
+        ("pod", "web-1-a"),
+    ];
+    assert_eq!(
+        labels,
+        expected.map(|(n, v)| (n.to_owned(), v.to_owned())).into()
+    );
+    assert!(table.labels("10.0.0.2".parse().unwrap()).is_empty());
+    assert!(table.labels("10.0.0.9".parse().unwrap()).is_empty());
+}

@@ -1,0 +1,34 @@
+//! Whether a pod can be tapped.
+
+use mesh_core::units::parse_bool;
+use mesh_k8s::inject::{DISABLE_TAP, TAP_ENABLED};
+use mesh_k8s::kinds::Pod;
+use mesh_k8s::pod;
+
+/// Whether a meshed pod can be tapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TapState {
+    Enabled,
+    /// By an annotation.
+    Disabled,
+    /// Injected before the extension was installed.
+    Missing,
+}
+
+impl TapState {
+    /// Returns what the tap API decides: `disable-tap` takes precedence.
+    pub(crate) fn of_pod(pod: &Pod) -> Self {
+        let is_true = |key: &str| {
+            pod::annotation(pod, key)
+                .and_then(parse_bool)
+                .unwrap_or_default()
+        };
+        if is_true(DISABLE_TAP) {
+            Self::Disabled
+        } else if is_true(TAP_ENABLED) {
+            Self::Enabled
+        } else {
+            Self::Missing
+        }
+    }
+}
