@@ -20,6 +20,19 @@ pub(super) struct ServingCertificate {
 /// Linkerd's threshold of a warning.
 const MANAGED_SECONDS: i64 = 120 * 24 * 3600;
 
+/// Returns the CA certificates, in DER, with which the API server verifies `server`. `holder` is
+/// the object that has them, for messages.
+pub(super) fn ca_bundle(pem: Option<&[u8]>, holder: &str, server: &str) -> Fact<Vec<Vec<u8>>> {
+    match pem {
+        Some(pem) if !pem.is_empty() => {
+            certificate::read_pem(pem, &format!("the caBundle of {holder}"))
+        }
+        _ => Err(format!(
+            "{holder} has no caBundle: the API server cannot trust {server}"
+        )),
+    }
+}
+
 impl ServingCertificate {
     pub(super) fn read(
         secret: Option<&Secret>,

@@ -7,11 +7,8 @@ use mesh_k8s::{pod, select};
 
 use super::causes::{NOT_RUNNING, WEBHOOK};
 use super::facts::{Fact, InjectionDryRun, fact_ref};
-use super::serving_certificate::ServingCertificate;
-use super::{
-    Category, Check, CheckResult, Environment, Facts, Finding, OnFailure, Outcome, certificate,
-    count,
-};
+use super::serving_certificate::{self, ServingCertificate};
+use super::{Category, Check, CheckResult, Environment, Facts, Finding, OnFailure, Outcome, count};
 use crate::clients::tls;
 
 /// The webhook's registration.
@@ -117,14 +114,9 @@ fn registered(facts: &Facts) -> CheckResult {
 
 /// Returns the trust anchors with which the API server verifies the injector.
 fn ca_bundle(facts: &Facts) -> Fact<Vec<Vec<u8>>> {
-    match &webhook(facts)?.client_config.ca_bundle {
-        Some(bundle) if !bundle.0.is_empty() => {
-            certificate::read_pem(&bundle.0, "the webhook's caBundle")
-        }
-        _ => {
-            Err("the webhook has no caBundle: the API server cannot trust the injector".to_owned())
-        }
-    }
+    let bundle = webhook(facts)?.client_config.ca_bundle.as_ref();
+    let pem = bundle.map(|bundle| bundle.0.as_slice());
+    serving_certificate::ca_bundle(pem, "the webhook", "the injector")
 }
 
 fn serving_certificate(facts: &Facts) -> Fact<ServingCertificate> {

@@ -60,6 +60,10 @@ pub(super) const FAULTS: &[Fault] = &[
         add_viz(facts);
         set_api_service_bundle(facts, &TestCa::new("other", 365).pem());
     }),
+    check("l5d-tap-cert-valid").fails("v1alpha1.tap.linkerd.io has no caBundle", |facts| {
+        add_viz(facts);
+        set_api_service_bundle(facts, "");
+    }),
     check("l5d-tap-cert-valid").fails("is missing: requests cannot be tapped", |facts| {
         add_viz(facts);
         facts.viz.api_service = Ok(None);

@@ -6,8 +6,8 @@ use mesh_k8s::kinds::Secret;
 
 use super::{TAP_API, TAP_INJECTOR, TAP_INJECTOR_SECRET, TAP_SECRET};
 use crate::check::facts::{Fact, fact_ref};
-use crate::check::serving_certificate::ServingCertificate;
-use crate::check::{CheckResult, Facts, Outcome, certificate};
+use crate::check::serving_certificate::{self, ServingCertificate};
+use crate::check::{CheckResult, Facts, Outcome};
 
 pub(super) fn tap_valid(facts: &Facts) -> CheckResult {
     let bundle = tap_bundle(facts)?;
@@ -79,15 +79,11 @@ fn tap_bundle(facts: &Facts) -> Fact<Vec<Vec<u8>>> {
     let service = service.ok_or_else(missing_api_service)?;
     let bundle = service.data.pointer("/spec/caBundle");
     let bundle = bundle.and_then(serde_json::Value::as_str).unwrap_or("");
-    if bundle.is_empty() {
-        return Err(format!(
-            "APIService {TAP_API} has no caBundle: the API server cannot trust the tap API"
-        ));
-    }
+    let holder = format!("APIService {TAP_API}");
     let pem = STANDARD
         .decode(bundle)
-        .map_err(|error| format!("the caBundle of APIService {TAP_API}: {error}"))?;
-    certificate::read_pem(&pem, "the APIService's caBundle")
+        .map_err(|error| format!("the caBundle of {holder}: {error}"))?;
+    serving_certificate::ca_bundle(Some(&pem), &holder, "the tap API")
 }
 
 fn injector_bundle(facts: &Facts) -> Fact<Vec<Vec<u8>>> {
@@ -99,12 +95,6 @@ fn injector_bundle(facts: &Facts) -> Fact<Vec<Vec<u8>>> {
     let bundle = webhooks
         .first()
         .and_then(|webhook| webhook.client_config.ca_bundle.as_ref());
-    match bundle {
-        Some(bundle) if !bundle.0.is_empty() => {
-            certificate::read_pem(&bundle.0, "the webhook's caBundle")
-        }
-        _ => Err(
-            "the webhook has no caBundle: the API server cannot trust the tap injector".to_owned(),
-        ),
-    }
+    let pem = bundle.map(|bundle| bundle.0.as_slice());
+    serving_certificate::ca_bundle(pem, "the webhook", "the tap injector")
 }
