@@ -45,6 +45,12 @@ fn why_explains_requests_and_its_hint_admits_the_client() {
     );
     let endpoint = step(&report, "endpoint")["summary"].to_string();
     assert!(endpoint.contains("pod app/web"), "{report}");
+    // Both proxies reported the request.
+    let unknown = ["no proxy reported it", "its proxy was not asked"];
+    assert!(
+        !unknown.iter().any(|text| report.to_string().contains(text)),
+        "{report}"
+    );
 
     mesh.write("policy.yaml", POLICY);
     let report = eventually("the policy refuses the client", || {

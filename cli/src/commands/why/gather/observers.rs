@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use mesh_core::redirection::RedirectionEvent;
 use mesh_core::tap::{TapEvent, TapEventKind};
 use parking_lot::Mutex;
@@ -67,23 +68,33 @@ impl Observers {
         candidates: &[Candidate],
         path: Option<&str>,
     ) -> Self {
+        let observed = &candidates[..candidates.len().min(MAX_OBSERVED)];
+        let client_name = client.to_string();
+        let (client_kernel, client_tap, server_kernels, server_taps) = tokio::join!(
+            trace(mesh, node, &client_name),
+            tap(mesh, (&client.namespace, &client.name), path),
+            join_all(observed.iter().map(|server| trace_server(mesh, server))),
+            join_all(
+                observed
+                    .iter()
+                    .map(|server| { tap(mesh, (&server.namespace, &server.name), path) })
+            ),
+        );
         let mut tasks = JoinSet::new();
-        let client_kernel = trace(mesh, node, &client.to_string(), &mut tasks).await;
-        let observed = candidates.iter().take(MAX_OBSERVED);
-        let mut server_kernels = Vec::new();
-        let mut server_taps = Vec::new();
-        let name = (client.namespace.as_str(), client.name.as_str());
-        let client_tap = tap(mesh, name, path, &mut tasks).await;
-        for candidate in observed {
-            let events = trace_server(mesh, candidate, &mut tasks).await;
-            server_kernels.push((candidate.clone(), events));
-            // The reason why there is no tap of the client is that of the others.
-            let name = (candidate.namespace.as_str(), candidate.name.as_str());
-            server_taps.push(match &client_tap {
-                Ok(_) => tap(mesh, name, path, &mut tasks).await,
-                Err(reason) => Err(reason.clone()),
-            });
-        }
+        let client_kernel = client_kernel.map(|process| record_trace(process, &mut tasks));
+        let client_tap = client_tap.map(|stream| record_tap(stream, &mut tasks));
+        let server_kernels = observed
+            .iter()
+            .zip(server_kernels)
+            .map(|(server, process)| {
+                let events = process.map(|process| record_trace(process, &mut tasks));
+                (server.clone(), events)
+            })
+            .collect();
+        let server_taps = server_taps
+            .into_iter()
+            .map(|stream| stream.map(|stream| record_tap(stream, &mut tasks)))
+            .collect();
         if client_tap.is_ok() {
             tokio::time::sleep(SUBSCRIBE_TIME).await;
         }
@@ -172,27 +183,18 @@ fn push<T>(seen: &Seen<T>, event: T) {
     }
 }
 
-async fn trace_server(
-    mesh: &Mesh,
-    candidate: &Candidate,
-    tasks: &mut JoinSet<()>,
-) -> Fact<Seen<RedirectionEvent>> {
+async fn trace_server(mesh: &Mesh, server: &Candidate) -> Fact<AgentProcess> {
     let Candidate {
         namespace, name, ..
-    } = candidate;
+    } = server;
     let pod = workload::pod(mesh, namespace, name).await;
     let pod = pod.map_err(|error| format!("{error:#}"))?;
     let node = workload::node(mesh, &pod);
-    trace(mesh, &node, &format!("{namespace}/{name}"), tasks).await
+    trace(mesh, &node, &format!("{namespace}/{name}")).await
 }
 
 /// Starts a trace of the kernel programs in a pod.
-async fn trace(
-    mesh: &Mesh,
-    node: &str,
-    pod: &str,
-    tasks: &mut JoinSet<()>,
-) -> Fact<Seen<RedirectionEvent>> {
+async fn trace(mesh: &Mesh, node: &str, pod: &str) -> Fact<AgentProcess> {
     let start = async {
         let mut process = mesh
             .run_agent(node, &["trace", "--stdin", "--pod", pod])
@@ -204,10 +206,13 @@ async fn trace(
         );
         anyhow::Ok(process)
     };
-    let process = start.await.map_err(|error| format!("{error:#}"))?;
+    start.await.map_err(|error| format!("{error:#}"))
+}
+
+fn record_trace(process: AgentProcess, tasks: &mut JoinSet<()>) -> Seen<RedirectionEvent> {
     let seen = Seen::default();
     tasks.spawn(follow(process, seen.clone()));
-    Ok(seen)
+    seen
 }
 
 /// Reads a trace. Owns the whole process, because the end of its input ends the trace.
@@ -221,12 +226,7 @@ async fn follow(mut process: AgentProcess, seen: Seen<RedirectionEvent>) {
 }
 
 /// Starts a tap of a pod's proxy.
-async fn tap(
-    mesh: &Mesh,
-    (namespace, name): (&str, &str),
-    path: Option<&str>,
-    tasks: &mut JoinSet<()>,
-) -> Fact<Seen<TapEvent>> {
+async fn tap(mesh: &Mesh, (namespace, name): (&str, &str), path: Option<&str>) -> Fact<TapStream> {
     let Some(path) = path else {
         return Err("a tap reports requests, and none was sent".to_owned());
     };
@@ -241,8 +241,11 @@ async fn tap(
         query.with_headers = true;
         TapStream::start(mesh, &query).await
     };
-    let mut stream = start.await.map_err(|error| format!("{error:#}"))?;
-    let seen = Seen::default();
+    start.await.map_err(|error| format!("{error:#}"))
+}
+
+fn record_tap(mut stream: TapStream, tasks: &mut JoinSet<()>) -> Seen<TapEvent> {
+    let seen: Seen<TapEvent> = Seen::default();
     let events = seen.clone();
     tasks.spawn(async move {
         // The end of the tap leaves what was seen before.
@@ -250,7 +253,7 @@ async fn tap(
             push(&events, event);
         }
     });
-    Ok(seen)
+    seen
 }
 
 /// Returns the request with the marker of the facts' request, as one proxy reported it.
