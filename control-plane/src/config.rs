@@ -19,6 +19,7 @@ mod identity;
 mod injector;
 mod metrics_api;
 mod namespace_metadata;
+mod prometheus_flags;
 mod tap;
 mod tap_injector;
 mod values;
@@ -27,7 +28,7 @@ mod web;
 pub use self::{
     bootstrap::Bootstrap, cluster::Cluster, http2::Http2Flag, identity::Identity,
     injector::ProxyInjector, metrics_api::MetricsApi, namespace_metadata::NamespaceMetadata,
-    tap::Tap, tap_injector::TapInjector, web::Web,
+    prometheus_flags::Prometheus, tap::Tap, tap_injector::TapInjector, web::Web,
 };
 
 /// A proxy has two streams for each destination and one for each port of its pod, so this suffices

@@ -41,6 +41,7 @@ mod identity;
 mod injector;
 mod metrics_api;
 mod policy;
+mod prometheus_connection;
 mod tap;
 mod tap_injector;
 mod web;

@@ -7,16 +7,15 @@ use mesh_runtime::metrics::{Labels, Registry};
 use parking_lot::Mutex;
 use tonic::transport::Server;
 
-use super::{Daemon, DaemonError, listen};
+use super::{Daemon, DaemonError, listen, prometheus_connection};
 use crate::config::MetricsApi;
 use crate::index::Inventory;
-use crate::metrics_api::{CredentialFiles, PrometheusClient};
 use crate::serve::{MetricsApiService, MetricsApiSettings};
 use crate::source::kube::kinds;
 
 pub(super) async fn run(config: MetricsApi) -> Result<(), DaemonError> {
     let mut daemon = Daemon::new()?;
-    let prometheus = prometheus(&config, &daemon.registry).await?;
+    let prometheus = prometheus_connection::connect(&config.prometheus, &daemon.registry).await?;
     let listener = listen(config.addr, "gRPC").await?;
     daemon.serve_admin(config.metrics_addr).await?;
     let inventory = Arc::new(Mutex::new(Inventory::new()));
@@ -41,26 +40,6 @@ pub(super) async fn run(config: MetricsApi) -> Result<(), DaemonError> {
     daemon.serve_grpc(listener, router);
     tracing::info!(addr = %config.addr, "Serving metrics");
     daemon.run_until_stopped().await
-}
-
-async fn prometheus(
-    config: &MetricsApi,
-    registry: &Registry,
-) -> Result<Option<PrometheusClient>, DaemonError> {
-    if config.prometheus_url.is_empty() {
-        tracing::warn!("No metrics without --prometheus-url");
-        return Ok(None);
-    }
-    let files = config.prometheus_user_file.clone();
-    let credentials = files
-        .zip(config.prometheus_password_file.clone())
-        .map(|(user, password)| CredentialFiles { user, password });
-    if let Some(files) = &credentials {
-        files.check().await.map_err(DaemonError::Credentials)?;
-    }
-    PrometheusClient::new(&config.prometheus_url, credentials, registry)
-        .map(Some)
-        .map_err(DaemonError::Prometheus)
 }
 
 fn export_objects(registry: &Registry, inventory: &Arc<Mutex<Inventory>>) {

@@ -1,0 +1,28 @@
+//! The client of Prometheus, for the metrics API and the dashboard.
+
+use mesh_runtime::metrics::Registry;
+
+use super::DaemonError;
+use crate::config::Prometheus;
+use crate::metrics_api::{CredentialFiles, PrometheusClient};
+
+/// Returns a client, which does not connect yet; `None` without a URL.
+pub(super) async fn connect(
+    config: &Prometheus,
+    registry: &Registry,
+) -> Result<Option<PrometheusClient>, DaemonError> {
+    if config.url.is_empty() {
+        tracing::warn!("No metrics without --prometheus-url");
+        return Ok(None);
+    }
+    let files = config.user_file.clone();
+    let credentials = files
+        .zip(config.password_file.clone())
+        .map(|(user, password)| CredentialFiles { user, password });
+    if let Some(files) = &credentials {
+        files.check().await.map_err(DaemonError::Credentials)?;
+    }
+    PrometheusClient::new(&config.url, credentials, registry)
+        .map(Some)
+        .map_err(DaemonError::Prometheus)
+}
