@@ -33,6 +33,7 @@ mod feed;
 mod json;
 mod limits;
 mod objects;
+mod profile;
 mod query;
 mod security;
 mod settings;

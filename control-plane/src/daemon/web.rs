@@ -22,6 +22,7 @@ pub(super) async fn run(config: Config) -> Result<(), DaemonError> {
     let settings = PageSettings {
         controller_namespace: config.controller_namespace,
         viz_namespace: config.viz_namespace,
+        cluster_domain: config.cluster_domain,
         grafana: config.grafana_external_addr,
         grafana_prefix: config.grafana_prefix,
     };

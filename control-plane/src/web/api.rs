@@ -21,7 +21,7 @@ use super::security::{Refusal, add_headers, check_host, check_origin};
 use super::settings::PageSettings;
 use super::stream::{Compresses, MAX_QUERIES, Updates};
 use super::tap::{MAX_TAPS, TapSession};
-use super::{Body, empty, full, objects, upgrade};
+use super::{Body, empty, full, objects, profile, upgrade};
 
 /// Responds to requests.
 pub(crate) struct Dashboard {
@@ -79,6 +79,11 @@ impl Dashboard {
 
     async fn dispatch(&self, request: Request<Incoming>) -> Response<Body> {
         let path = request.uri().path();
+        if path == profile::PATH {
+            let query = request.uri().query().unwrap_or_default();
+            let file = profile::respond(query, &self.settings.cluster_domain);
+            return file.unwrap_or_else(|problem| refused(StatusCode::BAD_REQUEST, &problem));
+        }
         let Some(endpoint) = path.strip_prefix(API).map(ToOwned::to_owned) else {
             let file = self.assets.respond(path, request.headers());
             return file.unwrap_or_else(|| refused(StatusCode::NOT_FOUND, "not found"));

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 pub(crate) struct PageSettings {
     pub(crate) controller_namespace: String,
     pub(crate) viz_namespace: String,
+    pub(crate) cluster_domain: String,
     /// The URL of Grafana, if there is one.
     pub(crate) grafana: Option<String>,
     pub(crate) grafana_prefix: String,

@@ -1,0 +1,96 @@
+//! `/profiles/new`: the ServiceProfile that a user begins with, as a file to save.
+
+use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
+use http::{HeaderValue, Response};
+
+use super::query::Params;
+use super::{Body, full};
+
+/// The path, which is Linkerd's.
+pub(super) const PATH: &str = "/profiles/new";
+
+/// The name of a Service or a namespace.
+const MAX_LABEL: usize = 63;
+
+const TEMPLATE: &str = include_str!("profile.yaml");
+
+/// Returns the file for the Service of the query, or why there is none.
+pub(super) fn respond(query: &str, cluster_domain: &str) -> Result<Response<Body>, String> {
+    let params = Params::parse(query)?;
+    let (service, namespace) = (params.get("service"), params.get("namespace"));
+    for (name, value) in [("service", service), ("namespace", namespace)] {
+        if !is_label(value) {
+            return Err(format!(
+                "{name} is missing or not a name in Kubernetes: expected for example {PATH}?service=web&namespace=shop"
+            ));
+        }
+    }
+    let disposition = format!("attachment; filename=\"{service}-profile.yml\"");
+    let disposition = HeaderValue::try_from(disposition).map_err(|error| error.to_string())?;
+    let mut response = Response::new(full(profile(service, namespace, cluster_domain)));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/yaml"));
+    headers.insert(CONTENT_DISPOSITION, disposition);
+    Ok(response)
+}
+
+fn profile(service: &str, namespace: &str, cluster_domain: &str) -> String {
+    TEMPLATE
+        .replace("SERVICE", service)
+        .replace("NAMESPACE", namespace)
+        .replace("DOMAIN", cluster_domain)
+}
+
+/// Whether a text is a DNS label, which needs no quotes in YAML and in a header.
+fn is_label(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=MAX_LABEL).contains(&text.len())
+        && text.bytes().all(allowed)
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn profile_is_named_after_the_service() {
+        let text = profile("web", "shop", "k8s.test");
+        let object: Value = serde_norway::from_str(&text).unwrap();
+        assert_eq!(object["apiVersion"], "linkerd.io/v1alpha2");
+        assert_eq!(object["kind"], "ServiceProfile");
+        assert_eq!(object["metadata"]["name"], "web.shop.svc.k8s.test");
+        assert_eq!(object["metadata"]["namespace"], "shop");
+    }
+
+    /// Users change the examples, so that these must be right.
+    #[test]
+    fn patterns_of_the_examples_match_what_their_names_say() {
+        let object: Value = serde_norway::from_str(&profile("web", "shop", "k8s.test")).unwrap();
+        let routes = object["spec"]["routes"].as_array().unwrap();
+        for (route, path) in routes.iter().zip(["/products/17", "/orders"]) {
+            let pattern = route["condition"]["pathRegex"].as_str().unwrap();
+            let pattern = regex::Regex::new(&format!("^(?:{pattern})$")).unwrap();
+            assert!(pattern.is_match(path), "{path}");
+            assert!(!pattern.is_match("/other"));
+        }
+        assert_eq!(routes.len(), 2);
+    }
+
+    #[test]
+    fn names_that_are_no_labels_are_refused() {
+        let long = "x".repeat(MAX_LABEL + 1);
+        for bad in ["", "a\"b", "a%0d%0ab", "-a", "a-", "A", "a.b", &long] {
+            let query = format!("service={bad}&namespace=shop");
+            let error = respond(&query, "cluster.local").unwrap_err();
+            assert!(error.starts_with("service is missing"), "{error}");
+        }
+        assert!(respond("service=web", "cluster.local").is_err());
+        let longest = "x".repeat(MAX_LABEL);
+        let query = format!("service={longest}&namespace=shop");
+        assert!(respond(&query, "cluster.local").is_ok());
+    }
+}
