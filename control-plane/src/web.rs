@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   page ── GET /api/stream ─▶ Updates ◀─ Feeds ── gRPC ─▶ metrics API
+//!                                               ── HTTP ─▶ API server, Prometheus
 //!        ── WebSocket /api/tap ─▶ TapSession ── POST ─▶ API server ─▶ tap API
 //! ```
 //!
@@ -26,9 +27,11 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::webhook;
 
 mod api;
+mod ask;
 mod assets;
 mod check;
 mod client;
+mod endpoints;
 mod feed;
 mod json;
 mod limits;
@@ -37,6 +40,7 @@ mod profile;
 mod query;
 mod security;
 mod settings;
+mod sources;
 mod stream;
 mod tap;
 mod topology;
@@ -49,6 +53,7 @@ pub(crate) use self::client::MetricsClient;
 pub(crate) use self::feed::Feeds;
 pub(crate) use self::limits::Limits;
 pub(crate) use self::settings::PageSettings;
+pub(crate) use self::sources::Sources;
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 

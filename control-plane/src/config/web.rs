@@ -7,7 +7,7 @@ use http::uri::Authority;
 use regex::Regex;
 
 use super::values::listen_addr;
-use super::{Cluster, Log};
+use super::{Cluster, Log, Prometheus};
 
 #[derive(Debug, Args)]
 pub struct Web {
@@ -19,8 +19,10 @@ pub struct Web {
     pub metrics_addr: SocketAddr,
     /// Host and port of the metrics API; empty for the Service metrics-api in the namespace of the
     /// viz extension
-    #[arg(long, value_name = "HOST:PORT", value_parser = metrics_api_addr, default_value = "")]
-    pub linkerd_metrics_api_addr: MetricsApiAddr,
+    #[arg(long, value_name = "HOST:PORT", value_parser = service_addr, default_value = "")]
+    pub linkerd_metrics_api_addr: ServiceAddr,
+    #[command(flatten)]
+    pub prometheus: Prometheus,
     /// Namespace of the control plane
     #[arg(long, default_value = "linkerd")]
     pub controller_namespace: String,
@@ -53,22 +55,22 @@ pub struct Web {
 
 /// `None` for the default.
 #[derive(Clone, Debug)]
-pub struct MetricsApiAddr(pub Option<Authority>);
+pub struct ServiceAddr(pub Option<Authority>);
 
 /// `None` for the default.
 #[derive(Clone, Debug)]
 pub struct HostPattern(pub Option<Regex>);
 
-fn metrics_api_addr(text: &str) -> Result<MetricsApiAddr, String> {
+fn service_addr(text: &str) -> Result<ServiceAddr, String> {
     if text.is_empty() {
-        return Ok(MetricsApiAddr(None));
+        return Ok(ServiceAddr(None));
     }
     let parsed = text.parse::<Authority>().ok();
     let valid = parsed.filter(|addr| addr.port().is_some() && !text.contains('@'));
     let addr = valid.ok_or_else(|| {
         "expected a host and port such as metrics-api.linkerd-viz.svc.cluster.local:8085".to_owned()
     })?;
-    Ok(MetricsApiAddr(Some(addr)))
+    Ok(ServiceAddr(Some(addr)))
 }
 
 fn host_pattern(text: &str) -> Result<HostPattern, String> {

@@ -2,23 +2,31 @@
 
 use std::sync::Arc;
 
-use super::{Daemon, DaemonError, listen};
+use super::{Daemon, DaemonError, listen, prometheus_connection};
 use crate::cluster;
 use crate::config::Web as Config;
-use crate::web::{self, Assets, Checker, Dashboard, Feeds, Limits, MetricsClient, PageSettings};
+use crate::web::{
+    self, Assets, Checker, Dashboard, Feeds, Limits, MetricsClient, PageSettings, Sources,
+};
 
 pub(super) async fn run(config: Config) -> Result<(), DaemonError> {
     let daemon = Daemon::new()?;
     let hosts = config.host_pattern().map_err(DaemonError::HostPattern)?;
     let metrics_api = config.metrics_api();
     let metrics = MetricsClient::new(&metrics_api).map_err(DaemonError::MetricsApi)?;
+    let prometheus = prometheus_connection::connect(&config.prometheus, &daemon.registry).await?;
     let assets = Assets::new().map_err(DaemonError::Assets)?;
     let client = cluster::connect(&config.cluster, "web")
         .await
         .map_err(DaemonError::Connect)?;
     let listener = listen(config.addr, "the dashboard").await?;
     daemon.serve_admin(config.metrics_addr).await?;
-    let feeds = Feeds::new(metrics, &daemon.registry);
+    let sources = Sources {
+        metrics,
+        cluster: client.clone(),
+        prometheus: prometheus.map(Arc::new),
+    };
+    let feeds = Feeds::new(sources, &daemon.registry);
     let settings = PageSettings {
         controller_namespace: config.controller_namespace,
         viz_namespace: config.viz_namespace,

@@ -116,9 +116,19 @@ impl fmt::Display for Grouping {
 }
 
 impl TimeWindow {
+    /// The window of the command line and of pages, unless another is chosen.
+    pub fn minute() -> Self {
+        Self {
+            text: "1m".to_owned(),
+            duration: Duration::from_secs(60),
+        }
+    }
+
     /// Parses a duration. An empty text is a minute, as in the command line.
     pub fn parse(text: &str) -> Result<Self, WindowError> {
-        let text = if text.is_empty() { "1m" } else { text };
+        if text.is_empty() {
+            return Ok(Self::minute());
+        }
         let duration = parse_prometheus_duration(text).ok_or(WindowError)?;
         if duration.is_zero() {
             return Err(WindowError);

@@ -11,7 +11,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
 use super::json::ToJson;
-use super::query::Query;
+use super::query::MetricsQuery;
 use super::topology;
 
 /// A metrics API. Clones share one connection, which is opened by the first call and again after it
@@ -33,7 +33,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The metrics API waits at most 10 s for its turn, and Prometheus' default timeout is 2 minutes,
 /// by which a viewer has left.
-const CALL_TIMEOUT: Duration = Duration::from_secs(15);
+pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Tables have at most 10,000 rows.
 const MAX_RESPONSE: usize = 8 << 20;
@@ -50,7 +50,7 @@ impl MetricsClient {
     }
 
     /// Returns the response to a question as JSON.
-    pub(crate) async fn ask(&self, query: &Query) -> Result<Value, Failure> {
+    pub(crate) async fn ask(&self, query: &MetricsQuery) -> Result<Value, Failure> {
         match timeout(CALL_TIMEOUT, self.call(query)).await {
             Ok(result) => result.map_err(|status| self.failure(&status)),
             Err(_elapsed) => Err(Failure {
@@ -64,21 +64,29 @@ impl MetricsClient {
         }
     }
 
-    async fn call(&self, query: &Query) -> Result<Value, Status> {
+    async fn call(&self, query: &MetricsQuery) -> Result<Value, Status> {
         let mut api = self.api.clone();
         Ok(match query {
-            Query::Stat(request) => api.stat_summary(request.clone()).await?.get_ref().to_json(),
-            Query::Routes(request) => api.top_routes(request.clone()).await?.get_ref().to_json(),
-            Query::Edges(request) => api.edges(request.clone()).await?.get_ref().to_json(),
-            Query::Topology(request) => topology::topology(&api, request).await?,
-            Query::Pods(request) => api.list_pods(request.clone()).await?.get_ref().to_json(),
-            Query::Services(request) => {
+            MetricsQuery::Stat(request) => {
+                api.stat_summary(request.clone()).await?.get_ref().to_json()
+            }
+            MetricsQuery::Routes(request) => {
+                api.top_routes(request.clone()).await?.get_ref().to_json()
+            }
+            MetricsQuery::Edges(request) => api.edges(request.clone()).await?.get_ref().to_json(),
+            MetricsQuery::Topology(request) => topology::topology(&api, request).await?,
+            MetricsQuery::Pods(request) => {
+                api.list_pods(request.clone()).await?.get_ref().to_json()
+            }
+            MetricsQuery::Services(request) => {
                 let services = api.list_services(request.clone()).await?;
                 services.get_ref().to_json()
             }
-            Query::Gateways(request) => api.gateways(request.clone()).await?.get_ref().to_json(),
-            Query::Authz(request) => api.authz(request.clone()).await?.get_ref().to_json(),
-            Query::SelfCheck => api
+            MetricsQuery::Gateways(request) => {
+                api.gateways(request.clone()).await?.get_ref().to_json()
+            }
+            MetricsQuery::Authz(request) => api.authz(request.clone()).await?.get_ref().to_json(),
+            MetricsQuery::SelfCheck => api
                 .self_check(SelfCheckRequest {})
                 .await?
                 .get_ref()

@@ -1,8 +1,8 @@
 //! Questions that are asked once for all viewers.
 //!
-//! A feed asks the metrics API one question in an interval and publishes the response. It begins
-//! with its first subscriber and ends one interval after the last has left, so that requests for
-//! the same question in quick succession share one response.
+//! A feed asks one question in an interval and publishes the response. It begins with its first
+//! subscriber and ends one interval after the last has left, so that requests for the same question
+//! in quick succession share one response.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -18,8 +18,10 @@ use serde_json::{Value, json};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::sleep;
 
-use super::client::{Failure, MetricsClient};
-use super::query::Query;
+use super::ask::ask;
+use super::client::Failure;
+use super::query::{MetricsQuery, Query};
+use super::sources::Sources;
 
 /// A response to a question: a status and JSON in one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,14 +34,13 @@ pub(crate) struct Answer {
 pub(crate) type AnswerRx = watch::Receiver<Option<Arc<Answer>>>;
 
 /// All feeds. Clones share them.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Feeds {
     shared: Arc<Shared>,
 }
 
-#[derive(Debug)]
 struct Shared {
-    client: MetricsClient,
+    sources: Sources,
     // Locked while a feed is looked up, added or removed.
     feeds: Mutex<HashMap<Query, watch::Sender<Option<Arc<Answer>>>>>,
     /// Limits the questions that are asked at the same time; the metrics API has a limit of 32.
@@ -81,15 +82,15 @@ impl Answer {
 }
 
 impl Feeds {
-    pub(crate) fn new(client: MetricsClient, registry: &Registry) -> Self {
+    pub(crate) fn new(sources: Sources, registry: &Registry) -> Self {
         let asked = registry.counter_family(
             "mesh_web_questions_total",
-            "Questions to the metrics API, by whether they have a response",
+            "Questions of pages to other servers, by whether they have a response",
         );
         let with = |result| asked.with(&Labels::new().with("result", result));
         let feeds = Self {
             shared: Arc::new(Shared {
-                client,
+                sources,
                 feeds: Mutex::default(),
                 asking: Semaphore::new(MAX_ASKING),
                 asked: with("success"),
@@ -167,14 +168,14 @@ impl Shared {
         let Ok(_permit) = self.asking.acquire().await else {
             return Answer::error(StatusCode::SERVICE_UNAVAILABLE, "the process is stopping");
         };
-        match self.client.ask(query).await {
+        match ask(&self.sources, query).await {
             Ok(value) => {
                 self.asked.inc();
                 Answer::ok(&value)
             }
             Err(Failure { status, error }) => {
                 self.failed.inc();
-                tracing::debug!(error, "No response of the metrics API");
+                tracing::debug!(error, "No response to a question");
                 Answer::error(status, &error)
             }
         }
@@ -183,9 +184,12 @@ impl Shared {
 
 fn interval(query: &Query) -> Duration {
     match query {
-        Query::Stat(request) if is_about_all_kinds(request) => LONG_INTERVAL,
-        Query::Topology(_) | Query::Routes(_) | Query::Gateways(_) => LONG_INTERVAL,
-        _ => INTERVAL,
+        Query::Metrics(MetricsQuery::Stat(request)) if is_about_all_kinds(request) => LONG_INTERVAL,
+        Query::Metrics(
+            MetricsQuery::Topology(_) | MetricsQuery::Routes(_) | MetricsQuery::Gateways(_),
+        )
+        | Query::Workload(_) => LONG_INTERVAL,
+        Query::Metrics(_) => INTERVAL,
     }
 }
 
@@ -197,6 +201,7 @@ fn is_about_all_kinds(request: &StatSummaryRequest) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::client::MetricsClient;
     use super::*;
 
     fn query(number: usize) -> Query {
@@ -205,8 +210,13 @@ mod tests {
 
     /// A metrics API that cannot be reached.
     fn feeds() -> Feeds {
-        let client = MetricsClient::new("127.0.0.1:1").unwrap();
-        Feeds::new(client, &Registry::new())
+        let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+        let sources = Sources {
+            metrics: MetricsClient::new("127.0.0.1:1").unwrap(),
+            cluster: kube::Client::try_from(config).unwrap(),
+            prometheus: None,
+        };
+        Feeds::new(sources, &Registry::new())
     }
 
     #[tokio::test(start_paused = true)]
@@ -239,6 +249,10 @@ mod tests {
             ("tps-reports?resource_type=all", LONG_INTERVAL),
             ("tps-reports?resource_type=pod", INTERVAL),
             ("topology?resource_type=pod", LONG_INTERVAL),
+            (
+                "endpoints?resource_type=svc&resource_name=web",
+                LONG_INTERVAL,
+            ),
             ("edges", INTERVAL),
         ];
         for (path, expected) in table {

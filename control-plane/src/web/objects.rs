@@ -6,7 +6,7 @@ use kube::Client;
 use serde_json::{Map, Value, json};
 
 use super::client::Failure;
-use super::query::{Params, canonical_type};
+use super::query::{Params, canonical_type, is_object_name};
 use crate::cluster::explain;
 
 /// The paths of the kinds whose definition is shown.
@@ -26,9 +26,6 @@ const EXTENSION: &str = "linkerd.io/extension";
 
 /// The most namespaces that are read; each extension has one.
 const MAX_EXTENSIONS: usize = 100;
-
-/// A name in Kubernetes.
-const MAX_NAME: usize = 253;
 
 /// Reads an object or a list.
 pub(super) async fn get(client: &Client, path: &str) -> Result<Value, Failure> {
@@ -79,11 +76,7 @@ fn definition_path(params: &Params) -> Result<String, String> {
         .find(|(kind, ..)| *kind == known)
         .ok_or_else(|| format!("Invalid resource type: {known}"))?;
     for name in [namespace, name] {
-        let is_name = name.len() <= MAX_NAME
-            && name
-                .bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.'));
-        if !is_name {
+        if !is_object_name(name) {
             return Err("namespace and resource_name are not names of objects".to_owned());
         }
     }

@@ -1,4 +1,4 @@
-//! Requests to the JSON API, as messages to the metrics API.
+//! Requests to the JSON API, most of them as messages to the metrics API.
 //!
 //! Names, defaults and conditions of parameters are those of Linkerd's dashboard.
 
@@ -10,9 +10,16 @@ use mesh_api::linkerd2::viz::{
     ResourceSelection, StatSummaryRequest, TopRoutesRequest, top_routes_request,
 };
 
-/// A question to the metrics API. Equal questions are asked once for all viewers.
+/// A question of a page. Equal questions are asked once for all viewers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Query {
+    Metrics(MetricsQuery),
+    Workload(WorkloadQuery),
+}
+
+/// A question to the metrics API.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum MetricsQuery {
     Stat(StatSummaryRequest),
     Routes(TopRoutesRequest),
     Edges(EdgesRequest),
@@ -22,6 +29,13 @@ pub(crate) enum Query {
     Gateways(GatewaysRequest),
     Authz(AuthzRequest),
     SelfCheck,
+}
+
+/// A question about one workload or Service, which Linkerd's API does not have.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum WorkloadQuery {
+    /// Of a Service.
+    Endpoints(Resource),
 }
 
 /// The parameters of a URL's query. Of a repeated one, the first counts.
@@ -38,6 +52,21 @@ const DEFAULT_WINDOW: &str = "1m";
 
 /// Names in Kubernetes have at most 253 characters, label selectors a few names.
 const MAX_VALUE: usize = 1024;
+
+/// A name in Kubernetes.
+const MAX_NAME: usize = 253;
+
+/// Types whose pods are known.
+const WITH_PODS: [&str; 8] = [
+    "daemonset",
+    "deployment",
+    "job",
+    "pod",
+    "replicaset",
+    "replicationcontroller",
+    "service",
+    "statefulset",
+];
 
 /// Types of resources with the names that `kubectl` also accepts; the plural is accepted too.
 const TYPES: [(&str, &[&str]); 16] = [
@@ -134,6 +163,35 @@ impl Params {
         })
     }
 
+    /// Returns the workload or Service that is asked about, which must have pods.
+    fn workload(&self) -> Result<Resource, String> {
+        let resource = self.resource()?;
+        let kind = resource.r#type.as_str();
+        if !WITH_PODS.contains(&kind) {
+            return Err(format!(
+                "a {kind} has no pods: expected {}",
+                WITH_PODS.join(", ")
+            ));
+        }
+        if resource.name.is_empty() {
+            return Err("resource_name is missing".to_owned());
+        }
+        if !is_object_name(&resource.namespace) || !is_object_name(&resource.name) {
+            return Err("namespace and resource_name are not names of objects".to_owned());
+        }
+        Ok(resource)
+    }
+
+    fn service(&self) -> Result<Resource, String> {
+        let resource = self.workload()?;
+        match resource.r#type.as_str() {
+            "service" => Ok(resource),
+            kind => Err(format!(
+                "a {kind} has no endpoints: expected resource_type=service"
+            )),
+        }
+    }
+
     fn selection(&self) -> Result<ResourceSelection, String> {
         Ok(ResourceSelection {
             resource: Some(self.resource()?),
@@ -146,19 +204,10 @@ impl Query {
     /// Returns the question of an endpoint, which is named without `/api/`; `None` if the endpoint
     /// has none.
     pub(crate) fn parse(endpoint: &str, params: &Params) -> Option<Result<Self, String>> {
-        Some(match endpoint {
-            "tps-reports" => stat(params).map(Self::Stat),
-            "routes" => routes(params).map(Self::Routes),
-            "edges" => edges(params).map(Self::Edges),
-            "topology" => edges(params).map(Self::Topology),
-            "pods" => Ok(Self::Pods(pods(params))),
-            "services" => Ok(Self::Services(ListServicesRequest {
-                namespace: params.get("namespace").to_owned(),
-            })),
-            "gateways" => Ok(Self::Gateways(gateways(params))),
-            "authz" => authz(params).map(Self::Authz),
-            "self-check" => Ok(Self::SelfCheck),
-            _ => return None,
+        let metrics = MetricsQuery::parse(endpoint, params).map(|query| query.map(Self::Metrics));
+        metrics.or_else(|| {
+            let query = WorkloadQuery::parse(endpoint, params)?;
+            Some(query.map(Self::Workload))
         })
     }
 
@@ -170,6 +219,58 @@ impl Query {
             let endpoint: String = endpoint.chars().take(40).collect();
             Err(format!("{endpoint:?} cannot be streamed"))
         })
+    }
+}
+
+impl MetricsQuery {
+    fn parse(endpoint: &str, params: &Params) -> Option<Result<Self, String>> {
+        Some(match endpoint {
+            "tps-reports" => stat(params).map(Self::Stat),
+            "routes" => routes(params).map(Self::Routes),
+            "edges" => edges(params).map(Self::Edges),
+            "topology" => edges(params).map(Self::Topology),
+            "pods" => Ok(Self::Pods(pods_request(params.get("namespace")))),
+            "services" => Ok(Self::Services(ListServicesRequest {
+                namespace: params.get("namespace").to_owned(),
+            })),
+            "gateways" => Ok(Self::Gateways(gateways(params))),
+            "authz" => authz(params).map(Self::Authz),
+            "self-check" => Ok(Self::SelfCheck),
+            _ => return None,
+        })
+    }
+}
+
+impl WorkloadQuery {
+    fn parse(endpoint: &str, params: &Params) -> Option<Result<Self, String>> {
+        Some(match endpoint {
+            "endpoints" => params.service().map(Self::Endpoints),
+            _ => return None,
+        })
+    }
+}
+
+/// Whether a text may be the name of an object, so that it cannot change the path of a request to
+/// the API server.
+pub(crate) fn is_object_name(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
+    (1..=MAX_NAME).contains(&text.len())
+        && text.bytes().all(allowed)
+        && !text.starts_with('.')
+        && !text.ends_with('.')
+}
+
+/// Returns the request for the pods of a namespace; of all without one.
+pub(crate) fn pods_request(namespace: &str) -> ListPodsRequest {
+    let resource = Resource {
+        namespace: namespace.to_owned(),
+        ..Resource::default()
+    };
+    ListPodsRequest {
+        selector: Some(ResourceSelection {
+            resource: Some(resource),
+            label_selector: String::new(),
+        }),
     }
 }
 
@@ -222,19 +323,6 @@ fn edges(params: &Params) -> Result<EdgesRequest, String> {
     })
 }
 
-fn pods(params: &Params) -> ListPodsRequest {
-    let resource = Resource {
-        namespace: params.get("namespace").to_owned(),
-        ..Resource::default()
-    };
-    ListPodsRequest {
-        selector: Some(ResourceSelection {
-            resource: Some(resource),
-            label_selector: String::new(),
-        }),
-    }
-}
-
 fn gateways(params: &Params) -> GatewaysRequest {
     GatewaysRequest {
         remote_cluster_name: params.get("remoteClusterName").to_owned(),
@@ -268,7 +356,7 @@ mod tests {
 
     #[test]
     fn stat_parameters_have_the_defaults_of_linkerd() {
-        let Query::Stat(request) = query("tps-reports") else {
+        let Query::Metrics(MetricsQuery::Stat(request)) = query("tps-reports") else {
             panic!();
         };
         let selector = request.selector.unwrap();
@@ -280,7 +368,7 @@ mod tests {
         assert!(!request.skip_stats && !request.tcp_stats);
         assert_eq!(request.outbound, Some(Outbound::None(Default::default())));
 
-        let Query::Stat(request) = query(
+        let Query::Metrics(MetricsQuery::Stat(request)) = query(
             "tps-reports?resource_type=po&all_namespaces=true&window=30s&tcp_stats=true&skip_stats=true&label_selector=a%3Db",
         ) else {
             panic!();
@@ -306,7 +394,7 @@ mod tests {
         ];
         for (peer, expected) in table {
             let path = format!("tps-reports?namespace=shop&resource_name=web&{peer}");
-            let Query::Stat(request) = query(&path) else {
+            let Query::Metrics(MetricsQuery::Stat(request)) = query(&path) else {
                 panic!();
             };
             assert_eq!(request.outbound, Some(expected));
@@ -362,6 +450,42 @@ mod tests {
             assert!(error.contains(problem), "{error}");
         }
         let fits = format!("tps-reports?namespace={}", "x".repeat(MAX_VALUE));
+        assert!(Query::parse_path(&fits).is_ok());
+    }
+
+    #[test]
+    fn questions_about_workloads_need_a_type_with_pods_and_a_name() {
+        assert_eq!(
+            query("endpoints?namespace=shop&resource_type=svc&resource_name=web"),
+            Query::Workload(WorkloadQuery::Endpoints(resource("shop", "service", "web")))
+        );
+        let long = format!("endpoints?resource_name={}", "x".repeat(MAX_NAME + 1));
+        for (path, problem) in [
+            ("endpoints?namespace=shop", "resource_name is missing"),
+            (
+                "endpoints?resource_type=namespace&resource_name=shop",
+                "a namespace has no pods",
+            ),
+            (
+                "endpoints?resource_type=cj&resource_name=a",
+                "a cronjob has no pods",
+            ),
+            (
+                "endpoints?resource_name=web",
+                "a deployment has no endpoints",
+            ),
+            ("endpoints?resource_name=a%2F..", "not names"),
+            ("endpoints?namespace=..&resource_name=a", "not names"),
+            ("endpoints?all_namespaces=true&resource_name=a", "by name"),
+            (long.as_str(), "not names"),
+        ] {
+            let error = Query::parse_path(path).unwrap_err();
+            assert!(error.contains(problem), "{path}: {error}");
+        }
+        let fits = format!(
+            "endpoints?resource_type=svc&resource_name={}",
+            "x".repeat(MAX_NAME)
+        );
         assert!(Query::parse_path(&fits).is_ok());
     }
 }

@@ -146,15 +146,15 @@ spec: {routes: [{name: GET /a, condition: {pathRegex: /a}}, {name: GET /b, condi
 ";
 
 /// A Prometheus, which is killed when the test ends.
-struct Prometheus {
-    addr: SocketAddr,
+pub(crate) struct Prometheus {
+    pub(crate) addr: SocketAddr,
     child: Child,
     _directory: tempfile::TempDir,
 }
 
 impl Prometheus {
     /// Starts a Prometheus that scrapes `target`, or prints why the test is skipped.
-    fn start(target: SocketAddr) -> Option<Self> {
+    pub(crate) fn start(target: SocketAddr) -> Option<Self> {
         let directory = tempfile::tempdir().unwrap();
         let config = directory.path().join("prometheus.yml");
         let text = format!(
@@ -195,8 +195,8 @@ impl Drop for Prometheus {
     }
 }
 
-/// Serves the series of [`COUNTERS`] and [`GAUGES`].
-async fn serve_series() -> SocketAddr {
+/// Serves series in the text format of Prometheus.
+pub(crate) async fn serve_series(series: fn() -> String) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
     tokio::spawn(async move {
@@ -219,6 +219,7 @@ async fn serve_series() -> SocketAddr {
     addr
 }
 
+/// Returns the series of [`COUNTERS`] and [`GAUGES`].
 fn series() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let seconds = since.as_secs() + 1;
@@ -306,7 +307,7 @@ impl Client {
 
 #[tokio::test]
 async fn answers_have_counts_of_scraped_series() {
-    let target = serve_series().await;
+    let target = serve_series(series).await;
     let Some(prometheus) = Prometheus::start(target) else {
         return;
     };

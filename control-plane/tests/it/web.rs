@@ -24,6 +24,7 @@ use crate::controller::{Controller, eventually};
 
 mod profile;
 mod scripted;
+mod workload;
 
 /// A dashboard and the mesh that it shows.
 struct Web {
@@ -52,16 +53,22 @@ impl Web {
     }
 
     async fn start_at(pace: Pace) -> Self {
+        Self::start_with(pace, &[]).await
+    }
+
+    /// Starts a dashboard with further flags.
+    async fn start_with(pace: Pace, flags: &[String]) -> Self {
         let mesh = Mesh::new(pace);
         let metrics_api = mesh.clone().serve().await;
         let dir = tempfile::tempdir().unwrap();
         let kubeconfig = dir.path().join("config");
         write_kubeconfig(&kubeconfig, Cluster::new(pace).serve().await);
-        let args = [
+        let mut args = vec![
             format!("--linkerd-metrics-api-addr={metrics_api}"),
             format!("--kubeconfig={}", kubeconfig.display()),
             "--grafana-external-addr=https://grafana.example.com".to_owned(),
         ];
+        args.extend_from_slice(flags);
         let controller = Controller::start("web", "--addr", "--metrics-addr", &args);
         Self {
             controller: controller.ready().await,

@@ -25,6 +25,7 @@ use mesh_api::linkerd2::viz::{
     ApiError, Eos, Headers, HttpMethod, Scheme, eos, http_method, scheme,
 };
 use prost::Message;
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::time::interval;
@@ -44,6 +45,14 @@ pub(crate) const STEADY_REQUESTS: u64 = 3;
 
 /// More requests than the dashboard queues for one viewer.
 pub(crate) const FLOOD_REQUESTS: u64 = 40_000;
+
+/// Pods of one workload.
+pub(crate) const SHOP: &str = include_str!("shop.yaml");
+
+/// More endpoints than the dashboard shows.
+pub(crate) const MANY_ENDPOINTS: usize = 600;
+
+const SHOP_PODS: &str = "/api/v1/namespaces/shop/pods/";
 
 const TAP: &str = "/apis/tap.linkerd.io/v1alpha1/watch/namespaces/";
 
@@ -75,7 +84,8 @@ impl Cluster {
         if request.method() == Method::POST && path.starts_with(TAP) {
             return self.tap(&path, request).await;
         }
-        match object(&path) {
+        let query = request.uri().query().unwrap_or_default();
+        match object(&path, query) {
             Some(object) => json_response(StatusCode::OK, &object),
             None => {
                 let status = json!({
@@ -131,7 +141,7 @@ pub(crate) fn write_kubeconfig(path: &Path, addr: SocketAddr) {
     std::fs::write(path, config.to_string()).unwrap();
 }
 
-fn object(path: &str) -> Option<Value> {
+fn object(path: &str, query: &str) -> Option<Value> {
     let hooks = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/";
     Some(match path {
         "/version" => json!({ "major": "1", "minor": "32" }),
@@ -153,10 +163,67 @@ fn object(path: &str) -> Option<Value> {
         path if path.starts_with(hooks) => json!({
             "webhooks": [{ "clientConfig": { "caBundle": "QQ==" } }],
         }),
+        path if path.starts_with(SHOP_PODS) => {
+            let name = path.trim_start_matches(SHOP_PODS);
+            let is_named = |pod: &Value| pod["kind"] == "Pod" && pod["metadata"]["name"] == name;
+            return shop().into_iter().find(is_named);
+        }
+        path if path.ends_with("/endpointslices") => endpoint_slices(path, query),
         "/api/v1/namespaces/linkerd/pods" => pods("linkerd"),
         "/api/v1/namespaces/linkerd-viz/pods" => pods("linkerd-viz"),
         _ => return None,
     })
+}
+
+/// Returns the objects of [`SHOP`].
+fn shop() -> Vec<Value> {
+    let documents = serde_norway::Deserializer::from_str(SHOP);
+    let objects = documents.map(|document| Value::deserialize(document).unwrap());
+    objects.collect()
+}
+
+/// Returns the EndpointSlices of a Service of the namespace `shop`: `web` has the pods of [`SHOP`],
+/// `many` has [`MANY_ENDPOINTS`] whose pods have gone, and more slices; others have none.
+fn endpoint_slices(path: &str, query: &str) -> Value {
+    let is_of =
+        |name: &str| path.contains("/shop/") && query.contains(&format!("service-name%3D{name}&"));
+    let endpoint = |address: &Value, node: &Value, pod: &Value| {
+        json!({
+            "addresses": [address],
+            "conditions": { "ready": true },
+            "nodeName": node,
+            "zone": "west-1",
+            "targetRef": { "kind": "Pod", "name": pod },
+        })
+    };
+    let endpoints: Vec<Value> = if is_of("web") {
+        let pods = shop().into_iter().filter(|object| object["kind"] == "Pod");
+        pods.map(|pod| {
+            let (status, spec) = (&pod["status"], &pod["spec"]);
+            endpoint(
+                &status["podIP"],
+                &spec["nodeName"],
+                &pod["metadata"]["name"],
+            )
+        })
+        .collect()
+    } else if is_of("many") {
+        (0..MANY_ENDPOINTS)
+            .map(|at| {
+                let address = format!("10.2.{}.{}", at / 250, at % 250);
+                endpoint(
+                    &json!(address),
+                    &json!("node-a"),
+                    &json!(format!("many-{at}")),
+                )
+            })
+            .collect()
+    } else {
+        return json!({ "kind": "EndpointSliceList", "items": [] });
+    };
+    let slice = json!({ "ports": [{ "name": "http", "port": 8080 }], "endpoints": endpoints });
+    let more = if is_of("many") { "more" } else { "" };
+    json!({ "kind": "EndpointSliceList", "metadata": { "continue": more }, "items": [slice] })
 }
 
 fn pods(namespace: &str) -> Value {

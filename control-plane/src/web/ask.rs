@@ -1,0 +1,29 @@
+//! The response to a question, from the server that knows it.
+
+use http::StatusCode;
+use serde_json::Value;
+use tokio::time::timeout;
+
+use super::client::{CALL_TIMEOUT, Failure};
+use super::endpoints;
+use super::query::{Query, WorkloadQuery};
+use super::sources::Sources;
+
+/// Returns the response to a question as JSON.
+pub(super) async fn ask(sources: &Sources, query: &Query) -> Result<Value, Failure> {
+    let answer = async {
+        match query {
+            Query::Metrics(query) => sources.metrics.ask(query).await,
+            Query::Workload(WorkloadQuery::Endpoints(it)) => {
+                endpoints::endpoints(sources, it).await
+            }
+        }
+    };
+    let answer = timeout(CALL_TIMEOUT, answer).await;
+    answer.unwrap_or_else(|_elapsed| {
+        Err(Failure {
+            status: StatusCode::GATEWAY_TIMEOUT,
+            error: format!("no response within {} s", CALL_TIMEOUT.as_secs()),
+        })
+    })
+}

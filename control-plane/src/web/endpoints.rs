@@ -1,0 +1,250 @@
+//! `/api/endpoints`: the endpoints of a Service, each with its load: what the clients in the mesh
+//! send to it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures_util::future::try_join_all;
+use mesh_api::linkerd2::viz::{BasicStats, Resource};
+use serde_json::{Value, json};
+
+use super::client::Failure;
+use super::json::ToJson;
+use super::objects;
+use super::sources::Sources;
+use crate::metrics_api::{Matchers, QUANTILES, Sample, TimeWindow};
+
+/// What clients send to one address.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Load {
+    stats: BasicStats,
+    open_connections: u64,
+}
+
+/// Some of the EndpointSlices of a Service.
+struct Slices {
+    slices: Vec<Value>,
+    are_all: bool,
+}
+
+/// The loads by IP address.
+type Loads = BTreeMap<String, Load>;
+
+/// Queries of a load: the series of one kind by address.
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    Responses,
+    Latency(usize),
+    Connections,
+}
+
+/// A slice has at most 1,000 endpoints, by default 100.
+const MAX_SLICES: usize = 10;
+
+/// The endpoints that are shown.
+const MAX_ENDPOINTS: usize = 500;
+
+/// Series are of addresses, because not every endpoint is a pod.
+const BY: &str = "target_ip";
+
+/// Returns `endpoints`, `endpointsOmitted`, `slicesOmitted`, `timeWindow` and `metricsProblem`.
+pub(super) async fn endpoints(sources: &Sources, service: &Resource) -> Result<Value, Failure> {
+    let Slices { slices, are_all } = slices(sources, service).await?;
+    let mut rows = distinct(slices.iter().flat_map(rows));
+    let omitted = rows.len().saturating_sub(MAX_ENDPOINTS);
+    rows.truncate(MAX_ENDPOINTS);
+    let (loads, problem) = match loads(sources, service).await {
+        Ok(loads) => (loads, None),
+        Err(problem) => (Loads::new(), Some(problem)),
+    };
+    for row in &mut rows {
+        let load = row["address"]
+            .as_str()
+            .and_then(|address| loads.get(address));
+        row["stats"] = load.map(|load| load.stats).to_json();
+        row["openConnections"] = load.map_or(Value::Null, |load| load.open_connections.to_json());
+    }
+    Ok(json!({
+        "endpoints": rows,
+        "endpointsOmitted": omitted,
+        "slicesOmitted": !are_all,
+        "timeWindow": TimeWindow::minute().to_string(),
+        "metricsProblem": problem,
+    }))
+}
+
+async fn slices(sources: &Sources, service: &Resource) -> Result<Slices, Failure> {
+    let Resource {
+        namespace, name, ..
+    } = service;
+    let path = format!(
+        "/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3D{name}&limit={MAX_SLICES}"
+    );
+    let mut list = objects::get(&sources.cluster, &path).await?;
+    let are_all = list["metadata"]["continue"]
+        .as_str()
+        .is_none_or(str::is_empty);
+    let slices = match list["items"].take() {
+        Value::Array(slices) => slices,
+        _ => Vec::new(),
+    };
+    Ok(Slices { slices, are_all })
+}
+
+/// Returns each address with its ports once: while endpoints move between slices, they are in both.
+fn distinct(rows: impl Iterator<Item = Value>) -> Vec<Value> {
+    let mut seen = BTreeSet::new();
+    let distinct = rows.filter(|row| {
+        let key = (row["address"].to_string(), row["ports"].to_string());
+        seen.insert(key)
+    });
+    distinct.collect()
+}
+
+/// Returns the endpoints of a slice, without their load.
+fn rows(slice: &Value) -> Vec<Value> {
+    let ports = slice["ports"].as_array().into_iter().flatten();
+    let ports: Vec<&Value> = ports.map(|port| &port["port"]).collect();
+    let endpoints = slice["endpoints"].as_array().into_iter().flatten();
+    let rows = endpoints.filter_map(|endpoint| {
+        let address = endpoint["addresses"].get(0)?.as_str()?;
+        let target = &endpoint["targetRef"];
+        let pod = (target["kind"] == "Pod").then(|| &target["name"]);
+        let conditions = &endpoint["conditions"];
+        Some(json!({
+            "address": address,
+            "ports": ports,
+            "pod": pod,
+            "node": endpoint["nodeName"],
+            "zone": endpoint["zone"],
+            // A missing condition means ready, as the API says.
+            "ready": conditions["ready"].as_bool().unwrap_or(true),
+            "terminating": conditions["terminating"].as_bool().unwrap_or(false),
+        }))
+    });
+    rows.collect()
+}
+
+async fn loads(sources: &Sources, service: &Resource) -> Result<Loads, String> {
+    let prometheus = sources.prometheus()?;
+    let parts = parts();
+    let queries: Vec<String> = parts.iter().map(|part| part.query(service)).collect();
+    let answers = try_join_all(queries.iter().map(|query| prometheus.query(query))).await;
+    let answers = answers.map_err(|error| error.to_string())?;
+    let mut loads = Loads::new();
+    for (part, samples) in parts.into_iter().zip(&answers) {
+        for sample in samples {
+            let load = loads.entry(sample.label(BY).to_owned());
+            part.add(load.or_default(), sample);
+        }
+    }
+    Ok(loads)
+}
+
+fn parts() -> Vec<Part> {
+    let latencies = (0..QUANTILES.len()).map(Part::Latency);
+    [Part::Responses, Part::Connections]
+        .into_iter()
+        .chain(latencies)
+        .collect()
+}
+
+impl Part {
+    fn query(self, service: &Resource) -> String {
+        let selected = Matchers::new()
+            .equal("direction", "outbound")
+            .equal("dst_namespace", service.namespace.as_str())
+            .equal("dst_service", service.name.as_str());
+        let window = TimeWindow::minute();
+        match self {
+            Self::Responses => {
+                selected.increase("response_total", &window, &format!("{BY}, classification"))
+            }
+            Self::Latency(quantile) => selected.quantile(
+                QUANTILES[quantile],
+                "response_latency_ms_bucket",
+                &window,
+                &format!("le, {BY}"),
+            ),
+            Self::Connections => selected
+                .equal("peer", "dst")
+                .sum("tcp_open_connections", BY),
+        }
+    }
+
+    fn add(self, load: &mut Load, sample: &Sample) {
+        let count = sample.count();
+        let stats = &mut load.stats;
+        match self {
+            Self::Responses if sample.label("classification") == "success" => {
+                stats.success_count += count;
+            }
+            Self::Responses => stats.failure_count += count,
+            Self::Latency(0) => stats.latency_ms_p50 = count,
+            Self::Latency(1) => stats.latency_ms_p95 = count,
+            Self::Latency(_) => stats.latency_ms_p99 = count,
+            Self::Connections => load.open_connections = count,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_are_pods_and_other_addresses() {
+        let slice = json!({
+            "ports": [{ "port": 8080 }],
+            "endpoints": [
+                {
+                    "addresses": ["10.1.0.5"], "nodeName": "n1", "zone": "a",
+                    "conditions": { "ready": false, "terminating": true },
+                    "targetRef": { "kind": "Pod", "name": "web-1" },
+                },
+                { "addresses": ["192.0.2.7"], "targetRef": { "kind": "ExternalWorkload", "name": "vm" } },
+                { "addresses": [] },
+            ],
+        });
+        let found = rows(&slice);
+        assert_eq!(found.len(), 2);
+        assert_eq!(found[0]["pod"], "web-1");
+        assert_eq!(found[0]["ports"], json!([8080]));
+        assert_eq!(
+            (&found[0]["ready"], &found[0]["terminating"]),
+            (&json!(false), &json!(true))
+        );
+        assert_eq!(
+            (&found[1]["pod"], &found[1]["ready"]),
+            (&Value::Null, &json!(true))
+        );
+        assert!(rows(&json!({})).is_empty());
+        let twice = distinct(rows(&slice).into_iter().chain(found));
+        assert_eq!(twice.len(), 2);
+    }
+
+    #[test]
+    fn load_is_what_clients_count() {
+        let service = Resource {
+            namespace: "shop".to_owned(),
+            r#type: "service".to_owned(),
+            name: "web".to_owned(),
+        };
+        assert_eq!(
+            Part::Responses.query(&service),
+            "sum(increase(response_total{direction=\"outbound\", dst_namespace=\"shop\", dst_service=\"web\"}[1m])) by (target_ip, classification)"
+        );
+        let sample = |classification: &str, value| Sample {
+            labels: BTreeMap::from([("classification".to_owned(), classification.to_owned())]),
+            time: 0.0,
+            value,
+        };
+        let mut load = Load::default();
+        Part::Responses.add(&mut load, &sample("success", 40.2));
+        Part::Responses.add(&mut load, &sample("failure", 2.0));
+        Part::Latency(2).add(&mut load, &sample("", 38.0));
+        Part::Connections.add(&mut load, &sample("", 3.0));
+        let stats = load.stats;
+        assert_eq!((stats.success_count, stats.failure_count), (40, 2));
+        assert_eq!((stats.latency_ms_p99, load.open_connections), (38, 3));
+    }
+}

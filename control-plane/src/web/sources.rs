@@ -1,0 +1,27 @@
+//! What the questions of pages are asked of: the metrics API for statistics, and the API server
+//! and Prometheus for what the metrics API does not have.
+
+use std::sync::Arc;
+
+use kube::Client;
+
+use super::client::MetricsClient;
+use crate::metrics_api::PrometheusClient;
+
+/// The servers that know about the mesh. Clones share connections.
+#[derive(Clone)]
+pub(crate) struct Sources {
+    pub(crate) metrics: MetricsClient,
+    pub(crate) cluster: Client,
+    /// `None` without `--prometheus-url`.
+    pub(crate) prometheus: Option<Arc<PrometheusClient>>,
+}
+
+impl Sources {
+    /// Returns Prometheus, or why there is none.
+    pub(super) fn prometheus(&self) -> Result<&PrometheusClient, String> {
+        self.prometheus.as_deref().ok_or_else(|| {
+            "the dashboard has no Prometheus: --prometheus-url (value prometheusUrl or prometheus.enabled) is not set".to_owned()
+        })
+    }
+}

@@ -1,0 +1,111 @@
+//! What the dashboard shows about the endpoints of a Service, and what a real Prometheus has
+//! scraped about them.
+
+use std::fmt::Write as _;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::json;
+
+use super::Web;
+use super::scripted::Pace;
+use super::scripted::cluster::MANY_ENDPOINTS;
+use crate::controller::eventually;
+use crate::metrics_api::{Prometheus, serve_series};
+
+/// Requests per second to the first endpoint.
+const RATE: u64 = 50;
+
+#[tokio::test]
+async fn service_without_endpoints_has_an_empty_response() {
+    let web = Web::start().await;
+    let service = "namespace=shop&resource_type=service&resource_name=catalog";
+    let endpoints = web.get(&format!("/api/endpoints?{service}")).await.json();
+    assert_eq!(endpoints["endpoints"], json!([]));
+}
+
+#[tokio::test]
+async fn endpoints_are_bounded() {
+    let web = Web::start().await;
+    let many = "namespace=shop&resource_type=service&resource_name=many";
+    let endpoints = web.get(&format!("/api/endpoints?{many}")).await.json();
+    assert_eq!(endpoints["endpoints"].as_array().unwrap().len(), 500);
+    assert_eq!(endpoints["endpointsOmitted"], MANY_ENDPOINTS - 500);
+    assert_eq!(endpoints["slicesOmitted"], true);
+}
+
+#[tokio::test]
+async fn prometheus_that_is_down_is_named_and_leaves_what_objects_say() {
+    let flags = ["--prometheus-url=http://127.0.0.1:1".to_owned()];
+    let web = Web::start_with(Pace::Steady, &flags).await;
+    let service = "namespace=shop&resource_type=service&resource_name=web";
+    let endpoints = web.get(&format!("/api/endpoints?{service}")).await.json();
+    assert_eq!(endpoints["endpoints"].as_array().unwrap().len(), 2);
+    assert_eq!(endpoints["slicesOmitted"], false);
+    assert!(endpoints["endpoints"][0]["stats"].is_null());
+    let problem = endpoints["metricsProblem"].as_str().unwrap();
+    assert!(problem.contains("127.0.0.1:1"), "{problem}");
+}
+
+#[tokio::test]
+async fn questions_without_endpoints_are_refused() {
+    let web = Web::start().await;
+    for (path, problem) in [
+        ("endpoints?namespace=shop", "resource_name is missing"),
+        (
+            "endpoints?resource_type=cronjob&resource_name=a",
+            "has no pods",
+        ),
+        ("endpoints?resource_name=web", "has no endpoints"),
+    ] {
+        let answer = web.get(&format!("/api/{path}")).await;
+        assert_eq!(answer.status, 400, "{path}");
+        let error = answer.json()["error"].as_str().unwrap().to_owned();
+        assert!(error.contains(problem), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn loads_are_those_that_prometheus_scraped() {
+    let target = serve_series(series).await;
+    let Some(prometheus) = Prometheus::start(target) else {
+        return;
+    };
+    let flags = [format!("--prometheus-url=http://{}", prometheus.addr)];
+    let web = Web::start_with(Pace::Steady, &flags).await;
+    let service = "namespace=shop&resource_type=service&resource_name=web";
+    let endpoint = eventually("a load", async || {
+        let answer = web.get(&format!("/api/endpoints?{service}")).await.json();
+        let found = answer["endpoints"].as_array().unwrap().clone();
+        let loaded = found.into_iter().find(|it| it["address"] == "10.1.0.5")?;
+        // Quantiles need two samples.
+        (loaded["stats"]["latencyMsP99"].as_str()? != "0").then_some(loaded)
+    })
+    .await;
+    assert_eq!(endpoint["pod"], "web-7f9c6-x2v4k");
+    assert_eq!(endpoint["openConnections"], "4");
+    // All responses took from 10 to 20 ms.
+    assert_eq!(endpoint["stats"]["latencyMsP50"], "15");
+    assert!(endpoint["stats"]["successCount"] != "0" && endpoint["stats"]["failureCount"] == "0");
+}
+
+/// The series of a client of the Service.
+fn series() -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let seconds = now.as_secs() + 1;
+    let to =
+        "direction=\"outbound\",dst_namespace=\"shop\",dst_service=\"web\",target_ip=\"10.1.0.5\"";
+    let count = seconds * RATE;
+    let mut text = String::new();
+    let mut line = |series: String| writeln!(text, "{series}").unwrap();
+    line(format!("tcp_open_connections{{{to},peer=\"dst\"}} 4"));
+    line(format!("tcp_open_connections{{{to},peer=\"src\"}} 90"));
+    line(format!(
+        "response_total{{{to},classification=\"success\"}} {count} {seconds}000"
+    ));
+    for (bound, count) in [("10", 0), ("20", count), ("+Inf", count)] {
+        line(format!(
+            "response_latency_ms_bucket{{{to},le=\"{bound}\"}} {count} {seconds}000"
+        ));
+    }
+    text
+}
