@@ -5,15 +5,16 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use super::client::{CALL_TIMEOUT, Failure};
-use super::endpoints;
 use super::query::{Query, WorkloadQuery};
 use super::sources::Sources;
+use super::{endpoints, proxies};
 
 /// Returns the response to a question as JSON.
 pub(super) async fn ask(sources: &Sources, query: &Query) -> Result<Value, Failure> {
     let answer = async {
         match query {
             Query::Metrics(query) => sources.metrics.ask(query).await,
+            Query::Workload(WorkloadQuery::Proxies(it)) => proxies::proxies(sources, it).await,
             Query::Workload(WorkloadQuery::Endpoints(it)) => {
                 endpoints::endpoints(sources, it).await
             }

@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use http::StatusCode;
-use mesh_api::linkerd2::viz::SelfCheckRequest;
 use mesh_api::linkerd2::viz::api_client::ApiClient;
+use mesh_api::linkerd2::viz::{Pod, SelfCheckRequest};
 use serde_json::Value;
 use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
 use super::json::ToJson;
-use super::query::MetricsQuery;
+use super::query::{MetricsQuery, pods_request};
 use super::topology;
 
 /// A metrics API. Clones share one connection, which is opened by the first call and again after it
@@ -61,6 +61,16 @@ impl MetricsClient {
                     CALL_TIMEOUT.as_secs()
                 ),
             }),
+        }
+    }
+
+    /// Returns the pods of a namespace. The caller has a deadline.
+    pub(super) async fn pods(&self, namespace: &str) -> Result<Vec<Pod>, Failure> {
+        let request = pods_request(namespace);
+        let listed = self.api.clone().list_pods(request).await;
+        match listed {
+            Ok(pods) => Ok(pods.into_inner().pods),
+            Err(status) => Err(self.failure(&status)),
         }
     }
 

@@ -72,6 +72,17 @@ pub(super) async fn endpoints(sources: &Sources, service: &Resource) -> Result<V
     }))
 }
 
+/// Returns the names of the pods that are endpoints of a Service, in their order.
+pub(super) async fn pods(sources: &Sources, service: &Resource) -> Result<Vec<String>, Failure> {
+    let Slices { slices, .. } = slices(sources, service).await?;
+    let rows = slices.iter().flat_map(rows);
+    // A pod has an endpoint for each IP family.
+    let names: BTreeSet<String> = rows
+        .filter_map(|row| row["pod"].as_str().map(ToOwned::to_owned))
+        .collect();
+    Ok(names.into_iter().collect())
+}
+
 async fn slices(sources: &Sources, service: &Resource) -> Result<Slices, Failure> {
     let Resource {
         namespace, name, ..

@@ -249,10 +249,7 @@ mod tests {
             ("tps-reports?resource_type=all", LONG_INTERVAL),
             ("tps-reports?resource_type=pod", INTERVAL),
             ("topology?resource_type=pod", LONG_INTERVAL),
-            (
-                "endpoints?resource_type=svc&resource_name=web",
-                LONG_INTERVAL,
-            ),
+            ("proxies?resource_name=web", LONG_INTERVAL),
             ("edges", INTERVAL),
         ];
         for (path, expected) in table {

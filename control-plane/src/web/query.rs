@@ -34,6 +34,7 @@ pub(crate) enum MetricsQuery {
 /// A question about one workload or Service, which Linkerd's API does not have.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum WorkloadQuery {
+    Proxies(Resource),
     /// Of a Service.
     Endpoints(Resource),
 }
@@ -244,6 +245,7 @@ impl MetricsQuery {
 impl WorkloadQuery {
     fn parse(endpoint: &str, params: &Params) -> Option<Result<Self, String>> {
         Some(match endpoint {
+            "proxies" => params.workload().map(Self::Proxies),
             "endpoints" => params.service().map(Self::Endpoints),
             _ => return None,
         })
@@ -456,36 +458,41 @@ mod tests {
     #[test]
     fn questions_about_workloads_need_a_type_with_pods_and_a_name() {
         assert_eq!(
+            query("proxies?namespace=shop&resource_type=deploy&resource_name=web"),
+            Query::Workload(WorkloadQuery::Proxies(resource(
+                "shop",
+                "deployment",
+                "web"
+            )))
+        );
+        assert_eq!(
             query("endpoints?namespace=shop&resource_type=svc&resource_name=web"),
             Query::Workload(WorkloadQuery::Endpoints(resource("shop", "service", "web")))
         );
-        let long = format!("endpoints?resource_name={}", "x".repeat(MAX_NAME + 1));
+        let long = format!("proxies?resource_name={}", "x".repeat(MAX_NAME + 1));
         for (path, problem) in [
-            ("endpoints?namespace=shop", "resource_name is missing"),
+            ("proxies?namespace=shop", "resource_name is missing"),
             (
-                "endpoints?resource_type=namespace&resource_name=shop",
+                "proxies?resource_type=namespace&resource_name=shop",
                 "a namespace has no pods",
             ),
             (
-                "endpoints?resource_type=cj&resource_name=a",
+                "proxies?resource_type=cj&resource_name=a",
                 "a cronjob has no pods",
             ),
             (
                 "endpoints?resource_name=web",
                 "a deployment has no endpoints",
             ),
-            ("endpoints?resource_name=a%2F..", "not names"),
-            ("endpoints?namespace=..&resource_name=a", "not names"),
-            ("endpoints?all_namespaces=true&resource_name=a", "by name"),
+            ("proxies?resource_name=a%2F..", "not names"),
+            ("proxies?namespace=..&resource_name=a", "not names"),
+            ("proxies?all_namespaces=true&resource_name=a", "by name"),
             (long.as_str(), "not names"),
         ] {
             let error = Query::parse_path(path).unwrap_err();
             assert!(error.contains(problem), "{path}: {error}");
         }
-        let fits = format!(
-            "endpoints?resource_type=svc&resource_name={}",
-            "x".repeat(MAX_NAME)
-        );
+        let fits = format!("proxies?resource_name={}", "x".repeat(MAX_NAME));
         assert!(Query::parse_path(&fits).is_ok());
     }
 }
