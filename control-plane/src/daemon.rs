@@ -84,6 +84,8 @@ pub enum DaemonError {
     HostPattern(regex::Error),
     #[error("cannot use --linkerd-metrics-api-addr")]
     MetricsApi(#[source] tonic::transport::Error),
+    #[error("cannot use --policy-addr")]
+    PolicyController(#[source] tonic::transport::Error),
     #[error("{0} is not a valid name of a {1}")]
     Name(String, &'static str),
     #[error("{0}")]

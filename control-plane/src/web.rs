@@ -1,7 +1,7 @@
 //! The dashboard: a page, and the JSON API that it shows.
 //!
 //! ```text
-//!   page ── GET /api/stream ─▶ Updates ◀─ Feeds ── gRPC ─▶ metrics API
+//!   page ── GET /api/stream ─▶ Updates ◀─ Feeds ── gRPC ─▶ metrics API, policy controller
 //!                                               ── HTTP ─▶ API server, Prometheus
 //!        ── WebSocket /api/tap ─▶ TapSession ── POST ─▶ API server ─▶ tap API
 //! ```
@@ -37,6 +37,8 @@ mod json;
 mod limits;
 mod objects;
 mod pods;
+mod policies;
+mod policy_client;
 mod profile;
 mod proxies;
 mod query;
@@ -54,6 +56,7 @@ pub(crate) use self::check::Checker;
 pub(crate) use self::client::MetricsClient;
 pub(crate) use self::feed::Feeds;
 pub(crate) use self::limits::Limits;
+pub(crate) use self::policy_client::PolicyClient;
 pub(crate) use self::settings::PageSettings;
 pub(crate) use self::sources::Sources;
 

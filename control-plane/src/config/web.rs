@@ -21,6 +21,10 @@ pub struct Web {
     /// viz extension
     #[arg(long, value_name = "HOST:PORT", value_parser = service_addr, default_value = "")]
     pub linkerd_metrics_api_addr: ServiceAddr,
+    /// Host and port of the policy controller; empty for the Service linkerd-policy in the
+    /// namespace of the control plane
+    #[arg(long, value_name = "HOST:PORT", value_parser = service_addr, default_value = "")]
+    pub policy_addr: ServiceAddr,
     #[command(flatten)]
     pub prometheus: Prometheus,
     /// Namespace of the control plane
@@ -105,6 +109,17 @@ impl Web {
         }
     }
 
+    /// Returns the address of the policy controller.
+    pub fn policy(&self) -> String {
+        match &self.policy_addr.0 {
+            Some(addr) => addr.to_string(),
+            None => format!(
+                "linkerd-policy.{}.svc.{}:8090",
+                self.controller_namespace, self.cluster_domain
+            ),
+        }
+    }
+
     /// Returns the pattern for the Host header.
     pub fn host_pattern(&self) -> Result<Regex, regex::Error> {
         if let Some(pattern) = &self.enforced_host.0 {
@@ -140,6 +155,7 @@ mod tests {
     fn defaults_follow_the_namespace_and_the_domain() {
         let config = parse(&["--viz-namespace=viz", "--cluster-domain=k8s.test"]).unwrap();
         assert_eq!(config.metrics_api(), "metrics-api.viz.svc.k8s.test:8085");
+        assert_eq!(config.policy(), "linkerd-policy.linkerd.svc.k8s.test:8090");
         let pattern = config.host_pattern().unwrap();
         let table = [
             ("localhost:50750", true),
@@ -162,6 +178,7 @@ mod tests {
         for (flag, bad) in [
             ("--linkerd-metrics-api-addr", "metrics-api"),
             ("--linkerd-metrics-api-addr", "http://metrics-api:8085"),
+            ("--policy-addr", "linkerd-policy"),
             ("--enforced-host", "("),
             ("--grafana-external-addr", "javascript:alert(1)"),
             ("--grafana-external-addr", "grafana:3000"),

@@ -6,7 +6,8 @@ use super::{Daemon, DaemonError, listen, prometheus_connection};
 use crate::cluster;
 use crate::config::Web as Config;
 use crate::web::{
-    self, Assets, Checker, Dashboard, Feeds, Limits, MetricsClient, PageSettings, Sources,
+    self, Assets, Checker, Dashboard, Feeds, Limits, MetricsClient, PageSettings, PolicyClient,
+    Sources,
 };
 
 pub(super) async fn run(config: Config) -> Result<(), DaemonError> {
@@ -14,6 +15,7 @@ pub(super) async fn run(config: Config) -> Result<(), DaemonError> {
     let hosts = config.host_pattern().map_err(DaemonError::HostPattern)?;
     let metrics_api = config.metrics_api();
     let metrics = MetricsClient::new(&metrics_api).map_err(DaemonError::MetricsApi)?;
+    let policies = PolicyClient::new(&config.policy()).map_err(DaemonError::PolicyController)?;
     let prometheus = prometheus_connection::connect(&config.prometheus, &daemon.registry).await?;
     let assets = Assets::new().map_err(DaemonError::Assets)?;
     let client = cluster::connect(&config.cluster, "web")
@@ -24,6 +26,7 @@ pub(super) async fn run(config: Config) -> Result<(), DaemonError> {
     let sources = Sources {
         metrics,
         cluster: client.clone(),
+        policies,
         prometheus: prometheus.map(Arc::new),
     };
     let feeds = Feeds::new(sources, &daemon.registry);

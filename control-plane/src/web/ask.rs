@@ -7,13 +7,14 @@ use tokio::time::timeout;
 use super::client::{CALL_TIMEOUT, Failure};
 use super::query::{Query, WorkloadQuery};
 use super::sources::Sources;
-use super::{endpoints, proxies};
+use super::{endpoints, policies, proxies};
 
 /// Returns the response to a question as JSON.
 pub(super) async fn ask(sources: &Sources, query: &Query) -> Result<Value, Failure> {
     let answer = async {
         match query {
             Query::Metrics(query) => sources.metrics.ask(query).await,
+            Query::Workload(WorkloadQuery::Policies(it)) => policies::policies(sources, it).await,
             Query::Workload(WorkloadQuery::Proxies(it)) => proxies::proxies(sources, it).await,
             Query::Workload(WorkloadQuery::Endpoints(it)) => {
                 endpoints::endpoints(sources, it).await

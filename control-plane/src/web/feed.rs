@@ -202,6 +202,7 @@ fn is_about_all_kinds(request: &StatSummaryRequest) -> bool {
 #[cfg(test)]
 mod tests {
     use super::super::client::MetricsClient;
+    use super::super::policy_client::PolicyClient;
     use super::*;
 
     fn query(number: usize) -> Query {
@@ -214,6 +215,7 @@ mod tests {
         let sources = Sources {
             metrics: MetricsClient::new("127.0.0.1:1").unwrap(),
             cluster: kube::Client::try_from(config).unwrap(),
+            policies: PolicyClient::new("127.0.0.1:1").unwrap(),
             prometheus: None,
         };
         Feeds::new(sources, &Registry::new())
@@ -249,7 +251,7 @@ mod tests {
             ("tps-reports?resource_type=all", LONG_INTERVAL),
             ("tps-reports?resource_type=pod", INTERVAL),
             ("topology?resource_type=pod", LONG_INTERVAL),
-            ("proxies?resource_name=web", LONG_INTERVAL),
+            ("policies?resource_name=web", LONG_INTERVAL),
             ("edges", INTERVAL),
         ];
         for (path, expected) in table {

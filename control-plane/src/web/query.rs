@@ -34,6 +34,7 @@ pub(crate) enum MetricsQuery {
 /// A question about one workload or Service, which Linkerd's API does not have.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum WorkloadQuery {
+    Policies(Resource),
     Proxies(Resource),
     /// Of a Service.
     Endpoints(Resource),
@@ -245,6 +246,7 @@ impl MetricsQuery {
 impl WorkloadQuery {
     fn parse(endpoint: &str, params: &Params) -> Option<Result<Self, String>> {
         Some(match endpoint {
+            "policies" => params.workload().map(Self::Policies),
             "proxies" => params.workload().map(Self::Proxies),
             "endpoints" => params.service().map(Self::Endpoints),
             _ => return None,
@@ -458,8 +460,8 @@ mod tests {
     #[test]
     fn questions_about_workloads_need_a_type_with_pods_and_a_name() {
         assert_eq!(
-            query("proxies?namespace=shop&resource_type=deploy&resource_name=web"),
-            Query::Workload(WorkloadQuery::Proxies(resource(
+            query("policies?namespace=shop&resource_type=deploy&resource_name=web"),
+            Query::Workload(WorkloadQuery::Policies(resource(
                 "shop",
                 "deployment",
                 "web"
@@ -471,7 +473,7 @@ mod tests {
         );
         let long = format!("proxies?resource_name={}", "x".repeat(MAX_NAME + 1));
         for (path, problem) in [
-            ("proxies?namespace=shop", "resource_name is missing"),
+            ("policies?namespace=shop", "resource_name is missing"),
             (
                 "proxies?resource_type=namespace&resource_name=shop",
                 "a namespace has no pods",

@@ -1,11 +1,12 @@
-//! What the questions of pages are asked of: the metrics API for statistics, and the API server
-//! and Prometheus for what the metrics API does not have.
+//! What the questions of pages are asked of: the metrics API for statistics, and the policy
+//! controller, the API server and Prometheus for what the metrics API does not have.
 
 use std::sync::Arc;
 
 use kube::Client;
 
 use super::client::MetricsClient;
+use super::policy_client::PolicyClient;
 use crate::metrics_api::PrometheusClient;
 
 /// The servers that know about the mesh. Clones share connections.
@@ -13,6 +14,7 @@ use crate::metrics_api::PrometheusClient;
 pub(crate) struct Sources {
     pub(crate) metrics: MetricsClient,
     pub(crate) cluster: Client,
+    pub(crate) policies: PolicyClient,
     /// `None` without `--prometheus-url`.
     pub(crate) prometheus: Option<Arc<PrometheusClient>>,
 }

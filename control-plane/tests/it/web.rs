@@ -22,6 +22,7 @@ use self::scripted::cluster::{Cluster, STEADY_REQUESTS, write_kubeconfig};
 use self::scripted::{Mesh, Pace};
 use crate::controller::{Controller, eventually};
 
+mod policies;
 mod profile;
 mod scripted;
 mod workload;

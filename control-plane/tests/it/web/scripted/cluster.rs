@@ -46,7 +46,7 @@ pub(crate) const STEADY_REQUESTS: u64 = 3;
 /// More requests than the dashboard queues for one viewer.
 pub(crate) const FLOOD_REQUESTS: u64 = 40_000;
 
-/// Pods of one workload.
+/// Pods and policies of one workload, which a policy controller can read too.
 pub(crate) const SHOP: &str = include_str!("shop.yaml");
 
 /// More endpoints than the dashboard shows.

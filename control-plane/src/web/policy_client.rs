@@ -1,0 +1,74 @@
+//! The client of the policy controller, over the API by which proxies learn the policies of their
+//! ports. It is the same answer that the proxies enforce, and it takes no rights to read objects.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use mesh_api::inbound::server_policy;
+use mesh_api::proto::inbound::PortSpec;
+use mesh_api::proto::inbound::inbound_server_policies_client::InboundServerPoliciesClient;
+use mesh_core::policy::inbound::ServerPolicy;
+use serde_json::json;
+use tonic::Code;
+use tonic::transport::{Channel, Endpoint};
+
+use super::client::Failure;
+
+/// A policy controller. Clones share one connection, which is opened by the first call and again
+/// after it broke.
+#[derive(Clone, Debug)]
+pub(crate) struct PolicyClient {
+    api: InboundServerPoliciesClient<Channel>,
+    addr: String,
+}
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The policy of a port, which has a few routes and authorizations.
+const MAX_RESPONSE: usize = 1 << 20;
+
+impl PolicyClient {
+    /// Returns a client for a host and port, which does not connect yet.
+    pub(crate) fn new(addr: &str) -> Result<Self, tonic::transport::Error> {
+        let endpoint = Endpoint::from_shared(format!("http://{addr}"))?;
+        let channel = endpoint.connect_timeout(CONNECT_TIMEOUT).connect_lazy();
+        Ok(Self {
+            api: InboundServerPoliciesClient::new(channel).max_decoding_message_size(MAX_RESPONSE),
+            addr: addr.to_owned(),
+        })
+    }
+
+    /// Returns the policy of a port of a pod; `None` for a pod that the controller does not know.
+    pub(super) async fn policy(
+        &self,
+        namespace: &str,
+        pod: &str,
+        port: u16,
+    ) -> Result<Option<ServerPolicy>, Failure> {
+        let request = PortSpec {
+            workload: json!({ "ns": namespace, "pod": pod }).to_string(),
+            port: port.into(),
+        };
+        let addr = &self.addr;
+        match self.api.clone().get_port(request).await {
+            Ok(server) => server_policy(server.into_inner()).map(Some).map_err(|error| {
+                failure(
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    format!("the policy of port {port} of the pod {namespace}/{pod} from the policy controller at {addr}: {error}"),
+                )
+            }),
+            Err(status) if status.code() == Code::NotFound => Ok(None),
+            Err(status) => Err(failure(
+                StatusCode::SERVICE_UNAVAILABLE,
+                format!(
+                    "cannot get policies from the policy controller at {addr}: {}",
+                    status.message()
+                ),
+            )),
+        }
+    }
+}
+
+fn failure(status: StatusCode, error: String) -> Failure {
+    Failure { status, error }
+}
