@@ -55,6 +55,36 @@ imagePullPolicy: {{ .image.pullPolicy | default .root.Values.defaultImagePullPol
 - --log-format={{ .values.logFormat | default .root.Values.defaultLogFormat }}
 {{- end }}
 
+{{/* The flags of the connection to Prometheus, if there is one. Parameter: the root. */}}
+{{- define "viz.prometheusFlags" -}}
+{{- $own := printf "http://prometheus.%s.svc.%s:9090" .Release.Namespace .Values.clusterDomain -}}
+{{- if or .Values.prometheusUrl .Values.prometheus.enabled }}
+- --prometheus-url={{ .Values.prometheusUrl | default $own }}
+{{- end }}
+{{- if .Values.prometheusCredsSecret }}
+- --prometheus-user-file=/var/run/prometheus-credentials/user
+- --prometheus-password-file=/var/run/prometheus-credentials/password
+{{- end }}
+{{- end }}
+
+{{/* The mount of the credentials of Prometheus, if there are any. Parameter: the root. */}}
+{{- define "viz.prometheusMount" -}}
+{{- if .Values.prometheusCredsSecret }}
+- name: prometheus-credentials
+  mountPath: /var/run/prometheus-credentials
+  readOnly: true
+{{- end }}
+{{- end }}
+
+{{/* The volume of the credentials of Prometheus, if there are any. Parameter: the root. */}}
+{{- define "viz.prometheusVolume" -}}
+{{- with .Values.prometheusCredsSecret }}
+- name: prometheus-credentials
+  secret:
+    secretName: {{ . }}
+{{- end }}
+{{- end }}
+
 {{/* The security context of a container, for the restricted profile. Parameters: root; values, like metricsAPI, or a map without IDs. */}}
 {{- define "viz.containerSecurity" -}}
 allowPrivilegeEscalation: false
