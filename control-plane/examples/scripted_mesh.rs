@@ -1,6 +1,7 @@
-//! Serves a scripted metrics API and API server, whose numbers move, for the tests of the dashboard
-//! in a browser: `scripted_mesh KUBECONFIG ADDRESS` writes a kubeconfig to the first file and then
-//! the address of the metrics API to the second.
+//! Serves a scripted metrics API, API server and Prometheus, whose numbers move, for the tests of
+//! the dashboard in a browser: `scripted_mesh DIRECTORY` writes to the directory `kubeconfig`,
+//! `manifests/shop.yaml` for a policy controller, and at last `addresses`, those of the metrics API
+//! and of Prometheus, one a line.
 
 #![expect(
     clippy::unwrap_used,
@@ -10,22 +11,29 @@
 
 #[path = "../tests/it/web/scripted.rs"]
 mod scripted;
+// Not beside this file, where it would be another example.
+#[path = "scripted_mesh/scripted_series.rs"]
+mod scripted_series;
 
 use std::fs;
 use std::path::Path;
 
-use scripted::cluster::{Cluster, write_kubeconfig};
+use scripted::cluster::{Cluster, SHOP, write_kubeconfig};
 use scripted::{Mesh, Pace};
 
 #[tokio::main]
 async fn main() {
-    let mut args = std::env::args().skip(1);
-    let (kubeconfig, address) = (args.next().unwrap(), args.next().unwrap());
+    let directory = std::env::args().nth(1).unwrap();
+    let directory = Path::new(&directory);
     let metrics_api = Mesh::new(Pace::Moving).serve().await;
+    let prometheus = scripted_series::serve().await;
     let cluster = Cluster::new(Pace::Moving).serve().await;
-    write_kubeconfig(Path::new(&kubeconfig), cluster);
+    write_kubeconfig(&directory.join("kubeconfig"), cluster);
+    fs::create_dir(directory.join("manifests")).unwrap();
+    fs::write(directory.join("manifests/shop.yaml"), SHOP).unwrap();
     // Renamed, so that a reader does not see a part of it.
-    fs::write(format!("{address}.new"), metrics_api.to_string()).unwrap();
-    fs::rename(format!("{address}.new"), &address).unwrap();
+    let (draft, addresses) = (directory.join("addresses.new"), directory.join("addresses"));
+    fs::write(&draft, format!("{metrics_api}\n{prometheus}\n")).unwrap();
+    fs::rename(draft, addresses).unwrap();
     std::future::pending::<()>().await;
 }

@@ -83,6 +83,10 @@ export interface PodsResponse {
   pods: Pod[];
 }
 
+export interface ServicesResponse {
+  services: { namespace: string; name: string }[];
+}
+
 export interface RoutesResponse extends Failed {
   ok?: { routes: { resource: string; rows: RouteRow[] }[] };
 }
@@ -171,5 +175,9 @@ export function href(resource: Resource): string {
   if (type === "namespace") return `/namespaces/${encodeURIComponent(name)}`;
   return `/namespaces/${encodeURIComponent(namespace)}/${type}s/${encodeURIComponent(name)}`;
 }
+
+/** Returns the file of a ServiceProfile to begin with. */
+export const newProfile = ({ namespace, name }: { namespace: string; name: string }): string =>
+  `/profiles/new?${new URLSearchParams({ service: name, namespace })}`;
 
 export const key = ({ namespace, type, name }: Resource): string => `${namespace}/${type}/${name}`;

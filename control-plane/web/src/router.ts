@@ -58,7 +58,7 @@ export function followLinks(): void {
   document.addEventListener("click", (event) => {
     const link = (event.target as Element).closest?.("a");
     const modified = event.ctrlKey || event.metaKey || event.shiftKey || event.altKey;
-    if (!link || modified || event.button !== 0 || link.target || event.defaultPrevented) return;
+    if (!link || link.hasAttribute("download") || modified || event.button !== 0 || link.target || event.defaultPrevented) return;
     const url = new URL(link.href, window.location.href);
     if (url.origin !== window.location.origin || url.pathname.startsWith("/api/")) return;
     event.preventDefault();

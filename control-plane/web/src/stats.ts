@@ -77,6 +77,13 @@ export function duration(text: string | null | undefined): number | undefined {
   return text ? Number.parseFloat(text) * 1000 : undefined;
 }
 
+/** Writes a time in the future that is so many seconds away. */
+export function until(seconds: number): string {
+  const minutes = Math.floor(seconds / 60);
+  if (minutes < 120) return `${minutes} min`;
+  return minutes < 2880 ? `${Math.floor(minutes / 60)} h` : `${Math.floor(minutes / 1440)} d`;
+}
+
 export function age(text: string | null | undefined): string {
   const ms = duration(text);
   if (ms === undefined) return "–";

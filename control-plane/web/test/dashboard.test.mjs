@@ -1,7 +1,7 @@
 // The pages in a browser: what they show, that it moves, keyboard, colours, width and accessibility.
 
 import assert from "node:assert/strict";
-import { mkdirSync, readFileSync } from "node:fs";
+import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
@@ -15,8 +15,8 @@ const PAGES = [
   ["namespaces", "/namespaces", "th", "bank"],
   ["namespace", "/namespaces/shop", "th", "catalog"],
   ["kind", "/namespaces/shop/statefulsets", "th", "stock"],
-  ["workload", "/namespaces/shop/deployments/web", "td", "mTLS"],
-  ["service", "/namespaces/shop/services/web", "main", "Inbound"],
+  ["workload", "/namespaces/shop/deployments/web", "td", "ingress.edge.serviceaccount"],
+  ["service", "/namespaces/shop/services/web", "td", "ingress.edge.serviceaccount"],
   ["topology", "/topology?namespace=bank", "svg", "ledger"],
   ["topology-all", "/topology", "svg", "edge"],
   ["tap", "/tap?resource=deploy%2Fweb&namespace=shop", "code", "meshctl viz tap deploy/web"],
@@ -72,7 +72,9 @@ describe("dashboard", { skip: reason, timeout: 600_000 }, () => {
   const shown = (page, selector, text) => page.locator(selector, { hasText: text }).first().waitFor();
 
   async function picture(page, name) {
-    if (pictures) await page.screenshot({ path: join(pictures, `${name}.png`) });
+    if (!pictures) return;
+    await page.screenshot({ path: join(pictures, `${name}.png`) });
+    await page.screenshot({ path: join(pictures, `${name}-all.png`), fullPage: true });
   }
 
   async function accessible(page) {
@@ -163,6 +165,93 @@ describe("dashboard", { skip: reason, timeout: 600_000 }, () => {
     await open("/namespaces/shop/deployments/web", {}, async (page) => {
       await page.getByRole("button", { name: "Start tap" }).click();
       await shown(page, ".requests .request", "/cart");
+    });
+  });
+
+  test("workload shows who may connect, and follows changes", async () => {
+    const own = await startMesh();
+    const context = await browser.newContext({ viewport: DESKTOP });
+    try {
+      const page = await context.newPage();
+      await page.goto(`${own.url}/namespaces/shop/deployments/web`);
+      const policies = page.locator("section", { has: page.getByRole("heading", { name: "Policies", exact: true }) });
+      const row = (text) => policies.locator("tr", { hasText: text });
+      await row("shop/ingress-only").getByText("ingress.edge.serviceaccount.identity.linkerd.cluster.local").waitFor();
+      await policies.getByText("Server shop/web-http, protocol HTTP/1").waitFor();
+      await row("HTTPRoute shop/products").getByText("from 10.0.0.0/8 except 10.9.0.0/16").waitFor();
+      await row("HTTPRoute shop/products").getByText("GET /products/*").waitFor();
+      await row("HTTPRoute shop/orders").getByText("those of the port").waitFor();
+      await policies.getByText("No Server selects it; the default policy is all-unauthenticated").waitFor();
+      await policies.getByText("Connections bypass the proxy").waitFor();
+      const file = join(own.manifests, "shop.yaml");
+      writeFileSync(file, readFileSync(file, "utf8").replaceAll("ingress-only", "no-longer-only"));
+      await row("shop/no-longer-only").waitFor();
+      assert.equal(await row("shop/ingress-only").count(), 0);
+    } finally {
+      await context.close();
+      own.stop();
+    }
+  });
+
+  test("workload shows redirection, identities and certificates of its proxies", async () => {
+    await open("/namespaces/shop/deployments/web", {}, async (page) => {
+      const proxies = page.locator("section", { has: page.getByRole("heading", { name: "Proxies", exact: true }) });
+      const row = proxies.locator("tr", { hasText: "web-7f9c6-q8zlm" });
+      await row.getByText("node-b").waitFor();
+      await row.getByText("nft", { exact: true }).waitFor();
+      await row.getByText("web.shop.serviceaccount.identity.linkerd.cluster.local").waitFor();
+      await row.getByText("16 h left").waitFor();
+      // Below the bar at the top.
+      await proxies.evaluate((section) => window.scrollTo(0, section.offsetTop - 70));
+      await picture(page, "workload-policies-light");
+    });
+  });
+
+  test("workload without pods says so", async () => {
+    await open("/namespaces/shop/deployments/catalog", {}, async (page) => {
+      await shown(page, ".empty", "It has no running pods that declare ports.");
+      await accessible(page);
+    });
+  });
+
+  test("service shows its endpoints with their load", async () => {
+    await open("/namespaces/shop/services/web", {}, async (page) => {
+      const endpoints = page.locator("section", { has: page.getByRole("heading", { name: "Endpoints", exact: true }) });
+      const cells = endpoints.locator("tr", { hasText: "web-7f9c6-q8zlm" }).locator("td");
+      await cells.first().waitFor();
+      const texts = (await cells.allInnerTexts()).map((text) => text.trim());
+      assert.deepEqual(texts, ["10.1.0.6:8080", "ready", "node-b", "west-1", "99.71%", "118", "41 ms", "3"]);
+    });
+  });
+
+  test("pages say what is missing while other servers are down", async () => {
+    const own = await startMesh({ policy: false, prometheus: false });
+    const context = await browser.newContext({ viewport: DESKTOP });
+    try {
+      const page = await context.newPage();
+      await page.goto(`${own.url}/namespaces/shop/services/web`);
+      await shown(page, ".problem", "Cannot show policies: cannot get policies from the policy controller");
+      await shown(page, ".problem", "Cannot show certificates and redirection");
+      await shown(page, ".problem", "Cannot show the load");
+      await shown(page, "th", "web-7f9c6-q8zlm");
+      await accessible(page);
+    } finally {
+      await context.close();
+      own.stop();
+    }
+  });
+
+  test("service has a file for a ServiceProfile", async () => {
+    await open("/routes?namespace=shop", {}, async (page) => {
+      await page.getByText("Describe the routes of a Service").click();
+      const [file] = await Promise.all([
+        page.waitForEvent("download"),
+        page.getByRole("link", { name: "web-profile.yml" }).click(),
+      ]);
+      assert.equal(file.suggestedFilename(), "web-profile.yml");
+      assert.match(readFileSync(await file.path(), "utf8"), /name: web\.shop\.svc\.cluster\.local/);
+      // The page is still there.
+      await shown(page, "h1", "Routes");
     });
   });
 

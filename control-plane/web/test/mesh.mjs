@@ -4,14 +4,14 @@ import { spawn } from "node:child_process";
 import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
-import { dirname, join } from "node:path";
+import { dirname, join, resolve } from "node:path";
 import { setTimeout as wait } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 
 import { chromium } from "playwright-core";
 
 const root = join(dirname(fileURLToPath(import.meta.url)), "../../..");
-const target = join(process.env.CARGO_TARGET_DIR ?? join(root, "target"), "debug");
+const target = resolve(root, process.env.CARGO_TARGET_DIR ?? "target", "debug");
 
 const CONTROLLER = process.env.MESH_CONTROLLER ?? join(target, "mesh-controller");
 const SCRIPTED = process.env.MESH_SCRIPTED ?? join(target, "examples/scripted_mesh");
@@ -41,24 +41,35 @@ function freePort() {
   });
 }
 
-export async function startMesh() {
+/** Starts it, without the policy controller or without Prometheus if asked for. */
+export async function startMesh({ policy: hasPolicy = true, prometheus: hasPrometheus = true } = {}) {
   const directory = mkdtempSync(join(tmpdir(), "dashboard-"));
-  const [kubeconfig, address] = [join(directory, "config"), join(directory, "address")];
-  const processes = [spawn(SCRIPTED, [kubeconfig, address], { stdio: "inherit" })];
-  await eventually("the scripted mesh", () => existsSync(address));
+  const addresses = join(directory, "addresses");
+  const processes = [spawn(SCRIPTED, [directory], { stdio: "inherit" })];
+  const start = (...args) => processes.push(spawn(CONTROLLER, [...args, "--log-level=warn"], { stdio: "inherit" }));
+  await eventually("the scripted mesh", () => existsSync(addresses));
+  const [metricsApi, prometheus] = readFileSync(addresses, "utf8").split("\n");
   const [port, admin] = [await freePort(), await freePort()];
+  const [policy, policyAdmin] = [await freePort(), await freePort()];
+  const manifests = join(directory, "manifests");
+  if (hasPolicy) start("policy", `--grpc-addr=127.0.0.1:${policy}`, `--admin-addr=127.0.0.1:${policyAdmin}`, `--source-dir=${manifests}`);
   const flags = [
     `--addr=127.0.0.1:${port}`,
     `--metrics-addr=127.0.0.1:${admin}`,
-    `--linkerd-metrics-api-addr=${readFileSync(address, "utf8")}`,
-    `--kubeconfig=${kubeconfig}`,
+    `--linkerd-metrics-api-addr=${metricsApi}`,
+    `--policy-addr=127.0.0.1:${policy}`,
+    `--prometheus-url=http://${hasPrometheus ? prometheus : "127.0.0.1:1"}`,
+    `--kubeconfig=${join(directory, "kubeconfig")}`,
     "--grafana-external-addr=https://grafana.example.com",
   ];
-  processes.push(spawn(CONTROLLER, ["web", ...flags, "--log-level=warn"], { stdio: "inherit" }));
+  start("web", ...flags);
   const url = `http://127.0.0.1:${port}`;
-  await eventually("the dashboard", () => fetch(`${url}/api/version`).then(({ ok }) => ok, () => false));
+  const answers = (address) => fetch(address).then(({ ok }) => ok, () => false);
+  if (hasPolicy) await eventually("the policy controller", () => answers(`http://127.0.0.1:${policyAdmin}/ready`));
+  await eventually("the dashboard", () => answers(`${url}/api/version`));
   return {
     url,
+    manifests,
     admin: `http://127.0.0.1:${admin}`,
     stop() {
       for (const process of processes) process.kill();

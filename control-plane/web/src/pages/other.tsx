@@ -2,7 +2,10 @@
 
 import { useEffect, useState } from "preact/hooks";
 
-import { type GatewayRow, type GatewaysResponse, type RoutesResponse, type StatResponse, get, path, rows } from "../api";
+import {
+  type GatewayRow, type GatewaysResponse, type RoutesResponse, type ServicesResponse,
+  type StatResponse, get, newProfile, path, rows,
+} from "../api";
 import { useFeed } from "../feed";
 import { Heading, Problem } from "../parts";
 import { navigate, usePlace } from "../router";
@@ -38,6 +41,7 @@ export function Routes() {
           </select>
         </label>
       </div>
+      <Profiles namespace={namespace} />
       <Problem feed={feed} what="routes" />
       {feed.data?.ok?.routes.map((table) => (
         <section key={table.resource} aria-label={table.resource}>
@@ -46,6 +50,20 @@ export function Routes() {
         </section>
       ))}
     </>
+  );
+}
+
+/** The Services that routes can be described for. */
+function Profiles({ namespace }: { namespace: string }) {
+  const services = useFeed<ServicesResponse>(path("services", { namespace }));
+  const names = services.data?.services.map(({ name }) => name).sort() ?? [];
+  if (names.length === 0) return null;
+  return (
+    <details>
+      <summary>Describe the routes of a Service</summary>
+      <p>A ServiceProfile names routes. These files are examples to edit and apply:</p>
+      <ul>{names.map((name) => <li key={name}><a href={newProfile({ namespace, name })} download>{name}-profile.yml</a></li>)}</ul>
+    </details>
   );
 }
 

@@ -1,8 +1,9 @@
-// One workload: its requests, who calls it and whom it calls, its pods, routes and live requests.
+// One workload: its requests, who calls it and whom it calls, its pods or endpoints, proxies, policies,
+// routes and live requests.
 
 import {
   type Edge, type EdgesResponse, type Pod, type PodsResponse, type Resource, type RouteRow, type RoutesResponse,
-  type Row, type StatResponse, key, path, rows,
+  type Row, type StatResponse, key, newProfile, path, rows,
 } from "../api";
 import { connections, requests } from "../columns";
 import { useFeed } from "../feed";
@@ -11,6 +12,10 @@ import { Figure, GrafanaLink, Heading, Link, Meshed, Problem, Section, Secured, 
 import { age, bytes, millis, numbers, ofRow, rate, seconds } from "../stats";
 import { type Column, Table } from "../table";
 import { LiveTap } from "../tap/live";
+import { hasPods } from "../workload/api";
+import { Endpoints } from "../workload/endpoints";
+import { Policies } from "../workload/policies";
+import { Proxies } from "../workload/proxies";
 
 const ofPeer = (resource: Resource, direction: "to" | "from") =>
   path("tps-reports", {
@@ -38,12 +43,15 @@ export function Workload({ resource }: { resource: Resource }) {
       <Heading trail={trail}>{name}</Heading>
       <p class="actions">
         {type !== "service" && <a href={`/api/${yaml}`} target="_blank" rel="noopener">YAML</a>}
+        {type === "service" && <a href={newProfile(resource)} download>New ServiceProfile</a>}
         <GrafanaLink to={resource} />
       </p>
       <Problem feed={own} what={name} />
       {row && <Summary row={row} tick={own.data} />}
       <Peers resource={resource} />
-      {type !== "service" && <Pods resource={resource} />}
+      {type === "service" ? <Endpoints resource={resource} /> : <Pods resource={resource} />}
+      {hasPods(type) && <Proxies resource={resource} />}
+      {hasPods(type) && <Policies resource={resource} />}
       <Routes resource={resource} />
       <Section title="Live requests">
         <LiveTap resource={resource} />

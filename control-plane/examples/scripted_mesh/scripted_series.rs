@@ -1,0 +1,129 @@
+//! A scripted Prometheus: the series that the dashboard itself asks for.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use http::{Request, Response};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+/// A metric, the labels of a sample, and its value.
+type Series = (&'static str, &'static [(&'static str, &'static str)], f64);
+
+/// The certificates of both pods expire so many seconds after now.
+const VALID: f64 = 61_000.0;
+
+/// The addresses are those of the endpoints of the Service.
+const SERIES: [Series; 12] = [
+    (
+        "mesh_agent_tier_info",
+        &[
+            ("node", "node-a"),
+            ("tier", "full"),
+            ("reason", "the self-test passed"),
+        ],
+        1.0,
+    ),
+    (
+        "mesh_agent_tier_info",
+        &[
+            ("node", "node-b"),
+            ("tier", "nft"),
+            ("reason", "the kernel has no sk_assign"),
+        ],
+        1.0,
+    ),
+    (
+        "response_total",
+        &[("target_ip", "10.1.0.5"), ("classification", "success")],
+        7_300.0,
+    ),
+    (
+        "response_total",
+        &[("target_ip", "10.1.0.6"), ("classification", "success")],
+        7_080.0,
+    ),
+    (
+        "response_total",
+        &[("target_ip", "10.1.0.6"), ("classification", "failure")],
+        20.0,
+    ),
+    ("tcp_open_connections", &[("target_ip", "10.1.0.5")], 2.0),
+    ("tcp_open_connections", &[("target_ip", "10.1.0.6")], 3.0),
+    ("histogram_quantile(0.5,", &[("target_ip", "10.1.0.5")], 9.0),
+    (
+        "histogram_quantile(0.95,",
+        &[("target_ip", "10.1.0.5")],
+        28.0,
+    ),
+    (
+        "histogram_quantile(0.99,",
+        &[("target_ip", "10.1.0.5")],
+        37.0,
+    ),
+    (
+        "histogram_quantile(0.99,",
+        &[("target_ip", "10.1.0.6")],
+        41.0,
+    ),
+    (
+        "histogram_quantile(0.5,",
+        &[("target_ip", "10.1.0.6")],
+        11.0,
+    ),
+];
+
+/// Serves until the process ends.
+pub(crate) async fn serve() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let service =
+                service_fn(|request| async { Ok::<_, Infallible>(respond(request).await) });
+            tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+        }
+    });
+    addr
+}
+
+async fn respond(request: Request<Incoming>) -> Response<Full<Bytes>> {
+    let form = request.into_body().collect().await.unwrap().to_bytes();
+    let query = form_urlencoded::parse(&form).find(|(name, _)| name == "query");
+    let query = query
+        .map(|(_, query)| query.into_owned())
+        .unwrap_or_default();
+    let body = json!({ "status": "success", "data": { "resultType": "vector", "result": vector(&query) } });
+    Response::new(Full::new(body.to_string().into()))
+}
+
+fn vector(query: &str) -> Vec<Value> {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap()
+        .as_secs_f64();
+    let sample =
+        |labels: &Value, value: f64| json!({ "metric": labels, "value": [now, value.to_string()] });
+    if query.contains("control_identity_cert_expiration_timestamp_seconds") {
+        let pods = ["web-7f9c6-x2v4k", "web-7f9c6-q8zlm"];
+        return pods
+            .map(|pod| sample(&json!({ "pod": pod }), now + VALID))
+            .to_vec();
+    }
+    let found = SERIES.iter().filter(|(name, ..)| query.contains(name));
+    let samples = found.map(|(_, labels, value)| {
+        let labels: Value = labels
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), json!(value)))
+            .collect::<serde_json::Map<_, _>>()
+            .into();
+        sample(&labels, *value)
+    });
+    samples.collect()
+}
