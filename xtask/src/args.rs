@@ -74,9 +74,12 @@ pub(crate) struct TestOptions {
     /// integration tests
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Run only the tests whose name contains this
+    /// Run only the tests in Rust whose name contains this
     #[arg(long, value_name = "NAME")]
     pub(crate) filter: Option<String>,
+    /// Leave out a stage, whose tests then count as skipped
+    #[arg(long, value_name = "STAGE", conflicts_with_all = ["quick", "filter", "e2e", "suites"])]
+    pub(crate) skip: Vec<Skippable>,
     /// Run only the end-to-end tests, on the cluster whose context MESH_TEST_CLUSTER names. Without
     /// this they are part of all tests, and skipped when there is no cluster
     #[arg(long, conflicts_with = "quick")]
@@ -97,4 +100,11 @@ pub(crate) struct TestOptions {
     /// Use the existing programs in target/debug, or in target/release for the suite that measures
     #[arg(long, requires = "suites")]
     pub(crate) no_build: bool,
+}
+
+/// A stage of `test` that can be left out by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Skippable {
+    /// The build of the dashboard's page, and its tests in a browser
+    Dashboard,
 }

@@ -47,11 +47,13 @@ impl Missing {
 
 /// Runs the command.
 pub(crate) fn run(root: &Path, options: SetupOptions) -> anyhow::Result<()> {
-    let missing = if options.check {
+    let mut missing = if options.check {
         look(root)
     } else {
+        browser();
         prepare(root)
     };
+    missing.packages.extend(packages::missing_for_browser());
     if missing.is_empty() {
         println!("nothing is missing");
         return Ok(());
@@ -71,6 +73,16 @@ pub(crate) fn ready(root: &Path) -> anyhow::Result<Missing> {
         bail!("this machine cannot build the mesh yet; see above");
     }
     Ok(missing)
+}
+
+/// Installs what the tests in a browser need, where possible. `ready` does not, because it is large
+/// and only one stage of `test` needs it. One by one, because not every distribution has all.
+pub(crate) fn browser() {
+    for package in packages::missing_for_browser() {
+        if workspace::is_root() && apt::is_here() {
+            told(apt::install(&[package]));
+        }
+    }
 }
 
 /// Installs packages that only one task needs. The caller has printed the reason.

@@ -1,6 +1,7 @@
 //! `cargo xtask test`: runs every check and every test, the cheapest first, so that errors show
 //! early. The last line has the numbers of passed, failed and skipped tests.
 
+mod dashboard;
 mod summary;
 
 use std::path::Path;
@@ -8,7 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 
-use crate::args::TestOptions;
+use crate::args::{Skippable, TestOptions};
 use crate::cluster::{self, Kind};
 use crate::{clippy, command, ebpf, fmt, measurement, setup, stage, tidy, workspace};
 use summary::{Summary, Tally};
@@ -65,10 +66,26 @@ fn everything(root: &Path, options: &TestOptions, tally: &mut Tally) -> anyhow::
     if let Some(context) = &context {
         load_images(root, context)?;
     }
+    let page = page(root, options, tally);
     let integration = ["--test", "*"];
     stage::run("integration tests", "the tests that start programs", || {
         run_tests(root, &integration, options, context.as_deref(), tally)
     })
+    .and(page)
+}
+
+/// Checks the dashboard's page.
+fn page(root: &Path, options: &TestOptions, tally: &mut Tally) -> anyhow::Result<()> {
+    if options.filter.is_some() {
+        eprintln!("==> dashboard: left out, --filter selects tests in Rust");
+        return Ok(());
+    }
+    if options.skip.contains(&Skippable::Dashboard) {
+        dashboard::skip(tally, "--skip dashboard");
+        return Ok(());
+    }
+    let what = "its page is the build of its sources, and works in a browser";
+    stage::run("dashboard", what, || dashboard::run(root, tally))
 }
 
 /// Runs only the end-to-end tests, with their prerequisites.

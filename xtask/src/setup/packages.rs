@@ -1,10 +1,10 @@
 //! The table of Debian packages that the repository uses, with purpose and proof of installation.
-//! Ubuntu has all of them under the same names. For the BPF compiler see `setup::bpf`.
+//! Ubuntu has them under the same names, but no `chromium`. For the BPF compiler see `setup::bpf`.
 
 use std::fmt;
 use std::path::Path;
 
-use Need::{Build, Demo, Test};
+use Need::{Browser, Build, Demo, Test};
 use Proof::{File, Program};
 
 use crate::workspace::find_program;
@@ -32,6 +32,8 @@ pub(crate) enum Need {
     Build,
     Test,
     Demo,
+    /// The tests of the dashboard's page.
+    Browser,
 }
 
 impl fmt::Display for Need {
@@ -40,6 +42,7 @@ impl fmt::Display for Need {
             Self::Build => "build",
             Self::Test => "tests",
             Self::Demo => "demo",
+            Self::Browser => "tests in a browser",
         })
     }
 }
@@ -71,6 +74,9 @@ const PACKAGES: &[Package] = &[
     package("bpftool", Program("bpftool"), Test, "counts the entries of the agent's maps from outside"),
     package("tcpdump", Program("tcpdump"), Demo, "shows the traffic on the wire, clear before and encrypted after; in the debugging container's image"),
     package("busybox-static", Program("busybox"), Test, "the shell of the debugging container's image"),
+    package("nodejs", Program("node"), Browser, "runs the build and the tests of the dashboard's page"),
+    package("npm", Program("npm"), Browser, "installs the packages of the page's build and tests"),
+    package("chromium", Program("chromium"), Browser, "shows the page"),
 ];
 
 const fn package(name: &'static str, proof: Proof, need: Need, why: &'static str) -> Package {
@@ -99,12 +105,16 @@ const fn service(
     }
 }
 
-/// Returns the missing packages, in the order of the table.
+/// Returns the missing packages, in the order of the table, except those for a browser.
 pub(crate) fn missing() -> Vec<&'static Package> {
-    PACKAGES
-        .iter()
-        .filter(|package| !is_there(&package.proof))
-        .collect()
+    let wanted = PACKAGES.iter().filter(|package| package.need != Browser);
+    wanted.filter(|package| !is_there(&package.proof)).collect()
+}
+
+/// Returns the missing packages of the tests in a browser.
+pub(crate) fn missing_for_browser() -> Vec<&'static Package> {
+    let wanted = PACKAGES.iter().filter(|package| package.need == Browser);
+    wanted.filter(|package| !is_there(&package.proof)).collect()
 }
 
 fn is_there(proof: &Proof) -> bool {
