@@ -24,20 +24,21 @@ mod cell;
 mod family;
 mod labels;
 mod process;
+mod snapshot;
+mod text;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use prometheus::proto::MetricFamily;
-use prometheus::{Encoder as _, TextEncoder};
 use tokio::time::Instant;
 
 pub use self::cell::{Counter, Gauge, Histogram};
 use self::family::Family;
 pub use self::family::{CounterFamily, GaugeFamily, HistogramFamily, MAX_OUTSIDE};
 pub use self::labels::{Labels, OTHER};
+use self::snapshot::{FamilySnapshot, Samples};
 
 /// Time for which a series outlives its last handle: Linkerd's `METRICS_RETAIN_IDLE` default.
 pub const RETAIN_IDLE: Duration = Duration::from_secs(600);
@@ -56,9 +57,9 @@ pub struct Registry {
 }
 
 /// Receives values that are computed while encoding; see [`Registry::on_scrape`].
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Scrape {
-    families: Vec<MetricFamily>,
+    families: Vec<FamilySnapshot>,
 }
 
 struct Inner {
@@ -133,29 +134,23 @@ impl Registry {
         self.on_scrape(move |scrape| process.collect(scrape));
     }
 
-    /// Returns the exposition text with the families in alphabetical order, followed by `# EOF` as
-    /// in Linkerd's proxy.
+    /// Returns the exposition text with the families in alphabetical order, those that are computed
+    /// by the scrape after the others.
     pub fn encode(&self) -> Vec<u8> {
+        text::encode(&self.scrape())
+    }
+
+    fn scrape(&self) -> Vec<FamilySnapshot> {
         let now = Instant::now();
         let families: Vec<Family> = self.inner.families.lock().values().cloned().collect();
-
-        let mut scrape = Scrape {
-            families: Vec::new(),
-        };
+        let mut computed = Scrape::default();
         for scraper in self.inner.scrapers.lock().iter() {
-            scraper(&mut scrape);
+            scraper(&mut computed);
         }
-
-        let encoder = TextEncoder::new();
-        let mut text = Vec::new();
-        for family in families {
-            encode_family(&encoder, &family.collect(now), &mut text);
-        }
-        for family in &scrape.families {
-            encode_family(&encoder, family, &mut text);
-        }
-        text.extend_from_slice(b"# EOF\n");
-        text
+        let mut snapshots: Vec<FamilySnapshot> =
+            families.iter().map(|family| family.collect(now)).collect();
+        snapshots.append(&mut computed.families);
+        snapshots
     }
 
     fn family(&self, name: &'static str, make: impl FnOnce() -> Family) -> Family {
@@ -175,14 +170,30 @@ impl Default for Registry {
 }
 
 impl Scrape {
-    pub fn counter(&mut self, name: &str, help: &str, labels: &Labels, value: f64) {
-        self.families
-            .push(family::computed_counter(name, help, labels, value));
+    pub fn counter(&mut self, name: &'static str, help: &'static str, labels: &Labels, value: f64) {
+        let samples = Samples::Counters(vec![(labels.clone(), value)]);
+        self.push(name, help, samples);
     }
 
-    pub fn gauge(&mut self, name: &str, help: &str, labels: &Labels, value: f64) {
-        self.families
-            .push(family::computed_gauge(name, help, labels, value));
+    pub fn gauge(&mut self, name: &'static str, help: &'static str, labels: &Labels, value: f64) {
+        let samples = Samples::Gauges(vec![(labels.clone(), value)]);
+        self.push(name, help, samples);
+    }
+
+    /// Adds samples to the family that has this name already: an exposition has each family once.
+    fn push(&mut self, name: &'static str, help: &'static str, samples: Samples) {
+        let mut families = self.families.iter_mut();
+        let known = families.find(|family| family.name == name);
+        match (known.map(|family| &mut family.samples), samples) {
+            (Some(Samples::Counters(known)), Samples::Counters(mut more))
+            | (Some(Samples::Gauges(known)), Samples::Gauges(mut more)) => known.append(&mut more),
+            (None, samples) => self.families.push(FamilySnapshot {
+                name,
+                help,
+                samples,
+            }),
+            (Some(_), _) => panic!("{name} is already a metric of another kind"),
+        }
     }
 }
 
@@ -192,17 +203,6 @@ impl std::fmt::Debug for Inner {
             .field("retain", &self.retain)
             .field("families", &self.families.lock().len())
             .finish()
-    }
-}
-
-fn encode_family(encoder: &TextEncoder, family: &MetricFamily, text: &mut Vec<u8>) {
-    // The encoder rejects families without samples, and Linkerd omits them too, including help and
-    // type.
-    if family.get_metric().is_empty() {
-        return;
-    }
-    if let Err(error) = encoder.encode(std::slice::from_ref(family), text) {
-        tracing::error!(family = family.name(), %error, "Failed to encode metrics");
     }
 }
 

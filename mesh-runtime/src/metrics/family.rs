@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use prometheus::proto;
 use tokio::time::Instant;
 
 use super::cell::{Counter, Gauge, Histogram, HistogramCell};
 use super::labels::Labels;
+use super::snapshot::{FamilySnapshot, Samples};
 
 /// Counters of one name.
 #[derive(Clone, Debug)]
@@ -165,17 +165,16 @@ impl Family {
     }
 
     /// Removes the expired series and returns the others.
-    pub(super) fn collect(&self, now: Instant) -> proto::MetricFamily {
-        use proto::MetricType::{COUNTER, GAUGE, HISTOGRAM};
+    pub(super) fn collect(&self, now: Instant) -> FamilySnapshot {
         match self {
-            Self::Counter(family) => family.series.collect(now, COUNTER, |cell, metric| {
-                metric.set_counter(counter_value(cell.load(Relaxed) as f64));
+            Self::Counter(family) => family.series.snapshot(|series| {
+                Samples::Counters(series.collect(now, |cell| cell.load(Relaxed) as f64))
             }),
-            Self::Gauge(family) => family.series.collect(now, GAUGE, |cell, metric| {
-                metric.set_gauge(gauge_value(cell.load(Relaxed) as f64));
+            Self::Gauge(family) => family.series.snapshot(|series| {
+                Samples::Gauges(series.collect(now, |cell| cell.load(Relaxed) as f64))
             }),
-            Self::Histogram(family) => family.series.collect(now, HISTOGRAM, |cell, metric| {
-                metric.set_histogram(histogram_value(cell));
+            Self::Histogram(family) => family.series.snapshot(|series| {
+                Samples::Histograms(series.collect(now, HistogramCell::snapshot))
             }),
         }
     }
@@ -218,24 +217,21 @@ impl<C> SeriesMap<C> {
         cell
     }
 
-    fn collect(
-        &self,
-        now: Instant,
-        kind: proto::MetricType,
-        fill: impl Fn(&C, &mut proto::Metric),
-    ) -> proto::MetricFamily {
+    fn snapshot(&self, samples: impl FnOnce(&Self) -> Samples) -> FamilySnapshot {
+        FamilySnapshot {
+            name: self.name,
+            help: self.help,
+            samples: samples(self),
+        }
+    }
+
+    fn collect<V>(&self, now: Instant, value: impl Fn(&C) -> V) -> Vec<(Labels, V)> {
         let mut map = self.map.lock();
         map.sweep(now, self.retain);
-        let metrics = map
-            .series
-            .iter()
-            .map(|(labels, series)| {
-                let mut metric = proto::Metric::from_label(labels.to_pairs());
-                fill(&series.cell, &mut metric);
-                metric
-            })
-            .collect();
-        family_of(self.name, self.help, kind, metrics)
+        let series = map.series.iter();
+        series
+            .map(|(labels, series)| (labels.clone(), value(&series.cell)))
+            .collect()
     }
 }
 
@@ -280,69 +276,4 @@ impl<C> Map<C> {
             self.outside.remove(&Vec::new());
         }
     }
-}
-
-/// Returns a counter that exists only in this scrape.
-pub(super) fn computed_counter(
-    name: &str,
-    help: &str,
-    labels: &Labels,
-    value: f64,
-) -> proto::MetricFamily {
-    let mut metric = proto::Metric::from_label(labels.to_pairs());
-    metric.set_counter(counter_value(value));
-    family_of(name, help, proto::MetricType::COUNTER, vec![metric])
-}
-
-/// Returns a gauge that exists only in this scrape.
-pub(super) fn computed_gauge(
-    name: &str,
-    help: &str,
-    labels: &Labels,
-    value: f64,
-) -> proto::MetricFamily {
-    let mut metric = proto::Metric::from_label(labels.to_pairs());
-    metric.set_gauge(gauge_value(value));
-    family_of(name, help, proto::MetricType::GAUGE, vec![metric])
-}
-
-fn family_of(
-    name: &str,
-    help: &str,
-    kind: proto::MetricType,
-    metrics: Vec<proto::Metric>,
-) -> proto::MetricFamily {
-    let mut family = proto::MetricFamily::default();
-    family.set_name(name.to_owned());
-    family.set_help(help.to_owned());
-    family.set_field_type(kind);
-    family.set_metric(metrics);
-    family
-}
-
-fn counter_value(value: f64) -> proto::Counter {
-    let mut counter = proto::Counter::default();
-    counter.set_value(value);
-    counter
-}
-
-fn gauge_value(value: f64) -> proto::Gauge {
-    let mut gauge = proto::Gauge::default();
-    gauge.set_value(value);
-    gauge
-}
-
-fn histogram_value(cell: &HistogramCell) -> proto::Histogram {
-    let snapshot = cell.snapshot();
-    let mut histogram = proto::Histogram::default();
-    histogram.set_sample_count(snapshot.count);
-    histogram.set_sample_sum(snapshot.sum);
-    let bucket = |(bound, count)| {
-        let mut bucket = proto::Bucket::default();
-        bucket.set_upper_bound(bound);
-        bucket.set_cumulative_count(count);
-        bucket
-    };
-    histogram.set_bucket(snapshot.buckets.into_iter().map(bucket).collect());
-    histogram
 }

@@ -6,8 +6,6 @@ use std::cmp::Ordering;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use prometheus::proto::LabelPair;
-
 /// Label names and values in print order. Invalid names, which the control plane may send, are
 /// corrected here.
 ///
@@ -115,17 +113,6 @@ impl Labels {
             .iter()
             .flat_map(|base| base.iter())
             .chain(&*self.own)
-    }
-
-    pub(super) fn to_pairs(&self) -> Vec<LabelPair> {
-        self.iter()
-            .map(|(name, value)| {
-                let mut pair = LabelPair::default();
-                pair.set_name(name.to_owned());
-                pair.set_value(value.to_owned());
-                pair
-            })
-            .collect()
     }
 }
 

@@ -187,9 +187,7 @@ mod tests {
 
     #[test]
     fn all_process_metrics_are_collected() {
-        let mut scrape = Scrape {
-            families: Vec::new(),
-        };
+        let mut scrape = Scrape::default();
         let process = Process::new();
         process.collect(&mut scrape);
         assert_eq!(scrape.families.len(), 11);

@@ -54,6 +54,20 @@ fn values_are_escaped_and_histograms_are_cumulative() {
 }
 
 #[test]
+fn samples_of_one_name_are_one_family() {
+    let registry = Registry::new();
+    registry.on_scrape(|scrape| {
+        for zone in ["a", "b"] {
+            scrape.gauge("open", "Open", &Labels::new().with("zone", zone), 1.0);
+            scrape.counter("x_total", "X", &Labels::new().with("zone", zone), 2.0);
+        }
+    });
+    let expected = "# HELP open Open\n# TYPE open gauge\nopen{zone=\"a\"} 1\nopen{zone=\"b\"} 1\n\
+        # HELP x_total X\n# TYPE x_total counter\nx_total{zone=\"a\"} 2\nx_total{zone=\"b\"} 2\n# EOF\n";
+    assert_eq!(text(&registry), expected);
+}
+
+#[test]
 fn same_name_and_labels_return_the_same_series() {
     let registry = Registry::new();
     let labels = Labels::new().with("a", "b");
