@@ -6,6 +6,7 @@
 //! other daemons. It continues to respond during a drain, because the last counters are often the
 //! interesting ones.
 
+mod accept;
 pub mod log_level;
 mod ready;
 mod serve;
@@ -117,16 +118,18 @@ impl Admin {
     }
 
     fn metrics(&self, headers: &HeaderMap) -> Response {
-        let uncompressed = self.inner.registry.encode();
+        let format = accept::format(headers);
+        let content_type = format.content_type();
+        let uncompressed = self.inner.registry.encode_as(format);
         if accepts_gzip(headers)
             && let Ok(compressed) = gzip(&uncompressed)
         {
-            let mut response = text(StatusCode::OK, compressed);
+            let mut response = typed(StatusCode::OK, content_type, compressed);
             let gzip = HeaderValue::from_static("gzip");
             response.headers_mut().insert(CONTENT_ENCODING, gzip);
             return response;
         }
-        text(StatusCode::OK, uncompressed)
+        typed(StatusCode::OK, content_type, uncompressed)
     }
 }
 

@@ -17,12 +17,15 @@
 //!   marked ([`Labels::push_outside`]), and a family has series for at most [`MAX_OUTSIDE`] such
 //!   values at a time. The others are counted together, under [`OTHER`].
 //!
-//! The library provides the exposition format. Encoding takes milliseconds with thousands of
-//! series: do it on an admin or control thread, never on one that serves traffic.
+//! There are two formats ([`Format`]): Prometheus' text format, by the library, and OpenMetrics,
+//! which alone has exemplars. Encoding takes milliseconds with thousands of series: do it on an
+//! admin or control thread, never on one that serves traffic.
 
 mod cell;
+mod exemplar;
 mod family;
 mod labels;
+mod openmetrics;
 mod process;
 mod snapshot;
 mod text;
@@ -35,6 +38,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 pub use self::cell::{Counter, Gauge, Histogram};
+pub use self::exemplar::{Exemplar, Exemplars};
 use self::family::Family;
 pub use self::family::{CounterFamily, GaugeFamily, HistogramFamily, MAX_OUTSIDE};
 pub use self::labels::{Labels, OTHER};
@@ -54,6 +58,15 @@ pub const LATENCY_MS: &[f64] = &[
 #[derive(Clone, Debug)]
 pub struct Registry {
     inner: Arc<Inner>,
+}
+
+/// A format of the exposition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Prometheus' text format, version 0.0.4.
+    Text,
+    /// OpenMetrics, version 1.0.0, with exemplars.
+    OpenMetrics,
 }
 
 /// Receives values that are computed while encoding; see [`Registry::on_scrape`].
@@ -106,8 +119,20 @@ impl Registry {
         help: &'static str,
         buckets: &'static [f64],
     ) -> HistogramFamily {
+        self.histogram_family_with(name, help, buckets, Exemplars::Off)
+    }
+
+    /// As [`Registry::histogram_family`], for observations with exemplars
+    /// ([`Histogram::observe_with`]).
+    pub fn histogram_family_with(
+        &self,
+        name: &'static str,
+        help: &'static str,
+        buckets: &'static [f64],
+        exemplars: Exemplars,
+    ) -> HistogramFamily {
         self.family(name, || {
-            Family::histogram(name, help, buckets, self.inner.retain)
+            Family::histogram(name, help, buckets, exemplars, self.inner.retain)
         })
         .as_histogram()
     }
@@ -134,10 +159,19 @@ impl Registry {
         self.on_scrape(move |scrape| process.collect(scrape));
     }
 
-    /// Returns the exposition text with the families in alphabetical order, those that are computed
-    /// by the scrape after the others.
+    /// Returns the exposition in Prometheus' text format.
     pub fn encode(&self) -> Vec<u8> {
-        text::encode(&self.scrape())
+        self.encode_as(Format::Text)
+    }
+
+    /// Returns the exposition with the families in alphabetical order, those that are computed by
+    /// the scrape after the others.
+    pub fn encode_as(&self, format: Format) -> Vec<u8> {
+        let families = self.scrape();
+        match format {
+            Format::Text => text::encode(&families),
+            Format::OpenMetrics => openmetrics::encode(&families),
+        }
     }
 
     fn scrape(&self) -> Vec<FamilySnapshot> {
@@ -193,6 +227,16 @@ impl Scrape {
                 samples,
             }),
             (Some(_), _) => panic!("{name} is already a metric of another kind"),
+        }
+    }
+}
+
+impl Format {
+    /// The value of `content-type`. That of the text format has no version, as in Linkerd's proxy.
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Self::Text => "text/plain",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::io::Read as _;
 
 use flate2::read::GzDecoder;
+use http::header::ACCEPT;
 use http_body_util::Empty;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -64,6 +65,33 @@ async fn metrics_are_compressed_if_accepted() {
     let request = Request::get("/metrics").header(ACCEPT_ENCODING, "br, gzip;q=0.5");
     let (head, packed) = send(&admin, request).await;
     assert_eq!(head.headers[CONTENT_ENCODING], "gzip");
+    let mut unpacked = Vec::new();
+    GzDecoder::new(&packed[..])
+        .read_to_end(&mut unpacked)
+        .unwrap();
+    assert_eq!(unpacked, body);
+}
+
+#[tokio::test]
+async fn metrics_are_sent_in_the_preferred_format() {
+    let (admin, _identity) = admin();
+    let requests = admin.inner.registry.counter_family("x_total", "X");
+    requests.with(&Labels::new()).inc();
+    let prefers = |request: http::request::Builder| {
+        request.header(ACCEPT, "text/plain;q=0.5, application/openmetrics-text")
+    };
+
+    let (head, body) = send(&admin, prefers(Request::get("/metrics"))).await;
+    let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    assert_eq!(head.headers[CONTENT_TYPE], content_type);
+    assert_eq!(
+        body,
+        "# HELP x X\n# TYPE x counter\nx_total 1\n# EOF\n".as_bytes()
+    );
+
+    let request = Request::get("/metrics").header(ACCEPT_ENCODING, "gzip");
+    let (head, packed) = send(&admin, prefers(request)).await;
+    assert_eq!(head.headers[CONTENT_TYPE], content_type);
     let mut unpacked = Vec::new();
     GzDecoder::new(&packed[..])
         .read_to_end(&mut unpacked)

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicI64, AtomicU64};
 
+use super::exemplar::{Exemplar, ExemplarSlot, Exemplars, StoredExemplar};
+
 /// A monotonically increasing number.
 #[derive(Clone, Debug)]
 pub struct Counter {
@@ -33,6 +35,8 @@ pub(super) struct HistogramCell {
     counts: Box<[AtomicU64]>,
     /// The bits of an `f64`.
     sum: AtomicU64,
+    /// One for each bucket, if the family keeps exemplars.
+    exemplars: Option<Box<[ExemplarSlot]>>,
 }
 
 /// The values of a histogram at the time of a scrape.
@@ -42,6 +46,8 @@ pub(super) struct HistogramSnapshot {
     pub(super) buckets: Vec<(f64, u64)>,
     pub(super) count: u64,
     pub(super) sum: f64,
+    /// By bucket, including the one of `+Inf`. Empty if the histogram keeps none.
+    pub(super) exemplars: Vec<Option<StoredExemplar>>,
 }
 
 impl Counter {
@@ -90,6 +96,15 @@ impl Histogram {
         self.cell.observe(value);
     }
 
+    /// As [`Histogram::observe`], and keeps the exemplar of the observation, if it has one and the
+    /// family keeps them.
+    pub fn observe_with(&self, value: f64, exemplar: Option<&Exemplar>) {
+        let bucket = self.cell.observe(value);
+        if let Some(exemplar) = exemplar {
+            self.cell.keep(bucket, value, exemplar);
+        }
+    }
+
     /// Returns the number of observations.
     pub fn count(&self) -> u64 {
         self.cell.counts.iter().map(|c| c.load(Relaxed)).sum()
@@ -97,15 +112,21 @@ impl Histogram {
 }
 
 impl HistogramCell {
-    pub(super) fn new(bounds: &'static [f64]) -> Self {
+    pub(super) fn new(bounds: &'static [f64], exemplars: Exemplars) -> Self {
+        let buckets = 0..=bounds.len();
         Self {
             bounds,
-            counts: (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect(),
+            counts: buckets.clone().map(|_| AtomicU64::new(0)).collect(),
             sum: AtomicU64::new(0),
+            exemplars: match exemplars {
+                Exemplars::Off => None,
+                Exemplars::Kept => Some(buckets.map(|_| ExemplarSlot::default()).collect()),
+            },
         }
     }
 
-    fn observe(&self, value: f64) {
+    /// Returns the index of the bucket that counts the value.
+    fn observe(&self, value: f64) -> usize {
         // Most observations fall into the first buckets (a mesh's latencies), so that a linear
         // search is faster than a binary one.
         let bucket = self
@@ -119,9 +140,23 @@ impl HistogramCell {
             // Never `Err`, because `add` always returns a value.
             let _ = self.sum.fetch_update(Relaxed, Relaxed, add);
         }
+        bucket
+    }
+
+    // Not inlined, because few observations have an exemplar.
+    #[cold]
+    #[inline(never)]
+    fn keep(&self, bucket: usize, value: f64, exemplar: &Exemplar) {
+        if let Some(slots) = &self.exemplars {
+            slots[bucket].store(value, exemplar);
+        }
     }
 
     pub(super) fn snapshot(&self) -> HistogramSnapshot {
+        // Before the counts: an exemplar is stored after its observation is counted, so that no
+        // bucket has an exemplar and a count of zero.
+        let slots = self.exemplars.as_deref().unwrap_or_default();
+        let exemplars = slots.iter().map(ExemplarSlot::load).collect();
         let mut cumulative = 0;
         let mut buckets = Vec::with_capacity(self.bounds.len());
         for (bound, count) in self.bounds.iter().zip(&self.counts) {
@@ -132,18 +167,21 @@ impl HistogramCell {
             buckets,
             count: cumulative + self.counts[self.bounds.len()].load(Relaxed),
             sum: f64::from_bits(self.sum.load(Relaxed)),
+            exemplars,
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
     use super::*;
 
     #[test]
     fn observations_are_counted_in_the_smallest_matching_bucket() {
         let histogram = Histogram {
-            cell: Arc::new(HistogramCell::new(&[1.0, 5.0])),
+            cell: Arc::new(HistogramCell::new(&[1.0, 5.0], Exemplars::Off)),
         };
         for value in [0.0, 1.0, 1.5, 5.0, 6.0, f64::NAN] {
             histogram.observe(value);
@@ -153,9 +191,46 @@ mod tests {
             HistogramSnapshot {
                 buckets: vec![(1.0, 2), (5.0, 4)],
                 count: 6,
-                sum: 13.5
+                sum: 13.5,
+                exemplars: Vec::new(),
             }
         );
+    }
+
+    #[test]
+    fn each_bucket_keeps_its_last_exemplar() {
+        let observe = |exemplars| {
+            let histogram = Histogram {
+                cell: Arc::new(HistogramCell::new(&[1.0, 5.0], exemplars)),
+            };
+            histogram.observe_with(0.5, None);
+            for (value, span_id) in [(2.0, 1), (3.0, 2), (9.0, 3)] {
+                let exemplar = Exemplar {
+                    trace_id: 7,
+                    span_id,
+                    at: UNIX_EPOCH + Duration::from_millis(span_id),
+                };
+                histogram.observe_with(value, Some(&exemplar));
+            }
+            histogram.observe(4.0);
+            histogram.cell.snapshot()
+        };
+        let kept = observe(Exemplars::Kept);
+        let stored = |span_id, value| {
+            Some(StoredExemplar {
+                trace_id: 7,
+                span_id,
+                value,
+                millis: span_id,
+            })
+        };
+        assert_eq!(kept.exemplars, [None, stored(2, 3.0), stored(3, 9.0)]);
+        let off = observe(Exemplars::Off);
+        assert_eq!(off.exemplars, []);
+        for snapshot in [kept, off] {
+            assert_eq!(snapshot.buckets, [(1.0, 1), (5.0, 4)]);
+            assert_eq!((snapshot.count, snapshot.sum), (5, 18.5));
+        }
     }
 
     #[test]
@@ -164,7 +239,7 @@ mod tests {
             cell: Arc::default(),
         };
         let histogram = Histogram {
-            cell: Arc::new(HistogramCell::new(&[10.0])),
+            cell: Arc::new(HistogramCell::new(&[10.0], Exemplars::Off)),
         };
         std::thread::scope(|scope| {
             for _ in 0..4 {

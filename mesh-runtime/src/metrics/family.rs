@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::cell::{Counter, Gauge, Histogram, HistogramCell};
+use super::exemplar::Exemplars;
 use super::labels::Labels;
 use super::snapshot::{FamilySnapshot, Samples};
 
@@ -31,6 +32,7 @@ pub struct GaugeFamily {
 pub struct HistogramFamily {
     series: Arc<SeriesMap<HistogramCell>>,
     buckets: &'static [f64],
+    exemplars: Exemplars,
 }
 
 /// A family of any kind.
@@ -104,7 +106,7 @@ impl HistogramFamily {
         Histogram {
             cell: self
                 .series
-                .resolve(labels, || HistogramCell::new(self.buckets)),
+                .resolve(labels, || HistogramCell::new(self.buckets, self.exemplars)),
         }
     }
 }
@@ -126,11 +128,13 @@ impl Family {
         name: &'static str,
         help: &'static str,
         buckets: &'static [f64],
+        exemplars: Exemplars,
         retain: Duration,
     ) -> Self {
         Self::Histogram(HistogramFamily {
             series: Arc::new(SeriesMap::new(name, help, retain)),
             buckets,
+            exemplars,
         })
     }
 

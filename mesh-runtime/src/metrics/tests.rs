@@ -54,6 +54,43 @@ fn values_are_escaped_and_histograms_are_cumulative() {
 }
 
 #[test]
+fn formats_have_series_of_the_same_names() {
+    let registry = Registry::new();
+    let labels = Labels::new().with("a", "b\"");
+    let counters = ["x_total", "span_exports", "open_total"];
+    let counters = counters.map(|name| registry.counter_family(name, "X").with(&labels));
+    counters.iter().for_each(Counter::inc);
+    let gauges = ["open", "info", "cached_total"];
+    let gauges = gauges.map(|name| registry.gauge_family(name, "X").with(&labels));
+    let latency = registry.histogram_family_with("latency", "Latency", LATENCY_MS, Exemplars::Kept);
+    let exemplar = Exemplar {
+        trace_id: 1,
+        span_id: 2,
+        at: std::time::SystemTime::now(),
+    };
+    let handle = latency.with(&labels);
+    handle.observe_with(3.0, Some(&exemplar));
+    registry.export_process();
+
+    let series = |format| {
+        let text = String::from_utf8(registry.encode_as(format)).unwrap();
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        let names = lines.map(|line| {
+            let (series, _value) = line.split_once("} ").unwrap_or((line, ""));
+            let name = series.split([' ', '{']).next().unwrap().to_owned();
+            let bound = series.split_once("le=\"").map(|(_, bound)| bound);
+            // Only the form of whole numbers differs.
+            (name, bound.map(|bound| bound.replace(".0\"", "\"")))
+        });
+        names.collect::<Vec<_>>()
+    };
+    let text = series(Format::Text);
+    assert_eq!(text.len(), 6 + LATENCY_MS.len() + 3 + 11);
+    assert_eq!(series(Format::OpenMetrics), text);
+    drop((counters, gauges, handle));
+}
+
+#[test]
 fn samples_of_one_name_are_one_family() {
     let registry = Registry::new();
     registry.on_scrape(|scrape| {
