@@ -27,6 +27,15 @@ pub enum SpanKind {
     Client,
 }
 
+/// A span among those of all traces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpanContext {
+    /// The trace that the span belongs to.
+    pub trace_id: TraceId,
+    /// The span.
+    pub span_id: SpanId,
+}
+
 /// One request, as one party saw it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Span {

@@ -46,8 +46,8 @@ use crate::tap::Tap;
 use crate::tap_server::{self, TapServer};
 use crate::telemetry::Families;
 use crate::tls::{self, CredentialsRx};
-use crate::trace::Tracer;
 use crate::trace::exporter::{Exporter, ExporterTask};
+use crate::trace::{self, Tracer};
 use crate::transport::listen::{self, DEFAULT_BACKLOG, ListenError};
 use crate::worker::{self, Listeners, WorkerParts};
 
@@ -168,7 +168,10 @@ impl App {
             let _entered = control.enter();
             ControlPlane::start(&config, &registry, &readiness, &supervisor)?
         };
-        let families = Arc::new(Families::new(&registry));
+        let families = Arc::new(Families::new(
+            &registry,
+            trace::exemplars(config.trace.as_ref()),
+        ));
         let endpoint = config.admin.shutdown_endpoint.then(|| stop.clone());
         let routes = admin::routes(registry.clone(), readiness, log, endpoint);
         let guard = supervisor.watch("admin");

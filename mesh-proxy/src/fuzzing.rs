@@ -8,7 +8,7 @@ use std::time::Duration;
 use mesh_core::endpoint::{Endpoint, Http2Params};
 use mesh_core::resilience::{Backoff, PeakEwma};
 use mesh_runtime::drain::{self, Drain};
-use mesh_runtime::metrics::{Labels, Registry};
+use mesh_runtime::metrics::{Exemplars, Labels, Registry};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -70,7 +70,7 @@ impl DataThread {
         let (drain, watch) = drain::channel();
         let shared = Arc::new(ProcessState::new(&config, Arc::new(Tap::new(&registry))));
         let context = ProxyContext {
-            families: Arc::new(Families::new(&registry)),
+            families: Arc::new(Families::new(&registry, Exemplars::Off)),
             tasks: shared.tasks.clone(),
             shared,
             scratch: Rc::default(),
@@ -122,7 +122,7 @@ pub struct Endpoints(Balancer<()>);
 
 impl Endpoints {
     pub fn new(endpoints: &[Arc<Endpoint>]) -> Self {
-        let metrics = Families::new(&Registry::new())
+        let metrics = Families::new(&Registry::new(), Exemplars::Off)
             .http_balancer
             .balancer(&Labels::new());
         let backoff = Backoff {

@@ -15,7 +15,7 @@ mod route;
 mod status;
 pub(crate) mod tcp;
 
-use mesh_runtime::metrics::Registry;
+use mesh_runtime::metrics::{Exemplars, Registry};
 
 pub(crate) use self::route::{RouteFamilies, RouteMetrics};
 
@@ -40,17 +40,19 @@ pub(crate) struct Families {
 }
 
 impl Families {
-    pub(crate) fn new(registry: &Registry) -> Self {
+    /// The latencies of requests keep `exemplars`, which are worth their memory only where requests
+    /// have spans.
+    pub(crate) fn new(registry: &Registry, exemplars: Exemplars) -> Self {
         Self {
             tcp: tcp::TcpFamilies::new(registry),
-            endpoint: http::EndpointFamilies::new(registry),
+            endpoint: http::EndpointFamilies::new(registry, exemplars),
             authz: authz::AuthzFamilies::new(registry),
             errors: authz::ErrorFamilies::new(registry),
             detect: detect::DetectFamilies::new(registry),
             refused: refused::RefusedFamily::new(registry),
-            inbound_route: RouteFamilies::inbound(registry),
-            outbound_route: RouteFamilies::outbound_route(registry),
-            outbound_backend: RouteFamilies::outbound_backend(registry),
+            inbound_route: RouteFamilies::inbound(registry, exemplars),
+            outbound_route: RouteFamilies::outbound_route(registry, exemplars),
+            outbound_backend: RouteFamilies::outbound_backend(registry, exemplars),
             http_balancer: balancer::BalancerFamilies::http(registry),
             tcp_balancer: balancer::BalancerFamilies::tcp(registry),
             tls_balancer: balancer::BalancerFamilies::tls(registry),

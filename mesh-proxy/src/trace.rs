@@ -12,11 +12,13 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use http::{HeaderMap, Request, StatusCode};
-use mesh_core::trace::{Span, SpanId, SpanKind};
+use mesh_core::trace::{Span, SpanContext, SpanId, SpanKind};
+use mesh_runtime::metrics::Exemplars;
 use tokio::time::Instant;
 
 use self::propagation::TraceContext;
 use self::queue::SpanQueue;
+use crate::config::TraceConfig;
 use crate::telemetry::labels::Direction;
 
 mod attributes;
@@ -42,6 +44,15 @@ pub(crate) struct OpenSpan {
     queue: Arc<SpanQueue>,
 }
 
+/// Returns whether latencies keep exemplars: only with a collector, because requests have no spans
+/// otherwise.
+pub(crate) fn exemplars(config: Option<&TraceConfig>) -> Exemplars {
+    match config {
+        Some(_) => Exemplars::Kept,
+        None => Exemplars::Off,
+    }
+}
+
 /// Opens the span of a request that has a sampled context, and makes it the request's parent.
 /// `tracer` is `None` if there is no collector.
 #[inline]
@@ -52,6 +63,16 @@ pub(crate) fn open<B>(
     request: &mut Request<B>,
 ) -> Option<Box<OpenSpan>> {
     tracer?.open(kind, direction, request)
+}
+
+/// Returns what the metrics of a request refer to if it has a span.
+#[inline]
+pub(crate) fn context(span: Option<&OpenSpan>) -> Option<SpanContext> {
+    let span = span?.span.as_ref()?;
+    Some(SpanContext {
+        trace_id: span.trace_id,
+        span_id: span.span_id,
+    })
 }
 
 /// Ends a span with the status of the response.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use mesh_core::endpoint::ProtocolHint;
-use mesh_runtime::metrics::{Labels, Registry};
+use mesh_runtime::metrics::{Exemplars, Labels, Registry};
 use tokio::sync::watch;
 
 use super::*;
@@ -38,7 +38,7 @@ fn set(lasts: &[u8]) -> Arc<EndpointSet> {
 }
 
 fn metrics(registry: &Registry) -> BalancerMetrics {
-    Families::new(registry)
+    Families::new(registry, Exemplars::Off)
         .http_balancer
         .balancer(&Labels::new())
 }

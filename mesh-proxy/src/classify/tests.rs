@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
 use mesh_runtime::drain::{Part, channel};
-use mesh_runtime::metrics::Registry;
+use mesh_runtime::metrics::{Exemplars, Registry};
 use tokio::net::TcpStream;
 
 use self::Event::{
@@ -68,7 +68,7 @@ impl TestEnv {
         let classifier = Classifier {
             direction: Direction::Inbound,
             timeout: Duration::from_secs(10),
-            families: Families::new(&registry).detect,
+            families: Families::new(&registry, Exemplars::Off).detect,
             scratch: Rc::default(),
             drain: drain.watch(),
             server_first: ServerFirst::default(),

@@ -70,7 +70,8 @@ impl Server {
             limits,
             refusals: RefusalCounter::new(
                 Direction::Inbound,
-                crate::telemetry::Families::new(registry).refused,
+                crate::telemetry::Families::new(registry, mesh_runtime::metrics::Exemplars::Off)
+                    .refused,
             ),
             scratch: Rc::default(),
             drain,

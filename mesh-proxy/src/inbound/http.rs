@@ -281,7 +281,8 @@ impl RequestHandler {
             request.headers(),
             !request.body().is_empty(),
         )
-        .with_tap(self.tap(request, permit));
+        .with_tap(self.tap(request, permit))
+        .with_span(trace::context(span.as_deref()));
         if let Some(observer) = exchange.request_body() {
             let observer = Box::new(RequestObserver(observer));
             request.body_mut().observe(observer);

@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mesh_core::trace::SpanKind;
+use mesh_core::trace::{SpanContext, SpanKind};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -102,7 +102,9 @@ impl HttpHandler for ClientConnection {
         let tracer = target.context.shared.tracer.as_ref();
         let span = trace::open(tracer, SpanKind::Server, Direction::Outbound, request);
         let request_context = RequestContext::new(request, None);
-        let response = match target.respond(*client, request_context, request).await {
+        let span_context = trace::context(span.as_deref());
+        let responding = target.respond(*client, request_context, span_context, request);
+        let response = match responding.await {
             Ok(response) => response,
             Err(error) => target.error_response(request_context, error)?,
         };
@@ -117,6 +119,7 @@ impl HttpTarget {
         &self,
         client: SocketAddr,
         request_context: RequestContext,
+        span: Option<SpanContext>,
         request: &mut Request,
     ) -> Result<Response, Error> {
         // Held until the response's headers have arrived.
@@ -137,7 +140,7 @@ impl HttpTarget {
             ..ExchangeMetrics::default()
         };
         let has_body = !request.body().is_empty();
-        let mut route = Exchange::start(metrics, request.headers(), has_body);
+        let mut route = Exchange::start(metrics, request.headers(), has_body).with_span(span);
         let limits = overrides::timeouts(&rule, request.headers_mut());
         let timeouts = ExchangeTimeouts::new(limits, Instant::now());
         let progress = timeouts.as_ref().map(|t| t.progress().clone());

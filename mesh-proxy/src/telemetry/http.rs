@@ -4,12 +4,14 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, StatusCode};
 use mesh_core::tap::TapStreamEnd;
+use mesh_core::trace::SpanContext;
 use mesh_runtime::metrics::{
-    Counter, CounterFamily, Histogram, HistogramFamily, LATENCY_MS, Labels, Registry,
+    Counter, CounterFamily, Exemplar, Exemplars, Histogram, HistogramFamily, LATENCY_MS, Labels,
+    Registry,
 };
 use tokio::time::Instant;
 
@@ -57,6 +59,8 @@ pub(crate) struct Exchange {
     finished: bool,
     /// Reports the exchange to observers. Boxed, because few exchanges have it.
     tap: Option<Box<TapRecorder>>,
+    /// The span of a sampled request, which the latencies refer to.
+    span: Option<SpanContext>,
 }
 
 /// Observes a request's body, and records when it ends.
@@ -74,12 +78,13 @@ enum RequestEnd {
 }
 
 impl EndpointFamilies {
-    pub(super) fn new(registry: &Registry) -> Self {
+    pub(super) fn new(registry: &Registry, exemplars: Exemplars) -> Self {
         Self::named(
             registry,
             "request_total",
             "response_total",
             "response_latency_ms",
+            exemplars,
         )
     }
 
@@ -90,6 +95,7 @@ impl EndpointFamilies {
             "control_request_total",
             "control_response_total",
             "control_response_latency_ms",
+            Exemplars::Off,
         )
     }
 
@@ -98,14 +104,16 @@ impl EndpointFamilies {
         requests: &'static str,
         responses: &'static str,
         latency: &'static str,
+        exemplars: Exemplars,
     ) -> Self {
         Self {
             requests: registry.counter_family(requests, "Total count of HTTP requests"),
             responses: registry.counter_family(responses, "Total count of HTTP responses"),
-            latency: registry.histogram_family(
+            latency: registry.histogram_family_with(
                 latency,
                 "Elapsed times between a request's headers being received and its response stream completing",
                 LATENCY_MS,
+                exemplars,
             ),
         }
     }
@@ -136,7 +144,7 @@ impl EndpointFamilies {
 }
 
 impl EndpointMetrics {
-    fn end(&self, outcome: Outcome, took: Duration) {
+    fn end(&self, outcome: Outcome, took: Duration, exemplar: Option<&Exemplar>) {
         self.responses
             .borrow_mut()
             .find_or(outcome, |outcome| {
@@ -150,7 +158,7 @@ impl EndpointMetrics {
                 let labels = status_labels(&self.labels, *status);
                 self.families.latency.with(&labels)
             })
-            .observe(millis(took));
+            .observe_with(millis(took), exemplar);
     }
 }
 
@@ -210,6 +218,7 @@ impl Exchange {
             grpc_status: None,
             finished: false,
             tap: None,
+            span: None,
         }
     }
 
@@ -217,6 +226,13 @@ impl Exchange {
     #[must_use]
     pub(crate) fn with_tap(mut self, tap: Option<Box<TapRecorder>>) -> Self {
         self.tap = tap;
+        self
+    }
+
+    /// Refers to the span of the request.
+    #[must_use]
+    pub(crate) fn with_span(mut self, span: Option<SpanContext>) -> Self {
+        self.span = span;
         self
     }
 
@@ -315,15 +331,26 @@ impl Exchange {
             RequestEnd::AtStart => Some(took),
             RequestEnd::Observed(ended) => ended.get().map(|at| at.elapsed()),
         };
+        let exemplar = self.span.map(exemplar);
+        let exemplar = exemplar.as_ref();
         if let (Some(endpoint), Some(outcome)) = (&self.observers.endpoint, endpoint_outcome) {
-            endpoint.end(outcome, took);
+            endpoint.end(outcome, took, exemplar);
         }
         for route in [&self.observers.route, &self.observers.backend]
             .into_iter()
             .flatten()
         {
-            route.end(outcome, took, since_request_end);
+            route.end(outcome, took, since_request_end, exemplar);
         }
+    }
+}
+
+/// Returns the exemplar of an exchange that ends now.
+fn exemplar(span: SpanContext) -> Exemplar {
+    Exemplar {
+        trace_id: u128::from_be_bytes(*span.trace_id.as_bytes()),
+        span_id: u64::from_be_bytes(*span.span_id.as_bytes()),
+        at: SystemTime::now(),
     }
 }
 
@@ -357,7 +384,7 @@ mod tests {
     /// headers.
     fn dropped(head: Option<(StatusCode, &[(&'static str, &'static str)])>) -> String {
         let registry = Registry::new();
-        let endpoint = EndpointFamilies::new(&registry).endpoint(Labels::new());
+        let endpoint = EndpointFamilies::new(&registry, Exemplars::Off).endpoint(Labels::new());
         let observers = ExchangeMetrics {
             endpoint: Some(Rc::new(endpoint)),
             ..ExchangeMetrics::default()

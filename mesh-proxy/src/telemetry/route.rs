@@ -4,7 +4,9 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
-use mesh_runtime::metrics::{Counter, CounterFamily, Histogram, HistogramFamily, Labels, Registry};
+use mesh_runtime::metrics::{
+    Counter, CounterFamily, Exemplar, Exemplars, Histogram, HistogramFamily, Labels, Registry,
+};
 
 use super::status::{HandleCache, Outcome};
 
@@ -58,16 +60,19 @@ macro_rules! both {
 }
 
 impl RouteFamilies {
-    pub(super) fn inbound(registry: &Registry) -> Self {
+    pub(super) fn inbound(registry: &Registry, exemplars: Exemplars) -> Self {
         let counter = |help| move |name| registry.counter_family(name, help);
-        let histogram = |help, buckets| move |name| registry.histogram_family(name, help, buckets);
+        let sizes = |help| move |name| registry.histogram_family(name, help, FRAME_BYTES);
+        let times = |help, buckets| {
+            move |name| registry.histogram_family_with(name, help, buckets, exemplars)
+        };
         let requests = both!(
             counter("The number of requests that the application received"),
             "inbound_",
             "_requests_total"
         );
         let request = both!(
-            histogram(
+            times(
                 "The time from a request's head to the end of its response",
                 FINE_SECONDS
             ),
@@ -75,7 +80,7 @@ impl RouteFamilies {
             "_request_duration_seconds"
         );
         let response = both!(
-            histogram(
+            times(
                 "The time from the end of a request to the end of its response",
                 SECONDS
             ),
@@ -83,12 +88,12 @@ impl RouteFamilies {
             "_response_duration_seconds"
         );
         let request_frames = both!(
-            histogram("Sizes of the frames of request bodies", FRAME_BYTES),
+            sizes("Sizes of the frames of request bodies"),
             "inbound_",
             "_request_frame_size_bytes"
         );
         let response_frames = both!(
-            histogram("Sizes of the frames of response bodies", FRAME_BYTES),
+            sizes("Sizes of the frames of response bodies"),
             "inbound_",
             "_response_frame_size_bytes"
         );
@@ -129,10 +134,13 @@ impl RouteFamilies {
         }
     }
 
-    pub(super) fn outbound_route(registry: &Registry) -> Self {
-        let histogram = |help, buckets| move |name| registry.histogram_family(name, help, buckets);
+    pub(super) fn outbound_route(registry: &Registry, exemplars: Exemplars) -> Self {
+        let sizes = |help| move |name| registry.histogram_family(name, help, FRAME_BYTES);
+        let times = |help, buckets| {
+            move |name| registry.histogram_family_with(name, help, buckets, exemplars)
+        };
         let duration = both!(
-            histogram(
+            times(
                 "The time from a request's head to the end of its response",
                 SECONDS
             ),
@@ -140,7 +148,7 @@ impl RouteFamilies {
             "_route_request_duration_seconds"
         );
         let frames = both!(
-            histogram("Sizes of the frames of request bodies", FRAME_BYTES),
+            sizes("Sizes of the frames of request bodies"),
             "outbound_",
             "_route_request_frame_size_bytes"
         );
@@ -165,15 +173,18 @@ impl RouteFamilies {
         }
     }
 
-    pub(super) fn outbound_backend(registry: &Registry) -> Self {
-        let histogram = |help, buckets| move |name| registry.histogram_family(name, help, buckets);
+    pub(super) fn outbound_backend(registry: &Registry, exemplars: Exemplars) -> Self {
+        let sizes = |help| move |name| registry.histogram_family(name, help, FRAME_BYTES);
+        let times = |help, buckets| {
+            move |name| registry.histogram_family_with(name, help, buckets, exemplars)
+        };
         let requests = both!(
             |name| registry.counter_family(name, "The number of requests sent to a backend"),
             "outbound_",
             "_route_backend_requests_total"
         );
         let duration = both!(
-            histogram(
+            times(
                 "The time from the end of a request to the end of its response",
                 FINE_SECONDS
             ),
@@ -181,7 +192,7 @@ impl RouteFamilies {
             "_route_backend_response_duration_seconds"
         );
         let frames = both!(
-            histogram("Sizes of the frames of response bodies", FRAME_BYTES),
+            sizes("Sizes of the frames of response bodies"),
             "outbound_",
             "_route_backend_response_frame_size_bytes"
         );
@@ -271,12 +282,13 @@ impl RouteMetrics {
         outcome: Outcome,
         since_start: Duration,
         since_request_end: Option<Duration>,
+        exemplar: Option<&Exemplar>,
     ) {
         if let Some(duration) = &self.request_duration {
-            duration.observe(since_start.as_secs_f64());
+            duration.observe_with(since_start.as_secs_f64(), exemplar);
         }
         if let (Some(duration), Some(took)) = (&self.response_duration, since_request_end) {
-            duration.observe(took.as_secs_f64());
+            duration.observe_with(took.as_secs_f64(), exemplar);
         }
         self.statuses
             .borrow_mut()

@@ -15,6 +15,7 @@ use mesh_api::trace::{
     ExportTracePartialSuccess, ExportTraceServiceRequest, ExportTraceServiceResponse,
 };
 use mesh_core::endpoint::ProtocolHint;
+use mesh_runtime::metrics::Format;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_local;
@@ -186,7 +187,12 @@ async fn exchange(tcp: &mut TcpStream, app: &mut TcpStream, request: &str) -> St
 
 /// A connection through a proxy to an application, whose own end is returned too.
 async fn connected(proxy: &Proxy, app: &App) -> (TcpStream, TcpStream) {
-    let mut tcp = proxy.outbound(app.addr).await;
+    connected_to(proxy, app.addr, app).await
+}
+
+/// The same by an address that leads to the application.
+async fn connected_to(proxy: &Proxy, addr: SocketAddr, app: &App) -> (TcpStream, TcpStream) {
+    let mut tcp = proxy.outbound(addr).await;
     send(&mut tcp, &get("/first", "")).await;
     let mut accepted = app.accept().await;
     head(&mut accepted).await;
@@ -272,6 +278,79 @@ fn client_both_proxies_and_server_are_one_trace() {
             }
         });
     }
+}
+
+/// The span of each family whose histograms have an exemplar, all of which must be of [`TRACE`].
+fn exemplars(proxy: &Proxy) -> HashMap<String, String> {
+    let text = String::from_utf8(proxy.registry.encode_as(Format::OpenMetrics)).unwrap();
+    let exemplar = |line: &str| {
+        let (series, exemplar) = line.split_once(" # ")?;
+        let (family, _) = series.split_once("_bucket{")?;
+        let begin = format!("{{trace_id=\"{TRACE}\",span_id=\"");
+        let rest = exemplar.strip_prefix(&begin).expect(exemplar);
+        let (span, _) = rest.split_once('"')?;
+        Some((family.to_owned(), span.to_owned()))
+    };
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    lines.filter_map(exemplar).collect()
+}
+
+#[test]
+fn latencies_of_a_traced_request_refer_to_its_spans() {
+    run(async || {
+        let world = World::new().await;
+        let mut collector = Collector::start(&world).await;
+        let app = App::start().await;
+        let server = collector.proxy(&world, WEB, "of-server");
+        let addr = server.listen(app.addr).await;
+        world.knows(addr, pod(addr, ProtocolHint::Http2, None));
+        let client = collector.proxy(&world, CLIENT, "of-client");
+        let (mut tcp, mut accepted) = connected_to(&client, addr, &app).await;
+        let unsampled = "traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00\r\n";
+        exchange(&mut tcp, &mut accepted, &get("/", unsampled)).await;
+        for proxy in [&client, &server] {
+            assert_eq!(exemplars(proxy), HashMap::new());
+        }
+
+        exchange(&mut tcp, &mut accepted, &get("/", SAMPLED[0])).await;
+        let spans = collector.spans(4).await;
+        let span = |service: &str, kind: SpanKind| {
+            let mut of = spans.iter().filter(|(name, _)| name == service);
+            let found = of.find(|(_, span)| span.kind() == kind).unwrap();
+            hex(&found.1.span_id)
+        };
+        let of_client = exemplars(&client);
+        let of_server = exemplars(&server);
+        let attempt = span("of-client", SpanKind::Client);
+        assert_eq!(of_client["response_latency_ms"], attempt);
+        let backend = "outbound_http_route_backend_response_duration_seconds";
+        assert_eq!(of_client[backend], attempt);
+        let route = "outbound_http_route_request_duration_seconds";
+        assert_eq!(of_client[route], span("of-client", SpanKind::Server));
+        assert_eq!(of_client.len(), 3, "{of_client:?}");
+        let sent = span("of-server", SpanKind::Client);
+        for family in [
+            "response_latency_ms",
+            "inbound_http_request_duration_seconds",
+            "inbound_http_response_duration_seconds",
+        ] {
+            assert_eq!(of_server[family], sent, "{family}");
+        }
+        assert_eq!(of_server.len(), 3, "{of_server:?}");
+    });
+}
+
+#[test]
+fn proxy_without_collector_has_no_exemplars() {
+    run(async || {
+        let world = World::new().await;
+        let app = App::start().await;
+        let proxy = world.proxy(CLIENT);
+        let (mut tcp, mut accepted) = connected(&proxy, &app).await;
+        exchange(&mut tcp, &mut accepted, &get("/", SAMPLED[0])).await;
+        assert_eq!(proxy.metric("response_latency_ms_count"), 2);
+        assert_eq!(exemplars(&proxy), HashMap::new());
+    });
 }
 
 #[test]

@@ -40,8 +40,8 @@ use crate::tap_server::{self, TapServer};
 use crate::telemetry::Families;
 use crate::tls::tests::TestCa;
 use crate::tls::{self, Credentials, CredentialsRx, Purpose};
-use crate::trace::Tracer;
 use crate::trace::exporter::{Exporter, ExporterTask};
+use crate::trace::{self, Tracer};
 use crate::transport::Io;
 use crate::transport::listen::AcceptedConnection;
 
@@ -313,9 +313,10 @@ impl Proxy {
         let tracing = tracing(&config, &credentials, &registry);
         let (tracer, exporter) = tracing.unzip();
         shared.tracer = tracer;
+        let exemplars = trace::exemplars(config.trace.as_ref());
         let shared = Arc::new(shared);
         let context = Rc::new(ProxyContext {
-            families: Arc::new(Families::new(&registry)),
+            families: Arc::new(Families::new(&registry, exemplars)),
             tasks: shared.tasks.clone(),
             shared,
             scratch: Rc::default(),

@@ -13,6 +13,7 @@ mod harness;
 
 mod accept;
 mod balance;
+mod exemplars;
 mod http;
 mod load;
 mod opaque;

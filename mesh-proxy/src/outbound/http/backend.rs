@@ -216,7 +216,8 @@ impl RuleBackend {
         };
         let has_body = !request.body().is_empty();
         let mut exchange = Exchange::start(metrics, request.headers(), has_body)
-            .with_tap(endpoint.tap(request, delivery.client));
+            .with_tap(endpoint.tap(request, delivery.client))
+            .with_span(trace::context(span.as_deref()));
         let observer = RequestObserver::new(exchange.request_body(), None);
         observer.attach(request.body_mut());
         let sent = endpoint.send(connection, request, &rewrite).await;
