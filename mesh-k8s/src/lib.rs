@@ -8,6 +8,7 @@
 #![warn(missing_docs)]
 
 pub mod crd;
+pub mod heartbeat;
 pub mod inject;
 pub mod kinds;
 pub mod manifest;
