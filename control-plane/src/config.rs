@@ -14,6 +14,7 @@ use self::values::{flag, listen_addr};
 
 mod bootstrap;
 mod cluster;
+mod heartbeat;
 mod http2;
 mod identity;
 mod injector;
@@ -26,9 +27,10 @@ mod values;
 mod web;
 
 pub use self::{
-    bootstrap::Bootstrap, cluster::Cluster, http2::Http2Flag, identity::Identity,
-    injector::ProxyInjector, metrics_api::MetricsApi, namespace_metadata::NamespaceMetadata,
-    prometheus_flags::Prometheus, tap::Tap, tap_injector::TapInjector, web::Web,
+    bootstrap::Bootstrap, cluster::Cluster, heartbeat::Heartbeat, http2::Http2Flag,
+    identity::Identity, injector::ProxyInjector, metrics_api::MetricsApi,
+    namespace_metadata::NamespaceMetadata, prometheus_flags::Prometheus, tap::Tap,
+    tap_injector::TapInjector, web::Web,
 };
 
 /// A proxy has two streams for each destination and one for each port of its pod, so this suffices
@@ -65,6 +67,8 @@ pub enum Command {
     Bootstrap(Bootstrap),
     /// Labels the namespace of an extension, and exits
     NamespaceMetadata(NamespaceMetadata),
+    /// Sends a report of the installation to a URL, and exits
+    Heartbeat(Heartbeat),
 }
 
 #[derive(Debug, Args)]
@@ -202,6 +206,7 @@ impl Command {
             Self::Web(web) => &web.log,
             Self::Bootstrap(bootstrap) => &bootstrap.log,
             Self::NamespaceMetadata(metadata) => &metadata.log,
+            Self::Heartbeat(heartbeat) => &heartbeat.log,
         }
     }
 }
@@ -304,5 +309,19 @@ mod tests {
         assert!(error("--default-policy=open").contains("--default-policy"));
         assert!(error("--cluster-networks=10.0.0.0/99").contains("--cluster-networks"));
         assert!(error("--grpc-addr=nowhere").contains("--grpc-addr"));
+    }
+
+    #[test]
+    fn reports_are_only_sent_to_a_given_url() {
+        let error = |args: &[&str]| {
+            let all = ["mesh-controller", "heartbeat"].iter().chain(args);
+            Cli::try_parse_from(all).unwrap_err().to_string()
+        };
+        assert!(error(&[]).contains("--url"));
+        let invalid = error(&["--url=ftp://a"]);
+        assert!(
+            invalid.contains("--url") && invalid.contains("must be http or https"),
+            "{invalid}"
+        );
     }
 }

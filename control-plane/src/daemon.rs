@@ -25,6 +25,7 @@ use tonic::transport::server::{Router, TcpIncoming};
 use crate::bootstrap::{self, BootstrapError};
 use crate::cluster::{self, ConnectError};
 use crate::config::{Command, Source};
+use crate::heartbeat::{self, HeartbeatError};
 use crate::identity::{AccessError, LoadError};
 use crate::injector::SettingsError;
 use crate::metrics_api::UrlError;
@@ -70,6 +71,8 @@ pub enum DaemonError {
     Bootstrap(#[source] BootstrapError),
     #[error("cannot mark the namespace of the extension")]
     NamespaceMetadata(#[source] NamespaceMetadataError),
+    #[error("cannot send a report of the installation")]
+    Heartbeat(#[source] HeartbeatError),
     #[error("cannot start the injector")]
     Settings(#[source] SettingsError),
     #[error("cannot start the identity service")]
@@ -120,6 +123,9 @@ pub async fn run(command: Command) -> Result<(), DaemonError> {
         Command::NamespaceMetadata(config) => namespace_metadata::run(config)
             .await
             .map_err(DaemonError::NamespaceMetadata),
+        Command::Heartbeat(config) => Box::pin(heartbeat::run(config))
+            .await
+            .map_err(DaemonError::Heartbeat),
     }
 }
 

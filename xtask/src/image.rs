@@ -192,7 +192,9 @@ fn files(
         Tools::None => BTreeSet::new(),
         Tools::PacketFilters => debian::add_packet_filters(&mut tree)?,
         Tools::Debugging => debian::add_debugging_tools(&mut tree)?,
-        Tools::Prometheus => BTreeSet::from([debian::add_authorities(&mut tree)?]),
+        Tools::Authorities | Tools::Prometheus => {
+            BTreeSet::from([debian::add_authorities(&mut tree)?])
+        }
     });
     let mut modules = Vec::new();
     if contents.tools == Tools::Prometheus {

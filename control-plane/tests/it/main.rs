@@ -10,6 +10,7 @@
 mod cluster;
 mod controller;
 mod destination;
+mod heartbeat;
 mod identity;
 mod lifecycle;
 mod manifests;

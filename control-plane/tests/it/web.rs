@@ -24,7 +24,7 @@ use crate::controller::{Controller, eventually};
 
 mod policies;
 mod profile;
-mod scripted;
+pub(crate) mod scripted;
 mod workload;
 
 /// A dashboard and the mesh that it shows.

@@ -43,6 +43,8 @@ pub(super) enum Tools {
     None,
     /// The iptables programs.
     PacketFilters,
+    /// The CA certificates of public servers.
+    Authorities,
     /// Debugging tools: tcpdump, and a shell with the usual commands.
     Debugging,
     /// Prometheus, built from its sources, and the CA certificates of public servers to which it
@@ -103,14 +105,15 @@ const CONTROLLER: Contents = Contents {
     description: "The control plane: identity, destination, policy and the webhooks",
     user: "2103:2103",
     entrypoint: &["/mesh-controller"],
-    licence: "Apache-2.0 AND LGPL-2.1-or-later",
+    licence: "Apache-2.0 AND LGPL-2.1-or-later AND MPL-2.0",
     programs: &[placed(
         "mesh-control-plane",
         "mesh-controller",
         "mesh-controller",
     )],
     links: &[],
-    tools: Tools::None,
+    // The receiver of the heartbeat's reports may be a public server.
+    tools: Tools::Authorities,
     kernel_programs: false,
 };
 

@@ -39,7 +39,7 @@ const BUSYBOX: &str = "bin/busybox";
 /// The certificates of the package ca-certificates, a file each.
 const AUTHORITIES: &str = "/usr/share/ca-certificates/mozilla";
 
-/// Where Go programs look for all of them.
+/// Where programs of Go and rustls-native-certs look for all of them.
 const BUNDLE: &str = "etc/ssl/certs/ca-certificates.crt";
 
 /// The busybox commands for debugging inside a pod. `true` serves the container's probes.

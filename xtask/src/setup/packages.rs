@@ -69,7 +69,7 @@ const PACKAGES: &[Package] = &[
     service("etcd-server", Program("etcd"), Demo, "a gRPC server", "etcd"),
     package("etcd-client", Program("etcdctl"), Demo, "a gRPC client"),
     service("prometheus", Program("prometheus"), Test, "evaluates the queries of the metrics API", "prometheus"),
-    package("ca-certificates", File("/usr/share/ca-certificates/mozilla"), Test, "in the image of Prometheus"),
+    package("ca-certificates", File("/usr/share/ca-certificates/mozilla"), Test, "in the images of the controllers and of Prometheus"),
     package("python3-websockets", File("/usr/lib/python3/dist-packages/websockets"), Test, "a WebSocket client and server"),
     package("bpftool", Program("bpftool"), Test, "counts the entries of the agent's maps from outside"),
     package("tcpdump", Program("tcpdump"), Demo, "shows the traffic on the wire, clear before and encrypted after; in the debugging container's image"),

@@ -1,0 +1,90 @@
+//! Reads what the report has, from the API server and from Prometheus.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::DynamicObject;
+use kube::{Api, Client};
+use mesh_k8s::heartbeat::{self, Absence, Figure, Observations, Parameter, Report};
+
+use crate::cluster::explain;
+use crate::metrics_api::PrometheusClient;
+
+/// The deadline of a request to the API server. They are sent at the same time.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Returns the report. What cannot be read is left out.
+pub(super) async fn report(
+    client: &Client,
+    prometheus: Option<&PrometheusClient>,
+    control_namespace: &str,
+) -> Report {
+    // Boxed, because it holds four requests.
+    let observations = Box::pin(observe(client, control_namespace)).await;
+    let extensions = observations.extensions.as_deref().unwrap_or_default();
+    let figures = heartbeat::figures(control_namespace, extensions);
+    let figures = figures.iter().map(|figure| query(prometheus, figure));
+    let figures = join_all(figures).await;
+    Report::new(&observations, figures)
+}
+
+async fn observe(client: &Client, control_namespace: &str) -> Observations {
+    let configs: Api<ConfigMap> = Api::namespaced(client.clone(), control_namespace);
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let resource = heartbeat::service_profiles();
+    let profiles: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+    let (extensions, one) = (heartbeat::extension_namespaces(), heartbeat::one_object());
+    let (config, version, extensions, profiles) = tokio::join!(
+        within_timeout(
+            "read ConfigMap linkerd-config",
+            configs.get(heartbeat::CONFIG)
+        ),
+        within_timeout(
+            "query the version of the API server",
+            client.apiserver_version()
+        ),
+        within_timeout(
+            "list the namespaces of extensions",
+            namespaces.list_metadata(&extensions)
+        ),
+        within_timeout("count the ServiceProfiles", profiles.list_metadata(&one)),
+    );
+    Observations {
+        architecture: Ok(heartbeat::own_architecture()),
+        config,
+        kubernetes_version: version.map(|version| version.git_version),
+        extensions: extensions.map(|list| {
+            let metadata = list.items.into_iter().map(|namespace| namespace.metadata);
+            metadata.collect::<Vec<ObjectMeta>>()
+        }),
+        service_profiles: profiles.map(|list| heartbeat::total(list.items.len(), &list.metadata)),
+    }
+}
+
+async fn within_timeout<T>(
+    what: &str,
+    request: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, String> {
+    match tokio::time::timeout(TIMEOUT, request).await {
+        Ok(Ok(response)) => Ok(response),
+        Ok(Err(error)) => Err(format!("cannot {what}: {}", explain(&error))),
+        Err(_elapsed) => Err(format!(
+            "cannot {what}: no response within {} s",
+            TIMEOUT.as_secs()
+        )),
+    }
+}
+
+async fn query(prometheus: Option<&PrometheusClient>, figure: &Figure) -> Parameter {
+    let samples = match prometheus {
+        Some(prometheus) => prometheus.query(&figure.query).await,
+        None => return figure.parameter(Err(Absence::no_prometheus())),
+    };
+    let values = samples.map(|samples| samples.iter().map(|sample| sample.value).collect());
+    figure.parameter(values.map_err(|error| Absence::Unread(error.to_string())))
+}
+
+#[cfg(test)]
+mod tests;
