@@ -195,6 +195,18 @@ values! {
         pub controller: Controller,
         /// PodMonitors for the Prometheus operator
         pub pod_monitor: PodMonitor,
+        /// URL (`http` or `https`) to which a CronJob sends reports of the installation; empty for
+        /// no reports
+        pub heartbeat_url: String,
+        /// Send no reports, even if `heartbeatUrl` is set
+        pub disable_heart_beat: bool = false,
+        /// When reports are sent, a cron expression; empty for `30 4 * * *`, daily
+        pub heartbeat_schedule: String,
+        /// Resource requests and limits of the CronJob of reports
+        pub heartbeat_resources: Resources,
+        /// URL (`http`) of a Prometheus from which reports take the figures of proxies; empty for
+        /// reports without them
+        pub prometheus_url: String,
         /// RBAC subjects that are granted read access to the configuration of the mesh (ConfigMap
         /// `linkerd-config`)
         #[schemars(with = "Vec<OpenObject>")]
@@ -236,6 +248,11 @@ impl Values {
     /// Returns the trust domain, the suffix of identities.
     pub fn trust_domain(&self) -> &str {
         identity::trust_domain(&self.identity_trust_domain, &self.cluster_domain)
+    }
+
+    /// Returns the URL to which reports of the installation are sent, if they are.
+    pub fn heartbeat_receiver(&self) -> Option<&str> {
+        non_empty(&self.heartbeat_url).filter(|_| !self.disable_heart_beat)
     }
 
     /// Returns `name:tag` of an image of the mesh.

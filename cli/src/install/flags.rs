@@ -101,8 +101,8 @@ struct ControlPlaneFlags {
     /// Do not upgrade HTTP/1 between proxies to HTTP/2
     #[arg(long)]
     disable_h2_upgrade: bool,
-    /// Accepted for scripts that were written for Linkerd; this mesh sends no heartbeats
-    #[arg(long, hide = true)]
+    /// Send no reports of the installation, even if the value heartbeatUrl is set
+    #[arg(long)]
     disable_heartbeat: bool,
     /// Accepted for scripts that were written for Linkerd; endpoints always come from
     /// EndpointSlices
@@ -240,8 +240,8 @@ impl ControlPlaneFlags {
         overlay.set("controllerUID", self.controller_uid);
         overlay.set("controllerGID", self.controller_gid);
         overlay.set("enableH2Upgrade", self.disable_h2_upgrade.then_some(false));
-        // These have no effect, which `render` reports.
         overlay.set("disableHeartBeat", self.disable_heartbeat.then_some(true));
+        // It has no effect, which `render` reports.
         overlay.set("enableEndpointSlices", self.enable_endpoint_slices);
         if self.linkerd_cni_enabled {
             overlay.set("cniEnabled", Some(true));

@@ -144,3 +144,24 @@ strategy:
 {{- define "mesh.bootstraps" -}}
 {{- if not (or .Values.identity.externalCA .Values.identityTrustAnchorsPEM) }}yes{{ end }}
 {{- end }}
+
+{{/* Whether reports of the installation are sent; empty if not. Parameter: the root. */}}
+{{- define "mesh.sendsHeartbeat" -}}
+{{- if and .Values.heartbeatUrl (not .Values.disableHeartBeat) }}yes{{ end }}
+{{- end }}
+
+{{/* A regular expression of a field of a cron expression. Parameter: that of a value of the field. */}}
+{{- define "mesh.cronField" -}}
+{{- $item := printf "([*?]|%s(-%s)?)(/[1-9][0-9]*)?" . . -}}
+{{ $item }}(,{{ $item }})*
+{{- end }}
+
+{{/* A regular expression of the cron expressions that Kubernetes accepts. */}}
+{{- define "mesh.cronPattern" -}}
+{{- $minute := include "mesh.cronField" "0*[1-5]?[0-9]" }}
+{{- $hour := include "mesh.cronField" "0*(1?[0-9]|2[0-3])" }}
+{{- $day := include "mesh.cronField" "0*([1-9]|[12][0-9]|3[01])" }}
+{{- $month := include "mesh.cronField" "(0*([1-9]|1[0-2])|(?i:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec))" }}
+{{- $weekday := include "mesh.cronField" "(0*[0-6]|(?i:sun|mon|tue|wed|thu|fri|sat))" -}}
+^({{ list $minute $hour $day $month $weekday | join " +" }}|@(yearly|annually|monthly|weekly|daily|midnight|hourly)|@every ([0-9]+(h|m|s))+)$
+{{- end }}

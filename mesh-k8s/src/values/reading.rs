@@ -48,7 +48,6 @@ pub enum ValuesError {
     },
 }
 
-const HEARTBEAT: &str = "the mesh sends no usage reports";
 const NO_TRACES: &str = "the controllers send no traces; proxy.tracing is for those of the proxies";
 const OTHER_PROGRAM: &str = "the arguments and variables of the controllers differ from Linkerd's";
 const NO_WEBHOOK: &str = "the mesh has no such webhook";
@@ -82,14 +81,11 @@ const IGNORED: &[IgnoredKey] = ignored! {
     "destinationController.additionalArgs": OTHER_PROGRAM,
     "destinationController.experimentalArgs": OTHER_PROGRAM,
     "destinationController.experimentalEnv": OTHER_PROGRAM,
-    "disableHeartBeat": HEARTBEAT,
     "egress": "the mesh has no cluster-wide egress configuration",
     "enableEndpointSlices": "endpoints always come from EndpointSlices",
     "enablePSP": "Kubernetes no longer has PodSecurityPolicies",
     "enablePprof": "the controllers serve no profiles",
-    "heartbeat": HEARTBEAT,
-    "heartbeatResources": HEARTBEAT,
-    "heartbeatSchedule": HEARTBEAT,
+    "heartbeat": OTHER_PROGRAM,
     "identity.additionalArgs": OTHER_PROGRAM,
     "identity.experimentalArgs": OTHER_PROGRAM,
     "identity.experimentalEnv": OTHER_PROGRAM,
@@ -107,7 +103,6 @@ const IGNORED: &[IgnoredKey] = ignored! {
     "policyController.image": "the policy service uses the image of the controllers",
     "policyValidator": NO_WEBHOOK,
     "profileValidator": NO_WEBHOOK,
-    "prometheusUrl": HEARTBEAT,
     "proxyInit.image": PROXY_IMAGE,
     "proxyInit.resources": PROXY_IMAGE,
     "proxyInjector.additionalArgs": OTHER_PROGRAM,

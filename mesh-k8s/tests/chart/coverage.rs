@@ -347,6 +347,7 @@ fn control_plane() -> Coverage {
                 &["proxy.tracing.enabled"],
                 "proxy: {tracing: {enabled: true, collector: {endpoint: 'a:1', meshIdentity: {serviceAccountName: b, namespace: c}}}}",
             ),
+            (&["heartbeatUrl"], "heartbeatUrl: 'https://a.example'"),
             (
                 &["proxy.securityContext"],
                 "proxy: {securityContext: {runAsUser: 5}}",
@@ -357,6 +358,7 @@ fn control_plane() -> Coverage {
             "{meshAgent: {enabled: false}}",
             "{meshAgent: {enabled: false}, cniEnabled: true, proxy: {nativeSidecar: false}}",
             "proxy: {tracing: {enabled: true, collector: {endpoint: 'a:1', meshIdentity: {serviceAccountName: b, namespace: c}}}}",
+            "heartbeatUrl: 'https://a.example'",
         ],
         another: another_of_control_plane,
         ..Coverage::new::<Values>(helm::control_plane)
@@ -367,6 +369,8 @@ fn another_of_control_plane(path: &str, value: &Value) -> Option<Value> {
     let another = match value {
         Value::String(_) if path.ends_with("clusterNetworks") => json!("10.0.0.0/8"),
         Value::String(_) if path.ends_with("collector.endpoint") => json!("added:7"),
+        Value::String(_) if path == "heartbeatSchedule" => json!("5 4 * * *"),
+        Value::String(_) if path == "prometheusUrl" => json!("http://added:9090"),
         Value::Array(_) if path.ends_with("probeNetworks") => json!(["10.0.0.0/8"]),
         Value::Object(_) if path.ends_with("elector") && path.starts_with("proxyInjector") => {
             json!({ "matchLabels": { "a": "b" } })

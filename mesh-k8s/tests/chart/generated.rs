@@ -30,8 +30,9 @@ impl GeneratedChart for Values {
     const TEMPLATES: &'static str = "mesh";
     const INTRODUCTION: &'static str = "# Values of the control plane's chart\n\n\
         Generated from `mesh-k8s/src/values.rs`. Names and meanings are those of Linkerd's chart; `meshAgent`,\n\
-        `identity.publishTrustRoots` and `podMonitor.agent` exist only in this mesh. Installation rejects unknown names. `null`\n\
-        is the default; for an entry of an open map (`nodeSelector`, `proxy.inbound`) it removes the default entry, as in Helm.\n";
+        `identity.publishTrustRoots`, `podMonitor.agent` and `heartbeatUrl` exist only in this mesh. Installation rejects\n\
+        unknown names. `null` is the default; for an entry of an open map (`nodeSelector`, `proxy.inbound`) it removes the\n\
+        default entry, as in Helm.\n";
 }
 
 impl GeneratedChart for VizValues {

@@ -97,6 +97,15 @@ fn run(helm: &mut Command, values: &str) -> Result<String, String> {
     Ok(String::from_utf8(output.stdout).unwrap())
 }
 
+/// Returns the specification of the pods of a workload; null for other objects.
+pub(crate) fn pod_spec(object: &Value) -> &Value {
+    match object["kind"].as_str() {
+        Some("Pod") => &object["spec"],
+        Some("CronJob") => &object["spec"]["jobTemplate"]["spec"]["template"]["spec"],
+        _ => &object["spec"]["template"]["spec"],
+    }
+}
+
 pub(crate) fn find<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
     let found = objects
         .iter()

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use mesh_k8s::heartbeat;
 use mesh_k8s::values::Values;
 use mesh_k8s::values::reading::ignored_keys;
 use serde_json::Value;
@@ -10,10 +11,13 @@ use serde_json::Value;
 use crate::generated::{compare, root};
 use crate::helm;
 
+/// Values with the optional CronJob of reports.
+const HEARTBEAT: &str = "heartbeatUrl: https://a.example";
+
 #[test]
 fn every_object_has_standard_labels() {
     require_helm!("every_object_has_standard_labels");
-    let everything = "{enablePodDisruptionBudget: true, podMonitor: {enabled: true, agent: {enabled: true}}, meshAgent: {adminAddr: '0.0.0.0:9993'}, commonLabels: {team: mesh}}";
+    let everything = "{enablePodDisruptionBudget: true, podMonitor: {enabled: true, agent: {enabled: true}}, meshAgent: {adminAddr: '0.0.0.0:9993'}, commonLabels: {team: mesh}, heartbeatUrl: 'http://a'}";
     let of_control_plane = [
         "linkerd.io/control-plane-component",
         "linkerd.io/control-plane-ns",
@@ -49,8 +53,8 @@ pub(crate) fn check_labels(objects: &[Value], of_chart: &[&str]) {
 #[test]
 fn all_pods_except_agent_are_restricted() {
     require_helm!("all_pods_except_agent_are_restricted");
-    let seen = check_restricted(&helm::control_plane("{}").unwrap());
-    assert!(seen >= 9, "{seen} containers");
+    let seen = check_restricted(&helm::control_plane(HEARTBEAT).unwrap());
+    assert!(seen >= 10, "{seen} containers");
 }
 
 /// Checks that all pods except those of the agent meet the *restricted* profile, and returns the
@@ -58,15 +62,14 @@ fn all_pods_except_agent_are_restricted() {
 pub(crate) fn check_restricted(objects: &[Value]) -> usize {
     let mut seen = 0;
     for object in objects {
-        let spec = match object["kind"].as_str().unwrap() {
-            "Deployment" | "Job" => &object["spec"]["template"]["spec"],
-            "Pod" => &object["spec"],
-            "DaemonSet" => {
-                assert_eq!(object["metadata"]["name"], "mesh-agent");
-                continue;
-            }
-            _ => continue,
-        };
+        let spec = helm::pod_spec(object);
+        if object["kind"] == "DaemonSet" {
+            assert_eq!(object["metadata"]["name"], "mesh-agent");
+            continue;
+        }
+        if spec["containers"].is_null() {
+            continue;
+        }
         let name = &object["metadata"]["name"];
         assert_eq!(spec["automountServiceAccountToken"], false, "{name}");
         for list in ["initContainers", "containers"] {
@@ -96,7 +99,7 @@ pub(crate) fn check_restricted(objects: &[Value]) -> usize {
 #[test]
 fn permissions_match_golden_file() {
     require_helm!("permissions_match_golden_file");
-    let text = rights(&helm::control_plane("{}").unwrap());
+    let text = rights(&helm::control_plane(HEARTBEAT).unwrap());
     assert!(!text.contains('*'), "a wildcard permission:\n{text}");
     compare("mesh-k8s/testdata/chart/rights.txt", &text);
 }
@@ -212,7 +215,23 @@ fn contradictory_values_are_rejected_with_remedy() {
             "proxy: {tracing: {enabled: true, collector: {endpoint: 'collector:4317'}}}",
             "meshIdentity.serviceAccountName and namespace",
         ),
+        (
+            "heartbeatUrl: reports.example.com",
+            "heartbeatUrl \"reports.example.com\" is not the URL of a receiver",
+        ),
+        (
+            "heartbeatUrl: 'ftp://a'",
+            "set it to a URL that begins with http:// or https://",
+        ),
+        ("heartbeatUrl: 'https://u:p@a.example'", "heartbeatUrl"),
+        ("heartbeatUrl: 'https://a.example?b'", "heartbeatUrl"),
+        ("heartbeatSchedule: daily", "heartbeatSchedule"),
+        (
+            "{heartbeatUrl: 'https://a', prometheusUrl: 'https://prometheus'}",
+            "prometheusUrl must begin with http://",
+        ),
         // The schema rejects these.
+        ("heartbeatUrl: [a]", "/heartbeatUrl"),
         ("controllerReplica: 3", "controllerReplica"),
         ("proxy: {ports: {inbond: 1}}", "inbond"),
         ("meshAgent: {tier: fastest}", "/meshAgent/tier"),
@@ -336,4 +355,117 @@ fn high_availability_values_are_applied() {
         "linkerd-proxy-injector-webhook-config",
     );
     assert_eq!(webhook["webhooks"][0]["failurePolicy"], "Fail");
+}
+
+#[test]
+fn reports_are_only_sent_to_url_of_values() {
+    require_helm!("reports_are_only_sent_to_url_of_values");
+    let of_heartbeat = |values: &str| -> Vec<Value> {
+        let mut objects = helm::control_plane(values).unwrap();
+        objects.retain(|object| object["metadata"]["name"] == heartbeat::NAME);
+        objects
+    };
+    for off in [
+        "{}",
+        "disableHeartBeat: false",
+        "{prometheusUrl: 'https://a', heartbeatSchedule: '0 0 * * *'}",
+        "{heartbeatUrl: 'https://a.example', disableHeartBeat: true}",
+    ] {
+        assert_eq!(of_heartbeat(off), [] as [Value; 0], "{off}");
+    }
+    let objects = of_heartbeat(
+        "{heartbeatUrl: 'https://a.example/b', prometheusUrl: 'http://p:9090', heartbeatSchedule: '5 4 * * mon-fri'}",
+    );
+    let kinds: Vec<&str> = objects
+        .iter()
+        .map(|object| object["kind"].as_str().unwrap())
+        .collect();
+    let expected = [
+        "ServiceAccount",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "Role",
+        "RoleBinding",
+        "CronJob",
+    ];
+    assert_eq!(kinds.len(), expected.len(), "{kinds:?}");
+    assert!(
+        expected.iter().all(|kind| kinds.contains(kind)),
+        "{kinds:?}"
+    );
+    let spec = &helm::find(&objects, "CronJob", heartbeat::NAME)["spec"];
+    assert_eq!(spec["schedule"], "5 4 * * mon-fri");
+    assert_eq!(spec["concurrencyPolicy"], "Replace");
+    let template = &spec["jobTemplate"]["spec"]["template"];
+    // As in Linkerd, the Job has no proxy.
+    let injection = &template["metadata"]["annotations"]["linkerd.io/inject"];
+    assert_eq!(injection, "disabled");
+    let pod = &template["spec"];
+    assert_eq!(pod["serviceAccountName"], heartbeat::NAME);
+    let args: Vec<&str> = pod["containers"][0]["args"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|arg| arg.as_str().unwrap())
+        .collect();
+    for arg in [
+        "heartbeat",
+        "--url=https://a.example/b",
+        "--prometheus-url=http://p:9090",
+        "--controller-namespace=linkerd",
+    ] {
+        assert!(args.contains(&arg), "{arg}: {args:?}");
+    }
+}
+
+/// Helm and the controller refuse the same URLs, and Helm accepts the cron expressions of
+/// Kubernetes.
+#[test]
+fn urls_and_schedules_of_reports_are_checked() {
+    require_helm!("urls_and_schedules_of_reports_are_checked");
+    let error = |url: &str, schedule: &str| {
+        let values = serde_json::json!({ "heartbeatUrl": url, "heartbeatSchedule": schedule });
+        helm::control_plane(&values.to_string()).err()
+    };
+    let long = format!("https://a/{}", "b".repeat(2048));
+    for url in [
+        "https://a.example",
+        "http://[2001:db8::1]:8080/b-c/d_e",
+        "ftp://a",
+        "https://",
+        "https://u:p@a",
+        "https://a?b=c",
+        "https://a#b",
+        "https://a b",
+        &long,
+    ] {
+        let refused = error(url, "0 0 * * *");
+        let parsed = url.parse::<heartbeat::Receiver>();
+        assert_eq!(refused.is_none(), parsed.is_ok(), "{url}: {refused:?}");
+        assert!(refused.is_none_or(|error| error.contains("heartbeatUrl ")));
+    }
+    for (schedule, valid) in [
+        ("30 4 * * *", true),
+        ("*/15 0-6,22 1,15 jan-MAR sun", true),
+        ("0 0 ? * 1-5/2", true),
+        ("@daily", true),
+        ("@every 1h30m", true),
+        ("", true),
+        ("daily", false),
+        ("@Daily", false),
+        ("* * * *", false),
+        ("0 0 * * * *", false),
+        ("60 0 * * *", false),
+        ("0 24 * * *", false),
+        ("0 0 32 * *", false),
+        ("0 0 0 * *", false),
+        ("0 0 * 13 *", false),
+        ("0 0 * * 7", false),
+        ("*/0 0 * * *", false),
+        ("TZ=UTC 0 0 * * *", false),
+    ] {
+        let refused = error("https://a.example", schedule);
+        assert_eq!(refused.is_none(), valid, "{schedule}: {refused:?}");
+        assert!(refused.is_none_or(|error| error.contains("heartbeatSchedule ")));
+    }
 }

@@ -75,7 +75,6 @@ fn values_files_for_linkerd_are_read() {
         [
             "controlPlaneTracing",
             "controlPlaneTracingNamespace",
-            "disableHeartBeat",
             "egress",
             "enableEndpointSlices",
             "enablePSP",
@@ -87,11 +86,13 @@ fn values_files_for_linkerd_are_read() {
             "policyController.image",
             "policyValidator",
             "profileValidator",
-            "prometheusUrl",
             "proxyInit.image",
             "spValidator",
         ]
     );
+    // Linkerd sends reports by default, this mesh only to a URL that a user sets.
+    assert!(!values.disable_heart_beat);
+    assert_eq!(values.heartbeat_receiver(), None);
     assert!(ignored_keys::<Values>(&yaml("{kubeAPI: null, proxy: {}}")).is_empty());
 }
 
@@ -131,6 +132,24 @@ fn unknown_key_is_error_in_file_and_skipped_in_config_map() {
     assert_eq!(
         Values::read(yaml("something: 1")).unwrap(),
         Values::default()
+    );
+}
+
+#[test]
+fn reports_need_url_and_no_prohibition() {
+    let receiver = |text: &str| {
+        let values = Values::read(yaml(text)).unwrap();
+        values.heartbeat_receiver().map(str::to_owned)
+    };
+    assert_eq!(receiver("{}"), None);
+    assert_eq!(receiver("disableHeartBeat: false"), None);
+    assert_eq!(
+        receiver("heartbeatUrl: https://a.example").as_deref(),
+        Some("https://a.example")
+    );
+    assert_eq!(
+        receiver("{heartbeatUrl: 'https://a.example', disableHeartBeat: true}"),
+        None
     );
 }
 
