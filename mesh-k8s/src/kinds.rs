@@ -12,7 +12,7 @@ pub use k8s_openapi::{
         admissionregistration::v1::{MutatingWebhook, MutatingWebhookConfiguration},
         apps::v1::{DaemonSet, Deployment, ReplicaSet},
         authorization::v1 as authorization,
-        batch::v1::Job,
+        batch::v1::{CronJob, Job},
         coordination::v1::Lease,
         core::v1 as core,
         core::v1::{ConfigMap, Namespace, Node, Pod, Secret, Service, ServiceAccount},

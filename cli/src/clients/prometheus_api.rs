@@ -11,6 +11,7 @@ use tokio::net::TcpStream;
 
 use super::http::{Get, get_any_status};
 use crate::cluster::Cluster;
+use crate::cluster::service::PodPort;
 use crate::exit::Failure;
 use crate::mesh::connection::Connection;
 
@@ -18,11 +19,12 @@ pub(crate) const PORT: u16 = 9090;
 
 /// Where queries are sent. Each has its own connection.
 pub(crate) enum Prometheus {
-    /// A pod of the viz extension, through the API server.
+    /// A port of a pod, through the API server.
     Pod {
         cluster: Box<Cluster>,
-        namespace: String,
-        name: String,
+        pod: PodPort,
+        /// The path of its API, without a slash at its end.
+        prefix: String,
     },
     /// A server that is reached directly.
     Server {
@@ -85,14 +87,33 @@ impl Prometheus {
         })
     }
 
+    /// Connects as the mesh does: to a pod if the host of the URL is the name of a Service, which
+    /// this machine cannot resolve.
+    pub(crate) async fn of_mesh(url: &str, cluster: Box<Cluster>) -> anyhow::Result<Self> {
+        let server = Self::from_url(url)?;
+        let Self::Server { authority, prefix } = &server else {
+            return Ok(server);
+        };
+        let Some((host, port)) = authority.rsplit_once(':') else {
+            return Ok(server);
+        };
+        let pod = cluster.pod_of_service(host, port.parse()?).await?;
+        Ok(match pod {
+            Some(pod) => Self::Pod {
+                cluster,
+                pod,
+                prefix: prefix.clone(),
+            },
+            None => server,
+        })
+    }
+
     /// Evaluates a query now. Samples that are not numbers are left out.
     pub(crate) async fn query(&self, query: &str) -> anyhow::Result<Vec<Sample>> {
         let (server, host, prefix) = match self {
-            Self::Pod {
-                namespace, name, ..
-            } => {
-                let server = format!("Prometheus in pod {namespace}/{name}");
-                (server, "localhost", "")
+            Self::Pod { pod, prefix, .. } => {
+                let server = format!("Prometheus in pod {}/{}", pod.namespace, pod.name);
+                (server, "localhost", prefix.as_str())
             }
             Self::Server { authority, prefix } => {
                 let server = format!("Prometheus at {authority}");
@@ -113,11 +134,9 @@ impl Prometheus {
 
     async fn connect(&self, server: &str) -> anyhow::Result<Connection> {
         let authority = match self {
-            Self::Pod {
-                cluster,
-                namespace,
-                name,
-            } => return cluster.forward(namespace, name, PORT).await,
+            Self::Pod { cluster, pod, .. } => {
+                return cluster.forward(&pod.namespace, &pod.name, pod.port).await;
+            }
             Self::Server { authority, .. } => authority,
         };
         let connect = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(authority)).await;

@@ -1,6 +1,7 @@
 //! `meshctl diagnostics`: queries controllers, agents and proxies over their own interfaces.
 
 mod endpoints;
+mod heartbeat;
 mod metrics;
 mod policy;
 mod redirection;
@@ -43,6 +44,8 @@ enum Command {
     /// Print the metrics of all controllers
     #[command(visible_alias = "cp-metrics")]
     ControllerMetrics,
+    /// Show the report that the mesh sends, or would send, to the URL of the value heartbeatUrl
+    Heartbeat(heartbeat::Args),
     /// Write an archive for a bug report, without secrets
     Sysdump(sysdump::Args),
 }
@@ -80,6 +83,7 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
         Command::Redirection(args) => redirection::run(&mesh, args, global).await,
         Command::ProxyMetrics(args) => metrics::print_proxy_metrics(&mesh, args, global).await,
         Command::ControllerMetrics => metrics::print_controller_metrics(&mesh).await,
+        Command::Heartbeat(args) => Box::pin(heartbeat::run(mesh, args)).await,
         Command::Sysdump(args) => Box::pin(sysdump::run(&mesh, args, global)).await,
     }
 }

@@ -3,8 +3,9 @@
 use std::net::SocketAddr;
 
 use crate::clients::metrics_api::MetricsApi;
-use crate::clients::prometheus_api::Prometheus;
+use crate::clients::prometheus_api::{self, Prometheus};
 use crate::cluster::Cluster;
+use crate::cluster::service::PodPort;
 use crate::exit::Failure;
 use crate::global::Global;
 use crate::mesh::{Mesh, Scope};
@@ -62,8 +63,12 @@ impl Extension {
         let (namespace, name) = cluster.prometheus_pod(self.namespace()).await?;
         let prometheus = Prometheus::Pod {
             cluster: Box::new(cluster),
-            namespace,
-            name,
+            pod: PodPort {
+                namespace,
+                name,
+                port: prometheus_api::PORT,
+            },
+            prefix: String::new(),
         };
         Ok((prometheus, scope))
     }
