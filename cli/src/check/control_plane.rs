@@ -1,6 +1,7 @@
 //! The control plane: its objects, pods and proxies, and whether they match the chart's values.
 
 mod config;
+mod heartbeat;
 pub(super) mod pods;
 
 pub(super) use pods::{
@@ -156,6 +157,13 @@ pub(super) const CONFIG: Category = Category {
             "remove the keys from the values file; docs/reference/values.md has the supported values",
             config::without_effect,
         ),
+        Check::new(
+            "heartbeat-cron-job",
+            "reports of the installation are sent as the values say",
+            "{upgrade}; `meshctl diagnostics heartbeat` shows what is sent, and where to",
+            heartbeat::cron_job,
+        )
+        .explained_by(&[&["l5d-existence-sa"]]),
     ],
 };
 

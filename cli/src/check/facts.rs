@@ -9,7 +9,7 @@ use mesh_core::annotation;
 use mesh_core::node::{NodeStatus, PodStatus};
 use mesh_k8s::kinds::core::Event;
 use mesh_k8s::kinds::{
-    ConfigMap, DaemonSet, Deployment, EndpointSlice, Lease, MutatingWebhookConfiguration,
+    ConfigMap, CronJob, DaemonSet, Deployment, EndpointSlice, Lease, MutatingWebhookConfiguration,
     Namespace, Node, Pod, ResourceExt, Secret, Service, ServiceAccount,
 };
 use mesh_k8s::pod;
@@ -110,12 +110,13 @@ pub(crate) struct Objects {
     pub(crate) leases: Fact<Vec<Lease>>,
     pub(crate) pods: Fact<Vec<Pod>>,
     pub(crate) services: Fact<Vec<Service>>,
-    /// Warnings about objects in the control plane's namespace. The four fields below are limited
+    /// Warnings about objects in the control plane's namespace. The five fields below are limited
     /// to that namespace, too.
     pub(crate) events: Fact<Vec<Event>>,
     pub(crate) slices: Fact<Vec<EndpointSlice>>,
     pub(crate) deployments: Fact<Vec<Deployment>>,
     pub(crate) daemon_sets: Fact<Vec<DaemonSet>>,
+    pub(crate) cron_jobs: Fact<Vec<CronJob>>,
     pub(crate) accounts: Fact<Vec<ServiceAccount>>,
     pub(crate) config: Fact<Option<ConfigMap>>,
     /// The ConfigMaps with trust anchors in all namespaces.
@@ -269,6 +270,12 @@ impl Facts {
             .map_or(true, |values| values.redirection() == Redirection::Agent)
     }
 
+    /// Returns whether the values ask for reports of the installation, which is not the default.
+    pub(crate) fn sends_heartbeat(&self) -> bool {
+        self.values()
+            .is_ok_and(|values| values.heartbeat_receiver().is_some())
+    }
+
     /// Returns the pods that run or are starting.
     pub(crate) fn live_pods(&self) -> Fact<impl Iterator<Item = &Pod>> {
         Ok(fact_ref(&self.objects.pods)?
@@ -378,6 +385,7 @@ impl Objects {
             slices: not_queried(),
             deployments: not_queried(),
             daemon_sets: not_queried(),
+            cron_jobs: not_queried(),
             accounts: not_queried(),
             config: not_queried(),
             trust_roots: not_queried(),

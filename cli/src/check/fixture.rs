@@ -285,6 +285,7 @@ pub(super) fn healthy() -> Facts {
     objects.slices = Ok(of_kind(&documents, "EndpointSlice"));
     objects.deployments = Ok(of_kind(&documents, "Deployment"));
     objects.daemon_sets = Ok(of_kind(&documents, "DaemonSet"));
+    objects.cron_jobs = Ok(Vec::new());
     objects.accounts = Ok(of_kind(&documents, "ServiceAccount"));
     objects.config = Ok(of_kind(&documents, "ConfigMap").pop());
     objects.webhooks = Ok(of_kind(&documents, "MutatingWebhookConfiguration").pop());

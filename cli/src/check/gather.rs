@@ -83,8 +83,7 @@ async fn of_cluster(mesh: &Mesh, cluster: &Cluster, facts: &mut Facts) {
                     Err(reason) => Ok(InjectionDryRun::NotAttempted(reason.clone())),
                 }
             };
-            let (access, dry_run) =
-                tokio::join!(access::of_controllers(cluster, facts.has_agents()), dry_run);
+            let (access, dry_run) = tokio::join!(access::of_controllers(cluster, facts), dry_run);
             facts.access = access;
             facts.webhook.dry_run = dry_run;
             Box::pin(daemons::query(mesh, facts)).await;

@@ -7,7 +7,7 @@ use mesh_core::annotation;
 use mesh_k8s::kinds::{EndpointSlice, ResourceExt, Service, ServiceAccount};
 use mesh_k8s::values::Values;
 use mesh_k8s::values::reading::ignored_keys;
-use mesh_k8s::{pod, select};
+use mesh_k8s::{heartbeat, pod, select};
 
 use super::super::facts::{Fact, fact_ref, full_name};
 use super::super::{CheckResult, Facts, Finding, Outcome, count, fix};
@@ -22,6 +22,9 @@ pub(super) fn accounts(facts: &Facts) -> CheckResult {
         .collect();
     if facts.has_agents() {
         wanted.push(agent::NAME.to_owned());
+    }
+    if facts.sends_heartbeat() {
+        wanted.push(heartbeat::NAME.to_owned());
     }
     let missing = wanted
         .into_iter()

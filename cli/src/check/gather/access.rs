@@ -3,21 +3,22 @@
 
 use kube::Api;
 use kube::api::PostParams;
+use mesh_k8s::heartbeat;
 use mesh_k8s::kinds::authorization::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec, SubjectAccessReview,
     SubjectAccessReviewSpec,
 };
 
-use super::super::facts::{AccessReview, Fact, Permission};
+use super::super::facts::{AccessReview, Fact, Facts, Permission};
 use super::super::setup::NEEDED;
 use super::to_fact;
 use crate::clients;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, agent};
 
 /// The permissions that each controller requires. Their roles grant more; the mesh fails without
 /// these.
 #[rustfmt::skip] // a table, one row a line
-const CONTROLLERS: [(&str, Permission); 12] = [
+const CONTROLLERS: [(&str, Permission); 14] = [
     ("linkerd-identity", cluster_wide("create", "authentication.k8s.io", "tokenreviews")),
     ("linkerd-destination", cluster_wide("list", "", "pods")),
     ("linkerd-destination", cluster_wide("watch", "", "pods")),
@@ -30,6 +31,8 @@ const CONTROLLERS: [(&str, Permission); 12] = [
     ("linkerd-proxy-injector", cluster_wide("get", "apps", "replicasets")),
     ("mesh-agent", cluster_wide("list", "", "pods")),
     ("mesh-agent", cluster_wide("watch", "", "pods")),
+    (heartbeat::NAME, cluster_wide("list", "", "namespaces")),
+    (heartbeat::NAME, cluster_wide("list", "linkerd.io", "serviceprofiles")),
 ];
 
 const fn cluster_wide(
@@ -56,10 +59,10 @@ pub(super) async fn of_user(cluster: &Cluster) -> Vec<AccessReview> {
     clients::concurrently(reviews).await
 }
 
-pub(super) async fn of_controllers(cluster: &Cluster, agents: bool) -> Vec<AccessReview> {
+pub(super) async fn of_controllers(cluster: &Cluster, facts: &Facts) -> Vec<AccessReview> {
     let reviews = CONTROLLERS
         .into_iter()
-        .filter(|(account, _)| agents || *account != crate::cluster::agent::NAME)
+        .filter(|(account, _)| is_installed(facts, account))
         .map(|(account, permission)| async move {
             AccessReview {
                 account: Some(account),
@@ -68,6 +71,14 @@ pub(super) async fn of_controllers(cluster: &Cluster, agents: bool) -> Vec<Acces
             }
         });
     clients::concurrently(reviews).await
+}
+
+fn is_installed(facts: &Facts, account: &str) -> bool {
+    match account {
+        agent::NAME => facts.has_agents(),
+        heartbeat::NAME => facts.sends_heartbeat(),
+        _ => true,
+    }
 }
 
 async fn is_user_allowed(cluster: &Cluster, permission: Permission) -> Fact<bool> {

@@ -74,8 +74,9 @@ pub(super) async fn read(cluster: &Cluster, facts: &mut Facts) {
     };
     Box::pin(first).await;
     let second = async {
-        let (events, slices, deployments, daemon_sets, accounts, config) = tokio::join!(
+        let (events, slices, deployments, daemon_sets, cron_jobs, accounts, config) = tokio::join!(
             cluster.list(&own.0, own.1.clone().fields("type=Warning")),
+            cluster.list(&own.0, own.1.clone()),
             cluster.list(&own.0, own.1.clone()),
             cluster.list(&own.0, own.1.clone()),
             cluster.list(&own.0, own.1.clone()),
@@ -86,6 +87,7 @@ pub(super) async fn read(cluster: &Cluster, facts: &mut Facts) {
         objects.slices = to_fact("list the control plane's EndpointSlices", slices);
         objects.deployments = to_fact("list the control plane's Deployments", deployments);
         objects.daemon_sets = to_fact("list the control plane's DaemonSets", daemon_sets);
+        objects.cron_jobs = to_fact("list the control plane's CronJobs", cron_jobs);
         objects.accounts = to_fact("list the control plane's ServiceAccounts", accounts);
         objects.config = config;
     };

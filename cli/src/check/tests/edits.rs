@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
 
 use mesh_core::node::NodeStatus;
-use mesh_k8s::kinds::{MutatingWebhook, Pod, ResourceExt};
+use mesh_k8s::kinds::{CronJob, MutatingWebhook, Pod, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -107,6 +107,27 @@ pub(super) fn set_value(facts: &mut Facts, line: &str, other: &str) {
     let config = facts.objects.config.as_mut().unwrap().as_mut().unwrap();
     let text = config.data.as_mut().unwrap().get_mut("values").unwrap();
     *text = text.replace(line, other);
+}
+
+/// Has reports of the installation sent, without their CronJob.
+pub(super) fn send_reports(facts: &mut Facts) {
+    let domain = "clusterDomain: cluster.local";
+    let values = format!("{domain}\nheartbeatUrl: https://a.example");
+    set_value(facts, domain, &values);
+    let account = json!({ "metadata": { "name": "linkerd-heartbeat", "namespace": "linkerd" } });
+    let accounts = facts.objects.accounts.as_mut().unwrap();
+    accounts.push(serde_json::from_value(account).unwrap());
+}
+
+/// Returns the CronJob of reports.
+pub(super) fn cron_job(status: Value) -> CronJob {
+    let template = json!({ "spec": { "template": {} } });
+    serde_json::from_value(json!({
+        "metadata": { "name": "linkerd-heartbeat", "namespace": "linkerd" },
+        "spec": { "schedule": "5 4 * * *", "jobTemplate": template },
+        "status": status,
+    }))
+    .unwrap()
 }
 
 pub(super) fn not_ready(facts: &mut Facts, name: &str) {

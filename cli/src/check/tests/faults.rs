@@ -8,9 +8,9 @@ use super::super::facts::{Environment, InjectionDryRun, Mode};
 use super::super::fixture::{self, NOW, SERVER_NAME, TestCa, pod};
 use super::super::{Facts, Mark, setup};
 use super::edits::{
-    add_host_pod, cannot_pull, cannot_schedule, deny, edit, edit_pod, edit_webhook,
-    enforce_restricted, not_ready, pods, policy, pre, present, remove_pods, served, set_container,
-    set_events, set_scheduled, set_value, status, trust_old_anchors,
+    add_host_pod, cannot_pull, cannot_schedule, cron_job, deny, edit, edit_pod, edit_webhook,
+    enforce_restricted, not_ready, pods, policy, pre, present, remove_pods, send_reports, served,
+    set_container, set_events, set_scheduled, set_value, status, trust_old_anchors,
 };
 use crate::clients::metrics;
 use crate::mesh::Scope;
@@ -103,6 +103,11 @@ pub(super) const FAULTS: &[Fault] = &[
     check("l5d-existence-sa").fails("ServiceAccount mesh-agent is missing", |facts| {
         facts.objects.accounts.as_mut().unwrap().pop();
     }),
+    check("l5d-existence-sa").fails("linkerd-heartbeat is missing", |facts| {
+        send_reports(facts);
+        let accounts = facts.objects.accounts.as_mut().unwrap();
+        accounts.retain(|account| account.name_any() != "linkerd-heartbeat");
+    }),
     check("l5d-existence-sa").fails("rejects its token", |facts| {
         let name = "linkerd-identity";
         edit(&mut facts.objects.accounts, name)["metadata"]["creationTimestamp"] =
@@ -182,6 +187,18 @@ pub(super) const FAULTS: &[Fault] = &[
             "identityTrustDomain: cluster.local",
             "identityTrustDomain: cluster.local\nkubeAPI: {clientQPS: 1}",
         );
+    }),
+    check("heartbeat-cron-job").warns("linkerd-heartbeat is missing", send_reports),
+    check("heartbeat-cron-job").warns("but heartbeatUrl is empty", |facts| {
+        facts.objects.cron_jobs = Ok(vec![cron_job(json!({}))]);
+    }),
+    check("heartbeat-cron-job").warns("https://a.example was not accepted", |facts| {
+        send_reports(facts);
+        let status = json!({
+            "lastScheduleTime": "2026-01-01T04:05:00Z",
+            "lastSuccessfulTime": "2025-12-31T04:05:03Z",
+        });
+        facts.objects.cron_jobs = Ok(vec![cron_job(status)]);
     }),
     check("l5d-identity-cert-config-valid").fails("no Secret", |facts| {
         facts.trust.issuer =
