@@ -15,14 +15,15 @@ use super::workload::Service;
 use super::{Run, load};
 use crate::testbed::pod::{Container, CpuRole, Pod, Pods};
 use crate::testbed::process::{Process, run};
+use crate::testbed::proxies::{PROXY_CONTAINER, PROXY_USER};
 use crate::testbed::{Agent, DIRECTORY, SkippedPorts, Testbed, Tier};
 
 /// The address that the agent redirects to, and the container that is allowed to listen there.
 const OUTBOUND: &str = "127.0.0.1:4140";
 const LISTENER: Container<'_> = Container {
-    name: "linkerd-proxy",
+    name: PROXY_CONTAINER,
     cpu_role: CpuRole::Load,
-    user: Some(2102),
+    user: Some(PROXY_USER),
 };
 /// Additional enrolled pods, nearly the capacity of the map. A Kubernetes node runs at most 110 by
 /// default, and seldom more than 250.

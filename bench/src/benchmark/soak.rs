@@ -10,18 +10,17 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use xtask::command::captured_stdout;
 use xtask::interrupt::Interrupt;
 use xtask::{duration, workspace};
 
 use super::load::{self, RATE_CONNECTIONS};
 use super::memory::stable_memory;
 use super::metric::{Metric, SystemUnderTest};
-use super::system::{CLIENT, System};
+use super::system::System;
 use super::tools;
 use super::workload::{Load, Service};
 use crate::testbed::pod::Pod;
-use crate::testbed::proxies::{ADMIN, Rotation};
+use crate::testbed::proxies::{self, ProxySettings, Rotation};
 use crate::testbed::{ANCHOR, Cpus, DIRECTORY, ProxyPair, Testbed};
 use result::{Reading, SoakResult};
 
@@ -100,7 +99,11 @@ fn soak(testbed: &Testbed, seconds: u64) -> anyhow::Result<SoakResult> {
         lifetime: Duration::from_secs((between / RENEWED_AT) as u64),
         anchors: trust.anchors.clone(),
     };
-    let mut system = System::rotating(testbed, &rotation)?;
+    let settings = ProxySettings {
+        rotation: Some(&rotation),
+        ..ProxySettings::default()
+    };
+    let mut system = System::start_with(testbed, SystemUnderTest::MeshProxy, &settings)?;
     let full_load = Load::Wrk {
         connections: RATE_CONNECTIONS,
     };
@@ -152,10 +155,7 @@ fn open_files(process: u32) -> anyhow::Result<usize> {
 /// Returns the number of certificates that the proxy of a pod has obtained.
 fn certificates(pod: &Pod) -> anyhow::Result<u64> {
     const METRIC: &str = "control_identity_cert_refreshes_total{result=\"ok\"} ";
-    let mut command = pod.command(CLIENT, "curl")?;
-    command.args(["-sS", "--fail"]);
-    command.arg(format!("http://{}:{}/metrics", ADMIN.0, ADMIN.1));
-    let metrics = captured_stdout(&mut command).context("fetch the metrics of a proxy")?;
+    let metrics = proxies::metrics(pod)?;
     let line = metrics.lines().find_map(|line| line.strip_prefix(METRIC));
     let count = line.with_context(|| format!("the proxy's metrics lack {METRIC}"))?;
     count.parse().with_context(|| format!("{METRIC}{count}"))

@@ -14,7 +14,7 @@ use super::metric::SystemUnderTest;
 use super::workload::Service;
 use crate::testbed::pod::{Container, CpuRole, Pods};
 use crate::testbed::process::Process;
-use crate::testbed::proxies::{self, ControlPlanes, PortSettings, Rotation};
+use crate::testbed::proxies::{self, ControlPlanes, PortSettings, ProxySettings};
 use crate::testbed::usage::{self, Memory};
 use crate::testbed::{Agent, ProxyPair, ProxyProcesses, SkippedPorts, Testbed, Tier};
 
@@ -43,18 +43,14 @@ pub(crate) struct System {
 impl System {
     /// Starts the system and waits until it is ready.
     pub(crate) fn start(testbed: &Testbed, sut: SystemUnderTest) -> anyhow::Result<Self> {
-        Self::start_with(testbed, sut, None)
+        Self::start_with(testbed, sut, &ProxySettings::default())
     }
 
-    /// Starts mesh-proxy with short-lived certificates.
-    pub(crate) fn rotating(testbed: &Testbed, rotation: &Rotation) -> anyhow::Result<Self> {
-        Self::start_with(testbed, SystemUnderTest::MeshProxy, Some(rotation))
-    }
-
-    fn start_with(
+    /// Starts the system with settings, which only mesh-proxy has.
+    pub(crate) fn start_with(
         testbed: &Testbed,
         sut: SystemUnderTest,
-        rotation: Option<&Rotation>,
+        settings: &ProxySettings<'_>,
     ) -> anyhow::Result<Self> {
         let started = || -> anyhow::Result<Self> {
             let pods = Pods::new(&sut.name().to_lowercase(), number(sut), testbed.cpus)?;
@@ -73,7 +69,7 @@ impl System {
                     let agent =
                         Agent::start(testbed, &system.pods, Tier::Full, &SkippedPorts::default())?;
                     let (control, proxies) =
-                        proxies::start(testbed, &system.pods, &ports(), rotation)?;
+                        proxies::start(testbed, &system.pods, &ports(), settings)?;
                     system._agent = Some(agent);
                     system.control = Some(control);
                     system.proxies = Some(proxies);

@@ -17,7 +17,7 @@ use super::Suite;
 use super::tools::Tools;
 use crate::testbed::pod::{Container, CpuRole, Pods};
 use crate::testbed::process::Process;
-use crate::testbed::proxies::{self, ControlPlanes, PortSettings};
+use crate::testbed::proxies::{self, ControlPlanes, PortSettings, ProxySettings};
 use crate::testbed::usage::run_time;
 use crate::testbed::{Agent, ProxyPair, ProxyProcesses, SkippedPorts, Testbed, Tier};
 
@@ -163,7 +163,7 @@ impl<'l> Topology<'l> {
             clear: ports(Position::has_no_tls),
             ..PortSettings::default()
         };
-        let (control, proxies) = proxies::start(testbed, &pods, &known, None)?;
+        let (control, proxies) = proxies::start(testbed, &pods, &known, &ProxySettings::default())?;
         let relay = if suites.contains(&Suite::H2spec) {
             let port = Application::Http2.port(Position::InboundTls);
             Some(relay::start(testbed, &pods, port)?)

@@ -8,16 +8,21 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Context;
+use xtask::command::captured_stdout;
 
 use super::pod::{Container, CpuRole, Pod, Pods};
 use super::process::Process;
 use super::{CLIENT, DIRECTORY, ProxyPair, ProxyProcesses, SERVER, Testbed};
 
-/// The agent accepts listeners on the proxy's ports only of this user.
+/// The container and the user of a proxy. The agent accepts listeners on the proxy's ports only of
+/// this user, and does not redirect the connections of this container.
+pub(crate) const PROXY_CONTAINER: &str = "linkerd-proxy";
+pub(crate) const PROXY_USER: u32 = 2102;
+
 const PROXY: Container<'_> = Container {
-    name: "linkerd-proxy",
+    name: PROXY_CONTAINER,
     cpu_role: CpuRole::Proxy,
-    user: Some(2102),
+    user: Some(PROXY_USER),
 };
 const CONTROL: Container<'_> = Container::root("control", CpuRole::Load);
 
@@ -46,6 +51,16 @@ pub(crate) struct Rotation {
     pub(crate) anchors: PathBuf,
 }
 
+/// What differs between the pairs of a benchmark.
+#[derive(Debug, Default)]
+pub(crate) struct ProxySettings<'s> {
+    pub(crate) rotation: Option<&'s Rotation>,
+    /// Variables of the environment, besides those of every proxy.
+    pub(crate) environment: Vec<(&'static str, &'static str)>,
+    /// A named pipe for the standard error of the server's proxy, instead of its log file.
+    pub(crate) log_pipe: Option<PathBuf>,
+}
+
 /// The control planes of the two proxies.
 pub(crate) struct ControlPlanes {
     pub(crate) client: Process,
@@ -57,25 +72,37 @@ pub(crate) fn start(
     testbed: &Testbed,
     pods: &Pods,
     ports: &PortSettings,
-    rotation: Option<&Rotation>,
+    settings: &ProxySettings<'_>,
 ) -> anyhow::Result<(ControlPlanes, ProxyProcesses)> {
     let control = ControlPlanes {
-        client: control(testbed, pods, &pods.client, ports, rotation)?,
-        server: control(testbed, pods, &pods.server, ports, rotation)?,
+        client: control(testbed, pods, &pods.client, ports, settings.rotation)?,
+        server: control(testbed, pods, &pods.server, ports, settings.rotation)?,
     };
-    let proxy = |pod: &Pod, identity: &str| -> anyhow::Result<Process> {
-        let mut command = pod.command(PROXY, &testbed.programs.proxy)?;
+    let proxies = start_pair(testbed, pods, settings)?;
+    Ok((control, proxies))
+}
+
+/// Starts the pair, whose control planes run, and waits until it is ready.
+pub(crate) fn start_pair(
+    testbed: &Testbed,
+    pods: &Pods,
+    settings: &ProxySettings<'_>,
+) -> anyhow::Result<ProxyProcesses> {
+    let inbound = command(testbed, &pods.server, settings.log_pipe.as_deref())?;
+    let outbound = command(testbed, &pods.client, None)?;
+    let start = |mut command: Command, pod: &Pod, identity: &str| -> anyhow::Result<Process> {
         configure(testbed, pod, identity, &mut command)?;
-        if let Some(rotation) = rotation {
+        if let Some(rotation) = settings.rotation {
             command.env("MESH_PROXY_TRUST_ANCHORS_FILE", &rotation.anchors);
             // The default minimum would extend short lifetimes.
             command.env("LINKERD2_PROXY_IDENTITY_MIN_REFRESH", "1s");
         }
+        command.envs(settings.environment.iter().copied());
         Process::start(&format!("{}-proxy", pod.name), &mut command)
     };
     let proxies = ProxyPair {
-        inbound: proxy(&pods.server, SERVER)?,
-        outbound: proxy(&pods.client, CLIENT)?,
+        inbound: start(inbound, &pods.server, SERVER)?,
+        outbound: start(outbound, &pods.client, CLIENT)?,
     };
     for (pod, process) in [
         (&pods.server, &proxies.inbound),
@@ -85,7 +112,28 @@ pub(crate) fn start(
             .wait_ready(pod, ADMIN.into(), Some(READY))
             .with_context(|| process.command_and_log())?;
     }
-    Ok((control, proxies))
+    Ok(proxies)
+}
+
+/// Returns the command of a pod's proxy. Its standard error goes to a named pipe if there is one.
+fn command(testbed: &Testbed, pod: &Pod, log_pipe: Option<&Path>) -> anyhow::Result<Command> {
+    let Some(pipe) = log_pipe else {
+        return pod.command(PROXY, &testbed.programs.proxy);
+    };
+    let mut command = pod.command(PROXY, "sh")?;
+    command
+        .args(["-c", "exec \"$1\" 2> \"$0\""])
+        .arg(pipe)
+        .arg(&testbed.programs.proxy);
+    Ok(command)
+}
+
+/// Fetches the metrics of a pod's proxy.
+pub(crate) fn metrics(pod: &Pod) -> anyhow::Result<String> {
+    let mut command = pod.command(Container::root("metrics", CpuRole::Load), "curl")?;
+    command.args(["-sS", "--fail"]);
+    command.arg(format!("http://{}:{}/metrics", ADMIN.0, ADMIN.1));
+    captured_stdout(&mut command).context("fetch the metrics of a proxy")
 }
 
 /// Returns a command that starts the client's proxy again and reports the time until it is ready.
