@@ -20,6 +20,7 @@ pub(crate) mod soak;
 mod start;
 mod statistics;
 mod system;
+mod telemetry;
 mod tools;
 mod traffic;
 mod workload;
@@ -190,6 +191,7 @@ impl Run<'_> {
             Kind::Start => start::ready(self),
             Kind::FirstRequest => start::first_request(self),
             Kind::Redirection => redirection::row(self),
+            Kind::Telemetry => telemetry::row(self),
         }
     }
 

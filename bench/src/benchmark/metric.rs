@@ -44,6 +44,10 @@ pub(crate) enum Metric {
     AddedCpuManyPods,
     /// Ratio of p99 while endpoints change to p99 while they do not.
     P99Moved,
+    /// Share of the CPU time of the client's proxy that its telemetry takes.
+    TelemetryOut,
+    /// Share of the CPU time of the server's proxy that its telemetry takes.
+    TelemetryIn,
     /// Anonymous memory of the client's proxy, per connection or target.
     MemoryOut,
     /// Anonymous memory of the server's proxy, per connection or target.
@@ -98,6 +102,8 @@ impl Metric {
             Self::AddedCpu => "added CPU",
             Self::AddedCpuManyPods => "added CPU, 10,000 pods",
             Self::P99Moved => "p99 with changes / without",
+            Self::TelemetryOut => "telemetry out",
+            Self::TelemetryIn => "telemetry in",
             Self::MemoryOut => "memory out",
             Self::MemoryIn => "memory in",
             Self::MemoryEndpoint => "memory per endpoint",
@@ -129,6 +135,7 @@ impl Metric {
             Self::P50 | Self::P99 | Self::P999 | Self::AddedP50 => ("µs", 1e6),
             Self::AddedCpu | Self::AddedCpuManyPods => ("µs/conn", 1e6),
             Self::P99Moved => ("×", 1.0),
+            Self::TelemetryOut | Self::TelemetryIn => ("%", 100.0),
             Self::MemoryOut | Self::MemoryIn => match operation {
                 Unit::Target => ("KiB/target", 1.0 / 1024.0),
                 _ => ("KiB/conn", 1.0 / 1024.0),

@@ -38,6 +38,8 @@ pub(crate) enum Kind {
     FirstRequest,
     /// Redirected and direct connections inside one pod.
     Redirection,
+    /// The share of telemetry in the CPU time of requests.
+    Telemetry,
 }
 
 /// An application behind the proxies, and its port settings.

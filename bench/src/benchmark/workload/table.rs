@@ -1,10 +1,11 @@
 //! All workloads with their systems and goals.
 
-use super::Kind::{Changes, FirstRequest, Idle, Redirection, Start, Targets, Traffic};
+use super::Kind::{Changes, FirstRequest, Idle, Redirection, Start, Targets, Telemetry, Traffic};
 use super::{Goal, IdleConnection, Limit, Load, Service, Workload};
 use crate::benchmark::metric::Metric::{
     self, AddedCpu, AddedCpuManyPods, AddedP50, Anonymous, Conntrack, CpuBoth, CpuIn, CpuOut,
-    MemoryEndpoint, MemoryIn, MemoryOut, P50, P99, P99Moved, P999, Rate, Resident,
+    MemoryEndpoint, MemoryIn, MemoryOut, P50, P99, P99Moved, P999, Rate, Resident, TelemetryIn,
+    TelemetryOut,
 };
 use crate::benchmark::metric::SystemUnderTest::{self, Direct, Envoy, Haproxy, Iptables};
 use crate::benchmark::metric::Unit;
@@ -274,5 +275,14 @@ pub(crate) const WORKLOADS: &[Workload] = &[
             at_most(0.2, Iptables, AddedCpuManyPods),
             value(0.0, Conntrack),
         ],
+    },
+    Workload {
+        name: "telemetry",
+        title: "Telemetry at the defaults, HTTP/1, 64 connections",
+        kind: Telemetry,
+        unit: Unit::Request,
+        suts: &[],
+        shown: &[TelemetryOut, TelemetryIn, CpuOut, CpuIn],
+        goals: &[value(0.05, TelemetryOut), value(0.05, TelemetryIn)],
     },
 ];
