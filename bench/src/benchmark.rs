@@ -7,6 +7,7 @@
 //! the workloads and their goals; published results are in `docs/bench`. The benchmark removes
 //! everything that it created, also after a failure.
 
+mod access_log;
 mod changes;
 mod load;
 mod machine;
@@ -22,7 +23,9 @@ mod statistics;
 mod system;
 mod telemetry;
 mod tools;
+mod tracing;
 mod traffic;
+mod with_and_without;
 mod workload;
 
 use std::path::{Path, PathBuf};
@@ -192,6 +195,8 @@ impl Run<'_> {
             Kind::FirstRequest => start::first_request(self),
             Kind::Redirection => redirection::row(self),
             Kind::Telemetry => telemetry::row(self),
+            Kind::Tracing => tracing::row(self),
+            Kind::AccessLog => access_log::row(self),
         }
     }
 

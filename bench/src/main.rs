@@ -5,10 +5,10 @@
 //! `benchmark` and `suites` start them.
 //!
 //! `authority` issues certificates for every system under test. `control` is a control plane with
-//! precomputed responses, so that its latency does not distort a measurement of the proxy. `serve`
-//! runs the applications, `load` their clients, and `attack` malicious clients. Each command prints
-//! its result as one JSON object on one line of standard output, which is all that its parent
-//! process reads.
+//! precomputed responses, so that its latency does not distort a measurement of the proxy.
+//! `collector` receives spans. `serve` runs the applications, `load` their clients, and `attack`
+//! malicious clients. Each command prints its result as one JSON object on one line of standard
+//! output, which is all that its parent process reads.
 
 #![expect(
     clippy::print_stdout,
@@ -19,6 +19,7 @@
 mod attack;
 mod authority;
 mod benchmark;
+mod collector;
 mod control;
 mod load;
 mod serve;
@@ -55,6 +56,8 @@ enum Command {
     Authority(authority::Options),
     /// Run a control plane for the proxies
     Control(control::Options),
+    /// Run a collector of spans
+    Collector(collector::Options),
     /// Run the applications behind the proxies
     Serve(serve::Options),
     /// Run clients that generate load
@@ -81,6 +84,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Suites(options) => return suites::run(&workspace::root()?, &options),
         Command::Authority(options) => authority::generate(&options),
         Command::Control(options) => runtime()?.block_on(control::run(options)),
+        Command::Collector(options) => runtime()?.block_on(collector::run(options)),
         Command::Serve(options) => runtime()?.block_on(serve::run(options)),
         Command::Load(load) => runtime()?.block_on(load.run()),
         Command::Attack(options) => runtime()?.block_on(attack::run(options)),

@@ -3,7 +3,7 @@
 mod bench_load;
 mod packaged;
 
-pub(super) use self::bench_load::read as parse_bench_load;
+pub(super) use self::{bench_load::read as parse_bench_load, packaged::SAMPLED};
 
 use std::process::Command;
 
@@ -90,14 +90,20 @@ fn command(
         command.args(["load", name, "--target", &to, "--seconds", &duration]);
         Ok(command)
     };
+    let wrk = |connections: u32| -> anyhow::Result<Command> {
+        let mut command = pod.command(CLIENT, "wrk")?;
+        command
+            .args(["--threads", "1", "--latency"])
+            .args(["--connections", &connections.to_string()])
+            .args(["--duration", &format!("{duration}s")])
+            .arg(format!("http://{to}/"));
+        Ok(command)
+    };
     let command = match load {
-        Load::Wrk { connections } => {
-            let mut command = pod.command(CLIENT, "wrk")?;
-            command
-                .args(["--threads", "1", "--latency"])
-                .args(["--connections", &connections.to_string()])
-                .args(["--duration", &format!("{duration}s")])
-                .arg(format!("http://{to}/"));
+        Load::Wrk { connections } => wrk(connections)?,
+        Load::Traced { connections } => {
+            let mut command = wrk(connections)?;
+            command.arg("--script").arg(packaged::traced_requests()?);
             command
         }
         Load::H2load { grpc } => {
@@ -152,7 +158,7 @@ fn command(
 
 fn read(load: Load, output: &str) -> anyhow::Result<Outcome> {
     match load {
-        Load::Wrk { .. } => packaged::wrk(output),
+        Load::Wrk { .. } | Load::Traced { .. } => packaged::wrk(output),
         Load::H2load { .. } => packaged::h2load(output),
         Load::Iperf3 { .. } => packaged::iperf3(output),
         Load::FixedRate { .. } | Load::Streams { .. } | Load::Connect { .. } => {

@@ -12,6 +12,9 @@ pub(crate) enum SystemUnderTest {
     /// A pair of mesh-proxy
     #[value(name = "ours")]
     MeshProxy,
+    /// A pair of mesh-proxy without what the workload adds
+    #[value(skip)]
+    Plain,
     /// A pair of Envoy
     Envoy,
     /// A pair of HAProxy
@@ -48,6 +51,10 @@ pub(crate) enum Metric {
     TelemetryOut,
     /// Share of the CPU time of the server's proxy that its telemetry takes.
     TelemetryIn,
+    /// Spans that the collectors received, per request.
+    Spans,
+    /// Share of the requests whose entry in the access log was read.
+    Logged,
     /// Anonymous memory of the client's proxy, per connection or target.
     MemoryOut,
     /// Anonymous memory of the server's proxy, per connection or target.
@@ -81,6 +88,7 @@ impl SystemUnderTest {
         match self {
             Self::Direct => "direct",
             Self::MeshProxy => "ours",
+            Self::Plain => "without",
             Self::Envoy => "Envoy",
             Self::Haproxy => "HAProxy",
             Self::Iptables => "iptables",
@@ -104,6 +112,8 @@ impl Metric {
             Self::P99Moved => "p99 with changes / without",
             Self::TelemetryOut => "telemetry out",
             Self::TelemetryIn => "telemetry in",
+            Self::Spans => "spans",
+            Self::Logged => "logged",
             Self::MemoryOut => "memory out",
             Self::MemoryIn => "memory in",
             Self::MemoryEndpoint => "memory per endpoint",
@@ -135,7 +145,8 @@ impl Metric {
             Self::P50 | Self::P99 | Self::P999 | Self::AddedP50 => ("µs", 1e6),
             Self::AddedCpu | Self::AddedCpuManyPods => ("µs/conn", 1e6),
             Self::P99Moved => ("×", 1.0),
-            Self::TelemetryOut | Self::TelemetryIn => ("%", 100.0),
+            Self::TelemetryOut | Self::TelemetryIn | Self::Logged => ("%", 100.0),
+            Self::Spans => ("% of requests", 100.0),
             Self::MemoryOut | Self::MemoryIn => match operation {
                 Unit::Target => ("KiB/target", 1.0 / 1024.0),
                 _ => ("KiB/conn", 1.0 / 1024.0),

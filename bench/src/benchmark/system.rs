@@ -80,8 +80,8 @@ impl System {
                 SystemUnderTest::Haproxy => {
                     system.proxies = Some(haproxy::start(testbed, &system.pods)?);
                 }
-                SystemUnderTest::Iptables => {
-                    bail!("iptables redirects connections and has no proxies")
+                SystemUnderTest::Plain | SystemUnderTest::Iptables => {
+                    bail!("{sut} is not a system of its own")
                 }
             }
             Ok(system)
@@ -97,11 +97,29 @@ impl System {
             SystemUnderTest::MeshProxy if service == Service::EchoFullHandshake => {
                 (MANY_ENDPOINTS, port).into()
             }
-            SystemUnderTest::MeshProxy | SystemUnderTest::Iptables => (SERVICE, port).into(),
+            SystemUnderTest::MeshProxy | SystemUnderTest::Plain | SystemUnderTest::Iptables => {
+                (SERVICE, port).into()
+            }
             SystemUnderTest::Envoy | SystemUnderTest::Haproxy => {
                 (Ipv4Addr::LOCALHOST, OUT + port).into()
             }
         }
+    }
+
+    /// Ends both proxies and starts them again with these settings; everything else keeps running.
+    pub(crate) fn restart(
+        &mut self,
+        testbed: &Testbed,
+        settings: &ProxySettings<'_>,
+    ) -> anyhow::Result<()> {
+        self.stop_proxies();
+        let started = proxies::start_pair(testbed, &self.pods, settings);
+        self.proxies = Some(started.with_context(|| format!("restart {}", self.sut))?);
+        Ok(())
+    }
+
+    pub(crate) fn stop_proxies(&mut self) {
+        self.proxies = None;
     }
 
     /// Returns the process IDs of the proxies.
@@ -168,7 +186,7 @@ impl StartableProxy {
             SystemUnderTest::MeshProxy => proxies::timed_start(testbed, &self.pods.client),
             SystemUnderTest::Envoy => envoy::timed_start(testbed, &self.pods),
             SystemUnderTest::Haproxy => haproxy::timed_start(testbed, &self.pods),
-            SystemUnderTest::Direct | SystemUnderTest::Iptables => {
+            SystemUnderTest::Direct | SystemUnderTest::Plain | SystemUnderTest::Iptables => {
                 bail!("{} has no proxies", self.sut)
             }
         }

@@ -40,6 +40,10 @@ pub(crate) enum Kind {
     Redirection,
     /// The share of telemetry in the CPU time of requests.
     Telemetry,
+    /// Requests with and without a collector of their spans.
+    Tracing,
+    /// Requests with and without an access log.
+    AccessLog,
 }
 
 /// An application behind the proxies, and its port settings.
@@ -65,6 +69,10 @@ pub(crate) enum Service {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Load {
     Wrk {
+        connections: u32,
+    },
+    /// As `Wrk`. Every request has a trace context, which is sampled in one of a hundred.
+    Traced {
         connections: u32,
     },
     /// Requests a second on 64 connections.
@@ -112,7 +120,10 @@ pub(crate) enum Limit {
 impl Workload {
     /// Returns whether a quick run skips this workload.
     pub(crate) fn is_long(&self) -> bool {
-        matches!(self.kind, Kind::Idle(_, _, 10_000..) | Kind::Redirection)
+        matches!(
+            self.kind,
+            Kind::Idle(_, _, 10_000..) | Kind::Redirection | Kind::Tracing
+        )
     }
 }
 

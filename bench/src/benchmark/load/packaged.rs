@@ -19,6 +19,38 @@ pub(super) fn grpc_message() -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
+/// One of so many requests has a sampled trace context.
+pub(in super::super) const SAMPLED: u32 = 100;
+
+/// Writes the script by which wrk sends a trace context with each request.
+pub(super) fn traced_requests() -> anyhow::Result<PathBuf> {
+    let path = Path::new(DIRECTORY).join("traced.lua");
+    fs::write(&path, traced_script())?;
+    Ok(path)
+}
+
+/// All requests but the sampled ones are the same, and therefore formatted once.
+fn traced_script() -> String {
+    const NAME: &str = "traceparent";
+    const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736";
+    format!(
+        "local sent, plain = 0, nil
+local function traced(span, flags)
+    local context = string.format(\"{TRACE}-%016x-%s\", span, flags)
+    return wrk.format(\"GET\", \"/\", {{ [\"{NAME}\"] = context }})
+end
+function request()
+    plain = plain or traced(1, \"00\")
+    sent = sent + 1
+    if sent % {SAMPLED} == 0 then
+        return traced(sent, \"01\")
+    end
+    return plain
+end
+"
+    )
+}
+
 pub(super) fn wrk(output: &str) -> anyhow::Result<Outcome> {
     let line = |part: &str| output.lines().find(|line| line.contains(part));
     // `  48123 requests in 1.00s, 9.87MB read`

@@ -1,13 +1,16 @@
 //! All workloads with their systems and goals.
 
-use super::Kind::{Changes, FirstRequest, Idle, Redirection, Start, Targets, Telemetry, Traffic};
+use super::Kind::{
+    AccessLog, Changes, FirstRequest, Idle, Redirection, Start, Targets, Telemetry, Tracing,
+    Traffic,
+};
 use super::{Goal, IdleConnection, Limit, Load, Service, Workload};
 use crate::benchmark::metric::Metric::{
     self, AddedCpu, AddedCpuManyPods, AddedP50, Anonymous, Conntrack, CpuBoth, CpuIn, CpuOut,
-    MemoryEndpoint, MemoryIn, MemoryOut, P50, P99, P99Moved, P999, Rate, Resident, TelemetryIn,
-    TelemetryOut,
+    Logged, MemoryEndpoint, MemoryIn, MemoryOut, P50, P99, P99Moved, P999, Rate, Resident, Spans,
+    TelemetryIn, TelemetryOut,
 };
-use crate::benchmark::metric::SystemUnderTest::{self, Direct, Envoy, Haproxy, Iptables};
+use crate::benchmark::metric::SystemUnderTest::{self, Direct, Envoy, Haproxy, Iptables, Plain};
 use crate::benchmark::metric::Unit;
 
 const ALL: &[SystemUnderTest] = &[Direct, Envoy, Haproxy];
@@ -284,5 +287,24 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         suts: &[],
         shown: &[TelemetryOut, TelemetryIn, CpuOut, CpuIn],
         goals: &[value(0.05, TelemetryOut), value(0.05, TelemetryIn)],
+    },
+    Workload {
+        name: "tracing",
+        title: "Tracing of 1 % of the requests, HTTP/1, 64 connections",
+        kind: Tracing,
+        unit: Unit::Request,
+        suts: &[Plain],
+        shown: &[CpuOut, CpuIn, Rate, Spans],
+        goals: &[at_most(1.02, Plain, CpuOut), at_most(1.02, Plain, CpuIn)],
+    },
+    Workload {
+        name: "access-log",
+        title: "Access log in JSON, HTTP/1, 64 connections",
+        kind: AccessLog,
+        unit: Unit::Request,
+        suts: &[Plain],
+        shown: &[CpuOut, CpuIn, Rate, Logged],
+        // Only received requests are logged.
+        goals: &[at_most(1.15, Plain, CpuIn)],
     },
 ];
