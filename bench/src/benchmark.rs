@@ -21,6 +21,7 @@ pub(crate) mod soak;
 mod start;
 mod statistics;
 mod system;
+mod tap;
 mod telemetry;
 mod tools;
 mod tracing;
@@ -197,6 +198,7 @@ impl Run<'_> {
             Kind::Telemetry => telemetry::row(self),
             Kind::Tracing => tracing::row(self),
             Kind::AccessLog => access_log::row(self),
+            Kind::Tap => tap::row(self),
         }
     }
 

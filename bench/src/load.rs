@@ -6,6 +6,7 @@ mod hold;
 mod rate;
 mod start;
 mod streams;
+mod tap;
 
 use std::future::poll_fn;
 use std::time::Duration;
@@ -33,6 +34,8 @@ pub(crate) enum Load {
     Ready(start::ReadyOptions),
     /// The first request to each of many targets
     First(start::FirstOptions),
+    /// A tap of a proxy, until standard input is closed
+    Tap(tap::Options),
 }
 
 /// The report of a client.
@@ -55,6 +58,7 @@ impl Load {
             Self::Hold(options) => hold::run(options).await,
             Self::Ready(options) => start::ready(&options),
             Self::First(options) => start::first(&options),
+            Self::Tap(options) => tap::run(options).await,
         }
     }
 }

@@ -25,6 +25,7 @@ mod load;
 mod serve;
 mod suites;
 mod testbed;
+mod tls;
 
 use std::io::Write as _;
 use std::process::ExitCode;

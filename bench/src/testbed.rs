@@ -32,6 +32,8 @@ pub(crate) use self::{
 /// The identities of the two proxies.
 pub(crate) const CLIENT: &str = "client.bench.serviceaccount.identity.linkerd.cluster.local";
 pub(crate) const SERVER: &str = "server.bench.serviceaccount.identity.linkerd.cluster.local";
+/// The identity of the tap service.
+pub(crate) const TAP: &str = "tap.linkerd-viz.serviceaccount.identity.linkerd.cluster.local";
 
 /// The trust anchor's file in the directory of an authority.
 pub(crate) const ANCHOR: &str = "anchor.pem";
@@ -156,7 +158,8 @@ impl Testbed {
             .args(["authority", "--directory"])
             .arg(directory)
             .args(["--leaf", &format!("client={CLIENT}")])
-            .args(["--leaf", &format!("server={SERVER}")]))
+            .args(["--leaf", &format!("server={SERVER}")])
+            .args(["--leaf", &format!("tap={TAP}")]))
     }
 
     /// Returns the directory of anchor, issuer and certificates.
@@ -164,7 +167,7 @@ impl Testbed {
         Path::new(DIRECTORY).join("authority")
     }
 
-    /// Returns the certificate files of the client's or the server's proxy.
+    /// Returns the certificate files of the client's or the server's proxy, or of the tap service.
     pub(crate) fn certificate(&self, name: &str) -> Certificate {
         let directory = self.authority();
         Certificate {

@@ -44,6 +44,8 @@ pub(crate) enum Kind {
     Tracing,
     /// Requests with and without an access log.
     AccessLog,
+    /// Load at a fixed rate, with and without a tap.
+    Tap,
 }
 
 /// An application behind the proxies, and its port settings.

@@ -1,14 +1,14 @@
 //! All workloads with their systems and goals.
 
 use super::Kind::{
-    AccessLog, Changes, FirstRequest, Idle, Redirection, Start, Targets, Telemetry, Tracing,
+    AccessLog, Changes, FirstRequest, Idle, Redirection, Start, Tap, Targets, Telemetry, Tracing,
     Traffic,
 };
 use super::{Goal, IdleConnection, Limit, Load, Service, Workload};
 use crate::benchmark::metric::Metric::{
     self, AddedCpu, AddedCpuManyPods, AddedP50, Anonymous, Conntrack, CpuBoth, CpuIn, CpuOut,
-    Logged, MemoryEndpoint, MemoryIn, MemoryOut, P50, P99, P99Moved, P999, Rate, Resident, Spans,
-    TelemetryIn, TelemetryOut,
+    Logged, MemoryEndpoint, MemoryIn, MemoryOut, P50, P99, P99Moved, P99Tapped, P999, Rate,
+    Resident, Spans, Tapped, TelemetryIn, TelemetryOut,
 };
 use crate::benchmark::metric::SystemUnderTest::{self, Direct, Envoy, Haproxy, Iptables, Plain};
 use crate::benchmark::metric::Unit;
@@ -306,5 +306,14 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         shown: &[CpuOut, CpuIn, Rate, Logged],
         // Only received requests are logged.
         goals: &[at_most(1.15, Plain, CpuIn)],
+    },
+    Workload {
+        name: "tap",
+        title: "A tap of 100 requests a second during HTTP/1 at 5,000 requests a second",
+        kind: Tap,
+        unit: Unit::Request,
+        suts: &[Plain],
+        shown: &[P99, P99Tapped, CpuIn, Tapped],
+        goals: &[value(1.05, P99Tapped)],
     },
 ];
