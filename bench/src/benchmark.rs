@@ -17,6 +17,7 @@ mod profile;
 mod redirection;
 mod report;
 mod row;
+mod scrape;
 pub(crate) mod soak;
 mod start;
 mod statistics;
@@ -199,6 +200,7 @@ impl Run<'_> {
             Kind::Tracing => tracing::row(self),
             Kind::AccessLog => access_log::row(self),
             Kind::Tap => tap::row(self),
+            Kind::Scrape => scrape::row(self),
         }
     }
 

@@ -4,6 +4,7 @@
 mod connect;
 mod hold;
 mod rate;
+mod scrape;
 mod start;
 mod streams;
 mod tap;
@@ -34,6 +35,8 @@ pub(crate) enum Load {
     Ready(start::ReadyOptions),
     /// The first request to each of many targets
     First(start::FirstOptions),
+    /// Scrapes of a proxy's metrics
+    Scrape(scrape::Options),
     /// A tap of a proxy, until standard input is closed
     Tap(tap::Options),
 }
@@ -58,6 +61,7 @@ impl Load {
             Self::Hold(options) => hold::run(options).await,
             Self::Ready(options) => start::ready(&options),
             Self::First(options) => start::first(&options),
+            Self::Scrape(options) => scrape::run(&options),
             Self::Tap(options) => tap::run(options).await,
         }
     }

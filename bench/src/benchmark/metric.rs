@@ -59,6 +59,12 @@ pub(crate) enum Metric {
     Spans,
     /// Share of the requests whose entry in the access log was read.
     Logged,
+    /// Sample lines in the exposition of a proxy.
+    Series,
+    /// Run time of the control thread, per scrape.
+    ScrapeControl,
+    /// Run time of all data threads, per scrape.
+    ScrapeData,
     /// Anonymous memory of the client's proxy, per connection or target.
     MemoryOut,
     /// Anonymous memory of the server's proxy, per connection or target.
@@ -120,6 +126,9 @@ impl Metric {
             Self::TelemetryIn => "telemetry in",
             Self::Spans => "spans",
             Self::Logged => "logged",
+            Self::Series => "series",
+            Self::ScrapeControl => "control thread",
+            Self::ScrapeData => "data threads",
             Self::MemoryOut => "memory out",
             Self::MemoryIn => "memory in",
             Self::MemoryEndpoint => "memory per endpoint",
@@ -154,6 +163,8 @@ impl Metric {
             Self::Tapped => ("req/s", 1.0),
             Self::TelemetryOut | Self::TelemetryIn | Self::Logged => ("%", 100.0),
             Self::Spans => ("% of requests", 100.0),
+            Self::Series => ("", 1.0),
+            Self::ScrapeControl | Self::ScrapeData => ("ms/scrape", 1e3),
             Self::MemoryOut | Self::MemoryIn => match operation {
                 Unit::Target => ("KiB/target", 1.0 / 1024.0),
                 _ => ("KiB/conn", 1.0 / 1024.0),

@@ -46,6 +46,8 @@ pub(crate) enum Kind {
     AccessLog,
     /// Load at a fixed rate, with and without a tap.
     Tap,
+    /// Scrapes of a proxy with many series.
+    Scrape,
 }
 
 /// An application behind the proxies, and its port settings.

@@ -28,6 +28,27 @@ pub(crate) fn run_time(process: u32) -> anyhow::Result<f64> {
     Ok(nanos as f64 / 1e9)
 }
 
+/// Returns the name and the CPU seconds of each thread of a process, the first thread first.
+pub(crate) fn thread_run_times(process: u32) -> anyhow::Result<Vec<(String, f64)>> {
+    let directory = format!("/proc/{process}/task");
+    let mut threads = Vec::new();
+    for thread in fs::read_dir(&directory).with_context(|| format!("read {directory}"))? {
+        let thread = thread?;
+        let read = |file: &str| fs::read_to_string(thread.path().join(file));
+        // A thread may exit after it was listed.
+        let (Ok(name), Ok(text)) = (read("comm"), read("schedstat")) else {
+            continue;
+        };
+        let nanos = parse_run_time(&text).context("read the run time of a thread")?;
+        let number: u32 = thread.file_name().to_string_lossy().parse()?;
+        threads.push((number, name.trim().to_owned(), nanos as f64 / 1e9));
+    }
+    // The first thread has the number of the process.
+    threads.sort_by_key(|(number, ..)| (*number != process, *number));
+    let named = threads.into_iter().map(|(_, name, time)| (name, time));
+    Ok(named.collect())
+}
+
 pub(crate) fn memory(process: u32) -> anyhow::Result<Memory> {
     let path = format!("/proc/{process}/status");
     let status = fs::read_to_string(Path::new(&path)).with_context(|| format!("read {path}"))?;
@@ -69,5 +90,9 @@ mod tests {
         let own = std::process::id();
         assert!(run_time(own).expect("this process runs") > 0.0);
         assert!(memory(own).expect("this process runs").resident > 0);
+        let threads = thread_run_times(own).expect("this process runs");
+        let path = format!("/proc/{own}/comm");
+        let name = fs::read_to_string(path).expect("the first thread has a name");
+        assert_eq!(threads[0].0, name.trim());
     }
 }

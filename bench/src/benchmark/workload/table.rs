@@ -1,14 +1,14 @@
 //! All workloads with their systems and goals.
 
 use super::Kind::{
-    AccessLog, Changes, FirstRequest, Idle, Redirection, Start, Tap, Targets, Telemetry, Tracing,
-    Traffic,
+    AccessLog, Changes, FirstRequest, Idle, Redirection, Scrape, Start, Tap, Targets, Telemetry,
+    Tracing, Traffic,
 };
 use super::{Goal, IdleConnection, Limit, Load, Service, Workload};
 use crate::benchmark::metric::Metric::{
     self, AddedCpu, AddedCpuManyPods, AddedP50, Anonymous, Conntrack, CpuBoth, CpuIn, CpuOut,
     Logged, MemoryEndpoint, MemoryIn, MemoryOut, P50, P99, P99Moved, P99Tapped, P999, Rate,
-    Resident, Spans, Tapped, TelemetryIn, TelemetryOut,
+    Resident, ScrapeControl, ScrapeData, Series, Spans, Tapped, TelemetryIn, TelemetryOut,
 };
 use crate::benchmark::metric::SystemUnderTest::{self, Direct, Envoy, Haproxy, Iptables, Plain};
 use crate::benchmark::metric::Unit;
@@ -315,5 +315,14 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         suts: &[Plain],
         shown: &[P99, P99Tapped, CpuIn, Tapped],
         goals: &[value(1.05, P99Tapped)],
+    },
+    Workload {
+        name: "scrape",
+        title: "A scrape of 10,000 series",
+        kind: Scrape,
+        unit: Unit::Request,
+        suts: &[],
+        shown: &[Series, ScrapeControl, ScrapeData],
+        goals: &[value(20e-3, ScrapeControl), value(10e-6, ScrapeData)],
     },
 ];
