@@ -13,6 +13,7 @@ mod load;
 mod machine;
 mod memory;
 mod metric;
+mod metrics_api;
 mod profile;
 mod redirection;
 mod report;
@@ -122,13 +123,18 @@ pub(crate) fn run(root: &Path, options: &BenchmarkOptions) -> anyhow::Result<Exi
     let plan = Plan::new(options);
     let cpus = Cpus::choose()?;
     let programs = tools::prepare(root, &plan.suts, !options.no_build)?;
+    let has_metrics_api =
+        |workload: &&Workload| workload.kind == Kind::MetricsApi && runs(workload, options);
+    if workloads.iter().any(has_metrics_api) {
+        tools::prepare_metrics_api(root, !options.no_build)?;
+    }
     let interrupt = Interrupt::watch()?;
     let mut report = Report::new(root, &plan, &programs, cpus);
     let mut testbed = Testbed::new(programs, cpus, interrupt)?;
     testbed.keep_awake()?;
     let mut systems = Systems::new();
     for workload in workloads {
-        if plan.quick && workload.is_long() && options.workload.is_empty() {
+        if !runs(workload, options) {
             println!(
                 "\n== {}  ({}): skipped by --quick",
                 workload.title, workload.name
@@ -175,6 +181,11 @@ fn chosen(names: &[String]) -> anyhow::Result<Vec<&'static Workload>> {
     found.collect()
 }
 
+/// Returns whether a run with these options does not skip the workload.
+fn runs(workload: &Workload, options: &BenchmarkOptions) -> bool {
+    !options.quick || !workload.is_long() || !options.workload.is_empty()
+}
+
 fn directory(root: &Path, options: &BenchmarkOptions) -> PathBuf {
     match &options.out {
         Some(directory) => directory.clone(),
@@ -201,6 +212,7 @@ impl Run<'_> {
             Kind::AccessLog => access_log::row(self),
             Kind::Tap => tap::row(self),
             Kind::Scrape => scrape::row(self),
+            Kind::MetricsApi => metrics_api::row(self),
         }
     }
 

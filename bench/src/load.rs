@@ -6,6 +6,7 @@ mod hold;
 mod rate;
 mod scrape;
 mod start;
+mod stat;
 mod streams;
 mod tap;
 
@@ -37,6 +38,8 @@ pub(crate) enum Load {
     First(start::FirstOptions),
     /// Scrapes of a proxy's metrics
     Scrape(scrape::Options),
+    /// Requests to the metrics API
+    Stat(stat::Options),
     /// A tap of a proxy, until standard input is closed
     Tap(tap::Options),
 }
@@ -62,6 +65,7 @@ impl Load {
             Self::Ready(options) => start::ready(&options),
             Self::First(options) => start::first(&options),
             Self::Scrape(options) => scrape::run(&options),
+            Self::Stat(options) => stat::run(options).await,
             Self::Tap(options) => tap::run(options).await,
         }
     }

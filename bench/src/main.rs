@@ -6,9 +6,10 @@
 //!
 //! `authority` issues certificates for every system under test. `control` is a control plane with
 //! precomputed responses, so that its latency does not distort a measurement of the proxy.
-//! `collector` receives spans. `serve` runs the applications, `load` their clients, and `attack`
-//! malicious clients. Each command prints its result as one JSON object on one line of standard
-//! output, which is all that its parent process reads.
+//! `collector` receives spans, and `series` serves the series of many pods. `serve` runs the
+//! applications, `load` their clients, and `attack` malicious clients. Each command prints its
+//! result as one JSON object on one line of standard output, which is all that its parent process
+//! reads.
 
 #![expect(
     clippy::print_stdout,
@@ -22,6 +23,7 @@ mod benchmark;
 mod collector;
 mod control;
 mod load;
+mod series;
 mod serve;
 mod suites;
 mod testbed;
@@ -59,6 +61,8 @@ enum Command {
     Control(control::Options),
     /// Run a collector of spans
     Collector(collector::Options),
+    /// Serve the series of many pods to Prometheus
+    Series(series::Options),
     /// Run the applications behind the proxies
     Serve(serve::Options),
     /// Run clients that generate load
@@ -86,6 +90,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Authority(options) => authority::generate(&options),
         Command::Control(options) => runtime()?.block_on(control::run(options)),
         Command::Collector(options) => runtime()?.block_on(collector::run(options)),
+        Command::Series(options) => series::serve(&options),
         Command::Serve(options) => runtime()?.block_on(serve::run(options)),
         Command::Load(load) => runtime()?.block_on(load.run()),
         Command::Attack(options) => runtime()?.block_on(attack::run(options)),

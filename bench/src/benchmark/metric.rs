@@ -65,6 +65,10 @@ pub(crate) enum Metric {
     ScrapeControl,
     /// Run time of all data threads, per scrape.
     ScrapeData,
+    /// Run time of the metrics API, per response.
+    ApiCpu,
+    /// Time until the metrics API responds, including its queries to Prometheus.
+    ApiResponse,
     /// Anonymous memory of the client's proxy, per connection or target.
     MemoryOut,
     /// Anonymous memory of the server's proxy, per connection or target.
@@ -129,6 +133,8 @@ impl Metric {
             Self::Series => "series",
             Self::ScrapeControl => "control thread",
             Self::ScrapeData => "data threads",
+            Self::ApiCpu => "own time",
+            Self::ApiResponse => "response",
             Self::MemoryOut => "memory out",
             Self::MemoryIn => "memory in",
             Self::MemoryEndpoint => "memory per endpoint",
@@ -165,6 +171,7 @@ impl Metric {
             Self::Spans => ("% of requests", 100.0),
             Self::Series => ("", 1.0),
             Self::ScrapeControl | Self::ScrapeData => ("ms/scrape", 1e3),
+            Self::ApiCpu | Self::ApiResponse => ("ms", 1e3),
             Self::MemoryOut | Self::MemoryIn => match operation {
                 Unit::Target => ("KiB/target", 1.0 / 1024.0),
                 _ => ("KiB/conn", 1.0 / 1024.0),

@@ -44,6 +44,22 @@ pub(crate) fn prepare(
     Programs::optimised(root, build)
 }
 
+/// Installs Prometheus and builds the controller, optimised.
+pub(crate) fn prepare_metrics_api(root: &Path, build: bool) -> anyhow::Result<()> {
+    if find_program("prometheus").is_none() {
+        eprintln!("    missing  prometheus: what the metrics API queries");
+        setup::install(&["prometheus"]).context("install Prometheus")?;
+    }
+    if build {
+        stage::run("build", "the controller, optimised", || {
+            let mut cargo = workspace::cargo(root);
+            cargo.args(["build", "--release", "--package", "mesh-control-plane"]);
+            command::run("cargo build", &mut cargo)
+        })?;
+    }
+    Ok(())
+}
+
 /// Returns the path of the installed Envoy.
 pub(crate) fn envoy() -> anyhow::Result<PathBuf> {
     Ok(envoy_directory(&workspace::root()?).join("envoy/_bin/envoy"))

@@ -48,6 +48,8 @@ pub(crate) enum Kind {
     Tap,
     /// Scrapes of a proxy with many series.
     Scrape,
+    /// Requests to the metrics API, with a Prometheus.
+    MetricsApi,
 }
 
 /// An application behind the proxies, and its port settings.
@@ -126,7 +128,7 @@ impl Workload {
     pub(crate) fn is_long(&self) -> bool {
         matches!(
             self.kind,
-            Kind::Idle(_, _, 10_000..) | Kind::Redirection | Kind::Tracing
+            Kind::Idle(_, _, 10_000..) | Kind::Redirection | Kind::Tracing | Kind::MetricsApi
         )
     }
 }

@@ -13,6 +13,8 @@ pub(crate) struct Programs {
     /// This program, which also implements the control plane, the applications and the load.
     pub(crate) bench: PathBuf,
     pub(crate) agent: PathBuf,
+    /// Only the workload of the metrics API needs it, so that it may not exist.
+    pub(crate) controller: PathBuf,
 }
 
 impl Programs {
@@ -52,6 +54,7 @@ impl Programs {
 
     fn at(proxy: PathBuf, agent: PathBuf) -> anyhow::Result<Self> {
         let programs = Self {
+            controller: proxy.join("mesh-controller"),
             proxy: proxy.join("mesh-proxy"),
             bench: env::current_exe().context("find this program")?,
             agent: agent.join("mesh-agent"),

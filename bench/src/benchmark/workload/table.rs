@@ -1,14 +1,15 @@
 //! All workloads with their systems and goals.
 
 use super::Kind::{
-    AccessLog, Changes, FirstRequest, Idle, Redirection, Scrape, Start, Tap, Targets, Telemetry,
-    Tracing, Traffic,
+    AccessLog, Changes, FirstRequest, Idle, MetricsApi, Redirection, Scrape, Start, Tap, Targets,
+    Telemetry, Tracing, Traffic,
 };
 use super::{Goal, IdleConnection, Limit, Load, Service, Workload};
 use crate::benchmark::metric::Metric::{
-    self, AddedCpu, AddedCpuManyPods, AddedP50, Anonymous, Conntrack, CpuBoth, CpuIn, CpuOut,
-    Logged, MemoryEndpoint, MemoryIn, MemoryOut, P50, P99, P99Moved, P99Tapped, P999, Rate,
-    Resident, ScrapeControl, ScrapeData, Series, Spans, Tapped, TelemetryIn, TelemetryOut,
+    self, AddedCpu, AddedCpuManyPods, AddedP50, Anonymous, ApiCpu, ApiResponse, Conntrack, CpuBoth,
+    CpuIn, CpuOut, Logged, MemoryEndpoint, MemoryIn, MemoryOut, P50, P99, P99Moved, P99Tapped,
+    P999, Rate, Resident, ScrapeControl, ScrapeData, Series, Spans, Tapped, TelemetryIn,
+    TelemetryOut,
 };
 use crate::benchmark::metric::SystemUnderTest::{self, Direct, Envoy, Haproxy, Iptables, Plain};
 use crate::benchmark::metric::Unit;
@@ -324,5 +325,14 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         suts: &[],
         shown: &[Series, ScrapeControl, ScrapeData],
         goals: &[value(20e-3, ScrapeControl), value(10e-6, ScrapeData)],
+    },
+    Workload {
+        name: "metrics-api",
+        title: "A stat of 200 workloads from the series of 1,000 pods",
+        kind: MetricsApi,
+        unit: Unit::Request,
+        suts: &[],
+        shown: &[ApiCpu, ApiResponse],
+        goals: &[value(0.2, ApiCpu)],
     },
 ];
