@@ -3,7 +3,6 @@
 pub(crate) mod controllers;
 pub(crate) mod grpc;
 pub(crate) mod http;
-pub(crate) mod metrics;
 pub(crate) mod metrics_api;
 pub(crate) mod prometheus_api;
 pub(crate) mod tap;

@@ -9,6 +9,7 @@
 
 pub mod annotation;
 pub mod endpoint;
+pub mod exposition;
 pub mod identity;
 pub mod labels;
 pub mod meta;

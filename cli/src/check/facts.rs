@@ -6,6 +6,7 @@ mod viz;
 use std::collections::{BTreeMap, BTreeSet};
 
 use mesh_core::annotation;
+use mesh_core::exposition::Sample;
 use mesh_core::node::{NodeStatus, PodStatus};
 use mesh_k8s::kinds::core::Event;
 use mesh_k8s::kinds::{
@@ -17,7 +18,6 @@ use mesh_k8s::values::{Redirection, Values};
 use serde_json::Value;
 
 pub(crate) use self::viz::{SelfCheck, Viz};
-use crate::clients::metrics::Sample;
 use crate::mesh::Scope;
 
 /// A fact, or why it could not be determined.

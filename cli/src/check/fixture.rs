@@ -5,6 +5,7 @@ pub(super) mod viz;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use mesh_core::exposition::{self, Sample};
 use mesh_core::node::{
     CniStatus, NodeStatus, PodRef, PodStatus, SelfTestCase, SelfTestOutcome, Tier,
 };
@@ -20,7 +21,6 @@ use super::facts::{
     Permission, Proxy,
 };
 use super::identity::{BUNDLE_KEY, EXPIRY, TRUST_ROOTS};
-use crate::clients::metrics::{self, Sample};
 use crate::mesh::Scope;
 
 /// 2026-01-01, the current time of the fixture.
@@ -221,7 +221,7 @@ fn proxy(pod: &Pod) -> Proxy {
 
 /// Returns the metrics of a proxy whose certificate expires at that Unix time.
 pub(super) fn expiry(seconds: u64) -> Vec<Sample> {
-    metrics::parse(&format!("{EXPIRY} {seconds}\n"))
+    exposition::parse(&format!("{EXPIRY} {seconds}\n"))
 }
 
 pub(super) fn trust_roots(namespace: &str, bundle: &str) -> ConfigMap {
@@ -271,7 +271,7 @@ pub(super) fn healthy() -> Facts {
             pod: "linkerd/x".to_owned(),
             name,
             ready: Ok(()),
-            metrics: Ok(metrics::parse(
+            metrics: Ok(exposition::parse(
                 "source_kind_served{kind=\"Pod\"} 1\nsource_kind_synced{kind=\"Pod\"} 1\n",
             )),
         })

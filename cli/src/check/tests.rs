@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use mesh_core::exposition;
 use serde_json::json;
 
 use super::fixture::healthy;
 use super::*;
-use crate::clients::metrics;
 use edits::{container_status, edit_pod, not_ready, pre};
 use faults::{FAULTS, Fault};
 
@@ -113,7 +113,7 @@ fn unserved_kind_need_not_be_synced() {
     let mut facts = healthy();
     let text =
         "source_kind_served{kind=\"GrpcRoute\"} 0\nsource_kind_synced{kind=\"GrpcRoute\"} 0\n";
-    facts.controllers[1].metrics = Ok(metrics::parse(text));
+    facts.controllers[1].metrics = Ok(exposition::parse(text));
     assert_eq!(row(&facts, "controllers-follow").mark, Mark::Ok);
 }
 

@@ -6,11 +6,12 @@ mod workload;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use mesh_core::exposition;
 use serde::Serialize;
 
 use self::workload::{Counters, WorkloadStats};
 use crate::clients::controllers::ADMIN_PORTS;
-use crate::clients::{self, http, metrics};
+use crate::clients::{self, http};
 use crate::global::Global;
 use crate::mesh::{Mesh, MeshPod, Scope};
 use crate::output::table::Table;
@@ -94,7 +95,7 @@ async fn scrape(mesh: &Mesh, scope: &Scope) -> anyhow::Result<Scrape> {
             None => {}
             Some(Ok(text)) => {
                 *meshed += 1;
-                counters.add(&metrics::parse(&text), &admin_ports(pod));
+                counters.add(&exposition::parse(&text), &admin_ports(pod));
             }
             Some(Err(error)) => output::note(&format!("{pod}: {error:#}")),
         }

@@ -1,13 +1,13 @@
 //! The workloads and pods of the control plane.
 
 use mesh_core::annotation;
+use mesh_core::exposition::Sample;
 use mesh_k8s::kinds::core::{ContainerState, ContainerStatus};
 use mesh_k8s::kinds::{DaemonSet, Deployment, IntOrString, Pod, ResourceExt};
 use mesh_k8s::pod;
 
 use super::super::facts::{Environment, Fact, fact_ref, full_name};
 use super::super::{CheckResult, Facts, Finding, Outcome, count, fix, webhook};
-use crate::clients::metrics::Sample;
 use crate::cluster::agent;
 
 /// The components by the label of their pods; each is a Deployment `linkerd-NAME`.

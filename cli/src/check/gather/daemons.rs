@@ -1,5 +1,6 @@
 //! Queries agents, controllers, proxies and injectors concurrently.
 
+use mesh_core::exposition;
 use mesh_k8s::kinds::Pod;
 use mesh_k8s::pod::PROXY_CONTAINER;
 
@@ -7,7 +8,7 @@ use super::super::control_plane::{self, COMPONENTS};
 use super::super::facts::{Agent, Controller, Environment, Fact, Facts, Mode, Proxy};
 use super::super::webhook;
 use crate::clients::controllers::ADMIN_PORTS;
-use crate::clients::{self, http, metrics, tls};
+use crate::clients::{self, http, tls};
 use crate::mesh::{Mesh, MeshPod};
 
 /// The port at which the API server calls the injector.
@@ -90,7 +91,7 @@ async fn proxy(mesh: &Mesh, pod: &MeshPod, new: bool) -> Proxy {
         pod: pod.name.clone(),
         is_new: new,
         ready: text(ready.map(|_body| ())),
-        metrics: text(scrape.map(|body| metrics::parse(&body))),
+        metrics: text(scrape.map(|body| exposition::parse(&body))),
     }
 }
 
@@ -104,7 +105,7 @@ async fn controller(mesh: &Mesh, pod: &MeshPod, name: &'static str, port: u16) -
         pod: pod.to_string(),
         name,
         ready: text(ready.map(|_body| ())),
-        metrics: text(scrape.map(|body| metrics::parse(&body))),
+        metrics: text(scrape.map(|body| exposition::parse(&body))),
     }
 }
 

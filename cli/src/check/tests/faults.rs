@@ -1,5 +1,6 @@
 //! Faults for the checks.
 
+use mesh_core::exposition;
 use mesh_core::node::{SelfTestOutcome, Tier, WaitingPod};
 use mesh_k8s::kinds::ResourceExt;
 use serde_json::json;
@@ -12,7 +13,6 @@ use super::edits::{
     enforce_restricted, not_ready, pods, policy, pre, present, remove_pods, send_reports, served,
     set_container, set_events, set_scheduled, set_value, status, trust_old_anchors,
 };
-use crate::clients::metrics;
 use crate::mesh::Scope;
 
 /// A fault: the change of a healthy cluster, the check that must report it and a part of the
@@ -163,7 +163,7 @@ pub(super) const FAULTS: &[Fault] = &[
     }),
     check("controllers-follow").fails("policy in linkerd/x", |facts| {
         let text = "source_kind_served{kind=\"Pod\"} 1\nsource_kind_synced{kind=\"Pod\"} 0\n";
-        facts.controllers[2].metrics = Ok(metrics::parse(text));
+        facts.controllers[2].metrics = Ok(exposition::parse(text));
     }),
     check("controllers-permissions").fails("may not create tokenreviews", |facts| {
         facts.access[0].allowed = Ok(false);

@@ -1,5 +1,6 @@
 //! Faults that show only in the object itself.
 
+use mesh_core::exposition;
 use mesh_core::node::{Repair, RepairKind};
 use mesh_k8s::kinds::ResourceExt;
 use serde_json::{Value, json};
@@ -15,7 +16,6 @@ use super::edits::{
 };
 use super::faults::{Fault, check};
 use super::{evaluate, find, healthy, row, wrong_rows};
-use crate::clients::metrics;
 use crate::mesh::Scope;
 
 pub(super) const FAULTS: &[Fault] = &[
@@ -157,7 +157,7 @@ pub(super) const FAULTS: &[Fault] = &[
                      mesh_injector_last_repair_timestamp_seconds{{found=\"ca-bundle-altered\"}} {at}\n\
                      mesh_injector_repairs_last_day{{found=\"certificate-missing\"}} 0\n"
                 );
-                facts.controllers[index].metrics = Ok(metrics::parse(&text));
+                facts.controllers[index].metrics = Ok(exposition::parse(&text));
             }
         },
     ),

@@ -2,6 +2,7 @@
 //! that were not reported got a check; those that cannot be reported are at the end, with the
 //! reason.
 
+use mesh_core::exposition;
 use serde_json::json;
 
 use super::super::facts::InjectionDryRun;
@@ -11,7 +12,6 @@ use super::edits::{
 };
 use super::faults::{Fault, check};
 use super::{all_rows, healthy, row};
-use crate::clients::metrics;
 
 pub(super) const FAULTS: &[Fault] = &[
     check("webhook-injects").fails("rules do not include the creation of pods", |facts| {
@@ -100,7 +100,7 @@ fn blocked_proxies_are_reported_with_what_they_wait_for() {
     let proxies = facts.proxies.iter_mut();
     for proxy in proxies.filter(|proxy| proxy.namespace == "shop") {
         proxy.ready = Err("answers 503: waiting for a certificate".to_owned());
-        proxy.metrics = Ok(metrics::parse(""));
+        proxy.metrics = Ok(exposition::parse(""));
     }
     let mut roots = all_rows(&facts);
     roots.retain(|row| row.mark != Mark::Ok && row.cause.is_none());

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
+use mesh_core::exposition::Sample;
 use serde::Serialize;
-
-use crate::clients::metrics::Sample;
 
 /// The inbound counters of a workload's proxies. Probes and requests to admin ports of proxies and
 /// controllers are excluded: the kubelet and Prometheus send them in plain text, and they are not
@@ -154,8 +153,9 @@ fn quantile(buckets: &[(f64, f64)], q: f64) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use mesh_core::exposition::parse;
+
     use super::*;
-    use crate::clients::metrics::parse;
 
     const SCRAPE: &str = "\
 request_total{direction=\"inbound\",target_port=\"8080\",tls=\"true\"} 90

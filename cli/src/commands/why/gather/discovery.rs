@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use mesh_core::endpoint::{Endpoint, EndpointUpdate};
+use mesh_core::exposition::{self, Sample};
 use mesh_core::policy::outbound::Target as PolicyTarget;
 
 use super::super::facts::{Discovery, EndpointLoad, Fact, Target};
 use crate::clients::controllers::{self, QueryContext};
 use crate::clients::http;
-use crate::clients::metrics::{self, Sample};
 use crate::mesh::{Mesh, MeshPod};
 
 pub(super) async fn read(mesh: &Mesh, client: &MeshPod, node: &str, target: &Target) -> Discovery {
@@ -81,7 +81,7 @@ async fn load(mesh: &Mesh, client: &MeshPod) -> Fact<Vec<EndpointLoad>> {
         http::get_from_pod(mesh, client, port, "/metrics").await
     };
     let text = scrape.await.map_err(|error| format!("{error:#}"))?;
-    Ok(sum(&metrics::parse(&text)))
+    Ok(sum(&exposition::parse(&text)))
 }
 
 #[derive(Default)]
@@ -139,7 +139,7 @@ mod tests {
              request_total{{direction=\"inbound\",target_addr=\"10.0.0.2:80\"}} 9\n\
              request_total{{direction=\"outbound\",target_addr=\"10.0.0.3:80\"}} 1\n"
         );
-        let loads = sum(&metrics::parse(&text));
+        let loads = sum(&exposition::parse(&text));
         assert_eq!(
             loads[0],
             EndpointLoad {
