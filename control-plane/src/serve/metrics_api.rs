@@ -24,11 +24,11 @@ use tonic::{Request, Response, Status, async_trait};
 use self::pods::PodsRequest;
 use self::resource::{Target, TargetKind};
 use self::routes::{Profile, RoutesRequest};
-use self::samples::{Measurement, Query};
+use self::samples::{Measure, Measurement};
 use self::stat::StatRequest;
 use super::calls::{Calls, Method};
 use crate::index::{Inventory, Selection};
-use crate::metrics_api::{PrometheusClient, Sample, TimeWindow};
+use crate::metrics_api::{PrometheusClient, Query, Sample, TimeWindow};
 use crate::model::{ListedKind, ListedObject, Name, Selector};
 
 mod authz;
@@ -139,18 +139,18 @@ impl MetricsApiService {
         method.count(result).map(Response::new)
     }
 
-    async fn query(&self, query: &str) -> Result<Vec<Sample>, Status> {
+    async fn query(&self, query: &Query) -> Result<Vec<Sample>, Status> {
         let Some(prometheus) = &self.prometheus else {
             return Err(Status::failed_precondition(
                 "No prometheus instance to connect",
             ));
         };
-        let result = prometheus.query(query).await;
+        let result = prometheus.query(&query.to_string()).await;
         result.map_err(|error| Status::unavailable(error.to_string()))
     }
 
     /// Runs queries concurrently.
-    async fn measure(&self, queries: Vec<Query>) -> Result<Vec<Measurement>, Status> {
+    async fn measure(&self, queries: Vec<Measure>) -> Result<Vec<Measurement>, Status> {
         let queries = queries.into_iter().map(|(metric, query)| async move {
             let samples = self.query(&query).await?;
             Ok::<_, Status>((metric, samples))

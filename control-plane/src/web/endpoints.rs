@@ -11,7 +11,7 @@ use super::client::Failure;
 use super::json::ToJson;
 use super::objects;
 use super::sources::Sources;
-use crate::metrics_api::{Matchers, QUANTILES, Sample, TimeWindow};
+use crate::metrics_api::{Family, Grouping, Matchers, QUANTILES, Query, Sample, TimeWindow};
 
 /// What clients send to one address.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -138,7 +138,10 @@ fn rows(slice: &Value) -> Vec<Value> {
 async fn loads(sources: &Sources, service: &Resource) -> Result<Loads, String> {
     let prometheus = sources.prometheus()?;
     let parts = parts();
-    let queries: Vec<String> = parts.iter().map(|part| part.query(service)).collect();
+    let queries: Vec<String> = parts
+        .iter()
+        .map(|part| part.query(service).to_string())
+        .collect();
     let answers = try_join_all(queries.iter().map(|query| prometheus.query(query))).await;
     let answers = answers.map_err(|error| error.to_string())?;
     let mut loads = Loads::new();
@@ -160,25 +163,23 @@ fn parts() -> Vec<Part> {
 }
 
 impl Part {
-    fn query(self, service: &Resource) -> String {
+    fn query(self, service: &Resource) -> Query {
         let selected = Matchers::new()
             .equal("direction", "outbound")
             .equal("dst_namespace", service.namespace.as_str())
             .equal("dst_service", service.name.as_str());
         let window = TimeWindow::minute();
+        let by = Grouping::of(&[BY]);
         match self {
             Self::Responses => {
-                selected.increase("response_total", &window, &format!("{BY}, classification"))
+                selected.increase(Family::Responses, &window, &by.and(&["classification"]))
             }
-            Self::Latency(quantile) => selected.quantile(
-                QUANTILES[quantile],
-                "response_latency_ms_bucket",
-                &window,
-                &format!("le, {BY}"),
-            ),
+            Self::Latency(quantile) => {
+                selected.quantile(QUANTILES[quantile], Family::ResponseLatency, &window, &by)
+            }
             Self::Connections => selected
                 .equal("peer", "dst")
-                .sum("tcp_open_connections", BY),
+                .sum(Family::OpenConnections, &by),
         }
     }
 
@@ -241,7 +242,7 @@ mod tests {
             name: "web".to_owned(),
         };
         assert_eq!(
-            Part::Responses.query(&service),
+            Part::Responses.query(&service).to_string(),
             "sum(increase(response_total{direction=\"outbound\", dst_namespace=\"shop\", dst_service=\"web\"}[1m])) by (target_ip, classification)"
         );
         let sample = |classification: &str, value| Sample {

@@ -7,7 +7,8 @@ use mesh_api::linkerd2::viz::{AuthzRequest, BasicStats};
 
 use super::resource::Target;
 use super::samples::{
-    Measurement, Metric, Query, add_requests, authorization_queries, request_queries, server_stats,
+    Measure, Measurement, Metric, add_requests, authorization_queries, request_queries,
+    server_stats,
 };
 use crate::metrics_api::{Grouping, TimeWindow};
 
@@ -29,7 +30,7 @@ pub(super) fn parse(request: &AuthzRequest) -> Result<(Target, TimeWindow), Stri
     Ok((Target::parse(resource)?, window))
 }
 
-pub(super) fn queries(target: &Target, window: &TimeWindow) -> Vec<Query> {
+pub(super) fn queries(target: &Target, window: &TimeWindow) -> Vec<Measure> {
     let by = Grouping::of(&LABELS);
     let matchers = target.matchers();
     let inbound = matchers.clone().equal("direction", "inbound");
@@ -85,7 +86,7 @@ mod tests {
         let (target, window) = parse(&request).unwrap();
         let queries: Vec<String> = queries(&target, &window)
             .into_iter()
-            .map(|(_, query)| query)
+            .map(|(_, query)| query.to_string())
             .collect();
         let by = "route_kind, route_name, authz_kind, authz_name, srv_kind, srv_name";
         let inbound = r#"{deployment="web", direction="inbound", namespace="shop"}"#;

@@ -6,7 +6,7 @@ use mesh_api::linkerd2::viz::{Edge, EdgesRequest};
 
 use super::resource::{Target, TargetKind};
 use crate::index::Inventory;
-use crate::metrics_api::{Matchers, Sample};
+use crate::metrics_api::{Family, Grouping, Matchers, Query, Sample};
 use crate::model::{ListedKind, ListedObject, Name, PodPhase};
 
 pub(super) fn parse(request: &EdgesRequest) -> Result<Target, String> {
@@ -17,15 +17,22 @@ pub(super) fn parse(request: &EdgesRequest) -> Result<Target, String> {
     Target::parse(resource)
 }
 
-pub(super) fn query(kind: TargetKind) -> String {
+pub(super) fn query(kind: TargetKind) -> Query {
     let (source, destination) = (kind.label(), kind.dst_label());
     let matchers = Matchers::new()
         .equal("direction", "outbound")
         .not_empty(source)
         .not_empty(&*destination);
-    let by =
-        format!("{source}, {destination}, pod, server_id, namespace, dst_namespace, no_tls_reason");
-    matchers.sum("tcp_open_connections", &by)
+    let by = Grouping::of(&[
+        source,
+        &destination,
+        "pod",
+        "server_id",
+        "namespace",
+        "dst_namespace",
+        "no_tls_reason",
+    ]);
+    matchers.sum(Family::OpenConnections, &by)
 }
 
 /// Returns the edges with an end in the target's namespace, sorted by namespaces and names.
@@ -112,11 +119,11 @@ mod tests {
     #[test]
     fn query_has_text_of_linkerd() {
         assert_eq!(
-            query(target("deployment", "").kind),
+            query(target("deployment", "").kind).to_string(),
             r#"sum(tcp_open_connections{deployment!="", direction="outbound", dst_deployment!=""}) by (deployment, dst_deployment, pod, server_id, namespace, dst_namespace, no_tls_reason)"#
         );
         assert_eq!(
-            query(target("job", "").kind),
+            query(target("job", "").kind).to_string(),
             r#"sum(tcp_open_connections{direction="outbound", dst_k8s_job!="", k8s_job!=""}) by (k8s_job, dst_k8s_job, pod, server_id, namespace, dst_namespace, no_tls_reason)"#
         );
         let error = parse(&EdgesRequest::default()).unwrap_err();

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use mesh_api::linkerd2::viz::GatewaysRequest;
 use mesh_api::linkerd2::viz::gateways_table::Row;
 
-use super::samples::{Measurement, Metric, Query, latency_queries};
+use super::samples::{Measure, Measurement, Metric, latency_queries};
 use crate::index::Inventory;
-use crate::metrics_api::{Matchers, TimeWindow};
+use crate::metrics_api::{Family, Grouping, Matchers, TimeWindow};
 use crate::model::ListedKind;
 
 /// The labels of mirrored Services.
@@ -16,9 +16,10 @@ const MIRRORED_SERVICE: &str = "mirror.linkerd.io/mirrored-service";
 const MIRRORED_GATEWAY: &str = "mirror.linkerd.io/mirrored-gateway";
 const CLUSTER_NAME: &str = "mirror.linkerd.io/cluster-name";
 
-const BY: &str = "gateway_namespace, target_cluster_name, gateway_name";
+/// The labels of a gateway.
+const BY: [&str; 3] = ["gateway_namespace", "target_cluster_name", "gateway_name"];
 
-pub(super) fn queries(request: &GatewaysRequest, window: &TimeWindow) -> Vec<Query> {
+pub(super) fn queries(request: &GatewaysRequest, window: &TimeWindow) -> Vec<Measure> {
     let mut matchers = Matchers::new();
     for (label, value) in [
         ("gateway_namespace", &request.gateway_namespace),
@@ -28,12 +29,13 @@ pub(super) fn queries(request: &GatewaysRequest, window: &TimeWindow) -> Vec<Que
             matchers = matchers.equal(label, &**value);
         }
     }
-    let mut queries = vec![(Metric::Alive, matchers.sum("gateway_alive", BY))];
+    let by = Grouping::of(&BY);
+    let mut queries = vec![(Metric::Alive, matchers.sum(Family::GatewayAlive, &by))];
     queries.extend(latency_queries(
         &matchers,
-        "gateway_probe_latency_ms_bucket",
+        Family::GatewayLatency,
         window,
-        &format!("le, {BY}"),
+        &by,
     ));
     queries
 }
@@ -87,11 +89,11 @@ mod tests {
         let window = TimeWindow::parse("1m").unwrap();
         let queries = queries(&request, &window);
         assert_eq!(
-            queries[0].1,
+            queries[0].1.to_string(),
             r#"sum(gateway_alive{target_cluster_name="east"}) by (gateway_namespace, target_cluster_name, gateway_name)"#
         );
         assert_eq!(
-            queries[2].1,
+            queries[2].1.to_string(),
             r#"histogram_quantile(0.95, sum(irate(gateway_probe_latency_ms_bucket{target_cluster_name="east"}[1m])) by (le, gateway_namespace, target_cluster_name, gateway_name))"#
         );
         let sample = |value| Sample {

@@ -9,7 +9,7 @@ use mesh_api::linkerd2::viz::{ListPodsRequest, Pod, Resource};
 
 use super::resource::parse_selector;
 use crate::index::{Inventory, Selection};
-use crate::metrics_api::{Matchers, Sample};
+use crate::metrics_api::{Family, Grouping, Matchers, Query, Sample};
 use crate::model::{ListedKind, Name, OwnerRef, Selector};
 
 /// A valid request.
@@ -27,12 +27,12 @@ pub(super) struct PodsRequest {
 type Reports = HashMap<Name, (SystemTime, SystemTime)>;
 
 /// Returns the query for the start of all proxies, which also shows which of them are scraped.
-pub(super) fn start_query(namespace: &str) -> String {
+pub(super) fn start_query(namespace: &str) -> Query {
     let mut matchers = Matchers::new();
     if !namespace.is_empty() {
         matchers = matchers.equal("namespace", namespace);
     }
-    format!("max(process_start_time_seconds{matchers}) by (pod, namespace)")
+    matchers.max(Family::ProcessStart, &Grouping::of(&["pod", "namespace"]))
 }
 
 impl PodsRequest {
@@ -64,7 +64,7 @@ impl PodsRequest {
         })
     }
 
-    pub(super) fn query(&self) -> String {
+    pub(super) fn query(&self) -> Query {
         start_query(&self.namespace)
     }
 

@@ -8,9 +8,9 @@ use mesh_api::linkerd2::viz::top_routes_request::Outbound;
 use mesh_api::linkerd2::viz::{BasicStats, RouteTable, TopRoutesRequest};
 
 use super::resource::{Target, TargetKind, parse_selector};
-use super::samples::{Measurement, Metric, Query, add_requests, latency_queries};
+use super::samples::{Measure, Measurement, Metric, add_requests, latency_queries};
 use crate::index::{Inventory, Selection};
-use crate::metrics_api::{Matchers, TimeWindow, quote_regex};
+use crate::metrics_api::{Family, Grouping, Matchers, Query, TimeWindow, quote_regex};
 use crate::model::{Detail, ListedKind, ListedObject, Name, ProfileDetail, Selector};
 
 /// A valid request.
@@ -123,7 +123,7 @@ impl RoutesRequest {
     }
 
     /// Returns the queries for the table of an object with this name.
-    pub(super) fn queries(&self, name: &str, profiles: &[Profile]) -> Vec<Query> {
+    pub(super) fn queries(&self, name: &str, profiles: &[Profile]) -> Vec<Measure> {
         let target = Target {
             name: name.to_owned(),
             ..self.target.clone()
@@ -139,23 +139,24 @@ impl RoutesRequest {
         }
         let mut queries = vec![(
             Metric::Requests,
-            self.requests(&matchers, "route_response_total"),
+            self.requests(&matchers, Family::RouteResponses),
         )];
         if self.to.is_some() {
-            let query = self.requests(&matchers, "route_actual_response_total");
+            let query = self.requests(&matchers, Family::ActualRouteResponses);
             queries.push((Metric::ActualRequests, query));
         }
         queries.extend(latency_queries(
             &matchers,
-            "route_response_latency_ms_bucket",
+            Family::RouteLatency,
             &self.window,
-            "le, dst, rt_route",
+            &Grouping::of(&["dst", "rt_route"]),
         ));
         queries
     }
 
-    fn requests(&self, matchers: &Matchers, metric: &str) -> String {
-        matchers.increase(metric, &self.window, "rt_route, dst, classification")
+    fn requests(&self, matchers: &Matchers, family: Family) -> Query {
+        let by = Grouping::of(&["rt_route", "dst", "classification"]);
+        matchers.increase(family, &self.window, &by)
     }
 
     /// Returns the table of an object with a row for each route, also without requests.
@@ -271,7 +272,10 @@ mod tests {
     fn queries_have_text_of_linkerd() {
         let queries = |request: &RoutesRequest| -> Vec<String> {
             let queries = request.queries("web-1", &profiles());
-            queries.into_iter().map(|(_, query)| query).collect()
+            queries
+                .into_iter()
+                .map(|(_, query)| query.to_string())
+                .collect()
         };
         let dst = r#"dst=~"(web\\.shop\\.svc\\.cluster\\.local|api\\.shop\\.svc\\.cluster\\.local)(:\\d+)?""#;
         let expect = |matchers: &str, actual: bool| {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use mesh_api::linkerd2::viz::{BasicStats, Resource, ServerStats, TcpStats};
 
-use crate::metrics_api::{Grouping, Matchers, QUANTILES, Sample, TimeWindow};
+use crate::metrics_api::{Family, Grouping, Matchers, QUANTILES, Query, Sample, TimeWindow};
 use crate::model::Name;
 
 /// What a query measures.
@@ -24,8 +24,8 @@ pub(super) enum Metric {
     Alive,
 }
 
-/// The text of a query.
-pub(super) type Query = (Metric, String);
+/// A query, and what it measures.
+pub(super) type Measure = (Metric, Query);
 
 /// The result of a query.
 pub(super) type Measurement = (Metric, Vec<Sample>);
@@ -43,32 +43,32 @@ pub(super) fn request_queries(
     matchers: &Matchers,
     window: &TimeWindow,
     by: &Grouping,
-) -> Vec<Query> {
-    let requests = format!("{by}, classification, tls");
+) -> Vec<Measure> {
+    let requests = by.and(&["classification", "tls"]);
     let mut queries = vec![(
         Metric::Requests,
-        matchers.increase("response_total", window, &requests),
+        matchers.increase(Family::Responses, window, &requests),
     )];
     queries.extend(latency_queries(
         matchers,
-        "response_latency_ms_bucket",
+        Family::ResponseLatency,
         window,
-        &format!("le, {by}"),
+        by,
     ));
     queries
 }
 
 pub(super) fn latency_queries<'a>(
     matchers: &'a Matchers,
-    metric: &'a str,
+    family: Family,
     window: &'a TimeWindow,
-    by: &'a str,
-) -> impl Iterator<Item = Query> + 'a {
+    by: &'a Grouping,
+) -> impl Iterator<Item = Measure> + 'a {
     QUANTILES
         .into_iter()
         .enumerate()
         .map(move |(at, quantile)| {
-            let query = matchers.quantile(quantile, metric, window, by);
+            let query = matchers.quantile(quantile, family, window, by);
             (Metric::Latency(at), query)
         })
 }
@@ -80,20 +80,19 @@ pub(super) fn tcp_queries(
     transferred: &Matchers,
     window: &TimeWindow,
     by: &Grouping,
-) -> [Query; 3] {
-    let by = by.to_string();
+) -> [Measure; 3] {
     [
         (
             Metric::OpenConnections,
-            open.sum("tcp_open_connections", &by),
+            open.sum(Family::OpenConnections, by),
         ),
         (
             Metric::ReadBytes,
-            transferred.increase("tcp_read_bytes_total", window, &by),
+            transferred.increase(Family::ReadBytes, window, by),
         ),
         (
             Metric::WriteBytes,
-            transferred.increase("tcp_write_bytes_total", window, &by),
+            transferred.increase(Family::WriteBytes, window, by),
         ),
     ]
 }
@@ -102,16 +101,15 @@ pub(super) fn authorization_queries(
     matchers: &Matchers,
     window: &TimeWindow,
     by: &Grouping,
-) -> [Query; 2] {
-    let by = by.to_string();
+) -> [Measure; 2] {
     [
         (
             Metric::Allowed,
-            matchers.increase("inbound_http_authz_allow_total", window, &by),
+            matchers.increase(Family::Allowed, window, by),
         ),
         (
             Metric::Denied,
-            matchers.increase("inbound_http_authz_deny_total", window, &by),
+            matchers.increase(Family::Denied, window, by),
         ),
     ]
 }

@@ -19,7 +19,7 @@ use mesh_api::linkerd2::viz::{
 
 use super::resource::{ALL, ALL_KINDS, Target, TargetKind, parse_selector};
 use super::samples::{
-    Measurement, Query, Stats, authorization_queries, by_name, request_queries, tcp_queries,
+    Measure, Measurement, Stats, authorization_queries, by_name, request_queries, tcp_queries,
 };
 use crate::index::PodCounts;
 use crate::metrics_api::{Grouping, Matchers, TimeWindow, quote_regex};
@@ -47,7 +47,7 @@ enum Peer {
 /// The queries of a table, and the labels by which their results are assigned to rows.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Plan {
-    pub(super) queries: Vec<Query>,
+    pub(super) queries: Vec<Measure>,
     pub(super) key: Grouping,
 }
 

@@ -32,7 +32,10 @@ fn request(resource: viz::Resource, outbound: Option<Outbound>, tcp: bool) -> St
 fn plan(request: &StatSummaryRequest) -> Vec<String> {
     let request = StatRequest::parse(request).unwrap();
     let plan = request.plan(&request.targets[0], "cluster.local");
-    plan.queries.into_iter().map(|(_, query)| query).collect()
+    plan.queries
+        .into_iter()
+        .map(|(_, query)| query.to_string())
+        .collect()
 }
 
 /// Returns the queries for requests and latencies.
