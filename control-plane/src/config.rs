@@ -298,6 +298,8 @@ mod tests {
         assert_eq!(config.ignore_namespaces.len(), 2);
         assert_eq!(config.addr.port(), 8085);
         assert!(parse(&["--prometheus-user-file=/u"]).is_err());
+        assert!(parse(&["--scrape-proxies"]).is_ok());
+        assert!(parse(&["--scrape-proxies", "--prometheus-url=http://p:9090"]).is_err());
     }
 
     #[test]

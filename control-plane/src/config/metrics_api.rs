@@ -17,6 +17,10 @@ pub struct MetricsApi {
     pub metrics_addr: SocketAddr,
     #[command(flatten)]
     pub prometheus: Prometheus,
+    /// Scrape the proxies instead of querying a Prometheus: at most 256, each 5 s, with the samples
+    /// of the last 5 min
+    #[arg(long, conflicts_with = "url")]
+    pub scrape_proxies: bool,
     /// Namespace of the control plane whose pods count as meshed
     #[arg(long, default_value = "linkerd")]
     pub controller_namespace: String,

@@ -7,7 +7,7 @@ use mesh_k8s::inject::{DISABLE_TAP, TAP_ENABLED};
 use mesh_k8s::kinds::core::{ContainerState, ContainerStateTerminated, ContainerStatus};
 use mesh_k8s::kinds::{ObjectMeta, Pod, Service};
 use mesh_k8s::pod as accessors;
-use mesh_k8s::pod::PROXY_CONTAINER;
+use mesh_k8s::pod::{PROXY_CONTAINER, ports};
 use serde::Deserialize;
 
 use super::{name, owner};
@@ -61,6 +61,7 @@ pub(crate) fn listed_pod(pod: &Pod) -> ListedObject {
             .is_some_and(|component| !component.is_empty()),
         is_tap_enabled: is_annotated(pod, TAP_ENABLED),
         is_tap_disabled: is_annotated(pod, DISABLE_TAP),
+        admin_port: ports::proxy_ports(pod).map(|ports| ports.admin),
         proxy_ready: statuses(pod).any(|it| it.name == PROXY_CONTAINER && it.ready),
         proxy_version: proxy_version(pod).into(),
         resource_version: pod

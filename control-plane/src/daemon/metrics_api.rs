@@ -10,12 +10,13 @@ use tonic::transport::Server;
 use super::{Daemon, DaemonError, listen, prometheus_connection};
 use crate::config::MetricsApi;
 use crate::index::Inventory;
+use crate::metrics_api::{MetricsSource, ProxyMetrics};
 use crate::serve::{MetricsApiService, MetricsApiSettings};
 use crate::source::kube::kinds;
 
 pub(super) async fn run(config: MetricsApi) -> Result<(), DaemonError> {
     let mut daemon = Daemon::new()?;
-    let prometheus = prometheus_connection::connect(&config.prometheus, &daemon.registry).await?;
+    let source = source(&config, &daemon.registry).await?;
     let listener = listen(config.addr, "gRPC").await?;
     daemon.serve_admin(config.metrics_addr).await?;
     let inventory = Arc::new(Mutex::new(Inventory::new()));
@@ -30,16 +31,32 @@ pub(super) async fn run(config: MetricsApi) -> Result<(), DaemonError> {
     if !complete.await? {
         return Ok(());
     }
+    if let Some(MetricsSource::Proxies(proxies)) = &source {
+        let control_namespace = config.controller_namespace.clone();
+        let scrapes = proxies.clone().run(inventory.clone(), control_namespace);
+        daemon.supervisor.spawn("scrapes", scrapes);
+    }
     let settings = MetricsApiSettings {
         cluster_domain: config.cluster_domain,
         control_namespace: config.controller_namespace,
         ignored_namespaces: config.ignore_namespaces,
     };
-    let service = MetricsApiService::new(inventory, prometheus, settings, &daemon.calls);
+    let service = MetricsApiService::new(inventory, source, settings, &daemon.calls);
     let router = Server::builder().add_service(ApiServer::new(service));
     daemon.serve_grpc(listener, router);
     tracing::info!(addr = %config.addr, "Serving metrics");
     daemon.run_until_stopped().await
+}
+
+async fn source(
+    config: &MetricsApi,
+    registry: &Registry,
+) -> Result<Option<MetricsSource>, DaemonError> {
+    if config.scrape_proxies {
+        return Ok(Some(MetricsSource::Proxies(ProxyMetrics::new(registry))));
+    }
+    let client = prometheus_connection::connect(&config.prometheus, registry).await?;
+    Ok(client.map(|client| MetricsSource::Prometheus(Box::new(client))))
 }
 
 fn export_objects(registry: &Registry, inventory: &Arc<Mutex<Inventory>>) {

@@ -1,5 +1,7 @@
-//! The queries of the metrics API. A query has the meaning of a form of PromQL, which `promql`
-//! writes as text.
+//! The queries of the metrics API, whatever answers them.
+//!
+//! A query has the meaning of a form of PromQL: `promql` writes it as text for Prometheus, and
+//! `proxies` computes the same from scrapes of its own.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -87,6 +89,16 @@ pub struct WindowError;
 /// The quantiles in the order of the columns of tables.
 pub const QUANTILES: [Quantile; 3] = [Quantile::P50, Quantile::P95, Quantile::P99];
 
+impl Query {
+    /// Returns the range of the samples; `None` for current values.
+    pub(super) fn window(&self) -> Option<&TimeWindow> {
+        match &self.function {
+            Function::Increase(window) | Function::Quantile(_, window) => Some(window),
+            Function::Sum | Function::Max => None,
+        }
+    }
+}
+
 impl Quantile {
     pub(super) fn as_str(self) -> &'static str {
         match self {
@@ -95,9 +107,33 @@ impl Quantile {
             Self::P99 => "0.99",
         }
     }
+
+    pub(super) fn value(self) -> f64 {
+        match self {
+            Self::P50 => 0.5,
+            Self::P95 => 0.95,
+            Self::P99 => 0.99,
+        }
+    }
 }
 
 impl Family {
+    pub(super) const ALL: [Self; 13] = [
+        Self::Responses,
+        Self::ResponseLatency,
+        Self::OpenConnections,
+        Self::ReadBytes,
+        Self::WriteBytes,
+        Self::Allowed,
+        Self::Denied,
+        Self::RouteResponses,
+        Self::ActualRouteResponses,
+        Self::RouteLatency,
+        Self::GatewayAlive,
+        Self::GatewayLatency,
+        Self::ProcessStart,
+    ];
+
     /// Returns the name of the series: of a histogram, those of its buckets.
     pub(super) fn as_str(self) -> &'static str {
         match self {
@@ -223,6 +259,10 @@ impl TimeWindow {
         })
     }
 
+    pub(super) fn duration(&self) -> Duration {
+        self.duration
+    }
+
     /// Returns an error if Prometheus scrapes less often than once in the window: the result would
     /// be empty. An interval that cannot be parsed is ignored.
     pub fn check_interval(&self, scrape_interval: &str) -> Result<(), String> {
@@ -294,5 +334,12 @@ mod tests {
             window.check_interval("1m").unwrap_err(),
             "invalid time window: time window (15s) must be at least as long as the Prometheus scrape interval (1m)"
         );
+    }
+
+    #[test]
+    fn quantiles_are_the_numbers_of_their_text() {
+        for quantile in QUANTILES {
+            assert_eq!(quantile.as_str().parse(), Ok(quantile.value()));
+        }
     }
 }

@@ -65,6 +65,8 @@ pub struct PodDetail {
     /// Whether it is a pod of the control plane.
     pub control_plane: bool,
     pub proxy_ready: bool,
+    /// The port of its proxy's admin server; `None` without a proxy.
+    pub admin_port: Option<u16>,
     /// Whether its proxy has a tap service.
     pub is_tap_enabled: bool,
     /// Whether it must not be tapped all the same.

@@ -1,4 +1,5 @@
-//! `linkerd2.viz.Api`: statistics of objects from Prometheus, for `linkerd viz` and the dashboard.
+//! `linkerd2.viz.Api`: statistics of objects for `linkerd viz` and the dashboard, from Prometheus
+//! or from scrapes of the proxies.
 //!
 //! An invalid request gets an error within the response, as in Linkerd. An object that does not
 //! exist, or a Prometheus that does not respond, is an error of the call.
@@ -28,7 +29,7 @@ use self::samples::{Measure, Measurement};
 use self::stat::StatRequest;
 use super::calls::{Calls, Method};
 use crate::index::{Inventory, Selection};
-use crate::metrics_api::{PrometheusClient, Query, Sample, TimeWindow};
+use crate::metrics_api::{MetricsSource, Query, Sample, SourceError, TimeWindow};
 use crate::model::{ListedKind, ListedObject, Name, Selector};
 
 mod authz;
@@ -56,7 +57,8 @@ pub struct MetricsApiSettings {
 pub struct MetricsApiService {
     // Locked while objects are selected and while a batch of changes is applied.
     inventory: Arc<Mutex<Inventory>>,
-    prometheus: Option<PrometheusClient>,
+    /// Without it, only pods and Services are listed.
+    source: Option<MetricsSource>,
     settings: MetricsApiSettings,
     /// Limits concurrent calls, which hold their results in memory.
     permits: Semaphore,
@@ -101,14 +103,14 @@ const CALL_WAIT: Duration = Duration::from_secs(10);
 impl MetricsApiService {
     pub fn new(
         inventory: Arc<Mutex<Inventory>>,
-        prometheus: Option<PrometheusClient>,
+        source: Option<MetricsSource>,
         settings: MetricsApiSettings,
         calls: &Calls,
     ) -> Self {
         let method = |name| calls.method("linkerd2.viz.Api", name);
         Self {
             inventory,
-            prometheus,
+            source,
             settings,
             permits: Semaphore::new(MAX_CALLS),
             methods: Methods {
@@ -140,13 +142,15 @@ impl MetricsApiService {
     }
 
     async fn query(&self, query: &Query) -> Result<Vec<Sample>, Status> {
-        let Some(prometheus) = &self.prometheus else {
+        let Some(source) = &self.source else {
             return Err(Status::failed_precondition(
                 "No prometheus instance to connect",
             ));
         };
-        let result = prometheus.query(&query.to_string()).await;
-        result.map_err(|error| Status::unavailable(error.to_string()))
+        source.query(query).await.map_err(|error| match error {
+            SourceError::Prometheus(error) => Status::unavailable(error.to_string()),
+            SourceError::Proxies(error) => Status::invalid_argument(error.to_string()),
+        })
     }
 
     /// Runs queries concurrently.
@@ -160,11 +164,8 @@ impl MetricsApiService {
 
     /// Checks that results for the window are not necessarily empty.
     async fn check_window(&self, window: &TimeWindow) -> Result<(), Failure> {
-        let Some(prometheus) = &self.prometheus else {
-            return Ok(());
-        };
-        match prometheus.scrape_interval().await {
-            Some(interval) => window.check_interval(&interval).map_err(Failure::Request),
+        match &self.source {
+            Some(source) => source.check_window(window).await.map_err(Failure::Request),
             None => Ok(()),
         }
     }
@@ -355,7 +356,7 @@ impl MetricsApiService {
 
     async fn list_pods(&self, request: &ListPodsRequest) -> Result<ListPodsResponse, Status> {
         let request = PodsRequest::parse(request).map_err(Status::invalid_argument)?;
-        let samples = match &self.prometheus {
+        let samples = match &self.source {
             Some(_) => self.query(&request.query()).await?,
             None => Vec::new(),
         };
@@ -395,17 +396,28 @@ impl MetricsApiService {
             "linkerd viz can talk to Kubernetes",
             None,
         )];
-        if self.prometheus.is_some() {
-            let result = self.query(&pods::start_query("")).await;
-            let error = result.err().map(|status| {
-                let message = status.message();
-                format!("Error calling Prometheus from the control plane: {message}")
-            });
-            results.push(check(
-                "prometheus",
-                "linkerd viz can talk to Prometheus",
-                error,
-            ));
+        match &self.source {
+            Some(MetricsSource::Prometheus(_)) => {
+                let result = self.query(&pods::start_query("")).await;
+                let error = result.err().map(|status| {
+                    let message = status.message();
+                    format!("Error calling Prometheus from the control plane: {message}")
+                });
+                results.push(check(
+                    "prometheus",
+                    "linkerd viz can talk to Prometheus",
+                    error,
+                ));
+            }
+            Some(MetricsSource::Proxies(proxies)) => {
+                let error = proxies.check().err();
+                results.push(check(
+                    "proxies",
+                    "linkerd viz can scrape the proxies",
+                    error,
+                ));
+            }
+            None => {}
         }
         SelfCheckResponse { results }
     }

@@ -1,7 +1,7 @@
 //! StatSummary: tables of objects with their pods, requests and connections.
 //!
 //! ```text
-//!   request ─▶ StatRequest ─▶ one Plan for each kind: queries ─▶ Prometheus
+//!   request ─▶ StatRequest ─▶ one Plan for each kind: queries ─▶ source
 //!                                    objects and pods ─▶ rows ◀─┘
 //! ```
 

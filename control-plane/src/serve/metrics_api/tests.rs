@@ -13,6 +13,7 @@ use tokio::net::TcpListener;
 use tonic::Code;
 
 use super::*;
+use crate::metrics_api::{PrometheusClient, ProxyMetrics};
 use crate::model::{Detail, Labels, Object, OwnerRef, PodDetail, PodPhase};
 use crate::source::Change;
 
@@ -43,6 +44,7 @@ fn pod() -> PodDetail {
         control_plane_ns: "linkerd".into(),
         control_plane: false,
         proxy_ready: true,
+        admin_port: None,
         is_tap_enabled: false,
         is_tap_disabled: false,
         proxy_version: "".into(),
@@ -77,15 +79,17 @@ fn inventory() -> Inventory {
 
 fn service(prometheus: Option<SocketAddr>, inventory: Inventory) -> MetricsApiService {
     let registry = Registry::new();
-    let client = prometheus
-        .map(|addr| PrometheusClient::new(&format!("http://{addr}"), None, &registry).unwrap());
+    let source = prometheus.map(|addr| {
+        let client = PrometheusClient::new(&format!("http://{addr}"), None, &registry).unwrap();
+        MetricsSource::Prometheus(Box::new(client))
+    });
     let settings = MetricsApiSettings {
         cluster_domain: "cluster.local".to_owned(),
         control_namespace: "linkerd".to_owned(),
         ignored_namespaces: vec!["kube-system".to_owned()],
     };
     let inventory = Arc::new(Mutex::new(inventory));
-    MetricsApiService::new(inventory, client, settings, &Calls::new(&registry))
+    MetricsApiService::new(inventory, source, settings, &Calls::new(&registry))
 }
 
 /// Responds to every query with samples of all Deployments, four for each.
@@ -246,4 +250,28 @@ async fn pods_of_ignored_namespaces_are_not_listed() {
         .unwrap();
     let names: Vec<_> = pods.pods.iter().map(|pod| pod.name.as_str()).collect();
     assert_eq!(names, ["shop/a"]);
+}
+
+#[tokio::test]
+async fn windows_without_samples_of_proxies_are_errors_of_the_request() {
+    let registry = Registry::new();
+    let mut service = service(None, inventory());
+    service.source = Some(MetricsSource::Proxies(ProxyMetrics::new(&registry)));
+    let mut request = stat("deployment", "shop");
+    assert!(service.stat_summary(&request).await.is_ok());
+    request.time_window = "10m".to_owned();
+    let Err(Failure::Request(error)) = service.stat_summary(&request).await else {
+        panic!();
+    };
+    assert!(error.starts_with("invalid time window: "), "{error}");
+    let authz = AuthzRequest {
+        resource: request.selector.unwrap().resource,
+        time_window: request.time_window,
+    };
+    let Err(Failure::Request(error)) = service.authz(&authz).await else {
+        panic!();
+    };
+    assert!(error.starts_with("invalid time window: "), "{error}");
+    let checks = service.self_check().await;
+    assert_eq!(checks.results[1].subsystem_name, "proxies");
 }
