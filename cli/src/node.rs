@@ -3,10 +3,12 @@
 
 pub(crate) mod agent;
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use anyhow::Context;
-use mesh_k8s::kinds::{ObjectMeta, Pod, ReplicaSet, ResourceExt};
+use mesh_k8s::kinds::{ObjectMeta, Pod, ReplicaSet, ResourceExt, Service};
+use mesh_local::control_plane::viz;
 use mesh_local::node_paths::{FindError, Name, NodePaths};
 use serde::de::DeserializeOwned;
 use serde_norway::Value;
@@ -80,6 +82,22 @@ impl Node {
         Ok(objects.into_iter().find(|object| {
             object.name_any() == name && object.namespace().as_deref() == Some(namespace)
         }))
+    }
+
+    /// Returns the address of the node's metrics API.
+    pub(crate) fn metrics_api(&self) -> anyhow::Result<SocketAddr> {
+        let service: Option<Service> = self.object("Service", viz::NAMESPACE, viz::METRICS_API)?;
+        let address = service.and_then(|service| {
+            let ip: IpAddr = service.spec?.cluster_ip?.parse().ok()?;
+            Some(SocketAddr::new(ip, viz::METRICS_API_PORT))
+        });
+        let missing = || {
+            Failure::Unreachable(format!(
+                "local node {} has no metrics API: it was started with --no-mesh or by another version of meshctl",
+                self.paths.name()
+            ))
+        };
+        Ok(address.ok_or_else(missing)?)
     }
 
     pub(crate) async fn connect(&self, pod: &MeshPod, port: u16) -> anyhow::Result<Connection> {

@@ -1,5 +1,5 @@
 //! The control plane of a local node: manifests of meshed pods that correspond to those of the
-//! chart.
+//! chart, and the metrics API of the viz extension ([`viz`]).
 
 use std::path::{Path, PathBuf};
 
@@ -13,6 +13,8 @@ use crate::pki::{self, CONTROLLER_UID};
 use crate::service::dns::CLUSTER_DOMAIN;
 use crate::settings::Settings;
 
+pub mod viz;
+
 /// The namespace of the control plane.
 pub const NAMESPACE: &str = "linkerd";
 /// The name of the Deployment of the identity controller.
@@ -22,6 +24,20 @@ const FILE: &str = "(control plane)";
 /// Directories in the controllers' containers with the manifests and the node's objects.
 const MANIFESTS: &str = "/etc/mesh/manifests";
 const OBJECTS: &str = "/etc/mesh/objects";
+
+/// A Deployment of one pod, and its ServiceAccount.
+struct Component<'a> {
+    namespace: &'a str,
+    name: &'a str,
+    /// The labels of the pod, an element of a map in YAML.
+    labels: &'a str,
+    annotation: &'a str,
+    containers: &'a str,
+    volumes: &'a [Volume<'a>],
+}
+
+/// The name of a volume, its directory on the machine, and the one in the containers.
+type Volume<'a> = (&'a str, PathBuf, String);
 
 /// Returns the values of the injector for this node.
 pub fn values(settings: &Settings, trust_anchors: &str) -> Values {
@@ -39,6 +55,12 @@ pub fn values(settings: &Settings, trust_anchors: &str) -> Values {
 /// Adds the control plane to the manifests.
 pub fn add(manifests: &mut Manifests, paths: &NodePaths, settings: &Settings, values: &Values) {
     let text = manifest(paths, settings, values);
+    manifests.add_text(Path::new(FILE), &text);
+    // A namespace of the directory keeps its annotations.
+    if !manifests.namespaces.contains_key(viz::NAMESPACE) {
+        manifests.add_text(Path::new(FILE), &viz::namespace());
+    }
+    let text = viz::manifest(settings, &source_volumes(paths, settings));
     manifests.add_text(Path::new(FILE), &text);
 }
 
@@ -71,11 +93,7 @@ impl Stage {
 }
 
 fn manifest(paths: &NodePaths, settings: &Settings, values: &Values) -> String {
-    let any = if settings.network.pods_v6.is_some() {
-        "[::]"
-    } else {
-        "0.0.0.0"
-    };
+    let any = any_address(settings);
     let identity = [
         "identity".to_owned(),
         format!("--addr={any}:8080"),
@@ -148,14 +166,7 @@ fn manifest(paths: &NodePaths, settings: &Settings, values: &Values) -> String {
         "destination",
         "config.linkerd.io/proxy-await: enabled",
         &containers,
-        &[
-            (
-                "manifests",
-                settings.manifests.clone(),
-                MANIFESTS.to_owned(),
-            ),
-            ("objects", paths.objects(), OBJECTS.to_owned()),
-        ],
+        &source_volumes(paths, settings),
     );
     let services = [
         service("linkerd-identity", "identity", "grpc", 8080, false),
@@ -171,37 +182,68 @@ fn manifest(paths: &NodePaths, settings: &Settings, values: &Values) -> String {
     )
 }
 
-/// Returns the ServiceAccount and the Deployment of a component.
-fn pod(
-    component: &str,
-    annotation: &str,
-    containers: &str,
-    volumes: &[(&str, PathBuf, String)],
-) -> String {
-    let name = format!("linkerd-{component}");
-    let component_label = format!("linkerd.io/control-plane-component: {component}");
-    let mounts: String = volumes
-        .iter()
-        .map(|(volume, _, target)| {
+/// Returns the address on which a controller listens.
+fn any_address(settings: &Settings) -> &'static str {
+    if settings.network.pods_v6.is_some() {
+        "[::]"
+    } else {
+        "0.0.0.0"
+    }
+}
+
+/// Returns the directories that controllers read.
+fn source_volumes(paths: &NodePaths, settings: &Settings) -> [Volume<'static>; 2] {
+    [
+        (
+            "manifests",
+            settings.manifests.clone(),
+            MANIFESTS.to_owned(),
+        ),
+        ("objects", paths.objects(), OBJECTS.to_owned()),
+    ]
+}
+
+/// Returns the ServiceAccount and the Deployment of a controller.
+fn pod(component: &str, annotation: &str, containers: &str, volumes: &[Volume<'_>]) -> String {
+    let component = Component {
+        namespace: NAMESPACE,
+        name: &format!("linkerd-{component}"),
+        labels: &format!("linkerd.io/control-plane-component: {component}"),
+        annotation,
+        containers,
+        volumes,
+    };
+    component.manifest()
+}
+
+impl Component<'_> {
+    fn manifest(&self) -> String {
+        let Self {
+            namespace,
+            name,
+            labels,
+            annotation,
+            ..
+        } = self;
+        let mounts = self.volumes.iter().map(|(volume, _, target)| {
             format!("        - {{name: {volume}, mountPath: {target}, readOnly: true}}\n")
-        })
-        .collect();
-    let containers = containers.replace(
-        "        volumeMounts:\n",
-        &format!("        volumeMounts:\n{mounts}"),
-    );
-    let volumes: String = volumes
-        .iter()
-        .map(|(volume, source, _)| {
+        });
+        let mounts: String = mounts.collect();
+        let containers = self.containers.replace(
+            "        volumeMounts:\n",
+            &format!("        volumeMounts:\n{mounts}"),
+        );
+        let volumes = self.volumes.iter().map(|(volume, source, _)| {
             format!("      - {{name: {volume}, hostPath: {{path: {source:?}}}}}\n")
-        })
-        .collect();
-    format!(
-        "---\napiVersion: v1\nkind: ServiceAccount\nmetadata: {{name: {name}, namespace: {NAMESPACE}}}\n\
-         ---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: {name}, namespace: {NAMESPACE}}}\nspec:\n  replicas: 1\n\
-         \x20 selector: {{matchLabels: {{{component_label}}}}}\n  template:\n    metadata:\n      labels: {{{component_label}}}\n\
-         \x20     annotations: {{{annotation}}}\n    spec:\n      serviceAccountName: {name}\n      containers:\n{containers}      volumes:\n{volumes}"
-    )
+        });
+        let volumes: String = volumes.collect();
+        format!(
+            "---\napiVersion: v1\nkind: ServiceAccount\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
+             ---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: {name}, namespace: {namespace}}}\nspec:\n  replicas: 1\n\
+             \x20 selector: {{matchLabels: {{{labels}}}}}\n  template:\n    metadata:\n      labels: {{{labels}}}\n\
+             \x20     annotations: {{{annotation}}}\n    spec:\n      serviceAccountName: {name}\n      containers:\n{containers}      volumes:\n{volumes}"
+        )
+    }
 }
 
 fn container(name: &str, args: &[String], ports: &[(&str, u16)]) -> String {
@@ -236,6 +278,8 @@ fn service(name: &str, component: &str, port_name: &str, port: u16, headless: bo
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::Container;
+
     use super::*;
     use crate::{
         service,
@@ -264,7 +308,7 @@ mod tests {
         let mut manifests = Manifests::default();
         add(&mut manifests, &paths, &settings, &values);
         assert_eq!(manifests.problems, []);
-        assert_eq!(manifests.services.len(), 5);
+        assert_eq!(manifests.services.len(), 6);
         // The directories of a node that is not up do not exist. There must be no other problems.
         let has_image =
             |image: &str| image.starts_with(CONTROLLER) || image.starts_with("mesh/proxy");
@@ -278,11 +322,30 @@ mod tests {
         for problem in &workloads.problems {
             assert!(problem.message.contains("hostPath"), "{problem}");
         }
-        let deployment = &manifests.deployments[&ObjectKey::new(NAMESPACE, "linkerd-destination")];
-        let template = &deployment.spec.as_ref().unwrap().template;
-        let spec = template.spec.as_ref().unwrap();
-        assert_eq!(spec.containers.len(), 2);
-        for container in &spec.containers {
+        for (namespace, name, containers) in [
+            (NAMESPACE, "linkerd-destination", 2),
+            (viz::NAMESPACE, viz::METRICS_API, 1),
+        ] {
+            let deployment = &manifests.deployments[&ObjectKey::new(namespace, name)];
+            let template = &deployment.spec.as_ref().unwrap().template;
+            let spec = template.spec.as_ref().unwrap();
+            assert_eq!(spec.containers.len(), containers);
+            check_containers(&spec.containers);
+        }
+        let metrics_api = &manifests.deployments[&ObjectKey::new(viz::NAMESPACE, viz::METRICS_API)];
+        let meta = metrics_api
+            .spec
+            .as_ref()
+            .unwrap()
+            .template
+            .metadata
+            .as_ref();
+        let annotations = meta.unwrap().annotations.as_ref().unwrap();
+        assert_eq!(annotations["linkerd.io/inject"], "disabled");
+    }
+
+    fn check_containers(containers: &[Container]) {
+        for container in containers {
             assert_eq!(container.volume_mounts.as_ref().unwrap().len(), 2);
             assert_eq!(container.args.as_ref().unwrap()[0], container.name);
         }

@@ -12,8 +12,9 @@ use crate::manifest::ObjectKey;
 use crate::pki::TokenSigner;
 use crate::token::{self, SignError, TokenRequest};
 
-/// The namespace and the name of the account, as on a cluster.
-const NAMESPACE: &str = "linkerd-viz";
+/// The namespace of the viz extension, as on a cluster.
+pub const NAMESPACE: &str = "linkerd-viz";
+/// The name of the account, as on a cluster.
 const ACCOUNT: &str = "tap";
 
 /// What a client needs to get a certificate of the observer.

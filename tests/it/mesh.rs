@@ -5,4 +5,5 @@ mod faults;
 pub(crate) mod manifests;
 mod rolling;
 mod tap;
+mod viz;
 mod why;

@@ -1,6 +1,6 @@
 //! `meshctl viz`: the viz extension of a cluster, and live traffic from its metrics API and its tap
-//! API. The commands that tap also work on a local node. `meshctl stat` shows traffic without the
-//! extension, and of a local node.
+//! API. The commands that tap, and those that ask the metrics API, also work on a local node.
+//! `meshctl stat` shows traffic without the extension.
 
 mod allow_scrapes;
 mod authz;

@@ -109,6 +109,11 @@ impl Publisher {
         for (key, (pod, _)) in pods {
             objects.add("Pod", key, pod)?;
         }
+        // The controllers read those of the directory themselves, but not those of the control
+        // plane.
+        for (key, deployment) in &manifests.deployments {
+            objects.add("Deployment", key, deployment)?;
+        }
         for (key, set) in &workloads.replica_sets {
             objects.add("ReplicaSet", key, set)?;
         }

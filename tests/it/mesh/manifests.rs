@@ -48,6 +48,7 @@ http {
     location = / { return 200 \"hello\\n\"; }
     location = /teapot { return 418 \"short and stout\\n\"; }
     location = /empty { return 204; }
+    location = /broken { return 500; }
     location = /moved { return 302 /; }
     location = /headers { return 200 \"$request_method $http_x_test $http_host\\n\"; }
   }

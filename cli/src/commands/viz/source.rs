@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+use mesh_local::control_plane::viz::NAMESPACE;
+
 use crate::clients::metrics_api::MetricsApi;
 use crate::clients::prometheus_api::{self, Prometheus};
 use crate::cluster::Cluster;
@@ -9,6 +11,7 @@ use crate::cluster::service::PodPort;
 use crate::exit::Failure;
 use crate::global::Global;
 use crate::mesh::{Mesh, Scope};
+use crate::node::Node;
 
 /// The flags of every command.
 #[derive(Debug, clap::Args)]
@@ -52,9 +55,26 @@ impl Extension {
             let scope = scope_without_cluster(global);
             return Ok(Source { api, scope });
         }
-        let (cluster, scope) = cluster(global).await?;
-        let api = cluster.metrics_api(self.namespace()).await?;
+        let mesh = Mesh::find(global).await?;
+        let scope = mesh.scope(global);
+        let api = match mesh {
+            Mesh::Cluster(cluster) => cluster.metrics_api(self.namespace()).await?,
+            Mesh::Local(node) => {
+                self.refuse_namespace(&node)?;
+                MetricsApi::connect(node.metrics_api()?).await?
+            }
+        };
         Ok(Source { api, scope })
+    }
+
+    fn refuse_namespace(&self, node: &Node) -> Result<(), Failure> {
+        match self.viz_namespace {
+            None => Ok(()),
+            Some(_) => Err(Failure::Input(format!(
+                "--viz-namespace has no effect on the local node {}, whose metrics API is in namespace {NAMESPACE}: leave it out",
+                node.paths.name()
+            ))),
+        }
     }
 
     /// Returns Prometheus and the namespaces that the flags select.
@@ -83,14 +103,15 @@ pub(super) fn scope_without_cluster(global: &Global) -> Scope {
     }
 }
 
-/// Returns the cluster and the namespaces that the flags select. A local node has no extensions.
+/// Returns the cluster and the namespaces that the flags select, for a command about what a local
+/// node does not have: a Prometheus, a dashboard, or objects of the extension.
 pub(super) async fn cluster(global: &Global) -> anyhow::Result<(Cluster, Scope)> {
     let mesh = Mesh::find(global).await?;
     let scope = mesh.scope(global);
     match mesh {
         Mesh::Cluster(cluster) => Ok((*cluster, scope)),
         Mesh::Local(node) => Err(Failure::Input(format!(
-            "the local node {} has no viz extension: use `meshctl stat` or `meshctl viz tap`, which read its proxies; --context NAME selects a cluster",
+            "the local node {} has no Prometheus and no dashboard: use `meshctl viz stat`, `edges`, `routes`, `authz` or `tap`, which read its proxies; --context NAME selects a cluster",
             node.paths.name()
         ))
         .into()),
