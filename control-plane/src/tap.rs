@@ -32,15 +32,15 @@ use crate::cluster::explain;
 use crate::webhook::{self, Acceptor, ServingCertificate};
 
 mod api;
-mod event;
 mod front_proxy;
+mod ignored;
 mod observe;
 mod pods;
 mod request;
 mod tls;
 
 pub(crate) use self::api::{MAX_TAPS, TapApi};
-pub(crate) use self::event::IgnoredHeaders;
+pub(crate) use self::ignored::IgnoredHeaders;
 pub(crate) use self::pods::MeshNames;
 pub(crate) use self::request::Target;
 

@@ -26,6 +26,7 @@ pub mod opentelemetry;
 pub mod outbound;
 pub mod tap;
 pub mod tap_conditions;
+pub mod tap_events;
 pub mod tap_frames;
 pub mod trace;
 

@@ -13,8 +13,9 @@ use hyper::body::{Bytes, Frame};
 use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use mesh_api::linkerd2::tap::TapByResourceRequest;
 use mesh_api::linkerd2::viz::ApiError;
+use mesh_api::tap_events;
 use mesh_api::tap_frames::frame;
-use mesh_core::tap::TapRequest;
+use mesh_core::tap::{TapEvent, TapRequest};
 use parking_lot::Mutex;
 use prost::Message;
 use rustls_pki_types::CertificateDer;
@@ -24,8 +25,8 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tonic::Status;
 
-use super::event::{self, IgnoredHeaders};
 use super::front_proxy::FrontProxy;
+use super::ignored::IgnoredHeaders;
 use super::observe::{WINDOW, observe};
 use super::pods::{AddressTable, MeshNames, TappedPod, tappable};
 use super::request::{TARGET_KINDS, TapQuery, Target, resource};
@@ -60,7 +61,7 @@ pub(crate) struct TapApi {
 struct EventStream {
     inventory: Arc<Mutex<Inventory>>,
     ignored: IgnoredHeaders,
-    events: mpsc::Receiver<mesh_core::tap::TapEvent>,
+    events: mpsc::Receiver<TapEvent>,
     addresses: AddressTable,
     /// When the addresses are looked up again.
     refresh: Instant,
@@ -203,7 +204,7 @@ impl TapApi {
 fn start_observers(
     pods: Vec<TappedPod>,
     query: &TapQuery,
-    events: &mpsc::Sender<mesh_core::tap::TapEvent>,
+    events: &mpsc::Sender<TapEvent>,
 ) -> JoinSet<()> {
     let request = TapRequest {
         limit: query.rps_per_pod(pods.len()),
@@ -225,7 +226,11 @@ impl EventStream {
             self.addresses = AddressTable::new(&self.inventory.lock());
             self.refresh = Instant::now() + WINDOW;
         }
-        let message = event::message(&event, &self.addresses, &self.ignored);
+        let event = TapEvent {
+            context: Arc::new(event.context.describe(&self.addresses)),
+            ..event
+        };
+        let message = tap_events::message(&event, |header| !self.ignored.contains(header));
         Some(frame(&message))
     }
 }

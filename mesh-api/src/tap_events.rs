@@ -1,52 +1,26 @@
-//! The events of proxies as Linkerd's clients read them.
+//! The events of proxies as the viz extension's clients read them. The tap API of a cluster and
+//! that of a local node send them.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use http::Method;
-use mesh_api::linkerd2::common::net::{IPv6, IpAddress, TcpAddress, ip_address};
-use mesh_api::linkerd2::tap::TapEvent as Message;
-use mesh_api::linkerd2::tap::tap_event::http::{
+use mesh_core::labels::Labels;
+use mesh_core::tap::{TapDirection, TapEvent, TapEventKind, TapHeaders, TapStreamEnd};
+
+use crate::linkerd2::common::net::{IPv6, IpAddress, TcpAddress, ip_address};
+use crate::linkerd2::tap::TapEvent as Message;
+use crate::linkerd2::tap::tap_event::http::{
     Event as HttpEvent, RequestInit, ResponseEnd, ResponseInit, StreamId,
 };
-use mesh_api::linkerd2::tap::tap_event::{EndpointMeta, Event, Http, ProxyDirection, RouteMeta};
-use mesh_api::linkerd2::viz::headers::{Header, header};
-use mesh_api::linkerd2::viz::{Eos, Headers, HttpMethod, Scheme, eos, http_method, scheme};
-use mesh_core::labels::Labels;
-use mesh_core::tap::{
-    AddressLabels, TapDirection, TapEvent, TapEventKind, TapHeaders, TapStreamEnd,
-};
+use crate::linkerd2::tap::tap_event::{EndpointMeta, Event, Http, ProxyDirection, RouteMeta};
+use crate::linkerd2::viz::headers::{Header, header};
+use crate::linkerd2::viz::{Eos, Headers, HttpMethod, Scheme, eos, http_method, scheme};
 
-/// Names of header fields whose values are not shown, in lower case.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct IgnoredHeaders(Vec<String>);
-
-impl IgnoredHeaders {
-    /// Names are compared without regard to case.
-    pub(crate) fn new(names: impl IntoIterator<Item = String>) -> Self {
-        Self(
-            names
-                .into_iter()
-                .map(|name| name.to_ascii_lowercase())
-                .collect(),
-        )
-    }
-
-    fn contains(&self, name: &str) -> bool {
-        self.0
-            .iter()
-            .any(|ignored| ignored.eq_ignore_ascii_case(name))
-    }
-}
-
-/// Converts an event, described by its addresses.
-pub(crate) fn message(
-    event: &TapEvent,
-    addresses: &impl AddressLabels,
-    ignored: &IgnoredHeaders,
-) -> Message {
-    let context = event.context.describe(addresses);
+/// Converts an event. Header fields whose name is not `shown` are left out.
+pub fn message(event: &TapEvent, shown: impl Fn(&str) -> bool) -> Message {
+    let context = &event.context;
     let direction = match context.direction {
         TapDirection::Inbound => ProxyDirection::Inbound,
         TapDirection::Outbound => ProxyDirection::Outbound,
@@ -64,19 +38,19 @@ pub(crate) fn message(
         }),
         proxy_direction: direction.into(),
         event: Some(Event::Http(Http {
-            event: Some(http_event(event, ignored)),
+            event: Some(http_event(event, &shown)),
         })),
     }
 }
 
-fn http_event(event: &TapEvent, ignored: &IgnoredHeaders) -> HttpEvent {
+fn http_event(event: &TapEvent, is_shown: &dyn Fn(&str) -> bool) -> HttpEvent {
     let id = Some(StreamId {
         base: event.id.base,
         stream: event.id.stream,
     });
     let fields = |headers: &Option<TapHeaders>| {
         let headers = headers.as_ref()?;
-        Some(shown(headers, ignored))
+        Some(shown(headers, is_shown))
     };
     match &event.kind {
         TapEventKind::Request {
@@ -121,8 +95,8 @@ fn http_event(event: &TapEvent, ignored: &IgnoredHeaders) -> HttpEvent {
 }
 
 /// Texts stay texts; other values are bytes.
-fn shown(headers: &[(String, Vec<u8>)], ignored: &IgnoredHeaders) -> Headers {
-    let shown = headers.iter().filter(|(name, _)| !ignored.contains(name));
+fn shown(headers: &[(String, Vec<u8>)], is_shown: &dyn Fn(&str) -> bool) -> Headers {
+    let shown = headers.iter().filter(|(name, _)| is_shown(name));
     let headers = shown.map(|(name, value)| {
         let value = match str::from_utf8(value) {
             Ok(text) => header::Value::ValueStr(text.to_owned()),
@@ -200,19 +174,6 @@ mod tests {
 
     use super::*;
 
-    struct Pods;
-
-    impl AddressLabels for Pods {
-        fn labels(&self, ip: IpAddr) -> BTreeMap<String, String> {
-            let pod = if ip == IpAddr::from([10, 0, 0, 1]) {
-                "client"
-            } else {
-                "server"
-            };
-            [("pod".to_owned(), pod.to_owned())].into()
-        }
-    }
-
     fn event(direction: TapDirection, kind: TapEventKind) -> TapEvent {
         let context = TapContext {
             direction,
@@ -230,8 +191,7 @@ mod tests {
     }
 
     fn convert(event: &TapEvent) -> Message {
-        let ignored = IgnoredHeaders::new(["Authorization".to_owned()]);
-        message(event, &Pods, &ignored)
+        message(event, |header| header != "authorization")
     }
 
     fn end(end: TapStreamEnd) -> TapEventKind {
@@ -245,19 +205,15 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_described_where_the_proxy_does_not_know_them() {
+    fn addresses_and_labels_are_those_of_the_event() {
         let labels = |meta: Option<EndpointMeta>| meta.unwrap().labels;
-        let inbound = convert(&event(TapDirection::Inbound, end(TapStreamEnd::Complete)));
-        let expected =
-            [("pod", "client"), ("tls", "true")].map(|(n, v)| (n.to_owned(), v.to_owned()));
-        assert_eq!(labels(inbound.source_meta), BTreeMap::from(expected));
-        assert_eq!(labels(inbound.destination_meta)["pod"], "server");
-        let outbound = convert(&event(TapDirection::Outbound, end(TapStreamEnd::Complete)));
-        assert_eq!(labels(outbound.source_meta)["pod"], "client");
-        let destination = labels(outbound.destination_meta);
-        assert_eq!(destination.get("pod"), None);
-        assert_eq!(destination["deployment"], "web");
-        let (source, destination) = (outbound.source.unwrap(), outbound.destination.unwrap());
+        let message = convert(&event(TapDirection::Outbound, end(TapStreamEnd::Complete)));
+        assert_eq!(message.proxy_direction(), ProxyDirection::Outbound);
+        let of = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
+        assert_eq!(labels(message.source_meta), of("tls", "true"));
+        assert_eq!(labels(message.destination_meta), of("deployment", "web"));
+        assert_eq!(message.route_meta, None);
+        let (source, destination) = (message.source.unwrap(), message.destination.unwrap());
         assert_eq!(
             source.ip.unwrap().ip,
             Some(ip_address::Ip::Ipv4(0x0a00_0001))
@@ -271,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn ignored_headers_are_left_out_and_other_bytes_are_kept() {
+    fn hidden_headers_are_left_out_and_other_bytes_are_kept() {
         let headers = vec![
             ("authorization".to_owned(), b"secret".to_vec()),
             ("x".to_owned(), b"text".to_vec()),
