@@ -13,6 +13,7 @@ mod install;
 mod mesh;
 mod node;
 mod output;
+mod stop;
 
 use std::process::ExitCode;
 

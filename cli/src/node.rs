@@ -2,6 +2,7 @@
 //! controllers read them. Pods are reached at their addresses, the agent on its Unix socket.
 
 pub(crate) mod agent;
+pub(crate) mod api_server;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;

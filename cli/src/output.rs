@@ -1,5 +1,6 @@
 //! All printing. Data goes to standard output; progress, hints and errors go to standard error.
 
+pub(crate) mod browser;
 pub(crate) mod figures;
 pub(crate) mod manifests;
 pub(crate) mod progress;

@@ -52,7 +52,7 @@ mod upgrade;
 
 pub(crate) use self::api::Dashboard;
 pub(crate) use self::assets::Assets;
-pub(crate) use self::check::Checker;
+pub(crate) use self::check::{Checker, Place};
 pub(crate) use self::client::MetricsClient;
 pub(crate) use self::feed::Feeds;
 pub(crate) use self::limits::Limits;

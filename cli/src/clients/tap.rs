@@ -9,10 +9,10 @@ mod state;
 use mesh_core::tap::TapEvent;
 
 use self::api::ApiEvents;
-use self::local::LocalEvents;
 use crate::mesh::Mesh;
 
-pub(crate) use self::request::{DEFAULT_MAX_RPS, TapQuery};
+pub(crate) use self::local::LocalEvents;
+pub(crate) use self::request::{DEFAULT_MAX_RPS, LARGEST_MAX_RPS, TapQuery};
 pub(crate) use self::state::TapState;
 
 /// The events of one tap. Dropping it ends the tap.

@@ -1,5 +1,6 @@
 //! `meshctl local`: a mesh on this machine, without Kubernetes.
 
+mod dashboard;
 mod find;
 mod logs;
 mod status;
@@ -25,6 +26,8 @@ pub(crate) enum Command {
     Up(up::Args),
     /// Show a node's pods and Services
     Status(status::Args),
+    /// Open the dashboard of a node
+    Dashboard(dashboard::Args),
     /// Run a command in a container
     Exec(Exec),
     /// Print the logs of a container
@@ -71,6 +74,7 @@ pub(crate) fn run(command: Command, global: &Global) -> anyhow::Result<()> {
         Command::Up(args) => on_runtime(up::run(args, global)),
         Command::Apply(args) => on_runtime(up::apply(args, global)),
         Command::Status(args) => status::run(&args, global),
+        Command::Dashboard(args) => on_runtime(Box::pin(dashboard::run(args, global))),
         Command::Exec(args) => exec(args, global),
         Command::Logs(args) => on_runtime(logs::run(args, global)),
         Command::Down(selector) => on_runtime(down(selector, global)),

@@ -51,6 +51,10 @@ pub struct Web {
         requires = "grafana_external_addr"
     )]
     pub grafana_prefix: String,
+    /// The API server is that of `meshctl local dashboard`: a local node has no webhooks and no
+    /// APIService to check
+    #[arg(long)]
+    pub local_node: bool,
     #[command(flatten)]
     pub cluster: Cluster,
     #[command(flatten)]

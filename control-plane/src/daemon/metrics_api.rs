@@ -21,6 +21,11 @@ pub(super) async fn run(config: MetricsApi) -> Result<(), DaemonError> {
     daemon.serve_admin(config.metrics_addr).await?;
     let inventory = Arc::new(Mutex::new(Inventory::new()));
     export_objects(&daemon.registry, &inventory);
+    let objects = if config.source.dirs.is_empty() {
+        "Kubernetes"
+    } else {
+        "its directories of manifests"
+    };
     let complete = daemon.read_source(
         config.source,
         "metrics-api",
@@ -40,6 +45,7 @@ pub(super) async fn run(config: MetricsApi) -> Result<(), DaemonError> {
         cluster_domain: config.cluster_domain,
         control_namespace: config.controller_namespace,
         ignored_namespaces: config.ignore_namespaces,
+        objects,
     };
     let service = MetricsApiService::new(inventory, source, settings, &daemon.calls);
     let router = Server::builder().add_service(ApiServer::new(service));

@@ -6,8 +6,8 @@ use super::{Daemon, DaemonError, listen, prometheus_connection};
 use crate::cluster;
 use crate::config::Web as Config;
 use crate::web::{
-    self, Assets, Checker, Dashboard, Feeds, Limits, MetricsClient, PageSettings, PolicyClient,
-    Sources,
+    self, Assets, Checker, Dashboard, Feeds, Limits, MetricsClient, PageSettings, Place,
+    PolicyClient, Sources,
 };
 
 pub(super) async fn run(config: Config) -> Result<(), DaemonError> {
@@ -30,6 +30,11 @@ pub(super) async fn run(config: Config) -> Result<(), DaemonError> {
         prometheus: prometheus.map(Arc::new),
     };
     let feeds = Feeds::new(sources, &daemon.registry);
+    let place = if config.local_node {
+        Place::LocalNode
+    } else {
+        Place::Cluster
+    };
     let settings = PageSettings {
         controller_namespace: config.controller_namespace,
         viz_namespace: config.viz_namespace,
@@ -39,7 +44,7 @@ pub(super) async fn run(config: Config) -> Result<(), DaemonError> {
     };
     let dashboard = Dashboard {
         assets,
-        checker: Checker::new(client.clone(), feeds.clone(), &settings),
+        checker: Checker::new(client.clone(), feeds.clone(), place, &settings),
         feeds,
         client,
         hosts,

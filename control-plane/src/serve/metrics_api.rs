@@ -51,6 +51,8 @@ pub struct MetricsApiSettings {
     pub control_namespace: String,
     /// The namespaces whose pods are not listed.
     pub ignored_namespaces: Vec<String>,
+    /// Where the objects come from, in the words of the self-check.
+    pub objects: &'static str,
 }
 
 #[derive(Debug)]
@@ -391,11 +393,8 @@ impl MetricsApiService {
         };
         // The service starts when everything has been listed, and objects stay known while the API
         // server is unreachable.
-        let mut results = vec![check(
-            "kubernetes",
-            "linkerd viz can talk to Kubernetes",
-            None,
-        )];
+        let description = format!("linkerd viz can talk to {}", self.settings.objects);
+        let mut results = vec![check("kubernetes", &description, None)];
         match &self.source {
             Some(MetricsSource::Prometheus(_)) => {
                 let result = self.query(&pods::start_query("")).await;

@@ -24,10 +24,19 @@ mod rows;
 pub(crate) struct Checker {
     client: Client,
     feeds: Feeds,
+    place: Place,
     control_namespace: String,
     viz_namespace: String,
     /// The last result and its time. Locked while checks run, so that they run once at a time.
     last: Mutex<Option<(Instant, Value)>>,
+}
+
+/// Where the mesh runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Cluster,
+    /// It has neither webhooks nor an APIService: the node itself adds proxies and taps.
+    LocalNode,
 }
 
 /// A result is returned again for so long.
@@ -41,10 +50,11 @@ const TAP_INJECTOR: &str = "linkerd-tap-injector-webhook-config";
 const TAP_API: &str = "v1alpha1.tap.linkerd.io";
 
 impl Checker {
-    pub(crate) fn new(client: Client, feeds: Feeds, settings: &PageSettings) -> Self {
+    pub(crate) fn new(client: Client, feeds: Feeds, place: Place, settings: &PageSettings) -> Self {
         Self {
             client,
             feeds,
+            place,
             control_namespace: settings.controller_namespace.clone(),
             viz_namespace: settings.viz_namespace.clone(),
             last: Mutex::new(None),
@@ -65,17 +75,44 @@ impl Checker {
     }
 
     async fn rows(&self) -> Vec<Row> {
+        match self.place {
+            Place::Cluster => self.rows_of_cluster().await,
+            Place::LocalNode => self.rows_of_node().await,
+        }
+    }
+
+    async fn rows_of_node(&self) -> Vec<Row> {
+        let (control, own, viz) = tokio::join!(
+            self.pods(&self.control_namespace),
+            self.pods(&self.viz_namespace),
+            self.viz_rows(),
+        );
+        let mut rows = vec![
+            rows::control_plane(&control, &rows::COMPONENTS_OF_NODE),
+            rows::viz_pods(&self.viz_namespace, &own),
+        ];
+        rows.extend(viz);
+        rows
+    }
+
+    /// Returns what the metrics API knows.
+    async fn viz_rows(&self) -> Vec<Row> {
+        let (checks, pods) = tokio::join!(self.ask("self-check"), self.ask("pods"));
+        let mut rows = rows::self_checks(&checks);
+        let scraper = match self.place {
+            Place::Cluster => "Prometheus",
+            Place::LocalNode => "the metrics API",
+        };
+        rows.extend(rows::data_plane(&pods, scraper));
+        rows
+    }
+
+    async fn rows_of_cluster(&self) -> Vec<Row> {
         let version = self.object("/version".to_owned()).await;
         let is_reachable = version.is_ok();
         let mut rows = vec![rows::api_server(&version)];
-        let viz = async {
-            let (checks, pods) = tokio::join!(self.ask("self-check"), self.ask("pods"));
-            let mut rows = rows::self_checks(&checks);
-            rows.extend(rows::data_plane(&pods));
-            rows
-        };
         if !is_reachable {
-            rows.extend(viz.await);
+            rows.extend(self.viz_rows().await);
             return rows;
         }
         let (control, own, injector, tap_injector, tap, viz) = tokio::join!(
@@ -86,9 +123,9 @@ impl Checker {
             self.object(format!(
                 "/apis/apiregistration.k8s.io/v1/apiservices/{TAP_API}"
             )),
-            viz,
+            self.viz_rows(),
         );
-        rows.push(rows::control_plane(&control));
+        rows.push(rows::control_plane(&control, &rows::COMPONENTS));
         rows.push(rows::webhook("proxy-injector", &injector));
         rows.push(rows::webhook("tap-injector", &tap_injector));
         rows.push(rows::tap_api(&tap));

@@ -19,7 +19,7 @@ use super::request::TapQuery;
 use crate::node::Node;
 
 /// The events of one tap.
-pub(super) struct LocalEvents {
+pub(crate) struct LocalEvents {
     node: Node,
     /// The events of all pods, and why a pod could not be observed.
     events: mpsc::Receiver<anyhow::Result<TapEvent>>,
@@ -40,7 +40,7 @@ const MAX_QUEUED: usize = 1_000;
 const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
 
 impl LocalEvents {
-    pub(super) async fn start(node: &Node, query: &TapQuery) -> anyhow::Result<Self> {
+    pub(crate) async fn start(node: &Node, query: &TapQuery) -> anyhow::Result<Self> {
         let objects = Objects::read(node)?;
         let pods = objects.select(query)?;
         let request = TapRequest {
@@ -74,7 +74,7 @@ impl LocalEvents {
 
     /// Returns the next event. When no pod is observed any longer, it is `None`, or the reason why
     /// a pod could not be observed.
-    pub(super) async fn next(&mut self) -> anyhow::Result<Option<TapEvent>> {
+    pub(crate) async fn next(&mut self) -> anyhow::Result<Option<TapEvent>> {
         loop {
             match self.events.recv().await {
                 Some(Ok(event)) => return Ok(Some(self.described(event))),

@@ -42,6 +42,11 @@ pub(crate) struct TapQuery {
 /// Where the API server forwards requests for taps.
 const PREFIX: &str = "/apis/tap.linkerd.io/v1alpha1/watch/namespaces";
 
+mod message;
+
+/// The maximum of the tap API.
+pub(crate) const LARGEST_MAX_RPS: f32 = 10_000.0;
+
 /// Linkerd's default.
 pub(crate) const DEFAULT_MAX_RPS: f32 = 100.0;
 

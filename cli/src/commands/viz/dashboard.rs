@@ -1,12 +1,10 @@
 //! `meshctl viz dashboard`: opens the dashboard of the extension through the API server.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::ValueEnum;
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -17,6 +15,7 @@ use crate::cluster::Cluster;
 use crate::exit::Failure;
 use crate::global::Global;
 use crate::output;
+use crate::output::browser::{self, Show};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -32,7 +31,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     address: IpAddr,
     /// Port on this machine; 0 for any
-    #[arg(short, long, value_name = "PORT", default_value_t = 50750)]
+    #[arg(short, long, value_name = "PORT", default_value_t = browser::PORT)]
     port: u16,
     /// What to open
     #[arg(long, value_enum, default_value_t = Show::Dashboard)]
@@ -40,15 +39,6 @@ pub(super) struct Args {
     /// How long to wait for a ready dashboard (10s, 2m)
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = mesh_core::units::parse_duration)]
     wait: Duration,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Show {
-    /// The dashboard, in the browser
-    #[value(alias = "linkerd")]
-    Dashboard,
-    /// Nothing: only print the URL
-    Url,
 }
 
 /// The port of the dashboard in its pod.
@@ -59,9 +49,6 @@ const MAX_CONNECTIONS: usize = 64;
 
 /// The pause between two looks for a ready pod.
 const INTERVAL: Duration = Duration::from_secs(1);
-
-/// The programs that open a URL, on Linux and on macOS.
-const OPENERS: [&str; 2] = ["xdg-open", "open"];
 
 pub(super) async fn run(
     args: &Args,
@@ -76,22 +63,9 @@ pub(super) async fn run(
             "cannot listen on {addr}: {error}; --port 0 takes any free port"
         ))
     })?;
-    let url = url(listener.local_addr().context("read the port")?);
-    output::line(&format!("The dashboard is at {url}\nCtrl-C ends it."))?;
-    if args.show == Show::Dashboard && !open_browser(&url) {
-        output::note("no browser could be opened; open the URL yourself");
-    }
+    let url = browser::url(listener.local_addr().context("read the port")?);
+    browser::present(args.show, &url)?;
     Box::pin(serve(&listener, cluster, &namespace, &pod)).await
-}
-
-/// A host name that the dashboard accepts.
-fn url(addr: SocketAddr) -> String {
-    let host = if addr.ip().is_unspecified() || addr.ip().is_loopback() {
-        "localhost".to_owned()
-    } else {
-        addr.ip().to_string()
-    };
-    format!("http://{host}:{}", addr.port())
 }
 
 async fn ready_pod(
@@ -116,19 +90,6 @@ fn is_permanent(error: &anyhow::Error) -> bool {
         error.downcast_ref::<Failure>(),
         Some(Failure::Unreachable(_))
     )
-}
-
-/// Opens a browser. Its output does not belong to the terminal.
-fn open_browser(url: &str) -> bool {
-    OPENERS.iter().any(|program| {
-        let child = std::process::Command::new(program)
-            .arg(url)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn();
-        child.is_ok()
-    })
 }
 
 /// Forwards connections until the process is interrupted.
@@ -169,18 +130,5 @@ async fn forward(
             Ok(Some(reason)) => Err(anyhow::anyhow!(reason)),
             Ok(None) | Err(_) => Ok(()),
         },
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn url_has_a_host_that_the_dashboard_accepts() {
-        let url = |addr: &str| url(addr.parse().unwrap());
-        assert_eq!(url("127.0.0.1:50750"), "http://localhost:50750");
-        assert_eq!(url("0.0.0.0:80"), "http://localhost:80");
-        assert_eq!(url("192.0.2.7:50750"), "http://192.0.2.7:50750");
     }
 }

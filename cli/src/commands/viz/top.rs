@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use crossterm::event::Event;
 use futures_util::StreamExt as _;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::MissedTickBehavior;
 
 use self::live::{Grouping, LiveRequests};
@@ -26,6 +25,7 @@ use crate::global::Global;
 use crate::mesh::Mesh;
 use crate::output;
 use crate::output::screen::Screen;
+use crate::stop::Stop;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
@@ -120,27 +120,5 @@ async fn watch(
         view.update(live);
         screen.draw(|frame| draw::draw(frame, view))?;
         is_current = true;
-    }
-}
-
-/// Signals that end the process. Ctrl-C is a key, because the terminal is in raw mode.
-struct Stop([Signal; 3]);
-
-impl Stop {
-    fn new() -> std::io::Result<Self> {
-        Ok(Self([
-            signal(SignalKind::interrupt())?,
-            signal(SignalKind::terminate())?,
-            signal(SignalKind::hangup())?,
-        ]))
-    }
-
-    async fn requested(&mut self) {
-        let [interrupt, terminate, hangup] = &mut self.0;
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-            _ = hangup.recv() => {}
-        }
     }
 }

@@ -87,6 +87,7 @@ fn service(prometheus: Option<SocketAddr>, inventory: Inventory) -> MetricsApiSe
         cluster_domain: "cluster.local".to_owned(),
         control_namespace: "linkerd".to_owned(),
         ignored_namespaces: vec!["kube-system".to_owned()],
+        objects: "Kubernetes",
     };
     let inventory = Arc::new(Mutex::new(inventory));
     MetricsApiService::new(inventory, source, settings, &Calls::new(&registry))

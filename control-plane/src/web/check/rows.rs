@@ -18,7 +18,10 @@ pub(super) struct Row {
 type Read = Result<Value, String>;
 
 /// The components of the control plane, each of which has a pod.
-const COMPONENTS: [&str; 3] = ["destination", "identity", "proxy-injector"];
+pub(super) const COMPONENTS: [&str; 3] = ["destination", "identity", "proxy-injector"];
+
+/// Those of a local node, which injects proxies itself.
+pub(super) const COMPONENTS_OF_NODE: [&str; 2] = ["destination", "identity"];
 
 const COMPONENT: &str = "linkerd.io/control-plane-component";
 
@@ -74,13 +77,13 @@ pub(super) fn api_server(version: &Read) -> Row {
     Row::new("kubernetes-api", "k8s-api", description, result)
 }
 
-pub(super) fn control_plane(pods: &Read) -> Row {
+pub(super) fn control_plane(pods: &Read, components: &[&str]) -> Row {
     let result = read(pods).and_then(|pods| {
         let pods = items(pods);
-        for component in COMPONENTS {
+        for component in components {
             let has_pod = pods
                 .iter()
-                .any(|pod| pod["metadata"]["labels"][COMPONENT] == component && is_ready(pod));
+                .any(|pod| pod["metadata"]["labels"][COMPONENT] == *component && is_ready(pod));
             if !has_pod {
                 return Err(format!("no pod of {component} is ready"));
             }
@@ -179,8 +182,8 @@ pub(super) fn self_checks(checks: &Read) -> Vec<Row> {
     rows.collect()
 }
 
-/// What the metrics API knows of meshed pods.
-pub(super) fn data_plane(pods: &Read) -> Vec<Row> {
+/// What the metrics API knows of meshed pods, whose metrics `scraper` has.
+pub(super) fn data_plane(pods: &Read, scraper: &str) -> Vec<Row> {
     let Ok(pods) = pods else {
         // The self-check has failed too.
         return Vec::new();
@@ -211,8 +214,8 @@ pub(super) fn data_plane(pods: &Read) -> Vec<Row> {
         Row::new(
             "linkerd-viz-data-plane",
             "l5d-data-plane-prom",
-            "data plane proxy metrics are present in Prometheus",
-            without("added", "Prometheus has no metrics of the proxy"),
+            format!("data plane proxy metrics are present in {scraper}"),
+            without("added", &format!("{scraper} has no metrics of the proxy")),
         )
         .warning(),
     ]
@@ -278,16 +281,23 @@ mod tests {
             .collect();
         pods.push(json!({ "metadata": { "name": "job" }, "status": { "phase": "Succeeded" } }));
         let list = |pods: &[Value]| Ok(json!({ "items": pods }));
-        assert_eq!(error(control_plane(&list(&pods))), "");
+        assert_eq!(error(control_plane(&list(&pods), &COMPONENTS)), "");
+        assert_eq!(
+            error(control_plane(&list(&pods[..2]), &COMPONENTS_OF_NODE)),
+            ""
+        );
         let mut more = pods.clone();
         more.push(pod("identity-2", "identity", "False"));
-        assert_eq!(error(control_plane(&list(&more))), "not ready: identity-2");
         assert_eq!(
-            error(control_plane(&list(&pods[1..]))),
+            error(control_plane(&list(&more), &COMPONENTS)),
+            "not ready: identity-2"
+        );
+        assert_eq!(
+            error(control_plane(&list(&pods[1..]), &COMPONENTS)),
             "no pod of destination is ready"
         );
         assert_eq!(
-            error(control_plane(&Err("forbidden".to_owned()))),
+            error(control_plane(&Err("forbidden".to_owned()), &COMPONENTS)),
             "forbidden"
         );
     }
@@ -327,7 +337,7 @@ mod tests {
             }),
         ];
         pods.extend((0..7).map(|at| pod(&format!("shop/c{at}"), true, false)));
-        let rows = data_plane(&Ok(json!({ "pods": pods })));
+        let rows = data_plane(&Ok(json!({ "pods": pods })), "Prometheus");
         assert!(rows.iter().all(|row| row.is_warning));
         assert_eq!(error(rows[0].clone()), "the proxy is not ready: shop/b");
         assert!(error(rows[1].clone()).ends_with("shop/c4 and 2 more"));

@@ -1,6 +1,6 @@
 //! The flags of the commands that tap: `tap`, `top` and `profile`.
 
-use crate::clients::tap::{DEFAULT_MAX_RPS, TapQuery};
+use crate::clients::tap::{DEFAULT_MAX_RPS, LARGEST_MAX_RPS, TapQuery};
 use crate::exit::Failure;
 use crate::global::Global;
 use crate::mesh::Mesh;
@@ -42,9 +42,6 @@ pub(in crate::commands::viz) struct Filter {
     )]
     selector: String,
 }
-
-/// The maximum of the tap API.
-const LARGEST_MAX_RPS: f32 = 10_000.0;
 
 impl Filter {
     /// A tap is of one namespace: without `-n`, the default one of the mesh.

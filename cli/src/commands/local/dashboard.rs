@@ -1,0 +1,171 @@
+//! `meshctl local dashboard`: the dashboard of the viz extension for a local node.
+//!
+//! The dashboard is the controller `web`, which runs on loopback as long as this command. It asks
+//! the node's metrics API for statistics, and this command for objects and taps.
+
+use std::fs::File;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use mesh_local::client;
+use mesh_local::control_plane::{self, viz};
+use mesh_local::settings::{Program, Settings};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::process::{Child, Command};
+use tokio::time::{sleep, timeout};
+
+use super::{NodeSelector, failed, find};
+use crate::exit::Failure;
+use crate::global::Global;
+use crate::node::Node;
+use crate::node::api_server::ApiServer;
+use crate::output::browser::{self, Show};
+use crate::stop::Stop;
+
+const EXAMPLES: &str = "\
+Examples:
+  meshctl local dashboard
+  meshctl local dashboard --show url --port 8084    without opening a browser
+
+The dashboard runs until Ctrl-C. Every user of this machine can open it, and see live requests.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    node: NodeSelector,
+    /// Port on this machine
+    #[arg(short, long, value_name = "PORT", default_value_t = browser::PORT, value_parser = clap::value_parser!(u16).range(1..))]
+    port: u16,
+    /// What to open
+    #[arg(long, value_enum, default_value_t = Show::Dashboard)]
+    show: Show,
+}
+
+/// The dashboard needs none of the rights of root, and ends with this process, however that ends.
+const CONFINED: [&str; 6] = [
+    "setpriv",
+    "--no-new-privs",
+    "--inh-caps=-all",
+    "--bounding-set=-all",
+    "--pdeathsig=TERM",
+    "--",
+];
+
+/// The dashboard starts within a fraction of a second, and within some seconds on a loaded machine.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+pub(super) async fn run(args: Args, global: &Global) -> anyhow::Result<()> {
+    let paths = find::node(global, args.node.dir.as_deref())?;
+    if !nix::unistd::geteuid().is_root() {
+        return Err(Failure::Input(format!(
+            "only root may open the dashboard of local node {}, because it taps its proxies; run the command as root",
+            paths.name()
+        ))
+        .into());
+    }
+    client::status(&paths).map_err(failed)?;
+    let mut stop = Stop::new()?;
+    let node = Node { paths };
+    let metrics_api = node.metrics_api()?;
+    let settings = Settings::read(&node.paths)?;
+    let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, args.port));
+    check_free(addr).await?;
+    let api_server = ApiServer::start(node).await?;
+    // Only this user can read it.
+    let directory = tempfile::tempdir().context("create a temporary directory")?;
+    let kubeconfig = directory.path().join("kubeconfig");
+    api_server.write_kubeconfig(&kubeconfig)?;
+    let log = directory.path().join("log");
+    let output = File::create(&log).context("create a log")?;
+    let mut dashboard = controller(&settings, addr, metrics_api, &kubeconfig)
+        .stdin(Stdio::null())
+        .stdout(output.try_clone().context("share the log")?)
+        .stderr(output)
+        .kill_on_drop(true)
+        .spawn()
+        .context("start mesh-controller web")?;
+    tokio::select! {
+        started = wait_until_ready(&mut dashboard, addr, &log) => started?,
+        () = stop.requested() => return Ok(()),
+    }
+    browser::present(args.show, &browser::url(addr))?;
+    tokio::select! {
+        ended = dashboard.wait() => Err(exited(&ended?.to_string(), &log)),
+        () = stop.requested() => {
+            dashboard.kill().await.context("end mesh-controller web")
+        }
+    }
+}
+
+/// Returns the command line of the controller `web`.
+fn controller(
+    settings: &Settings,
+    addr: SocketAddr,
+    metrics_api: SocketAddr,
+    kubeconfig: &Path,
+) -> Command {
+    let mut command = Command::new(CONFINED[0]);
+    command
+        .args(&CONFINED[1..])
+        .arg(settings.program(Program::Controller))
+        .arg("web")
+        .arg(format!("--addr={addr}"))
+        .arg(format!("--metrics-addr={}:0", Ipv4Addr::LOCALHOST))
+        .arg(format!("--linkerd-metrics-api-addr={metrics_api}"))
+        .arg(format!(
+            "--controller-namespace={}",
+            control_plane::NAMESPACE
+        ))
+        .arg(format!("--viz-namespace={}", viz::NAMESPACE))
+        .arg("--local-node")
+        .arg("--kubeconfig")
+        .arg(kubeconfig);
+    command
+}
+
+/// Checks that nothing listens on the address. The dashboard would fail too, but a client could
+/// mistake the other server for it until then.
+async fn check_free(addr: SocketAddr) -> Result<(), Failure> {
+    match TcpListener::bind(addr).await {
+        Ok(_unused) => Ok(()),
+        Err(error) => Err(Failure::Input(format!(
+            "cannot listen on {addr}: {error}; --port selects another port"
+        ))),
+    }
+}
+
+async fn wait_until_ready(
+    dashboard: &mut Child,
+    addr: SocketAddr,
+    log: &Path,
+) -> anyhow::Result<()> {
+    let listening = async {
+        while TcpStream::connect(addr).await.is_err() {
+            sleep(POLL_INTERVAL).await;
+        }
+    };
+    tokio::select! {
+        started = timeout(START_TIMEOUT, listening) => match started {
+            Ok(()) => Ok(()),
+            Err(_elapsed) => Err(Failure::TimedOut(format!(
+                "the dashboard did not start within {} s",
+                START_TIMEOUT.as_secs()
+            ))
+            .into()),
+        },
+        ended = dashboard.wait() => Err(exited(&ended?.to_string(), log)),
+    }
+}
+
+/// Returns an error with the last line of the log, which has the reason.
+fn exited(status: &str, log: &Path) -> anyhow::Error {
+    let log = std::fs::read_to_string(log).unwrap_or_default();
+    let reason = log.lines().last().unwrap_or("its log is empty");
+    anyhow::anyhow!("the dashboard ended ({status}): {reason}")
+}
