@@ -109,7 +109,8 @@ impl Environment for Local {
              {meshctl} stat --watch\n  \
              {meshctl} identity client\n  \
              {meshctl} local exec client -- bash        a shell in a pod\n  \
-             {meshctl} diagnostics redirection\n\
+             {meshctl} diagnostics redirection\n  \
+             {meshctl} local dashboard                  http://localhost:50750, until Ctrl-C\n\
              Its manifests are in {dir}; change them and run `{meshctl} local apply {dir}`."
         )
     }
