@@ -167,24 +167,22 @@ impl Registry {
     /// Returns the exposition with the families in alphabetical order, those that are computed by
     /// the scrape after the others.
     pub fn encode_as(&self, format: Format) -> Vec<u8> {
-        let families = self.scrape();
         match format {
-            Format::Text => text::encode(&families),
-            Format::OpenMetrics => openmetrics::encode(&families),
+            Format::Text => text::encode(self.scrape()),
+            Format::OpenMetrics => openmetrics::encode(self.scrape()),
         }
     }
 
-    fn scrape(&self) -> Vec<FamilySnapshot> {
+    /// Collects one family after the other, so that the text format needs memory for one.
+    fn scrape(&self) -> impl Iterator<Item = FamilySnapshot> + use<> {
         let now = Instant::now();
         let families: Vec<Family> = self.inner.families.lock().values().cloned().collect();
         let mut computed = Scrape::default();
         for scraper in self.inner.scrapers.lock().iter() {
             scraper(&mut computed);
         }
-        let mut snapshots: Vec<FamilySnapshot> =
-            families.iter().map(|family| family.collect(now)).collect();
-        snapshots.append(&mut computed.families);
-        snapshots
+        let known = families.into_iter().map(move |family| family.collect(now));
+        known.chain(computed.families)
     }
 
     fn family(&self, name: &'static str, make: impl FnOnce() -> Family) -> Family {

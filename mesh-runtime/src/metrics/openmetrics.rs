@@ -25,11 +25,14 @@ struct CanonicalNumber(f64);
 struct Escaped<'a>(&'a str);
 
 /// Encodes the families in their order. Families without samples are omitted.
-pub(super) fn encode(families: &[FamilySnapshot]) -> Vec<u8> {
-    let families = || families.iter().filter(|family| !family.samples.is_empty());
-    let names: BTreeSet<&str> = families().map(|family| family.name).collect();
+pub(super) fn encode(families: impl IntoIterator<Item = FamilySnapshot>) -> Vec<u8> {
+    let families: Vec<FamilySnapshot> = families
+        .into_iter()
+        .filter(|family| !family.samples.is_empty())
+        .collect();
+    let names: BTreeSet<&str> = families.iter().map(|family| family.name).collect();
     let mut text = String::new();
-    for family in families() {
+    for family in &families {
         write_family(&mut text, family, &names);
     }
     text.push_str("# EOF\n");
@@ -216,7 +219,7 @@ impl fmt::Display for Escaped<'_> {
 mod tests {
     use super::*;
 
-    fn text(families: &[FamilySnapshot]) -> String {
+    fn text(families: impl IntoIterator<Item = FamilySnapshot>) -> String {
         String::from_utf8(encode(families)).unwrap()
     }
 
@@ -237,7 +240,7 @@ mod tests {
         let labels = Labels::new().with("direction", "inbound").with("zone", "");
         let counter = Samples::Counters(vec![(labels, 2.0), (Labels::new(), 0.5)]);
         assert_eq!(
-            text(&[family("request_total", counter)]),
+            text([family("request_total", counter)]),
             "# HELP request Help\n\
              # TYPE request counter\n\
              request_total{direction=\"inbound\",zone=\"\"} 2\n\
@@ -271,7 +274,7 @@ mod tests {
                 "# HELP open_total Help\n# TYPE open_total gauge\nopen_total 1\n",
             ),
         ] {
-            assert_eq!(text(&families), format!("{expected}# EOF\n"));
+            assert_eq!(text(families), format!("{expected}# EOF\n"));
         }
     }
 
@@ -282,14 +285,14 @@ mod tests {
             Samples::Gauges(Vec::new()),
             Samples::Histograms(Vec::new()),
         ] {
-            assert_eq!(text(&[family("x_total", samples)]), "# EOF\n");
+            assert_eq!(text([family("x_total", samples)]), "# EOF\n");
         }
         // Nor does it take its name from another one.
         let families = [
             family("open", Samples::Gauges(Vec::new())),
             family("open_total", Samples::Counters(one(2.0))),
         ];
-        assert!(text(&families).contains("# TYPE open counter\n"));
+        assert!(text(families).contains("# TYPE open counter\n"));
     }
 
     #[test]
@@ -321,7 +324,7 @@ mod tests {
         let trace = "trace_id=\"4bf92f3577b34da6a3ce929d0e0e4736\"";
         let path = "path=\"a\\\"b\\\\c\\nd\"";
         assert_eq!(
-            text(&[family("latency", Samples::Histograms(samples))]),
+            text([family("latency", Samples::Histograms(samples))]),
             format!(
                 "# HELP latency Help\n\
                  # TYPE latency histogram\n\
@@ -347,12 +350,12 @@ mod tests {
             help,
             samples: Samples::Gauges(one(1.0)),
         };
-        let escaped = text(&[with_help("a \"b\" \\ c\nd é")]);
+        let escaped = text([with_help("a \"b\" \\ c\nd é")]);
         assert!(
             escaped.starts_with("# HELP x a \\\"b\\\" \\\\ c\\nd é\n# TYPE x gauge\n"),
             "{escaped}"
         );
-        assert_eq!(text(&[with_help("")]), "# TYPE x gauge\nx 1\n# EOF\n");
+        assert_eq!(text([with_help("")]), "# TYPE x gauge\nx 1\n# EOF\n");
     }
 
     #[test]

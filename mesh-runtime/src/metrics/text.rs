@@ -9,11 +9,11 @@ use super::snapshot::{FamilySnapshot, Samples};
 
 /// Encodes the families in their order, followed by `# EOF` as in Linkerd's proxy. Families without
 /// samples are omitted including help and type, as there.
-pub(super) fn encode(families: &[FamilySnapshot]) -> Vec<u8> {
+pub(super) fn encode(families: impl Iterator<Item = FamilySnapshot>) -> Vec<u8> {
     let encoder = TextEncoder::new();
     let mut text = Vec::new();
-    for family in families.iter().filter(|family| !family.samples.is_empty()) {
-        if let Err(error) = encoder.encode(&[to_proto(family)], &mut text) {
+    for family in families.filter(|family| !family.samples.is_empty()) {
+        if let Err(error) = encoder.encode(&[to_proto(&family)], &mut text) {
             tracing::error!(family = family.name, %error, "Failed to encode metrics");
         }
     }
