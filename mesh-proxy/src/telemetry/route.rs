@@ -59,13 +59,24 @@ macro_rules! both {
     };
 }
 
+/// Makes histograms of the sizes of frames, by their name.
+fn sizes(registry: &Registry, help: &'static str) -> impl Fn(&'static str) -> HistogramFamily {
+    move |name| registry.histogram_family(name, help, FRAME_BYTES)
+}
+
+/// Makes histograms of times, by their name.
+fn times(
+    registry: &Registry,
+    exemplars: Exemplars,
+    help: &'static str,
+    buckets: &'static [f64],
+) -> impl Fn(&'static str) -> HistogramFamily {
+    move |name| registry.histogram_family_with(name, help, buckets, exemplars)
+}
+
 impl RouteFamilies {
     pub(super) fn inbound(registry: &Registry, exemplars: Exemplars) -> Self {
         let counter = |help| move |name| registry.counter_family(name, help);
-        let sizes = |help| move |name| registry.histogram_family(name, help, FRAME_BYTES);
-        let times = |help, buckets| {
-            move |name| registry.histogram_family_with(name, help, buckets, exemplars)
-        };
         let requests = both!(
             counter("The number of requests that the application received"),
             "inbound_",
@@ -73,6 +84,8 @@ impl RouteFamilies {
         );
         let request = both!(
             times(
+                registry,
+                exemplars,
                 "The time from a request's head to the end of its response",
                 FINE_SECONDS
             ),
@@ -81,6 +94,8 @@ impl RouteFamilies {
         );
         let response = both!(
             times(
+                registry,
+                exemplars,
                 "The time from the end of a request to the end of its response",
                 SECONDS
             ),
@@ -88,12 +103,12 @@ impl RouteFamilies {
             "_response_duration_seconds"
         );
         let request_frames = both!(
-            sizes("Sizes of the frames of request bodies"),
+            sizes(registry, "Sizes of the frames of request bodies"),
             "inbound_",
             "_request_frame_size_bytes"
         );
         let response_frames = both!(
-            sizes("Sizes of the frames of response bodies"),
+            sizes(registry, "Sizes of the frames of response bodies"),
             "inbound_",
             "_response_frame_size_bytes"
         );
@@ -135,12 +150,10 @@ impl RouteFamilies {
     }
 
     pub(super) fn outbound_route(registry: &Registry, exemplars: Exemplars) -> Self {
-        let sizes = |help| move |name| registry.histogram_family(name, help, FRAME_BYTES);
-        let times = |help, buckets| {
-            move |name| registry.histogram_family_with(name, help, buckets, exemplars)
-        };
         let duration = both!(
             times(
+                registry,
+                exemplars,
                 "The time from a request's head to the end of its response",
                 SECONDS
             ),
@@ -148,7 +161,7 @@ impl RouteFamilies {
             "_route_request_duration_seconds"
         );
         let frames = both!(
-            sizes("Sizes of the frames of request bodies"),
+            sizes(registry, "Sizes of the frames of request bodies"),
             "outbound_",
             "_route_request_frame_size_bytes"
         );
@@ -174,10 +187,6 @@ impl RouteFamilies {
     }
 
     pub(super) fn outbound_backend(registry: &Registry, exemplars: Exemplars) -> Self {
-        let sizes = |help| move |name| registry.histogram_family(name, help, FRAME_BYTES);
-        let times = |help, buckets| {
-            move |name| registry.histogram_family_with(name, help, buckets, exemplars)
-        };
         let requests = both!(
             |name| registry.counter_family(name, "The number of requests sent to a backend"),
             "outbound_",
@@ -185,6 +194,8 @@ impl RouteFamilies {
         );
         let duration = both!(
             times(
+                registry,
+                exemplars,
                 "The time from the end of a request to the end of its response",
                 FINE_SECONDS
             ),
@@ -192,7 +203,7 @@ impl RouteFamilies {
             "_route_backend_response_duration_seconds"
         );
         let frames = both!(
-            sizes("Sizes of the frames of response bodies"),
+            sizes(registry, "Sizes of the frames of response bodies"),
             "outbound_",
             "_route_backend_response_frame_size_bytes"
         );
