@@ -2,8 +2,8 @@
 //! Linkerd's proxy.
 //!
 //! A data thread queues an entry when the response has ended. One thread formats and writes the
-//! entries. When standard error takes no more, the queue fills up, and further entries are dropped
-//! and counted; no request waits.
+//! entries. When the queue is full, mostly because standard error takes no more, further entries
+//! are dropped and counted; no request waits.
 
 use std::fmt::Write as _;
 use std::future::poll_fn;
@@ -79,9 +79,9 @@ const MAX_TEXT: usize = 4096;
 const WRITE_SIZE: usize = 64 << 10;
 
 /// The pause after a write, in which entries gather: a data thread wakes this thread, which costs
-/// more than to format an entry, only after a pause without entries. The queue has room for four
-/// times the entries of a busy proxy in this time.
-const GATHER_TIME: Duration = Duration::from_millis(5);
+/// more than to format an entry, only after a pause without entries. A data thread handles at most
+/// about 100 requests in this time, so that the queue has room for those of ten.
+const GATHER_TIME: Duration = Duration::from_millis(1);
 
 /// How long the process waits at its end for the entries to be written.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
@@ -109,7 +109,7 @@ impl AccessLog {
             .spawn(move || write_entries(&messages, format, output))?;
         let dropped = registry.counter_family(
             "mesh_access_log_dropped_total",
-            "Entries of the access log that were dropped because standard error takes no more",
+            "Entries of the access log that were dropped because 1,024 others waited to be written",
         );
         Ok(Self {
             queue,
