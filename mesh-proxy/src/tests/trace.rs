@@ -124,6 +124,16 @@ impl Collector {
         world.proxy_with(name, &Self::variables(&addr, service))
     }
 
+    /// The proxies of a client and of a server, and the address by which the client's proxy
+    /// reaches the application through the server's.
+    async fn pair(&self, world: &World, app: &App) -> (Proxy, Proxy, SocketAddr) {
+        let server = self.proxy(world, WEB, "of-server");
+        let addr = server.listen(app.addr).await;
+        world.knows(addr, pod(addr, ProtocolHint::Http2, None));
+        let client = self.proxy(world, CLIENT, "of-client");
+        (client, server, addr)
+    }
+
     /// Takes the next call without time passing.
     async fn call(&mut self) -> Export {
         self.exports.recv().await.unwrap()
@@ -212,10 +222,7 @@ fn client_both_proxies_and_server_are_one_trace() {
             let world = World::new().await;
             let mut collector = Collector::start(&world).await;
             let app = App::start().await;
-            let server = collector.proxy(&world, WEB, "of-server");
-            let addr = server.listen(app.addr).await;
-            world.knows(addr, pod(addr, ProtocolHint::Http2, None));
-            let client = collector.proxy(&world, CLIENT, "of-client");
+            let (client, _server, addr) = collector.pair(&world, &app).await;
 
             let mut tcp = client.outbound(addr).await;
             send(&mut tcp, &get("/a?b=c", fields)).await;
@@ -301,10 +308,7 @@ fn latencies_of_a_traced_request_refer_to_its_spans() {
         let world = World::new().await;
         let mut collector = Collector::start(&world).await;
         let app = App::start().await;
-        let server = collector.proxy(&world, WEB, "of-server");
-        let addr = server.listen(app.addr).await;
-        world.knows(addr, pod(addr, ProtocolHint::Http2, None));
-        let client = collector.proxy(&world, CLIENT, "of-client");
+        let (client, server, addr) = collector.pair(&world, &app).await;
         let (mut tcp, mut accepted) = connected_to(&client, addr, &app).await;
         let unsampled = "traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00\r\n";
         exchange(&mut tcp, &mut accepted, &get("/", unsampled)).await;

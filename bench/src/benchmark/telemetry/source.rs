@@ -135,8 +135,8 @@ mod tests {
             &[(1, 0x10), (2, 0x20)],
             "0x0000000000000010
 /rustc/library/core/src/ptr/mod.rs:1
-/work/mesh-runtime/src/metrics/cell.rs:12
-/work/mesh-proxy/src/http/body.rs:3
+/src/mesh-runtime/src/metrics/cell.rs:12
+/src/mesh-proxy/src/http/body.rs:3
 0x0000000000000020
 ??:?
 ",
@@ -145,6 +145,6 @@ mod tests {
         assert!(is_telemetry(file), "{file}");
         assert_eq!(files.innermost(2), None);
         assert_eq!(files.files.len(), 2);
-        assert!(!is_telemetry("/work/mesh-proxy/src/http/body.rs:3"));
+        assert!(!is_telemetry("/src/mesh-proxy/src/http/body.rs:3"));
     }
 }
