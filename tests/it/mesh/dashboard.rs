@@ -8,7 +8,7 @@ use mesh_test_support::network::free_address;
 use mesh_test_support::require_root;
 use serde_json::Value;
 
-use super::manifests;
+use super::{manifests, send_requests};
 use crate::harness::mesh::Mesh;
 
 /// Prints the first three events of a tap of the dashboard at a port. The library is a package of
@@ -27,12 +27,8 @@ asyncio.run(main())
 #[test]
 fn dashboard_shows_statistics_and_live_requests_of_a_local_node() {
     require_root!();
-    let app =
-        manifests::namespace("app", true) + &manifests::client("app") + &manifests::web("app");
-    let mesh = Mesh::up(&[("app.yaml", &app)]);
-    let url = "http://web.app.svc.cluster.local/teapot?[1-1000000]";
-    let load = format!("curl -sS -o /dev/null --rate 20/s {url}");
-    let _requests = mesh.start("app/client", load);
+    let mesh = Mesh::up(&[("app.yaml", &manifests::app())]);
+    let _requests = send_requests(&mesh, "http://web.app.svc.cluster.local/teapot", 20);
     let port = free_address().port().to_string();
     let dashboard = mesh.start_meshctl(format!("local dashboard --show url --port {port}"));
     let line = dashboard.next_line().expect("the URL");

@@ -33,12 +33,10 @@ spec:
 
 /// A client and a server in the mesh, and a pod outside it.
 pub(super) fn small_mesh() -> Mesh {
-    let app =
-        manifests::namespace("app", true) + &manifests::client("app") + &manifests::web("app");
     let outside = manifests::namespace("outside", false)
         + &manifests::client("outside")
         + &manifests::web("outside");
-    Mesh::up(&[("app.yaml", &app), ("outside.yaml", &outside)])
+    Mesh::up(&[("app.yaml", &manifests::app()), ("outside.yaml", &outside)])
 }
 
 /// Returns the status of one request, or curl's exit code.

@@ -15,6 +15,11 @@ pub(crate) fn client(namespace: &str) -> String {
     pod(namespace, "client", &["sleep", "infinity"], &[], "")
 }
 
+/// The namespace `app` in the mesh, with a client and a server.
+pub(crate) fn app() -> String {
+    namespace("app", true) + &client("app") + &web("app")
+}
+
 /// nginx: HTTP/1 on 8080, HTTP/2 without TLS on 8081.
 pub(crate) fn web(namespace: &str) -> String {
     web_service(namespace) + &web_replica(namespace, "web")

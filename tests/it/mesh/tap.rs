@@ -10,7 +10,7 @@ use mesh_test_support::program::Program;
 use mesh_test_support::require_root;
 use serde_json::Value;
 
-use super::manifests;
+use super::{manifests, send_requests};
 use crate::harness::mesh::Mesh;
 
 const CLIENT: &str = "client.app.serviceaccount.identity.linkerd.cluster.local";
@@ -26,22 +26,12 @@ fn mesh() -> Mesh {
         "  name: secret\n  namespace: app\n",
         "  name: secret\n  namespace: app\n  annotations: {viz.linkerd.io/disable-tap: 'true'}\n",
     );
-    let app = manifests::namespace("app", true)
-        + &manifests::client("app")
-        + &manifests::web("app")
-        + &secret;
-    Mesh::up(&[("app.yaml", &app)])
+    Mesh::up(&[("app.yaml", &(manifests::app() + &secret))])
 }
 
 /// Sends requests for two paths until the programs are dropped.
-fn send_requests(mesh: &Mesh) -> [Program; 2] {
-    ["teapot", "empty"].map(|path| {
-        let url = format!("http://web/{path}?[1-1000000]");
-        mesh.start(
-            "app/client",
-            format!("curl -sS -o /dev/null --rate 20/s {url}"),
-        )
-    })
+fn send_to_both_paths(mesh: &Mesh) -> [Program; 2] {
+    ["teapot", "empty"].map(|path| send_requests(mesh, &format!("http://web/{path}"), 20))
 }
 
 /// Returns the next document of a tap.
@@ -60,7 +50,7 @@ fn next_document(tap: &Program) -> Value {
 fn requests_of_a_local_node_are_tapped() {
     require_root!();
     let mesh = mesh();
-    let _requests = send_requests(&mesh);
+    let _requests = send_to_both_paths(&mesh);
 
     let tap = mesh.start_meshctl("viz tap po/web -n app --path /teapot -o json");
     for _ in 0..10 {
