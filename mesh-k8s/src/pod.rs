@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use mesh_core::annotation;
+use mesh_core::units::parse_bool;
 
 pub mod owner;
 pub mod ports;
@@ -25,6 +26,11 @@ pub fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
 /// Returns the value of an annotation of any object.
 pub fn meta_annotation<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
     meta.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+/// Returns whether a boolean annotation of any object is true.
+pub fn is_annotated(meta: &ObjectMeta, key: &str) -> bool {
+    meta_annotation(meta, key).and_then(parse_bool) == Some(true)
 }
 
 /// Returns the value of a label of the pod.

@@ -2,12 +2,11 @@
 
 use kube::core::{DynamicObject, PartialObjectMeta};
 use mesh_core::annotation::CONTROL_PLANE_COMPONENT;
-use mesh_core::units::parse_bool;
 use mesh_k8s::inject::{DISABLE_TAP, TAP_ENABLED};
 use mesh_k8s::kinds::core::{ContainerState, ContainerStateTerminated, ContainerStatus};
 use mesh_k8s::kinds::{ObjectMeta, Pod, Service};
 use mesh_k8s::pod as accessors;
-use mesh_k8s::pod::{PROXY_CONTAINER, ports};
+use mesh_k8s::pod::{PROXY_CONTAINER, is_annotated, ports};
 use serde::Deserialize;
 
 use super::{name, owner};
@@ -32,16 +31,6 @@ pub(crate) fn listed(kind: ListedKind, meta: &ObjectMeta) -> ListedObject {
     with_detail(kind, meta, Detail::None)
 }
 
-/// Returns whether a boolean annotation is true.
-fn is_annotated(pod: &Pod, key: &str) -> bool {
-    let value = pod
-        .metadata
-        .annotations
-        .as_ref()
-        .and_then(|all| all.get(key));
-    value.is_some_and(|value| parse_bool(value) == Some(true))
-}
-
 pub(crate) fn listed_pod(pod: &Pod) -> ListedObject {
     let detail = PodDetail {
         phase: phase(pod),
@@ -59,8 +48,8 @@ pub(crate) fn listed_pod(pod: &Pod) -> ListedObject {
             .into(),
         control_plane: accessors::label(pod, CONTROL_PLANE_COMPONENT)
             .is_some_and(|component| !component.is_empty()),
-        is_tap_enabled: is_annotated(pod, TAP_ENABLED),
-        is_tap_disabled: is_annotated(pod, DISABLE_TAP),
+        is_tap_enabled: is_annotated(&pod.metadata, TAP_ENABLED),
+        is_tap_disabled: is_annotated(&pod.metadata, DISABLE_TAP),
         admin_port: ports::proxy_ports(pod).map(|ports| ports.admin),
         proxy_ready: statuses(pod).any(|it| it.name == PROXY_CONTAINER && it.ready),
         proxy_version: proxy_version(pod).into(),

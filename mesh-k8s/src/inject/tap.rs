@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 use json_patch::Patch;
 use k8s_openapi::api::core::v1::{Container, EnvVar, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use mesh_core::units::parse_bool;
 
 use super::InjectError;
 use super::operations::Operations;
-use crate::pod::PROXY_CONTAINER;
+use crate::pod::{PROXY_CONTAINER, is_annotated};
 
 /// Written by the tap injector: the proxy of the pod has a tap service.
 pub const TAP_ENABLED: &str = "viz.linkerd.io/tap-enabled";
@@ -31,7 +30,11 @@ pub fn tap_patch(namespace: &ObjectMeta, pod: &Pod, observer: &str) -> Result<Pa
     let metas = [namespace, &pod.metadata];
     let annotations = pod.metadata.annotations.as_ref();
     let is_patched = annotations.is_some_and(|annotations| annotations.contains_key(TAP_ENABLED));
-    if is_patched || metas.into_iter().any(disables_tap) {
+    if is_patched
+        || metas
+            .into_iter()
+            .any(|meta| is_annotated(meta, DISABLE_TAP))
+    {
         return Ok(operations.finish());
     }
     let Some((list, index, proxy)) = find_proxy(pod) else {
@@ -52,14 +55,6 @@ pub fn tap_patch(namespace: &ObjectMeta, pod: &Pod, observer: &str) -> Result<Pa
     let enabled = BTreeMap::from([(TAP_ENABLED.to_owned(), "true".to_owned())]);
     operations.metadata_entries("annotations", annotations, enabled);
     Ok(operations.finish())
-}
-
-fn disables_tap(meta: &ObjectMeta) -> bool {
-    let value = meta
-        .annotations
-        .as_ref()
-        .and_then(|all| all.get(DISABLE_TAP));
-    value.is_some_and(|value| parse_bool(value) == Some(true))
 }
 
 /// Returns the list and the position of the proxy, which may be a native sidecar.

@@ -1,6 +1,5 @@
 //! Whether a pod can be tapped.
 
-use mesh_core::units::parse_bool;
 use mesh_k8s::inject::{DISABLE_TAP, TAP_ENABLED};
 use mesh_k8s::kinds::Pod;
 use mesh_k8s::pod;
@@ -18,11 +17,7 @@ pub(crate) enum TapState {
 impl TapState {
     /// Returns what the tap API decides: `disable-tap` takes precedence.
     pub(crate) fn of_pod(pod: &Pod) -> Self {
-        let is_true = |key: &str| {
-            pod::annotation(pod, key)
-                .and_then(parse_bool)
-                .unwrap_or_default()
-        };
+        let is_true = |key: &str| pod::is_annotated(&pod.metadata, key);
         if is_true(DISABLE_TAP) {
             Self::Disabled
         } else if is_true(TAP_ENABLED) {
