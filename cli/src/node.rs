@@ -9,8 +9,10 @@ use std::path::Path;
 
 use anyhow::Context;
 use mesh_k8s::kinds::{ObjectMeta, Pod, ReplicaSet, ResourceExt, Service};
+use mesh_local::client::ClientError;
 use mesh_local::control_plane::viz;
 use mesh_local::node_paths::{FindError, Name, NodePaths};
+use mesh_local::objects::file_prefix;
 use serde::de::DeserializeOwned;
 use serde_norway::Value;
 use tokio::net::TcpStream;
@@ -60,9 +62,19 @@ impl Node {
         let directory = self.paths.objects();
         let entries = std::fs::read_dir(&directory)
             .with_context(|| format!("read the node's objects in {}", directory.display()))?;
+        let prefix = file_prefix(kind);
         let mut objects = Vec::new();
         for entry in entries {
-            let path = entry?.path();
+            let entry = entry?;
+            // Only the files of the kind are read.
+            if !entry
+                .file_name()
+                .as_encoded_bytes()
+                .starts_with(prefix.as_bytes())
+            {
+                continue;
+            }
+            let path = entry.path();
             if let Some(value) = read(&path)?.filter(|value| kind_of(value) == Some(kind)) {
                 let object = serde_norway::from_value(value)
                     .with_context(|| format!("read {} as {kind}", path.display()))?;
@@ -134,6 +146,17 @@ fn read(path: &Path) -> anyhow::Result<Option<Value>> {
             ))
         }
     }
+}
+
+/// Converts an error of mesh-local to an error with a suitable exit code.
+pub(crate) fn failed(error: ClientError) -> anyhow::Error {
+    let kind = match &error {
+        ClientError::Unreachable { .. } => Failure::Unreachable,
+        ClientError::Find(_) | ClientError::Manifests(_) => Failure::Input,
+        _ => return error.into(),
+    };
+    let text = format!("{:#}", anyhow::Error::from(error));
+    kind(text).into()
 }
 
 fn kind_of(value: &Value) -> Option<&str> {

@@ -28,6 +28,7 @@ pub mod tap;
 pub mod tap_conditions;
 pub mod tap_events;
 pub mod tap_frames;
+pub mod tap_request;
 pub mod trace;
 
 pub use self::field::{InvalidField, InvalidFieldKind};

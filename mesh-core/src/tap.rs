@@ -3,7 +3,7 @@
 //! The meaning of the fields is that of Linkerd's proxy. A request is matched once, when it is sent
 //! to its destination; its response and its end are reported to the observers that it matched.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -117,12 +117,9 @@ pub struct TapContext {
     pub route_labels: Labels,
 }
 
-/// The pods and nodes that have an address.
-pub trait AddressLabels {
-    /// Returns the owner, the namespace and the name of the pod, or the name of the node; nothing
-    /// if the address is of none or of several. IPv4 addresses are not mapped to IPv6.
-    fn labels(&self, ip: IpAddr) -> BTreeMap<String, String>;
-}
+/// The labels of pods by address. An address of several pods has none.
+#[derive(Debug, Default)]
+pub struct AddressTable(HashMap<IpAddr, Option<Labels>>);
 
 /// The direction of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -208,15 +205,26 @@ pub enum TapStreamEnd {
 /// Header fields in the order of arrival, pseudo-header fields first. Values are arbitrary bytes.
 pub type TapHeaders = Vec<(String, Vec<u8>)>;
 
-impl TapContext {
+impl TapEvent {
     /// Adds the labels of addresses: that of the source, and that of the destination where the
     /// proxy is that of the server, which does not know how it is deployed.
     #[must_use]
-    pub fn describe(&self, addresses: &impl AddressLabels) -> Self {
+    pub fn described(self, addresses: &AddressTable) -> Self {
+        Self {
+            context: Arc::new(self.context.described(addresses)),
+            ..self
+        }
+    }
+}
+
+impl TapContext {
+    fn described(&self, addresses: &AddressTable) -> Self {
         let describe = |labels: &Labels, addr: SocketAddr| {
-            let of_address = addresses.labels(addr.ip().to_canonical());
-            let of_address = of_address.iter().map(|(n, v)| (n.as_str(), v.as_str()));
-            labels.iter().chain(of_address).collect()
+            let of_address = addresses.labels(addr.ip()).into_iter();
+            labels
+                .iter()
+                .chain(of_address.flat_map(Labels::iter))
+                .collect()
         };
         let mut described = self.clone();
         described.source_labels = describe(&self.source_labels, self.source);
@@ -224,6 +232,27 @@ impl TapContext {
             described.destination_labels = describe(&self.destination_labels, self.destination);
         }
         described
+    }
+}
+
+impl AddressTable {
+    /// Returns the labels of the pod that has the address; `None` if none or several have it.
+    pub fn labels(&self, ip: IpAddr) -> Option<&Labels> {
+        self.0.get(&ip.to_canonical())?.as_ref()
+    }
+}
+
+/// Pods by their addresses; one with several addresses has an item for each.
+impl FromIterator<(IpAddr, Labels)> for AddressTable {
+    fn from_iter<I: IntoIterator<Item = (IpAddr, Labels)>>(pods: I) -> Self {
+        let mut table = HashMap::new();
+        for (ip, labels) in pods {
+            table
+                .entry(ip.to_canonical())
+                .and_modify(|labels| *labels = None)
+                .or_insert(Some(labels));
+        }
+        Self(table)
     }
 }
 
@@ -315,22 +344,18 @@ mod tests {
         }
     }
 
-    /// Names the pod of an address after it.
-    struct Pods;
-
-    impl AddressLabels for Pods {
-        fn labels(&self, ip: IpAddr) -> BTreeMap<String, String> {
-            [("pod".to_owned(), ip.to_string())].into()
-        }
-    }
-
     #[test]
     fn addresses_are_described_where_the_proxy_does_not_know_them() {
+        // Pods that are named after their address.
+        let addresses = ["10.0.0.1", "10.0.1.2"]
+            .map(|ip| (ip.parse().unwrap(), [("pod", ip)].into()))
+            .into_iter()
+            .collect();
         for (direction, destination) in [
             (TapDirection::Inbound, Some("10.0.1.2")),
             (TapDirection::Outbound, None),
         ] {
-            let described = context(direction).describe(&Pods);
+            let described = context(direction).described(&addresses);
             assert_eq!(described.source_labels.get("pod"), Some("10.0.0.1"));
             assert_eq!(described.destination_labels.get("pod"), destination);
             let deployment = described.destination_labels.get("deployment");

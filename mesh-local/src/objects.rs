@@ -40,6 +40,11 @@ pub enum ObjectError {
     },
 }
 
+/// Returns what the names of the files of a kind begin with.
+pub fn file_prefix(kind: &str) -> String {
+    format!("{}_", kind.to_lowercase())
+}
+
 impl ObjectSet {
     pub fn add(
         &mut self,
@@ -53,7 +58,7 @@ impl ObjectSet {
             source,
         })?;
         let ObjectKey { namespace, name } = key;
-        let file = format!("{}_{namespace}_{name}.yaml", kind.to_lowercase());
+        let file = format!("{}{namespace}_{name}.yaml", file_prefix(kind));
         self.files.insert(file, text);
         Ok(())
     }

@@ -6,13 +6,16 @@ mod local;
 mod request;
 mod state;
 
+use std::sync::Arc;
+
 use mesh_core::tap::TapEvent;
 
 use self::api::ApiEvents;
+use crate::cluster::Cluster;
 use crate::mesh::Mesh;
 
-pub(crate) use self::local::LocalEvents;
-pub(crate) use self::request::{DEFAULT_MAX_RPS, LARGEST_MAX_RPS, TapQuery};
+pub(crate) use self::local::{LocalEvents, Observer};
+pub(crate) use self::request::TapQuery;
 pub(crate) use self::state::TapState;
 
 /// The events of one tap. Dropping it ends the tap.
@@ -23,16 +26,36 @@ enum Source {
     Local(Box<LocalEvents>),
 }
 
-impl TapStream {
+/// Starts taps. Those of a local node have one certificate.
+pub(crate) enum Taps<'a> {
+    Api(&'a Cluster),
+    Local(Arc<Observer>),
+}
+
+impl<'a> Taps<'a> {
+    pub(crate) fn new(mesh: &'a Mesh) -> Self {
+        match mesh {
+            Mesh::Cluster(cluster) => Self::Api(cluster),
+            Mesh::Local(node) => Self::Local(Arc::new(Observer::new(node.clone()))),
+        }
+    }
+
     /// Starts a tap of the pods that the query selects.
-    pub(crate) async fn start(mesh: &Mesh, query: &TapQuery) -> anyhow::Result<Self> {
-        let source = match mesh {
-            Mesh::Cluster(cluster) => {
-                Source::Api(Box::new(ApiEvents::start(cluster, query).await?))
+    pub(crate) async fn start(&self, query: &TapQuery) -> anyhow::Result<TapStream> {
+        let source = match self {
+            Self::Api(cluster) => Source::Api(Box::new(ApiEvents::start(cluster, query).await?)),
+            Self::Local(observer) => {
+                Source::Local(Box::new(LocalEvents::start(observer, query).await?))
             }
-            Mesh::Local(node) => Source::Local(Box::new(LocalEvents::start(node, query).await?)),
         };
-        Ok(Self(source))
+        Ok(TapStream(source))
+    }
+}
+
+impl TapStream {
+    /// Starts the only tap of a command.
+    pub(crate) async fn start(mesh: &Mesh, query: &TapQuery) -> anyhow::Result<Self> {
+        Taps::new(mesh).start(query).await
     }
 
     /// Returns the next event, or `None` when the tap has ended because none of its pods is left.

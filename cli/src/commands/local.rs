@@ -10,14 +10,14 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::Subcommand;
-use mesh_local::client::{self, ClientError, ExecError};
+use mesh_local::client::{self, ExecError};
 use mesh_local::container::shim;
 use mesh_local::node;
 use mesh_local::node_paths::NodePaths;
 
 use crate::commands::on_runtime;
-use crate::exit::Failure;
 use crate::global::Global;
+use crate::node::failed;
 use crate::output;
 
 #[derive(Debug, Subcommand)]
@@ -84,17 +84,6 @@ pub(crate) fn run(command: Command, global: &Global) -> anyhow::Result<()> {
         }
         Command::ExecStub { task } => Err(shim::run(&task).into()),
     }
-}
-
-/// Converts an error of mesh-local to an error with a suitable exit code.
-pub(super) fn failed(error: ClientError) -> anyhow::Error {
-    let kind = match &error {
-        ClientError::Unreachable { .. } => Failure::Unreachable,
-        ClientError::Find(_) | ClientError::Manifests(_) => Failure::Input,
-        _ => return error.into(),
-    };
-    let text = format!("{:#}", anyhow::Error::from(error));
-    kind(text).into()
 }
 
 fn exec(args: Exec, global: &Global) -> anyhow::Result<()> {

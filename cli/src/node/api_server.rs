@@ -23,6 +23,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use super::Node;
+use crate::clients::tap::Observer;
 
 mod objects;
 mod tap;
@@ -52,6 +53,7 @@ impl ApiServer {
             rand::random::<u128>()
         );
         let server = Arc::new(Server {
+            observer: Arc::new(Observer::new(node.clone())),
             node,
             authorization: format!("Bearer {token}"),
         });
@@ -86,6 +88,8 @@ impl Drop for ApiServer {
 
 struct Server {
     node: Node,
+    /// Taps the node's proxies for all viewers.
+    observer: Arc<Observer>,
     /// The header that requests must have.
     authorization: String,
 }
@@ -124,7 +128,7 @@ impl Server {
             );
         }
         if tap::is_path(request.uri().path()) && request.method() == Method::POST {
-            return tap::respond(&self.node, request).await;
+            return tap::respond(&self.observer, request).await;
         }
         if request.method() != Method::GET {
             return refused(StatusCode::METHOD_NOT_ALLOWED, "expected GET");

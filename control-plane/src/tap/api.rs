@@ -15,7 +15,8 @@ use mesh_api::linkerd2::tap::TapByResourceRequest;
 use mesh_api::linkerd2::viz::ApiError;
 use mesh_api::tap_events;
 use mesh_api::tap_frames::frame;
-use mesh_core::tap::{TapEvent, TapRequest};
+use mesh_api::tap_request::ERROR_HEADER;
+use mesh_core::tap::{AddressTable, TapEvent, TapRequest};
 use parking_lot::Mutex;
 use prost::Message;
 use rustls_pki_types::CertificateDer;
@@ -28,7 +29,7 @@ use tonic::Status;
 use super::front_proxy::FrontProxy;
 use super::ignored::IgnoredHeaders;
 use super::observe::{WINDOW, observe};
-use super::pods::{AddressTable, MeshNames, TappedPod, tappable};
+use super::pods::{MeshNames, TappedPod, addresses, tappable};
 use super::request::{TARGET_KINDS, TapQuery, Target, resource};
 use crate::index::Inventory;
 use crate::model::ListedKind;
@@ -79,9 +80,6 @@ const MAX_REQUEST: usize = 64 << 10;
 /// Events of all pods that the client has not read; further ones wait in the proxies, which drop
 /// what is too much.
 const MAX_QUEUED: usize = 1_000;
-
-/// The header by which Linkerd's clients recognise an error.
-const ERROR_HEADER: &str = "linkerd-error";
 
 const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -179,7 +177,7 @@ impl TapApi {
             })?;
         let inventory = self.inventory.lock();
         let pods = tappable(&inventory, &query, &selector, &self.mesh)?;
-        let addresses = AddressTable::new(&inventory);
+        let addresses = addresses(&inventory);
         drop(inventory);
         let (sender, events) = mpsc::channel(MAX_QUEUED);
         let stream = EventStream {
@@ -223,13 +221,10 @@ impl EventStream {
     async fn next(&mut self) -> Option<Bytes> {
         let event = self.events.recv().await?;
         if Instant::now() >= self.refresh {
-            self.addresses = AddressTable::new(&self.inventory.lock());
+            self.addresses = addresses(&self.inventory.lock());
             self.refresh = Instant::now() + WINDOW;
         }
-        let event = TapEvent {
-            context: Arc::new(event.context.describe(&self.addresses)),
-            ..event
-        };
+        let event = event.described(&self.addresses);
         let message = tap_events::message(&event, |header| !self.ignored.contains(header));
         Some(frame(&message))
     }

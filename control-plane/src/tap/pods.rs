@@ -1,10 +1,10 @@
 //! Which pods a tap reaches, and which pod has an address.
 
-use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
 use mesh_core::identity::{Identity, service_account};
-use mesh_core::tap::AddressLabels;
+use mesh_core::labels::Labels;
+use mesh_core::tap::AddressTable;
 use tonic::Status;
 
 use super::request::TapQuery;
@@ -29,10 +29,6 @@ pub(crate) struct MeshNames {
     /// The port of the tap service.
     pub(crate) tap_port: u16,
 }
-
-/// The labels of pods by address. An address of several pods has none.
-#[derive(Debug, Default)]
-pub(crate) struct AddressTable(HashMap<IpAddr, Option<BTreeMap<String, String>>>);
 
 /// Pods that one tap reaches. Each has a connection and a share of the requests.
 const MAX_PODS: usize = 1_000;
@@ -100,47 +96,26 @@ fn tapped(object: &ListedObject, pod: &PodDetail, mesh: &MeshNames) -> Option<Ta
     })
 }
 
-impl AddressTable {
-    /// Describes the running pods.
-    pub(crate) fn new(inventory: &Inventory) -> Self {
-        let mut table = HashMap::new();
-        for object in inventory.in_namespace(ListedKind::Pod, "") {
-            let Some(pod) = object.pod() else {
-                continue;
-            };
-            let Ok(ip) = pod.ip.parse::<IpAddr>() else {
-                continue;
-            };
-            if pod.phase != PodPhase::Running {
-                continue;
-            }
-            let labels = Some(labels(inventory, object));
-            table
-                .entry(ip.to_canonical())
-                .and_modify(|labels| *labels = None)
-                .or_insert(labels);
-        }
-        Self(table)
-    }
+/// Describes the running pods.
+pub(crate) fn addresses(inventory: &Inventory) -> AddressTable {
+    let pods = inventory.in_namespace(ListedKind::Pod, "");
+    pods.filter_map(|object| {
+        let pod = object.pod()?;
+        let ip = pod.ip.parse().ok()?;
+        (pod.phase == PodPhase::Running).then(|| (ip, labels(inventory, object)))
+    })
+    .collect()
 }
 
 /// Returns the labels of a pod in metrics: its workload, its namespace and itself.
-fn labels(inventory: &Inventory, object: &ListedObject) -> BTreeMap<String, String> {
+fn labels(inventory: &Inventory, object: &ListedObject) -> Labels {
     let workload = inventory.workload(object);
     [
         ("namespace", &*object.name.namespace),
         ("pod", &*object.name.name),
         (workload.label(), &*workload.name),
     ]
-    .map(|(name, value)| (name.to_owned(), value.to_owned()))
     .into()
-}
-
-impl AddressLabels for AddressTable {
-    fn labels(&self, ip: IpAddr) -> BTreeMap<String, String> {
-        let labels = self.0.get(&ip);
-        labels.cloned().flatten().unwrap_or_default()
-    }
 }
 
 #[cfg(test)]
@@ -266,18 +241,15 @@ metadata: {name: web-1, namespace: shop, ownerReferences: [{apiVersion: apps/v1,
             pod("web-1-c", "10.0.0.2", "", "Running"),
             pod("web-1-d", "10.0.0.1", "", "Succeeded"),
         ]);
-        let table = AddressTable::new(&inventory);
+        let table = addresses(&inventory);
         let labels = table.labels("10.0.0.1".parse().unwrap());
         let expected = [
             ("deployment", "web"),
             ("namespace", "shop"),
             ("pod", "web-1-a"),
         ];
-        assert_eq!(
-            labels,
-            expected.map(|(n, v)| (n.to_owned(), v.to_owned())).into()
-        );
-        assert!(table.labels("10.0.0.2".parse().unwrap()).is_empty());
-        assert!(table.labels("10.0.0.9".parse().unwrap()).is_empty());
+        assert_eq!(labels, Some(&expected.into()));
+        assert_eq!(table.labels("10.0.0.2".parse().unwrap()), None);
+        assert_eq!(table.labels("10.0.0.9".parse().unwrap()), None);
     }
 }

@@ -3,9 +3,10 @@
 use std::fmt;
 
 use mesh_api::linkerd2::tap::TapByResourceRequest;
-use mesh_api::linkerd2::tap::tap_by_resource_request::{Match, extract};
+use mesh_api::linkerd2::tap::tap_by_resource_request::Match;
 use mesh_api::linkerd2::viz::Resource;
 use mesh_api::tap_conditions::{self, ConditionError};
+use mesh_api::tap_request::{self, PATH_PREFIX};
 use mesh_core::tap::TapFilter;
 use tonic::Status;
 
@@ -47,15 +48,6 @@ pub(crate) const TARGET_KINDS: [ListedKind; 10] = [
     ListedKind::CronJob,
 ];
 
-/// Where the API server forwards requests for taps.
-const PREFIX: &str = "/apis/tap.linkerd.io/v1alpha1/watch/namespaces/";
-
-/// Without a limit in the request, as in Linkerd.
-const DEFAULT_MAX_RPS: f32 = 100.0;
-
-/// More requests per second would cost the tapped proxies more than they tell.
-const MAX_RPS: f32 = 10_000.0;
-
 /// Returns the resource in paths and in access reviews, the plural of the type in messages.
 pub(crate) fn resource(kind: ListedKind) -> String {
     format!("{}s", kind.resource_type())
@@ -82,7 +74,7 @@ impl fmt::Display for Target {
 impl Target {
     /// Reads the path of a request, with or without `/tap` at its end. Returns whether it ends so.
     pub(crate) fn from_path(path: &str) -> Option<(Self, bool)> {
-        let parts: Vec<&str> = path.strip_prefix(PREFIX)?.split('/').collect();
+        let parts: Vec<&str> = path.strip_prefix(PATH_PREFIX)?.split('/').collect();
         let (parts, is_tap) = match parts.as_slice() {
             [parts @ .., "tap"] => (parts, true),
             parts => (parts, false),
@@ -118,8 +110,8 @@ impl Target {
             name,
         } = self;
         match kind {
-            ListedKind::Namespace => format!("{PREFIX}{namespace}/tap"),
-            _ => format!("{PREFIX}{namespace}/{}/{name}/tap", resource(*kind)),
+            ListedKind::Namespace => format!("{PATH_PREFIX}{namespace}/tap"),
+            _ => format!("{PATH_PREFIX}{namespace}/{}/{name}/tap", resource(*kind)),
         }
     }
 
@@ -161,36 +153,21 @@ impl TapQuery {
                 target.path()
             )));
         }
-        let max_rps = match request.max_rps {
-            0.0 => DEFAULT_MAX_RPS,
-            rps if rps > 0.0 && rps <= MAX_RPS => rps,
-            rps => {
-                return Err(Status::invalid_argument(format!(
-                    "maxRps is {rps}; expected at most {MAX_RPS} requests per second"
-                )));
-            }
-        };
+        let max_rps = tap_request::max_rps(request)
+            .map_err(|error| Status::invalid_argument(error.to_string()))?;
         Ok(Self {
             target,
             label_selector: selection.label_selector.clone(),
             filter: filter(request.r#match.as_ref())?,
-            with_headers: extracts_headers(request),
+            with_headers: tap_request::extracts_headers(request),
             max_rps,
         })
     }
 
     /// Returns the requests per second of each of so many pods, at least one.
     pub(crate) fn rps_per_pod(&self, pods: usize) -> u32 {
-        // At most MAX_RPS.
-        ((self.max_rps / pods as f32) as u32).max(1)
+        tap_request::rps_per_pod(self.max_rps, pods)
     }
-}
-
-fn extracts_headers(request: &TapByResourceRequest) -> bool {
-    let Some(extract::Extract::Http(http)) = request.extract.and_then(|it| it.extract) else {
-        return false;
-    };
-    matches!(http.extract, Some(extract::http::Extract::Headers(_)))
 }
 
 /// Converts the conditions.
@@ -279,10 +256,10 @@ mod tests {
             ("shop/pods/web/tap/tap", None),
         ];
         for (path, expected) in table {
-            let found = Target::from_path(&format!("{PREFIX}{path}"));
+            let found = Target::from_path(&format!("{PATH_PREFIX}{path}"));
             assert_eq!(found, expected, "{path}");
             if let Some((target, true)) = found {
-                assert_eq!(target.path(), format!("{PREFIX}{path}"));
+                assert_eq!(target.path(), format!("{PATH_PREFIX}{path}"));
             }
         }
         assert_eq!(Target::from_path("/apis/tap.linkerd.io/v1alpha1"), None);
@@ -303,7 +280,7 @@ mod tests {
             max_rps: 0.0,
             extract: None,
         };
-        let path = format!("{PREFIX}shop/deployments/web/tap");
+        let path = format!("{PATH_PREFIX}shop/deployments/web/tap");
         let query = TapQuery::new(&request, &path).unwrap();
         let label = |name: &str, value: &str| TapFilter::DestinationLabel {
             name: name.to_owned(),
@@ -328,7 +305,7 @@ mod tests {
 
     #[test]
     fn invalid_requests_are_refused() {
-        let path = format!("{PREFIX}shop/pods/web/tap");
+        let path = format!("{PATH_PREFIX}shop/pods/web/tap");
         let valid = TapByResourceRequest {
             target: Some(selection("pod", "shop", "web")),
             ..TapByResourceRequest::default()

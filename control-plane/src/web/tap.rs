@@ -20,6 +20,7 @@ use kube::client::Body;
 use mesh_api::linkerd2::tap::TapEvent;
 use mesh_api::linkerd2::viz::ApiError;
 use mesh_api::tap_frames::Frames;
+use mesh_api::tap_request::ERROR_HEADER;
 use mesh_runtime::drain;
 use mesh_runtime::metrics::Counter;
 use prost::Message as _;
@@ -90,9 +91,6 @@ const MAX_REASON: usize = 123;
 
 /// The interval of pings, by which proxies in between keep an idle connection open.
 const PING_INTERVAL: Duration = Duration::from_secs(15);
-
-/// The header by which the tap API marks errors.
-const ERROR_HEADER: &str = "linkerd-error";
 
 impl TapSession {
     /// Serves a connection until the viewer leaves, the tap ends or the process stops.

@@ -11,6 +11,7 @@ use kube::client::Body;
 use mesh_api::linkerd2::tap::TapEvent as Message;
 use mesh_api::linkerd2::viz::ApiError;
 use mesh_api::tap_frames::Frames;
+use mesh_api::tap_request::ERROR_HEADER;
 use mesh_core::tap::TapEvent;
 use prost::Message as _;
 
@@ -23,9 +24,6 @@ pub(super) struct ApiEvents {
     body: Body,
     frames: Frames,
 }
-
-/// The header by which an error before the first event is recognised. Its status is 200.
-const ERROR_HEADER: &str = "linkerd-error";
 
 /// Maximum size of a message. An event has the header fields of one request, of which the proxy
 /// reports at most 16 KiB, a path and labels.

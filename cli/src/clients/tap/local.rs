@@ -8,19 +8,19 @@ mod pods;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mesh_core::tap::{TapEvent, TapRequest};
+use mesh_core::tap::{AddressTable, TapEvent, TapRequest};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use self::observer::Observer;
-use self::pods::{AddressTable, Objects};
+use self::pods::Objects;
 use super::request::TapQuery;
-use crate::node::Node;
+
+pub(crate) use self::observer::Observer;
 
 /// The events of one tap.
 pub(crate) struct LocalEvents {
-    node: Node,
+    observer: Arc<Observer>,
     /// The events of all pods, and why a pod could not be observed.
     events: mpsc::Receiver<anyhow::Result<TapEvent>>,
     addresses: AddressTable,
@@ -40,15 +40,14 @@ const MAX_QUEUED: usize = 1_000;
 const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
 
 impl LocalEvents {
-    pub(crate) async fn start(node: &Node, query: &TapQuery) -> anyhow::Result<Self> {
-        let objects = Objects::read(node)?;
+    pub(crate) async fn start(observer: &Arc<Observer>, query: &TapQuery) -> anyhow::Result<Self> {
+        let objects = Objects::read(&observer.node)?;
         let pods = objects.select(query)?;
         let request = TapRequest {
             limit: query.rps_per_pod(pods.len()),
             filter: query.filter()?,
             with_headers: query.with_headers,
         };
-        let observer = Arc::new(Observer::new(node.clone()));
         // The reason why there is no certificate is the same for all pods.
         observer.client().await?;
         let (sender, events) = mpsc::channel(MAX_QUEUED);
@@ -63,7 +62,7 @@ impl LocalEvents {
             });
         }
         Ok(Self {
-            node: node.clone(),
+            observer: observer.clone(),
             events,
             addresses: objects.addresses(),
             refresh: Instant::now() + REFRESH_INTERVAL,
@@ -88,13 +87,10 @@ impl LocalEvents {
         if Instant::now() >= self.refresh {
             self.refresh = Instant::now() + REFRESH_INTERVAL;
             // An object that cannot be read leaves the known addresses.
-            if let Ok(objects) = Objects::read(&self.node) {
+            if let Ok(objects) = Objects::read(&self.observer.node) {
                 self.addresses = objects.addresses();
             }
         }
-        TapEvent {
-            context: Arc::new(event.context.describe(&self.addresses)),
-            ..event
-        }
+        event.described(&self.addresses)
     }
 }

@@ -1,5 +1,7 @@
 //! What a tap asks for: its target and its conditions.
 
+mod message;
+
 use std::fmt;
 
 use mesh_api::linkerd2::tap::TapByResourceRequest;
@@ -12,6 +14,7 @@ use mesh_api::linkerd2::tap::tap_by_resource_request::r#match::{
 use mesh_api::linkerd2::tap::tap_by_resource_request::{Extract, Match};
 use mesh_api::linkerd2::viz::{Resource as Message, ResourceSelection};
 use mesh_api::tap_conditions;
+use mesh_api::tap_request::{self, DEFAULT_MAX_RPS, PATH_PREFIX};
 use mesh_core::tap::TapFilter;
 
 use crate::exit::Failure;
@@ -38,17 +41,6 @@ pub(crate) struct TapQuery {
     pub(crate) max_rps: f32,
     pub(crate) with_headers: bool,
 }
-
-/// Where the API server forwards requests for taps.
-const PREFIX: &str = "/apis/tap.linkerd.io/v1alpha1/watch/namespaces";
-
-mod message;
-
-/// The maximum of the tap API.
-pub(crate) const LARGEST_MAX_RPS: f32 = 10_000.0;
-
-/// Linkerd's default.
-pub(crate) const DEFAULT_MAX_RPS: f32 = 100.0;
 
 impl TapQuery {
     /// Creates a request for all requests of a target, which must be one object with pods.
@@ -119,7 +111,7 @@ impl TapQuery {
 
     /// Returns the requests per second of each of so many pods, at least one, as the tap API does.
     pub(super) fn rps_per_pod(&self, pods: usize) -> u32 {
-        ((self.max_rps / pods as f32) as u32).max(1)
+        tap_request::rps_per_pod(self.max_rps, pods)
     }
 
     /// Returns the resource and subresource of the access that a tap needs.
@@ -132,8 +124,8 @@ impl TapQuery {
             namespace, name, ..
         } = self;
         match self.kind {
-            ResourceKind::Namespace => format!("{PREFIX}/{namespace}/tap"),
-            kind => format!("{PREFIX}/{namespace}/{}/{name}/tap", kind.plural()),
+            ResourceKind::Namespace => format!("{PATH_PREFIX}{namespace}/tap"),
+            kind => format!("{PATH_PREFIX}{namespace}/{}/{name}/tap", kind.plural()),
         }
     }
 
@@ -232,7 +224,7 @@ mod tests {
             ("ns/bank", "bank/tap", "", "bank"),
         ] {
             let query = query(target).unwrap();
-            assert_eq!(query.path(), format!("{PREFIX}/{path}"));
+            assert_eq!(query.path(), format!("{PATH_PREFIX}{path}"));
             let message = query.to_message();
             let resource = message.target.unwrap().resource.unwrap();
             assert_eq!((&*resource.namespace, &*resource.name), (namespace, name));

@@ -17,11 +17,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
 use tokio::time::{sleep, timeout};
 
-use super::{NodeSelector, failed, find};
+use super::{NodeSelector, find};
 use crate::exit::Failure;
 use crate::global::Global;
-use crate::node::Node;
 use crate::node::api_server::ApiServer;
+use crate::node::{Node, failed};
 use crate::output::browser::{self, Show};
 use crate::stop::Stop;
 

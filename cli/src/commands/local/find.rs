@@ -7,9 +7,9 @@ use mesh_local::client;
 use mesh_local::manifest::ObjectKey;
 use mesh_local::node_paths::{FindError, Name, NodePaths};
 
-use super::failed;
 use crate::exit::Failure;
 use crate::global::Global;
+use crate::node::failed;
 
 /// Returns the node of `--local`, or else of the directory, or else the only node of this machine.
 pub(super) fn node(global: &Global, dir: Option<&Path>) -> anyhow::Result<NodePaths> {

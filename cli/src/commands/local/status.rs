@@ -6,8 +6,9 @@ use mesh_local::client;
 use mesh_local::node::control::NodeStatus;
 use mesh_local::pod::status::Summary;
 
-use super::{failed, find};
+use super::find;
 use crate::global::Global;
+use crate::node::failed;
 use crate::output::table::Table;
 use crate::output::{self, Format};
 

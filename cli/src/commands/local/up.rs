@@ -12,9 +12,10 @@ use mesh_local::node::control::NodeStatus;
 use mesh_local::node_paths::{Name, NodePaths};
 use tokio::time::Instant;
 
-use super::{failed, find, status};
+use super::{find, status};
 use crate::exit::Failure;
 use crate::global::Global;
+use crate::node::failed;
 use crate::output;
 
 const EXAMPLES: &str = "\

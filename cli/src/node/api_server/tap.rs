@@ -1,5 +1,7 @@
 //! The tap API of a node, with the requests and responses of the viz extension's.
 
+use std::sync::Arc;
+
 use anyhow::Context as _;
 use futures_util::stream;
 use http::header::CONTENT_TYPE;
@@ -8,36 +10,34 @@ use http_body_util::{BodyExt as _, Limited, StreamBody};
 use hyper::body::{Bytes, Frame, Incoming};
 use mesh_api::linkerd2::tap::TapByResourceRequest;
 use mesh_api::linkerd2::viz::ApiError;
+use mesh_api::tap_request::{ERROR_HEADER, PATH_PREFIX};
 use mesh_api::{tap_events, tap_frames};
 use prost::Message as _;
 
-use super::super::Node;
 use super::{Body, full, refused};
-use crate::clients::tap::{LocalEvents, TapQuery};
-
-const PREFIX: &str = "/apis/tap.linkerd.io/v1alpha1/watch/namespaces/";
+use crate::clients::tap::{LocalEvents, Observer, TapQuery};
 
 /// A request has some names and conditions; the tap API has the same limit.
 const MAX_REQUEST: usize = 64 << 10;
 
-/// The header by which clients recognize an error.
-const ERROR_HEADER: &str = "linkerd-error";
-
 const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
 
 pub(super) fn is_path(path: &str) -> bool {
-    path.starts_with(PREFIX) && path.ends_with("/tap")
+    path.starts_with(PATH_PREFIX) && path.ends_with("/tap")
 }
 
 /// Starts a tap, which ends when the client closes the connection.
-pub(super) async fn respond(node: &Node, request: Request<Incoming>) -> Response<Body> {
+pub(super) async fn respond(
+    observer: &Arc<Observer>,
+    request: Request<Incoming>,
+) -> Response<Body> {
     let body = Limited::new(request.into_body(), MAX_REQUEST)
         .collect()
         .await;
     let Ok(body) = body else {
         return refused(StatusCode::PAYLOAD_TOO_LARGE, "expected a shorter request");
     };
-    match start(node, body.to_bytes()).await {
+    match start(observer, body.to_bytes()).await {
         Ok(events) => octets(stream_of(events)),
         Err(error) => {
             let message = ApiError {
@@ -51,10 +51,10 @@ pub(super) async fn respond(node: &Node, request: Request<Incoming>) -> Response
     }
 }
 
-async fn start(node: &Node, body: Bytes) -> anyhow::Result<LocalEvents> {
+async fn start(observer: &Arc<Observer>, body: Bytes) -> anyhow::Result<LocalEvents> {
     let request = TapByResourceRequest::decode(body).context("decode the request")?;
     let query = TapQuery::from_message(&request)?;
-    LocalEvents::start(node, &query).await
+    LocalEvents::start(observer, &query).await
 }
 
 /// Returns the events as frames. The reason why no pod is observed any longer ends the body.

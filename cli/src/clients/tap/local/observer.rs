@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use mesh_api::proto::identity::identity_client::IdentityClient;
 use mesh_core::identity::service_account;
 use mesh_k8s::values::Values;
-use mesh_local::client::{self, ClientError};
+use mesh_local::client;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
@@ -15,11 +15,11 @@ use crate::clients::tls::{CertificateRequest, TlsClient};
 use crate::exit::Failure;
 use crate::global::CONTROL_NAMESPACE;
 use crate::mesh::MeshPod;
-use crate::node::Node;
+use crate::node::{Node, failed};
 
-/// Connects as the observer.
-pub(super) struct Observer {
-    node: Node,
+/// Connects as the observer of a node.
+pub(crate) struct Observer {
+    pub(super) node: Node,
     /// Locked while a certificate is requested, so that all pods use the same one.
     certified: Mutex<Option<Certified>>,
 }
@@ -39,7 +39,7 @@ const CERTIFY_TIMEOUT: Duration = Duration::from_secs(5);
 const MIN_VALIDITY: Duration = Duration::from_secs(60);
 
 impl Observer {
-    pub(super) fn new(node: Node) -> Self {
+    pub(crate) fn new(node: Node) -> Self {
         Self {
             node,
             certified: Mutex::new(None),
@@ -63,7 +63,7 @@ impl Observer {
 }
 
 async fn certify(node: &Node) -> anyhow::Result<Certified> {
-    let observer = client::observer(&node.paths).map_err(unreachable_node)?;
+    let observer = client::observer(&node.paths).map_err(failed)?;
     let anchors = &observer.trust_anchors;
     let controller = controller(node)?;
     let connection = node.connect(&controller, IDENTITY_PORT).await?;
@@ -116,13 +116,4 @@ fn identity(pod: &MeshPod) -> String {
         CONTROL_NAMESPACE,
         Values::default().trust_domain(),
     )
-}
-
-fn unreachable_node(error: ClientError) -> anyhow::Error {
-    match error {
-        ClientError::Unreachable { .. } => {
-            Failure::Unreachable(format!("{:#}", anyhow::Error::from(error))).into()
-        }
-        error => error.into(),
-    }
 }

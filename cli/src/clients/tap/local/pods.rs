@@ -1,11 +1,11 @@
 //! Which pods of a local node a tap reaches, and which pod has an address.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::{IpAddr, SocketAddr};
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
 
 use mesh_core::identity::service_account;
-use mesh_core::labels::workload_label;
-use mesh_core::tap::AddressLabels;
+use mesh_core::labels::{Labels, workload_label};
+use mesh_core::tap::AddressTable;
 use mesh_k8s::kinds::{ObjectMeta, Pod, ReplicaSet, ResourceExt, Service};
 use mesh_k8s::pod::owner::{self, Owner};
 use mesh_k8s::pod::ports;
@@ -35,10 +35,6 @@ pub(super) struct Objects {
     replica_sets: Vec<ObjectMeta>,
     services: Vec<Service>,
 }
-
-/// The labels of pods by address. An address of several pods has none.
-#[derive(Debug, Default)]
-pub(super) struct AddressTable(HashMap<IpAddr, Option<BTreeMap<String, String>>>);
 
 /// Why pods of a target are not tapped, and how many.
 #[derive(Default)]
@@ -89,17 +85,9 @@ impl Objects {
 
     /// Describes the running pods.
     pub(super) fn addresses(&self) -> AddressTable {
-        let mut table = HashMap::new();
-        for pod in self.pods.iter().filter(|pod| is_running(pod)) {
-            for ip in pod::ips(pod) {
-                let labels = Some(self.labels(pod));
-                table
-                    .entry(ip.to_canonical())
-                    .and_modify(|labels| *labels = None)
-                    .or_insert(labels);
-            }
-        }
-        AddressTable(table)
+        let running = self.pods.iter().filter(|pod| is_running(pod));
+        let described = |pod| pod::ips(pod).into_iter().map(|ip| (ip, self.labels(pod)));
+        running.flat_map(described).collect()
     }
 
     fn members(&self, query: &TapQuery, namespace: &str) -> Vec<&Pod> {
@@ -138,14 +126,13 @@ impl Objects {
     }
 
     /// Returns the labels of a pod in metrics: its workload, its namespace and itself.
-    fn labels(&self, pod: &Pod) -> BTreeMap<String, String> {
+    fn labels(&self, pod: &Pod) -> Labels {
         let [_, workload] = self.owners(pod);
         [
             ("namespace", pod.namespace().unwrap_or_default()),
             ("pod", pod.name_any()),
             (workload_label(&workload.kind), workload.name),
         ]
-        .map(|(name, value)| (name.to_owned(), value))
         .into()
     }
 
@@ -167,13 +154,6 @@ impl Objects {
             "the local node has no pods of {query}, but of this name in {}: select it with -n",
             elsewhere.join(", ")
         )
-    }
-}
-
-impl AddressLabels for AddressTable {
-    fn labels(&self, ip: IpAddr) -> BTreeMap<String, String> {
-        let labels = self.0.get(&ip);
-        labels.cloned().flatten().unwrap_or_default()
     }
 }
 

@@ -1,17 +1,14 @@
 //! Reads a request of a client of the tap API, such as the dashboard.
 
 use mesh_api::linkerd2::tap::TapByResourceRequest;
-use mesh_api::linkerd2::tap::tap_by_resource_request::extract::{
-    self, Extract as ExtractKind, http as extract_http,
-};
+use mesh_api::linkerd2::tap::tap_by_resource_request::Match;
 use mesh_api::linkerd2::tap::tap_by_resource_request::r#match::{
     Match as MatchKind, http as http_match,
 };
-use mesh_api::linkerd2::tap::tap_by_resource_request::{Extract, Match};
 use mesh_api::linkerd2::viz::Resource as Message;
-use mesh_api::tap_conditions;
+use mesh_api::{tap_conditions, tap_request};
 
-use super::{DEFAULT_MAX_RPS, LARGEST_MAX_RPS, TapQuery};
+use super::TapQuery;
 use crate::exit::Failure;
 use crate::mesh::resource::Resource;
 
@@ -29,16 +26,9 @@ impl TapQuery {
         if let Some(selection) = selection {
             query.selector.clone_from(&selection.label_selector);
         }
-        query.max_rps = match message.max_rps {
-            0.0 => DEFAULT_MAX_RPS,
-            rps if rps > 0.0 && rps <= LARGEST_MAX_RPS => rps,
-            rps => {
-                return Err(Failure::Input(format!(
-                    "maxRps is {rps}; expected at most {LARGEST_MAX_RPS} requests per second"
-                )));
-            }
-        };
-        query.with_headers = message.extract.as_ref().is_some_and(has_headers);
+        query.max_rps =
+            tap_request::max_rps(message).map_err(|error| Failure::Input(error.to_string()))?;
+        query.with_headers = tap_request::extracts_headers(message);
         if let Some(MatchKind::All(all)) =
             message.r#match.as_ref().and_then(|it| it.r#match.as_ref())
         {
@@ -86,15 +76,10 @@ fn resource(message: &Message) -> Result<Resource, Failure> {
     Resource::parse(&format!("{}/{}", message.r#type, message.name))
 }
 
-fn has_headers(extract: &Extract) -> bool {
-    let Some(ExtractKind::Http(extract::Http { extract })) = &extract.extract else {
-        return false;
-    };
-    matches!(extract, Some(extract_http::Extract::Headers(_)))
-}
-
 #[cfg(test)]
 mod tests {
+    use mesh_api::tap_request::{DEFAULT_MAX_RPS, LARGEST_MAX_RPS};
+
     use super::*;
 
     fn query() -> TapQuery {

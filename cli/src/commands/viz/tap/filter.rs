@@ -1,6 +1,8 @@
 //! The flags of the commands that tap: `tap`, `top` and `profile`.
 
-use crate::clients::tap::{DEFAULT_MAX_RPS, LARGEST_MAX_RPS, TapQuery};
+use mesh_api::tap_request::{DEFAULT_MAX_RPS, LARGEST_MAX_RPS};
+
+use crate::clients::tap::TapQuery;
 use crate::exit::Failure;
 use crate::global::Global;
 use crate::mesh::Mesh;

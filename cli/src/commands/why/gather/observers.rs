@@ -15,7 +15,7 @@ use super::super::facts::{Connection, Exchange, Fact, Facts, TappedRequest, Tapp
 use super::candidate::Candidate;
 use super::exchange::MARKER;
 use super::{OF_CLIENT, OF_SERVER, workload};
-use crate::clients::tap::{TapQuery, TapStream};
+use crate::clients::tap::{TapQuery, TapStream, Taps};
 use crate::mesh::agent_process::{AgentProcess, next_line};
 use crate::mesh::resource::{Resource, ResourceKind};
 use crate::mesh::{Mesh, MeshPod};
@@ -70,15 +70,16 @@ impl Observers {
     ) -> Self {
         let observed = &candidates[..candidates.len().min(MAX_OBSERVED)];
         let client_name = client.to_string();
+        let taps = Taps::new(mesh);
         let (client_kernel, client_tap, server_kernels, server_taps) = tokio::join!(
             trace(mesh, node, &client_name),
-            tap(mesh, (&client.namespace, &client.name), path),
+            tap(&taps, (&client.namespace, &client.name), path),
             join_all(observed.iter().map(|server| trace_server(mesh, server))),
-            join_all(
-                observed
-                    .iter()
-                    .map(|server| { tap(mesh, (&server.namespace, &server.name), path) })
-            ),
+            join_all(observed.iter().map(|server| tap(
+                &taps,
+                (&server.namespace, &server.name),
+                path
+            ))),
         );
         let mut tasks = JoinSet::new();
         let client_kernel = client_kernel.map(|process| record_trace(process, &mut tasks));
@@ -226,7 +227,11 @@ async fn follow(mut process: AgentProcess, seen: Seen<RedirectionEvent>) {
 }
 
 /// Starts a tap of a pod's proxy.
-async fn tap(mesh: &Mesh, (namespace, name): (&str, &str), path: Option<&str>) -> Fact<TapStream> {
+async fn tap(
+    taps: &Taps<'_>,
+    (namespace, name): (&str, &str),
+    path: Option<&str>,
+) -> Fact<TapStream> {
     let Some(path) = path else {
         return Err("a tap reports requests, and none was sent".to_owned());
     };
@@ -239,7 +244,7 @@ async fn tap(mesh: &Mesh, (namespace, name): (&str, &str), path: Option<&str>) -
         query.path = Some(path.to_owned());
         query.max_rps = MAX_RPS;
         query.with_headers = true;
-        TapStream::start(mesh, &query).await
+        taps.start(&query).await
     };
     start.await.map_err(|error| format!("{error:#}"))
 }
