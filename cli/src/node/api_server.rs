@@ -7,6 +7,7 @@ use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
@@ -16,7 +17,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -39,6 +40,11 @@ type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 
 /// The dashboard has one connection for each of its 64 taps, and some for objects.
 const MAX_CONNECTIONS: usize = 128;
+
+/// How long a connection may be without a request: those of other users have no token.
+const HEADERS_TIMEOUT: Duration = Duration::from_secs(60);
+
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
@@ -99,6 +105,8 @@ impl Server {
         let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         while let Ok(permit) = permits.clone().acquire_owned().await {
             let Ok((stream, _from)) = listener.accept().await else {
+                // No file descriptor is free, for example.
+                tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             };
             let server = self.clone();
@@ -114,7 +122,10 @@ impl Server {
             let server = self.clone();
             async move { Ok::<_, Infallible>(server.respond(request).await) }
         });
-        let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEADERS_TIMEOUT)
+            .serve_connection(TokioIo::new(stream), service);
         // The dashboard closes the connection of a tap whose viewer has left.
         let _ended = connection.await;
     }
