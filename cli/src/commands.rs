@@ -54,7 +54,7 @@ pub(crate) enum Command {
     /// Query the control plane and the proxies for their current state
     #[command(visible_alias = "dg")]
     Diagnostics(diagnostics::Args),
-    /// Watch the traffic of a cluster that has the viz extension
+    /// Watch the traffic of a cluster that has the viz extension, or of a local node
     Viz(Box<viz::Args>),
     /// Print the versions of this program, the control plane, the agents and the proxies
     Version(version::Args),
