@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use kube::Api;
 use kube::api::ListParams;
-use mesh_k8s::kinds::{IntOrString, Pod, ResourceExt, Service};
+use mesh_k8s::kinds::{Pod, ResourceExt, Service};
 use mesh_k8s::pod;
 use mesh_k8s::pod::ports;
 
@@ -118,14 +118,7 @@ fn service_name(host: &str) -> Option<ServiceName<'_>> {
 fn target_port(service: &Service, port: u16, pod: &Pod) -> Option<u16> {
     let declared = service.spec.as_ref()?.ports.as_ref()?;
     let declared = declared.iter().find(|one| one.port == i32::from(port))?;
-    match &declared.target_port {
-        None => Some(port),
-        Some(IntOrString::Int(number)) => ports::port_number(*number),
-        Some(IntOrString::String(name)) => {
-            let named = ports::named(pod.spec.as_ref()?, name);
-            named.first().copied()
-        }
-    }
+    ports::targets(declared, pod, port).first().copied()
 }
 
 #[cfg(test)]

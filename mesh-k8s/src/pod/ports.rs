@@ -2,7 +2,8 @@
 
 use std::net::SocketAddr;
 
-use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod, PodSpec, ServicePort};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use mesh_core::annotation as keys;
 use mesh_core::ports::{PortSet, PortSetError};
 use mesh_core::units::list_items;
@@ -50,6 +51,20 @@ pub fn named(spec: &PodSpec, name: &str) -> Vec<u16> {
     ports.sort_unstable();
     ports.dedup();
     ports
+}
+
+/// Returns the ports of a pod that a port of a Service leads to; `number` is that of the Service's
+/// port. A name may lead to several ports, or to none.
+pub fn targets(port: &ServicePort, pod: &Pod, number: u16) -> Vec<u16> {
+    match &port.target_port {
+        None => vec![number],
+        Some(IntOrString::Int(target)) => port_number(*target).into_iter().collect(),
+        Some(IntOrString::String(name)) => pod
+            .spec
+            .as_ref()
+            .map(|spec| named(spec, name))
+            .unwrap_or_default(),
+    }
 }
 
 /// Parses a comma-separated list of ports, ranges and names of container ports. Unknown names and
@@ -165,6 +180,20 @@ spec:
         let spec = pod.spec.as_ref().unwrap();
         assert_eq!(named(spec, "db"), [5432, 5433]);
         assert!(named(spec, "dns").is_empty());
+    }
+
+    #[test]
+    fn port_of_service_leads_to_its_number_or_to_target_port() {
+        let pod = pod(POD);
+        let check = |port: &str, expect: &[u16]| {
+            let port: ServicePort = serde_norway::from_str(port).unwrap();
+            assert_eq!(targets(&port, &pod, 80), expect, "{port:?}");
+        };
+        check("{port: 80}", &[80]);
+        check("{port: 80, targetPort: 8080}", &[8080]);
+        check("{port: 80, targetPort: 0}", &[]);
+        check("{port: 80, targetPort: db}", &[5432, 5433]);
+        check("{port: 80, targetPort: none}", &[]);
     }
 
     #[test]

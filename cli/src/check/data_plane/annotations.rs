@@ -280,7 +280,7 @@ fn opaque_port_mismatches(service: &Service, pod: &Pod) -> Vec<Finding> {
         let Some(number) = ports::port_number(port.port) else {
             continue;
         };
-        for target in targets(port, pod, number) {
+        for target in ports::targets(port, pod, number) {
             let (here, there) = (of_service.contains(number), of_pod.contains(target));
             if here != there {
                 let (yes, no) = (
@@ -306,17 +306,4 @@ fn opaque_port_mismatches(service: &Service, pod: &Pod) -> Vec<Finding> {
         }
     }
     wrong
-}
-
-fn targets(port: &mesh_k8s::kinds::core::ServicePort, pod: &Pod, number: u16) -> Vec<u16> {
-    use mesh_k8s::kinds::IntOrString;
-    match &port.target_port {
-        None => vec![number],
-        Some(IntOrString::Int(target)) => ports::port_number(*target).into_iter().collect(),
-        Some(IntOrString::String(name)) => pod
-            .spec
-            .as_ref()
-            .map(|spec| ports::named(spec, name))
-            .unwrap_or_default(),
-    }
 }
