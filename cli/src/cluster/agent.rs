@@ -28,8 +28,7 @@ const ADMIN_PORT: u16 = 9993;
 impl Cluster {
     /// Returns the report of every agent pod. The failure of one agent is part of its report.
     pub(crate) async fn agents(&self) -> anyhow::Result<Vec<AgentReport>> {
-        let pods = self.agent_pods().await;
-        let pods = pods.map_err(|error| error::failed("list the node agents", error))?;
+        let pods = self.agent_pods(ListParams::default()).await?;
         let reports = pods
             .iter()
             .filter_map(|pod| Some((pod, pod.spec.as_ref()?.node_name.clone()?)))
@@ -77,9 +76,9 @@ impl Cluster {
     }
 
     async fn agent_pod(&self, node: &str) -> anyhow::Result<Pod> {
-        let pods = self.agent_pods().await;
-        let pods = pods.map_err(|error| error::failed("list the node agents", error))?;
-        let mut pods = pods.into_iter();
+        let of_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
+        let mut pods = self.agent_pods(of_node).await?.into_iter();
+        // An empty name also selects pods without a node.
         let is_there = |pod: &Pod| {
             let spec = pod.spec.as_ref();
             spec.and_then(|spec| spec.node_name.as_deref()) == Some(node)
@@ -89,8 +88,11 @@ impl Cluster {
         Ok(found.ok_or_else(missing)?)
     }
 
-    async fn agent_pods(&self) -> kube::Result<Vec<Pod>> {
-        let Some(set) = self.control_object::<DaemonSet>(NAME).await? else {
+    /// Lists the agent pods that the parameters select.
+    async fn agent_pods(&self, params: ListParams) -> anyhow::Result<Vec<Pod>> {
+        let failed = |error| error::failed("list the node agents", error);
+        let set = self.control_object::<DaemonSet>(NAME).await;
+        let Some(set) = set.map_err(failed)? else {
             return Ok(Vec::new());
         };
         let labels = set
@@ -102,8 +104,8 @@ impl Cluster {
             .map(|(key, value)| format!("{key}={value}"))
             .collect();
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.control_namespace);
-        let params = ListParams::default().labels(&selector.join(","));
-        Ok(pods.list(&params).await?.items)
+        let params = params.labels(&selector.join(","));
+        Ok(pods.list(&params).await.map_err(failed)?.items)
     }
 
     async fn query_agent(&self, pod: &Pod, node: String) -> AgentReport {
