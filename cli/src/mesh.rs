@@ -109,24 +109,24 @@ impl Mesh {
         }
     }
 
-    /// Returns the suffix of identities, or Linkerd's default if it cannot be read.
-    pub(crate) async fn trust_domain(&self) -> String {
+    /// Returns the values of the installation, or the chart's defaults if they cannot be read. A
+    /// local node has the defaults.
+    pub(crate) async fn values(&self) -> Values {
         let values = match self {
             Self::Local(_) => None,
             Self::Cluster(cluster) => cluster.values().await.ok(),
         };
-        values.unwrap_or_default().trust_domain().to_owned()
+        values.unwrap_or_default()
+    }
+
+    /// Returns the suffix of identities.
+    pub(crate) async fn trust_domain(&self) -> String {
+        self.values().await.trust_domain().to_owned()
     }
 
     /// Returns the DNS domain of the cluster.
     pub(crate) async fn cluster_domain(&self) -> String {
-        match self {
-            Self::Local(_) => Values::default().cluster_domain,
-            Self::Cluster(cluster) => cluster.values().await.map_or_else(
-                |_| Values::default().cluster_domain,
-                |values| values.cluster_domain,
-            ),
-        }
+        self.values().await.cluster_domain
     }
 
     pub(crate) async fn connect(&self, pod: &MeshPod, port: u16) -> anyhow::Result<Connection> {

@@ -36,9 +36,10 @@ pub(super) async fn facts(
     let pod = workload::pod(mesh, &client.namespace, &client.name).await?;
     let node = workload::node(mesh, &pod);
     let report = Box::pin(workload::agent(mesh, &node)).await;
-    let mut known = Box::pin(workload::read(mesh, &pod, report.as_ref())).await?;
-    let target = Box::pin(target::resolve(mesh, &question.target, &known)).await?;
-    let discovery = Box::pin(discovery::read(mesh, &client, &node, &target)).await;
+    let values = Box::pin(mesh.values()).await;
+    let mut known = workload::read(mesh, &values, &pod, report.as_ref())?;
+    let target = Box::pin(target::resolve(mesh, &values, &question.target, &known)).await?;
+    let discovery = Box::pin(discovery::read(mesh, &values, &client, &node, &target)).await;
     let candidates = candidate::all(&discovery);
     let skipped = known.skip_outbound.contains(target.address.port());
     let reason = not_enrolled(&known.enrolment, &client);
@@ -92,7 +93,14 @@ pub(super) async fn facts(
         facts.request = question.request.as_ref().map(RequestLine::unsent);
         facts.client_kernel = Err(reason.unwrap_or_default());
     }
-    Box::pin(server::read(mesh, &mut facts, &candidates, &observers)).await;
+    Box::pin(server::read(
+        mesh,
+        &values,
+        &mut facts,
+        &candidates,
+        &observers,
+    ))
+    .await;
     Ok(facts)
 }
 

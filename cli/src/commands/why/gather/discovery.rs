@@ -7,13 +7,20 @@ use std::time::Duration;
 use mesh_core::endpoint::{Endpoint, EndpointUpdate};
 use mesh_core::exposition::{self, Sample};
 use mesh_core::policy::outbound::Target as PolicyTarget;
+use mesh_k8s::values::Values;
 
 use super::super::facts::{Discovery, EndpointLoad, Fact, Target};
 use crate::clients::controllers::{self, QueryContext};
 use crate::clients::http;
 use crate::mesh::{Mesh, MeshPod};
 
-pub(super) async fn read(mesh: &Mesh, client: &MeshPod, node: &str, target: &Target) -> Discovery {
+pub(super) async fn read(
+    mesh: &Mesh,
+    values: &Values,
+    client: &MeshPod,
+    node: &str,
+    target: &Target,
+) -> Discovery {
     // As the proxy identifies itself; the answers depend on namespace and zone.
     let token = serde_json::json!({
         "ns": client.namespace, "pod": client.name, "nodeName": node,
@@ -29,7 +36,7 @@ pub(super) async fn read(mesh: &Mesh, client: &MeshPod, node: &str, target: &Tar
     let (profile, policy, endpoints, load) = tokio::join!(
         controllers::profile(&query, &address),
         controllers::outbound_policy(&query, &policy_target),
-        endpoints(&query, target),
+        endpoints(&query, values, target),
         load(mesh, client),
     );
     let text = |error: anyhow::Error| format!("{error:#}");
@@ -51,13 +58,14 @@ pub(super) async fn read(mesh: &Mesh, client: &MeshPod, node: &str, target: &Tar
 /// Returns the endpoints of a Service; `None` if the target is none.
 async fn endpoints(
     query: &QueryContext<'_>,
+    values: &Values,
     target: &Target,
 ) -> anyhow::Result<Option<Vec<Endpoint>>> {
     let Some((namespace, name)) = target.service.as_deref().and_then(|it| it.split_once('/'))
     else {
         return Ok(None);
     };
-    let domain = query.mesh.cluster_domain().await;
+    let domain = &values.cluster_domain;
     let authority = format!("{name}.{namespace}.svc.{domain}:{}", target.address.port());
     let update = controllers::endpoints(query, &authority).await?;
     Ok(Some(match update {

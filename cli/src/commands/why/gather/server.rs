@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+use mesh_k8s::values::Values;
+
 use super::super::facts::{Choice, Fact, Facts, Server};
 use super::super::report::{dialled_by_proxy, is_arrival};
 use super::candidate::{Candidate, of_labels};
@@ -12,13 +14,16 @@ use crate::mesh::Mesh;
 
 pub(super) async fn read(
     mesh: &Mesh,
+    values: &Values,
     facts: &mut Facts,
     candidates: &[Candidate],
     observers: &Observers,
 ) {
     let chosen = choose(facts, candidates, observers);
     facts.server = match chosen {
-        Ok((candidate, by)) => Box::pin(describe(mesh, facts, &candidate, by, observers)).await,
+        Ok((candidate, by)) => {
+            Box::pin(describe(mesh, values, facts, &candidate, by, observers)).await
+        }
         Err(reason) => Err(reason),
     };
 }
@@ -73,6 +78,7 @@ fn has_arrival(facts: &Facts, candidate: &Candidate, observers: &Observers) -> b
 
 async fn describe(
     mesh: &Mesh,
+    values: &Values,
     facts: &Facts,
     candidate: &Candidate,
     chosen_by: Choice,
@@ -86,7 +92,7 @@ async fn describe(
     let text = |error: anyhow::Error| format!("{error:#}");
     let pod = workload::pod(mesh, namespace, name).await.map_err(text)?;
     let agent = workload::agent(mesh, &workload::node(mesh, &pod)).await;
-    let pod = workload::read(mesh, &pod, agent.as_ref()).await;
+    let pod = workload::read(mesh, values, &pod, agent.as_ref());
     let query = QueryContext {
         mesh,
         pod: None,

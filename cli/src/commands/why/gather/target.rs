@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use kube::Api;
 use mesh_core::endpoint::EndpointUpdate;
 use mesh_k8s::kinds::{ResourceExt as _, Service};
+use mesh_k8s::values::Values;
 
 use super::super::facts::{Target, Workload};
 use super::super::question::{Host, PortName, TargetName};
@@ -18,6 +19,7 @@ const DEFAULT_PORT: u16 = 80;
 
 pub(super) async fn resolve(
     mesh: &Mesh,
+    values: &Values,
     wanted: &TargetName,
     client: &Workload,
 ) -> anyhow::Result<Target> {
@@ -35,7 +37,7 @@ pub(super) async fn resolve(
     };
     if let Some((name, namespace)) = service_name(text, &client.namespace) {
         if let Some(found) = service(mesh, &namespace, &name).await? {
-            return of_service(mesh, &found, text, wanted).await;
+            return of_service(mesh, values, &found, text, wanted).await;
         }
         let message = format!(
             "Service {namespace}/{name} does not exist; a target outside of the cluster is named by its address, as IP:PORT"
@@ -75,6 +77,7 @@ async fn service(mesh: &Mesh, namespace: &str, name: &str) -> anyhow::Result<Opt
 
 async fn of_service(
     mesh: &Mesh,
+    values: &Values,
     service: &Service,
     text: &str,
     wanted: &TargetName,
@@ -96,7 +99,7 @@ async fn of_service(
     let (address, note) = match cluster_ip {
         Some(ip) => (SocketAddr::new(ip, port), None),
         None => {
-            let address = first_endpoint(mesh, &namespace, &name, port).await?;
+            let address = first_endpoint(mesh, values, &namespace, &name, port).await?;
             let note = format!("Service {full} is headless: {address} is one of its pods");
             (address, Some(note))
         }
@@ -111,6 +114,7 @@ async fn of_service(
 
 async fn first_endpoint(
     mesh: &Mesh,
+    values: &Values,
     namespace: &str,
     name: &str,
     port: u16,
@@ -120,10 +124,7 @@ async fn first_endpoint(
         pod: None,
         token: "",
     };
-    let authority = format!(
-        "{name}.{namespace}.svc.{}:{port}",
-        mesh.cluster_domain().await
-    );
+    let authority = format!("{name}.{namespace}.svc.{}:{port}", values.cluster_domain);
     let update = controllers::endpoints(&query, &authority).await?;
     let first = match update {
         EndpointUpdate::Add { endpoints, .. } => endpoints.first().map(|it| it.addr),

@@ -7,6 +7,7 @@ use mesh_core::identity::{Identity, service_account};
 use mesh_core::ports::PortSet;
 use mesh_k8s::kinds::{Pod, ResourceExt as _};
 use mesh_k8s::pod;
+use mesh_k8s::values::Values;
 
 use super::super::facts::{Enrolment, Fact, Workload};
 use crate::cluster::error;
@@ -77,8 +78,9 @@ pub(super) async fn agent(mesh: &Mesh, node: &str) -> Fact<AgentReport> {
     }
 }
 
-pub(super) async fn read(
+pub(super) fn read(
     mesh: &Mesh,
+    values: &Values,
     pod: &Pod,
     agent: Result<&AgentReport, &String>,
 ) -> anyhow::Result<Workload> {
@@ -90,8 +92,8 @@ pub(super) async fn read(
     let identity = if has_proxy {
         let control = pod::control_plane_namespace(pod);
         let control = control.unwrap_or_else(|| mesh.control_namespace());
-        let domain = mesh.trust_domain().await;
-        let text = service_account(&service_account_name, &namespace, control, &domain);
+        let domain = values.trust_domain();
+        let text = service_account(&service_account_name, &namespace, control, domain);
         Some(Identity::parse(&text)?)
     } else {
         None
