@@ -39,6 +39,12 @@ pub fn service_matches(selector: Option<&Labels>, labels: Option<&Labels>) -> bo
     }
 }
 
+/// Returns the selector of all objects with these labels, in the notation of `kubectl`.
+pub fn text(labels: &Labels) -> String {
+    let pairs = labels.iter().map(|(key, value)| format!("{key}={value}"));
+    pairs.collect::<Vec<_>>().join(",")
+}
+
 /// Parses a label selector in the notation of `kubectl`, of at most 4,096 bytes.
 ///
 /// # Errors
@@ -221,6 +227,8 @@ mod tests {
             let selector = parse(text).unwrap();
             assert_eq!(matches(&selector, Some(&labels)), expect, "{text}");
         }
+        assert_eq!(text(&labels), "app=web,tier=front");
+        assert_eq!(text(&Labels::new()), "");
         for bad in [
             "app,",
             "app in web",

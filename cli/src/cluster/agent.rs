@@ -5,6 +5,7 @@ use std::time::Duration;
 use kube::Api;
 use kube::api::{AttachParams, AttachedProcess, ListParams};
 use mesh_k8s::kinds::{DaemonSet, Pod, ResourceExt};
+use mesh_k8s::select;
 use serde::de::DeserializeOwned;
 
 use super::{Cluster, error};
@@ -99,12 +100,8 @@ impl Cluster {
             .spec
             .and_then(|spec| spec.selector.match_labels)
             .unwrap_or_default();
-        let selector: Vec<String> = labels
-            .iter()
-            .map(|(key, value)| format!("{key}={value}"))
-            .collect();
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.control_namespace);
-        let params = params.labels(&selector.join(","));
+        let params = params.labels(&select::text(&labels));
         Ok(pods.list(&params).await.map_err(failed)?.items)
     }
 

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use kube::Api;
 use kube::api::ListParams;
 use mesh_k8s::kinds::{Pod, ResourceExt, Service};
-use mesh_k8s::pod;
-use mesh_k8s::pod::ports;
+use mesh_k8s::pod::{self, ports};
+use mesh_k8s::select;
 
 use super::{Cluster, error};
 use crate::exit::Failure;
@@ -31,6 +31,18 @@ struct ServiceName<'a> {
 }
 
 impl Cluster {
+    /// Returns a Service, if it exists.
+    pub(crate) async fn service(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> anyhow::Result<Option<Service>> {
+        let services: Api<Service> = Api::namespaced(self.client.clone(), namespace);
+        let what = format!("read Service {namespace}/{name}");
+        let found = services.get_opt(name).await;
+        found.map_err(|error| error::failed(&what, error))
+    }
+
     /// Returns a ready pod behind the Service with this name, and the port of the pod that `port`
     /// of the Service leads to; `None` if no Service has the name. A name without namespace is one
     /// of the control plane's namespace, from which the mesh resolves it.
@@ -43,10 +55,7 @@ impl Cluster {
             return Ok(None);
         };
         let namespace = named.namespace.unwrap_or(&self.control_namespace);
-        let what = format!("read Service {namespace}/{}", named.name);
-        let services: Api<Service> = Api::namespaced(self.client.clone(), namespace);
-        let found = services.get_opt(named.name).await;
-        let service = match found.map_err(|error| error::failed(&what, error))? {
+        let service = match self.service(namespace, named.name).await? {
             Some(service) => service,
             None if named.explicit => {
                 let name = named.name;
@@ -82,11 +91,7 @@ impl Cluster {
             let name = service.name_any();
             Failure::Unreachable(format!("Service {namespace}/{name} selects no pods"))
         })?;
-        let labels: Vec<String> = selector
-            .iter()
-            .map(|(name, value)| format!("{name}={value}"))
-            .collect();
-        let params = ListParams::default().labels(&labels.join(","));
+        let params = ListParams::default().labels(&select::text(selector));
         let scope = Scope::Namespace(namespace.to_owned());
         let pods = self.list::<Pod>(&scope, params).await;
         pods.map_err(|error| error::failed("list the pods of the Service", error))

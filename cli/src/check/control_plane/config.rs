@@ -136,18 +136,12 @@ fn without_endpoint(facts: &Facts, service: &Service) -> Fact<Finding> {
     });
     let text = format!("Service {name} has no ready endpoint");
     Ok(match selector {
-        Some(selector) if !is_selected && there => {
-            let selector: Vec<String> = selector
-                .iter()
-                .map(|(key, value)| format!("{key}={value}"))
-                .collect();
-            Finding::new(format!(
-                "{text}: its selector {} matches no pod",
-                selector.join(",")
-            ))
-            .with_fix("{upgrade}")
-            .into_root_cause()
-        }
+        Some(selector) if !is_selected && there => Finding::new(format!(
+            "{text}: its selector {} matches no pod",
+            select::text(selector)
+        ))
+        .with_fix("{upgrade}")
+        .into_root_cause(),
         _ => Finding::new(text).with_fix("kubectl -n {ns} get pods -o wide"),
     })
 }

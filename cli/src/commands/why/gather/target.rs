@@ -2,7 +2,6 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use kube::Api;
 use mesh_core::endpoint::EndpointUpdate;
 use mesh_k8s::kinds::{ResourceExt as _, Service};
 use mesh_k8s::values::Values;
@@ -10,7 +9,6 @@ use mesh_k8s::values::Values;
 use super::super::facts::{Target, Workload};
 use super::super::question::{Host, PortName, TargetName};
 use crate::clients::controllers::{self, QueryContext};
-use crate::cluster::error;
 use crate::exit::Failure;
 use crate::mesh::Mesh;
 
@@ -65,13 +63,7 @@ fn service_name(text: &str, namespace: &str) -> Option<(String, String)> {
 async fn service(mesh: &Mesh, namespace: &str, name: &str) -> anyhow::Result<Option<Service>> {
     match mesh {
         Mesh::Local(node) => node.object("Service", namespace, name),
-        Mesh::Cluster(cluster) => {
-            let api: Api<Service> = Api::namespaced(cluster.client.clone(), namespace);
-            let what = format!("read Service {namespace}/{name}");
-            api.get_opt(name)
-                .await
-                .map_err(|error| error::failed(&what, error))
-        }
+        Mesh::Cluster(cluster) => cluster.service(namespace, name).await,
     }
 }
 
