@@ -11,6 +11,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use mesh_test_support::installation;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::process::Command;
@@ -28,7 +29,7 @@ async fn serve(objects: Objects) -> SocketAddr {
             let service = service_fn(move |request: Request<Incoming>| async move {
                 let (status, object) = match objects(request.uri().path()) {
                     Some(object) => (StatusCode::OK, object),
-                    None => (StatusCode::NOT_FOUND, not_found()),
+                    None => (StatusCode::NOT_FOUND, installation::not_found()),
                 };
                 let mut response = Response::new(Full::new(Bytes::from(object.to_string())));
                 *response.status_mut() = status;
@@ -41,34 +42,10 @@ async fn serve(objects: Objects) -> SocketAddr {
     addr
 }
 
-fn not_found() -> Value {
-    json!({
-        "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404,
-        "reason": "NotFound", "message": "not found",
-    })
-}
-
-fn metadata_list(list: Value, metadata: Value) -> Value {
-    let (api_version, kind) = ("meta.k8s.io/v1", "PartialObjectMetadata");
-    let item = json!({ "apiVersion": api_version, "kind": kind, "metadata": metadata });
-    json!({
-        "apiVersion": api_version, "kind": format!("{kind}List"),
-        "metadata": list, "items": [item],
-    })
-}
-
 /// Returns the objects of a cluster with these values and this argument of the CronJob.
 fn cluster(values: String, cron_job_url: Option<&'static str>) -> Objects {
     Box::new(move |path| {
         Some(match path {
-            "/api/v1/namespaces/linkerd/configmaps/linkerd-config" => json!({
-                "apiVersion": "v1", "kind": "ConfigMap",
-                "metadata": {
-                    "name": "linkerd-config", "uid": "0b7c-4d",
-                    "creationTimestamp": "2026-01-01T00:00:00Z",
-                },
-                "data": { "values": values },
-            }),
             "/apis/batch/v1/namespaces/linkerd/cronjobs/linkerd-heartbeat" => {
                 let args = json!(["heartbeat", format!("--url={}", cron_job_url?)]);
                 let pod = json!({ "containers": [{ "name": "heartbeat", "args": args }] });
@@ -88,20 +65,7 @@ fn cluster(values: String, cron_job_url: Option<&'static str>) -> Objects {
                 let node = json!({ "metadata": { "name": "a" }, "status": { "nodeInfo": info } });
                 json!({ "apiVersion": "v1", "kind": "NodeList", "metadata": {}, "items": [node] })
             }
-            "/version" => json!({
-                "major": "1", "minor": "34", "gitVersion": "v1.34.1", "gitCommit": "",
-                "gitTreeState": "", "buildDate": "", "goVersion": "", "compiler": "",
-                "platform": "",
-            }),
-            "/api/v1/namespaces" => metadata_list(
-                json!({}),
-                json!({ "name": "linkerd-viz", "labels": { "linkerd.io/extension": "viz" } }),
-            ),
-            "/apis/linkerd.io/v1alpha2/serviceprofiles" => metadata_list(
-                json!({ "continue": "t", "remainingItemCount": 4 }),
-                json!({ "name": "web", "namespace": "shop" }),
-            ),
-            _ => return None,
+            _ => return installation::object(path, "linkerd", "0b7c-4d", &values),
         })
     })
 }
@@ -117,16 +81,10 @@ fn prometheus() -> Objects {
 
 /// Returns the JSON document of the command.
 async fn heartbeat(objects: Objects) -> Value {
-    let server = format!("http://{}", serve(objects).await);
+    let server = serve(objects).await;
     let directory = tempfile::tempdir().unwrap();
     let kubeconfig = directory.path().join("config");
-    let config = json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "a",
-        "clusters": [{ "name": "a", "cluster": { "server": server } }],
-        "users": [{ "name": "a", "user": {} }],
-        "contexts": [{ "name": "a", "context": { "cluster": "a", "user": "a" } }],
-    });
-    std::fs::write(&kubeconfig, config.to_string()).unwrap();
+    std::fs::write(&kubeconfig, installation::kubeconfig(server).to_string()).unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_meshctl"))
         .args(["diagnostics", "heartbeat", "-o", "json"])
         .env("KUBECONFIG", &kubeconfig)

@@ -3,8 +3,8 @@
 //! `control_plane` serves Linkerd's proxy API from a script, `certificates` issues them, and `tls`
 //! contains peers. `machine` and `network` create what a test needs of the machine and remove it
 //! again. `command` and `program` run programs, `cni` runs plugins, and `http` asks servers.
-//! `eventually` waits for a state that another process or task brings about. No program of the mesh
-//! depends on this package.
+//! `installation` has what an API server has of the mesh. `eventually` waits for a state that
+//! another process or task brings about. No program of the mesh depends on this package.
 
 #![expect(
     clippy::expect_used,
@@ -18,6 +18,7 @@ pub mod command;
 pub mod control_plane;
 pub mod eventually;
 pub mod http;
+pub mod installation;
 pub mod machine;
 pub mod network;
 pub mod program;

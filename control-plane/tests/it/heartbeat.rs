@@ -14,6 +14,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use mesh_test_support::installation;
 use mesh_test_support::program::Program;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -85,45 +86,10 @@ fn accept(_target: &str, _body: &str) -> (StatusCode, Value) {
 
 fn api_server(target: &str, _body: &str) -> (StatusCode, Value) {
     let path = target.split('?').next().unwrap();
-    let list = |metadata: Value, item: Value| {
-        json!({
-            "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList",
-            "metadata": metadata,
-            "items": [{
-                "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": item,
-            }],
-        })
-    };
-    let object = match path {
-        "/api/v1/namespaces/linkerd/configmaps/linkerd-config" => json!({
-            "apiVersion": "v1", "kind": "ConfigMap",
-            "metadata": {
-                "name": "linkerd-config", "uid": "0b7c-4d",
-                "creationTimestamp": "2026-01-01T00:00:00Z",
-            },
-            "data": { "values": "linkerdVersion: 1.2.3\n" },
-        }),
-        "/version" => json!({
-            "major": "1", "minor": "34", "gitVersion": "v1.34.1", "gitCommit": "",
-            "gitTreeState": "", "buildDate": "", "goVersion": "", "compiler": "", "platform": "",
-        }),
-        "/api/v1/namespaces" => list(
-            json!({}),
-            json!({ "name": "linkerd-viz", "labels": { "linkerd.io/extension": "viz" } }),
-        ),
-        "/apis/linkerd.io/v1alpha2/serviceprofiles" => list(
-            json!({ "continue": "t", "remainingItemCount": 4 }),
-            json!({ "name": "web", "namespace": "shop" }),
-        ),
-        _ => {
-            let status = json!({
-                "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404,
-                "reason": "NotFound", "message": "not found",
-            });
-            return (StatusCode::NOT_FOUND, status);
-        }
-    };
-    (StatusCode::OK, object)
+    match installation::object(path, "linkerd", "0b7c-4d", "linkerdVersion: 1.2.3\n") {
+        Some(object) => (StatusCode::OK, object),
+        None => (StatusCode::NOT_FOUND, installation::not_found()),
+    }
 }
 
 /// Responds with a sample for total-rps and max-mem-destination, and without one otherwise.

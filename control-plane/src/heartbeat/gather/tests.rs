@@ -4,22 +4,20 @@ use std::convert::Infallible;
 
 use http::{Request, Response, StatusCode};
 use kube::client::Body;
-use serde_json::{Value, json};
+use mesh_test_support::installation;
+use serde_json::Value;
 
 use super::*;
 
-/// Returns a client of an API server with these responses by path. Others are `NotFound`.
-fn api_server(respond: fn(&str) -> Option<(StatusCode, Value)>) -> Client {
+/// Returns a client of an API server with these objects by path. Others are `NotFound`.
+fn api_server(object: fn(&str) -> Option<Value>) -> Client {
     let service = tower::service_fn(move |request: Request<Body>| {
-        let responded = respond(request.uri().path());
+        let found = object(request.uri().path());
         async move {
-            let (status, body) = responded.unwrap_or_else(|| {
-                let status = json!({
-                    "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404,
-                    "message": "there is none",
-                });
-                (StatusCode::NOT_FOUND, status)
-            });
+            let (status, body) = match found {
+                Some(object) => (StatusCode::OK, object),
+                None => (StatusCode::NOT_FOUND, installation::not_found()),
+            };
             let mut response = Response::new(Body::from(body.to_string().into_bytes()));
             *response.status_mut() = status;
             Ok::<_, Infallible>(response)
@@ -28,40 +26,8 @@ fn api_server(respond: fn(&str) -> Option<(StatusCode, Value)>) -> Client {
     Client::new(service, "default")
 }
 
-fn complete(path: &str) -> Option<(StatusCode, Value)> {
-    let metadata = |kind: &str| json!({ "apiVersion": "meta.k8s.io/v1", "kind": kind });
-    let object = match path {
-        "/api/v1/namespaces/mesh/configmaps/linkerd-config" => json!({
-            "apiVersion": "v1", "kind": "ConfigMap",
-            "metadata": {
-                "name": "linkerd-config", "uid": "0b7c",
-                "creationTimestamp": "2026-01-01T00:00:00Z",
-            },
-            "data": { "values": "linkerdVersion: 1.2.3\n" },
-        }),
-        "/version" => json!({
-            "major": "1", "minor": "34", "gitVersion": "v1.34.1", "gitCommit": "", "gitTreeState": "",
-            "buildDate": "", "goVersion": "", "compiler": "", "platform": "",
-        }),
-        "/api/v1/namespaces" => {
-            let mut list = metadata("PartialObjectMetadataList");
-            list["metadata"] = json!({});
-            let mut viz = metadata("PartialObjectMetadata");
-            viz["metadata"] = json!({ "name": "viz", "labels": { "linkerd.io/extension": "viz" } });
-            list["items"] = json!([viz]);
-            list
-        }
-        "/apis/linkerd.io/v1alpha2/serviceprofiles" => {
-            let mut list = metadata("PartialObjectMetadataList");
-            list["metadata"] = json!({ "continue": "t", "remainingItemCount": 4 });
-            let mut profile = metadata("PartialObjectMetadata");
-            profile["metadata"] = json!({ "name": "web", "namespace": "shop" });
-            list["items"] = json!([profile]);
-            list
-        }
-        _ => return None,
-    };
-    Some((StatusCode::OK, object))
+fn complete(path: &str) -> Option<Value> {
+    installation::object(path, "mesh", "0b7c", "linkerdVersion: 1.2.3\n")
 }
 
 fn absence(report: &Report, name: &str) -> String {

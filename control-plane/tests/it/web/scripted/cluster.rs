@@ -24,6 +24,7 @@ use mesh_api::linkerd2::viz::headers::{Header, header};
 use mesh_api::linkerd2::viz::{
     ApiError, Eos, Headers, HttpMethod, Scheme, eos, http_method, scheme,
 };
+use mesh_test_support::installation;
 use prost::Message;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
@@ -130,14 +131,7 @@ impl Cluster {
 
 /// Writes a kubeconfig for the API server.
 pub(crate) fn write_kubeconfig(path: &Path, addr: SocketAddr) {
-    let config = json!({
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{ "name": "scripted", "cluster": { "server": format!("http://{addr}") } }],
-        "users": [{ "name": "web", "user": {} }],
-        "contexts": [{ "name": "scripted", "context": { "cluster": "scripted", "user": "web" } }],
-        "current-context": "scripted",
-    });
+    let config = installation::kubeconfig(addr);
     std::fs::write(path, config.to_string()).unwrap();
 }
 
