@@ -85,6 +85,12 @@ pub(crate) fn printable(text: &str) -> String {
     printable
 }
 
+/// Escapes control characters in each line.
+pub(crate) fn printable_lines(text: &str) -> String {
+    let lines: Vec<String> = text.lines().map(printable).collect();
+    lines.join("\n")
+}
+
 /// Formats a count with its noun: `1 node`, `2 nodes`.
 pub(crate) fn count(number: usize, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })

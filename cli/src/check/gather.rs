@@ -15,7 +15,8 @@ use serde_json::Value;
 
 use super::facts::{ApiServer, Environment, Fact, Facts, InjectionDryRun, Mode};
 use super::webhook;
-use crate::cluster::{Cluster, error};
+use crate::cluster::Cluster;
+use crate::cluster::error::to_fact;
 use crate::mesh::{Mesh, Scope};
 
 /// Gathers the facts that the checks of the mode use.
@@ -97,11 +98,6 @@ pub(crate) async fn policies(mesh: &Mesh) -> Fact<Vec<Value>> {
         Mesh::Local(node) => node::policies(node),
         Mesh::Cluster(cluster) => objects::policies(cluster).await,
     }
-}
-
-/// Converts the result of a request; the reason of a failure names the operation.
-pub(super) fn to_fact<T>(what: &str, result: kube::Result<T>) -> Fact<T> {
-    result.map_err(|error| format!("cannot {what}: {}", error::explain(&error)))
 }
 
 /// Returns version and clock of the API server and the kinds that it serves.

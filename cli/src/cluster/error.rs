@@ -32,6 +32,11 @@ pub(crate) fn explain(error: &Error) -> String {
     }
 }
 
+/// Converts the result of a request; the reason of a failure names the operation.
+pub(crate) fn to_fact<T>(what: &str, result: kube::Result<T>) -> Result<T, String> {
+    result.map_err(|error| format!("cannot {what}: {}", explain(&error)))
+}
+
 pub(crate) fn is_forbidden(error: &Error) -> bool {
     matches!(error, Error::Api(status) if status.code == 403)
 }

@@ -11,8 +11,8 @@ use mesh_k8s::kinds::authorization::{
 
 use super::super::facts::{AccessReview, Fact, Facts, Permission};
 use super::super::setup::NEEDED;
-use super::to_fact;
 use crate::clients;
+use crate::cluster::error::to_fact;
 use crate::cluster::{Cluster, agent};
 
 /// The permissions that each controller requires. Their roles grant more; the mesh fails without

@@ -10,8 +10,9 @@ use serde_json::Value;
 use super::super::facts::{Fact, Facts};
 use super::super::identity::TRUST_ROOTS;
 use super::super::webhook;
-use super::{to_fact, within};
-use crate::cluster::{Cluster, error};
+use super::within;
+use crate::cluster::Cluster;
+use crate::cluster::error::{self, to_fact};
 use crate::mesh::Scope;
 
 /// The API groups that the mesh uses.

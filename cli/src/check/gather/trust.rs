@@ -8,9 +8,9 @@ use mesh_local::pki;
 use super::super::certificate::read_pem;
 use super::super::facts::{Fact, Facts, Trust, fact_ref};
 use super::super::identity::{BUNDLE_KEY, TRUST_ROOTS};
-use super::to_fact;
 use crate::clients::tls;
 use crate::cluster::Cluster;
+use crate::cluster::error::to_fact;
 use crate::node::Node;
 
 const ISSUER: &str = "linkerd-identity-issuer";

@@ -13,9 +13,10 @@ use serde::de::DeserializeOwned;
 
 use super::super::facts::{Fact, Facts, SelfCheck};
 use super::super::viz::{TAP_API, TAP_INJECTOR, TAP_INJECTOR_SECRET, TAP_SECRET};
-use super::{objects, to_fact, within};
+use super::{objects, within};
 use crate::clients::metrics_api::MetricsApi;
 use crate::cluster::Cluster;
+use crate::cluster::error::to_fact;
 
 /// Reads the objects of the extension and asks the metrics API about itself.
 pub(super) async fn query(cluster: &Cluster, facts: &mut Facts) {

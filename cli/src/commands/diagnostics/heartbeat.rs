@@ -11,7 +11,7 @@ use self::sending::Sending;
 use crate::exit::Failure;
 use crate::mesh::Mesh;
 use crate::output::table::Table;
-use crate::output::{self, Format, printable};
+use crate::output::{self, Format, printable, printable_lines};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -154,11 +154,6 @@ fn render(heartbeat: &Heartbeat<'_>) -> String {
         text += &table.render();
     }
     text
-}
-
-fn printable_lines(text: &str) -> String {
-    let lines: Vec<String> = text.lines().map(printable).collect();
-    lines.join("\n")
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Renders a report as text: the verdict, then the steps from the client to the application.
 
 use super::report::{Outcome, Report, Step, VerdictOutcome, show_milliseconds};
-use crate::output::printable;
 use crate::output::style::{self, Mark};
+use crate::output::{printable, printable_lines};
 
 pub(super) fn text(question: &str, report: &Report) -> String {
     let style = match report.verdict.outcome {
@@ -45,10 +45,10 @@ fn row(number: usize, step: &Step) -> String {
 
 /// A hint of several lines is copied into a shell, so that it is not indented.
 fn hint_lines(hint: &str) -> String {
-    let lines: Vec<String> = hint.lines().map(printable).collect();
-    match lines.as_slice() {
-        [line] => format!(" {line}"),
-        lines => format!("\n{}\n", lines.join("\n")),
+    let lines = printable_lines(hint);
+    match hint.lines().count() {
+        1 => format!(" {lines}"),
+        _ => format!("\n{lines}\n"),
     }
 }
 

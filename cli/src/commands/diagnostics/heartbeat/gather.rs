@@ -10,7 +10,8 @@ use mesh_k8s::values::Values;
 
 use crate::clients;
 use crate::clients::prometheus_api::Prometheus;
-use crate::cluster::{Cluster, error};
+use crate::cluster::Cluster;
+use crate::cluster::error::{self, to_fact};
 
 /// Returns the CronJob that sends reports, if it exists.
 pub(super) async fn cron_job(cluster: &Cluster) -> anyhow::Result<Option<CronJob>> {
@@ -43,21 +44,17 @@ async fn observe(cluster: &Cluster) -> Observations {
         profiles.list_metadata(&one),
     );
     Observations {
-        architecture: read("list the nodes", nodes).and_then(|nodes| architecture(&nodes)),
-        config: read("read ConfigMap linkerd-config", config),
-        kubernetes_version: read("query the version of the API server", version)
+        architecture: to_fact("list the nodes", nodes).and_then(|nodes| architecture(&nodes)),
+        config: to_fact("read ConfigMap linkerd-config", config),
+        kubernetes_version: to_fact("query the version of the API server", version)
             .map(|version| version.git_version),
-        extensions: read("list the namespaces of extensions", extensions).map(|list| {
+        extensions: to_fact("list the namespaces of extensions", extensions).map(|list| {
             let metadata = list.items.into_iter().map(|namespace| namespace.metadata);
             metadata.collect::<Vec<ObjectMeta>>()
         }),
-        service_profiles: read("count the ServiceProfiles", profiles)
+        service_profiles: to_fact("count the ServiceProfiles", profiles)
             .map(|list| heartbeat::total(list.items.len(), &list.metadata)),
     }
-}
-
-fn read<T>(what: &str, result: kube::Result<T>) -> Result<T, String> {
-    result.map_err(|error| format!("cannot {what}: {}", error::explain(&error)))
 }
 
 /// Returns the architecture of the nodes. Where they differ, it depends on the node that runs the
