@@ -53,7 +53,8 @@ pub(crate) fn run(root: &Path, options: SetupOptions) -> anyhow::Result<()> {
         browser();
         prepare(root)
     };
-    missing.packages.extend(packages::missing_for_browser());
+    let of_browser = packages::missing(|need| need == Need::Browser);
+    missing.packages.extend(of_browser);
     if missing.is_empty() {
         println!("nothing is missing");
         return Ok(());
@@ -78,10 +79,11 @@ pub(crate) fn ready(root: &Path) -> anyhow::Result<Missing> {
 /// Installs what the tests in a browser need, where possible. `ready` does not, because it is large
 /// and only one stage of `test` needs it. One by one, because not every distribution has all.
 pub(crate) fn browser() {
-    for package in packages::missing_for_browser() {
-        if workspace::is_root() && apt::is_here() {
-            told(apt::install(&[package]));
-        }
+    if !workspace::is_root() || !apt::is_here() {
+        return;
+    }
+    for package in packages::missing(|need| need == Need::Browser) {
+        told(apt::install(&[package]));
     }
 }
 
@@ -98,7 +100,7 @@ pub fn install(packages: &[&str]) -> anyhow::Result<()> {
 
 fn look(root: &Path) -> Missing {
     Missing {
-        packages: packages::missing(),
+        packages: packages::missing(|need| need != Need::Browser),
         components: components::missing(),
         bpf: bpf::missing(root).map(|what| what.reason()),
     }
@@ -107,7 +109,7 @@ fn look(root: &Path) -> Missing {
 /// Installs what it can and continues after failures, which `explain` reports.
 fn prepare(root: &Path) -> Missing {
     told(apt::remove_leftover_policy());
-    let wanted = packages::missing();
+    let wanted = packages::missing(|need| need != Need::Browser);
     if !wanted.is_empty() && workspace::is_root() && apt::is_here() {
         told(apt::install(&wanted));
     }

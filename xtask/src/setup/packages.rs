@@ -105,15 +105,9 @@ const fn service(
     }
 }
 
-/// Returns the missing packages, in the order of the table, except those for a browser.
-pub(crate) fn missing() -> Vec<&'static Package> {
-    let wanted = PACKAGES.iter().filter(|package| package.need != Browser);
-    wanted.filter(|package| !is_there(&package.proof)).collect()
-}
-
-/// Returns the missing packages of the tests in a browser.
-pub(crate) fn missing_for_browser() -> Vec<&'static Package> {
-    let wanted = PACKAGES.iter().filter(|package| package.need == Browser);
+/// Returns the missing packages for these needs, in the order of the table.
+pub(crate) fn missing(is_wanted: impl Fn(Need) -> bool) -> Vec<&'static Package> {
+    let wanted = PACKAGES.iter().filter(|package| is_wanted(package.need));
     wanted.filter(|package| !is_there(&package.proof)).collect()
 }
 
