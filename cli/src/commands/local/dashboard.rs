@@ -4,6 +4,7 @@
 //! the node's metrics API for statistics, and this command for objects and taps.
 
 use std::fs::File;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::Stdio;
@@ -59,6 +60,10 @@ const CONFINED: [&str; 6] = [
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// How much of the log is searched for its last line. The log grows as long as the dashboard runs;
+/// a line of it has some hundred bytes.
+const LOG_END: u64 = 64 * 1024;
 
 pub(super) async fn run(args: Args, global: &Global) -> anyhow::Result<()> {
     let paths = find::node(global, args.node.dir.as_deref())?;
@@ -165,7 +170,48 @@ async fn wait_until_ready(
 
 /// Returns an error with the last line of the log, which has the reason.
 fn exited(status: &str, log: &Path) -> anyhow::Error {
-    let log = std::fs::read_to_string(log).unwrap_or_default();
+    let log = end(log, LOG_END).unwrap_or_default();
     let reason = log.lines().last().unwrap_or("its log is empty");
     anyhow::anyhow!("the dashboard ended ({status}): {reason}")
+}
+
+/// Returns the last bytes of a file, at most `limit`.
+fn end(path: &Path, limit: u64) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let skipped = file.metadata()?.len().saturating_sub(limit);
+    file.seek(SeekFrom::Start(skipped))?;
+    let mut bytes = Vec::new();
+    file.take(limit).read_to_end(&mut bytes)?;
+    // The first character may be a part of one.
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reason_is_the_last_line_of_the_end_of_the_log() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = directory.path().join("log");
+        let check = |text: &str, expect: &str| {
+            std::fs::write(&log, text).unwrap();
+            let error = exited("exit status: 1", &log).to_string();
+            assert_eq!(
+                error,
+                format!("the dashboard ended (exit status: 1): {expect}")
+            );
+        };
+        check("", "its log is empty");
+        check("one\ntwo\n", "two");
+        check(&format!("{}\nlast\n", "é".repeat(64 * 1024)), "last");
+        assert_eq!(end(&log, 5).unwrap(), "last\n");
+        assert_eq!(end(&log, 9).unwrap(), "\u{fffd}é\nlast\n");
+        std::fs::remove_file(&log).unwrap();
+        assert!(
+            exited("killed", &log)
+                .to_string()
+                .ends_with("its log is empty")
+        );
+    }
 }
