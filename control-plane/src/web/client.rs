@@ -38,13 +38,17 @@ pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(15);
 /// Tables have at most 10,000 rows.
 const MAX_RESPONSE: usize = 8 << 20;
 
+/// Returns a connection to a host and port, which is opened by the first call.
+pub(super) fn channel(addr: &str) -> Result<Channel, tonic::transport::Error> {
+    let endpoint = Endpoint::from_shared(format!("http://{addr}"))?;
+    Ok(endpoint.connect_timeout(CONNECT_TIMEOUT).connect_lazy())
+}
+
 impl MetricsClient {
     /// Returns a client for a host and port, which does not connect yet.
     pub(crate) fn new(addr: &str) -> Result<Self, tonic::transport::Error> {
-        let endpoint = Endpoint::from_shared(format!("http://{addr}"))?;
-        let channel = endpoint.connect_timeout(CONNECT_TIMEOUT).connect_lazy();
         Ok(Self {
-            api: ApiClient::new(channel).max_decoding_message_size(MAX_RESPONSE),
+            api: ApiClient::new(channel(addr)?).max_decoding_message_size(MAX_RESPONSE),
             addr: addr.to_owned(),
         })
     }

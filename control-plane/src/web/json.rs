@@ -63,6 +63,18 @@ impl ToJson for Duration {
     }
 }
 
+/// Returns the field of a pod that has its owner, and the owner's namespace and name.
+pub(super) fn owner_field(owner: &Owner) -> (&'static str, &str) {
+    match owner {
+        Owner::Deployment(name) => ("deployment", name),
+        Owner::ReplicaSet(name) => ("replicaSet", name),
+        Owner::ReplicationController(name) => ("replicationController", name),
+        Owner::StatefulSet(name) => ("statefulSet", name),
+        Owner::DaemonSet(name) => ("daemonSet", name),
+        Owner::Job(name) => ("job", name),
+    }
+}
+
 /// Adds the field of a oneof that is set.
 fn with_field(mut object: Value, field: Option<(&str, Value)>) -> Value {
     if let (Some(fields), Some((name, value))) = (object.as_object_mut(), field) {
@@ -315,15 +327,8 @@ impl ToJson for Pod {
             "proxyVersion": self.proxy_version,
             "resourceVersion": self.resource_version,
         });
-        let owner = self.owner.as_ref().map(|owner| match owner {
-            Owner::Deployment(name) => ("deployment", name),
-            Owner::ReplicaSet(name) => ("replicaSet", name),
-            Owner::ReplicationController(name) => ("replicationController", name),
-            Owner::StatefulSet(name) => ("statefulSet", name),
-            Owner::DaemonSet(name) => ("daemonSet", name),
-            Owner::Job(name) => ("job", name),
-        });
-        let owner = owner.map(|(kind, name)| (kind, Value::from(name.as_str())));
+        let owner = self.owner.as_ref().map(owner_field);
+        let owner = owner.map(|(field, name)| (field, Value::from(name)));
         with_field(object, owner)
     }
 }

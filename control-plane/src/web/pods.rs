@@ -8,6 +8,7 @@ use mesh_api::linkerd2::viz::{Pod as Listed, Resource};
 use mesh_k8s::pod::{control_plane_namespace, is_terminal};
 
 use super::client::Failure;
+use super::json::owner_field;
 use super::sources::Sources;
 use super::{endpoints, objects};
 
@@ -80,15 +81,9 @@ fn names_of(pods: &[Listed], kind: &str, full: &str) -> Vec<String> {
 
 /// Whether an owner has this type, and this namespace and name.
 fn is_named(owner: &Owner, kind: &str, full: &str) -> bool {
-    let (found, name) = match owner {
-        Owner::Deployment(name) => ("deployment", name),
-        Owner::ReplicaSet(name) => ("replicaset", name),
-        Owner::ReplicationController(name) => ("replicationcontroller", name),
-        Owner::StatefulSet(name) => ("statefulset", name),
-        Owner::DaemonSet(name) => ("daemonset", name),
-        Owner::Job(name) => ("job", name),
-    };
-    found == kind && name == full
+    let (field, name) = owner_field(owner);
+    // Types of resources are written without capitals.
+    field.to_ascii_lowercase() == kind && name == full
 }
 
 /// Reads a pod; `None` if it does not exist.

@@ -1,8 +1,6 @@
 //! The client of the policy controller, over the API by which proxies learn the policies of their
 //! ports. It is the same answer that the proxies enforce, and it takes no rights to read objects.
 
-use std::time::Duration;
-
 use http::StatusCode;
 use mesh_api::inbound::server_policy;
 use mesh_api::proto::inbound::PortSpec;
@@ -10,9 +8,9 @@ use mesh_api::proto::inbound::inbound_server_policies_client::InboundServerPolic
 use mesh_core::policy::inbound::ServerPolicy;
 use serde_json::json;
 use tonic::Code;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 
-use super::client::Failure;
+use super::client::{Failure, channel};
 
 /// A policy controller. Clones share one connection, which is opened by the first call and again
 /// after it broke.
@@ -22,18 +20,15 @@ pub(crate) struct PolicyClient {
     addr: String,
 }
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-
 /// The policy of a port, which has a few routes and authorizations.
 const MAX_RESPONSE: usize = 1 << 20;
 
 impl PolicyClient {
     /// Returns a client for a host and port, which does not connect yet.
     pub(crate) fn new(addr: &str) -> Result<Self, tonic::transport::Error> {
-        let endpoint = Endpoint::from_shared(format!("http://{addr}"))?;
-        let channel = endpoint.connect_timeout(CONNECT_TIMEOUT).connect_lazy();
+        let api = InboundServerPoliciesClient::new(channel(addr)?);
         Ok(Self {
-            api: InboundServerPoliciesClient::new(channel).max_decoding_message_size(MAX_RESPONSE),
+            api: api.max_decoding_message_size(MAX_RESPONSE),
             addr: addr.to_owned(),
         })
     }

@@ -5,12 +5,10 @@ use http::{HeaderValue, Response};
 
 use super::query::Params;
 use super::{Body, full};
+use crate::identity::is_dns_label;
 
 /// The path, which is Linkerd's.
 pub(super) const PATH: &str = "/profiles/new";
-
-/// The name of a Service or a namespace.
-const MAX_LABEL: usize = 63;
 
 const TEMPLATE: &str = include_str!("profile.yaml");
 
@@ -19,7 +17,8 @@ pub(super) fn respond(query: &str, cluster_domain: &str) -> Result<Response<Body
     let params = Params::parse(query)?;
     let (service, namespace) = (params.get("service"), params.get("namespace"));
     for (name, value) in [("service", service), ("namespace", namespace)] {
-        if !is_label(value) {
+        // A DNS label needs no quotes in YAML and in a header.
+        if !is_dns_label(value) {
             return Err(format!(
                 "{name} is missing or not a name in Kubernetes: expected for example {PATH}?service=web&namespace=shop"
             ));
@@ -39,15 +38,6 @@ fn profile(service: &str, namespace: &str, cluster_domain: &str) -> String {
         .replace("SERVICE", service)
         .replace("NAMESPACE", namespace)
         .replace("DOMAIN", cluster_domain)
-}
-
-/// Whether a text is a DNS label, which needs no quotes in YAML and in a header.
-fn is_label(text: &str) -> bool {
-    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    (1..=MAX_LABEL).contains(&text.len())
-        && text.bytes().all(allowed)
-        && !text.starts_with('-')
-        && !text.ends_with('-')
 }
 
 #[cfg(test)]
@@ -82,14 +72,14 @@ mod tests {
 
     #[test]
     fn names_that_are_no_labels_are_refused() {
-        let long = "x".repeat(MAX_LABEL + 1);
+        let long = "x".repeat(64);
         for bad in ["", "a\"b", "a%0d%0ab", "-a", "a-", "A", "a.b", &long] {
             let query = format!("service={bad}&namespace=shop");
             let error = respond(&query, "cluster.local").unwrap_err();
             assert!(error.starts_with("service is missing"), "{error}");
         }
         assert!(respond("service=web", "cluster.local").is_err());
-        let longest = "x".repeat(MAX_LABEL);
+        let longest = "x".repeat(63);
         let query = format!("service={longest}&namespace=shop");
         assert!(respond(&query, "cluster.local").is_ok());
     }
