@@ -21,7 +21,9 @@ mod metrics_api;
 mod outbound;
 mod workload;
 
-pub(crate) use self::metrics_api::parse_selector;
+pub(crate) use self::metrics_api::{
+    Measure, Measurement, Metric, Stats, latency_queries, parse_selector,
+};
 pub use self::{
     calls::Calls,
     destination::DestinationService,

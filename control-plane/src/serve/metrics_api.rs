@@ -25,7 +25,6 @@ use tonic::{Request, Response, Status, async_trait};
 use self::pods::PodsRequest;
 use self::resource::{Target, TargetKind};
 use self::routes::{Profile, RoutesRequest};
-use self::samples::{Measure, Measurement};
 use self::stat::StatRequest;
 use super::calls::{Calls, Method};
 use crate::index::{Inventory, Selection};
@@ -42,6 +41,7 @@ mod samples;
 mod stat;
 
 pub(crate) use self::resource::parse_selector;
+pub(crate) use self::samples::{Measure, Measurement, Metric, Stats, latency_queries};
 
 /// The settings of the service.
 #[derive(Clone, Debug)]

@@ -4,21 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::future::try_join_all;
-use mesh_api::linkerd2::viz::{BasicStats, Resource};
+use mesh_api::linkerd2::viz::Resource;
 use serde_json::{Value, json};
 
 use super::client::Failure;
 use super::json::ToJson;
 use super::objects;
 use super::sources::Sources;
-use crate::metrics_api::{Family, Grouping, Matchers, QUANTILES, Query, Sample, TimeWindow};
-
-/// What clients send to one address.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Load {
-    stats: BasicStats,
-    open_connections: u64,
-}
+use crate::metrics_api::{Family, Grouping, Matchers, QueryError, TimeWindow};
+use crate::serve::{Measure, Measurement, Metric, Stats, latency_queries};
 
 /// Some of the EndpointSlices of a Service.
 struct Slices {
@@ -26,16 +20,8 @@ struct Slices {
     are_all: bool,
 }
 
-/// The loads by IP address.
-type Loads = BTreeMap<String, Load>;
-
-/// Queries of a load: the series of one kind by address.
-#[derive(Clone, Copy, Debug)]
-enum Part {
-    Responses,
-    Latency(usize),
-    Connections,
-}
+/// What clients send to each IP address.
+type Loads = BTreeMap<String, Stats>;
 
 /// A slice has at most 1,000 endpoints, by default 100.
 const MAX_SLICES: usize = 10;
@@ -60,8 +46,10 @@ pub(super) async fn endpoints(sources: &Sources, service: &Resource) -> Result<V
         let load = row["address"]
             .as_str()
             .and_then(|address| loads.get(address));
-        row["stats"] = load.map(|load| load.stats).to_json();
-        row["openConnections"] = load.map_or(Value::Null, |load| load.open_connections.to_json());
+        let stats = load.map(|load| load.basic.unwrap_or_default());
+        row["stats"] = stats.to_json();
+        let tcp = load.map(|load| load.tcp.unwrap_or_default());
+        row["openConnections"] = tcp.map(|tcp| tcp.open_connections).to_json();
     }
     Ok(json!({
         "endpoints": rows,
@@ -137,71 +125,52 @@ fn rows(slice: &Value) -> Vec<Value> {
 
 async fn loads(sources: &Sources, service: &Resource) -> Result<Loads, String> {
     let prometheus = sources.prometheus()?;
-    let parts = parts();
-    let queries: Vec<String> = parts
-        .iter()
-        .map(|part| part.query(service).to_string())
-        .collect();
-    let answers = try_join_all(queries.iter().map(|query| prometheus.query(query))).await;
-    let answers = answers.map_err(|error| error.to_string())?;
+    let results = queries(service)
+        .into_iter()
+        .map(|(metric, query)| async move {
+            let samples = prometheus.query(&query.to_string()).await?;
+            Ok::<_, QueryError>((metric, samples))
+        });
+    let results = try_join_all(results).await;
+    results.map(by_address).map_err(|error| error.to_string())
+}
+
+fn queries(service: &Resource) -> Vec<Measure> {
+    let selected = Matchers::new()
+        .equal("direction", "outbound")
+        .equal("dst_namespace", service.namespace.as_str())
+        .equal("dst_service", service.name.as_str());
+    let window = TimeWindow::minute();
+    let by = Grouping::of(&[BY]);
+    let requests = by.and(&["classification"]);
+    let requests = selected.increase(Family::Responses, &window, &requests);
+    let latencies = latency_queries(&selected, Family::ResponseLatency, &window, &by);
+    let connections = selected.clone().equal("peer", "dst");
+    let connections = connections.sum(Family::OpenConnections, &by);
+    [
+        (Metric::Requests, requests),
+        (Metric::OpenConnections, connections),
+    ]
+    .into_iter()
+    .chain(latencies)
+    .collect()
+}
+
+fn by_address(results: Vec<Measurement>) -> Loads {
     let mut loads = Loads::new();
-    for (part, samples) in parts.into_iter().zip(&answers) {
+    for (metric, samples) in results {
         for sample in samples {
             let load = loads.entry(sample.label(BY).to_owned());
-            part.add(load.or_default(), sample);
+            load.or_default().add(metric, &sample);
         }
     }
-    Ok(loads)
-}
-
-fn parts() -> Vec<Part> {
-    let latencies = (0..QUANTILES.len()).map(Part::Latency);
-    [Part::Responses, Part::Connections]
-        .into_iter()
-        .chain(latencies)
-        .collect()
-}
-
-impl Part {
-    fn query(self, service: &Resource) -> Query {
-        let selected = Matchers::new()
-            .equal("direction", "outbound")
-            .equal("dst_namespace", service.namespace.as_str())
-            .equal("dst_service", service.name.as_str());
-        let window = TimeWindow::minute();
-        let by = Grouping::of(&[BY]);
-        match self {
-            Self::Responses => {
-                selected.increase(Family::Responses, &window, &by.and(&["classification"]))
-            }
-            Self::Latency(quantile) => {
-                selected.quantile(QUANTILES[quantile], Family::ResponseLatency, &window, &by)
-            }
-            Self::Connections => selected
-                .equal("peer", "dst")
-                .sum(Family::OpenConnections, &by),
-        }
-    }
-
-    fn add(self, load: &mut Load, sample: &Sample) {
-        let count = sample.count();
-        let stats = &mut load.stats;
-        match self {
-            Self::Responses if sample.label("classification") == "success" => {
-                stats.success_count += count;
-            }
-            Self::Responses => stats.failure_count += count,
-            Self::Latency(0) => stats.latency_ms_p50 = count,
-            Self::Latency(1) => stats.latency_ms_p95 = count,
-            Self::Latency(_) => stats.latency_ms_p99 = count,
-            Self::Connections => load.open_connections = count,
-        }
-    }
+    loads
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics_api::Sample;
 
     #[test]
     fn endpoints_are_pods_and_other_addresses() {
@@ -242,21 +211,27 @@ mod tests {
             name: "web".to_owned(),
         };
         assert_eq!(
-            Part::Responses.query(&service).to_string(),
+            queries(&service)[0].1.to_string(),
             "sum(increase(response_total{direction=\"outbound\", dst_namespace=\"shop\", dst_service=\"web\"}[1m])) by (target_ip, classification)"
         );
-        let sample = |classification: &str, value| Sample {
-            labels: BTreeMap::from([("classification".to_owned(), classification.to_owned())]),
-            time: 0.0,
-            value,
+        let sample = |classification: &str, value| {
+            let labels = [(BY, "10.1.0.5"), ("classification", classification)];
+            let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned()));
+            Sample {
+                labels: labels.into(),
+                time: 0.0,
+                value,
+            }
         };
-        let mut load = Load::default();
-        Part::Responses.add(&mut load, &sample("success", 40.2));
-        Part::Responses.add(&mut load, &sample("failure", 2.0));
-        Part::Latency(2).add(&mut load, &sample("", 38.0));
-        Part::Connections.add(&mut load, &sample("", 3.0));
-        let stats = load.stats;
+        let requests = vec![sample("success", 40.2), sample("failure", 2.0)];
+        let loads = by_address(vec![
+            (Metric::Requests, requests),
+            (Metric::Latency(2), vec![sample("", 38.0)]),
+            (Metric::OpenConnections, vec![sample("", 3.0)]),
+        ]);
+        let load = &loads["10.1.0.5"];
+        let (stats, tcp) = (load.basic.unwrap(), load.tcp.unwrap());
         assert_eq!((stats.success_count, stats.failure_count), (40, 2));
-        assert_eq!((stats.latency_ms_p99, load.open_connections), (38, 3));
+        assert_eq!((stats.latency_ms_p99, tcp.open_connections), (38, 3));
     }
 }

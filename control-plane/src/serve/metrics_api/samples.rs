@@ -9,7 +9,7 @@ use crate::model::Name;
 
 /// What a query measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Metric {
+pub(crate) enum Metric {
     Requests,
     /// Requests after retries.
     ActualRequests,
@@ -25,17 +25,17 @@ pub(super) enum Metric {
 }
 
 /// A query, and what it measures.
-pub(super) type Measure = (Metric, Query);
+pub(crate) type Measure = (Metric, Query);
 
 /// The result of a query.
-pub(super) type Measurement = (Metric, Vec<Sample>);
+pub(crate) type Measurement = (Metric, Vec<Sample>);
 
 /// The statistics of an object, as far as there are samples.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Stats {
-    pub(super) basic: Option<BasicStats>,
-    pub(super) tcp: Option<TcpStats>,
-    pub(super) server: Option<ServerStats>,
+pub(crate) struct Stats {
+    pub(crate) basic: Option<BasicStats>,
+    pub(crate) tcp: Option<TcpStats>,
+    pub(crate) server: Option<ServerStats>,
 }
 
 /// Returns the queries for successful and failed requests and their latencies.
@@ -58,7 +58,7 @@ pub(super) fn request_queries(
     queries
 }
 
-pub(super) fn latency_queries<'a>(
+pub(crate) fn latency_queries<'a>(
     matchers: &'a Matchers,
     family: Family,
     window: &'a TimeWindow,
@@ -132,7 +132,7 @@ pub(super) fn by_name(results: Vec<Measurement>, key: &Grouping) -> BTreeMap<Nam
 }
 
 impl Stats {
-    pub(super) fn add(&mut self, metric: Metric, sample: &Sample) {
+    pub(crate) fn add(&mut self, metric: Metric, sample: &Sample) {
         let value = sample.count();
         match metric {
             Metric::OpenConnections | Metric::ReadBytes | Metric::WriteBytes => {
