@@ -169,12 +169,21 @@ fn manifest(paths: &NodePaths, settings: &Settings, values: &Values) -> String {
         &source_volumes(paths, settings),
     );
     let services = [
-        service("linkerd-identity", "identity", "grpc", 8080, false),
-        service("linkerd-identity-headless", "identity", "grpc", 8080, true),
-        service("linkerd-dst", "destination", "grpc", 8086, false),
-        service("linkerd-dst-headless", "destination", "grpc", 8086, true),
-        service("linkerd-policy", "destination", "grpc", 8090, true),
+        ("linkerd-identity", "identity", 8080, false),
+        ("linkerd-identity-headless", "identity", 8080, true),
+        ("linkerd-dst", "destination", 8086, false),
+        ("linkerd-dst-headless", "destination", 8086, true),
+        ("linkerd-policy", "destination", 8090, true),
     ]
+    .map(|(name, of, port, headless)| {
+        service(
+            NAMESPACE,
+            name,
+            &component_label(of),
+            ("grpc", port),
+            headless,
+        )
+    })
     .concat();
     format!(
         "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: {NAMESPACE}\n  annotations: {{linkerd.io/inject: enabled}}\n\
@@ -203,12 +212,17 @@ fn source_volumes(paths: &NodePaths, settings: &Settings) -> [Volume<'static>; 2
     ]
 }
 
+/// Returns the label of a component's pod.
+fn component_label(name: &str) -> String {
+    format!("linkerd.io/control-plane-component: {name}")
+}
+
 /// Returns the ServiceAccount and the Deployment of a controller.
-fn pod(component: &str, annotation: &str, containers: &str, volumes: &[Volume<'_>]) -> String {
+fn pod(name: &str, annotation: &str, containers: &str, volumes: &[Volume<'_>]) -> String {
     let component = Component {
         namespace: NAMESPACE,
-        name: &format!("linkerd-{component}"),
-        labels: &format!("linkerd.io/control-plane-component: {component}"),
+        name: &format!("linkerd-{name}"),
+        labels: &component_label(name),
         annotation,
         containers,
         volumes,
@@ -268,11 +282,18 @@ fn container(name: &str, args: &[String], ports: &[(&str, u16)]) -> String {
     )
 }
 
-fn service(name: &str, component: &str, port_name: &str, port: u16, headless: bool) -> String {
+/// Returns the Service of the pods with these labels, for a port with its name.
+fn service(
+    namespace: &str,
+    name: &str,
+    labels: &str,
+    (port_name, port): (&str, u16),
+    headless: bool,
+) -> String {
     let cluster_ip = if headless { "clusterIP: None, " } else { "" };
     format!(
-        "---\napiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: {NAMESPACE}}}\n\
-         spec: {{{cluster_ip}selector: {{linkerd.io/control-plane-component: {component}}}, ports: [{{name: {port_name}, port: {port}}}]}}\n"
+        "---\napiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
+         spec: {{{cluster_ip}selector: {{{labels}}}, ports: [{{name: {port_name}, port: {port}}}]}}\n"
     )
 }
 

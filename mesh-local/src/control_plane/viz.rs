@@ -5,7 +5,7 @@
 
 pub use crate::observer::NAMESPACE;
 
-use super::{Component, MANIFESTS, OBJECTS, Volume, any_address, container};
+use super::{Component, MANIFESTS, OBJECTS, Volume, any_address, container, service};
 use crate::service::dns::CLUSTER_DOMAIN;
 use crate::settings::Settings;
 
@@ -35,7 +35,8 @@ pub(super) fn manifest(settings: &Settings, sources: &[Volume<'_>]) -> String {
         format!("--source-dir={OBJECTS}"),
     ];
     let labels = format!("component: {METRICS_API}, linkerd.io/extension: viz");
-    let ports = [("http", METRICS_API_PORT), ("admin", ADMIN_PORT)];
+    let port = ("http", METRICS_API_PORT);
+    let ports = [port, ("admin", ADMIN_PORT)];
     let component = Component {
         namespace: NAMESPACE,
         name: METRICS_API,
@@ -44,9 +45,6 @@ pub(super) fn manifest(settings: &Settings, sources: &[Volume<'_>]) -> String {
         containers: &container(METRICS_API, &args, &ports),
         volumes: sources,
     };
-    format!(
-        "{}---\napiVersion: v1\nkind: Service\nmetadata: {{name: {METRICS_API}, namespace: {NAMESPACE}}}\n\
-         spec: {{selector: {{{labels}}}, ports: [{{name: http, port: {METRICS_API_PORT}}}]}}\n",
-        component.manifest()
-    )
+    let service = service(NAMESPACE, METRICS_API, &labels, port, false);
+    component.manifest() + &service
 }
