@@ -1,5 +1,6 @@
 //! The samples of the last minutes, and what queries compute from them.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use mesh_core::exposition::{self, Line};
@@ -129,15 +130,19 @@ impl Store {
         let selector = Selector::new(&query.matchers)?;
         let selected = self.select(query.family, &selector);
         let values: Vec<(Key<'_>, f64)> = match &query.function {
-            Function::Sum => group(query, selected.filter_map(Selected::current), |a, b| a + b),
-            Function::Max => group(query, selected.filter_map(Selected::current), f64::max),
+            Function::Sum => group(query, selected.filter_map(Selected::current), add),
+            Function::Max => group(
+                query,
+                selected.filter_map(Selected::current),
+                |highest, value| *highest = highest.max(value),
+            ),
             Function::Increase(window) => {
                 let start = now - window.duration().as_secs_f64();
                 let increases = selected.filter_map(|it| {
                     let increase = functions::increase(it.points(start, now), start, now);
                     Some((it, increase?))
                 });
-                group(query, increases, |a, b| a + b)
+                group(query, increases, add)
             }
             Function::Quantile(quantile, window) => {
                 let start = now - window.duration().as_secs_f64();
@@ -146,10 +151,7 @@ impl Store {
                     let bound = it.label("le").parse().ok()?;
                     Some((it, vec![(bound, rate)]))
                 });
-                let buckets = group(query, rates, |mut all: Vec<Bucket>, more| {
-                    all.extend(more);
-                    all
-                });
+                let buckets = group(query, rates, |all: &mut Vec<Bucket>, more| all.extend(more));
                 let quantiles = buckets
                     .into_iter()
                     .map(|(key, buckets)| (key, functions::quantile(quantile.value(), buckets)));
@@ -220,19 +222,24 @@ fn family(line: Line<'_>) -> Option<Family> {
 fn group<'a, T>(
     query: &Query,
     values: impl Iterator<Item = (Selected<'a>, T)>,
-    combine: impl Fn(T, T) -> T,
+    combine: impl Fn(&mut T, T),
 ) -> Vec<(Key<'a>, T)> {
     let mut groups: BTreeMap<Key<'a>, T> = BTreeMap::new();
     for (selected, value) in values {
         let Grouping(by) = &query.by;
         let key: Key<'a> = by.iter().map(|label| selected.label(label)).collect();
-        let value = match groups.remove(&key) {
-            Some(sum) => combine(sum, value),
-            None => value,
-        };
-        groups.insert(key, value);
+        match groups.entry(key) {
+            Entry::Vacant(entry) => {
+                entry.insert(value);
+            }
+            Entry::Occupied(mut entry) => combine(entry.get_mut(), value),
+        }
     }
     groups.into_iter().collect()
+}
+
+fn add(sum: &mut f64, value: f64) {
+    *sum += value;
 }
 
 /// Returns the labels of a group. An empty label is a missing one.
