@@ -20,7 +20,7 @@ impl fmt::Display for Query {
             Function::Quantile(quantile, window) => write!(
                 f,
                 "histogram_quantile({}, sum(irate({metric}{matchers}[{window}])) by (le, {by}))",
-                quantile.as_str()
+                quantile.value()
             ),
         }
     }

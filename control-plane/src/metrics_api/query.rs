@@ -100,14 +100,6 @@ impl Query {
 }
 
 impl Quantile {
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::P50 => "0.5",
-            Self::P95 => "0.95",
-            Self::P99 => "0.99",
-        }
-    }
-
     pub(super) fn value(self) -> f64 {
         match self {
             Self::P50 => 0.5,
@@ -334,12 +326,5 @@ mod tests {
             window.check_interval("1m").unwrap_err(),
             "invalid time window: time window (15s) must be at least as long as the Prometheus scrape interval (1m)"
         );
-    }
-
-    #[test]
-    fn quantiles_are_the_numbers_of_their_text() {
-        for quantile in QUANTILES {
-            assert_eq!(quantile.as_str().parse(), Ok(quantile.value()));
-        }
     }
 }
