@@ -18,6 +18,9 @@ pub mod probes;
 /// The name of the proxy's container.
 pub const PROXY_CONTAINER: &str = "linkerd-proxy";
 
+/// The name of the container that redirects a pod by itself, on nodes without an agent.
+pub const INIT_CONTAINER: &str = "linkerd-init";
+
 /// Returns the value of an annotation of the pod.
 pub fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
     meta_annotation(&pod.metadata, key)

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use futures_util::try_join;
 use k8s_openapi::api::core::v1::Pod;
 use mesh_api::linkerd2::viz::Resource;
-use mesh_k8s::pod::{PROXY_CONTAINER, containers, plain_env, service_account};
+use mesh_k8s::pod::{INIT_CONTAINER, PROXY_CONTAINER, containers, plain_env, service_account};
 use serde_json::{Value, json};
 
 use super::client::Failure;
@@ -31,9 +31,6 @@ const EXPIRY: &str = "control_identity_cert_expiration_timestamp_seconds";
 
 /// The tier by which an agent redirects the pods of its node.
 const TIER: &str = "mesh_agent_tier_info";
-
-/// The container that redirects a pod by itself, on nodes without an agent.
-const INIT_CONTAINER: &str = "linkerd-init";
 
 /// The environment variable of a proxy's identity.
 const LOCAL_NAME: &str = "LINKERD2_PROXY_IDENTITY_LOCAL_NAME";

@@ -21,7 +21,6 @@ use crate::pod;
 use crate::values::{Bounds, Image, ProbeTiming, Resources, UNPRIVILEGED_ID, Values, non_empty};
 
 /// The names by which [`super::uninject`] finds what injection added.
-pub(super) const INIT_CONTAINER: &str = "linkerd-init";
 pub(super) const NETWORK_VALIDATOR: &str = "linkerd-network-validator";
 pub(super) const DEBUG_CONTAINER: &str = "linkerd-debug";
 pub(super) const END_ENTITY_VOLUME: &str = "linkerd-identity-end-entity";
@@ -106,7 +105,7 @@ pub(super) fn init(values: &Values, spec: &PodSpec, control_plane: bool) -> Cont
             ..SecurityContext::default()
         }),
         volume_mounts: Some(mounts),
-        ..container(INIT_CONTAINER, values, &values.proxy.image)
+        ..container(pod::INIT_CONTAINER, values, &values.proxy.image)
     }
 }
 

@@ -153,7 +153,7 @@ fn has_sidecar(spec: &PodSpec) -> bool {
         )
     });
     let init = spec.init_containers.iter().flatten().any(|container| {
-        matches!(container.name.as_str(), "linkerd-init" | "istio-init")
+        matches!(container.name.as_str(), pod::INIT_CONTAINER | "istio-init")
             || image(
                 container,
                 [

@@ -8,8 +8,8 @@ use mesh_core::annotation;
 use serde_json::{Map, Value};
 
 use super::containers::{
-    DEBUG_CONTAINER, END_ENTITY_VOLUME, INIT_CONTAINER, NETWORK_VALIDATOR, PODINFO_VOLUME,
-    TOKEN_VOLUME, TRUST_ROOTS_CONFIG_MAP,
+    DEBUG_CONTAINER, END_ENTITY_VOLUME, NETWORK_VALIDATOR, PODINFO_VOLUME, TOKEN_VOLUME,
+    TRUST_ROOTS_CONFIG_MAP,
 };
 use crate::pod;
 use crate::values::MountPath;
@@ -27,7 +27,7 @@ pub fn uninject(pod: &mut Value) -> bool {
     if let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) {
         let containers = [
             pod::PROXY_CONTAINER,
-            INIT_CONTAINER,
+            pod::INIT_CONTAINER,
             NETWORK_VALIDATOR,
             DEBUG_CONTAINER,
         ];

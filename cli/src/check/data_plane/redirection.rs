@@ -10,8 +10,7 @@ use super::super::facts::{full_name, proxy_container};
 use super::super::identity::excluded_new_pods;
 use super::super::{CheckResult, Environment, Facts, Finding, Outcome, count, fix};
 
-/// Containers of pods that are redirected without an agent.
-const INIT: &str = "linkerd-init";
+/// The container of a pod that a foreign CNI plugin redirects, without an agent.
 const VALIDATOR: &str = "linkerd-network-validator";
 
 fn has_container(pod: &Pod, name: &str) -> bool {
@@ -39,7 +38,7 @@ pub(super) fn enrolled(facts: &Facts) -> CheckResult {
         let running = !pod::ips(pod).is_empty()
             && !pod::is_host_network(pod)
             && !facts.is_on_unready_node(pod);
-        if !running || has_container(pod, INIT) || has_container(pod, VALIDATOR) {
+        if !running || has_container(pod, pod::INIT_CONTAINER) || has_container(pod, VALIDATOR) {
             continue;
         }
         let node = match facts.environment {
@@ -93,7 +92,7 @@ pub(super) fn mode(facts: &Facts) -> CheckResult {
     let current = facts.values()?.redirection();
     let mut wrong = Vec::new();
     for pod in facts.meshed_pods()? {
-        let own = if has_container(pod, INIT) {
+        let own = if has_container(pod, pod::INIT_CONTAINER) {
             Redirection::InitContainer
         } else if has_container(pod, VALIDATOR) {
             Redirection::ForeignCni
