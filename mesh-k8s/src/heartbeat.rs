@@ -6,9 +6,12 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ListMeta, ObjectMeta};
-use kube::api::{ApiResource, GroupVersionKind, ListParams};
+use k8s_openapi::apimachinery::pkg::version::Info;
+use kube::api::{
+    ApiResource, DynamicObject, GroupVersionKind, ListParams, ObjectList, PartialObjectMeta,
+};
 use mesh_core::annotation::EXTENSION;
 
 use crate::values::{Values, non_empty};
@@ -96,7 +99,7 @@ pub fn one_object() -> ListParams {
 
 /// Returns the number of all objects of a kind from the list of [`one_object`]; `None` if the API
 /// server does not tell how many remain.
-pub fn total(items: usize, list: &ListMeta) -> Option<u64> {
+fn total(items: usize, list: &ListMeta) -> Option<u64> {
     let is_complete = list.continue_.as_deref().is_none_or(str::is_empty);
     let remaining = match list.remaining_item_count {
         Some(remaining) => u64::try_from(remaining).ok()?,
@@ -114,6 +117,29 @@ pub fn own_architecture() -> String {
         other => other,
     }
     .to_owned()
+}
+
+impl Observations {
+    /// Converts what was read: the lists are of [`extension_namespaces`] and of
+    /// [`service_profiles`], of which [`one_object`] was read.
+    pub fn new(
+        architecture: Result<String, String>,
+        config: Result<ConfigMap, String>,
+        version: Result<Info, String>,
+        extensions: Result<ObjectList<PartialObjectMeta<Namespace>>, String>,
+        service_profiles: Result<ObjectList<PartialObjectMeta<DynamicObject>>, String>,
+    ) -> Self {
+        Self {
+            architecture,
+            config,
+            kubernetes_version: version.map(|version| version.git_version),
+            extensions: extensions.map(|list| {
+                let metadata = list.items.into_iter().map(|namespace| namespace.metadata);
+                metadata.collect()
+            }),
+            service_profiles: service_profiles.map(|list| total(list.items.len(), &list.metadata)),
+        }
+    }
 }
 
 impl Absence {

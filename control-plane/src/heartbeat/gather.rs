@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::DynamicObject;
 use kube::{Api, Client};
 use mesh_k8s::heartbeat::{self, Absence, Figure, Observations, Parameter, Report};
@@ -51,16 +50,8 @@ async fn observe(client: &Client, control_namespace: &str) -> Observations {
         ),
         within_timeout("count the ServiceProfiles", profiles.list_metadata(&one)),
     );
-    Observations {
-        architecture: Ok(heartbeat::own_architecture()),
-        config,
-        kubernetes_version: version.map(|version| version.git_version),
-        extensions: extensions.map(|list| {
-            let metadata = list.items.into_iter().map(|namespace| namespace.metadata);
-            metadata.collect::<Vec<ObjectMeta>>()
-        }),
-        service_profiles: profiles.map(|list| heartbeat::total(list.items.len(), &list.metadata)),
-    }
+    let architecture = Ok(heartbeat::own_architecture());
+    Observations::new(architecture, config, version, extensions, profiles)
 }
 
 async fn within_timeout<T>(

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject};
 use mesh_k8s::heartbeat::{self, Absence, Figure, Observations, Parameter, Report};
-use mesh_k8s::kinds::{ConfigMap, CronJob, Namespace, Node, ObjectMeta};
+use mesh_k8s::kinds::{ConfigMap, CronJob, Namespace, Node};
 use mesh_k8s::values::Values;
 
 use crate::clients;
@@ -43,18 +43,13 @@ async fn observe(cluster: &Cluster) -> Observations {
         namespaces.list_metadata(&extensions),
         profiles.list_metadata(&one),
     );
-    Observations {
-        architecture: to_fact("list the nodes", nodes).and_then(|nodes| architecture(&nodes)),
-        config: to_fact("read ConfigMap linkerd-config", config),
-        kubernetes_version: to_fact("query the version of the API server", version)
-            .map(|version| version.git_version),
-        extensions: to_fact("list the namespaces of extensions", extensions).map(|list| {
-            let metadata = list.items.into_iter().map(|namespace| namespace.metadata);
-            metadata.collect::<Vec<ObjectMeta>>()
-        }),
-        service_profiles: to_fact("count the ServiceProfiles", profiles)
-            .map(|list| heartbeat::total(list.items.len(), &list.metadata)),
-    }
+    Observations::new(
+        to_fact("list the nodes", nodes).and_then(|nodes| architecture(&nodes)),
+        to_fact("read ConfigMap linkerd-config", config),
+        to_fact("query the version of the API server", version),
+        to_fact("list the namespaces of extensions", extensions),
+        to_fact("count the ServiceProfiles", profiles),
+    )
 }
 
 /// Returns the architecture of the nodes. Where they differ, it depends on the node that runs the
