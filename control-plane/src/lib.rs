@@ -12,7 +12,7 @@ pub mod cluster;
 pub mod config;
 mod convert;
 pub mod daemon;
-pub mod heartbeat;
+mod heartbeat;
 pub mod identity;
 pub mod index;
 mod injector;

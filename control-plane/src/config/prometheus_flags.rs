@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-#[derive(Clone, Debug, Default, Args)]
+#[derive(Debug, Args)]
 pub struct Prometheus {
     /// URL of Prometheus, such as http://prometheus.linkerd-viz.svc.cluster.local:9090. Without it,
     /// nothing that is measured is shown

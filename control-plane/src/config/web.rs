@@ -104,24 +104,14 @@ fn external_url(text: &str) -> Result<String, String> {
 impl Web {
     /// Returns the address of the metrics API.
     pub fn metrics_api(&self) -> String {
-        match &self.linkerd_metrics_api_addr.0 {
-            Some(addr) => addr.to_string(),
-            None => format!(
-                "metrics-api.{}.svc.{}:8085",
-                self.viz_namespace, self.cluster_domain
-            ),
-        }
+        let addr = &self.linkerd_metrics_api_addr;
+        self.service(addr, "metrics-api", &self.viz_namespace, 8085)
     }
 
     /// Returns the address of the policy controller.
     pub fn policy(&self) -> String {
-        match &self.policy_addr.0 {
-            Some(addr) => addr.to_string(),
-            None => format!(
-                "linkerd-policy.{}.svc.{}:8090",
-                self.controller_namespace, self.cluster_domain
-            ),
-        }
+        let namespace = &self.controller_namespace;
+        self.service(&self.policy_addr, "linkerd-policy", namespace, 8090)
     }
 
     /// Returns the pattern for the Host header.
@@ -134,6 +124,14 @@ impl Web {
         Regex::new(&format!(
             r"^(localhost|127\.0\.0\.1|web\.{namespace}\.svc\.{domain}|web\.{namespace}\.svc|\[::1\])(:\d+)?$"
         ))
+    }
+
+    /// Returns the address of a flag, or that of the Service that is its default.
+    fn service(&self, addr: &ServiceAddr, name: &str, namespace: &str, port: u16) -> String {
+        match &addr.0 {
+            Some(addr) => addr.to_string(),
+            None => format!("{name}.{namespace}.svc.{}:{port}", self.cluster_domain),
+        }
     }
 }
 
