@@ -52,13 +52,13 @@ mod upgrade;
 
 pub(crate) use self::api::Dashboard;
 pub(crate) use self::assets::Assets;
-pub(crate) use self::check::{Checker, Place};
+pub(crate) use self::check::Checker;
 pub(crate) use self::client::MetricsClient;
 pub(crate) use self::feed::Feeds;
 pub(crate) use self::limits::Limits;
 pub(crate) use self::policy_client::PolicyClient;
 pub(crate) use self::settings::PageSettings;
-pub(crate) use self::sources::Sources;
+pub(crate) use self::sources::{Place, Sources};
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 

@@ -7,7 +7,7 @@ use clap::Args;
 #[derive(Debug, Args)]
 pub struct Prometheus {
     /// URL of Prometheus, such as http://prometheus.linkerd-viz.svc.cluster.local:9090. Without it,
-    /// nothing that is measured is shown
+    /// nothing is shown that is queried from Prometheus
     #[arg(long = "prometheus-url", value_name = "URL", default_value = "")]
     pub url: String,
     /// File of the user name for Prometheus (basic authentication)

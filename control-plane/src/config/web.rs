@@ -19,11 +19,11 @@ pub struct Web {
     pub metrics_addr: SocketAddr,
     /// Host and port of the metrics API; empty for the Service metrics-api in the namespace of the
     /// viz extension
-    #[arg(long, value_name = "HOST:PORT", value_parser = service_addr, default_value = "")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = metrics_api_addr, default_value = "")]
     pub linkerd_metrics_api_addr: ServiceAddr,
     /// Host and port of the policy controller; empty for the Service linkerd-policy in the
     /// namespace of the control plane
-    #[arg(long, value_name = "HOST:PORT", value_parser = service_addr, default_value = "")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = policy_addr, default_value = "")]
     pub policy_addr: ServiceAddr,
     #[command(flatten)]
     pub prometheus: Prometheus,
@@ -69,15 +69,21 @@ pub struct ServiceAddr(pub Option<Authority>);
 #[derive(Clone, Debug)]
 pub struct HostPattern(pub Option<Regex>);
 
-fn service_addr(text: &str) -> Result<ServiceAddr, String> {
+fn metrics_api_addr(text: &str) -> Result<ServiceAddr, String> {
+    service_addr(text, "metrics-api.linkerd-viz.svc.cluster.local:8085")
+}
+
+fn policy_addr(text: &str) -> Result<ServiceAddr, String> {
+    service_addr(text, "linkerd-policy.linkerd.svc.cluster.local:8090")
+}
+
+fn service_addr(text: &str, example: &str) -> Result<ServiceAddr, String> {
     if text.is_empty() {
         return Ok(ServiceAddr(None));
     }
     let parsed = text.parse::<Authority>().ok();
     let valid = parsed.filter(|addr| addr.port().is_some() && !text.contains('@'));
-    let addr = valid.ok_or_else(|| {
-        "expected a host and port such as metrics-api.linkerd-viz.svc.cluster.local:8085".to_owned()
-    })?;
+    let addr = valid.ok_or_else(|| format!("expected a host and port such as {example}"))?;
     Ok(ServiceAddr(Some(addr)))
 }
 
@@ -188,6 +194,8 @@ mod tests {
             let error = parse(&[&format!("{flag}={bad}")]).unwrap_err();
             assert!(error.contains(flag), "{error}");
         }
+        let error = parse(&["--policy-addr=linkerd-policy"]).unwrap_err();
+        assert!(error.contains("such as linkerd-policy."), "{error}");
         assert!(parse(&["--grafana-prefix=l5d"]).is_err());
         let config = parse(&["--grafana-external-addr=https://g.example.com/"]).unwrap();
         assert_eq!(

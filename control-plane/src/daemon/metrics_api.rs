@@ -61,7 +61,8 @@ async fn source(
     if config.scrape_proxies {
         return Ok(Some(MetricsSource::Proxies(ProxyMetrics::new(registry))));
     }
-    let client = prometheus_connection::connect(&config.prometheus, registry).await?;
+    let connected = prometheus_connection::connect(&config.prometheus, "statistics", registry);
+    let client = connected.await?;
     Ok(client.map(|client| MetricsSource::Prometheus(Box::new(client))))
 }
 

@@ -6,13 +6,15 @@ use super::DaemonError;
 use crate::config::Prometheus;
 use crate::metrics_api::{CredentialFiles, PrometheusClient};
 
-/// Returns a client, which does not connect yet; `None` without a URL.
+/// Returns a client, which does not connect yet; `None` without a URL, so that there is nothing of
+/// what the controller queries.
 pub(super) async fn connect(
     config: &Prometheus,
+    queried: &str,
     registry: &Registry,
 ) -> Result<Option<PrometheusClient>, DaemonError> {
     if config.url.is_empty() {
-        tracing::warn!("No metrics without --prometheus-url");
+        tracing::warn!(missing = queried, "No --prometheus-url");
         return Ok(None);
     }
     let files = config.user_file.clone();

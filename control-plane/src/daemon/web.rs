@@ -10,31 +10,36 @@ use crate::web::{
     PolicyClient, Sources,
 };
 
+/// What the dashboard itself queries from Prometheus. The metrics API has statistics.
+const QUERIED: &str = "certificates, redirection tiers and the load of endpoints";
+
 pub(super) async fn run(config: Config) -> Result<(), DaemonError> {
     let daemon = Daemon::new()?;
     let hosts = config.host_pattern().map_err(DaemonError::HostPattern)?;
     let metrics_api = config.metrics_api();
     let metrics = MetricsClient::new(&metrics_api).map_err(DaemonError::MetricsApi)?;
     let policies = PolicyClient::new(&config.policy()).map_err(DaemonError::PolicyController)?;
-    let prometheus = prometheus_connection::connect(&config.prometheus, &daemon.registry).await?;
+    let (flags, registry) = (&config.prometheus, &daemon.registry);
+    let prometheus = prometheus_connection::connect(flags, QUERIED, registry).await?;
     let assets = Assets::new().map_err(DaemonError::Assets)?;
     let client = cluster::connect(&config.cluster, "web")
         .await
         .map_err(DaemonError::Connect)?;
     let listener = listen(config.addr, "the dashboard").await?;
     daemon.serve_admin(config.metrics_addr).await?;
+    let place = if config.local_node {
+        Place::LocalNode
+    } else {
+        Place::Cluster
+    };
     let sources = Sources {
+        place,
         metrics,
         cluster: client.clone(),
         policies,
         prometheus: prometheus.map(Arc::new),
     };
     let feeds = Feeds::new(sources, &daemon.registry);
-    let place = if config.local_node {
-        Place::LocalNode
-    } else {
-        Place::Cluster
-    };
     let settings = PageSettings {
         controller_namespace: config.controller_namespace,
         viz_namespace: config.viz_namespace,

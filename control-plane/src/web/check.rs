@@ -17,6 +17,7 @@ use super::feed::{Answer, Feeds};
 use super::objects;
 use super::query::{Params, Query};
 use super::settings::PageSettings;
+use super::sources::Place;
 
 mod rows;
 
@@ -29,14 +30,6 @@ pub(crate) struct Checker {
     viz_namespace: String,
     /// The last result and its time. Locked while checks run, so that they run once at a time.
     last: Mutex<Option<(Instant, Value)>>,
-}
-
-/// Where the mesh runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    Cluster,
-    /// It has neither webhooks nor an APIService: the node itself adds proxies and taps.
-    LocalNode,
 }
 
 /// A result is returned again for so long.

@@ -57,7 +57,8 @@ const MAX_ASKING: usize = 8;
 /// How often most questions are asked. Linkerd's page polls in this interval.
 const INTERVAL: Duration = Duration::from_secs(2);
 
-/// The interval of questions that take tens of queries. Proxies are scraped once in 10 s.
+/// The interval of questions that take tens of queries. Proxies are scraped once in 10 s by
+/// Prometheus, and once in 5 s by a metrics API with `--scrape-proxies`.
 const LONG_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Too many different questions are asked.
@@ -203,6 +204,7 @@ fn is_about_all_kinds(request: &StatSummaryRequest) -> bool {
 mod tests {
     use super::super::client::MetricsClient;
     use super::super::policy_client::PolicyClient;
+    use super::super::sources::Place;
     use super::*;
 
     fn query(number: usize) -> Query {
@@ -213,6 +215,7 @@ mod tests {
     fn feeds() -> Feeds {
         let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
         let sources = Sources {
+            place: Place::Cluster,
             metrics: MetricsClient::new("127.0.0.1:1").unwrap(),
             cluster: kube::Client::try_from(config).unwrap(),
             policies: PolicyClient::new("127.0.0.1:1").unwrap(),
