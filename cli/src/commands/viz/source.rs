@@ -104,14 +104,14 @@ pub(super) fn scope_without_cluster(global: &Global) -> Scope {
 }
 
 /// Returns the cluster and the namespaces that the flags select, for a command about what a local
-/// node does not have: a Prometheus, a dashboard, or objects of the extension.
+/// node does not have: a Prometheus, a dashboard in a pod, or objects of the extension.
 pub(super) async fn cluster(global: &Global) -> anyhow::Result<(Cluster, Scope)> {
     let mesh = Mesh::find(global).await?;
     let scope = mesh.scope(global);
     match mesh {
         Mesh::Cluster(cluster) => Ok((*cluster, scope)),
         Mesh::Local(node) => Err(Failure::Input(format!(
-            "the local node {} has no Prometheus and no dashboard: use `meshctl viz stat`, `edges`, `routes`, `authz` or `tap`, which read its proxies; --context NAME selects a cluster",
+            "the local node {} has no Prometheus and no dashboard in a pod: use `meshctl local dashboard`, or `meshctl viz stat`, `edges`, `routes`, `authz` or `tap`, which read its proxies; --context NAME selects a cluster",
             node.paths.name()
         ))
         .into()),
