@@ -15,7 +15,7 @@ use http_body_util::{BodyExt as _, Empty, LengthLimitError, Limited};
 use hyper::body::Bytes;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
 use mesh_runtime::log::chain;
 use mesh_runtime::metrics::{Counter, Labels, Registry};
 use parking_lot::Mutex;
@@ -107,6 +107,10 @@ const RETENTION: Duration = Duration::from_secs(300);
 /// The deadline of a scrape. A proxy responds within milliseconds.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
+/// How long a connection waits for the next scrape, of which only one at a time is made of a proxy.
+/// The connection to a pod that has gone is closed then.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// Proxies that are scraped at the same time.
 const CONCURRENT: usize = 16;
 
@@ -134,6 +138,11 @@ impl ProxyMetrics {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(TIMEOUT));
+        let http = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE_TIMEOUT)
+            .pool_max_idle_per_host(1)
+            .build(connector);
         let scrapes = registry.counter_family(
             "mesh_metrics_api_scrapes_total",
             "Scrapes of proxies by the metrics API, by whether they succeeded",
@@ -146,7 +155,7 @@ impl ProxyMetrics {
         let metrics = Self(Arc::new(Inner {
             store: Mutex::default(),
             failures: Mutex::default(),
-            http: Client::builder(TokioExecutor::new()).build(connector),
+            http,
             clock: Clock::new(),
             succeeded: result("success"),
             failed: result("failure"),

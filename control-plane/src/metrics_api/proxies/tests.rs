@@ -130,6 +130,28 @@ async fn proxy_without_response_times_out() {
 }
 
 #[tokio::test]
+async fn connection_to_a_pod_that_has_gone_is_closed() {
+    let metrics = metrics();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    let mut connection = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut request = [0; 4096];
+        while let Ok(1..) = stream.read(&mut request).await {
+            let response = response("200 OK", STARTED);
+            stream.write_all(&response).await.unwrap();
+        }
+    });
+    metrics.scrape_all(vec![target("web", addr)]).await;
+    assert_eq!(metrics.check(), Ok(()));
+    assert!(!connection.is_finished());
+    // The pool looks for idle connections in this interval.
+    tokio::time::pause();
+    let closed = timeout(3 * IDLE_TIMEOUT, &mut connection).await;
+    closed.expect("the connection is closed").unwrap();
+}
+
+#[tokio::test]
 async fn number_of_proxies_is_bounded() {
     let metrics = metrics();
     let addr = serve(response("200 OK", STARTED)).await;
