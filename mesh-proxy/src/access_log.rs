@@ -9,12 +9,14 @@ use std::fmt::Write as _;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, SystemTime};
 use std::{io, thread};
 
-use http::header::{HOST, USER_AGENT};
-use http::{HeaderMap, HeaderName, Method, StatusCode, Version};
+use http::header::{CONTENT_LENGTH, HOST, USER_AGENT};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
 use mesh_core::identity::Identity;
 use mesh_runtime::metrics::{Counter, Labels, Registry};
 use time::OffsetDateTime;
@@ -24,8 +26,11 @@ use tokio::time::Instant;
 use crate::config::AccessLogFormat;
 
 /// Queues entries for the thread that writes them.
+#[derive(Clone, Debug)]
+pub(crate) struct AccessLog(Arc<Sink>);
+
 #[derive(Debug)]
-pub(crate) struct AccessLog {
+struct Sink {
     queue: SyncSender<Message>,
     dropped: Counter,
 }
@@ -44,18 +49,26 @@ struct Entry {
     client_id: Option<Identity>,
     timestamp: SystemTime,
     method: Method,
-    uri: Box<str>,
     version: Version,
-    host: Box<str>,
-    user_agent: Box<str>,
-    trace_id: Box<str>,
-    request_bytes: Box<str>,
+    texts: Texts,
     status: Option<StatusCode>,
     response_bytes: u64,
     /// Until the response has ended.
     total: Duration,
     /// How long the proxy itself worked on the request, until the response's header section.
     processing: Duration,
+}
+
+/// The texts of an entry, one after the other. They share an allocation, because a data thread
+/// makes an entry of each request.
+#[derive(Debug, Default)]
+struct Texts {
+    all: String,
+    /// Where the first four end. `request_bytes` ends with `all`.
+    host: usize,
+    uri: usize,
+    user_agent: usize,
+    trace_id: usize,
 }
 
 /// An entry whose request is being handled. It is queued when this is dropped: with the last byte
@@ -65,11 +78,18 @@ pub(crate) struct OpenEntry {
     /// Taken on drop.
     entry: Option<Box<Entry>>,
     started: Instant,
-    log: SyncSender<Message>,
-    dropped: Counter,
+    log: AccessLog,
 }
 
-/// Entries that wait to be written. With the longest texts they take 16 MiB.
+/// Formats times. Entries of the same second share the first part.
+#[derive(Default)]
+struct Clock {
+    second: Option<i64>,
+    /// Up to the second.
+    prefix: String,
+}
+
+/// Entries that wait to be written. With the longest texts they take 40 MiB.
 const MAX_QUEUED: usize = 1024;
 
 /// Longer texts are cut. They are lengthened by escaping afterwards.
@@ -86,11 +106,14 @@ const GATHER_TIME: Duration = Duration::from_millis(1);
 /// How long the process waits at its end for the entries to be written.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Fields that carry the number of a trace, the first present one counts.
-static TRACE_IDS: [HeaderName; 2] = [
-    HeaderName::from_static("traceparent"),
-    HeaderName::from_static("x-b3-traceid"),
-];
+/// The usual length of an entry's texts. Longer ones cost a second allocation.
+const EXPECTED_TEXTS: usize = 256;
+
+/// Carries the number of the trace as its second part.
+static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+
+/// Carries the number of the trace, where there is no `traceparent`.
+static B3_TRACE_ID: HeaderName = HeaderName::from_static("x-b3-traceid");
 
 impl AccessLog {
     /// Starts the thread, which writes to `output`.
@@ -111,10 +134,10 @@ impl AccessLog {
             "mesh_access_log_dropped_total",
             "Entries of the access log that were dropped because 1,024 others waited to be written",
         );
-        Ok(Self {
+        Ok(Self(Arc::new(Sink {
             queue,
             dropped: dropped.with(&Labels::new()),
-        })
+        })))
     }
 
     /// Begins the entry of a request.
@@ -124,24 +147,13 @@ impl AccessLog {
         client_id: Option<&Identity>,
         request: &http::Request<B>,
     ) -> OpenEntry {
-        let headers = request.headers();
-        let uri = request.uri();
-        let host = uri.authority().map_or_else(
-            || header(headers, &HOST),
-            |authority| cut(authority.as_str()).into(),
-        );
-        let trace_id = TRACE_IDS.iter().find(|name| headers.contains_key(*name));
         let entry = Entry {
             client,
             client_id: client_id.cloned(),
             timestamp: SystemTime::now(),
             method: request.method().clone(),
-            uri: cut(&absolute(uri, &host)).into(),
             version: request.version(),
-            host,
-            user_agent: header(headers, &USER_AGENT),
-            trace_id: trace_id.map_or_else(Box::default, |name| trace_id_of(headers, name)),
-            request_bytes: header(headers, &http::header::CONTENT_LENGTH),
+            texts: Texts::of(request.uri(), request.headers()),
             status: None,
             response_bytes: 0,
             total: Duration::ZERO,
@@ -150,8 +162,7 @@ impl AccessLog {
         OpenEntry {
             entry: Some(Box::new(entry)),
             started: Instant::now(),
-            log: self.queue.clone(),
-            dropped: self.dropped.clone(),
+            log: self.clone(),
         }
     }
 
@@ -160,7 +171,7 @@ impl AccessLog {
         let (done, flushed) = sync_channel(1);
         let deadline = std::time::Instant::now() + FLUSH_TIMEOUT;
         let mut message = Message::Flush(done);
-        while let Err(TrySendError::Full(unsent)) = self.queue.try_send(message) {
+        while let Err(TrySendError::Full(unsent)) = self.0.queue.try_send(message) {
             if std::time::Instant::now() >= deadline {
                 return;
             }
@@ -213,8 +224,9 @@ impl Drop for OpenEntry {
             return;
         };
         entry.total = self.started.elapsed();
-        if self.log.try_send(Message::Entry(entry)).is_err() {
-            self.dropped.inc();
+        let Sink { queue, dropped } = &*self.log.0;
+        if queue.try_send(Message::Entry(entry)).is_err() {
+            dropped.inc();
         }
     }
 }
@@ -226,12 +238,13 @@ fn write_entries(
     mut output: impl io::Write,
 ) {
     let mut lines = String::new();
+    let mut clock = Clock::default();
     let mut flushed = None;
     while let Ok(message) = messages.recv() {
         let mut next = Some(message);
         while let Some(message) = next {
             match message {
-                Message::Entry(entry) => entry.write_line(format, &mut lines),
+                Message::Entry(entry) => entry.write_line(format, &mut clock, &mut lines),
                 Message::Flush(done) => flushed = Some(done),
             }
             next = if lines.len() < WRITE_SIZE {
@@ -256,55 +269,144 @@ fn write_entries(
     }
 }
 
+impl Texts {
+    /// Takes the texts of a request, each at most [`MAX_TEXT`] bytes long.
+    fn of(uri: &http::Uri, headers: &HeaderMap) -> Self {
+        let mut texts = Self {
+            all: String::with_capacity(EXPECTED_TEXTS),
+            ..Self::default()
+        };
+        match uri.authority() {
+            Some(authority) => texts.push(authority.as_str()),
+            None => texts.push_header(headers.get(HOST)),
+        }
+        texts.host = texts.all.len();
+        texts.push_absolute(uri);
+        texts.uri = texts.all.len();
+        texts.push_header(headers.get(USER_AGENT));
+        texts.user_agent = texts.all.len();
+        if let Some(parent) = headers.get(&TRACEPARENT) {
+            let parent = String::from_utf8_lossy(parent.as_bytes());
+            texts.push(parent.split('-').nth(1).unwrap_or(&parent));
+        } else {
+            texts.push_header(headers.get(&B3_TRACE_ID));
+        }
+        texts.trace_id = texts.all.len();
+        texts.push_header(headers.get(CONTENT_LENGTH));
+        texts
+    }
+
+    /// Appends a text.
+    fn push(&mut self, text: &str) {
+        self.all.push_str(cut(text));
+    }
+
+    /// Appends a field's value, with what is not UTF-8 replaced.
+    fn push_header(&mut self, value: Option<&HeaderValue>) {
+        if let Some(value) = value {
+            self.push(&String::from_utf8_lossy(value.as_bytes()));
+        }
+    }
+
+    /// Appends the URI with the host, as Linkerd's proxy logs it.
+    fn push_absolute(&mut self, uri: &http::Uri) {
+        let start = self.all.len();
+        if let Some(scheme) = uri.scheme_str() {
+            self.push(scheme);
+            self.push("://");
+        } else if uri.authority().is_none() && self.host > 0 {
+            self.push("http://");
+        }
+        self.all.extend_from_within(..self.host);
+        self.push(uri.path_and_query().map_or("", PathAndQuery::as_str));
+        let length = cut(&self.all[start..]).len();
+        self.all.truncate(start + length);
+    }
+
+    fn host(&self) -> &str {
+        &self.all[..self.host]
+    }
+
+    fn uri(&self) -> &str {
+        &self.all[self.host..self.uri]
+    }
+
+    fn user_agent(&self) -> &str {
+        &self.all[self.uri..self.user_agent]
+    }
+
+    fn trace_id(&self) -> &str {
+        &self.all[self.user_agent..self.trace_id]
+    }
+
+    fn request_bytes(&self) -> &str {
+        &self.all[self.trace_id..]
+    }
+}
+
+impl Clock {
+    /// Writes the time in the form of RFC 3339, in UTC.
+    fn write(&mut self, at: SystemTime, line: &mut String) -> std::fmt::Result {
+        let at = OffsetDateTime::from(at);
+        if self.second != Some(at.unix_timestamp()) {
+            let whole = at.replace_nanosecond(0).unwrap_or(at);
+            self.prefix = whole.format(&Rfc3339).unwrap_or_default();
+            self.prefix.truncate(self.prefix.len().saturating_sub(1));
+            self.second = Some(at.unix_timestamp());
+        }
+        write!(line, "{}.{:09}Z", self.prefix, at.nanosecond())
+    }
+}
+
 impl Entry {
-    fn write_line(&self, format: AccessLogFormat, line: &mut String) {
+    fn write_line(&self, format: AccessLogFormat, clock: &mut Clock, line: &mut String) {
         // Writing to a text cannot fail.
         let _infallible = match format {
-            AccessLogFormat::Apache => self.write_apache(line),
-            AccessLogFormat::Json => self.write_json(line),
+            AccessLogFormat::Apache => self.write_apache(clock, line),
+            AccessLogFormat::Json => self.write_json(clock, line),
         };
         line.push('\n');
     }
 
-    fn write_apache(&self, line: &mut String) -> std::fmt::Result {
+    fn write_apache(&self, clock: &mut Clock, line: &mut String) -> std::fmt::Result {
         let id = self.client_id.as_ref().map_or("-", Identity::as_str);
-        write!(
-            line,
-            "{} {id} - [{}] \"",
-            self.client,
-            timestamp(self.timestamp)
-        )?;
+        write!(line, "{} {id} - [", self.client)?;
+        clock.write(self.timestamp, line)?;
+        line.push_str("] \"");
         escape(self.method.as_str(), line);
         line.push(' ');
-        escape(&self.uri, line);
+        escape(self.texts.uri(), line);
         write!(line, " {:?}\" ", self.version)?;
         match self.status {
-            Some(status) => write!(line, "{}", status.as_u16()),
+            Some(status) => line.write_str(status.as_str()),
             None => line.write_char('-'),
         }
     }
 
     /// Numbers are strings, except the status, as in Linkerd's proxy.
-    fn write_json(&self, line: &mut String) -> std::fmt::Result {
+    fn write_json(&self, clock: &mut Clock, line: &mut String) -> std::fmt::Result {
         let id = self.client_id.as_ref().map_or("", Identity::as_str);
+        let texts = &self.texts;
         write!(line, "{{\"client.addr\":\"{}\",", self.client)?;
         member("client.id", id, line);
-        member("host", &self.host, line);
+        member("host", texts.host(), line);
         member("method", self.method.as_str(), line);
         let processing = self.processing.as_nanos();
         write!(line, "\"processing_ns\":\"{processing}\",")?;
-        member("request_bytes", &self.request_bytes, line);
-        write!(line, "\"response_bytes\":\"{}\",", self.response_bytes)?;
-        member("timestamp", &timestamp(self.timestamp), line);
-        write!(line, "\"total_ns\":\"{}\",", self.total.as_nanos())?;
-        member("trace_id", &self.trace_id, line);
-        member("uri", &self.uri, line);
-        member("user_agent", &self.user_agent, line);
-        write!(line, "\"version\":\"{:?}\",", self.version)?;
-        match self.status {
-            Some(status) => write!(line, "\"status\":{}}}", status.as_u16()),
-            None => line.write_str("\"status\":null}"),
-        }
+        member("request_bytes", texts.request_bytes(), line);
+        write!(
+            line,
+            "\"response_bytes\":\"{}\",\"timestamp\":\"",
+            self.response_bytes
+        )?;
+        clock.write(self.timestamp, line)?;
+        write!(line, "\",\"total_ns\":\"{}\",", self.total.as_nanos())?;
+        member("trace_id", texts.trace_id(), line);
+        member("uri", texts.uri(), line);
+        member("user_agent", texts.user_agent(), line);
+        write!(line, "\"version\":\"{:?}\",\"status\":", self.version)?;
+        line.push_str(self.status.as_ref().map_or("null", StatusCode::as_str));
+        line.write_char('}')
     }
 }
 
@@ -321,6 +423,11 @@ fn member(name: &str, text: &str, line: &mut String) {
 /// inside of a JSON string (RFC 8259, section 7).
 fn escape(mut text: &str, line: &mut String) {
     let is_special = |char: char| matches!(char, '"' | '\\') || char.is_control();
+    let is_plain = |byte: &u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
+    if text.as_bytes().iter().all(is_plain) {
+        line.push_str(text);
+        return;
+    }
     while let Some((at, special)) = text.char_indices().find(|(_, char)| is_special(*char)) {
         line.push_str(&text[..at]);
         match special {
@@ -337,45 +444,12 @@ fn escape(mut text: &str, line: &mut String) {
     line.push_str(text);
 }
 
-fn timestamp(at: SystemTime) -> String {
-    let at = OffsetDateTime::from(at).format(&Rfc3339);
-    at.unwrap_or_default()
-}
-
-/// Returns a field's value, with what is not UTF-8 replaced.
-fn header(headers: &HeaderMap, name: &HeaderName) -> Box<str> {
-    let value = headers
-        .get(name)
-        .map(|value| String::from_utf8_lossy(value.as_bytes()));
-    value.map_or_else(Box::default, |value| cut(&value).into())
-}
-
-/// Returns the number of the trace: the second part of `traceparent`, or all of another field.
-fn trace_id_of(headers: &HeaderMap, name: &HeaderName) -> Box<str> {
-    let value = header(headers, name);
-    match (name.as_str(), value.split('-').nth(1)) {
-        ("traceparent", Some(trace)) => trace.into(),
-        _ => value,
-    }
-}
-
-/// Returns the URI with the host, as Linkerd's proxy logs it.
-fn absolute(uri: &http::Uri, host: &str) -> String {
-    if uri.authority().is_some() || host.is_empty() {
-        uri.to_string()
-    } else {
-        format!("http://{host}{uri}")
-    }
-}
-
 fn cut(text: &str) -> &str {
     &text[..text.floor_char_boundary(MAX_TEXT)]
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use parking_lot::Mutex;
 
     use super::*;
@@ -476,10 +550,13 @@ mod tests {
         let long = format!("/{}é", "p".repeat(MAX_TEXT));
         let line = line(AccessLogFormat::Apache, &request("/", &long), None);
         assert!(line.len() < 200, "{line}");
-        assert_eq!(
-            cut(&format!("{}é", "p".repeat(MAX_TEXT - 1))).len(),
-            MAX_TEXT - 1
-        );
+        let mut texts = Texts::default();
+        texts.push(&format!("{}é", "p".repeat(MAX_TEXT - 1)));
+        texts.host = texts.all.len();
+        texts.push_absolute(&http::Uri::from_static("/path"));
+        texts.uri = texts.all.len();
+        assert_eq!(texts.host(), "p".repeat(MAX_TEXT - 1));
+        assert_eq!(texts.uri(), format!("http://{}", "p".repeat(MAX_TEXT - 7)));
     }
 
     /// Blocks until the test ends.
