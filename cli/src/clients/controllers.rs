@@ -20,7 +20,7 @@ use crate::exit::Failure;
 use crate::mesh::{Mesh, MeshPod, Scope};
 
 const DESTINATION_PORT: u16 = 8086;
-const POLICY_PORT: u16 = 8090;
+pub(crate) const POLICY_PORT: u16 = 8090;
 
 /// Component, container and admin port of each controller; the names and ports are Linkerd's.
 pub(crate) const ADMIN_PORTS: [(&str, &str, u16); 4] = [
@@ -131,22 +131,24 @@ async fn channel(query: &QueryContext<'_>, port: u16) -> anyhow::Result<Channel>
 
 async fn controller(query: &QueryContext<'_>) -> anyhow::Result<MeshPod> {
     let namespace = query.mesh.control_namespace().to_owned();
-    let mut pods = query.mesh.pods(&Scope::Namespace(namespace)).await?;
-    match query.pod {
-        Some(name) => pods.retain(|pod| pod.name == name),
-        None => {
-            pods.retain(|pod| pod.component.as_deref() == Some("destination") && pod.ready);
-        }
-    }
-    match (pods.into_iter().next(), query.pod) {
-        (Some(pod), _) => Ok(pod),
-        (None, Some(name)) => {
-            Err(Failure::Input(format!("pod {name:?} of the control plane does not exist")).into())
-        }
-        (None, None) => Err(Failure::Unreachable(
+    let pods = query.mesh.pods(&Scope::Namespace(namespace)).await?;
+    let Some(name) = query.pod else {
+        return ready(pods);
+    };
+    let found = pods.into_iter().find(|pod| pod.name == name);
+    found.ok_or_else(|| {
+        Failure::Input(format!("pod {name:?} of the control plane does not exist")).into()
+    })
+}
+
+/// Returns a ready pod of the destination and policy controllers, of the pods of the control plane.
+pub(crate) fn ready(pods: Vec<MeshPod>) -> anyhow::Result<MeshPod> {
+    let is_ready = |pod: &MeshPod| pod.component.as_deref() == Some("destination") && pod.ready;
+    pods.into_iter().find(is_ready).ok_or_else(|| {
+        Failure::Unreachable(
             "the destination controller has no ready pod; `meshctl check` shows the reason"
                 .to_owned(),
         )
-        .into()),
-    }
+        .into()
+    })
 }

@@ -1,6 +1,7 @@
 //! The flags of `mesh-controller web`.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use clap::Args;
 use http::uri::Authority;
@@ -27,6 +28,19 @@ pub struct Web {
     pub policy_addr: ServiceAddr,
     #[command(flatten)]
     pub prometheus: Prometheus,
+    /// Scrape the proxies instead of querying a Prometheus, as the metrics API does: at most 256,
+    /// each 5 s, with the samples of the last 5 min
+    #[arg(long, conflicts_with = "url", requires = "pod_dirs")]
+    pub scrape_proxies: bool,
+    /// Directory of Kubernetes manifests whose pods are scraped. Can be repeated; an object in
+    /// several directories is read from the last one
+    #[arg(
+        long = "source-dir",
+        id = "pod_dirs",
+        value_name = "DIR",
+        requires = "scrape_proxies"
+    )]
+    pub source_dirs: Vec<PathBuf>,
     /// Namespace of the control plane
     #[arg(long, default_value = "linkerd")]
     pub controller_namespace: String,
@@ -197,6 +211,11 @@ mod tests {
         let error = parse(&["--policy-addr=linkerd-policy"]).unwrap_err();
         assert!(error.contains("such as linkerd-policy."), "{error}");
         assert!(parse(&["--grafana-prefix=l5d"]).is_err());
+        assert!(parse(&["--scrape-proxies"]).is_err());
+        assert!(parse(&["--source-dir=/objects"]).is_err());
+        let dirs = "--source-dir=/objects";
+        assert!(parse(&["--scrape-proxies", dirs, "--prometheus-url=http://p:9090"]).is_err());
+        assert!(parse(&["--scrape-proxies", dirs]).is_ok());
         let config = parse(&["--grafana-external-addr=https://g.example.com/"]).unwrap();
         assert_eq!(
             config.grafana_external_addr.as_deref(),

@@ -2,42 +2,54 @@
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use super::{Daemon, DaemonError, listen, prometheus_connection};
 use crate::cluster;
-use crate::config::Web as Config;
+use crate::config::{Source, Web as Config};
+use crate::index::Inventory;
+use crate::metrics_api::{MetricsSource, ProxyMetrics};
+use crate::source::kube::kinds;
 use crate::web::{
     self, Assets, Checker, Dashboard, Feeds, Limits, MetricsClient, PageSettings, Place,
     PolicyClient, Sources,
 };
 
-/// What the dashboard itself queries from Prometheus. The metrics API has statistics.
+/// What the dashboard itself queries. The metrics API has statistics.
 const QUERIED: &str = "certificates, redirection tiers and the load of endpoints";
 
 pub(super) async fn run(config: Config) -> Result<(), DaemonError> {
-    let daemon = Daemon::new()?;
+    let mut daemon = Daemon::new()?;
     let hosts = config.host_pattern().map_err(DaemonError::HostPattern)?;
     let metrics_api = config.metrics_api();
     let metrics = MetricsClient::new(&metrics_api).map_err(DaemonError::MetricsApi)?;
     let policies = PolicyClient::new(&config.policy()).map_err(DaemonError::PolicyController)?;
-    let (flags, registry) = (&config.prometheus, &daemon.registry);
-    let prometheus = prometheus_connection::connect(flags, QUERIED, registry).await?;
     let assets = Assets::new().map_err(DaemonError::Assets)?;
     let client = cluster::connect(&config.cluster, "web")
         .await
         .map_err(DaemonError::Connect)?;
     let listener = listen(config.addr, "the dashboard").await?;
     daemon.serve_admin(config.metrics_addr).await?;
+    let queried = if config.scrape_proxies {
+        match scrape(&mut daemon, &config).await? {
+            Some(proxies) => Some(MetricsSource::Proxies(proxies)),
+            None => return Ok(()),
+        }
+    } else {
+        let (flags, registry) = (&config.prometheus, &daemon.registry);
+        let connected = prometheus_connection::connect(flags, QUERIED, registry).await?;
+        connected.map(|client| MetricsSource::Prometheus(Box::new(client)))
+    };
     let place = if config.local_node {
         Place::LocalNode
     } else {
         Place::Cluster
     };
     let sources = Sources {
-        place,
         metrics,
         cluster: client.clone(),
         policies,
-        prometheus: prometheus.map(Arc::new),
+        queried: queried.map(Arc::new),
     };
     let feeds = Feeds::new(sources, &daemon.registry);
     let settings = PageSettings {
@@ -61,4 +73,28 @@ pub(super) async fn run(config: Config) -> Result<(), DaemonError> {
     daemon.supervisor.spawn("dashboard", served);
     tracing::info!(addr = %config.addr, metrics_api, "Serving the dashboard");
     daemon.run_until_stopped().await
+}
+
+/// Starts to scrape the proxies of the pods in directories; `None` if a signal arrives first.
+async fn scrape(daemon: &mut Daemon, config: &Config) -> Result<Option<ProxyMetrics>, DaemonError> {
+    let source = Source {
+        dirs: config.source_dirs.clone(),
+        cluster: config.cluster.clone(),
+    };
+    let inventory = Arc::new(Mutex::new(Inventory::new()));
+    let complete = daemon.read_source(
+        source,
+        "web",
+        kinds::METRICS_API,
+        &inventory,
+        Inventory::apply,
+    );
+    if !complete.await? {
+        return Ok(None);
+    }
+    let proxies = ProxyMetrics::new(&daemon.registry);
+    let namespace = config.controller_namespace.clone();
+    let scrapes = proxies.clone().run(inventory, namespace);
+    daemon.supervisor.spawn("scrapes", scrapes);
+    Ok(Some(proxies))
 }

@@ -57,6 +57,10 @@ pub enum Family {
     GatewayAlive,
     GatewayLatency,
     ProcessStart,
+    /// In seconds since 1970.
+    CertificateExpiry,
+    /// Its labels have the tier, and the reason for it. A node agent exports it, no proxy.
+    RedirectionTier,
 }
 
 /// The matchers of a selector, by label; a later one replaces an earlier one of the same label.
@@ -110,7 +114,7 @@ impl Quantile {
 }
 
 impl Family {
-    pub(super) const ALL: [Self; 13] = [
+    pub(super) const ALL: [Self; 15] = [
         Self::Responses,
         Self::ResponseLatency,
         Self::OpenConnections,
@@ -124,6 +128,8 @@ impl Family {
         Self::GatewayAlive,
         Self::GatewayLatency,
         Self::ProcessStart,
+        Self::CertificateExpiry,
+        Self::RedirectionTier,
     ];
 
     /// Returns the name of the series: of a histogram, those of its buckets.
@@ -142,6 +148,8 @@ impl Family {
             Self::GatewayAlive => "gateway_alive",
             Self::GatewayLatency => "gateway_probe_latency_ms_bucket",
             Self::ProcessStart => "process_start_time_seconds",
+            Self::CertificateExpiry => "control_identity_cert_expiration_timestamp_seconds",
+            Self::RedirectionTier => "mesh_agent_tier_info",
         }
     }
 }

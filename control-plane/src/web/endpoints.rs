@@ -11,7 +11,7 @@ use super::client::Failure;
 use super::json::ToJson;
 use super::objects;
 use super::sources::Sources;
-use crate::metrics_api::{Family, Grouping, Matchers, QueryError, TimeWindow};
+use crate::metrics_api::{Family, Grouping, Matchers, SourceError, TimeWindow};
 use crate::serve::{Measure, Measurement, Metric, Stats, latency_queries};
 
 /// Some of the EndpointSlices of a Service.
@@ -124,12 +124,12 @@ fn rows(slice: &Value) -> Vec<Value> {
 }
 
 async fn loads(sources: &Sources, service: &Resource) -> Result<Loads, String> {
-    let prometheus = sources.prometheus()?;
+    let queried = sources.queried()?;
     let results = queries(service)
         .into_iter()
         .map(|(metric, query)| async move {
-            let samples = prometheus.query(&query.to_string()).await?;
-            Ok::<_, QueryError>((metric, samples))
+            let samples = queried.query(&query).await?;
+            Ok::<_, SourceError>((metric, samples))
         });
     let results = try_join_all(results).await;
     results.map(by_address).map_err(|error| error.to_string())

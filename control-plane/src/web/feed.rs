@@ -204,7 +204,6 @@ fn is_about_all_kinds(request: &StatSummaryRequest) -> bool {
 mod tests {
     use super::super::client::MetricsClient;
     use super::super::policy_client::PolicyClient;
-    use super::super::sources::Place;
     use super::*;
 
     fn query(number: usize) -> Query {
@@ -215,11 +214,10 @@ mod tests {
     fn feeds() -> Feeds {
         let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
         let sources = Sources {
-            place: Place::Cluster,
             metrics: MetricsClient::new("127.0.0.1:1").unwrap(),
             cluster: kube::Client::try_from(config).unwrap(),
             policies: PolicyClient::new("127.0.0.1:1").unwrap(),
-            prometheus: None,
+            queried: None,
         };
         Feeds::new(sources, &Registry::new())
     }

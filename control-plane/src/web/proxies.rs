@@ -2,7 +2,8 @@
 //! identity and the expiry of its certificate.
 //!
 //! Objects have the node and the identity. The expiry and the tier are metrics of the proxies and
-//! of the node agents, so that they are missing without Prometheus, and `metricsProblem` says why.
+//! of the node agents, so that they are missing where these are not queried from Prometheus or
+//! scraped, and `metricsProblem` says why.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,7 @@ use serde_json::{Value, json};
 use super::client::Failure;
 use super::pods::{self, PodsOf, pods_of};
 use super::sources::Sources;
-use crate::metrics_api::{Matchers, QueryError, Sample, quote_regex};
+use crate::metrics_api::{Family, Grouping, Matchers, Query, Sample, SourceError, quote_regex};
 
 /// What metrics say about proxies and nodes.
 #[derive(Debug, Default, PartialEq)]
@@ -25,12 +26,6 @@ struct Measured {
     /// Tier and reason, by node.
     tiers: BTreeMap<String, (String, String)>,
 }
-
-/// The certificate of a proxy.
-const EXPIRY: &str = "control_identity_cert_expiration_timestamp_seconds";
-
-/// The tier by which an agent redirects the pods of its node.
-const TIER: &str = "mesh_agent_tier_info";
 
 /// The environment variable of a proxy's identity.
 const LOCAL_NAME: &str = "LINKERD2_PROXY_IDENTITY_LOCAL_NAME";
@@ -55,27 +50,28 @@ async fn measure(sources: &Sources, namespace: &str, pods: &[Pod]) -> Result<Mea
     if pods.is_empty() {
         return Ok(Measured::default());
     }
-    let prometheus = sources.prometheus()?;
+    let queried = sources.queried()?;
     let expiry = expiry_query(namespace, pods);
     let tier = tier_query(pods);
-    let answers = try_join!(prometheus.query(&expiry), prometheus.query(&tier));
-    let (expiries, tiers) = answers.map_err(|error: QueryError| error.to_string())?;
+    let answers = try_join!(queried.query(&expiry), queried.query(&tier));
+    let (expiries, tiers) = answers.map_err(|error: SourceError| error.to_string())?;
     Ok(Measured {
         expiries: expiries.iter().map(expiry_of).collect(),
         tiers: tiers.iter().map(tier_of).collect(),
     })
 }
 
-fn expiry_query(namespace: &str, pods: &[Pod]) -> String {
+fn expiry_query(namespace: &str, pods: &[Pod]) -> Query {
     let selected = Matchers::new()
         .equal("namespace", namespace)
         .regex("pod", any_of(pods.iter().map(pods::name)));
-    format!("max({EXPIRY}{selected}) by (pod)")
+    selected.max(Family::CertificateExpiry, &Grouping::of(&["pod"]))
 }
 
-fn tier_query(pods: &[Pod]) -> String {
+fn tier_query(pods: &[Pod]) -> Query {
     let selected = Matchers::new().regex("node", any_of(pods.iter().map(node)));
-    format!("max({TIER}{selected}) by (node, tier, reason)")
+    let by = Grouping::of(&["node", "tier", "reason"]);
+    selected.max(Family::RedirectionTier, &by)
 }
 
 /// Returns a regular expression for these names.
@@ -198,12 +194,12 @@ mod tests {
     fn queries_select_names_and_not_patterns() {
         let pods = [pod(json!([])), pod(json!([]))];
         assert_eq!(
-            expiry_query("shop", &pods),
-            format!("max({EXPIRY}{{namespace=\"shop\", pod=~\"web\\\\.1\"}}) by (pod)")
+            expiry_query("shop", &pods).to_string(),
+            "max(control_identity_cert_expiration_timestamp_seconds{namespace=\"shop\", pod=~\"web\\\\.1\"}) by (pod)"
         );
         assert_eq!(
-            tier_query(&pods),
-            format!("max({TIER}{{node=~\"n1\"}}) by (node, tier, reason)")
+            tier_query(&pods).to_string(),
+            "max(mesh_agent_tier_info{node=~\"n1\"}) by (node, tier, reason)"
         );
     }
 }

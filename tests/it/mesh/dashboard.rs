@@ -59,6 +59,26 @@ fn dashboard_shows_statistics_and_live_requests_of_a_local_node() {
     assert_eq!(check["success"], true, "{check}");
     let path = "/api/resource-definition?namespace=app&resource_type=pod&resource_name=web";
     assert!(get(path).contains("image: web:test"));
+    let path = "/api/policies?resource_type=pod&resource_name=web&namespace=app";
+    let policies = get_json(path);
+    assert_eq!(policies["ports"][0]["pods"][0], "web", "{policies}");
+    assert!(policies["ports"][0]["policy"].is_object(), "{policies}");
+    let path = "/api/endpoints?resource_type=service&resource_name=web&namespace=app";
+    eventually("the load of the server's endpoint", || {
+        let endpoints = get_json(path);
+        let row = &endpoints["endpoints"][0];
+        let count = row["stats"]["successCount"].as_str();
+        let count: Option<u64> = count.and_then(|count| count.parse().ok());
+        let has_load = row["pod"] == "web" && count.is_some_and(|count| count > 0);
+        has_load.then_some(()).ok_or(endpoints)
+    });
+    let path = "/api/proxies?resource_type=pod&resource_name=web&namespace=app";
+    let proxies = get_json(path);
+    let row = &proxies["pods"][0];
+    let expires = row["certificateExpires"].as_i64();
+    assert!(expires.is_some_and(|at| at > 1_700_000_000), "{proxies}");
+    assert!(proxies["metricsProblem"].is_null(), "{proxies}");
+
     let extension = get_json("/api/extensions?extension_name=viz");
     assert_eq!(extension["namespace"], "linkerd-viz", "{extension}");
 

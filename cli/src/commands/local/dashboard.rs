@@ -1,12 +1,13 @@
 //! `meshctl local dashboard`: the dashboard of the viz extension for a local node.
 //!
 //! The dashboard is the controller `web`, which runs on loopback as long as this command. It asks
-//! the node's metrics API for statistics, and this command for objects and taps.
+//! the node's metrics API for statistics, the node's policy controller for policies, and this
+//! command for objects and taps. It scrapes the proxies for the rest.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use tokio::process::{Child, Command};
 use tokio::time::{sleep, timeout};
 
 use super::{NodeSelector, find};
+use crate::clients::controllers;
 use crate::exit::Failure;
 use crate::global::Global;
 use crate::node::api_server::ApiServer;
@@ -44,6 +46,14 @@ pub(crate) struct Args {
     /// What to open
     #[arg(long, value_enum, default_value_t = Show::Dashboard)]
     show: Show,
+}
+
+/// What the dashboard asks besides this command.
+struct Servers {
+    metrics_api: SocketAddr,
+    policy: SocketAddr,
+    /// The directory of the node's pods.
+    objects: PathBuf,
 }
 
 /// The dashboard needs none of the rights of root, and ends with this process, however that ends.
@@ -77,7 +87,11 @@ pub(super) async fn run(args: Args, global: &Global) -> anyhow::Result<()> {
     client::status(&paths).map_err(failed)?;
     let mut stop = Stop::new()?;
     let node = Node { paths };
-    let metrics_api = node.metrics_api()?;
+    let servers = Servers {
+        metrics_api: node.metrics_api()?,
+        policy: policy_controller(&node)?,
+        objects: node.paths.objects(),
+    };
     let settings = Settings::read(&node.paths)?;
     let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, args.port));
     check_free(addr).await?;
@@ -88,7 +102,7 @@ pub(super) async fn run(args: Args, global: &Global) -> anyhow::Result<()> {
     api_server.write_kubeconfig(&kubeconfig)?;
     let log = directory.path().join("log");
     let output = File::create(&log).context("create a log")?;
-    let mut dashboard = controller(&settings, addr, metrics_api, &kubeconfig)
+    let mut dashboard = controller(&settings, addr, &servers, &kubeconfig)
         .stdin(Stdio::null())
         .stdout(output.try_clone().context("share the log")?)
         .stderr(output)
@@ -108,11 +122,19 @@ pub(super) async fn run(args: Args, global: &Global) -> anyhow::Result<()> {
     }
 }
 
+/// Returns the address of the policy controller. Its Service has no address of its own.
+fn policy_controller(node: &Node) -> anyhow::Result<SocketAddr> {
+    let mut pods = node.pods()?;
+    pods.retain(|pod| pod.namespace == control_plane::NAMESPACE);
+    let address = controllers::ready(pods)?.address()?;
+    Ok(SocketAddr::new(address, controllers::POLICY_PORT))
+}
+
 /// Returns the command line of the controller `web`.
 fn controller(
     settings: &Settings,
     addr: SocketAddr,
-    metrics_api: SocketAddr,
+    servers: &Servers,
     kubeconfig: &Path,
 ) -> Command {
     let mut command = Command::new(CONFINED[0]);
@@ -122,7 +144,14 @@ fn controller(
         .arg("web")
         .arg(format!("--addr={addr}"))
         .arg(format!("--metrics-addr={}:0", Ipv4Addr::LOCALHOST))
-        .arg(format!("--linkerd-metrics-api-addr={metrics_api}"))
+        .arg(format!(
+            "--linkerd-metrics-api-addr={}",
+            servers.metrics_api
+        ))
+        .arg(format!("--policy-addr={}", servers.policy))
+        .arg("--scrape-proxies")
+        .arg("--source-dir")
+        .arg(&servers.objects)
         .arg(format!(
             "--controller-namespace={}",
             control_plane::NAMESPACE

@@ -10,18 +10,26 @@ use super::super::Node;
 enum Wanted<'a> {
     Version,
     Namespaces,
-    /// All objects of a kind in a namespace.
+    /// All objects of a kind in a namespace; of EndpointSlices, those of the Service that the query
+    /// names.
     List(&'static str, &'a str),
     /// A kind, a namespace and a name.
     Object(&'static str, &'a str, &'a str),
 }
 
 /// The API group and plural of the kinds of a node that the dashboard shows.
-const KINDS: [(&str, &str, &str); 3] = [
+const KINDS: [(&str, &str, &str); 4] = [
     ("/api/v1/", "pods", "Pod"),
     ("/apis/apps/v1/", "deployments", "Deployment"),
     ("/apis/apps/v1/", "replicasets", "ReplicaSet"),
+    (
+        "/apis/discovery.k8s.io/v1/",
+        "endpointslices",
+        ENDPOINT_SLICE,
+    ),
 ];
+
+const ENDPOINT_SLICE: &str = "EndpointSlice";
 
 /// Returns an object or a list; `None` if the node does not have it.
 pub(super) fn find(node: &Node, uri: &Uri) -> anyhow::Result<Option<Value>> {
@@ -40,6 +48,13 @@ pub(super) fn find(node: &Node, uri: &Uri) -> anyhow::Result<Option<Value>> {
         Some(Wanted::List(kind, namespace)) => {
             let mut objects: Vec<Value> = node.objects(kind)?;
             objects.retain(|object| object["metadata"]["namespace"] == namespace);
+            if kind == ENDPOINT_SLICE {
+                let service = service_of_slices(uri.query().unwrap_or_default());
+                objects.retain(|object| {
+                    let of = &object["metadata"]["labels"]["kubernetes.io/service-name"];
+                    service.is_none_or(|service| of == service)
+                });
+            }
             list(objects)
         }
         Some(Wanted::Object(kind, namespace, name)) => {
@@ -79,6 +94,11 @@ fn wanted_label(query: &str) -> Option<&str> {
         .find_map(|pair| pair.strip_prefix("labelSelector="))
 }
 
+/// Returns the Service whose EndpointSlices are wanted.
+fn service_of_slices(query: &str) -> Option<&str> {
+    wanted_label(query)?.strip_prefix("kubernetes.io%2Fservice-name%3D")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,5 +126,7 @@ mod tests {
         let query = "labelSelector=linkerd.io/extension&limit=100";
         assert_eq!(wanted_label(query), Some("linkerd.io/extension"));
         assert_eq!(wanted_label("limit=100"), None);
+        let query = "labelSelector=kubernetes.io%2Fservice-name%3Dweb&limit=10";
+        assert_eq!(service_of_slices(query), Some("web"));
     }
 }
