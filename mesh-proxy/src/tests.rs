@@ -6,6 +6,7 @@
 //! HTTP/2, shutdown, transparency. `policy` tests authorization.
 
 mod admin;
+mod answers;
 mod app;
 mod direct;
 mod discovery;
@@ -16,6 +17,8 @@ mod policy;
 mod restarts;
 mod shutdown;
 mod tap;
+mod tcp_routes;
+mod tls_routes;
 mod trace;
 mod transparency;
 mod world;

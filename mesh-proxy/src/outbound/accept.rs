@@ -8,12 +8,12 @@ use mesh_core::policy::outbound::OutboundProtocol;
 
 use super::Outbound;
 use super::http::ClientConnection;
-use super::opaque::{Connected, OpaqueError};
+use super::opaque::{self, Connected, OpaqueError};
 use crate::classify::{Classification, ProtocolPlan};
 use crate::discovery::{DiscoveryError, OutboundTarget};
 use crate::http::Protocol;
 use crate::telemetry::labels::{self, Direction};
-use crate::transport::detect::{self, TlsDetected};
+use crate::transport::detect::TlsDetected;
 use crate::transport::listen::AcceptedConnection;
 use crate::transport::{Io, copy};
 
@@ -28,6 +28,8 @@ enum ConnectionError {
     Opaque(#[from] OpaqueError),
     #[error("the policy routes by TLS server name, but the connection has none")]
     NoServerName,
+    #[error("the policy routes by TLS server name, but no ClientHello arrived in time")]
+    ClientHelloTimeout,
     #[error("the application's connection failed while its protocol was detected")]
     Detect(#[from] std::io::Error),
 }
@@ -46,7 +48,9 @@ impl ConnectionError {
         match self {
             Self::Opaque(error) => error.reason(),
             Self::Detect(_) => "i/o",
-            Self::Loop(_) | Self::Discovery(_) | Self::NoServerName => "unexpected",
+            Self::Loop(_) | Self::Discovery(_) | Self::NoServerName | Self::ClientHelloTimeout => {
+                "unexpected"
+            }
         }
     }
 }
@@ -103,7 +107,12 @@ impl Outbound {
             OutboundProtocol::Tls(_) => return Box::pin(self.resolve_tls(io, &target)).await,
         };
         // An error is reported when the connection is forwarded, if the client sends no HTTP.
-        let dial = async || self.opaque.connect(&target).await.ok();
+        let dial = async || {
+            if !opaque::is_forwarded(protocol) {
+                return None;
+            }
+            self.opaque.connect(&target).await.ok()
+        };
         let classified = self.classifier.classify(&mut io, plan, dst, labels, dial);
         Ok(match classified.await? {
             Classification::Http(protocol) => {
@@ -134,10 +143,13 @@ impl Outbound {
         mut io: Io,
         target: &OutboundTarget,
     ) -> Result<ResolvedConnection, ConnectionError> {
-        let timeout = self.classifier.timeout;
-        let detected = detect::tls(&mut io, &self.context.scratch, timeout).await?;
-        let TlsDetected::ClientHello { sni: Some(name) } = detected else {
-            return Err(ConnectionError::NoServerName);
+        let name = match self.classifier.detect_tls(&mut io).await? {
+            TlsDetected::ClientHello { sni: Some(name) } => name,
+            TlsDetected::Eof => return Ok(ResolvedConnection::Closed),
+            TlsDetected::ClientHello { sni: None } | TlsDetected::NotTls => {
+                return Err(ConnectionError::NoServerName);
+            }
+            TlsDetected::TimedOut => return Err(ConnectionError::ClientHelloTimeout),
         };
         let server = self.opaque.connect_tls(target, &name).await?;
         Ok(ResolvedConnection::Tunnel(io, Box::new(server)))

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use mesh_core::endpoint::Endpoint;
 use mesh_core::meta::Meta;
 use mesh_core::policy::outbound::{
-    BackendTarget, Distribution, OutboundProtocol, RouteBackend, TcpVerdict,
+    BackendTarget, Distribution, OutboundProtocol, RouteBackend, TcpRoute, TcpVerdict,
 };
 use mesh_core::resilience::PeakEwma;
 use mesh_core::route::HostMatch;
@@ -82,6 +82,23 @@ enum TrafficKind {
     Tls,
 }
 
+/// Whether the policy forwards opaque connections.
+pub(super) fn is_forwarded(protocol: &OutboundProtocol) -> bool {
+    opaque_route(protocol).is_some_and(|route| route.verdict == TcpVerdict::Forward)
+}
+
+fn opaque_route(protocol: &OutboundProtocol) -> Option<&TcpRoute> {
+    match protocol {
+        OutboundProtocol::Opaque(route) | OutboundProtocol::Detect { opaque: route, .. } => {
+            route.as_ref()
+        }
+        OutboundProtocol::Http1(_)
+        | OutboundProtocol::Http2(_)
+        | OutboundProtocol::Grpc(_)
+        | OutboundProtocol::Tls(_) => None,
+    }
+}
+
 impl Opaque {
     pub(super) fn new(context: Rc<ProxyContext>) -> Self {
         Self {
@@ -94,16 +111,9 @@ impl Opaque {
     /// address may be that of a Service, or of a proxy that expects TLS.
     pub(super) async fn connect(&self, target: &OutboundTarget) -> Result<Connected, OpaqueError> {
         let parent = &target.policy.parent;
-        let (OutboundProtocol::Opaque(Some(route))
-        | OutboundProtocol::Detect {
-            opaque: Some(route),
-            ..
-        }) = &target.policy.protocol
-        else {
-            return Err(OpaqueError::NoRoute {
-                parent: parent.clone(),
-            });
-        };
+        let route = opaque_route(&target.policy.protocol).ok_or_else(|| OpaqueError::NoRoute {
+            parent: parent.clone(),
+        })?;
         let route = ConnectionRoute {
             kind: TrafficKind::Tcp,
             parent,
