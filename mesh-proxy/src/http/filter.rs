@@ -1,10 +1,11 @@
 //! Applies the filters of a route rule to requests and responses, inbound and outbound.
 
+use http::header::HOST;
 use http::{HeaderMap, HeaderValue};
-use mesh_core::route::filter::{Filter, Redirect};
+use mesh_core::route::filter::{Filter, HeaderModifier, Redirect};
 use mesh_core::route::http::RequestHead;
 
-use super::Request;
+use super::{Request, uri};
 use crate::error::{Error, Kind};
 
 /// Applies `filters` in order. `prefix` is the length of the path prefix that the rule matched. An
@@ -16,7 +17,7 @@ pub(crate) fn apply(
 ) -> Result<(), Error> {
     for filter in filters {
         match filter {
-            Filter::RequestHeaders(modifier) => modifier.apply(request.headers_mut()),
+            Filter::RequestHeaders(modifier) => modify_headers(modifier, request)?,
             Filter::ResponseHeaders(_) => {}
             Filter::Redirect(redirect) => apply_redirect(redirect, request, prefix)?,
             Filter::InjectHttpFailure {
@@ -38,6 +39,22 @@ pub(crate) fn apply(
                 return Err(Error::new(Kind::InvalidPolicy, &**message));
             }
         }
+    }
+    Ok(())
+}
+
+/// Changes the headers of a request. A changed `host` also changes the URI, which HTTP/2 and later
+/// filters read.
+fn modify_headers(modifier: &HeaderModifier, request: &mut Request) -> Result<(), Error> {
+    modifier.apply(request.headers_mut());
+    let names = modifier.add.iter().chain(&modifier.set);
+    let changes_host = names
+        .map(|(name, _)| name)
+        .chain(&modifier.remove)
+        .any(|name| *name == HOST);
+    if changes_host && !uri::follow_host(request) {
+        let message = "a request header modifier does not leave exactly one valid host";
+        return Err(Error::new(Kind::InvalidPolicy, message));
     }
     Ok(())
 }

@@ -72,6 +72,22 @@ fn check_host(headers: &HeaderMap) -> Result<(), MessageError> {
     }
 }
 
+/// Makes `host`, which the proxy has changed, the authority of a request. Returns whether it is
+/// exactly one valid host.
+pub(crate) fn follow_host(request: &mut Request) -> bool {
+    let mut hosts = request.headers().get_all(HOST).iter();
+    let (Some(host), None) = (hosts.next(), hosts.next()) else {
+        return false;
+    };
+    match Authority::try_from(host.as_bytes()) {
+        Ok(authority) if !host.as_bytes().contains(&b'@') => {
+            set_uri_authority(request.uri_mut(), authority);
+            true
+        }
+        _ => false,
+    }
+}
+
 /// Gives a request without an authority that of its `host` header, else `fallback`, the address
 /// that the client connected to.
 ///
