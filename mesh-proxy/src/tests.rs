@@ -10,6 +10,7 @@ mod answers;
 mod app;
 mod direct;
 mod discovery;
+mod egress;
 mod filters;
 mod identity;
 mod orig_proto;

@@ -38,6 +38,8 @@ pub(crate) struct Outbound {
     pub(crate) http2_client: Http2Params,
     /// Whether applications receive `l5d-proxy-error` and related headers.
     pub(crate) informational_headers: bool,
+    /// Whether route metrics have the host of the request.
+    pub(crate) hostname_labels: bool,
     /// The check address; see [`crate::redirection`].
     pub(crate) redirect_check: Option<SocketAddr>,
 }
@@ -109,6 +111,7 @@ impl Outbound {
                 parse::boolean,
                 false,
             ),
+            hostname_labels: env.or("OUTBOUND_METRICS_HOSTNAME_LABELS", parse::boolean, false),
             redirect_check: env.own("MESH_PROXY_REDIRECT_CHECK", parse::socket_addr),
         }
     }

@@ -39,6 +39,7 @@ mod backend;
 mod endpoint;
 mod observe;
 mod overrides;
+mod route_metrics;
 mod routes;
 
 /// The HTTP targets of one data thread, shared by the connections to them.
@@ -136,7 +137,7 @@ impl HttpTarget {
             required_id,
         };
         let metrics = ExchangeMetrics {
-            route: rule.metrics.clone(),
+            route: rule.metrics(request),
             ..ExchangeMetrics::default()
         };
         let has_body = !request.body().is_empty();

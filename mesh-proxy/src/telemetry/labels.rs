@@ -305,11 +305,16 @@ pub(crate) fn parent(parent: &Meta) -> Labels {
     labels
 }
 
-/// Returns the labels of a route of an outbound policy. `hostname` is present even if empty.
-pub(crate) fn outbound_route(parent: &Meta, route: &Meta, hostname: &str) -> Labels {
+/// Returns the labels of a route of an outbound policy. `hostname` is present even if there is
+/// none.
+pub(crate) fn outbound_route(parent: &Meta, route: &Meta, hostname: Option<&str>) -> Labels {
     let mut labels = self::parent(parent);
     push_outbound_route(&mut labels, route);
-    labels.with("hostname", hostname)
+    match hostname {
+        Some(hostname) => labels.push_outside("hostname", hostname),
+        None => labels.push("hostname", ""),
+    }
+    labels
 }
 
 /// Returns the labels of a route's backend.

@@ -15,13 +15,14 @@ use mesh_core::policy::outbound::{
 };
 use mesh_core::profile::Profile;
 use mesh_core::resilience::{PeakEwma, Timeouts};
-use mesh_core::route;
 use mesh_core::route::filter::Filter;
 use mesh_core::route::http::RequestHead;
+use mesh_core::route::{self, HostMatch};
 use mesh_runtime::metrics::Labels;
 use rand::RngExt as _;
 
 use super::backend::{Backend, RuleBackend};
+use super::route_metrics::MetricsByHost;
 use crate::context::ProxyContext;
 use crate::discovery::OutboundTarget;
 use crate::error::{Error, Kind};
@@ -34,7 +35,17 @@ pub(super) struct Routes {
     http1: Rc<Table>,
     /// The same table if the policy has the same routes for both versions, as it usually does.
     http2: Rc<Table>,
-    backends: Vec<Rc<Backend>>,
+    backends: Vec<CompiledBackend>,
+}
+
+/// A backend, shared by all rules of a target that refer to it. A fixed address is shared only by
+/// the routes of the same hosts: what one host's server reads on a connection must not depend on
+/// requests for another host.
+#[derive(Clone)]
+struct CompiledBackend {
+    backend: Rc<Backend>,
+    /// The hosts of the route, if it is a fixed address.
+    hosts: Vec<HostMatch>,
 }
 
 /// Rules by route and position in the policy.
@@ -50,7 +61,7 @@ enum Table {
 /// A compiled rule.
 pub(super) struct Rule {
     pub(super) name: String,
-    pub(super) metrics: Option<Rc<RouteMetrics>>,
+    metrics: Option<Rc<MetricsByHost>>,
     pub(super) backends: Backends,
     /// `l5d-dst-canonical` header for the endpoints of a service with a ServiceProfile.
     pub(super) canonical: Option<HeaderValue>,
@@ -71,8 +82,8 @@ pub(super) enum Backends {
 struct Compiler<'a> {
     context: &'a Rc<ProxyContext>,
     parent: &'a Meta,
-    old: &'a [Rc<Backend>],
-    backends: Vec<Rc<Backend>>,
+    old: &'a [CompiledBackend],
+    backends: Vec<CompiledBackend>,
 }
 
 impl Routes {
@@ -207,11 +218,10 @@ impl Compiler<'_> {
         let mut compiled = Vec::with_capacity(routes.len());
         for route in routes {
             let (parent, families) = (self.parent, self.context.families.clone());
-            let labels = labels::outbound_route(parent, &route.meta, "");
-            let metrics = Rc::new(resolve(&families.outbound_route, labels));
+            let metrics = Rc::new(self.route_metrics(&route.meta, resolve));
             let mut rules = Vec::with_capacity(route.rules.len());
             for rule in &route.rules {
-                let backends = self.distribution(&rule.action.backends, |backend| {
+                let backends = self.distribution(&rule.action.backends, &route.hosts, |backend| {
                     let labels = labels::outbound_backend(parent, &route.meta, backend);
                     Some(Rc::new(resolve(&families.outbound_backend, labels)))
                 });
@@ -231,15 +241,34 @@ impl Compiler<'_> {
         compiled
     }
 
+    fn route_metrics(
+        &self,
+        route: &Meta,
+        resolve: fn(&RouteFamilies, Labels) -> RouteMetrics,
+    ) -> MetricsByHost {
+        let (parent, route) = (self.parent.clone(), route.clone());
+        let families = self.context.families.clone();
+        let of_host = move |host: Option<&str>| {
+            let labels = labels::outbound_route(&parent, &route, host);
+            resolve(&families.outbound_route, labels)
+        };
+        if self.context.config.outbound.hostname_labels {
+            MetricsByHost::labelled(of_host)
+        } else {
+            MetricsByHost::unlabelled(&of_host)
+        }
+    }
+
     fn distribution(
         &mut self,
         distribution: &Distribution,
+        hosts: &[HostMatch],
         metrics: impl Fn(&Meta) -> Option<Rc<RouteMetrics>>,
     ) -> Backends {
         let mut rule_backend = |source: &Arc<RouteBackend>| {
             let metrics = metrics(&source.backend.meta);
             Rc::new(RuleBackend::new(
-                self.backend(&source.backend),
+                self.backend(&source.backend, hosts),
                 source.clone(),
                 metrics,
             ))
@@ -258,19 +287,28 @@ impl Compiler<'_> {
         }
     }
 
-    /// Returns the backend compiled from `source`: from these routes, from the replaced ones, or
-    /// new.
-    fn backend(&mut self, source: &BackendSource) -> Rc<Backend> {
-        let is_same = |backend: &&Rc<Backend>| backend.is_compiled_from(source);
-        if let Some(backend) = self.backends.iter().find(is_same) {
-            return backend.clone();
-        }
-        let backend = match self.old.iter().find(is_same) {
-            Some(backend) => backend.clone(),
-            None => Rc::new(Backend::new(self.context, self.parent, source)),
+    /// Returns the backend compiled from `source` for a route of these hosts: from these routes,
+    /// from the replaced ones, or new.
+    fn backend(&mut self, source: &BackendSource, hosts: &[HostMatch]) -> Rc<Backend> {
+        let hosts = match &source.target {
+            BackendTarget::Forward(_) => hosts,
+            BackendTarget::Balance { .. } | BackendTarget::None => &[],
         };
-        self.backends.push(backend.clone());
-        backend
+        let is_same = |compiled: &&CompiledBackend| {
+            compiled.hosts == hosts && compiled.backend.is_compiled_from(source)
+        };
+        if let Some(compiled) = self.backends.iter().find(is_same) {
+            return compiled.backend.clone();
+        }
+        let compiled = match self.old.iter().find(is_same) {
+            Some(compiled) => compiled.clone(),
+            None => CompiledBackend {
+                backend: Rc::new(Backend::new(self.context, self.parent, source)),
+                hosts: hosts.to_vec(),
+            },
+        };
+        self.backends.push(compiled.clone());
+        compiled.backend
     }
 
     fn profile(&mut self, profile: &Profile, addr: SocketAddr) -> Table {
@@ -285,7 +323,7 @@ impl Compiler<'_> {
             Rc::new(Rule {
                 name: "profile".to_owned(),
                 metrics: None,
-                backends: self.distribution(&distribution, |_| None),
+                backends: self.distribution(&distribution, &[], |_| None),
                 canonical: canonical.clone(),
                 filters: Vec::new(),
                 timeouts: Timeouts::default(),
@@ -363,6 +401,11 @@ fn choose_by_weight<T>(weighted: &[(T, u32)], is_available: impl Fn(&T) -> bool)
 }
 
 impl Rule {
+    /// Returns the metrics of the route for a request.
+    pub(super) fn metrics(&self, request: &Request) -> Option<Rc<RouteMetrics>> {
+        Some(self.metrics.as_ref()?.of_request(request))
+    }
+
     pub(super) fn filters(&self) -> &[Filter] {
         &self.filters
     }

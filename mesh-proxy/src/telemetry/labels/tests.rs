@@ -100,7 +100,7 @@ fn inbound_request_has_labels_of_linkerd() {
 fn outbound_route_has_labels_of_linkerd() {
     let route = Meta::new_default("http");
     assert_eq!(
-        printed(&outbound_route(&service(), &route, "")),
+        printed(&outbound_route(&service(), &route, None)),
         "parent_group=\"core\",parent_kind=\"Service\",parent_namespace=\"shop\",parent_name=\"web\",parent_port=\"80\",\
          parent_section_name=\"\",route_group=\"\",route_kind=\"default\",route_namespace=\"\",route_name=\"http\",hostname=\"\""
     );
