@@ -16,8 +16,8 @@ pub struct Profile {
     pub fqn: Option<Arc<str>>,
     /// Whether the traffic is opaque.
     pub opaque: bool,
-    /// The routes, in order of precedence.
-    pub routes: Vec<ProfileRoute>,
+    /// The routes, in order of precedence. The controller shares them among all clients.
+    pub routes: Arc<[ProfileRoute]>,
     /// The retry budget of the routes.
     pub retry_budget: Option<RetryBudget>,
     /// Splits the traffic among other authorities (`name:port`) by non-zero weights.
@@ -41,7 +41,7 @@ pub struct WeightedAuthority {
 }
 
 /// A route of a ServiceProfile.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProfileRoute {
     /// The requests of the route.
     pub condition: RequestMatch,
@@ -56,7 +56,7 @@ pub struct ProfileRoute {
 }
 
 /// A condition on requests.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestMatch {
     /// All of the conditions.
     All(Vec<RequestMatch>),
@@ -184,7 +184,8 @@ mod tests {
                 route("not get", RequestMatch::Not(Box::new(get)), vec![]),
                 route("nothing", RequestMatch::Any(vec![]), vec![]),
                 route("everything", RequestMatch::All(vec![]), vec![]),
-            ],
+            ]
+            .into(),
             ..Profile::default()
         };
         let check = |method: Method, path: &str, expect: &str| {

@@ -6,7 +6,7 @@
 
 use std::cmp::Ordering;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::meta::Meta;
 
@@ -60,7 +60,8 @@ pub struct RuleIndex {
 #[derive(Clone)]
 pub struct AnchoredRegex {
     source: Arc<str>,
-    regex: regex::Regex,
+    /// The compiled expression, once it is needed; `None` inside if it does not compile.
+    compiled: OnceLock<Option<regex::Regex>>,
 }
 
 #[cfg(test)]
@@ -201,10 +202,27 @@ impl AnchoredRegex {
     ///
     /// The expression is invalid.
     pub fn new(source: &str) -> Result<Self, regex::Error> {
-        let regex = regex::Regex::new(&format!("^(?:{source})$"))?;
+        let regex = regex::Regex::new(&anchored(source))?;
         Ok(Self {
             source: source.into(),
-            regex,
+            compiled: OnceLock::from(Some(regex)),
+        })
+    }
+
+    /// Checks the expression, and compiles it again when it is first matched. The controllers keep
+    /// many expressions and match none, and a compiled one has a thousand times the size of its
+    /// source.
+    ///
+    /// # Errors
+    ///
+    /// The expression is invalid, or its compiled form is larger than `max_size` bytes.
+    pub fn checked(source: &str, max_size: usize) -> Result<Self, regex::Error> {
+        regex::RegexBuilder::new(&anchored(source))
+            .size_limit(max_size)
+            .build()?;
+        Ok(Self {
+            source: source.into(),
+            compiled: OnceLock::new(),
         })
     }
 
@@ -215,8 +233,15 @@ impl AnchoredRegex {
 
     /// Whether the whole text matches.
     pub fn is_match(&self, text: &str) -> bool {
-        self.regex.is_match(text)
+        self.compiled
+            .get_or_init(|| regex::Regex::new(&anchored(&self.source)).ok())
+            .as_ref()
+            .is_some_and(|regex| regex.is_match(text))
     }
+}
+
+fn anchored(source: &str) -> String {
+    format!("^(?:{source})$")
 }
 
 impl PartialEq for AnchoredRegex {

@@ -1,4 +1,4 @@
-//! The `policy.linkerd.io` resources, one file for each kind.
+//! Linkerd's custom resources, one file for each kind.
 //!
 //! Each struct deserializes every version of its kind that Linkerd has served: later versions only
 //! added fields, and each added field has a default here. A struct serializes as the version that
@@ -9,6 +9,7 @@ pub mod http_route;
 pub mod mesh_tls_authentication;
 pub mod network_authentication;
 pub mod server;
+pub mod service_profile;
 pub mod target_ref;
 
 pub use authorization_policy::{AuthorizationPolicy, AuthorizationPolicySpec};
@@ -16,7 +17,8 @@ pub use http_route::{HttpRoute as PolicyHttpRoute, HttpRouteSpec as PolicyHttpRo
 pub use mesh_tls_authentication::{MeshTLSAuthentication, MeshTLSAuthenticationSpec};
 pub use network_authentication::{Network, NetworkAuthentication, NetworkAuthenticationSpec};
 pub use server::{PortRef, ProxyProtocol, Server, ServerSpec};
+pub use service_profile::{ServiceProfile, ServiceProfileSpec};
 pub use target_ref::{LocalTargetRef, NamespacedTargetRef};
 
-/// The API group of the kinds in this module.
+/// The API group of the kinds in this module, except `ServiceProfile`, which is in `linkerd.io`.
 pub const GROUP: &str = "policy.linkerd.io";

@@ -32,7 +32,7 @@ mod redirect_annotations;
 mod reverse;
 mod tap;
 mod trace;
-mod units;
+pub(crate) mod units;
 
 #[cfg(test)]
 mod tests;

@@ -10,8 +10,11 @@
 pub mod crd;
 pub mod heartbeat;
 pub mod inject;
+pub mod invalid;
 pub mod kinds;
 pub mod manifest;
 pub mod pod;
+pub mod profile;
 pub mod select;
+pub mod validate;
 pub mod values;

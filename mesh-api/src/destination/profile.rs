@@ -32,7 +32,7 @@ pub fn profile(profile: wire::DestinationProfile) -> Result<Profile, InvalidFiel
     Ok(Profile {
         fqn: matches!(Identity::parse(&fqn), Ok(Identity::Dns(_))).then(|| fqn.into()),
         opaque: profile.opaque_protocol,
-        routes: each("routes", profile.routes, profile_route)?,
+        routes: each("routes", profile.routes, profile_route)?.into(),
         retry_budget: profile.retry_budget.and_then(retry_budget),
         overrides: profile
             .dst_overrides

@@ -82,7 +82,7 @@ fn profiles() -> impl Strategy<Value = Profile> {
     record!(Profile {
         fqn: option::of(fqn),
         opaque: any::<bool>(),
-        routes: vec(profile_routes(), 0..3),
+        routes: vec(profile_routes(), 0..3).prop_map(Arc::from),
         retry_budget: option::of(budget),
         overrides: vec(overrides, 0..3),
         endpoint: option::of(arbitrary::endpoint()),

@@ -7,7 +7,7 @@ pub(super) fn parse_bool(text: &str) -> Result<bool, String> {
 }
 
 /// Parses a duration like Go's `time.ParseDuration`, without sign: `1m30s`, `1.5h`, `100ms`, `0`.
-pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let error = || "expected a duration such as 500ms, 10s or 1m30s".to_owned();
     if text == "0" {
         return Ok(Duration::ZERO);

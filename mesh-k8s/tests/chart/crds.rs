@@ -35,6 +35,7 @@ fn definitions_match_types() {
         (crd::MeshTLSAuthentication::crd(), "v1alpha1"),
         (crd::NetworkAuthentication::crd(), "v1alpha1"),
         (crd::PolicyHttpRoute::crd(), "v1beta3"),
+        (crd::ServiceProfile::crd(), "v1alpha2"),
     ];
     for (of_type, version) in types {
         let definition = helm::find(&objects, "CustomResourceDefinition", &of_type.name_any());
@@ -216,6 +217,7 @@ fn types_read_accepted_resources() {
                 serde_json::from_value::<crd::NetworkAuthentication>(object).map(drop)
             }
             "HTTPRoute" => serde_json::from_value::<crd::PolicyHttpRoute>(object).map(drop),
+            "ServiceProfile" => serde_json::from_value::<crd::ServiceProfile>(object).map(drop),
             _ => continue,
         };
         result.unwrap_or_else(|error| panic!("{error}:\n{document}"));

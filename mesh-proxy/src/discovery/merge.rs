@@ -210,7 +210,7 @@ fn override_backends(overrides: &[WeightedAuthority]) -> Distribution {
 /// policy's routes apply.
 fn without_ambiguous_routes(mut profile: Profile) -> Profile {
     if profile.fqn.is_none() && profile.endpoint.is_none() {
-        profile.routes.clear();
+        profile.routes = Arc::default();
     }
     profile
 }

@@ -283,3 +283,15 @@ fn distinguishes_paths_depends_on_path_matches() {
     check(vec![prefix("/"), prefix("/a")], true);
     check(vec![exact("/")], true);
 }
+
+#[test]
+fn checked_expression_is_limited_and_matches_like_a_compiled_one() {
+    let limit = 64 << 10;
+    let checked = AnchoredRegex::checked("/a/[^/]*", limit).unwrap();
+    assert_eq!(checked, regex("/a/[^/]*"));
+    assert!(checked.is_match("/a/b"));
+    assert!(!checked.clone().is_match("/a/b/c"));
+    assert!(AnchoredRegex::checked("(", limit).is_err());
+    assert!(AnchoredRegex::checked("\\w{100}", limit).is_err());
+    assert!(AnchoredRegex::checked("\\w{100}", 8 << 20).is_ok());
+}

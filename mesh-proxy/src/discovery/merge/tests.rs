@@ -255,7 +255,7 @@ fn routes_of_profile_without_service_and_endpoint_are_dropped() {
             timeout: None,
         };
         let with_route = Profile {
-            routes: vec![route],
+            routes: [route].into(),
             ..of
         };
         let merged = merge(dst(), profile(with_route), policy(detect(service())), WAIT);
