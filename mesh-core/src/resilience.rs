@@ -113,3 +113,49 @@ impl Default for PeakEwma {
         }
     }
 }
+
+/// Parses a retry condition of HTTP, from an annotation: a status, a range of statuses, `5xx` or
+/// `gateway-error`.
+///
+/// # Errors
+///
+/// The text is none of them; the error is the problem with the text.
+pub fn parse_http_condition(text: &str) -> Result<RangeInclusive<u16>, String> {
+    let status = |text: &str| {
+        let status = text.trim().parse::<u16>().ok();
+        status.filter(|status| (100..600).contains(status))
+    };
+    let range = match text {
+        "5xx" => Some(500..=599),
+        "gateway-error" => Some(502..=504),
+        _ => match text.split_once('-') {
+            None => status(text).map(|status| status..=status),
+            Some((low, high)) => status(low)
+                .zip(status(high))
+                .map(|(low, high)| low..=high)
+                .filter(|range| !range.is_empty()),
+        },
+    };
+    range.ok_or_else(|| {
+        format!("{text:?} is not an HTTP status, range of statuses, \"5xx\" or \"gateway-error\"")
+    })
+}
+
+/// Parses a retry condition of gRPC, from an annotation, to the status code.
+///
+/// # Errors
+///
+/// The text is not the name of a status that can be retried; the error is the problem with the
+/// text.
+pub fn parse_grpc_condition(text: &str) -> Result<u16, String> {
+    match text {
+        "cancelled" => Ok(1),
+        "deadline-exceeded" => Ok(4),
+        "resource-exhausted" => Ok(8),
+        "internal" => Ok(13),
+        "unavailable" => Ok(14),
+        _ => Err(format!(
+            "{text:?} is not cancelled, deadline-exceeded, internal, resource-exhausted or unavailable"
+        )),
+    }
+}

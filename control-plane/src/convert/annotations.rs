@@ -1,10 +1,11 @@
 //! The annotations of Services and routes: timeouts, retries, failure accrual.
 
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use mesh_core::annotation as keys;
-use mesh_core::resilience::{Backoff, FailureAccrual, FailurePenalty, Timeouts};
+use mesh_core::resilience::{
+    Backoff, FailureAccrual, FailurePenalty, Timeouts, parse_grpc_condition, parse_http_condition,
+};
 use mesh_core::units::{list_items, parse_bool, parse_duration};
 use mesh_k8s::kinds::ObjectMeta;
 
@@ -52,47 +53,13 @@ pub(super) fn retries(meta: &ObjectMeta) -> Result<Option<Retries>, ConvertError
             .filter(|limit| *limit > 0)
             .unwrap_or(DEFAULT_RETRY_LIMIT),
         timeout: duration(meta, keys::RETRY_TIMEOUT)?,
-        http: list(meta, keys::RETRY_HTTP, http_condition)?,
-        grpc: list(meta, keys::RETRY_GRPC, grpc_condition)?,
+        http: list(meta, keys::RETRY_HTTP, parse_http_condition)?,
+        grpc: list(meta, keys::RETRY_GRPC, parse_grpc_condition)?,
     }))
 }
 
 /// The number of retries without a limit annotation, as in Linkerd.
 const DEFAULT_RETRY_LIMIT: u16 = 1;
-
-fn http_condition(text: &str) -> Result<RangeInclusive<u16>, String> {
-    let status = |text: &str| {
-        let status = text.trim().parse::<u16>().ok();
-        status.filter(|status| (100..600).contains(status))
-    };
-    let range = match text {
-        "5xx" => Some(500..=599),
-        "gateway-error" => Some(502..=504),
-        _ => match text.split_once('-') {
-            None => status(text).map(|status| status..=status),
-            Some((low, high)) => status(low)
-                .zip(status(high))
-                .map(|(low, high)| low..=high)
-                .filter(|range| !range.is_empty()),
-        },
-    };
-    range.ok_or_else(|| {
-        format!("{text:?} is not an HTTP status, range of statuses, \"5xx\" or \"gateway-error\"")
-    })
-}
-
-fn grpc_condition(text: &str) -> Result<u16, String> {
-    match text {
-        "cancelled" => Ok(1),
-        "deadline-exceeded" => Ok(4),
-        "resource-exhausted" => Ok(8),
-        "internal" => Ok(13),
-        "unavailable" => Ok(14),
-        _ => Err(format!(
-            "{text:?} is not cancelled, deadline-exceeded, internal, resource-exhausted or unavailable"
-        )),
-    }
-}
 
 /// The defaults of Linkerd.
 mod accrual_default {

@@ -147,9 +147,11 @@ fn grpc_rule(rule: &grpc::GrpcRouteRules) -> Result<Rule<GrpcMatch>, ConvertErro
 fn request_timeout(rule: &http_api::HttpRouteRules) -> Result<Option<Duration>, ConvertError> {
     let timeouts = rule.timeouts.as_ref();
     match timeouts.and_then(|timeouts| timeouts.request.as_deref()) {
-        Some(text) => {
-            gateway_duration(text).map_err(|problem| ConvertError::new("timeouts.request", problem))
-        }
+        Some(text) => match crd::http_route::parse_duration(text) {
+            // Zero means no timeout.
+            Ok(timeout) => Ok((!timeout.is_zero()).then_some(timeout)),
+            Err(problem) => Err(ConvertError::new("timeouts.request", problem)),
+        },
         None => Ok(None),
     }
 }
@@ -280,15 +282,6 @@ fn header_match(name: &str, value: &str, exact: bool) -> Result<HeaderMatch, Con
 
 fn regex(field: &str, source: &str) -> Result<AnchoredRegex, ConvertError> {
     AnchoredRegex::new(source).map_err(|error| ConvertError::new(field, error))
-}
-
-/// Parses a duration of the Gateway API such as `1h30m` or `500ms`. Zero means no timeout.
-fn gateway_duration(text: &str) -> Result<Option<Duration>, String> {
-    let duration: gateway_api::Duration = text
-        .parse()
-        .map_err(|error| format!("{text:?} is not a duration: {error}"))?;
-    let duration = Duration::new(duration.as_secs(), duration.subsec_nanos());
-    Ok((!duration.is_zero()).then_some(duration))
 }
 
 #[cfg(test)]

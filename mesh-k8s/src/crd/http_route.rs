@@ -4,6 +4,8 @@
 //! conversion serves both kinds. A parent can be a Server here: the types allow it, although the
 //! validation of the Gateway API would reject it.
 
+use std::time::Duration;
+
 use gateway_api::httproutes::{HttpRouteParentRefs, HttpRouteRules, HttpRouteStatus};
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -33,6 +35,18 @@ pub struct HttpRouteSpec {
     /// The rules of the route: matches, filters, backends and timeouts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rules: Option<Vec<HttpRouteRules>>,
+}
+
+/// Parses a duration of the Gateway API such as `1h30m` or `500ms`.
+///
+/// # Errors
+///
+/// The text is not a duration.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let duration: gateway_api::Duration = text
+        .parse()
+        .map_err(|error| format!("{text:?} is not a duration: {error}"))?;
+    Ok(Duration::new(duration.as_secs(), duration.subsec_nanos()))
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! `NetworkAuthentication`: a set of client addresses.
 
+use std::net::IpAddr;
+
 use ipnet::IpNet;
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -40,33 +42,37 @@ pub struct Network {
     pub except: Option<Vec<IpNet>>,
 }
 
-mod cidr {
-    use std::net::IpAddr;
+/// Parses a CIDR block, or an address as a block of one address. The error is the problem with the
+/// text.
+pub(crate) fn parse_cidr(text: &str) -> Result<IpNet, String> {
+    text.parse::<IpNet>()
+        .ok()
+        .or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))
+        .ok_or_else(|| {
+            format!(
+                "{text:?} is neither an IP address nor a CIDR block such as 10.0.0.0/8 or fd00::/8"
+            )
+        })
+}
 
+mod cidr {
     use ipnet::IpNet;
-    use serde::{Deserialize, Deserializer, de};
+    use serde::de::Error as _;
+    use serde::{Deserialize, Deserializer};
+
+    use super::parse_cidr;
 
     pub(super) fn one<'de, D: Deserializer<'de>>(deserializer: D) -> Result<IpNet, D::Error> {
-        parse(&String::deserialize(deserializer)?)
+        parse_cidr(&String::deserialize(deserializer)?).map_err(D::Error::custom)
     }
 
     pub(super) fn optional_list<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<Vec<IpNet>>, D::Error> {
         Option::<Vec<String>>::deserialize(deserializer)?
-            .map(|list| list.iter().map(|text| parse(text)).collect())
+            .map(|list| list.iter().map(|text| parse_cidr(text)).collect())
             .transpose()
-    }
-
-    fn parse<E: de::Error>(text: &str) -> Result<IpNet, E> {
-        text.parse::<IpNet>()
-            .ok()
-            .or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))
-            .ok_or_else(|| {
-                E::custom(format!(
-                    "{text:?} is neither an IP address nor a CIDR block such as 10.0.0.0/8 or fd00::/8"
-                ))
-            })
+            .map_err(D::Error::custom)
     }
 }
 

@@ -1,0 +1,179 @@
+//! HTTPRoute of `policy.linkerd.io` and of the Gateway API.
+
+use http::StatusCode;
+use http::uri::Scheme;
+
+use super::Node;
+use super::route::{self, RetryConditions};
+use crate::crd::PolicyHttpRouteSpec;
+use crate::crd::http_route::parse_duration;
+
+/// The filters of Linkerd's own kind. The Gateway API has more, which other controllers may apply.
+const POLICY_FILTERS: [&str; 3] = [
+    "RequestHeaderModifier",
+    "ResponseHeaderModifier",
+    "RequestRedirect",
+];
+
+const METHODS: [&str; 9] = [
+    "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH",
+];
+
+pub(super) fn policy(object: &Node<'_>) {
+    let Some(spec) = object.require("spec", "describe the route") else {
+        return;
+    };
+    if spec.object().is_none() {
+        return;
+    }
+    let parents = route::parents(&spec);
+    route::annotations(object, parents, RetryConditions::Http);
+    for rule in spec.items_of("rules") {
+        if rule.object().is_none() {
+            continue;
+        }
+        matches(&rule);
+        filters(&rule, Some(&POLICY_FILTERS));
+        for backend in rule.items_of("backendRefs") {
+            filters(&backend, Some(&POLICY_FILTERS));
+        }
+        if let Some(timeouts) = rule.get("timeouts") {
+            check_timeouts(&timeouts);
+        }
+    }
+    spec.expect_type::<PolicyHttpRouteSpec>("compare it with the definition of the kind");
+}
+
+pub(super) fn gateway(object: &Node<'_>) {
+    let Some(spec) = object.get("spec") else {
+        return;
+    };
+    let parents = route::parents(&spec);
+    route::annotations(object, parents, RetryConditions::Http);
+    for rule in spec.items_of("rules") {
+        matches(&rule);
+        filters(&rule, None);
+        route::backends(&rule);
+        for backend in rule.items_of("backendRefs") {
+            filters(&backend, None);
+        }
+    }
+}
+
+fn matches(rule: &Node<'_>) {
+    for entry in rule.items_of("matches") {
+        if entry.object().is_none() {
+            continue;
+        }
+        if let Some(path) = entry.get("path") {
+            path_match(&path);
+        }
+        route::value_matches(&entry.items_of("headers"), true);
+        route::value_matches(&entry.items_of("queryParams"), false);
+        if let Some(method) = entry.get("method") {
+            method.one_of(&METHODS);
+        }
+    }
+}
+
+fn path_match(path: &Node<'_>) {
+    if path.object().is_none() {
+        return;
+    }
+    let kind = match path.get("type") {
+        Some(kind) => kind.one_of(&["Exact", "PathPrefix", "RegularExpression"]),
+        None => Some("PathPrefix"),
+    };
+    let (Some(kind), Some(value)) = (kind, path.get("value")) else {
+        return;
+    };
+    if kind == "RegularExpression" {
+        route::regex(&value);
+    } else {
+        absolute(&value);
+    }
+}
+
+fn absolute(path: &Node<'_>) {
+    if path.text().is_some_and(|text| !text.starts_with('/')) {
+        path.invalid("is not an absolute path", "begin it with /");
+    }
+}
+
+/// Checks the filters of a rule or a backend; `known` are the types that the kind has.
+fn filters(node: &Node<'_>, known: Option<&[&str]>) {
+    for filter in node.items_of("filters") {
+        if filter.object().is_none() {
+            continue;
+        }
+        let Some(kind) = filter.require("type", "write the type of the filter") else {
+            continue;
+        };
+        let kind = match known {
+            Some(known) => kind.one_of(known),
+            None => kind.text(),
+        };
+        let (field, check): (_, fn(&Node<'_>)) = match kind {
+            Some("RequestHeaderModifier") => ("requestHeaderModifier", route::header_modifier),
+            Some("ResponseHeaderModifier") => ("responseHeaderModifier", route::header_modifier),
+            Some("RequestRedirect") => ("requestRedirect", redirect),
+            _ => continue,
+        };
+        if let Some(settings) = filter.require(field, "set it, the type of the filter requires it")
+        {
+            check(&settings);
+        }
+    }
+}
+
+fn redirect(node: &Node<'_>) {
+    if node.object().is_none() {
+        return;
+    }
+    if let Some(scheme) = node.get("scheme")
+        && scheme
+            .text()
+            .is_some_and(|text| text.parse::<Scheme>().is_err())
+    {
+        scheme.invalid("is not a URI scheme", "write http or https");
+    }
+    if let Some(status) = node.get("statusCode")
+        && let Some(code) = status.integer::<u16>("a status")
+        && !StatusCode::from_u16(code).is_ok_and(|status| status.is_redirection())
+    {
+        status.invalid(
+            "is not the status of a redirection",
+            "write 301, 302, 303, 307 or 308",
+        );
+    }
+    if let Some(path) = node.get("path") {
+        for field in ["replaceFullPath", "replacePrefixMatch"] {
+            if let Some(replacement) = path.get(field) {
+                absolute(&replacement);
+            }
+        }
+    }
+}
+
+fn check_timeouts(node: &Node<'_>) {
+    let duration = |name: &str| {
+        let field = node.get(name)?;
+        let duration = parse_duration(field.text()?);
+        if duration.is_err() {
+            field.malformed("is not a duration", "write it as in 10s, 500ms or 1h30m");
+        }
+        duration.ok()
+    };
+    let (request, attempt) = (duration("request"), duration("backendRequest"));
+    // Zero disables a timeout.
+    if let (Some(request), Some(attempt), Some(field)) =
+        (request, attempt, node.get("backendRequest"))
+        && !request.is_zero()
+        && attempt > request
+    {
+        field.invalid(
+            "is longer than request, which it is a part of",
+            "shorten it, or lengthen timeouts.request",
+        );
+    }
+}

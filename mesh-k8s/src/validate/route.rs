@@ -1,0 +1,255 @@
+//! What the kinds of routes have in common: parents, annotations, header matches and modifiers,
+//! backends.
+
+use http::{HeaderName, HeaderValue};
+use mesh_core::annotation as keys;
+use mesh_core::resilience::{parse_grpc_condition, parse_http_condition};
+use mesh_core::route::AnchoredRegex;
+use mesh_core::units::{list_items, parse_duration};
+
+use super::{GATEWAY, Node, POLICY};
+
+/// Which of the mesh's kinds of parents a route has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Parents {
+    /// A Server.
+    server: bool,
+    /// A Service or an EgressNetwork.
+    traffic: bool,
+}
+
+/// The conditions of retries that a kind of routes has.
+#[derive(Clone, Copy)]
+pub(super) enum RetryConditions {
+    Http,
+    Grpc,
+}
+
+/// Returns the problem with a condition.
+type ParseCondition = fn(&str) -> Result<(), String>;
+
+/// The rules of TLSRoute and TCPRoute.
+pub(super) fn connections(object: &Node<'_>) {
+    let Some(spec) = object.get("spec") else {
+        return;
+    };
+    parents(&spec);
+    let fix = "write a single rule; it may have several backends";
+    if let Some(list) = spec.require("rules", fix) {
+        let rules = list.items().len();
+        if rules != 1 {
+            list.conflict(&format!("has {rules} rules instead of one"), fix);
+        }
+    }
+}
+
+/// Checks the parents of a route.
+pub(super) fn parents(spec: &Node<'_>) -> Parents {
+    let mut found = Parents::default();
+    for parent in spec.items_of("parentRefs") {
+        if parent.object().is_none() {
+            continue;
+        }
+        if let Some(name) = parent.require("name", "write the name of the parent") {
+            name.text();
+        }
+        if let Some(port) = parent.get("port") {
+            port_number(&port);
+        }
+        let group = parent.text_of("group").unwrap_or(GATEWAY);
+        let Some(kind) = parent.text_of("kind") else {
+            continue;
+        };
+        let is = |of_group: &str, of_kind: &str| {
+            group.eq_ignore_ascii_case(of_group) && kind.eq_ignore_ascii_case(of_kind)
+        };
+        if is(POLICY, "EgressNetwork") {
+            found.traffic = true;
+            if parent.get("port").is_none() {
+                parent.absent(
+                    "port",
+                    "is missing, and an EgressNetwork has no ports that could be a default",
+                    "set the port of the traffic",
+                );
+            }
+        } else if is("", "Service") || is("core", "Service") {
+            found.traffic = true;
+        } else if is(POLICY, "Server") {
+            found.server = true;
+        }
+    }
+    found
+}
+
+impl Parents {
+    /// Whether the mesh serves the route.
+    pub(super) fn any(self) -> bool {
+        self.server || self.traffic
+    }
+}
+
+fn port_number(node: &Node<'_>) {
+    if node.integer::<u16>("a port number from 1 to 65535") == Some(0) {
+        node.invalid("is not a port", "write a port number from 1 to 65535");
+    }
+}
+
+/// Checks the annotations of timeouts and retries, which have effect with a Service or an
+/// EgressNetwork as parent.
+pub(super) fn annotations(object: &Node<'_>, parents: Parents, conditions: RetryConditions) {
+    let metadata = object.get("metadata");
+    let Some(annotations) = metadata.and_then(|metadata| metadata.get("annotations")) else {
+        return;
+    };
+    if !parents.traffic {
+        return;
+    }
+    for key in [
+        keys::TIMEOUT_REQUEST,
+        keys::TIMEOUT_RESPONSE,
+        keys::TIMEOUT_IDLE,
+        keys::RETRY_TIMEOUT,
+    ] {
+        if let Some(node) = annotations.get(key)
+            && node
+                .text()
+                .is_some_and(|text| parse_duration(text).is_err())
+        {
+            node.invalid(
+                "is not a duration",
+                "write a whole number and a unit (ms, s, m, h, d), as in 10s",
+            );
+        }
+    }
+    if let Some(node) = annotations.get(keys::RETRY_LIMIT)
+        && node
+            .text()
+            .is_some_and(|text| text.trim().parse::<u16>().is_err())
+    {
+        node.invalid("is not a number of retries", "write a number up to 65535");
+    }
+    let (key, parse): (_, ParseCondition) = match conditions {
+        RetryConditions::Http => (keys::RETRY_HTTP, |item| {
+            parse_http_condition(item).map(drop)
+        }),
+        RetryConditions::Grpc => (keys::RETRY_GRPC, |item| {
+            parse_grpc_condition(item).map(drop)
+        }),
+    };
+    if let Some(node) = annotations.get(key)
+        && let Some(text) = node.text()
+        && let Some(problem) = list_items(text).find_map(|item| parse(item).err())
+    {
+        node.conflict(
+            &format!("has an invalid condition: {}", super::shorten(&problem)),
+            "write conditions separated by commas",
+        );
+    }
+}
+
+/// Checks the header or query matches of a match.
+pub(super) fn value_matches(list: &[Node<'_>], names_header: bool) {
+    for entry in list {
+        if entry.object().is_none() {
+            continue;
+        }
+        if let Some(name) = entry.require("name", "write the name")
+            && names_header
+        {
+            header_name(&name);
+        }
+        let is_regex = matches!(
+            entry
+                .get("type")
+                .map(|kind| kind.one_of(&["Exact", "RegularExpression"])),
+            Some(Some("RegularExpression"))
+        );
+        let Some(value) = entry.require("value", "write the value") else {
+            continue;
+        };
+        if is_regex {
+            regex(&value);
+        } else if names_header {
+            header_value(&value);
+        } else {
+            value.text();
+        }
+    }
+}
+
+/// Checks a regular expression.
+pub(super) fn regex(node: &Node<'_>) {
+    if let Some(text) = node.text()
+        && let Err(error) = AnchoredRegex::new(text)
+    {
+        // The last line names the problem; the ones before it point at it.
+        let error = error.to_string();
+        let problem = error.lines().last().unwrap_or_default();
+        let problem = problem.trim_start_matches("error: ");
+        node.invalid(
+            &format!("is not a regular expression ({})", super::shorten(problem)),
+            "correct it; look-around and backreferences are not supported",
+        );
+    }
+}
+
+/// Checks the modifier of a filter of headers.
+pub(super) fn header_modifier(modifier: &Node<'_>) {
+    if modifier.object().is_none() {
+        return;
+    }
+    for list in ["set", "add"] {
+        for entry in modifier.items_of(list) {
+            if entry.object().is_none() {
+                continue;
+            }
+            if let Some(name) = entry.require("name", "write the name of the header") {
+                header_name(&name);
+            }
+            if let Some(value) = entry.require("value", "write the value of the header") {
+                header_value(&value);
+            }
+        }
+    }
+    for name in modifier.items_of("remove") {
+        header_name(&name);
+    }
+}
+
+fn header_name(node: &Node<'_>) {
+    if let Some(text) = node.text()
+        && text.parse::<HeaderName>().is_err()
+    {
+        node.invalid("is not the name of a header", "write a token of RFC 9110");
+    }
+}
+
+fn header_value(node: &Node<'_>) {
+    if let Some(text) = node.text()
+        && text.parse::<HeaderValue>().is_err()
+    {
+        node.invalid("is not the value of a header", "remove control characters");
+    }
+}
+
+/// Checks that backends that are Services have a port: a Service may have several.
+pub(super) fn backends(rule: &Node<'_>) {
+    for backend in rule.items_of("backendRefs") {
+        if backend.object().is_none() {
+            continue;
+        }
+        let group = backend.text_of("group").unwrap_or_default();
+        let kind = backend.text_of("kind").unwrap_or("Service");
+        if !matches!(group, "" | "core") || !kind.eq_ignore_ascii_case("Service") {
+            continue;
+        }
+        match backend.get("port") {
+            Some(port) => port_number(&port),
+            None => backend.absent(
+                "port",
+                "is missing, but a Service may have several",
+                "set the port of the Service",
+            ),
+        }
+    }
+}
