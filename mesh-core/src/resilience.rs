@@ -1,5 +1,6 @@
 //! Settings of retries, timeouts, back-off and failure accrual, which the proxy applies.
 
+use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -80,6 +81,24 @@ pub enum FailureAccrual {
         /// Time for which the endpoint is not used.
         backoff: Backoff,
     },
+}
+
+/// The queue of a balancer: the requests that wait while no endpoint is available. `None` leaves a
+/// setting to the configuration of the proxy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Queue {
+    /// Maximum number of requests that wait.
+    pub capacity: Option<NonZeroU32>,
+    /// Time for which a request waits before it fails, more than zero.
+    pub failfast_timeout: Option<Duration>,
+}
+
+impl Queue {
+    /// The values that Linkerd's policy controller sends.
+    pub const LINKERD: Self = Self {
+        capacity: NonZeroU32::new(100),
+        failfast_timeout: Some(Duration::from_secs(3)),
+    };
 }
 
 /// How a balancer estimates the latency of an endpoint.

@@ -16,6 +16,7 @@ mod identity;
 mod orig_proto;
 mod outside;
 mod policy;
+mod queue;
 mod restarts;
 mod shutdown;
 mod tap;

@@ -18,7 +18,7 @@ use mesh_core::policy::outbound::{
     Backend, BackendTarget, Distribution, HttpRoute, HttpRoutes, OutboundPolicy, OutboundProtocol,
     OutboundRule, RouteBackend, TcpRoute, TcpVerdict,
 };
-use mesh_core::resilience::{PeakEwma, Timeouts};
+use mesh_core::resilience::{PeakEwma, Queue, Timeouts};
 use mesh_core::route::Rule;
 
 use super::Options;
@@ -245,6 +245,7 @@ fn balance(name: &str, port: u16) -> Distribution {
             target: BackendTarget::Balance {
                 authority: authority.into(),
                 load: PeakEwma::default(),
+                queue: Queue::LINKERD,
             },
         },
         filters: Vec::new(),

@@ -1,21 +1,18 @@
 //! Backends of routes: a balancer, one endpoint, or none.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use mesh_core::policy::outbound::{Backend, BackendTarget};
-use mesh_core::resilience::{FailurePenalty, PeakEwma};
+use mesh_core::resilience::{FailurePenalty, PeakEwma, Queue};
 
-use crate::field::{FieldContext, required};
+use crate::field::{FieldContext, optional, required};
 use crate::meta::{self, meta};
 use crate::proto::outbound as wire;
 use crate::proto::outbound::backend::endpoint_discovery::{DestinationGet, Kind as Discovery};
 use crate::proto::outbound::backend::{BalanceP2c, EndpointDiscovery, Kind, balance_p2c};
 use crate::{InvalidField, destination, value};
 
-/// The values that Linkerd's policy controller sends. Proxies require the message, but use the
-/// values of their environment.
-const QUEUE_CAPACITY: u32 = 100;
-const QUEUE_FAILFAST: Duration = Duration::from_secs(3);
 /// The value that Linkerd's policy controller sends; proxies ignore it.
 const PENALTY_DECAY: Duration = Duration::from_secs(10);
 
@@ -26,7 +23,10 @@ pub(super) fn backend(wire: wire::Backend) -> Result<Backend, InvalidField> {
             Some(Kind::Forward(addr)) => {
                 BackendTarget::Forward(Box::new(destination::endpoint(addr).inside("forward")?))
             }
-            Some(Kind::Balancer(balancer)) => balance(balancer).inside("balancer")?,
+            Some(Kind::Balancer(balancer)) => {
+                let queue = optional("queue", wire.queue, queue)?.unwrap_or_default();
+                balance(balancer, queue).inside("balancer")?
+            }
             None => BackendTarget::None,
         },
     })
@@ -37,7 +37,9 @@ pub(super) fn to_proto(backend: &Backend) -> wire::Backend {
         BackendTarget::Forward(endpoint) => {
             Some(Kind::Forward(destination::endpoint_to_proto(endpoint)))
         }
-        BackendTarget::Balance { authority, load } => Some(Kind::Balancer(BalanceP2c {
+        BackendTarget::Balance {
+            authority, load, ..
+        } => Some(Kind::Balancer(BalanceP2c {
             discovery: Some(EndpointDiscovery {
                 kind: Some(Discovery::Dst(DestinationGet {
                     path: authority.to_string(),
@@ -47,17 +49,31 @@ pub(super) fn to_proto(backend: &Backend) -> wire::Backend {
         })),
         BackendTarget::None => None,
     };
+    // Linkerd's proxy requires the message in every backend.
+    let queue = match &backend.target {
+        BackendTarget::Balance { queue, .. } => *queue,
+        BackendTarget::Forward(_) | BackendTarget::None => Queue::LINKERD,
+    };
     wire::Backend {
         metadata: Some(meta::to_proto(&backend.meta)),
         queue: Some(wire::Queue {
-            capacity: QUEUE_CAPACITY,
-            failfast_timeout: Some(value::duration_to_proto(QUEUE_FAILFAST)),
+            capacity: queue.capacity.map_or(0, NonZeroU32::get),
+            failfast_timeout: queue.failfast_timeout.map(value::duration_to_proto),
         }),
         kind,
     }
 }
 
-fn balance(wire: BalanceP2c) -> Result<BackendTarget, InvalidField> {
+/// Zero is what an absent field has, so neither leaves its setting to the proxy.
+fn queue(wire: wire::Queue) -> Result<Queue, InvalidField> {
+    let timeout = optional("failfast_timeout", wire.failfast_timeout, value::duration)?;
+    Ok(Queue {
+        capacity: NonZeroU32::new(wire.capacity),
+        failfast_timeout: timeout.filter(|timeout| !timeout.is_zero()),
+    })
+}
+
+fn balance(wire: BalanceP2c, queue: Queue) -> Result<BackendTarget, InvalidField> {
     let authority = required("discovery", wire.discovery, |discovery| {
         match discovery.kind {
             Some(Discovery::Dst(get)) if !get.path.is_empty() => Ok(get.path.into()),
@@ -85,7 +101,11 @@ fn balance(wire: BalanceP2c) -> Result<BackendTarget, InvalidField> {
         }
         None => PeakEwma::default(),
     };
-    Ok(BackendTarget::Balance { authority, load })
+    Ok(BackendTarget::Balance {
+        authority,
+        load,
+        queue,
+    })
 }
 
 fn peak_ewma(

@@ -1,6 +1,7 @@
 //! Round trips of random policies, the errors of invalid messages, and messages that are never
 //! sent.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use mesh_core::meta::Meta;
@@ -8,7 +9,7 @@ use mesh_core::policy::outbound::{
     Backend, BackendTarget, Distribution, GrpcRoute, GrpcRoutes, HttpRoute, RouteBackend,
     TcpVerdict, TlsRoute,
 };
-use mesh_core::resilience::{Backoff, FailureAccrual, FailurePenalty, PeakEwma, Retry};
+use mesh_core::resilience::{Backoff, FailureAccrual, FailurePenalty, PeakEwma, Queue, Retry};
 use mesh_core::route::Rule;
 use mesh_core::route::filter::Filter;
 use proptest::collection::vec;
@@ -28,11 +29,16 @@ fn backends() -> impl Strategy<Value = Backend> {
         decay: arbitrary::duration(),
         penalty: option::of(penalty),
     });
+    let queue = record!(Queue {
+        capacity: any::<u32>().prop_map(NonZeroU32::new),
+        failfast_timeout: option::of(arbitrary::duration().prop_filter("zero", |it| !it.is_zero())),
+    });
     let target = prop_oneof![
         arbitrary::endpoint().prop_map(|endpoint| BackendTarget::Forward(Box::new(endpoint))),
         record!(BackendTarget::Balance {
             authority: arbitrary::text(),
             load,
+            queue,
         }),
         Just(BackendTarget::None),
     ];
@@ -313,6 +319,35 @@ fn contradictory_backoffs_are_rejected() {
     assert_eq!(error(0, 0, 0.0), Err("max_backoff".to_owned()));
     for jitter in [-0.1, 100.1, f32::NAN, f32::INFINITY] {
         assert_eq!(error(0, 1, jitter), Err("jitter_ratio".to_owned()));
+    }
+}
+
+/// A queue of nothing would fail every request that finds no endpoint at once.
+#[test]
+fn absent_and_zero_settings_of_queue_are_left_to_the_proxy() {
+    let read = |queue| {
+        let backend = wire::Backend {
+            queue,
+            ..backend::to_proto(&Backend {
+                meta: Meta::new_default("test"),
+                target: BackendTarget::Balance {
+                    authority: "web:80".into(),
+                    load: PeakEwma::default(),
+                    queue: Queue::LINKERD,
+                },
+            })
+        };
+        match backend::backend(backend).unwrap().target {
+            BackendTarget::Balance { queue, .. } => queue,
+            other => panic!("{other:?}"),
+        }
+    };
+    let zero = wire::Queue {
+        capacity: 0,
+        failfast_timeout: Some(value::duration_to_proto(Duration::ZERO)),
+    };
+    for unset in [None, Some(wire::Queue::default()), Some(zero)] {
+        assert_eq!(read(unset), Queue::default());
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::endpoint::Endpoint;
 use crate::meta::Meta;
-use crate::resilience::{FailureAccrual, GrpcRetry, HttpRetry, PeakEwma, Timeouts};
+use crate::resilience::{FailureAccrual, GrpcRetry, HttpRetry, PeakEwma, Queue, Timeouts};
 use crate::route::filter::Filter;
 use crate::route::grpc::GrpcMatch;
 use crate::route::http::HttpMatch;
@@ -161,6 +161,8 @@ pub enum BackendTarget {
         authority: Arc<str>,
         /// The load metric of the balancer.
         load: PeakEwma,
+        /// The requests that wait for an endpoint.
+        queue: Queue,
     },
     /// No target, because the Service does not exist.
     None,

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use mesh_core::resilience::Backoff;
+use mesh_core::resilience::{self, Backoff};
 
 use super::env::Env;
 use super::limits::HttpLimits;
@@ -60,6 +60,8 @@ const DEFAULT_DETECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Requests of the process that wait for response headers, as in Linkerd.
 pub(super) const DEFAULT_MAX_IN_FLIGHT: usize = 100_000;
 pub(super) const DEFAULT_QUEUE_CAPACITY: usize = 10_000;
+/// The longest fail-fast timeout of a policy. A request that waits longer has lost its client.
+const MAX_POLICY_FAILFAST: Duration = Duration::from_secs(3600);
 
 /// As in hyper and in Linkerd.
 const DEFAULT_CONCURRENT_STREAMS: u32 = 200;
@@ -111,6 +113,19 @@ impl Queue {
                 parse::duration,
                 failfast,
             ),
+        }
+    }
+
+    /// Returns the settings of a policy, and these where it has none.
+    pub(crate) fn for_policy(self, policy: resilience::Queue) -> Self {
+        let capacity = policy
+            .capacity
+            .map(|capacity| usize::try_from(capacity.get()).unwrap_or(usize::MAX));
+        Self {
+            capacity: capacity.unwrap_or(self.capacity),
+            failfast: policy
+                .failfast_timeout
+                .map_or(self.failfast, |timeout| timeout.min(MAX_POLICY_FAILFAST)),
         }
     }
 }

@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use mesh_core::policy::inbound::DefaultPolicy;
+use mesh_core::resilience;
 
 use super::env::VariableError;
 use super::*;
@@ -112,6 +114,29 @@ fn defaults_are_linkerds() {
     assert!(!config.admin.shutdown_endpoint);
     assert!(config.identity.trust_anchors_file.is_none());
     assert!(config.trace.is_none());
+}
+
+#[test]
+fn queue_of_policy_replaces_configured_values() {
+    let queue = read(&[
+        ("OUTBOUND_HTTP_QUEUE_CAPACITY", Some("7")),
+        ("OUTBOUND_HTTP_FAILFAST_TIMEOUT", Some("5s")),
+    ])
+    .unwrap()
+    .outbound
+    .http_queue;
+    let read = |capacity, failfast_timeout| {
+        let policy = resilience::Queue {
+            capacity: NonZeroU32::new(capacity),
+            failfast_timeout,
+        };
+        let queue = queue.for_policy(policy);
+        (queue.capacity, queue.failfast.as_secs())
+    };
+    assert_eq!(read(0, None), (7, 5));
+    assert_eq!(read(100, None), (100, 5));
+    assert_eq!(read(0, Some(Duration::from_secs(3))), (7, 3));
+    assert_eq!(read(1, Some(Duration::MAX)), (1, 3600));
 }
 
 #[test]

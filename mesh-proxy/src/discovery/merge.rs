@@ -15,7 +15,7 @@ use mesh_core::policy::outbound::{
     RouteBackend, TcpRoute, TcpVerdict,
 };
 use mesh_core::profile::{Profile, WeightedAuthority};
-use mesh_core::resilience::PeakEwma;
+use mesh_core::resilience::{PeakEwma, Queue};
 use mesh_core::route::Route;
 
 use super::{DiscoveryError, OutboundTarget, fallback};
@@ -106,6 +106,7 @@ fn profile_target(profile: &Profile, dst: SocketAddr) -> Option<BackendTarget> {
     Some(BackendTarget::Balance {
         authority: format!("{name}:{}", dst.port()).into(),
         load: PeakEwma::default(),
+        queue: Queue::default(),
     })
 }
 
@@ -195,6 +196,7 @@ fn override_backends(overrides: &[WeightedAuthority]) -> Distribution {
             target: BackendTarget::Balance {
                 authority: to.authority.clone(),
                 load: PeakEwma::default(),
+                queue: Queue::default(),
             },
         },
         filters: Vec::new(),

@@ -11,7 +11,7 @@ use mesh_core::meta::Meta;
 use mesh_core::policy::outbound::{
     BackendTarget, Distribution, OutboundProtocol, RouteBackend, TcpRoute, TcpVerdict,
 };
-use mesh_core::resilience::PeakEwma;
+use mesh_core::resilience::{PeakEwma, Queue};
 use mesh_core::route::HostMatch;
 use mesh_runtime::metrics::Labels;
 use tokio::time::Instant;
@@ -70,6 +70,7 @@ struct ConnectionRoute<'a> {
 struct BalancerKey {
     authority: Arc<str>,
     load: PeakEwma,
+    queue: Queue,
     parent: Meta,
     backend: Meta,
     kind: TrafficKind,
@@ -199,8 +200,12 @@ impl Opaque {
                     .await?;
                 Ok((io, None))
             }
-            BackendTarget::Balance { authority, load } => {
-                let balancer = self.balancer(route, authority, *load, meta);
+            BackendTarget::Balance {
+                authority,
+                load,
+                queue,
+            } => {
+                let balancer = self.balancer(route, authority, *load, *queue, meta);
                 let (io, picked) = self.balance(&balancer, meta).await?;
                 Ok((io, Some((balancer, picked))))
             }
@@ -210,8 +215,12 @@ impl Opaque {
     /// Chooses the first available backend, or a random available one by weight.
     fn choose(&self, route: &ConnectionRoute<'_>) -> Result<Arc<RouteBackend>, OpaqueError> {
         let is_available = |backend: &RouteBackend| match &backend.backend.target {
-            BackendTarget::Balance { authority, load } => self
-                .balancer(route, authority, *load, &backend.backend.meta)
+            BackendTarget::Balance {
+                authority,
+                load,
+                queue,
+            } => self
+                .balancer(route, authority, *load, *queue, &backend.backend.meta)
                 .is_available(),
             BackendTarget::Forward(_) | BackendTarget::None => true,
         };
@@ -285,11 +294,13 @@ impl Opaque {
         route: &ConnectionRoute<'_>,
         authority: &Arc<str>,
         load: PeakEwma,
+        queue: Queue,
         backend: &Meta,
     ) -> Rc<BalanceQueue<EndpointDial>> {
         let key = BalancerKey {
             authority: authority.clone(),
             load,
+            queue,
             parent: route.parent.clone(),
             backend: backend.clone(),
             kind: route.kind,
@@ -306,9 +317,10 @@ impl Opaque {
         };
         let metrics = families.balancer(&labels::balancer(&key.parent, &key.backend));
         let outbound = &context.config.outbound;
+        let queue = outbound.tcp_queue.for_policy(key.queue);
         let settings = BalanceSettings {
-            queue_capacity: outbound.tcp_queue.capacity,
-            failfast: outbound.tcp_queue.failfast,
+            queue_capacity: queue.capacity,
+            failfast: queue.failfast,
             backoff: outbound.connect_backoff,
         };
         let sets = context.discovery.endpoints(&key.authority);

@@ -14,7 +14,7 @@ use mesh_core::policy::outbound::{
     Backend, BackendTarget, Distribution, HttpRoute, HttpRoutes, OutboundPolicy, OutboundProtocol,
     OutboundRule, RouteBackend, Target, TcpRoute, TcpVerdict,
 };
-use mesh_core::resilience::{PeakEwma, Timeouts};
+use mesh_core::resilience::{PeakEwma, Queue, Timeouts};
 use mesh_core::route::filter::Filter;
 use mesh_core::route::{HostMatch, Rule};
 use tokio::task::spawn_local;
@@ -126,6 +126,7 @@ pub(super) fn service(authority: &str) -> RouteBackend {
     let target = BackendTarget::Balance {
         authority: authority.into(),
         load: PeakEwma::default(),
+        queue: Queue::default(),
     };
     backend(authority, target)
 }

@@ -12,7 +12,7 @@ use mesh_core::policy::outbound::{
     Backend, BackendTarget, Distribution, HttpRoute, HttpRoutes, OutboundPolicy, OutboundProtocol,
     OutboundRule, RouteBackend, TcpVerdict,
 };
-use mesh_core::resilience::{PeakEwma, Timeouts};
+use mesh_core::resilience::{PeakEwma, Queue, Timeouts};
 use mesh_core::route::Rule;
 use tokio::io::AsyncReadExt as _;
 use tokio::time::{Instant, advance};
@@ -38,6 +38,7 @@ fn policy() -> WirePolicy {
             target: BackendTarget::Balance {
                 authority: AUTHORITY.into(),
                 load: PeakEwma::default(),
+                queue: Queue::default(),
             },
         },
         filters: Vec::new(),

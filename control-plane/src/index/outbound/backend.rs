@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::StatusCode;
 use mesh_core::meta::Meta;
 use mesh_core::policy::outbound::{Backend, BackendTarget, Distribution, RouteBackend, TcpVerdict};
-use mesh_core::resilience::PeakEwma;
+use mesh_core::resilience::{PeakEwma, Queue};
 use mesh_core::route::filter::{Filter, Ratio};
 
 use super::{RouteParent, service_meta};
@@ -117,6 +117,7 @@ impl<'a> BackendBuilder<'a> {
                 target: BackendTarget::Balance {
                     authority: format!("{name}.{namespace}.svc.{domain}:{port}").into(),
                     load: self.load,
+                    queue: Queue::LINKERD,
                 },
             },
             filters,

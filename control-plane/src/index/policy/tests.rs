@@ -5,6 +5,7 @@ use mesh_core::policy::inbound::{Client, ClientTls, HttpServer, ServerProtocol, 
 use mesh_core::policy::outbound::{
     BackendTarget, Distribution, HttpRoutes, OutboundProtocol, TcpVerdict,
 };
+use mesh_core::resilience::Queue;
 use mesh_core::route::filter::Filter;
 use mesh_core::route::http::{PathMatch, RequestHead};
 
@@ -536,7 +537,7 @@ fn service_annotations_are_defaults_of_its_routes() {
         panic!("{:?}", rule(&rx));
     };
     assert!(
-        matches!(&own[0].backend.target, BackendTarget::Balance { load, .. } if load.penalty.is_some())
+        matches!(&own[0].backend.target, BackendTarget::Balance { load, queue, .. } if load.penalty.is_some() && *queue == Queue::LINKERD)
     );
 
     // The timeout of the rule applies, and the route's retries replace the Service's.

@@ -44,6 +44,7 @@ fn service() -> BackendTarget {
     BackendTarget::Balance {
         authority: "web.shop.svc.cluster.local:80".into(),
         load: PeakEwma::default(),
+        queue: Queue::default(),
     }
 }
 

@@ -274,11 +274,16 @@ impl Backend {
                 let endpoint = Arc::new((**endpoint).clone());
                 Dispatch::Forward(Box::new(HttpEndpoint::new(context, &endpoint, None)))
             }
-            BackendTarget::Balance { authority, load } => {
+            BackendTarget::Balance {
+                authority,
+                load,
+                queue,
+            } => {
                 let outbound = &context.config.outbound;
+                let queue = outbound.http_queue.for_policy(*queue);
                 let settings = BalanceSettings {
-                    queue_capacity: outbound.http_queue.capacity,
-                    failfast: outbound.http_queue.failfast,
+                    queue_capacity: queue.capacity,
+                    failfast: queue.failfast,
                     backoff: outbound.connect_backoff,
                 };
                 let labels = labels::balancer(parent, &source.meta);

@@ -14,7 +14,7 @@ use mesh_core::policy::outbound::{
     OutboundProtocol, OutboundRule, RouteBackend, TcpVerdict,
 };
 use mesh_core::profile::Profile;
-use mesh_core::resilience::{PeakEwma, Timeouts};
+use mesh_core::resilience::{PeakEwma, Queue, Timeouts};
 use mesh_core::route::filter::Filter;
 use mesh_core::route::http::RequestHead;
 use mesh_core::route::{self, HostMatch};
@@ -348,6 +348,7 @@ fn profile_backends(profile: &Profile, name: Option<&str>, parent: &Meta) -> Dis
     let balance = |authority: &str| BackendTarget::Balance {
         authority: authority.into(),
         load: PeakEwma::default(),
+        queue: Queue::default(),
     };
     if !profile.overrides.is_empty() {
         let split = profile.overrides.iter().map(|to| {

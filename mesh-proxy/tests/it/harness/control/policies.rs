@@ -13,7 +13,7 @@ use mesh_core::policy::outbound::{
     Backend, BackendTarget, Distribution, HttpRoute, HttpRoutes, OutboundPolicy, OutboundProtocol,
     OutboundRule, RouteBackend, TcpRoute, TcpVerdict,
 };
-use mesh_core::resilience::{PeakEwma, Timeouts};
+use mesh_core::resilience::{PeakEwma, Queue, Timeouts};
 use mesh_core::route::Rule;
 
 use crate::harness::Pod;
@@ -147,6 +147,7 @@ fn balance(name: &str, port: u16) -> Distribution {
             target: BackendTarget::Balance {
                 authority: authority(name, port).into(),
                 load: PeakEwma::default(),
+                queue: Queue::default(),
             },
         },
         filters: Vec::new(),
