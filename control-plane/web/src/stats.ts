@@ -4,11 +4,11 @@ import type { BasicStats, Row } from "./api";
 
 export interface Numbers {
   rps: number;
-  /** From 0 to 1; undefined without requests. */
+  /** From 0 to 1; undefined without requests, as latencies are. */
   success: number | undefined;
-  p50: number;
-  p95: number;
-  p99: number;
+  p50: number | undefined;
+  p95: number | undefined;
+  p99: number | undefined;
 }
 
 export type Health = "good" | "warn" | "bad" | "none";
@@ -29,9 +29,9 @@ export function numbers(stats: BasicStats | null | undefined, window: string): N
   return {
     rps: all / seconds(window),
     success: all > 0 ? success / all : undefined,
-    p50: Number(stats.latencyMsP50),
-    p95: Number(stats.latencyMsP95),
-    p99: Number(stats.latencyMsP99),
+    p50: all > 0 ? Number(stats.latencyMsP50) : undefined,
+    p95: all > 0 ? Number(stats.latencyMsP95) : undefined,
+    p99: all > 0 ? Number(stats.latencyMsP99) : undefined,
   };
 }
 

@@ -78,6 +78,7 @@ function Graph({ edges, name }: { edges: Edge[]; name: string }) {
   // Nodes stay where they are while only numbers change.
   const shape = edges.map(({ src, dst }) => `${key(src)}>${key(dst)}`).sort().join();
   const placed = useMemo(() => layout(edges), [shape]);
+  const spots = useMemo(() => labelSpots(placed.lines, placed.nodes), [placed]);
   const current = new Map(edges.map((edge) => [`${key(edge.src)}>${key(edge.dst)}`, edge]));
   const lines = placed.lines.map((line) => ({
     ...line,
@@ -96,7 +97,10 @@ function Graph({ edges, name }: { edges: Edge[]; name: string }) {
             ))}
           </defs>
           {lines.map((line) => <Curve key={`${line.from.id}>${line.to.id}`} line={line} busiest={busiest(edges)} />)}
-          {lines.map((line) => <Label key={`${line.from.id}>${line.to.id}`} line={line} />)}
+          {lines.map((line) => {
+            const id = `${line.from.id}>${line.to.id}`;
+            return <Label key={id} line={line} at={spots.get(id) ?? route(line).at(0.5)} />;
+          })}
           {placed.nodes.map((node) => <Box key={node.id} node={node} edges={edges} />)}
         </svg>
       </div>
@@ -107,11 +111,15 @@ function Graph({ edges, name }: { edges: Edge[]; name: string }) {
 
 const busiest = (edges: Edge[]) => Math.max(...edges.map((edge) => of(edge)?.rps ?? 0), 1);
 
-/** A line, and where its label stands. */
-interface Route {
-  d: string;
+interface Point {
   x: number;
   y: number;
+}
+
+/** A line, and its points: from 0 at the client to 1 at the server. */
+interface Route {
+  d: string;
+  at: (part: number) => Point;
 }
 
 /** From the right side to the left side; in an arc above the nodes if the server is not to the right. */
@@ -120,20 +128,48 @@ function route({ from, to }: Line): Route {
   if (to.x > from.x) {
     const [x1, y1, x2, y2] = [from.x + NODE_WIDTH, from.y + middle, to.x - 1, to.y + middle];
     const bend = (x2 - x1) / 2;
-    // In the middle, where the curve is steepest, lines of one client have parted.
-    return {
-      d: `M${x1} ${y1}C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}`,
-      x: x1 + bend,
-      y: (y1 + y2) / 2,
-    };
+    return curve({ x: x1, y: y1 }, { x: x1 + bend, y: y1 }, { x: x2 - bend, y: y2 }, { x: x2, y: y2 });
   }
   const [x1, x2] = [from.x + NODE_WIDTH * 0.6, to.x + NODE_WIDTH * 0.4];
   const top = Math.min(from.y, to.y) - ROOM;
+  return curve({ x: x1, y: from.y }, { x: x1, y: top }, { x: x2, y: top }, { x: x2, y: to.y - 1 });
+}
+
+/** A cubic Bézier curve. */
+function curve(a: Point, b: Point, c: Point, d: Point): Route {
+  const mixed = (t: number, of: (point: Point) => number) =>
+    (1 - t) ** 3 * of(a) + 3 * (1 - t) ** 2 * t * of(b) + 3 * (1 - t) * t ** 2 * of(c) + t ** 3 * of(d);
   return {
-    d: `M${x1} ${from.y}C${x1} ${top} ${x2} ${top} ${x2} ${to.y - 1}`,
-    x: (x1 + x2) / 2,
-    y: (from.y + to.y + 6 * top) / 8,
+    d: `M${a.x} ${a.y}C${b.x} ${b.y} ${c.x} ${c.y} ${d.x} ${d.y}`,
+    at: (part) => ({ x: mixed(part, ({ x }) => x), y: mixed(part, ({ y }) => y) }),
   };
+}
+
+/** The space of a label, and how far above its line its centre is. */
+const LABEL = { width: 84, height: 20, above: 9 };
+
+/** Where labels are tried. In the middle, where the curve is steepest, lines of one client have parted. */
+const PARTS = [0.5, 0.4, 0.6, 0.3, 0.7, 0.2, 0.8];
+
+/** Finds a place on each line where its label covers no node and no other label, if there is one. */
+function labelSpots(lines: Line[], nodes: Node[]): Map<string, Point> {
+  const spots = new Map<string, Point>();
+  const isFree = ({ x, y }: Point) => {
+    const isNear = (at: Point, width: number, height: number) =>
+      Math.abs(x - at.x) < (LABEL.width + width) / 2 && Math.abs(y - LABEL.above - at.y) < (LABEL.height + height) / 2;
+    const covers = (node: Node) =>
+      isNear({ x: node.x + NODE_WIDTH / 2, y: node.y + NODE_HEIGHT / 2 }, NODE_WIDTH, NODE_HEIGHT);
+    const meets = (other: Point) => isNear({ x: other.x, y: other.y - LABEL.above }, LABEL.width, LABEL.height);
+    return !nodes.some(covers) && ![...spots.values()].some(meets);
+  };
+  // Short lines have the fewest places.
+  const length = ({ from, to }: Line) => Math.hypot(to.x - from.x, to.y - from.y);
+  for (const line of [...lines].sort((a, b) => length(a) - length(b))) {
+    const { at } = route(line);
+    const free = PARTS.map(at).find(isFree);
+    spots.set(`${line.from.id}>${line.to.id}`, free ?? at(0.5));
+  }
+  return spots;
 }
 
 /** The height of arcs above nodes. */
@@ -152,8 +188,7 @@ function Curve({ line, busiest }: { line: Line; busiest: number }) {
 /** A warning sign of 12 by 12: the connection is not encrypted by the mesh. */
 const OPEN = "M6 1l5.5 10H.5zM5.4 4.5v3h1.2v-3zm0 4v1.2h1.2V8.5z";
 
-function Label({ line }: { line: Line }) {
-  const { x, y } = route(line);
+function Label({ line, at: { x, y } }: { line: Line; at: Point }) {
   const stats = of(line.edge);
   const secured = Boolean(line.edge.serverId);
   const numbers = stats ? `${rate(stats.rps)}/s` : "TCP";

@@ -71,7 +71,7 @@ function Summary({ row, tick }: { row: Row; tick: unknown }) {
       <Figure name="Requests per second" values={rates}>{rate(current?.rps)}</Figure>
       <Figure name="P99 latency" values={slow}>{millis(current?.p99)}</Figure>
       <Figure name="P50 / P95">{millis(current?.p50)} / {millis(current?.p95)}</Figure>
-      <Figure name="Meshed pods"><Meshed row={row} /></Figure>
+      {row.resource.type !== "service" && <Figure name="Meshed pods"><Meshed row={row} /></Figure>}
       {tcp && (
         <Figure name="TCP">
           {tcp.openConnections} open

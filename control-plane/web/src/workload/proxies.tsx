@@ -51,7 +51,7 @@ export function Proxies({ resource }: { resource: Resource }) {
           empty="It has no running pods." />
       )}
       {data && !data.metricsProblem && data.pods.some(({ meshed, redirection }) => meshed && !redirection) && (
-        <p class="note">The redirection is unknown where Prometheus does not scrape the agent of the node (meshAgent.adminAddr).</p>
+        <p class="note">The redirection is unknown where Prometheus does not scrape the agent of the node (meshAgent.adminAddr), and on a local node; meshctl check and meshctl local status show it.</p>
       )}
       {data && data.podsOmitted > 0 && <p class="note">{data.podsOmitted} further pods are not shown.</p>}
     </Section>
