@@ -8,12 +8,14 @@
 use std::fmt;
 use std::sync::Arc;
 
+use mesh_k8s::invalid::{self, Invalid};
 use mesh_k8s::kinds::{ObjectMeta, OwnerReference};
 use mesh_k8s::pod::meta_annotation as annotation;
 
 use self::listed::{Metadata, listed, listed_pod, listed_profile, listed_service};
 use self::pod::{node, owned_object, pod};
 use self::policy::{authorization_policy, mesh_tls_authentication, network_authentication, server};
+use self::profile::service_profile;
 use self::route::{gateway_grpc_route, gateway_http_route, policy_http_route};
 use self::service::{endpoint_slice, service};
 use crate::model::{Name, OwnerRef};
@@ -24,6 +26,7 @@ mod listed;
 mod object;
 mod pod;
 mod policy;
+mod profile;
 mod route;
 mod service;
 
@@ -43,6 +46,13 @@ impl ConvertError {
             field: field.into(),
             problem: problem.to_string(),
         }
+    }
+
+    /// Returns the problems of an object as one.
+    fn all(problems: &[Invalid]) -> Self {
+        let text = invalid::summary(problems);
+        let (field, problem) = text.split_once(": ").unwrap_or(("spec", &text));
+        Self::new(field, problem)
     }
 
     /// Prefixes the path with the containing field.

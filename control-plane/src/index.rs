@@ -14,7 +14,7 @@
 mod consistency;
 mod destination;
 #[cfg(test)]
-mod fixture;
+pub(crate) mod fixture;
 mod inbound;
 mod inventory;
 mod outbound;
@@ -31,7 +31,7 @@ pub use self::{
     inventory::{Inventory, PodCounts, Selection},
     outbound::{OutboundError, OutboundKey},
     policy::{InboundKey, PolicyIndex},
-    profile::{ProfileError, ProfileKey},
+    profile::{ProfileError, ProfileKey, ProfileTarget},
     services::{EndpointSet, EndpointsKey},
     settings::{DestinationSettings, PolicySettings},
     store::{ChangeSet, Store},

@@ -11,6 +11,7 @@ use std::sync::Arc;
 mod listed;
 mod pod;
 mod policy;
+mod profile;
 mod route;
 mod service;
 
@@ -23,6 +24,7 @@ pub use self::{
         AuthenticationRef, AuthorizationPolicy, AuthorizationTarget, MeshTlsAuthentication,
         NetworkAuthentication, Protocol, Selector, Server, ServerPort,
     },
+    profile::ServiceProfile,
     route::{
         BackendKind, BackendRef, BackendRule, GrpcRoute, HttpRoute, ParentKind, ParentRef, Retries,
         Route, RouteId, Rule,
@@ -120,6 +122,7 @@ kinds! {
     PolicyHttpRoute(HttpRoute): "policy.linkerd.io", "HTTPRoute", id.name;
     GatewayHttpRoute(HttpRoute): "gateway.networking.k8s.io", "HTTPRoute", id.name;
     GatewayGrpcRoute(GrpcRoute): "gateway.networking.k8s.io", "GRPCRoute", id.name;
+    ServiceProfile(ServiceProfile): "linkerd.io", "ServiceProfile", name;
 }
 
 impl Name {

@@ -210,7 +210,7 @@ impl AnchoredRegex {
     }
 
     /// Checks the expression, and compiles it again when it is first matched. The controllers keep
-    /// many expressions and match none, and a compiled one has a thousand times the size of its
+    /// many expressions and match none, and a compiled one has two hundred times the size of its
     /// source.
     ///
     /// # Errors

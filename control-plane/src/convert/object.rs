@@ -7,7 +7,7 @@ use super::{
     ConvertError, Metadata, authorization_policy, endpoint_slice, gateway_grpc_route,
     gateway_http_route, listed, listed_pod, listed_profile, listed_service,
     mesh_tls_authentication, network_authentication, node, owned_object, pod, policy_http_route,
-    server, service,
+    server, service, service_profile,
 };
 use crate::model::{Kind, ListedKind, Object};
 
@@ -70,6 +70,7 @@ pub(crate) fn object<M: Manifest>(
         Kind::GatewayGrpcRoute => {
             Object::GatewayGrpcRoute(gateway_grpc_route(&read(manifest)?)?.into())
         }
+        Kind::ServiceProfile => Object::ServiceProfile(service_profile(&read(manifest)?)?.into()),
         Kind::Listed(kind) => {
             let object = match kind {
                 ListedKind::Pod => listed_pod(&read(manifest)?),

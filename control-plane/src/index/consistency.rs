@@ -3,8 +3,8 @@
 use mesh_core::policy::outbound::{OutboundProtocol, Target};
 use mesh_core::profile::Profile;
 
-use super::fixture::{SERVICE, apply, destination_settings, pod, policy_settings};
-use super::{DestinationIndex, PolicyIndex, ProfileKey, Subscription};
+use super::fixture::{SERVICE, apply, destination_settings, pod, policy_settings, profile_key};
+use super::{DestinationIndex, PolicyIndex, ProfileTarget, Subscription};
 
 /// Returns the Service at 10.96.0.1 with a port for each `appProtocol`, and these ports. With
 /// `listed` they are in the annotation of opaque ports.
@@ -38,7 +38,7 @@ fn service(listed: bool) -> (String, Vec<u16>) {
 }
 
 fn profile(index: &mut DestinationIndex, addr: &str) -> Profile {
-    let key = ProfileKey::Addr(addr.parse().unwrap());
+    let key = profile_key(ProfileTarget::Addr(addr.parse().unwrap()));
     let Ok(Subscription::Cached(kept)) = index.profile(key) else {
         panic!("the profile of {addr} is not cached");
     };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mesh_core::profile::Profile;
 use tokio::sync::watch;
 
-use super::profile::{self, ProfileError, ProfileKey};
+use super::profile::{self, ProfileError, ProfileKey, ProfileTarget};
 use super::services::{self, EndpointSet, EndpointsKey};
 use super::settings::DestinationSettings;
 use super::store::{ChangeSet, Store};
@@ -76,11 +76,16 @@ impl DestinationIndex {
             |key| Some(services::endpoints(store, settings, key)),
         );
         profiles.refresh(
-            |key| match key {
+            |key| match &key.target {
                 // Any changed object may have, or have had, the address.
-                ProfileKey::Addr(_) => true,
-                ProfileKey::Service { service, .. } | ProfileKey::Instance { service, .. } => {
-                    affects_service(&changes, service)
+                ProfileTarget::Addr(_) => true,
+                ProfileTarget::Service { service, .. } => {
+                    changes.namespaces.contains(&key.client_namespace)
+                        || affects_service(&changes, service)
+                }
+                ProfileTarget::Instance { service, .. } => affects_service(&changes, service),
+                ProfileTarget::External { .. } => {
+                    changes.namespaces.contains(&key.client_namespace)
                 }
             },
             |key| profile::profile(store, settings, key).ok(),
@@ -125,10 +130,13 @@ impl DestinationIndex {
     }
 
     pub fn has_profile(&self, key: &ProfileKey) -> bool {
-        match key {
-            ProfileKey::Addr(addr) => self.store.has_ip(addr.ip()),
+        match &key.target {
+            ProfileTarget::Addr(addr) => self.store.has_ip(addr.ip()),
+            ProfileTarget::External { host, .. } => {
+                profile::of_external(&self.store, host, &key.client_namespace).is_some()
+            }
             // Without the Service or the endpoint there is no profile.
-            ProfileKey::Service { .. } | ProfileKey::Instance { .. } => true,
+            ProfileTarget::Service { .. } | ProfileTarget::Instance { .. } => true,
         }
     }
 

@@ -1,12 +1,12 @@
 //! Objects from YAML and settings, which the tests of the index share.
 
-use crate::index::{DestinationSettings, PolicySettings};
+use crate::index::{DestinationSettings, PolicySettings, ProfileKey, ProfileTarget};
 use crate::model::{Key, Kind, Name, Object};
 use crate::source::manifest::{self, Document};
 use crate::source::{Batch, Change};
 
 /// Returns the objects of a manifest, which must all be valid.
-pub(super) fn objects(text: &str) -> Vec<Object> {
+pub(crate) fn objects(text: &str) -> Vec<Object> {
     manifest::read(text, &Kind::ALL)
         .into_iter()
         .map(|document| match document {
@@ -16,16 +16,24 @@ pub(super) fn objects(text: &str) -> Vec<Object> {
         .collect()
 }
 
-pub(super) fn apply(text: &str) -> Batch {
+pub(crate) fn apply(text: &str) -> Batch {
     objects(text).into_iter().map(Change::Apply).collect()
 }
 
-pub(super) fn delete(kind: Kind, namespace: &str, name: &str) -> Batch {
+pub(crate) fn delete(kind: Kind, namespace: &str, name: &str) -> Batch {
     let name = Name::new(namespace, name);
     vec![Change::Delete(Key { kind, name })]
 }
 
-pub(super) fn destination_settings() -> DestinationSettings {
+/// Returns the key of a client without namespace.
+pub(super) fn profile_key(target: ProfileTarget) -> ProfileKey {
+    ProfileKey {
+        target,
+        client_namespace: "".into(),
+    }
+}
+
+pub(crate) fn destination_settings() -> DestinationSettings {
     DestinationSettings {
         cluster_domain: "cluster.local".into(),
         control_namespace: "linkerd".into(),
@@ -53,7 +61,7 @@ pub(super) fn policy_settings() -> PolicySettings {
 
 /// Returns a running pod. `meshed` adds the proxy and the label of the control plane; `more` is
 /// added to the metadata.
-pub(super) fn pod(name: &str, ip: &str, meshed: bool, more: &str) -> String {
+pub(crate) fn pod(name: &str, ip: &str, meshed: bool, more: &str) -> String {
     let label = if meshed {
         ", linkerd.io/control-plane-ns: linkerd"
     } else {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mesh_core::endpoint::Endpoint;
+use mesh_core::meta::{Meta, Resource};
 use mesh_core::profile::Profile;
 use mesh_core::resilience::RetryBudget;
 
@@ -12,11 +13,21 @@ use super::outbound::service_meta;
 use super::pod_endpoints;
 use super::settings::DestinationSettings;
 use super::store::Store;
-use crate::model::{Name, Phase, PodRecord, PortProtocol, Service, SliceTarget};
+use crate::model::{
+    Kind, Name, Phase, PodRecord, PortProtocol, Service, ServiceProfile, SliceTarget,
+};
+
+/// A destination and the namespace of its clients.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ProfileKey {
+    pub target: ProfileTarget,
+    /// Empty for a client without namespace.
+    pub client_namespace: Arc<str>,
+}
 
 /// A destination.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum ProfileKey {
+pub enum ProfileTarget {
     Service {
         service: Name,
         port: u16,
@@ -30,6 +41,11 @@ pub enum ProfileKey {
         port: u16,
     },
     Addr(SocketAddr),
+    /// A name outside the cluster, in lower case.
+    External {
+        host: Arc<str>,
+        port: u16,
+    },
 }
 
 /// Why a destination has no profile.
@@ -59,27 +75,63 @@ pub(super) fn profile(
     settings: &DestinationSettings,
     key: &ProfileKey,
 ) -> Result<Profile, ProfileError> {
-    match key {
-        ProfileKey::Service { service, port, fqn } => {
+    let client = &key.client_namespace;
+    match &key.target {
+        ProfileTarget::Service { service, port, fqn } => {
             let found = store
                 .service(service)
                 .ok_or_else(|| ProfileError::NoSuchService(service.clone()))?;
-            service_profile(settings, found, *port, fqn.clone())
+            service_profile(store, settings, found, *port, fqn.clone(), client)
         }
-        ProfileKey::Instance {
+        ProfileTarget::Instance {
             service,
             hostname,
             port,
         } => instance_profile(store, settings, service, hostname, *port),
-        ProfileKey::Addr(addr) => addr_profile(store, settings, *addr),
+        ProfileTarget::Addr(addr) => addr_profile(store, settings, *addr, client),
+        ProfileTarget::External { host, port } => {
+            Ok(external_profile(store, settings, host, *port, client))
+        }
     }
 }
 
+/// Returns the ServiceProfile of a name outside the cluster, which is in the client's namespace.
+pub(super) fn of_external<'a>(
+    store: &'a Store,
+    host: &Arc<str>,
+    client: &Arc<str>,
+) -> Option<&'a ServiceProfile> {
+    store.service_profile(&Name {
+        namespace: client.clone(),
+        name: host.clone(),
+    })
+}
+
+/// Returns the ServiceProfile of a Service: that in the client's namespace, else that in the
+/// namespace of the Service.
+fn of_service<'a>(
+    store: &'a Store,
+    settings: &DestinationSettings,
+    service: &Name,
+    client: &Arc<str>,
+) -> Option<&'a ServiceProfile> {
+    let Name { namespace, name } = service;
+    let fqn: Arc<str> = format!("{name}.{namespace}.svc.{}", settings.cluster_domain).into();
+    [client, namespace].into_iter().find_map(|namespace| {
+        store.service_profile(&Name {
+            namespace: namespace.clone(),
+            name: fqn.clone(),
+        })
+    })
+}
+
 fn service_profile(
+    store: &Store,
     settings: &DestinationSettings,
     service: &Service,
     port: u16,
     fqn: Arc<str>,
+    client: &Arc<str>,
 ) -> Result<Profile, ProfileError> {
     // With an empty profile the proxy uses the policy of the undefined port.
     if !service.ports.iter().any(|entry| entry.number == port) {
@@ -89,19 +141,63 @@ fn service_profile(
         return Err(ProfileError::ExternalName(service.name.clone()));
     }
     let protocol = service.protocol(port, &settings.default_opaque_ports);
+    let found = of_service(store, settings, &service.name, client);
     Ok(Profile {
         fqn: Some(fqn),
         opaque: protocol == PortProtocol::Opaque,
-        retry_budget: Some(DEFAULT_RETRY_BUDGET),
         parent: Some(service_meta(&service.name, port)),
-        ..Profile::default()
+        ..found.map_or_else(default_profile, |found| written_profile(found, port))
     })
+}
+
+/// Returns the profile of a name outside the cluster. Without a ServiceProfile it is empty, so that
+/// the proxy uses the address that it has.
+fn external_profile(
+    store: &Store,
+    settings: &DestinationSettings,
+    host: &Arc<str>,
+    port: u16,
+    client: &Arc<str>,
+) -> Profile {
+    let Some(found) = of_external(store, host, client) else {
+        return Profile::default();
+    };
+    let own = Some(&found.rules.opaque_ports).filter(|ports| !ports.is_empty());
+    let opaque_ports = own.unwrap_or(&settings.default_opaque_ports);
+    Profile {
+        fqn: Some(host.clone()),
+        opaque: opaque_ports.contains(port),
+        ..written_profile(found, port)
+    }
+}
+
+fn default_profile() -> Profile {
+    Profile {
+        retry_budget: Some(DEFAULT_RETRY_BUDGET),
+        ..Profile::default()
+    }
+}
+
+/// Returns what a ServiceProfile says about a port of its destination.
+fn written_profile(written: &ServiceProfile, port: u16) -> Profile {
+    let Name { namespace, name } = &written.name;
+    let kind = Kind::ServiceProfile;
+    let source = Resource::new(kind.group(), kind.as_str(), namespace.clone(), name.clone());
+    let rules = &written.rules;
+    Profile {
+        routes: rules.routes.clone(),
+        retry_budget: rules.retry_budget.or(Some(DEFAULT_RETRY_BUDGET)),
+        overrides: rules.overrides.iter().map(|part| part.at(port)).collect(),
+        source: Some(Meta::Resource(source)),
+        ..Profile::default()
+    }
 }
 
 fn addr_profile(
     store: &Store,
     settings: &DestinationSettings,
     addr: SocketAddr,
+    client: &Arc<str>,
 ) -> Result<Profile, ProfileError> {
     let mut services = store.services_at(addr.ip());
     if let Some(service) = services.next() {
@@ -111,7 +207,7 @@ fn addr_profile(
         }
         let Name { namespace, name } = &service.name;
         let fqn = format!("{name}.{namespace}.svc.{}", settings.cluster_domain);
-        return service_profile(settings, service, addr.port(), fqn.into());
+        return service_profile(store, settings, service, addr.port(), fqn.into(), client);
     }
     Ok(match pod_at(store, addr)? {
         None => plain_profile(settings, addr),
@@ -222,8 +318,7 @@ fn plain_profile(settings: &DestinationSettings, addr: SocketAddr) -> Profile {
 fn endpoint_profile(endpoint: Endpoint, opaque: bool) -> Profile {
     Profile {
         opaque,
-        retry_budget: Some(DEFAULT_RETRY_BUDGET),
         endpoint: Some(endpoint),
-        ..Profile::default()
+        ..default_profile()
     }
 }

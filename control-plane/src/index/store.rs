@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::model::{
     AuthorizationPolicy, GrpcRoute, HttpRoute, Key, Kind, MeshTlsAuthentication, Name,
     NetworkAuthentication, Node, Object, OwnedObject, OwnerRef, PodRecord, Protocol, RouteId,
-    Server, Service, Slice,
+    Server, Service, ServiceProfile, Slice,
 };
 use crate::source::Change;
 
@@ -31,6 +31,7 @@ pub struct Store {
     policy_http_routes: Table<HttpRoute>,
     gateway_http_routes: Table<HttpRoute>,
     grpc_routes: Table<GrpcRoute>,
+    service_profiles: Table<ServiceProfile>,
     slices_by_service: HashMap<Name, BTreeSet<Name>>,
     services_by_ip: HashMap<IpAddr, BTreeSet<Name>>,
     /// By pod and host address.
@@ -124,6 +125,7 @@ tables! {
     PolicyHttpRoute: policy_http_routes,
     GatewayHttpRoute: gateway_http_routes,
     GatewayGrpcRoute: grpc_routes,
+    ServiceProfile: service_profiles,
 }
 
 impl Store {
@@ -239,6 +241,10 @@ impl Store {
 
     pub(super) fn service(&self, name: &Name) -> Option<&Service> {
         self.services.get(name).map(Arc::as_ref)
+    }
+
+    pub(super) fn service_profile(&self, name: &Name) -> Option<&ServiceProfile> {
+        self.service_profiles.get(name).map(Arc::as_ref)
     }
 
     /// Returns whether there is a node with this name, or a pod on it.

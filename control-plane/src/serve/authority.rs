@@ -16,20 +16,31 @@ pub(super) enum Authority {
         port: u16,
         host: Arc<str>,
     },
+    /// A name outside the cluster, in lower case.
+    External {
+        host: Arc<str>,
+        port: u16,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("Invalid authority: {0}")]
 pub(super) struct AuthorityError(String);
 
+impl AuthorityError {
+    pub(super) fn new(path: &str) -> Self {
+        Self(path.to_owned())
+    }
+}
+
 /// The port of a path without port.
 const DEFAULT_PORT: u16 = 80;
 
 impl Authority {
-    /// Parses `name.namespace.svc.<domain>` with or without port, or an address with port. Names
-    /// are compared literally: one with a trailing dot is invalid.
+    /// Parses `name.namespace.svc.<domain>` with or without port, an address with port, or a name
+    /// of another domain. Names are compared literally: one with a trailing dot is invalid.
     pub(super) fn parse(path: &str, domain: &str) -> Result<Self, AuthorityError> {
-        let error = || AuthorityError(path.to_owned());
+        let error = || AuthorityError::new(path);
         let (host, port) = match path.rsplit_once(':') {
             None => (path, DEFAULT_PORT),
             Some((host, port)) => {
@@ -46,6 +57,10 @@ impl Authority {
         };
         if let Some(ip) = ip {
             return Ok(Self::Addr(SocketAddr::new(ip.to_canonical(), port)));
+        }
+        if is_external(host, domain) {
+            let host = host.to_ascii_lowercase().into();
+            return Ok(Self::External { host, port });
         }
         let name = host
             .strip_suffix(domain)
@@ -67,6 +82,27 @@ impl Authority {
             host: host.into(),
         })
     }
+}
+
+/// Returns whether the name is that of a host outside the cluster. The DNS search path of a pod
+/// completes a name without dots and one that ends in `svc` to names of the cluster.
+fn is_external(host: &str, domain: &str) -> bool {
+    let is_label = |label: &str| {
+        let bytes = label.as_bytes();
+        matches!(bytes.len(), 1..=63)
+            && bytes
+                .iter()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(byte))
+    };
+    let mut labels = host.split('.');
+    let in_cluster = host
+        .strip_suffix(domain)
+        .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+    host.len() <= 253
+        && labels.clone().all(is_label)
+        && labels.clone().count() > 1
+        && labels.next_back() != Some("svc")
+        && !in_cluster
 }
 
 #[cfg(test)]
@@ -96,17 +132,28 @@ mod tests {
         assert_eq!(parse("10.0.0.1:80"), addr("10.0.0.1:80"));
         assert_eq!(parse("[fd00::1]:80"), addr("[fd00::1]:80"));
         assert_eq!(parse("[::ffff:10.0.0.1]:80"), addr("10.0.0.1:80"));
+        let external = |host: &str, port| {
+            let host = host.into();
+            Ok(Authority::External { host, port })
+        };
+        assert_eq!(parse("API.example.com"), external("api.example.com", 80));
+        assert_eq!(parse("web.shop:81"), external("web.shop", 81));
+        let other = "web.shop.svc.other.local";
+        assert_eq!(parse(other), external(other, 80));
+        let long = format!("{}.com", "a.".repeat(125));
         for bad in [
             "",
             ":80",
             "web",
-            "web.shop",
             "web.shop.svc",
+            "cluster.local",
+            "example..com",
+            "ex ample.com",
+            &long,
             "web.shop.svc.cluster.local.",
             "web.shop.svc.cluster.local:0",
             "web.shop.svc.cluster.local:65536",
             "web.shop.svc.cluster.local:http",
-            "web.shop.svc.other.local",
             "Web.shop.SVC.cluster.local",
             "a.b.web.shop.svc.cluster.local",
             ".shop.svc.cluster.local",

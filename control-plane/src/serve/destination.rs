@@ -19,7 +19,7 @@ use super::workload::ClientContext;
 use super::{Step, Updates, updates};
 use crate::index::{
     DestinationIndex, EndpointSet, EndpointsError, EndpointsKey, ProfileError, ProfileKey,
-    Subscription,
+    ProfileTarget, Subscription,
 };
 
 #[derive(Debug)]
@@ -50,16 +50,19 @@ impl DestinationService {
         let request = request.get_ref();
         let context = ClientContext::parse(&request.context_token);
         let authority = Authority::parse(&request.path, &self.cluster_domain)?;
-        let Authority::Service {
-            service,
-            instance,
-            port,
-            ..
-        } = authority
-        else {
-            return Err(Status::invalid_argument(
-                "IP queries not supported by Get; use the name of the service",
-            ));
+        let (service, instance, port) = match authority {
+            Authority::Service {
+                service,
+                instance,
+                port,
+                ..
+            } => (service, instance, port),
+            Authority::Addr(_) => {
+                return Err(Status::invalid_argument(
+                    "IP queries not supported by Get; use the name of the service",
+                ));
+            }
+            Authority::External { .. } => return Err(AuthorityError::new(&request.path).into()),
         };
         let key = EndpointsKey {
             service,
@@ -87,24 +90,29 @@ impl DestinationService {
         let stream = self.get_profile.open(request)?;
         let request = request.get_ref();
         let context = ClientContext::parse(&request.context_token);
-        let key = match Authority::parse(&request.path, &self.cluster_domain)? {
-            Authority::Addr(addr) => ProfileKey::Addr(addr),
+        let target = match Authority::parse(&request.path, &self.cluster_domain)? {
+            Authority::Addr(addr) => ProfileTarget::Addr(addr),
+            Authority::External { host, port } => ProfileTarget::External { host, port },
             Authority::Service {
                 service,
                 instance: None,
                 port,
                 host: fqn,
-            } => ProfileKey::Service { service, port, fqn },
+            } => ProfileTarget::Service { service, port, fqn },
             Authority::Service {
                 service,
                 instance: Some(hostname),
                 port,
                 ..
-            } => ProfileKey::Instance {
+            } => ProfileTarget::Instance {
                 service,
                 hostname,
                 port,
             },
+        };
+        let key = ProfileKey {
+            target,
+            client_namespace: context.namespace().into(),
         };
         let subscription = self.index.lock().profile(key.clone())?;
         tracing::debug!(path = request.path, pod = context.pod, "Watching a profile");
@@ -223,3 +231,6 @@ impl From<ProfileError> for Status {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

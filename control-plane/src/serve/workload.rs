@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 
+use crate::identity::is_dns_label;
 use crate::model::Name;
 
 /// The workload in a request for a policy.
@@ -80,6 +81,11 @@ impl ClientContext {
             Self::default()
         })
     }
+
+    /// Returns the namespace, or an empty one if it cannot be a namespace of Kubernetes.
+    pub(super) fn namespace(&self) -> &str {
+        if is_dns_label(&self.ns) { &self.ns } else { "" }
+    }
 }
 
 #[cfg(test)]
@@ -120,7 +126,12 @@ mod tests {
             (&*parsed.ns, &*parsed.node, &*parsed.pod),
             ("shop", "a", "web-1")
         );
-        assert_eq!(ClientContext::parse("ns:shop").ns, "shop");
+        assert_eq!(ClientContext::parse("ns:shop").namespace(), "shop");
+        let long = "x".repeat(64);
+        for bad in ["", "a/b", "Shop", &long] {
+            let parsed = ClientContext::parse(&format!("ns:{bad}"));
+            assert_eq!(parsed.namespace(), "", "{bad}");
+        }
         for nothing in ["", "{", "web", "{\"ns\":1}"] {
             assert_eq!(
                 ClientContext::parse(nothing),

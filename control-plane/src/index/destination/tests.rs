@@ -7,7 +7,9 @@ use std::net::SocketAddr;
 use mesh_core::endpoint::{Endpoint, ProtocolHint};
 
 use super::*;
-use crate::index::fixture::{SERVICE, apply, delete, destination_settings, endpoint, pod, slice};
+use crate::index::fixture::{
+    SERVICE, apply, delete, destination_settings, endpoint, pod, profile_key, slice,
+};
 use crate::model::Kind;
 
 fn index(text: &str) -> DestinationIndex {
@@ -255,7 +257,7 @@ fn ipv6_is_preferred_if_enabled() {
 }
 
 fn profile_at(index: &mut DestinationIndex, addr: &str) -> watch::Receiver<Arc<Profile>> {
-    let key = ProfileKey::Addr(addr.parse().unwrap());
+    let key = profile_key(ProfileTarget::Addr(addr.parse().unwrap()));
     match index.profile(key).unwrap() {
         Subscription::Cached(values) => values,
         Subscription::Uncached { value, .. } => watch::channel(Arc::new(value)).1,
@@ -323,7 +325,7 @@ fn ambiguous_addresses_are_errors() {
     let mut index = index(&(two_pods() + &twin + &pod("web-3", "10.1.0.1", true, "")));
     let error = |index: &mut DestinationIndex, addr: &str| {
         index
-            .profile(ProfileKey::Addr(addr.parse().unwrap()))
+            .profile(profile_key(ProfileTarget::Addr(addr.parse().unwrap())))
             .unwrap_err()
     };
     assert!(matches!(
@@ -340,10 +342,12 @@ fn ambiguous_addresses_are_errors() {
 fn profiles_are_found_by_name_and_instance() {
     let mut index = index(&two_pods());
     let web = Name::new("shop", "web");
-    let by_name = |service: &Name| ProfileKey::Service {
-        service: service.clone(),
-        port: 80,
-        fqn: "web.shop.svc.cluster.local".into(),
+    let by_name = |service: &Name| {
+        profile_key(ProfileTarget::Service {
+            service: service.clone(),
+            port: 80,
+            fqn: "web.shop.svc.cluster.local".into(),
+        })
     };
     assert!(index.profile(by_name(&web)).is_ok());
     let gone = Name::new("shop", "gone");
@@ -351,10 +355,12 @@ fn profiles_are_found_by_name_and_instance() {
         index.profile(by_name(&gone)).unwrap_err(),
         ProfileError::NoSuchService(gone)
     );
-    let instance = |hostname: &str| ProfileKey::Instance {
-        service: web.clone(),
-        hostname: hostname.into(),
-        port: 8080,
+    let instance = |hostname: &str| {
+        profile_key(ProfileTarget::Instance {
+            service: web.clone(),
+            hostname: hostname.into(),
+            port: 8080,
+        })
     };
     assert!(index.profile(instance("web-1")).is_err());
     let named = endpoint("web-1", "10.1.0.1", ", hostname: web-1");
@@ -375,7 +381,7 @@ fn nonexistent_names_and_addresses_are_not_cached() {
         let node = Some(Arc::from(format!("made-up-{n}")));
         held.push(endpoints(&mut index, EndpointsKey { node, ..key(80) }));
         let addr = format!("192.0.2.{}:{}", n % 256, 1 + n);
-        let profile = index.profile(ProfileKey::Addr(addr.parse().unwrap()));
+        let profile = index.profile(profile_key(ProfileTarget::Addr(addr.parse().unwrap())));
         assert!(
             matches!(profile, Ok(Subscription::Uncached { .. })),
             "{addr}"
@@ -398,7 +404,7 @@ fn nonexistent_names_and_addresses_are_not_cached() {
 #[test]
 fn values_are_cached_once_their_target_exists() {
     let mut index = index(&two_pods());
-    let addr = || ProfileKey::Addr("10.1.0.9:8080".parse().unwrap());
+    let addr = || profile_key(ProfileTarget::Addr("10.1.0.9:8080".parse().unwrap()));
     let instance = || EndpointsKey {
         hostname: Some("web-9".into()),
         ..key(80)

@@ -37,6 +37,7 @@ pub(crate) const DESTINATION: &[WatchedKind] = &[
     all(Kind::Service),
     all(Kind::EndpointSlice),
     all(Kind::Server),
+    all(Kind::ServiceProfile),
 ];
 
 /// The kinds for policies. Only meshed pods are watched, because others have no policy.
@@ -142,6 +143,7 @@ impl WatchedKind {
             }
             Kind::GatewayHttpRoute => custom("httproutes", &["v1", "v1beta1"]),
             Kind::GatewayGrpcRoute => custom("grpcroutes", &["v1", "v1alpha2"]),
+            Kind::ServiceProfile => custom("serviceprofiles", &["v1alpha2", "v1alpha1"]),
             Kind::Listed(kind) => match kind {
                 ListedKind::Namespace => metadata("namespaces"),
                 ListedKind::Pod => built_in("pods", &["v1"]),
@@ -251,6 +253,7 @@ mod tests {
                 Kind::PolicyHttpRoute => named::<crd::PolicyHttpRoute>(),
                 Kind::GatewayHttpRoute => named::<kinds::HttpRoute>(),
                 Kind::GatewayGrpcRoute => named::<kinds::GrpcRoute>(),
+                Kind::ServiceProfile => named::<crd::ServiceProfile>(),
                 Kind::Listed(kind) => unreachable!("{kind}"),
             };
             let api = watched.api();

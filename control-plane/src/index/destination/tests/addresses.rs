@@ -123,11 +123,11 @@ fn headless_instance_profile_has_endpoint_and_service_profile_has_fqn() {
             (Some(&*fqn), None)
         );
     }
-    let instance = ProfileKey::Instance {
+    let instance = profile_key(ProfileTarget::Instance {
         service: Name::new("shop", "headless"),
         hostname: "web-0".into(),
         port: 8080,
-    };
+    });
     let profile = cached(index.profile(instance).unwrap()).borrow().clone();
     let endpoint = profile.endpoint.as_ref().unwrap();
     assert_eq!(endpoint.addr.to_string(), "10.1.0.1:8080");

@@ -1,0 +1,13 @@
+//! ServiceProfiles.
+
+use mesh_k8s::profile::ProfileRules;
+
+use super::Name;
+
+/// A ServiceProfile. Its name is that of its destination: the full name of a Service, or a name
+/// outside the cluster. Its namespace is that of the Service, or of clients.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServiceProfile {
+    pub name: Name,
+    pub rules: ProfileRules,
+}
