@@ -12,22 +12,29 @@ use mesh_k8s::invalid::{self, Invalid};
 use mesh_k8s::kinds::{ObjectMeta, OwnerReference};
 use mesh_k8s::pod::meta_annotation as annotation;
 
+use self::external_workload::external_workload;
 use self::listed::{Metadata, listed, listed_pod, listed_profile, listed_service};
 use self::pod::{node, owned_object, pod};
 use self::policy::{authorization_policy, mesh_tls_authentication, network_authentication, server};
 use self::profile::service_profile;
+use self::rate_limit::rate_limit_policy;
 use self::route::{gateway_grpc_route, gateway_http_route, policy_http_route};
+use self::server_authorization::server_authorization;
 use self::service::{endpoint_slice, service};
 use crate::model::{Name, OwnerRef};
 
 mod annotations;
+mod external_workload;
 mod filter;
 mod listed;
 mod object;
 mod pod;
 mod policy;
 mod profile;
+mod rate_limit;
 mod route;
+mod server_authorization;
+mod server_route;
 mod service;
 
 pub(crate) use self::object::{Manifest, ObjectError, object};

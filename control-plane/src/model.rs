@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+mod external_workload;
 mod listed;
 mod pod;
 mod policy;
@@ -16,13 +17,15 @@ mod route;
 mod service;
 
 pub use self::{
+    external_workload::ExternalWorkload,
     listed::{
         ContainerError, Detail, ListedKind, ListedObject, PodDetail, PodPhase, ProfileDetail,
     },
-    pod::{ContainerPort, Node, OwnedObject, OwnerRef, Phase, PodRecord, ProxyPorts},
+    pod::{ContainerPort, Node, OwnedObject, OwnerRef, Phase, PodRecord, ProxyPorts, WorkloadRef},
     policy::{
-        AuthenticationRef, AuthorizationPolicy, AuthorizationTarget, MeshTlsAuthentication,
-        NetworkAuthentication, Protocol, Selector, Server, ServerPort,
+        AuthenticationRef, AuthorizationPolicy, AuthorizationTarget, ClientAuthentication,
+        IdentitySet, MeshTlsAuthentication, NetworkAuthentication, Protocol, RateLimitPolicy,
+        Selector, Server, ServerAuthorization, ServerPort, ServerSelector, WorkloadSelector,
     },
     profile::ServiceProfile,
     route::{
@@ -113,12 +116,17 @@ kinds! {
     Job(OwnedObject): "batch", "Job", name;
     Service(Service): "", "Service", name;
     EndpointSlice(Slice): "discovery.k8s.io", "EndpointSlice", name;
+    ExternalWorkload(ExternalWorkload): "workload.linkerd.io", "ExternalWorkload", name;
     Server(Server): "policy.linkerd.io", "Server", name;
+    ServerAuthorization(ServerAuthorization):
+        "policy.linkerd.io", "ServerAuthorization", name;
     AuthorizationPolicy(AuthorizationPolicy): "policy.linkerd.io", "AuthorizationPolicy", name;
     MeshTlsAuthentication(MeshTlsAuthentication):
         "policy.linkerd.io", "MeshTLSAuthentication", name;
     NetworkAuthentication(NetworkAuthentication):
         "policy.linkerd.io", "NetworkAuthentication", name;
+    RateLimitPolicy(RateLimitPolicy):
+        "policy.linkerd.io", "HTTPLocalRateLimitPolicy", name;
     PolicyHttpRoute(HttpRoute): "policy.linkerd.io", "HTTPRoute", id.name;
     GatewayHttpRoute(HttpRoute): "gateway.networking.k8s.io", "HTTPRoute", id.name;
     GatewayGrpcRoute(GrpcRoute): "gateway.networking.k8s.io", "GRPCRoute", id.name;

@@ -5,20 +5,32 @@
 //! its documentation names.
 
 pub mod authorization_policy;
+pub mod external_workload;
+pub mod http_local_rate_limit_policy;
 pub mod http_route;
+mod identity_match;
 pub mod mesh_tls_authentication;
 pub mod network_authentication;
 pub mod server;
+pub mod server_authorization;
 pub mod service_profile;
 pub mod target_ref;
 
 pub use authorization_policy::{AuthorizationPolicy, AuthorizationPolicySpec};
+pub use external_workload::{ExternalWorkload, ExternalWorkloadSpec};
+pub use http_local_rate_limit_policy::{
+    HttpLocalRateLimitPolicy, HttpLocalRateLimitPolicySpec, RateOverride, RequestRate,
+};
 pub use http_route::{HttpRoute as PolicyHttpRoute, HttpRouteSpec as PolicyHttpRouteSpec};
+pub use identity_match::IdentityMatch;
 pub use mesh_tls_authentication::{MeshTLSAuthentication, MeshTLSAuthenticationSpec};
-pub use network_authentication::{Network, NetworkAuthentication, NetworkAuthenticationSpec};
+pub use network_authentication::{
+    Network, NetworkAuthentication, NetworkAuthenticationSpec, NetworkError,
+};
 pub use server::{PortRef, ProxyProtocol, Server, ServerSpec};
+pub use server_authorization::{ServerAuthorization, ServerAuthorizationSpec};
 pub use service_profile::{ServiceProfile, ServiceProfileSpec};
 pub use target_ref::{LocalTargetRef, NamespacedTargetRef};
 
-/// The API group of the kinds in this module, except `ServiceProfile`, which is in `linkerd.io`.
+/// The API group of the policy kinds.
 pub const GROUP: &str = "policy.linkerd.io";

@@ -4,7 +4,9 @@
 use std::collections::BTreeSet;
 
 use mesh_core::policy::inbound::DefaultPolicy;
-use mesh_k8s::crd::{AuthorizationPolicy, PortRef, Server};
+use mesh_k8s::crd::{
+    AuthorizationPolicy, HttpLocalRateLimitPolicy, PortRef, Server, ServerAuthorization,
+};
 use mesh_k8s::kinds::{Namespace, Pod, ResourceExt, ServiceAccount};
 use mesh_k8s::pod::ports;
 use mesh_k8s::select;
@@ -107,6 +109,7 @@ fn readable(facts: &Facts) -> CheckResult {
         Ok(())
     };
     inspect("Server", problem::<Server>)?;
+    inspect("ServerAuthorization", problem::<ServerAuthorization>)?;
     inspect("AuthorizationPolicy", problem::<AuthorizationPolicy>)?;
     inspect(
         "MeshTLSAuthentication",
@@ -115,6 +118,10 @@ fn readable(facts: &Facts) -> CheckResult {
     inspect(
         "NetworkAuthentication",
         problem::<mesh_k8s::crd::NetworkAuthentication>,
+    )?;
+    inspect(
+        "HTTPLocalRateLimitPolicy",
+        problem::<HttpLocalRateLimitPolicy>,
     )?;
     inspect("HTTPRoute", problem::<mesh_k8s::crd::PolicyHttpRoute>)?;
     Ok(Outcome::fail_if(wrong, count(total, "object", "objects")))
@@ -207,6 +214,22 @@ fn references(facts: &Facts) -> CheckResult {
             }
         }
     }
+    for limit in read::<HttpLocalRateLimitPolicy>(facts, "HTTPLocalRateLimitPolicy")? {
+        let own = limit.namespace().unwrap_or_default();
+        let target = &limit.spec.target_ref;
+        if !exists(&target.kind, &own, &target.name) {
+            let finding = Finding::new(format!(
+                "HTTPLocalRateLimitPolicy {own}/{} targets {} {}, which does not exist: it limits no request",
+                limit.name_any(),
+                target.kind,
+                target.name
+            ));
+            wrong.push(finding.with_fix(format!(
+                "kubectl -n {own} edit httplocalratelimitpolicy {}, or create the Server",
+                limit.name_any()
+            )));
+        }
+    }
     wrong.extend(routes_without_parent(facts, exists)?);
     Ok(Outcome::fail_if(wrong, ""))
 }
@@ -296,10 +319,11 @@ fn title(server: &Server) -> String {
     )
 }
 
-/// Finds Servers that deny every request: their accessPolicy is deny, and no AuthorizationPolicy
-/// applies.
+/// Finds Servers that deny every request: their accessPolicy is deny, and neither an
+/// AuthorizationPolicy nor a ServerAuthorization applies.
 fn authorizations(facts: &Facts) -> CheckResult {
     let policies = read::<AuthorizationPolicy>(facts, "AuthorizationPolicy")?;
+    let server_authorizations = read::<ServerAuthorization>(facts, "ServerAuthorization")?;
     let mut wrong = Vec::new();
     for server in read::<Server>(facts, "Server")? {
         let pods = selected_pods(facts, &server)?;
@@ -317,7 +341,10 @@ fn authorizations(facts: &Facts) -> CheckResult {
                         target.kind.eq_ignore_ascii_case(kind) && target.name == *name
                     }))
         });
-        if allowed {
+        let selected = server_authorizations
+            .iter()
+            .any(|authorization| authorization.selects(&server));
+        if allowed || selected {
             continue;
         }
         let (namespace, name) = (server.namespace().unwrap_or_default(), server.name_any());
@@ -326,18 +353,10 @@ fn authorizations(facts: &Facts) -> CheckResult {
             more => format!(" and {}", count(more - 1, "pod more", "pods more")),
         };
         let finding = Finding::new(format!(
-            "{} denies every request to port {} of {}{others}: its accessPolicy is deny, and no AuthorizationPolicy targets it{}",
+            "{} denies every request to port {} of {}{others}: its accessPolicy is deny, and neither an AuthorizationPolicy nor a ServerAuthorization applies to it",
             title(&server),
             server.spec.port,
             full_name(first),
-            if of_kind(facts, "ServerAuthorization")?
-                .iter()
-                .any(|object| object["metadata"]["namespace"] == namespace.as_str())
-            {
-                " (ServerAuthorizations have no effect: use AuthorizationPolicies)"
-            } else {
-                ""
-            }
         ));
         wrong.push(finding.with_fix(format!(
             "meshctl check explain policy-authorizations has an AuthorizationPolicy for it; to allow all meshed clients: kubectl -n {namespace} patch server {name} --type=merge -p '{{\"spec\": {{\"accessPolicy\": \"all-authenticated\"}}}}'"
@@ -456,8 +475,12 @@ fn identities(facts: &Facts) -> CheckResult {
     let domain = values.trust_domain();
     let end = format!(".identity.{}.{domain}", facts.control_namespace);
     let mut wrong = Vec::new();
-    for object in of_kind(facts, "MeshTLSAuthentication")? {
-        let listed = object["spec"]["identities"].as_array();
+    let mesh_tls = of_kind(facts, "MeshTLSAuthentication")?.into_iter();
+    let mesh_tls = mesh_tls.map(|object| (object, &object["spec"]["identities"]));
+    let server = of_kind(facts, "ServerAuthorization")?.into_iter();
+    let server = server.map(|it| (it, &it["spec"]["client"]["meshTLS"]["identities"]));
+    for (object, identities) in mesh_tls.chain(server) {
+        let listed = identities.as_array();
         let unknown = listed
             .into_iter()
             .flatten()

@@ -13,6 +13,8 @@ use crate::output::table::Table;
 use crate::output::{self, Format};
 
 const EXAMPLES: &str = "\
+WITHOUT_EFFECT says why a row is not enforced; docs/reference/access-policy.md has the rules.
+
 Examples:
   meshctl authz deployment/web -n shop
   meshctl authz po/web-0 -n shop -o json";
@@ -52,16 +54,21 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
         Format::Table if rows.is_empty() => Ok(()),
         Format::Table => {
             let mut table = Table::default().left(
-                "ROUTE SERVER PORT AUTHORIZATION_POLICY SERVER_AUTHORIZATION WITHOUT_AUTHORIZATION",
+                "ROUTE SERVER PORT AUTHORIZATION_POLICY SERVER_AUTHORIZATION WITHOUT_AUTHORIZATION WITHOUT_EFFECT",
             );
             for row in rows {
+                let route = match (row.route_kind, row.route) {
+                    (Some(kind), Some(name)) => format!("{kind}/{name}"),
+                    _ => "*".to_owned(),
+                };
                 table.row(vec![
-                    row.route.unwrap_or_else(|| "*".to_owned()),
+                    route,
                     row.server,
                     row.port,
                     row.authorization_policy.unwrap_or_default(),
                     row.server_authorization.unwrap_or_default(),
                     row.access_policy,
+                    row.without_effect.unwrap_or_default(),
                 ]);
             }
             output::text(&table.render())

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use anyhow::Context as _;
 use mesh_core::annotation;
+use mesh_k8s::kinds::core::PodSpec;
 use mesh_k8s::kinds::{ObjectMeta, Pod, ResourceExt};
 use mesh_k8s::pod;
 use mesh_k8s::pod::owner::Owner;
@@ -28,6 +29,8 @@ pub(crate) struct MeshPod {
     pub(crate) control_namespace: Option<String>,
     pub(crate) labels: Vec<(String, String)>,
     pub(crate) containers: Vec<String>,
+    /// The names of TCP ports.
+    pub(crate) named_ports: Vec<(String, u16)>,
 }
 
 impl MeshPod {
@@ -60,6 +63,7 @@ impl MeshPod {
                         .collect()
                 })
                 .unwrap_or_default(),
+            named_ports: spec.map(named_ports).unwrap_or_default(),
         }
     }
 
@@ -83,6 +87,16 @@ impl std::fmt::Display for MeshPod {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)
     }
+}
+
+fn named_ports(spec: &PodSpec) -> Vec<(String, u16)> {
+    pod::ports::declared(spec)
+        .filter(|(_, port)| pod::ports::is_tcp(port))
+        .filter_map(|(_, port)| {
+            let number = pod::ports::port_number(port.container_port)?;
+            Some((port.name.clone()?, number))
+        })
+        .collect()
 }
 
 /// Returns the pod named `name`; `wanted` is the user's input, for the error message.

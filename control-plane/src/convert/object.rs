@@ -1,13 +1,13 @@
 //! Conversion of an object of any kind, from YAML or JSON.
 
-use mesh_k8s::{crd, kinds};
+use mesh_k8s::kinds;
 use serde::de::DeserializeOwned;
 
 use super::{
-    ConvertError, Metadata, authorization_policy, endpoint_slice, gateway_grpc_route,
-    gateway_http_route, listed, listed_pod, listed_profile, listed_service,
+    ConvertError, Metadata, authorization_policy, endpoint_slice, external_workload,
+    gateway_grpc_route, gateway_http_route, listed, listed_pod, listed_profile, listed_service,
     mesh_tls_authentication, network_authentication, node, owned_object, pod, policy_http_route,
-    server, service, service_profile,
+    rate_limit_policy, server, server_authorization, service, service_profile,
 };
 use crate::model::{Kind, ListedKind, Object};
 
@@ -48,9 +48,12 @@ pub(crate) fn object<M: Manifest>(
         }
         Kind::Service => Object::Service(service(&read(manifest)?).into()),
         Kind::EndpointSlice => Object::EndpointSlice(endpoint_slice(&read(manifest)?).into()),
-        Kind::Server => {
-            let written: crd::Server = read(manifest)?;
-            Object::Server(server(written).into())
+        Kind::ExternalWorkload => {
+            Object::ExternalWorkload(external_workload(&read(manifest)?)?.into())
+        }
+        Kind::Server => Object::Server(server(read(manifest)?)?.into()),
+        Kind::ServerAuthorization => {
+            Object::ServerAuthorization(server_authorization(&read(manifest)?)?.into())
         }
         Kind::AuthorizationPolicy => {
             Object::AuthorizationPolicy(authorization_policy(&read(manifest)?)?.into())
@@ -59,7 +62,10 @@ pub(crate) fn object<M: Manifest>(
             Object::MeshTlsAuthentication(mesh_tls_authentication(&read(manifest)?)?.into())
         }
         Kind::NetworkAuthentication => {
-            Object::NetworkAuthentication(network_authentication(read(manifest)?).into())
+            Object::NetworkAuthentication(network_authentication(&read(manifest)?)?.into())
+        }
+        Kind::RateLimitPolicy => {
+            Object::RateLimitPolicy(rate_limit_policy(&read(manifest)?)?.into())
         }
         Kind::PolicyHttpRoute => {
             Object::PolicyHttpRoute(policy_http_route(&read(manifest)?)?.into())

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use mesh_core::annotation as keys;
 use mesh_core::policy::inbound::DefaultPolicy;
-use mesh_core::ports::PortSet;
+use mesh_core::ports::{PortSet, PortSetError};
 use mesh_k8s::kinds::{Node as K8sNode, ObjectMeta, Pod};
 use mesh_k8s::pod as accessors;
 
@@ -108,28 +108,36 @@ fn port_list(pod: &Pod, key: &str) -> PortSet {
         .unwrap_or_default()
 }
 
-/// An invalid policy denies: the injector's webhook rejects it, so this pod bypassed the webhook,
-/// and any other policy could authorize more clients than intended.
-fn default_policy(meta: &ObjectMeta) -> Option<DefaultPolicy> {
+/// An invalid policy denies: the injector's webhook rejects it in a pod, so this pod bypassed the
+/// webhook, and any other policy could authorize more clients than intended.
+pub(super) fn default_policy(meta: &ObjectMeta) -> Option<DefaultPolicy> {
     let text = annotation(meta, keys::DEFAULT_INBOUND_POLICY)?;
     Some(text.parse().unwrap_or_else(|error| {
         let key = keys::DEFAULT_INBOUND_POLICY;
-        tracing::error!(object = %name(meta), annotation = key, %error, "Denying all clients of a pod: invalid annotation");
+        tracing::error!(object = %name(meta), annotation = key, %error, "Denying all clients of a workload: invalid annotation");
         DefaultPolicy::Deny
     }))
 }
 
 /// Logs the invalid items of lists of ports.
 fn warn_of_invalid_ports(pod: &Pod) {
+    let invalid = |list| accessors::ports::unreadable_items(pod.spec.as_ref(), list);
     for key in [
         keys::OPAQUE_PORTS,
         keys::SKIP_INBOUND_PORTS,
         keys::REQUIRE_IDENTITY_PORTS,
     ] {
         let list = accessors::annotation(pod, key).unwrap_or_default();
-        for error in accessors::ports::unreadable_items(pod.spec.as_ref(), list).take(MAX_WARNINGS)
-        {
-            tracing::warn!(object = %name(&pod.metadata), annotation = key, %error, "Ignored invalid item of annotation");
-        }
+        warn_of_invalid_items(&pod.metadata, key, invalid(list));
+    }
+}
+
+pub(super) fn warn_of_invalid_items(
+    meta: &ObjectMeta,
+    key: &str,
+    errors: impl Iterator<Item = PortSetError>,
+) {
+    for error in errors.take(MAX_WARNINGS) {
+        tracing::warn!(object = %name(meta), annotation = key, %error, "Ignored invalid item of annotation");
     }
 }

@@ -2,23 +2,24 @@
 
 use std::sync::Arc;
 
-use mesh_core::identity::Identity;
-use mesh_core::policy::inbound::{Network, Suffix};
-use mesh_k8s::crd;
-use mesh_k8s::kinds::{self, ServiceAccount};
+use mesh_core::policy::inbound::Network;
+use mesh_k8s::crd::{self, IdentityMatch};
+use mesh_k8s::kinds::{self, LabelSelector, ServiceAccount};
 
 use super::{ConvertError, created, name};
 use crate::model::{
-    AuthenticationRef, AuthorizationPolicy, AuthorizationTarget, MeshTlsAuthentication, Name,
-    NetworkAuthentication, Protocol, Selector, Server, ServerPort,
+    AuthenticationRef, AuthorizationPolicy, AuthorizationTarget, IdentitySet,
+    MeshTlsAuthentication, Name, NetworkAuthentication, Protocol, Server, ServerPort,
+    WorkloadSelector,
 };
 
-pub(crate) fn server(server: crd::Server) -> Server {
+pub(crate) fn server(server: crd::Server) -> Result<Server, ConvertError> {
     let spec = server.spec;
-    Server {
+    Ok(Server {
         name: name(&server.metadata),
         created: created(&server.metadata),
-        pods: spec.pod_selector.map(Selector::from),
+        workloads: workloads(spec.pod_selector, spec.external_workload_selector)?,
+        labels: server.metadata.labels.unwrap_or_default(),
         port: match spec.port {
             crd::PortRef::Number(port) => ServerPort::Number(port),
             crd::PortRef::Name(name) => ServerPort::Name(name.into()),
@@ -32,7 +33,24 @@ pub(crate) fn server(server: crd::Server) -> Server {
             crd::ProxyProtocol::Tls => Protocol::Tls,
         },
         access: spec.access_policy,
-    }
+    })
+}
+
+fn workloads(
+    pods: Option<LabelSelector>,
+    external: Option<LabelSelector>,
+) -> Result<WorkloadSelector, ConvertError> {
+    let problem = match (pods, external) {
+        (Some(selector), None) => return Ok(WorkloadSelector::Pods(selector.into())),
+        (None, Some(selector)) => {
+            return Ok(WorkloadSelector::ExternalWorkloads(selector.into()));
+        }
+        (None, None) => "selects no workloads; set podSelector or externalWorkloadSelector",
+        (Some(_), Some(_)) => {
+            "has a podSelector and an externalWorkloadSelector; make a Server for each"
+        }
+    };
+    Err(ConvertError::new("spec", problem))
 }
 
 pub(crate) fn authorization_policy(
@@ -134,7 +152,7 @@ fn authentication_ref(
     }
 }
 
-fn resolve_name(own: &Name, reference: &crd::NamespacedTargetRef) -> Name {
+pub(super) fn resolve_name(own: &Name, reference: &crd::NamespacedTargetRef) -> Name {
     let namespace = reference.namespace.as_deref().unwrap_or(&own.namespace);
     Name::new(namespace, &reference.name)
 }
@@ -143,30 +161,15 @@ pub(crate) fn mesh_tls_authentication(
     authentication: &crd::MeshTLSAuthentication,
 ) -> Result<MeshTlsAuthentication, ConvertError> {
     let own = name(&authentication.metadata);
-    let mut converted = MeshTlsAuthentication {
-        name: own.clone(),
-        identities: Vec::new(),
-        suffixes: Vec::new(),
-        service_accounts: Vec::new(),
-        namespaces: Vec::new(),
-    };
     let spec = &authentication.spec;
-    for (at, text) in spec.identities.iter().flatten().enumerate() {
-        match identity(text) {
-            Ok(IdentityMatch::Exact(identity)) => converted.identities.push(identity),
-            Ok(IdentityMatch::Suffix(suffix)) => converted.suffixes.push(suffix),
-            Err(problem) => {
-                return Err(ConvertError::new(format!("spec.identities[{at}]"), problem));
-            }
-        }
-    }
+    let mut clients = IdentitySet::default();
+    add_identities(&mut clients, &spec.identities).map_err(|error| error.inside("spec"))?;
     for (at, reference) in spec.identity_refs.iter().flatten().enumerate() {
         if reference.targets::<ServiceAccount>() {
-            converted
-                .service_accounts
-                .push(resolve_name(&own, reference));
+            let account = resolve_name(&own, reference);
+            clients.service_accounts.push(account);
         } else if reference.targets::<kinds::Namespace>() {
-            converted.namespaces.push(reference.name.as_str().into());
+            clients.namespaces.push(reference.name.as_str().into());
         } else {
             return Err(ConvertError::new(
                 format!("spec.identityRefs[{at}].kind"),
@@ -177,60 +180,68 @@ pub(crate) fn mesh_tls_authentication(
             ));
         }
     }
-    let is_empty = converted.identities.is_empty()
-        && converted.suffixes.is_empty()
-        && converted.service_accounts.is_empty()
-        && converted.namespaces.is_empty();
-    if is_empty {
+    if clients.is_empty() {
         return Err(ConvertError::new(
             "spec",
             "matches no identity; set identities or identityRefs",
         ));
     }
-    Ok(converted)
+    Ok(MeshTlsAuthentication { name: own, clients })
 }
 
-enum IdentityMatch {
-    Exact(Identity),
-    Suffix(Suffix),
-}
-
-/// Parses `*` (every identity), `*.a.b` (every identity with this suffix) or a single identity.
-fn identity(text: &str) -> Result<IdentityMatch, String> {
-    if text == "*" {
-        return Ok(IdentityMatch::Suffix(Suffix(Vec::new())));
+/// Adds the entries of a field `identities`.
+pub(super) fn add_identities(
+    clients: &mut IdentitySet,
+    identities: &Option<Vec<String>>,
+) -> Result<(), ConvertError> {
+    for (at, text) in identities.iter().flatten().enumerate() {
+        match IdentityMatch::parse(text) {
+            Ok(IdentityMatch::Exact(identity)) => clients.identities.push(identity),
+            Ok(IdentityMatch::Suffix(suffix)) => clients.suffixes.push(suffix),
+            Err(problem) => {
+                return Err(ConvertError::new(format!("identities[{at}]"), problem));
+            }
+        }
     }
-    if let Some(suffix) = text.strip_prefix("*.") {
-        let Ok(Identity::Dns(suffix)) = Identity::parse(suffix) else {
-            return Err(format!("{text:?} is not a wildcard DNS name"));
-        };
-        let parts = suffix.split('.').map(Arc::from).collect();
-        return Ok(IdentityMatch::Suffix(Suffix(parts)));
-    }
-    Identity::parse(text)
-        .map(IdentityMatch::Exact)
-        .map_err(|error| error.to_string())
+    Ok(())
 }
 
 pub(crate) fn network_authentication(
-    authentication: crd::NetworkAuthentication,
-) -> NetworkAuthentication {
-    NetworkAuthentication {
-        name: name(&authentication.metadata),
-        networks: authentication
-            .spec
-            .networks
-            .into_iter()
-            .map(|network| Network {
-                net: network.cidr,
-                except: network.except.unwrap_or_default(),
-            })
-            .collect(),
+    authentication: &crd::NetworkAuthentication,
+) -> Result<NetworkAuthentication, ConvertError> {
+    let networks = &authentication.spec.networks;
+    if networks.is_empty() {
+        return Err(ConvertError::new(
+            "spec.networks",
+            "is empty; list the networks of the clients",
+        ));
     }
+    Ok(NetworkAuthentication {
+        name: name(&authentication.metadata),
+        networks: self::networks(networks).map_err(|error| error.inside("spec"))?,
+    })
+}
+
+/// Converts a field `networks`.
+pub(super) fn networks(networks: &[crd::Network]) -> Result<Vec<Network>, ConvertError> {
+    let convert = |(at, network): (usize, &crd::Network)| {
+        network.check().map_err(|error| {
+            let field = format!("networks[{at}].except[{}]", error.at);
+            ConvertError::new(field, format!("{} {}", error.except, error.problem))
+        })?;
+        Ok(Network {
+            net: network.cidr,
+            except: network.except.clone().unwrap_or_default(),
+        })
+    };
+    networks.iter().enumerate().map(convert).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use mesh_core::identity::Identity;
+    use mesh_core::policy::inbound::Suffix;
+
     use super::*;
 
     fn read<T: serde::de::DeserializeOwned>(text: &str) -> T {
@@ -245,7 +256,7 @@ spec:
   identities: ['*', '*.ns.example', Web.ns.example, 'spiffe://example/web']
   identityRefs: [{kind: ServiceAccount, name: sa}, {kind: Namespace, name: other}]",
         );
-        let converted = mesh_tls_authentication(&authentication).unwrap();
+        let converted = mesh_tls_authentication(&authentication).unwrap().clients;
         let expect = [Suffix(vec![]), Suffix(vec!["ns".into(), "example".into()])];
         assert_eq!(converted.suffixes, expect);
         let identities: Vec<&str> = converted.identities.iter().map(Identity::as_str).collect();

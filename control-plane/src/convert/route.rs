@@ -11,6 +11,7 @@ use mesh_core::route::{AnchoredRegex, HostMatch};
 use mesh_k8s::crd;
 use mesh_k8s::kinds::{self, grpcroutes as grpc, httproutes as http_api};
 
+use super::server_route::warn_of_ignored;
 use super::{ConvertError, annotations, convert_all, created, filter, name, port_number};
 use crate::model::{
     BackendKind, BackendRef, BackendRule, GrpcRoute, HttpRoute, Kind, Name, ParentKind, ParentRef,
@@ -34,7 +35,7 @@ macro_rules! convert_route {
             };
             parent_ref(&own, fields)
         });
-        Ok(Route {
+        let route = Route {
             created: created(meta),
             parents: parents.collect(),
             hosts: spec
@@ -50,7 +51,9 @@ macro_rules! convert_route {
                 kind: Kind::$kind,
                 name: own,
             },
-        })
+        };
+        warn_of_ignored(&route);
+        Ok(route)
     }};
 }
 

@@ -1,10 +1,10 @@
-//! The inbound policy of a pod's port.
+//! The inbound policy of a workload's port. docs/reference/access-policy.md has its rules.
 //!
 //! ```text
-//!   pod + port ──▶ the Server that selects it ──▶ protocol ──▶ routes (with their authorizations)
-//!             │                              └──▶ authorizations: policies for the Server or its
-//!             │                                   namespace, and its accessPolicy
-//!             └─▶ no Server: the default policy
+//!   workload + port ──▶ the Server that selects it ──▶ protocol ──▶ routes (with authorizations)
+//!                  │                              ├──▶ authorizations of the Server
+//!                  │                              └──▶ rate limit
+//!                  └─▶ no Server: the default policy
 //! ```
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use mesh_core::meta::{Meta, Resource};
 use mesh_core::policy::inbound::{
     Authentication, Authorization, HttpRoute, HttpServer, InboundRule, Network, PROBE_ROUTE,
-    ServerPolicy, ServerProtocol, all_networks, default_grpc_route, default_http_route,
+    RateLimit, ServerPolicy, ServerProtocol, default_grpc_route, default_http_route,
 };
 use mesh_core::route::http::{HttpMatch, PathMatch};
 use mesh_core::route::{Route, Rule};
@@ -21,34 +21,31 @@ use mesh_core::route::{Route, Rule};
 use super::settings::PolicySettings;
 use super::store::{self, Store};
 use crate::model::{
-    self, AuthenticationRef, AuthorizationPolicy, AuthorizationTarget, Kind, Name, ParentKind,
-    PodRecord, Protocol, RouteId, Server,
+    self, Kind, Name, ParentKind, Protocol, RateLimitPolicy, RouteId, Server, WorkloadRef,
 };
+use workload::Workload;
+
+mod authorizations;
+mod workload;
+
+pub(super) use workload::{Overlap, overlaps};
 
 /// How long proxies wait for the first bytes of a connection before they treat it as opaque, as in
 /// Linkerd.
 pub(super) const DETECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Returns the policy of a port; `None` if the pod does not exist.
+/// Returns the policy of a port; `None` if the workload does not exist.
 pub(super) fn policy(
     store: &Store,
     settings: &PolicySettings,
-    pod: &Name,
+    workload: &WorkloadRef,
     port: u16,
 ) -> Option<ServerPolicy> {
-    let pod = store.pod(pod)?;
-    Some(match selecting_server(store, pod, port) {
-        Some(server) => server_policy(store, settings, pod, port, server),
-        None => default_policy(settings, pod, port),
+    let workload = Workload::find(store, workload)?;
+    Some(match workload.server(store, port) {
+        Some(server) => server_policy(store, settings, workload, port, server),
+        None => default_policy(settings, workload, port),
     })
-}
-
-/// Returns the oldest Server that selects the port; of equally old ones the first by name.
-fn selecting_server<'a>(store: &'a Store, pod: &PodRecord, port: u16) -> Option<&'a Server> {
-    store
-        .servers_in(&pod.name.namespace)
-        .filter(|server| store::selects(server, pod, port))
-        .min_by_key(|server| (age_order(server.created), &server.name))
 }
 
 /// Orders objects by age; those without creation time are the youngest.
@@ -56,19 +53,12 @@ pub(super) fn age_order(created: Option<i64>) -> i64 {
     created.unwrap_or(i64::MAX)
 }
 
-fn default_policy(settings: &PolicySettings, pod: &PodRecord, port: u16) -> ServerPolicy {
-    let mut policy = pod.default_policy.unwrap_or(settings.default_policy);
-    if pod.require_identity_ports.contains(port) {
-        policy = policy.requiring_identity();
-    }
-    // The injector writes the default opaque ports to the pod's annotation.
-    let opaque = pod
-        .opaque_ports
-        .as_ref()
-        .is_some_and(|ports| ports.contains(port));
+fn default_policy(settings: &PolicySettings, workload: Workload<'_>, port: u16) -> ServerPolicy {
+    let policy = workload.default_policy(port, settings.default_policy);
+    let opaque = workload.is_opaque(port);
     let mut server = policy.server_policy(&settings.cluster_networks, DETECT_TIMEOUT, opaque);
     if let ServerProtocol::Detect { http, .. } = &mut server.protocol {
-        http.routes = default_http_routes(settings, pod, port);
+        http.routes = default_http_routes(settings, workload, port);
     }
     server
 }
@@ -76,15 +66,15 @@ fn default_policy(settings: &PolicySettings, pod: &PodRecord, port: u16) -> Serv
 fn server_policy(
     store: &Store,
     settings: &PolicySettings,
-    pod: &PodRecord,
+    workload: Workload<'_>,
     port: u16,
     server: &Server,
 ) -> ServerPolicy {
     let namespace = &server.name.namespace;
     let http = || HttpServer {
         routes: attached_routes(store, settings, server, store.http_routes_in(namespace))
-            .unwrap_or_else(|| default_http_routes(settings, pod, port)),
-        rate_limit: None,
+            .unwrap_or_else(|| default_http_routes(settings, workload, port)),
+        rate_limit: rate_limit(store, settings, server),
     };
     ServerPolicy {
         meta: policy_resource("server", &server.name),
@@ -102,22 +92,50 @@ fn server_policy(
             Protocol::Opaque => ServerProtocol::Opaque,
             Protocol::Tls => ServerProtocol::Tls,
         },
-        authorizations: authorizations(store, settings, namespace, |target| match target {
-            AuthorizationTarget::Server(name) => *name == server.name.name,
-            AuthorizationTarget::Namespace => true,
-            _ => false,
-        })
-        .into_iter()
-        .chain(server.access.authorizations(&settings.cluster_networks))
-        .collect(),
+        authorizations: authorizations::of_server(store, settings, server).into(),
     }
+}
+
+/// Returns the limit of a Server's proxies: the oldest of its policies, and of equally old ones the
+/// first by name. Its status is not read (docs/adr/0136).
+fn rate_limit(store: &Store, settings: &PolicySettings, server: &Server) -> Option<RateLimit> {
+    let policies = store.rate_limit_policies_in(&server.name.namespace);
+    let policy = policies
+        .filter(|policy| policy.server == server.name.name)
+        .min_by_key(|policy| (age_order(policy.created), &policy.name))?;
+    let RateLimitPolicy {
+        name,
+        total,
+        identity,
+        overrides,
+        ..
+    } = policy;
+    let identities = |accounts: &[Name]| {
+        let identities = accounts.iter();
+        identities
+            .filter_map(|account| authorizations::account(account, settings))
+            .collect()
+    };
+    Some(RateLimit {
+        meta: policy_resource(Kind::RateLimitPolicy.as_str(), name),
+        total: *total,
+        identity: *identity,
+        overrides: overrides
+            .iter()
+            .map(|(accounts, rate)| (identities(accounts), *rate))
+            .collect(),
+    })
 }
 
 /// Returns the default route, to which the Server's authorizations apply, and a route for HTTP
 /// probes of the kubelet.
-fn default_http_routes(settings: &PolicySettings, pod: &PodRecord, port: u16) -> Vec<HttpRoute> {
+fn default_http_routes(
+    settings: &PolicySettings,
+    workload: Workload<'_>,
+    port: u16,
+) -> Vec<HttpRoute> {
     let mut routes = vec![default_http_route()];
-    if let Some(paths) = pod.probes.get(&port)
+    if let Some(paths) = workload.probes(port)
         && !settings.probe_networks.is_empty()
     {
         routes.push(probe_route(settings, paths.iter()));
@@ -194,19 +212,8 @@ fn convert<M: Clone>(
     settings: &PolicySettings,
     route: &model::Route<M>,
 ) -> Route<M, InboundRule> {
-    let RouteId { kind, name } = &route.id;
     let authorizations: Arc<[Authorization]> =
-        authorizations(store, settings, &name.namespace, |target| {
-            match (kind, target) {
-                (Kind::PolicyHttpRoute, AuthorizationTarget::PolicyHttpRoute(target))
-                | (Kind::GatewayHttpRoute, AuthorizationTarget::GatewayHttpRoute(target))
-                | (Kind::GatewayGrpcRoute, AuthorizationTarget::GatewayGrpcRoute(target)) => {
-                    *target == name.name
-                }
-                _ => false,
-            }
-        })
-        .into();
+        authorizations::of_route(store, settings, &route.id).into();
     Route {
         meta: route_meta(&route.id),
         hosts: route.hosts.clone(),
@@ -224,87 +231,7 @@ fn convert<M: Clone>(
     }
 }
 
-/// Returns the authorizations of all policies for a target.
-fn authorizations(
-    store: &Store,
-    settings: &PolicySettings,
-    namespace: &Arc<str>,
-    targets: impl Fn(&AuthorizationTarget) -> bool,
-) -> Vec<Authorization> {
-    store
-        .authorization_policies_in(namespace)
-        .filter(|policy| targets(&policy.target))
-        .filter_map(|policy| authorization(store, settings, policy))
-        .collect()
-}
-
-/// Returns the authorization of a policy; `None` if an authentication does not exist: what it
-/// requires is unknown, so the policy authorizes no client.
-fn authorization(
-    store: &Store,
-    settings: &PolicySettings,
-    policy: &AuthorizationPolicy,
-) -> Option<Authorization> {
-    let account = |name: &str, namespace: &str| {
-        let id = mesh_core::identity::service_account(
-            name,
-            namespace,
-            &settings.control_namespace,
-            &settings.identity_domain,
-        );
-        mesh_core::identity::Identity::parse(&id).ok()
-    };
-    let mut networks = None;
-    let mut authentication = Authentication::Unauthenticated;
-    for reference in &policy.required {
-        match reference {
-            AuthenticationRef::Network(name) => {
-                let found = store.network_authentication(name)?;
-                networks = Some(found.networks.clone());
-            }
-            AuthenticationRef::ServiceAccount(name) => {
-                authentication = Authentication::TlsAuthenticated {
-                    identities: vec![account(&name.name, &name.namespace)?],
-                    suffixes: Vec::new(),
-                };
-            }
-            AuthenticationRef::MeshTls(name) => {
-                let found = store.mesh_tls_authentication(name)?;
-                let accounts = found
-                    .service_accounts
-                    .iter()
-                    .filter_map(|name| account(&name.name, &name.namespace));
-                let namespaces = found
-                    .namespaces
-                    .iter()
-                    .map(|namespace| namespace_suffix(namespace, settings));
-                authentication = Authentication::TlsAuthenticated {
-                    identities: found.identities.iter().cloned().chain(accounts).collect(),
-                    suffixes: found.suffixes.iter().cloned().chain(namespaces).collect(),
-                };
-            }
-        }
-    }
-    Some(Authorization {
-        meta: policy_resource("authorizationpolicy", &policy.name),
-        networks: networks.unwrap_or_else(all_networks),
-        authentication,
-    })
-}
-
-/// Returns the suffix of the identities of all ServiceAccounts of a namespace.
-fn namespace_suffix(
-    namespace: &str,
-    settings: &PolicySettings,
-) -> mesh_core::policy::inbound::Suffix {
-    let suffix = format!(
-        "{namespace}.serviceaccount.identity.{}.{}",
-        settings.control_namespace, settings.identity_domain
-    );
-    mesh_core::policy::inbound::Suffix(suffix.split('.').map(Arc::from).collect())
-}
-
-/// Linkerd uses these kinds in lower case, also in metrics.
+/// Linkerd uses these kinds in lower case, also in metrics, except that of rate limits.
 fn policy_resource(kind: &str, name: &Name) -> Meta {
     resource("policy.linkerd.io", kind, name)
 }

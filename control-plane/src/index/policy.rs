@@ -1,17 +1,18 @@
 //! The index of the policy service.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use mesh_core::policy::inbound::ServerPolicy;
 use mesh_core::policy::outbound::{OutboundPolicy, Target};
 use tokio::sync::watch;
 
-use super::inbound;
+use super::inbound::{self, Overlap};
 use super::outbound::{self, OutboundError, OutboundKey};
 use super::settings::PolicySettings;
 use super::store::{ChangeSet, Store};
 use super::views::Views;
-use crate::model::Name;
+use crate::model::{Name, WorkloadRef};
 use crate::source::Batch;
 
 /// The inbound and outbound policies that proxies watch.
@@ -19,15 +20,18 @@ use crate::source::Batch;
 pub struct PolicyIndex {
     settings: PolicySettings,
     store: Store,
-    /// `None` if the pod has been deleted, which ends the streams.
+    /// `None` if the workload has been deleted, which ends the streams.
     inbound: Views<InboundKey, Option<ServerPolicy>>,
+    /// The overlaps of Servers that have been logged, so that each is logged once and not for every
+    /// pod.
+    overlaps: BTreeSet<Overlap>,
     outbound: Views<OutboundKey, OutboundPolicy>,
 }
 
-/// A port of a pod.
+/// A port of a workload.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct InboundKey {
-    pub pod: Name,
+    pub workload: WorkloadRef,
     pub port: u16,
 }
 
@@ -37,6 +41,7 @@ impl PolicyIndex {
             settings,
             store: Store::default(),
             inbound: Views::default(),
+            overlaps: BTreeSet::new(),
             outbound: Views::default(),
         }
     }
@@ -50,24 +55,34 @@ impl PolicyIndex {
             settings,
             store,
             inbound,
+            overlaps,
             outbound,
         } = self;
         inbound.refresh(
-            |key| affects_pod(&changes, &key.pod),
-            |key| Some(inbound::policy(store, settings, &key.pod, key.port)),
+            |key| affects_workload(&changes, &key.workload),
+            |key| Some(inbound::policy(store, settings, &key.workload, key.port)),
         );
+        let is_current = |name: &Name| !changes.servers.contains(name);
+        overlaps.retain(|it| is_current(&it.server) && is_current(&it.ignored));
+        let affected = inbound
+            .keys()
+            .filter(|key| affects_workload(&changes, &key.workload));
+        for key in affected {
+            report_overlaps(store, key, overlaps);
+        }
         outbound.refresh(
             |key| affects_target(&changes, key),
             |key| Some(outbound::policy(store, settings, key)),
         );
     }
 
-    /// Returns the policy of a pod's port; `None` if the pod does not exist.
+    /// Returns the policy of a workload's port; `None` if the workload does not exist.
     pub fn inbound(
         &mut self,
         key: InboundKey,
     ) -> Option<watch::Receiver<Arc<Option<ServerPolicy>>>> {
-        let value = inbound::policy(&self.store, &self.settings, &key.pod, key.port)?;
+        let value = inbound::policy(&self.store, &self.settings, &key.workload, key.port)?;
+        report_overlaps(&self.store, &key, &mut self.overlaps);
         Some(self.inbound.watch(key, Some(value)))
     }
 
@@ -88,9 +103,32 @@ impl PolicyIndex {
     }
 }
 
-/// Servers, routes and authorizations are in the pod's namespace; authentications may be in any.
-fn affects_pod(changes: &ChangeSet, pod: &Name) -> bool {
-    changes.shared || changes.pods.contains(pod) || changes.namespaces.contains(&pod.namespace)
+/// Servers, routes, authorizations and rate limits are in the workload's namespace; authentications
+/// may be in any.
+fn affects_workload(changes: &ChangeSet, workload: &WorkloadRef) -> bool {
+    let name = workload.name();
+    changes.shared
+        || changes.namespaces.contains(&name.namespace)
+        || matches!(workload, WorkloadRef::Pod(pod) if changes.pods.contains(pod))
+}
+
+/// Logs the Servers that have no effect on a port that they select, unless they are in `reported`.
+fn report_overlaps(store: &Store, key: &InboundKey, reported: &mut BTreeSet<Overlap>) {
+    for overlap in inbound::overlaps(store, &key.workload, key.port) {
+        if reported.contains(&overlap) {
+            continue;
+        }
+        let Overlap {
+            port,
+            server,
+            ignored,
+        } = &overlap;
+        tracing::warn!(
+            port, %server, %ignored, workload = %key.workload.name(),
+            "Several Servers select a port: the oldest applies; change the selector or the port of the other"
+        );
+        reported.insert(overlap);
+    }
 }
 
 /// Routes are in the namespace of the Service or of the client; backends may be in any.
@@ -109,5 +147,7 @@ fn affects_target(changes: &ChangeSet, key: &OutboundKey) -> bool {
     }
 }
 
+#[cfg(test)]
+mod access;
 #[cfg(test)]
 mod tests;

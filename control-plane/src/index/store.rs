@@ -6,9 +6,10 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::model::{
-    AuthorizationPolicy, GrpcRoute, HttpRoute, Key, Kind, MeshTlsAuthentication, Name,
-    NetworkAuthentication, Node, Object, OwnedObject, OwnerRef, PodRecord, Protocol, RouteId,
-    Server, Service, ServiceProfile, Slice,
+    AuthorizationPolicy, ExternalWorkload, GrpcRoute, HttpRoute, Key, Kind, MeshTlsAuthentication,
+    Name, NetworkAuthentication, Node, Object, OwnedObject, OwnerRef, PodRecord, Protocol,
+    RateLimitPolicy, RouteId, Server, ServerAuthorization, ServerPort, Service, ServiceProfile,
+    Slice, WorkloadSelector,
 };
 use crate::source::Change;
 
@@ -24,10 +25,13 @@ pub struct Store {
     jobs: Table<OwnedObject>,
     services: Table<Service>,
     slices: Table<Slice>,
+    external_workloads: Table<ExternalWorkload>,
     servers: Table<Server>,
+    server_authorizations: Table<ServerAuthorization>,
     authorization_policies: Table<AuthorizationPolicy>,
     mesh_tls_authentications: Table<MeshTlsAuthentication>,
     network_authentications: Table<NetworkAuthentication>,
+    rate_limit_policies: Table<RateLimitPolicy>,
     policy_http_routes: Table<HttpRoute>,
     gateway_http_routes: Table<HttpRoute>,
     grpc_routes: Table<GrpcRoute>,
@@ -46,6 +50,7 @@ pub struct ChangeSet {
     pub pods: HashSet<Name>,
     /// The namespaces in which an object other than a pod changed.
     pub namespaces: HashSet<Arc<str>>,
+    pub servers: HashSet<Name>,
     /// Whether a node or an authentication changed, to which objects of all namespaces refer.
     pub shared: bool,
     /// Whether a Service changed, which may be a backend or a target in any namespace.
@@ -67,6 +72,9 @@ impl ChangeSet {
                 self.shared = true;
             }
             Kind::Service => self.services = true,
+            Kind::Server => {
+                self.servers.insert(key.name.clone());
+            }
             _ => {}
         }
         self.namespaces.insert(key.name.namespace.clone());
@@ -118,10 +126,13 @@ tables! {
     Job: jobs,
     Service: services,
     EndpointSlice: slices,
+    ExternalWorkload: external_workloads,
     Server: servers,
+    ServerAuthorization: server_authorizations,
     AuthorizationPolicy: authorization_policies,
     MeshTlsAuthentication: mesh_tls_authentications,
     NetworkAuthentication: network_authentications,
+    RateLimitPolicy: rate_limit_policies,
     PolicyHttpRoute: policy_http_routes,
     GatewayHttpRoute: gateway_http_routes,
     GatewayGrpcRoute: grpc_routes,
@@ -305,6 +316,24 @@ impl Store {
         in_namespace(&self.servers, namespace)
     }
 
+    pub(super) fn external_workload(&self, name: &Name) -> Option<&ExternalWorkload> {
+        self.external_workloads.get(name).map(Arc::as_ref)
+    }
+
+    pub(super) fn server_authorizations_in(
+        &self,
+        namespace: &Arc<str>,
+    ) -> impl Iterator<Item = &ServerAuthorization> {
+        in_namespace(&self.server_authorizations, namespace)
+    }
+
+    pub(super) fn rate_limit_policies_in(
+        &self,
+        namespace: &Arc<str>,
+    ) -> impl Iterator<Item = &RateLimitPolicy> {
+        in_namespace(&self.rate_limit_policies, namespace)
+    }
+
     pub(super) fn authorization_policies_in(
         &self,
         namespace: &Arc<str>,
@@ -359,15 +388,25 @@ impl Store {
 
 /// Returns whether the Server selects this port of the pod.
 pub(super) fn selects(server: &Server, pod: &PodRecord, port: u16) -> bool {
-    use crate::model::ServerPort;
-    let selected = server
-        .pods
-        .as_ref()
-        .is_some_and(|pods| pods.matches(&pod.labels));
-    selected
+    let WorkloadSelector::Pods(selector) = &server.workloads else {
+        return false;
+    };
+    selector.matches(&pod.labels)
         && match &server.port {
             ServerPort::Number(number) => *number == port,
             ServerPort::Name(name) => pod.named_ports(name).any(|number| number == port),
+        }
+}
+
+/// Returns whether the Server selects this port of the ExternalWorkload.
+pub(super) fn selects_external(server: &Server, workload: &ExternalWorkload, port: u16) -> bool {
+    let WorkloadSelector::ExternalWorkloads(selector) = &server.workloads else {
+        return false;
+    };
+    selector.matches(&workload.labels)
+        && match &server.port {
+            ServerPort::Number(number) => *number == port,
+            ServerPort::Name(name) => workload.named_ports(name).any(|number| number == port),
         }
 }
 

@@ -69,6 +69,10 @@ impl<K: Eq + Hash, V: PartialEq> Views<K, V> {
         });
     }
 
+    pub(super) fn keys(&self) -> impl Iterator<Item = &K> {
+        self.senders.keys()
+    }
+
     pub(super) fn len(&self) -> usize {
         self.senders.len()
     }

@@ -10,6 +10,14 @@ use mesh_core::ports::PortSet;
 
 use super::{Labels, Name};
 
+/// A workload that has policies: that of a proxy.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum WorkloadRef {
+    Pod(Name),
+    /// An ExternalWorkload.
+    External(Name),
+}
+
 /// A pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodRecord {
@@ -71,6 +79,14 @@ pub struct OwnerRef {
     /// Lower case.
     pub kind: Arc<str>,
     pub name: Arc<str>,
+}
+
+impl WorkloadRef {
+    pub fn name(&self) -> &Name {
+        match self {
+            Self::Pod(name) | Self::External(name) => name,
+        }
+    }
 }
 
 impl OwnerRef {

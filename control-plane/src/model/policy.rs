@@ -1,4 +1,4 @@
-//! Servers, authorization policies and authentications.
+//! Servers, what authorizes their clients, and rate limits.
 
 use std::sync::Arc;
 
@@ -9,18 +9,25 @@ use mesh_k8s::select;
 
 use super::{Labels, Name};
 
-/// A port of the pods that match a selector.
+/// A port of the workloads that match a selector.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Server {
     pub name: Name,
+    pub labels: Labels,
     /// Seconds since 1970; `None` for objects that are not from an API server.
     pub created: Option<i64>,
-    /// `None` if the Server selects external workloads.
-    pub pods: Option<Selector>,
+    pub workloads: WorkloadSelector,
     pub port: ServerPort,
     pub protocol: Protocol,
     /// The policy for clients that no authorization matches.
     pub access: DefaultPolicy,
+}
+
+/// The workloads of a Server, which are of one kind.
+#[derive(Clone, Debug, PartialEq)]
+pub enum WorkloadSelector {
+    Pods(Selector),
+    ExternalWorkloads(Selector),
 }
 
 /// Selects objects by their labels; by default all.
@@ -41,6 +48,31 @@ pub enum Protocol {
     Grpc,
     Opaque,
     Tls,
+}
+
+/// Authorizes clients to connect to Servers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServerAuthorization {
+    pub name: Name,
+    pub servers: ServerSelector,
+    /// Empty for the networks of the cluster.
+    pub networks: Vec<Network>,
+    pub authentication: ClientAuthentication,
+}
+
+/// The Servers of a ServerAuthorization.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ServerSelector {
+    Name(Arc<str>),
+    Labels(Selector),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClientAuthentication {
+    Unauthenticated,
+    /// TLS of the mesh, with or without an identity.
+    Tls,
+    Identities(IdentitySet),
 }
 
 /// Authorizes clients that satisfy all required authentications to connect to the target.
@@ -68,10 +100,15 @@ pub enum AuthenticationRef {
     ServiceAccount(Name),
 }
 
-/// A set of client identities.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MeshTlsAuthentication {
     pub name: Name,
+    pub clients: IdentitySet,
+}
+
+/// A set of client identities.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IdentitySet {
     pub identities: Vec<Identity>,
     pub suffixes: Vec<Suffix>,
     pub service_accounts: Vec<Name>,
@@ -86,6 +123,20 @@ pub struct NetworkAuthentication {
     pub networks: Vec<Network>,
 }
 
+/// The rates of requests that each proxy of a Server accepts, in requests per second.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RateLimitPolicy {
+    pub name: Name,
+    /// Seconds since 1970; `None` for objects that are not from an API server.
+    pub created: Option<i64>,
+    /// The name of the Server, which is in the same namespace.
+    pub server: Arc<str>,
+    pub total: Option<u32>,
+    pub identity: Option<u32>,
+    /// ServiceAccounts that share a rate.
+    pub overrides: Vec<(Vec<Name>, u32)>,
+}
+
 impl From<LabelSelector> for Selector {
     fn from(selector: LabelSelector) -> Self {
         Self(selector)
@@ -95,5 +146,24 @@ impl From<LabelSelector> for Selector {
 impl Selector {
     pub fn matches(&self, labels: &Labels) -> bool {
         select::matches(&self.0, Some(labels))
+    }
+}
+
+impl IdentitySet {
+    pub fn is_empty(&self) -> bool {
+        self.identities.is_empty()
+            && self.suffixes.is_empty()
+            && self.service_accounts.is_empty()
+            && self.namespaces.is_empty()
+    }
+}
+
+impl ServerSelector {
+    /// Returns whether it selects a Server of its own namespace.
+    pub fn matches(&self, server: &Server) -> bool {
+        match self {
+            Self::Name(name) => *name == server.name.name,
+            Self::Labels(selector) => selector.matches(&server.labels),
+        }
     }
 }

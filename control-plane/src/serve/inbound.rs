@@ -1,4 +1,4 @@
-//! `InboundServerPolicies`: the policies of pods' ports.
+//! `InboundServerPolicies`: the policies of workloads' ports.
 
 use std::sync::Arc;
 
@@ -12,9 +12,9 @@ use tokio::sync::watch;
 use tonic::{Request, Response, Status, async_trait};
 
 use super::calls::{Calls, Method};
-use super::workload::WorkloadRef;
 use super::{Step, Updates, updates};
 use crate::index::{InboundKey, PolicyIndex};
+use crate::model::WorkloadRef;
 
 #[derive(Debug)]
 pub struct InboundService {
@@ -46,14 +46,8 @@ impl InboundService {
             .ok()
             .filter(|port| *port > 0)
             .ok_or_else(|| Status::invalid_argument(format!("{} is not a port", spec.port)))?;
-        let unknown = || Status::not_found("unknown server");
-        match workload {
-            WorkloadRef::Pod(pod) => {
-                let key = InboundKey { pod, port };
-                self.index.lock().inbound(key).ok_or_else(unknown)
-            }
-            WorkloadRef::External(_) => Err(unknown()),
-        }
+        let values = self.index.lock().inbound(InboundKey { workload, port });
+        values.ok_or_else(|| Status::not_found("unknown server"))
     }
 }
 

@@ -12,9 +12,9 @@ use tokio::sync::watch;
 use tonic::{Request, Response, Status, async_trait};
 
 use super::calls::{Calls, Method};
-use super::workload::WorkloadRef;
 use super::{Step, Updates, updates};
 use crate::index::{OutboundError, PolicyIndex};
+use crate::model::WorkloadRef;
 
 #[derive(Debug)]
 pub struct OutboundService {

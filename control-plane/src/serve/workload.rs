@@ -3,15 +3,7 @@
 use serde::Deserialize;
 
 use crate::identity::is_dns_label;
-use crate::model::Name;
-
-/// The workload in a request for a policy.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum WorkloadRef {
-    Pod(Name),
-    /// A machine outside the cluster, which has no record.
-    External(Name),
-}
+use crate::model::{Name, WorkloadRef};
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a workload: expected {{\"ns\":\"…\",\"pod\":\"…\"}} or namespace:pod")]
@@ -25,6 +17,7 @@ struct Json {
 }
 
 impl WorkloadRef {
+    /// Parses the workload in a request for a policy.
     pub(super) fn parse(text: &str) -> Result<Self, WorkloadError> {
         let error = || WorkloadError(text.to_owned());
         let workload = if text.starts_with('{') {
@@ -43,12 +36,6 @@ impl WorkloadRef {
             return Err(error());
         }
         Ok(workload)
-    }
-
-    pub(super) fn name(&self) -> &Name {
-        match self {
-            Self::Pod(name) | Self::External(name) => name,
-        }
     }
 }
 

@@ -64,6 +64,33 @@ async fn inbound_policy_follows_files() {
 }
 
 #[tokio::test]
+async fn policy_of_external_workload_ends_with_it() {
+    let dir = ManifestDir::new();
+    dir.write(
+        "vm.yaml",
+        "apiVersion: workload.linkerd.io/v1beta1
+kind: ExternalWorkload
+metadata: {name: vm, namespace: shop, annotations: {config.linkerd.io/default-inbound-policy: deny}}
+spec: {meshTLS: {identity: vm.example, serverName: vm.example}}
+",
+    );
+    let controller = Controller::policy(&[&dir]).await;
+    let mut client = InboundServerPoliciesClient::new(controller.channel().await);
+    let vm = "{\"ns\":\"shop\",\"external_workload\":\"vm\"}\n";
+    let mut stream = client
+        .watch_port(port(vm, 8080))
+        .await
+        .unwrap()
+        .into_inner();
+    let first = next(&mut stream).await.unwrap();
+    assert_eq!(server_policy(first).unwrap().meta.name(), "deny");
+    dir.delete("vm.yaml");
+    assert_eq!(next(&mut stream).await, None);
+    let status = client.get_port(port(vm, 8080)).await.unwrap_err();
+    assert_eq!(status.code(), Code::NotFound);
+}
+
+#[tokio::test]
 async fn outbound_policy_follows_files() {
     let dir = ManifestDir::new();
     dir.write("web.yaml", &service(&[("web-1", "10.1.0.1")]));

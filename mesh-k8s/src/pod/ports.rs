@@ -70,12 +70,17 @@ pub fn targets(port: &ServicePort, pod: &Pod, number: u16) -> Vec<u16> {
 /// Parses a comma-separated list of ports, ranges and names of container ports. Unknown names and
 /// invalid items are skipped, so that the valid items of a list stay in effect.
 pub fn resolve_list(spec: Option<&PodSpec>, list: &str) -> PortSet {
+    resolve_names(list, |name| named_of(spec, name))
+}
+
+/// Does the same with the ports that `named` returns for a name.
+pub fn resolve_names(list: &str, named: impl Fn(&str) -> Vec<u16>) -> PortSet {
     let mut set = PortSet::default();
     for item in list_items(list) {
         if let Ok(range) = PortSet::parse_item(item) {
             set.insert(range);
-        } else if let Some(spec) = spec {
-            for port in named(spec, item) {
+        } else {
+            for port in named(item) {
                 set.insert(port..=port);
             }
         }
@@ -88,11 +93,22 @@ pub fn unreadable_items<'a>(
     spec: Option<&'a PodSpec>,
     list: &'a str,
 ) -> impl Iterator<Item = PortSetError> + 'a {
+    unresolved_items(list, move |name| named_of(spec, name))
+}
+
+/// Returns an error for each item that [`resolve_names`] skips.
+pub fn unresolved_items<'a>(
+    list: &'a str,
+    named: impl Fn(&str) -> Vec<u16> + 'a,
+) -> impl Iterator<Item = PortSetError> + 'a {
     list_items(list).filter_map(move |item| {
         let error = PortSet::parse_item(item).err()?;
-        let is_name = spec.is_some_and(|spec| !named(spec, item).is_empty());
-        (!is_name).then_some(error)
+        named(item).is_empty().then_some(error)
     })
+}
+
+fn named_of(spec: Option<&PodSpec>, name: &str) -> Vec<u16> {
+    spec.map(|spec| named(spec, name)).unwrap_or_default()
 }
 
 /// Checks a list of ports, ranges and names of ports without knowing the names of a pod.

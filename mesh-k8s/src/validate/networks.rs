@@ -3,7 +3,7 @@
 use ipnet::IpNet;
 
 use super::Node;
-use crate::crd::network_authentication::parse_cidr;
+use crate::crd::network_authentication::{ExceptionError, check_exception, parse_cidr};
 
 const FIX: &str = "write a block such as 10.0.0.0/8 or fd00::/8, or an address";
 
@@ -16,7 +16,7 @@ pub(super) fn networks(list: &Node<'_>) {
         let block = network.require("cidr", FIX).and_then(|cidr| block(&cidr));
         for exception in network.items_of("except") {
             if let Some((block, except)) = block.zip(self::block(&exception)) {
-                check_exception(&exception, block, except);
+                self::exception(&exception, block, except);
             }
         }
     }
@@ -38,18 +38,16 @@ fn block(node: &Node<'_>) -> Option<IpNet> {
     block.ok()
 }
 
-fn check_exception(node: &Node<'_>, block: IpNet, except: IpNet) {
-    if except.contains(&block) {
-        let problem = format!("excepts the whole of {block}");
-        node.invalid(
-            &problem,
+fn exception(node: &Node<'_>, block: IpNet, except: IpNet) {
+    match check_exception(block, except) {
+        Ok(()) => {}
+        Err(ExceptionError::WholeBlock(_)) => node.invalid(
+            &format!("excepts the whole of {block}"),
             "except a part of the block, or remove the network",
-        );
-    } else if !block.contains(&except) {
-        let problem = format!("is not in {block}");
-        node.invalid(
-            &problem,
+        ),
+        Err(ExceptionError::Outside(_)) => node.invalid(
+            &format!("is not in {block}"),
             "except a part of the block, or remove the exception",
-        );
+        ),
     }
 }

@@ -30,10 +30,13 @@ fn definitions_match_types() {
     require_helm!("definitions_match_types");
     let objects = helm::crds();
     let types = [
+        (crd::ExternalWorkload::crd(), "v1beta1"),
         (crd::Server::crd(), "v1beta3"),
+        (crd::ServerAuthorization::crd(), "v1beta1"),
         (crd::AuthorizationPolicy::crd(), "v1alpha1"),
         (crd::MeshTLSAuthentication::crd(), "v1alpha1"),
         (crd::NetworkAuthentication::crd(), "v1alpha1"),
+        (crd::HttpLocalRateLimitPolicy::crd(), "v1alpha1"),
         (crd::PolicyHttpRoute::crd(), "v1beta3"),
         (crd::ServiceProfile::crd(), "v1alpha2"),
     ];

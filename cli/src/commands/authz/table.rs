@@ -1,12 +1,13 @@
-//! Computes the rows of `meshctl authz` from pods and policy objects.
+//! Computes the rows of `meshctl authz` from pods and policy objects, by the rules of
+//! docs/reference/access-policy.md.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use mesh_k8s::crd::{AuthorizationPolicy, PolicyHttpRoute, Server};
-use mesh_k8s::kinds::{LabelSelector, Namespace, ResourceExt};
+use mesh_k8s::crd::{AuthorizationPolicy, PortRef, ProxyProtocol, Server, ServerAuthorization};
+use mesh_k8s::kinds::{Namespace, ResourceExt, ServiceAccount};
 use mesh_k8s::select;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::mesh::MeshPod;
@@ -19,38 +20,97 @@ pub(super) struct Row {
     pub(super) port: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) route: Option<String>,
+    /// The kind of the route with its API group, in the notation of kubectl.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) route_kind: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) authorization_policy: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) server_authorization: Option<String>,
     /// The policy for clients without authorization.
     pub(super) access_policy: String,
+    /// Why the row is not enforced; `None` if it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) without_effect: Option<String>,
+}
+
+/// The fields that all kinds of routes share.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Route {
+    api_version: String,
+    kind: String,
+    metadata: RouteMeta,
+    spec: RouteSpec,
+}
+
+#[derive(Deserialize)]
+struct RouteMeta {
+    name: String,
+    #[serde(default)]
+    namespace: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RouteSpec {
+    #[serde(default)]
+    parent_refs: Vec<Parent>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Parent {
+    #[serde(default)]
+    kind: String,
+    name: String,
+    namespace: Option<String>,
+    port: Option<i64>,
+    section_name: Option<String>,
+}
+
+/// The policy objects of the mesh.
+struct Objects<'a> {
+    policies: Vec<AuthorizationPolicy>,
+    server_authorizations: Vec<ServerAuthorization>,
+    routes: Vec<Route>,
+    all: &'a [Value],
 }
 
 /// Returns a row for each authorization of the pods' Servers and routes, and one for each without
 /// authorization.
 pub(super) fn rows(pods: &[MeshPod], objects: &[Value]) -> Vec<Row> {
-    let policies: Vec<AuthorizationPolicy> = read(objects, "AuthorizationPolicy");
-    let routes: Vec<PolicyHttpRoute> = read(objects, "HTTPRoute");
+    let mut servers: Vec<Server> = read(objects, "Server");
+    servers.retain(|server| pods.iter().any(|pod| selects(server, pod)));
+    // Objects without creation time are the youngest.
+    servers.sort_by_key(|server| {
+        let created = server.creation_timestamp().map(|time| time.0);
+        (created.is_none(), created, server.name_any())
+    });
+    let objects = Objects {
+        policies: read(objects, "AuthorizationPolicy"),
+        server_authorizations: read(objects, "ServerAuthorization"),
+        routes: ["HTTPRoute", "GRPCRoute"]
+            .iter()
+            .flat_map(|kind| read(objects, kind))
+            .collect(),
+        all: objects,
+    };
     let mut rows = Vec::new();
-    for server in read::<Server>(objects, "Server") {
-        if !pods.iter().any(|pod| selects(&server, pod)) {
-            continue;
-        }
+    for (at, server) in servers.iter().enumerate() {
         let base = Row {
             server: server.name_any(),
             port: server.spec.port.to_string(),
             route: None,
+            route_kind: None,
             authorization_policy: None,
             server_authorization: None,
             access_policy: server.spec.access_policy.to_string(),
+            without_effect: older(server, &servers[..at], pods),
         };
-        rows.extend(rows_of_server(&server, &base, &policies, objects));
-        let of_server = routes
-            .iter()
-            .filter(|route| route.namespace() == server.namespace() && has_parent(route, &server));
-        for route in of_server {
-            rows.extend(rows_of_route(route, &base, &policies));
+        rows.extend(objects.rows_of_server(server, &base));
+        for route in objects.routes.iter().filter(|route| route.names(server)) {
+            rows.extend(objects.rows_of_route(route, server, &base));
         }
     }
     rows.sort();
@@ -58,62 +118,161 @@ pub(super) fn rows(pods: &[MeshPod], objects: &[Value]) -> Vec<Row> {
     rows
 }
 
-fn rows_of_server(
-    server: &Server,
-    base: &Row,
-    policies: &[AuthorizationPolicy],
-    objects: &[Value],
-) -> Vec<Row> {
-    let here = policies
-        .iter()
-        .filter(|policy| policy.namespace() == server.namespace());
-    let applies = |policy: &&AuthorizationPolicy| {
-        let target = &policy.spec.target_ref;
-        target.targets::<Namespace>()
-            || target.targets::<Server>() && target.name == server.name_any()
-    };
-    let mut rows: Vec<Row> = here
-        .filter(applies)
-        .map(|policy| Row {
-            authorization_policy: Some(policy.name_any()),
-            ..base.clone()
-        })
-        .collect();
-    let server_authorizations = objects
-        .iter()
-        .filter(|object| object["kind"] == "ServerAuthorization" && authorizes(object, server));
-    rows.extend(server_authorizations.map(|object| Row {
-        server_authorization: object["metadata"]["name"].as_str().map(str::to_owned),
-        ..base.clone()
-    }));
-    if rows.is_empty() {
-        rows.push(base.clone());
+/// Names the Servers that apply to all ports of a Server instead of it.
+fn older(server: &Server, older: &[Server], pods: &[MeshPod]) -> Option<String> {
+    let mut names = BTreeSet::new();
+    for pod in pods.iter().filter(|pod| selects(server, pod)) {
+        for port in ports(server, pod) {
+            let first = older
+                .iter()
+                .find(|older| selects(older, pod) && ports(older, pod).contains(&port));
+            names.insert(first?.name_any());
+        }
     }
-    rows
+    if names.is_empty() {
+        return Some("no pod has the port".to_owned());
+    }
+    let names: Vec<String> = names.into_iter().collect();
+    Some(format!("Server {} is older", names.join(", ")))
 }
 
-fn rows_of_route(
-    route: &PolicyHttpRoute,
-    base: &Row,
-    policies: &[AuthorizationPolicy],
-) -> Vec<Row> {
-    let base = Row {
-        route: Some(route.name_any()),
-        ..base.clone()
-    };
-    let own = policies.iter().filter(|policy| {
-        let target = &policy.spec.target_ref;
-        policy.namespace() == route.namespace()
-            && target.kind.eq_ignore_ascii_case("HTTPRoute")
-            && target.name == route.name_any()
-    });
-    let rows: Vec<Row> = own
-        .map(|policy| Row {
-            authorization_policy: Some(policy.name_any()),
+fn ports(server: &Server, pod: &MeshPod) -> Vec<u16> {
+    match &server.spec.port {
+        PortRef::Number(port) => vec![*port],
+        PortRef::Name(name) => {
+            let of_name = pod.named_ports.iter().filter(|(have, _)| have == name);
+            of_name.map(|(_, port)| *port).collect()
+        }
+    }
+}
+
+impl Objects<'_> {
+    fn rows_of_server(&self, server: &Server, base: &Row) -> Vec<Row> {
+        let mut rows = self.rows_of_policies(server.namespace(), base, |policy| {
+            let target = &policy.spec.target_ref;
+            target.targets::<Namespace>()
+                || target.targets::<Server>() && target.name == server.name_any()
+        });
+        let selecting = self
+            .server_authorizations
+            .iter()
+            .filter(|authorization| authorization.selects(server));
+        rows.extend(selecting.map(|authorization| Row {
+            server_authorization: Some(authorization.name_any()),
             ..base.clone()
-        })
-        .collect();
-    if rows.is_empty() { vec![base] } else { rows }
+        }));
+        if rows.is_empty() {
+            rows.push(base.clone());
+        }
+        rows
+    }
+
+    fn rows_of_route(&self, route: &Route, server: &Server, base: &Row) -> Vec<Row> {
+        let base = Row {
+            route: Some(route.metadata.name.clone()),
+            route_kind: Some(format!("{}.{}", route.kind, route.group()).to_lowercase()),
+            without_effect: base
+                .without_effect
+                .clone()
+                .or_else(|| route.without_effect(server)),
+            ..base.clone()
+        };
+        let rows = self.rows_of_policies(server.namespace(), &base, |policy| {
+            let target = &policy.spec.target_ref;
+            let group = target.group.as_deref().unwrap_or_default();
+            group.eq_ignore_ascii_case(route.group())
+                && target.kind.eq_ignore_ascii_case(&route.kind)
+                && target.name == route.metadata.name
+        });
+        if rows.is_empty() { vec![base] } else { rows }
+    }
+
+    fn rows_of_policies(
+        &self,
+        namespace: Option<String>,
+        base: &Row,
+        applies: impl Fn(&AuthorizationPolicy) -> bool,
+    ) -> Vec<Row> {
+        let policies = self
+            .policies
+            .iter()
+            .filter(|policy| policy.namespace() == namespace && applies(policy));
+        policies
+            .map(|policy| Row {
+                authorization_policy: Some(policy.name_any()),
+                without_effect: base
+                    .without_effect
+                    .clone()
+                    .or_else(|| self.missing_reference(policy)),
+                ..base.clone()
+            })
+            .collect()
+    }
+
+    /// A policy with a missing reference authorizes no client. ServiceAccounts need not exist.
+    fn missing_reference(&self, policy: &AuthorizationPolicy) -> Option<String> {
+        let own = policy.namespace().unwrap_or_default();
+        let mut required = policy.spec.required_authentication_refs.iter();
+        let missing = required.find(|reference| {
+            let namespace = reference.namespace.as_deref().unwrap_or(&own);
+            let is_it = |object: &Value| {
+                let kind = object["kind"].as_str().unwrap_or_default();
+                kind.eq_ignore_ascii_case(&reference.kind)
+                    && object["metadata"]["namespace"] == namespace
+                    && object["metadata"]["name"] == reference.name.as_str()
+            };
+            !reference.targets::<ServiceAccount>() && !self.all.iter().any(is_it)
+        })?;
+        Some(format!("{} {} does not exist", missing.kind, missing.name))
+    }
+}
+
+impl Route {
+    fn group(&self) -> &str {
+        self.api_version.split('/').next().unwrap_or_default()
+    }
+
+    /// Returns whether a parent of the route is meant to be the Server.
+    fn names(&self, server: &Server) -> bool {
+        server.namespace().as_deref() == Some(&self.metadata.namespace)
+            && self
+                .servers()
+                .any(|parent| parent.name == server.name_any())
+    }
+
+    fn servers(&self) -> impl Iterator<Item = &Parent> {
+        let parents = self.spec.parent_refs.iter();
+        parents.filter(|parent| parent.kind.eq_ignore_ascii_case("Server"))
+    }
+
+    fn without_effect(&self, server: &Server) -> Option<String> {
+        let is_elsewhere = |namespace: &String| *namespace != self.metadata.namespace;
+        let wrong = self.servers().find_map(|parent| {
+            if parent.port.is_some() {
+                Some("port")
+            } else if parent.section_name.is_some() {
+                Some("sectionName")
+            } else if parent.namespace.as_ref().is_some_and(is_elsewhere) {
+                Some("another namespace")
+            } else {
+                None
+            }
+        });
+        if let Some(wrong) = wrong {
+            return Some(format!("a parent Server is referenced with {wrong}"));
+        }
+        let protocol = server.spec.proxy_protocol;
+        let fits = match protocol {
+            ProxyProtocol::Unknown | ProxyProtocol::Http1 | ProxyProtocol::Http2 => {
+                self.kind == "HTTPRoute"
+            }
+            ProxyProtocol::Grpc => self.kind == "GRPCRoute",
+            ProxyProtocol::Opaque | ProxyProtocol::Tls => false,
+        };
+        let name = serde_json::to_value(protocol).unwrap_or_default();
+        let name = name.as_str().unwrap_or_default();
+        (!fits).then(|| format!("a Server with proxyProtocol {name} has no {}s", self.kind))
+    }
 }
 
 fn selects(server: &Server, pod: &MeshPod) -> bool {
@@ -124,25 +283,6 @@ fn selects(server: &Server, pod: &MeshPod) -> bool {
             .pod_selector
             .as_ref()
             .is_some_and(|selector| select::matches(selector, Some(&labels)))
-}
-
-fn has_parent(route: &PolicyHttpRoute, server: &Server) -> bool {
-    let parents = route.spec.parent_refs.iter().flatten();
-    parents
-        .filter(|parent| parent.kind.as_deref() == Some("Server"))
-        .any(|parent| parent.name == server.name_any())
-}
-
-/// Returns whether a ServerAuthorization selects the Server by name or by labels.
-fn authorizes(object: &Value, server: &Server) -> bool {
-    let reference = &object["spec"]["server"];
-    let same_namespace = object["metadata"]["namespace"].as_str() == server.namespace().as_deref();
-    let by_name = reference["name"].as_str() == Some(&server.name_any());
-    let selector = serde_json::from_value::<LabelSelector>(reference["selector"].clone());
-    let by_labels = reference["selector"].is_object()
-        && selector
-            .is_ok_and(|selector| select::matches(&selector, server.metadata.labels.as_ref()));
-    same_namespace && (by_name || by_labels)
 }
 
 /// Returns the valid objects of a kind; the check `policy-readable` reports the others.
@@ -158,53 +298,79 @@ fn read<T: DeserializeOwned>(objects: &[Value], kind: &str) -> Vec<T> {
 mod tests {
     use super::*;
 
-    const OBJECTS: &str = r#"[
-      {"apiVersion": "policy.linkerd.io/v1beta3", "kind": "Server", "metadata": {"name": "web", "namespace": "shop"},
-       "spec": {"podSelector": {"matchLabels": {"app": "web"}}, "port": 8080, "accessPolicy": "deny"}},
-      {"apiVersion": "policy.linkerd.io/v1beta3", "kind": "Server", "metadata": {"name": "admin", "namespace": "shop"},
-       "spec": {"podSelector": {"matchLabels": {"app": "web"}}, "port": "admin"}},
-      {"apiVersion": "policy.linkerd.io/v1beta3", "kind": "Server", "metadata": {"name": "db", "namespace": "shop"},
-       "spec": {"podSelector": {"matchLabels": {"app": "db"}}, "port": 5432}},
-      {"apiVersion": "policy.linkerd.io/v1beta3", "kind": "HTTPRoute", "metadata": {"name": "get", "namespace": "shop"},
-       "spec": {"parentRefs": [{"group": "policy.linkerd.io", "kind": "Server", "name": "web"}]}},
-      {"apiVersion": "policy.linkerd.io/v1alpha1", "kind": "AuthorizationPolicy", "metadata": {"name": "clients", "namespace": "shop"},
-       "spec": {"targetRef": {"group": "policy.linkerd.io", "kind": "HTTPRoute", "name": "get"}, "requiredAuthenticationRefs": []}},
-      {"apiVersion": "policy.linkerd.io/v1alpha1", "kind": "AuthorizationPolicy", "metadata": {"name": "operators", "namespace": "shop"},
-       "spec": {"targetRef": {"group": "policy.linkerd.io", "kind": "Server", "name": "web"}, "requiredAuthenticationRefs": []}},
-      {"apiVersion": "policy.linkerd.io/v1alpha1", "kind": "AuthorizationPolicy", "metadata": {"name": "operators", "namespace": "other"},
-       "spec": {"targetRef": {"kind": "Namespace", "name": "other"}, "requiredAuthenticationRefs": []}},
-      {"apiVersion": "policy.linkerd.io/v1beta1", "kind": "ServerAuthorization", "metadata": {"name": "old", "namespace": "shop"},
-       "spec": {"server": {"name": "admin"}, "client": {"unauthenticated": true}}}
-    ]"#;
+    const OBJECTS: &str = r#"
+- {apiVersion: policy.linkerd.io/v1beta3, kind: Server, metadata: {name: web, namespace: shop, labels: {tier: front}},
+   spec: {podSelector: {matchLabels: {app: web}}, port: 8080, accessPolicy: deny}}
+- {apiVersion: policy.linkerd.io/v1beta3, kind: Server, metadata: {name: admin, namespace: shop},
+   spec: {podSelector: {matchLabels: {app: web}}, port: admin}}
+- {apiVersion: policy.linkerd.io/v1beta3, kind: Server, metadata: {name: grpc, namespace: shop},
+   spec: {podSelector: {matchLabels: {app: web}}, port: 9090, proxyProtocol: gRPC, accessPolicy: audit}}
+- {apiVersion: policy.linkerd.io/v1beta3, kind: Server, metadata: {name: web-2, namespace: shop},
+   spec: {podSelector: {}, port: http}}
+- {apiVersion: policy.linkerd.io/v1beta3, kind: Server, metadata: {name: db, namespace: shop},
+   spec: {podSelector: {matchLabels: {app: db}}, port: 5432}}
+- {apiVersion: policy.linkerd.io/v1beta3, kind: HTTPRoute, metadata: {name: get, namespace: shop},
+   spec: {parentRefs: [{group: policy.linkerd.io, kind: Server, name: web}]}}
+- {apiVersion: gateway.networking.k8s.io/v1, kind: HTTPRoute, metadata: {name: get, namespace: shop},
+   spec: {parentRefs: [{group: policy.linkerd.io, kind: Server, name: web}, {group: policy.linkerd.io, kind: Server, name: grpc}]}}
+- {apiVersion: gateway.networking.k8s.io/v1, kind: HTTPRoute, metadata: {name: put, namespace: shop},
+   spec: {parentRefs: [{group: policy.linkerd.io, kind: Server, name: web, port: 8080}]}}
+- {apiVersion: gateway.networking.k8s.io/v1, kind: GRPCRoute, metadata: {name: cart, namespace: shop},
+   spec: {parentRefs: [{group: policy.linkerd.io, kind: Server, name: grpc}]}}
+- {apiVersion: policy.linkerd.io/v1alpha1, kind: AuthorizationPolicy, metadata: {name: clients, namespace: shop},
+   spec: {targetRef: {group: policy.linkerd.io, kind: HTTPRoute, name: get}, requiredAuthenticationRefs: []}}
+- {apiVersion: policy.linkerd.io/v1alpha1, kind: AuthorizationPolicy, metadata: {name: carts, namespace: shop},
+   spec: {targetRef: {group: gateway.networking.k8s.io, kind: GRPCRoute, name: cart}, requiredAuthenticationRefs: [{group: policy.linkerd.io, kind: MeshTLSAuthentication, name: gone}]}}
+- {apiVersion: policy.linkerd.io/v1alpha1, kind: AuthorizationPolicy, metadata: {name: operators, namespace: shop},
+   spec: {targetRef: {group: policy.linkerd.io, kind: Server, name: web}, requiredAuthenticationRefs: []}}
+- {apiVersion: policy.linkerd.io/v1alpha1, kind: AuthorizationPolicy, metadata: {name: operators, namespace: other},
+   spec: {targetRef: {kind: Namespace, name: other}, requiredAuthenticationRefs: []}}
+- {apiVersion: policy.linkerd.io/v1beta1, kind: ServerAuthorization, metadata: {name: old, namespace: shop},
+   spec: {server: {name: admin}, client: {unauthenticated: true}}}
+- {apiVersion: policy.linkerd.io/v1beta1, kind: ServerAuthorization, metadata: {name: front, namespace: shop},
+   spec: {server: {selector: {matchLabels: {tier: front}}}, client: {unauthenticated: true}}}
+"#;
+
+    const POD: &str = "
+metadata: {name: web-0, namespace: shop, labels: {app: web}}
+spec:
+  containers: [{name: web, ports: [{name: http, containerPort: 8080}, {name: admin, containerPort: 8081}]}]
+";
 
     #[test]
-    fn every_way_into_a_workload() {
-        let pod = serde_json::from_str(
-            r#"{"metadata": {"name": "web-0", "namespace": "shop", "labels": {"app": "web"}}}"#,
-        );
-        let pods = [MeshPod::new(&pod.unwrap(), &[])];
-        let objects: Vec<Value> = serde_json::from_str(OBJECTS).unwrap();
+    fn every_way_into_a_workload_and_what_has_no_effect() {
+        let pods = [MeshPod::new(&serde_norway::from_str(POD).unwrap(), &[])];
+        let objects: Vec<Value> = serde_norway::from_str(OBJECTS).unwrap();
         let text: Vec<String> = rows(&pods, &objects)
             .iter()
             .map(|row| {
                 let or = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
+                let kind = or(&row.route_kind).replace("gateway.networking.k8s.io", "gateway");
                 format!(
-                    "{} {} {} {} {} {}",
+                    "{} {} {} {kind} {} {} {} {}",
                     row.server,
                     row.port,
                     or(&row.route),
                     or(&row.authorization_policy),
                     or(&row.server_authorization),
-                    row.access_policy
+                    row.access_policy,
+                    or(&row.without_effect)
                 )
             })
             .collect();
         assert_eq!(
             text,
             [
-                "admin admin - - old deny",
-                "web 8080 - operators - deny",
-                "web 8080 get clients - deny",
+                "admin admin - - - old deny -",
+                "grpc 9090 - - - - audit -",
+                "grpc 9090 cart grpcroute.gateway carts - audit MeshTLSAuthentication gone does not exist",
+                "grpc 9090 get httproute.gateway - - audit a Server with proxyProtocol gRPC has no HTTPRoutes",
+                "web 8080 - - - front deny -",
+                "web 8080 - - operators - deny -",
+                "web 8080 get httproute.gateway - - deny -",
+                "web 8080 get httproute.policy.linkerd.io clients - deny -",
+                "web 8080 put httproute.gateway - - deny a parent Server is referenced with port",
+                "web-2 http - - - - deny Server web is older",
             ]
         );
     }

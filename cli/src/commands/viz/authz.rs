@@ -131,6 +131,13 @@ mod tests {
                 requests: None,
             },
             AuthzRow {
+                server: object("server", "cart-grpc"),
+                route: object("grpcroute", "add"),
+                authorization: object("serverauthorization", "old"),
+                unauthorized: 0.0,
+                requests: None,
+            },
+            AuthzRow {
                 server: object("default", "all-unauthenticated"),
                 route: object("default", "default"),
                 authorization: object("default", "all-unauthenticated"),
@@ -144,12 +151,16 @@ mod tests {
             .map(|it| it.split_whitespace().collect())
             .collect();
         assert_eq!(lines[1][..5], ["get", "web-http", "-", "2.5", "-"]);
+        assert_eq!(
+            lines[2][..3],
+            ["add", "cart-grpc", "serverauthorization/old"]
+        );
         let expect = [
             "default",
             "default:all-unauthenticated",
             "default/all-unauthenticated",
         ];
-        assert_eq!(lines[2][..3], expect);
+        assert_eq!(lines[3][..3], expect);
         let json = serde_json::to_value(Entry::new(&rows[0])).unwrap();
         assert_eq!(
             (&json["unauthorized"], &json["server"]),

@@ -11,7 +11,7 @@ use mesh_core::route::http::{PathMatch, RequestHead};
 
 use super::*;
 use crate::index::fixture::{SERVICE, apply, delete, pod, policy_settings};
-use crate::model::Kind;
+use crate::model::{Kind, Name};
 
 fn index(text: &str) -> PolicyIndex {
     let mut index = PolicyIndex::new(policy_settings());
@@ -20,8 +20,8 @@ fn index(text: &str) -> PolicyIndex {
 }
 
 fn inbound(index: &mut PolicyIndex, port: u16) -> watch::Receiver<Arc<Option<ServerPolicy>>> {
-    let pod = Name::new("shop", "web-1");
-    index.inbound(InboundKey { pod, port }).unwrap()
+    let workload = WorkloadRef::Pod(Name::new("shop", "web-1"));
+    index.inbound(InboundKey { workload, port }).unwrap()
 }
 
 fn current(rx: &watch::Receiver<Arc<Option<ServerPolicy>>>) -> ServerPolicy {

@@ -102,7 +102,7 @@ fn last_valid_version_of_invalid_object_stays() {
     let mut fixture = Fixture::new(1);
     let server = |port: &str| {
         format!(
-            "apiVersion: policy.linkerd.io/v1beta3\nkind: Server\nmetadata: {{name: s, namespace: ns}}\nspec: {{port: {port}}}\n---\n"
+            "apiVersion: policy.linkerd.io/v1beta3\nkind: Server\nmetadata: {{name: s, namespace: ns}}\nspec: {{podSelector: {{}}, port: {port}}}\n---\n"
         )
     };
     fixture.write(

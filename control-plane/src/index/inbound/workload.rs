@@ -1,0 +1,103 @@
+//! The workload of a port, and the Server that selects it.
+
+use std::collections::BTreeSet;
+
+use mesh_core::policy::inbound::DefaultPolicy;
+
+use super::age_order;
+use crate::index::store::{self, Store};
+use crate::model::{ExternalWorkload, Name, PodRecord, Server, WorkloadRef};
+
+/// A pod or an ExternalWorkload.
+#[derive(Clone, Copy)]
+pub(super) enum Workload<'a> {
+    Pod(&'a PodRecord),
+    External(&'a ExternalWorkload),
+}
+
+/// A port that several Servers select.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::index) struct Overlap {
+    pub(in crate::index) port: u16,
+    /// The Server that applies.
+    pub(in crate::index) server: Name,
+    /// A Server that has no effect on the port.
+    pub(in crate::index) ignored: Name,
+}
+
+/// Returns the Servers that have no effect on a port that they select.
+pub(in crate::index) fn overlaps(store: &Store, workload: &WorkloadRef, port: u16) -> Vec<Overlap> {
+    let Some(workload) = Workload::find(store, workload) else {
+        return Vec::new();
+    };
+    let Some(server) = workload.server(store, port) else {
+        return Vec::new();
+    };
+    workload
+        .servers(store, port)
+        .filter(|other| other.name != server.name)
+        .map(|other| Overlap {
+            port,
+            server: server.name.clone(),
+            ignored: other.name.clone(),
+        })
+        .collect()
+}
+
+impl<'a> Workload<'a> {
+    pub(super) fn find(store: &'a Store, workload: &WorkloadRef) -> Option<Self> {
+        match workload {
+            WorkloadRef::Pod(name) => store.pod(name).map(Self::Pod),
+            WorkloadRef::External(name) => store.external_workload(name).map(Self::External),
+        }
+    }
+
+    /// Returns the oldest Server that selects the port; of equally old ones the first by name.
+    pub(super) fn server(self, store: &'a Store, port: u16) -> Option<&'a Server> {
+        self.servers(store, port)
+            .min_by_key(|server| (age_order(server.created), &server.name))
+    }
+
+    fn servers(self, store: &'a Store, port: u16) -> impl Iterator<Item = &'a Server> {
+        let namespace = match self {
+            Self::Pod(pod) => &pod.name.namespace,
+            Self::External(workload) => &workload.name.namespace,
+        };
+        let servers = store.servers_in(namespace);
+        servers.filter(move |server| match self {
+            Self::Pod(pod) => store::selects(server, pod, port),
+            Self::External(workload) => store::selects_external(server, workload, port),
+        })
+    }
+
+    /// Returns the policy of a port without Server.
+    pub(super) fn default_policy(self, port: u16, cluster: DefaultPolicy) -> DefaultPolicy {
+        let (own, require_identity) = match self {
+            Self::Pod(pod) => (pod.default_policy, &pod.require_identity_ports),
+            Self::External(workload) => (workload.default_policy, &workload.require_identity_ports),
+        };
+        let policy = own.unwrap_or(cluster);
+        if require_identity.contains(port) {
+            return policy.requiring_identity();
+        }
+        policy
+    }
+
+    /// Returns whether a port without Server is opaque. The injector writes the default opaque
+    /// ports to the pod's annotation.
+    pub(super) fn is_opaque(self, port: u16) -> bool {
+        let ports = match self {
+            Self::Pod(pod) => &pod.opaque_ports,
+            Self::External(workload) => &workload.opaque_ports,
+        };
+        ports.as_ref().is_some_and(|ports| ports.contains(port))
+    }
+
+    /// Returns the paths of HTTP probes of the port, which only pods have.
+    pub(super) fn probes(self, port: u16) -> Option<&'a BTreeSet<String>> {
+        match self {
+            Self::Pod(pod) => pod.probes.get(&port),
+            Self::External(_) => None,
+        }
+    }
+}

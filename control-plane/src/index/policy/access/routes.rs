@@ -1,0 +1,300 @@
+//! Routes with a Server as parent.
+
+use super::{DB, check, check_port, lines, message, object, policy, server, web};
+use crate::index::PolicyIndex;
+use crate::index::fixture::{apply, policy_settings};
+use crate::model::{Kind, Name, WorkloadRef};
+use crate::source::Change;
+use crate::source::manifest::{self, Document};
+
+const PARENT: &str = "{group: policy.linkerd.io, kind: Server, name: db}";
+
+fn route(group: &str, kind: &str, metadata: &str, parents: &str, rules: &str) -> String {
+    format!(
+        "---\napiVersion: {group}\nkind: {kind}\nmetadata: {{namespace: shop, {metadata}}}\n\
+         spec: {{parentRefs: [{parents}], rules: [{rules}]}}\n"
+    )
+}
+
+fn policy_route(rules: &str) -> String {
+    route(
+        "policy.linkerd.io/v1beta3",
+        "HTTPRoute",
+        "name: get",
+        PARENT,
+        rules,
+    )
+}
+
+fn gateway_route(rules: &str) -> String {
+    route(
+        "gateway.networking.k8s.io/v1",
+        "HTTPRoute",
+        "name: get",
+        PARENT,
+        rules,
+    )
+}
+
+fn grpc_route(rules: &str) -> String {
+    route(
+        "gateway.networking.k8s.io/v1",
+        "GRPCRoute",
+        "name: get",
+        PARENT,
+        rules,
+    )
+}
+
+const GET: &str = "{matches: [{method: GET, path: {value: /a}}]}";
+
+/// The first lines of the message about `db` with another protocol.
+fn db(protocol: &str) -> String {
+    format!("server server.policy.linkerd.io db\n{protocol}\n")
+}
+
+#[test]
+fn routes_of_three_kinds_attach_to_servers_of_their_protocol() {
+    let policy_get = "route HTTPRoute.policy.linkerd.io shop/get\nrule GET prefix:/a";
+    let gateway_get = "route HTTPRoute.gateway.networking.k8s.io shop/get\nrule GET prefix:/a";
+    let default = "route default/default\nrule prefix:/";
+    for (protocol, line) in [
+        ("unknown", "detect 10 s"),
+        ("HTTP/1", "http1"),
+        ("HTTP/2", "http2"),
+    ] {
+        let server = web("") + &server(&format!("proxyProtocol: {protocol}"));
+        check(
+            &(server.clone() + &policy_route(GET)),
+            &(db(line) + policy_get),
+        );
+        check(
+            &(server.clone() + &gateway_route(GET)),
+            &(db(line) + gateway_get),
+        );
+        check(&(server + &grpc_route("")), &(db(line) + default));
+    }
+    let server = |protocol: &str| web("") + &server(&format!("proxyProtocol: {protocol}"));
+    let method = "{matches: [{method: {service: shop.Cart, method: Add}}]}";
+    check(
+        &(server("gRPC") + &grpc_route(method)),
+        &(db("grpc") + "route GRPCRoute.gateway.networking.k8s.io shop/get\nrule shop.Cart/Add"),
+    );
+    check(
+        &(server("gRPC") + &gateway_route(GET)),
+        &(db("grpc") + "route default/default\nrule /"),
+    );
+    for protocol in ["opaque", "TLS"] {
+        let objects = server(protocol) + &policy_route(GET) + &grpc_route(method);
+        check(&objects, &db(&protocol.to_lowercase()));
+    }
+}
+
+#[test]
+fn route_needs_parent_of_its_namespace_without_port_and_section() {
+    let parents = |parents: &str| {
+        let route = route(
+            "policy.linkerd.io/v1beta3",
+            "HTTPRoute",
+            "name: get",
+            parents,
+            GET,
+        );
+        web("") + &server("") + &route
+    };
+    let attached =
+        db("detect 10 s") + "route HTTPRoute.policy.linkerd.io shop/get\nrule GET prefix:/a";
+    check(&parents(PARENT), &attached);
+    let service = "{group: core, kind: Service, name: web, port: 80}";
+    check(&parents(&format!("{service}, {PARENT}")), &attached);
+    for wrong in [
+        PARENT.replace('}', ", port: 3306}"),
+        PARENT.replace('}', ", sectionName: a}"),
+        PARENT.replace('}', ", namespace: other}"),
+        PARENT.replace("name: db", "name: other"),
+        // One wrong Server invalidates the others.
+        format!("{PARENT}, {}", PARENT.replace('}', ", port: 3306}")),
+    ] {
+        check(&parents(&wrong), DB);
+    }
+}
+
+#[test]
+fn attached_route_replaces_default_and_probe_routes() {
+    let server = server("").replace("port: 3306", "port: 8080");
+    let probes = DB.to_owned()
+        + "route default/probe
+           rule GET exact:/live | GET exact:/ready
+           route-authz default/probe from 0.0.0.0/0: unauthenticated";
+    check_port(&(web("") + &server), 8080, &probes);
+    let attached =
+        db("detect 10 s") + "route HTTPRoute.policy.linkerd.io shop/get\nrule GET prefix:/a";
+    check_port(&(web("") + &server + &policy_route(GET)), 8080, &attached);
+}
+
+#[test]
+fn routes_are_ordered_by_age_then_name_group_and_kind() {
+    let at = |group: &str, name: &str, created: &str| {
+        let created = match created {
+            "" => String::new(),
+            at => format!(", creationTimestamp: '2026-01-{at}T00:00:00Z'"),
+        };
+        let metadata = format!("name: {name}{created}");
+        route(group, "HTTPRoute", &metadata, PARENT, GET)
+    };
+    let (linkerd, gateway) = ("policy.linkerd.io/v1beta3", "gateway.networking.k8s.io/v1");
+    let objects = web("")
+        + &server("")
+        + &at(linkerd, "a", "")
+        + &at(linkerd, "b", "02")
+        + &at(gateway, "b", "02")
+        + &at(gateway, "c", "01")
+        + &at(linkerd, "d", "01");
+    let expect = db("detect 10 s")
+        + "route HTTPRoute.gateway.networking.k8s.io shop/c
+           rule GET prefix:/a
+           route HTTPRoute.policy.linkerd.io shop/d
+           rule GET prefix:/a
+           route HTTPRoute.gateway.networking.k8s.io shop/b
+           rule GET prefix:/a
+           route HTTPRoute.policy.linkerd.io shop/b
+           rule GET prefix:/a
+           route HTTPRoute.policy.linkerd.io shop/a
+           rule GET prefix:/a";
+    check(&objects, &expect);
+}
+
+#[test]
+fn route_has_authorizations_of_policies_for_it() {
+    let authz =
+        "authorizationpolicy.policy.linkerd.io shop/allow from 0.0.0.0/0, ::/0: unauthenticated";
+    let of_route = |group: &str, kind: &str| {
+        let target = format!("group: {group}, kind: {kind}, name: get");
+        web("") + &server("accessPolicy: deny") + &policy(&target, "")
+    };
+    let (linkerd, gateway) = ("policy.linkerd.io", "gateway.networking.k8s.io");
+    let get = |group: &str| {
+        db("detect 10 s") + &format!("route HTTPRoute.{group} shop/get\nrule GET prefix:/a\n")
+    };
+    let with = |group: &str| get(group) + &format!("route-authz {authz}");
+    check(
+        &(of_route(linkerd, "HTTPRoute") + &policy_route(GET)),
+        &with(linkerd),
+    );
+    check(
+        &(of_route(gateway, "HTTPRoute") + &gateway_route(GET)),
+        &with(gateway),
+    );
+    // The routes of another group are others.
+    check(
+        &(of_route(gateway, "HTTPRoute") + &policy_route(GET)),
+        &get(linkerd),
+    );
+    check(
+        &(of_route(gateway, "GRPCRoute") + &gateway_route(GET)),
+        &get(gateway),
+    );
+    let objects = of_route(gateway, "GRPCRoute") + &grpc_route("{}");
+    let expect = db("grpc")
+        + &format!("route GRPCRoute.gateway.networking.k8s.io shop/get\nrule\nroute-authz {authz}");
+    check(
+        &objects.replace("accessPolicy: deny", "proxyProtocol: gRPC"),
+        &expect,
+    );
+}
+
+#[test]
+fn server_has_no_authorization_of_its_routes_and_keeps_its_own() {
+    let target = "group: policy.linkerd.io, kind: HTTPRoute, name: get";
+    let objects = web("")
+        + &server("accessPolicy: all-authenticated")
+        + &policy_route(GET)
+        + &policy(target, "{kind: ServiceAccount, name: web}");
+    let expect = db("detect 10 s")
+        + "route HTTPRoute.policy.linkerd.io shop/get
+           rule GET prefix:/a
+           route-authz authorizationpolicy.policy.linkerd.io shop/allow from 0.0.0.0/0, ::/0: web.shop.serviceaccount.identity.linkerd.cluster.local
+           authz default/all-authenticated from 0.0.0.0/0, ::/0: *";
+    check(&objects, &expect);
+}
+
+#[test]
+fn request_headers_and_redirects_are_kept_and_response_headers_are_not() {
+    let headers = "{type: RequestHeaderModifier, requestHeaderModifier: {add: [{name: a, value: b}], set: [{name: c, value: d}], remove: [e]}}";
+    let response = "{type: ResponseHeaderModifier, responseHeaderModifier: {remove: [e]}}";
+    let redirect = "{type: RequestRedirect, requestRedirect: {hostname: other.example, port: 8443, statusCode: 301}}";
+    let rule = format!("{{matches: [{{}}], filters: [{headers}, {response}, {redirect}]}}");
+    for (route, group) in [
+        (policy_route(&rule), "policy.linkerd.io"),
+        (gateway_route(&rule), "gateway.networking.k8s.io"),
+    ] {
+        let expect = db("detect 10 s")
+            + &format!(
+                "route HTTPRoute.{group} shop/get
+                 rule prefix:/
+                 filter add[a=b] set[c=d] remove[e]
+                 filter redirect other.example 8443 301"
+            );
+        check(&(web("") + &server("") + &route), &expect);
+    }
+    let rule = format!("{{filters: [{headers}, {response}]}}");
+    let expect = db("grpc")
+        + "route GRPCRoute.gateway.networking.k8s.io shop/get
+           rule
+           filter add[a=b] set[c=d] remove[e]";
+    check(
+        &(web("") + &server("proxyProtocol: gRPC") + &grpc_route(&rule)),
+        &expect,
+    );
+}
+
+#[test]
+fn unsupported_filter_keeps_last_version_of_route() {
+    for (kind, filter) in [
+        (
+            Kind::GatewayHttpRoute,
+            "{type: URLRewrite, urlRewrite: {hostname: a}}",
+        ),
+        (
+            Kind::GatewayHttpRoute,
+            "{type: RequestMirror, requestMirror: {backendRef: {name: a, port: 80}}}",
+        ),
+        (
+            Kind::GatewayHttpRoute,
+            "{type: ExtensionRef, extensionRef: {group: a, kind: B, name: c}}",
+        ),
+    ] {
+        let mut index = PolicyIndex::new(policy_settings());
+        index.apply(apply(&(web("") + &server("") + &gateway_route(GET))));
+        let edited = gateway_route(&format!("{{matches: [{{}}], filters: [{filter}]}}"));
+        let mut valid = Vec::new();
+        for document in manifest::read(&edited, &[kind]) {
+            match document {
+                Document::Object { object, .. } => valid.push(Change::Apply(object)),
+                Document::Invalid(invalid) => {
+                    let text = invalid.to_string();
+                    assert!(text.contains("spec.rules[0].filters[0]"), "{text}");
+                }
+                Document::Unknown { .. } => panic!("{document:?}"),
+            }
+        }
+        assert!(valid.is_empty(), "{valid:?}");
+        index.apply(valid);
+        let pod = WorkloadRef::Pod(Name::new("shop", "web-1"));
+        let expect = db("detect 10 s")
+            + "route HTTPRoute.gateway.networking.k8s.io shop/get\nrule GET prefix:/a";
+        assert_eq!(message(&mut index, pod, 3306), lines(&expect));
+    }
+}
+
+/// Older versions have no status and no timeouts.
+#[test]
+fn status_of_route_is_not_needed() {
+    for version in ["v1alpha1", "v1beta1", "v1beta2"] {
+        let spec = format!("{{parentRefs: [{PARENT}], rules: [{GET}]}}");
+        let objects = web("") + &server("") + &object(version, "HTTPRoute", "name: get", &spec);
+        let expect =
+            db("detect 10 s") + "route HTTPRoute.policy.linkerd.io shop/get\nrule GET prefix:/a";
+        check(&objects, &expect);
+    }
+}

@@ -1,0 +1,31 @@
+//! Workloads outside of the cluster.
+
+use std::sync::Arc;
+
+use mesh_core::policy::inbound::DefaultPolicy;
+use mesh_core::ports::PortSet;
+
+use super::{Labels, Name};
+
+/// What the policy of a workload outside of the cluster depends on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExternalWorkload {
+    pub name: Name,
+    pub labels: Labels,
+    /// The names of TCP ports.
+    pub named_ports: Vec<(Arc<str>, u16)>,
+    /// The opaque ports of its annotation; `None` without annotation.
+    pub opaque_ports: Option<PortSet>,
+    pub require_identity_ports: PortSet,
+    pub default_policy: Option<DefaultPolicy>,
+}
+
+impl ExternalWorkload {
+    /// Returns every TCP port with this name.
+    pub fn named_ports<'a>(&'a self, name: &'a str) -> impl Iterator<Item = u16> + 'a {
+        self.named_ports
+            .iter()
+            .filter(move |(have, _)| **have == *name)
+            .map(|(_, number)| *number)
+    }
+}
