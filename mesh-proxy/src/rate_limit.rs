@@ -34,7 +34,8 @@ pub(super) struct Limiter {
     meta: Meta,
     started: Instant,
     total: Option<Bucket>,
-    overrides: Vec<(Vec<Identity>, Bucket)>,
+    /// The bucket of each overridden client, which the clients of one override share.
+    overrides: AHashMap<Identity, Arc<Bucket>>,
     identity_rate: Option<u32>,
     // Locked by requests to ports with a limit per identity, for one look-up.
     identities: Mutex<AHashMap<Option<Identity>, Bucket>>,
@@ -93,14 +94,17 @@ fn rate_limit(policy: &ServerPolicy) -> Option<&RateLimit> {
 
 impl Limiter {
     fn new(limit: &RateLimit) -> Self {
-        let overrides = limit.overrides.iter();
+        let mut overrides = AHashMap::new();
+        for (identities, rate) in &limit.overrides {
+            let bucket = Arc::new(Bucket::new(*rate));
+            // As in Linkerd's proxy, the last override of a client applies.
+            overrides.extend(identities.iter().map(|id| (id.clone(), bucket.clone())));
+        }
         Self {
             meta: limit.meta.clone(),
             started: Instant::now(),
             total: limit.total.map(Bucket::new),
-            overrides: overrides
-                .map(|(identities, rate)| (identities.clone(), Bucket::new(*rate)))
-                .collect(),
+            overrides,
             identity_rate: limit.identity,
             identities: Mutex::default(),
         }
@@ -119,10 +123,7 @@ impl Limiter {
         {
             return Err(Exceeded::Total(total.rate));
         }
-        let overriding = |(identities, _): &&(Vec<Identity>, Bucket)| {
-            client.is_some_and(|client| identities.contains(client))
-        };
-        if let Some((_, bucket)) = self.overrides.iter().find(overriding) {
+        if let Some(bucket) = client.and_then(|client| self.overrides.get(client)) {
             if !bucket.take(now) {
                 return Err(Exceeded::Identity(bucket.rate));
             }
@@ -225,6 +226,33 @@ mod tests {
             "shared by all without identity"
         );
         assert_eq!(limiter.take(None), Err(Exceeded::Identity(2)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn clients_of_one_override_share_its_bucket() {
+        let ids = |ids: &[&str]| ids.iter().map(|id| Identity::parse(id).unwrap()).collect();
+        let limiter = Limiter::new(&RateLimit {
+            meta: Meta::new_default("limit"),
+            total: None,
+            identity: Some(1),
+            overrides: vec![
+                (ids(&["a.example", "b.example", "c.example"]), 4),
+                (ids(&["c.example"]), 6),
+            ],
+        });
+        assert_eq!(admitted(&limiter, Some("a.example"), 3), 3);
+        assert_eq!(admitted(&limiter, Some("b.example"), 9), 1);
+        assert_eq!(admitted(&limiter, Some("c.example"), 9), 6, "the last one");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn total_is_taken_before_override_and_identity() {
+        let limiter = limiter(Some(3), Some(2), &[("vip.example", 2)]);
+        assert_eq!(admitted(&limiter, Some("vip.example"), 9), 2);
+        // The refused requests have emptied the bucket of all.
+        assert_eq!(limiter.take(None), Err(Exceeded::Total(3)));
+        tokio::time::advance(Duration::from_millis(400)).await;
+        assert_eq!(admitted(&limiter, Some("vip.example"), 9), 0);
     }
 
     #[tokio::test(start_paused = true)]
