@@ -9,6 +9,7 @@
 //! Entries that are unused for the configured time are evicted and their streams closed. The last
 //! policy of a port stays cached; see [`ports`].
 
+mod destination;
 mod endpoints;
 mod fallback;
 mod inbound;
@@ -19,7 +20,6 @@ mod watch_cache;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,6 +30,7 @@ use mesh_core::resilience::Backoff;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
+pub(crate) use self::destination::{Destination, InvalidNameAddr, NameAddr};
 use self::outbound::LookupState;
 use self::ports::PortTable;
 pub(crate) use self::ports::{CurrentPolicy, PolicySource, PortPolicy, TooManyPorts};
@@ -46,8 +47,8 @@ pub(crate) struct Discovery {
 /// A snapshot of one outbound destination.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct OutboundTarget {
-    /// The original destination of the connection.
-    pub(crate) addr: SocketAddr,
+    /// The original destination of the connection, or the name that requests select.
+    pub(crate) destination: Destination,
     /// The policy, with the profile's opaque setting and TCP split applied. Synthesized if the
     /// policy service does not know the address.
     pub(crate) policy: OutboundPolicy,
@@ -77,14 +78,19 @@ pub(crate) enum EndpointState {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DiscoveryError {
     #[error("the policy service rejected the lookup of {dst}: {reason}")]
-    Refused { dst: SocketAddr, reason: String },
+    Refused { dst: Destination, reason: String },
     /// Only a profile tells whether the address has a proxy.
     #[error("the destination service rejected the lookup of {dst}: {reason}")]
-    NoProfile { dst: SocketAddr, reason: String },
+    NoProfile { dst: Destination, reason: String },
+    /// Unlike an address, a name without policy and profile leads nowhere.
+    #[error("neither the policy service nor the destination service knows {dst}")]
+    UnknownName { dst: Destination },
+    #[error("{MAX_NAMES} other names are in use")]
+    TooManyNames,
     #[error(
         "the control plane did not respond to the lookup of {dst} within {waited:?} (are its destination and policy services reachable?)"
     )]
-    TimedOut { dst: SocketAddr, waited: Duration },
+    TimedOut { dst: Destination, waited: Duration },
     #[error("the proxy is shutting down")]
     Stopped,
 }
@@ -92,7 +98,9 @@ pub(crate) enum DiscoveryError {
 struct Inner {
     context: Arc<Context>,
     runtime: Handle,
-    outbound: Arc<WatchCache<SocketAddr, LookupState>>,
+    outbound: Arc<WatchCache<Destination, LookupState>>,
+    /// At most [`MAX_NAMES`].
+    names: Arc<WatchCache<Destination, LookupState>>,
     endpoints: Arc<WatchCache<Arc<str>, Arc<EndpointSet>>>,
     inbound: Arc<PortTable>,
 }
@@ -111,6 +119,10 @@ struct Context {
 /// How long a connection waits for the first snapshot of its destination. Linkerd's proxy sets no
 /// limit here, but fails requests to an unreachable control plane after this time.
 const FIRST_SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Maximum number of names that are looked up at a time. Requests choose them, possibly on behalf
+/// of external clients, and each one has two streams to the control plane.
+const MAX_NAMES: usize = 1024;
 
 /// When to retry a lookup that the control plane has rejected or whose object it does not know.
 const RETRY_REJECTED: Duration = Duration::from_secs(30);
@@ -142,6 +154,7 @@ impl Discovery {
         let inner = Inner {
             context: Arc::new(context),
             outbound: WatchCache::new(settings.outbound_idle, &runtime),
+            names: WatchCache::new(settings.outbound_idle, &runtime),
             endpoints: WatchCache::new(settings.outbound_idle, &runtime),
             inbound: PortTable::new(settings.inbound_idle, &runtime),
             runtime,
@@ -156,11 +169,19 @@ impl Discovery {
     /// Returns the snapshots of a destination. Waits for the first one only.
     pub(crate) async fn outbound(
         &self,
-        dst: SocketAddr,
+        dst: impl Into<Destination>,
     ) -> Result<watch::Receiver<Arc<OutboundTarget>>, DiscoveryError> {
         let inner = &self.inner;
-        let start = |state| outbound::run(inner.context.clone(), dst, state);
-        outbound::look_up(&inner.outbound, &inner.runtime, dst, start).await
+        let dst = dst.into();
+        let cache = match &dst {
+            Destination::Addr(_) => &inner.outbound,
+            Destination::Name(_) if !inner.names.has_room_for(&dst, MAX_NAMES) => {
+                return Err(DiscoveryError::TooManyNames);
+            }
+            Destination::Name(_) => &inner.names,
+        };
+        let start = |state| outbound::run(inner.context.clone(), dst.clone(), state);
+        outbound::look_up(cache, &inner.runtime, &dst, start).await
     }
 
     /// Returns the endpoint sets of an authority (`name:port`). The first one is

@@ -40,6 +40,8 @@ pub(crate) enum Kind {
         location: HeaderValue,
     },
     InvalidRedirect,
+    /// In ingress mode: the header that selects the destination is invalid.
+    InvalidOverride,
     /// The controller sent a policy that cannot be applied.
     InvalidPolicy,
     InjectedHttp(StatusCode),
@@ -158,14 +160,15 @@ impl Kind {
     /// Returns the response to this kind.
     pub(crate) fn mapping(&self) -> ErrorMapping {
         use grpc_code::{
-            DEADLINE_EXCEEDED, FAILED_PRECONDITION, INTERNAL, NOT_FOUND, PERMISSION_DENIED,
-            RESOURCE_EXHAUSTED, UNAVAILABLE,
+            DEADLINE_EXCEEDED, FAILED_PRECONDITION, INTERNAL, INVALID_ARGUMENT, NOT_FOUND,
+            PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE,
         };
         let (status, grpc, closes_connection) = match self {
             Self::RouteNotFound => (StatusCode::NOT_FOUND, NOT_FOUND, false),
             Self::Unauthorized => (StatusCode::FORBIDDEN, PERMISSION_DENIED, false),
             Self::RateLimited => (StatusCode::TOO_MANY_REQUESTS, RESOURCE_EXHAUSTED, false),
             Self::Redirect { status, .. } => (*status, NOT_FOUND, false),
+            Self::InvalidOverride => (StatusCode::BAD_REQUEST, INVALID_ARGUMENT, false),
             Self::InjectedHttp(status) => (*status, FAILED_PRECONDITION, false),
             Self::InjectedGrpc(code) => (StatusCode::OK, *code, false),
             Self::LoadShed => (StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE, true),
@@ -210,6 +213,7 @@ impl Kind {
 
 /// Codes of `google.rpc.Code`, the values of the `grpc-status` header.
 pub(crate) mod grpc_code {
+    pub(crate) const INVALID_ARGUMENT: u16 = 3;
     pub(crate) const DEADLINE_EXCEEDED: u16 = 4;
     pub(crate) const NOT_FOUND: u16 = 5;
     pub(crate) const PERMISSION_DENIED: u16 = 7;
@@ -249,6 +253,7 @@ mod tests {
             false,
         );
         check(Kind::InvalidRedirect, 500, 13, true);
+        check(Kind::InvalidOverride, 400, 3, false);
         check(Kind::InvalidPolicy, 500, 13, true);
         check(Kind::RateLimited, 429, 8, false);
         check(Kind::FailFast, 504, 4, true);

@@ -23,7 +23,7 @@ pub(crate) struct Outbound {
     context: Rc<ProxyContext>,
     classifier: Classifier,
     server: Server,
-    http: Http,
+    http: Rc<Http>,
     opaque: Opaque,
 }
 
@@ -32,7 +32,7 @@ impl Outbound {
         Self {
             classifier: Classifier::new(Direction::Outbound, &context),
             server: Server::new(Direction::Outbound, &context),
-            http: Http::new(context.clone()),
+            http: Rc::new(Http::new(context.clone())),
             opaque: Opaque::new(context.clone()),
             context,
         }

@@ -13,6 +13,7 @@ mod discovery;
 mod egress;
 mod filters;
 mod identity;
+mod ingress;
 mod orig_proto;
 mod outside;
 mod policy;

@@ -1,5 +1,6 @@
 //! Settings of discovery and policy.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +20,8 @@ pub(crate) struct Discovery {
     pub(crate) workload: Arc<str>,
     /// Addresses outside these networks have no profile.
     pub(crate) profile_networks: Vec<IpNet>,
+    /// Names without one of these suffixes have no profile. The empty suffix is that of all names.
+    pub(crate) profile_suffixes: Vec<Arc<str>>,
     pub(crate) outbound_idle: Duration,
     pub(crate) inbound_idle: Duration,
     pub(crate) limits: StreamLimits,
@@ -37,6 +40,7 @@ pub(crate) struct StreamLimits {
 }
 
 // Defaults as in Linkerd.
+const DEFAULT_PROFILE_SUFFIX: &str = "svc.cluster.local";
 const DEFAULT_OUTBOUND_IDLE: Duration = Duration::from_secs(5);
 const DEFAULT_INBOUND_IDLE: Duration = Duration::from_secs(90);
 
@@ -51,6 +55,9 @@ impl Discovery {
         let context = env.text("DESTINATION_CONTEXT").unwrap_or_default();
         let workload = env.required("POLICY_WORKLOAD", parse::text);
         let profile_networks = env.or("DESTINATION_PROFILE_NETWORKS", parse::networks, Vec::new());
+        let profile_suffixes = env
+            .optional("DESTINATION_PROFILE_SUFFIXES", parse::suffixes)
+            .unwrap_or_else(|| vec![DEFAULT_PROFILE_SUFFIX.into()]);
         let outbound_idle = env.or(
             "OUTBOUND_DISCOVERY_IDLE_TIMEOUT",
             parse::duration,
@@ -68,9 +75,26 @@ impl Discovery {
             context: context.into(),
             workload: workload?.into(),
             profile_networks,
+            profile_suffixes,
             outbound_idle,
             inbound_idle,
             limits,
+        })
+    }
+}
+
+impl Discovery {
+    /// Whether the destination service is asked for the profile of an address.
+    pub(crate) fn has_profile_network(&self, ip: IpAddr) -> bool {
+        self.profile_networks.iter().any(|net| net.contains(&ip))
+    }
+
+    /// Whether the destination service is asked for the profile of a host, in lower case.
+    pub(crate) fn has_profile_suffix(&self, host: &str) -> bool {
+        self.profile_suffixes.iter().any(|suffix| {
+            let before = host.strip_suffix(&**suffix);
+            suffix.is_empty()
+                || before.is_some_and(|before| before.is_empty() || before.ends_with('.'))
         })
     }
 }

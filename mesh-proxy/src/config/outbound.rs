@@ -38,6 +38,8 @@ pub(crate) struct Outbound {
     pub(crate) http2_client: Http2Params,
     /// Whether applications receive `l5d-proxy-error` and related headers.
     pub(crate) informational_headers: bool,
+    /// Ingress mode: `l5d-dst-override` selects the destination of a request.
+    pub(crate) ingress: bool,
     /// Whether route metrics have the host of the request.
     pub(crate) hostname_labels: bool,
     /// The check address; see [`crate::redirection`].
@@ -65,11 +67,7 @@ impl Outbound {
         let listen = env
             .optional("OUTBOUND_LISTEN_ADDRS", parse::listen_addrs)
             .unwrap_or_else(|| vec![single]);
-        if env.or("INGRESS_MODE", parse::boolean, false) {
-            tracing::warn!(
-                "Ingress mode is not supported: connections are routed by address, and l5d-dst-override is ignored"
-            );
-        }
+        let ingress = env.or("INGRESS_MODE", parse::boolean, false);
         let (stream_window, connection_window) = client_windows(env);
         Self {
             listen,
@@ -109,8 +107,9 @@ impl Outbound {
             informational_headers: !env.or(
                 "OUTBOUND_DISABLE_INFORMATIONAL_HEADERS",
                 parse::boolean,
-                false,
+                ingress,
             ),
+            ingress,
             hostname_labels: env.or("OUTBOUND_METRICS_HOSTNAME_LABELS", parse::boolean, false),
             redirect_check: env.own("MESH_PROXY_REDIRECT_CHECK", parse::socket_addr),
         }

@@ -15,6 +15,8 @@ use mesh_core::policy::inbound::{DefaultPolicy, UnknownDefaultPolicy};
 use mesh_core::ports::{PortSet, PortSetError};
 use mesh_core::units::{self, DurationError};
 
+use crate::host_name::is_host_name;
+
 pub(super) fn duration(text: &str) -> Result<Duration, DurationError> {
     units::parse_duration(text)
 }
@@ -144,6 +146,25 @@ pub(super) fn networks(text: &str) -> Result<Vec<IpNet>, String> {
             item.parse().map_err(|_invalid: ipnet::AddrParseError| {
                 format!("{item:?} is not a network (as in \"10.0.0.0/8\")")
             })
+        })
+        .collect()
+}
+
+/// Parses a comma-separated list of DNS suffixes, of which `.` is that of every name. Returns them
+/// in lower case, without dots at their ends.
+pub(super) fn suffixes(text: &str) -> Result<Vec<Arc<str>>, String> {
+    text.split(',')
+        .map(str::trim)
+        .filter(|item| !item.is_empty())
+        .map(|item| {
+            let suffix = item.strip_suffix('.').unwrap_or(item);
+            if suffix.is_empty() || is_host_name(suffix) {
+                Ok(suffix.to_ascii_lowercase().into())
+            } else {
+                Err(format!(
+                    "{item:?} is not a DNS suffix (as in \"svc.cluster.local.\")"
+                ))
+            }
         })
         .collect()
 }

@@ -111,6 +111,13 @@ fn defaults_are_linkerds() {
     assert_eq!(config.inbound.http2_server.stream_window, 65_535);
     assert_eq!(config.inbound.http2_server.connection_window, 1024 * 1024);
     assert!(config.outbound.informational_headers);
+    assert!(!config.outbound.ingress);
+    assert!(
+        config
+            .discovery
+            .has_profile_suffix("web.shop.svc.cluster.local")
+    );
+    assert!(!config.discovery.has_profile_suffix("web.shop"));
     assert!(!config.admin.shutdown_endpoint);
     assert!(config.identity.trust_anchors_file.is_none());
     assert!(config.trace.is_none());
@@ -392,6 +399,35 @@ fn data_threads_follow_core_settings() {
     );
     // Invalid core settings are only logged.
     check(&[("CORES", Some("0")), ("CORES_MAX", Some("many"))], 8, 1);
+}
+
+#[test]
+fn ingress_mode_sends_no_informational_headers_unless_configured() {
+    let outbound = |disabled: Option<&str>| {
+        let changes = [
+            ("INGRESS_MODE", Some("true")),
+            ("OUTBOUND_DISABLE_INFORMATIONAL_HEADERS", disabled),
+        ];
+        let config = with_control_plane(([127, 0, 0, 1], 1).into(), &changes);
+        assert!(config.outbound.ingress);
+        config.outbound.informational_headers
+    };
+    assert!(!outbound(None));
+    assert!(outbound(Some("false")));
+}
+
+#[test]
+fn profile_suffixes_match_whole_labels() {
+    let has = |suffixes: &str, host: &str| {
+        let changes = [("DESTINATION_PROFILE_SUFFIXES", Some(suffixes))];
+        let config = with_control_plane(([127, 0, 0, 1], 1).into(), &changes);
+        config.discovery.has_profile_suffix(host)
+    };
+    assert!(has("a.test., Svc.Local", "web.svc.local"));
+    assert!(has("svc.local.", "svc.local"));
+    assert!(!has("svc.local.", "othersvc.local"));
+    assert!(!has("", "svc.local"));
+    assert!(has(".", "anything.test"));
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! Synthesizes the policy of a destination that the policy service does not know.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,14 +13,16 @@ use mesh_core::profile::Profile;
 use mesh_core::resilience::Timeouts;
 use mesh_core::route::Rule;
 
+use super::Destination;
+
 /// Returns a policy that sends everything to `backend`, else to the profile's endpoint, else to the
-/// original destination.
+/// original destination. `None` if the destination is a name without any of these.
 pub(super) fn policy(
-    addr: SocketAddr,
+    dst: &Destination,
     profile: Option<&Profile>,
     backend: Option<BackendTarget>,
     detect_timeout: Duration,
-) -> OutboundPolicy {
+) -> Option<OutboundPolicy> {
     let parent = profile.and_then(|profile| profile.parent.clone());
     let endpoint = profile.and_then(|profile| profile.endpoint.clone());
     let meta = match (&backend, &endpoint) {
@@ -31,11 +32,14 @@ pub(super) fn policy(
         (_, Some(_)) => Meta::new_default("endpoint"),
         (_, None) => Meta::new_default("fallback"),
     };
-    let target = backend.unwrap_or_else(|| {
-        let endpoint = endpoint.unwrap_or_else(|| Endpoint::plain(addr));
-        BackendTarget::Forward(Box::new(endpoint))
-    });
-    detect_policy(meta, target, detect_timeout)
+    let target = match backend {
+        Some(target) => target,
+        None => {
+            let endpoint = endpoint.or_else(|| dst.addr().map(Endpoint::plain))?;
+            BackendTarget::Forward(Box::new(endpoint))
+        }
+    };
+    Some(detect_policy(meta, target, detect_timeout))
 }
 
 /// Returns a policy that detects the protocol and sends everything to one backend.

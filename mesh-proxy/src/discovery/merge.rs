@@ -5,7 +5,6 @@
 //! missing; the rest of the proxy uses its result. Its rules are documented in
 //! docs/reference/outbound-targets.md.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ use mesh_core::profile::{Profile, WeightedAuthority};
 use mesh_core::resilience::{PeakEwma, Queue};
 use mesh_core::route::Route;
 
-use super::{DiscoveryError, OutboundTarget, fallback};
+use super::{Destination, DiscoveryError, OutboundTarget, fallback};
 
 /// The destination service's response.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,7 +45,7 @@ pub(super) enum PolicyResponse {
 /// unknown whether the address has a proxy: waiting is better than a plaintext connection to a
 /// proxy that expects TLS.
 pub(super) fn merge(
-    dst: SocketAddr,
+    dst: &Destination,
     profile: ProfileResponse,
     policy: PolicyResponse,
     detect_timeout: Duration,
@@ -55,7 +54,10 @@ pub(super) fn merge(
         PolicyResponse::Policy(policy) => Some(*policy),
         PolicyResponse::Unknown => None,
         PolicyResponse::Rejected(reason) => {
-            return Some(Err(DiscoveryError::Refused { dst, reason }));
+            return Some(Err(DiscoveryError::Refused {
+                dst: dst.clone(),
+                reason,
+            }));
         }
     };
     // A policy with a passthrough backend does not tell what the original destination is.
@@ -68,7 +70,10 @@ pub(super) fn merge(
         ProfileResponse::Unavailable | ProfileResponse::Rejected(_) if identifies_dst => None,
         ProfileResponse::Unavailable => return None,
         ProfileResponse::Rejected(reason) => {
-            return Some(Err(DiscoveryError::NoProfile { dst, reason }));
+            return Some(Err(DiscoveryError::NoProfile {
+                dst: dst.clone(),
+                reason,
+            }));
         }
     };
     let target = profile
@@ -83,20 +88,23 @@ pub(super) fn merge(
             }
             policy
         }
-        None => fallback::policy(dst, profile.as_ref(), target, detect_timeout),
+        None => match fallback::policy(dst, profile.as_ref(), target, detect_timeout) {
+            Some(policy) => policy,
+            None => return Some(Err(DiscoveryError::UnknownName { dst: dst.clone() })),
+        },
     };
     if let Some(profile) = &profile {
         apply_profile(&mut policy.protocol, profile);
     }
     Some(Ok(OutboundTarget {
-        addr: dst,
+        destination: dst.clone(),
         policy,
         profile: profile.map(without_ambiguous_routes),
     }))
 }
 
 /// Returns the Service that the address belongs to, or its endpoint if that has a proxy.
-fn profile_target(profile: &Profile, dst: SocketAddr) -> Option<BackendTarget> {
+fn profile_target(profile: &Profile, dst: &Destination) -> Option<BackendTarget> {
     if let Some(endpoint) = &profile.endpoint {
         return endpoint
             .has_proxy()
@@ -111,12 +119,14 @@ fn profile_target(profile: &Profile, dst: SocketAddr) -> Option<BackendTarget> {
 }
 
 /// Returns the backends that forward to the original destination in plaintext.
-fn passthrough_backends(
-    protocol: &mut OutboundProtocol,
-    dst: SocketAddr,
-) -> Vec<&mut Arc<RouteBackend>> {
+fn passthrough_backends<'a>(
+    protocol: &'a mut OutboundProtocol,
+    dst: &Destination,
+) -> Vec<&'a mut Arc<RouteBackend>> {
     let is_passthrough = |backend: &&mut Arc<RouteBackend>| match &backend.backend.target {
-        BackendTarget::Forward(endpoint) => endpoint.addr == dst && endpoint.tls.is_none(),
+        BackendTarget::Forward(endpoint) => {
+            Some(endpoint.addr) == dst.addr() && endpoint.tls.is_none()
+        }
         BackendTarget::Balance { .. } | BackendTarget::None => false,
     };
     distributions(protocol)

@@ -1,20 +1,22 @@
 //! Receives the profile and the policy of one outbound destination, and merges the two streams into
 //! one snapshot.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mesh_api::proto::destination::{DestinationProfile, GetDestination};
 use mesh_api::proto::outbound::{OutboundPolicy as PolicyMessage, TrafficSpec, traffic_spec};
 use mesh_core::policy::outbound::OutboundProtocol;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tonic::Code;
 
 use super::merge::{PolicyResponse, ProfileResponse, merge};
 use super::watch_cache::{SharedWatch, WatchCache};
-use super::{Context, DiscoveryError, FIRST_SNAPSHOT_TIMEOUT, OutboundTarget, RETRY_REJECTED};
+use super::{
+    Context, Destination, DiscoveryError, FIRST_SNAPSHOT_TIMEOUT, OutboundTarget, RETRY_REJECTED,
+};
 use crate::control::follow::{Event, RetryDecision, follow};
 use crate::control::{self, stream};
 
@@ -25,13 +27,13 @@ const WATCH: &str = "/io.linkerd.proxy.outbound.OutboundPolicies/Watch";
 pub(super) enum LookupState {
     Pending,
     Resolved(watch::Sender<Arc<OutboundTarget>>),
-    Failed(DiscoveryError),
+    Failed(DiscoveryError, Instant),
 }
 
 /// A subscription to a destination's lookup.
 enum Lookup {
     Resolved(watch::Receiver<Arc<OutboundTarget>>),
-    Failed(DiscoveryError),
+    Failed(DiscoveryError, Instant),
     Pending(watch::Receiver<LookupState>),
 }
 
@@ -39,7 +41,7 @@ impl SharedWatch for LookupState {
     fn users(&self) -> usize {
         match self {
             Self::Resolved(target) => target.receiver_count(),
-            Self::Pending | Self::Failed(_) => 0,
+            Self::Pending | Self::Failed(..) => 0,
         }
     }
 }
@@ -48,19 +50,23 @@ impl Lookup {
     fn new(state: &watch::Sender<LookupState>) -> Self {
         match &*state.borrow() {
             LookupState::Resolved(target) => Self::Resolved(target.subscribe()),
-            LookupState::Failed(error) => Self::Failed(error.clone()),
+            LookupState::Failed(error, at) => Self::Failed(error.clone(), *at),
             LookupState::Pending => Self::Pending(state.subscribe()),
         }
     }
 }
 
+/// How long requests for a name whose lookup failed are answered without another lookup. External
+/// clients may choose names, and each lookup costs the control plane two streams.
+const FAILED_NAME: Duration = Duration::from_secs(5);
+
 /// Subscribes to the destination's snapshots, and waits while its lookup is pending. A failed
-/// lookup is returned to the waiting connections and then evicted, so that the next connection
-/// looks up again.
+/// lookup of an address is returned to the waiting connections and then evicted, so that the next
+/// connection looks up again; that of a name stays for [`FAILED_NAME`].
 pub(super) async fn look_up<F>(
-    cache: &WatchCache<SocketAddr, LookupState>,
+    cache: &WatchCache<Destination, LookupState>,
     runtime: &Handle,
-    dst: SocketAddr,
+    dst: &Destination,
     start: impl Fn(watch::Sender<LookupState>) -> F,
 ) -> Result<watch::Receiver<Arc<OutboundTarget>>, DiscoveryError>
 where
@@ -69,12 +75,18 @@ where
     let waiting = async {
         loop {
             let lookup =
-                cache.find_or_start(&dst, runtime, || LookupState::Pending, &start, Lookup::new);
+                cache.find_or_start(dst, runtime, || LookupState::Pending, &start, Lookup::new);
             match lookup {
                 Lookup::Resolved(target) => return Ok(target),
-                Lookup::Failed(error) => {
-                    cache.remove_if(&dst, |state| matches!(state, LookupState::Failed(_)));
-                    return Err(error);
+                Lookup::Failed(error, at) => {
+                    let is_name = matches!(dst, Destination::Name(_));
+                    let is_outdated = is_name && at.elapsed() >= FAILED_NAME;
+                    if !is_name || is_outdated {
+                        cache.remove_if(dst, |state| matches!(state, LookupState::Failed(..)));
+                    }
+                    if !is_outdated {
+                        return Err(error);
+                    }
                 }
                 Lookup::Pending(mut state) => {
                     if state.changed().await.is_err() {
@@ -87,13 +99,18 @@ where
     timeout(FIRST_SNAPSHOT_TIMEOUT, waiting)
         .await
         .unwrap_or(Err(DiscoveryError::TimedOut {
-            dst,
+            dst: dst.clone(),
             waited: FIRST_SNAPSHOT_TIMEOUT,
         }))
 }
 
 /// Publishes the destination's snapshots in `state`.
-pub(super) async fn run(context: Arc<Context>, dst: SocketAddr, state: watch::Sender<LookupState>) {
+pub(super) async fn run(
+    context: Arc<Context>,
+    dst: Destination,
+    state: watch::Sender<LookupState>,
+) {
+    let dst = &dst;
     let profile = watch::Sender::new(None);
     let policy = watch::Sender::new(None);
     tokio::join!(
@@ -111,15 +128,15 @@ pub(super) async fn run(context: Arc<Context>, dst: SocketAddr, state: watch::Se
 
 async fn watch_profile(
     context: &Context,
-    dst: SocketAddr,
+    dst: &Destination,
     profile: &watch::Sender<Option<ProfileResponse>>,
 ) {
     let settings = &context.config.discovery;
-    if !settings
-        .profile_networks
-        .iter()
-        .any(|net| net.contains(&dst.ip()))
-    {
+    let may_have_profile = match dst {
+        Destination::Addr(addr) => settings.has_profile_network(addr.ip()),
+        Destination::Name(name) => settings.has_profile_suffix(name.host()),
+    };
+    if !may_have_profile {
         profile.send_replace(Some(ProfileResponse::None));
         return;
     }
@@ -142,7 +159,7 @@ async fn watch_profile(
 }
 
 fn on_profile(
-    dst: SocketAddr,
+    dst: &Destination,
     event: Event<DestinationProfile>,
     profile: &watch::Sender<Option<ProfileResponse>>,
 ) -> RetryDecision {
@@ -201,14 +218,17 @@ fn publish_without_profile(
 
 async fn watch_policy(
     context: &Context,
-    dst: SocketAddr,
+    dst: &Destination,
     response: &watch::Sender<Option<PolicyResponse>>,
 ) {
     context.policy.ready().await;
     let open = || {
         let spec = TrafficSpec {
             source_workload: context.config.discovery.workload.to_string(),
-            target: Some(traffic_spec::Target::Addr(dst.into())),
+            target: Some(match dst {
+                Destination::Addr(addr) => traffic_spec::Target::Addr((*addr).into()),
+                Destination::Name(name) => traffic_spec::Target::Authority(name.to_string()),
+            }),
         };
         stream::open(context.policy.clone(), WATCH, spec)
     };
@@ -219,7 +239,7 @@ async fn watch_policy(
 }
 
 fn on_policy(
-    dst: SocketAddr,
+    dst: &Destination,
     event: Event<PolicyMessage>,
     response: &watch::Sender<Option<PolicyResponse>>,
 ) -> RetryDecision {
@@ -276,7 +296,7 @@ fn publish<T: PartialEq>(to: &watch::Sender<Option<T>>, new: T) {
 /// changes.
 async fn publish_snapshots(
     context: &Context,
-    dst: SocketAddr,
+    dst: &Destination,
     mut profile: watch::Receiver<Option<ProfileResponse>>,
     mut response: watch::Receiver<Option<PolicyResponse>>,
     state: &watch::Sender<LookupState>,
@@ -297,7 +317,7 @@ async fn publish_snapshots(
 /// not enlarge the future that awaits changes.
 fn publish_snapshot(
     context: &Context,
-    dst: SocketAddr,
+    dst: &Destination,
     profile: &mut watch::Receiver<Option<ProfileResponse>>,
     response: &mut watch::Receiver<Option<PolicyResponse>>,
     state: &watch::Sender<LookupState>,
@@ -342,7 +362,7 @@ fn set_state(state: &watch::Sender<LookupState>, new: Result<OutboundTarget, Dis
             true
         }
         (_, Err(error)) => {
-            *state = LookupState::Failed(error);
+            *state = LookupState::Failed(error, Instant::now());
             true
         }
     });

@@ -1,6 +1,7 @@
 //! Discovery against a control plane whose responses each test scripts.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 
 use mesh_core::endpoint::EndpointUpdate;
 use mesh_core::policy::outbound::OutboundProtocol;
@@ -51,7 +52,7 @@ fn dst() -> SocketAddr {
 
 /// A policy whose parent has this name.
 fn policy(name: &str) -> mesh_api::proto::outbound::OutboundPolicy {
-    let mut policy = fallback::policy(dst(), None, None, Duration::from_secs(1));
+    let mut policy = fallback::policy(&dst().into(), None, None, Duration::from_secs(1)).unwrap();
     policy.parent = mesh_core::meta::Meta::new_default(name);
     mesh_api::outbound::to_proto(&policy)
 }
@@ -124,7 +125,10 @@ async fn destination_unknown_to_policy_service_is_forwarded() {
         call.refuse(Status::invalid_argument("no such address"));
     });
     let target = target.unwrap().borrow().clone();
-    assert_eq!((target.addr, &target.profile), (dst(), &None));
+    assert_eq!(
+        (&target.destination, &target.profile),
+        (&dst().into(), &None)
+    );
     assert_eq!(target.policy.parent.name(), "fallback");
     assert!(matches!(
         target.policy.protocol,
@@ -342,4 +346,29 @@ async fn declared_policies_are_complete_when_each_port_has_one() {
     }
     known.await.unwrap();
     assert!(discovery.ports_without_policy().is_empty());
+}
+
+#[tokio::test]
+async fn number_of_names_is_bounded() {
+    let (discovery, mut control) = start().await;
+    let name = |n: usize| Destination::Name(format!("{n}.test:80").parse().unwrap());
+    let mut pending = Vec::new();
+    for n in 0..MAX_NAMES {
+        let discovery = discovery.clone();
+        let lookup_task = tokio::spawn(async move { discovery.outbound(name(n)).await });
+        let lookup = control.outbound.recv().await.unwrap();
+        let target = mesh_api::outbound::target(lookup.request.target.clone());
+        let expected =
+            mesh_core::policy::outbound::Target::Authority(format!("{n}.test:80").into());
+        assert_eq!(target.unwrap(), expected);
+        let stream = lookup.stream();
+        if n == 0 {
+            stream.send(Ok(policy("first"))).unwrap();
+        }
+        pending.push((lookup_task, stream));
+    }
+    let refused = discovery.outbound(name(MAX_NAMES)).await;
+    assert_eq!(refused.unwrap_err(), DiscoveryError::TooManyNames);
+    let first = discovery.outbound(name(0)).await.unwrap();
+    assert_eq!(first.borrow().policy.parent.name(), "first");
 }

@@ -88,6 +88,12 @@ where
         read(&entry.sender)
     }
 
+    /// Whether `key` is cached, or can be without exceeding `limit` values.
+    pub(super) fn has_room_for(&self, key: &K, limit: usize) -> bool {
+        let entries = self.entries.lock();
+        entries.len() < limit || entries.contains_key(key)
+    }
+
     /// Evicts a value immediately if `predicate` holds.
     pub(super) fn remove_if(&self, key: &K, predicate: impl FnOnce(&V) -> bool) {
         let mut entries = self.entries.lock();

@@ -20,6 +20,8 @@ pub(crate) const PROXY_UNDELIVERED: HeaderName = HeaderName::from_static("l5d-pr
 pub(crate) const CLIENT_ID: HeaderName = HeaderName::from_static("l5d-client-id");
 /// The canonical name of the destination, set for ServiceProfiles.
 pub(crate) const DST_CANONICAL: HeaderName = HeaderName::from_static("l5d-dst-canonical");
+/// The name that a request is sent to, in ingress mode.
+pub(crate) const DST_OVERRIDE: HeaderName = HeaderName::from_static("l5d-dst-override");
 /// The identity that the client requires of the endpoint.
 pub(crate) const REQUIRE_ID: HeaderName = HeaderName::from_static("l5d-require-id");
 

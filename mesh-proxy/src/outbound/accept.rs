@@ -3,7 +3,9 @@
 
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 
+use mesh_core::meta::Meta;
 use mesh_core::policy::outbound::OutboundProtocol;
 
 use super::Outbound;
@@ -55,6 +57,17 @@ impl ConnectionError {
     }
 }
 
+/// Returns the value of the label `protocol` of `outbound_tcp_protocol_connections_total`.
+fn protocol_label(protocol: &OutboundProtocol) -> &'static str {
+    match protocol {
+        OutboundProtocol::Http1(_) => "http/1",
+        OutboundProtocol::Http2(_) | OutboundProtocol::Grpc(_) => "http/2",
+        OutboundProtocol::Detect { .. } => "detect",
+        OutboundProtocol::Opaque(_) => "opaq",
+        OutboundProtocol::Tls(_) => "tls",
+    }
+}
+
 impl Outbound {
     /// Serves one connection until it ends. Logs and counts every failure.
     pub(crate) async fn serve(self: Rc<Self>, accepted: AcceptedConnection) {
@@ -92,11 +105,16 @@ impl Outbound {
         let families = &self.context.families;
         let transport = families.tcp.transport(labels::outbound_accept(dst));
         let mut io = Io::plain(accepted.tcp).measured(transport.open());
+        if self.context.config.outbound.ingress {
+            return Box::pin(self.resolve_ingress(io, client, dst)).await;
+        }
         let updates = Box::pin(self.context.discovery.outbound(dst)).await?;
         let target = updates.borrow().clone();
         let labels = || labels::parent(&target.policy.parent);
         let protocol = &target.policy.protocol;
-        families.detect.outbound_connection(&labels(), protocol);
+        families
+            .detect
+            .outbound_connection(&labels(), protocol_label(protocol));
         let plan = match protocol {
             OutboundProtocol::Detect { .. } => ProtocolPlan::Detect(self.classifier.timeout),
             OutboundProtocol::Http1(_) => ProtocolPlan::Http(Protocol::Http1),
@@ -126,6 +144,54 @@ impl Outbound {
             }
             Classification::Closed => ResolvedConnection::Closed,
         })
+    }
+
+    /// Detects the protocol whatever the policy is, because requests select their destination. Any
+    /// other connection is forwarded to its original destination.
+    async fn resolve_ingress(
+        &self,
+        mut io: Io,
+        client: SocketAddr,
+        dst: SocketAddr,
+    ) -> Result<ResolvedConnection, ConnectionError> {
+        let labels = || labels::parent(&Meta::new_default("ingress"));
+        let families = &self.context.families;
+        families.detect.outbound_connection(&labels(), "detect");
+        let plan = ProtocolPlan::Detect(self.classifier.timeout);
+        let dial = async || {
+            let target = self.original_target(dst).await.ok()?;
+            if !opaque::is_forwarded(&target.policy.protocol) {
+                return None;
+            }
+            self.opaque.connect(&target).await.ok()
+        };
+        let classified = self.classifier.classify(&mut io, plan, dst, labels, dial);
+        Ok(match classified.await? {
+            Classification::Http(protocol) => {
+                let connection = self.http.ingress_connection(client, dst);
+                ResolvedConnection::Http(io, Rc::new(connection), protocol)
+            }
+            Classification::Opaque(Some(server)) => ResolvedConnection::Tunnel(io, server),
+            Classification::Opaque(None) => {
+                let target = self.original_target(dst).await?;
+                if let OutboundProtocol::Tls(_) = target.policy.protocol {
+                    return self.resolve_tls(io, &target).await;
+                }
+                let server = self.opaque.connect(&target).await?;
+                ResolvedConnection::Tunnel(io, Box::new(server))
+            }
+            Classification::Closed => ResolvedConnection::Closed,
+        })
+    }
+
+    /// Looks up the original destination of one connection.
+    async fn original_target(
+        &self,
+        dst: SocketAddr,
+    ) -> Result<Arc<OutboundTarget>, DiscoveryError> {
+        let updates = self.context.discovery.outbound(dst).await?;
+        let target = updates.borrow().clone();
+        Ok(target)
     }
 
     /// Whether the connection is to the outbound port itself: it was not redirected, or its

@@ -21,10 +21,11 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use self::backend::{BackendResponse, Delivery};
+use self::ingress::IngressConnection;
 use self::observe::{RequestObserver, ResponseObserver};
 use self::routes::{Routes, Rule};
 use crate::context::ProxyContext;
-use crate::discovery::OutboundTarget;
+use crate::discovery::{Destination, DiscoveryError, OutboundTarget};
 use crate::error::{Error, Kind, Side};
 use crate::http::body::{ExchangeTimeouts, GrpcErrorTrailers, TimeoutError};
 use crate::http::headers::{DST_CANONICAL, REQUIRE_ID};
@@ -37,6 +38,7 @@ use crate::trace;
 
 mod backend;
 mod endpoint;
+mod ingress;
 mod observe;
 mod overrides;
 mod route_metrics;
@@ -47,19 +49,28 @@ pub(crate) struct Http {
     context: Rc<ProxyContext>,
     /// A target and its connections to endpoints are kept for the idle time after the last
     /// connection of the application.
-    targets: IdleCache<SocketAddr, HttpTarget>,
+    targets: IdleCache<Destination, HttpTarget>,
 }
 
 /// Responds to the requests of one connection of the application.
 pub(crate) struct ClientConnection {
-    target: Rc<HttpTarget>,
+    target: ConnectionTarget,
     client: SocketAddr,
+    original_dst: SocketAddr,
 }
 
-/// One original destination.
+/// Where the requests of a connection are sent.
+enum ConnectionTarget {
+    /// To its original destination.
+    Original(Rc<HttpTarget>),
+    /// In ingress mode, to the destinations that they select.
+    Requested(IngressConnection),
+}
+
+/// One original destination, or a name in ingress mode.
 pub(crate) struct HttpTarget {
     context: Rc<ProxyContext>,
-    addr: SocketAddr,
+    destination: Destination,
     updates: RefCell<watch::Receiver<Arc<OutboundTarget>>>,
     routes: RefCell<Rc<Routes>>,
 }
@@ -80,45 +91,101 @@ impl Http {
         addr: SocketAddr,
         updates: watch::Receiver<Arc<OutboundTarget>>,
     ) -> ClientConnection {
-        let target = self.targets.get_or_insert_with(addr, |addr| {
+        ClientConnection {
+            target: ConnectionTarget::Original(self.target(addr.into(), updates)),
+            client,
+            original_dst: addr,
+        }
+    }
+
+    /// Returns the handler of a connection in ingress mode. Its requests look up their
+    /// destinations.
+    pub(crate) fn ingress_connection(
+        self: &Rc<Self>,
+        client: SocketAddr,
+        addr: SocketAddr,
+    ) -> ClientConnection {
+        ClientConnection {
+            target: ConnectionTarget::Requested(IngressConnection::new(self.clone(), addr)),
+            client,
+            original_dst: addr,
+        }
+    }
+
+    /// Looks up a target, unless this thread has it.
+    async fn target_of(&self, destination: Destination) -> Result<Rc<HttpTarget>, DiscoveryError> {
+        if let Some(target) = self.targets.get(&destination)
+            && target.is_followed()
+        {
+            return Ok(target);
+        }
+        let updates = self.context.discovery.outbound(destination.clone()).await?;
+        Ok(self.target(destination, updates))
+    }
+
+    fn target(
+        &self,
+        destination: Destination,
+        updates: watch::Receiver<Arc<OutboundTarget>>,
+    ) -> Rc<HttpTarget> {
+        let target = self.targets.get_or_insert_with(destination, |destination| {
             let source = updates.borrow().clone();
             HttpTarget {
                 context: self.context.clone(),
-                addr: *addr,
+                destination: destination.clone(),
                 updates: RefCell::new(updates.clone()),
                 routes: RefCell::new(Rc::new(Routes::compile(&self.context, source, None))),
             }
         });
-        // Discovery may have evicted the address and looked it up again.
+        // Discovery may have evicted the destination and looked it up again.
         if !updates.same_channel(&target.updates.borrow()) {
             target.follow(updates);
         }
-        ClientConnection { target, client }
+        target
     }
 }
 
 impl HttpHandler for ClientConnection {
     async fn handle(&self, request: &mut Request) -> Result<Response, Reset> {
-        let Self { target, client } = self;
-        let tracer = target.context.shared.tracer.as_ref();
-        let span = trace::open(tracer, SpanKind::Server, Direction::Outbound, request);
-        let request_context = RequestContext::new(request, None);
-        let span_context = trace::context(span.as_deref());
-        let responding = target.respond(*client, request_context, span_context, request);
-        let response = match responding.await {
-            Ok(response) => response,
-            Err(error) => target.error_response(request_context, error)?,
-        };
-        trace::end(span, response.status());
-        Ok(response)
+        match &self.target {
+            ConnectionTarget::Original(target) => {
+                target.handle(self.client, self.original_dst, request).await
+            }
+            // Boxed, so that it does not enlarge the futures of other modes.
+            ConnectionTarget::Requested(ingress) => {
+                Box::pin(ingress.handle(self.client, request)).await
+            }
+        }
     }
 }
 
 impl HttpTarget {
+    /// Handles a request of `client` on a connection to `original_dst`.
+    async fn handle(
+        &self,
+        client: SocketAddr,
+        original_dst: SocketAddr,
+        request: &mut Request,
+    ) -> Result<Response, Reset> {
+        let tracer = self.context.shared.tracer.as_ref();
+        let span = trace::open(tracer, SpanKind::Server, Direction::Outbound, request);
+        let request_context = RequestContext::new(request, None);
+        let span_context = trace::context(span.as_deref());
+        let required_id = prepare(request, original_dst);
+        let responding = self.respond(client, required_id, request_context, span_context, request);
+        let response = match responding.await {
+            Ok(response) => response,
+            Err(error) => error_response(&self.context, &self.destination, request_context, error)?,
+        };
+        trace::end(span, response.status());
+        Ok(response)
+    }
+
     /// Handles a request from its rule to the response headers.
     async fn respond(
         &self,
         client: SocketAddr,
+        required_id: Option<http::HeaderValue>,
         request_context: RequestContext,
         span: Option<SpanContext>,
         request: &mut Request,
@@ -128,8 +195,7 @@ impl HttpTarget {
         let in_flight = in_flight
             .map_err(|_full| Error::new(Kind::LoadShed, "too many requests are in flight"))?;
         let within_target =
-            |error: Error| error.within(format_args!("logical service {}", self.addr));
-        let required_id = prepare(request, self.addr);
+            |error: Error| error.within(format_args!("logical service {}", self.destination));
         let (rule, prefix) = self.routes().find(request).map_err(within_target)?;
         let delivery = Delivery {
             client,
@@ -187,28 +253,6 @@ impl HttpTarget {
         })
     }
 
-    fn error_response(
-        &self,
-        request_context: RequestContext,
-        error: Error,
-    ) -> Result<Response, Reset> {
-        let context = &self.context;
-        if let Some(reason) = error.kind.reason(Side::Outbound) {
-            context.families.errors.outbound_http(reason);
-            if error.kind == Kind::LoadShed {
-                // The request whose wait failed has logged the outage already. An outage must not
-                // fill the log at the rate of the requests.
-                tracing::debug!(dst = %self.addr, %error, "HTTP request failed");
-            } else {
-                tracing::info!(dst = %self.addr, %error, "HTTP request failed");
-            }
-        }
-        let detail = ErrorDetail {
-            informational: context.config.outbound.informational_headers,
-        };
-        synthetic_response::error(request_context, &error, detail)
-    }
-
     /// Returns the current routes, recompiled if discovery has published a change.
     fn routes(&self) -> Rc<Routes> {
         let mut updates = self.updates.borrow_mut();
@@ -220,10 +264,38 @@ impl HttpTarget {
         self.routes.borrow().clone()
     }
 
+    /// Whether discovery still publishes changes.
+    fn is_followed(&self) -> bool {
+        self.updates.borrow().has_changed().is_ok()
+    }
+
     fn follow(&self, mut updates: watch::Receiver<Arc<OutboundTarget>>) {
         updates.mark_changed();
         self.updates.replace(updates);
     }
+}
+
+/// Logs and counts an error, and returns the response.
+fn error_response(
+    context: &ProxyContext,
+    dst: &Destination,
+    request_context: RequestContext,
+    error: Error,
+) -> Result<Response, Reset> {
+    if let Some(reason) = error.kind.reason(Side::Outbound) {
+        context.families.errors.outbound_http(reason);
+        if error.kind == Kind::LoadShed {
+            // The request whose wait failed has logged the outage already. An outage must not
+            // fill the log at the rate of the requests.
+            tracing::debug!(%dst, %error, "HTTP request failed");
+        } else {
+            tracing::info!(%dst, %error, "HTTP request failed");
+        }
+    }
+    let detail = ErrorDetail {
+        informational: context.config.outbound.informational_headers,
+    };
+    synthetic_response::error(request_context, &error, detail)
 }
 
 /// Normalizes a request. Returns the identity that the application requires of the endpoint.

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use mesh_core::policy::outbound::OutboundProtocol;
 use mesh_runtime::metrics::{CounterFamily, HistogramFamily, Labels, Registry};
 
 use crate::telemetry::labels::Direction;
@@ -81,14 +80,7 @@ impl DetectFamilies {
     }
 
     /// Counts an outbound connection by the protocol of its policy.
-    pub(crate) fn outbound_connection(&self, parent: &Labels, protocol: &OutboundProtocol) {
-        let protocol = match protocol {
-            OutboundProtocol::Http1(_) => "http/1",
-            OutboundProtocol::Http2(_) | OutboundProtocol::Grpc(_) => "http/2",
-            OutboundProtocol::Detect { .. } => "detect",
-            OutboundProtocol::Opaque(_) => "opaq",
-            OutboundProtocol::Tls(_) => "tls",
-        };
+    pub(crate) fn outbound_connection(&self, parent: &Labels, protocol: &'static str) {
         let labels = Labels::new().with("protocol", protocol);
         let labels = parent.iter().fold(labels, |labels, (name, value)| {
             labels.with(name.to_owned(), value)

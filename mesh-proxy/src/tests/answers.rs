@@ -1,4 +1,4 @@
-//! A control plane that responds with the policies and endpoints of a test, and what they
+//! A control plane that responds with the policies, profiles and endpoints of a test, and what they
 //! are built from.
 
 use std::cell::RefCell;
@@ -14,6 +14,7 @@ use mesh_core::policy::outbound::{
     Backend, BackendTarget, Distribution, HttpRoute, HttpRoutes, OutboundPolicy, OutboundProtocol,
     OutboundRule, RouteBackend, Target, TcpRoute, TcpVerdict,
 };
+use mesh_core::profile::Profile;
 use mesh_core::resilience::{PeakEwma, Queue, Timeouts};
 use mesh_core::route::filter::Filter;
 use mesh_core::route::{HostMatch, Rule};
@@ -30,7 +31,10 @@ pub(super) struct Answers(Rc<RefCell<State>>);
 #[derive(Default)]
 struct State {
     policies: HashMap<String, PolicyMessage>,
+    profiles: HashMap<String, Profile>,
     endpoints: HashMap<String, Vec<Endpoint>>,
+    /// The lookups of policies so far.
+    lookups: Vec<String>,
     policy_streams: HashMap<String, MessageSender<PolicyMessage>>,
     /// Keeps the other streams open.
     streams: Vec<Box<dyn std::any::Any>>,
@@ -63,6 +67,17 @@ impl Answers {
         state.policies.insert(target, message);
     }
 
+    pub(super) fn profile(&self, target: impl ToString, profile: Profile) {
+        let mut state = self.0.borrow_mut();
+        state.profiles.insert(target.to_string(), profile);
+    }
+
+    /// The number of lookups of a policy so far.
+    pub(super) fn lookups(&self, target: &str) -> usize {
+        let state = self.0.borrow();
+        state.lookups.iter().filter(|it| *it == target).count()
+    }
+
     /// Sets the endpoints of a Service, which have no proxies.
     pub(super) fn endpoints(&self, authority: &str, addrs: &[SocketAddr]) {
         let endpoints = addrs.iter().map(|addr| Endpoint::plain(*addr)).collect();
@@ -80,6 +95,7 @@ impl Answers {
                         Err(error) => panic!("{error}"),
                     };
                     let mut state = self.0.borrow_mut();
+                    state.lookups.push(target.clone());
                     match state.policies.get(&target).cloned() {
                         Some(policy) => {
                             let stream = call.stream();
@@ -90,7 +106,16 @@ impl Answers {
                     }
                 }
                 Some(call) = control.profiles.recv() => {
-                    call.refuse(Status::not_found("no profile"));
+                    let mut state = self.0.borrow_mut();
+                    match state.profiles.get(&call.request.path).cloned() {
+                        Some(profile) => {
+                            let stream = call.stream();
+                            let message = mesh_api::destination::profile_to_proto(&profile);
+                            stream.send(Ok(message)).unwrap();
+                            state.streams.push(Box::new(stream));
+                        }
+                        None => call.refuse(Status::not_found("no profile")),
+                    }
                 }
                 Some(call) = control.endpoints.recv() => {
                     let mut state = self.0.borrow_mut();

@@ -1,5 +1,7 @@
 //! Tests the rules of docs/reference/outbound-targets.md.
 
+use std::net::SocketAddr;
+
 use mesh_core::endpoint::{Endpoint, TlsPeer};
 use mesh_core::identity::Identity;
 use mesh_core::policy::outbound::{GrpcRoutes, HttpRoutes};
@@ -12,6 +14,10 @@ const WAIT: Duration = Duration::from_secs(10);
 
 fn dst() -> SocketAddr {
     DST.parse().unwrap()
+}
+
+fn name() -> Destination {
+    Destination::Name("web.shop.svc.cluster.local:80".parse().unwrap())
 }
 
 fn meshed() -> Endpoint {
@@ -54,7 +60,9 @@ fn plain() -> BackendTarget {
 
 /// A policy that detects the protocol and sends everything to one backend.
 fn detect(target: BackendTarget) -> OutboundProtocol {
-    fallback::policy(dst(), None, Some(target), WAIT).protocol
+    fallback::policy(&dst().into(), None, Some(target), WAIT)
+        .unwrap()
+        .protocol
 }
 
 fn opaque(target: BackendTarget, verdict: TcpVerdict) -> OutboundProtocol {
@@ -115,7 +123,7 @@ fn summary(merged: Option<Result<OutboundTarget, DiscoveryError>>) -> String {
 fn check(profile: ProfileResponse, policy: PolicyResponse, expect: &str) {
     let case = format!("{profile:?} and {policy:?}");
     assert_eq!(
-        summary(merge(dst(), profile, policy, WAIT)),
+        summary(merge(&dst().into(), profile, policy, WAIT)),
         expect,
         "{case}"
     );
@@ -192,7 +200,12 @@ fn profile_target_replaces_passthrough_backend() {
         &format!("detect {SERVICE}"),
     );
     let forbidden = policy(opaque(plain(), TcpVerdict::Forbidden));
-    let merged = merge(dst(), profile(of_endpoint(meshed())), forbidden, WAIT);
+    let merged = merge(
+        &dst().into(),
+        profile(of_endpoint(meshed())),
+        forbidden,
+        WAIT,
+    );
     let target = merged.unwrap().unwrap();
     let OutboundProtocol::Opaque(Some(route)) = target.policy.protocol else {
         panic!("it stays opaque");
@@ -259,10 +272,45 @@ fn routes_of_profile_without_service_and_endpoint_are_dropped() {
             routes: [route].into(),
             ..of
         };
-        let merged = merge(dst(), profile(with_route), policy(detect(service())), WAIT);
+        let merged = merge(
+            &dst().into(),
+            profile(with_route),
+            policy(detect(service())),
+            WAIT,
+        );
         merged.unwrap().unwrap().profile.unwrap().routes.len()
     };
     assert_eq!(routes(Profile::default()), 0);
     assert_eq!(routes(of_service(false)), 1);
     assert_eq!(routes(of_endpoint(meshed())), 1);
+}
+
+#[test]
+fn name_needs_policy_or_profile() {
+    let unknown = || Err(DiscoveryError::UnknownName { dst: name() });
+    for profile in [
+        ProfileResponse::None,
+        ProfileResponse::Profile(Box::default()),
+    ] {
+        let merged = merge(&name(), profile, PolicyResponse::Unknown, WAIT);
+        assert_eq!(merged.unwrap(), unknown());
+    }
+    let waiting = merge(
+        &name(),
+        ProfileResponse::Unavailable,
+        PolicyResponse::Unknown,
+        WAIT,
+    );
+    assert!(waiting.is_none());
+    let policy = policy(detect(service()));
+    let by_policy = merge(&name(), ProfileResponse::None, policy, WAIT);
+    assert_eq!(by_policy.unwrap().unwrap().destination, name());
+    let by_profile = merge(
+        &name(),
+        profile(of_service(false)),
+        PolicyResponse::Unknown,
+        WAIT,
+    );
+    let by_profile = by_profile.unwrap().unwrap().policy.protocol;
+    assert_eq!(by_profile, detect(service()));
 }

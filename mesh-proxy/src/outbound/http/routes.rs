@@ -2,20 +2,19 @@
 //!
 //! Compiled when discovery publishes a change. Unchanged backends are kept with their connections.
 
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderValue, Version};
+use http::{HeaderValue, StatusCode, Version};
 use mesh_core::meta::Meta;
 use mesh_core::policy::outbound::{
     Backend as BackendSource, BackendTarget, Distribution, GrpcRoute, HttpRoute, OutboundPolicy,
-    OutboundProtocol, OutboundRule, RouteBackend, TcpVerdict,
+    OutboundProtocol, OutboundRule, RouteBackend, TcpRoute, TcpVerdict,
 };
 use mesh_core::profile::Profile;
 use mesh_core::resilience::{PeakEwma, Queue, Timeouts};
-use mesh_core::route::filter::Filter;
+use mesh_core::route::filter::{Filter, Ratio};
 use mesh_core::route::http::RequestHead;
 use mesh_core::route::{self, HostMatch};
 use mesh_runtime::metrics::Labels;
@@ -54,7 +53,10 @@ enum Table {
     Grpc(Vec<Vec<Rc<Rule>>>),
     /// The routes of a ServiceProfile, followed by the default rule.
     Profile(Vec<Rc<Rule>>),
-    /// The policy has no HTTP routes.
+    /// The opaque route. Requests reach it in ingress mode, and on connections that were accepted
+    /// before the policy became opaque.
+    Opaque(Rc<Rule>),
+    /// The policy has no routes for requests.
     None,
 }
 
@@ -101,7 +103,7 @@ impl Routes {
         };
         let profile = effective_profile(&source);
         let http1 = Rc::new(match profile {
-            Some(profile) => compiler.profile(profile, source.addr),
+            Some(profile) => compiler.profile(profile, source.destination.port()),
             None => compiler.policy(&source.policy, Version::HTTP_11),
         });
         let http2 = if profile.is_some() || is_same_for_versions(&source.policy) {
@@ -136,6 +138,7 @@ impl Routes {
                 route::grpc::find(routes, &head)
                     .map(|found| (&rules[found.route][found.rule], found.prefix))
             }
+            (Table::Opaque(rule), _) => Some((rule, None)),
             (Table::Profile(rules), _) => self.find_in_profile(rules, &head).map(|r| (r, None)),
             _ => None,
         };
@@ -199,7 +202,10 @@ fn is_same_for_versions(policy: &OutboundPolicy) -> bool {
 impl Compiler<'_> {
     fn policy(&mut self, policy: &OutboundPolicy, version: Version) -> Table {
         match policy_routes(policy, version) {
-            None => Table::None,
+            None => match &policy.protocol {
+                OutboundProtocol::Opaque(Some(route)) => Table::Opaque(self.opaque(route)),
+                _ => Table::None,
+            },
             Some(PolicyRoutes::Http(routes)) => {
                 Table::Http(self.routes(routes, RouteFamilies::http))
             }
@@ -241,6 +247,27 @@ impl Compiler<'_> {
         compiled
     }
 
+    /// Compiles a rule that sends requests by an opaque route.
+    fn opaque(&mut self, route: &TcpRoute) -> Rc<Rule> {
+        let meta = &route.meta;
+        let families = self.context.families.clone();
+        let parent = self.parent;
+        let backends = self.distribution(&route.backends, &[], |backend| {
+            let labels = labels::outbound_backend(parent, meta, backend);
+            Some(Rc::new(families.outbound_backend.http(labels)))
+        });
+        Rc::new(Rule {
+            name: meta.to_string(),
+            metrics: Some(Rc::new(self.route_metrics(meta, RouteFamilies::http))),
+            backends,
+            canonical: None,
+            filters: verdict_filter(&route.verdict).into_iter().collect(),
+            timeouts: Timeouts::default(),
+            head_timeout: None,
+            allows_request_headers: false,
+        })
+    }
+
     fn route_metrics(
         &self,
         route: &Meta,
@@ -267,11 +294,15 @@ impl Compiler<'_> {
     ) -> Backends {
         let mut rule_backend = |source: &Arc<RouteBackend>| {
             let metrics = metrics(&source.backend.meta);
-            Rc::new(RuleBackend::new(
-                self.backend(&source.backend, hosts),
-                source.clone(),
-                metrics,
-            ))
+            let backend = self.backend(&source.backend, hosts);
+            let source = match verdict_filter(&source.verdict) {
+                None => source.clone(),
+                Some(filter) => Arc::new(RouteBackend {
+                    filters: vec![filter],
+                    ..RouteBackend::clone(source)
+                }),
+            };
+            Rc::new(RuleBackend::new(backend, source, metrics))
         };
         match distribution {
             Distribution::Empty => Backends::FirstAvailable(Vec::new()),
@@ -311,11 +342,8 @@ impl Compiler<'_> {
         compiled.backend
     }
 
-    fn profile(&mut self, profile: &Profile, addr: SocketAddr) -> Table {
-        let name = profile
-            .fqn
-            .as_ref()
-            .map(|fqn| format!("{fqn}:{}", addr.port()));
+    fn profile(&mut self, profile: &Profile, port: u16) -> Table {
+        let name = profile.fqn.as_ref().map(|fqn| format!("{fqn}:{port}"));
         let distribution = profile_backends(profile, name.as_deref(), self.parent);
         let canonical = name.and_then(|name| HeaderValue::try_from(name).ok());
         let limits = profile.routes.iter().map(|route| route.timeout);
@@ -363,6 +391,20 @@ fn profile_backends(profile: &Profile, name: Option<&str>, parent: &Meta) -> Dis
         (None, None) => return Distribution::Empty,
     };
     Distribution::FirstAvailable(vec![backend(parent.clone(), target)])
+}
+
+/// Returns the filter that rejects requests as the decision of an opaque route rejects
+/// connections.
+fn verdict_filter(verdict: &TcpVerdict) -> Option<Filter> {
+    match verdict {
+        TcpVerdict::Forward => None,
+        TcpVerdict::Forbidden => Some(Filter::InjectHttpFailure {
+            status: StatusCode::FORBIDDEN,
+            message: "traffic not allowed".into(),
+            ratio: Ratio::ALL,
+        }),
+        TcpVerdict::Invalid(message) => Some(Filter::InternalError(message.clone())),
+    }
 }
 
 impl Backends {
