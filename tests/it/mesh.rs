@@ -1,5 +1,6 @@
 //! Whole meshes: real programs as pods of a local node, two proxies between them.
 
+mod access;
 mod clients;
 mod dashboard;
 mod faults;
