@@ -56,7 +56,6 @@ properties:
 {{/* A list of CIDR blocks with exceptions. */}}
 {{- define "crds.networks" -}}
 type: array
-minItems: 1
 maxItems: 256
 items:
   type: object
