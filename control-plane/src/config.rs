@@ -161,6 +161,9 @@ pub struct Policy {
         default_value = "10.0.0.0/8,100.64.0.0/10,172.16.0.0/12,192.168.0.0/16,fd00::/8"
     )]
     pub cluster_networks: Vec<IpNet>,
+    /// Namespace whose EgressNetworks apply to clients of every namespace without one
+    #[arg(long, default_value = "linkerd-egress")]
+    pub global_egress_network_namespace: String,
     /// Trust domain, the suffix of every identity; empty for --cluster-domain
     #[arg(long, default_value = "")]
     pub identity_domain: String,

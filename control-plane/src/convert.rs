@@ -12,6 +12,8 @@ use mesh_k8s::invalid::{self, Invalid};
 use mesh_k8s::kinds::{ObjectMeta, OwnerReference};
 use mesh_k8s::pod::meta_annotation as annotation;
 
+use self::connection_route::{gateway_tcp_route, gateway_tls_route};
+use self::egress_network::egress_network;
 use self::external_workload::external_workload;
 use self::listed::{Metadata, listed, listed_pod, listed_profile, listed_service};
 use self::pod::{node, owned_object, pod};
@@ -24,6 +26,8 @@ use self::service::{endpoint_slice, service};
 use crate::model::{Name, OwnerRef};
 
 mod annotations;
+mod connection_route;
+mod egress_network;
 mod external_workload;
 mod filter;
 mod listed;

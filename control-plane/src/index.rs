@@ -18,6 +18,8 @@ pub(crate) mod fixture;
 mod inbound;
 mod inventory;
 mod outbound;
+#[cfg(test)]
+mod outbound_rules;
 mod pod_endpoints;
 mod policy;
 mod profile;

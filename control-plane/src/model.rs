@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+mod egress_network;
 mod external_workload;
 mod listed;
 mod pod;
@@ -17,6 +18,7 @@ mod route;
 mod service;
 
 pub use self::{
+    egress_network::{EgressNetwork, TrafficPolicy},
     external_workload::ExternalWorkload,
     listed::{
         ContainerError, Detail, ListedKind, ListedObject, PodDetail, PodPhase, ProfileDetail,
@@ -29,8 +31,8 @@ pub use self::{
     },
     profile::ServiceProfile,
     route::{
-        BackendKind, BackendRef, BackendRule, GrpcRoute, HttpRoute, ParentKind, ParentRef, Retries,
-        Route, RouteId, Rule,
+        BackendKind, BackendRef, BackendRule, ConnectionRoute, GrpcRoute, HttpRoute, ParentKind,
+        ParentRef, Retries, Route, RouteId, Rule,
     },
     service::{
         PortProtocol, Service, ServicePort, Slice, SliceEndpoint, SlicePort, SliceTarget,
@@ -131,6 +133,9 @@ kinds! {
     GatewayHttpRoute(HttpRoute): "gateway.networking.k8s.io", "HTTPRoute", id.name;
     GatewayGrpcRoute(GrpcRoute): "gateway.networking.k8s.io", "GRPCRoute", id.name;
     ServiceProfile(ServiceProfile): "linkerd.io", "ServiceProfile", name;
+    GatewayTlsRoute(ConnectionRoute): "gateway.networking.k8s.io", "TLSRoute", id.name;
+    GatewayTcpRoute(ConnectionRoute): "gateway.networking.k8s.io", "TCPRoute", id.name;
+    EgressNetwork(EgressNetwork): "policy.linkerd.io", "EgressNetwork", name;
 }
 
 impl Name {

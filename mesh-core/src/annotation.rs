@@ -110,6 +110,8 @@ pub const FAILURE_ACCRUAL_WINDOW: &str =
 /// Requests in the window below which the success rate is not used.
 pub const FAILURE_ACCRUAL_MIN_REQUESTS: &str =
     "balancer.alpha.linkerd.io/failure-accrual-success-rate-min-requests";
+/// Whether a Retry-After header sets the first back-off of an unavailable endpoint.
+pub const HONOR_RETRY_AFTER: &str = "balancer.alpha.linkerd.io/failure-accrual-honor-retry-after";
 /// Whether failures count as slow responses in load balancing.
 pub const PENALIZE_FAILURES: &str = "balancer.alpha.linkerd.io/penalize-failures";
 /// The latency that a failure counts for.

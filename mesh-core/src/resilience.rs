@@ -80,6 +80,9 @@ pub enum FailureAccrual {
         max_consecutive_failures: u32,
         /// Time for which the endpoint is not used.
         backoff: Backoff,
+        /// Whether a Retry-After header of a failure replaces the first step of the back-off,
+        /// within its bounds.
+        honor_retry_after: bool,
     },
 }
 

@@ -5,6 +5,7 @@
 //! its documentation names.
 
 pub mod authorization_policy;
+pub mod egress_network;
 pub mod external_workload;
 pub mod http_local_rate_limit_policy;
 pub mod http_route;
@@ -17,6 +18,7 @@ pub mod service_profile;
 pub mod target_ref;
 
 pub use authorization_policy::{AuthorizationPolicy, AuthorizationPolicySpec};
+pub use egress_network::{EgressNetwork, EgressNetworkSpec, TrafficPolicy};
 pub use external_workload::{ExternalWorkload, ExternalWorkloadSpec};
 pub use http_local_rate_limit_policy::{
     HttpLocalRateLimitPolicy, HttpLocalRateLimitPolicySpec, RateOverride, RequestRate,

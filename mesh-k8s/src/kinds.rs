@@ -5,6 +5,7 @@
 pub use gateway_api::{
     grpcroutes::{self, GrpcRoute},
     httproutes::{self, HttpRoute},
+    tlsroutes::TlsRouteRulesBackendRefs,
 };
 pub use k8s_openapi::{
     ByteString,
@@ -29,3 +30,5 @@ pub use k8s_openapi::{
     },
 };
 pub use kube::{Resource, ResourceExt};
+
+pub use crate::connection_routes::{ConnectionRule, TcpRoute, TlsRoute};

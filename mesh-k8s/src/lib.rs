@@ -7,6 +7,7 @@
 
 #![warn(missing_docs)]
 
+mod connection_routes;
 pub mod crd;
 pub mod heartbeat;
 pub mod inject;

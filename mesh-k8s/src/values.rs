@@ -52,8 +52,8 @@ mod viz;
 
 pub use common::{Bounds, Image, ProbeTimeout, Resources, StringMap};
 pub use controllers::{
-    Controller, DeploymentStrategy, DestinationController, Identity, Issuer, IssuerTls, KubeApi,
-    PodDisruptionBudget, PodMonitor, PodMonitorTarget, PolicyController, ProxyInjector,
+    Controller, DeploymentStrategy, DestinationController, Egress, Identity, Issuer, IssuerTls,
+    KubeApi, PodDisruptionBudget, PodMonitor, PodMonitorTarget, PolicyController, ProxyInjector,
     RollingUpdate,
 };
 pub use proxy::{
@@ -139,6 +139,8 @@ values! {
         pub destination_controller: DestinationController,
         /// The policy service: authorization and routes
         pub policy_controller: PolicyController,
+        /// Traffic that leaves the cluster
+        pub egress: Egress,
         /// The webhook that adds the proxy to pods
         pub proxy_injector: ProxyInjector,
         /// What the API server does if the webhook does not respond: with `Ignore` pods start

@@ -123,6 +123,10 @@ fn manifest(paths: &NodePaths, settings: &Settings, values: &Values) -> String {
         format!("--grpc-addr={any}:8090"),
         format!("--admin-addr={any}:9990"),
         format!("--cluster-networks={}", values.cluster_networks),
+        format!(
+            "--global-egress-network-namespace={}",
+            values.egress.global_egress_network_namespace
+        ),
         format!("--identity-domain={}", values.trust_domain()),
         format!("--cluster-domain={CLUSTER_DOMAIN}"),
         format!("--default-policy={}", values.proxy.default_inbound_policy),

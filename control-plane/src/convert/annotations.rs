@@ -10,15 +10,26 @@ use mesh_core::units::{list_items, parse_bool, parse_duration};
 use mesh_k8s::kinds::ObjectMeta;
 
 use super::{ConvertError, annotation, name};
-use crate::model::Retries;
+use crate::model::{Key, Kind, Retries, TrafficSettings};
 
-/// Reads annotations; ignores invalid ones with a warning.
-pub(super) fn or_ignore<T>(
-    meta: &ObjectMeta,
-    read: impl FnOnce(&ObjectMeta) -> Result<Option<T>, ConvertError>,
-) -> Option<T> {
-    read(meta).unwrap_or_else(|error| {
-        tracing::warn!(object = %name(meta), %error, "Ignored an annotation");
+/// Reads the settings of a Service or EgressNetwork. A group of annotations with an invalid one is
+/// ignored with a warning.
+pub(super) fn traffic_settings(kind: Kind, meta: &ObjectMeta) -> TrafficSettings {
+    let key = Key {
+        kind,
+        name: name(meta),
+    };
+    TrafficSettings {
+        timeouts: or_ignore(&key, timeouts(meta)).unwrap_or_default(),
+        retries: or_ignore(&key, retries(meta)),
+        failure_accrual: or_ignore(&key, failure_accrual(meta)),
+        failure_penalty: or_ignore(&key, failure_penalty(meta)),
+    }
+}
+
+fn or_ignore<T>(object: &Key, read: Result<Option<T>, ConvertError>) -> Option<T> {
+    read.unwrap_or_else(|error| {
+        tracing::warn!(%object, %error, "Ignored annotations");
         None
     })
 }
@@ -30,6 +41,7 @@ pub(super) fn timeouts(meta: &ObjectMeta) -> Result<Option<Timeouts>, ConvertErr
         response: duration(meta, keys::TIMEOUT_RESPONSE)?,
         idle: duration(meta, keys::TIMEOUT_IDLE)?,
     };
+    // A timeout of zero is set as well.
     Ok((timeouts != Timeouts::default()).then_some(timeouts))
 }
 
@@ -80,6 +92,8 @@ mod accrual_default {
 const MIN_WINDOW: Duration = Duration::from_millis(10);
 /// The largest minimum of requests that proxies support.
 const MAX_MIN_REQUESTS: u32 = 1_000_000;
+/// The longest penalty that proxies support, 49 days.
+const MAX_LOAD_PENALTY: Duration = Duration::from_millis(u32::MAX as u64);
 
 pub(super) fn failure_accrual(meta: &ObjectMeta) -> Result<Option<FailureAccrual>, ConvertError> {
     use accrual_default as default;
@@ -111,7 +125,12 @@ pub(super) fn failure_accrual(meta: &ObjectMeta) -> Result<Option<FailureAccrual
             .unwrap_or(default::THRESHOLD);
             let window = duration(meta, keys::FAILURE_ACCRUAL_WINDOW)?.unwrap_or(default::WINDOW);
             if window < MIN_WINDOW && threshold > 0.0 {
-                return Err(error(keys::FAILURE_ACCRUAL_WINDOW, "is less than 10ms"));
+                let problem = format!(
+                    "{}ms is too short: expected at least {}ms, or a success rate threshold of 0",
+                    window.as_millis(),
+                    MIN_WINDOW.as_millis()
+                );
+                return Err(error(keys::FAILURE_ACCRUAL_WINDOW, problem));
             }
             let requests = |text: &str| count(text).filter(|count| *count <= MAX_MIN_REQUESTS);
             Ok(Some(FailureAccrual::Unified {
@@ -126,6 +145,13 @@ pub(super) fn failure_accrual(meta: &ObjectMeta) -> Result<Option<FailureAccrual
                 .unwrap_or(default::MIN_REQUESTS),
                 max_consecutive_failures: max_failures,
                 backoff,
+                honor_retry_after: number(
+                    meta,
+                    keys::HONOR_RETRY_AFTER,
+                    "true or false",
+                    parse_bool,
+                )?
+                .unwrap_or(false),
             }))
         }
         other => Err(error(
@@ -141,10 +167,12 @@ fn backoff(meta: &ObjectMeta) -> Result<Backoff, ConvertError> {
     let min = duration(meta, keys::FAILURE_ACCRUAL_MIN_PENALTY)?.unwrap_or(default::MIN_PENALTY);
     let max = duration(meta, keys::FAILURE_ACCRUAL_MAX_PENALTY)?.unwrap_or(default::MAX_PENALTY);
     if max.is_zero() || min > max {
-        return Err(error(
-            keys::FAILURE_ACCRUAL_MAX_PENALTY,
-            "is zero or less than the minimum",
-        ));
+        let problem = format!(
+            "{}ms is not more than zero and at least the minimum penalty of {}ms",
+            max.as_millis(),
+            min.as_millis()
+        );
+        return Err(error(keys::FAILURE_ACCRUAL_MAX_PENALTY, problem));
     }
     let jitter = number(
         meta,
@@ -171,8 +199,17 @@ pub(super) fn failure_penalty(meta: &ObjectMeta) -> Result<Option<FailurePenalty
     if enabled != Some(true) {
         return Ok(None);
     }
+    let penalty = duration(meta, keys::LOAD_BIASER_PENALTY)?.unwrap_or(default::PENALTY);
+    if penalty > MAX_LOAD_PENALTY {
+        let problem = format!(
+            "{}ms is too long: expected at most {}ms",
+            penalty.as_millis(),
+            MAX_LOAD_PENALTY.as_millis()
+        );
+        return Err(error(keys::LOAD_BIASER_PENALTY, problem));
+    }
     Ok(Some(FailurePenalty {
-        penalty: duration(meta, keys::LOAD_BIASER_PENALTY)?.unwrap_or(default::PENALTY),
+        penalty,
         max_retry_after: duration(meta, keys::LOAD_BIASER_MAX_RETRY_AFTER)?
             .unwrap_or(default::MAX_RETRY_AFTER),
     }))
@@ -274,7 +311,8 @@ mod tests {
         check(keys::RETRY_LIMIT, "-1", "65535");
         check(keys::TIMEOUT_REQUEST, "1.5s", "invalid duration");
         check(keys::FAILURE_ACCRUAL, "often", "neither");
-        check(keys::FAILURE_ACCRUAL_MAX_PENALTY, "0", "zero");
+        check(keys::FAILURE_ACCRUAL_MAX_PENALTY, "0", "more than zero");
+        check(keys::HONOR_RETRY_AFTER, "yes", "true or false");
         check(keys::FAILURE_ACCRUAL_JITTER, "101", "0 to 100");
         check(keys::FAILURE_ACCRUAL_THRESHOLD, "NaN", "0 to 1");
         check(keys::FAILURE_ACCRUAL_WINDOW, "1ms", "10ms");

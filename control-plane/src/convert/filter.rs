@@ -57,13 +57,58 @@ struct PathJson {
 /// The default of the Gateway API, which its CRD sets.
 const DEFAULT_REDIRECT_STATUS: StatusCode = StatusCode::FOUND;
 
-/// Converts a list of filters. An unsupported filter is an error, because without it requests would
-/// be forwarded unchanged.
-pub(super) fn filters<F: Serialize>(
-    field: &str,
+/// The types of filters that the proxy API can carry for a kind of route.
+pub(super) type SupportedTypes = &'static [&'static str];
+
+pub(super) const HTTP: SupportedTypes = &[
+    "RequestHeaderModifier",
+    "ResponseHeaderModifier",
+    "RequestRedirect",
+];
+pub(super) const GRPC: SupportedTypes = &["RequestHeaderModifier"];
+
+/// Converts the filters of a rule. With a filter of another type the rule fails its requests,
+/// because without the filter they would be forwarded unchanged.
+pub(super) fn of_rule<F: Serialize>(
+    supported: SupportedTypes,
     filters: &Option<Vec<F>>,
 ) -> Result<Vec<Filter>, ConvertError> {
-    convert_all(field, filters, |filter| read(filter).and_then(convert))
+    match first_unsupported(supported, filters)? {
+        Some(problem) => Ok(vec![Filter::InternalError(problem.into())]),
+        None => convert_all("filters", filters, |filter| read(filter).and_then(convert)),
+    }
+}
+
+/// Converts the filters of a backend. A filter that is invalid or of another type makes its backend
+/// fail requests, not the whole route.
+pub(super) fn of_backend<F: Serialize>(
+    supported: SupportedTypes,
+    filters: &Option<Vec<F>>,
+) -> Result<Vec<Filter>, Arc<str>> {
+    let converted = match first_unsupported(supported, filters) {
+        Ok(Some(problem)) => return Err(format!("unsupported backend filter: {problem}").into()),
+        Ok(None) => convert_all("filters", filters, |filter| read(filter).and_then(convert)),
+        Err(error) => Err(error),
+    };
+    converted.map_err(|error| format!("invalid backend filter: {error}").into())
+}
+
+/// Returns what is wrong with the first filter of an unsupported type.
+fn first_unsupported<F: Serialize>(
+    supported: SupportedTypes,
+    filters: &Option<Vec<F>>,
+) -> Result<Option<String>, ConvertError> {
+    let types = convert_all("filters", filters, |filter| Ok(read(filter)?.r#type))?;
+    let unsupported = types
+        .iter()
+        .position(|found| !supported.contains(&&**found));
+    Ok(unsupported.map(|at| {
+        format!(
+            "filters[{at}].type: {} is not supported here, only {}; remove the filter",
+            types[at],
+            supported.join(", ")
+        )
+    }))
 }
 
 fn read<F: Serialize>(filter: &F) -> Result<FilterJson, ConvertError> {

@@ -4,10 +4,11 @@ use mesh_k8s::kinds;
 use serde::de::DeserializeOwned;
 
 use super::{
-    ConvertError, Metadata, authorization_policy, endpoint_slice, external_workload,
-    gateway_grpc_route, gateway_http_route, listed, listed_pod, listed_profile, listed_service,
-    mesh_tls_authentication, network_authentication, node, owned_object, pod, policy_http_route,
-    rate_limit_policy, server, server_authorization, service, service_profile,
+    ConvertError, Metadata, authorization_policy, egress_network, endpoint_slice,
+    external_workload, gateway_grpc_route, gateway_http_route, gateway_tcp_route,
+    gateway_tls_route, listed, listed_pod, listed_profile, listed_service, mesh_tls_authentication,
+    network_authentication, node, owned_object, pod, policy_http_route, rate_limit_policy, server,
+    server_authorization, service, service_profile,
 };
 use crate::model::{Kind, ListedKind, Object};
 
@@ -77,6 +78,13 @@ pub(crate) fn object<M: Manifest>(
             Object::GatewayGrpcRoute(gateway_grpc_route(&read(manifest)?)?.into())
         }
         Kind::ServiceProfile => Object::ServiceProfile(service_profile(&read(manifest)?)?.into()),
+        Kind::GatewayTlsRoute => {
+            Object::GatewayTlsRoute(gateway_tls_route(&read(manifest)?).into())
+        }
+        Kind::GatewayTcpRoute => {
+            Object::GatewayTcpRoute(gateway_tcp_route(&read(manifest)?).into())
+        }
+        Kind::EgressNetwork => Object::EgressNetwork(egress_network(read(manifest)?)?.into()),
         Kind::Listed(kind) => {
             let object = match kind {
                 ListedKind::Pod => listed_pod(&read(manifest)?),

@@ -59,10 +59,11 @@ macro_rules! convert_route {
 
 /// Converts a rule of a route, as [`convert_route`] does with the route.
 macro_rules! convert_rule {
-    ($rule:expr, $match:expr, $request_timeout:expr) => {
+    ($rule:expr, $match:expr, $supported:expr, $timeouts:expr) => {{
+        let (request_timeout, backend_timeout) = $timeouts;
         Ok(Rule {
             matches: convert_all("matches", &$rule.matches, $match)?,
-            filters: filter::filters("filters", &$rule.filters)?,
+            filters: filter::of_rule($supported, &$rule.filters)?,
             backends: $rule.backend_refs.as_ref().map(|backends| {
                 let rules = backends.iter().map(|backend| BackendRule {
                     backend: backend_ref(
@@ -73,15 +74,14 @@ macro_rules! convert_rule {
                         backend.port,
                     ),
                     weight: weight(backend.weight),
-                    // An unsupported filter makes its backend fail requests, not the whole route.
-                    filters: filter::filters("filters", &backend.filters)
-                        .map_err(|error| format!("unsupported backend filter: {error}").into()),
+                    filters: filter::of_backend($supported, &backend.filters),
                 });
                 rules.collect()
             }),
-            request_timeout: $request_timeout,
+            request_timeout,
+            backend_timeout,
         })
-    };
+    }};
 }
 
 pub(crate) fn policy_http_route(route: &crd::PolicyHttpRoute) -> Result<HttpRoute, ConvertError> {
@@ -97,19 +97,19 @@ pub(crate) fn gateway_grpc_route(route: &kinds::GrpcRoute) -> Result<GrpcRoute, 
 }
 
 /// The fields of a parent reference, which all kinds of routes share.
-struct ParentFields<'a> {
-    group: Option<&'a str>,
-    kind: Option<&'a str>,
-    namespace: Option<&'a str>,
-    name: &'a str,
-    port: Option<i32>,
-    section: bool,
+pub(super) struct ParentFields<'a> {
+    pub(super) group: Option<&'a str>,
+    pub(super) kind: Option<&'a str>,
+    pub(super) namespace: Option<&'a str>,
+    pub(super) name: &'a str,
+    pub(super) port: Option<i32>,
+    pub(super) section: bool,
 }
 
 /// The default group of the Gateway API. A Service has the group "" or "core".
 const DEFAULT_PARENT_GROUP: &str = "gateway.networking.k8s.io";
 
-fn parent_ref(own: &Name, parent: ParentFields<'_>) -> ParentRef {
+pub(super) fn parent_ref(own: &Name, parent: ParentFields<'_>) -> ParentRef {
     let group = parent.group.unwrap_or(DEFAULT_PARENT_GROUP);
     let is_kind = |want: &str, kind: &str| {
         parent
@@ -121,6 +121,8 @@ fn parent_ref(own: &Name, parent: ParentFields<'_>) -> ParentRef {
         ParentKind::Server
     } else if is_kind("", "Service") || is_kind("core", "Service") {
         ParentKind::Service
+    } else if is_kind(crd::GROUP, "EgressNetwork") {
+        ParentKind::EgressNetwork
     } else {
         ParentKind::Other
     };
@@ -132,7 +134,7 @@ fn parent_ref(own: &Name, parent: ParentFields<'_>) -> ParentRef {
     }
 }
 
-fn host_match(host: &str) -> HostMatch {
+pub(super) fn host_match(host: &str) -> HostMatch {
     match host.strip_prefix("*.") {
         Some(suffix) => HostMatch::Suffix(suffix.rsplit('.').map(Arc::from).collect()),
         None => HostMatch::Exact(host.into()),
@@ -140,30 +142,39 @@ fn host_match(host: &str) -> HostMatch {
 }
 
 fn http_rule(rule: &http_api::HttpRouteRules) -> Result<Rule<HttpMatch>, ConvertError> {
-    convert_rule!(rule, http_match, request_timeout(rule)?)
+    convert_rule!(rule, http_match, filter::HTTP, timeouts(rule)?)
 }
 
 fn grpc_rule(rule: &grpc::GrpcRouteRules) -> Result<Rule<GrpcMatch>, ConvertError> {
-    convert_rule!(rule, grpc_match, None)
+    convert_rule!(rule, grpc_match, filter::GRPC, (None, None))
 }
 
-fn request_timeout(rule: &http_api::HttpRouteRules) -> Result<Option<Duration>, ConvertError> {
-    let timeouts = rule.timeouts.as_ref();
-    match timeouts.and_then(|timeouts| timeouts.request.as_deref()) {
+/// Returns the timeouts of a request and of an attempt.
+fn timeouts(
+    rule: &http_api::HttpRouteRules,
+) -> Result<(Option<Duration>, Option<Duration>), ConvertError> {
+    let Some(timeouts) = &rule.timeouts else {
+        return Ok((None, None));
+    };
+    let read = |field: &str, text: &Option<String>| match text {
         Some(text) => match crd::http_route::parse_duration(text) {
             // Zero means no timeout.
             Ok(timeout) => Ok((!timeout.is_zero()).then_some(timeout)),
-            Err(problem) => Err(ConvertError::new("timeouts.request", problem)),
+            Err(problem) => Err(ConvertError::new(field, problem)),
         },
         None => Ok(None),
-    }
+    };
+    Ok((
+        read("timeouts.request", &timeouts.request)?,
+        read("timeouts.backendRequest", &timeouts.backend_request)?,
+    ))
 }
 
-fn weight(weight: Option<i32>) -> u32 {
+pub(super) fn weight(weight: Option<i32>) -> u32 {
     weight.map_or(1, |weight| u32::try_from(weight).unwrap_or(0))
 }
 
-fn backend_ref(
+pub(super) fn backend_ref(
     group: Option<&str>,
     kind: Option<&str>,
     namespace: Option<&str>,
@@ -171,10 +182,12 @@ fn backend_ref(
     port: Option<i32>,
 ) -> BackendRef {
     let core = matches!(group, None | Some("" | "core"));
-    let service = kind.is_none_or(|kind| kind.eq_ignore_ascii_case("Service"));
+    let is_kind = |want: &str| kind.unwrap_or("Service").eq_ignore_ascii_case(want);
     BackendRef {
-        kind: if core && service {
+        kind: if core && is_kind("Service") {
             BackendKind::Service
+        } else if group == Some(crd::GROUP) && is_kind("EgressNetwork") {
+            BackendKind::EgressNetwork
         } else {
             BackendKind::Other
         },

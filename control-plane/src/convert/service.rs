@@ -10,7 +10,7 @@ use mesh_k8s::pod::unique_ips;
 
 use super::{annotation, annotations, name, port_number, shared};
 use crate::model::{
-    Name, Service, ServicePort, Slice, SliceEndpoint, SlicePort, SliceTarget, TrafficSettings,
+    Kind, Name, Service, ServicePort, Slice, SliceEndpoint, SlicePort, SliceTarget,
 };
 
 /// The label of an EndpointSlice with the name of its Service.
@@ -38,12 +38,7 @@ pub(crate) fn service(service: &K8sService) -> Service {
         ports,
         opaque_ports,
         local_traffic: spec.internal_traffic_policy.as_deref() == Some("Local"),
-        traffic: TrafficSettings {
-            timeouts: annotations::or_ignore(meta, annotations::timeouts).unwrap_or_default(),
-            retries: annotations::or_ignore(meta, annotations::retries),
-            failure_accrual: annotations::or_ignore(meta, annotations::failure_accrual),
-            failure_penalty: annotations::or_ignore(meta, annotations::failure_penalty),
-        },
+        traffic: annotations::traffic_settings(Kind::Service, meta),
     }
 }
 
@@ -59,7 +54,7 @@ fn service_port(port: &core::ServicePort) -> Option<ServicePort> {
 }
 
 /// Parses numbers, ranges and names of service ports. Skips invalid items with a warning.
-fn resolve_port_list(ports: &[ServicePort], list: &str) -> PortSet {
+pub(super) fn resolve_port_list(ports: &[ServicePort], list: &str) -> PortSet {
     let mut set = PortSet::default();
     for item in list_items(list) {
         let named = ports.iter().find(|port| port.name.as_deref() == Some(item));

@@ -56,6 +56,7 @@ fn settings(config: &Policy) -> PolicySettings {
         control_namespace: config.control_plane_namespace.as_str().into(),
         identity_domain: trust_domain(&config.identity_domain, &config.cluster_domain).into(),
         cluster_networks: config.cluster_networks.clone(),
+        global_egress_namespace: config.global_egress_network_namespace.as_str().into(),
         default_policy: config.default_policy,
         probe_networks: config.probe_networks.clone(),
         default_opaque_ports: config.default_opaque_ports.clone(),

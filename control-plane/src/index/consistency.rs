@@ -48,7 +48,7 @@ fn profile(index: &mut DestinationIndex, addr: &str) -> Profile {
 fn protocol(index: &mut PolicyIndex, addr: &str) -> OutboundProtocol {
     let target = Target::Addr(addr.parse().unwrap());
     let watched = index.outbound(&target, &"shop".into()).unwrap();
-    watched.borrow().protocol.clone()
+    watched.borrow().as_ref().clone().unwrap().protocol
 }
 
 #[test]

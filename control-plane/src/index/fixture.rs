@@ -52,6 +52,7 @@ pub(super) fn policy_settings() -> PolicySettings {
         control_namespace: "linkerd".into(),
         identity_domain: "cluster.local".into(),
         cluster_networks: vec!["10.0.0.0/8".parse().unwrap()],
+        global_egress_namespace: "linkerd-egress".into(),
         default_policy: "all-unauthenticated".parse().unwrap(),
         probe_networks: vec!["0.0.0.0/0".parse().unwrap()],
         default_opaque_ports: "25,3306".parse().unwrap(),

@@ -3,24 +3,22 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use mesh_core::endpoint::Endpoint;
 use mesh_core::meta::{Meta, Resource};
-use mesh_core::policy::outbound::{
-    Backend, BackendTarget, Distribution, GrpcRoutes, HttpRoutes, OutboundPolicy, OutboundProtocol,
-    OutboundRule, RouteBackend, Routes, Target, TcpRoute, TcpVerdict,
-};
-use mesh_core::resilience::Timeouts;
-use mesh_core::route::http::HttpMatch;
-use mesh_core::route::{Route, Rule};
+use mesh_core::policy::outbound::{OutboundPolicy, Target};
 
-use super::inbound::DETECT_TIMEOUT;
+use self::parent::{ParentObject, RouteParent};
 use super::settings::PolicySettings;
 use super::store::Store;
-use crate::model::{self, Name, PortProtocol, Service};
-use backend::BackendBuilder;
+use crate::model::Name;
 
+mod attached;
 mod backend;
+mod default_route;
+mod egress;
+mod parent;
+mod protocol;
 mod routes;
+mod special;
 
 /// A destination and the namespace of its clients.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -32,8 +30,11 @@ pub enum OutboundKey {
         /// The Service was looked up by address, so its spec must define the port.
         by_address: bool,
     },
-    /// An address outside the cluster.
-    External(SocketAddr),
+    /// An address that no Service has. Its EgressNetwork is looked up again when one changes.
+    External {
+        addr: SocketAddr,
+        client_namespace: Arc<str>,
+    },
 }
 
 /// Why a destination has no policy.
@@ -67,22 +68,18 @@ pub(super) fn resolve(
         }
         Target::Addr(addr) => {
             let ip = addr.ip().to_canonical();
-            if let Some(service) = store.services_at(ip).next() {
-                return Ok(OutboundKey::Service {
+            Ok(match store.services_at(ip).next() {
+                Some(service) => OutboundKey::Service {
                     service: service.name.clone(),
                     port: addr.port(),
                     client_namespace: client_namespace.clone(),
                     by_address: true,
-                });
-            }
-            let in_cluster = settings
-                .cluster_networks
-                .iter()
-                .any(|net| net.contains(&ip));
-            if in_cluster {
-                return Err(OutboundError::NoSuchService);
-            }
-            Ok(OutboundKey::External(*addr))
+                },
+                None => OutboundKey::External {
+                    addr: *addr,
+                    client_namespace: client_namespace.clone(),
+                },
+            })
         }
     }
 }
@@ -112,186 +109,94 @@ fn parse_authority(authority: &Arc<str>, domain: &str) -> Result<(Name, u16), Ou
     }
 }
 
+/// Returns the policy; `None` for an address in the cluster that belongs to no Service and to no
+/// EgressNetwork.
 pub(super) fn policy(
     store: &Store,
     settings: &PolicySettings,
     key: &OutboundKey,
-) -> OutboundPolicy {
-    match key {
-        OutboundKey::External(addr) => external(*addr),
+) -> Option<OutboundPolicy> {
+    let (object, port, client_namespace) = match key {
+        OutboundKey::External {
+            addr,
+            client_namespace,
+        } => {
+            let ip = addr.ip().to_canonical();
+            let Some(network) = egress::find(store, settings, ip, client_namespace) else {
+                let in_cluster = settings
+                    .cluster_networks
+                    .iter()
+                    .any(|net| net.contains(&ip));
+                return (!in_cluster).then(|| special::fallback(*addr));
+            };
+            let object = ParentObject::EgressNetwork {
+                network,
+                addr: *addr,
+            };
+            (object, addr.port(), client_namespace)
+        }
         OutboundKey::Service {
-            service,
+            service: name,
             port,
             client_namespace,
             by_address,
         } => {
-            let found = store.service(service);
-            let undefined =
-                found.is_some_and(|found| !found.ports.iter().any(|entry| entry.number == *port));
+            let service = store.service(name);
+            let undefined = service
+                .is_some_and(|service| !service.ports.iter().any(|entry| entry.number == *port));
             if *by_address && undefined {
-                return undefined_port(service, *port);
+                return Some(special::undefined_port(name, *port));
             }
-            let parent = RouteParent {
-                store,
-                settings,
-                name: service,
-                port: *port,
-                service: found,
+            (
+                ParentObject::Service { name, service },
+                *port,
                 client_namespace,
-            };
-            OutboundPolicy {
-                parent: service_meta(service, *port),
-                protocol: parent.protocol(),
-            }
+            )
         }
-    }
+    };
+    let parent = RouteParent {
+        store,
+        settings,
+        object,
+        port,
+        client_namespace,
+    };
+    Some(OutboundPolicy {
+        parent: parent.meta(),
+        protocol: parent.protocol(),
+    })
 }
 
-/// Forwards traffic that leaves the cluster to its original destination.
-fn external(addr: SocketAddr) -> OutboundPolicy {
-    let meta = Meta::new_default("egress-fallback");
-    let backend = || {
-        Distribution::FirstAvailable(vec![Arc::new(RouteBackend {
-            backend: Backend {
-                meta: meta.clone(),
-                target: BackendTarget::Forward(Box::new(Endpoint {
-                    weight: 1,
-                    ..Endpoint::plain(addr)
-                })),
-            },
-            filters: Vec::new(),
-            verdict: TcpVerdict::Forward,
-        })])
-    };
-    let http = || HttpRoutes {
-        routes: vec![Route {
-            meta: meta.clone(),
-            hosts: Vec::new(),
-            rules: vec![Rule {
-                matches: vec![HttpMatch::default()],
-                action: OutboundRule {
-                    filters: Vec::new(),
-                    backends: backend(),
-                    timeouts: Timeouts::default(),
-                    retry: None,
-                    allow_request_headers: false,
-                },
-            }],
-        }],
-        failure_accrual: None,
-    };
-    OutboundPolicy {
-        parent: meta.clone(),
-        protocol: OutboundProtocol::Detect {
-            timeout: DETECT_TIMEOUT,
-            opaque: Some(TcpRoute {
-                meta: meta.clone(),
-                backends: backend(),
-                verdict: TcpVerdict::Forward,
-            }),
-            http1: http(),
-            http2: http(),
-        },
-    }
-}
-
-/// Denies a port that the Service does not define.
-fn undefined_port(service: &Name, port: u16) -> OutboundPolicy {
-    OutboundPolicy {
-        parent: service_meta(service, port),
-        protocol: OutboundProtocol::Opaque(Some(TcpRoute {
-            meta: Meta::new_default("undefined-port"),
-            backends: Distribution::Empty,
-            verdict: TcpVerdict::Forbidden,
-        })),
+/// Returns the namespaces whose objects determine the policy, other than as backends. Routes are in
+/// the namespace of their parent or of the client.
+pub(super) fn namespaces<'a>(
+    settings: &'a PolicySettings,
+    key: &'a OutboundKey,
+) -> [&'a Arc<str>; 2] {
+    match key {
+        OutboundKey::Service {
+            service,
+            client_namespace,
+            ..
+        } => [&service.namespace, client_namespace],
+        OutboundKey::External {
+            client_namespace, ..
+        } => [&settings.global_egress_namespace, client_namespace],
     }
 }
 
 pub(super) fn service_meta(service: &Name, port: u16) -> Meta {
-    let Name { namespace, name } = service.clone();
+    port_meta("core", "Service", service, port)
+}
+
+fn egress_network_meta(network: &Name, port: u16) -> Meta {
+    port_meta("policy.linkerd.io", "EgressNetwork", network, port)
+}
+
+fn port_meta(group: &str, kind: &str, object: &Name, port: u16) -> Meta {
+    let Name { namespace, name } = object.clone();
     Meta::Resource(Resource {
         port: Some(port),
-        ..Resource::new("core", "Service", namespace, name)
+        ..Resource::new(group, kind, namespace, name)
     })
-}
-
-/// A port of a Service, the parent of routes.
-#[derive(Clone, Copy)]
-struct RouteParent<'a> {
-    store: &'a Store,
-    settings: &'a PolicySettings,
-    name: &'a Name,
-    port: u16,
-    /// `None` if the Service does not exist. A target by name is balanced anyway.
-    service: Option<&'a Service>,
-    client_namespace: &'a Arc<str>,
-}
-
-impl RouteParent<'_> {
-    fn protocol(&self) -> OutboundProtocol {
-        let defaults = &self.settings.default_opaque_ports;
-        let protocol = match self.service {
-            Some(service) => service.protocol(self.port, defaults),
-            None if defaults.contains(self.port) => PortProtocol::Opaque,
-            None => PortProtocol::Unspecified,
-        };
-        let grpc = routes::grpc(self);
-        match protocol {
-            PortProtocol::Http1 => OutboundProtocol::Http1(self.http_routes()),
-            PortProtocol::Http2 if grpc.is_empty() => OutboundProtocol::Http2(self.http_routes()),
-            PortProtocol::Http2 => OutboundProtocol::Grpc(self.grpc_routes(&grpc)),
-            PortProtocol::Opaque => OutboundProtocol::Opaque(Some(self.opaque_route())),
-            PortProtocol::Unspecified if !grpc.is_empty() => {
-                OutboundProtocol::Grpc(self.grpc_routes(&grpc))
-            }
-            PortProtocol::Unspecified => {
-                let http = self.http_routes();
-                OutboundProtocol::Detect {
-                    timeout: DETECT_TIMEOUT,
-                    opaque: Some(self.opaque_route()),
-                    http1: http.clone(),
-                    http2: http,
-                }
-            }
-        }
-    }
-
-    fn http_routes(&self) -> HttpRoutes {
-        let attached = routes::http(self);
-        let mut routes: Vec<_> = attached
-            .iter()
-            .map(|route| routes::convert_http(self, route))
-            .collect();
-        if routes.is_empty() {
-            routes.push(routes::default_http(self));
-        }
-        self.routes(routes)
-    }
-
-    fn grpc_routes(&self, attached: &[&model::GrpcRoute]) -> GrpcRoutes {
-        let routes = attached
-            .iter()
-            .map(|route| routes::convert_grpc(self, route));
-        self.routes(routes.collect())
-    }
-
-    fn routes<M, T>(&self, routes: Vec<Route<M, OutboundRule<T>>>) -> Routes<M, T> {
-        Routes {
-            routes,
-            failure_accrual: self
-                .service
-                .and_then(|service| service.traffic.failure_accrual),
-        }
-    }
-
-    /// Connections are balanced without penalties, which depend on responses.
-    fn opaque_route(&self) -> TcpRoute {
-        TcpRoute {
-            meta: Meta::new_default("opaq"),
-            backends: Distribution::FirstAvailable(vec![
-                BackendBuilder::for_connections(self).parent_backend(),
-            ]),
-            verdict: TcpVerdict::Forward,
-        }
-    }
 }

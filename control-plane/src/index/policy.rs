@@ -25,7 +25,8 @@ pub struct PolicyIndex {
     /// The overlaps of Servers that have been logged, so that each is logged once and not for every
     /// pod.
     overlaps: BTreeSet<Overlap>,
-    outbound: Views<OutboundKey, OutboundPolicy>,
+    /// `None` if the destination has no policy any more, which ends the streams.
+    outbound: Views<OutboundKey, Option<OutboundPolicy>>,
 }
 
 /// A port of a workload.
@@ -71,7 +72,7 @@ impl PolicyIndex {
             report_overlaps(store, key, overlaps);
         }
         outbound.refresh(
-            |key| affects_target(&changes, key),
+            |key| affects_target(&changes, settings, key),
             |key| Some(outbound::policy(store, settings, key)),
         );
     }
@@ -91,10 +92,11 @@ impl PolicyIndex {
         &mut self,
         target: &Target,
         client_namespace: &Arc<str>,
-    ) -> Result<watch::Receiver<Arc<OutboundPolicy>>, OutboundError> {
+    ) -> Result<watch::Receiver<Arc<Option<OutboundPolicy>>>, OutboundError> {
         let key = outbound::resolve(&self.store, &self.settings, target, client_namespace)?;
-        let value = outbound::policy(&self.store, &self.settings, &key);
-        Ok(self.outbound.watch(key, value))
+        let value = outbound::policy(&self.store, &self.settings, &key)
+            .ok_or(OutboundError::NoSuchService)?;
+        Ok(self.outbound.watch(key, Some(value)))
     }
 
     /// Returns the numbers of watched inbound and outbound policies.
@@ -131,20 +133,13 @@ fn report_overlaps(store: &Store, key: &InboundKey, reported: &mut BTreeSet<Over
     }
 }
 
-/// Routes are in the namespace of the Service or of the client; backends may be in any.
-fn affects_target(changes: &ChangeSet, key: &OutboundKey) -> bool {
-    match key {
-        OutboundKey::External(_) => false,
-        OutboundKey::Service {
-            service,
-            client_namespace,
-            ..
-        } => {
-            changes.services
-                || changes.namespaces.contains(&service.namespace)
-                || changes.namespaces.contains(client_namespace)
-        }
-    }
+/// Backends may be in any namespace.
+fn affects_target(changes: &ChangeSet, settings: &PolicySettings, key: &OutboundKey) -> bool {
+    let namespaces = outbound::namespaces(settings, key);
+    changes.services
+        || namespaces
+            .iter()
+            .any(|namespace| changes.namespaces.contains(*namespace))
 }
 
 #[cfg(test)]

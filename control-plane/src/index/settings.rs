@@ -33,6 +33,8 @@ pub struct PolicySettings {
     /// The trust domain, the suffix of every identity.
     pub identity_domain: Arc<str>,
     pub cluster_networks: Vec<IpNet>,
+    /// The namespace whose EgressNetworks apply to clients of every namespace without one.
+    pub global_egress_namespace: Arc<str>,
     pub default_policy: DefaultPolicy,
     pub probe_networks: Vec<IpNet>,
     pub default_opaque_ports: PortSet,

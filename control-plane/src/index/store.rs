@@ -6,10 +6,10 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::model::{
-    AuthorizationPolicy, ExternalWorkload, GrpcRoute, HttpRoute, Key, Kind, MeshTlsAuthentication,
-    Name, NetworkAuthentication, Node, Object, OwnedObject, OwnerRef, PodRecord, Protocol,
-    RateLimitPolicy, RouteId, Server, ServerAuthorization, ServerPort, Service, ServiceProfile,
-    Slice, WorkloadSelector,
+    AuthorizationPolicy, ConnectionRoute, EgressNetwork, ExternalWorkload, GrpcRoute, HttpRoute,
+    Key, Kind, MeshTlsAuthentication, Name, NetworkAuthentication, Node, Object, OwnedObject,
+    OwnerRef, PodRecord, Protocol, RateLimitPolicy, RouteId, Server, ServerAuthorization,
+    ServerPort, Service, ServiceProfile, Slice, WorkloadSelector,
 };
 use crate::source::Change;
 
@@ -36,6 +36,9 @@ pub struct Store {
     gateway_http_routes: Table<HttpRoute>,
     grpc_routes: Table<GrpcRoute>,
     service_profiles: Table<ServiceProfile>,
+    tls_routes: Table<ConnectionRoute>,
+    tcp_routes: Table<ConnectionRoute>,
+    egress_networks: Table<EgressNetwork>,
     slices_by_service: HashMap<Name, BTreeSet<Name>>,
     services_by_ip: HashMap<IpAddr, BTreeSet<Name>>,
     /// By pod and host address.
@@ -137,6 +140,9 @@ tables! {
     GatewayHttpRoute: gateway_http_routes,
     GatewayGrpcRoute: grpc_routes,
     ServiceProfile: service_profiles,
+    GatewayTlsRoute: tls_routes,
+    GatewayTcpRoute: tcp_routes,
+    EgressNetwork: egress_networks,
 }
 
 impl Store {
@@ -349,6 +355,27 @@ impl Store {
 
     pub(super) fn grpc_routes_in(&self, namespace: &Arc<str>) -> impl Iterator<Item = &GrpcRoute> {
         in_namespace(&self.grpc_routes, namespace)
+    }
+
+    pub(super) fn tls_routes_in(
+        &self,
+        namespace: &Arc<str>,
+    ) -> impl Iterator<Item = &ConnectionRoute> {
+        in_namespace(&self.tls_routes, namespace)
+    }
+
+    pub(super) fn tcp_routes_in(
+        &self,
+        namespace: &Arc<str>,
+    ) -> impl Iterator<Item = &ConnectionRoute> {
+        in_namespace(&self.tcp_routes, namespace)
+    }
+
+    pub(super) fn egress_networks_in(
+        &self,
+        namespace: &Arc<str>,
+    ) -> impl Iterator<Item = &EgressNetwork> {
+        in_namespace(&self.egress_networks, namespace)
     }
 
     /// Returns whether any Server makes a port of the pod opaque, regardless of which Server

@@ -1,4 +1,4 @@
-//! Routes, with a Server (inbound) or Service (outbound) as parent.
+//! Routes, with a Server (inbound), or a Service or EgressNetwork (outbound) as parent.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -21,13 +21,17 @@ pub struct Route<M> {
     pub parents: Vec<ParentRef>,
     pub hosts: Vec<HostMatch>,
     pub rules: Vec<Rule<M>>,
-    /// The timeouts of its annotations, which together replace those of the parent.
+    /// The timeouts of its annotations, which together replace those of the parent. Zero means
+    /// none.
     pub timeouts: Option<Timeouts>,
     pub retries: Option<Retries>,
 }
 
 pub type HttpRoute = Route<HttpMatch>;
 pub type GrpcRoute = Route<GrpcMatch>;
+/// A TLSRoute, whose hosts are server names, or a TCPRoute. Its rules have no matches and only
+/// backends.
+pub type ConnectionRoute = Route<()>;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RouteId {
@@ -48,6 +52,7 @@ pub struct ParentRef {
 pub enum ParentKind {
     Server,
     Service,
+    EgressNetwork,
     /// A kind of another Gateway API implementation, or an unsupported one.
     Other,
 }
@@ -60,6 +65,8 @@ pub struct Rule<M> {
     pub backends: Option<Vec<BackendRule>>,
     /// `timeouts.request`
     pub request_timeout: Option<Duration>,
+    /// `timeouts.backendRequest`
+    pub backend_timeout: Option<Duration>,
 }
 
 /// A backend with its weight.
@@ -83,6 +90,7 @@ pub struct BackendRef {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackendKind {
     Service,
+    EgressNetwork,
     Other,
 }
 

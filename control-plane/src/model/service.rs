@@ -43,6 +43,11 @@ pub enum PortProtocol {
 }
 
 impl Service {
+    /// Returns whether the Service has an address, and so traffic that a route can apply to.
+    pub fn has_traffic(&self) -> bool {
+        !self.external_name && !self.cluster_ips.is_empty()
+    }
+
     /// Returns the protocol of a port: its `appProtocol`, else opaque by the Service's annotation
     /// or, without one, by the default list.
     ///

@@ -36,7 +36,10 @@ impl OutboundService {
         }
     }
 
-    fn values(&self, spec: TrafficSpec) -> Result<watch::Receiver<Arc<OutboundPolicy>>, Status> {
+    fn values(
+        &self,
+        spec: TrafficSpec,
+    ) -> Result<watch::Receiver<Arc<Option<OutboundPolicy>>>, Status> {
         let client = WorkloadRef::parse(&spec.source_workload)
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
         let target =
@@ -51,9 +54,12 @@ impl OutboundPolicies for OutboundService {
     type WatchStream = Updates<WirePolicy>;
 
     async fn get(&self, request: Request<TrafficSpec>) -> Result<Response<WirePolicy>, Status> {
-        let values = self.get.count(self.values(request.into_inner()))?;
-        let policy = to_proto(&values.borrow());
-        Ok(Response::new(policy))
+        let values = self.values(request.into_inner());
+        let policy = values.and_then(|values| match &**values.borrow() {
+            Some(policy) => Ok(to_proto(policy)),
+            None => Err(OutboundError::NoSuchService.into()),
+        });
+        self.get.count(policy).map(Response::new)
     }
 
     async fn watch(
@@ -63,7 +69,10 @@ impl OutboundPolicies for OutboundService {
         let opened = self.watch.open(&request);
         let opened = opened.and_then(|stream| Ok((stream, self.values(request.into_inner())?)));
         let (stream, values) = self.watch.count(opened)?;
-        let step = |policy: &OutboundPolicy| Step::Send(vec![to_proto(policy)]);
+        let step = |policy: &Option<OutboundPolicy>| match policy {
+            Some(policy) => Step::Send(vec![to_proto(policy)]),
+            None => Step::End,
+        };
         Ok(Response::new(updates(
             values,
             self.drain.clone(),

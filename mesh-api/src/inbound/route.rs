@@ -35,12 +35,7 @@ macro_rules! conversions {
             let authorizations = route.rules.first().map(|rule| &rule.action.authorizations);
             let rules = route.rules.iter().map(|rule| wire::$kind::Rule {
                 matches: rule.matches.iter().map(route::$match_to_proto).collect(),
-                filters: rule
-                    .action
-                    .filters
-                    .iter()
-                    .filter_map(filter_to_proto)
-                    .collect(),
+                filters: rule.action.filters.iter().map(filter_to_proto).collect(),
             });
             wire::$route {
                 metadata: Some(meta::to_proto(&route.meta)),

@@ -55,6 +55,10 @@ fn unified(wire: Unified) -> Result<FailureAccrual, InvalidField> {
         },
         min_requests: wire.min_requests,
         max_consecutive_failures: wire.max_consecutive_failures,
+        honor_retry_after: wire
+            .backoff
+            .as_ref()
+            .is_some_and(|backoff| backoff.respect_retry_after_hint),
         backoff: required("backoff", wire.backoff, value::backoff)?,
     })
 }
@@ -75,6 +79,7 @@ pub(super) fn to_proto(accrual: FailureAccrual) -> wire::FailureAccrual {
             min_requests,
             max_consecutive_failures,
             backoff,
+            honor_retry_after,
         } => {
             let threshold = if success_rate_threshold.is_nan() {
                 0.0
@@ -86,7 +91,10 @@ pub(super) fn to_proto(accrual: FailureAccrual) -> wire::FailureAccrual {
                 decay: Some(value::duration_to_proto(window.max(MIN_WINDOW))),
                 min_requests: min_requests.min(MAX_MIN_REQUESTS),
                 max_consecutive_failures,
-                backoff: Some(value::backoff_to_proto(backoff)),
+                backoff: Some(wire::ExponentialBackoff {
+                    respect_retry_after_hint: honor_retry_after,
+                    ..value::backoff_to_proto(backoff)
+                }),
             })
         }
     };

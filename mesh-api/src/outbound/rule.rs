@@ -44,12 +44,7 @@ macro_rules! conversions {
                 let (timeouts, request_timeout) = rule::timeouts_to_proto(rule.action.timeouts);
                 wire::Rule {
                     matches: rule.matches.iter().map(route::$match_to_proto).collect(),
-                    filters: rule
-                        .action
-                        .filters
-                        .iter()
-                        .filter_map(filter_to_proto)
-                        .collect(),
+                    filters: rule.action.filters.iter().map(filter_to_proto).collect(),
                     backends: Some(distribution_to_proto(&rule.action.backends)),
                     request_timeout,
                     timeouts,
@@ -71,7 +66,7 @@ macro_rules! conversions {
         }
 
         fn backend_filters_to_proto(filters: &[Filter], _: &TcpVerdict) -> Vec<wire::Filter> {
-            filters.iter().filter_map(filter_to_proto).collect()
+            filters.iter().map(filter_to_proto).collect()
         }
 
         fn retry(wire: wire::Retry) -> Result<Retry<Conditions>, InvalidField> {

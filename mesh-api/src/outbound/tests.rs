@@ -190,6 +190,7 @@ fn accruals() -> impl Strategy<Value = FailureAccrual> {
             min_requests: 0u32..=1_000_000,
             max_consecutive_failures: any::<u32>(),
             backoff: arbitrary::backoff(),
+            honor_retry_after: any::<bool>(),
         }),
     ]
 }
@@ -247,6 +248,7 @@ proptest! {
             min_requests,
             max_consecutive_failures: 0,
             backoff,
+            honor_retry_after: false,
         };
         let sent = accrual::accrual(accrual::to_proto(unified));
         prop_assert!(sent.is_ok(), "{:?}", sent);

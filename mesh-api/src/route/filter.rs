@@ -39,16 +39,16 @@ macro_rules! filter_conversions {
             }
         }
 
-        fn filter_to_proto(filter: &Filter) -> Option<crate::proto::$direction::$route::Filter> {
+        fn filter_to_proto(filter: &Filter) -> crate::proto::$direction::$route::Filter {
             use crate::proto::$direction::$route::filter::Kind;
             let kind = match filter {
                 Filter::RequestHeaders(modifier) => {
                     Kind::RequestHeaderModifier(route::request_headers_to_proto(modifier))
                 }
                 $(Filter::$filter(filter) => Kind::$kind(route::$write(filter)),)*
-                other => Kind::FailureInjector(route::$failure_to_proto(other)?),
+                other => Kind::FailureInjector(route::$failure_to_proto(other)),
             };
-            Some(crate::proto::$direction::$route::Filter { kind: Some(kind) })
+            crate::proto::$direction::$route::Filter { kind: Some(kind) }
         }
     };
 }
@@ -132,9 +132,8 @@ pub(crate) fn grpc_failure(wire: GrpcFailureInjector) -> Result<Filter, InvalidF
 const GRPC_INTERNAL: u16 = 13;
 
 /// Converts a filter that ends a request. A filter without a message for HTTP routes fails every
-/// request: omitting it silently would forward requests that the policy is meant to stop. Only
-/// changes of responses are omitted.
-pub(crate) fn http_failure_to_proto(filter: &Filter) -> Option<HttpFailureInjector> {
+/// request: omitting it silently would forward requests that the policy is meant to stop or change.
+pub(crate) fn http_failure_to_proto(filter: &Filter) -> HttpFailureInjector {
     let (status, message, ratio) = match filter {
         Filter::InjectHttpFailure {
             status,
@@ -143,39 +142,38 @@ pub(crate) fn http_failure_to_proto(filter: &Filter) -> Option<HttpFailureInject
         } => (*status, message.to_string(), *ratio),
         other => (
             StatusCode::INTERNAL_SERVER_ERROR,
-            failure_message(other)?,
+            failure_message(other),
             Ratio::ALL,
         ),
     };
-    Some(HttpFailureInjector {
+    HttpFailureInjector {
         status: status.as_u16().into(),
         message,
         ratio: ratio_to_proto(ratio),
-    })
+    }
 }
 
 /// Converts a filter that ends a call, like [`http_failure_to_proto`].
-pub(crate) fn grpc_failure_to_proto(filter: &Filter) -> Option<GrpcFailureInjector> {
+pub(crate) fn grpc_failure_to_proto(filter: &Filter) -> GrpcFailureInjector {
     let (code, message, ratio) = match filter {
         Filter::InjectGrpcFailure {
             code,
             message,
             ratio,
         } => (*code, message.to_string(), *ratio),
-        other => (GRPC_INTERNAL, failure_message(other)?, Ratio::ALL),
+        other => (GRPC_INTERNAL, failure_message(other), Ratio::ALL),
     };
-    Some(GrpcFailureInjector {
+    GrpcFailureInjector {
         code: code.into(),
         message,
         ratio: ratio_to_proto(ratio),
-    })
+    }
 }
 
-fn failure_message(filter: &Filter) -> Option<String> {
+fn failure_message(filter: &Filter) -> String {
     match filter {
-        Filter::ResponseHeaders(_) => None,
-        Filter::InternalError(message) => Some(message.to_string()),
-        _ => Some("filter not supported by this kind of route".to_owned()),
+        Filter::InternalError(message) => message.to_string(),
+        _ => "filter not supported by this kind of route".to_owned(),
     }
 }
 

@@ -108,6 +108,12 @@ values! {
         pub readiness_probe: ProbeTimeout,
     }
 
+    /// Traffic that leaves the cluster.
+    pub struct Egress {
+        /// Namespace whose EgressNetworks apply to the pods of every namespace without one
+        pub global_egress_network_namespace: String = "linkerd-egress".into(),
+    }
+
     /// The webhook of the injector: its certificate and the objects that the API server sends to
     /// it.
     pub struct ProxyInjector {

@@ -81,7 +81,6 @@ const IGNORED: &[IgnoredKey] = ignored! {
     "destinationController.additionalArgs": OTHER_PROGRAM,
     "destinationController.experimentalArgs": OTHER_PROGRAM,
     "destinationController.experimentalEnv": OTHER_PROGRAM,
-    "egress": "the mesh has no cluster-wide egress configuration",
     "enableEndpointSlices": "endpoints always come from EndpointSlices",
     "enablePSP": "Kubernetes no longer has PodSecurityPolicies",
     "enablePprof": "the controllers serve no profiles",

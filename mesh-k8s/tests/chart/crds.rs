@@ -39,6 +39,7 @@ fn definitions_match_types() {
         (crd::HttpLocalRateLimitPolicy::crd(), "v1alpha1"),
         (crd::PolicyHttpRoute::crd(), "v1beta3"),
         (crd::ServiceProfile::crd(), "v1alpha2"),
+        (crd::EgressNetwork::crd(), "v1alpha1"),
     ];
     for (of_type, version) in types {
         let definition = helm::find(&objects, "CustomResourceDefinition", &of_type.name_any());
@@ -219,6 +220,7 @@ fn types_read_accepted_resources() {
             "NetworkAuthentication" => {
                 serde_json::from_value::<crd::NetworkAuthentication>(object).map(drop)
             }
+            "EgressNetwork" => serde_json::from_value::<crd::EgressNetwork>(object).map(drop),
             "HTTPRoute" => serde_json::from_value::<crd::PolicyHttpRoute>(object).map(drop),
             "ServiceProfile" => serde_json::from_value::<crd::ServiceProfile>(object).map(drop),
             _ => continue,

@@ -92,11 +92,6 @@ fn errors_name_invalid_field_of_route() {
         "not a header name",
     );
     check(
-        "{filters: [{type: RequestMirror}]}",
-        "filters[0].type",
-        "RequestMirror is not supported",
-    );
-    check(
         "{filters: [{type: RequestRedirect}]}",
         "filters[0].requestRedirect",
         "is missing",

@@ -8,15 +8,22 @@ use mesh_core::policy::outbound::{Backend, BackendTarget, Distribution, RouteBac
 use mesh_core::resilience::{PeakEwma, Queue};
 use mesh_core::route::filter::{Filter, Ratio};
 
-use super::{RouteParent, service_meta};
+use super::parent::{ParentObject, RouteParent};
+use super::{egress_network_meta, service_meta, special};
 use crate::model::{BackendKind, BackendRef, BackendRule, Name};
 
 /// Builds backends for the routes of a parent.
 pub(super) struct BackendBuilder<'a> {
     parent: &'a RouteParent<'a>,
     load: PeakEwma,
-    /// The filter that fails requests to an invalid backend.
-    failure: fn(String) -> Filter,
+    failure: Failure,
+}
+
+/// How an invalid backend fails its traffic.
+enum Failure {
+    Http,
+    Grpc,
+    Connection,
 }
 
 /// gRPC's UNAVAILABLE.
@@ -27,35 +34,24 @@ impl<'a> BackendBuilder<'a> {
         Self {
             parent,
             load: request_load(parent),
-            failure: |message| Filter::InjectHttpFailure {
-                status: StatusCode::INTERNAL_SERVER_ERROR,
-                message: message.into(),
-                ratio: Ratio::ALL,
-            },
+            failure: Failure::Http,
         }
     }
 
     pub(super) fn for_grpc(parent: &'a RouteParent<'a>) -> Self {
         Self {
-            failure: |message| Filter::InjectGrpcFailure {
-                code: GRPC_UNAVAILABLE,
-                message: message.into(),
-                ratio: Ratio::ALL,
-            },
+            failure: Failure::Grpc,
             ..Self::for_http(parent)
         }
     }
 
+    /// Connections are balanced without penalties, which depend on responses.
     pub(super) fn for_connections(parent: &'a RouteParent<'a>) -> Self {
         Self {
+            parent,
             load: PeakEwma::default(),
-            ..Self::for_http(parent)
+            failure: Failure::Connection,
         }
-    }
-
-    /// Returns the parent as backend.
-    pub(super) fn parent_backend(&self) -> Arc<RouteBackend> {
-        self.balance(self.parent.name, self.parent.port, Vec::new())
     }
 
     pub(super) fn distribution(&self, backends: Option<&Vec<BackendRule>>) -> Distribution {
@@ -74,6 +70,14 @@ impl<'a> BackendBuilder<'a> {
         }
     }
 
+    /// Returns the parent as backend.
+    fn parent_backend(&self) -> Arc<RouteBackend> {
+        match self.parent.object {
+            ParentObject::Service { name, .. } => self.balance(name, self.parent.port, Vec::new()),
+            ParentObject::EgressNetwork { .. } => self.forward(Vec::new()),
+        }
+    }
+
     fn backend(&self, rule: &BackendRule) -> Arc<RouteBackend> {
         let BackendRef {
             kind,
@@ -81,70 +85,129 @@ impl<'a> BackendBuilder<'a> {
             name,
             port,
         } = &rule.backend;
-        if *kind != BackendKind::Service {
-            let meta = Meta::new_default("invalid");
-            return self.failing_backend(meta, format!("unsupported kind of backend {name}"));
-        }
-        let service = Name {
+        let object = Name {
             namespace: namespace
                 .as_ref()
-                .unwrap_or(&self.parent.name.namespace)
+                .unwrap_or(&self.parent.name().namespace)
                 .clone(),
             name: name.clone(),
         };
-        let Some(port) = *port else {
-            let meta = Meta::new_default("invalid");
-            return self.failing_backend(meta, format!("backend {name} has no port"));
-        };
-        match (&rule.filters, self.parent.store.service(&service)) {
-            (Err(problem), _) => {
-                self.failing_backend(service_meta(&service, port), problem.to_string())
+        let invalid = |problem| self.failing_backend(Meta::new_default("invalid"), problem);
+        match kind {
+            BackendKind::Other => invalid(format!("unsupported kind of backend {name}")),
+            BackendKind::EgressNetwork => self.egress_network(&object, rule),
+            BackendKind::Service => {
+                let Some(port) = *port else {
+                    return invalid(format!("backend {name} has no port"));
+                };
+                let meta = || service_meta(&object, port);
+                match (&rule.filters, self.parent.store.service(&object)) {
+                    (Err(problem), _) => self.failing_backend(meta(), problem.to_string()),
+                    (Ok(_), None) => {
+                        self.failing_backend(meta(), format!("Service not found {name}"))
+                    }
+                    (Ok(filters), Some(_)) => self.balance(&object, port, filters.clone()),
+                }
             }
-            (Ok(_), None) => self.failing_backend(
-                service_meta(&service, port),
-                format!("Service not found {name}"),
-            ),
-            (Ok(filters), Some(_)) => self.balance(&service, port, filters.clone()),
+        }
+    }
+
+    /// Only traffic to an address of the EgressNetwork has an original destination in it.
+    fn egress_network(&self, backend: &Name, rule: &BackendRule) -> Arc<RouteBackend> {
+        let port = rule.backend.port.unwrap_or(self.parent.port);
+        let meta = egress_network_meta(backend, port);
+        match (self.parent.object, &rule.filters) {
+            (ParentObject::EgressNetwork { network, .. }, Ok(filters))
+                if network.name == *backend =>
+            {
+                self.forward(filters.clone())
+            }
+            (ParentObject::EgressNetwork { network, .. }, Err(problem))
+                if network.name == *backend =>
+            {
+                self.failing_backend(meta, problem.to_string())
+            }
+            _ => {
+                let problem = format!(
+                    "EgressNetwork {backend} can only be a backend of routes that have it as parent"
+                );
+                self.failing_backend(meta, problem)
+            }
         }
     }
 
     fn balance(&self, service: &Name, port: u16, filters: Vec<Filter>) -> Arc<RouteBackend> {
         let Name { namespace, name } = service;
         let domain = &self.parent.settings.cluster_domain;
-        Arc::new(RouteBackend {
-            backend: Backend {
-                meta: service_meta(service, port),
-                target: BackendTarget::Balance {
-                    authority: format!("{name}.{namespace}.svc.{domain}:{port}").into(),
-                    load: self.load,
-                    queue: Queue::LINKERD,
-                },
-            },
-            filters,
-            verdict: TcpVerdict::Forward,
-        })
+        let target = BackendTarget::Balance {
+            authority: format!("{name}.{namespace}.svc.{domain}:{port}").into(),
+            load: self.load,
+            queue: Queue::LINKERD,
+        };
+        route_backend(service_meta(service, port), target, filters)
     }
 
-    /// Returns a backend that gets its share of the requests and fails them, so that an error is
+    /// Forwards to the original destination.
+    fn forward(&self, filters: Vec<Filter>) -> Arc<RouteBackend> {
+        let target = match self.parent.object {
+            ParentObject::EgressNetwork { addr, .. } => special::forward(addr),
+            ParentObject::Service { .. } => BackendTarget::None,
+        };
+        route_backend(self.parent.meta(), target, filters)
+    }
+
+    /// Returns a backend that gets its share of the traffic and fails it, so that an error is
     /// visible instead of shifting traffic to other backends.
-    fn failing_backend(&self, meta: Meta, message: String) -> Arc<RouteBackend> {
+    fn failing_backend(&self, meta: Meta, problem: String) -> Arc<RouteBackend> {
+        let message = problem.into();
+        let (filters, verdict) = match self.failure {
+            Failure::Http => {
+                let failure = Filter::InjectHttpFailure {
+                    status: StatusCode::INTERNAL_SERVER_ERROR,
+                    message,
+                    ratio: Ratio::ALL,
+                };
+                (vec![failure], TcpVerdict::Forward)
+            }
+            Failure::Grpc => {
+                let failure = Filter::InjectGrpcFailure {
+                    code: GRPC_UNAVAILABLE,
+                    message,
+                    ratio: Ratio::ALL,
+                };
+                (vec![failure], TcpVerdict::Forward)
+            }
+            Failure::Connection => (Vec::new(), TcpVerdict::Invalid(message)),
+        };
         Arc::new(RouteBackend {
             backend: Backend {
                 meta,
                 target: BackendTarget::None,
             },
-            verdict: TcpVerdict::Forward,
-            filters: vec![(self.failure)(message)],
+            filters,
+            verdict,
         })
     }
 }
 
-/// The setting of the parent applies to all backends of its routes.
+fn route_backend(meta: Meta, target: BackendTarget, filters: Vec<Filter>) -> Arc<RouteBackend> {
+    Arc::new(RouteBackend {
+        backend: Backend { meta, target },
+        filters,
+        verdict: TcpVerdict::Forward,
+    })
+}
+
+/// The setting of a Service applies to all backends of its routes.
 fn request_load(parent: &RouteParent<'_>) -> PeakEwma {
+    let penalty = match parent.object {
+        ParentObject::Service { service, .. } => {
+            service.and_then(|service| service.traffic.failure_penalty)
+        }
+        ParentObject::EgressNetwork { .. } => None,
+    };
     PeakEwma {
-        penalty: parent
-            .service
-            .and_then(|service| service.traffic.failure_penalty),
+        penalty,
         ..PeakEwma::default()
     }
 }

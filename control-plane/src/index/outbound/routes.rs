@@ -1,18 +1,17 @@
-//! The routes attached to a port of a Service.
+//! Conversion of attached routes.
 
 use std::time::Duration;
 
-use mesh_core::meta::Meta;
-use mesh_core::policy::outbound::{GrpcRoute, HttpRoute, OutboundRule};
+use mesh_core::policy::outbound::{
+    Distribution, GrpcRoute, HttpRoute, OutboundRule, TcpRoute, TcpVerdict, TlsRoute,
+};
 use mesh_core::resilience::{Backoff, Retry, Timeouts};
-use mesh_core::route::http::{HttpMatch, PathMatch};
 use mesh_core::route::{Route, Rule};
 
-use super::RouteParent;
 use super::backend::BackendBuilder;
-use crate::index::inbound::{age_order, route_meta};
-use crate::index::store;
-use crate::model::{self, ParentKind, ParentRef, Retries, Service};
+use super::parent::RouteParent;
+use crate::index::inbound::route_meta;
+use crate::model::{self, ConnectionRoute, Retries};
 
 /// Requests up to this size are buffered for retries, as in Linkerd.
 const MAX_RETRY_BYTES: usize = 64 * 1024;
@@ -23,85 +22,17 @@ const RETRY_BACKOFF: Backoff = Backoff {
     jitter: 1.0,
 };
 
-/// Returns the HTTP routes accepted for the parent, oldest first. gRPC routes with the same parent
-/// reference take precedence.
-pub(super) fn http<'a>(parent: &RouteParent<'a>) -> Vec<&'a model::HttpRoute> {
-    let grpc = grpc(parent);
-    let conflicts = |reference: &ParentRef| {
-        grpc.iter().flat_map(|route| &route.parents).any(|other| {
-            other.kind == reference.kind
-                && other.name == reference.name
-                && other.port == reference.port
-        })
-    };
-    let routes = namespaces(parent).flat_map(|namespace| parent.store.http_routes_in(namespace));
-    accepted(parent, routes, |reference| !conflicts(reference))
-}
-
-/// Returns the gRPC routes accepted for the parent, oldest first.
-pub(super) fn grpc<'a>(parent: &RouteParent<'a>) -> Vec<&'a model::GrpcRoute> {
-    let routes = namespaces(parent).flat_map(|namespace| parent.store.grpc_routes_in(namespace));
-    accepted(parent, routes, |_| true)
-}
-
-/// Routes of the Service's namespace apply to every client, those of the client's namespace only to
-/// that client.
-fn namespaces<'a>(
-    parent: &RouteParent<'a>,
-) -> impl Iterator<Item = &'a std::sync::Arc<str>> + use<'a> {
-    let own = &parent.name.namespace;
-    let client = parent.client_namespace;
-    std::iter::once(own).chain((client != own).then_some(client))
-}
-
-fn accepted<'a, M>(
-    parent: &RouteParent<'_>,
-    routes: impl Iterator<Item = &'a model::Route<M>>,
-    accepts: impl Fn(&ParentRef) -> bool,
-) -> Vec<&'a model::Route<M>> {
-    if !parent.service.is_some_and(accepts_routes) {
-        return Vec::new();
-    }
-    let attached = |reference: &ParentRef| {
-        reference.kind == ParentKind::Service
-            && reference.name == *parent.name
-            && reference.port.is_none_or(|port| port == parent.port)
-            && accepts(reference)
-    };
-    let mut routes: Vec<_> = routes
-        .filter(|route| route.parents.iter().any(attached))
-        .collect();
-    routes.sort_by_key(|route| (age_order(route.created), store::route_order(&route.id)));
-    routes
-}
-
-/// A Service without a cluster IP has no traffic that a route could apply to.
-fn accepts_routes(service: &Service) -> bool {
-    !service.external_name && !service.cluster_ips.is_empty()
-}
-
-/// Returns the route of a parent without attached routes.
-pub(super) fn default_http(parent: &RouteParent<'_>) -> HttpRoute {
-    let traffic = parent.service.map(|service| &service.traffic);
-    Route {
-        meta: Meta::new_default("http"),
-        hosts: Vec::new(),
-        rules: vec![Rule {
-            matches: vec![HttpMatch {
-                path: Some(PathMatch::Prefix("/".to_owned())),
-                ..HttpMatch::default()
-            }],
-            action: OutboundRule {
-                filters: Vec::new(),
-                backends: BackendBuilder::for_http(parent).distribution(None),
-                timeouts: traffic.map(|traffic| traffic.timeouts).unwrap_or_default(),
-                retry: traffic
-                    .and_then(|traffic| traffic.retries.as_ref())
-                    .map(|retries| retry(retries, retries.http.clone())),
-                allow_request_headers: false,
-            },
-        }],
-    }
+/// The settings of a route and one of its rules. Its annotations replace those of the parent: all
+/// timeouts together, and all settings of retries together. A zero timeout means none.
+#[derive(Default)]
+pub(super) struct Overrides<'a> {
+    timeouts: Option<Timeouts>,
+    retries: Option<&'a Retries>,
+    /// `timeouts.request` of the rule, which applies unless an annotation of the route sets the
+    /// request timeout.
+    request: Option<Duration>,
+    /// `timeouts.backendRequest` of the rule.
+    attempt: Option<Duration>,
 }
 
 pub(super) fn convert_http(parent: &RouteParent<'_>, route: &model::HttpRoute) -> HttpRoute {
@@ -114,59 +45,115 @@ pub(super) fn convert_grpc(parent: &RouteParent<'_>, route: &model::GrpcRoute) -
     convert(parent, route, &BackendBuilder::for_grpc(parent), conditions)
 }
 
+pub(super) fn convert_tls(parent: &RouteParent<'_>, route: &ConnectionRoute) -> TlsRoute {
+    let (backends, verdict) = connection_rule(parent, route);
+    TlsRoute {
+        meta: route_meta(&route.id),
+        snis: route.hosts.clone(),
+        backends,
+        verdict,
+    }
+}
+
+pub(super) fn convert_tcp(parent: &RouteParent<'_>, route: &ConnectionRoute) -> TcpRoute {
+    let (backends, verdict) = connection_rule(parent, route);
+    TcpRoute {
+        meta: route_meta(&route.id),
+        backends,
+        verdict,
+    }
+}
+
+/// Rules of connections have no matches, so which of several rules applies is undefined. Such a
+/// route rejects its connections.
+fn connection_rule(
+    parent: &RouteParent<'_>,
+    route: &ConnectionRoute,
+) -> (Distribution, TcpVerdict) {
+    match &*route.rules {
+        [rule] => {
+            let backends = BackendBuilder::for_connections(parent);
+            let distribution = backends.distribution(rule.backends.as_ref());
+            (distribution, TcpVerdict::Forward)
+        }
+        rules => {
+            let problem = format!(
+                "{} {} has {} rules, but needs exactly one",
+                route.id.kind.as_str(),
+                route.id.name,
+                rules.len()
+            );
+            (Distribution::Empty, TcpVerdict::Invalid(problem.into()))
+        }
+    }
+}
+
 fn convert<M: Clone, C>(
     parent: &RouteParent<'_>,
     route: &model::Route<M>,
     backends: &BackendBuilder<'_>,
     conditions: impl Fn(&Retries) -> C,
 ) -> Route<M, OutboundRule<Retry<C>>> {
-    let traffic = parent.service.map(|service| &service.traffic);
-    // The retry settings of a route replace all of its parent's.
-    let retries = route
-        .retries
-        .as_ref()
-        .or_else(|| traffic.and_then(|traffic| traffic.retries.as_ref()));
+    let rule = |rule: &model::Rule<M>| {
+        let overrides = Overrides {
+            timeouts: route.timeouts,
+            retries: route.retries.as_ref(),
+            request: rule.request_timeout,
+            attempt: rule.backend_timeout,
+        };
+        let (timeouts, retry) = settings(parent, overrides, &conditions);
+        Rule {
+            matches: rule.matches.clone(),
+            action: OutboundRule {
+                filters: rule.filters.clone(),
+                backends: backends.distribution(rule.backends.as_ref()),
+                timeouts,
+                retry,
+                allow_request_headers: parent.settings.allow_request_headers,
+            },
+        }
+    };
     Route {
         meta: route_meta(&route.id),
         hosts: route.hosts.clone(),
-        rules: route
-            .rules
-            .iter()
-            .map(|rule| Rule {
-                matches: rule.matches.clone(),
-                action: OutboundRule {
-                    filters: rule.filters.clone(),
-                    backends: backends.distribution(rule.backends.as_ref()),
-                    timeouts: timeouts(
-                        traffic.map(|traffic| traffic.timeouts).unwrap_or_default(),
-                        route.timeouts,
-                        rule.request_timeout,
-                    ),
-                    retry: retries.map(|retries| retry(retries, conditions(retries))),
-                    allow_request_headers: parent.settings.allow_request_headers,
-                },
-            })
-            .collect(),
+        rules: route.rules.iter().map(rule).collect(),
     }
 }
 
-/// A route's timeout annotations replace all of the parent's. The timeout of a rule applies unless
-/// the route has an annotation with a request timeout.
-fn timeouts(parent: Timeouts, route: Option<Timeouts>, rule: Option<Duration>) -> Timeouts {
-    let mut timeouts = route.unwrap_or(parent);
-    let annotated = route.and_then(|route| route.request);
-    if annotated.is_none() && rule.is_some() {
-        timeouts.request = rule;
+/// Returns the timeouts and retries of a rule.
+pub(super) fn settings<C>(
+    parent: &RouteParent<'_>,
+    overrides: Overrides<'_>,
+    conditions: impl Fn(&Retries) -> C,
+) -> (Timeouts, Option<Retry<C>>) {
+    let traffic = parent.traffic();
+    let parent_timeouts = traffic.map(|traffic| traffic.timeouts).unwrap_or_default();
+    let mut timeouts = overrides.timeouts.unwrap_or(parent_timeouts);
+    let annotated = overrides.timeouts.and_then(|timeouts| timeouts.request);
+    if annotated.is_none() && overrides.request.is_some() {
+        timeouts.request = overrides.request;
     }
-    timeouts
-}
-
-fn retry<C>(retries: &Retries, conditions: C) -> Retry<C> {
-    Retry {
+    let limit = |timeout: Option<Duration>| timeout.filter(|timeout| !timeout.is_zero());
+    let mut timeouts = Timeouts {
+        request: limit(timeouts.request),
+        response: limit(timeouts.response),
+        idle: limit(timeouts.idle),
+    };
+    let retries = overrides
+        .retries
+        .or_else(|| traffic.and_then(|traffic| traffic.retries.as_ref()));
+    let retry = retries.map(|retries| Retry {
         max_retries: retries.limit,
         max_request_bytes: MAX_RETRY_BYTES,
-        conditions,
-        timeout: retries.timeout,
+        conditions: conditions(retries),
+        timeout: limit(retries.timeout).or(overrides.attempt),
         backoff: Some(RETRY_BACKOFF),
+    });
+    // The API has a time limit of an attempt only in retries. Without them a request is a single
+    // attempt.
+    if let (None, Some(attempt)) = (&retry, overrides.attempt) {
+        let request = timeouts.request.unwrap_or(attempt);
+        timeouts.request = Some(request.min(attempt));
     }
+    (timeouts, retry)
 }

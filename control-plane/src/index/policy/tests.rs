@@ -312,13 +312,13 @@ fn outbound(
     index: &mut PolicyIndex,
     addr: &str,
     client: &str,
-) -> watch::Receiver<Arc<OutboundPolicy>> {
+) -> watch::Receiver<Arc<Option<OutboundPolicy>>> {
     let target = Target::Addr(addr.parse().unwrap());
     index.outbound(&target, &client.into()).unwrap()
 }
 
-fn detected(policy: &OutboundPolicy) -> &HttpRoutes {
-    match &policy.protocol {
+fn detected(policy: &Option<OutboundPolicy>) -> &HttpRoutes {
+    match &policy.as_ref().unwrap().protocol {
         OutboundProtocol::Detect { http1, http2, .. } => {
             assert_eq!(http1, http2);
             http1
@@ -342,7 +342,8 @@ fn authority(routes: &HttpRoutes) -> String {
 fn service_without_routes_has_default_route() {
     let mut index = index(SERVICE);
     let rx = outbound(&mut index, "10.96.0.1:80", "shop");
-    let policy = rx.borrow().clone();
+    let watched = rx.borrow().clone();
+    let policy = watched.as_ref().as_ref().unwrap();
     assert_eq!(
         (
             policy.parent.group(),
@@ -351,7 +352,7 @@ fn service_without_routes_has_default_route() {
         ),
         ("core", "Service", Some(80))
     );
-    let http = detected(&policy);
+    let http = detected(&watched);
     assert_eq!(http.routes[0].meta.name(), "http");
     assert_eq!(authority(http), "web.shop.svc.cluster.local:80");
     assert!(!http.routes[0].rules[0].action.allow_request_headers);
@@ -362,7 +363,7 @@ fn targets_are_resolved_to_policies() {
     let mut index = index(SERVICE);
     let mut kind = |target: Target| {
         index.outbound(&target, &"shop".into()).map(|rx| {
-            let policy = rx.borrow();
+            let policy = rx.borrow().as_ref().clone().unwrap();
             match &policy.protocol {
                 OutboundProtocol::Detect { .. } => format!("detect {}", policy.parent.name()),
                 OutboundProtocol::Http1(_) => format!("http1 {}", policy.parent.name()),
@@ -427,9 +428,9 @@ spec:
 fn missing_backend_fails_requests_until_it_exists() {
     let mut index = index(&(SERVICE.to_owned() + SPLIT));
     let rx = outbound(&mut index, "10.96.0.1:80", "anyone");
-    let backends = |rx: &watch::Receiver<Arc<OutboundPolicy>>| match &detected(&rx.borrow()).routes
-        [0]
-    .rules[0]
+    let backends = |rx: &watch::Receiver<Arc<Option<OutboundPolicy>>>| match &detected(&rx.borrow())
+        .routes[0]
+        .rules[0]
         .action
         .backends
     {
@@ -463,7 +464,7 @@ fn missing_backend_fails_requests_until_it_exists() {
     // The route is not attached to another port.
     let plain = outbound(&mut index, "10.96.0.1:81", "anyone");
     assert!(
-        matches!(&plain.borrow().protocol, OutboundProtocol::Http1(http) if http.routes[0].meta.name() == "http")
+        matches!(&plain.borrow().as_ref().as_ref().unwrap().protocol, OutboundProtocol::Http1(http) if http.routes[0].meta.name() == "http")
     );
 }
 
@@ -476,7 +477,7 @@ fn routes_of_client_namespace_only_apply_to_its_clients() {
         )
         .replace("name: web, port: 80}]", "name: web, namespace: shop}]");
     let mut index = index(&(SERVICE.to_owned() + &consumer));
-    let names = |rx: &watch::Receiver<Arc<OutboundPolicy>>| -> Vec<String> {
+    let names = |rx: &watch::Receiver<Arc<Option<OutboundPolicy>>>| -> Vec<String> {
         detected(&rx.borrow())
             .routes
             .iter()
@@ -505,7 +506,7 @@ fn grpc_routes_set_protocol() {
         .replace("\n    timeouts: {request: 2s}", "");
     let mut index = index(&(SERVICE.to_owned() + SPLIT + &grpc));
     let rx = outbound(&mut index, "10.96.0.1:80", "shop");
-    let policy = rx.borrow().clone();
+    let policy = rx.borrow().as_ref().clone().unwrap();
     let OutboundProtocol::Grpc(routes) = &policy.protocol else {
         panic!("{policy:?}");
     };
@@ -523,7 +524,7 @@ fn service_annotations_are_defaults_of_its_routes() {
     );
     let mut index = index(&annotated);
     let rx = outbound(&mut index, "10.96.0.1:80", "shop");
-    let rule = |rx: &watch::Receiver<Arc<OutboundPolicy>>| {
+    let rule = |rx: &watch::Receiver<Arc<Option<OutboundPolicy>>>| {
         detected(&rx.borrow()).routes[0].rules[0].action.clone()
     };
     let seconds = |s| Some(std::time::Duration::from_secs(s));
@@ -571,9 +572,10 @@ fn policies_can_be_encoded_and_decoded() {
         "192.0.2.1:80",
     ] {
         let rx = outbound(&mut index, addr, "shop");
-        let sent = mesh_api::outbound::to_proto(&rx.borrow());
+        let policy = rx.borrow().as_ref().clone().unwrap();
+        let sent = mesh_api::outbound::to_proto(&policy);
         let read = mesh_api::outbound::outbound_policy(sent);
-        assert_eq!(read.as_ref(), Ok(&**rx.borrow()), "{addr}");
+        assert_eq!(read, Ok(policy), "{addr}");
     }
     for port in [8080, 3306, 4191] {
         let rx = inbound(&mut index, port);

@@ -57,6 +57,9 @@ pub(crate) const POLICY: &[WatchedKind] = &[
     all(Kind::PolicyHttpRoute),
     all(Kind::GatewayHttpRoute),
     all(Kind::GatewayGrpcRoute),
+    all(Kind::GatewayTlsRoute),
+    all(Kind::GatewayTcpRoute),
+    all(Kind::EgressNetwork),
 ];
 
 /// The kinds of the metrics API.
@@ -150,6 +153,9 @@ impl WatchedKind {
             Kind::GatewayHttpRoute => custom("httproutes", &["v1", "v1beta1"]),
             Kind::GatewayGrpcRoute => custom("grpcroutes", &["v1", "v1alpha2"]),
             Kind::ServiceProfile => custom("serviceprofiles", &["v1alpha2", "v1alpha1"]),
+            Kind::GatewayTlsRoute => custom("tlsroutes", &["v1", "v1alpha3", "v1alpha2"]),
+            Kind::GatewayTcpRoute => custom("tcproutes", &["v1", "v1alpha2"]),
+            Kind::EgressNetwork => custom("egressnetworks", &["v1alpha1"]),
             Kind::Listed(kind) => match kind {
                 ListedKind::Namespace => metadata("namespaces"),
                 ListedKind::Pod => built_in("pods", &["v1"]),
@@ -263,6 +269,9 @@ mod tests {
                 Kind::GatewayHttpRoute => named::<kinds::HttpRoute>(),
                 Kind::GatewayGrpcRoute => named::<kinds::GrpcRoute>(),
                 Kind::ServiceProfile => named::<crd::ServiceProfile>(),
+                Kind::GatewayTlsRoute => named::<kinds::TlsRoute>(),
+                Kind::GatewayTcpRoute => named::<kinds::TcpRoute>(),
+                Kind::EgressNetwork => named::<crd::EgressNetwork>(),
                 Kind::Listed(kind) => unreachable!("{kind}"),
             };
             let api = watched.api();

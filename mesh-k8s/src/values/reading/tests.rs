@@ -75,7 +75,6 @@ fn values_files_for_linkerd_are_read() {
         [
             "controlPlaneTracing",
             "controlPlaneTracingNamespace",
-            "egress",
             "enableEndpointSlices",
             "enablePSP",
             "enablePprof",

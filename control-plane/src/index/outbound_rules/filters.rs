@@ -1,0 +1,158 @@
+//! Filters and matches of rules.
+
+use super::*;
+
+/// Returns the lines of the routes of a kind with these rules.
+fn routed(kind: &str, rules: &str) -> String {
+    let text = message(
+        &Cluster::new(&(web() + &route(kind, "one", WEB, rules))).watch("10.96.0.1:80", "shop"),
+    );
+    let lines = text.lines().filter(|line| line.starts_with("  "));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn filtered(kind: &str, filter: &str) -> String {
+    routed(kind, &format!("[{{filters: [{filter}]}}]"))
+}
+
+const TO_WEB: &str = "l5d -> core/Service shop/web:80";
+
+#[test]
+fn headers_of_requests_are_modified() {
+    let filter = "{type: RequestHeaderModifier, requestHeaderModifier: \
+                  {add: [{name: a, value: b}], set: [{name: c, value: d}], remove: [e]}}";
+    for kind in ["HTTPRoute", "GRPCRoute"] {
+        let expected = format!("[] request(+a:b =c:d -e) {TO_WEB}");
+        assert_text(&filtered(kind, filter), &expected);
+    }
+}
+
+#[test]
+fn headers_of_responses_are_modified() {
+    let filter = "{type: ResponseHeaderModifier, responseHeaderModifier: \
+                  {add: [{name: a, value: b}], set: [{name: c, value: d}], remove: [e]}}";
+    let expected = format!("[] response(+a:b =c:d -e) {TO_WEB}");
+    assert_text(&filtered("HTTPRoute", filter), &expected);
+}
+
+#[test]
+fn headers_of_responses_are_modified_by_routes_of_linkerd() {
+    let rules = "[{filters: [{type: ResponseHeaderModifier, responseHeaderModifier: {set: [{name: a, value: b}]}}]}]";
+    let linkerd = route("HTTPRoute", "one", WEB, rules)
+        .replace("gateway.networking.k8s.io/v1", "policy.linkerd.io/v1beta3");
+    check(
+        &(web() + &linkerd),
+        "10.96.0.1:80",
+        &format!(
+            "core/Service shop/web:80 detect 10000ms
+             opaque default/opaq -> core/Service shop/web:80
+             http policy/HTTPRoute shop/one
+               [] response(=a:b) {TO_WEB}"
+        ),
+    );
+}
+
+#[test]
+fn redirect_has_every_part() {
+    let filter = "{type: RequestRedirect, requestRedirect: {scheme: https, hostname: b.example, port: 8443, \
+                  path: {type: ReplaceFullPath, replaceFullPath: /b}, statusCode: 301}}";
+    let expected = format!("[] redirect(301 HTTPS//b.example:8443 =/b) {TO_WEB}");
+    assert_text(&filtered("HTTPRoute", filter), &expected);
+}
+
+#[test]
+fn redirect_without_parts_has_default_status() {
+    let filter = "{type: RequestRedirect, requestRedirect: {path: {type: ReplacePrefixMatch, replacePrefixMatch: /b}}}";
+    let expected = format!("[] redirect(302 //:0 */b) {TO_WEB}");
+    assert_text(&filtered("HTTPRoute", filter), &expected);
+}
+
+#[test]
+fn unsupported_filter_fails_its_rule_and_no_other() {
+    let mirror = "requestMirror: {backendRef: {name: web, port: 80}, percent: 50}";
+    for (filter, field) in [
+        ("URLRewrite", "urlRewrite: {hostname: b.example}"),
+        ("RequestMirror", mirror),
+        (
+            "RequestMirror",
+            "requestMirror: {backendRef: {name: web, port: 80}, fraction: {numerator: 1, denominator: 3}}",
+        ),
+        ("CORS", "cors: {allowOrigins: ['*']}"),
+        ("ExtensionRef", "extensionRef: {group: a, kind: b, name: c}"),
+    ] {
+        let headers = "{type: RequestHeaderModifier, requestHeaderModifier: {remove: [a]}}";
+        let rules = format!(
+            "[{{filters: [{headers}, {{type: {filter}, {field}}}]}}, {{matches: [{{path: {{value: /b}}}}]}}]"
+        );
+        let expected = format!(
+            "[] fail(500 filters[1].type: {filter} is not supported here, only RequestHeaderModifier, \
+             ResponseHeaderModifier, RequestRedirect; remove the filter) {TO_WEB}
+             [/b*] {TO_WEB}"
+        );
+        assert_text(&routed("HTTPRoute", &rules), &expected);
+    }
+}
+
+#[test]
+fn unsupported_filter_of_grpc_route_fails_its_rule() {
+    for (filter, field) in [
+        (
+            "ResponseHeaderModifier",
+            "responseHeaderModifier: {remove: [a]}",
+        ),
+        (
+            "RequestMirror",
+            "requestMirror: {backendRef: {name: web, port: 80}}",
+        ),
+        ("ExtensionRef", "extensionRef: {group: a, kind: b, name: c}"),
+    ] {
+        let expected = format!(
+            "[] fail(13 filters[0].type: {filter} is not supported here, only RequestHeaderModifier; remove the \
+             filter) {TO_WEB}"
+        );
+        let filter = format!("{{type: {filter}, {field}}}");
+        assert_text(&filtered("GRPCRoute", &filter), &expected);
+    }
+}
+
+#[test]
+fn hosts_are_exact_or_suffixes() {
+    let named = route("HTTPRoute", "one", WEB, "[{}]")
+        .replace("spec:", "spec:\n  hostnames: [a.example, '*.b.example']");
+    let text = message(&Cluster::new(&(web() + &named)).watch("10.96.0.1:80", "shop"));
+    assert!(
+        text.contains("HTTPRoute shop/one a.example ^example.b\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn paths_are_prefixes_by_default() {
+    let rules = "[{matches: [{}, {path: {value: /a}}, {path: {type: Exact, value: /b}}, \
+                 {path: {type: RegularExpression, value: '/c+'}}]}]";
+    let expected = format!("[/* | /a* | /b | ~/c+] {TO_WEB}");
+    assert_text(&routed("HTTPRoute", rules), &expected);
+}
+
+#[test]
+fn headers_queries_and_methods_are_matched() {
+    let rules = "[{matches: [{method: POST, headers: [{name: a, value: '1'}, {name: b, type: RegularExpression, \
+                 value: '2.*'}], queryParams: [{name: q, value: '3'}, {name: r, type: RegularExpression, value: '4+'}]}]}]";
+    let expected = format!("[/* a=1 b~2.* ?q=3 ?r~4+ POST] {TO_WEB}");
+    assert_text(&routed("HTTPRoute", rules), &expected);
+}
+
+#[test]
+fn grpc_methods_are_matched_exactly() {
+    let rules = "[{matches: [{method: {service: pkg.Svc, method: Get}}, {method: {service: pkg.Svc}}, \
+                 {method: {method: Get}}, {headers: [{name: a, value: '1'}]}]}]";
+    let expected = format!("[pkg.Svc/Get | pkg.Svc/ | /Get | / a=1] {TO_WEB}");
+    assert_text(&routed("GRPCRoute", rules), &expected);
+}
+
+#[test]
+fn rule_without_matches_has_empty_list() {
+    for kind in ["HTTPRoute", "GRPCRoute"] {
+        assert_text(&routed(kind, "[{}]"), &format!("[] {TO_WEB}"));
+    }
+}
