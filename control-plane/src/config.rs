@@ -23,6 +23,7 @@ mod namespace_metadata;
 mod prometheus_flags;
 mod tap;
 mod tap_injector;
+mod validator;
 mod values;
 mod web;
 
@@ -30,7 +31,7 @@ pub use self::{
     bootstrap::Bootstrap, cluster::Cluster, heartbeat::Heartbeat, http2::Http2Flag,
     identity::Identity, injector::ProxyInjector, metrics_api::MetricsApi,
     namespace_metadata::NamespaceMetadata, prometheus_flags::Prometheus, tap::Tap,
-    tap_injector::TapInjector, web::Web,
+    tap_injector::TapInjector, validator::PolicyValidator, validator::SpValidator, web::Web,
 };
 
 /// A proxy has two streams for each destination and one for each port of its pod, so this suffices
@@ -51,10 +52,12 @@ pub enum Command {
     Identity(Identity),
     /// Serves endpoints and profiles of destinations to proxies
     Destination(Destination),
-    /// Serves inbound and outbound policies to proxies
+    /// Serves inbound and outbound policies to proxies, and validates policies
     Policy(Policy),
     /// Adds the proxy to pods, as an admission webhook
     ProxyInjector(ProxyInjector),
+    /// Validates ServiceProfiles, as an admission webhook
+    SpValidator(SpValidator),
     /// Serves the metrics of workloads to `linkerd viz` and the dashboard
     MetricsApi(MetricsApi),
     /// Serves the requests of workloads as they pass, as an extension API server
@@ -81,7 +84,7 @@ pub struct Log {
     pub log_format: Format,
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct Source {
     /// Directory of Kubernetes manifests that is watched instead of an API server. Can be repeated;
     /// an object in several directories is read from the last one
@@ -186,6 +189,8 @@ pub struct Policy {
     /// Let applications set retries and timeouts with l5d-* request headers
     #[arg(long, default_value = "false", value_parser = flag, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     pub allow_l5d_request_headers: bool,
+    #[command(flatten)]
+    pub validator: PolicyValidator,
     /// Maximum number of open streams; each client identity is limited to half of them, and so are
     /// all clients without identity together
     #[arg(long, default_value_t = DEFAULT_MAX_STREAMS)]
@@ -203,6 +208,7 @@ impl Command {
             Self::Destination(destination) => &destination.log,
             Self::Policy(policy) => &policy.log,
             Self::ProxyInjector(injector) => &injector.log,
+            Self::SpValidator(validator) => &validator.log,
             Self::MetricsApi(metrics_api) => &metrics_api.log,
             Self::Tap(tap) => &tap.log,
             Self::TapInjector(tap_injector) => &tap_injector.log,
@@ -261,10 +267,16 @@ mod tests {
             "policy",
             "--cluster-networks=10.0.0.0/8,fd00::/8",
             "--default-policy=deny",
+            "--server-addr=[::]:9000",
+            "--server-tls-key=/k",
+            "--server-tls-certs=/c",
+            "--admission-controller-disabled",
             "--source-dir=/a",
         ]) else {
             panic!();
         };
+        assert!(policy.validator.admission_controller_disabled);
+        assert_eq!(policy.validator.server_addr.port(), 9000);
         assert_eq!(policy.cluster_networks.len(), 2);
         assert_eq!(policy.default_policy, DefaultPolicy::Deny);
 

@@ -45,6 +45,7 @@ mod policy;
 mod prometheus_connection;
 mod tap;
 mod tap_injector;
+mod validator;
 mod web;
 
 /// How long open calls may take to complete on shutdown. Kubernetes kills the process after 30 s.
@@ -115,6 +116,7 @@ pub async fn run(command: Command) -> Result<(), DaemonError> {
         Command::Destination(config) => destination::run(config).await,
         Command::Policy(config) => policy::run(config).await,
         Command::ProxyInjector(config) => injector::run(config).await,
+        Command::SpValidator(config) => validator::run(config).await,
         Command::MetricsApi(config) => Box::pin(metrics_api::run(config)).await,
         Command::Tap(config) => Box::pin(tap::run(config)).await,
         Command::TapInjector(config) => tap_injector::run(config).await,

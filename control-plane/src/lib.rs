@@ -24,5 +24,6 @@ pub mod source;
 mod tap;
 mod tap_injector;
 mod trust_roots;
+mod validator;
 mod web;
 mod webhook;

@@ -10,7 +10,10 @@ pub use gateway_api::{
 pub use k8s_openapi::{
     ByteString,
     api::{
-        admissionregistration::v1::{MutatingWebhook, MutatingWebhookConfiguration},
+        admissionregistration::v1::{
+            MutatingWebhook, MutatingWebhookConfiguration, ValidatingWebhook,
+            ValidatingWebhookConfiguration,
+        },
         apps::v1::{DaemonSet, Deployment, ReplicaSet},
         authorization::v1 as authorization,
         batch::v1::{CronJob, Job},

@@ -81,7 +81,7 @@ pub struct FieldError {
     pub value: Option<String>,
     /// What is wrong, a clause without subject: `is not a port number`.
     pub problem: String,
-    /// What to do about it, in the imperative.
+    /// What to do about it, in the imperative; empty if the problem says it.
     pub fix: String,
 }
 
@@ -158,10 +158,44 @@ pub fn policy(submission: Submission<'_>) -> Result<(), Denied> {
     });
     match found {
         Some((_, _, mode, rules)) => validate(submission, *mode, *rules),
-        None => Err(Denied::UnknownKind {
-            group: shorten(submission.group),
-            kind: shorten(submission.kind),
-        }),
+        None => Err(unknown_kind(submission)),
+    }
+}
+
+/// Validates a ServiceProfile.
+///
+/// # Errors
+///
+/// The object is invalid, or of another kind.
+pub fn profile(submission: Submission<'_>) -> Result<(), Denied> {
+    let is_profile = submission.group.eq_ignore_ascii_case("linkerd.io")
+        && submission.kind.eq_ignore_ascii_case("ServiceProfile");
+    if !is_profile {
+        return Err(unknown_kind(submission));
+    }
+    let Err(problems) = service_profile(submission.object) else {
+        return Ok(());
+    };
+    let omitted = problems.len().saturating_sub(node::MAX_ERRORS);
+    let errors = problems.into_iter().take(node::MAX_ERRORS);
+    let errors = errors.map(|invalid| FieldError {
+        field: shorten(&invalid.field),
+        value: None,
+        problem: invalid.problem,
+        fix: String::new(),
+    });
+    Err(InvalidObject {
+        object: object_name(submission),
+        errors: errors.collect(),
+        omitted,
+    }
+    .into())
+}
+
+fn unknown_kind(submission: Submission<'_>) -> Denied {
+    Denied::UnknownKind {
+        group: shorten(submission.group),
+        kind: shorten(submission.kind),
     }
 }
 
@@ -180,22 +214,26 @@ fn validate(submission: Submission<'_>, mode: Mode, rules: Rules) -> Result<(), 
     if admitted {
         return Ok(());
     }
+    let (errors, omitted) = findings.into_errors();
+    Err(InvalidObject {
+        object: object_name(submission),
+        errors,
+        omitted,
+    }
+    .into())
+}
+
+/// Returns kind, namespace and name.
+fn object_name(submission: Submission<'_>) -> String {
     let name = |pointer| submission.object.pointer(pointer).and_then(Value::as_str);
     // Without a name yet if the API server is to generate one.
     let name = name("/metadata/name").or_else(|| name("/metadata/generateName"));
     let kind = shorten(submission.kind);
     let name = shorten(name.unwrap_or("without name"));
-    let object = match submission.namespace {
+    match submission.namespace {
         "" => format!("{kind} {name}"),
         namespace => format!("{kind} {}/{name}", shorten(namespace)),
-    };
-    let (errors, omitted) = findings.into_errors();
-    Err(InvalidObject {
-        object,
-        errors,
-        omitted,
     }
-    .into())
 }
 
 /// Bounds a name in a message.
@@ -228,7 +266,11 @@ impl fmt::Display for FieldError {
         if let Some(value) = &self.value {
             write!(f, "{value} ")?;
         }
-        write!(f, "{}; {}", self.problem, self.fix)
+        f.write_str(&self.problem)?;
+        match self.fix.as_str() {
+            "" => Ok(()),
+            fix => write!(f, "; {fix}"),
+        }
     }
 }
 

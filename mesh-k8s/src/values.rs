@@ -54,7 +54,7 @@ pub use common::{Bounds, Image, ProbeTimeout, Resources, StringMap};
 pub use controllers::{
     Controller, DeploymentStrategy, DestinationController, Egress, Identity, Issuer, IssuerTls,
     KubeApi, PodDisruptionBudget, PodMonitor, PodMonitorTarget, PolicyController, ProxyInjector,
-    RollingUpdate,
+    RollingUpdate, SpValidator, Validator,
 };
 pub use proxy::{
     Control, MeshIdentity, Metrics, Ports, ProbeTiming, Protocols, Proxy, Runtime, StartupProbe,
@@ -143,14 +143,24 @@ values! {
         pub egress: Egress,
         /// The webhook that adds the proxy to pods
         pub proxy_injector: ProxyInjector,
-        /// What the API server does if the webhook does not respond: with `Ignore` pods start
-        /// without a proxy, with `Fail` they are not created
+        /// The webhook that validates policies and routes. The Secret of its certificate is
+        /// `linkerd-policy-validator-k8s-tls`
+        pub policy_validator: Validator,
+        /// The webhook that validates ServiceProfiles. The Secret of its certificate is
+        /// `linkerd-sp-validator-k8s-tls`
+        pub profile_validator: Validator,
+        /// The container of the webhook that validates ServiceProfiles
+        pub sp_validator: SpValidator,
+        /// What the API server does if a webhook does not respond: with `Ignore` pods start without
+        /// a proxy and policies are not validated, with `Fail` they are not created
         #[schemars(extend("enum" = ["Ignore", "Fail"]))]
         pub webhook_failure_policy: String = "Ignore".into(),
         /// Resource requests and limits of the destination service
         pub destination_resources: Resources,
         /// Resource requests and limits of the identity service
         pub identity_resources: Resources,
+        /// Resource requests and limits of the ServiceProfile validator
+        pub sp_validator_resources: Resources,
         /// Resource requests and limits of the injector
         pub proxy_injector_resources: Resources,
         /// Resource requests and limits of the proxy of the destination service; an empty one is

@@ -24,4 +24,5 @@ mod restarts;
 mod shop;
 mod snapshot;
 mod stops;
+mod validation;
 mod viz;

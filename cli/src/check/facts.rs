@@ -12,6 +12,7 @@ use mesh_k8s::kinds::core::Event;
 use mesh_k8s::kinds::{
     ConfigMap, CronJob, DaemonSet, Deployment, EndpointSlice, Lease, MutatingWebhookConfiguration,
     Namespace, Node, Pod, ResourceExt, Secret, Service, ServiceAccount,
+    ValidatingWebhookConfiguration,
 };
 use mesh_k8s::pod;
 use mesh_k8s::values::{Redirection, Values};
@@ -123,10 +124,19 @@ pub(crate) struct Objects {
     pub(crate) trust_roots: Fact<Vec<ConfigMap>>,
     pub(crate) webhook_secret: Fact<Option<Secret>>,
     pub(crate) webhooks: Fact<Option<MutatingWebhookConfiguration>>,
+    /// The objects of each validator, by the container that serves its webhook.
+    pub(crate) validators: BTreeMap<&'static str, ValidatorObjects>,
     /// The configuration of Cilium, if the cluster has one.
     pub(crate) cilium: Fact<Option<ConfigMap>>,
     /// The policy objects in JSON with `kind`, so that an invalid object can be named.
     pub(crate) policies: Fact<Vec<Value>>,
+}
+
+/// The objects of a validating webhook.
+#[derive(Debug)]
+pub(crate) struct ValidatorObjects {
+    pub(crate) registration: Fact<Option<ValidatingWebhookConfiguration>>,
+    pub(crate) secret: Fact<Option<Secret>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -391,6 +401,7 @@ impl Objects {
             trust_roots: not_queried(),
             webhook_secret: not_queried(),
             webhooks: not_queried(),
+            validators: BTreeMap::new(),
             cilium: not_queried(),
             policies: not_queried(),
         }

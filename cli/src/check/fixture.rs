@@ -9,7 +9,9 @@ use mesh_core::exposition::{self, Sample};
 use mesh_core::node::{
     CniStatus, NodeStatus, PodRef, PodStatus, SelfTestCase, SelfTestOutcome, Tier,
 };
-use mesh_k8s::kinds::{ByteString, ConfigMap, Pod, Secret};
+use mesh_k8s::kinds::{
+    ByteString, ConfigMap, Pod, ResourceExt, Secret, ValidatingWebhookConfiguration,
+};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, KeyUsagePurpose};
 use serde::Deserialize as _;
 use serde::de::DeserializeOwned;
@@ -18,9 +20,10 @@ use serde_json::{Value, json};
 use super::control_plane::COMPONENTS;
 use super::facts::{
     AccessReview, Agent, ApiServer, Controller, Environment, Facts, InjectionDryRun, Mode,
-    Permission, Proxy,
+    Permission, Proxy, ValidatorObjects,
 };
 use super::identity::{BUNDLE_KEY, EXPIRY, TRUST_ROOTS};
+use super::webhook::validators;
 use crate::mesh::Scope;
 
 /// 2026-01-01, the current time of the fixture.
@@ -342,9 +345,33 @@ fn add_certificates(facts: &mut Facts) {
     let (der, pem) = authority.server(SERVER_NAME, 365);
     facts.objects.webhook_secret = Ok(Some(webhook_secret(&pem)));
     set_ca_bundle(facts, &authority.pem());
+    let documents = documents();
+    facts.objects.validators = validators::ALL
+        .map(|names| (names.container, validator(names, &documents, &authority)))
+        .into();
     facts.webhook.presented =
         [("linkerd/linkerd-proxy-injector-0".to_owned(), Ok(vec![der]))].into();
     facts.webhook.dry_run = Ok(InjectionDryRun::Injected);
+}
+
+fn validator(
+    names: validators::Names,
+    documents: &[Value],
+    authority: &TestCa,
+) -> ValidatorObjects {
+    let all: Vec<ValidatingWebhookConfiguration> =
+        of_kind(documents, "ValidatingWebhookConfiguration");
+    let mut registration = all
+        .into_iter()
+        .find(|registration| registration.name_any() == names.registration);
+    let webhooks = registration.as_mut().unwrap().webhooks.as_mut().unwrap();
+    webhooks[0].client_config.ca_bundle = Some(ByteString(authority.pem().into_bytes()));
+    let service = webhooks[0].client_config.service.as_ref().unwrap();
+    let (_, pem) = authority.server(&format!("{}.linkerd.svc", service.name), 365);
+    ValidatorObjects {
+        registration: Ok(registration),
+        secret: Ok(Some(webhook_secret(&pem))),
+    }
 }
 
 pub(super) fn set_ca_bundle(facts: &mut Facts, pem: &str) {

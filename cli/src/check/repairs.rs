@@ -6,23 +6,22 @@ use std::collections::BTreeMap;
 use mesh_core::node::{Repair, RepairKind};
 
 use super::certificate::format_duration;
-use super::{
-    AppliesTo, Category, Check, CheckResult, Environment, Facts, Finding, Outcome, count, webhook,
-};
+use super::webhook::{self, validators};
+use super::{AppliesTo, Category, Check, CheckResult, Environment, Facts, Finding, Outcome, count};
 
 pub(super) const CATEGORY: Category = Category {
     name: "mesh-repairs",
     applies: |facts| facts.environment != Environment::Machine && facts.is_installed_mode(),
     checks: &[Check::new(
         "repairs",
-        "agents and injector repaired nothing within the last day",
+        "agents and webhooks repaired nothing within the last day",
         "meshctl check explain repairs",
         repairs,
     )
     .applies_to(AppliesTo::Everywhere)],
 };
 
-/// Metrics of the injector.
+/// Metrics of the controllers that serve webhooks.
 const LAST_DAY: &str = "mesh_injector_repairs_last_day";
 const LATEST: &str = "mesh_injector_last_repair_timestamp_seconds";
 
@@ -89,14 +88,16 @@ fn by_agent(facts: &Facts, node: &str, repair: &Repair) -> Finding {
 }
 
 fn by_injectors(facts: &Facts) -> Vec<Finding> {
-    let mut by_kind: BTreeMap<&str, RepairCount> = BTreeMap::new();
+    let mut by_kind: BTreeMap<(WebhookServer, &str), RepairCount> = BTreeMap::new();
     for controller in &facts.controllers {
         for sample in controller.metrics.as_deref().unwrap_or_default() {
             let value = sample.value as u64;
             if value == 0 || (sample.name != LAST_DAY && sample.name != LATEST) {
                 continue;
             }
-            let repairs = by_kind.entry(sample.label("found")).or_default();
+            let repairs = by_kind
+                .entry((WebhookServer::of(controller.name), sample.label("found")))
+                .or_default();
             if sample.name == LAST_DAY {
                 repairs.last_day += value;
             } else {
@@ -108,10 +109,11 @@ fn by_injectors(facts: &Facts) -> Vec<Finding> {
         .into_iter()
         .filter(|(_, repairs)| repairs.last_day > 0);
     repairs
-        .map(|(found, repairs)| {
-            let (what, fix) = describe_injector_repair(found);
+        .map(|((server, found), repairs)| {
+            let (what, fix) = describe_repair(&server, found);
             Finding::new(format!(
-                "the injector {what}: {}",
+                "the {} {what}: {}",
+                server.name,
                 format_frequency(repairs.last_day, repairs.latest, facts.now)
             ))
             .with_fix(fix)
@@ -119,24 +121,68 @@ fn by_injectors(facts: &Facts) -> Vec<Finding> {
         .collect()
 }
 
-/// Returns what the injector repaired, and how an operator finds the cause.
-fn describe_injector_repair(found: &str) -> (&'static str, String) {
-    let registration = webhook::CONFIGURATION;
-    let secret = webhook::SECRET;
+/// A controller that serves a webhook, and its objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct WebhookServer {
+    name: &'static str,
+    /// The resource of the registration, with its name.
+    registration: (&'static str, &'static str),
+    secret: &'static str,
+    deployment: &'static str,
+    container: &'static str,
+}
+
+impl WebhookServer {
+    fn of(container: &str) -> Self {
+        let validator = validators::ALL
+            .iter()
+            .find(|names| names.container == container);
+        match validator {
+            Some(names) => Self {
+                name: names.name,
+                registration: ("validatingwebhookconfiguration", names.registration),
+                secret: names.secret,
+                deployment: "linkerd-destination",
+                container: names.container,
+            },
+            None => Self {
+                name: "injector",
+                registration: ("mutatingwebhookconfiguration", webhook::CONFIGURATION),
+                secret: webhook::SECRET,
+                deployment: "linkerd-proxy-injector",
+                container: "proxy-injector",
+            },
+        }
+    }
+}
+
+/// Returns what a controller repaired, and how an operator finds the cause.
+fn describe_repair(server: &WebhookServer, found: &str) -> (&'static str, String) {
+    let WebhookServer {
+        registration: (resource, registration),
+        secret,
+        deployment,
+        container,
+        ..
+    } = server;
     match found {
         "ca-bundle-altered" => (
             "restored the caBundle of its registration, which was altered or removed",
             format!(
-                "kubectl get mutatingwebhookconfiguration {registration} -o yaml --show-managed-fields shows which program wrote it"
+                "kubectl get {resource} {registration} -o yaml --show-managed-fields shows which program wrote it"
             ),
         ),
         "certificate-missing" => (
             "recreated its certificate, whose Secret was deleted",
-            format!("the API server's audit log shows which program deletes Secret {secret} in {{ns}}"),
+            format!(
+                "the API server's audit log shows which program deletes Secret {secret} in {{ns}}"
+            ),
         ),
         "certificate-expired" => (
             "recreated its certificate, which had expired",
-            "the injector did not run for weeks, or a clock is wrong: kubectl -n {ns} logs deployment/linkerd-proxy-injector -c proxy-injector".to_owned(),
+            format!(
+                "the controller did not run for weeks, or a clock is wrong: kubectl -n {{ns}} logs deployment/{deployment} -c {container}"
+            ),
         ),
         _ => (
             "recreated its certificate, whose Secret was not usable",

@@ -1,5 +1,5 @@
 //! The injector's webhook: its registration, its certificate and whether the API server can call
-//! it.
+//! it; and the validators' webhooks.
 
 use mesh_core::annotation;
 use mesh_k8s::kinds::{LabelSelector, MutatingWebhook, Namespace, ResourceExt};
@@ -10,6 +10,8 @@ use super::facts::{Fact, InjectionDryRun, fact_ref};
 use super::serving_certificate::{self, ServingCertificate};
 use super::{Category, Check, CheckResult, Environment, Facts, Finding, OnFailure, Outcome, count};
 use crate::clients::tls;
+
+pub(crate) mod validators;
 
 /// The webhook's registration.
 pub(super) const CONFIGURATION: &str = "linkerd-proxy-injector-webhook-config";
@@ -72,6 +74,11 @@ pub(super) const CATEGORY: Category = Category {
             excluded,
         )
         .explained_by(&[&["webhook-injects"]]),
+        validators::REGISTERED,
+        validators::PROFILES_VALID,
+        validators::PROFILES_NOT_EXPIRING,
+        validators::POLICY_VALID,
+        validators::POLICY_NOT_EXPIRING,
     ],
 };
 

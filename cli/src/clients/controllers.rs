@@ -23,10 +23,11 @@ const DESTINATION_PORT: u16 = 8086;
 pub(crate) const POLICY_PORT: u16 = 8090;
 
 /// Component, container and admin port of each controller; the names and ports are Linkerd's.
-pub(crate) const ADMIN_PORTS: [(&str, &str, u16); 4] = [
+pub(crate) const ADMIN_PORTS: [(&str, &str, u16); 5] = [
     ("identity", "identity", 9990),
     ("destination", "destination", 9996),
     ("destination", "policy", 9990),
+    ("destination", "sp-validator", 9997),
     ("proxy-injector", "proxy-injector", 9995),
 ];
 

@@ -195,7 +195,8 @@ impl Settings {
 pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     let documents = read(&args.files).await?;
     let values = if args.manual {
-        Some(values(args, global).await?)
+        // Boxed, because its future holds the values of the chart twice.
+        Some(Box::pin(values(args, global)).await?)
     } else {
         None
     };

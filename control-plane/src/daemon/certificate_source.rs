@@ -1,7 +1,6 @@
 //! The certificate with which a controller serves the API server: read from a directory, or
 //! generated and renewed by the controller.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::Daemon;
@@ -9,11 +8,12 @@ use crate::cluster::Events;
 use crate::webhook::ServingCertificate;
 use crate::webhook::managed::{Expiry, ManagedCertificate, Registration, RepairReporter};
 use crate::webhook::mounted::MountedCertificate;
+pub(super) use crate::webhook::mounted::MountedFiles;
 
 /// Where the certificate comes from, and the objects that are about it.
 pub(super) struct CertificateSource {
-    /// The directory of an externally managed certificate.
-    pub(super) dir: Option<PathBuf>,
+    /// The files of an externally managed certificate.
+    pub(super) mounted: Option<MountedFiles>,
     /// The namespace of the Service and of the Secret.
     pub(super) namespace: String,
     pub(super) cluster_domain: String,
@@ -40,8 +40,8 @@ impl CertificateSource {
         let ready = daemon
             .readiness
             .condition("a certificate that the API server trusts");
-        if let Some(dir) = self.dir {
-            let mounted = MountedCertificate { dir };
+        if let Some(files) = self.mounted {
+            let mounted = MountedCertificate { files };
             daemon
                 .supervisor
                 .spawn("certificate", mounted.run(serving, expiry, ready));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mesh_core::annotation::CONTROL_PLANE_NS;
 
-use super::certificate_source::CertificateSource;
+use super::certificate_source::{CertificateSource, MountedFiles};
 use super::{Daemon, DaemonError, listen};
 use crate::cluster::{self, Events};
 use crate::config::ProxyInjector;
@@ -34,7 +34,7 @@ pub(super) async fn run(config: ProxyInjector) -> Result<(), DaemonError> {
     daemon.supervisor.spawn("events", write_events);
     let serving = Arc::new(ServingCertificate::default());
     let certificate = CertificateSource {
-        dir: config.tls_dir,
+        mounted: config.tls_dir.map(MountedFiles::in_directory),
         namespace: config.controller_namespace.clone(),
         cluster_domain: config.cluster_domain,
         service: config.service_name,

@@ -8,7 +8,7 @@ use mesh_core::identity::trust_domain;
 use parking_lot::Mutex;
 use tonic::transport::Server;
 
-use super::{Daemon, DaemonError, export_watched, listen};
+use super::{Daemon, DaemonError, export_watched, listen, validator};
 use crate::config::Policy;
 use crate::index::{PolicyIndex, PolicySettings};
 use crate::serve::{InboundService, OutboundService};
@@ -35,7 +35,7 @@ pub(super) async fn run(config: Policy) -> Result<(), DaemonError> {
         PolicyIndex::watched,
     );
     let (kinds, apply) = (kinds::POLICY, PolicyIndex::apply);
-    let read = daemon.read_source(config.source, "policy", kinds, &index, apply);
+    let read = daemon.read_source(config.source.clone(), "policy", kinds, &index, apply);
     if !read.await? {
         return Ok(());
     }
@@ -46,6 +46,7 @@ pub(super) async fn run(config: Policy) -> Result<(), DaemonError> {
         .add_service(InboundServerPoliciesServer::new(inbound))
         .add_service(OutboundPoliciesServer::new(outbound));
     daemon.serve_grpc(listener, router);
+    validator::serve_policies(&daemon, &config).await?;
     tracing::info!(addr = %config.grpc_addr, "Serving policies");
     daemon.run_until_stopped().await
 }

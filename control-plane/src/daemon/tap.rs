@@ -6,7 +6,7 @@ use mesh_core::annotation::{EXTENSION, VIZ};
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
 
-use super::certificate_source::CertificateSource;
+use super::certificate_source::{CertificateSource, MountedFiles};
 use super::{Daemon, DaemonError, listen};
 use crate::cluster::{self, Events};
 use crate::config::{Source, Tap as Config};
@@ -29,7 +29,7 @@ pub(super) async fn run(config: Config) -> Result<(), DaemonError> {
     daemon.supervisor.spawn("events", write_events);
     let serving = Arc::new(ServingCertificate::default());
     let certificate = CertificateSource {
-        dir: config.tls_dir,
+        mounted: config.tls_dir.map(MountedFiles::in_directory),
         namespace: config.viz_namespace,
         cluster_domain: config.cluster_domain,
         service: config.service_name,

@@ -17,7 +17,9 @@ use std::time::{Duration, SystemTime};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::{Stream, StreamExt as _};
-use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
+};
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
@@ -52,6 +54,7 @@ pub(crate) struct Registration {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RegistrationKind {
     MutatingWebhook,
+    ValidatingWebhook,
     ApiService,
 }
 
@@ -87,8 +90,16 @@ impl RegistrationKind {
     fn resource(self) -> ApiResource {
         match self {
             Self::MutatingWebhook => ApiResource::erase::<MutatingWebhookConfiguration>(&()),
+            Self::ValidatingWebhook => ApiResource::erase::<ValidatingWebhookConfiguration>(&()),
             Self::ApiService => ApiResource::erase::<APIService>(&()),
         }
+    }
+
+    /// Whether the process has another purpose, so that it is ready without a registration: that
+    /// of a validator may be deleted to admit objects without it, and the pod also serves the
+    /// proxies.
+    fn is_optional(self) -> bool {
+        self == Self::ValidatingWebhook
     }
 
     /// Returns the patch that writes the `caBundle`, in base64, of the observed object.
@@ -98,7 +109,7 @@ impl RegistrationKind {
     fn patch(self, observed: &ObservedRegistration, bundle: &str) -> Patch<Value> {
         let metadata = json!({"resourceVersion": observed.version});
         match self {
-            Self::MutatingWebhook => {
+            Self::MutatingWebhook | Self::ValidatingWebhook => {
                 let webhooks: Vec<_> = observed
                     .bundles
                     .iter()
@@ -202,6 +213,9 @@ impl ManagedCertificate {
                 && state.served.as_ref() == Some(&held.certificate)
             {
                 expiry.set(held.pair.not_after());
+                ready.set(true);
+            }
+            if self.registration.kind.is_optional() && state.observed.is_unregistered() {
                 ready.set(true);
             }
         }

@@ -1,4 +1,4 @@
-//! A serving certificate in a mounted directory, which is managed externally together with the
+//! A serving certificate in mounted files, which is managed externally together with the
 //! `caBundle`, for example by cert-manager.
 
 use std::path::{Path, PathBuf};
@@ -13,23 +13,30 @@ use super::ServingCertificate;
 use super::certificate::{CertificateAndKey, CertificateError};
 use super::managed::Expiry;
 
-/// The directory, with the file names of a `kubernetes.io/tls` Secret.
+/// The certificate that the files contain.
 #[derive(Clone, Debug)]
 pub(crate) struct MountedCertificate {
-    pub(crate) dir: PathBuf,
+    pub(crate) files: MountedFiles,
+}
+
+/// The files of a certificate and of its key, in PEM.
+#[derive(Clone, Debug)]
+pub(crate) struct MountedFiles {
+    pub(crate) certificate: PathBuf,
+    pub(crate) key: PathBuf,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MountedError {
     #[error("cannot read {path}")]
     Read { path: PathBuf, source: io::Error },
-    #[error("cannot use the certificate in {dir}")]
+    #[error("cannot use the certificate {path} or its key")]
     Certificate {
-        dir: PathBuf,
+        path: PathBuf,
         source: CertificateError,
     },
-    #[error("certificate and key in {dir} do not belong together")]
-    Mismatch { dir: PathBuf, reason: String },
+    #[error("certificate {path} and its key do not belong together")]
+    Mismatch { path: PathBuf, reason: String },
 }
 
 /// How often the files are compared with their last contents.
@@ -37,8 +44,18 @@ const INTERVAL: Duration = Duration::from_secs(2);
 
 type Contents = (Vec<u8>, Vec<u8>);
 
+impl MountedFiles {
+    /// Returns the files of a mounted `kubernetes.io/tls` Secret.
+    pub(crate) fn in_directory(dir: PathBuf) -> Self {
+        Self {
+            certificate: dir.join("tls.crt"),
+            key: dir.join("tls.key"),
+        }
+    }
+}
+
 impl MountedCertificate {
-    /// Serves with the certificate of the directory and reloads it when it changes. An invalid one
+    /// Serves with the certificate of the files and reloads it when it changes. An invalid one
     /// is logged and not loaded.
     pub(crate) async fn run(
         self,
@@ -57,7 +74,7 @@ impl MountedCertificate {
                 Ok(true) => {
                     ready.set(true);
                     last_error.clear();
-                    tracing::info!(dir = %self.dir.display(), "Serving with the mounted certificate");
+                    tracing::info!(path = %self.files.certificate.display(), "Serving with the mounted certificate");
                 }
                 // Logged once for each reason, because it may be a rotation in progress.
                 Err(error) => {
@@ -79,21 +96,18 @@ impl MountedCertificate {
         expiry: &Expiry,
         current: &mut Option<Contents>,
     ) -> Result<bool, MountedError> {
-        let now = (
-            read(&self.dir.join("tls.crt"))?,
-            read(&self.dir.join("tls.key"))?,
-        );
+        let now = (read(&self.files.certificate)?, read(&self.files.key)?);
         if current.as_ref() == Some(&now) {
             return Ok(false);
         }
         let pair = CertificateAndKey::read(&now.0, &now.1).map_err(|source| {
             MountedError::Certificate {
-                dir: self.dir.clone(),
+                path: self.files.certificate.clone(),
                 source,
             }
         })?;
         serving.set(&pair).map_err(|error| MountedError::Mismatch {
-            dir: self.dir.clone(),
+            path: self.files.certificate.clone(),
             reason: error.to_string(),
         })?;
         expiry.set(pair.not_after());
@@ -122,7 +136,7 @@ mod tests {
     fn certificate_is_reloaded_when_files_match() {
         let directory = tempfile::tempdir().unwrap();
         let mounted = MountedCertificate {
-            dir: directory.path().to_owned(),
+            files: MountedFiles::in_directory(directory.path().to_owned()),
         };
         let (serving, expiry) = (
             ServingCertificate::default(),

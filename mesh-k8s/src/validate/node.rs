@@ -27,7 +27,7 @@ pub(super) struct Findings {
 
 /// The maximum number of reported errors. The API server passes the message on to the client
 /// unchanged.
-const MAX_ERRORS: usize = 20;
+pub(super) const MAX_ERRORS: usize = 20;
 
 /// The maximum number of items in all lists of an object. The schemas of the Gateway API, which
 /// have the largest bounds, allow 128 matches with 33 conditions each.

@@ -56,7 +56,10 @@ fn review(api_version: &str, kind: &str, object: &Value) -> Result<(), Denied> {
         namespace: NAMESPACE,
         object,
     };
-    policy(submission)
+    match kind {
+        "ServiceProfile" => profile(submission),
+        _ => policy(submission),
+    }
 }
 
 #[test]
@@ -104,6 +107,8 @@ fn kind_without_rules_is_denied() {
         "{denied}"
     );
     assert!(review("gateway.networking.k8s.io/v1", "Server", &object).is_err());
+    let denied = review("policy.linkerd.io/v1", "ServiceProfile", &object).unwrap_err();
+    assert!(matches!(denied, Denied::UnknownKind { .. }), "{denied}");
 }
 
 #[test]
@@ -163,6 +168,19 @@ fn errors_and_values_are_bounded() {
     let text = denied.unwrap_err().to_string();
     assert!(text.ends_with("* and 980 more"), "{text}");
     assert!(text.len() < 16_384, "{}", text.len());
+}
+
+#[test]
+fn errors_of_profiles_are_bounded() {
+    let routes = vec![json!({"name": "", "condition": {"method": "GET"}}); 50];
+    let object = json!({"metadata": {"name": "web.shop"}, "spec": {"routes": routes}});
+    let text = review("linkerd.io/v1alpha2", "ServiceProfile", &object)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        text.starts_with("ServiceProfile default/web.shop is invalid: 20 errors"),
+        "{text}"
+    );
 }
 
 #[test]

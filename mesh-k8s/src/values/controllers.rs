@@ -161,6 +161,44 @@ values! {
         pub additional_env: Vec<EnvVar>,
     }
 
+    /// The ServiceProfile validator.
+    #[derive(Copy)]
+    pub struct SpValidator {
+        /// Liveness probe of the ServiceProfile validator
+        pub liveness_probe: ProbeTimeout,
+        /// Readiness probe of the ServiceProfile validator
+        pub readiness_probe: ProbeTimeout,
+    }
+
+    /// A validating webhook: its certificate and the objects that the API server sends to it.
+    pub struct Validator {
+        /// The Secret of the webhook's certificate is managed externally; `caBundle`,
+        /// `injectCaFrom` or `injectCaFromSecret` sets its CA
+        pub external_secret: bool,
+        /// Certificate of the webhook, in PEM. If empty, and without `externalSecret`, the
+        /// controller creates and renews its own
+        #[serde(rename = "crtPEM")]
+        pub crt_pem: String,
+        /// Private key of the webhook, in PEM
+        #[serde(rename = "keyPEM")]
+        pub key_pem: String,
+        /// CA certificates with which the API server verifies the certificate of the webhook, in
+        /// PEM
+        pub ca_bundle: String,
+        /// Certificate (namespace/name) from which cert-manager injects the `caBundle`
+        pub inject_ca_from: String,
+        /// Secret (namespace/name) from which cert-manager injects the `caBundle`
+        pub inject_ca_from_secret: String,
+        /// Namespaces whose objects the API server sends to the webhook
+        #[schemars(with = "OpenObject")]
+        pub namespace_selector: LabelSelector = selector([
+            ("config.linkerd.io/admission-webhooks", "NotIn", &["disabled"]),
+        ]),
+        /// Seconds that the API server waits for a response
+        #[schemars(range(min = 1, max = 30))]
+        pub timeout_seconds: i32 = 10,
+    }
+
     /// Settings that all controllers share.
     pub struct Controller {
         /// The PodDisruptionBudgets of `enablePodDisruptionBudget`

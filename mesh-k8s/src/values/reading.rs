@@ -50,7 +50,6 @@ pub enum ValuesError {
 
 const NO_TRACES: &str = "the controllers send no traces; proxy.tracing is for those of the proxies";
 const OTHER_PROGRAM: &str = "the arguments and variables of the controllers differ from Linkerd's";
-const NO_WEBHOOK: &str = "the mesh has no such webhook";
 const PROXY_IMAGE: &str = "the init container uses the image and the resources of the proxy";
 
 /// The values of a chart.
@@ -100,15 +99,15 @@ const IGNORED: &[IgnoredKey] = ignored! {
     "policyController.experimentalArgs": OTHER_PROGRAM,
     "policyController.experimentalEnv": OTHER_PROGRAM,
     "policyController.image": "the policy service uses the image of the controllers",
-    "policyValidator": NO_WEBHOOK,
-    "profileValidator": NO_WEBHOOK,
     "proxyInit.image": PROXY_IMAGE,
     "proxyInit.resources": PROXY_IMAGE,
     "proxyInjector.additionalArgs": OTHER_PROGRAM,
     "proxyInjector.experimentalArgs": OTHER_PROGRAM,
     "proxyInjector.experimentalEnv": OTHER_PROGRAM,
-    "spValidator": NO_WEBHOOK,
-    "spValidatorResources": NO_WEBHOOK,
+    "spValidator.additionalArgs": OTHER_PROGRAM,
+    "spValidator.additionalEnv": OTHER_PROGRAM,
+    "spValidator.experimentalArgs": OTHER_PROGRAM,
+    "spValidator.experimentalEnv": OTHER_PROGRAM,
     "tracing": "the chart contains no collector; proxy.tracing names yours",
 };
 

@@ -9,9 +9,10 @@ use serde_json::Value;
 use crate::helm;
 
 /// Values that together render every argument.
-const EVERYTHING: [&str; 3] = [
+const EVERYTHING: [&str; 4] = [
     "meshAgent: {cgroupRoot: /sys/fs/cgroup/kubepods}",
     "proxyInjector: {externalSecret: true, caBundle: x}",
+    "{policyValidator: {externalSecret: true, caBundle: x}, profileValidator: {externalSecret: true, caBundle: x}}",
     "{heartbeatUrl: 'https://a.example', prometheusUrl: 'http://a'}",
 ];
 /// The same for the viz extension.

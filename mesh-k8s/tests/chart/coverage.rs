@@ -328,6 +328,41 @@ fn control_plane() -> Coverage {
                 "proxyInjector: {externalSecret: true, injectCaFromSecret: a/b}",
             ),
             (
+                &["policyValidator.externalSecret", "policyValidator.caBundle"],
+                "policyValidator: {externalSecret: true, caBundle: x}",
+            ),
+            (
+                &["policyValidator.crtPEM", "policyValidator.keyPEM"],
+                "policyValidator: {crtPEM: a, keyPEM: b, caBundle: c}",
+            ),
+            (
+                &["policyValidator.injectCaFrom"],
+                "policyValidator: {externalSecret: true, injectCaFrom: a/b}",
+            ),
+            (
+                &["policyValidator.injectCaFromSecret"],
+                "policyValidator: {externalSecret: true, injectCaFromSecret: a/b}",
+            ),
+            (
+                &[
+                    "profileValidator.externalSecret",
+                    "profileValidator.caBundle",
+                ],
+                "profileValidator: {externalSecret: true, caBundle: x}",
+            ),
+            (
+                &["profileValidator.crtPEM", "profileValidator.keyPEM"],
+                "profileValidator: {crtPEM: a, keyPEM: b, caBundle: c}",
+            ),
+            (
+                &["profileValidator.injectCaFrom"],
+                "profileValidator: {externalSecret: true, injectCaFrom: a/b}",
+            ),
+            (
+                &["profileValidator.injectCaFromSecret"],
+                "profileValidator: {externalSecret: true, injectCaFromSecret: a/b}",
+            ),
+            (
                 &["proxyInit.closeWaitTimeoutSecs"],
                 "{meshAgent: {enabled: false}, proxyInit: {closeWaitTimeoutSecs: 5, runAsRoot: true}}",
             ),
@@ -372,7 +407,9 @@ fn another_of_control_plane(path: &str, value: &Value) -> Option<Value> {
         Value::String(_) if path == "heartbeatSchedule" => json!("5 4 * * *"),
         Value::String(_) if path == "prometheusUrl" => json!("http://added:9090"),
         Value::Array(_) if path.ends_with("probeNetworks") => json!(["10.0.0.0/8"]),
-        Value::Object(_) if path.ends_with("elector") && path.starts_with("proxyInjector") => {
+        Value::Object(_)
+            if path.ends_with(".namespaceSelector") || path.ends_with(".objectSelector") =>
+        {
             json!({ "matchLabels": { "a": "b" } })
         }
         Value::Object(_) if path == "proxy.inbound" || path == "proxy.outbound" => {

@@ -200,6 +200,14 @@ fn contradictory_values_are_rejected_with_remedy() {
         ),
         ("proxyInjector: {caBundle: x}", "without a certificate"),
         (
+            "policyValidator: {keyPEM: x}",
+            "policyValidator.keyPEM belong together",
+        ),
+        (
+            "policyValidator: {crtPEM: x, keyPEM: x}",
+            "set policyValidator.caBundle, injectCaFrom or",
+        ),
+        (
             "proxyInit: {closeWaitTimeoutSecs: 5}",
             "proxyInit.runAsRoot=true",
         ),
@@ -264,9 +272,10 @@ fn linkerd_values_files_are_accepted_and_ignored_keys_noted() {
     }
     assert!(!notes.contains("heartbeatSchedule"), "{notes}");
     // Private keys must not be written to a ConfigMap, even those without effect.
-    let keys = "{policyValidator: {keyPEM: hidden}, profileValidator: {keyPEM: hidden}}";
+    let keys = "{policyValidator: {crtPEM: a, caBundle: b, keyPEM: hidden}, profileValidator: {crtPEM: a, caBundle: b, keyPEM: hidden}}";
     let objects = helm::control_plane(keys).unwrap();
-    assert!(!serde_json::to_string(&objects).unwrap().contains("hidden"));
+    let config = helm::find(&objects, "ConfigMap", "linkerd-config");
+    assert!(!config.to_string().contains("hidden"));
     assert!(!helm::notes("linkerd-control-plane", "linkerd", "{}").contains("without effect"));
 }
 
@@ -355,6 +364,11 @@ fn high_availability_values_are_applied() {
         "linkerd-proxy-injector-webhook-config",
     );
     assert_eq!(webhook["webhooks"][0]["failurePolicy"], "Fail");
+    for name in ["policy", "sp"] {
+        let name = format!("linkerd-{name}-validator-webhook-config");
+        let webhook = helm::find(&objects, "ValidatingWebhookConfiguration", &name);
+        assert_eq!(webhook["webhooks"][0]["failurePolicy"], "Fail");
+    }
 }
 
 #[test]

@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
-use mesh_k8s::kinds::{ConfigMap, Lease, Pod};
+use mesh_k8s::kinds::{ConfigMap, Lease, Pod, ValidatingWebhookConfiguration};
 use serde_json::Value;
 
-use super::super::facts::{Fact, Facts};
+use super::super::facts::{Fact, Facts, ValidatorObjects};
 use super::super::identity::TRUST_ROOTS;
-use super::super::webhook;
+use super::super::webhook::{self, validators};
 use super::within;
+use crate::clients;
 use crate::cluster::Cluster;
 use crate::cluster::error::{self, to_fact};
 use crate::mesh::Scope;
@@ -93,25 +94,44 @@ pub(super) async fn read(cluster: &Cluster, facts: &mut Facts) {
         objects.config = config;
     };
     let third = async {
-        let (trust_roots, secret, cilium, policies) = tokio::join!(
+        let (trust_roots, secret, cilium, policies, validators) = tokio::join!(
             cluster.list(&all.0, by_name),
             cluster.control_object(webhook::SECRET),
             cilium(cluster),
             policies(cluster),
+            clients::concurrently(validators::ALL.map(|names| validator(cluster, names))),
         );
         (
             to_fact("list the ConfigMaps of trust roots", trust_roots),
             to_fact("read the injector's Secret", secret),
             cilium,
             policies,
+            validators,
         )
     };
-    let ((), (trust_roots, secret, cilium, policies)) =
+    let ((), (trust_roots, secret, cilium, policies, validators)) =
         tokio::join!(Box::pin(second), Box::pin(third));
     objects.trust_roots = trust_roots;
     objects.webhook_secret = secret;
     objects.cilium = cilium;
     objects.policies = policies;
+    objects.validators = validators.into_iter().collect();
+}
+
+async fn validator(
+    cluster: &Cluster,
+    names: validators::Names,
+) -> (&'static str, ValidatorObjects) {
+    let registrations: Api<ValidatingWebhookConfiguration> = Api::all(cluster.client.clone());
+    let (registration, secret) = tokio::join!(
+        registrations.get_opt(names.registration),
+        cluster.control_object(names.secret),
+    );
+    let objects = ValidatorObjects {
+        registration: to_fact("read a validator's webhook", registration),
+        secret: to_fact("read a validator's Secret", secret),
+    };
+    (names.container, objects)
 }
 
 pub(super) async fn pods(cluster: &Cluster) -> Fact<Vec<Pod>> {

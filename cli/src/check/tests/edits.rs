@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
 
 use mesh_core::node::NodeStatus;
-use mesh_k8s::kinds::{CronJob, MutatingWebhook, Pod, ResourceExt};
+use mesh_k8s::kinds::{ByteString, CronJob, MutatingWebhook, Pod, ResourceExt, ValidatingWebhook};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::super::Facts;
-use super::super::facts::{AccessReview, Fact, Mode, Permission};
-use super::super::fixture::pod;
+use super::super::facts::{AccessReview, Fact, Mode, Permission, ValidatorObjects};
+use super::super::fixture::{self, TestCa, pod};
 
 /// An object of the cluster as JSON, which replaces the object when it is dropped.
 pub(super) struct Edit<'a, T: DeserializeOwned> {
@@ -62,6 +62,39 @@ pub(super) fn edit_pod<'a>(facts: &'a mut Facts, name: &str) -> Edit<'a, Pod> {
 pub(super) fn edit_webhook(facts: &mut Facts) -> Edit<'_, MutatingWebhook> {
     let configuration = facts.objects.webhooks.as_mut().unwrap().as_mut().unwrap();
     Edit::new(&mut configuration.webhooks.as_mut().unwrap()[0])
+}
+
+/// Returns the objects of the validator that a container serves.
+pub(super) fn edit_objects<'a>(facts: &'a mut Facts, container: &str) -> &'a mut ValidatorObjects {
+    facts.objects.validators.get_mut(container).unwrap()
+}
+
+/// Returns the webhook of a validator.
+pub(super) fn edit_validator<'a>(
+    facts: &'a mut Facts,
+    container: &str,
+) -> Edit<'a, ValidatingWebhook> {
+    let objects = edit_objects(facts, container);
+    let registration = objects.registration.as_mut().unwrap();
+    let webhooks = registration.as_mut().unwrap().webhooks.as_mut().unwrap();
+    Edit::new(&mut webhooks[0])
+}
+
+/// Gives a validator an accepted certificate that is valid for 20 more days.
+pub(super) fn expire_validator(facts: &mut Facts, container: &str, server_name: &str) {
+    let authority = TestCa::new("validator", 365);
+    let (_, pem) = authority.server(server_name, 20);
+    edit_validator(facts, container)["clientConfig"]["caBundle"] = bundle(&authority);
+    edit_objects(facts, container).secret = Ok(Some(fixture::webhook_secret(&pem)));
+}
+
+/// Returns the `caBundle` of another CA.
+pub(super) fn stranger() -> Value {
+    bundle(&TestCa::new("stranger", 365))
+}
+
+fn bundle(authority: &TestCa) -> Value {
+    serde_json::to_value(ByteString(authority.pem().into_bytes())).unwrap()
 }
 
 pub(super) fn pods(facts: &mut Facts) -> &mut Vec<Pod> {

@@ -9,9 +9,10 @@ use super::super::facts::{Environment, InjectionDryRun, Mode};
 use super::super::fixture::{self, NOW, SERVER_NAME, TestCa, pod};
 use super::super::{Facts, Mark, setup};
 use super::edits::{
-    add_host_pod, cannot_pull, cannot_schedule, cron_job, deny, edit, edit_pod, edit_webhook,
-    enforce_restricted, not_ready, pods, policy, pre, present, remove_pods, send_reports, served,
-    set_container, set_events, set_scheduled, set_value, status, trust_old_anchors,
+    add_host_pod, cannot_pull, cannot_schedule, cron_job, deny, edit, edit_objects, edit_pod,
+    edit_validator, edit_webhook, enforce_restricted, expire_validator, not_ready, pods, policy,
+    pre, present, remove_pods, send_reports, served, set_container, set_events, set_scheduled,
+    set_value, status, stranger, trust_old_anchors,
 };
 use crate::mesh::Scope;
 
@@ -49,6 +50,9 @@ impl Reporter {
         }
     }
 }
+
+/// The container of the policy validator.
+const POLICY: &str = "policy";
 
 pub(super) const FAULTS: &[Fault] = &[
     check("k8s-api").fails("connection refused", |facts| {
@@ -279,6 +283,27 @@ pub(super) const FAULTS: &[Fault] = &[
     check("webhook-injects").fails("unknown authority", |facts| {
         let message = "failed calling webhook: x509: certificate signed by unknown authority";
         facts.webhook.dry_run = Ok(InjectionDryRun::Rejected(message.to_owned()));
+    }),
+    check("l5d-existence-vwc").fails("policies are not validated", |facts| {
+        edit_objects(facts, POLICY).registration = Ok(None);
+    }),
+    check("l5d-existence-vwc").fails("Service other/linkerd-policy-validator", |facts| {
+        edit_validator(facts, POLICY)["clientConfig"]["service"]["namespace"] = json!("other");
+    }),
+    check("l5d-policy-validator-webhook-cert-valid").fails("not accepted", |facts| {
+        edit_validator(facts, POLICY)["clientConfig"]["caBundle"] = stranger();
+    }),
+    check("l5d-policy-validator-webhook-cert-valid").fails("is missing", |facts| {
+        edit_objects(facts, POLICY).secret = Ok(None);
+    }),
+    check("l5d-policy-validator-webhook-cert-not-expiring-soon").warns("20 days", |facts| {
+        expire_validator(facts, POLICY, "linkerd-policy-validator.linkerd.svc");
+    }),
+    check("l5d-sp-validator-webhook-cert-valid").fails("not accepted", |facts| {
+        edit_validator(facts, "sp-validator")["clientConfig"]["caBundle"] = stranger();
+    }),
+    check("l5d-sp-validator-webhook-cert-not-expiring-soon").warns("20 days", |facts| {
+        expire_validator(facts, "sp-validator", "linkerd-sp-validator.linkerd.svc");
     }),
     check("agent-ready").fails("node b has no agent pod", |facts| {
         remove_pods(facts, "mesh-agent-b");

@@ -145,6 +145,13 @@ fn is_expired(pem: &str, now: SystemTime) -> bool {
     not_after().is_none_or(|not_after| not_after <= now)
 }
 
+impl ObservedState {
+    /// Whether the registration does not exist, so that the API server does not call the server.
+    pub(super) fn is_unregistered(&self) -> bool {
+        matches!(self.registration, Some(None))
+    }
+}
+
 impl CertificateSecret {
     pub(super) fn read(secret: Secret) -> Result<Self, InvalidSecret> {
         let made_by = meta_annotation(&secret.metadata, CREATED_BY);
@@ -265,6 +272,13 @@ pub(super) mod tests {
         };
         assert_eq!(step(None, registration(&[])), Step::Observe);
         assert_eq!(step(Some(None), Some(None)), Step::Unregistered);
+        for (registration, unregistered) in [(None, false), (Some(None), true)] {
+            let seen = ObservedState {
+                secret: None,
+                registration,
+            };
+            assert_eq!(seen.is_unregistered(), unregistered);
+        }
         assert_eq!(step(Some(None), registration(&[""])), Step::Generate);
         let publish = Step::PublishAuthorities(made.authority_pem.clone());
         assert_eq!(step(held(true), registration(&[""])), publish);

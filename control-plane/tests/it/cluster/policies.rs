@@ -62,7 +62,10 @@ async fn policies_follow_objects_and_apis_of_api_server() {
         return;
     }
     cluster.apply(&pod("web-1", "10.1.0.1")).await;
-    let controller = Controller::start("policy", "--grpc-addr", "--admin-addr", &cluster.flags())
+    let mut flags = cluster.flags();
+    // Another test serves the webhook's port.
+    flags.push("--admission-controller-disabled".to_owned());
+    let controller = Controller::start("policy", "--grpc-addr", "--admin-addr", &flags)
         .ready()
         .await;
     let line = controller.logged("servers.policy.linkerd.io").await;

@@ -83,10 +83,7 @@ fn values_files_for_linkerd_are_read() {
             "podMonitor.controller.namespaceSelector",
             "podMonitor.serviceMirror",
             "policyController.image",
-            "policyValidator",
-            "profileValidator",
             "proxyInit.image",
-            "spValidator",
         ]
     );
     // Linkerd sends reports by default, this mesh only to a URL that a user sets.

@@ -1,0 +1,101 @@
+//! The validating webhooks: that of the policy controller, which its process serves, and the
+//! ServiceProfile validator.
+
+use std::sync::Arc;
+
+use mesh_core::annotation::CONTROL_PLANE_NS;
+use tokio::net::TcpListener;
+
+use super::certificate_source::{CertificateSource, MountedFiles};
+use super::{Daemon, DaemonError, listen};
+use crate::cluster::{self, Events};
+use crate::config::{Policy, SpValidator};
+use crate::validator::{FailurePolicy, Rules, Validator};
+use crate::webhook::managed::{Registration, RegistrationKind};
+use crate::webhook::{self, ServingCertificate};
+
+/// A webhook and its objects, whose names are Linkerd's.
+struct Webhook {
+    /// The name of Service and Secret without prefix and suffix, and of the controller in events.
+    name: &'static str,
+    rules: Rules,
+    failure_policy: FailurePolicy,
+    listener: TcpListener,
+    certificate: Option<MountedFiles>,
+    namespace: String,
+    cluster_domain: String,
+}
+
+/// Serves the webhook of the policy controller, unless it is disabled or objects are read from
+/// directories, which no API server stores.
+pub(super) async fn serve_policies(daemon: &Daemon, config: &Policy) -> Result<(), DaemonError> {
+    let flags = &config.validator;
+    if flags.admission_controller_disabled || !config.source.dirs.is_empty() {
+        return Ok(());
+    }
+    let client = cluster::connect(&config.source.cluster, "policy")
+        .await
+        .map_err(DaemonError::Connect)?;
+    let files = flags
+        .server_tls_certs
+        .clone()
+        .zip(flags.server_tls_key.clone());
+    let webhook = Webhook {
+        name: "linkerd-policy-validator",
+        rules: mesh_k8s::validate::policy,
+        failure_policy: flags.webhook_failure_policy,
+        listener: listen(flags.server_addr, "the webhook").await?,
+        certificate: files.map(|(certificate, key)| MountedFiles { certificate, key }),
+        namespace: config.control_plane_namespace.clone(),
+        cluster_domain: config.cluster_domain.clone(),
+    };
+    webhook.serve(daemon, client);
+    tracing::info!(addr = %flags.server_addr, "Serving the webhook of policies");
+    Ok(())
+}
+
+/// Runs the ServiceProfile validator.
+pub(super) async fn run(config: SpValidator) -> Result<(), DaemonError> {
+    let daemon = Daemon::new()?;
+    let client = cluster::connect(&config.cluster, "sp-validator")
+        .await
+        .map_err(DaemonError::Connect)?;
+    let webhook = Webhook {
+        name: "linkerd-sp-validator",
+        rules: mesh_k8s::validate::profile,
+        failure_policy: config.webhook_failure_policy,
+        listener: listen(config.addr, "the webhook").await?,
+        certificate: config.tls_dir.map(MountedFiles::in_directory),
+        namespace: config.controller_namespace,
+        cluster_domain: config.cluster_domain,
+    };
+    daemon.serve_admin(config.metrics_addr).await?;
+    webhook.serve(&daemon, client);
+    tracing::info!(addr = %config.addr, "Serving the webhook of ServiceProfiles");
+    daemon.run_until_stopped().await
+}
+
+impl Webhook {
+    fn serve(self, daemon: &Daemon, client: kube::Client) {
+        let (events, write_events) = Events::channel(client.clone(), self.name, &daemon.registry);
+        daemon.supervisor.spawn("events", write_events);
+        let serving = Arc::new(ServingCertificate::default());
+        let certificate = CertificateSource {
+            mounted: self.certificate,
+            namespace: self.namespace.clone(),
+            cluster_domain: self.cluster_domain,
+            service: self.name.to_owned(),
+            secret: format!("{}-k8s-tls", self.name),
+            label: (CONTROL_PLANE_NS, self.namespace),
+            registration: Registration {
+                kind: RegistrationKind::ValidatingWebhook,
+                name: format!("{}-webhook-config", self.name),
+            },
+        };
+        certificate.spawn(daemon, client, &events, serving.clone());
+        let validator = Validator::new(self.rules, self.failure_policy, &daemon.registry);
+        let drain = daemon.watch.clone();
+        let served = webhook::serve(self.listener, serving, Arc::new(validator), drain);
+        daemon.supervisor.spawn("webhook server", served);
+    }
+}
