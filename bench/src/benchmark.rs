@@ -56,7 +56,7 @@ pub(crate) struct BenchmarkOptions {
     /// Compare only with this system; may be repeated
     #[arg(long, value_name = "NAME")]
     pub(crate) peer: Vec<SystemUnderTest>,
-    /// Run for about five minutes: few short rounds, without the long workloads
+    /// Run few short rounds, without the long workloads
     #[arg(long)]
     pub(crate) quick: bool,
     /// Also count rounds during which other programs used the machine. Such results are not
