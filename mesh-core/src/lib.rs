@@ -19,6 +19,7 @@ pub mod ports;
 pub mod profile;
 pub mod redirection;
 pub mod resilience;
+pub mod retry;
 pub mod route;
 pub mod tap;
 pub mod trace;

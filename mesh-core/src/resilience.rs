@@ -16,6 +16,15 @@ pub struct Backoff {
     pub jitter: f64,
 }
 
+impl Backoff {
+    /// Returns the pause after `failures` earlier failures, with `share` of the jitter, 0.0 to 1.0.
+    pub fn pause(&self, failures: u32, share: f64) -> Duration {
+        let doubled = self.min.saturating_mul(1 << failures.min(20));
+        let seconds = doubled.min(self.max).as_secs_f64() * (1.0 + self.jitter * share);
+        Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
+    }
+}
+
 /// Time limits of a route rule; `None` means unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Timeouts {
@@ -179,5 +188,55 @@ pub fn parse_grpc_condition(text: &str) -> Result<u16, String> {
         _ => Err(format!(
             "{text:?} is not cancelled, deadline-exceeded, internal, resource-exhausted or unavailable"
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_maximum_plus_jitter() {
+        let backoff = Backoff {
+            min: Duration::from_millis(25),
+            max: Duration::from_millis(250),
+            jitter: 1.0,
+        };
+        let pauses = |share| -> Vec<u128> {
+            let pauses = (0..5).map(|failures| backoff.pause(failures, share).as_millis());
+            pauses.collect()
+        };
+        assert_eq!(pauses(0.0), [25, 50, 100, 200, 250]);
+        assert_eq!(pauses(1.0), [50, 100, 200, 400, 500]);
+        assert_eq!(backoff.pause(u32::MAX, 0.0).as_millis(), 250);
+    }
+
+    #[test]
+    fn longest_pause_does_not_overflow() {
+        let backoff = Backoff {
+            min: Duration::MAX,
+            max: Duration::MAX,
+            jitter: 100.0,
+        };
+        assert_eq!(backoff.pause(20, 1.0), Duration::MAX);
+    }
+
+    #[test]
+    fn http_conditions_are_statuses_ranges_or_names() {
+        for (text, expected) in [
+            ("5xx", Some(500..=599)),
+            ("gateway-error", Some(502..=504)),
+            ("409", Some(409..=409)),
+            ("500-504", Some(500..=504)),
+            ("500 - 504", Some(500..=504)),
+            ("99", None),
+            ("600", None),
+            ("504-500", None),
+            ("500-", None),
+            ("4xx", None),
+            ("", None),
+        ] {
+            assert_eq!(parse_http_condition(text).ok(), expected, "{text:?}");
+        }
     }
 }

@@ -17,6 +17,7 @@ use crate::discovery::Discovery;
 use crate::memory::Memory;
 use crate::rate_limit::RateLimits;
 use crate::redirection::ProbeListener;
+use crate::replay_memory::ReplayMemory;
 use crate::tap::Tap;
 use crate::telemetry::Families;
 use crate::tls::{Credentials, CredentialsRx};
@@ -46,6 +47,8 @@ pub(crate) struct ProcessState {
     pub(crate) tasks: TaskTracker,
     pub(crate) rate_limits: RateLimits,
     pub(crate) memory: Memory,
+    /// For the bodies of requests that may be sent again.
+    pub(crate) replay_memory: Arc<ReplayMemory>,
     pub(crate) tap: Arc<Tap>,
     /// `None`: no access log.
     pub(crate) access_log: Option<AccessLog>,
@@ -80,6 +83,7 @@ impl ProcessState {
             tasks: TaskTracker::new(),
             rate_limits: RateLimits::default(),
             memory: Memory::new(config.memory),
+            replay_memory: Arc::new(ReplayMemory::new(config.outbound.max_replay_bytes)),
             tap,
             access_log: None,
             tracer: None,

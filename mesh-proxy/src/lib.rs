@@ -28,6 +28,7 @@ mod open_connections;
 mod outbound;
 mod rate_limit;
 mod redirection;
+mod replay_memory;
 mod tap;
 mod tap_server;
 mod telemetry;

@@ -11,6 +11,7 @@ pub(crate) mod detect;
 pub(crate) mod http;
 pub(crate) mod labels;
 pub(crate) mod refused;
+pub(crate) mod retry;
 mod route;
 mod status;
 pub(crate) mod tcp;
@@ -32,6 +33,7 @@ pub(crate) struct Families {
     pub(crate) inbound_route: RouteFamilies,
     pub(crate) outbound_route: RouteFamilies,
     pub(crate) outbound_backend: RouteFamilies,
+    pub(crate) outbound_retry: retry::RetryFamilies,
     pub(crate) http_balancer: balancer::BalancerFamilies,
     pub(crate) tcp_balancer: balancer::BalancerFamilies,
     pub(crate) tls_balancer: balancer::BalancerFamilies,
@@ -53,6 +55,7 @@ impl Families {
             inbound_route: RouteFamilies::inbound(registry, exemplars),
             outbound_route: RouteFamilies::outbound_route(registry, exemplars),
             outbound_backend: RouteFamilies::outbound_backend(registry, exemplars),
+            outbound_retry: retry::RetryFamilies::new(registry),
             http_balancer: balancer::BalancerFamilies::http(registry),
             tcp_balancer: balancer::BalancerFamilies::tcp(registry),
             tls_balancer: balancer::BalancerFamilies::tls(registry),

@@ -19,6 +19,7 @@ mod outside;
 mod policy;
 mod queue;
 mod restarts;
+mod retries;
 mod shutdown;
 mod tap;
 mod tcp_routes;

@@ -30,6 +30,8 @@ pub(crate) struct Outbound {
     pub(crate) max_in_flight: usize,
     /// Maximum number of open connections; `None`: limited by file descriptors.
     pub(crate) max_connections: Option<usize>,
+    /// Maximum of bytes that requests keep of their bodies in order to be retried.
+    pub(crate) max_replay_bytes: usize,
     pub(crate) http_queue: Queue,
     pub(crate) tcp_queue: Queue,
     pub(crate) http1_pool: Http1Pool,
@@ -56,6 +58,10 @@ const DEFAULT_BACKOFF: Backoff = Backoff {
     max: Duration::from_secs(5),
     jitter: 0.1,
 };
+
+/// 512 bodies of 64 KiB, the largest that Linkerd's controller lets a proxy keep.
+const DEFAULT_REPLAY_BYTES: usize = 32 << 20;
+const MAX_REPLAY_BYTES: usize = 1 << 30;
 
 impl Outbound {
     pub(super) fn read(env: &Env<'_>, limits: &HttpLimits) -> Self {
@@ -89,6 +95,11 @@ impl Outbound {
                 "OUTBOUND_MAX_IN_FLIGHT",
                 parse::number,
                 DEFAULT_MAX_IN_FLIGHT,
+            ),
+            max_replay_bytes: env.own_or(
+                "MESH_PROXY_MAX_REPLAY_BYTES",
+                parse::within(0..=MAX_REPLAY_BYTES),
+                DEFAULT_REPLAY_BYTES,
             ),
             http_queue: Queue::read(env, "OUTBOUND_HTTP", DEFAULT_FAILFAST),
             tcp_queue: Queue::read(env, "OUTBOUND_TCP", DEFAULT_FAILFAST),

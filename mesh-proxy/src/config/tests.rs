@@ -286,12 +286,14 @@ fn http_limits_are_checked_against_ranges() {
         ("MESH_PROXY_HTTP2_MAX_RESETS", "1000000", "1000001"),
         ("MESH_PROXY_HTTP2_MAX_MISTAKES", "100", "0"),
         ("MESH_PROXY_MAX_MEMORY", "0", "8388607"),
+        ("MESH_PROXY_MAX_REPLAY_BYTES", "0", "1073741825"),
         ("MESH_PROXY_INBOUND_MAX_CONNECTIONS", "1", "0"),
         ("MESH_PROXY_OUTBOUND_MAX_CONNECTIONS", "1000", "many"),
     ] {
         let config = read(name, valid).unwrap();
         let is_default = config.http == HttpLimits::DEFAULT
             && config.memory == MemoryLimit::Container
+            && config.outbound.max_replay_bytes == 32 << 20
             && config.inbound.max_connections.is_none()
             && config.outbound.max_connections.is_none();
         assert!(!is_default, "{name} is read");

@@ -21,8 +21,13 @@ use super::{ErrorCode, grpc, http1};
 use crate::error::grpc_code;
 use crate::transport::Io;
 
+use self::peek::PeekedBody;
+pub(crate) use self::replay::ReplayBody;
+use self::replay::ReplayReader;
 pub(crate) use self::timeouts::{ExchangeProgress, ExchangeTimeouts, TimeoutError};
 
+mod peek;
+mod replay;
 mod timeouts;
 
 /// The body of a request or response.
@@ -56,6 +61,10 @@ enum Content {
     Full(Bytes),
     Http1(http1::IncomingBody),
     Http2(Http2Body),
+    /// Of a request that may be sent again.
+    Replay(ReplayReader),
+    /// Of a response whose beginning has been read.
+    Peeked(Box<PeekedBody>),
 }
 
 /// Attributes that few bodies have, in one allocation.
@@ -102,6 +111,9 @@ pub enum BodyError {
     Http2(#[from] mesh_http2::Error),
     #[error("timed out waiting for the response to complete: {0}")]
     TimedOut(TimeoutError),
+    /// Not seen by a client: the attempt that reads the body has been given up.
+    #[error("the request is being sent again")]
+    Superseded,
 }
 
 impl BodyError {
@@ -109,7 +121,7 @@ impl BodyError {
     pub(crate) fn reset(&self) -> Option<ErrorCode> {
         match self {
             Self::Http2(mesh_http2::Error::Reset(code)) => Some(*code),
-            Self::Http1(_) | Self::Http2(_) | Self::TimedOut(_) => None,
+            Self::Http1(_) | Self::Http2(_) | Self::TimedOut(_) | Self::Superseded => None,
         }
     }
 
@@ -119,7 +131,7 @@ impl BodyError {
             Self::Http2(error) => error.error_code().unwrap_or(ErrorCode::INTERNAL_ERROR),
             Self::Http1(_) => ErrorCode::INTERNAL_ERROR,
             // A timeout is not a failure of the peer that receives this code.
-            Self::TimedOut(_) => ErrorCode::CANCEL,
+            Self::TimedOut(_) | Self::Superseded => ErrorCode::CANCEL,
         }
     }
 }
@@ -129,7 +141,9 @@ impl GrpcErrorTrailers {
     fn trailers(self, error: &BodyError) -> HeaderMap {
         let code = match error {
             BodyError::TimedOut(..) => grpc_code::DEADLINE_EXCEEDED,
-            BodyError::Http1(_) | BodyError::Http2(_) => grpc_code::UNAVAILABLE,
+            BodyError::Http1(_) | BodyError::Http2(_) | BodyError::Superseded => {
+                grpc_code::UNAVAILABLE
+            }
         };
         let mut trailers = HeaderMap::with_capacity(2);
         trailers.insert(grpc::GRPC_STATUS, code.into());
@@ -248,7 +262,8 @@ impl Body {
             Content::Empty => true,
             Content::Full(bytes) => bytes.is_empty(),
             Content::Http1(incoming) => incoming.is_end_stream(),
-            Content::Http2(_) => false,
+            Content::Replay(reader) => reader.has_no_body(),
+            Content::Http2(_) | Content::Peeked(_) => false,
         }
     }
 
@@ -317,6 +332,8 @@ impl Body {
                 let frame = ready!(incoming.poll_frame(cx));
                 frame.map(|frame| frame.map_err(BodyError::Http2))
             }
+            Content::Replay(reader) => ready!(reader.poll_frame(cx)),
+            Content::Peeked(peeked) => ready!(peeked.poll_frame(cx)),
         };
         if let Some((_, progress)) = self.extras.as_ref().and_then(|e| e.timeouts.as_ref()) {
             progress.record_frame();
@@ -327,7 +344,11 @@ impl Body {
     /// Whether the end is known without polling. Always false for HTTP/2, whose readers poll a body
     /// to its end, to save a lookup of the stream for each frame.
     fn is_end_known(&self) -> bool {
-        !matches!(self.content, Content::Http2(_)) && self.is_content_complete()
+        match &self.content {
+            Content::Http2(_) | Content::Peeked(_) => false,
+            Content::Replay(reader) => reader.is_end_known(),
+            _ => self.is_content_complete(),
+        }
     }
 
     fn is_content_complete(&self) -> bool {
@@ -336,6 +357,8 @@ impl Body {
             Content::Full(bytes) => bytes.is_empty(),
             Content::Http1(incoming) => incoming.is_end_stream(),
             Content::Http2(incoming) => incoming.is_end_stream(),
+            Content::Replay(reader) => reader.is_end_stream(),
+            Content::Peeked(peeked) => peeked.is_end_stream(),
         }
     }
 
@@ -427,6 +450,8 @@ impl http_body::Body for Body {
             Content::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Content::Http1(incoming) => size_hint_of(incoming.remaining()),
             Content::Http2(incoming) => size_hint_of(incoming.remaining()),
+            Content::Replay(reader) => size_hint_of(reader.remaining()),
+            Content::Peeked(_) => SizeHint::default(),
         }
     }
 }
@@ -442,6 +467,8 @@ impl std::fmt::Debug for Body {
             Content::Full(_) => "full",
             Content::Http1(_) => "http1",
             Content::Http2(_) => "http2",
+            Content::Replay(_) => "replay",
+            Content::Peeked(_) => "peeked",
         };
         f.debug_tuple("Body").field(&content).finish()
     }

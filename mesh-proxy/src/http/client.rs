@@ -12,6 +12,7 @@ use http::{Method, Version};
 use mesh_core::endpoint::Http2Params;
 
 use self::http2::Http2Pool;
+use super::body::TimeoutError;
 use super::http1::pool::Pool;
 pub(crate) use super::http1::pool::{PoolHandle, ServerWatcher};
 use super::message_context::MessageContext;
@@ -70,6 +71,9 @@ pub enum SendError {
     /// The same for HTTP/2.
     #[error("connection failed before the response")]
     Http2(#[source] mesh_http2::Error),
+    /// The caller's time limit of the attempt expired.
+    #[error("timed out waiting for response headers: {0}")]
+    TimedOut(TimeoutError),
 }
 
 impl ClientConfig {
@@ -83,6 +87,7 @@ impl From<SendError> for Error {
         let kind = match (&error, error.reset()) {
             (_, Some(code)) => ErrorKind::Reset(code),
             (SendError::Dial(error), None) if error.is_timeout() => ErrorKind::ConnectTimeout,
+            (SendError::TimedOut(_), None) => ErrorKind::ResponseTimeout,
             _ => ErrorKind::Io,
         };
         Self::new(kind, chain(&error))
@@ -103,7 +108,10 @@ impl From<ErrorCode> for StreamError {
 
 impl From<&SendError> for StreamError {
     fn from(error: &SendError) -> Self {
-        error.reset().map_or(Self::Io, Self::from)
+        match error {
+            SendError::TimedOut(_) => Self::ResponseHeadersTimeout,
+            error => error.reset().map_or(Self::Io, Self::from),
+        }
     }
 }
 
@@ -111,7 +119,7 @@ impl SendError {
     /// The error code, if the peer reset the stream.
     pub(crate) fn reset(&self) -> Option<ErrorCode> {
         match self {
-            Self::Dial(_) | Self::Http1(_) => None,
+            Self::Dial(_) | Self::Http1(_) | Self::TimedOut(_) => None,
             Self::Http2(mesh_http2::Error::Reset(code)) => Some(*code),
             Self::Http2(_) => None,
         }
@@ -133,6 +141,7 @@ impl SendError {
             Self::Http2(Http2::Unprocessed(_)) => Failure::Excluded,
             Self::Http2(error) if error.is_connection_lost() => Failure::Lost,
             Self::Http2(_) => Failure::ProtocolError,
+            Self::TimedOut(_) => Failure::TimedOut,
         }
     }
 }

@@ -1,13 +1,19 @@
 //! The retry decision: whether a request is sent again after an attempt has failed, and what its
-//! client is told otherwise. Tables without I/O, in the terms of docs/adr/0030 and 0034.
+//! client is told otherwise. Tables without I/O, in the terms of docs/adr/0030, 0034 and 0130.
 //!
-//! `outbound::http::backend` applies [`decide`] to the endpoints of a backend, and
-//! [`super::client::Client::send`] to the application behind the inbound proxy. `inbound::http`
-//! applies [`report`].
+//! [`decide`] repeats what is safe to repeat, without a policy. `outbound::http::backend` applies
+//! it to the endpoints of a backend, and [`super::client::Client::send`] to the application behind
+//! the inbound proxy. [`RetryPolicy::decide`] repeats what a policy asks for;
+//! `outbound::http::attempts` applies it to the result of a backend. `inbound::http` applies
+//! [`report`].
 
 use super::Request;
 use super::delivery_failure::DeliveryFailure;
 use super::message_context::MessageContext;
+
+mod policy;
+
+pub(crate) use self::policy::{AttemptEnd, Conditions, PolicyAction, RetryPolicy};
 
 /// How an attempt to send a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +34,8 @@ pub(crate) enum Failure {
     Lost,
     /// The exchange ended before the response headers because of what a peer sent.
     ProtocolError,
+    /// The time limit that a retry policy sets for the attempt expired. The policy decides.
+    TimedOut,
     /// The peer's proxy responded, and reports that its application did not.
     Undelivered(DeliveryFailure),
 }
@@ -122,7 +130,7 @@ pub(crate) fn decide(
         (Failure::ConnectionRefused | Failure::NoConnection | Failure::Unwritten, _) => {
             retry(dispatch == Dispatch::Balanced, true)
         }
-        (Failure::Reset, _)
+        (Failure::Reset | Failure::TimedOut, _)
         | (Failure::Refused | Failure::ProtocolError, Dispatch::Application { .. }) => {
             Action::Return
         }

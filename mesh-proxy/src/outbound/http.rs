@@ -6,8 +6,9 @@
 //! that a request needs: balancers, timeouts, metric handles. A request locks nothing, and waits
 //! only for endpoints.
 //!
-//! The path of a request: [`HttpTarget::respond`] selects the rule and [`send`] applies it,
-//! [`RuleBackend::send`](backend::RuleBackend::send) selects endpoints and retries,
+//! The path of a request: [`HttpTarget::respond`] selects the rule and [`HttpTarget::send`]
+//! applies it, [`attempts::send`] repeats it if the rule has a retry policy,
+//! [`RuleBackend::send`](backend::RuleBackend::send) selects endpoints,
 //! [`HttpEndpoint::send`](endpoint::HttpEndpoint::send) sends, and [`HttpTarget::finish`] completes
 //! the response.
 
@@ -29,6 +30,7 @@ use crate::discovery::{Destination, DiscoveryError, OutboundTarget};
 use crate::error::{Error, Kind, Side};
 use crate::http::body::{ExchangeTimeouts, GrpcErrorTrailers, TimeoutError};
 use crate::http::headers::{DST_CANONICAL, REQUIRE_ID};
+use crate::http::retry::RetryPolicy;
 use crate::http::synthetic_response::{self, ErrorDetail, RequestContext};
 use crate::http::{HttpHandler, Request, Reset, Response, filter, orig_proto, uri};
 use crate::idle::IdleCache;
@@ -36,12 +38,15 @@ use crate::telemetry::http::{Exchange, ExchangeMetrics, StreamError};
 use crate::telemetry::labels::Direction;
 use crate::trace;
 
+mod attempt_limit;
+mod attempts;
 mod backend;
 mod endpoint;
 mod ingress;
 mod observe;
 mod overrides;
 mod route_metrics;
+mod route_protocol;
 mod routes;
 
 /// The HTTP targets of one data thread, shared by the connections to them.
@@ -197,11 +202,7 @@ impl HttpTarget {
         let within_target =
             |error: Error| error.within(format_args!("logical service {}", self.destination));
         let (rule, prefix) = self.routes().find(request).map_err(within_target)?;
-        let delivery = Delivery {
-            client,
-            prefix,
-            required_id,
-        };
+        let mut delivery = Delivery::new(client, prefix, required_id);
         let metrics = ExchangeMetrics {
             route: rule.metrics(request),
             ..ExchangeMetrics::default()
@@ -209,10 +210,19 @@ impl HttpTarget {
         let has_body = !request.body().is_empty();
         let mut route = Exchange::start(metrics, request.headers(), has_body).with_span(span);
         let limits = overrides::timeouts(&rule, request.headers_mut());
+        let retry = overrides::retry(&rule, request.headers_mut());
         let timeouts = ExchangeTimeouts::new(limits, Instant::now());
         let progress = timeouts.as_ref().map(|t| t.progress().clone());
         RequestObserver::new(route.request_body(), progress).attach(request.body_mut());
-        let sent = send(&rule, timeouts.as_ref(), request, &delivery).await;
+        let sent = self
+            .send(
+                &rule,
+                retry.as_deref(),
+                timeouts.as_ref(),
+                request,
+                &mut delivery,
+            )
+            .await;
         drop(in_flight);
         match sent {
             Ok(sent) => Ok(self.finish(request_context, &rule, route, timeouts, sent)),
@@ -222,6 +232,45 @@ impl HttpTarget {
                     error.within(format_args!("route {}", rule.name)),
                 ))
             }
+        }
+    }
+
+    /// Applies the rule and sends the request. Returns when the response headers have arrived.
+    async fn send(
+        &self,
+        rule: &Rule,
+        retry: Option<&RetryPolicy>,
+        timeouts: Option<&ExchangeTimeouts>,
+        request: &mut Request,
+        delivery: &mut Delivery,
+    ) -> Result<BackendResponse, Error> {
+        filter::apply(rule.filters(), request, delivery.prefix)?;
+        if let Some(name) = &rule.canonical {
+            request.headers_mut().insert(DST_CANONICAL, name.clone());
+        }
+        let sending = async {
+            match retry {
+                Some(policy) if attempts::is_retryable(request) => {
+                    let memory = &self.context.shared.replay_memory;
+                    Box::pin(attempts::send(rule, policy, memory, request, delivery)).await
+                }
+                _ => rule.backends.choose()?.send(request, delivery).await,
+            }
+        };
+        match (rule.head_timeout, timeouts) {
+            (None, None) => sending.await,
+            (Some(limit), _) => match tokio::time::timeout(limit, sending).await {
+                Ok(sent) => sent,
+                Err(_elapsed) => Err(timed_out(
+                    Kind::ProfileTimeout,
+                    TimeoutError::Request(limit),
+                )),
+            },
+            (None, Some(timeouts)) => tokio::select! {
+                biased;
+                sent = sending => sent,
+                overrun = timeouts.expired() => Err(timed_out(Kind::ResponseTimeout, overrun)),
+            },
         }
     }
 
@@ -304,36 +353,6 @@ fn prepare(request: &mut Request, original_dst: SocketAddr) -> Option<http::Head
     // Only the proxy itself may declare the original protocol of a request.
     orig_proto::strip(request.headers_mut());
     request.headers_mut().remove(REQUIRE_ID)
-}
-
-/// Applies the rule and sends the request. Returns when the response headers have arrived.
-async fn send(
-    rule: &Rule,
-    timeouts: Option<&ExchangeTimeouts>,
-    request: &mut Request,
-    delivery: &Delivery,
-) -> Result<BackendResponse, Error> {
-    filter::apply(rule.filters(), request, delivery.prefix)?;
-    if let Some(name) = &rule.canonical {
-        request.headers_mut().insert(DST_CANONICAL, name.clone());
-    }
-    let backend = rule.backends.choose()?;
-    let sending = backend.send(request, delivery);
-    match (rule.head_timeout, timeouts) {
-        (None, None) => sending.await,
-        (Some(limit), _) => match tokio::time::timeout(limit, sending).await {
-            Ok(sent) => sent,
-            Err(_elapsed) => Err(timed_out(
-                Kind::ProfileTimeout,
-                TimeoutError::Request(limit),
-            )),
-        },
-        (None, Some(timeouts)) => tokio::select! {
-            biased;
-            sent = sending => sent,
-            overrun = timeouts.expired() => Err(timed_out(Kind::ResponseTimeout, overrun)),
-        },
-    }
 }
 
 fn timed_out(kind: Kind, overrun: TimeoutError) -> Error {

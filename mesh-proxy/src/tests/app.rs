@@ -213,7 +213,12 @@ async fn try_head(tcp: &mut impl Stream) -> Option<String> {
 
 /// Reads a header section and the body that it declares, unless the body ends with the connection.
 pub(super) async fn message(tcp: &mut impl Stream) -> String {
-    let mut text = head(tcp).await;
+    try_message(tcp).await.unwrap()
+}
+
+/// The same; `None` if the connection has ended.
+pub(super) async fn try_message(tcp: &mut impl Stream) -> Option<String> {
+    let mut text = try_head(tcp).await?;
     let field = |name: &str| {
         let mut fields = text.lines().filter_map(|line| line.split_once(": "));
         let field = fields.find(|field| field.0 == name);
@@ -221,14 +226,14 @@ pub(super) async fn message(tcp: &mut impl Stream) -> String {
     };
     if let Some(length) = field("content-length") {
         let mut body = vec![0; length.parse().unwrap()];
-        tcp.read_exact(&mut body).await.unwrap();
+        tcp.read_exact(&mut body).await.ok()?;
         text += str::from_utf8(&body).unwrap();
     } else if field("transfer-encoding").is_some() {
         while !text.ends_with("0\r\n\r\n") {
-            text.push(char::from(tcp.read_u8().await.unwrap()));
+            text.push(char::from(tcp.read_u8().await.ok()?));
         }
     }
-    text
+    Some(text)
 }
 
 /// Reads a response, which must have this status.

@@ -45,14 +45,19 @@ enum TimeoutStatus {
 impl ExchangeTimeouts {
     /// Returns the limits of an exchange that begins at `started`; `None` when there are none.
     pub(crate) fn new(timeouts: Timeouts, started: Instant) -> Option<Self> {
-        (timeouts != Timeouts::default()).then(|| Self {
+        (timeouts != Timeouts::default()).then(|| Self::started(timeouts, started))
+    }
+
+    /// Returns the limits of an exchange that begins at `started`.
+    pub(crate) fn started(timeouts: Timeouts, started: Instant) -> Self {
+        Self {
             timeouts,
             started,
             progress: Rc::new(ExchangeProgress {
                 request_ended: Cell::new(None),
                 last_frame: Cell::new(started),
             }),
-        })
+        }
     }
 
     pub(crate) fn progress(&self) -> &Rc<ExchangeProgress> {
@@ -75,7 +80,9 @@ impl ExchangeTimeouts {
         let request_end = self.progress.request_ended.get().unwrap_or(now);
         let deadline =
             |limit: Option<Duration>, from: Instant, error: fn(Duration) -> TimeoutError| {
-                limit.map(|duration| (from + duration, error(duration)))
+                let duration = limit?;
+                // A limit that no clock reaches is none.
+                Some((from.checked_add(duration)?, error(duration)))
             };
         let limits = [
             deadline(self.timeouts.request, self.started, TimeoutError::Request),
@@ -89,7 +96,7 @@ impl ExchangeTimeouts {
         match limits.into_iter().flatten().min_by_key(|(at, _)| *at) {
             Some((at, error)) if at <= now => TimeoutStatus::Expired(error),
             Some((at, _)) => TimeoutStatus::Next(at),
-            // Unreachable: there is at least one limit.
+            // Only limits that no clock reaches.
             None => TimeoutStatus::Next(now + Duration::from_secs(3600)),
         }
     }

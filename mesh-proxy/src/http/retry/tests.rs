@@ -4,8 +4,8 @@ use super::Action::Return;
 use super::DeliveryFailure::{Indeterminate, NotSent};
 use super::Dispatch::{Balanced, Fixed};
 use super::Failure::{
-    ConnectionRefused, Excluded, Lost, NoConnection, ProtocolError, Refused, Reset, Undelivered,
-    Unwritten,
+    ConnectionRefused, Excluded, Lost, NoConnection, ProtocolError, Refused, Reset, TimedOut,
+    Undelivered, Unwritten,
 };
 use super::Replay::{IfUnprocessed, Impossible, Safe};
 use super::*;
@@ -41,7 +41,7 @@ fn check(failure: Failure, replay: Replay, dispatch: Dispatch, expected: &[Actio
 #[test]
 fn decisions_are_those_of_adr_0030() {
     type Row = (Failure, &'static [Replay], [&'static [Action]; 3]);
-    let rows: [Row; 10] = [
+    let rows: [Row; 11] = [
         (ConnectionRefused, ALL, [ALWAYS, NEVER, NEVER]),
         (NoConnection, ALL, [ALWAYS, NEVER, NEVER]),
         (Unwritten, ALL, [OTHER_THRICE, SAME_THRICE, SAME_THRICE]),
@@ -60,6 +60,7 @@ fn decisions_are_those_of_adr_0030() {
             [&[IF_OTHER, Return], NEVER, NEVER],
         ),
         (Reset, &[], [NEVER, NEVER, NEVER]),
+        (TimedOut, &[], [NEVER, NEVER, NEVER]),
     ];
     let new = Dispatch::Application { is_reused: false };
     for (failure, permitted, columns) in rows {

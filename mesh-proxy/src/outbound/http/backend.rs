@@ -10,6 +10,7 @@ use mesh_core::policy::outbound::{Backend as PolicyBackend, BackendTarget, Route
 use mesh_core::route::filter::Filter;
 use tokio::time::Instant;
 
+use super::attempt_limit::AttemptLimit;
 use super::endpoint::HttpEndpoint;
 use super::observe::RequestObserver;
 use crate::balance::{BalanceQueue, BalanceSettings, PickedEndpoint, QueueError};
@@ -37,6 +38,12 @@ pub(super) struct Delivery {
     pub(super) prefix: Option<usize>,
     /// The identity that the application requires of the endpoint.
     pub(super) required_id: Option<HeaderValue>,
+    /// The time limit of each attempt, if a retry policy sets one.
+    pub(super) limit: Option<AttemptLimit>,
+    /// The failed attempts. A request that is sent again by a policy continues them.
+    history: History,
+    /// The endpoint of the last attempt.
+    avoid: Option<SocketAddr>,
 }
 
 /// A response and the state that is needed until its body ends.
@@ -68,6 +75,23 @@ struct Attempt {
     result: Result<(Response, Exchange), Error>,
 }
 
+impl Delivery {
+    pub(super) fn new(
+        client: SocketAddr,
+        prefix: Option<usize>,
+        required_id: Option<HeaderValue>,
+    ) -> Self {
+        Self {
+            client,
+            prefix,
+            required_id,
+            limit: None,
+            history: History::default(),
+            avoid: None,
+        }
+    }
+}
+
 impl RuleBackend {
     pub(super) fn new(
         backend: Rc<Backend>,
@@ -93,7 +117,7 @@ impl RuleBackend {
     pub(super) async fn send(
         self: &Rc<Self>,
         request: &mut Request,
-        delivery: &Delivery,
+        delivery: &mut Delivery,
     ) -> Result<BackendResponse, Error> {
         filter::apply(self.filters(), request, delivery.prefix)?;
         let sent = match &self.backend.dispatch {
@@ -109,24 +133,23 @@ impl RuleBackend {
         self: &Rc<Self>,
         queue: &BalanceQueue<HttpEndpoint>,
         request: &mut Request,
-        delivery: &Delivery,
+        delivery: &mut Delivery,
     ) -> Result<BackendResponse, Error> {
         let replay = Replay::of(request);
-        let mut history = History::default();
         let mut started = Instant::now();
-        let mut avoid = None;
         loop {
             let picked = queue
-                .acquire_other(started, avoid)
+                .acquire_other(started, delivery.avoid)
                 .await
                 .map_err(queue_error)?;
             picked.value.check_identity(delivery.required_id.as_ref())?;
-            avoid = Some(picked.endpoint.addr);
+            delivery.avoid = Some(picked.endpoint.addr);
             let Attempt { failure, result } = self
                 .attempt(&picked.value, Some(&picked), request, delivery)
                 .await;
             let action = failure.map_or(Action::Return, |failure| {
-                retry::decide(failure, replay, retry::Dispatch::Balanced, &mut history)
+                let history = &mut delivery.history;
+                retry::decide(failure, replay, retry::Dispatch::Balanced, history)
             });
             match (action, result) {
                 (Action::Return, result) => {
@@ -162,15 +185,15 @@ impl RuleBackend {
         self: &Rc<Self>,
         endpoint: &HttpEndpoint,
         request: &mut Request,
-        delivery: &Delivery,
+        delivery: &mut Delivery,
     ) -> Result<BackendResponse, Error> {
         endpoint.check_identity(delivery.required_id.as_ref())?;
         let replay = Replay::of(request);
-        let mut history = History::default();
         loop {
             let Attempt { failure, result } = self.attempt(endpoint, None, request, delivery).await;
             let action = failure.map_or(Action::Return, |failure| {
-                retry::decide(failure, replay, retry::Dispatch::Fixed, &mut history)
+                let history = &mut delivery.history;
+                retry::decide(failure, replay, retry::Dispatch::Fixed, history)
             });
             if action == Action::Return {
                 let result = match result {
@@ -218,9 +241,24 @@ impl RuleBackend {
         let mut exchange = Exchange::start(metrics, request.headers(), has_body)
             .with_tap(endpoint.tap(request, delivery.client))
             .with_span(trace::context(span.as_deref()));
-        let observer = RequestObserver::new(exchange.request_body(), None);
-        observer.attach(request.body_mut());
-        let sent = endpoint.send(connection, request, &rewrite).await;
+        let sent = match &delivery.limit {
+            None => {
+                let observer = RequestObserver::new(exchange.request_body(), None);
+                observer.attach(request.body_mut());
+                endpoint.send(connection, request, &rewrite).await
+            }
+            Some(limit) => {
+                let timeouts = limit.start();
+                let observer = RequestObserver::new(
+                    exchange.request_body(),
+                    Some(timeouts.progress().clone()),
+                );
+                observer.attach(request.body_mut());
+                let sending = endpoint.send(connection, request, &rewrite);
+                let sent = limit.apply(&timeouts, sending);
+                Box::pin(sent).await
+            }
+        };
         if !matches!(sent, Ok((_, None))) {
             rewrite.undo(request);
             restore_parent(span.as_deref(), request);

@@ -13,7 +13,7 @@ use mesh_core::policy::outbound::{
     OutboundProtocol, OutboundRule, RouteBackend, TcpRoute, TcpVerdict,
 };
 use mesh_core::profile::Profile;
-use mesh_core::resilience::{PeakEwma, Queue, Timeouts};
+use mesh_core::resilience::{PeakEwma, Queue, Retry, Timeouts};
 use mesh_core::route::filter::{Filter, Ratio};
 use mesh_core::route::http::RequestHead;
 use mesh_core::route::{self, HostMatch};
@@ -22,10 +22,13 @@ use rand::RngExt as _;
 
 use super::backend::{Backend, RuleBackend};
 use super::route_metrics::MetricsByHost;
+use super::route_protocol::{RouteProtocol, retry_policy};
 use crate::context::ProxyContext;
 use crate::discovery::OutboundTarget;
 use crate::error::{Error, Kind};
 use crate::http::Request;
+use crate::http::retry::RetryPolicy;
+use crate::telemetry::retry::RetryMetrics;
 use crate::telemetry::{RouteFamilies, RouteMetrics, labels};
 
 /// The compiled routes of one target.
@@ -69,6 +72,10 @@ pub(super) struct Rule {
     pub(super) canonical: Option<HeaderValue>,
     filters: Vec<Filter>,
     timeouts: Timeouts,
+    /// `None`: failed requests are not retried.
+    pub(super) retry: Option<Rc<RetryPolicy>>,
+    /// Present if requests may be retried.
+    pub(super) retry_metrics: Option<Rc<RetryMetrics>>,
     /// A ServiceProfile's timeout, which ends with the response headers.
     pub(super) head_timeout: Option<Duration>,
     allows_request_headers: bool,
@@ -206,30 +213,31 @@ impl Compiler<'_> {
                 OutboundProtocol::Opaque(Some(route)) => Table::Opaque(self.opaque(route)),
                 _ => Table::None,
             },
-            Some(PolicyRoutes::Http(routes)) => {
-                Table::Http(self.routes(routes, RouteFamilies::http))
-            }
-            Some(PolicyRoutes::Grpc(routes)) => {
-                Table::Grpc(self.routes(routes, RouteFamilies::grpc))
-            }
+            Some(PolicyRoutes::Http(routes)) => Table::Http(self.routes(routes)),
+            Some(PolicyRoutes::Grpc(routes)) => Table::Grpc(self.routes(routes)),
         }
     }
 
-    /// `resolve` selects the HTTP or gRPC variant of the metric families.
-    fn routes<M, T>(
+    fn routes<M, C: RouteProtocol>(
         &mut self,
-        routes: &[route::Route<M, OutboundRule<T>>],
-        resolve: fn(&RouteFamilies, Labels) -> RouteMetrics,
+        routes: &[route::Route<M, OutboundRule<Retry<C>>>],
     ) -> Vec<Vec<Rc<Rule>>> {
         let mut compiled = Vec::with_capacity(routes.len());
         for route in routes {
             let (parent, families) = (self.parent, self.context.families.clone());
-            let metrics = Rc::new(self.route_metrics(&route.meta, resolve));
+            let labels = labels::outbound_route(parent, &route.meta, None);
+            let may_retry = route
+                .rules
+                .iter()
+                .any(|rule| rule.action.retry.is_some() || rule.action.allow_request_headers);
+            let retry_metrics =
+                may_retry.then(|| Rc::new(C::retry_metrics(&families.outbound_retry, &labels)));
+            let metrics = Rc::new(self.route_metrics(&route.meta, C::metrics));
             let mut rules = Vec::with_capacity(route.rules.len());
             for rule in &route.rules {
                 let backends = self.distribution(&rule.action.backends, &route.hosts, |backend| {
                     let labels = labels::outbound_backend(parent, &route.meta, backend);
-                    Some(Rc::new(resolve(&families.outbound_backend, labels)))
+                    Some(Rc::new(C::metrics(&families.outbound_backend, labels)))
                 });
                 rules.push(Rc::new(Rule {
                     name: route.meta.to_string(),
@@ -238,6 +246,8 @@ impl Compiler<'_> {
                     canonical: None,
                     filters: rule.action.filters.clone(),
                     timeouts: rule.action.timeouts,
+                    retry: rule.action.retry.as_ref().and_then(retry_policy),
+                    retry_metrics: retry_metrics.clone(),
                     head_timeout: None,
                     allows_request_headers: rule.action.allow_request_headers,
                 }));
@@ -263,6 +273,8 @@ impl Compiler<'_> {
             canonical: None,
             filters: verdict_filter(&route.verdict).into_iter().collect(),
             timeouts: Timeouts::default(),
+            retry: None,
+            retry_metrics: None,
             head_timeout: None,
             allows_request_headers: false,
         })
@@ -355,6 +367,8 @@ impl Compiler<'_> {
                 canonical: canonical.clone(),
                 filters: Vec::new(),
                 timeouts: Timeouts::default(),
+                retry: None,
+                retry_metrics: None,
                 head_timeout,
                 allows_request_headers: false,
             })

@@ -1,0 +1,164 @@
+//! Sends a request as often as its retry policy allows, each time to a backend of its rule.
+//!
+//! Only requests with a policy come here. [`RetryPolicy::decide`] decides; this module keeps what
+//! the next attempt needs, and examines responses before the client sees anything of them.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+use http::{Extensions, HeaderMap, Method, Uri, Version};
+use http_body_util::BodyExt as _;
+use tokio::time::sleep;
+
+use super::attempt_limit::AttemptLimit;
+use super::backend::{BackendResponse, Delivery};
+use super::routes::Rule;
+use crate::error::Error;
+use crate::http::body::ReplayBody;
+use crate::http::message_context::MessageContext;
+use crate::http::retry::{AttemptEnd, PolicyAction, RetryPolicy};
+use crate::http::{Request, Response, grpc};
+use crate::replay_memory::ReplayMemory;
+use crate::telemetry::http::grpc_status;
+
+/// What the application has sent besides the body, which an attempt changes.
+struct RequestHeadCopy {
+    method: Method,
+    uri: Uri,
+    version: Version,
+    headers: HeaderMap,
+    extensions: Extensions,
+}
+
+/// Most of a response that is read in order to keep its connection, if it is not forwarded.
+const MAX_DISCARDED: usize = 64 * 1024;
+
+/// Whether a policy applies to `request`. A connection that becomes a tunnel is not retried.
+pub(super) fn is_retryable(request: &Request) -> bool {
+    let is_tunnel = request.method() == Method::CONNECT
+        || MessageContext::of(request.extensions()).requests_upgrade;
+    !is_tunnel
+}
+
+/// Sends `request` until `policy` returns a result.
+pub(super) async fn send(
+    rule: &Rule,
+    policy: &RetryPolicy,
+    memory: &Arc<ReplayMemory>,
+    request: &mut Request,
+    delivery: &mut Delivery,
+) -> Result<BackendResponse, Error> {
+    let body = std::mem::take(request.body_mut());
+    let body = ReplayBody::new(body, policy.max_request_bytes, memory);
+    let copy = RequestHeadCopy::of(request);
+    let reads_trailers =
+        policy.conditions.depend_on_grpc() && grpc::is_grpc(request.version(), request.headers());
+    let mut retries = 0;
+    let mut last_error = None;
+    loop {
+        let backend = match rule.backends.choose() {
+            Ok(backend) => backend,
+            // The reason why the rule has no backend left.
+            Err(error) => return Err(last_error.unwrap_or(error)),
+        };
+        *request.body_mut() = body.next_attempt();
+        delivery.limit = policy
+            .timeout
+            .filter(|_| retries < policy.max_retries)
+            .map(|limit| AttemptLimit::new(limit, body.clone()));
+        let mut sent = backend.send(request, delivery).await;
+        let end = match &mut sent {
+            Ok(sent) => examine(&mut sent.response, reads_trailers, body.is_complete()).await,
+            Err(error) => AttemptEnd::from(&error.kind),
+        };
+        let action = policy.decide(end, retries, body.is_kept());
+        if let Some(metrics) = &rule.retry_metrics {
+            match action {
+                PolicyAction::Return if retries > 0 && sent.is_ok() => metrics.successes.inc(),
+                PolicyAction::Return => {}
+                PolicyAction::Retry => metrics.requests.inc(),
+                PolicyAction::LimitExceeded => metrics.limit_exceeded.inc(),
+                PolicyAction::NotKept => metrics.overflow.inc(),
+            }
+        }
+        if action != PolicyAction::Retry {
+            return sent;
+        }
+        match sent {
+            Ok(sent) => discard(sent),
+            Err(error) => last_error = Some(error),
+        }
+        if let Some(backoff) = &policy.backoff {
+            sleep(backoff.pause(retries.into(), rand::random())).await;
+        }
+        retries += 1;
+        copy.restore(request);
+    }
+}
+
+/// Returns how an attempt ended that has a response. With `reads_trailers`, the response is read
+/// ahead; a client that is still sending may be waiting for the headers, so that nothing is waited
+/// for unless the request `is_complete`.
+async fn examine(response: &mut Response, reads_trailers: bool, is_complete: bool) -> AttemptEnd {
+    let mut grpc_code = None;
+    if reads_trailers {
+        grpc_code = grpc_status(response.headers());
+        if grpc_code.is_none() {
+            let trailers = response.body_mut().peek_trailers(is_complete).await;
+            grpc_code = trailers.as_ref().and_then(grpc_status);
+        }
+    }
+    AttemptEnd::Response {
+        status: response.status(),
+        grpc_code,
+    }
+}
+
+/// Ends a response that is not forwarded. What has arrived is read, so that the connection is
+/// reused or the stream needs no reset; the rest is not waited for.
+fn discard(sent: BackendResponse) {
+    let BackendResponse {
+        response,
+        mut attempt,
+        mut picked,
+        ..
+    } = sent;
+    let mut body = response.into_body();
+    let mut read = 0;
+    let mut trailers = None;
+    while read <= MAX_DISCARDED
+        && let Some(Some(Ok(frame))) = body.frame().now_or_never()
+    {
+        match frame.into_data() {
+            Ok(data) => {
+                attempt.response_frame(data.len());
+                read += data.len();
+            }
+            Err(frame) => trailers = frame.into_trailers().ok(),
+        }
+    }
+    if let Some(picked) = &mut picked {
+        picked.record_latency();
+    }
+    attempt.response_end(trailers.as_ref());
+}
+
+impl RequestHeadCopy {
+    fn of(request: &Request) -> Self {
+        Self {
+            method: request.method().clone(),
+            uri: request.uri().clone(),
+            version: request.version(),
+            headers: request.headers().clone(),
+            extensions: request.extensions().clone(),
+        }
+    }
+
+    fn restore(&self, request: &mut Request) {
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = self.uri.clone();
+        *request.version_mut() = self.version;
+        *request.headers_mut() = self.headers.clone();
+        *request.extensions_mut() = self.extensions.clone();
+    }
+}
