@@ -52,7 +52,7 @@ fn ignored<M>(route: &Route<M>) -> Vec<(String, &'static str)> {
             let problem = "a Server has no other backend than its pod: remove the backends";
             found.push((format!("spec.rules[{at}].backendRefs"), problem));
         }
-        if rule.request_timeout.is_some() {
+        if rule.request_timeout.is_some() || rule.backend_timeout.is_some() {
             let problem = "proxies of a Server have no timeouts: remove them, or set them in a route of the Service";
             found.push((format!("spec.rules[{at}].timeouts"), problem));
         }

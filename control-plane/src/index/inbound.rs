@@ -15,6 +15,7 @@ use mesh_core::policy::inbound::{
     Authentication, Authorization, HttpRoute, HttpServer, InboundRule, Network, PROBE_ROUTE,
     RateLimit, ServerPolicy, ServerProtocol, default_grpc_route, default_http_route,
 };
+use mesh_core::route::filter::Filter;
 use mesh_core::route::http::{HttpMatch, PathMatch};
 use mesh_core::route::{Route, Rule};
 
@@ -223,12 +224,18 @@ fn convert<M: Clone>(
             .map(|rule| Rule {
                 matches: rule.matches.clone(),
                 action: InboundRule {
-                    filters: rule.filters.clone(),
+                    filters: inbound_filters(&rule.filters),
                     authorizations: authorizations.clone(),
                 },
             })
             .collect(),
     }
+}
+
+/// Proxies do not change the response headers of their own pod, which convert/server_route.rs logs.
+fn inbound_filters(filters: &[Filter]) -> Vec<Filter> {
+    let is_inbound = |filter: &&Filter| !matches!(filter, Filter::ResponseHeaders(_));
+    filters.iter().filter(is_inbound).cloned().collect()
 }
 
 /// Linkerd uses these kinds in lower case, also in metrics, except that of rate limits.
