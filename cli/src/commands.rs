@@ -8,6 +8,7 @@ pub(crate) mod identity;
 pub(crate) mod inject;
 pub(crate) mod install;
 pub(crate) mod local;
+pub(crate) mod profile;
 pub(crate) mod prune;
 pub(crate) mod stat;
 pub(crate) mod status;
@@ -51,6 +52,8 @@ pub(crate) enum Command {
     Authz(authz::Args),
     /// Explain one connection or request: follow it through everything that decides about it
     Why(why::Args),
+    /// Print a ServiceProfile: an example, or the routes of an OpenAPI or protobuf file
+    Profile(profile::Args),
     /// Query the control plane and the proxies for their current state
     #[command(visible_alias = "dg")]
     Diagnostics(diagnostics::Args),
@@ -79,6 +82,7 @@ pub(crate) fn run(
         Command::Inject(args) => on_runtime(inject::run(&args, global)),
         Command::Uninject(args) => on_runtime(uninject::run(&args)),
         Command::Diagnostics(args) => on_runtime(diagnostics::run(&args, global)),
+        Command::Profile(args) => on_runtime(profile::run(&args, global)),
         Command::Identity(args) => on_runtime(identity::run(&args, global)),
         Command::Authz(args) => on_runtime(authz::run(&args, global)),
         Command::Stat(args) => on_runtime(stat::run(&args, global)),

@@ -187,3 +187,35 @@ fn completion_works_without_a_cluster() {
         assert!(script.contains("allow-scrapes"), "{shell}");
     }
 }
+
+#[test]
+fn profile_is_printed_without_a_cluster() {
+    let profile = ["profile", "--ignore-cluster", "-n", "shop"];
+    let with = |more: &[&'static str]| [&profile[..], more].concat();
+    let name = "name: web.shop.svc.cluster.local";
+    check(&with(&["--template", "web"]), 0, name);
+    let json = with(&["--template", "web", "-o", "json"]);
+    check(&json, 0, "\"pathRegex\": \"/orders\"");
+    check(&with(&["web"]), 64, "--template");
+    check(
+        &with(&["--template", "--proto", "-", "web"]),
+        64,
+        "cannot be used with",
+    );
+    check(
+        &with(&["--template", "Web"]),
+        65,
+        "\"Web\" is not the name of a Service",
+    );
+    check(
+        &with(&["--open-api", "/no/such/file", "web"]),
+        65,
+        "read /no/such/file",
+    );
+    let proto = "syntax = \"proto3\"; message M {} service S { rpc Do (M) returns (M); }";
+    let output = meshctl(&with(&["--proto", "-", "web"]), proto);
+    assert!(text(&output.stdout).contains("pathRegex: /S/Do\n"));
+    let output = meshctl(&with(&["--open-api", "-", "web"]), "openapi: 3.0.0");
+    assert_eq!(output.status.code(), Some(65));
+    assert_eq!(text(&output.stderr), "error: -: paths: has no operations\n");
+}

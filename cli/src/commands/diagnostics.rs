@@ -4,15 +4,16 @@ mod endpoints;
 mod heartbeat;
 mod metrics;
 mod policy;
+mod precedence;
+mod profile;
 mod redirection;
 mod sysdump;
 
 use clap::Subcommand;
 
-use crate::clients::controllers::{self, QueryContext};
+use crate::clients::controllers::QueryContext;
 use crate::global::Global;
 use crate::mesh::Mesh;
-use crate::output;
 
 pub(crate) use self::metrics::find_pods;
 
@@ -28,12 +29,7 @@ enum Command {
     #[command(visible_alias = "ep")]
     Endpoints(endpoints::Args),
     /// Show the profile that the destination controller sends for a name or an address
-    Profile {
-        /// NAME.NAMESPACE.svc.cluster.local:PORT, or IP:PORT
-        target: String,
-        #[command(flatten)]
-        source: QuerySource,
-    },
+    Profile(profile::Args),
     /// Show the policy that the policy controller sends: inbound of a pod's port, or outbound of a
     /// Service
     Policy(policy::Args),
@@ -75,10 +71,7 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     let mesh = Mesh::find(global).await?;
     match &args.command {
         Command::Endpoints(args) => endpoints::run(&mesh, args).await,
-        Command::Profile { target, source } => {
-            let profile = controllers::profile(&source.query(&mesh, ""), target).await?;
-            output::line(&format!("{profile:#?}"))
-        }
+        Command::Profile(args) => profile::run(&mesh, args).await,
         Command::Policy(args) => policy::run(&mesh, args, global).await,
         Command::Redirection(args) => redirection::run(&mesh, args, global).await,
         Command::ProxyMetrics(args) => metrics::print_proxy_metrics(&mesh, args, global).await,

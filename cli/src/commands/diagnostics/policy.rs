@@ -2,7 +2,7 @@
 
 use mesh_core::policy::outbound::Target;
 
-use super::QuerySource;
+use super::{QuerySource, precedence};
 use crate::clients::controllers;
 use crate::exit::Failure;
 use crate::global::Global;
@@ -55,8 +55,18 @@ pub(super) async fn run(mesh: &Mesh, args: &Args, global: &Global) -> anyhow::Re
     let source = serde_json::json!({ "ns": args.source_namespace, "pod": "meshctl" }).to_string();
     let query = args.source.query(mesh, &source);
     let outbound = async |name: &str| {
-        let target = Target::Authority(format!("{name}:{}", args.port).into());
-        controllers::outbound_policy(&query, &target).await
+        let authority = format!("{name}:{}", args.port);
+        let target = Target::Authority(authority.as_str().into());
+        let policy = controllers::outbound_policy(&query, &target).await?;
+        match controllers::profile(&query, &authority).await {
+            Ok(profile) => {
+                if let Some(note) = precedence::note(&policy, &profile) {
+                    output::note(&note);
+                }
+            }
+            Err(error) => output::note(&format!("the profile is unknown: {error:#}")),
+        }
+        anyhow::Ok(policy)
     };
     let text = match resource {
         Resource::Pod(name) => {
