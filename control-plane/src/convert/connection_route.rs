@@ -44,7 +44,7 @@ fn connection_route(
             namespace: parent.namespace.as_deref(),
             name: &parent.name,
             port: parent.port,
-            section: parent.section_name.is_some(),
+            section: parent.section_name.as_deref(),
         };
         parent_ref(&own, fields)
     };

@@ -31,7 +31,7 @@ macro_rules! convert_route {
                 namespace: parent.namespace.as_deref(),
                 name: &parent.name,
                 port: parent.port,
-                section: parent.section_name.is_some(),
+                section: parent.section_name.as_deref(),
             };
             parent_ref(&own, fields)
         });
@@ -103,7 +103,7 @@ pub(super) struct ParentFields<'a> {
     pub(super) namespace: Option<&'a str>,
     pub(super) name: &'a str,
     pub(super) port: Option<i32>,
-    pub(super) section: bool,
+    pub(super) section: Option<&'a str>,
 }
 
 /// The default group of the Gateway API. A Service has the group "" or "core".
@@ -130,7 +130,7 @@ pub(super) fn parent_ref(own: &Name, parent: ParentFields<'_>) -> ParentRef {
         kind,
         name: Name::new(parent.namespace.unwrap_or(&own.namespace), parent.name),
         port: parent.port.and_then(port_number),
-        section: parent.section,
+        section: parent.section.map(Arc::from),
     }
 }
 

@@ -204,7 +204,7 @@ fn is_attached<M>(route: &model::Route<M>, server: &Server) -> bool {
         .peekable();
     let namespace = &route.id.name.namespace;
     servers.clone().all(|parent| {
-        parent.port.is_none() && !parent.section && parent.name.namespace == *namespace
+        parent.port.is_none() && parent.section.is_none() && parent.name.namespace == *namespace
     }) && servers.any(|parent| parent.name == server.name)
 }
 

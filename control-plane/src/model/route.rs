@@ -44,8 +44,8 @@ pub struct ParentRef {
     pub kind: ParentKind,
     pub name: Name,
     pub port: Option<u16>,
-    /// Whether it references a section of the parent; Servers and Services have none.
-    pub section: bool,
+    /// The section of the parent: the name of a port of a Service. Servers have none.
+    pub section: Option<Arc<str>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

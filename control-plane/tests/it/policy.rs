@@ -130,6 +130,58 @@ spec:
     assert_eq!(routes().await[0].meta.name(), "http");
 }
 
+/// The stream of an address follows the EgressNetworks, and ends when an address of the cluster has
+/// none any more.
+#[tokio::test]
+async fn egress_policy_follows_files() {
+    let network = |policy: &str, cidr: &str| {
+        format!(
+            "apiVersion: policy.linkerd.io/v1alpha1
+kind: EgressNetwork
+metadata: {{name: outside, namespace: shop}}
+spec: {{trafficPolicy: {policy}, networks: [{{cidr: {cidr}}}]}}
+"
+        )
+    };
+    let dir = ManifestDir::new();
+    dir.write(
+        "inside.yaml",
+        &network("Deny", "10.9.0.0/16").replace("outside", "inside"),
+    );
+    let controller = Controller::policy(&[&dir]).await;
+    let mut client = OutboundPoliciesClient::new(controller.channel().await);
+    let mut watch = async |addr: &str| {
+        let target = Target::Addr(addr.parse().unwrap());
+        let stream = client.watch(traffic_spec(CLIENT, &target)).await;
+        stream.unwrap().into_inner()
+    };
+    let mut outside = watch("203.0.113.1:443").await;
+    let mut inside = watch("10.9.0.1:443").await;
+    let mut parent = async || {
+        let policy = outbound_policy(next(&mut outside).await.unwrap()).unwrap();
+        let OutboundProtocol::Detect { http1, .. } = policy.protocol else {
+            panic!("{policy:?}");
+        };
+        (
+            policy.parent.name().to_owned(),
+            http1.routes[0].meta.name().to_owned(),
+        )
+    };
+    let named = |parent: &str, route: &str| (parent.to_owned(), route.to_owned());
+    let fallback = named("egress-fallback", "egress-fallback");
+    assert_eq!(parent().await, fallback);
+    dir.write("outside.yaml", &network("Allow", "203.0.113.0/24"));
+    assert_eq!(parent().await, named("outside", "http-egress-allow"));
+    dir.write("outside.yaml", &network("Deny", "203.0.113.0/24"));
+    assert_eq!(parent().await, named("outside", "http-egress-deny"));
+    dir.delete("outside.yaml");
+    assert_eq!(parent().await, fallback);
+
+    assert!(next(&mut inside).await.is_some());
+    dir.delete("inside.yaml");
+    assert!(next(&mut inside).await.is_none());
+}
+
 #[tokio::test]
 async fn invalid_requests_have_status_codes_of_linkerd() {
     let dir = ManifestDir::new();

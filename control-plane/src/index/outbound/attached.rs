@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::parent::{RouteParent, accepts_routes};
+use super::parent::{ParentObject, RouteParent, accepts_routes};
 use crate::index::inbound::age_order;
 use crate::index::store;
 use crate::model::{ConnectionRoute, GrpcRoute, HttpRoute, ParentKind, ParentRef, Route};
@@ -60,7 +60,11 @@ fn attached<'a, M: 'a, I: Iterator<Item = &'a Route<M>>>(
         let references = route.parents.iter();
         references.filter(|reference| references_parent(reference, parent))
     };
-    let is_free = |reference: &ParentRef| !taken.iter().any(|other| other.port == reference.port);
+    let is_free = |reference: &ParentRef| {
+        !taken
+            .iter()
+            .any(|other| other.port == reference.port && other.section == reference.section)
+    };
     let mut routes: Vec<_> = namespaces
         .flat_map(routes_in)
         .filter(|route| references(route).any(is_free))
@@ -77,5 +81,19 @@ fn references_parent(reference: &ParentRef, parent: &RouteParent<'_>) -> bool {
         Some(port) => port == parent.port,
         None => parent.kind() == ParentKind::Service,
     };
-    port && reference.kind == parent.kind() && reference.name == *parent.name()
+    let section = reference.section.is_none() || is_port_name(reference.section.as_ref(), parent);
+    port && section && reference.kind == parent.kind() && reference.name == *parent.name()
+}
+
+/// A section of a Service is the name of a port.
+fn is_port_name(section: Option<&Arc<str>>, parent: &RouteParent<'_>) -> bool {
+    let ParentObject::Service {
+        service: Some(service),
+        ..
+    } = parent.object
+    else {
+        return false;
+    };
+    let mut ports = service.ports.iter();
+    ports.any(|entry| entry.number == parent.port && entry.name.as_ref() == section)
 }

@@ -81,6 +81,27 @@ fn reference_with_port_is_to_that_port() {
 }
 
 #[test]
+fn section_of_reference_is_name_of_port() {
+    let ports = "{port: 80, name: http}, {port: 81, name: admin}";
+    for kind in KINDS {
+        for parent in [
+            format!("{WEB}, sectionName: admin"),
+            format!("{WEB}, sectionName: admin, port: 81"),
+        ] {
+            let service = service("web", "10.96.0.1", ports, "");
+            let mut cluster = Cluster::new(&(service + &route(kind, "one", &parent, RULES)));
+            let mut names = |target| attached(&mut cluster, target, "shop");
+            assert!(names("10.96.0.1:80").is_empty(), "{parent}");
+            assert_eq!(names("10.96.0.1:81"), ["shop/one"], "{parent}");
+        }
+    }
+    let contradictory = format!("{WEB}, sectionName: admin, port: 80");
+    let service = service("web", "10.96.0.1", ports, "");
+    let objects = service + &route("HTTPRoute", "one", &contradictory, RULES);
+    assert!(names_of(&objects).is_empty());
+}
+
+#[test]
 fn route_in_namespace_of_service_is_for_every_client() {
     for kind in KINDS {
         let mut cluster = Cluster::new(&(web() + &route(kind, "producer", WEB, RULES)));
