@@ -15,14 +15,20 @@ use crate::config;
 
 mod backoff;
 mod events;
+mod lease;
 mod rate_limit;
 mod retry;
+#[cfg(test)]
+mod scripted_api;
 mod watch;
 
 pub use self::rate_limit::{Rate, RateLimiter};
+#[cfg(test)]
+pub(crate) use self::scripted_api::{Fault, ScriptedApi};
 pub(crate) use self::{
     backoff::Backoff,
     events::{Events, ObjectEvent, Severity},
+    lease::{Leadership, LeaseSettings, LeaseTask},
     rate_limit::TokenBucket,
     retry::retry_while_unreachable,
     watch::{requires_new_watch, watch_error, watch_objects},

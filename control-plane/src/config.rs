@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
@@ -10,7 +11,7 @@ use mesh_core::policy::inbound::DefaultPolicy;
 use mesh_core::ports::PortSet;
 use mesh_runtime::log::Format;
 
-use self::values::{flag, listen_addr};
+use self::values::{flag, listen_addr, write_timeout};
 
 mod bootstrap;
 mod cluster;
@@ -33,6 +34,8 @@ pub use self::{
     namespace_metadata::NamespaceMetadata, prometheus_flags::Prometheus, tap::Tap,
     tap_injector::TapInjector, validator::PolicyValidator, validator::SpValidator, web::Web,
 };
+
+pub(crate) use self::values::MAX_WRITE_DURATION;
 
 /// A proxy has two streams for each destination and one for each port of its pod, so this suffices
 /// for 1,000 busy pods at each replica of a controller.
@@ -191,6 +194,17 @@ pub struct Policy {
     pub allow_l5d_request_headers: bool,
     #[command(flatten)]
     pub validator: PolicyValidator,
+    /// Deployment of this controller, which owns the Lease of the replica that writes the status of
+    /// routes and policies
+    #[arg(long, default_value = "linkerd-destination")]
+    pub policy_deployment_name: String,
+    /// Maximum number of milliseconds to write one status, at most 6000
+    #[arg(long, value_name = "MS", default_value = "5000", value_parser = write_timeout)]
+    pub patch_timeout_ms: Duration,
+    /// Name of this replica in the Lease, which no other replica may have; a random one by default.
+    /// Kubernetes sets the variable to the name of the pod
+    #[arg(long, value_name = "NAME", env = "HOSTNAME", hide_env_values = true)]
+    pub replica_name: Option<String>,
     /// Maximum number of open streams; each client identity is limited to half of them, and so are
     /// all clients without identity together
     #[arg(long, default_value_t = DEFAULT_MAX_STREAMS)]
@@ -199,6 +213,17 @@ pub struct Policy {
     pub source: Source,
     #[command(flatten)]
     pub log: Log,
+}
+
+impl Policy {
+    /// Returns the name of this replica in the Lease.
+    pub(crate) fn claimant(&self) -> String {
+        let name = self.replica_name.as_deref().filter(|name| !name.is_empty());
+        match name {
+            Some(name) => name.to_owned(),
+            None => format!("mesh-controller-{:016x}", rand::random::<u64>()),
+        }
+    }
 }
 
 impl Command {
@@ -271,12 +296,14 @@ mod tests {
             "--server-tls-key=/k",
             "--server-tls-certs=/c",
             "--admission-controller-disabled",
+            "--patch-timeout-ms=2500",
             "--source-dir=/a",
         ]) else {
             panic!();
         };
         assert!(policy.validator.admission_controller_disabled);
         assert_eq!(policy.validator.server_addr.port(), 9000);
+        assert_eq!(policy.patch_timeout_ms, Duration::from_millis(2500));
         assert_eq!(policy.cluster_networks.len(), 2);
         assert_eq!(policy.default_policy, DefaultPolicy::Deny);
 
@@ -326,6 +353,10 @@ mod tests {
         assert!(error("--default-policy=open").contains("--default-policy"));
         assert!(error("--cluster-networks=10.0.0.0/99").contains("--cluster-networks"));
         assert!(error("--grpc-addr=nowhere").contains("--grpc-addr"));
+        for timeout in ["0", "6001", "5s", "-1"] {
+            let error = error(&format!("--patch-timeout-ms={timeout}"));
+            assert!(error.contains("1 to 6000"), "{error}");
+        }
     }
 
     #[test]

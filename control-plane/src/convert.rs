@@ -30,18 +30,25 @@ mod connection_route;
 mod egress_network;
 mod external_workload;
 mod filter;
+mod json;
 mod listed;
+mod manifest;
 mod object;
 mod pod;
 mod policy;
 mod profile;
 mod rate_limit;
+mod reported;
 mod route;
 mod server_authorization;
 mod server_route;
 mod service;
 
-pub(crate) use self::object::{Manifest, ObjectError, object};
+pub(crate) use self::{
+    json::{Json, without_position},
+    manifest::Manifest,
+    object::{ObjectError, object},
+};
 
 /// Why an object cannot be converted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -170,7 +170,7 @@ impl Daemon {
         service: &str,
         kinds: &'static [WatchedKind],
         index: &Arc<Mutex<I>>,
-        apply: fn(&mut I, Batch),
+        mut apply: impl FnMut(&mut I, Batch) + Send + 'static,
     ) -> Result<bool, DaemonError> {
         let index = index.clone();
         let apply = move |batch| apply(&mut index.lock(), batch);
@@ -243,7 +243,7 @@ impl Daemon {
 
 async fn apply_batches(
     mut batches: mpsc::Receiver<Batch>,
-    apply: impl Fn(Batch),
+    mut apply: impl FnMut(Batch),
     ready: Condition,
     complete: oneshot::Sender<()>,
 ) {

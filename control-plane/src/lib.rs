@@ -21,6 +21,7 @@ pub mod model;
 pub mod namespace_metadata;
 pub mod serve;
 pub mod source;
+mod status;
 mod tap;
 mod tap_injector;
 mod trust_roots;

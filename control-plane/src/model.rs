@@ -14,6 +14,7 @@ mod listed;
 mod pod;
 mod policy;
 mod profile;
+mod reported;
 mod route;
 mod service;
 
@@ -30,6 +31,9 @@ pub use self::{
         Selector, Server, ServerAuthorization, ServerPort, ServerSelector, WorkloadSelector,
     },
     profile::ServiceProfile,
+    reported::{
+        ReportedBackend, ReportedKind, ReportedObject, ReportedRoute, ReportedSpec, ReportedTarget,
+    },
     route::{
         BackendKind, BackendRef, BackendRule, ConnectionRoute, GrpcRoute, HttpRoute, ParentKind,
         ParentRef, Retries, Route, RouteId, Rule,
@@ -66,6 +70,8 @@ macro_rules! kinds {
             $($kind,)+
             /// A kind of the metrics API, which has a record of its own.
             Listed(ListedKind),
+            /// A kind of the status controller, which has a record of its own.
+            Reported(ReportedKind),
         }
 
         /// The record of an object.
@@ -73,6 +79,7 @@ macro_rules! kinds {
         pub enum Object {
             $($kind(Arc<$record>),)+
             Listed(Arc<ListedObject>),
+            Reported(Arc<ReportedObject>),
         }
 
         impl Kind {
@@ -84,6 +91,7 @@ macro_rules! kinds {
                 match self {
                     $(Self::$kind => $group,)+
                     Self::Listed(kind) => kind.group(),
+                    Self::Reported(kind) => kind.group(),
                 }
             }
 
@@ -92,6 +100,7 @@ macro_rules! kinds {
                 match self {
                     $(Self::$kind => $name,)+
                     Self::Listed(kind) => kind.as_str(),
+                    Self::Reported(kind) => kind.as_str(),
                 }
             }
         }
@@ -101,6 +110,7 @@ macro_rules! kinds {
                 let (kind, name) = match self {
                     $(Self::$kind(object) => (Kind::$kind, &object.$($field).+),)+
                     Self::Listed(object) => (Kind::Listed(object.kind), &object.name),
+                    Self::Reported(object) => (Kind::Reported(object.kind), &object.name),
                 };
                 Key {
                     kind,

@@ -23,6 +23,7 @@ mod repairs;
 mod restarts;
 mod shop;
 mod snapshot;
+mod statuses;
 mod stops;
 mod validation;
 mod viz;

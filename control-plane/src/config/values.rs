@@ -52,6 +52,23 @@ pub(super) fn positive(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "expected a number greater than 0".to_owned())
 }
 
+/// The maximum duration of one write of a status. A replica may write for 10 s after a renewal of
+/// its Lease, and renews it every 3 s: shorter than what remains then.
+pub(crate) const MAX_WRITE_DURATION: Duration = Duration::from_secs(6);
+
+/// Parses a number of milliseconds.
+pub(super) fn write_timeout(text: &str) -> Result<Duration, String> {
+    let timeout = text.parse().ok().map(Duration::from_millis);
+    timeout
+        .filter(|timeout| !timeout.is_zero() && *timeout <= MAX_WRITE_DURATION)
+        .ok_or_else(|| {
+            format!(
+                "expected milliseconds from 1 to {}, the time for which the Lease of the writer is valid without a renewal",
+                MAX_WRITE_DURATION.as_millis()
+            )
+        })
+}
+
 pub(super) fn flag(text: &str) -> Result<bool, String> {
     parse_bool(text).ok_or_else(|| "expected true or false".to_owned())
 }

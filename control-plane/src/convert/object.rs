@@ -4,20 +4,13 @@ use mesh_k8s::kinds;
 use serde::de::DeserializeOwned;
 
 use super::{
-    ConvertError, Metadata, authorization_policy, egress_network, endpoint_slice,
+    ConvertError, Json, Manifest, Metadata, authorization_policy, egress_network, endpoint_slice,
     external_workload, gateway_grpc_route, gateway_http_route, gateway_tcp_route,
     gateway_tls_route, listed, listed_pod, listed_profile, listed_service, mesh_tls_authentication,
-    network_authentication, node, owned_object, pod, policy_http_route, rate_limit_policy, server,
-    server_authorization, service, service_profile,
+    network_authentication, node, owned_object, pod, policy_http_route, rate_limit_policy,
+    reported, server, server_authorization, service, service_profile,
 };
 use crate::model::{Kind, ListedKind, Object};
-
-/// A serialized object: the YAML of a file or the JSON of the API server.
-pub(crate) trait Manifest {
-    type Error;
-
-    fn read<T: DeserializeOwned + kinds::Resource>(&self) -> Result<T, Self::Error>;
-}
 
 /// Why an object is invalid: it cannot be deserialized as its kind, or not converted.
 #[derive(Debug)]
@@ -97,6 +90,18 @@ pub(crate) fn object<M: Manifest>(
             };
             Object::Listed(object.into())
         }
+        Kind::Reported(kind) => {
+            let object = reported::reported(kind, manifest, indexed).map_err(ObjectError::Read)?;
+            Object::Reported(object.into())
+        }
+    })
+}
+
+/// Converts an object with a status for the index, or returns why it has no effect.
+fn indexed(kind: Kind, json: &Json) -> Result<Object, String> {
+    object(kind, json).map_err(|error| match error {
+        ObjectError::Read(problem) => problem,
+        ObjectError::Convert(error) => error.to_string(),
     })
 }
 

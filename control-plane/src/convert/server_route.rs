@@ -28,7 +28,7 @@ fn ignored<M>(route: &Route<M>) -> Vec<(String, &'static str)> {
             let problem = "the route has no effect on Servers: remove the port";
             found.push((format!("{field}.port"), problem));
         }
-        if parent.section {
+        if parent.section.is_some() {
             let problem = "the route has no effect on Servers: remove the sectionName";
             found.push((format!("{field}.sectionName"), problem));
         }

@@ -6,13 +6,23 @@ use mesh_api::proto::inbound::inbound_server_policies_server::InboundServerPolic
 use mesh_api::proto::outbound::outbound_policies_server::OutboundPoliciesServer;
 use mesh_core::identity::trust_domain;
 use parking_lot::Mutex;
+use tokio::sync::watch;
 use tonic::transport::Server;
 
 use super::{Daemon, DaemonError, export_watched, listen, validator};
+use crate::cluster::{self, LeaseSettings, LeaseTask};
 use crate::config::Policy;
 use crate::index::{PolicyIndex, PolicySettings};
 use crate::serve::{InboundService, OutboundService};
+use crate::source::Batch;
 use crate::source::kube::kinds;
+use crate::status::{StatusObjects, StatusWriter};
+
+/// The Lease of the replica that writes statuses, as in Linkerd.
+const LEASE: &str = "policy-controller-write";
+
+/// The component of the control plane that the policy controller is a part of.
+const COMPONENT: &str = "destination";
 
 pub(super) async fn run(config: Policy) -> Result<(), DaemonError> {
     let mut daemon = Daemon::new()?;
@@ -34,10 +44,23 @@ pub(super) async fn run(config: Policy) -> Result<(), DaemonError> {
         ],
         PolicyIndex::watched,
     );
-    let (kinds, apply) = (kinds::POLICY, PolicyIndex::apply);
-    let read = daemon.read_source(config.source.clone(), "policy", kinds, &index, apply);
+    // Objects in directories have no status.
+    let writes_statuses = config.source.dirs.is_empty();
+    let (statuses, objects) =
+        watch::channel(Arc::new(StatusObjects::new(&config.cluster_networks)));
+    let apply = move |index: &mut PolicyIndex, batch: Batch| {
+        if writes_statuses && StatusObjects::may_depend_on(&batch) {
+            statuses.send_if_modified(|objects| Arc::make_mut(objects).apply(&batch));
+        }
+        index.apply(batch);
+    };
+    let source = config.source.clone();
+    let read = daemon.read_source(source, "policy", kinds::POLICY, &index, apply);
     if !read.await? {
         return Ok(());
+    }
+    if writes_statuses {
+        write_statuses(&daemon, &config, objects).await?;
     }
     let calls = daemon.calls.clone().limited(config.max_streams);
     let inbound = InboundService::new(index.clone(), daemon.watch.clone(), &calls);
@@ -49,6 +72,39 @@ pub(super) async fn run(config: Policy) -> Result<(), DaemonError> {
     validator::serve_policies(&daemon, &config).await?;
     tracing::info!(addr = %config.grpc_addr, "Serving policies");
     daemon.run_until_stopped().await
+}
+
+/// Starts the writer of statuses. The objects are complete at this time, so that no status is
+/// computed from a part of them.
+async fn write_statuses(
+    daemon: &Daemon,
+    config: &Policy,
+    objects: watch::Receiver<Arc<StatusObjects>>,
+) -> Result<(), DaemonError> {
+    let client = cluster::connect(&config.source.cluster, "policy-status")
+        .await
+        .map_err(DaemonError::Connect)?;
+    let settings = LeaseSettings {
+        namespace: config.control_plane_namespace.clone(),
+        name: LEASE,
+        component: COMPONENT,
+        deployment: config.policy_deployment_name.clone(),
+        claimant: config.claimant(),
+        field_manager: "policy-controller",
+    };
+    let (lease, leadership) = LeaseTask::new(&client, settings, &daemon.registry);
+    let writer = StatusWriter::new(
+        client,
+        objects,
+        leadership,
+        config.patch_timeout_ms,
+        &daemon.registry,
+    );
+    let drain = &daemon.watch;
+    let supervisor = &daemon.supervisor;
+    supervisor.spawn("lease of the status writer", lease.run(drain.clone()));
+    supervisor.spawn("status writer", writer.run(drain.clone()));
+    Ok(())
 }
 
 fn settings(config: &Policy) -> PolicySettings {

@@ -91,7 +91,7 @@ macro_rules! tables {
             fn object(&self, key: &Key) -> Option<Object> {
                 match key.kind {
                     $(Kind::$kind => self.$table.get(&key.name).cloned().map(Object::$kind),)+
-                    Kind::Listed(_) => None,
+                    Kind::Listed(_) | Kind::Reported(_) => None,
                 }
             }
 
@@ -100,15 +100,15 @@ macro_rules! tables {
                     $(Object::$kind(object) => {
                         self.$table.insert(name, object);
                     })+
-                    // Only for the metrics API.
-                    Object::Listed(_) => {}
+                    // Only for the metrics API and the status controller.
+                    Object::Listed(_) | Object::Reported(_) => {}
                 }
             }
 
             fn take(&mut self, key: &Key) -> Option<Object> {
                 match key.kind {
                     $(Kind::$kind => self.$table.remove(&key.name).map(Object::$kind),)+
-                    Kind::Listed(_) => None,
+                    Kind::Listed(_) | Kind::Reported(_) => None,
                 }
             }
 

@@ -48,6 +48,10 @@ impl Service {
         !self.external_name && !self.cluster_ips.is_empty()
     }
 
+    pub fn has_port(&self, number: u16) -> bool {
+        self.ports.iter().any(|port| port.number == number)
+    }
+
     /// Returns the protocol of a port: its `appProtocol`, else opaque by the Service's annotation
     /// or, without one, by the default list.
     ///

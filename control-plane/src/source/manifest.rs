@@ -9,7 +9,7 @@ use mesh_k8s::kinds;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::convert::{self, Manifest, ObjectError};
+use crate::convert::{self, Manifest, ObjectError, without_position};
 use crate::model::{Key, Kind, ListedKind, Name, Object};
 
 /// A document of a manifest.
@@ -175,16 +175,6 @@ impl Manifest for Text<'_> {
             object.meta_mut().namespace = Some(self.key.name.namespace.to_string());
         }
         Ok(object)
-    }
-}
-
-/// Formats an error without its trailing "at line 3 column 4", which refers to the document and not
-/// to the file.
-pub(crate) fn without_position(error: &serde_norway::Error) -> String {
-    let text = error.to_string();
-    match text.rfind(" at line ") {
-        Some(end) => text[..end].to_owned(),
-        None => text,
     }
 }
 

@@ -3,12 +3,14 @@
 use kube::core::{ApiResource, GroupVersionKind};
 use mesh_core::annotation::CONTROL_PLANE_NS;
 
-use crate::model::{Kind, ListedKind};
+use crate::model::{Kind, ListedKind, ReportedKind};
 
 /// A kind that a controller watches.
 #[derive(Debug)]
 pub(crate) struct WatchedKind {
     pub(crate) kind: Kind,
+    /// Whether the watch has a second record of each object, with its status.
+    pub(super) reported: Option<ReportedKind>,
     /// Watch only objects with this label.
     label: Option<&'static str>,
 }
@@ -44,6 +46,7 @@ pub(crate) const DESTINATION: &[WatchedKind] = &[
 pub(crate) const POLICY: &[WatchedKind] = &[
     WatchedKind {
         kind: Kind::Pod,
+        reported: None,
         label: Some(CONTROL_PLANE_NS),
     },
     all(Kind::Service),
@@ -53,13 +56,13 @@ pub(crate) const POLICY: &[WatchedKind] = &[
     all(Kind::AuthorizationPolicy),
     all(Kind::MeshTlsAuthentication),
     all(Kind::NetworkAuthentication),
-    all(Kind::RateLimitPolicy),
-    all(Kind::PolicyHttpRoute),
-    all(Kind::GatewayHttpRoute),
-    all(Kind::GatewayGrpcRoute),
-    all(Kind::GatewayTlsRoute),
-    all(Kind::GatewayTcpRoute),
-    all(Kind::EgressNetwork),
+    reported(ReportedKind::RateLimitPolicy, Kind::RateLimitPolicy),
+    reported(ReportedKind::PolicyHttpRoute, Kind::PolicyHttpRoute),
+    reported(ReportedKind::GatewayHttpRoute, Kind::GatewayHttpRoute),
+    reported(ReportedKind::GatewayGrpcRoute, Kind::GatewayGrpcRoute),
+    reported(ReportedKind::GatewayTlsRoute, Kind::GatewayTlsRoute),
+    reported(ReportedKind::GatewayTcpRoute, Kind::GatewayTcpRoute),
+    reported(ReportedKind::EgressNetwork, Kind::EgressNetwork),
 ];
 
 /// The kinds of the metrics API.
@@ -106,7 +109,20 @@ pub(crate) fn in_directories(watched: &[WatchedKind]) -> Vec<Kind> {
 }
 
 const fn all(kind: Kind) -> WatchedKind {
-    WatchedKind { kind, label: None }
+    WatchedKind {
+        kind,
+        reported: None,
+        label: None,
+    }
+}
+
+/// A kind whose status the controller writes.
+const fn reported(reported: ReportedKind, kind: Kind) -> WatchedKind {
+    WatchedKind {
+        kind,
+        reported: Some(reported),
+        label: None,
+    }
 }
 
 impl WatchedKind {
@@ -181,6 +197,11 @@ impl WatchedKind {
                 }
                 ListedKind::ServiceProfile => custom("serviceprofiles", &["v1alpha2"]),
             },
+            Kind::Reported(kind) => WatchedKind {
+                kind: kind.indexed(),
+                ..*self
+            }
+            .api(),
         }
     }
 
@@ -272,7 +293,7 @@ mod tests {
                 Kind::GatewayTlsRoute => named::<kinds::TlsRoute>(),
                 Kind::GatewayTcpRoute => named::<kinds::TcpRoute>(),
                 Kind::EgressNetwork => named::<crd::EgressNetwork>(),
-                Kind::Listed(kind) => unreachable!("{kind}"),
+                Kind::Listed(_) | Kind::Reported(_) => unreachable!("{watched:?}"),
             };
             let api = watched.api();
             let resource = api.resource(watched.kind, api.versions[0]);

@@ -6,13 +6,11 @@
 use std::collections::BTreeMap;
 
 use kube::core::DynamicObject;
-use mesh_k8s::kinds::{ObjectMeta, Resource};
-use serde::de::DeserializeOwned;
+use mesh_k8s::kinds::ObjectMeta;
 
-use crate::convert::{self, Manifest, ObjectError, name};
+use crate::convert::{self, Json, ObjectError, name};
 use crate::model::{Key, Kind, Name, Object};
 use crate::source::Change;
-use crate::source::manifest::without_position;
 
 pub(super) struct Table {
     kind: Kind,
@@ -147,7 +145,14 @@ impl Table {
             name: name(&object.metadata),
         };
         // A watch of metadata has another kind here.
-        object.types = None;
+        if !matches!(self.kind, Kind::Reported(_)) {
+            object.types = None;
+            if has_written_status(self.kind)
+                && let Some(fields) = object.data.as_object_mut()
+            {
+                fields.remove("status");
+            }
+        }
         // Unused, and often half of an object.
         object.metadata.managed_fields = None;
         let read = match serde_json::to_value(object) {
@@ -162,6 +167,15 @@ impl Table {
     }
 }
 
+/// Returns whether controllers write the status of objects of this kind. It has no influence on
+/// traffic, so a status that cannot be read must not make an object invalid.
+fn has_written_status(kind: Kind) -> bool {
+    matches!(
+        kind.group(),
+        "policy.linkerd.io" | "gateway.networking.k8s.io"
+    )
+}
+
 /// Returns no error if the same problem was reported before.
 fn report(
     before: Option<&String>,
@@ -173,28 +187,6 @@ fn report(
         return Ok(());
     }
     Err(InvalidObject { key, problem, kept })
-}
-
-/// An object of the API server.
-struct Json(serde_json::Value);
-
-impl Manifest for Json {
-    type Error = String;
-
-    fn read<T: DeserializeOwned + Resource>(&self) -> Result<T, String> {
-        T::deserialize(&self.0).map_err(|error| field_and_problem::<T>(&self.0, &error))
-    }
-}
-
-/// Errors of serde_json have no field, those of serde_norway do, and JSON is YAML.
-fn field_and_problem<T: DeserializeOwned>(
-    json: &serde_json::Value,
-    error: &serde_json::Error,
-) -> String {
-    match serde_norway::from_str::<T>(&json.to_string()) {
-        Err(error) => without_position(&error),
-        Ok(_) => error.to_string(),
-    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt as _, TryStreamExt as _};
-use kube::core::{ApiResource, DynamicObject, PartialObjectMeta};
+use kube::core::{ApiResource, DynamicObject, PartialObjectMeta, TypeMeta};
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
 use tokio::sync::{mpsc, watch as latest};
@@ -32,6 +32,8 @@ pub(super) struct KindWatch {
     client: Client,
     watched: &'static WatchedKind,
     table: Table,
+    /// The second records of the objects, with their status.
+    reported: Option<Table>,
     metrics: KindMetrics,
     messages: mpsc::Sender<WatchMessage>,
     /// Notifies of changes of APIs.
@@ -73,6 +75,9 @@ impl KindWatch {
             client,
             watched,
             table: Table::new(watched.kind),
+            reported: watched
+                .reported
+                .map(|kind| Table::new(Kind::Reported(kind))),
             metrics,
             messages,
             definitions,
@@ -114,7 +119,7 @@ impl KindWatch {
                             self.report_not_served().await?;
                         }
                         Some(since) if since.elapsed() >= REMOVAL_DELAY => {
-                            let changes = self.table.clear();
+                            let changes = self.tables().flat_map(Table::clear).collect();
                             self.report(changes, false).await?;
                         }
                         Some(_) => {}
@@ -162,6 +167,10 @@ impl KindWatch {
     /// Watches the objects while the API is served.
     async fn watch_objects(&mut self, resource: &ApiResource) -> Result<(), ReceiverClosed> {
         let mut events = self.events(resource);
+        let types = TypeMeta {
+            api_version: resource.api_version.clone(),
+            kind: resource.kind.clone(),
+        };
         loop {
             let Ok(event) = tokio::time::timeout(IDLE_INTERVAL, events.next()).await else {
                 self.record_success();
@@ -184,35 +193,48 @@ impl KindWatch {
                     if self.has_listed {
                         self.metrics.restarts.inc();
                     }
-                    self.table.begin();
+                    self.tables().for_each(Table::begin);
                     // Not a response of the API server.
                     continue;
                 }
                 Event::InitApply(object) => {
+                    if let Some(reported) = &mut self.reported {
+                        let listed = reported.list(with_types(&object, &types));
+                        self.log_invalid(listed.err());
+                    }
                     let listed = self.table.list(object);
                     self.log_invalid(listed.err());
                 }
                 Event::InitDone => {
-                    let changes = self.table.finish();
+                    let changes = self.tables().flat_map(Table::finish).collect();
                     self.report(changes, true).await?;
                     self.metrics.synced.set(1);
                 }
                 Event::Apply(object) => {
-                    let applied = self.table.apply(object);
-                    let (change, invalid) = match applied {
-                        Ok(change) => (change, None),
-                        Err(invalid) => (None, Some(invalid)),
-                    };
-                    self.log_invalid(invalid);
-                    self.report(change.into_iter().collect(), false).await?;
+                    let reported = self.reported.as_mut();
+                    let reported = reported.map(|table| table.apply(with_types(&object, &types)));
+                    let mut changes = Vec::new();
+                    for applied in reported.into_iter().chain([self.table.apply(object)]) {
+                        match applied {
+                            Ok(change) => changes.extend(change),
+                            Err(invalid) => self.log_invalid(Some(invalid)),
+                        }
+                    }
+                    self.report(changes, false).await?;
                 }
                 Event::Delete(object) => {
-                    let change = self.table.delete(&object.metadata);
-                    self.report(change.into_iter().collect(), false).await?;
+                    let tables = self.tables();
+                    let changes = tables.filter_map(|table| table.delete(&object.metadata));
+                    let changes = changes.collect();
+                    self.report(changes, false).await?;
                 }
             }
             self.record_success();
         }
+    }
+
+    fn tables(&mut self) -> impl Iterator<Item = &mut Table> {
+        std::iter::once(&mut self.table).chain(&mut self.reported)
     }
 
     fn events(
@@ -292,6 +314,14 @@ impl KindWatch {
 
     fn name(&self) -> String {
         self.watched.api().name(self.watched.kind)
+    }
+}
+
+/// Returns the object with its version, which the items of a list may lack.
+fn with_types(object: &DynamicObject, types: &TypeMeta) -> DynamicObject {
+    DynamicObject {
+        types: Some(types.clone()),
+        ..object.clone()
     }
 }
 

@@ -1,0 +1,182 @@
+//! Objects whose status the policy controller writes.
+//!
+//! An object that the index cannot use has a status too, which says why. The fields that decide
+//! about the status are therefore read separately, and all of them may be missing.
+
+use std::sync::Arc;
+
+use kube::core::DynamicObject;
+use mesh_core::route::filter::Filter;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::route::{ParentFields, backend_ref, parent_ref};
+use super::{Json, Manifest, created, name};
+use crate::model::{
+    Kind, Name, Object, ReportedBackend, ReportedKind, ReportedObject, ReportedRoute, ReportedSpec,
+    ReportedTarget, Rule,
+};
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RouteFields {
+    parent_refs: Option<Vec<Reference>>,
+    rules: Option<Vec<RuleFields>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RuleFields {
+    backend_refs: Option<Vec<Reference>>,
+}
+
+/// A parent or a backend.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Reference {
+    group: Option<String>,
+    kind: Option<String>,
+    namespace: Option<String>,
+    #[serde(default)]
+    name: String,
+    port: Option<i32>,
+    section_name: Option<String>,
+}
+
+/// The conversion for the index: the record, or why there is none.
+type Indexed = Result<Object, Arc<str>>;
+
+pub(super) fn reported<M: Manifest>(
+    kind: ReportedKind,
+    manifest: &M,
+    convert: impl FnOnce(Kind, &Json) -> Result<Object, String>,
+) -> Result<ReportedObject, M::Error> {
+    let read: DynamicObject = manifest.read()?;
+    let indexed: Indexed = without_status(&read)
+        .and_then(|json| convert(kind.indexed(), &json))
+        .map_err(Arc::from);
+    let meta = &read.metadata;
+    let own = name(meta);
+    let spec = read.data.get("spec").unwrap_or(&Value::Null);
+    let spec = match kind {
+        ReportedKind::PolicyHttpRoute
+        | ReportedKind::GatewayHttpRoute
+        | ReportedKind::GatewayGrpcRoute
+        | ReportedKind::GatewayTlsRoute
+        | ReportedKind::GatewayTcpRoute => ReportedSpec::Route(route(&own, spec, &indexed)),
+        ReportedKind::RateLimitPolicy => ReportedSpec::RateLimit(target(&spec["targetRef"])),
+        ReportedKind::EgressNetwork => ReportedSpec::EgressNetwork(match &indexed {
+            Ok(Object::EgressNetwork(network)) => Some(network.clone()),
+            _ => None,
+        }),
+    };
+    Ok(ReportedObject {
+        kind,
+        api_version: read
+            .types
+            .as_ref()
+            .map_or("", |types| types.api_version.as_str())
+            .into(),
+        resource_version: meta.resource_version.as_deref().map(Arc::from),
+        generation: meta.generation,
+        created: created(meta),
+        problem: indexed.err(),
+        spec,
+        status: read.data.get("status").cloned().unwrap_or_default(),
+        name: own,
+    })
+}
+
+/// Returns the object without its status, which has no influence on traffic.
+fn without_status(read: &DynamicObject) -> Result<Json, String> {
+    let mut json = serde_json::to_value(read).map_err(|error| error.to_string())?;
+    if let Some(fields) = json.as_object_mut() {
+        fields.remove("status");
+        // The types of the index are those of one version.
+        fields.remove("apiVersion");
+        fields.remove("kind");
+    }
+    Ok(Json(json))
+}
+
+/// A field of an unexpected type counts as missing; it is the problem of the object.
+fn route(own: &Name, spec: &Value, indexed: &Indexed) -> ReportedRoute {
+    let fields = RouteFields::deserialize(spec).unwrap_or_default();
+    let parents = fields.parent_refs.iter().flatten().map(|parent| {
+        let fields = ParentFields {
+            group: parent.group.as_deref(),
+            kind: parent.kind.as_deref(),
+            namespace: parent.namespace.as_deref(),
+            name: &parent.name,
+            port: parent.port,
+            section: parent.section_name.as_deref(),
+        };
+        parent_ref(own, fields)
+    });
+    let rules = fields.rules.iter().flatten().enumerate();
+    let backends = rules.flat_map(|(rule_at, rule)| {
+        let backends = rule.backend_refs.iter().flatten().enumerate();
+        backends.map(move |(at, backend)| ReportedBackend {
+            field: format!("spec.rules[{rule_at}].backendRefs[{at}]").into(),
+            reference: backend_ref(
+                backend.group.as_deref(),
+                backend.kind.as_deref(),
+                backend.namespace.as_deref(),
+                &backend.name,
+                backend.port,
+            ),
+            kind: backend.kind.as_deref().unwrap_or("Service").into(),
+            problem: backend_problem(indexed, rule_at, at),
+        })
+    });
+    ReportedRoute {
+        parents: parents.collect(),
+        backends: backends.collect(),
+        unsupported: unsupported(indexed),
+    }
+}
+
+/// Returns the first filter of a rule that the mesh cannot apply.
+fn unsupported(indexed: &Indexed) -> Option<Arc<str>> {
+    fn of<M>(rules: &[Rule<M>]) -> Option<Arc<str>> {
+        let rules = rules.iter().enumerate();
+        let mut problems = rules.filter_map(|(at, rule)| {
+            rule.filters.iter().find_map(|filter| match filter {
+                Filter::InternalError(problem) => {
+                    Some(format!("spec.rules[{at}].{problem}").into())
+                }
+                _ => None,
+            })
+        });
+        problems.next()
+    }
+    match indexed.as_ref().ok()? {
+        Object::PolicyHttpRoute(route) | Object::GatewayHttpRoute(route) => of(&route.rules),
+        Object::GatewayGrpcRoute(route) => of(&route.rules),
+        _ => None,
+    }
+}
+
+fn target(target: &Value) -> ReportedTarget {
+    let text = |field: &str| target[field].as_str().unwrap_or_default().into();
+    ReportedTarget {
+        group: text("group"),
+        kind: text("kind"),
+        name: text("name"),
+    }
+}
+
+/// Returns why the filters of a backend cannot be applied.
+fn backend_problem(indexed: &Indexed, rule: usize, backend: usize) -> Option<Arc<str>> {
+    fn of<M>(rules: &[Rule<M>], rule: usize, backend: usize) -> Option<Arc<str>> {
+        let backends = rules.get(rule)?.backends.as_ref()?;
+        backends.get(backend)?.filters.clone().err()
+    }
+    match indexed.as_ref().ok()? {
+        Object::PolicyHttpRoute(route) | Object::GatewayHttpRoute(route) => {
+            of(&route.rules, rule, backend)
+        }
+        Object::GatewayGrpcRoute(route) => of(&route.rules, rule, backend),
+        _ => None,
+    }
+}

@@ -1,0 +1,89 @@
+//! The status of policies: whether they have an effect.
+
+use super::condition::{ACCEPTED, Condition};
+use super::objects::StatusObjects;
+use super::route::{UNSUPPORTED_VALUE, protocol};
+use crate::model::{
+    EgressNetwork, Name, Protocol, ReportedKind, ReportedObject, ReportedSpec, ReportedTarget,
+};
+
+const NO_MATCHING_TARGET: &str = "NoMatchingTarget";
+const ALREADY_EXISTS: &str = "RateLimitReasonAlreadyExists";
+const NETWORK_OVERLAP: &str = "EgressReasonNetworkOverlap";
+
+/// Returns whether a rate limit applies: the oldest of a Server does.
+pub(super) fn rate_limit(
+    objects: &StatusObjects,
+    object: &ReportedObject,
+    target: &ReportedTarget,
+) -> Condition {
+    let refuse = |reason, message| Condition::negative(ACCEPTED, reason, message);
+    let name = Name {
+        namespace: object.name.namespace.clone(),
+        name: target.name.clone(),
+    };
+    let server = objects.servers.get(&name);
+    let Some(server) = server.filter(|_| is_server(target)) else {
+        let kind = &target.kind;
+        let message = format!("there is no {kind} {name}; expected a Server of the own namespace");
+        return refuse(NO_MATCHING_TARGET, message);
+    };
+    if let Some(problem) = &object.problem {
+        return refuse(UNSUPPORTED_VALUE, problem.to_string());
+    }
+    if !matches!(
+        server.protocol,
+        Protocol::Detect | Protocol::Http1 | Protocol::Http2
+    ) {
+        let protocol = protocol(server.protocol);
+        let message = format!(
+            "Server {name} has proxyProtocol {protocol}, to which rate limits do not apply"
+        );
+        return refuse(NO_MATCHING_TARGET, message);
+    }
+    // Those that have no effect do not count.
+    let others = objects.reported.values().filter(|other| {
+        other.kind == ReportedKind::RateLimitPolicy
+            && other.name.namespace == object.name.namespace
+            && other.problem.is_none()
+            && matches!(&other.spec, ReportedSpec::RateLimit(other) if is_server(other) && other.name == target.name)
+    });
+    let first = others.min_by_key(|other| (other.created.unwrap_or(i64::MAX), &other.name));
+    match first {
+        Some(first) if first.name != object.name => {
+            let message = format!(
+                "HTTPLocalRateLimitPolicy {} is older and limits the same Server; merge the two",
+                first.name
+            );
+            refuse(ALREADY_EXISTS, message)
+        }
+        _ => Condition::positive(ACCEPTED),
+    }
+}
+
+fn is_server(target: &ReportedTarget) -> bool {
+    target.group.eq_ignore_ascii_case("policy.linkerd.io")
+        && target.kind.eq_ignore_ascii_case("Server")
+}
+
+/// Returns whether an EgressNetwork applies to clients.
+pub(super) fn egress_network(
+    objects: &StatusObjects,
+    object: &ReportedObject,
+    network: Option<&EgressNetwork>,
+) -> Condition {
+    let refuse = |reason, message| Condition::negative(ACCEPTED, reason, message);
+    let Some(network) = network else {
+        let problem = object.problem.as_deref().unwrap_or_default();
+        return refuse(UNSUPPORTED_VALUE, problem.to_owned());
+    };
+    match network.overlap(&objects.cluster_networks) {
+        Some((network, cluster)) => {
+            let message = format!(
+                "{network} overlaps the cluster network {cluster}; except that, or use a block outside"
+            );
+            refuse(NETWORK_OVERLAP, message)
+        }
+        None => Condition::positive(ACCEPTED),
+    }
+}
