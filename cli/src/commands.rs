@@ -1,5 +1,6 @@
 //! The commands: one file each, with its arguments and its `run` function.
 
+pub(crate) mod analyze;
 pub(crate) mod authz;
 pub(crate) mod check;
 pub(crate) mod completion;
@@ -50,6 +51,8 @@ pub(crate) enum Command {
     Identity(identity::Args),
     /// List the policies that apply to a workload
     Authz(authz::Args),
+    /// Find objects without effect and contradictions, in manifests or in a mesh
+    Analyze(analyze::Args),
     /// Explain one connection or request: follow it through everything that decides about it
     Why(why::Args),
     /// Print a ServiceProfile: an example, or the routes of an OpenAPI or protobuf file
@@ -87,6 +90,7 @@ pub(crate) fn run(
         Command::Authz(args) => on_runtime(authz::run(&args, global)),
         Command::Stat(args) => on_runtime(stat::run(&args, global)),
         Command::Version(args) => on_runtime(version::run(&args, global)),
+        Command::Analyze(args) => on_runtime(analyze::run(&args, global)),
         Command::Why(args) => on_runtime(why::run(&args, global)),
         Command::Viz(args) => on_runtime(viz::run(&args, global)),
         Command::Completion(args) => completion::run(&args, cli_definition()),

@@ -2,6 +2,7 @@
 //! and maps its result to an exit code (see [`exit`]). Each command is a file of [`commands`]; only
 //! [`output`] prints.
 
+mod analyze;
 mod args;
 mod check;
 mod clients;

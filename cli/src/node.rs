@@ -5,7 +5,7 @@ pub(crate) mod agent;
 pub(crate) mod api_server;
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use mesh_k8s::kinds::{ObjectMeta, Pod, ReplicaSet, ResourceExt, Service};
@@ -13,6 +13,7 @@ use mesh_local::client::ClientError;
 use mesh_local::control_plane::viz;
 use mesh_local::node_paths::{FindError, Name, NodePaths};
 use mesh_local::objects::file_prefix;
+use mesh_local::settings::Settings;
 use serde::de::DeserializeOwned;
 use serde_norway::Value;
 use tokio::net::TcpStream;
@@ -48,6 +49,11 @@ impl Node {
             paths.name().as_str(),
             names.join(", ")
         )))
+    }
+
+    /// Returns the directory of the manifests that the node runs.
+    pub(crate) fn manifests(&self) -> anyhow::Result<PathBuf> {
+        Ok(Settings::read(&self.paths)?.manifests)
     }
 
     pub(crate) fn pods(&self) -> anyhow::Result<Vec<MeshPod>> {

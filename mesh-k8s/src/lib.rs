@@ -13,6 +13,7 @@ pub mod heartbeat;
 pub mod inject;
 pub mod invalid;
 pub mod kinds;
+pub mod known_annotations;
 pub mod manifest;
 pub mod pod;
 pub mod profile;

@@ -1,0 +1,159 @@
+//! Annotations that are misspelled, or have no effect on the object that has them.
+
+use mesh_k8s::known_annotations::{self, Place};
+use serde_json::Value;
+
+use super::finding::Finding;
+use super::objects::{GATEWAY, Object, Objects, POLICY};
+
+/// A key with more differences from every known one has no suggestion.
+const MAX_DISTANCE: usize = 4;
+
+pub(super) fn analyze(objects: &Objects, findings: &mut Vec<Finding>) {
+    for object in objects.iter() {
+        let annotations = &object.json["metadata"]["annotations"];
+        check(
+            object,
+            "metadata.annotations",
+            annotations,
+            place(object),
+            findings,
+        );
+    }
+    for workload in objects.workloads() {
+        if !workload.path.is_empty() {
+            let field = format!("{}metadata.annotations", workload.path);
+            let annotations = &workload.template["metadata"]["annotations"];
+            check(
+                workload.object,
+                &field,
+                annotations,
+                Some(Place::Pod),
+                findings,
+            );
+        }
+    }
+}
+
+fn place(object: &Object) -> Option<Place> {
+    match (&*object.group, &*object.kind) {
+        ("", "Pod") => Some(Place::Pod),
+        ("", "Namespace") => Some(Place::Namespace),
+        ("", "Service") => Some(Place::Service),
+        (POLICY, "EgressNetwork") => Some(Place::EgressNetwork),
+        (POLICY | GATEWAY, "HTTPRoute") | (GATEWAY, "GRPCRoute") => Some(Place::Route),
+        _ => None,
+    }
+}
+
+fn check(
+    object: &Object,
+    field: &str,
+    annotations: &Value,
+    place: Option<Place>,
+    findings: &mut Vec<Finding>,
+) {
+    let Some(annotations) = annotations.as_object() else {
+        return;
+    };
+    for key in annotations.keys().filter(|key| is_own(key)) {
+        let field = format!("{field}[{key}]");
+        let Some(known) = known_annotations::find(key) else {
+            findings.push(unknown(object, field, key));
+            continue;
+        };
+        let has_effect = place.is_some_and(|place| known.places.contains(&place));
+        // Programs write those without places.
+        if !has_effect && !known.places.is_empty() {
+            findings.push(Finding::new(
+                object,
+                field,
+                "no-effect",
+                format!("has no effect on a {}", object.kind),
+                fix(object, known.places),
+            ));
+        }
+    }
+}
+
+/// Returns whether the key is one of Linkerd's domains that users write.
+fn is_own(key: &str) -> bool {
+    let domain = key.split_once('/').map_or("", |(domain, _)| domain);
+    let own = domain == "linkerd.io" || domain.ends_with(".linkerd.io");
+    // Written by the multicluster extension.
+    own && !domain.starts_with("mirror.") && !domain.starts_with("multicluster.")
+}
+
+fn unknown(object: &Object, field: String, key: &str) -> Finding {
+    let nearest = known_annotations::keys()
+        .map(|known| (distance(key, known), known))
+        .min()
+        .filter(|(distance, _)| *distance <= MAX_DISTANCE);
+    let fix = match nearest {
+        Some((_, known)) => format!("write {known}"),
+        None => "remove it; docs/reference/annotations.md lists the annotations".to_owned(),
+    };
+    Finding::new(
+        object,
+        field,
+        "unknown-annotation",
+        "is not an annotation of the mesh, so it has no effect",
+        fix,
+    )
+}
+
+fn fix(object: &Object, places: &[Place]) -> String {
+    let is_workload = matches!(
+        &*object.kind,
+        "Deployment" | "StatefulSet" | "DaemonSet" | "Job" | "ReplicaSet" | "CronJob"
+    );
+    if is_workload && places.contains(&Place::Pod) {
+        return "write it below metadata of the pod template".to_owned();
+    }
+    let names: Vec<&str> = places
+        .iter()
+        .map(|place| match place {
+            Place::Pod => "a pod template",
+            Place::Namespace => "a Namespace",
+            Place::Service => "a Service",
+            Place::Route => "an HTTPRoute or GRPCRoute",
+            Place::EgressNetwork => "an EgressNetwork",
+        })
+        .collect();
+    format!("write it on {}", names.join(" or "))
+}
+
+/// Returns the number of insertions, deletions and replacements of characters between two keys.
+fn distance(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (at, character) in one.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = at + 1;
+        for (column, expected) in other.iter().enumerate() {
+            let replaced = diagonal + usize::from(character != *expected);
+            diagonal = row[column + 1];
+            row[column + 1] = replaced.min(row[column] + 1).min(diagonal + 1);
+        }
+    }
+    row[other.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distance_is_the_number_of_edits() {
+        for (one, other, expect) in [
+            ("", "", 0),
+            ("abc", "abc", 0),
+            ("abc", "abd", 1),
+            ("abc", "ab", 1),
+            ("prots", "ports", 2),
+            ("", "ab", 2),
+        ] {
+            assert_eq!(distance(one, other), expect, "{one} {other}");
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! The objects of an analysis, with the lookups of the rules.
+
+use std::collections::BTreeMap;
+
+use mesh_k8s::kinds::LabelSelector;
+use mesh_k8s::select;
+use serde::Deserialize as _;
+use serde_json::Value;
+
+/// The objects of an analysis.
+#[derive(Debug, Default)]
+pub(crate) struct Objects {
+    all: BTreeMap<Key, Object>,
+}
+
+/// Group, kind, namespace and name.
+type Key = (String, String, String, String);
+
+/// An object in JSON.
+#[derive(Clone, Debug)]
+pub(crate) struct Object {
+    /// Empty for the core group.
+    pub(crate) group: String,
+    pub(crate) kind: String,
+    /// Empty for an object of the cluster.
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) json: Value,
+}
+
+/// The pods of a workload, or one pod.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Workload<'a> {
+    pub(crate) object: &'a Object,
+    /// `metadata` and `spec` of its pods.
+    pub(crate) template: &'a Value,
+    /// The path of `template`.
+    pub(crate) path: &'static str,
+}
+
+pub(crate) const POLICY: &str = "policy.linkerd.io";
+pub(crate) const GATEWAY: &str = "gateway.networking.k8s.io";
+
+const DEFAULT_NAMESPACE: &str = "default";
+
+/// The kinds of objects of the cluster.
+const CLUSTER_KINDS: [&str; 2] = ["Namespace", "Node"];
+
+impl Objects {
+    /// Adds a document: an object, or a list of objects. A later object replaces an earlier one.
+    pub(crate) fn add(&mut self, document: Value) {
+        if let Some(items) = document["items"].as_array() {
+            items.iter().cloned().for_each(|item| self.add(item));
+            return;
+        }
+        if let Some(object) = Object::new(document) {
+            self.all.insert(object.key(), object);
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Returns whether there is an object of any group with this kind and name.
+    pub(crate) fn contains(&self, kind: &str, namespace: &str, name: &str) -> bool {
+        self.iter().any(|object| {
+            object.kind == kind && object.namespace == namespace && object.name == name
+        })
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Object> {
+        self.all.values()
+    }
+
+    pub(super) fn of<'a>(
+        &'a self,
+        group: &'a str,
+        kind: &'a str,
+    ) -> impl Iterator<Item = &'a Object> + Clone {
+        let first = (
+            group.to_owned(),
+            kind.to_owned(),
+            String::new(),
+            String::new(),
+        );
+        self.all
+            .range(first..)
+            .map(|(_, object)| object)
+            .take_while(move |object| object.group == group && object.kind == kind)
+    }
+
+    pub(super) fn find(
+        &self,
+        group: &str,
+        kind: &str,
+        namespace: &str,
+        name: &str,
+    ) -> Option<&Object> {
+        let key: Key = [group, kind, namespace, name].map(str::to_owned).into();
+        self.all.get(&key)
+    }
+
+    /// Returns the workloads, without the pods of other workloads.
+    pub(super) fn workloads(&self) -> impl Iterator<Item = Workload<'_>> {
+        self.iter().filter_map(Object::workload)
+    }
+}
+
+impl Object {
+    fn new(json: Value) -> Option<Self> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let kind = text(&json["kind"]);
+        let version = text(&json["apiVersion"]);
+        let group = version.split_once('/').map_or("", |(group, _)| group);
+        let meta = &json["metadata"];
+        let name = text(&meta["name"]);
+        if kind.is_empty() || name.is_empty() {
+            return None;
+        }
+        let namespace = match text(&meta["namespace"]) {
+            _ if CLUSTER_KINDS.contains(&&*kind) => String::new(),
+            namespace if namespace.is_empty() => DEFAULT_NAMESPACE.to_owned(),
+            namespace => namespace,
+        };
+        Some(Self {
+            group: group.to_owned(),
+            kind,
+            namespace,
+            name,
+            json,
+        })
+    }
+
+    fn key(&self) -> Key {
+        let parts = [&self.group, &self.kind, &self.namespace, &self.name];
+        parts.map(String::clone).into()
+    }
+
+    /// Returns the name with the namespace.
+    pub(super) fn full_name(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+
+    pub(super) fn spec(&self) -> &Value {
+        &self.json["spec"]
+    }
+
+    pub(super) fn list(&self, field: &str) -> &[Value] {
+        list(&self.spec()[field])
+    }
+
+    /// Orders objects by age, as the controllers do; those without a time are the youngest.
+    pub(super) fn age(&self) -> (bool, &str, &str) {
+        let created = self.json["metadata"]["creationTimestamp"].as_str();
+        (created.is_none(), created.unwrap_or_default(), &self.name)
+    }
+
+    /// Returns whether a label selector selects the object.
+    pub(super) fn has_labels(&self, selector: &Value) -> bool {
+        is_selected(&self.json["metadata"]["labels"], selector)
+    }
+
+    fn workload(&self) -> Option<Workload<'_>> {
+        let (path, template) = match &*self.kind {
+            "Pod" if list(&self.json["metadata"]["ownerReferences"]).is_empty() => ("", &self.json),
+            "Deployment" | "StatefulSet" | "DaemonSet" | "Job" => {
+                ("spec.template.", &self.spec()["template"])
+            }
+            "ReplicaSet" | "ReplicationController"
+                if list(&self.json["metadata"]["ownerReferences"]).is_empty() =>
+            {
+                ("spec.template.", &self.spec()["template"])
+            }
+            "CronJob" => (
+                "spec.jobTemplate.spec.template.",
+                &self.spec()["jobTemplate"]["spec"]["template"],
+            ),
+            _ => return None,
+        };
+        Some(Workload {
+            object: self,
+            template,
+            path,
+        })
+    }
+}
+
+impl Workload<'_> {
+    /// Returns whether a label selector selects the pods; a malformed one selects none.
+    pub(super) fn is_selected_by(&self, selector: &Value) -> bool {
+        is_selected(&self.template["metadata"]["labels"], selector)
+    }
+
+    /// Returns the numbers of the ports with a name, or the number itself.
+    pub(super) fn ports(&self, port: &Value) -> Vec<u64> {
+        if let Some(number) = port.as_u64() {
+            return vec![number];
+        }
+        let spec = &self.template["spec"];
+        let containers = ["initContainers", "containers"];
+        let containers = containers.iter().flat_map(|field| list(&spec[field]));
+        containers
+            .flat_map(|container| list(&container["ports"]))
+            .filter(|entry| entry["name"] == *port && is_tcp(entry))
+            .filter_map(|entry| entry["containerPort"].as_u64())
+            .collect()
+    }
+}
+
+fn is_selected(labels: &Value, selector: &Value) -> bool {
+    let Ok(selector) = LabelSelector::deserialize(selector) else {
+        return false;
+    };
+    let labels: BTreeMap<String, String> = BTreeMap::deserialize(labels).unwrap_or_default();
+    select::matches(&selector, Some(&labels))
+}
+
+fn is_tcp(port: &Value) -> bool {
+    port["protocol"]
+        .as_str()
+        .is_none_or(|protocol| protocol == "TCP")
+}
+
+pub(super) fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+pub(super) fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}

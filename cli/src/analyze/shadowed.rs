@@ -1,0 +1,121 @@
+//! Rules of routes that never match, because another rule has the same match and precedence.
+//!
+//! Of several rules that match a request the most specific one applies; of equally specific ones
+//! that of the older route, and within a route the first. A rule is therefore certainly never used
+//! if each of its matches is also one of a rule before it, for the same parent and hosts.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::finding::Finding;
+use super::objects::{Object, Objects, list};
+use super::routes::{self, Parent, Rank};
+
+/// A match of a rule in a form that can be compared, with the host.
+type Match = String;
+
+pub(super) fn analyze(objects: &Objects, findings: &mut Vec<Finding>) {
+    let mut by_parent: BTreeMap<(Rank, Parent), Vec<&Object>> = BTreeMap::new();
+    for (route, rank) in routes::routes(objects) {
+        for (_, parent) in routes::parents(route) {
+            by_parent.entry((rank, parent)).or_default().push(route);
+        }
+    }
+    for ((rank, parent), mut routes) in by_parent {
+        routes.sort_by_key(|route| (route.age(), &route.namespace, &route.group));
+        let mut used: BTreeMap<Match, (&Object, usize)> = BTreeMap::new();
+        for route in routes {
+            // Routes of several namespaces apply to different clients.
+            used.retain(|_, (other, _)| {
+                other.namespace == parent.namespace || other.namespace == route.namespace
+            });
+            for (at, rule) in route.list("rules").iter().enumerate() {
+                let matches = matches(route, rule, rank);
+                let before: Vec<_> = matches.iter().filter_map(|one| used.get(one)).collect();
+                if before.len() == matches.len()
+                    && let Some((other, other_at)) = before.first()
+                {
+                    findings.push(never_matches(route, at, other, *other_at));
+                }
+                for one in matches {
+                    used.entry(one).or_insert((route, at));
+                }
+            }
+        }
+    }
+}
+
+fn never_matches(route: &Object, at: usize, other: &Object, other_at: usize) -> Finding {
+    let other = if other.full_name() == route.full_name() && other.kind == route.kind {
+        format!("spec.rules[{other_at}] has")
+    } else {
+        format!(
+            "spec.rules[{other_at}] of {} {}, which is older, has",
+            other.kind,
+            other.full_name()
+        )
+    };
+    Finding::new(
+        route,
+        format!("spec.rules[{at}]"),
+        "never-matches",
+        format!("never matches: {other} the same matches"),
+        "make its matches more specific, or merge the two",
+    )
+}
+
+/// Returns each combination of host and match of a rule.
+fn matches(route: &Object, rule: &Value, rank: Rank) -> Vec<Match> {
+    let everything = [json!({})];
+    let matches = match list(&rule["matches"]) {
+        [] => &everything,
+        matches => matches,
+    };
+    let all_hosts = [Value::Null];
+    let hosts = match route.list("hostnames") {
+        [] => &all_hosts,
+        hosts => hosts,
+    };
+    let pairs = hosts
+        .iter()
+        .flat_map(|host| matches.iter().map(move |one| (host, one)));
+    pairs
+        .map(|(host, one)| format!("{host} {}", normalized(one, rank)))
+        .collect()
+}
+
+/// Returns a match with the defaults written out and the lists sorted.
+fn normalized(one: &Value, rank: Rank) -> Value {
+    let sorted = |field: &str| {
+        let mut entries: Vec<String> = list(&one[field])
+            .iter()
+            .map(|entry| {
+                let name = entry["name"].as_str().unwrap_or_default();
+                let kind = entry["type"].as_str().unwrap_or("Exact");
+                // Names of headers have no case, those of parameters do.
+                let name = if field == "headers" {
+                    name.to_ascii_lowercase()
+                } else {
+                    name.to_owned()
+                };
+                format!("{name} {kind} {}", entry["value"])
+            })
+            .collect();
+        entries.sort();
+        entries
+    };
+    let path = match (rank, &one["path"]) {
+        (Rank::Http, path) => json!([
+            path["type"].as_str().unwrap_or("PathPrefix"),
+            path["value"].as_str().unwrap_or("/"),
+        ]),
+        _ => Value::Null,
+    };
+    json!({
+        "path": path,
+        "headers": sorted("headers"),
+        "queryParams": sorted("queryParams"),
+        "method": one["method"],
+    })
+}

@@ -1,0 +1,609 @@
+//! Manifests with the findings that they should have.
+
+use serde::Deserialize as _;
+
+use super::*;
+
+/// A namespace without findings.
+const SHOP: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop, annotations: {timeout.linkerd.io/request: 1s, config.linkerd.io/opaque-ports: '3306'}}
+spec: {clusterIP: 10.96.0.1, ports: [{port: 80}, {port: 8080}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: headless, namespace: shop}
+spec: {clusterIP: None, ports: [{port: 80}]}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: shop}
+spec:
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}, annotations: {config.linkerd.io/proxy-log-level: debug}}
+    spec: {containers: [{name: main, ports: [{name: http, containerPort: 8080}, {name: dns, containerPort: 53, protocol: UDP}]}]}
+---
+apiVersion: policy.linkerd.io/v1beta3
+kind: Server
+metadata: {name: web-http, namespace: shop, labels: {app: web}}
+spec: {podSelector: {matchLabels: {app: web}}, port: http, proxyProtocol: HTTP/1}
+---
+apiVersion: policy.linkerd.io/v1alpha1
+kind: NetworkAuthentication
+metadata: {name: all, namespace: shop}
+spec: {networks: [{cidr: 0.0.0.0/0}]}
+---
+apiVersion: policy.linkerd.io/v1alpha1
+kind: AuthorizationPolicy
+metadata: {name: web, namespace: shop}
+spec:
+  targetRef: {group: policy.linkerd.io, kind: Server, name: web-http}
+  requiredAuthenticationRefs: [{group: policy.linkerd.io, kind: NetworkAuthentication, name: all}]
+---
+apiVersion: policy.linkerd.io/v1beta3
+kind: HTTPRoute
+metadata: {name: web-get, namespace: shop}
+spec:
+  parentRefs: [{group: policy.linkerd.io, kind: Server, name: web-http}]
+  rules: [{matches: [{method: GET}]}]
+";
+
+fn objects(manifest: &str) -> Objects {
+    let mut objects = Objects::default();
+    for document in serde_norway::Deserializer::from_str(manifest) {
+        objects.add(serde_json::Value::deserialize(document).unwrap());
+    }
+    objects
+}
+
+/// Returns the findings of the namespace with a manifest: code, object and field of each, and the
+/// texts.
+fn findings(manifest: &str) -> Vec<Finding> {
+    let mut findings = analyze(&objects(&format!("{SHOP}---{manifest}")));
+    // The validation has tests of its own, and the manifests here are short.
+    findings.retain(|finding| finding.code != "invalid");
+    findings
+}
+
+/// Checks that a manifest has exactly one finding.
+fn check(manifest: &str, expect: [&str; 4]) {
+    let found = findings(manifest);
+    let [finding] = &found[..] else {
+        panic!("{manifest}\n{found:#?}");
+    };
+    let [code, object, field, text] = expect;
+    assert_eq!(
+        (finding.code, &*finding.object(), &*finding.field),
+        (code, object, field),
+        "{manifest}"
+    );
+    let texts = format!("{}; {}", finding.problem, finding.fix);
+    assert!(texts.contains(text), "{texts}\n  expected {text}");
+}
+
+fn server(name: &str, spec: &str) -> String {
+    format!(
+        "\napiVersion: policy.linkerd.io/v1beta3\nkind: Server\nmetadata: {{name: {name}, namespace: shop}}\nspec: {spec}\n"
+    )
+}
+
+fn route(group: &str, kind: &str, spec: &str) -> String {
+    format!(
+        "\napiVersion: {group}/v1\nkind: {kind}\nmetadata: {{name: route, namespace: shop}}\nspec: {spec}\n"
+    )
+}
+
+fn policy(kind: &str, spec: &str) -> String {
+    format!(
+        "\napiVersion: policy.linkerd.io/v1alpha1\nkind: {kind}\nmetadata: {{name: policy, namespace: shop}}\nspec: {spec}\n"
+    )
+}
+
+const GATEWAY: &str = "gateway.networking.k8s.io";
+
+#[test]
+fn objects_that_have_an_effect_have_no_findings() {
+    assert_eq!(analyze(&objects(SHOP)), []);
+    let route = route(
+        GATEWAY,
+        "HTTPRoute",
+        "{parentRefs: [{group: core, kind: Service, name: web, port: 80}], rules: [{backendRefs: [{name: web, port: 8080}]}, {matches: [{path: {value: /a}}]}]}",
+    );
+    assert_eq!(findings(&route), []);
+}
+
+#[test]
+fn object_that_the_webhook_denies_is_found() {
+    let found = analyze(&objects(&server(
+        "a",
+        "{podSelector: {}, port: 70000, accessPolicy: some}",
+    )));
+    let fields: Vec<_> = found
+        .iter()
+        .map(|finding| (finding.code, &*finding.field))
+        .collect();
+    assert_eq!(
+        fields,
+        [("invalid", "spec.accessPolicy"), ("invalid", "spec.port")]
+    );
+    assert!(found.iter().all(|finding| !finding.fix.is_empty()));
+    let unknown = analyze(&objects(&route(GATEWAY, "Gateway", "{}")));
+    assert_eq!(unknown, []);
+}
+
+#[test]
+fn server_without_pods_or_port_is_found() {
+    for (spec, field, text) in [
+        (
+            "{podSelector: {matchLabels: {app: wep}}, port: 80}",
+            "spec.podSelector",
+            "selects no pods of namespace shop",
+        ),
+        (
+            "{podSelector: {matchExpressions: [{key: app, operator: NotIn, values: [web]}]}, port: 80}",
+            "spec.podSelector",
+            "selects no pods",
+        ),
+        (
+            "{podSelector: {matchLabels: {app: web}}, port: grpc}",
+            "spec.port",
+            "no container of Deployment web has a TCP port with the name \"grpc\"",
+        ),
+        (
+            "{podSelector: {matchLabels: {app: web}}, port: dns}",
+            "spec.port",
+            "TCP port",
+        ),
+    ] {
+        check(
+            &server("other", spec),
+            ["selects-nothing", "Server shop/other", field, text],
+        );
+    }
+    // A port that no container declares may be listened on.
+    let number = server(
+        "other",
+        "{podSelector: {matchLabels: {app: web}}, port: 9999}",
+    );
+    assert_eq!(findings(&number), []);
+}
+
+#[test]
+fn second_server_of_a_port_is_found() {
+    for spec in [
+        "{podSelector: {matchLabels: {app: web}}, port: http}",
+        "{podSelector: {}, port: 8080}",
+    ] {
+        check(
+            &server("web-younger", spec),
+            [
+                "duplicate-port",
+                "Server shop/web-younger",
+                "spec.port",
+                "Server web-http is older",
+            ],
+        );
+    }
+}
+
+#[test]
+fn rules_about_pods_need_workloads() {
+    let alone = analyze(&objects(&server(
+        "a",
+        "{podSelector: {matchLabels: {a: b}}, port: http}",
+    )));
+    assert_eq!(alone, []);
+}
+
+#[test]
+fn route_that_attaches_nowhere_is_found() {
+    for (kind, parent, field, text) in [
+        (
+            "HTTPRoute",
+            "{group: core, kind: Service, name: gone}",
+            ".name",
+            "there is no Service shop/gone",
+        ),
+        (
+            "HTTPRoute",
+            "{group: '', kind: Service, name: web, port: 81}",
+            ".port",
+            "no port 81; it has 80, 8080",
+        ),
+        (
+            "GRPCRoute",
+            "{group: core, kind: Service, name: headless}",
+            "",
+            "has no cluster IP",
+        ),
+        (
+            "HTTPRoute",
+            "{group: policy.linkerd.io, kind: Server, name: gone}",
+            ".name",
+            "there is no Server shop/gone",
+        ),
+        (
+            "HTTPRoute",
+            "{group: policy.linkerd.io, kind: Server, name: web-http, port: 80}",
+            ".port",
+            "remove it",
+        ),
+        (
+            "HTTPRoute",
+            "{group: policy.linkerd.io, kind: Server, name: web-http, namespace: other}",
+            ".namespace",
+            "in another namespace",
+        ),
+        (
+            "GRPCRoute",
+            "{group: policy.linkerd.io, kind: Server, name: web-http}",
+            "",
+            "GRPCRoutes do not apply to Server web-http with proxyProtocol HTTP/1",
+        ),
+        (
+            "TLSRoute",
+            "{group: policy.linkerd.io, kind: EgressNetwork, name: all, port: 443}",
+            ".name",
+            "there is no EgressNetwork shop/all",
+        ),
+    ] {
+        let spec = format!("{{parentRefs: [{parent}]}}");
+        let field = format!("spec.parentRefs[0]{field}");
+        let object = format!("{kind} shop/route");
+        check(
+            &route(GATEWAY, kind, &spec),
+            ["attaches-nowhere", &object, &field, text],
+        );
+    }
+    check(
+        &route(GATEWAY, "HTTPRoute", "{}"),
+        [
+            "attaches-nowhere",
+            "HTTPRoute shop/route",
+            "spec.parentRefs",
+            "has no parents",
+        ],
+    );
+    let gateway = route(GATEWAY, "HTTPRoute", "{parentRefs: [{name: edge}]}");
+    assert_eq!(findings(&gateway), []);
+}
+
+#[test]
+fn missing_backend_is_found() {
+    for (backend, field, text) in [
+        (
+            "{name: gone, port: 80}",
+            ".name",
+            "there is no Service shop/gone, so requests to this backend fail",
+        ),
+        ("{name: web}", ".port", "is missing"),
+        ("{name: web, port: 1}", ".port", "no port 1"),
+        (
+            "{kind: Bucket, name: a, port: 1}",
+            ".kind",
+            "Bucket shop/a cannot be a backend",
+        ),
+        (
+            "{group: policy.linkerd.io, kind: EgressNetwork, name: all, port: 1}",
+            "",
+            "is not a parent",
+        ),
+    ] {
+        let spec = format!(
+            "{{parentRefs: [{{group: core, kind: Service, name: web}}], rules: [{{backendRefs: [{backend}]}}]}}"
+        );
+        let field = format!("spec.rules[0].backendRefs[0]{field}");
+        check(
+            &route(GATEWAY, "HTTPRoute", &spec),
+            ["missing-reference", "HTTPRoute shop/route", &field, text],
+        );
+    }
+}
+
+#[test]
+fn routes_that_contradict_each_other_are_found() {
+    let spec = "{parentRefs: [{group: core, kind: Service, name: web, port: 80}]}";
+    let both = format!(
+        "{}---{}",
+        route(GATEWAY, "HTTPRoute", spec),
+        route(GATEWAY, "GRPCRoute", spec)
+    );
+    check(
+        &both,
+        [
+            "conflict",
+            "HTTPRoute shop/route",
+            "spec.parentRefs[0]",
+            "GRPCRoute shop/route references the same parent",
+        ],
+    );
+}
+
+#[test]
+fn rule_that_never_matches_is_found() {
+    let with_rules = |rules: &str| {
+        let spec = format!(
+            "{{parentRefs: [{{group: core, kind: Service, name: web, port: 80}}], rules: [{rules}]}}"
+        );
+        route(GATEWAY, "HTTPRoute", &spec)
+    };
+    for rules in [
+        "{}, {matches: [{path: {type: PathPrefix, value: /}}]}",
+        "{matches: [{path: {value: /a}}, {method: GET}]}, {matches: [{method: GET}]}",
+        "{matches: [{headers: [{name: X-A, value: b}, {name: c, value: d}]}]}, {matches: [{headers: [{name: C, value: d}, {name: x-a, type: Exact, value: b}]}]}",
+    ] {
+        check(
+            &with_rules(rules),
+            [
+                "never-matches",
+                "HTTPRoute shop/route",
+                "spec.rules[1]",
+                "spec.rules[0] has the same matches",
+            ],
+        );
+    }
+    for rules in [
+        "{matches: [{path: {value: /}}]}, {matches: [{path: {value: /a}}]}",
+        "{matches: [{method: GET}]}, {matches: [{method: GET}, {method: PUT}]}",
+        "{matches: [{queryParams: [{name: a, value: b}]}]}, {matches: [{queryParams: [{name: A, value: b}]}]}",
+    ] {
+        assert_eq!(findings(&with_rules(rules)), [], "{rules}");
+    }
+    // The route of the older object applies.
+    let older = with_rules("{matches: [{method: GET}]}").replace(
+        "name: route,",
+        "name: z, creationTimestamp: '2024-01-01T00:00:00Z',",
+    );
+    let both = format!("{}---{older}", with_rules("{matches: [{method: GET}]}"));
+    check(
+        &both,
+        [
+            "never-matches",
+            "HTTPRoute shop/route",
+            "spec.rules[0]",
+            "HTTPRoute shop/z, which is older",
+        ],
+    );
+}
+
+#[test]
+fn policies_without_effect_are_found() {
+    let all = "[{kind: NetworkAuthentication, name: all}]";
+    for (kind, spec, code, field, text) in [
+        (
+            "AuthorizationPolicy",
+            format!("{{targetRef: {{kind: Server, name: gone}}, requiredAuthenticationRefs: {all}}}"),
+            "missing-reference",
+            "spec.targetRef.name",
+            "there is no Server shop/gone, so the policy has no effect",
+        ),
+        (
+            "AuthorizationPolicy",
+            "{targetRef: {kind: Namespace, name: other}, requiredAuthenticationRefs: []}".to_owned(),
+            "missing-reference",
+            "spec.targetRef.name",
+            "use shop",
+        ),
+        (
+            "AuthorizationPolicy",
+            "{targetRef: {kind: Server, name: web-http}, requiredAuthenticationRefs: [{kind: MeshTLSAuthentication, name: gone}]}".to_owned(),
+            "missing-reference",
+            "spec.requiredAuthenticationRefs[0].name",
+            "there is no MeshTLSAuthentication shop/gone, so the policy authorizes no client",
+        ),
+        (
+            "MeshTLSAuthentication",
+            "{identities: ['*']}".to_owned(),
+            "no-effect",
+            "",
+            "no AuthorizationPolicy requires it",
+        ),
+        (
+            "ServerAuthorization",
+            "{server: {name: gone}, client: {unauthenticated: true}}".to_owned(),
+            "missing-reference",
+            "spec.server.name",
+            "there is no Server shop/gone",
+        ),
+        (
+            "ServerAuthorization",
+            "{server: {selector: {matchLabels: {app: gone}}}, client: {unauthenticated: true}}".to_owned(),
+            "selects-nothing",
+            "spec.server.selector",
+            "those of Servers and not of pods",
+        ),
+        (
+            "HTTPLocalRateLimitPolicy",
+            "{targetRef: {kind: Server, name: gone}, total: {requestsPerSecond: 1}}".to_owned(),
+            "missing-reference",
+            "spec.targetRef.name",
+            "there is no Server shop/gone",
+        ),
+    ] {
+        let object = format!("{kind} shop/policy");
+        check(&policy(kind, &spec), [code, &object, field, text]);
+    }
+    let selects =
+        "{server: {selector: {matchLabels: {app: web}}}, client: {unauthenticated: true}}";
+    assert_eq!(findings(&policy("ServerAuthorization", selects)), []);
+}
+
+#[test]
+fn policy_for_a_route_without_server_is_found() {
+    let outbound = route(
+        GATEWAY,
+        "HTTPRoute",
+        "{parentRefs: [{group: core, kind: Service, name: web}]}",
+    );
+    let policy = policy(
+        "AuthorizationPolicy",
+        "{targetRef: {group: gateway.networking.k8s.io, kind: HTTPRoute, name: route}, requiredAuthenticationRefs: []}",
+    );
+    check(
+        &format!("{outbound}---{policy}"),
+        [
+            "no-effect",
+            "AuthorizationPolicy shop/policy",
+            "spec.targetRef",
+            "has no Server as parent",
+        ],
+    );
+}
+
+#[test]
+fn rate_limits_that_do_not_apply_are_found() {
+    let limit = |name: &str, server: &str| {
+        policy(
+            "HTTPLocalRateLimitPolicy",
+            &format!(
+                "{{targetRef: {{kind: Server, name: {server}}}, total: {{requestsPerSecond: 1}}}}"
+            ),
+        )
+        .replace("name: policy", &format!("name: {name}"))
+    };
+    check(
+        &format!("{}---{}", limit("a", "web-http"), limit("b", "web-http")),
+        [
+            "conflict",
+            "HTTPLocalRateLimitPolicy shop/b",
+            "spec.targetRef",
+            "a is older",
+        ],
+    );
+    let opaque = server(
+        "db",
+        "{podSelector: {matchLabels: {app: web}}, port: 5432, proxyProtocol: opaque}",
+    );
+    check(
+        &format!("{opaque}---{}", limit("a", "db")),
+        [
+            "no-effect",
+            "HTTPLocalRateLimitPolicy shop/a",
+            "spec.targetRef",
+            "proxyProtocol opaque",
+        ],
+    );
+}
+
+#[test]
+fn annotations_without_effect_are_found() {
+    let with = |kind: &str, annotation: &str| {
+        format!(
+            "\napiVersion: v1\nkind: {kind}\nmetadata: {{name: a, namespace: shop, annotations: {{{annotation}: '1'}}}}\nspec: {{clusterIP: 10.96.0.9}}\n"
+        )
+    };
+    for (kind, annotation, code, fix) in [
+        (
+            "Pod",
+            "config.linkerd.io/skip-outbound-prots",
+            "unknown-annotation",
+            "write config.linkerd.io/skip-outbound-ports",
+        ),
+        (
+            "Service",
+            "timeouts.linkerd.io/request",
+            "unknown-annotation",
+            "write timeout.linkerd.io/request",
+        ),
+        (
+            "Pod",
+            "linkerd.io/injection",
+            "unknown-annotation",
+            "write linkerd.io/inject",
+        ),
+        (
+            "Pod",
+            "config.linkerd.io/entirely-different-thing",
+            "unknown-annotation",
+            "remove it",
+        ),
+        (
+            "Pod",
+            "config.linkerd.io/pod-inbound-ports",
+            "unknown-annotation",
+            "",
+        ),
+        (
+            "Service",
+            "config.linkerd.io/proxy-log-level",
+            "no-effect",
+            "write it on a pod template or a Namespace",
+        ),
+        (
+            "Pod",
+            "retry.linkerd.io/http",
+            "no-effect",
+            "write it on a Service",
+        ),
+        (
+            "ConfigMap",
+            "balancer.linkerd.io/failure-accrual",
+            "no-effect",
+            "a Service or an EgressNetwork",
+        ),
+        (
+            "Deployment",
+            "config.linkerd.io/skip-inbound-ports",
+            "no-effect",
+            "below metadata of the pod template",
+        ),
+    ] {
+        let object = format!("{kind} shop/a");
+        let field = format!("metadata.annotations[{annotation}]");
+        check(&with(kind, annotation), [code, &object, &field, fix]);
+    }
+    for (kind, annotation) in [
+        ("Pod", "linkerd.io/inject"),
+        ("Pod", "linkerd.io/created-by"),
+        ("Pod", "example.com/inject"),
+        ("Service", "balancer.linkerd.io/failure-accrual"),
+        ("Service", "mirror.linkerd.io/anything"),
+    ] {
+        assert_eq!(findings(&with(kind, annotation)), [], "{annotation}");
+    }
+}
+
+#[test]
+fn annotations_of_pod_templates_are_checked() {
+    let workload = |kind: &str, template: &str| {
+        format!(
+            "\napiVersion: apps/v1\nkind: {kind}\nmetadata: {{name: a, namespace: shop}}\nspec: {template}\n"
+        )
+    };
+    let meta = "{metadata: {annotations: {linkerd.io/injct: enabled}}}";
+    check(
+        &workload("StatefulSet", &format!("{{template: {meta}}}")),
+        [
+            "unknown-annotation",
+            "StatefulSet shop/a",
+            "spec.template.metadata.annotations[linkerd.io/injct]",
+            "write linkerd.io/inject",
+        ],
+    );
+    check(
+        &workload(
+            "CronJob",
+            &format!("{{jobTemplate: {{spec: {{template: {meta}}}}}}}"),
+        ),
+        [
+            "unknown-annotation",
+            "CronJob shop/a",
+            "spec.jobTemplate.spec.template.metadata.annotations[linkerd.io/injct]",
+            "",
+        ],
+    );
+}
+
+#[test]
+fn lists_are_read_and_later_objects_replace_earlier_ones() {
+    let mut objects = objects(
+        "{apiVersion: v1, kind: List, items: [{apiVersion: v1, kind: Service, metadata: {name: a}}, {apiVersion: v1, kind: Service, metadata: {name: a, namespace: default, labels: {a: b}}}, {kind: Service}, 3]}",
+    );
+    assert_eq!(objects.len(), 1);
+    objects.add(serde_json::json!("text"));
+    assert_eq!(objects.len(), 1);
+    let service = objects.iter().next().unwrap();
+    assert_eq!(service.json["metadata"]["labels"]["a"], "b");
+}
