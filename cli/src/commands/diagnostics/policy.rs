@@ -1,5 +1,7 @@
 //! `meshctl diagnostics policy`.
 
+use std::net::{IpAddr, SocketAddr};
+
 use mesh_core::policy::outbound::Target;
 
 use super::{QuerySource, precedence};
@@ -8,22 +10,28 @@ use crate::exit::Failure;
 use crate::global::Global;
 use crate::mesh::Mesh;
 use crate::output;
+use crate::output::manifests::{self, ManifestFormat};
+
+mod json;
 
 const EXAMPLES: &str = "\
 Examples:
   meshctl diagnostics policy po/web-0 8080 -n shop
-  meshctl diagnostics policy svc/web 80 -n shop";
+  meshctl diagnostics policy svc/web 80 -n shop
+  meshctl diagnostics policy 203.0.113.1 443 --source-namespace shop -o json";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// pod/[NAMESPACE/]NAME for inbound policy; svc/NAME or NAME.NAMESPACE.svc.cluster.local for
-    /// outbound policy
+    /// pod/[NAMESPACE/]NAME for inbound policy; svc/NAME, NAME.NAMESPACE.svc.cluster.local or an
+    /// IP address for outbound policy
     resource: String,
     port: u16,
     /// Namespace that the traffic comes from
     #[arg(long, default_value = "default")]
     source_namespace: String,
+    #[arg(short, long, value_enum, default_value_t = ManifestFormat::Yaml)]
+    output: ManifestFormat,
     #[command(flatten)]
     source: QuerySource,
 }
@@ -34,6 +42,7 @@ enum Resource<'a> {
     Pod(&'a str),
     Service(&'a str),
     Name(&'a str),
+    Address(IpAddr),
 }
 
 fn parse(resource: &str) -> Option<Resource<'_>> {
@@ -41,6 +50,7 @@ fn parse(resource: &str) -> Option<Resource<'_>> {
         Some(("pod" | "pods" | "po", name)) => Some(Resource::Pod(name)),
         Some(("service" | "services" | "svc", name)) => Some(Resource::Service(name)),
         None if resource.contains(".svc") => Some(Resource::Name(resource)),
+        None => resource.parse().ok().map(Resource::Address),
         _ => None,
     }
 }
@@ -48,15 +58,17 @@ fn parse(resource: &str) -> Option<Resource<'_>> {
 pub(super) async fn run(mesh: &Mesh, args: &Args, global: &Global) -> anyhow::Result<()> {
     let resource = parse(&args.resource).ok_or_else(|| {
         Failure::Input(format!(
-            "invalid resource {:?}: expected pod/[NAMESPACE/]NAME, svc/NAME or NAME.NAMESPACE.svc.cluster.local",
+            "invalid resource {:?}: expected pod/[NAMESPACE/]NAME, svc/NAME, NAME.NAMESPACE.svc.cluster.local or an IP address",
             args.resource
         ))
     })?;
     let source = serde_json::json!({ "ns": args.source_namespace, "pod": "meshctl" }).to_string();
     let query = args.source.query(mesh, &source);
-    let outbound = async |name: &str| {
-        let authority = format!("{name}:{}", args.port);
-        let target = Target::Authority(authority.as_str().into());
+    let outbound = async |target: Target| {
+        let authority = match &target {
+            Target::Addr(addr) => addr.to_string(),
+            Target::Authority(authority) => authority.to_string(),
+        };
         let policy = controllers::outbound_policy(&query, &target).await?;
         match controllers::profile(&query, &authority).await {
             Ok(profile) => {
@@ -66,24 +78,25 @@ pub(super) async fn run(mesh: &Mesh, args: &Args, global: &Global) -> anyhow::Re
             }
             Err(error) => output::note(&format!("the profile is unknown: {error:#}")),
         }
-        anyhow::Ok(policy)
+        anyhow::Ok(json::outbound(&policy))
     };
-    let text = match resource {
+    let named = |name: &str| Target::Authority(format!("{name}:{}", args.port).into());
+    let policy = match resource {
         Resource::Pod(name) => {
             let pod = mesh.pod(name, global).await?;
             let workload = serde_json::json!({ "ns": pod.namespace, "pod": pod.name }).to_string();
-            let policy = controllers::inbound_policy(&query, &workload, args.port).await?;
-            format!("{policy:#?}")
+            json::inbound(&controllers::inbound_policy(&query, &workload, args.port).await?)
         }
         Resource::Service(name) => {
             let scope = mesh.scope(global);
             let namespace = scope.namespace().unwrap_or("default");
             let name = format!("{name}.{namespace}.svc.{}", mesh.cluster_domain().await);
-            format!("{:#?}", outbound(&name).await?)
+            outbound(named(&name)).await?
         }
-        Resource::Name(name) => format!("{:#?}", outbound(name).await?),
+        Resource::Name(name) => outbound(named(name)).await?,
+        Resource::Address(ip) => outbound(Target::Addr(SocketAddr::new(ip, args.port))).await?,
     };
-    output::line(&text)
+    output::text(&manifests::render(&[policy], args.output)?)
 }
 
 #[cfg(test)]
@@ -91,12 +104,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pods_services_and_names_are_parsed() {
+    fn pods_services_names_and_addresses_are_parsed() {
         assert_eq!(parse("po/a"), Some(Resource::Pod("a")));
         assert_eq!(parse("pod/shop/a"), Some(Resource::Pod("shop/a")));
         assert_eq!(parse("svc/a"), Some(Resource::Service("a")));
         let name = "a.shop.svc.cluster.local";
         assert_eq!(parse(name), Some(Resource::Name(name)));
+        let ip = "2001:db8::1".parse().unwrap();
+        assert_eq!(parse("2001:db8::1"), Some(Resource::Address(ip)));
         assert_eq!(parse("deploy/a"), None);
         assert_eq!(parse("a"), None);
     }

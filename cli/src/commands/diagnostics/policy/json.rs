@@ -1,0 +1,479 @@
+//! Policies as JSON values. Each element names the object that it was created from, or the default.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use mesh_core::meta::Meta;
+use mesh_core::policy::inbound::{
+    Authentication, Authorization, HttpServer, InboundRule, RateLimit, ServerPolicy, ServerProtocol,
+};
+use mesh_core::policy::outbound::{
+    BackendTarget, Distribution, HttpRoutes, OutboundPolicy, OutboundProtocol, OutboundRule,
+    RouteBackend, TcpRoute, TcpVerdict, TlsRoute,
+};
+use mesh_core::resilience::{Backoff, FailureAccrual, GrpcRetry, HttpRetry, Retry, Timeouts};
+use mesh_core::route::filter::{Filter, HeaderModifier, PathModifier, Redirect};
+use mesh_core::route::grpc::GrpcMatch;
+use mesh_core::route::http::{
+    HeaderMatch, HeaderValueMatch, HttpMatch, PathMatch, QueryValueMatch,
+};
+use mesh_core::route::{HostMatch, Route};
+use serde_json::{Map, Value, json};
+
+/// Returns the policy of a destination.
+pub(super) fn outbound(policy: &OutboundPolicy) -> Value {
+    let mut value = Map::new();
+    let mut set = |name: &str, entry: Value| {
+        value.insert(name.to_owned(), entry);
+    };
+    set("object", object(&policy.parent));
+    match &policy.protocol {
+        OutboundProtocol::Detect {
+            timeout,
+            opaque,
+            http1,
+            http2,
+        } => {
+            set("protocol", json!("detect"));
+            set("detectTimeout", duration(*timeout));
+            set("tcpRoute", opaque.as_ref().map(tcp_route).into());
+            if http1 == http2 {
+                set("httpRoutes", http_routes(http1));
+            } else {
+                set("http1Routes", http_routes(http1));
+                set("http2Routes", http_routes(http2));
+            }
+            set("failureAccrual", http1.failure_accrual.map(accrual).into());
+        }
+        OutboundProtocol::Http1(http) | OutboundProtocol::Http2(http) => {
+            let version = match &policy.protocol {
+                OutboundProtocol::Http1(_) => "HTTP/1",
+                _ => "HTTP/2",
+            };
+            set("protocol", json!(version));
+            set("httpRoutes", http_routes(http));
+            set("failureAccrual", http.failure_accrual.map(accrual).into());
+        }
+        OutboundProtocol::Grpc(grpc) => {
+            let route = |route| outbound_route(route, grpc_match, grpc_retry);
+            set("protocol", json!("gRPC"));
+            set("grpcRoutes", grpc.routes.iter().map(route).collect());
+            set("failureAccrual", grpc.failure_accrual.map(accrual).into());
+        }
+        OutboundProtocol::Opaque(route) => {
+            set("protocol", json!("opaque"));
+            set("tcpRoute", route.as_ref().map(tcp_route).into());
+        }
+        OutboundProtocol::Tls(routes) => {
+            set("protocol", json!("TLS"));
+            set("tlsRoutes", routes.iter().map(tls_route).collect());
+        }
+    }
+    without_empty(Value::Object(value))
+}
+
+/// Returns the policy of a port.
+pub(super) fn inbound(policy: &ServerPolicy) -> Value {
+    let http = |http: &HttpServer| {
+        let route = |route| inbound_route(route, http_match);
+        let routes: Value = http.routes.iter().map(route).collect();
+        (routes, http.rate_limit.as_ref().map(rate_limit))
+    };
+    let (protocol, timeout, (routes, limit)) = match &policy.protocol {
+        ServerProtocol::Detect { timeout, http: it } => ("detect", Some(*timeout), http(it)),
+        ServerProtocol::Http1(it) => ("HTTP/1", None, http(it)),
+        ServerProtocol::Http2(it) => ("HTTP/2", None, http(it)),
+        ServerProtocol::Grpc(routes) => {
+            let route = |route| inbound_route(route, grpc_match);
+            ("gRPC", None, (routes.iter().map(route).collect(), None))
+        }
+        ServerProtocol::Opaque => ("opaque", None, (Value::Null, None)),
+        ServerProtocol::Tls => ("TLS", None, (Value::Null, None)),
+    };
+    without_empty(json!({
+        "object": object(&policy.meta),
+        "protocol": protocol,
+        "detectTimeout": timeout.map(duration),
+        "authorizations": policy.authorizations.iter().map(authorization).collect::<Value>(),
+        "routes": routes,
+        "rateLimit": limit,
+    }))
+}
+
+/// Removes fields without content.
+fn without_empty(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let fields = fields
+                .into_iter()
+                .map(|(name, field)| (name, without_empty(field)));
+            let is_empty = |value: &Value| match value {
+                Value::Null => true,
+                Value::Array(items) => items.is_empty(),
+                Value::Object(fields) => fields.is_empty(),
+                _ => false,
+            };
+            Value::Object(fields.filter(|(_, field)| !is_empty(field)).collect())
+        }
+        Value::Array(items) => items.into_iter().map(without_empty).collect(),
+        other => other,
+    }
+}
+
+fn object(meta: &Meta) -> Value {
+    match meta {
+        Meta::Default(name) => json!({ "default": &**name }),
+        Meta::Resource(resource) => json!({
+            "group": &*resource.group,
+            "kind": &*resource.kind,
+            "namespace": &*resource.namespace,
+            "name": &*resource.name,
+            "port": resource.port,
+        }),
+    }
+}
+
+fn duration(duration: Duration) -> Value {
+    json!(format!("{duration:?}"))
+}
+
+fn texts<T: Display>(items: impl IntoIterator<Item = T>) -> Value {
+    items.into_iter().map(|item| item.to_string()).collect()
+}
+
+fn http_routes(http: &HttpRoutes) -> Value {
+    let route = |route| outbound_route(route, http_match, http_retry);
+    http.routes.iter().map(route).collect()
+}
+
+fn outbound_route<M, T>(
+    route: &Route<M, OutboundRule<T>>,
+    text: fn(&M) -> String,
+    retry: fn(&T) -> Value,
+) -> Value {
+    let rules = route.rules.iter().map(|rule| {
+        let action = &rule.action;
+        json!({
+            "matches": rule.matches.iter().map(text).collect::<Vec<_>>(),
+            "filters": action.filters.iter().map(filter).collect::<Value>(),
+            "backends": distribution(&action.backends),
+            "timeouts": timeouts(action.timeouts),
+            "retry": action.retry.as_ref().map(retry),
+            "headersOverride": action.allow_request_headers,
+        })
+    });
+    json!({
+        "object": object(&route.meta),
+        "hosts": route.hosts.iter().map(host).collect::<Vec<_>>(),
+        "rules": rules.collect::<Value>(),
+    })
+}
+
+fn inbound_route<M>(route: &Route<M, InboundRule>, text: fn(&M) -> String) -> Value {
+    let rules = route.rules.iter().map(|rule| {
+        let authorizations = rule.action.authorizations.iter();
+        json!({
+            "matches": rule.matches.iter().map(text).collect::<Vec<_>>(),
+            "filters": rule.action.filters.iter().map(filter).collect::<Value>(),
+            "authorizations": authorizations.map(authorization).collect::<Value>(),
+        })
+    });
+    json!({
+        "object": object(&route.meta),
+        "hosts": route.hosts.iter().map(host).collect::<Vec<_>>(),
+        "rules": rules.collect::<Value>(),
+    })
+}
+
+fn tcp_route(route: &TcpRoute) -> Value {
+    json!({
+        "object": object(&route.meta),
+        "rejects": rejection(&route.verdict),
+        "backends": distribution(&route.backends),
+    })
+}
+
+fn tls_route(route: &TlsRoute) -> Value {
+    json!({
+        "object": object(&route.meta),
+        "serverNames": route.snis.iter().map(host).collect::<Vec<_>>(),
+        "rejects": rejection(&route.verdict),
+        "backends": distribution(&route.backends),
+    })
+}
+
+/// Returns why connections are rejected, if they are.
+fn rejection(verdict: &TcpVerdict) -> Option<String> {
+    match verdict {
+        TcpVerdict::Forward => None,
+        TcpVerdict::Forbidden => Some("forbidden by policy".to_owned()),
+        TcpVerdict::Invalid(problem) => Some(problem.to_string()),
+    }
+}
+
+fn distribution(distribution: &Distribution) -> Value {
+    match distribution {
+        Distribution::Empty => Value::Null,
+        Distribution::FirstAvailable(backends) => {
+            backends.iter().map(|it| backend(it, None)).collect()
+        }
+        Distribution::RandomAvailable(backends) => {
+            let weighted = backends.iter();
+            weighted
+                .map(|(it, weight)| backend(it, Some(*weight)))
+                .collect()
+        }
+    }
+}
+
+fn backend(backend: &RouteBackend, weight: Option<u32>) -> Value {
+    let (forward, balance) = match &backend.backend.target {
+        BackendTarget::Forward(endpoint) => (Some(endpoint.addr.to_string()), Value::Null),
+        BackendTarget::Balance {
+            authority,
+            load,
+            queue,
+        } => {
+            let penalty = load.penalty.map(|it| {
+                json!({
+                    "latency": duration(it.penalty),
+                    "maxRetryAfter": duration(it.max_retry_after),
+                })
+            });
+            let balance = json!({
+                "authority": &**authority,
+                "failurePenalty": penalty,
+                "queue": {
+                    "capacity": queue.capacity,
+                    "failFastTimeout": queue.failfast_timeout.map(duration),
+                },
+            });
+            (None, balance)
+        }
+        BackendTarget::None => (None, Value::Null),
+    };
+    json!({
+        "object": object(&backend.backend.meta),
+        "weight": weight,
+        "forwardsTo": forward,
+        "balances": balance,
+        "rejects": rejection(&backend.verdict),
+        "filters": backend.filters.iter().map(filter).collect::<Value>(),
+    })
+}
+
+fn timeouts(timeouts: Timeouts) -> Value {
+    json!({
+        "request": timeouts.request.map(duration),
+        "response": timeouts.response.map(duration),
+        "idle": timeouts.idle.map(duration),
+    })
+}
+
+fn http_retry(retry: &HttpRetry) -> Value {
+    let statuses = retry.conditions.iter().map(|range| {
+        if range.start() == range.end() {
+            return range.start().to_string();
+        }
+        format!("{}-{}", range.start(), range.end())
+    });
+    retry_value(retry, "statuses", texts(statuses))
+}
+
+fn grpc_retry(retry: &GrpcRetry) -> Value {
+    retry_value(retry, "codes", retry.conditions.iter().copied().collect())
+}
+
+fn retry_value<C>(retry: &Retry<C>, name: &str, conditions: Value) -> Value {
+    json!({
+        "limit": retry.max_retries,
+        "timeout": retry.timeout.map(duration),
+        "maxRequestBytes": retry.max_request_bytes,
+        "backoff": retry.backoff.map(backoff),
+        name: conditions,
+    })
+}
+
+fn backoff(backoff: Backoff) -> Value {
+    json!({
+        "min": duration(backoff.min),
+        "max": duration(backoff.max),
+        "jitter": backoff.jitter,
+    })
+}
+
+fn accrual(accrual: FailureAccrual) -> Value {
+    match accrual {
+        FailureAccrual::ConsecutiveFailures {
+            max_failures,
+            backoff: it,
+        } => json!({
+            "mode": "consecutive",
+            "maxConsecutiveFailures": max_failures,
+            "backoff": backoff(it),
+        }),
+        FailureAccrual::Unified {
+            success_rate_threshold,
+            window,
+            min_requests,
+            max_consecutive_failures,
+            backoff: it,
+            honor_retry_after,
+        } => json!({
+            "mode": "unified",
+            "successRateThreshold": success_rate_threshold,
+            "window": duration(window),
+            "minRequests": min_requests,
+            "maxConsecutiveFailures": max_consecutive_failures,
+            "backoff": backoff(it),
+            "honorsRetryAfter": honor_retry_after,
+        }),
+    }
+}
+
+fn filter(filter: &Filter) -> Value {
+    match filter {
+        Filter::RequestHeaders(it) => json!({ "requestHeaders": modifier(it) }),
+        Filter::ResponseHeaders(it) => json!({ "responseHeaders": modifier(it) }),
+        Filter::Redirect(it) => json!({ "redirect": redirect(it) }),
+        Filter::InjectHttpFailure {
+            status,
+            message,
+            ratio,
+        } => json!({ "failure": {
+            "status": status.as_u16(),
+            "message": &**message,
+            "ratio": format!("{}/{}", ratio.numerator, ratio.denominator),
+        } }),
+        Filter::InjectGrpcFailure {
+            code,
+            message,
+            ratio,
+        } => json!({ "failure": {
+            "code": code,
+            "message": &**message,
+            "ratio": format!("{}/{}", ratio.numerator, ratio.denominator),
+        } }),
+        Filter::InternalError(message) => json!({ "failure": { "message": &**message } }),
+    }
+}
+
+fn modifier(modifier: &HeaderModifier) -> Value {
+    let pairs = |pairs: &[(http::HeaderName, http::HeaderValue)]| -> Value {
+        let pair = |(name, value): &(http::HeaderName, http::HeaderValue)| {
+            format!("{name}: {}", String::from_utf8_lossy(value.as_bytes()))
+        };
+        pairs.iter().map(pair).collect()
+    };
+    json!({
+        "add": pairs(&modifier.add),
+        "set": pairs(&modifier.set),
+        "remove": texts(&modifier.remove),
+    })
+}
+
+fn redirect(redirect: &Redirect) -> Value {
+    let (full, prefix) = match &redirect.path {
+        Some(PathModifier::Full(path)) => (Some(path.to_string()), None),
+        Some(PathModifier::Prefix(path)) => (None, Some(path.to_string())),
+        None => (None, None),
+    };
+    json!({
+        "status": redirect.status.map(|status| status.as_u16()),
+        "scheme": redirect.scheme.as_ref().map(ToString::to_string),
+        "host": redirect.host.as_deref(),
+        "port": redirect.port,
+        "path": full,
+        "prefix": prefix,
+    })
+}
+
+fn authorization(authorization: &Authorization) -> Value {
+    let networks = authorization.networks.iter().map(
+        |network| json!({ "cidr": network.net.to_string(), "except": texts(&network.except) }),
+    );
+    let (authentication, identities) = match &authorization.authentication {
+        Authentication::Unauthenticated => ("none", Value::Null),
+        Authentication::TlsUnauthenticated => ("TLS", Value::Null),
+        Authentication::TlsAuthenticated {
+            identities,
+            suffixes,
+        } => {
+            let suffixes = suffixes.iter().map(|suffix| {
+                let labels = std::iter::once("*").chain(suffix.0.iter().map(AsRef::as_ref));
+                labels.collect::<Vec<_>>().join(".")
+            });
+            let names = identities.iter().map(ToString::to_string);
+            ("mutual TLS", texts(names.chain(suffixes)))
+        }
+    };
+    json!({
+        "object": object(&authorization.meta),
+        "networks": networks.collect::<Value>(),
+        "authentication": authentication,
+        "identities": identities,
+    })
+}
+
+fn rate_limit(limit: &RateLimit) -> Value {
+    let overrides = limit.overrides.iter().map(
+        |(identities, rate)| json!({ "identities": texts(identities), "requestsPerSecond": rate }),
+    );
+    json!({
+        "object": object(&limit.meta),
+        "total": limit.total,
+        "identity": limit.identity,
+        "overrides": overrides.collect::<Value>(),
+    })
+}
+
+fn host(host: &HostMatch) -> String {
+    match host {
+        HostMatch::Exact(name) => name.to_string(),
+        HostMatch::Suffix(labels) => {
+            let labels = std::iter::once("*").chain(labels.iter().rev().map(AsRef::as_ref));
+            labels.collect::<Vec<_>>().join(".")
+        }
+    }
+}
+
+/// `GET /products/* x-user=a ?page~[0-9]+`: a prefix ends with `/*`, and `~` precedes a regular
+/// expression.
+fn http_match(entry: &HttpMatch) -> String {
+    let mut parts: Vec<String> = entry.method.iter().map(ToString::to_string).collect();
+    parts.push(match &entry.path {
+        None => "/*".to_owned(),
+        Some(PathMatch::Exact(path)) => path.clone(),
+        Some(PathMatch::Prefix(path)) => format!("{}/*", path.trim_end_matches('/')),
+        Some(PathMatch::Regex(regex)) => format!("~{}", regex.as_str()),
+    });
+    parts.extend(entry.headers.iter().map(header_match));
+    parts.extend(entry.query.iter().map(|query| match &query.value {
+        QueryValueMatch::Exact(value) => format!("?{}={value}", query.name),
+        QueryValueMatch::Regex(regex) => format!("?{}~{}", query.name, regex.as_str()),
+    }));
+    parts.join(" ")
+}
+
+fn grpc_match(entry: &GrpcMatch) -> String {
+    let name = |name: &Option<std::sync::Arc<str>>| name.as_deref().unwrap_or("*").to_owned();
+    let mut parts = vec![format!("{}/{}", name(&entry.service), name(&entry.method))];
+    parts.extend(entry.headers.iter().map(header_match));
+    parts.join(" ")
+}
+
+fn header_match(header: &HeaderMatch) -> String {
+    match &header.value {
+        HeaderValueMatch::Exact(value) => {
+            format!(
+                "{}={}",
+                header.name,
+                String::from_utf8_lossy(value.as_bytes())
+            )
+        }
+        HeaderValueMatch::Regex(regex) => format!("{}~{}", header.name, regex.as_str()),
+    }
+}
+
+#[cfg(test)]
+mod tests;
