@@ -29,6 +29,7 @@ mod batching;
 mod definitions;
 pub(crate) mod kinds;
 mod metrics;
+mod received;
 mod served;
 mod table;
 mod watch;

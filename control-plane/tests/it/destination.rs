@@ -106,6 +106,47 @@ async fn invalid_object_is_logged_and_keeps_last_valid_version() {
 }
 
 #[tokio::test]
+async fn service_profile_stays_while_its_file_is_invalid_and_ends_with_it() {
+    let dir = ManifestDir::new();
+    let web = service(&[("web-1", "10.1.0.1")]);
+    dir.write("web.yaml", &web);
+    let written = |condition: &str| {
+        format!(
+            "apiVersion: linkerd.io/v1alpha2\nkind: ServiceProfile\n\
+             metadata: {{name: web.shop.svc.cluster.local, namespace: shop}}\n\
+             spec: {{routes: [{{name: a, condition: {condition}}}]}}\n"
+        )
+    };
+    dir.write("profile.yaml", &written("{pathRegex: /a}"));
+    let controller = Controller::destination(&[&dir]).await;
+    let mut client = DestinationClient::new(controller.channel().await);
+    let (first, mut stream) = first_profile(&mut client, WEB).await;
+    assert_eq!(first.routes[0].labels["route"], "a");
+    let source = first.source.unwrap();
+    assert_eq!(
+        (source.kind(), source.namespace()),
+        ("ServiceProfile", "shop")
+    );
+
+    dir.write("profile.yaml", &written("{pathRegex: '('}"));
+    let line = controller
+        .logged("spec.routes[0].condition.pathRegex")
+        .await;
+    assert!(line.contains("profile.yaml"), "{line}");
+    assert!(line.contains("is not a regular expression"), "{line}");
+    let opaque = web.replace(
+        "metadata: {name: web, namespace: shop}",
+        "metadata: {name: web, namespace: shop, annotations: {config.linkerd.io/opaque-ports: '80'}}",
+    );
+    dir.write("web.yaml", &opaque);
+    let message = next_where(&mut stream, |profile| profile.opaque_protocol).await;
+    assert_eq!(message.routes.len(), 1);
+
+    dir.delete("profile.yaml");
+    next_where(&mut stream, |profile| profile.routes.is_empty()).await;
+}
+
+#[tokio::test]
 async fn slow_reader_does_not_block_others_and_skips_states() {
     let dir = ManifestDir::new();
     let at = |last: u16| {

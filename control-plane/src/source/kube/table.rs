@@ -5,9 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use kube::core::DynamicObject;
 use mesh_k8s::kinds::ObjectMeta;
 
+use super::received::Received;
 use crate::convert::{self, Json, ObjectError, name};
 use crate::model::{Key, Kind, Name, Object};
 use crate::source::Change;
@@ -60,7 +60,7 @@ impl Table {
     }
 
     /// Adds an object of the list, which has no effect before the list is complete.
-    pub(super) fn list(&mut self, object: DynamicObject) -> Result<(), InvalidObject> {
+    pub(super) fn list(&mut self, object: Received) -> Result<(), InvalidObject> {
         let (key, read) = self.read(object);
         let listing = self.listing.get_or_insert_default();
         let name = key.name.clone();
@@ -99,7 +99,7 @@ impl Table {
 
     /// Applies a new or changed object. Returns `None` if its record is unchanged, as after most
     /// changes of pods and nodes.
-    pub(super) fn apply(&mut self, object: DynamicObject) -> Result<Option<Change>, InvalidObject> {
+    pub(super) fn apply(&mut self, object: Received) -> Result<Option<Change>, InvalidObject> {
         let (key, read) = self.read(object);
         let name = key.name.clone();
         match read {
@@ -139,10 +139,14 @@ impl Table {
         })
     }
 
-    fn read(&self, mut object: DynamicObject) -> (Key, Result<Object, String>) {
+    fn read(&self, received: Received) -> (Key, Result<Object, String>) {
         let key = Key {
             kind: self.kind,
-            name: name(&object.metadata),
+            name: name(&received.metadata),
+        };
+        let mut object = match received.object {
+            Ok(object) => object,
+            Err(problem) => return (key, Err(problem)),
         };
         // A watch of metadata has another kind here.
         if !matches!(self.kind, Kind::Reported(_)) {

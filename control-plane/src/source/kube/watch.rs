@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::kinds::WatchedKind;
 use super::metrics::KindMetrics;
+use super::received::{RawObject, Received};
 use super::served;
 use super::table::{InvalidObject, Table};
 use crate::cluster::{Backoff, explain, requires_new_watch, watch_error};
@@ -240,14 +241,18 @@ impl KindWatch {
     fn events(
         &self,
         resource: &ApiResource,
-    ) -> BoxStream<'static, watcher::Result<Event<DynamicObject>>> {
+    ) -> BoxStream<'static, watcher::Result<Event<Received>>> {
         let (client, config) = (self.client.clone(), self.watched.config());
         if self.watched.api().metadata_only {
             let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(client, resource);
-            watcher(api, config).map_ok(with_metadata).boxed()
+            watcher(api, config)
+                .map_ok(|event| map_event(event, with_metadata))
+                .boxed()
         } else {
-            let api: Api<DynamicObject> = Api::all_with(client, resource);
-            watcher(api, config).boxed()
+            let api: Api<RawObject> = Api::all_with(client, resource);
+            watcher(api, config)
+                .map_ok(|event| map_event(event, Received::from))
+                .boxed()
         }
     }
 
@@ -318,26 +323,33 @@ impl KindWatch {
 }
 
 /// Returns the object with its version, which the items of a list may lack.
-fn with_types(object: &DynamicObject, types: &TypeMeta) -> DynamicObject {
-    DynamicObject {
+fn with_types(received: &Received, types: &TypeMeta) -> Received {
+    let typed = |object: DynamicObject| DynamicObject {
         types: Some(types.clone()),
-        ..object.clone()
+        ..object
+    };
+    Received {
+        metadata: received.metadata.clone(),
+        object: received.object.clone().map(typed),
     }
 }
 
-/// Converts the event of a metadata watch to that of objects without other fields.
-fn with_metadata(event: Event<PartialObjectMeta<DynamicObject>>) -> Event<DynamicObject> {
-    let object = |partial: PartialObjectMeta<DynamicObject>| DynamicObject {
+/// Converts an object of a metadata watch to one without other fields.
+fn with_metadata(partial: PartialObjectMeta<DynamicObject>) -> Received {
+    Received::from(DynamicObject {
         types: partial.types,
         metadata: partial.metadata,
         data: serde_json::Value::Object(serde_json::Map::new()),
-    };
+    })
+}
+
+fn map_event<K>(event: Event<K>, received: impl Fn(K) -> Received) -> Event<Received> {
     match event {
         Event::Init => Event::Init,
         Event::InitDone => Event::InitDone,
-        Event::InitApply(partial) => Event::InitApply(object(partial)),
-        Event::Apply(partial) => Event::Apply(object(partial)),
-        Event::Delete(partial) => Event::Delete(object(partial)),
+        Event::InitApply(object) => Event::InitApply(received(object)),
+        Event::Apply(object) => Event::Apply(received(object)),
+        Event::Delete(object) => Event::Delete(received(object)),
     }
 }
 

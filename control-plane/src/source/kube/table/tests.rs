@@ -1,17 +1,23 @@
 //! Lists and events of an API server, with invalid objects.
 
+use kube::core::DynamicObject;
 use serde_json::json;
 
 use super::*;
 
-fn server(name: &str, port: serde_json::Value) -> DynamicObject {
+fn server(name: &str, port: serde_json::Value) -> Received {
     let object = json!({
         "apiVersion": "policy.linkerd.io/v1beta3",
         "kind": "Server",
         "metadata": { "name": name, "namespace": "shop", "resourceVersion": "7" },
         "spec": { "podSelector": {}, "port": port },
     });
-    serde_json::from_value(object).unwrap()
+    received(object)
+}
+
+fn received(object: serde_json::Value) -> Received {
+    let object: DynamicObject = serde_json::from_value(object).unwrap();
+    object.into()
 }
 
 fn summary(changes: Vec<Change>) -> Vec<String> {
@@ -25,7 +31,7 @@ fn summary(changes: Vec<Change>) -> Vec<String> {
         .collect()
 }
 
-fn listed(table: &mut Table, objects: Vec<DynamicObject>) -> (Vec<String>, Vec<InvalidObject>) {
+fn listed(table: &mut Table, objects: Vec<Received>) -> (Vec<String>, Vec<InvalidObject>) {
     table.begin();
     let invalid = objects
         .into_iter()
@@ -120,16 +126,14 @@ fn metadata_suffices_for_owners_and_nodes() {
         },
     });
     let mut table = Table::new(Kind::ReplicaSet);
-    let change = table
-        .apply(serde_json::from_value(object).unwrap())
-        .unwrap();
+    let change = table.apply(received(object)).unwrap();
     let Some(Change::Apply(Object::ReplicaSet(set))) = change else {
         panic!("{change:?}");
     };
     assert_eq!(&*set.owner.as_ref().unwrap().name, "web");
     let node =
         json!({ "metadata": { "name": "n", "labels": { "topology.kubernetes.io/zone": "z" } } });
-    let change = Table::new(Kind::Node).apply(serde_json::from_value(node).unwrap());
+    let change = Table::new(Kind::Node).apply(received(node));
     let Ok(Some(Change::Apply(Object::Node(node)))) = change else {
         panic!("{change:?}");
     };
