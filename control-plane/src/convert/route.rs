@@ -35,9 +35,15 @@ macro_rules! convert_route {
             };
             parent_ref(&own, fields)
         });
+        let parents: Vec<ParentRef> = parents.collect();
+        let (timeouts, retries) = if has_clients(&parents) {
+            (annotations::timeouts(meta)?, annotations::retries(meta)?)
+        } else {
+            (None, None)
+        };
         let route = Route {
             created: created(meta),
-            parents: parents.collect(),
+            parents,
             hosts: spec
                 .hostnames
                 .iter()
@@ -45,8 +51,8 @@ macro_rules! convert_route {
                 .map(|host| host_match(host))
                 .collect(),
             rules: convert_all("spec.rules", &spec.rules, $rule)?,
-            timeouts: annotations::timeouts(meta)?,
-            retries: annotations::retries(meta)?,
+            timeouts,
+            retries,
             id: RouteId {
                 kind: Kind::$kind,
                 name: own,
@@ -132,6 +138,15 @@ pub(super) fn parent_ref(own: &Name, parent: ParentFields<'_>) -> ParentRef {
         port: parent.port.and_then(port_number),
         section: parent.section.map(Arc::from),
     }
+}
+
+/// Whether clients apply the route. Its annotations have no effect otherwise, and the webhook does
+/// not review them.
+fn has_clients(parents: &[ParentRef]) -> bool {
+    let of_clients = [ParentKind::Service, ParentKind::EgressNetwork];
+    parents
+        .iter()
+        .any(|parent| of_clients.contains(&parent.kind))
 }
 
 pub(super) fn host_match(host: &str) -> HostMatch {

@@ -202,6 +202,43 @@ mod tests {
             .collect()
     }
 
+    /// What the validating webhook admits must have an effect, so that the corpus of its verdicts
+    /// is read here. Routes of the Gateway API may be for other controllers.
+    #[test]
+    fn admitted_policies_and_profiles_are_converted() {
+        use serde_json::{Value, json};
+
+        let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../mesh-k8s/testdata/validate");
+        let (mut converted, mut wrong) = (0, Vec::new());
+        for file in std::fs::read_dir(corpus).unwrap() {
+            let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
+            let file: Value = serde_norway::from_str(&text).unwrap();
+            let version = file["apiVersion"].as_str().unwrap();
+            if version.starts_with("gateway.networking.k8s.io/") {
+                continue;
+            }
+            let cases = file["cases"].as_array().unwrap().iter();
+            for case in cases.filter(|case| case.get("because").is_none()) {
+                let object = json!({
+                    "apiVersion": version,
+                    "kind": file["kind"],
+                    "metadata": {
+                        "name": case["name"],
+                        "namespace": "default",
+                        "annotations": case["annotations"],
+                    },
+                    "spec": case["spec"],
+                });
+                match read(&object.to_string(), &Kind::ALL).as_slice() {
+                    [Document::Object { .. }] => converted += 1,
+                    other => wrong.push(format!("{other:?}")),
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        assert!(converted >= 60, "{converted}");
+    }
+
     #[test]
     fn documents_have_line_and_kind() {
         let text = "\

@@ -33,6 +33,13 @@ fn client_rules(client: &Node<'_>) {
     let unauthenticated = client.get("unauthenticated");
     let unauthenticated = unauthenticated.and_then(|it| it.boolean()).unwrap_or(false);
     let Some(tls) = client.get("meshTLS") else {
+        if !unauthenticated {
+            client.absent(
+                "meshTLS",
+                "is missing, so that no client is authorized",
+                "set it, or unauthenticated: true for clients without identity",
+            );
+        }
         return;
     };
     if tls.object().is_none() {
