@@ -137,6 +137,7 @@ const KNOWN: &[(&[&str], &[Place])] = &[
             keys::FAILURE_ACCRUAL_THRESHOLD,
             keys::FAILURE_ACCRUAL_WINDOW,
             keys::FAILURE_ACCRUAL_MIN_REQUESTS,
+            keys::HONOR_RETRY_AFTER,
             keys::PENALIZE_FAILURES,
             keys::LOAD_BIASER_PENALTY,
             keys::LOAD_BIASER_MAX_RETRY_AFTER,

@@ -7,7 +7,7 @@ use super::finding::Finding;
 use super::objects::{GATEWAY, Object, Objects, POLICY};
 
 /// A key with more differences from every known one has no suggestion.
-const MAX_DISTANCE: usize = 4;
+const MAX_DISTANCE: usize = 3;
 
 pub(super) fn analyze(objects: &Objects, findings: &mut Vec<Finding>) {
     for object in objects.iter() {

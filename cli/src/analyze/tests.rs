@@ -523,7 +523,7 @@ fn annotations_without_effect_are_found() {
             "Pod",
             "config.linkerd.io/pod-inbound-ports",
             "unknown-annotation",
-            "",
+            "remove it",
         ),
         (
             "Service",
