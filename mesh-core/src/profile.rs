@@ -106,13 +106,14 @@ impl Profile {
     }
 }
 
-impl ProfileRoute {
-    /// Whether a response is a failure: by the first class it matches, otherwise by its status.
-    pub fn is_failure(&self, status: http::StatusCode) -> bool {
-        self.response_classes
+impl ResponseClass {
+    /// Whether a response is a failure, by the first class that it matches; `None` if it matches
+    /// none, so that the default applies.
+    pub fn classify(classes: &[Self], status: http::StatusCode) -> Option<bool> {
+        let class = classes
             .iter()
-            .find(|class| class.condition.is_match(status))
-            .map_or(status.is_server_error(), |class| class.is_failure)
+            .find(|class| class.condition.is_match(status));
+        class.map(|class| class.is_failure)
     }
 }
 
@@ -208,30 +209,27 @@ mod tests {
             is_failure,
         };
         let status = |min, max| ResponseMatch::Status { min, max };
-        let route = route(
-            "test",
-            RequestMatch::All(vec![]),
-            vec![
-                class(status(404, 404), false),
-                class(
-                    ResponseMatch::All(vec![
-                        status(400, 599),
-                        ResponseMatch::Not(Box::new(status(501, 501))),
-                    ]),
-                    true,
-                ),
-                class(ResponseMatch::Any(vec![]), true),
-            ],
-        );
-        let check = |status: u16, expect: bool| {
+        let classes = [
+            class(status(404, 404), false),
+            class(
+                ResponseMatch::All(vec![
+                    status(400, 599),
+                    ResponseMatch::Not(Box::new(status(501, 501))),
+                ]),
+                true,
+            ),
+            class(ResponseMatch::Any(vec![]), true),
+        ];
+        let check = |status: u16, expect: Option<bool>| {
             let status = StatusCode::from_u16(status).unwrap();
-            assert_eq!(route.is_failure(status), expect, "{status}");
+            let class = ResponseClass::classify(&classes, status);
+            assert_eq!(class, expect, "{status}");
         };
-        check(200, false);
-        check(404, false);
-        check(403, true);
-        check(500, true);
-        check(501, true);
-        check(399, false);
+        check(200, None);
+        check(404, Some(false));
+        check(403, Some(true));
+        check(500, Some(true));
+        check(501, None);
+        check(399, None);
     }
 }

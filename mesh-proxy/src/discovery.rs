@@ -37,6 +37,7 @@ pub(crate) use self::ports::{CurrentPolicy, PolicySource, PortPolicy, TooManyPor
 use self::watch_cache::WatchCache;
 use crate::config::{Config, StreamLimits};
 use crate::control::Client;
+use crate::retry_budget::RetryBudget;
 
 /// Looks up destinations and ports. Clones share one cache.
 #[derive(Clone)]
@@ -54,6 +55,8 @@ pub(crate) struct OutboundTarget {
     pub(crate) policy: OutboundPolicy,
     /// The profile, whose routes and overrides apply to requests.
     pub(crate) profile: Option<Profile>,
+    /// The retry budget of the profile. It continues while its settings stay the same.
+    pub(crate) retry_budget: Option<Arc<RetryBudget>>,
 }
 
 /// The endpoints of one authority.

@@ -29,6 +29,7 @@ mod outbound;
 mod rate_limit;
 mod redirection;
 mod replay_memory;
+mod retry_budget;
 mod tap;
 mod tap_server;
 mod telemetry;

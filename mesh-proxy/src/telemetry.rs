@@ -10,6 +10,7 @@ pub(crate) mod control;
 pub(crate) mod detect;
 pub(crate) mod http;
 pub(crate) mod labels;
+pub(crate) mod profile;
 pub(crate) mod refused;
 pub(crate) mod retry;
 mod route;
@@ -33,6 +34,8 @@ pub(crate) struct Families {
     pub(crate) inbound_route: RouteFamilies,
     pub(crate) outbound_route: RouteFamilies,
     pub(crate) outbound_backend: RouteFamilies,
+    /// `route_request_total` and the related families of both directions.
+    pub(crate) profile: profile::ProfileFamilies,
     pub(crate) outbound_retry: retry::RetryFamilies,
     pub(crate) http_balancer: balancer::BalancerFamilies,
     pub(crate) tcp_balancer: balancer::BalancerFamilies,
@@ -55,6 +58,7 @@ impl Families {
             inbound_route: RouteFamilies::inbound(registry, exemplars),
             outbound_route: RouteFamilies::outbound_route(registry, exemplars),
             outbound_backend: RouteFamilies::outbound_backend(registry, exemplars),
+            profile: profile::ProfileFamilies::new(registry, exemplars),
             outbound_retry: retry::RetryFamilies::new(registry),
             http_balancer: balancer::BalancerFamilies::http(registry),
             tcp_balancer: balancer::BalancerFamilies::tcp(registry),

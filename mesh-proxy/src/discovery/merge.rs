@@ -99,6 +99,7 @@ pub(super) fn merge(
     Some(Ok(OutboundTarget {
         destination: dst.clone(),
         policy,
+        retry_budget: None,
         profile: profile.map(without_ambiguous_routes),
     }))
 }

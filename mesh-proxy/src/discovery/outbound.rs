@@ -7,6 +7,7 @@ use std::time::Duration;
 use mesh_api::proto::destination::{DestinationProfile, GetDestination};
 use mesh_api::proto::outbound::{OutboundPolicy as PolicyMessage, TrafficSpec, traffic_spec};
 use mesh_core::policy::outbound::OutboundProtocol;
+use mesh_core::resilience::RetryBudget as Settings;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
@@ -19,6 +20,7 @@ use super::{
 };
 use crate::control::follow::{Event, RetryDecision, follow};
 use crate::control::{self, stream};
+use crate::retry_budget::RetryBudget;
 
 const GET_PROFILE: &str = "/io.linkerd.proxy.destination.Destination/GetProfile";
 const WATCH: &str = "/io.linkerd.proxy.outbound.OutboundPolicies/Watch";
@@ -329,7 +331,7 @@ fn publish_snapshot(
     };
     let is_profile_opaque = matches!(&profile, ProfileResponse::Profile(profile) if profile.opaque);
     let timeout = context.config.outbound.detect_timeout;
-    let Some(merged) = merge(dst, profile, response, timeout) else {
+    let Some(mut merged) = merge(dst, profile, response, timeout) else {
         tracing::debug!(%dst, "Waiting for the destination service: the policy does not identify the destination");
         return;
     };
@@ -339,7 +341,24 @@ fn publish_snapshot(
     {
         tracing::warn!(%dst, parent = %target.policy.parent, "Ignored the profile's opaque protocol: the policy sets another one");
     }
+    if let Ok(target) = &mut merged {
+        let settings = target
+            .profile
+            .as_ref()
+            .and_then(|profile| profile.retry_budget);
+        target.retry_budget = settings.map(|settings| retry_budget(settings, &state.borrow()));
+    }
     set_state(state, merged);
+}
+
+/// Returns the budget of the last snapshot if it has these settings, and a new one otherwise.
+fn retry_budget(settings: Settings, last: &LookupState) -> Arc<RetryBudget> {
+    let last = match last {
+        LookupState::Resolved(target) => target.borrow().retry_budget.clone(),
+        LookupState::Pending | LookupState::Failed(..) => None,
+    };
+    let same = last.filter(|budget| budget.settings() == settings);
+    same.unwrap_or_else(|| Arc::new(RetryBudget::new(settings)))
 }
 
 /// Publishes a lookup's result. Receivers of a resolved destination keep the last snapshot when an

@@ -13,7 +13,9 @@ use super::message_context::MessageContext;
 
 mod policy;
 
-pub(crate) use self::policy::{AttemptEnd, Conditions, PolicyAction, RetryPolicy};
+pub(crate) use self::policy::{
+    AttemptEnd, Conditions, ListedConditions, PolicyAction, RetryPolicy,
+};
 
 /// How an attempt to send a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -367,7 +367,7 @@ impl PolicyEnforcer {
             observers: ExchangeMetrics {
                 endpoint: Some(Rc::new(families.endpoint.endpoint(endpoint))),
                 route: Some(Rc::new(route_metrics)),
-                backend: None,
+                ..ExchangeMetrics::default()
             },
         });
         let mut permit_metrics = policy.permit_metrics.borrow_mut();

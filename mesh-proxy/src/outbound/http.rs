@@ -45,6 +45,7 @@ mod endpoint;
 mod ingress;
 mod observe;
 mod overrides;
+mod profile;
 mod route_metrics;
 mod route_protocol;
 mod routes;
@@ -205,6 +206,7 @@ impl HttpTarget {
         let mut delivery = Delivery::new(client, prefix, required_id);
         let metrics = ExchangeMetrics {
             route: rule.metrics(request),
+            profile: rule.profile_metrics.clone(),
             ..ExchangeMetrics::default()
         };
         let has_body = !request.body().is_empty();

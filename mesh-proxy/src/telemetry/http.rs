@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, StatusCode};
+use mesh_core::profile::ResponseClass;
 use mesh_core::tap::TapStreamEnd;
 use mesh_core::trace::SpanContext;
 use mesh_runtime::metrics::{
@@ -17,7 +18,9 @@ use tokio::time::Instant;
 
 use super::route::RouteMetrics;
 use super::status::HandleCache;
-pub(crate) use super::status::{GrpcStatus, Outcome, StreamError, grpc_status, is_grpc};
+pub(crate) use super::status::{
+    GrpcStatus, Outcome, StreamError, grpc_is_failure, grpc_status, is_grpc,
+};
 use crate::tap::TapRecorder;
 
 /// `request_total`, `response_total`, `response_latency_ms`.
@@ -25,14 +28,17 @@ use crate::tap::TapRecorder;
 pub(crate) struct EndpointFamilies {
     requests: CounterFamily,
     responses: CounterFamily,
-    latency: HistogramFamily,
+    latency: Option<HistogramFamily>,
 }
 
-/// The handles of one endpoint (outbound) or of one route permit (inbound), on one data thread.
+/// The handles of one endpoint (outbound), of one route permit (inbound), or of one route of a
+/// ServiceProfile, on one data thread.
 #[derive(Debug)]
 pub(crate) struct EndpointMetrics {
     families: EndpointFamilies,
     labels: Labels,
+    /// Which responses are failures, before the default applies.
+    classes: Vec<ResponseClass>,
     requests: Counter,
     responses: RefCell<HandleCache<Outcome, Counter>>,
     latencies: RefCell<HandleCache<Option<StatusCode>, Histogram>>,
@@ -42,6 +48,8 @@ pub(crate) struct EndpointMetrics {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ExchangeMetrics {
     pub(crate) endpoint: Option<Rc<EndpointMetrics>>,
+    /// Those of a ServiceProfile's route.
+    pub(crate) profile: Option<Rc<EndpointMetrics>>,
     pub(crate) route: Option<Rc<RouteMetrics>>,
     pub(crate) backend: Option<Rc<RouteMetrics>>,
 }
@@ -83,7 +91,7 @@ impl EndpointFamilies {
             registry,
             "request_total",
             "response_total",
-            "response_latency_ms",
+            Some("response_latency_ms"),
             exemplars,
         )
     }
@@ -94,27 +102,25 @@ impl EndpointFamilies {
             registry,
             "control_request_total",
             "control_response_total",
-            "control_response_latency_ms",
+            Some("control_response_latency_ms"),
             Exemplars::Off,
         )
     }
 
-    fn named(
+    pub(super) fn named(
         registry: &Registry,
         requests: &'static str,
         responses: &'static str,
-        latency: &'static str,
+        latency: Option<&'static str>,
         exemplars: Exemplars,
     ) -> Self {
+        let help = "Elapsed times between a request's headers being received and its response stream completing";
+        let latency =
+            latency.map(|name| registry.histogram_family_with(name, help, LATENCY_MS, exemplars));
         Self {
+            latency,
             requests: registry.counter_family(requests, "Total count of HTTP requests"),
             responses: registry.counter_family(responses, "Total count of HTTP responses"),
-            latency: registry.histogram_family_with(
-                latency,
-                "Elapsed times between a request's headers being received and its response stream completing",
-                LATENCY_MS,
-                exemplars,
-            ),
         }
     }
 
@@ -125,15 +131,23 @@ impl EndpointFamilies {
     /// Counts the end of an exchange without cached handles.
     pub(super) fn end(&self, labels: &Labels, outcome: Outcome, took: Duration) {
         self.responses
-            .with(&response_labels(labels, &outcome))
+            .with(&response_labels(labels, &outcome, outcome.is_failure()))
             .inc();
-        self.latency
-            .with(&status_labels(labels, outcome.status()))
-            .observe(millis(took));
+        if let Some(latency) = &self.latency {
+            latency
+                .with(&status_labels(labels, outcome.status()))
+                .observe(millis(took));
+        }
     }
 
     pub(crate) fn endpoint(&self, labels: Labels) -> EndpointMetrics {
+        self.classified(labels, &[])
+    }
+
+    /// Resolves handles that count responses as failures by `classes`.
+    pub(super) fn classified(&self, labels: Labels, classes: &[ResponseClass]) -> EndpointMetrics {
         EndpointMetrics {
+            classes: classes.to_vec(),
             requests: self.requests.with(&labels),
             responses: RefCell::new(HandleCache::new()),
             latencies: RefCell::new(HandleCache::new()),
@@ -148,17 +162,26 @@ impl EndpointMetrics {
         self.responses
             .borrow_mut()
             .find_or(outcome, |outcome| {
-                let labels = response_labels(&self.labels, outcome);
+                let labels = response_labels(&self.labels, outcome, self.is_failure(outcome));
                 self.families.responses.with(&labels)
             })
             .inc();
-        self.latencies
-            .borrow_mut()
-            .find_or(outcome.status(), |status| {
-                let labels = status_labels(&self.labels, *status);
-                self.families.latency.with(&labels)
-            })
-            .observe_with(millis(took), exemplar);
+        if let Some(latency) = &self.families.latency {
+            self.latencies
+                .borrow_mut()
+                .find_or(outcome.status(), |status| {
+                    latency.with(&status_labels(&self.labels, *status))
+                })
+                .observe_with(millis(took), exemplar);
+        }
+    }
+
+    fn is_failure(&self, outcome: &Outcome) -> bool {
+        let class = match outcome {
+            Outcome::Response { status, .. } => ResponseClass::classify(&self.classes, *status),
+            Outcome::Failed { .. } => None,
+        };
+        class.unwrap_or_else(|| outcome.is_failure())
     }
 }
 
@@ -175,12 +198,8 @@ fn status_labels(labels: &Labels, status: Option<StatusCode>) -> Labels {
 
 /// Returns the labels of a response. As in Linkerd, `grpc_status` and `error` are always present,
 /// and `status_code` is absent for a failed stream.
-fn response_labels(labels: &Labels, outcome: &Outcome) -> Labels {
-    let class = if outcome.is_failure() {
-        "failure"
-    } else {
-        "success"
-    };
+fn response_labels(labels: &Labels, outcome: &Outcome, is_failure: bool) -> Labels {
+    let class = if is_failure { "failure" } else { "success" };
     let (status, grpc, error) = match outcome {
         Outcome::Response { status, grpc } => (
             Some(*status),
@@ -199,7 +218,10 @@ impl Exchange {
     /// Counts a request that is being sent. With `has_body`, the caller must observe the body with
     /// [`Exchange::request_body`].
     pub(crate) fn start(observers: ExchangeMetrics, request: &HeaderMap, has_body: bool) -> Self {
-        if let Some(endpoint) = &observers.endpoint {
+        for endpoint in [&observers.endpoint, &observers.profile]
+            .into_iter()
+            .flatten()
+        {
             endpoint.requests.inc();
         }
         for route in [&observers.route, &observers.backend].into_iter().flatten() {
@@ -333,8 +355,13 @@ impl Exchange {
         };
         let exemplar = self.span.map(exemplar);
         let exemplar = exemplar.as_ref();
-        if let (Some(endpoint), Some(outcome)) = (&self.observers.endpoint, endpoint_outcome) {
-            endpoint.end(outcome, took, exemplar);
+        if let Some(outcome) = endpoint_outcome {
+            let ExchangeMetrics {
+                endpoint, profile, ..
+            } = &self.observers;
+            for metrics in [endpoint, profile].into_iter().flatten() {
+                metrics.end(outcome, took, exemplar);
+            }
         }
         for route in [&self.observers.route, &self.observers.backend]
             .into_iter()

@@ -5,6 +5,7 @@
 //! authorities, and ports that no container declares. Identities are not, because they require a
 //! certificate of the mesh; neither are values from the control plane.
 
+use std::collections::BTreeMap;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -322,6 +323,25 @@ pub(crate) fn outbound_backend(parent: &Meta, route: &Meta, backend: &Meta) -> L
     let mut labels = self::parent(parent);
     push_outbound_route(&mut labels, route);
     push_object(&mut labels, &BACKEND, backend);
+    labels
+}
+
+/// Returns the labels of a route of the ServiceProfile of `dst`, which is a name with a port.
+/// `route` are the labels that the control plane gives to the route.
+pub(crate) fn profile_route(
+    direction: Direction,
+    dst: &str,
+    route: &BTreeMap<String, String>,
+) -> Labels {
+    let mut labels = Labels::new().with("direction", direction.as_str());
+    match direction {
+        Direction::Outbound => labels.push("dst", dst.to_owned()),
+        // Clients of the application choose it.
+        Direction::Inbound => labels.push_outside("dst", dst.to_owned()),
+    }
+    for (name, value) in route {
+        labels.push(format!("rt_{name}"), value.clone());
+    }
     labels
 }
 

@@ -17,17 +17,20 @@ struct ProtocolFamilies {
     overflow: CounterFamily,
 }
 
-/// The handles of one route.
+/// The handles of one route, of a policy or of a ServiceProfile. Families that Linkerd does not
+/// export for the kind of route are absent.
 #[derive(Debug)]
 pub(crate) struct RetryMetrics {
     /// Requests that were sent again, each time.
     pub(crate) requests: Counter,
     /// Requests whose last retry had a response that is not retried.
-    pub(crate) successes: Counter,
+    pub(crate) successes: Option<Counter>,
     /// Requests that failed after the most retries that their policy allows.
-    pub(crate) limit_exceeded: Counter,
+    pub(crate) limit_exceeded: Option<Counter>,
     /// Requests that were not retried because their body is not kept.
-    pub(crate) overflow: Counter,
+    pub(crate) overflow: Option<Counter>,
+    /// Requests that were not retried because the budget of their ServiceProfile was used up.
+    pub(crate) no_budget: Option<Counter>,
 }
 
 macro_rules! families {
@@ -77,9 +80,10 @@ impl ProtocolFamilies {
     fn resolve(&self, labels: &Labels) -> RetryMetrics {
         RetryMetrics {
             requests: self.requests.with(labels),
-            successes: self.successes.with(labels),
-            limit_exceeded: self.limit_exceeded.with(labels),
-            overflow: self.overflow.with(labels),
+            successes: Some(self.successes.with(labels)),
+            limit_exceeded: Some(self.limit_exceeded.with(labels)),
+            overflow: Some(self.overflow.with(labels)),
+            no_budget: None,
         }
     }
 }

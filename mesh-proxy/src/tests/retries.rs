@@ -1,5 +1,5 @@
 //! Requests that a policy retries. `policy` tests HTTP routes, `bodies` what is kept of requests,
-//! `grpc` calls whose status decides.
+//! `grpc` calls whose status decides, `profile` routes of ServiceProfiles.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -14,6 +14,7 @@ use mesh_core::policy::outbound::{
     Backend, BackendTarget, Distribution, HttpRoute, HttpRoutes, OutboundPolicy, OutboundProtocol,
     OutboundRule, RouteBackend, TcpVerdict,
 };
+use mesh_core::profile::Profile;
 use mesh_core::resilience::{Backoff, HttpRetry, PeakEwma, Queue, Retry, Timeouts};
 use mesh_core::route::Rule;
 use tokio::io::AsyncWriteExt as _;
@@ -26,6 +27,7 @@ use super::world::{CLIENT, Proxy, World, add, none, while_time_passes};
 mod bodies;
 mod grpc;
 mod policy;
+mod profile;
 
 const SERVICE: SocketAddr = SocketAddr::new(
     std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 7)),
@@ -112,9 +114,20 @@ impl Scene {
         endpoints: &[(&str, Vec<SocketAddr>)],
         changes: &[(&str, Option<&str>)],
     ) -> Self {
-        let (world, mut control) = World::scripted().await;
         let no_profiles = [("DESTINATION_PROFILE_NETWORKS", Some(""))];
-        let proxy = world.proxy_with(CLIENT, &[&no_profiles, changes].concat());
+        let changes = [&no_profiles, changes].concat();
+        Self::scripted(protocol, Profile::default(), endpoints, &changes).await
+    }
+
+    async fn scripted(
+        protocol: OutboundProtocol,
+        profile: Profile,
+        endpoints: &[(&str, Vec<SocketAddr>)],
+        changes: &[(&str, Option<&str>)],
+    ) -> Self {
+        let (world, mut control) = World::scripted().await;
+        let proxy = world.proxy_with(CLIENT, changes);
+        let profile = mesh_api::destination::profile_to_proto(&profile);
         let policy = mesh_api::outbound::to_proto(&OutboundPolicy {
             parent: Meta::new_default("web"),
             protocol,
@@ -127,13 +140,18 @@ impl Scene {
             })
             .collect();
         spawn_local(async move {
-            let mut streams = (Vec::new(), Vec::new());
+            let mut streams = (Vec::new(), Vec::new(), Vec::new());
             loop {
                 tokio::select! {
                     Some(call) = control.outbound.recv() => {
                         let stream = call.stream();
                         stream.send(Ok(policy.clone())).unwrap();
                         streams.0.push(stream);
+                    }
+                    Some(call) = control.profiles.recv() => {
+                        let stream = call.stream();
+                        stream.send(Ok(profile.clone())).unwrap();
+                        streams.2.push(stream);
                     }
                     Some(call) = control.endpoints.recv() => {
                         let update = match &endpoints[&call.request.path][..] {

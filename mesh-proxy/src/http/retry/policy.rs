@@ -2,13 +2,17 @@
 //! route; request headers may have changed it.
 
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
+use mesh_core::profile::ResponseClass;
 use mesh_core::resilience::Backoff;
 
 use crate::error::Kind;
 use crate::http::ErrorCode;
+use crate::retry_budget::RetryBudget;
+use crate::telemetry::http::grpc_is_failure;
 
 /// When and how often a request is sent again.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,11 +25,21 @@ pub(crate) struct RetryPolicy {
     /// headers.
     pub(crate) timeout: Option<Duration>,
     pub(crate) backoff: Option<Backoff>,
+    /// The budget of a ServiceProfile, which each retry is taken from.
+    pub(crate) budget: Option<Arc<RetryBudget>>,
 }
 
-/// The responses that are retried.
+/// The results that are retried.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Conditions {
+    /// Of a route rule: these responses, and the errors that Linkerd retries.
+    Listed(ListedConditions),
+    /// Of a ServiceProfile's route: responses that its classes declare failures.
+    Failures(Vec<ResponseClass>),
+}
+
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Conditions {
+pub(crate) struct ListedConditions {
     pub(crate) statuses: Vec<RangeInclusive<u16>>,
     /// gRPC status codes.
     pub(crate) grpc_codes: Vec<u16>,
@@ -59,18 +73,33 @@ pub(crate) enum PolicyAction {
     LimitExceeded,
     /// The same, because the request's body is not kept.
     NotKept,
+    /// The same, because the budget is used up.
+    OverBudget,
 }
 
 impl RetryPolicy {
     /// Decides what follows an attempt that ended with `end`, after `retries` retries. `is_kept`:
-    /// the request's body can be sent again.
-    pub(crate) fn decide(&self, end: AttemptEnd, retries: u16, is_kept: bool) -> PolicyAction {
+    /// the request's body can be sent again. `withdraw` takes a retry from the budget; it is called
+    /// last, because nothing else may prevent a retry that was paid for.
+    pub(crate) fn decide(
+        &self,
+        end: AttemptEnd,
+        retries: u16,
+        is_kept: bool,
+        withdraw: impl FnOnce(&RetryBudget) -> bool,
+    ) -> PolicyAction {
         if !self.conditions.include(end) {
             PolicyAction::Return
         } else if retries >= self.max_retries {
             PolicyAction::LimitExceeded
         } else if !is_kept {
             PolicyAction::NotKept
+        } else if self
+            .budget
+            .as_deref()
+            .is_some_and(|budget| !withdraw(budget))
+        {
+            PolicyAction::OverBudget
         } else {
             PolicyAction::Retry
         }
@@ -79,20 +108,32 @@ impl RetryPolicy {
 
 impl Conditions {
     fn include(&self, end: AttemptEnd) -> bool {
-        match end {
-            AttemptEnd::Response { status, grpc_code } => {
+        match (self, end) {
+            (Self::Listed(listed), AttemptEnd::Response { status, grpc_code }) => {
                 let status = status.as_u16();
-                self.statuses.iter().any(|range| range.contains(&status))
-                    || grpc_code.is_some_and(|code| self.grpc_codes.contains(&code))
+                listed.statuses.iter().any(|range| range.contains(&status))
+                    || grpc_code.is_some_and(|code| listed.grpc_codes.contains(&code))
             }
-            AttemptEnd::FailFast | AttemptEnd::TimedOut | AttemptEnd::Refused => true,
-            AttemptEnd::Failed => false,
+            (Self::Failures(classes), AttemptEnd::Response { status, grpc_code }) => {
+                ResponseClass::classify(classes, status).unwrap_or_else(|| match grpc_code {
+                    Some(code) => grpc_is_failure(code),
+                    None => status.is_server_error(),
+                })
+            }
+            (Self::Failures(_), _) | (_, AttemptEnd::Failed) => false,
+            (
+                Self::Listed(_),
+                AttemptEnd::FailFast | AttemptEnd::TimedOut | AttemptEnd::Refused,
+            ) => true,
         }
     }
 
     /// Whether the status of a gRPC call matters.
     pub(crate) fn depend_on_grpc(&self) -> bool {
-        !self.grpc_codes.is_empty()
+        match self {
+            Self::Listed(listed) => !listed.grpc_codes.is_empty(),
+            Self::Failures(_) => true,
+        }
     }
 }
 
@@ -109,19 +150,22 @@ impl From<&Kind> for AttemptEnd {
 
 #[cfg(test)]
 mod tests {
-    use super::PolicyAction::{LimitExceeded, NotKept, Retry, Return};
+    use mesh_core::profile::ResponseMatch;
+
+    use super::PolicyAction::{LimitExceeded, NotKept, OverBudget, Retry, Return};
     use super::*;
 
     fn policy(max_retries: u16) -> RetryPolicy {
         RetryPolicy {
-            conditions: Conditions {
+            conditions: Conditions::Listed(ListedConditions {
                 statuses: vec![429..=429, 502..=504],
                 grpc_codes: vec![14],
-            },
+            }),
             max_retries,
             max_request_bytes: 1,
             timeout: None,
             backoff: None,
+            budget: None,
         }
     }
 
@@ -152,7 +196,8 @@ mod tests {
             (AttemptEnd::Failed, false),
         ] {
             let expected = if is_retried { Retry } else { Return };
-            assert_eq!(policy(1).decide(end, 0, true), expected, "{end:?}");
+            let decided = policy(1).decide(end, 0, true, |_| unreachable!());
+            assert_eq!(decided, expected, "{end:?}");
         }
     }
 
@@ -169,10 +214,69 @@ mod tests {
             (2, 2, false, LimitExceeded),
             (u16::MAX, u16::MAX, true, LimitExceeded),
         ] {
-            let decided = policy(max_retries).decide(failure, retries, is_kept);
+            let decide =
+                |end| policy(max_retries).decide(end, retries, is_kept, |_| unreachable!());
+            let decided = decide(failure);
             assert_eq!(decided, expected, "{retries} of {max_retries}, {is_kept}");
-            let success = policy(max_retries).decide(response(200, None), retries, is_kept);
-            assert_eq!(success, Return);
+            assert_eq!(decide(response(200, None)), Return);
+        }
+    }
+
+    fn profile(response_classes: Vec<ResponseClass>) -> RetryPolicy {
+        let settings = mesh_core::resilience::RetryBudget {
+            ttl: Duration::from_secs(10),
+            min_per_second: 1,
+            ratio: 0.0,
+        };
+        RetryPolicy {
+            conditions: Conditions::Failures(response_classes),
+            budget: Some(Arc::new(RetryBudget::new(settings))),
+            ..policy(1)
+        }
+    }
+
+    #[test]
+    fn failures_of_a_profile_are_decided_by_its_classes_first() {
+        let not_found = ResponseClass {
+            condition: ResponseMatch::Status { min: 404, max: 404 },
+            is_failure: true,
+        };
+        let unavailable = ResponseClass {
+            condition: ResponseMatch::Status { min: 503, max: 503 },
+            is_failure: false,
+        };
+        for (end, is_retried) in [
+            (response(200, None), false),
+            (response(404, None), true),
+            (response(404, Some(0)), true),
+            (response(500, None), true),
+            (response(503, None), false),
+            (response(200, Some(0)), false),
+            (response(200, Some(14)), true),
+            (response(200, Some(5)), false),
+            (AttemptEnd::FailFast, false),
+            (AttemptEnd::TimedOut, false),
+            (AttemptEnd::Refused, false),
+            (AttemptEnd::Failed, false),
+        ] {
+            let policy = profile(vec![not_found.clone(), unavailable.clone()]);
+            let expected = if is_retried { Retry } else { Return };
+            assert_eq!(policy.decide(end, 0, true, |_| true), expected, "{end:?}");
+        }
+    }
+
+    #[test]
+    fn budget_is_asked_only_for_retries_that_nothing_else_prevents() {
+        let policy = profile(Vec::new());
+        let (failure, success) = (response(500, None), response(200, None));
+        assert_eq!(policy.decide(failure, 0, true, |_| false), OverBudget);
+        for (end, retries, is_kept, expected) in [
+            (success, 0, true, Return),
+            (failure, 1, true, LimitExceeded),
+            (failure, 0, false, NotKept),
+        ] {
+            let decided = policy.decide(end, retries, is_kept, |_| unreachable!());
+            assert_eq!(decided, expected);
         }
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use futures_util::FutureExt as _;
 use http::{Extensions, HeaderMap, Method, Uri, Version};
 use http_body_util::BodyExt as _;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::attempt_limit::AttemptLimit;
 use super::backend::{BackendResponse, Delivery};
@@ -19,6 +19,7 @@ use crate::http::message_context::MessageContext;
 use crate::http::retry::{AttemptEnd, PolicyAction, RetryPolicy};
 use crate::http::{Request, Response, grpc};
 use crate::replay_memory::ReplayMemory;
+use crate::retry_budget::RetryBudget;
 use crate::telemetry::http::grpc_status;
 
 /// What the application has sent besides the body, which an attempt changes.
@@ -53,6 +54,9 @@ pub(super) async fn send(
     let copy = RequestHeadCopy::of(request);
     let reads_trailers =
         policy.conditions.depend_on_grpc() && grpc::is_grpc(request.version(), request.headers());
+    if let Some(budget) = &policy.budget {
+        budget.deposit(Instant::now());
+    }
     let mut retries = 0;
     let mut last_error = None;
     loop {
@@ -71,14 +75,19 @@ pub(super) async fn send(
             Ok(sent) => examine(&mut sent.response, reads_trailers, body.is_complete()).await,
             Err(error) => AttemptEnd::from(&error.kind),
         };
-        let action = policy.decide(end, retries, body.is_kept());
+        let withdraw = |budget: &RetryBudget| budget.withdraw(Instant::now());
+        let action = policy.decide(end, retries, body.is_kept(), withdraw);
         if let Some(metrics) = &rule.retry_metrics {
-            match action {
-                PolicyAction::Return if retries > 0 && sent.is_ok() => metrics.successes.inc(),
-                PolicyAction::Return => {}
-                PolicyAction::Retry => metrics.requests.inc(),
-                PolicyAction::LimitExceeded => metrics.limit_exceeded.inc(),
-                PolicyAction::NotKept => metrics.overflow.inc(),
+            let counter = match action {
+                PolicyAction::Return if retries > 0 && sent.is_ok() => metrics.successes.as_ref(),
+                PolicyAction::Return => None,
+                PolicyAction::Retry => Some(&metrics.requests),
+                PolicyAction::LimitExceeded => metrics.limit_exceeded.as_ref(),
+                PolicyAction::NotKept => metrics.overflow.as_ref(),
+                PolicyAction::OverBudget => metrics.no_budget.as_ref(),
+            };
+            if let Some(counter) = counter {
+                counter.inc();
             }
         }
         if action != PolicyAction::Retry {

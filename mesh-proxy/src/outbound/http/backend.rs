@@ -20,14 +20,15 @@ use crate::http::client::SendError;
 use crate::http::retry::{self, Action, Failure, History, Replay};
 use crate::http::{Request, Response, filter};
 use crate::telemetry::http::{Exchange, ExchangeMetrics, StreamError};
-use crate::telemetry::{RouteMetrics, labels};
+use crate::telemetry::labels;
 use crate::trace::{self, OpenSpan};
 
 /// A backend with the filters and metrics of one rule.
 pub(super) struct RuleBackend {
     backend: Rc<Backend>,
     source: Arc<RouteBackend>,
-    metrics: Option<Rc<RouteMetrics>>,
+    /// Those of an attempt, besides the endpoint's.
+    metrics: ExchangeMetrics,
 }
 
 /// What the delivery of a request depends on besides the request.
@@ -96,7 +97,7 @@ impl RuleBackend {
     pub(super) fn new(
         backend: Rc<Backend>,
         source: Arc<RouteBackend>,
-        metrics: Option<Rc<RouteMetrics>>,
+        metrics: ExchangeMetrics,
     ) -> Self {
         Self {
             backend,
@@ -234,8 +235,7 @@ impl RuleBackend {
         }
         let metrics = ExchangeMetrics {
             endpoint: Some(endpoint.metrics.clone()),
-            route: None,
-            backend: self.metrics.clone(),
+            ..self.metrics.clone()
         };
         let has_body = !request.body().is_empty();
         let mut exchange = Exchange::start(metrics, request.headers(), has_body)

@@ -10,7 +10,7 @@ use mesh_core::retry::{DEFAULT_BACKOFF, DEFAULT_LIMIT, DEFAULT_REQUEST_BYTES};
 use mesh_core::units::{list_items, parse_duration};
 
 use super::routes::Rule;
-use crate::http::retry::{Conditions, RetryPolicy};
+use crate::http::retry::{Conditions, ListedConditions, RetryPolicy};
 
 const REQUEST: [HeaderName; 2] = [
     HeaderName::from_static("l5d-request-timeout"),
@@ -72,18 +72,21 @@ fn overridden(policy: Option<Rc<RetryPolicy>>, headers: &mut HeaderMap) -> Optio
         Some(policy) => (*policy).clone(),
         None if statuses.is_none() && grpc_codes.is_none() => return None,
         None => RetryPolicy {
-            conditions: Conditions::default(),
+            conditions: Conditions::Listed(ListedConditions::default()),
             max_retries: DEFAULT_LIMIT,
             max_request_bytes: DEFAULT_REQUEST_BYTES,
             timeout: None,
             backoff: Some(DEFAULT_BACKOFF),
+            budget: None,
         },
     };
-    if let Some(statuses) = statuses {
-        policy.conditions.statuses = statuses;
-    }
-    if let Some(grpc_codes) = grpc_codes {
-        policy.conditions.grpc_codes = grpc_codes;
+    if let Conditions::Listed(listed) = &mut policy.conditions {
+        if let Some(statuses) = statuses {
+            listed.statuses = statuses;
+        }
+        if let Some(grpc_codes) = grpc_codes {
+            listed.grpc_codes = grpc_codes;
+        }
     }
     if let Some(limit) = limit {
         policy.max_retries = limit;
@@ -153,14 +156,15 @@ mod tests {
 
     fn of_rule() -> RetryPolicy {
         RetryPolicy {
-            conditions: Conditions {
+            conditions: Conditions::Listed(ListedConditions {
                 statuses: vec![500..=500],
                 grpc_codes: vec![13],
-            },
+            }),
             max_retries: 3,
             max_request_bytes: 1_000,
             timeout: Some(Duration::from_secs(1)),
             backoff: None,
+            budget: None,
         }
     }
 
@@ -178,14 +182,15 @@ mod tests {
     fn conditions_in_headers_enable_retries_with_defaults() {
         let expected = |statuses: Vec<_>, grpc_codes: Vec<_>| {
             Some(RetryPolicy {
-                conditions: Conditions {
+                conditions: Conditions::Listed(ListedConditions {
                     statuses,
                     grpc_codes,
-                },
+                }),
                 max_retries: 1,
                 max_request_bytes: 65_536,
                 timeout: None,
                 backoff: Some(DEFAULT_BACKOFF),
+                budget: None,
             })
         };
         assert_eq!(
@@ -220,10 +225,10 @@ mod tests {
             ("l5d-retry-timeout", "30ms"),
         ];
         let expected = RetryPolicy {
-            conditions: Conditions {
+            conditions: Conditions::Listed(ListedConditions {
                 statuses: vec![503..=503],
                 grpc_codes: vec![1],
-            },
+            }),
             max_retries: 2,
             timeout: Some(Duration::from_millis(30)),
             ..of_rule()
@@ -245,7 +250,10 @@ mod tests {
         }
         let many = vec!["503"; 10_000].join(",");
         let policy = applied(None, &[("l5d-retry-http", &many)]).unwrap();
-        assert_eq!(policy.conditions.statuses.len(), MAX_CONDITIONS);
+        let Conditions::Listed(listed) = policy.conditions else {
+            unreachable!();
+        };
+        assert_eq!(listed.statuses.len(), MAX_CONDITIONS);
         let longest = format!("{}ms", u64::MAX);
         let policy = applied(Some(of_rule()), &[("l5d-retry-timeout", &longest)]).unwrap();
         assert_eq!(policy.timeout, Some(Duration::from_millis(u64::MAX)));

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use mesh_core::resilience::Retry;
 use mesh_runtime::metrics::Labels;
 
-use crate::http::retry::{Conditions, RetryPolicy};
+use crate::http::retry::{Conditions, ListedConditions, RetryPolicy};
 use crate::telemetry::retry::{RetryFamilies, RetryMetrics};
 use crate::telemetry::{RouteFamilies, RouteMetrics};
 
@@ -20,10 +20,10 @@ pub(super) trait RouteProtocol: Clone {
 
 impl RouteProtocol for Vec<RangeInclusive<u16>> {
     fn conditions(&self) -> Conditions {
-        Conditions {
+        Conditions::Listed(ListedConditions {
             statuses: self.clone(),
-            ..Conditions::default()
-        }
+            ..ListedConditions::default()
+        })
     }
 
     fn metrics(families: &RouteFamilies, labels: Labels) -> RouteMetrics {
@@ -37,10 +37,10 @@ impl RouteProtocol for Vec<RangeInclusive<u16>> {
 
 impl RouteProtocol for Vec<u16> {
     fn conditions(&self) -> Conditions {
-        Conditions {
+        Conditions::Listed(ListedConditions {
             grpc_codes: self.clone(),
-            ..Conditions::default()
-        }
+            ..ListedConditions::default()
+        })
     }
 
     fn metrics(families: &RouteFamilies, labels: Labels) -> RouteMetrics {
@@ -60,6 +60,7 @@ pub(super) fn retry_policy<C: RouteProtocol>(retry: &Retry<C>) -> Option<Rc<Retr
         max_request_bytes: retry.max_request_bytes,
         timeout: retry.timeout,
         backoff: retry.backoff,
+        budget: None,
     };
     (policy.max_retries > 0).then(|| Rc::new(policy))
 }

@@ -13,7 +13,7 @@ use mesh_core::policy::outbound::{
     OutboundProtocol, OutboundRule, RouteBackend, TcpRoute, TcpVerdict,
 };
 use mesh_core::profile::Profile;
-use mesh_core::resilience::{PeakEwma, Queue, Retry, Timeouts};
+use mesh_core::resilience::{Retry, Timeouts};
 use mesh_core::route::filter::{Filter, Ratio};
 use mesh_core::route::http::RequestHead;
 use mesh_core::route::{self, HostMatch};
@@ -21,6 +21,7 @@ use mesh_runtime::metrics::Labels;
 use rand::RngExt as _;
 
 use super::backend::{Backend, RuleBackend};
+use super::profile;
 use super::route_metrics::MetricsByHost;
 use super::route_protocol::{RouteProtocol, retry_policy};
 use crate::context::ProxyContext;
@@ -28,6 +29,8 @@ use crate::discovery::OutboundTarget;
 use crate::error::{Error, Kind};
 use crate::http::Request;
 use crate::http::retry::RetryPolicy;
+use crate::telemetry::http::{EndpointMetrics, ExchangeMetrics};
+use crate::telemetry::labels::Direction;
 use crate::telemetry::retry::RetryMetrics;
 use crate::telemetry::{RouteFamilies, RouteMetrics, labels};
 
@@ -67,6 +70,8 @@ enum Table {
 pub(super) struct Rule {
     pub(super) name: String,
     metrics: Option<Rc<MetricsByHost>>,
+    /// Those of a ServiceProfile's route.
+    pub(super) profile_metrics: Option<Rc<EndpointMetrics>>,
     pub(super) backends: Backends,
     /// `l5d-dst-canonical` header for the endpoints of a service with a ServiceProfile.
     pub(super) canonical: Option<HeaderValue>,
@@ -110,7 +115,7 @@ impl Routes {
         };
         let profile = effective_profile(&source);
         let http1 = Rc::new(match profile {
-            Some(profile) => compiler.profile(profile, source.destination.port()),
+            Some(profile) => compiler.profile(profile, &source),
             None => compiler.policy(&source.policy, Version::HTTP_11),
         });
         let http2 = if profile.is_some() || is_same_for_versions(&source.policy) {
@@ -237,11 +242,15 @@ impl Compiler<'_> {
             for rule in &route.rules {
                 let backends = self.distribution(&rule.action.backends, &route.hosts, |backend| {
                     let labels = labels::outbound_backend(parent, &route.meta, backend);
-                    Some(Rc::new(C::metrics(&families.outbound_backend, labels)))
+                    ExchangeMetrics {
+                        backend: Some(Rc::new(C::metrics(&families.outbound_backend, labels))),
+                        ..ExchangeMetrics::default()
+                    }
                 });
                 rules.push(Rc::new(Rule {
                     name: route.meta.to_string(),
                     metrics: Some(metrics.clone()),
+                    profile_metrics: None,
                     backends,
                     canonical: None,
                     filters: rule.action.filters.clone(),
@@ -264,11 +273,15 @@ impl Compiler<'_> {
         let parent = self.parent;
         let backends = self.distribution(&route.backends, &[], |backend| {
             let labels = labels::outbound_backend(parent, meta, backend);
-            Some(Rc::new(families.outbound_backend.http(labels)))
+            ExchangeMetrics {
+                backend: Some(Rc::new(families.outbound_backend.http(labels))),
+                ..ExchangeMetrics::default()
+            }
         });
         Rc::new(Rule {
             name: meta.to_string(),
             metrics: Some(Rc::new(self.route_metrics(meta, RouteFamilies::http))),
+            profile_metrics: None,
             backends,
             canonical: None,
             filters: verdict_filter(&route.verdict).into_iter().collect(),
@@ -302,7 +315,7 @@ impl Compiler<'_> {
         &mut self,
         distribution: &Distribution,
         hosts: &[HostMatch],
-        metrics: impl Fn(&Meta) -> Option<Rc<RouteMetrics>>,
+        metrics: impl Fn(&Meta) -> ExchangeMetrics,
     ) -> Backends {
         let mut rule_backend = |source: &Arc<RouteBackend>| {
             let metrics = metrics(&source.backend.meta);
@@ -354,57 +367,45 @@ impl Compiler<'_> {
         compiled.backend
     }
 
-    fn profile(&mut self, profile: &Profile, port: u16) -> Table {
+    fn profile(&mut self, profile: &Profile, target: &OutboundTarget) -> Table {
+        let port = target.destination.port();
         let name = profile.fqn.as_ref().map(|fqn| format!("{fqn}:{port}"));
-        let distribution = profile_backends(profile, name.as_deref(), self.parent);
+        let distribution = profile::backends(profile, name.as_deref(), self.parent);
+        let dst = name
+            .clone()
+            .unwrap_or_else(|| target.destination.to_string());
         let canonical = name.and_then(|name| HeaderValue::try_from(name).ok());
-        let limits = profile.routes.iter().map(|route| route.timeout);
-        let rules = limits.chain([None]).map(|head_timeout| {
+        let families = self.context.families.clone();
+        let default = profile::default_route();
+        let rules = profile.routes.iter().chain([&default]).map(|route| {
+            let labels = labels::profile_route(Direction::Outbound, &dst, &route.labels);
+            let attempts = families
+                .profile
+                .attempts(labels.clone(), &route.response_classes);
+            let attempts = ExchangeMetrics {
+                profile: Some(Rc::new(attempts)),
+                ..ExchangeMetrics::default()
+            };
+            let retry = profile::retry_policy(route, target.retry_budget.as_ref());
+            let retries = || Rc::new(families.profile.retries(&labels));
             Rc::new(Rule {
                 name: "profile".to_owned(),
                 metrics: None,
-                backends: self.distribution(&distribution, &[], |_| None),
+                retry_metrics: retry.is_some().then(retries),
+                profile_metrics: Some(Rc::new(
+                    families.profile.route(labels, &route.response_classes),
+                )),
+                backends: self.distribution(&distribution, &[], |_| attempts.clone()),
                 canonical: canonical.clone(),
                 filters: Vec::new(),
                 timeouts: Timeouts::default(),
-                retry: None,
-                retry_metrics: None,
-                head_timeout,
+                retry,
+                head_timeout: route.timeout,
                 allows_request_headers: false,
             })
         });
         Table::Profile(rules.collect())
     }
-}
-
-/// Returns the backends of a ServiceProfile: its overrides, else the service, else the endpoint.
-/// Never the bare address, because discovery drops the routes of a profile that has none of these.
-fn profile_backends(profile: &Profile, name: Option<&str>, parent: &Meta) -> Distribution {
-    let backend = |meta: Meta, target: BackendTarget| {
-        Arc::new(RouteBackend {
-            backend: BackendSource { meta, target },
-            filters: Vec::new(),
-            verdict: TcpVerdict::Forward,
-        })
-    };
-    let balance = |authority: &str| BackendTarget::Balance {
-        authority: authority.into(),
-        load: PeakEwma::default(),
-        queue: Queue::default(),
-    };
-    if !profile.overrides.is_empty() {
-        let split = profile.overrides.iter().map(|to| {
-            let meta = Meta::new_default(&to.authority);
-            (backend(meta, balance(&to.authority)), to.weight)
-        });
-        return Distribution::RandomAvailable(split.collect());
-    }
-    let target = match (name, &profile.endpoint) {
-        (Some(name), _) => balance(name),
-        (None, Some(endpoint)) => BackendTarget::Forward(Box::new(endpoint.clone())),
-        (None, None) => return Distribution::Empty,
-    };
-    Distribution::FirstAvailable(vec![backend(parent.clone(), target)])
 }
 
 /// Returns the filter that rejects requests as the decision of an opaque route rejects

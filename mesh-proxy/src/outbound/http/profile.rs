@@ -1,0 +1,76 @@
+//! The routes of a ServiceProfile: what they have instead of the settings of a policy's rules.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use mesh_core::meta::Meta;
+use mesh_core::policy::outbound::{Backend, BackendTarget, Distribution, RouteBackend, TcpVerdict};
+use mesh_core::profile::{Profile, ProfileRoute, RequestMatch};
+use mesh_core::resilience::{PeakEwma, Queue};
+use mesh_core::retry::DEFAULT_REQUEST_BYTES;
+
+use crate::http::retry::{Conditions, RetryPolicy};
+use crate::retry_budget::RetryBudget;
+
+/// Most retries of one request. The budget belongs to all requests: without this limit, one of them
+/// could spend what the others need, and that without a pause.
+const MAX_RETRIES: u16 = 10;
+
+/// Returns the route of requests that match no other.
+pub(super) fn default_route() -> ProfileRoute {
+    ProfileRoute {
+        condition: RequestMatch::All(Vec::new()),
+        response_classes: Vec::new(),
+        labels: BTreeMap::new(),
+        retryable: false,
+        timeout: None,
+    }
+}
+
+/// Returns the retry policy of a route. As in Linkerd there are no retries without a budget, and no
+/// pauses between them.
+pub(super) fn retry_policy(
+    route: &ProfileRoute,
+    budget: Option<&Arc<RetryBudget>>,
+) -> Option<Rc<RetryPolicy>> {
+    let budget = budget.filter(|_| route.retryable)?;
+    Some(Rc::new(RetryPolicy {
+        conditions: Conditions::Failures(route.response_classes.clone()),
+        max_retries: MAX_RETRIES,
+        max_request_bytes: DEFAULT_REQUEST_BYTES,
+        timeout: None,
+        backoff: None,
+        budget: Some(budget.clone()),
+    }))
+}
+
+/// Returns the backends of a ServiceProfile: its overrides, else the service, else the endpoint.
+/// Never the bare address, because discovery drops the routes of a profile that has none of these.
+pub(super) fn backends(profile: &Profile, name: Option<&str>, parent: &Meta) -> Distribution {
+    let backend = |meta: Meta, target: BackendTarget| {
+        Arc::new(RouteBackend {
+            backend: Backend { meta, target },
+            filters: Vec::new(),
+            verdict: TcpVerdict::Forward,
+        })
+    };
+    let balance = |authority: &str| BackendTarget::Balance {
+        authority: authority.into(),
+        load: PeakEwma::default(),
+        queue: Queue::default(),
+    };
+    if !profile.overrides.is_empty() {
+        let split = profile.overrides.iter().map(|to| {
+            let meta = Meta::new_default(&to.authority);
+            (backend(meta, balance(&to.authority)), to.weight)
+        });
+        return Distribution::RandomAvailable(split.collect());
+    }
+    let target = match (name, &profile.endpoint) {
+        (Some(name), _) => balance(name),
+        (None, Some(endpoint)) => BackendTarget::Forward(Box::new(endpoint.clone())),
+        (None, None) => return Distribution::Empty,
+    };
+    Distribution::FirstAvailable(vec![backend(parent.clone(), target)])
+}
