@@ -2,12 +2,12 @@
 //!
 //! [`Balancer`] holds the endpoints and picks between two random ones by load ([`p2c`], [`ewma`]).
 //! [`BalanceQueue`] adds the stream of endpoint sets, the limit of queued requests and fail-fast.
-//! Each thread has its own balancers, so nothing here is shared or locked, and a pick is a plain
-//! function call.
+//! Each thread has its own balancers, so nothing here is locked, and a pick is a plain function
+//! call. The threads share only the circuit breakers of endpoints ([`breaker`], [`breakers`]), if
+//! the policy has failure accrual.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::net::SocketAddr;
-use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,19 +16,28 @@ use mesh_core::endpoint::Endpoint;
 use mesh_core::resilience::{Backoff, PeakEwma};
 use rand::SeedableRng as _;
 use rand::rngs::SmallRng;
+use tokio::sync::futures::Notified;
 use tokio::time::Instant;
 
+use self::breaker::Breaker;
 use self::ewma::Load;
 use self::health::Health;
 use crate::telemetry::balancer::BalancerMetrics;
+use crate::telemetry::breaker::BreakerMetrics;
 
+mod breaker;
+mod breakers;
 mod ewma;
 mod fail_fast;
 mod health;
 mod p2c;
+mod picked;
 mod queue;
 
+pub(crate) use self::breaker::Outcome;
+pub(crate) use self::breakers::{Breakers, CircuitBreaking};
 pub(crate) use self::fail_fast::{FailFastGate, QueueError};
+pub(crate) use self::picked::PickedEndpoint;
 pub(crate) use self::queue::{BalanceQueue, BalanceSettings};
 
 /// The endpoints of one destination. `T` is the caller's state per endpoint, such as a client and
@@ -41,6 +50,10 @@ pub(crate) struct Balancer<T> {
     /// Sorted by address.
     members: RefCell<Vec<Rc<Member<T>>>>,
     rng: RefCell<SmallRng>,
+    /// `None`: responses do not make endpoints unavailable.
+    circuit: Option<CircuitBreaking>,
+    /// The changes of the breakers that the gauges reflect.
+    seen_changes: Cell<u64>,
     metrics: BalancerMetrics,
     /// This balancer's part of the shared gauges.
     counted: Cell<MemberCounts>,
@@ -55,17 +68,8 @@ pub(crate) struct Member<T> {
     value: OnceCell<Rc<T>>,
     load: Load,
     health: Health,
-}
-
-/// A picked endpoint. Counts as one request in flight until it is dropped.
-pub(crate) struct PickedEndpoint<T> {
-    pub(crate) value: Rc<T>,
-    member: Rc<Member<T>>,
-    ewma: PeakEwma,
-    since: Instant,
-    /// When the request was sent on an established connection.
-    sent: Cell<Instant>,
-    measured: bool,
+    breaker: Option<Arc<Breaker>>,
+    breaker_metrics: Option<Rc<BreakerMetrics>>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,6 +82,7 @@ impl<T> Balancer<T> {
     pub(crate) fn new(
         ewma: PeakEwma,
         backoff: Backoff,
+        circuit: Option<CircuitBreaking>,
         metrics: BalancerMetrics,
         seed: u64,
         new_value: impl Fn(&Arc<Endpoint>) -> T + 'static,
@@ -88,6 +93,8 @@ impl<T> Balancer<T> {
             new_value: Box::new(new_value),
             members: RefCell::default(),
             rng: RefCell::new(SmallRng::seed_from_u64(seed)),
+            circuit,
+            seen_changes: Cell::default(),
             metrics,
             counted: Cell::default(),
         }
@@ -112,17 +119,23 @@ impl<T> Balancer<T> {
                 Some(member) => member.clone(),
                 None => {
                     added += 1;
+                    let circuit = self.circuit.as_ref();
                     Rc::new(Member {
                         value: OnceCell::new(),
                         endpoint: endpoint.clone(),
                         load: Load::new(self.ewma.default_rtt, now),
                         health: Health::default(),
+                        breaker: circuit.map(|it| it.breakers.breaker(endpoint)),
+                        breaker_metrics: circuit.map(|it| it.metrics.clone()),
                     })
                 }
             });
         }
         let removed = old.len() + added - members.len();
-        drop(members);
+        drop((members, old));
+        if let Some(circuit) = &self.circuit {
+            circuit.breakers.forget_removed();
+        }
         self.metrics.added.inc_by(added as u64);
         self.metrics.removed.inc_by(removed as u64);
         if endpoints.is_empty() && removed > 0 {
@@ -139,6 +152,35 @@ impl<T> Balancer<T> {
         now: Instant,
         avoid: Option<SocketAddr>,
     ) -> Option<PickedEndpoint<T>> {
+        if let Some(circuit) = &self.circuit {
+            self.notice_changes(circuit, now);
+        }
+        loop {
+            let member = self.choose(now, avoid)?;
+            let admission = match &member.breaker {
+                None => None,
+                // Another thread may have sent the probe, so that the endpoint is not available.
+                Some(breaker) => match breaker.admit(now) {
+                    None => continue,
+                    admission => admission,
+                },
+            };
+            let new_value = || Rc::new((self.new_value)(&member.endpoint));
+            let value = member.value.get_or_init(new_value).clone();
+            member.load.begin();
+            return Some(PickedEndpoint {
+                value,
+                member,
+                ewma: self.ewma,
+                since: now,
+                sent: Cell::new(now),
+                measured: Cell::new(false),
+                admission: Cell::new(admission),
+            });
+        }
+    }
+
+    fn choose(&self, now: Instant, avoid: Option<SocketAddr>) -> Option<Rc<Member<T>>> {
         let members = self.members.borrow();
         let pick = |avoid: Option<SocketAddr>| {
             p2c::pick(
@@ -146,36 +188,31 @@ impl<T> Balancer<T> {
                 &mut *self.rng.borrow_mut(),
                 |index| {
                     let member = &members[index];
-                    member.health.is_available(now) && avoid != Some(member.endpoint.addr)
+                    member.is_available(now) && avoid != Some(member.endpoint.addr)
                 },
                 |index| members[index].cost(now, self.ewma.decay),
             )
         };
         let index = pick(avoid).or_else(|| avoid.and_then(|_| pick(None)))?;
-        let member = members[index].clone();
-        drop(members);
-        let new_value = || Rc::new((self.new_value)(&member.endpoint));
-        let value = member.value.get_or_init(new_value).clone();
-        member.load.begin();
-        Some(PickedEndpoint {
-            value,
-            member,
-            ewma: self.ewma,
-            since: now,
-            sent: Cell::new(now),
-            measured: false,
-        })
+        Some(members[index].clone())
     }
 
     /// Returns when the next unavailable endpoint may be tried again.
     pub(crate) fn next_available(&self) -> Option<Instant> {
         let members = self.members.borrow();
-        members.iter().filter_map(|m| m.health.retry_at()).min()
+        members.iter().filter_map(|m| m.retry_at()).min()
+    }
+
+    /// Completes when an endpoint has been taken out of rotation or returned to it, by any thread.
+    /// `None` if responses have no such effect.
+    pub(crate) fn breaker_change(&self) -> Option<Notified<'_>> {
+        let circuit = self.circuit.as_ref()?;
+        Some(circuit.breakers.group().changed())
     }
 
     pub(crate) fn has_available(&self, now: Instant) -> bool {
         let members = self.members.borrow();
-        members.iter().any(|m| m.health.is_available(now))
+        members.iter().any(|m| m.is_available(now))
     }
 
     /// Records that the endpoint could not be reached. It is not picked until its back-off, which
@@ -195,12 +232,21 @@ impl<T> Balancer<T> {
         recovered
     }
 
+    /// Counts the endpoints again after any thread has recorded a change of a breaker.
+    fn notice_changes(&self, circuit: &CircuitBreaking, now: Instant) {
+        let changes = circuit.breakers.group().changes();
+        if self.seen_changes.replace(changes) != changes {
+            self.update_gauges(now);
+        }
+    }
+
     fn update_gauges(&self, now: Instant) {
+        let is_ready = |member: &&Rc<Member<T>>| {
+            let breaker = member.breaker.as_deref();
+            member.health.is_available(now) && breaker.is_none_or(Breaker::is_closed)
+        };
         let members = self.members.borrow();
-        let ready = members
-            .iter()
-            .filter(|m| m.health.is_available(now))
-            .count();
+        let ready = members.iter().filter(is_ready).count();
         self.set_counts(MemberCounts {
             ready,
             pending: members.len() - ready,
@@ -220,6 +266,21 @@ impl<T> Balancer<T> {
 }
 
 impl<T> Member<T> {
+    fn is_available(&self, now: Instant) -> bool {
+        self.health.is_available(now)
+            && match &self.breaker {
+                None => true,
+                Some(breaker) => breaker.is_available(now),
+            }
+    }
+
+    /// Returns when an unavailable endpoint may be tried again.
+    fn retry_at(&self) -> Option<Instant> {
+        let breaker = self.breaker.as_ref();
+        let probe_at = breaker.and_then(|breaker| breaker.retry_at());
+        self.health.retry_at().max(probe_at)
+    }
+
     /// Returns the load divided by the weight: an endpoint with ten times the weight receives ten
     /// times the load at the same cost.
     fn cost(&self, now: Instant, decay: Duration) -> f64 {
@@ -230,37 +291,6 @@ impl<T> Member<T> {
 impl<T> Drop for Balancer<T> {
     fn drop(&mut self) {
         self.set_counts(MemberCounts::default());
-    }
-}
-
-impl<T> PickedEndpoint<T> {
-    /// Restarts the latency measurement before the request is sent on an established connection.
-    /// The time of the handshake would make a new endpoint look slow.
-    pub(crate) fn record_send(&self) {
-        self.sent.set(Instant::now());
-    }
-
-    /// Records the endpoint's latency when the first byte of the response, or its end, has arrived.
-    pub(crate) fn record_latency(&mut self) {
-        if !std::mem::replace(&mut self.measured, true) {
-            let now = Instant::now();
-            let load = &self.member.load;
-            load.record(now - self.sent.get(), now, self.ewma.decay);
-        }
-    }
-}
-
-impl<T> Deref for PickedEndpoint<T> {
-    type Target = Member<T>;
-
-    fn deref(&self) -> &Member<T> {
-        &self.member
-    }
-}
-
-impl<T> Drop for PickedEndpoint<T> {
-    fn drop(&mut self) {
-        self.member.load.end();
     }
 }
 

@@ -12,6 +12,7 @@ use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
 use crate::access_log::AccessLog;
+use crate::balance::Breakers;
 use crate::config::Config;
 use crate::discovery::Discovery;
 use crate::memory::Memory;
@@ -46,6 +47,7 @@ pub(crate) struct ProcessState {
     /// Connections, and tasks that outlive them. A draining proxy exits when there are none.
     pub(crate) tasks: TaskTracker,
     pub(crate) rate_limits: RateLimits,
+    pub(crate) breakers: Breakers,
     pub(crate) memory: Memory,
     /// For the bodies of requests that may be sent again.
     pub(crate) replay_memory: Arc<ReplayMemory>,
@@ -82,6 +84,7 @@ impl ProcessState {
         Self {
             tasks: TaskTracker::new(),
             rate_limits: RateLimits::default(),
+            breakers: Breakers::default(),
             memory: Memory::new(config.memory),
             replay_memory: Arc::new(ReplayMemory::new(config.outbound.max_replay_bytes)),
             tap,

@@ -130,7 +130,7 @@ impl Endpoints {
             max: Duration::from_secs(10),
             jitter: 0.0,
         };
-        let balancer = Balancer::new(PeakEwma::default(), backoff, metrics, 7, |_| ());
+        let balancer = Balancer::new(PeakEwma::default(), backoff, None, metrics, 7, |_| ());
         balancer.update(endpoints);
         Self(balancer)
     }
@@ -138,7 +138,7 @@ impl Endpoints {
     /// Chooses an endpoint and measures a request to it. Returns false if none is available.
     pub fn choose(&self) -> bool {
         let picked = self.0.pick(Instant::now(), None);
-        picked.is_some_and(|mut picked| {
+        picked.is_some_and(|picked| {
             picked.record_send();
             picked.record_latency();
             true

@@ -6,6 +6,7 @@
 
 pub(crate) mod authz;
 pub(crate) mod balancer;
+pub(crate) mod breaker;
 pub(crate) mod control;
 pub(crate) mod detect;
 pub(crate) mod http;
@@ -40,6 +41,7 @@ pub(crate) struct Families {
     pub(crate) http_balancer: balancer::BalancerFamilies,
     pub(crate) tcp_balancer: balancer::BalancerFamilies,
     pub(crate) tls_balancer: balancer::BalancerFamilies,
+    pub(crate) breaker: breaker::BreakerFamily,
     pub(crate) tcp_route: tcp::TcpRouteFamilies,
     pub(crate) tls_route: tcp::TcpRouteFamilies,
 }
@@ -63,6 +65,7 @@ impl Families {
             http_balancer: balancer::BalancerFamilies::http(registry),
             tcp_balancer: balancer::BalancerFamilies::tcp(registry),
             tls_balancer: balancer::BalancerFamilies::tls(registry),
+            breaker: breaker::BreakerFamily::new(registry),
             tcp_route: tcp::TcpRouteFamilies::tcp(registry),
             tls_route: tcp::TcpRouteFamilies::tls(registry),
         }

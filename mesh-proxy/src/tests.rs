@@ -8,6 +8,7 @@
 mod admin;
 mod answers;
 mod app;
+mod breaker;
 mod direct;
 mod discovery;
 mod egress;

@@ -6,12 +6,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::OptionFuture;
 use mesh_core::endpoint::Endpoint;
 use mesh_core::resilience::{Backoff, PeakEwma};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use super::{Balancer, FailFastGate, PickedEndpoint, QueueError};
+use super::{Balancer, CircuitBreaking, FailFastGate, PickedEndpoint, QueueError};
 use crate::discovery::EndpointSet;
 use crate::telemetry::balancer::BalancerMetrics;
 
@@ -42,6 +43,7 @@ impl<T> BalanceQueue<T> {
         mut sets: watch::Receiver<Arc<EndpointSet>>,
         ewma: PeakEwma,
         settings: &BalanceSettings,
+        circuit: Option<CircuitBreaking>,
         metrics: BalancerMetrics,
         make: impl Fn(&Arc<Endpoint>) -> T + 'static,
     ) -> Self {
@@ -53,7 +55,14 @@ impl<T> BalanceQueue<T> {
                 settings.failfast,
                 metrics.queue.clone(),
             ),
-            balancer: Balancer::new(ewma, settings.backoff, metrics, rand::random(), make),
+            balancer: Balancer::new(
+                ewma,
+                settings.backoff,
+                circuit,
+                metrics,
+                rand::random(),
+                make,
+            ),
             wake: Notify::new(),
         }
     }
@@ -91,7 +100,7 @@ impl<T> BalanceQueue<T> {
             return Err(QueueError::FailFast);
         }
         self.gate.count_request();
-        match self.balancer.pick(now, avoid) {
+        match self.pick(now, avoid) {
             Some(picked) => {
                 self.gate.record_wait(Duration::ZERO);
                 Ok(picked)
@@ -104,13 +113,24 @@ impl<T> BalanceQueue<T> {
         }
     }
 
+    /// Picks an available endpoint. One that works ends fail-fast.
+    fn pick(&self, now: Instant, avoid: Option<SocketAddr>) -> Option<PickedEndpoint<T>> {
+        let picked = self.balancer.pick(now, avoid)?;
+        if self.gate.is_shut() && picked.is_settled() {
+            self.gate.open();
+        }
+        Some(picked)
+    }
+
     async fn wait(&self, deadline: Instant) -> Result<PickedEndpoint<T>, QueueError> {
         let _queued = self.gate.enqueue()?;
         let mut sets = self.sets.borrow().clone();
         loop {
             let now = Instant::now();
             self.refresh();
-            if let Some(picked) = self.balancer.pick(now, None) {
+            // Created before the pick, so that no change in another thread is missed.
+            let breaker_change = OptionFuture::from(self.balancer.breaker_change());
+            if let Some(picked) = self.pick(now, None) {
                 return Ok(picked);
             }
             if self.gate.is_shut() || now >= deadline {
@@ -122,6 +142,7 @@ impl<T> BalanceQueue<T> {
             tokio::select! {
                 Ok(()) = sets.changed() => {}
                 () = self.wake.notified() => {}
+                Some(()) = breaker_change => {}
                 () = tokio::time::sleep_until(retry.min(deadline)) => {}
             }
         }

@@ -44,6 +44,7 @@ mod backend;
 mod endpoint;
 mod ingress;
 mod observe;
+mod outcome;
 mod overrides;
 mod profile;
 mod route_metrics;
@@ -203,7 +204,6 @@ impl HttpTarget {
         let within_target =
             |error: Error| error.within(format_args!("logical service {}", self.destination));
         let (rule, prefix) = self.routes().find(request).map_err(within_target)?;
-        let mut delivery = Delivery::new(client, prefix, required_id);
         let metrics = ExchangeMetrics {
             route: rule.metrics(request),
             profile: rule.profile_metrics.clone(),
@@ -214,6 +214,7 @@ impl HttpTarget {
         let limits = overrides::timeouts(&rule, request.headers_mut());
         let retry = overrides::retry(&rule, request.headers_mut());
         let timeouts = ExchangeTimeouts::new(limits, Instant::now());
+        let mut delivery = Delivery::new(client, prefix, required_id, timeouts.clone());
         let progress = timeouts.as_ref().map(|t| t.progress().clone());
         RequestObserver::new(route.request_body(), progress).attach(request.body_mut());
         let sent = self

@@ -250,7 +250,7 @@ impl Opaque {
     ) -> Result<(Io, PickedEndpoint<EndpointDial>), OpaqueError> {
         let started = Instant::now();
         loop {
-            let mut picked = balancer
+            let picked = balancer
                 .acquire(started)
                 .await
                 .map_err(|error| match error {
@@ -325,7 +325,7 @@ impl Opaque {
         };
         let sets = context.discovery.endpoints(&key.authority);
         let authority = key.authority.clone();
-        BalanceQueue::new(sets, key.load, &settings, metrics, move |endpoint| {
+        BalanceQueue::new(sets, key.load, &settings, None, metrics, move |endpoint| {
             EndpointDial::new(context.clone(), endpoint.clone(), Some(&authority))
         })
     }

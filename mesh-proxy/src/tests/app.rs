@@ -203,7 +203,7 @@ pub(super) async fn head(tcp: &mut impl Stream) -> String {
     try_head(tcp).await.unwrap()
 }
 
-async fn try_head(tcp: &mut impl Stream) -> Option<String> {
+pub(super) async fn try_head(tcp: &mut impl Stream) -> Option<String> {
     let mut bytes = Vec::new();
     while !bytes.ends_with(b"\r\n\r\n") {
         bytes.push(tcp.read_u8().await.ok()?);

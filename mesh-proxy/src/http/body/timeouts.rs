@@ -74,6 +74,10 @@ impl ExchangeTimeouts {
         }
     }
 
+    pub(crate) fn has_expired(&self) -> bool {
+        matches!(self.check(Instant::now()), TimeoutStatus::Expired(_))
+    }
+
     /// Frames only postpone deadlines, so a frame touches no timer: the waiting task checks again.
     fn check(&self, now: Instant) -> TimeoutStatus {
         // Until the request ends, its end is now at the earliest.

@@ -12,9 +12,10 @@ use tokio::time::{Instant, sleep};
 
 use super::attempt_limit::AttemptLimit;
 use super::backend::{BackendResponse, Delivery};
+use super::outcome;
 use super::routes::Rule;
 use crate::error::Error;
-use crate::http::body::ReplayBody;
+use crate::http::body::{BodyEnd, ReplayBody};
 use crate::http::message_context::MessageContext;
 use crate::http::retry::{AttemptEnd, PolicyAction, RetryPolicy};
 use crate::http::{Request, Response, grpc};
@@ -129,7 +130,7 @@ fn discard(sent: BackendResponse) {
     let BackendResponse {
         response,
         mut attempt,
-        mut picked,
+        picked,
         ..
     } = sent;
     let mut body = response.into_body();
@@ -146,8 +147,8 @@ fn discard(sent: BackendResponse) {
             Err(frame) => trailers = frame.into_trailers().ok(),
         }
     }
-    if let Some(picked) = &mut picked {
-        picked.record_latency();
+    if let Some(picked) = &picked {
+        outcome::record_end(picked, BodyEnd::Complete(trailers.as_ref()));
     }
     attempt.response_end(trailers.as_ref());
 }

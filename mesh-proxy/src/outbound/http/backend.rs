@@ -7,15 +7,18 @@ use std::sync::Arc;
 
 use http::HeaderValue;
 use mesh_core::policy::outbound::{Backend as PolicyBackend, BackendTarget, RouteBackend};
+use mesh_core::resilience::FailureAccrual;
 use mesh_core::route::filter::Filter;
 use tokio::time::Instant;
 
 use super::attempt_limit::AttemptLimit;
 use super::endpoint::HttpEndpoint;
 use super::observe::RequestObserver;
-use crate::balance::{BalanceQueue, BalanceSettings, PickedEndpoint, QueueError};
+use super::outcome::{self, Unanswered};
+use crate::balance::{BalanceQueue, BalanceSettings, CircuitBreaking, PickedEndpoint, QueueError};
 use crate::context::ProxyContext;
 use crate::error::{Error, Kind};
+use crate::http::body::ExchangeTimeouts;
 use crate::http::client::SendError;
 use crate::http::retry::{self, Action, Failure, History, Replay};
 use crate::http::{Request, Response, filter};
@@ -39,6 +42,8 @@ pub(super) struct Delivery {
     pub(super) prefix: Option<usize>,
     /// The identity that the application requires of the endpoint.
     pub(super) required_id: Option<HeaderValue>,
+    /// The time limits of the exchange.
+    timeouts: Option<ExchangeTimeouts>,
     /// The time limit of each attempt, if a retry policy sets one.
     pub(super) limit: Option<AttemptLimit>,
     /// The failed attempts. A request that is sent again by a policy continues them.
@@ -58,6 +63,7 @@ pub(super) struct BackendResponse {
 /// A backend, shared by all rules of a target that refer to it.
 pub(super) struct Backend {
     source: PolicyBackend,
+    accrual: Option<FailureAccrual>,
     dispatch: Dispatch,
 }
 
@@ -81,11 +87,13 @@ impl Delivery {
         client: SocketAddr,
         prefix: Option<usize>,
         required_id: Option<HeaderValue>,
+        timeouts: Option<ExchangeTimeouts>,
     ) -> Self {
         Self {
             client,
             prefix,
             required_id,
+            timeouts,
             limit: None,
             history: History::default(),
             avoid: None,
@@ -148,6 +156,11 @@ impl RuleBackend {
             let Attempt { failure, result } = self
                 .attempt(&picked.value, Some(&picked), request, delivery)
                 .await;
+            match (&result, failure) {
+                (Ok((response, _)), _) => outcome::record_headers(&picked, response),
+                (Err(_), Some(failure)) => outcome::record_failure(&picked, failure),
+                (Err(_), None) => {}
+            }
             let action = failure.map_or(Action::Return, |failure| {
                 let history = &mut delivery.history;
                 retry::decide(failure, replay, retry::Dispatch::Balanced, history)
@@ -241,6 +254,7 @@ impl RuleBackend {
         let mut exchange = Exchange::start(metrics, request.headers(), has_body)
             .with_tap(endpoint.tap(request, delivery.client))
             .with_span(trace::context(span.as_deref()));
+        let unanswered = picked.map(|picked| Unanswered::new(picked, delivery.timeouts.as_ref()));
         let sent = match &delivery.limit {
             None => {
                 let observer = RequestObserver::new(exchange.request_body(), None);
@@ -259,6 +273,9 @@ impl RuleBackend {
                 Box::pin(sent).await
             }
         };
+        if let Some(unanswered) = unanswered {
+            unanswered.end();
+        }
         if !matches!(sent, Ok((_, None))) {
             rewrite.undo(request);
             restore_parent(span.as_deref(), request);
@@ -305,6 +322,7 @@ impl Backend {
         context: &Rc<ProxyContext>,
         parent: &mesh_core::meta::Meta,
         source: &PolicyBackend,
+        accrual: Option<FailureAccrual>,
     ) -> Self {
         let dispatch = match &source.target {
             BackendTarget::None => Dispatch::Fail,
@@ -331,11 +349,17 @@ impl Backend {
                     let context = context.clone();
                     move |endpoint: &Arc<_>| HttpEndpoint::new(&context, endpoint, Some(&name))
                 };
+                let circuit = accrual.and_then(|accrual| {
+                    let breakers = context.shared.breakers.backend(authority, &accrual)?;
+                    let metrics = context.families.breaker.balancer(&labels);
+                    Some(CircuitBreaking::new(breakers, metrics))
+                });
                 let sets = context.discovery.endpoints(authority);
                 Dispatch::Balance(Box::new(BalanceQueue::new(
                     sets,
                     *load,
                     &settings,
+                    circuit,
                     metrics,
                     new_endpoint,
                 )))
@@ -343,12 +367,17 @@ impl Backend {
         };
         Self {
             source: source.clone(),
+            accrual,
             dispatch,
         }
     }
 
-    pub(super) fn is_compiled_from(&self, source: &PolicyBackend) -> bool {
-        self.source == *source
+    pub(super) fn is_compiled_from(
+        &self,
+        source: &PolicyBackend,
+        accrual: Option<FailureAccrual>,
+    ) -> bool {
+        self.source == *source && self.accrual == accrual
     }
 
     fn is_available(&self) -> bool {

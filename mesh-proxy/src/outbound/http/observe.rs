@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use super::endpoint::HttpEndpoint;
+use super::outcome;
 use crate::balance::PickedEndpoint;
 use crate::http::Body;
 use crate::http::body::{BodyEnd, BodyObserver, ExchangeProgress};
@@ -69,29 +70,22 @@ impl ResponseObserver {
             picked,
         }
     }
-
-    /// Records the endpoint's latency: the time to the first byte of the body, or to the end of a
-    /// response without one.
-    fn record_latency(&mut self) {
-        if let Some(picked) = &mut self.picked {
-            picked.record_latency();
-        }
-    }
 }
 
 impl BodyObserver for ResponseObserver {
     fn data(&mut self, bytes: usize) {
-        self.record_latency();
+        if let Some(picked) = &self.picked {
+            outcome::record_data(picked);
+        }
         self.route.response_frame(bytes);
         self.attempt.response_frame(bytes);
     }
 
     fn end(&mut self, end: BodyEnd<'_>) {
-        if matches!(end, BodyEnd::Complete(_)) {
-            self.record_latency();
+        if let Some(picked) = self.picked.take() {
+            outcome::record_end(&picked, end);
         }
         self.attempt.end(end);
         self.route.end(end);
-        self.picked = None;
     }
 }

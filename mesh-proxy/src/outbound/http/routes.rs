@@ -13,7 +13,7 @@ use mesh_core::policy::outbound::{
     OutboundProtocol, OutboundRule, RouteBackend, TcpRoute, TcpVerdict,
 };
 use mesh_core::profile::Profile;
-use mesh_core::resilience::{Retry, Timeouts};
+use mesh_core::resilience::{FailureAccrual, Retry, Timeouts};
 use mesh_core::route::filter::{Filter, Ratio};
 use mesh_core::route::http::RequestHead;
 use mesh_core::route::{self, HostMatch};
@@ -96,6 +96,8 @@ pub(super) enum Backends {
 struct Compiler<'a> {
     context: &'a Rc<ProxyContext>,
     parent: &'a Meta,
+    /// Of the routes that are being compiled.
+    accrual: Option<FailureAccrual>,
     old: &'a [CompiledBackend],
     backends: Vec<CompiledBackend>,
 }
@@ -110,6 +112,7 @@ impl Routes {
         let mut compiler = Compiler {
             context,
             parent: &source.policy.parent,
+            accrual: None,
             old: old.map_or(&[], |old| &old.backends),
             backends: Vec::new(),
         };
@@ -204,15 +207,33 @@ fn policy_routes(policy: &OutboundPolicy, version: Version) -> Option<PolicyRout
     }
 }
 
+/// Returns the failure accrual of the endpoints of the same routes.
+fn failure_accrual(policy: &OutboundPolicy, version: Version) -> Option<FailureAccrual> {
+    match &policy.protocol {
+        OutboundProtocol::Detect { http1, http2, .. } => {
+            let routes = if version == Version::HTTP_2 {
+                http2
+            } else {
+                http1
+            };
+            routes.failure_accrual
+        }
+        OutboundProtocol::Http1(routes) | OutboundProtocol::Http2(routes) => routes.failure_accrual,
+        OutboundProtocol::Grpc(routes) => routes.failure_accrual,
+        OutboundProtocol::Opaque(_) | OutboundProtocol::Tls(_) => None,
+    }
+}
+
 fn is_same_for_versions(policy: &OutboundPolicy) -> bool {
     match &policy.protocol {
-        OutboundProtocol::Detect { http1, http2, .. } => http1.routes == http2.routes,
+        OutboundProtocol::Detect { http1, http2, .. } => http1 == http2,
         _ => true,
     }
 }
 
 impl Compiler<'_> {
     fn policy(&mut self, policy: &OutboundPolicy, version: Version) -> Table {
+        self.accrual = failure_accrual(policy, version);
         match policy_routes(policy, version) {
             None => match &policy.protocol {
                 OutboundProtocol::Opaque(Some(route)) => Table::Opaque(self.opaque(route)),
@@ -350,8 +371,9 @@ impl Compiler<'_> {
             BackendTarget::Forward(_) => hosts,
             BackendTarget::Balance { .. } | BackendTarget::None => &[],
         };
+        let accrual = self.accrual;
         let is_same = |compiled: &&CompiledBackend| {
-            compiled.hosts == hosts && compiled.backend.is_compiled_from(source)
+            compiled.hosts == hosts && compiled.backend.is_compiled_from(source, accrual)
         };
         if let Some(compiled) = self.backends.iter().find(is_same) {
             return compiled.backend.clone();
@@ -359,7 +381,7 @@ impl Compiler<'_> {
         let compiled = match self.old.iter().find(is_same) {
             Some(compiled) => compiled.clone(),
             None => CompiledBackend {
-                backend: Rc::new(Backend::new(self.context, self.parent, source)),
+                backend: Rc::new(Backend::new(self.context, self.parent, source, accrual)),
                 hosts: hosts.to_vec(),
             },
         };
