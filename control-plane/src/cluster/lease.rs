@@ -174,6 +174,12 @@ impl LeaseTask {
     async fn try_step(&mut self) -> Result<Duration, LeaseError> {
         let Some(lease) = respond(self.leases.get_opt(self.settings.name)).await? else {
             self.lose();
+            // The holder may not know yet that the Lease was deleted, and still write.
+            if let Some(last) = &self.observation
+                && let Step::Wait(remaining) = last.next(&self.settings.claimant, Instant::now())
+            {
+                return Ok(remaining.min(POLL_INTERVAL));
+            }
             self.create().await?;
             return Ok(Duration::ZERO);
         };
