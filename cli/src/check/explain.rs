@@ -98,7 +98,7 @@ mod tests {
     fn unknown_id_suggests_similar_ids() {
         let error = explain("webhook-cert-valid").unwrap_err();
         assert!(
-            error.contains("did you mean l5d-proxy-injector-webhook-cert-valid?"),
+            error.contains("did you mean l5d-proxy-injector-webhook-cert-valid"),
             "{error}"
         );
         assert!(explain("").unwrap_err().contains("agent-ready"));
