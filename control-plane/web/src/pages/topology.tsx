@@ -76,13 +76,13 @@ function Choice({ namespace, kind }: { namespace: string; kind: string }) {
 
 function Graph({ edges, name }: { edges: Edge[]; name: string }) {
   // Nodes stay where they are while only numbers change.
-  const shape = edges.map(({ src, dst }) => `${key(src)}>${key(dst)}`).sort().join();
+  const shape = edges.map(pair).sort().join();
   const placed = useMemo(() => layout(edges), [shape]);
   const spots = useMemo(() => labelSpots(placed.lines, placed.nodes), [placed]);
-  const current = new Map(edges.map((edge) => [`${key(edge.src)}>${key(edge.dst)}`, edge]));
+  const current = new Map(edges.map((edge) => [pair(edge), edge]));
   const lines = placed.lines.map((line) => ({
     ...line,
-    edge: current.get(`${line.from.id}>${line.to.id}`) ?? line.edge,
+    edge: current.get(ends(line)) ?? line.edge,
   }));
   return (
     <>
@@ -96,11 +96,8 @@ function Graph({ edges, name }: { edges: Edge[]; name: string }) {
               </marker>
             ))}
           </defs>
-          {lines.map((line) => <Curve key={`${line.from.id}>${line.to.id}`} line={line} busiest={busiest(edges)} />)}
-          {lines.map((line) => {
-            const id = `${line.from.id}>${line.to.id}`;
-            return <Label key={id} line={line} at={spots.get(id) ?? route(line).at(0.5)} />;
-          })}
+          {lines.map((line) => <Curve key={ends(line)} line={line} busiest={busiest(edges)} />)}
+          {lines.map((line) => <Label key={ends(line)} line={line} at={spots.get(ends(line)) ?? route(line).at(0.5)} />)}
           {placed.nodes.map((node) => <Box key={node.id} node={node} edges={edges} />)}
         </svg>
       </div>
@@ -167,7 +164,7 @@ function labelSpots(lines: Line[], nodes: Node[]): Map<string, Point> {
   for (const line of [...lines].sort((a, b) => length(a) - length(b))) {
     const { at } = route(line);
     const free = PARTS.map(at).find(isFree);
-    spots.set(`${line.from.id}>${line.to.id}`, free ?? at(0.5));
+    spots.set(ends(line), free ?? at(0.5));
   }
   return spots;
 }
@@ -240,7 +237,9 @@ const COLUMNS: Column<Edge>[] = [
   { name: "Identity of the server", cell: ({ serverId }) => serverId || "–", value: ({ serverId }) => serverId, optional: true },
 ];
 
+/** The same text for an edge and its line. */
 const pair = ({ src, dst }: { src: Resource; dst: Resource }) => `${key(src)}>${key(dst)}`;
+const ends = ({ from, to }: Line) => pair({ src: from.resource, dst: to.resource });
 
 /** The same as the picture, for those who cannot see it. */
 function Edges({ edges }: { edges: Edge[] }) {
