@@ -10,8 +10,7 @@ use super::super::Node;
 enum Wanted<'a> {
     Version,
     Namespaces,
-    /// All objects of a kind in a namespace; of EndpointSlices, those of the Service that the query
-    /// names.
+    /// All objects of a kind in a namespace.
     List(&'static str, &'a str),
     /// A kind, a namespace and a name.
     Object(&'static str, &'a str, &'a str),
@@ -25,36 +24,32 @@ const KINDS: [(&str, &str, &str); 4] = [
     (
         "/apis/discovery.k8s.io/v1/",
         "endpointslices",
-        ENDPOINT_SLICE,
+        "EndpointSlice",
     ),
 ];
 
-const ENDPOINT_SLICE: &str = "EndpointSlice";
+/// The label that the objects of a list must have, with its value if that is required too.
+#[derive(Debug, PartialEq, Eq)]
+struct LabelSelector {
+    label: String,
+    value: Option<String>,
+}
 
 /// Returns an object or a list; `None` if the node does not have it.
 pub(super) fn find(node: &Node, uri: &Uri) -> anyhow::Result<Option<Value>> {
-    let list = |items: Vec<Value>| Some(json!({ "items": items }));
+    let list = |mut items: Vec<Value>| {
+        if let Some(selector) = selector(uri.query().unwrap_or_default()) {
+            items.retain(|object| selector.selects(object));
+        }
+        Some(json!({ "items": items }))
+    };
     Ok(match parse(uri.path()) {
         None => None,
         Some(Wanted::Version) => Some(json!({ "gitVersion": env!("CARGO_PKG_VERSION") })),
-        Some(Wanted::Namespaces) => {
-            let label = wanted_label(uri.query().unwrap_or_default());
-            let mut namespaces: Vec<Value> = node.objects("Namespace")?;
-            namespaces.retain(|namespace| {
-                label.is_none_or(|label| namespace["metadata"]["labels"].get(label).is_some())
-            });
-            list(namespaces)
-        }
+        Some(Wanted::Namespaces) => list(node.objects("Namespace")?),
         Some(Wanted::List(kind, namespace)) => {
             let mut objects: Vec<Value> = node.objects(kind)?;
             objects.retain(|object| object["metadata"]["namespace"] == namespace);
-            if kind == ENDPOINT_SLICE {
-                let service = service_of_slices(uri.query().unwrap_or_default());
-                objects.retain(|object| {
-                    let of = &object["metadata"]["labels"]["kubernetes.io/service-name"];
-                    service.is_none_or(|service| of == service)
-                });
-            }
             list(objects)
         }
         Some(Wanted::Object(kind, namespace, name)) => {
@@ -86,17 +81,25 @@ fn parse(path: &str) -> Option<Wanted<'_>> {
     })
 }
 
-/// Returns the label that the objects of a list must have. Such labels contain no character that is
-/// escaped in a query but the slash.
-fn wanted_label(query: &str) -> Option<&str> {
-    query
-        .split('&')
-        .find_map(|pair| pair.strip_prefix("labelSelector="))
+/// Returns the selector of a list. The dashboard selects by one label.
+fn selector(query: &str) -> Option<LabelSelector> {
+    let (_, text) =
+        form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "labelSelector")?;
+    let (label, value) = match text.split_once('=') {
+        Some((label, value)) => (label, Some(value.to_owned())),
+        None => (&*text, None),
+    };
+    Some(LabelSelector {
+        label: label.to_owned(),
+        value,
+    })
 }
 
-/// Returns the Service whose EndpointSlices are wanted.
-fn service_of_slices(query: &str) -> Option<&str> {
-    wanted_label(query)?.strip_prefix("kubernetes.io%2Fservice-name%3D")
+impl LabelSelector {
+    fn selects(&self, object: &Value) -> bool {
+        let found = object["metadata"]["labels"].get(&self.label);
+        found.is_some_and(|found| self.value.as_ref().is_none_or(|value| found == value))
+    }
 }
 
 #[cfg(test)]
@@ -123,10 +126,23 @@ mod tests {
         ] {
             assert_eq!(parse(path), expected, "{path}");
         }
-        let query = "labelSelector=linkerd.io/extension&limit=100";
-        assert_eq!(wanted_label(query), Some("linkerd.io/extension"));
-        assert_eq!(wanted_label("limit=100"), None);
-        let query = "labelSelector=kubernetes.io%2Fservice-name%3Dweb&limit=10";
-        assert_eq!(service_of_slices(query), Some("web"));
+    }
+
+    #[test]
+    fn lists_are_selected_by_label_and_value() {
+        let selected = |query: &str, labels: Value| {
+            let object = json!({ "metadata": { "labels": labels } });
+            selector(query).map(|selector| selector.selects(&object))
+        };
+        let extension = "labelSelector=linkerd.io/extension&limit=100";
+        let of_service = "labelSelector=kubernetes.io%2Fservice-name%3Dweb&limit=10";
+        let viz = json!({ "linkerd.io/extension": "viz" });
+        let slice = |service: &str| json!({ "kubernetes.io/service-name": service });
+        assert_eq!(selected(extension, viz), Some(true));
+        assert_eq!(selected(extension, json!({})), Some(false));
+        assert_eq!(selected(of_service, slice("web")), Some(true));
+        assert_eq!(selected(of_service, slice("web-2")), Some(false));
+        assert_eq!(selected(of_service, json!({})), Some(false));
+        assert_eq!(selected("limit=100", json!({})), None);
     }
 }
