@@ -6,6 +6,7 @@ use mesh_core::annotation as keys;
 use mesh_core::resilience::{
     Backoff, FailureAccrual, FailurePenalty, Timeouts, parse_grpc_condition, parse_http_condition,
 };
+use mesh_core::retry::DEFAULT_LIMIT;
 use mesh_core::units::{list_items, parse_bool, parse_duration};
 use mesh_k8s::kinds::ObjectMeta;
 
@@ -61,17 +62,12 @@ pub(super) fn retries(meta: &ObjectMeta) -> Result<Option<Retries>, ConvertError
     })?;
     Ok(Some(Retries {
         // The default applies for a limit of 0, as in Linkerd.
-        limit: limit
-            .filter(|limit| *limit > 0)
-            .unwrap_or(DEFAULT_RETRY_LIMIT),
+        limit: limit.filter(|limit| *limit > 0).unwrap_or(DEFAULT_LIMIT),
         timeout: duration(meta, keys::RETRY_TIMEOUT)?,
         http: list(meta, keys::RETRY_HTTP, parse_http_condition)?,
         grpc: list(meta, keys::RETRY_GRPC, parse_grpc_condition)?,
     }))
 }
-
-/// The number of retries without a limit annotation, as in Linkerd.
-const DEFAULT_RETRY_LIMIT: u16 = 1;
 
 /// The defaults of Linkerd.
 mod accrual_default {

@@ -5,22 +5,14 @@ use std::time::Duration;
 use mesh_core::policy::outbound::{
     Distribution, GrpcRoute, HttpRoute, OutboundRule, TcpRoute, TcpVerdict, TlsRoute,
 };
-use mesh_core::resilience::{Backoff, Retry, Timeouts};
+use mesh_core::resilience::{Retry, Timeouts};
+use mesh_core::retry::{DEFAULT_BACKOFF, DEFAULT_REQUEST_BYTES};
 use mesh_core::route::{Route, Rule};
 
 use super::backend::BackendBuilder;
 use super::parent::RouteParent;
 use crate::index::inbound::route_meta;
 use crate::model::{self, ConnectionRoute, Retries};
-
-/// Requests up to this size are buffered for retries, as in Linkerd.
-const MAX_RETRY_BYTES: usize = 64 * 1024;
-/// The backoff between retries, as in Linkerd.
-const RETRY_BACKOFF: Backoff = Backoff {
-    min: Duration::from_millis(25),
-    max: Duration::from_millis(250),
-    jitter: 1.0,
-};
 
 /// The settings of a route and one of its rules. Its annotations replace those of the parent: all
 /// timeouts together, and all settings of retries together. A zero timeout means none.
@@ -144,10 +136,10 @@ pub(super) fn settings<C>(
         .or_else(|| traffic.and_then(|traffic| traffic.retries.as_ref()));
     let retry = retries.map(|retries| Retry {
         max_retries: retries.limit,
-        max_request_bytes: MAX_RETRY_BYTES,
+        max_request_bytes: DEFAULT_REQUEST_BYTES,
         conditions: conditions(retries),
         timeout: limit(retries.timeout).or(overrides.attempt),
-        backoff: Some(RETRY_BACKOFF),
+        backoff: Some(DEFAULT_BACKOFF),
     });
     // The API has a time limit of an attempt only in retries. Without them a request is a single
     // attempt.
