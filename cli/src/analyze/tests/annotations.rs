@@ -1,0 +1,112 @@
+//! Annotations without effect.
+
+use super::*;
+
+#[test]
+fn annotations_without_effect_are_found() {
+    let with = |kind: &str, annotation: &str| {
+        format!(
+            "\napiVersion: v1\nkind: {kind}\nmetadata: {{name: a, namespace: shop, annotations: {{{annotation}: '1'}}}}\nspec: {{clusterIP: 10.96.0.9}}\n"
+        )
+    };
+    for (kind, annotation, code, fix) in [
+        (
+            "Pod",
+            "config.linkerd.io/skip-outbound-prots",
+            "unknown-annotation",
+            "write config.linkerd.io/skip-outbound-ports",
+        ),
+        (
+            "Service",
+            "timeouts.linkerd.io/request",
+            "unknown-annotation",
+            "write timeout.linkerd.io/request",
+        ),
+        (
+            "Pod",
+            "linkerd.io/injection",
+            "unknown-annotation",
+            "write linkerd.io/inject",
+        ),
+        (
+            "Pod",
+            "config.linkerd.io/entirely-different-thing",
+            "unknown-annotation",
+            "remove it",
+        ),
+        (
+            "Pod",
+            "config.linkerd.io/pod-inbound-ports",
+            "unknown-annotation",
+            "remove it",
+        ),
+        (
+            "Service",
+            "config.linkerd.io/proxy-log-level",
+            "no-effect",
+            "write it on a pod template or a Namespace",
+        ),
+        (
+            "Pod",
+            "retry.linkerd.io/http",
+            "no-effect",
+            "write it on a Service",
+        ),
+        (
+            "ConfigMap",
+            "balancer.linkerd.io/failure-accrual",
+            "no-effect",
+            "a Service or an EgressNetwork",
+        ),
+        (
+            "Deployment",
+            "config.linkerd.io/skip-inbound-ports",
+            "no-effect",
+            "below metadata of the pod template",
+        ),
+    ] {
+        let object = format!("{kind} shop/a");
+        let field = format!("metadata.annotations[{annotation}]");
+        check(&with(kind, annotation), [code, &object, &field, fix]);
+    }
+    for (kind, annotation) in [
+        ("Pod", "linkerd.io/inject"),
+        ("Pod", "linkerd.io/created-by"),
+        ("Pod", "example.com/inject"),
+        ("Service", "balancer.linkerd.io/failure-accrual"),
+        ("Service", "mirror.linkerd.io/anything"),
+    ] {
+        assert_eq!(findings(&with(kind, annotation)), [], "{annotation}");
+    }
+}
+
+#[test]
+fn annotations_of_pod_templates_are_checked() {
+    let workload = |kind: &str, template: &str| {
+        format!(
+            "\napiVersion: apps/v1\nkind: {kind}\nmetadata: {{name: a, namespace: shop}}\nspec: {template}\n"
+        )
+    };
+    let meta = "{metadata: {annotations: {linkerd.io/injct: enabled}}}";
+    check(
+        &workload("StatefulSet", &format!("{{template: {meta}}}")),
+        [
+            "unknown-annotation",
+            "StatefulSet shop/a",
+            "spec.template.metadata.annotations[linkerd.io/injct]",
+            "write linkerd.io/inject",
+        ],
+    );
+    check(
+        &workload(
+            "CronJob",
+            &format!("{{jobTemplate: {{spec: {{template: {meta}}}}}}}"),
+        ),
+        [
+            "unknown-annotation",
+            "CronJob shop/a",
+            "spec.jobTemplate.spec.template.metadata.annotations[linkerd.io/injct]",
+            "",
+        ],
+    );
+}
