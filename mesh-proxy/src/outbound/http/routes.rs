@@ -9,7 +9,7 @@ use std::time::Duration;
 use http::{HeaderValue, StatusCode, Version};
 use mesh_core::meta::Meta;
 use mesh_core::policy::outbound::{
-    Backend as BackendSource, BackendTarget, Distribution, GrpcRoute, HttpRoute, OutboundPolicy,
+    Backend as BackendSource, BackendTarget, Distribution, GrpcRoutes, HttpRoutes, OutboundPolicy,
     OutboundProtocol, OutboundRule, RouteBackend, TcpRoute, TcpVerdict,
 };
 use mesh_core::profile::Profile;
@@ -146,11 +146,11 @@ impl Routes {
         let head = RequestHead::from(request);
         let found = match (&**table, policy_routes(&self.source.policy, version)) {
             (Table::Http(rules), Some(PolicyRoutes::Http(routes))) => {
-                route::http::find(routes, &head)
+                route::http::find(&routes.routes, &head)
                     .map(|found| (&rules[found.route][found.rule], found.prefix))
             }
             (Table::Grpc(rules), Some(PolicyRoutes::Grpc(routes))) => {
-                route::grpc::find(routes, &head)
+                route::grpc::find(&routes.routes, &head)
                     .map(|found| (&rules[found.route][found.rule], found.prefix))
             }
             (Table::Opaque(rule), _) => Some((rule, None)),
@@ -184,8 +184,8 @@ fn effective_profile(target: &OutboundTarget) -> Option<&Profile> {
 }
 
 enum PolicyRoutes<'a> {
-    Http(&'a [HttpRoute]),
-    Grpc(&'a [GrpcRoute]),
+    Http(&'a HttpRoutes),
+    Grpc(&'a GrpcRoutes),
 }
 
 /// Returns the routes of a policy for requests of one version.
@@ -197,30 +197,22 @@ fn policy_routes(policy: &OutboundPolicy, version: Version) -> Option<PolicyRout
             } else {
                 http1
             };
-            Some(PolicyRoutes::Http(&routes.routes))
+            Some(PolicyRoutes::Http(routes))
         }
         OutboundProtocol::Http1(routes) | OutboundProtocol::Http2(routes) => {
-            Some(PolicyRoutes::Http(&routes.routes))
+            Some(PolicyRoutes::Http(routes))
         }
-        OutboundProtocol::Grpc(routes) => Some(PolicyRoutes::Grpc(&routes.routes)),
+        OutboundProtocol::Grpc(routes) => Some(PolicyRoutes::Grpc(routes)),
         OutboundProtocol::Opaque(_) | OutboundProtocol::Tls(_) => None,
     }
 }
 
-/// Returns the failure accrual of the endpoints of the same routes.
-fn failure_accrual(policy: &OutboundPolicy, version: Version) -> Option<FailureAccrual> {
-    match &policy.protocol {
-        OutboundProtocol::Detect { http1, http2, .. } => {
-            let routes = if version == Version::HTTP_2 {
-                http2
-            } else {
-                http1
-            };
-            routes.failure_accrual
+impl PolicyRoutes<'_> {
+    fn failure_accrual(&self) -> Option<FailureAccrual> {
+        match self {
+            Self::Http(routes) => routes.failure_accrual,
+            Self::Grpc(routes) => routes.failure_accrual,
         }
-        OutboundProtocol::Http1(routes) | OutboundProtocol::Http2(routes) => routes.failure_accrual,
-        OutboundProtocol::Grpc(routes) => routes.failure_accrual,
-        OutboundProtocol::Opaque(_) | OutboundProtocol::Tls(_) => None,
     }
 }
 
@@ -233,14 +225,15 @@ fn is_same_for_versions(policy: &OutboundPolicy) -> bool {
 
 impl Compiler<'_> {
     fn policy(&mut self, policy: &OutboundPolicy, version: Version) -> Table {
-        self.accrual = failure_accrual(policy, version);
-        match policy_routes(policy, version) {
+        let routes = policy_routes(policy, version);
+        self.accrual = routes.as_ref().and_then(PolicyRoutes::failure_accrual);
+        match routes {
             None => match &policy.protocol {
                 OutboundProtocol::Opaque(Some(route)) => Table::Opaque(self.opaque(route)),
                 _ => Table::None,
             },
-            Some(PolicyRoutes::Http(routes)) => Table::Http(self.routes(routes)),
-            Some(PolicyRoutes::Grpc(routes)) => Table::Grpc(self.routes(routes)),
+            Some(PolicyRoutes::Http(routes)) => Table::Http(self.routes(&routes.routes)),
+            Some(PolicyRoutes::Grpc(routes)) => Table::Grpc(self.routes(&routes.routes)),
         }
     }
 
