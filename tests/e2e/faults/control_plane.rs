@@ -83,7 +83,7 @@ pub(super) const FAULTS: &[Fault] = &[
     Fault {
         name: "the policy controller crashes",
         plant: &[
-            r#"kubectl -n linkerd patch deployment linkerd-destination --type=json -p '[{"op": "add", "path": "/spec/template/spec/containers/1/args/-", "value": "--unknown"}]'"#,
+            r#"kubectl -n linkerd patch deployment linkerd-destination --type=json -p '[{"op": "add", "path": "/spec/template/spec/containers/2/args/-", "value": "--unknown"}]'"#,
         ],
         check: "control-plane-containers",
         detail: "container policy",
