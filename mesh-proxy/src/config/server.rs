@@ -116,13 +116,14 @@ impl Queue {
         }
     }
 
-    /// Returns the settings of a policy, and these where it has none.
+    /// Returns the larger capacity of a policy and of these settings, and the time limit of the
+    /// policy where it has one (docs/adr/0133).
     pub(crate) fn for_policy(self, policy: resilience::Queue) -> Self {
-        let capacity = policy
-            .capacity
-            .map(|capacity| usize::try_from(capacity.get()).unwrap_or(usize::MAX));
+        let capacity = policy.capacity.map_or(0, |capacity| {
+            usize::try_from(capacity.get()).unwrap_or(usize::MAX)
+        });
         Self {
-            capacity: capacity.unwrap_or(self.capacity),
+            capacity: self.capacity.max(capacity),
             failfast: policy
                 .failfast_timeout
                 .map_or(self.failfast, |timeout| timeout.min(MAX_POLICY_FAILFAST)),

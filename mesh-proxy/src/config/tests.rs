@@ -124,7 +124,7 @@ fn defaults_are_linkerds() {
 }
 
 #[test]
-fn queue_of_policy_replaces_configured_values() {
+fn queue_of_policy_raises_capacity_and_replaces_timeout() {
     let queue = read(&[
         ("OUTBOUND_HTTP_QUEUE_CAPACITY", Some("7")),
         ("OUTBOUND_HTTP_FAILFAST_TIMEOUT", Some("5s")),
@@ -143,7 +143,7 @@ fn queue_of_policy_replaces_configured_values() {
     assert_eq!(read(0, None), (7, 5));
     assert_eq!(read(100, None), (100, 5));
     assert_eq!(read(0, Some(Duration::from_secs(3))), (7, 3));
-    assert_eq!(read(1, Some(Duration::MAX)), (1, 3600));
+    assert_eq!(read(1, Some(Duration::MAX)), (7, 3600));
 }
 
 #[test]

@@ -19,8 +19,9 @@ const SERVICE: SocketAddr = SocketAddr::new(
 );
 const AUTHORITY: &str = "web.shop.svc.cluster.local:80";
 
-/// The client of a Service without endpoints, whose policy has this queue.
-async fn client_of(queue: Queue) -> Proxy {
+/// The client of a Service without endpoints, whose policy has this queue, and whose proxy is
+/// configured with this capacity.
+async fn client_of(queue: Queue, configured: &str) -> Proxy {
     let (world, answers) = Answers::start().await;
     let mut backend: RouteBackend = service(AUTHORITY);
     if let BackendTarget::Balance { queue: set, .. } = &mut backend.backend.target {
@@ -31,7 +32,7 @@ async fn client_of(queue: Queue) -> Proxy {
     answers.endpoints(AUTHORITY, &[]);
     let changes = [
         ("DESTINATION_PROFILE_NETWORKS", Some("")),
-        ("OUTBOUND_HTTP_QUEUE_CAPACITY", Some("2")),
+        ("OUTBOUND_HTTP_QUEUE_CAPACITY", Some(configured)),
         ("OUTBOUND_HTTP_FAILFAST_TIMEOUT", Some("2s")),
     ];
     world.proxy_with(CLIENT, &changes)
@@ -47,8 +48,8 @@ async fn ask(proxy: &Proxy, speaks: Speaks) -> JoinHandle<(u16, Instant)> {
 }
 
 /// The responses to three requests at once: statuses, and how long each took, in order.
-async fn three_requests(queue: Queue, speaks: Speaks) -> Vec<(u16, Duration)> {
-    let proxy = client_of(queue).await;
+async fn three_requests(queue: Queue, configured: &str, speaks: Speaks) -> Vec<(u16, Duration)> {
+    let proxy = client_of(queue, configured).await;
     let started = Instant::now();
     let mut asking = Vec::new();
     for nth in 1..=3 {
@@ -69,11 +70,11 @@ async fn three_requests(queue: Queue, speaks: Speaks) -> Vec<(u16, Duration)> {
 fn policy_limits_number_and_time_of_waiting_requests() {
     Speaks::each(async |speaks| {
         let policy = Queue {
-            capacity: NonZeroU32::new(1),
+            capacity: NonZeroU32::new(2),
             failfast_timeout: Some(Duration::from_secs(1)),
         };
-        let responses = three_requests(policy, speaks).await;
-        let expected = [(504, 1), (503, 0), (503, 0)];
+        let responses = three_requests(policy, "1", speaks).await;
+        let expected = [(504, 1), (504, 1), (503, 0)];
         let expected = expected.map(|(status, after)| (status, Duration::from_secs(after)));
         assert_eq!(responses, expected, "{speaks:?}");
     });
@@ -82,8 +83,24 @@ fn policy_limits_number_and_time_of_waiting_requests() {
 #[test]
 fn policy_without_queue_leaves_limits_to_configuration() {
     Speaks::each(async |speaks| {
-        let responses = three_requests(Queue::default(), speaks).await;
+        let responses = three_requests(Queue::default(), "2", speaks).await;
         let expected = [(504, 2), (504, 2), (503, 0)];
+        let expected = expected.map(|(status, after)| (status, Duration::from_secs(after)));
+        assert_eq!(responses, expected, "{speaks:?}");
+    });
+}
+
+/// The policy controllers send 100, which a burst of requests exceeds while the endpoints of a
+/// Service are looked up.
+#[test]
+fn policy_does_not_lower_number_of_waiting_requests() {
+    Speaks::each(async |speaks| {
+        let policy = Queue {
+            capacity: NonZeroU32::new(1),
+            failfast_timeout: Some(Duration::from_secs(1)),
+        };
+        let responses = three_requests(policy, "2", speaks).await;
+        let expected = [(504, 1), (504, 1), (503, 0)];
         let expected = expected.map(|(status, after)| (status, Duration::from_secs(after)));
         assert_eq!(responses, expected, "{speaks:?}");
     });
