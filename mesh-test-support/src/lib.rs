@@ -3,8 +3,9 @@
 //! `control_plane` serves Linkerd's proxy API from a script, `certificates` issues them, and `tls`
 //! contains peers. `machine` and `network` create what a test needs of the machine and remove it
 //! again. `command` and `program` run programs, `cni` runs plugins, and `http` asks servers.
-//! `installation` has what an API server has of the mesh. `eventually` waits for a state that
-//! another process or task brings about. No program of the mesh depends on this package.
+//! `cluster` installs a mesh into a real cluster. `installation` has what an API server has of the
+//! mesh. `eventually` waits for a state that another process or task brings about. No program of
+//! the mesh depends on this package.
 
 #![expect(
     clippy::expect_used,
@@ -13,6 +14,7 @@
 )]
 
 pub mod certificates;
+pub mod cluster;
 pub mod cni;
 pub mod command;
 pub mod control_plane;

@@ -1,11 +1,10 @@
 //! All addresses of a pod: from a meshed and an unmeshed client, over HTTP and over an opaque port.
 //! Also the nodes that an agent is allowed to change.
 
+use mesh_test_support::cluster::Cluster;
+use mesh_test_support::cluster::installation::{Installation, NAMESPACE as CONTROL_PLANE};
 use mesh_test_support::eventually::eventually;
 use serde_json::{Value, json};
-
-use crate::cluster::Cluster;
-use crate::installation::{Installation, NAMESPACE as CONTROL_PLANE};
 
 const NAMESPACE: &str = "addresses";
 

@@ -1,11 +1,11 @@
 //! Injection of pods: the debug container, invalid annotations, and the values of a Linkerd
 //! installation.
 
+use mesh_test_support::cluster::installation::Installation;
+use mesh_test_support::cluster::{Cluster, contains};
 use mesh_test_support::command::Words as _;
 use mesh_test_support::eventually::eventually;
 
-use crate::cluster::{Cluster, contains};
-use crate::installation::Installation;
 use crate::shop::{self, Shop};
 
 /// Values of Linkerd's chart that are `null`, empty or unused here.

@@ -1,8 +1,9 @@
 //! An application of several services in a new mesh, installed by Helm or `meshctl install`, on
 //! each tier; uninstalling leaves no remains.
 
-use crate::cluster::Cluster;
-use crate::installation::Installation;
+use mesh_test_support::cluster::Cluster;
+use mesh_test_support::cluster::installation::Installation;
+
 use crate::shop::Shop;
 use crate::snapshot::ClusterSnapshot;
 

@@ -21,10 +21,10 @@ use std::time::Instant;
 use self::guide::Guide;
 use self::report::Report;
 use self::shell::Shell;
+use mesh_test_support::cluster::Cluster;
+use mesh_test_support::cluster::installation::Installation;
 use mesh_test_support::eventually::eventually;
 
-use crate::cluster::Cluster;
-use crate::installation::Installation;
 use crate::node::Nodes;
 
 /// A fault, the check that reports it, and its repair.

@@ -6,9 +6,9 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use mesh_test_support::cluster::Cluster;
 use mesh_test_support::eventually::eventually;
 
-use crate::cluster::Cluster;
 use crate::shop;
 
 /// A running load.

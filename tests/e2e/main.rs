@@ -13,9 +13,7 @@
 mod addresses;
 mod admission;
 mod application;
-mod cluster;
 mod faults;
-mod installation;
 mod load;
 mod node;
 mod outages;

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use mesh_test_support::cluster::Cluster;
 use mesh_test_support::eventually::eventually;
-
-use crate::cluster::Cluster;
 
 /// Privileged pods on all nodes, in a namespace without injection.
 pub(crate) struct Nodes<'a> {

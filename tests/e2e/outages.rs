@@ -1,10 +1,10 @@
 //! Outages: of the API server, of the agent, and of the agent's state on a node.
 
+use mesh_test_support::cluster::installation::Installation;
+use mesh_test_support::cluster::{Cluster, contains};
 use mesh_test_support::eventually::eventually;
 use serde_json::Value;
 
-use crate::cluster::{Cluster, contains};
-use crate::installation::Installation;
 use crate::load::{HttpVersion, Load};
 use crate::node::Nodes;
 use crate::shop::Shop;

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use mesh_test_support::cluster::installation::Installation;
+use mesh_test_support::cluster::{Cluster, contains};
 use mesh_test_support::eventually::eventually;
 
-use crate::cluster::{Cluster, contains};
-use crate::installation::Installation;
 use crate::node::Nodes;
 use crate::shop::{self, Shop};
 

@@ -1,8 +1,9 @@
 //! All components are replaced under load, one after the other; no request fails or bypasses a
 //! proxy.
 
-use crate::cluster::Cluster;
-use crate::installation::{AGENT, Installation, NAMESPACE};
+use mesh_test_support::cluster::Cluster;
+use mesh_test_support::cluster::installation::{AGENT, Installation, NAMESPACE};
+
 use crate::load::{HttpVersion, Load};
 use crate::node::Nodes;
 use crate::shop::Shop;

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use mesh_test_support::cluster::Cluster;
 use mesh_test_support::command::Words;
 use mesh_test_support::eventually::eventually;
 use serde_json::Value;
-
-use crate::cluster::Cluster;
 
 pub(crate) const NAMESPACE: &str = "shop";
 

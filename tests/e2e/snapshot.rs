@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::cluster::Cluster;
+use mesh_test_support::cluster::Cluster;
+
 use crate::node::Nodes;
 
 /// The state of the cluster before the installation.

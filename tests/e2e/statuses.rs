@@ -1,10 +1,9 @@
 //! Conditions of routes on a cluster, and that a change of the writer changes nothing.
 
+use mesh_test_support::cluster::Cluster;
+use mesh_test_support::cluster::installation::{Installation, NAMESPACE as CONTROL_PLANE};
 use mesh_test_support::eventually::eventually;
 use serde_json::Value;
-
-use crate::cluster::Cluster;
-use crate::installation::{Installation, NAMESPACE as CONTROL_PLANE};
 
 const NAMESPACE: &str = "statuses";
 

@@ -3,10 +3,9 @@
 
 use std::thread;
 
+use mesh_test_support::cluster::Cluster;
+use mesh_test_support::cluster::installation::Installation;
 use serde_json::Value;
-
-use crate::cluster::Cluster;
-use crate::installation::Installation;
 
 const NAMESPACE: &str = "stops";
 const MANIFEST: &str = include_str!("stops.yaml");

@@ -5,13 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use mesh_test_support::cluster::Cluster;
+use mesh_test_support::cluster::installation::Installation;
 use mesh_test_support::command::{Words as _, feed, output_text};
 use mesh_test_support::eventually::eventually;
 use serde::Deserialize;
 use serde_json::{Value, json};
-
-use crate::cluster::Cluster;
-use crate::installation::Installation;
 
 /// A file of `mesh-k8s/testdata/validate`.
 #[derive(Deserialize)]

@@ -6,12 +6,12 @@ use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
+use mesh_test_support::cluster::installation::Installation;
+use mesh_test_support::cluster::{Cluster, contains};
 use mesh_test_support::command::{Words as _, succeed};
 use mesh_test_support::eventually::eventually;
 use serde_json::Value;
 
-use crate::cluster::{Cluster, contains};
-use crate::installation::Installation;
 use crate::shop::{self, Shop};
 use crate::snapshot::ClusterSnapshot;
 

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
+use mesh_test_support::cluster::Cluster;
 use serde_json::Value;
 
 use super::Fault;
-use crate::cluster::Cluster;
 
 pub(super) struct Report {
     rows: Vec<Row>,

@@ -5,9 +5,8 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use mesh_test_support::cluster::Cluster;
 use mesh_test_support::command::succeed;
-
-use crate::cluster::Cluster;
 
 pub(super) struct Shell {
     directory: tempfile::TempDir,

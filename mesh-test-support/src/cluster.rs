@@ -1,11 +1,15 @@
-//! The cluster of the tests, selected by the context in `MESH_TEST_CLUSTER` and driven through
-//! `kubectl`.
+//! A Kubernetes cluster for tests and suites, driven through `kubectl`, `helm` and `meshctl`.
+//! `MESH_TEST_CLUSTER` names its context.
 
+pub mod installation;
+
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use mesh_test_support::command::{Words, built, feed, output_text, succeed, text};
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
+
+use crate::command::{Words, built, feed, output_text, succeed, text};
 
 /// The context of the cluster, in kubectl's default kubeconfig.
 const CONTEXT: &str = "MESH_TEST_CLUSTER";
@@ -15,26 +19,34 @@ const LONG: &str = "MESH_TEST_LONG";
 /// Tests run one at a time, since a mesh is installed into the whole cluster.
 static TURN: Mutex<()> = Mutex::new(());
 
-pub(crate) struct Cluster {
+pub struct Cluster {
     context: String,
+    /// The program under test.
+    meshctl: PathBuf,
     _turn: MutexGuard<'static, ()>,
 }
 
 impl Cluster {
     /// Waits for exclusive use of the cluster. Without a cluster, prints that the test is skipped.
-    pub(crate) fn acquire(test: &str) -> Option<Self> {
+    pub fn acquire(test: &str) -> Option<Self> {
         let Ok(context) = std::env::var(CONTEXT) else {
             println!("skipped: {test}: no cluster; set {CONTEXT} to the context of one");
             return None;
         };
-        Some(Self {
+        Some(Self::new(context, built("meshctl")))
+    }
+
+    /// Waits for exclusive use of the cluster of a context, whose mesh this `meshctl` operates.
+    pub fn new(context: String, meshctl: PathBuf) -> Self {
+        Self {
             context,
+            meshctl,
             _turn: TURN.lock(),
-        })
+        }
     }
 
     /// Like [`Cluster::acquire`], for tests that take minutes and run only with `--long`.
-    pub(crate) fn acquire_for_long_test(test: &str) -> Option<Self> {
+    pub fn acquire_for_long_test(test: &str) -> Option<Self> {
         if std::env::var_os(LONG).is_none() {
             println!("skipped: {test}: takes minutes; `cargo xtask test --e2e --long` runs it");
             return None;
@@ -43,9 +55,9 @@ impl Cluster {
     }
 
     /// Returns a command with the program's flag for the cluster's context.
-    pub(crate) fn program(&self, name: &str) -> Command {
+    pub fn program(&self, name: &str) -> Command {
         let mut command = match name {
-            "meshctl" => Command::new(built(name)),
+            "meshctl" => Command::new(&self.meshctl),
             _ => Command::new(name),
         };
         let flag = match name {
@@ -57,27 +69,27 @@ impl Cluster {
         command
     }
 
-    pub(crate) fn kubectl(&self, args: impl Words) -> String {
+    pub fn kubectl(&self, args: impl Words) -> String {
         succeed(self.program("kubectl").args(args.words()))
     }
 
     /// Returns whether kubectl succeeded, and its output.
-    pub(crate) fn try_kubectl(&self, args: impl Words) -> (bool, String) {
+    pub fn try_kubectl(&self, args: impl Words) -> (bool, String) {
         self.attempt("kubectl", args)
     }
 
-    pub(crate) fn json(&self, args: impl Words) -> Value {
+    pub fn json(&self, args: impl Words) -> Value {
         let args = [args.words(), vec!["-o", "json"]].concat();
         let text = self.kubectl(&args);
         serde_json::from_str(&text)
             .unwrap_or_else(|error| panic!("kubectl {args:?}: {error}: {text}"))
     }
 
-    pub(crate) fn meshctl(&self, args: impl Words) -> String {
+    pub fn meshctl(&self, args: impl Words) -> String {
         succeed(self.program("meshctl").args(args.words()))
     }
 
-    pub(crate) fn try_meshctl(&self, args: impl Words) -> (bool, String) {
+    pub fn try_meshctl(&self, args: impl Words) -> (bool, String) {
         self.attempt("meshctl", args)
     }
 
@@ -89,12 +101,12 @@ impl Cluster {
     }
 
     /// Applies manifests given as text.
-    pub(crate) fn apply(&self, manifests: &str) {
+    pub fn apply(&self, manifests: &str) {
         self.feed("apply --server-side -f -", manifests);
     }
 
     /// Deletes the objects of manifests given as text, if they exist.
-    pub(crate) fn delete(&self, manifests: &str) {
+    pub fn delete(&self, manifests: &str) {
         self.feed("delete --ignore-not-found --timeout=180s -f -", manifests);
     }
 
@@ -105,18 +117,13 @@ impl Cluster {
     }
 
     /// Runs a program in a workload's container; returns whether it succeeded, and its output.
-    pub(crate) fn exec(
-        &self,
-        namespace: &str,
-        workload: &str,
-        command: impl Words,
-    ) -> (bool, String) {
+    pub fn exec(&self, namespace: &str, workload: &str, command: impl Words) -> (bool, String) {
         let place = format!("exec -n {namespace} {workload} -c main --");
         self.try_kubectl([place.words(), command.words()].concat())
     }
 
     /// Returns the items of a list.
-    pub(crate) fn list(&self, args: impl Words) -> Vec<Value> {
+    pub fn list(&self, args: impl Words) -> Vec<Value> {
         let args = [vec!["get"], args.words()].concat();
         match self.json(&args)["items"].take() {
             Value::Array(items) => items,
@@ -125,20 +132,20 @@ impl Cluster {
     }
 
     /// Returns the pods of a selection, such as `-n shop -l app=web`, that are not terminating.
-    pub(crate) fn pods(&self, selection: &str) -> Vec<Value> {
+    pub fn pods(&self, selection: &str) -> Vec<Value> {
         let mut pods = self.list(format!("pods {selection}"));
         pods.retain(|pod| pod["metadata"]["deletionTimestamp"].is_null());
         pods
     }
 
-    pub(crate) fn rolled_out(&self, namespace: &str, workload: &str) {
+    pub fn rolled_out(&self, namespace: &str, workload: &str) {
         self.kubectl(format!(
             "rollout status -n {namespace} {workload} --timeout=180s"
         ));
     }
 
     /// Deletes a namespace and waits until all of its objects are deleted.
-    pub(crate) fn delete_namespace(&self, name: &str) {
+    pub fn delete_namespace(&self, name: &str) {
         self.kubectl(format!(
             "delete namespace {name} --ignore-not-found --timeout=180s"
         ));
@@ -146,7 +153,7 @@ impl Cluster {
 }
 
 /// Succeeds if the text contains the part; otherwise the text is the reason.
-pub(crate) fn contains(text: String, part: &str) -> Result<(), String> {
+pub fn contains(text: String, part: &str) -> Result<(), String> {
     if text.contains(part) {
         Ok(())
     } else {

@@ -2,20 +2,19 @@
 
 use std::path::PathBuf;
 
-use mesh_test_support::command::{Words as _, succeed};
-use mesh_test_support::eventually::eventually;
-
-use crate::cluster::Cluster;
+use super::Cluster;
+use crate::command::{Words as _, succeed};
+use crate::eventually::eventually;
 
 /// The namespace of the control plane; the default of chart and CLI.
-pub(crate) const NAMESPACE: &str = "linkerd";
+pub const NAMESPACE: &str = "linkerd";
 
-pub(crate) const AGENT: &str = "daemonset/mesh-agent";
+pub const AGENT: &str = "daemonset/mesh-agent";
 
 const CRDS: &str = "linkerd-crds";
 const CONTROL_PLANE: &str = "linkerd-control-plane";
 
-pub(crate) struct Installation<'a> {
+pub struct Installation<'a> {
     cluster: &'a Cluster,
     method: InstallMethod,
     removed: bool,
@@ -28,14 +27,14 @@ enum InstallMethod {
 
 impl<'a> Installation<'a> {
     /// `helm install`, with these values (`name=value`).
-    pub(crate) fn by_helm(cluster: &'a Cluster, values: &[&str]) -> Self {
+    pub fn by_helm(cluster: &'a Cluster, values: &[&str]) -> Self {
         helm(cluster, "install", CRDS, &[]);
         helm(cluster, "install", CONTROL_PLANE, values);
         Self::wait_ready(cluster, InstallMethod::Helm)
     }
 
     /// `meshctl install --crds | kubectl apply -f -`, then the same without `--crds`.
-    pub(crate) fn by_meshctl(cluster: &'a Cluster) -> Self {
+    pub fn by_meshctl(cluster: &'a Cluster) -> Self {
         let crds = cluster.meshctl("install --crds");
         cluster.apply(&crds);
         let rest = cluster.meshctl("install");
@@ -54,7 +53,7 @@ impl<'a> Installation<'a> {
     }
 
     /// Waits until all workloads of the mesh are ready and `meshctl check` succeeds.
-    pub(crate) fn wait_until_ready(&self) {
+    pub fn wait_until_ready(&self) {
         // The agents' DaemonSet is optional.
         for kind in ["deployment", "daemonset"] {
             let workloads = self
@@ -68,13 +67,13 @@ impl<'a> Installation<'a> {
         assert!(green, "meshctl check:\n{output}");
     }
 
-    pub(crate) fn upgrade(&self, values: &[&str]) {
+    pub fn upgrade(&self, values: &[&str]) {
         helm(self.cluster, "upgrade", CONTROL_PLANE, values);
         self.wait_until_ready();
     }
 
     /// Uninstalls the mesh as a user would, and waits until the namespace is deleted.
-    pub(crate) fn remove(mut self) {
+    pub fn remove(mut self) {
         self.uninstall();
     }
 
@@ -98,7 +97,7 @@ impl<'a> Installation<'a> {
     }
 
     /// Removes every agent with a node selector that matches no node.
-    pub(crate) fn remove_agents(&self) {
+    pub fn remove_agents(&self) {
         self.select_nodes(
             r#"{"op":"add","path":"/spec/template/spec/nodeSelector/absent","value":"everywhere"}"#,
         );
@@ -112,7 +111,7 @@ impl<'a> Installation<'a> {
         });
     }
 
-    pub(crate) fn restore_agents(&self) {
+    pub fn restore_agents(&self) {
         self.select_nodes(r#"{"op":"remove","path":"/spec/template/spec/nodeSelector/absent"}"#);
         self.cluster.rolled_out(NAMESPACE, AGENT);
     }
@@ -125,7 +124,7 @@ impl<'a> Installation<'a> {
     }
 
     /// Deletes all pods of the control plane at the same time.
-    pub(crate) fn delete_control_plane_pods(&self) {
+    pub fn delete_control_plane_pods(&self) {
         self.cluster.kubectl(format!(
             "delete pods -n {NAMESPACE} -l linkerd.io/control-plane-component --wait=false"
         ));
