@@ -113,8 +113,9 @@ impl HeaderModifier {
 }
 
 impl Redirect {
-    /// Returns the status and target of the redirect, or `None` when the target is the request's
-    /// URI. `prefix` is the length of the matched prefix
+    /// Returns the status and target of the redirect, or `None` for a request that has the target's
+    /// URI already and is forwarded. A redirect that names no part of the URI always has a target.
+    /// `prefix` is the length of the matched prefix
     /// ([`RuleIndex::prefix`](super::RuleIndex::prefix)). The query is kept.
     ///
     /// # Errors
@@ -141,11 +142,18 @@ impl Redirect {
             (None, None) => requested_port,
         };
         let path = self.path(request.path, prefix)?;
-        let unchanged = scheme == requested
+        // A rule that redirects to `/login` and also matches it would otherwise redirect endlessly,
+        // so Linkerd's proxy forwards this request. A redirect that names no part of the URI would
+        // never apply then; the conformance tests of the Gateway API expect a response with it.
+        let names_target = self.scheme.is_some()
+            || self.host.is_some()
+            || self.port.is_some()
+            || self.path.is_some();
+        let is_there = scheme == requested
             && requested_host.is_some_and(|have| have.eq_ignore_ascii_case(host))
             && port == requested_port
             && path == request.path;
-        if unchanged {
+        if names_target && is_there {
             return Ok(None);
         }
         let target = Uri::builder()

@@ -97,6 +97,16 @@ fn redirect_replaces_host_port_and_scheme() {
 }
 
 #[test]
+fn redirect_that_names_only_a_status_redirects_to_the_same_uri() {
+    let redirect = Redirect {
+        status: Some(StatusCode::SEE_OTHER),
+        ..Redirect::default()
+    };
+    let seen = target(&redirect, "http://a.example:8080/x?y=1", None).unwrap();
+    assert_eq!(seen.as_deref(), Some("303 http://a.example:8080/x?y=1"));
+}
+
+#[test]
 fn redirect_replaces_path_or_prefix() {
     let check = |path: PathModifier, uri: &str, prefix: Option<usize>, expect: &str| {
         let redirect = Redirect {
