@@ -16,7 +16,7 @@ use crate::{command, image, test_apps};
 pub(crate) use kind::Kind;
 
 /// Names the context of the cluster to test on.
-pub(crate) const CONTEXT_VARIABLE: &str = "MESH_TEST_CLUSTER";
+pub const CONTEXT_VARIABLE: &str = "MESH_TEST_CLUSTER";
 /// Names the program that gives images to that cluster: it is called with the paths of the
 /// archives.
 const LOADER_VARIABLE: &str = "MESH_TEST_LOAD_IMAGE";
@@ -28,7 +28,7 @@ const PROGRAMS: [(&str, &str); 2] = [
 ];
 
 /// The context of the cluster that the tests are given, if any.
-pub(crate) fn given() -> Option<String> {
+pub fn given() -> Option<String> {
     env::var(CONTEXT_VARIABLE)
         .ok()
         .filter(|context| !context.is_empty())
@@ -44,15 +44,21 @@ pub fn load_images(root: &Path, context: &str) -> anyhow::Result<()> {
         .context("no image was made")?
         .to_owned();
     archives.push(test_apps::image(&directory)?);
-    for mut command in loaders(env::var(LOADER_VARIABLE).ok(), context, &archives)? {
+    load(context, &archives)?;
+    // After the loader: it may be what brings the cluster and its programs.
+    check_programs()
+}
+
+/// Gives images to the cluster.
+pub fn load(context: &str, archives: &[PathBuf]) -> anyhow::Result<()> {
+    for mut command in loaders(env::var(LOADER_VARIABLE).ok(), context, archives)? {
         command::run("load the images", &mut command).with_context(|| {
             format!(
                 "give the images to the cluster; {LOADER_VARIABLE} may name another program for it"
             )
         })?;
     }
-    // After the loader: it may be what brings the cluster and its programs.
-    check_programs()
+    Ok(())
 }
 
 /// Describes where to get a missing program.

@@ -18,6 +18,7 @@ mod clippy;
 pub mod cluster;
 pub mod command;
 mod demo;
+pub mod docker_archive;
 pub mod duration;
 mod ebpf;
 mod fmt;

@@ -2,22 +2,19 @@
 //! programs (nginx, MariaDB, redis, etcd, curl, h2load, …) copied from the packages installed on
 //! this machine, so that no registry is needed. Never published.
 //!
-//! Unlike the images of the mesh it is not reproducible, has no SBOM, has one layer and runs as
-//! root.
+//! Unlike the images of the mesh it is not reproducible and runs as root.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail};
 use serde_json::json;
-use sha2::{Digest, Sha256};
-use tar::{Builder, EntryType, Header};
 
 use crate::command::captured_stdout;
+use crate::docker_archive::Layer;
 
 const REFERENCE: &str = "mesh/test-apps:dev";
 
@@ -54,10 +51,12 @@ pub(crate) fn image(directory: &Path) -> anyhow::Result<PathBuf> {
         return Ok(tar);
     }
     fs::create_dir_all(directory).with_context(|| format!("create {}", directory.display()))?;
-    let layer = directory.join("test-apps.layer");
-    write_layer(&layer, &files(&packages)?).context("collect the programs of the test image")?;
-    write_archive(&tar, &layer).with_context(|| format!("write {}", tar.display()))?;
-    fs::remove_file(&layer)?;
+    let mut layer = Layer::create(&tar)?;
+    fill(&mut layer, &files(&packages)?).context("collect the programs of the test image")?;
+    let config = json!({
+        "Env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"], "Cmd": ["/bin/sh"], "WorkingDir": "/",
+    });
+    layer.write_image(&tar, REFERENCE, &config)?;
     fs::write(&note, made_from)?;
     Ok(tar)
 }
@@ -131,10 +130,9 @@ fn is_wanted(path: &str) -> bool {
     path.starts_with('/') && !LEFT_OUT.iter().any(|start| path.starts_with(start))
 }
 
-fn write_layer(layer: &Path, files: &BTreeSet<PathBuf>) -> anyhow::Result<()> {
-    let mut tar = Builder::new(BufWriter::new(File::create(layer)?));
+fn fill(layer: &mut Layer, files: &BTreeSet<PathBuf>) -> anyhow::Result<()> {
     for name in MERGED {
-        link(&mut tar, name, &format!("usr/{name}"))?;
+        layer.link(name, &format!("usr/{name}"))?;
     }
     for (path, mode) in [
         ("tmp", 0o1777),
@@ -143,12 +141,10 @@ fn write_layer(layer: &Path, files: &BTreeSet<PathBuf>) -> anyhow::Result<()> {
         ("root", 0o700),
         ("host", 0o755),
     ] {
-        let mut header = header(EntryType::Directory, mode, 0);
-        tar.append_data(&mut header, format!("{path}/"), io::empty())?;
+        layer.directory(path, mode)?;
     }
     for (path, text) in [("etc/passwd", PASSWD), ("etc/group", GROUP)] {
-        let mut header = header(EntryType::Regular, 0o644, text.len());
-        tar.append_data(&mut header, path, text.as_bytes())?;
+        layer.file(path, 0o644, text.as_bytes())?;
     }
     for file in files {
         let path = inside(file);
@@ -160,15 +156,12 @@ fn write_layer(layer: &Path, files: &BTreeSet<PathBuf>) -> anyhow::Result<()> {
             continue;
         }
         if metadata.is_symlink() {
-            link(&mut tar, &path, &fs::read_link(file)?.to_string_lossy())?;
+            layer.link(&path, &fs::read_link(file)?.to_string_lossy())?;
         } else if metadata.is_file() {
             let content = fs::read(file).with_context(|| format!("read {}", file.display()))?;
-            let mode = metadata.permissions().mode() & 0o777;
-            let mut header = header(EntryType::Regular, mode, content.len());
-            tar.append_data(&mut header, &path, content.as_slice())?;
+            layer.file(&path, metadata.permissions().mode() & 0o777, &content)?;
         }
     }
-    tar.into_inner()?.flush()?;
     Ok(())
 }
 
@@ -180,46 +173,6 @@ fn inside(file: &Path) -> String {
         Some((first, _)) if MERGED.contains(&first) => format!("usr/{path}"),
         _ => path,
     }
-}
-
-fn link(tar: &mut Builder<impl Write>, path: &str, target: &str) -> io::Result<()> {
-    let mut header = header(EntryType::Symlink, 0o777, 0);
-    tar.append_link(&mut header, path, target)
-}
-
-fn header(kind: EntryType, mode: u32, size: usize) -> Header {
-    let mut header = Header::new_gnu();
-    header.set_entry_type(kind);
-    header.set_mode(mode);
-    header.set_uid(0);
-    header.set_gid(0);
-    header.set_mtime(0);
-    header.set_size(size as u64);
-    header
-}
-
-/// Docker's form of an image, which every loader reads.
-fn write_archive(tar: &Path, layer: &Path) -> anyhow::Result<()> {
-    let mut digest = Sha256::new();
-    io::copy(&mut File::open(layer)?, &mut digest)?;
-    let config = json!({
-        "architecture": if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" },
-        "os": "linux",
-        "config": { "Env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"], "Cmd": ["/bin/sh"], "WorkingDir": "/" },
-        "rootfs": { "type": "layers", "diff_ids": [format!("sha256:{:x}", digest.finalize())] },
-    });
-    let config = serde_json::to_vec(&config)?;
-    let name = format!("{:x}.json", Sha256::digest(&config));
-    let manifest = json!([{ "Config": name, "RepoTags": [REFERENCE], "Layers": ["layer.tar"] }]);
-    let manifest = serde_json::to_vec(&manifest)?;
-    let mut archive = Builder::new(BufWriter::new(File::create(tar)?));
-    for (path, content) in [(name.as_str(), &config), ("manifest.json", &manifest)] {
-        let mut header = header(EntryType::Regular, 0o644, content.len());
-        archive.append_data(&mut header, path, content.as_slice())?;
-    }
-    archive.append_path_with_name(layer, "layer.tar")?;
-    archive.into_inner()?.flush()?;
-    Ok(())
 }
 
 #[cfg(test)]
