@@ -1,8 +1,8 @@
 //! `mesh-bench`: what `cargo xtask bench`, `soak` and `test --suites` run.
 //!
 //! `benchmark` (with `soak`) measures and `suites` tests a pair of proxies in pods on this machine,
-//! which `testbed` creates. The other commands are helper programs that no distribution packages;
-//! `benchmark` and `suites` start them.
+//! which `testbed` creates. `gateway_api` tests a mesh on a cluster. The other commands are helper
+//! programs that no distribution packages; `benchmark` and `suites` start them.
 //!
 //! `authority` issues certificates for every system under test. `control` is a control plane with
 //! precomputed responses, so that its latency does not distort a measurement of the proxy.
@@ -22,6 +22,8 @@ mod authority;
 mod benchmark;
 mod collector;
 mod control;
+mod gateway_api;
+mod go_program;
 mod load;
 mod series;
 mod serve;
@@ -55,6 +57,8 @@ enum Command {
     Soak(benchmark::soak::SoakOptions),
     /// Run test suites against the proxy
     Suites(suites::SuitesOptions),
+    /// Run the Gateway API's conformance tests on the cluster of MESH_TEST_CLUSTER
+    GatewayApi,
     /// Generate a trust anchor, an issuer and a leaf certificate for each name
     Authority(authority::Options),
     /// Run a control plane for the proxies
@@ -87,6 +91,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Benchmark(options) => return benchmark::run(&workspace::root()?, &options),
         Command::Soak(options) => return benchmark::soak::run(&workspace::root()?, &options),
         Command::Suites(options) => return suites::run(&workspace::root()?, &options),
+        Command::GatewayApi => return gateway_api::run(&workspace::root()?),
         Command::Authority(options) => authority::generate(&options),
         Command::Control(options) => runtime()?.block_on(control::run(options)),
         Command::Collector(options) => runtime()?.block_on(collector::run(options)),

@@ -10,7 +10,7 @@ mod h2spec;
 mod honest_client;
 mod hostile;
 mod kosoku;
-mod outcome;
+pub(crate) mod outcome;
 mod slowhttptest;
 mod smugglex;
 mod tools;
@@ -44,7 +44,7 @@ pub(crate) struct SuitesOptions {
 }
 
 /// Directory of installed tools and of results, below the checkout.
-const DIRECTORY: &str = "target/suites";
+pub(crate) const DIRECTORY: &str = "target/suites";
 
 /// A test suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]

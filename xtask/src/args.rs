@@ -90,7 +90,8 @@ pub(crate) struct TestOptions {
     /// Also run the long tests (soak and volume)
     #[arg(long, conflicts_with = "quick")]
     pub(crate) long: bool,
-    /// Install and run only the suites against the proxy, the named ones or all; needs root
+    /// Install and run only the public suites, the named ones or all; needs root, and for
+    /// gateway-api the cluster of MESH_TEST_CLUSTER
     #[arg(long, value_name = "NAME", num_args = 0.., conflicts_with_all = ["quick", "filter", "e2e", "long"])]
     pub(crate) suites: Option<Vec<String>>,
     /// Run suites in these positions only, besides the server alone: outbound, inbound, inbound-tls

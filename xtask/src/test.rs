@@ -19,6 +19,8 @@ use summary::{Summary, Tally};
 const WORKSPACE_VARIABLE: &str = "MESH_TEST_WORKSPACE";
 /// Set for tests at full volume (`--long`).
 const LONG_VARIABLE: &str = "MESH_TEST_LONG";
+/// The suite of `mesh-bench` that runs on a cluster.
+const CLUSTER_SUITE: &str = "gateway-api";
 
 /// Runs everything. Failed tests only set the exit status, so that the counts are the last line.
 pub(crate) fn run(root: &Path, options: &TestOptions) -> anyhow::Result<ExitCode> {
@@ -26,14 +28,7 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> anyhow::Result<ExitCode
         if !options.no_build {
             build_kernel_programs(root)?;
         }
-        let mut arguments = suites.clone();
-        for position in &options.positions {
-            arguments.extend(["--position".to_owned(), position.clone()]);
-        }
-        if options.no_build {
-            arguments.push("--no-build".to_owned());
-        }
-        return measurement::run(root, "suites", &arguments);
+        return run_suites(root, suites, options);
     }
     let mut tally = Tally::default();
     let ended = if options.e2e {
@@ -51,6 +46,44 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> anyhow::Result<ExitCode
     eprintln!("error: {error:#}");
     report(&tally);
     Ok(ExitCode::FAILURE)
+}
+
+/// Runs the named suites, or all: those against a pair of proxies, then the one on a cluster.
+fn run_suites(root: &Path, named: &[String], options: &TestOptions) -> anyhow::Result<ExitCode> {
+    let all = named.is_empty();
+    let (on_cluster, on_machine): (Vec<String>, Vec<String>) = named
+        .iter()
+        .cloned()
+        .partition(|name| name == CLUSTER_SUITE);
+    let mut status = ExitCode::SUCCESS;
+    if all || !on_machine.is_empty() {
+        let mut arguments = on_machine;
+        for position in &options.positions {
+            arguments.extend(["--position".to_owned(), position.clone()]);
+        }
+        if options.no_build {
+            arguments.push("--no-build".to_owned());
+        }
+        status = measurement::run(root, "suites", &arguments)?;
+    }
+    if !on_cluster.is_empty() || (all && cluster::given().is_some()) {
+        if let (Some(context), false) = (cluster::given(), options.no_build) {
+            build(root)?;
+            load_images(root, &context)?;
+        }
+        let passed = measurement::run(root, CLUSTER_SUITE, &[])?;
+        status = if passed == ExitCode::SUCCESS {
+            status
+        } else {
+            passed
+        };
+    } else if all {
+        eprintln!(
+            "==> {CLUSTER_SUITE}: skipped, no cluster: set {} to the context of one",
+            cluster::CONTEXT_VARIABLE
+        );
+    }
+    Ok(status)
 }
 
 /// Runs the unit tests, then the tests that start programs.

@@ -14,20 +14,20 @@ const SHOWN: usize = 20;
 
 /// The cases of one run.
 #[derive(Debug, PartialEq)]
-pub(super) struct Outcome {
-    pub(super) cases: Vec<Case>,
+pub(crate) struct Outcome {
+    pub(crate) cases: Vec<Case>,
     /// The suite's own report.
-    pub(super) file: PathBuf,
+    pub(crate) file: PathBuf,
     /// A remark that is printed even if no case failed.
-    pub(super) note: Option<String>,
+    pub(crate) note: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Case {
-    pub(super) name: String,
-    pub(super) passed: bool,
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) passed: bool,
     /// The suite's message for the case.
-    pub(super) message: String,
+    pub(crate) message: String,
 }
 
 /// Runs the program of `suite`, which writes its report to `file`. Returns the report, and exit
@@ -50,7 +50,7 @@ pub(super) fn report(
 
 impl Outcome {
     /// Creates an outcome without a note.
-    pub(super) fn new(cases: Vec<Case>, file: PathBuf) -> Self {
+    pub(crate) fn new(cases: Vec<Case>, file: PathBuf) -> Self {
         Self {
             cases,
             file,
@@ -58,7 +58,7 @@ impl Outcome {
         }
     }
 
-    pub(super) fn holds(&self) -> bool {
+    pub(crate) fn holds(&self) -> bool {
         self.cases.iter().all(|case| case.passed)
     }
 
@@ -99,7 +99,7 @@ impl Outcome {
     }
 
     /// Prints a summary line and a line for each failed case.
-    pub(super) fn print(&self, root: &Path, suite: &str, position: &str, alone: Option<&Self>) {
+    pub(crate) fn print(&self, root: &Path, suite: &str, position: &str, alone: Option<&Self>) {
         println!("{}", self.line(root, suite, position));
         let failed_alone: BTreeSet<&str> = alone
             .into_iter()

@@ -10,26 +10,27 @@ use xtask::workspace::{self, find_program};
 use xtask::{command, setup, stage};
 
 use super::{DIRECTORY, Suite};
+use crate::go_program::GoProgram;
 
 /// Release 2.6.0, named by its commit, since Go rejects a v2 tag for a module path without `/v2`.
-const H2SPEC: Go = Go {
+const H2SPEC: GoProgram = GoProgram {
     package: "github.com/summerwind/h2spec/cmd/h2spec",
     version: "v0.0.0-20200804131034-70ac22940108",
     directory: "h2spec",
-    program: "h2spec",
+    name: "h2spec",
 };
 const GRPC_VERSION: &str = "v1.83.0";
-const GRPC_CLIENT: Go = Go {
+const GRPC_CLIENT: GoProgram = GoProgram {
     package: "google.golang.org/grpc/interop/client",
     version: GRPC_VERSION,
     directory: "grpc-interop-client",
-    program: "client",
+    name: "client",
 };
-const GRPC_SERVER: Go = Go {
+const GRPC_SERVER: GoProgram = GoProgram {
     package: "google.golang.org/grpc/interop/server",
     version: GRPC_VERSION,
     directory: "grpc-interop-server",
-    program: "server",
+    name: "server",
 };
 const KOSOKU_VERSION: &str = "0.1.0";
 const SMUGGLEX_VERSION: &str = "0.4.0";
@@ -48,14 +49,6 @@ pub(super) struct Tools {
     directory: PathBuf,
 }
 
-/// A program of a Go module.
-struct Go {
-    package: &'static str,
-    version: &'static str,
-    directory: &'static str,
-    program: &'static str,
-}
-
 impl Tools {
     /// Installs the missing tools of these suites.
     pub(super) fn prepare(root: &Path, suites: &[Suite]) -> anyhow::Result<Self> {
@@ -67,10 +60,10 @@ impl Tools {
         install_packages(suites)?;
         for suite in suites {
             match suite {
-                Suite::H2spec => tools.install_go(&H2SPEC)?,
+                Suite::H2spec => H2SPEC.install(&tools.directory)?,
                 Suite::GrpcInterop => {
-                    tools.install_go(&GRPC_CLIENT)?;
-                    tools.install_go(&GRPC_SERVER)?;
+                    GRPC_CLIENT.install(&tools.directory)?;
+                    GRPC_SERVER.install(&tools.directory)?;
                 }
                 Suite::Kosoku => tools.install_kosoku()?,
                 Suite::Smugglex => tools.install_smugglex(root)?,
@@ -81,15 +74,15 @@ impl Tools {
     }
 
     pub(super) fn h2spec(&self) -> anyhow::Result<PathBuf> {
-        require_installed(self.go_program(&H2SPEC))
+        require_installed(H2SPEC.path(&self.directory))
     }
 
     pub(super) fn grpc_client(&self) -> anyhow::Result<PathBuf> {
-        require_installed(self.go_program(&GRPC_CLIENT))
+        require_installed(GRPC_CLIENT.path(&self.directory))
     }
 
     pub(super) fn grpc_server(&self) -> anyhow::Result<PathBuf> {
-        require_installed(self.go_program(&GRPC_SERVER))
+        require_installed(GRPC_SERVER.path(&self.directory))
     }
 
     pub(super) fn kosoku(&self) -> anyhow::Result<PathBuf> {
@@ -100,41 +93,12 @@ impl Tools {
         require_installed(self.smugglex_directory().join("bin/smugglex"))
     }
 
-    fn go_program(&self, go: &Go) -> PathBuf {
-        self.go_directory(go).join(go.program)
-    }
-
-    fn go_directory(&self, go: &Go) -> PathBuf {
-        self.directory
-            .join(format!("{}-{}", go.directory, go.version))
-    }
-
     fn kosoku_directory(&self) -> PathBuf {
         self.directory.join(format!("kosoku-{KOSOKU_VERSION}"))
     }
 
     fn smugglex_directory(&self) -> PathBuf {
         self.directory.join(format!("smugglex-{SMUGGLEX_VERSION}"))
-    }
-
-    fn install_go(&self, go: &Go) -> anyhow::Result<()> {
-        if self.go_program(go).exists() {
-            return Ok(());
-        }
-        if find_program("go").is_none() {
-            bail!(
-                "Go is required to build {}; install a release of the last year from https://go.dev/dl",
-                go.directory
-            );
-        }
-        stage::run(go.directory, go.version, || {
-            let mut install = Command::new("go");
-            install
-                .arg("install")
-                .arg(format!("{}@{}", go.package, go.version))
-                .env("GOBIN", self.go_directory(go));
-            command::run("go install", &mut install)
-        })
     }
 
     /// Installs kosoku into a virtual environment, isolated from the machine's Python packages.
@@ -218,7 +182,7 @@ mod tests {
             directory: "/mesh/target/suites".into(),
         };
         assert_eq!(
-            tools.go_program(&GRPC_CLIENT),
+            GRPC_CLIENT.path(&tools.directory),
             Path::new("/mesh/target/suites/grpc-interop-client-v1.83.0/client")
         );
         assert!(tools.kosoku_directory().ends_with("kosoku-0.1.0"));
