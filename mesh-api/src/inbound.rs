@@ -19,6 +19,10 @@ use crate::{InvalidField, value};
 
 mod route;
 
+/// The label of a Server that tells that its pod is being deleted. The API has no field for it;
+/// Linkerd's proxy reads only the labels of the reference (docs/adr/0146).
+const TERMINATING: &str = "terminating";
+
 /// Converts a received policy of a port.
 ///
 /// # Errors
@@ -29,16 +33,24 @@ pub fn server_policy(server: wire::Server) -> Result<ServerPolicy, InvalidField>
         meta: meta::from_labels("labels", &server.labels)?,
         protocol: required("protocol", server.protocol, protocol)?,
         authorizations: authorizations(server.authorizations)?,
+        is_terminating: server
+            .labels
+            .get(TERMINATING)
+            .is_some_and(|value| value == "true"),
     })
 }
 
 /// Converts the policy of a port to a message.
 pub fn to_proto(policy: &ServerPolicy) -> wire::Server {
+    let mut labels = meta::to_labels(&policy.meta);
+    if policy.is_terminating {
+        labels.insert(TERMINATING.to_owned(), "true".to_owned());
+    }
     wire::Server {
         protocol: Some(protocol_to_proto(&policy.protocol)),
         server_ips: Vec::new(),
         authorizations: authorizations_to_proto(&policy.authorizations),
-        labels: meta::to_labels(&policy.meta),
+        labels,
     }
 }
 

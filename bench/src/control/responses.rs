@@ -145,6 +145,7 @@ impl Responses {
                 networks: vec![all],
                 authentication,
             }]),
+            is_terminating: false,
         }
     }
 

@@ -61,6 +61,7 @@ fn default_policy(settings: &PolicySettings, workload: Workload<'_>, port: u16) 
     if let ServerProtocol::Detect { http, .. } = &mut server.protocol {
         http.routes = default_http_routes(settings, workload, port);
     }
+    server.is_terminating = workload.is_terminating();
     server
 }
 
@@ -94,6 +95,7 @@ fn server_policy(
             Protocol::Tls => ServerProtocol::Tls,
         },
         authorizations: authorizations::of_server(store, settings, server).into(),
+        is_terminating: workload.is_terminating(),
     }
 }
 

@@ -107,8 +107,9 @@ proptest! {
         meta in server_meta(),
         protocol in protocols(),
         authorizations in authorizations(),
+        is_terminating in any::<bool>(),
     ) {
-        let policy = ServerPolicy { meta, protocol, authorizations };
+        let policy = ServerPolicy { meta, protocol, authorizations, is_terminating };
         prop_assert_eq!(server_policy(to_proto(&policy)), Ok(policy));
     }
 }

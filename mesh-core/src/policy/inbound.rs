@@ -33,6 +33,8 @@ pub struct ServerPolicy {
     pub protocol: ServerProtocol,
     /// Apply to every connection, and to every route after the route's own.
     pub authorizations: Arc<[Authorization]>,
+    /// The pod is being deleted: the proxy drains its clients' connections.
+    pub is_terminating: bool,
 }
 
 /// The protocol of a port.

@@ -3,21 +3,24 @@
 //!
 //! The kubelet signals the end of a pod to the application before it signals a native sidecar. The
 //! application closes its listener and its idle connections, but its clients are connected to the
-//! proxy. [`AppPort`] therefore detects that the application no longer listens, and drains the
-//! connections of that port's clients (docs/adr/0034).
+//! proxy. [`AppPort`] therefore drains the connections of that port's clients when the policy tells
+//! that the pod is being deleted (docs/adr/0146), and when it detects that the application no
+//! longer listens (docs/adr/0034).
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
 use mesh_runtime::drain::{Part, Watch};
-use tokio::sync::Notify;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::config::Config;
 use crate::context::ProxyContext;
+use crate::discovery::CurrentPolicy;
 use crate::error::DialError;
 use crate::http::Protocol;
 use crate::http::client::{Client, ClientConfig, Dial, PoolHandle, ServerWatcher};
@@ -42,9 +45,10 @@ pub(super) struct AppPort {
     options: ConnectOptions,
     transport: Arc<TransportMetrics>,
     drain: Watch,
-    /// Drains the clients' connections that were accepted since the application last stopped
-    /// listening.
+    /// Drains the clients' connections that were accepted since the last drain.
     clients: RefCell<Part>,
+    /// Drains them while the pod is being deleted.
+    termination: RefCell<Option<FollowedPolicy>>,
     /// The number of open client connections.
     open: Cell<usize>,
     /// Whether the application accepted the last connection.
@@ -54,6 +58,12 @@ pub(super) struct AppPort {
     /// The application has closed another connection while a probe was running.
     probe_again: Cell<bool>,
     next_probe: Cell<Instant>,
+}
+
+/// The policies of the port that tell whether the pod is being deleted, and the task that drains.
+struct FollowedPolicy {
+    policies: watch::Receiver<CurrentPolicy>,
+    _task: AbortOnDropHandle<()>,
 }
 
 /// State of the probe that checks whether the application still listens.
@@ -74,6 +84,10 @@ pub(super) struct AppConnection {
 /// Minimum time between two probes. Applications also close connections for other reasons, such as
 /// an idle timeout. The probe's connection is kept for the next request.
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Time between two drains while the pod is being deleted. A client that reconnects before its node
+/// has removed the pod from the Service reaches the same pod, and is drained with the next one.
+const TERMINATION_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long a response is delayed for a running probe, whose result decides whether the client may
 /// keep its connection. The kernel accepts or refuses in microseconds, unless the application's
@@ -100,6 +114,7 @@ impl Apps {
                 options: self.options(),
                 transport: self.transport.clone(),
                 clients: RefCell::new(self.drain.part()),
+                termination: RefCell::new(None),
                 drain: self.drain.clone(),
                 open: Cell::new(0),
                 is_listening: Cell::new(false),
@@ -136,6 +151,22 @@ impl AppPort {
         }
     }
 
+    /// Drains the clients' connections, present and later ones, once these policies of the port
+    /// tell that the pod is being deleted.
+    pub(super) fn follow_termination(self: &Rc<Self>, policies: watch::Receiver<CurrentPolicy>) {
+        let mut followed = self.termination.borrow_mut();
+        let is_followed = followed
+            .as_ref()
+            .is_some_and(|followed| followed.policies.same_channel(&policies));
+        if !is_followed {
+            let task = drain_while_terminating(Rc::downgrade(self), policies.clone());
+            *followed = Some(FollowedPolicy {
+                policies,
+                _task: AbortOnDropHandle::new(tokio::task::spawn_local(task)),
+            });
+        }
+    }
+
     /// Whether a probe is running.
     pub(super) fn is_probing(&self) -> bool {
         self.probe.get() == ProbeState::Running
@@ -154,6 +185,9 @@ impl AppPort {
             }
             Err(error) => {
                 if error.is_refused() {
+                    if self.is_listening.replace(false) {
+                        self.log_drain("the application no longer listens");
+                    }
                     self.drain_clients();
                 }
                 Err(error)
@@ -165,15 +199,19 @@ impl AppPort {
     /// announce the close with the next response; HTTP/2 connections accept no more streams.
     /// Connections accepted later are not drained.
     fn drain_clients(&self) {
-        if self.is_listening.replace(false) && self.open.get() > 0 {
+        let drained = self.clients.replace(self.drain.part());
+        drained.drain();
+    }
+
+    fn log_drain(&self, reason: &str) {
+        if self.open.get() > 0 {
             tracing::info!(
                 addr = %self.addr,
                 connections = self.open.get(),
-                "Draining client connections: the application no longer listens"
+                reason,
+                "Draining client connections"
             );
         }
-        let drained = self.clients.replace(self.drain.part());
-        drained.drain();
     }
 
     /// Probes the application's listener, and again for connections that it closed meanwhile.
@@ -198,6 +236,24 @@ impl AppPort {
             }
         }
         self.probe.set(ProbeState::Idle);
+    }
+}
+
+/// Drains the clients' connections of `port`, again and again, while the policy tells that the pod
+/// is being deleted. Ends with the policy's updates.
+async fn drain_while_terminating(
+    port: Weak<AppPort>,
+    mut policies: watch::Receiver<CurrentPolicy>,
+) {
+    let is_terminating = |current: &CurrentPolicy| current.policy.is_terminating;
+    while policies.wait_for(is_terminating).await.is_ok() {
+        let Some(port) = port.upgrade() else {
+            return;
+        };
+        port.log_drain("the pod is being deleted");
+        port.drain_clients();
+        drop(port);
+        sleep(TERMINATION_INTERVAL).await;
     }
 }
 

@@ -72,6 +72,7 @@ impl Inbound {
     ) {
         let app = self.apps.client(peer.target);
         let open = app.dial().connection();
+        app.dial().follow_termination(enforcer.policy_updates());
         let to = Destination::App(app);
         self.serve_requests(io, peer, enforcer, protocol, to, open.drain())
             .await;

@@ -175,6 +175,11 @@ impl PolicyEnforcer {
         self.compiled.borrow().clone()
     }
 
+    /// Returns the updates of the port's policy.
+    pub(super) fn policy_updates(&self) -> watch::Receiver<CurrentPolicy> {
+        self.port.updates()
+    }
+
     /// Counts a connection of this kind until it closes.
     pub(super) fn measure(&self, io: Io) -> Io {
         io.measured(self.current_policy().transport.open())

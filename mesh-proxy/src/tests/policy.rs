@@ -14,6 +14,7 @@ use crate::fake_control_plane::{ControlPlane, MessageSender};
 
 mod hosts;
 mod revoked;
+mod terminating;
 
 /// A policy that denies all clients.
 fn deny() -> Server {

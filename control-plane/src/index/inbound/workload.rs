@@ -93,6 +93,14 @@ impl<'a> Workload<'a> {
         ports.as_ref().is_some_and(|ports| ports.contains(port))
     }
 
+    /// Returns whether the pod is being deleted.
+    pub(super) fn is_terminating(self) -> bool {
+        match self {
+            Self::Pod(pod) => pod.terminating,
+            Self::External(_) => false,
+        }
+    }
+
     /// Returns the paths of HTTP probes of the port, which only pods have.
     pub(super) fn probes(self, port: u16) -> Option<&'a BTreeSet<String>> {
         match self {

@@ -123,6 +123,7 @@ impl DefaultPolicy {
             meta: self.meta(),
             protocol,
             authorizations: self.authorizations(cluster_networks).into(),
+            is_terminating: false,
         }
     }
 

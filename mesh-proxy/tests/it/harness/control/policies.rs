@@ -31,6 +31,7 @@ pub(crate) fn server(protocol: ServerProtocol, authorizations: Vec<Authorization
         meta: object("policy.linkerd.io", "server", "server", None),
         protocol,
         authorizations: authorizations.into(),
+        is_terminating: false,
     }
 }
 

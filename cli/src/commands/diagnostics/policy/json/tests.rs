@@ -202,6 +202,7 @@ fn inbound_policy_names_its_authorizations() {
             networks: vec!["10.0.0.0/8".parse::<ipnet::IpNet>().unwrap().into()],
             authentication: Authentication::TlsUnauthenticated,
         }]),
+        is_terminating: false,
     };
     let expected = json!({
         "object": {

@@ -91,6 +91,7 @@ pub(super) fn server_policy(authorizations: Vec<Authorization>) -> ServerPolicy 
         meta: Meta::Resource(Resource::new("policy.linkerd.io", "server", "", "web")),
         protocol: ServerProtocol::Http1(HttpServer::default()),
         authorizations: authorizations.into(),
+        is_terminating: false,
     }
     .completed()
 }
