@@ -1,18 +1,20 @@
 //! Policies: whether each is valid, refers to existing objects and selects pods. A policy without
 //! effect protects nothing.
 
+mod selected;
+
 use std::collections::BTreeSet;
 
 use mesh_core::policy::inbound::DefaultPolicy;
 use mesh_k8s::crd::{
-    AuthorizationPolicy, HttpLocalRateLimitPolicy, PortRef, Server, ServerAuthorization,
+    AuthorizationPolicy, ExternalWorkload, HttpLocalRateLimitPolicy, Server, ServerAuthorization,
 };
-use mesh_k8s::kinds::{Namespace, Pod, ResourceExt, ServiceAccount};
+use mesh_k8s::kinds::{Namespace, ResourceExt, ServiceAccount};
 use mesh_k8s::pod::ports;
-use mesh_k8s::select;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use self::selected::{Selected, selected};
 use super::facts::{Fact, fact_ref, full_name};
 use super::{
     Category, Check, CheckResult, Environment, Facts, Finding, Outcome, count, data_plane, fix,
@@ -38,8 +40,8 @@ pub(super) const CATEGORY: Category = Category {
         .explained_by(&[&["l5d-existence-crd"]]),
         Check::new(
             "policy-servers",
-            "every Server selects a pod",
-            "kubectl -n NAMESPACE get pods --show-labels; correct the Server's podSelector",
+            "every Server selects a workload",
+            "kubectl -n NAMESPACE get pods,externalworkloads --show-labels; correct the Server's selector",
             servers,
         )
         .explained_by(&[&["l5d-existence-crd"]]),
@@ -53,7 +55,7 @@ pub(super) const CATEGORY: Category = Category {
         Check::new(
             "policy-server-ports",
             "no two Servers select the same port",
-            "narrow the podSelector of one, or delete it",
+            "narrow the selector of one, or delete it",
             server_ports,
         )
         .explained_by(&[&["l5d-existence-crd"]]),
@@ -277,38 +279,36 @@ fn routes_without_parent(
 fn servers(facts: &Facts) -> CheckResult {
     let mut wrong = Vec::new();
     for server in read::<Server>(facts, "Server")? {
-        // A Server without podSelector is for external workloads.
-        let Some(selector) = &server.spec.pod_selector else {
-            continue;
-        };
-        let has_pod = facts.live_pods()?.any(|pod| {
-            pod.namespace() == server.namespace()
-                && select::matches(selector, pod.metadata.labels.as_ref())
-        });
-        if !has_pod {
-            let (namespace, name) = (server.namespace().unwrap_or_default(), server.name_any());
+        let (namespace, name) = (server.namespace().unwrap_or_default(), server.name_any());
+        let is_of_server = |workload: &Selected<'_>| workload.is_of(&server);
+        let mut missing = |what: &str, field: &str, list: &str| {
             let finding = Finding::new(format!(
-                "Server {namespace}/{name} (port {}) selects no pod",
+                "Server {namespace}/{name} (port {}) selects no {what}",
                 server.spec.port
             ));
             wrong.push(finding.with_fix(format!(
-                "compare its podSelector with kubectl -n {namespace} get pods --show-labels, and correct it: kubectl -n {namespace} edit server {name}"
+                "compare its {field} with kubectl -n {namespace} get {list} --show-labels, and correct it: kubectl -n {namespace} edit server {name}"
             )));
+        };
+        if server.spec.pod_selector.is_some() {
+            let mut pods = facts.live_pods()?.map(Selected::Pod);
+            if !pods.any(|pod| is_of_server(&pod)) {
+                missing("pod", "podSelector", "pods");
+            }
+        }
+        if server.spec.external_workload_selector.is_some() {
+            let external = read::<ExternalWorkload>(facts, "ExternalWorkload")?;
+            let mut external = external.into_iter().map(Box::new).map(Selected::External);
+            if !external.any(|workload| is_of_server(&workload)) {
+                missing(
+                    "ExternalWorkload",
+                    "externalWorkloadSelector",
+                    "externalworkloads",
+                );
+            }
         }
     }
     Ok(Outcome::warn_if(wrong, ""))
-}
-
-/// Returns the meshed pods of a Server; policies have no effect on others.
-fn selected_pods<'a>(facts: &'a Facts, server: &Server) -> Fact<Vec<&'a Pod>> {
-    let Some(selector) = &server.spec.pod_selector else {
-        return Ok(Vec::new());
-    };
-    let pods = facts.meshed_pods()?.filter(|pod| {
-        pod.namespace() == server.namespace()
-            && select::matches(selector, pod.metadata.labels.as_ref())
-    });
-    Ok(pods.collect())
 }
 
 fn title(server: &Server) -> String {
@@ -326,8 +326,10 @@ fn authorizations(facts: &Facts) -> CheckResult {
     let server_authorizations = read::<ServerAuthorization>(facts, "ServerAuthorization")?;
     let mut wrong = Vec::new();
     for server in read::<Server>(facts, "Server")? {
-        let pods = selected_pods(facts, &server)?;
-        let Some(first) = pods.first() else { continue };
+        let workloads = selected(facts, &server)?;
+        let Some(first) = workloads.first() else {
+            continue;
+        };
         if server.spec.access_policy != DefaultPolicy::Deny {
             continue;
         }
@@ -348,15 +350,15 @@ fn authorizations(facts: &Facts) -> CheckResult {
             continue;
         }
         let (namespace, name) = (server.namespace().unwrap_or_default(), server.name_any());
-        let others = match pods.len() {
+        let others = match workloads.len() {
             1 => String::new(),
-            more => format!(" and {}", count(more - 1, "pod more", "pods more")),
+            more => format!(" and {}", first.more(more - 1)),
         };
         let finding = Finding::new(format!(
             "{} denies every request to port {} of {}{others}: its accessPolicy is deny, and neither an AuthorizationPolicy nor a ServerAuthorization applies to it",
             title(&server),
             server.spec.port,
-            full_name(first),
+            first.title(),
         ));
         wrong.push(finding.with_fix(format!(
             "meshctl check explain policy-authorizations has an AuthorizationPolicy for it; to allow all meshed clients: kubectl -n {namespace} patch server {name} --type=merge -p '{{\"spec\": {{\"accessPolicy\": \"all-authenticated\"}}}}'"
@@ -397,28 +399,26 @@ fn server_ports(facts: &Facts) -> CheckResult {
     });
     let mut wrong = Vec::new();
     for (index, newer) in servers.iter().enumerate() {
-        let pods = selected_pods(facts, newer)?;
+        let workloads = selected(facts, newer)?;
         for older in &servers[..index] {
-            let both = pods.iter().find_map(|pod| {
-                let selects = older.spec.pod_selector.as_ref().is_some_and(|selector| {
-                    select::matches(selector, pod.metadata.labels.as_ref())
-                });
-                let same = pod.namespace() == older.namespace() && selects;
-                let port = numbers(newer, pod)
-                    .into_iter()
-                    .find(|port| same && numbers(older, pod).contains(port))?;
-                Some((pod, port))
+            let both = workloads.iter().find_map(|workload| {
+                let of_older = workload.ports(older);
+                let mut ports = workload.ports(newer).into_iter();
+                let port = ports.find(|port| workload.is_of(older) && of_older.contains(port))?;
+                Some((workload, port))
             });
-            let Some((pod, port)) = both else { continue };
+            let Some((workload, port)) = both else {
+                continue;
+            };
             let finding = Finding::new(format!(
                 "{} and {} both select port {port} of {}: only {}, the older one, applies there",
                 title(older),
                 title(newer),
-                full_name(pod),
+                workload.title(),
                 older.name_any()
             ));
             wrong.push(finding.with_fix(format!(
-                "kubectl -n {0} delete server {1}, or kubectl -n {0} edit server {1} and narrow its podSelector",
+                "kubectl -n {0} delete server {1}, or kubectl -n {0} edit server {1} and narrow its selector",
                 newer.namespace().unwrap_or_default(),
                 newer.name_any()
             )));
@@ -427,27 +427,19 @@ fn server_ports(facts: &Facts) -> CheckResult {
     Ok(Outcome::warn_if(wrong, ""))
 }
 
-fn numbers(server: &Server, pod: &Pod) -> Vec<u16> {
-    match &server.spec.port {
-        PortRef::Number(port) => vec![*port],
-        PortRef::Name(name) => pod
-            .spec
-            .as_ref()
-            .map(|spec| ports::named(spec, name))
-            .unwrap_or_default(),
-    }
-}
-
 /// Finds policies for ports that bypass the proxy, where policies have no effect.
 fn skipped_ports(facts: &Facts) -> CheckResult {
     let mut wrong = Vec::new();
     for server in read::<Server>(facts, "Server")? {
-        let pods = selected_pods(facts, &server)?;
-        let around = pods.iter().find_map(|pod| {
+        let workloads = selected(facts, &server)?;
+        let around = workloads.iter().find_map(|workload| {
+            let Selected::Pod(pod) = workload else {
+                return None;
+            };
             let skipped = ports::skip_inbound(pod);
-            let mut numbers = numbers(&server, pod).into_iter();
+            let mut numbers = workload.ports(&server).into_iter();
             let port = numbers.find(|port| skipped.contains(*port))?;
-            Some((pod, port))
+            Some((*pod, port))
         });
         let Some((pod, port)) = around else { continue };
         let finding = Finding::new(format!(

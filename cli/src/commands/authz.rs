@@ -4,9 +4,10 @@ mod table;
 
 use clap::Args as ClapArgs;
 
-use self::table::{Row, rows};
+use self::table::{Row, Workload, external, rows};
 use crate::check::gather::policies;
 use crate::commands::diagnostics::find_pods;
+use crate::exit::Failure;
 use crate::global::Global;
 use crate::mesh::Mesh;
 use crate::output::table::Table;
@@ -17,12 +18,13 @@ WITHOUT_EFFECT says why a row is not enforced; docs/reference/access-policy.md h
 
 Examples:
   meshctl authz deployment/web -n shop
+  meshctl authz externalworkload/vm -n shop
   meshctl authz po/web-0 -n shop -o json";
 
 #[derive(Debug, ClapArgs)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// KIND/NAME of a workload, or pod/NAME
+    /// KIND/NAME of a workload, pod/NAME or externalworkload/NAME
     resource: String,
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
     output: Format,
@@ -35,12 +37,18 @@ struct Output {
 
 pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     let mesh = Mesh::find(global).await?;
-    let pods = find_pods(&mesh, &args.resource, global).await?;
     let objects = policies(&mesh).await.map_err(anyhow::Error::msg)?;
-    let rows = rows(&pods, &objects);
+    let workloads = match external_name(&args.resource) {
+        Some(name) => vec![external_workload(&mesh, global, &objects, name)?],
+        None => {
+            let pods = find_pods(&mesh, &args.resource, global).await?;
+            pods.iter().map(Workload::from).collect()
+        }
+    };
+    let rows = rows(&workloads, &objects);
     if rows.is_empty() {
         output::note(&format!(
-            "no Server selects {}: the default policy of its pods applies",
+            "no Server selects {}: its default policy applies",
             args.resource
         ));
     }
@@ -74,4 +82,30 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
             output::text(&table.render())
         }
     }
+}
+
+/// Returns the name of an ExternalWorkload, if the resource is one.
+fn external_name(resource: &str) -> Option<&str> {
+    let (kind, name) = resource.split_once('/')?;
+    let names = ["externalworkload", "externalworkloads", "ew"];
+    names
+        .iter()
+        .any(|known| kind.eq_ignore_ascii_case(known))
+        .then_some(name)
+}
+
+fn external_workload(
+    mesh: &Mesh,
+    global: &Global,
+    objects: &[serde_json::Value],
+    name: &str,
+) -> anyhow::Result<Workload> {
+    let namespace = global.namespace.as_deref();
+    let namespace = namespace.unwrap_or_else(|| mesh.default_namespace());
+    let message = || {
+        Failure::Input(format!(
+            "ExternalWorkload {namespace}/{name} does not exist; select the namespace with -n"
+        ))
+    };
+    Ok(external(objects, namespace, name).ok_or_else(message)?)
 }

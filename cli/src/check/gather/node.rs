@@ -17,8 +17,8 @@ pub(super) fn pods(node: &Node) -> Fact<Vec<Pod>> {
     node.objects("Pod").map_err(|error| format!("{error:#}"))
 }
 
-/// Returns the policy objects of the manifests. Invalid documents are skipped, because the
-/// controllers log them.
+/// Returns the policy objects and ExternalWorkloads of the manifests. Invalid documents are
+/// skipped, because the controllers log them.
 pub(super) fn policies(node: &Node) -> Fact<Vec<Value>> {
     let settings = Settings::read(&node.paths).map_err(|error| error.to_string())?;
     let directory = &settings.manifests;
@@ -53,5 +53,10 @@ fn documents(text: &str) -> Vec<Value> {
 
 fn is_policy(value: &Value) -> bool {
     let group = value["apiVersion"].as_str().unwrap_or_default();
-    group.starts_with(crd::GROUP) || group.starts_with("gateway.networking.k8s.io")
+    let groups = [
+        crd::GROUP,
+        "gateway.networking.k8s.io",
+        "workload.linkerd.io",
+    ];
+    groups.iter().any(|known| group.starts_with(known))
 }

@@ -162,8 +162,8 @@ pub(super) async fn cilium(cluster: &Cluster) -> Fact<Option<ConfigMap>> {
     )
 }
 
-/// Group, version and kind of the policy kinds.
-const POLICIES: [(&str, &str, &str); 9] = [
+/// Group, version and kind of the policies, and of the workloads that only policies are read for.
+const POLICIES: [(&str, &str, &str); 10] = [
     ("policy.linkerd.io", "v1beta3", "Server"),
     ("policy.linkerd.io", "v1beta1", "ServerAuthorization"),
     ("policy.linkerd.io", "v1alpha1", "AuthorizationPolicy"),
@@ -173,10 +173,11 @@ const POLICIES: [(&str, &str, &str); 9] = [
     ("policy.linkerd.io", "v1alpha1", "HTTPLocalRateLimitPolicy"),
     ("gateway.networking.k8s.io", "v1", "HTTPRoute"),
     ("gateway.networking.k8s.io", "v1", "GRPCRoute"),
+    ("workload.linkerd.io", "v1beta1", "ExternalWorkload"),
 ];
 
-/// Returns the policy objects in JSON, so that an invalid object does not fail the list and can be
-/// named.
+/// Returns the policy objects and ExternalWorkloads in JSON, so that an invalid object does not
+/// fail the list and can be named.
 pub(super) async fn policies(cluster: &Cluster) -> Fact<Vec<Value>> {
     let mut all = Vec::new();
     for (group, version, kind) in POLICIES {

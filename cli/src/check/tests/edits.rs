@@ -233,6 +233,22 @@ pub(super) fn add_policy(facts: &mut Facts, object: Value) {
     facts.objects.policies.as_mut().unwrap().push(object);
 }
 
+/// Adds the ExternalWorkload `shop/vm` and a Server for those with a label.
+pub(super) fn add_external_server(facts: &mut Facts, name: &str, app: &str) {
+    let external = json!({
+        "apiVersion": "workload.linkerd.io/v1beta1", "kind": "ExternalWorkload",
+        "metadata": {"name": "vm", "namespace": "shop", "labels": {"app": "vm"}},
+        "spec": {"meshTLS": {"identity": "vm", "serverName": "vm"}, "ports": [{"port": 80}]},
+    });
+    add_policy(facts, external);
+    let server = json!({
+        "apiVersion": "policy.linkerd.io/v1beta3", "kind": "Server",
+        "metadata": {"name": name, "namespace": "shop"},
+        "spec": {"externalWorkloadSelector": {"matchLabels": {"app": app}}, "port": 80},
+    });
+    add_policy(facts, server);
+}
+
 /// Adds a route of the Server of that name.
 pub(super) fn add_route(facts: &mut Facts, server: &str) {
     let route = json!({

@@ -10,9 +10,9 @@ use super::super::fixture::{self, NOW, TestCa, pod};
 use super::super::webhook::dry_run_namespace;
 use super::super::{Facts, Mark};
 use super::edits::{
-    add_host_pod, add_policy, add_route, cannot_pull, cannot_schedule, container_status, edit,
-    edit_pod, edit_webhook, not_ready, pods, policy, remove_pods, scale_injector_to_zero, served,
-    set_events, set_value, trust_old_anchors,
+    add_external_server, add_host_pod, add_policy, add_route, cannot_pull, cannot_schedule,
+    container_status, edit, edit_pod, edit_webhook, not_ready, pods, policy, remove_pods,
+    scale_injector_to_zero, served, set_events, set_value, trust_old_anchors,
 };
 use super::faults::{Fault, check};
 use super::{evaluate, find, healthy, row, wrong_rows};
@@ -139,6 +139,26 @@ pub(super) const FAULTS: &[Fault] = &[
                 "metadata": {"name": "by-number", "namespace": "shop", "creationTimestamp": "2025-12-31T00:00:00Z"},
                 "spec": {"podSelector": {}, "port": 8080, "accessPolicy": "all-authenticated"},
             }));
+        },
+    ),
+    check("policy-servers").warns(
+        "Server shop/vms (port 80) selects no ExternalWorkload",
+        |facts| add_external_server(facts, "vms", "other"),
+    ),
+    check("policy-authorizations").warns(
+        "Server shop/vms denies every request to port 80 of ExternalWorkload shop/vm: its accessPolicy",
+        |facts| {
+            add_external_server(facts, "vms", "vm");
+            remove_authorizations(facts);
+            // Only that of the pods has a policy.
+            policy(facts, "Server")["spec"]["accessPolicy"] = json!("audit");
+        },
+    ),
+    check("policy-server-ports").warns(
+        "Server shop/vms and Server shop/vms-2 both select port 80 of ExternalWorkload shop/vm: only vms",
+        |facts| {
+            add_external_server(facts, "vms", "vm");
+            add_external_server(facts, "vms-2", "vm");
         },
     ),
     check("repairs").warns(

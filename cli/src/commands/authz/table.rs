@@ -3,7 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mesh_k8s::crd::{AuthorizationPolicy, PortRef, ProxyProtocol, Server, ServerAuthorization};
+use mesh_k8s::crd::{
+    AuthorizationPolicy, ExternalWorkload, PortRef, ProxyProtocol, Server, ServerAuthorization,
+};
 use mesh_k8s::kinds::{Namespace, ResourceExt, ServiceAccount};
 use mesh_k8s::select;
 use serde::de::DeserializeOwned;
@@ -77,11 +79,38 @@ struct Objects<'a> {
     all: &'a [Value],
 }
 
-/// Returns a row for each authorization of the pods' Servers and routes, and one for each without
-/// authorization.
-pub(super) fn rows(pods: &[MeshPod], objects: &[Value]) -> Vec<Row> {
+/// A pod or an ExternalWorkload.
+pub(super) struct Workload {
+    is_external: bool,
+    namespace: String,
+    labels: BTreeMap<String, String>,
+    /// The names of TCP ports.
+    named_ports: Vec<(String, u16)>,
+}
+
+/// Returns the ExternalWorkload of that name.
+pub(super) fn external(objects: &[Value], namespace: &str, name: &str) -> Option<Workload> {
+    let mut all = read::<ExternalWorkload>(objects, "ExternalWorkload").into_iter();
+    let found = all.find(|workload| {
+        workload.namespace().as_deref() == Some(namespace) && workload.name_any() == name
+    })?;
+    let ports = found.spec.ports.iter().flatten();
+    let named = ports.filter(|port| port.is_tcp());
+    Some(Workload {
+        is_external: true,
+        namespace: namespace.to_owned(),
+        labels: found.metadata.labels.clone().unwrap_or_default(),
+        named_ports: named
+            .filter_map(|port| Some((port.name.clone()?, port.port)))
+            .collect(),
+    })
+}
+
+/// Returns a row for each authorization of the workloads' Servers and routes, and one for each
+/// without authorization.
+pub(super) fn rows(workloads: &[Workload], objects: &[Value]) -> Vec<Row> {
     let mut servers: Vec<Server> = read(objects, "Server");
-    servers.retain(|server| pods.iter().any(|pod| selects(server, pod)));
+    servers.retain(|server| workloads.iter().any(|workload| workload.is_of(server)));
     // Objects without creation time are the youngest.
     servers.sort_by_key(|server| {
         let created = server.creation_timestamp().map(|time| time.0);
@@ -106,7 +135,7 @@ pub(super) fn rows(pods: &[MeshPod], objects: &[Value]) -> Vec<Row> {
             authorization_policy: None,
             server_authorization: None,
             access_policy: server.spec.access_policy.to_string(),
-            without_effect: older(server, &servers[..at], pods),
+            without_effect: older(server, &servers[..at], workloads),
         };
         rows.extend(objects.rows_of_server(server, &base));
         for route in objects.routes.iter().filter(|route| route.names(server)) {
@@ -119,29 +148,53 @@ pub(super) fn rows(pods: &[MeshPod], objects: &[Value]) -> Vec<Row> {
 }
 
 /// Names the Servers that apply to all ports of a Server instead of it.
-fn older(server: &Server, older: &[Server], pods: &[MeshPod]) -> Option<String> {
+fn older(server: &Server, older: &[Server], workloads: &[Workload]) -> Option<String> {
     let mut names = BTreeSet::new();
-    for pod in pods.iter().filter(|pod| selects(server, pod)) {
-        for port in ports(server, pod) {
+    for workload in workloads.iter().filter(|workload| workload.is_of(server)) {
+        for port in workload.ports(server) {
             let first = older
                 .iter()
-                .find(|older| selects(older, pod) && ports(older, pod).contains(&port));
+                .find(|older| workload.is_of(older) && workload.ports(older).contains(&port));
             names.insert(first?.name_any());
         }
     }
     if names.is_empty() {
-        return Some("no pod has the port".to_owned());
+        return Some("no workload has the port".to_owned());
     }
     let names: Vec<String> = names.into_iter().collect();
     Some(format!("Server {} is older", names.join(", ")))
 }
 
-fn ports(server: &Server, pod: &MeshPod) -> Vec<u16> {
-    match &server.spec.port {
-        PortRef::Number(port) => vec![*port],
-        PortRef::Name(name) => {
-            let of_name = pod.named_ports.iter().filter(|(have, _)| have == name);
-            of_name.map(|(_, port)| *port).collect()
+impl Workload {
+    fn is_of(&self, server: &Server) -> bool {
+        let selector = if self.is_external {
+            &server.spec.external_workload_selector
+        } else {
+            &server.spec.pod_selector
+        };
+        let selector = selector.as_ref();
+        server.namespace().as_deref() == Some(&self.namespace)
+            && selector.is_some_and(|selector| select::matches(selector, Some(&self.labels)))
+    }
+
+    fn ports(&self, server: &Server) -> Vec<u16> {
+        match &server.spec.port {
+            PortRef::Number(port) => vec![*port],
+            PortRef::Name(name) => {
+                let of_name = self.named_ports.iter().filter(|(have, _)| have == name);
+                of_name.map(|(_, port)| *port).collect()
+            }
+        }
+    }
+}
+
+impl From<&MeshPod> for Workload {
+    fn from(pod: &MeshPod) -> Self {
+        Self {
+            is_external: false,
+            namespace: pod.namespace.clone(),
+            labels: pod.labels.iter().cloned().collect(),
+            named_ports: pod.named_ports.clone(),
         }
     }
 }
@@ -275,16 +328,6 @@ impl Route {
     }
 }
 
-fn selects(server: &Server, pod: &MeshPod) -> bool {
-    let labels: BTreeMap<String, String> = pod.labels.iter().cloned().collect();
-    server.namespace().as_deref() == Some(&pod.namespace)
-        && server
-            .spec
-            .pod_selector
-            .as_ref()
-            .is_some_and(|selector| select::matches(selector, Some(&labels)))
-}
-
 /// Returns the valid objects of a kind; the check `policy-readable` reports the others.
 fn read<T: DeserializeOwned>(objects: &[Value], kind: &str) -> Vec<T> {
     objects
@@ -339,9 +382,56 @@ spec:
 
     #[test]
     fn every_way_into_a_workload_and_what_has_no_effect() {
-        let pods = [MeshPod::new(&serde_norway::from_str(POD).unwrap(), &[])];
-        let objects: Vec<Value> = serde_norway::from_str(OBJECTS).unwrap();
-        let text: Vec<String> = rows(&pods, &objects)
+        let pod = MeshPod::new(&serde_norway::from_str(POD).unwrap(), &[]);
+        assert_eq!(
+            table(&Workload::from(&pod), OBJECTS),
+            [
+                "admin admin - - - old deny -",
+                "grpc 9090 - - - - audit -",
+                "grpc 9090 cart grpcroute.gateway carts - audit MeshTLSAuthentication gone does not exist",
+                "grpc 9090 get httproute.gateway - - audit a Server with proxyProtocol gRPC has no HTTPRoutes",
+                "web 8080 - - - front deny -",
+                "web 8080 - - operators - deny -",
+                "web 8080 get httproute.gateway - - deny -",
+                "web 8080 get httproute.policy.linkerd.io clients - deny -",
+                "web 8080 put httproute.gateway - - deny a parent Server is referenced with port",
+                "web-2 http - - - - deny Server web is older",
+            ]
+        );
+    }
+
+    #[test]
+    fn external_workload_has_the_servers_that_select_it() {
+        let objects = r#"
+- {apiVersion: workload.linkerd.io/v1beta1, kind: ExternalWorkload, metadata: {name: vm, namespace: shop, labels: {app: web}},
+   spec: {meshTLS: {identity: vm, serverName: vm}, ports: [{name: http, port: 80}, {name: dns, port: 53, protocol: UDP}]}}
+- {apiVersion: policy.linkerd.io/v1beta3, kind: Server, metadata: {name: pods, namespace: shop},
+   spec: {podSelector: {matchLabels: {app: web}}, port: http}}
+- {apiVersion: policy.linkerd.io/v1beta3, kind: Server, metadata: {name: vms, namespace: shop},
+   spec: {externalWorkloadSelector: {matchLabels: {app: web}}, port: http}}
+- {apiVersion: policy.linkerd.io/v1beta3, kind: Server, metadata: {name: vms-80, namespace: shop},
+   spec: {externalWorkloadSelector: {}, port: 80}}
+- {apiVersion: policy.linkerd.io/v1beta3, kind: Server, metadata: {name: vms-dns, namespace: shop},
+   spec: {externalWorkloadSelector: {}, port: dns}}
+- {apiVersion: policy.linkerd.io/v1beta1, kind: ServerAuthorization, metadata: {name: all, namespace: shop},
+   spec: {server: {name: vms}, client: {unauthenticated: true}}}
+"#;
+        let values: Vec<Value> = serde_norway::from_str(objects).unwrap();
+        assert!(external(&values, "other", "vm").is_none());
+        let vm = external(&values, "shop", "vm").unwrap();
+        assert_eq!(
+            table(&vm, objects),
+            [
+                "vms http - - - all deny -",
+                "vms-80 80 - - - - deny Server vms is older",
+                "vms-dns dns - - - - deny no workload has the port",
+            ]
+        );
+    }
+
+    fn table(workload: &Workload, objects: &str) -> Vec<String> {
+        let objects: Vec<Value> = serde_norway::from_str(objects).unwrap();
+        rows(std::slice::from_ref(workload), &objects)
             .iter()
             .map(|row| {
                 let or = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
@@ -357,21 +447,6 @@ spec:
                     or(&row.without_effect)
                 )
             })
-            .collect();
-        assert_eq!(
-            text,
-            [
-                "admin admin - - - old deny -",
-                "grpc 9090 - - - - audit -",
-                "grpc 9090 cart grpcroute.gateway carts - audit MeshTLSAuthentication gone does not exist",
-                "grpc 9090 get httproute.gateway - - audit a Server with proxyProtocol gRPC has no HTTPRoutes",
-                "web 8080 - - - front deny -",
-                "web 8080 - - operators - deny -",
-                "web 8080 get httproute.gateway - - deny -",
-                "web 8080 get httproute.policy.linkerd.io clients - deny -",
-                "web 8080 put httproute.gateway - - deny a parent Server is referenced with port",
-                "web-2 http - - - - deny Server web is older",
-            ]
-        );
+            .collect()
     }
 }

@@ -1,6 +1,8 @@
 //! The inbound policy of the server's port: what its proxy reported, or what the policy of the
 //! controllers decides about the client.
 
+use std::collections::BTreeSet;
+
 use mesh_core::identity::Identity;
 use mesh_core::labels::Labels;
 use mesh_core::meta::Meta;
@@ -198,20 +200,40 @@ fn reason(client: &Client<'_>, mismatches: &[Mismatch]) -> String {
         ClientTls::Anonymous | ClientTls::None => None,
     };
     if mismatches.is_empty() {
-        return "no AuthorizationPolicy authorizes any client".to_owned();
+        return "no AuthorizationPolicy or ServerAuthorization authorizes any client".to_owned();
     }
     if any(|reason| matches!(reason, Reason::OtherIdentity(_)))
         && let Some(identity) = identity
     {
-        return format!("no AuthorizationPolicy names identity {identity}");
+        let kinds = kinds(mismatches, |reason| {
+            matches!(reason, Reason::OtherIdentity(_))
+        });
+        return format!("no {kinds} names identity {identity}");
     }
     if any(|reason| matches!(reason, Reason::NeedsTls | Reason::NeedsIdentity)) {
         return "it requires an identity, and the client has none".to_owned();
     }
+    let objects: Vec<String> = mismatches
+        .iter()
+        .map(|mismatch| enforcer(&mismatch.authorization))
+        .collect();
     format!(
-        "no NetworkAuthentication contains the client's address {}",
-        client.ip
+        "the client's address {} is in no network of {}",
+        client.ip,
+        list(&objects, "a policy")
     )
+}
+
+/// Returns the kinds of the authorizations with such a reason, as alternatives.
+fn kinds(mismatches: &[Mismatch], is: fn(&Reason) -> bool) -> String {
+    let with_reason = mismatches.iter().filter(|mismatch| is(&mismatch.reason));
+    let kinds: BTreeSet<&str> = with_reason
+        .map(|mismatch| match &mismatch.authorization {
+            Meta::Default(_) => "default policy",
+            Meta::Resource(resource) => kind(&resource.kind),
+        })
+        .collect();
+    kinds.into_iter().collect::<Vec<_>>().join(" or ")
 }
 
 fn show(mismatch: &Mismatch, client: &Client<'_>) -> String {

@@ -104,7 +104,7 @@ fn refusals_name_the_object_and_the_reason() {
         (
             "no authorization",
             vec![],
-            "refused by Server shop/web: no AuthorizationPolicy authorizes any client",
+            "refused by Server shop/web: no AuthorizationPolicy or ServerAuthorization authorizes any client",
             "",
         ),
         (
@@ -115,9 +115,33 @@ fn refusals_name_the_object_and_the_reason() {
         ),
         (
             "network",
-            vec![network],
-            "no NetworkAuthentication contains the client's address 10.1.0.2",
+            vec![network.clone()],
+            "the client's address 10.1.0.2 is in no network of AuthorizationPolicy shop/office",
             "AuthorizationPolicy shop/office: 10.1.0.2 is not in 10.2.0.0/16 except 10.2.1.0/24",
+        ),
+        (
+            "identity of a ServerAuthorization",
+            vec![server_authorization("legacy", identities(&[WEB]))],
+            "refused by Server shop/web: no ServerAuthorization names identity client.shop.serviceaccount",
+            "ServerAuthorization shop/legacy: names web.shop.serviceaccount.identity",
+        ),
+        (
+            "identities of both kinds",
+            vec![
+                server_authorization("legacy", identities(&[WEB])),
+                authorization("clients", identities(&[WEB])),
+            ],
+            "no AuthorizationPolicy or ServerAuthorization names identity client.shop.serviceaccount",
+            "ServerAuthorization shop/legacy: names web.shop.serviceaccount.identity",
+        ),
+        (
+            "network of a ServerAuthorization",
+            vec![Authorization {
+                meta: server_authorization("legacy", Authentication::Unauthenticated).meta,
+                ..network.clone()
+            }],
+            "the client's address 10.1.0.2 is in no network of ServerAuthorization shop/legacy",
+            "ServerAuthorization shop/legacy: 10.1.0.2 is not in 10.2.0.0/16 except 10.2.1.0/24",
         ),
     ] {
         let facts = refused(403, authorizations);

@@ -75,6 +75,19 @@ pub(super) fn authorization(name: &str, authentication: Authentication) -> Autho
     }
 }
 
+/// As Linkerd's API names it.
+pub(super) fn server_authorization(name: &str, authentication: Authentication) -> Authorization {
+    Authorization {
+        meta: Meta::Resource(Resource::new(
+            "policy.linkerd.io",
+            "serverauthorization",
+            "shop",
+            name,
+        )),
+        ..authorization(name, authentication)
+    }
+}
+
 pub(super) fn identities(names: &[&str]) -> Authentication {
     Authentication::TlsAuthenticated {
         identities: names
