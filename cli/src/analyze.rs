@@ -8,9 +8,12 @@
 
 mod annotations;
 mod authorizations;
+mod duplicates;
 mod finding;
 mod invalid;
+mod networks;
 mod objects;
+mod profiles;
 mod routes;
 mod servers;
 mod shadowed;
@@ -28,6 +31,9 @@ pub(crate) fn analyze(objects: &Objects) -> Vec<Finding> {
     routes::analyze(objects, &mut findings);
     shadowed::analyze(objects, &mut findings);
     authorizations::analyze(objects, &mut findings);
+    duplicates::analyze(objects, &mut findings);
+    networks::analyze(objects, &mut findings);
+    profiles::analyze(objects, &mut findings);
     annotations::analyze(objects, &mut findings);
     findings.sort_by(|one, other| one.order().cmp(&other.order()));
     findings.dedup();

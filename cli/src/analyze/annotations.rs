@@ -8,6 +8,8 @@ use super::objects::{GATEWAY, Object, Objects, POLICY};
 
 /// A key with more differences from every known one has no suggestion.
 const MAX_DISTANCE: usize = 3;
+/// A domain with more differences is that of another project.
+const MAX_DOMAIN_DISTANCE: usize = 2;
 
 pub(super) fn analyze(objects: &Objects, findings: &mut Vec<Finding>) {
     for object in objects.iter() {
@@ -56,10 +58,12 @@ fn check(
     let Some(annotations) = annotations.as_object() else {
         return;
     };
-    for key in annotations.keys().filter(|key| is_own(key)) {
+    for key in annotations.keys() {
         let field = format!("{field}[{key}]");
         let Some(known) = known_annotations::find(key) else {
-            findings.push(unknown(object, field, key));
+            if is_own(key) || is_misspelled_domain(key) {
+                findings.push(unknown(object, field, key));
+            }
             continue;
         };
         let has_effect = place.is_some_and(|place| known.places.contains(&place));
@@ -82,6 +86,22 @@ fn is_own(key: &str) -> bool {
     let own = domain == "linkerd.io" || domain.ends_with(".linkerd.io");
     // Written by the multicluster extension.
     own && !domain.starts_with("mirror.") && !domain.starts_with("multicluster.")
+}
+
+/// Returns whether a key differs from one of the mesh only in the spelling of its domain.
+fn is_misspelled_domain(key: &str) -> bool {
+    let Some((domain, name)) = key.split_once('/') else {
+        return false;
+    };
+    if domain == "linkerd.io" || domain.ends_with(".linkerd.io") {
+        return false;
+    }
+    known_annotations::keys().any(|known| {
+        let own = known.split_once('/');
+        own.is_some_and(|(own, of_name)| {
+            of_name == name && distance(domain, own) <= MAX_DOMAIN_DISTANCE
+        })
+    })
 }
 
 fn unknown(object: &Object, field: String, key: &str) -> Finding {

@@ -40,6 +40,8 @@ pub(crate) struct Workload<'a> {
 
 pub(crate) const POLICY: &str = "policy.linkerd.io";
 pub(crate) const GATEWAY: &str = "gateway.networking.k8s.io";
+pub(crate) const PROFILE: &str = "linkerd.io";
+const WORKLOAD: &str = "workload.linkerd.io";
 
 const DEFAULT_NAMESPACE: &str = "default";
 
@@ -101,6 +103,15 @@ impl Objects {
         self.all.get(&key)
     }
 
+    /// Returns the ExternalWorkloads of a namespace.
+    pub(super) fn external_workloads<'a>(
+        &'a self,
+        namespace: &'a str,
+    ) -> impl Iterator<Item = &'a Object> + Clone {
+        self.of(WORKLOAD, "ExternalWorkload")
+            .filter(move |object| object.namespace == namespace)
+    }
+
     /// Returns the workloads, without the pods of other workloads.
     pub(super) fn workloads(&self) -> impl Iterator<Item = Workload<'_>> {
         self.iter().filter_map(Object::workload)
@@ -159,6 +170,18 @@ impl Object {
     /// Returns whether a label selector selects the object.
     pub(super) fn has_labels(&self, selector: &Value) -> bool {
         is_selected(&self.json["metadata"]["labels"], selector)
+    }
+
+    /// Returns the numbers of the ports of an ExternalWorkload with a name, or the number itself.
+    pub(super) fn external_ports(&self, port: &Value) -> Vec<u64> {
+        if let Some(number) = port.as_u64() {
+            return vec![number];
+        }
+        let entries = self.list("ports").iter();
+        entries
+            .filter(|entry| entry["name"] == *port && is_tcp(entry))
+            .filter_map(|entry| entry["port"].as_u64())
+            .collect()
     }
 
     fn workload(&self) -> Option<Workload<'_>> {

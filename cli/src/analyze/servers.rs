@@ -6,6 +6,7 @@ use super::objects::{Object, Objects, POLICY, Workload};
 pub(super) fn analyze(objects: &Objects, findings: &mut Vec<Finding>) {
     for server in objects.of(POLICY, "Server") {
         selection(objects, server, findings);
+        external_selection(objects, server, findings);
         older(objects, server, findings);
     }
 }
@@ -17,7 +18,7 @@ fn selection(objects: &Objects, server: &Object, findings: &mut Vec<Finding>) {
         .workloads()
         .filter(|workload| workload.object.namespace == server.namespace)
         .peekable();
-    // Without workloads nothing is known; ExternalWorkloads have another selector.
+    // Without workloads nothing is known.
     if selector.is_null() || workloads.peek().is_none() {
         return;
     }
@@ -54,6 +55,27 @@ fn selection(objects: &Objects, server: &Object, findings: &mut Vec<Finding>) {
     }
 }
 
+/// Reports a Server without ExternalWorkloads, if its namespace has any.
+fn external_selection(objects: &Objects, server: &Object, findings: &mut Vec<Finding>) {
+    let selector = &server.spec()["externalWorkloadSelector"];
+    let mut external = objects.external_workloads(&server.namespace).peekable();
+    if selector.is_null() || external.peek().is_none() {
+        return;
+    }
+    if !external.any(|workload| workload.has_labels(selector)) {
+        findings.push(Finding::new(
+            server,
+            "spec.externalWorkloadSelector",
+            "selects-nothing",
+            format!(
+                "selects no ExternalWorkloads of namespace {}",
+                server.namespace
+            ),
+            "correct the labels, or delete the Server",
+        ));
+    }
+}
+
 /// Reports a Server for a port that an older one has.
 fn older(objects: &Objects, server: &Object, findings: &mut Vec<Finding>) {
     let others = objects.of(POLICY, "Server");
@@ -66,10 +88,10 @@ fn older(objects: &Objects, server: &Object, findings: &mut Vec<Finding>) {
             "spec.port",
             "duplicate-port",
             format!(
-                "Server {} is older and selects the same port of the same pods, where this one has no effect",
+                "Server {} is older and selects the same port of the same workloads, where this one has no effect",
                 older.name
             ),
-            "merge the two, or let them select different pods or ports",
+            "merge the two, or let them select different workloads or ports",
         ));
     }
 }
@@ -91,8 +113,17 @@ fn shares_port(objects: &Objects, one: &Object, other: &Object) -> bool {
         let mut shared = workload.ports(&one["port"]).into_iter();
         shared.any(|port| ports.contains(&port))
     };
-    same || objects
-        .workloads()
-        .filter(|workload| workload.object.namespace == *server_namespace)
-        .any(both)
+    let both_external = |workload: &Object| {
+        let is_selected =
+            |spec: &serde_json::Value| workload.has_labels(&spec["externalWorkloadSelector"]);
+        let ports = workload.external_ports(&other["port"]);
+        let mut shared = workload.external_ports(&one["port"]).into_iter();
+        is_selected(one) && is_selected(other) && shared.any(|port| ports.contains(&port))
+    };
+    let mut external = objects.external_workloads(server_namespace);
+    same || external.any(both_external)
+        || objects
+            .workloads()
+            .filter(|workload| workload.object.namespace == *server_namespace)
+            .any(both)
 }

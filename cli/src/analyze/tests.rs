@@ -5,6 +5,8 @@ use serde::Deserialize as _;
 use super::*;
 
 mod annotations;
+mod overlaps;
+mod profiles;
 
 /// A namespace without findings.
 const SHOP: &str = "

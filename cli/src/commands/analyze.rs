@@ -34,8 +34,8 @@ pub(crate) struct Args {
 }
 
 const HELP: &str = "\
-Finds Servers, routes and policies that select nothing, attach nowhere, never match or contradict
-each other, references to what does not exist, and annotations that are misspelled or have no effect
+Finds Servers, routes, ServiceProfiles and policies that select nothing, attach nowhere, never match,
+overlap or contradict each other, references to what does not exist, and annotations that are misspelled or have no effect
 where they are. Exits with 1 if there are findings.
 
 Examples:
@@ -45,7 +45,7 @@ Examples:
 
 /// The kinds that are read from a cluster, with the versions that the mesh reads, the preferred one
 /// first.
-const KINDS: [(&str, &[&str], &str); 21] = [
+const KINDS: [(&str, &[&str], &str); 23] = [
     ("", &["v1"], "Namespace"),
     ("", &["v1"], "Pod"),
     ("", &["v1"], "Service"),
@@ -70,6 +70,12 @@ const KINDS: [(&str, &[&str], &str); 21] = [
         "HTTPLocalRateLimitPolicy",
     ),
     ("policy.linkerd.io", &["v1alpha1"], "EgressNetwork"),
+    ("linkerd.io", &["v1alpha2", "v1alpha1"], "ServiceProfile"),
+    (
+        "workload.linkerd.io",
+        &["v1beta1", "v1alpha1"],
+        "ExternalWorkload",
+    ),
     (
         "policy.linkerd.io",
         &["v1beta3", "v1beta2", "v1beta1"],

@@ -29,6 +29,18 @@ fn annotations_without_effect_are_found() {
             "write linkerd.io/inject",
         ),
         (
+            "Service",
+            "config.linkred.io/opaque-ports",
+            "unknown-annotation",
+            "write config.linkerd.io/opaque-ports",
+        ),
+        (
+            "Service",
+            "retry.linkerd.oi/http",
+            "unknown-annotation",
+            "write retry.linkerd.io/http",
+        ),
+        (
             "Pod",
             "config.linkerd.io/entirely-different-thing",
             "unknown-annotation",
@@ -73,6 +85,7 @@ fn annotations_without_effect_are_found() {
         ("Pod", "linkerd.io/inject"),
         ("Pod", "linkerd.io/created-by"),
         ("Pod", "example.com/inject"),
+        ("Pod", "config.example.io/opaque-ports"),
         ("Service", "balancer.linkerd.io/failure-accrual"),
         ("Service", "mirror.linkerd.io/anything"),
     ] {

@@ -1,0 +1,242 @@
+//! Objects that have the same traffic or clients as others.
+
+use super::*;
+
+fn named(kind: &str, name: &str, spec: &str) -> String {
+    policy(kind, spec).replace("name: policy,", &format!("name: {name},"))
+}
+
+fn egress(name: &str, networks: &str) -> String {
+    let spec = format!("{{trafficPolicy: Allow, networks: {networks}}}");
+    named("EgressNetwork", name, &spec)
+}
+
+#[test]
+fn egress_networks_with_one_block_are_found_with_the_winner() {
+    for (one, other, code, object, field, text) in [
+        (
+            "[{cidr: 203.0.113.0/24}]",
+            "[{cidr: 203.0.113.0/24}]",
+            "conflict",
+            "EgressNetwork shop/b",
+            "spec.networks[0].cidr",
+            "EgressNetwork a also has 203.0.113.0/24 and wins",
+        ),
+        (
+            "[{cidr: 203.0.0.0/16}]",
+            "[{cidr: 203.0.113.0/24}]",
+            "overlap",
+            "EgressNetwork shop/a",
+            "spec.networks[0].cidr",
+            "does not apply to 203.0.113.0/24, which EgressNetwork b has with a longer prefix; if this is intended, add 203.0.113.0/24 to except",
+        ),
+        (
+            "null",
+            "null",
+            "conflict",
+            "EgressNetwork shop/b",
+            "spec.networks",
+            "EgressNetwork a also has all addresses",
+        ),
+    ] {
+        let both = format!("{}---{}", egress("a", one), egress("b", other));
+        check(&both, [code, object, field, text]);
+    }
+    for (one, other) in [
+        (
+            "[{cidr: 203.0.0.0/16, except: [203.0.113.0/24]}]",
+            "[{cidr: 203.0.113.0/24}]",
+        ),
+        (
+            "[{cidr: 203.0.113.0/24}]",
+            "[{cidr: 203.0.114.0/24}, {cidr: '2001:db8::/32'}]",
+        ),
+        ("null", "[{cidr: 203.0.113.0/24}]"),
+    ] {
+        let both = format!("{}---{}", egress("a", one), egress("b", other));
+        assert_eq!(findings(&both), [], "{one} {other}");
+    }
+    let elsewhere = egress("b", "null").replace("namespace: shop", "namespace: bank");
+    let both = format!("{}---{elsewhere}", egress("a", "null"));
+    assert_eq!(findings(&both), []);
+}
+
+#[test]
+fn block_that_another_one_contains_is_found() {
+    let authorization = |networks: &str| {
+        let spec = format!(
+            "{{server: {{name: web-http}}, client: {{networks: {networks}, unauthenticated: true}}}}"
+        );
+        policy("ServerAuthorization", &spec)
+    };
+    for (networks, at, text) in [
+        (
+            "[{cidr: 10.0.0.0/8}, {cidr: 10.1.0.0/16}]",
+            1,
+            "networks[0], 10.0.0.0/8, has all",
+        ),
+        (
+            "[{cidr: 10.1.0.1}, {cidr: 10.0.0.0/8}]",
+            0,
+            "10.1.0.1/32 has no effect",
+        ),
+        (
+            "[{cidr: 10.0.0.0/8}, {cidr: 10.0.0.0/8}]",
+            1,
+            "10.0.0.0/8 has no effect",
+        ),
+        (
+            "[{cidr: 10.0.0.0/8}, {cidr: 10.1.0.0/16, except: [10.1.2.0/24]}]",
+            1,
+            "also 10.1.2.0/24, which it excepts",
+        ),
+    ] {
+        let field = format!("spec.client.networks[{at}]");
+        check(
+            &authorization(networks),
+            ["no-effect", "ServerAuthorization shop/policy", &field, text],
+        );
+    }
+    for networks in [
+        "[{cidr: 10.0.0.0/8, except: [10.1.0.0/16]}, {cidr: 10.1.2.0/24}]",
+        "[{cidr: 10.0.0.0/8, except: [10.1.2.0/24]}, {cidr: 10.1.0.0/16}]",
+        "[{cidr: 10.0.0.0/8}, {cidr: 'fd00::/8'}, {cidr: text}]",
+    ] {
+        assert_eq!(findings(&authorization(networks)), [], "{networks}");
+    }
+    for (kind, networks) in [
+        (
+            "EgressNetwork",
+            "[{cidr: 203.0.0.0/16}, {cidr: 203.0.113.0/24}]",
+        ),
+        (
+            "NetworkAuthentication",
+            "[{cidr: 10.0.0.0/8}, {cidr: 10.1.0.0/16}]",
+        ),
+    ] {
+        let found = findings(&policy(kind, &format!("{{networks: {networks}}}")));
+        let fields: Vec<_> = found.iter().map(|it| &*it.field).collect();
+        assert!(fields.contains(&"spec.networks[1]"), "{kind}: {found:#?}");
+    }
+}
+
+#[test]
+fn exception_outside_of_its_block_is_found() {
+    let outside = policy(
+        "NetworkAuthentication",
+        "{networks: [{cidr: 10.0.0.0/8, except: [192.168.0.0/16]}]}",
+    );
+    let found = analyze(&objects(&outside));
+    let invalid = found.iter().find(|it| it.code == "invalid").unwrap();
+    assert_eq!(invalid.field, "spec.networks[0].except[0]");
+    assert!(
+        invalid.problem.contains("is not in 10.0.0.0/8"),
+        "{invalid:?}"
+    );
+}
+
+#[test]
+fn policies_that_authorize_the_same_clients_are_found() {
+    let all = "{group: policy.linkerd.io, kind: NetworkAuthentication, name: all}";
+    let account = "{kind: ServiceAccount, name: client}";
+    let authorization = |name: &str, references: &str| {
+        let target = "{group: policy.linkerd.io, kind: Server, name: web-http}";
+        let spec = format!("{{targetRef: {target}, requiredAuthenticationRefs: [{references}]}}");
+        named("AuthorizationPolicy", name, &spec)
+    };
+    // The policy `web` of the namespace requires `all`.
+    for (name, references, code, object, text) in [
+        (
+            "web-2",
+            all.replace("name: all", "name: all, namespace: shop"),
+            "duplicate",
+            "AuthorizationPolicy shop/web-2",
+            "AuthorizationPolicy web authorizes the same clients",
+        ),
+        (
+            "a",
+            all.to_owned(),
+            "duplicate",
+            "AuthorizationPolicy shop/web",
+            "AuthorizationPolicy a authorizes the same clients",
+        ),
+        (
+            "a",
+            format!("{account}, {all}"),
+            "no-effect",
+            "AuthorizationPolicy shop/a",
+            "AuthorizationPolicy web already authorizes these clients",
+        ),
+    ] {
+        check(
+            &authorization(name, &references),
+            [code, object, "spec.requiredAuthenticationRefs", text],
+        );
+    }
+    assert_eq!(findings(&authorization("a", account)), []);
+    let of_namespace = "{targetRef: {kind: Namespace, name: shop}, requiredAuthenticationRefs: [{kind: ServiceAccount, name: client}]}";
+    let both = format!(
+        "{}---{}",
+        authorization("a", account),
+        named("AuthorizationPolicy", "b", of_namespace)
+    );
+    assert_eq!(findings(&both), []);
+}
+
+#[test]
+fn server_authorizations_that_are_equal_are_found() {
+    let spec = "{server: {name: web-http}, client: {unauthenticated: true}}";
+    let other = "{server: {name: web-http}, client: {meshTLS: {identities: ['*']}}}";
+    let both = |other: &str| {
+        format!(
+            "{}---{}",
+            named("ServerAuthorization", "a", spec),
+            named("ServerAuthorization", "b", other)
+        )
+    };
+    check(
+        &both(spec),
+        [
+            "duplicate",
+            "ServerAuthorization shop/b",
+            "spec",
+            "ServerAuthorization a authorizes the same clients",
+        ],
+    );
+    assert_eq!(findings(&both(other)), []);
+}
+
+#[test]
+fn servers_of_external_workloads_are_analyzed() {
+    let external = "\napiVersion: workload.linkerd.io/v1beta1\nkind: ExternalWorkload\nmetadata: {name: vm, namespace: shop, labels: {app: vm}}\nspec: {meshTLS: {identity: vm, serverName: vm}, ports: [{name: http, port: 80}]}\n";
+    let of_vms = |name: &str, app: &str, port: &str| {
+        server(
+            name,
+            &format!("{{externalWorkloadSelector: {{matchLabels: {{app: {app}}}}}, port: {port}}}"),
+        )
+    };
+    check(
+        &format!("{external}---{}", of_vms("a", "other", "80")),
+        [
+            "selects-nothing",
+            "Server shop/a",
+            "spec.externalWorkloadSelector",
+            "selects no ExternalWorkloads of namespace shop",
+        ],
+    );
+    let all = server("b", "{externalWorkloadSelector: {}, port: 80}");
+    check(
+        &format!("{external}---{}---{all}", of_vms("a", "vm", "http")),
+        [
+            "duplicate-port",
+            "Server shop/b",
+            "spec.port",
+            "Server a is older",
+        ],
+    );
+    let other = server("b", "{externalWorkloadSelector: {}, port: 81}");
+    let both = format!("{external}---{}---{other}", of_vms("a", "vm", "http"));
+    assert_eq!(findings(&both), []);
+    // Without ExternalWorkloads nothing is known about the selector.
+    assert_eq!(findings(&of_vms("a", "other", "80")), []);
+}
