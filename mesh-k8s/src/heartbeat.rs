@@ -9,11 +9,10 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ListMeta, ObjectMeta};
 use k8s_openapi::apimachinery::pkg::version::Info;
-use kube::api::{
-    ApiResource, DynamicObject, GroupVersionKind, ListParams, ObjectList, PartialObjectMeta,
-};
+use kube::api::{ListParams, ObjectList, PartialObjectMeta};
 use mesh_core::annotation::EXTENSION;
 
+use crate::crd::ServiceProfile;
 use crate::values::{Values, non_empty};
 
 mod figures;
@@ -83,15 +82,6 @@ pub fn extension_namespaces() -> ListParams {
         .limit(MAX_EXTENSIONS)
 }
 
-/// Returns the resource of ServiceProfiles, which are only counted.
-pub fn service_profiles() -> ApiResource {
-    ApiResource::from_gvk(&GroupVersionKind::gvk(
-        "linkerd.io",
-        "v1alpha2",
-        "ServiceProfile",
-    ))
-}
-
 /// Selects a single object of a kind, whose list has the number of the others.
 pub fn one_object() -> ListParams {
     ListParams::default().limit(1)
@@ -120,14 +110,14 @@ pub fn own_architecture() -> String {
 }
 
 impl Observations {
-    /// Converts what was read: the lists are of [`extension_namespaces`] and of
-    /// [`service_profiles`], of which [`one_object`] was read.
+    /// Converts what was read: the lists are of [`extension_namespaces`] and of ServiceProfiles, of
+    /// which [`one_object`] was read.
     pub fn new(
         architecture: Result<String, String>,
         config: Result<ConfigMap, String>,
         version: Result<Info, String>,
         extensions: Result<ObjectList<PartialObjectMeta<Namespace>>, String>,
-        service_profiles: Result<ObjectList<PartialObjectMeta<DynamicObject>>, String>,
+        service_profiles: Result<ObjectList<PartialObjectMeta<ServiceProfile>>, String>,
     ) -> Self {
         Self {
             architecture,

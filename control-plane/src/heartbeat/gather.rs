@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
-use kube::api::DynamicObject;
 use kube::{Api, Client};
+use mesh_k8s::crd::ServiceProfile;
 use mesh_k8s::heartbeat::{self, Absence, Figure, Observations, Parameter, Report};
 
 use crate::cluster::explain;
@@ -32,8 +32,7 @@ pub(super) async fn report(
 async fn observe(client: &Client, control_namespace: &str) -> Observations {
     let configs: Api<ConfigMap> = Api::namespaced(client.clone(), control_namespace);
     let namespaces: Api<Namespace> = Api::all(client.clone());
-    let resource = heartbeat::service_profiles();
-    let profiles: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+    let profiles: Api<ServiceProfile> = Api::all(client.clone());
     let (extensions, one) = (heartbeat::extension_namespaces(), heartbeat::one_object());
     let (config, version, extensions, profiles) = tokio::join!(
         within_timeout(

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use kube::Api;
-use kube::api::{ApiResource, DynamicObject};
+use mesh_k8s::crd::ServiceProfile;
 use mesh_k8s::heartbeat::{self, Absence, Figure, Observations, Parameter, Report};
 use mesh_k8s::kinds::{ConfigMap, CronJob, Namespace, Node};
 use mesh_k8s::values::Values;
@@ -31,8 +31,7 @@ pub(super) async fn report(cluster: Box<Cluster>, values: &Values) -> Report {
 
 async fn observe(cluster: &Cluster) -> Observations {
     let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
-    let resource: ApiResource = heartbeat::service_profiles();
-    let profiles: Api<DynamicObject> = Api::all_with(cluster.client.clone(), &resource);
+    let profiles: Api<ServiceProfile> = Api::all(cluster.client.clone());
     let configs: Api<ConfigMap> =
         Api::namespaced(cluster.client.clone(), &cluster.control_namespace);
     let (extensions, one) = (heartbeat::extension_namespaces(), heartbeat::one_object());
