@@ -8,14 +8,15 @@ use mesh_core::resilience::Backoff;
 #[derive(Clone, Debug)]
 pub(crate) struct Retries {
     backoff: Backoff,
-    step: Duration,
+    /// The failures of the series so far.
+    failures: u32,
 }
 
 impl Retries {
     pub(crate) fn new(backoff: Backoff) -> Self {
         Self {
-            step: backoff.min,
             backoff,
+            failures: 0,
         }
     }
 
@@ -27,13 +28,13 @@ impl Retries {
 
     /// Restarts the series after a success.
     pub(crate) fn reset(&mut self) {
-        self.step = self.backoff.min;
+        self.failures = 0;
     }
 
     /// `share` is the part of the jitter to add, from 0 to 1.
     fn next_wait_with(&mut self, share: f64) -> Duration {
-        let wait = self.step.mul_f64(1.0 + self.backoff.jitter * share);
-        self.step = self.step.saturating_mul(2).min(self.backoff.max);
+        let wait = self.backoff.pause(self.failures, share);
+        self.failures = self.failures.saturating_add(1);
         wait
     }
 }
@@ -55,5 +56,16 @@ mod tests {
         assert_eq!(waits, [100, 300, 400, 750, 500]);
         retries.reset();
         assert_eq!(retries.next_wait_with(0.0).as_millis(), 100);
+    }
+
+    #[test]
+    fn no_wait_is_longer_than_a_maximum_below_the_minimum() {
+        let mut retries = Retries::new(Backoff {
+            min: Duration::from_secs(2),
+            max: Duration::from_secs(1),
+            jitter: 0.0,
+        });
+        assert_eq!(retries.next_wait_with(0.0), Duration::from_secs(1));
+        assert_eq!(retries.next_wait_with(0.0), Duration::from_secs(1));
     }
 }
