@@ -238,6 +238,12 @@ pub struct NodeStatus {
     pub repairs: Vec<Repair>,
 }
 
+/// Annotation of the pods that `meshctl local dashboard` serves to the dashboard: the tier in which
+/// the node's agent has enrolled the pod. Pods of a cluster do not have it.
+pub const TIER_ANNOTATION: &str = "mesh-agent/redirection-tier";
+/// Annotation beside [`TIER_ANNOTATION`]: why the tier is in use.
+pub const TIER_REASON_ANNOTATION: &str = "mesh-agent/redirection-reason";
+
 /// Damage of one kind that the agent has repaired.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

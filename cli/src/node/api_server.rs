@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use super::Node;
 use crate::clients::tap::Observer;
@@ -43,6 +44,9 @@ const MAX_CONNECTIONS: usize = 128;
 
 /// How long a connection may be without a request: those of other users have no token.
 const HEADERS_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The agent answers from memory.
+const AGENT_TIMEOUT: Duration = Duration::from_secs(2);
 
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -145,7 +149,15 @@ impl Server {
             return refused(StatusCode::METHOD_NOT_ALLOWED, "expected GET");
         }
         match objects::find(&self.node, request.uri()) {
-            Ok(Some(found)) => json_response(StatusCode::OK, &found),
+            Ok(Some(mut found)) => {
+                if objects::is_of_pods(request.uri().path()) {
+                    // Without the agent the dashboard shows no tier.
+                    if let Ok(report) = timeout(AGENT_TIMEOUT, self.node.agent()).await {
+                        objects::add_redirection(&mut found, &report);
+                    }
+                }
+                json_response(StatusCode::OK, &found)
+            }
             Ok(None) => refused(
                 StatusCode::NOT_FOUND,
                 "the local node does not have this object",

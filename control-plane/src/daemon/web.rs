@@ -49,6 +49,7 @@ pub(super) async fn run(config: Config) -> Result<(), DaemonError> {
         metrics,
         cluster: client.clone(),
         policies,
+        place,
         queried: queried.map(Arc::new),
     };
     let feeds = Feeds::new(sources, &daemon.registry);

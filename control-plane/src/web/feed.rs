@@ -217,6 +217,7 @@ mod tests {
             metrics: MetricsClient::new("127.0.0.1:1").unwrap(),
             cluster: kube::Client::try_from(config).unwrap(),
             policies: PolicyClient::new("127.0.0.1:1").unwrap(),
+            place: super::super::sources::Place::Cluster,
             queried: None,
         };
         Feeds::new(sources, &Registry::new())

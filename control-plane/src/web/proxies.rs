@@ -3,19 +3,22 @@
 //!
 //! Objects have the node and the identity. The expiry and the tier are metrics of the proxies and
 //! of the node agents, so that they are missing where these are not queried from Prometheus or
-//! scraped, and `metricsProblem` says why.
+//! scraped, and `metricsProblem` says why. On a local node the pods themselves have the tier.
 
 use std::collections::BTreeMap;
 
 use futures_util::try_join;
 use k8s_openapi::api::core::v1::Pod;
 use mesh_api::linkerd2::viz::Resource;
-use mesh_k8s::pod::{INIT_CONTAINER, PROXY_CONTAINER, containers, plain_env, service_account};
+use mesh_core::node::{TIER_ANNOTATION, TIER_REASON_ANNOTATION};
+use mesh_k8s::pod::{
+    INIT_CONTAINER, PROXY_CONTAINER, annotation, containers, plain_env, service_account,
+};
 use serde_json::{Value, json};
 
 use super::client::Failure;
 use super::pods::{self, PodsOf, pods_of};
-use super::sources::Sources;
+use super::sources::{Place, Sources};
 use crate::metrics_api::{Family, Grouping, Matchers, Query, Sample, SourceError, quote_regex};
 
 /// What metrics say about proxies and nodes.
@@ -38,7 +41,7 @@ pub(super) async fn proxies(sources: &Sources, resource: &Resource) -> Result<Va
         Ok(measured) => (measured, None),
         Err(problem) => (Measured::default(), Some(problem)),
     };
-    let rows = pods.iter().map(|pod| proxy(pod, &measured));
+    let rows = pods.iter().map(|pod| proxy(pod, &measured, sources.place));
     Ok(json!({
         "pods": rows.collect::<Value>(),
         "podsOmitted": omitted,
@@ -92,7 +95,7 @@ fn tier_of(sample: &Sample) -> (String, (String, String)) {
     (label("node"), (label("tier"), label("reason")))
 }
 
-fn proxy(pod: &Pod, measured: &Measured) -> Value {
+fn proxy(pod: &Pod, measured: &Measured, place: Place) -> Value {
     let name = pods::name(pod);
     json!({
         "name": name,
@@ -100,7 +103,7 @@ fn proxy(pod: &Pod, measured: &Measured) -> Value {
         "meshed": pods::is_meshed(pod),
         "identity": identity(pod),
         "certificateExpires": measured.expiries.get(name),
-        "redirection": redirection(pod, measured),
+        "redirection": redirection(pod, measured, place),
     })
 }
 
@@ -122,7 +125,7 @@ fn identity(pod: &Pod) -> Option<String> {
     Some(name)
 }
 
-fn redirection(pod: &Pod, measured: &Measured) -> Value {
+fn redirection(pod: &Pod, measured: &Measured, place: Place) -> Value {
     if !pods::is_meshed(pod) {
         return Value::Null;
     }
@@ -132,6 +135,13 @@ fn redirection(pod: &Pod, measured: &Measured) -> Value {
             "tier": "init container",
             "reason": "linkerd-init writes the rules of a packet filter when the pod starts",
         });
+    }
+    // On a cluster anybody who creates pods could write these.
+    if place == Place::LocalNode
+        && let Some(tier) = annotation(pod, TIER_ANNOTATION)
+    {
+        let reason = annotation(pod, TIER_REASON_ANNOTATION).unwrap_or_default();
+        return json!({ "tier": tier, "reason": reason });
     }
     let found = measured.tiers.get(node(pod));
     found.map_or(
@@ -177,17 +187,32 @@ mod tests {
             "certificateExpires": 1_800_000_000_i64,
             "redirection": { "tier": "full", "reason": "tested" },
         });
-        assert_eq!(proxy(&pod, &measured()), expected);
-        let unknown = proxy(&pod, &Measured::default());
+        assert_eq!(proxy(&pod, &measured(), Place::Cluster), expected);
+        let unknown = proxy(&pod, &Measured::default(), Place::Cluster);
         assert!(unknown["certificateExpires"].is_null() && unknown["redirection"].is_null());
     }
 
     #[test]
     fn pod_with_the_init_container_does_not_depend_on_the_node() {
         let pod = pod(json!([{ "name": INIT_CONTAINER }]));
-        let row = proxy(&pod, &measured());
+        let row = proxy(&pod, &measured(), Place::Cluster);
         assert_eq!(row["redirection"]["tier"], "init container");
         assert!(row["identity"].is_null());
+    }
+
+    #[test]
+    fn only_pods_of_a_local_node_have_their_own_tier() {
+        let mut pod = pod(json!([]));
+        let annotations = [(TIER_ANNOTATION, "nft"), (TIER_REASON_ANNOTATION, "forced")];
+        let annotations = annotations.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        pod.metadata.annotations = Some(annotations.into());
+        let row = proxy(&pod, &Measured::default(), Place::LocalNode);
+        assert_eq!(
+            row["redirection"],
+            json!({ "tier": "nft", "reason": "forced" })
+        );
+        let row = proxy(&pod, &measured(), Place::Cluster);
+        assert_eq!(row["redirection"]["tier"], "full");
     }
 
     #[test]

@@ -15,6 +15,7 @@ pub(crate) struct Sources {
     pub(crate) metrics: MetricsClient,
     pub(crate) cluster: Client,
     pub(crate) policies: PolicyClient,
+    pub(crate) place: Place,
     /// `None` without `--prometheus-url` and `--scrape-proxies`.
     pub(crate) queried: Option<Arc<MetricsSource>>,
 }

@@ -78,6 +78,9 @@ fn dashboard_shows_statistics_and_live_requests_of_a_local_node() {
     let expires = row["certificateExpires"].as_i64();
     assert!(expires.is_some_and(|at| at > 1_700_000_000), "{proxies}");
     assert!(proxies["metricsProblem"].is_null(), "{proxies}");
+    let tier = row["redirection"]["tier"].as_str().unwrap_or_default();
+    let tiers = ["full", "split", "nft", "iptables"];
+    assert!(tiers.contains(&tier), "{proxies}");
 
     let extension = get_json("/api/extensions?extension_name=viz");
     assert_eq!(extension["namespace"], "linkerd-viz", "{extension}");

@@ -1,9 +1,11 @@
 //! The objects of a node by the paths of the Kubernetes API.
 
 use http::Uri;
+use mesh_core::node::{PodStatus, TIER_ANNOTATION, TIER_REASON_ANNOTATION};
 use serde_json::{Value, json};
 
 use super::super::Node;
+use crate::mesh::AgentReport;
 
 /// What a path names.
 #[derive(Debug, PartialEq, Eq)]
@@ -60,6 +62,51 @@ pub(super) fn find(node: &Node, uri: &Uri) -> anyhow::Result<Option<Value>> {
             })
         }
     })
+}
+
+/// Returns whether a path names pods.
+pub(super) fn is_of_pods(path: &str) -> bool {
+    matches!(
+        parse(path),
+        Some(Wanted::List("Pod", _) | Wanted::Object("Pod", _, _))
+    )
+}
+
+/// Adds to pods the redirection tier that the node's agent reports: nothing scrapes its metrics. A
+/// pod cannot claim another one.
+pub(super) fn add_redirection(found: &mut Value, report: &AgentReport) {
+    match found.get_mut("items").and_then(Value::as_array_mut) {
+        Some(items) => items.iter_mut().for_each(|pod| annotate(pod, report)),
+        None => annotate(found, report),
+    }
+}
+
+fn annotate(pod: &mut Value, report: &AgentReport) {
+    let metadata = &mut pod["metadata"];
+    let is_pod = |status: &&PodStatus| {
+        metadata["namespace"] == *status.pod.namespace && metadata["name"] == *status.pod.name
+    };
+    let pods = report.pods.as_deref().unwrap_or_default();
+    let tier = pods.iter().find(is_pod).map(|status| status.tier);
+    let annotations = metadata.get_mut("annotations");
+    if let Some(annotations) = annotations.and_then(Value::as_object_mut) {
+        annotations.remove(TIER_ANNOTATION);
+        annotations.remove(TIER_REASON_ANNOTATION);
+    }
+    let Some(tier) = tier else {
+        return;
+    };
+    let annotations = &mut metadata["annotations"];
+    annotations[TIER_ANNOTATION] = tier.as_str().into();
+    annotations[TIER_REASON_ANNOTATION] = match &report.status {
+        Ok(status) if status.tier == tier => status.reason.as_str().into(),
+        Ok(status) => format!(
+            "the pod was enrolled before the agent changed the tier to {}",
+            status.tier
+        )
+        .into(),
+        Err(_unknown) => "".into(),
+    };
 }
 
 fn parse(path: &str) -> Option<Wanted<'_>> {
@@ -126,6 +173,35 @@ mod tests {
         ] {
             assert_eq!(parse(path), expected, "{path}");
         }
+    }
+
+    #[test]
+    fn pods_have_the_tier_of_the_agent_and_no_other() {
+        let status: PodStatus = serde_json::from_value(json!({
+            "pod": { "namespace": "shop", "name": "web", "uid": "" },
+            "containerId": "c", "netns": "/n", "netnsCookie": 1, "addresses": [],
+            "tier": "nft", "connections": {},
+        }))
+        .unwrap();
+        let report = AgentReport {
+            node: "n".to_owned(),
+            status: Err(anyhow::anyhow!("it does not run")),
+            pods: Ok(vec![status]),
+        };
+        let own = json!({ TIER_ANNOTATION: "full", "a": "b" });
+        let mut list = json!({ "items": [
+            { "metadata": { "namespace": "shop", "name": "web" } },
+            { "metadata": { "namespace": "bank", "name": "web", "annotations": own } },
+        ] });
+        add_redirection(&mut list, &report);
+        let annotations = |at: usize| &list["items"][at]["metadata"]["annotations"];
+        assert_eq!(annotations(0)[TIER_ANNOTATION], "nft");
+        assert_eq!(*annotations(1), json!({ "a": "b" }));
+        let mut pod = json!({ "metadata": { "namespace": "shop", "name": "web" } });
+        add_redirection(&mut pod, &report);
+        assert_eq!(pod["metadata"]["annotations"][TIER_ANNOTATION], "nft");
+        assert!(is_of_pods("/api/v1/namespaces/shop/pods/web"));
+        assert!(!is_of_pods("/apis/apps/v1/namespaces/shop/deployments/web"));
     }
 
     #[test]
