@@ -45,6 +45,7 @@ use crate::redirection::{self, ProbeListener};
 use crate::tap::Tap;
 use crate::tap_server::{self, TapServer};
 use crate::telemetry::Families;
+use crate::telemetry::http::ResponseDurations;
 use crate::tls::{self, CredentialsRx};
 use crate::trace::exporter::{Exporter, ExporterTask};
 use crate::trace::{self, Tracer};
@@ -171,6 +172,7 @@ impl App {
         let families = Arc::new(Families::new(
             &registry,
             trace::exemplars(config.trace.as_ref()),
+            ResponseDurations::new(config.admin.response_durations),
         ));
         let endpoint = config.admin.shutdown_endpoint.then(|| stop.clone());
         let routes = admin::routes(registry.clone(), readiness, log, endpoint);

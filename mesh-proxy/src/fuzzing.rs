@@ -32,6 +32,7 @@ pub use crate::http::{
 pub use crate::inbound::Inbound;
 use crate::tap::Tap;
 use crate::telemetry::Families;
+use crate::telemetry::http::ResponseDurations;
 use crate::telemetry::labels::Direction;
 pub use crate::transport::listen::AcceptedConnection;
 pub use crate::transport::{Io, Scratch, detect, header};
@@ -70,7 +71,11 @@ impl DataThread {
         let (drain, watch) = drain::channel();
         let shared = Arc::new(ProcessState::new(&config, Arc::new(Tap::new(&registry))));
         let context = ProxyContext {
-            families: Arc::new(Families::new(&registry, Exemplars::Off)),
+            families: Arc::new(Families::new(
+                &registry,
+                Exemplars::Off,
+                ResponseDurations::Off,
+            )),
             tasks: shared.tasks.clone(),
             shared,
             scratch: Rc::default(),
@@ -122,7 +127,7 @@ pub struct Endpoints(Balancer<()>);
 
 impl Endpoints {
     pub fn new(endpoints: &[Arc<Endpoint>]) -> Self {
-        let metrics = Families::new(&Registry::new(), Exemplars::Off)
+        let metrics = Families::new(&Registry::new(), Exemplars::Off, ResponseDurations::Off)
             .http_balancer
             .balancer(&Labels::new());
         let backoff = Backoff {

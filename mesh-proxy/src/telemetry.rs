@@ -48,11 +48,15 @@ pub(crate) struct Families {
 
 impl Families {
     /// The latencies of requests keep `exemplars`, which are worth their memory only where requests
-    /// have spans.
-    pub(crate) fn new(registry: &Registry, exemplars: Exemplars) -> Self {
+    /// have spans. `durations` adds the times to the ends of responses.
+    pub(crate) fn new(
+        registry: &Registry,
+        exemplars: Exemplars,
+        durations: http::ResponseDurations,
+    ) -> Self {
         Self {
             tcp: tcp::TcpFamilies::new(registry),
-            endpoint: http::EndpointFamilies::new(registry, exemplars),
+            endpoint: http::EndpointFamilies::new(registry, exemplars, durations),
             authz: authz::AuthzFamilies::new(registry),
             errors: authz::ErrorFamilies::new(registry),
             detect: detect::DetectFamilies::new(registry),
@@ -60,7 +64,7 @@ impl Families {
             inbound_route: RouteFamilies::inbound(registry, exemplars),
             outbound_route: RouteFamilies::outbound_route(registry, exemplars),
             outbound_backend: RouteFamilies::outbound_backend(registry, exemplars),
-            profile: profile::ProfileFamilies::new(registry, exemplars),
+            profile: profile::ProfileFamilies::new(registry, exemplars, durations),
             outbound_retry: retry::RetryFamilies::new(registry),
             http_balancer: balancer::BalancerFamilies::http(registry),
             tcp_balancer: balancer::BalancerFamilies::tcp(registry),

@@ -33,7 +33,7 @@ export function headline(matchers: Matchers): Panels {
         number(
             {
                 title: "Latency (p95)",
-                description: "95 of 100 requests took no longer, from their headers to the end of the response.",
+                description: "95 of 100 requests took no longer, from their headers to the first data of the response.",
                 unit: UNITS.milliseconds,
                 width: 6,
             },
@@ -76,7 +76,7 @@ export function golden(matchers: Matchers): Panels {
         course(
             {
                 title: "Latency",
-                description: "Quantiles of the time from a request's headers to the end of its response.",
+                description: "Quantiles of the time from a request's headers to the first data of its response.",
                 unit: UNITS.milliseconds,
                 width: 8,
             },

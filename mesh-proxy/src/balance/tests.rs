@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use super::*;
 use crate::discovery::{EndpointSet, EndpointState};
 use crate::telemetry::Families;
+use crate::telemetry::http::ResponseDurations;
 
 const BACKOFF: Backoff = Backoff {
     min: Duration::from_millis(100),
@@ -39,7 +40,7 @@ fn set(lasts: &[u8]) -> Arc<EndpointSet> {
 }
 
 fn metrics(registry: &Registry) -> BalancerMetrics {
-    Families::new(registry, Exemplars::Off)
+    Families::new(registry, Exemplars::Off, ResponseDurations::Off)
         .http_balancer
         .balancer(&Labels::new())
 }
@@ -372,7 +373,7 @@ fn new_threads<const N: usize>(
         backoff: BACKOFF,
     };
     let registry = Registry::new();
-    let families = Families::new(&registry, Exemplars::Off);
+    let families = Families::new(&registry, Exemplars::Off, ResponseDurations::Off);
     let breakers = Breakers::default();
     let queues = [(); N].map(|()| {
         let labels = Labels::new();

@@ -14,6 +14,7 @@ use self::Event::{
 };
 use super::*;
 use crate::telemetry::Families;
+use crate::telemetry::http::ResponseDurations;
 
 /// With the policy's timeout.
 const DETECT: ProtocolPlan = ProtocolPlan::Detect(Duration::from_secs(3));
@@ -68,7 +69,7 @@ impl TestEnv {
         let classifier = Classifier {
             direction: Direction::Inbound,
             timeout: Duration::from_secs(10),
-            families: Families::new(&registry, Exemplars::Off).detect,
+            families: Families::new(&registry, Exemplars::Off, ResponseDurations::Off).detect,
             scratch: Rc::default(),
             drain: drain.watch(),
             server_first: ServerFirst::default(),

@@ -16,6 +16,8 @@ pub(crate) struct Admin {
     /// Whether `POST /shutdown` is enabled.
     pub(crate) shutdown_endpoint: bool,
     pub(crate) metrics_retain_idle: Duration,
+    /// Whether the times to the ends of responses are observed, besides the latencies.
+    pub(crate) response_durations: bool,
 }
 
 /// The format of the access log.
@@ -72,6 +74,7 @@ impl Admin {
                 parse::duration,
                 DEFAULT_RETAIN_IDLE,
             ),
+            response_durations: env.own_or("MESH_PROXY_RESPONSE_DURATIONS", parse::boolean, false),
         }
     }
 }

@@ -265,6 +265,24 @@ fn mesh_proxy_variables_have_no_linkerd_prefix() {
 }
 
 #[test]
+fn response_durations_are_off_unless_enabled() {
+    let read = |value: Option<&str>| {
+        let mut variables = minimal();
+        let variable = value.map(|value| ("MESH_PROXY_RESPONSE_DURATIONS".into(), value.into()));
+        variables.extend(variable);
+        let config = Config::from_env(|name| variables.get(name).cloned());
+        config.map(|config| config.admin.response_durations)
+    };
+    assert_eq!(read(None), Ok(false));
+    assert_eq!(read(Some("true")), Ok(true));
+    let error = read(Some("1")).unwrap_err().to_string();
+    assert!(
+        error.contains("\n  MESH_PROXY_RESPONSE_DURATIONS: "),
+        "{error}"
+    );
+}
+
+#[test]
 fn http_limits_are_checked_against_ranges() {
     let read = |name: &str, value: &str| {
         let mut variables = minimal();

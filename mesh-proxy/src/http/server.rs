@@ -70,8 +70,12 @@ impl Server {
             limits,
             refusals: RefusalCounter::new(
                 Direction::Inbound,
-                crate::telemetry::Families::new(registry, mesh_runtime::metrics::Exemplars::Off)
-                    .refused,
+                crate::telemetry::Families::new(
+                    registry,
+                    mesh_runtime::metrics::Exemplars::Off,
+                    crate::telemetry::http::ResponseDurations::Off,
+                )
+                .refused,
             ),
             scratch: Rc::default(),
             drain,

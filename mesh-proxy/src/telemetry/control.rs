@@ -1,8 +1,8 @@
 //! The metrics of control-plane calls: `control_request_total` and related families, with one set
 //! of series for each service.
 //!
-//! Used on the control thread. Most calls are streams that last for hours; their responses are
-//! counted when they end.
+//! Used on the control thread. Most calls are streams that last for hours; their latencies are
+//! observed with the first frame, and their responses are counted when they end.
 
 use std::sync::Arc;
 
@@ -31,6 +31,7 @@ pub(crate) struct ControlCall {
     status: Option<StatusCode>,
     /// The gRPC status in the headers of a trailers-only response.
     grpc_status: Option<u16>,
+    latency_observed: bool,
     ended: bool,
 }
 
@@ -59,6 +60,7 @@ impl ControlCalls {
             since: Instant::now(),
             status: None,
             grpc_status: None,
+            latency_observed: false,
             ended: false,
         }
     }
@@ -68,6 +70,17 @@ impl ControlCall {
     pub(crate) fn response_headers(&mut self, status: StatusCode, headers: &HeaderMap) {
         self.status = Some(status);
         self.grpc_status = grpc_status(headers);
+    }
+
+    /// Observes the latency with the first frame of the response's body.
+    pub(crate) fn response_frame(&mut self) {
+        let Some(status) = self.status else { return };
+        if !std::mem::replace(&mut self.latency_observed, true) {
+            let ControlCalls {
+                families, labels, ..
+            } = &*self.calls;
+            families.latency(labels, status, self.since.elapsed());
+        }
     }
 
     /// Counts a complete response.
@@ -90,10 +103,12 @@ impl ControlCall {
 
     fn finish(&mut self, outcome: Outcome) {
         if !std::mem::replace(&mut self.ended, true) {
+            // A response without a body.
+            self.response_frame();
             let ControlCalls {
                 families, labels, ..
             } = &*self.calls;
-            families.end(labels, outcome, self.since.elapsed());
+            families.end(labels, outcome);
         }
     }
 }
@@ -107,6 +122,27 @@ impl Drop for ControlCall {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn latency_of_a_stream_ends_with_its_first_message() {
+        let registry = Registry::new();
+        let calls = Arc::new(ControlCalls::new(
+            &registry,
+            "policy.linkerd.svc.:8090",
+            None,
+        ));
+        let mut call = calls.begin();
+        call.response_headers(StatusCode::OK, &HeaderMap::new());
+        tokio::time::advance(std::time::Duration::from_millis(3)).await;
+        call.response_frame();
+        tokio::time::advance(std::time::Duration::from_secs(3_600)).await;
+        call.response_frame();
+        call.end(None);
+        let text = String::from_utf8(registry.encode()).unwrap();
+        let sums = text.lines().filter(|line| line.contains("latency_ms_sum"));
+        let sums: Vec<_> = sums.filter_map(|line| line.rsplit(' ').next()).collect();
+        assert_eq!(sums, ["3"], "{text}");
+    }
 
     #[test]
     fn calls_are_counted_at_start_and_end() {

@@ -1,6 +1,9 @@
 //! The metrics of HTTP exchanges: [`Exchange`], and the older families per endpoint
 //! (`request_total`, `response_total`, `response_latency_ms`). Used by both directions on the data
 //! threads.
+//!
+//! The latency ends with the first frame of the response's body, and is observed then. The time to
+//! the end of the response is observed besides with [`ResponseDurations::Observed`].
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -28,7 +31,18 @@ use crate::tap::TapRecorder;
 pub(crate) struct EndpointFamilies {
     requests: CounterFamily,
     responses: CounterFamily,
+    /// From the request's headers to the first frame of the response's body.
     latency: Option<HistogramFamily>,
+    /// From the request's headers to the end of the response.
+    duration: Option<HistogramFamily>,
+}
+
+/// Whether the time to the end of each response is observed by endpoint and by route of a
+/// ServiceProfile, besides the latency.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ResponseDurations {
+    Observed,
+    Off,
 }
 
 /// The handles of one endpoint (outbound), of one route permit (inbound), or of one route of a
@@ -41,7 +55,8 @@ pub(crate) struct EndpointMetrics {
     classes: Vec<ResponseClass>,
     requests: Counter,
     responses: RefCell<HandleCache<Outcome, Counter>>,
-    latencies: RefCell<HandleCache<Option<StatusCode>, Histogram>>,
+    latencies: RefCell<HandleCache<StatusCode, Histogram>>,
+    durations: RefCell<HandleCache<Option<StatusCode>, Histogram>>,
 }
 
 /// The handles that record one exchange.
@@ -64,6 +79,8 @@ pub(crate) struct Exchange {
     grpc: bool,
     status: Option<StatusCode>,
     grpc_status: Option<u16>,
+    /// The response's body has not begun, and its latency is to be observed.
+    awaits_body: bool,
     finished: bool,
     /// Reports the exchange to observers. Boxed, because few exchanges have it.
     tap: Option<Box<TapRecorder>>,
@@ -85,24 +102,29 @@ enum RequestEnd {
     Observed(Rc<Cell<Option<Instant>>>),
 }
 
+impl ResponseDurations {
+    /// Whether they are observed, as `MESH_PROXY_RESPONSE_DURATIONS` says.
+    pub(crate) fn new(observed: bool) -> Self {
+        if observed { Self::Observed } else { Self::Off }
+    }
+}
+
 impl EndpointFamilies {
-    pub(super) fn new(registry: &Registry, exemplars: Exemplars) -> Self {
-        Self::named(
-            registry,
-            "request_total",
-            "response_total",
-            Some("response_latency_ms"),
-            exemplars,
-        )
+    pub(super) fn new(
+        registry: &Registry,
+        exemplars: Exemplars,
+        durations: ResponseDurations,
+    ) -> Self {
+        Self::named(registry, "request_total", "response_total")
+            .with_latency(registry, "response_latency_ms", exemplars)
+            .with_duration(registry, "response_duration_ms", exemplars, durations)
     }
 
     /// The families of the proxy's calls to the control plane.
     pub(super) fn control(registry: &Registry) -> Self {
-        Self::named(
+        Self::named(registry, "control_request_total", "control_response_total").with_latency(
             registry,
-            "control_request_total",
-            "control_response_total",
-            Some("control_response_latency_ms"),
+            "control_response_latency_ms",
             Exemplars::Off,
         )
     }
@@ -111,16 +133,41 @@ impl EndpointFamilies {
         registry: &Registry,
         requests: &'static str,
         responses: &'static str,
-        latency: Option<&'static str>,
-        exemplars: Exemplars,
     ) -> Self {
-        let help = "Elapsed times between a request's headers being received and its response stream completing";
-        let latency =
-            latency.map(|name| registry.histogram_family_with(name, help, LATENCY_MS, exemplars));
         Self {
-            latency,
             requests: registry.counter_family(requests, "Total count of HTTP requests"),
             responses: registry.counter_family(responses, "Total count of HTTP responses"),
+            latency: None,
+            duration: None,
+        }
+    }
+
+    pub(super) fn with_latency(
+        self,
+        registry: &Registry,
+        name: &'static str,
+        exemplars: Exemplars,
+    ) -> Self {
+        let help = "Elapsed times between a request's headers being received and the first frame of its response's body, or its end if there is none";
+        let family = registry.histogram_family_with(name, help, LATENCY_MS, exemplars);
+        Self {
+            latency: Some(family),
+            ..self
+        }
+    }
+
+    pub(super) fn with_duration(
+        self,
+        registry: &Registry,
+        name: &'static str,
+        exemplars: Exemplars,
+        durations: ResponseDurations,
+    ) -> Self {
+        let help = "Elapsed times between a request's headers being received and its response stream completing";
+        let family = || registry.histogram_family_with(name, help, LATENCY_MS, exemplars);
+        Self {
+            duration: (durations == ResponseDurations::Observed).then(family),
+            ..self
         }
     }
 
@@ -128,16 +175,20 @@ impl EndpointFamilies {
         self.requests.with(labels)
     }
 
+    /// Observes the latency of a response without cached handles.
+    pub(super) fn latency(&self, labels: &Labels, status: StatusCode, took: Duration) {
+        if let Some(latency) = &self.latency {
+            latency
+                .with(&status_labels(labels, Some(status)))
+                .observe(millis(took));
+        }
+    }
+
     /// Counts the end of an exchange without cached handles.
-    pub(super) fn end(&self, labels: &Labels, outcome: Outcome, took: Duration) {
+    pub(super) fn end(&self, labels: &Labels, outcome: Outcome) {
         self.responses
             .with(&response_labels(labels, &outcome, outcome.is_failure()))
             .inc();
-        if let Some(latency) = &self.latency {
-            latency
-                .with(&status_labels(labels, outcome.status()))
-                .observe(millis(took));
-        }
     }
 
     pub(crate) fn endpoint(&self, labels: Labels) -> EndpointMetrics {
@@ -151,6 +202,7 @@ impl EndpointFamilies {
             requests: self.requests.with(&labels),
             responses: RefCell::new(HandleCache::new()),
             latencies: RefCell::new(HandleCache::new()),
+            durations: RefCell::new(HandleCache::new()),
             families: self.clone(),
             labels,
         }
@@ -158,6 +210,17 @@ impl EndpointFamilies {
 }
 
 impl EndpointMetrics {
+    fn latency(&self, status: StatusCode, took: Duration, exemplar: Option<&Exemplar>) {
+        if let Some(latency) = &self.families.latency {
+            self.latencies
+                .borrow_mut()
+                .find_or(status, |status| {
+                    latency.with(&status_labels(&self.labels, Some(*status)))
+                })
+                .observe_with(millis(took), exemplar);
+        }
+    }
+
     fn end(&self, outcome: Outcome, took: Duration, exemplar: Option<&Exemplar>) {
         self.responses
             .borrow_mut()
@@ -166,11 +229,11 @@ impl EndpointMetrics {
                 self.families.responses.with(&labels)
             })
             .inc();
-        if let Some(latency) = &self.families.latency {
-            self.latencies
+        if let Some(duration) = &self.families.duration {
+            self.durations
                 .borrow_mut()
                 .find_or(outcome.status(), |status| {
-                    latency.with(&status_labels(&self.labels, *status))
+                    duration.with(&status_labels(&self.labels, *status))
                 })
                 .observe_with(millis(took), exemplar);
         }
@@ -238,6 +301,7 @@ impl Exchange {
             grpc: is_grpc(request),
             status: None,
             grpc_status: None,
+            awaits_body: false,
             finished: false,
             tap: None,
             span: None,
@@ -272,12 +336,16 @@ impl Exchange {
     pub(crate) fn response_headers(&mut self, status: StatusCode, headers: &HeaderMap) {
         self.status = Some(status);
         self.grpc_status = grpc_status(headers);
+        self.awaits_body = self.observers.endpoint.is_some() || self.observers.profile.is_some();
         if let Some(tap) = &mut self.tap {
             tap.response_headers(status, headers);
         }
     }
 
-    pub(crate) fn response_frame(&self, bytes: usize) {
+    pub(crate) fn response_frame(&mut self, bytes: usize) {
+        if self.awaits_body {
+            self.observe_latency(self.started.elapsed(), self.span.map(exemplar).as_ref());
+        }
         for route in [&self.observers.route, &self.observers.backend]
             .into_iter()
             .flatten()
@@ -339,6 +407,18 @@ impl Exchange {
         self.finish_as(partial, cancelled);
     }
 
+    /// Observes the latency of the response, of which a body begins, or which ends without one.
+    fn observe_latency(&mut self, took: Duration, exemplar: Option<&Exemplar>) {
+        self.awaits_body = false;
+        let Some(status) = self.status else { return };
+        let ExchangeMetrics {
+            endpoint, profile, ..
+        } = &self.observers;
+        for metrics in [endpoint, profile].into_iter().flatten() {
+            metrics.latency(status, took, exemplar);
+        }
+    }
+
     fn finish(&mut self, outcome: Outcome) {
         self.finish_as(Some(outcome), outcome);
     }
@@ -355,6 +435,9 @@ impl Exchange {
         };
         let exemplar = self.span.map(exemplar);
         let exemplar = exemplar.as_ref();
+        if self.awaits_body {
+            self.observe_latency(took, exemplar);
+        }
         if let Some(outcome) = endpoint_outcome {
             let ExchangeMetrics {
                 endpoint, profile, ..
@@ -372,7 +455,7 @@ impl Exchange {
     }
 }
 
-/// Returns the exemplar of an exchange that ends now.
+/// Returns the exemplar of an exchange for an observation that is made now.
 fn exemplar(span: SpanContext) -> Exemplar {
     Exemplar {
         trace_id: u128::from_be_bytes(*span.trace_id.as_bytes()),
@@ -404,59 +487,4 @@ impl RequestBodyObserver {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The `response_total` series of an exchange that is dropped before or after the response
-    /// headers.
-    fn dropped(head: Option<(StatusCode, &[(&'static str, &'static str)])>) -> String {
-        let registry = Registry::new();
-        let endpoint = EndpointFamilies::new(&registry, Exemplars::Off).endpoint(Labels::new());
-        let observers = ExchangeMetrics {
-            endpoint: Some(Rc::new(endpoint)),
-            ..ExchangeMetrics::default()
-        };
-        let request = [("content-type", "application/grpc")];
-        let mut exchange = Exchange::start(observers.clone(), &headers(&request), false);
-        if let Some((status, fields)) = head {
-            exchange.response_headers(status, &headers(fields));
-        }
-        drop(exchange);
-        let text = String::from_utf8(registry.encode()).unwrap();
-        drop(observers);
-        let counted = text
-            .lines()
-            .filter(|line| line.starts_with("response_total{"));
-        counted.collect::<Vec<_>>().join("\n")
-    }
-
-    fn headers(fields: &[(&'static str, &'static str)]) -> HeaderMap {
-        let fields = fields.iter().map(|(name, value)| {
-            (
-                http::HeaderName::from_static(name),
-                http::HeaderValue::from_static(value),
-            )
-        });
-        fields.collect()
-    }
-
-    #[test]
-    fn stream_cancelled_by_client_counts_as_success() {
-        let counted = dropped(Some((StatusCode::OK, &[])));
-        assert!(counted.contains(r#"classification="success""#), "{counted}");
-        assert!(counted.contains(r#"status_code="200""#), "{counted}");
-        assert!(counted.contains(r#"grpc_status="2""#), "{counted}");
-        assert!(counted.ends_with(" 1"), "{counted}");
-    }
-
-    #[test]
-    fn failed_status_counts_as_failure_when_client_cancels() {
-        let counted = dropped(Some((StatusCode::OK, &[("grpc-status", "14")])));
-        assert!(counted.contains(r#"classification="failure""#), "{counted}");
-    }
-
-    #[test]
-    fn cancelled_request_without_response_is_not_counted() {
-        assert_eq!(dropped(None), "");
-    }
-}
+mod tests;

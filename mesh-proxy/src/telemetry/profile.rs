@@ -4,7 +4,7 @@
 use mesh_core::profile::ResponseClass;
 use mesh_runtime::metrics::{CounterFamily, Exemplars, Labels, Registry};
 
-use super::http::{EndpointFamilies, EndpointMetrics};
+use super::http::{EndpointFamilies, EndpointMetrics, ResponseDurations};
 use super::retry::RetryMetrics;
 
 /// The families of both directions.
@@ -16,21 +16,21 @@ pub(crate) struct ProfileFamilies {
 }
 
 impl ProfileFamilies {
-    pub(super) fn new(registry: &Registry, exemplars: Exemplars) -> Self {
+    pub(super) fn new(
+        registry: &Registry,
+        exemplars: Exemplars,
+        durations: ResponseDurations,
+    ) -> Self {
+        let effective =
+            EndpointFamilies::named(registry, "route_request_total", "route_response_total")
+                .with_latency(registry, "route_response_latency_ms", exemplars)
+                .with_duration(registry, "route_response_duration_ms", exemplars, durations);
         Self {
-            effective: EndpointFamilies::named(
-                registry,
-                "route_request_total",
-                "route_response_total",
-                Some("route_response_latency_ms"),
-                exemplars,
-            ),
+            effective,
             actual: EndpointFamilies::named(
                 registry,
                 "route_actual_request_total",
                 "route_actual_response_total",
-                None,
-                exemplars,
             ),
             retryable: registry.counter_family(
                 "route_retryable_total",

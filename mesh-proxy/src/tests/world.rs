@@ -38,6 +38,7 @@ use crate::outbound::Outbound;
 use crate::tap::Tap;
 use crate::tap_server::{self, TapServer};
 use crate::telemetry::Families;
+use crate::telemetry::http::ResponseDurations;
 use crate::tls::tests::TestCa;
 use crate::tls::{self, Credentials, CredentialsRx, Purpose};
 use crate::trace::exporter::{Exporter, ExporterTask};
@@ -314,9 +315,10 @@ impl Proxy {
         let (tracer, exporter) = tracing.unzip();
         shared.tracer = tracer;
         let exemplars = trace::exemplars(config.trace.as_ref());
+        let durations = ResponseDurations::new(config.admin.response_durations);
         let shared = Arc::new(shared);
         let context = Rc::new(ProxyContext {
-            families: Arc::new(Families::new(&registry, exemplars)),
+            families: Arc::new(Families::new(&registry, exemplars, durations)),
             tasks: shared.tasks.clone(),
             shared,
             scratch: Rc::default(),

@@ -151,11 +151,10 @@ impl http_body::Body for ResponseBody {
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
         match &frame {
-            Some(Ok(frame)) => {
-                if let Some(trailers) = frame.trailers_ref() {
-                    self.call.end(Some(trailers));
-                }
-            }
+            Some(Ok(frame)) => match frame.trailers_ref() {
+                Some(trailers) => self.call.end(Some(trailers)),
+                None => self.call.response_frame(),
+            },
             Some(Err(_)) => self.call.fail(),
             None => self.call.end(None),
         }
