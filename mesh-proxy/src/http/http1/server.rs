@@ -107,9 +107,21 @@ async fn wait_for_request(
     connection: &Connection,
     mut is_over: impl FnMut(&mut Context<'_>) -> bool,
 ) -> Result<bool, Error> {
-    poll_fn(|cx| match connection.poll_message_start(cx) {
+    let waiting = poll_fn(|cx| match connection.poll_message_start(cx) {
         Poll::Pending if is_over(cx) => Poll::Ready(Ok(false)),
         started => started,
+    });
+    if waiting.await? {
+        return Ok(true);
+    }
+    // A request may have arrived while this thread did not run. The I/O driver learns of it before
+    // the task continues; to close the connection without reading would reset the request.
+    tokio::task::yield_now().await;
+    poll_fn(|cx| {
+        Poll::Ready(match connection.poll_message_start(cx) {
+            Poll::Ready(started) => started,
+            Poll::Pending => Ok(false),
+        })
     })
     .await
 }
@@ -368,7 +380,9 @@ async fn linger(connection: &Connection) {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
     use mesh_runtime::drain;
+    use tokio::io::AsyncReadExt as _;
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
@@ -384,6 +398,39 @@ mod tests {
             std::hint::black_box(&state);
             Ok(Response::new(Body::empty()))
         }
+    }
+
+    /// The thread did not run between the arrival of the request and the drain.
+    #[tokio::test]
+    async fn request_that_arrived_before_drain_gets_response() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap())
+            .await
+            .unwrap();
+        let (tcp, _) = listener.accept().await.unwrap();
+        let (_drain, watch) = drain::channel();
+        let part = watch.part();
+        let watch = part.watch();
+        let config = ServeConfig {
+            drain: &watch,
+            handler: &Large,
+            limits: &HttpLimits::DEFAULT,
+        };
+        let mut serving = pin!(serve(Io::plain(tcp), &config));
+        for _ in 0..3 {
+            assert!(serving.as_mut().now_or_never().is_none());
+            tokio::task::yield_now().await;
+        }
+
+        client.writable().await.unwrap();
+        let request = b"GET / HTTP/1.1\r\nhost: web\r\n\r\n";
+        assert_eq!(client.try_write(request).unwrap(), request.len());
+        part.drain();
+        serving.await.unwrap();
+        let mut response = String::new();
+        client.read_to_string(&mut response).await.unwrap();
+        assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
+        assert!(response.contains("connection: close\r\n"), "{response}");
     }
 
     /// The size of an idle connection besides its socket: its task and what that points to.
