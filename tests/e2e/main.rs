@@ -19,6 +19,7 @@ mod node;
 mod outages;
 mod repairs;
 mod restarts;
+mod routes;
 mod shop;
 mod snapshot;
 mod statuses;

@@ -1,0 +1,56 @@
+//! Everything that routes and policies do, on a cluster: what the applications count is what the
+//! objects say, the proxies' metrics agree, and the objects have their conditions.
+
+mod access;
+mod application;
+mod resilience;
+mod routing;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use self::application::Application;
+use mesh_test_support::cluster::Cluster;
+use mesh_test_support::cluster::installation::Installation;
+
+type Scenario = fn(&Application<'_>);
+
+/// Each begins with an application in its first state, and works on Services of its own.
+const SCENARIOS: [(&str, Scenario); 7] = [
+    (
+        "retries of a route",
+        resilience::retries_hide_failures_up_to_limit,
+    ),
+    (
+        "budget and timeout of a ServiceProfile",
+        resilience::budget_bounds_retries,
+    ),
+    (
+        "circuit breaker",
+        resilience::breaker_opens_and_probes_one_at_a_time,
+    ),
+    ("split", routing::split_has_its_weights),
+    (
+        "redirect and header modifiers",
+        routing::filters_change_requests_and_responses,
+    ),
+    ("routes of connections", routing::connections_are_routed),
+    ("rate limit", access::rate_limit_applies_by_identity),
+];
+
+/// One installation serves all scenarios, and each runs even if an earlier one has failed.
+#[test]
+fn routes_and_policies_do_what_they_say() {
+    let Some(cluster) = Cluster::acquire("routes and policies") else {
+        return;
+    };
+    let _mesh = Installation::by_helm(&cluster, &[]);
+    let application = Application::open(&cluster);
+    let mut failed = Vec::new();
+    for (name, scenario) in SCENARIOS {
+        println!("{name}");
+        if catch_unwind(AssertUnwindSafe(|| scenario(&application))).is_err() {
+            failed.push(name);
+        }
+    }
+    assert!(failed.is_empty(), "failed: {}", failed.join(", "));
+}
