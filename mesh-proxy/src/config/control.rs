@@ -39,6 +39,16 @@ impl Control {
     /// Uses the connection settings of outbound endpoints, and the inbound back-off up to
     /// [`MAX_BACKOFF`].
     pub(super) fn read(env: &Env<'_>, outbound: &Outbound, inbound: &Inbound) -> Self {
+        let dns_min_ttl = env.optional("DNS_MIN_TTL", parse::duration);
+        let dns_max_ttl = env.optional("DNS_MAX_TTL", parse::duration);
+        if let (Some(min), Some(max)) = (dns_min_ttl, dns_max_ttl)
+            && max < min
+        {
+            env.fail(
+                "DNS_MAX_TTL",
+                format!("is {max:?}, less than DNS_MIN_TTL, which is {min:?}"),
+            );
+        }
         Self {
             connect_timeout: outbound.connect_timeout,
             connect: outbound.connect,
@@ -46,8 +56,8 @@ impl Control {
                 max: inbound.connect_backoff.max.min(MAX_BACKOFF),
                 ..inbound.connect_backoff
             },
-            dns_min_ttl: env.optional("DNS_MIN_TTL", parse::duration),
-            dns_max_ttl: env.optional("DNS_MAX_TTL", parse::duration),
+            dns_min_ttl,
+            dns_max_ttl,
         }
     }
 }

@@ -264,6 +264,14 @@ fn mesh_proxy_variables_have_no_linkerd_prefix() {
     assert!(error.contains("\n  MESH_PROXY_REDIRECT_CHECK: "), "{error}");
 }
 
+/// The resolver would panic.
+#[test]
+fn maximum_ttl_below_the_minimum_is_rejected() {
+    let ttl = |max| [("DNS_MIN_TTL", Some("10s")), ("DNS_MAX_TTL", Some(max))];
+    assert_eq!(invalid(&ttl("9s")), ["DNS_MAX_TTL"]);
+    read(&ttl("10s")).unwrap();
+}
+
 #[test]
 fn response_durations_are_off_unless_enabled() {
     let read = |value: Option<&str>| {

@@ -55,8 +55,11 @@ impl Resolver {
     pub(crate) fn from_system(config: &Control, registry: &Registry) -> Result<Self, DnsError> {
         let mut builder = TokioResolver::builder_tokio().map_err(configuration_error)?;
         let options = builder.options_mut();
-        options.positive_min_ttl = Some(config.dns_min_ttl.unwrap_or(MIN_TTL));
-        options.negative_min_ttl = Some(config.dns_min_ttl.unwrap_or(MIN_TTL));
+        // The resolver panics if a minimum exceeds its maximum.
+        let default = config.dns_max_ttl.map_or(MIN_TTL, |max| max.min(MIN_TTL));
+        let min_ttl = config.dns_min_ttl.unwrap_or(default);
+        options.positive_min_ttl = Some(min_ttl);
+        options.negative_min_ttl = Some(min_ttl);
         options.positive_max_ttl = config.dns_max_ttl;
         options.negative_max_ttl = config.dns_max_ttl;
         Ok(Self {
