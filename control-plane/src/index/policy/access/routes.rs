@@ -109,6 +109,7 @@ fn route_needs_parent_of_its_namespace_without_port_and_section() {
         PARENT.replace("name: db", "name: other"),
         // One wrong Server invalidates the others.
         format!("{PARENT}, {}", PARENT.replace('}', ", port: 3306}")),
+        format!("{PARENT}, {}", PARENT.replace('}', ", namespace: other}")),
     ] {
         check(&parents(&wrong), DB);
     }
