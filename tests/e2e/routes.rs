@@ -15,7 +15,7 @@ use mesh_test_support::cluster::installation::Installation;
 type Scenario = fn(&Application<'_>);
 
 /// Each begins with an application in its first state, and works on Services of its own.
-const SCENARIOS: [(&str, Scenario); 7] = [
+const SCENARIOS: [(&str, Scenario); 8] = [
     (
         "retries of a route",
         resilience::retries_hide_failures_up_to_limit,
@@ -35,6 +35,7 @@ const SCENARIOS: [(&str, Scenario); 7] = [
     ),
     ("routes of connections", routing::connections_are_routed),
     ("rate limit", access::rate_limit_applies_by_identity),
+    ("EgressNetwork", access::egress_is_denied_except_one_host),
 ];
 
 /// One installation serves all scenarios, and each runs even if an earlier one has failed.
