@@ -3,6 +3,7 @@
 
 mod access;
 mod application;
+mod outage;
 mod resilience;
 mod routing;
 
@@ -44,7 +45,7 @@ fn routes_and_policies_do_what_they_say() {
     let Some(cluster) = Cluster::acquire("routes and policies") else {
         return;
     };
-    let _mesh = Installation::by_helm(&cluster, &[]);
+    let mesh = Installation::by_helm(&cluster, &[]);
     let application = Application::open(&cluster);
     let mut failed = Vec::new();
     for (name, scenario) in SCENARIOS {
@@ -53,5 +54,7 @@ fn routes_and_policies_do_what_they_say() {
             failed.push(name);
         }
     }
+    println!("outage of the control plane");
+    outage::policies_survive_control_plane(&mesh, &application);
     assert!(failed.is_empty(), "failed: {}", failed.join(", "));
 }

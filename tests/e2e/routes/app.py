@@ -23,6 +23,7 @@ import time
 import urllib.parse
 
 HTTP_PORTS = (8080, 8081, 8082)
+WINDOW = 500
 
 
 class Server:
@@ -156,9 +157,12 @@ class Load:
             thread.start()
         for thread in threads:
             thread.join()
+        windows = range(0, len(self.servers) - WINDOW + 1, WINDOW)
+        count = collections.Counter
         report = {
             "outcomes": self.outcomes,
-            "servers": collections.Counter(self.servers),
+            "servers": count(self.servers),
+            "windows": [count(self.servers[at : at + WINDOW]) for at in windows],
             "seconds": time.monotonic() - start,
         }
         print(json.dumps(report))

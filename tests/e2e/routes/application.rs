@@ -29,6 +29,8 @@ pub(super) struct Report {
     pub(super) outcomes: BTreeMap<String, u64>,
     /// Responses by the server's pod; without a name if a proxy responded.
     pub(super) servers: BTreeMap<String, u64>,
+    /// The same for each 500 responses in a row.
+    pub(super) windows: Vec<BTreeMap<String, u64>>,
     pub(super) seconds: f64,
 }
 
