@@ -2,8 +2,10 @@
 
 use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::{io, thread};
 
 use nix::sched::{CloneFlags, setns};
@@ -134,8 +136,37 @@ pub fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// Returns a loopback address whose port was free a moment ago.
+/// Ports for programs that are started later. The kernel assigns those from 32768 to outgoing
+/// connections: a client that connects to one of them before its program listens may get the same
+/// port itself, is then connected to itself, and occupies the port.
+const FREE_PORTS: Range<u16> = 20_000..30_000;
+
+/// Returns a loopback address whose port was free a moment ago, another one with each call.
 pub fn free_address() -> SocketAddr {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("an address")
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    let count = u32::from(FREE_PORTS.end - FREE_PORTS.start);
+    // Other processes of the tests begin elsewhere.
+    let first = std::process::id().wrapping_mul(997);
+    for _ in 0..count {
+        let call = CALLS.fetch_add(1, Ordering::Relaxed);
+        let offset = first.wrapping_add(call) % count;
+        let port = FREE_PORTS.start + u16::try_from(offset).expect("an offset within the ports");
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        if std::net::TcpListener::bind(address).is_ok() {
+            return address;
+        }
+    }
+    panic!("no port of {FREE_PORTS:?} is free");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn free_addresses_differ_and_are_never_those_of_clients() {
+        let (one, two) = (free_address(), free_address());
+        assert_ne!(one, two);
+        assert!(FREE_PORTS.contains(&one.port()) && FREE_PORTS.contains(&two.port()));
+    }
 }
