@@ -22,10 +22,8 @@ impl Layer {
     pub fn create(image: &Path) -> anyhow::Result<Self> {
         let path = image.with_extension("layer");
         let file = File::create(&path).with_context(|| format!("create {}", path.display()))?;
-        Ok(Self {
-            path,
-            tar: Builder::new(BufWriter::new(file)),
-        })
+        let tar = Builder::new(BufWriter::new(file));
+        Ok(Self { path, tar })
     }
 
     pub fn directory(&mut self, path: &str, mode: u32) -> io::Result<()> {
@@ -49,8 +47,7 @@ impl Layer {
         self.tar.into_inner()?.flush()?;
         write(image, &self.path, reference, config)
             .with_context(|| format!("write {}", image.display()))?;
-        fs::remove_file(&self.path)?;
-        Ok(())
+        fs::remove_file(&self.path).context("remove the layer")
     }
 }
 

@@ -57,10 +57,9 @@ fn run_suites(root: &Path, named: &[String], options: &TestOptions) -> anyhow::R
         .partition(|name| name == CLUSTER_SUITE);
     let mut status = ExitCode::SUCCESS;
     if all || !on_machine.is_empty() {
-        let mut arguments = on_machine;
-        for position in &options.positions {
-            arguments.extend(["--position".to_owned(), position.clone()]);
-        }
+        let positions = options.positions.iter();
+        let positions = positions.flat_map(|name| ["--position".to_owned(), name.clone()]);
+        let mut arguments: Vec<String> = on_machine.into_iter().chain(positions).collect();
         if options.no_build {
             arguments.push("--no-build".to_owned());
         }

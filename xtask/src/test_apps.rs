@@ -134,14 +134,10 @@ fn fill(layer: &mut Layer, files: &BTreeSet<PathBuf>) -> anyhow::Result<()> {
     for name in MERGED {
         layer.link(name, &format!("usr/{name}"))?;
     }
-    for (path, mode) in [
-        ("tmp", 0o1777),
-        ("run", 0o755),
-        ("var/run", 0o755),
-        ("root", 0o700),
-        ("host", 0o755),
-    ] {
-        layer.directory(path, mode)?;
+    layer.directory("tmp", 0o1777)?;
+    layer.directory("root", 0o700)?;
+    for path in ["run", "var/run", "host"] {
+        layer.directory(path, 0o755)?;
     }
     for (path, text) in [("etc/passwd", PASSWD), ("etc/group", GROUP)] {
         layer.file(path, 0o644, text.as_bytes())?;
