@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use mesh_api::proto::inbound::Server;
 use mesh_core::policy::inbound::DefaultPolicy;
+use tokio::net::TcpStream;
 use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::advance;
 
@@ -62,6 +63,16 @@ impl Scene {
         let family = "mesh_proxy_inbound_unanswered_total";
         self.proxy.metric(&format!("{family}{{policy=\"{policy}\""))
     }
+}
+
+/// The application and a client's connection to it, which the policy allows.
+async fn allowed() -> (Scene, App, TcpStream, MessageSender<Server>) {
+    let app = App::start().await;
+    let mut scene = Scene::new(app.addr).await;
+    let client = scene.proxy.inbound(app.addr).await;
+    let policy = scene.asked().await;
+    policy.send(Ok(all_unauthenticated())).unwrap();
+    (scene, app, client, policy)
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Inbound and outbound policies before and after changes of objects.
 
+mod terminating;
+
 use mesh_core::identity::Identity;
 use mesh_core::policy::inbound::{Client, ClientTls, HttpServer, ServerProtocol, authorize};
 use mesh_core::policy::outbound::{
@@ -52,27 +54,6 @@ fn web(more: &str) -> String {
 
 const CLIENT: &str = "client.shop.serviceaccount.identity.linkerd.cluster.local";
 const OTHER: &str = "client.other.serviceaccount.identity.linkerd.cluster.local";
-
-#[test]
-fn policies_of_a_port_tell_that_its_pod_is_being_deleted() {
-    const SERVER: &str = "
----
-apiVersion: policy.linkerd.io/v1beta3
-kind: Server
-metadata: {name: web, namespace: shop}
-spec: {podSelector: {}, port: 8080}
-";
-    let deleted = web("").replacen(
-        "name: web-1\n",
-        "name: web-1\n  deletionTimestamp: '2026-01-01T00:00:00Z'\n",
-        1,
-    );
-    let mut index = index(&(web("") + SERVER));
-    let ports = [inbound(&mut index, 8080), inbound(&mut index, 8081)];
-    assert!(ports.iter().all(|port| !current(port).is_terminating));
-    index.apply(apply(&deleted));
-    assert!(ports.iter().all(|port| current(port).is_terminating));
-}
 
 #[test]
 fn ports_without_server_have_default_policy() {

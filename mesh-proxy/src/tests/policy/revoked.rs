@@ -5,20 +5,9 @@ use h2::Reason;
 use http::{HeaderName, HeaderValue, Request};
 use mesh_core::policy::inbound::{ServerProtocol, default_http_route};
 use mesh_core::route::http::{HeaderMatch, HeaderValueMatch, HttpMatch, PathMatch};
-use tokio::net::TcpStream;
 
 use super::*;
 use crate::tests::app::{ask, expect, get, head, http2, message, respond, rest, send, streams};
-
-/// The application and a client's connection to it, which the policy allows.
-async fn allowed() -> (Scene, App, TcpStream, MessageSender<Server>) {
-    let app = App::start().await;
-    let mut scene = Scene::new(app.addr).await;
-    let client = scene.proxy.inbound(app.addr).await;
-    let policy = scene.asked().await;
-    policy.send(Ok(all_unauthenticated())).unwrap();
-    (scene, app, client, policy)
-}
 
 /// Allows requests that match.
 fn only(matches: HttpMatch) -> Server {

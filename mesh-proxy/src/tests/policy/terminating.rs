@@ -2,7 +2,6 @@
 
 use mesh_api::proto::inbound::Server;
 use mesh_core::policy::inbound::{DefaultPolicy, ServerPolicy};
-use tokio::net::TcpStream;
 
 use super::*;
 use crate::tests::app::{ask, expect, get, head, http2, message, send, status_of};
@@ -29,12 +28,8 @@ async fn answer(served: &mut TcpStream) {
 #[test]
 fn idle_http1_connections_are_closed_when_pod_is_deleted() {
     run(async || {
-        let app = App::start().await;
-        let mut scene = Scene::new(app.addr).await;
-        let mut client = scene.proxy.inbound(app.addr).await;
+        let (scene, app, mut client, policy) = allowed().await;
         send(&mut client, GET).await;
-        let policy = scene.asked().await;
-        policy.send(Ok(all_unauthenticated())).unwrap();
         let (mut served, _) = app.receive().await;
         send(&mut served, OK).await;
         expect(&mut client, 200).await;
@@ -54,12 +49,8 @@ fn idle_http1_connections_are_closed_when_pod_is_deleted() {
 #[test]
 fn request_in_flight_is_answered_with_connection_close_when_pod_is_deleted() {
     run(async || {
-        let app = App::start().await;
-        let mut scene = Scene::new(app.addr).await;
-        let mut client = scene.proxy.inbound(app.addr).await;
+        let (_scene, app, mut client, policy) = allowed().await;
         send(&mut client, GET).await;
-        let policy = scene.asked().await;
-        policy.send(Ok(all_unauthenticated())).unwrap();
         let (mut served, _) = app.receive().await;
         policy.send(Ok(terminating())).unwrap();
         settle().await;
