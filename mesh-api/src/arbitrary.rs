@@ -13,7 +13,7 @@ use mesh_core::endpoint::{Endpoint, Http2Params, KeepAlive, ProtocolHint, TlsPee
 use mesh_core::identity::Identity;
 use mesh_core::meta::{Meta, Resource};
 use mesh_core::resilience::{Backoff, Timeouts};
-use mesh_core::route::filter::{Filter, HeaderModifier, PathModifier, Ratio, Redirect};
+use mesh_core::route::filter::{Filter, HeaderModifier, PathModifier, Ratio, Redirect, UrlRewrite};
 use mesh_core::route::grpc::GrpcMatch;
 use mesh_core::route::http::{
     HeaderMatch, HeaderValueMatch, HttpMatch, PathMatch, QueryMatch, QueryValueMatch,
@@ -187,6 +187,18 @@ pub(crate) fn redirect() -> impl Strategy<Value = Filter> {
         status: option::of(status()),
     })
     .prop_map(Filter::Redirect)
+}
+
+pub(crate) fn url_rewrite() -> impl Strategy<Value = Filter> {
+    let path = prop_oneof![
+        text().prop_map(PathModifier::Full),
+        text().prop_map(PathModifier::Prefix),
+    ];
+    record!(UrlRewrite {
+        host: option::of(text()),
+        path: option::of(path),
+    })
+    .prop_map(Filter::UrlRewrite)
 }
 
 fn status() -> impl Strategy<Value = StatusCode> {

@@ -1,5 +1,6 @@
 //! Linkerd's proxy API and its conversions to and from mesh-core, the API of its viz extension
-//! ([`linkerd2`]), and what collectors of spans receive ([`trace`]).
+//! ([`linkerd2`]), the project's extension of outbound policies ([`mesh`]), and what collectors of
+//! spans receive ([`trace`]).
 //!
 //! Conversions from protobuf (for the proxy) are strict: an error names the field that is invalid.
 //! Conversions to protobuf (for the controllers) always succeed, and never return a message that a
@@ -21,6 +22,7 @@ pub mod destination;
 pub mod identity;
 pub mod inbound;
 pub mod linkerd2;
+pub mod mesh;
 pub mod meta;
 pub mod opentelemetry;
 pub mod outbound;

@@ -17,12 +17,49 @@ use crate::{InvalidField, value};
 mod accrual;
 mod backend;
 mod distribution;
+mod extended;
+mod extension;
 mod grpc;
 mod http;
 mod rule;
 mod tcp;
 
-/// Converts a received policy of a destination.
+pub use self::extended::ExtendedPolicy;
+pub use self::extension::{MAX_EXTENDED_FILTERS, MAX_EXTENDED_RULES, MAX_EXTENSION_BYTES};
+
+/// A received policy of a destination.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReceivedPolicy {
+    /// The policy.
+    pub policy: OutboundPolicy,
+    /// What is invalid in the extension. The rules that this concerns have the filters of their
+    /// standard messages, which fail every request.
+    pub problem: Option<InvalidField>,
+}
+
+/// Converts a received policy of a destination with its extension.
+///
+/// # Errors
+///
+/// A field outside of the extension is invalid.
+pub fn extended_policy(message: ExtendedPolicy) -> Result<ReceivedPolicy, InvalidField> {
+    let mut policy = outbound_policy(message.standard)?;
+    let applied = extension::apply(&mut policy, &message.extension).inside("extension");
+    Ok(ReceivedPolicy {
+        policy,
+        problem: applied.err(),
+    })
+}
+
+/// Converts the policy of a destination to a message with the extension, if it needs one.
+pub fn extended_to_proto(policy: &OutboundPolicy) -> ExtendedPolicy {
+    ExtendedPolicy {
+        standard: to_proto(policy),
+        extension: extension::encode(&policy.protocol),
+    }
+}
+
+/// Converts a received policy of a destination without its extension.
 ///
 /// # Errors
 ///
@@ -34,7 +71,8 @@ pub fn outbound_policy(policy: wire::OutboundPolicy) -> Result<OutboundPolicy, I
     })
 }
 
-/// Converts the policy of a destination to a message.
+/// Converts the policy of a destination to a message of the API. Rules with filters that need the
+/// extension fail their requests.
 pub fn to_proto(policy: &OutboundPolicy) -> wire::OutboundPolicy {
     wire::OutboundPolicy {
         protocol: Some(protocol_to_proto(&policy.protocol)),

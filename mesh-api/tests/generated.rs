@@ -6,18 +6,23 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const PROTOS: [&str; 4] = [
+use tonic_prost_build::manual;
+
+const PROTOS: [&str; 5] = [
     "linkerd2/common_net.proto",
     "linkerd2/tap.proto",
     "linkerd2/viz.proto",
+    "mesh/outbound.proto",
     "opentelemetry/proto/collector/trace/v1/trace_service.proto",
 ];
 
-/// The generated files, one for each package.
-const GENERATED: [&str; 7] = [
+/// The generated files, one for each package or manually described service.
+const GENERATED: [&str; 9] = [
+    "io.linkerd.proxy.outbound.OutboundPolicies.rs",
     "linkerd2.common.net.rs",
     "linkerd2.tap.rs",
     "linkerd2.viz.rs",
+    "mesh.outbound.rs",
     "opentelemetry.proto.collector.trace.v1.rs",
     "opentelemetry.proto.common.v1.rs",
     "opentelemetry.proto.resource.v1.rs",
@@ -26,6 +31,24 @@ const GENERATED: [&str; 7] = [
 
 fn package_path(relative: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(relative)
+}
+
+/// The service of Linkerd's outbound policies with responses that have an extension.
+fn outbound_policies() -> manual::Service {
+    let method = |name: &str, route: &str| {
+        manual::Method::builder()
+            .name(name)
+            .route_name(route)
+            .input_type("crate::proto::outbound::TrafficSpec")
+            .output_type("crate::outbound::ExtendedPolicy")
+            .codec_path("tonic_prost::ProstCodec")
+    };
+    manual::Service::builder()
+        .name("OutboundPolicies")
+        .package("io.linkerd.proxy.outbound")
+        .method(method("get", "Get").build())
+        .method(method("watch", "Watch").server_streaming().build())
+        .build()
 }
 
 #[test]
@@ -39,6 +62,10 @@ fn generated_code_matches_proto_files() {
         .out_dir(directory.path())
         .compile_fds(descriptors)
         .unwrap();
+    manual::Builder::new()
+        .build_transport(false)
+        .out_dir(directory.path())
+        .compile(&[outbound_policies()]);
     for file in GENERATED {
         let generated = fs::read_to_string(directory.path().join(file)).unwrap();
         let checked_in = package_path("src/generated").join(file);

@@ -2,6 +2,7 @@
 //! macro generates their conversions. They differ in matches, filters and conditions of retries.
 
 use mesh_core::resilience::Timeouts;
+use mesh_core::route::filter::Filter;
 use prost_types::Duration;
 
 use crate::field::{FieldContext, optional};
@@ -44,7 +45,7 @@ macro_rules! conversions {
                 let (timeouts, request_timeout) = rule::timeouts_to_proto(rule.action.timeouts);
                 wire::Rule {
                     matches: rule.matches.iter().map(route::$match_to_proto).collect(),
-                    filters: rule.action.filters.iter().map(filter_to_proto).collect(),
+                    filters: filters_to_proto(&rule.action.filters),
                     backends: Some(distribution_to_proto(&rule.action.backends)),
                     request_timeout,
                     timeouts,
@@ -66,7 +67,14 @@ macro_rules! conversions {
         }
 
         fn backend_filters_to_proto(filters: &[Filter], _: &TcpVerdict) -> Vec<wire::Filter> {
-            filters.iter().map(filter_to_proto).collect()
+            filters_to_proto(filters)
+        }
+
+        fn filters_to_proto(filters: &[Filter]) -> Vec<wire::Filter> {
+            match crate::outbound::rule::replacement(filters) {
+                Some(failure) => vec![filter_to_proto(&failure)],
+                None => filters.iter().map(filter_to_proto).collect(),
+            }
         }
 
         fn retry(wire: wire::Retry) -> Result<Retry<Conditions>, InvalidField> {
@@ -123,4 +131,18 @@ pub(super) fn timeouts_to_proto(
         idle: timeouts.idle.map(value::duration_to_proto),
     };
     (Some(wire), request)
+}
+
+/// Returns the place and the type of the first filter that needs the extension.
+pub(super) fn first_beyond_linkerd(filters: &[Filter]) -> Option<(usize, &'static str)> {
+    let mut types = filters.iter().map(Filter::type_beyond_linkerd).enumerate();
+    types.find_map(|(at, found)| Some((at, found?)))
+}
+
+/// Returns the filter of the standard message that stands for `filters`, if one of them needs the
+/// extension.
+pub(super) fn replacement(filters: &[Filter]) -> Option<Filter> {
+    let (at, found) = first_beyond_linkerd(filters)?;
+    let message = format!("filters[{at}].type: {found} is not supported by this proxy");
+    Some(Filter::InternalError(message.into()))
 }

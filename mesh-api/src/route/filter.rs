@@ -39,7 +39,7 @@ macro_rules! filter_conversions {
             }
         }
 
-        fn filter_to_proto(filter: &Filter) -> crate::proto::$direction::$route::Filter {
+        pub(crate) fn filter_to_proto(filter: &Filter) -> crate::proto::$direction::$route::Filter {
             use crate::proto::$direction::$route::filter::Kind;
             let kind = match filter {
                 Filter::RequestHeaders(modifier) => {

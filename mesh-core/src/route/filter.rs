@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use http::uri::{PathAndQuery, Scheme};
+use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 
 use super::http::RequestHead;
@@ -16,6 +16,8 @@ pub enum Filter {
     ResponseHeaders(HeaderModifier),
     /// Responds with a redirect.
     Redirect(Redirect),
+    /// Changes the URI of the request.
+    UrlRewrite(UrlRewrite),
     /// Responds to a share of the requests with an HTTP error.
     InjectHttpFailure {
         /// The status of the error.
@@ -65,7 +67,16 @@ pub struct Redirect {
     pub status: Option<StatusCode>,
 }
 
-/// A change of a path.
+/// A change of the URI that is forwarded; `None` keeps the part of the request's URI.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UrlRewrite {
+    /// The authority of the forwarded request: a host without a port.
+    pub host: Option<Arc<str>>,
+    /// How the forwarded path differs from the requested one.
+    pub path: Option<PathModifier>,
+}
+
+/// A change of a path, which keeps the query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathModifier {
     /// Replaces the whole path.
@@ -83,18 +94,62 @@ pub struct Ratio {
     pub denominator: u32,
 }
 
+/// Why a path cannot be changed.
+#[derive(Debug, thiserror::Error)]
+pub enum PathError {
+    /// A prefix is replaced, but the rule has no prefix match.
+    #[error("the filter replaces a path prefix, but the rule matched no prefix")]
+    NoPrefix,
+    /// The changed path contains characters of other parts of a URI.
+    #[error("{0:?} is not a path")]
+    Invalid(String),
+}
+
 /// Why a redirect has no target.
 #[derive(Debug, thiserror::Error)]
 pub enum RedirectError {
     /// Neither the redirect nor the request has a host.
     #[error("redirect without a host, and the request has none")]
     MissingHost,
-    /// The redirect replaces a prefix, but the rule has no prefix match.
-    #[error("redirect replaces a path prefix, but the rule matched no prefix")]
-    NoPrefix,
+    /// The path of the target cannot be computed.
+    #[error(transparent)]
+    Path(#[from] PathError),
     /// The target is not a valid URI.
     #[error("invalid target of a redirect")]
     InvalidTarget(#[source] http::Error),
+}
+
+/// Why a request has no rewritten URI.
+#[derive(Debug, thiserror::Error)]
+pub enum RewriteError {
+    /// The host is not an authority without user information.
+    #[error("{0:?} is not a host")]
+    InvalidHost(Arc<str>),
+    /// The request is `CONNECT`, or the path of `*` would change.
+    #[error("the request has no path")]
+    NoPath,
+    /// The rewritten path cannot be computed.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// The parts of the URI do not fit together.
+    #[error("invalid URI: {0}")]
+    InvalidUri(http::uri::InvalidUriParts),
+}
+
+impl Filter {
+    /// Returns the type of the filter in the Gateway API if Linkerd's proxy API has no message for
+    /// it. Only outbound policies with the extension of this project carry such a filter.
+    pub fn type_beyond_linkerd(&self) -> Option<&'static str> {
+        match self {
+            Self::UrlRewrite(_) => Some("URLRewrite"),
+            Self::RequestHeaders(_)
+            | Self::ResponseHeaders(_)
+            | Self::Redirect(_)
+            | Self::InjectHttpFailure { .. }
+            | Self::InjectGrpcFailure { .. }
+            | Self::InternalError(_) => None,
+        }
+    }
 }
 
 impl HeaderModifier {
@@ -141,7 +196,10 @@ impl Redirect {
             (None, Some(scheme)) => implied_port(scheme),
             (None, None) => requested_port,
         };
-        let path = self.path(request.path, prefix)?;
+        let path = match &self.path {
+            Some(modifier) => modifier.apply(request.path, prefix)?,
+            None => request.path.to_owned(),
+        };
         // A rule that redirects to `/login` and also matches it would otherwise redirect endlessly,
         // so Linkerd's proxy forwards this request. A redirect that names no part of the URI would
         // never apply then; the conformance tests of the Gateway API expect a response with it.
@@ -171,27 +229,89 @@ impl Redirect {
         let status = self.status.unwrap_or(StatusCode::MOVED_PERMANENTLY);
         Ok(Some((status, target)))
     }
+}
 
-    fn path(&self, requested: &str, prefix: Option<usize>) -> Result<String, RedirectError> {
-        let path = match &self.path {
-            None => requested.to_owned(),
-            Some(PathModifier::Full(path)) => path.to_string(),
-            Some(PathModifier::Prefix(new)) => {
+impl UrlRewrite {
+    /// Whether a text can be the host: a `PreciseHostname` of the Gateway API, also in upper case.
+    pub fn is_host(text: &str) -> bool {
+        let is_label = |label: &str| {
+            let bytes = label.as_bytes();
+            !bytes.is_empty()
+                && !bytes.starts_with(b"-")
+                && !bytes.ends_with(b"-")
+                && bytes
+                    .iter()
+                    .all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-')
+        };
+        text.len() <= 253 && text.split('.').all(is_label)
+    }
+
+    /// Returns the URI that is forwarded for a request of `uri`. `prefix` is the length of the
+    /// matched prefix ([`RuleIndex::prefix`](super::RuleIndex::prefix)). The query is kept.
+    ///
+    /// # Errors
+    ///
+    /// The request has no such URI.
+    pub fn apply(&self, uri: &Uri, prefix: Option<usize>) -> Result<Uri, RewriteError> {
+        let mut parts = uri.clone().into_parts();
+        if let Some(host) = &self.host {
+            let authority = Authority::try_from(&**host).ok();
+            let authority = authority.filter(|authority| !authority.as_str().contains('@'));
+            parts.authority =
+                Some(authority.ok_or_else(|| RewriteError::InvalidHost(host.clone()))?);
+            // The target of `CONNECT` would be without its port.
+            parts.path_and_query.as_ref().ok_or(RewriteError::NoPath)?;
+            parts.scheme.get_or_insert(Scheme::HTTP);
+        }
+        if let Some(modifier) = &self.path {
+            let requested = parts.path_and_query.as_ref().ok_or(RewriteError::NoPath)?;
+            if !requested.path().starts_with('/') {
+                return Err(RewriteError::NoPath);
+            }
+            let path = modifier.apply(requested.path(), prefix)?;
+            let path_and_query = match requested.query() {
+                Some(query) => format!("{path}?{query}"),
+                None => path.clone(),
+            };
+            parts.path_and_query = Some(
+                PathAndQuery::try_from(path_and_query)
+                    .map_err(|_error| PathError::Invalid(path))?,
+            );
+        }
+        Uri::from_parts(parts).map_err(RewriteError::InvalidUri)
+    }
+}
+
+impl PathModifier {
+    /// Whether a text is an absolute path, without characters that would become part of the query
+    /// or be cut off.
+    pub fn is_path(text: &str) -> bool {
+        text.starts_with('/')
+            && PathAndQuery::try_from(text).is_ok_and(|parsed| parsed.path() == text)
+    }
+
+    /// Returns the changed path, by the rules of the Gateway API for slashes: there is exactly one
+    /// between the replacement and the rest, and one at the end of the requested path stays.
+    fn apply(&self, requested: &str, prefix: Option<usize>) -> Result<String, PathError> {
+        let path = match self {
+            Self::Full(path) => path.to_string(),
+            Self::Prefix(new) => {
                 let rest = prefix
                     .and_then(|length| requested.get(length..))
-                    .ok_or(RedirectError::NoPrefix)?;
-                let (new, rest) = (new.trim_end_matches('/'), rest.trim_start_matches('/'));
-                match (new.is_empty(), rest.is_empty()) {
-                    (false, true) => new.to_owned(),
-                    _ => format!("{new}/{rest}"),
+                    .ok_or(PathError::NoPrefix)?;
+                let new = new.trim_end_matches('/');
+                match rest.strip_prefix('/') {
+                    Some(rest) => format!("{new}/{rest}"),
+                    None if rest.is_empty() && !new.is_empty() => new.to_owned(),
+                    None => format!("{new}/{rest}"),
                 }
             }
         };
-        // Characters that a path must not contain would otherwise become part of the query or be
-        // cut off.
-        PathAndQuery::try_from(path.as_str())
-            .map_err(|error| RedirectError::InvalidTarget(error.into()))?;
-        Ok(path)
+        if Self::is_path(&path) {
+            Ok(path)
+        } else {
+            Err(PathError::Invalid(path))
+        }
     }
 }
 

@@ -210,7 +210,7 @@ impl RequestHandler {
         let head = RequestHead::from(&*request);
         let permit = self.enforcer.authorize_request(&self.peer, &head)?;
         let revocable = self.enforcer.track(&self.peer, &head);
-        filter::apply(permit.filters(), request, permit.prefix())?;
+        filter::apply(permit.filters(), request, &mut permit.prefix())?;
         self.enforcer.check_rate_limits(&self.peer, &permit)?;
         let mut response = tokio::select! {
             biased;

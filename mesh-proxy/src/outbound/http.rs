@@ -247,7 +247,7 @@ impl HttpTarget {
         request: &mut Request,
         delivery: &mut Delivery,
     ) -> Result<BackendResponse, Error> {
-        filter::apply(rule.filters(), request, delivery.prefix)?;
+        filter::apply(rule.filters(), request, &mut delivery.prefix)?;
         if let Some(name) = &rule.canonical {
             request.headers_mut().insert(DST_CANONICAL, name.clone());
         }

@@ -131,7 +131,7 @@ fn redirect_replaces_path_or_prefix() {
     check(prefix("/xyz"), "http://h/foo/bar", Some(4), "/xyz/bar");
     check(prefix("/xyz/"), "http://h/foo/bar", Some(4), "/xyz/bar");
     check(prefix("/xyz"), "http://h/foo", Some(4), "/xyz");
-    check(prefix("/xyz/"), "http://h/foo/", Some(4), "/xyz");
+    check(prefix("/xyz/"), "http://h/foo/", Some(4), "/xyz/");
     check(prefix("/"), "http://h/foo/bar", Some(4), "/bar");
     check(prefix(""), "http://h/foo/bar", Some(4), "/bar");
     check(prefix("/"), "http://h/foo", Some(4), "/");
@@ -159,6 +159,109 @@ fn redirect_without_valid_target_fails() {
     };
     let error = target(&hostile, "http://h/a", None).unwrap_err();
     assert!(error.contains("invalid target"), "{error}");
+}
+
+/// Returns the URI that is forwarded for a request of `uri`, or the error.
+fn rewritten(rewrite: &UrlRewrite, uri: &str, prefix: Option<usize>) -> Result<String, String> {
+    let uri = uri.parse().unwrap();
+    let rewritten = rewrite.apply(&uri, prefix);
+    rewritten
+        .map(|uri| uri.to_string())
+        .map_err(|error| error.to_string())
+}
+
+fn rewrite_path(path: PathModifier) -> UrlRewrite {
+    UrlRewrite {
+        path: Some(path),
+        ..UrlRewrite::default()
+    }
+}
+
+/// The table of the Gateway API, with requests that have a query too.
+#[test]
+fn rewritten_prefix_follows_the_table_of_the_gateway_api() {
+    for (requested, matched, replacement, expected) in [
+        ("/foo/bar", "/foo", "/xyz", "/xyz/bar"),
+        ("/foo/bar", "/foo", "/xyz/", "/xyz/bar"),
+        ("/foo/bar", "/foo/", "/xyz", "/xyz/bar"),
+        ("/foo/bar", "/foo/", "/xyz/", "/xyz/bar"),
+        ("/foo", "/foo", "/xyz", "/xyz"),
+        ("/foo/", "/foo", "/xyz", "/xyz/"),
+        ("/foo/bar", "/foo", "", "/bar"),
+        ("/foo/", "/foo", "", "/"),
+        ("/foo", "/foo", "", "/"),
+        ("/foo/", "/foo", "/", "/"),
+        ("/foo", "/foo", "/", "/"),
+        ("/foo", "/", "/xyz", "/xyz/foo"),
+        ("/", "/", "/xyz", "/xyz/"),
+        ("/foo//bar", "/foo", "/xyz", "/xyz//bar"),
+    ] {
+        let prefix = super::super::path::length_of_prefix(requested, matched);
+        assert!(prefix.is_some(), "{matched} of {requested}");
+        let rewrite = rewrite_path(PathModifier::Prefix(replacement.into()));
+        for query in ["", "?q=/foo"] {
+            let seen = rewritten(&rewrite, &format!("http://h{requested}{query}"), prefix);
+            let expected = format!("http://h{expected}{query}");
+            assert_eq!(seen, Ok(expected), "{requested} {matched} {replacement:?}");
+        }
+    }
+}
+
+#[test]
+fn rewrite_replaces_full_path_and_host() {
+    let rewrite = UrlRewrite {
+        host: Some("b.example".into()),
+        path: Some(PathModifier::Full("/new".into())),
+    };
+    let seen = rewritten(&rewrite, "http://a.example:8080/old/x?q=1", None);
+    assert_eq!(seen, Ok("http://b.example/new?q=1".to_owned()));
+    let host = UrlRewrite {
+        path: None,
+        ..rewrite
+    };
+    let seen = rewritten(&host, "/old?q", Some(4));
+    assert_eq!(seen, Ok("http://b.example/old?q".to_owned()));
+    assert_eq!(
+        rewritten(&host, "http://a.example/*", None),
+        Ok("http://b.example/*".to_owned())
+    );
+    let nothing = UrlRewrite::default();
+    let same = "http://a.example:8080/old?q";
+    assert_eq!(rewritten(&nothing, same, None), Ok(same.to_owned()));
+}
+
+#[test]
+fn rewrite_without_valid_uri_fails() {
+    let prefix = rewrite_path(PathModifier::Prefix("/x".into()));
+    let error = rewritten(&prefix, "http://h/a", None).unwrap_err();
+    assert!(error.contains("matched no prefix"), "{error}");
+    // A prefix of another path, as after an earlier change.
+    let error = rewritten(&prefix, "http://h/a", Some(9)).unwrap_err();
+    assert!(error.contains("matched no prefix"), "{error}");
+    for bad in ["/a?b", "/a#b", "/a b", "/a\r\nb", "a", "", "//h?"] {
+        let full = rewrite_path(PathModifier::Full(bad.into()));
+        let error = rewritten(&full, "http://h/a", None).unwrap_err();
+        assert!(error.contains("is not a path"), "{bad:?}: {error}");
+    }
+    for without_path in ["h:443", "*"] {
+        let full = rewrite_path(PathModifier::Full("/a".into()));
+        let error = rewritten(&full, without_path, None).unwrap_err();
+        assert_eq!(error, "the request has no path", "{without_path}");
+    }
+    let host = UrlRewrite {
+        host: Some("b.example".into()),
+        path: None,
+    };
+    let error = rewritten(&host, "h:443", None).unwrap_err();
+    assert_eq!(error, "the request has no path");
+    for bad in ["user@h", "h/x", "h x", ""] {
+        let host = UrlRewrite {
+            host: Some(bad.into()),
+            ..UrlRewrite::default()
+        };
+        let error = rewritten(&host, "http://h/a", None).unwrap_err();
+        assert!(error.contains("is not a host"), "{bad:?}: {error}");
+    }
 }
 
 #[test]

@@ -128,7 +128,7 @@ impl RuleBackend {
         request: &mut Request,
         delivery: &mut Delivery,
     ) -> Result<BackendResponse, Error> {
-        filter::apply(self.filters(), request, delivery.prefix)?;
+        filter::apply(self.filters(), request, &mut delivery.prefix)?;
         let sent = match &self.backend.dispatch {
             Dispatch::Balance(queue) => self.balance(queue, request, delivery).await,
             Dispatch::Forward(endpoint) => return self.forward(endpoint, request, delivery).await,

@@ -12,7 +12,7 @@ use mesh_core::policy::outbound::{
     RouteBackend, TcpRoute, TcpVerdict, TlsRoute,
 };
 use mesh_core::resilience::{Backoff, FailureAccrual, GrpcRetry, HttpRetry, Retry, Timeouts};
-use mesh_core::route::filter::{Filter, HeaderModifier, PathModifier, Redirect};
+use mesh_core::route::filter::{Filter, HeaderModifier, PathModifier, Redirect, UrlRewrite};
 use mesh_core::route::grpc::GrpcMatch;
 use mesh_core::route::http::{
     HeaderMatch, HeaderValueMatch, HttpMatch, PathMatch, QueryValueMatch,
@@ -336,6 +336,7 @@ fn filter(filter: &Filter) -> Value {
         Filter::RequestHeaders(it) => json!({ "requestHeaders": modifier(it) }),
         Filter::ResponseHeaders(it) => json!({ "responseHeaders": modifier(it) }),
         Filter::Redirect(it) => json!({ "redirect": redirect(it) }),
+        Filter::UrlRewrite(it) => json!({ "urlRewrite": url_rewrite(it) }),
         Filter::InjectHttpFailure {
             status,
             message,
@@ -372,12 +373,22 @@ fn modifier(modifier: &HeaderModifier) -> Value {
     })
 }
 
-fn redirect(redirect: &Redirect) -> Value {
-    let (full, prefix) = match &redirect.path {
-        Some(PathModifier::Full(path)) => (Some(path.to_string()), None),
-        Some(PathModifier::Prefix(path)) => (None, Some(path.to_string())),
+fn url_rewrite(rewrite: &UrlRewrite) -> Value {
+    let (full, prefix) = path_parts(rewrite.path.as_ref());
+    json!({ "host": rewrite.host.as_deref(), "path": full, "prefix": prefix })
+}
+
+/// Returns the replacement of the whole path, and that of the matched prefix.
+fn path_parts(path: Option<&PathModifier>) -> (Option<&str>, Option<&str>) {
+    match path {
+        Some(PathModifier::Full(path)) => (Some(&**path), None),
+        Some(PathModifier::Prefix(path)) => (None, Some(&**path)),
         None => (None, None),
-    };
+    }
+}
+
+fn redirect(redirect: &Redirect) -> Value {
+    let (full, prefix) = path_parts(redirect.path.as_ref());
     json!({
         "status": redirect.status.map(|status| status.as_u16()),
         "scheme": redirect.scheme.as_ref().map(ToString::to_string),

@@ -1,0 +1,251 @@
+//! Round trips of extensions, the limits and the errors, and what proxies without the extension
+//! read.
+
+use mesh_core::meta::Meta;
+use mesh_core::policy::outbound::{Distribution, Routes};
+use mesh_core::resilience::{Retry, Timeouts};
+use mesh_core::route::Rule;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use prost::Message as _;
+
+use super::*;
+use crate::arbitrary;
+use crate::outbound::{ExtendedPolicy, extended_policy, extended_to_proto, outbound_policy};
+use crate::proto::outbound::OutboundPolicy as StandardPolicy;
+
+/// A policy with one route, whose rules have these filters, for each list of them.
+fn policy(routes: Vec<Vec<Vec<Filter>>>, grpc: bool) -> OutboundPolicy {
+    fn routes_of<M, C>(routes: Vec<Vec<Vec<Filter>>>) -> Routes<M, Retry<C>> {
+        let rule = |filters| Rule {
+            matches: Vec::new(),
+            action: OutboundRule {
+                filters,
+                backends: Distribution::Empty,
+                timeouts: Timeouts::default(),
+                retry: None,
+                allow_request_headers: false,
+            },
+        };
+        let route = |rules: Vec<Vec<Filter>>| Route {
+            meta: Meta::new_default("route"),
+            hosts: Vec::new(),
+            rules: rules.into_iter().map(rule).collect(),
+        };
+        Routes {
+            routes: routes.into_iter().map(route).collect(),
+            failure_accrual: None,
+        }
+    }
+    OutboundPolicy {
+        parent: Meta::new_default("parent"),
+        protocol: if grpc {
+            OutboundProtocol::Grpc(routes_of(routes))
+        } else {
+            OutboundProtocol::Detect {
+                timeout: std::time::Duration::from_secs(10),
+                opaque: Some(crate::outbound::tcp::nowhere()),
+                http1: routes_of(routes.clone()),
+                http2: routes_of(routes),
+            }
+        },
+    }
+}
+
+fn rewrite(host: &str) -> Filter {
+    Filter::UrlRewrite(UrlRewrite {
+        host: Some(host.into()),
+        path: None,
+    })
+}
+
+/// Returns the filters of a rule.
+fn filters(policy: &OutboundPolicy, route: usize, rule: usize) -> &[Filter] {
+    match &policy.protocol {
+        OutboundProtocol::Detect { http1, .. } => &http1.routes[route].rules[rule].action.filters,
+        OutboundProtocol::Grpc(routes) => &routes.routes[route].rules[rule].action.filters,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Whether the rule fails its requests, as without the extension.
+fn fails(policy: &OutboundPolicy, route: usize, rule: usize) -> bool {
+    matches!(
+        filters(policy, route, rule),
+        [Filter::InjectHttpFailure { .. } | Filter::InjectGrpcFailure { .. }]
+    )
+}
+
+/// Receives the policy of [`policy`] with another extension. Returns the problem's text.
+fn receive(policy: &OutboundPolicy, extension: Vec<u8>) -> (OutboundPolicy, String) {
+    let message = ExtendedPolicy {
+        extension,
+        ..extended_to_proto(policy)
+    };
+    let received = extended_policy(message).unwrap();
+    let problem = received.problem.map(|problem| problem.to_string());
+    (received.policy, problem.unwrap_or_default())
+}
+
+fn extension(rules: Vec<wire::RuleFilters>) -> Vec<u8> {
+    wire::PolicyExtension { rules }.encode_to_vec()
+}
+
+fn entry(route: u32, rule: u32, filters: &[Filter]) -> wire::RuleFilters {
+    wire::RuleFilters {
+        route,
+        rule,
+        filters: filters.iter().map(filter_to_proto).collect(),
+    }
+}
+
+fn any_filters() -> impl Strategy<Value = Vec<Filter>> {
+    let filter = prop_oneof![
+        arbitrary::request_headers(),
+        arbitrary::response_headers(),
+        arbitrary::redirect(),
+        arbitrary::http_failure(),
+        arbitrary::url_rewrite(),
+    ];
+    vec(filter, 0..4)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn policies_with_any_filters_survive_the_wire(routes in vec(vec(any_filters(), 0..3), 0..3)) {
+        let policy = policy(routes, false);
+        let bytes = extended_to_proto(&policy).encode_to_vec();
+        let message = ExtendedPolicy::decode(&*bytes).unwrap();
+        let received = extended_policy(message).unwrap();
+        prop_assert_eq!(received.problem, None);
+        prop_assert_eq!(received.policy, policy);
+    }
+
+    #[test]
+    fn any_bytes_change_only_rules_that_they_list(bytes in vec(any::<u8>(), 0..64)) {
+        let policy = policy(vec![vec![vec![rewrite("a")]]], false);
+        let listed = wire::PolicyExtension::decode(&*bytes).is_ok_and(|it| !it.rules.is_empty());
+        let (received, _problem) = receive(&policy, bytes);
+        prop_assert!(listed || fails(&received, 0, 0));
+    }
+}
+
+#[test]
+fn proxy_without_the_extension_fails_requests_of_the_rule_only() {
+    for grpc in [false, true] {
+        let policy = policy(vec![vec![vec![], vec![rewrite("a")]]], grpc);
+        let bytes = extended_to_proto(&policy).encode_to_vec();
+        // Linkerd's proxy decodes with the message of the API.
+        let standard = outbound_policy(StandardPolicy::decode(&*bytes).unwrap()).unwrap();
+        assert!(!fails(&standard, 0, 0));
+        assert!(fails(&standard, 0, 1));
+        let text = format!("{:?}", filters(&standard, 0, 1));
+        let problem = "filters[0].type: URLRewrite is not supported by this proxy";
+        assert!(text.contains(problem), "{text}");
+        let read = extended_policy(ExtendedPolicy::decode(&*bytes).unwrap()).unwrap();
+        assert_eq!(read.policy, policy);
+    }
+}
+
+#[test]
+fn message_without_extension_is_that_of_the_api() {
+    let policy = policy(vec![vec![vec![]]], false);
+    let extended = extended_to_proto(&policy);
+    assert_eq!(extended.extension, [0; 0]);
+    let bytes = extended.standard.encode_to_vec();
+    assert_eq!(extended.encode_to_vec(), bytes);
+    let received = extended_policy(ExtendedPolicy::decode(&*bytes).unwrap()).unwrap();
+    assert_eq!(received.policy, policy);
+}
+
+#[test]
+fn invalid_filters_leave_the_standard_part_of_their_rule() {
+    let policy = policy(vec![vec![vec![rewrite("a")], vec![rewrite("b")]]], false);
+    let unknown = wire::RuleFilters {
+        filters: vec![wire::Filter { kind: None }],
+        ..entry(0, 0, &[])
+    };
+    let invalid = wire::RuleFilters {
+        filters: vec![wire::Filter {
+            kind: Some(Kind::Standard(vec![0xff])),
+        }],
+        ..entry(0, 0, &[])
+    };
+    let many = vec![rewrite("a"); MAX_EXTENDED_FILTERS + 1];
+    for (bad, problem) in [
+        (unknown, "extension.rules[0].filters[0].kind: has a kind"),
+        (invalid, "extension.rules[0].filters[0].standard: "),
+        (entry(0, 0, &many), "extension.rules[0].filters: 17 is not"),
+        (entry(0, 0, &[]), "extension.rules[0].filters: 0 is not"),
+    ] {
+        let (received, text) = receive(&policy, extension(vec![bad, entry(0, 1, &[rewrite("b")])]));
+        assert!(text.starts_with(problem), "{text}");
+        assert!(fails(&received, 0, 0), "{problem}");
+        assert_eq!(filters(&received, 0, 1), [rewrite("b")], "{problem}");
+    }
+    for (route, rule) in [(0, 2), (1, 0), (u32::MAX, u32::MAX)] {
+        let (received, text) = receive(
+            &policy,
+            extension(vec![entry(route, rule, &[rewrite("a")])]),
+        );
+        assert!(text.contains("is not a valid place of a rule"), "{text}");
+        assert!(fails(&received, 0, 0) && fails(&received, 0, 1));
+    }
+    let twice = vec![entry(0, 0, &[rewrite("a")]); 2];
+    let twice = extension(twice);
+    let (received, text) = receive(&policy, twice);
+    assert!(text.contains("rules[1].rule: (0, 0) is not"), "{text}");
+    assert_eq!(filters(&received, 0, 0), [rewrite("a")]);
+}
+
+#[test]
+fn invalid_extension_leaves_the_standard_part() {
+    let policy = policy(vec![vec![vec![rewrite("a")]]], false);
+    let many: Vec<_> = (0..=MAX_EXTENDED_RULES)
+        .map(|rule| entry(0, u32::try_from(rule).unwrap(), &[]))
+        .collect();
+    for (bad, problem) in [
+        (vec![0xff; 9], "extension: "),
+        (vec![0; MAX_EXTENSION_BYTES + 1], "extension: 262145 is not"),
+        (extension(many), "extension.rules: 1025 is not"),
+    ] {
+        let (received, text) = receive(&policy, bad);
+        assert!(text.starts_with(problem), "{text}");
+        assert!(fails(&received, 0, 0), "{problem}");
+    }
+}
+
+/// A field of another type has this number in a future version of the API.
+#[test]
+fn field_of_other_type_is_skipped() {
+    let policy = policy(vec![vec![vec![rewrite("a")]]], false);
+    let mut bytes = extended_to_proto(&policy).standard.encode_to_vec();
+    prost::encoding::uint32::encode(1000, &7, &mut bytes);
+    let received = extended_policy(ExtendedPolicy::decode(&*bytes).unwrap()).unwrap();
+    assert!(fails(&received.policy, 0, 0));
+    assert_eq!(received.problem, None);
+}
+
+#[test]
+fn rules_beyond_the_limits_fail_their_requests() {
+    let rules = vec![vec![rewrite("a")]; MAX_EXTENDED_RULES + 1];
+    let many = policy(vec![rules], false);
+    let (received, problem) = receive(&many, extended_to_proto(&many).extension);
+    assert_eq!(problem, "");
+    assert!(!fails(&received, 0, MAX_EXTENDED_RULES - 1));
+    assert!(fails(&received, 0, MAX_EXTENDED_RULES));
+    let long = policy(vec![vec![vec![rewrite(&"a".repeat(1_000))]; 1_000]], false);
+    let sent = extended_to_proto(&long).extension;
+    assert!(sent.len() <= MAX_EXTENSION_BYTES);
+    let (received, problem) = receive(&long, sent);
+    assert_eq!(problem, "");
+    assert!(!fails(&received, 0, 0));
+    assert!(fails(&received, 0, 999));
+    let filters = vec![rewrite("a"); MAX_EXTENDED_FILTERS + 1];
+    let long = policy(vec![vec![filters]], false);
+    let (received, problem) = receive(&long, extended_to_proto(&long).extension);
+    assert_eq!(problem, "");
+    assert!(fails(&received, 0, 0));
+}
