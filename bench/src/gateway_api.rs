@@ -38,7 +38,7 @@ const PROFILES: &str = "MESH-HTTP,MESH-GRPC";
 
 /// The core features and the extended ones that the mesh claims, by their names in the tests. No
 /// test of a feature listed here is exempt.
-const FEATURES: [&str; 18] = [
+const FEATURES: [&str; 19] = [
     "Mesh",
     "HTTPRoute",
     "GRPCRoute",
@@ -56,6 +56,7 @@ const FEATURES: [&str; 18] = [
     "MeshHTTPRouteQueryParamMatching",
     "MeshHTTPRouteRedirectPath",
     "MeshHTTPRouteRedirectPort",
+    "MeshHTTPRouteRewritePath",
     "MeshHTTPRouteSchemeRedirect",
 ];
 

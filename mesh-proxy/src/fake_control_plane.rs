@@ -4,10 +4,11 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
+use mesh_api::outbound::ExtendedPolicy;
 use mesh_api::proto::destination::{DestinationProfile, GetDestination, Update};
 use mesh_api::proto::identity::{CertifyRequest, CertifyResponse};
 use mesh_api::proto::inbound::{PortSpec, Server};
-use mesh_api::proto::outbound::{OutboundPolicy, TrafficSpec};
+use mesh_api::proto::outbound::TrafficSpec;
 use mesh_test_support::control_plane::{Messages, Script, channel, serve_connection};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
@@ -35,7 +36,7 @@ pub(crate) struct ControlPlane {
     pub(crate) addr: SocketAddr,
     pub(crate) endpoints: Calls<GetDestination, Messages<Update>>,
     pub(crate) profiles: Calls<GetDestination, Messages<DestinationProfile>>,
-    pub(crate) outbound: Calls<TrafficSpec, Messages<OutboundPolicy>>,
+    pub(crate) outbound: Calls<TrafficSpec, Messages<ExtendedPolicy>>,
     pub(crate) inbound: Calls<PortSpec, Messages<Server>>,
     pub(crate) certify: Calls<CertifyRequest, CertifyResponse>,
     serving: JoinHandle<()>,
@@ -45,7 +46,7 @@ pub(crate) struct ControlPlane {
 struct Services {
     endpoints: mpsc::UnboundedSender<Call<GetDestination, Messages<Update>>>,
     profiles: mpsc::UnboundedSender<Call<GetDestination, Messages<DestinationProfile>>>,
-    outbound: mpsc::UnboundedSender<Call<TrafficSpec, Messages<OutboundPolicy>>>,
+    outbound: mpsc::UnboundedSender<Call<TrafficSpec, Messages<ExtendedPolicy>>>,
     inbound: mpsc::UnboundedSender<Call<PortSpec, Messages<Server>>>,
     certify: mpsc::UnboundedSender<Call<CertifyRequest, CertifyResponse>>,
 }
@@ -186,7 +187,7 @@ impl Script for Services {
         pass_to_test(&self.profiles, request).await
     }
 
-    async fn outbound(&self, request: TrafficSpec) -> Result<Messages<OutboundPolicy>, Status> {
+    async fn outbound(&self, request: TrafficSpec) -> Result<Messages<ExtendedPolicy>, Status> {
         pass_to_test(&self.outbound, request).await
     }
 

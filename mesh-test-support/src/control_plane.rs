@@ -9,6 +9,8 @@ use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
+use mesh_api::mesh::service::outbound_policies_server::{OutboundPolicies, OutboundPoliciesServer};
+use mesh_api::outbound::ExtendedPolicy;
 use mesh_api::proto::destination::destination_server::{Destination, DestinationServer};
 use mesh_api::proto::destination::{DestinationProfile, GetDestination, Update};
 use mesh_api::proto::identity::identity_server::{Identity, IdentityServer};
@@ -17,10 +19,7 @@ use mesh_api::proto::inbound::inbound_server_policies_server::{
     InboundServerPolicies, InboundServerPoliciesServer,
 };
 use mesh_api::proto::inbound::{PortSpec, Server};
-use mesh_api::proto::outbound::outbound_policies_server::{
-    OutboundPolicies, OutboundPoliciesServer,
-};
-use mesh_api::proto::outbound::{OutboundPolicy, TrafficSpec};
+use mesh_api::proto::outbound::TrafficSpec;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 use tokio_stream::{Stream, StreamExt as _};
@@ -49,7 +48,7 @@ pub trait Script: Clone + Send + Sync + 'static {
     ) -> Result<Messages<DestinationProfile>, Status>;
 
     /// `OutboundPolicies.Watch`.
-    async fn outbound(&self, request: TrafficSpec) -> Result<Messages<OutboundPolicy>, Status>;
+    async fn outbound(&self, request: TrafficSpec) -> Result<Messages<ExtendedPolicy>, Status>;
 
     /// `InboundServerPolicies.WatchPort`.
     async fn inbound(&self, request: PortSpec) -> Result<Messages<Server>, Status>;
@@ -128,12 +127,12 @@ impl<S: Script> Destination for Services<S> {
 
 #[tonic::async_trait]
 impl<S: Script> OutboundPolicies for Services<S> {
-    type WatchStream = Messages<OutboundPolicy>;
+    type WatchStream = Messages<ExtendedPolicy>;
 
     async fn get(
         &self,
         _request: tonic::Request<TrafficSpec>,
-    ) -> Result<tonic::Response<OutboundPolicy>, Status> {
+    ) -> Result<tonic::Response<ExtendedPolicy>, Status> {
         Err(Status::unimplemented("proxies watch"))
     }
 

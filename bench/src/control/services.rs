@@ -67,7 +67,7 @@ impl Script for ControlPlane {
     async fn outbound(
         &self,
         request: out::TrafficSpec,
-    ) -> Result<Messages<out::OutboundPolicy>, Status> {
+    ) -> Result<Messages<mesh_api::outbound::ExtendedPolicy>, Status> {
         let target = mesh_api::outbound::target(request.target)
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
         let policy = match target {
@@ -75,7 +75,7 @@ impl Script for ControlPlane {
             Target::Authority(_) => None,
         };
         let policy = policy.ok_or_else(|| Status::not_found("no such service"))?;
-        Ok(one_message(mesh_api::outbound::to_proto(&policy)))
+        Ok(one_message(mesh_api::outbound::extended_to_proto(&policy)))
     }
 
     async fn inbound(&self, request: inb::PortSpec) -> Result<Messages<inb::Server>, Status> {

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use anyhow::Context;
+use mesh_api::mesh::service::outbound_policies_client::OutboundPoliciesClient;
 use mesh_api::proto::destination::GetDestination;
 use mesh_api::proto::destination::destination_client::DestinationClient;
 use mesh_api::proto::inbound::PortSpec;
 use mesh_api::proto::inbound::inbound_server_policies_client::InboundServerPoliciesClient;
-use mesh_api::proto::outbound::outbound_policies_client::OutboundPoliciesClient;
 use mesh_core::endpoint::EndpointUpdate;
 use mesh_core::policy::inbound::ServerPolicy;
 use mesh_core::policy::outbound::{OutboundPolicy, Target};
@@ -117,7 +117,7 @@ pub(crate) async fn outbound_policy(
         .get(request)
         .await
         .context("look up the outbound policy")?;
-    Ok(mesh_api::outbound::outbound_policy(policy.into_inner())?)
+    Ok(mesh_api::outbound::extended_policy(policy.into_inner())?.policy)
 }
 
 async fn channel(query: &QueryContext<'_>, port: u16) -> anyhow::Result<Channel> {

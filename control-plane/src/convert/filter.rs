@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use http::uri::Scheme;
 use http::{HeaderName, HeaderValue, StatusCode};
-use mesh_core::route::filter::{Filter, HeaderModifier, PathModifier, Redirect};
+use mesh_core::route::filter::{Filter, HeaderModifier, PathModifier, Redirect, UrlRewrite};
 use serde::{Deserialize, Serialize};
 
 use super::{ConvertError, convert_all, port_number};
@@ -19,6 +19,7 @@ struct FilterJson {
     request_header_modifier: Option<HeadersJson>,
     response_header_modifier: Option<HeadersJson>,
     request_redirect: Option<RedirectJson>,
+    url_rewrite: Option<RewriteJson>,
 }
 
 #[derive(Deserialize)]
@@ -48,6 +49,12 @@ struct RedirectJson {
 }
 
 #[derive(Deserialize)]
+struct RewriteJson {
+    hostname: Option<String>,
+    path: Option<PathJson>,
+}
+
+#[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct PathJson {
     replace_full_path: Option<String>,
@@ -57,23 +64,44 @@ struct PathJson {
 /// The default of the Gateway API, which its CRD sets.
 const DEFAULT_REDIRECT_STATUS: StatusCode = StatusCode::FOUND;
 
-/// The types of filters that the proxy API can carry for a kind of route.
-pub(super) type SupportedTypes = &'static [&'static str];
+/// The types of filters that are supported in one place.
+type SupportedTypes = &'static [&'static str];
 
-pub(super) const HTTP: SupportedTypes = &[
+/// The types of filters that a kind of route supports.
+pub(super) struct Supported {
+    rule: SupportedTypes,
+    backend: SupportedTypes,
+}
+
+pub(super) const HTTP: Supported = Supported {
+    rule: &[
+        "RequestHeaderModifier",
+        "ResponseHeaderModifier",
+        "RequestRedirect",
+        "URLRewrite",
+    ],
+    backend: HTTP_BACKEND,
+};
+pub(super) const GRPC: Supported = Supported {
+    rule: GRPC_FILTERS,
+    backend: GRPC_FILTERS,
+};
+
+/// The extension of the proxy API has filters of rules only.
+const HTTP_BACKEND: SupportedTypes = &[
     "RequestHeaderModifier",
     "ResponseHeaderModifier",
     "RequestRedirect",
 ];
-pub(super) const GRPC: SupportedTypes = &["RequestHeaderModifier"];
+const GRPC_FILTERS: SupportedTypes = &["RequestHeaderModifier"];
 
 /// Converts the filters of a rule. With a filter of another type the rule fails its requests,
 /// because without the filter they would be forwarded unchanged.
 pub(super) fn of_rule<F: Serialize>(
-    supported: SupportedTypes,
+    supported: &Supported,
     filters: &Option<Vec<F>>,
 ) -> Result<Vec<Filter>, ConvertError> {
-    match first_unsupported(supported, filters)? {
+    match first_unsupported(supported.rule, filters)? {
         Some(problem) => Ok(vec![Filter::InternalError(problem.into())]),
         None => convert_all("filters", filters, |filter| read(filter).and_then(convert)),
     }
@@ -82,10 +110,10 @@ pub(super) fn of_rule<F: Serialize>(
 /// Converts the filters of a backend. A filter that is invalid or of another type makes its backend
 /// fail requests, not the whole route.
 pub(super) fn of_backend<F: Serialize>(
-    supported: SupportedTypes,
+    supported: &Supported,
     filters: &Option<Vec<F>>,
 ) -> Result<Vec<Filter>, Arc<str>> {
-    let converted = match first_unsupported(supported, filters) {
+    let converted = match first_unsupported(supported.backend, filters) {
         Ok(Some(problem)) => return Err(format!("unsupported backend filter: {problem}").into()),
         Ok(None) => convert_all("filters", filters, |filter| read(filter).and_then(convert)),
         Err(error) => Err(error),
@@ -130,6 +158,7 @@ fn convert(filter: FilterJson) -> Result<Filter, ConvertError> {
         "RequestRedirect" => {
             part("requestRedirect", filter.request_redirect, redirect).map(Filter::Redirect)
         }
+        "URLRewrite" => part("urlRewrite", filter.url_rewrite, url_rewrite).map(Filter::UrlRewrite),
         other => Err(ConvertError::new(
             "type",
             format!("{other} is not supported"),
@@ -208,4 +237,29 @@ fn path(path: PathJson) -> Result<PathModifier, ConvertError> {
         (None, Some(prefix)) => Ok(PathModifier::Prefix(prefix.into())),
         (None, None) => Err(ConvertError::new("path", "replaces nothing")),
     }
+}
+
+fn url_rewrite(rewrite: RewriteJson) -> Result<UrlRewrite, ConvertError> {
+    if let Some(host) = &rewrite.hostname
+        && !UrlRewrite::is_host(host)
+    {
+        let problem = format!("{host:?} is not a host name without port");
+        return Err(ConvertError::new("hostname", problem));
+    }
+    let path = rewrite.path.map(path).transpose()?;
+    let (field, text) = match &path {
+        Some(PathModifier::Full(path)) => ("path.replaceFullPath", &**path),
+        Some(PathModifier::Prefix(path)) => ("path.replacePrefixMatch", &**path),
+        None => ("path", ""),
+    };
+    if !text.is_empty() && !PathModifier::is_path(text) {
+        return Err(ConvertError::new(
+            field,
+            format!("{text:?} is not an absolute path"),
+        ));
+    }
+    Ok(UrlRewrite {
+        host: rewrite.hostname.map(Arc::from),
+        path,
+    })
 }

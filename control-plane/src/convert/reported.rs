@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use kube::core::DynamicObject;
 use mesh_core::route::filter::Filter;
+use mesh_core::route::grpc::GrpcMatch;
+use mesh_core::route::http::HttpMatch;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -132,27 +134,40 @@ fn route(own: &Name, spec: &Value, indexed: &Indexed) -> ReportedRoute {
     ReportedRoute {
         parents: parents.collect(),
         backends: backends.collect(),
-        unsupported: unsupported(indexed),
+        unsupported: rule_problem(indexed, internal_error, internal_error),
+        unsupported_by_servers: rule_problem(
+            indexed,
+            Rule::problem_of_servers,
+            Rule::problem_of_servers,
+        ),
     }
 }
 
-/// Returns the first filter of a rule that the mesh cannot apply.
-fn unsupported(indexed: &Indexed) -> Option<Arc<str>> {
-    fn of<M>(rules: &[Rule<M>]) -> Option<Arc<str>> {
-        let rules = rules.iter().enumerate();
-        let mut problems = rules.filter_map(|(at, rule)| {
-            rule.filters.iter().find_map(|filter| match filter {
-                Filter::InternalError(problem) => {
-                    Some(format!("spec.rules[{at}].{problem}").into())
-                }
-                _ => None,
-            })
+/// Returns why the mesh cannot apply a filter of a rule.
+fn internal_error<M>(rule: &Rule<M>) -> Option<String> {
+    rule.filters.iter().find_map(|filter| match filter {
+        Filter::InternalError(problem) => Some(problem.to_string()),
+        _ => None,
+    })
+}
+
+/// Returns the first problem of the rules, with its field. There is one function for each kind of
+/// matches.
+fn rule_problem(
+    indexed: &Indexed,
+    http: impl Fn(&Rule<HttpMatch>) -> Option<String>,
+    grpc: impl Fn(&Rule<GrpcMatch>) -> Option<String>,
+) -> Option<Arc<str>> {
+    fn of<M>(rules: &[Rule<M>], problem: impl Fn(&Rule<M>) -> Option<String>) -> Option<Arc<str>> {
+        let mut problems = rules.iter().enumerate().filter_map(|(at, rule)| {
+            let problem = problem(rule)?;
+            Some(format!("spec.rules[{at}].{problem}").into())
         });
         problems.next()
     }
     match indexed.as_ref().ok()? {
-        Object::PolicyHttpRoute(route) | Object::GatewayHttpRoute(route) => of(&route.rules),
-        Object::GatewayGrpcRoute(route) => of(&route.rules),
+        Object::PolicyHttpRoute(route) | Object::GatewayHttpRoute(route) => of(&route.rules, http),
+        Object::GatewayGrpcRoute(route) => of(&route.rules, grpc),
         _ => None,
     }
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use mesh_api::mesh::service::outbound_policies_server::OutboundPoliciesServer;
 use mesh_api::proto::inbound::inbound_server_policies_server::InboundServerPoliciesServer;
-use mesh_api::proto::outbound::outbound_policies_server::OutboundPoliciesServer;
 use mesh_core::identity::trust_domain;
 use parking_lot::Mutex;
 use tokio::sync::watch;

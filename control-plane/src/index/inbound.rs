@@ -226,7 +226,7 @@ fn convert<M: Clone>(
             .map(|rule| Rule {
                 matches: rule.matches.clone(),
                 action: InboundRule {
-                    filters: inbound_filters(&rule.filters),
+                    filters: inbound_filters(rule),
                     authorizations: authorizations.clone(),
                 },
             })
@@ -235,9 +235,13 @@ fn convert<M: Clone>(
 }
 
 /// Proxies do not change the response headers of their own pod, which convert/server_route.rs logs.
-fn inbound_filters(filters: &[Filter]) -> Vec<Filter> {
+/// Requests of a rule with a filter that they cannot apply fail.
+fn inbound_filters<M>(rule: &model::Rule<M>) -> Vec<Filter> {
+    if let Some(problem) = rule.problem_of_servers() {
+        return vec![Filter::InternalError(problem.into())];
+    }
     let is_inbound = |filter: &&Filter| !matches!(filter, Filter::ResponseHeaders(_));
-    filters.iter().filter(is_inbound).cloned().collect()
+    rule.filters.iter().filter(is_inbound).cloned().collect()
 }
 
 /// Linkerd uses these kinds in lower case, also in metrics, except that of rate limits.

@@ -53,13 +53,15 @@ impl Cluster {
     }
 }
 
-/// Returns the text of the message with the current policy. It can also be decoded again.
+/// Returns the text of the message with the current policy, and of its extension. It can also be
+/// decoded again.
 fn message(watched: &Watched) -> String {
     let policy = watched.borrow().as_ref().clone().unwrap();
-    let message = mesh_api::outbound::to_proto(&policy);
-    let text = wire::text(&message);
-    mesh_api::outbound::outbound_policy(message).unwrap();
-    text
+    let message = mesh_api::outbound::extended_to_proto(&policy);
+    let text = wire::text(&message.standard);
+    let received = mesh_api::outbound::extended_policy(message).unwrap();
+    assert_eq!(received.problem, None);
+    text + &wire::extension_text(&received.policy)
 }
 
 /// Checks the message of a target for clients in the namespace `shop`.

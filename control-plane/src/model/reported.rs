@@ -63,6 +63,8 @@ pub struct ReportedRoute {
     pub backends: Vec<ReportedBackend>,
     /// Why a rule fails its requests: a filter that the mesh cannot apply.
     pub unsupported: Option<Arc<str>>,
+    /// Why a rule fails its requests to a Server: a filter that only clients apply.
+    pub unsupported_by_servers: Option<Arc<str>>,
 }
 
 /// A backend of a route's rule.

@@ -69,6 +69,20 @@ pub struct Rule<M> {
     pub backend_timeout: Option<Duration>,
 }
 
+impl<M> Rule<M> {
+    /// Returns why a Server cannot apply the filters: inbound policies have no extension for them.
+    pub fn problem_of_servers(&self) -> Option<String> {
+        let filters = self.filters.iter().enumerate();
+        let mut beyond =
+            filters.filter_map(|(at, filter)| Some((at, filter.type_beyond_linkerd()?)));
+        let (at, found) = beyond.next()?;
+        Some(format!(
+            "filters[{at}].type: {found} is not supported for Servers, only RequestHeaderModifier, RequestRedirect; \
+             remove the filter"
+        ))
+    }
+}
+
 /// A backend with its weight.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BackendRule {

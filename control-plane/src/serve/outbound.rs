@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use mesh_api::outbound::{target, to_proto};
-use mesh_api::proto::outbound::outbound_policies_server::OutboundPolicies;
-use mesh_api::proto::outbound::{OutboundPolicy as WirePolicy, TrafficSpec};
+use mesh_api::mesh::service::outbound_policies_server::OutboundPolicies;
+use mesh_api::outbound::{ExtendedPolicy, extended_to_proto, target};
+use mesh_api::proto::outbound::TrafficSpec;
 use mesh_core::policy::outbound::OutboundPolicy;
 use mesh_runtime::drain;
 use parking_lot::Mutex;
@@ -51,12 +51,12 @@ impl OutboundService {
 
 #[async_trait]
 impl OutboundPolicies for OutboundService {
-    type WatchStream = Updates<WirePolicy>;
+    type WatchStream = Updates<ExtendedPolicy>;
 
-    async fn get(&self, request: Request<TrafficSpec>) -> Result<Response<WirePolicy>, Status> {
+    async fn get(&self, request: Request<TrafficSpec>) -> Result<Response<ExtendedPolicy>, Status> {
         let values = self.values(request.into_inner());
         let policy = values.and_then(|values| match &**values.borrow() {
-            Some(policy) => Ok(to_proto(policy)),
+            Some(policy) => Ok(extended_to_proto(policy)),
             None => Err(OutboundError::NoSuchService.into()),
         });
         self.get.count(policy).map(Response::new)
@@ -70,7 +70,7 @@ impl OutboundPolicies for OutboundService {
         let opened = opened.and_then(|stream| Ok((stream, self.values(request.into_inner())?)));
         let (stream, values) = self.watch.count(opened)?;
         let step = |policy: &Option<OutboundPolicy>| match policy {
-            Some(policy) => Step::Send(vec![to_proto(policy)]),
+            Some(policy) => Step::Send(vec![extended_to_proto(policy)]),
             None => Step::End,
         };
         Ok(Response::new(updates(

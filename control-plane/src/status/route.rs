@@ -85,7 +85,10 @@ fn accepted(
         ParentKind::EgressNetwork => match_egress_network(objects, reference),
         ParentKind::Other => return None,
     };
-    let supported = || match object.problem.as_ref().or(route.unsupported.as_ref()) {
+    let of_servers = route.unsupported_by_servers.as_ref();
+    let of_parent = of_servers.filter(|_| reference.kind == ParentKind::Server);
+    let problem = object.problem.as_ref().or(route.unsupported.as_ref());
+    let supported = || match problem.or(of_parent) {
         Some(problem) => refuse(UNSUPPORTED_VALUE, &**problem),
         None => Ok(()),
     };

@@ -1,11 +1,11 @@
 //! Inbound and outbound policies over gRPC with changing files.
 
 use mesh_api::inbound::server_policy;
-use mesh_api::outbound::{outbound_policy, traffic_spec};
+use mesh_api::mesh::service::outbound_policies_client::OutboundPoliciesClient;
+use mesh_api::outbound::{extended_policy, traffic_spec};
 use mesh_api::proto::inbound::PortSpec;
 use mesh_api::proto::inbound::inbound_server_policies_client::InboundServerPoliciesClient;
 use mesh_api::proto::outbound::TrafficSpec;
-use mesh_api::proto::outbound::outbound_policies_client::OutboundPoliciesClient;
 use mesh_core::policy::outbound::{OutboundProtocol, Target};
 use tonic::Code;
 
@@ -103,7 +103,9 @@ async fn outbound_policy_follows_files() {
         .unwrap()
         .into_inner();
     let mut routes = async || {
-        let policy = outbound_policy(next(&mut stream).await.unwrap()).unwrap();
+        let policy = extended_policy(next(&mut stream).await.unwrap())
+            .unwrap()
+            .policy;
         match policy.protocol {
             OutboundProtocol::Detect { http1, .. } => http1.routes,
             other => panic!("{other:?}"),
@@ -158,7 +160,9 @@ spec: {{trafficPolicy: {policy}, networks: [{{cidr: {cidr}}}]}}
     let mut outside = watch("203.0.113.1:443").await;
     let mut inside = watch("10.9.0.1:443").await;
     let mut parent = async || {
-        let policy = outbound_policy(next(&mut outside).await.unwrap()).unwrap();
+        let policy = extended_policy(next(&mut outside).await.unwrap())
+            .unwrap()
+            .policy;
         let OutboundProtocol::Detect { http1, .. } = policy.protocol else {
             panic!("{policy:?}");
         };

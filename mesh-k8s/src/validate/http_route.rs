@@ -2,6 +2,7 @@
 
 use http::StatusCode;
 use http::uri::Scheme;
+use mesh_core::route::filter::{PathModifier, UrlRewrite};
 
 use super::Node;
 use super::route::{self, RetryConditions};
@@ -117,6 +118,7 @@ fn filters(node: &Node<'_>, known: Option<&[&str]>) {
             Some("RequestHeaderModifier") => ("requestHeaderModifier", route::header_modifier),
             Some("ResponseHeaderModifier") => ("responseHeaderModifier", route::header_modifier),
             Some("RequestRedirect") => ("requestRedirect", redirect),
+            Some("URLRewrite") => ("urlRewrite", rewrite),
             _ => continue,
         };
         if let Some(settings) = filter.require(field, "set it, the type of the filter requires it")
@@ -152,6 +154,50 @@ fn redirect(node: &Node<'_>) {
                 absolute(&replacement);
             }
         }
+    }
+}
+
+fn rewrite(node: &Node<'_>) {
+    if node.object().is_none() {
+        return;
+    }
+    if let Some(host) = node.get("hostname")
+        && host.text().is_some_and(|text| !UrlRewrite::is_host(text))
+    {
+        host.invalid(
+            "is not a host name",
+            "write a name of letters, digits, - and ., without a port",
+        );
+    }
+    let Some(path) = node.get("path") else {
+        return;
+    };
+    if path.object().is_none() {
+        return;
+    }
+    let mut replaces = false;
+    for field in ["replaceFullPath", "replacePrefixMatch"] {
+        let Some(replacement) = path.get(field) else {
+            continue;
+        };
+        replaces = true;
+        // Without the prefix the rest of the path is forwarded.
+        let may_be_empty = field == "replacePrefixMatch";
+        if replacement
+            .text()
+            .is_some_and(|text| !(PathModifier::is_path(text) || may_be_empty && text.is_empty()))
+        {
+            replacement.invalid(
+                "is not an absolute path",
+                "begin it with /, and write no query",
+            );
+        }
+    }
+    if !replaces {
+        path.conflict(
+            "replaces nothing",
+            "set replaceFullPath or replacePrefixMatch",
+        );
     }
 }
 

@@ -4,8 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use mesh_api::outbound::ExtendedPolicy;
 use mesh_api::proto::destination::{DestinationProfile, GetDestination};
-use mesh_api::proto::outbound::{OutboundPolicy as PolicyMessage, TrafficSpec, traffic_spec};
+use mesh_api::proto::outbound::{TrafficSpec, traffic_spec};
 use mesh_core::policy::outbound::OutboundProtocol;
 use mesh_core::resilience::RetryBudget as Settings;
 use tokio::runtime::Handle;
@@ -242,13 +243,19 @@ async fn watch_policy(
 
 fn on_policy(
     dst: &Destination,
-    event: Event<PolicyMessage>,
+    event: Event<ExtendedPolicy>,
     response: &watch::Sender<Option<PolicyResponse>>,
 ) -> RetryDecision {
     let status = match event {
         Event::Message { message, .. } => {
-            match mesh_api::outbound::outbound_policy(message) {
-                Ok(policy) => publish(response, PolicyResponse::Policy(Box::new(policy))),
+            match mesh_api::outbound::extended_policy(message) {
+                Ok(received) => {
+                    if let Some(problem) = received.problem {
+                        tracing::error!(%dst, %problem, "Requests of some routes fail: their filters are invalid");
+                    }
+                    let policy = Box::new(received.policy);
+                    publish(response, PolicyResponse::Policy(policy));
+                }
                 Err(error) => {
                     tracing::error!(%dst, %error, "Ignored an invalid outbound policy");
                     let reason = format!("invalid policy: {error}");

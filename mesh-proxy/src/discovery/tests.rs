@@ -51,10 +51,10 @@ fn dst() -> SocketAddr {
 }
 
 /// A policy whose parent has this name.
-fn policy(name: &str) -> mesh_api::proto::outbound::OutboundPolicy {
+fn policy(name: &str) -> mesh_api::outbound::ExtendedPolicy {
     let mut policy = fallback::policy(&dst().into(), None, None, Duration::from_secs(1)).unwrap();
     policy.parent = mesh_core::meta::Meta::new_default(name);
-    mesh_api::outbound::to_proto(&policy)
+    mesh_api::outbound::extended_to_proto(&policy)
 }
 
 fn endpoints(ports: &[u16]) -> mesh_api::proto::destination::Update {

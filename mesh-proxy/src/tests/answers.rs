@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mesh_api::proto::outbound::OutboundPolicy as PolicyMessage;
+use mesh_api::outbound::ExtendedPolicy;
 use mesh_core::endpoint::Endpoint;
 use mesh_core::meta::Meta;
 use mesh_core::policy::outbound::{
@@ -30,12 +30,12 @@ pub(super) struct Answers(Rc<RefCell<State>>);
 
 #[derive(Default)]
 struct State {
-    policies: HashMap<String, PolicyMessage>,
+    policies: HashMap<String, ExtendedPolicy>,
     profiles: HashMap<String, Profile>,
     endpoints: HashMap<String, Vec<Endpoint>>,
     /// The lookups of policies so far.
     lookups: Vec<String>,
-    policy_streams: HashMap<String, MessageSender<PolicyMessage>>,
+    policy_streams: HashMap<String, MessageSender<ExtendedPolicy>>,
     /// Keeps the other streams open.
     streams: Vec<Box<dyn std::any::Any>>,
 }
@@ -55,10 +55,11 @@ impl Answers {
             parent: Meta::new_default("parent"),
             protocol,
         };
-        self.policy_message(target, mesh_api::outbound::to_proto(&policy));
+        self.policy_message(target, mesh_api::outbound::extended_to_proto(&policy));
     }
 
-    pub(super) fn policy_message(&self, target: impl ToString, message: PolicyMessage) {
+    pub(super) fn policy_message(&self, target: impl ToString, message: impl Into<ExtendedPolicy>) {
+        let message = message.into();
         let mut state = self.0.borrow_mut();
         let target = target.to_string();
         if let Some(stream) = state.policy_streams.get(&target) {

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mesh_api::outbound::ExtendedPolicy;
 use mesh_api::proto::destination::Update;
-use mesh_api::proto::outbound::OutboundPolicy as WirePolicy;
 use mesh_core::endpoint::Endpoint;
 use mesh_core::meta::Meta;
 use mesh_core::policy::outbound::{
@@ -30,7 +30,7 @@ const SERVICE: SocketAddr = SocketAddr::new(
 const AUTHORITY: &str = "web.shop.svc.cluster.local:80";
 
 /// Balances over the endpoints of [`AUTHORITY`].
-fn policy() -> WirePolicy {
+fn policy() -> ExtendedPolicy {
     let meta = Meta::new_default("web");
     let backend = RouteBackend {
         backend: Backend {
@@ -62,7 +62,7 @@ fn policy() -> WirePolicy {
         }],
         failure_accrual: None,
     };
-    mesh_api::outbound::to_proto(&OutboundPolicy {
+    mesh_api::outbound::extended_to_proto(&OutboundPolicy {
         parent: meta,
         protocol: OutboundProtocol::Detect {
             timeout: Duration::from_secs(10),
@@ -78,7 +78,7 @@ struct Scene {
     proxy: Proxy,
     control: ControlPlane,
     speaks: Speaks,
-    _policy: MessageSender<WirePolicy>,
+    _policy: MessageSender<ExtendedPolicy>,
     endpoints: MessageSender<Update>,
     /// A pending request.
     asking: tokio::task::JoinHandle<(u16, String)>,
@@ -283,7 +283,7 @@ fn opaque_connections_without_route_are_closed() {
             parent: Meta::new_default("web"),
             protocol: OutboundProtocol::Opaque(None),
         };
-        let without = mesh_api::outbound::to_proto(&without);
+        let without = mesh_api::outbound::extended_to_proto(&without);
         policies.send(Ok(without)).unwrap();
         send(&mut client, "GET / HTTP/1.1\r\nhost: web\r\n\r\n").await;
         let mut answer = Vec::new();

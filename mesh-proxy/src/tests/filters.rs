@@ -10,7 +10,7 @@ use mesh_core::policy::inbound::{
     DefaultPolicy, HttpServer, InboundRule, ServerProtocol, default_http_route,
 };
 use mesh_core::policy::outbound::{OutboundPolicy, OutboundProtocol, RouteBackend};
-use mesh_core::route::filter::{Filter, HeaderModifier, PathModifier, Ratio, Redirect};
+use mesh_core::route::filter::{Filter, HeaderModifier, PathModifier, Ratio, Redirect, UrlRewrite};
 use mesh_core::route::http::{HttpMatch, PathMatch};
 use tokio::net::TcpStream;
 
@@ -205,6 +205,123 @@ fn redirects_of_route_and_backend_answer_the_request() {
             assert!(response.contains(location), "{response}");
         }
     });
+}
+
+fn rewrite(host: Option<&str>, path: Option<PathModifier>) -> Filter {
+    Filter::UrlRewrite(UrlRewrite {
+        host: host.map(Into::into),
+        path,
+    })
+}
+
+/// The control plane sends these filters in the extension of the policy.
+#[test]
+fn rewritten_url_is_forwarded_in_both_protocols() {
+    run(async || {
+        let app = App::start().await;
+        let filters = vec![
+            Filter::RequestHeaders(modifier(&[], &[("x-a", "1")], &[])),
+            rewrite(
+                Some("internal.example"),
+                Some(PathModifier::Prefix("/v2".into())),
+            ),
+            Filter::ResponseHeaders(modifier(&[], &[("x-b", "2")], &[])),
+        ];
+        let mut route = http_route("all", &[], filters, first(forward(app.addr)));
+        route.rules[0].matches = prefix("/v1");
+        let (_world, _answers, proxy) = routed(app.addr, detect(vec![route], None)).await;
+
+        let mut client = proxy.outbound(app.addr).await;
+        send(
+            &mut client,
+            "GET /v1/a?q=/v1 HTTP/1.1\r\nhost: web:8080\r\n\r\n",
+        )
+        .await;
+        let response = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+        let (request, response) = exchange(&mut client, &app, response).await;
+        let start = "GET /v2/a?q=/v1 HTTP/1.1\r\n";
+        assert!(request.starts_with(start), "{request}");
+        assert!(request.contains("host: internal.example\r\n"), "{request}");
+        assert!(request.contains("x-a: 1\r\n"), "{request}");
+        assert!(!request.contains("web"), "{request}");
+        assert!(response.contains("x-b: 2\r\n"), "{response}");
+
+        let mut client = http2(proxy.outbound(app.addr).await).await;
+        let mut request = super::app::get();
+        *request.uri_mut() = "http://web:8080/v1".parse().unwrap();
+        let _response = ask(&mut client, request);
+        let mut calls = streams(app.accept().await).await;
+        let (request, _respond) = calls.recv().await.unwrap();
+        assert_eq!(request.uri().to_string(), "http://internal.example/v2");
+    });
+}
+
+#[test]
+fn request_without_rewritten_url_fails() {
+    run(async || {
+        let app = App::start().await;
+        // The rule has no prefix match.
+        let path = Some(PathModifier::Prefix("/v2".into()));
+        let filters = vec![rewrite(None, path)];
+        let (_world, _answers, proxy) = routed(app.addr, all(filters, forward(app.addr))).await;
+        let mut client = proxy.outbound(app.addr).await;
+        send(&mut client, "GET /a HTTP/1.1\r\nhost: web\r\n\r\n").await;
+        let response = expect(&mut client, 500).await;
+        assert!(response.contains("matched no prefix"), "{response}");
+    });
+}
+
+/// A redirect by prefix would use the length of the prefix that is no longer there.
+#[test]
+fn prefix_is_unknown_after_path_is_rewritten() {
+    run(async || {
+        let app = App::start().await;
+        let path = Some(PathModifier::Prefix("/v2/long".into()));
+        let mut by_backend = forward(app.addr);
+        by_backend.filters = vec![redirect()];
+        let mut route = http_route("all", &[], vec![rewrite(None, path)], first(by_backend));
+        route.rules[0].matches = prefix("/v1");
+        let (_world, _answers, proxy) = routed(app.addr, detect(vec![route], None)).await;
+        let mut client = proxy.outbound(app.addr).await;
+        send(&mut client, "GET /v1/a HTTP/1.1\r\nhost: web\r\n\r\n").await;
+        let response = expect(&mut client, 500).await;
+        assert!(response.contains("matched no prefix"), "{response}");
+    });
+}
+
+/// Under the control plane of Linkerd there is no extension, and under one with an invalid
+/// extension the standard part remains in force.
+#[test]
+fn rule_without_valid_extension_fails_its_requests_only() {
+    for extension in [Vec::new(), vec![0xff; 5]] {
+        run(async || {
+            let app = App::start().await;
+            let filters = vec![rewrite(Some("internal.example"), None)];
+            let mut rewriting = http_route("new", &[], filters, first(forward(app.addr)));
+            rewriting.rules[0].matches = prefix("/new");
+            let usual = http_route("usual", &[], Vec::new(), first(forward(app.addr)));
+            let policy = OutboundPolicy {
+                parent: Meta::new_default("parent"),
+                protocol: detect(vec![rewriting, usual], None),
+            };
+            let mut message = mesh_api::outbound::extended_to_proto(&policy);
+            assert!(!message.extension.is_empty());
+            message.extension.clone_from(&extension);
+            let (world, answers) = Answers::start().await;
+            answers.policy_message(app.addr, message);
+            let proxy = world.proxy_with(WEB, &[("DESTINATION_PROFILE_NETWORKS", Some(""))]);
+            let addr = app.named("web");
+            let mut client = proxy.outbound(addr).await;
+            send(&mut client, "GET /a HTTP/1.1\r\nhost: web\r\n\r\n").await;
+            expect(&mut client, 200).await;
+            send(&mut client, "GET /new HTTP/1.1\r\nhost: web\r\n\r\n").await;
+            let response = expect(&mut client, 500).await;
+            assert!(
+                response.contains("URLRewrite is not supported"),
+                "{response}"
+            );
+        });
+    }
 }
 
 fn failure(status: u16, ratio: Ratio) -> Filter {

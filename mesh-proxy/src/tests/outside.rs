@@ -147,7 +147,7 @@ fn series_of_tls_route_server_names_are_bounded() {
         };
         let policies = spawn_local(async move {
             let policies = control.outbound.recv().await.unwrap().stream();
-            let policy = mesh_api::outbound::to_proto(&policy);
+            let policy = mesh_api::outbound::extended_to_proto(&policy);
             policies.send(Ok(policy)).unwrap();
             (policies, control)
         });

@@ -128,7 +128,7 @@ impl Scene {
         let (world, mut control) = World::scripted().await;
         let proxy = world.proxy_with(CLIENT, changes);
         let profile = mesh_api::destination::profile_to_proto(&profile);
-        let policy = mesh_api::outbound::to_proto(&OutboundPolicy {
+        let policy = mesh_api::outbound::extended_to_proto(&OutboundPolicy {
             parent: Meta::new_default("web"),
             protocol,
         });

@@ -67,11 +67,53 @@ fn redirect_without_parts_has_default_status() {
     assert_text(&filtered("HTTPRoute", filter), &expected);
 }
 
+/// A proxy that does not know the extension fails the requests of the rule.
+#[test]
+fn url_is_rewritten_by_the_extension_and_no_other_rule_fails() {
+    let headers =
+        "{type: RequestHeaderModifier, requestHeaderModifier: {set: [{name: a, value: b}]}}";
+    let full = "path: {type: ReplaceFullPath, replaceFullPath: /b}";
+    let prefix = "path: {type: ReplacePrefixMatch, replacePrefixMatch: /c}";
+    let empty = "path: {type: ReplacePrefixMatch, replacePrefixMatch: ''}";
+    for (rewrite, expected) in [
+        ("hostname: b.example".to_owned(), "rewrite(b.example)"),
+        (full.to_owned(), "rewrite( =/b)"),
+        (
+            format!("hostname: b.example, {prefix}"),
+            "rewrite(b.example */c)",
+        ),
+        (empty.to_owned(), "rewrite( *)"),
+        (String::new(), "rewrite()"),
+    ] {
+        let rewrite = format!("{{type: URLRewrite, urlRewrite: {{{rewrite}}}}}");
+        let rules = format!(
+            "[{{matches: [{{path: {{value: /b}}}}]}}, {{filters: [{headers}, {rewrite}]}}]"
+        );
+        let expected = format!(
+            "[/b*] {TO_WEB}
+             [] fail(500 filters[1].type: URLRewrite is not supported by this proxy) {TO_WEB}
+             extended 0.1 request {expected}"
+        );
+        assert_text(&routed("HTTPRoute", &rules), &expected);
+    }
+}
+
+#[test]
+fn url_is_rewritten_by_routes_of_networks() {
+    let rules = "[{filters: [{type: URLRewrite, urlRewrite: {hostname: b.example}}]}]";
+    let objects = network("shop", "outside", "Allow", "203.0.113.0/24", "")
+        + &route("HTTPRoute", "one", OUTSIDE, rules);
+    let text = message(&Cluster::new(&objects).watch("203.0.113.1:443", "shop"));
+    assert!(
+        text.ends_with("  extended 0.0 rewrite(b.example)\n"),
+        "{text}"
+    );
+}
+
 #[test]
 fn unsupported_filter_fails_its_rule_and_no_other() {
     let mirror = "requestMirror: {backendRef: {name: web, port: 80}, percent: 50}";
     for (filter, field) in [
-        ("URLRewrite", "urlRewrite: {hostname: b.example}"),
         ("RequestMirror", mirror),
         (
             "RequestMirror",
@@ -86,7 +128,7 @@ fn unsupported_filter_fails_its_rule_and_no_other() {
         );
         let expected = format!(
             "[] fail(500 filters[1].type: {filter} is not supported here, only RequestHeaderModifier, \
-             ResponseHeaderModifier, RequestRedirect; remove the filter) {TO_WEB}
+             ResponseHeaderModifier, RequestRedirect, URLRewrite; remove the filter) {TO_WEB}
              [/b*] {TO_WEB}"
         );
         assert_text(&routed("HTTPRoute", &rules), &expected);

@@ -9,6 +9,11 @@ use mesh_api::proto::outbound::{
     tls_route,
 };
 use mesh_api::proto::{http_route as http_types, meta};
+use mesh_core::policy::outbound::{
+    OutboundPolicy as OutboundPolicyRead, OutboundProtocol, OutboundRule,
+};
+use mesh_core::route::Route;
+use mesh_core::route::filter::{Filter, PathModifier};
 
 /// Returns a duration as milliseconds; a macro, because the type of messages has no name here.
 macro_rules! millis {
@@ -191,6 +196,52 @@ pub(super) fn text(policy: &OutboundPolicy) -> String {
         }
     }
     text
+}
+
+/// Returns a line for each rule whose filters are in the extension of the message that was decoded
+/// to `policy`.
+pub(super) fn extension_text(policy: &OutboundPolicyRead) -> String {
+    fn lines<M, T>(routes: &[Route<M, OutboundRule<T>>]) -> String {
+        let mut text = String::new();
+        for (route_at, route) in routes.iter().enumerate() {
+            for (rule_at, rule) in route.rules.iter().enumerate() {
+                let filters = &rule.action.filters;
+                if filters.iter().all(|it| it.type_beyond_linkerd().is_none()) {
+                    continue;
+                }
+                let filters: Vec<String> = filters.iter().map(extended_filter).collect();
+                let filters = filters.join(" ");
+                writeln!(text, "  extended {route_at}.{rule_at} {filters}").unwrap();
+            }
+        }
+        text
+    }
+    match &policy.protocol {
+        OutboundProtocol::Detect { http1, http2, .. } => {
+            assert_eq!(http1.routes, http2.routes);
+            lines(&http1.routes)
+        }
+        OutboundProtocol::Http1(routes) | OutboundProtocol::Http2(routes) => lines(&routes.routes),
+        OutboundProtocol::Grpc(routes) => lines(&routes.routes),
+        OutboundProtocol::Opaque(_) | OutboundProtocol::Tls(_) => String::new(),
+    }
+}
+
+fn extended_filter(filter: &Filter) -> String {
+    match filter {
+        Filter::UrlRewrite(rewrite) => {
+            let host = rewrite.host.as_deref().unwrap_or_default();
+            let path = match &rewrite.path {
+                Some(PathModifier::Full(path)) => format!(" ={path}"),
+                Some(PathModifier::Prefix(path)) => format!(" *{path}"),
+                None => String::new(),
+            };
+            format!("rewrite({host}{path})")
+        }
+        Filter::RequestHeaders(_) => "request".to_owned(),
+        Filter::ResponseHeaders(_) => "response".to_owned(),
+        other => panic!("{other:?}"),
+    }
 }
 
 fn meta_text(meta: &Option<meta::Metadata>) -> String {

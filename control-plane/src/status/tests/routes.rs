@@ -353,8 +353,8 @@ fn what_the_mesh_cannot_apply_is_an_unsupported_value() {
         ),
         (
             "http",
-            "{filters: [{type: URLRewrite, urlRewrite: {hostname: a}}]}",
-            "spec.rules[0].filters[0]",
+            "{filters: [{type: URLRewrite, urlRewrite: {hostname: 'a:80'}}]}",
+            "spec.rules[0].filters[0].urlRewrite.hostname: \"a:80\" is not a host name without port",
         ),
         (
             "grpc",
@@ -388,6 +388,24 @@ fn what_the_mesh_cannot_apply_is_an_unsupported_value() {
         )],
         "not Accepted: NoMatchingParent: there is no Service shop/gone…",
     );
+}
+
+#[test]
+fn rewritten_url_is_accepted_for_clients_and_unsupported_for_servers() {
+    let rules = "[{}, {filters: [{type: URLRewrite, urlRewrite: {hostname: a}}]}]";
+    for (parent, expect) in [
+        (
+            "group: core, kind: Service, name: web",
+            "Accepted, ResolvedRefs",
+        ),
+        (
+            "group: policy.linkerd.io, kind: Server, name: http2",
+            "not Accepted: UnsupportedValue: spec.rules[1].filters[0].type: URLRewrite is not supported for Servers…",
+        ),
+    ] {
+        let spec = format!("{{parentRefs: [{{{parent}}}], rules: {rules}}}");
+        check(parent, &[("http", spec)], expect);
+    }
 }
 
 #[test]

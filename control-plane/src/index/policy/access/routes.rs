@@ -249,6 +249,7 @@ fn request_headers_and_redirects_are_kept_and_response_headers_are_not() {
 fn rule_with_unsupported_filter_fails_its_requests() {
     for filter in [
         "{type: URLRewrite, urlRewrite: {hostname: a}}",
+        "{type: URLRewrite, urlRewrite: {path: {type: ReplaceFullPath, replaceFullPath: /a}}}",
         "{type: RequestMirror, requestMirror: {backendRef: {name: a, port: 80}}}",
         "{type: ExtensionRef, extensionRef: {group: a, kind: B, name: c}}",
     ] {

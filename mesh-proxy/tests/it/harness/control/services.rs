@@ -1,5 +1,6 @@
 //! The responses to each call, from the state that the test has set.
 
+use mesh_api::outbound::ExtendedPolicy;
 use mesh_api::proto::identity::{CertifyRequest, CertifyResponse};
 use mesh_api::proto::{destination as dst, inbound as inb, outbound as out};
 use mesh_core::profile::Profile;
@@ -38,7 +39,7 @@ impl Script for ControlPlane {
     async fn outbound(
         &self,
         request: out::TrafficSpec,
-    ) -> Result<Messages<out::OutboundPolicy>, Status> {
+    ) -> Result<Messages<ExtendedPolicy>, Status> {
         let target = mesh_api::outbound::target(request.target)
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
         let Target::Addr(addr) = target else {
@@ -48,7 +49,8 @@ impl Script for ControlPlane {
         if values.borrow().is_none() {
             return Err(Status::not_found("no such service"));
         }
-        let encode = |_: Option<&_>, policy: &_| vec![mesh_api::outbound::to_proto(policy)];
+        let encode =
+            |_: Option<&_>, policy: &_| vec![mesh_api::outbound::extended_to_proto(policy)];
         Ok(messages(values, encode))
     }
 
