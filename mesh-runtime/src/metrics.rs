@@ -17,16 +17,19 @@
 //!   marked ([`Labels::push_outside`]), and a family has series for at most [`MAX_OUTSIDE`] such
 //!   values at a time. The others are counted together, under [`OTHER`].
 //!
-//! There are two formats ([`Format`]): Prometheus' text format, by the library, and OpenMetrics,
-//! which alone has exemplars. Encoding takes milliseconds with thousands of series: do it on an
-//! admin or control thread, never on one that serves traffic.
+//! There are three formats ([`Format`]): Prometheus' text format, by the library, OpenMetrics,
+//! which adds exemplars, and Prometheus' protobuf format, which adds native histograms too.
+//! Encoding takes milliseconds with thousands of series: do it on an admin or control thread, never
+//! on one that serves traffic.
 
 mod cell;
 mod exemplar;
 mod family;
 mod labels;
+mod native;
 mod openmetrics;
 mod process;
+mod protobuf;
 mod snapshot;
 mod text;
 
@@ -42,7 +45,7 @@ pub use self::exemplar::{Exemplar, Exemplars};
 use self::family::Family;
 pub use self::family::{CounterFamily, GaugeFamily, HistogramFamily, MAX_OUTSIDE};
 pub use self::labels::{Labels, OTHER};
-use self::snapshot::{FamilySnapshot, Samples};
+use self::snapshot::{Buckets, FamilySnapshot, Samples};
 
 /// Time for which a series outlives its last handle: Linkerd's `METRICS_RETAIN_IDLE` default.
 pub const RETAIN_IDLE: Duration = Duration::from_secs(600);
@@ -67,6 +70,8 @@ pub enum Format {
     Text,
     /// OpenMetrics, version 1.0.0, with exemplars.
     OpenMetrics,
+    /// Prometheus' protobuf format, with exemplars and native histograms.
+    Protobuf,
 }
 
 /// Receives values that are computed while encoding; see [`Registry::on_scrape`].
@@ -168,20 +173,23 @@ impl Registry {
     /// the scrape after the others.
     pub fn encode_as(&self, format: Format) -> Vec<u8> {
         match format {
-            Format::Text => text::encode(self.scrape()),
-            Format::OpenMetrics => openmetrics::encode(self.scrape()),
+            Format::Text => text::encode(self.scrape(Buckets::Fixed)),
+            Format::OpenMetrics => openmetrics::encode(self.scrape(Buckets::Fixed)),
+            Format::Protobuf => protobuf::encode(self.scrape(Buckets::FixedAndExponential)),
         }
     }
 
     /// Collects one family after the other, so that the text format needs memory for one.
-    fn scrape(&self) -> impl Iterator<Item = FamilySnapshot> + use<> {
+    fn scrape(&self, buckets: Buckets) -> impl Iterator<Item = FamilySnapshot> + use<> {
         let now = Instant::now();
         let families: Vec<Family> = self.inner.families.lock().values().cloned().collect();
         let mut computed = Scrape::default();
         for scraper in self.inner.scrapers.lock().iter() {
             scraper(&mut computed);
         }
-        let known = families.into_iter().map(move |family| family.collect(now));
+        let known = families
+            .into_iter()
+            .map(move |family| family.collect(now, buckets));
         known.chain(computed.families)
     }
 
@@ -235,6 +243,9 @@ impl Format {
         match self {
             Self::Text => "text/plain",
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Self::Protobuf => {
+                "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
+            }
         }
     }
 }

@@ -3,5 +3,6 @@
 
 mod dashboards;
 mod figures;
+mod native;
 mod panels;
 mod rules;

@@ -1,8 +1,9 @@
 //! Selects the format of `/metrics` by the field `accept` (RFC 9110, section 12.5.1).
 //!
-//! A client receives OpenMetrics if it prefers that to the text format, or names it and prefers
+//! A client receives the protobuf format if it names that with its parameters and prefers it to the
+//! others. It receives OpenMetrics if it prefers that to the text format, or names it and prefers
 //! neither. All others receive the text format, as from Linkerd's proxy: clients without the field,
-//! those that take anything, and those that take neither format.
+//! those that take anything, and those that take none of the formats.
 
 use http::header::ACCEPT;
 use http::{HeaderMap, HeaderValue};
@@ -24,7 +25,8 @@ struct MediaRange<'a> {
 struct Offer {
     kind: &'static str,
     subtype: &'static str,
-    version: &'static str,
+    /// Without those that have no effect here.
+    parameters: &'static [(&'static str, &'static str)],
 }
 
 /// How well a range fits to an offer. The most specific range that fits determines the weight.
@@ -51,13 +53,23 @@ const MAX_BYTES: usize = 4096;
 const OPEN_METRICS: Offer = Offer {
     kind: "application",
     subtype: "openmetrics-text",
-    version: "1.0.0",
+    parameters: &[("version", "1.0.0"), ("charset", "utf-8")],
 };
 
 const TEXT: Offer = Offer {
     kind: "text",
     subtype: "plain",
-    version: "0.0.4",
+    parameters: &[("version", "0.0.4"), ("charset", "utf-8")],
+};
+
+/// Other messages and encodings have the same type, so that a range must have the parameters.
+const PROTOBUF: Offer = Offer {
+    kind: "application",
+    subtype: "vnd.google.protobuf",
+    parameters: &[
+        ("proto", "io.prometheus.client.MetricFamily"),
+        ("encoding", "delimited"),
+    ],
 };
 
 /// Returns the format of the response to a request with these headers.
@@ -68,12 +80,19 @@ pub(super) fn format(headers: &HeaderMap) -> Format {
     }
     let mut open_metrics = Fit::default();
     let mut text = Fit::default();
+    let mut protobuf = 0;
     let members = values()
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| split_unquoted(value, ','));
     for range in members.filter_map(MediaRange::parse) {
         open_metrics = open_metrics.max(OPEN_METRICS.fit(&range));
         text = text.max(TEXT.fit(&range));
+        if PROTOBUF.is_named_by(&range) {
+            protobuf = protobuf.max(range.weight);
+        }
+    }
+    if protobuf > open_metrics.weight.max(text.weight) {
+        return Format::Protobuf;
     }
     let is_named = open_metrics.precision >= Precision::Subtype && open_metrics.weight > 0;
     if open_metrics.weight > text.weight || (open_metrics.weight == text.weight && is_named) {
@@ -140,15 +159,24 @@ impl Offer {
         }
     }
 
+    /// Whether a range has this type with all of its parameters.
+    fn is_named_by(&self, range: &MediaRange<'_>) -> bool {
+        let has = |offered: &(&str, &str)| {
+            let mut names = range.parameters.iter();
+            names.any(|(name, _)| name.eq_ignore_ascii_case(offered.0))
+        };
+        self.precision(range) == Precision::Parameters && self.parameters.iter().all(has)
+    }
+
     fn has(&self, parameter: &str, value: &str) -> bool {
-        match parameter.to_ascii_lowercase().as_str() {
-            "version" => value == self.version,
-            "charset" => value.eq_ignore_ascii_case("utf-8"),
-            // What to do with names that are not ASCII letters, digits and underscores. There are
-            // none.
-            "escaping" => true,
-            _ => false,
+        // What to do with names that are not ASCII letters, digits and underscores. There are none.
+        if parameter.eq_ignore_ascii_case("escaping") {
+            return true;
         }
+        let mut parameters = self.parameters.iter();
+        parameters.any(|(name, offered)| {
+            name.eq_ignore_ascii_case(parameter) && offered.eq_ignore_ascii_case(value)
+        })
     }
 }
 
@@ -226,7 +254,6 @@ mod tests {
         for field in [
             PROMETHEUS_2_42,
             PROMETHEUS_2_55,
-            WITH_PROTOBUF,
             PROMETHEUS_3,
             "application/openmetrics-text",
             "Application/OpenMetrics-Text; Version=\"1.0.0\" ; Charset=UTF-8",
@@ -253,6 +280,35 @@ mod tests {
             of(&["text/plain;q=0.5", "application/openmetrics-text"]),
             Format::OpenMetrics
         );
+    }
+
+    #[test]
+    fn protobuf_is_sent_to_clients_that_name_it_with_its_parameters_and_prefer_it() {
+        let protobuf = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited";
+        for field in [
+            WITH_PROTOBUF.to_owned(),
+            protobuf.to_owned(),
+            format!("{protobuf};q=0.2, */*;q=0.1"),
+            format!("{protobuf};escaping=allow-utf-8"),
+            protobuf.to_uppercase(),
+        ] {
+            assert_eq!(of(&[&field]), Format::Protobuf, "{field}");
+        }
+        for (other, format) in [
+            (format!("{protobuf};q=0.5, */*;q=0.5"), Format::Text),
+            (format!("{protobuf};q=0"), Format::Text),
+            (format!("{protobuf};version=1"), Format::Text),
+            (protobuf.replace("delimited", "text"), Format::Text),
+            (protobuf.replace(";encoding=delimited", ""), Format::Text),
+            (protobuf.replace("MetricFamily", "Metric"), Format::Text),
+            ("application/vnd.google.protobuf".to_owned(), Format::Text),
+            (
+                format!("{protobuf};q=0.5, application/openmetrics-text;q=0.5"),
+                Format::OpenMetrics,
+            ),
+        ] {
+            assert_eq!(of(&[&other]), format, "{other}");
+        }
     }
 
     #[test]

@@ -4,11 +4,12 @@
 //! the sum of a histogram without the latest observation. The process makes no decision by these
 //! numbers.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicI64, AtomicU64};
+use std::sync::{Arc, OnceLock};
 
 use super::exemplar::{Exemplar, ExemplarSlot, Exemplars, StoredExemplar};
+use super::native::{NativeCell, NativeSnapshot};
 
 /// A monotonically increasing number.
 #[derive(Clone, Debug)]
@@ -22,7 +23,7 @@ pub struct Gauge {
     pub(super) cell: Arc<AtomicI64>,
 }
 
-/// A distribution over fixed buckets.
+/// A distribution over fixed buckets, and over exponential ones for scrapers that ask for them.
 #[derive(Clone, Debug)]
 pub struct Histogram {
     pub(super) cell: Arc<HistogramCell>,
@@ -37,6 +38,8 @@ pub(super) struct HistogramCell {
     sum: AtomicU64,
     /// One for each bucket, if the family keeps exemplars.
     exemplars: Option<Box<[ExemplarSlot]>>,
+    /// From the first scrape on that asks for them.
+    native: OnceLock<NativeCell>,
 }
 
 /// The values of a histogram at the time of a scrape.
@@ -48,6 +51,8 @@ pub(super) struct HistogramSnapshot {
     pub(super) sum: f64,
     /// By bucket, including the one of `+Inf`. Empty if the histogram keeps none.
     pub(super) exemplars: Vec<Option<StoredExemplar>>,
+    /// Present if the scrape asks for it.
+    pub(super) native: Option<NativeSnapshot>,
 }
 
 impl Counter {
@@ -122,6 +127,7 @@ impl HistogramCell {
                 Exemplars::Off => None,
                 Exemplars::Kept => Some(buckets.map(|_| ExemplarSlot::default()).collect()),
             },
+            native: OnceLock::new(),
         }
     }
 
@@ -135,6 +141,9 @@ impl HistogramCell {
             .position(|&bound| value <= bound)
             .unwrap_or(self.bounds.len());
         self.counts[bucket].fetch_add(1, Relaxed);
+        if let Some(native) = self.native.get() {
+            native.observe(value);
+        }
         if !value.is_nan() {
             let add = |bits| Some((f64::from_bits(bits) + value).to_bits());
             // Never `Err`, because `add` always returns a value.
@@ -150,6 +159,23 @@ impl HistogramCell {
         if let Some(slots) = &self.exemplars {
             slots[bucket].store(value, exemplar);
         }
+    }
+
+    /// Returns the values with the exponential buckets. The first call begins to count in them.
+    pub(super) fn snapshot_with_native(&self) -> HistogramSnapshot {
+        let mut snapshot = self.snapshot();
+        let native = self.native.get_or_init(|| {
+            let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);
+            NativeCell::with(bounds.zip(self.counts.iter().map(|count| count.load(Relaxed))))
+        });
+        let native = native.snapshot();
+        // One count is that of both kinds of buckets, which other threads change in between.
+        snapshot.count = native.count();
+        for (_, cumulative) in &mut snapshot.buckets {
+            *cumulative = snapshot.count.min(*cumulative);
+        }
+        snapshot.native = Some(native);
+        snapshot
     }
 
     pub(super) fn snapshot(&self) -> HistogramSnapshot {
@@ -168,6 +194,7 @@ impl HistogramCell {
             count: cumulative + self.counts[self.bounds.len()].load(Relaxed),
             sum: f64::from_bits(self.sum.load(Relaxed)),
             exemplars,
+            native: None,
         }
     }
 }
@@ -193,8 +220,37 @@ mod tests {
                 count: 6,
                 sum: 13.5,
                 exemplars: Vec::new(),
+                native: None,
             }
         );
+    }
+
+    #[test]
+    fn exponential_buckets_begin_with_the_first_scrape_that_asks_for_them() {
+        let histogram = Histogram {
+            cell: Arc::new(HistogramCell::new(&[1.0, 16.0], Exemplars::Off)),
+        };
+        for value in [0.5, 3.0, 20.0] {
+            histogram.observe(value);
+        }
+        assert_eq!(histogram.cell.snapshot().native, None);
+        let before = [(0, 1), (32, 1), (193, 1)];
+        for (value, buckets) in [
+            (None, &before[..]),
+            (Some(0.0), &before[..]),
+            (Some(4.0), &[(0, 1), (16, 1), (32, 1), (193, 1)]),
+            (Some(f64::NAN), &[(0, 1), (16, 1), (32, 1), (193, 2)]),
+        ] {
+            value.inspect(|value| histogram.observe(*value));
+            let snapshot = histogram.cell.snapshot_with_native();
+            let native = snapshot.native.unwrap();
+            assert_eq!(native.buckets, buckets, "{value:?}");
+            assert_eq!(native.count(), snapshot.count);
+            assert_eq!(snapshot.count, histogram.count());
+        }
+        let snapshot = histogram.cell.snapshot_with_native();
+        assert_eq!(snapshot.buckets, [(1.0, 2), (16.0, 4)]);
+        assert_eq!(histogram.cell.snapshot().native, None);
     }
 
     #[test]

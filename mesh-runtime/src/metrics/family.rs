@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::cell::{Counter, Gauge, Histogram, HistogramCell};
 use super::exemplar::Exemplars;
 use super::labels::Labels;
-use super::snapshot::{FamilySnapshot, Samples};
+use super::snapshot::{Buckets, FamilySnapshot, Samples};
 
 /// Counters of one name.
 #[derive(Clone, Debug)]
@@ -169,7 +169,11 @@ impl Family {
     }
 
     /// Removes the expired series and returns the others.
-    pub(super) fn collect(&self, now: Instant) -> FamilySnapshot {
+    pub(super) fn collect(&self, now: Instant, buckets: Buckets) -> FamilySnapshot {
+        let histogram = match buckets {
+            Buckets::Fixed => HistogramCell::snapshot,
+            Buckets::FixedAndExponential => HistogramCell::snapshot_with_native,
+        };
         match self {
             Self::Counter(family) => family.series.snapshot(|series| {
                 Samples::Counters(series.collect(now, |cell| cell.load(Relaxed) as f64))
@@ -177,9 +181,9 @@ impl Family {
             Self::Gauge(family) => family.series.snapshot(|series| {
                 Samples::Gauges(series.collect(now, |cell| cell.load(Relaxed) as f64))
             }),
-            Self::Histogram(family) => family.series.snapshot(|series| {
-                Samples::Histograms(series.collect(now, HistogramCell::snapshot))
-            }),
+            Self::Histogram(family) => family
+                .series
+                .snapshot(|series| Samples::Histograms(series.collect(now, histogram))),
         }
     }
 }

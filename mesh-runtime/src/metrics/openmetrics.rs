@@ -310,6 +310,7 @@ mod tests {
             count: 3,
             sum: 11.5,
             exemplars,
+            native: None,
         };
         let labels = Labels::new().with("path", "a\"b\\c\nd");
         let exemplars = vec![

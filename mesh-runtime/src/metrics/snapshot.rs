@@ -3,6 +3,13 @@
 use super::cell::HistogramSnapshot;
 use super::labels::Labels;
 
+/// The buckets that a scrape collects of histograms.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Buckets {
+    Fixed,
+    FixedAndExponential,
+}
+
 /// A family and its series at the time of a scrape.
 #[derive(Debug)]
 pub(super) struct FamilySnapshot {

@@ -19,6 +19,11 @@ pub(crate) struct Prometheus {
 impl Prometheus {
     /// Starts a Prometheus with this configuration and waits until it responds.
     pub(crate) fn start(configuration: &str) -> Self {
+        Self::start_with(configuration, &[])
+    }
+
+    /// As [`Prometheus::start`], with further flags.
+    pub(crate) fn start_with(configuration: &str, flags: &[&str]) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let path = |name: &str| directory.path().join(name).display().to_string();
         let file = path("prometheus.yml");
@@ -31,6 +36,7 @@ impl Prometheus {
             &format!("--web.listen-address={address}"),
             "--log.level=error",
         ]);
+        line.args(flags);
         let prometheus = Self {
             address,
             _program: Program::start(&mut line),
