@@ -8,7 +8,7 @@
 use std::fmt::Write as _;
 use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, SystemTime};
@@ -187,8 +187,10 @@ impl AccessLog {
 
 impl OpenEntry {
     /// Waits for a response, and measures how long the proxy works on it.
-    pub(crate) async fn measure<T>(&mut self, responding: impl Future<Output = T>) -> T {
-        let mut responding = pin!(responding);
+    pub(crate) async fn measure<T>(
+        &mut self,
+        mut responding: Pin<&mut impl Future<Output = T>>,
+    ) -> T {
         let mut processing = Duration::ZERO;
         let response = poll_fn(|cx| {
             let started = Instant::now();
@@ -346,7 +348,7 @@ impl Texts {
 
 impl Clock {
     /// Writes the time in the form of RFC 3339, in UTC.
-    fn write(&mut self, at: SystemTime, line: &mut String) -> std::fmt::Result {
+    fn write(&mut self, at: SystemTime, line: &mut String) {
         let at = OffsetDateTime::from(at);
         if self.second != Some(at.unix_timestamp()) {
             let whole = at.replace_nanosecond(0).unwrap_or(at);
@@ -354,7 +356,12 @@ impl Clock {
             self.prefix.truncate(self.prefix.len().saturating_sub(1));
             self.second = Some(at.unix_timestamp());
         }
-        write!(line, "{}.{:09}Z", self.prefix, at.nanosecond())
+        line.push_str(&self.prefix);
+        line.push('.');
+        // Nine digits, after a tenth that keeps the zeros before them.
+        let digits = 1_000_000_000 + u64::from(at.nanosecond());
+        line.push_str(&itoa::Buffer::new().format(digits)[1..]);
+        line.push('Z');
     }
 }
 
@@ -371,7 +378,7 @@ impl Entry {
     fn write_apache(&self, clock: &mut Clock, line: &mut String) -> std::fmt::Result {
         let id = self.client_id.as_ref().map_or("-", Identity::as_str);
         write!(line, "{} {id} - [", self.client)?;
-        clock.write(self.timestamp, line)?;
+        clock.write(self.timestamp, line);
         line.push_str("] \"");
         escape(self.method.as_str(), line);
         line.push(' ');
@@ -391,16 +398,13 @@ impl Entry {
         member("client.id", id, line);
         member("host", texts.host(), line);
         member("method", self.method.as_str(), line);
-        let processing = self.processing.as_nanos();
-        write!(line, "\"processing_ns\":\"{processing}\",")?;
+        number("processing_ns", nanoseconds(self.processing), line);
         member("request_bytes", texts.request_bytes(), line);
-        write!(
-            line,
-            "\"response_bytes\":\"{}\",\"timestamp\":\"",
-            self.response_bytes
-        )?;
-        clock.write(self.timestamp, line)?;
-        write!(line, "\",\"total_ns\":\"{}\",", self.total.as_nanos())?;
+        number("response_bytes", self.response_bytes, line);
+        line.push_str("\"timestamp\":\"");
+        clock.write(self.timestamp, line);
+        line.push_str("\",");
+        number("total_ns", nanoseconds(self.total), line);
         member("trace_id", texts.trace_id(), line);
         member("uri", texts.uri(), line);
         member("user_agent", texts.user_agent(), line);
@@ -419,12 +423,24 @@ fn member(name: &str, text: &str, line: &mut String) {
     line.push_str("\",");
 }
 
+/// Writes a number of a JSON object as a text, and the comma after it. Not with `write!`, whose
+/// formatter takes longer than all else in a line.
+fn number(name: &str, number: u64, line: &mut String) {
+    member(name, itoa::Buffer::new().format(number), line);
+}
+
+/// Returns the nanoseconds of a time, which 64 bits hold for 584 years.
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// Escapes what would end a quoted text, a line or a terminal's state. The result is also the
 /// inside of a JSON string (RFC 8259, section 7).
 fn escape(mut text: &str, line: &mut String) {
     let is_special = |char: char| matches!(char, '"' | '\\') || char.is_control();
-    let is_plain = |byte: &u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
-    if text.as_bytes().iter().all(is_plain) {
+    let is_plain = |byte: u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
+    // Looks at every byte, which many at once is faster than to stop at the first special one.
+    if text.bytes().fold(true, |all, byte| all & is_plain(byte)) {
         line.push_str(text);
         return;
     }

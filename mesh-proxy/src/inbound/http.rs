@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 use std::net::SocketAddr;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 
 use http::{HeaderName, HeaderValue, Version};
@@ -120,14 +121,13 @@ impl HttpHandler for RequestHandler {
         };
         let log = self.inbound.context.shared.access_log.as_ref();
         let entry = log.map(|log| log.open(self.peer.client, self.peer.identity(), request));
-        let responded = match entry {
-            None => self.respond_to(request, downgraded).await,
-            Some(entry) => {
-                let responding = self.respond_to(request, downgraded);
-                Box::pin(log_response(entry, responding)).await
-            }
+        // Pinned here for both cases: the future is large, and each function that it is moved into
+        // costs a copy of it.
+        let responding = pin!(self.respond_to(request, downgraded));
+        let response = match entry {
+            None => responding.await?,
+            Some(entry) => log_response(entry, responding).await?,
         };
-        let response = responded?;
         trace::end(span, response.status());
         Ok(response)
     }
@@ -136,7 +136,7 @@ impl HttpHandler for RequestHandler {
 /// Waits for a response and logs it.
 async fn log_response(
     mut entry: OpenEntry,
-    responding: impl Future<Output = Result<Response, Reset>>,
+    responding: Pin<&mut impl Future<Output = Result<Response, Reset>>>,
 ) -> Result<Response, Reset> {
     let mut response = entry.measure(responding).await?;
     entry.response_headers(response.status());
