@@ -12,7 +12,7 @@ use anyhow::Context;
 use super::metric::Metric;
 use super::row::Sample;
 use super::system::{CLIENT, System};
-use super::workload::{Load, Service};
+use super::workload::{Load, Service, body_path};
 use crate::testbed::Testbed;
 use crate::testbed::process::Process;
 
@@ -90,20 +90,25 @@ fn command(
         command.args(["load", name, "--target", &to, "--seconds", &duration]);
         Ok(command)
     };
-    let wrk = |connections: u32| -> anyhow::Result<Command> {
+    let wrk = |connections: u32, path: &str| -> anyhow::Result<Command> {
         let mut command = pod.command(CLIENT, "wrk")?;
         command
             .args(["--threads", "1", "--latency"])
             .args(["--connections", &connections.to_string()])
             .args(["--duration", &format!("{duration}s")])
-            .arg(format!("http://{to}/"));
+            .arg(format!("http://{to}{path}"));
         Ok(command)
     };
     let command = match load {
-        Load::Wrk { connections } => wrk(connections)?,
+        Load::Wrk { connections } => wrk(connections, "/")?,
         Load::Traced { connections } => {
-            let mut command = wrk(connections)?;
+            let mut command = wrk(connections, "/")?;
             command.arg("--script").arg(packaged::traced_requests()?);
+            command
+        }
+        Load::Bodies { connections, size } => {
+            let mut command = wrk(connections, &body_path(size))?;
+            command.arg("--script").arg(packaged::bodies(size)?);
             command
         }
         Load::H2load { grpc } => {
@@ -158,7 +163,7 @@ fn command(
 
 fn read(load: Load, output: &str) -> anyhow::Result<Outcome> {
     match load {
-        Load::Wrk { .. } | Load::Traced { .. } => packaged::wrk(output),
+        Load::Wrk { .. } | Load::Traced { .. } | Load::Bodies { .. } => packaged::wrk(output),
         Load::H2load { .. } => packaged::h2load(output),
         Load::Iperf3 { .. } => packaged::iperf3(output),
         Load::FixedRate { .. } | Load::Streams { .. } | Load::Connect { .. } => {

@@ -81,6 +81,11 @@ pub(crate) enum Load {
     Traced {
         connections: u32,
     },
+    /// As `Wrk`. Requests and responses have bodies of so many bytes.
+    Bodies {
+        connections: u32,
+        size: usize,
+    },
     /// Requests a second on 64 connections.
     FixedRate {
         rate: u32,
@@ -121,6 +126,14 @@ pub(crate) enum Limit {
     AtLeast(f64, SystemUnderTest),
     /// Limit of mesh-proxy's value, in the units of [`Metric`].
     Value(f64),
+}
+
+/// Sizes of the bodies in workloads with bodies in both directions.
+pub(super) const BODIES: [usize; 2] = [4 * 1024, 64 * 1024];
+
+/// Returns the path of a response body of so many bytes.
+pub(super) fn body_path(size: usize) -> String {
+    format!("/bodies/{size}")
 }
 
 impl Workload {

@@ -29,6 +29,14 @@ pub(super) fn traced_requests() -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
+/// Writes the script by which wrk sends a body of so many bytes with each request.
+pub(super) fn bodies(size: usize) -> anyhow::Result<PathBuf> {
+    let path = Path::new(DIRECTORY).join(format!("body-{size}.lua"));
+    let script = format!("wrk.method = \"POST\"\nwrk.body = string.rep(\"x\", {size})\n");
+    fs::write(&path, script)?;
+    Ok(path)
+}
+
 /// All requests but the sampled ones are the same, and therefore formatted once.
 fn traced_script() -> String {
     const NAME: &str = "traceparent";

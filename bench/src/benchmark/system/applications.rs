@@ -3,20 +3,25 @@
 use std::fs;
 use std::path::Path;
 
-use crate::benchmark::workload::Service;
+use crate::benchmark::workload::{BODIES, Service, body_path};
 use crate::testbed::pod::{Container, CpuRole, Pod};
 use crate::testbed::process::Process;
 use crate::testbed::{DIRECTORY, Testbed};
 
 const APPLICATION: Container<'_> = Container::root("app", CpuRole::Load);
 
-/// Size of every response body: small, as most are.
+/// Size of a response body, unless the path asks for another one: small, as most are.
 const BODY: usize = 100;
 
 /// Starts all applications and waits until they listen.
 pub(super) fn start(testbed: &Testbed, pod: &Pod) -> anyhow::Result<Vec<Process>> {
     let configuration = Path::new(DIRECTORY).join(format!("{}-nginx.conf", pod.name));
     fs::write(&configuration, nginx(&pod.name))?;
+    for size in BODIES {
+        let path = Path::new(DIRECTORY).join(&body_path(size)[1..]);
+        fs::create_dir_all(path.parent().unwrap_or(&path))?;
+        fs::write(path, "x".repeat(size))?;
+    }
     let process = |name: &str, command: &mut std::process::Command| {
         Process::start(&format!("{}-{name}", pod.name), command)
     };
@@ -60,6 +65,8 @@ http {{
     server {{
         listen {http1} backlog=4096;
         location / {{ return 200 \"{body}\"; }}
+        # Files have no other methods than GET.
+        location /bodies/ {{ root {DIRECTORY}; error_page 405 =200 $uri; client_body_buffer_size 128k; }}
     }}
     server {{
         listen {http2} http2 backlog=4096;

@@ -4,7 +4,7 @@ use super::Kind::{
     AccessLog, Changes, FirstRequest, Idle, MetricsApi, Redirection, Scrape, Start, Tap, Targets,
     Telemetry, Tracing, Traffic,
 };
-use super::{Goal, IdleConnection, Limit, Load, Service, Workload};
+use super::{BODIES, Goal, IdleConnection, Limit, Load, Service, Workload};
 use crate::benchmark::metric::Metric::{
     self, AddedCpu, AddedCpuManyPods, AddedP50, Anonymous, ApiCpu, ApiResponse, Conntrack, CpuBoth,
     CpuIn, CpuOut, Logged, MemoryEndpoint, MemoryIn, MemoryOut, P50, P99, P99Moved, P99Tapped,
@@ -62,6 +62,24 @@ const fn idle(
     }
 }
 
+const BODIES_GOALS: &[Goal] = &[at_most(0.6, Envoy, CpuOut), at_most(0.6, Envoy, CpuIn)];
+
+const fn bodies(name: &'static str, title: &'static str, size: usize) -> Workload {
+    let load = Load::Bodies {
+        connections: 64,
+        size,
+    };
+    Workload {
+        name,
+        title,
+        kind: Traffic(Service::Http1, load),
+        unit: Unit::Request,
+        suts: ALL,
+        shown: CPU_AND_RATE,
+        goals: BODIES_GOALS,
+    }
+}
+
 pub(crate) const WORKLOADS: &[Workload] = &[
     Workload {
         name: "http1-64",
@@ -103,6 +121,16 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         shown: &[P50, P99, P999, CpuOut, CpuIn],
         goals: &[at_most(0.6, Envoy, P99), at_most(0.6, Envoy, P999)],
     },
+    bodies(
+        "http1-4k",
+        "HTTP/1, 64 connections, bodies of 4 KiB in both directions",
+        BODIES[0],
+    ),
+    bodies(
+        "http1-64k",
+        "HTTP/1, 64 connections, bodies of 64 KiB in both directions",
+        BODIES[1],
+    ),
     Workload {
         name: "http2",
         title: "HTTP/2, 8 connections × 16 streams",
