@@ -4,8 +4,8 @@
 //! contains peers. `machine` and `network` create what a test needs of the machine and remove it
 //! again. `command` and `program` run programs, `cni` runs plugins, and `http` asks servers.
 //! `cluster` installs a mesh into a real cluster. `installation` has what an API server has of the
-//! mesh. `eventually` waits for a state that another process or task brings about. No program of
-//! the mesh depends on this package.
+//! mesh. `eventually` waits for a state that another process or task brings about. `campaign` is
+//! for tests that plant a fault. No program of the mesh depends on this package.
 
 #![expect(
     clippy::expect_used,
@@ -13,6 +13,7 @@
     reason = "code of tests: a panic fails the test, with its reason, and the output shows why a test was skipped"
 )]
 
+pub mod campaign;
 pub mod certificates;
 pub mod cluster;
 pub mod cni;

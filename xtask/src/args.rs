@@ -57,6 +57,9 @@ pub(crate) enum Task {
     /// may fail and no resource may grow
     #[command(disable_help_flag = true)]
     Soak(MeasurementOptions),
+    /// Plant the faults of docs/reliability.md and judge the promises under them
+    #[command(disable_help_flag = true)]
+    Chaos(MeasurementOptions),
     /// Search for inputs that the proxy mishandles, guided by coverage
     Fuzz(FuzzOptions),
     /// Check the dependencies: advisories, licences, duplicates, sources

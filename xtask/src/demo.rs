@@ -34,20 +34,11 @@ pub(crate) fn run(root: &Path, options: &DemoOptions) -> anyhow::Result<ExitCode
         binaries::build(root, true, &[PROGRAM])?;
     }
     let mut demo = Command::new(binaries::directory(root, true).join(PROGRAM));
-    if options.keep {
-        demo.arg("--keep");
-    }
-    if options.down {
-        demo.arg("--down");
-    }
-    match &options.kubernetes {
-        None => (),
-        Some(None) => {
-            demo.arg("--kubernetes");
-        }
-        Some(Some(context)) => {
-            demo.arg(format!("--kubernetes={context}"));
-        }
-    }
+    demo.args(options.keep.then_some("--keep"));
+    demo.args(options.down.then_some("--down"));
+    demo.args(options.kubernetes.as_ref().map(|context| match context {
+        None => "--kubernetes".to_owned(),
+        Some(context) => format!("--kubernetes={context}"),
+    }));
     command::run_to_exit(&mut demo)
 }

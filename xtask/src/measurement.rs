@@ -1,12 +1,12 @@
 //! `cargo xtask bench`, `soak` and `test --suites`: builds `mesh-bench`, which measures, and runs
-//! it.
+//! it. `chaos`: the same with `mesh-chaos`, which plants faults.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use crate::{binaries, command, stage, workspace};
 
-/// Passed to `mesh-bench`, which documents them with `--help`.
+/// Passed to the program, which documents them with `--help`.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct MeasurementOptions {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -26,4 +26,19 @@ pub(crate) fn run(root: &Path, name: &str, arguments: &[String]) -> anyhow::Resu
     }
     let program = binaries::directory(root, false).join("mesh-bench");
     command::run_to_exit(Command::new(program).arg(name).args(arguments))
+}
+
+/// Runs the campaign of faults with these arguments, and returns its exit status.
+pub(crate) fn chaos(root: &Path, arguments: &[String]) -> anyhow::Result<ExitCode> {
+    stage::run(
+        "build",
+        "the program of the campaign, which builds the tests",
+        || {
+            let mut cargo = workspace::cargo(root);
+            let cargo = cargo.args(["build", "--workspace", "--bin", "mesh-chaos"]);
+            command::run("cargo build", cargo)
+        },
+    )?;
+    let program = binaries::directory(root, true).join("mesh-chaos");
+    command::run_to_exit(Command::new(program).args(arguments))
 }

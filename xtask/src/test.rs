@@ -71,11 +71,9 @@ fn run_suites(root: &Path, named: &[String], options: &TestOptions) -> anyhow::R
             load_images(root, &context)?;
         }
         let passed = measurement::run(root, CLUSTER_SUITE, &[])?;
-        status = if passed == ExitCode::SUCCESS {
-            status
-        } else {
-            passed
-        };
+        if passed != ExitCode::SUCCESS {
+            status = passed;
+        }
     } else if all {
         eprintln!(
             "==> {CLUSTER_SUITE}: skipped, no cluster: set {} to the context of one",
@@ -122,13 +120,8 @@ fn page(root: &Path, options: &TestOptions, tally: &mut Tally) -> anyhow::Result
 
 /// Runs only the end-to-end tests, with their prerequisites.
 fn end_to_end(root: &Path, options: &TestOptions, tally: &mut Tally) -> anyhow::Result<()> {
-    let made = if options.kind {
-        Some(stage::run("kind", "a cluster of two nodes", || {
-            Kind::create(root)
-        })?)
-    } else {
-        None
-    };
+    let create = || stage::run("kind", "a cluster of two nodes", || Kind::create(root));
+    let made = options.kind.then(create).transpose()?;
     let context = match &made {
         Some(kind) => kind.context(),
         None => cluster::given().with_context(|| {
@@ -197,11 +190,8 @@ fn build_kernel_programs(root: &Path) -> anyhow::Result<()> {
 /// build.
 fn build(root: &Path) -> anyhow::Result<()> {
     stage::run("build", "every program and test", || {
-        let mut command = workspace::cargo(root);
-        command::run(
-            "build",
-            command.args(["build", "--workspace", "--all-targets"]),
-        )
+        let arguments = ["build", "--workspace", "--all-targets"];
+        command::run("build", workspace::cargo(root).args(arguments))
     })
 }
 
