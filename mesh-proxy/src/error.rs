@@ -190,6 +190,15 @@ impl Kind {
         }
     }
 
+    /// Whether a filter of the route or backend has responded, as its policy demands. Metrics count
+    /// the response, not an error.
+    pub(crate) fn is_response_of_filter(&self) -> bool {
+        matches!(
+            self,
+            Self::Redirect { .. } | Self::InjectedHttp(_) | Self::InjectedGrpc(_)
+        )
+    }
+
     /// Returns the `error` label of `inbound_http_errors_total` and `outbound_http_errors_total`.
     /// `None` for what is not an error of the proxy, which other metrics count or which is not
     /// counted.

@@ -230,7 +230,7 @@ impl HttpTarget {
         match sent {
             Ok(sent) => Ok(self.finish(request_context, &rule, route, timeouts, sent)),
             Err(error) => {
-                route.failed(stream_error(&error.kind));
+                record_error(&mut route, &error.kind);
                 Err(within_target(
                     error.within(format_args!("route {}", rule.name)),
                 ))
@@ -361,6 +361,17 @@ fn prepare(request: &mut Request, original_dst: SocketAddr) -> Option<http::Head
 fn timed_out(kind: Kind, overrun: TimeoutError) -> Error {
     let message = format!("timed out waiting for response headers: {overrun}");
     Error::new(kind, message)
+}
+
+/// Counts a request that was not sent, or that has no response, in the metrics of a route or of a
+/// backend.
+fn record_error(exchange: &mut Exchange, kind: &Kind) {
+    if kind.is_response_of_filter() {
+        let mapping = kind.mapping();
+        exchange.synthesized(mapping.status, mapping.grpc);
+    } else {
+        exchange.failed(stream_error(kind));
+    }
 }
 
 /// Returns the label value of an error in the route's metrics.

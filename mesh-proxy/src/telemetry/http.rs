@@ -377,6 +377,13 @@ impl Exchange {
         self.finish(Outcome::Response { status, grpc });
     }
 
+    /// Counts a response that the proxy has synthesized, which has the status `grpc` if the request
+    /// is a gRPC call.
+    pub(crate) fn synthesized(&mut self, status: StatusCode, grpc: u16) {
+        let grpc = self.grpc.then_some(GrpcStatus::Code(grpc));
+        self.finish(Outcome::Response { status, grpc });
+    }
+
     /// Counts a missing or incomplete response.
     pub(crate) fn failed(&mut self, error: StreamError) {
         if let Some(tap) = &mut self.tap {

@@ -98,8 +98,15 @@ fn denial_names_its_reason() {
         request(&mut client, "a.example").await;
         let response = expect(&mut client, 403).await;
         assert!(response.contains("traffic not allowed"), "{response}");
+        let text = String::from_utf8(proxy.registry.encode()).unwrap();
         let statuses = "outbound_http_route_request_statuses_total";
-        assert_eq!(proxy.metric(statuses), 1);
+        let mut lines = text.lines().filter(|line| line.starts_with(statuses));
+        let line = lines.next().unwrap();
+        assert!(
+            line.ends_with("http_status=\"403\",error=\"\"} 1"),
+            "{line}"
+        );
+        assert_eq!(lines.next(), None);
     });
 }
 
@@ -140,6 +147,11 @@ fn denied_grpc_call_has_status_permission_denied() {
         assert_eq!(response.headers()["grpc-status"], "7");
         let message = response.headers()["grpc-message"].to_str().unwrap();
         assert!(message.ends_with("traffic not allowed"), "{message}");
+        let text = String::from_utf8(proxy.registry.encode()).unwrap();
+        let family = "outbound_grpc_route_request_statuses_total{";
+        let line = text.lines().find(|line| line.starts_with(family));
+        let labels = "grpc_status=\"PERMISSION_DENIED\",error=\"\"} 1";
+        assert!(line.is_some_and(|line| line.ends_with(labels)), "{text}");
     });
 }
 

@@ -207,6 +207,65 @@ fn redirects_of_route_and_backend_answer_the_request() {
     });
 }
 
+/// As in Linkerd, a response of a filter does not count as an error in the statuses of the route,
+/// nor in those of the backend that has the filter.
+#[test]
+fn responses_of_filters_are_counted_by_their_status() {
+    let failure = |status: u16| Filter::InjectHttpFailure {
+        status: StatusCode::from_u16(status).unwrap(),
+        message: "injected".into(),
+        ratio: Ratio::ALL,
+    };
+    let invalid = Filter::RequestHeaders(modifier(&[], &[], &["host"]));
+    for (filter, status, labels) in [
+        (redirect(), 308, "http_status=\"308\",error=\"\""),
+        (failure(403), 403, "http_status=\"403\",error=\"\""),
+        (failure(503), 503, "http_status=\"503\",error=\"\""),
+        // What the proxy cannot apply is its error.
+        (invalid, 500, "http_status=\"\",error=\"UNKNOWN\""),
+    ] {
+        run(async || {
+            let app = App::start().await;
+            let mut by_route =
+                http_route("route", &[], vec![filter.clone()], first(forward(app.addr)));
+            by_route.rules[0].matches = prefix("/v1");
+            let mut backend = forward(app.addr);
+            backend.filters = vec![filter.clone()];
+            let mut by_backend = http_route("backend", &[], Vec::new(), first(backend));
+            by_backend.rules[0].matches = prefix("/old");
+            let protocol = detect(vec![by_route, by_backend], None);
+            let (_world, _answers, proxy) = routed(app.addr, protocol).await;
+            let mut client = proxy.outbound(app.addr).await;
+            for path in ["/v1", "/old"] {
+                let request = format!("GET {path} HTTP/1.1\r\nhost: web\r\n\r\n");
+                if status == 500 {
+                    client = proxy.outbound(app.addr).await;
+                }
+                send(&mut client, &request).await;
+                expect(&mut client, status).await;
+            }
+            let count = |family: &str, labels: &str| {
+                let text = String::from_utf8(proxy.registry.encode()).unwrap();
+                let mut lines = text.lines().filter(|line| line.starts_with(family));
+                let found = lines.find(|line| line.contains(labels));
+                found.map_or(0, |line| line.ends_with("} 1").into())
+            };
+            for route in ["route", "backend"] {
+                let labels = format!("route_name=\"{route}\",hostname=\"\",{labels}");
+                let family = "outbound_http_route_request_statuses_total{";
+                assert_eq!(count(family, &labels), 1, "{labels}");
+            }
+            let family = "outbound_http_route_backend_response_statuses_total{";
+            assert_eq!(count(family, labels), 1, "{labels}");
+            assert_eq!(proxy.metric(family), 1);
+            assert_eq!(
+                proxy.metric("outbound_http_route_backend_requests_total{"),
+                1
+            );
+        });
+    }
+}
+
 fn rewrite(host: Option<&str>, path: Option<PathModifier>) -> Filter {
     Filter::UrlRewrite(UrlRewrite {
         host: host.map(Into::into),

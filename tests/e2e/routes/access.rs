@@ -78,13 +78,12 @@ pub(super) fn egress_is_denied_except_one_host(app: &Application<'_>) {
         app.records("outside").server_names.get("denied.example"),
         None
     );
-    // A response of the proxy itself has no status in this family, as in Linkerd.
-    for (route, status) in [("allowed", "200"), ("http-egress-deny", "")] {
+    for (route, status) in [("allowed", "200"), ("http-egress-deny", "403")] {
         let labels = [
             "parent_kind=\"EgressNetwork\"",
             "parent_name=\"outside\"",
             &*format!("route_name=\"{route}\""),
-            &*format!("http_status=\"{status}\""),
+            &*format!("http_status=\"{status}\",error=\"\""),
         ];
         let family = "outbound_http_route_request_statuses_total";
         let count = app.metric("client", family, &labels);

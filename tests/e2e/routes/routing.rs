@@ -68,9 +68,9 @@ pub(super) fn filters_change_requests_and_responses(app: &Application<'_>) {
     assert!(added.ends_with("by-the-route"), "{received}");
     assert_eq!(received["x-kept"], "by-the-client", "{received}");
     assert!(received["x-removed"].is_null(), "{received}");
-    // A response of the proxy itself has no status in this family, as in Linkerd.
+    // The redirect and the response of the application.
     for outcome in [
-        "http_status=\"\",error=\"UNKNOWN\"",
+        "http_status=\"301\",error=\"\"",
         "http_status=\"200\",error=\"\"",
     ] {
         let labels = ["route_name=\"changed\"", outcome];

@@ -15,6 +15,7 @@ use super::attempt_limit::AttemptLimit;
 use super::endpoint::HttpEndpoint;
 use super::observe::RequestObserver;
 use super::outcome::{self, Unanswered};
+use super::record_error;
 use crate::balance::{BalanceQueue, BalanceSettings, CircuitBreaking, PickedEndpoint, QueueError};
 use crate::context::ProxyContext;
 use crate::error::{Error, Kind};
@@ -128,7 +129,12 @@ impl RuleBackend {
         request: &mut Request,
         delivery: &mut Delivery,
     ) -> Result<BackendResponse, Error> {
-        filter::apply(self.filters(), request, &mut delivery.prefix)?;
+        if let Err(error) = filter::apply(self.filters(), request, &mut delivery.prefix) {
+            // Without an attempt, which would count the request.
+            let mut exchange = Exchange::start(self.metrics.clone(), request.headers(), false);
+            record_error(&mut exchange, &error.kind);
+            return Err(error);
+        }
         let sent = match &self.backend.dispatch {
             Dispatch::Balance(queue) => self.balance(queue, request, delivery).await,
             Dispatch::Forward(endpoint) => return self.forward(endpoint, request, delivery).await,
