@@ -11,10 +11,11 @@ use http::{HeaderMap, StatusCode};
 
 use super::endpoint::HttpEndpoint;
 use crate::balance::{Outcome, PickedEndpoint};
+use crate::error::grpc_code::RESOURCE_EXHAUSTED;
 use crate::http::Response;
 use crate::http::body::{BodyEnd, ExchangeTimeouts};
 use crate::http::retry::Failure;
-use crate::telemetry::http::{grpc_status, is_grpc};
+use crate::telemetry::http::{grpc_is_failure, grpc_status, is_grpc};
 
 type Picked = PickedEndpoint<HttpEndpoint>;
 
@@ -120,14 +121,11 @@ fn of_status(status: StatusCode) -> Option<Outcome> {
     }
 }
 
-/// Returns the outcome of a gRPC status that is not a success: DEADLINE_EXCEEDED,
-/// PERMISSION_DENIED, INTERNAL, UNAVAILABLE and DATA_LOSS are failures, as in Linkerd's
-/// documentation of circuit breaking.
+/// Returns the outcome of a gRPC status that is not a success. A missing status is none.
 fn of_grpc(headers: &HeaderMap) -> Option<Outcome> {
-    const RESOURCE_EXHAUSTED: u16 = 8;
     match grpc_status(headers)? {
         RESOURCE_EXHAUSTED => Some(Outcome::Throttled),
-        4 | 7 | 13 | 14 | 15 => Some(Outcome::Failure),
+        code if grpc_is_failure(code) => Some(Outcome::Failure),
         _ => None,
     }
 }
@@ -178,7 +176,8 @@ mod tests {
         for code in 0..=17 {
             let expected = match code {
                 8 => Some(Outcome::Throttled),
-                4 | 7 | 13 | 14 | 15 => Some(Outcome::Failure),
+                // 17 is undefined, which is UNKNOWN.
+                2 | 4 | 7 | 13 | 14 | 15 | 17 => Some(Outcome::Failure),
                 _ => None,
             };
             let headers = headers(&[("grpc-status", &code.to_string())]);
