@@ -208,6 +208,104 @@ fn rejecting_verdicts_close_the_connection_and_are_counted() {
     });
 }
 
+/// A step of a connection that was answered.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// The client, or the server, sends an alert.
+    Client,
+    Server,
+    ClientReads,
+    ServerReads,
+    /// Closes its socket. The kernel resets the connection if there are unread bytes.
+    ClientCloses,
+    ServerCloses,
+}
+
+/// Peers that close their sockets completely are reset by what arrives afterwards, as the alert
+/// close_notify.
+#[test]
+fn close_after_the_answer_is_counted_without_error_in_every_order() {
+    use Step::{Client, ClientCloses, ClientReads, Server, ServerCloses, ServerReads};
+    for (steps, error) in [
+        // The client closes first; the server sends close_notify, or more, to a closed socket.
+        (&[Client, ClientCloses, ServerReads, ServerCloses][..], ""),
+        (
+            &[Client, ClientCloses, ServerReads, Server, ServerCloses],
+            "",
+        ),
+        (
+            &[
+                Client,
+                ClientCloses,
+                ServerReads,
+                Server,
+                Server,
+                Server,
+                ServerCloses,
+            ],
+            "",
+        ),
+        // The server closes first.
+        (&[Server, ServerCloses, ClientReads, ClientCloses], ""),
+        (
+            &[Server, ServerCloses, ClientReads, Client, ClientCloses],
+            "",
+        ),
+        (
+            &[
+                Server,
+                ServerCloses,
+                ClientReads,
+                Client,
+                Client,
+                Client,
+                ClientCloses,
+            ],
+            "",
+        ),
+        // The client does not read the server's alert.
+        (&[Server, ServerCloses, ClientCloses], ""),
+        // A side that resets before the other one has ended has not closed in order.
+        (&[Server, ClientCloses, ServerCloses], "unexpected"),
+        (&[Client, ServerCloses, ClientCloses], "unexpected"),
+    ] {
+        run(async || {
+            let app = App::start().await;
+            let only = route("only", &["a.test"], first(forward(app.addr)));
+            let (_world, _answers, proxy) = routed(vec![only]).await;
+            let hello = client_hello("a.test");
+            let mut client = Some(client(&proxy, &hello).await);
+            let mut server = Some(app.accept().await);
+            let mut bytes = vec![0; hello.len()];
+            let at_server = server.as_mut().unwrap();
+            at_server.read_exact(&mut bytes).await.unwrap();
+            at_server.write_all(b"answer").await.unwrap();
+            let at_client = client.as_mut().unwrap();
+            at_client.read_exact(&mut bytes[..6]).await.unwrap();
+            for step in steps {
+                let (of_client, of_server) = (client.as_mut(), server.as_mut());
+                match (step, of_client, of_server) {
+                    (Client, Some(client), _) => client.write_all(b"alert").await.unwrap(),
+                    (Server, _, Some(server)) => server.write_all(b"alert").await.unwrap(),
+                    (ClientReads, Some(client), _) => {
+                        client.read_exact(&mut bytes[..5]).await.unwrap();
+                    }
+                    (ServerReads, _, Some(server)) => {
+                        server.read_exact(&mut bytes[..5]).await.unwrap();
+                    }
+                    (ClientCloses, ..) => client = None,
+                    (ServerCloses, ..) => server = None,
+                    _ => {}
+                }
+                super::world::settle().await;
+            }
+            drop((client, server));
+            super::world::settle().await;
+            assert_eq!(closed(&proxy, "only", error), 1, "{steps:?}");
+        });
+    }
+}
+
 #[test]
 fn backends_without_endpoints_receive_no_connections_once_known() {
     run(async || {

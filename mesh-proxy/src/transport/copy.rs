@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use mesh_runtime::drain;
 
-use self::direction::Direction;
+use self::direction::{Direction, DirectionError};
 use super::{Io, Scratch};
 
 mod direction;
@@ -49,6 +49,10 @@ impl std::fmt::Display for Side {
 const DRAINING_HALF_CLOSED_IDLE: Duration = Duration::from_secs(5);
 
 /// Copies until both directions have closed or one has failed.
+///
+/// A peer that closes its socket completely, as most do, discards what arrives afterwards, such as
+/// a TLS close_notify, and its kernel resets the connection. That does not count as a failure once
+/// the peer has ended its stream, or has received the end of the server's.
 pub(crate) async fn duplex(
     client: Io,
     server: Io,
@@ -81,10 +85,23 @@ impl Duplex {
         let to_server = self
             .to_server
             .poll(&mut self.client, &mut self.server, scratch, cx)
+            .map(|ended| {
+                // The server has ended its stream: the client has its response, and the server
+                // may have closed.
+                let is_in_order = self.to_client.is_closed();
+                self.to_server.end_in_order_if(is_in_order, ended)
+            })
             .map_err(|error| error.into_copy_error(Side::Client, Side::Server));
         let to_client = self
             .to_client
             .poll(&mut self.server, &mut self.client, scratch, cx)
+            .map(|ended| {
+                // The client has ended its stream, and may have closed. A server that fails has not
+                // completed its response.
+                let is_write = matches!(ended, Err(DirectionError::Write(_)));
+                let is_in_order = is_write && self.to_server.is_closed();
+                self.to_client.end_in_order_if(is_in_order, ended)
+            })
             .map_err(|error| error.into_copy_error(Side::Server, Side::Client));
         match (to_server, to_client) {
             (Poll::Ready(Err(error)), _) | (_, Poll::Ready(Err(error))) => Poll::Ready(Err(error)),

@@ -51,6 +51,15 @@ const ROUNDS_PER_POLL: usize = 16;
 const MIN_BULK: usize = SCRATCH_SIZE / 4;
 
 impl DirectionError {
+    /// Whether the kernel reports that the peer has closed or reset its socket.
+    fn is_disconnect(&self) -> bool {
+        let (Self::Read(source) | Self::Write(source)) = self;
+        matches!(
+            source.kind(),
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+        )
+    }
+
     pub(super) fn into_copy_error(self, from: Side, to: Side) -> CopyError {
         match self {
             Self::Read(source) => CopyError::Read { side: from, source },
@@ -76,6 +85,22 @@ impl Direction {
     /// Number of bytes read so far.
     pub(super) fn bytes_read(&self) -> u64 {
         self.bytes_read
+    }
+
+    /// Ends the direction if it has failed because a peer has disconnected, and that is `in_order`.
+    pub(super) fn end_in_order_if(
+        &mut self,
+        in_order: bool,
+        ended: Result<(), DirectionError>,
+    ) -> Result<(), DirectionError> {
+        match ended {
+            Err(error) if in_order && error.is_disconnect() => {
+                self.buffered = Buffered::Nothing;
+                self.state = State::Closed;
+                Ok(())
+            }
+            ended => ended,
+        }
     }
 
     pub(super) fn poll(
