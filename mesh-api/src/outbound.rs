@@ -25,15 +25,17 @@ mod rule;
 mod tcp;
 
 pub use self::extended::ExtendedPolicy;
-pub use self::extension::{MAX_EXTENDED_FILTERS, MAX_EXTENDED_RULES, MAX_EXTENSION_BYTES};
+pub use self::extension::{
+    MAX_EXTENDED_BACKENDS, MAX_EXTENDED_FILTERS, MAX_EXTENDED_RULES, MAX_EXTENSION_BYTES,
+};
 
 /// A received policy of a destination.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReceivedPolicy {
     /// The policy.
     pub policy: OutboundPolicy,
-    /// What is invalid in the extension. The rules that this concerns have the filters of their
-    /// standard messages, which fail every request.
+    /// What is invalid in the extension. The rules and backends that this concerns have the filters
+    /// of their standard messages, which fail every request.
     pub problem: Option<InvalidField>,
 }
 
@@ -71,8 +73,8 @@ pub fn outbound_policy(policy: wire::OutboundPolicy) -> Result<OutboundPolicy, I
     })
 }
 
-/// Converts the policy of a destination to a message of the API. Rules with filters that need the
-/// extension fail their requests.
+/// Converts the policy of a destination to a message of the API. Rules and backends with filters
+/// that need the extension fail their requests.
 pub fn to_proto(policy: &OutboundPolicy) -> wire::OutboundPolicy {
     wire::OutboundPolicy {
         protocol: Some(protocol_to_proto(&policy.protocol)),

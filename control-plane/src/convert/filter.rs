@@ -64,44 +64,27 @@ struct PathJson {
 /// The default of the Gateway API, which its CRD sets.
 const DEFAULT_REDIRECT_STATUS: StatusCode = StatusCode::FOUND;
 
-/// The types of filters that are supported in one place.
-type SupportedTypes = &'static [&'static str];
-
 /// The types of filters that a kind of route supports.
-pub(super) struct Supported {
-    rule: SupportedTypes,
-    backend: SupportedTypes,
-}
+pub(super) type SupportedTypes = &'static [&'static str];
 
-pub(super) const HTTP: Supported = Supported {
-    rule: &[
-        "RequestHeaderModifier",
-        "ResponseHeaderModifier",
-        "RequestRedirect",
-        "URLRewrite",
-    ],
-    backend: HTTP_BACKEND,
-};
-pub(super) const GRPC: Supported = Supported {
-    rule: GRPC_FILTERS,
-    backend: GRPC_FILTERS,
-};
-
-/// The extension of the proxy API has filters of rules only.
-const HTTP_BACKEND: SupportedTypes = &[
+/// Those of an HTTPRoute, for a rule and for a single backend.
+pub(super) const HTTP: SupportedTypes = &[
     "RequestHeaderModifier",
     "ResponseHeaderModifier",
     "RequestRedirect",
+    "URLRewrite",
 ];
-const GRPC_FILTERS: SupportedTypes = &["RequestHeaderModifier"];
+
+/// Those of a GRPCRoute.
+pub(super) const GRPC: SupportedTypes = &["RequestHeaderModifier", "ResponseHeaderModifier"];
 
 /// Converts the filters of a rule. With a filter of another type the rule fails its requests,
 /// because without the filter they would be forwarded unchanged.
 pub(super) fn of_rule<F: Serialize>(
-    supported: &Supported,
+    supported: SupportedTypes,
     filters: &Option<Vec<F>>,
 ) -> Result<Vec<Filter>, ConvertError> {
-    match first_unsupported(supported.rule, filters)? {
+    match first_unsupported(supported, filters)? {
         Some(problem) => Ok(vec![Filter::InternalError(problem.into())]),
         None => convert_all("filters", filters, |filter| read(filter).and_then(convert)),
     }
@@ -110,10 +93,10 @@ pub(super) fn of_rule<F: Serialize>(
 /// Converts the filters of a backend. A filter that is invalid or of another type makes its backend
 /// fail requests, not the whole route.
 pub(super) fn of_backend<F: Serialize>(
-    supported: &Supported,
+    supported: SupportedTypes,
     filters: &Option<Vec<F>>,
 ) -> Result<Vec<Filter>, Arc<str>> {
-    let converted = match first_unsupported(supported.backend, filters) {
+    let converted = match first_unsupported(supported, filters) {
         Ok(Some(problem)) => return Err(format!("unsupported backend filter: {problem}").into()),
         Ok(None) => convert_all("filters", filters, |filter| read(filter).and_then(convert)),
         Err(error) => Err(error),

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use kube::core::DynamicObject;
-use mesh_core::route::filter::Filter;
+use mesh_core::route::filter::{Filter, RequestKind};
 use mesh_core::route::grpc::GrpcMatch;
 use mesh_core::route::http::HttpMatch;
 use serde::Deserialize;
@@ -137,8 +137,8 @@ fn route(own: &Name, spec: &Value, indexed: &Indexed) -> ReportedRoute {
         unsupported: rule_problem(indexed, internal_error, internal_error),
         unsupported_by_servers: rule_problem(
             indexed,
-            Rule::problem_of_servers,
-            Rule::problem_of_servers,
+            |rule| rule.problem_of_servers(RequestKind::Http),
+            |rule| rule.problem_of_servers(RequestKind::Grpc),
         ),
     }
 }

@@ -69,7 +69,7 @@ macro_rules! convert_rule {
         let (request_timeout, backend_timeout) = $timeouts;
         Ok(Rule {
             matches: convert_all("matches", &$rule.matches, $match)?,
-            filters: filter::of_rule(&$supported, &$rule.filters)?,
+            filters: filter::of_rule($supported, &$rule.filters)?,
             backends: $rule.backend_refs.as_ref().map(|backends| {
                 let rules = backends.iter().map(|backend| BackendRule {
                     backend: backend_ref(
@@ -80,7 +80,7 @@ macro_rules! convert_rule {
                         backend.port,
                     ),
                     weight: weight(backend.weight),
-                    filters: filter::of_backend(&$supported, &backend.filters),
+                    filters: filter::of_backend($supported, &backend.filters),
                 });
                 rules.collect()
             }),

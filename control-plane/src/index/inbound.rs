@@ -15,7 +15,7 @@ use mesh_core::policy::inbound::{
     Authentication, Authorization, HttpRoute, HttpServer, InboundRule, Network, PROBE_ROUTE,
     RateLimit, ServerPolicy, ServerProtocol, default_grpc_route, default_http_route,
 };
-use mesh_core::route::filter::Filter;
+use mesh_core::route::filter::{Filter, RequestKind};
 use mesh_core::route::http::{HttpMatch, PathMatch};
 use mesh_core::route::{Route, Rule};
 
@@ -217,6 +217,10 @@ fn convert<M: Clone>(
 ) -> Route<M, InboundRule> {
     let authorizations: Arc<[Authorization]> =
         authorizations::of_route(store, settings, &route.id).into();
+    let requests = match route.id.kind {
+        Kind::GatewayGrpcRoute => RequestKind::Grpc,
+        _ => RequestKind::Http,
+    };
     Route {
         meta: route_meta(&route.id),
         hosts: route.hosts.clone(),
@@ -226,7 +230,7 @@ fn convert<M: Clone>(
             .map(|rule| Rule {
                 matches: rule.matches.clone(),
                 action: InboundRule {
-                    filters: inbound_filters(rule),
+                    filters: inbound_filters(rule, requests),
                     authorizations: authorizations.clone(),
                 },
             })
@@ -236,8 +240,8 @@ fn convert<M: Clone>(
 
 /// Proxies do not change the response headers of their own pod, which convert/server_route.rs logs.
 /// Requests of a rule with a filter that they cannot apply fail.
-fn inbound_filters<M>(rule: &model::Rule<M>) -> Vec<Filter> {
-    if let Some(problem) = rule.problem_of_servers() {
+fn inbound_filters<M>(rule: &model::Rule<M>, requests: RequestKind) -> Vec<Filter> {
+    if let Some(problem) = rule.problem_of_servers(requests) {
         return vec![Filter::InternalError(problem.into())];
     }
     let is_inbound = |filter: &&Filter| !matches!(filter, Filter::ResponseHeaders(_));

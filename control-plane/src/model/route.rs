@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mesh_core::resilience::Timeouts;
 use mesh_core::route::HostMatch;
-use mesh_core::route::filter::Filter;
+use mesh_core::route::filter::{Filter, RequestKind};
 use mesh_core::route::grpc::GrpcMatch;
 use mesh_core::route::http::HttpMatch;
 
@@ -71,14 +71,17 @@ pub struct Rule<M> {
 
 impl<M> Rule<M> {
     /// Returns why a Server cannot apply the filters: inbound policies have no extension for them.
-    pub fn problem_of_servers(&self) -> Option<String> {
+    pub fn problem_of_servers(&self, requests: RequestKind) -> Option<String> {
         let filters = self.filters.iter().enumerate();
         let mut beyond =
-            filters.filter_map(|(at, filter)| Some((at, filter.type_beyond_linkerd()?)));
+            filters.filter_map(|(at, filter)| Some((at, filter.type_beyond_linkerd(requests)?)));
         let (at, found) = beyond.next()?;
+        let supported = match requests {
+            RequestKind::Http => "RequestHeaderModifier, RequestRedirect",
+            RequestKind::Grpc => "RequestHeaderModifier",
+        };
         Some(format!(
-            "filters[{at}].type: {found} is not supported for Servers, only RequestHeaderModifier, RequestRedirect; \
-             remove the filter"
+            "filters[{at}].type: {found} is not supported for Servers, only {supported}; remove the filter"
         ))
     }
 }

@@ -4,6 +4,8 @@ pub struct PolicyExtension {
     /// In ascending order of their places.
     #[prost(message, repeated, tag = "1")]
     pub rules: ::prost::alloc::vec::Vec<RuleFilters>,
+    #[prost(message, repeated, tag = "2")]
+    pub backends: ::prost::alloc::vec::Vec<BackendFilters>,
 }
 /// All filters of a rule, which replace those of the rule's message.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -15,6 +17,19 @@ pub struct RuleFilters {
     #[prost(uint32, tag = "2")]
     pub rule: u32,
     #[prost(message, repeated, tag = "3")]
+    pub filters: ::prost::alloc::vec::Vec<Filter>,
+}
+/// All filters of a backend of a rule, which replace those of the backend's message.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct BackendFilters {
+    #[prost(uint32, tag = "1")]
+    pub route: u32,
+    #[prost(uint32, tag = "2")]
+    pub rule: u32,
+    /// The place among the backends of the rule whose weight is not 0.
+    #[prost(uint32, tag = "3")]
+    pub backend: u32,
+    #[prost(message, repeated, tag = "4")]
     pub filters: ::prost::alloc::vec::Vec<Filter>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

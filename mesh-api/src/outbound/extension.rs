@@ -1,15 +1,17 @@
-//! The extension of outbound policies: the filters of rules that Linkerd's proxy API has no
-//! messages for (docs/adr/0147).
+//! The extension of outbound policies: the filters of rules and backends that Linkerd's proxy API
+//! has no messages for (docs/adr/0147).
 //!
-//! A rule with such a filter is sent twice. Its standard message has a filter that fails every
-//! request, which is right for a proxy that does not know the extension. The extension has the
-//! filters themselves, and replaces those of the standard message.
+//! A rule or backend with such a filter is sent twice. Its standard message has a filter that fails
+//! every request, which is right for a proxy that does not know the extension. The extension has
+//! the filters themselves, and replaces those of the standard message.
 
 use std::sync::Arc;
 
-use mesh_core::policy::outbound::{HttpRoutes, OutboundPolicy, OutboundProtocol, OutboundRule};
+use mesh_core::policy::outbound::{
+    Distribution, HttpRoutes, OutboundPolicy, OutboundProtocol, OutboundRule, RouteBackend,
+};
 use mesh_core::route::Route;
-use mesh_core::route::filter::{Filter, PathModifier, UrlRewrite};
+use mesh_core::route::filter::{Filter, PathModifier, RequestKind, UrlRewrite};
 use prost::Message as _;
 
 use super::http;
@@ -29,124 +31,223 @@ pub const MAX_EXTENSION_BYTES: usize = 256 * 1024;
 /// others, which fails their requests.
 pub const MAX_EXTENDED_RULES: usize = 1024;
 
-/// Most filters of a rule, as in the Gateway API.
+/// Most filters of a rule or backend, as in the Gateway API.
 pub const MAX_EXTENDED_FILTERS: usize = 16;
 
-/// Returns the encoded extension of a policy, empty if it needs none. Rules beyond the limits are
-/// not in it.
+/// Most backends of an extension, as for rules.
+pub const MAX_EXTENDED_BACKENDS: usize = 1024;
+
+/// The place of a rule in the policy, or of a backend of the rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    route: u32,
+    rule: u32,
+    /// Among the backends that receive traffic.
+    backend: Option<u32>,
+}
+
+/// Returns the encoded extension of a policy, empty if it needs none. Rules and backends beyond the
+/// limits are not in it.
 pub(super) fn encode(protocol: &OutboundProtocol) -> Vec<u8> {
-    let rules = match protocol {
-        OutboundProtocol::Detect { http1, http2, .. } => rules_of_versions(http1, http2),
-        OutboundProtocol::Http1(routes) | OutboundProtocol::Http2(routes) => rules(&routes.routes),
-        OutboundProtocol::Grpc(routes) => rules(&routes.routes),
-        OutboundProtocol::Opaque(_) | OutboundProtocol::Tls(_) => Vec::new(),
+    let mut extension = match protocol {
+        OutboundProtocol::Detect { http1, http2, .. } => of_versions(http1, http2),
+        OutboundProtocol::Http1(routes) | OutboundProtocol::Http2(routes) => {
+            of_routes(&routes.routes, RequestKind::Http)
+        }
+        OutboundProtocol::Grpc(routes) => of_routes(&routes.routes, RequestKind::Grpc),
+        OutboundProtocol::Opaque(_) | OutboundProtocol::Tls(_) => wire::PolicyExtension::default(),
     };
-    let mut extension = wire::PolicyExtension { rules };
+    let wire::PolicyExtension { rules, backends } = &mut extension;
+    rules.truncate(MAX_EXTENDED_RULES);
+    backends.truncate(MAX_EXTENDED_BACKENDS);
     while extension.encoded_len() > MAX_EXTENSION_BYTES {
-        // Less than half of the rules may fit, and the sum is computed again for each half.
-        extension.rules.truncate(extension.rules.len() / 2);
+        let wire::PolicyExtension { rules, backends } = &mut extension;
+        // Less than half of the longer list may fit, and the sum is computed again for each half.
+        if rules.len() >= backends.len() {
+            rules.truncate(rules.len() / 2);
+        } else {
+            backends.truncate(backends.len() / 2);
+        }
     }
     extension.encode_to_vec()
 }
 
 /// A place in the extension is one in both lists, so that they have to be the same.
-fn rules_of_versions(http1: &HttpRoutes, http2: &HttpRoutes) -> Vec<wire::RuleFilters> {
-    let found = rules(&http1.routes);
-    let is_same = found.is_empty() || http1.routes == http2.routes;
-    if is_same { found } else { Vec::new() }
+fn of_versions(http1: &HttpRoutes, http2: &HttpRoutes) -> wire::PolicyExtension {
+    let found = of_routes(&http1.routes, RequestKind::Http);
+    let is_empty = found.rules.is_empty() && found.backends.is_empty();
+    if is_empty || http1.routes == http2.routes {
+        found
+    } else {
+        wire::PolicyExtension::default()
+    }
 }
 
-fn rules<M, T>(routes: &[Route<M, OutboundRule<T>>]) -> Vec<wire::RuleFilters> {
-    let places = routes.iter().enumerate().flat_map(|(route, entry)| {
-        let rules = entry.rules.iter().enumerate();
-        rules.map(move |(rule, entry)| (route, rule, &entry.action.filters))
-    });
-    let extended = places.filter_map(|(route, rule, filters)| {
-        first_beyond_linkerd(filters)?;
-        if filters.len() > MAX_EXTENDED_FILTERS {
-            return None;
+fn of_routes<M, T>(
+    routes: &[Route<M, OutboundRule<T>>],
+    requests: RequestKind,
+) -> wire::PolicyExtension {
+    let mut extension = wire::PolicyExtension::default();
+    for (route, entry) in (0..).zip(routes) {
+        for (rule, entry) in (0..).zip(&entry.rules) {
+            let action = &entry.action;
+            if let Some(filters) = extended(&action.filters, requests) {
+                extension.rules.push(wire::RuleFilters {
+                    route,
+                    rule,
+                    filters,
+                });
+            }
+            for (backend, entry) in (0..).zip(receiving(&action.backends)) {
+                if let Some(filters) = extended(&entry.filters, requests) {
+                    extension.backends.push(wire::BackendFilters {
+                        route,
+                        rule,
+                        backend,
+                        filters,
+                    });
+                }
+            }
         }
-        Some(wire::RuleFilters {
-            route: u32::try_from(route).ok()?,
-            rule: u32::try_from(rule).ok()?,
-            filters: filters.iter().map(filter_to_proto).collect(),
-        })
-    });
-    extended.take(MAX_EXTENDED_RULES).collect()
+    }
+    extension
 }
 
-/// Replaces the filters of the rules that the extension lists.
+/// Returns the filters of a rule or backend if one of them needs the extension, and their number
+/// is within the limit.
+fn extended(filters: &[Filter], requests: RequestKind) -> Option<Vec<wire::Filter>> {
+    first_beyond_linkerd(filters, requests)?;
+    let fits = filters.len() <= MAX_EXTENDED_FILTERS;
+    fits.then(|| filters.iter().map(filter_to_proto).collect())
+}
+
+/// The backends that receive traffic, which are those that the receiver keeps.
+fn receiving(backends: &Distribution) -> Vec<&RouteBackend> {
+    match backends {
+        Distribution::Empty => Vec::new(),
+        Distribution::FirstAvailable(backends) => backends.iter().map(|it| &**it).collect(),
+        Distribution::RandomAvailable(backends) => {
+            let weighted = backends.iter().filter(|(_, weight)| *weight > 0);
+            weighted.map(|(backend, _)| &**backend).collect()
+        }
+    }
+}
+
+/// Replaces the filters of the rules and backends that the extension lists.
 ///
-/// Returns the first problem of the extension. A rule whose filters are invalid keeps those of its
-/// standard message, and so do all rules if the extension is invalid as a whole.
+/// Returns the first problem of the extension. A rule or backend whose filters are invalid keeps
+/// those of its standard message, and so do all if the extension is invalid as a whole.
 pub(super) fn apply(policy: &mut OutboundPolicy, extension: &[u8]) -> Result<(), InvalidField> {
     if extension.len() > MAX_EXTENSION_BYTES {
         let expected = "extension of at most 262144 bytes";
         return Err(InvalidField::not_a(expected, "", extension.len()));
     }
-    let extension = wire::PolicyExtension::decode(extension)
+    let wire::PolicyExtension { rules, backends } = wire::PolicyExtension::decode(extension)
         .map_err(|error| InvalidField::not_a("message", "", error.to_string()))?;
-    if extension.rules.len() > MAX_EXTENDED_RULES {
+    if rules.len() > MAX_EXTENDED_RULES {
         let expected = "list of at most 1024 rules";
-        return Err(InvalidField::not_a(
-            expected,
-            "rules",
-            extension.rules.len(),
-        ));
+        return Err(InvalidField::not_a(expected, "rules", rules.len()));
     }
+    if backends.len() > MAX_EXTENDED_BACKENDS {
+        let expected = "list of at most 1024 backends";
+        return Err(InvalidField::not_a(expected, "backends", backends.len()));
+    }
+    let rules = rules.into_iter().enumerate().map(|(at, entry)| {
+        let place = Place {
+            route: entry.route,
+            rule: entry.rule,
+            backend: None,
+        };
+        (format!("rules[{at}]"), place, entry.filters)
+    });
+    let backends = backends.into_iter().enumerate().map(|(at, entry)| {
+        let place = Place {
+            route: entry.route,
+            rule: entry.rule,
+            backend: Some(entry.backend),
+        };
+        (format!("backends[{at}]"), place, entry.filters)
+    });
+    let protocol = &mut policy.protocol;
+    let of_rules = apply_entries(protocol, rules);
+    of_rules.and(apply_entries(protocol, backends))
+}
+
+/// Replaces the filters at the places of one list. Returns its first problem.
+fn apply_entries(
+    protocol: &mut OutboundProtocol,
+    entries: impl Iterator<Item = (String, Place, Vec<wire::Filter>)>,
+) -> Result<(), InvalidField> {
     let mut result = Ok(());
     let mut last = None;
-    for (at, rule) in extension.rules.into_iter().enumerate() {
-        let applied = apply_rule(&mut policy.protocol, &mut last, rule);
-        result = result.and(applied.inside(&format!("rules[{at}]")));
+    for (field, place, filters) in entries {
+        let applied = apply_entry(protocol, &mut last, place, filters);
+        result = result.and(applied.inside(&field));
     }
     result
 }
 
-/// Replaces the filters of one rule. `last` is the place of the one before it.
-fn apply_rule(
+/// Replaces the filters of one rule or backend. `last` is the place of the entry before it.
+fn apply_entry(
     protocol: &mut OutboundProtocol,
-    last: &mut Option<(u32, u32)>,
-    rule: wire::RuleFilters,
+    last: &mut Option<Place>,
+    place: Place,
+    filters: Vec<wire::Filter>,
 ) -> Result<(), InvalidField> {
-    let place = (rule.route, rule.rule);
     if last.replace(place).is_some_and(|last| last >= place) {
-        let expected = "place after that of the rule before it";
-        return Err(InvalidField::not_a(expected, "rule", place));
+        return Err(place.not_a("place after that of the entry before it"));
     }
-    // No filters would open a rule whose standard message fails every request.
-    if !(1..=MAX_EXTENDED_FILTERS).contains(&rule.filters.len()) {
+    // No filters would open a rule or backend whose standard message fails every request.
+    if !(1..=MAX_EXTENDED_FILTERS).contains(&filters.len()) {
         let expected = "list of 1 to 16 filters";
-        return Err(InvalidField::not_a(expected, "filters", rule.filters.len()));
+        return Err(InvalidField::not_a(expected, "filters", filters.len()));
     }
-    let filters = each("filters", rule.filters, filter)?;
+    let filters = each("filters", filters, filter)?;
     let replaced = match protocol {
         OutboundProtocol::Detect { http1, http2, .. } => {
-            let http1 = filters_at(&mut http1.routes, place);
-            let http2 = filters_at(&mut http2.routes, place);
+            let http1 = place.filters(&mut http1.routes);
+            let http2 = place.filters(&mut http2.routes);
             http1.zip(http2).map(|(http1, http2)| {
                 http1.clone_from(&filters);
                 *http2 = filters;
             })
         }
         OutboundProtocol::Http1(routes) | OutboundProtocol::Http2(routes) => {
-            filters_at(&mut routes.routes, place).map(|found| *found = filters)
+            let found = place.filters(&mut routes.routes);
+            found.map(|found| *found = filters)
         }
         OutboundProtocol::Grpc(routes) => {
-            filters_at(&mut routes.routes, place).map(|found| *found = filters)
+            let found = place.filters(&mut routes.routes);
+            found.map(|found| *found = filters)
         }
         OutboundProtocol::Opaque(_) | OutboundProtocol::Tls(_) => None,
     };
-    replaced.ok_or_else(|| InvalidField::not_a("place of a rule", "rule", place))
+    replaced.ok_or_else(|| place.not_a("place in the policy"))
 }
 
-fn filters_at<M, T>(
-    routes: &mut [Route<M, OutboundRule<T>>],
-    (route, rule): (u32, u32),
-) -> Option<&mut Vec<Filter>> {
-    let route = routes.get_mut(route as usize)?;
-    let rule = route.rules.get_mut(rule as usize)?;
-    Some(&mut rule.action.filters)
+impl Place {
+    /// Returns the filters that the policy has in this place.
+    fn filters<M, T>(self, routes: &mut [Route<M, OutboundRule<T>>]) -> Option<&mut Vec<Filter>> {
+        let route = routes.get_mut(self.route as usize)?;
+        let action = &mut route.rules.get_mut(self.rule as usize)?.action;
+        let Some(backend) = self.backend else {
+            return Some(&mut action.filters);
+        };
+        let backend = match &mut action.backends {
+            Distribution::Empty => return None,
+            Distribution::FirstAvailable(backends) => backends.get_mut(backend as usize)?,
+            Distribution::RandomAvailable(backends) => &mut backends.get_mut(backend as usize)?.0,
+        };
+        Some(&mut Arc::make_mut(backend).filters)
+    }
+
+    fn not_a(self, expected: &'static str) -> InvalidField {
+        let Self { route, rule, .. } = self;
+        match self.backend {
+            None => InvalidField::not_a(expected, "rule", (route, rule)),
+            Some(backend) => InvalidField::not_a(expected, "backend", (route, rule, backend)),
+        }
+    }
 }
 
 fn filter(wire: wire::Filter) -> Result<Filter, InvalidField> {

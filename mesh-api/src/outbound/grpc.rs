@@ -2,7 +2,7 @@
 
 use mesh_core::policy::outbound::{GrpcRoute, OutboundRule, TcpVerdict};
 use mesh_core::resilience::Retry;
-use mesh_core::route::filter::Filter;
+use mesh_core::route::filter::{Filter, RequestKind};
 use mesh_core::route::{Route, Rule};
 
 use super::rule;
@@ -18,7 +18,7 @@ const RESOURCE_EXHAUSTED: u16 = 8;
 const INTERNAL: u16 = 13;
 const UNAVAILABLE: u16 = 14;
 
-rule::conversions!(grpc_route, GrpcRoute, grpc_match, grpc_match_to_proto);
+rule::conversions!(grpc_route, Grpc, GrpcRoute, grpc_match, grpc_match_to_proto);
 route::filter_conversions!(outbound::grpc_route, grpc_failure, grpc_failure_to_proto);
 
 /// The status codes that are retried.

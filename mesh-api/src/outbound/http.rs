@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use mesh_core::policy::outbound::{HttpRoute, OutboundRule, TcpVerdict};
 use mesh_core::resilience::Retry;
-use mesh_core::route::filter::Filter;
+use mesh_core::route::filter::{Filter, RequestKind};
 use mesh_core::route::{Route, Rule};
 
 use super::rule;
@@ -14,7 +14,7 @@ use crate::proto::outbound::http_route::retry;
 use crate::proto::outbound::http_route::retry::conditions::StatusRange;
 use crate::{InvalidField, route, value};
 
-rule::conversions!(http_route, HttpRoute, http_match, http_match_to_proto);
+rule::conversions!(http_route, Http, HttpRoute, http_match, http_match_to_proto);
 route::filter_conversions!(
     outbound::http_route, http_failure, http_failure_to_proto,
     ResponseHeaderModifier: "response_header_modifier"

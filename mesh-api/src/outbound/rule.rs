@@ -2,7 +2,7 @@
 //! macro generates their conversions. They differ in matches, filters and conditions of retries.
 
 use mesh_core::resilience::Timeouts;
-use mesh_core::route::filter::Filter;
+use mesh_core::route::filter::{Filter, RequestKind};
 use prost_types::Duration;
 
 use crate::field::{FieldContext, optional};
@@ -10,7 +10,7 @@ use crate::proto::http_route;
 use crate::{InvalidField, value};
 
 macro_rules! conversions {
-    ($kind:ident, $route:ident, $match:ident, $match_to_proto:ident) => {
+    ($kind:ident, $requests:ident, $route:ident, $match:ident, $match_to_proto:ident) => {
         crate::outbound::distribution::conversions!(
             $kind,
             backend_filters,
@@ -71,7 +71,7 @@ macro_rules! conversions {
         }
 
         fn filters_to_proto(filters: &[Filter]) -> Vec<wire::Filter> {
-            match crate::outbound::rule::replacement(filters) {
+            match rule::replacement(filters, RequestKind::$requests) {
                 Some(failure) => vec![filter_to_proto(&failure)],
                 None => filters.iter().map(filter_to_proto).collect(),
             }
@@ -134,15 +134,18 @@ pub(super) fn timeouts_to_proto(
 }
 
 /// Returns the place and the type of the first filter that needs the extension.
-pub(super) fn first_beyond_linkerd(filters: &[Filter]) -> Option<(usize, &'static str)> {
-    let mut types = filters.iter().map(Filter::type_beyond_linkerd).enumerate();
-    types.find_map(|(at, found)| Some((at, found?)))
+pub(super) fn first_beyond_linkerd(
+    filters: &[Filter],
+    requests: RequestKind,
+) -> Option<(usize, &'static str)> {
+    let mut filters = filters.iter().enumerate();
+    filters.find_map(|(at, filter)| Some((at, filter.type_beyond_linkerd(requests)?)))
 }
 
 /// Returns the filter of the standard message that stands for `filters`, if one of them needs the
 /// extension.
-pub(super) fn replacement(filters: &[Filter]) -> Option<Filter> {
-    let (at, found) = first_beyond_linkerd(filters)?;
+pub(super) fn replacement(filters: &[Filter], requests: RequestKind) -> Option<Filter> {
+    let (at, found) = first_beyond_linkerd(filters, requests)?;
     let message = format!("filters[{at}].type: {found} is not supported by this proxy");
     Some(Filter::InternalError(message.into()))
 }

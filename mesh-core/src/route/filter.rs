@@ -119,6 +119,15 @@ pub enum RedirectError {
     InvalidTarget(#[source] http::Error),
 }
 
+/// The kind of requests that a route has. Linkerd's proxy API has separate filters for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestKind {
+    /// Requests of an HTTPRoute.
+    Http,
+    /// Calls of a GRPCRoute.
+    Grpc,
+}
+
 /// Why a request has no rewritten URI.
 #[derive(Debug, thiserror::Error)]
 pub enum RewriteError {
@@ -138,10 +147,14 @@ pub enum RewriteError {
 
 impl Filter {
     /// Returns the type of the filter in the Gateway API if Linkerd's proxy API has no message for
-    /// it. Only outbound policies with the extension of this project carry such a filter.
-    pub fn type_beyond_linkerd(&self) -> Option<&'static str> {
+    /// it in routes of these requests. Only outbound policies with the extension of this project
+    /// carry such a filter.
+    pub fn type_beyond_linkerd(&self, requests: RequestKind) -> Option<&'static str> {
         match self {
             Self::UrlRewrite(_) => Some("URLRewrite"),
+            Self::ResponseHeaders(_) if requests == RequestKind::Grpc => {
+                Some("ResponseHeaderModifier")
+            }
             Self::RequestHeaders(_)
             | Self::ResponseHeaders(_)
             | Self::Redirect(_)

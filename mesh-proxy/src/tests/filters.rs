@@ -14,7 +14,7 @@ use mesh_core::route::filter::{Filter, HeaderModifier, PathModifier, Ratio, Redi
 use mesh_core::route::http::{HttpMatch, PathMatch};
 use tokio::net::TcpStream;
 
-use super::answers::{Answers, detect, first, forward, http_route};
+use super::answers::{Answers, detect, first, forward, http_route, weighted};
 use super::app::{App, Client, Speaks, ask, expect, http2, send, streams};
 use super::world::{Proxy, WEB, World, run};
 
@@ -315,6 +315,34 @@ fn rewritten_url_is_forwarded_in_both_protocols() {
     });
 }
 
+/// In the second list of the extension.
+#[test]
+fn url_is_rewritten_for_one_backend_only() {
+    run(async || {
+        let (plain, rewritten) = (App::start().await, App::start().await);
+        let mut backend = forward(rewritten.addr);
+        backend.filters = vec![rewrite(Some("internal.example"), None)];
+        let split = weighted([(forward(plain.addr), 1), (backend, 1)]);
+        let protocol = detect(vec![http_route("all", &[], Vec::new(), split)], None);
+        let (_world, _answers, proxy) = routed(plain.addr, protocol).await;
+        let mut seen = [false; 2];
+        while seen != [true; 2] {
+            let mut client = proxy.outbound(plain.addr).await;
+            send(&mut client, "GET /a HTTP/1.1\r\nhost: web\r\n\r\n").await;
+            tokio::select! {
+                (_, request) = plain.receive() => {
+                    assert!(request.contains("host: web\r\n"), "{request}");
+                    seen[0] = true;
+                }
+                (_, request) = rewritten.receive() => {
+                    assert!(request.contains("host: internal.example\r\n"), "{request}");
+                    seen[1] = true;
+                }
+            }
+        }
+    });
+}
+
 #[test]
 fn request_without_rewritten_url_fails() {
     run(async || {
@@ -422,7 +450,7 @@ fn failure_of_backend_spares_other_backends() {
         let app = App::start().await;
         let mut failing = forward(app.addr);
         failing.filters = vec![failure(502, Ratio::ALL)];
-        let split = super::answers::weighted([(failing, 1), (forward(app.addr), 1)]);
+        let split = weighted([(failing, 1), (forward(app.addr), 1)]);
         let protocol = detect(vec![http_route("split", &[], Vec::new(), split)], None);
         let (_world, _answers, proxy) = routed(app.addr, protocol).await;
         let addr = app.named("web");

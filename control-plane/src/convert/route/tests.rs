@@ -34,7 +34,7 @@ fn route_with_all_features_is_converted() {
       requestRedirect: {path: {type: ReplacePrefixMatch, replacePrefixMatch: /b}}
     backendRefs:
     - {name: web-v1, port: 8080, weight: 9}
-    - {name: web-v2, port: 8080, namespace: other, filters: [{type: URLRewrite}]}
+    - {name: web-v2, port: 8080, namespace: other, filters: [{type: RequestMirror}]}
     timeouts: {request: 1m30s}
   - {}
 ",
@@ -65,7 +65,10 @@ fn route_with_all_features_is_converted() {
     assert_eq!((backends[0].weight, backends[1].weight), (9, 1));
     assert_eq!(backends[1].backend.namespace.as_deref(), Some("other"));
     let problem = backends[1].filters.as_ref().unwrap_err();
-    assert!(problem.contains("URLRewrite is not supported"), "{problem}");
+    assert!(
+        problem.contains("RequestMirror is not supported"),
+        "{problem}"
+    );
     assert_eq!(route.rules[1].backends, None);
 }
 

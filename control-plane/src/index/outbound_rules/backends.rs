@@ -198,7 +198,7 @@ fn filters_of_backend_are_its_own() {
 
 #[test]
 fn unsupported_filter_of_backend_fails_its_share() {
-    let rules = "[{backendRefs: [{name: web, port: 80, filters: [{type: URLRewrite, urlRewrite: {hostname: a}}]},
+    let rules = "[{backendRefs: [{name: web, port: 80, filters: [{type: CORS, cors: {allowOrigins: ['*']}}]},
         {name: web, port: 81}]}]";
     let found = backends(
         &(web() + &route("HTTPRoute", "one", WEB, rules)),
@@ -206,8 +206,9 @@ fn unsupported_filter_of_backend_fails_its_share() {
     );
     assert_eq!(
         found,
-        "1x core/Service shop/web:80 none fail(500 unsupported backend filter: filters[0].type: URLRewrite is not \
-         supported here, only RequestHeaderModifier, ResponseHeaderModifier, RequestRedirect; remove the filter) + \
+        "1x core/Service shop/web:80 none fail(500 unsupported backend filter: filters[0].type: CORS is not \
+         supported here, only RequestHeaderModifier, ResponseHeaderModifier, RequestRedirect, URLRewrite; remove the \
+         filter) + \
          1x core/Service shop/web:81"
     );
 }

@@ -110,6 +110,38 @@ fn url_is_rewritten_by_routes_of_networks() {
     );
 }
 
+/// The API has no such filters for backends, or for gRPC routes.
+#[test]
+fn filters_of_backends_and_of_grpc_routes_are_in_the_extension() {
+    let rewrite = "{type: URLRewrite, urlRewrite: {hostname: b.example}}";
+    let response = "{type: ResponseHeaderModifier, responseHeaderModifier: {remove: [a]}}";
+    for (kind, filter, failure, expected) in [
+        (
+            "HTTPRoute",
+            rewrite,
+            "500 filters[0].type: URLRewrite",
+            "rewrite(b.example)",
+        ),
+        (
+            "GRPCRoute",
+            response,
+            "13 filters[0].type: ResponseHeaderModifier",
+            "response",
+        ),
+    ] {
+        let rules = format!(
+            "[{{backendRefs: [{{name: web, port: 80}}, {{name: web, port: 80, filters: [{filter}]}}]}}]"
+        );
+        let text = routed(kind, &rules);
+        let sent = format!(" fail({failure} is not supported by this proxy)");
+        assert!(text.contains(&sent), "{text}");
+        let extended = format!("  extended 0.0.1 {expected}");
+        assert!(text.ends_with(&extended), "{text}");
+    }
+    let text = routed("GRPCRoute", &format!("[{{filters: [{response}]}}]"));
+    assert!(text.ends_with("  extended 0.0 response"), "{text}");
+}
+
 #[test]
 fn unsupported_filter_fails_its_rule_and_no_other() {
     let mirror = "requestMirror: {backendRef: {name: web, port: 80}, percent: 50}";
@@ -139,18 +171,14 @@ fn unsupported_filter_fails_its_rule_and_no_other() {
 fn unsupported_filter_of_grpc_route_fails_its_rule() {
     for (filter, field) in [
         (
-            "ResponseHeaderModifier",
-            "responseHeaderModifier: {remove: [a]}",
-        ),
-        (
             "RequestMirror",
             "requestMirror: {backendRef: {name: web, port: 80}}",
         ),
         ("ExtensionRef", "extensionRef: {group: a, kind: b, name: c}"),
     ] {
         let expected = format!(
-            "[] fail(13 filters[0].type: {filter} is not supported here, only RequestHeaderModifier; remove the \
-             filter) {TO_WEB}"
+            "[] fail(13 filters[0].type: {filter} is not supported here, only RequestHeaderModifier, \
+             ResponseHeaderModifier; remove the filter) {TO_WEB}"
         );
         let filter = format!("{{type: {filter}, {field}}}");
         assert_text(&filtered("GRPCRoute", &filter), &expected);

@@ -10,10 +10,10 @@ use mesh_api::proto::outbound::{
 };
 use mesh_api::proto::{http_route as http_types, meta};
 use mesh_core::policy::outbound::{
-    OutboundPolicy as OutboundPolicyRead, OutboundProtocol, OutboundRule,
+    Distribution, OutboundPolicy as OutboundPolicyRead, OutboundProtocol, OutboundRule,
 };
 use mesh_core::route::Route;
-use mesh_core::route::filter::{Filter, PathModifier};
+use mesh_core::route::filter::{Filter, PathModifier, RequestKind};
 
 /// Returns a duration as milliseconds; a macro, because the type of messages has no name here.
 macro_rules! millis {
@@ -198,20 +198,31 @@ pub(super) fn text(policy: &OutboundPolicy) -> String {
     text
 }
 
-/// Returns a line for each rule whose filters are in the extension of the message that was decoded
-/// to `policy`.
+/// Returns a line for each rule and each backend whose filters are in the extension of the message
+/// that was decoded to `policy`.
 pub(super) fn extension_text(policy: &OutboundPolicyRead) -> String {
-    fn lines<M, T>(routes: &[Route<M, OutboundRule<T>>]) -> String {
+    fn lines<M, T>(routes: &[Route<M, OutboundRule<T>>], requests: RequestKind) -> String {
         let mut text = String::new();
+        let mut line = |place: String, filters: &[Filter]| {
+            let is_extended = |filter: &Filter| filter.type_beyond_linkerd(requests).is_some();
+            if filters.iter().any(is_extended) {
+                let filters: Vec<String> = filters.iter().map(extended_filter).collect();
+                writeln!(text, "  extended {place} {}", filters.join(" ")).unwrap();
+            }
+        };
         for (route_at, route) in routes.iter().enumerate() {
             for (rule_at, rule) in route.rules.iter().enumerate() {
-                let filters = &rule.action.filters;
-                if filters.iter().all(|it| it.type_beyond_linkerd().is_none()) {
-                    continue;
+                line(format!("{route_at}.{rule_at}"), &rule.action.filters);
+                let backends: Vec<_> = match &rule.action.backends {
+                    Distribution::Empty => Vec::new(),
+                    Distribution::FirstAvailable(backends) => backends.iter().collect(),
+                    Distribution::RandomAvailable(backends) => {
+                        backends.iter().map(|(backend, _)| backend).collect()
+                    }
+                };
+                for (at, backend) in backends.iter().enumerate() {
+                    line(format!("{route_at}.{rule_at}.{at}"), &backend.filters);
                 }
-                let filters: Vec<String> = filters.iter().map(extended_filter).collect();
-                let filters = filters.join(" ");
-                writeln!(text, "  extended {route_at}.{rule_at} {filters}").unwrap();
             }
         }
         text
@@ -219,10 +230,12 @@ pub(super) fn extension_text(policy: &OutboundPolicyRead) -> String {
     match &policy.protocol {
         OutboundProtocol::Detect { http1, http2, .. } => {
             assert_eq!(http1.routes, http2.routes);
-            lines(&http1.routes)
+            lines(&http1.routes, RequestKind::Http)
         }
-        OutboundProtocol::Http1(routes) | OutboundProtocol::Http2(routes) => lines(&routes.routes),
-        OutboundProtocol::Grpc(routes) => lines(&routes.routes),
+        OutboundProtocol::Http1(routes) | OutboundProtocol::Http2(routes) => {
+            lines(&routes.routes, RequestKind::Http)
+        }
+        OutboundProtocol::Grpc(routes) => lines(&routes.routes, RequestKind::Grpc),
         OutboundProtocol::Opaque(_) | OutboundProtocol::Tls(_) => String::new(),
     }
 }

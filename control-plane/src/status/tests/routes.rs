@@ -410,10 +410,16 @@ fn rewritten_url_is_accepted_for_clients_and_unsupported_for_servers() {
 
 #[test]
 fn filter_of_backend_that_cannot_be_applied_fails_the_backend_only() {
-    let spec = "{parentRefs: [{group: core, kind: Service, name: web}], rules: [{backendRefs: [{name: api, port: 80, filters: [{type: URLRewrite, urlRewrite: {hostname: a}}]}]}]}";
+    let spec = "{parentRefs: [{group: core, kind: Service, name: web}], rules: [{backendRefs: [{name: api, port: 80, filters: [FILTER]}]}]}";
+    let with = |filter| [("http", spec.replace("FILTER", filter))];
+    check(
+        "a filter that the extension carries",
+        &with("{type: URLRewrite, urlRewrite: {hostname: a}}"),
+        "Accepted, ResolvedRefs",
+    );
     check(
         "a filter of a backend",
-        &[("http", spec.to_owned())],
+        &with("{type: ExtensionRef, extensionRef: {group: a, kind: B, name: c}}"),
         "Accepted, not ResolvedRefs: UnsupportedValue: spec.rules[0].backendRefs[0]: unsupported backend filter…",
     );
 }

@@ -2,9 +2,12 @@
 //! read.
 
 use mesh_core::meta::Meta;
-use mesh_core::policy::outbound::{Distribution, Routes};
+use mesh_core::policy::outbound::{
+    Backend, BackendTarget, Distribution, RouteBackend, Routes, TcpVerdict,
+};
 use mesh_core::resilience::{Retry, Timeouts};
 use mesh_core::route::Rule;
+use mesh_core::route::filter::HeaderModifier;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use prost::Message as _;
@@ -59,6 +62,71 @@ fn rewrite(host: &str) -> Filter {
     })
 }
 
+/// A policy with one rule, whose backends have these weights and filters.
+fn backends(weighted: Vec<(u32, Vec<Filter>)>, grpc: bool) -> OutboundPolicy {
+    let backend = |filters| RouteBackend {
+        backend: Backend {
+            meta: Meta::new_default("backend"),
+            target: BackendTarget::None,
+        },
+        filters,
+        verdict: TcpVerdict::Forward,
+    };
+    let weighted = weighted.into_iter();
+    let weighted = weighted.map(|(weight, filters)| (Arc::new(backend(filters)), weight));
+    let distribution = Distribution::RandomAvailable(weighted.collect());
+    let mut policy = policy(vec![vec![vec![]]], grpc);
+    match &mut policy.protocol {
+        OutboundProtocol::Detect { http1, http2, .. } => {
+            http1.routes[0].rules[0].action.backends = distribution.clone();
+            http2.routes[0].rules[0].action.backends = distribution;
+        }
+        OutboundProtocol::Grpc(routes) => routes.routes[0].rules[0].action.backends = distribution,
+        other => panic!("{other:?}"),
+    }
+    policy
+}
+
+/// Returns the filters of the backends of the first rule.
+fn filters_of_backends(policy: &OutboundPolicy) -> Vec<Vec<Filter>> {
+    let backends = match &policy.protocol {
+        OutboundProtocol::Detect { http1, http2, .. } => {
+            assert_eq!(http1.routes, http2.routes);
+            &http1.routes[0].rules[0].action.backends
+        }
+        OutboundProtocol::Grpc(routes) => &routes.routes[0].rules[0].action.backends,
+        other => panic!("{other:?}"),
+    };
+    let Distribution::RandomAvailable(backends) = backends else {
+        panic!("{backends:?}");
+    };
+    let filters = backends.iter().map(|(backend, _)| backend.filters.clone());
+    filters.collect()
+}
+
+fn remove_a() -> HeaderModifier {
+    HeaderModifier {
+        remove: vec![::http::HeaderName::from_static("a")],
+        ..HeaderModifier::default()
+    }
+}
+
+fn is_failure(filters: &[Filter]) -> bool {
+    matches!(
+        filters,
+        [Filter::InjectHttpFailure { .. } | Filter::InjectGrpcFailure { .. }]
+    )
+}
+
+fn backend_entry(backend: u32, filters: &[Filter]) -> wire::BackendFilters {
+    wire::BackendFilters {
+        route: 0,
+        rule: 0,
+        backend,
+        filters: filters.iter().map(filter_to_proto).collect(),
+    }
+}
+
 /// Returns the filters of a rule.
 fn filters(policy: &OutboundPolicy, route: usize, rule: usize) -> &[Filter] {
     match &policy.protocol {
@@ -70,10 +138,7 @@ fn filters(policy: &OutboundPolicy, route: usize, rule: usize) -> &[Filter] {
 
 /// Whether the rule fails its requests, as without the extension.
 fn fails(policy: &OutboundPolicy, route: usize, rule: usize) -> bool {
-    matches!(
-        filters(policy, route, rule),
-        [Filter::InjectHttpFailure { .. } | Filter::InjectGrpcFailure { .. }]
-    )
+    is_failure(filters(policy, route, rule))
 }
 
 /// Receives the policy of [`policy`] with another extension. Returns the problem's text.
@@ -88,7 +153,8 @@ fn receive(policy: &OutboundPolicy, extension: Vec<u8>) -> (OutboundPolicy, Stri
 }
 
 fn extension(rules: Vec<wire::RuleFilters>) -> Vec<u8> {
-    wire::PolicyExtension { rules }.encode_to_vec()
+    let backends = Vec::new();
+    wire::PolicyExtension { rules, backends }.encode_to_vec()
 }
 
 fn entry(route: u32, rule: u32, filters: &[Filter]) -> wire::RuleFilters {
@@ -190,7 +256,10 @@ fn invalid_filters_leave_the_standard_part_of_their_rule() {
             &policy,
             extension(vec![entry(route, rule, &[rewrite("a")])]),
         );
-        assert!(text.contains("is not a valid place of a rule"), "{text}");
+        assert!(
+            text.contains("is not a valid place in the policy"),
+            "{text}"
+        );
         assert!(fails(&received, 0, 0) && fails(&received, 0, 1));
     }
     let twice = vec![entry(0, 0, &[rewrite("a")]); 2];
@@ -248,4 +317,141 @@ fn rules_beyond_the_limits_fail_their_requests() {
     let (received, problem) = receive(&long, extended_to_proto(&long).extension);
     assert_eq!(problem, "");
     assert!(fails(&received, 0, 0));
+}
+
+#[test]
+fn filters_of_backends_survive_the_wire() {
+    let remove = remove_a();
+    for grpc in [false, true] {
+        // A backend of weight 0 is not sent to, and has no place.
+        let weighted = vec![
+            (1, vec![]),
+            (0, vec![rewrite("zero")]),
+            (
+                2,
+                vec![Filter::RequestHeaders(remove.clone()), rewrite("a")],
+            ),
+            (3, vec![Filter::RequestHeaders(remove.clone())]),
+        ];
+        let policy = backends(weighted, grpc);
+        let bytes = extended_to_proto(&policy).encode_to_vec();
+        let read = extended_policy(ExtendedPolicy::decode(&*bytes).unwrap()).unwrap();
+        assert_eq!(read.problem, None);
+        let sent = filters_of_backends(&policy);
+        let kept = [sent[0].clone(), sent[2].clone(), sent[3].clone()];
+        assert_eq!(filters_of_backends(&read.policy), kept);
+        // Linkerd's proxy decodes with the message of the API.
+        let standard = outbound_policy(StandardPolicy::decode(&*bytes).unwrap()).unwrap();
+        let standard = filters_of_backends(&standard);
+        assert!(is_failure(&standard[1]), "{standard:?}");
+        assert_eq!([&standard[0], &standard[2]], [&kept[0], &kept[2]]);
+    }
+}
+
+/// The API has the filter for HTTPRoutes.
+#[test]
+fn response_headers_of_grpc_routes_need_the_extension() {
+    let filter = Filter::ResponseHeaders(remove_a());
+    for (grpc, beyond) in [(false, false), (true, true)] {
+        let of_rule = policy(vec![vec![vec![filter.clone()]]], grpc);
+        let of_backend = backends(vec![(1, vec![filter.clone()])], grpc);
+        for policy in [of_rule, of_backend] {
+            let message = extended_to_proto(&policy);
+            assert_eq!(message.extension.is_empty(), !beyond);
+            let standard = outbound_policy(message.standard.clone()).unwrap();
+            assert_eq!(standard != policy, beyond);
+            assert_eq!(extended_policy(message).unwrap().policy, policy);
+        }
+    }
+}
+
+#[test]
+fn invalid_filters_leave_the_standard_part_of_their_backend() {
+    let policy = backends(
+        vec![(1, vec![rewrite("a")]), (1, vec![rewrite("b")])],
+        false,
+    );
+    let many = vec![rewrite("a"); MAX_EXTENDED_FILTERS + 1];
+    for (bad, problem) in [
+        (
+            backend_entry(0, &many),
+            "extension.backends[0].filters: 17 is not",
+        ),
+        (
+            backend_entry(0, &[]),
+            "extension.backends[0].filters: 0 is not",
+        ),
+    ] {
+        let extension = wire::PolicyExtension {
+            rules: Vec::new(),
+            backends: vec![bad, backend_entry(1, &[rewrite("b")])],
+        };
+        let (received, text) = receive(&policy, extension.encode_to_vec());
+        assert!(text.starts_with(problem), "{text}");
+        let filters = filters_of_backends(&received);
+        assert!(is_failure(&filters[0]), "{problem}");
+        assert_eq!(filters[1], [rewrite("b")], "{problem}");
+    }
+    for (places, problem) in [
+        (
+            vec![2],
+            "backends[0].backend: (0, 0, 2) is not a valid place in",
+        ),
+        (vec![u32::MAX], "is not a valid place in the policy"),
+        (
+            vec![2, 1],
+            "backends[0].backend: (0, 0, 2) is not a valid place in",
+        ),
+        (
+            vec![2, 2],
+            "backends[0].backend: (0, 0, 2) is not a valid place in",
+        ),
+    ] {
+        let entries = places.iter().map(|at| backend_entry(*at, &[rewrite("c")]));
+        let extension = wire::PolicyExtension {
+            rules: Vec::new(),
+            backends: entries.collect(),
+        };
+        let (received, text) = receive(&policy, extension.encode_to_vec());
+        assert!(text.contains(problem), "{text}");
+        let filters = filters_of_backends(&received);
+        assert!(
+            filters.iter().all(|filters| is_failure(filters)),
+            "{places:?}"
+        );
+    }
+}
+
+#[test]
+fn backends_beyond_the_limits_fail_their_requests() {
+    let count = MAX_EXTENDED_BACKENDS + 1;
+    let many = backends(vec![(1, vec![rewrite("a")]); count], false);
+    let (received, problem) = receive(&many, extended_to_proto(&many).extension);
+    assert_eq!(problem, "");
+    let filters = filters_of_backends(&received);
+    assert_eq!(
+        filters.iter().position(|it| is_failure(it)),
+        Some(count - 1)
+    );
+    let long = backends(vec![(1, vec![rewrite(&"a".repeat(1_000))]); 1_000], false);
+    let sent = extended_to_proto(&long).extension;
+    assert!(sent.len() <= MAX_EXTENSION_BYTES);
+    let (received, problem) = receive(&long, sent);
+    assert_eq!(problem, "");
+    let filters = filters_of_backends(&received);
+    assert!(!is_failure(&filters[0]) && is_failure(&filters[999]));
+    let extension = wire::PolicyExtension {
+        rules: Vec::new(),
+        backends: (0..=1024).map(|at| backend_entry(at, &[])).collect(),
+    };
+    let (received, problem) = receive(&many, extension.encode_to_vec());
+    assert!(
+        problem.starts_with("extension.backends: 1025 is not"),
+        "{problem}"
+    );
+    assert!(
+        filters_of_backends(&received)
+            .iter()
+            .all(|it| is_failure(it))
+    );
 }
