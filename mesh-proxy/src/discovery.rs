@@ -16,6 +16,7 @@ mod inbound;
 mod merge;
 mod outbound;
 mod ports;
+mod profile_updates;
 mod watch_cache;
 
 use std::collections::BTreeSet;
@@ -31,9 +32,11 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 pub(crate) use self::destination::{Destination, InvalidNameAddr, NameAddr};
+use self::merge::ProfileResponse;
 use self::outbound::LookupState;
 use self::ports::PortTable;
 pub(crate) use self::ports::{CurrentPolicy, PolicySource, PortPolicy, TooManyPorts};
+pub(crate) use self::profile_updates::{ProfileUpdates, ServiceRoutes};
 use self::watch_cache::WatchCache;
 use crate::config::{Config, StreamLimits};
 use crate::control::Client;
@@ -106,6 +109,8 @@ struct Inner {
     names: Arc<WatchCache<Destination, LookupState>>,
     endpoints: Arc<WatchCache<Arc<str>, Arc<EndpointSet>>>,
     inbound: Arc<PortTable>,
+    /// The profiles of the names that inbound requests have, at most [`MAX_PROFILES`].
+    profiles: Arc<WatchCache<Destination, Option<ProfileResponse>>>,
 }
 
 /// The state shared by the tasks that receive the control plane's streams.
@@ -126,6 +131,10 @@ const FIRST_SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of names that are looked up at a time. Requests choose them, possibly on behalf
 /// of external clients, and each one has two streams to the control plane.
 const MAX_NAMES: usize = 1024;
+
+/// Maximum number of names of inbound requests whose profiles are looked up at a time. Clients
+/// choose the names, each one has a stream to the control plane, and a pod has few of its own.
+pub(crate) const MAX_PROFILES: usize = 256;
 
 /// When to retry a lookup that the control plane has rejected or whose object it does not know.
 const RETRY_REJECTED: Duration = Duration::from_secs(30);
@@ -160,6 +169,7 @@ impl Discovery {
             names: WatchCache::new(settings.outbound_idle, &runtime),
             endpoints: WatchCache::new(settings.outbound_idle, &runtime),
             inbound: PortTable::new(settings.inbound_idle, &runtime),
+            profiles: WatchCache::new(settings.inbound_idle, &runtime),
             runtime,
         };
         let discovery = Self {
@@ -204,6 +214,25 @@ impl Discovery {
     /// the policy service responds; see [`PortPolicy::wait_for_policy`].
     pub(crate) fn inbound(&self, port: u16) -> Result<PortPolicy, TooManyPorts> {
         self.watch(port, self.is_declared(port))
+    }
+
+    /// Returns the profile of a name that inbound requests have, which may not have arrived yet.
+    /// `None` if too many others are in use. The name is within the configured suffixes.
+    pub(crate) fn inbound_profile(&self, name: &NameAddr) -> Option<ProfileUpdates> {
+        let inner = &self.inner;
+        let name = Destination::Name(name.clone());
+        if !inner.profiles.has_room_for(&name, MAX_PROFILES) {
+            return None;
+        }
+        let start = |sender: watch::Sender<_>| {
+            let (context, name) = (inner.context.clone(), name.clone());
+            async move { outbound::watch_profile(&context, &name, &sender).await }
+        };
+        let subscribe = watch::Sender::subscribe;
+        let runtime = &inner.runtime;
+        let profiles = &inner.profiles;
+        let updates = profiles.find_or_start(&name, runtime, || None, start, subscribe);
+        Some(ProfileUpdates::new(updates))
     }
 
     fn watch(&self, port: u16, is_declared: bool) -> Result<PortPolicy, TooManyPorts> {

@@ -11,6 +11,7 @@ use std::rc::Rc;
 use mesh_runtime::metrics::OTHER;
 
 use self::app::Apps;
+use self::http::Profiles;
 use self::peer::Peer;
 use self::policy::{ActiveEnforcer, PolicyEnforcer};
 use crate::classify::Classifier;
@@ -39,6 +40,7 @@ pub struct Inbound {
     /// Connections of the same client identity to the same address share an enforcer and its metric
     /// handles.
     enforcers: IdleCache<(SocketAddr, ServerTls), PolicyEnforcer>,
+    profiles: Profiles,
 }
 
 /// The number of enforcers from which clients with opaque TLS and a new server name share one per
@@ -54,6 +56,7 @@ impl Inbound {
             server: Server::new(Direction::Inbound, &context),
             apps: Apps::new(&context, to_app),
             enforcers: IdleCache::new(keep),
+            profiles: Profiles::new(context.clone()),
             context,
         }
     }
@@ -98,6 +101,11 @@ impl Inbound {
     #[cfg(test)]
     pub(crate) fn enforcers(&self) -> usize {
         self.enforcers.count()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn profiles(&self) -> usize {
+        self.profiles.count()
     }
 
     /// Returns the label values of an address that a client has dialled.

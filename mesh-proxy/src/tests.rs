@@ -14,6 +14,7 @@ mod discovery;
 mod egress;
 mod filters;
 mod identity;
+mod inbound_profiles;
 mod ingress;
 mod orig_proto;
 mod outside;

@@ -48,8 +48,12 @@ impl Destination {
 }
 
 impl NameAddr {
-    pub(super) fn host(&self) -> &str {
+    pub(crate) fn host(&self) -> &str {
         &self.host
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
     }
 }
 

@@ -129,7 +129,8 @@ pub(super) async fn run(
     );
 }
 
-async fn watch_profile(
+/// Publishes the responses of the destination service about a destination's profile.
+pub(super) async fn watch_profile(
     context: &Context,
     dst: &Destination,
     profile: &watch::Sender<Option<ProfileResponse>>,

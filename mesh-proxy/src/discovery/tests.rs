@@ -349,6 +349,27 @@ async fn declared_policies_are_complete_when_each_port_has_one() {
 }
 
 #[tokio::test]
+async fn number_of_inbound_profiles_is_bounded_until_one_is_unused() {
+    let idle = ("INBOUND_DISCOVERY_IDLE_TIMEOUT", Some("100ms"));
+    let (discovery, mut control) = start_with(&[idle]).await;
+    let name = |n: usize| -> NameAddr { format!("{n}.svc.cluster.local:80").parse().unwrap() };
+    let mut used: Vec<_> = (0..MAX_PROFILES)
+        .map(|n| discovery.inbound_profile(&name(n)).unwrap())
+        .collect();
+    assert!(discovery.inbound_profile(&name(MAX_PROFILES)).is_none());
+    assert!(discovery.inbound_profile(&name(0)).is_some());
+    let mut streams = Vec::new();
+    while streams.len() < MAX_PROFILES {
+        streams.push(control.profiles.recv().await.unwrap().stream());
+    }
+    assert!(control.profiles.try_recv().is_err(), "one stream for each");
+    used.pop();
+    while discovery.inbound_profile(&name(MAX_PROFILES)).is_none() {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
 async fn number_of_names_is_bounded() {
     let (discovery, mut control) = start().await;
     let name = |n: usize| Destination::Name(format!("{n}.test:80").parse().unwrap());

@@ -34,6 +34,8 @@ struct Entry<V> {
 
 impl<T> SharedWatch for Arc<T> {}
 
+impl<T> SharedWatch for Option<T> {}
+
 impl<K, V> WatchCache<K, V>
 where
     K: Clone + Eq + Hash + Send + 'static,

@@ -14,6 +14,8 @@ use mesh_runtime::admin::Admin;
 use mesh_runtime::drain::Watch;
 
 use self::observe::{AccessLogObserver, RequestObserver, ResponseObserver};
+use self::profile::LastName;
+pub(super) use self::profile::Profiles;
 use super::Inbound;
 use super::app::AppPort;
 use super::peer::Peer;
@@ -32,13 +34,14 @@ use crate::http::{
     synthetic_response, uri,
 };
 use crate::tap::TapRecorder;
-use crate::telemetry::http::Exchange;
+use crate::telemetry::http::{EndpointMetrics, Exchange, ExchangeMetrics};
 use crate::telemetry::labels::{self, Direction};
 use crate::trace::{self, OpenSpan};
 use crate::transport::Io;
 
 mod admin;
 mod observe;
+mod profile;
 
 /// Response headers that proxies act upon. The proxy removes them from the application's responses.
 static PROXY_RESPONSE_HEADERS: [HeaderName; 4] =
@@ -54,6 +57,7 @@ struct RequestHandler {
     client_id: Option<HeaderValue>,
     /// Whether the destination has responded to a request of this connection.
     has_responded: Cell<bool>,
+    last_name: LastName,
 }
 
 /// The destination of authorized requests.
@@ -97,6 +101,7 @@ impl Inbound {
             peer,
             enforcer,
             has_responded: Cell::new(false),
+            last_name: LastName::default(),
         };
         let served = self
             .server
@@ -277,13 +282,14 @@ impl RequestHandler {
         permit: &RoutePermit,
     ) -> Result<Response, RequestFailure> {
         let span = self.open_span(SpanKind::Client, request);
-        let mut exchange = Exchange::start(
-            permit.observers(),
-            request.headers(),
-            !request.body().is_empty(),
-        )
-        .with_tap(self.tap(request, permit))
-        .with_span(trace::context(span.as_deref()));
+        let observers = ExchangeMetrics {
+            profile: self.profile_route(request),
+            ..permit.observers()
+        };
+        let mut exchange =
+            Exchange::start(observers, request.headers(), !request.body().is_empty())
+                .with_tap(self.tap(request, permit))
+                .with_span(trace::context(span.as_deref()));
         if let Some(observer) = exchange.request_body() {
             let observer = Box::new(RequestObserver(observer));
             request.body_mut().observe(observer);
@@ -303,6 +309,14 @@ impl RequestHandler {
                     error: error.into(),
                 })
             }
+        }
+    }
+
+    /// Returns the metrics of the route of a ServiceProfile that a request to the application has.
+    fn profile_route(&self, request: &Request) -> Option<Rc<EndpointMetrics>> {
+        match &self.to {
+            Destination::App(_) => self.inbound.profiles.route(&self.last_name, request),
+            Destination::Admin(..) => None,
         }
     }
 

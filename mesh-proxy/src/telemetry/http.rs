@@ -54,7 +54,8 @@ pub(crate) struct EndpointMetrics {
     /// Which responses are failures, before the default applies.
     classes: Vec<ResponseClass>,
     requests: Counter,
-    responses: RefCell<HandleCache<Outcome, Counter>>,
+    /// By outcome, and whether it is a failure.
+    responses: RefCell<HandleCache<(Outcome, bool), Counter>>,
     latencies: RefCell<HandleCache<StatusCode, Histogram>>,
     durations: RefCell<HandleCache<Option<StatusCode>, Histogram>>,
 }
@@ -221,11 +222,11 @@ impl EndpointMetrics {
         }
     }
 
-    fn end(&self, outcome: Outcome, took: Duration, exemplar: Option<&Exemplar>) {
+    fn end(&self, outcome: Outcome, is_failure: bool, took: Duration, exemplar: Option<&Exemplar>) {
         self.responses
             .borrow_mut()
-            .find_or(outcome, |outcome| {
-                let labels = response_labels(&self.labels, outcome, self.is_failure(outcome));
+            .find_or((outcome, is_failure), |(outcome, is_failure)| {
+                let labels = response_labels(&self.labels, outcome, *is_failure);
                 self.families.responses.with(&labels)
             })
             .inc();
@@ -449,8 +450,11 @@ impl Exchange {
             let ExchangeMetrics {
                 endpoint, profile, ..
             } = &self.observers;
+            // The classes of a ServiceProfile's route apply to both, as in Linkerd.
+            let classes = profile.as_ref().or(endpoint.as_ref());
+            let is_failure = classes.is_some_and(|metrics| metrics.is_failure(&outcome));
             for metrics in [endpoint, profile].into_iter().flatten() {
-                metrics.end(outcome, took, exemplar);
+                metrics.end(outcome, is_failure, took, exemplar);
             }
         }
         for route in [&self.observers.route, &self.observers.backend]

@@ -137,8 +137,8 @@ pub(super) async fn settle() {
 pub(super) struct World {
     control_plane: SocketAddr,
     ca: TestCa,
-    /// The profiles of the control plane that responds by itself.
-    profiles: Rc<RefCell<HashMap<SocketAddr, Profile>>>,
+    /// The profiles of the control plane that responds by itself, by address or name.
+    profiles: Rc<RefCell<HashMap<String, Profile>>>,
     /// Its policy of every port.
     default_policy: Rc<Cell<DefaultPolicy>>,
 }
@@ -172,8 +172,8 @@ impl World {
                         inbound.push(stream);
                     }
                     Some(call) = control.profiles.recv() => {
-                        let addr: SocketAddr = call.request.path.parse().unwrap();
-                        let profile = profiles.borrow().get(&addr).cloned().unwrap_or_default();
+                        let profile = profiles.borrow().get(&call.request.path).cloned();
+                        let profile = profile.unwrap_or_default();
                         let stream = call.stream();
                         stream.send(Ok(mesh_api::destination::profile_to_proto(&profile))).unwrap();
                         streams.push(stream);
@@ -213,9 +213,10 @@ impl World {
         shaken.await.unwrap().0
     }
 
-    /// Sets the profile of an address.
-    pub(super) fn knows(&self, addr: SocketAddr, profile: Profile) {
-        self.profiles.borrow_mut().insert(addr, profile);
+    /// Sets the profile of an address or a name.
+    pub(super) fn knows(&self, destination: impl ToString, profile: Profile) {
+        let mut profiles = self.profiles.borrow_mut();
+        profiles.insert(destination.to_string(), profile);
     }
 
     pub(super) fn proxy(&self, name: &str) -> Proxy {
@@ -414,6 +415,11 @@ impl Proxy {
     }
 
     /// The value of the metric whose line begins with `begins`.
+    /// The number of names of inbound requests whose profiles are looked up.
+    pub(super) fn profiles(&self) -> usize {
+        self.inbound.profiles()
+    }
+
     pub(super) fn metric(&self, begins: &str) -> u64 {
         let text = String::from_utf8(self.registry.encode()).unwrap();
         let lines = text.lines().filter(|line| line.starts_with(begins));
