@@ -63,9 +63,16 @@ const FEATURES: [&str; 19] = [
 /// Longer than all tests together when each waits until its routes are in effect.
 const TIMEOUT: &str = "20m";
 
+#[derive(Debug, clap::Args)]
+pub(crate) struct GatewayApiOptions {
+    /// Use the existing program of the conformance tests
+    #[arg(long)]
+    no_build: bool,
+}
+
 /// Runs the tests on the cluster that is given, which has the mesh's images and no mesh. A failed
 /// test sets the exit status and is not an error.
-pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(root: &Path, options: &GatewayApiOptions) -> anyhow::Result<ExitCode> {
     let Some(context) = cluster::given() else {
         bail!(
             "gateway-api needs a cluster: set {} to the context of one on which nothing of the mesh is installed",
@@ -76,9 +83,17 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
     let results = tools.join("results");
     fs::create_dir_all(&results).with_context(|| format!("create {}", results.display()))?;
     let module = Module::of(root);
-    let program = stage::run("gateway-api", "the conformance tests", || {
-        module.compile(&tools)
-    })?;
+    let program = tools.join("gateway-api.test");
+    if !options.no_build {
+        stage::run("gateway-api", "the conformance tests", || {
+            module.compile(&program)
+        })?;
+    } else if !program.exists() {
+        bail!(
+            "--no-build: {} does not exist; leave the option out once",
+            program.display()
+        );
+    }
     for go in [&ECHO_CLIENT, &ECHO_SERVER] {
         go.install(&tools)?;
     }
@@ -155,13 +170,11 @@ impl Module {
         go
     }
 
-    fn compile(&self, tools: &Path) -> anyhow::Result<PathBuf> {
+    fn compile(&self, program: &Path) -> anyhow::Result<()> {
         go_program::require_go("the conformance tests")?;
-        let program = tools.join("gateway-api.test");
         let mut go = self.go();
-        go.args(["test", "-c", "-mod=readonly", "-o"]).arg(&program);
-        command::run("go test -c", go.arg(TESTS))?;
-        Ok(program)
+        go.args(["test", "-c", "-mod=readonly", "-o"]).arg(program);
+        command::run("go test -c", go.arg(TESTS))
     }
 
     /// Returns the image that the manifests of the tests use.

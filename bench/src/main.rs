@@ -58,7 +58,7 @@ enum Command {
     /// Run test suites against the proxy
     Suites(suites::SuitesOptions),
     /// Run the Gateway API's conformance tests on the cluster of MESH_TEST_CLUSTER
-    GatewayApi,
+    GatewayApi(gateway_api::GatewayApiOptions),
     /// Generate a trust anchor, an issuer and a leaf certificate for each name
     Authority(authority::Options),
     /// Run a control plane for the proxies
@@ -91,7 +91,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Benchmark(options) => return benchmark::run(&workspace::root()?, &options),
         Command::Soak(options) => return benchmark::soak::run(&workspace::root()?, &options),
         Command::Suites(options) => return suites::run(&workspace::root()?, &options),
-        Command::GatewayApi => return gateway_api::run(&workspace::root()?),
+        Command::GatewayApi(options) => return gateway_api::run(&workspace::root()?, &options),
         Command::Authority(options) => authority::generate(&options),
         Command::Control(options) => runtime()?.block_on(control::run(options)),
         Command::Collector(options) => runtime()?.block_on(collector::run(options)),

@@ -101,7 +101,7 @@ pub(crate) struct TestOptions {
     /// or both. May be repeated
     #[arg(long = "position", value_name = "NAME", requires = "suites")]
     pub(crate) positions: Vec<String>,
-    /// Use the existing programs in target/debug, or in target/release for the suite that measures
+    /// Use the existing programs and images, in target/debug or for measurements target/release
     #[arg(long, requires = "suites")]
     pub(crate) no_build: bool,
 }

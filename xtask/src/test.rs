@@ -25,9 +25,6 @@ const CLUSTER_SUITE: &str = "gateway-api";
 /// Runs everything. Failed tests only set the exit status, so that the counts are the last line.
 pub(crate) fn run(root: &Path, options: &TestOptions) -> anyhow::Result<ExitCode> {
     if let Some(suites) = &options.suites {
-        if !options.no_build {
-            build_kernel_programs(root)?;
-        }
         return run_suites(root, suites, options);
     }
     let mut tally = Tally::default();
@@ -51,26 +48,29 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> anyhow::Result<ExitCode
 /// Runs the named suites, or all: those against a pair of proxies, then the one on a cluster.
 fn run_suites(root: &Path, named: &[String], options: &TestOptions) -> anyhow::Result<ExitCode> {
     let all = named.is_empty();
-    let (on_cluster, on_machine): (Vec<String>, Vec<String>) = named
-        .iter()
-        .cloned()
-        .partition(|name| name == CLUSTER_SUITE);
+    let mut on_machine = named.to_vec();
+    on_machine.retain(|name| name != CLUSTER_SUITE);
+    let on_cluster = on_machine.len() < named.len();
+    if on_machine.is_empty() && on_cluster && !options.positions.is_empty() {
+        bail!("--position has no effect on {CLUSTER_SUITE}: leave it out, or name another suite");
+    }
+    let no_build = options.no_build.then(|| "--no-build".to_owned());
+    if no_build.is_none() {
+        build_kernel_programs(root)?;
+    }
     let mut status = ExitCode::SUCCESS;
     if all || !on_machine.is_empty() {
         let positions = options.positions.iter();
-        let positions = positions.flat_map(|name| ["--position".to_owned(), name.clone()]);
-        let mut arguments: Vec<String> = on_machine.into_iter().chain(positions).collect();
-        if options.no_build {
-            arguments.push("--no-build".to_owned());
-        }
-        status = measurement::run(root, "suites", &arguments)?;
+        on_machine.extend(positions.flat_map(|name| ["--position".to_owned(), name.clone()]));
+        on_machine.extend(no_build.clone());
+        status = measurement::run(root, "suites", &on_machine)?;
     }
-    if !on_cluster.is_empty() || (all && cluster::given().is_some()) {
+    if on_cluster || (all && cluster::given().is_some()) {
         if let (Some(context), false) = (cluster::given(), options.no_build) {
             build(root)?;
             load_images(root, &context)?;
         }
-        let passed = measurement::run(root, CLUSTER_SUITE, &[])?;
+        let passed = measurement::run(root, CLUSTER_SUITE, &Vec::from_iter(no_build))?;
         if passed != ExitCode::SUCCESS {
             status = passed;
         }
