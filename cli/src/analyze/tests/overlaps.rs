@@ -136,74 +136,76 @@ fn exception_outside_of_its_block_is_found() {
 }
 
 #[test]
-fn policies_that_authorize_the_same_clients_are_found() {
+fn policies_and_authorizations_with_the_same_clients_are_found() {
     let all = "{group: policy.linkerd.io, kind: NetworkAuthentication, name: all}";
     let account = "{kind: ServiceAccount, name: client}";
-    let authorization = |name: &str, references: &str| {
+    let policy_of = |name: &str, references: &str| {
         let target = "{group: policy.linkerd.io, kind: Server, name: web-http}";
         let spec = format!("{{targetRef: {target}, requiredAuthenticationRefs: [{references}]}}");
         named("AuthorizationPolicy", name, &spec)
     };
-    // The policy `web` of the namespace requires `all`.
-    for (name, references, code, object, text) in [
-        (
-            "web-2",
-            all.replace("name: all", "name: all, namespace: shop"),
-            "duplicate",
-            "AuthorizationPolicy shop/web-2",
-            "AuthorizationPolicy web authorizes the same clients",
-        ),
-        (
-            "a",
-            all.to_owned(),
-            "duplicate",
-            "AuthorizationPolicy shop/web",
-            "AuthorizationPolicy a authorizes the same clients",
-        ),
-        (
-            "a",
-            format!("{account}, {all}"),
-            "no-effect",
-            "AuthorizationPolicy shop/a",
-            "AuthorizationPolicy web already authorizes these clients",
-        ),
-    ] {
-        check(
-            &authorization(name, &references),
-            [code, object, "spec.requiredAuthenticationRefs", text],
-        );
-    }
-    assert_eq!(findings(&authorization("a", account)), []);
-    let of_namespace = "{targetRef: {kind: Namespace, name: shop}, requiredAuthenticationRefs: [{kind: ServiceAccount, name: client}]}";
-    let both = format!(
-        "{}---{}",
-        authorization("a", account),
-        named("AuthorizationPolicy", "b", of_namespace)
-    );
-    assert_eq!(findings(&both), []);
-}
-
-#[test]
-fn server_authorizations_that_are_equal_are_found() {
-    let spec = "{server: {name: web-http}, client: {unauthenticated: true}}";
-    let other = "{server: {name: web-http}, client: {meshTLS: {identities: ['*']}}}";
-    let both = |other: &str| {
+    let authorizations = |other: &str| {
+        let of = |client: &str| format!("{{server: {{name: web-http}}, client: {client}}}");
         format!(
             "{}---{}",
-            named("ServerAuthorization", "a", spec),
-            named("ServerAuthorization", "b", other)
+            named("ServerAuthorization", "a", &of("{unauthenticated: true}")),
+            named("ServerAuthorization", "b", &of(other))
         )
     };
-    check(
-        &both(spec),
-        [
-            "duplicate",
-            "ServerAuthorization shop/b",
-            "spec",
-            "ServerAuthorization a authorizes the same clients",
-        ],
-    );
-    assert_eq!(findings(&both(other)), []);
+    let references = "spec.requiredAuthenticationRefs";
+    // The policy `web` of the namespace requires `all`.
+    for (objects, finding) in [
+        (
+            policy_of(
+                "web-2",
+                &all.replace("name: all", "name: all, namespace: shop"),
+            ),
+            [
+                "duplicate",
+                "AuthorizationPolicy shop/web-2",
+                references,
+                "AuthorizationPolicy web authorizes the same clients",
+            ],
+        ),
+        (
+            policy_of("a", all),
+            [
+                "duplicate",
+                "AuthorizationPolicy shop/web",
+                references,
+                "AuthorizationPolicy a authorizes the same clients",
+            ],
+        ),
+        (
+            policy_of("a", &format!("{account}, {all}")),
+            [
+                "no-effect",
+                "AuthorizationPolicy shop/a",
+                references,
+                "AuthorizationPolicy web already authorizes these clients",
+            ],
+        ),
+        (
+            authorizations("{unauthenticated: true}"),
+            [
+                "duplicate",
+                "ServerAuthorization shop/b",
+                "spec",
+                "ServerAuthorization a authorizes the same clients",
+            ],
+        ),
+    ] {
+        check(&objects, finding);
+    }
+    let of_namespace = "{targetRef: {kind: Namespace, name: shop}, requiredAuthenticationRefs: [{kind: ServiceAccount, name: client}]}";
+    let of_namespace = named("AuthorizationPolicy", "b", of_namespace);
+    for objects in [
+        policy_of("a", account),
+        format!("{}---{of_namespace}", policy_of("a", account)),
+        authorizations("{meshTLS: {identities: ['*']}}"),
+    ] {
+        assert_eq!(findings(&objects), [], "{objects}");
+    }
 }
 
 #[test]
