@@ -9,11 +9,14 @@ use std::time::Duration;
 use http::uri::Scheme;
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use ipnet::IpNet;
+use mesh_core::backend::Backend;
 use mesh_core::endpoint::{Endpoint, Http2Params, KeepAlive, ProtocolHint, TlsPeer};
 use mesh_core::identity::Identity;
 use mesh_core::meta::{Meta, Resource};
 use mesh_core::resilience::{Backoff, Timeouts};
-use mesh_core::route::filter::{Filter, HeaderModifier, PathModifier, Ratio, Redirect, UrlRewrite};
+use mesh_core::route::filter::{
+    Filter, HeaderModifier, PathModifier, Ratio, Redirect, RequestMirror, UrlRewrite,
+};
 use mesh_core::route::grpc::GrpcMatch;
 use mesh_core::route::http::{
     HeaderMatch, HeaderValueMatch, HttpMatch, PathMatch, QueryMatch, QueryValueMatch,
@@ -199,6 +202,17 @@ pub(crate) fn url_rewrite() -> impl Strategy<Value = Filter> {
         path: option::of(path),
     })
     .prop_map(Filter::UrlRewrite)
+}
+
+/// A mirror to one of these backends.
+pub(crate) fn request_mirror(
+    backend: impl Strategy<Value = Backend>,
+) -> impl Strategy<Value = Filter> {
+    record!(RequestMirror {
+        backend: backend.prop_map(Arc::new),
+        ratio: ratio(),
+    })
+    .prop_map(Filter::RequestMirror)
 }
 
 fn status() -> impl Strategy<Value = StatusCode> {

@@ -8,6 +8,7 @@
 #![warn(missing_docs)]
 
 pub mod annotation;
+pub mod backend;
 pub mod endpoint;
 pub mod exposition;
 pub mod identity;

@@ -60,6 +60,8 @@ pub(crate) struct ProcessState {
     pub(crate) inbound_in_flight: Semaphore,
     /// One permit per outbound request that waits for its response headers.
     pub(crate) outbound_in_flight: Semaphore,
+    /// One permit per copy of a request for a mirror.
+    pub(crate) mirrors_in_flight: Arc<Semaphore>,
     /// One permit per connection.
     pub(crate) inbound_connections: Arc<Semaphore>,
     pub(crate) outbound_connections: Arc<Semaphore>,
@@ -92,6 +94,7 @@ impl ProcessState {
             tracer: None,
             inbound_in_flight: permits(config.inbound.max_in_flight),
             outbound_in_flight: permits(config.outbound.max_in_flight),
+            mirrors_in_flight: Arc::new(permits(config.outbound.max_mirrors)),
             inbound_connections: connections(config.inbound.max_connections),
             outbound_connections: connections(config.outbound.max_connections),
         }

@@ -11,6 +11,7 @@ pub(crate) mod control;
 pub(crate) mod detect;
 pub(crate) mod http;
 pub(crate) mod labels;
+pub(crate) mod mirror;
 pub(crate) mod profile;
 pub(crate) mod refused;
 pub(crate) mod retry;
@@ -42,6 +43,7 @@ pub(crate) struct Families {
     pub(crate) tcp_balancer: balancer::BalancerFamilies,
     pub(crate) tls_balancer: balancer::BalancerFamilies,
     pub(crate) breaker: breaker::BreakerFamily,
+    pub(crate) mirror: mirror::MirrorFamily,
     pub(crate) tcp_route: tcp::TcpRouteFamilies,
     pub(crate) tls_route: tcp::TcpRouteFamilies,
 }
@@ -70,6 +72,7 @@ impl Families {
             tcp_balancer: balancer::BalancerFamilies::tcp(registry),
             tls_balancer: balancer::BalancerFamilies::tls(registry),
             breaker: breaker::BreakerFamily::new(registry),
+            mirror: mirror::MirrorFamily::new(registry),
             tcp_route: tcp::TcpRouteFamilies::tcp(registry),
             tls_route: tcp::TcpRouteFamilies::tls(registry),
         }

@@ -16,6 +16,7 @@ mod filters;
 mod identity;
 mod inbound_profiles;
 mod ingress;
+mod mirrors;
 mod orig_proto;
 mod outside;
 mod policy;

@@ -34,7 +34,7 @@ pub struct BackendFilters {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Filter {
-    #[prost(oneof = "filter::Kind", tags = "1, 2")]
+    #[prost(oneof = "filter::Kind", tags = "1, 2, 3")]
     pub kind: ::core::option::Option<filter::Kind>,
 }
 /// Nested message and enum types in `Filter`.
@@ -46,6 +46,8 @@ pub mod filter {
         Standard(::prost::alloc::vec::Vec<u8>),
         #[prost(message, tag = "2")]
         UrlRewrite(super::UrlRewrite),
+        #[prost(message, tag = "3")]
+        RequestMirror(super::RequestMirror),
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -67,4 +69,15 @@ pub mod url_rewrite {
         #[prost(string, tag = "3")]
         Prefix(::prost::alloc::string::String),
     }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RequestMirror {
+    /// An encoded io.linkerd.proxy.outbound.Backend.
+    #[prost(bytes = "vec", tag = "1")]
+    pub backend: ::prost::alloc::vec::Vec<u8>,
+    /// The share of the requests that are copied; the denominator is not 0.
+    #[prost(uint32, tag = "2")]
+    pub numerator: u32,
+    #[prost(uint32, tag = "3")]
+    pub denominator: u32,
 }

@@ -11,16 +11,19 @@ use mesh_core::policy::outbound::{
     Distribution, HttpRoutes, OutboundPolicy, OutboundProtocol, OutboundRule, RouteBackend,
 };
 use mesh_core::route::Route;
-use mesh_core::route::filter::{Filter, PathModifier, RequestKind, UrlRewrite};
+use mesh_core::route::filter::{
+    Filter, PathModifier, Ratio, RequestKind, RequestMirror, UrlRewrite,
+};
 use prost::Message as _;
 
-use super::http;
 use super::rule::first_beyond_linkerd;
+use super::{backend, http};
 use crate::InvalidField;
 use crate::field::{FieldContext, each};
 use crate::mesh::outbound as wire;
 use crate::mesh::outbound::filter::Kind;
 use crate::mesh::outbound::url_rewrite::Path;
+use crate::proto::outbound::Backend as StandardBackend;
 use crate::proto::outbound::http_route::Filter as StandardFilter;
 
 /// Most bytes of an extension, which are decoded to at most 40 times as many. A rule of the Gateway
@@ -203,6 +206,14 @@ fn apply_entry(
         return Err(InvalidField::not_a(expected, "filters", filters.len()));
     }
     let filters = each("filters", filters, filter)?;
+    if place.backend.is_some() {
+        let mut filters = filters.iter();
+        if let Some(at) = filters.position(|it| matches!(it, Filter::RequestMirror(_))) {
+            let field = format!("filters[{at}]");
+            let expected = "filter of a backend";
+            return Err(InvalidField::not_a(expected, &field, "RequestMirror"));
+        }
+    }
     let replaced = match protocol {
         OutboundProtocol::Detect { http1, http2, .. } => {
             let http1 = place.filters(&mut http1.routes);
@@ -257,6 +268,9 @@ fn filter(wire: wire::Filter) -> Result<Filter, InvalidField> {
             .and_then(http::filter)
             .inside("standard"),
         Some(Kind::UrlRewrite(rewrite)) => Ok(Filter::UrlRewrite(url_rewrite(rewrite))),
+        Some(Kind::RequestMirror(mirror)) => request_mirror(&mirror)
+            .map(Filter::RequestMirror)
+            .inside("request_mirror"),
         None => Err(InvalidField::unknown_kind("kind")),
     }
 }
@@ -264,6 +278,7 @@ fn filter(wire: wire::Filter) -> Result<Filter, InvalidField> {
 fn filter_to_proto(filter: &Filter) -> wire::Filter {
     let kind = match filter {
         Filter::UrlRewrite(rewrite) => Kind::UrlRewrite(url_rewrite_to_proto(rewrite)),
+        Filter::RequestMirror(mirror) => Kind::RequestMirror(request_mirror_to_proto(mirror)),
         standard => Kind::Standard(http::filter_to_proto(standard).encode_to_vec()),
     };
     wire::Filter { kind: Some(kind) }
@@ -286,6 +301,37 @@ fn url_rewrite_to_proto(rewrite: &UrlRewrite) -> wire::UrlRewrite {
             PathModifier::Full(path) => Path::Full(path.to_string()),
             PathModifier::Prefix(path) => Path::Prefix(path.to_string()),
         }),
+    }
+}
+
+fn request_mirror(wire: &wire::RequestMirror) -> Result<RequestMirror, InvalidField> {
+    let backend = StandardBackend::decode(&*wire.backend)
+        .map_err(|error| InvalidField::not_a("message", "", error.to_string()))
+        .and_then(backend::backend)
+        .inside("backend")?;
+    // A mirror of every request must not be the result of a missing field.
+    if wire.denominator == 0 {
+        let expected = "number above 0";
+        return Err(InvalidField::not_a(
+            expected,
+            "denominator",
+            wire.denominator,
+        ));
+    }
+    Ok(RequestMirror {
+        backend: Arc::new(backend),
+        ratio: Ratio {
+            numerator: wire.numerator,
+            denominator: wire.denominator,
+        },
+    })
+}
+
+fn request_mirror_to_proto(mirror: &RequestMirror) -> wire::RequestMirror {
+    wire::RequestMirror {
+        backend: backend::to_proto(&mirror.backend).encode_to_vec(),
+        numerator: mirror.ratio.numerator,
+        denominator: mirror.ratio.denominator,
     }
 }
 

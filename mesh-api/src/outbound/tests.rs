@@ -19,7 +19,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::arbitrary::{self, record};
 
-fn backends() -> impl Strategy<Value = Backend> {
+pub(super) fn backends() -> impl Strategy<Value = Backend> {
     let penalty = record!(FailurePenalty {
         penalty: arbitrary::duration(),
         max_retry_after: arbitrary::duration(),

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::endpoint::Endpoint;
+pub use crate::backend::{Backend, BackendTarget};
 use crate::meta::Meta;
-use crate::resilience::{FailureAccrual, GrpcRetry, HttpRetry, PeakEwma, Queue, Timeouts};
+use crate::resilience::{FailureAccrual, GrpcRetry, HttpRetry, Timeouts};
 use crate::route::filter::Filter;
 use crate::route::grpc::GrpcMatch;
 use crate::route::http::HttpMatch;
@@ -139,33 +139,6 @@ pub struct RouteBackend {
     pub filters: Vec<Filter>,
     /// The decision of TCP and TLS routes; `Forward` for HTTP.
     pub verdict: TcpVerdict,
-}
-
-/// A target with its origin.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Backend {
-    /// The object that the target was created from.
-    pub meta: Meta,
-    /// The endpoints of the backend, if there are any.
-    pub target: BackendTarget,
-}
-
-/// The target of a backend.
-#[derive(Clone, Debug, PartialEq)]
-pub enum BackendTarget {
-    /// One fixed endpoint.
-    Forward(Box<Endpoint>),
-    /// Balances over the endpoints of `Destination.Get`.
-    Balance {
-        /// The authority to resolve.
-        authority: Arc<str>,
-        /// The load metric of the balancer.
-        load: PeakEwma,
-        /// The requests that wait for an endpoint.
-        queue: Queue,
-    },
-    /// No target, because the Service does not exist.
-    None,
 }
 
 /// The destination that a workload connects to.

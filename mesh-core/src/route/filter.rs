@@ -6,6 +6,7 @@ use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 
 use super::http::RequestHead;
+use crate::backend::Backend;
 
 /// A filter of a rule.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,6 +19,8 @@ pub enum Filter {
     Redirect(Redirect),
     /// Changes the URI of the request.
     UrlRewrite(UrlRewrite),
+    /// Sends copies of requests to another backend.
+    RequestMirror(RequestMirror),
     /// Responds to a share of the requests with an HTTP error.
     InjectHttpFailure {
         /// The status of the error.
@@ -74,6 +77,15 @@ pub struct UrlRewrite {
     pub host: Option<Arc<str>>,
     /// How the forwarded path differs from the requested one.
     pub path: Option<PathModifier>,
+}
+
+/// A backend that receives copies of requests. Its responses are ignored.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RequestMirror {
+    /// Where the copies are sent to.
+    pub backend: Arc<Backend>,
+    /// The share of the requests that are copied.
+    pub ratio: Ratio,
 }
 
 /// A change of a path, which keeps the query.
@@ -155,6 +167,7 @@ impl Filter {
             Self::ResponseHeaders(_) if requests == RequestKind::Grpc => {
                 Some("ResponseHeaderModifier")
             }
+            Self::RequestMirror(_) => Some("RequestMirror"),
             Self::RequestHeaders(_)
             | Self::ResponseHeaders(_)
             | Self::Redirect(_)

@@ -32,6 +32,8 @@ pub(crate) struct Outbound {
     pub(crate) max_connections: Option<usize>,
     /// Maximum of bytes that requests keep of their bodies in order to be retried.
     pub(crate) max_replay_bytes: usize,
+    /// Maximum number of copies of requests for mirrors in flight.
+    pub(crate) max_mirrors: usize,
     pub(crate) http_queue: Queue,
     pub(crate) tcp_queue: Queue,
     pub(crate) http1_pool: Http1Pool,
@@ -62,6 +64,11 @@ const DEFAULT_BACKOFF: Backoff = Backoff {
 /// 512 bodies of 64 KiB, the largest that Linkerd's controller lets a proxy keep.
 const DEFAULT_REPLAY_BYTES: usize = 32 << 20;
 const MAX_REPLAY_BYTES: usize = 1 << 30;
+
+/// Together they keep at most 32 MiB of bodies, as much as retries.
+const DEFAULT_MIRRORS: usize = 512;
+/// Together they keep at most 1 GiB.
+const MAX_MIRRORS: usize = 16 * 1024;
 
 impl Outbound {
     pub(super) fn read(env: &Env<'_>, limits: &HttpLimits) -> Self {
@@ -100,6 +107,11 @@ impl Outbound {
                 "MESH_PROXY_MAX_REPLAY_BYTES",
                 parse::within(0..=MAX_REPLAY_BYTES),
                 DEFAULT_REPLAY_BYTES,
+            ),
+            max_mirrors: env.own_or(
+                "MESH_PROXY_MAX_MIRRORS",
+                parse::within(0..=MAX_MIRRORS),
+                DEFAULT_MIRRORS,
             ),
             http_queue: Queue::read(env, "OUTBOUND_HTTP", DEFAULT_FAILFAST),
             tcp_queue: Queue::read(env, "OUTBOUND_TCP", DEFAULT_FAILFAST),

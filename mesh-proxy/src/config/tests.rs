@@ -313,6 +313,7 @@ fn http_limits_are_checked_against_ranges() {
         ("MESH_PROXY_HTTP2_MAX_MISTAKES", "100", "0"),
         ("MESH_PROXY_MAX_MEMORY", "0", "8388607"),
         ("MESH_PROXY_MAX_REPLAY_BYTES", "0", "1073741825"),
+        ("MESH_PROXY_MAX_MIRRORS", "0", "16385"),
         ("MESH_PROXY_INBOUND_MAX_CONNECTIONS", "1", "0"),
         ("MESH_PROXY_OUTBOUND_MAX_CONNECTIONS", "1000", "many"),
     ] {
@@ -320,6 +321,7 @@ fn http_limits_are_checked_against_ranges() {
         let is_default = config.http == HttpLimits::DEFAULT
             && config.memory == MemoryLimit::Container
             && config.outbound.max_replay_bytes == 32 << 20
+            && config.outbound.max_mirrors == 512
             && config.inbound.max_connections.is_none()
             && config.outbound.max_connections.is_none();
         assert!(!is_default, "{name} is read");

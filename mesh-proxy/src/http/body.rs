@@ -21,11 +21,14 @@ use super::{ErrorCode, grpc, http1};
 use crate::error::grpc_code;
 use crate::transport::Io;
 
+pub(crate) use self::mirror::{GivenUp, MirrorBody};
+use self::mirror::{MirrorReader, SharedReader};
 use self::peek::PeekedBody;
 pub(crate) use self::replay::ReplayBody;
 use self::replay::ReplayReader;
 pub(crate) use self::timeouts::{ExchangeProgress, ExchangeTimeouts, TimeoutError};
 
+mod mirror;
 mod peek;
 mod replay;
 mod timeouts;
@@ -65,6 +68,10 @@ enum Content {
     Replay(ReplayReader),
     /// Of a response whose beginning has been read.
     Peeked(Box<PeekedBody>),
+    /// Of a request with mirrors.
+    Shared(Box<SharedReader>),
+    /// Of a mirror.
+    Mirror(Box<MirrorReader>),
 }
 
 /// Attributes that few bodies have, in one allocation.
@@ -114,6 +121,9 @@ pub enum BodyError {
     /// Not seen by a client: the attempt that reads the body has been given up.
     #[error("the request is being sent again")]
     Superseded,
+    /// Not seen by a client: the response of a mirror is ignored.
+    #[error("the mirrored request has been given up")]
+    MirrorGivenUp,
 }
 
 impl BodyError {
@@ -121,7 +131,11 @@ impl BodyError {
     pub(crate) fn reset(&self) -> Option<ErrorCode> {
         match self {
             Self::Http2(mesh_http2::Error::Reset(code)) => Some(*code),
-            Self::Http1(_) | Self::Http2(_) | Self::TimedOut(_) | Self::Superseded => None,
+            Self::Http1(_)
+            | Self::Http2(_)
+            | Self::TimedOut(_)
+            | Self::Superseded
+            | Self::MirrorGivenUp => None,
         }
     }
 
@@ -131,7 +145,7 @@ impl BodyError {
             Self::Http2(error) => error.error_code().unwrap_or(ErrorCode::INTERNAL_ERROR),
             Self::Http1(_) => ErrorCode::INTERNAL_ERROR,
             // A timeout is not a failure of the peer that receives this code.
-            Self::TimedOut(_) | Self::Superseded => ErrorCode::CANCEL,
+            Self::TimedOut(_) | Self::Superseded | Self::MirrorGivenUp => ErrorCode::CANCEL,
         }
     }
 }
@@ -141,9 +155,10 @@ impl GrpcErrorTrailers {
     fn trailers(self, error: &BodyError) -> HeaderMap {
         let code = match error {
             BodyError::TimedOut(..) => grpc_code::DEADLINE_EXCEEDED,
-            BodyError::Http1(_) | BodyError::Http2(_) | BodyError::Superseded => {
-                grpc_code::UNAVAILABLE
-            }
+            BodyError::Http1(_)
+            | BodyError::Http2(_)
+            | BodyError::Superseded
+            | BodyError::MirrorGivenUp => grpc_code::UNAVAILABLE,
         };
         let mut trailers = HeaderMap::with_capacity(2);
         trailers.insert(grpc::GRPC_STATUS, code.into());
@@ -263,6 +278,8 @@ impl Body {
             Content::Full(bytes) => bytes.is_empty(),
             Content::Http1(incoming) => incoming.is_end_stream(),
             Content::Replay(reader) => reader.has_no_body(),
+            Content::Shared(reader) => reader.source().has_no_body(),
+            Content::Mirror(reader) => reader.has_no_body(),
             Content::Http2(_) | Content::Peeked(_) => false,
         }
     }
@@ -334,6 +351,8 @@ impl Body {
             }
             Content::Replay(reader) => ready!(reader.poll_frame(cx)),
             Content::Peeked(peeked) => ready!(peeked.poll_frame(cx)),
+            Content::Shared(reader) => ready!(reader.poll_frame(cx)),
+            Content::Mirror(reader) => ready!(reader.poll_frame(cx)),
         };
         if let Some((_, progress)) = self.extras.as_ref().and_then(|e| e.timeouts.as_ref()) {
             progress.record_frame();
@@ -347,6 +366,7 @@ impl Body {
         match &self.content {
             Content::Http2(_) | Content::Peeked(_) => false,
             Content::Replay(reader) => reader.is_end_known(),
+            Content::Shared(reader) => reader.source().is_end_known(),
             _ => self.is_content_complete(),
         }
     }
@@ -359,6 +379,8 @@ impl Body {
             Content::Http2(incoming) => incoming.is_end_stream(),
             Content::Replay(reader) => reader.is_end_stream(),
             Content::Peeked(peeked) => peeked.is_end_stream(),
+            Content::Shared(reader) => reader.source().is_content_complete(),
+            Content::Mirror(reader) => reader.is_end_stream(),
         }
     }
 
@@ -452,6 +474,8 @@ impl http_body::Body for Body {
             Content::Http2(incoming) => size_hint_of(incoming.remaining()),
             Content::Replay(reader) => size_hint_of(reader.remaining()),
             Content::Peeked(_) => SizeHint::default(),
+            Content::Shared(reader) => reader.size_hint(),
+            Content::Mirror(reader) => size_hint_of(reader.remaining()),
         }
     }
 }
@@ -469,6 +493,8 @@ impl std::fmt::Debug for Body {
             Content::Http2(_) => "http2",
             Content::Replay(_) => "replay",
             Content::Peeked(_) => "peeked",
+            Content::Shared(_) => "shared",
+            Content::Mirror(_) => "mirror",
         };
         f.debug_tuple("Body").field(&content).finish()
     }

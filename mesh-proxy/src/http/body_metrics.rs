@@ -33,7 +33,7 @@ impl From<&BodyError> for StreamError {
             (BodyError::TimedOut(TimeoutError::Request(_)), _) => Self::RequestTimeout,
             (BodyError::TimedOut(TimeoutError::Response(_)), _) => Self::ResponseStreamTimeout,
             (BodyError::TimedOut(TimeoutError::Idle(_)), _) => Self::IdleTimeout,
-            (BodyError::Superseded, _) => Self::Cancel,
+            (BodyError::Superseded | BodyError::MirrorGivenUp, _) => Self::Cancel,
             (BodyError::Http1(_) | BodyError::Http2(_), Some(reason)) => reason.into(),
             (BodyError::Http1(_) | BodyError::Http2(_), None) => Self::Io,
         }

@@ -19,7 +19,8 @@ pub(crate) fn apply(
     for filter in filters {
         match filter {
             Filter::RequestHeaders(modifier) => modify_headers(modifier, request)?,
-            Filter::ResponseHeaders(_) => {}
+            // Applied by `apply_to_response`, and by `outbound::http::mirror`.
+            Filter::ResponseHeaders(_) | Filter::RequestMirror(_) => {}
             Filter::Redirect(redirect) => apply_redirect(redirect, request, *prefix)?,
             Filter::UrlRewrite(rewrite) => rewrite_url(rewrite, request, prefix)?,
             Filter::InjectHttpFailure {

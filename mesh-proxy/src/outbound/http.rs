@@ -24,6 +24,7 @@ use tokio::time::Instant;
 use self::backend::{BackendResponse, Delivery};
 use self::ingress::IngressConnection;
 use self::observe::{RequestObserver, ResponseObserver};
+use self::request_head::opens_tunnel;
 use self::routes::{Routes, Rule};
 use crate::context::ProxyContext;
 use crate::discovery::{Destination, DiscoveryError, OutboundTarget};
@@ -43,10 +44,12 @@ mod attempts;
 mod backend;
 mod endpoint;
 mod ingress;
+mod mirror;
 mod observe;
 mod outcome;
 mod overrides;
 mod profile;
+mod request_head;
 mod route_metrics;
 mod route_protocol;
 mod routes;
@@ -247,13 +250,18 @@ impl HttpTarget {
         request: &mut Request,
         delivery: &mut Delivery,
     ) -> Result<BackendResponse, Error> {
-        filter::apply(rule.filters(), request, &mut delivery.prefix)?;
+        if rule.mirrors.is_empty() {
+            filter::apply(rule.filters(), request, &mut delivery.prefix)?;
+        } else {
+            let filters = rule.filters();
+            mirror::apply(&self.context, filters, &rule.mirrors, request, delivery)?;
+        }
         if let Some(name) = &rule.canonical {
             request.headers_mut().insert(DST_CANONICAL, name.clone());
         }
         let sending = async {
             match retry {
-                Some(policy) if attempts::is_retryable(request) => {
+                Some(policy) if !opens_tunnel(request) => {
                     let memory = &self.context.shared.replay_memory;
                     Box::pin(attempts::send(rule, policy, memory, request, delivery)).await
                 }

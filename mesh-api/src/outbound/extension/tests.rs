@@ -14,6 +14,7 @@ use prost::Message as _;
 
 use super::*;
 use crate::arbitrary;
+use crate::outbound::tests::backends as any_backend;
 use crate::outbound::{ExtendedPolicy, extended_policy, extended_to_proto, outbound_policy};
 use crate::proto::outbound::OutboundPolicy as StandardPolicy;
 
@@ -172,6 +173,7 @@ fn any_filters() -> impl Strategy<Value = Vec<Filter>> {
         arbitrary::redirect(),
         arbitrary::http_failure(),
         arbitrary::url_rewrite(),
+        arbitrary::request_mirror(any_backend()),
     ];
     vec(filter, 0..4)
 }
@@ -240,8 +242,34 @@ fn invalid_filters_leave_the_standard_part_of_their_rule() {
         ..entry(0, 0, &[])
     };
     let many = vec![rewrite("a"); MAX_EXTENDED_FILTERS + 1];
+    let mirror = |backend: Vec<u8>, denominator| wire::RuleFilters {
+        filters: vec![wire::Filter {
+            kind: Some(Kind::RequestMirror(wire::RequestMirror {
+                backend,
+                numerator: 1,
+                denominator,
+            })),
+        }],
+        ..entry(0, 0, &[])
+    };
+    let nowhere = backend::to_proto(&Backend {
+        meta: Meta::new_default("nowhere"),
+        target: BackendTarget::None,
+    });
     for (bad, problem) in [
         (unknown, "extension.rules[0].filters[0].kind: has a kind"),
+        (
+            mirror(nowhere.encode_to_vec(), 0),
+            "extension.rules[0].filters[0].request_mirror.denominator: 0 is not",
+        ),
+        (
+            mirror(vec![0xff], 1),
+            "extension.rules[0].filters[0].request_mirror.backend: ",
+        ),
+        (
+            mirror(Vec::new(), 1),
+            "extension.rules[0].filters[0].request_mirror.backend.metadata: ",
+        ),
         (invalid, "extension.rules[0].filters[0].standard: "),
         (entry(0, 0, &many), "extension.rules[0].filters: 17 is not"),
         (entry(0, 0, &[]), "extension.rules[0].filters: 0 is not"),
@@ -372,6 +400,13 @@ fn invalid_filters_leave_the_standard_part_of_their_backend() {
         false,
     );
     let many = vec![rewrite("a"); MAX_EXTENDED_FILTERS + 1];
+    let mirror = Filter::RequestMirror(RequestMirror {
+        backend: Arc::new(Backend {
+            meta: Meta::new_default("nowhere"),
+            target: BackendTarget::None,
+        }),
+        ratio: Ratio::ALL,
+    });
     for (bad, problem) in [
         (
             backend_entry(0, &many),
@@ -380,6 +415,10 @@ fn invalid_filters_leave_the_standard_part_of_their_backend() {
         (
             backend_entry(0, &[]),
             "extension.backends[0].filters: 0 is not",
+        ),
+        (
+            backend_entry(0, &[rewrite("a"), mirror]),
+            "extension.backends[0].filters[1]: \"RequestMirror\" is not",
         ),
     ] {
         let extension = wire::PolicyExtension {

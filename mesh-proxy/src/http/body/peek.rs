@@ -59,6 +59,17 @@ impl Body {
 }
 
 impl PeekedBody {
+    /// A body with these frames, which need not be waited for.
+    #[cfg(test)]
+    pub(super) fn of(frames: VecDeque<Result<Frame<Bytes>, BodyError>>) -> Self {
+        Self {
+            frames,
+            length: 0,
+            has_ended: true,
+            rest: Body::empty(),
+        }
+    }
+
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let frame = ready!(Pin::new(&mut self.rest).poll_frame(cx));
         match frame

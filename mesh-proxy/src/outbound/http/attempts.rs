@@ -6,41 +6,24 @@
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
-use http::{Extensions, HeaderMap, Method, Uri, Version};
 use http_body_util::BodyExt as _;
 use tokio::time::{Instant, sleep};
 
 use super::attempt_limit::AttemptLimit;
 use super::backend::{BackendResponse, Delivery};
 use super::outcome;
+use super::request_head::RequestHeadCopy;
 use super::routes::Rule;
 use crate::error::Error;
 use crate::http::body::{BodyEnd, ReplayBody};
-use crate::http::message_context::MessageContext;
 use crate::http::retry::{AttemptEnd, PolicyAction, RetryPolicy};
 use crate::http::{Request, Response, grpc};
 use crate::replay_memory::ReplayMemory;
 use crate::retry_budget::RetryBudget;
 use crate::telemetry::http::grpc_status;
 
-/// What the application has sent besides the body, which an attempt changes.
-struct RequestHeadCopy {
-    method: Method,
-    uri: Uri,
-    version: Version,
-    headers: HeaderMap,
-    extensions: Extensions,
-}
-
 /// Most of a response that is read in order to keep its connection, if it is not forwarded.
 const MAX_DISCARDED: usize = 64 * 1024;
-
-/// Whether a policy applies to `request`. A connection that becomes a tunnel is not retried.
-pub(super) fn is_retryable(request: &Request) -> bool {
-    let is_tunnel = request.method() == Method::CONNECT
-        || MessageContext::of(request.extensions()).requests_upgrade;
-    !is_tunnel
-}
 
 /// Sends `request` until `policy` returns a result.
 pub(super) async fn send(
@@ -151,24 +134,4 @@ fn discard(sent: BackendResponse) {
         outcome::record_end(picked, BodyEnd::Complete(trailers.as_ref()));
     }
     attempt.response_end(trailers.as_ref());
-}
-
-impl RequestHeadCopy {
-    fn of(request: &Request) -> Self {
-        Self {
-            method: request.method().clone(),
-            uri: request.uri().clone(),
-            version: request.version(),
-            headers: request.headers().clone(),
-            extensions: request.extensions().clone(),
-        }
-    }
-
-    fn restore(&self, request: &mut Request) {
-        *request.method_mut() = self.method.clone();
-        *request.uri_mut() = self.uri.clone();
-        *request.version_mut() = self.version;
-        *request.headers_mut() = self.headers.clone();
-        *request.extensions_mut() = self.extensions.clone();
-    }
 }

@@ -21,6 +21,7 @@ use mesh_runtime::metrics::Labels;
 use rand::RngExt as _;
 
 use super::backend::{Backend, RuleBackend};
+use super::mirror::{self, Mirror};
 use super::profile;
 use super::route_metrics::MetricsByHost;
 use super::route_protocol::{RouteProtocol, retry_policy};
@@ -51,6 +52,15 @@ struct CompiledBackend {
     backend: Rc<Backend>,
     /// The hosts of the route, if it is a fixed address.
     hosts: Vec<HostMatch>,
+    usage: Usage,
+}
+
+/// What a backend is used for. Mirrors have backends of their own, so that their requests neither
+/// wait in the queues of others nor open their circuit breakers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Usage {
+    Requests,
+    Mirrors,
 }
 
 /// Rules by route and position in the policy.
@@ -76,6 +86,8 @@ pub(super) struct Rule {
     /// `l5d-dst-canonical` header for the endpoints of a service with a ServiceProfile.
     pub(super) canonical: Option<HeaderValue>,
     filters: Vec<Filter>,
+    /// The mirrors among the filters, in their order.
+    pub(super) mirrors: Vec<Mirror>,
     timeouts: Timeouts,
     /// `None`: failed requests are not retried.
     pub(super) retry: Option<Rc<RetryPolicy>>,
@@ -261,6 +273,18 @@ impl Compiler<'_> {
                         ..ExchangeMetrics::default()
                     }
                 });
+                let mirrors = mirror::compile(&rule.action.filters, |backend| {
+                    let labels = labels::outbound_backend(parent, &route.meta, &backend.meta);
+                    let metrics = Rc::new(families.mirror.backend(&labels));
+                    let exchange = ExchangeMetrics {
+                        backend: Some(Rc::new(C::metrics(&families.outbound_backend, labels))),
+                        ..ExchangeMetrics::default()
+                    };
+                    (
+                        self.mirror_backend(backend, &route.hosts, exchange),
+                        metrics,
+                    )
+                });
                 rules.push(Rc::new(Rule {
                     name: route.meta.to_string(),
                     metrics: Some(metrics.clone()),
@@ -268,6 +292,7 @@ impl Compiler<'_> {
                     backends,
                     canonical: None,
                     filters: rule.action.filters.clone(),
+                    mirrors,
                     timeouts: rule.action.timeouts,
                     retry: rule.action.retry.as_ref().and_then(retry_policy),
                     retry_metrics: retry_metrics.clone(),
@@ -299,6 +324,7 @@ impl Compiler<'_> {
             backends,
             canonical: None,
             filters: verdict_filter(&route.verdict).into_iter().collect(),
+            mirrors: Vec::new(),
             timeouts: Timeouts::default(),
             retry: None,
             retry_metrics: None,
@@ -333,7 +359,7 @@ impl Compiler<'_> {
     ) -> Backends {
         let mut rule_backend = |source: &Arc<RouteBackend>| {
             let metrics = metrics(&source.backend.meta);
-            let backend = self.backend(&source.backend, hosts);
+            let backend = self.backend(&source.backend, hosts, Usage::Requests);
             let source = match verdict_filter(&source.verdict) {
                 None => source.clone(),
                 Some(filter) => Arc::new(RouteBackend {
@@ -357,16 +383,39 @@ impl Compiler<'_> {
         }
     }
 
+    /// Returns the backend of a mirror.
+    fn mirror_backend(
+        &mut self,
+        source: &BackendSource,
+        hosts: &[HostMatch],
+        metrics: ExchangeMetrics,
+    ) -> Rc<RuleBackend> {
+        let backend = self.backend(source, hosts, Usage::Mirrors);
+        let source = Arc::new(RouteBackend {
+            backend: source.clone(),
+            filters: Vec::new(),
+            verdict: TcpVerdict::Forward,
+        });
+        Rc::new(RuleBackend::new(backend, source, metrics))
+    }
+
     /// Returns the backend compiled from `source` for a route of these hosts: from these routes,
     /// from the replaced ones, or new.
-    fn backend(&mut self, source: &BackendSource, hosts: &[HostMatch]) -> Rc<Backend> {
+    fn backend(
+        &mut self,
+        source: &BackendSource,
+        hosts: &[HostMatch],
+        usage: Usage,
+    ) -> Rc<Backend> {
         let hosts = match &source.target {
             BackendTarget::Forward(_) => hosts,
             BackendTarget::Balance { .. } | BackendTarget::None => &[],
         };
-        let accrual = self.accrual;
+        let accrual = self.accrual.filter(|_| usage == Usage::Requests);
         let is_same = |compiled: &&CompiledBackend| {
-            compiled.hosts == hosts && compiled.backend.is_compiled_from(source, accrual)
+            compiled.usage == usage
+                && compiled.hosts == hosts
+                && compiled.backend.is_compiled_from(source, accrual)
         };
         if let Some(compiled) = self.backends.iter().find(is_same) {
             return compiled.backend.clone();
@@ -376,6 +425,7 @@ impl Compiler<'_> {
             None => CompiledBackend {
                 backend: Rc::new(Backend::new(self.context, self.parent, source, accrual)),
                 hosts: hosts.to_vec(),
+                usage,
             },
         };
         self.backends.push(compiled.clone());
@@ -413,6 +463,7 @@ impl Compiler<'_> {
                 backends: self.distribution(&distribution, &[], |_| attempts.clone()),
                 canonical: canonical.clone(),
                 filters: Vec::new(),
+                mirrors: Vec::new(),
                 timeouts: Timeouts::default(),
                 retry,
                 head_timeout: route.timeout,

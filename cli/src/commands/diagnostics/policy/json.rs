@@ -12,7 +12,9 @@ use mesh_core::policy::outbound::{
     RouteBackend, TcpRoute, TcpVerdict, TlsRoute,
 };
 use mesh_core::resilience::{Backoff, FailureAccrual, GrpcRetry, HttpRetry, Retry, Timeouts};
-use mesh_core::route::filter::{Filter, HeaderModifier, PathModifier, Redirect, UrlRewrite};
+use mesh_core::route::filter::{
+    Filter, HeaderModifier, PathModifier, Redirect, RequestMirror, UrlRewrite,
+};
 use mesh_core::route::grpc::GrpcMatch;
 use mesh_core::route::http::{
     HeaderMatch, HeaderValueMatch, HttpMatch, PathMatch, QueryValueMatch,
@@ -227,7 +229,20 @@ fn distribution(distribution: &Distribution) -> Value {
 }
 
 fn backend(backend: &RouteBackend, weight: Option<u32>) -> Value {
-    let (forward, balance) = match &backend.backend.target {
+    let (forward, balance) = target(&backend.backend.target);
+    json!({
+        "object": object(&backend.backend.meta),
+        "weight": weight,
+        "forwardsTo": forward,
+        "balances": balance,
+        "rejects": rejection(&backend.verdict),
+        "filters": backend.filters.iter().map(filter).collect::<Value>(),
+    })
+}
+
+/// Returns the only address of a backend, and how others are balanced.
+fn target(target: &BackendTarget) -> (Option<String>, Value) {
+    match target {
         BackendTarget::Forward(endpoint) => (Some(endpoint.addr.to_string()), Value::Null),
         BackendTarget::Balance {
             authority,
@@ -251,15 +266,7 @@ fn backend(backend: &RouteBackend, weight: Option<u32>) -> Value {
             (None, balance)
         }
         BackendTarget::None => (None, Value::Null),
-    };
-    json!({
-        "object": object(&backend.backend.meta),
-        "weight": weight,
-        "forwardsTo": forward,
-        "balances": balance,
-        "rejects": rejection(&backend.verdict),
-        "filters": backend.filters.iter().map(filter).collect::<Value>(),
-    })
+    }
 }
 
 fn timeouts(timeouts: Timeouts) -> Value {
@@ -337,6 +344,7 @@ fn filter(filter: &Filter) -> Value {
         Filter::ResponseHeaders(it) => json!({ "responseHeaders": modifier(it) }),
         Filter::Redirect(it) => json!({ "redirect": redirect(it) }),
         Filter::UrlRewrite(it) => json!({ "urlRewrite": url_rewrite(it) }),
+        Filter::RequestMirror(it) => json!({ "requestMirror": request_mirror(it) }),
         Filter::InjectHttpFailure {
             status,
             message,
@@ -376,6 +384,16 @@ fn modifier(modifier: &HeaderModifier) -> Value {
 fn url_rewrite(rewrite: &UrlRewrite) -> Value {
     let (full, prefix) = path_parts(rewrite.path.as_ref());
     json!({ "host": rewrite.host.as_deref(), "path": full, "prefix": prefix })
+}
+
+fn request_mirror(mirror: &RequestMirror) -> Value {
+    let (forward, balance) = target(&mirror.backend.target);
+    json!({
+        "object": object(&mirror.backend.meta),
+        "ratio": format!("{}/{}", mirror.ratio.numerator, mirror.ratio.denominator),
+        "forwardsTo": forward,
+        "balances": balance,
+    })
 }
 
 /// Returns the replacement of the whole path, and that of the matched prefix.

@@ -1,0 +1,170 @@
+//! Mirrors: copies of requests that a rule sends to other backends, and whose responses are ignored
+//! (docs/adr/0150).
+//!
+//! A mirror is a task of its own with its own balancer and its own part of the body. It ends when
+//! its response has been read, or is given up: the request does not wait for it, and shares neither
+//! its errors nor its queue.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderValue};
+use http_body_util::BodyExt as _;
+use mesh_core::route::filter::{Filter, Ratio};
+use tokio::task::spawn_local;
+
+use super::backend::{BackendResponse, Delivery, RuleBackend};
+use super::observe::ResponseObserver;
+use super::request_head::{RequestHeadCopy, opens_tunnel};
+use crate::context::ProxyContext;
+use crate::error::Error;
+use crate::http::body::{GivenUp, MirrorBody};
+use crate::http::{Request, filter};
+use crate::telemetry::http::{Exchange, ExchangeMetrics};
+use crate::telemetry::mirror::{MirrorMetrics, MirrorResult};
+
+/// A `RequestMirror` filter of a rule.
+pub(super) struct Mirror {
+    /// Its place among the filters of the rule. The copy has the changes of those before it.
+    pub(super) at: usize,
+    pub(super) ratio: Ratio,
+    pub(super) backend: Rc<RuleBackend>,
+    pub(super) metrics: Rc<MirrorMetrics>,
+}
+
+/// How long a mirror may take after the client has sent the whole request: the default time limit
+/// of Envoy's routes, which its mirrors have too.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// A request that is sent to a mirror.
+struct MirroredRequest {
+    head: RequestHeadCopy,
+    backend: Rc<RuleBackend>,
+    metrics: Rc<MirrorMetrics>,
+    client: SocketAddr,
+    /// The application's demand on the identity of endpoints holds for copies too.
+    required_id: Option<HeaderValue>,
+}
+
+/// Applies the filters of a rule with mirrors, and sends the copies of the request. A request that
+/// a filter responds to is not mirrored.
+pub(super) fn apply(
+    context: &ProxyContext,
+    filters: &[Filter],
+    mirrors: &[Mirror],
+    request: &mut Request,
+    delivery: &mut Delivery,
+) -> Result<(), Error> {
+    let is_mirrored = !opens_tunnel(request);
+    let mut copies = Vec::new();
+    let mut applied = 0;
+    for mirror in mirrors {
+        let before = &filters[applied..mirror.at];
+        filter::apply(before, request, &mut delivery.prefix)?;
+        applied = mirror.at;
+        if is_mirrored && mirror.ratio.includes(rand::random()) {
+            copies.push(MirroredRequest {
+                head: RequestHeadCopy::of(request),
+                backend: mirror.backend.clone(),
+                metrics: mirror.metrics.clone(),
+                client: delivery.client,
+                required_id: delivery.required_id.clone(),
+            });
+        }
+    }
+    filter::apply(&filters[applied..], request, &mut delivery.prefix)?;
+    send(context, request, copies);
+    Ok(())
+}
+
+/// Sends copies of a request, as many as may be in flight.
+fn send(context: &ProxyContext, request: &mut Request, copies: Vec<MirroredRequest>) {
+    let mut permitted = Vec::with_capacity(copies.len());
+    let mut permits = Vec::with_capacity(copies.len());
+    for copy in copies {
+        match context.shared.mirrors_in_flight.clone().try_acquire_owned() {
+            Ok(permit) => {
+                permits.push(permit);
+                permitted.push(copy);
+            }
+            Err(_full) => copy.metrics.count(MirrorResult::TooMany),
+        }
+    }
+    let bodies = request.body_mut().share(permits);
+    for (copy, (body, progress)) in permitted.into_iter().zip(bodies) {
+        spawn_local(async move {
+            let MirroredRequest {
+                head,
+                backend,
+                metrics,
+                client,
+                required_id,
+            } = copy;
+            let request = head.into_request(body);
+            let delivery = Delivery::new(client, None, required_id, None);
+            metrics.count(exchange(&backend, request, delivery, &progress).await);
+        });
+    }
+}
+
+/// Sends the copy, and reads its response. Dropping either cancels it.
+async fn exchange(
+    backend: &Rc<RuleBackend>,
+    mut request: Request,
+    mut delivery: Delivery,
+    progress: &MirrorBody,
+) -> MirrorResult {
+    let exchange = async {
+        match backend.send(&mut request, &mut delivery).await {
+            Ok(sent) => discard(sent).await,
+            Err(error) => {
+                tracing::debug!(%error, "Mirrored request failed");
+                MirrorResult::Failed
+            }
+        }
+    };
+    tokio::select! {
+        biased;
+        reason = progress.given_up(RESPONSE_TIMEOUT) => match reason {
+            GivenUp::TooSlow => MirrorResult::TooSlow,
+            GivenUp::TimedOut => MirrorResult::TimedOut,
+            GivenUp::Cancelled => MirrorResult::Cancelled,
+        },
+        result = exchange => result,
+    }
+}
+
+/// Reads a response to its end, because the application may stop when its client does.
+async fn discard(sent: BackendResponse) -> MirrorResult {
+    let no_route = Exchange::start(ExchangeMetrics::default(), &HeaderMap::new(), false);
+    let observer = ResponseObserver::new(no_route, sent.attempt, sent.picked);
+    let mut body = sent.response.into_body().observed(Box::new(observer));
+    while let Some(frame) = body.frame().await {
+        if frame.is_err() {
+            return MirrorResult::Failed;
+        }
+    }
+    MirrorResult::Completed
+}
+
+/// Returns the mirrors of a rule's filters.
+pub(super) fn compile(
+    filters: &[Filter],
+    mut backend: impl FnMut(&mesh_core::backend::Backend) -> (Rc<RuleBackend>, Rc<MirrorMetrics>),
+) -> Vec<Mirror> {
+    let filters = filters.iter().enumerate();
+    let mirrors = filters.filter_map(|(at, filter)| match filter {
+        Filter::RequestMirror(mirror) => {
+            let (backend, metrics) = backend(&mirror.backend);
+            Some(Mirror {
+                at,
+                ratio: mirror.ratio,
+                backend,
+                metrics,
+            })
+        }
+        _ => None,
+    });
+    mirrors.collect()
+}
