@@ -26,6 +26,7 @@ use self::service::{endpoint_slice, service};
 use crate::model::{Name, OwnerRef};
 
 mod annotations;
+mod backend;
 mod connection_route;
 mod egress_network;
 mod external_workload;

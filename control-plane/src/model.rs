@@ -35,8 +35,8 @@ pub use self::{
         ReportedBackend, ReportedKind, ReportedObject, ReportedRoute, ReportedSpec, ReportedTarget,
     },
     route::{
-        BackendKind, BackendRef, BackendRule, ConnectionRoute, GrpcRoute, HttpRoute, ParentKind,
-        ParentRef, Retries, Route, RouteId, Rule,
+        BackendKind, BackendRef, BackendRule, ConnectionRoute, GrpcRoute, HttpRoute, Mirror,
+        ParentKind, ParentRef, Retries, Route, RouteId, Rule,
     },
     service::{
         PortProtocol, Service, ServicePort, Slice, SliceEndpoint, SlicePort, SliceTarget,

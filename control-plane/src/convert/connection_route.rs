@@ -2,7 +2,8 @@
 
 use mesh_k8s::kinds::{self, ConnectionRule, ObjectMeta, httproutes};
 
-use super::route::{ParentFields, backend_ref, host_match, parent_ref, weight};
+use super::backend::backend_ref;
+use super::route::{ParentFields, host_match, parent_ref, weight};
 use super::{created, name};
 use crate::model::{BackendRule, ConnectionRoute, Kind, ParentRef, RouteId, Rule};
 
@@ -75,6 +76,7 @@ fn rule(rule: &ConnectionRule) -> Rule<()> {
     Rule {
         matches: Vec::new(),
         filters: Vec::new(),
+        mirrors: Vec::new(),
         backends: backends.map(|backends| backends.iter().map(backend).collect()),
         request_timeout: None,
         backend_timeout: None,

@@ -7,10 +7,12 @@ use std::sync::Arc;
 
 use http::uri::Scheme;
 use http::{HeaderName, HeaderValue, StatusCode};
-use mesh_core::route::filter::{Filter, HeaderModifier, PathModifier, Redirect, UrlRewrite};
+use mesh_core::route::filter::{Filter, HeaderModifier, PathModifier, Ratio, Redirect, UrlRewrite};
 use serde::{Deserialize, Serialize};
 
+use super::backend::backend_ref;
 use super::{ConvertError, convert_all, port_number};
+use crate::model::{BackendRef, Mirror};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -20,6 +22,7 @@ struct FilterJson {
     response_header_modifier: Option<HeadersJson>,
     request_redirect: Option<RedirectJson>,
     url_rewrite: Option<RewriteJson>,
+    request_mirror: Option<MirrorJson>,
 }
 
 #[derive(Deserialize)]
@@ -56,6 +59,29 @@ struct RewriteJson {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
+struct MirrorJson {
+    backend_ref: ReferenceJson,
+    percent: Option<i32>,
+    fraction: Option<FractionJson>,
+}
+
+#[derive(Deserialize)]
+struct ReferenceJson {
+    group: Option<String>,
+    kind: Option<String>,
+    namespace: Option<String>,
+    name: String,
+    port: Option<i32>,
+}
+
+#[derive(Deserialize)]
+struct FractionJson {
+    numerator: i32,
+    denominator: Option<i32>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct PathJson {
     replace_full_path: Option<String>,
     replace_prefix_match: Option<String>,
@@ -64,39 +90,84 @@ struct PathJson {
 /// The default of the Gateway API, which its CRD sets.
 const DEFAULT_REDIRECT_STATUS: StatusCode = StatusCode::FOUND;
 
-/// The types of filters that a kind of route supports.
-pub(super) type SupportedTypes = &'static [&'static str];
+/// The types of filters that are supported in one place.
+type SupportedTypes = &'static [&'static str];
 
-/// Those of an HTTPRoute, for a rule and for a single backend.
-pub(super) const HTTP: SupportedTypes = &[
+/// The types of filters that a kind of route supports.
+pub(super) struct Supported {
+    rule: SupportedTypes,
+    backend: SupportedTypes,
+}
+
+/// Those of an HTTPRoute.
+pub(super) const HTTP: &Supported = &Supported {
+    rule: &[
+        "RequestHeaderModifier",
+        "ResponseHeaderModifier",
+        "RequestRedirect",
+        "URLRewrite",
+        "RequestMirror",
+    ],
+    backend: HTTP_BACKEND,
+};
+
+/// Those of a GRPCRoute.
+pub(super) const GRPC: &Supported = &Supported {
+    rule: &[
+        "RequestHeaderModifier",
+        "ResponseHeaderModifier",
+        "RequestMirror",
+    ],
+    backend: &["RequestHeaderModifier", "ResponseHeaderModifier"],
+};
+
+/// A mirror of the requests to a single backend would need a place of its own in the extension.
+const HTTP_BACKEND: SupportedTypes = &[
     "RequestHeaderModifier",
     "ResponseHeaderModifier",
     "RequestRedirect",
     "URLRewrite",
 ];
 
-/// Those of a GRPCRoute.
-pub(super) const GRPC: SupportedTypes = &["RequestHeaderModifier", "ResponseHeaderModifier"];
+/// A filter of a rule.
+enum RuleFilter {
+    Filter(Filter),
+    Mirror(BackendRef, Ratio),
+}
 
 /// Converts the filters of a rule. With a filter of another type the rule fails its requests,
 /// because without the filter they would be forwarded unchanged.
 pub(super) fn of_rule<F: Serialize>(
-    supported: SupportedTypes,
+    supported: &Supported,
     filters: &Option<Vec<F>>,
-) -> Result<Vec<Filter>, ConvertError> {
-    match first_unsupported(supported, filters)? {
-        Some(problem) => Ok(vec![Filter::InternalError(problem.into())]),
-        None => convert_all("filters", filters, |filter| read(filter).and_then(convert)),
+) -> Result<(Vec<Filter>, Vec<Mirror>), ConvertError> {
+    if let Some(problem) = first_unsupported(supported.rule, filters)? {
+        return Ok((vec![Filter::InternalError(problem.into())], Vec::new()));
     }
+    let converted = convert_all("filters", filters, |filter| {
+        read(filter).and_then(rule_filter)
+    })?;
+    let (mut filters, mut mirrors) = (Vec::new(), Vec::new());
+    for (place, filter) in converted.into_iter().enumerate() {
+        match filter {
+            RuleFilter::Filter(filter) => filters.push(filter),
+            RuleFilter::Mirror(backend, ratio) => mirrors.push(Mirror {
+                place,
+                backend,
+                ratio,
+            }),
+        }
+    }
+    Ok((filters, mirrors))
 }
 
 /// Converts the filters of a backend. A filter that is invalid or of another type makes its backend
 /// fail requests, not the whole route.
 pub(super) fn of_backend<F: Serialize>(
-    supported: SupportedTypes,
+    supported: &Supported,
     filters: &Option<Vec<F>>,
 ) -> Result<Vec<Filter>, Arc<str>> {
-    let converted = match first_unsupported(supported, filters) {
+    let converted = match first_unsupported(supported.backend, filters) {
         Ok(Some(problem)) => return Err(format!("unsupported backend filter: {problem}").into()),
         Ok(None) => convert_all("filters", filters, |filter| read(filter).and_then(convert)),
         Err(error) => Err(error),
@@ -126,6 +197,24 @@ fn read<F: Serialize>(filter: &F) -> Result<FilterJson, ConvertError> {
     serde_json::to_value(filter)
         .and_then(serde_json::from_value)
         .map_err(|error| ConvertError::new("type", error))
+}
+
+fn rule_filter(filter: FilterJson) -> Result<RuleFilter, ConvertError> {
+    if filter.r#type != "RequestMirror" {
+        return convert(filter).map(RuleFilter::Filter);
+    }
+    part("requestMirror", filter.request_mirror, |mirror| {
+        let ratio = mirrored_share(mirror.percent, mirror.fraction)?;
+        let to = mirror.backend_ref;
+        let backend = backend_ref(
+            to.group.as_deref(),
+            to.kind.as_deref(),
+            to.namespace.as_deref(),
+            &to.name,
+            to.port,
+        );
+        Ok(RuleFilter::Mirror(backend, ratio))
+    })
 }
 
 fn convert(filter: FilterJson) -> Result<Filter, ConvertError> {
@@ -245,4 +334,38 @@ fn url_rewrite(rewrite: RewriteJson) -> Result<UrlRewrite, ConvertError> {
         host: rewrite.hostname.map(Arc::from),
         path,
     })
+}
+
+/// Returns the share of requests that are mirrored: all without `percent` and `fraction`.
+fn mirrored_share(
+    percent: Option<i32>,
+    fraction: Option<FractionJson>,
+) -> Result<Ratio, ConvertError> {
+    let (field, numerator, denominator) = match (percent, fraction) {
+        (None, None) => return Ok(Ratio::ALL),
+        (Some(_), Some(_)) => {
+            return Err(ConvertError::new(
+                "fraction",
+                "is set together with percent",
+            ));
+        }
+        (Some(percent), None) => ("percent", percent, 100),
+        (None, Some(fraction)) => {
+            // The default of the Gateway API, which its CRD sets.
+            let denominator = fraction.denominator.unwrap_or(100);
+            ("fraction", fraction.numerator, denominator)
+        }
+    };
+    match (u32::try_from(numerator), u32::try_from(denominator)) {
+        (Ok(numerator), Ok(denominator)) if numerator <= denominator && denominator > 0 => {
+            Ok(Ratio {
+                numerator,
+                denominator,
+            })
+        }
+        _ => Err(ConvertError::new(
+            field,
+            format!("{numerator} of {denominator} is not a share of the requests"),
+        )),
+    }
 }

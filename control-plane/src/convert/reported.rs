@@ -12,7 +12,8 @@ use mesh_core::route::http::HttpMatch;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::route::{ParentFields, backend_ref, parent_ref};
+use super::backend::backend_ref;
+use super::route::{ParentFields, parent_ref};
 use super::{Json, Manifest, created, name};
 use crate::model::{
     Kind, Name, Object, ReportedBackend, ReportedKind, ReportedObject, ReportedRoute, ReportedSpec,
@@ -30,6 +31,8 @@ struct RouteFields {
 #[serde(rename_all = "camelCase")]
 struct RuleFields {
     backend_refs: Option<Vec<Reference>>,
+    #[serde(default)]
+    filters: Value,
 }
 
 /// A parent or a backend.
@@ -118,18 +121,21 @@ fn route(own: &Name, spec: &Value, indexed: &Indexed) -> ReportedRoute {
     let rules = fields.rules.iter().flatten().enumerate();
     let backends = rules.flat_map(|(rule_at, rule)| {
         let backends = rule.backend_refs.iter().flatten().enumerate();
-        backends.map(move |(at, backend)| ReportedBackend {
-            field: format!("spec.rules[{rule_at}].backendRefs[{at}]").into(),
-            reference: backend_ref(
-                backend.group.as_deref(),
-                backend.kind.as_deref(),
-                backend.namespace.as_deref(),
-                &backend.name,
-                backend.port,
-            ),
-            kind: backend.kind.as_deref().unwrap_or("Service").into(),
-            problem: backend_problem(indexed, rule_at, at),
-        })
+        let backends = backends.map(move |(at, backend)| {
+            let field = format!("spec.rules[{rule_at}].backendRefs[{at}]");
+            let problem = backend_problem(indexed, rule_at, at);
+            reported_backend(field, backend, problem)
+        });
+        let filters = rule.filters.as_array().into_iter().flatten().enumerate();
+        let mirrors = filters.filter_map(move |(at, filter)| {
+            let is_mirror = filter["type"] == "RequestMirror";
+            let reference = &filter["requestMirror"]["backendRef"];
+            let reference = Reference::deserialize(reference).ok();
+            let reference = reference.filter(|_| is_mirror)?;
+            let field = format!("spec.rules[{rule_at}].filters[{at}].requestMirror.backendRef");
+            Some(reported_backend(field, &reference, None))
+        });
+        backends.chain(mirrors)
     });
     ReportedRoute {
         parents: parents.collect(),
@@ -140,6 +146,26 @@ fn route(own: &Name, spec: &Value, indexed: &Indexed) -> ReportedRoute {
             |rule| rule.problem_of_servers(RequestKind::Http),
             |rule| rule.problem_of_servers(RequestKind::Grpc),
         ),
+    }
+}
+
+/// Returns a backend, or that of a mirror. `problem` is that of its filters.
+fn reported_backend(
+    field: String,
+    reference: &Reference,
+    problem: Option<Arc<str>>,
+) -> ReportedBackend {
+    ReportedBackend {
+        field: field.into(),
+        reference: backend_ref(
+            reference.group.as_deref(),
+            reference.kind.as_deref(),
+            reference.namespace.as_deref(),
+            &reference.name,
+            reference.port,
+        ),
+        kind: reference.kind.as_deref().unwrap_or("Service").into(),
+        problem,
     }
 }
 

@@ -11,11 +11,11 @@ use mesh_core::route::{AnchoredRegex, HostMatch};
 use mesh_k8s::crd;
 use mesh_k8s::kinds::{self, grpcroutes as grpc, httproutes as http_api};
 
+use super::backend::backend_ref;
 use super::server_route::warn_of_ignored;
 use super::{ConvertError, annotations, convert_all, created, filter, name, port_number};
 use crate::model::{
-    BackendKind, BackendRef, BackendRule, GrpcRoute, HttpRoute, Kind, Name, ParentKind, ParentRef,
-    Route, RouteId, Rule,
+    BackendRule, GrpcRoute, HttpRoute, Kind, Name, ParentKind, ParentRef, Route, RouteId, Rule,
 };
 
 /// Converts a route. A macro, because the types of routes have the same fields, but no trait for
@@ -67,9 +67,11 @@ macro_rules! convert_route {
 macro_rules! convert_rule {
     ($rule:expr, $match:expr, $supported:expr, $timeouts:expr) => {{
         let (request_timeout, backend_timeout) = $timeouts;
+        let (filters, mirrors) = filter::of_rule($supported, &$rule.filters)?;
         Ok(Rule {
             matches: convert_all("matches", &$rule.matches, $match)?,
-            filters: filter::of_rule($supported, &$rule.filters)?,
+            filters,
+            mirrors,
             backends: $rule.backend_refs.as_ref().map(|backends| {
                 let rules = backends.iter().map(|backend| BackendRule {
                     backend: backend_ref(
@@ -187,29 +189,6 @@ fn timeouts(
 
 pub(super) fn weight(weight: Option<i32>) -> u32 {
     weight.map_or(1, |weight| u32::try_from(weight).unwrap_or(0))
-}
-
-pub(super) fn backend_ref(
-    group: Option<&str>,
-    kind: Option<&str>,
-    namespace: Option<&str>,
-    name: &str,
-    port: Option<i32>,
-) -> BackendRef {
-    let core = matches!(group, None | Some("" | "core"));
-    let is_kind = |want: &str| kind.unwrap_or("Service").eq_ignore_ascii_case(want);
-    BackendRef {
-        kind: if core && is_kind("Service") {
-            BackendKind::Service
-        } else if group == Some(crd::GROUP) && is_kind("EgressNetwork") {
-            BackendKind::EgressNetwork
-        } else {
-            BackendKind::Other
-        },
-        namespace: namespace.map(Arc::from),
-        name: name.into(),
-        port: port.and_then(port_number),
-    }
 }
 
 fn http_match(entry: &http_api::HttpRouteRulesMatches) -> Result<HttpMatch, ConvertError> {

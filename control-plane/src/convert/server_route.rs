@@ -45,6 +45,7 @@ fn ignored<M>(route: &Route<M>) -> Vec<(String, &'static str)> {
     for (at, rule) in route.rules.iter().enumerate() {
         let is_response = |filter: &Filter| matches!(filter, Filter::ResponseHeaders(_));
         if let Some(filter) = rule.filters.iter().position(is_response) {
+            let filter = rule.place(filter);
             let problem = "proxies of a Server do not change response headers: remove the filter";
             found.push((format!("spec.rules[{at}].filters[{filter}]"), problem));
         }

@@ -15,6 +15,7 @@ mod annotations;
 mod attachment;
 mod backends;
 mod filters;
+mod mirrors;
 mod protocols;
 mod targets;
 mod wire;

@@ -67,7 +67,7 @@ pub struct ReportedRoute {
     pub unsupported_by_servers: Option<Arc<str>>,
 }
 
-/// A backend of a route's rule.
+/// A backend of a route's rule, or that of a mirror.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReportedBackend {
     /// For example `spec.rules[0].backendRefs[1]`

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mesh_core::resilience::Timeouts;
 use mesh_core::route::HostMatch;
-use mesh_core::route::filter::{Filter, RequestKind};
+use mesh_core::route::filter::{Filter, Ratio, RequestKind};
 use mesh_core::route::grpc::GrpcMatch;
 use mesh_core::route::http::HttpMatch;
 
@@ -60,7 +60,10 @@ pub enum ParentKind {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule<M> {
     pub matches: Vec<M>,
+    /// Without mirrors.
     pub filters: Vec<Filter>,
+    /// In the order of their places.
+    pub mirrors: Vec<Mirror>,
     /// `None` for the parent.
     pub backends: Option<Vec<BackendRule>>,
     /// `timeouts.request`
@@ -73,9 +76,13 @@ impl<M> Rule<M> {
     /// Returns why a Server cannot apply the filters: inbound policies have no extension for them.
     pub fn problem_of_servers(&self, requests: RequestKind) -> Option<String> {
         let filters = self.filters.iter().enumerate();
-        let mut beyond =
-            filters.filter_map(|(at, filter)| Some((at, filter.type_beyond_linkerd(requests)?)));
-        let (at, found) = beyond.next()?;
+        let beyond = filters.filter_map(|(at, filter)| {
+            Some((self.place(at), filter.type_beyond_linkerd(requests)?))
+        });
+        let mirrors = self.mirrors.iter();
+        let (at, found) = beyond
+            .chain(mirrors.map(|mirror| (mirror.place, "RequestMirror")))
+            .min()?;
         let supported = match requests {
             RequestKind::Http => "RequestHeaderModifier, RequestRedirect",
             RequestKind::Grpc => "RequestHeaderModifier",
@@ -84,6 +91,23 @@ impl<M> Rule<M> {
             "filters[{at}].type: {found} is not supported for Servers, only {supported}; remove the filter"
         ))
     }
+
+    /// Returns the place of a filter among the filters of the object.
+    pub fn place(&self, at: usize) -> usize {
+        let mirrors = self.mirrors.iter();
+        mirrors.fold(at, |place, mirror| {
+            place + usize::from(mirror.place <= place)
+        })
+    }
+}
+
+/// A `RequestMirror` filter. Its backend is resolved together with those of the rule.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mirror {
+    /// Among all filters of the rule.
+    pub place: usize,
+    pub backend: BackendRef,
+    pub ratio: Ratio,
 }
 
 /// A backend with its weight.

@@ -52,14 +52,15 @@ fn method_match(method: &Node<'_>, parents: Parents) {
 
 fn filters(node: &Node<'_>) {
     for filter in node.items_of("filters") {
-        let field = match filter.text_of("type") {
-            Some("RequestHeaderModifier") => "requestHeaderModifier",
-            Some("ResponseHeaderModifier") => "responseHeaderModifier",
+        let (field, check): (_, fn(&Node<'_>)) = match filter.text_of("type") {
+            Some("RequestHeaderModifier") => ("requestHeaderModifier", route::header_modifier),
+            Some("ResponseHeaderModifier") => ("responseHeaderModifier", route::header_modifier),
+            Some("RequestMirror") => ("requestMirror", route::request_mirror),
             _ => continue,
         };
-        if let Some(modifier) = filter.require(field, "set it, the type of the filter requires it")
+        if let Some(settings) = filter.require(field, "set it, the type of the filter requires it")
         {
-            route::header_modifier(&modifier);
+            check(&settings);
         }
     }
 }

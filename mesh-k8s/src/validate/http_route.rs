@@ -119,6 +119,7 @@ fn filters(node: &Node<'_>, known: Option<&[&str]>) {
             Some("ResponseHeaderModifier") => ("responseHeaderModifier", route::header_modifier),
             Some("RequestRedirect") => ("requestRedirect", redirect),
             Some("URLRewrite") => ("urlRewrite", rewrite),
+            Some("RequestMirror") => ("requestMirror", route::request_mirror),
             _ => continue,
         };
         if let Some(settings) = filter.require(field, "set it, the type of the filter requires it")

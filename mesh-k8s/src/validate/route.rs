@@ -232,24 +232,67 @@ fn header_value(node: &Node<'_>) {
     }
 }
 
-/// Checks that backends that are Services have a port: a Service may have several.
+/// Checks the backends of a rule.
 pub(super) fn backends(rule: &Node<'_>) {
-    for backend in rule.items_of("backendRefs") {
-        if backend.object().is_none() {
-            continue;
-        }
-        let group = backend.text_of("group").unwrap_or_default();
-        let kind = backend.text_of("kind").unwrap_or("Service");
-        if !matches!(group, "" | "core") || !kind.eq_ignore_ascii_case("Service") {
-            continue;
-        }
-        match backend.get("port") {
-            Some(port) => port_number(&port),
-            None => backend.absent(
-                "port",
-                "is missing, but a Service may have several",
-                "set the port of the Service",
-            ),
-        }
+    for reference in rule.items_of("backendRefs") {
+        backend(&reference);
+    }
+}
+
+/// Checks that a backend that is a Service has a port: a Service may have several.
+fn backend(reference: &Node<'_>) {
+    if reference.object().is_none() {
+        return;
+    }
+    let group = reference.text_of("group").unwrap_or_default();
+    let kind = reference.text_of("kind").unwrap_or("Service");
+    if !matches!(group, "" | "core") || !kind.eq_ignore_ascii_case("Service") {
+        return;
+    }
+    match reference.get("port") {
+        Some(port) => port_number(&port),
+        None => reference.absent(
+            "port",
+            "is missing, but a Service may have several",
+            "set the port of the Service",
+        ),
+    }
+}
+
+/// Checks the backend and the share of a filter that mirrors requests.
+pub(super) fn request_mirror(mirror: &Node<'_>) {
+    if mirror.object().is_none() {
+        return;
+    }
+    if let Some(reference) = mirror.require("backendRef", "write the backend of the copies") {
+        backend(&reference);
+    }
+    let percent = mirror.get("percent");
+    let fraction = mirror.get("fraction");
+    if let Some(percent) = &percent
+        && percent
+            .integer::<u32>("a percentage")
+            .is_some_and(|percent| percent > 100)
+    {
+        percent.invalid("is not a percentage", "write a number from 0 to 100");
+    }
+    let Some(fraction) = fraction else {
+        return;
+    };
+    if percent.is_some() {
+        fraction.conflict("is set together with percent", "remove one of them");
+    }
+    let number = |name: &str| fraction.get(name)?.integer::<u32>("a number");
+    let denominator = match fraction.get("denominator") {
+        Some(_) => number("denominator"),
+        None => Some(100),
+    };
+    if let (Some(numerator), Some(denominator)) = (number("numerator"), denominator)
+        && (denominator == 0 || numerator > denominator)
+    {
+        fraction.conflict(
+            "is not a share of the requests",
+            "write a denominator above 0, and a numerator that is not larger",
+        );
     }
 }

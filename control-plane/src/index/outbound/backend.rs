@@ -6,11 +6,11 @@ use http::StatusCode;
 use mesh_core::meta::Meta;
 use mesh_core::policy::outbound::{Backend, BackendTarget, Distribution, RouteBackend, TcpVerdict};
 use mesh_core::resilience::{PeakEwma, Queue};
-use mesh_core::route::filter::{Filter, Ratio};
+use mesh_core::route::filter::{Filter, Ratio, RequestMirror};
 
 use super::parent::{ParentObject, RouteParent};
 use super::{egress_network_meta, service_meta, special};
-use crate::model::{BackendKind, BackendRef, BackendRule, Name};
+use crate::model::{BackendKind, BackendRef, BackendRule, Mirror, Name, Rule};
 
 /// Builds backends for the routes of a parent.
 pub(super) struct BackendBuilder<'a> {
@@ -70,28 +70,57 @@ impl<'a> BackendBuilder<'a> {
         }
     }
 
+    /// Returns the filters of a rule with its mirrors. Those whose backend does not exist are
+    /// omitted, as the Gateway API requires; the status of the route says so.
+    pub(super) fn filters<M>(&self, rule: &Rule<M>) -> Vec<Filter> {
+        let mut filters = rule.filters.clone();
+        let mut omitted = 0;
+        for mirror in &rule.mirrors {
+            match self.mirror(mirror) {
+                Some(filter) => filters.insert(mirror.place - omitted, filter),
+                None => omitted += 1,
+            }
+        }
+        filters
+    }
+
+    fn mirror(&self, mirror: &Mirror) -> Option<Filter> {
+        let reference = &mirror.backend;
+        let object = self.object(reference);
+        let port = reference.port?;
+        let exists = self.parent.store.service(&object).is_some();
+        (reference.kind == BackendKind::Service && exists).then(|| {
+            Filter::RequestMirror(RequestMirror {
+                backend: Arc::new(self.balance(&object, port)),
+                ratio: mirror.ratio,
+            })
+        })
+    }
+
+    /// Returns the name of a backend, which is in the namespace of the parent by default.
+    fn object(&self, reference: &BackendRef) -> Name {
+        let namespace = reference.namespace.as_ref();
+        Name {
+            namespace: namespace.unwrap_or(&self.parent.name().namespace).clone(),
+            name: reference.name.clone(),
+        }
+    }
+
     /// Returns the parent as backend.
     fn parent_backend(&self) -> Arc<RouteBackend> {
         match self.parent.object {
-            ParentObject::Service { name, .. } => self.balance(name, self.parent.port, Vec::new()),
+            ParentObject::Service { name, .. } => {
+                route_backend(self.balance(name, self.parent.port), Vec::new())
+            }
             ParentObject::EgressNetwork { .. } => self.forward(Vec::new()),
         }
     }
 
     fn backend(&self, rule: &BackendRule) -> Arc<RouteBackend> {
         let BackendRef {
-            kind,
-            namespace,
-            name,
-            port,
+            kind, name, port, ..
         } = &rule.backend;
-        let object = Name {
-            namespace: namespace
-                .as_ref()
-                .unwrap_or(&self.parent.name().namespace)
-                .clone(),
-            name: name.clone(),
-        };
+        let object = self.object(&rule.backend);
         let invalid = |problem| self.failing_backend(Meta::new_default("invalid"), problem);
         match kind {
             BackendKind::Other => invalid(format!("unsupported kind of backend {name}")),
@@ -106,7 +135,9 @@ impl<'a> BackendBuilder<'a> {
                     (Ok(_), None) => {
                         self.failing_backend(meta(), format!("Service not found {name}"))
                     }
-                    (Ok(filters), Some(_)) => self.balance(&object, port, filters.clone()),
+                    (Ok(filters), Some(_)) => {
+                        route_backend(self.balance(&object, port), filters.clone())
+                    }
                 }
             }
         }
@@ -136,7 +167,7 @@ impl<'a> BackendBuilder<'a> {
         }
     }
 
-    fn balance(&self, service: &Name, port: u16, filters: Vec<Filter>) -> Arc<RouteBackend> {
+    fn balance(&self, service: &Name, port: u16) -> Backend {
         let Name { namespace, name } = service;
         let domain = &self.parent.settings.cluster_domain;
         let target = BackendTarget::Balance {
@@ -144,7 +175,10 @@ impl<'a> BackendBuilder<'a> {
             load: self.load,
             queue: Queue::LINKERD,
         };
-        route_backend(service_meta(service, port), target, filters)
+        Backend {
+            meta: service_meta(service, port),
+            target,
+        }
     }
 
     /// Forwards to the original destination.
@@ -153,7 +187,11 @@ impl<'a> BackendBuilder<'a> {
             ParentObject::EgressNetwork { addr, .. } => special::forward(addr),
             ParentObject::Service { .. } => BackendTarget::None,
         };
-        route_backend(self.parent.meta(), target, filters)
+        let backend = Backend {
+            meta: self.parent.meta(),
+            target,
+        };
+        route_backend(backend, filters)
     }
 
     /// Returns a backend that gets its share of the traffic and fails it, so that an error is
@@ -190,9 +228,9 @@ impl<'a> BackendBuilder<'a> {
     }
 }
 
-fn route_backend(meta: Meta, target: BackendTarget, filters: Vec<Filter>) -> Arc<RouteBackend> {
+fn route_backend(backend: Backend, filters: Vec<Filter>) -> Arc<RouteBackend> {
     Arc::new(RouteBackend {
-        backend: Backend { meta, target },
+        backend,
         filters,
         verdict: TcpVerdict::Forward,
     })

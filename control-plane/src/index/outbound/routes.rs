@@ -97,7 +97,7 @@ fn convert<M: Clone, C>(
         Rule {
             matches: rule.matches.clone(),
             action: OutboundRule {
-                filters: rule.filters.clone(),
+                filters: backends.filters(rule),
                 backends: backends.distribution(rule.backends.as_ref()),
                 timeouts,
                 retry,

@@ -9,11 +9,13 @@ use mesh_api::proto::outbound::{
     tls_route,
 };
 use mesh_api::proto::{http_route as http_types, meta};
+use mesh_core::meta::{Meta, Resource};
 use mesh_core::policy::outbound::{
-    Distribution, OutboundPolicy as OutboundPolicyRead, OutboundProtocol, OutboundRule,
+    BackendTarget, Distribution, OutboundPolicy as OutboundPolicyRead, OutboundProtocol,
+    OutboundRule,
 };
 use mesh_core::route::Route;
-use mesh_core::route::filter::{Filter, PathModifier, RequestKind};
+use mesh_core::route::filter::{Filter, PathModifier, Ratio, RequestKind};
 
 /// Returns a duration as milliseconds; a macro, because the type of messages has no name here.
 macro_rules! millis {
@@ -250,6 +252,27 @@ fn extended_filter(filter: &Filter) -> String {
                 None => String::new(),
             };
             format!("rewrite({host}{path})")
+        }
+        Filter::RequestMirror(mirror) => {
+            let BackendTarget::Balance { authority, .. } = &mirror.backend.target else {
+                panic!("{mirror:?}");
+            };
+            let Meta::Resource(meta) = &mirror.backend.meta else {
+                panic!("{mirror:?}");
+            };
+            let Resource {
+                name, namespace, ..
+            } = meta;
+            let port = meta.port.unwrap();
+            assert_eq!(
+                **authority,
+                format!("{name}.{namespace}.svc.cluster.local:{port}")
+            );
+            let Ratio {
+                numerator,
+                denominator,
+            } = mirror.ratio;
+            format!("mirror({authority} {numerator}/{denominator})")
         }
         Filter::RequestHeaders(_) => "request".to_owned(),
         Filter::ResponseHeaders(_) => "response".to_owned(),

@@ -3,6 +3,7 @@
 use super::*;
 
 mod conflicts;
+mod mirrors;
 
 /// A route of one of five kinds, by the prefix of its name.
 fn route(name: &str, spec: &str) -> String {
@@ -348,8 +349,8 @@ fn what_the_mesh_cannot_apply_is_an_unsupported_value() {
         ),
         (
             "http",
-            "{filters: [{type: RequestMirror, requestMirror: {backendRef: {name: api, port: 80}}}]}",
-            "spec.rules[0].filters[0]",
+            "{filters: [{type: RequestMirror, requestMirror: {percent: 101, backendRef: {name: api, port: 80}}}]}",
+            "spec.rules[0].filters[0].requestMirror.percent: 101 of 100 is not a share of the requests",
         ),
         (
             "http",
