@@ -1,6 +1,7 @@
 //! Load by packaged programs (nginx, nghttpd, h2load, wrk), through two proxies: no request fails,
 //! also while an endpoint dies.
 
+use mesh_test_support::campaign;
 use mesh_test_support::command::are_installed;
 use mesh_test_support::program::Program;
 use tempfile::TempDir;
@@ -12,7 +13,7 @@ const SERVICE: ([u8; 4], u16) = ([10, 96, 0, 1], 80);
 const PORT: u16 = 8080;
 
 /// nginx, speaking HTTP/1.
-async fn nginx(pod: &Pod) -> (Program, TempDir) {
+pub(super) async fn nginx(pod: &Pod) -> (Program, TempDir) {
     let files = tempfile::tempdir().unwrap();
     let folder = files.path().display();
     let config = format!(
@@ -39,12 +40,12 @@ async fn nghttpd(pod: &Pod) -> (Program, TempDir) {
     (pod.serve(PORT, line).await, files)
 }
 
-fn mesh() -> Option<Mesh> {
+pub(super) fn mesh() -> Option<Mesh> {
     are_installed(&["nginx", "nghttpd", "h2load", "wrk"]).then(Mesh::new)?
 }
 
 /// Sends what `SERVICE` is sent to `pods`.
-fn serve_by<'a>(mesh: &Mesh, pods: impl IntoIterator<Item = &'a Pod>) {
+pub(super) fn serve_by<'a>(mesh: &Mesh, pods: impl IntoIterator<Item = &'a Pod>) {
     let endpoints: Vec<_> = pods
         .into_iter()
         .map(|pod| policies::meshed(pod, PORT))
@@ -52,11 +53,12 @@ fn serve_by<'a>(mesh: &Mesh, pods: impl IntoIterator<Item = &'a Pod>) {
     mesh.control.service(SERVICE, "web", endpoints);
 }
 
-fn assert_none_failed(report: &str, requests: u32) {
+pub(super) fn assert_none_failed(report: &str, requests: u32) {
     let all = format!("{requests} succeeded, 0 failed, 0 errored, 0 timeout");
     assert!(report.contains(&all), "{report}");
     let codes = format!("status codes: {requests} 2xx, 0 3xx, 0 4xx, 0 5xx");
     assert!(report.contains(&codes), "{report}");
+    campaign::measured(all);
 }
 
 #[tokio::test]

@@ -14,6 +14,7 @@ mod harness;
 mod accept;
 mod balance;
 mod exemplars;
+mod faults;
 mod http;
 mod load;
 mod opaque;

@@ -78,12 +78,12 @@ pub(super) const FAULTS: &[Fault] = &[
     Fault {
         number: 18,
         name: "clocks differ by 20 s, 5 min, 26 h",
-        planted: "certificates whose validity begins earlier or later than now",
-        promise: "20 s: 0 lost; beyond that refused and named",
+        planted: "certificates of an identity service whose clock differs by -26 h to 26 h, for real proxies",
+        promise: "20 s: 0 lost; beyond that refused and named, and well once the clock is right",
         tests: &[
             local("control-plane/src/identity/tests.rs::certificate_only_contains_key_of_csr"),
             local(
-                "mesh-proxy/src/identity/tests.rs::certificate_that_peers_would_reject_is_not_used",
+                "mesh-proxy/tests/it/faults/certificates.rs::clock_skew_beyond_the_allowed_is_named_and_ends_when_the_clock_is_right",
             ),
         ],
         limit: "The kernel has one wall clock for all namespaces, so that no process here can have another one; certificates that are valid at other times stand for it.",

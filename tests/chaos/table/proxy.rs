@@ -106,14 +106,17 @@ pub(super) const FAULTS: &[Fault] = &[
     },
     Fault {
         number: 26,
-        name: "every connection is reset once a second",
-        planted: "one connection at a time: resets of either side, in both directions",
-        promise: "no crash, no leak, all well a second after it stops",
+        name: "every connection is reset again and again",
+        planted: "all connections of one of three pods reset by ss, twelve times under wrk, the pod and the time chosen by the seed",
+        promise: "no crash, no leak, all well once it stops",
         tests: &[
+            local(
+                "mesh-proxy/tests/it/faults/network.rs::reset_storm_leaves_nothing_and_ends_with_it",
+            ),
             local("mesh-proxy/src/transport/copy/tests.rs::reset_is_an_error_of_its_connection"),
             local("mesh-proxy/src/http/tests/http1.rs::client_disconnect_cancels_request"),
         ],
-        limit: "Not planted over a whole mesh.",
+        limit: "Requests that are in flight while a connection is reset are not judged.",
     },
     Fault {
         number: 27,
@@ -279,10 +282,12 @@ pub(super) const FAULTS: &[Fault] = &[
     Fault {
         number: 36,
         name: "the proxy has a tenth of a CPU",
-        planted: "not planted",
+        planted: "both proxies stopped for nine tenths of the time under h2load, with 200 new connections at once",
         promise: "no timeout of its own making",
-        tests: &[],
-        limit: "No test limits the CPU of a proxy yet.",
+        tests: &[local(
+            "mesh-proxy/tests/it/faults/resources.rs::proxies_with_a_tenth_of_a_cpu_fail_no_request",
+        )],
+        limit: "",
     },
     Fault {
         number: 37,

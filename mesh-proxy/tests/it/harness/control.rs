@@ -31,6 +31,8 @@ pub(crate) struct ControlPlane {
 
 struct State {
     authority: Mutex<TestCa>,
+    /// How certificates are valid: from and until so many seconds after now.
+    validity: Mutex<(i64, i64)>,
     profiles: Answers<String, Profile>,
     outbound: Answers<SocketAddr, OutboundPolicy>,
     endpoints: Answers<String, Vec<Endpoint>>,
@@ -66,6 +68,7 @@ impl ControlPlane {
     pub(super) fn new() -> Self {
         let state = State {
             authority: Mutex::new(TestCa::new()),
+            validity: Mutex::new((-60, 3600)),
             profiles: Answers::new(),
             outbound: Answers::new(),
             endpoints: Answers::new(),
@@ -87,6 +90,11 @@ impl ControlPlane {
         let pem = new.anchor_pem().to_owned();
         *self.state.authority.lock() = new;
         pem
+    }
+
+    /// From and until so many seconds after now certificates are valid from now on.
+    pub(crate) fn issue_valid(&self, from: i64, until: i64) {
+        *self.state.validity.lock() = (from, until);
     }
 
     /// The policy of a pod's port. Before the first, the default policy is said.

@@ -83,7 +83,7 @@ impl Pod {
         self
     }
 
-    async fn wait_for_proxy(&self, path: &str) {
+    pub(crate) async fn wait_for_proxy(&self, path: &str) {
         eventually(&format!("{path} of the proxy"), || async {
             let request = message(&format!("GET {path}"), "admin").into();
             let answer = self.try_exchange(ADMIN.into(), request).await;
@@ -95,6 +95,14 @@ impl Pod {
     /// Redirects the pod's traffic to its proxy.
     pub(crate) fn redirect(&self) {
         net::redirect(&self.namespace);
+    }
+
+    /// Resets every established connection of the pod, and returns their number.
+    pub(crate) fn reset_connections(&self) -> usize {
+        let listed = self
+            .namespace
+            .run("ss --kill --tcp --no-header state established");
+        listed.lines().count()
     }
 
     pub(crate) fn proxy(&self) -> &Program {

@@ -5,6 +5,7 @@ use mesh_api::proto::identity::{CertifyRequest, CertifyResponse};
 use mesh_api::proto::{destination as dst, inbound as inb, outbound as out};
 use mesh_core::profile::Profile;
 use mesh_test_support::control_plane::{Messages, Script};
+use time::OffsetDateTime;
 use tonic::Status;
 
 use super::{ControlPlane, Target, endpoint_updates, messages, policies};
@@ -68,11 +69,13 @@ impl Script for ControlPlane {
         if request.token != b"the-token" {
             return Err(Status::unauthenticated("unknown token"));
         }
-        let issued = self
-            .state
-            .authority
-            .lock()
-            .sign(&request.certificate_signing_request);
+        let (from, until) = *self.state.validity.lock();
+        let now = OffsetDateTime::now_utc();
+        let authority = self.state.authority.lock();
+        let issued = authority.sign_with(&request.certificate_signing_request, |params| {
+            params.not_before = now + time::Duration::seconds(from);
+            params.not_after = now + time::Duration::seconds(until);
+        });
         Ok(CertifyResponse {
             leaf_certificate: issued.leaf,
             intermediate_certificates: issued.intermediates,
