@@ -101,6 +101,9 @@ pub(crate) struct TestOptions {
     /// or both. May be repeated
     #[arg(long = "position", value_name = "NAME", requires = "suites")]
     pub(crate) positions: Vec<String>,
+    /// Run only the tests of redirection, on this kernel in qemu; `list` prints the names
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["quick", "e2e", "long", "suites", "skip"])]
+    pub(crate) kernel: Option<String>,
     /// Use the existing programs and images, in target/debug or for measurements target/release
     #[arg(long, requires = "suites")]
     pub(crate) no_build: bool,

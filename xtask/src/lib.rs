@@ -72,7 +72,7 @@ fn run(task: Task) -> anyhow::Result<ExitCode> {
         Task::Demo(options) => return demo::run(&root, &options),
         Task::Bench(options) => return measurement::run(&root, "benchmark", &options.options),
         Task::Soak(options) => return measurement::run(&root, "soak", &options.options),
-        Task::Chaos(options) => return measurement::chaos(&root, &options.options),
+        Task::Chaos(options) => return measurement::check(&root, "mesh-chaos", &options.options),
         Task::Fuzz(options) => return fuzz::run(&root, &options),
         Task::Audit { offline } => audit::run(&root, offline)?,
     }

@@ -1,5 +1,5 @@
 //! `cargo xtask bench`, `soak` and `test --suites`: builds `mesh-bench`, which measures, and runs
-//! it. `chaos`: the same with `mesh-chaos`, which plants faults.
+//! it. `chaos` and `test --kernel`: the same with `mesh-chaos` and `mesh-kernels`, which run tests.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -16,29 +16,23 @@ pub(crate) struct MeasurementOptions {
 /// Runs the command `name` of `mesh-bench` with these arguments, and returns its exit status.
 pub(crate) fn run(root: &Path, name: &str, arguments: &[String]) -> anyhow::Result<ExitCode> {
     if !arguments.iter().any(|argument| argument == "--no-build") {
-        stage::run("build", "the programs that measure", || {
-            // Built separately: the workspace would enable features of other packages, which cost
-            // CPU time.
-            let mut cargo = workspace::cargo(root);
-            cargo.args(["build", "--release", "--package", "mesh-bench"]);
-            command::run("cargo build", &mut cargo)
-        })?;
+        // Built separately: the workspace would enable features of other packages, which cost CPU
+        // time.
+        build(root, &["--release", "--package", "mesh-bench"])?;
     }
     let program = binaries::directory(root, false).join("mesh-bench");
     command::run_to_exit(Command::new(program).arg(name).args(arguments))
 }
 
-/// Runs the campaign of faults with these arguments, and returns its exit status.
-pub(crate) fn chaos(root: &Path, arguments: &[String]) -> anyhow::Result<ExitCode> {
-    stage::run(
-        "build",
-        "the program of the campaign, which builds the tests",
-        || {
-            let mut cargo = workspace::cargo(root);
-            let cargo = cargo.args(["build", "--workspace", "--bin", "mesh-chaos"]);
-            command::run("cargo build", cargo)
-        },
-    )?;
-    let program = binaries::directory(root, true).join("mesh-chaos");
-    command::run_to_exit(Command::new(program).args(arguments))
+/// Runs a program that builds and runs tests with these arguments, and returns its exit status.
+pub(crate) fn check(root: &Path, name: &str, rest: &[String]) -> anyhow::Result<ExitCode> {
+    build(root, &["--workspace", "--bin", name])?;
+    command::run_to_exit(Command::new(binaries::directory(root, true).join(name)).args(rest))
+}
+
+fn build(root: &Path, options: &[&str]) -> anyhow::Result<()> {
+    stage::run("build", "the program that measures or runs tests", || {
+        let mut cargo = workspace::cargo(root);
+        command::run("cargo build", cargo.arg("build").args(options))
+    })
 }

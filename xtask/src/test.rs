@@ -24,6 +24,10 @@ const CLUSTER_SUITE: &str = "gateway-api";
 
 /// Runs everything. Failed tests only set the exit status, so that the counts are the last line.
 pub(crate) fn run(root: &Path, options: &TestOptions) -> anyhow::Result<ExitCode> {
+    if let Some(kernel) = &options.kernel {
+        let arguments = Vec::from_iter([kernel].into_iter().chain(&options.filter).cloned());
+        return measurement::check(root, "mesh-kernels", &arguments);
+    }
     if let Some(suites) = &options.suites {
         return run_suites(root, suites, options);
     }

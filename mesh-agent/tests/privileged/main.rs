@@ -57,8 +57,19 @@ fn end(result: io::Result<()>) -> ExitCode {
     }
 }
 
-/// Runs the cases whose names contain one of the arguments that are not options; all without any.
+/// Runs the cases whose names contain one of the arguments that are not options, all without any;
+/// with `--exact` those that have such a name. `--list` prints the names.
 fn run(arguments: &[String]) -> ExitCode {
+    let (options, names): (Vec<&String>, Vec<&String>) = arguments
+        .iter()
+        .partition(|argument| argument.starts_with('-'));
+    let has = |option: &str| options.iter().any(|given| *given == option);
+    if has("--list") {
+        for (name, _) in CASES.iter().copied().flatten() {
+            println!("{name}: test");
+        }
+        return ExitCode::SUCCESS;
+    }
     if !nix::unistd::geteuid().is_root() {
         println!("skipped: the kernel programs can be loaded by root only");
         return ExitCode::SUCCESS;
@@ -67,13 +78,19 @@ fn run(arguments: &[String]) -> ExitCode {
         println!("skipped: {error}");
         return ExitCode::SUCCESS;
     }
-    let filters: Vec<&String> = arguments
-        .iter()
-        .filter(|argument| !argument.starts_with('-'))
-        .collect();
+    let is_wanted = |name: &str| {
+        names.is_empty()
+            || names.iter().any(|wanted| {
+                if has("--exact") {
+                    name == *wanted
+                } else {
+                    name.contains(wanted.as_str())
+                }
+            })
+    };
     let mut failed = 0;
     for (name, case) in CASES.iter().copied().flatten() {
-        if !filters.is_empty() && !filters.iter().any(|filter| name.contains(filter.as_str())) {
+        if !is_wanted(name) {
             continue;
         }
         println!("test {name} ...");

@@ -1,0 +1,62 @@
+//! The virtual machine.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, bail};
+use xtask::command;
+
+use crate::kernel::Image;
+use crate::report::Report;
+
+const QEMU: &str = "qemu-system-x86_64";
+/// The accelerator, for machines on which KVM works: it can exist and not run a kernel, inside of
+/// virtual machines.
+const ACCELERATOR_VARIABLE: &str = "MESH_TEST_ACCELERATOR";
+const MEMORY_MIB: u32 = 4096;
+/// Lines of the console that an error shows.
+const CONSOLE_LINES: usize = 30;
+
+/// Boots the kernel, and passes what the first process reports to the report until the machine is
+/// off. The console goes to a file.
+pub(crate) fn boot(
+    directory: &Path,
+    image: &Image,
+    initramfs: &Path,
+    report: &mut Report<'_>,
+) -> anyhow::Result<()> {
+    let console = directory.join("console.log");
+    let accelerator = std::env::var(ACCELERATOR_VARIABLE);
+    let accelerator = accelerator.as_deref().unwrap_or("tcg,thread=multi");
+    let mut qemu = Command::new(QEMU);
+    // Five levels of page tables cost emulated processors time.
+    qemu.args(["-accel", accelerator, "-cpu", "max,la57=off", "-smp", "2"])
+        .args(["-m", &MEMORY_MIB.to_string()])
+        .args(["-nodefaults", "-display", "none", "-no-reboot"])
+        .arg("-kernel")
+        .arg(&image.vmlinuz)
+        .arg("-initrd")
+        .arg(initramfs)
+        // A panic reboots, which ends qemu.
+        .args(["-append", "console=ttyS0 panic=-1 loglevel=5"])
+        .args(["-serial", &format!("file:{}", console.display())])
+        .args(["-serial", "stdio"]);
+    let finished = command::observe("tests", &mut qemu, |line| report.line(line))
+        .with_context(|| format!("{QEMU} runs (`apt-get install qemu-system-x86`)"))?;
+    if finished.status.success() && report.has_ended() {
+        return Ok(());
+    }
+    let text = fs::read(&console).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    // What qemu itself says is among the lines of the report.
+    let printed = finished.lines.iter().map(String::as_str);
+    let lines: Vec<&str> = printed.chain(text.lines()).collect();
+    let last = lines.len().saturating_sub(CONSOLE_LINES);
+    bail!(
+        "the virtual machine ended ({}) before its tests did; its last lines, and those of {}:\n{}",
+        finished.status,
+        console.display(),
+        lines.get(last..).unwrap_or_default().join("\n")
+    )
+}

@@ -1,0 +1,135 @@
+//! Which tests run, and how: the host builds the test programs and writes the plan, the virtual
+//! machine follows it.
+//!
+//! The subset is what depends on the kernel: the choice of a tier with the self-test, the kernel
+//! programs (`mesh-agent/tests/privileged`), the agent with its packet filters
+//! (`mesh-agent/tests/node`), and redirection as applications observe it (`tests/it/redirect`).
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use xtask::{binaries, command, stage, workspace};
+
+/// The main file and the name of a test program, and how names of its tests in the subset begin.
+const SUITES: [(&str, &str, &str); 3] = [
+    ("mesh-agent/tests/privileged/main.rs", "privileged", ""),
+    ("mesh-agent/tests/node/main.rs", "node", ""),
+    ("tests/it/main.rs", "it", "redirect::"),
+];
+
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Plan {
+    pub(crate) tests: Vec<Test>,
+    /// The directory of the programs that tests start.
+    pub(crate) programs: PathBuf,
+}
+
+/// A test, which runs as a process of its own: one that ends the program takes no other with it.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Test {
+    pub(crate) program: PathBuf,
+    pub(crate) name: String,
+    /// Where cargo runs the program.
+    pub(crate) directory: PathBuf,
+}
+
+impl Test {
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command
+            .args(["--exact", &self.name, "--nocapture"])
+            .current_dir(&self.directory)
+            .env("CARGO_MANIFEST_DIR", &self.directory);
+        command
+    }
+}
+
+/// Builds the tests and what they start, and selects the subset's tests whose name contains the
+/// filter.
+pub(crate) fn build(root: &Path, filter: Option<&str>) -> anyhow::Result<Plan> {
+    binaries::build_kernel_programs(root)?;
+    let messages = stage::run("build", "the tests and the programs", || {
+        let mut cargo = workspace::cargo(root);
+        cargo.args(["build", "--workspace", "--bins"]);
+        for (_, name, _) in SUITES {
+            cargo.args(["--test", name]);
+        }
+        let cargo = cargo.arg("--message-format=json-render-diagnostics");
+        let finished = command::observe("cargo build", cargo, |_| ())?;
+        if !finished.status.success() {
+            bail!("`{}`: {}", command::shown(cargo), finished.status);
+        }
+        Ok(finished.lines)
+    })?;
+    let messages = messages.iter();
+    let messages: Vec<Value> = messages
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .collect();
+    let mut tests = Vec::new();
+    for (source, _, start) in SUITES {
+        let found = messages.iter().find_map(|message| suite(message, source));
+        let (program, directory) =
+            found.with_context(|| format!("cargo built no test program of {source}"))?;
+        for name in names(&program)? {
+            if name.starts_with(start) && filter.is_none_or(|part| name.contains(part)) {
+                tests.push(Test {
+                    program: program.clone(),
+                    name,
+                    directory: directory.clone(),
+                });
+            }
+        }
+    }
+    let executable = |message: &Value| Some(PathBuf::from(message["executable"].as_str()?));
+    let is_agent = |path: &PathBuf| path.ends_with("mesh-agent");
+    let agent = messages.iter().filter_map(executable).find(is_agent);
+    let programs = agent.as_deref().and_then(Path::parent);
+    let programs = programs.context("cargo built no mesh-agent")?.to_owned();
+    Ok(Plan { tests, programs })
+}
+
+/// Returns the test program with this main file and the directory of its package, if the message of
+/// cargo is about it.
+fn suite(message: &Value, source: &str) -> Option<(PathBuf, PathBuf)> {
+    let is_test = message["profile"]["test"] == true;
+    let executable = message["executable"].as_str().filter(|_| is_test)?;
+    let main = Path::new(message["target"]["src_path"].as_str()?);
+    let manifest = Path::new(message["manifest_path"].as_str()?);
+    main.ends_with(source)
+        .then(|| Some((executable.into(), manifest.parent()?.to_owned())))?
+}
+
+fn names(program: &Path) -> anyhow::Result<Vec<String>> {
+    let mut list = Command::new(program);
+    list.args(["--list", "--format", "terse"]);
+    let listed = command::captured_stdout(&mut list)
+        .with_context(|| format!("{} does not list its tests", program.display()))?;
+    let names = listed
+        .lines()
+        .filter_map(|line| line.strip_suffix(": test"));
+    Ok(names.map(str::to_owned).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_program_is_found_by_its_main_file() {
+        let message = serde_json::json!({
+            "manifest_path": "/src/tests/Cargo.toml",
+            "target": {"src_path": "/src/tests/it/main.rs"},
+            "profile": {"test": true},
+            "executable": "/target/debug/deps/it-1",
+        });
+        let found = suite(&message, "tests/it/main.rs");
+        assert_eq!(
+            found,
+            Some(("/target/debug/deps/it-1".into(), "/src/tests".into()))
+        );
+        assert_eq!(suite(&message, "mesh-agent/tests/node/main.rs"), None);
+    }
+}
