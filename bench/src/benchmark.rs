@@ -9,6 +9,7 @@
 
 mod access_log;
 mod changes;
+mod control_plane;
 mod load;
 mod machine;
 mod memory;
@@ -49,7 +50,10 @@ use workload::{Kind, WORKLOADS, Workload};
 pub(crate) use metric::SystemUnderTest;
 
 #[derive(Debug, Clone, Default, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct BenchmarkOptions {
+    #[command(subcommand)]
+    other: Option<OtherBenchmark>,
     /// Run only this workload; may be repeated
     #[arg(long, value_name = "NAME")]
     pub(crate) workload: Vec<String>,
@@ -83,6 +87,13 @@ pub(crate) struct BenchmarkOptions {
     pub(crate) list: bool,
 }
 
+/// What is measured instead of the proxy.
+#[derive(Debug, Clone, clap::Subcommand)]
+enum OtherBenchmark {
+    /// Measure the controllers against a scripted front of an API server
+    Control(control_plane::ControlOptions),
+}
+
 /// Rounds that count, and seconds of load on each system in a round. A confidence interval needs
 /// seven rounds; three seconds are thousands of operations of the slowest system.
 const FULL: (usize, u32) = (7, 3);
@@ -107,6 +118,9 @@ struct Run<'r> {
 }
 
 pub(crate) fn run(root: &Path, options: &BenchmarkOptions) -> anyhow::Result<ExitCode> {
+    if let Some(OtherBenchmark::Control(options)) = &options.other {
+        return control_plane::run(root, options);
+    }
     if options.list {
         xtask::print_lines(&report::list())?;
         return Ok(ExitCode::SUCCESS);

@@ -2,6 +2,7 @@
 //! their duration, and the number of failures.
 
 mod connect;
+mod destinations;
 mod hold;
 mod rate;
 mod scrape;
@@ -40,6 +41,8 @@ pub(crate) enum Load {
     Scrape(scrape::Options),
     /// Requests to the metrics API
     Stat(stat::Options),
+    /// Watches of a Service's endpoints at a server of Linkerd's destination API
+    Destinations(destinations::Options),
     /// A tap of a proxy, until standard input is closed
     Tap(tap::Options),
 }
@@ -66,6 +69,7 @@ impl Load {
             Self::First(options) => start::first(&options),
             Self::Scrape(options) => scrape::run(&options),
             Self::Stat(options) => stat::run(options).await,
+            Self::Destinations(options) => destinations::run(options).await,
             Self::Tap(options) => tap::run(options).await,
         }
     }

@@ -6,6 +6,7 @@
 //!
 //! `authority` issues certificates for every system under test. `control` is a control plane with
 //! precomputed responses, so that its latency does not distort a measurement of the proxy.
+//! `kube_api` is what the controllers read their objects from when they are measured.
 //! `collector` receives spans, and `series` serves the series of many pods. `serve` runs the
 //! applications, `load` their clients, and `attack` malicious clients. Each command prints its
 //! result as one JSON object on one line of standard output, which is all that its parent process
@@ -24,6 +25,7 @@ mod collector;
 mod control;
 mod gateway_api;
 mod go_program;
+mod kube_api;
 mod load;
 mod series;
 mod serve;
@@ -63,6 +65,8 @@ enum Command {
     Authority(authority::Options),
     /// Run a control plane for the proxies
     Control(control::Options),
+    /// Run a scripted front of a Kubernetes API server for the controllers
+    KubeApi(kube_api::Options),
     /// Run a collector of spans
     Collector(collector::Options),
     /// Serve the series of many pods to Prometheus
@@ -94,6 +98,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::GatewayApi(options) => return gateway_api::run(&workspace::root()?, &options),
         Command::Authority(options) => authority::generate(&options),
         Command::Control(options) => runtime()?.block_on(control::run(options)),
+        Command::KubeApi(options) => runtime()?.block_on(kube_api::run(options)),
         Command::Collector(options) => runtime()?.block_on(collector::run(options)),
         Command::Series(options) => series::serve(&options),
         Command::Serve(options) => runtime()?.block_on(serve::run(options)),

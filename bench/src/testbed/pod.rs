@@ -219,3 +219,10 @@ pub(crate) fn within(cgroup: &Path) -> Command {
         .arg(cgroup.join("cgroup.procs"));
     command
 }
+
+/// The same, with the file limit of programs in pods.
+pub(crate) fn within_with_files(cgroup: &Path) -> Command {
+    let mut command = within(cgroup);
+    command.args(["sh", "-c", &format!("{RAISE} && {ENTER}")]);
+    command
+}

@@ -34,8 +34,8 @@ impl Programs {
             })?;
         }
         Self::at(
-            binaries::directory(root, false),
-            binaries::directory(root, true),
+            &binaries::directory(root, false),
+            &binaries::directory(root, true),
         )
     }
 
@@ -49,16 +49,28 @@ impl Programs {
             })?;
         }
         let debug = binaries::directory(root, true);
-        Self::at(debug.clone(), debug)
+        Self::at(&debug, &debug)
     }
 
-    fn at(proxy: PathBuf, agent: PathBuf) -> anyhow::Result<Self> {
-        let programs = Self {
-            controller: proxy.join("mesh-controller"),
-            proxy: proxy.join("mesh-proxy"),
-            bench: env::current_exe().context("find this program")?,
-            agent: agent.join("mesh-agent"),
-        };
+    /// Returns the optimised controller, for measurements without a proxy, and builds it first if
+    /// `build` is set.
+    pub(crate) fn controller(root: &Path, build: bool) -> anyhow::Result<Self> {
+        if build {
+            build_controller(root)?;
+        }
+        let release = binaries::directory(root, false);
+        let programs = Self::unchecked(&release, &release)?;
+        if !programs.controller.exists() {
+            bail!(
+                "{} does not exist: run without --no-build",
+                programs.controller.display()
+            );
+        }
+        Ok(programs)
+    }
+
+    fn at(proxy: &Path, agent: &Path) -> anyhow::Result<Self> {
+        let programs = Self::unchecked(proxy, agent)?;
         for program in [&programs.proxy, &programs.agent] {
             if !program.exists() {
                 bail!(
@@ -69,6 +81,24 @@ impl Programs {
         }
         Ok(programs)
     }
+
+    fn unchecked(proxy: &Path, agent: &Path) -> anyhow::Result<Self> {
+        Ok(Self {
+            controller: proxy.join("mesh-controller"),
+            proxy: proxy.join("mesh-proxy"),
+            bench: env::current_exe().context("find this program")?,
+            agent: agent.join("mesh-agent"),
+        })
+    }
+}
+
+/// Builds the optimised controller.
+pub(crate) fn build_controller(root: &Path) -> anyhow::Result<()> {
+    stage::run("build", "the controller, optimised", || {
+        let mut cargo = workspace::cargo(root);
+        cargo.args(["build", "--release", "--package", "mesh-control-plane"]);
+        command::run("cargo build", &mut cargo)
+    })
 }
 
 /// Builds programs with the features of the whole workspace, as the tests do.

@@ -55,21 +55,36 @@ pub(crate) fn memory(process: u32) -> anyhow::Result<Memory> {
     parse_memory(&status).with_context(|| format!("{path} has no VmRSS or RssAnon"))
 }
 
+/// Lets [`peak`] begin anew.
+pub(crate) fn reset_peak(process: u32) -> anyhow::Result<()> {
+    let path = format!("/proc/{process}/clear_refs");
+    fs::write(&path, "5").with_context(|| format!("write {path}"))
+}
+
+/// Returns the maximum of resident memory in bytes.
+pub(crate) fn peak(process: u32) -> anyhow::Result<u64> {
+    let path = format!("/proc/{process}/status");
+    let status = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+    bytes(&status, "VmHWM:").with_context(|| format!("{path} has no VmHWM"))
+}
+
 /// Parses nanoseconds run, nanoseconds waited, time slices.
 fn parse_run_time(schedstat: &str) -> Option<u64> {
     schedstat.split(' ').next()?.parse().ok()
 }
 
 fn parse_memory(status: &str) -> Option<Memory> {
-    let bytes = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-        let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-        Some(kib * 1024)
-    };
     Some(Memory {
-        resident: bytes("VmRSS:")?,
-        anonymous: bytes("RssAnon:")?,
+        resident: bytes(status, "VmRSS:")?,
+        anonymous: bytes(status, "RssAnon:")?,
     })
+}
+
+/// Parses a line of /proc/PID/status, whose unit is KiB.
+fn bytes(status: &str, name: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
 }
 
 #[cfg(test)]
@@ -90,6 +105,8 @@ mod tests {
         let own = std::process::id();
         assert!(run_time(own).expect("this process runs") > 0.0);
         assert!(memory(own).expect("this process runs").resident > 0);
+        reset_peak(own).expect("this process may reset its own");
+        assert!(peak(own).expect("this process runs") > 0);
         let threads = thread_run_times(own).expect("this process runs");
         let path = format!("/proc/{own}/comm");
         let name = fs::read_to_string(path).expect("the first thread has a name");

@@ -1,0 +1,254 @@
+//! The objects of a cluster of a given size: Services with pods of the same number each, their
+//! ReplicaSets and EndpointSlices, nodes and namespaces. All pods run the proxy.
+
+use std::net::Ipv4Addr;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+/// Services and their pods.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct Population {
+    /// Number of Services
+    #[arg(long)]
+    pub(crate) services: u32,
+    /// Pods of each Service, at most 65,536
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub(crate) pods: u32,
+}
+
+/// The port of each Service.
+pub(crate) const PORT: u16 = 80;
+/// The port of each pod's application.
+const TARGET_PORT: u16 = 8080;
+const SERVICES_PER_NAMESPACE: u32 = 20;
+/// As many pods as Amazon's and Google's clusters have on ordinary nodes.
+const PODS_PER_NODE: u32 = 20;
+/// The limit of Kubernetes' own controller.
+pub(super) const ENDPOINTS_PER_SLICE: u32 = 100;
+/// 10.0.0.0: pods. 16,000,000 addresses.
+const FIRST_POD: u32 = 0x0a00_0000;
+/// 172.16.0.0: Services.
+const FIRST_SERVICE: u32 = 0xac10_0000;
+
+pub(crate) fn service_name(service: u32) -> String {
+    format!("web-{service}")
+}
+
+pub(crate) fn service_namespace(service: u32) -> String {
+    format!("shop-{}", service / SERVICES_PER_NAMESPACE)
+}
+
+impl Population {
+    pub(super) fn namespaces(self) -> Vec<Value> {
+        let count = self.services.div_ceil(SERVICES_PER_NAMESPACE);
+        let names = (0..count).map(|number| service_namespace(number * SERVICES_PER_NAMESPACE));
+        names
+            .map(|name| {
+                json!({
+                    "apiVersion": "v1", "kind": "Namespace",
+                    "metadata": {"name": name, "uid": name},
+                })
+            })
+            .collect()
+    }
+
+    pub(super) fn nodes(self) -> Vec<Value> {
+        (0..self.total().div_ceil(PODS_PER_NODE))
+            .map(|number| {
+                let name = format!("node-{number}");
+                json!({
+                    "apiVersion": "v1", "kind": "Node",
+                    "metadata": {"name": name, "uid": name, "labels": {
+                        "topology.kubernetes.io/zone": format!("zone-{}", number % 3),
+                    }},
+                })
+            })
+            .collect()
+    }
+
+    pub(super) fn services(self) -> Vec<Value> {
+        (0..self.services)
+            .map(|service| {
+                let name = service_name(service);
+                let ip = Ipv4Addr::from(FIRST_SERVICE + service + 1).to_string();
+                json!({
+                    "apiVersion": "v1", "kind": "Service",
+                    "metadata": metadata(service, &name),
+                    "spec": {
+                        "type": "ClusterIP", "clusterIP": ip, "clusterIPs": [ip],
+                        "selector": {"app": name},
+                        "ports": [{
+                            "name": "http", "protocol": "TCP",
+                            "port": PORT, "targetPort": TARGET_PORT,
+                        }],
+                    },
+                })
+            })
+            .collect()
+    }
+
+    pub(super) fn replica_sets(self) -> Vec<Value> {
+        (0..self.services)
+            .map(|service| {
+                let deployment = service_name(service);
+                let mut metadata = metadata(service, &replica_set(service));
+                metadata["ownerReferences"] = owner("Deployment", &deployment);
+                json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": metadata})
+            })
+            .collect()
+    }
+
+    pub(super) fn pods(self) -> Vec<Value> {
+        let of_service = |service| (0..self.pods).map(move |pod| self.pod(service, pod));
+        (0..self.services).flat_map(of_service).collect()
+    }
+
+    fn pod(self, service: u32, pod: u32) -> Value {
+        let mut metadata = metadata(service, &pod_name(service, pod));
+        metadata["labels"] = json!({
+            "app": service_name(service),
+            "pod-template-hash": "7d9c6b5f4",
+            "linkerd.io/control-plane-ns": "linkerd",
+        });
+        metadata["annotations"] = json!({"linkerd.io/proxy-version": "bench"});
+        metadata["ownerReferences"] = owner("ReplicaSet", &replica_set(service));
+        let ip = self.ip(service, pod).to_string();
+        json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": metadata,
+            "spec": {
+                "nodeName": self.node(service, pod),
+                "serviceAccountName": service_name(service),
+                "containers": [
+                    {
+                        "name": "app", "image": "example.com/shop/web:1",
+                        "ports": [{"containerPort": TARGET_PORT}],
+                    },
+                    {
+                        "name": "linkerd-proxy", "image": "example.com/mesh/proxy:1",
+                        "ports": [{"containerPort": 4143, "name": "linkerd-proxy"}],
+                        "env": [
+                            {"name": "LINKERD2_PROXY_INBOUND_LISTEN_ADDR", "value": "0.0.0.0:4143"},
+                            {"name": "LINKERD2_PROXY_CONTROL_LISTEN_ADDR", "value": "0.0.0.0:4190"},
+                            {"name": "LINKERD2_PROXY_ADMIN_LISTEN_ADDR", "value": "0.0.0.0:4191"},
+                        ],
+                    },
+                ],
+            },
+            "status": {
+                "phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}],
+                "conditions": [{"type": "Ready", "status": "True"}],
+            },
+        })
+    }
+
+    pub(super) fn slices(self) -> Vec<Value> {
+        let slices = self.slices_per_service();
+        let of_service = |service| (0..slices).map(move |slice| self.slice(service, slice, true));
+        (0..self.services).flat_map(of_service).collect()
+    }
+
+    pub(super) fn slices_per_service(self) -> u32 {
+        self.pods.div_ceil(ENDPOINTS_PER_SLICE)
+    }
+
+    /// `first_ready` says whether its first endpoint is ready; all others are.
+    pub(super) fn slice(self, service: u32, slice: u32, first_ready: bool) -> Value {
+        let first = slice * ENDPOINTS_PER_SLICE;
+        let last = (first + ENDPOINTS_PER_SLICE).min(self.pods);
+        let endpoints = (first..last).map(|pod| {
+            json!({
+                "addresses": [self.ip(service, pod).to_string()],
+                "conditions": {"ready": pod != first || first_ready},
+                "nodeName": self.node(service, pod),
+                "targetRef": {
+                    "kind": "Pod",
+                    "namespace": service_namespace(service),
+                    "name": pod_name(service, pod),
+                },
+            })
+        });
+        let endpoints: Vec<Value> = endpoints.collect();
+        let name = service_name(service);
+        let mut metadata = metadata(service, &format!("{name}-{slice}"));
+        metadata["labels"] = json!({"kubernetes.io/service-name": name});
+        json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": metadata,
+            "addressType": "IPv4",
+            "ports": [{"name": "http", "port": TARGET_PORT, "protocol": "TCP"}],
+            "endpoints": endpoints,
+        })
+    }
+
+    fn total(self) -> u32 {
+        self.services * self.pods
+    }
+
+    fn number(self, service: u32, pod: u32) -> u32 {
+        service * self.pods + pod
+    }
+
+    fn ip(self, service: u32, pod: u32) -> Ipv4Addr {
+        Ipv4Addr::from(FIRST_POD + self.number(service, pod) + 1)
+    }
+
+    fn node(self, service: u32, pod: u32) -> String {
+        format!("node-{}", self.number(service, pod) / PODS_PER_NODE)
+    }
+}
+
+fn replica_set(service: u32) -> String {
+    format!("{}-7d9c6b5f4", service_name(service))
+}
+
+fn pod_name(service: u32, pod: u32) -> String {
+    format!("{}-{pod:05}", replica_set(service))
+}
+
+fn metadata(service: u32, name: &str) -> Value {
+    let namespace = service_namespace(service);
+    json!({"name": name, "namespace": namespace, "uid": format!("{namespace}/{name}")})
+}
+
+fn owner(kind: &str, name: &str) -> Value {
+    json!([{
+        "apiVersion": "apps/v1", "kind": kind, "name": name, "uid": name, "controller": true,
+    }])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn every_pod_is_in_one_slice_with_its_address() {
+        let population = Population {
+            services: 3,
+            pods: 250,
+        };
+        let pods: HashSet<String> = population
+            .pods()
+            .iter()
+            .map(|pod| format!("{} {}", pod["metadata"]["name"], pod["status"]["podIP"]))
+            .collect();
+        let slices = population.slices();
+        assert_eq!(slices.len(), 9);
+        let endpoints: Vec<String> = slices
+            .iter()
+            .filter_map(|slice| slice["endpoints"].as_array())
+            .flatten()
+            .map(|endpoint| {
+                format!(
+                    "{} {}",
+                    endpoint["targetRef"]["name"], endpoint["addresses"][0]
+                )
+            })
+            .collect();
+        assert_eq!(endpoints.len(), 750);
+        assert_eq!(endpoints.into_iter().collect::<HashSet<_>>(), pods);
+    }
+}
