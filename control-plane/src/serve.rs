@@ -51,7 +51,7 @@ fn updates<V, M>(
     values: watch::Receiver<Arc<V>>,
     drain: drain::Watch,
     stream: calls::OpenStream,
-    step: impl FnMut(&V) -> Step<M> + Send + 'static,
+    step: impl FnMut(&Arc<V>) -> Step<M> + Send + 'static,
 ) -> Updates<M>
 where
     V: Send + Sync + 'static,
@@ -81,7 +81,7 @@ struct UpdateState<V, M, F> {
     first: bool,
 }
 
-impl<V, M, F: FnMut(&V) -> Step<M>> UpdateState<V, M, F> {
+impl<V, M, F: FnMut(&Arc<V>) -> Step<M>> UpdateState<V, M, F> {
     async fn next(&mut self) -> Option<M> {
         loop {
             if let Some(message) = self.queue.pop_front() {

@@ -72,10 +72,11 @@ impl DestinationService {
         };
         let subscription = self.index.lock().endpoints(key.clone())?;
         tracing::debug!(path = request.path, pod = context.pod, "Watching endpoints");
-        let mut sent = BTreeMap::new();
-        let step = move |now: &EndpointSet| {
-            let changes = changes(&sent, now);
-            sent = now.endpoints.clone();
+        // The set itself is shared with the index and the other streams.
+        let mut sent = Arc::<EndpointSet>::default();
+        let step = move |now: &Arc<EndpointSet>| {
+            let changes = changes(&sent.endpoints, now);
+            sent = now.clone();
             Step::Send(changes.iter().map(update_to_proto).collect())
         };
         Ok(self.send(subscription, stream, step, move |index| {
@@ -116,7 +117,7 @@ impl DestinationService {
         };
         let subscription = self.index.lock().profile(key.clone())?;
         tracing::debug!(path = request.path, pod = context.pod, "Watching a profile");
-        let step = |profile: &Profile| Step::Send(vec![profile_to_proto(profile)]);
+        let step = |profile: &Arc<Profile>| Step::Send(vec![profile_to_proto(profile)]);
         Ok(self.send(subscription, stream, step, move |index| {
             index.has_profile(&key)
         }))
@@ -128,7 +129,7 @@ impl DestinationService {
         &self,
         subscription: Subscription<V>,
         stream: OpenStream,
-        mut step: impl FnMut(&V) -> Step<M> + Send + 'static,
+        mut step: impl FnMut(&Arc<V>) -> Step<M> + Send + 'static,
         exists: impl Fn(&DestinationIndex) -> bool + Send + 'static,
     ) -> Updates<M>
     where
@@ -141,8 +142,8 @@ impl DestinationService {
             Subscription::Uncached { value, generation } => (value, generation),
         };
         let index = self.index.clone();
-        let mut first = Some(value);
-        let step = move |_count: &u64| match first.take() {
+        let mut first = Some(Arc::new(value));
+        let step = move |_count: &Arc<u64>| match first.take() {
             Some(value) => step(&value),
             None if exists(&index.lock()) => Step::End,
             None => Step::Send(Vec::new()),

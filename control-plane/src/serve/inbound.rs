@@ -71,7 +71,7 @@ impl InboundServerPolicies for InboundService {
         let opened = self.watch_port.open(&request);
         let opened = opened.and_then(|stream| Ok((stream, self.values(request.get_ref())?)));
         let (stream, values) = self.watch_port.count(opened)?;
-        let step = |policy: &Option<ServerPolicy>| match policy {
+        let step = |policy: &Arc<Option<ServerPolicy>>| match &**policy {
             Some(policy) => Step::Send(vec![to_proto(policy)]),
             None => Step::End,
         };

@@ -69,7 +69,7 @@ impl OutboundPolicies for OutboundService {
         let opened = self.watch.open(&request);
         let opened = opened.and_then(|stream| Ok((stream, self.values(request.into_inner())?)));
         let (stream, values) = self.watch.count(opened)?;
-        let step = |policy: &Option<OutboundPolicy>| match policy {
+        let step = |policy: &Arc<Option<OutboundPolicy>>| match &**policy {
             Some(policy) => Step::Send(vec![extended_to_proto(policy)]),
             None => Step::End,
         };
