@@ -14,6 +14,7 @@ use mesh_core::endpoint::{Endpoint, Http2Params, KeepAlive, ProtocolHint, TlsPee
 use mesh_core::identity::Identity;
 use mesh_core::meta::{Meta, Resource};
 use mesh_core::resilience::{Backoff, Timeouts};
+use mesh_core::route::cors::{Cors, CorsSettings};
 use mesh_core::route::filter::{
     Filter, HeaderModifier, PathModifier, Ratio, Redirect, RequestMirror, UrlRewrite,
 };
@@ -202,6 +203,20 @@ pub(crate) fn url_rewrite() -> impl Strategy<Value = Filter> {
         path: option::of(path),
     })
     .prop_map(Filter::UrlRewrite)
+}
+
+pub(crate) fn cors() -> impl Strategy<Value = Filter> {
+    let origins = select(&["https://a.example", "http://*.b.example:8080"][..]);
+    let names = || vec(select(&["A", "b-C"][..]).prop_map(str::to_owned), 0..3);
+    record!(CorsSettings {
+        allow_origins: vec(origins.prop_map(str::to_owned), 0..3),
+        allow_credentials: any::<bool>(),
+        allow_methods: names(),
+        allow_headers: names(),
+        expose_headers: names(),
+        max_age: any::<u32>(),
+    })
+    .prop_map(|settings| Filter::Cors(Arc::new(Cors::new(settings).unwrap())))
 }
 
 /// A mirror to one of these backends.

@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::meta::Meta;
 
+pub mod cors;
 pub mod filter;
 pub mod grpc;
 pub mod http;

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::{fmt, io};
 
-use http::{HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderValue, StatusCode};
 use mesh_http2::ErrorCode;
 
 use crate::transport::connect::ConnectError;
@@ -39,6 +39,8 @@ pub(crate) enum Kind {
         status: StatusCode,
         location: HeaderValue,
     },
+    /// The response of a CORS filter to a preflight request, with these headers.
+    CorsPreflight(Box<HeaderMap>),
     InvalidRedirect,
     /// In ingress mode: the header that selects the destination is invalid.
     InvalidOverride,
@@ -168,6 +170,7 @@ impl Kind {
             Self::Unauthorized => (StatusCode::FORBIDDEN, PERMISSION_DENIED, false),
             Self::RateLimited => (StatusCode::TOO_MANY_REQUESTS, RESOURCE_EXHAUSTED, false),
             Self::Redirect { status, .. } => (*status, NOT_FOUND, false),
+            Self::CorsPreflight(_) => (StatusCode::OK, NOT_FOUND, false),
             Self::InvalidOverride => (StatusCode::BAD_REQUEST, INVALID_ARGUMENT, false),
             Self::InjectedHttp(status) => (*status, FAILED_PRECONDITION, false),
             Self::InjectedGrpc(code) => (StatusCode::OK, *code, false),
@@ -195,7 +198,10 @@ impl Kind {
     pub(crate) fn is_response_of_filter(&self) -> bool {
         matches!(
             self,
-            Self::Redirect { .. } | Self::InjectedHttp(_) | Self::InjectedGrpc(_)
+            Self::Redirect { .. }
+                | Self::CorsPreflight(_)
+                | Self::InjectedHttp(_)
+                | Self::InjectedGrpc(_)
         )
     }
 
@@ -204,9 +210,11 @@ impl Kind {
     /// counted.
     pub(crate) fn reason(&self, side: Side) -> Option<&'static str> {
         let reason = match self {
-            Self::RouteNotFound | Self::Unauthorized | Self::Redirect { .. } | Self::Reset(_) => {
-                return None;
-            }
+            Self::RouteNotFound
+            | Self::Unauthorized
+            | Self::Redirect { .. }
+            | Self::CorsPreflight(_)
+            | Self::Reset(_) => return None,
             Self::FailFast => "failfast",
             Self::LoadShed => "loadshed",
             Self::Io | Self::ConnectTimeout => "i/o",

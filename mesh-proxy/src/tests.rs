@@ -9,6 +9,7 @@ mod admin;
 mod answers;
 mod app;
 mod breaker;
+mod cors;
 mod direct;
 mod discovery;
 mod egress;

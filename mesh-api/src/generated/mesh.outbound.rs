@@ -34,7 +34,7 @@ pub struct BackendFilters {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Filter {
-    #[prost(oneof = "filter::Kind", tags = "1, 2, 3")]
+    #[prost(oneof = "filter::Kind", tags = "1, 2, 3, 4")]
     pub kind: ::core::option::Option<filter::Kind>,
 }
 /// Nested message and enum types in `Filter`.
@@ -48,6 +48,8 @@ pub mod filter {
         UrlRewrite(super::UrlRewrite),
         #[prost(message, tag = "3")]
         RequestMirror(super::RequestMirror),
+        #[prost(message, tag = "4")]
+        Cors(super::Cors),
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -80,4 +82,20 @@ pub struct RequestMirror {
     pub numerator: u32,
     #[prost(uint32, tag = "3")]
     pub denominator: u32,
+}
+/// The fields of the filter CORS of the Gateway API.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Cors {
+    #[prost(string, repeated, tag = "1")]
+    pub allow_origins: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(bool, tag = "2")]
+    pub allow_credentials: bool,
+    #[prost(string, repeated, tag = "3")]
+    pub allow_methods: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(string, repeated, tag = "4")]
+    pub allow_headers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(string, repeated, tag = "5")]
+    pub expose_headers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(uint32, tag = "6")]
+    pub max_age_seconds: u32,
 }

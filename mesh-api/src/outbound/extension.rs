@@ -11,6 +11,7 @@ use mesh_core::policy::outbound::{
     Distribution, HttpRoutes, OutboundPolicy, OutboundProtocol, OutboundRule, RouteBackend,
 };
 use mesh_core::route::Route;
+use mesh_core::route::cors::{Cors, CorsSettings};
 use mesh_core::route::filter::{
     Filter, PathModifier, Ratio, RequestKind, RequestMirror, UrlRewrite,
 };
@@ -207,11 +208,17 @@ fn apply_entry(
     }
     let filters = each("filters", filters, filter)?;
     if place.backend.is_some() {
-        let mut filters = filters.iter();
-        if let Some(at) = filters.position(|it| matches!(it, Filter::RequestMirror(_))) {
+        let of_rules = filters
+            .iter()
+            .enumerate()
+            .find_map(|(at, filter)| match filter {
+                Filter::RequestMirror(_) => Some((at, "RequestMirror")),
+                Filter::Cors(_) => Some((at, "CORS")),
+                _ => None,
+            });
+        if let Some((at, found)) = of_rules {
             let field = format!("filters[{at}]");
-            let expected = "filter of a backend";
-            return Err(InvalidField::not_a(expected, &field, "RequestMirror"));
+            return Err(InvalidField::not_a("filter of a backend", &field, found));
         }
     }
     let replaced = match protocol {
@@ -271,6 +278,7 @@ fn filter(wire: wire::Filter) -> Result<Filter, InvalidField> {
         Some(Kind::RequestMirror(mirror)) => request_mirror(&mirror)
             .map(Filter::RequestMirror)
             .inside("request_mirror"),
+        Some(Kind::Cors(settings)) => cors(settings).inside("cors"),
         None => Err(InvalidField::unknown_kind("kind")),
     }
 }
@@ -279,6 +287,7 @@ fn filter_to_proto(filter: &Filter) -> wire::Filter {
     let kind = match filter {
         Filter::UrlRewrite(rewrite) => Kind::UrlRewrite(url_rewrite_to_proto(rewrite)),
         Filter::RequestMirror(mirror) => Kind::RequestMirror(request_mirror_to_proto(mirror)),
+        Filter::Cors(cors) => Kind::Cors(cors_to_proto(cors)),
         standard => Kind::Standard(http::filter_to_proto(standard).encode_to_vec()),
     };
     wire::Filter { kind: Some(kind) }
@@ -332,6 +341,32 @@ fn request_mirror_to_proto(mirror: &RequestMirror) -> wire::RequestMirror {
         backend: backend::to_proto(&mirror.backend).encode_to_vec(),
         numerator: mirror.ratio.numerator,
         denominator: mirror.ratio.denominator,
+    }
+}
+
+fn cors(wire: wire::Cors) -> Result<Filter, InvalidField> {
+    let settings = CorsSettings {
+        allow_origins: wire.allow_origins,
+        allow_credentials: wire.allow_credentials,
+        allow_methods: wire.allow_methods,
+        allow_headers: wire.allow_headers,
+        expose_headers: wire.expose_headers,
+        max_age: wire.max_age_seconds,
+    };
+    let cors = Cors::new(settings);
+    cors.map(|cors| Filter::Cors(Arc::new(cors)))
+        .map_err(|error| InvalidField::not_a("policy", error.field, error.to_string()))
+}
+
+fn cors_to_proto(cors: &Cors) -> wire::Cors {
+    let settings = cors.settings().clone();
+    wire::Cors {
+        allow_origins: settings.allow_origins,
+        allow_credentials: settings.allow_credentials,
+        allow_methods: settings.allow_methods,
+        allow_headers: settings.allow_headers,
+        expose_headers: settings.expose_headers,
+        max_age_seconds: settings.max_age,
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 
+use super::cors::Cors;
 use super::http::RequestHead;
 use crate::backend::Backend;
 
@@ -21,6 +22,8 @@ pub enum Filter {
     UrlRewrite(UrlRewrite),
     /// Sends copies of requests to another backend.
     RequestMirror(RequestMirror),
+    /// Shares the resource with other origins.
+    Cors(Arc<Cors>),
     /// Responds to a share of the requests with an HTTP error.
     InjectHttpFailure {
         /// The status of the error.
@@ -168,6 +171,7 @@ impl Filter {
                 Some("ResponseHeaderModifier")
             }
             Self::RequestMirror(_) => Some("RequestMirror"),
+            Self::Cors(_) => Some("CORS"),
             Self::RequestHeaders(_)
             | Self::ResponseHeaders(_)
             | Self::Redirect(_)

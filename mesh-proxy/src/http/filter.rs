@@ -2,27 +2,49 @@
 
 use http::header::HOST;
 use http::{HeaderMap, HeaderValue, Version};
+use mesh_core::route::cors::{self, Cors, CorsAction};
 use mesh_core::route::filter::{Filter, HeaderModifier, Redirect, UrlRewrite};
 use mesh_core::route::http::RequestHead;
 
 use super::{Request, uri};
 use crate::error::{Error, Kind};
 
-/// Applies `filters` in order. `prefix` is the length of the path prefix that the rule matched, and
-/// absent once the path is another one. An error means that the filter responds instead of the
-/// application.
+/// What the filters of a request have to know of each other.
+#[derive(Default)]
+pub(crate) struct FilterState {
+    /// The length of the path prefix that the rule matched; absent once the path is another one.
+    pub(crate) prefix: Option<usize>,
+    /// The headers of the response that a CORS filter demands.
+    cors: Option<Box<HeaderMap>>,
+}
+
+impl FilterState {
+    pub(crate) fn new(prefix: Option<usize>) -> Self {
+        Self { prefix, cors: None }
+    }
+
+    /// Sets the headers of the response that depend on the request.
+    pub(crate) fn apply_to_response(self, headers: &mut HeaderMap) {
+        if let Some(cors) = self.cors {
+            cors::set_headers(*cors, headers);
+        }
+    }
+}
+
+/// Applies `filters` in order. An error means that the filter responds instead of the application.
 pub(crate) fn apply(
     filters: &[Filter],
     request: &mut Request,
-    prefix: &mut Option<usize>,
+    state: &mut FilterState,
 ) -> Result<(), Error> {
     for filter in filters {
         match filter {
             Filter::RequestHeaders(modifier) => modify_headers(modifier, request)?,
             // Applied by `apply_to_response`, and by `outbound::http::mirror`.
             Filter::ResponseHeaders(_) | Filter::RequestMirror(_) => {}
-            Filter::Redirect(redirect) => apply_redirect(redirect, request, *prefix)?,
-            Filter::UrlRewrite(rewrite) => rewrite_url(rewrite, request, prefix)?,
+            Filter::Redirect(redirect) => apply_redirect(redirect, request, state.prefix)?,
+            Filter::UrlRewrite(rewrite) => rewrite_url(rewrite, request, &mut state.prefix)?,
+            Filter::Cors(cors) => share_with_origin(cors, request, state)?,
             Filter::InjectHttpFailure {
                 status,
                 message,
@@ -86,6 +108,21 @@ fn rewrite_url(
         request.headers_mut().insert(HOST, host);
     }
     Ok(())
+}
+
+/// Responds to a preflight request, and keeps the headers for the response to others.
+fn share_with_origin(cors: &Cors, request: &Request, state: &mut FilterState) -> Result<(), Error> {
+    match cors.action(request.method(), request.headers()) {
+        Some(CorsAction::Respond(headers)) => Err(Error::new(
+            Kind::CorsPreflight(Box::new(headers)),
+            "response to a CORS preflight request",
+        )),
+        Some(CorsAction::Forward(headers)) => {
+            state.cors = Some(Box::new(headers));
+            Ok(())
+        }
+        None => Ok(()),
+    }
 }
 
 /// Applies the response filters among `filters`.

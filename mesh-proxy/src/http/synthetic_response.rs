@@ -2,6 +2,7 @@
 
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, LOCATION};
 use http::{Method, StatusCode, Version};
+use mesh_core::route::cors;
 
 use super::headers::{PROXY_CONNECTION, PROXY_ERROR};
 use super::message_context::MessageContext;
@@ -76,6 +77,8 @@ pub fn error(
     let headers = response.headers_mut();
     if let Kind::Redirect { location, .. } = &error.kind {
         headers.insert(LOCATION, location.clone());
+    } else if let Kind::CorsPreflight(cors) = &error.kind {
+        cors::set_headers((**cors).clone(), headers);
     } else if detail.informational {
         headers.insert(PROXY_ERROR, message(error));
     }

@@ -24,6 +24,7 @@ use crate::access_log::OpenEntry;
 use crate::context::ProxyContext;
 use crate::error::{Error, Kind, Side};
 use crate::http::client::{Client, SendError};
+use crate::http::filter::FilterState;
 use crate::http::headers::{
     CLIENT_ID, ORIG_PROTO, PROXY_CONNECTION, PROXY_ERROR, PROXY_UNDELIVERED,
 };
@@ -215,7 +216,9 @@ impl RequestHandler {
         let head = RequestHead::from(&*request);
         let permit = self.enforcer.authorize_request(&self.peer, &head)?;
         let revocable = self.enforcer.track(&self.peer, &head);
-        filter::apply(permit.filters(), request, &mut permit.prefix())?;
+        // Inbound policies have no filter that changes the response by the request.
+        let mut filters = FilterState::new(permit.prefix());
+        filter::apply(permit.filters(), request, &mut filters)?;
         self.enforcer.check_rate_limits(&self.peer, &permit)?;
         let mut response = tokio::select! {
             biased;

@@ -231,7 +231,11 @@ impl HttpTarget {
             .await;
         drop(in_flight);
         match sent {
-            Ok(sent) => Ok(self.finish(request_context, &rule, route, timeouts, sent)),
+            Ok(mut sent) => {
+                let filters = delivery.filters;
+                filters.apply_to_response(sent.response.headers_mut());
+                Ok(self.finish(request_context, &rule, route, timeouts, sent))
+            }
             Err(error) => {
                 record_error(&mut route, &error.kind);
                 Err(within_target(
@@ -251,7 +255,7 @@ impl HttpTarget {
         delivery: &mut Delivery,
     ) -> Result<BackendResponse, Error> {
         if rule.mirrors.is_empty() {
-            filter::apply(rule.filters(), request, &mut delivery.prefix)?;
+            filter::apply(rule.filters(), request, &mut delivery.filters)?;
         } else {
             let filters = rule.filters();
             mirror::apply(&self.context, filters, &rule.mirrors, request, delivery)?;

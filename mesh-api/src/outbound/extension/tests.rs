@@ -174,6 +174,7 @@ fn any_filters() -> impl Strategy<Value = Vec<Filter>> {
         arbitrary::http_failure(),
         arbitrary::url_rewrite(),
         arbitrary::request_mirror(any_backend()),
+        arbitrary::cors(),
     ];
     vec(filter, 0..4)
 }
@@ -252,6 +253,15 @@ fn invalid_filters_leave_the_standard_part_of_their_rule() {
         }],
         ..entry(0, 0, &[])
     };
+    let cors = wire::RuleFilters {
+        filters: vec![wire::Filter {
+            kind: Some(Kind::Cors(wire::Cors {
+                allow_origins: vec!["a.example".into()],
+                ..wire::Cors::default()
+            })),
+        }],
+        ..entry(0, 0, &[])
+    };
     let nowhere = backend::to_proto(&Backend {
         meta: Meta::new_default("nowhere"),
         target: BackendTarget::None,
@@ -270,6 +280,7 @@ fn invalid_filters_leave_the_standard_part_of_their_rule() {
             mirror(Vec::new(), 1),
             "extension.rules[0].filters[0].request_mirror.backend.metadata: ",
         ),
+        (cors, "extension.rules[0].filters[0].cors.allowOrigins: "),
         (invalid, "extension.rules[0].filters[0].standard: "),
         (entry(0, 0, &many), "extension.rules[0].filters: 17 is not"),
         (entry(0, 0, &[]), "extension.rules[0].filters: 0 is not"),

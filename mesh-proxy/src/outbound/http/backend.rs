@@ -21,6 +21,7 @@ use crate::context::ProxyContext;
 use crate::error::{Error, Kind};
 use crate::http::body::ExchangeTimeouts;
 use crate::http::client::SendError;
+use crate::http::filter::FilterState;
 use crate::http::retry::{self, Action, Failure, History, Replay};
 use crate::http::{Request, Response, filter};
 use crate::telemetry::http::{Exchange, ExchangeMetrics, StreamError};
@@ -39,8 +40,8 @@ pub(super) struct RuleBackend {
 pub(super) struct Delivery {
     /// The application's connection.
     pub(super) client: SocketAddr,
-    /// The length of the path prefix that the route matched, for filters.
-    pub(super) prefix: Option<usize>,
+    /// Of the filters of the rule and of its backends.
+    pub(super) filters: FilterState,
     /// The identity that the application requires of the endpoint.
     pub(super) required_id: Option<HeaderValue>,
     /// The time limits of the exchange.
@@ -92,7 +93,7 @@ impl Delivery {
     ) -> Self {
         Self {
             client,
-            prefix,
+            filters: FilterState::new(prefix),
             required_id,
             timeouts,
             limit: None,
@@ -129,7 +130,7 @@ impl RuleBackend {
         request: &mut Request,
         delivery: &mut Delivery,
     ) -> Result<BackendResponse, Error> {
-        if let Err(error) = filter::apply(self.filters(), request, &mut delivery.prefix) {
+        if let Err(error) = filter::apply(self.filters(), request, &mut delivery.filters) {
             // Without an attempt, which would count the request.
             let mut exchange = Exchange::start(self.metrics.clone(), request.headers(), false);
             record_error(&mut exchange, &error.kind);

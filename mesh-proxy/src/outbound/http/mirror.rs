@@ -61,7 +61,7 @@ pub(super) fn apply(
     let mut applied = 0;
     for mirror in mirrors {
         let before = &filters[applied..mirror.at];
-        filter::apply(before, request, &mut delivery.prefix)?;
+        filter::apply(before, request, &mut delivery.filters)?;
         applied = mirror.at;
         if is_mirrored && mirror.ratio.includes(rand::random()) {
             copies.push(MirroredRequest {
@@ -73,7 +73,7 @@ pub(super) fn apply(
             });
         }
     }
-    filter::apply(&filters[applied..], request, &mut delivery.prefix)?;
+    filter::apply(&filters[applied..], request, &mut delivery.filters)?;
     send(context, request, copies);
     Ok(())
 }

@@ -12,6 +12,7 @@ use mesh_core::policy::outbound::{
     RouteBackend, TcpRoute, TcpVerdict, TlsRoute,
 };
 use mesh_core::resilience::{Backoff, FailureAccrual, GrpcRetry, HttpRetry, Retry, Timeouts};
+use mesh_core::route::cors::CorsSettings;
 use mesh_core::route::filter::{
     Filter, HeaderModifier, PathModifier, Redirect, RequestMirror, UrlRewrite,
 };
@@ -345,6 +346,7 @@ fn filter(filter: &Filter) -> Value {
         Filter::Redirect(it) => json!({ "redirect": redirect(it) }),
         Filter::UrlRewrite(it) => json!({ "urlRewrite": url_rewrite(it) }),
         Filter::RequestMirror(it) => json!({ "requestMirror": request_mirror(it) }),
+        Filter::Cors(it) => json!({ "cors": cors(it.settings()) }),
         Filter::InjectHttpFailure {
             status,
             message,
@@ -393,6 +395,17 @@ fn request_mirror(mirror: &RequestMirror) -> Value {
         "ratio": format!("{}/{}", mirror.ratio.numerator, mirror.ratio.denominator),
         "forwardsTo": forward,
         "balances": balance,
+    })
+}
+
+fn cors(settings: &CorsSettings) -> Value {
+    json!({
+        "allowOrigins": settings.allow_origins,
+        "allowCredentials": settings.allow_credentials,
+        "allowMethods": settings.allow_methods,
+        "allowHeaders": settings.allow_headers,
+        "exposeHeaders": settings.expose_headers,
+        "maxAge": settings.max_age,
     })
 }
 
