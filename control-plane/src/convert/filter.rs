@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use http::uri::Scheme;
 use http::{HeaderName, HeaderValue, StatusCode};
+use mesh_core::route::cors::{Cors, CorsSettings};
 use mesh_core::route::filter::{Filter, HeaderModifier, PathModifier, Ratio, Redirect, UrlRewrite};
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +24,7 @@ struct FilterJson {
     request_redirect: Option<RedirectJson>,
     url_rewrite: Option<RewriteJson>,
     request_mirror: Option<MirrorJson>,
+    cors: Option<CorsJson>,
 }
 
 #[derive(Deserialize)]
@@ -66,6 +68,22 @@ struct MirrorJson {
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct CorsJson {
+    #[serde(default)]
+    allow_origins: Vec<String>,
+    #[serde(default)]
+    allow_credentials: bool,
+    #[serde(default)]
+    allow_methods: Vec<String>,
+    #[serde(default)]
+    allow_headers: Vec<String>,
+    #[serde(default)]
+    expose_headers: Vec<String>,
+    max_age: Option<u32>,
+}
+
+#[derive(Deserialize)]
 struct ReferenceJson {
     group: Option<String>,
     kind: Option<String>,
@@ -90,6 +108,9 @@ struct PathJson {
 /// The default of the Gateway API, which its CRD sets.
 const DEFAULT_REDIRECT_STATUS: StatusCode = StatusCode::FOUND;
 
+/// The default of the Gateway API, which its CRD sets.
+const DEFAULT_CORS_MAX_AGE: u32 = 5;
+
 /// The types of filters that are supported in one place.
 type SupportedTypes = &'static [&'static str];
 
@@ -107,6 +128,7 @@ pub(super) const HTTP: &Supported = &Supported {
         "RequestRedirect",
         "URLRewrite",
         "RequestMirror",
+        "CORS",
     ],
     backend: HTTP_BACKEND,
 };
@@ -231,6 +253,7 @@ fn convert(filter: FilterJson) -> Result<Filter, ConvertError> {
             part("requestRedirect", filter.request_redirect, redirect).map(Filter::Redirect)
         }
         "URLRewrite" => part("urlRewrite", filter.url_rewrite, url_rewrite).map(Filter::UrlRewrite),
+        "CORS" => part("cors", filter.cors, cors).map(Filter::Cors),
         other => Err(ConvertError::new(
             "type",
             format!("{other} is not supported"),
@@ -309,6 +332,20 @@ fn path(path: PathJson) -> Result<PathModifier, ConvertError> {
         (None, Some(prefix)) => Ok(PathModifier::Prefix(prefix.into())),
         (None, None) => Err(ConvertError::new("path", "replaces nothing")),
     }
+}
+
+fn cors(cors: CorsJson) -> Result<Arc<Cors>, ConvertError> {
+    let settings = CorsSettings {
+        allow_origins: cors.allow_origins,
+        allow_credentials: cors.allow_credentials,
+        allow_methods: cors.allow_methods,
+        allow_headers: cors.allow_headers,
+        expose_headers: cors.expose_headers,
+        max_age: cors.max_age.unwrap_or(DEFAULT_CORS_MAX_AGE),
+    };
+    let cors = Cors::new(settings);
+    cors.map(Arc::new)
+        .map_err(|error| ConvertError::new(error.field, error))
 }
 
 fn url_rewrite(rewrite: RewriteJson) -> Result<UrlRewrite, ConvertError> {

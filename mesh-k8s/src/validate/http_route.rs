@@ -2,6 +2,7 @@
 
 use http::StatusCode;
 use http::uri::Scheme;
+use mesh_core::route::cors::{Cors, CorsSettings};
 use mesh_core::route::filter::{PathModifier, UrlRewrite};
 
 use super::Node;
@@ -120,6 +121,7 @@ fn filters(node: &Node<'_>, known: Option<&[&str]>) {
             Some("RequestRedirect") => ("requestRedirect", redirect),
             Some("URLRewrite") => ("urlRewrite", rewrite),
             Some("RequestMirror") => ("requestMirror", route::request_mirror),
+            Some("CORS") => ("cors", cors),
             _ => continue,
         };
         if let Some(settings) = filter.require(field, "set it, the type of the filter requires it")
@@ -155,6 +157,38 @@ fn redirect(node: &Node<'_>) {
                 absolute(&replacement);
             }
         }
+    }
+}
+
+fn cors(node: &Node<'_>) {
+    if node.object().is_none() {
+        return;
+    }
+    let texts = |field| {
+        let items = node.items_of(field).into_iter();
+        items
+            .filter_map(|item| item.text().map(str::to_owned))
+            .collect()
+    };
+    let settings = CorsSettings {
+        allow_origins: texts("allowOrigins"),
+        allow_methods: texts("allowMethods"),
+        allow_headers: texts("allowHeaders"),
+        expose_headers: texts("exposeHeaders"),
+        ..CorsSettings::default()
+    };
+    if let Err(error) = Cors::new(settings)
+        && let Some(list) = node.get(error.field)
+    {
+        list.conflict(&format!("has an invalid entry: {error}"), "correct it");
+    }
+    if let Some(credentials) = node.get("allowCredentials") {
+        credentials.boolean();
+    }
+    if let Some(age) = node.get("maxAge")
+        && age.integer::<u32>("a number of seconds") == Some(0)
+    {
+        age.invalid("is not a number of seconds", "write 1 or more");
     }
 }
 

@@ -143,22 +143,38 @@ fn filters_of_backends_and_of_grpc_routes_are_in_the_extension() {
 }
 
 #[test]
-fn unsupported_filter_fails_its_rule_and_no_other() {
-    for (filter, field) in [
-        ("CORS", "cors: {allowOrigins: ['*']}"),
-        ("ExtensionRef", "extensionRef: {group: a, kind: b, name: c}"),
+fn origins_are_shared_by_the_extension() {
+    for (settings, expected) in [
+        ("{allowOrigins: ['*']}", "cors(*    5s)"),
+        (
+            "{allowOrigins: ['https://a.example', 'https://*.b.example'], allowMethods: [GET, PUT], \
+             allowHeaders: [x-a], exposeHeaders: [x-b, x-c], allowCredentials: true, maxAge: 60}",
+            "cors(https://a.example,https://*.b.example GET,PUT x-a x-b,x-c 60s credentials)",
+        ),
     ] {
-        let headers = "{type: RequestHeaderModifier, requestHeaderModifier: {remove: [a]}}";
-        let rules = format!(
-            "[{{filters: [{headers}, {{type: {filter}, {field}}}]}}, {{matches: [{{path: {{value: /b}}}}]}}]"
+        let rules = format!("[{{filters: [{{type: CORS, cors: {settings}}}]}}]");
+        let text = routed("HTTPRoute", &rules);
+        let standard = "[] fail(500 filters[0].type: CORS is not supported by this proxy)";
+        assert!(text.contains(standard), "{text}");
+        assert!(
+            text.ends_with(&format!("  extended 0.0 {expected}")),
+            "{text}"
         );
-        let expected = format!(
-            "[] fail(500 filters[1].type: {filter} is not supported here, only RequestHeaderModifier, \
-             ResponseHeaderModifier, RequestRedirect, URLRewrite, RequestMirror; remove the filter) {TO_WEB}
-             [/b*] {TO_WEB}"
-        );
-        assert_text(&routed("HTTPRoute", &rules), &expected);
     }
+}
+
+#[test]
+fn unsupported_filter_fails_its_rule_and_no_other() {
+    let headers = "{type: RequestHeaderModifier, requestHeaderModifier: {remove: [a]}}";
+    let extension = "{type: ExtensionRef, extensionRef: {group: a, kind: b, name: c}}";
+    let rules =
+        format!("[{{filters: [{headers}, {extension}]}}, {{matches: [{{path: {{value: /b}}}}]}}]");
+    let expected = format!(
+        "[] fail(500 filters[1].type: ExtensionRef is not supported here, only RequestHeaderModifier, \
+         ResponseHeaderModifier, RequestRedirect, URLRewrite, RequestMirror, CORS; remove the filter) {TO_WEB}
+         [/b*] {TO_WEB}"
+    );
+    assert_text(&routed("HTTPRoute", &rules), &expected);
 }
 
 #[test]

@@ -274,6 +274,26 @@ fn extended_filter(filter: &Filter) -> String {
             } = mirror.ratio;
             format!("mirror({authority} {numerator}/{denominator})")
         }
+        Filter::Cors(cors) => {
+            let settings = cors.settings();
+            let lists = [
+                &settings.allow_origins,
+                &settings.allow_methods,
+                &settings.allow_headers,
+                &settings.expose_headers,
+            ];
+            let lists = lists.map(|list| list.join(","));
+            let credentials = if settings.allow_credentials {
+                " credentials"
+            } else {
+                ""
+            };
+            format!(
+                "cors({} {}s{credentials})",
+                lists.join(" "),
+                settings.max_age
+            )
+        }
         Filter::RequestHeaders(_) => "request".to_owned(),
         Filter::ResponseHeaders(_) => "response".to_owned(),
         other => panic!("{other:?}"),
