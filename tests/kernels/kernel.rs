@@ -73,8 +73,7 @@ impl Kernel {
         })
     }
 
-    /// Fetches the newest package of the suite into the directory and extracts it, unless it is
-    /// there already.
+    /// Fetches the newest package of the suite into the directory and extracts it.
     pub(crate) fn fetch(&self, directory: &Path) -> anyhow::Result<Image> {
         let apt = self.apt(directory)?;
         command::run("apt-get update", apt.command("apt-get").arg("update"))?;

@@ -2,10 +2,9 @@
 //! another kernel than this machine's.
 //!
 //! It fetches a kernel of Debian, packs the test programs with what they start into an initramfs,
-//! and boots both in qemu. In the virtual machine this program is the
-//! first process (`guest`): it runs each test as a process of its own and reports on a serial line.
-//! The table of results goes to the terminal and to target/kernels. The exit code is 1 if a test
-//! failed or did not end.
+//! and boots both in qemu. In the virtual machine this program is the first process (`guest`): it
+//! runs each test as a process of its own and reports on a serial line. The table of results goes
+//! to the terminal and to target/kernels. The exit code is 1 if a test failed or did not end.
 
 mod guest;
 mod initramfs;
