@@ -356,7 +356,11 @@ async fn certificate_and_ca_bundle_are_repaired() {
     })
     .await;
     let altered = r#"mesh_injector_repairs_last_day{found="ca-bundle-altered"}"#;
-    assert_eq!(metric(&fixture.injector, altered).await, Some(1.0));
+    // Counted once the API server has responded, which others may see before.
+    eventually("the repair to be counted", async || {
+        metric(&fixture.injector, altered).await == Some(1.0)
+    })
+    .await;
 
     // Another client deletes the Secret: the old CA stays trusted, and pods are injected
     // throughout.
