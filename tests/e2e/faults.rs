@@ -12,8 +12,8 @@ mod control_plane;
 mod data_plane;
 mod guide;
 mod identity;
-mod report;
-mod shell;
+pub(crate) mod report;
+pub(crate) mod shell;
 mod webhook;
 
 use std::time::Instant;
@@ -46,6 +46,8 @@ struct Fault {
 /// The workload that faults affect, and its Service.
 const APPLICATION: &str = include_str!("faults/application.yaml");
 const NAMESPACE: &str = "faults";
+
+const CHECK: &str = "check --proxy";
 
 #[test]
 fn check_reports_every_fault_and_its_hint_repairs_it() {
@@ -109,7 +111,7 @@ fn plant_and_repair(cluster: &Cluster, tables: &[&[Fault]], with_combined: bool)
             shell.run(command);
         }
         eventually(&format!("{}: it is reported", fault.name), || {
-            let report = Report::fetch(cluster);
+            let report = Report::fetch(cluster, CHECK);
             let row = report.matching_row(fault);
             row.map(|row| guide.assert_covers(fault, &row.advice))
         });
@@ -142,8 +144,8 @@ fn plant_combined(cluster: &Cluster, shell: &Shell) -> usize {
         shell.run(fault.plant);
     }
     eventually("every fault is reported", || {
-        let report = Report::fetch(cluster);
-        all().try_for_each(|fault| report.has_detail(fault.check, fault.detail))
+        let report = Report::fetch(cluster, CHECK);
+        all().try_for_each(|fault| report.row_with_detail(fault.check, fault.detail).map(drop))
     });
     for fault in all() {
         shell.run(fault.repair);
@@ -161,7 +163,7 @@ fn plant_combined(cluster: &Cluster, shell: &Shell) -> usize {
 /// Waits until no row has a problem.
 fn wait_until_healthy(cluster: &Cluster, what: &str) {
     eventually(&format!("{what}: it is healthy"), || {
-        let report = Report::fetch(cluster);
+        let report = Report::fetch(cluster, CHECK);
         if report.not_in_order().is_empty() {
             Ok(())
         } else {

@@ -1,6 +1,8 @@
 //! The viz extension: statistics from its Prometheus, connections, requests as they pass and the
 //! explanation of one, and who may watch them.
 
+mod faults;
+
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -48,6 +50,22 @@ fn viz_extension_shows_traffic_and_uninstalls_cleanly() {
     cluster.delete(&objects);
     mesh.remove();
     before.assert_restored();
+}
+
+#[test]
+fn check_of_the_viz_extension_reports_faults_and_its_advice_repairs_them() {
+    let Some(cluster) = Cluster::acquire_for_long_test("planted faults of the viz extension")
+    else {
+        return;
+    };
+    let mesh = Installation::by_helm(&cluster, &[]);
+    install_by_helm(&cluster);
+    {
+        let _shop = Shop::open(&cluster);
+        faults::plant_and_repair(&cluster);
+    }
+    uninstall_by_helm(&cluster);
+    mesh.remove();
 }
 
 fn install_by_helm(cluster: &Cluster) {

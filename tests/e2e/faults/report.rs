@@ -1,34 +1,36 @@
-//! The report of `meshctl check --proxy`.
+//! The report of `meshctl check` or of a check of an extension.
 
 use std::fmt;
 
 use mesh_test_support::cluster::Cluster;
+use mesh_test_support::command::Words as _;
 use serde_json::Value;
 
 use super::Fault;
 
-pub(super) struct Report {
+pub(crate) struct Report {
     rows: Vec<Row>,
 }
 
-pub(super) struct Row {
+pub(crate) struct Row {
     name: String,
     result: String,
     detail: String,
     /// The row that is its cause.
     cause: String,
     /// The first advice.
-    pub(super) advice: String,
+    pub(crate) advice: String,
 }
 
 impl Report {
-    pub(super) fn fetch(cluster: &Cluster) -> Self {
+    /// Runs a check, such as `check --proxy`.
+    pub(crate) fn fetch(cluster: &Cluster, check: &str) -> Self {
         let mut command = cluster.program("meshctl");
-        let output = command.args(["check", "--proxy", "-o", "json"]).output();
+        let output = command.args(check.words()).args(["-o", "json"]).output();
         let output = output.expect("meshctl runs");
         let answer: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
             let stderr = String::from_utf8_lossy(&output.stderr);
-            panic!("meshctl check -o json: {error}: {stderr}")
+            panic!("meshctl {check} -o json: {error}: {stderr}")
         });
         let categories = answer["categories"].as_array().into_iter().flatten();
         let checks = categories.flat_map(|category| category["checks"].as_array());
@@ -38,20 +40,17 @@ impl Report {
     }
 
     /// Excludes the row of repairs, which reports repairs of the last day.
-    pub(super) fn not_in_order(&self) -> Vec<&Row> {
+    pub(crate) fn not_in_order(&self) -> Vec<&Row> {
         let rows = self.rows.iter();
         rows.filter(|row| row.result != "success" && row.name != "repairs")
             .collect()
     }
 
-    /// Checks that a failed row contains these words.
-    pub(super) fn has_detail(&self, check: &str, words: &str) -> Result<(), String> {
+    /// Returns the failed row that contains these words.
+    pub(crate) fn row_with_detail(&self, check: &str, words: &str) -> Result<&Row, String> {
         let mut rows = self.rows.iter().filter(|row| row.result != "success");
-        if rows.any(|row| row.name == check && row.detail.contains(words)) {
-            Ok(())
-        } else {
-            Err(format!("{check} does not say {words:?}\n{self}"))
-        }
+        let row = rows.find(|row| row.name == check && row.detail.contains(words));
+        row.ok_or_else(|| format!("{check} does not say {words:?}\n{self}"))
     }
 
     /// Returns the fault's row if it failed and no unrelated row failed.

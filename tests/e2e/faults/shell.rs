@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use mesh_test_support::cluster::Cluster;
 use mesh_test_support::command::succeed;
 
-pub(super) struct Shell {
+pub(crate) struct Shell {
     directory: tempfile::TempDir,
     /// Functions defined for every command.
     prelude: String,
@@ -19,7 +19,7 @@ const ON_NODE: &str =
     "on_node() { kubectl exec -n node-look daemonset/look -c main -- sh -c \"$1\"; }";
 
 impl Shell {
-    pub(super) fn new(cluster: &Cluster) -> Self {
+    pub(crate) fn new(cluster: &Cluster) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let charts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../helm");
         symlink(charts, directory.path().join("helm")).expect("a link to the charts");
@@ -44,7 +44,7 @@ impl Shell {
     }
 
     /// Runs a command line and returns its output.
-    pub(super) fn run(&self, line: &str) -> String {
+    pub(crate) fn run(&self, line: &str) -> String {
         let mut command = Command::new("bash");
         command
             .args(["-c", &format!("{}{line}", self.prelude)])
