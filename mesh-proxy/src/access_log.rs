@@ -424,7 +424,7 @@ fn member(name: &str, text: &str, line: &mut String) {
 }
 
 /// Writes a number of a JSON object as a text, and the comma after it. Not with `write!`, whose
-/// formatter takes longer than all else in a line.
+/// formatter is slower.
 fn number(name: &str, number: u64, line: &mut String) {
     member(name, itoa::Buffer::new().format(number), line);
 }

@@ -192,10 +192,10 @@ impl Cors {
     }
 }
 
-/// Sets the headers of a response that [`CorsAction::Forward`] names. They replace those of the
-/// application, except for `vary`, which is added.
-pub fn set_headers(headers: HeaderMap, response: &mut HeaderMap) {
-    for (name, value) in headers.iter() {
+/// Sets the headers of a [`CorsAction`] in a response. They replace those of the application,
+/// except for `vary`, which is added.
+pub fn set_headers(headers: &HeaderMap, response: &mut HeaderMap) {
+    for (name, value) in headers {
         if name == VARY {
             response.append(name, value.clone());
         } else {

@@ -10,7 +10,6 @@ use super::{Request, uri};
 use crate::error::{Error, Kind};
 
 /// What the filters of a request have to know of each other.
-#[derive(Default)]
 pub(crate) struct FilterState {
     /// The length of the path prefix that the rule matched; absent once the path is another one.
     pub(crate) prefix: Option<usize>,
@@ -26,7 +25,7 @@ impl FilterState {
     /// Sets the headers of the response that depend on the request.
     pub(crate) fn apply_to_response(self, headers: &mut HeaderMap) {
         if let Some(cors) = self.cors {
-            cors::set_headers(*cors, headers);
+            cors::set_headers(&cors, headers);
         }
     }
 }

@@ -78,7 +78,7 @@ pub fn error(
     if let Kind::Redirect { location, .. } = &error.kind {
         headers.insert(LOCATION, location.clone());
     } else if let Kind::CorsPreflight(cors) = &error.kind {
-        cors::set_headers((**cors).clone(), headers);
+        cors::set_headers(cors, headers);
     } else if detail.informational {
         headers.insert(PROXY_ERROR, message(error));
     }

@@ -184,7 +184,7 @@ fn headers_of_the_application_are_replaced() {
         ("vary", "accept"),
     ]);
     let set = headers(&[("access-control-allow-origin", "*"), ("vary", "origin")]);
-    set_headers(set, &mut response);
+    set_headers(&set, &mut response);
     let expected = [
         ("access-control-allow-origin", "*"),
         ("vary", "accept"),

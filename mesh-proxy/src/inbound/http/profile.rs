@@ -2,7 +2,7 @@
 //! responses. A request has the route of the Service that its client names, as in Linkerd: by
 //! `l5d-dst-canonical`, which the client's proxy sets, or else by its authority.
 //!
-//! No request waits for a profile (docs/adr/0148).
+//! No request waits for a profile (docs/adr/0149).
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
