@@ -130,7 +130,13 @@ pub(super) const HTTP: &Supported = &Supported {
         "RequestMirror",
         "CORS",
     ],
-    backend: HTTP_BACKEND,
+    // Mirrors and CORS of a single backend have no place in the extension.
+    backend: &[
+        "RequestHeaderModifier",
+        "ResponseHeaderModifier",
+        "RequestRedirect",
+        "URLRewrite",
+    ],
 };
 
 /// Those of a GRPCRoute.
@@ -142,14 +148,6 @@ pub(super) const GRPC: &Supported = &Supported {
     ],
     backend: &["RequestHeaderModifier", "ResponseHeaderModifier"],
 };
-
-/// A mirror of the requests to a single backend would need a place of its own in the extension.
-const HTTP_BACKEND: SupportedTypes = &[
-    "RequestHeaderModifier",
-    "ResponseHeaderModifier",
-    "RequestRedirect",
-    "URLRewrite",
-];
 
 /// A filter of a rule.
 enum RuleFilter {
