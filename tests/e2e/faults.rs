@@ -102,7 +102,7 @@ fn plant_and_repair(cluster: &Cluster, tables: &[&[Fault]], with_combined: bool)
     cluster.rolled_out(NAMESPACE, "deployment/web");
     let shell = Shell::new(cluster);
     authority::write_certificates(&shell);
-    wait_until_healthy(cluster, "the mesh is healthy");
+    wait_until_healthy(cluster, CHECK, "the mesh is healthy");
 
     let mut count = 0;
     for fault in tables.iter().copied().flatten() {
@@ -119,7 +119,7 @@ fn plant_and_repair(cluster: &Cluster, tables: &[&[Fault]], with_combined: bool)
         for step in fault.repair_steps {
             shell.run(&guide::command(step, fault));
         }
-        wait_until_healthy(cluster, fault.name);
+        wait_until_healthy(cluster, CHECK, fault.name);
         count += 1;
         println!(
             "{}: reported by {} after {:.1} s, repaired after {:.1} s",
@@ -150,7 +150,7 @@ fn plant_combined(cluster: &Cluster, shell: &Shell) -> usize {
     for fault in all() {
         shell.run(fault.repair);
     }
-    wait_until_healthy(cluster, "faults that were planted together");
+    wait_until_healthy(cluster, CHECK, "faults that were planted together");
     println!(
         "{} together, in {:.1} s",
         all().count(),
@@ -160,10 +160,10 @@ fn plant_combined(cluster: &Cluster, shell: &Shell) -> usize {
     all().count()
 }
 
-/// Waits until no row has a problem.
-fn wait_until_healthy(cluster: &Cluster, what: &str) {
+/// Waits until no row of a check has a problem.
+pub(crate) fn wait_until_healthy(cluster: &Cluster, check: &str, what: &str) {
     eventually(&format!("{what}: it is healthy"), || {
-        let report = Report::fetch(cluster, CHECK);
+        let report = Report::fetch(cluster, check);
         if report.not_in_order().is_empty() {
             Ok(())
         } else {

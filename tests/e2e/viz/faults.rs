@@ -6,6 +6,7 @@ use mesh_test_support::eventually::eventually;
 
 use crate::faults::report::Report;
 use crate::faults::shell::Shell;
+use crate::faults::wait_until_healthy;
 
 /// A fault, the check that reports it, and its repair.
 struct Fault {
@@ -198,7 +199,7 @@ const FAULTS: &[Fault] = &[
 /// Causes the faults one after the other on a healthy extension with the application.
 pub(super) fn plant_and_repair(cluster: &Cluster) {
     let shell = Shell::new(cluster);
-    wait_until_healthy(cluster, "the extension");
+    wait_until_healthy(cluster, CHECK, "the extension");
     for fault in FAULTS {
         println!("{}", fault.name);
         for command in fault.plant {
@@ -218,16 +219,7 @@ pub(super) fn plant_and_repair(cluster: &Cluster) {
             );
             shell.run(command);
         }
-        wait_until_healthy(cluster, fault.name);
+        wait_until_healthy(cluster, CHECK, fault.name);
     }
     println!("{} faults reported and repaired", FAULTS.len());
-}
-
-/// Waits until no row has a problem.
-fn wait_until_healthy(cluster: &Cluster, what: &str) {
-    eventually(&format!("{what}: it is healthy"), || {
-        let report = Report::fetch(cluster, CHECK);
-        let is_healthy = report.not_in_order().is_empty();
-        is_healthy.then_some(()).ok_or_else(|| report.to_string())
-    });
 }
