@@ -7,12 +7,14 @@
 //! last snapshot stays in force.
 //!
 //! Entries that are unused for the configured time are evicted and their streams closed. The last
-//! policy of a port stays cached; see [`ports`].
+//! policy of a port stays cached; see [`ports`]. So does the last snapshot of a destination for
+//! some minutes ([`last_values`]): the next look-up uses it if the control plane does not respond.
 
 mod destination;
 mod endpoints;
 mod fallback;
 mod inbound;
+mod last_values;
 mod merge;
 mod outbound;
 mod ports;
@@ -136,6 +138,17 @@ const MAX_NAMES: usize = 1024;
 /// choose the names, each one has a stream to the control plane, and a pod has few of its own.
 pub(crate) const MAX_PROFILES: usize = 256;
 
+/// How long the look-up of a destination that was known waits for the control plane before its last
+/// value is used. Less if the control plane cannot be reached. As long as connections wait for the
+/// first policy of a port.
+const LAST_VALUE_AFTER: Duration = ports::FIRST_POLICY_TIMEOUT;
+
+/// Maximum number of addresses, and of names, whose last snapshots are kept after they were unused.
+const MAX_LAST_TARGETS: usize = 1024;
+
+/// Maximum number of endpoints that are kept after their destinations were unused, at about 1 KB.
+const MAX_LAST_ENDPOINTS: usize = 4096;
+
 /// When to retry a lookup that the control plane has rejected or whose object it does not know.
 const RETRY_REJECTED: Duration = Duration::from_secs(30);
 
@@ -165,11 +178,11 @@ impl Discovery {
         };
         let inner = Inner {
             context: Arc::new(context),
-            outbound: WatchCache::new(settings.outbound_idle, &runtime),
-            names: WatchCache::new(settings.outbound_idle, &runtime),
-            endpoints: WatchCache::new(settings.outbound_idle, &runtime),
+            outbound: WatchCache::new(settings.outbound_idle, MAX_LAST_TARGETS, &runtime),
+            names: WatchCache::new(settings.outbound_idle, MAX_LAST_TARGETS, &runtime),
+            endpoints: WatchCache::new(settings.outbound_idle, MAX_LAST_ENDPOINTS, &runtime),
             inbound: PortTable::new(settings.inbound_idle, &runtime),
-            profiles: WatchCache::new(settings.inbound_idle, &runtime),
+            profiles: WatchCache::new(settings.inbound_idle, 0, &runtime),
             runtime,
         };
         let discovery = Self {
@@ -193,7 +206,7 @@ impl Discovery {
             }
             Destination::Name(_) => &inner.names,
         };
-        let start = |state| outbound::run(inner.context.clone(), dst.clone(), state);
+        let start = |state, last| outbound::run(inner.context.clone(), dst.clone(), state, last);
         outbound::look_up(cache, &inner.runtime, &dst, start).await
     }
 
@@ -205,7 +218,7 @@ impl Discovery {
             authority,
             &inner.runtime,
             Arc::default,
-            |sender| endpoints::run(inner.context.clone(), authority.clone(), sender),
+            |sender, last| endpoints::run(inner.context.clone(), authority.clone(), sender, last),
             watch::Sender::subscribe,
         )
     }
@@ -224,7 +237,7 @@ impl Discovery {
         if !inner.profiles.has_room_for(&name, MAX_PROFILES) {
             return None;
         }
-        let start = |sender: watch::Sender<_>| {
+        let start = |sender: watch::Sender<_>, _last| {
             let (context, name) = (inner.context.clone(), name.clone());
             async move { outbound::watch_profile(&context, &name, &sender).await }
         };

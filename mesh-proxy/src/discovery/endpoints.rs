@@ -9,17 +9,29 @@ use mesh_core::endpoint::{Endpoint, EndpointUpdate};
 use tokio::sync::watch;
 use tonic::Code;
 
-use super::{Context, EndpointSet, EndpointState, RETRY_REJECTED};
+use super::watch_cache::SharedWatch;
+use super::{Context, EndpointSet, EndpointState, LAST_VALUE_AFTER, RETRY_REJECTED};
 use crate::control::follow::{Event, RetryDecision, follow};
 use crate::control::{self, stream};
 
 const GET: &str = "/io.linkerd.proxy.destination.Destination/Get";
 
-/// Publishes the endpoint set whenever the destination service changes it.
+impl SharedWatch for Arc<EndpointSet> {
+    type Last = Self;
+
+    fn last(&self) -> Option<(Self, usize)> {
+        let count = self.endpoints.len();
+        (count > 0).then(|| (self.clone(), count))
+    }
+}
+
+/// Publishes the endpoint set whenever the destination service changes it. `last` is that of an
+/// earlier stream, for an outage of the service.
 pub(super) async fn run(
     context: Arc<Context>,
     authority: Arc<str>,
     published: watch::Sender<Arc<EndpointSet>>,
+    last: Option<Arc<EndpointSet>>,
 ) {
     context.destination.ready().await;
     let open = || {
@@ -30,18 +42,31 @@ pub(super) async fn run(
         };
         stream::open(context.destination.clone(), GET, request)
     };
-    let mut table = EndpointTable::default();
-    follow(
+    let mut table = EndpointTable::with_last(last.as_deref());
+    let publish_last = || {
+        if let Some(last) = &last {
+            publish_if_pending(&published, last);
+        }
+    };
+    let following = follow(
         context.destination_limits,
         context.backoff(),
         open,
         |event| {
+            let has_failed = matches!(event, Event::Failed(_));
             let decision = on_event(&authority, event, &mut table);
             publish(&published, &table);
+            if has_failed {
+                publish_last();
+            }
             decision
         },
-    )
-    .await;
+    );
+    let waiting = async {
+        tokio::time::sleep(LAST_VALUE_AFTER).await;
+        publish_last();
+    };
+    tokio::join!(following, waiting);
 }
 
 /// The endpoint set accumulated from a stream's updates.
@@ -84,7 +109,7 @@ fn on_event(authority: &str, event: Event<Update>, table: &mut EndpointTable) ->
 
 fn publish(published: &watch::Sender<Arc<EndpointSet>>, table: &EndpointTable) {
     published.send_if_modified(|current| {
-        let is_changed = !table.is_same(current);
+        let is_changed = table.state != EndpointState::Pending && !table.is_same(current);
         if is_changed {
             *current = Arc::new(EndpointSet {
                 state: table.state,
@@ -95,7 +120,27 @@ fn publish(published: &watch::Sender<Arc<EndpointSet>>, table: &EndpointTable) {
     });
 }
 
+/// Publishes the set of an earlier stream, unless the service has responded.
+fn publish_if_pending(published: &watch::Sender<Arc<EndpointSet>>, last: &Arc<EndpointSet>) {
+    published.send_if_modified(|current| {
+        let is_pending = current.state == EndpointState::Pending;
+        if is_pending {
+            *current = last.clone();
+        }
+        is_pending
+    });
+}
+
 impl EndpointTable {
+    /// Creates a pending table, with which an unchanged endpoint remains the `Arc` that it was.
+    fn with_last(last: Option<&EndpointSet>) -> Self {
+        let endpoints = last.map_or(&[][..], |last| &last.endpoints);
+        Self {
+            state: EndpointState::Pending,
+            endpoints: endpoints.iter().map(|it| (it.addr, it.clone())).collect(),
+        }
+    }
+
     /// Applies an update. The first message of a stream replaces the endpoints of earlier streams.
     fn apply(&mut self, update: EndpointUpdate, first: bool) {
         let old = if first {

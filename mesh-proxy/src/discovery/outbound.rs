@@ -10,14 +10,15 @@ use mesh_api::proto::outbound::{TrafficSpec, traffic_spec};
 use mesh_core::policy::outbound::OutboundProtocol;
 use mesh_core::resilience::RetryBudget as Settings;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout};
 use tonic::Code;
 
 use super::merge::{PolicyResponse, ProfileResponse, merge};
 use super::watch_cache::{SharedWatch, WatchCache};
 use super::{
-    Context, Destination, DiscoveryError, FIRST_SNAPSHOT_TIMEOUT, OutboundTarget, RETRY_REJECTED,
+    Context, Destination, DiscoveryError, FIRST_SNAPSHOT_TIMEOUT, LAST_VALUE_AFTER, OutboundTarget,
+    RETRY_REJECTED,
 };
 use crate::control::follow::{Event, RetryDecision, follow};
 use crate::control::{self, stream};
@@ -41,11 +42,29 @@ enum Lookup {
 }
 
 impl SharedWatch for LookupState {
+    type Last = Arc<OutboundTarget>;
+
     fn users(&self) -> usize {
         match self {
             Self::Resolved(target) => target.receiver_count(),
             Self::Pending | Self::Failed(..) => 0,
         }
+    }
+
+    fn last(&self) -> Option<(Arc<OutboundTarget>, usize)> {
+        match self {
+            Self::Resolved(target) => Some((target.borrow().clone(), 1)),
+            Self::Pending | Self::Failed(..) => None,
+        }
+    }
+}
+
+impl SharedWatch for Option<ProfileResponse> {
+    /// Requests are forwarded without the routes of a profile, too.
+    type Last = ();
+
+    fn last(&self) -> Option<((), usize)> {
+        None
     }
 }
 
@@ -70,7 +89,7 @@ pub(super) async fn look_up<F>(
     cache: &WatchCache<Destination, LookupState>,
     runtime: &Handle,
     dst: &Destination,
-    start: impl Fn(watch::Sender<LookupState>) -> F,
+    start: impl Fn(watch::Sender<LookupState>, Option<Arc<OutboundTarget>>) -> F,
 ) -> Result<watch::Receiver<Arc<OutboundTarget>>, DiscoveryError>
 where
     F: Future<Output = ()> + Send + 'static,
@@ -107,18 +126,22 @@ where
         }))
 }
 
-/// Publishes the destination's snapshots in `state`.
+/// Publishes the destination's snapshots in `state`. `last` is that of an earlier watch, for an
+/// outage of the control plane.
 pub(super) async fn run(
     context: Arc<Context>,
     dst: Destination,
     state: watch::Sender<LookupState>,
+    last: Option<Arc<OutboundTarget>>,
 ) {
     let dst = &dst;
     let profile = watch::Sender::new(None);
     let policy = watch::Sender::new(None);
+    let unavailable = Notify::new();
     tokio::join!(
         watch_profile(&context, dst, &profile),
-        watch_policy(&context, dst, &policy),
+        watch_policy(&context, dst, &policy, &unavailable),
+        publish_last(last, &unavailable, &state),
         publish_snapshots(
             &context,
             dst,
@@ -220,10 +243,12 @@ fn publish_without_profile(
     });
 }
 
+/// Publishes the responses of the policy service, and notifies `unavailable` when it has none.
 async fn watch_policy(
     context: &Context,
     dst: &Destination,
     response: &watch::Sender<Option<PolicyResponse>>,
+    unavailable: &Notify,
 ) {
     context.policy.ready().await;
     let open = || {
@@ -237,7 +262,7 @@ async fn watch_policy(
         stream::open(context.policy.clone(), WATCH, spec)
     };
     follow(context.policy_limits, context.backoff(), open, |event| {
-        on_policy(dst, event, response)
+        on_policy(dst, event, response, unavailable)
     })
     .await;
 }
@@ -246,6 +271,7 @@ fn on_policy(
     dst: &Destination,
     event: Event<ExtendedPolicy>,
     response: &watch::Sender<Option<PolicyResponse>>,
+    unavailable: &Notify,
 ) -> RetryDecision {
     let status = match event {
         Event::Message { message, .. } => {
@@ -277,7 +303,10 @@ fn on_policy(
             publish_rejection(response, status.message().to_owned());
             RetryDecision::RetryAfter(RETRY_REJECTED)
         }
-        _ => RetryDecision::Retry,
+        _ => {
+            unavailable.notify_one();
+            RetryDecision::Retry
+        }
     }
 }
 
@@ -299,6 +328,28 @@ fn publish<T: PartialEq>(to: &watch::Sender<Option<T>>, new: T) {
             *current = Some(new);
         }
         is_changed
+    });
+}
+
+/// Publishes the last snapshot of an earlier watch, unless the control plane has responded before
+/// it is known to be unavailable.
+async fn publish_last(
+    last: Option<Arc<OutboundTarget>>,
+    unavailable: &Notify,
+    state: &watch::Sender<LookupState>,
+) {
+    let Some(last) = last else {
+        return;
+    };
+    // After this time it counts as unavailable, too.
+    let _ = timeout(LAST_VALUE_AFTER, unavailable.notified()).await;
+    state.send_if_modified(|state| {
+        let is_pending = matches!(state, LookupState::Pending);
+        if is_pending {
+            tracing::debug!(dst = %last.destination, "No response from the control plane; the last policy of the destination is in force");
+            *state = LookupState::Resolved(watch::Sender::new(last));
+        }
+        is_pending
     });
 }
 

@@ -78,7 +78,7 @@ struct Scene {
     proxy: Proxy,
     control: ControlPlane,
     speaks: Speaks,
-    _policy: MessageSender<ExtendedPolicy>,
+    policies: MessageSender<ExtendedPolicy>,
     endpoints: MessageSender<Update>,
     /// A pending request.
     asking: tokio::task::JoinHandle<(u16, String)>,
@@ -102,7 +102,7 @@ impl Scene {
             proxy,
             control,
             speaks,
-            _policy: policies,
+            policies,
             endpoints: call.stream(),
             asking,
         }
@@ -130,14 +130,30 @@ impl Scene {
         (status, start.elapsed())
     }
 
+    /// Waits until the destination is unused for so long that nothing watches it.
+    async fn forget(&mut self) {
+        advance(Duration::from_secs(60)).await;
+        // A request to another destination lets the data thread drop what it does not use.
+        let mut other = self.proxy.outbound(unused_addr().await).await;
+        send(&mut other, "GET / HTTP/1.1\r\nhost: other\r\n\r\n").await;
+        let call = self.control.outbound.recv().await.unwrap();
+        call.refuse(Status::not_found("no service"));
+        settle().await;
+        drop(other);
+        let closed = async { tokio::join!(self.policies.closed(), self.endpoints.closed()) };
+        while_time_passes(closed).await;
+    }
+
     /// Fails the endpoint stream, and returns the reopened one.
     async fn reconnect(&mut self) {
-        self.endpoints
-            .send(Err(Status::unavailable("restarting")))
-            .unwrap();
+        self.endpoints.send(Err(away())).unwrap();
         let call = while_time_passes(self.control.endpoints.recv()).await;
         self.endpoints = call.unwrap().stream();
     }
+}
+
+fn away() -> Status {
+    Status::unavailable("restarting")
 }
 
 fn answered(name: &str) -> (u16, String) {
@@ -216,6 +232,54 @@ fn request_fails_when_control_plane_never_responds() {
         assert!(!scene.asking.is_finished(), "{speaks:?}");
         advance(Duration::from_secs(3)).await;
         assert_eq!(scene.answer().await.0, 504, "{speaks:?}");
+    });
+}
+
+/// As of a client that sends a request a minute, each on a new connection.
+#[test]
+fn unused_destination_is_reachable_while_control_plane_is_away() {
+    Speaks::each(async |speaks| {
+        let mut scene = Scene::new(speaks).await;
+        scene.say(add(&[endpoint("a").await]));
+        assert_eq!(scene.answer().await, answered("a"), "{speaks:?}");
+        scene.forget().await;
+        // It accepts calls and responds to none.
+        let start = Instant::now();
+        let answer = while_time_passes(scene.get()).await;
+        assert_eq!(answer, answered("a"), "{speaks:?}");
+        let took = start.elapsed();
+        assert!(took <= Duration::from_secs(3), "{speaks:?}: {took:?}");
+
+        scene.policies = scene.control.outbound.recv().await.unwrap().stream();
+        scene.policies.send(Ok(policy())).unwrap();
+        scene.endpoints = scene.control.endpoints.recv().await.unwrap().stream();
+        scene.say(add(&[endpoint("b").await]));
+        while scene.get().await != answered("b") {}
+    });
+}
+
+#[test]
+fn unused_destination_is_reachable_at_once_when_control_plane_refuses() {
+    Speaks::each(async |speaks| {
+        let mut scene = Scene::new(speaks).await;
+        scene.say(add(&[endpoint("a").await]));
+        assert_eq!(scene.answer().await, answered("a"), "{speaks:?}");
+        scene.forget().await;
+        let (proxy, control) = (&scene.proxy, &mut scene.control);
+        let asking = async {
+            let client = proxy.outbound(SERVICE).await;
+            Client::new(client, speaks).await.get().await
+        };
+        tokio::pin!(asking);
+        // No time passes.
+        let answer = loop {
+            tokio::select! {
+                answer = &mut asking => break answer,
+                Some(call) = control.outbound.recv() => call.refuse(away()),
+                Some(call) = control.endpoints.recv() => call.refuse(away()),
+            }
+        };
+        assert_eq!(answer, answered("a"), "{speaks:?}");
     });
 }
 

@@ -18,11 +18,17 @@ pub(super) const FAULTS: &[Fault] = &[
                 "mesh-proxy/src/discovery/tests/ports.rs::policy_outlives_idle_time_during_control_plane_outage",
             ),
             local(
+                "mesh-proxy/src/tests/discovery.rs::unused_destination_is_reachable_while_control_plane_is_away",
+            ),
+            local(
+                "mesh-proxy/src/tests/discovery.rs::unused_destination_is_reachable_at_once_when_control_plane_refuses",
+            ),
+            local(
                 "mesh-proxy/src/tests/discovery.rs::request_fails_when_control_plane_never_responds",
             ),
             cluster("tests/e2e/routes.rs::routes_and_policies_do_what_they_say"),
         ],
-        limit: "An outbound destination that no connection uses is forgotten after the idle time of discovery (5 s by default), also while the control plane is away: a client that sends a request a minute on new connections then gets 504. The status for an unknown destination is 504, not 503. Under load the outage lasts seconds; the half hour passes on a paused clock.",
+        limit: "The last values of unused destinations are kept for ten minutes and up to 1,024 destinations and 4,096 endpoints (docs/operations/limits.md): a client that sends less than a request in ten minutes on new connections gets 504. The status for an unknown destination is 504, not 503. Under load the outage lasts seconds; the half hour passes on a paused clock.",
     },
     Fault {
         number: 2,
