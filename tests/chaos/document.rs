@@ -11,7 +11,8 @@ use crate::fault::{self, Fault};
 use crate::outcome::FaultResult;
 use crate::table::GROUPS;
 
-const DOCUMENT: &str = "docs/reliability.md";
+/// Where the document is in a checkout.
+pub(crate) const PATH: &str = "docs/reliability.md";
 /// What the document has of a fault that no run has judged.
 const NO_RESULT: &str = "none yet";
 
@@ -37,8 +38,9 @@ context of one (CONTRIBUTING.md), and are skipped otherwise. Results go to `targ
 not long are part of `cargo xtask test`, too.
 
 *0 lost* means no failed request, no reset stream and no changed byte, in the records of the clients. A fault *held* if
-at least one of its tests ran and none failed. Under a result stands what load generators counted. What is not planted,
-and which promises do not hold, is in the [limits](#limits) under the same number.
+at least one of its tests ran and none failed. A result names the day, the commit and the seed; then follows what load
+generators counted. What is not planted, and which promises do not hold, is in the [limits](#limits) under the same
+number.
 ";
 
 const LIMITS: &str = "
@@ -49,12 +51,12 @@ What is not planted, is planted smaller, or does not hold, and why.
 
 /// Writes the document, with these results.
 pub(crate) fn update(root: &Path, results: &[FaultResult]) -> anyhow::Result<()> {
-    let path = root.join(DOCUMENT);
+    let path = root.join(PATH);
     let mut known = fs::read_to_string(&path).map_or_else(|_| BTreeMap::new(), |text| read(&text));
     for result in results.iter().filter(|result| result.is_judged()) {
         known.insert(result.fault.number, result.summary());
     }
-    fs::write(&path, render(&known)).with_context(|| format!("write {DOCUMENT}"))
+    fs::write(&path, render(&known)).with_context(|| format!("write {PATH}"))
 }
 
 fn render(results: &BTreeMap<u8, String>) -> String {
@@ -114,7 +116,7 @@ mod tests {
     #[test]
     fn document_is_what_the_table_says() {
         let root = xtask::workspace::root().expect("the test runs in a checkout");
-        let text = fs::read_to_string(root.join(DOCUMENT)).expect("the document");
+        let text = fs::read_to_string(root.join(PATH)).expect("the document");
         let rendered = render(&read(&text));
         let differing = text
             .lines()

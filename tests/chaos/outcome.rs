@@ -30,9 +30,17 @@ pub(crate) struct Outcome {
 pub(crate) struct FaultResult {
     pub(crate) fault: &'static Fault,
     pub(crate) outcomes: Vec<Outcome>,
+    pub(crate) run: Run,
+}
+
+/// When, with which choices and on which sources tests ran.
+#[derive(Clone, Debug)]
+pub(crate) struct Run {
     pub(crate) seed: u64,
-    /// Of the run, such as `2026-11-26`.
+    /// Such as `2026-11-26`.
     pub(crate) day: String,
+    /// The commit; none outside a clone.
+    pub(crate) commit: Option<String>,
 }
 
 impl Outcome {
@@ -112,20 +120,34 @@ impl FaultResult {
         };
         let mut text = format!(
             "{}: {}; {ran} of {all} {tests} ran, {:.0} s, seed {}",
-            self.day,
+            self.run.place(),
             self.verdict(),
             self.took().as_secs_f64(),
-            self.seed,
+            self.run.seed,
         );
-        let judged = self
-            .outcomes
-            .iter()
-            .filter(|outcome| outcome.verdict != Verdict::Skipped);
-        for note in judged.flat_map(|outcome| &outcome.notes) {
-            text.push_str("; ");
-            text.push_str(note);
+        for outcome in &self.outcomes {
+            if outcome.verdict == Verdict::Failed {
+                let (_, name) = outcome.path.split_once("::").unwrap_or(("", outcome.path));
+                text.push_str(&format!("; failed: `{name}`"));
+            }
+            if outcome.verdict != Verdict::Skipped {
+                for note in &outcome.notes {
+                    text.push_str("; ");
+                    text.push_str(note);
+                }
+            }
         }
         text
+    }
+}
+
+impl Run {
+    /// The day and the commit, such as `2026-11-26 at 0123abcd`.
+    fn place(&self) -> String {
+        match &self.commit {
+            Some(commit) => format!("{} at {commit}", self.day),
+            None => self.day.clone(),
+        }
     }
 }
 
@@ -159,8 +181,11 @@ mod tests {
             let result = FaultResult {
                 fault: fault::all().next().expect("a fault"),
                 outcomes: outcomes.to_vec(),
-                seed: 7,
-                day: "2026-11-26".to_owned(),
+                run: Run {
+                    seed: 7,
+                    day: "2026-11-26".to_owned(),
+                    commit: Some("0123abcd".to_owned()),
+                },
             };
             result.summary()
         };
@@ -169,9 +194,11 @@ mod tests {
         let failed = outcome("", false);
         assert_eq!(
             of(&[passed.clone(), skipped.clone()]),
-            "2026-11-26: held; 1 of 2 tests ran, 4 s, seed 7; 600 requests, 0 failed"
+            "2026-11-26 at 0123abcd: held; 1 of 2 tests ran, 4 s, seed 7; 600 requests, 0 failed"
         );
-        assert!(of(&[passed, failed]).starts_with("2026-11-26: FAILED; 2 of 2"));
-        assert!(of(&[skipped]).starts_with("2026-11-26: not run; 0 of 1 test ran"));
+        let mixed = of(&[passed, failed]);
+        assert!(mixed.contains(": FAILED; 2 of 2 tests ran"), "{mixed}");
+        assert!(mixed.ends_with("; failed: `b`"), "{mixed}");
+        assert!(of(&[skipped]).contains(": not run; 0 of 1 test ran"));
     }
 }

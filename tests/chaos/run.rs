@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::time::Instant;
 
 use anyhow::Context;
 use serde_json::{Value, json};
 use xtask::{binaries, cluster, command, stage};
 
+use crate::document;
 use crate::fault::{Fault, Test};
-use crate::outcome::{FaultResult, Outcome, Verdict};
+use crate::outcome::{FaultResult, Outcome, Run, Verdict};
 use crate::programs::Programs;
 
 /// Where the results of the last run are.
@@ -39,7 +41,11 @@ impl Campaign<'_> {
                 cluster::load_images(self.root, &context)
             })?;
         }
-        let day = jiff::Timestamp::now().strftime("%F").to_string();
+        let run = Run {
+            seed: self.seed,
+            day: jiff::Timestamp::now().strftime("%F").to_string(),
+            commit: commit(self.root)?,
+        };
         let mut known = BTreeMap::new();
         let mut results = Vec::new();
         for fault in faults {
@@ -55,8 +61,7 @@ impl Campaign<'_> {
             results.push(FaultResult {
                 fault,
                 outcomes,
-                seed: self.seed,
-                day: day.clone(),
+                run: run.clone(),
             });
         }
         Ok(results)
@@ -141,6 +146,28 @@ impl Campaign<'_> {
     }
 }
 
+/// Returns the commit whose sources the tests are built from, and whether something but the results
+/// differs from it. `None` outside a clone.
+fn commit(root: &Path) -> anyhow::Result<Option<String>> {
+    if !root.join(".git").exists() {
+        return Ok(None);
+    }
+    let git = |arguments: &[&str]| {
+        let mut command = Command::new("git");
+        command::captured_stdout(command.current_dir(root).args(arguments))
+            .with_context(|| format!("git {}", arguments.join(" ")))
+    };
+    let commit = git(&["rev-parse", "--short=8", "HEAD"])?.trim().to_owned();
+    let results = format!(":(exclude){}", document::PATH);
+    let changes = git(&["status", "--porcelain", "--", ".", &results])?;
+    let is_changed = !changes.trim().is_empty();
+    Ok(Some(if is_changed {
+        commit + " with changes"
+    } else {
+        commit
+    }))
+}
+
 /// A line for the fault, and one for each number, failure and skipped test.
 fn shown(result: &FaultResult) -> Vec<String> {
     let mut lines = vec![format!(
@@ -176,8 +203,9 @@ fn raw(result: &FaultResult) -> Value {
         "fault": result.fault.number,
         "name": result.fault.name,
         "verdict": result.verdict(),
-        "seed": result.seed,
-        "day": result.day,
+        "seed": result.run.seed,
+        "day": result.run.day,
+        "commit": result.run.commit,
         "tests": outcomes.collect::<Vec<_>>(),
     })
 }
