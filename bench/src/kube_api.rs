@@ -3,15 +3,21 @@
 //!
 //! It lists and watches every kind that the controllers ask for, and merges writes into stored
 //! objects, as for Leases. Its objects match every selector that the controllers use, so that
-//! selectors are not evaluated. A list is never divided into pages. `POST /bench/toggle/NS/SERVICE`
-//! changes whether one endpoint of the Service is ready.
+//! selectors are not evaluated. A list is never divided into pages. It authenticates each token of
+//! a ServiceAccount, whatever its signature, after `--token-review-delay` milliseconds.
+//!
+//! `POST /bench/toggle/NS/SERVICE` changes whether one endpoint of the Service is ready, and
+//! `POST /bench/toggle-opaque/NS/SERVICE` whether its port is opaque.
 
 mod cluster;
+mod kinds;
 mod population;
 mod respond;
+mod token_review;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
@@ -24,7 +30,7 @@ use tokio::net::TcpListener;
 use self::cluster::Cluster;
 use crate::print_event;
 
-pub(crate) use self::population::{PORT, Population, service_name, service_namespace};
+pub(crate) use self::population::{PORT, Population, new_pod, service_name, service_namespace};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -33,11 +39,23 @@ pub(crate) struct Options {
     listen: SocketAddr,
     #[command(flatten)]
     population: Population,
+    /// Milliseconds until a TokenReview is answered
+    #[arg(long, value_name = "MS", default_value_t = 0)]
+    token_review_delay: u64,
+}
+
+/// What the responses come from.
+struct Front {
+    cluster: Cluster,
+    token_review_delay: Duration,
 }
 
 /// Serves until the process exits.
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
-    let cluster = Arc::new(Cluster::new(options.population));
+    let front = Arc::new(Front {
+        cluster: Cluster::new(options.population),
+        token_review_delay: Duration::from_millis(options.token_review_delay),
+    });
     let listener = TcpListener::bind(options.listen)
         .await
         .with_context(|| format!("listen on {}", options.listen))?;
@@ -46,8 +64,8 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         let (tcp, _) = listener.accept().await.context("accept a controller")?;
         // Nagle's algorithm would delay an event until the previous one is acknowledged.
         tcp.set_nodelay(true).context("send without delay")?;
-        let cluster = cluster.clone();
-        let service = service_fn(move |request| respond::respond(cluster.clone(), request));
+        let front = front.clone();
+        let service = service_fn(move |request| respond::respond(front.clone(), request));
         let connection = http1::Builder::new().serve_connection(TokioIo::new(tcp), service);
         // An error of the connection is the controller's to report.
         tokio::spawn(async move { drop(connection.await) });

@@ -1,15 +1,18 @@
 //! `mesh-bench load`: clients that no distribution packages. Each reports the number of operations,
 //! their duration, and the number of failures.
 
+mod certify;
 mod connect;
-mod destinations;
+mod grpc;
 mod hold;
 mod rate;
+mod reviews;
 mod scrape;
 mod start;
 mod stat;
 mod streams;
 mod tap;
+mod watches;
 
 use std::future::poll_fn;
 use std::time::Duration;
@@ -19,6 +22,8 @@ use bytes::Bytes;
 use clap::Subcommand;
 use h2::SendStream;
 use serde_json::json;
+
+use self::watches::Api;
 
 /// Timeout of an operation, which normally takes milliseconds.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -42,7 +47,15 @@ pub(crate) enum Load {
     /// Requests to the metrics API
     Stat(stat::Options),
     /// Watches of a Service's endpoints at a server of Linkerd's destination API
-    Destinations(destinations::Options),
+    Destinations(watches::Options),
+    /// Watches of the policies of a Service's clients at a server of Linkerd's outbound policy API
+    Policies(watches::Options),
+    /// Watches of a Service's endpoints by incremental xDS, with the names of Istio
+    Endpoints(watches::Options),
+    /// Requests for certificates at an identity service
+    Certify(certify::Options),
+    /// Reviews of new pods at the injector's webhook
+    Reviews(reviews::Options),
     /// A tap of a proxy, until standard input is closed
     Tap(tap::Options),
 }
@@ -69,7 +82,11 @@ impl Load {
             Self::First(options) => start::first(&options),
             Self::Scrape(options) => scrape::run(&options),
             Self::Stat(options) => stat::run(options).await,
-            Self::Destinations(options) => destinations::run(options).await,
+            Self::Destinations(options) => watches::run(Api::Destinations, options).await,
+            Self::Policies(options) => watches::run(Api::Policies, options).await,
+            Self::Endpoints(options) => watches::run(Api::Endpoints, options).await,
+            Self::Certify(options) => certify::run(options).await,
+            Self::Reviews(options) => reviews::run(options).await,
             Self::Tap(options) => tap::run(options).await,
         }
     }

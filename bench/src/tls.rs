@@ -14,12 +14,13 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 /// Connects as `client`, the base name of files in the directory of an authority, to the server
-/// whose identity is `server`.
+/// whose identity is `server`, and offers protocols.
 pub(crate) async fn connect(
     tcp: TcpStream,
     authority: &Path,
     client: &str,
     server: &str,
+    protocols: &[&[u8]],
 ) -> anyhow::Result<TlsStream<TcpStream>> {
     let mut anchors = RootCertStore::empty();
     for anchor in certificates(&authority.join("anchor.pem"))? {
@@ -29,10 +30,11 @@ pub(crate) async fn connect(
     let key = authority.join(format!("{client}-key.pem"));
     let key = PrivateKeyDer::from_pem_file(&key)
         .map_err(|error| anyhow::anyhow!("read {}: {error}", key.display()))?;
-    let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+    let mut config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_protocol_versions(&[&TLS13])?
         .with_root_certificates(anchors)
         .with_client_auth_cert(chain, key)?;
+    config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
     let name = ServerName::try_from(server.to_owned())?;
     let connected = TlsConnector::from(Arc::new(config)).connect(name, tcp);
     connected

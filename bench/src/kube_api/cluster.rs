@@ -6,87 +6,8 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use super::kinds::{APIS, Api};
 use super::population::{Population, service_name, service_namespace};
-
-/// A kind that the front serves.
-struct Api {
-    /// Empty for the core group.
-    group: &'static str,
-    version: &'static str,
-    plural: &'static str,
-    kind: &'static str,
-}
-
-/// All kinds. Those of the mesh and of the Gateway API have no objects.
-const APIS: [Api; 22] = [
-    api("", "v1", "pods", "Pod"),
-    api("", "v1", "services", "Service"),
-    api("", "v1", "nodes", "Node"),
-    api("", "v1", "namespaces", "Namespace"),
-    api("apps", "v1", "replicasets", "ReplicaSet"),
-    api("batch", "v1", "jobs", "Job"),
-    api("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice"),
-    api(
-        DEFINITIONS,
-        "v1",
-        "customresourcedefinitions",
-        "CustomResourceDefinition",
-    ),
-    api(POLICY, "v1beta3", "servers", "Server"),
-    api(
-        POLICY,
-        "v1beta1",
-        "serverauthorizations",
-        "ServerAuthorization",
-    ),
-    api(
-        POLICY,
-        "v1alpha1",
-        "authorizationpolicies",
-        "AuthorizationPolicy",
-    ),
-    api(
-        POLICY,
-        "v1alpha1",
-        "meshtlsauthentications",
-        "MeshTLSAuthentication",
-    ),
-    api(
-        POLICY,
-        "v1alpha1",
-        "networkauthentications",
-        "NetworkAuthentication",
-    ),
-    api(
-        POLICY,
-        "v1alpha1",
-        "httplocalratelimitpolicies",
-        "HTTPLocalRateLimitPolicy",
-    ),
-    api(POLICY, "v1alpha1", "egressnetworks", "EgressNetwork"),
-    api(POLICY, "v1beta3", "httproutes", "HTTPRoute"),
-    api(
-        "workload.linkerd.io",
-        "v1beta1",
-        "externalworkloads",
-        "ExternalWorkload",
-    ),
-    api(
-        "linkerd.io",
-        "v1alpha2",
-        "serviceprofiles",
-        "ServiceProfile",
-    ),
-    api(GATEWAY, "v1", "httproutes", "HTTPRoute"),
-    api(GATEWAY, "v1", "grpcroutes", "GRPCRoute"),
-    api(GATEWAY, "v1", "tlsroutes", "TLSRoute"),
-    api(GATEWAY, "v1", "tcproutes", "TCPRoute"),
-];
-
-const DEFINITIONS: &str = "apiextensions.k8s.io";
-const POLICY: &str = "policy.linkerd.io";
-const GATEWAY: &str = "gateway.networking.k8s.io";
-const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
 
 pub(super) struct Cluster {
     population: Population,
@@ -95,70 +16,77 @@ pub(super) struct Cluster {
     version: watch::Sender<u64>,
 }
 
+/// What a change of a Service toggles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Toggle {
+    /// Whether its first endpoint is ready.
+    Ready,
+    /// Whether its port is opaque, which changes the policies of its clients.
+    Opaque,
+}
+
+/// How much of each object a client asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum View {
+    Full,
+    /// `PartialObjectMetadata`.
+    Metadata,
+}
+
+/// The objects that a list or a watch returns.
+#[derive(Clone, Debug)]
+pub(super) struct Selection {
+    /// The path of the list of all namespaces.
+    collection: String,
+    namespace: Option<String>,
+    view: View,
+}
+
 struct State {
     /// By the path of their list.
     collections: HashMap<String, Collection>,
     /// Objects that clients wrote, by path.
     written: BTreeMap<String, Value>,
-    /// Services whose first endpoint is not ready.
-    unready: HashSet<u32>,
+    /// Services with something that is not as at first.
+    toggled: HashSet<(u32, Toggle)>,
 }
 
 struct Collection {
     api: &'static Api,
-    objects: Vec<Value>,
+    objects: Vec<Object>,
     /// All changes, with their resource versions.
-    events: Vec<(u64, Value)>,
+    events: Vec<(u64, Object)>,
+}
+
+/// Kept as text: a hundred thousand pods would be gigabytes as trees.
+#[derive(Clone)]
+struct Object {
+    name: String,
+    /// Empty if the kind has no namespaces.
+    namespace: String,
+    json: String,
 }
 
 /// The resource version of the first objects.
 const FIRST_VERSION: u64 = 1;
-
-const fn api(
-    group: &'static str,
-    version: &'static str,
-    plural: &'static str,
-    kind: &'static str,
-) -> Api {
-    Api {
-        group,
-        version,
-        plural,
-        kind,
-    }
-}
-
-impl Api {
-    fn group_version(&self) -> String {
-        match self.group {
-            "" => self.version.to_owned(),
-            group => format!("{group}/{}", self.version),
-        }
-    }
-
-    /// Returns the path of the list of all namespaces.
-    fn path(&self) -> String {
-        let root = if self.group.is_empty() { "api" } else { "apis" };
-        format!("/{root}/{}/{}", self.group_version(), self.plural)
-    }
-}
+const SERVICES: &str = "/api/v1/services";
+const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
 
 impl Cluster {
     pub(super) fn new(population: Population) -> Self {
         let collection = |api: &'static Api| {
-            let objects = match api.plural {
-                "pods" => population.pods(),
-                "services" => population.services(),
-                "nodes" => population.nodes(),
-                "namespaces" => population.namespaces(),
-                "replicasets" => population.replica_sets(),
-                "endpointslices" => population.slices(),
-                _ => Vec::new(),
+            let objects: Box<dyn Iterator<Item = Value>> = match api.plural {
+                "pods" => Box::new(population.pods()),
+                "services" => Box::new(population.services()),
+                "nodes" => Box::new(population.nodes()),
+                "namespaces" => Box::new(population.namespaces()),
+                "replicasets" => Box::new(population.replica_sets()),
+                "endpointslices" => Box::new(population.slices()),
+                _ => Box::new(std::iter::empty()),
             };
-            let objects = objects.into_iter();
             let collection = Collection {
                 api,
-                objects: objects.map(|it| with_version(it, FIRST_VERSION)).collect(),
+                objects: objects.map(|it| Object::new(it, FIRST_VERSION)).collect(),
                 events: Vec::new(),
             };
             (api.path(), collection)
@@ -166,7 +94,7 @@ impl Cluster {
         let state = State {
             collections: APIS.iter().map(collection).collect(),
             written: BTreeMap::new(),
-            unready: HashSet::new(),
+            toggled: HashSet::new(),
         };
         Self {
             population,
@@ -175,35 +103,57 @@ impl Cluster {
         }
     }
 
-    /// Returns the list of a path, or `None` if the path is not a list.
-    pub(super) fn list(&self, path: &str) -> Option<Vec<u8>> {
+    /// Returns what the list of a path contains, or `None` if the path is not a list.
+    pub(super) fn select(&self, path: &str, view: View) -> Option<Selection> {
         let state = self.state.lock();
-        let Collection { api, objects, .. } = state.collections.get(path)?;
-        let list = json!({
-            "apiVersion": api.group_version(),
-            "kind": format!("{}List", api.kind),
-            "metadata": {"resourceVersion": self.version.borrow().to_string()},
-            "items": objects,
-        });
-        Some(list.to_string().into_bytes())
+        let (collection, namespace) = state.locate(path)?;
+        Some(Selection {
+            collection,
+            namespace,
+            view,
+        })
     }
 
-    pub(super) fn has_list(&self, path: &str) -> bool {
-        self.state.lock().collections.contains_key(path)
+    pub(super) fn list(&self, selection: &Selection) -> Vec<u8> {
+        let state = self.state.lock();
+        let Some(Collection { api, objects, .. }) = state.collections.get(&selection.collection)
+        else {
+            return Vec::new();
+        };
+        let (group_version, kind) = match selection.view {
+            View::Full => (api.group_version(), api.kind),
+            View::Metadata => ("meta.k8s.io/v1".to_owned(), "PartialObjectMetadata"),
+        };
+        let version = *self.version.borrow();
+        let mut list = format!(
+            "{{\"apiVersion\":\"{group_version}\",\"kind\":\"{kind}List\",\
+             \"metadata\":{{\"resourceVersion\":\"{version}\"}},\"items\":["
+        );
+        for (number, object) in objects.iter().filter(|it| selection.has(it)).enumerate() {
+            if number > 0 {
+                list.push(',');
+            }
+            object.append_to(&mut list, selection.view);
+        }
+        list.push_str("]}");
+        list.into_bytes()
     }
 
     /// Returns the events of a list after a resource version, one JSON object per line. Without a
     /// version they begin with an event for each object.
-    pub(super) fn events(&self, path: &str, after: Option<u64>) -> Vec<u8> {
+    pub(super) fn events(&self, selection: &Selection, after: Option<u64>) -> Vec<u8> {
         let state = self.state.lock();
-        let Some(collection) = state.collections.get(path) else {
+        let Some(collection) = state.collections.get(&selection.collection) else {
             return Vec::new();
         };
-        let mut lines = Vec::new();
-        let mut push = |kind: &str, object: &Value| {
-            // The type first, as API servers send it: clients read the object by its type.
-            let line = format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n");
-            lines.extend_from_slice(line.as_bytes());
+        let mut lines = String::new();
+        let mut push = |kind: &str, object: &Object| {
+            if selection.has(object) {
+                // The type first, as API servers send it: clients read the object by its type.
+                lines.push_str(&format!("{{\"type\":\"{kind}\",\"object\":"));
+                object.append_to(&mut lines, selection.view);
+                lines.push_str("}\n");
+            }
         };
         match after {
             None => collection.objects.iter().for_each(|it| push("ADDED", it)),
@@ -214,7 +164,25 @@ impl Cluster {
                 }
             }
         }
-        lines
+        lines.into_bytes()
+    }
+
+    /// Returns the event that ends the first objects of a watch that began without a list.
+    pub(super) fn initial_events_end(&self, selection: &Selection, version: u64) -> Vec<u8> {
+        let state = self.state.lock();
+        let kind = state.collections.get(&selection.collection);
+        let (group_version, kind) = match (kind, selection.view) {
+            (Some(Collection { api, .. }), View::Full) => (api.group_version(), api.kind),
+            _ => ("meta.k8s.io/v1".to_owned(), "PartialObjectMetadata"),
+        };
+        let object = json!({
+            "apiVersion": group_version, "kind": kind,
+            "metadata": {
+                "resourceVersion": version.to_string(),
+                "annotations": {"k8s.io/initial-events-end": "true"},
+            },
+        });
+        format!("{{\"type\":\"BOOKMARK\",\"object\":{object}}}\n").into_bytes()
     }
 
     /// Returns the latest resource version, which is notified of each change.
@@ -222,9 +190,9 @@ impl Cluster {
         self.version.subscribe()
     }
 
-    /// Changes whether the first endpoint of a Service is ready. Returns the resource version of
-    /// the change, or `None` if there is no such Service.
-    pub(super) fn toggle(&self, namespace: &str, name: &str) -> Option<u64> {
+    /// Changes a Service. Returns the resource version of the change, or `None` if there is no such
+    /// Service.
+    pub(super) fn toggle(&self, namespace: &str, name: &str, what: Toggle) -> Option<u64> {
         let service: u32 = name.rsplit_once('-')?.1.parse().ok()?;
         let exists = service < self.population.services
             && service_namespace(service) == namespace
@@ -233,24 +201,45 @@ impl Cluster {
             return None;
         }
         let mut state = self.state.lock();
-        let is_ready = state.unready.remove(&service);
-        if !is_ready {
-            state.unready.insert(service);
+        let as_at_first = state.toggled.remove(&(service, what));
+        if !as_at_first {
+            state.toggled.insert((service, what));
         }
         let version = *self.version.borrow() + 1;
-        let slice = with_version(self.population.slice(service, 0, is_ready), version);
-        let index = service * self.population.slices_per_service();
-        let slices = state.collections.get_mut(SLICES)?;
-        *slices.objects.get_mut(index as usize)? = slice.clone();
-        slices.events.push((version, slice));
+        let (path, index, object) = match what {
+            Toggle::Ready => (
+                SLICES,
+                service * self.population.slices_per_service(),
+                self.population.slice(service, 0, as_at_first),
+            ),
+            Toggle::Opaque => (
+                SERVICES,
+                service,
+                self.population.service(service, !as_at_first),
+            ),
+        };
+        let object = Object::new(object, version);
+        let collection = state.collections.get_mut(path)?;
+        *collection.objects.get_mut(index as usize)? = object.clone();
+        collection.events.push((version, object));
         drop(state);
         self.version.send_replace(version);
         Some(version)
     }
 
-    /// Returns an object that a client has written.
-    pub(super) fn written(&self, path: &str) -> Option<Value> {
-        self.state.lock().written.get(path).cloned()
+    /// Returns an object that a client has written, or one of the first.
+    pub(super) fn object(&self, path: &str) -> Option<Value> {
+        let state = self.state.lock();
+        if let Some(written) = state.written.get(path) {
+            return Some(written.clone());
+        }
+        let (list, name) = path.rsplit_once('/')?;
+        let (collection, namespace) = state.locate(list)?;
+        let namespace = namespace.unwrap_or_default();
+        let objects = &state.collections.get(&collection)?.objects;
+        let mut named = objects.iter().filter(|it| it.name == name);
+        let found = named.find(|it| it.namespace == namespace)?;
+        serde_json::from_str(&found.json).ok()
     }
 
     /// Merges a written object into the stored one, and returns the result.
@@ -267,44 +256,53 @@ impl Cluster {
     }
 }
 
-/// Returns the groups with their versions, as `GET /apis` responds.
-pub(super) fn groups() -> Value {
-    let mut groups: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
-    for api in APIS.iter().filter(|api| !api.group.is_empty()) {
-        let version = json!({"groupVersion": api.group_version(), "version": api.version});
-        let versions = groups.entry(api.group).or_default();
-        if !versions.contains(&version) {
-            versions.push(version);
+impl Selection {
+    fn has(&self, object: &Object) -> bool {
+        let namespace = self.namespace.as_ref();
+        namespace.is_none_or(|namespace| object.namespace == *namespace)
+    }
+}
+
+impl State {
+    /// Returns the path of the collection that a path lists, and the namespace, if it lists one.
+    fn locate(&self, path: &str) -> Option<(String, Option<String>)> {
+        if self.collections.contains_key(path) {
+            return Some((path.to_owned(), None));
+        }
+        let (root, rest) = path.split_once("/namespaces/")?;
+        let (namespace, plural) = rest.split_once('/')?;
+        let collection = format!("{root}/{plural}");
+        let exists = self.collections.contains_key(&collection);
+        exists.then(|| (collection, Some(namespace.to_owned())))
+    }
+}
+
+impl Object {
+    fn new(mut object: Value, version: u64) -> Self {
+        object["metadata"]["resourceVersion"] = json!(version.to_string());
+        let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
+        Self {
+            name: text("name").to_owned(),
+            namespace: text("namespace").to_owned(),
+            json: object.to_string(),
         }
     }
-    let groups = groups.into_iter().map(|(name, versions)| {
-        json!({"name": name, "preferredVersion": versions[0], "versions": versions})
-    });
-    json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups.collect::<Vec<_>>()})
+
+    fn append_to(&self, text: &mut String, view: View) {
+        match view {
+            View::Full => text.push_str(&self.json),
+            View::Metadata => text.push_str(&metadata_of(&self.json)),
+        }
+    }
 }
 
-/// Returns the kinds of a group and version, as `GET /apis/GROUP/VERSION` responds, or `None` if
-/// there are none.
-pub(super) fn resources(path: &str) -> Option<Value> {
-    let is_in = |api: &&Api| api.path().strip_suffix(api.plural) == Some(&format!("{path}/"));
-    let found: Vec<&Api> = APIS.iter().filter(is_in).collect();
-    let group_version = found.first()?.group_version();
-    let resources = found.iter().map(|api| {
-        json!({
-            "name": api.plural, "kind": api.kind, "singularName": "", "namespaced": true,
-            "verbs": ["get", "list", "watch"],
-        })
+fn metadata_of(object: &str) -> String {
+    let object: Value = serde_json::from_str(object).unwrap_or_default();
+    let partial = json!({
+        "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
+        "metadata": object["metadata"],
     });
-    let resources: Vec<Value> = resources.collect();
-    Some(json!({
-        "kind": "APIResourceList", "apiVersion": "v1",
-        "groupVersion": group_version, "resources": resources,
-    }))
-}
-
-fn with_version(mut object: Value, version: u64) -> Value {
-    object["metadata"]["resourceVersion"] = json!(version.to_string());
-    object
+    partial.to_string()
 }
 
 /// A JSON merge patch (RFC 7396).
@@ -335,22 +333,21 @@ mod tests {
         })
     }
 
+    fn list(cluster: &Cluster, path: &str, view: View) -> Value {
+        let selection = cluster.select(path, view).expect("a list");
+        serde_json::from_slice(&cluster.list(&selection)).expect("JSON")
+    }
+
     #[test]
     fn toggle_is_an_event_of_the_first_slice_and_changes_the_list() {
         let cluster = cluster();
-        assert_eq!(
-            cluster.toggle("shop-0", "web-20"),
-            None,
-            "another namespace"
-        );
-        assert_eq!(
-            cluster.toggle("shop-1", "web-020"),
-            None,
-            "another spelling"
-        );
-        let first = cluster.toggle("shop-1", "web-20").expect("it exists");
-        let second = cluster.toggle("shop-1", "web-20").expect("it exists");
-        let lines = cluster.events(SLICES, Some(FIRST_VERSION));
+        let toggle = |namespace, name| cluster.toggle(namespace, name, Toggle::Ready);
+        assert_eq!(toggle("shop-0", "web-20"), None, "another namespace");
+        assert_eq!(toggle("shop-1", "web-020"), None, "another spelling");
+        let first = toggle("shop-1", "web-20").expect("it exists");
+        let second = toggle("shop-1", "web-20").expect("it exists");
+        let slices = cluster.select(SLICES, View::Full).expect("a list");
+        let lines = cluster.events(&slices, Some(FIRST_VERSION));
         let lines = String::from_utf8(lines).expect("JSON");
         let ready: Vec<Value> = lines
             .lines()
@@ -361,27 +358,56 @@ mod tests {
             })
             .collect();
         assert_eq!(ready, [false, true]);
-        assert!(cluster.events(SLICES, Some(second)).is_empty());
+        assert!(cluster.events(&slices, Some(second)).is_empty());
         assert!(first < second);
-        let list: Value =
-            serde_json::from_slice(&cluster.list(SLICES).expect("a list")).expect("JSON");
+        let list = list(&cluster, SLICES, View::Full);
         assert_eq!(list["metadata"]["resourceVersion"], second.to_string());
         assert_eq!(list["items"].as_array().map(Vec::len), Some(42));
     }
 
     #[test]
-    fn each_group_lists_its_kinds() {
-        for group in groups()["groups"].as_array().expect("groups") {
-            for version in group["versions"].as_array().expect("versions") {
-                let path = format!("/apis/{}", version["groupVersion"].as_str().expect("text"));
-                let resources = resources(&path).expect("it is served");
-                for resource in resources["resources"].as_array().expect("kinds") {
-                    let path = format!("{path}/{}", resource["name"].as_str().expect("text"));
-                    assert!(cluster().has_list(&path), "{path}");
-                }
-            }
-        }
-        assert!(resources("/apis/example.com/v1").is_none());
+    fn opaque_port_comes_and_goes_with_each_toggle() {
+        let cluster = cluster();
+        let annotation = || {
+            let service = cluster.object("/api/v1/namespaces/shop-1/services/web-20");
+            service.expect("it exists")["metadata"]["annotations"].clone()
+        };
+        assert_eq!(annotation(), Value::Null);
+        cluster.toggle("shop-1", "web-20", Toggle::Opaque);
+        assert_eq!(
+            annotation(),
+            json!({"config.linkerd.io/opaque-ports": "80"})
+        );
+        cluster.toggle("shop-1", "web-20", Toggle::Opaque);
+        assert_eq!(annotation(), Value::Null);
+    }
+
+    #[test]
+    fn lists_are_of_one_namespace_and_of_metadata_alone_if_the_client_asks() {
+        let cluster = cluster();
+        let path = "/api/v1/namespaces/shop-1/services";
+        let services = list(&cluster, path, View::Metadata);
+        assert_eq!(services["kind"], "PartialObjectMetadataList");
+        let items = services["items"].as_array().expect("a list");
+        assert_eq!(items.len(), 1);
+        assert_eq!(items[0]["kind"], "PartialObjectMetadata");
+        assert_eq!(items[0]["metadata"]["name"], "web-20");
+        assert_eq!(items[0]["spec"], Value::Null);
+        assert!(cluster.select("/api/v1/anything", View::Full).is_none());
+        assert!(cluster.object("/api/v1/namespaces/shop-2").is_none());
+        assert!(cluster.object("/api/v1/namespaces/shop-1").is_some());
+    }
+
+    #[test]
+    fn first_objects_of_a_watch_end_with_a_bookmark() {
+        let cluster = cluster();
+        let nodes = cluster.select("/api/v1/nodes", View::Full).expect("a list");
+        let end = cluster.initial_events_end(&nodes, 7);
+        let end: Value = serde_json::from_slice(&end).expect("JSON");
+        assert_eq!(end["type"], "BOOKMARK");
+        let metadata = &end["object"]["metadata"];
+        assert_eq!(metadata["resourceVersion"], "7");
+        assert_eq!(metadata["annotations"]["k8s.io/initial-events-end"], "true");
     }
 
     #[test]
@@ -391,6 +417,6 @@ mod tests {
         cluster.write(path, &json!({"spec": {"holder": "x", "seconds": 30}}));
         let merged = cluster.write(path, &json!({"spec": {"holder": null}}));
         assert_eq!(merged["spec"], json!({"seconds": 30}));
-        assert_eq!(cluster.written(path), Some(merged));
+        assert_eq!(cluster.object(path), Some(merged));
     }
 }

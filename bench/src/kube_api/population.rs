@@ -40,68 +40,67 @@ pub(crate) fn service_namespace(service: u32) -> String {
 }
 
 impl Population {
-    pub(super) fn namespaces(self) -> Vec<Value> {
+    pub(super) fn namespaces(self) -> impl Iterator<Item = Value> {
         let count = self.services.div_ceil(SERVICES_PER_NAMESPACE);
         let names = (0..count).map(|number| service_namespace(number * SERVICES_PER_NAMESPACE));
-        names
-            .map(|name| {
-                json!({
-                    "apiVersion": "v1", "kind": "Namespace",
-                    "metadata": {"name": name, "uid": name},
-                })
+        names.map(|name| {
+            json!({
+                "apiVersion": "v1", "kind": "Namespace",
+                "metadata": {"name": name, "uid": name},
             })
-            .collect()
+        })
     }
 
-    pub(super) fn nodes(self) -> Vec<Value> {
-        (0..self.total().div_ceil(PODS_PER_NODE))
-            .map(|number| {
-                let name = format!("node-{number}");
-                json!({
-                    "apiVersion": "v1", "kind": "Node",
-                    "metadata": {"name": name, "uid": name, "labels": {
-                        "topology.kubernetes.io/zone": format!("zone-{}", number % 3),
-                    }},
-                })
+    pub(super) fn nodes(self) -> impl Iterator<Item = Value> {
+        (0..self.total().div_ceil(PODS_PER_NODE)).map(|number| {
+            let name = format!("node-{number}");
+            json!({
+                "apiVersion": "v1", "kind": "Node",
+                "metadata": {"name": name, "uid": name, "labels": {
+                    "topology.kubernetes.io/zone": format!("zone-{}", number % 3),
+                }},
             })
-            .collect()
+        })
     }
 
-    pub(super) fn services(self) -> Vec<Value> {
-        (0..self.services)
-            .map(|service| {
-                let name = service_name(service);
-                let ip = Ipv4Addr::from(FIRST_SERVICE + service + 1).to_string();
-                json!({
-                    "apiVersion": "v1", "kind": "Service",
-                    "metadata": metadata(service, &name),
-                    "spec": {
-                        "type": "ClusterIP", "clusterIP": ip, "clusterIPs": [ip],
-                        "selector": {"app": name},
-                        "ports": [{
-                            "name": "http", "protocol": "TCP",
-                            "port": PORT, "targetPort": TARGET_PORT,
-                        }],
-                    },
-                })
-            })
-            .collect()
+    pub(super) fn services(self) -> impl Iterator<Item = Value> {
+        (0..self.services).map(move |service| self.service(service, false))
     }
 
-    pub(super) fn replica_sets(self) -> Vec<Value> {
-        (0..self.services)
-            .map(|service| {
-                let deployment = service_name(service);
-                let mut metadata = metadata(service, &replica_set(service));
-                metadata["ownerReferences"] = owner("Deployment", &deployment);
-                json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": metadata})
-            })
-            .collect()
+    /// `opaque` says whether its port is.
+    pub(super) fn service(self, service: u32, opaque: bool) -> Value {
+        let name = service_name(service);
+        let ip = Ipv4Addr::from(FIRST_SERVICE + service + 1).to_string();
+        let mut metadata = metadata(service, &name);
+        if opaque {
+            metadata["annotations"] = json!({"config.linkerd.io/opaque-ports": PORT.to_string()});
+        }
+        json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": metadata,
+            "spec": {
+                "type": "ClusterIP", "clusterIP": ip, "clusterIPs": [ip],
+                "selector": {"app": name},
+                "ports": [{
+                    "name": "http", "protocol": "TCP",
+                    "port": PORT, "targetPort": TARGET_PORT,
+                }],
+            },
+        })
     }
 
-    pub(super) fn pods(self) -> Vec<Value> {
-        let of_service = |service| (0..self.pods).map(move |pod| self.pod(service, pod));
-        (0..self.services).flat_map(of_service).collect()
+    pub(super) fn replica_sets(self) -> impl Iterator<Item = Value> {
+        (0..self.services).map(|service| {
+            let deployment = service_name(service);
+            let mut metadata = metadata(service, &replica_set(service));
+            metadata["ownerReferences"] = owner("Deployment", &deployment);
+            json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": metadata})
+        })
+    }
+
+    pub(super) fn pods(self) -> impl Iterator<Item = Value> {
+        let of_service = move |service| (0..self.pods).map(move |pod| self.pod(service, pod));
+        (0..self.services).flat_map(of_service)
     }
 
     fn pod(self, service: u32, pod: u32) -> Value {
@@ -143,10 +142,11 @@ impl Population {
         })
     }
 
-    pub(super) fn slices(self) -> Vec<Value> {
+    pub(super) fn slices(self) -> impl Iterator<Item = Value> {
         let slices = self.slices_per_service();
-        let of_service = |service| (0..slices).map(move |slice| self.slice(service, slice, true));
-        (0..self.services).flat_map(of_service).collect()
+        let of_service =
+            move |service| (0..slices).map(move |slice| self.slice(service, slice, true));
+        (0..self.services).flat_map(of_service)
     }
 
     pub(super) fn slices_per_service(self) -> u32 {
@@ -199,6 +199,40 @@ impl Population {
     }
 }
 
+/// Returns a pod of a Service before the injector has seen it.
+pub(crate) fn new_pod(service: u32, containers: u32) -> Value {
+    let containers = (0..containers).map(|number| {
+        json!({
+            "name": format!("app-{number}"), "image": "example.com/shop/web:1",
+            "ports": [{"containerPort": u32::from(TARGET_PORT) + number}],
+            "env": [{"name": "MODE", "value": "production"}],
+            "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}},
+            "volumeMounts": [{
+                "name": "token", "readOnly": true,
+                "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount",
+            }],
+        })
+    });
+    let containers: Vec<Value> = containers.collect();
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "generateName": format!("{}-", replica_set(service)),
+            "namespace": service_namespace(service),
+            "labels": {"app": service_name(service), "pod-template-hash": "7d9c6b5f4"},
+            "annotations": {"linkerd.io/inject": "enabled"},
+            "ownerReferences": owner("ReplicaSet", &replica_set(service)),
+        },
+        "spec": {
+            "serviceAccountName": service_name(service),
+            "containers": containers,
+            "volumes": [{"name": "token", "projected": {"sources": [
+                {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
+            ]}}],
+        },
+    })
+}
+
 fn replica_set(service: u32) -> String {
     format!("{}-7d9c6b5f4", service_name(service))
 }
@@ -232,10 +266,9 @@ mod tests {
         };
         let pods: HashSet<String> = population
             .pods()
-            .iter()
             .map(|pod| format!("{} {}", pod["metadata"]["name"], pod["status"]["podIP"]))
             .collect();
-        let slices = population.slices();
+        let slices: Vec<Value> = population.slices().collect();
         assert_eq!(slices.len(), 9);
         let endpoints: Vec<String> = slices
             .iter()

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
+use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Full, Limited, StreamBody};
@@ -15,7 +15,9 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::cluster::{Cluster, groups, resources};
+use super::cluster::{Selection, Toggle, View};
+use super::kinds::{groups, resources, version};
+use super::{Front, token_review};
 
 type Body = BoxBody<Bytes, Infallible>;
 
@@ -25,19 +27,23 @@ const MAX_BODY: usize = 1 << 20;
 const WATCH_TIMEOUT: u64 = 300;
 
 pub(super) async fn respond(
-    cluster: Arc<Cluster>,
+    front: Arc<Front>,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
     let (parts, body) = request.into_parts();
     let path = parts.uri.path();
     let query = parts.uri.query().unwrap_or_default();
     if parts.method == Method::GET {
-        return Ok(read(&cluster, path, query));
+        let accept = parts.headers.get(ACCEPT).map(HeaderValue::as_bytes);
+        let response = read(&front, path, query, view(accept.unwrap_or_default()));
+        if response.status() == StatusCode::NOT_FOUND {
+            // In the log this says what a controller asks for that is not served.
+            eprintln!("not found: {path}");
+        }
+        return Ok(response);
     }
-    if let Some(target) = path.strip_prefix("/bench/toggle/") {
-        let service = target.split_once('/');
-        let version = service.and_then(|(namespace, name)| cluster.toggle(namespace, name));
-        return Ok(match version {
+    if let Some(target) = path.strip_prefix("/bench/") {
+        return Ok(match toggle(&front, target) {
             Some(version) => object(StatusCode::OK, &json!({ "version": version })),
             None => failure(StatusCode::NOT_FOUND, "there is no such Service"),
         });
@@ -53,46 +59,82 @@ pub(super) async fn respond(
         Err(error) => return Ok(failure(StatusCode::BAD_REQUEST, &error.to_string())),
     };
     Ok(match parts.method {
-        Method::PUT | Method::PATCH => object(StatusCode::OK, &cluster.write(path, &written)),
+        Method::POST if path == token_review::PATH => {
+            if !front.token_review_delay.is_zero() {
+                sleep(front.token_review_delay).await;
+            }
+            object(StatusCode::CREATED, &token_review::reviewed(written))
+        }
+        Method::POST if path == token_review::ACCESS_PATH => {
+            object(StatusCode::CREATED, &token_review::allowed(written))
+        }
+        Method::PUT | Method::PATCH => object(StatusCode::OK, &front.cluster.write(path, &written)),
         Method::POST => {
             let name = written["metadata"]["name"].as_str().unwrap_or_default();
-            let stored = cluster.write(&format!("{path}/{name}"), &written);
+            let stored = front.cluster.write(&format!("{path}/{name}"), &written);
             object(StatusCode::CREATED, &stored)
         }
         _ => failure(StatusCode::METHOD_NOT_ALLOWED, "the method is not allowed"),
     })
 }
 
-fn read(cluster: &Arc<Cluster>, path: &str, query: &str) -> Response<Body> {
+/// Toggles what the path says, `toggle` or `toggle-opaque` with namespace and name of a Service.
+fn toggle(front: &Front, target: &str) -> Option<u64> {
+    let (what, service) = target.split_once('/')?;
+    let (namespace, name) = service.split_once('/')?;
+    let what = match what {
+        "toggle" => Toggle::Ready,
+        "toggle-opaque" => Toggle::Opaque,
+        _ => return None,
+    };
+    front.cluster.toggle(namespace, name, what)
+}
+
+fn view(accept: &[u8]) -> View {
+    let partial = b"as=PartialObjectMetadata";
+    if accept.windows(partial.len()).any(|part| part == partial) {
+        View::Metadata
+    } else {
+        View::Full
+    }
+}
+
+fn read(front: &Arc<Front>, path: &str, query: &str, view: View) -> Response<Body> {
     if path == "/apis" {
         return object(StatusCode::OK, &groups());
     }
-    if parameter(query, "watch").is_some_and(|value| value == "true" || value == "1")
-        && cluster.has_list(path)
-    {
-        return watch(cluster.clone(), path.to_owned(), query);
+    if path == "/version" {
+        return object(StatusCode::OK, &version());
     }
-    if let Some(list) = cluster.list(path) {
+    if let Some(selection) = front.cluster.select(path, view) {
+        if parameter(query, "watch").is_some_and(is_true) {
+            return watch(front.clone(), selection, query);
+        }
+        let list = front.cluster.list(&selection);
         return response(StatusCode::OK, Full::new(list.into()).boxed());
     }
-    match resources(path).or_else(|| cluster.written(path)) {
+    match resources(path).or_else(|| front.cluster.object(path)) {
         Some(found) => object(StatusCode::OK, &found),
         None => failure(StatusCode::NOT_FOUND, "there is no such object"),
     }
 }
 
 /// Sends the events of a list until the timeout of the request.
-fn watch(cluster: Arc<Cluster>, path: String, query: &str) -> Response<Body> {
+fn watch(front: Arc<Front>, selection: Selection, query: &str) -> Response<Body> {
     let number = |name| parameter(query, name).and_then(|value| value.parse::<u64>().ok());
     let timeout = Duration::from_secs(number("timeoutSeconds").unwrap_or(WATCH_TIMEOUT));
-    let mut after = number("resourceVersion").filter(|version| *version > 0);
+    let streams_list = parameter(query, "sendInitialEvents").is_some_and(is_true);
+    let mut after = number("resourceVersion").filter(|version| *version > 0 && !streams_list);
     // One event waits for the controller to read it; later ones wait in the cluster.
     let (frames, body) = mpsc::channel(1);
-    let mut version = cluster.version();
+    let mut version = front.cluster.version();
     let events = async move {
         loop {
             let latest = *version.borrow_and_update();
-            let lines = cluster.events(&path, after);
+            let mut lines = front.cluster.events(&selection, after);
+            if streams_list && after.is_none() {
+                lines.extend(front.cluster.initial_events_end(&selection, latest));
+            }
             after = Some(latest);
             if !lines.is_empty() {
                 let frame = Ok::<_, Infallible>(Frame::data(Bytes::from(lines)));
@@ -116,6 +158,10 @@ fn watch(cluster: Arc<Cluster>, path: String, query: &str) -> Response<Body> {
         StatusCode::OK,
         StreamBody::new(ReceiverStream::new(body)).boxed(),
     )
+}
+
+fn is_true(value: &str) -> bool {
+    value == "true" || value == "1"
 }
 
 /// Returns a parameter of a query whose values need no decoding.

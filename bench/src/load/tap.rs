@@ -83,7 +83,7 @@ async fn connect(options: &Options) -> anyhow::Result<SendRequest<Body>> {
         .await
         .with_context(|| format!("connect to {}", options.target))?;
     tcp.set_nodelay(true)?;
-    let tls = tls::connect(tcp, &options.authority, "tap", &options.name).await?;
+    let tls = tls::connect(tcp, &options.authority, "tap", &options.name, &[]).await?;
     let (sender, connection) = handshake(TokioExecutor::new(), TokioIo::new(tls))
         .await
         .context("begin HTTP/2 with the tap server")?;

@@ -1,0 +1,139 @@
+//! Reviews of new pods by the injector's webhook in a closed loop, on one connection with HTTP/2 as
+//! an API server has it.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use bytes::Bytes;
+use clap::Args;
+use h2::client::SendRequest;
+use http::Request;
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::{OPERATION_TIMEOUT, Outcome};
+use crate::kube_api::new_pod;
+use crate::tls;
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Address of the webhook
+    #[arg(long)]
+    address: SocketAddr,
+    /// Directory of the authority whose anchor the webhook's certificate has
+    #[arg(long, value_name = "DIR")]
+    authority: PathBuf,
+    /// DNS name in the webhook's certificate
+    #[arg(long, value_name = "NAME")]
+    name: String,
+    /// Number of reviews at the same time
+    #[arg(long)]
+    concurrent: usize,
+    /// Containers of each pod
+    #[arg(long)]
+    containers: u32,
+    /// Number of Services in the cluster, whose pods are new
+    #[arg(long)]
+    services: u32,
+    #[arg(long)]
+    seconds: f64,
+}
+
+pub(super) async fn run(options: Options) -> anyhow::Result<()> {
+    let tcp = TcpStream::connect(options.address)
+        .await
+        .with_context(|| format!("connect to {}", options.address))?;
+    tcp.set_nodelay(true)?;
+    let connected = tls::connect(tcp, &options.authority, "client", &options.name, &[b"h2"]);
+    let (sender, connection) = h2::client::handshake(connected.await?).await?;
+    let connection = tokio::spawn(connection);
+    let services = 0..options.services;
+    let bodies: Vec<Bytes> = services
+        .map(|service| review(service, options.containers).to_string().into())
+        .collect();
+    let bodies: &'static [Bytes] = bodies.leak();
+    let begun = Instant::now();
+    let end = begun + Duration::from_secs_f64(options.seconds);
+    let mut clients = JoinSet::new();
+    for number in 0..options.concurrent {
+        let first = number * bodies.len() / options.concurrent;
+        let bodies = bodies.iter().cycle().skip(first);
+        clients.spawn(client(sender.clone(), options.address, bodies, end));
+    }
+    let mut outcome = Outcome::default();
+    while let Some(client) = clients.join_next().await {
+        outcome.add(client.context("a client panicked")?);
+    }
+    connection.abort();
+    outcome.print(begun.elapsed())
+}
+
+async fn client(
+    sender: SendRequest<Bytes>,
+    address: SocketAddr,
+    bodies: impl Iterator<Item = &'static Bytes>,
+    end: Instant,
+) -> Outcome {
+    let mut outcome = Outcome::default();
+    for body in bodies {
+        let begun = Instant::now();
+        if begun >= end {
+            break;
+        }
+        match timeout(OPERATION_TIMEOUT, send(sender.clone(), address, body)).await {
+            Ok(Ok(())) => {
+                outcome.operations += 1;
+                outcome.latencies.push(begun.elapsed());
+            }
+            Ok(Err(error)) => outcome.fail(error),
+            Err(elapsed) => outcome.fail(elapsed),
+        }
+    }
+    outcome
+}
+
+/// Sends a review, and fails unless the response has a patch.
+async fn send(sender: SendRequest<Bytes>, address: SocketAddr, body: &Bytes) -> anyhow::Result<()> {
+    let request = Request::post(format!("https://{address}/?timeout=10s"))
+        .header("content-type", "application/json")
+        .body(())?;
+    let (response, mut stream) = sender.ready().await?.send_request(request, false)?;
+    super::wait_for_capacity(&mut stream, body.len()).await?;
+    stream.send_data(body.clone(), true)?;
+    let response = response.await?;
+    let status = response.status();
+    let mut body = response.into_body();
+    let mut text = Vec::new();
+    while let Some(data) = body.data().await {
+        let data = data?;
+        body.flow_control().release_capacity(data.len())?;
+        text.extend_from_slice(&data);
+    }
+    let patch = br#""patch":""#;
+    if status != 200 || !text.windows(patch.len()).any(|part| part == patch) {
+        bail!("{status}: {}", String::from_utf8_lossy(&text));
+    }
+    Ok(())
+}
+
+fn review(service: u32, containers: u32) -> Value {
+    let pod = new_pod(service, containers);
+    json!({
+        "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+        "request": {
+            "uid": format!("review-{service}"),
+            "kind": {"group": "", "version": "v1", "kind": "Pod"},
+            "resource": {"group": "", "version": "v1", "resource": "pods"},
+            "namespace": pod["metadata"]["namespace"],
+            "operation": "CREATE",
+            "userInfo": {"username": "system:serviceaccount:kube-system:replicaset-controller"},
+            "object": pod,
+            "oldObject": null,
+            "dryRun": false,
+        },
+    })
+}
