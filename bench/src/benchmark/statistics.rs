@@ -58,6 +58,26 @@ pub(crate) fn range(values: &[f64]) -> Option<(f64, f64)> {
     Some((low, high))
 }
 
+/// Returns the exponent of the power of x that fits the values best: the slope of the line through
+/// the logarithms of both, by least squares. `None` unless there are two different x, all positive.
+pub(crate) fn slope(points: &[(f64, f64)]) -> Option<f64> {
+    if points.iter().any(|(x, y)| *x <= 0.0 || *y <= 0.0) {
+        return None;
+    }
+    let count = points.len() as f64;
+    let logarithms: Vec<(f64, f64)> = points.iter().map(|(x, y)| (x.ln(), y.ln())).collect();
+    let sums = logarithms
+        .iter()
+        .fold((0.0, 0.0), |(x, y), point| (x + point.0, y + point.1));
+    let mean = (sums.0 / count, sums.1 / count);
+    let (mut both, mut square) = (0.0, 0.0);
+    for (x, y) in logarithms {
+        both += (x - mean.0) * (y - mean.1);
+        square += (x - mean.0) * (x - mean.0);
+    }
+    (square > 0.0).then(|| both / square)
+}
+
 /// The generator of Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (2014).
 struct SplitMix(u64);
 
@@ -127,6 +147,19 @@ mod tests {
         let narrow = width(&[1.0, 1.01, 0.99, 1.0, 1.02, 0.98, 1.0]);
         let wide = width(&[1.0, 1.3, 0.7, 1.1, 1.4, 0.6, 0.9]);
         assert!(narrow < wide, "{narrow} {wide}");
+    }
+
+    #[test]
+    fn slope_is_the_exponent() {
+        let power =
+            |exponent: f64| [1.0, 3.0, 10.0, 50.0].map(|x: f64| (x, 7.0 * x.powf(exponent)));
+        for exponent in [0.0, 0.5, 1.0, 2.0] {
+            let slope = slope(&power(exponent)).expect("four points");
+            assert!((slope - exponent).abs() < 1e-9, "{exponent}: {slope}");
+        }
+        assert_eq!(slope(&[]), None);
+        assert_eq!(slope(&[(2.0, 1.0), (2.0, 3.0)]), None);
+        assert_eq!(slope(&[(1.0, 1.0), (2.0, 0.0)]), None);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
@@ -10,26 +10,47 @@ use anyhow::{Context as _, bail};
 use mesh_test_support::network::free_address;
 use serde_json::Value;
 
+use super::command::{on_cpu, ours};
+use super::istio;
 use crate::kube_api::{PORT, Population, service_name, service_namespace};
 use crate::testbed::process::Process;
-use crate::testbed::{DIRECTORY, Testbed, pod};
+use crate::testbed::{DIRECTORY, Testbed, usage};
+
+/// A controller that is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Destination,
+    Policy,
+    /// Istio's control plane, which is one program.
+    Istio,
+}
 
 /// The front of the API server.
 pub(super) struct KubeApi {
     address: SocketAddr,
+    pub(super) population: Population,
     _process: Process,
 }
 
 /// A controller that has read all objects.
 pub(super) struct Controller {
     process: Process,
-    grpc: SocketAddr,
+    /// Address of its API.
+    pub(super) api: SocketAddr,
     /// Seconds from its start until it was ready.
     pub(super) started: f64,
 }
 
-/// The watches of a Service's endpoints.
-pub(super) struct Destinations {
+/// What clients watch.
+#[derive(Clone, Copy)]
+pub(super) struct Clients {
+    pub(super) count: usize,
+    /// Services that each of them watches.
+    pub(super) each: usize,
+}
+
+/// The watches of clients.
+pub(super) struct Watches {
     process: Process,
 }
 
@@ -40,23 +61,69 @@ pub(super) struct Change {
     pub(super) last: f64,
 }
 
+/// The same of many changes and watches.
+pub(super) struct Changes {
+    pub(super) median: f64,
+    pub(super) p99: f64,
+    pub(super) last: f64,
+}
+
+impl Kind {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Destination => "destination",
+            Self::Policy => "policy",
+            Self::Istio => "pilot-discovery",
+        }
+    }
+
+    /// Returns the load program of its watches.
+    fn load(self) -> &'static str {
+        match self {
+            Self::Destination => "destinations",
+            Self::Policy => "policies",
+            Self::Istio => "endpoints",
+        }
+    }
+
+    /// Returns the path of the front that changes what its clients watch.
+    fn change(self) -> &'static str {
+        match self {
+            Self::Destination | Self::Istio => "toggle",
+            Self::Policy => "toggle-opaque",
+        }
+    }
+}
+
 impl KubeApi {
     pub(super) fn start(testbed: &Testbed, population: Population) -> anyhow::Result<Self> {
+        Self::start_with(testbed, population, 0)
+    }
+
+    /// Starts it with a delay of TokenReviews in milliseconds.
+    pub(super) fn start_with(
+        testbed: &Testbed,
+        population: Population,
+        token_review_delay: u32,
+    ) -> anyhow::Result<Self> {
         let address = free_address();
         let mut command = on_cpu(testbed, testbed.cpus.load, &testbed.programs.bench)?;
         command
             .args(["kube-api", "--listen", &address.to_string()])
             .args(["--services", &population.services.to_string()])
-            .args(["--pods", &population.pods.to_string()]);
+            .args(["--pods", &population.pods.to_string()])
+            .args(["--token-review-delay", &token_review_delay.to_string()]);
         let process = Process::start("kube-api", &mut command)?;
         process.next_event()?;
         Ok(Self {
             address,
+            population,
             _process: process,
         })
     }
 
-    fn write_kubeconfig(&self, path: &Path) -> anyhow::Result<()> {
+    /// Writes the file by which a controller finds it, and returns its path.
+    pub(super) fn kubeconfig(&self) -> anyhow::Result<PathBuf> {
         let text = format!(
             "apiVersion: v1
 kind: Config
@@ -67,27 +134,42 @@ contexts: [{{name: bench, context: {{cluster: bench, user: bench}}}}]
 ",
             self.address
         );
-        fs::write(path, text).with_context(|| format!("write {}", path.display()))
+        let path = Path::new(DIRECTORY).join(format!("kubeconfig-{}", self.address.port()));
+        fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+        Ok(path)
     }
 }
 
 impl Controller {
-    /// Starts `mesh-controller destination` or `policy`, and waits until it is ready.
-    pub(super) fn start(testbed: &Testbed, name: &str, api: &KubeApi) -> anyhow::Result<Self> {
-        let kubeconfig = Path::new(DIRECTORY).join("kubeconfig");
-        api.write_kubeconfig(&kubeconfig)?;
+    /// Starts a controller and waits until it is ready.
+    pub(super) fn start(testbed: &Testbed, kind: Kind, api: &KubeApi) -> anyhow::Result<Self> {
+        let kubeconfig = api.kubeconfig()?;
         let (grpc, admin) = (free_address(), free_address());
-        let mut command = on_cpu(testbed, testbed.cpus.proxies, &testbed.programs.controller)?;
-        command.arg(name).arg("--kubeconfig").arg(&kubeconfig);
-        match name {
-            "policy" => command
+        if kind == Kind::Istio {
+            let command = istio::command(testbed, &kubeconfig, grpc, admin)?;
+            return Self::run(testbed, kind.name(), command, grpc, admin);
+        }
+        let mut command = ours(testbed, kind.name(), &kubeconfig)?;
+        match kind {
+            Kind::Policy => command
                 .arg(format!("--grpc-addr={grpc}"))
                 .arg(format!("--admin-addr={admin}"))
                 .arg("--admission-controller-disabled"),
-            _ => command
+            Kind::Destination | Kind::Istio => command
                 .arg(format!("--addr={grpc}"))
                 .arg(format!("--metrics-addr={admin}")),
         };
+        Self::run(testbed, kind.name(), command, grpc, admin)
+    }
+
+    /// Runs a command, and waits until `/ready` of its admin server says that it is.
+    pub(super) fn run(
+        testbed: &Testbed,
+        name: &str,
+        mut command: Command,
+        api: SocketAddr,
+        admin: SocketAddr,
+    ) -> anyhow::Result<Self> {
         let begun = Instant::now();
         let mut process = Process::start(name, &mut command)?;
         let mut ready = on_cpu(testbed, testbed.cpus.load, &testbed.programs.bench)?;
@@ -100,54 +182,87 @@ impl Controller {
         ready.with_context(|| process.command_and_log())?;
         Ok(Self {
             process,
-            grpc,
+            api,
             started,
         })
     }
 
-    pub(super) fn id(&self) -> u32 {
-        self.process.id()
+    /// Returns its CPU seconds since it started.
+    pub(super) fn cpu(&self) -> anyhow::Result<f64> {
+        usage::run_time(self.process.id())
+    }
+
+    /// Returns its resident memory.
+    pub(super) fn resident(&self) -> anyhow::Result<f64> {
+        Ok(usage::memory(self.process.id())?.resident as f64)
+    }
+
+    /// Lets [`Self::peak`] begin anew.
+    pub(super) fn reset_peak(&self) -> anyhow::Result<()> {
+        usage::reset_peak(self.process.id())
+    }
+
+    /// Returns the maximum of its resident memory.
+    pub(super) fn peak(&self) -> anyhow::Result<f64> {
+        Ok(usage::peak(self.process.id())? as f64)
     }
 }
 
-impl Destinations {
-    /// Opens the watches of the first Service, and waits until they have its endpoints.
-    pub(super) fn start(
+impl Watches {
+    /// Opens the watches, and waits until they have all endpoints.
+    pub(super) fn open(
         testbed: &Testbed,
         api: &KubeApi,
+        kind: Kind,
         controller: &Controller,
-        watches: usize,
-        endpoints: u32,
+        clients: Clients,
     ) -> anyhow::Result<Self> {
-        let (name, namespace) = (service_name(0), service_namespace(0));
+        let Population { services, pods } = api.population;
         let mut command = on_cpu(testbed, testbed.cpus.load, &testbed.programs.bench)?;
         command
-            .args(["load", "destinations"])
-            .args(["--address", &controller.grpc.to_string()])
-            .args([
-                "--path",
-                &format!("{name}.{namespace}.svc.cluster.local:{PORT}"),
-            ])
-            .args(["--streams", &watches.to_string()])
-            .args(["--endpoints", &endpoints.to_string()])
+            .args(["load", kind.load()])
+            .args(["--address", &controller.api.to_string()])
+            .args(["--streams", &clients.count.to_string()])
+            .args(["--each", &clients.each.to_string()])
             .arg("--change")
             .arg(format!(
-                "http://{}/bench/toggle/{namespace}/{name}",
-                api.address
+                "http://{}/bench/{}/{{namespace}}/{{name}}",
+                api.address,
+                kind.change()
             ));
-        let process = Process::start("destinations", &mut command)?;
-        let destinations = Self { process };
-        destinations.seconds("synced")?;
-        Ok(destinations)
+        if kind != Kind::Policy {
+            command.args(["--endpoints", &pods.to_string()]);
+        }
+        for service in 0..services {
+            let (name, namespace) = (service_name(service), service_namespace(service));
+            let path = format!("{name}.{namespace}.svc.cluster.local:{PORT}");
+            command.args(["--path", &path]);
+        }
+        let process = Process::start(&format!("watches-of-{}", kind.name()), &mut command)?;
+        let watches = Self { process };
+        watches.seconds("synced")?;
+        Ok(watches)
     }
 
-    /// Changes the Service and waits until all watches have received it.
+    /// Changes the first Service and waits until all its watches have received it.
     pub(super) fn change(&mut self) -> anyhow::Result<Change> {
         self.process.write_line("change")?;
         let event = self.process.next_event()?;
         Ok(Change {
             first: number(&event, "first")?,
             median: number(&event, "median")?,
+            last: number(&event, "last")?,
+        })
+    }
+
+    /// Changes the Services in turn, and waits until all watches have received it.
+    pub(super) fn changes(&mut self, rate: u32, seconds: u32) -> anyhow::Result<Changes> {
+        self.process
+            .write_line(&format!("changes {rate} {seconds}"))?;
+        let event = self.process.next_event()?;
+        Ok(Changes {
+            median: number(&event, "median")?,
+            p99: number(&event, "p99")?,
             last: number(&event, "last")?,
         })
     }
@@ -163,17 +278,7 @@ impl Destinations {
     }
 }
 
-fn number(event: &Value, name: &str) -> anyhow::Result<f64> {
+pub(super) fn number(event: &Value, name: &str) -> anyhow::Result<f64> {
     let value = event[name].as_f64();
     value.with_context(|| format!("{event} has no number {name:?}"))
-}
-
-/// Returns a command outside of the pods, on one CPU, with enough files for all connections.
-fn on_cpu(testbed: &Testbed, cpu: usize, program: &Path) -> anyhow::Result<Command> {
-    let cgroup = testbed.cgroup.join("control-plane");
-    fs::create_dir_all(&cgroup)?;
-    let mut command = pod::within_with_files(&cgroup);
-    command.args(["taskset", "-c"]);
-    command.arg(cpu.to_string()).arg(program);
-    Ok(command)
 }
