@@ -7,7 +7,25 @@ use mesh_k8s::crd;
 use super::port_number;
 use crate::model::{BackendKind, BackendRef};
 
-pub(super) fn backend_ref(
+/// Converts a reference to a backend. A macro, because the types of references have the same
+/// fields, but no trait for them.
+macro_rules! backend_ref {
+    ($reference:expr) => {{
+        let reference = &$reference;
+        $crate::convert::backend::from_fields(
+            reference.group.as_deref(),
+            reference.kind.as_deref(),
+            reference.namespace.as_deref(),
+            &reference.name,
+            reference.port,
+        )
+    }};
+}
+
+pub(super) use backend_ref;
+
+/// The function of [`backend_ref`].
+pub(super) fn from_fields(
     group: Option<&str>,
     kind: Option<&str>,
     namespace: Option<&str>,

@@ -62,13 +62,7 @@ fn connection_route(
 
 fn rule(rule: &ConnectionRule) -> Rule<()> {
     let backend = |backend: &kinds::TlsRouteRulesBackendRefs| BackendRule {
-        backend: backend_ref(
-            backend.group.as_deref(),
-            backend.kind.as_deref(),
-            backend.namespace.as_deref(),
-            &backend.name,
-            backend.port,
-        ),
+        backend: backend_ref!(backend),
         weight: weight(backend.weight),
         filters: Ok(Vec::new()),
     };

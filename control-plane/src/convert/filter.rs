@@ -225,15 +225,7 @@ fn rule_filter(filter: FilterJson) -> Result<RuleFilter, ConvertError> {
     }
     part("requestMirror", filter.request_mirror, |mirror| {
         let ratio = mirrored_share(mirror.percent, mirror.fraction)?;
-        let to = mirror.backend_ref;
-        let backend = backend_ref(
-            to.group.as_deref(),
-            to.kind.as_deref(),
-            to.namespace.as_deref(),
-            &to.name,
-            to.port,
-        );
-        Ok(RuleFilter::Mirror(backend, ratio))
+        Ok(RuleFilter::Mirror(backend_ref!(mirror.backend_ref), ratio))
     })
 }
 

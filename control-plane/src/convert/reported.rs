@@ -157,13 +157,7 @@ fn reported_backend(
 ) -> ReportedBackend {
     ReportedBackend {
         field: field.into(),
-        reference: backend_ref(
-            reference.group.as_deref(),
-            reference.kind.as_deref(),
-            reference.namespace.as_deref(),
-            &reference.name,
-            reference.port,
-        ),
+        reference: backend_ref!(reference),
         kind: reference.kind.as_deref().unwrap_or("Service").into(),
         problem,
     }

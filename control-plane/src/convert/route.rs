@@ -74,13 +74,7 @@ macro_rules! convert_rule {
             mirrors,
             backends: $rule.backend_refs.as_ref().map(|backends| {
                 let rules = backends.iter().map(|backend| BackendRule {
-                    backend: backend_ref(
-                        backend.group.as_deref(),
-                        backend.kind.as_deref(),
-                        backend.namespace.as_deref(),
-                        &backend.name,
-                        backend.port,
-                    ),
+                    backend: backend_ref!(backend),
                     weight: weight(backend.weight),
                     filters: filter::of_backend($supported, &backend.filters),
                 });
