@@ -13,6 +13,7 @@
 #[cfg(test)]
 mod consistency;
 mod destination;
+mod endpoint_views;
 #[cfg(test)]
 pub(crate) mod fixture;
 mod inbound;
@@ -26,6 +27,7 @@ mod profile;
 mod services;
 mod settings;
 mod store;
+mod version;
 mod views;
 
 pub use self::{
@@ -37,4 +39,5 @@ pub use self::{
     services::{EndpointSet, EndpointsKey},
     settings::{DestinationSettings, PolicySettings},
     store::{ChangeSet, Store},
+    version::{Messages, Version},
 };

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use mesh_api::proto::destination::destination_server::DestinationServer;
 use mesh_core::endpoint::Http2Params;
 use mesh_core::identity::trust_domain;
 use parking_lot::Mutex;
@@ -11,7 +10,7 @@ use tonic::transport::Server;
 use super::{Daemon, DaemonError, export_watched, listen};
 use crate::config::{Destination, TransportMode};
 use crate::index::{DestinationIndex, DestinationSettings};
-use crate::serve::DestinationService;
+use crate::serve::{DestinationService, GrpcServer};
 use crate::source::kube::kinds;
 
 pub(super) async fn run(config: Destination) -> Result<(), DaemonError> {
@@ -38,7 +37,7 @@ pub(super) async fn run(config: Destination) -> Result<(), DaemonError> {
     }
     let calls = daemon.calls.clone().limited(config.max_streams);
     let service = DestinationService::new(index, daemon.watch.clone(), &calls);
-    let router = Server::builder().add_service(DestinationServer::new(service));
+    let router = Server::builder().add_service(GrpcServer::new(service));
     daemon.serve_grpc(listener, router);
     tracing::info!(addr = %config.addr, "Serving destinations");
     daemon.run_until_stopped().await

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use mesh_api::mesh::service::outbound_policies_server::OutboundPoliciesServer;
 use mesh_api::proto::inbound::inbound_server_policies_server::InboundServerPoliciesServer;
 use mesh_core::identity::trust_domain;
 use parking_lot::Mutex;
@@ -13,7 +12,7 @@ use super::{Daemon, DaemonError, export_watched, listen, validator};
 use crate::cluster::{self, LeaseSettings, LeaseTask};
 use crate::config::Policy;
 use crate::index::{PolicyIndex, PolicySettings};
-use crate::serve::{InboundService, OutboundService};
+use crate::serve::{GrpcServer, InboundService, OutboundService};
 use crate::source::Batch;
 use crate::source::kube::kinds;
 use crate::status::{StatusObjects, StatusWriter};
@@ -67,7 +66,7 @@ pub(super) async fn run(config: Policy) -> Result<(), DaemonError> {
     let outbound = OutboundService::new(index, daemon.watch.clone(), &calls);
     let router = Server::builder()
         .add_service(InboundServerPoliciesServer::new(inbound))
-        .add_service(OutboundPoliciesServer::new(outbound));
+        .add_service(GrpcServer::new(outbound));
     daemon.serve_grpc(listener, router);
     validator::serve_policies(&daemon, &config).await?;
     tracing::info!(addr = %config.grpc_addr, "Serving policies");

@@ -42,13 +42,13 @@ fn profile(index: &mut DestinationIndex, addr: &str) -> Profile {
     let Ok(Subscription::Cached(kept)) = index.profile(key) else {
         panic!("the profile of {addr} is not cached");
     };
-    (**kept.borrow()).clone()
+    Profile::clone(kept.borrow().value())
 }
 
 fn protocol(index: &mut PolicyIndex, addr: &str) -> OutboundProtocol {
     let target = Target::Addr(addr.parse().unwrap());
     let watched = index.outbound(&target, &"shop".into()).unwrap();
-    watched.borrow().as_ref().clone().unwrap().protocol
+    watched.borrow().value().as_ref().clone().unwrap().protocol
 }
 
 #[test]

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use mesh_core::profile::Profile;
 use tokio::sync::watch;
 
+use super::endpoint_views::EndpointViews;
 use super::profile::{self, ProfileError, ProfileKey, ProfileTarget};
-use super::services::{self, EndpointSet, EndpointsKey};
+use super::services::{self, EndpointSet, EndpointsKey, Selection};
 use super::settings::DestinationSettings;
 use super::store::{ChangeSet, Store};
+use super::version::Version;
 use super::views::Views;
 use crate::model::Name;
 use crate::source::Batch;
@@ -18,8 +20,8 @@ use crate::source::Batch;
 pub struct DestinationIndex {
     settings: DestinationSettings,
     store: Store,
-    endpoints: Views<EndpointsKey, EndpointSet>,
-    profiles: Views<ProfileKey, Profile>,
+    endpoints: EndpointViews,
+    profiles: Views<ProfileKey, Version<Profile>>,
     // Incremented by each change, so that streams with an uncached value check whether it can be
     // cached now.
     generation: watch::Sender<Arc<u64>>,
@@ -29,12 +31,12 @@ pub struct DestinationIndex {
 #[derive(Debug)]
 pub enum Subscription<V> {
     /// The value is updated as long as it is watched.
-    Cached(watch::Receiver<Arc<V>>),
+    Cached(watch::Receiver<Arc<Version<V>>>),
     /// The cluster has no object with this name or address. Nothing is cached, because clients can
     /// send any number of these. The value is valid until the name or address exists, which must be
     /// checked after each change.
     Uncached {
-        value: V,
+        value: Version<V>,
         generation: watch::Receiver<Arc<u64>>,
     },
 }
@@ -53,7 +55,7 @@ impl DestinationIndex {
         Self {
             settings,
             store: Store::default(),
-            endpoints: Views::default(),
+            endpoints: EndpointViews::default(),
             profiles: Views::default(),
             generation: watch::Sender::default(),
         }
@@ -71,10 +73,8 @@ impl DestinationIndex {
             profiles,
             generation,
         } = self;
-        endpoints.refresh(
-            |key| affects_service(&changes, &key.service),
-            |key| Some(services::endpoints(store, settings, key)),
-        );
+        let affects = |service: &Name| affects_service(&changes, service);
+        endpoints.refresh(store, settings, affects);
         profiles.refresh(
             |key| match &key.target {
                 // Any changed object may have, or have had, the address.
@@ -88,7 +88,10 @@ impl DestinationIndex {
                     changes.namespaces.contains(&key.client_namespace)
                 }
             },
-            |key| profile::profile(store, settings, key).ok(),
+            |key| {
+                let profile = profile::profile(store, settings, key);
+                profile.ok().map(Version::new)
+            },
         );
         generation.send_modify(|count| *count = Arc::new(**count + 1));
     }
@@ -107,18 +110,22 @@ impl DestinationIndex {
             Some(_) => {}
         }
         key.node = key.node.filter(|node| self.store.has_node(node));
-        let value = services::endpoints(&self.store, &self.settings, &key);
         Ok(if self.has_endpoints(&key) {
-            Subscription::Cached(self.endpoints.watch(key, value))
+            let Self {
+                settings, store, ..
+            } = self;
+            Subscription::Cached(self.endpoints.watch(store, settings, key))
         } else {
-            self.uncached(value)
+            let selection = Selection::new(&self.store, &key);
+            let set = services::endpoints(&self.store, &self.settings, &selection);
+            self.uncached(Version::new(set))
         })
     }
 
     pub fn profile(&mut self, key: ProfileKey) -> Result<Subscription<Profile>, ProfileError> {
-        let value = profile::profile(&self.store, &self.settings, &key)?;
+        let value = Version::new(profile::profile(&self.store, &self.settings, &key)?);
         Ok(if self.has_profile(&key) {
-            Subscription::Cached(self.profiles.watch(key, value))
+            Subscription::Cached(self.profiles.watch(key, |_key| Arc::new(value)))
         } else {
             self.uncached(value)
         })
@@ -140,7 +147,7 @@ impl DestinationIndex {
         }
     }
 
-    fn uncached<V>(&self, value: V) -> Subscription<V> {
+    fn uncached<V>(&self, value: Version<V>) -> Subscription<V> {
         Subscription::Uncached {
             value,
             generation: self.generation.subscribe(),

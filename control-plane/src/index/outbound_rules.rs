@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use super::PolicyIndex;
 use super::fixture::{apply, delete, policy_settings};
 use super::outbound::OutboundError;
+use super::version::Version;
 use crate::model::Kind;
 
 mod annotations;
@@ -20,7 +21,7 @@ mod protocols;
 mod targets;
 mod wire;
 
-type Watched = watch::Receiver<Arc<Option<OutboundPolicy>>>;
+type Watched = watch::Receiver<Arc<Version<Option<OutboundPolicy>>>>;
 
 /// An index with changing objects.
 struct Cluster(PolicyIndex);
@@ -57,7 +58,7 @@ impl Cluster {
 /// Returns the text of the message with the current policy, and of its extension. It can also be
 /// decoded again.
 fn message(watched: &Watched) -> String {
-    let policy = watched.borrow().as_ref().clone().unwrap();
+    let policy = watched.borrow().value().as_ref().clone().unwrap();
     let message = mesh_api::outbound::extended_to_proto(&policy);
     let text = wire::text(&message.standard);
     let received = mesh_api::outbound::extended_policy(message).unwrap();

@@ -11,6 +11,7 @@ use super::inbound::{self, Overlap};
 use super::outbound::{self, OutboundError, OutboundKey};
 use super::settings::PolicySettings;
 use super::store::{ChangeSet, Store};
+use super::version::Version;
 use super::views::Views;
 use crate::model::{Name, WorkloadRef};
 use crate::source::Batch;
@@ -26,7 +27,7 @@ pub struct PolicyIndex {
     /// pod.
     overlaps: BTreeSet<Overlap>,
     /// `None` if the destination has no policy any more, which ends the streams.
-    outbound: Views<OutboundKey, Option<OutboundPolicy>>,
+    outbound: Views<OutboundKey, Version<Option<OutboundPolicy>>>,
 }
 
 /// A port of a workload.
@@ -73,7 +74,7 @@ impl PolicyIndex {
         }
         outbound.refresh(
             |key| affects_target(&changes, settings, key),
-            |key| Some(outbound::policy(store, settings, key)),
+            |key| Some(Version::new(outbound::policy(store, settings, key))),
         );
     }
 
@@ -84,7 +85,7 @@ impl PolicyIndex {
     ) -> Option<watch::Receiver<Arc<Option<ServerPolicy>>>> {
         let value = inbound::policy(&self.store, &self.settings, &key.workload, key.port)?;
         report_overlaps(&self.store, &key, &mut self.overlaps);
-        Some(self.inbound.watch(key, Some(value)))
+        Some(self.inbound.watch(key, |_key| Arc::new(Some(value))))
     }
 
     /// Returns the policy of a destination for clients of a namespace.
@@ -92,11 +93,12 @@ impl PolicyIndex {
         &mut self,
         target: &Target,
         client_namespace: &Arc<str>,
-    ) -> Result<watch::Receiver<Arc<Option<OutboundPolicy>>>, OutboundError> {
+    ) -> Result<watch::Receiver<Arc<Version<Option<OutboundPolicy>>>>, OutboundError> {
         let key = outbound::resolve(&self.store, &self.settings, target, client_namespace)?;
         let value = outbound::policy(&self.store, &self.settings, &key)
             .ok_or(OutboundError::NoSuchService)?;
-        Ok(self.outbound.watch(key, Some(value)))
+        let first = |_key: &_| Arc::new(Version::new(Some(value)));
+        Ok(self.outbound.watch(key, first))
     }
 
     /// Returns the numbers of watched inbound and outbound policies.

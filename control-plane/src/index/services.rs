@@ -22,6 +22,19 @@ pub struct EndpointsKey {
     pub node: Option<Arc<str>>,
 }
 
+/// What the endpoints of a Service's port are selected by. Clients on most nodes of a zone have the
+/// same selection, and hence the same endpoints.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Selection {
+    pub(super) service: Name,
+    port: u16,
+    hostname: Option<Arc<str>>,
+    /// The zone of the client.
+    zone: Option<Arc<str>>,
+    /// The node of the client, if only endpoints on it are selected.
+    node: Option<Arc<str>>,
+}
+
 /// A snapshot of all endpoints.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EndpointSet {
@@ -37,27 +50,45 @@ struct Candidate<'a> {
     pod: Option<&'a PodRecord>,
 }
 
+impl Selection {
+    pub(super) fn new(store: &Store, key: &EndpointsKey) -> Self {
+        let EndpointsKey {
+            service,
+            port,
+            hostname,
+            node,
+        } = key.clone();
+        let local = store
+            .service(&service)
+            .is_some_and(|service| service.local_traffic);
+        let zone = node.as_deref().and_then(|node| store.zone_of_node(node));
+        Self {
+            service,
+            port,
+            hostname,
+            zone: zone.cloned(),
+            node: node.filter(|_| local),
+        }
+    }
+}
+
 pub(super) fn endpoints(
     store: &Store,
     settings: &DestinationSettings,
-    key: &EndpointsKey,
+    selection: &Selection,
 ) -> EndpointSet {
-    let zone = key
-        .node
-        .as_deref()
-        .and_then(|node| store.zone_of_node(node));
-    let labels = [
-        ("namespace", &key.service.namespace),
-        ("service", &key.service.name),
-    ];
-    let endpoints = match store.service(&key.service) {
+    let Name { namespace, name } = &selection.service;
+    let labels = [("namespace", namespace), ("service", name)];
+    let endpoints = match store.service(&selection.service) {
         None => BTreeMap::new(),
         Some(service) => {
-            let candidates = candidates(store, service, key);
-            let chosen = select_candidates(candidates, service, key, zone.map(Arc::as_ref));
+            let candidates = candidates(store, service, selection);
+            let chosen = select_candidates(candidates, service, selection);
             filter_families(chosen, settings.ipv6)
                 .into_iter()
-                .filter_map(|candidate| to_endpoint(store, settings, &candidate, zone))
+                .filter_map(|candidate| {
+                    to_endpoint(store, settings, &candidate, selection.zone.as_ref())
+                })
                 .map(|endpoint| (endpoint.addr, endpoint))
                 .collect()
         }
@@ -74,10 +105,10 @@ pub(super) fn endpoints(
 fn candidates<'a>(
     store: &'a Store,
     service: &'a Service,
-    key: &'a EndpointsKey,
+    selection: &'a Selection,
 ) -> Vec<Candidate<'a>> {
     let of_slice = |slice: &'a Slice| {
-        let port = target_port(service, slice, key.port);
+        let port = target_port(service, slice, selection.port);
         let ready = slice.endpoints.iter().filter(|endpoint| endpoint.ready);
         port.into_iter().flat_map(move |port| {
             ready.clone().flat_map(move |source| {
@@ -96,7 +127,10 @@ fn candidates<'a>(
             })
         })
     };
-    store.slices_of(&key.service).flat_map(of_slice).collect()
+    store
+        .slices_of(&selection.service)
+        .flat_map(of_slice)
+        .collect()
 }
 
 /// Maps the number of the Service's port by its name to the port of the slice. A port that the
@@ -119,16 +153,15 @@ fn target_port(service: &Service, slice: &Slice, port: u16) -> Option<u16> {
 fn select_candidates<'a>(
     mut candidates: Vec<Candidate<'a>>,
     service: &Service,
-    key: &EndpointsKey,
-    zone: Option<&str>,
+    selection: &Selection,
 ) -> Vec<Candidate<'a>> {
-    if key.hostname.is_some() {
-        candidates.retain(|candidate| candidate.source.hostname == key.hostname);
+    if selection.hostname.is_some() {
+        candidates.retain(|candidate| candidate.source.hostname == selection.hostname);
     }
     if service.local_traffic {
         candidates.retain(|candidate| {
             let node = candidate.pod.and_then(|pod| pod.node.as_ref());
-            node.is_some() && node == key.node.as_ref()
+            node.is_some() && node == selection.node.as_ref()
         });
         return candidates;
     }
@@ -143,7 +176,7 @@ fn select_candidates<'a>(
             .source
             .zone_hints
             .iter()
-            .any(|hint| Some(&**hint) == zone)
+            .any(|hint| Some(hint) == selection.zone.as_ref())
     };
     if candidates.iter().any(is_near) {
         candidates.retain(is_near);

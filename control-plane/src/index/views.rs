@@ -28,10 +28,15 @@ impl<K, V> Default for Views<K, V> {
     }
 }
 
-impl<K: Eq + Hash, V: PartialEq> Views<K, V> {
-    /// Watches a value, which must be current. There are at most twice as many values as had
-    /// receivers at the last sweep, even if clients connect and disconnect while no object changes.
-    pub(super) fn watch(&mut self, key: K, value: V) -> watch::Receiver<Arc<V>> {
+impl<K: Eq + Hash, V> Views<K, V> {
+    /// Watches a value. `compute` returns the current one, and is not called if there is a view,
+    /// which has been kept current. There are at most twice as many values as had receivers at the
+    /// last sweep, even if clients connect and disconnect while no object changes.
+    pub(super) fn watch(
+        &mut self,
+        key: K,
+        compute: impl FnOnce(&K) -> Arc<V>,
+    ) -> watch::Receiver<Arc<V>> {
         if self.senders.len() >= self.sweep_at {
             self.senders.retain(|_, sender| !sender.is_closed());
             self.sweep_at = (2 * self.senders.len()).max(MIN_SWEEP);
@@ -39,29 +44,25 @@ impl<K: Eq + Hash, V: PartialEq> Views<K, V> {
         let sender = self
             .senders
             .entry(key)
-            .or_insert_with(|| watch::Sender::new(Arc::new(value)));
+            .or_insert_with_key(|key| watch::Sender::new(compute(key)));
         sender.subscribe()
     }
 
-    /// Recomputes the affected values and publishes those that changed. If `compute` returns
-    /// `None`, the last value stays.
-    pub(super) fn refresh(
+    /// Publishes what `next` returns for each affected value, unless it returns the value itself.
+    pub(super) fn replace(
         &mut self,
         affected: impl Fn(&K) -> bool,
-        compute: impl Fn(&K) -> Option<V>,
+        mut next: impl FnMut(&K, &Arc<V>) -> Arc<V>,
     ) {
         self.senders.retain(|key, sender| {
             if sender.is_closed() {
                 return false;
             }
-            if affected(key)
-                && let Some(value) = compute(key)
-            {
+            if affected(key) {
                 sender.send_if_modified(|current| {
-                    let changed = **current != value;
-                    if changed {
-                        *current = Arc::new(value);
-                    }
+                    let next = next(key, current);
+                    let changed = !Arc::ptr_eq(current, &next);
+                    *current = next;
                     changed
                 });
             }
@@ -78,6 +79,21 @@ impl<K: Eq + Hash, V: PartialEq> Views<K, V> {
     }
 }
 
+impl<K: Eq + Hash, V: PartialEq> Views<K, V> {
+    /// Recomputes the affected values and publishes those that changed. If `compute` returns
+    /// `None`, the last value stays.
+    pub(super) fn refresh(
+        &mut self,
+        affected: impl Fn(&K) -> bool,
+        compute: impl Fn(&K) -> Option<V>,
+    ) {
+        self.replace(affected, |key, current| match compute(key) {
+            Some(value) if value != **current => Arc::new(value),
+            _ => current.clone(),
+        });
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,8 +101,8 @@ mod tests {
     #[test]
     fn changed_values_are_published_and_unwatched_ones_removed() {
         let mut views = Views::<u8, u8>::default();
-        let mut one = views.watch(1, 10);
-        let two = views.watch(2, 20);
+        let mut one = views.watch(1, |_| Arc::new(10));
+        let two = views.watch(2, |_| Arc::new(20));
         views.refresh(|_| true, |key| Some(key * 10));
         assert!(
             !one.has_changed().unwrap(),
@@ -105,11 +121,11 @@ mod tests {
     #[test]
     fn unwatched_values_are_bounded_without_changes() {
         let mut views = Views::<u32, u32>::default();
-        let kept = views.watch(0, 0);
+        let kept = views.watch(0, |_| Arc::default());
         for key in 1..100_000 {
-            drop(views.watch(key, 0));
+            drop(views.watch(key, |_| Arc::default()));
             assert!(views.len() <= MIN_SWEEP, "{} at {key}", views.len());
         }
-        assert!(kept.same_channel(&views.watch(0, 0)));
+        assert!(kept.same_channel(&views.watch(0, |_| Arc::default())));
     }
 }

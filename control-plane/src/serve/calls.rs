@@ -15,6 +15,7 @@ pub struct Calls {
     started: CounterFamily,
     handled: CounterFamily,
     sent: CounterFamily,
+    encoded: CounterFamily,
     open: GaugeFamily,
     streams: Arc<StreamLimit>,
 }
@@ -77,6 +78,10 @@ impl Calls {
                 "grpc_server_msg_sent_total",
                 "Messages sent on streams, by service and method",
             ),
+            encoded: registry.counter_family(
+                "mesh_grpc_messages_encoded_total",
+                "Messages encoded for streams, which each of them may send, by service and method",
+            ),
             open: registry.gauge_family(
                 "grpc_server_open_streams",
                 "Open streams, by service and method",
@@ -114,6 +119,11 @@ impl Method {
         let labels = self.labels.clone().with("grpc_code", format!("{code:?}"));
         self.calls.handled.with(&labels).inc();
         result
+    }
+
+    /// Returns the counter of messages that streams share.
+    pub(super) fn encoded(&self) -> Counter {
+        self.calls.encoded.with(&self.labels)
     }
 
     /// Opens a stream for the client of a request. Must be called before any lookup for the client.

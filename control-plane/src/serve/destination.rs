@@ -1,26 +1,28 @@
 //! `Destination`: endpoints of Services and profiles of destinations.
 
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
-use mesh_api::destination::{profile_to_proto, update_to_proto};
-use mesh_api::proto::destination::destination_server::Destination;
-use mesh_api::proto::destination::{DestinationProfile, GetDestination, Update};
-use mesh_core::endpoint::{Endpoint, EndpointUpdate};
+use bytes::Bytes;
+use mesh_api::destination::profile_to_proto;
+use mesh_api::proto::destination::GetDestination;
+use mesh_api::proto::destination::destination_server::SERVICE_NAME;
 use mesh_core::profile::Profile;
 use mesh_runtime::drain;
 use parking_lot::Mutex;
-use tonic::{Request, Response, Status, async_trait};
+use tonic::body::Body;
+use tonic::{Request, Status};
 
 use super::authority::{Authority, AuthorityError};
 use super::calls::{Calls, Method, OpenStream};
+use super::grpc::{Methods, encode, respond_with_stream, unknown_method, whole};
+use super::updates::{Step, Updates, updates};
 use super::workload::ClientContext;
-use super::{Step, Updates, updates};
 use crate::index::{
     DestinationIndex, EndpointSet, EndpointsError, EndpointsKey, ProfileError, ProfileKey,
-    ProfileTarget, Subscription,
+    ProfileTarget, Subscription, Version,
 };
+
+mod endpoint_messages;
 
 #[derive(Debug)]
 pub struct DestinationService {
@@ -35,17 +37,16 @@ pub struct DestinationService {
 impl DestinationService {
     pub fn new(index: Arc<Mutex<DestinationIndex>>, drain: drain::Watch, calls: &Calls) -> Self {
         let cluster_domain = index.lock().settings().cluster_domain.clone();
-        let service = "io.linkerd.proxy.destination.Destination";
         Self {
             index,
             cluster_domain,
             drain,
-            get: calls.method(service, "Get"),
-            get_profile: calls.method(service, "GetProfile"),
+            get: calls.method(SERVICE_NAME, "Get"),
+            get_profile: calls.method(SERVICE_NAME, "GetProfile"),
         }
     }
 
-    fn endpoints(&self, request: &Request<GetDestination>) -> Result<Updates<Update>, Status> {
+    fn endpoints(&self, request: &Request<GetDestination>) -> Result<Updates<Bytes>, Status> {
         let stream = self.get.open(request)?;
         let request = request.get_ref();
         let context = ClientContext::parse(&request.context_token);
@@ -72,22 +73,23 @@ impl DestinationService {
         };
         let subscription = self.index.lock().endpoints(key.clone())?;
         tracing::debug!(path = request.path, pod = context.pod, "Watching endpoints");
-        // The set itself is shared with the index and the other streams.
-        let mut sent = Arc::<EndpointSet>::default();
-        let step = move |now: &Arc<EndpointSet>| {
-            let changes = changes(&sent.endpoints, now);
-            sent = now.clone();
-            Step::Send(changes.iter().map(update_to_proto).collect())
+        let encoded = self.get.encoded();
+        let mut sent: Option<Arc<EndpointSet>> = None;
+        let step = move |now: &Arc<Version<EndpointSet>>| {
+            let messages = now.messages(sent.as_ref(), || {
+                let messages = endpoint_messages::difference(sent.as_deref(), now);
+                encoded.inc_by(messages.len() as u64);
+                messages.iter().map(encode).collect()
+            });
+            sent = Some(now.value().clone());
+            Step::Send(messages.to_vec())
         };
         Ok(self.send(subscription, stream, step, move |index| {
             index.has_endpoints(&key)
         }))
     }
 
-    fn profile(
-        &self,
-        request: &Request<GetDestination>,
-    ) -> Result<Updates<DestinationProfile>, Status> {
+    fn profile(&self, request: &Request<GetDestination>) -> Result<Updates<Bytes>, Status> {
         let stream = self.get_profile.open(request)?;
         let request = request.get_ref();
         let context = ClientContext::parse(&request.context_token);
@@ -117,7 +119,10 @@ impl DestinationService {
         };
         let subscription = self.index.lock().profile(key.clone())?;
         tracing::debug!(path = request.path, pod = context.pod, "Watching a profile");
-        let step = |profile: &Arc<Profile>| Step::Send(vec![profile_to_proto(profile)]);
+        let encoded = self.get_profile.encoded();
+        let step = move |profile: &Arc<Version<Profile>>| {
+            whole(profile, &encoded, || profile_to_proto(profile))
+        };
         Ok(self.send(subscription, stream, step, move |index| {
             index.has_profile(&key)
         }))
@@ -125,17 +130,13 @@ impl DestinationService {
 
     /// Sends the values of a subscription. An uncached value is sent once, and the stream ends when
     /// `exists` returns `true` for its target: the next request of the client gets a cached value.
-    fn send<V, M>(
+    fn send<V: Send + Sync + 'static>(
         &self,
         subscription: Subscription<V>,
         stream: OpenStream,
-        mut step: impl FnMut(&Arc<V>) -> Step<M> + Send + 'static,
+        mut step: impl FnMut(&Arc<Version<V>>) -> Step<Bytes> + Send + 'static,
         exists: impl Fn(&DestinationIndex) -> bool + Send + 'static,
-    ) -> Updates<M>
-    where
-        V: Send + Sync + 'static,
-        M: Send + 'static,
-    {
+    ) -> Updates<Bytes> {
         let drain = self.drain.clone();
         let (value, generation) = match subscription {
             Subscription::Cached(values) => return updates(values, drain, stream, step),
@@ -152,54 +153,18 @@ impl DestinationService {
     }
 }
 
-#[async_trait]
-impl Destination for DestinationService {
-    type GetStream = Updates<Update>;
-    type GetProfileStream = Updates<DestinationProfile>;
+impl Methods for DestinationService {
+    const NAME: &'static str = SERVICE_NAME;
 
-    async fn get(
-        &self,
-        request: Request<GetDestination>,
-    ) -> Result<Response<Self::GetStream>, Status> {
-        self.get.count(self.endpoints(&request)).map(Response::new)
+    async fn call(&self, method: &str, request: http::Request<Body>) -> http::Response<Body> {
+        let get = |request| self.get.count(self.endpoints(&request));
+        let get_profile = |request| self.get_profile.count(self.profile(&request));
+        match method {
+            "Get" => respond_with_stream(request, get).await,
+            "GetProfile" => respond_with_stream(request, get_profile).await,
+            _ => unknown_method(),
+        }
     }
-
-    async fn get_profile(
-        &self,
-        request: Request<GetDestination>,
-    ) -> Result<Response<Self::GetProfileStream>, Status> {
-        self.get_profile
-            .count(self.profile(&request))
-            .map(Response::new)
-    }
-}
-
-/// Returns the difference between the endpoints that were sent and the current ones. Additions come
-/// first, so that a client is never without endpoints in between. An initially empty set has no
-/// message.
-fn changes(sent: &BTreeMap<SocketAddr, Endpoint>, now: &EndpointSet) -> Vec<EndpointUpdate> {
-    let added: Vec<Endpoint> = now
-        .endpoints
-        .iter()
-        .filter(|(addr, endpoint)| sent.get(addr) != Some(endpoint))
-        .map(|(_, endpoint)| endpoint.clone())
-        .collect();
-    let removed: Vec<SocketAddr> = sent
-        .keys()
-        .filter(|addr| !now.endpoints.contains_key(addr))
-        .copied()
-        .collect();
-    let mut changes = Vec::new();
-    if !added.is_empty() {
-        changes.push(EndpointUpdate::Add {
-            endpoints: added,
-            set_labels: now.labels.clone(),
-        });
-    }
-    if !removed.is_empty() {
-        changes.push(EndpointUpdate::Remove(removed));
-    }
-    changes
 }
 
 impl From<AuthorityError> for Status {

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tonic::{Request, Response, Status, async_trait};
 
 use super::calls::{Calls, Method};
-use super::{Step, Updates, updates};
+use super::updates::{Step, Updates, updates};
 use crate::index::{InboundKey, PolicyIndex};
 use crate::model::WorkloadRef;
 
@@ -53,7 +53,7 @@ impl InboundService {
 
 #[async_trait]
 impl InboundServerPolicies for InboundService {
-    type WatchPortStream = Updates<Server>;
+    type WatchPortStream = Updates<Result<Server, Status>>;
 
     async fn get_port(&self, request: Request<PortSpec>) -> Result<Response<Server>, Status> {
         let values = self.values(request.get_ref());
@@ -72,7 +72,7 @@ impl InboundServerPolicies for InboundService {
         let opened = opened.and_then(|stream| Ok((stream, self.values(request.get_ref())?)));
         let (stream, values) = self.watch_port.count(opened)?;
         let step = |policy: &Arc<Option<ServerPolicy>>| match &**policy {
-            Some(policy) => Step::Send(vec![to_proto(policy)]),
+            Some(policy) => Step::Send(vec![Ok(to_proto(policy))]),
             None => Step::End,
         };
         Ok(Response::new(updates(

@@ -2,18 +2,21 @@
 
 use std::sync::Arc;
 
-use mesh_api::mesh::service::outbound_policies_server::OutboundPolicies;
+use bytes::Bytes;
+use mesh_api::mesh::service::outbound_policies_server::SERVICE_NAME;
 use mesh_api::outbound::{ExtendedPolicy, extended_to_proto, target};
 use mesh_api::proto::outbound::TrafficSpec;
 use mesh_core::policy::outbound::OutboundPolicy;
 use mesh_runtime::drain;
 use parking_lot::Mutex;
 use tokio::sync::watch;
-use tonic::{Request, Response, Status, async_trait};
+use tonic::body::Body;
+use tonic::{Request, Status};
 
 use super::calls::{Calls, Method};
-use super::{Step, Updates, updates};
-use crate::index::{OutboundError, PolicyIndex};
+use super::grpc::{Methods, respond, respond_with_stream, unknown_method, whole};
+use super::updates::{Step, Updates, updates};
+use crate::index::{OutboundError, PolicyIndex, Version};
 use crate::model::WorkloadRef;
 
 #[derive(Debug)]
@@ -27,19 +30,18 @@ pub struct OutboundService {
 
 impl OutboundService {
     pub fn new(index: Arc<Mutex<PolicyIndex>>, drain: drain::Watch, calls: &Calls) -> Self {
-        let service = "io.linkerd.proxy.outbound.OutboundPolicies";
         Self {
             index,
             drain,
-            get: calls.method(service, "Get"),
-            watch: calls.method(service, "Watch"),
+            get: calls.method(SERVICE_NAME, "Get"),
+            watch: calls.method(SERVICE_NAME, "Watch"),
         }
     }
 
     fn values(
         &self,
         spec: TrafficSpec,
-    ) -> Result<watch::Receiver<Arc<Option<OutboundPolicy>>>, Status> {
+    ) -> Result<watch::Receiver<Arc<Version<Option<OutboundPolicy>>>>, Status> {
         let client = WorkloadRef::parse(&spec.source_workload)
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
         let target =
@@ -47,38 +49,38 @@ impl OutboundService {
         let namespace = &client.name().namespace;
         Ok(self.index.lock().outbound(&target, namespace)?)
     }
-}
 
-#[async_trait]
-impl OutboundPolicies for OutboundService {
-    type WatchStream = Updates<ExtendedPolicy>;
-
-    async fn get(&self, request: Request<TrafficSpec>) -> Result<Response<ExtendedPolicy>, Status> {
-        let values = self.values(request.into_inner());
-        let policy = values.and_then(|values| match &**values.borrow() {
+    fn policy(&self, spec: TrafficSpec) -> Result<ExtendedPolicy, Status> {
+        match self.values(spec)?.borrow().value().as_ref() {
             Some(policy) => Ok(extended_to_proto(policy)),
             None => Err(OutboundError::NoSuchService.into()),
-        });
-        self.get.count(policy).map(Response::new)
+        }
     }
 
-    async fn watch(
-        &self,
-        request: Request<TrafficSpec>,
-    ) -> Result<Response<Self::WatchStream>, Status> {
+    fn policies(&self, request: Request<TrafficSpec>) -> Result<Updates<Bytes>, Status> {
         let opened = self.watch.open(&request);
         let opened = opened.and_then(|stream| Ok((stream, self.values(request.into_inner())?)));
         let (stream, values) = self.watch.count(opened)?;
-        let step = |policy: &Arc<Option<OutboundPolicy>>| match &**policy {
-            Some(policy) => Step::Send(vec![extended_to_proto(policy)]),
-            None => Step::End,
-        };
-        Ok(Response::new(updates(
-            values,
-            self.drain.clone(),
-            stream,
-            step,
-        )))
+        let encoded = self.watch.encoded();
+        let step =
+            move |version: &Arc<Version<Option<OutboundPolicy>>>| match version.value().as_ref() {
+                Some(policy) => whole(version, &encoded, || extended_to_proto(policy)),
+                None => Step::End,
+            };
+        Ok(updates(values, self.drain.clone(), stream, step))
+    }
+}
+
+impl Methods for OutboundService {
+    const NAME: &'static str = SERVICE_NAME;
+
+    async fn call(&self, method: &str, request: http::Request<Body>) -> http::Response<Body> {
+        let get = |request: Request<_>| self.get.count(self.policy(request.into_inner()));
+        match method {
+            "Get" => respond(request, get).await,
+            "Watch" => respond_with_stream(request, |request| self.policies(request)).await,
+            _ => unknown_method(),
+        }
     }
 }
 

@@ -28,18 +28,21 @@ fn key(port: u16) -> EndpointsKey {
 }
 
 /// Returns the receiver of a cached value.
-fn cached<V>(watched: Subscription<V>) -> watch::Receiver<Arc<V>> {
+fn cached<V>(watched: Subscription<V>) -> watch::Receiver<Arc<Version<V>>> {
     match watched {
         Subscription::Cached(values) => values,
         Subscription::Uncached { .. } => panic!("the value is not cached"),
     }
 }
 
-fn endpoints(index: &mut DestinationIndex, key: EndpointsKey) -> watch::Receiver<Arc<EndpointSet>> {
+fn endpoints(
+    index: &mut DestinationIndex,
+    key: EndpointsKey,
+) -> watch::Receiver<Arc<Version<EndpointSet>>> {
     cached(index.endpoints(key).unwrap())
 }
 
-fn addrs(rx: &watch::Receiver<Arc<EndpointSet>>) -> Vec<String> {
+fn addrs(rx: &watch::Receiver<Arc<Version<EndpointSet>>>) -> Vec<String> {
     rx.borrow()
         .endpoints
         .keys()
@@ -61,7 +64,7 @@ fn two_pods() -> String {
     .concat()
 }
 
-fn at(rx: &watch::Receiver<Arc<EndpointSet>>, addr: &str) -> Endpoint {
+fn at(rx: &watch::Receiver<Arc<Version<EndpointSet>>>, addr: &str) -> Endpoint {
     rx.borrow().endpoints[&addr.parse::<SocketAddr>().unwrap()].clone()
 }
 
@@ -256,7 +259,7 @@ fn ipv6_is_preferred_if_enabled() {
     assert_eq!(addrs(&rx), ["10.1.0.2:8080", "[fd00::1]:8080"]);
 }
 
-fn profile_at(index: &mut DestinationIndex, addr: &str) -> watch::Receiver<Arc<Profile>> {
+fn profile_at(index: &mut DestinationIndex, addr: &str) -> watch::Receiver<Arc<Version<Profile>>> {
     let key = profile_key(ProfileTarget::Addr(addr.parse().unwrap()));
     match index.profile(key).unwrap() {
         Subscription::Cached(values) => values,
@@ -268,7 +271,7 @@ fn profile_at(index: &mut DestinationIndex, addr: &str) -> watch::Receiver<Arc<P
 fn service_profile_has_fqn_and_opaque_protocol() {
     let mut index = index(&two_pods());
     let rx = profile_at(&mut index, "10.96.0.1:80");
-    let profile = rx.borrow().clone();
+    let profile = rx.borrow().value().clone();
     assert_eq!(profile.fqn.as_deref(), Some("web.shop.svc.cluster.local"));
     assert_eq!((profile.opaque, profile.endpoint.is_none()), (false, true));
     assert_eq!(profile.retry_budget.unwrap().min_per_second, 10);
@@ -276,7 +279,7 @@ fn service_profile_has_fqn_and_opaque_protocol() {
     assert!(profile_at(&mut index, "10.96.0.1:3306").borrow().opaque);
     // An undefined port has an empty profile.
     assert_eq!(
-        **profile_at(&mut index, "10.96.0.1:99").borrow(),
+        **profile_at(&mut index, "10.96.0.1:99").borrow().value(),
         Profile::default()
     );
 
@@ -416,7 +419,7 @@ fn values_are_cached_once_their_target_exists() {
     else {
         panic!("the value is cached");
     };
-    assert!(value.endpoint.unwrap().labels.is_empty());
+    assert!(value.endpoint.as_ref().unwrap().labels.is_empty());
     assert!(!generation.has_changed().unwrap());
     assert!(!index.has_profile(&addr()) && !index.has_endpoints(&instance()));
 

@@ -314,7 +314,7 @@ fn outbound(
     index: &mut PolicyIndex,
     addr: &str,
     client: &str,
-) -> watch::Receiver<Arc<Option<OutboundPolicy>>> {
+) -> watch::Receiver<Arc<Version<Option<OutboundPolicy>>>> {
     let target = Target::Addr(addr.parse().unwrap());
     index.outbound(&target, &client.into()).unwrap()
 }
@@ -365,7 +365,7 @@ fn targets_are_resolved_to_policies() {
     let mut index = index(SERVICE);
     let mut kind = |target: Target| {
         index.outbound(&target, &"shop".into()).map(|rx| {
-            let policy = rx.borrow().as_ref().clone().unwrap();
+            let policy = rx.borrow().value().as_ref().clone().unwrap();
             match &policy.protocol {
                 OutboundProtocol::Detect { .. } => format!("detect {}", policy.parent.name()),
                 OutboundProtocol::Http1(_) => format!("http1 {}", policy.parent.name()),
@@ -430,15 +430,16 @@ spec:
 fn missing_backend_fails_requests_until_it_exists() {
     let mut index = index(&(SERVICE.to_owned() + SPLIT));
     let rx = outbound(&mut index, "10.96.0.1:80", "anyone");
-    let backends = |rx: &watch::Receiver<Arc<Option<OutboundPolicy>>>| match &detected(&rx.borrow())
-        .routes[0]
-        .rules[0]
-        .action
-        .backends
-    {
-        Distribution::RandomAvailable(backends) => backends.clone(),
-        other => panic!("{other:?}"),
-    };
+    let backends =
+        |rx: &watch::Receiver<Arc<Version<Option<OutboundPolicy>>>>| match &detected(&rx.borrow())
+            .routes[0]
+            .rules[0]
+            .action
+            .backends
+        {
+            Distribution::RandomAvailable(backends) => backends.clone(),
+            other => panic!("{other:?}"),
+        };
     let seen = backends(&rx);
     assert_eq!((seen.len(), seen[0].1, seen[1].1), (2, 9, 1));
     assert_eq!(seen[1].0.backend.target, BackendTarget::None);
@@ -479,7 +480,7 @@ fn routes_of_client_namespace_only_apply_to_its_clients() {
         )
         .replace("name: web, port: 80}]", "name: web, namespace: shop}]");
     let mut index = index(&(SERVICE.to_owned() + &consumer));
-    let names = |rx: &watch::Receiver<Arc<Option<OutboundPolicy>>>| -> Vec<String> {
+    let names = |rx: &watch::Receiver<Arc<Version<Option<OutboundPolicy>>>>| -> Vec<String> {
         detected(&rx.borrow())
             .routes
             .iter()
@@ -508,7 +509,7 @@ fn grpc_routes_set_protocol() {
         .replace("\n    timeouts: {request: 2s}", "");
     let mut index = index(&(SERVICE.to_owned() + SPLIT + &grpc));
     let rx = outbound(&mut index, "10.96.0.1:80", "shop");
-    let policy = rx.borrow().as_ref().clone().unwrap();
+    let policy = rx.borrow().value().as_ref().clone().unwrap();
     let OutboundProtocol::Grpc(routes) = &policy.protocol else {
         panic!("{policy:?}");
     };
@@ -526,7 +527,7 @@ fn service_annotations_are_defaults_of_its_routes() {
     );
     let mut index = index(&annotated);
     let rx = outbound(&mut index, "10.96.0.1:80", "shop");
-    let rule = |rx: &watch::Receiver<Arc<Option<OutboundPolicy>>>| {
+    let rule = |rx: &watch::Receiver<Arc<Version<Option<OutboundPolicy>>>>| {
         detected(&rx.borrow()).routes[0].rules[0].action.clone()
     };
     let seconds = |s| Some(std::time::Duration::from_secs(s));
@@ -574,7 +575,7 @@ fn policies_can_be_encoded_and_decoded() {
         "192.0.2.1:80",
     ] {
         let rx = outbound(&mut index, addr, "shop");
-        let policy = rx.borrow().as_ref().clone().unwrap();
+        let policy = rx.borrow().value().as_ref().clone().unwrap();
         let sent = mesh_api::outbound::to_proto(&policy);
         let read = mesh_api::outbound::outbound_policy(sent);
         assert_eq!(read, Ok(policy), "{addr}");

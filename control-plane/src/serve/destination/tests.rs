@@ -1,11 +1,13 @@
 //! The messages of `GetProfile` for sets of objects.
 
+mod endpoints;
+
 use std::fmt::Write as _;
-use std::pin::Pin;
 
 use futures_util::{FutureExt as _, StreamExt as _};
 use mesh_api::proto::destination::{
-    HttpStatusRange, RequestMatch, ResponseMatch, Route, request_match, response_match,
+    DestinationProfile, HttpStatusRange, RequestMatch, ResponseMatch, Route, request_match,
+    response_match,
 };
 use mesh_api::proto::http_types::{HttpMethod, http_method};
 use mesh_api::proto::meta::{Metadata, metadata};
@@ -15,6 +17,7 @@ use tonic::Code;
 use super::*;
 use crate::index::fixture::{apply, delete, destination_settings, pod};
 use crate::model::Kind;
+use crate::serve::grpc::decode;
 use crate::source::{Batch, Change};
 
 const HOST: &str = "web.shop.svc.cluster.local";
@@ -82,6 +85,16 @@ impl Cluster {
         self.service.profile(&Request::new(request)).map(Messages)
     }
 
+    /// Opens a stream of the endpoints of a Service for a client on a node.
+    fn endpoints(&self, path: &str, node: &str) -> Messages {
+        let request = GetDestination {
+            scheme: "k8s".to_owned(),
+            path: path.to_owned(),
+            context_token: format!("{{\"nodeName\":\"{node}\"}}"),
+        };
+        Messages(self.service.endpoints(&Request::new(request)).unwrap())
+    }
+
     /// Returns the first message.
     fn first(&self, path: &str, namespace: &str) -> String {
         match self.profile(path, namespace) {
@@ -91,16 +104,22 @@ impl Cluster {
     }
 }
 
-struct Messages(Updates<DestinationProfile>);
+struct Messages(Updates<Bytes>);
 
 impl Messages {
     /// Returns the next message as text, `none` if there is none yet, or `end`.
     fn next(&mut self) -> String {
-        match Pin::new(&mut self.0).next().now_or_never() {
+        match self.0.next().now_or_never() {
             None => "none".to_owned(),
             Some(None) => "end".to_owned(),
-            Some(Some(message)) => text(&message.unwrap()),
+            Some(Some(message)) => text(&decode(&message)),
         }
+    }
+
+    /// Returns the encoded messages that can be sent now.
+    fn ready(&mut self) -> Vec<Bytes> {
+        let next = || self.0.next().now_or_never().flatten();
+        std::iter::from_fn(next).collect()
     }
 }
 

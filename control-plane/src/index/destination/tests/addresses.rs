@@ -60,7 +60,7 @@ endpoints: [{addresses: [10.1.0.1], hostname: web-0, targetRef: {kind: Pod, name
 fn profile_is_found_for_every_address_of_pod() {
     let mut index = index(&cluster());
     let mut check = |how: &str, requested: &str, expect: &str, pod: Option<&str>, meshed: bool| {
-        let profile = profile_at(&mut index, requested).borrow().clone();
+        let profile = profile_at(&mut index, requested).borrow().value().clone();
         let endpoint = profile.endpoint.as_ref().expect(how);
         assert_eq!(endpoint.addr.to_string(), expect, "{how}");
         assert_eq!(endpoint.labels.get("pod"), pod, "{how}");
@@ -116,7 +116,7 @@ fn profile_is_found_for_every_address_of_pod() {
 fn headless_instance_profile_has_endpoint_and_service_profile_has_fqn() {
     let mut index = index(&cluster());
     for (cluster_ip, name) in [("10.96.0.1:80", "web"), ("10.96.0.2:80", "outside")] {
-        let profile = profile_at(&mut index, cluster_ip).borrow().clone();
+        let profile = profile_at(&mut index, cluster_ip).borrow().value().clone();
         let fqn = format!("{name}.shop.svc.cluster.local");
         assert_eq!(
             (profile.fqn.as_deref(), profile.endpoint.clone()),
@@ -128,7 +128,10 @@ fn headless_instance_profile_has_endpoint_and_service_profile_has_fqn() {
         hostname: "web-0".into(),
         port: 8080,
     });
-    let profile = cached(index.profile(instance).unwrap()).borrow().clone();
+    let profile = cached(index.profile(instance).unwrap())
+        .borrow()
+        .value()
+        .clone();
     let endpoint = profile.endpoint.as_ref().unwrap();
     assert_eq!(endpoint.addr.to_string(), "10.1.0.1:8080");
     assert!(endpoint.tls.is_some());
@@ -140,7 +143,10 @@ fn opaque_port_is_opaque_through_host_port() {
     let hosted = pod("web-1", "10.1.0.1", true, annotated)
         .replace("containerPort: 8080}", "containerPort: 8080, hostPort: 80}");
     let mut index = index(&hosted);
-    let profile = profile_at(&mut index, "192.168.0.1:80").borrow().clone();
+    let profile = profile_at(&mut index, "192.168.0.1:80")
+        .borrow()
+        .value()
+        .clone();
     assert!(profile.opaque);
     assert_eq!(
         profile.endpoint.as_ref().unwrap().hint,
@@ -165,7 +171,7 @@ fn host_port_maps_to_pod_address_of_same_family() {
         ("192.168.0.1:80", "10.1.0.1:8080"),
         ("[fd01::1]:80", "[fd00::1]:8080"),
     ] {
-        let profile = profile_at(&mut index, asked).borrow().clone();
+        let profile = profile_at(&mut index, asked).borrow().value().clone();
         assert_eq!(profile.endpoint.as_ref().unwrap().addr.to_string(), own);
     }
 }
@@ -179,7 +185,7 @@ fn terminating_pod_keeps_identity_until_terminated() {
         "name: web-1\n  deletionTimestamp: '2026-01-01T00:00:00Z'",
     );
     let mut index = index(&terminating);
-    let pod_of = |rx: &watch::Receiver<Arc<Profile>>| {
+    let pod_of = |rx: &watch::Receiver<Arc<Version<Profile>>>| {
         let endpoint = rx.borrow().endpoint.clone().unwrap();
         assert_eq!(endpoint.tls.is_some(), !endpoint.labels.is_empty());
         endpoint.labels.get("pod").map(str::to_owned)

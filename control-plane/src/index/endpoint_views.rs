@@ -1,0 +1,102 @@
+//! The watched endpoints of Services, for the index of the destination service.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use tokio::sync::watch;
+
+use super::services::{self, EndpointSet, EndpointsKey, Selection};
+use super::settings::DestinationSettings;
+use super::store::Store;
+use super::version::Version;
+use super::views::Views;
+use crate::model::Name;
+
+/// The watched endpoints by client. Clients with the same selection share versions, so that
+/// endpoints are computed and encoded once for a zone instead of once for each node.
+#[derive(Debug, Default)]
+pub(super) struct EndpointViews {
+    views: Views<EndpointsKey, Version<EndpointSet>>,
+    /// The current version of each selection, for new views. Those without a view are dropped.
+    current: HashMap<Selection, Weak<Version<EndpointSet>>>,
+}
+
+/// What the first view with a selection had, and what all of them have after a change.
+struct Replaced {
+    before: Arc<Version<EndpointSet>>,
+    after: Arc<Version<EndpointSet>>,
+}
+
+impl EndpointViews {
+    pub(super) fn watch(
+        &mut self,
+        store: &Store,
+        settings: &DestinationSettings,
+        key: EndpointsKey,
+    ) -> watch::Receiver<Arc<Version<EndpointSet>>> {
+        let Self { views, current } = self;
+        let receiver = views.watch(key, |key| {
+            let selection = Selection::new(store, key);
+            let shared = current.get(&selection).and_then(Weak::upgrade);
+            shared.unwrap_or_else(|| {
+                let set = services::endpoints(store, settings, &selection);
+                let version = Arc::new(Version::new(set));
+                current.insert(selection, Arc::downgrade(&version));
+                version
+            })
+        });
+        // Clients select any number of ports, which have a selection each.
+        if current.len() > 2 * views.len() + MIN_SELECTIONS {
+            current.retain(|_, version| version.strong_count() > 0);
+        }
+        receiver
+    }
+
+    /// Recomputes the endpoints of the affected Services and publishes those that changed.
+    pub(super) fn refresh(
+        &mut self,
+        store: &Store,
+        settings: &DestinationSettings,
+        affects: impl Fn(&Name) -> bool,
+    ) {
+        let Self { views, current } = self;
+        let mut replaced: HashMap<Selection, Replaced> = HashMap::new();
+        views.replace(
+            |key| affects(&key.service),
+            |key, version| {
+                let selection = Selection::new(store, key);
+                let Replaced { before, after } =
+                    replaced.entry(selection).or_insert_with_key(|selection| {
+                        let set = services::endpoints(store, settings, selection);
+                        let after = if set == **version.value() {
+                            version.clone()
+                        } else {
+                            Arc::new(Version::new(set))
+                        };
+                        let before = version.clone();
+                        Replaced { before, after }
+                    });
+                // A view that had another version may have the same endpoints nevertheless.
+                if Arc::ptr_eq(version, before) || version != after {
+                    after.clone()
+                } else {
+                    version.clone()
+                }
+            },
+        );
+        // A stream may still hold an old version, so that those without a view must be removed.
+        current.retain(|it, version| !affects(&it.service) && version.strong_count() > 0);
+        let after = replaced.into_iter();
+        current.extend(after.map(|(it, replaced)| (it, Arc::downgrade(&replaced.after))));
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.views.len()
+    }
+}
+
+/// The number of selections from which those without a view are removed.
+const MIN_SELECTIONS: usize = 64;
+
+#[cfg(test)]
+mod tests;

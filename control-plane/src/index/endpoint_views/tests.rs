@@ -1,0 +1,192 @@
+//! Which clients share versions, before and after changes of objects.
+
+use super::*;
+use crate::index::fixture::{SERVICE, apply, destination_settings, endpoint, pod, slice};
+use crate::source::Batch;
+
+const NODES: [&str; 5] = ["node-a", "node-b", "node-c", "node-d", "elsewhere"];
+
+/// Returns the nodes: one letter each, `e` for the zone east, `w` for west, `-` for no zone.
+fn nodes(zones: &str) -> String {
+    let node = |(name, zone): (&str, char)| {
+        let labels = match zone {
+            'e' => "topology.kubernetes.io/zone: east",
+            'w' => "topology.kubernetes.io/zone: west",
+            _ => "",
+        };
+        format!(
+            "---\napiVersion: v1\nkind: Node\nmetadata: {{name: {name}, labels: {{{labels}}}}}\n"
+        )
+    };
+    NODES.into_iter().zip(zones.chars()).map(node).collect()
+}
+
+/// Returns the Service whose traffic stays on the node.
+fn local() -> String {
+    SERVICE.replace(
+        "  clusterIP: 10.96.0.1\n",
+        "  clusterIP: 10.96.0.1\n  internalTrafficPolicy: Local\n",
+    )
+}
+
+/// Returns pods, each on one of the nodes, and the slice of them.
+fn pods(count: usize) -> String {
+    let at = |n: usize| (format!("web-{n}"), format!("10.1.0.{n}"));
+    let pods = (1..=count).map(|n| {
+        let (name, ip) = at(n);
+        pod(&name, &ip, true, "")
+            .replace("nodeName: node-a", &format!("nodeName: {}", NODES[n % 4]))
+    });
+    let entries: Vec<String> = (1..=count)
+        .map(|n| {
+            let (name, ip) = at(n);
+            let zone = if n % 2 == 0 { "east" } else { "west" };
+            endpoint(
+                &name,
+                &ip,
+                &format!(", hints: {{forZones: [{{name: {zone}}}]}}"),
+            )
+        })
+        .collect();
+    pods.chain([slice(&format!("[{}]", entries.join(", ")))])
+        .collect()
+}
+
+/// The views of an index without the rest of it.
+struct Index {
+    store: Store,
+    settings: DestinationSettings,
+    views: EndpointViews,
+}
+
+type Versions = watch::Receiver<Arc<Version<EndpointSet>>>;
+
+impl Index {
+    fn new(text: &str) -> Self {
+        let mut index = Self {
+            store: Store::default(),
+            settings: destination_settings(),
+            views: EndpointViews::default(),
+        };
+        index.apply(apply(text));
+        index
+    }
+
+    fn apply(&mut self, batch: Batch) {
+        self.store.apply(batch);
+        self.views.refresh(&self.store, &self.settings, |_| true);
+    }
+
+    fn watch(&mut self, node: &str) -> Versions {
+        self.watch_port(node, 80)
+    }
+
+    fn watch_port(&mut self, node: &str, port: u16) -> Versions {
+        self.views
+            .watch(&self.store, &self.settings, key(node, port))
+    }
+
+    /// Returns what the view of a client must have.
+    fn expected(&self, node: &str) -> EndpointSet {
+        let selection = Selection::new(&self.store, &key(node, 80));
+        services::endpoints(&self.store, &self.settings, &selection)
+    }
+}
+
+fn key(node: &str, port: u16) -> EndpointsKey {
+    EndpointsKey {
+        service: Name::new("shop", "web"),
+        port,
+        hostname: None,
+        node: (!node.is_empty()).then(|| node.into()),
+    }
+}
+
+/// Returns the clients in groups that share a version.
+fn groups(views: &[Versions]) -> Vec<Vec<usize>> {
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    for (at, view) in views.iter().enumerate() {
+        let is_shared = |group: &Vec<usize>| Arc::ptr_eq(&views[group[0]].borrow(), &view.borrow());
+        match groups.iter_mut().find(|group| is_shared(group)) {
+            Some(group) => group.push(at),
+            None => groups.push(vec![at]),
+        }
+    }
+    groups
+}
+
+#[test]
+fn clients_of_one_zone_share_versions_before_and_after_changes() {
+    let mut index = Index::new(&[SERVICE, &nodes("eeww-"), &pods(4)].concat());
+    let mut views = NODES.map(|node| index.watch(node));
+    let by_zone = [vec![0, 1], vec![2, 3], vec![4]];
+    assert_eq!(groups(&views), by_zone);
+
+    index.apply(apply(&pods(6)));
+    assert_eq!(groups(&views), by_zone);
+    assert!(views.each_mut().map(|view| view.has_changed().unwrap()) == [true; 5]);
+    let before = index.watch("node-a").borrow().clone();
+    index.apply(apply(&pods(6)));
+    assert!(Arc::ptr_eq(&before, &views[0].borrow()), "an equal set");
+
+    // A node moves to the other zone, and takes part in its versions.
+    index.apply(apply(&nodes("ewww-")));
+    assert_eq!(groups(&views), [vec![0], vec![1, 2, 3], vec![4]]);
+    assert!(Arc::ptr_eq(&before, &views[0].borrow()), "not of this node");
+
+    // With endpoints of the own node only, each client has a set of its own.
+    index.apply(apply(&local()));
+    assert_eq!(groups(&views).len(), 5);
+    index.apply(apply(SERVICE));
+    assert_eq!(groups(&views), [vec![0], vec![1, 2, 3], vec![4]]);
+}
+
+#[test]
+fn every_client_has_its_endpoints_after_any_change() {
+    let mut index = Index::new(&[SERVICE, &nodes("eewww"), &pods(5)].concat());
+    let mut views: Vec<(&str, Versions)> = Vec::new();
+    let local = local();
+    let zones = ["eewww", "weeww", "-----", "ewewe", "w-e-w"];
+    for change in 0..120 {
+        let text = match change % 4 {
+            0 => pods(change * 7 % 11),
+            1 => nodes(zones[change % zones.len()]),
+            2 => [&*local, SERVICE][change % 3 % 2].to_owned(),
+            _ => pods(change * 5 % 11) + &nodes(zones[change % 3]),
+        };
+        // Some clients come, others go.
+        let node = NODES[change * 3 % NODES.len()];
+        views.push((node, index.watch(node)));
+        if views.len() > 12 {
+            views.remove(change * 7 % 12);
+        }
+        index.apply(apply(&text));
+        views.push((node, index.watch(node)));
+        for (node, view) in &views {
+            let expected = index.expected(node);
+            assert_eq!(**view.borrow().value(), expected, "{node} after {change}");
+        }
+    }
+}
+
+#[test]
+fn new_client_does_not_get_an_old_version_that_a_stream_holds() {
+    let mut index = Index::new(&[SERVICE, &nodes("eeww-"), &pods(2)].concat());
+    let held = index.watch("node-a").borrow().clone();
+    index.apply(apply(&pods(4)));
+    let new = index.watch("node-a").borrow().clone();
+    assert_eq!(**new.value(), index.expected("node-a"));
+    assert_ne!(new, held);
+}
+
+#[test]
+fn selections_without_clients_are_bounded() {
+    let mut index = Index::new(&[SERVICE, &nodes("eeww-"), &pods(2)].concat());
+    let kept = index.watch("node-a");
+    for port in 1..10_000 {
+        drop(index.watch_port("node-b", port));
+        let bound = 2 * index.views.len() + MIN_SELECTIONS;
+        assert!(index.views.current.len() <= bound, "at {port}");
+    }
+    assert!(Arc::ptr_eq(&kept.borrow(), &index.watch("node-b").borrow()));
+}
