@@ -1,5 +1,6 @@
 //! Metric labels of endpoints.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -64,19 +65,36 @@ impl Labels {
 /// The last of several pairs with the same name is kept.
 impl<N: AsRef<str>, V: AsRef<str>> FromIterator<(N, V)> for Labels {
     fn from_iter<I: IntoIterator<Item = (N, V)>>(pairs: I) -> Self {
-        let clean = |text: &str| text.replace(SEPARATOR, "");
-        let pairs: BTreeMap<String, String> = pairs
-            .into_iter()
-            .map(|(name, value)| (clean(name.as_ref()), clean(value.as_ref())))
-            .collect();
-        let mut text = String::new();
-        for (name, value) in &pairs {
+        let pairs: Vec<(N, V)> = pairs.into_iter().collect();
+        let clean = pairs.iter().map(|(name, value)| {
+            [
+                without_separator(name.as_ref()),
+                without_separator(value.as_ref()),
+            ]
+        });
+        let mut pairs: Vec<[Cow<'_, str>; 2]> = clean.collect();
+        // Pairs with the same name stay in order.
+        pairs.sort_by(|[one, _], [other, _]| one.cmp(other));
+        let length = pairs.iter().flatten().map(|part| part.len() + 1).sum();
+        let mut text = String::with_capacity(length);
+        for (at, [name, value]) in pairs.iter().enumerate() {
+            if pairs.get(at + 1).is_some_and(|[next, _]| next == name) {
+                continue;
+            }
             for part in [name, value] {
                 text.push_str(part);
                 text.push(SEPARATOR);
             }
         }
         Self { text: text.into() }
+    }
+}
+
+fn without_separator(text: &str) -> Cow<'_, str> {
+    if text.contains(SEPARATOR) {
+        text.replace(SEPARATOR, "").into()
+    } else {
+        text.into()
     }
 }
 
@@ -114,6 +132,13 @@ mod tests {
         let both: Vec<_> = [("pod", "web-1"), ("service", "web")].into();
         assert_eq!(own.or(&set).iter().collect::<Vec<_>>(), both);
         assert_eq!(own.with("pod", "web-2").get("pod"), Some("web-2"));
+    }
+
+    #[test]
+    fn last_of_equal_names_is_kept() {
+        let labels = Labels::from([("pod", "a"), ("node", "n"), ("pod", "b"), ("p\0od", "c")]);
+        let pairs: Vec<_> = labels.iter().collect();
+        assert_eq!(pairs, [("node", "n"), ("pod", "c")]);
     }
 
     #[test]

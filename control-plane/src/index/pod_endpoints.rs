@@ -87,18 +87,17 @@ fn peer(pod: &PodRecord, settings: &DestinationSettings, trust_domain: &str) -> 
 }
 
 fn labels(store: &Store, pod: &PodRecord, zone: Option<&str>) -> Labels {
-    let mut labels = Vec::with_capacity(6);
-    let mut label = |key: &str, value: &str| labels.push((key.to_owned(), value.to_owned()));
-    label("pod", &pod.name.name);
     let owner = store.owner_of(pod);
-    label(owner.label(), &owner.name);
-    label("serviceaccount", &pod.service_account);
-    if let Some(namespace) = &pod.control_plane_ns {
-        label("control_plane_ns", namespace);
-    }
-    if let Some(hash) = &pod.pod_template_hash {
-        label("pod_template_hash", hash);
-    }
-    label("zone", zone.unwrap_or_default());
-    labels.into_iter().collect()
+    let labels = [
+        ("pod", Some(&*pod.name.name)),
+        (owner.label(), Some(&*owner.name)),
+        ("serviceaccount", Some(&*pod.service_account)),
+        ("control_plane_ns", pod.control_plane_ns.as_deref()),
+        ("pod_template_hash", pod.pod_template_hash.as_deref()),
+        ("zone", Some(zone.unwrap_or_default())),
+    ];
+    let set = labels
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value?)));
+    set.collect()
 }
