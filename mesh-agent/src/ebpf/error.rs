@@ -40,6 +40,8 @@ pub enum Error {
     NoProgram(&'static str),
     #[error("the kernel does not let this process create maps (it takes CAP_BPF)")]
     MapsNotPermitted(#[source] EbpfError),
+    #[error("the kernel refused a map of the kernel programs (they take Linux 5.15)")]
+    MapRefused(#[source] EbpfError),
     #[error(
         "the kernel does not let this process load program {program} (it takes CAP_BPF and CAP_NET_ADMIN)"
     )]

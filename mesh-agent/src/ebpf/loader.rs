@@ -254,6 +254,7 @@ fn prepare(object: &Object, pins: &Pins, cookie: u64) -> Result<Ebpf, Error> {
             EbpfError::MapError(MapError::CreateError { io_error, .. }) if is_eperm(io_error) => {
                 Error::MapsNotPermitted(error)
             }
+            EbpfError::MapError(MapError::CreateError { .. }) => Error::MapRefused(error),
             _ => Error::Object(error),
         })
 }
