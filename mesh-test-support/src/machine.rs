@@ -101,6 +101,21 @@ pub fn cgroup2() -> Option<PathBuf> {
     mounts.lines().find_map(of_cgroup2)
 }
 
+/// Returns the first two numbers of the running kernel's version.
+///
+/// # Panics
+///
+/// The kernel has no version like that.
+pub fn kernel() -> (u32, u32) {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("a release");
+    version(&release).expect("a version of Linux")
+}
+
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|letter: char| !letter.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
 /// Kills the processes in a cgroup and removes it with its descendants, if it exists.
 ///
 /// The kernel refuses to remove a cgroup while a process in it is still exiting.
@@ -174,6 +189,14 @@ mod tests {
             assert_eq!(process_of(other), None, "{other}");
         }
         assert!(unique_name().len() < nix::libc::IFNAMSIZ);
+    }
+
+    #[test]
+    fn version_of_kernel_is_first_two_numbers() {
+        assert_eq!(version("6.1.0-50-cloud-amd64\n"), Some((6, 1)));
+        assert_eq!(version("6.18+deb13-amd64"), Some((6, 18)));
+        assert_eq!(version("Linux"), None);
+        assert!(kernel() > (3, 0), "{:?}", kernel());
     }
 
     #[test]

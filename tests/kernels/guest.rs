@@ -19,6 +19,8 @@ use crate::report::Event;
 const REPORT: &str = "/dev/ttyS1";
 /// A test that takes longer is ended. Emulated processors are slow.
 const LIMIT: Duration = Duration::from_mins(20);
+/// `mesh-agent/tests/privileged` compares the agent's choice with it.
+const TIER_VARIABLE: &str = "MESH_TEST_TIER";
 const OPEN_FILES: u64 = 1 << 20;
 /// Source, mount point and type of the file systems.
 const MOUNTS: [(&str, &str, &str); 7] = [
@@ -59,7 +61,7 @@ fn run_tests() -> anyhow::Result<()> {
     for (number, test) in plan.tests.iter().enumerate() {
         write_event(&mut report, &Event::Begun(number))?;
         let started = Instant::now();
-        let outcome = run_test(test)?;
+        let outcome = run_test(test, &plan)?;
         let millis = started.elapsed().as_millis().try_into().unwrap_or(u64::MAX);
         write_event(
             &mut report,
@@ -79,7 +81,7 @@ fn write_event(report: &mut File, event: &Event) -> anyhow::Result<()> {
 }
 
 /// Runs a test with the report as its output. Returns `None` if it passed, or how it ended.
-fn run_test(test: &Test) -> anyhow::Result<Option<String>> {
+fn run_test(test: &Test, plan: &Plan) -> anyhow::Result<Option<String>> {
     let open = || OpenOptions::new().write(true).open(REPORT).context(REPORT);
     let mut command = test.command();
     command
@@ -87,6 +89,7 @@ fn run_test(test: &Test) -> anyhow::Result<Option<String>> {
         .env("PATH", PATH)
         .env("HOME", "/root")
         .env("CARGO_MANIFEST_DIR", &test.directory)
+        .env(TIER_VARIABLE, plan.tier.as_str())
         .stdin(Stdio::null())
         .stdout(open()?)
         .stderr(open()?);

@@ -17,7 +17,9 @@ pub(crate) const PLAN: &str = "plan.json";
 pub(crate) const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The programs of this workspace that tests start.
-const PROGRAMS: [&str; 4] = ["mesh-agent", "mesh-cni", "mesh-init", "probe"];
+pub(crate) const PROGRAMS: [&str; 4] = ["mesh-agent", "mesh-cni", "mesh-init", "probe"];
+/// This program.
+pub(crate) const THIS: &str = "mesh-kernels";
 /// Those of the machine, with the package that has each.
 const TOOLS: [(&str, &str); 8] = [
     ("ip", "iproute2"),
@@ -59,7 +61,7 @@ pub(crate) fn pack(directory: &Path, image: &Image, plan: &Plan) -> anyhow::Resu
         root.make(inside(&test.directory))?;
     }
     // Not the running file, which the build may have replaced.
-    let this = plan.programs.join("mesh-kernels");
+    let this = plan.programs.join(THIS);
     let of_needed = files.iter().chain([&this]);
     let libraries = libraries(of_needed)?;
     for file in files.iter().chain(&libraries) {

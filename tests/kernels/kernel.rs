@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail};
+use mesh_core::node::Tier;
 use xtask::command;
 
 const MIRROR: &str = "http://deb.debian.org";
@@ -18,6 +19,8 @@ pub(crate) struct Kernel {
     pub(crate) suite: &'static str,
     /// The archive's directory on the mirror.
     archive: &'static str,
+    /// The tier that an agent must choose: `nft` on kernels that are older than the programs need.
+    pub(crate) tier: Tier,
 }
 
 /// Where an extracted kernel is.
@@ -32,26 +35,31 @@ const KERNELS: [Kernel; 5] = [
         name: "5.10",
         suite: "bullseye-security",
         archive: "debian-security",
+        tier: Tier::Nft,
     },
     Kernel {
         name: "6.1",
         suite: "bookworm",
         archive: "debian",
+        tier: Tier::Full,
     },
     Kernel {
         name: "backports",
         suite: "bookworm-backports",
         archive: "debian",
+        tier: Tier::Full,
     },
     Kernel {
         name: "trixie",
         suite: "trixie",
         archive: "debian",
+        tier: Tier::Full,
     },
     Kernel {
         name: "newest",
         suite: "trixie-backports",
         archive: "debian",
+        tier: Tier::Full,
     },
 ];
 

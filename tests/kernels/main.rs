@@ -4,7 +4,8 @@
 //! It fetches a kernel of Debian, packs the test programs with what they start into an initramfs,
 //! and boots both in qemu. In the virtual machine this program is the first process (`guest`): it
 //! runs each test as a process of its own and reports on a serial line. The table of results goes
-//! to the terminal and to target/kernels. The exit code is 1 if a test failed or did not end.
+//! to the terminal and, after each test, to target/kernels. The exit code is 1 if a test failed or
+//! did not end.
 
 mod guest;
 mod initramfs;
@@ -43,7 +44,7 @@ fn main() -> anyhow::Result<ExitCode> {
     }
     let kernel = Kernel::named(&options.kernel)?;
     let root = &workspace::root()?;
-    let plan = plan::build(root, options.filter.as_deref())?;
+    let plan = plan::build(root, options.filter.as_deref(), kernel.tier)?;
     if plan.tests.is_empty() {
         bail!("no test of redirection has a name that contains the filter");
     }
@@ -53,13 +54,13 @@ fn main() -> anyhow::Result<ExitCode> {
     let initramfs = stage::run("initramfs", "the tests and what they start", || {
         initramfs::pack(&directory, &image, &plan)
     })?;
-    let mut report = Report::new(&plan);
+    let mut report = Report::new(&plan, &image.release, &directory);
     let what = format!("{} tests on Linux {}", plan.tests.len(), image.release);
     let ended = stage::run("qemu", &what, || {
         machine::boot(&directory, &image, &initramfs, &mut report)
     });
     // What ran before the machine failed is a result, too.
-    print_lines(&report.write(&directory, &image.release)?)?;
+    print_lines(&report.write()?)?;
     ended?;
     Ok(ExitCode::from(u8::from(report.has_failed())))
 }

@@ -9,15 +9,28 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail};
+use mesh_core::node::Tier;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use xtask::{binaries, command, stage, workspace};
 
+use crate::initramfs::{PROGRAMS, THIS};
+
 /// The main file and the name of a test program, and how names of its tests in the subset begin.
 const SUITES: [(&str, &str, &str); 3] = [
-    ("mesh-agent/tests/privileged/main.rs", "privileged", ""),
+    ("mesh-agent/tests/privileged/main.rs", PRIVILEGED, ""),
     ("mesh-agent/tests/node/main.rs", "node", ""),
-    ("tests/it/main.rs", "it", "redirect::"),
+    ("tests/it/main.rs", IT, "redirect::"),
+];
+const PRIVILEGED: &str = "privileged";
+const IT: &str = "it";
+/// The tests of these two programs that need no kernel programs have a name with one of these
+/// parts. Those of the third one find out themselves.
+const WITHOUT_PROGRAMS: [&str; 4] = [
+    "agent chooses",
+    "_on_nft_tier",
+    "_on_iptables_tier",
+    "init_programs::",
 ];
 
 #[derive(Serialize, Deserialize)]
@@ -25,6 +38,8 @@ pub(crate) struct Plan {
     pub(crate) tests: Vec<Test>,
     /// The directory of the programs that tests start.
     pub(crate) programs: PathBuf,
+    /// The tier that the agent must choose.
+    pub(crate) tier: Tier,
 }
 
 /// A test, which runs as a process of its own: one that ends the program takes no other with it.
@@ -48,12 +63,15 @@ impl Test {
 }
 
 /// Builds the tests and what they start, and selects the subset's tests whose name contains the
-/// filter.
-pub(crate) fn build(root: &Path, filter: Option<&str>) -> anyhow::Result<Plan> {
+/// filter and that a kernel with this tier can run.
+pub(crate) fn build(root: &Path, filter: Option<&str>, tier: Tier) -> anyhow::Result<Plan> {
     binaries::build_kernel_programs(root)?;
     let messages = stage::run("build", "the tests and the programs", || {
         let mut cargo = workspace::cargo(root);
-        cargo.args(["build", "--workspace", "--bins"]);
+        cargo.args(["build", "--workspace"]);
+        for name in PROGRAMS.into_iter().chain([THIS]) {
+            cargo.args(["--bin", name]);
+        }
         for (_, name, _) in SUITES {
             cargo.args(["--test", name]);
         }
@@ -69,12 +87,13 @@ pub(crate) fn build(root: &Path, filter: Option<&str>) -> anyhow::Result<Plan> {
         .filter_map(|line| serde_json::from_str(line).ok())
         .collect();
     let mut tests = Vec::new();
-    for (source, _, start) in SUITES {
+    for (source, suite_name, start) in SUITES {
         let found = messages.iter().find_map(|message| suite(message, source));
         let (program, directory) =
             found.with_context(|| format!("cargo built no test program of {source}"))?;
         for name in names(&program)? {
-            if name.starts_with(start) && filter.is_none_or(|part| name.contains(part)) {
+            let is_wanted = filter.is_none_or(|part| name.contains(part));
+            if name.starts_with(start) && is_wanted && can_run(suite_name, &name, tier) {
                 tests.push(Test {
                     program: program.clone(),
                     name,
@@ -88,7 +107,18 @@ pub(crate) fn build(root: &Path, filter: Option<&str>) -> anyhow::Result<Plan> {
     let agent = messages.iter().filter_map(executable).find(is_agent);
     let programs = agent.as_deref().and_then(Path::parent);
     let programs = programs.context("cargo built no mesh-agent")?.to_owned();
-    Ok(Plan { tests, programs })
+    Ok(Plan {
+        tests,
+        programs,
+        tier,
+    })
+}
+
+/// Returns whether a test of the subset works on a kernel whose best tier is this.
+fn can_run(suite: &str, name: &str, tier: Tier) -> bool {
+    let needs_programs = [PRIVILEGED, IT].contains(&suite)
+        && !WITHOUT_PROGRAMS.iter().any(|part| name.contains(part));
+    tier.uses_ebpf() || !needs_programs
 }
 
 /// Returns the test program with this main file and the directory of its package, if the message of
@@ -131,5 +161,18 @@ mod tests {
             Some(("/target/debug/deps/it-1".into(), "/src/tests".into()))
         );
         assert_eq!(suite(&message, "mesh-agent/tests/node/main.rs"), None);
+    }
+
+    #[test]
+    fn kernel_without_programs_runs_tests_of_packet_filters() {
+        let check = |suite, name, on_nft| {
+            assert!(can_run(suite, name, Tier::Full), "{name}");
+            assert_eq!(can_run(suite, name, Tier::Nft), on_nft, "{name}");
+        };
+        check(PRIVILEGED, "a pod may fail open", false);
+        check(PRIVILEGED, "the agent chooses the best tier", true);
+        check("node", "daemon::any", true);
+        check(IT, "redirect::redirection_cases_hold_on_full_tier", false);
+        check(IT, "redirect::redirection_cases_hold_on_nft_tier", true);
     }
 }

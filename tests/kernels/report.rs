@@ -52,13 +52,16 @@ struct Row {
 
 pub(crate) struct Report<'p> {
     plan: &'p Plan,
+    /// The kernel.
+    release: &'p str,
+    directory: &'p Path,
     rows: Vec<Row>,
     running: Option<usize>,
     ended: bool,
 }
 
 impl<'p> Report<'p> {
-    pub(crate) fn new(plan: &'p Plan) -> Self {
+    pub(crate) fn new(plan: &'p Plan, release: &'p str, directory: &'p Path) -> Self {
         let row = |_| Row {
             verdict: Verdict::NotRun,
             millis: 0,
@@ -66,6 +69,8 @@ impl<'p> Report<'p> {
         };
         Self {
             plan,
+            release,
+            directory,
             rows: plan.tests.iter().map(row).collect(),
             running: None,
             ended: false,
@@ -87,6 +92,8 @@ impl<'p> Report<'p> {
                     row.millis = millis;
                     row.verdict = verdict(outcome, &row.output);
                 }
+                // For a run that is interrupted. A failure repeats when the run ends.
+                let _shown = self.write();
             }
             Some(Event::Finished) => self.ended = true,
             None => {
@@ -110,18 +117,19 @@ impl<'p> Report<'p> {
 
     /// Writes the output of all tests and the table to files, and returns the table, with the
     /// output of failed tests above.
-    pub(crate) fn write(&self, directory: &Path, release: &str) -> anyhow::Result<Vec<String>> {
-        let shown = self.shown(release);
+    pub(crate) fn write(&self) -> anyhow::Result<Vec<String>> {
+        let shown = self.shown();
         let outputs: Vec<String> = self.outputs(|_| true);
         for (name, lines) in [("results.txt", &shown), ("output.txt", &outputs)] {
-            let path = directory.join(name);
+            let path = self.directory.join(name);
             fs::write(&path, lines.join("\n") + "\n")
                 .with_context(|| format!("write {}", path.display()))?;
         }
         Ok(shown)
     }
 
-    fn shown(&self, release: &str) -> Vec<String> {
+    fn shown(&self) -> Vec<String> {
+        let release = self.release;
         let mut lines = self.outputs(|row| matches!(row.verdict, Verdict::Failed(_)));
         for (test, row) in self.plan.tests.iter().zip(&self.rows) {
             let (word, note) = match &row.verdict {
@@ -179,6 +187,7 @@ fn verdict(outcome: Option<String>, output: &[String]) -> Verdict {
 mod tests {
     use super::*;
     use crate::plan::Test;
+    use mesh_core::node::Tier;
 
     fn plan() -> Plan {
         let test = |name: &str| Test {
@@ -189,6 +198,7 @@ mod tests {
         Plan {
             tests: ["works", "breaks", "lacks"].map(test).into(),
             programs: "/".into(),
+            tier: Tier::Full,
         }
     }
 
@@ -209,8 +219,8 @@ mod tests {
 
     #[test]
     fn failed_test_is_reported_with_its_output() {
-        let plan = plan();
-        let mut report = Report::new(&plan);
+        let (plan, directory) = (plan(), tempfile::tempdir().unwrap());
+        let mut report = Report::new(&plan, "6.1", directory.path());
         for line in [
             begun(0),
             "kernel: tier full\r".to_owned(),
@@ -227,7 +237,7 @@ mod tests {
         }
         assert!(report.has_ended() && report.has_failed());
         assert_eq!(
-            report.shown("6.1"),
+            report.shown(),
             [
                 "---- breaks ----",
                 "assertion failed",
@@ -242,20 +252,25 @@ mod tests {
 
     #[test]
     fn tests_that_did_not_run_are_failures() {
-        let plan = plan();
-        let mut report = Report::new(&plan);
+        let (plan, directory) = (plan(), tempfile::tempdir().unwrap());
+        let mut report = Report::new(&plan, "6.1", directory.path());
         report.line(&begun(0));
         report.line(&ended(0, None));
         report.line(&begun(1));
         assert!(report.has_failed() && !report.has_ended());
+        let results = fs::read_to_string(directory.path().join("results.txt")).unwrap();
+        assert!(
+            results.starts_with("passed      1.2 s  works\n"),
+            "{results}"
+        );
         report.line(&Event::Finished.to_string());
         assert!(report.has_failed(), "two have not run");
     }
 
     #[test]
     fn run_without_failure_is_a_success() {
-        let plan = plan();
-        let mut report = Report::new(&plan);
+        let (plan, directory) = (plan(), tempfile::tempdir().unwrap());
+        let mut report = Report::new(&plan, "6.1", directory.path());
         for number in 0..3 {
             report.line(&begun(number));
             report.line(&ended(number, None));
