@@ -214,7 +214,13 @@ impl Run<'_> {
             systems.clear();
         }
         match self.workload.kind {
-            Kind::Traffic(service, load) => traffic::row(self, systems, service, load),
+            Kind::Traffic(service, load) => {
+                traffic::row(self, systems, self.testbed.cpus, service, load)
+            }
+            Kind::TwoWorkers(service, load) => {
+                let cpus = self.testbed.cpus.with_two_workers();
+                traffic::row(self, &mut Systems::new(), cpus, service, load)
+            }
             Kind::Idle(service, held, count) => memory::idle(self, service, held, count),
             Kind::Targets => memory::targets(self),
             Kind::Changes => changes::row(self),

@@ -16,7 +16,7 @@ use crate::testbed::pod::{Container, CpuRole, Pods};
 use crate::testbed::process::Process;
 use crate::testbed::proxies::{self, ControlPlanes, PortSettings, ProxySettings};
 use crate::testbed::usage::{self, Memory};
-use crate::testbed::{Agent, ProxyPair, ProxyProcesses, SkippedPorts, Testbed, Tier};
+use crate::testbed::{Agent, Cpus, ProxyPair, ProxyProcesses, SkippedPorts, Testbed, Tier};
 
 /// Port offsets of the listeners of Envoy and HAProxy, to which clients connect without
 /// redirection.
@@ -43,7 +43,7 @@ pub(crate) struct System {
 impl System {
     /// Starts the system and waits until it is ready.
     pub(crate) fn start(testbed: &Testbed, sut: SystemUnderTest) -> anyhow::Result<Self> {
-        Self::start_with(testbed, sut, &ProxySettings::default())
+        Self::start_on(testbed, testbed.cpus, sut, &ProxySettings::default())
     }
 
     /// Starts the system with settings, which only mesh-proxy has.
@@ -52,8 +52,18 @@ impl System {
         sut: SystemUnderTest,
         settings: &ProxySettings<'_>,
     ) -> anyhow::Result<Self> {
+        Self::start_on(testbed, testbed.cpus, sut, settings)
+    }
+
+    /// Starts the system on these CPUs, which also say how many workers the proxies have.
+    pub(crate) fn start_on(
+        testbed: &Testbed,
+        cpus: Cpus,
+        sut: SystemUnderTest,
+        settings: &ProxySettings<'_>,
+    ) -> anyhow::Result<Self> {
         let started = || -> anyhow::Result<Self> {
-            let pods = Pods::new(&sut.name().to_lowercase(), number(sut), testbed.cpus)?;
+            let pods = Pods::new(&sut.name().to_lowercase(), number(sut), cpus)?;
             let applications = applications::start(testbed, &pods.server)?;
             let mut system = Self {
                 sut,

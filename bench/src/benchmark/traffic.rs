@@ -10,6 +10,8 @@ use super::row::{Round, Row};
 use super::system::System;
 use super::workload::{Load, Service};
 use super::{Run, load};
+use crate::testbed::Cpus;
+use crate::testbed::proxies::ProxySettings;
 
 /// The systems under test that have been started. They keep running, since starting one takes
 /// longer than a measurement.
@@ -19,13 +21,15 @@ pub(super) type Systems = BTreeMap<SystemUnderTest, System>;
 pub(super) fn row(
     run: Run<'_>,
     systems: &mut Systems,
+    cpus: Cpus,
     service: Service,
     load: Load,
 ) -> anyhow::Result<Row> {
     let (testbed, suts) = (run.testbed, run.suts());
     for sut in &suts {
         if !systems.contains_key(sut) {
-            systems.insert(*sut, System::start(testbed, *sut)?);
+            let settings = ProxySettings::default();
+            systems.insert(*sut, System::start_on(testbed, cpus, *sut, &settings)?);
         }
     }
     // Warms up: discovery, connections, caches.

@@ -26,6 +26,8 @@ pub(crate) struct Workload {
 pub(crate) enum Kind {
     /// Load alternates between running systems.
     Traffic(Service, Load),
+    /// The same, between proxies with two workers, which share both CPUs with the load.
+    TwoWorkers(Service, Load),
     /// Fresh processes hold idle connections.
     Idle(Service, IdleConnection, u32),
     /// Fresh mesh-proxy processes with many targets.

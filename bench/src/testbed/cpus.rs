@@ -11,6 +11,8 @@ pub(crate) struct Cpus {
     pub(crate) load: usize,
     /// Proxies.
     pub(crate) proxies: usize,
+    /// Worker threads of a proxy. Those of a proxy with several use both CPUs.
+    pub(crate) workers: u32,
 }
 
 impl Cpus {
@@ -22,11 +24,20 @@ impl Cpus {
             .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
             .context("/proc/self/status lists no CPUs")?;
         match parse_list(list.trim())[..] {
-            [load, proxies, ..] => Ok(Self { load, proxies }),
+            [load, proxies, ..] => Ok(Self {
+                load,
+                proxies,
+                workers: 1,
+            }),
             _ => bail!(
                 "only one CPU is available; clients and servers need one and the proxies another"
             ),
         }
+    }
+
+    /// The same CPUs, for proxies with two workers.
+    pub(crate) fn with_two_workers(self) -> Self {
+        Self { workers: 2, ..self }
     }
 }
 

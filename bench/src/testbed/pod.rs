@@ -43,7 +43,7 @@ pub(crate) struct Pod {
     pub(crate) name: String,
     pub(crate) ip: Ipv4Addr,
     pub(crate) cgroup: PathBuf,
-    cpus: Cpus,
+    pub(crate) cpus: Cpus,
 }
 
 /// The CPU that a program runs on.
@@ -179,16 +179,22 @@ impl Pod {
     ) -> anyhow::Result<Command> {
         let cgroup = self.cgroup.join(container.name);
         fs::create_dir_all(&cgroup).with_context(|| format!("create {}", cgroup.display()))?;
-        let cpu = match container.cpu_role {
-            CpuRole::Load => self.cpus.load,
-            CpuRole::Proxy => self.cpus.proxies,
+        let Cpus {
+            load,
+            proxies,
+            workers,
+        } = self.cpus;
+        let cpus = match container.cpu_role {
+            CpuRole::Load => load.to_string(),
+            CpuRole::Proxy if workers == 1 => proxies.to_string(),
+            CpuRole::Proxy => format!("{load},{proxies}"),
         };
         let mut command = within(&cgroup);
         // `ip netns exec` would mount another /sys.
         command
             .arg("nsenter")
             .arg(format!("--net=/run/netns/{}", self.name))
-            .args(["taskset", "-c", &cpu.to_string()])
+            .args(["taskset", "-c", &cpus])
             // A proxy needs two descriptors for each of ten thousand connections.
             .args(["sh", "-c", &format!("{RAISE} && {ENTER}")]);
         if let Some(user) = container.user {

@@ -219,7 +219,7 @@ fn configure(
         ),
         ("INBOUND_LISTEN_ADDR", "[::]:4143".to_owned()),
         ("ADMIN_LISTEN_ADDR", "[::]:4191".to_owned()),
-        ("CORES", "1".to_owned()),
+        ("CORES", pod.cpus.workers.to_string()),
     ] {
         command.env(format!("LINKERD2_PROXY_{name}"), value);
     }

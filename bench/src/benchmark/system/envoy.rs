@@ -25,7 +25,7 @@ const UNLIMITED: u32 = 1_000_000_000;
 pub(super) fn start(testbed: &Testbed, pods: &Pods) -> anyhow::Result<ProxyProcesses> {
     let proxy = |pod: &Pod, configuration: &Value| {
         let mut command = pod.command(PROXY, tools::envoy()?)?;
-        command.args(arguments(&write(pod, configuration)?));
+        command.args(arguments(pod, &write(pod, configuration)?));
         Process::start(&format!("{}-envoy", pod.name), &mut command)
     };
     let proxies = ProxyPair {
@@ -57,16 +57,16 @@ pub(crate) fn timed_start(testbed: &Testbed, pods: &Pods) -> anyhow::Result<Comm
     command
         .args(["load", "ready", "--at", &at, "--path", "/ready", "--"])
         .arg(tools::envoy()?)
-        .args(arguments(&configuration));
+        .args(arguments(&pods.client, &configuration));
     Ok(command)
 }
 
-fn arguments(configuration: &Path) -> [String; 7] {
+fn arguments(pod: &Pod, configuration: &Path) -> [String; 7] {
     [
         "-c".to_owned(),
         configuration.display().to_string(),
         "--concurrency".to_owned(),
-        "1".to_owned(),
+        pod.cpus.workers.to_string(),
         "--disable-hot-restart".to_owned(),
         "--log-level".to_owned(),
         "error".to_owned(),

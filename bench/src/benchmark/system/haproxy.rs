@@ -19,14 +19,14 @@ const PROXY: Container<'_> = Container::root("haproxy", CpuRole::Proxy);
 pub(super) fn start(testbed: &Testbed, pods: &Pods) -> anyhow::Result<ProxyProcesses> {
     let inbound = Process::start(
         "haproxy-server",
-        &mut command(&pods.server, &inbound_configuration(testbed))?,
+        &mut command(
+            &pods.server,
+            &inbound_configuration(testbed, pods.server.cpus.workers),
+        )?,
     )?;
     let outbound = Process::start(
         "haproxy-client",
-        &mut command(
-            &pods.client,
-            &outbound_configuration(testbed, pods.server.ip),
-        )?,
+        &mut command(&pods.client, &outbound_configuration(testbed, pods))?,
     )?;
     for service in Service::ALL {
         for (pod, first, process) in [(&pods.server, IN, &inbound), (&pods.client, OUT, &outbound)]
@@ -43,10 +43,7 @@ pub(super) fn start(testbed: &Testbed, pods: &Pods) -> anyhow::Result<ProxyProce
 /// Returns a command that starts the client's proxy again and reports the time until it accepts
 /// connections.
 pub(crate) fn timed_start(testbed: &Testbed, pods: &Pods) -> anyhow::Result<Command> {
-    let configuration = write(
-        &pods.client,
-        &outbound_configuration(testbed, pods.server.ip),
-    )?;
+    let configuration = write(&pods.client, &outbound_configuration(testbed, pods))?;
     let mut command = pods.client.command(PROXY, &testbed.programs.bench)?;
     let at = format!("127.0.0.1:{}", OUT + Service::Http1.port());
     command
@@ -68,9 +65,10 @@ fn write(pod: &Pod, configuration: &str) -> anyhow::Result<std::path::PathBuf> {
     Ok(path)
 }
 
-fn general() -> String {
-    "global
-    nbthread 1
+fn general(workers: u32) -> String {
+    format!(
+        "global
+    nbthread {workers}
     ssl-default-bind-options ssl-min-ver TLSv1.3
     ssl-default-server-options ssl-min-ver TLSv1.3
 defaults
@@ -80,12 +78,13 @@ defaults
     timeout client 1h
     timeout server 1h
 "
-    .to_owned()
+    )
 }
 
-fn outbound_configuration(testbed: &Testbed, server: Ipv4Addr) -> String {
+fn outbound_configuration(testbed: &Testbed, pods: &Pods) -> String {
     let certificate = testbed.certificate("client");
-    let mut text = general();
+    let server = pods.server.ip;
+    let mut text = general(pods.client.cpus.workers);
     for service in Service::ALL {
         let (name, port) = (service.name(), service.port());
         let bind = match service {
@@ -125,9 +124,9 @@ backend {name}
     text
 }
 
-fn inbound_configuration(testbed: &Testbed) -> String {
+fn inbound_configuration(testbed: &Testbed, workers: u32) -> String {
     let certificate = testbed.certificate("server");
-    let mut text = general();
+    let mut text = general(workers);
     for service in Service::ALL {
         let (name, port) = (service.name(), service.port());
         let mode = if service.is_http() { "http" } else { "tcp" };

@@ -2,7 +2,7 @@
 
 use super::Kind::{
     AccessLog, Changes, FirstRequest, Idle, MetricsApi, Redirection, Scrape, Start, Tap, Targets,
-    Telemetry, Tracing, Traffic,
+    Telemetry, Tracing, Traffic, TwoWorkers,
 };
 use super::{BODIES, Goal, IdleConnection, Limit, Load, Service, Workload};
 use crate::benchmark::metric::Metric::{
@@ -211,6 +211,20 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         suts: ALL,
         shown: &[CpuOut, CpuIn, Rate, P50, P99],
         goals: &[],
+    },
+    Workload {
+        name: "http1-64-two",
+        title: "HTTP/1, 64 connections, proxies with two workers",
+        kind: TwoWorkers(Service::Http1, Load::Wrk { connections: 64 }),
+        unit: Unit::Request,
+        suts: ALL,
+        shown: &[CpuOut, CpuIn, Rate, P50, P99],
+        goals: &[
+            at_most(0.55, Envoy, CpuOut),
+            at_most(0.55, Envoy, CpuIn),
+            at_most(1.1, Haproxy, CpuOut),
+            at_most(1.1, Haproxy, CpuIn),
+        ],
     },
     idle(
         "idle-http1-1k",
