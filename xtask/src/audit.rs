@@ -1,7 +1,7 @@
 //! `cargo xtask audit`: checks the lockfile with cargo-deny (`deny.toml` holds the rules). Weekly
 //! on the forge; not part of `test`, because new advisories must not fail an unchanged commit.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context;
@@ -17,21 +17,17 @@ const OFFLINE_CHECKS: [&str; 3] = ["bans", "licenses", "sources"];
 
 pub(crate) fn run(root: &Path, offline: bool) -> anyhow::Result<()> {
     let own = workspace::tools(root).join("bin/cargo-deny");
-    let found = if own.is_file() {
-        Some(own.clone())
-    } else {
-        find_program("cargo-deny")
-    };
+    let installed = own.is_file().then(|| own.clone());
+    let works =
+        |program: &PathBuf| captured_stdout(Command::new(program).arg("--version")).is_some();
+    let found = installed
+        .or_else(|| find_program("cargo-deny"))
+        .filter(works);
     let program = match found {
-        Some(program) if captured_stdout(Command::new(&program).arg("--version")).is_some() => {
-            program
-        }
-        _ => {
-            stage::run(
-                "setup",
-                "cargo-deny, which reads deny.toml (several minutes)",
-                || install(root),
-            )?;
+        Some(program) => program,
+        None => {
+            let what = "cargo-deny, which reads deny.toml (several minutes)";
+            stage::run("setup", what, || install(root))?;
             own
         }
     };
@@ -51,15 +47,9 @@ pub(crate) fn run(root: &Path, offline: bool) -> anyhow::Result<()> {
 
 fn install(root: &Path) -> anyhow::Result<()> {
     let mut command = workspace::cargo(root);
+    command.args(["install", "cargo-deny", "--locked", "--version"]);
     command
-        .args([
-            "install",
-            "cargo-deny",
-            "--locked",
-            "--version",
-            CARGO_DENY_VERSION,
-        ])
-        .arg("--root")
+        .args([CARGO_DENY_VERSION, "--root"])
         .arg(workspace::tools(root));
     run_command("cargo-deny", &mut command).context("install cargo-deny")
 }

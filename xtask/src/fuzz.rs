@@ -14,7 +14,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 
-use crate::{duration, stage};
+use crate::{command, duration, stage};
 use program::{Guidance, Program};
 use run::Budget;
 
@@ -95,11 +95,7 @@ pub(crate) fn run(root: &Path, options: &FuzzOptions) -> anyhow::Result<ExitCode
             file.display()
         );
     }
-    Ok(if findings.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(u8::from(!findings.is_empty()).into())
 }
 
 /// Lists targets from the directories of corpora, without a build; a test of mesh-fuzz keeps both
@@ -131,16 +127,7 @@ fn replay(program: &Program, chosen: &[&str], options: &FuzzOptions) -> anyhow::
     let [target] = chosen else {
         bail!("--input goes with exactly one target");
     };
-    let mut command = program.command(target);
-    let status = command
-        .args(&options.input)
-        .status()
-        .with_context(|| format!("start {}", program.path().display()))?;
-    Ok(if status.success() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    command::run_to_exit(program.command(target).args(&options.input))
 }
 
 #[cfg(test)]

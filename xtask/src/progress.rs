@@ -4,12 +4,17 @@
 
 use std::env;
 use std::io::{IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Redrawing more often than a reader can follow only costs time.
 const REDRAW: Duration = Duration::from_millis(100);
 /// In a log: often enough to see that the step lives, seldom enough to leave the log readable.
 const REPORT: Duration = Duration::from_secs(30);
+const CLEAR_LINE: &str = "\r\x1b[2K";
+/// Whether a step redraws its line. Of steps at the same time only one does; the others print
+/// theirs periodically.
+static IS_DRAWN: AtomicBool = AtomicBool::new(false);
 /// Shorter than the narrowest usual terminal, since a wrapped line cannot be redrawn.
 const WIDTH: usize = 79;
 
@@ -19,20 +24,21 @@ pub struct Progress {
     last_line: String,
     last_shown: Instant,
     terminal: bool,
-    drawn: bool,
+    draws: bool,
 }
 
 impl Progress {
     pub fn new(title: &str) -> Self {
         let now = Instant::now();
         let dumb = env::var_os("TERM").is_none_or(|term| term == "dumb");
+        let terminal = std::io::stderr().is_terminal() && !dumb;
         Self {
             title: title.to_owned(),
             started: now,
             last_line: String::new(),
             last_shown: now,
-            terminal: std::io::stderr().is_terminal() && !dumb,
-            drawn: false,
+            terminal,
+            draws: terminal && !IS_DRAWN.swap(true, Ordering::Relaxed),
         }
     }
 
@@ -47,33 +53,36 @@ impl Progress {
     /// Shows the state when it is time to; called whenever something happened, and at least every
     /// `REDRAW`.
     pub fn tick(&mut self) {
-        let period = if self.terminal { REDRAW } else { REPORT };
+        let period = if self.draws { REDRAW } else { REPORT };
         if self.last_shown.elapsed() < period {
             return;
         }
         self.last_shown = Instant::now();
         let text = state(&self.title, self.started.elapsed(), &self.last_line);
-        if self.terminal {
-            eprint!("\r\x1b[2K{text}");
-            flush();
-            self.drawn = true;
-        } else {
-            eprintln!("{text}");
-        }
+        let clear = if self.terminal { CLEAR_LINE } else { "" };
+        let end = if self.draws { "" } else { "\n" };
+        eprint!("{clear}{text}{end}");
+        flush();
     }
 
-    /// Clears the line and prints the duration of the step.
+    /// Clears the line and returns the duration of the step.
     pub fn finish(self) -> Duration {
-        if self.drawn {
-            eprint!("\r\x1b[2K");
-            flush();
-        }
         self.started.elapsed()
     }
 
     /// How long a caller may wait for the next line before it must call `tick`.
     pub(crate) const fn patience() -> Duration {
         REDRAW
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.draws {
+            IS_DRAWN.store(false, Ordering::Relaxed);
+            eprint!("{CLEAR_LINE}");
+            flush();
+        }
     }
 }
 

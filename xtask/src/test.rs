@@ -1,11 +1,12 @@
-//! `cargo xtask test`: runs every check and every test, the cheapest first, so that errors show
-//! early. The last line has the numbers of passed, failed and skipped tests.
+//! `cargo xtask test`: runs every check, the cheapest first, so that errors show early, and then
+//! every test. The last line has the numbers of passed, failed and skipped tests.
 
 mod dashboard;
 mod summary;
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::thread;
 
 use anyhow::{Context, bail};
 
@@ -87,25 +88,34 @@ fn run_suites(root: &Path, named: &[String], options: &TestOptions) -> anyhow::R
     Ok(status)
 }
 
-/// Runs the unit tests, then the tests that start programs.
+/// Runs the unit tests and the tests that start programs. Those mostly wait, for the cluster above
+/// all, so that the unit tests and those of the page run at the same time.
 fn everything(root: &Path, options: &TestOptions, tally: &mut Tally) -> anyhow::Result<()> {
-    let unit = ["--lib", "--bins"];
-    stage::run("unit tests", "the tests beside the code", || {
-        run_tests(root, &unit, options, None, tally)
-    })?;
+    let unit = |tally: &mut Tally| {
+        stage::run("unit tests", "the tests beside the code", || {
+            run_tests("unit", root, &["--lib", "--bins"], options, None, tally)
+        })
+    };
     if options.quick {
-        return Ok(());
+        return unit(tally);
     }
     let context = cluster::given();
     if let Some(context) = &context {
         load_images(root, context)?;
     }
-    let page = page(root, options, tally);
-    let integration = ["--test", "*"];
-    stage::run("integration tests", "the tests that start programs", || {
-        run_tests(root, &integration, options, context.as_deref(), tally)
-    })
-    .and(page)
+    let mut beside = Tally::default();
+    let ended = thread::scope(|scope| {
+        let beside = scope.spawn(|| unit(&mut beside).and(page(root, options, &mut beside)));
+        let what = "the tests that start programs";
+        let integration = stage::run("integration tests", what, || {
+            let targets = ["--test", "*"];
+            run_tests("tests", root, &targets, options, context.as_deref(), tally)
+        });
+        let beside = beside.join().unwrap_or_else(|_| bail!("the unit tests"));
+        integration.and(beside)
+    });
+    tally.add(beside);
+    ended
 }
 
 /// Checks the dashboard's page.
@@ -140,7 +150,7 @@ fn end_to_end(root: &Path, options: &TestOptions, tally: &mut Tally) -> anyhow::
     load_images(root, &context)?;
     let tests = ["--test", "e2e"];
     stage::run("end-to-end tests", "the mesh on a cluster", || {
-        run_tests(root, &tests, options, Some(&context), tally)
+        run_tests("tests", root, &tests, options, Some(&context), tally)
     })
 }
 
@@ -200,6 +210,7 @@ fn build(root: &Path) -> anyhow::Result<()> {
 }
 
 fn run_tests(
+    title: &str,
     root: &Path,
     targets: &[&str],
     options: &TestOptions,
@@ -222,7 +233,7 @@ fn run_tests(
         command.env(cluster::CONTEXT_VARIABLE, context);
     }
     let mut summary = Summary::default();
-    let finished = command::observe("tests", &mut command, |line| summary.line(line))?;
+    let finished = command::observe(title, &mut command, |line| summary.line(line))?;
     let ended_well = finished.status.success();
     let seen = summary.finish(ended_well);
     let failed = seen.tally.failed;

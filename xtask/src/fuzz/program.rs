@@ -66,10 +66,6 @@ impl Program {
         })
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Returns a command for this target.
     pub(super) fn command(&self, target: &str) -> Command {
         let mut command = Command::new(&self.path);
