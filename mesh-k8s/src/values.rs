@@ -52,9 +52,9 @@ mod viz;
 
 pub use common::{Bounds, Image, ProbeTimeout, Resources, StringMap};
 pub use controllers::{
-    Controller, DeploymentStrategy, DestinationController, Egress, Identity, Issuer, IssuerTls,
-    KubeApi, PodDisruptionBudget, PodMonitor, PodMonitorTarget, PolicyController, ProxyInjector,
-    RollingUpdate, SpValidator, Validator,
+    Autoscaling, Controller, DeploymentStrategy, DestinationController, Egress, Identity, Issuer,
+    IssuerTls, KubeApi, PodDisruptionBudget, PodMonitor, PodMonitorTarget, PolicyController,
+    ProxyInjector, RollingUpdate, SpValidator, Validator,
 };
 pub use proxy::{
     Control, MeshIdentity, Metrics, Ports, ProbeTiming, Protocols, Proxy, Runtime, StartupProbe,

@@ -14,10 +14,11 @@ use crate::cluster::{Cluster, error};
 /// Group, version and kind in the order of deletion: first webhooks, so that they do not block pods
 /// after the injector is deleted; then agents, which release the pods of their nodes while they
 /// still have permissions; RBAC objects and namespaces last.
-const KINDS: [(&str, &str, &str); 27] = [
+const KINDS: [(&str, &str, &str); 28] = [
     (ADMISSION, "v1", "MutatingWebhookConfiguration"),
     (ADMISSION, "v1", "ValidatingWebhookConfiguration"),
     ("apiregistration.k8s.io", "v1", "APIService"),
+    ("autoscaling", "v2", "HorizontalPodAutoscaler"),
     ("apps", "v1", "DaemonSet"),
     ("apps", "v1", "Deployment"),
     ("batch", "v1", "CronJob"),

@@ -127,7 +127,9 @@ topologySpreadConstraints:
 
 {{/* The replicas, revision history and update strategy of a controller. Parameter: the root. */}}
 {{- define "mesh.rollout" -}}
+{{- if not .Values.controller.autoscaling.enabled }}
 replicas: {{ .Values.controllerReplicas }}
+{{- end }}
 revisionHistoryLimit: {{ .Values.revisionHistoryLimit }}
 strategy:
   type: RollingUpdate

@@ -203,6 +203,8 @@ values! {
     pub struct Controller {
         /// The PodDisruptionBudgets of `enablePodDisruptionBudget`
         pub pod_disruption_budget: PodDisruptionBudget,
+        /// A HorizontalPodAutoscaler each for destination (with policy), identity and injector
+        pub autoscaling: Autoscaling,
     }
 
     /// The PodDisruptionBudgets of the controllers.
@@ -210,6 +212,24 @@ values! {
         /// Pods of a controller that may be unavailable, as a number or percentage
         #[schemars(extend("type" = ["integer", "string"]))]
         pub max_unavailable: serde_json::Value = 1.into(),
+    }
+
+    /// The HorizontalPodAutoscalers of the controllers.
+    pub struct Autoscaling {
+        /// Create them; requires CPU requests of the controllers, which `values-ha.yaml` sets. Each
+        /// component then has `controllerReplicas` or more
+        pub enabled: bool = false,
+        /// The most replicas of a component
+        #[schemars(range(min = 1))]
+        pub max_replicas: u32 = 10,
+        /// CPU time of a controller's containers, in percent of their request, above which it gets
+        /// another replica
+        #[serde(rename = "targetCPUUtilizationPercentage")]
+        #[schemars(range(min = 1))]
+        pub target_cpu_utilization_percentage: u32 = 70,
+        /// Further metrics of the HorizontalPodAutoscaler of destination, in the form of
+        /// `autoscaling/v2`, for example the lag of its updates
+        pub destination_metrics: Vec<serde_json::Value>,
     }
 
     /// The PodMonitors for the Prometheus operator.

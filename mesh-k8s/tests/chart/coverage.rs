@@ -383,6 +383,7 @@ fn control_plane() -> Coverage {
                 "proxy: {tracing: {enabled: true, collector: {endpoint: 'a:1', meshIdentity: {serviceAccountName: b, namespace: c}}}}",
             ),
             (&["heartbeatUrl"], "heartbeatUrl: 'https://a.example'"),
+            (&["controller.autoscaling.enabled"], AUTOSCALED),
             (
                 &["proxy.securityContext"],
                 "proxy: {securityContext: {runAsUser: 5}}",
@@ -390,6 +391,7 @@ fn control_plane() -> Coverage {
         ],
         bases: &[
             "{enablePodDisruptionBudget: true, podMonitor: {enabled: true}}",
+            AUTOSCALED,
             "{meshAgent: {enabled: false}}",
             "{meshAgent: {enabled: false}, cniEnabled: true, proxy: {nativeSidecar: false}}",
             "proxy: {tracing: {enabled: true, collector: {endpoint: 'a:1', meshIdentity: {serviceAccountName: b, namespace: c}}}}",
@@ -399,6 +401,9 @@ fn control_plane() -> Coverage {
         ..Coverage::new::<Values>(helm::control_plane)
     }
 }
+
+/// Values with which components are scaled.
+pub(crate) const AUTOSCALED: &str = "{controller: {autoscaling: {enabled: true}}, destinationResources: {cpu: {request: 100m}}, policyController: {resources: {cpu: {request: 100m}}}, identityResources: {cpu: {request: 100m}}, proxyInjectorResources: {cpu: {request: 100m}}}";
 
 fn another_of_control_plane(path: &str, value: &Value) -> Option<Value> {
     let another = match value {

@@ -8,6 +8,7 @@ use mesh_k8s::values::Values;
 use mesh_k8s::values::reading::ignored_keys;
 use serde_json::Value;
 
+use crate::coverage::AUTOSCALED;
 use crate::generated::{compare, root};
 use crate::helm;
 
@@ -24,6 +25,38 @@ fn every_object_has_standard_labels() {
         "team",
     ];
     check_labels(&helm::control_plane(everything).unwrap(), &of_control_plane);
+    let scaled = AUTOSCALED.replacen('{', "{commonLabels: {team: mesh}, ", 1);
+    check_labels(&helm::control_plane(&scaled).unwrap(), &of_control_plane);
+}
+
+#[test]
+fn scaled_components_have_no_replicas_of_their_own() {
+    require_helm!("scaled_components_have_no_replicas_of_their_own");
+    let objects = helm::control_plane(AUTOSCALED).unwrap();
+    let scaled = objects
+        .iter()
+        .filter(|object| object["kind"] == "HorizontalPodAutoscaler");
+    let mut components = 0;
+    for autoscaler in scaled {
+        components += 1;
+        let target = &autoscaler["spec"]["scaleTargetRef"];
+        let named = |object: &&Value| {
+            object["kind"] == target["kind"] && object["metadata"]["name"] == target["name"]
+        };
+        let deployment = objects.iter().find(named).unwrap();
+        assert!(deployment["spec"]["replicas"].is_null(), "{target}");
+        let containers = deployment["spec"]["template"]["spec"]["containers"].as_array();
+        for metric in autoscaler["spec"]["metrics"].as_array().unwrap() {
+            let name = &metric["containerResource"]["container"];
+            let container = containers
+                .unwrap()
+                .iter()
+                .find(|found| found["name"] == *name);
+            let request = &container.unwrap()["resources"]["requests"]["cpu"];
+            assert_eq!(request, "100m", "of {name}");
+        }
+    }
+    assert_eq!(components, 3);
 }
 
 /// Checks that every object has the recommended labels of Kubernetes and those of its chart.
@@ -185,6 +218,14 @@ fn contradictory_values_are_rejected_with_remedy() {
             "set identityTrustAnchorsPEM",
         ),
         ("identityTrustAnchorsPEM: x", "without an issuer"),
+        (
+            "controller: {autoscaling: {enabled: true}}",
+            "controller.autoscaling.enabled requires destinationResources.cpu.request",
+        ),
+        (
+            "{controllerReplicas: 3, controller: {autoscaling: {enabled: true, maxReplicas: 2}}}",
+            "maxReplicas is 2, below controllerReplicas, 3",
+        ),
         (
             "proxyInjector: {crtPEM: x}",
             "proxyInjector.crtPEM and proxyInjector.keyPEM belong together",
