@@ -1,7 +1,7 @@
 //! The test programs of the workspace: builds them, and finds the one and the name in it of a test
 //! that the table names by its file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -25,17 +25,67 @@ pub(crate) struct Programs {
     programs: Vec<Program>,
 }
 
+/// What is built for the tests that run.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// As by `cargo xtask test`, so that tests and the programs they start are from one build.
+    Workspace,
+    /// The packages in these directories, whose tests start programs of their own package at most.
+    Packages(BTreeSet<&'static str>),
+}
+
+/// The directories of such packages.
+const SELF_CONTAINED: [&str; 6] = [
+    "control-plane",
+    "mesh-core",
+    "mesh-http2",
+    "mesh-k8s",
+    "mesh-proxy",
+    "mesh-runtime",
+];
+
+impl Scope {
+    pub(crate) fn of<'a>(tests: impl IntoIterator<Item = &'a Test>) -> Self {
+        let directories = tests.into_iter().map(|test| {
+            let (file, _) = test.parts();
+            file.split_once('/')
+                .map_or(file, |(directory, _)| directory)
+        });
+        let directories: BTreeSet<&'static str> = directories.collect();
+        if directories.iter().all(|it| SELF_CONTAINED.contains(it)) {
+            Self::Packages(directories)
+        } else {
+            Self::Workspace
+        }
+    }
+}
+
 impl Programs {
-    /// Builds all test programs as `cargo xtask test` does, so that they and the programs they
-    /// start are from one build.
-    pub(crate) fn build(root: &Path) -> anyhow::Result<Self> {
+    /// Builds the test programs, and with the whole workspace the programs that they start.
+    pub(crate) fn build(root: &Path, scope: &Scope) -> anyhow::Result<Self> {
         let mut cargo = workspace::cargo(root);
-        command::run(
-            "build",
-            cargo.args(["build", "--workspace", "--all-targets"]),
-        )?;
-        let mut cargo = workspace::cargo(root);
-        cargo.args(["test", "--workspace", "--no-run", "--message-format=json"]);
+        cargo.args(["test", "--no-run", "--message-format=json"]);
+        match scope {
+            Scope::Workspace => {
+                let mut all = workspace::cargo(root);
+                let all = all.args(["build", "--workspace", "--all-targets"]);
+                command::run("build", all)?;
+                cargo.arg("--workspace");
+            }
+            // Without a package, cargo would build all.
+            Scope::Packages(directories) if directories.is_empty() => {
+                return Ok(Self {
+                    root: root.to_owned(),
+                    programs: Vec::new(),
+                });
+            }
+            Scope::Packages(directories) => {
+                for directory in directories {
+                    let package = root.join(directory);
+                    cargo.arg(format!("--package=path+file://{}", package.display()));
+                }
+            }
+        }
         let finished = command::observe("test programs", &mut cargo, |_| ())?;
         if !finished.status.success() {
             bail!("`{}`: {}", command::shown(&cargo), finished.status);
@@ -169,6 +219,7 @@ fn module(source: &Path, file: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fault::local;
 
     fn program(source: &str) -> Program {
         Program {
@@ -176,6 +227,16 @@ mod tests {
             directory: PathBuf::new(),
             source: source.into(),
         }
+    }
+
+    #[test]
+    fn everything_is_built_if_a_test_starts_programs_of_other_packages() {
+        let proxy = local("mesh-proxy/tests/it/load.rs::a");
+        let core = local("mesh-core/src/route.rs::b");
+        let whole = local("tests/it/mesh/faults.rs::c");
+        let packages = Scope::Packages(["mesh-core", "mesh-proxy"].into());
+        assert_eq!(Scope::of([&proxy, &core, &proxy]), packages);
+        assert_eq!(Scope::of([&proxy, &whole]), Scope::Workspace);
     }
 
     #[test]

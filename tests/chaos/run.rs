@@ -13,7 +13,7 @@ use xtask::{binaries, cluster, command, stage};
 use crate::document;
 use crate::fault::{Fault, Test};
 use crate::outcome::{FaultResult, Outcome, Run, Verdict};
-use crate::programs::Programs;
+use crate::programs::{Programs, Scope};
 
 /// Where the results of the last run are.
 const DIRECTORY: &str = "target/chaos";
@@ -31,10 +31,15 @@ pub(crate) struct Campaign<'a> {
 impl Campaign<'_> {
     pub(crate) fn run(&self, faults: &[&'static Fault]) -> anyhow::Result<Vec<FaultResult>> {
         binaries::build_kernel_programs(self.root)?;
-        let what = "every program and test";
-        let programs = stage::run("build", what, || Programs::build(self.root))?;
-        let mut tests = faults.iter().flat_map(|fault| fault.tests);
-        if tests.any(|test| self.obstacle(test).is_none() && test.place.is_on_cluster())
+        let tests = faults.iter().flat_map(|fault| fault.tests);
+        let running: Vec<&Test> = tests.filter(|test| self.obstacle(test).is_none()).collect();
+        let scope = Scope::of(running.iter().copied());
+        let what = match scope {
+            Scope::Workspace => "every program and test",
+            Scope::Packages(_) => "the tests",
+        };
+        let programs = stage::run("build", what, || Programs::build(self.root, &scope))?;
+        if running.iter().any(|test| test.place.is_on_cluster())
             && let Some(context) = cluster::given()
         {
             stage::run("images", &format!("into the cluster {context}"), || {
@@ -53,7 +58,7 @@ impl Campaign<'_> {
             for test in fault.tests {
                 let outcome = match known.get(test.path) {
                     Some(outcome) => Outcome::clone(outcome),
-                    None => self.run_test(&programs, fault, test)?,
+                    None => self.run_test(&programs, &scope, fault, test)?,
                 };
                 known.insert(test.path, outcome.clone());
                 outcomes.push(outcome);
@@ -67,14 +72,21 @@ impl Campaign<'_> {
         Ok(results)
     }
 
-    fn run_test(&self, programs: &Programs, fault: &Fault, test: &Test) -> anyhow::Result<Outcome> {
+    fn run_test(
+        &self,
+        programs: &Programs,
+        scope: &Scope,
+        fault: &Fault,
+        test: &Test,
+    ) -> anyhow::Result<Outcome> {
         if let Some(reason) = self.obstacle(test) {
             return Ok(Outcome::skipped(test.path, &reason));
         }
         let mut command = programs.command(test)?;
-        command
-            .env(WORKSPACE_VARIABLE, "1")
-            .env(SEED_VARIABLE, self.seed.to_string());
+        command.env(SEED_VARIABLE, self.seed.to_string());
+        if *scope == Scope::Workspace {
+            command.env(WORKSPACE_VARIABLE, "1");
+        }
         if self.long {
             command.env(LONG_VARIABLE, "1");
         }
