@@ -88,12 +88,19 @@ pub(crate) fn build(root: &Path, filter: Option<&str>, tier: Tier) -> anyhow::Re
         .collect();
     let mut tests = Vec::new();
     for (source, suite_name, start) in SUITES {
-        let found = messages.iter().find_map(|message| suite(message, source));
+        let found = messages
+            .iter()
+            .find_map(|message| suite(message, &root.join(source)));
         let (program, directory) =
             found.with_context(|| format!("cargo built no test program of {source}"))?;
-        for name in names(&program)? {
+        let mut names = names(&program)?;
+        names.retain(|name| name.starts_with(start));
+        if names.is_empty() {
+            bail!("{source} has no test whose name begins with `{start}`");
+        }
+        for name in names {
             let is_wanted = filter.is_none_or(|part| name.contains(part));
-            if name.starts_with(start) && is_wanted && can_run(suite_name, &name, tier) {
+            if is_wanted && can_run(suite_name, &name, tier) {
                 tests.push(Test {
                     program: program.clone(),
                     name,
@@ -123,13 +130,12 @@ fn can_run(suite: &str, name: &str, tier: Tier) -> bool {
 
 /// Returns the test program with this main file and the directory of its package, if the message of
 /// cargo is about it.
-fn suite(message: &Value, source: &str) -> Option<(PathBuf, PathBuf)> {
+fn suite(message: &Value, source: &Path) -> Option<(PathBuf, PathBuf)> {
     let is_test = message["profile"]["test"] == true;
     let executable = message["executable"].as_str().filter(|_| is_test)?;
     let main = Path::new(message["target"]["src_path"].as_str()?);
     let manifest = Path::new(message["manifest_path"].as_str()?);
-    main.ends_with(source)
-        .then(|| Some((executable.into(), manifest.parent()?.to_owned())))?
+    (main == source).then(|| Some((executable.into(), manifest.parent()?.to_owned())))?
 }
 
 fn names(program: &Path) -> anyhow::Result<Vec<String>> {
@@ -155,12 +161,13 @@ mod tests {
             "profile": {"test": true},
             "executable": "/target/debug/deps/it-1",
         });
-        let found = suite(&message, "tests/it/main.rs");
+        let found = suite(&message, Path::new("/src/tests/it/main.rs"));
         assert_eq!(
             found,
             Some(("/target/debug/deps/it-1".into(), "/src/tests".into()))
         );
-        assert_eq!(suite(&message, "mesh-agent/tests/node/main.rs"), None);
+        let of_other_package = Path::new("/src/mesh-proxy/tests/it/main.rs");
+        assert_eq!(suite(&message, of_other_package), None);
     }
 
     #[test]
