@@ -122,15 +122,16 @@ fn changes(
     let monitor = NoiseMonitor::start(&testbed.cgroup)?;
     for round in 0..plan.rounds {
         in_turn(all, round, |(watched, samples)| {
+            let cpu = watched.controller.cpu()?;
             for _ in 0..plan.changes {
                 testbed.check_interrupt()?;
-                let cpu = watched.controller.cpu()?;
                 let change = watched.watches.change()?;
-                samples.cpu.push(watched.controller.cpu()? - cpu);
                 samples.first.push(change.first);
                 samples.median.push(change.median);
                 samples.last.push(change.last);
             }
+            let cpu = watched.controller.cpu()? - cpu;
+            samples.cpu.push(cpu / f64::from(plan.changes));
             Ok(())
         })?;
     }
