@@ -100,6 +100,9 @@ pub enum DaemonError {
 struct Daemon {
     registry: Registry,
     readiness: Readiness,
+    /// Holds once everything has been started. The admin server is started first, and would report
+    /// a controller as ready that has not added its conditions yet.
+    started: Condition,
     supervisor: Supervisor,
     monitor: TaskMonitor,
     drain: Drain,
@@ -139,10 +142,12 @@ impl Daemon {
         let registry = Registry::new();
         registry.export_process();
         BuildInfo::CURRENT.export(&registry, "controller_build_info");
+        let readiness = Readiness::new();
         Ok(Self {
             calls: Calls::new(&registry),
             registry,
-            readiness: Readiness::new(),
+            started: readiness.condition("the controller to start"),
+            readiness,
             supervisor,
             monitor,
             drain,
@@ -224,6 +229,7 @@ impl Daemon {
 
     /// Waits for a signal and drains, or for the first task that exits.
     async fn run_until_stopped(mut self) -> Result<(), DaemonError> {
+        self.started.set(true);
         tokio::select! {
             signal = self.termination.received() => {
                 tracing::info!(signal, "Stopping");
@@ -282,4 +288,19 @@ fn export_watched<I: Send + 'static>(
             scrape.gauge(name, help, &Labels::new(), value as f64);
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn controller_that_is_still_adding_conditions_is_not_ready() {
+        let daemon = Daemon::new().expect("signals can be handled");
+        assert!(!daemon.readiness.is_ready());
+        daemon.readiness.condition("the first").set(true);
+        assert!(!daemon.readiness.is_ready());
+        daemon.started.set(true);
+        assert!(daemon.readiness.is_ready());
+    }
 }
