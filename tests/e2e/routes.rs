@@ -3,6 +3,7 @@
 
 mod access;
 mod application;
+mod filters;
 mod outage;
 mod resilience;
 mod routing;
@@ -16,7 +17,7 @@ use mesh_test_support::cluster::installation::Installation;
 type Scenario = fn(&Application<'_>);
 
 /// Each begins with an application in its first state, and works on Services of its own.
-const SCENARIOS: [(&str, Scenario); 8] = [
+const SCENARIOS: [(&str, Scenario); 11] = [
     (
         "retries of a route",
         resilience::retries_hide_failures_up_to_limit,
@@ -33,6 +34,15 @@ const SCENARIOS: [(&str, Scenario); 8] = [
     (
         "redirect and header modifiers",
         routing::filters_change_requests_and_responses,
+    ),
+    ("URL rewrite", filters::rewrite_changes_path_and_host),
+    (
+        "mirrors",
+        filters::mirror_receives_its_share_without_effect_on_clients,
+    ),
+    (
+        "cross-origin requests",
+        filters::cors_answers_preflight_requests_and_marks_responses,
     ),
     ("routes of connections", routing::connections_are_routed),
     ("rate limit", access::rate_limit_applies_by_identity),

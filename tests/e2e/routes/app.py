@@ -34,6 +34,7 @@ class Server:
 
     def reset(self):
         self.requests = collections.Counter()
+        self.hosts = collections.Counter()
         self.attempts = collections.Counter()
         self.statuses = collections.Counter()
         # When requests came, by a monotonic clock: what a circuit breaker lets through is little.
@@ -44,6 +45,7 @@ class Server:
     def records(self):
         return {
             "requests": self.requests,
+            "hosts": self.hosts,
             "statuses": self.statuses,
             "times": self.times[:100],
             "connections": self.connections,
@@ -52,6 +54,7 @@ class Server:
 
     def respond(self, path, headers):
         self.requests[path] += 1
+        self.hosts[headers.get("host", "")] += 1
         self.times.append(time.monotonic())
         status, body = 200, self.name
         if self.fails:

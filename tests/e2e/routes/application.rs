@@ -39,6 +39,8 @@ pub(super) struct Report {
 pub(super) struct Records {
     /// Requests by path.
     pub(super) requests: BTreeMap<String, u64>,
+    /// Requests by host.
+    pub(super) hosts: BTreeMap<String, u64>,
     pub(super) statuses: BTreeMap<String, u64>,
     /// Times of the first hundred requests, in seconds.
     pub(super) times: Vec<f64>,
@@ -102,6 +104,27 @@ impl<'a> Application<'a> {
             let are_right = places.iter().all(|place| are_true(place, expected));
             are_right.then_some(()).ok_or(status.to_string())
         });
+    }
+
+    /// Waits until a condition of a route is false for this reason, for each of its parents.
+    pub(super) fn wait_for_reason(&self, object: &str, (kind, reason): (&str, &str)) {
+        eventually(
+            &format!("{kind} of {object} has the reason {reason}"),
+            || {
+                let status =
+                    self.cluster.json(format!("get {object} -n {NAMESPACE}"))["status"].take();
+                let parents = status["parents"].as_array().cloned().unwrap_or_default();
+                let has_reason = |parent: &Value| {
+                    let mut conditions = parent["conditions"].as_array().into_iter().flatten();
+                    conditions.any(|found| {
+                        let is_false = found["type"] == *kind && found["status"] == "False";
+                        is_false && found["reason"] == *reason
+                    })
+                };
+                let is_right = !parents.is_empty() && parents.iter().all(has_reason);
+                is_right.then_some(()).ok_or(status.to_string())
+            },
+        );
     }
 
     /// Runs a program in a workload or pod (`pod/NAME`), which must succeed.
