@@ -9,8 +9,8 @@ use tempfile::TempDir;
 use crate::harness::{Mesh, Pod, eventually, policies, within};
 
 /// The Service that the load goes to.
-const SERVICE: ([u8; 4], u16) = ([10, 96, 0, 1], 80);
-const PORT: u16 = 8080;
+pub(super) const SERVICE: ([u8; 4], u16) = ([10, 96, 0, 1], 80);
+pub(super) const PORT: u16 = 8080;
 
 /// nginx, speaking HTTP/1.
 pub(super) async fn nginx(pod: &Pod) -> (Program, TempDir) {

@@ -33,13 +33,16 @@ pub(super) const FAULTS: &[Fault] = &[
     Fault {
         number: 2,
         name: "the control plane is a black hole after connecting",
-        planted: "a stream whose first message never comes",
+        planted: "every packet between a proxy and its control plane dropped under h2load; a stream whose first message never comes",
         promise: "noticed by keep-alive, reconnected with jitter, 0 lost",
         tests: &[
+            local(
+                "mesh-proxy/tests/it/faults/network.rs::black_hole_to_control_plane_is_noticed_and_loses_no_request",
+            ),
             local("mesh-proxy/src/control/tests.rs::stream_without_first_message_times_out"),
             local("mesh-proxy/src/control/backoff.rs::waits_double_up_to_maximum"),
         ],
-        limit: "The keep-alive of the control client (a PING every 10 s, acknowledged within 5 s) notices a black hole after 15 s at most, not 10 s; no test plants one.",
+        limit: "The keep-alive of the control client (a PING every 10 s, acknowledged within 5 s) notices a black hole after 15 s at most, not 10 s.",
     },
     Fault {
         number: 3,

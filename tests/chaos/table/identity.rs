@@ -36,12 +36,15 @@ pub(super) const FAULTS: &[Fault] = &[
     Fault {
         number: 15,
         name: "identity is away until certificates have expired",
-        planted: "certificates that have expired, given to both sides of a handshake",
+        planted: "an identity service that refuses until the certificates of two proxies, which live for 4 s, have expired; expired certificates given to both sides of a handshake",
         promise: "new handshakes fail; recovery needs no restart",
-        tests: &[local(
-            "mesh-proxy/src/tls/tests.rs::issued_certificate_is_verified_before_use",
-        )],
-        limit: "The recovery under load is not planted.",
+        tests: &[
+            local(
+                "mesh-proxy/tests/it/faults/certificates.rs::expired_certificates_end_new_connections_until_identity_is_back",
+            ),
+            local("mesh-proxy/src/tls/tests.rs::issued_certificate_is_verified_before_use"),
+        ],
+        limit: "",
     },
     Fault {
         number: 16,

@@ -121,9 +121,12 @@ pub(super) const FAULTS: &[Fault] = &[
     Fault {
         number: 27,
         name: "lost packets, a slow line, a partition",
-        planted: "an endpoint that acknowledges no PING",
+        planted: "5 % and 20 % of the packets in both directions dropped under h2load; a server that gets no packet for a while; an endpoint that acknowledges no PING",
         promise: "no failure that the proxy causes; keep-alive ends dead peers",
         tests: &[
+            local(
+                "mesh-proxy/tests/it/faults/network.rs::lost_packets_and_a_partition_fail_no_request",
+            ),
             local(
                 "mesh-proxy/src/http/tests/http2/connections.rs::endpoint_that_acknowledges_no_pings_fails_requests",
             ),
@@ -131,7 +134,7 @@ pub(super) const FAULTS: &[Fault] = &[
                 "mesh-proxy/src/http/tests/hostile.rs::idle_connection_is_closed_if_client_ignores_goaway_ping",
             ),
         ],
-        limit: "Lost packets are not planted.",
+        limit: "A line of 1 Mbit/s is not planted, and the partition lasts shorter than the keep-alive of 13 s.",
     },
     Fault {
         number: 28,

@@ -1,11 +1,88 @@
-//! Connections that are reset.
+//! Connections and packets that are lost.
 
 use mesh_test_support::campaign::{Choices, measured};
 use mesh_test_support::command::are_installed;
 
 use super::Scene;
-use crate::harness::eventually;
-use crate::load::assert_none_failed;
+use crate::harness::{eventually, policies, sample};
+use crate::load::{PORT, SERVICE, assert_none_failed};
+
+const UNREACHABLE: [&str; 2] = ["mesh_proxy_control_unreachable", "client=\"destination\""];
+
+/// Packets between proxy and control plane are dropped in both directions, without a reset.
+#[tokio::test]
+async fn black_hole_to_control_plane_is_noticed_and_loses_no_request() {
+    let Some(scene) = Scene::new(2).await else {
+        return;
+    };
+    let [first, second] = &scene.servers[..] else {
+        panic!("two servers");
+    };
+    let client = &scene.client;
+    let load = "h2load --h1 -n 600 -c 4 --rps 50 http://10.96.0.1/";
+    assert_none_failed(&client.run(load).await, 600);
+    client.drop_packets(&["tcp dport 8090", "tcp sport 8090"]);
+    let during = async {
+        assert_none_failed(&client.run(load).await, 600);
+    };
+    let noticed = eventually("the black hole is noticed", async || {
+        client.metric(&UNREACHABLE).await == 1.0
+    });
+    tokio::join!(during, noticed);
+    // What changes meanwhile is found out afterwards.
+    let endpoints = vec![policies::meshed(second, PORT)];
+    let authority = policies::authority("web", SERVICE.1);
+    scene.mesh.control.endpoints(&authority, endpoints);
+    assert_none_failed(&client.run(load).await, 600);
+    client.mend();
+    eventually("the client's proxy follows discovery again", async || {
+        let before = scene.sent_to(first).await;
+        assert_none_failed(
+            &client.run("h2load --h1 -n 40 -c 4 http://10.96.0.1/").await,
+            40,
+        );
+        scene.sent_to(first).await == before
+    })
+    .await;
+    assert_eq!(client.metric(&UNREACHABLE).await, 0.0);
+}
+
+#[tokio::test]
+async fn lost_packets_and_a_partition_fail_no_request() {
+    let Some(scene) = Scene::new(1).await else {
+        return;
+    };
+    let client = &scene.client;
+    let server = &scene.servers[0];
+    for (percent, requests) in [(5, 400), (20, 100)] {
+        let lost = format!("iifname eth0 numgen random mod 100 < {percent}");
+        for pod in [client, server] {
+            pod.drop_packets(&[&lost]);
+        }
+        let load = format!("h2load --h1 -n {requests} -c 4 http://10.96.0.1/");
+        assert_none_failed(&client.run(&load).await, requests);
+        for pod in [client, server] {
+            pod.mend();
+        }
+    }
+    // Requests that are sent into a partition are answered once it is over.
+    server.drop_packets(&["iifname eth0"]);
+    let sent = scene.sent_to(server).await;
+    let running = client.launch("h2load --h1 -n 50 -c 4 http://10.96.0.1/");
+    eventually("requests are on their way", async || {
+        let metrics = client.metrics().await;
+        let open = [
+            "tcp_open_connections",
+            "direction=\"outbound\"",
+            "peer=\"src\"",
+        ];
+        sample(&metrics, &open).is_some_and(|open| open >= 4.0)
+    })
+    .await;
+    assert_eq!(scene.sent_to(server).await, sent);
+    server.mend();
+    assert_none_failed(&running.finish().1, 50);
+}
 
 /// Every connection of all proxies is reset, again and again.
 #[tokio::test]

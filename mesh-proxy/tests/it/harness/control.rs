@@ -31,12 +31,19 @@ pub(crate) struct ControlPlane {
 
 struct State {
     authority: Mutex<TestCa>,
-    /// How certificates are valid: from and until so many seconds after now.
-    validity: Mutex<(i64, i64)>,
+    issuing: Mutex<Issuing>,
     profiles: Answers<String, Profile>,
     outbound: Answers<SocketAddr, OutboundPolicy>,
     endpoints: Answers<String, Vec<Endpoint>>,
     inbound: Answers<(String, u16), ServerPolicy>,
+}
+
+/// How certificates are issued.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Issuing {
+    /// Valid from and until so many seconds after now.
+    Valid(i64, i64),
+    Refused,
 }
 
 /// What is said for each key; `None` until the test has said it.
@@ -68,7 +75,7 @@ impl ControlPlane {
     pub(super) fn new() -> Self {
         let state = State {
             authority: Mutex::new(TestCa::new()),
-            validity: Mutex::new((-60, 3600)),
+            issuing: Mutex::new(Issuing::Valid(-60, 3600)),
             profiles: Answers::new(),
             outbound: Answers::new(),
             endpoints: Answers::new(),
@@ -92,9 +99,9 @@ impl ControlPlane {
         pem
     }
 
-    /// From and until so many seconds after now certificates are valid from now on.
-    pub(crate) fn issue_valid(&self, from: i64, until: i64) {
-        *self.state.validity.lock() = (from, until);
+    /// How certificates are issued from now on.
+    pub(crate) fn issue(&self, issuing: Issuing) {
+        *self.state.issuing.lock() = issuing;
     }
 
     /// The policy of a pod's port. Before the first, the default policy is said.

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use mesh_test_support::command::{Words, succeed};
+use mesh_test_support::command::{Words, feed, output_text, succeed};
 use mesh_test_support::http::message;
 use mesh_test_support::network::Namespace;
 use mesh_test_support::program::Program;
@@ -95,6 +95,23 @@ impl Pod {
     /// Redirects the pod's traffic to its proxy.
     pub(crate) fn redirect(&self) {
         net::redirect(&self.namespace);
+    }
+
+    /// Drops what arrives in the pod and matches these expressions of nftables, until
+    /// [`mend`](Self::mend).
+    pub(crate) fn drop_packets(&self, matching: &[&str]) {
+        let mut table =
+            "table inet fault {\nchain input {\ntype filter hook input priority 0;\n".to_owned();
+        for matching in matching {
+            table += &format!("{matching} drop\n");
+        }
+        table += "}\n}\n";
+        let output = feed(&mut self.namespace.command("nft -f -"), &table);
+        assert!(output.status.success(), "{}", output_text(&output));
+    }
+
+    pub(crate) fn mend(&self) {
+        self.namespace.run("nft delete table inet fault");
     }
 
     /// Resets every established connection of the pod, and returns their number.

@@ -8,7 +8,7 @@ use mesh_test_support::control_plane::{Messages, Script};
 use time::OffsetDateTime;
 use tonic::Status;
 
-use super::{ControlPlane, Target, endpoint_updates, messages, policies};
+use super::{ControlPlane, Issuing, Target, endpoint_updates, messages, policies};
 
 #[tonic::async_trait]
 impl Script for ControlPlane {
@@ -69,12 +69,14 @@ impl Script for ControlPlane {
         if request.token != b"the-token" {
             return Err(Status::unauthenticated("unknown token"));
         }
-        let (from, until) = *self.state.validity.lock();
+        let Issuing::Valid(from, to) = *self.state.issuing.lock() else {
+            return Err(Status::unavailable("no certificates for now"));
+        };
         let now = OffsetDateTime::now_utc();
         let authority = self.state.authority.lock();
         let issued = authority.sign_with(&request.certificate_signing_request, |params| {
             params.not_before = now + time::Duration::seconds(from);
-            params.not_after = now + time::Duration::seconds(until);
+            params.not_after = now + time::Duration::seconds(to);
         });
         Ok(CertifyResponse {
             leaf_certificate: issued.leaf,
