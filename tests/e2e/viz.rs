@@ -34,6 +34,7 @@ fn viz_extension_shows_traffic_and_uninstalls_cleanly() {
     {
         let shop = Shop::open(&cluster);
         assert_statistics(&cluster, &shop);
+        assert_routes(&cluster, &shop);
         assert_edges(&cluster, &shop);
         assert_tap(&cluster, &shop);
         assert_request_is_explained(&cluster);
@@ -129,6 +130,33 @@ fn assert_statistics(cluster: &Cluster, shop: &Shop<'_>) {
         let row = &rows[0];
         let counted = row["success"] == 1.0 && row["rps"].as_f64().is_some_and(|rps| rps > 0.0);
         counted.then_some(()).ok_or(text)
+    });
+}
+
+/// Asserts that the requests which the web servers receive have the route of a ServiceProfile, and
+/// are those of the port.
+fn assert_routes(cluster: &Cluster, shop: &Shop<'_>) {
+    cluster.apply(include_str!("viz/profile.yaml"));
+    let has_requests = |row: &Value, success: &str| {
+        row[success] == 1.0 && row["rps"].as_f64().is_some_and(|rps| rps > 0.0)
+    };
+    let shown = |command: &str, is_right: &dyn Fn(&Value) -> bool| {
+        eventually(&format!("viz {command} shows received requests"), || {
+            send_requests(shop);
+            let flags = format!("-n {} -o json", shop::NAMESPACE);
+            let text = cluster.meshctl(format!("viz {command} deploy/web {flags}"));
+            let rows: Value =
+                serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))?;
+            is_right(&rows).then_some(()).ok_or(text)
+        });
+    };
+    shown("routes", &|tables| {
+        let mut rows = tables["deployment/web"].as_array().into_iter().flatten();
+        rows.any(|row| row["route"] == "GET /" && has_requests(row, "success"))
+    });
+    shown("stat-inbound", &|rows| {
+        let mut rows = rows.as_array().into_iter().flatten();
+        rows.any(|row| row["port"] == "8080" && has_requests(row, "successesRate"))
     });
 }
 
