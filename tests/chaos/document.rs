@@ -38,9 +38,9 @@ context of one (CONTRIBUTING.md), and are skipped otherwise. Results go to `targ
 not long are part of `cargo xtask test`, too.
 
 *0 lost* means no failed request, no reset stream and no changed byte, in the records of the clients. A fault *held* if
-at least one of its tests ran and none failed. A result names the day, the commit and the seed; then follows what load
-generators counted. What is not planted, and which promises do not hold, is in the [limits](#limits) under the same
-number.
+at least one of its tests ran and none failed; where a result names fewer tests than the fault has, the others have not
+run. A result names the day, the commit and the seed; then follows what load generators counted. What is not planted,
+and which promises do not hold, is in the [limits](#limits) under the same number.
 ";
 
 const LIMITS: &str = "
