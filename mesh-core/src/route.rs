@@ -95,7 +95,31 @@ impl http::HeaderMatch {
     }
 }
 
+/// Whether a text is the name of a host as the Gateway API has it (`PreciseHostname`): labels of
+/// lower-case letters, digits and hyphens, without a port.
+pub fn is_host_name(text: &str) -> bool {
+    let is_label = |label: &str| {
+        let bytes = label.as_bytes();
+        !bytes.is_empty()
+            && !bytes.starts_with(b"-")
+            && !bytes.ends_with(b"-")
+            && bytes
+                .iter()
+                .all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'))
+    };
+    text.len() <= MAX_HOST_NAME && text.split('.').all(is_label)
+}
+
+/// The longest name of the Domain Name System (RFC 1035).
+const MAX_HOST_NAME: usize = 253;
+
 impl HostMatch {
+    /// Whether a text is the name of a host, or all names below one: `*.example.com`.
+    pub fn is_pattern(text: &str) -> bool {
+        let name = text.strip_prefix("*.").unwrap_or(text);
+        text.len() <= MAX_HOST_NAME && is_host_name(name)
+    }
+
     /// Returns the precedence of the match, or `None` if `host`, without port, does not match.
     fn rank(&self, host: &str) -> Option<HostRank> {
         let host = host.trim_end_matches('.');

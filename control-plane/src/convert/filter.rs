@@ -9,6 +9,7 @@ use http::uri::Scheme;
 use http::{HeaderName, HeaderValue, StatusCode};
 use mesh_core::route::cors::{Cors, CorsSettings};
 use mesh_core::route::filter::{Filter, HeaderModifier, PathModifier, Ratio, Redirect, UrlRewrite};
+use mesh_core::route::is_host_name;
 use serde::{Deserialize, Serialize};
 
 use super::backend::backend_ref;
@@ -340,9 +341,9 @@ fn cors(cors: CorsJson) -> Result<Arc<Cors>, ConvertError> {
 
 fn url_rewrite(rewrite: RewriteJson) -> Result<UrlRewrite, ConvertError> {
     if let Some(host) = &rewrite.hostname
-        && !UrlRewrite::is_host(host)
+        && !is_host_name(host)
     {
-        let problem = format!("{host:?} is not a host name without port");
+        let problem = format!("{host:?} is not a host name in lower case without port");
         return Err(ConvertError::new("hostname", problem));
     }
     let path = rewrite.path.map(path).transpose()?;

@@ -262,20 +262,6 @@ impl Redirect {
 }
 
 impl UrlRewrite {
-    /// Whether a text can be the host: a `PreciseHostname` of the Gateway API, also in upper case.
-    pub fn is_host(text: &str) -> bool {
-        let is_label = |label: &str| {
-            let bytes = label.as_bytes();
-            !bytes.is_empty()
-                && !bytes.starts_with(b"-")
-                && !bytes.ends_with(b"-")
-                && bytes
-                    .iter()
-                    .all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-')
-        };
-        text.len() <= 253 && text.split('.').all(is_label)
-    }
-
     /// Returns the URI that is forwarded for a request of `uri`. `prefix` is the length of the
     /// matched prefix ([`RuleIndex::prefix`](super::RuleIndex::prefix)). The query is kept.
     ///

@@ -8,6 +8,7 @@ pub(super) fn gateway(object: &Node<'_>) {
         return;
     };
     let parents = route::parents(&spec);
+    route::hosts(&spec);
     route::annotations(object, parents, RetryConditions::Grpc);
     for rule in spec.items_of("rules") {
         for entry in rule.items_of("matches") {

@@ -3,7 +3,7 @@
 use http::StatusCode;
 use http::uri::Scheme;
 use mesh_core::route::cors::{Cors, CorsSettings};
-use mesh_core::route::filter::{PathModifier, UrlRewrite};
+use mesh_core::route::filter::PathModifier;
 
 use super::Node;
 use super::route::{self, RetryConditions};
@@ -29,6 +29,7 @@ pub(super) fn policy(object: &Node<'_>) {
         return;
     }
     let parents = route::parents(&spec);
+    route::hosts(&spec);
     route::annotations(object, parents, RetryConditions::Http);
     for rule in spec.items_of("rules") {
         if rule.object().is_none() {
@@ -51,6 +52,7 @@ pub(super) fn gateway(object: &Node<'_>) {
         return;
     };
     let parents = route::parents(&spec);
+    route::hosts(&spec);
     route::annotations(object, parents, RetryConditions::Http);
     for rule in spec.items_of("rules") {
         matches(&rule);
@@ -142,6 +144,7 @@ fn redirect(node: &Node<'_>) {
     {
         scheme.invalid("is not a URI scheme", "write http or https");
     }
+    route::host_name(node);
     if let Some(status) = node.get("statusCode")
         && let Some(code) = status.integer::<u16>("a status")
         && !StatusCode::from_u16(code).is_ok_and(|status| status.is_redirection())
@@ -196,14 +199,7 @@ fn rewrite(node: &Node<'_>) {
     if node.object().is_none() {
         return;
     }
-    if let Some(host) = node.get("hostname")
-        && host.text().is_some_and(|text| !UrlRewrite::is_host(text))
-    {
-        host.invalid(
-            "is not a host name",
-            "write a name of letters, digits, - and ., without a port",
-        );
-    }
+    route::host_name(node);
     let Some(path) = node.get("path") else {
         return;
     };

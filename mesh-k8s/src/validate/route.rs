@@ -4,7 +4,7 @@
 use http::{HeaderName, HeaderValue};
 use mesh_core::annotation as keys;
 use mesh_core::resilience::{parse_grpc_condition, parse_http_condition};
-use mesh_core::route::AnchoredRegex;
+use mesh_core::route::{AnchoredRegex, HostMatch, is_host_name};
 use mesh_core::units::{list_items, parse_duration};
 
 use super::{GATEWAY, Node, POLICY};
@@ -34,6 +34,7 @@ pub(super) fn connections(object: &Node<'_>) {
         return;
     };
     parents(&spec);
+    hosts(&spec);
     let fix = "write a single rule; it may have several backends";
     if let Some(list) = spec.require("rules", fix) {
         let rules = list.items().len();
@@ -85,6 +86,39 @@ impl Parents {
     /// Whether the mesh serves the route.
     pub(super) fn any(self) -> bool {
         self.server || self.traffic
+    }
+}
+
+/// Checks the names of the hosts that a route matches.
+pub(super) fn hosts(spec: &Node<'_>) {
+    for host in spec.items_of("hostnames") {
+        let fix =
+            "write lower-case letters, digits, - and ., with *. before them for all names below";
+        host_text(&host, HostMatch::is_pattern, fix);
+    }
+}
+
+/// Checks the host that a filter sets.
+pub(super) fn host_name(filter: &Node<'_>) {
+    if let Some(host) = filter.get("hostname") {
+        let fix = "write lower-case letters, digits, - and ., without a port";
+        host_text(&host, is_host_name, fix);
+    }
+}
+
+fn host_text(host: &Node<'_>, is_valid: fn(&str) -> bool, fix: &str) {
+    let Some(text) = host.text().filter(|text| !is_valid(text)) else {
+        return;
+    };
+    let lower = text.to_ascii_lowercase();
+    if is_valid(&lower) {
+        let fix = format!("write {:?}", super::shorten(&lower));
+        host.invalid(
+            "is not a host name, because it has upper-case letters",
+            &fix,
+        );
+    } else {
+        host.invalid("is not a host name", fix);
     }
 }
 
