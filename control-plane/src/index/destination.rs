@@ -73,17 +73,18 @@ impl DestinationIndex {
             profiles,
             generation,
         } = self;
-        let affects = |service: &Name| affects_service(&changes, service);
-        endpoints.refresh(store, settings, affects);
+        endpoints.refresh(store, settings, |service| {
+            changes.affects_endpoints(service)
+        });
         profiles.refresh(
             |key| match &key.target {
                 // Any changed object may have, or have had, the address.
                 ProfileTarget::Addr(_) => true,
                 ProfileTarget::Service { service, .. } => {
                     changes.namespaces.contains(&key.client_namespace)
-                        || affects_service(&changes, service)
+                        || changes.namespaces.contains(&service.namespace)
                 }
-                ProfileTarget::Instance { service, .. } => affects_service(&changes, service),
+                ProfileTarget::Instance { service, .. } => affects_instances(&changes, service),
                 ProfileTarget::External { .. } => {
                     changes.namespaces.contains(&key.client_namespace)
                 }
@@ -164,9 +165,9 @@ impl DestinationIndex {
     }
 }
 
-/// EndpointSlices and Servers refer to pods of their own namespace; nodes affect all namespaces.
-fn affects_service(changes: &ChangeSet, service: &Name) -> bool {
-    changes.shared
+/// Whether the profile of a Service's endpoint may have changed, which is that of a pod.
+fn affects_instances(changes: &ChangeSet, service: &Name) -> bool {
+    changes.affects_endpoints(service)
         || changes.namespaces.contains(&service.namespace)
         || changes
             .pods

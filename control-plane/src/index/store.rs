@@ -9,7 +9,7 @@ use crate::model::{
     AuthorizationPolicy, ConnectionRoute, EgressNetwork, ExternalWorkload, GrpcRoute, HttpRoute,
     Key, Kind, MeshTlsAuthentication, Name, NetworkAuthentication, Node, Object, OwnedObject,
     OwnerRef, PodRecord, Protocol, RateLimitPolicy, RouteId, Server, ServerAuthorization,
-    ServerPort, Service, ServiceProfile, Slice, WorkloadSelector,
+    ServerPort, Service, ServiceProfile, Slice, SliceTarget, WorkloadSelector,
 };
 use crate::source::Change;
 
@@ -53,6 +53,11 @@ pub struct ChangeSet {
     pub pods: HashSet<Name>,
     /// The namespaces in which an object other than a pod changed.
     pub namespaces: HashSet<Arc<str>>,
+    /// The Services of which the object, an EndpointSlice or a pod changed.
+    services_of_endpoints: HashSet<Name>,
+    /// The namespaces in which another object changed that endpoints depend on, such as the Server
+    /// or the owner of a pod.
+    namespaces_of_endpoints: HashSet<Arc<str>>,
     pub servers: HashSet<Name>,
     /// Whether a node or an authentication changed, to which objects of all namespaces refer.
     pub shared: bool,
@@ -65,22 +70,41 @@ impl ChangeSet {
         self.pods.is_empty() && self.namespaces.is_empty() && !self.shared && !self.services
     }
 
-    fn record(&mut self, key: &Key) {
-        match key.kind {
-            Kind::Pod => {
+    /// Whether the endpoints of a Service may have changed. EndpointSlices and Servers refer to
+    /// pods of their own namespace; nodes affect all namespaces.
+    pub fn affects_endpoints(&self, service: &Name) -> bool {
+        self.shared
+            || self.services_of_endpoints.contains(service)
+            || self.namespaces_of_endpoints.contains(&service.namespace)
+    }
+
+    fn record(&mut self, key: &Key, object: &Object) {
+        let namespace = &key.name.namespace;
+        match object {
+            Object::Pod(_) => {
                 self.pods.insert(key.name.clone());
                 return;
             }
-            Kind::Node | Kind::MeshTlsAuthentication | Kind::NetworkAuthentication => {
+            Object::Node(_)
+            | Object::MeshTlsAuthentication(_)
+            | Object::NetworkAuthentication(_) => {
                 self.shared = true;
             }
-            Kind::Service => self.services = true,
-            Kind::Server => {
-                self.servers.insert(key.name.clone());
+            Object::Service(service) => {
+                self.services = true;
+                self.services_of_endpoints.insert(service.name.clone());
             }
-            _ => {}
+            Object::EndpointSlice(slice) => self.services_of_endpoints.extend(service_name(slice)),
+            Object::ServiceProfile(_) => {}
+            Object::Server(_) => {
+                self.servers.insert(key.name.clone());
+                self.namespaces_of_endpoints.insert(namespace.clone());
+            }
+            _ => {
+                self.namespaces_of_endpoints.insert(namespace.clone());
+            }
         }
-        self.namespaces.insert(key.name.namespace.clone());
+        self.namespaces.insert(namespace.clone());
     }
 }
 
@@ -168,7 +192,28 @@ impl Store {
                 }
             }
         }
+        self.record_services_of_pods(&mut changes);
         changes
+    }
+
+    /// Records the Services that have one of the changed pods as endpoint.
+    fn record_services_of_pods(&self, changes: &mut ChangeSet) {
+        let ChangeSet {
+            pods,
+            services_of_endpoints,
+            ..
+        } = changes;
+        let namespaces: HashSet<&Arc<str>> = pods.iter().map(|pod| &pod.namespace).collect();
+        let is_changed = |target: &SliceTarget| match target {
+            SliceTarget::Pod(pod) => pods.contains(pod),
+            SliceTarget::None | SliceTarget::Other => false,
+        };
+        let slices = namespaces
+            .into_iter()
+            .flat_map(|namespace| in_namespace(&self.slices, namespace));
+        let changed =
+            slices.filter(|slice| slice.endpoints.iter().any(|it| is_changed(&it.target)));
+        services_of_endpoints.extend(changed.filter_map(service_name));
     }
 
     fn insert(&mut self, object: Object, changes: &mut ChangeSet) {
@@ -177,14 +222,14 @@ impl Store {
             return;
         }
         self.remove(&key, changes);
-        changes.record(&key);
+        changes.record(&key, &object);
         self.add_to_lookups(&object);
         self.put(key.name, object);
     }
 
     fn remove(&mut self, key: &Key, changes: &mut ChangeSet) {
         if let Some(object) = self.take(key) {
-            changes.record(key);
+            changes.record(key, &object);
             self.remove_from_lookups(&object);
         }
     }

@@ -52,6 +52,32 @@ fn pods(count: usize) -> String {
         .collect()
 }
 
+/// Returns a Server of the pods' port.
+fn server(protocol: &str) -> String {
+    format!(
+        "---
+apiVersion: policy.linkerd.io/v1beta3
+kind: Server
+metadata: {{name: http, namespace: shop}}
+spec: {{podSelector: {{}}, port: http, proxyProtocol: {protocol}}}
+"
+    )
+}
+
+/// Returns the ReplicaSet of the pods with an owner of this kind.
+fn owner(kind: &str) -> String {
+    format!(
+        "---
+apiVersion: apps/v1
+kind: ReplicaSet
+metadata:
+  name: web-7f9c
+  namespace: shop
+  ownerReferences: [{{apiVersion: apps/v1, kind: {kind}, name: web, uid: u}}]
+"
+    )
+}
+
 /// The views of an index without the rest of it.
 struct Index {
     store: Store,
@@ -73,8 +99,9 @@ impl Index {
     }
 
     fn apply(&mut self, batch: Batch) {
-        self.store.apply(batch);
-        self.views.refresh(&self.store, &self.settings, |_| true);
+        let changes = self.store.apply(batch);
+        let affects = |service: &Name| changes.affects_endpoints(service);
+        self.views.refresh(&self.store, &self.settings, affects);
     }
 
     fn watch(&mut self, node: &str) -> Versions {
@@ -147,12 +174,15 @@ fn every_client_has_its_endpoints_after_any_change() {
     let mut views: Vec<(&str, Versions)> = Vec::new();
     let local = local();
     let zones = ["eewww", "weeww", "-----", "ewewe", "w-e-w"];
-    for change in 0..120 {
-        let text = match change % 4 {
+    for change in 0..210 {
+        let text = match change % 7 {
             0 => pods(change * 7 % 11),
             1 => nodes(zones[change % zones.len()]),
             2 => [&*local, SERVICE][change % 3 % 2].to_owned(),
-            _ => pods(change * 5 % 11) + &nodes(zones[change % 3]),
+            3 => pods(change * 5 % 11) + &nodes(zones[change % 3]),
+            4 => pod("web-1", "10.1.0.1", change % 2 == 0, ""),
+            5 => server(["opaque", "HTTP/2"][change % 4 / 2]),
+            _ => owner(["Deployment", "StatefulSet"][change % 2]),
         };
         // Some clients come, others go.
         let node = NODES[change * 3 % NODES.len()];
@@ -166,6 +196,45 @@ fn every_client_has_its_endpoints_after_any_change() {
             let expected = index.expected(node);
             assert_eq!(**view.borrow().value(), expected, "{node} after {change}");
         }
+    }
+}
+
+#[test]
+fn changes_affect_the_endpoints_of_the_services_that_depend_on_them() {
+    let other = |text: &str| text.replace("name: web, namespace", "name: other, namespace");
+    let profile = "---
+apiVersion: linkerd.io/v1alpha2
+kind: ServiceProfile
+metadata: {name: web.shop.svc.cluster.local, namespace: shop}
+spec: {}
+";
+    let moved = slice("[]").replace("service-name: web", "service-name: other");
+    let mut store = Store::default();
+    store.apply(apply(
+        &[SERVICE, &other(SERVICE), &nodes("eeww-"), &pods(2)].concat(),
+    ));
+    // The changes are applied one after the other.
+    for (change, web, others, elsewhere) in [
+        (SERVICE.replace("80", "8080"), true, false, false),
+        (other(&SERVICE.replace("80", "8080")), false, true, false),
+        (pod("web-1", "10.1.0.1", false, ""), true, false, false),
+        (pod("lonely", "10.1.0.9", false, ""), false, false, false),
+        (profile.to_owned(), false, false, false),
+        (server("opaque"), true, true, false),
+        (owner("StatefulSet"), true, true, false),
+        (nodes("wwww-"), true, true, true),
+        (pods(3), true, false, false),
+        (pods(3), false, false, false),
+        (moved, true, true, false),
+    ] {
+        let changes = store.apply(apply(&change));
+        let affects = |namespace, name| changes.affects_endpoints(&Name::new(namespace, name));
+        let affected = (
+            affects("shop", "web"),
+            affects("shop", "other"),
+            affects("else", "web"),
+        );
+        assert_eq!(affected, (web, others, elsewhere), "{change}");
     }
 }
 
