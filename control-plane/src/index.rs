@@ -36,7 +36,7 @@ pub use self::{
     outbound::{OutboundError, OutboundKey},
     policy::{InboundKey, PolicyIndex},
     profile::{ProfileError, ProfileKey, ProfileTarget},
-    services::{EndpointSet, EndpointsKey},
+    services::{EndpointSet, EndpointsKey, ServiceEndpoint},
     settings::{DestinationSettings, PolicySettings},
     store::{ChangeSet, Store},
     version::{Messages, Version},

@@ -73,9 +73,7 @@ impl DestinationIndex {
             profiles,
             generation,
         } = self;
-        endpoints.refresh(store, settings, |service| {
-            changes.affects_endpoints(service)
-        });
+        endpoints.refresh(store, settings, &changes);
         profiles.refresh(
             |key| match &key.target {
                 // Any changed object may have, or have had, the address.
@@ -118,7 +116,7 @@ impl DestinationIndex {
             Subscription::Cached(self.endpoints.watch(store, settings, key))
         } else {
             let selection = Selection::new(&self.store, &key);
-            let set = services::endpoints(&self.store, &self.settings, &selection);
+            let set = services::endpoints(&self.store, &self.settings, &selection, None);
             self.uncached(Version::new(set))
         })
     }

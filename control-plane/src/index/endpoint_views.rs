@@ -5,12 +5,11 @@ use std::sync::{Arc, Weak};
 
 use tokio::sync::watch;
 
-use super::services::{self, EndpointSet, EndpointsKey, Selection};
+use super::services::{self, Before, EndpointSet, EndpointsKey, Selection};
 use super::settings::DestinationSettings;
-use super::store::Store;
+use super::store::{ChangeSet, Store};
 use super::version::Version;
 use super::views::Views;
-use crate::model::Name;
 
 /// The watched endpoints by client. Clients with the same selection share versions, so that
 /// endpoints are computed and encoded once for a zone instead of once for each node.
@@ -39,7 +38,7 @@ impl EndpointViews {
             let selection = Selection::new(store, key);
             let shared = current.get(&selection).and_then(Weak::upgrade);
             shared.unwrap_or_else(|| {
-                let set = services::endpoints(store, settings, &selection);
+                let set = services::endpoints(store, settings, &selection, None);
                 let version = Arc::new(Version::new(set));
                 current.insert(selection, Arc::downgrade(&version));
                 version
@@ -52,22 +51,24 @@ impl EndpointViews {
         receiver
     }
 
-    /// Recomputes the endpoints of the affected Services and publishes those that changed.
+    /// Recomputes the endpoints that changes of the store affect and publishes those that differ.
     pub(super) fn refresh(
         &mut self,
         store: &Store,
         settings: &DestinationSettings,
-        affects: impl Fn(&Name) -> bool,
+        changes: &ChangeSet,
     ) {
         let Self { views, current } = self;
         let mut replaced: HashMap<Selection, Replaced> = HashMap::new();
         views.replace(
-            |key| affects(&key.service),
+            |key| changes.affects_endpoints(&key.service),
             |key, version| {
                 let selection = Selection::new(store, key);
                 let Replaced { before, after } =
                     replaced.entry(selection).or_insert_with_key(|selection| {
-                        let set = services::endpoints(store, settings, selection);
+                        let set = &**version.value();
+                        let before = Some(Before { set, changes });
+                        let set = services::endpoints(store, settings, selection, before);
                         let after = if set == **version.value() {
                             version.clone()
                         } else {
@@ -85,7 +86,9 @@ impl EndpointViews {
             },
         );
         // A stream may still hold an old version, so that those without a view must be removed.
-        current.retain(|it, version| !affects(&it.service) && version.strong_count() > 0);
+        current.retain(|it, version| {
+            !changes.affects_endpoints(&it.service) && version.strong_count() > 0
+        });
         let after = replaced.into_iter();
         current.extend(after.map(|(it, replaced)| (it, Arc::downgrade(&replaced.after))));
     }

@@ -10,6 +10,9 @@ use super::settings::DestinationSettings;
 use super::store::Store;
 use crate::model::PodRecord;
 
+/// The label with the zone of an endpoint.
+pub(super) const ZONE: &str = "zone";
+
 /// Returns whether the port is opaque, by the pod's annotation, the default list or a Server.
 pub(super) fn is_opaque(
     store: &Store,
@@ -94,7 +97,7 @@ fn labels(store: &Store, pod: &PodRecord, zone: Option<&str>) -> Labels {
         ("serviceaccount", Some(&*pod.service_account)),
         ("control_plane_ns", pod.control_plane_ns.as_deref()),
         ("pod_template_hash", pod.pod_template_hash.as_deref()),
-        ("zone", Some(zone.unwrap_or_default())),
+        (ZONE, Some(zone.unwrap_or_default())),
     ];
     let set = labels
         .into_iter()

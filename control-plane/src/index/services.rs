@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use mesh_core::endpoint::Endpoint;
 
-use super::pod_endpoints;
+use super::pod_endpoints::{self, ZONE};
 use super::settings::DestinationSettings;
-use super::store::Store;
+use super::store::{ChangeSet, Store};
 use crate::model::{Name, PodRecord, Service, Slice, SliceEndpoint, SliceTarget};
 
 /// A port of a Service and its client.
@@ -38,9 +38,25 @@ pub(super) struct Selection {
 /// A snapshot of all endpoints.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EndpointSet {
-    pub endpoints: BTreeMap<SocketAddr, Endpoint>,
+    // Shared with the versions before, so that those that streams have sent cost little.
+    pub endpoints: BTreeMap<SocketAddr, Arc<ServiceEndpoint>>,
     /// The labels of the whole set.
     pub labels: BTreeMap<String, String>,
+}
+
+/// An endpoint of a Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceEndpoint {
+    pub endpoint: Endpoint,
+    /// The pod that the EndpointSlice refers to.
+    pub pod: Option<Name>,
+}
+
+/// The endpoints before a change, which those that it does not concern are taken from.
+#[derive(Clone, Copy)]
+pub(super) struct Before<'a> {
+    pub(super) set: &'a EndpointSet,
+    pub(super) changes: &'a ChangeSet,
 }
 
 /// An address of a slice, with the objects by which it is selected.
@@ -76,6 +92,7 @@ pub(super) fn endpoints(
     store: &Store,
     settings: &DestinationSettings,
     selection: &Selection,
+    before: Option<Before<'_>>,
 ) -> EndpointSet {
     let Name { namespace, name } = &selection.service;
     let labels = [("namespace", namespace), ("service", name)];
@@ -84,12 +101,13 @@ pub(super) fn endpoints(
         Some(service) => {
             let candidates = candidates(store, service, selection);
             let chosen = select_candidates(candidates, service, selection);
+            let endpoint = |candidate: &Candidate<'_>| match before {
+                Some(before) => before.endpoint(store, settings, candidate, selection),
+                None => to_endpoint(store, settings, candidate, selection).map(Arc::new),
+            };
             filter_families(chosen, settings.ipv6)
-                .into_iter()
-                .filter_map(|candidate| {
-                    to_endpoint(store, settings, &candidate, selection.zone.as_ref())
-                })
-                .map(|endpoint| (endpoint.addr, endpoint))
+                .iter()
+                .filter_map(|candidate| Some((candidate.addr, endpoint(candidate)?)))
                 .collect()
         }
     };
@@ -98,6 +116,60 @@ pub(super) fn endpoints(
         labels: labels
             .map(|(key, value)| (key.to_owned(), value.to_string()))
             .into(),
+    }
+}
+
+impl Before<'_> {
+    /// Returns the endpoint from before if it is still the same, else the new one.
+    fn endpoint(
+        &self,
+        store: &Store,
+        settings: &DestinationSettings,
+        candidate: &Candidate<'_>,
+        selection: &Selection,
+    ) -> Option<Arc<ServiceEndpoint>> {
+        let last = self.set.endpoints.get(&candidate.addr);
+        if let Some(last) = last
+            && self.is_current(last, candidate, selection)
+        {
+            return Some(last.clone());
+        }
+        let endpoint = to_endpoint(store, settings, candidate, selection)?;
+        match last {
+            Some(last) if **last == endpoint => Some(last.clone()),
+            _ => Some(Arc::new(endpoint)),
+        }
+    }
+
+    /// Whether an endpoint is that of the candidate, and no object has changed it. The zones may
+    /// have changed by the EndpointSlice, and are compared by the labels that have them. Changes of
+    /// pods do not affect Services of other namespaces.
+    fn is_current(
+        &self,
+        last: &ServiceEndpoint,
+        candidate: &Candidate<'_>,
+        selection: &Selection,
+    ) -> bool {
+        let Some(pod) = candidate.pod else {
+            return false;
+        };
+        let labels = &last.endpoint.labels;
+        last.pod.as_ref() == Some(&pod.name)
+            && pod.name.namespace == selection.service.namespace
+            && !self.changes.affects_endpoint_of(&pod.name)
+            && labels.get(ZONE) == Some(candidate.source.zone.as_deref().unwrap_or_default())
+            && labels.get(ZONE_LOCALITY) == Some(candidate.locality(selection))
+    }
+}
+
+impl Candidate<'_> {
+    /// Returns where the endpoint is from the client's point of view.
+    fn locality(&self, selection: &Selection) -> &'static str {
+        match (self.pod, &selection.zone, &self.source.zone) {
+            (Some(_), Some(client), Some(endpoint)) if client == endpoint => "local",
+            (Some(_), Some(_), Some(_)) => "remote",
+            _ => "unknown",
+        }
     }
 }
 
@@ -209,32 +281,21 @@ fn to_endpoint(
     store: &Store,
     settings: &DestinationSettings,
     candidate: &Candidate<'_>,
-    client_zone: Option<&Arc<str>>,
-) -> Option<Endpoint> {
+    selection: &Selection,
+) -> Option<ServiceEndpoint> {
     let addr = candidate.addr;
-    let zone = candidate.source.zone.as_ref();
-    let (mut endpoint, locality) = match candidate.pod {
-        Some(pod) => (
-            pod_endpoints::endpoint(
-                store,
-                settings,
-                pod,
-                addr,
-                addr.port(),
-                zone.map(Arc::as_ref),
-            )?,
-            locality(client_zone, zone),
-        ),
-        None => (Endpoint::plain(addr), "unknown"),
+    let mut endpoint = match candidate.pod {
+        Some(pod) => {
+            let zone = candidate.source.zone.as_deref();
+            pod_endpoints::endpoint(store, settings, pod, addr, addr.port(), zone)?
+        }
+        None => Endpoint::plain(addr),
     };
-    endpoint.labels = endpoint.labels.with("zone_locality", locality);
-    Some(endpoint)
+    let locality = candidate.locality(selection);
+    endpoint.labels = endpoint.labels.with(ZONE_LOCALITY, locality);
+    let pod = candidate.pod.map(|pod| pod.name.clone());
+    Some(ServiceEndpoint { endpoint, pod })
 }
 
-fn locality(client: Option<&Arc<str>>, endpoint: Option<&Arc<str>>) -> &'static str {
-    match (client, endpoint) {
-        (Some(client), Some(endpoint)) if client == endpoint => "local",
-        (Some(_), Some(_)) => "remote",
-        _ => "unknown",
-    }
-}
+/// The label with the locality of an endpoint.
+const ZONE_LOCALITY: &str = "zone_locality";

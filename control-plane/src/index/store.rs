@@ -78,6 +78,13 @@ impl ChangeSet {
             || self.namespaces_of_endpoints.contains(&service.namespace)
     }
 
+    /// Whether the endpoint of a pod in the same zones may have changed.
+    pub fn affects_endpoint_of(&self, pod: &Name) -> bool {
+        self.shared
+            || self.pods.contains(pod)
+            || self.namespaces_of_endpoints.contains(&pod.namespace)
+    }
+
     fn record(&mut self, key: &Key, object: &Object) {
         let namespace = &key.name.namespace;
         match object {

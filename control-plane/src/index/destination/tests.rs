@@ -65,7 +65,8 @@ fn two_pods() -> String {
 }
 
 fn at(rx: &watch::Receiver<Arc<Version<EndpointSet>>>, addr: &str) -> Endpoint {
-    rx.borrow().endpoints[&addr.parse::<SocketAddr>().unwrap()].clone()
+    let addr: SocketAddr = addr.parse().unwrap();
+    rx.borrow().endpoints[&addr].endpoint.clone()
 }
 
 #[test]

@@ -1,7 +1,10 @@
 //! Which clients share versions, before and after changes of objects.
 
+use std::net::SocketAddr;
+
 use super::*;
 use crate::index::fixture::{SERVICE, apply, destination_settings, endpoint, pod, slice};
+use crate::model::Name;
 use crate::source::Batch;
 
 const NODES: [&str; 5] = ["node-a", "node-b", "node-c", "node-d", "elsewhere"];
@@ -100,8 +103,7 @@ impl Index {
 
     fn apply(&mut self, batch: Batch) {
         let changes = self.store.apply(batch);
-        let affects = |service: &Name| changes.affects_endpoints(service);
-        self.views.refresh(&self.store, &self.settings, affects);
+        self.views.refresh(&self.store, &self.settings, &changes);
     }
 
     fn watch(&mut self, node: &str) -> Versions {
@@ -116,7 +118,7 @@ impl Index {
     /// Returns what the view of a client must have.
     fn expected(&self, node: &str) -> EndpointSet {
         let selection = Selection::new(&self.store, &key(node, 80));
-        services::endpoints(&self.store, &self.settings, &selection)
+        services::endpoints(&self.store, &self.settings, &selection, None)
     }
 }
 
@@ -235,6 +237,34 @@ spec: {}
             affects("else", "web"),
         );
         assert_eq!(affected, (web, others, elsewhere), "{change}");
+    }
+}
+
+#[test]
+fn endpoints_that_a_change_does_not_concern_are_shared_with_the_version_before() {
+    let mut index = Index::new(&[SERVICE, &nodes("eeww-"), &pods(4)].concat());
+    let view = index.watch("");
+    let before = view.borrow().value().clone();
+    index.apply(apply(&(pods(5) + &pod("web-1", "10.1.0.1", false, ""))));
+    let after = view.borrow().value().clone();
+    let is_shared = |n: u8| {
+        let addr: SocketAddr = format!("10.1.0.{n}:8080").parse().unwrap();
+        let of = |set: &EndpointSet| set.endpoints.get(&addr).cloned();
+        of(&before)
+            .zip(of(&after))
+            .is_some_and(|(one, other)| Arc::ptr_eq(&one, &other))
+    };
+    assert_eq!(
+        [1, 2, 3, 4, 5].map(is_shared),
+        [false, true, true, true, false]
+    );
+    // An equal endpoint that was computed again is the one from before, too.
+    index.apply(apply(
+        &(pods(6) + &server("HTTP/1") + &pod("web-1", "10.1.0.1", false, "")),
+    ));
+    let last = view.borrow().value().clone();
+    for (addr, endpoint) in &after.endpoints {
+        assert!(Arc::ptr_eq(endpoint, &last.endpoints[addr]), "{addr}");
     }
 }
 

@@ -25,7 +25,7 @@ pub(super) fn difference(sent: Option<&EndpointSet>, now: &EndpointSet) -> Vec<U
         .endpoints
         .iter()
         .filter(|(addr, endpoint)| sent.endpoints.get(addr) != Some(endpoint))
-        .map(|(_, endpoint)| endpoint_to_proto(endpoint));
+        .map(|(_, it)| endpoint_to_proto(&it.endpoint));
     let mut messages = added(changed, now, MAX_BYTES);
     let removed: Vec<SocketAddr> = sent
         .endpoints
@@ -81,14 +81,24 @@ fn message(update: update::Update) -> Update {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use mesh_core::endpoint::Endpoint;
 
     use super::*;
+    use crate::index::ServiceEndpoint;
+
+    fn plain(addr: SocketAddr) -> Arc<ServiceEndpoint> {
+        Arc::new(ServiceEndpoint {
+            endpoint: Endpoint::plain(addr),
+            pod: None,
+        })
+    }
 
     fn set(ports: &[u16]) -> EndpointSet {
         let endpoint = |port: &u16| {
             let addr = SocketAddr::from(([10, 1, 0, 1], *port));
-            (addr, Endpoint::plain(addr))
+            (addr, plain(addr))
         };
         EndpointSet {
             endpoints: ports.iter().map(endpoint).collect(),
@@ -121,7 +131,9 @@ mod tests {
     #[test]
     fn difference_adds_changed_endpoints_before_it_removes_others() {
         let mut heavy = set(&[2]);
-        heavy.endpoints.values_mut().for_each(|it| it.weight = 1);
+        for endpoint in heavy.endpoints.values_mut() {
+            Arc::make_mut(endpoint).endpoint.weight = 1;
+        }
         for (sent, now, expect) in [
             (set(&[]), set(&[]), vec![]),
             (set(&[]), set(&[1, 2]), vec!["+1,2"]),
@@ -140,7 +152,11 @@ mod tests {
     #[test]
     fn added_endpoints_are_split_when_a_message_would_be_too_large() {
         let all = set(&[1, 2, 3, 4, 5]);
-        let addrs = || all.endpoints.values().map(endpoint_to_proto);
+        let addrs = || {
+            all.endpoints
+                .values()
+                .map(|it| endpoint_to_proto(&it.endpoint))
+        };
         let one = addrs().next().unwrap().encoded_len() + ADDR_OVERHEAD;
         let split = |max_bytes| texts(&added(addrs(), &all, max_bytes));
         assert_eq!(split(5 * one), ["+1,2,3,4,5"]);
@@ -155,7 +171,7 @@ mod tests {
             let ports = (0..subnets).flat_map(|subnet| (1..=u16::MAX).map(move |p| (subnet, p)));
             let addrs = ports.map(|(subnet, p)| SocketAddr::from(([10, 1, 0, subnet], p)));
             EndpointSet {
-                endpoints: addrs.map(|addr| (addr, Endpoint::plain(addr))).collect(),
+                endpoints: addrs.map(|addr| (addr, plain(addr))).collect(),
                 ..set(&[])
             }
         };

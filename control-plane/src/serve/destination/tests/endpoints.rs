@@ -150,7 +150,15 @@ fn streams_that_skip_versions_have_the_current_endpoints_in_the_end() {
         let chosen = (0..ALL.len()).filter(|at| is_in(change * 7, *at));
         let chosen: Vec<Address> = chosen.map(|at| (ALL[at], is_in(change * 5, at))).collect();
         cluster.apply(apply(&addresses(&chosen)));
-        let current = versions(&cluster).borrow().endpoints.clone();
+        let current: BTreeMap<SocketAddr, Endpoint> = {
+            let values = versions(&cluster);
+            let set = values.borrow();
+            let owned = set
+                .endpoints
+                .iter()
+                .map(|(addr, it)| (*addr, it.endpoint.clone()));
+            owned.collect()
+        };
         let mut of_seven = Vec::new();
         for (every, stream, endpoints) in &mut clients {
             if change % *every == 0 {
