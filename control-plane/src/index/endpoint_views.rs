@@ -20,12 +20,6 @@ pub(super) struct EndpointViews {
     current: HashMap<Selection, Weak<Version<EndpointSet>>>,
 }
 
-/// What the first view with a selection had, and what all of them have after a change.
-struct Replaced {
-    before: Arc<Version<EndpointSet>>,
-    after: Arc<Version<EndpointSet>>,
-}
-
 impl EndpointViews {
     pub(super) fn watch(
         &mut self,
@@ -59,38 +53,33 @@ impl EndpointViews {
         changes: &ChangeSet,
     ) {
         let Self { views, current } = self;
-        let mut replaced: HashMap<Selection, Replaced> = HashMap::new();
+        let mut replaced: HashMap<Selection, Arc<Version<EndpointSet>>> = HashMap::new();
         views.replace(
             |key| changes.affects_endpoints(&key.service),
             |key, version| {
                 let selection = Selection::new(store, key);
-                let Replaced { before, after } =
-                    replaced.entry(selection).or_insert_with_key(|selection| {
-                        let set = &**version.value();
-                        let before = Some(Before { set, changes });
-                        let set = services::endpoints(store, settings, selection, before);
-                        let after = if set == **version.value() {
-                            version.clone()
-                        } else {
-                            Arc::new(Version::new(set))
-                        };
-                        let before = version.clone();
-                        Replaced { before, after }
-                    });
-                // A view that had another version may have the same endpoints nevertheless.
-                if Arc::ptr_eq(version, before) || version != after {
-                    after.clone()
-                } else {
-                    version.clone()
-                }
+                let after = replaced.entry(selection).or_insert_with_key(|selection| {
+                    // The version of the selection, which this view may be new to.
+                    let last = current.get(selection).and_then(Weak::upgrade);
+                    let last = last.unwrap_or_else(|| version.clone());
+                    let set = &**last.value();
+                    let before = Some(Before { set, changes });
+                    let set = services::endpoints(store, settings, selection, before);
+                    if set == **last.value() {
+                        last
+                    } else {
+                        Arc::new(Version::new(set))
+                    }
+                });
+                after.clone()
             },
         );
         // A stream may still hold an old version, so that those without a view must be removed.
         current.retain(|it, version| {
             !changes.affects_endpoints(&it.service) && version.strong_count() > 0
         });
-        let after = replaced.into_iter();
-        current.extend(after.map(|(it, replaced)| (it, Arc::downgrade(&replaced.after))));
+        let after = replaced.iter();
+        current.extend(after.map(|(it, version)| (it.clone(), Arc::downgrade(version))));
     }
 
     pub(super) fn len(&self) -> usize {
