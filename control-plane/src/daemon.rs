@@ -34,7 +34,7 @@ use crate::serve::Calls;
 use crate::source::kube::KubeSource;
 use crate::source::kube::kinds::{self, WatchedKind};
 use crate::source::local::DirectorySource;
-use crate::source::{self, Batch};
+use crate::source::{self, Received};
 
 mod certificate_source;
 mod destination;
@@ -175,11 +175,11 @@ impl Daemon {
         service: &str,
         kinds: &'static [WatchedKind],
         index: &Arc<Mutex<I>>,
-        mut apply: impl FnMut(&mut I, Batch) + Send + 'static,
+        mut apply: impl FnMut(&mut I, Received) + Send + 'static,
     ) -> Result<bool, DaemonError> {
         let index = index.clone();
-        let apply = move |batch| apply(&mut index.lock(), batch);
-        let (batches, received) = source::channel();
+        let apply = move |received| apply(&mut index.lock(), received);
+        let (batches, received_batches) = source::channel();
         let (complete, completed) = oneshot::channel();
         let ready = self.readiness.condition("the source to be read");
         if source.dirs.is_empty() {
@@ -193,8 +193,10 @@ impl Daemon {
             let local = DirectorySource::new(source.dirs, read, &self.registry);
             self.supervisor.spawn("source", local.run(batches));
         }
-        self.supervisor
-            .spawn("index", apply_batches(received, apply, ready, complete));
+        self.supervisor.spawn(
+            "index",
+            apply_batches(received_batches, apply, ready, complete),
+        );
         let completed = self.wait_or_stop(completed).await?;
         Ok(matches!(completed, Some(Ok(()))))
     }
@@ -248,15 +250,15 @@ impl Daemon {
 }
 
 async fn apply_batches(
-    mut batches: mpsc::Receiver<Batch>,
-    mut apply: impl FnMut(Batch),
+    mut batches: mpsc::Receiver<Received>,
+    mut apply: impl FnMut(Received),
     ready: Condition,
     complete: oneshot::Sender<()>,
 ) {
     let mut complete = Some(complete);
-    while let Some(batch) = batches.recv().await {
-        let changes = batch.len();
-        apply(batch);
+    while let Some(received) = batches.recv().await {
+        let changes = received.batch.len();
+        apply(received);
         if let Some(complete) = complete.take() {
             ready.set(true);
             tracing::info!("Read the source");

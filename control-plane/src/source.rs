@@ -5,6 +5,7 @@
 //! come from directories ([`local`]) or from an API server ([`kube`]).
 
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::model::{Key, Object};
 
@@ -25,9 +26,25 @@ pub enum Change {
 /// Changes that are applied together before values are published.
 pub type Batch = Vec<Change>;
 
+/// A batch, as it arrives at the index.
+#[derive(Debug)]
+pub struct Received {
+    pub batch: Batch,
+    /// When the first of the changes was reported to this process. The time until streams have sent
+    /// what follows from it is exported.
+    pub at: Instant,
+}
+
+impl Received {
+    pub(crate) fn now(batch: Batch) -> Self {
+        let at = Instant::now();
+        Self { batch, at }
+    }
+}
+
 /// A source blocks while the channel is full. It compares states, so it loses no changes.
 const CHANNEL_CAPACITY: usize = 16;
 
-pub fn channel() -> (mpsc::Sender<Batch>, mpsc::Receiver<Batch>) {
+pub fn channel() -> (mpsc::Sender<Received>, mpsc::Receiver<Received>) {
     mpsc::channel(CHANNEL_CAPACITY)
 }

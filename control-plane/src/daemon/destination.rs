@@ -30,7 +30,7 @@ pub(super) async fn run(config: Destination) -> Result<(), DaemonError> {
         ],
         DestinationIndex::watched,
     );
-    let (kinds, apply) = (kinds::DESTINATION, DestinationIndex::apply);
+    let (kinds, apply) = (kinds::DESTINATION, DestinationIndex::apply_received);
     let read = daemon.read_source(config.source, "destination", kinds, &index, apply);
     if !read.await? {
         return Ok(());

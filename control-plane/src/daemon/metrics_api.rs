@@ -31,7 +31,7 @@ pub(super) async fn run(config: MetricsApi) -> Result<(), DaemonError> {
         "metrics-api",
         kinds::METRICS_API,
         &inventory,
-        Inventory::apply,
+        |inventory: &mut Inventory, received| inventory.apply(received.batch),
     );
     if !complete.await? {
         return Ok(());

@@ -13,7 +13,7 @@ use crate::cluster::{self, LeaseSettings, LeaseTask};
 use crate::config::Policy;
 use crate::index::{PolicyIndex, PolicySettings};
 use crate::serve::{GrpcServer, InboundService, OutboundService};
-use crate::source::Batch;
+use crate::source::Received;
 use crate::source::kube::kinds;
 use crate::status::{StatusObjects, StatusWriter};
 
@@ -47,11 +47,11 @@ pub(super) async fn run(config: Policy) -> Result<(), DaemonError> {
     let writes_statuses = config.source.dirs.is_empty();
     let (statuses, objects) =
         watch::channel(Arc::new(StatusObjects::new(&config.cluster_networks)));
-    let apply = move |index: &mut PolicyIndex, batch: Batch| {
-        if writes_statuses && StatusObjects::may_depend_on(&batch) {
-            statuses.send_if_modified(|objects| Arc::make_mut(objects).apply(&batch));
+    let apply = move |index: &mut PolicyIndex, received: Received| {
+        if writes_statuses && StatusObjects::may_depend_on(&received.batch) {
+            statuses.send_if_modified(|objects| Arc::make_mut(objects).apply(&received.batch));
         }
-        index.apply(batch);
+        index.apply_received(received);
     };
     let source = config.source.clone();
     let read = daemon.read_source(source, "policy", kinds::POLICY, &index, apply);

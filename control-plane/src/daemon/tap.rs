@@ -11,6 +11,7 @@ use super::{Daemon, DaemonError, listen};
 use crate::cluster::{self, Events};
 use crate::config::{Source, Tap as Config};
 use crate::index::Inventory;
+use crate::source::Received;
 use crate::source::kube::kinds;
 use crate::tap::{
     self, ApiServerReviewer, CONTROLLER, IgnoredHeaders, MAX_TAPS, MeshNames, TapApi,
@@ -54,7 +55,8 @@ pub(super) async fn run(config: Config) -> Result<(), DaemonError> {
         dirs: Vec::new(),
         cluster: config.cluster,
     };
-    let read = daemon.read_source(source, "tap", kinds::TAP, &inventory, Inventory::apply);
+    let apply = |inventory: &mut Inventory, received: Received| inventory.apply(received.batch);
+    let read = daemon.read_source(source, "tap", kinds::TAP, &inventory, apply);
     if !read.await? {
         return Ok(());
     }

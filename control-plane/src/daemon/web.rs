@@ -88,7 +88,7 @@ async fn scrape(daemon: &mut Daemon, config: &Config) -> Result<Option<ProxyMetr
         "web",
         kinds::METRICS_API,
         &inventory,
-        Inventory::apply,
+        |inventory: &mut Inventory, received| inventory.apply(received.batch),
     );
     if !complete.await? {
         return Ok(None);

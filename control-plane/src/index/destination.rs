@@ -13,7 +13,7 @@ use super::store::{ChangeSet, Store};
 use super::version::Version;
 use super::views::Views;
 use crate::model::Name;
-use crate::source::Batch;
+use crate::source::{Batch, Received};
 
 /// The endpoints and profiles that proxies watch.
 #[derive(Debug)]
@@ -62,7 +62,11 @@ impl DestinationIndex {
     }
 
     pub fn apply(&mut self, batch: Batch) {
-        let changes = self.store.apply(batch);
+        self.apply_received(Received::now(batch));
+    }
+
+    pub(crate) fn apply_received(&mut self, received: Received) {
+        let changes = self.store.apply(received.batch);
         if changes.is_empty() {
             return;
         }
@@ -73,7 +77,7 @@ impl DestinationIndex {
             profiles,
             generation,
         } = self;
-        endpoints.refresh(store, settings, &changes);
+        endpoints.refresh(store, settings, &changes, received.at);
         profiles.refresh(
             |key| match &key.target {
                 // Any changed object may have, or have had, the address.
@@ -89,7 +93,8 @@ impl DestinationIndex {
             },
             |key| {
                 let profile = profile::profile(store, settings, key);
-                profile.ok().map(Version::new)
+                let changed = |profile| Version::changed(profile, received.at);
+                profile.ok().map(changed)
             },
         );
         generation.send_modify(|count| *count = Arc::new(**count + 1));

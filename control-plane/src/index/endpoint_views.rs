@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::services::{self, Before, EndpointSet, EndpointsKey, Selection};
 use super::settings::DestinationSettings;
@@ -46,11 +47,13 @@ impl EndpointViews {
     }
 
     /// Recomputes the endpoints that changes of the store affect and publishes those that differ.
+    /// `at` is when the changes were reported.
     pub(super) fn refresh(
         &mut self,
         store: &Store,
         settings: &DestinationSettings,
         changes: &ChangeSet,
+        at: Instant,
     ) {
         let Self { views, current } = self;
         let mut replaced: HashMap<Selection, Arc<Version<EndpointSet>>> = HashMap::new();
@@ -68,7 +71,7 @@ impl EndpointViews {
                     if set == **last.value() {
                         last
                     } else {
-                        Arc::new(Version::new(set))
+                        Arc::new(Version::changed(set, at))
                     }
                 });
                 after.clone()

@@ -14,7 +14,7 @@ use super::store::{ChangeSet, Store};
 use super::version::Version;
 use super::views::Views;
 use crate::model::{Name, WorkloadRef};
-use crate::source::Batch;
+use crate::source::{Batch, Received};
 
 /// The inbound and outbound policies that proxies watch.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub struct PolicyIndex {
     settings: PolicySettings,
     store: Store,
     /// `None` if the workload has been deleted, which ends the streams.
-    inbound: Views<InboundKey, Option<ServerPolicy>>,
+    inbound: Views<InboundKey, Version<Option<ServerPolicy>>>,
     /// The overlaps of Servers that have been logged, so that each is logged once and not for every
     /// pod.
     overlaps: BTreeSet<Overlap>,
@@ -49,7 +49,12 @@ impl PolicyIndex {
     }
 
     pub fn apply(&mut self, batch: Batch) {
-        let changes = self.store.apply(batch);
+        self.apply_received(Received::now(batch));
+    }
+
+    pub(crate) fn apply_received(&mut self, received: Received) {
+        let at = received.at;
+        let changes = self.store.apply(received.batch);
         if changes.is_empty() {
             return;
         }
@@ -62,7 +67,10 @@ impl PolicyIndex {
         } = self;
         inbound.refresh(
             |key| affects_workload(&changes, &key.workload),
-            |key| Some(inbound::policy(store, settings, &key.workload, key.port)),
+            |key| {
+                let policy = inbound::policy(store, settings, &key.workload, key.port);
+                Some(Version::changed(policy, at))
+            },
         );
         let is_current = |name: &Name| !changes.servers.contains(name);
         overlaps.retain(|it| is_current(&it.server) && is_current(&it.ignored));
@@ -74,7 +82,7 @@ impl PolicyIndex {
         }
         outbound.refresh(
             |key| affects_target(&changes, settings, key),
-            |key| Some(Version::new(outbound::policy(store, settings, key))),
+            |key| Some(Version::changed(outbound::policy(store, settings, key), at)),
         );
     }
 
@@ -82,10 +90,11 @@ impl PolicyIndex {
     pub fn inbound(
         &mut self,
         key: InboundKey,
-    ) -> Option<watch::Receiver<Arc<Option<ServerPolicy>>>> {
+    ) -> Option<watch::Receiver<Arc<Version<Option<ServerPolicy>>>>> {
         let value = inbound::policy(&self.store, &self.settings, &key.workload, key.port)?;
         report_overlaps(&self.store, &key, &mut self.overlaps);
-        Some(self.inbound.watch(key, |_key| Arc::new(Some(value))))
+        let first = |_key: &_| Arc::new(Version::new(Some(value)));
+        Some(self.inbound.watch(key, first))
     }
 
     /// Returns the policy of a destination for clients of a namespace.

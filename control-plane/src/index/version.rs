@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 /// Encoded messages, which streams share.
 pub type Messages = Arc<[Bytes]>;
@@ -18,6 +19,7 @@ pub type Messages = Arc<[Bytes]>;
 #[derive(Debug)]
 pub struct Version<V> {
     value: Arc<V>,
+    changed_at: Option<Instant>,
     // The most recently used first. Locked while an entry is found or added, never while messages
     // are encoded.
     prepared: Mutex<Vec<Prepared<V>>>,
@@ -37,11 +39,27 @@ struct Prepared<V> {
 const MAX_PREPARED: usize = 4;
 
 impl<V> Version<V> {
+    /// A value that was computed for a new reader.
     pub(super) fn new(value: V) -> Self {
         Self {
             value: Arc::new(value),
+            changed_at: None,
             prepared: Mutex::default(),
         }
+    }
+
+    /// A value that has changed by what was reported at this time.
+    pub(super) fn changed(value: V, at: Instant) -> Self {
+        Self {
+            changed_at: Some(at),
+            ..Self::new(value)
+        }
+    }
+
+    /// When the change that led to this version was reported; `None` if it was computed for a new
+    /// reader.
+    pub fn changed_at(&self) -> Option<Instant> {
+        self.changed_at
     }
 
     /// Returns the value, which a reader keeps as what it has sent. It does not keep the messages.

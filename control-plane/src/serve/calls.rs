@@ -2,8 +2,11 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use mesh_runtime::metrics::{Counter, CounterFamily, Gauge, GaugeFamily, Labels, Registry};
+use mesh_runtime::metrics::{
+    Counter, CounterFamily, Gauge, GaugeFamily, Histogram, HistogramFamily, Labels, Registry,
+};
 use parking_lot::Mutex;
 use tonic::{Code, Request, Status};
 
@@ -16,9 +19,15 @@ pub struct Calls {
     handled: CounterFamily,
     sent: CounterFamily,
     encoded: CounterFamily,
+    lag: HistogramFamily,
     open: GaugeFamily,
     streams: Arc<StreamLimit>,
 }
+
+/// Buckets of the lag of updates: from what a batch collects to what proxies notice.
+const LAG_SECONDS: &[f64] = &[
+    0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
+];
 
 /// The limit of open streams of all services. It bounds the values in the index, which are only
 /// kept while a stream watches them.
@@ -49,11 +58,13 @@ pub(super) struct Method {
     labels: Labels,
     started: Counter,
     sent: Counter,
+    lag: Histogram,
 }
 
 /// An open stream, counted until it is dropped.
 pub(super) struct OpenStream {
     sent: Counter,
+    lag: Histogram,
     open: Gauge,
     _permit: StreamPermit,
 }
@@ -82,6 +93,11 @@ impl Calls {
                 "mesh_grpc_messages_encoded_total",
                 "Messages encoded for streams, which each of them may send, by service and method",
             ),
+            lag: registry.histogram_family(
+                "mesh_grpc_update_lag_seconds",
+                "Time from the report of a change to the last message for it on a stream, by service and method",
+                LAG_SECONDS,
+            ),
             open: registry.gauge_family(
                 "grpc_server_open_streams",
                 "Open streams, by service and method",
@@ -105,6 +121,7 @@ impl Calls {
         Method {
             started: self.started.with(&labels),
             sent: self.sent.with(&labels),
+            lag: self.lag.with(&labels),
             calls: self.clone(),
             labels,
         }
@@ -138,6 +155,7 @@ impl Method {
         open.add(1);
         Ok(OpenStream {
             sent: self.sent.clone(),
+            lag: self.lag.clone(),
             open,
             _permit: permit,
         })
@@ -202,6 +220,11 @@ impl Drop for StreamPermit {
 impl OpenStream {
     pub(super) fn sent(&self) {
         self.sent.inc();
+    }
+
+    /// Records how long the last message for a change was sent after the change.
+    pub(super) fn sent_change(&self, lag: Duration) {
+        self.lag.observe(lag.as_secs_f64());
     }
 }
 

@@ -9,13 +9,14 @@ use mesh_api::proto::destination::destination_server::SERVICE_NAME;
 use mesh_core::profile::Profile;
 use mesh_runtime::drain;
 use parking_lot::Mutex;
+use tokio::time::Instant;
 use tonic::body::Body;
 use tonic::{Request, Status};
 
 use super::authority::{Authority, AuthorityError};
 use super::calls::{Calls, Method, OpenStream};
 use super::grpc::{Methods, encode, respond_with_stream, unknown_method, whole};
-use super::updates::{Step, Updates, updates};
+use super::updates::{Dated, Step, Updates, updates};
 use super::workload::ClientContext;
 use crate::index::{
     DestinationIndex, EndpointSet, EndpointsError, EndpointsKey, ProfileError, ProfileKey,
@@ -150,6 +151,13 @@ impl DestinationService {
             None => Step::Send(Vec::new()),
         };
         updates(generation, drain, stream, step)
+    }
+}
+
+/// The number of changes, which has no messages of its own.
+impl Dated for u64 {
+    fn changed_at(&self) -> Option<Instant> {
+        None
     }
 }
 

@@ -13,7 +13,7 @@ use tonic::{Request, Response, Status, async_trait};
 
 use super::calls::{Calls, Method};
 use super::updates::{Step, Updates, updates};
-use crate::index::{InboundKey, PolicyIndex};
+use crate::index::{InboundKey, PolicyIndex, Version};
 use crate::model::WorkloadRef;
 
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl InboundService {
     fn values(
         &self,
         spec: &PortSpec,
-    ) -> Result<watch::Receiver<Arc<Option<ServerPolicy>>>, Status> {
+    ) -> Result<watch::Receiver<Arc<Version<Option<ServerPolicy>>>>, Status> {
         let workload = WorkloadRef::parse(&spec.workload)
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
         let port = u16::try_from(spec.port)
@@ -57,7 +57,7 @@ impl InboundServerPolicies for InboundService {
 
     async fn get_port(&self, request: Request<PortSpec>) -> Result<Response<Server>, Status> {
         let values = self.values(request.get_ref());
-        let policy = values.and_then(|values| match &**values.borrow() {
+        let policy = values.and_then(|values| match values.borrow().value().as_ref() {
             Some(policy) => Ok(to_proto(policy)),
             None => Err(Status::not_found("unknown server")),
         });
@@ -71,7 +71,7 @@ impl InboundServerPolicies for InboundService {
         let opened = self.watch_port.open(&request);
         let opened = opened.and_then(|stream| Ok((stream, self.values(request.get_ref())?)));
         let (stream, values) = self.watch_port.count(opened)?;
-        let step = |policy: &Arc<Option<ServerPolicy>>| match &**policy {
+        let step = |version: &Arc<Version<Option<ServerPolicy>>>| match version.value().as_ref() {
             Some(policy) => Step::Send(vec![Ok(to_proto(policy))]),
             None => Step::End,
         };

@@ -7,11 +7,25 @@ use std::sync::Arc;
 use futures_util::{Stream, stream};
 use mesh_runtime::drain;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::calls::OpenStream;
+use crate::index::Version;
 
 /// The messages of a streaming call.
 pub(super) type Updates<M> = Pin<Box<dyn Stream<Item = M> + Send>>;
+
+/// A watched value that knows when it changed.
+pub(super) trait Dated {
+    /// When the change was reported that led to this value, if that is known.
+    fn changed_at(&self) -> Option<Instant>;
+}
+
+impl<V> Dated for Version<V> {
+    fn changed_at(&self) -> Option<Instant> {
+        self.changed_at()
+    }
+}
 
 /// The reaction to a new value.
 pub(super) enum Step<M> {
@@ -31,7 +45,7 @@ pub(super) fn updates<V, M>(
     step: impl FnMut(&Arc<V>) -> Step<M> + Send + 'static,
 ) -> Updates<M>
 where
-    V: Send + Sync + 'static,
+    V: Dated + Send + Sync + 'static,
     M: Send + 'static,
 {
     let state = UpdateState {
@@ -40,6 +54,7 @@ where
         stream,
         step,
         queue: VecDeque::new(),
+        changed_at: None,
         first: true,
     };
     Box::pin(stream::unfold(state, |mut state| async {
@@ -55,23 +70,33 @@ struct UpdateState<V, M, F> {
     step: F,
     /// The remaining messages of the last value.
     queue: VecDeque<M>,
+    /// When that value changed, until its messages are sent.
+    changed_at: Option<Instant>,
     first: bool,
 }
 
-impl<V, M, F: FnMut(&Arc<V>) -> Step<M>> UpdateState<V, M, F> {
+impl<V: Dated, M, F: FnMut(&Arc<V>) -> Step<M>> UpdateState<V, M, F> {
     async fn next(&mut self) -> Option<M> {
         loop {
             if let Some(message) = self.queue.pop_front() {
                 self.stream.sent();
+                if self.queue.is_empty()
+                    && let Some(changed_at) = self.changed_at.take()
+                {
+                    self.stream.sent_change(changed_at.elapsed());
+                }
                 return Some(message);
             }
-            if !std::mem::take(&mut self.first) {
+            let is_change = !std::mem::take(&mut self.first);
+            if is_change {
                 tokio::select! {
                     changed = self.values.changed() => changed.ok()?,
                     () = self.drain.draining() => return None,
                 }
             }
             let value = self.values.borrow_and_update().clone();
+            // What a new stream gets first may have changed long ago.
+            self.changed_at = value.changed_at().filter(|_| is_change);
             match (self.step)(&value) {
                 Step::Send(messages) => self.queue.extend(messages),
                 Step::End => return None,

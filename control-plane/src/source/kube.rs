@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 use self::kinds::WatchedKind;
 use self::metrics::Metrics;
 use self::watch::{KindWatch, WatchMessage};
-use super::Batch;
+use super::Received;
 use crate::model::Kind;
 
 mod batching;
@@ -55,7 +55,7 @@ impl KubeSource {
 
     /// Sends everything when all served kinds have been listed, and then changes, until the
     /// receiver is dropped or a task exits.
-    pub(crate) async fn run(self, batches: mpsc::Sender<Batch>) {
+    pub(crate) async fn run(self, batches: mpsc::Sender<Received>) {
         let (messages, received) = mpsc::channel::<WatchMessage>(CHANNEL_CAPACITY);
         let (changed, definitions) = latest::channel(());
         let metrics = Metrics::new(&self.registry);

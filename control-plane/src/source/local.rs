@@ -14,7 +14,7 @@ use mesh_runtime::metrics::{Gauge, Labels, Registry};
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
-use super::{Batch, Change};
+use super::{Batch, Change, Received};
 use crate::model::{Key, Kind, Object};
 use directory::Directory;
 
@@ -51,7 +51,7 @@ impl DirectorySource {
 
     /// Sends everything when all directories have been read, and then changes, until the receiver
     /// is dropped.
-    pub async fn run(mut self, batches: mpsc::Sender<Batch>) {
+    pub async fn run(mut self, batches: mpsc::Sender<Received>) {
         let mut ticks = tokio::time::interval(INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut first = true;
@@ -74,7 +74,7 @@ impl DirectorySource {
                 continue;
             }
             first = false;
-            if batches.send(batch).await.is_err() {
+            if batches.send(Received::now(batch)).await.is_err() {
                 return;
             }
         }

@@ -103,7 +103,9 @@ impl Index {
 
     fn apply(&mut self, batch: Batch) {
         let changes = self.store.apply(batch);
-        self.views.refresh(&self.store, &self.settings, &changes);
+        let at = Instant::now();
+        self.views
+            .refresh(&self.store, &self.settings, &changes, at);
     }
 
     fn watch(&mut self, node: &str) -> Versions {

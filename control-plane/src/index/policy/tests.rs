@@ -21,13 +21,16 @@ fn index(text: &str) -> PolicyIndex {
     index
 }
 
-fn inbound(index: &mut PolicyIndex, port: u16) -> watch::Receiver<Arc<Option<ServerPolicy>>> {
+fn inbound(
+    index: &mut PolicyIndex,
+    port: u16,
+) -> watch::Receiver<Arc<Version<Option<ServerPolicy>>>> {
     let workload = WorkloadRef::Pod(Name::new("shop", "web-1"));
     index.inbound(InboundKey { workload, port }).unwrap()
 }
 
-fn current(rx: &watch::Receiver<Arc<Option<ServerPolicy>>>) -> ServerPolicy {
-    rx.borrow().as_ref().clone().unwrap()
+fn current(rx: &watch::Receiver<Arc<Version<Option<ServerPolicy>>>>) -> ServerPolicy {
+    rx.borrow().value().as_ref().clone().unwrap()
 }
 
 /// Returns the name of the authorization of a client with this identity; empty if it is denied.

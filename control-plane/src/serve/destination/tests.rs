@@ -55,6 +55,7 @@ fn one_route(namespace: &str, name: &str) -> String {
 struct Cluster {
     index: Arc<Mutex<DestinationIndex>>,
     service: DestinationService,
+    registry: Registry,
     _drain: drain::Drain,
 }
 
@@ -64,10 +65,12 @@ impl Cluster {
         index.apply(apply(objects));
         let index = Arc::new(Mutex::new(index));
         let (drain, watch) = drain::channel();
-        let service = DestinationService::new(index.clone(), watch, &Calls::new(&Registry::new()));
+        let registry = Registry::new();
+        let service = DestinationService::new(index.clone(), watch, &Calls::new(&registry));
         Self {
             index,
             service,
+            registry,
             _drain: drain,
         }
     }

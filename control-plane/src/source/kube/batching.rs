@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::watch::WatchMessage;
 use crate::model::{Key, Kind, Object};
-use crate::source::{Batch, Change};
+use crate::source::{Batch, Change, Received};
 
 /// How long a batch collects changes after the first one. Enough for the events of one operation of
 /// a controller, which arrive on several watches, and small compared to the tens of milliseconds
@@ -34,10 +34,11 @@ struct PendingBatch {
 pub(super) async fn run(
     kinds: BTreeSet<Kind>,
     mut messages: mpsc::Receiver<WatchMessage>,
-    batches: mpsc::Sender<Batch>,
+    batches: mpsc::Sender<Received>,
 ) {
     let mut pending = PendingBatch::new(kinds);
-    let mut due: Option<Instant> = None;
+    // When the first of the pending changes was reported.
+    let mut since: Option<Instant> = None;
     loop {
         // Both channels are awaited concurrently, so that messages are merged while the channel of
         // batches is full.
@@ -48,26 +49,26 @@ pub(super) async fn run(
                 };
                 pending.add(message);
                 if pending.is_due() {
-                    due.get_or_insert_with(|| Instant::now() + SETTLE);
+                    since.get_or_insert_with(Instant::now);
                 }
             }
-            permit = settled(due, &batches), if due.is_some() => {
-                let Ok(permit) = permit else {
+            permit = settled(since, &batches), if since.is_some() => {
+                let (Ok(permit), Some(at)) = (permit, since.take()) else {
                     return;
                 };
-                permit.send(pending.take_batch());
-                due = None;
+                let batch = pending.take_batch();
+                permit.send(Received { batch, at });
             }
         }
     }
 }
 
 async fn settled(
-    due: Option<Instant>,
-    batches: &mpsc::Sender<Batch>,
-) -> Result<mpsc::Permit<'_, Batch>, mpsc::error::SendError<()>> {
-    if let Some(due) = due {
-        sleep_until(due).await;
+    since: Option<Instant>,
+    batches: &mpsc::Sender<Received>,
+) -> Result<mpsc::Permit<'_, Received>, mpsc::error::SendError<()>> {
+    if let Some(since) = since {
+        sleep_until(since + SETTLE).await;
     }
     batches.reserve().await
 }

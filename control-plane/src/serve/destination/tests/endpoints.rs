@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use mesh_api::destination::endpoint_update;
 use mesh_core::endpoint::{Endpoint, EndpointUpdate};
@@ -9,6 +10,7 @@ use tokio::sync::watch;
 
 use super::*;
 use crate::model::Name;
+use crate::source::Received;
 
 const NODES: &str = "---
 apiVersion: v1
@@ -223,4 +225,27 @@ fn version_with_its_messages_is_dropped_when_the_next_one_is_published() {
     assert!(set.upgrade().is_some(), "the slow stream has sent it");
     assert_eq!(received(&slow.ready()), ["10.1.0.3:8080 unknown"]);
     assert!(set.upgrade().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn lag_is_the_time_from_the_report_of_a_change_to_its_message() {
+    let cluster = cluster(&[("10.1.0.1", true)]);
+    let mut stream = cluster.endpoints(HOST, "");
+    stream.ready();
+    let at = Instant::now();
+    tokio::time::advance(Duration::from_secs(2)).await;
+    let batch = apply(&addresses(&[("10.1.0.1", true), ("10.1.0.3", true)]));
+    cluster.index.lock().apply_received(Received { batch, at });
+    tokio::time::advance(Duration::from_secs(1)).await;
+    // What a new stream sends first does not count.
+    cluster.endpoints(HOST, "").ready();
+    assert_eq!(stream.ready().len(), 1);
+    let metrics = String::from_utf8(cluster.registry.encode()).unwrap();
+    let method = format!("grpc_service=\"{SERVICE_NAME}\",grpc_method=\"Get\"");
+    for line in [
+        format!("mesh_grpc_update_lag_seconds_sum{{{method}}} 3"),
+        format!("mesh_grpc_update_lag_seconds_count{{{method}}} 1"),
+    ] {
+        assert!(metrics.contains(&line), "{line} in {metrics}");
+    }
 }

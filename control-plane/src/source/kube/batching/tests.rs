@@ -29,7 +29,7 @@ fn message(kind: Kind, changes: Vec<Change>, complete: bool) -> WatchMessage {
 
 struct Fixture {
     messages: mpsc::Sender<WatchMessage>,
-    batches: mpsc::Receiver<Batch>,
+    batches: mpsc::Receiver<Received>,
 }
 
 impl Fixture {
@@ -47,7 +47,7 @@ impl Fixture {
     }
 
     async fn next(&mut self) -> Batch {
-        self.batches.recv().await.unwrap()
+        self.batches.recv().await.unwrap().batch
     }
 
     /// Returns a fixture with both kinds listed and no objects.
