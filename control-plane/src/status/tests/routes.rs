@@ -355,7 +355,7 @@ fn what_the_mesh_cannot_apply_is_an_unsupported_value() {
         (
             "http",
             "{filters: [{type: URLRewrite, urlRewrite: {hostname: 'a:80'}}]}",
-            "spec.rules[0].filters[0].urlRewrite.hostname: \"a:80\" is not a host name without port",
+            "spec.rules[0].filters[0].urlRewrite.hostname: \"a:80\" is not a host name in lower case without port",
         ),
         (
             "grpc",
