@@ -12,6 +12,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderValue};
 use http_body_util::BodyExt as _;
 use mesh_core::route::filter::{Filter, Ratio};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::spawn_local;
 
 use super::backend::{BackendResponse, Delivery, RuleBackend};
@@ -58,41 +59,43 @@ pub(super) fn apply(
 ) -> Result<(), Error> {
     let is_mirrored = !opens_tunnel(request);
     let mut copies = Vec::new();
+    let mut refused = Vec::new();
     let mut applied = 0;
     for mirror in mirrors {
         let before = &filters[applied..mirror.at];
         filter::apply(before, request, &mut delivery.filters)?;
         applied = mirror.at;
-        if is_mirrored && mirror.ratio.includes(rand::random()) {
-            copies.push(MirroredRequest {
-                head: RequestHeadCopy::of(request),
-                backend: mirror.backend.clone(),
-                metrics: mirror.metrics.clone(),
-                client: delivery.client,
-                required_id: delivery.required_id.clone(),
-            });
+        if !is_mirrored || !mirror.ratio.includes(rand::random()) {
+            continue;
+        }
+        // Asked for before the head is copied: under overload, most copies get no permit.
+        match context.shared.mirrors_in_flight.clone().try_acquire_owned() {
+            Ok(permit) => {
+                let copy = MirroredRequest {
+                    head: RequestHeadCopy::of(request),
+                    backend: mirror.backend.clone(),
+                    metrics: mirror.metrics.clone(),
+                    client: delivery.client,
+                    required_id: delivery.required_id.clone(),
+                };
+                copies.push((permit, copy));
+            }
+            Err(_full) => refused.push(&mirror.metrics),
         }
     }
     filter::apply(&filters[applied..], request, &mut delivery.filters)?;
-    send(context, request, copies);
+    for metrics in refused {
+        metrics.count(MirrorResult::TooMany);
+    }
+    send(request, copies);
     Ok(())
 }
 
-/// Sends copies of a request, as many as may be in flight.
-fn send(context: &ProxyContext, request: &mut Request, copies: Vec<MirroredRequest>) {
-    let mut permitted = Vec::with_capacity(copies.len());
-    let mut permits = Vec::with_capacity(copies.len());
-    for copy in copies {
-        match context.shared.mirrors_in_flight.clone().try_acquire_owned() {
-            Ok(permit) => {
-                permits.push(permit);
-                permitted.push(copy);
-            }
-            Err(_full) => copy.metrics.count(MirrorResult::TooMany),
-        }
-    }
+/// Sends copies of a request, each with its permit to be in flight.
+fn send(request: &mut Request, copies: Vec<(OwnedSemaphorePermit, MirroredRequest)>) {
+    let (permits, copies): (Vec<_>, Vec<_>) = copies.into_iter().unzip();
     let bodies = request.body_mut().share(permits);
-    for (copy, (body, progress)) in permitted.into_iter().zip(bodies) {
+    for (copy, (body, progress)) in copies.into_iter().zip(bodies) {
         spawn_local(async move {
             let MirroredRequest {
                 head,
