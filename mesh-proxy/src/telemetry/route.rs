@@ -8,7 +8,7 @@ use mesh_runtime::metrics::{
     Counter, CounterFamily, Exemplar, Exemplars, Histogram, HistogramFamily, Labels, Registry,
 };
 
-use super::status::{HandleCache, Outcome};
+use super::status::{GrpcStatus, HandleCache, Outcome};
 
 /// One group of these families, for HTTP and for gRPC. Families that Linkerd does not export for
 /// the group are absent.
@@ -28,8 +28,21 @@ struct ProtocolFamilies {
     request_frames: Option<HistogramFamily>,
     response_frames: Option<HistogramFamily>,
     statuses: CounterFamily,
-    status_label: &'static str,
-    has_error_label: bool,
+    status_labels: StatusLabels,
+}
+
+/// The labels of the families of statuses, which differ as in Linkerd.
+#[derive(Clone, Copy, Debug)]
+enum StatusLabels {
+    /// `status`, the number.
+    InboundHttp,
+    /// `status`, the number of the code; empty if the response has none.
+    InboundGrpc,
+    /// `http_status`, the number, and `error`.
+    OutboundHttp,
+    /// `grpc_status`, the name of the code, and `error`. A response without a code, which need not
+    /// be gRPC, is UNKNOWN.
+    OutboundGrpc,
 }
 
 /// The handles of one route or backend, on one data thread.
@@ -117,35 +130,25 @@ impl RouteFamilies {
             "inbound_",
             "_statuses_total"
         );
-        let make = |requests, request, response, request_frames, response_frames, statuses| {
-            ProtocolFamilies {
-                requests: Some(requests),
-                request_duration: Some(request),
-                response_duration: Some(response),
-                request_frames: Some(request_frames),
-                response_frames: Some(response_frames),
-                statuses,
-                status_label: "status",
-                has_error_label: false,
-            }
-        };
         Self {
-            http: make(
-                requests.0,
-                request.0,
-                response.0,
-                request_frames.0,
-                response_frames.0,
-                statuses.0,
-            ),
-            grpc: make(
-                requests.1,
-                request.1,
-                response.1,
-                request_frames.1,
-                response_frames.1,
-                statuses.1,
-            ),
+            http: ProtocolFamilies {
+                requests: Some(requests.0),
+                request_duration: Some(request.0),
+                response_duration: Some(response.0),
+                request_frames: Some(request_frames.0),
+                response_frames: Some(response_frames.0),
+                statuses: statuses.0,
+                status_labels: StatusLabels::InboundHttp,
+            },
+            grpc: ProtocolFamilies {
+                requests: Some(requests.1),
+                request_duration: Some(request.1),
+                response_duration: Some(response.1),
+                request_frames: Some(request_frames.1),
+                response_frames: Some(response_frames.1),
+                statuses: statuses.1,
+                status_labels: StatusLabels::InboundGrpc,
+            },
         }
     }
 
@@ -170,19 +173,18 @@ impl RouteFamilies {
             "outbound_",
             "_route_request_statuses_total"
         );
-        let make = |duration, frames, statuses, status_label| ProtocolFamilies {
+        let make = |duration, frames, statuses, status_labels| ProtocolFamilies {
             requests: None,
             request_duration: Some(duration),
             response_duration: None,
             request_frames: Some(frames),
             response_frames: None,
             statuses,
-            status_label,
-            has_error_label: true,
+            status_labels,
         };
         Self {
-            http: make(duration.0, frames.0, statuses.0, "http_status"),
-            grpc: make(duration.1, frames.1, statuses.1, "grpc_status"),
+            http: make(duration.0, frames.0, statuses.0, StatusLabels::OutboundHttp),
+            grpc: make(duration.1, frames.1, statuses.1, StatusLabels::OutboundGrpc),
         }
     }
 
@@ -212,19 +214,30 @@ impl RouteFamilies {
             "outbound_",
             "_route_backend_response_statuses_total"
         );
-        let make = |requests, duration, frames, statuses, status_label| ProtocolFamilies {
+        let make = |requests, duration, frames, statuses, status_labels| ProtocolFamilies {
             requests: Some(requests),
             request_duration: None,
             response_duration: Some(duration),
             request_frames: None,
             response_frames: Some(frames),
             statuses,
-            status_label,
-            has_error_label: true,
+            status_labels,
         };
         Self {
-            http: make(requests.0, duration.0, frames.0, statuses.0, "http_status"),
-            grpc: make(requests.1, duration.1, frames.1, statuses.1, "grpc_status"),
+            http: make(
+                requests.0,
+                duration.0,
+                frames.0,
+                statuses.0,
+                StatusLabels::OutboundHttp,
+            ),
+            grpc: make(
+                requests.1,
+                duration.1,
+                frames.1,
+                statuses.1,
+                StatusLabels::OutboundGrpc,
+            ),
         }
     }
 
@@ -253,23 +266,27 @@ impl ProtocolFamilies {
             labels,
         }
     }
+}
 
-    fn status_labels(&self, labels: &Labels, outcome: &Outcome) -> Labels {
-        let (status, error) = match outcome {
-            Outcome::Response {
-                grpc: Some(grpc), ..
-            } if self.status_label != "http_status" => (grpc.name().to_owned(), ""),
-            Outcome::Response { status, .. } => (status.as_u16().to_string(), ""),
-            Outcome::Failed { status, error } => (
-                status.map_or(String::new(), |status| status.as_u16().to_string()),
-                error.as_str(),
-            ),
+impl StatusLabels {
+    fn add_to(self, labels: Labels, outcome: &Outcome) -> Labels {
+        let number = || match outcome.status() {
+            Some(status) => status.as_str().to_owned(),
+            None => String::new(),
         };
-        let labels = labels.clone().with(self.status_label, status);
-        if self.has_error_label {
-            labels.with("error", error)
-        } else {
-            labels
+        let grpc = outcome.grpc();
+        match self {
+            Self::InboundHttp => labels.with("status", number()),
+            Self::InboundGrpc => match grpc {
+                Some(GrpcStatus::Code(code)) => labels.with("status", code.to_string()),
+                Some(GrpcStatus::Missing) | None => labels.with("status", ""),
+            },
+            Self::OutboundHttp => labels
+                .with("http_status", number())
+                .with("error", outcome.error()),
+            Self::OutboundGrpc => labels
+                .with("grpc_status", grpc.unwrap_or(GrpcStatus::Missing).name())
+                .with("error", outcome.error()),
         }
     }
 }
@@ -304,9 +321,13 @@ impl RouteMetrics {
         self.statuses
             .borrow_mut()
             .find_or(outcome, |outcome| {
-                let labels = self.families.status_labels(&self.labels, outcome);
+                let labels = self.labels.clone();
+                let labels = self.families.status_labels.add_to(labels, outcome);
                 self.families.statuses.with(&labels)
             })
             .inc();
     }
 }
+
+#[cfg(test)]
+mod tests;

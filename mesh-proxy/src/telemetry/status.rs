@@ -71,6 +71,22 @@ impl Outcome {
             Self::Failed { status, .. } => *status,
         }
     }
+
+    /// Returns the status of a complete gRPC call.
+    pub(super) fn grpc(&self) -> Option<GrpcStatus> {
+        match self {
+            Self::Response { grpc, .. } => *grpc,
+            Self::Failed { .. } => None,
+        }
+    }
+
+    /// Returns the name of the error, or nothing.
+    pub(super) fn error(&self) -> &'static str {
+        match self {
+            Self::Response { .. } => "",
+            Self::Failed { error, .. } => error.as_str(),
+        }
+    }
 }
 
 impl GrpcStatus {
@@ -82,7 +98,7 @@ impl GrpcStatus {
         }
     }
 
-    /// Returns the name, which the newer families report.
+    /// Returns the name, which the newer outbound families report.
     pub(super) fn name(self) -> &'static str {
         const NAMES: [&str; 17] = [
             "OK",
