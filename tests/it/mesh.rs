@@ -4,6 +4,7 @@ mod access;
 mod clients;
 mod dashboard;
 mod faults;
+mod ingress;
 pub(crate) mod manifests;
 mod rolling;
 mod tap;

@@ -130,7 +130,8 @@ fn python_server(namespace: &str, name: &str, script: &str, port: (&str, u16)) -
         + &service(namespace, name, &[(port.0, 80, port.1)])
 }
 
-fn config_map(namespace: &str, name: &str, file: &str, content: &str) -> String {
+/// A ConfigMap of one file.
+pub(crate) fn config_map(namespace: &str, name: &str, file: &str, content: &str) -> String {
     let content = serde_json::Value::from(content);
     format!(
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}, namespace: {namespace}}}\ndata: {{{file}: {content}}}\n---\n"
@@ -186,7 +187,7 @@ pub(crate) fn pod(
 }
 
 /// The same, of the Service `app`.
-fn pod_of(
+pub(crate) fn pod_of(
     app: &str,
     namespace: &str,
     name: &str,

@@ -63,6 +63,7 @@ const PACKAGES: &[Package] = &[
     package("nghttp2-client", Program("h2load"), Test, "HTTP/2 load"),
     package("nghttp2-server", Program("nghttpd"), Test, "an HTTP/2 server"),
     service("nginx-light", Program("nginx"), Demo, "the web servers behind the demo's Service", "nginx"),
+    service("haproxy", Program("haproxy"), Test, "an ingress controller, and a peer of the benchmark", "haproxy"),
     service("redis-server", Program("redis-server"), Test, "an opaque TCP server, and redis-benchmark", "redis-server"),
     service("mariadb-server", Program("mariadbd"), Test, "a server that speaks first", "mariadb"),
     package("mariadb-client", Program("mariadb"), Test, "MariaDB's own client"),
@@ -97,11 +98,8 @@ const fn service(
     service: &'static str,
 ) -> Package {
     Package {
-        name,
-        proof,
-        need,
-        why,
         service: Some(service),
+        ..package(name, proof, need, why)
     }
 }
 
