@@ -79,7 +79,8 @@ async fn lost_packets_and_a_partition_fail_no_request() {
         sample(&metrics, &open).is_some_and(|open| open >= 4.0)
     })
     .await;
-    assert_eq!(scene.sent_to(server).await, sent);
+    // None is answered: each of the four clients waits for its first.
+    assert!(scene.sent_to(server).await <= sent + 4.0);
     server.mend();
     assert_none_failed(&running.finish().1, 50);
 }
