@@ -15,13 +15,15 @@ mod tap;
 mod watches;
 
 use std::future::poll_fn;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use bytes::Bytes;
 use clap::Subcommand;
 use h2::SendStream;
 use serde_json::json;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use self::watches::Api;
 
@@ -120,6 +122,51 @@ impl Outcome {
             "p999": micros(0.999),
         }))
     }
+}
+
+/// Runs clients in a closed loop, each of which sends the next item when it has the response to the
+/// last and begins with another one, and prints the outcome.
+async fn closed_loops<C, T, F>(
+    clients: Vec<C>,
+    items: &'static [T],
+    seconds: f64,
+    send: impl Fn(C, &'static T) -> F + Copy + Send + 'static,
+) -> anyhow::Result<()>
+where
+    C: Clone + Send + 'static,
+    T: Sync,
+    F: Future<Output = anyhow::Result<()>> + Send,
+{
+    let begun = Instant::now();
+    let end = begun + Duration::from_secs_f64(seconds);
+    let count = clients.len();
+    let mut running = JoinSet::new();
+    for (number, client) in clients.into_iter().enumerate() {
+        let first = number * items.len() / count;
+        running.spawn(async move {
+            let mut outcome = Outcome::default();
+            for item in items.iter().cycle().skip(first) {
+                let begun = Instant::now();
+                if begun >= end {
+                    break;
+                }
+                match timeout(OPERATION_TIMEOUT, send(client.clone(), item)).await {
+                    Ok(Ok(())) => {
+                        outcome.operations += 1;
+                        outcome.latencies.push(begun.elapsed());
+                    }
+                    Ok(Err(error)) => outcome.fail(error),
+                    Err(elapsed) => outcome.fail(elapsed),
+                }
+            }
+            outcome
+        });
+    }
+    let mut outcome = Outcome::default();
+    while let Some(client) = running.join_next().await {
+        outcome.add(client.context("a client panicked")?);
+    }
+    outcome.print(begun.elapsed())
 }
 
 /// Returns the smallest value that this share of the sorted values does not exceed.

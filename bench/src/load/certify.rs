@@ -5,9 +5,8 @@
 //! the server must have it reviewed by `mesh-bench kube-api`.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
@@ -15,11 +14,9 @@ use clap::Args;
 use h2::client::SendRequest;
 use rcgen::{CertificateParams, KeyPair};
 use serde_json::json;
-use tokio::task::JoinSet;
-use tokio::time::timeout;
 
+use super::closed_loops;
 use super::grpc::{self, framed, put};
-use super::{OPERATION_TIMEOUT, Outcome};
 use crate::kube_api::{service_name, service_namespace};
 
 #[derive(Debug, Args)]
@@ -63,45 +60,9 @@ pub(super) async fn run(options: Options) -> anyhow::Result<()> {
     for _ in 0..options.clients {
         connections.push(grpc::connect(options.address).await?.0);
     }
-    let begun = Instant::now();
-    let end = begun + Duration::from_secs_f64(options.seconds);
-    let mut clients = JoinSet::new();
-    for (number, connection) in connections.into_iter().enumerate() {
-        // Each client begins with another account.
-        let first = number * requests.len() / options.clients;
-        let requests = requests.iter().cycle().skip(first);
-        clients.spawn(client(connection, options.address, requests, end));
-    }
-    let mut outcome = Outcome::default();
-    while let Some(client) = clients.join_next().await {
-        outcome.add(client.context("a client panicked")?);
-    }
-    outcome.print(begun.elapsed())
-}
-
-async fn client(
-    connection: SendRequest<Bytes>,
-    address: SocketAddr,
-    requests: impl Iterator<Item = &'static Request>,
-    end: Instant,
-) -> Outcome {
-    let mut outcome = Outcome::default();
-    for request in requests {
-        let begun = Instant::now();
-        if begun >= end {
-            break;
-        }
-        let response = request.send(connection.clone(), address);
-        match timeout(OPERATION_TIMEOUT, response).await {
-            Ok(Ok(())) => {
-                outcome.operations += 1;
-                outcome.latencies.push(begun.elapsed());
-            }
-            Ok(Err(error)) => outcome.fail(error),
-            Err(elapsed) => outcome.fail(elapsed),
-        }
-    }
-    outcome
+    let address = options.address;
+    let send = move |connection, request: &'static Request| request.send(connection, address);
+    closed_loops(connections, requests, options.seconds, send).await
 }
 
 impl Request {

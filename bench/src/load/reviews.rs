@@ -3,7 +3,6 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
@@ -12,10 +11,8 @@ use h2::client::SendRequest;
 use http::Request;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
-use tokio::task::JoinSet;
-use tokio::time::timeout;
 
-use super::{OPERATION_TIMEOUT, Outcome};
+use super::closed_loops;
 use crate::kube_api::new_pod;
 use crate::tls;
 
@@ -56,48 +53,20 @@ pub(super) async fn run(options: Options) -> anyhow::Result<()> {
         .map(|service| review(service, options.containers).to_string().into())
         .collect();
     let bodies: &'static [Bytes] = bodies.leak();
-    let begun = Instant::now();
-    let end = begun + Duration::from_secs_f64(options.seconds);
-    let mut clients = JoinSet::new();
-    for number in 0..options.concurrent {
-        let first = number * bodies.len() / options.concurrent;
-        let bodies = bodies.iter().cycle().skip(first);
-        clients.spawn(client(sender.clone(), options.address, bodies, end));
-    }
-    let mut outcome = Outcome::default();
-    while let Some(client) = clients.join_next().await {
-        outcome.add(client.context("a client panicked")?);
-    }
+    let clients = vec![sender; options.concurrent];
+    let address = options.address;
+    let send = move |sender, body| send(sender, address, body);
+    closed_loops(clients, bodies, options.seconds, send).await?;
     connection.abort();
-    outcome.print(begun.elapsed())
-}
-
-async fn client(
-    sender: SendRequest<Bytes>,
-    address: SocketAddr,
-    bodies: impl Iterator<Item = &'static Bytes>,
-    end: Instant,
-) -> Outcome {
-    let mut outcome = Outcome::default();
-    for body in bodies {
-        let begun = Instant::now();
-        if begun >= end {
-            break;
-        }
-        match timeout(OPERATION_TIMEOUT, send(sender.clone(), address, body)).await {
-            Ok(Ok(())) => {
-                outcome.operations += 1;
-                outcome.latencies.push(begun.elapsed());
-            }
-            Ok(Err(error)) => outcome.fail(error),
-            Err(elapsed) => outcome.fail(elapsed),
-        }
-    }
-    outcome
+    Ok(())
 }
 
 /// Sends a review, and fails unless the response has a patch.
-async fn send(sender: SendRequest<Bytes>, address: SocketAddr, body: &Bytes) -> anyhow::Result<()> {
+async fn send(
+    sender: SendRequest<Bytes>,
+    address: SocketAddr,
+    body: &'static Bytes,
+) -> anyhow::Result<()> {
     let request = Request::post(format!("https://{address}/?timeout=10s"))
         .header("content-type", "application/json")
         .body(())?;

@@ -7,14 +7,10 @@ use anyhow::{Context as _, bail};
 use bytes::{Bytes, BytesMut};
 use clap::Args;
 use h2::client::SendRequest;
-use http::Request;
-use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use super::{OPERATION_TIMEOUT, Outcome, wait_for_capacity};
+use super::{OPERATION_TIMEOUT, Outcome, grpc, wait_for_capacity};
 
-/// So large that no stream waits for the client's windows.
-const WINDOW: u32 = 16 * 1024 * 1024;
 /// Length of the gRPC message prefix: compressed flag and message length.
 const PREFIX: usize = 5;
 
@@ -37,7 +33,7 @@ pub(crate) struct Options {
 pub(super) async fn run(options: Options) -> anyhow::Result<()> {
     let mut senders = Vec::new();
     for _ in 0..options.connections {
-        senders.push(connect(options.target).await?);
+        senders.push(grpc::connect(options.target).await?.0);
     }
     let message = message(options.size)?;
     let start = Instant::now();
@@ -57,20 +53,6 @@ pub(super) async fn run(options: Options) -> anyhow::Result<()> {
     outcome.print(start.elapsed())
 }
 
-async fn connect(target: SocketAddr) -> anyhow::Result<SendRequest<Bytes>> {
-    let tcp = TcpStream::connect(target)
-        .await
-        .with_context(|| format!("connect to {target}"))?;
-    tcp.set_nodelay(true)?;
-    let (sender, connection) = h2::client::Builder::new()
-        .initial_window_size(WINDOW)
-        .initial_connection_window_size(WINDOW)
-        .handshake(tcp)
-        .await?;
-    tokio::spawn(async move { drop(connection.await) });
-    Ok(sender)
-}
-
 /// Returns a gRPC message of `size` bytes.
 fn message(size: usize) -> anyhow::Result<Bytes> {
     let length = u32::try_from(size).context("a message must be shorter than 4 GiB")?;
@@ -87,10 +69,7 @@ async fn stream(
     end: Instant,
 ) -> anyhow::Result<u64> {
     let mut sender = sender.ready().await?;
-    let request = Request::post(format!("http://{target}/bench.Echo/Stream"))
-        .header("content-type", "application/grpc")
-        .header("te", "trailers")
-        .body(())?;
+    let request = grpc::request(target, "bench.Echo/Stream").body(())?;
     let (response, mut messages) = sender.send_request(request, false)?;
     wait_for_capacity(&mut messages, message.len()).await?;
     messages.send_data(message.clone(), false)?;
