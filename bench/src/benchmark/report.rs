@@ -164,8 +164,9 @@ fn in_unit(metric: Metric, unit: Unit, value: f64) -> String {
 }
 
 fn command_line() -> String {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    format!("cargo xtask {}", arguments.join(" "))
+    // The program is started as `mesh-bench benchmark`, and users start it by xtask.
+    let arguments: Vec<String> = std::env::args().skip(2).collect();
+    format!("cargo xtask bench {}", arguments.join(" "))
 }
 
 #[cfg(test)]
