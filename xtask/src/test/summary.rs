@@ -107,7 +107,7 @@ impl Summary {
         // No test is marked `ignore`; if one ever is, it is reported as skipped.
         self.tally
             .skipped
-            .extend((0..ignored).map(|_| "marked #[ignore]".to_owned()));
+            .extend((0..ignored).map(|_| "marked as ignored".to_owned()));
         self.skipped_here.clear();
         self.section = Section::Progress;
     }
