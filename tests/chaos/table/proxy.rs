@@ -139,9 +139,12 @@ pub(super) const FAULTS: &[Fault] = &[
     Fault {
         number: 28,
         name: "of six endpoints one is a black hole, one slow, one answers 503",
-        planted: "endpoints that die, are slow or fail, each by itself; on a cluster failing replicas under load",
+        planted: "six pods under h2load, of which three chosen by the seed drop every packet, take two seconds, and answer 503; each kind by itself; on a cluster failing replicas under load",
         promise: "99.9 % succeed with breaker and balancing",
         tests: &[
+            local(
+                "mesh-proxy/tests/it/faults/network.rs::three_bad_endpoints_of_six_fail_less_than_a_thousandth",
+            ),
             local("mesh-proxy/tests/it/balance.rs::a_dead_endpoint_fails_no_request"),
             local(
                 "mesh-proxy/src/tests/breaker.rs::endpoint_leaves_rotation_after_seven_failures_and_returns_after_probe",
@@ -271,16 +274,19 @@ pub(super) const FAULTS: &[Fault] = &[
     Fault {
         number: 35,
         name: "descriptors run out",
-        planted: "the limits that the proxy derives from its limit of open files",
-        promise: "accepting survives EMFILE and goes on; counted",
+        planted: "300 connections to a proxy that may open 30 files more; the limits that a proxy derives from its limit of open files",
+        promise: "accepting survives EMFILE and goes on; logged",
         tests: &[
+            local(
+                "mesh-proxy/tests/it/faults/resources.rs::accepting_survives_exhausted_descriptors_and_continues",
+            ),
             local("mesh-proxy/src/context.rs::one_direction_cannot_use_all_descriptors"),
             local(
                 "mesh-proxy/tests/it/start.rs::the_limit_of_open_files_is_raised_as_far_as_it_may_be",
             ),
             local("mesh-proxy/tests/it/accept.rs::tunnels_count_among_the_connections"),
         ],
-        limit: "Exhaustion itself is not planted.",
+        limit: "",
     },
     Fault {
         number: 36,
@@ -311,14 +317,15 @@ pub(super) const FAULTS: &[Fault] = &[
     Fault {
         number: 38,
         name: "system calls fail with EINTR, ENOBUFS, ECONNABORTED, EPROTO, or write less",
-        planted: "writes of any length through the record layer and the copy loops",
+        planted: "strace makes every third accept4 or connect of both proxies fail under h2load; writes of any length through the record layer and the copy loops",
         promise: "no loop, no loss",
         tests: &[
+            local("mesh-proxy/tests/it/faults/resources.rs::failing_system_calls_lose_no_request"),
             local("mesh-proxy/src/tls/tests/stream.rs::random_writes_arrive_in_both_directions"),
             local(
                 "mesh-proxy/src/transport/tls/tests.rs::more_received_bytes_than_the_buffer_are_opened_in_parts",
             ),
         ],
-        limit: "Errors of accept and connect are not injected.",
+        limit: "Errors of reads and writes are not injected, as an error of an established connection ends it.",
     },
 ];

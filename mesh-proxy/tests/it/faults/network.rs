@@ -1,11 +1,17 @@
 //! Connections and packets that are lost.
 
+use std::time::Duration;
+
+use mesh_core::policy::outbound::OutboundProtocol;
+use mesh_core::resilience::{Backoff, FailureAccrual};
 use mesh_test_support::campaign::{Choices, measured};
 use mesh_test_support::command::are_installed;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use super::Scene;
-use crate::harness::{eventually, policies, sample};
-use crate::load::{PORT, SERVICE, assert_none_failed};
+use crate::harness::{HttpApp, eventually, policies, sample};
+use crate::load::{PORT, SERVICE, assert_none_failed, mesh, nginx};
 
 const UNREACHABLE: [&str; 2] = ["mesh_proxy_control_unreachable", "client=\"destination\""];
 
@@ -133,4 +139,80 @@ async fn reset_storm_leaves_nothing_and_ends_with_it() {
     measured(format!(
         "{reset} connections reset in {RESETS} turns before"
     ));
+}
+
+/// Of six endpoints one drops every packet, one takes two seconds, and one answers 503.
+#[tokio::test]
+async fn three_bad_endpoints_of_six_fail_less_than_a_thousandth() {
+    const REQUESTS: u64 = 20_000;
+    let Some(mesh) = mesh() else { return };
+    let client = mesh.pod("client").meshed().await;
+    let mut pods = Vec::new();
+    for number in 0..6 {
+        pods.push(mesh.pod(&format!("server{number}")).meshed().await);
+    }
+    let mut choices = Choices::new();
+    // The first three after this are bad.
+    for at in 0..3 {
+        let other = at + choices.below(pods.len() - at);
+        pods.swap(at, other);
+    }
+    let (bad, good) = pods.split_at(3);
+    let mut servers = Vec::new();
+    for pod in good {
+        servers.push(nginx(pod).await);
+    }
+    let slow = |mut tcp: TcpStream| async move {
+        let mut request = [0; 4096];
+        while tcp.read(&mut request).await.is_ok_and(|read| read > 0) {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            let _ = tcp
+                .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+                .await;
+        }
+    };
+    bad[0].listen(PORT, slow).await;
+    let refusal = "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n";
+    let _refusing = HttpApp::start(&bad[1], PORT, refusal).await;
+    bad[2].drop_packets(&["iifname eth0"]);
+
+    let mut policy = policies::service("web", SERVICE.1);
+    let accrual = Some(FailureAccrual::ConsecutiveFailures {
+        max_failures: 7,
+        backoff: Backoff {
+            min: Duration::from_secs(1),
+            max: Duration::from_secs(60),
+            jitter: 0.5,
+        },
+    });
+    if let OutboundProtocol::Detect { http1, http2, .. } = &mut policy.protocol {
+        (http1.failure_accrual, http2.failure_accrual) = (accrual, accrual);
+    }
+    mesh.control.outbound(SERVICE, policy);
+    let endpoints = pods.iter().map(|pod| policies::meshed(pod, PORT)).collect();
+    let authority = policies::authority("web", SERVICE.1);
+    mesh.control.endpoints(&authority, endpoints);
+
+    let load = format!("h2load --h1 -n {REQUESTS} -c 16 http://10.96.0.1/");
+    let report = client.run(&load).await;
+    let (succeeded, failed) = counted(&report);
+    measured(format!("{succeeded} succeeded, {failed} failed"));
+    assert_eq!(succeeded + failed, REQUESTS, "{report}");
+    assert!(failed * 1000 <= REQUESTS, "{report}");
+    // All of them were tried.
+    let identity = bad[1].identity();
+    assert!(client.metric(&["request_total", &identity]).await >= 7.0);
+}
+
+/// Returns how many requests succeeded with a 2xx, and how many did not.
+fn counted(report: &str) -> (u64, u64) {
+    let of = |line: &str, what: &str| -> u64 {
+        let line = report.lines().find(|found| found.starts_with(line));
+        let mut parts = line.unwrap_or_default().split([',', ':']);
+        let number = parts.find_map(|part| part.trim().strip_suffix(what));
+        let number = number.and_then(|number| number.trim().parse().ok());
+        number.unwrap_or_else(|| panic!("no {what:?} in {report}"))
+    };
+    let succeeded = of("status codes:", " 2xx");
+    (succeeded, of("requests:", " total") - succeeded)
 }
