@@ -16,6 +16,11 @@ use super::closed_loops;
 use crate::kube_api::new_pod;
 use crate::tls;
 
+/// The windows of Go's HTTP/2 client, which API servers use. With those that HTTP/2 starts with,
+/// responses would wait for each other.
+const STREAM_WINDOW: u32 = 4 << 20;
+const CONNECTION_WINDOW: u32 = 1 << 30;
+
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// Address of the webhook
@@ -46,7 +51,11 @@ pub(super) async fn run(options: Options) -> anyhow::Result<()> {
         .with_context(|| format!("connect to {}", options.address))?;
     tcp.set_nodelay(true)?;
     let connected = tls::connect(tcp, &options.authority, "client", &options.name, &[b"h2"]);
-    let (sender, connection) = h2::client::handshake(connected.await?).await?;
+    let (sender, connection) = h2::client::Builder::new()
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .handshake(connected.await?)
+        .await?;
     let connection = tokio::spawn(connection);
     let services = 0..options.services;
     let bodies: Vec<Bytes> = services
