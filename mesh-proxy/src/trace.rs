@@ -92,10 +92,7 @@ impl Tracer {
         direction: Direction,
         request: &mut Request<B>,
     ) -> Option<Box<OpenSpan>> {
-        let received = TraceContext::extract(request.headers())?;
-        if !received.flags.is_sampled() {
-            return None;
-        }
+        let received = TraceContext::extract_sampled(request.headers())?;
         let span_id = new_span_id();
         let started = SystemTime::now();
         let span = Span {

@@ -30,15 +30,24 @@ enum Format {
 }
 
 impl TraceContext {
+    /// Reads the context of a request if it is sampled. Most are not, and those of the most common
+    /// format are recognised by one character.
+    pub(crate) fn extract_sampled(headers: &HeaderMap) -> Option<Self> {
+        if w3c::is_unsampled(headers) {
+            return None;
+        }
+        Self::extract(headers).filter(|context| context.flags.is_sampled())
+    }
+
     /// Reads the context of a request.
-    pub(crate) fn extract(headers: &HeaderMap) -> Option<Self> {
-        if headers.contains_key(w3c::TRACEPARENT) {
+    fn extract(headers: &HeaderMap) -> Option<Self> {
+        if headers.contains_key(&w3c::TRACEPARENT) {
             w3c::extract(headers)
-        } else if headers.contains_key(binary::GRPC_TRACE_BIN) {
+        } else if headers.contains_key(&binary::GRPC_TRACE_BIN) {
             binary::extract(headers)
-        } else if headers.contains_key(b3::SINGLE) {
+        } else if headers.contains_key(&b3::SINGLE) {
             b3::extract_single(headers)
-        } else if headers.contains_key(b3::TRACE_ID) {
+        } else if headers.contains_key(&b3::TRACE_ID) {
             b3::extract_multiple(headers)
         } else {
             None
@@ -74,7 +83,7 @@ fn single<'a>(headers: &'a HeaderMap, name: &http::HeaderName) -> Option<&'a [u8
 }
 
 /// Sets a header to a text of visible ASCII characters.
-fn set(headers: &mut HeaderMap, name: http::HeaderName, value: &str) {
+fn set(headers: &mut HeaderMap, name: &http::HeaderName, value: &str) {
     if let Ok(value) = http::HeaderValue::from_str(value) {
         headers.insert(name, value);
     }

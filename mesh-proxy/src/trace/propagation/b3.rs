@@ -7,12 +7,12 @@ use mesh_core::trace::{SpanId, TraceFlags, TraceId};
 
 use super::{Format, TraceContext, set, single};
 
-pub(super) const SINGLE: HeaderName = HeaderName::from_static("b3");
-pub(super) const TRACE_ID: HeaderName = HeaderName::from_static("x-b3-traceid");
-const SPAN_ID: HeaderName = HeaderName::from_static("x-b3-spanid");
-const PARENT_SPAN_ID: HeaderName = HeaderName::from_static("x-b3-parentspanid");
-const SAMPLED: HeaderName = HeaderName::from_static("x-b3-sampled");
-const FLAGS: HeaderName = HeaderName::from_static("x-b3-flags");
+pub(super) static SINGLE: HeaderName = HeaderName::from_static("b3");
+pub(super) static TRACE_ID: HeaderName = HeaderName::from_static("x-b3-traceid");
+static SPAN_ID: HeaderName = HeaderName::from_static("x-b3-spanid");
+static PARENT_SPAN_ID: HeaderName = HeaderName::from_static("x-b3-parentspanid");
+static SAMPLED: HeaderName = HeaderName::from_static("x-b3-sampled");
+static FLAGS: HeaderName = HeaderName::from_static("x-b3-flags");
 
 /// Reads `<trace>-<span>[-<sampling>[-<parent>]]`. The form that has only the sampling decision is
 /// not a context.
@@ -39,8 +39,8 @@ pub(super) fn extract_single(headers: &HeaderMap) -> Option<TraceContext> {
 }
 
 pub(super) fn extract_multiple(headers: &HeaderMap) -> Option<TraceContext> {
-    let is_debug = headers.get(FLAGS).is_some_and(|flags| flags == "1");
-    let is_sampled = match headers.get(SAMPLED) {
+    let is_debug = headers.get(&FLAGS).is_some_and(|flags| flags == "1");
+    let is_sampled = match headers.get(&SAMPLED) {
         // The words are of early versions.
         Some(_) => matches!(single(headers, &SAMPLED)?, b"1" | b"true"),
         None => false,
@@ -68,13 +68,13 @@ pub(super) fn inject_single(context: &TraceContext, span_id: SpanId, headers: &m
     };
     let parent = context.span_id;
     let value = format!("{trace_id}-{span_id}-{sampling}-{parent}");
-    set(headers, SINGLE, &value);
+    set(headers, &SINGLE, &value);
 }
 
 /// The number of the trace and the sampling decision stay as they are.
 pub(super) fn inject_multiple(context: &TraceContext, span_id: SpanId, headers: &mut HeaderMap) {
-    set(headers, SPAN_ID, &span_id.to_string());
-    set(headers, PARENT_SPAN_ID, &context.span_id.to_string());
+    set(headers, &SPAN_ID, &span_id.to_string());
+    set(headers, &PARENT_SPAN_ID, &context.span_id.to_string());
 }
 
 fn flags(is_sampled: bool) -> TraceFlags {

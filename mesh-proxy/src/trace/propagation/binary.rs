@@ -8,7 +8,7 @@ use mesh_core::trace::{SpanId, TraceFlags, TraceId};
 
 use super::{Format, TraceContext, set, single};
 
-pub(super) const GRPC_TRACE_BIN: HeaderName = HeaderName::from_static("grpc-trace-bin");
+pub(super) static GRPC_TRACE_BIN: HeaderName = HeaderName::from_static("grpc-trace-bin");
 
 /// gRPC sends no padding and accepts it.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -69,5 +69,5 @@ pub(super) fn inject(context: &TraceContext, span_id: SpanId, headers: &mut Head
     bytes.push(SPAN_ID);
     bytes.extend(span_id.as_bytes());
     bytes.extend([TRACE_OPTIONS, context.flags.bits()]);
-    set(headers, GRPC_TRACE_BIN, &BASE64.encode(bytes));
+    set(headers, &GRPC_TRACE_BIN, &BASE64.encode(bytes));
 }

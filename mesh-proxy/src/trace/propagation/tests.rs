@@ -308,14 +308,16 @@ fn first_format_counts_and_others_stay_as_they_are() {
 }
 
 proptest! {
-    /// What is forwarded is a context of the same trace, with the new span, and a value never
-    /// panics.
+    /// What is forwarded is a context of the same trace, with the new span, a value never panics,
+    /// and sampled contexts are those that are read as sampled.
     #[test]
     fn forwarded_context_is_the_same_trace(
         name in prop::sample::select(&["traceparent", "grpc-trace-bin", "b3"][..]),
         value in "[ -~]{0,80}|00-[0-9a-f]{32}-[0-9a-f]{16}-0[0-3]|[0-9a-f]{32}-[0-9a-f]{16}-1|AA[A-Za-z0-9+/]{37}",
     ) {
         let mut headers = headers(&[(name, &value)]);
+        let sampled = TraceContext::extract(&headers).filter(|context| context.flags.is_sampled());
+        prop_assert_eq!(TraceContext::extract_sampled(&headers), sampled);
         if let Some(before) = TraceContext::extract(&headers) {
             let next = SpanId::parse(NEXT.as_bytes()).unwrap();
             before.inject(next, &mut headers);

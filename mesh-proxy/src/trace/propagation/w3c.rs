@@ -5,8 +5,8 @@ use mesh_core::trace::{SpanId, TraceFlags, TraceId, parse_hex};
 
 use super::{Format, TraceContext, set, single};
 
-pub(super) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
-pub(super) const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
+pub(super) static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+static TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
 /// The length of a `traceparent` of version 00: `00-<32 digits>-<16 digits>-<2 digits>`.
 const LENGTH: usize = 55;
@@ -20,6 +20,15 @@ const MAX_STATE: usize = 512;
 
 /// The most members of a `tracestate`, by its grammar.
 const MAX_MEMBERS: usize = 32;
+
+/// Returns whether the first `traceparent` says that its trace is not sampled. What else is in it,
+/// and whether it is valid, does not matter then: the request has no sampled context.
+pub(super) fn is_unsampled(headers: &HeaderMap) -> bool {
+    let value = headers.get(&TRACEPARENT);
+    let last_digit = value.and_then(|value| value.as_bytes().get(LENGTH - 1));
+    // The flag is the lowest bit of the hexadecimal number.
+    last_digit.is_some_and(|digit| b"02468ace".contains(digit))
+}
 
 /// Reads `traceparent`. A later version is read as version 00 with more fields after it, as the
 /// specification requires.
@@ -48,14 +57,14 @@ pub(super) fn extract(headers: &HeaderMap) -> Option<TraceContext> {
 pub(super) fn inject(context: &TraceContext, span_id: SpanId, headers: &mut HeaderMap) {
     let (trace_id, flags) = (context.trace_id, context.flags.bits());
     let value = format!("00-{trace_id}-{span_id}-{flags:02x}");
-    set(headers, TRACEPARENT, &value);
+    set(headers, &TRACEPARENT, &value);
 }
 
 /// Returns the members of all `tracestate` headers, or an empty text if one is invalid or they are
 /// too many or too long.
 pub(super) fn trace_state(headers: &HeaderMap) -> Box<str> {
     let mut state = String::new();
-    for value in headers.get_all(TRACESTATE) {
+    for value in headers.get_all(&TRACESTATE) {
         let Ok(value) = value.to_str() else {
             return Box::default();
         };
