@@ -112,7 +112,7 @@ mod tests {
         let meshed = json!({"metadata": {}, "spec": {"containers": [{"name": "linkerd-proxy"}]}});
         let decision = decide(meshed.clone(), &ObjectMeta::default(), &observer).unwrap();
         let mut patched = meshed;
-        json_patch::patch(&mut patched, &decision.patch).unwrap();
+        decision.patch.apply(&mut patched).unwrap();
         let variable = &patched["spec"]["containers"][0]["env"][0];
         assert_eq!(variable["value"], "tap.linkerd-viz.example");
         let error = decide(json!({"spec": 1}), &ObjectMeta::default(), &observer).unwrap_err();

@@ -8,15 +8,14 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use json_patch::Patch;
 use k8s_openapi::api::core::v1::{Pod, PodSpec, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use mesh_core::annotation;
 use sha2::{Digest, Sha256};
 
 use self::env::EnvInputs;
-use self::operations::Operations;
 use self::overrides::{AnnotationOrigin, Annotations};
+use self::patch::Operations;
 use self::redirect_annotations::AnnotationPatch;
 use crate::pod;
 use crate::pod::owner::Owner;
@@ -26,8 +25,8 @@ mod containers;
 mod decision;
 mod env;
 mod opaque;
-mod operations;
 mod overrides;
+mod patch;
 mod redirect_annotations;
 mod reverse;
 mod tap;
@@ -43,6 +42,7 @@ pub use decision::{Decision, SkipReason, decide};
 pub use env::TRUST_ROOTS_KEY;
 pub use opaque::service_warnings;
 pub use overrides::configuration_keys;
+pub use patch::{ApplyError, Patch};
 pub use reverse::uninject;
 pub(crate) use reverse::uninject_metadata;
 pub use tap::{DISABLE_TAP, TAP_ENABLED, tap_patch};

@@ -7,7 +7,6 @@
 
 use std::collections::BTreeMap;
 
-use json_patch::PatchError;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use mesh_core::annotation;
@@ -98,7 +97,7 @@ pub enum ManifestError {
         object: String,
         /// The cause.
         #[source]
-        source: PatchError,
+        source: inject::ApplyError,
     },
 }
 
@@ -253,7 +252,8 @@ impl InjectOptions<'_> {
             }
         };
         if self.manual.is_some() {
-            json_patch::patch(template, &outcome.patch).map_err(|source| ManifestError::Patch {
+            let applied = outcome.patch.apply(template);
+            applied.map_err(|source| ManifestError::Patch {
                 object: report.object(),
                 source,
             })?;

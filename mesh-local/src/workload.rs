@@ -4,12 +4,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use json_patch::Patch;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, ReplicaSetSpec};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, PodSpec, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use mesh_k8s::inject::{self, Values};
 use mesh_k8s::pod::owner;
+use mesh_runtime::log::chain;
 
 use crate::manifest::{Manifests, ObjectKey, Problem};
 use crate::{digest, observer};
@@ -287,9 +287,9 @@ fn inject_pod(
     Ok((patched(&pod, &patch)?, outcome.warnings))
 }
 
-fn patched(pod: &Pod, patch: &Patch) -> Result<Pod, String> {
+fn patched(pod: &Pod, patch: &inject::Patch) -> Result<Pod, String> {
     let mut document = serde_json::to_value(pod).map_err(|error| error.to_string())?;
-    json_patch::patch(&mut document, patch).map_err(|error| error.to_string())?;
+    patch.apply(&mut document).map_err(|error| chain(&error))?;
     serde_json::from_value(document).map_err(|error| error.to_string())
 }
 

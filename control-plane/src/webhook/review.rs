@@ -3,7 +3,9 @@
 //! `v1` and `v1beta1` have the same fields; the response has the version of the request. Only the
 //! used fields are parsed.
 
-use json_patch::Patch;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use mesh_k8s::inject::Patch;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -142,13 +144,8 @@ pub(crate) fn encode_response(
         code: u16,
         message: &'a str,
     }
-    let patch = match &decision.patch {
-        Patch(operations) if operations.is_empty() => None,
-        patch => {
-            use base64::{Engine as _, engine::general_purpose::STANDARD};
-            Some(STANDARD.encode(serde_json::to_vec(patch)?))
-        }
-    };
+    let patch = &decision.patch;
+    let patch = (!patch.is_empty()).then(|| STANDARD.encode(patch.as_str()));
     let denied = decision.denied.as_deref();
     let answer = ReviewResponse {
         api_version: &header.api_version,
@@ -191,6 +188,9 @@ impl AdmissionDecision {
 
 #[cfg(test)]
 mod tests {
+    use mesh_core::annotation;
+    use mesh_k8s::inject::{Values, patch_service};
+    use mesh_k8s::kinds::{ObjectMeta, Service};
     use serde_json::json;
 
     use super::*;
@@ -222,9 +222,13 @@ mod tests {
                 ("Pod", Some(true))
             );
             assert_eq!(review.object["metadata"]["name"], "web");
+            let mut namespace = ObjectMeta::default();
+            let ports = (annotation::OPAQUE_PORTS.to_owned(), "5432".to_owned());
+            namespace.annotations = Some([ports].into());
+            let patch = patch_service(&Values::default(), &namespace, &Service::default());
+            let encoded = STANDARD.encode(patch.as_str());
             let decision = AdmissionDecision {
-                patch: serde_json::from_value(json!([{"op": "add", "path": "/a", "value": 1}]))
-                    .unwrap(),
+                patch,
                 warnings: vec!["w".into(), "x".repeat(MAX_WARNINGS)],
                 denied: None,
             };
@@ -237,7 +241,7 @@ mod tests {
                     "uid": "u1",
                     "allowed": true,
                     "patchType": "JSONPatch",
-                    "patch": "W3sib3AiOiJhZGQiLCJwYXRoIjoiL2EiLCJ2YWx1ZSI6MX1d",
+                    "patch": encoded,
                     "warnings": ["w"],
                 },
             });

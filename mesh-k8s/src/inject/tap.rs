@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use json_patch::Patch;
 use k8s_openapi::api::core::v1::{Container, EnvVar, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::InjectError;
-use super::operations::Operations;
+use super::patch::{Operations, Patch};
 use crate::pod::{PROXY_CONTAINER, is_annotated};
 
 /// Written by the tap injector: the proxy of the pod has a tap service.
@@ -86,7 +85,7 @@ mod tests {
         let typed: Pod = serde_json::from_value(pod.clone()).unwrap();
         let patch = tap_patch(&namespace, &typed, OBSERVER).unwrap();
         let mut patched = pod.clone();
-        json_patch::patch(&mut patched, &patch).unwrap();
+        patch.apply(&mut patched).unwrap();
         (!patch.is_empty()).then_some(patched)
     }
 

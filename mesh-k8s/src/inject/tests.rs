@@ -99,7 +99,7 @@ fn enabled() -> ObjectMeta {
 fn run(values: &Values, namespace: &ObjectMeta, pod: &Pod) -> (Pod, Vec<String>) {
     let outcome = patch(values, namespace, pod, &deployment()).unwrap();
     let mut document = serde_json::to_value(pod).unwrap();
-    json_patch::patch(&mut document, &outcome.patch).unwrap();
+    outcome.patch.apply(&mut document).unwrap();
     (serde_json::from_value(document).unwrap(), outcome.warnings)
 }
 
@@ -476,7 +476,7 @@ fn owner_is_written_as_label() {
         };
         let outcome = patch(&values(), &enabled(), &web(), &owner).unwrap();
         let mut document = serde_json::to_value(web()).unwrap();
-        json_patch::patch(&mut document, &outcome.patch).unwrap();
+        outcome.patch.apply(&mut document).unwrap();
         let pod: Pod = serde_json::from_value(document).unwrap();
         let labels = pod.metadata.labels.unwrap();
         let found = labels

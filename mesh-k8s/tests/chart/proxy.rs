@@ -116,7 +116,7 @@ fn inject(pod: &Value, values: &Values, component: &str) -> Value {
     let outcome = inject::patch(values, &ObjectMeta::default(), &read, &owner).unwrap();
     assert!(outcome.warnings.is_empty(), "{:?}", outcome.warnings);
     let mut patched = pod.clone();
-    json_patch::patch(&mut patched, &outcome.patch).unwrap();
+    outcome.patch.apply(&mut patched).unwrap();
     patched
 }
 

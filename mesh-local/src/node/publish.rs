@@ -205,7 +205,7 @@ fn with_webhook_annotations(manifests: &Manifests, values: &Values, service: &Se
     let patch = inject::patch_service(values, &meta, service);
     let patched = || {
         let mut document = serde_json::to_value(service).ok()?;
-        json_patch::patch(&mut document, &patch).ok()?;
+        patch.apply(&mut document).ok()?;
         serde_json::from_value(document).ok()
     };
     // The patch adds one annotation and creates the map if necessary, so that it does not fail.

@@ -85,7 +85,7 @@ fn skipped_pods_and_services_only_get_opaque_ports() {
         let service: Service = serde_norway::from_str(&text).unwrap();
         let mut document = serde_json::to_value(&service).unwrap();
         let patch = patch_service(&values(), &meta(&[]), &service);
-        json_patch::patch(&mut document, &patch).unwrap();
+        patch.apply(&mut document).unwrap();
         document["metadata"]["annotations"][annotation::OPAQUE_PORTS].clone()
     };
     assert_eq!(
