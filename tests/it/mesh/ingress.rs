@@ -68,6 +68,19 @@ backend decoy
   server decoy decoy.app.svc.cluster.local:80
 ";
 
+/// The same. An empty value removes a header.
+const TRAEFIK: &str = "\
+http:
+  routers:
+    named: {rule: Path(`/named`), service: decoy, middlewares: [named]}
+    direct: {rule: Path(`/direct`), service: decoy, middlewares: [direct]}
+  middlewares:
+    named: {headers: {customRequestHeaders: {l5d-dst-override: 'web.app.svc.cluster.local:80'}}}
+    direct: {headers: {customRequestHeaders: {l5d-dst-override: ''}}}
+  services:
+    decoy: {loadBalancer: {servers: [{url: 'http://decoy.app.svc.cluster.local'}]}}
+";
+
 /// Answers each request with its own name and the request's header fields, as JSON.
 const SERVER: &str = "\
 import http.server, json, sys
@@ -106,8 +119,8 @@ fn servers() -> String {
     objects.concat()
 }
 
-/// The controllers, and a client outside of the mesh.
-fn edge() -> String {
+/// The controllers with these names, and a client outside of the mesh.
+fn edge(names: &[&str]) -> String {
     let controller = |name: &str, file: &str, config: &str, command: &str| {
         let command: Vec<&str> = command.split(' ').collect();
         let volumes = format!(
@@ -117,12 +130,30 @@ fn edge() -> String {
             + &manifests::pod("edge", name, &command, &[("http", 8080)], &volumes)
             + &manifests::service("edge", name, &[("http", 80, 8080)])
     };
-    let nginx = "nginx -e /dev/stderr -c /etc/edge/nginx.conf";
-    let haproxy = "haproxy -db -f /etc/edge/haproxy.cfg";
+    let controllers = names.iter().map(|name| {
+        let (file, config, command) = match *name {
+            "nginx" => (
+                "nginx.conf",
+                NGINX,
+                "nginx -e /dev/stderr -c /etc/edge/nginx.conf",
+            ),
+            "haproxy" => (
+                "haproxy.cfg",
+                HAPROXY,
+                "haproxy -db -f /etc/edge/haproxy.cfg",
+            ),
+            _ => (
+                "traefik.yaml",
+                TRAEFIK,
+                "traefik --entrypoints.web.address=:8080 --providers.file.filename=/etc/edge/traefik.yaml --global.checknewversion=false",
+            ),
+        };
+        controller(name, file, config, command)
+    });
+    let controllers: String = controllers.collect();
     let objects = [
         manifests::namespace("edge", true).replace("enabled", "ingress"),
-        controller("nginx", "nginx.conf", NGINX, nginx),
-        controller("haproxy", "haproxy.cfg", HAPROXY, haproxy),
+        controllers,
         manifests::namespace("outside", false),
         manifests::client("outside"),
     ];
@@ -167,11 +198,14 @@ fn send(mesh: &Mesh, controller: &str, path: &str, count: usize) -> Result<Recei
 fn ingress_controllers_reach_the_services_that_they_name_with_identity_and_balancing() {
     const REQUESTS: usize = 200;
     require_root!();
-    if !are_installed(&["nginx", "haproxy"]) {
-        return;
-    }
-    let mesh = Mesh::up(&[("servers.yaml", &servers()), ("edge.yaml", &edge())]);
-    for controller in ["nginx", "haproxy"] {
+    // Debian has no package of Traefik; `go build ./cmd/traefik` in its module makes it.
+    let mut controllers = vec!["nginx", "haproxy", "traefik"];
+    controllers.retain(|name| are_installed(&[name]));
+    let mesh = Mesh::up(&[
+        ("servers.yaml", &servers()),
+        ("edge.yaml", &edge(&controllers)),
+    ]);
+    for controller in controllers {
         eventually(&format!("{controller} reaches {NAMED}"), || {
             let received = send(&mesh, controller, "named", 1)?;
             let is_named = !received.servers.contains_key("decoy");
