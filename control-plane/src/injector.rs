@@ -10,7 +10,6 @@ use mesh_k8s::inject::{self, Decision, InjectError, PatchOutcome, SkipReason};
 use mesh_k8s::kinds::{Pod, Service};
 use mesh_k8s::pod::owner::Owner;
 use mesh_runtime::metrics::Registry;
-use serde::de::DeserializeOwned;
 
 use self::metrics::{InjectionResult, Metrics};
 use crate::cluster::{Events, ObjectEvent, Severity};
@@ -60,9 +59,9 @@ impl Injector {
     }
 
     async fn pod(&self, review: AdmissionRequest) -> Result<AdmissionDecision, String> {
+        let mut pod: Pod = review.object()?;
         let namespace_name = review.namespace.unwrap_or_default();
         let dry_run = review.dry_run == Some(true);
-        let mut pod: Pod = read(review.object, "Pod")?;
         // Pods of workloads have neither namespace nor name yet.
         pod.metadata.namespace = Some(namespace_name.clone());
         let Some(namespace) = self.caches.namespace(&namespace_name).await? else {
@@ -109,7 +108,7 @@ impl Injector {
     }
 
     async fn service(&self, review: AdmissionRequest) -> Result<AdmissionDecision, String> {
-        let service: Service = read(review.object, "Service")?;
+        let service: Service = review.object()?;
         let name = review.namespace.unwrap_or_default();
         let Some(namespace) = self.caches.namespace(&name).await? else {
             return Ok(no_namespace(&name));
@@ -269,10 +268,6 @@ fn no_namespace(name: &str) -> AdmissionDecision {
 }
 
 /// An invalid object is of a newer version than this program.
-fn read<T: DeserializeOwned>(object: serde_json::Value, kind: &str) -> Result<T, String> {
-    serde_json::from_value(object).map_err(|error| format!("cannot read the {kind}: {error}"))
-}
-
 fn log_decision(namespace: &str, pod_owner: &PodOwner, decision: &Decision, warnings: &[String]) {
     let Owner { kind, name } = &pod_owner.owner;
     match decision {

@@ -5,6 +5,9 @@ use std::sync::Arc;
 
 use mesh_k8s::validate::{Denied, Submission};
 use mesh_runtime::metrics::{Counter, Labels, Registry};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use crate::webhook::{AdmissionDecision, AdmissionRequest, ReviewFuture, Reviewer};
@@ -60,25 +63,26 @@ impl Validator {
         let rules = self.rules;
         let validated = tokio::task::spawn_blocking(move || {
             let _running = permit;
-            rules(Submission {
+            let object: Value = review.object()?;
+            Ok(rules(Submission {
                 group: &review.kind.group,
                 kind: &review.kind.kind,
                 namespace: review.namespace.as_deref().unwrap_or_default(),
-                object: &review.object,
-            })
+                object: &object,
+            }))
         });
-        match validated.await {
-            Ok(Ok(())) => {
+        let ended = |error| Err(format!("the validation ended: {error}"));
+        match validated.await.unwrap_or_else(ended)? {
+            Ok(()) => {
                 self.admitted.inc();
                 Ok(AdmissionDecision::allow())
             }
-            Ok(Err(denied)) => {
+            Err(denied) => {
                 self.denied.inc();
                 let reason = denied.to_string();
                 tracing::info!(reason, "Denied invalid object");
                 Ok(AdmissionDecision::deny(reason))
             }
-            Err(error) => Err(format!("the validation ended: {error}")),
         }
     }
 }
@@ -115,13 +119,23 @@ impl Reviewer for Validator {
 }
 
 fn is_being_deleted(review: &AdmissionRequest) -> bool {
-    let deleted = review.object.pointer("/metadata/deletionTimestamp");
-    deleted.is_some_and(|time| !time.is_null())
+    /// What is read of an object.
+    #[derive(Deserialize)]
+    struct Object {
+        metadata: Metadata,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Metadata {
+        deletion_timestamp: Option<IgnoredAny>,
+    }
+    let object = review.object::<Object>();
+    object.is_ok_and(|object| object.metadata.deletion_timestamp.is_some())
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
     use crate::webhook::review;

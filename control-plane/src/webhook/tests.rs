@@ -55,10 +55,8 @@ struct NameReviewer;
 impl Reviewer for NameReviewer {
     fn review(&self, review: AdmissionRequest) -> ReviewFuture<'_> {
         Box::pin(async move {
-            let name = review
-                .object
-                .pointer("/metadata/name")
-                .and_then(Value::as_str);
+            let object: Value = review.object()?;
+            let name = object.pointer("/metadata/name").and_then(Value::as_str);
             let name = name.ok_or("the object has no name")?;
             Ok(AdmissionDecision {
                 warnings: vec![name.to_owned()],
