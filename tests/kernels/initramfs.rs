@@ -31,8 +31,13 @@ const TOOLS: [(&str, &str); 8] = [
     ("xtables-legacy-multi", "iptables"),
     ("xtables-nft-multi", "iptables"),
 ];
+/// The CNI plugins that tests chain with this project's.
+const CNI_PLUGINS: [&str; 3] = ["bridge", "host-local", "portmap"];
+const CNI_DIRECTORY: &str = "/usr/lib/cni";
 /// Commands that busybox serves. The kernel starts `modprobe`.
-const COMMANDS: [&str; 6] = ["sh", "cat", "sleep", "modprobe", "true", "mount"];
+const COMMANDS: [&str; 8] = [
+    "sh", "cat", "echo", "env", "sleep", "modprobe", "true", "mount",
+];
 const BUSYBOX: &str = "/bin/busybox";
 /// The directories of modules that are taken.
 const MODULES: [&str; 5] = ["net", "drivers/net", "lib", "crypto", "arch"];
@@ -56,6 +61,7 @@ pub(crate) fn pack(directory: &Path, image: &Image, plan: &Plan) -> anyhow::Resu
 
     let mut files: BTreeSet<PathBuf> = TOOLS.iter().map(tool).collect::<anyhow::Result<_>>()?;
     files.extend(PROGRAMS.map(|name| plan.programs.join(name)));
+    files.extend(CNI_PLUGINS.map(|name| Path::new(CNI_DIRECTORY).join(name)));
     for test in &plan.tests {
         files.insert(test.program.clone());
         root.make(inside(&test.directory))?;
