@@ -25,6 +25,8 @@ const HEIGHT: f64 = 300.0;
 /// Around the axes of a panel.
 const LEFT: f64 = 70.0;
 const RIGHT: f64 = 14.0;
+/// Room for the last labels of the right panels, which are wider than [`RIGHT`].
+const MARGIN: f64 = 12.0;
 const ABOVE: f64 = 84.0;
 const BELOW: f64 = 40.0;
 const COLUMNS: usize = 2;
@@ -44,7 +46,7 @@ struct Scale {
 /// Returns the picture of all panels.
 pub(super) fn text(panels: &[Panel]) -> String {
     let rows = panels.len().div_ceil(COLUMNS);
-    let (width, height) = (WIDTH * COLUMNS as f64, HEIGHT * rows as f64);
+    let (width, height) = (WIDTH * COLUMNS as f64 + MARGIN, HEIGHT * rows as f64);
     let drawn = panels.iter().enumerate().map(|(number, panel)| {
         let (x, y) = (number % COLUMNS, number / COLUMNS);
         let (x, y) = (x as f64 * WIDTH, y as f64 * HEIGHT);
