@@ -80,6 +80,10 @@ pub(crate) fn pack(directory: &Path, image: &Image, plan: &Plan) -> anyhow::Resu
                 root.link(&name, &format!("xtables-{program}-multi"))?;
             }
         }
+        // What portmap starts; Debian's default is the same.
+        for work in ["", "-save", "-restore"] {
+            root.link(&format!("usr/sbin/{family}{work}"), "xtables-nft-multi")?;
+        }
     }
     for extensions in libraries_of_extensions()? {
         root.copy(&extensions, inside(&extensions))?;
