@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 use tokio::time::{interval, sleep};
 
 use super::Scene;
-use crate::harness::{Pod, eventually};
+use crate::harness::{AS_PROXY_USER, Pod, eventually};
 use crate::load::{PORT, assert_none_failed};
 
 /// The number of descriptors that a pod's proxy has open.
@@ -37,8 +37,9 @@ async fn accepting_survives_exhausted_descriptors_and_continues() {
     let limit = descriptors(server) + SPARE;
     let id = server.proxy().id();
     // By the proxy's user: for another one it takes a capability that containers lack.
-    let user = "setpriv --reuid=2102 --regid=2102 --clear-groups";
-    run(format!("{user} prlimit --pid {id} --nofile={limit}"));
+    run(format!(
+        "{AS_PROXY_USER} prlimit --pid {id} --nofile={limit}"
+    ));
     let outsider = scene.mesh.pod("outsider");
     let mut silent = Vec::new();
     for _ in 0..SPARE * 10 {

@@ -10,6 +10,9 @@ use tempfile::TempDir;
 use super::control::PORT;
 use super::pod::Pod;
 
+/// The command that runs another one as the proxy's user.
+pub(crate) const AS_PROXY_USER: &str = "setpriv --reuid=2102 --regid=2102 --clear-groups";
+
 /// The file that gets standard error of a proxy with an access log.
 pub(super) const ACCESS_LOG: &str = "access.log";
 
@@ -21,7 +24,7 @@ pub(super) fn start(pod: &Pod, namespace: &Namespace, more: &[(&str, &str)]) -> 
     let token = files.path().join("token");
     std::fs::write(&token, "the-token").unwrap();
 
-    let mut command = namespace.command("setpriv --reuid=2102 --regid=2102 --clear-groups");
+    let mut command = namespace.command(AS_PROXY_USER);
     command
         .arg(env!("CARGO_BIN_EXE_mesh-proxy"))
         .env_clear()
