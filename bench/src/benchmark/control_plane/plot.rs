@@ -204,6 +204,6 @@ mod tests {
         let text = text(&[panel("CPU"), panel("delay"), panel("memory")]);
         assert_eq!(text.matches("policy: slope 0.99").count(), 3, "{text}");
         assert_eq!(text.matches("<circle").count(), 6);
-        assert!(text.contains("viewBox=\"0 0 840 600\""), "{text}");
+        assert!(text.contains("viewBox=\"0 0 852 600\""), "{text}");
     }
 }
