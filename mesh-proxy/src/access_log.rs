@@ -1,45 +1,41 @@
 //! The access log: one line on standard error for each inbound HTTP request, in the formats of
 //! Linkerd's proxy.
 //!
-//! A data thread queues an entry when the response has ended. One thread formats and writes the
-//! entries. When the queue is full, mostly because standard error takes no more, further entries
-//! are dropped and counted; no request waits.
+//! A data thread formats the line when the response has ended, and another thread writes it
+//! ([`LineWriter`]). When standard error takes no more, further lines are dropped and counted; no
+//! request waits.
 
+use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::future::poll_fn;
+use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, SystemTime};
-use std::{io, thread};
 
 use http::header::{CONTENT_LENGTH, HOST, USER_AGENT};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
 use mesh_core::identity::Identity;
-use mesh_runtime::metrics::{Counter, Labels, Registry};
+use mesh_runtime::metrics::Registry;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tokio::time::Instant;
 
+use self::writer::LineWriter;
 use crate::config::AccessLogFormat;
 
-/// Queues entries for the thread that writes them.
+mod writer;
+
+/// Formats and writes the lines of requests.
 #[derive(Clone, Debug)]
 pub(crate) struct AccessLog(Arc<Sink>);
 
 #[derive(Debug)]
 struct Sink {
-    queue: SyncSender<Message>,
-    dropped: Counter,
-}
-
-#[derive(Debug)]
-enum Message {
-    Entry(Box<Entry>),
-    /// Everything that was queued before has been written.
-    Flush(SyncSender<()>),
+    format: AccessLogFormat,
+    writer: LineWriter,
 }
 
 /// One request and its response.
@@ -71,14 +67,20 @@ struct Texts {
     trace_id: usize,
 }
 
-/// An entry whose request is being handled. It is queued when this is dropped: with the last byte
-/// of the response, or when the client goes away before.
+/// An entry whose request is being handled. Its line is written when this is dropped: with the
+/// last byte of the response, or when the client goes away before.
 #[derive(Debug)]
 pub(crate) struct OpenEntry {
-    /// Taken on drop.
-    entry: Option<Box<Entry>>,
+    entry: Entry,
     started: Instant,
     log: AccessLog,
+}
+
+/// What a data thread formats lines with.
+#[derive(Default)]
+struct Formatter {
+    line: String,
+    clock: Clock,
 }
 
 /// Formats times. Entries of the same second share the first part.
@@ -89,22 +91,12 @@ struct Clock {
     prefix: String,
 }
 
-/// Entries that wait to be written. With the longest texts they take 40 MiB.
-const MAX_QUEUED: usize = 1024;
+thread_local! {
+    static FORMATTER: RefCell<Formatter> = RefCell::default();
+}
 
 /// Longer texts are cut. They are lengthened by escaping afterwards.
 const MAX_TEXT: usize = 4096;
-
-/// Lines are written together when this many bytes are formatted or the queue is empty.
-const WRITE_SIZE: usize = 64 << 10;
-
-/// The pause after a write, in which entries gather: a data thread wakes this thread, which costs
-/// more than to format an entry, only after a pause without entries. A data thread handles at most
-/// about 100 requests in this time, so that the queue has room for those of ten.
-const GATHER_TIME: Duration = Duration::from_millis(1);
-
-/// How long the process waits at its end for the entries to be written.
-const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The usual length of an entry's texts. Longer ones cost a second allocation.
 const EXPECTED_TEXTS: usize = 256;
@@ -126,18 +118,8 @@ impl AccessLog {
         output: impl io::Write + Send + 'static,
         registry: &Registry,
     ) -> io::Result<Self> {
-        let (queue, messages) = sync_channel(MAX_QUEUED);
-        thread::Builder::new()
-            .name("access-log".to_owned())
-            .spawn(move || write_entries(&messages, format, output))?;
-        let dropped = registry.counter_family(
-            "mesh_access_log_dropped_total",
-            "Entries of the access log that were dropped because 1,024 others waited to be written",
-        );
-        Ok(Self(Arc::new(Sink {
-            queue,
-            dropped: dropped.with(&Labels::new()),
-        })))
+        let writer = LineWriter::start(output, registry)?;
+        Ok(Self(Arc::new(Sink { format, writer })))
     }
 
     /// Begins the entry of a request.
@@ -146,7 +128,7 @@ impl AccessLog {
         client: SocketAddr,
         client_id: Option<&Identity>,
         request: &http::Request<B>,
-    ) -> OpenEntry {
+    ) -> Box<OpenEntry> {
         let entry = Entry {
             client,
             client_id: client_id.cloned(),
@@ -159,29 +141,16 @@ impl AccessLog {
             total: Duration::ZERO,
             processing: Duration::ZERO,
         };
-        OpenEntry {
-            entry: Some(Box::new(entry)),
+        Box::new(OpenEntry {
+            entry,
             started: Instant::now(),
             log: self.clone(),
-        }
+        })
     }
 
-    /// Waits until the queued entries are written, for a second at most.
+    /// Waits until the lines of the requests that have ended are written, for a second at most.
     pub(crate) fn flush(&self) {
-        let (done, flushed) = sync_channel(1);
-        let deadline = std::time::Instant::now() + FLUSH_TIMEOUT;
-        let mut message = Message::Flush(done);
-        while let Err(TrySendError::Full(unsent)) = self.0.queue.try_send(message) {
-            if std::time::Instant::now() >= deadline {
-                return;
-            }
-            message = unsent;
-            thread::park_timeout(Duration::from_millis(1));
-        }
-        let left = deadline.saturating_duration_since(std::time::Instant::now());
-        if let Err(RecvTimeoutError::Timeout) = flushed.recv_timeout(left) {
-            tracing::warn!("Entries of the access log are lost: standard error takes no more");
-        }
+        self.0.writer.flush();
     }
 }
 
@@ -199,75 +168,32 @@ impl OpenEntry {
             polled
         })
         .await;
-        if let Some(entry) = &mut self.entry {
-            entry.processing = processing;
-        }
+        self.entry.processing = processing;
         response
     }
 
     /// Records the status of the response.
     pub(crate) fn response_headers(&mut self, status: StatusCode) {
-        if let Some(entry) = &mut self.entry {
-            entry.status = Some(status);
-        }
+        self.entry.status = Some(status);
     }
 
     /// Counts bytes of the response's body.
     pub(crate) fn response_data(&mut self, bytes: usize) {
-        if let Some(entry) = &mut self.entry {
-            entry.response_bytes += bytes as u64;
-        }
+        self.entry.response_bytes += bytes as u64;
     }
 }
 
 impl Drop for OpenEntry {
     fn drop(&mut self) {
-        let Some(mut entry) = self.entry.take() else {
-            return;
-        };
-        entry.total = self.started.elapsed();
-        let Sink { queue, dropped } = &*self.log.0;
-        if queue.try_send(Message::Entry(entry)).is_err() {
-            dropped.inc();
-        }
-    }
-}
-
-/// Writes until the proxy exits.
-fn write_entries(
-    messages: &Receiver<Message>,
-    format: AccessLogFormat,
-    mut output: impl io::Write,
-) {
-    let mut lines = String::new();
-    let mut clock = Clock::default();
-    let mut flushed = None;
-    while let Ok(message) = messages.recv() {
-        let mut next = Some(message);
-        while let Some(message) = next {
-            match message {
-                Message::Entry(entry) => entry.write_line(format, &mut clock, &mut lines),
-                Message::Flush(done) => flushed = Some(done),
-            }
-            next = if lines.len() < WRITE_SIZE {
-                messages.try_recv().ok()
-            } else {
-                None
-            };
-        }
-        // Standard error is closed if this fails. The proxy works without it.
-        let _closed = output
-            .write_all(lines.as_bytes())
-            .and_then(|()| output.flush());
-        let is_drained = lines.len() < WRITE_SIZE;
-        lines.clear();
-        if let Some(done) = flushed.take() {
-            // The process no longer waits if this fails.
-            let _timed_out = done.try_send(());
-        }
-        if is_drained {
-            thread::park_timeout(GATHER_TIME);
-        }
+        self.entry.total = self.started.elapsed();
+        let Sink { format, writer } = &*self.log.0;
+        // Fails in a thread that has ended, which handles no requests.
+        let _ended = FORMATTER.try_with(|formatter| {
+            let Formatter { line, clock } = &mut *formatter.borrow_mut();
+            line.clear();
+            self.entry.write_line(*format, clock, line);
+            writer.append(line);
+        });
     }
 }
 

@@ -13,7 +13,7 @@ use mesh_core::trace::SpanKind;
 use mesh_runtime::admin::Admin;
 use mesh_runtime::drain::Watch;
 
-use self::observe::{AccessLogObserver, RequestObserver, ResponseObserver};
+use self::observe::{RequestObserver, ResponseObserver};
 use self::profile::LastName;
 pub(super) use self::profile::Profiles;
 use super::Inbound;
@@ -141,13 +141,12 @@ impl HttpHandler for RequestHandler {
 
 /// Waits for a response and logs it.
 async fn log_response(
-    mut entry: OpenEntry,
+    mut entry: Box<OpenEntry>,
     responding: Pin<&mut impl Future<Output = Result<Response, Reset>>>,
 ) -> Result<Response, Reset> {
     let mut response = entry.measure(responding).await?;
     entry.response_headers(response.status());
-    let observer = Box::new(AccessLogObserver(entry));
-    response.body_mut().observe(observer);
+    response.body_mut().observe(entry);
     Ok(response)
 }
 

@@ -10,12 +10,10 @@ pub(super) struct RequestObserver(pub(super) RequestBodyObserver);
 /// Observes the response's body.
 pub(super) struct ResponseObserver(pub(super) Exchange);
 
-/// Observes the response's body for the access log.
-pub(super) struct AccessLogObserver(pub(super) OpenEntry);
-
-impl BodyObserver for AccessLogObserver {
+/// Observes the response's body.
+impl BodyObserver for OpenEntry {
     fn data(&mut self, bytes: usize) {
-        self.0.response_data(bytes);
+        self.response_data(bytes);
     }
 
     fn end(&mut self, _end: BodyEnd<'_>) {}
