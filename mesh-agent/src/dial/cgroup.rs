@@ -6,15 +6,23 @@
 //! process for an application. A socket keeps the cgroup that it was created in, also after that
 //! was removed.
 
+use std::fs::File;
+use std::io::{Read as _, Seek as _};
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use std::{fs, io, process};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 
 use crate::host;
 
 /// Followed by the process id.
 const PREFIX: &str = "mesh-dial-";
+
+/// How long the threads of this process may take to exit.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupError {
@@ -73,7 +81,34 @@ impl Drop for PodsCgroup {
         };
         // If this fails, the next dial removes the cgroup.
         let _ = join(original);
-        let _ = fs::remove_dir(path);
+        remove_emptied(path);
+    }
+}
+
+/// Removes a cgroup that this process has left. A thread that was joined may still be exiting: the
+/// kernel does not move it, and refuses to remove the cgroup until it has ended.
+fn remove_emptied(path: &Path) {
+    let Ok(mut events) = File::open(path.join("cgroup.events")) else {
+        return;
+    };
+    let deadline = Instant::now() + EXIT_TIMEOUT;
+    loop {
+        // The kernel reports changes since this reading.
+        let mut state = String::new();
+        let read = events
+            .rewind()
+            .and_then(|()| events.read_to_string(&mut state));
+        let is_busy =
+            fs::remove_dir(path).is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy);
+        if read.is_err() || !is_busy {
+            return;
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);
+        let mut changed = [PollFd::new(events.as_fd(), PollFlags::POLLPRI)];
+        if !poll(&mut changed, timeout).is_ok_and(|ready| ready > 0) {
+            return;
+        }
     }
 }
 
