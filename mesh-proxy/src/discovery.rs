@@ -139,8 +139,8 @@ const MAX_NAMES: usize = 1024;
 pub(crate) const MAX_PROFILES: usize = 256;
 
 /// How long the look-up of a destination that was known waits for the control plane before its last
-/// value is used. Less if the control plane cannot be reached. As long as connections wait for the
-/// first policy of a port.
+/// value is used. Less if the control plane cannot be reached. One second, as long as connections
+/// wait for the first policy of a port.
 const LAST_VALUE_AFTER: Duration = ports::FIRST_POLICY_TIMEOUT;
 
 /// Maximum number of addresses, and of names, whose last snapshots are kept after they were unused.

@@ -100,7 +100,9 @@ async fn serve(parts: WorkerParts) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The limit of concurrent connections of one direction.
+/// The limit of concurrent connections of one direction, for the whole process: three quarters of
+/// the file descriptors, or `MESH_PROXY_INBOUND_MAX_CONNECTIONS` and its outbound counterpart. None
+/// is accepted while the process uses more than nine tenths of its memory limit.
 struct ConnectionLimit(Direction, Arc<Semaphore>);
 
 impl ConnectionLimit {

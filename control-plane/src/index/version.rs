@@ -68,7 +68,8 @@ impl<V> Version<V> {
     }
 
     /// Returns the messages for a reader that has sent the value `since`. Only the first of the
-    /// readers with the same one encodes them, and the others wait for it.
+    /// readers with the same one encodes them, and the others wait for it. For endpoints, `encode`
+    /// returns the difference to `since`.
     pub fn messages(&self, since: Option<&Arc<V>>, encode: impl FnOnce() -> Messages) -> Messages {
         let messages = self.prepared(since);
         messages.get_or_init(encode).clone()

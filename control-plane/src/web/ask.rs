@@ -1,4 +1,6 @@
-//! The response to a question, from the server that knows it.
+//! The response to a question, from the server that knows it: statistics are from the metrics API,
+//! policies from the policy controller, and endpoints and the pods of proxies from the API server.
+//! The metrics of the last two are from Prometheus or from scrapes of the proxies ([`Sources`]).
 
 use http::StatusCode;
 use serde_json::Value;

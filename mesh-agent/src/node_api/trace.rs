@@ -1,5 +1,6 @@
-//! Serves one trace: its lines, until the client closes the connection, the limit of a trace has
-//! passed, or the agent stops.
+//! Serves one trace: its lines, until the client closes the connection, the limit of a trace (five
+//! minutes) has passed, the pod is no longer enrolled, the kernel programs were loaded again, their
+//! log cannot be read, or the agent stops.
 
 use std::io;
 use std::time::Duration;
