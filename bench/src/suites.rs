@@ -9,6 +9,7 @@ mod grpc_interop;
 mod h2spec;
 mod honest_client;
 mod hostile;
+mod jaeger;
 mod kosoku;
 pub(crate) mod outcome;
 mod slowhttptest;
@@ -55,6 +56,8 @@ pub(crate) enum Suite {
     GrpcInterop,
     /// Autobahn's WebSocket cases
     Kosoku,
+    /// Tracing: what Jaeger receives of instrumented applications and the proxies between them
+    Jaeger,
     /// Request smuggling
     Smugglex,
     /// Slow HTTP attacks, with an honest client in parallel
@@ -153,6 +156,7 @@ impl Suite {
             Self::H2spec => "h2spec",
             Self::GrpcInterop => "grpc-interop",
             Self::Kosoku => "kosoku",
+            Self::Jaeger => "jaeger",
             Self::Smugglex => "smugglex",
             Self::Slowhttptest => "slowhttptest",
             Self::Hostile => "hostile",
@@ -165,7 +169,7 @@ impl Suite {
         use Position::{Both, Direct, Inbound, InboundTls, Outbound};
         match self {
             Self::H2spec => &[Direct, Outbound, Inbound, InboundTls, Both],
-            Self::Smugglex => &[Direct, Outbound, Inbound, Both],
+            Self::Jaeger | Self::Smugglex => &[Direct, Outbound, Inbound, Both],
             Self::Hostile => &[Direct, Outbound, Inbound, Both],
             Self::GrpcInterop | Self::Kosoku | Self::Slowhttptest => &[Direct, Both],
         }
@@ -190,6 +194,7 @@ impl Suite {
             Self::H2spec => Application::Http2,
             Self::GrpcInterop => Application::Grpc,
             Self::Kosoku => Application::WebSocket,
+            Self::Jaeger => Application::Traced,
             Self::Smugglex | Self::Slowhttptest | Self::Hostile => Application::Web,
         }
     }
@@ -247,7 +252,7 @@ impl Suite {
             Self::H2spec => ".xml",
             Self::GrpcInterop => ".txt",
             Self::Smugglex => ".json",
-            Self::Kosoku | Self::Slowhttptest | Self::Hostile => "",
+            Self::Kosoku | Self::Jaeger | Self::Slowhttptest | Self::Hostile => "",
         };
         let run = Run {
             topology,
@@ -260,6 +265,7 @@ impl Suite {
             Self::H2spec => h2spec::run(run, &tools.h2spec()?),
             Self::GrpcInterop => grpc_interop::run(run, &tools.grpc_client()?),
             Self::Kosoku => kosoku::run(run, &tools.kosoku()?),
+            Self::Jaeger => jaeger::run(run, &tools.opentelemetry()?),
             Self::Smugglex => smugglex::run(run, &tools.smugglex()?),
             Self::Slowhttptest => slowhttptest::run(&run),
             Self::Hostile => hostile::run(&run),

@@ -32,13 +32,23 @@ const GRPC_SERVER: GoProgram = GoProgram {
     directory: "grpc-interop-server",
     name: "server",
 };
+/// Jaeger 2, by the last tag of the first major version: Go rejects a v2 tag for a module path
+/// without `/v2`.
+const JAEGER: GoProgram = GoProgram {
+    package: "github.com/jaegertracing/jaeger/cmd/jaeger",
+    version: "v1.76.0",
+    directory: "jaeger",
+    name: "jaeger",
+};
+const OPENTELEMETRY_VERSION: &str = "1.45.1";
+const OPENTELEMETRY: [&str; 3] = ["sdk", "exporter-otlp-proto-http", "propagator-b3"];
 const KOSOKU_VERSION: &str = "0.1.0";
 const SMUGGLEX_VERSION: &str = "0.4.0";
 
 /// Program or path that proves the installation, package, purpose, and the suites that need it.
 #[rustfmt::skip] // a table, one row a line
 const PACKAGED: [(&str, &str, &str, &[Suite]); 4] = [
-    ("haproxy", "haproxy", "speaks the mesh's TLS for h2spec", &[Suite::H2spec]),
+    ("haproxy", "haproxy", "speaks the mesh's TLS for h2spec and Jaeger", &[Suite::H2spec, Suite::Jaeger]),
     ("nginx", "nginx-light", "the web server behind the proxies", &[Suite::Smugglex, Suite::Slowhttptest, Suite::Hostile]),
     ("slowhttptest", "slowhttptest", "slow clients", &[Suite::Slowhttptest]),
     ("/usr/lib/python3/dist-packages/wsproto", "python3-wsproto", "the WebSocket server behind the proxies", &[Suite::Kosoku]),
@@ -67,6 +77,10 @@ impl Tools {
                 }
                 Suite::Kosoku => tools.install_kosoku()?,
                 Suite::Smugglex => tools.install_smugglex(root)?,
+                Suite::Jaeger => {
+                    JAEGER.install_as_tool(&tools.directory)?;
+                    tools.install_opentelemetry()?;
+                }
                 Suite::Slowhttptest | Suite::Hostile => (),
             }
         }
@@ -93,6 +107,20 @@ impl Tools {
         require_installed(self.smugglex_directory().join("bin/smugglex"))
     }
 
+    pub(super) fn jaeger(&self) -> anyhow::Result<PathBuf> {
+        require_installed(JAEGER.path(&self.directory))
+    }
+
+    /// Returns a Python that has OpenTelemetry.
+    pub(super) fn opentelemetry(&self) -> anyhow::Result<PathBuf> {
+        require_installed(self.opentelemetry_directory().join("bin/python"))
+    }
+
+    fn opentelemetry_directory(&self) -> PathBuf {
+        let name = format!("opentelemetry-{OPENTELEMETRY_VERSION}");
+        self.directory.join(name)
+    }
+
     fn kosoku_directory(&self) -> PathBuf {
         self.directory.join(format!("kosoku-{KOSOKU_VERSION}"))
     }
@@ -101,23 +129,30 @@ impl Tools {
         self.directory.join(format!("smugglex-{SMUGGLEX_VERSION}"))
     }
 
-    /// Installs kosoku into a virtual environment, isolated from the machine's Python packages.
     fn install_kosoku(&self) -> anyhow::Result<()> {
         let directory = self.kosoku_directory();
         if directory.join("bin/kosoku").exists() {
             return Ok(());
         }
         stage::run("kosoku", KOSOKU_VERSION, || {
-            let mut make = Command::new("python3");
-            make.args(["-m", "venv", "--clear"]).arg(&directory);
-            command::run("python3 -m venv", &mut make).context(
-                "create a virtual environment for kosoku; venv is in Debian's package python3-venv",
-            )?;
-            let mut pip = Command::new(directory.join("bin/python"));
-            pip.args(["-m", "pip", "install", "--quiet", "--no-deps"])
-                .arg("--disable-pip-version-check")
-                .arg(format!("kosoku=={KOSOKU_VERSION}"));
-            command::run("pip install", &mut pip).context("install kosoku")
+            let package = format!("kosoku=={KOSOKU_VERSION}");
+            python_environment(&directory, &["--no-deps", &package])
+        })
+    }
+
+    fn install_opentelemetry(&self) -> anyhow::Result<()> {
+        let directory = self.opentelemetry_directory();
+        // Written at the end, since an environment exists before it has the packages.
+        let done = directory.join("installed");
+        if done.exists() {
+            return Ok(());
+        }
+        let packages = OPENTELEMETRY
+            .map(|package| format!("opentelemetry-{package}=={OPENTELEMETRY_VERSION}"));
+        stage::run("opentelemetry", OPENTELEMETRY_VERSION, || {
+            let packages: Vec<&str> = packages.iter().map(String::as_str).collect();
+            python_environment(&directory, &packages)?;
+            fs::write(&done, "").with_context(|| format!("write {}", done.display()))
         })
     }
 
@@ -136,6 +171,21 @@ impl Tools {
             command::run("cargo install", &mut cargo).context("install smugglex")
         })
     }
+}
+
+/// Makes a virtual environment, isolated from the machine's Python packages, and installs into it
+/// what `pip install` gets as arguments.
+fn python_environment(directory: &Path, packages: &[&str]) -> anyhow::Result<()> {
+    let mut make = Command::new("python3");
+    make.args(["-m", "venv", "--clear"]).arg(directory);
+    command::run("python3 -m venv", &mut make).context(
+        "create a virtual environment for Python; venv is in Debian's package python3-venv",
+    )?;
+    let mut pip = Command::new(directory.join("bin/python"));
+    pip.args(["-m", "pip", "install", "--quiet"])
+        .arg("--disable-pip-version-check")
+        .args(packages);
+    command::run("pip install", &mut pip).with_context(|| format!("install {packages:?}"))
 }
 
 fn require_installed(program: PathBuf) -> anyhow::Result<PathBuf> {

@@ -5,6 +5,7 @@
 //! determine the use of TLS between the proxies. So one pair of proxies serves every position.
 
 mod applications;
+mod collector;
 mod relay;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,6 +13,7 @@ use std::path::Path;
 use std::process::Command;
 
 use clap::ValueEnum;
+use serde_json::Value;
 
 use super::Suite;
 use super::tools::Tools;
@@ -21,7 +23,7 @@ use crate::testbed::proxies::{self, ControlPlanes, PortSettings, ProxySettings};
 use crate::testbed::usage::run_time;
 use crate::testbed::{Agent, ProxyPair, ProxyProcesses, SkippedPorts, Testbed, Tier};
 
-pub(super) use self::applications::LARGE_PATH;
+pub(super) use self::applications::{INSTRUMENTATION, LARGE_PATH};
 
 /// A service of `mesh-bench control` whose only endpoint is the server.
 const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
@@ -59,6 +61,8 @@ pub(super) enum Application {
     Web,
     /// Reads everything and never responds.
     Sink,
+    /// Reports a span of each request.
+    Traced,
 }
 
 pub(super) struct Topology<'l> {
@@ -117,12 +121,13 @@ impl Position {
 }
 
 impl Application {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::Http2,
         Self::Grpc,
         Self::WebSocket,
         Self::Web,
         Self::Sink,
+        Self::Traced,
     ];
 
     /// Returns the application's port for a position.
@@ -150,20 +155,25 @@ impl<'l> Topology<'l> {
             suites.iter().any(needs)
         };
         let mut applications = Vec::new();
+        let mut settings = ProxySettings::default();
+        if suites.contains(&Suite::Jaeger) {
+            applications.extend(collector::start(testbed, tools, &pods.server)?);
+            settings.environment.extend(collector::ENVIRONMENT);
+        }
         for application in Application::ALL.into_iter().filter(wanted) {
             let started = applications::start(testbed, tools, &pods.server, application)?;
             applications.extend(started);
         }
         let skipped = SkippedPorts {
-            inbound: ports(Position::skips_server_proxy),
-            outbound: ports(Position::skips_client_proxy),
+            inbound: skipped(Position::skips_server_proxy),
+            outbound: skipped(Position::skips_client_proxy),
         };
         let agent = Agent::start(testbed, &pods, Tier::Full, &skipped)?;
         let known = PortSettings {
             clear: ports(Position::has_no_tls),
             ..PortSettings::default()
         };
-        let (control, proxies) = proxies::start(testbed, &pods, &known, &ProxySettings::default())?;
+        let (control, proxies) = proxies::start(testbed, &pods, &known, &settings)?;
         let relay = if suites.contains(&Suite::H2spec) {
             let port = Application::Http2.port(Position::InboundTls);
             Some(relay::start(testbed, &pods, port)?)
@@ -202,6 +212,16 @@ impl<'l> Topology<'l> {
         self.client(&self.testbed.programs.bench)
     }
 
+    /// Returns the address of Jaeger for applications, by OTLP over HTTP.
+    pub(super) fn collector(&self) -> String {
+        collector::address(&self.pods.server)
+    }
+
+    /// Returns the trace of this number as Jaeger's HTTP API has it, or null before its first span.
+    pub(super) fn trace(&self, id: &str) -> anyhow::Result<Value> {
+        collector::trace(&self.pods.server, id)
+    }
+
     /// Returns the CPU seconds of each proxy.
     pub(super) fn run_times(&self) -> anyhow::Result<ProxyPair<f64>> {
         self.proxies.ids().try_map(run_time)
@@ -216,6 +236,12 @@ impl<'l> Topology<'l> {
     pub(super) fn check(&mut self) -> anyhow::Result<()> {
         self.proxies.check("a proxy")
     }
+}
+
+/// Returns the ports that are not redirected: those of applications in these positions, and of the
+/// collector.
+fn skipped(is_selected: fn(Position) -> bool) -> Vec<u16> {
+    [&ports(is_selected)[..], &collector::PORTS].concat()
 }
 
 /// Returns the ports of all applications in the positions that satisfy a predicate.

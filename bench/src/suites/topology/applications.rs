@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::{Application, Position};
+use super::{Application, Position, collector};
 use crate::suites::tools::Tools;
 use crate::testbed::pod::{Container, CpuRole, Pod};
 use crate::testbed::process::Process;
@@ -66,6 +66,55 @@ async def main():
 asyncio.run(main())
 ";
 
+/// Begins the Python programs that report spans.
+pub(in crate::suites) const INSTRUMENTATION: &str = "\
+import sys
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.propagators.b3 import B3MultiFormat, B3SingleFormat
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.trace import SpanKind
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+FORMATS = {
+    'tracecontext': TraceContextTextMapPropagator(),
+    'b3': B3SingleFormat(),
+    'b3multi': B3MultiFormat(),
+}
+
+def tracer(service, collector):
+    exporter = OTLPSpanExporter(endpoint=f'http://{collector}/v1/traces')
+    provider = TracerProvider(resource=Resource.create({'service.name': service}))
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    return provider.get_tracer('suite')
+";
+
+/// A server on the ports given as arguments, which reports a span of each request.
+const TRACED: &str = "
+import http.server, threading
+TRACER = tracer('server', sys.argv[1])
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = 'HTTP/1.1'
+
+    def do_GET(self):
+        context = None
+        for format in FORMATS.values():
+            context = format.extract(self.headers, context)
+        with TRACER.start_as_current_span('handle', context=context, kind=SpanKind.SERVER):
+            self.send_response(200)
+            self.send_header('content-length', '0')
+            self.end_headers()
+
+    def log_message(self, *arguments):
+        pass
+
+for port in sys.argv[2:]:
+    server = http.server.ThreadingHTTPServer(('', int(port)), Handler)
+    threading.Thread(target=server.serve_forever).start()
+";
+
 /// Starts an application on its ports and waits until it listens.
 pub(super) fn start(
     testbed: &Testbed,
@@ -79,6 +128,7 @@ pub(super) fn start(
         Application::WebSocket => vec![websocket(pod)?],
         Application::Web => vec![web(pod)?],
         Application::Sink => vec![bench_server(testbed, pod, application, "sink")?],
+        Application::Traced => vec![traced(tools, pod)?],
     };
     for port in application.ports() {
         testbed.wait_ready(pod, ([127, 0, 0, 1], port).into(), None)?;
@@ -117,6 +167,14 @@ fn websocket(pod: &Pod) -> anyhow::Result<Process> {
     command.args(["-c", ECHO]);
     command.args(Application::WebSocket.ports().map(|port| port.to_string()));
     Process::start("websocket", &mut command)
+}
+
+fn traced(tools: &Tools, pod: &Pod) -> anyhow::Result<Process> {
+    let mut command = pod.command(APPLICATION, tools.opentelemetry()?)?;
+    command.arg("-c").arg([INSTRUMENTATION, TRACED].concat());
+    command.arg(collector::address(pod));
+    command.args(Application::Traced.ports().map(|port| port.to_string()));
+    Process::start("traced", &mut command)
 }
 
 fn web(pod: &Pod) -> anyhow::Result<Process> {
