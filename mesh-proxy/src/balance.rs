@@ -180,21 +180,24 @@ impl<T> Balancer<T> {
         }
     }
 
-    fn choose(&self, now: Instant, avoid: Option<SocketAddr>) -> Option<Rc<Member<T>>> {
+    fn choose(&self, now: Instant, mut avoid: Option<SocketAddr>) -> Option<Rc<Member<T>>> {
         let members = self.members.borrow();
-        let pick = |avoid: Option<SocketAddr>| {
-            p2c::pick(
+        // A loop of at most two rounds, not two calls, so that the choice is compiled into it.
+        loop {
+            let index = p2c::pick(
                 members.len(),
                 &mut *self.rng.borrow_mut(),
                 |index| {
                     let member = &members[index];
-                    member.is_available(now) && avoid != Some(member.endpoint.addr)
+                    member.is_available(now) && avoid.is_none_or(|it| it != member.endpoint.addr)
                 },
                 |index| members[index].cost(now, self.ewma.decay),
-            )
-        };
-        let index = pick(avoid).or_else(|| avoid.and_then(|_| pick(None)))?;
-        Some(members[index].clone())
+            );
+            if let Some(index) = index {
+                return Some(members[index].clone());
+            }
+            avoid.take()?;
+        }
     }
 
     /// Returns when the next unavailable endpoint may be tried again.
