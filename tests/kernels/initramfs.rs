@@ -21,16 +21,19 @@ pub(crate) const PROGRAMS: [&str; 4] = ["mesh-agent", "mesh-cni", "mesh-init", "
 /// This program.
 pub(crate) const THIS: &str = "mesh-kernels";
 /// Those of the machine, with the package that has each.
-const TOOLS: [(&str, &str); 8] = [
+const TOOLS: [(&str, &str); 9] = [
     ("ip", "iproute2"),
     ("tc", "iproute2"),
     ("nsenter", "util-linux"),
+    ("setpriv", "util-linux"),
     ("unshare", "util-linux"),
     ("nft", "nftables"),
     ("bpftool", "bpftool"),
     ("xtables-legacy-multi", "iptables"),
     ("xtables-nft-multi", "iptables"),
 ];
+/// Kernel programs that differ from those of the agent, for the test of an upgrade.
+const OTHER_OBJECT: &str = "mesh-ebpf-other.o";
 /// The CNI plugins that tests chain with this project's.
 const CNI_PLUGINS: [&str; 3] = ["bridge", "host-local", "portmap"];
 const CNI_DIRECTORY: &str = "/usr/lib/cni";
@@ -85,6 +88,8 @@ pub(crate) fn pack(directory: &Path, image: &Image, plan: &Plan) -> anyhow::Resu
             root.link(&format!("usr/sbin/{family}{work}"), "xtables-nft-multi")?;
         }
     }
+    let object = plan.programs.with_file_name("bpf").join(OTHER_OBJECT);
+    root.copy(&object, inside(&object))?;
     for extensions in libraries_of_extensions()? {
         root.copy(&extensions, inside(&extensions))?;
     }
