@@ -30,11 +30,9 @@ print(f'{span.get_span_context().trace_id:032x}')
 
 pub(super) fn run(run: Run<'_>, python: &Path) -> anyhow::Result<Outcome> {
     fs::create_dir_all(&run.report).with_context(|| format!("create {}", run.report.display()))?;
-    let cases = FORMATS.map(|format| case(&run, python, format));
-    Ok(Outcome::new(
-        cases.into_iter().collect::<anyhow::Result<_>>()?,
-        run.report,
-    ))
+    let cases = FORMATS.iter().map(|format| case(&run, python, format));
+    let cases = cases.collect::<anyhow::Result<_>>()?;
+    Ok(Outcome::new(cases, run.report))
 }
 
 fn case(run: &Run<'_>, python: &Path, format: &str) -> anyhow::Result<Case> {

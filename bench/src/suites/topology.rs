@@ -6,6 +6,7 @@
 
 mod applications;
 mod collector;
+mod haproxy;
 mod relay;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -155,10 +156,14 @@ impl<'l> Topology<'l> {
             suites.iter().any(needs)
         };
         let mut applications = Vec::new();
+        let collector_address = collector::mesh_address(&pods.server);
         let mut settings = ProxySettings::default();
         if suites.contains(&Suite::Jaeger) {
             applications.extend(collector::start(testbed, tools, &pods.server)?);
-            settings.environment.extend(collector::ENVIRONMENT);
+            settings.environment = vec![
+                (collector::ADDRESS_VARIABLE, &collector_address),
+                collector::IDENTITY,
+            ];
         }
         for application in Application::ALL.into_iter().filter(wanted) {
             let started = applications::start(testbed, tools, &pods.server, application)?;

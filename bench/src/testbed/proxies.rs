@@ -56,7 +56,7 @@ pub(crate) struct Rotation {
 pub(crate) struct ProxySettings<'s> {
     pub(crate) rotation: Option<&'s Rotation>,
     /// Variables of the environment, besides those of every proxy.
-    pub(crate) environment: Vec<(&'static str, &'static str)>,
+    pub(crate) environment: Vec<(&'s str, &'s str)>,
     /// A named pipe for the standard error of the server's proxy, instead of its log file.
     pub(crate) log_pipe: Option<PathBuf>,
 }

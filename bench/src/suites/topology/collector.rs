@@ -1,17 +1,16 @@
 //! The collector of spans: Jaeger in the server pod. The proxies send their spans over the mesh's
 //! TLS, which HAProxy terminates, and the instrumented applications send theirs in clear text.
 
-use std::fs;
 use std::net::Ipv4Addr;
-use std::path::Path;
 
 use anyhow::Context;
 use serde_json::Value;
 
+use super::haproxy;
 use crate::suites::tools::Tools;
 use crate::testbed::pod::{Container, CpuRole, Pod};
 use crate::testbed::process::Process;
-use crate::testbed::{DIRECTORY, SERVER, Testbed};
+use crate::testbed::{SERVER, Testbed};
 
 const COLLECTOR: Container<'_> = Container::root("collector", CpuRole::Load);
 
@@ -23,14 +22,10 @@ const QUERY_PORT: u16 = 16686;
 /// The ports that are not redirected.
 pub(super) const PORTS: [u16; 2] = [GRPC_PORT, HTTP_PORT];
 
-/// Settings of the proxies: the address is the server pod's.
-pub(super) const ENVIRONMENT: [(&str, &str); 2] = [
-    (
-        "LINKERD2_PROXY_TRACE_COLLECTOR_SVC_ADDR",
-        "10.78.100.2:4317",
-    ),
-    ("LINKERD2_PROXY_TRACE_COLLECTOR_SVC_NAME", SERVER),
-];
+/// The variable of the proxies with the address for OTLP over gRPC, [`mesh_address`].
+pub(super) const ADDRESS_VARIABLE: &str = "LINKERD2_PROXY_TRACE_COLLECTOR_SVC_ADDR";
+/// The variable with the identity that the proxies expect there.
+pub(super) const IDENTITY: (&str, &str) = ("LINKERD2_PROXY_TRACE_COLLECTOR_SVC_NAME", SERVER);
 
 /// Starts Jaeger, which listens on the loopback address, and HAProxy in front of it.
 pub(super) fn start(testbed: &Testbed, tools: &Tools, pod: &Pod) -> anyhow::Result<[Process; 2]> {
@@ -41,15 +36,19 @@ pub(super) fn start(testbed: &Testbed, tools: &Tools, pod: &Pod) -> anyhow::Resu
             .wait_ready(pod, (Ipv4Addr::LOCALHOST, port).into(), None)
             .with_context(|| jaeger.command_and_log())?;
     }
-    let path = Path::new(DIRECTORY).join("collector.cfg");
-    fs::write(&path, configuration(testbed, pod.ip))?;
-    let mut command = pod.command(COLLECTOR, "haproxy")?;
-    command.arg("-db").arg("-f").arg(&path);
-    let tls = Process::start("collector-tls", &mut command)?;
-    testbed
-        .wait_ready(pod, (pod.ip, HTTP_PORT).into(), None)
-        .with_context(|| tls.command_and_log())?;
+    let tls = haproxy::start(
+        testbed,
+        (pod, COLLECTOR),
+        "collector-tls",
+        &sections(testbed, pod.ip),
+        (pod.ip, HTTP_PORT).into(),
+    )?;
     Ok([jaeger, tls])
+}
+
+/// Returns the address for OTLP over gRPC, by the mesh's TLS.
+pub(super) fn mesh_address(pod: &Pod) -> String {
+    format!("{}:{GRPC_PORT}", pod.ip)
 }
 
 /// Returns the address for OTLP over HTTP.
@@ -70,18 +69,10 @@ pub(super) fn trace(pod: &Pod, id: &str) -> anyhow::Result<Value> {
 }
 
 /// HAProxy presents the server's certificate and requires one of the mesh.
-fn configuration(testbed: &Testbed, address: Ipv4Addr) -> String {
+fn sections(testbed: &Testbed, address: Ipv4Addr) -> String {
     let certificate = testbed.certificate("server");
     format!(
-        "global
-    nbthread 1
-    ssl-default-bind-options ssl-min-ver TLSv1.3
-defaults
-    mode tcp
-    timeout connect 5s
-    timeout client 1h
-    timeout server 1h
-listen mesh
+        "listen mesh
     bind {address}:{GRPC_PORT} ssl crt {} ca-file {} verify required alpn h2
     server jaeger 127.0.0.1:{GRPC_PORT}
 listen applications

@@ -10,7 +10,7 @@ pub(super) struct RequestObserver(pub(super) RequestBodyObserver);
 /// Observes the response's body.
 pub(super) struct ResponseObserver(pub(super) Exchange);
 
-/// Observes the response's body.
+/// Counts the bytes of the response's body for the access log.
 impl BodyObserver for OpenEntry {
     fn data(&mut self, bytes: usize) {
         self.response_data(bytes);
