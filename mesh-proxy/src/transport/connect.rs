@@ -4,10 +4,19 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use nix::errno::Errno;
 use tokio::net::TcpStream;
 
 use super::listen::configure;
 use super::{Io, SocketOptions};
+
+/// How long to wait after each shortage of the machine before the connection is tried again. The
+/// client would receive the error of a pod's only application, which has no alternative.
+const SHORTAGE_WAITS: [Duration; 3] = [
+    Duration::ZERO,
+    Duration::from_millis(10),
+    Duration::from_millis(50),
+];
 
 /// How the proxy opens connections of one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +58,27 @@ pub(crate) async fn dial(addr: SocketAddr, options: &ConnectOptions) -> Result<I
 }
 
 async fn open(addr: SocketAddr, options: SocketOptions) -> io::Result<TcpStream> {
-    let tcp = TcpStream::connect(addr).await?;
+    let mut waits = SHORTAGE_WAITS.iter();
+    let tcp = loop {
+        match TcpStream::connect(addr).await {
+            Err(error) if is_shortage(&error) => match waits.next() {
+                // Not by a timer, so that the thread serves nothing else in between.
+                Some(&Duration::ZERO) => {}
+                Some(&wait) => tokio::time::sleep(wait).await,
+                None => return Err(error),
+            },
+            result => break result?,
+        }
+    };
     configure(&tcp, options)?;
     Ok(tcp)
+}
+
+/// Whether a connection failed by a shortage of this machine that passes: the peer was not asked.
+fn is_shortage(error: &io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw);
+    matches!(
+        errno,
+        Some(Errno::ENOBUFS | Errno::ENOMEM | Errno::EAGAIN | Errno::EINTR)
+    )
 }

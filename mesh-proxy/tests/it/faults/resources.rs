@@ -108,11 +108,12 @@ async fn proxies_with_a_tenth_of_a_cpu_fail_no_request() {
 #[tokio::test]
 async fn failing_system_calls_lose_no_request() {
     const FAILING: [(&str, Errno); 5] = [
+        // First, while the server's proxy has no connection to its application.
+        ("connect", Errno::ENOBUFS),
         ("accept4", Errno::ECONNABORTED),
         ("accept4", Errno::EPROTO),
         ("accept4", Errno::ENOBUFS),
         ("accept4", Errno::EINTR),
-        ("connect", Errno::ENOBUFS),
     ];
     let Some(scene) = Scene::new(1).await else {
         return;
