@@ -10,10 +10,9 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use mesh_core::endpoint::Endpoint;
-use mesh_core::resilience::{Backoff, PeakEwma};
+use mesh_core::resilience::{Backoff, FailurePenalty, PeakEwma};
 use rand::SeedableRng as _;
 use rand::rngs::SmallRng;
 use tokio::sync::futures::Notified;
@@ -67,6 +66,7 @@ pub(crate) struct Member<T> {
     pub(crate) endpoint: Arc<Endpoint>,
     value: OnceCell<Rc<T>>,
     load: Load,
+    penalty: Option<FailurePenalty>,
     health: Health,
     breaker: Option<Arc<Breaker>>,
     breaker_metrics: Option<Rc<BreakerMetrics>>,
@@ -123,7 +123,8 @@ impl<T> Balancer<T> {
                     Rc::new(Member {
                         value: OnceCell::new(),
                         endpoint: endpoint.clone(),
-                        load: Load::new(self.ewma.default_rtt, now),
+                        load: Load::new(&self.ewma, now),
+                        penalty: self.ewma.penalty,
                         health: Health::default(),
                         breaker: circuit.map(|it| it.breakers.breaker(endpoint)),
                         breaker_metrics: circuit.map(|it| it.metrics.clone()),
@@ -171,7 +172,6 @@ impl<T> Balancer<T> {
             return Some(PickedEndpoint {
                 value,
                 member,
-                ewma: self.ewma,
                 since: now,
                 sent: Cell::new(now),
                 measured: Cell::new(false),
@@ -191,7 +191,7 @@ impl<T> Balancer<T> {
                     let member = &members[index];
                     member.is_available(now) && avoid.is_none_or(|it| it != member.endpoint.addr)
                 },
-                |index| members[index].cost(now, self.ewma.decay),
+                |index| members[index].cost(now),
             );
             if let Some(index) = index {
                 return Some(members[index].clone());
@@ -286,8 +286,8 @@ impl<T> Member<T> {
 
     /// Returns the load divided by the weight: an endpoint with ten times the weight receives ten
     /// times the load at the same cost.
-    fn cost(&self, now: Instant, decay: Duration) -> f64 {
-        self.load.cost(now, decay) / f64::from(self.endpoint.weight.max(1))
+    fn cost(&self, now: Instant) -> f64 {
+        self.load.cost(now) / f64::from(self.endpoint.weight.max(1))
     }
 }
 

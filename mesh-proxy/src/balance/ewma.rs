@@ -6,6 +6,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use mesh_core::resilience::PeakEwma;
 use tokio::time::Instant;
 
 /// The load of one endpoint.
@@ -14,6 +15,7 @@ pub(super) struct Load {
     /// Estimated latency in seconds, as of `at`.
     latency: Cell<f64>,
     at: Cell<Instant>,
+    decay: Duration,
     in_flight: Cell<u32>,
 }
 
@@ -22,24 +24,25 @@ pub(super) struct Load {
 const MIN_LATENCY: Duration = Duration::from_millis(1);
 
 impl Load {
-    pub(super) fn new(estimate: Duration, now: Instant) -> Self {
+    pub(super) fn new(ewma: &PeakEwma, now: Instant) -> Self {
         Self {
-            latency: Cell::new(estimate.as_secs_f64()),
+            latency: Cell::new(ewma.default_rtt.as_secs_f64()),
             at: Cell::new(now),
+            decay: ewma.decay,
             in_flight: Cell::new(0),
         }
     }
 
     /// Returns the cost by which endpoints are compared. The estimate decays with the time since
     /// the last sample.
-    pub(super) fn cost(&self, now: Instant, decay: Duration) -> f64 {
-        let decayed = self.latency.get() * self.remaining(now, decay);
+    pub(super) fn cost(&self, now: Instant) -> f64 {
+        let decayed = self.latency.get() * self.remaining(now);
         decayed.max(MIN_LATENCY.as_secs_f64()) * f64::from(self.in_flight.get() + 1)
     }
 
-    pub(super) fn record(&self, sample: Duration, now: Instant, decay: Duration) {
+    pub(super) fn record(&self, sample: Duration, now: Instant) {
         let sample = sample.max(MIN_LATENCY).as_secs_f64();
-        let remaining = self.remaining(now, decay);
+        let remaining = self.remaining(now);
         let estimate = self.latency.get();
         self.latency.set(if sample > estimate * remaining {
             sample
@@ -58,9 +61,9 @@ impl Load {
     }
 
     /// Returns the remaining weight of the old estimate, from 0 to 1.
-    fn remaining(&self, now: Instant, decay: Duration) -> f64 {
+    fn remaining(&self, now: Instant) -> f64 {
         let elapsed = now.saturating_duration_since(self.at.get());
-        (-elapsed.as_secs_f64() / decay.as_secs_f64()).exp()
+        (-elapsed.as_secs_f64() / self.decay.as_secs_f64()).exp()
     }
 }
 
@@ -70,6 +73,15 @@ mod tests {
 
     const DECAY: Duration = Duration::from_secs(10);
 
+    fn new(now: Instant) -> Load {
+        let ewma = PeakEwma {
+            default_rtt: millis(30),
+            decay: DECAY,
+            penalty: None,
+        };
+        Load::new(&ewma, now)
+    }
+
     fn millis(ms: u64) -> Duration {
         Duration::from_millis(ms)
     }
@@ -77,32 +89,32 @@ mod tests {
     #[test]
     fn latency_peak_replaces_estimate_and_decays() {
         let start = Instant::now();
-        let load = Load::new(millis(30), start);
-        load.record(millis(500), start, DECAY);
-        assert!((load.cost(start, DECAY) - 0.5).abs() < 1e-9);
-        load.record(millis(10), start + DECAY, DECAY);
+        let load = new(start);
+        load.record(millis(500), start);
+        assert!((load.cost(start) - 0.5).abs() < 1e-9);
+        load.record(millis(10), start + DECAY);
         let expected = 0.5 / std::f64::consts::E + 0.01 * (1.0 - 1.0 / std::f64::consts::E);
-        assert!((load.cost(start + DECAY, DECAY) - expected).abs() < 1e-9);
+        assert!((load.cost(start + DECAY) - expected).abs() < 1e-9);
     }
 
     #[test]
     fn cost_is_multiplied_by_requests_in_flight() {
         let now = Instant::now();
-        let load = Load::new(millis(30), now);
+        let load = new(now);
         load.begin();
         load.begin();
-        assert!((load.cost(now, DECAY) - 0.09).abs() < 1e-9);
+        assert!((load.cost(now) - 0.09).abs() < 1e-9);
         load.end();
         load.end();
-        assert!((load.cost(now, DECAY) - 0.03).abs() < 1e-9);
+        assert!((load.cost(now) - 0.03).abs() < 1e-9);
     }
 
     #[test]
     fn latency_is_never_below_minimum() {
         let now = Instant::now();
-        let load = Load::new(millis(30), now);
-        assert!(load.cost(now + Duration::from_secs(3600), DECAY) >= 0.001);
-        load.record(Duration::ZERO, now + Duration::from_secs(3600), DECAY);
-        assert!(load.cost(now + Duration::from_secs(3600), DECAY) >= 0.001);
+        let load = new(now);
+        assert!(load.cost(now + Duration::from_secs(3600)) >= 0.001);
+        load.record(Duration::ZERO, now + Duration::from_secs(3600));
+        assert!(load.cost(now + Duration::from_secs(3600)) >= 0.001);
     }
 }

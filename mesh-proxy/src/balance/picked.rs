@@ -5,7 +5,6 @@ use std::ops::Deref;
 use std::rc::Rc;
 use std::time::Duration;
 
-use mesh_core::resilience::PeakEwma;
 use tokio::time::Instant;
 
 use super::Member;
@@ -16,7 +15,6 @@ use crate::telemetry::breaker::Cause;
 pub(crate) struct PickedEndpoint<T> {
     pub(crate) value: Rc<T>,
     pub(super) member: Rc<Member<T>>,
-    pub(super) ewma: PeakEwma,
     pub(super) since: Instant,
     /// When the request was sent on an established connection.
     pub(super) sent: Cell<Instant>,
@@ -37,14 +35,14 @@ impl<T> PickedEndpoint<T> {
         if !self.measured.replace(true) {
             let now = Instant::now();
             let load = &self.member.load;
-            load.record(now - self.sent.get(), now, self.ewma.decay);
+            load.record(now - self.sent.get(), now);
         }
     }
 
     /// Whether the result of the request has an effect. Usually it has none, and responses need not
     /// be classified.
     pub(crate) fn needs_result(&self) -> bool {
-        self.ewma.penalty.is_some() || self.member.breaker.is_some()
+        self.member.penalty.is_some() || self.member.breaker.is_some()
     }
 
     /// Whether the request probes the endpoint and has no result yet.
@@ -77,13 +75,13 @@ impl<T> PickedEndpoint<T> {
 
     /// Records a failure as a latency of at least the penalty.
     fn penalize(&self, retry_after: Option<Duration>, now: Instant) {
-        let Some(policy) = self.ewma.penalty else {
+        let Some(policy) = self.member.penalty else {
             return;
         };
         let asked = retry_after.map_or(Duration::ZERO, |it| it.min(policy.max_retry_after));
         let measured = now - self.sent.get();
         let latency = measured.max(policy.penalty).max(asked);
-        self.member.load.record(latency, now, self.ewma.decay);
+        self.member.load.record(latency, now);
         self.measured.set(true);
     }
 

@@ -347,10 +347,10 @@ fn dropped_pick_releases_load() {
     balancer.update(&[endpoint(1)]);
     let now = Instant::now();
     let picked = balancer.pick(now, None).unwrap();
-    let busy = picked.load.cost(now, balancer.ewma.decay);
+    let busy = picked.load.cost(now);
     let member = picked.member.clone();
     drop(picked);
-    assert!(member.load.cost(now, balancer.ewma.decay) < busy);
+    assert!(member.load.cost(now) < busy);
 }
 
 const ACCRUAL: FailureAccrual = FailureAccrual::ConsecutiveFailures {
@@ -513,7 +513,7 @@ async fn failures_count_as_slow_responses() {
         picked.record_latency();
         let member = picked.member.clone();
         drop(picked);
-        let cost = member.load.cost(now, ewma.decay);
+        let cost = member.load.cost(now);
         assert!((cost - latency).abs() < 1e-9, "{outcome:?} {hint:?} {cost}");
     }
 }
