@@ -18,6 +18,7 @@ mod metrics_api;
 mod profile;
 mod redirection;
 mod report;
+mod retries;
 mod row;
 mod scrape;
 pub(crate) mod soak;
@@ -230,6 +231,7 @@ impl Run<'_> {
             Kind::Telemetry => telemetry::row(self),
             Kind::Tracing => tracing::row(self),
             Kind::AccessLog => access_log::row(self),
+            Kind::Retries => retries::row(self),
             Kind::Tap => tap::row(self),
             Kind::Scrape => scrape::row(self),
             Kind::MetricsApi => metrics_api::row(self),

@@ -11,7 +11,7 @@ use anyhow::Context;
 
 use super::metric::Metric;
 use super::row::Sample;
-use super::system::{CLIENT, System};
+use super::system::{CLIENT, RETRIED, System};
 use super::workload::{Load, Service, body_path};
 use crate::testbed::Testbed;
 use crate::testbed::process::Process;
@@ -82,7 +82,10 @@ fn command(
     load: Load,
     seconds: u32,
 ) -> anyhow::Result<Command> {
-    let target = system.target(service);
+    let target = match load {
+        Load::Retried { .. } => (RETRIED, service.port()).into(),
+        _ => system.target(service),
+    };
     let (to, duration) = (target.to_string(), seconds.to_string());
     let pod = &system.pods.client;
     let own = |name: &str| -> anyhow::Result<Command> {
@@ -100,7 +103,7 @@ fn command(
         Ok(command)
     };
     let command = match load {
-        Load::Wrk { connections } => wrk(connections, "/")?,
+        Load::Wrk { connections } | Load::Retried { connections } => wrk(connections, "/")?,
         Load::Traced { connections } => {
             let mut command = wrk(connections, "/")?;
             command.arg("--script").arg(packaged::traced_requests()?);
@@ -163,7 +166,9 @@ fn command(
 
 fn read(load: Load, output: &str) -> anyhow::Result<Outcome> {
     match load {
-        Load::Wrk { .. } | Load::Traced { .. } | Load::Bodies { .. } => packaged::wrk(output),
+        Load::Wrk { .. } | Load::Retried { .. } | Load::Traced { .. } | Load::Bodies { .. } => {
+            packaged::wrk(output)
+        }
         Load::H2load { .. } => packaged::h2load(output),
         Load::Iperf3 { .. } => packaged::iperf3(output),
         Load::FixedRate { .. } | Load::Streams { .. } | Load::Connect { .. } => {

@@ -26,6 +26,8 @@ const IN: u16 = 20_000;
 /// Service addresses. The second byte selects the kind of service in `mesh-bench control`.
 const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 const MANY_ENDPOINTS: Ipv4Addr = Ipv4Addr::new(10, 100, 0, 1);
+/// The service behind which the same server stands, by a route with a retry policy.
+pub(crate) const RETRIED: Ipv4Addr = Ipv4Addr::new(10, 101, 0, 1);
 
 /// The container of clients in a pod.
 pub(crate) const CLIENT: Container<'_> = Container::root("load", CpuRole::Load);

@@ -46,6 +46,8 @@ pub(crate) enum Kind {
     Tracing,
     /// Requests with and without an access log.
     AccessLog,
+    /// Requests with and without a retry policy.
+    Retries,
     /// Load at a fixed rate, with and without a tap.
     Tap,
     /// Scrapes of a proxy with many series.
@@ -81,6 +83,10 @@ pub(crate) enum Load {
     },
     /// As `Wrk`. Every request has a trace context, which is sampled in one of a hundred.
     Traced {
+        connections: u32,
+    },
+    /// As `Wrk`, to a service whose route has a retry policy.
+    Retried {
         connections: u32,
     },
     /// As `Wrk`. Requests and responses have bodies of so many bytes.

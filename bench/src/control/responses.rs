@@ -18,7 +18,8 @@ use mesh_core::policy::outbound::{
     Backend, BackendTarget, Distribution, HttpRoute, HttpRoutes, OutboundPolicy, OutboundProtocol,
     OutboundRule, RouteBackend, TcpRoute, TcpVerdict,
 };
-use mesh_core::resilience::{PeakEwma, Queue, Timeouts};
+use mesh_core::resilience::{HttpRetry, PeakEwma, Queue, Timeouts};
+use mesh_core::retry::{DEFAULT_BACKOFF, DEFAULT_LIMIT, DEFAULT_REQUEST_BYTES};
 use mesh_core::route::Rule;
 
 use super::Options;
@@ -50,6 +51,8 @@ pub(super) enum ServiceKind {
     /// 10.100.0.0/16: so many endpoints that the balancer rarely picks one twice, so that TLS
     /// sessions cannot be resumed.
     ManyEndpoints,
+    /// 10.101.0.0/16: the server, by routes with a retry policy.
+    Retried,
 }
 
 /// Computes policies and endpoints.
@@ -70,6 +73,7 @@ impl ServiceKind {
             [10, 98, ..] => Some(Self::Ten),
             [10, 99, ..] => Some(Self::Moving),
             [10, 100, ..] => Some(Self::ManyEndpoints),
+            [10, 101, ..] => Some(Self::Retried),
             _ => None,
         }
     }
@@ -92,7 +96,7 @@ impl Responses {
         let IpAddr::V4(service) = addr.ip() else {
             return None;
         };
-        ServiceKind::from_address(service)?;
+        let kind = ServiceKind::from_address(service)?;
         let name = name_of(service);
         let backends = balance(&name, addr.port());
         let tcp = TcpRoute {
@@ -103,7 +107,7 @@ impl Responses {
         let protocol = if self.is_opaque(addr.port()) {
             OutboundProtocol::Opaque(Some(tcp))
         } else {
-            let http = http_routes(backends);
+            let http = http_routes(backends, (kind == ServiceKind::Retried).then(retry_policy));
             OutboundProtocol::Detect {
                 timeout: DETECT_TIMEOUT,
                 opaque: Some(tcp),
@@ -159,7 +163,7 @@ impl Responses {
             (first..first + count).map(Ipv4Addr::from).collect()
         };
         let addresses: Vec<Ipv4Addr> = match ServiceKind::from_address(service)? {
-            ServiceKind::Ordinary => vec![self.server],
+            ServiceKind::Ordinary | ServiceKind::Retried => vec![self.server],
             ServiceKind::One => own(1),
             ServiceKind::Ten => own(10),
             ServiceKind::Moving => own(if turn.is_multiple_of(2) { 10 } else { 9 }),
@@ -218,7 +222,7 @@ impl Responses {
     }
 }
 
-fn http_routes(backends: Distribution) -> HttpRoutes {
+fn http_routes(backends: Distribution, retry: Option<HttpRetry>) -> HttpRoutes {
     HttpRoutes {
         routes: vec![HttpRoute {
             meta: Meta::new_default("http"),
@@ -229,12 +233,23 @@ fn http_routes(backends: Distribution) -> HttpRoutes {
                     filters: Vec::new(),
                     backends,
                     timeouts: Timeouts::default(),
-                    retry: None,
+                    retry,
                     allow_request_headers: false,
                 },
             }],
         }],
         failure_accrual: None,
+    }
+}
+
+/// The policy of `retry.linkerd.io/http: 5xx`.
+fn retry_policy() -> HttpRetry {
+    HttpRetry {
+        max_retries: DEFAULT_LIMIT,
+        max_request_bytes: DEFAULT_REQUEST_BYTES,
+        conditions: vec![500..=599],
+        timeout: None,
+        backoff: Some(DEFAULT_BACKOFF),
     }
 }
 

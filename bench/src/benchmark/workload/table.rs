@@ -1,8 +1,8 @@
 //! All workloads with their systems and goals.
 
 use super::Kind::{
-    AccessLog, Changes, FirstRequest, Idle, MetricsApi, Redirection, Scrape, Start, Tap, Targets,
-    Telemetry, Tracing, Traffic, TwoWorkers,
+    AccessLog, Changes, FirstRequest, Idle, MetricsApi, Redirection, Retries, Scrape, Start, Tap,
+    Targets, Telemetry, Tracing, Traffic, TwoWorkers,
 };
 use super::{BODIES, Goal, IdleConnection, Limit, Load, Service, Workload};
 use crate::benchmark::metric::Metric::{
@@ -349,6 +349,16 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         shown: &[CpuOut, CpuIn, Rate, Logged],
         // Only received requests are logged.
         goals: &[at_most(1.15, Plain, CpuIn)],
+    },
+    Workload {
+        name: "retries",
+        title: "A retry policy without failures, HTTP/1, 64 connections",
+        kind: Retries,
+        unit: Unit::Request,
+        suts: &[Plain],
+        shown: &[CpuOut, CpuIn, Rate],
+        // The policy is that of the client's proxy.
+        goals: &[at_most(1.05, Plain, CpuOut)],
     },
     Workload {
         name: "tap",
