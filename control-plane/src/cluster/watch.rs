@@ -1,5 +1,6 @@
 //! Watches of the objects of one kind, for users other than the [source](crate::source). Failures
-//! are logged once and retried.
+//! are logged once, and followed by a new list: a watch that resumes would get no events of an API
+//! server whose state has become older (`source::kube::restored`).
 
 use futures_util::stream::BoxStream;
 use futures_util::{Stream, StreamExt as _};
@@ -68,9 +69,7 @@ where
                         tracing::warn!(what, error, "Cannot watch the API server; retrying");
                     }
                     self.backoff.wait().await;
-                    if requires_new_watch(&error) {
-                        self.events = watcher(self.api.clone(), self.config.clone()).boxed();
-                    }
+                    self.events = watcher(self.api.clone(), self.config.clone()).boxed();
                 }
             }
         }

@@ -5,10 +5,11 @@
 //! ```
 //!
 //! The task of a kind finds the served version of its API, lists and watches the objects, and lists
-//! again when required. It converts each object separately, so that an invalid one is logged and
-//! its last valid version stays. Its table compares objects: a list without changes has no effect,
-//! so that a restarted watch does not change the index. [`batching`] waits for the first list of
-//! every served kind, and later merges concurrent changes.
+//! again when required, also when the API server's state is older than before ([`restored`]). It
+//! converts each object separately, so that an invalid one is logged and its last valid version
+//! stays. Its table compares objects: a list without changes has no effect, so that a restarted
+//! watch does not change the index. [`batching`] waits for the first list of every served kind, and
+//! later merges concurrent changes.
 //!
 //! While the API server is unreachable nothing is sent, so the last known state stays in effect.
 
@@ -30,6 +31,7 @@ mod definitions;
 pub(crate) mod kinds;
 mod metrics;
 mod received;
+mod restored;
 mod served;
 mod table;
 mod watch;
@@ -58,9 +60,14 @@ impl KubeSource {
     pub(crate) async fn run(self, batches: mpsc::Sender<Received>) {
         let (messages, received) = mpsc::channel::<WatchMessage>(CHANNEL_CAPACITY);
         let (changed, definitions) = latest::channel(());
+        let (restored, restorations) = latest::channel(());
         let metrics = Metrics::new(&self.registry);
         let mut parts = JoinSet::new();
         parts.spawn(definitions::watch_definitions(self.client.clone(), changed));
+        if let Some(watched) = self.kinds.iter().find(|watched| watched.api().built_in) {
+            let client = self.client.clone();
+            parts.spawn(restored::watch_version(client, watched, restored));
+        }
         for watched in self.kinds {
             let watch = KindWatch::new(
                 self.client.clone(),
@@ -68,6 +75,7 @@ impl KubeSource {
                 metrics.of(watched.kind),
                 messages.clone(),
                 definitions.clone(),
+                restorations.clone(),
             );
             parts.spawn(watch.run());
         }

@@ -116,10 +116,12 @@ pub(super) const FAULTS: &[Fault] = &[
     Fault {
         number: 7,
         name: "an API server restarts with an older state",
-        planted: "not planted",
+        planted: "a scripted API server whose resource version decreases while the watches get no events, on a clock that the test moves",
         promise: "never back without a word: list anew and log",
-        tests: &[],
-        limit: "It takes a restored backup of etcd. A list counts as the truth whatever its resourceVersion is, so the mesh follows the API server back; objects that a list no longer has are removed, which is logged as any change.",
+        tests: &[local(
+            "control-plane/src/source/kube/restored.rs::older_state_is_listed_anew_within_the_interval",
+        )],
+        limit: "It is noticed within 30 s, or 15 s after an outage of the API server. A state that has caught up with the old version by then is not noticed. The node agent, which watches the pods of its node for `in-place` redirection, does not notice it.",
     },
     Fault {
         number: 8,

@@ -39,6 +39,8 @@ pub(super) struct KindWatch {
     messages: mpsc::Sender<WatchMessage>,
     /// Notifies of changes of APIs.
     definitions: latest::Receiver<()>,
+    /// Notifies when the API server's state is older than before.
+    restorations: latest::Receiver<()>,
     backoff: Backoff,
     /// The last request failed, and this was logged.
     is_failing: bool,
@@ -71,6 +73,7 @@ impl KindWatch {
         metrics: KindMetrics,
         messages: mpsc::Sender<WatchMessage>,
         definitions: latest::Receiver<()>,
+        restorations: latest::Receiver<()>,
     ) -> Self {
         Self {
             client,
@@ -82,6 +85,7 @@ impl KindWatch {
             metrics,
             messages,
             definitions,
+            restorations,
             backoff: Backoff::for_api_server(),
             is_failing: false,
             has_listed: false,
@@ -165,7 +169,7 @@ impl KindWatch {
         }
     }
 
-    /// Watches the objects while the API is served.
+    /// Watches the objects while the API is served, until they must be listed anew.
     async fn watch_objects(&mut self, resource: &ApiResource) -> Result<(), ReceiverClosed> {
         let mut events = self.events(resource);
         let types = TypeMeta {
@@ -173,7 +177,11 @@ impl KindWatch {
             kind: resource.kind.clone(),
         };
         loop {
-            let Ok(event) = tokio::time::timeout(IDLE_INTERVAL, events.next()).await else {
+            let event = tokio::select! {
+                Ok(()) = self.restorations.changed() => return Ok(()),
+                event = tokio::time::timeout(IDLE_INTERVAL, events.next()) => event,
+            };
+            let Ok(event) = event else {
                 self.record_success();
                 continue;
             };
