@@ -85,7 +85,7 @@ struct LoadInputs {
     cgroup_root: PathBuf,
 }
 
-/// Tries the tiers from the best on, or the configured one.
+/// Tries the tiers from the best on (full, split, nft, iptables), or only the configured one.
 pub fn choose(settings: &Settings) -> Result<TierChoice, TierError> {
     let candidates = match settings.forced {
         Some(tier) => vec![tier],

@@ -497,6 +497,10 @@ async fn wait_for_stop(
     }
 }
 
+/// Ends the proxy's work, in this order: HTTP/2 connections get GOAWAY and HTTP/1 responses
+/// `connection: close`; new connections are accepted until none is open, or until the grace period
+/// ends; then the data threads end. [`App::run`] sends the last spans and access log entries
+/// afterwards, and the admin interface closes with the process.
 async fn shut_down(reason: StopReason, drain: Drain, grace: Duration, data: Vec<JoinHandle<()>>) {
     match reason {
         StopReason::Signal(name) => tracing::info!("Received {name}, draining"),
