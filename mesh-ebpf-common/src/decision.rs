@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn other_messages_are_no_decisions() {
+    fn other_messages_are_not_decisions() {
         let valid = message(&decision());
         let unknown = |change: fn(&mut Decision)| {
             let mut changed = decision();

@@ -107,7 +107,7 @@ pub enum ManifestError {
 /// # Errors
 ///
 /// A document that is not a valid object of its kind, or values that prevent injection. Invalid
-/// annotations are no errors: their workload is reported as [`Outcome::Refused`].
+/// annotations are not errors: their workload is reported as [`Outcome::Refused`].
 pub fn inject(
     documents: Vec<Value>,
     options: &InjectOptions<'_>,

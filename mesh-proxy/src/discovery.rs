@@ -90,7 +90,7 @@ pub(crate) enum DiscoveryError {
     /// Only a profile tells whether the address has a proxy.
     #[error("the destination service rejected the lookup of {dst}: {reason}")]
     NoProfile { dst: Destination, reason: String },
-    /// Unlike an address, a name without policy and profile leads nowhere.
+    /// Unlike an address, a name without policy and profile has no destination.
     #[error("neither the policy service nor the destination service knows {dst}")]
     UnknownName { dst: Destination },
     #[error("{MAX_NAMES} other names are in use")]

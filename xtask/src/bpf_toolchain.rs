@@ -95,7 +95,8 @@ fn is_our_version(output: &str) -> bool {
 }
 
 /// Whether the LLVM that the linker was built with is new enough. A statically linked one, as the
-/// project's release archives hold, names no library; those carry the newest LLVM of their day.
+/// project's release archives hold, identifies no library; those carry the newest LLVM of their
+/// day.
 fn reads_bitcode_of(linker: &[u8], llvm_major: u32) -> bool {
     const NAME: &[u8] = b"libLLVM.so.";
     let Some(at) = linker.windows(NAME.len()).position(|window| window == NAME) else {

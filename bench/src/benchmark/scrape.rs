@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn comments_of_an_exposition_are_no_samples() {
+    fn comments_of_an_exposition_are_not_samples() {
         assert_eq!(samples("# TYPE a counter\na{b=\"#\"} 1\n\na 2\n# EOF\n"), 2);
     }
 

@@ -117,7 +117,7 @@ impl Request {
     }
 }
 
-/// Returns a JSON Web Token of a ServiceAccount, with a signature that is none.
+/// Returns a JSON Web Token of a ServiceAccount, with an invalid signature.
 fn token(name: &str, namespace: &str) -> String {
     let part = |part: serde_json::Value| URL_SAFE_NO_PAD.encode(part.to_string());
     let claims = json!({

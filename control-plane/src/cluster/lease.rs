@@ -101,7 +101,7 @@ impl Leadership {
         until.is_some_and(|until| Instant::now() + duration <= until)
     }
 
-    /// Waits for a renewal or a loss. Pending forever when the task has ended.
+    /// Waits for a renewal or a loss. Never completes after the task has ended.
     pub(crate) async fn changed(&mut self) {
         if self.0.changed().await.is_err() {
             std::future::pending::<()>().await;

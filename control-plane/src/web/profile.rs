@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_no_labels_are_refused() {
+    fn names_that_are_not_labels_are_refused() {
         let long = "x".repeat(64);
         for bad in ["", "a\"b", "a%0d%0ab", "-a", "a-", "A", "a.b", &long] {
             let query = format!("service={bad}&namespace=shop");

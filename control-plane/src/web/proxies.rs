@@ -136,7 +136,7 @@ fn redirection(pod: &Pod, measured: &Measured, place: Place) -> Value {
             "reason": "linkerd-init writes the rules of a packet filter when the pod starts",
         });
     }
-    // On a cluster anybody who creates pods could write these.
+    // On a cluster, any user who may create pods could write these.
     if place == Place::LocalNode
         && let Some(tier) = annotation(pod, TIER_ANNOTATION)
     {

@@ -142,7 +142,7 @@ fn print(rules: &Rules, mode: Mode) -> anyhow::Result<()> {
 
 fn mode(args: &Args) -> Mode {
     args.iptables_mode.unwrap_or_else(|| {
-        // Linkerd's chart names no program for legacy.
+        // Linkerd's chart sets no program for legacy.
         if args.firewall_bin_path.contains("nft") {
             Mode::Nft
         } else {

@@ -199,7 +199,7 @@ impl HeaderModifier {
 
 impl Redirect {
     /// Returns the status and target of the redirect, or `None` for a request that has the target's
-    /// URI already and is forwarded. A redirect that names no part of the URI always has a target.
+    /// URI already and is forwarded. A redirect that sets no part of the URI always has a target.
     /// `prefix` is the length of the matched prefix
     /// ([`RuleIndex::prefix`](super::RuleIndex::prefix)). The query is kept.
     ///
@@ -231,7 +231,7 @@ impl Redirect {
             None => request.path.to_owned(),
         };
         // A rule that redirects to `/login` and also matches it would otherwise redirect endlessly,
-        // so Linkerd's proxy forwards this request. A redirect that names no part of the URI would
+        // so Linkerd's proxy forwards this request. A redirect that sets no part of the URI would
         // never apply then; the conformance tests of the Gateway API expect a response with it.
         let names_target = self.scheme.is_some()
             || self.host.is_some()

@@ -200,7 +200,7 @@ fn object_with_too_many_items_is_denied() {
 }
 
 #[test]
-fn values_that_are_no_objects_are_denied() {
+fn values_that_are_not_objects_are_denied() {
     for object in [
         Value::Null,
         json!(1),

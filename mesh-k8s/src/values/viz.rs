@@ -194,8 +194,8 @@ values! {
         /// Regular expression for the Host header of requests, which prevents DNS rebinding; empty
         /// for localhost and the names of the Service `web`
         pub enforced_host_regexp: String,
-        /// Do not permit the dashboard to tap. It has no authentication: everyone who can open it
-        /// may otherwise watch requests
+        /// Do not permit the dashboard to tap. It has no authentication: every client that can open
+        /// it may otherwise watch requests
         pub restrict_privileges: bool = false,
         /// The Service of the dashboard
         pub service: DashboardService,

@@ -78,7 +78,7 @@ pub(crate) enum CallError {
     },
 }
 
-/// Who logs that the service cannot be reached.
+/// Which component logs that the service cannot be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OutageLog {
     Client,

@@ -1,4 +1,4 @@
-//! Connections that are no HTTP.
+//! Connections that are not HTTP.
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;

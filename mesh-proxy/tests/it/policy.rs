@@ -1,4 +1,4 @@
-//! Who may pass.
+//! Authorization of clients.
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 

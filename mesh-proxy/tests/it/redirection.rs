@@ -46,7 +46,7 @@ async fn a_pod_that_is_not_redirected_is_not_ready() {
 }
 
 #[tokio::test]
-async fn redirection_that_spares_the_check_address_is_none() {
+async fn redirection_without_the_check_address_is_not_ready() {
     let Some(mesh) = Mesh::new() else { return };
     let pod = mesh
         .pod("pod")

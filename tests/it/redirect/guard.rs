@@ -161,8 +161,7 @@ fn guard_drops_proxy_bypasses() {
         };
         assert_eq!(guards(&node), 0);
 
-        // Enabled again, also for a running pod and an interface that the pod created with its
-        // other end.
+        // Enabled again, also for a running pod and a pair of interfaces that the pod created.
         fixture.pod.namespace.ip("link add extra0 type veth");
         node.restart_agent_with(&["--guard", "drop"]);
         assert_eq!(guards(&node), 3);

@@ -120,7 +120,7 @@ fn host() -> anyhow::Result<String> {
     let version = command::captured_stdout(Command::new(rustc).arg("-vV"))
         .context("read the host of rustc")?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));
-    Ok(host.context("rustc names no host")?.to_owned())
+    Ok(host.context("rustc does not report a host")?.to_owned())
 }
 
 #[cfg(test)]

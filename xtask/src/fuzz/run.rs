@@ -72,7 +72,7 @@ pub(super) fn target(program: &Program, target: &str, budget: Budget) -> anyhow:
                 eprintln!("{line}");
             }
             bail!(
-                "the fuzzer of {target} ended with {} and named no input",
+                "the fuzzer of {target} ended with {} and reported no input",
                 finished.status
             );
         }

@@ -57,7 +57,7 @@ const PACKAGES: &[Package] = &[
     package("iptables", Program("iptables"), Test, "the iptables tier"),
     package("dnsmasq-base", Program("dnsmasq"), Test, "the DNS server of a local node"),
     package("openssl", Program("openssl"), Test, "another TLS to hold the proxy's records against"),
-    package("curl", Program("curl"), Test, "HTTP requests of a client that knows nothing of the mesh"),
+    package("curl", Program("curl"), Test, "HTTP requests of an unmeshed client"),
     package("strace", Program("strace"), Test, "makes system calls of a proxy fail"),
     package("valgrind", Program("valgrind"), Test, "counts the instructions of what the proxy does again and again"),
     package("wrk", Program("wrk"), Test, "HTTP/1.1 load"),

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn module_and_its_descendants_are_no_cycle() {
+    fn module_and_its_descendants_are_not_a_cycle() {
         let findings = found(&[
             ("p/src/lib.rs", "mod a;\nuse a::A;\n"),
             ("p/src/a.rs", "mod b;\nuse b::B;\nuse crate::X;\n"),

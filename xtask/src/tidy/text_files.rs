@@ -12,7 +12,7 @@ const MACHINE_PATHS: [&str; 3] = ["/home/", "/Users/", "/root/"];
 /// Room for a lockfile and a picture; a repository keeps everything it ever held.
 const MOST_BYTES: u64 = 512 * 1024;
 
-/// Documents, code and configuration work on every machine, so they name no path of one.
+/// Documents, code and configuration work on every machine, so they contain no path of one.
 pub(crate) fn machine_paths(tree: &Tree) -> Vec<Finding> {
     let meant = |file: &File| file.path != THIS_FILE;
     tree.each_line("machine-paths", meant, |line| {

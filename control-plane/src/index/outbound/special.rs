@@ -1,4 +1,4 @@
-//! Policies of destinations that are no parent of routes.
+//! Policies of destinations that cannot be parents of routes.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -38,7 +38,7 @@ fn group_of_service_is_empty_or_core_in_any_case() {
 }
 
 #[test]
-fn other_groups_and_kinds_are_no_parents() {
+fn other_groups_and_kinds_are_not_parents() {
     for kind in KINDS {
         for parent in [
             "kind: Service, name: web",

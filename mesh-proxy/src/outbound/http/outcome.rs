@@ -121,7 +121,7 @@ fn of_status(status: StatusCode) -> Option<Outcome> {
     }
 }
 
-/// Returns the outcome of a gRPC status that is not a success. A missing status is none.
+/// Returns the outcome of a gRPC status that is not a success. A missing status has no outcome.
 fn of_grpc(headers: &HeaderMap) -> Option<Outcome> {
     match grpc_status(headers)? {
         RESOURCE_EXHAUSTED => Some(Outcome::Throttled),
