@@ -6,6 +6,7 @@ mod dashboard;
 mod faults;
 mod ingress;
 pub(crate) mod manifests;
+mod releases;
 mod rolling;
 mod tap;
 mod viz;

@@ -19,6 +19,11 @@ pub(crate) struct Mesh {
 impl Mesh {
     /// Starts a node with these manifests (file name and text) and waits until everything is ready.
     pub(crate) fn up(manifests: &[(&str, &str)]) -> Self {
+        Self::up_with(manifests, &[])
+    }
+
+    /// The same, with further options of `meshctl local up`.
+    pub(crate) fn up_with(manifests: &[(&str, &str)], options: &[&str]) -> Self {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("it{:x}-{number}", std::process::id() & 0xffff);
         let dir = tempfile::Builder::new()
@@ -29,11 +34,8 @@ impl Mesh {
         for (file, text) in manifests {
             mesh.write(file, text);
         }
-        mesh.meshctl(format!(
-            "local up {} --name {}",
-            mesh.directory(),
-            mesh.name
-        ));
+        let up = ["local", "up", mesh.directory(), "--name", &mesh.name];
+        mesh.meshctl([&up[..], options].concat());
         mesh
     }
 

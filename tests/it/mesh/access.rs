@@ -14,7 +14,7 @@ fn mesh() -> Mesh {
 }
 
 /// Both ports of the server.
-const SERVERS: &str = "\
+pub(super) const SERVERS: &str = "\
 apiVersion: policy.linkerd.io/v1beta1
 kind: Server
 metadata: {name: web, namespace: app, labels: {tier: front}}
@@ -27,7 +27,7 @@ spec: {podSelector: {matchLabels: {app: web}}, port: h2c, proxyProtocol: HTTP/2,
 ---
 ";
 
-fn server_authorization(version: &str, server: &str, client: &str) -> String {
+pub(super) fn server_authorization(version: &str, server: &str, client: &str) -> String {
     format!(
         "{SERVERS}apiVersion: policy.linkerd.io/{version}\nkind: ServerAuthorization\n\
          metadata: {{name: clients, namespace: app}}\nspec: {{server: {server}, client: {client}}}\n"
@@ -43,12 +43,12 @@ fn statuses(mesh: &Mesh, pod: &str, requests: usize) -> Vec<String> {
     output.lines().map(str::to_owned).collect()
 }
 
-fn status(mesh: &Mesh, pod: &str) -> String {
+pub(super) fn status(mesh: &Mesh, pod: &str) -> String {
     statuses(mesh, pod, 1).concat()
 }
 
 /// Waits until a pod's request has the status.
-fn expect_status(mesh: &Mesh, pod: &str, expect: &str, what: &str) {
+pub(super) fn expect_status(mesh: &Mesh, pod: &str, expect: &str, what: &str) {
     eventually(what, || (status(mesh, pod) == expect).then_some(()));
 }
 

@@ -25,25 +25,25 @@ const SECONDS: &str = "45";
 /// Service `web`, since the DNS server of a local node is unavailable for a moment when its records
 /// change.
 #[derive(Clone, Copy)]
-struct Load {
+pub(super) struct Load {
     command: &'static str,
     is_flawless: fn(&str) -> bool,
 }
 
 /// Two hundred requests per second on eight keep-alive connections.
-const KEPT: Load = Load {
+pub(super) const KEPT: Load = Load {
     command: "h2load --h1 -n 600 -c 8 --rps=25 http://SERVICE/",
     is_flawless: h2load_is_flawless,
 };
 
 /// The same by HTTP/2.
-const HTTP2: Load = Load {
+pub(super) const HTTP2: Load = Load {
     command: "h2load -p h2c -n 600 -c 8 --rps=25 http://SERVICE:81/",
     is_flawless: h2load_is_flawless,
 };
 
 /// Each request on a new connection.
-const NEW_CONNECTIONS: Load = Load {
+pub(super) const NEW_CONNECTIONS: Load = Load {
     command: "wrk -t1 -c2 -d3s -H 'Connection: close' http://SERVICE/",
     is_flawless: wrk_is_flawless,
 };
@@ -59,7 +59,7 @@ fn wrk_is_flawless(report: &str) -> bool {
 }
 
 /// Repeats the loads during `action`, at least once. Returns the reports with a failed request.
-fn under_load(mesh: &Mesh, loads: &[Load], action: impl FnOnce()) -> Vec<String> {
+pub(super) fn under_load(mesh: &Mesh, loads: &[Load], action: impl FnOnce()) -> Vec<String> {
     /// Stops the loads even if the action panics.
     struct StopOnDrop<'a>(&'a AtomicBool);
     impl Drop for StopOnDrop<'_> {
@@ -114,6 +114,14 @@ fn file(pod: &str) -> String {
 fn start(mesh: &Mesh, pod: &str) {
     mesh.write(&file(pod), &manifests::web_replica("app", pod));
     mesh.meshctl("local apply");
+}
+
+/// Returns the node's status if a pod is not ready.
+pub(super) fn all_ready(mesh: &Mesh) -> Result<(), Value> {
+    let status = mesh.json("local status -o json");
+    let pods = status["pods"].as_array().expect("the status lists pods");
+    let all = pods.iter().all(|pod| pod["ready"] == true);
+    all.then_some(()).ok_or(status)
 }
 
 /// Returns the number of requests that the proxy of a pod has forwarded to its application.
@@ -216,12 +224,6 @@ fn control_plane_crash_fails_no_request() {
         + &manifests::web("app")
         + &manifests::redis("app");
     let mesh = Mesh::up(&[("app.yaml", &base)]);
-    let ready = || {
-        let status = mesh.json("local status -o json");
-        let pods = status["pods"].as_array().expect("the status lists pods");
-        let all = pods.iter().all(|pod| pod["ready"] == true);
-        all.then_some(()).ok_or(status)
-    };
     let redis = address(&mesh, "app/client", "redis.app");
     let ping = format!("timeout 60 redis-cli -h {redis} ping");
     let flawed = under_load(&mesh, &[KEPT, NEW_CONNECTIONS], || {
@@ -231,7 +233,7 @@ fn control_plane_crash_fails_no_request() {
         // The pod has not connected to this Service before: discovery succeeds once the controllers
         // are back.
         assert_eq!(mesh.exec("app/client", &ping).trim(), "PONG");
-        eventually("the control plane is back", ready);
+        eventually("the control plane is back", || all_ready(&mesh));
         let after = mesh.processes("mesh-controller");
         assert!(before.iter().all(|pid| !after.contains(pid)), "{after:?}");
     });
