@@ -362,7 +362,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
     },
     Workload {
         name: "tap",
-        title: "A tap of 100 requests a second during HTTP/1 at 5,000 requests a second",
+        title: "A tap of 100 events a second during HTTP/1 at 5,000 requests a second",
         kind: Tap,
         unit: Unit::Request,
         suts: &[Plain],
