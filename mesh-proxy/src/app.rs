@@ -33,7 +33,6 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::access_log::AccessLog;
-use crate::admin;
 use crate::config::{Config, ControlAddr};
 use crate::context::{ProcessState, ProxyContext};
 use crate::control::dns::{DnsError, Resolver};
@@ -51,6 +50,7 @@ use crate::trace::exporter::{Exporter, ExporterTask};
 use crate::trace::{self, Tracer};
 use crate::transport::listen::{self, DEFAULT_BACKLOG, ListenError};
 use crate::worker::{self, Listeners, WorkerParts};
+use crate::{admin, time_slice};
 
 /// Runs the proxy until it has drained. The calling thread becomes the control thread.
 pub fn run(config: Config, log: FilterHandle) -> Result<(), impl std::error::Error> {
@@ -467,6 +467,7 @@ fn start_data_threads(
         let thread = thread::Builder::new()
             .name(format!("data-{number}"))
             .spawn(move || {
+                time_slice::request_shortest();
                 if let Err(error) = runtime.block_on(worker::run(parts)) {
                     tracing::error!(%error, "Data thread failed to start");
                 }

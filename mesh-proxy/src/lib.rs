@@ -33,6 +33,7 @@ mod retry_budget;
 mod tap;
 mod tap_server;
 mod telemetry;
+mod time_slice;
 mod tls;
 mod trace;
 mod transport;

@@ -32,6 +32,7 @@ use super::{Error, MessageError};
 use crate::config::Http1Limits;
 use crate::http::body_timeout::PendingRequestBody;
 use crate::http::buffers::{self, READ_SIZE};
+use crate::time_slice;
 use crate::transport::Io;
 
 mod decoder;
@@ -477,11 +478,16 @@ impl Inner {
         }
     }
 
-    /// Yields when the task has processed enough chunks. tokio limits a task to 128 reads and
-    /// writes per poll, but one read may contain ten thousand chunks.
+    /// Yields when the task has processed enough chunks, also to other processes that share the
+    /// CPU. tokio limits a task to 128 reads and writes per poll, but one read may contain ten
+    /// thousand chunks.
     fn poll_budget(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.uncharged_framing >= FRAMING_BYTES_PER_OPERATION {
-            ready!(coop::poll_proceed(cx)).made_progress();
+            let Poll::Ready(operation) = coop::poll_proceed(cx) else {
+                time_slice::yield_cpu();
+                return Poll::Pending;
+            };
+            operation.made_progress();
             self.uncharged_framing -= FRAMING_BYTES_PER_OPERATION;
         }
         Poll::Ready(())

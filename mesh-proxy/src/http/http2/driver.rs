@@ -12,6 +12,7 @@ use tokio::time::{Sleep, sleep};
 
 use super::{PingEvent, Pinger, RoleConfig, SharedConnection};
 use crate::http::buffers;
+use crate::time_slice;
 use crate::transport::Io;
 
 pub(in crate::http) struct Driver {
@@ -66,7 +67,8 @@ impl Driver {
     ///
     /// The bytes read wake the tasks of streams, which then have something to write. This task is
     /// woken as well and runs after them, so that it writes all of it together. After much work it
-    /// runs after all other tasks, including those whose sockets have become ready.
+    /// runs after all other tasks, including those whose sockets have become ready, and after a
+    /// whole turn also after other processes that share the CPU.
     pub(in crate::http) fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -117,6 +119,9 @@ impl Driver {
             match self.poll_read(cx) {
                 Poll::Ready(Ok(work)) => {
                     self.accept(accept);
+                    if work >= WORK_PER_TURN {
+                        time_slice::yield_cpu();
+                    }
                     if work < LARGE_TURN {
                         cx.waker().wake_by_ref();
                     } else {
