@@ -104,12 +104,12 @@ struct Still {
     _release: Sender<()>,
 }
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Still {
     fn new() -> Self {
         let (release, released) = channel();
-        tokio::task::spawn_blocking(move || released.recv_timeout(PATIENCE));
+        tokio::task::spawn_blocking(move || released.recv_timeout(TIMEOUT));
         Self { _release: release }
     }
 }

@@ -27,12 +27,12 @@ pub(crate) use mesh_test_support::eventually::eventually_async as eventually;
 
 /// How long anything that must happen may take before the test counts as failed. Generous: nothing
 /// passes by being fast enough.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Awaits `event`, or fails the test.
 pub(crate) async fn within<T>(what: &str, event: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(PATIENCE, event).await {
+    match tokio::time::timeout(TIMEOUT, event).await {
         Ok(happened) => happened,
-        Err(_elapsed) => panic!("{what}: did not happen within {PATIENCE:?}"),
+        Err(_elapsed) => panic!("{what}: did not happen within {TIMEOUT:?}"),
     }
 }
