@@ -54,7 +54,7 @@ pub(super) const FAULTS: &[Fault] = &[
     Fault {
         number: 24,
         name: "proxies and control plane of two releases",
-        planted: "proxies of another release under this control plane, while a pod is added and the control plane killed under h2load and wrk; extensions of messages that one of them does not know; agents upgraded and rolled back under h2load",
+        planted: "proxies of another release under this control plane and the other way round, while a pod is added and the control plane killed under h2load and wrk; extensions of messages that one of them does not know; agents upgraded and rolled back under h2load",
         promise: "0 lost; the meaning of policies does not change",
         tests: &[
             local(
@@ -69,9 +69,12 @@ pub(super) const FAULTS: &[Fault] = &[
             local(
                 "tests/it/mesh/releases.rs::proxies_of_the_previous_release_work_under_this_control_plane",
             ),
+            local(
+                "tests/it/mesh/releases.rs::proxies_work_under_the_control_plane_of_the_previous_release",
+            ),
             long_cluster("tests/e2e/restarts.rs::restarts_under_load_fail_no_request"),
         ],
-        limit: "The test with another release runs when `MESH_TEST_PREVIOUS` names a directory with its proxy (CONTRIBUTING.md). Proxies of this release under the previous control plane are not planted: `meshctl local` gives controllers options that the previous ones do not know.",
+        limit: "The tests with another release run when `MESH_TEST_PREVIOUS` names a directory with its programs (CONTRIBUTING.md).",
     },
     Fault {
         number: 25,

@@ -1,6 +1,6 @@
 //! A whole mesh for one test: a local node, driven through `meshctl` as a user would.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 
@@ -14,6 +14,7 @@ static NEXT: AtomicU16 = AtomicU16::new(1);
 pub(crate) struct Mesh {
     name: String,
     dir: tempfile::TempDir,
+    meshctl: PathBuf,
 }
 
 impl Mesh {
@@ -24,13 +25,18 @@ impl Mesh {
 
     /// The same, with further options of `meshctl local up`.
     pub(crate) fn up_with(manifests: &[(&str, &str)], options: &[&str]) -> Self {
+        Self::up_by(built("meshctl"), manifests, options)
+    }
+
+    /// The same, by another meshctl than this release's.
+    pub(crate) fn up_by(meshctl: PathBuf, manifests: &[(&str, &str)], options: &[&str]) -> Self {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("it{:x}-{number}", std::process::id() & 0xffff);
         let dir = tempfile::Builder::new()
             .prefix(&name)
             .tempdir()
             .expect("a temporary directory");
-        let mesh = Self { name, dir };
+        let mesh = Self { name, dir, meshctl };
         for (file, text) in manifests {
             mesh.write(file, text);
         }
@@ -144,7 +150,7 @@ impl Mesh {
     }
 
     fn command(&self, args: impl Words) -> Command {
-        let mut command = Command::new(built("meshctl"));
+        let mut command = Command::new(&self.meshctl);
         command
             .args(args.words())
             .env("MESHCTL_LOCAL", &self.name)
