@@ -49,30 +49,18 @@ fn request_slice() -> io::Result<bool> {
         return Ok(false);
     }
     attributes.sched_runtime = SLICE_NANOS;
-    // SAFETY: the kernel reads as many bytes as `size` says, which is the structure's.
-    let result = unsafe {
-        let this_thread = 0;
-        libc::syscall(
-            libc::SYS_sched_setattr,
-            this_thread,
-            &raw const attributes,
-            0,
-        )
-    };
-    if result != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    set_attributes(&attributes)?;
     Ok(self::attributes()?.sched_runtime == SLICE_NANOS)
 }
 
 /// Returns the scheduling attributes of this thread.
 fn attributes() -> io::Result<libc::sched_attr> {
+    let this_thread = 0;
     let size = size_of::<libc::sched_attr>() as u32;
     // SAFETY: all fields are integers.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
     // SAFETY: the kernel writes at most `size` bytes, which is the structure's size.
     let result = unsafe {
-        let this_thread = 0;
         libc::syscall(
             libc::SYS_sched_getattr,
             this_thread,
@@ -85,6 +73,17 @@ fn attributes() -> io::Result<libc::sched_attr> {
         return Err(io::Error::last_os_error());
     }
     Ok(attributes)
+}
+
+fn set_attributes(attributes: &libc::sched_attr) -> io::Result<()> {
+    let this_thread = 0;
+    // SAFETY: the kernel reads at most as many bytes as the structure has: `size` is from
+    // `attributes`.
+    let result = unsafe { libc::syscall(libc::SYS_sched_setattr, this_thread, attributes, 0) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -121,10 +120,7 @@ mod tests {
             real_time.sched_policy = libc::SCHED_FIFO.cast_unsigned();
             real_time.sched_priority = 1;
             real_time.sched_nice = 0;
-            // SAFETY: as in `request_slice`.
-            let result =
-                unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const real_time, 0) };
-            if result != 0 {
+            if set_attributes(&real_time).is_err() {
                 // Needs CAP_SYS_NICE.
                 return;
             }

@@ -27,7 +27,7 @@ spec: {podSelector: {matchLabels: {app: web}}, port: h2c, proxyProtocol: HTTP/2,
 ---
 ";
 
-pub(super) fn server_authorization(version: &str, server: &str, client: &str) -> String {
+fn server_authorization(version: &str, server: &str, client: &str) -> String {
     format!(
         "{SERVERS}apiVersion: policy.linkerd.io/{version}\nkind: ServerAuthorization\n\
          metadata: {{name: clients, namespace: app}}\nspec: {{server: {server}, client: {client}}}\n"
@@ -43,7 +43,7 @@ fn statuses(mesh: &Mesh, pod: &str, requests: usize) -> Vec<String> {
     output.lines().map(str::to_owned).collect()
 }
 
-pub(super) fn status(mesh: &Mesh, pod: &str) -> String {
+fn status(mesh: &Mesh, pod: &str) -> String {
     statuses(mesh, pod, 1).concat()
 }
 

@@ -119,12 +119,12 @@ impl Driver {
             match self.poll_read(cx) {
                 Poll::Ready(Ok(work)) => {
                     self.accept(accept);
-                    if work >= WORK_PER_TURN {
-                        time_slice::yield_cpu();
-                    }
                     if work < LARGE_TURN {
                         cx.waker().wake_by_ref();
                     } else {
+                        if work >= WORK_PER_TURN {
+                            time_slice::yield_cpu();
+                        }
                         // Wakes this task after the runtime has polled its sockets.
                         let _later = pin!(yield_now()).poll(cx);
                     }
