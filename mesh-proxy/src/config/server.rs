@@ -47,7 +47,9 @@ pub(crate) struct Http2KeepAlive {
     pub(crate) timeout: Duration,
 }
 
-pub(crate) const DEFAULT_STREAM_WINDOW: u32 = 65_535;
+/// The protocol's default, 65,535, is one byte less than common bodies and messages of 64 KiB,
+/// whose last byte then waits for a WINDOW_UPDATE (docs/adr/0158).
+pub(crate) const DEFAULT_STREAM_WINDOW: u32 = 72 * 1024;
 pub(super) const DEFAULT_CONNECTION_WINDOW: u32 = 1024 * 1024;
 
 /// Idle HTTP/1 connections per endpoint, as in Linkerd.

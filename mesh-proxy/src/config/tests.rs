@@ -108,7 +108,8 @@ fn defaults_are_linkerds() {
     assert_eq!(config.discovery.outbound_idle, Duration::from_secs(5));
     assert_eq!(config.discovery.inbound_idle, Duration::from_secs(90));
     assert_eq!(config.shutdown_grace, Duration::from_secs(120));
-    assert_eq!(config.inbound.http2_server.stream_window, 65_535);
+    // Except for this one, which is 65,535.
+    assert_eq!(config.inbound.http2_server.stream_window, 72 * 1024);
     assert_eq!(config.inbound.http2_server.connection_window, 1024 * 1024);
     assert!(config.outbound.informational_headers);
     assert!(!config.outbound.ingress);
@@ -353,7 +354,10 @@ fn related_variables_are_checked_together() {
         Some("1048576"),
     )]);
     let windows = windows.unwrap().inbound.http2_server;
-    assert_eq!(windows.stream_window, 65_535, "both variables are required");
+    assert_eq!(
+        windows.stream_window, DEFAULT_STREAM_WINDOW,
+        "both variables are required"
+    );
 }
 
 #[test]

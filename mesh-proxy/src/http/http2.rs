@@ -22,7 +22,7 @@ pub(super) mod stream_guard;
 use std::time::Instant;
 
 use mesh_core::endpoint::KeepAlive;
-use mesh_http2::{BufferPool, Config, Limits, MAX_WINDOW, Role};
+use mesh_http2::{BufferPool, Config, DEFAULT_WINDOW, Limits, MAX_WINDOW, Role};
 
 pub(super) use self::driver::Driver;
 pub(super) use self::headers::{declared_length, prepare_request, prepare_response};
@@ -33,7 +33,7 @@ use self::shared_connection::SendStream;
 pub(super) use self::shared_connection::{InterimSender, ResponseFuture, SharedConnection};
 pub(super) use self::stream_guard::StreamGuard;
 use super::buffers::{return_write_buffer, take_write_buffer};
-use crate::config::{DEFAULT_STREAM_WINDOW, HttpLimits};
+use crate::config::HttpLimits;
 
 /// The range of the send buffer: less would not hold a frame, and more would be used by every
 /// client that reads slowly.
@@ -89,7 +89,7 @@ impl RoleConfig {
     /// The initial window of streams. Adaptive windows start with the protocol's default.
     fn initial_stream_window(&self) -> u32 {
         if self.adaptive_window {
-            DEFAULT_STREAM_WINDOW
+            DEFAULT_WINDOW
         } else {
             self.stream_window
         }

@@ -57,7 +57,7 @@ impl Server {
     ) -> Self {
         Self {
             http2: Http2Server {
-                stream_window: 65_535,
+                stream_window: crate::config::DEFAULT_STREAM_WINDOW,
                 connection_window: 1 << 20,
                 adaptive_window: false,
                 keep_alive: None,

@@ -177,7 +177,7 @@ pub(super) const FAULTS: &[Fault] = &[
             local("mesh-proxy/src/transport/copy/tests.rs::reader_that_stops_blocks_the_writer"),
             local("mesh-http2/src/connection/tests/pair.rs::unread_stream_blocks_its_sender"),
         ],
-        limit: "By HTTP/2 a reader may occupy two windows of 64 KiB. 4,000 slow readers at once are a case of `cargo xtask test --suites slowhttptest`.",
+        limit: "By HTTP/2 a reader may occupy two windows, which are 72 KiB each by default. 4,000 slow readers at once are a case of `cargo xtask test --suites slowhttptest`.",
     },
     Fault {
         number: 30,

@@ -12,8 +12,9 @@ use tokio::sync::watch;
 
 use self::Outcome::{Closed, Drained};
 use self::memory::Memory;
-use self::peers::{HonestClient, start_server};
+use self::peers::{HonestClient, RESPONSE_SIZE, start_server};
 use super::*;
+use crate::config::DEFAULT_STREAM_WINDOW;
 use crate::config::limits::Http2Limits;
 
 mod memory;
@@ -282,9 +283,9 @@ const ATTACKS: &[Attack] = &[
 ];
 
 /// The memory that one attack may use in this process, which contains client, proxy and server:
-/// floods use buffers, open streams use a window each.
+/// floods use buffers, each of 200 open streams a window of the proxy and the server's response.
 const FLOOD_BYTES: u64 = 8 << 20;
-const OPEN_BYTES: u64 = 48 << 20;
+const OPEN_BYTES: u64 = 200 * (DEFAULT_STREAM_WINDOW as u64 + RESPONSE_SIZE as u64) + FLOOD_BYTES;
 
 /// Bytes per write: about a hundred small frames.
 const BATCH: usize = 2048;

@@ -14,6 +14,7 @@ use mesh_core::endpoint::KeepAlive;
 use tokio::sync::{mpsc, watch};
 
 use super::*;
+use crate::config::DEFAULT_STREAM_WINDOW;
 use crate::http::client::SendError;
 
 /// One stream that the server has accepted.
@@ -246,7 +247,8 @@ fn unread_response_does_not_block_request() {
 
 #[test]
 fn unread_response_occupies_at_most_two_windows() {
-    const WINDOW: usize = 65_535;
+    const CLIENT_WINDOW: usize = mesh_http2::DEFAULT_WINDOW as usize;
+    const PROXY_WINDOW: usize = DEFAULT_STREAM_WINDOW as usize;
     run(async |drain| {
         let (mut client, mut called) = setup(100, &drain).await;
         let (response_future, mut respond) = open(&mut client, &mut called).await;
@@ -265,11 +267,11 @@ fn unread_response_occupies_at_most_two_windows() {
         let _unread = response_future.await.unwrap();
         // The client's window is full, and half of the proxy's: the proxy sends no WINDOW_UPDATE
         // for less.
-        let is_full = |sent: &usize| *sent >= WINDOW * 3 / 2;
+        let is_full = |sent: &usize| *sent >= CLIENT_WINDOW + PROXY_WINDOW / 2;
         sending.wait_for(is_full).await.unwrap();
         // This exchange completes after any further WINDOW_UPDATE of the proxy.
         complete(open(&mut client, &mut called).await).await;
-        assert!(*sending.borrow() <= 2 * WINDOW);
+        assert!(*sending.borrow() <= CLIENT_WINDOW + PROXY_WINDOW);
     });
 }
 

@@ -63,7 +63,7 @@ impl HonestClient {
 }
 
 /// Larger than the initial window of a stream.
-const RESPONSE_SIZE: usize = 100_000;
+pub(super) const RESPONSE_SIZE: usize = 200_000;
 
 /// Starts a server: GET gets a large response immediately, PUT an echo, POST none.
 pub(super) async fn start_server() -> SocketAddr {
