@@ -249,6 +249,7 @@ impl Driver {
             cx.waker().wake_by_ref();
         }
         let mut connection = self.shared.connection();
+        let before = connection.output().len();
         while let Poll::Ready(event) = self.pinger.poll(cx, &mut connection) {
             match event {
                 PingEvent::Window(size) => {
@@ -260,7 +261,8 @@ impl Driver {
                 }
             }
         }
-        if !connection.output().is_empty() {
+        // Earlier output waits for the socket.
+        if connection.output().len() > before {
             cx.waker().wake_by_ref();
         }
     }
@@ -269,6 +271,9 @@ impl Driver {
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Wake, Waker};
 
     use mesh_http2::Role;
     use tokio::io::AsyncWriteExt as _;
@@ -330,5 +335,41 @@ mod tests {
         assert_eq!(shared.connection().data_received(), u64::from(FRAMES));
         assert!(driver.unprocessed.is_none());
         assert!(driver.read_size < MAX_READ_SIZE);
+    }
+
+    #[tokio::test]
+    async fn output_that_the_socket_does_not_take_causes_no_polls() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap());
+        let (client, server) = tokio::join!(client, listener.accept());
+        let config = RoleConfig {
+            role: Role::Client,
+            ..CONFIG
+        };
+        let mut driver = Driver::new(Io::plain(client.unwrap()), config);
+        let shared = driver.shared().clone();
+        // More than the socket takes, because the server reads nothing.
+        let value = "v".repeat(1 << 20);
+        let request = http::Request::get("http://web/").header("x-large", &value);
+        let request = request.body(()).unwrap();
+        let woken = Arc::new(CountWakes::default());
+        let waker = Waker::from(woken.clone());
+        for _ in 0..32 {
+            shared.connection().open(&request, true);
+        }
+        let mut cx = Context::from_waker(&waker);
+        assert!(driver.poll(&mut cx, &mut |_, _| ()).is_pending());
+        assert!(!shared.connection().output().is_empty());
+        assert_eq!(woken.0.load(Ordering::Relaxed), 0);
+        drop(server);
+    }
+
+    #[derive(Default)]
+    struct CountWakes(AtomicUsize);
+
+    impl Wake for CountWakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
