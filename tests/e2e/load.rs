@@ -1,7 +1,7 @@
-//! A steady load of HTTP requests from the client's pod, by h2load, and the outcome of every
-//! request.
+//! A steady load of HTTP requests from the client's pod, by h2load, and downloads that last longer
+//! than a pod takes to stop, by curl: with the outcome of every request.
 //!
-//! h2load runs detached in the pod, not under `kubectl exec`, so that it survives an outage of the
+//! Both run detached in the pod, not under `kubectl exec`, so that they survive an outage of the
 //! API server.
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,10 +12,16 @@ use mesh_test_support::eventually::eventually;
 use crate::shop;
 
 /// A running load.
-pub(crate) struct Load<'a> {
+pub(crate) struct Load<'a>(Detached<'a>);
+
+/// Running downloads.
+pub(crate) struct Downloads<'a>(Detached<'a>);
+
+/// A command that runs in the client's pod.
+struct Detached<'a> {
     cluster: &'a Cluster,
     what: String,
-    /// File in the pod with the output of h2load, and its end marker.
+    /// File in the pod with the output of the command, and its end marker.
     file: String,
 }
 
@@ -34,12 +40,17 @@ pub(crate) enum HttpVersion {
     Http2,
 }
 
-/// Connections of a load, which share its 200 requests per second.
-const CONNECTIONS: u32 = 8;
-const EACH: u32 = 200 / CONNECTIONS;
+/// Connections of a load, which share its requests.
+const CONNECTIONS: u32 = 10;
 
-/// The last line of the file once h2load has exited.
-const END: &str = "== h2load ended";
+/// Downloads at the same time.
+const DOWNLOADS: u32 = 4;
+
+/// What a download writes when it has received everything.
+const COMPLETE: &str = "complete";
+
+/// The last line of the file once the command has exited.
+const END: &str = "== ended";
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
@@ -51,38 +62,102 @@ impl<'a> Load<'a> {
         version: HttpVersion,
         seconds: u32,
     ) -> Self {
-        let file = format!("/tmp/load-{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        Self::with_rate(cluster, url, version, 200, seconds)
+    }
+
+    /// Starts `rate` requests per second, a multiple of [`CONNECTIONS`], for `seconds`.
+    pub(crate) fn with_rate(
+        cluster: &'a Cluster,
+        url: &str,
+        version: HttpVersion,
+        rate: u32,
+        seconds: u32,
+    ) -> Self {
         let protocol = match version {
             HttpVersion::Http1 => "--h1",
             HttpVersion::Http2 => "",
         };
-        let script = format!(
-            "setsid sh -c 'h2load {protocol} -c {CONNECTIONS} --rps {EACH} -D {seconds} {url}; echo {END}' > {file} 2>&1 < /dev/null &"
-        );
-        let load = Self {
+        let each = rate / CONNECTIONS;
+        Self(Detached::start(
             cluster,
-            what: format!("{url} for {seconds} s"),
-            file,
-        };
-        let (ok, output) = load.run(&script);
-        assert!(ok, "{}: {output}", load.what);
-        load
+            &format!("the load on {url} for {seconds} s"),
+            &format!("h2load {protocol} -c {CONNECTIONS} --rps {each} -D {seconds} {url}"),
+        ))
     }
 
     /// Returns whether requests are still being sent.
     pub(crate) fn is_running(&self) -> bool {
-        !self.report().contains(END)
+        self.0.is_running()
     }
 
     /// Waits for the end of the load.
     pub(crate) fn finish(self) -> LoadReport {
-        eventually(&format!("the end of the load on {}", self.what), || {
-            !self.is_running()
-        });
-        parse_report(self.report())
+        parse_report(self.0.finish())
+    }
+}
+
+impl<'a> Downloads<'a> {
+    /// Starts downloads that follow each other for `seconds`. The last ones end later.
+    pub(crate) fn start(
+        cluster: &'a Cluster,
+        url: &str,
+        version: HttpVersion,
+        seconds: u32,
+    ) -> Self {
+        let protocol = match version {
+            HttpVersion::Http1 => "--http1.1",
+            HttpVersion::Http2 => "--http2-prior-knowledge",
+        };
+        let one = format!("curl -sS --fail -o /dev/null {protocol} {url} && echo {COMPLETE}");
+        let sequence = format!("while [ $(date +%s) -lt $end ]; do {one}; done");
+        let command = format!(
+            "end=$(($(date +%s) + {seconds})); for n in $(seq {DOWNLOADS}); do {sequence} & done; wait"
+        );
+        Self(Detached::start(
+            cluster,
+            &format!("the downloads of {url} for {seconds} s"),
+            &command,
+        ))
     }
 
-    fn report(&self) -> String {
+    /// Waits for the last download, and returns how many were complete, and what the others
+    /// reported.
+    pub(crate) fn finish(self) -> (usize, Vec<String>) {
+        let output = self.0.finish();
+        let (complete, others): (Vec<&str>, _) = output.lines().partition(|line| *line == COMPLETE);
+        let is_failure = |line: &&str| *line != END && !line.is_empty();
+        let failures = others.into_iter().filter(is_failure);
+        (complete.len(), failures.map(str::to_owned).collect())
+    }
+}
+
+impl<'a> Detached<'a> {
+    fn start(cluster: &'a Cluster, what: &str, command: &str) -> Self {
+        let file = format!("/tmp/load-{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        let detached = Self {
+            cluster,
+            what: what.to_owned(),
+            file,
+        };
+        let (ok, output) = detached.run(&format!(
+            "setsid sh -c '{command}; echo {END}' > {} 2>&1 < /dev/null &",
+            detached.file
+        ));
+        assert!(ok, "{what}: {output}");
+        detached
+    }
+
+    fn is_running(&self) -> bool {
+        !self.output().contains(END)
+    }
+
+    /// Waits for the end of the command, and returns its output.
+    fn finish(self) -> String {
+        eventually(&format!("the end of {}", self.what), || !self.is_running());
+        self.output()
+    }
+
+    fn output(&self) -> String {
         // Omits progress lines.
         let (_, output) = self.run(&format!("grep -v '^progress' {}", self.file));
         output

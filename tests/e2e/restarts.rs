@@ -4,7 +4,7 @@
 use mesh_test_support::cluster::Cluster;
 use mesh_test_support::cluster::installation::{AGENT, Installation, NAMESPACE};
 
-use crate::load::{HttpVersion, Load};
+use crate::load::{Downloads, HttpVersion, Load};
 use crate::node::Nodes;
 use crate::shop::Shop;
 
@@ -65,4 +65,50 @@ fn restarts_under_load_fail_no_request() {
     shop.assert_redirected("full");
     shop.assert_authenticated();
     assert_eq!(nodes.bypasses(), Vec::<String>::new());
+}
+
+/// A load of ten minutes: 600,000 requests.
+const CAMPAIGN_SECONDS: u32 = 600;
+const CAMPAIGN_RATE: u32 = 500;
+const CAMPAIGN_RESTARTS: u32 = 10;
+
+/// Every second restart replaces pods with native sidecars by pods with plain ones, and the others
+/// the other way round.
+#[test]
+fn ten_rolling_restarts_lose_none_of_600_000_requests() {
+    let Some(cluster) = Cluster::acquire_for_long_test("ten rolling restarts") else {
+        return;
+    };
+    let _mesh = Installation::by_helm(&cluster, &[]);
+    let shop = Shop::open(&cluster);
+    shop.assert_works();
+    let (http1, http2) = (HttpVersion::Http1, HttpVersion::Http2);
+    let load =
+        |url, version| Load::with_rate(&cluster, url, version, CAMPAIGN_RATE, CAMPAIGN_SECONDS);
+    let loads = [load("http://web/", http1), load("http://web:81/", http2)];
+    let downloads = [
+        ("http://web/download", http1),
+        ("http://web:81/download", http2),
+    ]
+    .map(|(url, version)| Downloads::start(&cluster, url, version, CAMPAIGN_SECONDS));
+    let mut restarts = 0;
+    while loads[0].is_running() {
+        shop.set_native_sidecars("web", restarts % 2 == 1);
+        restarts += 1;
+    }
+    let mut failures = Vec::new();
+    for load in loads.map(Load::finish) {
+        println!("{} succeeded, {} failed", load.succeeded, load.failed);
+        if load.failed > 0 {
+            failures.push(load.report);
+        }
+    }
+    for (complete, failed) in downloads.map(Downloads::finish) {
+        println!("{complete} downloads complete, {} failed", failed.len());
+        assert!(complete > 0, "no download completed");
+        failures.extend(failed);
+    }
+    println!("{restarts} restarts");
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    assert!(restarts >= CAMPAIGN_RESTARTS, "{restarts} restarts");
 }

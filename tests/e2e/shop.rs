@@ -50,6 +50,19 @@ impl<'a> Shop<'a> {
         self.cluster.rolled_out(NAMESPACE, &workload);
     }
 
+    /// Replaces the pods of one workload by pods whose proxies are native sidecars, or plain ones.
+    pub(crate) fn set_native_sidecars(&self, workload: &str, native: bool) {
+        let annotations =
+            format!(r#"{{"config.linkerd.io/proxy-enable-native-sidecar":"{native}"}}"#);
+        let patch =
+            format!(r#"{{"spec":{{"template":{{"metadata":{{"annotations":{annotations}}}}}}}}}"#);
+        let workload = format!("deployment/{workload}");
+        self.cluster.kubectl(format!(
+            "patch -n {NAMESPACE} {workload} --type merge --patch {patch}"
+        ));
+        self.cluster.rolled_out(NAMESPACE, &workload);
+    }
+
     /// Returns the pods that are not terminating.
     pub(crate) fn pods(&self) -> Vec<Value> {
         self.cluster.pods(&format!("-n {NAMESPACE}"))
