@@ -1,5 +1,6 @@
 //! The output of a connection: small writes in one buffer, large chunks of data between them, which
-//! are not copied.
+//! are not copied. Nothing in it is specific to HTTP/2, so that connections of other protocols can
+//! use it.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -40,7 +41,8 @@ pub struct BufferPool {
 const MAX_COPIED: usize = 4 * 1024;
 
 impl Output {
-    pub(crate) fn new(pool: BufferPool) -> Self {
+    /// Creates an empty output.
+    pub fn new(pool: BufferPool) -> Self {
         Self {
             buffer: Vec::new(),
             written: 0,
@@ -58,6 +60,21 @@ impl Output {
     /// The number of bytes to write.
     pub fn len(&self) -> usize {
         self.length
+    }
+
+    /// The size of the buffer of small writes, including what was written of it.
+    pub fn buffer_len(&self) -> usize {
+        self.buffer.len()
+    }
+
+    /// The number of chunks that are not copied.
+    pub fn chunks(&self) -> usize {
+        self.chunks.len()
+    }
+
+    /// The number of bytes to write of these chunks.
+    pub fn chunk_bytes(&self) -> usize {
+        self.length - (self.buffer.len() - self.written)
     }
 
     /// Fills `slices` with the first bytes, and returns the number of slices used.
@@ -125,7 +142,7 @@ impl Output {
     }
 
     /// Appends what `add` writes.
-    pub(crate) fn write<R>(&mut self, add: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+    pub fn write<R>(&mut self, add: impl FnOnce(&mut Vec<u8>) -> R) -> R {
         if self.buffer.capacity() == 0 {
             self.buffer = (self.pool.acquire)();
         }
@@ -135,7 +152,8 @@ impl Output {
         result
     }
 
-    pub(crate) fn push(&mut self, bytes: Bytes) {
+    /// Appends data, which is copied only if it is small.
+    pub fn push(&mut self, bytes: Bytes) {
         if bytes.len() <= MAX_COPIED {
             self.write(|buffer| buffer.extend_from_slice(&bytes));
             return;
@@ -179,6 +197,8 @@ mod tests {
                     output.push(bytes);
                 }
                 assert_eq!(output.len(), expected.len());
+                let chunk_bytes: usize = output.chunks.iter().map(|chunk| chunk.bytes.len()).sum();
+                assert_eq!(output.chunk_bytes(), chunk_bytes);
                 let mut room = vec![IoSlice::new(&[]); slices];
                 let count = output.slices(&mut room);
                 let there: Vec<u8> = room[..count].iter().flat_map(|slice| slice.to_vec()).collect();
@@ -195,7 +215,8 @@ mod tests {
                 assert_eq!(there, first);
                 output.advance(there.len());
             }
-            assert!(expected.is_empty() && output.buffer.capacity() == 0);
+            assert!(expected.is_empty());
+            assert_eq!(output.buffer.capacity() + output.chunks.capacity(), 0);
         }
     }
 }

@@ -29,6 +29,7 @@ mod idle;
 mod interim;
 pub(crate) mod message_context;
 pub mod orig_proto;
+mod output;
 mod refusal_counter;
 pub(crate) mod retry;
 pub(crate) mod revocable;

@@ -22,7 +22,7 @@ pub(super) mod stream_guard;
 use std::time::Instant;
 
 use mesh_core::endpoint::KeepAlive;
-use mesh_http2::{BufferPool, Config, DEFAULT_WINDOW, Limits, MAX_WINDOW, Role};
+use mesh_http2::{Config, DEFAULT_WINDOW, Limits, MAX_WINDOW, Role};
 
 pub(super) use self::driver::Driver;
 pub(super) use self::headers::{declared_length, prepare_request, prepare_response};
@@ -32,7 +32,7 @@ use self::ping::{PingEvent, Pinger};
 use self::shared_connection::SendStream;
 pub(super) use self::shared_connection::{InterimSender, ResponseFuture, SharedConnection};
 pub(super) use self::stream_guard::StreamGuard;
-use super::buffers::{return_write_buffer, take_write_buffer};
+use super::output::OUTPUT_BUFFERS;
 use crate::config::HttpLimits;
 
 /// The range of the send buffer: less would not hold a frame, and more would be used by every
@@ -78,10 +78,7 @@ impl RoleConfig {
             output_limit: self
                 .send_buffer
                 .map(|size| size.clamp(SEND_BUFFER_RANGE.0, SEND_BUFFER_RANGE.1)),
-            buffers: BufferPool {
-                acquire: take_write_buffer,
-                release: return_write_buffer,
-            },
+            buffers: OUTPUT_BUFFERS,
             clock: now,
         }
     }

@@ -112,7 +112,7 @@ impl Connection {
             reader_waits: false,
             body_error: None,
             expectation: ExpectContinue::None,
-            output: WriteBuffer::default(),
+            output: WriteBuffer::new(),
             connection_task: None,
         })))
     }
@@ -201,6 +201,11 @@ impl Connection {
     /// Applies `add` to the output.
     pub(super) fn write<T>(&self, add: impl FnOnce(&mut WriteBuffer) -> T) -> T {
         add(&mut self.inner().output)
+    }
+
+    /// Applies `add` to the output's copied bytes, for start lines, headers and framing.
+    pub(super) fn append(&self, add: impl FnOnce(&mut Vec<u8>)) {
+        self.write(|output| output.append(add));
     }
 
     pub(super) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
@@ -540,13 +545,15 @@ impl Inner {
         }
         self.expectation = ExpectContinue::None;
         let status_line = (Version::HTTP_11, StatusCode::CONTINUE, None);
-        encode::write_response(
-            self.output.append_buffer(),
-            status_line,
-            &HeaderMap::new(),
-            FramingHeaders::Omit,
-            None,
-        );
+        self.output.append(|buffer| {
+            encode::write_response(
+                buffer,
+                status_line,
+                &HeaderMap::new(),
+                FramingHeaders::Omit,
+                None,
+            );
+        });
         // Bytes that cannot be written now are written with the response, which also reports
         // errors.
         let _later = self.output.poll_flush(&mut self.io, cx);

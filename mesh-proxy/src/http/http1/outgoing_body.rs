@@ -102,7 +102,7 @@ impl OutgoingBody {
             BodyEncoder::Length(0) | BodyEncoder::UntilClose => {}
             BodyEncoder::Length(_) => return Err(Error::LengthMismatch),
             BodyEncoder::Chunked => {
-                to.write(|output| chunked::write_end(output.append_buffer(), trailers.as_ref()));
+                to.append(|buffer| chunked::write_end(buffer, trailers.as_ref()));
             }
         }
         Ok(())

@@ -41,7 +41,9 @@ pub(crate) fn begin_request(
     connection.write(|output| {
         output.begin_message();
         let line = (request.method(), &target, request.version());
-        encode::write_request(output.append_buffer(), line, request.headers(), framing);
+        output.append(|buffer| {
+            encode::write_request(buffer, line, request.headers(), framing);
+        });
     });
     Ok(encoder)
 }

@@ -270,9 +270,9 @@ async fn write_response(
 ) -> Result<(), Error> {
     let (parts, mut body) = response.into_parts();
     let revocable = body.take_revocable();
-    connection.write(|output| {
+    connection.append(|buffer| {
         encode::write_response(
-            output.append_buffer(),
+            buffer,
             (
                 framing.version,
                 parts.status,
@@ -328,14 +328,14 @@ async fn begin_tunnel(
     }
     let revocable = response.body_mut().take_revocable();
     let tunnel = response.body_mut().take_tunnel();
-    connection.write(|output| {
+    connection.append(|buffer| {
         let status_line = (
             Version::HTTP_11,
             response.status(),
             MessageContext::of(response.extensions()).reason.as_ref(),
         );
         encode::write_response(
-            output.append_buffer(),
+            buffer,
             status_line,
             response.headers(),
             FramingHeaders::Omit,
@@ -352,9 +352,9 @@ async fn begin_tunnel(
 async fn send_error_response(connection: &Connection, error: &Error) {
     let Some(status) = error.status() else { return };
     let response = synthetic_response::status(Version::HTTP_11, status);
-    connection.write(|output| {
+    connection.append(|buffer| {
         encode::write_response(
-            output.append_buffer(),
+            buffer,
             (Version::HTTP_11, status, None),
             response.headers(),
             FramingHeaders::Unchanged,

@@ -1,6 +1,6 @@
 //! Does the I/O of one connection, in the connection's task.
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 
@@ -11,7 +11,7 @@ use tokio::task::yield_now;
 use tokio::time::{Sleep, sleep};
 
 use super::{PingEvent, Pinger, RoleConfig, SharedConnection};
-use crate::http::buffers;
+use crate::http::{buffers, output};
 use crate::time_slice;
 use crate::transport::Io;
 
@@ -150,18 +150,8 @@ impl Driver {
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Option<io::Error>>> {
         let mut connection = self.shared.connection();
         while !connection.output().is_empty() {
-            let mut slices = [IoSlice::new(&[]); MAX_SLICES];
-            let count = connection.output().slices(&mut slices);
-            let io = Pin::new(&mut self.io);
-            let written = match &slices[..count] {
-                [one] => io.poll_write(cx, one),
-                several => io.poll_write_vectored(cx, several),
-            };
-            match ready!(written) {
-                Ok(0) => return Poll::Ready(Err(Some(io::ErrorKind::WriteZero.into()))),
-                Ok(n) => connection.advance_output(n),
-                Err(error) => return Poll::Ready(Err(Some(error))),
-            }
+            let written = output::poll_write::<MAX_SLICES>(connection.output(), &mut self.io, cx);
+            connection.advance_output(ready!(written).map_err(Some)?);
             self.must_flush = true;
         }
         if self.must_flush {

@@ -79,12 +79,8 @@ impl InterimSender {
             inner.expectation = ExpectContinue::None;
         }
         let status_line = (Version::HTTP_11, status, None);
-        encode::write_response(
-            inner.output.append_buffer(),
-            status_line,
-            headers,
-            FramingHeaders::Omit,
-            None,
-        );
+        inner.output.append(|buffer| {
+            encode::write_response(buffer, status_line, headers, FramingHeaders::Omit, None);
+        });
     }
 }
