@@ -40,6 +40,9 @@ pub(crate) enum HttpVersion {
     Http2,
 }
 
+/// The rate of a load whose purpose is to be interrupted, in requests per second.
+pub(crate) const STEADY: u32 = 200;
+
 /// Connections of a load, which share its requests.
 const CONNECTIONS: u32 = 10;
 
@@ -55,18 +58,8 @@ const END: &str = "== ended";
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 impl<'a> Load<'a> {
-    /// Starts 200 requests per second for `seconds`.
-    pub(crate) fn start(
-        cluster: &'a Cluster,
-        url: &str,
-        version: HttpVersion,
-        seconds: u32,
-    ) -> Self {
-        Self::with_rate(cluster, url, version, 200, seconds)
-    }
-
     /// Starts `rate` requests per second, a multiple of [`CONNECTIONS`], for `seconds`.
-    pub(crate) fn with_rate(
+    pub(crate) fn start(
         cluster: &'a Cluster,
         url: &str,
         version: HttpVersion,

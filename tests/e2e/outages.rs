@@ -5,7 +5,7 @@ use mesh_test_support::cluster::{Cluster, contains};
 use mesh_test_support::eventually::eventually;
 use serde_json::Value;
 
-use crate::load::{HttpVersion, Load};
+use crate::load::{HttpVersion, Load, STEADY};
 use crate::node::Nodes;
 use crate::shop::Shop;
 
@@ -36,7 +36,7 @@ fn traffic_survives_api_server_outage() {
     let mesh = Installation::by_helm(&cluster, &[]);
     let shop = Shop::open(&cluster);
     shop.assert_works();
-    let load = Load::start(&cluster, "http://web/", HttpVersion::Http1, SECONDS);
+    let load = Load::start(&cluster, "http://web/", HttpVersion::Http1, STEADY, SECONDS);
     nodes.run(
         &node,
         &format!("mv {MANIFEST} /host/etc/kubernetes/gone.yaml && setsid sh -c 'sleep 125; mv /host/etc/kubernetes/gone.yaml {MANIFEST}' > /dev/null 2>&1 < /dev/null &"),

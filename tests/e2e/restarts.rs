@@ -4,7 +4,7 @@
 use mesh_test_support::cluster::Cluster;
 use mesh_test_support::cluster::installation::{AGENT, Installation, NAMESPACE};
 
-use crate::load::{Downloads, HttpVersion, Load};
+use crate::load::{Downloads, HttpVersion, Load, STEADY};
 use crate::node::Nodes;
 use crate::shop::Shop;
 
@@ -47,8 +47,14 @@ fn restarts_under_load_fail_no_request() {
     ];
     let mut failures = Vec::new();
     for (what, replace) in stories {
-        let http1 = Load::start(&cluster, "http://web/", HttpVersion::Http1, SECONDS);
-        let http2 = Load::start(&cluster, "http://web:81/", HttpVersion::Http2, SECONDS);
+        let http1 = Load::start(&cluster, "http://web/", HttpVersion::Http1, STEADY, SECONDS);
+        let http2 = Load::start(
+            &cluster,
+            "http://web:81/",
+            HttpVersion::Http2,
+            STEADY,
+            SECONDS,
+        );
         replace();
         assert!(http1.is_running(), "{what}: it took longer than the load");
         for load in [http1.finish(), http2.finish()] {
@@ -83,8 +89,7 @@ fn ten_rolling_restarts_lose_none_of_600_000_requests() {
     let shop = Shop::open(&cluster);
     shop.assert_works();
     let (http1, http2) = (HttpVersion::Http1, HttpVersion::Http2);
-    let load =
-        |url, version| Load::with_rate(&cluster, url, version, CAMPAIGN_RATE, CAMPAIGN_SECONDS);
+    let load = |url, version| Load::start(&cluster, url, version, CAMPAIGN_RATE, CAMPAIGN_SECONDS);
     let loads = [load("http://web/", http1), load("http://web:81/", http2)];
     let downloads = [
         ("http://web/download", http1),
