@@ -254,6 +254,24 @@ impl Run<'_> {
 }
 
 impl Plan {
+    /// Returns this plan with `times` as many rounds.
+    fn with_more_rounds(&self, times: usize) -> Self {
+        Self {
+            suts: self.suts.clone(),
+            rounds: self.rounds * times,
+            ..*self
+        }
+    }
+
+    /// Returns this plan with rounds of at least so many seconds of load.
+    fn with_seconds_of_at_least(&self, seconds: u32) -> Self {
+        Self {
+            suts: self.suts.clone(),
+            seconds: self.seconds.max(seconds),
+            ..*self
+        }
+    }
+
     fn new(options: &BenchmarkOptions) -> Self {
         let (rounds, seconds) = if options.quick { QUICK } else { FULL };
         let all = [

@@ -9,12 +9,13 @@ use std::process::Command;
 
 use anyhow::Context;
 
+use super::Run;
+use super::load::Outcome;
 use super::metric::Metric;
 use super::row::{Row, Sample};
 use super::system::System;
-use super::with_and_without::{Variant, compare, restart};
-use super::workload::{Load, Service};
-use super::{Run, load};
+use super::with_and_without::{Feature, Variant, compare, restart};
+use super::workload::Load;
 use crate::testbed::pod::{Container, CpuRole};
 use crate::testbed::process::{Process, run as run_command};
 use crate::testbed::proxies::{self, ProxySettings};
@@ -25,36 +26,54 @@ const JSON: (&str, &str) = ("LINKERD2_PROXY_ACCESS_LOG", "json");
 const LOAD: Load = Load::Wrk { connections: 64 };
 const DROPPED: &str = "mesh_access_log_dropped_total ";
 
+struct AccessLog<'r> {
+    run: Run<'r>,
+    pipe: PathBuf,
+    reader: Option<Process>,
+}
+
 pub(super) fn row(run: Run<'_>) -> anyhow::Result<Row> {
     let pipe = Path::new(DIRECTORY).join("access-log");
     // Every user may write, since the proxy has its own.
     run_command(Command::new("mkfifo").args(["-m", "666"]).arg(&pipe))?;
-    compare(run, |system, variant| match variant {
-        Variant::With => with_log(run, system, &pipe),
-        Variant::Without => {
-            restart(run, system, &ProxySettings::default(), LOAD)?;
-            load::measure(run.testbed, system, Service::Http1, LOAD, run.plan.seconds)
-        }
-    })
+    let reader = None;
+    compare(run, AccessLog { run, pipe, reader })
 }
 
-fn with_log(run: Run<'_>, system: &mut System, pipe: &Path) -> anyhow::Result<(Sample, u64)> {
-    let settings = ProxySettings {
-        environment: vec![JSON],
-        log_pipe: Some(PathBuf::from(pipe)),
-        ..ProxySettings::default()
-    };
-    let reader = start_reader(run.testbed, system, pipe)?;
-    restart(run, system, &settings, LOAD)?;
-    let (mut sample, failed) =
-        load::measure(run.testbed, system, Service::Http1, LOAD, run.plan.seconds)?;
-    let dropped = dropped(&proxies::metrics(&system.pods.server)?)?;
-    // The pipe ends with the proxy, and with it the reader.
-    system.stop_proxies();
-    let lines = reader.output()?;
-    let lines: u64 = lines.trim().parse().context("parse the number of lines")?;
-    sample.insert(Metric::Logged, lines as f64 / (lines + dropped) as f64);
-    Ok((sample, failed))
+impl Feature for AccessLog<'_> {
+    fn load(&self, _: Variant) -> Load {
+        LOAD
+    }
+
+    fn start(&mut self, system: &mut System, variant: Variant) -> anyhow::Result<()> {
+        let mut settings = ProxySettings::default();
+        if variant == Variant::With {
+            settings.environment.push(JSON);
+            settings.log_pipe = Some(self.pipe.clone());
+            self.reader = Some(start_reader(self.run.testbed, system, &self.pipe)?);
+        }
+        restart(self.run, system, &settings, LOAD)
+    }
+
+    fn finish(
+        &mut self,
+        system: &mut System,
+        variant: Variant,
+        _: &Outcome,
+        sample: &mut Sample,
+    ) -> anyhow::Result<()> {
+        if variant == Variant::Without {
+            return Ok(());
+        }
+        let dropped = dropped(&proxies::metrics(&system.pods.server)?)?;
+        // The pipe ends with the proxy, and with it the reader.
+        system.stop_proxies();
+        let reader = self.reader.take().context("a program reads the log")?;
+        let lines = reader.output()?;
+        let lines: u64 = lines.trim().parse().context("parse the number of lines")?;
+        sample.insert(Metric::Logged, lines as f64 / (lines + dropped) as f64);
+        Ok(())
+    }
 }
 
 /// Starts a program that reads the pipe and finally prints the number of lines. The few lines that

@@ -13,8 +13,8 @@ use super::metric::Metric;
 use super::row::Sample;
 use super::system::{CLIENT, RETRIED, System};
 use super::workload::{Load, Service, body_path};
-use crate::testbed::Testbed;
 use crate::testbed::process::Process;
+use crate::testbed::{ProxyPair, Testbed};
 
 /// Connections of the workloads at a fixed rate.
 pub(super) const RATE_CONNECTIONS: u32 = 64;
@@ -35,6 +35,18 @@ pub(super) struct Outcome {
     pub(super) p999: Option<f64>,
 }
 
+impl Outcome {
+    /// Adds what another run of the load did. Its latencies are lost: percentiles have no sum.
+    pub(super) fn add(&mut self, other: &Self) {
+        *self = Self {
+            operations: self.operations + other.operations,
+            failed: self.failed + other.failed,
+            seconds: self.seconds + other.seconds,
+            ..Self::default()
+        };
+    }
+}
+
 /// Runs a load through a system for `seconds`. Returns the sample, CPU included, and the number of
 /// failed operations.
 pub(super) fn measure(
@@ -44,26 +56,47 @@ pub(super) fn measure(
     load: Load,
     seconds: u32,
 ) -> anyhow::Result<(Sample, u64)> {
-    let mut command = command(testbed, system, service, load, seconds)?;
     let before = system.run_times()?;
+    let outcome = apply(testbed, system, service, load, seconds)?;
+    let mut sample = sample(&outcome);
+    add_cpu(&mut sample, system, before, outcome.operations)?;
+    Ok((sample, outcome.failed))
+}
+
+/// Adds what the proxies of a system used for each of these operations since the given run times.
+pub(super) fn add_cpu(
+    sample: &mut Sample,
+    system: &System,
+    before: Option<ProxyPair<f64>>,
+    operations: f64,
+) -> anyhow::Result<()> {
+    if let (Some(before), Some(after)) = (before, system.run_times()?) {
+        let both = after.zip(before);
+        let cpu = both.map(|(after, before)| (after - before) / operations);
+        sample.extend([(Metric::CpuOut, cpu.outbound), (Metric::CpuIn, cpu.inbound)]);
+    }
+    Ok(())
+}
+
+/// Runs a load through a system for `seconds` and returns the report of the load generator.
+pub(super) fn apply(
+    testbed: &Testbed,
+    system: &mut System,
+    service: Service,
+    load: Load,
+    seconds: u32,
+) -> anyhow::Result<Outcome> {
+    let mut command = command(testbed, system, service, load, seconds)?;
     let name = format!("{}-load", system.pods.client.name);
     let output = Process::start(&name, &mut command)
         .and_then(Process::output)
         .with_context(|| format!("load on {}", system.sut))?;
-    let after = system.run_times()?;
     system.check()?;
-    let outcome = read(load, &output)
-        .with_context(|| format!("parse the report of the load on {}:\n{output}", system.sut))?;
-    let mut sample = sample(&outcome);
-    if let (Some(before), Some(after)) = (before, after) {
-        let both = after.zip(before);
-        let cpu = both.map(|(after, before)| (after - before) / outcome.operations);
-        sample.extend([(Metric::CpuOut, cpu.outbound), (Metric::CpuIn, cpu.inbound)]);
-    }
-    Ok((sample, outcome.failed))
+    read(load, &output)
+        .with_context(|| format!("parse the report of the load on {}:\n{output}", system.sut))
 }
 
-fn sample(outcome: &Outcome) -> Sample {
+pub(super) fn sample(outcome: &Outcome) -> Sample {
     let latencies = [
         (Metric::P50, outcome.p50),
         (Metric::P99, outcome.p99),

@@ -5,31 +5,52 @@
 
 use anyhow::bail;
 
-use super::row::Row;
-use super::with_and_without::{Variant, compare, restart};
-use super::workload::{Load, Service};
-use super::{Run, load};
+use super::Run;
+use super::load::Outcome;
+use super::row::{Row, Sample};
+use super::system::System;
+use super::with_and_without::{Feature, Variant, compare, restart};
+use super::workload::Load;
 use crate::testbed::proxies::{self, ProxySettings};
 
 const CONNECTIONS: u32 = 64;
 /// Exported, with the value zero, for each route that has a retry policy.
 const RETRIES: &str = "outbound_http_route_retry_requests_total{";
 
+struct Retries<'r> {
+    run: Run<'r>,
+}
+
 pub(super) fn row(run: Run<'_>) -> anyhow::Result<Row> {
-    compare(run, |system, variant| {
-        let load = match variant {
+    compare(run, Retries { run })
+}
+
+impl Feature for Retries<'_> {
+    fn load(&self, variant: Variant) -> Load {
+        match variant {
             Variant::With => Load::Retried {
                 connections: CONNECTIONS,
             },
             Variant::Without => Load::Wrk {
                 connections: CONNECTIONS,
             },
-        };
-        restart(run, system, &ProxySettings::default(), load)?;
-        let measured = load::measure(run.testbed, system, Service::Http1, load, run.plan.seconds)?;
-        check(variant, retries(&proxies::metrics(&system.pods.client)?))?;
-        Ok(measured)
-    })
+        }
+    }
+
+    fn start(&mut self, system: &mut System, variant: Variant) -> anyhow::Result<()> {
+        let load = self.load(variant);
+        restart(self.run, system, &ProxySettings::default(), load)
+    }
+
+    fn finish(
+        &mut self,
+        system: &mut System,
+        variant: Variant,
+        _: &Outcome,
+        _: &mut Sample,
+    ) -> anyhow::Result<()> {
+        check(variant, retries(&proxies::metrics(&system.pods.client)?))
+    }
 }
 
 /// Returns the retries that a proxy has counted. `None`: no route has a policy.

@@ -7,6 +7,7 @@ mod haproxy;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
+use std::rc::Rc;
 
 use anyhow::{Context, bail};
 
@@ -38,7 +39,7 @@ pub(crate) struct System {
     proxies: Option<ProxyProcesses>,
     pub(crate) control: Option<ControlPlanes>,
     _applications: Vec<Process>,
-    _agent: Option<Agent>,
+    agent: Option<Rc<Agent>>,
     pub(crate) pods: Pods,
 }
 
@@ -65,26 +66,14 @@ impl System {
         settings: &ProxySettings<'_>,
     ) -> anyhow::Result<Self> {
         let started = || -> anyhow::Result<Self> {
-            let pods = Pods::new(&sut.name().to_lowercase(), number(sut), cpus)?;
-            let applications = applications::start(testbed, &pods.server)?;
-            let mut system = Self {
-                sut,
-                proxies: None,
-                control: None,
-                _applications: applications,
-                _agent: None,
-                pods,
-            };
+            let mut system = Self::without_proxies(testbed, cpus, sut)?;
             match sut {
                 SystemUnderTest::Direct => {}
                 SystemUnderTest::MeshProxy => {
-                    let agent =
-                        Agent::start(testbed, &system.pods, Tier::Full, &SkippedPorts::default())?;
-                    let (control, proxies) =
-                        proxies::start(testbed, &system.pods, &ports(), settings)?;
-                    system._agent = Some(agent);
-                    system.control = Some(control);
-                    system.proxies = Some(proxies);
+                    let none = SkippedPorts::default();
+                    let agent = Agent::start(testbed, &system.pods, Tier::Full, &none)?;
+                    system.agent = Some(Rc::new(agent));
+                    system.start_mesh_proxies(testbed, settings)?;
                 }
                 SystemUnderTest::Envoy => {
                     system.proxies = Some(envoy::start(testbed, &system.pods)?);
@@ -99,6 +88,42 @@ impl System {
             Ok(system)
         };
         started().with_context(|| format!("start {sut}"))
+    }
+
+    /// Starts a second pair of mesh-proxy in pods of its own, redirected by the same agent.
+    pub(crate) fn start_second(&self, testbed: &Testbed) -> anyhow::Result<Self> {
+        let mut system = Self::without_proxies(testbed, testbed.cpus, SystemUnderTest::Plain)?;
+        let agent = self.agent.as_ref().context("an agent runs")?;
+        agent.enrol_pair(&system.pods, &SkippedPorts::default())?;
+        system.agent = Some(Rc::clone(agent));
+        system.start_mesh_proxies(testbed, &ProxySettings::default())?;
+        Ok(system)
+    }
+
+    fn without_proxies(
+        testbed: &Testbed,
+        cpus: Cpus,
+        sut: SystemUnderTest,
+    ) -> anyhow::Result<Self> {
+        let pods = Pods::new(&sut.name().to_lowercase(), number(sut), cpus)?;
+        Ok(Self {
+            sut,
+            proxies: None,
+            control: None,
+            _applications: applications::start(testbed, &pods.server)?,
+            agent: None,
+            pods,
+        })
+    }
+
+    fn start_mesh_proxies(
+        &mut self,
+        testbed: &Testbed,
+        settings: &ProxySettings<'_>,
+    ) -> anyhow::Result<()> {
+        let (control, proxies) = proxies::start(testbed, &self.pods, &ports(), settings)?;
+        (self.control, self.proxies) = (Some(control), Some(proxies));
+        Ok(())
     }
 
     /// Returns the address that a client in the client pod connects to.

@@ -23,6 +23,8 @@ use crate::testbed::{SERVER, TAP, Testbed};
 const RATE: Load = Load::FixedRate { rate: 5000 };
 const OBSERVER: (&str, &str) = ("LINKERD2_PROXY_TAP_SVC_NAME", TAP);
 const PORT: u16 = 4190;
+/// So many times the rounds of other workloads: p99 of a few seconds varies.
+const MORE_ROUNDS: usize = 4;
 /// Requests that are reported each second.
 const LIMIT: u32 = 34;
 /// A slower tap would measure too little.
@@ -43,9 +45,15 @@ pub(super) fn row(run: Run<'_>) -> anyhow::Result<Row> {
     let sut = SystemUnderTest::MeshProxy;
     let mut system = System::start_with(run.testbed, sut, &settings)?;
     load::measure(run.testbed, &mut system, Service::Http1, RATE, 1)?;
-    rounds(run, |number, _| {
+    let run = Run {
+        plan: &run.plan.with_more_rounds(MORE_ROUNDS),
+        ..run
+    };
+    rounds(run, |number, progress| {
         let mut round = Round::default();
         for variant in Variant::order(number) {
+            progress.line(&format!("round {}, {}", number + 1, variant.sut()));
+            progress.tick();
             let (sample, failed) = match variant {
                 Variant::With => tapped(run, &mut system)?,
                 Variant::Without => measure(run, &mut system)?,

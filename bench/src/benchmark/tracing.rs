@@ -1,16 +1,17 @@
 //! Compares requests of which one in a hundred is traced with and without a collector of the spans.
 //!
 //! The clients send the same trace contexts in both cases, so that the difference is what tracing
-//! costs the proxies. A collector in each pod receives the spans over gRPC and counts them.
+//! costs the proxies. A collector in each traced pod receives the spans over gRPC and counts them.
 
 use anyhow::{Context, bail};
 
 use super::Run;
-use super::load::{self, SAMPLED};
+use super::load::{Outcome, SAMPLED};
 use super::metric::Metric;
 use super::row::{Row, Sample};
-use super::with_and_without::{Variant, compare, restart};
-use super::workload::{Load, Service};
+use super::system::System;
+use super::with_and_without::{Feature, Variant, compare, restart};
+use super::workload::Load;
 use crate::testbed::pod::{Container, CpuRole, Pod, Pods};
 use crate::testbed::process::Process;
 use crate::testbed::proxies::ProxySettings;
@@ -21,36 +22,65 @@ const LISTEN: &str = "127.0.0.1:4317";
 /// The final dot prevents the use of the machine's search list.
 const ADDRESS: (&str, &str) = ("LINKERD2_PROXY_TRACE_COLLECTOR_SVC_ADDR", "localhost.:4317");
 const LOAD: Load = Load::Traced { connections: 64 };
-/// A proxy exports a batch at least every five seconds: a shorter measurement may contain none.
-const SECONDS: u32 = 6;
+/// A proxy exports a batch at least every five seconds: a shorter round may contain none.
+const SECONDS: u32 = 3;
 /// Each proxy reports a span of each side of a request.
 const SPANS_PER_REQUEST: f64 = 4.0;
 
 type Collectors = ProxyPair<Process>;
 
+struct Tracing<'r> {
+    run: Run<'r>,
+    /// Of the pods with tracing, and the spans that they had received before the load.
+    collectors: Option<(Collectors, u64)>,
+}
+
 pub(super) fn row(run: Run<'_>) -> anyhow::Result<Row> {
-    let seconds = run.plan.seconds.max(SECONDS);
-    let mut collectors = None;
-    compare(run, |system, variant| {
-        if collectors.is_none() {
-            collectors = Some(start(run.testbed, &system.pods)?);
+    let run = Run {
+        plan: &run.plan.with_seconds_of_at_least(SECONDS),
+        ..run
+    };
+    let collectors = None;
+    compare(run, Tracing { run, collectors })
+}
+
+impl Feature for Tracing<'_> {
+    fn load(&self, _: Variant) -> Load {
+        LOAD
+    }
+
+    fn start(&mut self, system: &mut System, variant: Variant) -> anyhow::Result<()> {
+        if variant == Variant::Without {
+            return restart(self.run, system, &ProxySettings::default(), LOAD);
         }
-        let collectors = collectors.as_mut().context("the collectors run")?;
+        // Those of the round before ran in the other pods.
+        self.collectors = None;
+        let mut collectors = start(self.run.testbed, &system.pods)?;
         let settings = ProxySettings {
-            environment: match variant {
-                Variant::With => vec![ADDRESS],
-                Variant::Without => Vec::new(),
-            },
+            environment: vec![ADDRESS],
             ..ProxySettings::default()
         };
-        restart(run, system, &settings, LOAD)?;
-        let before = received(collectors)?;
-        let (mut sample, failed) =
-            load::measure(run.testbed, system, Service::Http1, LOAD, seconds)?;
-        let spans = received(collectors)? - before;
-        record(&mut sample, variant, spans as f64 / f64::from(seconds))?;
-        Ok((sample, failed))
-    })
+        restart(self.run, system, &settings, LOAD)?;
+        let before = received(&mut collectors)?;
+        self.collectors = Some((collectors, before));
+        Ok(())
+    }
+
+    fn finish(
+        &mut self,
+        _: &mut System,
+        variant: Variant,
+        measured: &Outcome,
+        sample: &mut Sample,
+    ) -> anyhow::Result<()> {
+        if variant == Variant::Without {
+            return Ok(());
+        }
+        let (collectors, before) = self.collectors.as_mut().context("collectors run")?;
+        let spans = received(collectors)? - *before;
+        sample.insert(Metric::Spans, per_request(spans, measured.operations)?);
+        Ok(())
+    }
 }
 
 fn start(testbed: &Testbed, pods: &Pods) -> anyhow::Result<Collectors> {
@@ -76,23 +106,15 @@ fn received(collectors: &mut Collectors) -> anyhow::Result<u64> {
     Ok(all)
 }
 
-/// Adds the spans of a request to a sample. Fails if spans were missing: what was not exported was
-/// not paid for. Batches begin and end outside of the measurement, hence the half.
-fn record(sample: &mut Sample, variant: Variant, spans_per_second: f64) -> anyhow::Result<()> {
-    let rate = sample.get(&Metric::Rate).copied();
-    let spans = spans_per_second / rate.context("the load has a rate")?;
+/// Returns the spans of a request. Fails if spans were missing: what was not exported was not paid
+/// for. Batches begin and end outside of the measurement, hence the half.
+fn per_request(spans: u64, requests: f64) -> anyhow::Result<f64> {
+    let spans = spans as f64 / requests;
     let expected = SPANS_PER_REQUEST / f64::from(SAMPLED);
-    let is_complete = match variant {
-        Variant::With => spans >= expected / 2.0,
-        Variant::Without => spans == 0.0,
-    };
-    if !is_complete {
+    if spans < expected / 2.0 {
         bail!("the collectors received {spans:.4} spans per request instead of about {expected}");
     }
-    if variant == Variant::With {
-        sample.insert(Metric::Spans, spans);
-    }
-    Ok(())
+    Ok(spans)
 }
 
 #[cfg(test)]
@@ -101,13 +123,7 @@ mod tests {
 
     #[test]
     fn missing_spans_fail_a_measurement() {
-        let recorded = |variant, spans| {
-            let mut sample = Sample::from([(Metric::Rate, 1000.0)]);
-            record(&mut sample, variant, spans).map(|()| sample.get(&Metric::Spans).copied())
-        };
-        assert_eq!(recorded(Variant::With, 40.0).expect("all"), Some(0.04));
-        assert_eq!(recorded(Variant::Without, 0.0).expect("none"), None);
-        assert!(recorded(Variant::With, 10.0).is_err());
-        assert!(recorded(Variant::Without, 1.0).is_err());
+        assert_eq!(per_request(40, 1000.0).expect("all"), 0.04);
+        assert!(per_request(10, 1000.0).is_err());
     }
 }

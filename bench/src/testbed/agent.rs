@@ -88,10 +88,14 @@ impl Agent {
             Ok(agent.request(&json!({ "op": "status" })).ok())
         })
         .with_context(|| agent.process.command_and_log())?;
-        for pod in [&pods.client, &pods.server] {
-            agent.enrol(pod, skipped)?;
-        }
+        agent.enrol_pair(pods, skipped)?;
         Ok(agent)
+    }
+
+    /// Enrols both pods.
+    pub(crate) fn enrol_pair(&self, pods: &Pods, skipped: &SkippedPorts) -> anyhow::Result<()> {
+        self.enrol(&pods.client, skipped)?;
+        self.enrol(&pods.server, skipped)
     }
 
     fn enrol(&self, pod: &Pod, skipped: &SkippedPorts) -> anyhow::Result<()> {
