@@ -131,14 +131,22 @@ impl FaultResult {
                 text.push_str(&format!("; failed: `{name}`"));
             }
             if outcome.verdict != Verdict::Skipped {
-                for note in &outcome.notes {
-                    text.push_str("; ");
-                    text.push_str(note);
-                }
+                text.push_str(&joined(&outcome.notes));
             }
         }
         text
     }
+}
+
+/// Joins notes; equal ones in succession are counted.
+fn joined(notes: &[String]) -> String {
+    let groups = notes.chunk_by(|one, next| one == next);
+    let parts = groups.filter_map(|same| match same {
+        [] => None,
+        [note] => Some(format!("; {note}")),
+        [note, ..] => Some(format!("; {} × {note}", same.len())),
+    });
+    parts.collect()
 }
 
 impl Run {
@@ -195,6 +203,12 @@ mod tests {
         assert_eq!(
             of(&[passed.clone(), skipped.clone()]),
             "2026-11-26 at 0123abcd: held; 1 of 2 tests ran, 4 s, seed 7; 600 requests, 0 failed"
+        );
+        let repeated = outcome(&"measured: 40 requests\n".repeat(10), true);
+        let text = of(&[passed.clone(), repeated]);
+        assert!(
+            text.ends_with("; 600 requests, 0 failed; 10 × 40 requests"),
+            "{text}"
         );
         let mixed = of(&[passed, failed]);
         assert!(mixed.contains(": FAILED; 2 of 2 tests ran"), "{mixed}");
