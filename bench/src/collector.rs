@@ -92,7 +92,7 @@ fn number_of_spans(request: &ExportTraceServiceRequest) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use mesh_api::opentelemetry::trace::v1::{ResourceSpans, ScopeSpans, Span};
+    use mesh_api::opentelemetry::trace::v1::{ResourceSpans, ScopeSpans};
 
     use super::*;
 
@@ -100,7 +100,7 @@ mod tests {
     async fn spans_of_all_resources_are_counted() {
         let resource = |spans: usize| ResourceSpans {
             scope_spans: vec![ScopeSpans {
-                spans: vec![Span::default(); spans],
+                spans: vec![Vec::new(); spans],
             }],
             ..ResourceSpans::default()
         };

@@ -1,8 +1,8 @@
 //! Messages to a collector of spans.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+mod span;
 
-use mesh_core::trace::{AttributeValue, Resource, Span, SpanKind};
+use mesh_core::trace::{AttributeValue, Resource, Span};
 
 pub use crate::opentelemetry::collector::trace::v1::trace_service_client::TraceServiceClient;
 pub use crate::opentelemetry::collector::trace::v1::{
@@ -11,19 +11,15 @@ pub use crate::opentelemetry::collector::trace::v1::{
 };
 use crate::opentelemetry::common::v1::{AnyValue, KeyValue, any_value};
 use crate::opentelemetry::resource::v1 as resource;
-use crate::opentelemetry::trace::v1 as wire;
-use crate::opentelemetry::trace::v1::{ResourceSpans, ScopeSpans, span};
-
-/// The parent of a span of the proxy comes from a header, so the flags state that it is remote, as
-/// those of Linkerd's proxy do.
-const PARENT_IS_REMOTE: u32 = 0x300;
+use crate::opentelemetry::trace::v1::{ResourceSpans, ScopeSpans};
 
 /// Converts the spans of one process.
-pub fn export_request(resource: &Resource, spans: Vec<Span>) -> ExportTraceServiceRequest {
-    let spans = spans.into_iter().map(span_to_proto).collect();
+pub fn export_request(resource: &Resource, spans: &[Span]) -> ExportTraceServiceRequest {
     let spans = ResourceSpans {
         resource: Some(resource_to_proto(resource)),
-        scope_spans: vec![ScopeSpans { spans }],
+        scope_spans: vec![ScopeSpans {
+            spans: spans.iter().map(span::encode).collect(),
+        }],
     };
     ExportTraceServiceRequest {
         resource_spans: vec![spans],
@@ -39,28 +35,6 @@ fn resource_to_proto(resource: &Resource) -> resource::Resource {
     }
 }
 
-fn span_to_proto(span: Span) -> wire::Span {
-    let kind = match span.kind {
-        SpanKind::Server => span::SpanKind::Server,
-        SpanKind::Client => span::SpanKind::Client,
-    };
-    let attributes = span.attributes.into_iter();
-    wire::Span {
-        trace_id: span.trace_id.as_bytes().to_vec(),
-        span_id: span.span_id.as_bytes().to_vec(),
-        trace_state: span.trace_state.into(),
-        parent_span_id: span.parent.as_bytes().to_vec(),
-        name: span.name.into(),
-        kind: kind.into(),
-        start_time_unix_nano: nanoseconds(span.started),
-        end_time_unix_nano: nanoseconds(span.ended),
-        attributes: attributes
-            .map(|(key, value)| attribute(key, AttributeValue::Text(value.into())))
-            .collect(),
-        flags: u32::from(span.flags.bits()) | PARENT_IS_REMOTE,
-    }
-}
-
 fn attribute(key: &str, value: AttributeValue) -> KeyValue {
     let value = match value {
         AttributeValue::Text(text) => any_value::Value::StringValue(text),
@@ -72,22 +46,18 @@ fn attribute(key: &str, value: AttributeValue) -> KeyValue {
     }
 }
 
-/// Returns 0 for times before 1970, and the largest number for times after 2554.
-fn nanoseconds(time: SystemTime) -> u64 {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::time::{Duration, UNIX_EPOCH};
 
-    use mesh_core::trace::{SpanId, TraceFlags, TraceId};
+    use mesh_core::trace::{Attributes, SpanId, SpanKind, TraceFlags, TraceId};
     use prost::Message as _;
 
     use super::*;
 
-    fn span() -> Span {
+    pub(super) fn span() -> Span {
+        let mut attributes = Attributes::default();
+        attributes.push("direction", "outbound");
         let started = UNIX_EPOCH + Duration::from_nanos(1_700_000_000_000_000_001);
         Span {
             trace_id: TraceId::parse(b"4bf92f3577b34da6a3ce929d0e0e4736").unwrap(),
@@ -99,7 +69,7 @@ mod tests {
             kind: SpanKind::Client,
             started,
             ended: started + Duration::from_millis(2),
-            attributes: vec![("direction", "outbound".into())],
+            attributes,
         }
     }
 
@@ -138,29 +108,7 @@ mod tests {
         expect.extend(resource_bytes);
         expect.extend([0x12, spans, 0x12, length]);
         expect.extend(span_bytes);
-        let encoded = export_request(&resource, vec![span()]).encode_to_vec();
+        let encoded = export_request(&resource, &[span()]).encode_to_vec();
         assert_eq!(encoded, expect);
-    }
-
-    #[test]
-    fn size_of_a_span_covers_its_encoding() {
-        let mut long = span();
-        let attribute = (
-            "http.request.header.content-length",
-            "x".repeat(5000).into(),
-        );
-        long.attributes = vec![attribute; 20];
-        for span in [span(), long] {
-            let size = span.size();
-            let encoded = span_to_proto(span).encoded_len();
-            assert!(size >= encoded + 8, "{size} {encoded}");
-        }
-    }
-
-    #[test]
-    fn times_outside_the_range_are_clamped() {
-        assert_eq!(nanoseconds(UNIX_EPOCH - Duration::from_secs(1)), 0);
-        let late = UNIX_EPOCH + Duration::from_secs(1 << 40);
-        assert_eq!(nanoseconds(late), u64::MAX);
     }
 }

@@ -58,7 +58,16 @@ pub struct Span {
     /// When the header section of the response arrived, or when the request failed.
     pub ended: SystemTime,
     /// What else is known of the request, by the names of OpenTelemetry's conventions.
-    pub attributes: Vec<(&'static str, Box<str>)>,
+    pub attributes: Attributes,
+}
+
+/// Named texts in the order in which they were added. One allocation has all texts, since a span
+/// has a dozen of a few bytes each.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Attributes {
+    /// The names, and where the text of each ends.
+    names: Vec<(&'static str, usize)>,
+    texts: String,
 }
 
 /// The process that reports spans: its attributes by name, each name once.
@@ -145,12 +154,38 @@ impl TraceFlags {
     }
 }
 
+impl Attributes {
+    /// Creates an empty list with space for so many texts of so many bytes in all.
+    pub fn with_capacity(count: usize, bytes: usize) -> Self {
+        Self {
+            names: Vec::with_capacity(count),
+            texts: String::with_capacity(bytes),
+        }
+    }
+
+    /// Adds a text.
+    pub fn push(&mut self, name: &'static str, text: &str) {
+        self.texts.push_str(text);
+        self.names.push((name, self.texts.len()));
+    }
+
+    /// Returns the names and their texts.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let mut start = 0;
+        self.names.iter().map(move |(name, end)| {
+            let text = &self.texts[start..*end];
+            start = *end;
+            (*name, text)
+        })
+    }
+}
+
 impl Span {
     /// Returns at least the bytes that the span takes in memory, and encoded in a message.
     pub fn size(&self) -> usize {
-        /// An attribute takes this besides its texts: a pair of pointers and lengths, or the tags
-        /// and lengths of a message.
-        const ATTRIBUTE: usize = size_of::<(&str, Box<str>)>();
+        /// An attribute takes this besides its texts: a name and an end, or the tags and lengths of
+        /// a message.
+        const ATTRIBUTE: usize = size_of::<(&str, usize)>();
         let attributes = self.attributes.iter();
         let texts: usize = attributes
             .map(|(name, value)| ATTRIBUTE + name.len() + value.len())
@@ -240,6 +275,16 @@ mod tests {
         assert_eq!(short.to_string(), "0000000000000000a3ce929d0e0e4736");
         assert_eq!(TraceId::parse_short(b"0000000000000000"), None);
         assert_eq!(TraceId::parse_short(b"a3ce929d0e0e473"), None);
+    }
+
+    #[test]
+    fn attributes_keep_their_order_and_texts() {
+        let mut attributes = Attributes::with_capacity(1, 1);
+        let all = [("a", "1"), ("b", ""), ("c", "é"), ("a", "2")];
+        for (name, text) in all {
+            attributes.push(name, text);
+        }
+        assert_eq!(attributes.iter().collect::<Vec<_>>(), all);
     }
 
     #[test]

@@ -120,7 +120,7 @@ impl Tracer {
 impl OpenSpan {
     fn set_status(&mut self, status: StatusCode) {
         if let Some(span) = &mut self.span {
-            span.attributes.push(attributes::of_response(status));
+            span.attributes.push(attributes::STATUS, status.as_str());
         }
     }
 

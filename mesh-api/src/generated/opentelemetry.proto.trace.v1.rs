@@ -7,10 +7,11 @@ pub struct ResourceSpans {
     pub scope_spans: ::prost::alloc::vec::Vec<ScopeSpans>,
 }
 /// The instrumentation scope of the proxy's spans has no name, as that of Linkerd's proxy.
-#[derive(Clone, PartialEq, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ScopeSpans {
-    #[prost(message, repeated, tag = "2")]
-    pub spans: ::prost::alloc::vec::Vec<Span>,
+    /// Each is a message Span, whose encoding is the same.
+    #[prost(bytes = "vec", repeated, tag = "2")]
+    pub spans: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Span {

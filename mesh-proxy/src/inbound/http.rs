@@ -129,7 +129,7 @@ impl HttpHandler for RequestHandler {
         let entry = log.map(|log| log.open(self.peer.client, self.peer.identity(), request));
         // Pinned here for both cases: the future is large, and each function that it is moved into
         // costs a copy of it.
-        let responding = pin!(self.respond_to(request, downgraded));
+        let responding = pin!(self.respond_to(request, downgraded, span.is_some()));
         let response = match entry {
             None => responding.await?,
             Some(entry) => log_response(entry, responding).await?,
@@ -184,9 +184,10 @@ impl RequestHandler {
         &self,
         request: &mut Request,
         downgraded: Option<Version>,
+        is_traced: bool,
     ) -> Result<Response, Reset> {
         let request_context = RequestContext::new(request, downgraded);
-        match self.respond(request).await {
+        match self.respond(request, is_traced).await {
             Ok(mut response) => {
                 if let Some(version) = downgraded {
                     orig_proto::upgrade_response(&mut response, version);
@@ -197,7 +198,11 @@ impl RequestHandler {
         }
     }
 
-    async fn respond(&self, request: &mut Request) -> Result<Response, RequestFailure> {
+    async fn respond(
+        &self,
+        request: &mut Request,
+        is_traced: bool,
+    ) -> Result<Response, RequestFailure> {
         // Held until the response's headers have arrived.
         let _in_flight = self
             .inbound
@@ -221,7 +226,7 @@ impl RequestHandler {
         self.enforcer.check_rate_limits(&self.peer, &permit)?;
         let mut response = tokio::select! {
             biased;
-            sent = self.send(request, &permit) => sent?,
+            sent = self.send(request, &permit, is_traced) => sent?,
             () = revocable.revoked() => {
                 let message = "the policy no longer allows the request";
                 return Err(Error::new(Kind::Unauthorized, message).into());
@@ -282,8 +287,13 @@ impl RequestHandler {
         &self,
         request: &mut Request,
         permit: &RoutePermit,
+        is_traced: bool,
     ) -> Result<Response, RequestFailure> {
-        let span = self.open_span(SpanKind::Client, request);
+        let span = if is_traced {
+            self.open_span(SpanKind::Client, request)
+        } else {
+            None
+        };
         let observers = ExchangeMetrics {
             profile: self.profile_route(request),
             ..permit.observers()

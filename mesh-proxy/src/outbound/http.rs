@@ -218,6 +218,7 @@ impl HttpTarget {
         let retry = overrides::retry(&rule, request.headers_mut());
         let timeouts = ExchangeTimeouts::new(limits, Instant::now());
         let mut delivery = Delivery::new(client, prefix, required_id, timeouts.clone());
+        delivery.is_traced = span.is_some();
         let progress = timeouts.as_ref().map(|t| t.progress().clone());
         RequestObserver::new(route.request_body(), progress).attach(request.body_mut());
         let sent = self

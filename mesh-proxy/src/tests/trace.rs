@@ -16,6 +16,7 @@ use mesh_api::trace::{
 };
 use mesh_core::endpoint::ProtocolHint;
 use mesh_runtime::metrics::Format;
+use prost::Message as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_local;
@@ -163,7 +164,11 @@ impl Export {
             let resource = of_resource.resource.unwrap();
             let service = attribute(&resource.attributes, "service.name").unwrap();
             for scope in of_resource.scope_spans {
-                all.extend(scope.spans.into_iter().map(|span| (service.clone(), span)));
+                let spans = scope
+                    .spans
+                    .iter()
+                    .map(|span| Span::decode(&span[..]).unwrap());
+                all.extend(spans.map(|span| (service.clone(), span)));
             }
         }
         all

@@ -3,18 +3,23 @@
 
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, USER_AGENT};
 use http::uri::Authority;
-use http::{HeaderName, HeaderValue, Request, StatusCode, Uri};
+use http::{HeaderName, HeaderValue, Request, Uri};
+use mesh_core::trace::Attributes;
 
 use crate::http::headers::ORIG_PROTO;
 use crate::telemetry::labels::Direction;
-
-type Attribute = (&'static str, Box<str>);
 
 /// Longer texts are cut. A span takes at most 56 KiB then.
 pub(super) const MAX_TEXT: usize = 4096;
 
 /// The attributes that a request can have, and the status of its response.
 const MAX_ATTRIBUTES: usize = 14;
+
+/// Space for the texts of most requests.
+const USUAL_BYTES: usize = 256;
+
+/// A text, as in Linkerd's proxy.
+pub(super) const STATUS: &str = "http.response.status_code";
 
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
@@ -30,9 +35,9 @@ pub(super) fn span_name(uri: &Uri) -> Box<str> {
     cut(uri.path()).into()
 }
 
-pub(super) fn of_request<B>(request: &Request<B>, direction: Direction) -> Vec<Attribute> {
-    let mut all = Vec::with_capacity(MAX_ATTRIBUTES);
-    let mut add = |name, value: &str| all.push((name, cut(value).into()));
+pub(super) fn of_request<B>(request: &Request<B>, direction: Direction) -> Attributes {
+    let mut all = Attributes::with_capacity(MAX_ATTRIBUTES, USUAL_BYTES);
+    let mut add = |name, value: &str| all.push(name, cut(value));
     let uri = request.uri();
     add("http.request.method", request.method().as_str());
     if let Some(scheme) = uri.scheme_str() {
@@ -61,11 +66,6 @@ pub(super) fn of_request<B>(request: &Request<B>, direction: Direction) -> Vec<A
     };
     add("direction", direction);
     all
-}
-
-/// A text, as in Linkerd's proxy.
-pub(super) fn of_response(status: StatusCode) -> Attribute {
-    ("http.response.status_code", status.as_str().into())
 }
 
 /// Returns the server that the client named: before its own proxies, in the URI, in `host`.
@@ -121,11 +121,11 @@ mod tests {
     fn attributes(request: http::request::Builder) -> BTreeMap<&'static str, String> {
         let request = request.body(()).unwrap();
         let all = of_request(&request, Direction::Inbound);
-        assert!(all.len() < MAX_ATTRIBUTES, "and the status");
-        let count = all.len();
+        let count = all.iter().count();
+        assert!(count < MAX_ATTRIBUTES, "and the status");
         let all: BTreeMap<_, _> = all
-            .into_iter()
-            .map(|(name, value)| (name, value.into()))
+            .iter()
+            .map(|(name, value)| (name, value.to_owned()))
             .collect();
         assert_eq!(all.len(), count, "each name once");
         all
@@ -158,8 +158,6 @@ mod tests {
         ];
         let expect = expect.map(|(name, value)| (name, value.to_owned()));
         assert_eq!(attributes(request), BTreeMap::from(expect));
-        let status = of_response(StatusCode::NOT_FOUND);
-        assert_eq!(status, ("http.response.status_code", "404".into()));
         let uri = "http://example.com:80/foo?bar=baz".parse().unwrap();
         assert_eq!(&*span_name(&uri), "/foo");
     }

@@ -115,7 +115,7 @@ impl Exporter {
         }
         while let Some(batch) = self.batches.next(&stop).await {
             let spans = batch.len() as u64;
-            match self.export(batch).await {
+            match self.export(&batch).await {
                 Ok(partial) => self.record_success(spans, partial),
                 Err(error) => {
                     self.record_failure(spans, &error);
@@ -133,7 +133,7 @@ impl Exporter {
 
     async fn export(
         &self,
-        batch: Vec<Span>,
+        batch: &[Span],
     ) -> Result<Option<ExportTracePartialSuccess>, ExportError> {
         self.metrics.streams.inc();
         let request = export_request(&self.resource, batch);

@@ -44,6 +44,8 @@ pub(super) struct Delivery {
     pub(super) filters: FilterState,
     /// The identity that the application requires of the endpoint.
     pub(super) required_id: Option<HeaderValue>,
+    /// Whether the request may have a sampled trace context. False saves a look at its headers.
+    pub(super) is_traced: bool,
     /// The time limits of the exchange.
     timeouts: Option<ExchangeTimeouts>,
     /// The time limit of each attempt, if a retry policy sets one.
@@ -95,6 +97,7 @@ impl Delivery {
             client,
             filters: FilterState::new(prefix),
             required_id,
+            is_traced: true,
             timeouts,
             limit: None,
             history: History::default(),
@@ -237,7 +240,11 @@ impl RuleBackend {
         request: &mut Request,
         delivery: &Delivery,
     ) -> Attempt {
-        let span = endpoint.open_span(request);
+        let span = if delivery.is_traced {
+            endpoint.open_span(request)
+        } else {
+            None
+        };
         let rewrite = endpoint.rewrite(request);
         let connection = match endpoint.connect(request).await {
             Ok(connection) => connection,

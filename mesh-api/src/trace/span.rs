@@ -1,0 +1,151 @@
+//! Encodes a span as the message `opentelemetry.proto.trace.v1.Span`.
+//!
+//! By hand: the generated message owns each name and each text, and measures the attributes anew
+//! for each message around them, so that a span of eleven attributes takes 1.7 µs instead of 0.5
+//! (decision 0076).
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use mesh_core::trace::{Span, SpanKind};
+
+use crate::opentelemetry::trace::v1::span;
+
+/// The parent of a span of the proxy comes from a header, so the flags state that it is remote, as
+/// those of Linkerd's proxy do.
+const PARENT_IS_REMOTE: u32 = 0x300;
+
+/// Wire types of protobuf.
+const VARINT: u8 = 0;
+const FIXED_64: u8 = 1;
+const LENGTH_DELIMITED: u8 = 2;
+const FIXED_32: u8 = 5;
+
+/// A message that is being written. The numbers of its fields are those of the `.proto` files.
+struct Message(Vec<u8>);
+
+/// Returns the encoded message. Fields with the value zero or an empty text are left out.
+pub(super) fn encode(span: &Span) -> Vec<u8> {
+    let kind = match span.kind {
+        SpanKind::Server => span::SpanKind::Server,
+        SpanKind::Client => span::SpanKind::Client,
+    };
+    let mut message = Message(Vec::with_capacity(span.size()));
+    message.bytes(1, span.trace_id.as_bytes());
+    message.bytes(2, span.span_id.as_bytes());
+    message.text(3, &span.trace_state);
+    message.bytes(4, span.parent.as_bytes());
+    message.text(5, &span.name);
+    message.key(6, VARINT);
+    message.varint(kind as usize);
+    message.key(7, FIXED_64);
+    message.0.extend(nanoseconds(span.started).to_le_bytes());
+    message.key(8, FIXED_64);
+    message.0.extend(nanoseconds(span.ended).to_le_bytes());
+    for (name, text) in span.attributes.iter() {
+        message.attribute(9, name, text);
+    }
+    message.key(16, FIXED_32);
+    let flags = u32::from(span.flags.bits()) | PARENT_IS_REMOTE;
+    message.0.extend(flags.to_le_bytes());
+    message.0
+}
+
+impl Message {
+    fn key(&mut self, field: usize, wire_type: u8) {
+        self.varint(field << 3 | usize::from(wire_type));
+    }
+
+    fn varint(&mut self, mut number: usize) {
+        while number >= 0x80 {
+            self.0.push(number as u8 | 0x80);
+            number >>= 7;
+        }
+        self.0.push(number as u8);
+    }
+
+    /// Begins a field of so many bytes, which follow.
+    fn length(&mut self, field: usize, length: usize) {
+        self.key(field, LENGTH_DELIMITED);
+        self.varint(length);
+    }
+
+    fn bytes(&mut self, field: usize, bytes: &[u8]) {
+        self.length(field, bytes.len());
+        self.0.extend_from_slice(bytes);
+    }
+
+    fn text(&mut self, field: usize, text: &str) {
+        if !text.is_empty() {
+            self.bytes(field, text.as_bytes());
+        }
+    }
+
+    /// Writes a message `KeyValue`, whose value is a message `AnyValue` with a text. An empty text
+    /// is a value, too.
+    fn attribute(&mut self, field: usize, name: &str, text: &str) {
+        let value = length_of_field(text.len());
+        self.length(field, length_of_field(name.len()) + length_of_field(value));
+        self.bytes(1, name.as_bytes());
+        self.length(2, value);
+        self.bytes(1, text.as_bytes());
+    }
+}
+
+/// Returns the length of a field with so many bytes, whose number is less than 16.
+fn length_of_field(bytes: usize) -> usize {
+    let digits = (usize::BITS - (bytes | 1).leading_zeros()).div_ceil(7);
+    1 + digits as usize + bytes
+}
+
+/// Returns 0 for times before 1970, and the largest number for times after 2554.
+fn nanoseconds(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use prost::Message as _;
+
+    use super::super::tests::span;
+    use super::*;
+    use crate::opentelemetry::trace::v1 as wire;
+
+    #[test]
+    fn generated_message_has_the_same_encoding() {
+        for length in [0, 1, 127, 128, 300, 5000, 70_000] {
+            let mut span = span();
+            let text = "x".repeat(length);
+            span.attributes.push("url.full", &text);
+            span.name = text.clone().into();
+            let encoded = encode(&span);
+            let read = wire::Span::decode(&encoded[..]).unwrap();
+            assert_eq!(read.name, text);
+            assert_eq!(read.attributes.len(), 2);
+            assert_eq!(read.encode_to_vec(), encoded, "{length}");
+        }
+    }
+
+    #[test]
+    fn size_of_a_span_covers_its_encoding() {
+        let mut long = span();
+        for _ in 0..20 {
+            let text = "x".repeat(5000);
+            long.attributes
+                .push("http.request.header.content-length", &text);
+        }
+        for span in [span(), long] {
+            let (size, encoded) = (span.size(), encode(&span).len());
+            assert!(size >= encoded + 8, "{size} {encoded}");
+        }
+    }
+
+    #[test]
+    fn times_outside_the_range_are_clamped() {
+        assert_eq!(nanoseconds(UNIX_EPOCH - Duration::from_secs(1)), 0);
+        let late = UNIX_EPOCH + Duration::from_secs(1 << 40);
+        assert_eq!(nanoseconds(late), u64::MAX);
+    }
+}
