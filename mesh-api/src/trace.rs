@@ -2,8 +2,9 @@
 
 mod span;
 
-use mesh_core::trace::{AttributeValue, Resource, Span};
+use mesh_core::trace::{AttributeValue, Resource};
 
+pub use self::span::EncodedSpan;
 pub use crate::opentelemetry::collector::trace::v1::trace_service_client::TraceServiceClient;
 pub use crate::opentelemetry::collector::trace::v1::{
     ExportTracePartialSuccess, ExportTraceServiceRequest, ExportTraceServiceResponse,
@@ -13,13 +14,12 @@ use crate::opentelemetry::common::v1::{AnyValue, KeyValue, any_value};
 use crate::opentelemetry::resource::v1 as resource;
 use crate::opentelemetry::trace::v1::{ResourceSpans, ScopeSpans};
 
-/// Converts the spans of one process.
-pub fn export_request(resource: &Resource, spans: &[Span]) -> ExportTraceServiceRequest {
+/// Returns the message with the spans of one process.
+pub fn export_request(resource: &Resource, spans: Vec<EncodedSpan>) -> ExportTraceServiceRequest {
+    let spans = spans.into_iter().map(|span| span.0).collect();
     let spans = ResourceSpans {
         resource: Some(resource_to_proto(resource)),
-        scope_spans: vec![ScopeSpans {
-            spans: spans.iter().map(span::encode).collect(),
-        }],
+        scope_spans: vec![ScopeSpans { spans }],
     };
     ExportTraceServiceRequest {
         resource_spans: vec![spans],
@@ -50,7 +50,7 @@ fn attribute(key: &str, value: AttributeValue) -> KeyValue {
 mod tests {
     use std::time::{Duration, UNIX_EPOCH};
 
-    use mesh_core::trace::{Attributes, SpanId, SpanKind, TraceFlags, TraceId};
+    use mesh_core::trace::{Attributes, Span, SpanId, SpanKind, TraceFlags, TraceId};
     use prost::Message as _;
 
     use super::*;
@@ -108,7 +108,8 @@ mod tests {
         expect.extend(resource_bytes);
         expect.extend([0x12, spans, 0x12, length]);
         expect.extend(span_bytes);
-        let encoded = export_request(&resource, &[span()]).encode_to_vec();
+        let spans = vec![EncodedSpan::new(&span())];
+        let encoded = export_request(&resource, spans).encode_to_vec();
         assert_eq!(encoded, expect);
     }
 }

@@ -180,20 +180,6 @@ impl Attributes {
     }
 }
 
-impl Span {
-    /// Returns at least the bytes that the span takes in memory, and encoded in a message.
-    pub fn size(&self) -> usize {
-        /// An attribute takes this besides its texts: a name and an end, or the tags and lengths of
-        /// a message.
-        const ATTRIBUTE: usize = size_of::<(&str, usize)>();
-        let attributes = self.attributes.iter();
-        let texts: usize = attributes
-            .map(|(name, value)| ATTRIBUTE + name.len() + value.len())
-            .sum();
-        size_of::<Self>() + self.name.len() + self.trace_state.len() + texts
-    }
-}
-
 /// Parses exactly `2 * N` lower-case hexadecimal digits.
 pub fn parse_hex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
     let (pairs, []) = text.as_chunks::<2>() else {

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use http::{HeaderMap, Request, StatusCode};
+use mesh_api::trace::EncodedSpan;
 use mesh_core::trace::{Span, SpanContext, SpanId, SpanKind};
 use mesh_runtime::metrics::Exemplars;
 use tokio::time::Instant;
@@ -134,7 +135,7 @@ impl Drop for OpenSpan {
     fn drop(&mut self) {
         if let Some(mut span) = self.span.take() {
             span.ended = span.started + self.started.elapsed();
-            self.queue.push(span);
+            self.queue.push(EncodedSpan::new(&span));
         }
     }
 }

@@ -7,8 +7,8 @@
 
 use std::time::Duration;
 
-use mesh_api::trace::{ExportTracePartialSuccess, TraceServiceClient, export_request};
-use mesh_core::trace::{Resource, Span};
+use mesh_api::trace::{EncodedSpan, ExportTracePartialSuccess, TraceServiceClient, export_request};
+use mesh_core::trace::Resource;
 use mesh_runtime::metrics::{Counter, Labels, Registry};
 use mesh_runtime::task::Supervisor;
 use tokio::task::JoinHandle;
@@ -115,7 +115,7 @@ impl Exporter {
         }
         while let Some(batch) = self.batches.next(&stop).await {
             let spans = batch.len() as u64;
-            match self.export(&batch).await {
+            match self.export(batch).await {
                 Ok(partial) => self.record_success(spans, partial),
                 Err(error) => {
                     self.record_failure(spans, &error);
@@ -133,7 +133,7 @@ impl Exporter {
 
     async fn export(
         &self,
-        batch: &[Span],
+        batch: Vec<EncodedSpan>,
     ) -> Result<Option<ExportTracePartialSuccess>, ExportError> {
         self.metrics.streams.inc();
         let request = export_request(&self.resource, batch);

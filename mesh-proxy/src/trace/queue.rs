@@ -1,11 +1,13 @@
 //! The spans that wait to be exported: a queue from all data threads to the control thread, bounded
-//! in count and bytes.
+//! in count and bytes. They wait in the encoding of the protocol, one short allocation each: what a
+//! span consists of while its request is handled is then used again by the next one, and not spread
+//! over memory that is in no cache.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use mesh_core::trace::Span;
+use mesh_api::trace::EncodedSpan;
 use mesh_runtime::metrics::Counter;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::sleep;
@@ -25,7 +27,7 @@ pub(super) struct SpanBatches {
     spans: mpsc::Receiver<QueuedSpan>,
     shared: Arc<Shared>,
     /// A span that did not fit into the last batch.
-    left: Option<Span>,
+    left: Option<EncodedSpan>,
     delay: Duration,
 }
 
@@ -40,7 +42,7 @@ struct Shared {
 /// A span that counts against [`MAX_QUEUED_BYTES`] until it is dropped.
 #[derive(Debug)]
 struct QueuedSpan {
-    span: Option<Span>,
+    span: Option<EncodedSpan>,
     bytes: usize,
     shared: Arc<Shared>,
 }
@@ -80,7 +82,7 @@ pub(super) fn new(dropped: Counter, delay: Duration) -> (SpanQueue, SpanBatches)
 
 impl SpanQueue {
     /// Queues a span, or drops and counts it.
-    pub(super) fn push(&self, span: Span) {
+    pub(super) fn push(&self, span: EncodedSpan) {
         let sent = QueuedSpan::admit(span, &self.shared)
             // Full, or the exporter has ended.
             .and_then(|span| self.spans.try_send(span).ok());
@@ -97,8 +99,8 @@ impl SpanQueue {
 
 impl QueuedSpan {
     /// Counts the bytes of a span. `None` if they would exceed [`MAX_QUEUED_BYTES`].
-    fn admit(span: Span, shared: &Arc<Shared>) -> Option<Self> {
-        let bytes = span.size();
+    fn admit(span: EncodedSpan, shared: &Arc<Shared>) -> Option<Self> {
+        let bytes = span.len();
         let queued = Self {
             span: Some(span),
             bytes,
@@ -108,7 +110,7 @@ impl QueuedSpan {
         (others + bytes <= MAX_QUEUED_BYTES).then_some(queued)
     }
 
-    fn take(mut self) -> Option<Span> {
+    fn take(mut self) -> Option<EncodedSpan> {
         self.span.take()
     }
 }
@@ -122,7 +124,7 @@ impl Drop for QueuedSpan {
 impl SpanBatches {
     /// Waits for spans: until a batch is complete, or its first span has waited for the delay. Once
     /// `stop` is cancelled it returns the queued spans at once, and then `None`.
-    pub(super) async fn next(&mut self, stop: &CancellationToken) -> Option<Vec<Span>> {
+    pub(super) async fn next(&mut self, stop: &CancellationToken) -> Option<Vec<EncodedSpan>> {
         let first = match self.left.take() {
             Some(span) => span,
             None => self.first(stop).await?,
@@ -142,7 +144,7 @@ impl SpanBatches {
         self.spans.len() + usize::from(self.left.is_some())
     }
 
-    async fn first(&mut self, stop: &CancellationToken) -> Option<Span> {
+    async fn first(&mut self, stop: &CancellationToken) -> Option<EncodedSpan> {
         tokio::select! {
             biased;
             queued = self.spans.recv() => queued?.take(),
@@ -155,14 +157,14 @@ impl SpanBatches {
         self.spans.len() + 1 >= MAX_BATCH || bytes >= MAX_BATCH_BYTES
     }
 
-    fn collect(&mut self, first: Span) -> Vec<Span> {
-        let mut bytes = first.size();
+    fn collect(&mut self, first: EncodedSpan) -> Vec<EncodedSpan> {
+        let mut bytes = first.len();
         let mut batch = vec![first];
         while batch.len() < MAX_BATCH
             && let Ok(queued) = self.spans.try_recv()
             && let Some(span) = queued.take()
         {
-            bytes += span.size();
+            bytes += span.len();
             if bytes > MAX_BATCH_BYTES {
                 self.left = Some(span);
                 break;
