@@ -8,6 +8,7 @@ mod hold;
 mod rate;
 mod reviews;
 mod scrape;
+mod stalls;
 mod start;
 mod stat;
 mod streams;
@@ -67,6 +68,8 @@ pub(crate) enum Load {
 struct Outcome {
     /// Latencies of operations, for clients that measure them.
     latencies: Vec<Duration>,
+    /// Operations without a latency, since the machine stood still.
+    stalled: u64,
     operations: u64,
     failed: u64,
     /// Error of the first failure.
@@ -98,6 +101,7 @@ impl Outcome {
     /// Adds the operations of another client.
     fn add(&mut self, mut other: Self) {
         self.latencies.append(&mut other.latencies);
+        self.stalled += other.stalled;
         self.operations += other.operations;
         self.failed += other.failed;
         self.failure = self.failure.take().or(other.failure);
@@ -116,6 +120,7 @@ impl Outcome {
             "operations": self.operations,
             "failed": self.failed,
             "failure": self.failure,
+            "stalled": self.stalled,
             "seconds": elapsed.as_secs_f64(),
             "p50": micros(0.5),
             "p99": micros(0.99),

@@ -33,6 +33,8 @@ pub(super) struct Outcome {
     pub(super) p50: Option<f64>,
     pub(super) p99: Option<f64>,
     pub(super) p999: Option<f64>,
+    /// Operations without a latency, since the machine stood still.
+    pub(super) stalled: Option<u64>,
 }
 
 impl Outcome {
@@ -103,6 +105,9 @@ pub(super) fn sample(outcome: &Outcome) -> Sample {
         (Metric::P999, outcome.p999),
     ];
     let mut sample = Sample::from([(Metric::Rate, outcome.operations / outcome.seconds)]);
+    if let Some(stalled) = outcome.stalled {
+        sample.insert(Metric::Stalled, stalled as f64 / outcome.operations);
+    }
     let latencies = latencies.into_iter();
     sample.extend(latencies.filter_map(|(metric, value)| Some((metric, value?))));
     sample
@@ -120,6 +125,7 @@ fn command(
         _ => system.target(service),
     };
     let (to, duration) = (target.to_string(), seconds.to_string());
+    let cpus = testbed.cpus;
     let pod = &system.pods.client;
     let own = |name: &str| -> anyhow::Result<Command> {
         let mut command = pod.command(CLIENT, &testbed.programs.bench)?;
@@ -177,7 +183,8 @@ fn command(
             let mut command = own("rate")?;
             command
                 .args(["--rate", &rate.to_string()])
-                .args(["--connections", &RATE_CONNECTIONS.to_string()]);
+                .args(["--connections", &RATE_CONNECTIONS.to_string()])
+                .args(["--cpus", &format!("{},{}", cpus.load, cpus.proxies)]);
             command
         }
         Load::Streams { size } => {

@@ -45,6 +45,8 @@ pub(crate) enum Metric {
     AddedCpu,
     /// `AddedCpu` with ten thousand other pods enrolled.
     AddedCpuManyPods,
+    /// Share of the requests that have no latency, since a CPU stood still.
+    Stalled,
     /// Ratio of p99 while endpoints change to p99 while they do not.
     P99Moved,
     /// Ratio of p99 while a pod is tapped to p99 while it is not.
@@ -123,6 +125,7 @@ impl Metric {
             Self::AddedP50 => "added p50",
             Self::AddedCpu => "added CPU",
             Self::AddedCpuManyPods => "added CPU, 10,000 pods",
+            Self::Stalled => "stalled",
             Self::P99Moved => "p99 with changes / without",
             Self::P99Tapped => "p99 tapped / not",
             Self::Tapped => "tapped",
@@ -167,7 +170,7 @@ impl Metric {
             Self::AddedCpu | Self::AddedCpuManyPods => ("µs/conn", 1e6),
             Self::P99Moved | Self::P99Tapped => ("×", 1.0),
             Self::Tapped => ("req/s", 1.0),
-            Self::TelemetryOut | Self::TelemetryIn | Self::Logged => ("%", 100.0),
+            Self::TelemetryOut | Self::TelemetryIn | Self::Logged | Self::Stalled => ("%", 100.0),
             Self::Spans => ("% of requests", 100.0),
             Self::Series => ("", 1.0),
             Self::ScrapeControl | Self::ScrapeData => ("ms/scrape", 1e3),

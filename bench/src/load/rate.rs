@@ -2,6 +2,8 @@
 //!
 //! A request is timed from when it was due, even if the connection was still busy, so that queueing
 //! counts as latency. If the connection was idle, the wake-up latency of this program is excluded.
+//! What a CPU that stood still has delayed has no latency ([`stalls`](super::stalls)), nor has the
+//! first request of a connection.
 //! Each connection has a thread of its own, because timers of an asynchronous runtime are too
 //! coarse.
 
@@ -13,6 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use clap::Args;
 
+use super::stalls::StallWatch;
 use super::{OPERATION_TIMEOUT, Outcome};
 
 /// Larger than a response's header section and its body of 100 bytes.
@@ -29,7 +32,14 @@ pub(crate) struct Options {
     connections: u32,
     #[arg(long)]
     seconds: f64,
+    /// CPUs of clients, servers and proxies. Requests that were delayed because one of them stood
+    /// still have no latency
+    #[arg(long, value_delimiter = ',')]
+    cpus: Vec<usize>,
 }
+
+/// The requests of one connection, and when those with a latency began and ended.
+type Requests = (Outcome, Vec<(Instant, Instant)>);
 
 pub(super) fn run(options: &Options) -> anyhow::Result<()> {
     let duration = Duration::from_secs_f64(options.seconds);
@@ -46,6 +56,7 @@ pub(super) fn run(options: &Options) -> anyhow::Result<()> {
         .map(connect)
         .collect::<anyhow::Result<_>>()?;
     let request = format!("GET / HTTP/1.1\r\nhost: {}\r\n\r\n", options.target);
+    let watch = StallWatch::start(&options.cpus)?;
     let start = Instant::now();
     let threads: Vec<_> = (0..)
         .zip(connections)
@@ -59,13 +70,26 @@ pub(super) fn run(options: &Options) -> anyhow::Result<()> {
         })
         .collect();
     let mut outcome = Outcome::default();
+    let mut timed = Vec::new();
     for thread in threads {
         match thread.join() {
-            Ok(part) => outcome.add(part),
+            Ok((part, times)) => {
+                outcome.add(part);
+                timed.extend(times);
+            }
             Err(_panic) => bail!("a connection's thread panicked"),
         }
     }
-    outcome.print(start.elapsed())
+    let elapsed = start.elapsed();
+    let stalls = watch.finish()?;
+    for (from, to) in timed {
+        if stalls.delayed(from, to) {
+            outcome.stalled += 1;
+        } else {
+            outcome.latencies.push(to - from);
+        }
+    }
+    outcome.print(elapsed)
 }
 
 /// The requests of one connection.
@@ -75,8 +99,9 @@ fn requests(
     first: Instant,
     interval: Duration,
     end: Instant,
-) -> Outcome {
+) -> Requests {
     let mut outcome = Outcome::default();
+    let mut times = Vec::new();
     let mut due = first;
     while due < end {
         let from = match due.checked_duration_since(Instant::now()) {
@@ -88,20 +113,23 @@ fn requests(
         };
         if let Err(error) = exchange(&mut tcp, request) {
             outcome.fail(error);
-            return outcome;
+            return (outcome, times);
         }
-        outcome.latencies.push(from.elapsed());
+        // The first one also waits until the proxies have accepted the connection.
+        if outcome.operations > 0 {
+            times.push((from, Instant::now()));
+        }
         outcome.operations += 1;
         due += interval;
     }
-    outcome
+    (outcome, times)
 }
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "a request is sent at its due time"
+    reason = "a request is sent at its due time, and a CPU is looked at in intervals"
 )]
-fn wait_for(time: Duration) {
+pub(super) fn wait_for(time: Duration) {
     thread::sleep(time);
 }
 

@@ -16,6 +16,7 @@ pub(in super::super) fn read(output: &str) -> anyhow::Result<Outcome> {
         p50: micros("p50"),
         p99: micros("p99"),
         p999: micros("p999"),
+        stalled: report["stalled"].as_u64(),
     })
 }
 
@@ -25,10 +26,10 @@ mod tests {
 
     #[test]
     fn bench_load_output_is_parsed() {
-        let output =
-            r#"{"failed":1,"operations":10,"p50":250.0,"p99":null,"p999":null,"seconds":2.0}"#;
+        let output = r#"{"failed":1,"operations":10,"p50":250.0,"p99":null,"p999":null,"seconds":2.0,"stalled":3}"#;
         let outcome = read(output).expect("all is there");
         assert_eq!((outcome.operations, outcome.failed), (10.0, 1));
+        assert_eq!(outcome.stalled, Some(3));
         assert_eq!((outcome.p50, outcome.p99), (Some(250e-6), None));
         assert!(read("{}").is_err());
     }

@@ -8,7 +8,7 @@ use super::{BODIES, Goal, IdleConnection, Limit, Load, Service, Workload};
 use crate::benchmark::metric::Metric::{
     self, AddedCpu, AddedCpuManyPods, AddedP50, Anonymous, ApiCpu, ApiResponse, Conntrack, CpuBoth,
     CpuIn, CpuOut, Logged, MemoryEndpoint, MemoryIn, MemoryOut, P50, P99, P99Moved, P99Tapped,
-    P999, Rate, Resident, ScrapeControl, ScrapeData, Series, Spans, Tapped, TelemetryIn,
+    P999, Rate, Resident, ScrapeControl, ScrapeData, Series, Spans, Stalled, Tapped, TelemetryIn,
     TelemetryOut,
 };
 use crate::benchmark::metric::SystemUnderTest::{self, Direct, Envoy, Haproxy, Iptables, Plain};
@@ -118,7 +118,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         kind: Traffic(Service::Http1, Load::FixedRate { rate: 5000 }),
         unit: Unit::Request,
         suts: ALL,
-        shown: &[P50, P99, P999, CpuOut, CpuIn],
+        shown: &[P50, P99, P999, CpuOut, CpuIn, Stalled],
         goals: &[at_most(0.6, Envoy, P99), at_most(0.6, Envoy, P999)],
     },
     bodies(
@@ -288,7 +288,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         kind: Changes,
         unit: Unit::Request,
         suts: &[],
-        shown: &[P99, P99Moved, CpuOut],
+        shown: &[P99, P99Moved, CpuOut, Stalled],
         goals: &[value(1.05, P99Moved)],
     },
     Workload {
@@ -366,7 +366,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         kind: Tap,
         unit: Unit::Request,
         suts: &[Plain],
-        shown: &[P99, P99Tapped, CpuIn, Tapped],
+        shown: &[P99, P99Tapped, CpuIn, Tapped, Stalled],
         goals: &[value(1.05, P99Tapped)],
     },
     Workload {
