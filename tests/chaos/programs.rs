@@ -60,16 +60,6 @@ impl Scope {
     }
 }
 
-/// Returns the name of the package with this manifest, which may differ from its directory's.
-fn package_name(manifest: &Path) -> anyhow::Result<String> {
-    let text = std::fs::read_to_string(manifest)
-        .with_context(|| format!("read {}", manifest.display()))?;
-    let name = text.lines().find_map(|line| line.strip_prefix("name = \""));
-    let name = name.and_then(|rest| rest.strip_suffix('"'));
-    let name = name.with_context(|| format!("{} has no name", manifest.display()))?;
-    Ok(name.to_owned())
-}
-
 impl Programs {
     /// Builds the test programs, and with the whole workspace the programs that they start.
     pub(crate) fn build(root: &Path, scope: &Scope) -> anyhow::Result<Self> {
@@ -91,8 +81,9 @@ impl Programs {
             }
             Scope::Packages(directories) => {
                 for directory in directories {
-                    let name = package_name(&root.join(directory).join("Cargo.toml"))?;
-                    cargo.arg(format!("--package={name}"));
+                    // By its directory, whose name the package need not have.
+                    let package = root.join(directory);
+                    cargo.arg(format!("--package=path+file://{}", package.display()));
                 }
             }
         }
