@@ -12,11 +12,12 @@ pub(super) fn text(report: &Report) -> String {
     for caveat in &report.caveats {
         text += &format!("**Not publishable.** {caveat}\n\n");
     }
-    text += &format!(
-        "Written by `{}`; every number of every round is in [results.json](results.json). Medians over the rounds, ranges in brackets; ratios are medians of \
-         the rounds' ratios with an interval of 95 %.\n\n![Cost of mesh-proxy relative to each system](results.svg)\n\n## Goals\n\n",
+    text += &filled(&format!(
+        "Written by `{}`; every number of every round is in [results.json](results.json). Medians over the rounds, \
+         ranges in brackets; ratios are medians of the rounds' ratios with an interval of 95 %.",
         report.command
-    );
+    ));
+    text += "\n\n![Cost of mesh-proxy relative to each system](results.svg)\n\n## Goals\n\n";
     text += "| workload | goal | measured | |\n|---|---|---|---|\n";
     for row in report.rows() {
         for result in row.goal_results() {
@@ -40,6 +41,26 @@ pub(super) fn text(report: &Report) -> String {
     text += "\n## Machine and versions\n\n| | |\n|---|---|\n";
     for (name, value) in report.machine.iter().chain(&report.versions) {
         let _written = writeln!(text, "| {name} | {value} |");
+    }
+    text
+}
+
+/// Breaks a paragraph into lines as the documents of this project have them.
+fn filled(paragraph: &str) -> String {
+    const WIDTH: usize = 120;
+    let mut text = String::new();
+    let mut width = 0;
+    for word in paragraph.split(' ') {
+        let length = word.chars().count();
+        if width > 0 && width + 1 + length > WIDTH {
+            text.push('\n');
+            width = 0;
+        } else if width > 0 {
+            text.push(' ');
+            width += 1;
+        }
+        text.push_str(word);
+        width += length;
     }
     text
 }
@@ -77,4 +98,20 @@ fn numbers(row: &Row) -> String {
         text.push('\n');
     }
     text + &format!("\n{}.\n", rounds(row))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_a_paragraph_are_as_long_as_they_may_be() {
+        let words = vec!["µs-per-req"; 24].join(" ");
+        let text = filled(&words);
+        let lines: Vec<usize> = text.lines().map(|line| line.chars().count()).collect();
+        assert_eq!(lines, [109, 109, 43]);
+        assert_eq!(text.replace('\n', " "), words);
+        let whole = format!("{} {}", "a".repeat(60), "b".repeat(59));
+        assert_eq!(filled(&whole), whole);
+    }
 }
