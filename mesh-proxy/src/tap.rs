@@ -20,7 +20,8 @@ use mesh_http2::ErrorCode;
 use mesh_runtime::metrics::{Counter, Labels, Registry};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
-use tokio::time::Instant;
+use tokio::sync::mpsc::error::TryRecvError;
+use tokio::time::{Instant, sleep};
 
 /// The subscriptions of the process.
 #[derive(Debug)]
@@ -90,6 +91,11 @@ pub(crate) struct TooManySubscriptions;
 
 /// Each subscription is compared with each request.
 pub(crate) const MAX_SUBSCRIPTIONS: usize = 32;
+
+/// How long an event waits for others after a pause, so that those of a burst share a wake-up of
+/// the control thread, a TLS record and a write. A full queue of events in this time is 80,000 a
+/// second.
+const COLLECTING: Duration = Duration::from_millis(5);
 
 /// The events of a subscription that wait for its observer, as in Linkerd's proxy.
 const MAX_QUEUED_EVENTS: usize = 400;
@@ -360,7 +366,15 @@ impl TapEvents {
         {
             self.end();
         }
-        let mut queued = self.events.recv().await?;
+        let mut queued = match self.events.try_recv() {
+            Ok(queued) => queued,
+            Err(TryRecvError::Disconnected) => return None,
+            Err(TryRecvError::Empty) => {
+                let first = self.events.recv().await?;
+                sleep(COLLECTING).await;
+                first
+            }
+        };
         queued.event.take()
     }
 

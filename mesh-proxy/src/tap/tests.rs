@@ -221,3 +221,32 @@ fn subscriptions_are_bounded() {
     drop(all);
     assert!(tap.subscribe(one).is_ok());
 }
+
+#[tokio::test(start_paused = true)]
+async fn events_of_a_burst_wait_for_each_other_once() {
+    let (_registry, tap) = tap();
+    let mut events = subscribe(&tap, 10, ALL, false);
+    for _burst in 0..2 {
+        let began = Instant::now();
+        let burst = async { ["/a", "/b", "/c"].map(|path| record(&tap, path)) };
+        // The observer waits before the burst begins.
+        let (first, recorders) = tokio::join!(events.next(), burst);
+        let waited = began.elapsed();
+        // Timers have a resolution of a millisecond.
+        assert!(waited >= COLLECTING, "{waited:?}");
+        assert!(
+            waited <= COLLECTING + Duration::from_millis(1),
+            "{waited:?}"
+        );
+        let ids: Vec<_> = recorders.iter().flatten().map(|it| it.id).collect();
+        let mut seen = vec![first.expect("each request is reported").id];
+        for _other in 0..2 {
+            seen.push(events.next().await.expect("each request is reported").id);
+        }
+        assert_eq!(seen, ids);
+        assert_eq!(began.elapsed(), waited);
+        drop(recorders);
+        // What is left are the ends of the requests.
+        queued(&mut events);
+    }
+}

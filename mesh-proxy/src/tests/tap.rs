@@ -13,7 +13,7 @@ use tokio::task::spawn_local;
 use tonic::{Code, Status};
 
 use super::app::{App, Client, Speaks};
-use super::world::{CLIENT, WEB, World, run};
+use super::world::{CLIENT, WEB, World, run, while_time_passes};
 use crate::transport::Io;
 
 const OBSERVER: &str = "tap.linkerd-viz.serviceaccount.identity.linkerd.cluster.local";
@@ -64,7 +64,8 @@ fn observer_sees_a_request_at_both_proxies() {
         let mut seen = Vec::new();
         for mut tap in taps {
             let mut events = Vec::new();
-            while let Some(event) = next(&mut tap).await {
+            // Events wait a little for others.
+            while let Some(event) = while_time_passes(next(&mut tap)).await {
                 events.push(event);
             }
             seen.push(events);
