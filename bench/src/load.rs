@@ -180,6 +180,14 @@ fn percentile<T: Copy>(sorted: &[T], share: f64) -> Option<T> {
     sorted.get(rank.max(1) - 1).copied()
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a request is sent at its due time, and a CPU is looked at in intervals"
+)]
+fn wait_for(time: Duration) {
+    std::thread::sleep(time);
+}
+
 /// Waits until the stream has capacity for `length` bytes.
 pub(crate) async fn wait_for_capacity(
     stream: &mut SendStream<Bytes>,

@@ -16,7 +16,7 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 
 use super::stalls::StallWatch;
-use super::{OPERATION_TIMEOUT, Outcome};
+use super::{OPERATION_TIMEOUT, Outcome, wait_for};
 
 /// Larger than a response's header section and its body of 100 bytes.
 const BUFFER: usize = 4096;
@@ -123,14 +123,6 @@ fn requests(
         due += interval;
     }
     (outcome, times)
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a request is sent at its due time, and a CPU is looked at in intervals"
-)]
-pub(super) fn wait_for(time: Duration) {
-    thread::sleep(time);
 }
 
 /// Sends a request and reads the whole response.

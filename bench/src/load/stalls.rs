@@ -7,15 +7,14 @@
 
 use std::fs;
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
-use super::rate::wait_for;
+use super::wait_for;
 use crate::testbed::process::run;
 
 const INTERVAL: Duration = Duration::from_millis(1);
