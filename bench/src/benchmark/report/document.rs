@@ -109,7 +109,7 @@ mod tests {
         let words = vec!["µs-per-req"; 24].join(" ");
         let text = filled(&words);
         let lines: Vec<usize> = text.lines().map(|line| line.chars().count()).collect();
-        assert_eq!(lines, [109, 109, 43]);
+        assert_eq!(lines, [120, 120, 21]);
         assert_eq!(text.replace('\n', " "), words);
         let whole = format!("{} {}", "a".repeat(60), "b".repeat(59));
         assert_eq!(filled(&whole), whole);
