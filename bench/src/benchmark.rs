@@ -102,6 +102,7 @@ const FULL: (usize, u32) = (7, 3);
 const QUICK: (usize, u32) = (3, 1);
 
 /// The systems, rounds and durations of a run.
+#[derive(Clone)]
 struct Plan {
     suts: Vec<SystemUnderTest>,
     rounds: usize,
@@ -254,24 +255,6 @@ impl Run<'_> {
 }
 
 impl Plan {
-    /// Returns this plan with `times` as many rounds.
-    fn with_more_rounds(&self, times: usize) -> Self {
-        Self {
-            suts: self.suts.clone(),
-            rounds: self.rounds * times,
-            ..*self
-        }
-    }
-
-    /// Returns this plan with rounds of at least so many seconds of load.
-    fn with_seconds_of_at_least(&self, seconds: u32) -> Self {
-        Self {
-            suts: self.suts.clone(),
-            seconds: self.seconds.max(seconds),
-            ..*self
-        }
-    }
-
     fn new(options: &BenchmarkOptions) -> Self {
         let (rounds, seconds) = if options.quick { QUICK } else { FULL };
         let all = [

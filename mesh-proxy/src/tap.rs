@@ -20,7 +20,6 @@ use mesh_http2::ErrorCode;
 use mesh_runtime::metrics::{Counter, Labels, Registry};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
-use tokio::sync::mpsc::error::TryRecvError;
 use tokio::time::{Instant, sleep};
 
 /// The subscriptions of the process.
@@ -366,14 +365,12 @@ impl TapEvents {
         {
             self.end();
         }
-        let mut queued = match self.events.try_recv() {
-            Ok(queued) => queued,
-            Err(TryRecvError::Disconnected) => return None,
-            Err(TryRecvError::Empty) => {
-                let first = self.events.recv().await?;
-                sleep(COLLECTING).await;
-                first
-            }
+        let mut queued = if let Ok(queued) = self.events.try_recv() {
+            queued
+        } else {
+            let first = self.events.recv().await?;
+            sleep(COLLECTING).await;
+            first
         };
         queued.event.take()
     }

@@ -28,6 +28,6 @@ mod shutdown;
 mod tap;
 mod tcp_routes;
 mod tls_routes;
-mod trace;
+pub(crate) mod trace;
 mod transparency;
 mod world;

@@ -45,10 +45,9 @@ pub(super) fn row(run: Run<'_>) -> anyhow::Result<Row> {
     let sut = SystemUnderTest::MeshProxy;
     let mut system = System::start_with(run.testbed, sut, &settings)?;
     load::measure(run.testbed, &mut system, Service::Http1, RATE, 1)?;
-    let run = Run {
-        plan: &run.plan.with_more_rounds(MORE_ROUNDS),
-        ..run
-    };
+    let mut plan = run.plan.clone();
+    plan.rounds *= MORE_ROUNDS;
+    let run = Run { plan: &plan, ..run };
     rounds(run, |number, progress| {
         let mut round = Round::default();
         for variant in Variant::order(number) {

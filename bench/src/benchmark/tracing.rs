@@ -36,10 +36,9 @@ struct Tracing<'r> {
 }
 
 pub(super) fn row(run: Run<'_>) -> anyhow::Result<Row> {
-    let run = Run {
-        plan: &run.plan.with_seconds_of_at_least(SECONDS),
-        ..run
-    };
+    let mut plan = run.plan.clone();
+    plan.seconds = plan.seconds.max(SECONDS);
+    let run = Run { plan: &plan, ..run };
     let collectors = None;
     compare(run, Tracing { run, collectors })
 }

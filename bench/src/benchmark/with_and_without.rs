@@ -87,10 +87,9 @@ impl<'s> Side<'s> {
 
 /// Runs rounds of both pairs.
 pub(super) fn compare(run: Run<'_>, mut feature: impl Feature) -> anyhow::Result<Row> {
-    let run = Run {
-        plan: &run.plan.with_more_rounds(MORE_ROUNDS),
-        ..run
-    };
+    let mut plan = run.plan.clone();
+    plan.rounds *= MORE_ROUNDS;
+    let run = Run { plan: &plan, ..run };
     let first = System::start(run.testbed, SystemUnderTest::MeshProxy)?;
     let second = first.start_second(run.testbed)?;
     let mut systems = [first, second];

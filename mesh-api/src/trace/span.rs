@@ -125,8 +125,7 @@ impl Message {
 
 /// Returns the length of a field with so many bytes, whose number is less than 16.
 fn length_of_field(bytes: usize) -> usize {
-    let digits = (usize::BITS - (bytes | 1).leading_zeros()).div_ceil(7);
-    1 + digits as usize + bytes
+    1 + prost::length_delimiter_len(bytes) + bytes
 }
 
 /// Returns 0 for times before 1970, and the largest number for times after 2554.

@@ -183,7 +183,7 @@ fn attribute(all: &[KeyValue], name: &str) -> Option<String> {
     }
 }
 
-fn hex(id: &[u8]) -> String {
+pub(crate) fn hex(id: &[u8]) -> String {
     id.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

@@ -18,7 +18,7 @@ const MAX_ATTRIBUTES: usize = 14;
 /// Space for the texts of most requests.
 const USUAL_BYTES: usize = 256;
 
-/// A text, as in Linkerd's proxy.
+/// The attribute of the response's status, which is a text, as in Linkerd's proxy.
 pub(super) const STATUS: &str = "http.response.status_code";
 
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");

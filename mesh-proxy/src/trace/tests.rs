@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::queue::{MAX_BATCH, MAX_BATCH_BYTES, MAX_QUEUED, MAX_QUEUED_BYTES, SpanBatches};
 use super::*;
+use crate::tests::trace::hex;
 
 const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 const UNSAMPLED: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
@@ -62,10 +63,6 @@ fn attributes<'s>(span: &'s wire::Span, name: &str) -> Vec<&'s str> {
     texts.collect()
 }
 
-fn id(number: &[u8]) -> String {
-    number.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn span(bytes: usize) -> EncodedSpan {
     EncodedSpan::new(&Span {
         trace_id: TraceId::new([1; 16]).unwrap(),
@@ -92,8 +89,8 @@ async fn sampled_request_has_a_span_and_becomes_its_child() {
     let [span] = &spans[..] else {
         panic!("{spans:?}");
     };
-    assert_eq!(id(&span.trace_id), "4bf92f3577b34da6a3ce929d0e0e4736");
-    assert_eq!(id(&span.parent_span_id), "00f067aa0ba902b7");
+    assert_eq!(hex(&span.trace_id), "4bf92f3577b34da6a3ce929d0e0e4736");
+    assert_eq!(hex(&span.parent_span_id), "00f067aa0ba902b7");
     assert_ne!(span.span_id, span.parent_span_id);
     assert_eq!(span.flags & 0xff, 1);
     assert_eq!(span.trace_state, "vendor=1");
@@ -102,7 +99,7 @@ async fn sampled_request_has_a_span_and_becomes_its_child() {
     let took = span.end_time_unix_nano - span.start_time_unix_nano;
     assert_eq!(took, 30_000_000);
     assert_eq!(attributes(span, "http.response.status_code"), ["200"]);
-    let expect = format!("00-{}-{}-01", id(&span.trace_id), id(&span.span_id));
+    let expect = format!("00-{}-{}-01", hex(&span.trace_id), hex(&span.span_id));
     assert_eq!(request.headers()["traceparent"], expect.as_str());
     assert_eq!(request.headers()["tracestate"], "vendor=1");
     assert_eq!(dropped.value(), 0);
@@ -149,7 +146,7 @@ async fn attempts_have_the_same_parent() {
         drop(failed);
         drop(opened(&tracer, &mut request));
         let spans = reported(&mut batches).await;
-        let parents: Vec<_> = spans.iter().map(|span| id(&span.parent_span_id)).collect();
+        let parents: Vec<_> = spans.iter().map(|span| hex(&span.parent_span_id)).collect();
         assert_eq!(parents, ["00f067aa0ba902b7", "00f067aa0ba902b7"], "{name}");
         assert_ne!(spans[0].span_id, spans[1].span_id);
     }
