@@ -30,7 +30,7 @@ pub(crate) struct Campaign<'a> {
 
 impl Campaign<'_> {
     pub(crate) fn run(&self, faults: &[&'static Fault]) -> anyhow::Result<Vec<FaultResult>> {
-        binaries::build_kernel_programs(self.root)?;
+        binaries::build_kernel_programs_for_tests(self.root)?;
         let tests = faults.iter().flat_map(|fault| fault.tests);
         let running: Vec<&Test> = tests.filter(|test| self.obstacle(test).is_none()).collect();
         let scope = Scope::of(running.iter().copied());

@@ -65,7 +65,7 @@ impl Test {
 /// Builds the tests and what they start, and selects the subset's tests whose name contains the
 /// filter and that a kernel with this tier can run.
 pub(crate) fn build(root: &Path, filter: Option<&str>, tier: Tier) -> anyhow::Result<Plan> {
-    binaries::build_kernel_programs(root)?;
+    binaries::build_kernel_programs_for_tests(root)?;
     let messages = stage::run("build", "the tests and the programs", || {
         let mut cargo = workspace::cargo(root);
         cargo.args(["build", "--workspace"]);

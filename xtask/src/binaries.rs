@@ -42,14 +42,25 @@ pub(crate) fn build(root: &Path, dev: bool, others: &[&str]) -> anyhow::Result<(
 /// Installs what building needs, and builds the kernel programs, which a `mesh-agent` that is
 /// compiled afterwards embeds.
 pub fn build_kernel_programs(root: &Path) -> anyhow::Result<()> {
+    build_objects(root, &[ebpf::build])
+}
+
+/// Builds the kernel programs, and those with which tests replace them.
+pub fn build_kernel_programs_for_tests(root: &Path) -> anyhow::Result<()> {
+    build_objects(root, &[ebpf::build, ebpf::build_other])
+}
+
+type Build = fn(&Path) -> anyhow::Result<PathBuf>;
+
+fn build_objects(root: &Path, objects: &[Build]) -> anyhow::Result<()> {
     let missing = stage::run("setup", "what this machine lacks", || setup::ready(root))?;
     if missing.bpf.is_some() {
         bail!("mesh-agent embeds the kernel programs, and they cannot be built here; see above");
     }
     stage::run("ebpf", "the kernel programs", || {
-        ebpf::build(root).context("build the kernel programs")
-    })?;
-    Ok(())
+        let build = |build: &Build| build(root).map(drop).context("build the kernel programs");
+        objects.iter().try_for_each(build)
+    })
 }
 
 /// Compiles every program of the workspace, in the usual target directory or another one.

@@ -15,23 +15,23 @@ const TARGET: &str = "bpfel-unknown-none";
 /// The newest `rustc 1.x` whose warnings the kernel programs were checked with: Debian's.
 const NEWEST_CHECKED: u32 = 96;
 
-/// Optimising less gives other instructions of the same sources, with which tests replace the
-/// programs under load. For size, the code of aya-log is not inlined, and the verifier refuses more
-/// than eight nested calls.
-const OTHER_OPTIMISATION: &str = "1";
+/// Leaves the blocks of the code in another order, which gives other instructions of the same
+/// sources. Tests replace the programs with them under load. Unlike those of less optimisation, the
+/// verifier of Linux 6.1 accepts them: it refuses a loop whose last instruction is not a jump.
+const OTHER_ORDER: &str = "-C link-arg=--llvm-args=-disable-block-placement";
 
 /// Builds the kernel programs and returns the path of the object.
 pub(crate) fn build(root: &Path) -> anyhow::Result<PathBuf> {
-    build_as(root, "mesh-ebpf.o", "mesh-ebpf/target", None)
+    build_as(root, "mesh-ebpf.o", "mesh-ebpf/target", "")
 }
 
-/// Builds the variant with other instructions for the upgrade tests. The agent never embeds it.
+/// Builds the variant with other instructions for the tests of upgrades. The agent never embeds it.
 pub(crate) fn build_other(root: &Path) -> anyhow::Result<PathBuf> {
     build_as(
         root,
         "mesh-ebpf-other.o",
         "mesh-ebpf/target/other",
-        Some(OTHER_OPTIMISATION),
+        OTHER_ORDER,
     )
 }
 
@@ -39,7 +39,7 @@ fn build_as(
     root: &Path,
     name: &str,
     target_dir: &str,
-    optimisation: Option<&str>,
+    further_flags: &str,
 ) -> anyhow::Result<PathBuf> {
     let Some(compiler) = bpf_toolchain::compiler() else {
         bail!("there is no compiler for BPF on this machine; `cargo xtask setup` installs one");
@@ -51,7 +51,7 @@ fn build_as(
         );
     };
     let target_dir = root.join(target_dir);
-    compile(root, &compiler, &linker, &target_dir, optimisation)?;
+    compile(root, &compiler, &linker, &target_dir, further_flags)?;
     let object = root.join("target/bpf").join(name);
     publish(&target_dir.join(TARGET).join("release/mesh-ebpf"), &object)?;
     Ok(object)
@@ -62,7 +62,7 @@ fn compile(
     compiler: &Compiler,
     linker: &Path,
     target_dir: &Path,
-    optimisation: Option<&str>,
+    further_flags: &str,
 ) -> anyhow::Result<()> {
     let mut command = workspace::cargo(root);
     command
@@ -81,11 +81,8 @@ fn compile(
         .env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER", linker)
         .env(
             "CARGO_TARGET_BPFEL_UNKNOWN_NONE_RUSTFLAGS",
-            flags(root, compiler)?,
+            flags(root, compiler, further_flags)?,
         );
-    if let Some(level) = optimisation {
-        command.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", level);
-    }
     if compiler.build_core {
         command
             .args(["-Z", "build-std=core"])
@@ -100,7 +97,7 @@ fn compile(
 /// BTF needs the debug information of the compiler and the linker's option; aya-ebpf wants to know
 /// whose registers a program sees. There is no clippy for this target, so the compiler's own
 /// warnings are errors here.
-fn flags(root: &Path, compiler: &Compiler) -> anyhow::Result<String> {
+fn flags(root: &Path, compiler: &Compiler, further_flags: &str) -> anyhow::Result<String> {
     let arch = std::env::consts::ARCH;
     let warnings = if clippy::warnings_are_errors(&compiler.rustc, NEWEST_CHECKED) {
         " -D warnings"
@@ -113,7 +110,7 @@ fn flags(root: &Path, compiler: &Compiler) -> anyhow::Result<String> {
         &workspace::mapped_directories(root)?,
     );
     Ok(format!(
-        "-C debuginfo=2 -C link-arg=--btf --cfg bpf_target_arch=\"{arch}\" {paths}{warnings}"
+        "-C debuginfo=2 -C link-arg=--btf --cfg bpf_target_arch=\"{arch}\" {paths}{warnings} {further_flags}"
     ))
 }
 
