@@ -13,6 +13,7 @@ mod start;
 mod stat;
 mod streams;
 mod tap;
+mod turn;
 mod watches;
 
 use std::future::poll_fn;
@@ -26,6 +27,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+pub(crate) use self::turn::Turn;
 use self::watches::Api;
 
 /// Timeout of an operation, which normally takes milliseconds.
@@ -64,7 +66,7 @@ pub(crate) enum Load {
 }
 
 /// The report of a client.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Outcome {
     /// Latencies of operations, for clients that measure them.
     latencies: Vec<Duration>,

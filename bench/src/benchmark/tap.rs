@@ -1,5 +1,9 @@
 //! Compares load at a fixed rate while the server's pod is tapped and while it is not.
 //!
+//! It is one load on one pair of proxies, and the tap has every other second of it. A round is a
+//! second with the tap and one without it, side by side: the machine's state changes p99 by more
+//! than a tap, but not often within two seconds.
+//!
 //! The tap is that of the tap service: its identity, mutual TLS, and a limit of requests in each
 //! second. Each request is reported by three events. The limit makes 100 events: by that of
 //! `meshctl viz tap`, 100 requests, one of fifty would be reported, and p99 would be among them.
@@ -9,23 +13,25 @@ use std::net::SocketAddr;
 use anyhow::{Context, bail};
 
 use super::metric::{Metric, SystemUnderTest};
-use super::row::{Round, Row, Sample};
+use super::row::{Round, Row};
 use super::system::System;
-use super::traffic::rounds;
+use super::traffic::several_rounds;
 use super::with_and_without::Variant;
 use super::workload::{Load, Service};
 use super::{Run, load};
+use crate::load::Turn;
 use crate::testbed::pod::{Container, CpuRole};
 use crate::testbed::process::Process;
 use crate::testbed::proxies::{PROXY_CONTAINER, PROXY_USER, ProxySettings};
 use crate::testbed::{SERVER, TAP, Testbed};
 
-const RATE: Load = Load::FixedRate { rate: 5000 };
+/// Requests each second.
+const RATE: u32 = 5000;
 const OBSERVER: (&str, &str) = ("LINKERD2_PROXY_TAP_SVC_NAME", TAP);
 const PORT: u16 = 4190;
-/// So many times the rounds of other workloads: p99 of a few seconds varies.
-const MORE_ROUNDS: usize = 4;
-/// Requests that are reported each second.
+/// So many times the seconds of other workloads: the ratio of two seconds varies by a third.
+const MORE_SECONDS: u32 = 24;
+/// Requests that are reported in each second of the tap.
 const LIMIT: u32 = 34;
 /// A slower tap would measure too little.
 const LEAST: f64 = 0.8 * LIMIT as f64;
@@ -44,62 +50,67 @@ pub(super) fn row(run: Run<'_>) -> anyhow::Result<Row> {
     };
     let sut = SystemUnderTest::MeshProxy;
     let mut system = System::start_with(run.testbed, sut, &settings)?;
-    load::measure(run.testbed, &mut system, Service::Http1, RATE, 1)?;
-    let mut plan = run.plan.clone();
-    plan.rounds *= MORE_ROUNDS;
-    let run = Run { plan: &plan, ..run };
-    rounds(run, |number, progress| {
-        let mut round = Round::default();
-        for variant in Variant::order(number) {
-            progress.line(&format!("round {}, {}", number + 1, variant.sut()));
-            progress.tick();
-            let (sample, failed) = match variant {
-                Variant::With => tapped(run, &mut system)?,
-                Variant::Without => measure(run, &mut system)?,
-            };
-            round.samples.insert(variant.sut(), sample);
-            round.failed.insert(variant.sut(), failed);
+    let load = Load::FixedRate { rate: RATE };
+    load::apply(run.testbed, &mut system, Service::Http1, load, 1)?;
+    let seconds = run.plan.seconds * MORE_SECONDS;
+    several_rounds(run, |number, progress| {
+        progress.line(&format!("load {}", number + 1));
+        progress.tick();
+        let tapped = Turn::ALL[number % Turn::ALL.len()];
+        let tap = start_tap(run.testbed, &system, tapped)?;
+        let outcomes = load::by_second(run.testbed, &mut system, RATE, seconds)?;
+        let reported = reported(tap)? / f64::from(seconds);
+        if reported < LEAST {
+            bail!("the tap reported {reported:.0} requests a second instead of {LIMIT}");
         }
-        add_ratio(&mut round);
-        Ok(round)
+        let pairs = outcomes.chunks_exact(2);
+        Ok(pairs.map(|pair| round(pair, tapped, reported)).collect())
     })
 }
 
-fn measure(run: Run<'_>, system: &mut System) -> anyhow::Result<(Sample, u64)> {
-    load::measure(run.testbed, system, Service::Http1, RATE, run.plan.seconds)
+/// Returns the round of two adjacent seconds, of which one was tapped.
+fn round(seconds: &[(Turn, load::Outcome)], tapped: Turn, reported: f64) -> Round {
+    let mut round = Round::default();
+    for (turn, outcome) in seconds {
+        let mut sample = load::sample(outcome);
+        let variant = if *turn == tapped {
+            sample.insert(Metric::Tapped, reported);
+            Variant::With
+        } else {
+            Variant::Without
+        };
+        round.samples.insert(variant.sut(), sample);
+        round.failed.insert(variant.sut(), outcome.failed);
+    }
+    add_ratio(&mut round);
+    round
 }
 
-fn tapped(run: Run<'_>, system: &mut System) -> anyhow::Result<(Sample, u64)> {
-    let tap = start_tap(run.testbed, system)?;
-    let (mut sample, failed) = measure(run, system)?;
+/// Ends a tap and returns the number of requests that it reported.
+fn reported(tap: Process) -> anyhow::Result<f64> {
     // The end of its input ends the tap.
     let report = tap.output()?;
     let report: serde_json::Value =
         serde_json::from_str(report.trim()).with_context(|| format!("the tap printed {report}"))?;
-    let number = |name: &str| {
-        let number = report[name].as_f64();
-        number.with_context(|| format!("the tap printed {report}"))
-    };
-    // Some of the time it waited for the load to begin.
-    let rate = number("requests")? / f64::from(run.plan.seconds);
-    if rate < LEAST {
-        bail!("the tap reported {rate:.0} requests a second instead of {LIMIT}");
-    }
-    sample.insert(Metric::Tapped, rate);
-    Ok((sample, failed))
+    let requests = report["requests"].as_f64();
+    requests.with_context(|| format!("the tap printed {report}"))
 }
 
-fn start_tap(testbed: &Testbed, system: &System) -> anyhow::Result<Process> {
+fn start_tap(testbed: &Testbed, system: &System, turn: Turn) -> anyhow::Result<Process> {
     let target = SocketAddr::from((system.pods.server.ip, PORT));
     let pod = &system.pods.client;
     let mut command = pod.command(CLIENT, &testbed.programs.bench)?;
     command
         .args(["load", "tap", "--target", &target.to_string()])
         .args(["--name", SERVER, "--limit", &LIMIT.to_string()])
+        .args(["--turn", turn.name()])
         .arg("--authority")
         .arg(testbed.authority());
     let process = Process::start(&format!("{}-tap", pod.name), &mut command)?;
     process.next_event()?;
+    // It shares a CPU with the load generator, which would wait for it, and that delay would be
+    // attributed to the proxy.
+    process.deprioritise()?;
     Ok(process)
 }
 
@@ -125,17 +136,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ratio_is_that_of_the_same_round() {
-        let mut round = Round::default();
-        add_ratio(&mut round);
-        assert!(round.samples.is_empty());
-        for (variant, p99) in [(Variant::With, 3.0), (Variant::Without, 2.0)] {
-            let sample = Sample::from([(Metric::P99, p99)]);
-            round.samples.insert(variant.sut(), sample);
+    fn ratio_is_that_of_two_adjacent_seconds() {
+        let second = |turn, p99| {
+            let outcome = load::Outcome {
+                p99,
+                ..load::Outcome::default()
+            };
+            (turn, outcome)
+        };
+        let seconds = [second(Turn::Odd, Some(2.0)), second(Turn::Even, Some(3.0))];
+        let value = |round: &Round, variant: Variant, metric| {
+            round.samples[&variant.sut()].get(&metric).copied()
+        };
+        let measured = round(&seconds, Turn::Even, 34.0);
+        for (variant, ratio, tapped) in [
+            (Variant::With, Some(1.5), Some(34.0)),
+            (Variant::Without, None, None),
+        ] {
+            assert_eq!(value(&measured, variant, Metric::P99Tapped), ratio);
+            assert_eq!(value(&measured, variant, Metric::Tapped), tapped);
         }
-        add_ratio(&mut round);
-        let ratio = |variant: Variant| round.samples[&variant.sut()].get(&Metric::P99Tapped);
-        assert_eq!(ratio(Variant::With), Some(&1.5));
-        assert_eq!(ratio(Variant::Without), None);
+        // A second whose requests were all delayed by the machine.
+        let seconds = [second(Turn::Odd, None), second(Turn::Even, Some(3.0))];
+        let measured = round(&seconds, Turn::Even, 34.0);
+        assert_eq!(value(&measured, Variant::With, Metric::P99Tapped), None);
     }
 }

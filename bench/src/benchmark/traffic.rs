@@ -59,6 +59,14 @@ pub(super) fn rounds(
     run: Run<'_>,
     mut measure: impl FnMut(usize, &mut Progress) -> anyhow::Result<Round>,
 ) -> anyhow::Result<Row> {
+    several_rounds(run, |number, progress| Ok(vec![measure(number, progress)?]))
+}
+
+/// The same for a measurement that has several rounds.
+pub(super) fn several_rounds(
+    run: Run<'_>,
+    mut measure: impl FnMut(usize, &mut Progress) -> anyhow::Result<Vec<Round>>,
+) -> anyhow::Result<Row> {
     let mut row = Row {
         workload: run.workload,
         rounds: Vec::new(),
@@ -66,13 +74,19 @@ pub(super) fn rounds(
         note: None,
     };
     let mut progress = Progress::new(run.workload.name);
-    while row.counted().count() < run.plan.rounds && row.rounds.len() < run.plan.attempts() {
+    let (mut attempts, mut counted) = (0, 0);
+    while counted < run.plan.rounds && attempts < run.plan.attempts() {
         run.testbed.check_interrupt()?;
         let watch = NoiseMonitor::start(&run.testbed.cgroup)?;
-        let mut round = measure(row.rounds.len(), &mut progress)?;
-        round.noise = watch.finish()?;
-        round.derive();
-        row.rounds.push(round);
+        let measured = measure(attempts, &mut progress)?;
+        let noise = watch.finish()?;
+        attempts += 1;
+        counted += usize::from(run.plan.with_noisy || noise.is_quiet());
+        for mut round in measured {
+            round.noise = noise;
+            round.derive();
+            row.rounds.push(round);
+        }
     }
     progress.finish();
     Ok(row)

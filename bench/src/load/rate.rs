@@ -14,8 +14,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use serde_json::json;
 
 use super::stalls::StallWatch;
+use super::turn::{self, Turn};
 use super::{OPERATION_TIMEOUT, Outcome, wait_for};
 
 /// Larger than a response's header section and its body of 100 bytes.
@@ -36,10 +38,29 @@ pub(crate) struct Options {
     /// still have no latency
     #[arg(long, value_delimiter = ',')]
     cpus: Vec<usize>,
+    /// Begin with a second of the clock, print its turn, and report each second apart
+    #[arg(long)]
+    by_second: bool,
 }
 
-/// The requests of one connection, and when those with a latency began and ended.
-type Requests = (Outcome, Vec<(Instant, Instant)>);
+/// The requests of each second, or all as those of the first.
+type Requests = Vec<Requested>;
+
+#[derive(Debug, Clone, Default)]
+struct Requested {
+    outcome: Outcome,
+    /// When those with a latency began and ended.
+    times: Vec<(Instant, Instant)>,
+}
+
+/// The time of the load.
+#[derive(Debug, Clone, Copy)]
+struct Span {
+    start: Instant,
+    end: Instant,
+    /// The seconds that are told apart.
+    seconds: usize,
+}
 
 pub(super) fn run(options: &Options) -> anyhow::Result<()> {
     let duration = Duration::from_secs_f64(options.seconds);
@@ -57,39 +78,52 @@ pub(super) fn run(options: &Options) -> anyhow::Result<()> {
         .collect::<anyhow::Result<_>>()?;
     let request = format!("GET / HTTP/1.1\r\nhost: {}\r\n\r\n", options.target);
     let watch = StallWatch::start(&options.cpus)?;
-    let start = Instant::now();
+    let mut start = Instant::now();
+    let mut seconds = 1;
+    if options.by_second {
+        let now = turn::now()?;
+        let wait = turn::until_next(now);
+        crate::print_event(&json!({ "first": Turn::at(now + wait).name() }))?;
+        start += wait;
+        seconds = options.seconds.ceil() as usize;
+    }
+    let span = Span {
+        start,
+        end: start + duration,
+        seconds,
+    };
     let threads: Vec<_> = (0..)
         .zip(connections)
         .map(|(number, tcp)| {
             // Staggers the connections, so that requests are evenly spaced.
             let first = start + interval * number / options.connections;
             let request = request.clone();
-            thread::spawn(move || {
-                requests(tcp, request.as_bytes(), first, interval, start + duration)
-            })
+            thread::spawn(move || requests(tcp, request.as_bytes(), first, interval, span))
         })
         .collect();
-    let mut outcome = Outcome::default();
-    let mut timed = Vec::new();
+    let mut all = vec![Requested::default(); seconds];
     for thread in threads {
-        match thread.join() {
-            Ok((part, times)) => {
-                outcome.add(part);
-                timed.extend(times);
-            }
-            Err(_panic) => bail!("a connection's thread panicked"),
+        let Ok(requests) = thread.join() else {
+            bail!("a connection's thread panicked");
+        };
+        for (all, requested) in all.iter_mut().zip(requests) {
+            all.outcome.add(requested.outcome);
+            all.times.extend(requested.times);
         }
     }
     let elapsed = start.elapsed();
     let stalls = watch.finish()?;
-    for (from, to) in timed {
-        if stalls.delayed(from, to) {
-            outcome.stalled += 1;
-        } else {
-            outcome.latencies.push(to - from);
+    for Requested { mut outcome, times } in all {
+        for (from, to) in times {
+            if stalls.delayed(from, to) {
+                outcome.stalled += 1;
+            } else {
+                outcome.latencies.push(to - from);
+            }
         }
+        outcome.print(elapsed / seconds as u32)?;
     }
-    outcome.print(elapsed)
+    Ok(())
 }
 
 /// The requests of one connection.
@@ -98,12 +132,11 @@ fn requests(
     request: &[u8],
     first: Instant,
     interval: Duration,
-    end: Instant,
+    span: Span,
 ) -> Requests {
-    let mut outcome = Outcome::default();
-    let mut times = Vec::new();
+    let mut requests = vec![Requested::default(); span.seconds];
     let mut due = first;
-    while due < end {
+    while due < span.end {
         let from = match due.checked_duration_since(Instant::now()) {
             Some(wait) => {
                 wait_for(wait);
@@ -111,18 +144,20 @@ fn requests(
             }
             None => due,
         };
+        let second = (from - span.start).as_secs() as usize;
+        let requested = &mut requests[second.min(span.seconds - 1)];
         if let Err(error) = exchange(&mut tcp, request) {
-            outcome.fail(error);
-            return (outcome, times);
+            requested.outcome.fail(error);
+            return requests;
         }
         // The first one also waits until the proxies have accepted the connection.
-        if outcome.operations > 0 {
-            times.push((from, Instant::now()));
+        if due > first {
+            requested.times.push((from, Instant::now()));
         }
-        outcome.operations += 1;
+        requested.outcome.operations += 1;
         due += interval;
     }
-    (outcome, times)
+    requests
 }
 
 /// Sends a request and reads the whole response.

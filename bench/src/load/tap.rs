@@ -1,9 +1,9 @@
-//! A tap of one proxy over mutual TLS, as the tap service makes it: a subscription for each second,
-//! which ends when so many requests were reported.
+//! A tap of one proxy over mutual TLS, as the tap service makes it: a subscription for a second,
+//! which ends when so many requests were reported. It has every other second, so that one load is
+//! observed with the tap and without it.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
@@ -15,10 +15,11 @@ use mesh_core::tap::{TapEventKind, TapFilter, TapRequest};
 use serde_json::json;
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tonic::body::Body;
 
 use super::OPERATION_TIMEOUT;
+use super::turn::{self, Turn};
 use crate::tls;
 
 #[derive(Debug, Args)]
@@ -35,6 +36,9 @@ pub(crate) struct Options {
     /// Requests that are reported each second
     #[arg(long, default_value_t = 100)]
     limit: u32,
+    /// The seconds of the clock in which it taps
+    #[arg(long, value_name = "SECONDS")]
+    turn: Turn,
 }
 
 /// What a tap has reported.
@@ -43,9 +47,6 @@ struct Reported {
     requests: u64,
     events: u64,
 }
-
-/// The time of the requests that a limit is about, as in the tap service.
-const WINDOW: Duration = Duration::from_secs(1);
 
 /// Taps until standard input is closed, and reports what was seen.
 pub(super) async fn run(options: Options) -> anyhow::Result<()> {
@@ -59,13 +60,17 @@ pub(super) async fn run(options: Options) -> anyhow::Result<()> {
         // The receiver is dropped only when the process exits.
         let _sent = closed.send(());
     });
-    let mut windows = interval(WINDOW);
-    windows.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let first = Instant::now() + options.turn.until(turn::now()?);
+    let mut turns = interval_at(first, turn::PERIOD);
+    turns.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut reported = Reported::default();
     let begun = Instant::now();
     crate::print_event(&json!({ "tapping": options.target.to_string() }))?;
     loop {
-        windows.tick().await;
+        tokio::select! {
+            _begun = turns.tick() => {}
+            _ended = &mut is_closed => break,
+        }
         tokio::select! {
             observed = observe(sender.clone(), options.limit, &mut reported) => observed?,
             _ended = &mut is_closed => break,

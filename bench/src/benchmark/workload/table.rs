@@ -366,7 +366,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         kind: Tap,
         unit: Unit::Request,
         suts: &[Plain],
-        shown: &[P99, P99Tapped, CpuIn, Tapped, Stalled],
+        shown: &[P50, P99, P99Tapped, Tapped, Stalled],
         goals: &[value(1.05, P99Tapped)],
     },
     Workload {

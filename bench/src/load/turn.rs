@@ -1,0 +1,88 @@
+//! Turns of a second each. Programs that share the clock take the same turns without a word to each
+//! other: a load reports each second apart, and what is compared has every other one.
+
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context as _;
+use clap::ValueEnum;
+
+const LENGTH: Duration = Duration::from_secs(1);
+/// From the beginning of a turn to that of the next one of the same name.
+pub(super) const PERIOD: Duration = Duration::from_secs(2);
+
+/// Whether a second of the clock is even or odd.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Turn {
+    Even,
+    Odd,
+}
+
+impl Turn {
+    pub(crate) const ALL: [Self; 2] = [Self::Even, Self::Odd];
+
+    /// Returns the one whose name on the command line this is.
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|turn| turn.name() == name)
+    }
+
+    pub(crate) fn other(self) -> Self {
+        match self {
+            Self::Even => Self::Odd,
+            Self::Odd => Self::Even,
+        }
+    }
+
+    /// Returns its name on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Even => "even",
+            Self::Odd => "odd",
+        }
+    }
+
+    /// Returns the turn at a time since the Unix epoch.
+    pub(super) fn at(time: Duration) -> Self {
+        Self::ALL[usize::from(time.as_secs() % 2 == 1)]
+    }
+
+    /// Returns the time until this turn begins again.
+    pub(super) fn until(self, time: Duration) -> Duration {
+        let next = until_next(time);
+        if Self::at(time) == self {
+            next + LENGTH
+        } else {
+            next
+        }
+    }
+}
+
+/// Returns the time until the next turn begins.
+pub(super) fn until_next(time: Duration) -> Duration {
+    LENGTH - Duration::from_nanos(u64::from(time.subsec_nanos()))
+}
+
+/// Returns the time since the Unix epoch.
+pub(super) fn now() -> anyhow::Result<Duration> {
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .context("the clock is before 1970")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_alternate_with_the_seconds() {
+        for (time, turn, until_even, until_odd) in [
+            (10_000, Turn::Even, 2_000, 1_000),
+            (10_300, Turn::Even, 1_700, 700),
+            (11_300, Turn::Odd, 700, 1_700),
+        ] {
+            let millis = Duration::from_millis;
+            assert_eq!(Turn::at(millis(time)), turn, "{time}");
+            assert_eq!(Turn::Even.until(millis(time)), millis(until_even), "{time}");
+            assert_eq!(Turn::Odd.until(millis(time)), millis(until_odd), "{time}");
+        }
+    }
+}
