@@ -52,6 +52,9 @@ nsenter -t 1 -n nft list tables | sort
 find sys/fs/cgroup -name '*mesh*' | sort
 ";
 
+/// What of that only a mesh makes.
+const PARTS: [&str; 3] = ["mesh-cni", "run/mesh/", "sys/fs/bpf/mesh"];
+
 impl<'a> Nodes<'a> {
     pub(crate) fn observe(cluster: &'a Cluster) -> Self {
         cluster.apply(MANIFEST);
@@ -105,6 +108,21 @@ impl<'a> Nodes<'a> {
             })
             .map(str::to_owned)
             .collect()
+    }
+
+    /// Waits until no node has anything of a mesh that was uninstalled.
+    pub(crate) fn assert_without_mesh(&self) {
+        eventually("no node has a part of an earlier mesh", || {
+            let state = self.state();
+            let left = state.values().flat_map(|state| state.lines());
+            let is_ours = |line: &&str| PARTS.iter().any(|part| line.contains(part));
+            let left: Vec<&str> = left.filter(is_ours).collect();
+            if left.is_empty() {
+                Ok(())
+            } else {
+                Err(left.join("\n"))
+            }
+        });
     }
 
     /// Waits until the state of every node is as before.

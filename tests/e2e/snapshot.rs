@@ -17,6 +17,8 @@ pub(crate) struct ClusterSnapshot<'a> {
 impl<'a> ClusterSnapshot<'a> {
     pub(crate) fn capture(cluster: &'a Cluster) -> Self {
         let nodes = Nodes::observe(cluster);
+        // Otherwise this test would report what the one before has left.
+        nodes.assert_without_mesh();
         Self {
             cluster,
             state: nodes.state(),
