@@ -8,7 +8,6 @@ pub(super) use self::{bench_load::read as parse_bench_load, packaged::SAMPLED};
 use std::process::Command;
 
 use anyhow::Context;
-use serde_json::Value;
 
 use super::metric::Metric;
 use super::row::Sample;
@@ -96,31 +95,21 @@ pub(super) fn apply(
         .with_context(|| format!("parse the report of the load on {}:\n{output}", system.sut))
 }
 
-/// Runs HTTP/1 load at a fixed rate through a system, and returns what happened in each second.
-/// Each turn has so many of them.
+/// Runs HTTP/1 load at a fixed rate through a system, and returns what happened in each second, of
+/// which the first is an even one. Each turn has so many of them.
 pub(super) fn by_second(
     testbed: &Testbed,
     system: &mut System,
     rate: u32,
     seconds: u32,
-) -> anyhow::Result<Vec<(Turn, Outcome)>> {
+) -> anyhow::Result<Vec<Outcome>> {
     let load = Load::FixedRate { rate };
     let seconds = seconds * Turn::ALL.len() as u32;
     let mut command = command(testbed, system, Service::Http1, load, seconds)?;
     command.arg("--by-second");
     let output = output(system, command)?;
-    let read = || -> anyhow::Result<Vec<_>> {
-        let mut events = output.lines();
-        let first: Value = serde_json::from_str(events.next().context("no report")?)?;
-        let first = first["first"].as_str().and_then(Turn::from_name);
-        let first = first.context("the turn of the first second is unknown")?;
-        let turns = [first, first.other()].into_iter().cycle();
-        let seconds = turns.zip(events);
-        seconds
-            .map(|(turn, report)| Ok((turn, bench_load::read(report)?)))
-            .collect()
-    };
-    read().with_context(|| format!("parse the report of the load on {}:\n{output}", system.sut))
+    let outcomes: anyhow::Result<_> = output.lines().map(bench_load::read).collect();
+    outcomes.with_context(|| format!("parse the report of the load on {}:\n{output}", system.sut))
 }
 
 fn output(system: &mut System, mut command: Command) -> anyhow::Result<String> {

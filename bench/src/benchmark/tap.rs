@@ -56,29 +56,31 @@ pub(super) fn row(run: Run<'_>) -> anyhow::Result<Row> {
     several_rounds(run, |number, progress| {
         progress.line(&format!("load {}", number + 1));
         progress.tick();
-        let tapped = Turn::ALL[number % Turn::ALL.len()];
-        let tap = start_tap(run.testbed, &system, tapped)?;
+        let order = Variant::order(number);
+        // The load begins with an even second.
+        let turn = match order[0] {
+            Variant::With => Turn::Even,
+            Variant::Without => Turn::Odd,
+        };
+        let tap = start_tap(run.testbed, &system, turn)?;
         let outcomes = load::by_second(run.testbed, &mut system, RATE, seconds)?;
         let reported = reported(tap)? / f64::from(seconds);
         if reported < LEAST {
             bail!("the tap reported {reported:.0} requests a second instead of {LIMIT}");
         }
         let pairs = outcomes.chunks_exact(2);
-        Ok(pairs.map(|pair| round(pair, tapped, reported)).collect())
+        Ok(pairs.map(|pair| round(order, pair, reported)).collect())
     })
 }
 
 /// Returns the round of two adjacent seconds, of which one was tapped.
-fn round(seconds: &[(Turn, load::Outcome)], tapped: Turn, reported: f64) -> Round {
+fn round(order: [Variant; 2], seconds: &[load::Outcome], reported: f64) -> Round {
     let mut round = Round::default();
-    for (turn, outcome) in seconds {
+    for (variant, outcome) in order.into_iter().zip(seconds) {
         let mut sample = load::sample(outcome);
-        let variant = if *turn == tapped {
+        if variant == Variant::With {
             sample.insert(Metric::Tapped, reported);
-            Variant::With
-        } else {
-            Variant::Without
-        };
+        }
         round.samples.insert(variant.sut(), sample);
         round.failed.insert(variant.sut(), outcome.failed);
     }
@@ -137,18 +139,15 @@ mod tests {
 
     #[test]
     fn ratio_is_that_of_two_adjacent_seconds() {
-        let second = |turn, p99| {
-            let outcome = load::Outcome {
-                p99,
-                ..load::Outcome::default()
-            };
-            (turn, outcome)
+        let second = |p99| load::Outcome {
+            p99,
+            ..load::Outcome::default()
         };
-        let seconds = [second(Turn::Odd, Some(2.0)), second(Turn::Even, Some(3.0))];
+        let order = [Variant::Without, Variant::With];
         let value = |round: &Round, variant: Variant, metric| {
             round.samples[&variant.sut()].get(&metric).copied()
         };
-        let measured = round(&seconds, Turn::Even, 34.0);
+        let measured = round(order, &[second(Some(2.0)), second(Some(3.0))], 34.0);
         for (variant, ratio, tapped) in [
             (Variant::With, Some(1.5), Some(34.0)),
             (Variant::Without, None, None),
@@ -157,8 +156,7 @@ mod tests {
             assert_eq!(value(&measured, variant, Metric::Tapped), tapped);
         }
         // A second whose requests were all delayed by the machine.
-        let seconds = [second(Turn::Odd, None), second(Turn::Even, Some(3.0))];
-        let measured = round(&seconds, Turn::Even, 34.0);
+        let measured = round(order, &[second(None), second(Some(3.0))], 34.0);
         assert_eq!(value(&measured, Variant::With, Metric::P99Tapped), None);
     }
 }

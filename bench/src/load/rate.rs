@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use serde_json::json;
 
 use super::stalls::StallWatch;
 use super::turn::{self, Turn};
@@ -38,7 +37,7 @@ pub(crate) struct Options {
     /// still have no latency
     #[arg(long, value_delimiter = ',')]
     cpus: Vec<usize>,
-    /// Begin with a second of the clock, print its turn, and report each second apart
+    /// Begin with an even second of the clock, and report each second apart
     #[arg(long)]
     by_second: bool,
 }
@@ -81,10 +80,7 @@ pub(super) fn run(options: &Options) -> anyhow::Result<()> {
     let mut start = Instant::now();
     let mut seconds = 1;
     if options.by_second {
-        let now = turn::now()?;
-        let wait = turn::until_next(now);
-        crate::print_event(&json!({ "first": Turn::at(now + wait).name() }))?;
-        start += wait;
+        start += Turn::Even.until(turn::now()?);
         seconds = options.seconds.ceil() as usize;
     }
     let span = Span {

@@ -20,18 +20,6 @@ pub(crate) enum Turn {
 impl Turn {
     pub(crate) const ALL: [Self; 2] = [Self::Even, Self::Odd];
 
-    /// Returns the one whose name on the command line this is.
-    pub(crate) fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|turn| turn.name() == name)
-    }
-
-    pub(crate) fn other(self) -> Self {
-        match self {
-            Self::Even => Self::Odd,
-            Self::Odd => Self::Even,
-        }
-    }
-
     /// Returns its name on the command line.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -47,18 +35,13 @@ impl Turn {
 
     /// Returns the time until this turn begins again.
     pub(super) fn until(self, time: Duration) -> Duration {
-        let next = until_next(time);
+        let next = LENGTH - Duration::from_nanos(u64::from(time.subsec_nanos()));
         if Self::at(time) == self {
             next + LENGTH
         } else {
             next
         }
     }
-}
-
-/// Returns the time until the next turn begins.
-pub(super) fn until_next(time: Duration) -> Duration {
-    LENGTH - Duration::from_nanos(u64::from(time.subsec_nanos()))
 }
 
 /// Returns the time since the Unix epoch.

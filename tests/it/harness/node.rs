@@ -94,12 +94,11 @@ impl Node {
     pub(crate) fn start_agent(&self) {
         self.spawn_agent();
         eventually("the agent reports its status", || {
-            let mut agent = self.agent.borrow_mut();
-            let ended = agent.as_mut().and_then(Program::exit_status);
-            if let (Some(status), Some(agent)) = (ended, agent.as_ref()) {
+            if let Some(agent) = self.agent.borrow_mut().as_mut()
+                && let Some(status) = agent.exit_status()
+            {
                 panic!("the agent ended ({status}):\n{}", agent.log());
             }
-            drop(agent);
             self.try_request(&Request::Status)
                 .is_some_and(|answer| answer.get("status").is_some())
         });
