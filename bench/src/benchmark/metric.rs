@@ -49,8 +49,6 @@ pub(crate) enum Metric {
     Stalled,
     /// Ratio of p99 while endpoints change to p99 while they do not.
     P99Moved,
-    /// Ratio of p99 while a pod is tapped to p99 while it is not.
-    P99Tapped,
     /// Tapped requests a second.
     Tapped,
     /// Share of the CPU time of the client's proxy that its telemetry takes.
@@ -127,7 +125,6 @@ impl Metric {
             Self::AddedCpuManyPods => "added CPU, 10,000 pods",
             Self::Stalled => "stalled",
             Self::P99Moved => "p99 with changes / without",
-            Self::P99Tapped => "p99 tapped / not",
             Self::Tapped => "tapped",
             Self::TelemetryOut => "telemetry out",
             Self::TelemetryIn => "telemetry in",
@@ -168,7 +165,7 @@ impl Metric {
             },
             Self::P50 | Self::P99 | Self::P999 | Self::AddedP50 => ("µs", 1e6),
             Self::AddedCpu | Self::AddedCpuManyPods => ("µs/conn", 1e6),
-            Self::P99Moved | Self::P99Tapped => ("×", 1.0),
+            Self::P99Moved => ("×", 1.0),
             Self::Tapped => ("req/s", 1.0),
             Self::TelemetryOut | Self::TelemetryIn | Self::Logged | Self::Stalled => ("%", 100.0),
             Self::Spans => ("% of requests", 100.0),

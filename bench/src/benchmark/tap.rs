@@ -84,7 +84,6 @@ fn round(order: [Variant; 2], seconds: &[load::Outcome], reported: f64) -> Round
         round.samples.insert(variant.sut(), sample);
         round.failed.insert(variant.sut(), outcome.failed);
     }
-    add_ratio(&mut round);
     round
 }
 
@@ -116,47 +115,25 @@ fn start_tap(testbed: &Testbed, system: &System, turn: Turn) -> anyhow::Result<P
     Ok(process)
 }
 
-/// Adds the ratio of p99 with the tap to p99 without it.
-fn add_ratio(round: &mut Round) {
-    let p99 = |variant: Variant| {
-        round
-            .samples
-            .get(&variant.sut())?
-            .get(&Metric::P99)
-            .copied()
-    };
-    let (Some(with), Some(without)) = (p99(Variant::With), p99(Variant::Without)) else {
-        return;
-    };
-    if let Some(sample) = round.samples.get_mut(&Variant::With.sut()) {
-        sample.insert(Metric::P99Tapped, with / without);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn ratio_is_that_of_two_adjacent_seconds() {
+    fn round_compares_two_adjacent_seconds() {
         let second = |p99| load::Outcome {
             p99,
             ..load::Outcome::default()
         };
         let order = [Variant::Without, Variant::With];
-        let value = |round: &Round, variant: Variant, metric| {
-            round.samples[&variant.sut()].get(&metric).copied()
-        };
         let measured = round(order, &[second(Some(2.0)), second(Some(3.0))], 34.0);
-        for (variant, ratio, tapped) in [
-            (Variant::With, Some(1.5), Some(34.0)),
-            (Variant::Without, None, None),
+        for (variant, p99, tapped) in [
+            (Variant::With, 3.0, Some(34.0)),
+            (Variant::Without, 2.0, None),
         ] {
-            assert_eq!(value(&measured, variant, Metric::P99Tapped), ratio);
-            assert_eq!(value(&measured, variant, Metric::Tapped), tapped);
+            let sample = &measured.samples[&variant.sut()];
+            assert_eq!(sample[&Metric::P99], p99);
+            assert_eq!(sample.get(&Metric::Tapped).copied(), tapped);
         }
-        // A second whose requests were all delayed by the machine.
-        let measured = round(order, &[second(None), second(Some(3.0))], 34.0);
-        assert_eq!(value(&measured, Variant::With, Metric::P99Tapped), None);
     }
 }
