@@ -92,11 +92,10 @@ pub fn start(
 impl Kubernetes {
     /// Returns whether a stopping agent leaves the mesh on the node or removes it.
     pub async fn shutdown_action(&self) -> ShutdownAction {
-        let watch_state = self.watch_state.borrow().clone();
         daemon_set::shutdown_action(
             self.client.get(),
             self.settings.daemon_set.as_ref(),
-            &watch_state,
+            self.watch_state.clone(),
         )
         .await
     }

@@ -17,6 +17,8 @@ use tokio::time::timeout;
 
 /// Limits the last request of an agent that the kubelet is stopping.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(3);
+/// Limits the wait for a deletion that the watch has not reported yet.
+const WATCH_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DaemonSetRef {
@@ -94,7 +96,7 @@ fn watch_backoff() -> ExponentialBackoff {
 pub(super) async fn shutdown_action(
     client: Option<&Client>,
     daemon_set: Option<&DaemonSetRef>,
-    state: &WatchState,
+    mut state: watch::Receiver<WatchState>,
 ) -> ShutdownAction {
     let Some(daemon_set) = daemon_set else {
         return ShutdownAction::Keep("the agent belongs to no DaemonSet".to_owned());
@@ -103,7 +105,13 @@ pub(super) async fn shutdown_action(
         Some(client) => query(client, daemon_set).await,
         None => QueryResult::Unknown("there was no connection to the API server".to_owned()),
     };
-    decide(state, &result, daemon_set)
+    if matches!(result, QueryResult::Unknown(_)) {
+        // An uninstallation deletes the roles right after the DaemonSet. The request can be denied
+        // before the watch, which is a connection of its own, has reported the deletion.
+        let deletion = state.wait_for(|state| *state == WatchState::Deleting);
+        timeout(WATCH_TIMEOUT, deletion).await.ok();
+    }
+    decide(&state.borrow(), &result, daemon_set)
 }
 
 async fn query(client: &Client, daemon_set: &DaemonSetRef) -> QueryResult {
@@ -160,9 +168,21 @@ impl fmt::Display for DaemonSetRef {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
+    use http::{Request, Response, StatusCode};
+    use kube::client::Body;
     use serde_json::{Value, json};
+    use tokio::time::sleep;
 
     use super::*;
+
+    fn own() -> DaemonSetRef {
+        DaemonSetRef {
+            namespace: "linkerd".to_owned(),
+            name: "mesh-agent".to_owned(),
+        }
+    }
 
     fn daemon_set(deleted: Value) -> DaemonSet {
         serde_json::from_value(json!({"metadata": {"name": "a", "deletionTimestamp": deleted}}))
@@ -192,10 +212,6 @@ mod tests {
     fn agent_uninstalls_only_after_its_daemon_set_was_deleted() {
         use WatchState::{Deleting, NotSeen, Present};
         let nothing = || QueryResult::Unknown("403 Forbidden".to_owned());
-        let own = DaemonSetRef {
-            namespace: "linkerd".to_owned(),
-            name: "mesh-agent".to_owned(),
-        };
         let table = [
             (NotSeen, QueryResult::Present, false),
             (Present, QueryResult::Present, false),
@@ -210,9 +226,34 @@ mod tests {
             (Deleting, nothing(), true),
         ];
         for (state, result, uninstalls) in table {
-            let shutdown_action = decide(&state, &result, &own);
+            let shutdown_action = decide(&state, &result, &own());
             let found = matches!(shutdown_action, ShutdownAction::Uninstall(_));
             assert_eq!(found, uninstalls, "{state:?} {result:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn denied_agent_waits_for_the_watch_to_report_the_deletion() {
+        let denied = tower::service_fn(|_: Request<Body>| async {
+            let mut response = Response::new(Body::empty());
+            *response.status_mut() = StatusCode::FORBIDDEN;
+            Ok::<_, Infallible>(response)
+        });
+        let client = Client::new(denied, "linkerd");
+        for (delay, uninstalls) in [
+            (Duration::ZERO, true),
+            (WATCH_TIMEOUT / 2, true),
+            (WATCH_TIMEOUT * 2, false),
+        ] {
+            let (sender, state) = watch::channel(WatchState::Present);
+            let own = own();
+            let (action, ()) =
+                tokio::join!(shutdown_action(Some(&client), Some(&own), state), async {
+                    sleep(delay).await;
+                    sender.send_replace(WatchState::Deleting);
+                });
+            let found = matches!(action, ShutdownAction::Uninstall(_));
+            assert_eq!(found, uninstalls, "{delay:?} {action:?}");
         }
     }
 }
