@@ -197,6 +197,11 @@ impl Controller {
         Ok(usage::memory(self.process.id())?.resident as f64)
     }
 
+    /// Returns its resident memory without pages of files.
+    pub(super) fn anonymous(&self) -> anyhow::Result<f64> {
+        Ok(usage::memory(self.process.id())?.anonymous as f64)
+    }
+
     /// Lets [`Self::peak`] begin anew.
     pub(super) fn reset_peak(&self) -> anyhow::Result<()> {
         usage::reset_peak(self.process.id())

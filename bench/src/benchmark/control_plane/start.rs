@@ -16,6 +16,9 @@ pub(super) struct Start {
     pub(super) ready: f64,
     pub(super) cpu: f64,
     pub(super) resident: f64,
+    /// The part of `resident` that the program has written. How many pages of its file are resident
+    /// depends on the state of the page cache.
+    pub(super) anonymous: f64,
     pub(super) peak: f64,
 }
 
@@ -57,6 +60,7 @@ pub(super) fn row(testbed: &Testbed, plan: &Plan) -> anyhow::Result<Row> {
             both("CPU", Unit::Seconds, |it| it.cpu),
             both("resident memory", Unit::Bytes, |it| it.resident)
                 .at_most_istio(MAX_MEMORY_OF_ISTIO),
+            both("anonymous memory", Unit::Bytes, |it| it.anonymous),
             both("peak memory", Unit::Bytes, |it| it.peak),
             Figure::new(
                 "memory of destination",
@@ -83,6 +87,7 @@ impl Start {
             ready: controller.started,
             cpu: controller.cpu()?,
             resident: controller.resident()?,
+            anonymous: controller.anonymous()?,
             peak: controller.peak()?,
         })
     }
@@ -95,6 +100,7 @@ fn middle(starts: &[Start]) -> Option<Start> {
         ready: of(|it| it.ready)?,
         cpu: of(|it| it.cpu)?,
         resident: of(|it| it.resident)?,
+        anonymous: of(|it| it.anonymous)?,
         peak: of(|it| it.peak)?,
     })
 }
