@@ -8,6 +8,7 @@
 //! everything that it created, also after a failure.
 
 mod access_log;
+mod alternation;
 mod changes;
 mod control_plane;
 mod load;

@@ -13,7 +13,6 @@ mod start;
 mod stat;
 mod streams;
 mod tap;
-mod turn;
 mod watches;
 
 use std::future::poll_fn;
@@ -27,7 +26,6 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-pub(crate) use self::turn::Turn;
 use self::watches::Api;
 
 /// Timeout of an operation, which normally takes milliseconds.

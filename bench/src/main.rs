@@ -32,6 +32,7 @@ mod serve;
 mod suites;
 mod testbed;
 mod tls;
+mod turn;
 
 use std::io::Write as _;
 use std::process::ExitCode;

@@ -24,7 +24,7 @@ use crate::testbed::{DIRECTORY, Testbed};
 const READER: Container<'_> = Container::root("log-reader", CpuRole::Load);
 const JSON: (&str, &str) = ("LINKERD2_PROXY_ACCESS_LOG", "json");
 const LOAD: Load = Load::Wrk { connections: 64 };
-const DROPPED: &str = "mesh_access_log_dropped_total ";
+const DROPPED: &str = "mesh_access_log_dropped_total";
 
 struct AccessLog<'r> {
     run: Run<'r>,
@@ -65,13 +65,15 @@ impl Feature for AccessLog<'_> {
         if variant == Variant::Without {
             return Ok(());
         }
-        let dropped = dropped(&proxies::metrics(&system.pods.server)?)?;
+        let metrics = proxies::metrics(&system.pods.server)?;
+        let dropped = proxies::counter(&metrics, DROPPED)
+            .with_context(|| format!("the proxy's metrics lack {DROPPED}"))?;
         // The pipe ends with the proxy, and with it the reader.
         system.stop_proxies();
         let reader = self.reader.take().context("a program reads the log")?;
         let lines = reader.output()?;
-        let lines: u64 = lines.trim().parse().context("parse the number of lines")?;
-        sample.insert(Metric::Logged, lines as f64 / (lines + dropped) as f64);
+        let lines: f64 = lines.trim().parse().context("parse the number of lines")?;
+        sample.insert(Metric::Logged, lines / (lines + dropped));
         Ok(())
     }
 }
@@ -84,23 +86,4 @@ fn start_reader(testbed: &Testbed, system: &System, pipe: &Path) -> anyhow::Resu
     let mut command = pod.command(READER, "sh")?;
     command.args(["-c", "exec wc -l < \"$0\""]).arg(pipe);
     Process::start(&format!("{}-log-reader", pod.name), &mut command)
-}
-
-/// Returns the number of dropped entries by the metrics of a proxy.
-fn dropped(metrics: &str) -> anyhow::Result<u64> {
-    let line = metrics.lines().find_map(|line| line.strip_prefix(DROPPED));
-    let count = line.with_context(|| format!("the proxy's metrics lack {DROPPED}"))?;
-    count.parse().with_context(|| format!("{DROPPED}{count}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn dropped_entries_are_read_from_metrics() {
-        let metrics = "# TYPE x counter\nmesh_access_log_dropped_total 12\n";
-        assert_eq!(dropped(metrics).expect("the counter"), 12);
-        assert!(dropped("x 1\n").is_err());
-    }
 }

@@ -1,19 +1,24 @@
 //! Compares load at a fixed rate while the endpoints of other services change and while they do
 //! not.
 
+use anyhow::{Context as _, bail};
+
 use super::memory::hold;
 use super::metric::{Metric, SystemUnderTest};
-use super::row::{Round, Row, Sample};
+use super::row::{Row, Sample};
 use super::system::System;
-use super::traffic::rounds;
 use super::workload::{IdleConnection, Load, Service};
-use super::{Run, load};
+use super::{Run, alternation, load};
+use crate::testbed::process::Process;
 
-const RATE: Load = Load::FixedRate { rate: 5000 };
+/// Requests each second.
+const RATE: u32 = 5000;
 /// Services whose endpoints change, and changes of each per second: a thousand changes in a hundred
 /// bursts, as in a rollout.
 const MOVING: u32 = 10;
-const TURNS: u32 = 100;
+const CHANGES: u32 = 100;
+/// Fewer changes in a second would measure too little.
+const LEAST: f64 = 0.8 * (MOVING * CHANGES) as f64;
 
 pub(super) fn row(run: Run<'_>) -> anyhow::Result<Row> {
     let testbed = run.testbed;
@@ -28,37 +33,32 @@ pub(super) fn row(run: Run<'_>) -> anyhow::Result<Row> {
         connections,
         IdleConnection::Http1,
     )?;
-    load::measure(testbed, &mut system, Service::Http1, RATE, 1)?;
-    if let Some(control) = &system.control {
-        // The control plane encodes ten messages at a time on the CPU of the load generator.
-        // Without a lower priority the load generator would wait for it, and that delay would be
-        // attributed to the proxy.
-        control.client.deprioritise()?;
-    }
-    rounds(run, |number, _| {
-        let mut round = Round::default();
-        let mut measure = |turns: u32| -> anyhow::Result<Sample> {
-            if let Some(control) = &mut system.control {
-                control.client.write_line(&format!("changes {turns}"))?;
-            }
-            let (sample, failed) =
-                load::measure(testbed, &mut system, Service::Http1, RATE, run.plan.seconds)?;
-            *round.failed.entry(SystemUnderTest::MeshProxy).or_default() += failed;
-            Ok(sample)
-        };
-        let (still, mut moved) = if number % 2 == 0 {
-            let still = measure(0)?;
-            (still, measure(TURNS)?)
-        } else {
-            let moved = measure(TURNS)?;
-            (measure(0)?, moved)
-        };
-        measure(0).map(drop)?;
-        if let (Some(with), Some(without)) = (moved.get(&Metric::P99), still.get(&Metric::P99)) {
-            let ratio = with / without;
-            moved.insert(Metric::P99Moved, ratio);
+    let load = Load::FixedRate { rate: RATE };
+    load::measure(testbed, &mut system, Service::Http1, load, 1)?;
+    let control = system.control.as_ref().context("no control plane")?;
+    // It encodes ten messages at a time on the CPU of the load generator. Without a lower priority
+    // the load generator would wait for it, and that delay would be attributed to the proxy.
+    control.client.deprioritise()?;
+    alternation::row(run, |turn, seconds| {
+        let control = system.control.as_mut().context("no control plane")?;
+        let changes = format!("changes {CHANGES} {}", turn.name());
+        control.client.write_line(&changes)?;
+        let before = sent(&mut control.client)?;
+        let outcomes = load::by_second(testbed, &mut system, RATE, seconds)?;
+        let control = system.control.as_mut().context("no control plane")?;
+        let sent = (sent(&mut control.client)? - before) / f64::from(seconds);
+        if sent < LEAST {
+            bail!("the client's proxy was told of {sent:.0} changes a second");
         }
-        round.samples.insert(SystemUnderTest::MeshProxy, moved);
-        Ok(round)
+        Ok((outcomes, Sample::from([(Metric::Changes, sent)])))
     })
+}
+
+/// Returns the number of messages about changes that the control plane of the client's proxy has
+/// sent.
+fn sent(control: &mut Process) -> anyhow::Result<f64> {
+    control.write_line("sent")?;
+    let event = control.next_event()?;
+    let sent = event["sent"].as_f64();
+    sent.with_context(|| format!("the control plane printed {event}"))
 }

@@ -13,9 +13,9 @@ use super::metric::Metric;
 use super::row::Sample;
 use super::system::{CLIENT, RETRIED, System};
 use super::workload::{Load, Service, body_path};
-use crate::load::Turn;
 use crate::testbed::process::Process;
 use crate::testbed::{ProxyPair, Testbed};
+use crate::turn::Turn;
 
 /// Connections of the workloads at a fixed rate.
 pub(super) const RATE_CONNECTIONS: u32 = 64;

@@ -47,10 +47,10 @@ pub(crate) enum Metric {
     AddedCpuManyPods,
     /// Share of the requests that have no latency, since a CPU stood still.
     Stalled,
-    /// Ratio of p99 while endpoints change to p99 while they do not.
-    P99Moved,
     /// Tapped requests a second.
     Tapped,
+    /// Changes of endpoints a second that the client's proxy was told of.
+    Changes,
     /// Share of the CPU time of the client's proxy that its telemetry takes.
     TelemetryOut,
     /// Share of the CPU time of the server's proxy that its telemetry takes.
@@ -124,8 +124,8 @@ impl Metric {
             Self::AddedCpu => "added CPU",
             Self::AddedCpuManyPods => "added CPU, 10,000 pods",
             Self::Stalled => "stalled",
-            Self::P99Moved => "p99 with changes / without",
             Self::Tapped => "tapped",
+            Self::Changes => "changes",
             Self::TelemetryOut => "telemetry out",
             Self::TelemetryIn => "telemetry in",
             Self::Spans => "spans",
@@ -165,8 +165,8 @@ impl Metric {
             },
             Self::P50 | Self::P99 | Self::P999 | Self::AddedP50 => ("µs", 1e6),
             Self::AddedCpu | Self::AddedCpuManyPods => ("µs/conn", 1e6),
-            Self::P99Moved => ("×", 1.0),
             Self::Tapped => ("req/s", 1.0),
+            Self::Changes => ("1/s", 1.0),
             Self::TelemetryOut | Self::TelemetryIn | Self::Logged | Self::Stalled => ("%", 100.0),
             Self::Spans => ("% of requests", 100.0),
             Self::Series => ("", 1.0),

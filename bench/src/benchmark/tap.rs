@@ -1,8 +1,6 @@
 //! Compares load at a fixed rate while the server's pod is tapped and while it is not.
 //!
-//! It is one load on one pair of proxies, and the tap has every other second of it. A round is a
-//! second with the tap and one without it, side by side: the machine's state changes p99 by more
-//! than a tap, but not often within two seconds.
+//! It is one load on one pair of proxies, and the tap has every other second of it.
 //!
 //! The tap is that of the tap service: its identity, mutual TLS, and a limit of requests in each
 //! second. Each request is reported by three events. The limit makes 100 events: by that of
@@ -13,24 +11,20 @@ use std::net::SocketAddr;
 use anyhow::{Context, bail};
 
 use super::metric::{Metric, SystemUnderTest};
-use super::row::{Round, Row};
+use super::row::{Row, Sample};
 use super::system::System;
-use super::traffic::several_rounds;
-use super::with_and_without::Variant;
 use super::workload::{Load, Service};
-use super::{Run, load};
-use crate::load::Turn;
+use super::{Run, alternation, load};
 use crate::testbed::pod::{Container, CpuRole};
 use crate::testbed::process::Process;
 use crate::testbed::proxies::{PROXY_CONTAINER, PROXY_USER, ProxySettings};
 use crate::testbed::{SERVER, TAP, Testbed};
+use crate::turn::Turn;
 
 /// Requests each second.
 const RATE: u32 = 5000;
 const OBSERVER: (&str, &str) = ("LINKERD2_PROXY_TAP_SVC_NAME", TAP);
 const PORT: u16 = 4190;
-/// So many times the seconds of other workloads: the ratio of two seconds varies by a third.
-const MORE_SECONDS: u32 = 24;
 /// Requests that are reported in each second of the tap.
 const LIMIT: u32 = 34;
 /// A slower tap would measure too little.
@@ -52,39 +46,15 @@ pub(super) fn row(run: Run<'_>) -> anyhow::Result<Row> {
     let mut system = System::start_with(run.testbed, sut, &settings)?;
     let load = Load::FixedRate { rate: RATE };
     load::apply(run.testbed, &mut system, Service::Http1, load, 1)?;
-    let seconds = run.plan.seconds * MORE_SECONDS;
-    several_rounds(run, |number, progress| {
-        progress.line(&format!("load {}", number + 1));
-        progress.tick();
-        let order = Variant::order(number);
-        // The load begins with an even second.
-        let turn = match order[0] {
-            Variant::With => Turn::Even,
-            Variant::Without => Turn::Odd,
-        };
+    alternation::row(run, |turn, seconds| {
         let tap = start_tap(run.testbed, &system, turn)?;
         let outcomes = load::by_second(run.testbed, &mut system, RATE, seconds)?;
         let reported = reported(tap)? / f64::from(seconds);
         if reported < LEAST {
             bail!("the tap reported {reported:.0} requests a second instead of {LIMIT}");
         }
-        let pairs = outcomes.chunks_exact(2);
-        Ok(pairs.map(|pair| round(order, pair, reported)).collect())
+        Ok((outcomes, Sample::from([(Metric::Tapped, reported)])))
     })
-}
-
-/// Returns the round of two adjacent seconds, of which one was tapped.
-fn round(order: [Variant; 2], seconds: &[load::Outcome], reported: f64) -> Round {
-    let mut round = Round::default();
-    for (variant, outcome) in order.into_iter().zip(seconds) {
-        let mut sample = load::sample(outcome);
-        if variant == Variant::With {
-            sample.insert(Metric::Tapped, reported);
-        }
-        round.samples.insert(variant.sut(), sample);
-        round.failed.insert(variant.sut(), outcome.failed);
-    }
-    round
 }
 
 /// Ends a tap and returns the number of requests that it reported.
@@ -113,27 +83,4 @@ fn start_tap(testbed: &Testbed, system: &System, turn: Turn) -> anyhow::Result<P
     // attributed to the proxy.
     process.deprioritise()?;
     Ok(process)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn round_compares_two_adjacent_seconds() {
-        let second = |p99| load::Outcome {
-            p99,
-            ..load::Outcome::default()
-        };
-        let order = [Variant::Without, Variant::With];
-        let measured = round(order, &[second(Some(2.0)), second(Some(3.0))], 34.0);
-        for (variant, p99, tapped) in [
-            (Variant::With, 3.0, Some(34.0)),
-            (Variant::Without, 2.0, None),
-        ] {
-            let sample = &measured.samples[&variant.sut()];
-            assert_eq!(sample[&Metric::P99], p99);
-            assert_eq!(sample.get(&Metric::Tapped).copied(), tapped);
-        }
-    }
 }

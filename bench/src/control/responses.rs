@@ -46,7 +46,7 @@ pub(super) enum ServiceKind {
     One,
     /// 10.98.0.0/16: ten endpoints of its own.
     Ten,
-    /// 10.99.0.0/16: ten endpoints, one of which is added or removed at each turn.
+    /// 10.99.0.0/16: ten endpoints, one of which is added or removed by each change.
     Moving,
     /// 10.100.0.0/16: so many endpoints that the balancer rarely picks one twice, so that TLS
     /// sessions cannot be resumed.
@@ -153,9 +153,9 @@ impl Responses {
         }
     }
 
-    /// Returns the endpoints of an authority after `turn` changes; `None` if it does not identify a
-    /// service.
-    pub(super) fn endpoints(&self, authority: &str, turn: u64) -> Option<Vec<Endpoint>> {
+    /// Returns the endpoints of an authority after so many changes; `None` if it does not identify
+    /// a service.
+    pub(super) fn endpoints(&self, authority: &str, changes: u64) -> Option<Vec<Endpoint>> {
         let (service, port) = service_of(authority)?;
         let own = |count: u32| {
             let services = u32::from(service) - u32::from_be_bytes([10, 96, 0, 0]);
@@ -166,7 +166,7 @@ impl Responses {
             ServiceKind::Ordinary | ServiceKind::Retried => vec![self.server],
             ServiceKind::One => own(1),
             ServiceKind::Ten => own(10),
-            ServiceKind::Moving => own(if turn.is_multiple_of(2) { 10 } else { 9 }),
+            ServiceKind::Moving => own(if changes.is_multiple_of(2) { 10 } else { 9 }),
             ServiceKind::ManyEndpoints => (MANY_ENDPOINTS_POOL
                 ..MANY_ENDPOINTS_POOL + MANY_ENDPOINTS)
                 .map(Ipv4Addr::from)
@@ -315,9 +315,9 @@ mod tests {
         }
     }
 
-    fn endpoints(service: [u8; 4], turn: u64) -> Vec<IpAddr> {
+    fn endpoints(service: [u8; 4], changes: u64) -> Vec<IpAddr> {
         let authority = format!("{}.bench.svc.cluster.local:80", name_of(service.into()));
-        let endpoints = responses().endpoints(&authority, turn).unwrap();
+        let endpoints = responses().endpoints(&authority, changes).unwrap();
         endpoints.iter().map(|e| e.addr.ip()).collect()
     }
 
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn each_turn_adds_or_removes_one_endpoint() {
+    fn each_change_adds_or_removes_one_endpoint() {
         let lengths: Vec<usize> = (0..3).map(|t| endpoints([10, 99, 0, 1], t).len()).collect();
         assert_eq!(lengths, [10, 9, 10]);
     }

@@ -1,11 +1,15 @@
 //! The responses to each call, from `responses`.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
 use mesh_api::proto::identity::{CertifyRequest, CertifyResponse};
 use mesh_api::proto::{destination as dst, inbound as inb, outbound as out};
 use mesh_core::endpoint::{Endpoint, EndpointUpdate};
 use mesh_core::policy::outbound::Target;
 use mesh_core::profile::Profile;
 use mesh_test_support::control_plane::{Messages, Script, channel, one_message};
+use tokio_stream::StreamExt as _;
 use tonic::Status;
 
 use super::ControlPlane;
@@ -16,11 +20,11 @@ impl ControlPlane {
     fn moving(&self, authority: String) -> Messages<dst::Update> {
         let (sender, messages) = channel();
         let responses = self.responses.clone();
-        let mut turn = self.turn.clone();
+        let mut change = self.change.clone();
         tokio::spawn(async move {
             let mut before = Vec::new();
             loop {
-                let now = *turn.borrow_and_update();
+                let now = *change.borrow_and_update();
                 let now = responses.endpoints(&authority, now).unwrap_or_default();
                 for update in updates(&before, &now) {
                     if sender.send(Ok(update)).is_err() {
@@ -28,12 +32,16 @@ impl ControlPlane {
                     }
                 }
                 before = now;
-                if turn.changed().await.is_err() {
+                if change.changed().await.is_err() {
                     return;
                 }
             }
         });
-        messages
+        let sent = Arc::clone(&self.sent);
+        Box::pin(messages.map(move |message| {
+            sent.fetch_add(1, Ordering::Relaxed);
+            message
+        }))
     }
 }
 

@@ -16,8 +16,8 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 
 use super::stalls::StallWatch;
-use super::turn::{self, Turn};
 use super::{OPERATION_TIMEOUT, Outcome, wait_for};
+use crate::turn::{self, Turn};
 
 /// Larger than a response's header section and its body of 100 bytes.
 const BUFFER: usize = 4096;
@@ -80,7 +80,7 @@ pub(super) fn run(options: &Options) -> anyhow::Result<()> {
     let mut start = Instant::now();
     let mut seconds = 1;
     if options.by_second {
-        start += Turn::Even.until(turn::now()?);
+        start += Turn::Even.until(turn::now());
         seconds = options.seconds.ceil() as usize;
     }
     let span = Span {

@@ -19,8 +19,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tonic::body::Body;
 
 use super::OPERATION_TIMEOUT;
-use super::turn::{self, Turn};
 use crate::tls;
+use crate::turn::{self, Turn};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -60,7 +60,7 @@ pub(super) async fn run(options: Options) -> anyhow::Result<()> {
         // The receiver is dropped only when the process exits.
         let _sent = closed.send(());
     });
-    let first = Instant::now() + options.turn.until(turn::now()?);
+    let first = Instant::now() + options.turn.until(turn::now());
     let mut turns = interval_at(first, turn::PERIOD);
     turns.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut reported = Reported::default();

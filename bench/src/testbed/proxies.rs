@@ -136,6 +136,16 @@ pub(crate) fn metrics(pod: &Pod) -> anyhow::Result<String> {
     captured_stdout(&mut command).context("fetch the metrics of a proxy")
 }
 
+/// Returns the sum of the series of a counter in the metrics of a proxy; `None` if it has none.
+pub(crate) fn counter(metrics: &str, name: &str) -> Option<f64> {
+    let series = metrics.lines().filter(|line| {
+        let rest = line.strip_prefix(name);
+        rest.is_some_and(|rest| rest.starts_with(['{', ' ']))
+    });
+    let values = series.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+    values.reduce(|sum, value| sum + value)
+}
+
 /// Returns a command that starts the client's proxy again and reports the time until it is ready.
 pub(crate) fn timed_start(testbed: &Testbed, pod: &Pod) -> anyhow::Result<Command> {
     let mut command = pod.command(PROXY, &testbed.programs.bench)?;
@@ -224,4 +234,18 @@ fn configure(
         command.env(format!("LINKERD2_PROXY_{name}"), value);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn series_of_a_counter_are_added() {
+        let metrics =
+            "# TYPE a_total counter\na_total{b=\"c d\"} 1\na_total{b=\"e\"} 2\na_total_b 4\nf 8\n";
+        assert_eq!(counter(metrics, "a_total"), Some(3.0));
+        assert_eq!(counter(metrics, "f"), Some(8.0));
+        assert_eq!(counter(metrics, "a"), None);
+    }
 }

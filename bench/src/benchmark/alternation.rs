@@ -1,0 +1,76 @@
+//! Compares the seconds of one load, of which every other one has what is measured.
+//!
+//! A round is a second with it and one without it, side by side: the machine's state changes p99 by
+//! more than what is measured does, but not often within two seconds.
+
+use super::Run;
+use super::load::{self, Outcome};
+use super::row::{Round, Row, Sample};
+use super::traffic::several_rounds;
+use super::with_and_without::Variant;
+use crate::turn::Turn;
+
+/// So many times the seconds of other workloads: the ratio of two seconds varies by a third.
+const MORE_SECONDS: u32 = 24;
+
+/// Runs loads with [`load::by_second`] until enough of them were quiet. `measure` runs one of so
+/// many seconds with what is measured and as many without it, which has it in the given turn. It
+/// returns what happened in each second, and metrics of those that had it.
+pub(super) fn row(
+    run: Run<'_>,
+    mut measure: impl FnMut(Turn, u32) -> anyhow::Result<(Vec<Outcome>, Sample)>,
+) -> anyhow::Result<Row> {
+    let seconds = run.plan.seconds * MORE_SECONDS;
+    several_rounds(run, |number, progress| {
+        progress.line(&format!("load {}", number + 1));
+        progress.tick();
+        let order = Variant::order(number);
+        // The load begins with an even second.
+        let turn = match order[0] {
+            Variant::With => Turn::Even,
+            Variant::Without => Turn::Odd,
+        };
+        let (outcomes, with) = measure(turn, seconds)?;
+        let pairs = outcomes.chunks_exact(2);
+        Ok(pairs.map(|pair| round(order, pair, &with)).collect())
+    })
+}
+
+/// Returns the round of two adjacent seconds.
+fn round(order: [Variant; 2], seconds: &[Outcome], with: &Sample) -> Round {
+    let mut round = Round::default();
+    for (variant, outcome) in order.into_iter().zip(seconds) {
+        let mut sample = load::sample(outcome);
+        if variant == Variant::With {
+            sample.extend(with);
+        }
+        round.samples.insert(variant.sut(), sample);
+        round.failed.insert(variant.sut(), outcome.failed);
+    }
+    round
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::metric::Metric;
+    use super::*;
+
+    #[test]
+    fn round_compares_two_adjacent_seconds() {
+        let second = |p99| Outcome {
+            p99,
+            ..Outcome::default()
+        };
+        let order = [Variant::Without, Variant::With];
+        let seconds = [second(Some(2.0)), second(Some(3.0))];
+        let measured = round(order, &seconds, &Sample::from([(Metric::Tapped, 34.0)]));
+        for (variant, p99, tapped) in [
+            (Variant::With, 3.0, Some(34.0)),
+            (Variant::Without, 2.0, None),
+        ] {
+            let sample = &measured.samples[&variant.sut()];
+            assert_eq!(sample[&Metric::P99], p99);
+            assert_eq!(sample.get(&Metric::Tapped).copied(), tapped);
+        }
+    }
+}
