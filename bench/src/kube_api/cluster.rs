@@ -67,10 +67,24 @@ struct Object {
     json: String,
 }
 
+/// Which objects of a list a request asks for.
+#[derive(Clone, Copy)]
+pub(super) struct Page {
+    pub(super) start: usize,
+    pub(super) limit: usize,
+}
+
 /// The resource version of the first objects.
 const FIRST_VERSION: u64 = 1;
 const SERVICES: &str = "/api/v1/services";
 const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
+
+impl Page {
+    pub(super) const ALL: Self = Self {
+        start: 0,
+        limit: usize::MAX,
+    };
+}
 
 impl Cluster {
     pub(super) fn new(population: Population) -> Self {
@@ -114,7 +128,8 @@ impl Cluster {
         })
     }
 
-    pub(super) fn list(&self, selection: &Selection) -> Vec<u8> {
+    /// Returns a page of a list. Its `continue` is the start of the next one.
+    pub(super) fn list(&self, selection: &Selection, page: Page) -> Vec<u8> {
         let state = self.state.lock();
         let Some(Collection { api, objects, .. }) = state.collections.get(&selection.collection)
         else {
@@ -125,17 +140,21 @@ impl Cluster {
             View::Metadata => ("meta.k8s.io/v1".to_owned(), "PartialObjectMetadata"),
         };
         let version = *self.version.borrow();
-        let mut list = format!(
-            "{{\"apiVersion\":\"{group_version}\",\"kind\":\"{kind}List\",\
-             \"metadata\":{{\"resourceVersion\":\"{version}\"}},\"items\":["
-        );
-        for (number, object) in objects.iter().filter(|it| selection.has(it)).enumerate() {
+        let mut list =
+            format!("{{\"apiVersion\":\"{group_version}\",\"kind\":\"{kind}List\",\"items\":[");
+        let selected = objects.iter().filter(|it| selection.has(it));
+        let mut rest = selected.skip(page.start);
+        for (number, object) in rest.by_ref().take(page.limit).enumerate() {
             if number > 0 {
                 list.push(',');
             }
             object.append_to(&mut list, selection.view);
         }
-        list.push_str("]}");
+        let mut metadata = json!({ "resourceVersion": version.to_string() });
+        if rest.next().is_some() {
+            metadata["continue"] = json!((page.start + page.limit).to_string());
+        }
+        list.push_str(&format!("],\"metadata\":{metadata}}}"));
         list.into_bytes()
     }
 
@@ -335,7 +354,7 @@ mod tests {
 
     fn list(cluster: &Cluster, path: &str, view: View) -> Value {
         let selection = cluster.select(path, view).expect("a list");
-        serde_json::from_slice(&cluster.list(&selection)).expect("JSON")
+        serde_json::from_slice(&cluster.list(&selection, Page::ALL)).expect("JSON")
     }
 
     #[test]
@@ -363,6 +382,28 @@ mod tests {
         let list = list(&cluster, SLICES, View::Full);
         assert_eq!(list["metadata"]["resourceVersion"], second.to_string());
         assert_eq!(list["items"].as_array().map(Vec::len), Some(42));
+    }
+
+    #[test]
+    fn pages_are_a_list() {
+        let cluster = cluster();
+        let selection = cluster.select(SLICES, View::Full).expect("a list");
+        let all = list(&cluster, SLICES, View::Full);
+        assert_eq!(all["metadata"]["continue"], Value::Null);
+        let (mut items, mut start) = (Vec::new(), Some(0));
+        while let Some(first) = start {
+            let page = Page {
+                start: first,
+                limit: 14,
+            };
+            let page = cluster.list(&selection, page);
+            let page: Value = serde_json::from_slice(&page).expect("JSON");
+            items.extend(page["items"].as_array().expect("a list").clone());
+            let next = page["metadata"]["continue"].as_str();
+            start = next.map(|next| next.parse().expect("a number"));
+            assert!(items.len() == first + 14, "{} items", items.len());
+        }
+        assert_eq!(all["items"], Value::from(items));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::cluster::{Selection, Toggle, View};
+use super::cluster::{Page, Selection, Toggle, View};
 use super::kinds::{groups, resources, version};
 use super::{Front, token_review};
 
@@ -110,12 +110,27 @@ fn read(front: &Arc<Front>, path: &str, query: &str, view: View) -> Response<Bod
         if parameter(query, "watch").is_some_and(is_true) {
             return watch(front.clone(), selection, query);
         }
-        let list = front.cluster.list(&selection);
+        let list = front.cluster.list(&selection, page(query));
         return response(StatusCode::OK, Full::new(list.into()).boxed());
     }
     match resources(path).or_else(|| front.cluster.object(path)) {
         Some(found) => object(StatusCode::OK, &found),
         None => failure(StatusCode::NOT_FOUND, "there is no such object"),
+    }
+}
+
+/// Returns the page that a request asks for. As of a real API server, a list of any version is
+/// complete.
+fn page(query: &str) -> Page {
+    let number = |name| parameter(query, name)?.parse::<usize>().ok();
+    if parameter(query, "resourceVersion") == Some("0") {
+        return Page::ALL;
+    }
+    Page {
+        start: number("continue").unwrap_or(0),
+        limit: number("limit")
+            .filter(|limit| *limit > 0)
+            .unwrap_or(usize::MAX),
     }
 }
 
