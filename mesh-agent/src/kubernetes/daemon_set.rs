@@ -107,8 +107,9 @@ pub(super) async fn shutdown_action(
     };
     if matches!(result, QueryResult::Unknown(_)) {
         // An uninstallation deletes the roles right after the DaemonSet. The request can be denied
-        // before the watch, which is a connection of its own, has reported the deletion.
-        let deletion = state.wait_for(|state| *state == WatchState::Deleting);
+        // before the watch, which is a connection of its own, has reported the deletion. A watch
+        // that never saw the DaemonSet will not.
+        let deletion = state.wait_for(|state| *state != WatchState::Present);
         timeout(WATCH_TIMEOUT, deletion).await.ok();
     }
     decide(&state.borrow(), &result, daemon_set)
@@ -240,12 +241,13 @@ mod tests {
             Ok::<_, Infallible>(response)
         });
         let client = Client::new(denied, "linkerd");
-        for (delay, uninstalls) in [
-            (Duration::ZERO, true),
-            (WATCH_TIMEOUT / 2, true),
-            (WATCH_TIMEOUT * 2, false),
+        for (state, delay, uninstalls) in [
+            (WatchState::Present, Duration::ZERO, true),
+            (WatchState::Present, WATCH_TIMEOUT / 2, true),
+            (WatchState::Present, WATCH_TIMEOUT * 2, false),
+            (WatchState::NotSeen, WATCH_TIMEOUT / 2, false),
         ] {
-            let (sender, state) = watch::channel(WatchState::Present);
+            let (sender, state) = watch::channel(state);
             let own = own();
             let (action, ()) =
                 tokio::join!(shutdown_action(Some(&client), Some(&own), state), async {
