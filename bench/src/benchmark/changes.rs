@@ -9,7 +9,6 @@ use super::row::{Row, Sample};
 use super::system::System;
 use super::workload::{IdleConnection, Load, Service};
 use super::{Run, alternation, load};
-use crate::testbed::process::Process;
 
 /// Requests each second.
 const RATE: u32 = 5000;
@@ -35,18 +34,16 @@ pub(super) fn row(run: Run<'_>) -> anyhow::Result<Row> {
     )?;
     let load = Load::FixedRate { rate: RATE };
     load::measure(testbed, &mut system, Service::Http1, load, 1)?;
-    let control = system.control.as_ref().context("no control plane")?;
-    // It encodes ten messages at a time on the CPU of the load generator. Without a lower priority
-    // the load generator would wait for it, and that delay would be attributed to the proxy.
-    control.client.deprioritise()?;
+    // The control plane encodes ten messages at a time on the CPU of the load generator. Without a
+    // lower priority the load generator would wait for it, and that delay would be attributed to
+    // the proxy.
+    system.control()?.client.deprioritise()?;
     alternation::row(run, |turn, seconds| {
-        let control = system.control.as_mut().context("no control plane")?;
         let changes = format!("changes {CHANGES} {}", turn.name());
-        control.client.write_line(&changes)?;
-        let before = sent(&mut control.client)?;
+        system.control()?.client.write_line(&changes)?;
+        let before = sent(&mut system)?;
         let outcomes = load::by_second(testbed, &mut system, RATE, seconds)?;
-        let control = system.control.as_mut().context("no control plane")?;
-        let sent = (sent(&mut control.client)? - before) / f64::from(seconds);
+        let sent = (sent(&mut system)? - before) / f64::from(seconds);
         if sent < LEAST {
             bail!("the client's proxy was told of {sent:.0} changes a second");
         }
@@ -56,7 +53,8 @@ pub(super) fn row(run: Run<'_>) -> anyhow::Result<Row> {
 
 /// Returns the number of messages about changes that the control plane of the client's proxy has
 /// sent.
-fn sent(control: &mut Process) -> anyhow::Result<f64> {
+fn sent(system: &mut System) -> anyhow::Result<f64> {
+    let control = &mut system.control()?.client;
     control.write_line("sent")?;
     let event = control.next_event()?;
     let sent = event["sent"].as_f64();

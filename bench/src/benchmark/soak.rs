@@ -191,10 +191,7 @@ impl TrustRotation {
                 "both trust anchors are trusted"
             }
             TrustPhase::NewIssuer => {
-                let control = system
-                    .control
-                    .as_mut()
-                    .context("the system has no control plane")?;
+                let control = system.control()?;
                 let command = format!("authority {}", self.new.display());
                 control.client.write_line(&command)?;
                 control.server.write_line(&command)?;

@@ -37,7 +37,7 @@ pub(crate) struct System {
     pub(crate) sut: SystemUnderTest,
     // Dropped in this order: proxies before applications.
     proxies: Option<ProxyProcesses>,
-    pub(crate) control: Option<ControlPlanes>,
+    control: Option<ControlPlanes>,
     _applications: Vec<Process>,
     agent: Option<Rc<Agent>>,
     pub(crate) pods: Pods,
@@ -124,6 +124,12 @@ impl System {
         let (control, proxies) = proxies::start(testbed, &self.pods, &ports(), settings)?;
         (self.control, self.proxies) = (Some(control), Some(proxies));
         Ok(())
+    }
+
+    /// Returns the control planes of its proxies.
+    pub(crate) fn control(&mut self) -> anyhow::Result<&mut ControlPlanes> {
+        let control = self.control.as_mut();
+        control.context("the system has no control plane")
     }
 
     /// Returns the address that a client in the client pod connects to.

@@ -1,6 +1,7 @@
 //! The responses to requests of controllers, and to those that change the objects.
 
 use std::convert::Infallible;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -122,13 +123,12 @@ fn read(front: &Arc<Front>, path: &str, query: &str, view: View) -> Response<Bod
 /// Returns the page that a request asks for. As of a real API server, a list of any version is
 /// complete.
 fn page(query: &str) -> Page {
-    let number = |name| parameter(query, name)?.parse::<usize>().ok();
     if parameter(query, "resourceVersion") == Some("0") {
         return Page::ALL;
     }
     Page {
-        start: number("continue").unwrap_or(0),
-        limit: number("limit")
+        start: number(query, "continue").unwrap_or(0),
+        limit: number(query, "limit")
             .filter(|limit| *limit > 0)
             .unwrap_or(usize::MAX),
     }
@@ -136,10 +136,10 @@ fn page(query: &str) -> Page {
 
 /// Sends the events of a list until the timeout of the request.
 fn watch(front: Arc<Front>, selection: Selection, query: &str) -> Response<Body> {
-    let number = |name| parameter(query, name).and_then(|value| value.parse::<u64>().ok());
-    let timeout = Duration::from_secs(number("timeoutSeconds").unwrap_or(WATCH_TIMEOUT));
+    let timeout = Duration::from_secs(number(query, "timeoutSeconds").unwrap_or(WATCH_TIMEOUT));
     let streams_list = parameter(query, "sendInitialEvents").is_some_and(is_true);
-    let mut after = number("resourceVersion").filter(|version| *version > 0 && !streams_list);
+    let mut after =
+        number(query, "resourceVersion").filter(|version| *version > 0 && !streams_list);
     // One event waits for the controller to read it; later ones wait in the cluster.
     let (frames, body) = mpsc::channel(1);
     let mut version = front.cluster.version();
@@ -186,6 +186,10 @@ fn parameter<'q>(query: &'q str, name: &str) -> Option<&'q str> {
         .into_iter()
         .find(|pair| pair.0 == name)
         .map(|pair| pair.1)
+}
+
+fn number<N: FromStr>(query: &str, name: &str) -> Option<N> {
+    parameter(query, name)?.parse().ok()
 }
 
 fn object(status: StatusCode, value: &Value) -> Response<Body> {

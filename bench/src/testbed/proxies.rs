@@ -8,6 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Context;
+use mesh_core::exposition;
 use xtask::command::captured_stdout;
 
 use super::pod::{Container, CpuRole, Pod, Pods};
@@ -138,12 +139,10 @@ pub(crate) fn metrics(pod: &Pod) -> anyhow::Result<String> {
 
 /// Returns the sum of the series of a counter in the metrics of a proxy; `None` if it has none.
 pub(crate) fn counter(metrics: &str, name: &str) -> Option<f64> {
-    let series = metrics.lines().filter(|line| {
-        let rest = line.strip_prefix(name);
-        rest.is_some_and(|rest| rest.starts_with(['{', ' ']))
-    });
-    let values = series.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
-    values.reduce(|sum, value| sum + value)
+    let series = exposition::lines(metrics).filter(|line| line.name() == name);
+    series
+        .map(|line| line.value)
+        .reduce(|sum, value| sum + value)
 }
 
 /// Returns a command that starts the client's proxy again and reports the time until it is ready.
@@ -242,10 +241,10 @@ mod tests {
 
     #[test]
     fn series_of_a_counter_are_added() {
-        let metrics =
-            "# TYPE a_total counter\na_total{b=\"c d\"} 1\na_total{b=\"e\"} 2\na_total_b 4\nf 8\n";
+        let metrics = "# TYPE a_total counter\na_total{b=\"c d\"} 1\na_total{b=\"e\"} 2\na_total_b 4\nf 8\nz 0\n";
         assert_eq!(counter(metrics, "a_total"), Some(3.0));
         assert_eq!(counter(metrics, "f"), Some(8.0));
+        assert_eq!(counter(metrics, "z"), Some(0.0));
         assert_eq!(counter(metrics, "a"), None);
     }
 }

@@ -14,7 +14,8 @@ use super::command::{on_cpu, ours};
 use super::istio;
 use crate::kube_api::{PORT, Population, service_name, service_namespace};
 use crate::testbed::process::Process;
-use crate::testbed::{DIRECTORY, Testbed, usage};
+use crate::testbed::usage::{self, Memory};
+use crate::testbed::{DIRECTORY, Testbed};
 
 /// A controller that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,14 +193,13 @@ impl Controller {
         usage::run_time(self.process.id())
     }
 
-    /// Returns its resident memory.
-    pub(super) fn resident(&self) -> anyhow::Result<f64> {
-        Ok(usage::memory(self.process.id())?.resident as f64)
+    pub(super) fn memory(&self) -> anyhow::Result<Memory> {
+        usage::memory(self.process.id())
     }
 
-    /// Returns its resident memory without pages of files.
-    pub(super) fn anonymous(&self) -> anyhow::Result<f64> {
-        Ok(usage::memory(self.process.id())?.anonymous as f64)
+    /// Returns its resident memory.
+    pub(super) fn resident(&self) -> anyhow::Result<f64> {
+        Ok(self.memory()?.resident as f64)
     }
 
     /// Lets [`Self::peak`] begin anew.

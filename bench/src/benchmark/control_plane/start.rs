@@ -83,11 +83,12 @@ impl Start {
 
     /// Measures a controller that has just become ready.
     pub(super) fn of(controller: &Controller) -> anyhow::Result<Self> {
+        let memory = controller.memory()?;
         Ok(Self {
             ready: controller.started,
             cpu: controller.cpu()?,
-            resident: controller.resident()?,
-            anonymous: controller.anonymous()?,
+            resident: memory.resident as f64,
+            anonymous: memory.anonymous as f64,
             peak: controller.peak()?,
         })
     }
