@@ -36,6 +36,7 @@ pub(crate) mod revocable;
 pub(crate) mod server;
 pub mod synthetic_response;
 pub(crate) mod upgrade;
+mod upload;
 pub mod uri;
 
 pub(crate) use mesh_http2::ErrorCode;

@@ -30,4 +30,5 @@ mod tcp_routes;
 mod tls_routes;
 pub(crate) mod trace;
 mod transparency;
+mod uploads;
 mod world;

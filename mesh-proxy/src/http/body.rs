@@ -284,6 +284,14 @@ impl Body {
         }
     }
 
+    /// Ready when another attempt has taken the body, see [`ReplayBody`].
+    pub(super) fn poll_superseded(&self, cx: &Context<'_>) -> Poll<()> {
+        match &self.content {
+            Content::Replay(reader) => reader.poll_superseded(cx),
+            _ => Poll::Pending,
+        }
+    }
+
     /// Adds `observer`, after an existing one. For an empty body the observer's end is called
     /// immediately.
     pub(crate) fn observe(&mut self, mut observer: Box<dyn BodyObserver>) {

@@ -37,8 +37,10 @@ struct State {
     source: Option<Body>,
     /// `None`: the body is not kept, so the request cannot be sent again.
     kept: Option<Kept>,
-    /// The number of attempts that have begun.
-    attempts: u32,
+    /// The attempt that may read. Each change supersedes the attempt before.
+    attempt: u32,
+    /// Whether a part of the client's body has been read.
+    is_begun: bool,
     /// Wakes the last attempt's reader.
     waker: Option<Waker>,
     /// The length that the client has declared.
@@ -81,36 +83,39 @@ impl ReplayBody {
             interim: body.interim(),
             source: Some(body),
             kept,
-            attempts: 0,
+            attempt: 0,
+            is_begun: false,
             waker: None,
         })))
     }
 
-    /// Returns the body of the next attempt; the body of the previous one fails from now on. Must
-    /// not be called again once the body is not kept.
-    pub(crate) fn next_attempt(&self) -> Body {
+    /// Supersedes the previous attempt and returns the body of the next one. From now on nothing is
+    /// read of the client's body until that attempt reads it. `None` if a byte that was already
+    /// read is not kept: the rest would look like the whole body.
+    pub(crate) fn next_attempt(&self) -> Option<Body> {
         let mut state = self.0.borrow_mut();
-        state.attempts += 1;
-        if state.kept.is_none() {
-            return state.source.take().unwrap_or_default();
-        }
+        state.attempt += 1;
         if let Some(waker) = state.waker.take() {
-            // The previous attempt's reader may be a task that waits for the client.
+            // The previous attempt's reader may be a task that waits for the client or the server.
             waker.wake();
+        }
+        if state.kept.is_none() {
+            let is_begun = std::mem::replace(&mut state.is_begun, true);
+            return state.source.take_if(|_| !is_begun);
         }
         let content = if state.is_empty {
             Content::Empty
         } else {
             Content::Replay(ReplayReader {
                 state: self.0.clone(),
-                attempt: state.attempts,
+                attempt: state.attempt,
                 position: 0,
                 has_read_trailers: false,
             })
         };
         let mut body = Body::from_content(content);
         body.context = state.interim.clone().map(BodyContext::Interim);
-        body
+        Some(body)
     }
 
     /// Whether another attempt can send the request.
@@ -138,7 +143,7 @@ impl ReplayReader {
             has_read_trailers,
         } = self;
         let mut state = state.borrow_mut();
-        if state.attempts != *attempt {
+        if state.attempt != *attempt {
             // The end of the body here would look like that of the request.
             return Poll::Ready(Some(Err(BodyError::Superseded)));
         }
@@ -152,9 +157,10 @@ impl ReplayReader {
             return Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))));
         };
         let Poll::Ready(frame) = Pin::new(source).poll_frame(cx) else {
-            state.waker = Some(cx.waker().clone());
+            state.register(cx);
             return Poll::Pending;
         };
+        state.is_begun = true;
         match &frame {
             Some(Ok(frame)) => {
                 if let Some(data) = frame.data_ref() {
@@ -171,6 +177,16 @@ impl ReplayReader {
             None => state.source = None,
         }
         Poll::Ready(frame)
+    }
+
+    /// Ready when this is not the last attempt any more.
+    pub(super) fn poll_superseded(&self, cx: &Context<'_>) -> Poll<()> {
+        let mut state = self.state.borrow_mut();
+        if state.attempt != self.attempt {
+            return Poll::Ready(());
+        }
+        state.register(cx);
+        Poll::Pending
     }
 
     pub(super) fn has_no_body(&self) -> bool {
@@ -203,6 +219,13 @@ impl ReplayReader {
 }
 
 impl State {
+    fn register(&mut self, cx: &Context<'_>) {
+        match &mut self.waker {
+            Some(waker) => waker.clone_from(cx.waker()),
+            none => *none = Some(cx.waker().clone()),
+        }
+    }
+
     /// Returns kept bytes from `position` on.
     fn kept_after(&self, position: usize) -> Option<Bytes> {
         let bytes = self.kept.as_ref()?.bytes.get(position..)?;

@@ -1,7 +1,7 @@
 //! Sends a request on an HTTP/1 connection.
 //!
 //! The task of a request drives its connection. If a response begins before the request has been
-//! sent completely, a task that ends with the response sends the rest.
+//! sent completely, an [upload](crate::http::upload) that ends with the response sends the rest.
 
 use std::future::poll_fn;
 use std::mem;
@@ -10,7 +10,6 @@ use std::task::{Context, Poll, ready};
 
 use http::header::{CONTENT_LENGTH, EXPECT};
 use http::{HeaderValue, StatusCode};
-use tokio_util::task::AbortOnDropHandle;
 
 use super::{Dial, SendError};
 use crate::config::Http1Limits;
@@ -239,15 +238,11 @@ impl ResponseFuture {
             .interim
             .as_ref()
             .is_some_and(InterimSender::is_continue_awaited);
-        let upload = match self.upload {
-            UploadState::InProgress if !is_body_unwanted => {
-                let (connection, mut body) = (self.connection.clone(), self.body);
-                let rest = async move { poll_fn(|cx| body.poll(&connection, cx)).await };
-                Some(AbortOnDropHandle::new(tokio::task::spawn_local(rest)))
-            }
+        let rest = match self.upload {
+            UploadState::InProgress if !is_body_unwanted => Some(self.body),
             _ => None,
         };
-        let is_sent = matches!(self.upload, UploadState::Complete) || upload.is_some();
-        PoolGuard::new(self.connection, pool, keeps_alive && is_sent, upload)
+        let is_sent = matches!(self.upload, UploadState::Complete) || rest.is_some();
+        PoolGuard::new(self.connection, pool, keeps_alive && is_sent, rest)
     }
 }

@@ -370,8 +370,8 @@ fn poll_response(
     }
 }
 
-/// Sends a request's body until the response headers have been received. A longer body is then sent
-/// by a task, so that sending does not depend on the response being read.
+/// Sends a request's body until the response headers have been received. A longer body is then an
+/// [upload](crate::http::upload) of `stream`.
 async fn send_with_body(
     response_future: &ResponseFuture,
     upload: OutgoingBody,
@@ -401,12 +401,7 @@ async fn send_with_body(
     // A client that waits for a 100 and receives the final response does not send the body.
     let is_body_unwanted = interim.is_some_and(|interim| interim.is_continue_awaited());
     if let Some(upload) = upload.filter(|_| !is_body_unwanted) {
-        let task = tokio::task::spawn_local(async move {
-            if let Err(error) = upload.await {
-                tracing::debug!(%error, "Request body could not be sent completely");
-            }
-        });
-        stream.set_upload(task.abort_handle());
+        stream.upload(upload);
     }
     Ok(response)
 }

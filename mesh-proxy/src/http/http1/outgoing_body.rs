@@ -26,8 +26,8 @@ pub(crate) enum BodyEncoder {
 pub(crate) struct OutgoingBody {
     body: Body,
     encoder: BodyEncoder,
-    /// Whether a frame has been taken from the body.
-    has_begun: bool,
+    /// The number of frames that were taken from the body.
+    frames: u64,
     ended: bool,
 }
 
@@ -36,14 +36,23 @@ impl OutgoingBody {
         Self {
             body,
             encoder,
-            has_begun: false,
+            frames: 0,
             ended: false,
         }
     }
 
     /// Returns the body, unless a part of it has been sent.
     pub(crate) fn into_unsent_body(self) -> Option<Body> {
-        (!self.has_begun).then_some(self.body)
+        (self.frames == 0).then_some(self.body)
+    }
+
+    pub(crate) fn frames(&self) -> u64 {
+        self.frames
+    }
+
+    /// Ready when another attempt has taken the body.
+    pub(crate) fn poll_superseded(&self, cx: &Context<'_>) -> Poll<()> {
+        self.body.poll_superseded(cx)
     }
 
     /// Writes the output queued so far and the body. Ready when everything has been written.
@@ -70,7 +79,7 @@ impl OutgoingBody {
                     return Poll::Pending;
                 }
             };
-            self.has_begun |= frame.is_some();
+            self.frames += u64::from(frame.is_some());
             self.take(frame, to)?;
         }
         to.poll_flush(cx)

@@ -9,15 +9,14 @@ use std::cell::{Cell, RefCell};
 use std::future::{Future as _, poll_fn};
 use std::pin::pin;
 use std::rc::{Rc, Weak};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
 use tokio::time::Instant;
-use tokio_util::task::AbortOnDropHandle;
 
-use super::{Connection, Error};
+use super::{Connection, OutgoingBody};
 use crate::config::{Http1Limits, Http1Pool};
+use crate::http::upload::{BodySender, Upload};
 use crate::transport::Io;
 
 /// The idle connections of one endpoint.
@@ -55,8 +54,14 @@ pub(in crate::http) struct PoolGuard {
     pool: Weak<Pool>,
     /// Whether both peers want to keep the connection.
     keeps_alive: bool,
-    /// The task that sends the rest of the request.
-    upload: Option<AbortOnDropHandle<Result<(), Error>>>,
+    /// The rest of the request.
+    upload: Option<Upload<ConnectionUpload>>,
+}
+
+/// Sends the rest of a request's body.
+struct ConnectionUpload {
+    connection: Rc<Connection>,
+    body: OutgoingBody,
 }
 
 struct IdleConnection {
@@ -190,13 +195,19 @@ impl PoolHandle {
 }
 
 impl PoolGuard {
-    /// Without a `pool`, the connection is used for one request only.
+    /// Without a `pool`, the connection is used for one request only. `rest` of the request is sent
+    /// in a task of its own, because the client may not read the response before it has sent
+    /// everything.
     pub(in crate::http) fn new(
         connection: Rc<Connection>,
         pool: Option<&Rc<Pool>>,
         keeps_alive: bool,
-        upload: Option<AbortOnDropHandle<Result<(), Error>>>,
+        rest: Option<OutgoingBody>,
     ) -> Self {
+        let upload = rest.map(|body| {
+            let connection = connection.clone();
+            Upload::start(ConnectionUpload { connection, body })
+        });
         Self {
             connection,
             pool: pool.map(Rc::downgrade).unwrap_or_default(),
@@ -208,11 +219,7 @@ impl PoolGuard {
     /// Returns the connection to the pool after the response has been read. A server that has
     /// responded completely before it has read the request does not want the rest of it.
     pub(in crate::http) fn release(self) {
-        let is_sent = match self.upload {
-            None => true,
-            Some(rest) => matches!(rest.now_or_never(), Some(Ok(Ok(())))),
-        };
-        if is_sent
+        if self.upload.as_ref().is_none_or(Upload::is_sent)
             && self.keeps_alive
             && self.connection.is_reusable()
             && let Some(pool) = self.pool.upgrade()
@@ -222,6 +229,21 @@ impl PoolGuard {
         } else {
             self.connection.send_close_notify();
         }
+    }
+}
+
+impl BodySender for ConnectionUpload {
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        let sent = ready!(self.body.poll(&self.connection, cx));
+        Poll::Ready(sent.is_ok())
+    }
+
+    fn poll_superseded(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.body.poll_superseded(cx)
+    }
+
+    fn progress(&self) -> u64 {
+        self.body.frames()
     }
 }
 

@@ -22,6 +22,8 @@ pub(in crate::http) struct OutgoingBody {
     stream: SendStream,
     pending: PendingFrame,
     end: Option<BodyEnd>,
+    /// The number of frames that were taken from the body, or sent.
+    progress: u64,
 }
 
 /// What follows the data.
@@ -63,14 +65,35 @@ impl OutgoingBody {
             stream,
             pending: PendingFrame::default(),
             end: None,
+            progress: 0,
         }
+    }
+
+    pub(super) fn progress(&self) -> u64 {
+        self.progress
+    }
+
+    /// Ready when another attempt has taken the body.
+    pub(super) fn poll_superseded(&self, cx: &Context<'_>) -> Poll<()> {
+        self.body.poll_superseded(cx)
+    }
+
+    /// As [`Future::poll`]; returns whether all of the body was sent.
+    pub(super) fn poll_send_all(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        let sent = ready!(Pin::new(self).poll(cx));
+        if let Err(error) = &sent {
+            tracing::debug!(%error, "Request body could not be sent completely");
+        }
+        Poll::Ready(sent.is_ok())
     }
 
     /// Reads the body until a frame is full. Pending if the body has nothing more for now.
     fn poll_fill_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
         // If the end is already known, read it too, so that a full frame carries END_STREAM.
         while self.end.is_none() && (!self.pending.is_full() || self.body.is_end_stream()) {
-            let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(cx)) else {
+            let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+            self.progress += 1;
+            let Some(frame) = frame else {
                 self.end = Some(BodyEnd::NoTrailers);
                 break;
             };
@@ -91,6 +114,7 @@ impl OutgoingBody {
                 let is_last =
                     self.pending.is_empty() && matches!(self.end, Some(BodyEnd::NoTrailers));
                 self.stream.send_data(data, is_last);
+                self.progress += 1;
                 if is_last {
                     return Poll::Ready(Ok(()));
                 }

@@ -1,15 +1,29 @@
-//! The count of the open streams of a connection, from which [`crate::http::client`] chooses one.
+//! The count of the open streams of a connection, from which [`crate::http::client`] chooses one. A
+//! stream counts until its response has been read and its request has been sent.
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::task::{Context, Poll};
 
-use tokio::task::AbortHandle;
+use super::OutgoingBody;
+use crate::http::upload::{BodySender, Upload};
 
-/// Counts an open stream. Dropping it uncounts the stream, and aborts the request if its body is
-/// still being sent.
+/// Holds the stream of a response until the response has been read. Dropping it resets the stream
+/// if the request's body is still being sent.
 pub(in crate::http) struct StreamGuard {
-    load: Rc<Cell<usize>>,
-    upload: Option<AbortHandle>,
+    /// The rest of the request. Dropped first, so that the stream is counted as long as it is open.
+    upload: Option<Upload<StreamUpload>>,
+    count: StreamCount,
+}
+
+/// Counts a stream until it is dropped.
+struct StreamCount(Rc<Cell<usize>>);
+
+/// Sends the rest of a request's body.
+struct StreamUpload {
+    body: OutgoingBody,
+    /// Counts the stream once its response has been read.
+    count: Option<StreamCount>,
 }
 
 impl StreamGuard {
@@ -17,28 +31,43 @@ impl StreamGuard {
     pub(in crate::http) fn new(load: &Rc<Cell<usize>>) -> Self {
         load.set(load.get() + 1);
         Self {
-            load: load.clone(),
             upload: None,
+            count: StreamCount(load.clone()),
         }
     }
 
-    /// Sets the task that sends the rest of the request.
-    pub(in crate::http) fn set_upload(&mut self, task: AbortHandle) {
-        self.upload = Some(task);
+    /// Sends the rest of the request in a task of its own, so that sending does not depend on the
+    /// response being read.
+    pub(in crate::http) fn upload(&mut self, body: OutgoingBody) {
+        self.upload = Some(Upload::start(StreamUpload { body, count: None }));
     }
 
     /// Releases the stream after the response has been read. The server may still want the rest of
-    /// the request, so the upload continues.
-    pub(in crate::http) fn release(mut self) {
-        self.upload = None;
+    /// the request, which keeps the stream counted.
+    pub(in crate::http) fn release(self) {
+        let Self { upload, count } = self;
+        if let Some(upload) = upload {
+            upload.detach(|sender| sender.count = Some(count));
+        }
     }
 }
 
-impl Drop for StreamGuard {
+impl BodySender for StreamUpload {
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        self.body.poll_send_all(cx)
+    }
+
+    fn poll_superseded(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.body.poll_superseded(cx)
+    }
+
+    fn progress(&self) -> u64 {
+        self.body.progress()
+    }
+}
+
+impl Drop for StreamCount {
     fn drop(&mut self) {
-        self.load.set(self.load.get() - 1);
-        if let Some(upload) = &self.upload {
-            upload.abort();
-        }
+        self.0.set(self.0.get() - 1);
     }
 }

@@ -35,6 +35,7 @@ pub(super) async fn send(
 ) -> Result<BackendResponse, Error> {
     let body = std::mem::take(request.body_mut());
     let body = ReplayBody::new(body, policy.max_request_bytes, memory);
+    *request.body_mut() = body.next_attempt().unwrap_or_default();
     let copy = RequestHeadCopy::of(request);
     let reads_trailers =
         policy.conditions.depend_on_grpc() && grpc::is_grpc(request.version(), request.headers());
@@ -49,7 +50,6 @@ pub(super) async fn send(
             // The reason why the rule has no backend left.
             Err(error) => return Err(last_error.unwrap_or(error)),
         };
-        *request.body_mut() = body.next_attempt();
         delivery.limit = policy
             .timeout
             .filter(|_| retries < policy.max_retries)
@@ -77,6 +77,10 @@ pub(super) async fn send(
         if action != PolicyAction::Retry {
             return sent;
         }
+        // Before the pause: what the attempt would still read could exceed what is kept.
+        let Some(next) = body.next_attempt() else {
+            return sent;
+        };
         match sent {
             Ok(sent) => discard(sent),
             Err(error) => last_error = Some(error),
@@ -86,6 +90,7 @@ pub(super) async fn send(
         }
         retries += 1;
         copy.restore(request);
+        *request.body_mut() = next;
     }
 }
 

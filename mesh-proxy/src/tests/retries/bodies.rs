@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use http::HeaderMap;
-use mesh_core::resilience::HttpRetry;
+use mesh_core::resilience::{Backoff, HttpRetry};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::spawn_local;
 
 use super::{Answer, Scene, ScriptedApp, WEB, http_policy, retry, rule, status_of};
@@ -11,6 +12,12 @@ use crate::tests::app::{self, App, Calls, Speaks, http2, read, send, streams};
 use crate::tests::world::{run, settle, while_time_passes};
 
 const KIB: usize = 1024;
+
+const LONG_BACKOFF: Backoff = Backoff {
+    min: Duration::from_secs(10),
+    max: Duration::from_secs(10),
+    jitter: 0.0,
+};
 
 fn with_length(length: usize) -> String {
     let body = "b".repeat(length);
@@ -234,6 +241,75 @@ fn rest_of_the_body_is_sent_to_the_next_attempt() {
         let rest = first.data().await;
         assert!(!matches!(rest, Some(Ok(_))) && !first.is_end_stream());
         assert_eq!(upload.scene.counted("successes"), 1);
+    });
+}
+
+/// The application answers the first attempt while the client is still sending, and the body
+/// outgrows what is kept before the next attempt begins.
+#[test]
+fn body_that_arrives_during_the_back_off_is_sent_to_the_next_attempt() {
+    run(async || {
+        let mut retry = retry(1);
+        retry.backoff = Some(LONG_BACKOFF);
+        let mut upload = Upload::begin(retry).await;
+        upload.body.send_data("one, ".into(), false).unwrap();
+        let (request, respond) = upload.next().await;
+        let mut first = request.into_body();
+        assert_eq!(first.data().await.unwrap().unwrap(), "one, ");
+        fail(respond);
+        settle().await;
+        // The attempt has ended before the back-off has.
+        let ended = first.data().await.unwrap().unwrap_err();
+        assert_eq!(ended.reason(), Some(h2::Reason::CANCEL), "{ended}");
+        let rest = "r".repeat(200 * KIB);
+        upload.body.send_data(rest.clone().into(), true).unwrap();
+        settle().await;
+        let (request, mut respond) = upload.next().await;
+        let received = read(&mut request.into_body()).await;
+        assert!(received == format!("one, {rest}"), "{}", received.len());
+        respond
+            .send_response(http::Response::new(()), true)
+            .unwrap();
+        assert_eq!(upload.asking.await.unwrap().unwrap().status(), 200);
+        assert_eq!(upload.scene.proxy.context.shared.replay_memory.used(), 0);
+    });
+}
+
+/// The same with an application that speaks HTTP/1.
+#[test]
+fn body_that_arrives_during_the_back_off_is_sent_on_the_next_connection() {
+    run(async || {
+        let app = App::start().await;
+        let mut retry = retry(1);
+        retry.backoff = Some(LONG_BACKOFF);
+        let policy = http_policy(rule(Some(retry), &[WEB]));
+        let scene = Scene::new(policy, &[(WEB, vec![app.addr])]).await;
+        let mut client = scene.client().await;
+        // Without a length, which would be longer than what is kept.
+        let request = chunked(200 * KIB);
+        let (begin, rest) = request.split_at(1_000);
+        send(&mut client, begin).await;
+        let (mut served, head) = app.receive().await;
+        let refusal = "HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n";
+        send(&mut served, refusal).await;
+        settle().await;
+        let (mut reader, mut writer) = client.split();
+        let sending = async { writer.write_all(rest.as_bytes()).await.unwrap() };
+        let answering = async {
+            let first = app::rest(&mut served).await;
+            assert!(first.len() < 200 * KIB, "the first attempt looks complete");
+            let mut served = while_time_passes(app.accept()).await;
+            let received = app::message(&mut served).await;
+            assert!(received.starts_with(&head), "{head}");
+            assert!(body_of(&received) == body_of(&request));
+            send(&mut served, "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
+        };
+        let receiving = async {
+            let mut line = [0; 12];
+            reader.read_exact(&mut line).await.unwrap();
+            assert_eq!(&line, b"HTTP/1.1 200");
+        };
+        tokio::join!(sending, answering, receiving);
     });
 }
 

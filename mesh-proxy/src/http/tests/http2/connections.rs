@@ -83,6 +83,38 @@ fn requests_are_sent_while_twenty_connections_are_full() {
     });
 }
 
+/// The server has responded, and the client neither ends nor cancels its request.
+async fn unfinished(
+    client: &SendRequest<Bytes>,
+    called: &mut mpsc::UnboundedReceiver<Call>,
+) -> (h2::SendStream<Bytes>, RecvStream) {
+    let mut client = client.clone().ready().await.unwrap();
+    let (response_future, upload) = client.send_request(request(), false).unwrap();
+    let (received, mut respond) = called.recv().await.unwrap();
+    respond.send_response(response(), true).unwrap();
+    let body = response_future.await.unwrap().into_body();
+    assert!(body.is_end_stream());
+    (upload, received.into_body())
+}
+
+#[test]
+fn unfinished_uploads_do_not_block_requests() {
+    run(async |drain| {
+        let (client, mut called) = setup(2, &drain).await;
+        let mut held = Vec::new();
+        for _ in 0..6 {
+            held.push(unfinished(&client, &mut called).await);
+        }
+        let mut client = client.ready().await.unwrap();
+        complete(open(&mut client, &mut called).await).await;
+        // They are not cut off either.
+        for (upload, received) in &mut held {
+            upload.send_data("more".into(), true).unwrap();
+            assert_eq!(read(received).await.0, b"more");
+        }
+    });
+}
+
 /// The unread responses occupy more than half of the connection's window.
 #[test]
 fn unread_responses_do_not_block_other_requests() {
