@@ -22,6 +22,12 @@ impl FilterState {
         Self { prefix, cors: None }
     }
 
+    /// Returns the state for the filters of a backend, which change only the attempt that they are
+    /// applied to. Backends have no CORS filters.
+    pub(crate) fn for_attempt(&self) -> Self {
+        Self::new(self.prefix)
+    }
+
     /// Sets the headers of the response that depend on the request.
     pub(crate) fn apply_to_response(self, headers: &mut HeaderMap) {
         if let Some(cors) = self.cors {

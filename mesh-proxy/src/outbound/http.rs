@@ -21,7 +21,7 @@ use mesh_core::trace::{SpanContext, SpanKind};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use self::backend::{BackendResponse, Delivery};
+use self::backend::{BackendResponse, Delivery, EarlierAttempts};
 use self::ingress::IngressConnection;
 use self::observe::{RequestObserver, ResponseObserver};
 use self::request_head::opens_tunnel;
@@ -264,13 +264,19 @@ impl HttpTarget {
         if let Some(name) = &rule.canonical {
             request.headers_mut().insert(DST_CANONICAL, name.clone());
         }
+        // From here on attempts change only what they have of their own.
+        let delivery = &*delivery;
         let sending = async {
             match retry {
                 Some(policy) if !opens_tunnel(request) => {
                     let memory = &self.context.shared.replay_memory;
                     Box::pin(attempts::send(rule, policy, memory, request, delivery)).await
                 }
-                _ => rule.backends.choose()?.send(request, delivery).await,
+                _ => {
+                    let mut earlier = EarlierAttempts::default();
+                    let backend = rule.backends.choose()?;
+                    backend.send(request, delivery, &mut earlier, None).await
+                }
             }
         };
         match (rule.head_timeout, timeouts) {

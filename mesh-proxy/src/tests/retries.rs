@@ -1,5 +1,6 @@
 //! Requests that a policy retries. `policy` tests HTTP routes, `bodies` what is kept of requests,
-//! `grpc` calls whose status decides, `profile` routes of ServiceProfiles.
+//! `filters` what backends change, `grpc` calls whose status decides, `profile` routes of
+//! ServiceProfiles.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -25,6 +26,7 @@ use super::app::{self, App, Client, Speaks, try_message};
 use super::world::{CLIENT, Proxy, World, add, none, while_time_passes};
 
 mod bodies;
+mod filters;
 mod grpc;
 mod policy;
 mod profile;

@@ -1,7 +1,7 @@
 //! Sends a request as often as its retry policy allows, each time to a backend of its rule.
 //!
-//! Only requests with a policy come here. [`RetryPolicy::decide`] decides; this module keeps what
-//! the next attempt needs, and examines responses before the client sees anything of them.
+//! Only requests with a policy come here. [`RetryPolicy::decide`] decides; this module makes each
+//! attempt from the [`Original`], and examines responses before the client sees anything of them.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use http_body_util::BodyExt as _;
 use tokio::time::{Instant, sleep};
 
 use super::attempt_limit::AttemptLimit;
-use super::backend::{BackendResponse, Delivery};
+use super::backend::{BackendResponse, Delivery, EarlierAttempts};
 use super::outcome;
 use super::request_head::RequestHeadCopy;
 use super::routes::Rule;
@@ -25,18 +25,24 @@ use crate::telemetry::http::grpc_status;
 /// Most of a response that is read in order to keep its connection, if it is not forwarded.
 const MAX_DISCARDED: usize = 64 * 1024;
 
+/// The request as its rule has left it. Nothing changes it: an attempt gets a copy of its head, and
+/// a body that reads the client's.
+struct Original {
+    head: RequestHeadCopy,
+    body: ReplayBody,
+}
+
 /// Sends `request` until `policy` returns a result.
 pub(super) async fn send(
     rule: &Rule,
     policy: &RetryPolicy,
     memory: &Arc<ReplayMemory>,
     request: &mut Request,
-    delivery: &mut Delivery,
+    delivery: &Delivery,
 ) -> Result<BackendResponse, Error> {
-    let body = std::mem::take(request.body_mut());
-    let body = ReplayBody::new(body, policy.max_request_bytes, memory);
-    *request.body_mut() = body.next_attempt().unwrap_or_default();
-    let copy = RequestHeadCopy::of(request);
+    let original = Original::of(request, policy, memory);
+    let body = &original.body;
+    let mut earlier = EarlierAttempts::default();
     let reads_trailers =
         policy.conditions.depend_on_grpc() && grpc::is_grpc(request.version(), request.headers());
     if let Some(budget) = &policy.budget {
@@ -50,11 +56,12 @@ pub(super) async fn send(
             // The reason why the rule has no backend left.
             Err(error) => return Err(last_error.unwrap_or(error)),
         };
-        delivery.limit = policy
+        let limit = policy
             .timeout
             .filter(|_| retries < policy.max_retries)
             .map(|limit| AttemptLimit::new(limit, body.clone()));
-        let mut sent = backend.send(request, delivery).await;
+        let sending = backend.send(request, delivery, &mut earlier, limit.as_ref());
+        let mut sent = sending.await;
         let end = match &mut sent {
             Ok(sent) => examine(&mut sent.response, reads_trailers, body.is_complete()).await,
             Err(error) => AttemptEnd::from(&error.kind),
@@ -74,13 +81,10 @@ pub(super) async fn send(
                 counter.inc();
             }
         }
-        if action != PolicyAction::Retry {
+        // Before the pause: what the attempt would still read could exceed what is kept.
+        if action != PolicyAction::Retry || !original.begin_attempt(request) {
             return sent;
         }
-        // Before the pause: what the attempt would still read could exceed what is kept.
-        let Some(next) = body.next_attempt() else {
-            return sent;
-        };
         match sent {
             Ok(sent) => discard(sent),
             Err(error) => last_error = Some(error),
@@ -89,8 +93,29 @@ pub(super) async fn send(
             sleep(backoff.pause(retries.into(), rand::random())).await;
         }
         retries += 1;
-        copy.restore(request);
-        *request.body_mut() = next;
+    }
+}
+
+impl Original {
+    /// Makes the first attempt of `request`, and keeps what others need.
+    fn of(request: &mut Request, policy: &RetryPolicy, memory: &Arc<ReplayMemory>) -> Self {
+        let body = std::mem::take(request.body_mut());
+        let body = ReplayBody::new(body, policy.max_request_bytes, memory);
+        *request.body_mut() = body.next_attempt().unwrap_or_default();
+        Self {
+            head: RequestHeadCopy::of(request),
+            body,
+        }
+    }
+
+    /// Supersedes the attempt before, and makes `request` another one. Returns false if the body
+    /// cannot be sent again.
+    fn begin_attempt(&self, request: &mut Request) -> bool {
+        let Some(body) = self.body.next_attempt() else {
+            return false;
+        };
+        *request = self.head.request(body);
+        true
     }
 }
 

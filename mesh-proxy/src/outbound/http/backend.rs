@@ -36,11 +36,11 @@ pub(super) struct RuleBackend {
     metrics: ExchangeMetrics,
 }
 
-/// What the delivery of a request depends on besides the request.
+/// What the delivery of a request depends on besides the request. Its attempts only read it.
 pub(super) struct Delivery {
     /// The application's connection.
     pub(super) client: SocketAddr,
-    /// Of the filters of the rule and of its backends.
+    /// Of the filters of the rule.
     pub(super) filters: FilterState,
     /// The identity that the application requires of the endpoint.
     pub(super) required_id: Option<HeaderValue>,
@@ -48,9 +48,12 @@ pub(super) struct Delivery {
     pub(super) is_traced: bool,
     /// The time limits of the exchange.
     timeouts: Option<ExchangeTimeouts>,
-    /// The time limit of each attempt, if a retry policy sets one.
-    pub(super) limit: Option<AttemptLimit>,
-    /// The failed attempts. A request that is sent again by a policy continues them.
+}
+
+/// What the next attempt of a request has to know of those before. Nothing else is passed on.
+#[derive(Default)]
+pub(super) struct EarlierAttempts {
+    /// What bounds the retries that need no policy.
     history: History,
     /// The endpoint of the last attempt.
     avoid: Option<SocketAddr>,
@@ -83,8 +86,10 @@ struct Attempt {
     /// `None` if the application has responded.
     failure: Option<Failure>,
     /// The response, of the application or of the peer's proxy.
-    result: Result<(Response, Exchange), Error>,
+    result: Result<Answered, Error>,
 }
+
+type Answered = (Response, Exchange);
 
 impl Delivery {
     pub(super) fn new(
@@ -99,9 +104,6 @@ impl Delivery {
             required_id,
             is_traced: true,
             timeouts,
-            limit: None,
-            history: History::default(),
-            avoid: None,
         }
     }
 }
@@ -127,44 +129,69 @@ impl RuleBackend {
         self.backend.is_available()
     }
 
-    /// Sends a request to an endpoint of the backend.
+    /// Sends a request to an endpoint of the backend, each attempt at one within `limit`. The
+    /// request is that of the rule; the filters of the backend change it.
     pub(super) async fn send(
         self: &Rc<Self>,
         request: &mut Request,
-        delivery: &mut Delivery,
+        delivery: &Delivery,
+        earlier: &mut EarlierAttempts,
+        limit: Option<&AttemptLimit>,
     ) -> Result<BackendResponse, Error> {
-        if let Err(error) = filter::apply(self.filters(), request, &mut delivery.filters) {
+        let mut filters = delivery.filters.for_attempt();
+        if let Err(error) = filter::apply(self.filters(), request, &mut filters) {
             // Without an attempt, which would count the request.
             let mut exchange = Exchange::start(self.metrics.clone(), request.headers(), false);
             record_error(&mut exchange, &error.kind);
             return Err(error);
         }
         let sent = match &self.backend.dispatch {
-            Dispatch::Balance(queue) => self.balance(queue, request, delivery).await,
-            Dispatch::Forward(endpoint) => return self.forward(endpoint, request, delivery).await,
-            Dispatch::Fail => Err(Error::new(Kind::NoDispatcher, "has no dispatcher")),
+            Dispatch::Balance(queue) => {
+                let sent = self.balance(queue, request, delivery, earlier, limit).await;
+                sent.map_err(|error| self.name(error))?
+            }
+            Dispatch::Forward(endpoint) => {
+                let sent = self.forward(endpoint, request, delivery, earlier, limit);
+                (sent.await?, None)
+            }
+            Dispatch::Fail => {
+                let error = Error::new(Kind::NoDispatcher, "has no dispatcher");
+                return Err(self.name(error));
+            }
         };
-        sent.map_err(|error| error.within(format_args!("backend {}", self.source.backend.meta)))
+        let ((response, attempt), picked) = sent;
+        Ok(BackendResponse {
+            response,
+            backend: self.clone(),
+            attempt,
+            picked,
+        })
+    }
+
+    fn name(&self, error: Error) -> Error {
+        error.within(format_args!("backend {}", self.source.backend.meta))
     }
 
     /// Sends it to endpoints that the balancer selects.
     async fn balance(
-        self: &Rc<Self>,
+        &self,
         queue: &BalanceQueue<HttpEndpoint>,
         request: &mut Request,
-        delivery: &mut Delivery,
-    ) -> Result<BackendResponse, Error> {
+        delivery: &Delivery,
+        earlier: &mut EarlierAttempts,
+        limit: Option<&AttemptLimit>,
+    ) -> Result<(Answered, Option<PickedEndpoint<HttpEndpoint>>), Error> {
         let replay = Replay::of(request);
         let mut started = Instant::now();
         loop {
             let picked = queue
-                .acquire_other(started, delivery.avoid)
+                .acquire_other(started, earlier.avoid)
                 .await
                 .map_err(queue_error)?;
             picked.value.check_identity(delivery.required_id.as_ref())?;
-            delivery.avoid = Some(picked.endpoint.addr);
+            earlier.avoid = Some(picked.endpoint.addr);
             let Attempt { failure, result } = self
-                .attempt(&picked.value, Some(&picked), request, delivery)
+                .attempt(&picked.value, Some(&picked), request, delivery, limit)
                 .await;
             match (&result, failure) {
                 (Ok((response, _)), _) => outcome::record_headers(&picked, response),
@@ -172,7 +199,7 @@ impl RuleBackend {
                 (Err(_), None) => {}
             }
             let action = failure.map_or(Action::Return, |failure| {
-                let history = &mut delivery.history;
+                let history = &mut earlier.history;
                 retry::decide(failure, replay, retry::Dispatch::Balanced, history)
             });
             match (action, result) {
@@ -180,12 +207,12 @@ impl RuleBackend {
                     if result.is_ok() {
                         queue.mark_reached(&picked);
                     }
-                    return self.respond(result, Some(picked));
+                    return Ok((result?, Some(picked)));
                 }
                 (Action::OtherEndpointIfAvailable, result) => {
                     queue.mark_failed(&picked);
                     if !queue.has_available() {
-                        return self.respond(result, Some(picked));
+                        return Ok((result?, Some(picked)));
                     }
                 }
                 (Action::OtherEndpoint { has_failed: true }, result) => {
@@ -206,27 +233,29 @@ impl RuleBackend {
 
     /// Sends it to the one address of the backend.
     async fn forward(
-        self: &Rc<Self>,
+        &self,
         endpoint: &HttpEndpoint,
         request: &mut Request,
-        delivery: &mut Delivery,
-    ) -> Result<BackendResponse, Error> {
+        delivery: &Delivery,
+        earlier: &mut EarlierAttempts,
+        limit: Option<&AttemptLimit>,
+    ) -> Result<Answered, Error> {
         endpoint.check_identity(delivery.required_id.as_ref())?;
         let replay = Replay::of(request);
         loop {
-            let Attempt { failure, result } = self.attempt(endpoint, None, request, delivery).await;
+            let attempt = self.attempt(endpoint, None, request, delivery, limit);
+            let Attempt { failure, result } = attempt.await;
             let action = failure.map_or(Action::Return, |failure| {
-                let history = &mut delivery.history;
+                let history = &mut earlier.history;
                 retry::decide(failure, replay, retry::Dispatch::Fixed, history)
             });
             if action == Action::Return {
-                let result = match result {
+                return match result {
                     Err(error) if failure.is_some_and(Failure::is_unsent) => {
                         Err(error.within(format_args!("endpoint {}", endpoint.addr())))
                     }
                     result => result,
                 };
-                return self.respond(result, None);
             }
         }
     }
@@ -239,6 +268,7 @@ impl RuleBackend {
         picked: Option<&PickedEndpoint<HttpEndpoint>>,
         request: &mut Request,
         delivery: &Delivery,
+        limit: Option<&AttemptLimit>,
     ) -> Attempt {
         let span = if delivery.is_traced {
             endpoint.open_span(request)
@@ -269,7 +299,7 @@ impl RuleBackend {
             .with_tap(endpoint.tap(request, delivery.client))
             .with_span(trace::context(span.as_deref()));
         let unanswered = picked.map(|picked| Unanswered::new(picked, delivery.timeouts.as_ref()));
-        let sent = match &delivery.limit {
+        let sent = match limit {
             None => {
                 let observer = RequestObserver::new(exchange.request_body(), None);
                 observer.attach(request.body_mut());
@@ -314,20 +344,6 @@ impl RuleBackend {
                 }
             }
         }
-    }
-
-    fn respond(
-        self: &Rc<Self>,
-        result: Result<(Response, Exchange), Error>,
-        picked: Option<PickedEndpoint<HttpEndpoint>>,
-    ) -> Result<BackendResponse, Error> {
-        let (response, attempt) = result?;
-        Ok(BackendResponse {
-            response,
-            backend: self.clone(),
-            attempt,
-            picked,
-        })
     }
 }
 

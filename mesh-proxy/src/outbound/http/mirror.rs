@@ -15,7 +15,7 @@ use mesh_core::route::filter::{Filter, Ratio};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::spawn_local;
 
-use super::backend::{BackendResponse, Delivery, RuleBackend};
+use super::backend::{BackendResponse, Delivery, EarlierAttempts, RuleBackend};
 use super::observe::ResponseObserver;
 use super::request_head::{RequestHeadCopy, opens_tunnel};
 use crate::context::ProxyContext;
@@ -106,7 +106,7 @@ fn send(request: &mut Request, copies: Vec<(OwnedSemaphorePermit, MirroredReques
             } = copy;
             let request = head.into_request(body);
             let delivery = Delivery::new(client, None, required_id, None);
-            metrics.count(exchange(&backend, request, delivery, &progress).await);
+            metrics.count(exchange(&backend, request, &delivery, &progress).await);
         });
     }
 }
@@ -115,11 +115,13 @@ fn send(request: &mut Request, copies: Vec<(OwnedSemaphorePermit, MirroredReques
 async fn exchange(
     backend: &Rc<RuleBackend>,
     mut request: Request,
-    mut delivery: Delivery,
+    delivery: &Delivery,
     progress: &MirrorBody,
 ) -> MirrorResult {
     let exchange = async {
-        match backend.send(&mut request, &mut delivery).await {
+        let mut earlier = EarlierAttempts::default();
+        let sending = backend.send(&mut request, delivery, &mut earlier, None);
+        match sending.await {
             Ok(sent) => discard(sent).await,
             Err(error) => {
                 tracing::debug!(%error, "Mirrored request failed");

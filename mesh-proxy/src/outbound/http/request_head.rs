@@ -6,6 +6,7 @@ use crate::http::message_context::MessageContext;
 use crate::http::{Body, Request};
 
 /// What the application has sent besides the body, which an attempt changes.
+#[derive(Clone)]
 pub(super) struct RequestHeadCopy {
     method: Method,
     uri: Uri,
@@ -30,12 +31,9 @@ impl RequestHeadCopy {
         }
     }
 
-    pub(super) fn restore(&self, request: &mut Request) {
-        *request.method_mut() = self.method.clone();
-        *request.uri_mut() = self.uri.clone();
-        *request.version_mut() = self.version;
-        *request.headers_mut() = self.headers.clone();
-        *request.extensions_mut() = self.extensions.clone();
+    /// Returns a request with a copy of this head.
+    pub(super) fn request(&self, body: Body) -> Request {
+        self.clone().into_request(body)
     }
 
     pub(super) fn into_request(self, body: Body) -> Request {
