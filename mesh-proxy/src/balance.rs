@@ -10,6 +10,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mesh_core::endpoint::Endpoint;
 use mesh_core::resilience::{Backoff, FailurePenalty, PeakEwma};
@@ -53,10 +54,17 @@ pub(crate) struct Balancer<T> {
     circuit: Option<CircuitBreaking>,
     /// The changes of the breakers that the gauges reflect.
     seen_changes: Cell<u64>,
+    /// When an endpoint was last tried or failed while all were excluded.
+    last_trial: Cell<Option<Instant>>,
     metrics: BalancerMetrics,
     /// This balancer's part of the shared gauges.
     counted: Cell<MemberCounts>,
 }
+
+/// The time between two requests that try an endpoint while all are excluded because they could not
+/// be reached. The back-off of one that is alone would keep its clients out for longer than it is
+/// away; the first pause of the default back-off is as long.
+const TRIAL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Creates the caller's state of an endpoint.
 type NewValue<T> = dyn Fn(&Arc<Endpoint>) -> T;
@@ -95,6 +103,7 @@ impl<T> Balancer<T> {
             rng: RefCell::new(SmallRng::seed_from_u64(seed)),
             circuit,
             seen_changes: Cell::default(),
+            last_trial: Cell::default(),
             metrics,
             counted: Cell::default(),
         }
@@ -147,7 +156,8 @@ impl<T> Balancer<T> {
     }
 
     /// Returns the less loaded of two random available endpoints. `avoid` is picked only if no
-    /// other is available.
+    /// other is available. If none is, one request each [`TRIAL_INTERVAL`] gets one that could not
+    /// be reached.
     pub(crate) fn pick(
         &self,
         now: Instant,
@@ -157,7 +167,10 @@ impl<T> Balancer<T> {
             self.notice_changes(circuit, now);
         }
         loop {
-            let member = self.choose(now, avoid)?;
+            let member = match self.choose(now, avoid) {
+                Some(member) => member,
+                None => self.choose_excluded(now)?,
+            };
             let admission = match &member.breaker {
                 None => None,
                 // Another thread may have sent the probe, so that the endpoint is not available.
@@ -200,10 +213,42 @@ impl<T> Balancer<T> {
         }
     }
 
-    /// Returns when the next unavailable endpoint may be tried again.
-    pub(crate) fn next_available(&self) -> Option<Instant> {
+    /// Returns the endpoint whose back-off ends first, if a trial is due.
+    fn choose_excluded(&self, now: Instant) -> Option<Rc<Member<T>>> {
+        self.next_trial(now).filter(|at| *at <= now)?;
+        self.last_trial.set(Some(now));
         let members = self.members.borrow();
-        members.iter().filter_map(|m| m.retry_at()).min()
+        let excluded = members.iter().filter(|member| member.may_be_tried(now));
+        let member = excluded.min_by_key(|member| member.health.tried_at())?;
+        member.health.record_trial(now);
+        Some(member.clone())
+    }
+
+    /// Returns when an endpoint that could not be reached may be tried although its back-off has
+    /// not elapsed; `None` if another one is available, or the breakers of all are open.
+    fn next_trial(&self, now: Instant) -> Option<Instant> {
+        let members = self.members.borrow();
+        let may_be_tried = members.iter().any(|member| member.may_be_tried(now));
+        if !may_be_tried || members.iter().any(|member| member.is_available(now)) {
+            return None;
+        }
+        let last = self.last_trial.get();
+        Some(last.map_or(now, |last| last + TRIAL_INTERVAL))
+    }
+
+    /// Whether a request would get an endpoint now although none is available.
+    pub(crate) fn is_trial_due(&self, now: Instant) -> bool {
+        self.next_trial(now).is_some_and(|at| at <= now)
+    }
+
+    /// Returns when the next unavailable endpoint may be tried again.
+    pub(crate) fn next_available(&self, now: Instant) -> Option<Instant> {
+        let members = self.members.borrow();
+        let available = members.iter().filter_map(|m| m.retry_at()).min();
+        [available, self.next_trial(now)]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Completes when an endpoint has been taken out of rotation or returned to it, by any thread.
@@ -218,11 +263,19 @@ impl<T> Balancer<T> {
         members.iter().any(|m| m.is_available(now))
     }
 
+    /// Whether an endpoint other than `addr` is available.
+    pub(crate) fn has_other(&self, addr: SocketAddr, now: Instant) -> bool {
+        let members = self.members.borrow();
+        let mut others = members.iter().filter(|m| m.endpoint.addr != addr);
+        others.any(|m| m.is_available(now))
+    }
+
     /// Records that the endpoint could not be reached. It is not picked until its back-off, which
     /// grows with each failure, has elapsed.
     pub(crate) fn mark_failed(&self, picked: &PickedEndpoint<T>, now: Instant) {
         let health = &picked.member.health;
         health.fail(now, &self.backoff, &mut *self.rng.borrow_mut());
+        self.last_trial.set(Some(now));
         self.update_gauges(now);
     }
 
@@ -270,11 +323,15 @@ impl<T> Balancer<T> {
 
 impl<T> Member<T> {
     fn is_available(&self, now: Instant) -> bool {
-        self.health.is_available(now)
-            && match &self.breaker {
-                None => true,
-                Some(breaker) => breaker.is_available(now),
-            }
+        self.health.is_available(now) && self.may_be_tried(now)
+    }
+
+    /// Whether its breaker allows a request, even if it could not be reached.
+    fn may_be_tried(&self, now: Instant) -> bool {
+        match &self.breaker {
+            None => true,
+            Some(breaker) => breaker.is_available(now),
+        }
     }
 
     /// Returns when an unavailable endpoint may be tried again.

@@ -13,6 +13,7 @@ mod cors;
 mod direct;
 mod discovery;
 mod egress;
+mod exclusion;
 mod filters;
 mod identity;
 mod inbound_profiles;

@@ -7,12 +7,16 @@ use rand::{Rng, RngExt as _};
 use tokio::time::Instant;
 
 /// Reachability of one endpoint. When its back-off has elapsed, the next request tries the
-/// endpoint, and uses another one if that fails.
+/// endpoint, and uses another one if that fails. Only a failure to connect counts, or a peer that
+/// reports that its application cannot be reached: an endpoint that breaks off some requests serves
+/// others.
 #[derive(Debug, Default)]
 pub(super) struct Health {
     /// Set if the last attempt failed.
     retry_at: Cell<Option<Instant>>,
     failed_at: Cell<Option<Instant>>,
+    /// The last attempt that has failed, or that began before the back-off had elapsed.
+    tried_at: Cell<Option<Instant>>,
     failures: Cell<u32>,
 }
 
@@ -25,8 +29,18 @@ impl Health {
         self.retry_at.get()
     }
 
+    pub(super) fn tried_at(&self) -> Option<Instant> {
+        self.tried_at.get()
+    }
+
+    /// Records an attempt that does not wait for the back-off.
+    pub(super) fn record_trial(&self, now: Instant) {
+        self.tried_at.set(Some(now));
+    }
+
     /// Records a failure. Failures of concurrent attempts count as one.
     pub(super) fn fail(&self, now: Instant, backoff: &Backoff, rng: &mut impl Rng) {
+        self.tried_at.set(Some(now));
         if !self.is_available(now) {
             return;
         }

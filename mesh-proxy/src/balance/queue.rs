@@ -75,8 +75,19 @@ impl<T> BalanceQueue<T> {
     }
 
     /// Whether an endpoint is available now.
-    pub(crate) fn has_available(&self) -> bool {
+    pub(super) fn has_available(&self) -> bool {
         self.balancer.has_available(Instant::now())
+    }
+
+    /// Whether a request that is sent here would try an endpoint, although none is available.
+    pub(crate) fn is_trial_due(&self) -> bool {
+        self.balancer.is_trial_due(Instant::now())
+    }
+
+    /// Whether an endpoint besides `picked` is available now.
+    pub(crate) fn has_other(&self, picked: &PickedEndpoint<T>) -> bool {
+        self.balancer
+            .has_other(picked.endpoint.addr, Instant::now())
     }
 
     /// Returns an endpoint as soon as one is available. The fail-fast timeout counts from
@@ -138,7 +149,7 @@ impl<T> BalanceQueue<T> {
                 self.wake.notify_waiters();
                 return Err(QueueError::FailFast);
             }
-            let retry = self.balancer.next_available().unwrap_or(deadline);
+            let retry = self.balancer.next_available(now).unwrap_or(deadline);
             tokio::select! {
                 Ok(()) = sets.changed() => {}
                 () = self.wake.notified() => {}

@@ -328,6 +328,37 @@ async fn unreachable_endpoint_is_tried_after_backoff() {
     assert!(queue.is_available());
 }
 
+/// Their back-offs have grown to seconds.
+#[tokio::test(start_paused = true)]
+async fn one_request_tries_each_100_ms_while_all_endpoints_are_excluded() {
+    let (_sender, queue) = new_queue(set(&[1, 2]), 10);
+    let mut tried = Vec::new();
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(20) {
+        match queue.acquire(Instant::now()).await {
+            Ok(picked) => {
+                queue.mark_failed(&picked);
+                tried.push((began.elapsed(), *picked.value));
+            }
+            Err(_) => tokio::time::advance(Duration::from_millis(10)).await,
+        }
+    }
+    let late: Vec<_> = tried.iter().filter(|it| it.0.as_secs() >= 5).collect();
+    assert!((140..=160).contains(&late.len()), "{}", late.len());
+    for endpoint in [1, 2] {
+        let tried = late.iter().filter(|it| it.1 == endpoint).count();
+        assert!(tried >= 60, "{endpoint}: {tried}");
+    }
+    // The one that is reached serves all requests at once.
+    tokio::time::advance(Duration::from_millis(100)).await;
+    let picked = queue.acquire(Instant::now()).await.unwrap();
+    queue.mark_reached(&picked);
+    for _ in 0..10 {
+        let other = queue.acquire(Instant::now()).await.unwrap();
+        assert_eq!(*other.value, *picked.value);
+    }
+}
+
 #[test]
 fn avoided_endpoint_is_picked_only_if_it_is_the_only_one() {
     let balancer = balancer();

@@ -83,10 +83,10 @@ pub(crate) enum Action {
     Return,
     /// The request is sent to the same endpoint on another connection.
     SameEndpoint,
-    /// The request is sent to another endpoint. `has_failed`: this one is in back-off.
-    OtherEndpoint { has_failed: bool },
-    /// This endpoint is in back-off. If another one is available now, the request is sent there,
-    /// otherwise the response is returned.
+    /// The request is sent to another endpoint, or to the same one if it is the only one.
+    OtherEndpoint,
+    /// If another endpoint is available now, the request is sent there, otherwise the response is
+    /// returned.
     OtherEndpointIfAvailable,
 }
 
@@ -99,9 +99,9 @@ pub(crate) enum Report {
     Refusal,
 }
 
-/// How often a request is moved to another connection because its connection was dead, before the
-/// endpoint counts as failed. Dead connections are removed when they are found, so a second attempt
-/// that fails means that the endpoint closes connections as soon as they are made.
+/// How often a request is moved to another connection because its connection was dead. Dead
+/// connections are removed when they are found, so a second attempt that fails means that the
+/// endpoint closes connections as soon as they are made.
 const MAX_DEAD_CONNECTIONS: u8 = 3;
 
 /// Decides what follows an attempt that failed with `failure`, and records it in `history`.
@@ -111,9 +111,9 @@ pub(crate) fn decide(
     dispatch: Dispatch,
     history: &mut History,
 ) -> Action {
-    let retry = |is_allowed: bool, has_failed: bool| match dispatch {
+    let retry = |is_allowed: bool| match dispatch {
         _ if !is_allowed => Action::Return,
-        Dispatch::Balanced => Action::OtherEndpoint { has_failed },
+        Dispatch::Balanced => Action::OtherEndpoint,
         Dispatch::Fixed | Dispatch::Application { .. } => Action::SameEndpoint,
     };
     let may_be_dead = match (failure, dispatch) {
@@ -125,23 +125,22 @@ pub(crate) fn decide(
     };
     if may_be_dead && history.dead_connections < MAX_DEAD_CONNECTIONS {
         history.dead_connections += 1;
-        return retry(true, false);
+        return retry(true);
     }
     match (failure, dispatch) {
         // A single address has no alternative.
-        (Failure::ConnectionRefused | Failure::NoConnection | Failure::Unwritten, _) => {
-            retry(dispatch == Dispatch::Balanced, true)
+        (Failure::ConnectionRefused | Failure::NoConnection, _) => {
+            retry(dispatch == Dispatch::Balanced)
         }
-        (Failure::Reset | Failure::TimedOut, _)
+        (Failure::Unwritten | Failure::Reset | Failure::TimedOut, _)
         | (Failure::Refused | Failure::ProtocolError, Dispatch::Application { .. }) => {
             Action::Return
         }
-        (Failure::Refused | Failure::Excluded, _) => retry(
-            replay != Replay::Impossible && history.take_retry(dispatch),
-            false,
-        ),
+        (Failure::Refused | Failure::Excluded, _) => {
+            retry(replay != Replay::Impossible && history.take_retry(dispatch))
+        }
         (Failure::Lost | Failure::ProtocolError, _) => {
-            retry(replay == Replay::Safe && history.take_retry(dispatch), true)
+            retry(replay == Replay::Safe && history.take_retry(dispatch))
         }
         (Failure::Undelivered(how), Dispatch::Balanced) => match how {
             DeliveryFailure::NotSent if replay != Replay::Impossible => {
@@ -179,6 +178,25 @@ impl Failure {
             self,
             Self::ConnectionRefused | Self::NoConnection | Self::Unwritten
         )
+    }
+
+    /// What the attempt has shown of the endpoint: whether it can be reached. Only an endpoint that
+    /// cannot is excluded. One that breaks off a request may serve all others. `None`: nothing.
+    pub(crate) fn reached(self) -> Option<bool> {
+        match self {
+            Self::ConnectionRefused
+            | Self::NoConnection
+            | Self::Undelivered(DeliveryFailure::NotSent) => Some(false),
+            // The connection may have been made long ago.
+            Self::Unwritten => None,
+            Self::Refused
+            | Self::Excluded
+            | Self::Reset
+            | Self::Lost
+            | Self::ProtocolError
+            | Self::TimedOut
+            | Self::Undelivered(DeliveryFailure::Indeterminate) => Some(true),
+        }
     }
 
     /// Whether the endpoint may have received and processed the request.

@@ -212,34 +212,45 @@ impl Opaque {
         }
     }
 
-    /// Chooses the first available backend, or a random available one by weight.
+    /// Chooses the first available backend, or a random available one by weight. If none is, the
+    /// connection may be the one that finds out whether an endpoint can be reached again.
     fn choose(&self, route: &ConnectionRoute<'_>) -> Result<Arc<RouteBackend>, OpaqueError> {
-        let is_available = |backend: &RouteBackend| match &backend.backend.target {
+        self.find(route, BalanceQueue::is_available)
+            .or_else(|| self.find(route, BalanceQueue::is_trial_due))
+            .ok_or_else(|| OpaqueError::Unavailable {
+                route: route.meta.clone(),
+            })
+    }
+
+    fn find(
+        &self,
+        route: &ConnectionRoute<'_>,
+        is_suitable: impl Fn(&BalanceQueue<EndpointDial>) -> bool,
+    ) -> Option<Arc<RouteBackend>> {
+        let is_suitable = |backend: &RouteBackend| match &backend.backend.target {
             BackendTarget::Balance {
                 authority,
                 load,
                 queue,
-            } => self
-                .balancer(route, authority, *load, *queue, &backend.backend.meta)
-                .is_available(),
+            } => {
+                is_suitable(&self.balancer(route, authority, *load, *queue, &backend.backend.meta))
+            }
             BackendTarget::Forward(_) | BackendTarget::None => true,
         };
         let chosen = match route.backends {
             Distribution::Empty => None,
             Distribution::FirstAvailable(backends) => {
-                backends.iter().find(|backend| is_available(backend))
+                backends.iter().find(|backend| is_suitable(backend))
             }
             Distribution::RandomAvailable(backends) => {
-                let available: Vec<_> = backends
+                let suitable: Vec<_> = backends
                     .iter()
-                    .filter(|(backend, _)| is_available(backend))
+                    .filter(|(backend, _)| is_suitable(backend))
                     .collect();
-                pick_by_weight(&available)
+                pick_by_weight(&suitable)
             }
         };
-        chosen.cloned().ok_or_else(|| OpaqueError::Unavailable {
-            route: route.meta.clone(),
-        })
+        chosen.cloned()
     }
 
     /// Tries endpoints until one can be reached, for up to the fail-fast timeout.

@@ -82,6 +82,11 @@ impl Answers {
     /// Sets the endpoints of a Service, which have no proxies.
     pub(super) fn endpoints(&self, authority: &str, addrs: &[SocketAddr]) {
         let endpoints = addrs.iter().map(|addr| Endpoint::plain(*addr)).collect();
+        self.described_endpoints(authority, endpoints);
+    }
+
+    /// Sets the endpoints of a Service with all of their properties.
+    pub(super) fn described_endpoints(&self, authority: &str, endpoints: Vec<Endpoint>) {
         let mut state = self.0.borrow_mut();
         state.endpoints.insert(authority.to_owned(), endpoints);
     }

@@ -11,14 +11,12 @@ use super::Replay::{IfUnprocessed, Impossible, Safe};
 use super::*;
 use crate::http::Body;
 
-const OTHER: Action = Action::OtherEndpoint { has_failed: false };
+const OTHER: Action = Action::OtherEndpoint;
 const IF_OTHER: Action = Action::OtherEndpointIfAvailable;
 const SAME: Action = Action::SameEndpoint;
-const FAILED: Action = Action::OtherEndpoint { has_failed: true };
-const ALWAYS: &[Action] = &[FAILED];
-const FAILED_ONCE: &[Action] = &[FAILED, Return];
+const ALWAYS: &[Action] = &[OTHER];
 const OTHER_ONCE: &[Action] = &[OTHER, Return];
-const OTHER_THRICE: &[Action] = &[OTHER, OTHER, OTHER, FAILED];
+const OTHER_THRICE: &[Action] = &[OTHER, OTHER, OTHER, Return];
 const SAME_ONCE: &[Action] = &[SAME, Return];
 const SAME_THRICE: &[Action] = &[SAME, SAME, SAME, Return];
 const NEVER: &[Action] = &[Return];
@@ -47,8 +45,8 @@ fn decisions_are_those_of_adr_0030() {
         (Unwritten, ALL, [OTHER_THRICE, SAME_THRICE, SAME_THRICE]),
         (Refused, WITHOUT_BODY, [OTHER_ONCE, SAME_ONCE, NEVER]),
         (Excluded, WITHOUT_BODY, [OTHER_ONCE, SAME_ONCE, SAME_ONCE]),
-        (Lost, &[Safe], [FAILED_ONCE, SAME_ONCE, SAME_ONCE]),
-        (ProtocolError, &[Safe], [FAILED_ONCE, SAME_ONCE, NEVER]),
+        (Lost, &[Safe], [OTHER_ONCE, SAME_ONCE, SAME_ONCE]),
+        (ProtocolError, &[Safe], [OTHER_ONCE, SAME_ONCE, NEVER]),
         (
             Undelivered(NotSent),
             WITHOUT_BODY,
@@ -85,6 +83,26 @@ fn failures_of_reused_connections_count_as_closed_connections() {
     for replay in [IfUnprocessed, Impossible] {
         check(Lost, replay, reused, NEVER);
         check(ProtocolError, replay, reused, NEVER);
+    }
+}
+
+/// Whatever an endpoint does to a request that it has received, it may serve others.
+#[test]
+fn only_endpoints_that_cannot_be_reached_are_excluded() {
+    for (failure, reached) in [
+        (ConnectionRefused, Some(false)),
+        (NoConnection, Some(false)),
+        (Undelivered(NotSent), Some(false)),
+        (Unwritten, None),
+        (Refused, Some(true)),
+        (Excluded, Some(true)),
+        (Lost, Some(true)),
+        (ProtocolError, Some(true)),
+        (Reset, Some(true)),
+        (TimedOut, Some(true)),
+        (Undelivered(Indeterminate), Some(true)),
+    ] {
+        assert_eq!(failure.reached(), reached, "{failure:?}");
     }
 }
 

@@ -129,6 +129,14 @@ impl RuleBackend {
         self.backend.is_available()
     }
 
+    /// Whether a request may try it although it is not available.
+    pub(super) fn is_trial_due(&self) -> bool {
+        match &self.backend.dispatch {
+            Dispatch::Balance(queue) => queue.is_trial_due(),
+            Dispatch::Forward(_) | Dispatch::Fail => false,
+        }
+    }
+
     /// Sends a request to an endpoint of the backend, each attempt at one within `limit`. The
     /// request is that of the rule; the filters of the backend change it.
     pub(super) async fn send(
@@ -198,35 +206,34 @@ impl RuleBackend {
                 (Err(_), Some(failure)) => outcome::record_failure(&picked, failure),
                 (Err(_), None) => {}
             }
-            let action = failure.map_or(Action::Return, |failure| {
-                let history = &mut earlier.history;
-                retry::decide(failure, replay, retry::Dispatch::Balanced, history)
-            });
-            match (action, result) {
-                (Action::Return, result) => {
-                    if result.is_ok() {
-                        queue.mark_reached(&picked);
-                    }
+            match failure.map_or(Some(true), Failure::reached) {
+                Some(true) => queue.mark_reached(&picked),
+                Some(false) => queue.mark_failed(&picked),
+                None => {}
+            }
+            let Some(failure) = failure else {
+                return Ok((result?, Some(picked)));
+            };
+            let history = &mut earlier.history;
+            let action = retry::decide(failure, replay, retry::Dispatch::Balanced, history);
+            match action {
+                Action::Return => return Ok((result?, Some(picked))),
+                Action::OtherEndpointIfAvailable if !queue.has_other(&picked) => {
                     return Ok((result?, Some(picked)));
                 }
-                (Action::OtherEndpointIfAvailable, result) => {
-                    queue.mark_failed(&picked);
-                    if !queue.has_available() {
-                        return Ok((result?, Some(picked)));
-                    }
+                Action::OtherEndpoint if failure.may_be_processed() => {
+                    // The fail-fast timeout restarts: detecting that a pod has vanished takes
+                    // seconds, which were not spent waiting for an endpoint. This happens once per
+                    // request, so the wait stays bounded.
+                    started = Instant::now();
                 }
-                (Action::OtherEndpoint { has_failed: true }, result) => {
-                    queue.mark_failed(&picked);
-                    if failure.is_some_and(Failure::may_be_processed) {
-                        // The fail-fast timeout restarts: detecting that a pod has vanished takes
-                        // seconds, which were not spent waiting for an endpoint. This happens once
-                        // per request, so the wait stays bounded.
-                        started = Instant::now();
-                    } else if let Err(error) = result {
+                Action::OtherEndpoint | Action::OtherEndpointIfAvailable | Action::SameEndpoint => {
+                    if let Err(error) = result
+                        && failure.reached() == Some(false)
+                    {
                         tracing::info!(addr = %picked.endpoint.addr, %error, "Failed to connect");
                     }
                 }
-                (Action::SameEndpoint | Action::OtherEndpoint { has_failed: false }, _) => {}
             }
         }
     }

@@ -489,19 +489,20 @@ fn verdict_filter(verdict: &TcpVerdict) -> Option<Filter> {
 }
 
 impl Backends {
-    /// Chooses the backend for one request, among those that are available.
+    /// Chooses the backend for one request, among those that are available. If none is, the request
+    /// may be the one that finds out whether an endpoint can be reached again.
     pub(super) fn choose(&self) -> Result<Rc<RuleBackend>, Error> {
-        let chosen = match self {
-            Self::FirstAvailable(backends) => {
-                backends.iter().find(|backend| backend.is_available())
-            }
-            Self::RandomAvailable(backends) => {
-                choose_by_weight(backends, |backend| backend.is_available())
-            }
-        };
-        chosen
+        self.find(RuleBackend::is_available)
+            .or_else(|| self.find(RuleBackend::is_trial_due))
             .cloned()
             .ok_or_else(|| Error::new(Kind::LoadShed, "service unavailable"))
+    }
+
+    fn find(&self, is_suitable: impl Fn(&RuleBackend) -> bool) -> Option<&Rc<RuleBackend>> {
+        match self {
+            Self::FirstAvailable(backends) => backends.iter().find(|it| is_suitable(it)),
+            Self::RandomAvailable(backends) => choose_by_weight(backends, |it| is_suitable(it)),
+        }
     }
 }
 
