@@ -15,6 +15,7 @@ mod discovery;
 mod egress;
 mod exclusion;
 mod filters;
+mod goaway;
 mod identity;
 mod inbound_profiles;
 mod ingress;

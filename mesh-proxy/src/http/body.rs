@@ -98,6 +98,10 @@ pub(crate) trait BodyObserver {
     fn data(&mut self, bytes: usize);
     /// Called once, after the last frame.
     fn end(&mut self, end: BodyEnd<'_>);
+    /// Returns what is left of several observers without the one that was added last.
+    fn without_last(self: Box<Self>) -> Option<Box<dyn BodyObserver>> {
+        None
+    }
 }
 
 /// How a body ended.
@@ -304,6 +308,14 @@ impl Body {
             None => observer,
             Some(first) => Box::new(ObserverPair(first, observer)),
         });
+    }
+
+    /// Removes the observer that was added last, before anything was read: the attempt that it
+    /// belongs to has failed.
+    pub(crate) fn unobserve(&mut self) {
+        if let Some(extras) = &mut self.extras {
+            extras.observer = extras.observer.take().and_then(BodyObserver::without_last);
+        }
     }
 
     /// Returns the body with `observer` added, as by [`observe`](Self::observe).
@@ -519,6 +531,10 @@ impl BodyObserver for ObserverPair {
     fn end(&mut self, end: BodyEnd<'_>) {
         self.0.end(end);
         self.1.end(end);
+    }
+
+    fn without_last(self: Box<Self>) -> Option<Box<dyn BodyObserver>> {
+        Some(self.0)
     }
 }
 

@@ -116,11 +116,13 @@ impl From<&SendError> for StreamError {
 }
 
 impl SendError {
-    /// The error code, if the peer reset the stream.
+    /// The error code, if the peer reset the stream. A GOAWAY that excludes the stream says the
+    /// same as REFUSED_STREAM, which an HTTP/2 client understands on its own connection.
     pub(crate) fn reset(&self) -> Option<ErrorCode> {
         match self {
             Self::Dial(_) | Self::Http1(_) | Self::TimedOut(_) => None,
             Self::Http2(mesh_http2::Error::Reset(code)) => Some(*code),
+            Self::Http2(mesh_http2::Error::Unprocessed(_)) => Some(ErrorCode::REFUSED_STREAM),
             Self::Http2(_) => None,
         }
     }
@@ -198,6 +200,7 @@ impl<D: Dial + 'static> Client<D> {
                 Err(error) => error,
             };
             let dispatch = Dispatch::Application { is_reused };
+            let replay = replay.after_attempt(request);
             if retry::decide(error.failure(), replay, dispatch, &mut history) == Action::Return {
                 return Err(error);
             }
@@ -212,7 +215,7 @@ impl Connection {
     }
 
     /// Sends `request`, whose URI must be absolute, and converts it to the form that HTTP/1 needs.
-    /// Takes the body, unless the request could not be written ([`SendError::Dial`]).
+    /// Takes the body, unless it fails before anything was read of it.
     pub(crate) async fn send(self, request: &mut Request) -> Result<Response, SendError> {
         let (connection, pool) = match self.0 {
             ConnectionKind::Http2(reservation) => return reservation.send(request).await,

@@ -43,13 +43,15 @@ pub(crate) enum Failure {
 }
 
 /// When a request can be sent again after a part of it was written. Determined before the first
-/// attempt, which takes the body.
+/// attempt, which takes the body, and after each one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Replay {
     /// Always: the method is idempotent (RFC 9110, section 9.2.2), and there is no body to lose.
     Safe,
     /// If the peer has not processed it: there is no body to lose.
     IfUnprocessed,
+    /// The same, if the attempt has read nothing of its body; see [`Replay::after_attempt`].
+    IfUntouched,
     /// Never: its body is lost, or its connection might have become a tunnel.
     Impossible,
 }
@@ -137,15 +139,13 @@ pub(crate) fn decide(
             Action::Return
         }
         (Failure::Refused | Failure::Excluded, _) => {
-            retry(replay != Replay::Impossible && history.take_retry(dispatch))
+            retry(replay.is_possible() && history.take_retry(dispatch))
         }
         (Failure::Lost | Failure::ProtocolError, _) => {
             retry(replay == Replay::Safe && history.take_retry(dispatch))
         }
         (Failure::Undelivered(how), Dispatch::Balanced) => match how {
-            DeliveryFailure::NotSent if replay != Replay::Impossible => {
-                Action::OtherEndpointIfAvailable
-            }
+            DeliveryFailure::NotSent if replay.is_possible() => Action::OtherEndpointIfAvailable,
             DeliveryFailure::Indeterminate
                 if replay == Replay::Safe && history.take_retry(dispatch) =>
             {
@@ -215,14 +215,31 @@ impl Failure {
 }
 
 impl Replay {
+    /// Whether a request that the peer has not processed can be sent again.
+    fn is_possible(self) -> bool {
+        matches!(self, Self::Safe | Self::IfUnprocessed)
+    }
+
     pub(crate) fn of(request: &Request) -> Self {
         let is_upgrade = MessageContext::of(request.extensions()).requests_upgrade;
-        if is_upgrade || !request.body().is_empty() {
+        if is_upgrade {
             Self::Impossible
+        } else if !request.body().is_empty() {
+            Self::IfUntouched
         } else if request.method().is_idempotent() {
             Self::Safe
         } else {
             Self::IfUnprocessed
+        }
+    }
+
+    /// Returns what holds after an attempt at `request` has failed, which gives back the body if it
+    /// has read nothing.
+    pub(crate) fn after_attempt(self, request: &Request) -> Self {
+        match self {
+            Self::IfUntouched if request.body().is_empty() => Self::Impossible,
+            Self::IfUntouched => Self::IfUnprocessed,
+            known => known,
         }
     }
 }

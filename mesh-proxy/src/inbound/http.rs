@@ -23,6 +23,7 @@ use super::policy::{ActiveEnforcer, RoutePermit};
 use crate::access_log::OpenEntry;
 use crate::context::ProxyContext;
 use crate::error::{Error, Kind, Side};
+use crate::http::body::GrpcErrorTrailers;
 use crate::http::client::{Client, SendError};
 use crate::http::filter::FilterState;
 use crate::http::headers::{
@@ -31,7 +32,7 @@ use crate::http::headers::{
 use crate::http::retry::{self, Failure, Report};
 use crate::http::synthetic_response::{ErrorDetail, RequestContext};
 use crate::http::{
-    ErrorCode, HttpHandler, Protocol, Request, Reset, Response, filter, headers, orig_proto,
+    ErrorCode, HttpHandler, Protocol, Request, Reset, Response, filter, grpc, headers, orig_proto,
     synthetic_response, uri,
 };
 use crate::tap::TapRecorder;
@@ -191,6 +192,12 @@ impl RequestHandler {
             Ok(mut response) => {
                 if let Some(version) = downgraded {
                     orig_proto::upgrade_response(&mut response, version);
+                }
+                if request_context.is_grpc() && grpc::has_status_in_trailers(response.headers()) {
+                    // The library of the client reports a lost connection with this status. A reset
+                    // would be an internal error to it.
+                    let errors = GrpcErrorTrailers { with_message: true };
+                    return Ok(response.map(|body| body.with_grpc_error_trailers(errors)));
                 }
                 Ok(response)
             }

@@ -33,7 +33,7 @@ use crate::http::body::{ExchangeTimeouts, GrpcErrorTrailers, TimeoutError};
 use crate::http::headers::{DST_CANONICAL, REQUIRE_ID};
 use crate::http::retry::RetryPolicy;
 use crate::http::synthetic_response::{self, ErrorDetail, RequestContext};
-use crate::http::{HttpHandler, Request, Reset, Response, filter, orig_proto, uri};
+use crate::http::{HttpHandler, Request, Reset, Response, filter, grpc, orig_proto, uri};
 use crate::idle::IdleCache;
 use crate::telemetry::http::{Exchange, ExchangeMetrics, StreamError};
 use crate::telemetry::labels::Direction;
@@ -312,9 +312,11 @@ impl HttpTarget {
         let observer = ResponseObserver::new(route, sent.attempt, sent.picked);
         let with_message = self.context.config.outbound.informational_headers;
         let timeouts = timeouts.filter(|_| !request_context.is_tunnel(response.status()));
+        let has_status_in_trailers =
+            request_context.is_grpc() && grpc::has_status_in_trailers(response.headers());
         response.map(|body| {
             let mut body = body.observed(Box::new(observer));
-            if request_context.is_grpc() {
+            if has_status_in_trailers {
                 body = body.with_grpc_error_trailers(GrpcErrorTrailers { with_message });
             }
             match timeouts {

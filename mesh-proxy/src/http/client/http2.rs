@@ -340,7 +340,9 @@ impl StreamReservation {
             poll_fn(|cx| poll_response(&response_future, interim.as_ref(), cx)).await
         } else {
             let upload = OutgoingBody::new(body, send_stream);
-            send_with_body(&response_future, upload, interim, &mut self.stream).await
+            let untouched = request.body_mut();
+            let stream = &mut self.stream;
+            send_with_body(&response_future, upload, interim, stream, untouched).await
         };
         let response = response.map_err(SendError::Http2)?;
         let length = declared_length(response.headers());
@@ -371,22 +373,26 @@ fn poll_response(
 }
 
 /// Sends a request's body until the response headers have been received. A longer body is then an
-/// [upload](crate::http::upload) of `stream`.
+/// [upload](crate::http::upload) of `stream`. If there is no response and nothing of the body was
+/// read, `untouched` becomes the body.
 async fn send_with_body(
     response_future: &ResponseFuture,
     upload: OutgoingBody,
     interim: Option<InterimSender>,
     stream: &mut StreamGuard,
+    untouched: &mut Body,
 ) -> Result<http::Response<()>, mesh_http2::Error> {
     let mut upload = Some(upload);
+    let mut failed = None;
     let response = poll_fn(|cx| {
         if let Some(sending) = &mut upload
             && let Poll::Ready(sent) = Pin::new(sending).poll(cx)
         {
-            upload = None;
+            let sending = upload.take();
             if let Err(error) = sent {
                 // The response reports the outcome, or fails with the same error.
                 tracing::debug!(%error, "Request body could not be sent completely");
+                failed = sending;
                 if matches!(error, SendBodyError::Body(_)) {
                     // The client has disconnected. The task that serves it must report this first,
                     // so that the endpoint is not counted as failed.
@@ -397,7 +403,17 @@ async fn send_with_body(
         }
         poll_response(response_future, interim.as_ref(), cx)
     })
-    .await?;
+    .await;
+    let response = match response {
+        Ok(response) => response,
+        Err(error) => {
+            let body = failed
+                .or(upload)
+                .and_then(OutgoingBody::into_untouched_body);
+            *untouched = body.unwrap_or_default();
+            return Err(error);
+        }
+    };
     // A client that waits for a 100 and receives the final response does not send the body.
     let is_body_unwanted = interim.is_some_and(|interim| interim.is_continue_awaited());
     if let Some(upload) = upload.filter(|_| !is_body_unwanted) {

@@ -73,6 +73,11 @@ impl OutgoingBody {
         self.progress
     }
 
+    /// Returns the body, unless a part of it has been read.
+    pub(in crate::http) fn into_untouched_body(self) -> Option<Body> {
+        (self.progress == 0).then_some(self.body)
+    }
+
     /// Ready when another attempt has taken the body.
     pub(super) fn poll_superseded(&self, cx: &Context<'_>) -> Poll<()> {
         self.body.poll_superseded(cx)

@@ -7,7 +7,7 @@ use super::Failure::{
     ConnectionRefused, Excluded, Lost, NoConnection, ProtocolError, Refused, Reset, TimedOut,
     Undelivered, Unwritten,
 };
-use super::Replay::{IfUnprocessed, Impossible, Safe};
+use super::Replay::{IfUnprocessed, IfUntouched, Impossible, Safe};
 use super::*;
 use crate::http::Body;
 
@@ -20,7 +20,7 @@ const OTHER_THRICE: &[Action] = &[OTHER, OTHER, OTHER, Return];
 const SAME_ONCE: &[Action] = &[SAME, Return];
 const SAME_THRICE: &[Action] = &[SAME, SAME, SAME, Return];
 const NEVER: &[Action] = &[Return];
-const ALL: &[Replay] = &[Safe, IfUnprocessed, Impossible];
+const ALL: &[Replay] = &[Safe, IfUnprocessed, IfUntouched, Impossible];
 const WITHOUT_BODY: &[Replay] = &[Safe, IfUnprocessed];
 
 /// Fails attempts of a request with `failure`. After `expected`, its last action repeats.
@@ -137,8 +137,20 @@ fn replay_depends_on_method_body_and_upgrade() {
     assert_eq!(replay("GET", "", false), Safe);
     assert_eq!(replay("DELETE", "", false), Safe);
     assert_eq!(replay("POST", "", false), IfUnprocessed);
-    assert_eq!(replay("PUT", "body", false), Impossible);
+    assert_eq!(replay("PUT", "body", false), IfUntouched);
+    assert_eq!(replay("PUT", "body", true), Impossible);
     assert_eq!(replay("GET", "", true), Impossible);
+}
+
+/// An attempt returns the body only if it has read nothing of it.
+#[test]
+fn request_can_be_sent_again_while_its_body_is_untouched() {
+    let (with_body, without) = (Request::new(Body::full("b")), Request::new(Body::empty()));
+    assert_eq!(IfUntouched.after_attempt(&with_body), IfUnprocessed);
+    assert_eq!(IfUntouched.after_attempt(&without), Impossible);
+    for replay in [Safe, IfUnprocessed, Impossible] {
+        assert_eq!(replay.after_attempt(&without), replay);
+    }
 }
 
 /// The rows of docs/adr/0034, and what docs/adr/0030 reports to peers.

@@ -215,6 +215,7 @@ impl RuleBackend {
                 return Ok((result?, Some(picked)));
             };
             let history = &mut earlier.history;
+            let replay = replay.after_attempt(request);
             let action = retry::decide(failure, replay, retry::Dispatch::Balanced, history);
             match action {
                 Action::Return => return Ok((result?, Some(picked))),
@@ -254,6 +255,7 @@ impl RuleBackend {
             let Attempt { failure, result } = attempt.await;
             let action = failure.map_or(Action::Return, |failure| {
                 let history = &mut earlier.history;
+                let replay = replay.after_attempt(request);
                 retry::decide(failure, replay, retry::Dispatch::Fixed, history)
             });
             if action == Action::Return {
@@ -328,6 +330,7 @@ impl RuleBackend {
             unanswered.end();
         }
         if !matches!(sent, Ok((_, None))) {
+            request.body_mut().unobserve();
             rewrite.undo(request);
             restore_parent(span.as_deref(), request);
         }
