@@ -264,6 +264,46 @@ fn mirrors_beyond_the_limit_are_not_sent() {
     });
 }
 
+/// An upload may last for hours.
+#[test]
+fn mirror_that_has_answered_makes_room_for_others_while_its_request_goes_on() {
+    for speaks in [Speaks::Http1, Speaks::Http2] {
+        run(async || {
+            let (app, shadow) = (App::start().await, App::start().await);
+            let filters = vec![mirror(SHADOW, Ratio::ALL)];
+            let scene = Scene::new(app.addr, filters, &[(SHADOW, shadow.addr)]).await;
+            let semaphore = &scene.proxy.context.shared.mirrors_in_flight;
+            let tcp = scene.client().await;
+            let _held: Box<dyn std::any::Any> = if speaks == Speaks::Http2 {
+                let mut client = http2(tcp).await;
+                let request = http::Request::post("http://web/").body(()).unwrap();
+                let (response, mut upload) = client.send_request(request, false).unwrap();
+                upload.send_data("begin".into(), false).unwrap();
+                let mut calls = streams(shadow.accept().await).await;
+                let (request, mut to) = calls.recv().await.unwrap();
+                let mut body = request.into_body();
+                assert_eq!(body.data().await.unwrap().unwrap(), "begin");
+                assert_eq!(semaphore.available_permits(), 511);
+                to.send_response(http::Response::new(()), true).unwrap();
+                Box::new((client, response, upload, calls, body, to))
+            } else {
+                let mut tcp = tcp;
+                let request = "POST / HTTP/1.1\r\nhost: web\r\ncontent-length: 10\r\n\r\nbegin";
+                send(&mut tcp, request).await;
+                let (mut served, _) = shadow.receive().await;
+                assert_eq!(semaphore.available_permits(), 511);
+                send(&mut served, OK).await;
+                Box::new((tcp, served))
+            };
+            while scene.ended("completed") == 0 {
+                settle().await;
+            }
+            settle().await;
+            assert_eq!(semaphore.available_permits(), 512);
+        });
+    }
+}
+
 #[test]
 fn share_of_requests_is_mirrored() {
     run(async || {

@@ -8,7 +8,7 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
@@ -30,7 +30,8 @@ const OVERHEAD: usize = 128;
 /// The body of a request with mirrors.
 pub(super) struct SharedReader {
     source: Body,
-    copies: Vec<Rc<MirrorBody>>,
+    /// A mirror that has ended holds its body no longer.
+    copies: Vec<Weak<MirrorBody>>,
     /// Whether the mirrors have had a turn since the last frame.
     has_yielded: bool,
 }
@@ -48,7 +49,8 @@ pub(crate) struct MirrorBody {
     state: RefCell<State>,
     /// Notifies the mirror of changes of the phase.
     changed: Notify,
-    /// Counts the mirror until nothing holds its body.
+    /// Counts the mirror until nothing of it holds its body. The request does not: it may go on for
+    /// hours after the mirror has ended.
     _permit: OwnedSemaphorePermit,
 }
 
@@ -121,7 +123,7 @@ impl Body {
             let context = self.context.take();
             *self = Self::from_content(Content::Shared(Box::new(SharedReader {
                 source: std::mem::take(self),
-                copies: shared.iter().map(|(_, body)| body.clone()).collect(),
+                copies: shared.iter().map(|(_, body)| Rc::downgrade(body)).collect(),
                 has_yielded: false,
             })));
             self.context = context;
@@ -138,7 +140,7 @@ impl SharedReader {
         // A client that is faster than the connection of the request would keep this task busy, and
         // mirrors on the same thread would fall back. They get one turn; it is not awaited what
         // they make of it.
-        if !self.has_yielded && self.copies.iter().any(|copy| copy.is_behind()) {
+        if !self.has_yielded && self.copies().any(|copy| copy.is_behind()) {
             self.has_yielded = true;
             cx.waker().wake_by_ref();
             return Poll::Pending;
@@ -164,7 +166,7 @@ impl SharedReader {
     /// Copies a frame, because it shares the memory of the buffer that it was received in, which
     /// may be many times larger.
     fn copy(&self, frame: &Frame<Bytes>) {
-        let mut open = self.copies.iter().filter(|copy| copy.is_open()).peekable();
+        let mut open = self.copies().filter(|copy| copy.is_open()).peekable();
         if open.peek().is_none() {
             return;
         }
@@ -186,8 +188,13 @@ impl SharedReader {
     }
 
     fn end(&self, phase: Phase) {
-        let open = self.copies.iter().filter(|copy| copy.is_open());
+        let open = self.copies().filter(|copy| copy.is_open());
         open.for_each(|copy| copy.end(phase));
+    }
+
+    /// The bodies of the mirrors that have not ended.
+    fn copies(&self) -> impl Iterator<Item = Rc<MirrorBody>> {
+        self.copies.iter().filter_map(Weak::upgrade)
     }
 }
 
@@ -222,6 +229,13 @@ impl MirrorBody {
                     return GivenUp::TimedOut;
                 }
             }
+        }
+    }
+
+    /// The mirror has its response. Nothing more is copied for it.
+    pub(crate) fn finish(&self) {
+        if self.is_open() {
+            self.end(Phase::GivenUp(GivenUp::Cancelled));
         }
     }
 

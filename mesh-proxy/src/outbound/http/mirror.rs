@@ -136,7 +136,10 @@ async fn exchange(
             GivenUp::TimedOut => MirrorResult::TimedOut,
             GivenUp::Cancelled => MirrorResult::Cancelled,
         },
-        result = exchange => result,
+        result = exchange => {
+            progress.finish();
+            result
+        }
     }
 }
 

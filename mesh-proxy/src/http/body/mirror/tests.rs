@@ -139,6 +139,9 @@ async fn nothing_is_kept_for_a_mirror_that_has_ended() {
     drop(copy);
     body.frame().await.unwrap().unwrap();
     assert_eq!(state.state.borrow().kept, 0);
-    drop((state, body));
+    assert_eq!(permits.available_permits(), 0);
+    drop(state);
+    // The body of the request still goes on.
     assert_eq!(permits.available_permits(), 1);
+    assert_eq!(length(&mut body).await.unwrap(), 0);
 }
