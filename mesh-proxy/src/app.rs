@@ -426,7 +426,7 @@ fn admin_context(
 ) -> Rc<ProxyContext> {
     let (_never_drains, drain) = drain::channel();
     let mut config = Config::clone(config);
-    config.inbound.http2_server.max_concurrent_streams = ADMIN_STREAMS;
+    config.inbound.http2_server.max_concurrent_streams = Some(ADMIN_STREAMS);
     let shared = Arc::new(ProcessState::new(&config, tap.clone()));
     Rc::new(ProxyContext {
         config: Arc::new(config),

@@ -37,7 +37,18 @@ pub(crate) struct HttpLimits {
     /// Maximum bytes of an unread HTTP/1 request body that are discarded to reuse the connection.
     pub(crate) drained_body: u64,
     pub(crate) http2: Http2Limits,
+    /// Bytes of an HTTP/2 header list beyond its limit; see [`HttpLimits::behind_proxy`].
+    pub(crate) added_bytes: u32,
 }
+
+/// Field lines that the proxies of a mesh add to a message, and their bytes. They add fewer than
+/// ten (`l5d-…`, `traceparent`, `via`); the rest is for the filters of routes.
+const ADDED_FIELDS: u16 = 64;
+const ADDED_BYTES: u32 = 16 * 1024;
+
+/// Bytes that an HTTP/2 header list counts for each field in addition to its name and value (RFC
+/// 9113, section 6.5.2). HTTP/1 has four instead.
+const LIST_OVERHEAD: u32 = 32;
 
 /// Flood limits of an HTTP/2 peer, for clients and servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,7 +126,18 @@ impl HttpLimits {
             // As in hyper and h2.
             mistakes: 1024,
         },
+        added_bytes: 0,
     };
+
+    /// Returns the limits for messages that another proxy of the mesh may pass on: this proxy must
+    /// accept all that the other one has accepted, with the fields that it has added, and counted
+    /// as HTTP/2 counts them.
+    pub(crate) fn behind_proxy(mut self) -> Self {
+        self.http1.fields = self.http1.fields.saturating_add(ADDED_FIELDS);
+        self.http1.head = self.http1.head.saturating_add(ADDED_BYTES);
+        self.added_bytes = ADDED_BYTES + LIST_OVERHEAD * u32::from(self.http1.fields);
+        self
+    }
 
     pub(super) fn read(env: &Env<'_>) -> Self {
         let default = Self::DEFAULT;
@@ -151,6 +173,7 @@ impl HttpLimits {
                     default.http2.mistakes,
                 ),
             },
+            added_bytes: default.added_bytes,
         }
     }
 }

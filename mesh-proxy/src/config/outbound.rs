@@ -119,7 +119,8 @@ impl Outbound {
                 env,
                 "OUTBOUND",
                 "OUTBOUND_MAX_IDLE_CONNS_PER_ENDPOINT",
-                limits,
+                // Responses may come from another proxy of the mesh.
+                &limits.behind_proxy(),
             ),
             http2_server: Http2Server::read(env, "OUTBOUND"),
             http2_client: Http2Params {

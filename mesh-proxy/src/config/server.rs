@@ -33,11 +33,22 @@ pub(crate) struct Http2Server {
     pub(crate) connection_window: u32,
     pub(crate) adaptive_window: bool,
     pub(crate) keep_alive: Option<Http2KeepAlive>,
-    pub(crate) max_concurrent_streams: u32,
+    /// The limit of concurrent streams for all clients; `None`: [`Http2Server::max_streams`].
+    pub(crate) max_concurrent_streams: Option<u32>,
     pub(crate) max_frame_size: Option<u32>,
     pub(crate) max_header_list_size: u32,
-    pub(crate) max_pending_accept_reset_streams: usize,
+    /// `None`: as many as may be open.
+    pub(crate) max_pending_accept_reset_streams: Option<u32>,
     pub(crate) max_send_buf_size: Option<usize>,
+}
+
+/// Who opens a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ClientTrust {
+    /// The pod's own application, or a peer that has authenticated itself.
+    Known,
+    /// Anyone.
+    Unknown,
 }
 
 /// Keep-alive pings. The connection is closed if one is not acknowledged in time.
@@ -65,13 +76,13 @@ pub(super) const DEFAULT_QUEUE_CAPACITY: usize = 10_000;
 /// The longest fail-fast timeout of a policy. A request that waits longer has lost its client.
 const MAX_POLICY_FAILFAST: Duration = Duration::from_secs(3600);
 
-/// As in hyper and in Linkerd.
-const DEFAULT_CONCURRENT_STREAMS: u32 = 200;
+/// As in hyper. Bounds what a client that does not authenticate itself can make the proxy store.
+const UNKNOWN_CLIENT_STREAMS: u32 = 200;
 
-/// h2 and Linkerd's proxy allow 20. Legitimate clients also reset streams before the proxy accepts
-/// them, if the proxy had no processor time or the client needed only the first of several
-/// responses. The limit closes the whole connection, so it is the number of concurrent streams.
-const DEFAULT_PENDING_RESETS: usize = 200;
+/// Servers of applications allow more than hyper's, or set no limit, and a stream beyond the limit
+/// waits for as long as the others last. gRPC clients keep hundreds of long streams (watches) on
+/// one connection, which the client library shares with all other calls.
+const KNOWN_CLIENT_STREAMS: u32 = 1000;
 
 /// Linkerd's 16 KiB break large gRPC status details and long cookies. HTTP/1 header sections may be
 /// larger too, and are forwarded as HTTP/2 between proxies.
@@ -168,10 +179,9 @@ impl Http2Server {
             connection_window,
             adaptive_window: env.or(&name("ADAPTIVE_FLOW_CONTROL"), parse::boolean, false),
             keep_alive,
-            max_concurrent_streams: env.or(
+            max_concurrent_streams: env.optional(
                 &name("MAX_CONCURRENT_STREAMS"),
                 parse::within(1..=MAX_STREAMS),
-                DEFAULT_CONCURRENT_STREAMS,
             ),
             max_frame_size: env.optional(&name("MAX_FRAME_SIZE"), parse::within(FRAME_SIZES)),
             max_header_list_size: env.or(
@@ -179,13 +189,29 @@ impl Http2Server {
                 parse::within(HEADER_LISTS),
                 DEFAULT_HEADER_LIST,
             ),
-            max_pending_accept_reset_streams: env.or(
-                &name("MAX_PENDING_ACCEPT_RESET_STREAMS"),
-                parse::number,
-                DEFAULT_PENDING_RESETS,
-            ),
+            max_pending_accept_reset_streams: env
+                .optional(&name("MAX_PENDING_ACCEPT_RESET_STREAMS"), parse::number),
             max_send_buf_size: env.optional(&name("MAX_SEND_BUF_SIZE"), parse::number),
         }
+    }
+
+    /// Returns the limit of concurrent streams on one connection.
+    pub(crate) fn max_streams(&self, client: ClientTrust) -> u32 {
+        self.max_concurrent_streams.unwrap_or(match client {
+            ClientTrust::Known => KNOWN_CLIENT_STREAMS,
+            ClientTrust::Unknown => UNKNOWN_CLIENT_STREAMS,
+        })
+    }
+
+    /// Returns the limit of streams that are reset before the proxy accepts them.
+    ///
+    /// h2 and Linkerd's proxy allow 20. Legitimate clients also reset streams before the proxy
+    /// accepts them, if the proxy had no processor time or the client needed only the first of
+    /// several responses. The limit closes the whole connection, so by default it is the number of
+    /// concurrent streams.
+    pub(crate) fn max_pending_accept_resets(&self, client: ClientTrust) -> u32 {
+        self.max_pending_accept_reset_streams
+            .unwrap_or_else(|| self.max_streams(client))
     }
 }
 

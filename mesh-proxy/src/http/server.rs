@@ -8,7 +8,7 @@ use mesh_runtime::drain::Watch;
 use super::http1::server::{ServeConfig, ServeOutcome};
 use super::refusal_counter::RefusalCounter;
 use super::{HttpHandler, Protocol, http1, http2, upgrade};
-use crate::config::{Http2Server, HttpLimits};
+use crate::config::{ClientTrust, Http2Server, HttpLimits};
 use crate::context::ProxyContext;
 use crate::telemetry::labels::Direction;
 use crate::transport::{Io, Scratch};
@@ -42,7 +42,11 @@ impl Server {
                 Direction::Inbound => config.inbound.http2_server,
                 Direction::Outbound => config.outbound.http2_server,
             },
-            limits: config.http,
+            limits: match direction {
+                // The client may be another proxy of the mesh.
+                Direction::Inbound => config.http.behind_proxy(),
+                Direction::Outbound => config.http,
+            },
             refusals: RefusalCounter::new(direction, context.families.refused.clone()),
             scratch: context.scratch.clone(),
             drain: context.drain.clone(),
@@ -61,10 +65,10 @@ impl Server {
                 connection_window: 1 << 20,
                 adaptive_window: false,
                 keep_alive: None,
-                max_concurrent_streams: 200,
+                max_concurrent_streams: Some(200),
                 max_frame_size: None,
                 max_header_list_size: 1 << 18,
-                max_pending_accept_reset_streams: 200,
+                max_pending_accept_reset_streams: None,
                 max_send_buf_size: None,
             },
             limits,
@@ -82,23 +86,30 @@ impl Server {
         }
     }
 
-    /// Serves `io` until it ends. While the proxy drains, requests in flight are completed and no
-    /// new ones are accepted.
+    /// Serves `io`, a connection of the pod's own application, until it ends. While the proxy
+    /// drains, requests in flight are completed and no new ones are accepted.
     pub(crate) fn serve<H: HttpHandler + 'static>(
         &self,
         io: Io,
         protocol: Protocol,
         handler: Rc<H>,
     ) -> impl Future<Output = Result<(), ServeError>> {
-        self.serve_with_drain(io, protocol, handler, self.drain.clone())
+        self.serve_client(
+            io,
+            protocol,
+            handler,
+            ClientTrust::Known,
+            self.drain.clone(),
+        )
     }
 
-    /// The same for a connection with its own `drain`.
-    pub(crate) async fn serve_with_drain<H: HttpHandler + 'static>(
+    /// The same for a connection of any client, with its own `drain`.
+    pub(crate) async fn serve_client<H: HttpHandler + 'static>(
         &self,
         io: Io,
         protocol: Protocol,
         handler: Rc<H>,
+        client: ClientTrust,
         drain: Watch,
     ) -> Result<(), ServeError> {
         // Boxed, because otherwise every connection would be as large as the larger kind.
@@ -115,7 +126,7 @@ impl Server {
                 Ok(())
             }
             Protocol::Http2 => {
-                let config = self.http2_config(handler, drain);
+                let config = self.http2_config(handler, client, drain);
                 Ok(Box::pin(http2::server::serve(io, config)).await?)
             }
         }
@@ -144,11 +155,13 @@ impl Server {
     pub(super) fn http2_config<H>(
         &self,
         handler: Rc<H>,
+        client: ClientTrust,
         drain: Watch,
     ) -> http2::server::ServeConfig<H> {
         http2::server::ServeConfig {
             handler,
             params: self.http2,
+            client,
             limits: self.limits,
             drain,
             refusals: self.refusals.clone(),

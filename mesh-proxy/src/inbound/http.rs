@@ -21,6 +21,7 @@ use super::app::AppPort;
 use super::peer::Peer;
 use super::policy::{ActiveEnforcer, RoutePermit};
 use crate::access_log::OpenEntry;
+use crate::config::ClientTrust;
 use crate::context::ProxyContext;
 use crate::error::{Error, Kind, Side};
 use crate::http::body::GrpcErrorTrailers;
@@ -96,6 +97,10 @@ impl Inbound {
     ) {
         let client = peer.client;
         let identity = peer.identity();
+        let trust = match identity {
+            Some(_) => ClientTrust::Known,
+            None => ClientTrust::Unknown,
+        };
         let handler = RequestHandler {
             client_id: identity.and_then(|id| HeaderValue::from_str(id.as_str()).ok()),
             to,
@@ -107,7 +112,7 @@ impl Inbound {
         };
         let served = self
             .server
-            .serve_with_drain(io, protocol, Rc::new(handler), drain);
+            .serve_client(io, protocol, Rc::new(handler), trust, drain);
         if let Err(error) = served.await {
             tracing::debug!(%client, error = &error as &dyn std::error::Error, "HTTP connection failed");
         }

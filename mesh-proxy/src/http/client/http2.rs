@@ -430,7 +430,7 @@ fn role_config(params: &Http2Params, limits: &HttpLimits) -> RoleConfig {
     RoleConfig {
         role: Role::Client,
         limits: *limits,
-        max_header_list_size: MAX_HEADER_LIST_SIZE,
+        max_header_list_size: MAX_HEADER_LIST_SIZE.saturating_add(limits.added_bytes),
         max_streams: MAX_STREAMS,
         // Servers open no streams.
         max_pending_accept_resets: 0,

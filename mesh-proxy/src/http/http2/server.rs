@@ -12,7 +12,7 @@ use mesh_runtime::drain;
 
 use super::shared_connection::RequestBodyMonitor;
 use super::{Driver, IncomingBody, OutgoingBody, SendStream, SharedConnection, prepare_response};
-use crate::config::{Http2Server, HttpLimits};
+use crate::config::{ClientTrust, Http2Server, HttpLimits};
 use crate::http::body_timeout::BodyTimeout;
 use crate::http::http1::MessageError;
 use crate::http::idle::wait_until_idle;
@@ -28,6 +28,7 @@ use crate::transport::Io;
 pub(in crate::http) struct ServeConfig<H> {
     pub(crate) handler: Rc<H>,
     pub(crate) params: Http2Server,
+    pub(crate) client: ClientTrust,
     pub(crate) limits: HttpLimits,
     pub(crate) drain: drain::Watch,
     pub(crate) refusals: RefusalCounter,
@@ -73,13 +74,18 @@ pub(in crate::http) fn serve<H: HttpHandler + 'static>(
 impl<H> ServeConfig<H> {
     fn role_config(&self) -> super::RoleConfig {
         let params = &self.params;
+        let max_streams = params.max_streams(self.client);
+        let mut limits = self.limits;
+        // A client may cancel all of its streams at the same time.
+        limits.http2.resets = limits.http2.resets.max(max_streams.saturating_mul(2));
         super::RoleConfig {
             role: Role::Server,
-            limits: self.limits,
-            max_header_list_size: params.max_header_list_size,
-            max_streams: params.max_concurrent_streams,
-            max_pending_accept_resets: u32::try_from(params.max_pending_accept_reset_streams)
-                .unwrap_or(u32::MAX),
+            limits,
+            max_header_list_size: params
+                .max_header_list_size
+                .saturating_add(limits.added_bytes),
+            max_streams,
+            max_pending_accept_resets: params.max_pending_accept_resets(self.client),
             stream_window: params.stream_window,
             connection_window: params.connection_window,
             adaptive_window: params.adaptive_window,

@@ -14,7 +14,7 @@ use mesh_core::endpoint::KeepAlive;
 use tokio::sync::{mpsc, watch};
 
 use super::*;
-use crate::config::DEFAULT_STREAM_WINDOW;
+use crate::config::{ClientTrust, DEFAULT_STREAM_WINDOW};
 use crate::http::client::SendError;
 
 /// One stream that the server has accepted.
@@ -395,7 +395,7 @@ fn idle_connection_future_is_small() {
                 unreachable!("no request is made")
             }
         }
-        let terms = engine.http2_config(Rc::new(NoRequests), drain);
+        let terms = engine.http2_config(Rc::new(NoRequests), ClientTrust::Known, drain);
         let task = size_of_val(&crate::http::http2::server::serve(io, terms));
         assert!(task <= 700, "{task}");
         let connection = size_of::<mesh_http2::Connection>();
