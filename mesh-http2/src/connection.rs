@@ -50,6 +50,9 @@ pub struct Config {
     pub limits: Limits,
     /// Flow-control window of each stream for received data, in bytes.
     pub stream_window: u32,
+    /// Flow-control window of a stream after [`Connection::widen_window`], in bytes, at least
+    /// `stream_window`.
+    pub widened_stream_window: u32,
     /// Flow-control window of the connection for received data, in bytes.
     pub connection_window: u32,
     /// SETTINGS_MAX_FRAME_SIZE to advertise, in bytes; `None` leaves the protocol's 16 KiB.
@@ -123,6 +126,8 @@ pub struct Connection {
     stream_window: u32,
     /// The stream window in SETTINGS that the peer has not acknowledged yet.
     unacknowledged_window: Option<u32>,
+    /// Bytes by which the receive window of one stream may be widened.
+    widening: u32,
 
     streams: HashMap<u32, Box<Stream>, RandomState>,
     last_peer_stream: u32,
@@ -186,6 +191,9 @@ impl Connection {
             send_window: SendWindow::new(DEFAULT_WINDOW),
             stream_window: DEFAULT_WINDOW,
             unacknowledged_window: None,
+            widening: config
+                .widened_stream_window
+                .saturating_sub(config.stream_window),
             streams: HashMap::default(),
             last_peer_stream: 0,
             next_local_stream: first_local_stream,

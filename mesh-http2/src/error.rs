@@ -116,6 +116,9 @@ pub enum LimitExceeded {
     /// [`Limits::stream_errors`](crate::Limits::stream_errors).
     #[error("too many stream errors")]
     StreamErrors,
+    /// [`Limits::field_lines`](crate::Limits::field_lines).
+    #[error("too many short field lines")]
+    FieldLines,
     /// A [`PendingInput`](crate::PendingInput) was not completed in time.
     #[error("connection preface or field block not received in time")]
     HeaderTimeout,
@@ -161,6 +164,7 @@ impl LimitExceeded {
             Self::IdleFrames => "idle_frames",
             Self::Resets => "resets",
             Self::StreamErrors => "mistakes",
+            Self::FieldLines => "field_lines",
             Self::HeaderTimeout => "head_time",
             Self::HeaderSize | Self::PendingAcceptResets => "flood",
         }

@@ -19,6 +19,8 @@ pub(crate) struct FloodLimiter {
     idle_frames: Budget,
     resets: Budget,
     stream_errors: Budget,
+    /// Allocated when a peer first spends of it, which few do.
+    field_lines: Option<Box<Budget>>,
     /// [`FloodAction::Drain`] was returned.
     is_draining: bool,
     clock: fn() -> Instant,
@@ -31,6 +33,15 @@ pub(crate) enum FloodAction {
     /// Shut down gracefully.
     Drain(LimitExceeded),
     Close(LimitExceeded),
+}
+
+/// How much of a budget is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BudgetLeft {
+    More,
+    /// At most half.
+    Half,
+    Nothing,
 }
 
 /// Points that frames spend, and that time and message frames refill.
@@ -76,6 +87,22 @@ const FREE_DISCARD: u32 = 256;
 /// Time that refills an empty budget.
 const REFILL: Duration = Duration::from_secs(10);
 
+/// Short literals of a field block that are free: lengths, timeouts and ids of a request.
+const FREE_SHORT_LITERALS: usize = 16;
+
+/// Field lines of a field block that are free, and the bytes that pay for one more. Browsers send
+/// about fifteen fields, and one line for each cookie.
+const FREE_LINES: usize = 64;
+const BYTES_PER_LINE: usize = 16;
+
+/// Returns how many of the `lines` of a field block of so many `bytes`, of which some are short
+/// literals, cost more than their bytes. A line costs some 50 ns, whether it has one byte or a
+/// hundred, and a short literal is evicted before it is worth its entry of the table.
+pub(crate) fn surplus_lines(lines: usize, short_literals: usize, bytes: usize) -> usize {
+    let surplus = lines.saturating_sub(FREE_LINES + bytes / BYTES_PER_LINE);
+    surplus.max(short_literals.saturating_sub(FREE_SHORT_LITERALS))
+}
+
 impl FloodLimiter {
     pub(crate) fn new(role: Role, limits: &Limits, clock: fn() -> Instant) -> Self {
         let now = clock();
@@ -85,6 +112,7 @@ impl FloodLimiter {
             idle_frames: Budget::new(limits.idle_frames, u32::MAX, now),
             resets: Budget::new(limits.resets, limits.resets, now),
             stream_errors: Budget::new(limits.stream_errors, limits.stream_errors, now),
+            field_lines: None,
             is_draining: false,
             clock,
         }
@@ -182,17 +210,29 @@ impl FloodLimiter {
         }
     }
 
+    /// Accounts for field lines that cost more than their bytes; see [`surplus_lines`]. `limit` is
+    /// [`Limits::field_lines`].
+    pub(crate) fn record_field_lines(&mut self, surplus: usize, limit: u32) -> FloodAction {
+        let clock = self.clock;
+        let budget = self
+            .field_lines
+            .get_or_insert_with(|| Box::new(Budget::new(limit, limit, clock())));
+        let cost = u32::try_from(surplus).unwrap_or(u32::MAX);
+        let left = budget.spend_down(cost, clock);
+        self.action_for(left, LimitExceeded::FieldLines)
+    }
+
     fn spend_stream_errors(&mut self, cost: u32) -> FloodAction {
-        self.stream_errors.refill(self.clock);
-        let balance = self.stream_errors.balance.saturating_sub(cost);
-        self.stream_errors.balance = balance;
-        if balance == 0 {
-            return FloodAction::Close(LimitExceeded::StreamErrors);
+        let left = self.stream_errors.spend_down(cost, self.clock);
+        self.action_for(left, LimitExceeded::StreamErrors)
+    }
+
+    fn action_for(&mut self, left: BudgetLeft, exceeded: LimitExceeded) -> FloodAction {
+        match left {
+            BudgetLeft::More => FloodAction::Continue,
+            BudgetLeft::Half => self.drain(exceeded),
+            BudgetLeft::Nothing => FloodAction::Close(exceeded),
         }
-        if balance <= self.stream_errors.refill_to / 2 {
-            return self.drain(LimitExceeded::StreamErrors);
-        }
-        FloodAction::Continue
     }
 
     fn spend_idle_frames(&mut self, cost: u32) -> FloodAction {
@@ -251,6 +291,19 @@ impl Budget {
                 true
             }
             None => false,
+        }
+    }
+
+    /// Spends points, even if the balance does not suffice.
+    fn spend_down(&mut self, cost: u32, clock: fn() -> Instant) -> BudgetLeft {
+        self.refill(clock);
+        self.balance = self.balance.saturating_sub(cost);
+        if self.balance == 0 {
+            BudgetLeft::Nothing
+        } else if self.balance <= self.refill_to / 2 {
+            BudgetLeft::Half
+        } else {
+            BudgetLeft::More
         }
     }
 

@@ -29,6 +29,9 @@ pub struct Limits {
     /// Points for stream errors of the peer. A client's costs ten, a server's and a stream beyond
     /// the limit one; a tenth of the points returns each second.
     pub stream_errors: u32,
+    /// Field lines beyond those that the bytes of their field blocks account for. A tenth of them
+    /// returns each second.
+    pub field_lines: u32,
     /// Streams that are reset before [`Connection::next_request`](crate::Connection::next_request)
     /// returns them, at a time.
     pub pending_accept_resets: u32,

@@ -20,6 +20,8 @@ pub(crate) struct ReceiveWindow {
     released: u32,
     /// The size of the whole window.
     size: u32,
+    /// The part of `size` by which this window alone was widened.
+    widened: u32,
 }
 
 /// More data than the window allows, or a window beyond [`MAX_WINDOW`].
@@ -56,6 +58,7 @@ impl ReceiveWindow {
             credit: size.into(),
             released: 0,
             size,
+            widened: 0,
         }
     }
 
@@ -101,10 +104,30 @@ impl ReceiveWindow {
         self.size = self.size.max(size);
     }
 
-    /// Sets the size of a stream's window after the peer has acknowledged it.
+    /// Sets the size of a stream's window after the peer has acknowledged it. What the window was
+    /// widened by stays.
     pub(crate) fn resize(&mut self, size: u32) {
+        let size = size.saturating_add(self.widened);
         self.credit += i64::from(size) - i64::from(self.size);
         self.size = size;
+    }
+
+    /// Widens the window of one stream, and returns the increment of its WINDOW_UPDATE.
+    pub(crate) fn widen(&mut self, by: u32) -> Option<u32> {
+        self.widened += by;
+        self.size += by;
+        self.released += by;
+        self.take_update(0)
+    }
+
+    /// Whether [`ReceiveWindow::widen`] was called.
+    pub(crate) fn is_widened(&self) -> bool {
+        self.widened > 0
+    }
+
+    /// Bytes that the peer may still send, as far as it was notified.
+    pub(crate) fn credit(&self) -> u64 {
+        self.credit.max(0).unsigned_abs()
     }
 }
 
@@ -189,6 +212,23 @@ mod tests {
         window.release(60);
         assert_eq!(window.window_update(), Some(60));
         window.consume(50).unwrap();
+        assert_eq!(window.consume(1), Err(FlowControlError));
+    }
+
+    #[test]
+    fn widened_window_keeps_its_increment_when_settings_are_acknowledged() {
+        let mut window = ReceiveWindow::new(DEFAULT_WINDOW);
+        window.consume(100).unwrap();
+        window.release(100);
+        assert_eq!(
+            window.widen(900),
+            Some(1000),
+            "with what was released before"
+        );
+        assert!(window.is_widened());
+        window.resize(100);
+        assert_eq!(window.credit(), 1000);
+        window.consume(1000).unwrap();
         assert_eq!(window.consume(1), Err(FlowControlError));
     }
 }

@@ -192,7 +192,7 @@ impl Connection {
         }
     }
 
-    fn write_window_update(&mut self, id: u32, increment: u32) {
+    pub(super) fn write_window_update(&mut self, id: u32, increment: u32) {
         self.output
             .write(|out| frame::write_u32_frame(out, frame::WINDOW_UPDATE, id, increment));
         self.wake_driver();

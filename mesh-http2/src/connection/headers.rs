@@ -5,6 +5,7 @@ use http::{Response, StatusCode};
 use super::receive::ReceiveError;
 use super::{AcceptedStream, Connection, GoAwayState, Role};
 use crate::error::{ErrorCode, LimitExceeded};
+use crate::flood::surplus_lines;
 use crate::frame::{self, FrameHeader};
 use crate::hpack::DecodeProgress;
 use crate::message::{FieldSection, FieldSectionLimit, MalformedMessage, content_length};
@@ -31,6 +32,8 @@ struct PartialFieldSection {
     progress: DecodeProgress,
     /// Bytes of the field block that were received.
     bytes: usize,
+    /// Surplus lines that were accounted for.
+    counted_surplus: usize,
 }
 
 /// A field section of more than so many times the limit closes the connection; a smaller one is
@@ -196,6 +199,7 @@ impl Connection {
             section,
             progress,
             bytes,
+            counted_surplus,
         } = fields;
         let max_expanded_size = MAX_EXPANSION * *bytes + EXPANSION_ALLOWANCE;
         let (before, mut count) = (section.size(), 0);
@@ -210,6 +214,14 @@ impl Connection {
                 section.size() <= max_size * CLOSE_FACTOR
             });
         self.add_work(count + (section.size() - before) / BYTES_PER_WORK);
+        let surplus = surplus_lines(progress.lines, progress.short_literals, *bytes);
+        if surplus > *counted_surplus {
+            let action = self
+                .flood
+                .record_field_lines(surplus - *counted_surplus, self.limits.field_lines);
+            *counted_surplus = surplus;
+            self.apply(action)?;
+        }
         match decoded {
             Ok(true) => Ok(()),
             Ok(false) => Err(SECTION_TOO_LARGE),

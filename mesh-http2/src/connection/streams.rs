@@ -99,6 +99,37 @@ impl Connection {
         polled
     }
 
+    /// Returns how many bytes the receive window of a stream lacks for the rest of its message, at
+    /// most those up to [`Config::widened_stream_window`](super::Config::widened_stream_window). 0
+    /// if the window was widened before.
+    pub fn missing_window(&self, id: StreamId) -> u32 {
+        let Some(stream) = self.streams.get(&id.0) else {
+            return 0;
+        };
+        let inbound = &stream.inbound;
+        if inbound.state != MessageState::Body
+            || stream.failure.is_some()
+            || inbound.window.is_widened()
+        {
+            return 0;
+        }
+        let missing = inbound.remaining.map_or(u64::MAX, |remaining| {
+            remaining.saturating_sub(inbound.window.credit())
+        });
+        u32::try_from(missing).map_or(self.widening, |missing| missing.min(self.widening))
+    }
+
+    /// Widens the receive window of a stream by at most [`Connection::missing_window`] bytes.
+    pub fn widen_window(&mut self, id: StreamId, by: u32) {
+        let by = by.min(self.missing_window(id));
+        if by > 0
+            && let Some(stream) = self.streams.get_mut(&id.0)
+            && let Some(increment) = stream.inbound.window.widen(by)
+        {
+            self.write_window_update(id.0, increment);
+        }
+    }
+
     /// Waits until the stream has failed, and returns the error. To be polled while there is
     /// nothing to send.
     pub fn poll_failure(&mut self, id: StreamId, waker: &Waker) -> Poll<Error> {

@@ -27,6 +27,7 @@ const LIMITS: Limits = Limits {
     idle_frames: 1000,
     resets: 1000,
     stream_errors: 1000,
+    field_lines: 1_000_000,
     pending_accept_resets: 5,
 };
 
@@ -35,6 +36,7 @@ fn config(role: Role) -> Config {
         role,
         limits: LIMITS,
         stream_window: DEFAULT_WINDOW,
+        widened_stream_window: DEFAULT_WINDOW,
         connection_window: DEFAULT_WINDOW,
         max_frame_size: None,
         output_limit: None,

@@ -12,6 +12,7 @@ const LIMITS: Limits = Limits {
     idle_frames: 100,
     resets: 100,
     stream_errors: 200,
+    field_lines: 200,
     pending_accept_resets: 10,
 };
 

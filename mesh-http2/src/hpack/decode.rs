@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use super::field::{Field, Name};
 use super::table::{Length, Table};
@@ -12,13 +12,42 @@ use super::{DecodeError, huffman, integer};
 #[derive(Debug)]
 pub(crate) struct Decoder {
     table: Table,
+    /// Allocated when the peer first adds a short value.
+    values: Option<Box<SmallValues>>,
 }
+
+/// Allocates the short values of the dynamic table's entries together: an entry may be encoded in
+/// three bytes, for which two allocations would cost more than the rest of its decoding.
+///
+/// The entries of the table are those that were added last, and so are their values: the table
+/// holds at most two chunks more than its own size.
+#[derive(Debug, Default)]
+struct SmallValues {
+    chunk: BytesMut,
+}
+
+/// Longer values are allocated separately.
+const MAX_SMALL_VALUE: usize = 32;
+
+const CHUNK_SIZE: usize = 512;
 
 /// The decoder's state between the fragments of one field block.
 #[derive(Debug, Default)]
 pub(crate) struct DecodeProgress {
     has_fields: bool,
+    size_updates: u8,
+    /// Field lines of the block.
+    pub(crate) lines: usize,
+    /// Literals of fewer than [`SHORT_LITERAL`] bytes among them.
+    pub(crate) short_literals: usize,
 }
+
+/// An encoded literal of fewer bytes costs more than the bytes themselves.
+const SHORT_LITERAL: usize = 16;
+
+/// Dynamic table size updates at the beginning of a field block. An encoder sends at most two (RFC
+/// 7541, section 4.2).
+const MAX_SIZE_UPDATES: u8 = 2;
 
 /// A field that is encoded as a literal.
 struct Literal {
@@ -30,6 +59,7 @@ impl Decoder {
     pub(crate) fn new() -> Self {
         Self {
             table: Table::new(),
+            values: None,
         }
     }
 
@@ -75,7 +105,7 @@ impl Decoder {
                 sink(Cow::Borrowed(field), length.size())
             }
             0x40..0x80 => {
-                let Literal { field, length } = self.literal(fragment, 6)?;
+                let Literal { field, length } = self.literal(progress, fragment, INDEXED_BITS)?;
                 self.table.insert(field.clone(), length);
                 sink(Cow::Owned(field), length.size())
             }
@@ -84,9 +114,13 @@ impl Decoder {
                     "dynamic table size update after a field line",
                 ));
             }
+            0x20..0x40 if progress.size_updates == MAX_SIZE_UPDATES => {
+                return Err(DecodeError::Invalid("too many dynamic table size updates"));
+            }
             0x20..0x40 => {
                 let size = integer::read(fragment, 5)?;
                 if self.table.resize(size) {
+                    progress.size_updates += 1;
                     return Ok(true);
                 }
                 return Err(DecodeError::Invalid(
@@ -94,18 +128,19 @@ impl Decoder {
                 ));
             }
             0x10..0x20 => {
-                let Literal { mut field, length } = self.literal(fragment, 4)?;
+                let Literal { mut field, length } = self.literal(progress, fragment, 4)?;
                 if let Field::Regular(_, value) = &mut field {
                     value.set_sensitive(true);
                 }
                 sink(Cow::Owned(field), length.size())
             }
             ..0x10 => {
-                let Literal { field, length } = self.literal(fragment, 4)?;
+                let Literal { field, length } = self.literal(progress, fragment, 4)?;
                 sink(Cow::Owned(field), length.size())
             }
         };
         progress.has_fields = true;
+        progress.lines += 1;
         Ok(wants_more)
     }
 
@@ -116,7 +151,13 @@ impl Decoder {
     }
 
     /// `bits`: the number of bits in the first byte that belong to the index of the name.
-    fn literal(&self, bytes: &mut &[u8], bits: u32) -> Result<Literal, DecodeError> {
+    fn literal(
+        &mut self,
+        progress: &mut DecodeProgress,
+        bytes: &mut &[u8],
+        bits: u32,
+    ) -> Result<Literal, DecodeError> {
+        let encoded = bytes.len();
         let (name, name_length) = match integer::read(bytes, bits)? {
             0 => StringLiteral::read(bytes)?.with(|name| (Name::parse(name), name.len() as u32))?,
             index => {
@@ -124,7 +165,12 @@ impl Decoder {
                 (field.name(), length.name)
             }
         };
-        let value = StringLiteral::read(bytes)?.with(Bytes::copy_from_slice)?;
+        let is_added = bits == INDEXED_BITS;
+        let value = StringLiteral::read(bytes)?.with(|value| match value.len() {
+            1..=MAX_SMALL_VALUE if is_added => self.values.get_or_insert_default().copy(value),
+            _ => Bytes::copy_from_slice(value),
+        })?;
+        progress.short_literals += usize::from(encoded - bytes.len() < SHORT_LITERAL);
         let length = Length {
             name: name_length,
             value: value.len() as u32,
@@ -133,6 +179,20 @@ impl Decoder {
             field: Field::new(name, value),
             length,
         })
+    }
+}
+
+/// The bits of the name's index in a literal that is added to the dynamic table (RFC 7541, section
+/// 6.2.1).
+const INDEXED_BITS: u32 = 6;
+
+impl SmallValues {
+    fn copy(&mut self, value: &[u8]) -> Bytes {
+        if self.chunk.capacity() < value.len() {
+            self.chunk = BytesMut::with_capacity(CHUNK_SIZE);
+        }
+        self.chunk.extend_from_slice(value);
+        self.chunk.split().freeze()
     }
 }
 

@@ -268,6 +268,16 @@ impl Body {
         self
     }
 
+    /// Widens the flow-control window of a response that arrives over HTTP/2, by as many of the
+    /// bytes that it lacks as `grant` returns.
+    pub(super) fn widen_window(&self, grant: impl FnOnce(u32) -> u32) {
+        match &self.content {
+            Content::Http2(incoming) => incoming.widen_window(grant),
+            Content::Peeked(peeked) => peeked.rest().widen_window(grant),
+            _ => {}
+        }
+    }
+
     /// Whether no data can follow, so that the message can be sent again without its body being
     /// read.
     pub(crate) fn is_empty(&self) -> bool {

@@ -15,6 +15,7 @@ mod headers;
 pub(super) mod incoming_body;
 mod outgoing_body;
 mod ping;
+mod read_ahead;
 pub(super) mod server;
 pub(super) mod shared_connection;
 pub(super) mod stream_guard;
@@ -29,6 +30,9 @@ pub(super) use self::headers::{declared_length, prepare_request, prepare_respons
 pub(super) use self::incoming_body::IncomingBody;
 pub(super) use self::outgoing_body::{OutgoingBody, SendBodyError};
 use self::ping::{PingEvent, Pinger};
+#[cfg(test)]
+pub(super) use self::read_ahead::READ_AHEAD_BYTES;
+pub(super) use self::read_ahead::ReadAhead;
 use self::shared_connection::SendStream;
 pub(super) use self::shared_connection::{InterimSender, ResponseFuture, SharedConnection};
 pub(super) use self::stream_guard::StreamGuard;
@@ -39,6 +43,12 @@ use crate::config::HttpLimits;
 /// client that reads slowly.
 const SEND_BUFFER_RANGE: (usize, usize) = (16 * 1024, 1024 * 1024);
 
+/// The window in which a response begins; [`ReadAhead`] widens it (docs/adr/0166).
+const FIRST_RESPONSE_WINDOW: u32 = 16 * 1024;
+
+/// Streams whose windows the connection's window covers, the limit of unknown clients.
+const WINDOWED_STREAMS: u32 = 200;
+
 /// Settings that differ between the server and the client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RoleConfig {
@@ -48,6 +58,8 @@ pub(super) struct RoleConfig {
     /// Maximum of concurrent streams, whichever peer opens them.
     pub(super) max_streams: u32,
     pub(super) max_pending_accept_resets: u32,
+    /// The budget of field lines beyond those that their bytes account for.
+    pub(super) field_lines: u32,
     pub(super) stream_window: u32,
     pub(super) connection_window: u32,
     pub(super) adaptive_window: bool,
@@ -60,7 +72,11 @@ pub(super) struct RoleConfig {
 impl RoleConfig {
     fn config(&self) -> Config {
         let limits = &self.limits;
-        let stream_window = self.initial_stream_window();
+        let full_window = self.initial_stream_window();
+        let first_window = match self.role {
+            Role::Client if !self.adaptive_window => full_window.min(FIRST_RESPONSE_WINDOW),
+            Role::Client | Role::Server => full_window,
+        };
         Config {
             role: self.role,
             limits: Limits {
@@ -70,10 +86,12 @@ impl RoleConfig {
                 idle_frames: limits.http2.idle_frames,
                 resets: limits.http2.resets,
                 stream_errors: limits.http2.mistakes,
+                field_lines: self.field_lines,
                 pending_accept_resets: self.max_pending_accept_resets,
             },
-            stream_window,
-            connection_window: self.connection_window_for(stream_window),
+            stream_window: first_window,
+            widened_stream_window: full_window,
+            connection_window: self.connection_window_for(full_window),
             max_frame_size: self.max_frame_size,
             output_limit: self
                 .send_buffer
@@ -83,7 +101,8 @@ impl RoleConfig {
         }
     }
 
-    /// The initial window of streams. Adaptive windows start with the protocol's default.
+    /// The window of streams, before it is adapted. Adaptive windows start with the protocol's
+    /// default.
     fn initial_stream_window(&self) -> u32 {
         if self.adaptive_window {
             DEFAULT_WINDOW
@@ -98,8 +117,11 @@ impl RoleConfig {
     /// Requests that wait for an endpoint, and responses that a client does not read, occupy the
     /// connection's window. If they could fill it, the other streams would never receive the rest
     /// of their bodies, and the connection would deadlock.
+    ///
+    /// More than [`WINDOWED_STREAMS`] streams share what so many may receive: the window bounds
+    /// what a connection stores, and servers of applications have smaller ones.
     fn connection_window_for(&self, stream_window: u32) -> u32 {
-        let all = stream_window.saturating_mul(self.max_streams);
+        let all = stream_window.saturating_mul(self.max_streams.min(WINDOWED_STREAMS));
         self.connection_window.max(all).min(MAX_WINDOW)
     }
 }

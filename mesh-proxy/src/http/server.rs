@@ -165,6 +165,7 @@ impl Server {
             limits: self.limits,
             drain,
             refusals: self.refusals.clone(),
+            read_ahead: http2::ReadAhead::default(),
         }
     }
 }

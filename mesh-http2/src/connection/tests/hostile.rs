@@ -130,6 +130,99 @@ fn stream_errors_close_the_connection_at_a_tenth_of_the_points_and_reach_no_appl
     }
 }
 
+/// A server with the budget of a client without a certificate.
+fn server_with_field_lines() -> Connection {
+    greeted(&Config {
+        limits: Limits {
+            max_fields: 200,
+            max_header_list_size: 1 << 18,
+            field_lines: 8192,
+            ..LIMITS
+        },
+        ..config(Role::Server)
+    })
+}
+
+/// Responds to the requests, so that only their field lines count.
+fn respond_to_all(server: &mut Connection) {
+    while let Some(AcceptedStream { id, .. }) = server.next_request() {
+        server.drop_reader(id);
+        server.respond(id, &Response::new(()), true);
+        server.drop_writer(id);
+    }
+}
+
+#[test]
+fn short_field_lines_drain_and_close_the_connection() {
+    // Cookie crumbs of one byte and none, a name and value of one byte each, with and without an
+    // entry in the table, and references to entries.
+    let crumbs = [&[0x60, 1, b'x'][..], &[0x60, 0]];
+    let named = [&[0x40, 1, b'x', 1, b'y'][..], &[0x00, 1, b'x', 1, b'y']];
+    let references = [&[0xbe][..], &[0x90]];
+    for line in [crumbs, named, references].concat() {
+        let mut server = server_with_field_lines();
+        let block = [GET, &[0x60, 1, b'x'], &line.repeat(120)].concat();
+        let (mut sent, mut drained_at) = (0, None);
+        let limit = loop {
+            let request = bytes(HEADERS, BOTH, stream(sent), &block);
+            if server.receive(&request).is_err() {
+                break server.take_limit_exceeded();
+            }
+            respond_to_all(&mut server);
+            output(&mut server);
+            sent += 1;
+            if server.is_drain_due() {
+                drained_at.get_or_insert(sent);
+            }
+            assert!(sent < MANY, "{line:?}");
+        };
+        assert_eq!(limit, Some(LimitExceeded::FieldLines), "{line:?}");
+        assert!((70..200).contains(&sent), "{line:?}: {sent}");
+        let drained_at = drained_at.unwrap();
+        assert!(drained_at.abs_diff(sent / 2) <= 2, "{line:?}: {drained_at}");
+    }
+}
+
+/// As in browsers with as many cookies as fit into the table, and in clients of gRPC.
+#[test]
+fn honest_field_lines_are_not_limited() {
+    // Sixty crumbs of thirty bytes, to which later requests refer.
+    let crumb = |n: u8| [&[0x60, 30][..], &[n; 30]].concat();
+    let crumbs: Vec<u8> = (b'0'..b'0' + 60).flat_map(crumb).collect();
+    let references: Vec<u8> = (0xbe..=0xf9).collect();
+    // A short path, deadline and date, all added to the table each time.
+    let short = [
+        &[0x82, 0x86, 0x44, 2, b'/', b'a'][..],
+        &[0x40, 12],
+        b"grpc-timeout",
+        &[2, b'1', b'S'],
+        &[0x61, 1, b'9'],
+    ]
+    .concat();
+    for (first, others) in [
+        ([GET, &crumbs].concat(), [GET, &references].concat()),
+        (short.clone(), short),
+    ] {
+        let mut server = server_with_field_lines();
+        for n in 0..MANY {
+            let block = if n == 0 { &first } else { &others };
+            take(&mut server, &bytes(HEADERS, BOTH, stream(n), block));
+            respond_to_all(&mut server);
+            output(&mut server);
+        }
+        assert!(!server.is_drain_due());
+    }
+}
+
+#[test]
+fn more_than_two_table_size_updates_close_the_connection() {
+    for (updates, is_valid) in [(2, true), (3, false)] {
+        let block = [&[0x20].repeat(updates), GET].concat();
+        let received = server().receive(&bytes(HEADERS, BOTH, 1, &block));
+        assert_eq!(received.is_ok(), is_valid, "{updates}");
+    }
+}
+
 /// An entry of 4,000 bytes of the dynamic table, and one of the static table, many times each.
 #[test]
 fn field_sections_that_repeat_table_entries_are_rejected_and_close_the_connection() {

@@ -271,6 +271,41 @@ fn smaller_initial_window_is_enforced_from_the_start() {
 }
 
 #[test]
+fn widened_window_holds_more_of_one_stream_and_only_as_much_as_its_message_needs() {
+    let mut pair = Pair::with(&Config {
+        stream_window: 100,
+        widened_stream_window: 400,
+        ..config(Role::Server)
+    });
+    let (id, accepted) = pair.call(&request(), false);
+    let (other, other_accepted) = pair.call(&request(), false);
+    let id_at_server = accepted.id;
+    assert_eq!(pair.server.missing_window(id_at_server), 300);
+    pair.server.widen_window(id_at_server, u32::MAX);
+    assert_eq!(pair.server.missing_window(id_at_server), 0, "widened once");
+    pair.exchange();
+    assert_eq!(fill(&mut pair.client, id, usize::MAX), 400);
+    assert_eq!(fill(&mut pair.client, other, usize::MAX), 100);
+    pair.exchange();
+    // The whole window is released again.
+    assert_eq!(read(&mut pair.server, id_at_server), 400);
+    pair.exchange();
+    assert_eq!(fill(&mut pair.client, id, usize::MAX), 400);
+    pair.client.send_data(other, Bytes::new(), true);
+    pair.exchange();
+    assert_eq!(pair.server.missing_window(other_accepted.id), 0, "complete");
+
+    for (length, missing) in [("100", 0), ("150", 50), ("1000", 300)] {
+        let mut request = request();
+        request
+            .headers_mut()
+            .insert("content-length", length.parse().unwrap());
+        let (_, accepted) = pair.call(&request, false);
+        assert_eq!(pair.server.missing_window(accepted.id), missing, "{length}");
+    }
+}
+
+#[test]
 fn buffered_output_is_limited() {
     let mut pair = Pair::with(&Config {
         stream_window: 1 << 24,

@@ -83,6 +83,11 @@ impl PeekedBody {
         Poll::Ready(())
     }
 
+    /// What has not been read.
+    pub(super) fn rest(&self) -> &Body {
+        &self.rest
+    }
+
     pub(super) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,

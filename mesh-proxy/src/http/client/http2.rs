@@ -80,6 +80,10 @@ const MAX_CONNECTIONS: usize = 64;
 /// covers what all of them may receive before it is read.
 const MAX_STREAMS: u32 = 200;
 
+/// The budget of short field lines in responses, as for an authenticated client: a connection to a
+/// server carries the responses of many clients.
+const FIELD_LINES: u32 = 128 * 1024;
+
 impl<D: Dial + 'static> Http2Pool<D> {
     pub(super) fn new(
         dial: Rc<D>,
@@ -434,6 +438,7 @@ fn role_config(params: &Http2Params, limits: &HttpLimits) -> RoleConfig {
         max_streams: MAX_STREAMS,
         // Servers open no streams.
         max_pending_accept_resets: 0,
+        field_lines: FIELD_LINES,
         stream_window: params.stream_window.unwrap_or(DEFAULT_STREAM_WINDOW),
         connection_window: params.connection_window.unwrap_or_default(),
         adaptive_window: params.adaptive_window,

@@ -288,6 +288,8 @@ async fn write_response(
     } else {
         Body::empty()
     };
+    // The client's connection carries one response at a time.
+    body.widen_window(|missing| missing);
     let mut outgoing = OutgoingBody::new(body, framing.encoder);
     let written = poll_fn(|cx| match outgoing.poll(connection, cx) {
         Poll::Ready(written) => Poll::Ready(written),

@@ -278,6 +278,7 @@ mod tests {
         max_header_list_size: 1 << 18,
         max_streams: 200,
         max_pending_accept_resets: 200,
+        field_lines: 8192,
         stream_window: 65_535,
         connection_window: 1 << 20,
         adaptive_window: false,

@@ -56,6 +56,15 @@ impl IncomingBody {
         self.remaining
     }
 
+    /// Widens the flow-control window by as many of the bytes that it lacks as `grant` returns.
+    pub(in crate::http) fn widen_window(&self, grant: impl FnOnce(u32) -> u32) {
+        let (mut connection, id) = self.stream.connection();
+        let missing = connection.missing_window(id);
+        if missing > 0 {
+            connection.widen_window(id, grant(missing));
+        }
+    }
+
     /// Whether there is no body, not even an empty one: some gRPC servers distinguish the two.
     pub(in crate::http) fn has_no_body(&self) -> bool {
         self.has_no_body

@@ -11,7 +11,9 @@ use mesh_http2::{AcceptedStream, Error, ErrorCode, FieldSectionLimit, Role};
 use mesh_runtime::drain;
 
 use super::shared_connection::RequestBodyMonitor;
-use super::{Driver, IncomingBody, OutgoingBody, SendStream, SharedConnection, prepare_response};
+use super::{
+    Driver, IncomingBody, OutgoingBody, ReadAhead, SendStream, SharedConnection, prepare_response,
+};
 use crate::config::{ClientTrust, Http2Server, HttpLimits};
 use crate::http::body_timeout::BodyTimeout;
 use crate::http::http1::MessageError;
@@ -32,6 +34,7 @@ pub(in crate::http) struct ServeConfig<H> {
     pub(crate) limits: HttpLimits,
     pub(crate) drain: drain::Watch,
     pub(crate) refusals: RefusalCounter,
+    pub(in crate::http) read_ahead: ReadAhead,
 }
 
 /// Serves `io` until the connection and all of its streams have ended. When the proxy drains or the
@@ -71,6 +74,15 @@ pub(in crate::http) fn serve<H: HttpHandler + 'static>(
     }
 }
 
+/// Returns how many field lines a client may send beyond those that their bytes account for. Eighty
+/// requests of a hundred one-byte lines; an authenticated peer carries the requests of others.
+fn field_lines(client: ClientTrust) -> u32 {
+    match client {
+        ClientTrust::Known => 128 * 1024,
+        ClientTrust::Unknown => 8 * 1024,
+    }
+}
+
 impl<H> ServeConfig<H> {
     fn role_config(&self) -> super::RoleConfig {
         let params = &self.params;
@@ -86,6 +98,7 @@ impl<H> ServeConfig<H> {
                 .saturating_add(limits.added_bytes),
             max_streams,
             max_pending_accept_resets: params.max_pending_accept_resets(self.client),
+            field_lines: field_lines(self.client),
             stream_window: params.stream_window,
             connection_window: params.connection_window,
             adaptive_window: params.adaptive_window,
@@ -260,6 +273,8 @@ async fn send_response<H>(
     if is_last {
         return;
     }
+    let config = watch.config.clone();
+    let _held_until_sent = config.read_ahead.widen(&body);
     let mut outgoing = OutgoingBody::new(body, send_stream);
     let sent = poll_fn(|cx| {
         let sent = Pin::new(&mut outgoing).poll(cx);
