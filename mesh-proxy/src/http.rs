@@ -30,6 +30,7 @@ mod interim;
 pub(crate) mod message_context;
 pub mod orig_proto;
 mod output;
+mod raw_target;
 mod refusal_counter;
 pub(crate) mod retry;
 pub(crate) mod revocable;

@@ -19,6 +19,7 @@ mod goaway;
 mod identity;
 mod inbound_profiles;
 mod ingress;
+mod lenient;
 mod limits;
 mod mirrors;
 mod orig_proto;

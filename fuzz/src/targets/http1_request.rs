@@ -31,6 +31,10 @@ pub(crate) fn run(input: &[u8]) {
     let (parsed, served) = test_env::run(hyper::requests(bytes));
     for (index, request) in exchange.requests.iter().enumerate() {
         assert_same_message(&sent[index], request);
+        if uri(&sent[index]).is_none() {
+            // hyper rejects the target, and reads nothing after it.
+            break;
+        }
         let Some(parsed) = parsed.get(index) else {
             panic!(
                 "hyper reads {} requests and then {served:?}; the application received {}: {request:?}",
@@ -84,10 +88,20 @@ fn messages_sent(bytes: &[u8], count: usize) -> Vec<Message> {
 fn assert_same_message(sent: &Message, received: &Message) {
     assert_eq!(sent.method(), received.method());
     assert_eq!(sent.start[2], received.start[2], "the version was changed");
-    assert_eq!(uri(sent), uri(received), "the target was changed");
+    match (uri(sent), uri(received)) {
+        (Some(sent), Some(received)) => assert_eq!(sent, received, "the target was changed"),
+        // The bytes of what no URI can represent are forwarded; user agents send origin-form.
+        _ => assert!(
+            sent.target().ends_with(received.target()),
+            "the target was changed"
+        ),
+    }
     assert_eq!(sent.body, received.body, "the body was changed");
     let mut hosts: Vec<_> = sent.values("host").map(<[u8]>::to_vec).collect();
-    if let (Some(host), Some(authority)) = (hosts.first_mut(), uri(sent).authority()) {
+    if let (Some(host), Some(authority)) = (
+        hosts.first_mut(),
+        uri(sent).as_ref().and_then(Uri::authority),
+    ) {
         // The authority of the target takes precedence (RFC 9112, section 3.2.2).
         *host = authority.as_str().into();
     }
@@ -95,14 +109,14 @@ fn assert_same_message(sent: &Message, received: &Message) {
     assert_eq!(hosts, received, "the application reads another host");
 }
 
-fn uri(message: &Message) -> Uri {
-    Uri::try_from(message.target()).expect("a valid target")
+fn uri(message: &Message) -> Option<Uri> {
+    Uri::try_from(message.target()).ok()
 }
 
 /// Compares hyper's reading of the client's bytes with the application's request.
 fn assert_same(parsed: &ParsedMessage, received: &Message) {
     assert_eq!(parsed.method.as_str().as_bytes(), received.method());
-    assert_eq!(parsed.target, uri(received));
+    assert_eq!(Some(&parsed.target), uri(received).as_ref());
     let version = format!("{:?}", parsed.version);
     assert_eq!(version.as_bytes(), received.start[2]);
     let Some((body, trailers)) = &parsed.body else {

@@ -239,13 +239,14 @@ fn default_route<M>(every: M) -> Route<M, InboundRule> {
 
 /// Returns the rule that matches an inbound request.
 ///
-/// Servers interpret some paths differently (`/a/../b`, `//b`, `/a;x`, an encoded slash): the rule
-/// of one interpretation could authorize what the application then serves by another. So a request
+/// Servers interpret some paths differently (`/a/../b`, `//b`, `/a;x`, an encoded slash, bytes that
+/// a URI must not contain): the rule of one interpretation could authorize what the application
+/// then serves by another. So a request
 /// with such a path matches no rule if a user's routes distinguish paths. The route of the
 /// kubelet's probes distinguishes them too, but only authorizes more than the port does: it is
 /// skipped, and the remaining routes apply.
 pub fn http_rule(routes: &[HttpRoute], request: &RequestHead<'_>) -> Option<RuleIndex> {
-    if !http::is_ambiguous(request.path) {
+    if !request.is_raw && !http::is_ambiguous(request.path) {
         return http::find(routes, request);
     }
     let is_regular = |route: &HttpRoute| !is_probe_route(route);
@@ -303,6 +304,14 @@ mod tests {
             assert_eq!(rule(&routes(&["/"]), path), Some(0), "{path}");
         }
         assert_eq!(rule(&guarded, "*"), Some(0));
+        // Of bytes that a URI must not contain.
+        let request = ::http::Request::get("/public%3C").body(()).unwrap();
+        let raw = RequestHead {
+            is_raw: true,
+            ..RequestHead::from(&request)
+        };
+        assert!(http_rule(&guarded, &raw).is_none());
+        assert!(http_rule(&routes(&["/"]), &raw).is_some());
     }
 
     /// The route that the policy controller adds for the kubelet's probes.

@@ -22,6 +22,9 @@ pub struct RequestHead<'a> {
     pub authority: Option<&'a str>,
     /// The path, not decoded.
     pub path: &'a str,
+    /// Whether the client has sent bytes in the target that a URI must not contain, which `path`
+    /// and `query` contain escaped.
+    pub is_raw: bool,
     /// The query, not decoded.
     pub query: Option<&'a str>,
     /// The headers, without pseudo-headers.
@@ -100,6 +103,7 @@ impl<'a> RequestHead<'a> {
             scheme: uri.scheme(),
             authority,
             path: uri.path(),
+            is_raw: false,
             query: uri.query(),
             headers,
         }

@@ -89,7 +89,12 @@ impl Inbound {
                 parse::number,
                 DEFAULT_MAX_IN_FLIGHT,
             ),
-            http1_pool: Http1Pool::read(env, "INBOUND", "MAX_IDLE_CONNS_PER_ENDPOINT", limits),
+            http1_pool: Http1Pool::read(
+                env,
+                "INBOUND",
+                "MAX_IDLE_CONNS_PER_ENDPOINT",
+                &limits.for_application(),
+            ),
             http2_server: Http2Server::read(env, "INBOUND"),
             http2_client: Http2Params {
                 stream_window: Some(stream_window),

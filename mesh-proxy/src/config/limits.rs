@@ -20,6 +20,9 @@ pub(crate) struct Http1Limits {
     pub(crate) extensions: u32,
     /// Maximum bytes of the trailer section.
     pub(crate) trailers: u32,
+    /// Whether responses are those of the pod's own application, which are parsed leniently: what
+    /// its clients understand without the mesh, they receive through it (docs/adr/0168).
+    pub(crate) is_lenient: bool,
 }
 
 /// Limits of an HTTP connection.
@@ -75,6 +78,7 @@ impl Http1Limits {
         extensions: 16 * 1024,
         // As in hyper. Checksums and gRPC's status need a few hundred bytes.
         trailers: 16 * 1024,
+        is_lenient: false,
     };
 
     fn read(env: &Env<'_>) -> Self {
@@ -100,6 +104,7 @@ impl Http1Limits {
                 parse::within(1024..=16 * 1024 * 1024),
                 Self::DEFAULT.trailers,
             ),
+            is_lenient: false,
         }
     }
 }
@@ -136,6 +141,12 @@ impl HttpLimits {
         self.http1.fields = self.http1.fields.saturating_add(ADDED_FIELDS);
         self.http1.head = self.http1.head.saturating_add(ADDED_BYTES);
         self.added_bytes = ADDED_BYTES + LIST_OVERHEAD * u32::from(self.http1.fields);
+        self
+    }
+
+    /// Returns the limits for responses of the pod's own application.
+    pub(crate) fn for_application(mut self) -> Self {
+        self.http1.is_lenient = true;
         self
     }
 

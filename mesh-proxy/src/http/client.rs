@@ -52,7 +52,7 @@ pub(crate) struct Connection(ConnectionKind);
 enum ConnectionKind {
     Http1 {
         connection: http1::PooledConnection,
-        /// `None`: the connection is used for this request only.
+        /// Where the connection is put after the response; `None`: it is used only once.
         pool: Option<Rc<Pool>>,
     },
     Http2(http2::StreamReservation),
@@ -181,7 +181,13 @@ impl<D: Dial + 'static> Client<D> {
             return Ok(Connection(ConnectionKind::Http2(reservation)));
         }
         let pool = (!needs_dedicated_connection(request)).then(|| self.http1.clone());
-        let connection = match pool.as_ref().and_then(|pool| pool.take()) {
+        // An upgrade cannot be sent again if an idle connection turns out to be closed.
+        let is_upgrade = MessageContext::of(request.extensions()).requests_upgrade;
+        let idle = match &pool {
+            Some(pool) if !is_upgrade => pool.take(),
+            _ => None,
+        };
+        let connection = match idle {
             Some(idle) => http1::PooledConnection::reused(idle),
             None => Box::pin(http1::connect(&*self.dial, self.http1.limits())).await?,
         };
@@ -230,10 +236,10 @@ impl Connection {
     }
 }
 
-/// Whether a request needs its own connection: it becomes a tunnel, or it does not support reuse.
+/// Whether the connection of a request is not used for others: it becomes a tunnel, or does not
+/// support reuse. The connection of an upgrade is used again if the server does not upgrade it.
 fn needs_dedicated_connection(request: &Request) -> bool {
     request.version() == Version::HTTP_10
         || request.method() == Method::CONNECT
-        || MessageContext::of(request.extensions()).requests_upgrade
         || !request.headers().contains_key(http::header::HOST)
 }

@@ -3,6 +3,8 @@
 use bytes::Bytes;
 use http::Extensions;
 
+use super::raw_target::RawTarget;
+
 /// The context of a message. It is one extension, and exists only if a field differs from its
 /// default: the first extension of a message costs an allocation, and few messages need one.
 #[derive(Clone, Debug)]
@@ -16,6 +18,12 @@ pub(crate) struct MessageContext {
     /// `upgrade::take_request`; read by `client`, `retry` and `orig_proto`. `CONNECT` is recognised
     /// by its method.
     pub(crate) requests_upgrade: bool,
+    /// Of an HTTP/1.1 request: it offers TLS (RFC 2817, section 3.1), which a server may ignore.
+    /// Set by `upgrade::take_request`; read by `client`.
+    pub(crate) offers_tls: bool,
+    /// Of a request received over HTTP/1: its target, if a URI cannot represent it. Set by
+    /// `http1::server`; read by `uri`, `orig_proto` and `inbound`.
+    pub(crate) raw_target: Option<RawTarget>,
     /// Of a response: the client's connection closes after it. Set by `synthetic_response::error`,
     /// by `outbound::http::endpoint` if the peer's proxy requests it, and by `http1::server` for an
     /// invalid response; read by both servers.
@@ -28,6 +36,8 @@ pub(crate) struct MessageContext {
 static DEFAULT: MessageContext = MessageContext {
     is_absolute_form: false,
     requests_upgrade: false,
+    offers_tls: false,
+    raw_target: None,
     closes_connection: false,
     reason: None,
 };

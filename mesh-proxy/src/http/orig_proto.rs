@@ -11,18 +11,21 @@ use http::{Method, Version};
 
 use super::headers::{ORIG_PROTO, strip_connection_headers};
 use super::message_context::MessageContext;
-use super::{Request, Response};
+use super::{Request, Response, uri};
 
 const HTTP_10: HeaderValue = HeaderValue::from_static("HTTP/1.0");
 const HTTP_11: HeaderValue = HeaderValue::from_static("HTTP/1.1");
 const HTTP_10_ABSOLUTE: HeaderValue = HeaderValue::from_static("HTTP/1.0; absolute-form");
 const HTTP_11_ABSOLUTE: HeaderValue = HeaderValue::from_static("HTTP/1.1; absolute-form");
 
-/// Whether a request can be carried over HTTP/2. Upgrades and `CONNECT` need their own connection.
+/// Whether a request can be carried over HTTP/2. Upgrades and `CONNECT` need their own connection,
+/// and HTTP/2 does not allow all targets ([`RawTarget`](super::raw_target::RawTarget)). An offer of
+/// TLS is not carried, and so is ignored.
 pub fn is_upgradable(request: &Request) -> bool {
     request.version() <= Version::HTTP_11
         && request.method() != Method::CONNECT
         && !MessageContext::of(request.extensions()).requests_upgrade
+        && uri::raw_path(request).is_none()
 }
 
 /// Converts an HTTP/1 request with an absolute URI to HTTP/2. Returns its version for
@@ -129,7 +132,7 @@ fn parse(value: &HeaderValue) -> Option<(Version, bool)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::{Body, uri};
+    use crate::http::Body;
 
     /// The destination application receives what the client sent.
     #[test]

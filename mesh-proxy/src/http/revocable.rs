@@ -42,6 +42,7 @@ pub(crate) struct RequestAttributes {
     authority: String,
     path: String,
     query: Option<String>,
+    is_raw: bool,
     /// Kept only if the policy matches headers.
     headers: Option<Box<HeaderMap>>,
 }
@@ -173,6 +174,7 @@ impl RequestAttributes {
         self.authority.push_str(head.authority.unwrap_or_default());
         self.path.push_str(head.path);
         self.query = head.query.map(str::to_owned);
+        self.is_raw = head.is_raw;
         self.headers = keep_headers.then(|| Box::new(head.headers.clone()));
     }
 
@@ -197,6 +199,7 @@ impl RequestAttributes {
             scheme: None,
             authority: (!self.authority.is_empty()).then_some(self.authority.as_str()),
             path: &self.path,
+            is_raw: self.is_raw,
             query: self.query.as_deref(),
             headers: self.headers.as_deref().unwrap_or(none),
         }

@@ -43,10 +43,13 @@ pub(super) fn take_request(request: &mut Request) -> Result<Option<UpgradeReques
     let protocol = requested_protocol(request);
     strip_connection_headers(request.headers_mut());
     if let Some(protocol) = &protocol {
+        let offers_tls = is_offer_of_tls(request.method(), protocol);
         let headers = request.headers_mut();
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, protocol.clone());
-        MessageContext::of_mut(request.extensions_mut()).requests_upgrade = true;
+        let context = MessageContext::of_mut(request.extensions_mut());
+        context.offers_tls = offers_tls;
+        context.requests_upgrade = !offers_tls;
     }
     Ok(match protocol {
         _ if *request.method() == Method::CONNECT => Some(UpgradeRequest::Connect),
@@ -67,15 +70,26 @@ fn requested_protocol(request: &Request) -> Option<HeaderValue> {
     (!tokens.any(|token| token.eq_ignore_ascii_case("h2c"))).then(|| protocol.clone())
 }
 
-/// Rejects authority-form without `CONNECT` and `CONNECT` without authority-form, and both in
-/// HTTP/1.0.
+/// Whether the client only offers TLS with a request that the server may answer without it (RFC
+/// 2817, section 3.1). Some clients do so with each request. With OPTIONS the client requires TLS
+/// (section 3.2).
+fn is_offer_of_tls(method: &Method, protocols: &HeaderValue) -> bool {
+    let mut protocols = protocols.as_bytes().split(|byte| *byte == b',');
+    *method != Method::OPTIONS
+        && protocols.all(|protocol| {
+            let name = protocol.trim_ascii().first_chunk::<4>();
+            name.is_some_and(|name| name.eq_ignore_ascii_case(b"tls/"))
+        })
+}
+
+/// Rejects authority-form without `CONNECT` and `CONNECT` without authority-form.
 fn check_target(request: &Request) -> Result<(), InvalidTarget> {
     if request.version() == Version::HTTP_2 {
         return Ok(());
     }
     let connect = request.method() == Method::CONNECT;
     let authority_form = uri::is_authority_form(request.uri());
-    if connect != authority_form || (connect && request.version() == Version::HTTP_10) {
+    if connect != authority_form {
         return Err(InvalidTarget);
     }
     Ok(())

@@ -6,6 +6,7 @@
 
 use std::net::SocketAddr;
 
+use bytes::Bytes;
 use http::header::HOST;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderValue, Method, Uri, Version};
@@ -156,6 +157,12 @@ pub fn http1_form(request: &Request) -> Uri {
         None => PathAndQuery::from_static("/"),
     };
     Uri::from(path)
+}
+
+/// Returns the path and query as the client has sent them, if the URI cannot represent them.
+pub(crate) fn raw_path(request: &Request) -> Option<&Bytes> {
+    let target = MessageContext::of(request.extensions()).raw_target.as_ref();
+    target?.of_uri(request.uri())
 }
 
 /// Records the form of the request line.

@@ -229,7 +229,8 @@ impl RequestHandler {
                 )
             })?;
         self.prepare(request)?;
-        let head = RequestHead::from(&*request);
+        let mut head = RequestHead::from(&*request);
+        head.is_raw = uri::raw_path(request).is_some();
         let permit = self.enforcer.authorize_request(&self.peer, &head)?;
         let revocable = self.enforcer.track(&self.peer, &head);
         // Inbound policies have no filter that changes the response by the request.

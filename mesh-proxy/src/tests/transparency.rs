@@ -141,7 +141,6 @@ fn invalid_connect_is_bad_request() {
         "CONNECT / HTTP/1.1\r\nhost: web\r\n\r\n",
         "CONNECT http://web/ HTTP/1.1\r\nhost: web\r\n\r\n",
         "GET web:80 HTTP/1.1\r\nhost: web:80\r\n\r\n",
-        "CONNECT web:80 HTTP/1.0\r\nhost: web:80\r\n\r\n",
     ] {
         each_way(async |way| {
             let (mut client, _app, _between) = open(way).await;

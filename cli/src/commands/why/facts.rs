@@ -203,6 +203,7 @@ impl RequestLine {
             scheme: None,
             authority: Some(authority),
             path,
+            is_raw: false,
             query,
             headers,
         }

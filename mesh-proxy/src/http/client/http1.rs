@@ -89,6 +89,8 @@ struct ResponseFuture {
     /// The client, if it understands interim responses.
     interim: Option<InterimSender>,
     interim_count: u32,
+    /// An interim response shows that the connection cannot be used again.
+    must_close: bool,
 }
 
 /// How far the request has been sent.
@@ -102,7 +104,8 @@ enum UploadState {
 impl ResponseFuture {
     /// Queues the request's header section, to be written with the beginning of the body.
     fn start(connection: Rc<Connection>, request: &mut Request) -> Result<Self, SendError> {
-        let is_upgrade = MessageContext::of(request.extensions()).requests_upgrade;
+        let context = MessageContext::of(request.extensions());
+        let is_upgrade = context.requests_upgrade || context.offers_tls;
         let body = mem::take(request.body_mut());
         let interim = body.interim();
         if let Some(interim) = &interim
@@ -115,6 +118,7 @@ impl ResponseFuture {
             body: OutgoingBody::new(body, encoder),
             upload: UploadState::InProgress,
             interim_count: 0,
+            must_close: false,
             connection,
             method: RequestMethod::new(request.method()),
             is_upgrade,
@@ -135,7 +139,7 @@ impl ResponseFuture {
             }
         }
         loop {
-            let parsed = match ready!(self.connection.poll_headers(cx)) {
+            let mut parsed = match ready!(self.connection.poll_headers(cx)) {
                 Ok(Some(headers)) => parse_response(&headers, &self.connection.limits())?,
                 Ok(None) => return Poll::Ready(Err(self.first_error(Error::NoResponse))),
                 Err(error) => return Poll::Ready(Err(self.first_error(error))),
@@ -146,8 +150,9 @@ impl ResponseFuture {
                 return Poll::Ready(Ok(parsed));
             }
             // An interim response has no body. One whose headers declare a body is rejected,
-            // because another recipient could wait for that body.
-            parsed.body_length(self.method)?;
+            // because another recipient could wait for that body, or lenient.
+            parsed.take_body_length(self.method)?;
+            self.must_close |= parsed.must_close;
             self.interim_count += 1;
             if self.interim_count > MAX_INTERIM_RESPONSES {
                 return Poll::Ready(Err(MessageError::TooManyInterimResponses.into()));
@@ -183,10 +188,11 @@ impl ResponseFuture {
     /// Returns the response, whose body is read from the connection.
     fn into_response(
         self,
-        parsed: ParsedResponse,
+        mut parsed: ParsedResponse,
         pool: Option<&Rc<Pool>>,
     ) -> Result<Response, Error> {
-        let length = parsed.body_length(self.method)?;
+        let length = parsed.take_body_length(self.method)?;
+        let must_close = self.must_close || parsed.must_close;
         let mut response = Response::new(Body::empty());
         *response.status_mut() = parsed.status;
         *response.version_mut() = parsed.version;
@@ -218,7 +224,7 @@ impl ResponseFuture {
             Some(incoming) => Body::http1(incoming),
             None => Body::empty(),
         };
-        let keeps_alive = parsed.keeps_alive && length != BodyLength::UntilClose;
+        let keeps_alive = parsed.keeps_alive && !must_close && length != BodyLength::UntilClose;
         *response.body_mut() =
             body.with_guard(ResponseGuard::Http1(self.into_guard(pool, keeps_alive)));
         Ok(response)

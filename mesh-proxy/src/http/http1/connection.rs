@@ -377,7 +377,12 @@ impl Inner {
         if self.input.is_empty() {
             return Ok(None);
         }
-        match parse::find_end(&self.input, self.scanned, self.limits.head)? {
+        let find_end = if self.limits.is_lenient {
+            parse::find_lenient_end
+        } else {
+            parse::find_end
+        };
+        match find_end(&self.input, self.scanned, self.limits.head)? {
             HeaderEnd::At(length) => {
                 self.scanned = 0;
                 Ok(Some(self.take(length)))

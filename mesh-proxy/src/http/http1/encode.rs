@@ -22,18 +22,27 @@ pub(crate) enum FramingHeaders {
     KeepContentLength,
 }
 
-/// Writes a request line and the headers.
+/// Writes a request line and the headers. `raw_path` replaces the path and query of the URI.
 pub(super) fn write_request(
     out: &mut Vec<u8>,
     (method, uri, version): (&Method, &Uri, Version),
+    raw_path: Option<&Bytes>,
     headers: &HeaderMap,
     framing: FramingHeaders,
 ) {
     out.extend_from_slice(method.as_str().as_bytes());
     out.push(b' ');
-    match uri.path_and_query() {
-        Some(path) if uri.authority().is_none() => out.extend_from_slice(path.as_str().as_bytes()),
-        // Writing to a vector cannot fail.
+    // Writing to a vector cannot fail.
+    match (uri.path_and_query(), raw_path) {
+        (_, Some(raw_path)) => {
+            if let (Some(scheme), Some(authority)) = (uri.scheme(), uri.authority()) {
+                let _infallible = write!(out, "{scheme}://{authority}");
+            }
+            out.extend_from_slice(raw_path);
+        }
+        (Some(path), None) if uri.authority().is_none() => {
+            out.extend_from_slice(path.as_str().as_bytes());
+        }
         _ => {
             let _infallible = write!(out, "{uri}");
         }

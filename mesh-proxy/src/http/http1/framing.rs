@@ -73,6 +73,54 @@ pub(super) fn never_has_body(status: StatusCode) -> bool {
         || status == StatusCode::NOT_MODIFIED
 }
 
+/// Whether framing fields declare a body that a response of this status cannot have. A 304 has the
+/// `content-length` of another response.
+pub(super) fn contradicts_status(status: StatusCode, headers: &HeaderMap) -> bool {
+    let declares_length = || {
+        let mut lengths = list_elements(headers, CONTENT_LENGTH);
+        lengths.any(|length| parse_decimal(length) != Some(0))
+    };
+    never_has_body(status)
+        && status != StatusCode::SWITCHING_PROTOCOLS
+        && (headers.contains_key(TRANSFER_ENCODING)
+            || (status != StatusCode::NOT_MODIFIED && declares_length()))
+}
+
+/// Returns the length of a response of the pod's own application that [`response_body_length`]
+/// rejects, where clients agree on it: Transfer-Encoding takes precedence over a valid
+/// Content-Length (RFC 9112, section 6.3), `identity` alone declares nothing, and where no body can
+/// follow, the fields do not matter.
+pub(super) fn lenient_body_length(
+    method: RequestMethod,
+    status: StatusCode,
+    version: Version,
+    headers: &HeaderMap,
+) -> Option<BodyLength> {
+    if method == RequestMethod::Head || never_has_body(status) {
+        return Some(BodyLength::Bytes(0));
+    }
+    if !headers.contains_key(TRANSFER_ENCODING) {
+        return None;
+    }
+    if headers.contains_key(CONTENT_LENGTH) {
+        content_length(headers, RepeatedLength::AllowEqual).ok()?;
+        return chunked(version, headers).ok();
+    }
+    let mut codings = list_elements(headers, TRANSFER_ENCODING);
+    let is_identity = codings
+        .next()
+        .is_some_and(|coding| coding.eq_ignore_ascii_case(b"identity"));
+    (is_identity && codings.next().is_none()).then_some(BodyLength::UntilClose)
+}
+
+/// Removes the framing fields that `length` overrules.
+pub(super) fn retain_effective(length: BodyLength, headers: &mut HeaderMap) {
+    headers.remove(CONTENT_LENGTH);
+    if length != BodyLength::Chunked {
+        headers.remove(TRANSFER_ENCODING);
+    }
+}
+
 /// How a repeated `content-length` is treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RepeatedLength {

@@ -16,6 +16,7 @@ use super::limits::STACK_FIELDS;
 use super::message_error::MessageError;
 use crate::config::Http1Limits;
 use crate::http::headers::is_allowed_in_trailers;
+use crate::http::raw_target::RawTarget;
 
 /// A parsed request line and header section.
 #[derive(Debug)]
@@ -26,6 +27,8 @@ pub(super) struct ParsedRequest {
     pub(super) headers: HeaderMap,
     pub(super) body_length: BodyLength,
     pub(super) keeps_alive: bool,
+    /// The target, if `uri` cannot represent it.
+    pub(super) raw_target: Option<RawTarget>,
     /// The client waits for a 100 before it sends the body.
     pub(super) expects_continue: bool,
 }
@@ -37,6 +40,11 @@ pub(crate) struct ParsedResponse {
     pub(crate) version: Version,
     pub(crate) headers: HeaderMap,
     pub(crate) keeps_alive: bool,
+    /// Whether the connection must not be used again, although the server keeps it open: only a
+    /// lenient parser understands the response.
+    pub(crate) must_close: bool,
+    /// Whether it was parsed leniently.
+    is_lenient: bool,
     /// The reason phrase after the status code, if it is not the standard one.
     pub(crate) reason: Option<Bytes>,
 }
@@ -69,12 +77,52 @@ pub(super) fn find_end(bytes: &[u8], from: usize, max: u32) -> Result<HeaderEnd,
     Ok(HeaderEnd::Incomplete(bytes.len()))
 }
 
+/// As [`find_end`], but a line feed without a carriage return ends a line.
+pub(super) fn find_lenient_end(
+    bytes: &[u8],
+    from: usize,
+    max: u32,
+) -> Result<HeaderEnd, MessageError> {
+    let (_, unsearched) = bytes.split_at(from.min(bytes.len()));
+    for feed in memchr_iter(b'\n', unsearched) {
+        let (line, _) = bytes.split_at(bytes.len() - unsearched.len() + feed);
+        if line.ends_with(b"\n") || line.ends_with(b"\n\r") {
+            check_size(line.len() + 1, max)?;
+            return Ok(HeaderEnd::At(line.len() + 1));
+        }
+    }
+    check_size(bytes.len(), max)?;
+    Ok(HeaderEnd::Incomplete(bytes.len()))
+}
+
 /// Parses a complete request header section.
 pub(super) fn parse_request(
     bytes: &Bytes,
     limits: &Http1Limits,
 ) -> Result<ParsedRequest, MessageError> {
-    with_field_buffer(limits, |fields| parse_request_fields(bytes, fields))
+    match with_field_buffer(limits, |fields| parse_request_fields(bytes, fields)) {
+        Err(error @ (MessageError::InvalidStartLine | MessageError::InvalidTarget)) => {
+            parse_raw_request(bytes, limits).unwrap_or(Err(error))
+        }
+        parsed => parsed,
+    }
+}
+
+/// Parses a request whose target no URI can represent: as the same request with the offending bytes
+/// escaped. `None` if there are none.
+fn parse_raw_request(
+    bytes: &Bytes,
+    limits: &Http1Limits,
+) -> Option<Result<ParsedRequest, MessageError>> {
+    let mut spaces = memchr_iter(b' ', bytes);
+    let (begin, end) = (spaces.next()?, spaces.next()?);
+    let (raw_target, escaped) = RawTarget::parse(&bytes.slice(begin + 1..end))?;
+    let escaped = Bytes::from([&bytes[..=begin], &escaped, &bytes[end..]].concat());
+    let parsed = with_field_buffer(limits, |fields| parse_request_fields(&escaped, fields));
+    Some(parsed.map(|parsed| ParsedRequest {
+        raw_target: Some(raw_target),
+        ..parsed
+    }))
 }
 
 fn parse_request_fields<'b>(
@@ -97,6 +145,7 @@ fn parse_request_fields<'b>(
     let headers = parse_fields(bytes, parsed.headers)?;
     let body_length = framing::request_body_length(&method, version, &headers)?;
     Ok(ParsedRequest {
+        raw_target: None,
         keeps_alive: framing::keeps_alive(version, &headers),
         expects_continue: version == Version::HTTP_11
             && body_length != BodyLength::Bytes(0)
@@ -114,15 +163,37 @@ pub(crate) fn parse_response(
     bytes: &Bytes,
     limits: &Http1Limits,
 ) -> Result<ParsedResponse, MessageError> {
-    with_field_buffer(limits, |fields| parse_response_fields(bytes, fields))
+    let parse = |removes_blanks| {
+        with_field_buffer(limits, |fields| {
+            parse_response_fields(bytes, fields, removes_blanks)
+        })
+    };
+    if !limits.is_lenient {
+        return parse(false);
+    }
+    let (mut parsed, has_blanks) = match parse(false) {
+        Err(MessageError::InvalidFieldName) => (parse(true)?, true),
+        parsed => (parsed?, false),
+    };
+    parsed.is_lenient = true;
+    parsed.must_close = has_blanks || has_bare_line_feed(bytes);
+    Ok(parsed)
 }
 
+fn has_bare_line_feed(bytes: &[u8]) -> bool {
+    memchr_iter(b'\n', bytes).any(|feed| !bytes[..feed].ends_with(b"\r"))
+}
+
+/// `removes_blanks`: blanks between the name of a field and its colon are removed.
 fn parse_response_fields<'b>(
     bytes: &'b Bytes,
     fields: &mut [httparse::Header<'b>],
+    removes_blanks: bool,
 ) -> Result<ParsedResponse, MessageError> {
     let mut parsed = httparse::Response::new(fields);
-    if parsed.parse(bytes)?.is_partial() {
+    let mut config = httparse::ParserConfig::default();
+    config.allow_spaces_after_header_name_in_responses(removes_blanks);
+    if config.parse_response(&mut parsed, bytes)?.is_partial() {
         return Err(MessageError::InvalidStartLine);
     }
     let (Some(code), Some(minor)) = (parsed.code, parsed.version) else {
@@ -136,6 +207,8 @@ fn parse_response_fields<'b>(
     Ok(ParsedResponse {
         reason: (reason != standard && !reason.is_empty())
             .then(|| bytes.slice_ref(reason.as_bytes())),
+        must_close: false,
+        is_lenient: false,
         keeps_alive: framing::keeps_alive(version, &headers),
         status,
         version,
@@ -168,9 +241,28 @@ pub(super) fn parse_trailers(
 }
 
 impl ParsedResponse {
-    /// Returns the length of the body of a response to a request with `method`.
-    pub(crate) fn body_length(&self, method: RequestMethod) -> Result<BodyLength, MessageError> {
-        framing::response_body_length(method, self.status, self.version, &self.headers)
+    /// Returns the length of the body of a response to a request with `method`. Removes the framing
+    /// fields that others overrule, which only a lenient response may have.
+    pub(crate) fn take_body_length(
+        &mut self,
+        method: RequestMethod,
+    ) -> Result<BodyLength, MessageError> {
+        let (status, version) = (self.status, self.version);
+        let length = framing::response_body_length(method, status, version, &self.headers);
+        if !self.is_lenient {
+            return length;
+        }
+        let length = match length {
+            Ok(length) if !framing::contradicts_status(status, &self.headers) => return Ok(length),
+            Ok(length) => length,
+            Err(error) => {
+                framing::lenient_body_length(method, status, version, &self.headers).ok_or(error)?
+            }
+        };
+        // What follows may be a body that must not be there.
+        self.must_close = true;
+        framing::retain_effective(length, &mut self.headers);
+        Ok(length)
     }
 }
 

@@ -42,7 +42,8 @@ pub(crate) fn begin_request(
         output.begin_message();
         let line = (request.method(), &target, request.version());
         output.append(|buffer| {
-            encode::write_request(buffer, line, request.headers(), framing);
+            let raw_path = uri::raw_path(request);
+            encode::write_request(buffer, line, raw_path, request.headers(), framing);
         });
     });
     Ok(encoder)

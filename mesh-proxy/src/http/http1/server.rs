@@ -195,6 +195,9 @@ async fn read_request(
     *request.uri_mut() = parsed.uri;
     *request.version_mut() = parsed.version;
     *request.headers_mut() = parsed.headers;
+    if let Some(raw_target) = parsed.raw_target {
+        MessageContext::of_mut(request.extensions_mut()).raw_target = Some(raw_target);
+    }
     Ok((request, info))
 }
 
@@ -332,7 +335,7 @@ async fn begin_tunnel(
     let tunnel = response.body_mut().take_tunnel();
     connection.append(|buffer| {
         let status_line = (
-            Version::HTTP_11,
+            response.version().clamp(Version::HTTP_10, Version::HTTP_11),
             response.status(),
             MessageContext::of(response.extensions()).reason.as_ref(),
         );

@@ -8,19 +8,29 @@ use mesh_core::policy::inbound::{
     DefaultPolicy, HttpServer, InboundRule, ServerProtocol, default_http_route,
 };
 use mesh_core::route::HostMatch;
+use mesh_core::route::http::{HttpMatch, PathMatch};
 use tokio::net::TcpStream;
 
 use super::*;
-use crate::tests::app::{Calls, Pending, ask, http2, message, send, status_of, streams};
+use crate::tests::app::{Calls, Pending, ask, expect, http2, message, send, status_of, streams};
 
 /// Allows only requests for the host `open`.
 fn only_open() -> Server {
+    only(None)
+}
+
+/// The same, with a match of the path.
+fn only(path: Option<PathMatch>) -> Server {
     let policy = DefaultPolicy::AllUnauthenticated;
     let mut policy = policy.server_policy(&[], Duration::from_secs(10), false);
     let mut route = default_http_route();
     route.meta = Meta::new_default("open");
     route.hosts = vec![HostMatch::Exact("open".into())];
     for rule in &mut route.rules {
+        rule.matches = vec![HttpMatch {
+            path: path.clone(),
+            ..HttpMatch::default()
+        }];
         rule.action = InboundRule {
             authorizations: policy.authorizations.clone(),
             ..InboundRule::default()
@@ -39,11 +49,39 @@ fn only_open() -> Server {
 
 /// The policy is in force from the first connection on.
 async fn guarded(app: SocketAddr) -> (Scene, MessageSender<Server>) {
+    guarded_by(app, only_open()).await
+}
+
+async fn guarded_by(app: SocketAddr, server: Server) -> (Scene, MessageSender<Server>) {
     let mut scene = Scene::new(app).await;
     drop(scene.proxy.inbound(app).await);
     let policy = scene.asked().await;
-    policy.send(Ok(only_open())).unwrap();
+    policy.send(Ok(server)).unwrap();
     (scene, policy)
+}
+
+/// The application may read such a target differently than the rules.
+#[test]
+fn target_beyond_the_syntax_of_uris_matches_no_rule_where_rules_match_paths() {
+    for (path, matches_paths, status) in [
+        ("/open", true, 200),
+        ("/open<", true, 404),
+        ("/open?<", true, 404),
+        ("/open<", false, 200),
+    ] {
+        run(async || {
+            let app = App::start().await.named("web");
+            let prefix = matches_paths.then(|| PathMatch::Prefix("/open".to_owned()));
+            let (scene, _policy) = guarded_by(app, only(prefix)).await;
+            let mut client = scene.proxy.inbound(app).await;
+            send(
+                &mut client,
+                &format!("GET {path} HTTP/1.1\r\nhost: open\r\n\r\n"),
+            )
+            .await;
+            expect(&mut client, status).await;
+        });
+    }
 }
 
 const ABSOLUTE: &str = "GET http://open/ HTTP/1.1\r\nhost: shut\r\n\r\n";

@@ -262,7 +262,13 @@ proptest! {
         let Ok(parsed) = parse_request(&Bytes::copy_from_slice(&text.as_bytes()[..length]), &LIMITS) else { return Ok(()) };
         let mut written = Vec::new();
         let line = (&parsed.method, &parsed.uri, parsed.version);
-        encode::write_request(&mut written, line, &parsed.headers, FramingHeaders::Unchanged);
+        encode::write_request(
+            &mut written,
+            line,
+            None,
+            &parsed.headers,
+            FramingHeaders::Unchanged,
+        );
         prop_assert_eq!(find_end(&written, 0, LIMITS.head), Ok(HeaderEnd::At(written.len())));
         let again = parse_request(&Bytes::from(written), &LIMITS).unwrap();
         prop_assert_eq!(again.headers, parsed.headers);
@@ -271,5 +277,52 @@ proptest! {
             (again.method, again.version, again.body_length, again.keeps_alive),
             (parsed.method, parsed.version, parsed.body_length, parsed.keeps_alive)
         );
+    }
+}
+
+#[test]
+fn targets_that_are_no_uris_are_escaped_and_kept() {
+    let parsed = parse(b"GET /a<b>?c=\xe9 HTTP/1.1\r\nhost: web\r\n\r\n").unwrap();
+    assert_eq!(parsed.uri, "/a%3Cb%3E?c=%E9");
+    assert_eq!(parsed.headers["host"], "web");
+    let raw_target = parsed.raw_target.unwrap();
+    assert_eq!(
+        raw_target.of_uri(&parsed.uri).unwrap(),
+        &b"/a<b>?c=\xe9"[..]
+    );
+    for target in [
+        "/a b<",
+        "/a\t<",
+        "/a\x7f<",
+        "/a\x01<",
+        "/<#b",
+        "<",
+        "w<b:80",
+        "http://w<b/",
+    ] {
+        let request = format!("GET {target} HTTP/1.1\r\nhost: web\r\n\r\n");
+        assert!(parse(request.as_bytes()).is_err(), "{target:?}");
+    }
+}
+
+#[test]
+fn lenient_end_is_an_empty_line_with_any_line_ends_however_input_is_split() {
+    for section in [
+        &b"HTTP/1.1 200 OK\r\nx: 1\r\n\r\n"[..],
+        b"HTTP/1.1 200 OK\nx: 1\n\n",
+        b"HTTP/1.1 200 OK\nx: 1\r\n\n",
+        b"HTTP/1.1 200 OK\r\nx: 1\n\r\n",
+    ] {
+        let input = [section, b"body\n\nmore"].concat();
+        for split in 0..input.len() {
+            let first = find_lenient_end(&input[..split], 0, LIMITS.head).unwrap();
+            let end = match first {
+                HeaderEnd::At(_) => first,
+                HeaderEnd::Incomplete(from) => find_lenient_end(&input, from, LIMITS.head).unwrap(),
+            };
+            assert_eq!(end, HeaderEnd::At(section.len()), "{split} of {section:?}");
+        }
+        let too_long = find_lenient_end(section, 0, section.len() as u32 - 1);
+        assert_eq!(too_long, Err(MessageError::HeadersTooLarge));
     }
 }
