@@ -21,6 +21,9 @@ const USUAL_BYTES: usize = 256;
 /// The attribute of the response's status, which is a text, as in Linkerd's proxy.
 pub(super) const STATUS: &str = "http.response.status_code";
 
+/// What OpenTelemetry writes instead of credentials.
+const REDACTED: &str = "REDACTED";
+
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
 /// Header fields that are reported. Others may be confidential.
@@ -44,10 +47,11 @@ pub(super) fn of_request<B>(request: &Request<B>, direction: Direction) -> Attri
         add("url.scheme", scheme);
     }
     add("url.path", uri.path());
-    if let Some(query) = uri.query() {
+    let query = uri.query().map(redacted_query);
+    if let Some(query) = &query {
         add("url.query", query);
     }
-    add("url.full", &redacted(uri));
+    add("url.full", &redacted(uri, query.as_deref()));
     add("network.transport", "tcp");
     if let Some(server) = server(request) {
         add("server.address", server.host());
@@ -81,8 +85,30 @@ fn server<B>(request: &Request<B>) -> Option<Authority> {
     }
 }
 
-/// Returns the URI without user name and password.
-fn redacted(uri: &Uri) -> String {
+/// Returns the query with the names of its parameters only. Signatures, access tokens, keys and
+/// session ids have no common name, so that a list of names would miss some. What has no value may
+/// itself be a token, such as `?eyJhbGci` or, with the padding of base64, `?eyJhbGci==`.
+fn redacted_query(query: &str) -> String {
+    let mut text = String::with_capacity(query.len());
+    for (at, parameter) in query.split('&').enumerate() {
+        if at > 0 {
+            text.push('&');
+        }
+        if let Some((name, value)) = parameter.split_once('=')
+            && !value.trim_start_matches('=').is_empty()
+        {
+            text.push_str(name);
+            text.push('=');
+        }
+        if !parameter.is_empty() {
+            text.push_str(REDACTED);
+        }
+    }
+    text
+}
+
+/// Returns the URI without user name and password, with a query that is redacted already.
+fn redacted(uri: &Uri, query: Option<&str>) -> String {
     let mut text = String::new();
     if let Some(scheme) = uri.scheme_str() {
         text.push_str(scheme);
@@ -101,7 +127,7 @@ fn redacted(uri: &Uri) -> String {
         text.push_str(host);
     }
     text.push_str(uri.path());
-    if let Some(query) = uri.query() {
+    if let Some(query) = query {
         text.push('?');
         text.push_str(query);
     }
@@ -150,9 +176,9 @@ mod tests {
             ("network.transport", "tcp"),
             ("server.address", "example.com"),
             ("server.port", "80"),
-            ("url.full", "http://example.com:80/foo?bar=baz"),
+            ("url.full", "http://example.com:80/foo?bar=REDACTED"),
             ("url.path", "/foo"),
-            ("url.query", "bar=baz"),
+            ("url.query", "bar=REDACTED"),
             ("url.scheme", "http"),
             ("user_agent.original", "curl"),
         ];
@@ -189,14 +215,41 @@ mod tests {
             full("http://a:b@web:80/x"),
             "http://REDACTED:REDACTED@web:80/x"
         );
-        assert_eq!(full("http://a@web/x?y"), "http://REDACTED@web/x?y");
+        assert_eq!(full("http://a@web/x?y"), "http://REDACTED@web/x?REDACTED");
         assert_eq!(full("/x"), "/x");
+    }
+
+    #[test]
+    fn values_of_queries_are_redacted() {
+        for (query, expected) in [
+            ("access_token=secret", "access_token=REDACTED"),
+            (
+                "X-Amz-Signature=secret&sig=secret",
+                "X-Amz-Signature=REDACTED&sig=REDACTED",
+            ),
+            ("a=secret;token=secret&b=secret=x", "a=REDACTED&b=REDACTED"),
+            ("to%6ben=secret", "to%6ben=REDACTED"),
+            ("secret", "REDACTED"),
+            ("secret==", "REDACTED"),
+            ("=secret", "=REDACTED"),
+            ("&&", "&&"),
+            ("", ""),
+        ] {
+            let all = attributes(Request::get(format!("http://web/?{query}")));
+            assert_eq!(all["url.query"], expected, "{query}");
+            assert_eq!(
+                all["url.full"],
+                format!("http://web/?{expected}"),
+                "{query}"
+            );
+        }
     }
 
     #[test]
     fn long_texts_are_cut() {
         let long = "p".repeat(2 * MAX_TEXT);
-        let request = Request::get(format!("http://web/{long}?{long}")).header("user-agent", &long);
+        let request =
+            Request::get(format!("http://web/{long}?{long}=x")).header("user-agent", &long);
         for (name, value) in attributes(request) {
             assert!(value.len() <= MAX_TEXT, "{name}");
         }
