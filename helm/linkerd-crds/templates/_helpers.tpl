@@ -19,7 +19,8 @@ labels:
   {{- include "crds.labels" .root | nindent 2 }}
 annotations:
   linkerd.io/created-by: linkerd/helm {{ .root.Chart.AppVersion }}
-  {{- if .root.Values.keep }}
+  {{- /* Also if the value is null. */}}
+  {{- if ne (toString .root.Values.keep) "false" }}
   helm.sh/resource-policy: keep
   {{- end }}
 {{- end }}

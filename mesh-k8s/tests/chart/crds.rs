@@ -7,7 +7,7 @@ use std::{env, fs};
 
 use kube::{CustomResourceExt, ResourceExt};
 use mesh_k8s::crd;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::generated::root;
 use crate::helm;
@@ -113,13 +113,19 @@ fn compare(path: &str, definition: &Value, of_type: &Value) {
 }
 
 #[test]
-fn definitions_are_deleted_with_chart() {
-    require_helm!("definitions_are_deleted_with_chart");
-    let objects = helm::crds();
-    assert_eq!(objects.len(), 10);
-    for object in objects {
-        let annotations = &object["metadata"]["annotations"];
-        assert!(annotations["helm.sh/resource-policy"].is_null());
+fn definitions_are_kept_without_the_chart_unless_the_value_is_false() {
+    require_helm!("definitions_are_kept_without_the_chart_unless_the_value_is_false");
+    for (values, policy) in [
+        ("{}", json!("keep")),
+        ("keep: null", json!("keep")),
+        ("keep: false", Value::Null),
+    ] {
+        let objects = helm::crds_with(values);
+        assert_eq!(objects.len(), 10);
+        for object in objects {
+            let annotations = &object["metadata"]["annotations"];
+            assert_eq!(annotations["helm.sh/resource-policy"], policy, "{values}");
+        }
     }
 }
 

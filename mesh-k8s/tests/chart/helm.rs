@@ -57,7 +57,12 @@ fn copy(from: &Path, to: &Path) {
 }
 
 pub(crate) fn crds() -> Vec<Value> {
-    render("linkerd-crds", "linkerd", "{}").unwrap()
+    crds_with("{}")
+}
+
+/// Returns the definitions with these values.
+pub(crate) fn crds_with(values: &str) -> Vec<Value> {
+    render("linkerd-crds", "linkerd", values).unwrap()
 }
 
 fn render(chart: &str, namespace: &str, values: &str) -> Result<Vec<Value>, String> {
