@@ -65,6 +65,9 @@ pub struct Web {
         requires = "grafana_external_addr"
     )]
     pub grafana_prefix: String,
+    /// Do not show definitions of workloads, for which the dashboard needs get of their kinds
+    #[arg(long)]
+    pub hide_definitions: bool,
     /// The API server is that of `meshctl local dashboard`: a local node has no webhooks and no
     /// APIService to check
     #[arg(long)]

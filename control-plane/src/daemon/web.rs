@@ -59,6 +59,7 @@ pub(super) async fn run(config: Config) -> Result<(), DaemonError> {
         cluster_domain: config.cluster_domain,
         grafana: config.grafana_external_addr,
         grafana_prefix: config.grafana_prefix,
+        definitions: !config.hide_definitions,
     };
     let dashboard = Dashboard {
         assets,

@@ -37,6 +37,9 @@ pub(crate) struct Dashboard {
 
 const API: &str = "/api/";
 
+/// Why there are no definitions.
+const HIDDEN: &str = "this dashboard does not show definitions: --hide-definitions (value dashboard.restrictPrivileges) is set";
+
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const YAML: HeaderValue = HeaderValue::from_static("text/yaml; charset=utf-8");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
@@ -111,6 +114,12 @@ impl Dashboard {
             // Boxed, because its future holds all requests to the API server.
             "check" => Box::pin(self.checker.run()).await,
             "extensions" => objects::extensions(&self.client, &params).await?,
+            "resource-definition" if !self.settings.definitions => {
+                return Err(Failure {
+                    status: StatusCode::FORBIDDEN,
+                    error: HIDDEN.to_owned(),
+                });
+            }
             "resource-definition" => {
                 let yaml = objects::definition(&self.client, &params).await?;
                 return Ok(response(StatusCode::OK, YAML, full(yaml)));

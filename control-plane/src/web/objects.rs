@@ -1,5 +1,7 @@
 //! Objects of the API server that the JSON API shows: definitions of workloads, and the namespaces
 //! of extensions.
+//!
+//! Definitions are shown without the values that often are secrets: see [`redact`].
 
 use http::{Request, StatusCode};
 use kube::Client;
@@ -20,6 +22,26 @@ const KINDS: [(&str, &str, &str); 8] = [
     ("replicationcontroller", "/api/v1", "replicationcontrollers"),
     ("statefulset", "/apis/apps/v1", "statefulsets"),
 ];
+
+/// What is written instead of a value that may be a secret.
+const REDACTED: &str = "REDACTED";
+
+/// The lists of `name` and `value` in pod templates whose values may be secrets: environment
+/// variables, and the header fields of probes and hooks.
+const SECRET_LISTS: [&str; 2] = ["env", "httpHeaders"];
+
+/// The ends of the names of annotations in which tools keep the whole object as it was applied:
+/// kubectl (`kubectl.kubernetes.io/last-applied-configuration`), kapp, Rancher's
+/// `objectset.rio.cattle.io/applied` and others.
+const APPLIED: [&str; 4] = [
+    "last-applied-configuration",
+    "last-applied",
+    "/original",
+    "/applied",
+];
+
+/// The annotation that has environment variables of the proxy.
+const ADDITIONAL_ENV: &str = "config.linkerd.io/proxy-additional-env";
 
 /// The label by which Linkerd finds the namespaces of extensions.
 const EXTENSION: &str = "linkerd.io/extension";
@@ -46,7 +68,7 @@ pub(super) async fn get(client: &Client, path: &str) -> Result<Value, Failure> {
     })
 }
 
-/// Returns the definition of an object in YAML.
+/// Returns the redacted definition of an object in YAML.
 pub(super) async fn definition(client: &Client, params: &Params) -> Result<String, Failure> {
     let path = definition_path(params).map_err(invalid)?;
     let mut object = get(client, &path).await?;
@@ -54,7 +76,41 @@ pub(super) async fn definition(client: &Client, params: &Params) -> Result<Strin
         // Long, and only of interest to the API server.
         metadata.remove("managedFields");
     }
+    redact(&mut object);
     serde_norway::to_string(&object).map_err(|error| internal(error.to_string()))
+}
+
+/// Removes the values that often are secrets from an object and the templates within it.
+fn redact(value: &mut Value) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(redact),
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                match (name.as_str(), &mut *field) {
+                    (list, Value::Array(items)) if SECRET_LISTS.contains(&list) => {
+                        items.iter_mut().for_each(redact_value);
+                    }
+                    ("annotations", Value::Object(annotations)) => redact_annotations(annotations),
+                    _ => redact(field),
+                }
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// Replaces the value of a named value; a reference to a Secret or ConfigMap stays.
+fn redact_value(named: &mut Value) {
+    if let Some(value) = named.get_mut("value") {
+        *value = REDACTED.into();
+    }
+}
+
+fn redact_annotations(annotations: &mut Map<String, Value>) {
+    annotations.retain(|name, _| !APPLIED.iter().any(|end| name.ends_with(end)));
+    if let Some(value) = annotations.get_mut(ADDITIONAL_ENV) {
+        *value = REDACTED.into();
+    }
 }
 
 fn definition_path(params: &Params) -> Result<String, String> {
@@ -125,6 +181,68 @@ fn internal(error: String) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn values_of_environments_and_applied_configurations_are_redacted() {
+        let container = |name: &str| {
+            json!({
+                "name": name,
+                "image": "web:1",
+                "env": [
+                    { "name": "PASSWORD", "value": "hunter2" },
+                    { "name": "TOKEN", "valueFrom": { "secretKeyRef": { "name": "a", "key": "b" } } },
+                    { "name": "EMPTY" },
+                ],
+                "livenessProbe": { "httpGet": {
+                    "path": "/live",
+                    "httpHeaders": [{ "name": "authorization", "value": "hunter2" }],
+                } },
+            })
+        };
+        let pod = json!({
+            "metadata": { "annotations": { "config.linkerd.io/proxy-additional-env": "hunter2" } },
+            "spec": {
+                "containers": [container("web")],
+                "initContainers": [container("init")],
+                "ephemeralContainers": [container("debug")],
+            },
+        });
+        let annotations = json!({
+            "kubectl.kubernetes.io/last-applied-configuration": "hunter2",
+            "kapp.k14s.io/original": "hunter2",
+            "banzaicloud.com/last-applied": "hunter2",
+            "objectset.rio.cattle.io/applied": "hunter2",
+            "linkerd.io/inject": "enabled",
+        });
+        for (name, path) in [
+            ("a pod", &[][..]),
+            ("a Deployment", &["template"]),
+            ("a CronJob", &["jobTemplate", "template"]),
+        ] {
+            let mut object = pod.clone();
+            for field in path.iter().rev() {
+                object = json!({ "spec": { *field: object } });
+            }
+            object["metadata"]["annotations"]["linkerd.io/inject"] = "enabled".into();
+            for (key, value) in annotations.as_object().unwrap() {
+                object["metadata"]["annotations"][key] = value.clone();
+            }
+            redact(&mut object);
+            let text = object.to_string();
+            assert!(!text.contains("hunter2"), "{name}: {text}");
+            for kept in [
+                "PASSWORD",
+                "secretKeyRef",
+                "EMPTY",
+                "web:1",
+                "/live",
+                "enabled",
+            ] {
+                assert!(text.contains(kept), "{name}: {kept}: {text}");
+            }
+            assert_eq!(text.matches(REDACTED).count(), 7, "{name}: {text}");
+        }
+    }
 
     #[test]
     fn definitions_are_read_by_type_and_name() {

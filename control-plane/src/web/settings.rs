@@ -11,6 +11,8 @@ pub(crate) struct PageSettings {
     /// The URL of Grafana, if there is one.
     pub(crate) grafana: Option<String>,
     pub(crate) grafana_prefix: String,
+    /// Whether definitions of workloads are shown.
+    pub(crate) definitions: bool,
 }
 
 impl PageSettings {
@@ -21,6 +23,7 @@ impl PageSettings {
             "vizNamespace": self.viz_namespace,
             "grafanaUrl": self.grafana,
             "grafanaPrefix": self.grafana_prefix,
+            "definitions": self.definitions,
         })
     }
 }

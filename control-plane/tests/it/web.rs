@@ -234,9 +234,23 @@ async fn json_api_has_the_shapes_of_linkerd() {
         .get("/api/resource-definition?namespace=shop&resource_type=deployment&resource_name=web")
         .await;
     assert!(yaml.body.contains("replicas: 2") && !yaml.body.contains("managedFields"));
+    assert!(yaml.body.contains("PASSWORD"), "{}", yaml.body);
+    assert!(!yaml.body.contains("hunter2"), "{}", yaml.body);
     let check = web.get("/api/check").await.json();
     assert_eq!(check["success"], true, "{check}");
     assert!(check["results"]["linkerd-viz"].as_array().unwrap().len() >= 4);
+}
+
+#[tokio::test]
+async fn hidden_definitions_are_refused() {
+    let web = Web::start_with(Pace::Steady, &["--hide-definitions".to_owned()]).await;
+    let path = "/api/resource-definition?namespace=shop&resource_type=deployment&resource_name=web";
+    let answer = web.get(path).await;
+    assert_eq!(answer.status, StatusCode::FORBIDDEN);
+    let error = answer.json()["error"].as_str().unwrap().to_owned();
+    assert!(error.contains("dashboard.restrictPrivileges"), "{error}");
+    let settings = web.get("/api/settings").await.json();
+    assert_eq!(settings["definitions"], false);
 }
 
 #[tokio::test]

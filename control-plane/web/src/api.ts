@@ -132,6 +132,8 @@ export interface Settings {
   vizNamespace: string;
   grafanaUrl: string | null;
   grafanaPrefix: string;
+  /** Whether definitions of workloads are shown. */
+  definitions: boolean;
 }
 
 /** Returns the path of an endpoint with parameters; empty ones are left out. */

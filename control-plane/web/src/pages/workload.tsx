@@ -9,6 +9,7 @@ import { connections, requests } from "../columns";
 import { useFeed } from "../feed";
 import { useHistory } from "../history";
 import { Figure, GrafanaLink, Heading, Link, Meshed, Problem, Section, Secured, Success } from "../parts";
+import { useSettings } from "../settings";
 import { age, bytes, millis, numbers, ofRow, rate, seconds } from "../stats";
 import { type Column, Table } from "../table";
 import { LiveTap } from "../tap/live";
@@ -28,6 +29,7 @@ const ofPeer = (resource: Resource, direction: "to" | "from") =>
 
 export function Workload({ resource }: { resource: Resource }) {
   const { namespace, type, name } = resource;
+  const settings = useSettings();
   const own = useFeed<StatResponse>(
     path("tps-reports", { resource_type: type, resource_name: name, namespace, tcp_stats: "true" }),
   );
@@ -42,7 +44,7 @@ export function Workload({ resource }: { resource: Resource }) {
     <>
       <Heading trail={trail}>{name}</Heading>
       <p class="actions">
-        {type !== "service" && <a href={`/api/${yaml}`} target="_blank" rel="noopener">YAML</a>}
+        {type !== "service" && settings?.definitions && <a href={`/api/${yaml}`} target="_blank" rel="noopener">YAML</a>}
         {type === "service" && <a href={newProfile(resource)} download>New ServiceProfile</a>}
         <GrafanaLink to={resource} />
       </p>

@@ -151,8 +151,13 @@ fn object(path: &str, query: &str) -> Option<Value> {
         }),
         "/apis/apps/v1/namespaces/shop/deployments/web" => json!({
             "apiVersion": "apps/v1", "kind": "Deployment",
-            "metadata": { "name": "web", "namespace": "shop", "managedFields": [{}] },
-            "spec": { "replicas": 2 },
+            "metadata": {
+                "name": "web", "namespace": "shop", "managedFields": [{}],
+                "annotations": { "kubectl.kubernetes.io/last-applied-configuration": "hunter2" },
+            },
+            "spec": { "replicas": 2, "template": { "spec": { "containers": [
+                { "name": "web", "env": [{ "name": "PASSWORD", "value": "hunter2" }] },
+            ] } } },
         }),
         path if path.starts_with(hooks) => json!({
             "webhooks": [{ "clientConfig": { "caBundle": "QQ==" } }],
