@@ -14,7 +14,7 @@ use crate::cluster::{Cluster, error};
 /// Group, version and kind in the order of deletion: first webhooks, so that they do not block pods
 /// after the injector is deleted; then agents, which release the pods of their nodes while they
 /// still have permissions; RBAC objects and namespaces last.
-const KINDS: [(&str, &str, &str); 28] = [
+const KINDS: [(&str, &str, &str); 29] = [
     (ADMISSION, "v1", "MutatingWebhookConfiguration"),
     (ADMISSION, "v1", "ValidatingWebhookConfiguration"),
     ("apiregistration.k8s.io", "v1", "APIService"),
@@ -27,6 +27,7 @@ const KINDS: [(&str, &str, &str); 28] = [
     ("monitoring.coreos.com", "v1", "PodMonitor"),
     ("monitoring.coreos.com", "v1", "PrometheusRule"),
     (POLICY, "v1beta3", "Server"),
+    (POLICY, "v1beta1", "ServerAuthorization"),
     (POLICY, "v1alpha1", "AuthorizationPolicy"),
     (POLICY, "v1alpha1", "MeshTLSAuthentication"),
     (POLICY, "v1alpha1", "NetworkAuthentication"),

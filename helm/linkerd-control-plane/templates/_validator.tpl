@@ -66,6 +66,12 @@ webhooks:
     timeoutSeconds: {{ .webhook.timeoutSeconds }}
     namespaceSelector:
       {{- toYaml .webhook.namespaceSelector | nindent 6 }}
+    # The objects of this chart are created before a controller can validate them.
+    matchConditions:
+      - name: not-of-the-control-plane
+        expression: >-
+          !(request.namespace == {{ .root.Release.Namespace | quote }} && has(object.metadata.labels) &&
+          "linkerd.io/control-plane-ns" in object.metadata.labels)
     clientConfig:
       service:
         name: linkerd-{{ .name }}

@@ -7,6 +7,8 @@
   "createNamespaceMetadataJob": true,
   "dashboard.GID": null,
   "dashboard.UID": null,
+  "dashboard.access.identities": [],
+  "dashboard.access.networks": [],
   "dashboard.enforcedHostRegexp": "",
   "dashboard.image.name": "controller",
   "dashboard.image.pullPolicy": "",

@@ -305,6 +305,13 @@ subjects:
 {{/* A Server of the components' pods and the AuthorizationPolicy of the same name.
 Parameters: root; component, or empty for all; name; port; protocol; authentication, its kind and name. */}}
 {{- define "viz.serverPolicy" -}}
+{{ include "viz.server" . }}
+---
+{{ include "viz.authorization" (merge (dict "server" .name) .) }}
+{{- end }}
+
+{{/* A Server of the components' pods. Parameters: root; component, or empty for all; name; port; protocol. */}}
+{{- define "viz.server" -}}
 apiVersion: policy.linkerd.io/v1beta3
 kind: Server
 metadata:
@@ -323,7 +330,11 @@ spec:
       {{- end }}
   port: {{ .port }}
   proxyProtocol: {{ .protocol }}
----
+{{- end }}
+
+{{/* An AuthorizationPolicy for a Server.
+Parameters: root; component, or empty for all; name; server; authentication, its kind and name. */}}
+{{- define "viz.authorization" -}}
 apiVersion: policy.linkerd.io/v1alpha1
 kind: AuthorizationPolicy
 metadata:
@@ -337,7 +348,7 @@ spec:
   targetRef:
     group: policy.linkerd.io
     kind: Server
-    name: {{ .name }}
+    name: {{ .server }}
   requiredAuthenticationRefs:
     - group: policy.linkerd.io
       kind: {{ .authentication.kind }}

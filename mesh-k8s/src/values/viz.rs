@@ -194,11 +194,26 @@ values! {
         /// Regular expression for the Host header of requests, which prevents DNS rebinding; empty
         /// for localhost and the names of the Service `web`
         pub enforced_host_regexp: String,
-        /// Do not permit the dashboard to tap. It has no authentication: every client that can open
-        /// it may otherwise watch requests
+        /// Do not permit the dashboard to tap, and to read and show definitions of workloads. It
+        /// has no users of its own: everyone who can open it may otherwise watch requests and read
+        /// specifications, in which values of environments are redacted
         pub restrict_privileges: bool = false,
+        /// Clients of the dashboard over the network; by default none. `meshctl viz dashboard` and
+        /// `kubectl port-forward` need nothing here
+        pub access: DashboardAccess,
         /// The Service of the dashboard
         pub service: DashboardService,
+    }
+
+    /// The clients of the dashboard.
+    pub struct DashboardAccess {
+        /// Identities of meshed clients, for example of an ingress
+        /// (`nginx.ingress.serviceaccount.identity.linkerd.cluster.local`); `*` for every meshed
+        /// client
+        pub identities: Vec<String>,
+        /// Networks (CIDR) of clients that may be without a proxy, for example of the API server,
+        /// for `kubectl proxy`
+        pub networks: Vec<String>,
     }
 
     /// The Service of the dashboard.

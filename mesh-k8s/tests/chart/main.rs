@@ -23,6 +23,7 @@ mod coverage;
 mod crds;
 mod generated;
 mod helm;
+mod ports;
 mod proxy;
 mod rules;
 mod viz;

@@ -80,6 +80,8 @@ fn another(path: &str, value: &Value) -> Option<Value> {
             json!([{ "name": "a", "subPath": "a_rules.yml", "configMap": "b" }])
         }
         ("prometheus.persistence", _) => json!({ "size": "1Gi" }),
+        ("dashboard.access.identities", _) => json!(["*"]),
+        ("dashboard.access.networks", _) => json!(["10.0.0.0/8"]),
         ("tap.ignoreHeaders", _) => json!(["authorization"]),
         ("grafana.externalUrl", _) => json!("https://grafana.example.com"),
         (_, Value::Null) => json!(7),
