@@ -88,6 +88,8 @@
   "prometheus.alertRelabelConfigs": [],
   "prometheus.alertmanagers": [],
   "prometheus.args": {"config.file":"/etc/prometheus/prometheus.yml","storage.tsdb.path":"/data","storage.tsdb.retention.time":"6h"},
+  "prometheus.containerMetrics.enabled": false,
+  "prometheus.containerMetrics.insecureSkipVerify": false,
   "prometheus.enabled": true,
   "prometheus.globalConfig": {"evaluation_interval":"10s","scrape_interval":"10s","scrape_timeout":"10s"},
   "prometheus.image.name": "prometheus",

@@ -311,6 +311,8 @@ values! {
         pub alertmanagers: Vec<OpenObject>,
         /// The section `alerting.alert_relabel_configs` of the configuration of Prometheus
         pub alert_relabel_configs: Vec<OpenObject>,
+        /// CPU, memory, network and disks of containers, from the kubelets
+        pub container_metrics: ContainerMetrics,
         /// Additional scrape jobs
         pub scrape_configs: Vec<OpenObject>,
         /// Relabelling of all series of proxies before they are stored
@@ -324,6 +326,16 @@ values! {
         /// The PersistentVolumeClaim of the data; without it they are lost with the pod
         #[schemars(with = "Option<OpenObject>")]
         pub persistence: Option<Persistence>,
+    }
+
+    /// The metrics of containers.
+    #[derive(Copy)]
+    pub struct ContainerMetrics {
+        /// Scrape the kubelets, which needs get of `nodes/metrics`, and list and watch of `nodes`
+        pub enabled: bool = false,
+        /// Send the token of Prometheus to kubelets whose certificate is not signed by the CA of
+        /// the cluster, which is so where they sign their own
+        pub insecure_skip_verify: bool = false,
     }
 
     /// A ConfigMap with rules.

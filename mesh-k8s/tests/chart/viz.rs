@@ -68,6 +68,7 @@ fn viz() -> Coverage {
         bases: &[
             "{}",
             "{grafana: {externalUrl: 'https://a', dashboards: {enabled: true}}, prometheusRule: {enabled: true}}",
+            "prometheus: {containerMetrics: {enabled: true}}",
         ],
         another,
         ..Coverage::new::<VizValues>(helm::viz)
@@ -143,6 +144,24 @@ fn viz_permissions_match_golden_file() {
         ["ClusterRole linkerd-linkerd-viz-tap-admin: *.tap.linkerd.io: watch"]
     );
     compare("mesh-k8s/testdata/chart/viz-rights.txt", &text);
+}
+
+#[test]
+fn prometheus_reads_metrics_of_kubelets_only_with_the_value() {
+    require_helm!("prometheus_reads_metrics_of_kubelets_only_with_the_value");
+    for (values, may) in [
+        ("{}", false),
+        ("prometheus: {containerMetrics: {enabled: true}}", true),
+    ] {
+        let objects = helm::viz(values).unwrap();
+        let text = rules::rights(&objects);
+        assert_eq!(text.contains("nodes/metrics: get"), may, "{values}");
+        assert!(!text.contains("nodes/proxy"), "{values}");
+        let config = helm::find(&objects, "ConfigMap", "prometheus-config");
+        let config = config["data"]["prometheus.yml"].as_str().unwrap();
+        assert_eq!(config.contains("/metrics/cadvisor"), may, "{values}");
+        assert!(!config.contains("/proxy/"), "{values}");
+    }
 }
 
 #[test]
