@@ -22,6 +22,7 @@ mod certificates;
 mod objects;
 mod plan;
 
+pub(crate) use self::objects::rights;
 pub use self::plan::PlanError;
 
 /// What certificates are created for.
@@ -72,7 +73,7 @@ const MAX_STEPS: usize = 20;
 
 /// Creates the certificates unless they exist.
 pub(crate) async fn run(config: config::Bootstrap) -> Result<(), BootstrapError> {
-    let client = cluster::connect(&config.cluster, "bootstrap")
+    let client = cluster::connect(&config.cluster, "bootstrap", rights().collect())
         .await
         .map_err(BootstrapError::Connect)?;
     let settings = Settings {

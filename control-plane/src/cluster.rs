@@ -10,11 +10,13 @@ use http::HeaderValue;
 use http::header::USER_AGENT;
 use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
+use mesh_core::rights::Right;
 
 use crate::config;
 
 mod backoff;
 mod events;
+mod guard;
 mod lease;
 mod rate_limit;
 mod retry;
@@ -27,8 +29,8 @@ pub use self::rate_limit::{Rate, RateLimiter};
 pub(crate) use self::scripted_api::{Fault, ScriptedApi};
 pub(crate) use self::{
     backoff::Backoff,
-    events::{Events, ObjectEvent, Severity},
-    lease::{Leadership, LeaseSettings, LeaseTask},
+    events::{Events, ObjectEvent, Severity, rights as event_rights},
+    lease::{Leadership, LeaseSettings, LeaseTask, rights as lease_rights},
     rate_limit::TokenBucket,
     retry::retry_while_unreachable,
     watch::{requires_new_watch, watch_error, watch_objects},
@@ -54,9 +56,11 @@ pub enum ConnectError {
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Returns a client of the configured API server. `service` identifies this process in audit logs.
+/// Calls beyond `rights` are refused before they are sent.
 pub(crate) async fn connect(
     flags: &config::Cluster,
     service: &str,
+    rights: Vec<Right>,
 ) -> Result<Client, ConnectError> {
     let mut config = match &flags.kubeconfig {
         Some(path) => {
@@ -80,7 +84,8 @@ pub(crate) async fn connect(
     if let Ok(agent) = HeaderValue::from_str(&agent) {
         config.headers.push((USER_AGENT, agent));
     }
-    Client::try_from(config).map_err(ConnectError::Client)
+    let client = Client::try_from(config).map_err(ConnectError::Client)?;
+    Ok(guard::restrict(client, service, rights))
 }
 
 /// Formats an error of the API server in one line. The texts of kube repeat themselves and contain

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
+use mesh_core::rights::Right;
 use mesh_runtime::admin::{self, Admin, Condition, Readiness};
 use mesh_runtime::build_info::BuildInfo;
 use mesh_runtime::drain::{self, Drain, Outcome};
@@ -43,6 +44,7 @@ mod injector;
 mod metrics_api;
 mod policy;
 mod prometheus_connection;
+mod rights;
 mod tap;
 mod tap_injector;
 mod validator;
@@ -168,11 +170,12 @@ impl Daemon {
 
     /// Spawns the source, applies its batches to the index, and waits until everything has been
     /// read once; returns `false` if a signal arrives or the source exits first. If the source is
-    /// an API server, `kinds` are watched and `service` identifies this process there.
+    /// an API server, `kinds` are watched; the name and the rights of
+    /// this process there are given.
     async fn read_source<I: Send + 'static>(
         &mut self,
         source: Source,
-        service: &str,
+        (service, rights): (&str, Vec<Right>),
         kinds: &'static [WatchedKind],
         index: &Arc<Mutex<I>>,
         mut apply: impl FnMut(&mut I, Received) + Send + 'static,
@@ -183,7 +186,7 @@ impl Daemon {
         let (complete, completed) = oneshot::channel();
         let ready = self.readiness.condition("the source to be read");
         if source.dirs.is_empty() {
-            let client = cluster::connect(&source.cluster, service)
+            let client = cluster::connect(&source.cluster, service, rights)
                 .await
                 .map_err(DaemonError::Connect)?;
             let kube = KubeSource::new(client, kinds, &self.registry);

@@ -15,6 +15,8 @@ mod gather;
 mod send;
 mod tls;
 
+pub(crate) use self::gather::rights;
+
 /// Why no report was sent.
 #[derive(Debug, thiserror::Error)]
 pub enum HeartbeatError {
@@ -33,7 +35,7 @@ pub enum HeartbeatError {
 /// Gathers the report and sends it once. The CronJob's Job tries again.
 pub(crate) async fn run(config: config::Heartbeat) -> Result<(), HeartbeatError> {
     let prometheus = prometheus(&config.prometheus_url).map_err(HeartbeatError::Prometheus)?;
-    let client = cluster::connect(&config.cluster, "heartbeat")
+    let client = cluster::connect(&config.cluster, "heartbeat", rights().collect())
         .await
         .map_err(HeartbeatError::Connect)?;
     let report = gather::report(&client, prometheus.as_ref(), &config.controller_namespace).await;

@@ -21,7 +21,7 @@ mod metrics;
 mod settings;
 
 pub(crate) use self::{
-    caches::{Caches, NamespaceCache},
+    caches::{Caches, NamespaceCache, namespace_rights, rights},
     settings::{Settings, SettingsError, SettingsFiles},
 };
 

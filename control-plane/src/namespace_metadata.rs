@@ -5,6 +5,7 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use mesh_core::annotation::{EXTENSION, EXTERNAL_PROMETHEUS};
+use mesh_core::rights::{self, Right};
 use serde_json::{Value, json};
 
 use crate::cluster::{self, ConnectError, explain};
@@ -21,7 +22,7 @@ pub enum NamespaceMetadataError {
 
 /// Writes label and annotation. An existing annotation is removed if there is no URL.
 pub(crate) async fn run(config: config::NamespaceMetadata) -> Result<(), NamespaceMetadataError> {
-    let client = cluster::connect(&config.cluster, "namespace-metadata")
+    let client = cluster::connect(&config.cluster, "namespace-metadata", rights().collect())
         .await
         .map_err(NamespaceMetadataError::Connect)?;
     let namespaces: Api<Namespace> = Api::all(client);
@@ -42,6 +43,11 @@ pub(crate) async fn run(config: config::NamespaceMetadata) -> Result<(), Namespa
         "Labelled the namespace"
     );
     Ok(())
+}
+
+/// The namespace is named by the chart.
+pub(crate) fn rights() -> impl Iterator<Item = Right> {
+    rights::named("", "namespaces", &["patch"], "linkerd-viz")
 }
 
 fn metadata(extension: &str, prometheus_url: &str) -> Value {

@@ -19,6 +19,7 @@ use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::PostParams;
 use kube::{Api, Client};
+use mesh_core::rights::{self, Right};
 use mesh_runtime::admin::Condition;
 use mesh_runtime::drain;
 use mesh_runtime::log::chain;
@@ -115,6 +116,17 @@ pub(crate) async fn watch_front_proxy(
             }
         }
     }
+}
+
+/// What authenticating callers and authorizing taps needs.
+pub(crate) fn rights() -> impl Iterator<Item = Right> {
+    let (_, name) = AUTHENTICATION;
+    rights::all("authorization.k8s.io", "subjectaccessreviews", &["create"]).chain(rights::named(
+        "",
+        "configmaps",
+        &["get"],
+        name,
+    ))
 }
 
 /// Serves until shutdown starts. Taps end then: their clients connect again, to another replica.

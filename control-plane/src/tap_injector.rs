@@ -4,11 +4,12 @@
 //! injector adds a proxy after it (`reinvocationPolicy: IfNeeded`).
 
 use mesh_core::identity::Identity;
+use mesh_core::rights::Right;
 use mesh_k8s::inject::{DISABLE_TAP, tap_patch};
 use mesh_k8s::kinds::{ObjectMeta, Pod};
 use mesh_runtime::metrics::{Counter, Labels, Registry};
 
-use crate::injector::NamespaceCache;
+use crate::injector::{NamespaceCache, namespace_rights};
 use crate::webhook::review::Kind;
 use crate::webhook::{AdmissionDecision, AdmissionRequest, ReviewFuture, Reviewer};
 
@@ -28,6 +29,11 @@ pub(crate) const CONTROLLER: &str = "linkerd-tap-injector";
 /// Returns whether the injector reads this annotation of namespaces.
 pub(crate) fn is_tap_annotation(key: &str) -> bool {
     key == DISABLE_TAP
+}
+
+/// What finding the annotations of namespaces needs.
+pub(crate) fn rights() -> impl Iterator<Item = Right> {
+    namespace_rights()
 }
 
 impl TapInjector {

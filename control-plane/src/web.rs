@@ -20,6 +20,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use mesh_core::rights::{self, Right};
 use mesh_runtime::drain;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
@@ -77,6 +78,31 @@ const UNACKNOWLEDGED: Duration = Duration::from_secs(60);
 
 /// The name in logs.
 const SERVER: &str = "dashboard";
+
+/// What the pages need. Definitions and taps are behind `dashboard.restrictPrivileges`.
+pub(crate) fn rights() -> impl Iterator<Item = Right> {
+    let admission = "admissionregistration.k8s.io";
+    let hooks = [
+        "linkerd-proxy-injector-webhook-config",
+        "linkerd-tap-injector-webhook-config",
+    ];
+    let hooks = hooks.into_iter().flat_map(move |name| {
+        rights::named(admission, "mutatingwebhookconfigurations", &["get"], name)
+    });
+    let tap_api = "v1alpha1.tap.linkerd.io";
+    objects::rights()
+        .chain(rights::all("", "namespaces", &["list"]))
+        .chain(rights::all("", "pods", &["get", "list"]))
+        .chain(rights::all("discovery.k8s.io", "endpointslices", &["list"]))
+        .chain(hooks)
+        .chain(rights::named(
+            "apiregistration.k8s.io",
+            "apiservices",
+            &["get"],
+            tap_api,
+        ))
+        .chain(rights::all("tap.linkerd.io", "*", &["watch"]))
+}
 
 /// Serves until shutdown starts; open requests are completed and streams end.
 pub(crate) async fn serve(listener: TcpListener, dashboard: Arc<Dashboard>, drain: drain::Watch) {

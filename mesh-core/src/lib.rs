@@ -21,6 +21,7 @@ pub mod profile;
 pub mod redirection;
 pub mod resilience;
 pub mod retry;
+pub mod rights;
 pub mod route;
 pub mod tap;
 pub mod trace;

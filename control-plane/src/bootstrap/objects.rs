@@ -6,6 +6,7 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
+use mesh_core::rights::{self, Right};
 use mesh_k8s::pod::meta_annotation;
 
 use super::certificates::CertificateAndKey;
@@ -40,6 +41,20 @@ const TLS: (&str, &str, &str) = ("tls.crt", "tls.key", "kubernetes.io/tls");
 /// [`CREATOR`].
 const CREATED_BY: &str = "linkerd.io/created-by";
 const CREATOR: &str = "mesh-controller bootstrap";
+
+/// What creating and renewing the certificates needs.
+pub(crate) fn rights() -> impl Iterator<Item = Right> {
+    rights::all("", "secrets", &["create"])
+        .chain(rights::all("", "configmaps", &["create"]))
+        .chain(rights::named("", "secrets", &["get"], ANCHOR_SECRET))
+        .chain(rights::named(
+            "",
+            "secrets",
+            &["get", "update"],
+            ISSUER_SECRET,
+        ))
+        .chain(rights::named("", "configmaps", &["get"], ROOTS_CONFIG_MAP))
+}
 
 impl Objects {
     pub(super) fn new(client: Client, settings: Settings) -> Self {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use mesh_core::rights::{self, Right};
 use mesh_runtime::metrics::{Counter, Labels, Registry};
 use tokio::sync::mpsc;
 
@@ -38,6 +39,11 @@ pub(crate) struct ObjectEvent {
 pub(crate) enum Severity {
     Normal,
     Warning,
+}
+
+/// What writing events needs: repeated ones are patched.
+pub(crate) fn rights() -> impl Iterator<Item = Right> {
+    rights::all("events.k8s.io", "events", &["create", "patch"])
 }
 
 /// When a whole cluster restarts, the first few hundred events suffice.

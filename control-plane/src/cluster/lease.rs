@@ -15,6 +15,7 @@ use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use mesh_core::annotation::{CONTROL_PLANE_COMPONENT, CONTROL_PLANE_NS};
+use mesh_core::rights::{self, Right};
 use mesh_k8s::kinds::{Deployment, Lease};
 use mesh_runtime::drain;
 use mesh_runtime::metrics::{Gauge, Labels, Registry};
@@ -69,6 +70,14 @@ enum LeaseError {
     Request(#[from] kube::Error),
     #[error("there is no Deployment {0}, which has to own the Lease; see --policy-deployment-name")]
     NoDeployment(String),
+}
+
+/// What holding the Lease needs. It is created by a patch, which the API server authorizes as both.
+pub(crate) fn rights(lease: &'static str, deployment: &'static str) -> impl Iterator<Item = Right> {
+    let group = "coordination.k8s.io";
+    rights::all(group, "leases", &["create"])
+        .chain(rights::named(group, "leases", &["get", "patch"], lease))
+        .chain(rights::named("apps", "deployments", &["get"], deployment))
 }
 
 /// The duration of the Lease for controllers of Linkerd, as theirs.

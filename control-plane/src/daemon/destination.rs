@@ -7,7 +7,7 @@ use mesh_core::identity::trust_domain;
 use parking_lot::Mutex;
 use tonic::transport::Server;
 
-use super::{Daemon, DaemonError, export_watched, listen};
+use super::{Daemon, DaemonError, export_watched, listen, rights};
 use crate::config::{Destination, TransportMode};
 use crate::index::{DestinationIndex, DestinationSettings};
 use crate::serve::{DestinationService, GrpcServer};
@@ -31,7 +31,13 @@ pub(super) async fn run(config: Destination) -> Result<(), DaemonError> {
         DestinationIndex::watched,
     );
     let (kinds, apply) = (kinds::DESTINATION, DestinationIndex::apply_received);
-    let read = daemon.read_source(config.source, "destination", kinds, &index, apply);
+    let read = daemon.read_source(
+        config.source,
+        ("destination", rights::destination()),
+        kinds,
+        &index,
+        apply,
+    );
     if !read.await? {
         return Ok(());
     }

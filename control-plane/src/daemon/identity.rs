@@ -11,7 +11,7 @@ use mesh_runtime::metrics::{Labels, Registry};
 use tokio::sync::watch;
 use tonic::transport::Server;
 
-use super::{Daemon, DaemonError, listen};
+use super::{Daemon, DaemonError, listen, rights};
 use crate::cluster::{self, Events, Rate, RateLimiter};
 use crate::config::Identity;
 use crate::identity::{
@@ -50,7 +50,7 @@ pub(super) async fn run(config: Identity) -> Result<(), DaemonError> {
     let (tokens, event_recorder) = match token_key {
         Some(key) => (TokenVerifier::signed_by(key), EventRecorder::default()),
         None => {
-            let client = cluster::connect(&config.cluster, "identity")
+            let client = cluster::connect(&config.cluster, "identity", rights::identity())
                 .await
                 .map_err(DaemonError::Connect)?;
             let reviews = TokenReviewer::new(&client, RateLimiter::new(rate));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mesh_core::annotation::CONTROL_PLANE_NS;
 
 use super::certificate_source::{CertificateSource, MountedFiles};
-use super::{Daemon, DaemonError, listen};
+use super::{Daemon, DaemonError, listen, rights};
 use crate::cluster::{self, Events};
 use crate::config::ProxyInjector;
 use crate::injector::{CONTROLLER, Caches, Injector, SettingsFiles};
@@ -20,7 +20,7 @@ pub(super) async fn run(config: ProxyInjector) -> Result<(), DaemonError> {
         namespace: config.controller_namespace.clone(),
     };
     let (settings, contents) = files.load().map_err(DaemonError::Settings)?;
-    let client = cluster::connect(&config.cluster, "proxy-injector")
+    let client = cluster::connect(&config.cluster, "proxy-injector", rights::proxy_injector())
         .await
         .map_err(DaemonError::Connect)?;
     let listener = listen(config.addr, "the webhook").await?;

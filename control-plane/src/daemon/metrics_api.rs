@@ -7,7 +7,7 @@ use mesh_runtime::metrics::{Labels, Registry};
 use parking_lot::Mutex;
 use tonic::transport::Server;
 
-use super::{Daemon, DaemonError, listen, prometheus_connection};
+use super::{Daemon, DaemonError, listen, prometheus_connection, rights};
 use crate::config::MetricsApi;
 use crate::index::Inventory;
 use crate::metrics_api::{MetricsSource, ProxyMetrics};
@@ -28,7 +28,7 @@ pub(super) async fn run(config: MetricsApi) -> Result<(), DaemonError> {
     };
     let complete = daemon.read_source(
         config.source,
-        "metrics-api",
+        ("metrics-api", rights::metrics_api()),
         kinds::METRICS_API,
         &inventory,
         |inventory: &mut Inventory, received| inventory.apply(received.batch),

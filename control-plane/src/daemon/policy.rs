@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tonic::transport::Server;
 
-use super::{Daemon, DaemonError, export_watched, listen, validator};
+use super::{Daemon, DaemonError, export_watched, listen, rights, validator};
 use crate::cluster::{self, LeaseSettings, LeaseTask};
 use crate::config::Policy;
 use crate::index::{PolicyIndex, PolicySettings};
@@ -54,7 +54,13 @@ pub(super) async fn run(config: Policy) -> Result<(), DaemonError> {
         index.apply_received(received);
     };
     let source = config.source.clone();
-    let read = daemon.read_source(source, "policy", kinds::POLICY, &index, apply);
+    let read = daemon.read_source(
+        source,
+        ("policy", rights::policy()),
+        kinds::POLICY,
+        &index,
+        apply,
+    );
     if !read.await? {
         return Ok(());
     }
@@ -80,7 +86,7 @@ async fn write_statuses(
     config: &Policy,
     objects: watch::Receiver<Arc<StatusObjects>>,
 ) -> Result<(), DaemonError> {
-    let client = cluster::connect(&config.source.cluster, "policy-status")
+    let client = cluster::connect(&config.source.cluster, "policy-status", rights::policy())
         .await
         .map_err(DaemonError::Connect)?;
     let settings = LeaseSettings {

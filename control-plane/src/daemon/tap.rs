@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
 
 use super::certificate_source::{CertificateSource, MountedFiles};
-use super::{Daemon, DaemonError, listen};
+use super::{Daemon, DaemonError, listen, rights};
 use crate::cluster::{self, Events};
 use crate::config::{Source, Tap as Config};
 use crate::index::Inventory;
@@ -21,7 +21,7 @@ use crate::webhook::managed::{Registration, RegistrationKind};
 
 pub(super) async fn run(config: Config) -> Result<(), DaemonError> {
     let mut daemon = Daemon::new()?;
-    let client = cluster::connect(&config.cluster, "tap")
+    let client = cluster::connect(&config.cluster, "tap", rights::tap())
         .await
         .map_err(DaemonError::Connect)?;
     let listener = listen(config.apiserver_addr, "the tap API").await?;
@@ -56,7 +56,13 @@ pub(super) async fn run(config: Config) -> Result<(), DaemonError> {
         cluster: config.cluster,
     };
     let apply = |inventory: &mut Inventory, received: Received| inventory.apply(received.batch);
-    let read = daemon.read_source(source, "tap", kinds::TAP, &inventory, apply);
+    let read = daemon.read_source(
+        source,
+        ("tap", rights::tap()),
+        kinds::TAP,
+        &inventory,
+        apply,
+    );
     if !read.await? {
         return Ok(());
     }

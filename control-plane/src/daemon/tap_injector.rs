@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::certificate_source::{CertificateSource, MountedFiles};
-use super::{Daemon, DaemonError, listen};
+use super::{Daemon, DaemonError, listen, rights};
 use crate::cluster::{self, Events};
 use crate::config::TapInjector as Config;
 use crate::injector::NamespaceCache;
@@ -14,7 +14,7 @@ use mesh_core::annotation::{EXTENSION, VIZ};
 
 pub(super) async fn run(config: Config) -> Result<(), DaemonError> {
     let daemon = Daemon::new()?;
-    let client = cluster::connect(&config.cluster, "tap-injector")
+    let client = cluster::connect(&config.cluster, "tap-injector", rights::tap_injector())
         .await
         .map_err(DaemonError::Connect)?;
     let listener = listen(config.addr, "the webhook").await?;

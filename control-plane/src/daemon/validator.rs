@@ -7,7 +7,7 @@ use mesh_core::annotation::CONTROL_PLANE_NS;
 use tokio::net::TcpListener;
 
 use super::certificate_source::{CertificateSource, MountedFiles};
-use super::{Daemon, DaemonError, listen};
+use super::{Daemon, DaemonError, listen, rights};
 use crate::cluster::{self, Events};
 use crate::config::{Policy, SpValidator};
 use crate::validator::{FailurePolicy, Rules, Validator};
@@ -33,7 +33,7 @@ pub(super) async fn serve_policies(daemon: &Daemon, config: &Policy) -> Result<(
     if flags.admission_controller_disabled || !config.source.dirs.is_empty() {
         return Ok(());
     }
-    let client = cluster::connect(&config.source.cluster, "policy")
+    let client = cluster::connect(&config.source.cluster, "policy", rights::policy())
         .await
         .map_err(DaemonError::Connect)?;
     let files = flags
@@ -57,7 +57,7 @@ pub(super) async fn serve_policies(daemon: &Daemon, config: &Policy) -> Result<(
 /// Runs the ServiceProfile validator.
 pub(super) async fn run(config: SpValidator) -> Result<(), DaemonError> {
     let daemon = Daemon::new()?;
-    let client = cluster::connect(&config.cluster, "sp-validator")
+    let client = cluster::connect(&config.cluster, "sp-validator", rights::sp_validator())
         .await
         .map_err(DaemonError::Connect)?;
     let webhook = Webhook {

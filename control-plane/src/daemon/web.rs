@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{Daemon, DaemonError, listen, prometheus_connection};
+use super::{Daemon, DaemonError, listen, prometheus_connection, rights};
 use crate::cluster;
 use crate::config::{Source, Web as Config};
 use crate::index::Inventory;
@@ -25,7 +25,7 @@ pub(super) async fn run(config: Config) -> Result<(), DaemonError> {
     let metrics = MetricsClient::new(&metrics_api).map_err(DaemonError::MetricsApi)?;
     let policies = PolicyClient::new(&config.policy()).map_err(DaemonError::PolicyController)?;
     let assets = Assets::new().map_err(DaemonError::Assets)?;
-    let client = cluster::connect(&config.cluster, "web")
+    let client = cluster::connect(&config.cluster, "web", rights::web())
         .await
         .map_err(DaemonError::Connect)?;
     let listener = listen(config.addr, "the dashboard").await?;
@@ -86,7 +86,7 @@ async fn scrape(daemon: &mut Daemon, config: &Config) -> Result<Option<ProxyMetr
     let inventory = Arc::new(Mutex::new(Inventory::new()));
     let complete = daemon.read_source(
         source,
-        "web",
+        ("web", rights::web()),
         kinds::METRICS_API,
         &inventory,
         |inventory: &mut Inventory, received| inventory.apply(received.batch),

@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::{Api, Client};
+use mesh_core::rights::{self, Right};
 use mesh_k8s::crd::ServiceProfile;
 use mesh_k8s::heartbeat::{self, Absence, Figure, Observations, Parameter, Report};
 
@@ -27,6 +28,13 @@ pub(super) async fn report(
     let figures = figures.iter().map(|figure| query(prometheus, figure));
     let figures = join_all(figures).await;
     Report::new(&observations, figures)
+}
+
+/// What the report is gathered from.
+pub(crate) fn rights() -> impl Iterator<Item = Right> {
+    rights::named("", "configmaps", &["get"], heartbeat::CONFIG)
+        .chain(rights::all("", "namespaces", &["list"]))
+        .chain(rights::all("linkerd.io", "serviceprofiles", &["list"]))
 }
 
 async fn observe(client: &Client, control_namespace: &str) -> Observations {

@@ -14,6 +14,7 @@ use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::watcher::{Config, Event};
 use kube::{Api, Client, Resource};
 use mesh_core::annotation;
+use mesh_core::rights::{self, Right};
 use mesh_k8s::kinds::{Job, Namespace, ObjectMeta, ReplicaSet};
 use mesh_runtime::admin::{Condition, Readiness};
 use mesh_runtime::task::Supervisor;
@@ -139,6 +140,19 @@ impl NamespaceCache {
         let found = get_metadata(&api, name).await;
         found.map_err(|error| format!("cannot look up the namespace {name:?}: {error}"))
     }
+}
+
+/// What the caches of a namespace's metadata need.
+pub(crate) fn namespace_rights() -> impl Iterator<Item = Right> {
+    rights::all("", "namespaces", &["get", "list", "watch"])
+}
+
+/// What all caches need.
+pub(crate) fn rights() -> impl Iterator<Item = Right> {
+    let read = &["get", "list", "watch"];
+    namespace_rights()
+        .chain(rights::all("apps", "replicasets", read))
+        .chain(rights::all("batch", "jobs", read))
 }
 
 /// Requests the metadata of an object from the API server.

@@ -63,7 +63,9 @@ impl KubeSource {
         let (restored, restorations) = latest::channel(());
         let metrics = Metrics::new(&self.registry);
         let mut parts = JoinSet::new();
-        parts.spawn(definitions::watch_definitions(self.client.clone(), changed));
+        if kinds::are_defined(self.kinds) {
+            parts.spawn(definitions::watch_definitions(self.client.clone(), changed));
+        }
         if let Some(watched) = self.kinds.iter().find(|watched| watched.api().built_in) {
             let client = self.client.clone();
             parts.spawn(restored::watch_version(client, watched, restored));

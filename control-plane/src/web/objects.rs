@@ -5,6 +5,7 @@
 
 use http::{Request, StatusCode};
 use kube::Client;
+use mesh_core::rights::{self, Right};
 use serde_json::{Map, Value, json};
 
 use super::client::Failure;
@@ -48,6 +49,15 @@ const EXTENSION: &str = "linkerd.io/extension";
 
 /// The most namespaces that are read; each extension has one.
 const MAX_EXTENSIONS: usize = 100;
+
+/// The groups of [`KINDS`], and their plurals.
+pub(super) fn rights() -> impl Iterator<Item = Right> {
+    KINDS.iter().flat_map(|(_, api, plural)| {
+        let group = api.trim_start_matches("/api/").trim_start_matches("/apis/");
+        let group = group.split_once('/').map_or("", |(group, _)| group);
+        rights::all(group, *plural, &["get"])
+    })
+}
 
 /// Reads an object or a list.
 pub(super) async fn get(client: &Client, path: &str) -> Result<Value, Failure> {

@@ -25,6 +25,7 @@ use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
 use kube::runtime::watcher::{Config, Event};
 use kube::{Api, Client, Resource};
+use mesh_core::rights::{self, Right};
 use mesh_k8s::kinds::{ByteString, ObjectMeta, OwnerReference, Secret};
 use mesh_runtime::admin::Condition;
 use mesh_runtime::metrics::{Labels, Registry};
@@ -37,7 +38,7 @@ use self::plan::{CertificateSecret, ObservedRegistration, ObservedState, Step};
 use self::repair::Damage;
 use super::ServingCertificate;
 use super::certificate::{self, GeneratedCertificate};
-use crate::cluster::{Backoff, explain, watch_objects};
+use crate::cluster::{Backoff, event_rights, explain, watch_objects};
 
 mod plan;
 mod repair;
@@ -76,6 +77,30 @@ pub(crate) struct ManagedCertificate {
 #[derive(Clone, Debug)]
 pub(crate) struct Expiry(Arc<Mutex<Option<SystemTime>>>);
 
+/// What a managed certificate needs: the Secret, which one replica creates, the registration, and
+/// events about repairs.
+pub(crate) fn rights(
+    kind: RegistrationKind,
+    registration: &'static str,
+    secret: &'static str,
+) -> impl Iterator<Item = Right> {
+    let (group, plural) = kind.group_and_plural();
+    rights::all("", "secrets", &["create"])
+        .chain(rights::named(
+            "",
+            "secrets",
+            &["list", "watch", "update"],
+            secret,
+        ))
+        .chain(rights::named(
+            group,
+            plural,
+            &["list", "watch", "patch"],
+            registration,
+        ))
+        .chain(event_rights())
+}
+
 /// How often the certificate's expiry is checked.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -86,12 +111,22 @@ const PROPAGATION_DELAY: Duration = Duration::from_secs(10);
 /// Linkerd's annotation of the creator. A Secret of another creator is not changed.
 const CREATED_BY: &str = mesh_core::annotation::CREATED_BY;
 
+const ADMISSION: &str = "admissionregistration.k8s.io";
+
 impl RegistrationKind {
     fn resource(self) -> ApiResource {
         match self {
             Self::MutatingWebhook => ApiResource::erase::<MutatingWebhookConfiguration>(&()),
             Self::ValidatingWebhook => ApiResource::erase::<ValidatingWebhookConfiguration>(&()),
             Self::ApiService => ApiResource::erase::<APIService>(&()),
+        }
+    }
+
+    fn group_and_plural(self) -> (&'static str, &'static str) {
+        match self {
+            Self::MutatingWebhook => (ADMISSION, "mutatingwebhookconfigurations"),
+            Self::ValidatingWebhook => (ADMISSION, "validatingwebhookconfigurations"),
+            Self::ApiService => ("apiregistration.k8s.io", "apiservices"),
         }
     }
 

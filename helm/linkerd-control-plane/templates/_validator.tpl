@@ -101,7 +101,7 @@ rules:
   - apiGroups: ["admissionregistration.k8s.io"]
     resources: ["validatingwebhookconfigurations"]
     resourceNames: ["linkerd-{{ .name }}-webhook-config"]
-    verbs: ["get", "list", "watch", "patch"]
+    verbs: ["list", "watch", "patch"]
   # Events about repairs of the certificate.
   - apiGroups: ["events.k8s.io"]
     resources: ["events"]
@@ -137,7 +137,7 @@ rules:
   - apiGroups: [""]
     resources: ["secrets"]
     resourceNames: ["linkerd-{{ .name }}-k8s-tls"]
-    verbs: ["get", "list", "watch", "update"]
+    verbs: ["list", "watch", "update"]
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding

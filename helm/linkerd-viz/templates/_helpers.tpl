@@ -264,7 +264,7 @@ rules:
   - apiGroups: [""]
     resources: ["secrets"]
     resourceNames: ["{{ .component }}-k8s-tls"]
-    verbs: ["get", "list", "watch", "update"]
+    verbs: ["list", "watch", "update"]
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding

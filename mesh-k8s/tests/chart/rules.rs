@@ -137,9 +137,28 @@ fn permissions_match_golden_file() {
     compare("mesh-k8s/testdata/chart/rights.txt", &text);
 }
 
-/// Returns a line for every permission.
+/// Returns a line for every permission and every binding of a role to a ServiceAccount.
+/// Tests of the programs compare them with what their code needs.
 pub(crate) fn rights(objects: &[Value]) -> String {
     let mut lines = BTreeSet::new();
+    let bindings = ["RoleBinding", "ClusterRoleBinding"];
+    for binding in objects
+        .iter()
+        .filter(|object| bindings.iter().any(|kind| object["kind"] == *kind))
+    {
+        let role = &binding["roleRef"];
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        for subject in binding["subjects"].as_array().unwrap() {
+            assert_eq!(subject["kind"], "ServiceAccount");
+            lines.insert(format!(
+                "ServiceAccount {}/{}: {} {}\n",
+                text(&subject["namespace"]),
+                text(&subject["name"]),
+                text(&role["kind"]),
+                text(&role["name"])
+            ));
+        }
+    }
     for role in objects
         .iter()
         .filter(|object| object["kind"] == "Role" || object["kind"] == "ClusterRole")

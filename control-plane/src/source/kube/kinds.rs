@@ -2,6 +2,7 @@
 
 use kube::core::{ApiResource, GroupVersionKind};
 use mesh_core::annotation::CONTROL_PLANE_NS;
+use mesh_core::rights::{self, Right};
 
 use crate::model::{Kind, ListedKind, ReportedKind};
 
@@ -106,6 +107,26 @@ const NOT_ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed";
 pub(crate) fn in_directories(watched: &[WatchedKind]) -> Vec<Kind> {
     let watched = watched.iter().map(|watched| watched.kind);
     watched.chain(Kind::ALL).collect()
+}
+
+/// Returns what watching the kinds needs, with the definitions by which new APIs are detected, and
+/// writing the status of those that are reported.
+pub(crate) fn rights(watched: &[WatchedKind]) -> Vec<Right> {
+    let read = &["list", "watch"];
+    let (group, plural) = ("apiextensions.k8s.io", "customresourcedefinitions");
+    let definitions = are_defined(watched).then(|| rights::all(group, plural, read));
+    let kinds = watched.iter().flat_map(|watched| {
+        let (group, plural) = (watched.kind.group(), watched.api().plural);
+        let status = watched.reported.map(|_| format!("{plural}/status"));
+        let patched = status.map(|status| rights::all(group, status, &["patch"]));
+        rights::all(group, plural, read).chain(patched.into_iter().flatten())
+    });
+    definitions.into_iter().flatten().chain(kinds).collect()
+}
+
+/// Whether some of the kinds have definitions, so that new versions of them may appear.
+pub(super) fn are_defined(watched: &[WatchedKind]) -> bool {
+    watched.iter().any(|watched| !watched.api().built_in)
 }
 
 const fn all(kind: Kind) -> WatchedKind {
