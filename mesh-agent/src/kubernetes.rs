@@ -13,6 +13,7 @@ mod events;
 mod in_place;
 mod meshed_pod;
 mod node_object;
+mod rights;
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};

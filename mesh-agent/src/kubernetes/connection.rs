@@ -1,13 +1,17 @@
 //! Connects to the API server and reports when it is unreachable.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
+use http::Request;
+use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use mesh_core::rights::Right;
 use mesh_runtime::log::chain;
 
-use super::Settings;
+use super::{Settings, rights};
 use crate::shared_status::SharedStatus;
 
 /// Between attempts to read the service account's files, which are created with the pod.
@@ -100,5 +104,25 @@ async fn client(kubeconfig: Option<&Path>) -> Result<Client, ConnectError> {
         }
         None => Config::incluster().map_err(ConnectError::InCluster)?,
     };
-    Client::try_from(config).map_err(ConnectError::Client)
+    let client = Client::try_from(config).map_err(ConnectError::Client)?;
+    Ok(restrict(client))
+}
+
+/// Returns the client that refuses calls beyond the rights of the agent, as the API server does
+/// with the role of the chart: tests with scripted API servers find what the list lacks.
+fn restrict(client: Client) -> Client {
+    let rights: Arc<[Right]> = rights::of_agent().into();
+    let (namespace, valid_until) = (client.default_namespace().to_owned(), *client.valid_until());
+    let restricted = tower::service_fn(move |request: Request<Body>| {
+        let (method, uri) = (request.method().as_str(), request.uri());
+        let asked = (method, uri.path(), uri.query().unwrap_or_default());
+        let checked = mesh_core::rights::check("mesh-agent", &rights, asked);
+        let client = client.clone();
+        async move {
+            checked?;
+            let response = client.send(request).await?;
+            Ok::<_, tower::BoxError>(response)
+        }
+    });
+    Client::new(restricted, namespace).with_valid_until(valid_until)
 }

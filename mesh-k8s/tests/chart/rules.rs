@@ -216,6 +216,16 @@ fn agents_may_only_change_their_own_node() {
 }
 
 #[test]
+fn agents_without_a_start_up_taint_may_not_change_nodes() {
+    require_helm!("agents_without_a_start_up_taint_may_not_change_nodes");
+    let patch = "ClusterRole linkerd-linkerd-mesh-agent: nodes: patch";
+    for (values, may) in [("{}", true), ("meshAgent: {startupTaint: ''}", false)] {
+        let text = rights(&helm::control_plane(values).unwrap());
+        assert_eq!(text.contains(patch), may, "{values}");
+    }
+}
+
+#[test]
 fn contradictory_values_are_rejected_with_remedy() {
     require_helm!("contradictory_values_are_rejected_with_remedy");
     let cases = [

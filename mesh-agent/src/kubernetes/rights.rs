@@ -1,0 +1,46 @@
+//! What the agent may do at the API server. The roles of the chart grant the same: the test below
+//! compares them in both directions.
+
+use mesh_core::rights::{self, Right};
+
+/// Names are those of the chart.
+pub(super) fn of_agent() -> Vec<Right> {
+    let read = &["list", "watch"];
+    // The meshed pods of the node that are not enrolled.
+    rights::all("", "pods", read)
+        // Repairs and failures.
+        .chain(rights::all("events.k8s.io", "events", &["create", "patch"]))
+        // The container runtime of its node, and the removal of the start-up taint.
+        .chain(rights::all("", "nodes", read))
+        .chain(rights::all("", "nodes", &["patch"]))
+        // Whether the agent is restarted or uninstalled.
+        .chain(rights::named("apps", "daemonsets", &["get", "list", "watch"], "mesh-agent"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// A test of mesh-k8s compares it with the rendered chart.
+    const CHART: &str = include_str!("../../../mesh-k8s/testdata/chart/rights.txt");
+
+    #[test]
+    fn roles_of_the_chart_are_the_rights_that_the_code_lists() {
+        let bindings = CHART
+            .lines()
+            .filter_map(|line| line.strip_prefix("ServiceAccount linkerd/mesh-agent: "));
+        let granted: BTreeSet<String> = bindings
+            .flat_map(|role| {
+                CHART
+                    .lines()
+                    .filter_map(|line| rights::parse_line(line, role))
+            })
+            .flatten()
+            .collect();
+        let listed: BTreeSet<String> = of_agent().iter().map(Right::to_string).collect();
+        assert_eq!(granted, listed);
+    }
+}
