@@ -10,7 +10,7 @@ use rcgen::{
 use x509_parser::pem::Pem;
 
 use super::Settings;
-use crate::certificate::system_time;
+use crate::certificate::{read_key, system_time};
 
 /// The lifetimes of generated certificates.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +60,7 @@ pub(super) fn issuer(
     let requested = now + settings.lifetimes.issuer_lifetime;
     let anchor_end = validity_period(&anchor.certificate).map_or(requested, |(_, end)| end);
     params.not_after = requested.min(anchor_end).into();
-    let anchor_key = KeyPair::from_pem(&anchor.key).map_err(GenerateError::Anchor)?;
+    let anchor_key = read_key(anchor.key.as_bytes()).map_err(GenerateError::Anchor)?;
     let signer =
         Issuer::from_ca_cert_pem(&anchor.certificate, anchor_key).map_err(GenerateError::Anchor)?;
     sign(|key| params.signed_by(key, &signer))

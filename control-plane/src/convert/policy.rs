@@ -126,13 +126,21 @@ fn authorization_target(
         Ok(AuthorizationTarget::GatewayGrpcRoute(name()))
     } else {
         Err(ConvertError::new(
-            "spec.targetRef.kind",
+            "spec.targetRef",
             format!(
-                "{:?} of group {:?} is not Server, Namespace, HTTPRoute or GRPCRoute",
-                target.kind,
-                target.group.as_deref().unwrap_or_default()
+                "is {}; expected Server or HTTPRoute of policy.linkerd.io, HTTPRoute or GRPCRoute of gateway.networking.k8s.io, or Namespace without group",
+                kind_and_group(&target.kind, target.group.as_deref())
             ),
         ))
+    }
+}
+
+/// Describes what a reference names. One without a group is to the core group, which users of kinds
+/// of other groups overlook.
+pub(super) fn kind_and_group(kind: &str, group: Option<&str>) -> String {
+    match group {
+        None | Some("") => format!("{kind:?} without group"),
+        Some(group) => format!("{kind:?} of group {group:?}"),
     }
 }
 
@@ -172,10 +180,10 @@ pub(crate) fn mesh_tls_authentication(
             clients.namespaces.push(reference.name.as_str().into());
         } else {
             return Err(ConvertError::new(
-                format!("spec.identityRefs[{at}].kind"),
+                format!("spec.identityRefs[{at}]"),
                 format!(
-                    "{:?} is neither ServiceAccount nor Namespace",
-                    reference.kind
+                    "is {}; expected ServiceAccount or Namespace without group",
+                    kind_and_group(&reference.kind, reference.group.as_deref())
                 ),
             ));
         }
@@ -278,7 +286,7 @@ spec:
         assert!(error("{identities: [a, 'b c']}").starts_with("spec.identities[1]"));
         assert!(
             error("{identityRefs: [{kind: Pod, name: x}]}")
-                .starts_with("spec.identityRefs[0].kind")
+                .starts_with("spec.identityRefs[0]: is \"Pod\" without group")
         );
     }
 
@@ -310,6 +318,11 @@ spec:
         let foreign = target("{kind: Namespace, name: other}").unwrap_err();
         assert_eq!(foreign.field, "spec.targetRef.name");
         let unknown = target("{kind: Pod, name: x}").unwrap_err();
-        assert_eq!(unknown.field, "spec.targetRef.kind");
+        assert_eq!(unknown.field, "spec.targetRef");
+        let without_group = target("{kind: Server, name: web}").unwrap_err();
+        assert_eq!(
+            without_group.to_string(),
+            "spec.targetRef: is \"Server\" without group; expected Server or HTTPRoute of policy.linkerd.io, HTTPRoute or GRPCRoute of gateway.networking.k8s.io, or Namespace without group"
+        );
     }
 }

@@ -3,7 +3,7 @@
 use mesh_k8s::crd;
 use mesh_k8s::kinds::ServiceAccount;
 
-use super::policy::resolve_name;
+use super::policy::{kind_and_group, resolve_name};
 use super::{ConvertError, created, name};
 use crate::model::{Name, RateLimitPolicy};
 
@@ -16,9 +16,8 @@ pub(crate) fn rate_limit_policy(
         return Err(ConvertError::new(
             "spec.targetRef",
             format!(
-                "is a {} of group {:?}; expected a Server of group {:?}",
-                spec.target_ref.kind,
-                spec.target_ref.group.as_deref().unwrap_or_default(),
+                "is {}; expected Server of group {:?}",
+                kind_and_group(&spec.target_ref.kind, spec.target_ref.group.as_deref()),
                 crd::GROUP
             ),
         ));
@@ -94,8 +93,8 @@ mod tests {
         for (spec, field, fix) in [
             (
                 "{targetRef: {kind: Service, name: web}}",
-                "spec.targetRef: is a Service",
-                "expected a Server",
+                "spec.targetRef: is \"Service\" without group",
+                "expected Server of group",
             ),
             (
                 "{SERVER, total: {requestsPerSecond: 0}}",

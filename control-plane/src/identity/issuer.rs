@@ -13,7 +13,7 @@ use time::OffsetDateTime;
 use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::certificate::{random_serial, system_time};
+use crate::certificate::{random_serial, read_key, system_time};
 
 /// Signs certificates of workloads.
 pub struct Issuer {
@@ -79,10 +79,7 @@ impl Issuer {
     ) -> Result<Self, IssuerError> {
         let chain = read_certificates(certificates).ok_or(IssuerError::Certificate)?;
         let anchors = read_certificates(anchors).ok_or(IssuerError::Anchors)?;
-        let key = std::str::from_utf8(key)
-            .ok()
-            .and_then(|pem| KeyPair::from_pem(pem).ok())
-            .ok_or(IssuerError::Key)?;
+        let key = read_key(key).map_err(|_error| IssuerError::Key)?;
         let signer = rcgen::Issuer::from_ca_cert_der(&chain[0], key)
             .map_err(|_error| IssuerError::Certificate)?;
         if !is_ca_certificate(&chain[0]) {

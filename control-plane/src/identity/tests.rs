@@ -7,6 +7,8 @@ use rcgen::{
     BasicConstraints, CertificateParams, CustomExtension, DnType, IsCa, KeyPair, KeyUsagePurpose,
     SanType,
 };
+use rustls_pki_types::PrivateKeyDer;
+use rustls_pki_types::pem::PemObject as _;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use super::*;
@@ -424,6 +426,26 @@ fn requests_over_limit_are_rejected() {
     }
     let error = fixture.certify(&csr, &fixture.good_token()).unwrap_err();
     assert!(error.contains("too many certificates"), "{error}");
+}
+
+/// `openssl ecparam -name prime256v1 -genkey`
+const KEY_WITH_PARAMETERS: &str = "-----BEGIN EC PARAMETERS-----
+BggqhkjOPQMBBw==
+-----END EC PARAMETERS-----
+-----BEGIN EC PRIVATE KEY-----
+MHcCAQEEIMUFAzE+iOaVc25myWdSFDX2fF1JQ7+ZEi8F9SaRRMe3oAoGCCqGSM49
+AwEHoUQDQgAEprHTdyFUFb3fFM/NAD2D+rMNdB+OoXpRtguCJ/sTUF0OfbCCRTg7
+ePfCi6IkxB/zH5kmLlQnIRSoU+CMx7rB6w==
+-----END EC PRIVATE KEY-----
+";
+
+#[test]
+fn issuer_key_after_parameters_of_its_curve_is_read() {
+    let der = PrivateKeyDer::from_pem_slice(KEY_WITH_PARAMETERS.as_bytes()).unwrap();
+    let key = KeyPair::try_from(&der).unwrap();
+    let anchor = ca("anchor", HOUR).self_signed(&key).unwrap().pem();
+    let files = (anchor.clone(), KEY_WITH_PARAMETERS.to_owned(), anchor);
+    read_issuer(&files, SystemTime::now()).unwrap();
 }
 
 #[test]

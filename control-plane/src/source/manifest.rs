@@ -304,7 +304,7 @@ metadata: {name: n, labels: {topology.kubernetes.io/zone: z}}
             seen[0]
         );
         assert!(
-            seen[1].starts_with("8 invalid AuthorizationPolicy shop/allow: spec.targetRef.kind:"),
+            seen[1].starts_with("8 invalid AuthorizationPolicy shop/allow: spec.targetRef:"),
             "{}",
             seen[1]
         );

@@ -54,7 +54,7 @@ async fn inbound_policy_follows_files() {
         &format!("{SERVER}{}", ALLOW.replace("kind: Server", "kind: Gadget")),
     );
     controller
-        .logged("AuthorizationPolicy shop/allow: spec.targetRef.kind")
+        .logged("AuthorizationPolicy shop/allow: spec.targetRef")
         .await;
     dir.write("policy.yaml", "");
     assert_eq!(policy().await.unwrap().meta.name(), "all-unauthenticated");

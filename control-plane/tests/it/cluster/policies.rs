@@ -108,7 +108,7 @@ async fn policies_follow_objects_and_apis_of_api_server() {
     let line = controller.logged("last valid version").await;
     let object = format!("AuthorizationPolicy {}/allow", cluster.namespace);
     assert!(
-        line.contains("ERROR") && line.contains(&object) && line.contains("spec.targetRef.kind"),
+        line.contains("ERROR") && line.contains(&object) && line.contains("spec.targetRef"),
         "{line}"
     );
     cluster
