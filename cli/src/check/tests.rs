@@ -117,6 +117,20 @@ fn unserved_kind_need_not_be_synced() {
     assert_eq!(row(&facts, "controllers-follow").mark, Mark::Ok);
 }
 
+/// A restart of the controller would lose them.
+#[test]
+fn kind_that_is_no_longer_served_is_reported_while_its_objects_are_kept() {
+    let mut facts = healthy();
+    let text = "source_kind_served{kind=\"Server\"} 0\nsource_kind_synced{kind=\"Server\"} 0\nsource_kind_objects{kind=\"Server\"} 3\n";
+    facts.controllers[1].metrics = Ok(exposition::parse(text));
+    let row = row(&facts, "controllers-follow");
+    assert_eq!(row.mark, Mark::Fail);
+    assert!(
+        row.detail[0].contains("no longer serves: Server;"),
+        "{row:?}"
+    );
+}
+
 /// Such a proxy is not queried, so that only the state of its pod shows it.
 #[test]
 fn proxy_that_has_not_started_is_reported_as_not_ready() {

@@ -536,6 +536,24 @@ pub(super) fn controllers_follow(facts: &Facts) -> CheckResult {
                 kinds.join(", ")
             ));
         }
+        let has_objects = |kind: &Sample| {
+            samples.iter().any(|sample| {
+                sample.name == OBJECTS && sample.labels == kind.labels && sample.value > 0.0
+            })
+        };
+        let kept: Vec<&str> = samples
+            .iter()
+            .filter(|kind| kind.name == SERVED && kind.value == 0.0 && has_objects(kind))
+            .map(|kind| kind.label("kind"))
+            .collect();
+        if !kept.is_empty() {
+            wrong.push(format!(
+                "{} in {} keeps the last known objects of kinds that the API server no longer serves: {}; install their definitions again (the chart linkerd-crds)",
+                controller.name,
+                controller.pod,
+                kept.join(", ")
+            ));
+        }
     }
     Ok(Outcome::fail_if(wrong, ""))
 }
@@ -543,6 +561,7 @@ pub(super) fn controllers_follow(facts: &Facts) -> CheckResult {
 /// Metrics of the controllers.
 const SERVED: &str = "source_kind_served";
 const SYNCED: &str = "source_kind_synced";
+const OBJECTS: &str = "source_kind_objects";
 
 pub(super) fn proxies(facts: &Facts) -> CheckResult {
     let own: Vec<_> = facts

@@ -14,6 +14,9 @@ pub(crate) struct WatchedKind {
     pub(super) reported: Option<ReportedKind>,
     /// Watch only objects with this label.
     label: Option<&'static str>,
+    /// Whether the first batch waits until the API server serves the kind. Without the objects that
+    /// restrict access, an incomplete index would allow what they deny.
+    pub(super) required: bool,
 }
 
 /// The API of a kind.
@@ -43,20 +46,22 @@ pub(crate) const DESTINATION: &[WatchedKind] = &[
     all(Kind::ServiceProfile),
 ];
 
-/// The kinds for policies. Only meshed pods are watched, because others have no policy.
+/// The kinds for policies. Only meshed pods are watched, because others have no policy. The kinds
+/// that restrict access are required: without them every port would have the default policy.
 pub(crate) const POLICY: &[WatchedKind] = &[
     WatchedKind {
         kind: Kind::Pod,
         reported: None,
         label: Some(CONTROL_PLANE_NS),
+        required: false,
     },
     all(Kind::Service),
     all(Kind::ExternalWorkload),
-    all(Kind::Server),
-    all(Kind::ServerAuthorization),
-    all(Kind::AuthorizationPolicy),
-    all(Kind::MeshTlsAuthentication),
-    all(Kind::NetworkAuthentication),
+    required(Kind::Server),
+    required(Kind::ServerAuthorization),
+    required(Kind::AuthorizationPolicy),
+    required(Kind::MeshTlsAuthentication),
+    required(Kind::NetworkAuthentication),
     reported(ReportedKind::RateLimitPolicy, Kind::RateLimitPolicy),
     reported(ReportedKind::PolicyHttpRoute, Kind::PolicyHttpRoute),
     reported(ReportedKind::GatewayHttpRoute, Kind::GatewayHttpRoute),
@@ -134,6 +139,15 @@ const fn all(kind: Kind) -> WatchedKind {
         kind,
         reported: None,
         label: None,
+        required: false,
+    }
+}
+
+/// A kind without which the controller does not respond.
+const fn required(kind: Kind) -> WatchedKind {
+    WatchedKind {
+        required: true,
+        ..all(kind)
     }
 }
 
@@ -142,7 +156,7 @@ const fn reported(reported: ReportedKind, kind: Kind) -> WatchedKind {
     WatchedKind {
         kind,
         reported: Some(reported),
-        label: None,
+        ..all(kind)
     }
 }
 

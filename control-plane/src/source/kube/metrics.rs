@@ -32,7 +32,7 @@ impl Metrics {
         Self {
             served: registry.gauge_family(
                 "source_kind_served",
-                "Whether the API server serves this kind (1) or its objects are ignored (0)",
+                "Whether the API server serves this kind (1); otherwise (0) known objects stay in effect",
             ),
             synced: registry.gauge_family(
                 "source_kind_synced",

@@ -126,12 +126,6 @@ impl Table {
         Some(self.deleted(&name))
     }
 
-    /// Deletes all objects, when the kind is no longer served.
-    pub(super) fn clear(&mut self) -> Vec<Change> {
-        self.begin();
-        self.finish()
-    }
-
     fn deleted(&self, name: &Name) -> Change {
         Change::Delete(Key {
             kind: self.kind,

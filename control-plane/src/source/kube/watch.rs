@@ -8,7 +8,6 @@ use kube::core::{ApiResource, DynamicObject, PartialObjectMeta, TypeMeta};
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
 use tokio::sync::{mpsc, watch as latest};
-use tokio::time::Instant;
 
 use super::kinds::WatchedKind;
 use super::metrics::KindMetrics;
@@ -61,11 +60,6 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// recovered: connecting takes at most [5 s](crate::cluster).
 const IDLE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How long an API must not be served before its objects count as deleted. The watch reports the
-/// deletion of objects with their definition, so this only matters for missed events; and a
-/// starting API server that does not serve all APIs yet must not empty the index.
-const REMOVAL_DELAY: Duration = Duration::from_secs(60);
-
 impl KindWatch {
     pub(super) fn new(
         client: Client,
@@ -105,29 +99,21 @@ impl KindWatch {
 
     /// Waits until the API is served.
     async fn wait_until_served(&mut self) -> Result<ApiResource, ReceiverClosed> {
-        let mut missing_since: Option<Instant> = None;
+        let mut is_missing = false;
         let mut interval = RETRY_INTERVAL;
         loop {
             match served::find_version(&self.client, self.watched).await {
                 Ok(Some(resource)) => {
                     self.metrics.served.set(1);
-                    if missing_since.is_some() {
+                    if is_missing {
                         tracing::info!(api = self.name(), "API is served now");
                     }
                     return Ok(resource);
                 }
                 Ok(None) => {
                     self.record_success();
-                    match missing_since {
-                        None => {
-                            missing_since = Some(Instant::now());
-                            self.report_not_served().await?;
-                        }
-                        Some(since) if since.elapsed() >= REMOVAL_DELAY => {
-                            let changes = self.tables().flat_map(Table::clear).collect();
-                            self.report(changes, false).await?;
-                        }
-                        Some(_) => {}
+                    if !std::mem::replace(&mut is_missing, true) {
+                        self.report_not_served().await?;
                     }
                     interval = self.wait_for_definition(interval).await;
                 }
@@ -136,20 +122,31 @@ impl KindWatch {
         }
     }
 
-    /// Logs that the API is not served, and reports an empty list so that the first batch does not
-    /// wait for it.
+    /// Logs that the API is not served. Reports an empty list of a kind that is not required, so
+    /// that the first batch does not wait for it.
+    ///
+    /// Objects that were listed stay in effect until the API is served again: to lose them would
+    /// allow what they deny. The watch reports objects that are deleted with their definition.
     async fn report_not_served(&mut self) -> Result<(), ReceiverClosed> {
         self.metrics.served.set(0);
         self.metrics.synced.set(0);
-        if self.table.len() > 0 {
+        let api = self.name();
+        let objects = self.table.len();
+        if objects > 0 {
             tracing::warn!(
-                api = self.name(),
-                "The API server does not serve an API any longer; its objects stay in effect for {} s",
-                REMOVAL_DELAY.as_secs()
+                api,
+                objects,
+                "The API server does not serve an API any longer; its known objects stay in effect until it does or this process ends"
             );
+        } else if self.watched.required && !self.has_listed {
+            tracing::warn!(
+                api,
+                "The API server does not serve a required API; the controller is not ready until it does: install the chart linkerd-crds"
+            );
+            return Ok(());
         } else {
             tracing::warn!(
-                api = self.name(),
+                api,
                 "The API server does not serve an API; objects have no effect until it does"
             );
         }
@@ -370,3 +367,6 @@ fn is_not_served(error: &watcher::Error) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,9 +11,21 @@ use super::{Cluster, cluster, definitions, metric};
 use crate::controller::{Controller, eventually, next};
 use crate::manifests::{ALLOW, SERVER, pod};
 
-const APIS: [(&str, &str, &str); 2] = [
+/// The kinds without which the controller does not respond.
+const APIS: [(&str, &str, &str); 5] = [
     ("servers", "Server", "v1beta3"),
+    ("serverauthorizations", "ServerAuthorization", "v1beta1"),
     ("authorizationpolicies", "AuthorizationPolicy", "v1alpha1"),
+    (
+        "meshtlsauthentications",
+        "MeshTLSAuthentication",
+        "v1alpha1",
+    ),
+    (
+        "networkauthentications",
+        "NetworkAuthentication",
+        "v1alpha1",
+    ),
 ];
 
 async fn exist(cluster: &Cluster) -> bool {
@@ -65,13 +77,14 @@ async fn policies_follow_objects_and_apis_of_api_server() {
     let mut flags = cluster.flags();
     // Another test serves the webhook's port.
     flags.push("--admission-controller-disabled".to_owned());
-    let controller = Controller::start("policy", "--grpc-addr", "--admin-addr", &flags)
-        .ready()
-        .await;
+    let controller = Controller::start("policy", "--grpc-addr", "--admin-addr", &flags);
     let line = controller.logged("servers.policy.linkerd.io").await;
-    assert!(line.contains("does not serve"), "{line}");
+    assert!(line.contains("does not serve a required API"), "{line}");
     let served = "source_kind_served{group=\"policy.linkerd.io\",kind=\"Server\"}";
     assert_eq!(metric(&controller, served).await, Some(0.0));
+    define(&cluster).await;
+    let controller = controller.ready().await;
+    assert_eq!(metric(&controller, served).await, Some(1.0));
 
     let mut client = InboundServerPoliciesClient::new(controller.channel().await);
     let web = PortSpec {
@@ -82,11 +95,6 @@ async fn policies_follow_objects_and_apis_of_api_server() {
     let mut policy = async || server_policy(next(&mut stream).await.unwrap()).unwrap();
     assert_eq!(policy().await.meta.name(), "all-unauthenticated");
 
-    define(&cluster).await;
-    eventually("the API to be watched", async || {
-        metric(&controller, served).await == Some(1.0)
-    })
-    .await;
     eventually("the API server to accept a Server", async || {
         let api: Api<mesh_k8s::crd::Server> = cluster.namespaced();
         api.list(&Default::default()).await.ok()
