@@ -9,11 +9,16 @@ use crate::proto::destination::{self as wire, update};
 use crate::{InvalidField, value};
 
 mod endpoint;
+mod extension;
 mod http2;
 mod profile;
 
 pub use self::{
     endpoint::{endpoint, endpoint_to_proto},
+    extension::{
+        ExtendedProfile, ExtendedRequest, MAX_UID_BYTES, endpoints_request, extended_profile,
+        extended_profile_to_proto, requested_family,
+    },
     http2::{http2_params, http2_params_to_proto},
     profile::{profile, profile_to_proto},
 };

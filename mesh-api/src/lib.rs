@@ -1,5 +1,5 @@
 //! Linkerd's proxy API and its conversions to and from mesh-core, the API of its viz extension
-//! ([`linkerd2`]), the project's extension of outbound policies ([`mesh`]), and what collectors of
+//! ([`linkerd2`]), the project's extensions of messages ([`mesh`]), and what collectors of
 //! spans receive ([`trace`]).
 //!
 //! Conversions from protobuf (for the proxy) are strict: an error names the field that is invalid.
@@ -14,6 +14,7 @@ pub use linkerd2_proxy_api as proto;
 
 #[cfg(test)]
 mod arbitrary;
+mod extended;
 mod field;
 mod route;
 mod value;
@@ -33,4 +34,5 @@ pub mod tap_frames;
 pub mod tap_request;
 pub mod trace;
 
+pub use self::extended::Extended;
 pub use self::field::{InvalidField, InvalidFieldKind};

@@ -10,6 +10,11 @@
     reason = "generated code; the .proto files have comments"
 )]
 
+/// `mesh.destination`
+pub mod destination {
+    include!("generated/mesh.destination.rs");
+}
+
 /// `mesh.outbound`
 pub mod outbound {
     include!("generated/mesh.outbound.rs");

@@ -12,22 +12,23 @@ use wire::traffic_spec;
 use crate::field::{FieldContext, each, optional, required};
 use crate::meta::{self, meta};
 use crate::proto::outbound as wire;
-use crate::{InvalidField, value};
+use crate::{Extended, InvalidField, value};
 
 mod accrual;
 mod backend;
 mod distribution;
-mod extended;
 mod extension;
 mod grpc;
 mod http;
 mod rule;
 mod tcp;
 
-pub use self::extended::ExtendedPolicy;
 pub use self::extension::{
     MAX_EXTENDED_BACKENDS, MAX_EXTENDED_FILTERS, MAX_EXTENDED_RULES, MAX_EXTENSION_BYTES,
 };
+
+/// An outbound policy with the extension of this project.
+pub type ExtendedPolicy = Extended<wire::OutboundPolicy>;
 
 /// A received policy of a destination.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,12 +1,31 @@
 //! Endpoints: addresses that can receive traffic, as discovery describes them.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::identity::Identity;
 use crate::labels::Labels;
+
+/// The family of an IP address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AddressFamily {
+    /// IPv4, also as an IPv6 address that is mapped from it.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl AddressFamily {
+    /// Returns the family of an address.
+    pub fn of(ip: IpAddr) -> Self {
+        match ip.to_canonical() {
+            IpAddr::V4(_) => Self::V4,
+            IpAddr::V6(_) => Self::V6,
+        }
+    }
+}
 
 /// An address with everything that is needed to connect to it and to label its metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -29,6 +29,8 @@ pub struct Profile {
     pub parent: Option<Meta>,
     /// The workload of the client.
     pub source: Option<Meta>,
+    /// The UID of the Service or pod that the address belongs to.
+    pub uid: Option<Arc<str>>,
 }
 
 /// A part of a traffic split.

@@ -47,6 +47,7 @@ pub fn profile(profile: wire::DestinationProfile) -> Result<Profile, InvalidFiel
         endpoint: optional("endpoint", profile.endpoint, endpoint)?,
         parent: optional("parent_ref", profile.parent_ref, meta)?,
         source: optional("profile_ref", profile.profile_ref, meta)?,
+        uid: None,
     })
 }
 

@@ -88,6 +88,7 @@ fn profiles() -> impl Strategy<Value = Profile> {
         endpoint: option::of(arbitrary::endpoint()),
         parent: option::of(arbitrary::meta()),
         source: option::of(arbitrary::meta()),
+        uid: option::of("[a-f0-9-]{1,36}".prop_map(Arc::from)),
     })
 }
 
@@ -100,7 +101,7 @@ proptest! {
 
     #[test]
     fn profiles_survive_the_wire(sent in profiles()) {
-        prop_assert_eq!(profile(profile_to_proto(&sent)), Ok(sent));
+        prop_assert_eq!(extended_profile(extended_profile_to_proto(&sent)), Ok(sent));
     }
 }
 

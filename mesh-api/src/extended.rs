@@ -1,26 +1,25 @@
-//! The message of an outbound policy with the field of this project's extension.
+//! Messages of Linkerd's proxy API with the field of this project's extensions (docs/adr/0147,
+//! docs/adr/0176).
 
 use prost::bytes::{Buf, BufMut};
 use prost::encoding::{self, DecodeContext, WireType};
 use prost::{DecodeError, Message};
 
-use crate::proto::outbound::OutboundPolicy;
-
-/// The field of the extension. The API has numbers below 10; other projects' proxies skip it.
+/// The field of the extension. The API has numbers below 10; programs of other projects skip it.
 const EXTENSION: u32 = 1000;
 
-/// An outbound policy of Linkerd's proxy API with the extension of this project.
+/// A message of Linkerd's proxy API with the extension of this project.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct ExtendedPolicy {
-    /// The part that Linkerd's proxies read too.
-    pub standard: OutboundPolicy,
+pub struct Extended<M> {
+    /// The part that other projects' programs read too.
+    pub standard: M,
     /// The encoded extension, empty if there is none. It is decoded separately, so that an invalid
     /// one does not make the whole message invalid.
     pub extension: Vec<u8>,
 }
 
-impl From<OutboundPolicy> for ExtendedPolicy {
-    fn from(standard: OutboundPolicy) -> Self {
+impl<M> From<M> for Extended<M> {
+    fn from(standard: M) -> Self {
         Self {
             standard,
             extension: Vec::new(),
@@ -28,7 +27,7 @@ impl From<OutboundPolicy> for ExtendedPolicy {
     }
 }
 
-impl Message for ExtendedPolicy {
+impl<M: Message + Default> Message for Extended<M> {
     fn encode_raw(&self, buf: &mut impl BufMut) {
         self.standard.encode_raw(buf);
         if !self.extension.is_empty() {
