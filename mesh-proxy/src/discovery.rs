@@ -19,6 +19,7 @@ mod merge;
 mod outbound;
 mod ports;
 mod profile_updates;
+mod target_object;
 mod watch_cache;
 
 use std::collections::BTreeSet;
@@ -39,6 +40,7 @@ use self::outbound::LookupState;
 use self::ports::PortTable;
 pub(crate) use self::ports::{CurrentPolicy, PolicySource, PortPolicy, TooManyPorts};
 pub(crate) use self::profile_updates::{ProfileUpdates, ServiceRoutes};
+pub(crate) use self::target_object::TargetObject;
 use self::watch_cache::WatchCache;
 use crate::config::{Config, StreamLimits};
 use crate::control::Client;
@@ -58,10 +60,21 @@ pub(crate) struct OutboundTarget {
     /// The policy, with the profile's opaque setting and TCP split applied. Synthesized if the
     /// policy service does not know the address.
     pub(crate) policy: OutboundPolicy,
+    /// The object that an address belongs to, if that is known.
+    pub(crate) object: Option<TargetObject>,
     /// The profile, whose routes and overrides apply to requests.
     pub(crate) profile: Option<Profile>,
     /// The retry budget of the profile. It continues while its settings stay the same.
     pub(crate) retry_budget: Option<Arc<RetryBudget>>,
+}
+
+impl OutboundTarget {
+    /// Whether the address does not belong to `object` any more. A name is that of whatever object
+    /// has it.
+    pub(crate) fn replaces(&self, object: Option<&TargetObject>) -> bool {
+        let is_other = |object: &TargetObject| object.is_replaced_by(self.object.as_ref());
+        self.destination.addr().is_some() && object.is_some_and(is_other)
+    }
 }
 
 /// The endpoints of one authority.

@@ -28,6 +28,7 @@ mod policy;
 mod queue;
 mod restarts;
 mod retries;
+mod reused_addresses;
 mod shutdown;
 mod tap;
 mod tcp_routes;

@@ -30,6 +30,7 @@ pub(crate) fn pod(pod: &Pod) -> PodRecord {
     });
     PodRecord {
         name: name(meta),
+        uid: shared(&meta.uid),
         labels: meta.labels.clone().unwrap_or_default(),
         owner: owner(meta),
         service_account: accessors::service_account(pod).into(),

@@ -32,6 +32,7 @@ pub(crate) fn service(service: &K8sService) -> Service {
     let cluster_ips = spec.cluster_ip.as_deref().into_iter().chain(listed);
     Service {
         name: name(meta),
+        uid: shared(&meta.uid),
         external_name: spec.type_.as_deref() == Some("ExternalName"),
         // A headless Service has "None".
         cluster_ips: unique_ips(cluster_ips),

@@ -1,6 +1,6 @@
 //! The outbound policy of a destination, for the clients of a namespace.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use mesh_core::meta::{Meta, Resource};
@@ -27,8 +27,9 @@ pub enum OutboundKey {
         service: Name,
         port: u16,
         client_namespace: Arc<str>,
-        /// The Service was looked up by address, so its spec must define the port.
-        by_address: bool,
+        /// The address by which the Service was looked up. The Service must have it, and its spec
+        /// must define the port.
+        address: Option<IpAddr>,
     },
     /// An address that no Service has. Its EgressNetwork is looked up again when one changes.
     External {
@@ -63,7 +64,7 @@ pub(super) fn resolve(
                 service,
                 port,
                 client_namespace: client_namespace.clone(),
-                by_address: false,
+                address: None,
             })
         }
         Target::Addr(addr) => {
@@ -73,7 +74,7 @@ pub(super) fn resolve(
                     service: service.name.clone(),
                     port: addr.port(),
                     client_namespace: client_namespace.clone(),
-                    by_address: true,
+                    address: Some(ip),
                 },
                 None => OutboundKey::External {
                     addr: *addr,
@@ -109,8 +110,9 @@ fn parse_authority(authority: &Arc<str>, domain: &str) -> Result<(Name, u16), Ou
     }
 }
 
-/// Returns the policy; `None` for an address in the cluster that belongs to no Service and to no
-/// EgressNetwork.
+/// Returns the policy. `None` for an address in the cluster that belongs to no Service and to no
+/// EgressNetwork, and for one that does not belong to the object of the key any more: the client
+/// has to look it up again.
 pub(super) fn policy(
     store: &Store,
     settings: &PolicySettings,
@@ -122,6 +124,9 @@ pub(super) fn policy(
             client_namespace,
         } => {
             let ip = addr.ip().to_canonical();
+            if store.services_at(ip).next().is_some() {
+                return None;
+            }
             let Some(network) = egress::find(store, settings, ip, client_namespace) else {
                 let in_cluster = settings
                     .cluster_networks
@@ -139,12 +144,17 @@ pub(super) fn policy(
             service: name,
             port,
             client_namespace,
-            by_address,
+            address,
         } => {
+            if let Some(ip) = address
+                && !store.services_at(*ip).any(|service| service.name == *name)
+            {
+                return None;
+            }
             let service = store.service(name);
             let undefined = service
                 .is_some_and(|service| !service.ports.iter().any(|entry| entry.number == *port));
-            if *by_address && undefined {
+            if address.is_some() && undefined {
                 return Some(special::undefined_port(name, *port));
             }
             (

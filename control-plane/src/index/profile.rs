@@ -146,6 +146,7 @@ fn service_profile(
         fqn: Some(fqn),
         opaque: protocol == PortProtocol::Opaque,
         parent: Some(service_meta(&service.name, port)),
+        uid: service.uid.clone(),
         ..found.map_or_else(default_profile, |found| written_profile(found, port))
     })
 }
@@ -304,7 +305,10 @@ fn pod_profile(
             }
             endpoint.labels = endpoint.labels.with("namespace", &pod.name.namespace);
             let opaque = pod_endpoints::is_opaque(store, settings, pod, own.port());
-            endpoint_profile(endpoint, opaque)
+            Profile {
+                uid: pod.uid.clone(),
+                ..endpoint_profile(endpoint, opaque)
+            }
         }
     }
 }

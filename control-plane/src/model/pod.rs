@@ -22,6 +22,8 @@ pub enum WorkloadRef {
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodRecord {
     pub name: Name,
+    /// `None` for an object of a directory without one.
+    pub uid: Option<Arc<str>>,
     pub labels: Labels,
     /// The owner; `None` if there are several.
     pub owner: Option<OwnerRef>,

@@ -12,6 +12,8 @@ use super::route::Retries;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Service {
     pub name: Name,
+    /// `None` for an object of a directory without one.
+    pub uid: Option<Arc<str>>,
     pub external_name: bool,
     /// Empty for a headless Service.
     pub cluster_ips: Vec<IpAddr>,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use mesh_api::destination::profile_to_proto;
+use mesh_api::destination::extended_profile_to_proto;
 use mesh_api::proto::destination::GetDestination;
 use mesh_api::proto::destination::destination_server::SERVICE_NAME;
 use mesh_core::profile::Profile;
@@ -122,7 +122,7 @@ impl DestinationService {
         tracing::debug!(path = request.path, pod = context.pod, "Watching a profile");
         let encoded = self.get_profile.encoded();
         let step = move |profile: &Arc<Version<Profile>>| {
-            whole(profile, &encoded, || profile_to_proto(profile))
+            whole(profile, &encoded, || extended_profile_to_proto(profile))
         };
         Ok(self.send(subscription, stream, step, move |index| {
             index.has_profile(&key)

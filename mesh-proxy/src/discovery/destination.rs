@@ -36,6 +36,10 @@ impl Destination {
             Self::Addr(addr) => addr.port(),
             Self::Name(name) => name.port,
         }
+    pub(crate) fn is_name(&self) -> bool {
+        matches!(self, Self::Name(_))
+    }
+
     }
 
     /// Returns the address, unless the destination is a name.

@@ -17,7 +17,7 @@ use mesh_core::profile::{Profile, WeightedAuthority};
 use mesh_core::resilience::{PeakEwma, Queue};
 use mesh_core::route::Route;
 
-use super::{Destination, DiscoveryError, OutboundTarget, fallback};
+use super::{Destination, DiscoveryError, OutboundTarget, TargetObject, fallback};
 
 /// The destination service's response.
 #[derive(Clone, Debug, PartialEq)]
@@ -96,8 +96,10 @@ pub(super) fn merge(
     if let Some(profile) = &profile {
         apply_profile(&mut policy.protocol, profile);
     }
+    let object = TargetObject::of(profile.as_ref(), &policy.parent);
     Some(Ok(OutboundTarget {
         destination: dst.clone(),
+        object,
         policy,
         retry_budget: None,
         profile: profile.map(without_ambiguous_routes),

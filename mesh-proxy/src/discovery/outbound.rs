@@ -4,8 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use mesh_api::destination::{ExtendedProfile, extended_profile};
 use mesh_api::outbound::ExtendedPolicy;
-use mesh_api::proto::destination::{DestinationProfile, GetDestination};
+use mesh_api::proto::destination::GetDestination;
 use mesh_api::proto::outbound::{TrafficSpec, traffic_spec};
 use mesh_core::policy::outbound::OutboundProtocol;
 use mesh_core::resilience::RetryBudget as Settings;
@@ -18,7 +19,7 @@ use super::merge::{PolicyResponse, ProfileResponse, merge};
 use super::watch_cache::{SharedWatch, WatchCache};
 use super::{
     Context, Destination, DiscoveryError, FIRST_SNAPSHOT_TIMEOUT, LAST_VALUE_AFTER, OutboundTarget,
-    RETRY_REJECTED,
+    RETRY_REJECTED, TargetObject,
 };
 use crate::control::follow::{Event, RetryDecision, follow};
 use crate::control::{self, stream};
@@ -140,7 +141,7 @@ pub(super) async fn run(
     let unavailable = Notify::new();
     tokio::join!(
         watch_profile(&context, dst, &profile),
-        watch_policy(&context, dst, &policy, &unavailable),
+        watch_current_policy(&context, dst, profile.subscribe(), &policy, &unavailable),
         publish_last(last, &unavailable, &state),
         publish_snapshots(
             &context,
@@ -187,12 +188,12 @@ pub(super) async fn watch_profile(
 
 fn on_profile(
     dst: &Destination,
-    event: Event<DestinationProfile>,
+    event: Event<ExtendedProfile>,
     profile: &watch::Sender<Option<ProfileResponse>>,
 ) -> RetryDecision {
     let status = match event {
         Event::Message { message, .. } => {
-            match mesh_api::destination::profile(message) {
+            match extended_profile(message) {
                 Ok(new) => publish(profile, ProfileResponse::Profile(Box::new(new))),
                 Err(error) => {
                     tracing::error!(%dst, %error, "Ignored an invalid profile");
@@ -241,6 +242,66 @@ fn publish_without_profile(
         }
         is_changed
     });
+}
+
+/// Publishes the responses of the policy service, from a new stream whenever the address belongs to
+/// another object. The stream before may be about the object that had the address, and one that was
+/// refused would be opened again much later. Until the service responds, only the profile decides.
+async fn watch_current_policy(
+    context: &Context,
+    dst: &Destination,
+    mut profile: watch::Receiver<Option<ProfileResponse>>,
+    response: &watch::Sender<Option<PolicyResponse>>,
+    unavailable: &Notify,
+) {
+    let mut object = None;
+    loop {
+        tokio::select! {
+            () = watch_policy(context, dst, response, unavailable) => return,
+            () = other_object(dst, &mut profile, &mut object) => {
+                tracing::debug!(%dst, "The address belongs to another object");
+                response.send_if_modified(|current| {
+                    let is_known = current.is_some();
+                    if is_known {
+                        *current = Some(PolicyResponse::Unknown);
+                    }
+                    is_known
+                });
+            }
+        }
+    }
+}
+
+/// Waits until the profile of an address is that of another object than `last`, which is `None`
+/// before the first profile. A name is looked up as such, whatever object has it.
+async fn other_object(
+    dst: &Destination,
+    profile: &mut watch::Receiver<Option<ProfileResponse>>,
+    last: &mut Option<Option<TargetObject>>,
+) {
+    if dst.addr().is_none() {
+        return std::future::pending().await;
+    }
+    loop {
+        let now = match &*profile.borrow_and_update() {
+            Some(ProfileResponse::Profile(profile)) => Some(TargetObject::of_profile(profile)),
+            _ => None,
+        };
+        if let Some(now) = now {
+            let before = last.replace(now.clone());
+            let is_other = match before {
+                None => false,
+                Some(None) => now.is_some(),
+                Some(Some(before)) => before.is_replaced_by(now.as_ref()),
+            };
+            if is_other {
+                return;
+            }
+        }
+        if profile.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+    }
 }
 
 /// Publishes the responses of the policy service, and notifies `unavailable` when it has none.

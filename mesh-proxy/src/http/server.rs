@@ -86,8 +86,9 @@ impl Server {
         }
     }
 
-    /// Serves `io`, a connection of the pod's own application, until it ends. While the proxy
-    /// drains, requests in flight are completed and no new ones are accepted.
+    /// Serves `io`, a connection of the pod's own application, until it ends, with the drain of the
+    /// proxy.
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn serve<H: HttpHandler + 'static>(
         &self,
         io: Io,
@@ -103,7 +104,8 @@ impl Server {
         )
     }
 
-    /// The same for a connection of any client, with its own `drain`.
+    /// Serves `io`, a connection of any client, until it ends. When the connection's `drain` starts,
+    /// requests in flight are completed and no new ones are accepted.
     pub(crate) async fn serve_client<H: HttpHandler + 'static>(
         &self,
         io: Io,

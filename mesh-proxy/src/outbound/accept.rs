@@ -12,6 +12,7 @@ use super::Outbound;
 use super::http::ClientConnection;
 use super::opaque::{self, Connected, OpaqueError};
 use crate::classify::{Classification, ProtocolPlan};
+use crate::config::ClientTrust;
 use crate::discovery::{DiscoveryError, OutboundTarget};
 use crate::http::Protocol;
 use crate::telemetry::labels::{self, Direction};
@@ -80,7 +81,11 @@ impl Outbound {
         match Box::pin(self.resolve(accepted)).await {
             Ok(ResolvedConnection::Tunnel(io, server)) => Box::pin(self.copy(io, *server)).await,
             Ok(ResolvedConnection::Http(io, connection, protocol)) => {
-                let served = Box::pin(self.server.serve(io, protocol, connection)).await;
+                let drain = connection.drain();
+                let serving = self
+                    .server
+                    .serve_client(io, protocol, connection, ClientTrust::Known, drain);
+                let served = Box::pin(serving).await;
                 if let Err(error) = served {
                     tracing::debug!(%dst, error = &error as &dyn std::error::Error, "HTTP connection failed");
                 }
@@ -132,7 +137,12 @@ impl Outbound {
             self.opaque.connect(&target).await.ok()
         };
         let classified = self.classifier.classify(&mut io, plan, dst, labels, dial);
-        Ok(match classified.await? {
+        let classified = classified.await?;
+        // What the application has sent was meant for the object that had the address.
+        if updates.borrow().replaces(target.object.as_ref()) {
+            return Ok(ResolvedConnection::Closed);
+        }
+        Ok(match classified {
             Classification::Http(protocol) => {
                 let connection = self.http.connection(client, dst, updates);
                 ResolvedConnection::Http(io, Rc::new(connection), protocol)

@@ -14,16 +14,20 @@
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use mesh_core::trace::{SpanContext, SpanKind};
+use mesh_http2::ErrorCode;
+use mesh_runtime::drain::{Part, Watch};
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
 use self::backend::{BackendResponse, Delivery, EarlierAttempts};
 use self::ingress::IngressConnection;
 use self::observe::{RequestObserver, ResponseObserver};
+use self::owner::{AcceptedFor, AddressOwner};
 use self::request_head::opens_tunnel;
 use self::routes::{Routes, Rule};
 use crate::context::ProxyContext;
@@ -48,6 +52,7 @@ mod mirror;
 mod observe;
 mod outcome;
 mod overrides;
+mod owner;
 mod profile;
 mod request_head;
 mod route_metrics;
@@ -72,9 +77,9 @@ pub(crate) struct ClientConnection {
 /// Where the requests of a connection are sent.
 enum ConnectionTarget {
     /// To its original destination.
-    Original(Rc<HttpTarget>),
-    /// In ingress mode, to the destinations that they select.
-    Requested(IngressConnection),
+    Original(Rc<HttpTarget>, AcceptedFor),
+    /// In ingress mode, to the destinations that they select. Drained by itself.
+    Requested(IngressConnection, Part),
 }
 
 /// One original destination, or a name in ingress mode.
@@ -83,6 +88,9 @@ pub(crate) struct HttpTarget {
     destination: Destination,
     updates: RefCell<watch::Receiver<Arc<OutboundTarget>>>,
     routes: RefCell<Rc<Routes>>,
+    owner: AddressOwner,
+    /// Follows `updates` for idle connections.
+    following: RefCell<Option<AbortOnDropHandle<()>>>,
 }
 
 impl Http {
@@ -101,8 +109,10 @@ impl Http {
         addr: SocketAddr,
         updates: watch::Receiver<Arc<OutboundTarget>>,
     ) -> ClientConnection {
+        let target = self.target(addr.into(), updates);
+        let accepted = target.owner.accept();
         ClientConnection {
-            target: ConnectionTarget::Original(self.target(addr.into(), updates)),
+            target: ConnectionTarget::Original(target, accepted),
             client,
             original_dst: addr,
         }
@@ -116,7 +126,10 @@ impl Http {
         addr: SocketAddr,
     ) -> ClientConnection {
         ClientConnection {
-            target: ConnectionTarget::Requested(IngressConnection::new(self.clone(), addr)),
+            target: ConnectionTarget::Requested(
+                IngressConnection::new(self.clone(), addr),
+                self.context.drain.part(),
+            ),
             client,
             original_dst: addr,
         }
@@ -144,12 +157,16 @@ impl Http {
                 context: self.context.clone(),
                 destination: destination.clone(),
                 updates: RefCell::new(updates.clone()),
+                owner: AddressOwner::new(&self.context.drain, &source),
                 routes: RefCell::new(Rc::new(Routes::compile(&self.context, source, None))),
+                following: RefCell::default(),
             }
         });
         // Discovery may have evicted the destination and looked it up again.
         if !updates.same_channel(&target.updates.borrow()) {
             target.follow(updates);
+        } else if target.following.borrow().is_none() {
+            target.follow_owner(updates);
         }
         target
     }
@@ -158,13 +175,29 @@ impl Http {
 impl HttpHandler for ClientConnection {
     async fn handle(&self, request: &mut Request) -> Result<Response, Reset> {
         match &self.target {
-            ConnectionTarget::Original(target) => {
-                target.handle(self.client, self.original_dst, request).await
+            ConnectionTarget::Original(target, accepted) => {
+                let routes = target.routes();
+                if !target.owner.is_current(accepted) {
+                    return Err(Reset(ErrorCode::REFUSED_STREAM));
+                }
+                let (client, dst) = (self.client, self.original_dst);
+                target.handle(client, dst, routes, request).await
             }
             // Boxed, so that it does not enlarge the futures of other modes.
-            ConnectionTarget::Requested(ingress) => {
-                Box::pin(ingress.handle(self.client, request)).await
+            ConnectionTarget::Requested(ingress, drain) => {
+                Box::pin(ingress.handle(self.client, drain, request)).await
             }
+        }
+    }
+}
+
+impl ClientConnection {
+    /// Returns the drain of the connection, which begins when its address is that of another object
+    /// too.
+    pub(super) fn drain(&self) -> Watch {
+        match &self.target {
+            ConnectionTarget::Original(_, accepted) => accepted.drain(),
+            ConnectionTarget::Requested(_, drain) => drain.watch(),
         }
     }
 }
@@ -175,6 +208,7 @@ impl HttpTarget {
         &self,
         client: SocketAddr,
         original_dst: SocketAddr,
+        routes: Rc<Routes>,
         request: &mut Request,
     ) -> Result<Response, Reset> {
         let tracer = self.context.shared.tracer.as_ref();
@@ -182,7 +216,14 @@ impl HttpTarget {
         let request_context = RequestContext::new(request, None);
         let span_context = trace::context(span.as_deref());
         let required_id = prepare(request, original_dst);
-        let responding = self.respond(client, required_id, request_context, span_context, request);
+        let responding = self.respond(
+            client,
+            routes,
+            required_id,
+            request_context,
+            span_context,
+            request,
+        );
         let response = match responding.await {
             Ok(response) => response,
             Err(error) => error_response(&self.context, &self.destination, request_context, error)?,
@@ -195,6 +236,7 @@ impl HttpTarget {
     async fn respond(
         &self,
         client: SocketAddr,
+        routes: Rc<Routes>,
         required_id: Option<http::HeaderValue>,
         request_context: RequestContext,
         span: Option<SpanContext>,
@@ -206,7 +248,9 @@ impl HttpTarget {
             .map_err(|_full| Error::new(Kind::LoadShed, "too many requests are in flight"))?;
         let within_target =
             |error: Error| error.within(format_args!("logical service {}", self.destination));
-        let (rule, prefix) = self.routes().find(request).map_err(within_target)?;
+        let found = routes.find(request);
+        drop(routes);
+        let (rule, prefix) = found.map_err(within_target)?;
         let metrics = ExchangeMetrics {
             route: rule.metrics(request),
             profile: rule.profile_metrics.clone(),
@@ -331,6 +375,7 @@ impl HttpTarget {
         let mut updates = self.updates.borrow_mut();
         if updates.has_changed().unwrap_or(false) {
             let source = updates.borrow_and_update().clone();
+            self.owner.update(&source);
             let routes = Routes::compile(&self.context, source, Some(&self.routes.borrow()));
             self.routes.replace(Rc::new(routes));
         }
@@ -342,9 +387,27 @@ impl HttpTarget {
         self.updates.borrow().has_changed().is_ok()
     }
 
-    fn follow(&self, mut updates: watch::Receiver<Arc<OutboundTarget>>) {
+    fn follow(self: &Rc<Self>, mut updates: watch::Receiver<Arc<OutboundTarget>>) {
         updates.mark_changed();
+        self.follow_owner(updates.clone());
         self.updates.replace(updates);
+    }
+
+    fn follow_owner(self: &Rc<Self>, updates: watch::Receiver<Arc<OutboundTarget>>) {
+        let task = apply_owners(Rc::downgrade(self), updates);
+        let following = AbortOnDropHandle::new(tokio::task::spawn_local(task));
+        self.following.replace(Some(following));
+    }
+}
+
+/// Applies changes of the owner of an address also while no request reads them.
+async fn apply_owners(target: Weak<HttpTarget>, mut updates: watch::Receiver<Arc<OutboundTarget>>) {
+    while updates.changed().await.is_ok() {
+        let now = updates.borrow_and_update().clone();
+        let Some(target) = target.upgrade() else {
+            return;
+        };
+        target.owner.update(&now);
     }
 }
 

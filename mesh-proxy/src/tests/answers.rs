@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use mesh_api::outbound::ExtendedPolicy;
+use mesh_api::proto::destination::DestinationProfile;
 use mesh_core::endpoint::Endpoint;
 use mesh_core::meta::Meta;
 use mesh_core::policy::outbound::{
@@ -36,6 +37,7 @@ struct State {
     /// The lookups of policies so far.
     lookups: Vec<String>,
     policy_streams: HashMap<String, MessageSender<ExtendedPolicy>>,
+    profile_streams: HashMap<String, MessageSender<DestinationProfile>>,
     /// Keeps the other streams open.
     streams: Vec<Box<dyn std::any::Any>>,
 }
@@ -68,9 +70,20 @@ impl Answers {
         state.policies.insert(target, message);
     }
 
+    /// Sets a profile, also for streams that are open.
     pub(super) fn profile(&self, target: impl ToString, profile: Profile) {
         let mut state = self.0.borrow_mut();
-        state.profiles.insert(target.to_string(), profile);
+        let target = target.to_string();
+        if let Some(stream) = state.profile_streams.get(&target) {
+            let message = mesh_api::destination::profile_to_proto(&profile);
+            let _closed = stream.send(Ok(message));
+        }
+        state.profiles.insert(target, profile);
+    }
+
+    /// Refuses the lookups of a policy from now on. Open streams go on.
+    pub(super) fn no_policy(&self, target: impl ToString) {
+        self.0.borrow_mut().policies.remove(&target.to_string());
     }
 
     /// The number of lookups of a policy so far.
@@ -113,12 +126,13 @@ impl Answers {
                 }
                 Some(call) = control.profiles.recv() => {
                     let mut state = self.0.borrow_mut();
-                    match state.profiles.get(&call.request.path).cloned() {
+                    let target = call.request.path.clone();
+                    match state.profiles.get(&target).cloned() {
                         Some(profile) => {
                             let stream = call.stream();
                             let message = mesh_api::destination::profile_to_proto(&profile);
                             stream.send(Ok(message)).unwrap();
-                            state.streams.push(Box::new(stream));
+                            state.profile_streams.insert(target, stream);
                         }
                         None => call.refuse(Status::not_found("no profile")),
                     }

@@ -313,6 +313,26 @@ fn pod_profile_follows_lifecycle_of_pod() {
     assert!(rx.borrow().endpoint.as_ref().unwrap().tls.is_none());
 }
 
+/// By it a proxy notices that another object of the same name has an address.
+#[test]
+fn profile_has_uid_of_service_or_pod() {
+    let service =
+        |uid: &str| SERVICE.replacen("{name: web,", &format!("{{name: web, uid: {uid},"), 1);
+    let with_uid = |uid: &str| pod("web-1", "10.1.0.1", false, &format!("uid: {uid}"));
+    let mut index = index(&(service("s1") + &with_uid("p1")));
+    let of_service = profile_at(&mut index, "10.96.0.1:80");
+    let of_pod = profile_at(&mut index, "10.1.0.1:8080");
+    let uid = |rx: &watch::Receiver<Arc<Version<Profile>>>| rx.borrow().value().uid.clone();
+    assert_eq!(uid(&of_service).as_deref(), Some("s1"));
+    assert_eq!(uid(&of_pod).as_deref(), Some("p1"));
+    index.apply(apply(&(service("s2") + &with_uid("p2"))));
+    assert_eq!(uid(&of_service).as_deref(), Some("s2"));
+    assert_eq!(uid(&of_pod).as_deref(), Some("p2"));
+    index.apply(delete(Kind::Service, "shop", "web"));
+    index.apply(delete(Kind::Pod, "shop", "web-1"));
+    assert_eq!((uid(&of_service), uid(&of_pod)), (None, None));
+}
+
 #[test]
 fn unknown_addresses_have_plain_profile() {
     let mut index = index(&two_pods());

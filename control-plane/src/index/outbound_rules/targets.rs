@@ -267,11 +267,43 @@ fn stream_ends_when_address_in_cluster_loses_its_network() {
 }
 
 #[test]
-fn stream_of_deleted_service_stays() {
+fn stream_of_name_stays_when_its_service_is_deleted() {
     let mut cluster = Cluster::new(&web());
-    let mut watched = cluster.watch("10.96.0.1:80", "shop");
+    let mut watched = cluster.watch("web.shop.svc:80", "shop");
     watched.borrow_and_update();
     cluster.delete(Kind::Service, "shop", "web");
     assert_text(&message(&watched), DEFAULT_WEB);
     assert!(!watched.has_changed().unwrap());
+}
+
+#[test]
+fn stream_of_address_ends_when_its_service_does_not_have_it_any_more() {
+    let cart = service("cart", "10.96.0.1", "{port: 80}", "");
+    let moved = service("web", "10.96.0.2", "{port: 80}", "");
+    for after in ["", &cart, &moved] {
+        let mut cluster = Cluster::new(&web());
+        let watched = cluster.watch("10.96.0.1:80", "shop");
+        if after != moved {
+            cluster.delete(Kind::Service, "shop", "web");
+        }
+        cluster.apply(after);
+        assert!(watched.borrow().is_none(), "{after}");
+        match cluster.lookup("10.96.0.1:80", "shop") {
+            Ok(now) => assert!(message(&now).starts_with("core/Service shop/cart:80")),
+            Err(error) => assert_eq!(error, OutboundError::NoSuchService),
+        }
+    }
+}
+
+#[test]
+fn stream_of_address_ends_when_a_service_takes_it() {
+    let objects = network("shop", "inside", "Allow", "10.0.0.0/8", "");
+    let mut cluster = Cluster::new(&objects);
+    let watched = cluster.watch("10.96.0.1:80", "shop");
+    cluster.apply(&web());
+    assert!(watched.borrow().is_none());
+    assert_text(
+        &message(&cluster.watch("10.96.0.1:80", "shop")),
+        DEFAULT_WEB,
+    );
 }

@@ -501,8 +501,12 @@ fn routes_of_client_namespace_only_apply_to_its_clients() {
     let headless = SERVICE
         .replace("clusterIPs: [10.96.0.1]", "clusterIPs: [None]")
         .replace("clusterIP: 10.96.0.1", "clusterIP: None");
+    let by_name = Target::Authority("web.shop.svc:80".into());
+    let by_name = index.outbound(&by_name, &"client".into()).unwrap();
+    assert_eq!(names(&by_name), ["mine", "split"]);
     index.apply(apply(&headless));
-    assert_eq!(names(&client), ["http"]);
+    assert_eq!(names(&by_name), ["http"]);
+    assert!(client.borrow().is_none(), "it does not have the address");
 }
 
 #[test]

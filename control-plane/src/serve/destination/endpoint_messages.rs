@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 
 use mesh_api::destination::endpoint_to_proto;
-use mesh_api::proto::destination::{AddrSet, Update, WeightedAddr, WeightedAddrSet, update};
+use mesh_api::proto::destination::{
+    AddrSet, NoEndpoints, Update, WeightedAddr, WeightedAddrSet, update,
+};
 use prost::Message as _;
 
 use crate::index::EndpointSet;
@@ -17,9 +19,12 @@ const MAX_REMOVED: usize = 100_000;
 
 /// Returns the messages that change the endpoints of a client from what was sent, if anything, to
 /// the current ones. Additions come first, so that a client is never without endpoints in between.
-/// An initially empty set has no message.
+///
+/// An initially empty set has a message, unlike in Linkerd: without one a client cannot tell it
+/// from a service that does not respond, and would keep the endpoints that it knew before.
 pub(super) fn difference(sent: Option<&EndpointSet>, now: &EndpointSet) -> Vec<Update> {
     let nothing = EndpointSet::default();
+    let is_first = sent.is_none();
     let sent = sent.unwrap_or(&nothing);
     let changed = now
         .endpoints
@@ -37,6 +42,10 @@ pub(super) fn difference(sent: Option<&EndpointSet>, now: &EndpointSet) -> Vec<U
         let addrs = addrs.iter().copied().map(SocketAddr::into).collect();
         message(update::Update::Remove(AddrSet { addrs }))
     }));
+    if is_first && messages.is_empty() {
+        let none = NoEndpoints { exists: true };
+        messages.push(message(update::Update::NoEndpoints(none)));
+    }
     messages
 }
 
@@ -123,9 +132,15 @@ mod tests {
                 let addrs = removed.addrs.iter().map(|addr| addr.port);
                 format!("-{}", ports(addrs.collect()))
             }
-            update::Update::NoEndpoints(none) => panic!("{none:?}"),
+            update::Update::NoEndpoints(none) => format!("none, exists: {}", none.exists),
         };
         messages.iter().map(text).collect()
+    }
+
+    #[test]
+    fn first_message_tells_that_there_are_no_endpoints() {
+        assert_eq!(texts(&difference(None, &set(&[]))), ["none, exists: true"]);
+        assert_eq!(texts(&difference(None, &set(&[1]))), ["+1"]);
     }
 
     #[test]
@@ -143,7 +158,7 @@ mod tests {
             (set(&[1, 2]), set(&[]), vec!["-1,2"]),
         ] {
             assert_eq!(texts(&difference(Some(&sent), &now)), expect);
-            if sent.endpoints.is_empty() {
+            if sent.endpoints.is_empty() && !now.endpoints.is_empty() {
                 assert_eq!(texts(&difference(None, &now)), expect);
             }
         }

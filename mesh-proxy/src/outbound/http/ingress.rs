@@ -9,9 +9,11 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use http::HeaderMap;
+use mesh_http2::ErrorCode;
+use mesh_runtime::drain::Part;
 
 use super::{Http, HttpTarget};
-use crate::discovery::{Destination, DiscoveryError, InvalidNameAddr, NameAddr};
+use crate::discovery::{Destination, DiscoveryError, InvalidNameAddr, NameAddr, TargetObject};
 use crate::error::{Error, Kind};
 use crate::http::headers::DST_OVERRIDE;
 use crate::http::synthetic_response::RequestContext;
@@ -24,6 +26,9 @@ pub(super) struct IngressConnection {
     /// The targets of recent requests, the last used one first. Holding them keeps their
     /// connections while the client is idle.
     recent: RefCell<Vec<Rc<HttpTarget>>>,
+    /// The object that the original destination belonged to when a request first went there; `None`
+    /// before that.
+    accepted_for: RefCell<Option<Option<TargetObject>>>,
 }
 
 /// Maximum number of targets that one connection holds. Others stay for the idle time of discovery.
@@ -35,22 +40,50 @@ impl IngressConnection {
             http,
             original_dst,
             recent: RefCell::default(),
+            accepted_for: RefCell::default(),
         }
     }
 
     pub(super) async fn handle(
         &self,
         client: SocketAddr,
+        drain: &Part,
         request: &mut Request,
     ) -> Result<Response, Reset> {
         match self.target(request.headers_mut()).await {
-            Ok(target) => target.handle(client, self.original_dst, request).await,
+            Ok(target) => {
+                let routes = target.routes();
+                if self.is_replaced(&target) {
+                    drain.drain();
+                    return Err(Reset(ErrorCode::REFUSED_STREAM));
+                }
+                target
+                    .handle(client, self.original_dst, routes, request)
+                    .await
+            }
             Err(error) => {
                 let request_context = RequestContext::new(request, None);
                 let dst = &self.original_dst.into();
                 super::error_response(&self.http.context, dst, request_context, error)
             }
         }
+    }
+
+    /// Whether the target is the original destination and belongs to another object than before.
+    fn is_replaced(&self, target: &HttpTarget) -> bool {
+        if target.destination.is_name() {
+            return false;
+        }
+        let now = target.owner.object();
+        let mut accepted_for = self.accepted_for.borrow_mut();
+        let is_other = match &*accepted_for {
+            Some(Some(before)) => before.is_replaced_by(now.as_ref()),
+            Some(None) | None => false,
+        };
+        if !is_other {
+            *accepted_for = Some(now);
+        }
+        is_other
     }
 
     /// Returns the target of a request, and removes the header that selects it.

@@ -86,7 +86,7 @@ fn receive(endpoints: &mut BTreeMap<SocketAddr, Endpoint>, messages: &[Bytes]) {
                 endpoints: added, ..
             } => endpoints.extend(added.into_iter().map(|it| (it.addr, it))),
             EndpointUpdate::Remove(removed) => endpoints.retain(|addr, _| !removed.contains(addr)),
-            EndpointUpdate::Empty { .. } => panic!("never sent"),
+            EndpointUpdate::Empty { .. } => endpoints.clear(),
         }
     }
 }
