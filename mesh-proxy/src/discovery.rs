@@ -27,7 +27,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mesh_core::endpoint::Endpoint;
+use mesh_core::endpoint::{AddressFamily, Endpoint};
 use mesh_core::policy::outbound::OutboundPolicy;
 use mesh_core::profile::Profile;
 use mesh_core::resilience::Backoff;
@@ -86,6 +86,16 @@ pub(crate) struct EndpointSet {
     pub(crate) endpoints: Vec<Arc<Endpoint>>,
 }
 
+/// What endpoints are looked up by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct EndpointsKey {
+    /// `name:port`.
+    authority: Arc<str>,
+    /// The family of the address that the application connects to. A pod that has addresses of both
+    /// families is reached at one of this family.
+    family: Option<AddressFamily>,
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum EndpointState {
     /// The destination service has not responded yet.
@@ -122,7 +132,7 @@ struct Inner {
     outbound: Arc<WatchCache<Destination, LookupState>>,
     /// At most [`MAX_NAMES`].
     names: Arc<WatchCache<Destination, LookupState>>,
-    endpoints: Arc<WatchCache<Arc<str>, Arc<EndpointSet>>>,
+    endpoints: Arc<WatchCache<EndpointsKey, Arc<EndpointSet>>>,
     inbound: Arc<PortTable>,
     /// The profiles of the names that inbound requests have, at most [`MAX_PROFILES`].
     profiles: Arc<WatchCache<Destination, Option<ProfileResponse>>>,
@@ -223,15 +233,23 @@ impl Discovery {
         outbound::look_up(cache, &inner.runtime, &dst, start).await
     }
 
-    /// Returns the endpoint sets of an authority (`name:port`). The first one is
-    /// [`EndpointState::Pending`].
-    pub(crate) fn endpoints(&self, authority: &Arc<str>) -> watch::Receiver<Arc<EndpointSet>> {
+    /// Returns the endpoint sets of an authority (`name:port`), for clients that connect to an
+    /// address of this family. The first one is [`EndpointState::Pending`].
+    pub(crate) fn endpoints(
+        &self,
+        authority: &Arc<str>,
+        family: Option<AddressFamily>,
+    ) -> watch::Receiver<Arc<EndpointSet>> {
         let inner = &self.inner;
+        let key = EndpointsKey {
+            authority: authority.clone(),
+            family,
+        };
         inner.endpoints.find_or_start(
-            authority,
+            &key,
             &inner.runtime,
             Arc::default,
-            |sender, last| endpoints::run(inner.context.clone(), authority.clone(), sender, last),
+            |sender, last| endpoints::run(inner.context.clone(), key.clone(), sender, last),
             watch::Sender::subscribe,
         )
     }

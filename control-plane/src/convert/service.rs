@@ -114,10 +114,7 @@ fn slice_endpoint(namespace: &str, endpoint: &discovery::Endpoint) -> SliceEndpo
         )),
         Some(_) => SliceTarget::Other,
     };
-    let ready = endpoint
-        .conditions
-        .as_ref()
-        .and_then(|conditions| conditions.ready);
+    let conditions = endpoint.conditions.clone().unwrap_or_default();
     let zones = endpoint
         .hints
         .iter()
@@ -129,7 +126,9 @@ fn slice_endpoint(namespace: &str, endpoint: &discovery::Endpoint) -> SliceEndpo
             .filter_map(|address| address.parse().ok())
             .collect(),
         // Kubernetes defines an unknown condition as ready.
-        ready: ready != Some(false),
+        ready: conditions.ready != Some(false),
+        serves_until_deleted: conditions.terminating == Some(true)
+            && conditions.serving == Some(true),
         target,
         hostname: shared(&endpoint.hostname),
         zone: shared(&endpoint.zone),

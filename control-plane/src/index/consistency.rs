@@ -16,6 +16,10 @@ fn service(listed: bool) -> (String, Vec<u16>) {
         "kubernetes.io/h2c",
         "linkerd.io/opaque",
         "https",
+        "grpc",
+        "kubernetes.io/ws",
+        "kubernetes.io/wss",
+        "mysql",
     ];
     let first = if listed { 8000 } else { 9000 };
     let numbered = || protocols.iter().zip(first..);
@@ -70,7 +74,10 @@ fn destination_and_policy_agree_on_opaque_ports() {
             assert!(profile.fqn.is_some() && profile.endpoint.is_none());
             opaque.push(is_opaque);
         }
-        // `appProtocol` takes precedence over the list; an unknown one is opaque.
-        assert_eq!(opaque, [listed, false, false, false, true, true]);
+        // A known `appProtocol` takes precedence over the list.
+        let expect = [
+            listed, false, false, false, true, true, false, false, true, listed,
+        ];
+        assert_eq!(opaque, expect);
     }
 }

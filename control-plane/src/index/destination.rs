@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use mesh_core::endpoint::AddressFamily;
 use mesh_core::profile::Profile;
 use tokio::sync::watch;
 
@@ -101,7 +102,8 @@ impl DestinationIndex {
     }
 
     /// Returns the endpoints of a Service. A client on an unknown node gets those of a client
-    /// without node.
+    /// without node, and one that connects to an IPv6 address those of a client whose family is
+    /// unknown.
     pub fn endpoints(
         &mut self,
         mut key: EndpointsKey,
@@ -114,6 +116,10 @@ impl DestinationIndex {
             Some(_) => {}
         }
         key.node = key.node.filter(|node| self.store.has_node(node));
+        let ipv6 = self.settings.ipv6;
+        key.family = key
+            .family
+            .filter(|family| ipv6 && *family == AddressFamily::V4);
         Ok(if self.has_endpoints(&key) {
             let Self {
                 settings, store, ..

@@ -87,10 +87,25 @@ fn server_policy(
             },
             Protocol::Http1 => ServerProtocol::Http1(http()),
             Protocol::Http2 => ServerProtocol::Http2(http()),
-            Protocol::Grpc => ServerProtocol::Grpc(
-                attached_routes(store, settings, server, store.grpc_routes_in(namespace))
-                    .unwrap_or_else(|| vec![default_grpc_route()]),
-            ),
+            Protocol::Grpc => {
+                let grpc =
+                    attached_routes(store, settings, server, store.grpc_routes_in(namespace));
+                let http = || {
+                    let routes = store.http_routes_in(namespace);
+                    attached_routes(store, settings, server, routes)
+                };
+                match grpc {
+                    Some(routes) => ServerProtocol::Grpc(routes),
+                    // A call of gRPC is a request of HTTP/2, to which such a route applies too.
+                    None => match http() {
+                        Some(routes) => ServerProtocol::Http2(HttpServer {
+                            routes,
+                            rate_limit: rate_limit(store, settings, server),
+                        }),
+                        None => ServerProtocol::Grpc(vec![default_grpc_route()]),
+                    },
+                }
+            }
             Protocol::Opaque => ServerProtocol::Opaque,
             Protocol::Tls => ServerProtocol::Tls,
         },

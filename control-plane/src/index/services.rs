@@ -1,10 +1,10 @@
 //! The endpoints of a Service's port for a client.
 
 use std::collections::{BTreeMap, HashSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-use mesh_core::endpoint::Endpoint;
+use mesh_core::endpoint::{AddressFamily, Endpoint};
 
 use super::pod_endpoints::{self, ZONE};
 use super::settings::DestinationSettings;
@@ -20,6 +20,8 @@ pub struct EndpointsKey {
     pub hostname: Option<Arc<str>>,
     /// The node of the client.
     pub node: Option<Arc<str>>,
+    /// The family of the address that the client connects to.
+    pub family: Option<AddressFamily>,
 }
 
 /// What the endpoints of a Service's port are selected by. Clients on most nodes of a zone have the
@@ -33,6 +35,7 @@ pub(super) struct Selection {
     zone: Option<Arc<str>>,
     /// The node of the client, if only endpoints on it are selected.
     node: Option<Arc<str>>,
+    family: Option<AddressFamily>,
 }
 
 /// A snapshot of all endpoints.
@@ -73,6 +76,7 @@ impl Selection {
             port,
             hostname,
             node,
+            family,
         } = key.clone();
         let local = store
             .service(&service)
@@ -84,6 +88,7 @@ impl Selection {
             hostname,
             zone: zone.cloned(),
             node: node.filter(|_| local),
+            family,
         }
     }
 }
@@ -105,7 +110,7 @@ pub(super) fn endpoints(
                 Some(before) => before.endpoint(store, settings, candidate, selection),
                 None => to_endpoint(store, settings, candidate, selection).map(Arc::new),
             };
-            filter_families(chosen, settings.ipv6)
+            filter_families(chosen, settings.ipv6, selection.family)
                 .iter()
                 .filter_map(|candidate| Some((candidate.addr, endpoint(candidate)?)))
                 .collect()
@@ -173,7 +178,7 @@ impl Candidate<'_> {
     }
 }
 
-/// Returns every ready address of the port.
+/// Returns every address of the port that is ready, or serves until its pod is deleted.
 fn candidates<'a>(
     store: &'a Store,
     service: &'a Service,
@@ -181,9 +186,12 @@ fn candidates<'a>(
 ) -> Vec<Candidate<'a>> {
     let of_slice = |slice: &'a Slice| {
         let port = target_port(service, slice, selection.port);
-        let ready = slice.endpoints.iter().filter(|endpoint| endpoint.ready);
+        let serving = slice
+            .endpoints
+            .iter()
+            .filter(|endpoint| endpoint.ready || endpoint.serves_until_deleted);
         port.into_iter().flat_map(move |port| {
-            ready.clone().flat_map(move |source| {
+            serving.clone().flat_map(move |source| {
                 let pod = match &source.target {
                     SliceTarget::Pod(name) => store.pod(name).map(Some),
                     SliceTarget::None => Some(None),
@@ -221,7 +229,7 @@ fn target_port(service: &Service, slice: &Slice, port: u16) -> Option<u16> {
     }
 }
 
-/// Selects candidates by hostname, then by node or zone.
+/// Selects candidates by hostname, then by node, by readiness and by zone.
 fn select_candidates<'a>(
     mut candidates: Vec<Candidate<'a>>,
     service: &Service,
@@ -235,6 +243,13 @@ fn select_candidates<'a>(
             let node = candidate.pod.and_then(|pod| pod.node.as_ref());
             node.is_some() && node == selection.node.as_ref()
         });
+    }
+    // As kube-proxy does: pods that are being deleted are better than none, in a rollout of one pod
+    // or when the last pod of a node leaves.
+    if candidates.iter().any(|candidate| candidate.source.ready) {
+        candidates.retain(|candidate| candidate.source.ready);
+    }
+    if service.local_traffic {
         return candidates;
     }
     // Hints only apply if all addresses have them; otherwise Kubernetes could not balance the
@@ -256,23 +271,26 @@ fn select_candidates<'a>(
     candidates
 }
 
-/// Without IPv6, keeps IPv4 addresses only. With it, keeps only the IPv6 addresses of a pod that
-/// has addresses of both families.
-fn filter_families(mut candidates: Vec<Candidate<'_>>, ipv6: bool) -> Vec<Candidate<'_>> {
+/// Without IPv6, keeps IPv4 addresses only. With it, keeps only the addresses of the client's family
+/// of a pod that has addresses of both families, of IPv6 if it is unknown.
+fn filter_families(
+    mut candidates: Vec<Candidate<'_>>,
+    ipv6: bool,
+    family: Option<AddressFamily>,
+) -> Vec<Candidate<'_>> {
     if !ipv6 {
         candidates.retain(|candidate| candidate.addr.is_ipv4());
         return candidates;
     }
-    let with_ipv6: HashSet<Name> = candidates
+    let family = family.unwrap_or(AddressFamily::V6);
+    let is_near = |candidate: &Candidate<'_>| AddressFamily::of(candidate.addr.ip()) == family;
+    let pods: HashSet<Name> = candidates
         .iter()
-        .filter(|candidate| matches!(candidate.addr.ip(), IpAddr::V6(_)))
+        .filter(|candidate| is_near(candidate))
         .filter_map(|candidate| candidate.pod.map(|pod| pod.name.clone()))
         .collect();
     candidates.retain(|candidate| {
-        candidate.addr.is_ipv6()
-            || candidate
-                .pod
-                .is_none_or(|pod| !with_ipv6.contains(&pod.name))
+        is_near(candidate) || candidate.pod.is_none_or(|pod| !pods.contains(&pod.name))
     });
     candidates
 }

@@ -54,19 +54,21 @@ impl Service {
         self.ports.iter().any(|port| port.number == number)
     }
 
-    /// Returns the protocol of a port: its `appProtocol`, else opaque by the Service's annotation
-    /// or, without one, by the default list.
+    /// Returns the protocol of a port: its `appProtocol` if it is known, else opaque by the
+    /// Service's annotation or, without one, by the default list.
     ///
     /// Both controllers use this function, because clients need the same protocol from both.
     pub fn protocol(&self, port: u16, default_opaque_ports: &PortSet) -> PortProtocol {
         let entry = self.ports.iter().find(|entry| entry.number == port);
         let opaque_ports = self.opaque_ports.as_ref().unwrap_or(default_opaque_ports);
         match entry.and_then(|entry| entry.app_protocol.as_deref()) {
-            Some("http") => PortProtocol::Http1,
-            Some("kubernetes.io/h2c") => PortProtocol::Http2,
-            Some(_) => PortProtocol::Opaque,
-            None if opaque_ports.contains(port) => PortProtocol::Opaque,
-            None => PortProtocol::Unspecified,
+            Some("http" | "kubernetes.io/ws") => PortProtocol::Http1,
+            Some("http2" | "grpc" | "kubernetes.io/h2c") => PortProtocol::Http2,
+            Some("https" | "tls" | "tcp" | "kubernetes.io/wss") => PortProtocol::Opaque,
+            Some(other) if other.starts_with("linkerd.io/") => PortProtocol::Opaque,
+            // Any other, such as `mysql` or `example.com/own`, says nothing about HTTP.
+            Some(_) | None if opaque_ports.contains(port) => PortProtocol::Opaque,
+            Some(_) | None => PortProtocol::Unspecified,
         }
     }
 }
@@ -100,6 +102,8 @@ pub struct SlicePort {
 pub struct SliceEndpoint {
     pub addresses: Vec<IpAddr>,
     pub ready: bool,
+    /// Whether its pod is being deleted and still serves, for a Service without a ready endpoint.
+    pub serves_until_deleted: bool,
     pub target: SliceTarget,
     pub hostname: Option<Arc<str>>,
     pub zone: Option<Arc<str>>,

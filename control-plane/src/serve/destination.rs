@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use mesh_api::destination::extended_profile_to_proto;
+use mesh_api::destination::{ExtendedRequest, extended_profile_to_proto, requested_family};
 use mesh_api::proto::destination::GetDestination;
 use mesh_api::proto::destination::destination_server::SERVICE_NAME;
 use mesh_core::profile::Profile;
@@ -47,9 +47,10 @@ impl DestinationService {
         }
     }
 
-    fn endpoints(&self, request: &Request<GetDestination>) -> Result<Updates<Bytes>, Status> {
+    fn endpoints(&self, request: &Request<ExtendedRequest>) -> Result<Updates<Bytes>, Status> {
         let stream = self.get.open(request)?;
-        let request = request.get_ref();
+        let family = requested_family(request.get_ref());
+        let request = &request.get_ref().standard;
         let context = ClientContext::parse(&request.context_token);
         let authority = Authority::parse(&request.path, &self.cluster_domain)?;
         let (service, instance, port) = match authority {
@@ -71,6 +72,7 @@ impl DestinationService {
             port,
             hostname: instance,
             node: (!context.node.is_empty()).then(|| context.node.into()),
+            family,
         };
         let subscription = self.index.lock().endpoints(key.clone())?;
         tracing::debug!(path = request.path, pod = context.pod, "Watching endpoints");

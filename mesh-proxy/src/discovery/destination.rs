@@ -6,6 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use mesh_core::endpoint::AddressFamily;
+
 use crate::host_name::is_host_name;
 
 /// The destination of a connection or a request.
@@ -36,10 +38,15 @@ impl Destination {
             Self::Addr(addr) => addr.port(),
             Self::Name(name) => name.port,
         }
-    pub(crate) fn is_name(&self) -> bool {
-        matches!(self, Self::Name(_))
     }
 
+    /// Returns the family of the address, unless the destination is a name.
+    pub(crate) fn family(&self) -> Option<AddressFamily> {
+        self.addr().map(|addr| AddressFamily::of(addr.ip()))
+    }
+
+    pub(crate) fn is_name(&self) -> bool {
+        matches!(self, Self::Name(_))
     }
 
     /// Returns the address, unless the destination is a name.
@@ -108,6 +115,15 @@ impl fmt::Display for NameAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn family_is_that_of_the_address_and_unknown_for_a_name() {
+        let family = |addr: &str| Destination::Addr(addr.parse().unwrap()).family();
+        assert_eq!(family("10.96.0.1:80"), Some(AddressFamily::V4));
+        assert_eq!(family("[::ffff:10.96.0.1]:80"), Some(AddressFamily::V4));
+        assert_eq!(family("[fd00::1]:80"), Some(AddressFamily::V6));
+        assert_eq!(Destination::Name("web".parse().unwrap()).family(), None);
+    }
 
     #[test]
     fn name_and_port_are_parsed() {

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use mesh_api::destination::endpoints_request;
 use mesh_api::proto::destination::{GetDestination, Update};
 use mesh_core::endpoint::{Endpoint, EndpointUpdate};
 use tokio::sync::watch;
 use tonic::Code;
 
 use super::watch_cache::SharedWatch;
-use super::{Context, EndpointSet, EndpointState, LAST_VALUE_AFTER, RETRY_REJECTED};
+use super::{Context, EndpointSet, EndpointState, EndpointsKey, LAST_VALUE_AFTER, RETRY_REJECTED};
 use crate::control::follow::{Event, RetryDecision, follow};
 use crate::control::{self, stream};
 
@@ -29,7 +30,7 @@ impl SharedWatch for Arc<EndpointSet> {
 /// earlier stream, for an outage of the service.
 pub(super) async fn run(
     context: Arc<Context>,
-    authority: Arc<str>,
+    key: EndpointsKey,
     published: watch::Sender<Arc<EndpointSet>>,
     last: Option<Arc<EndpointSet>>,
 ) {
@@ -37,9 +38,10 @@ pub(super) async fn run(
     let open = || {
         let request = GetDestination {
             scheme: String::new(),
-            path: authority.to_string(),
+            path: key.authority.to_string(),
             context_token: context.config.discovery.context.to_string(),
         };
+        let request = endpoints_request(request, key.family);
         stream::open(context.destination.clone(), GET, request)
     };
     let mut table = EndpointTable::with_last(last.as_deref());
@@ -54,7 +56,7 @@ pub(super) async fn run(
         open,
         |event| {
             let has_failed = matches!(event, Event::Failed(_));
-            let decision = on_event(&authority, event, &mut table);
+            let decision = on_event(&key.authority, event, &mut table);
             publish(&published, &table);
             if has_failed {
                 publish_last();

@@ -204,7 +204,7 @@ async fn endpoints_stay_in_force_during_control_plane_outage() {
     let networks = ("DESTINATION_PROFILE_NETWORKS", Some(""));
     let (discovery, mut control) = start_with(&[networks]).await;
     let authority = "web.shop.svc.cluster.local:80".into();
-    let mut set = discovery.endpoints(&authority);
+    let mut set = discovery.endpoints(&authority, None);
     assert_eq!(set.borrow().state, EndpointState::Pending);
     let stream = control.endpoints.recv().await.unwrap();
     assert_eq!(stream.request.path, &*authority);
@@ -235,7 +235,7 @@ async fn endpoints_are_removed_when_authority_has_none() {
         (false, EndpointState::DoesNotExist),
     ] {
         let (discovery, mut control) = start().await;
-        let mut set = discovery.endpoints(&"web:80".into());
+        let mut set = discovery.endpoints(&"web:80".into(), None);
         let stream = control.endpoints.recv().await.unwrap().stream();
         stream.send(Ok(endpoints(&[1, 2]))).unwrap();
         set.changed().await.unwrap();
@@ -253,7 +253,7 @@ async fn endpoints_are_removed_when_authority_has_none() {
 #[tokio::test]
 async fn ended_stream_is_reopened_immediately() {
     let (discovery, mut control) = start().await;
-    let mut set = discovery.endpoints(&"web:80".into());
+    let mut set = discovery.endpoints(&"web:80".into(), None);
     let stream = control.endpoints.recv().await.unwrap().stream();
     stream.send(Ok(endpoints(&[1]))).unwrap();
     set.changed().await.unwrap();
@@ -265,7 +265,7 @@ async fn ended_stream_is_reopened_immediately() {
 #[tokio::test]
 async fn rejected_authority_does_not_exist() {
     let (discovery, mut control) = start().await;
-    let mut set = discovery.endpoints(&"example.com:80".into());
+    let mut set = discovery.endpoints(&"example.com:80".into(), None);
     let call = control.endpoints.recv().await.unwrap();
     call.refuse(Status::invalid_argument("not a service"));
     set.changed().await.unwrap();
@@ -310,13 +310,13 @@ async fn unwatched_entries_are_evicted() {
     let idle = ("OUTBOUND_DISCOVERY_IDLE_TIMEOUT", Some("10ms"));
     let (discovery, mut control) = start_with(&[idle]).await;
     let authority = "web:80".into();
-    let set = discovery.endpoints(&authority);
+    let set = discovery.endpoints(&authority, None);
     let stream = control.endpoints.recv().await.unwrap().stream();
     stream.send(Ok(endpoints(&[1]))).unwrap();
     drop(set);
     stream.closed().await;
     assert_eq!(
-        discovery.endpoints(&authority).borrow().state,
+        discovery.endpoints(&authority, None).borrow().state,
         EndpointState::Pending
     );
 }

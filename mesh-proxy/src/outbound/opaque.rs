@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mesh_core::endpoint::Endpoint;
+use mesh_core::endpoint::{AddressFamily, Endpoint};
 use mesh_core::meta::Meta;
 use mesh_core::policy::outbound::{
     BackendTarget, Distribution, OutboundProtocol, RouteBackend, TcpRoute, TcpVerdict,
@@ -60,6 +60,8 @@ type InUse = Option<(Rc<BalanceQueue<EndpointDial>>, PickedEndpoint<EndpointDial
 struct ConnectionRoute<'a> {
     kind: TrafficKind,
     parent: &'a Meta,
+    /// The family of the address of the destination.
+    family: Option<AddressFamily>,
     meta: &'a Meta,
     backends: &'a Distribution,
     verdict: &'a TcpVerdict,
@@ -69,6 +71,7 @@ struct ConnectionRoute<'a> {
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct BalancerKey {
     authority: Arc<str>,
+    family: Option<AddressFamily>,
     load: PeakEwma,
     queue: Queue,
     parent: Meta,
@@ -118,6 +121,7 @@ impl Opaque {
         let route = ConnectionRoute {
             kind: TrafficKind::Tcp,
             parent,
+            family: target.destination.family(),
             meta: &route.meta,
             backends: &route.backends,
             verdict: &route.verdict,
@@ -144,6 +148,7 @@ impl Opaque {
         let route = ConnectionRoute {
             kind: TrafficKind::Tls,
             parent,
+            family: target.destination.family(),
             meta: &route.meta,
             backends: &route.backends,
             verdict: &route.verdict,
@@ -310,6 +315,7 @@ impl Opaque {
     ) -> Rc<BalanceQueue<EndpointDial>> {
         let key = BalancerKey {
             authority: authority.clone(),
+            family: route.family,
             load,
             queue,
             parent: route.parent.clone(),
@@ -334,7 +340,7 @@ impl Opaque {
             failfast: queue.failfast,
             backoff: outbound.connect_backoff,
         };
-        let sets = context.discovery.endpoints(&key.authority);
+        let sets = context.discovery.endpoints(&key.authority, key.family);
         let authority = key.authority.clone();
         BalanceQueue::new(sets, key.load, &settings, None, metrics, move |endpoint| {
             EndpointDial::new(context.clone(), endpoint.clone(), Some(&authority))

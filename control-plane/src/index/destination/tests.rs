@@ -24,6 +24,7 @@ fn key(port: u16) -> EndpointsKey {
         port,
         hostname: None,
         node: None,
+        family: None,
     }
 }
 
@@ -237,6 +238,75 @@ fn endpoints_are_filtered_by_zone_node_and_hostname() {
     index.apply(apply(&local));
     assert_eq!(addrs(&near), ["10.1.0.1:8080", "10.1.0.2:8080"]);
     assert_eq!(addrs(&anywhere), [""; 0]);
+}
+
+#[test]
+fn terminating_endpoints_are_used_while_none_is_ready() {
+    let leaving = ", conditions: {ready: false, serving: true, terminating: true}";
+    let leaving = endpoint("web-1", "10.1.0.1", leaving);
+    let second = |more: &str| {
+        let conditions = format!(", conditions: {{{more}}}");
+        endpoint("web-2", "10.1.0.2", &conditions)
+    };
+    let mut index = index(&two_pods());
+    let rx = endpoints(&mut index, key(80));
+    for (more, expect) in [
+        ("ready: true, serving: true", vec!["10.1.0.2:8080"]),
+        ("ready: false, serving: false", vec!["10.1.0.1:8080"]),
+        (
+            "ready: false, serving: true, terminating: true",
+            vec!["10.1.0.1:8080", "10.1.0.2:8080"],
+        ),
+        // It has failed its probe while it is being deleted.
+        (
+            "ready: false, serving: false, terminating: true",
+            vec!["10.1.0.1:8080"],
+        ),
+    ] {
+        index.apply(apply(&slice(&format!("[{leaving}, {}]", second(more)))));
+        assert_eq!(addrs(&rx), expect, "{more}");
+    }
+
+    // With `Local`, the endpoints of the client's node are compared.
+    let local = SERVICE.replace("clusterIP:", "internalTrafficPolicy: Local\n  clusterIP:");
+    let elsewhere = pod("web-2", "10.1.0.2", false, "").replace("node-a", "node-b");
+    let ready = second("ready: true");
+    index.apply(apply(
+        &(local + &elsewhere + &slice(&format!("[{leaving}, {ready}]"))),
+    ));
+    let node = Some(Arc::from("node-a"));
+    let near = endpoints(&mut index, EndpointsKey { node, ..key(80) });
+    assert_eq!(addrs(&near), ["10.1.0.1:8080"]);
+}
+
+#[test]
+fn pod_of_both_families_is_reached_over_that_of_the_client() {
+    let both = format!(
+        "[{}, {}, {}, {}]",
+        endpoint("web-1", "10.1.0.1", ""),
+        endpoint("web-1", "fd00::1", ""),
+        endpoint("web-2", "10.1.0.2", ""),
+        endpoint("web-3", "fd00::3", "")
+    );
+    let text = two_pods() + &pod("web-3", "fd00::3", false, "") + &slice(&both);
+    let mut index = DestinationIndex::new(DestinationSettings {
+        ipv6: true,
+        ..destination_settings()
+    });
+    index.apply(apply(&text));
+    let v6 = ["10.1.0.2:8080", "[fd00::1]:8080", "[fd00::3]:8080"];
+    for (family, expect) in [
+        (
+            Some(AddressFamily::V4),
+            ["10.1.0.1:8080", "10.1.0.2:8080", "[fd00::3]:8080"],
+        ),
+        (Some(AddressFamily::V6), v6),
+        (None, v6),
+    ] {
+        let of_family = EndpointsKey { family, ..key(80) };
+        let rx = endpoints(&mut index, of_family);
+        assert_eq!(addrs(&rx), expect, "{family:?}");
+    }
 }
 
 #[test]

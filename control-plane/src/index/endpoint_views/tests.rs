@@ -130,6 +130,7 @@ fn key(node: &str, port: u16) -> EndpointsKey {
         port,
         hostname: None,
         node: (!node.is_empty()).then(|| node.into()),
+        family: None,
     }
 }
 

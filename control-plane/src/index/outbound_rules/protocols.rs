@@ -38,7 +38,7 @@ fn protocol_of(objects: &str) -> String {
 
 #[test]
 fn app_protocol_http_is_http1() {
-    for written in ["http", "HTTP"] {
+    for written in ["http", "HTTP", "kubernetes.io/ws"] {
         check(
             &app_protocol(written),
             "10.96.0.1:80",
@@ -63,13 +63,15 @@ fn app_protocol_http_has_http_routes_only() {
 
 #[test]
 fn app_protocol_h2c_is_http2() {
-    check(
-        &app_protocol("kubernetes.io/h2c"),
-        "10.96.0.1:80",
-        "core/Service shop/web:80 http2
-         http default/http
-           [/*] -> core/Service shop/web:80",
-    );
+    for written in ["kubernetes.io/h2c", "http2", "grpc"] {
+        check(
+            &app_protocol(written),
+            "10.96.0.1:80",
+            "core/Service shop/web:80 http2
+             http default/http
+               [/*] -> core/Service shop/web:80",
+        );
+    }
 }
 
 #[test]
@@ -85,8 +87,15 @@ fn app_protocol_h2c_is_grpc_with_grpc_routes() {
 }
 
 #[test]
-fn other_app_protocols_are_opaque() {
-    for written in ["linkerd.io/tcp", "linkerd.io/opaque", "mysql"] {
+fn app_protocols_that_are_not_http_are_opaque() {
+    for written in [
+        "linkerd.io/tcp",
+        "linkerd.io/opaque",
+        "https",
+        "tls",
+        "tcp",
+        "kubernetes.io/wss",
+    ] {
         let objects = app_protocol(written) + &routes(&["HTTPRoute"]);
         check(
             &objects,
@@ -94,6 +103,17 @@ fn other_app_protocols_are_opaque() {
             "core/Service shop/web:80 opaque
              opaque default/opaq -> core/Service shop/web:80",
         );
+    }
+}
+
+#[test]
+fn unknown_app_protocol_counts_as_absent() {
+    for written in ["mysql", "example.com/own", "kubernetes.io/other"] {
+        assert_eq!(protocol_of(&app_protocol(written)), "detect", "{written}");
+        let annotated = annotated_web("config.linkerd.io/opaque-ports: '80'");
+        let port = format!("{{port: 80, appProtocol: {written}}}");
+        let listed = annotated.replace("{port: 80}", &port);
+        assert_eq!(protocol_of(&listed), "opaque", "{written}");
     }
 }
 

@@ -95,7 +95,11 @@ impl Cluster {
             path: path.to_owned(),
             context_token: format!("{{\"nodeName\":\"{node}\"}}"),
         };
-        Messages(self.service.endpoints(&Request::new(request)).unwrap())
+        Messages(
+            self.service
+                .endpoints(&Request::new(request.into()))
+                .unwrap(),
+        )
     }
 
     /// Returns the first message.
@@ -505,7 +509,7 @@ fn external_names_have_the_profile_of_the_clients_namespace() {
         path: "db.example.com:80".to_owned(),
         ..GetDestination::default()
     };
-    let status = cluster.service.endpoints(&Request::new(request));
+    let status = cluster.service.endpoints(&Request::new(request.into()));
     let status = status.err().unwrap();
     assert_eq!(status.code(), Code::InvalidArgument);
     assert_eq!(status.message(), "Invalid authority: db.example.com:80");

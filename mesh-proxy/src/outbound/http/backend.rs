@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use http::HeaderValue;
+use mesh_core::endpoint::AddressFamily;
 use mesh_core::policy::outbound::{Backend as PolicyBackend, BackendTarget, RouteBackend};
 use mesh_core::resilience::FailureAccrual;
 use mesh_core::route::filter::Filter;
@@ -361,6 +362,7 @@ impl Backend {
     pub(super) fn new(
         context: &Rc<ProxyContext>,
         parent: &mesh_core::meta::Meta,
+        family: Option<AddressFamily>,
         source: &PolicyBackend,
         accrual: Option<FailureAccrual>,
     ) -> Self {
@@ -394,7 +396,7 @@ impl Backend {
                     let metrics = context.families.breaker.balancer(&labels);
                     Some(CircuitBreaking::new(breakers, metrics))
                 });
-                let sets = context.discovery.endpoints(authority);
+                let sets = context.discovery.endpoints(authority, family);
                 Dispatch::Balance(Box::new(BalanceQueue::new(
                     sets,
                     *load,

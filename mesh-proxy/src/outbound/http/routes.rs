@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderValue, StatusCode, Version};
+use mesh_core::endpoint::AddressFamily;
 use mesh_core::meta::Meta;
 use mesh_core::policy::outbound::{
     Backend as BackendSource, BackendTarget, Distribution, GrpcRoutes, HttpRoutes, OutboundPolicy,
@@ -108,6 +109,8 @@ pub(super) enum Backends {
 struct Compiler<'a> {
     context: &'a Rc<ProxyContext>,
     parent: &'a Meta,
+    /// The family of the address of the destination.
+    family: Option<AddressFamily>,
     /// Of the routes that are being compiled.
     accrual: Option<FailureAccrual>,
     old: &'a [CompiledBackend],
@@ -124,6 +127,7 @@ impl Routes {
         let mut compiler = Compiler {
             context,
             parent: &source.policy.parent,
+            family: source.destination.family(),
             accrual: None,
             old: old.map_or(&[], |old| &old.backends),
             backends: Vec::new(),
@@ -423,7 +427,13 @@ impl Compiler<'_> {
         let compiled = match self.old.iter().find(is_same) {
             Some(compiled) => compiled.clone(),
             None => CompiledBackend {
-                backend: Rc::new(Backend::new(self.context, self.parent, source, accrual)),
+                backend: Rc::new(Backend::new(
+                    self.context,
+                    self.parent,
+                    self.family,
+                    source,
+                    accrual,
+                )),
                 hosts: hosts.to_vec(),
                 usage,
             },

@@ -226,7 +226,7 @@ fn retry_may_go_to_another_backend_of_the_rule() {
         let endpoints = [(WEB, vec![]), (OTHER, vec![app.addr])];
         let scene = Scene::new(policy, &endpoints).await;
         // They are known before the request, for which time passes.
-        let known = scene.proxy.context.discovery.endpoints(&OTHER.into());
+        let known = scene.proxy.context.discovery.endpoints(&OTHER.into(), None);
         while known.borrow().endpoints.is_empty() {
             settle().await;
         }

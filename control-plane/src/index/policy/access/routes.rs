@@ -75,8 +75,23 @@ fn routes_of_three_kinds_attach_to_servers_of_their_protocol() {
         &(server("gRPC") + &grpc_route(method)),
         &(db("grpc") + "route GRPCRoute.gateway.networking.k8s.io shop/get\nrule shop.Cart/Add"),
     );
+    // Without a GRPCRoute, HTTPRoutes apply to the requests of gRPC.
     check(
         &(server("gRPC") + &gateway_route(GET)),
+        &(db("http2") + gateway_get),
+    );
+    check(
+        &(server("gRPC") + &policy_route(GET)),
+        &(db("http2") + policy_get),
+    );
+    check(
+        &(server("gRPC")
+            + &policy_route(GET).replace("name: get", "name: other")
+            + &grpc_route(method)),
+        &(db("grpc") + "route GRPCRoute.gateway.networking.k8s.io shop/get\nrule shop.Cart/Add"),
+    );
+    check(
+        &server("gRPC"),
         &(db("grpc") + "route default/default\nrule /"),
     );
     for protocol in ["opaque", "TLS"] {

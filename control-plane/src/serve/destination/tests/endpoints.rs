@@ -69,6 +69,7 @@ fn versions(cluster: &Cluster) -> watch::Receiver<Arc<Version<EndpointSet>>> {
         port: 80,
         hostname: None,
         node: None,
+        family: None,
     };
     match cluster.index.lock().endpoints(key).unwrap() {
         Subscription::Cached(values) => values,
