@@ -135,10 +135,10 @@ pub struct Destination {
         default_value = r#"{"keep_alive":{"interval":"10s","timeout":"3s","while_idle":true}}"#
     )]
     pub meshed_http2_client_params: Http2Flag,
-    /// Maximum number of open streams; each client identity is limited to half of them, and so are
-    /// all clients without identity together
-    #[arg(long, default_value_t = DEFAULT_MAX_STREAMS)]
-    pub max_streams: usize,
+    /// Maximum number of open streams, which client identities and their pods share equally; by
+    /// default one for each 16 KiB of the memory limit, 1,000 to 100,000
+    #[arg(long)]
+    pub max_streams: Option<usize>,
     #[command(flatten)]
     pub source: Source,
     #[command(flatten)]
@@ -205,10 +205,10 @@ pub struct Policy {
     /// Kubernetes sets the variable to the name of the pod
     #[arg(long, value_name = "NAME", env = "HOSTNAME", hide_env_values = true)]
     pub replica_name: Option<String>,
-    /// Maximum number of open streams; each client identity is limited to half of them, and so are
-    /// all clients without identity together
-    #[arg(long, default_value_t = DEFAULT_MAX_STREAMS)]
-    pub max_streams: usize,
+    /// Maximum number of open streams, which client identities and their pods share equally; by
+    /// default one for each 16 KiB of the memory limit, 1,000 to 100,000
+    #[arg(long)]
+    pub max_streams: Option<usize>,
     #[command(flatten)]
     pub source: Source,
     #[command(flatten)]

@@ -11,6 +11,7 @@ mod identity;
 mod inbound;
 mod metrics_api;
 mod outbound;
+mod stream_limit;
 mod updates;
 mod workload;
 

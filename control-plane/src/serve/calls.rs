@@ -1,16 +1,14 @@
 //! Metrics of gRPC calls, with the names of Linkerd's controllers, and the limit of open streams.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mesh_runtime::metrics::{
     Counter, CounterFamily, Gauge, GaugeFamily, Histogram, HistogramFamily, Labels, Registry,
 };
-use parking_lot::Mutex;
 use tonic::{Code, Request, Status};
 
-use crate::config::DEFAULT_MAX_STREAMS;
+use super::stream_limit::{self, StreamLimit, StreamPermit};
 
 /// The metrics and the stream limit of all services of a process.
 #[derive(Clone, Debug)]
@@ -29,28 +27,6 @@ const LAG_SECONDS: &[f64] = &[
     0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 ];
 
-/// The limit of open streams of all services. It bounds the values in the index, which are only
-/// kept while a stream watches them.
-#[derive(Debug)]
-struct StreamLimit {
-    limit: usize,
-    // Locked while a number is changed.
-    open: Mutex<OpenCounts>,
-}
-
-#[derive(Debug, Default)]
-struct OpenCounts {
-    all: usize,
-    by_client: HashMap<Arc<str>, usize>,
-}
-
-/// A permit for an open stream.
-#[derive(Debug)]
-struct StreamPermit {
-    streams: Arc<StreamLimit>,
-    client: Arc<str>,
-}
-
 /// The metrics of a method.
 #[derive(Clone, Debug)]
 pub(super) struct Method {
@@ -66,7 +42,7 @@ pub(super) struct OpenStream {
     sent: Counter,
     lag: Histogram,
     open: Gauge,
-    _permit: StreamPermit,
+    permit: StreamPermit,
 }
 
 /// The authenticated identity of the client. The proxy of the pod sets it and removes it from
@@ -76,7 +52,7 @@ const CLIENT_ID: &str = "l5d-client-id";
 impl Calls {
     pub fn new(registry: &Registry) -> Self {
         Self {
-            streams: StreamLimit::with_limit(DEFAULT_MAX_STREAMS),
+            streams: StreamLimit::new(stream_limit::default_limit()),
             started: registry.counter_family(
                 "grpc_server_started_total",
                 "Received calls, by service and method",
@@ -105,11 +81,12 @@ impl Calls {
         }
     }
 
-    /// Limits the open streams to `max_streams`, and to half of them for each client identity; all
-    /// clients without identity count as one.
-    pub fn limited(self, max_streams: usize) -> Self {
+    /// Limits the open streams to `max_streams`, or by the memory limit of the process. Clients share
+    /// them.
+    pub fn limited(self, max_streams: Option<usize>) -> Self {
+        let limit = max_streams.unwrap_or_else(stream_limit::default_limit);
         Self {
-            streams: StreamLimit::with_limit(max_streams),
+            streams: StreamLimit::new(limit),
             ..self
         }
     }
@@ -143,81 +120,32 @@ impl Method {
         self.calls.encoded.with(&self.labels)
     }
 
-    /// Opens a stream for the client of a request. Must be called before any lookup for the client.
-    pub(super) fn open<T>(&self, request: &Request<T>) -> Result<OpenStream, Status> {
+    /// Opens a stream for the client of a request, whose pod says that this is its name. Must be
+    /// called before any lookup for the client.
+    pub(super) fn open<T>(&self, request: &Request<T>, pod: &str) -> Result<OpenStream, Status> {
         let client = request
             .metadata()
             .get(CLIENT_ID)
             .and_then(|id| id.to_str().ok())
             .unwrap_or_default();
-        let permit = self.calls.streams.acquire(client)?;
+        let permit = self.calls.streams.acquire(client, pod)?;
         let open = self.calls.open.with(&self.labels);
         open.add(1);
         Ok(OpenStream {
             sent: self.sent.clone(),
             lag: self.lag.clone(),
             open,
-            _permit: permit,
+            permit,
         })
-    }
-}
-
-impl StreamLimit {
-    fn with_limit(limit: usize) -> Arc<Self> {
-        Arc::new(Self {
-            limit,
-            open: Mutex::default(),
-        })
-    }
-
-    fn acquire(self: &Arc<Self>, client: &str) -> Result<StreamPermit, Status> {
-        let limit = self.limit;
-        let client_limit = limit.div_ceil(2);
-        let mut open = self.open.lock();
-        let exhausted = |whose: &str, limit: usize| {
-            Status::resource_exhausted(format!(
-                "{whose} has {limit} open streams, which is the limit (--max-streams, or half of it for each client)"
-            ))
-        };
-        if open.all >= limit {
-            return Err(exhausted("all clients together", limit));
-        }
-        let open_of_client = open.by_client.get(client).copied().unwrap_or_default();
-        if open_of_client >= client_limit {
-            let whose = if client.is_empty() {
-                "clients without an identity"
-            } else {
-                client
-            };
-            return Err(exhausted(whose, client_limit));
-        }
-        let client: Arc<str> = match open.by_client.get_key_value(client) {
-            Some((known, _)) => known.clone(),
-            None => client.into(),
-        };
-        open.all += 1;
-        open.by_client.insert(client.clone(), open_of_client + 1);
-        Ok(StreamPermit {
-            streams: self.clone(),
-            client,
-        })
-    }
-}
-
-impl Drop for StreamPermit {
-    fn drop(&mut self) {
-        let mut open = self.streams.open.lock();
-        open.all -= 1;
-        if let Some(open_of_client) = open.by_client.get_mut(&self.client) {
-            *open_of_client -= 1;
-            if *open_of_client == 0 {
-                open.by_client.remove(&self.client);
-            }
-        }
     }
 }
 
 impl OpenStream {
+    /// Waits until another client takes the place of this stream.
+    pub(super) async fn taken(&self) {
+        self.permit.taken().await;
+    }
+
     pub(super) fn sent(&self) {
         self.sent.inc();
     }
@@ -248,33 +176,22 @@ mod tests {
     }
 
     #[test]
-    fn streams_are_limited_for_each_client_and_in_total() {
-        let calls = Calls::new(&Registry::new()).limited(10);
+    fn streams_are_shared_by_clients_and_their_pods() {
+        let calls = Calls::new(&Registry::new()).limited(Some(4));
         let methods = ["Get", "GetProfile"].map(|name| calls.method("service", name));
-        let open = |client| {
+        let open = |client, pod| {
             methods
                 .each_ref()
-                .map(|method| method.open(&request(client)))
+                .map(|method| method.open(&request(client), pod))
         };
-        let mut held: Vec<_> = (0..2).flat_map(|_| open(Some("greedy"))).collect();
-        held.push(methods[0].open(&request(Some("greedy"))));
-        assert!(held.iter().all(Result::is_ok));
-        let rejected = methods[1].open(&request(Some("greedy"))).err().unwrap();
-        assert_eq!(rejected.code(), Code::ResourceExhausted);
-        assert!(rejected.message().starts_with("greedy has 5"), "{rejected}");
-
-        // The other clients get the rest, those without identity together.
-        held.extend((0..2).flat_map(|_| open(None)));
-        held.push(methods[0].open(&request(Some("other"))));
-        assert!(held.iter().all(Result::is_ok));
-        let rejected = methods[0].open(&request(Some("third"))).err().unwrap();
-        assert!(
-            rejected.message().contains("all clients together has 10"),
-            "{rejected}"
-        );
-
-        held.clear();
-        assert!(calls.streams.open.lock().by_client.is_empty());
-        assert!(open(Some("greedy")).iter().all(Result::is_ok));
+        let greedy = [open(Some("greedy"), "a"), open(Some("greedy"), "a")];
+        assert!(greedy.iter().flatten().all(Result::is_ok));
+        let refused = methods[1].open(&request(Some("greedy")), "b").err();
+        assert!(refused.is_none(), "another pod of the identity");
+        let other = open(Some("other"), "a");
+        assert!(other.iter().all(Result::is_ok));
+        let refused = methods[0].open(&request(Some("other")), "a").err().unwrap();
+        assert_eq!(refused.code(), Code::ResourceExhausted);
+        assert!(methods[0].open(&request(None), "").is_ok());
     }
 }

@@ -48,10 +48,10 @@ impl DestinationService {
     }
 
     fn endpoints(&self, request: &Request<ExtendedRequest>) -> Result<Updates<Bytes>, Status> {
-        let stream = self.get.open(request)?;
         let family = requested_family(request.get_ref());
+        let context = ClientContext::parse(&request.get_ref().standard.context_token);
+        let stream = self.get.open(request, &context.pod)?;
         let request = &request.get_ref().standard;
-        let context = ClientContext::parse(&request.context_token);
         let authority = Authority::parse(&request.path, &self.cluster_domain)?;
         let (service, instance, port) = match authority {
             Authority::Service {
@@ -93,9 +93,9 @@ impl DestinationService {
     }
 
     fn profile(&self, request: &Request<GetDestination>) -> Result<Updates<Bytes>, Status> {
-        let stream = self.get_profile.open(request)?;
+        let context = ClientContext::parse(&request.get_ref().context_token);
+        let stream = self.get_profile.open(request, &context.pod)?;
         let request = request.get_ref();
-        let context = ClientContext::parse(&request.context_token);
         let target = match Authority::parse(&request.path, &self.cluster_domain)? {
             Authority::Addr(addr) => ProfileTarget::Addr(addr),
             Authority::External { host, port } => ProfileTarget::External { host, port },

@@ -68,7 +68,8 @@ impl InboundServerPolicies for InboundService {
         &self,
         request: Request<PortSpec>,
     ) -> Result<Response<Self::WatchPortStream>, Status> {
-        let opened = self.watch_port.open(&request);
+        let pod = WorkloadRef::pod_name(&request.get_ref().workload);
+        let opened = self.watch_port.open(&request, &pod);
         let opened = opened.and_then(|stream| Ok((stream, self.values(request.get_ref())?)));
         let (stream, values) = self.watch_port.count(opened)?;
         let step = |version: &Arc<Version<Option<ServerPolicy>>>| match version.value().as_ref() {

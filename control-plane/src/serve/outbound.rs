@@ -58,7 +58,8 @@ impl OutboundService {
     }
 
     fn policies(&self, request: Request<TrafficSpec>) -> Result<Updates<Bytes>, Status> {
-        let opened = self.watch.open(&request);
+        let pod = WorkloadRef::pod_name(&request.get_ref().source_workload);
+        let opened = self.watch.open(&request, &pod);
         let opened = opened.and_then(|stream| Ok((stream, self.values(request.into_inner())?)));
         let (stream, values) = self.watch.count(opened)?;
         let encoded = self.watch.encoded();

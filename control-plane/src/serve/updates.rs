@@ -92,6 +92,8 @@ impl<V: Dated, M, F: FnMut(&Arc<V>) -> Step<M>> UpdateState<V, M, F> {
                 tokio::select! {
                     changed = self.values.changed() => changed.ok()?,
                     () = self.drain.draining() => return None,
+                    // The client opens it again, and is told then that it has its share.
+                    () = self.stream.taken() => return None,
                 }
             }
             let value = self.values.borrow_and_update().clone();

@@ -39,6 +39,13 @@ impl WorkloadRef {
     }
 }
 
+impl WorkloadRef {
+    /// Returns the name of the workload in a request for a policy, empty if it is invalid.
+    pub(super) fn pod_name(text: &str) -> String {
+        Self::parse(text).map_or_else(|_error| String::new(), |it| it.name().name.to_string())
+    }
+}
+
 /// The client in a request for a destination. All fields are optional.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 pub(super) struct ClientContext {

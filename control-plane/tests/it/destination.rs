@@ -215,7 +215,7 @@ async fn profile_stream_of_unknown_address_ends_when_pod_appears() {
 }
 
 #[tokio::test]
-async fn streams_over_limit_are_rejected() {
+async fn streams_over_limit_are_shared() {
     let dir = ManifestDir::new();
     dir.write("web.yaml", &service(&[("web-1", "10.1.0.1")]));
     let args = [
@@ -226,10 +226,11 @@ async fn streams_over_limit_are_rejected() {
     let controller = controller.ready().await;
     let mut client = DestinationClient::new(controller.channel().await);
     let mut open = Vec::new();
-    for _ in 0..2 {
-        open.push(client.get_profile(request(WEB)).await.unwrap());
+    for _ in 0..4 {
+        let stream = client.get_profile(request(WEB)).await.unwrap();
+        open.push(stream.into_inner());
     }
-    // All clients without identity count as one, which has half of the limit.
+    // All clients without identity count as one, which has all streams now.
     let rejected = client.get(request(WEB)).await.unwrap_err();
     assert_eq!(rejected.code(), Code::ResourceExhausted);
     assert!(rejected.message().contains("--max-streams"), "{rejected}");
@@ -239,6 +240,10 @@ async fn streams_over_limit_are_rejected() {
     identified.metadata_mut().insert("l5d-client-id", id);
     let mut stream = client.get(identified).await.unwrap().into_inner();
     assert_eq!(update(&mut stream).await, "+10.1.0.1:8080");
+    // The latest of the others has ended regularly.
+    let mut last = open.pop().unwrap();
+    assert!(next(&mut last).await.is_some());
+    assert!(next(&mut last).await.is_none());
 }
 
 #[tokio::test]
