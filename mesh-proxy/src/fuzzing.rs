@@ -34,6 +34,7 @@ use crate::tap::Tap;
 use crate::telemetry::Families;
 use crate::telemetry::http::ResponseDurations;
 use crate::telemetry::labels::Direction;
+pub use crate::transport::io::MAX_REPLAY;
 pub use crate::transport::listen::AcceptedConnection;
 pub use crate::transport::{Io, Scratch, detect, header};
 

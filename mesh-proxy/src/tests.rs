@@ -21,6 +21,7 @@ mod inbound_profiles;
 mod ingress;
 mod lenient;
 mod limits;
+mod line_ends;
 mod mirrors;
 mod orig_proto;
 mod outside;

@@ -1,10 +1,12 @@
 //! Shared infrastructure of the daemons: logs, metrics, an admin server, graceful drain, supervised
-//! tasks, termination signals and the build's description.
+//! tasks, termination signals, the build's description, and the buffer of what unauthorized peers
+//! send.
 //!
 //! It is independent of proxies, clusters and kernels, and parses no command line: each daemon has
 //! its own `config`. The programs create these parts in their `main` and pass them down.
 
 pub mod admin;
+pub mod bounded_buffer;
 pub mod build_info;
 pub mod descriptors;
 pub mod drain;

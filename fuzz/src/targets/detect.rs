@@ -1,12 +1,13 @@
 //! Protocol detection with any split of the first bytes: the result does not depend on the split,
-//! no byte is lost, and every valid request or ClientHello is detected.
+//! no byte is lost, every valid request or ClientHello is detected, the bytes held stay within the
+//! limit, and the work is linear.
 //!
 //! Input: the split, then the bytes.
 
 use std::time::Duration;
 
-use mesh_proxy::fuzzing::Io;
 use mesh_proxy::fuzzing::detect::{self, HttpDetected, TlsDetected};
+use mesh_proxy::fuzzing::{Io, MAX_REPLAY};
 use tokio::join;
 
 use crate::input::Input;
@@ -19,6 +20,9 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// The longest method that detection accepts (`transport::detect::http`).
 const MAX_METHOD: usize = 24;
+
+/// The most empty lines that it skips.
+const MAX_EMPTY_LINES: usize = 10;
 
 pub(crate) fn run(input: &[u8]) {
     let mut input = Input(input);
@@ -58,11 +62,22 @@ fn detected<T>(bytes: &[u8], split: u8, detect: impl AsyncFnOnce(&mut Io) -> T) 
             let replayed = io.replay();
             let is_intact = bytes.starts_with(replayed);
             assert!(is_intact, "the replay differs from the bytes sent");
+            check_bounds(&io);
             drop(io);
             detected
         };
         join!(detecting, send(peer, bytes, split)).0
     })
+}
+
+/// Checks that the bytes held stay within the limit, and that each was copied and scanned a
+/// constant number of times, however they were split.
+pub(crate) fn check_bounds(io: &Io) {
+    let held = io.replay().len();
+    assert!(held <= MAX_REPLAY, "{held} bytes are held");
+    let limit = 4 * held as u32 + 1024;
+    let work = io.replay_work();
+    assert!(work <= limit, "{work} bytes of work for {held} bytes");
 }
 
 fn check_http(bytes: &[u8], detected: HttpDetected) {
@@ -72,7 +87,9 @@ fn check_http(bytes: &[u8], detected: HttpDetected) {
     let Ok(Some(request)) = reader::message(bytes, MessageKind::Request, &STRICT) else {
         return;
     };
-    let is_long = request.method().len() > MAX_METHOD;
+    let is_long = request.method().len() > MAX_METHOD
+        || bytes.len() > MAX_REPLAY
+        || bytes.starts_with(&b"\r\n".repeat(MAX_EMPTY_LINES + 1));
     let is_detected = detected == HttpDetected::Http1;
     assert!(
         is_detected || is_long,

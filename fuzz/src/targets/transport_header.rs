@@ -9,7 +9,7 @@ use mesh_proxy::fuzzing::header::{self, HeaderError, SessionProtocol, TransportH
 use tokio::join;
 
 use crate::input::Input;
-use crate::test_env::{self, pipe, receive, send};
+use crate::test_env::{self, pipe, receive, scratch, send};
 
 /// Never expires, because the peer closes.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -67,7 +67,7 @@ fn read(bytes: &[u8], split: u8) -> (Result<TransportHeader, HeaderError>, Vec<u
     test_env::run(async {
         let (mut io, peer) = pipe();
         let reading = async {
-            let read = header::read(&mut io, LIMIT).await;
+            let read = header::read(&mut io, &scratch(), LIMIT).await;
             (read, receive(io).await.0)
         };
         join!(reading, send(peer, bytes, split)).0

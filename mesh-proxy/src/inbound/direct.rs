@@ -44,7 +44,7 @@ impl Inbound {
         if !info.alpn {
             return Err(ConnectionError::NoTransportHeader);
         }
-        let header = header::read(&mut io, limit).await?;
+        let header = header::read(&mut io, &self.context.scratch, limit).await?;
         self.context.families.detect.transport_header(
             header.session.as_str(),
             header.port,

@@ -21,14 +21,14 @@
 
 use std::io;
 
-use bytes::BufMut as _;
+use mesh_runtime::bounded_buffer::{BoundedBuffer, Fill};
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{
     ConnectionState, EncodeError, EncodeTlsData, InsufficientSizeError, UnbufferedStatus,
 };
 use rustls::{CommonState, Error, ExtractedSecrets, HandshakeKind};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncWriteExt as _};
 
 use crate::transport::Io;
 use crate::transport::tls::{KeySchedule, RecordStream, Session};
@@ -48,7 +48,7 @@ pub(crate) trait UnbufferedConnection {
 /// A handshake in progress.
 pub(crate) struct Handshake<C> {
     connection: C,
-    received: Vec<u8>,
+    received: BoundedBuffer,
     /// How many bytes of `received`, in complete records, rustls may process.
     released: usize,
     /// Bytes to send after each step, even a failed one.
@@ -133,45 +133,40 @@ impl<C: UnbufferedConnection> Handshake<C> {
     pub(crate) fn new(connection: C) -> Self {
         Self {
             connection,
-            received: Vec::new(),
+            received: BoundedBuffer::new(MAX_BUFFERED),
             released: 0,
             outgoing: Vec::new(),
             total: 0,
         }
     }
 
-    /// Returns how many bytes may be received next. Fails when the peer has reached a limit and the
-    /// handshake needs more.
-    fn capacity(&self) -> Result<usize, Error> {
-        let buffer = MAX_BUFFERED.saturating_sub(self.received.len());
-        let total = MAX_HANDSHAKE.saturating_sub(self.total);
-        let too_long = |what, limit| {
-            Err(Error::General(format!(
-                "peer's TLS handshake {what} exceeds {limit} bytes, including record headers and padding"
-            )))
-        };
-        match (buffer, total) {
-            (0, _) => too_long("message", MAX_BUFFERED),
-            (_, 0) => too_long("total", MAX_HANDSHAKE),
-            _ => Ok(buffer.min(total).min(READ_SIZE)),
-        }
-    }
-
-    /// Reads at most [`Handshake::capacity`] bytes from `peer`. Returns 0 at the end of the stream.
+    /// Reads at most [`READ_SIZE`] bytes from `peer`, within the limits. Returns 0 at the end of
+    /// the stream.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the peer has reached a limit and the handshake needs more.
     pub(crate) async fn receive_from(
         &mut self,
         peer: &mut (impl AsyncRead + Unpin),
     ) -> io::Result<usize> {
-        let capacity = self.capacity().map_err(invalid)?;
-        if self.received.len() == self.received.capacity() {
-            // An amortised reservation would allocate up to twice the limit.
-            self.received.reserve_exact(capacity);
+        let too_long = |what, limit| {
+            invalid(Error::General(format!(
+                "peer's TLS handshake {what} exceeds {limit} bytes, including record headers and padding"
+            )))
+        };
+        let left = MAX_HANDSHAKE.saturating_sub(self.total);
+        if left == 0 {
+            return Err(too_long("total", MAX_HANDSHAKE));
         }
-        let read = peer
-            .read_buf(&mut (&mut self.received).limit(capacity))
-            .await?;
-        self.total += read;
-        Ok(read)
+        match self.received.fill_from(peer, left.min(READ_SIZE)).await? {
+            Fill::Read(read) => {
+                self.total += read;
+                Ok(read)
+            }
+            Fill::End => Ok(0),
+            Fill::Full => Err(too_long("message", MAX_BUFFERED)),
+        }
     }
 
     /// Takes the bytes that the caller has to send.
@@ -221,7 +216,7 @@ impl<C: UnbufferedConnection> Handshake<C> {
         };
         match self.released.checked_sub(discard) {
             Some(released) => {
-                self.received.drain(..discard);
+                self.received.consume(discard);
                 self.released = released;
                 step
             }
@@ -272,12 +267,10 @@ impl<C: UnbufferedConnection> Handshake<C> {
             )));
         }
         let (secrets, schedule) = self.connection.into_secrets().map_err(invalid)?;
-        // Its capacity is that of the longest message.
-        let mut received = self.received;
-        received.shrink_to_fit();
         Ok(Established {
             session: Session::new(&secrets, schedule)?,
-            received,
+            // Copied, because the buffer's memory is that of the longest message.
+            received: self.received.to_vec(),
         })
     }
 }

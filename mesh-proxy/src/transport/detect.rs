@@ -2,15 +2,15 @@
 //! bytes read become replay.
 //!
 //! The decision does not depend on how the first bytes are split into segments: a ClientHello that
-//! arrives byte by byte is recognised. This module reads for the parsers in [`tls`] and [`http`],
-//! which do no I/O.
+//! arrives byte by byte is recognised. This module reads for the scanners in [`tls`] and [`http`],
+//! which do no I/O and look at each byte once (docs/adr/0160).
 
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::ReadBuf;
+use mesh_runtime::bounded_buffer::{Fill, Scan, Scanner};
 
 use super::{Io, Scratch};
 
@@ -18,6 +18,7 @@ mod http;
 mod server_first;
 mod tls;
 
+pub(crate) use self::http::MAX_EMPTY_LINES;
 pub(crate) use self::server_first::{FirstSpeaker, SERVER_DIAL_DELAY, first_speaker};
 
 /// The result of TLS detection.
@@ -57,24 +58,26 @@ impl HttpDetected {
     }
 }
 
-/// The result of a parser for the first bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Sniff<T> {
-    Decided(T),
-    NeedMore,
-}
-
-/// Why reading for a parser has stopped.
-enum ReadOutcome<T> {
+/// Why reading for a scanner has stopped.
+pub(super) enum ReadOutcome<T> {
     Decided(T),
     TimedOut,
     Eof,
+    /// The replay holds its capacity.
+    Full,
 }
 
 /// Detects TLS and its server name.
 pub async fn tls(io: &mut Io, scratch: &Scratch, limit: Duration) -> io::Result<TlsDetected> {
-    Ok(match read_until(io, scratch, limit, tls::sniff).await? {
-        ReadOutcome::Decided(detected) => detected,
+    let scanner = tls::HelloScanner::default();
+    Ok(match read_until(io, scratch, limit, scanner).await? {
+        ReadOutcome::Decided(tls::Hello::Complete) => TlsDetected::ClientHello {
+            sni: tls::server_name(io.replay()),
+        },
+        ReadOutcome::Decided(tls::Hello::TooLong) | ReadOutcome::Full => {
+            TlsDetected::ClientHello { sni: None }
+        }
+        ReadOutcome::Decided(tls::Hello::NotTls) => TlsDetected::NotTls,
         ReadOutcome::TimedOut => TlsDetected::TimedOut,
         // An incomplete ClientHello.
         ReadOutcome::Eof if !io.replay().is_empty() => TlsDetected::NotTls,
@@ -84,27 +87,33 @@ pub async fn tls(io: &mut Io, scratch: &Scratch, limit: Duration) -> io::Result<
 
 /// Detects HTTP and its version.
 pub async fn http(io: &mut Io, scratch: &Scratch, limit: Duration) -> io::Result<HttpDetected> {
-    Ok(match read_until(io, scratch, limit, http::sniff).await? {
+    let scanner = http::RequestScanner::default();
+    Ok(match read_until(io, scratch, limit, scanner).await? {
         ReadOutcome::Decided(detected) => detected,
         ReadOutcome::TimedOut => HttpDetected::TimedOut,
+        ReadOutcome::Full => HttpDetected::NotHttp,
         ReadOutcome::Eof if !io.replay().is_empty() => HttpDetected::NotHttp,
         ReadOutcome::Eof => HttpDetected::Eof,
     })
 }
 
-async fn read_until<T>(
+/// Reads until `scanner` decides.
+pub(super) async fn read_until<S: Scanner>(
     io: &mut Io,
     scratch: &Scratch,
     limit: Duration,
-    sniff: impl Fn(&[u8]) -> Sniff<T>,
-) -> io::Result<ReadOutcome<T>> {
+    scanner: S,
+) -> io::Result<ReadOutcome<S::Verdict>> {
     let reading = async {
+        let mut scan = Scan::new(scanner);
         loop {
-            if let Sniff::Decided(decided) = sniff(io.replay()) {
-                return Ok(ReadOutcome::Decided(decided));
+            if let Some(verdict) = io.scan(&mut scan) {
+                return Ok(ReadOutcome::Decided(verdict));
             }
-            if read_more(io, scratch).await? == 0 {
-                return Ok(ReadOutcome::Eof);
+            match read_more(io, scratch).await? {
+                Fill::Read(_) => {}
+                Fill::End => return Ok(ReadOutcome::Eof),
+                Fill::Full => return Ok(ReadOutcome::Full),
             }
         }
     };
@@ -114,14 +123,7 @@ async fn read_until<T>(
     }
 }
 
-/// Reads once and appends the bytes to the replay. Returns 0 at the end of the stream.
-async fn read_more(io: &mut Io, scratch: &Scratch) -> io::Result<usize> {
-    poll_fn(|cx| {
-        let mut bytes = scratch.borrow();
-        let mut buf = ReadBuf::new(&mut bytes);
-        std::task::ready!(io.poll_read_stream(cx, &mut buf))?;
-        io.push_replay(buf.filled());
-        std::task::Poll::Ready(Ok(buf.filled().len()))
-    })
-    .await
+/// Reads once and appends the bytes to the replay.
+async fn read_more(io: &mut Io, scratch: &Scratch) -> io::Result<Fill> {
+    poll_fn(|cx| io.poll_hold(cx, scratch)).await
 }

@@ -6,10 +6,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mesh_runtime::bounded_buffer::Scanner;
 use prost::Message as _;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::AsyncWriteExt as _;
 
-use super::Io;
+use super::detect::{ReadOutcome, read_until};
+use super::{Io, Scratch};
 
 /// The ALPN protocol that a client offers when it wants to send a header, and that proxies which
 /// support the header select.
@@ -120,29 +122,59 @@ pub(crate) async fn write(io: &mut Io, header: &TransportHeader) -> io::Result<(
     io.flush().await
 }
 
-/// Reads a header and nothing after it.
-pub async fn read(io: &mut Io, limit: Duration) -> Result<TransportHeader, HeaderError> {
-    tokio::time::timeout(limit, read_unbounded(io))
-        .await
-        .map_err(|_elapsed| HeaderError::TimedOut(limit))?
+/// Reads a header. Bytes that follow it stay in the replay.
+pub async fn read(
+    io: &mut Io,
+    scratch: &Scratch,
+    limit: Duration,
+) -> Result<TransportHeader, HeaderError> {
+    let read = read_until(io, scratch, limit, HeaderScanner::default()).await;
+    let length = match read.map_err(HeaderError::Read)? {
+        ReadOutcome::Decided(length) => length?,
+        ReadOutcome::TimedOut => return Err(HeaderError::TimedOut(limit)),
+        ReadOutcome::Eof => {
+            return Err(HeaderError::Read(io::ErrorKind::UnexpectedEof.into()));
+        }
+        ReadOutcome::Full => return Err(HeaderError::TooLong(io.replay().len())),
+    };
+    let header = TransportHeader::decode(&io.replay()[START_LEN..length]);
+    io.consume_replay(length);
+    header
 }
 
-async fn read_unbounded(io: &mut Io) -> Result<TransportHeader, HeaderError> {
-    let mut start = [0; PREFACE.len() + 4];
-    io.read_exact(&mut start).await.map_err(HeaderError::Read)?;
-    let (preface, length) = start.split_at(PREFACE.len());
-    if preface != PREFACE {
-        return Err(HeaderError::BadPreface);
+/// Finds the end of a header.
+#[derive(Debug, Default)]
+struct HeaderScanner {
+    /// Preface and length, with so many bytes received.
+    start: [u8; START_LEN],
+    received: usize,
+}
+
+/// Preface and length.
+const START_LEN: usize = PREFACE.len() + 4;
+
+impl Scanner for HeaderScanner {
+    /// The length of preface, length and message.
+    type Verdict = Result<usize, HeaderError>;
+
+    fn scan(&mut self, next: &[u8]) -> Option<Self::Verdict> {
+        for (to, byte) in self.start.iter_mut().skip(self.received).zip(next) {
+            *to = *byte;
+        }
+        self.received += next.len();
+        if self.received < START_LEN {
+            return None;
+        }
+        let (preface, length) = self.start.split_at(PREFACE.len());
+        if preface != PREFACE {
+            return Some(Err(HeaderError::BadPreface));
+        }
+        let length = length.iter().fold(0, |n, byte| n << 8 | usize::from(*byte));
+        if length > MAX_LENGTH {
+            return Some(Err(HeaderError::TooLong(length)));
+        }
+        (self.received >= START_LEN + length).then_some(Ok(START_LEN + length))
     }
-    let length = length.iter().fold(0, |n, byte| n << 8 | usize::from(*byte));
-    if length > MAX_LENGTH {
-        return Err(HeaderError::TooLong(length));
-    }
-    let mut message = vec![0; length];
-    io.read_exact(&mut message)
-        .await
-        .map_err(HeaderError::Read)?;
-    TransportHeader::decode(&message)
 }
 
 /// The protobuf message, defined here because Linkerd publishes its definition with the proxy

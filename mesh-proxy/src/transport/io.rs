@@ -7,11 +7,13 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
+use mesh_runtime::bounded_buffer::{BoundedBuffer, Fill, Scan, Scanner};
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
+use super::Scratch;
 use super::tls::{RecordStream, RustlsStream};
 use crate::telemetry::tcp::OpenConnection;
 
@@ -23,12 +25,19 @@ use crate::telemetry::tcp::OpenConnection;
 /// transfers do not use the limit.
 const MAX_UNSENT: u32 = 64 * 1024;
 
+/// The most bytes that a peer can make a connection hold before it is authorized. The longest that
+/// are waited for are a ClientHello, a request target and a transport header, each of 64 KiB, with
+/// what precedes and follows them.
+pub const MAX_REPLAY: usize = 66 * 1024;
+
 /// A connection. Dropping it closes it and counts the close.
 #[derive(Debug)]
 pub struct Io {
     stream: Stream,
-    /// Bytes that are read before the stream is read again.
-    replay: Bytes,
+    /// Bytes that are read before the stream is read again; `None` if there are none. Boxed,
+    /// because only connections whose protocol is detected have any, and only until they are
+    /// served.
+    replay: Option<Box<BoundedBuffer>>,
     open: Option<OpenConnection>,
 }
 
@@ -58,7 +67,7 @@ impl Io {
     fn new(stream: Stream) -> Self {
         Self {
             stream,
-            replay: Bytes::new(),
+            replay: None,
             open: None,
         }
     }
@@ -71,26 +80,53 @@ impl Io {
         self
     }
 
-    /// Appends `bytes` to the replay.
-    pub(crate) fn push_replay(&mut self, bytes: &[u8]) {
-        if self.replay.is_empty() {
-            self.replay = Bytes::copy_from_slice(bytes);
-            return;
+    /// Reads once and appends the bytes to the replay, which holds at most [`MAX_REPLAY`].
+    pub(super) fn poll_hold(
+        &mut self,
+        cx: &mut Context<'_>,
+        scratch: &Scratch,
+    ) -> Poll<io::Result<Fill>> {
+        let Self { stream, replay, .. } = self;
+        let held = replay.get_or_insert_with(|| Box::new(BoundedBuffer::new(MAX_REPLAY)));
+        let filled = held.poll_fill(&mut scratch.borrow(), |buf| stream.poll_read(cx, buf));
+        if held.is_empty() {
+            *replay = None;
         }
-        let mut joined = BytesMut::with_capacity(self.replay.len() + bytes.len());
-        joined.extend_from_slice(&self.replay);
-        joined.extend_from_slice(bytes);
-        self.replay = joined.freeze();
+        filled
+    }
+
+    /// Passes the bytes of the replay that `scan` has not seen to its scanner.
+    pub(super) fn scan<S: Scanner>(&mut self, scan: &mut Scan<S>) -> Option<S::Verdict> {
+        self.replay.as_mut()?.scan(scan)
+    }
+
+    /// Puts `bytes`, which were read and not processed, in front of the replay.
+    pub(crate) fn put_back(&mut self, bytes: BytesMut) {
+        let held = self
+            .replay
+            .get_or_insert_with(|| Box::new(BoundedBuffer::new(MAX_REPLAY)));
+        held.put_back(bytes);
     }
 
     /// The bytes that are read before the stream is read again.
     pub fn replay(&self) -> &[u8] {
-        &self.replay
+        self.replay.as_deref().map_or(&[], |held| &held[..])
+    }
+
+    /// How many bytes were copied or scanned to hold the replay.
+    #[cfg(feature = "fuzzing")]
+    pub fn replay_work(&self) -> u32 {
+        self.replay.as_deref().map_or(0, BoundedBuffer::work)
     }
 
     /// Removes the first `n` bytes of [`Io::replay`], which the caller has consumed.
-    pub(crate) fn consume_replay(&mut self, n: usize) {
-        self.replay.advance(n);
+    pub(super) fn consume_replay(&mut self, n: usize) {
+        if let Some(held) = &mut self.replay {
+            held.consume(n);
+            if held.is_empty() {
+                self.replay = None;
+            }
+        }
     }
 
     /// The underlying socket.
@@ -111,7 +147,7 @@ impl Io {
     /// Returns the socket of a plain connection without replayed bytes, from which splice may read.
     pub(super) fn bare_tcp(&self) -> Option<&TcpStream> {
         match &self.stream {
-            Stream::Plain(tcp) if self.replay.is_empty() => Some(tcp),
+            Stream::Plain(tcp) if self.replay.is_none() => Some(tcp),
             _ => None,
         }
     }
@@ -135,7 +171,7 @@ impl Io {
     /// Returns the record stream of a TLS connection that has one and has no buffered bytes, for
     /// reading.
     pub(super) fn openable(&mut self) -> Option<&mut RecordStream> {
-        if !self.replay.is_empty() {
+        if self.replay.is_some() {
             return None;
         }
         self.sealable()
@@ -143,9 +179,15 @@ impl Io {
     }
 
     /// Returns the socket and the replay of a plain connection whose bytes are not counted yet.
-    pub fn into_plain(self) -> io::Result<(TcpStream, Bytes)> {
+    pub fn into_plain(mut self) -> io::Result<(TcpStream, Bytes)> {
         match self.stream {
-            Stream::Plain(tcp) => Ok((tcp, self.replay)),
+            Stream::Plain(tcp) => {
+                let held = self.replay.take();
+                Ok((
+                    tcp,
+                    held.map_or_else(Bytes::new, |mut held| held.take_all().freeze()),
+                ))
+            }
             Stream::Rustls(_) | Stream::Records(_) => Err(io::Error::new(
                 io::ErrorKind::Unsupported,
                 "TLS within TLS is not supported",
@@ -161,20 +203,6 @@ impl Io {
         self.tcp().peer_addr()
     }
 
-    /// Reads from the stream, ignoring the replay. Protocol detection appends the bytes to the
-    /// replay.
-    pub(super) fn poll_read_stream(
-        &mut self,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match &mut self.stream {
-            Stream::Plain(tcp) => Pin::new(tcp).poll_read(cx, buf),
-            Stream::Rustls(tls) => Pin::new(tls).poll_read(cx, buf),
-            Stream::Records(records) => Pin::new(records).poll_read(cx, buf),
-        }
-    }
-
     /// Reads once and passes the bytes to `read`, in one piece or several. `buffer` is used when
     /// they are not in memory already. Returns how many there were: 0 at the end of the stream.
     pub(crate) fn poll_read_with(
@@ -183,15 +211,14 @@ impl Io {
         buffer: &mut [u8],
         mut read: impl FnMut(&[u8]),
     ) -> Poll<io::Result<usize>> {
-        let outcome = if !self.replay.is_empty() {
-            let replay = std::mem::take(&mut self.replay);
-            read(&replay);
-            Ok(replay.len())
+        let outcome = if let Some(held) = self.replay.take() {
+            read(&held);
+            Ok(held.len())
         } else if let Stream::Records(records) = &mut self.stream {
             ready!(records.poll_read_with(cx, buffer.len(), read))
         } else {
             let mut buf = ReadBuf::new(buffer);
-            let outcome = ready!(self.poll_read_stream(cx, &mut buf));
+            let outcome = ready!(self.stream.poll_read(cx, &mut buf));
             read(buf.filled());
             outcome.map(|()| buf.filled().len())
         };
@@ -244,6 +271,16 @@ impl Io {
     }
 }
 
+impl Stream {
+    fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Plain(tcp) => Pin::new(tcp).poll_read(cx, buf),
+            Self::Rustls(tls) => Pin::new(tls).poll_read(cx, buf),
+            Self::Records(records) => Pin::new(records).poll_read(cx, buf),
+        }
+    }
+}
+
 impl AsMut<Self> for Io {
     fn as_mut(&mut self) -> &mut Self {
         self
@@ -257,14 +294,14 @@ impl AsyncRead for Io {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
-        if self.replay.is_empty() {
-            if let Err(error) = ready!(self.poll_read_stream(cx, buf)) {
+        if self.replay.is_none() {
+            if let Err(error) = ready!(self.stream.poll_read(cx, buf)) {
                 return Poll::Ready(Err(self.record_error(error)));
             }
         } else {
-            let n = self.replay.len().min(buf.remaining());
-            buf.put_slice(&self.replay[..n]);
-            self.replay.advance(n);
+            let n = self.replay().len().min(buf.remaining());
+            buf.put_slice(&self.replay()[..n]);
+            self.consume_replay(n);
         }
         self.count_read(buf.filled().len() - before);
         Poll::Ready(Ok(()))

@@ -7,20 +7,19 @@
 //! its reader reads.
 
 use std::cell::{RefCell, RefMut};
-use std::io;
 use std::net::Shutdown;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::{HeaderMap, StatusCode, Version};
 use http_body::Frame;
+use mesh_runtime::bounded_buffer::{BoundedBuffer, Fill};
 use socket2::SockRef;
-use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
+use tokio::io::{AsyncRead as _, AsyncWrite as _};
 use tokio::task::coop;
-use tokio_util::io::poll_read_buf;
 
 use self::decoder::BodyDecoder;
 use super::chunked::{self, BodyPart};
@@ -34,6 +33,7 @@ use crate::http::body_timeout::PendingRequestBody;
 use crate::http::buffers::{self, READ_SIZE};
 use crate::time_slice;
 use crate::transport::Io;
+use crate::transport::detect::MAX_EMPTY_LINES;
 
 mod decoder;
 mod handles;
@@ -49,7 +49,9 @@ struct Inner {
     io: Io,
     limits: Http1Limits,
     /// Input that has not been processed. Holds no memory when it is empty.
-    input: BytesMut,
+    input: BoundedBuffer,
+    /// How many empty lines were skipped before the request line.
+    empty_lines: u8,
     /// The end of the header section is not within this many bytes of `input`.
     scanned: usize,
     /// The last read was so large that the next one gets its own buffer.
@@ -102,7 +104,8 @@ impl Connection {
         Rc::new(Self(RefCell::new(Inner {
             io,
             limits,
-            input: BytesMut::new(),
+            input: BoundedBuffer::new(max_input(&limits)),
+            empty_lines: 0,
             scanned: 0,
             last_read_was_large: false,
             read_closed: false,
@@ -128,24 +131,25 @@ impl Connection {
     /// Returns the stream, with all unprocessed input in front; `None` while the connection is
     /// shared.
     pub(crate) fn into_io(self: Rc<Self>) -> Option<Io> {
-        let Inner { mut io, input, .. } = Rc::into_inner(self)?.0.into_inner();
+        let Inner {
+            mut io, mut input, ..
+        } = Rc::into_inner(self)?.0.into_inner();
         if !input.is_empty() {
-            // Bytes that the stream itself would replay come after `input`.
-            let replay = Bytes::copy_from_slice(io.replay());
-            io.consume_replay(replay.len());
-            io.push_replay(&input);
-            io.push_replay(&replay);
+            io.put_back(input.take_all());
         }
         Some(io)
     }
 
-    /// Whether the next message has begun. False at the end of the stream.
-    pub(super) fn poll_message_start(&self, cx: &mut Context<'_>) -> Poll<Result<bool, Error>> {
+    /// Whether the next request has begun. False at the end of the stream. Skips empty lines before
+    /// the request line.
+    pub(super) fn poll_request_start(&self, cx: &mut Context<'_>) -> Poll<Result<bool, Error>> {
         let mut inner = self.inner();
-        if inner.input.is_empty() {
-            ready!(inner.poll_fill(cx))?;
+        while !inner.skip_empty_lines() {
+            if ready!(inner.poll_fill(cx))? == 0 {
+                return Poll::Ready(Ok(!inner.input.is_empty()));
+            }
         }
-        Poll::Ready(Ok(!inner.input.is_empty()))
+        Poll::Ready(Ok(true))
     }
 
     /// Reads the next start line and header section; `None` at the end of the stream.
@@ -275,7 +279,7 @@ impl Connection {
     pub(super) fn poll_discard_input(&self, cx: &mut Context<'_>, left: &mut u64) -> Poll<()> {
         let mut inner = self.inner();
         loop {
-            inner.input = BytesMut::new();
+            inner.input.take_all();
             match ready!(inner.poll_fill(cx)) {
                 Ok(n) if n > 0 && n as u64 <= *left => *left -= n as u64,
                 _ => return Poll::Ready(()),
@@ -371,9 +375,29 @@ impl PendingRequestBody for Rc<Connection> {
     }
 }
 
+/// Returns the capacity of the input: the longest section that is read as a whole, and a read that
+/// may follow its last byte.
+fn max_input(limits: &Http1Limits) -> usize {
+    let section = limits.head.max(limits.trailers).max(limits.extensions);
+    section as usize + READ_SIZE
+}
+
 impl Inner {
+    /// Skips empty lines. Returns whether a request line follows, or more empty lines than allowed,
+    /// for which [`Inner::take_headers`] fails.
+    fn skip_empty_lines(&mut self) -> bool {
+        while self.input.starts_with(b"\r\n") && self.empty_lines <= MAX_EMPTY_LINES {
+            self.input.consume(2);
+            self.empty_lines += 1;
+        }
+        !matches!(*self.input, [] | [b'\r']) || self.empty_lines > MAX_EMPTY_LINES
+    }
+
     /// Takes the start line and header section off the input, if they are complete.
     fn take_headers(&mut self) -> Result<Option<Bytes>, MessageError> {
+        if self.empty_lines > MAX_EMPTY_LINES {
+            return Err(MessageError::InvalidStartLine);
+        }
         if self.input.is_empty() {
             return Ok(None);
         }
@@ -385,7 +409,8 @@ impl Inner {
         match find_end(&self.input, self.scanned, self.limits.head)? {
             HeaderEnd::At(length) => {
                 self.scanned = 0;
-                Ok(Some(self.take(length)))
+                self.empty_lines = 0;
+                Ok(Some(self.input.take(length)))
             }
             HeaderEnd::Incomplete(scanned) => {
                 self.scanned = scanned;
@@ -394,50 +419,32 @@ impl Inner {
         }
     }
 
-    fn take(&mut self, length: usize) -> Bytes {
-        let taken = self.input.split_to(length).freeze();
-        self.release_empty_input();
-        taken
-    }
-
-    /// Releases the memory that an empty input is a slice of.
-    fn release_empty_input(&mut self) {
-        if self.input.is_empty() {
-            self.input = BytesMut::new();
-        }
-    }
-
     /// Reads more input; returns 0 at and after the end of the stream.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, Error>> {
         if self.read_closed {
             return Poll::Ready(Ok(0));
         }
-        let read = if self.last_read_was_large && self.input.is_empty() {
-            ready!(self.poll_fill_directly(cx))
+        let Self { io, input, .. } = self;
+        let filled = if self.last_read_was_large && input.is_empty() {
+            // Into a buffer of its own, which saves a copy for bulk data.
+            ready!(input.poll_fill_from(cx, Pin::new(io), READ_SIZE))
         } else {
-            ready!(self.poll_fill_via_shared_buffer(cx))
+            // Via the shared buffer, so that the input takes no more memory than its bytes.
+            let read = |shared: &mut [u8]| {
+                input.poll_fill(&mut shared[..READ_SIZE], |buf| {
+                    Pin::new(io).poll_read(cx, buf)
+                })
+            };
+            ready!(buffers::with_read_buffer(read))
         };
-        let n = read.map_err(Error::Read)?;
+        let n = match filled.map_err(Error::Read)? {
+            Fill::Read(n) => n,
+            Fill::End => 0,
+            // A header or trailer section is refused before this.
+            Fill::Full => return Poll::Ready(Err(MessageError::HeadersTooLarge.into())),
+        };
         self.last_read_was_large = n >= READ_SIZE / 2;
         self.read_closed = n == 0;
-        Poll::Ready(Ok(n))
-    }
-
-    /// Reads via the shared buffer, so that the input takes no more memory than its bytes.
-    fn poll_fill_via_shared_buffer(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        buffers::with_read_buffer(|shared_buffer| {
-            let mut buffer = ReadBuf::new(&mut shared_buffer[..READ_SIZE]);
-            ready!(Pin::new(&mut self.io).poll_read(cx, &mut buffer))?;
-            self.input.extend_from_slice(buffer.filled());
-            Poll::Ready(Ok(buffer.filled().len()))
-        })
-    }
-
-    /// Reads into a buffer of its own, which saves a copy for bulk data.
-    fn poll_fill_directly(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        let mut input = BytesMut::with_capacity(READ_SIZE);
-        let n = ready!(poll_read_buf(Pin::new(&mut self.io), cx, &mut input))?;
-        self.input = input;
         Poll::Ready(Ok(n))
     }
 
@@ -451,7 +458,8 @@ impl Inner {
         loop {
             ready!(self.poll_budget(cx));
             let before = self.input.len();
-            let next = self.body.next(&mut self.input, &self.limits);
+            let (body, limits) = (&mut self.body, &self.limits);
+            let next = self.input.decode(|input| body.next(input, limits));
             let data = match &next {
                 Ok(Some(BodyPart::Data(data))) => data.len(),
                 _ => 0,
@@ -463,12 +471,12 @@ impl Inner {
                 }
                 Ok(None) => {}
                 Ok(Some(BodyPart::Data(data))) => {
-                    self.release_empty_input();
+                    self.input.release_if_empty();
                     self.wake_connection_task();
                     return Poll::Ready(Ok(Some(Frame::data(data))));
                 }
                 Ok(Some(BodyPart::End(trailers))) => {
-                    self.release_empty_input();
+                    self.input.release_if_empty();
                     self.wake_connection_task();
                     return Poll::Ready(Ok(trailers.map(Frame::trailers)));
                 }

@@ -107,7 +107,7 @@ async fn wait_for_request(
     connection: &Connection,
     mut is_over: impl FnMut(&mut Context<'_>) -> bool,
 ) -> Result<bool, Error> {
-    let waiting = poll_fn(|cx| match connection.poll_message_start(cx) {
+    let waiting = poll_fn(|cx| match connection.poll_request_start(cx) {
         Poll::Pending if is_over(cx) => Poll::Ready(Ok(false)),
         started => started,
     });
@@ -118,7 +118,7 @@ async fn wait_for_request(
     // the task continues; to close the connection without reading would reset the request.
     tokio::task::yield_now().await;
     poll_fn(|cx| {
-        Poll::Ready(match connection.poll_message_start(cx) {
+        Poll::Ready(match connection.poll_request_start(cx) {
             Poll::Ready(started) => started,
             Poll::Pending => Ok(false),
         })

@@ -8,6 +8,7 @@
 use std::io;
 use std::time::Duration;
 
+use mesh_runtime::bounded_buffer::Fill;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::read_more;
@@ -60,7 +61,7 @@ pub(crate) async fn first_speaker<C: AsMut<Io>>(
             read = read_more(client, scratch) => return read.map(|_| FirstSpeaker::Client),
             read = read_more((*server).as_mut(), scratch) => {
                 // A server that closes without a byte may have any protocol.
-                if matches!(read, Ok(1..)) {
+                if matches!(read, Ok(Fill::Read(_))) {
                     return Ok(FirstSpeaker::Server(server));
                 }
             }

@@ -5,8 +5,35 @@
 
 use std::sync::Arc;
 
-use super::{Sniff, TlsDetected};
+use mesh_runtime::bounded_buffer::Scanner;
+
 use crate::host_name::is_host_name;
+
+/// Finds the end of a ClientHello in the records received so far.
+#[derive(Debug, Default)]
+pub(super) struct HelloScanner {
+    /// The bytes scanned.
+    length: usize,
+    /// The header of the current record, with so many bytes received.
+    header: [u8; HEADER_LEN],
+    header_length: usize,
+    /// The bytes of the current record that have not been received.
+    record_left: usize,
+    /// The header of the handshake message.
+    message_header: [u8; MESSAGE_HEADER_LEN],
+    /// The bytes of the handshake message received, with its header.
+    message_length: usize,
+}
+
+/// What the first bytes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hello {
+    /// A complete ClientHello.
+    Complete,
+    /// A ClientHello that is longer than [`MAX_HELLO`] or is not complete within so many bytes.
+    TooLong,
+    NotTls,
+}
 
 /// The longest ClientHello that is buffered. One with a post-quantum key share has about 1.7 KiB;
 /// the limit of four records allows pre-shared keys and large extensions. A longer one counts as a
@@ -19,74 +46,113 @@ const SERVER_NAME: u16 = 0;
 const HOST_NAME: u8 = 0;
 /// The longest plaintext of a record (RFC 8446, section 5.1).
 const MAX_RECORD: usize = 1 << 14;
+const HEADER_LEN: usize = 5;
+/// Type and length.
+const MESSAGE_HEADER_LEN: usize = 4;
 
-pub(super) fn sniff(bytes: &[u8]) -> Sniff<TlsDetected> {
-    if bytes.len() > MAX_HELLO {
-        return Sniff::Decided(TlsDetected::ClientHello { sni: None });
-    }
-    match hello_body(bytes) {
-        Ok(body) => Sniff::Decided(TlsDetected::ClientHello {
-            sni: server_name(&body),
-        }),
-        Err(Stop::NeedMore) => Sniff::NeedMore,
-        Err(Stop::NotTls) => Sniff::Decided(TlsDetected::NotTls),
+impl Scanner for HelloScanner {
+    type Verdict = Hello;
+
+    fn scan(&mut self, mut next: &[u8]) -> Option<Hello> {
+        while !next.is_empty() {
+            let taken = if self.record_left == 0 {
+                if !self.add_to_header(next[0]) {
+                    return Some(Hello::NotTls);
+                }
+                1
+            } else {
+                let taken = self.record_left.min(next.len());
+                if !self.add_to_message(&next[..taken]) {
+                    return Some(Hello::NotTls);
+                }
+                taken
+            };
+            self.length += taken;
+            if self.length > MAX_HELLO {
+                return Some(Hello::TooLong);
+            }
+            if let Some(verdict) = self.message_end() {
+                return Some(verdict);
+            }
+            next = &next[taken..];
+        }
+        None
     }
 }
 
-enum Stop {
-    NeedMore,
-    NotTls,
+impl HelloScanner {
+    /// Adds a byte to the header of a record. Returns false if it cannot be part of one, so that
+    /// other protocols are recognised by their first bytes.
+    fn add_to_header(&mut self, byte: u8) -> bool {
+        // TLS 1.3 ignores the version (RFC 8446, section 5.1), but all clients send 3 in the first
+        // byte and other protocols do not.
+        let is_plausible = match self.header_length {
+            0 => byte == HANDSHAKE,
+            1 => byte == 3 || self.message_length > 0,
+            _ => true,
+        };
+        self.header[self.header_length] = byte;
+        self.header_length += 1;
+        if self.header_length < HEADER_LEN {
+            return is_plausible;
+        }
+        self.header_length = 0;
+        self.record_left = usize::from(u16::from_be_bytes([self.header[3], self.header[4]]));
+        is_plausible && (1..=MAX_RECORD).contains(&self.record_left)
+    }
+
+    /// Adds bytes of a record to the message. Returns false if it is not a ClientHello.
+    fn add_to_message(&mut self, bytes: &[u8]) -> bool {
+        let header = self.message_header.iter_mut().skip(self.message_length);
+        for (to, byte) in header.zip(bytes) {
+            *to = *byte;
+        }
+        self.message_length += bytes.len();
+        self.record_left -= bytes.len();
+        self.message_header[0] == CLIENT_HELLO
+    }
+
+    /// Decides at the end of a record that completes the message or makes its length known.
+    fn message_end(&self) -> Option<Hello> {
+        let is_record_end = self.record_left == 0 && self.header_length == 0;
+        if !is_record_end || self.message_length < MESSAGE_HEADER_LEN {
+            return None;
+        }
+        let [_, length @ ..] = self.message_header;
+        let length = length.iter().fold(0, |n, byte| n << 8 | usize::from(*byte));
+        if length > MAX_HELLO {
+            return Some(Hello::NotTls);
+        }
+        (self.message_length >= MESSAGE_HEADER_LEN + length).then_some(Hello::Complete)
+    }
+}
+
+/// Returns the server name of the complete ClientHello at the start of `bytes`.
+pub(super) fn server_name(bytes: &[u8]) -> Option<Arc<str>> {
+    name_in_body(&hello_body(bytes)?)
 }
 
 /// Returns the ClientHello's body, reassembled from its records.
-fn hello_body(mut bytes: &[u8]) -> Result<Vec<u8>, Stop> {
+fn hello_body(bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut records = Cursor(bytes);
     let mut message = Vec::new();
     loop {
-        let payload = record(&mut bytes, &message)?;
-        message.extend_from_slice(payload);
-        if message.len() < 4 {
+        records.take(HEADER_LEN - 2)?; // content type, legacy_record_version
+        message.extend_from_slice(records.vector16()?);
+        let Some((header, body)) = message.split_first_chunk::<MESSAGE_HEADER_LEN>() else {
             continue;
-        }
-        let length =
-            usize::from(message[1]) << 16 | usize::from(message[2]) << 8 | usize::from(message[3]);
-        if length > MAX_HELLO {
-            return Err(Stop::NotTls);
-        }
-        if message.len() >= 4 + length {
-            message.truncate(4 + length);
-            message.drain(..4);
-            return Ok(message);
+        };
+        let [_, length @ ..] = *header;
+        let length = length.iter().fold(0, |n, byte| n << 8 | usize::from(*byte));
+        if let Some(body) = body.get(..length) {
+            return Some(body.to_vec());
         }
     }
-}
-
-/// Splits off one complete handshake record. Checks an incomplete one as well, so that other
-/// protocols are recognised by their first bytes.
-fn record<'a>(bytes: &mut &'a [u8], so_far: &[u8]) -> Result<&'a [u8], Stop> {
-    let fits = |index: usize, test: &dyn Fn(u8) -> bool| bytes.get(index).is_none_or(|b| test(*b));
-    // TLS 1.3 ignores the version (RFC 8446, section 5.1), but all clients send 3 in the first byte
-    // and other protocols do not.
-    let is_first = so_far.is_empty();
-    let plausible = fits(0, &|b| b == HANDSHAKE)
-        && (!is_first || fits(1, &|b| b == 3) && fits(5, &|b| b == CLIENT_HELLO));
-    if !plausible {
-        return Err(Stop::NotTls);
-    }
-    let Some((header, rest)) = bytes.split_at_checked(5) else {
-        return Err(Stop::NeedMore);
-    };
-    let length = usize::from(u16::from_be_bytes([header[3], header[4]]));
-    if length == 0 || length > MAX_RECORD {
-        return Err(Stop::NotTls);
-    }
-    let (payload, rest) = rest.split_at_checked(length).ok_or(Stop::NeedMore)?;
-    *bytes = rest;
-    Ok(payload)
 }
 
 /// Returns the first `host_name` of the server_name extension in lower case. An invalid host name
 /// counts as none: rustls rejects it too, and it would become a cache key and a metric label.
-fn server_name(body: &[u8]) -> Option<Arc<str>> {
+fn name_in_body(body: &[u8]) -> Option<Arc<str>> {
     let mut at = Cursor(body);
     at.take(2 + 32)?; // legacy_version, random
     at.vector8()?; // legacy_session_id
@@ -138,6 +204,7 @@ impl<'a> Cursor<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::detect::TlsDetected;
 
     /// Encodes a ClientHello with this server name.
     fn hello(sni: Option<&str>, padding: usize) -> Vec<u8> {
@@ -170,15 +237,29 @@ mod tests {
         message.chunks(size).flat_map(record).collect()
     }
 
-    fn named(sni: &str) -> Sniff<TlsDetected> {
-        Sniff::Decided(TlsDetected::ClientHello {
+    fn named(sni: &str) -> Option<TlsDetected> {
+        Some(TlsDetected::ClientHello {
             sni: Some(sni.into()),
+        })
+    }
+
+    /// Passes the bytes to a scanner at once and one by one.
+    fn sniff(bytes: &[u8]) -> Option<TlsDetected> {
+        let mut scanner = HelloScanner::default();
+        let bytewise = bytes.iter().find_map(|byte| scanner.scan(&[*byte]));
+        assert_eq!(HelloScanner::default().scan(bytes), bytewise);
+        Some(match bytewise? {
+            Hello::Complete => TlsDetected::ClientHello {
+                sni: server_name(bytes),
+            },
+            Hello::TooLong => TlsDetected::ClientHello { sni: None },
+            Hello::NotTls => TlsDetected::NotTls,
         })
     }
 
     #[test]
     fn client_hello_is_detected_with_its_server_name() {
-        let nameless = Sniff::Decided(TlsDetected::ClientHello { sni: None });
+        let nameless = Some(TlsDetected::ClientHello { sni: None });
         assert_eq!(
             sniff(&records(&hello(Some("A.Example"), 0), 1 << 14)),
             named("a.example")
@@ -216,7 +297,7 @@ mod tests {
         ] {
             assert_eq!(sniff(&records(&hello(Some(name), 0), 1 << 14)), named(name));
         }
-        let nameless = Sniff::Decided(TlsDetected::ClientHello { sni: None });
+        let nameless = Some(TlsDetected::ClientHello { sni: None });
         for name in [
             &format!("{longest}a"),
             &format!("{label}a.example"),
@@ -244,7 +325,7 @@ mod tests {
         for size in [5, 1 << 14] {
             let whole = records(&hello(Some("a.example"), 300), size);
             for end in 0..whole.len() {
-                assert_eq!(sniff(&whole[..end]), Sniff::NeedMore, "{end}");
+                assert_eq!(sniff(&whole[..end]), None, "{end}");
             }
         }
     }
@@ -261,11 +342,7 @@ mod tests {
             &[HANDSHAKE, 3, 3, 0, 9, 2],
             &[21, 3, 3, 0, 2, 1, 0],
         ] {
-            assert_eq!(
-                sniff(bytes),
-                Sniff::Decided(TlsDetected::NotTls),
-                "{bytes:?}"
-            );
+            assert_eq!(sniff(bytes), Some(TlsDetected::NotTls), "{bytes:?}");
         }
     }
 
@@ -276,7 +353,7 @@ mod tests {
         message[end - 11] = 0xff; // the name's length
         assert_eq!(
             sniff(&records(&message, 1 << 14)),
-            Sniff::Decided(TlsDetected::ClientHello { sni: None })
+            Some(TlsDetected::ClientHello { sni: None })
         );
     }
 }
