@@ -24,7 +24,6 @@ mod identity;
 mod idle;
 mod inbound;
 mod memory;
-mod open_connections;
 mod outbound;
 mod rate_limit;
 mod redirection;

@@ -19,13 +19,13 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use mesh_api::proto::tap::tap_server::{Tap as TapService, TapServer as GrpcServer};
 use mesh_api::proto::tap::{ObserveRequest, TapEvent};
 use mesh_core::identity::Identity;
+use mesh_runtime::open_connections::OpenConnections;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, TryAcquireError};
 use tonic::{Request, Response, Status};
 use tower::Service as _;
 
 use crate::inbound::Inbound;
-use crate::open_connections::OpenConnections;
 use crate::tap::{MAX_SUBSCRIPTIONS, Tap};
 use crate::telemetry::labels::ServerTls;
 use crate::transport::Io;

@@ -13,5 +13,6 @@ pub mod drain;
 pub mod log;
 pub mod memory;
 pub mod metrics;
+pub mod open_connections;
 pub mod signal;
 pub mod task;

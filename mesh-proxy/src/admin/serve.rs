@@ -5,10 +5,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use mesh_runtime::admin::Admin;
+use mesh_runtime::open_connections::OpenConnections;
 use tokio::net::TcpListener;
 
 use crate::inbound::Inbound;
-use crate::open_connections::OpenConnections;
 
 /// The pause after an error that persists, such as a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
