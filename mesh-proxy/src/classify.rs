@@ -43,8 +43,9 @@ pub(crate) enum ProtocolPlan {
     Http(Protocol),
     /// The first bytes of either peer decide. Opaque if they do not within this time.
     Detect(Duration),
-    /// HTTP/1, unless the client's proxy has upgraded it to HTTP/2.
-    DetectUpgrade,
+    /// HTTP, whose version the first bytes decide: HTTP/2 with its preface, otherwise HTTP/1, whose
+    /// server refuses other bytes.
+    DetectVersion,
 }
 
 /// What a connection is. `C` is a connection to the server.
@@ -99,7 +100,7 @@ impl Classifier {
         let timeout = match plan {
             ProtocolPlan::Opaque => return Ok(Classification::Opaque(None)),
             ProtocolPlan::Http(protocol) => return Ok(Classification::Http(protocol)),
-            ProtocolPlan::DetectUpgrade => self.timeout,
+            ProtocolPlan::DetectVersion => self.timeout,
             ProtocolPlan::Detect(timeout) => {
                 let first = self.first_speaker(client, timeout, server, &labels, dial);
                 match first.await? {
@@ -117,7 +118,9 @@ impl Classifier {
         Ok(match self.detect_http(client, timeout, labels).await? {
             HttpDetected::Http1 => Classification::Http(Protocol::Http1),
             HttpDetected::Http2 => Classification::Http(Protocol::Http2),
-            HttpDetected::TimedOut if plan == ProtocolPlan::DetectUpgrade => {
+            HttpDetected::TimedOut | HttpDetected::NotHttp
+                if plan == ProtocolPlan::DetectVersion =>
+            {
                 Classification::Http(Protocol::Http1)
             }
             HttpDetected::NotHttp | HttpDetected::TimedOut => Classification::Opaque(None),

@@ -18,7 +18,9 @@ use crate::route::{Route, Rule, RuleIndex};
 
 mod authorize;
 mod default_policy;
+mod served;
 
+pub use self::served::{HttpVersions, Served};
 pub use self::{
     authorize::authorize,
     default_policy::{DefaultPolicy, UnknownDefaultPolicy, all_networks},

@@ -20,7 +20,7 @@ use crate::telemetry::http::ResponseDurations;
 const DETECT: ProtocolPlan = ProtocolPlan::Detect(Duration::from_secs(3));
 
 /// With the configured timeout of 10 s.
-const DETECT_UPGRADE: ProtocolPlan = ProtocolPlan::DetectUpgrade;
+const DETECT_VERSION: ProtocolPlan = ProtocolPlan::DetectVersion;
 
 const GET: &[u8] = b"GET / HTTP/1.1\r\n";
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -165,13 +165,13 @@ const TABLE: &[(ProtocolPlan, Event, Classified, &str)] = &[
     (DETECT, ServerUnreachable, ("opaque", 3000, 1), "read_timeout 3"),
     (DETECT, ProxyDrains(0), ("closed", 1000, 1), ""),
     (DETECT, ProxyDrains(2500), ("opaque, connected", 3000, 1), "read_timeout 3"),
-    (DETECT_UPGRADE, ClientSends(0, GET), ("HTTP/1", 0, 0), "http/1 0"),
-    (DETECT_UPGRADE, ClientSends(0, PREFACE), ("HTTP/2", 0, 0), "http/2 0"),
-    (DETECT_UPGRADE, ClientSends(0, OTHER), ("opaque", 0, 0), "not_http 0"),
-    (DETECT_UPGRADE, ClientSends(0, PARTIAL), ("HTTP/1", 10_000, 0), "read_timeout 10"),
-    (DETECT_UPGRADE, Silence, ("HTTP/1", 10_000, 0), "read_timeout 10"),
-    (DETECT_UPGRADE, ClientCloses, ("closed", 0, 0), "error 0"),
-    (DETECT_UPGRADE, ProxyDrains(0), ("closed", 1000, 0), ""),
+    (DETECT_VERSION, ClientSends(0, GET), ("HTTP/1", 0, 0), "http/1 0"),
+    (DETECT_VERSION, ClientSends(0, PREFACE), ("HTTP/2", 0, 0), "http/2 0"),
+    (DETECT_VERSION, ClientSends(0, OTHER), ("HTTP/1", 0, 0), "not_http 0"),
+    (DETECT_VERSION, ClientSends(0, PARTIAL), ("HTTP/1", 10_000, 0), "read_timeout 10"),
+    (DETECT_VERSION, Silence, ("HTTP/1", 10_000, 0), "read_timeout 10"),
+    (DETECT_VERSION, ClientCloses, ("closed", 0, 0), "error 0"),
+    (DETECT_VERSION, ProxyDrains(0), ("closed", 1000, 0), ""),
 ];
 
 #[tokio::test(start_paused = true)]

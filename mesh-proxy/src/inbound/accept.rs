@@ -8,7 +8,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mesh_core::policy::inbound::ServerProtocol;
+use mesh_core::policy::inbound::{HttpVersions, Served};
 
 use super::Inbound;
 use super::error::ConnectionError;
@@ -21,6 +21,7 @@ use crate::telemetry::labels::{Direction, NoServerTls, ServerTls};
 use crate::tls::{self, Credentials, Purpose};
 use crate::transport::Io;
 use crate::transport::detect::{FirstSpeaker, TlsDetected};
+use crate::transport::header::SessionProtocol;
 use crate::transport::listen::AcceptedConnection;
 
 /// A connection with resolved TLS, policy and protocol.
@@ -36,22 +37,34 @@ pub(super) enum ResolvedConnection {
     Closed,
 }
 
-/// Returns the protocol plan by policy. `None` refuses the connection: the policy's routes cannot
-/// be enforced on opaque TLS.
-fn protocol_plan(protocol: &ServerProtocol, tls: &ServerTls) -> Option<ProtocolPlan> {
-    let is_opaque = matches!(tls, ServerTls::Opaque { .. });
-    let meshed = matches!(tls, ServerTls::Established { .. });
-    match protocol {
-        ServerProtocol::Opaque | ServerProtocol::Tls => Some(ProtocolPlan::Opaque),
-        ServerProtocol::Detect { .. } if is_opaque => Some(ProtocolPlan::Opaque),
-        ServerProtocol::Detect { timeout, .. } => Some(ProtocolPlan::Detect(*timeout)),
-        _ if is_opaque => None,
-        ServerProtocol::Http1(_) if meshed => Some(ProtocolPlan::DetectUpgrade),
-        ServerProtocol::Http1(_) => Some(ProtocolPlan::Http(Protocol::Http1)),
-        ServerProtocol::Http2(_) | ServerProtocol::Grpc(_) => {
-            Some(ProtocolPlan::Http(Protocol::Http2))
-        }
+/// Returns the protocol plan by what the port serves, the client's TLS and the session protocol
+/// that another proxy declared in a transport header. `None` refuses the connection: the policy's
+/// routes cannot be enforced on opaque TLS.
+pub(super) fn protocol_plan(
+    served: Served,
+    tls: &ServerTls,
+    declared: Option<SessionProtocol>,
+) -> Option<ProtocolPlan> {
+    let is_meshed = matches!(tls, ServerTls::Established { .. });
+    if matches!(tls, ServerTls::Opaque { .. }) {
+        let is_http = matches!(served, Served::Http(_));
+        return (!is_http).then_some(ProtocolPlan::Opaque);
     }
+    Some(match (served, declared) {
+        (_, Some(SessionProtocol::Http1)) => ProtocolPlan::Http(Protocol::Http1),
+        (_, Some(SessionProtocol::Http2)) | (Served::Http(HttpVersions::Http2), _) => {
+            ProtocolPlan::Http(Protocol::Http2)
+        }
+        (Served::Http(HttpVersions::Http1), None) if !is_meshed => {
+            ProtocolPlan::Http(Protocol::Http1)
+        }
+        // The proxy of a meshed client may have upgraded HTTP/1 to HTTP/2.
+        (Served::Http(_), _) => ProtocolPlan::DetectVersion,
+        (Served::Opaque | Served::Tls, _) | (_, Some(SessionProtocol::Opaque)) => {
+            ProtocolPlan::Opaque
+        }
+        (Served::Detected(timeout), None) => ProtocolPlan::Detect(timeout),
+    })
 }
 
 impl Inbound {
@@ -104,14 +117,14 @@ impl Inbound {
         let mut io = Io::plain(accepted.tcp);
         let plain = Peer::plain(accepted.peer, target, NoServerTls::NoTlsFromRemote);
         let enforcer = self.enforcer_with_policy(&plain).await?;
-        match &enforcer.current_policy().server.protocol {
-            ServerProtocol::Opaque => {
+        match enforcer.current_policy().server.protocol.served() {
+            Served::Opaque => {
                 let peer = Peer::plain(accepted.peer, target, NoServerTls::PortSkipped);
                 let enforcer = self.enforcer(&peer)?;
                 return Box::pin(self.resolve_protocol(io, peer, enforcer, ProtocolPlan::Opaque))
                     .await;
             }
-            ServerProtocol::Detect { .. } => {
+            Served::Detected(_) => {
                 let timeout = self.classifier.timeout;
                 let labels = || enforcer.detection_labels();
                 let dial = async || self.connect_if_authorized(&plain, &enforcer).await;
@@ -130,7 +143,7 @@ impl Inbound {
                     None => return Ok(ResolvedConnection::Closed),
                 }
             }
-            _ => {}
+            Served::Tls | Served::Http(_) => {}
         }
         let Some((io, tls)) = self.terminate_tls(io).await? else {
             return Ok(ResolvedConnection::Closed);
@@ -138,7 +151,7 @@ impl Inbound {
         let peer = Peer { tls, ..plain };
         let enforcer = self.enforcer(&peer)?;
         let policy = enforcer.current_policy();
-        match protocol_plan(&policy.server.protocol, &peer.tls) {
+        match protocol_plan(policy.server.protocol.served(), &peer.tls, None) {
             Some(plan) => Box::pin(self.resolve_protocol(io, peer, enforcer, plan)).await,
             None => {
                 // Counts and refuses it as an unauthorized connection.

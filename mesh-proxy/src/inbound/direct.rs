@@ -7,17 +7,14 @@
 use std::net::SocketAddr;
 
 use super::Inbound;
-use super::accept::ResolvedConnection;
+use super::accept::{ResolvedConnection, protocol_plan};
 use super::error::ConnectionError;
 use super::peer::Peer;
-use crate::classify::ProtocolPlan;
-use crate::http::Protocol;
 use crate::telemetry::labels::ServerTls;
 use crate::tls::{self, Purpose};
-use crate::transport::Io;
 use crate::transport::detect::{self, TlsDetected};
-use crate::transport::header::{self, SessionProtocol};
 use crate::transport::listen::AcceptedConnection;
+use crate::transport::{Io, header};
 
 impl Inbound {
     pub(super) async fn resolve_direct(
@@ -62,10 +59,9 @@ impl Inbound {
             tls: ServerTls::Established { client: Some(id) },
         };
         let enforcer = self.enforcer_with_policy(&peer).await?;
-        let plan = match header.session {
-            SessionProtocol::Opaque => ProtocolPlan::Opaque,
-            SessionProtocol::Http1 => ProtocolPlan::Http(Protocol::Http1),
-            SessionProtocol::Http2 => ProtocolPlan::Http(Protocol::Http2),
+        let served = enforcer.current_policy().server.protocol.served();
+        let Some(plan) = protocol_plan(served, &peer.tls, Some(header.session)) else {
+            return Err(ConnectionError::NotAuthenticated);
         };
         Box::pin(self.resolve_protocol(io, peer, enforcer, plan)).await
     }

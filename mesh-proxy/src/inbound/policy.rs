@@ -14,7 +14,7 @@ use ahash::AHashMap;
 use http::HeaderMap;
 use mesh_core::meta::Meta;
 use mesh_core::policy::inbound::{
-    Authorization, Client, InboundRule, ServerPolicy, ServerProtocol, authorize,
+    Authorization, Client, InboundRule, Served, ServerPolicy, ServerProtocol, authorize,
     default_http_route, http_rule,
 };
 use mesh_core::route::filter::Filter;
@@ -466,14 +466,14 @@ impl CompiledPolicy {
         }
     }
 
-    /// Returns the authorization that allows a connection that is not HTTP. On a port that is HTTP
-    /// by policy none does, because its routes could not be enforced.
+    /// Returns the authorization that allows a connection that is not HTTP. On a port that serves
+    /// HTTP only none does, because its routes and limits could not be enforced.
     fn authorize_connection(&self, peer: &Peer) -> Option<&Authorization> {
-        match &self.server.protocol {
-            ServerProtocol::Detect { .. } | ServerProtocol::Opaque | ServerProtocol::Tls => {
+        match self.server.protocol.served() {
+            Served::Detected(_) | Served::Opaque | Served::Tls => {
                 authorize(&self.server.authorizations, &peer.as_client())
             }
-            ServerProtocol::Http1(_) | ServerProtocol::Http2(_) | ServerProtocol::Grpc(_) => None,
+            Served::Http(_) => None,
         }
     }
 

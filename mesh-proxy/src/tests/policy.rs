@@ -14,6 +14,7 @@ use super::world::{POD, Proxy, WEB, World, all_unauthenticated, run, settle};
 use crate::fake_control_plane::{ControlPlane, MessageSender};
 
 mod hosts;
+mod http_only;
 mod revoked;
 mod terminating;
 

@@ -44,10 +44,11 @@ use crate::tls::{self, Credentials, CredentialsRx, Purpose};
 use crate::trace::exporter::{Exporter, ExporterTask};
 use crate::trace::{self, Tracer};
 use crate::transport::Io;
+use crate::transport::header::{self, TransportHeader};
 use crate::transport::listen::AcceptedConnection;
 
 /// The port of direct connections, as in every pod.
-const INBOUND_PORT: u16 = 4143;
+pub(super) const INBOUND_PORT: u16 = 4143;
 const OUTBOUND_PORT: u16 = 4140;
 
 pub(super) const WEB: &str = "web.shop.serviceaccount.identity.linkerd.cluster.local";
@@ -211,6 +212,16 @@ impl World {
         let io = Io::plain(tcp);
         let shaken = tls::client::connect(io, &credentials, &peer, false, Purpose::Traffic);
         shaken.await.unwrap().0
+    }
+
+    /// Connects to a proxy's own inbound port and declares the target and the session protocol.
+    pub(super) async fn connected_directly(&self, tcp: TcpStream, header: &TransportHeader) -> Io {
+        let (credentials, peer) = (self.credentials(CLIENT), peer(WEB));
+        let io = Io::plain(tcp);
+        let shaken = tls::client::connect(io, &credentials, &peer, true, Purpose::Traffic);
+        let mut io = shaken.await.unwrap().0;
+        header::write(&mut io, header).await.unwrap();
+        io
     }
 
     /// Sets the profile of an address or a name.
@@ -414,12 +425,12 @@ impl Proxy {
         self.inbound.enforcers()
     }
 
-    /// The value of the metric whose line begins with `begins`.
     /// The number of names of inbound requests whose profiles are looked up.
     pub(super) fn profiles(&self) -> usize {
         self.inbound.profiles()
     }
 
+    /// The value of the metric whose line begins with `begins`.
     pub(super) fn metric(&self, begins: &str) -> u64 {
         let text = String::from_utf8(self.registry.encode()).unwrap();
         let lines = text.lines().filter(|line| line.starts_with(begins));
