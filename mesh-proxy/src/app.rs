@@ -180,6 +180,7 @@ impl App {
         let tap = Arc::new(Tap::new(&registry));
         let context = admin_context(&config, &control_plane, &families, &tap);
         let inbound = Rc::new(Inbound::new(context));
+        local.spawn_local(inbound.clone().evict_idle());
         if let (Some(listener), Some(observer)) = (tap_listener, &config.tap.observer) {
             let server = TapServer::new(tap.clone(), observer.clone(), inbound.clone());
             let guard = supervisor.watch("tap");

@@ -11,12 +11,12 @@ use std::rc::Rc;
 use mesh_runtime::metrics::OTHER;
 
 use self::app::Apps;
+use self::error::ConnectionError;
 use self::http::Profiles;
 use self::peer::Peer;
 use self::policy::{ActiveEnforcer, PolicyEnforcer};
 use crate::classify::Classifier;
 use crate::context::ProxyContext;
-use crate::discovery::TooManyPorts;
 use crate::http::server::Server;
 use crate::idle::IdleCache;
 use crate::telemetry::labels::{self, Direction, ServerTls, TargetAddr};
@@ -43,6 +43,12 @@ pub struct Inbound {
     profiles: Profiles,
 }
 
+/// The most enforcers of one data thread, and the most HTTP clients of the application. A client
+/// needs no authorization to have one made: a scan of all ports makes one for each. An enforcer
+/// takes a few kilobytes, so all of them 16 MiB; a pod with more kinds of clients at a time (port
+/// and identity) is not known.
+pub(crate) const MAX_ENFORCERS: usize = 4096;
+
 /// The number of enforcers from which clients with opaque TLS and a new server name share one per
 /// address. An enforcer takes a few kilobytes until the idle time after its last connection.
 pub(crate) const MAX_SNI_ENFORCERS: usize = 1024;
@@ -55,14 +61,14 @@ impl Inbound {
             classifier: Classifier::new(Direction::Inbound, &context),
             server: Server::new(Direction::Inbound, &context),
             apps: Apps::new(&context, to_app),
-            enforcers: IdleCache::new(keep),
+            enforcers: IdleCache::with_limit(keep, MAX_ENFORCERS),
             profiles: Profiles::new(context.clone()),
             context,
         }
     }
 
     /// Returns the policy enforcer for this peer.
-    fn enforcer(&self, peer: &Peer) -> Result<ActiveEnforcer, TooManyPorts> {
+    fn enforcer(&self, peer: &Peer) -> Result<ActiveEnforcer, ConnectionError> {
         let mut key = (peer.target, peer.tls.clone());
         // Clients choose the name before they are authorized, and no decision depends on it.
         let is_named = matches!(key.1, ServerTls::Opaque { sni: Some(_) });
@@ -79,6 +85,9 @@ impl Inbound {
         {
             return Ok(enforcer);
         }
+        if !self.enforcers.contains(&key) && !self.enforcers.has_room() {
+            return Err(ConnectionError::TooManyKindsOfClients);
+        }
         loop {
             let enforcer = PolicyEnforcer::new(&self.context, key.0, key.1.clone())?;
             // Fails only if the port's watch has been closed since.
@@ -89,13 +98,46 @@ impl Inbound {
     }
 
     /// As [`Inbound::enforcer`], for a new connection: waits for the first policy of its port.
-    async fn enforcer_with_policy(&self, peer: &Peer) -> Result<ActiveEnforcer, TooManyPorts> {
+    async fn enforcer_with_policy(&self, peer: &Peer) -> Result<ActiveEnforcer, ConnectionError> {
         let enforcer = self.enforcer(peer)?;
         if !enforcer.has_received_policy() {
             // Boxed because it is rare, and each connection's future would reserve memory for it.
             Box::pin(enforcer.wait_for_policy()).await;
         }
         Ok(enforcer)
+    }
+
+    /// Evicts what is idle, on a timer, until the proxy ends: after a scan of ports, no connection
+    /// may follow that would do so.
+    pub(crate) async fn evict_idle(self: Rc<Self>) {
+        loop {
+            tokio::time::sleep(self.enforcers.eviction_interval()).await;
+            self.enforcers.evict_idle();
+            self.apps.clients().evict_idle();
+        }
+    }
+
+    /// Evicts all that is not in use, because memory is short.
+    pub(crate) fn evict_unused(&self) {
+        self.enforcers.evict_unused();
+        self.apps.clients().evict_unused();
+    }
+
+    /// Makes so many enforcers that are in use: of one port, and clients with different names.
+    #[cfg(test)]
+    pub(crate) fn hold_enforcers(&self, count: usize) -> Vec<impl Sized + use<>> {
+        use mesh_core::identity::Identity;
+        let addr: SocketAddr = ([10, 77, 0, 1], 9).into();
+        let client = |n| {
+            let id = Identity::parse(&format!("client-{n}.shop.test")).unwrap();
+            self.enforcer(&Peer {
+                client: addr,
+                target: addr,
+                dialled: addr,
+                tls: ServerTls::Established { client: Some(id) },
+            })
+        };
+        (0..count).map(|n| client(n).ok().unwrap()).collect()
     }
 
     #[cfg(test)]

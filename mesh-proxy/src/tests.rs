@@ -26,6 +26,7 @@ mod mirrors;
 mod orig_proto;
 mod outside;
 mod policy;
+mod port_scan;
 mod queue;
 mod restarts;
 mod retries;

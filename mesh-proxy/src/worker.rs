@@ -3,14 +3,18 @@
 //! Data threads share snapshots (discovery, credentials), counters and the drain only. Both
 //! directions are built from the thread's [`ProxyContext`].
 
+use std::cell::Cell;
 use std::net::TcpListener as StdListener;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use mesh_runtime::drain;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinSet, LocalSet};
+use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::config::Config;
 use crate::context::{ProcessState, ProxyContext};
@@ -79,20 +83,31 @@ async fn serve(parts: WorkerParts) -> std::io::Result<()> {
     let inbound = Rc::new(Inbound::new(context.clone()));
     let outbound = Rc::new(Outbound::new(context.clone()));
     let mut accepting = JoinSet::new();
+    let evicting = tokio::task::spawn_local(inbound.clone().evict_idle());
+    let _evicting = AbortOnDropHandle::new(evicting);
+    let relief = Rc::new(Relief::new(inbound.clone()));
     let listener = Listener::new(parts.listeners.inbound, context.config.inbound.accept)?;
     let permits = context.shared.inbound_connections.clone();
-    let limit = ConnectionLimit(Direction::Inbound, permits);
-    accepting.spawn_local(accept(listener, context.clone(), limit, move |accepted| {
-        inbound.clone().serve(accepted)
-    }));
+    let limit = ConnectionLimit::new(Direction::Inbound, permits);
+    accepting.spawn_local(accept(
+        listener,
+        context.clone(),
+        limit,
+        relief.clone(),
+        move |accepted| inbound.clone().serve(accepted),
+    ));
     for listener in parts.listeners.outbound {
         let listener = Listener::new(listener, context.config.outbound.accept)?;
         let outbound = outbound.clone();
         let permits = context.shared.outbound_connections.clone();
-        let limit = ConnectionLimit(Direction::Outbound, permits);
-        accepting.spawn_local(accept(listener, context.clone(), limit, move |accepted| {
-            outbound.clone().serve(accepted)
-        }));
+        let limit = ConnectionLimit::new(Direction::Outbound, permits);
+        accepting.spawn_local(accept(
+            listener,
+            context.clone(),
+            limit,
+            relief.clone(),
+            move |accepted| outbound.clone().serve(accepted),
+        ));
     }
     while accepting.join_next().await.is_some() {}
     // A loop may have accepted a connection after the others returned.
@@ -103,13 +118,55 @@ async fn serve(parts: WorkerParts) -> std::io::Result<()> {
 /// The limit of concurrent connections of one direction, for the whole process: three quarters of
 /// the file descriptors, or `MESH_PROXY_INBOUND_MAX_CONNECTIONS` and its outbound counterpart. None
 /// is accepted while the process uses more than nine tenths of its memory limit.
-struct ConnectionLimit(Direction, Arc<Semaphore>);
+pub(crate) struct ConnectionLimit(Direction, Arc<Semaphore>);
+
+/// Frees memory that no connection uses while connections are refused for lack of it: without a
+/// connection nothing would, and the refusals would not end.
+pub(crate) struct Relief {
+    inbound: Rc<Inbound>,
+    last: Cell<Option<Instant>>,
+}
+
+/// The least time between two evictions, so that a flood of connections does not pay for them.
+const RELIEF_INTERVAL: Duration = Duration::from_secs(1);
+
+impl Relief {
+    pub(crate) fn new(inbound: Rc<Inbound>) -> Self {
+        Self {
+            inbound,
+            last: Cell::new(None),
+        }
+    }
+
+    fn evict_unused(&self) {
+        let now = Instant::now();
+        if self
+            .last
+            .get()
+            .is_none_or(|last| now - last >= RELIEF_INTERVAL)
+        {
+            self.last.set(Some(now));
+            self.inbound.evict_unused();
+        }
+    }
+}
 
 impl ConnectionLimit {
+    pub(crate) fn new(direction: Direction, permits: Arc<Semaphore>) -> Self {
+        Self(direction, permits)
+    }
+
     /// Returns a permit for one more connection. Counts a connection that exceeds a limit.
-    fn try_acquire(&self, context: &ProxyContext) -> Option<OwnedSemaphorePermit> {
+    pub(crate) fn try_acquire(
+        &self,
+        context: &ProxyContext,
+        relief: &Relief,
+    ) -> Option<OwnedSemaphorePermit> {
         let reason = match self.1.clone().try_acquire_owned() {
-            Ok(_permit) if context.shared.memory.is_exceeded() => "memory",
+            Ok(_permit) if context.shared.memory.is_exceeded() => {
+                relief.evict_unused();
+                "memory"
+            }
             Ok(permit) => return Some(permit),
             Err(_none_left) => "connections",
         };
@@ -131,13 +188,14 @@ async fn accept<F: Future<Output = ()> + 'static>(
     mut listener: Listener,
     context: Rc<ProxyContext>,
     limit: ConnectionLimit,
+    relief: Rc<Relief>,
     serve: impl Fn(AcceptedConnection) -> F,
 ) {
     loop {
         tokio::select! {
             biased;
             accepted = listener.accept() => {
-                if let Some(permit) = limit.try_acquire(&context) {
+                if let Some(permit) = limit.try_acquire(&context, &relief) {
                     // An async block would contain the future twice: captured and awaited.
                     let serving = serve(accepted).map(move |()| drop(permit));
                     context.tasks.spawn_local(serving);

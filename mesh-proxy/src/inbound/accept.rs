@@ -91,9 +91,9 @@ impl Inbound {
                 tracing::info!(%client, %server, error = &error as &dyn std::error::Error, "Connection closed");
             }
             None => {
-                if let ConnectionError::TooManyPorts(_) = error {
+                if let Some(reason) = error.limit() {
                     let refused = &self.context.families.refused;
-                    refused.connection(Direction::Inbound, "ports");
+                    refused.connection(Direction::Inbound, reason);
                 }
                 tracing::info!(%client, %server, %error, "Connection denied");
             }

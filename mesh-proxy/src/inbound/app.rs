@@ -25,6 +25,7 @@ use crate::error::DialError;
 use crate::http::Protocol;
 use crate::http::client::{Client, ClientConfig, Dial, PoolHandle, ServerWatcher};
 use crate::idle::IdleCache;
+use crate::inbound::MAX_ENFORCERS;
 use crate::telemetry::tcp::TransportMetrics;
 use crate::transport::Io;
 use crate::transport::connect::{self, ConnectError, ConnectOptions};
@@ -101,12 +102,13 @@ impl Apps {
             config: context.config.clone(),
             transport,
             params: ClientConfig::new(&inbound.http1_pool, inbound.http2_client),
-            clients: IdleCache::new(context.config.discovery.inbound_idle),
+            clients: IdleCache::with_limit(context.config.discovery.inbound_idle, MAX_ENFORCERS),
             drain: context.drain.clone(),
         }
     }
 
-    /// Returns the client of one address. It is kept for the idle time after its last connection.
+    /// Returns the client of one address. It is kept for the idle time after its last connection,
+    /// unless [`MAX_ENFORCERS`] later ones replace it.
     pub(super) fn client(&self, addr: SocketAddr) -> Rc<Client<AppPort>> {
         self.clients.get_or_insert_with(addr, |addr| {
             let port = AppPort {
@@ -125,6 +127,11 @@ impl Apps {
             };
             Client::with_watcher(port, &self.params)
         })
+    }
+
+    /// The HTTP clients, for evictions.
+    pub(super) fn clients(&self) -> &IdleCache<SocketAddr, Client<AppPort>> {
+        &self.clients
     }
 
     /// Opens a connection for opaque bytes.

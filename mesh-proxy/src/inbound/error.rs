@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::MAX_ENFORCERS;
 use super::policy::Unauthorized;
 use crate::discovery::TooManyPorts;
 use crate::tls::TlsError;
@@ -37,6 +38,10 @@ pub(crate) enum ConnectionError {
     NoGateway(Arc<str>),
     #[error(transparent)]
     TooManyPorts(#[from] TooManyPorts),
+    #[error(
+        "connections of {MAX_ENFORCERS} kinds of clients, by port and identity, are open on this thread"
+    )]
+    TooManyKindsOfClients,
     #[error(transparent)]
     Unauthorized(#[from] Unauthorized),
     #[error(transparent)]
@@ -46,11 +51,20 @@ pub(crate) enum ConnectionError {
 }
 
 impl ConnectionError {
+    /// Value of the `reason` label of `mesh_proxy_refused_total`; `None` if no limit is exceeded.
+    pub(super) fn limit(&self) -> Option<&'static str> {
+        match self {
+            Self::TooManyPorts(_) => Some("ports"),
+            Self::TooManyKindsOfClients => Some("kinds_of_clients"),
+            _ => None,
+        }
+    }
+
     /// Value of the `error` label of `inbound_tcp_errors_total`; `None` for connections that the
     /// authorization metrics count.
     pub(super) fn reason(&self) -> Option<&'static str> {
         match self {
-            Self::Unauthorized(_) | Self::TooManyPorts(_) => None,
+            Self::Unauthorized(_) | Self::TooManyPorts(_) | Self::TooManyKindsOfClients => None,
             Self::TlsTimedOut(_) | Self::Tls(TlsError::TimedOut(_)) => {
                 Some("tls detection timeout")
             }

@@ -46,6 +46,7 @@ use crate::trace::{self, Tracer};
 use crate::transport::Io;
 use crate::transport::header::{self, TransportHeader};
 use crate::transport::listen::AcceptedConnection;
+use crate::worker::Relief;
 
 /// The port of direct connections, as in every pod.
 pub(super) const INBOUND_PORT: u16 = 4143;
@@ -423,6 +424,21 @@ impl Proxy {
 
     pub(super) fn enforcers(&self) -> usize {
         self.inbound.enforcers()
+    }
+
+    /// Evicts idle values on a timer, as on a data thread.
+    pub(super) fn evict_idle(&self) {
+        spawn_local(self.inbound.clone().evict_idle());
+    }
+
+    /// Makes so many enforcers of clients with open connections, without the connections.
+    pub(super) fn hold_enforcers(&self, count: usize) -> Vec<impl Sized + use<>> {
+        self.inbound.hold_enforcers(count)
+    }
+
+    /// What frees memory while connections are refused.
+    pub(super) fn relief(&self) -> Relief {
+        Relief::new(self.inbound.clone())
     }
 
     /// The number of names of inbound requests whose profiles are looked up.

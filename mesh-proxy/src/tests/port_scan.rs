@@ -1,0 +1,85 @@
+//! Clients that connect to many ports before they are authorized (docs/adr/0162).
+
+use std::time::Duration;
+
+use tokio::time::advance;
+
+use super::app::{App, Client, Speaks};
+use super::world::{POD, Proxy, WEB, World, run, settle, while_time_passes};
+use crate::inbound::MAX_ENFORCERS;
+use crate::telemetry::labels::Direction;
+use crate::worker::ConnectionLimit;
+
+/// Connects to so many ports, and closes each connection.
+async fn scan(proxy: &Proxy, ports: usize) {
+    for port in (1..=u16::MAX).rev().take(ports) {
+        if port % 64 == 0 {
+            settle().await;
+        }
+        drop(proxy.inbound((POD, port).into()).await);
+    }
+    // The last ones wait for the policies of their ports.
+    for _ in 0..20 {
+        advance(Duration::from_millis(100)).await;
+        settle().await;
+    }
+}
+
+#[test]
+fn port_scan_creates_at_most_the_limit_and_is_forgotten_without_a_look_up() {
+    run(async || {
+        let world = World::new().await;
+        let proxy = world.proxy_with(WEB, &[("INBOUND_DEFAULT_POLICY", Some("deny"))]);
+        proxy.evict_idle();
+        scan(&proxy, MAX_ENFORCERS + 200).await;
+        let created = proxy.enforcers();
+        assert!((1000..=MAX_ENFORCERS).contains(&created), "{created}");
+        // No client connects any more.
+        for _ in 0..30 {
+            advance(Duration::from_secs(10)).await;
+            settle().await;
+        }
+        assert_eq!(proxy.enforcers(), 0);
+    });
+}
+
+#[test]
+fn connection_beyond_the_kinds_of_clients_is_closed_until_one_of_them_closes() {
+    run(async || {
+        let world = World::new().await;
+        let proxy = world.proxy(WEB);
+        let app = App::start().await.named("web");
+        let mut held = proxy.hold_enforcers(MAX_ENFORCERS);
+        let mut refused = proxy.inbound(app).await;
+        assert_eq!(super::app::rest(&mut refused).await, "");
+        let counted = "mesh_proxy_refused_total{direction=\"inbound\",protocol=\"tcp\",reason=\"kinds_of_clients\"";
+        assert_eq!(proxy.metric(counted), 1);
+        held.pop();
+        let client = proxy.inbound(app).await;
+        let mut client = Client::new(client, Speaks::Http1).await;
+        let answer = while_time_passes(client.get()).await;
+        assert_eq!(answer, (200, "web".to_owned()));
+    });
+}
+
+#[test]
+fn connection_refused_for_memory_frees_what_is_unused() {
+    run(async || {
+        let world = World::new().await;
+        // Less than the test itself uses.
+        let little = ("MESH_PROXY_MAX_MEMORY", Some("8388608"));
+        let proxy = world.proxy_with(WEB, &[little]);
+        let app = App::start().await.named("web");
+        let client = proxy.inbound(app).await;
+        let mut client = Client::new(client, Speaks::Http1).await;
+        assert_eq!(client.get().await.0, 200);
+        scan(&proxy, 100).await;
+        assert!(proxy.enforcers() > 1);
+        let permits = proxy.context.shared.inbound_connections.clone();
+        let limit = ConnectionLimit::new(Direction::Inbound, permits);
+        let permit = limit.try_acquire(&proxy.context, &proxy.relief());
+        assert!(permit.is_none(), "memory is short");
+        assert_eq!(proxy.enforcers(), 1, "that of the open connection");
+        assert_eq!(client.get().await.0, 200);
+    });
+}
