@@ -13,8 +13,14 @@ use crate::field::{InvalidField, required};
 use crate::proto::net;
 use crate::proto::outbound::ExponentialBackoff;
 
+/// The longest duration, 100 years. A message may contain one of 292 billion years, which added to
+/// the time of a clock overflows; a limit that no process reaches has the same effect.
+const MAX_DURATION: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+/// Durations beyond [`MAX_DURATION`] become that.
 pub(crate) fn duration(wire: WireDuration) -> Result<Duration, InvalidField> {
     Duration::try_from(wire)
+        .map(|duration| duration.min(MAX_DURATION))
         .map_err(|_negative| InvalidField::not_a("duration of zero or more", "", wire.to_string()))
 }
 
@@ -121,5 +127,30 @@ pub(crate) fn backoff_to_proto(backoff: Backoff) -> ExponentialBackoff {
         max_backoff: Some(duration_to_proto(max)),
         jitter_ratio: jitter as f32,
         respect_retry_after_hint: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn duration_that_no_clock_reaches_is_shortened() {
+        let longest = WireDuration {
+            seconds: i64::MAX,
+            nanos: 999_999_999,
+        };
+        let limit = duration(longest).unwrap();
+        assert_eq!(limit, MAX_DURATION);
+        assert!(Instant::now().checked_add(limit).is_some());
+        let hour = duration_to_proto(Duration::from_secs(3600));
+        assert_eq!(duration(hour).unwrap(), Duration::from_secs(3600));
+        let negative = WireDuration {
+            seconds: -1,
+            nanos: 0,
+        };
+        assert!(duration(negative).is_err());
     }
 }

@@ -214,6 +214,25 @@ fn tunnel_ends_when_routes_are_attached() {
     });
 }
 
+/// An Instant that such a duration is added to overflows.
+#[test]
+fn detection_without_an_effective_limit_waits_for_the_client() {
+    run(async || {
+        let protocol = ServerProtocol::Detect {
+            timeout: Duration::MAX,
+            http: HttpServer::default(),
+        };
+        let (app, scene, _policy) = scene(protocol).await;
+        let mut client = scene.reached(Reaches::Meshed).await;
+        time_passes().await;
+        send(&mut client, SHUT).await;
+        // The first connection is that of detection, which waits for the server's bytes.
+        let _unused = app.accept().await;
+        let (_app, request) = app.receive().await;
+        assert!(request.starts_with("GET / HTTP/1.1\r\n"), "{request}");
+    });
+}
+
 async fn expect_bytes(stream: &mut impl Stream, expected: &[u8]) {
     let mut bytes = vec![0; expected.len()];
     tokio::io::AsyncReadExt::read_exact(stream, &mut bytes)
