@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use hickory_resolver::TokioResolver;
 use hickory_resolver::net::NetError;
-use hickory_resolver::proto::rr::RData;
+use hickory_resolver::proto::rr::{RData, Record};
 use mesh_runtime::metrics::{Counter, CounterFamily, Labels, Registry};
 
 use crate::config::{Control, ControlAddr};
@@ -50,6 +50,10 @@ pub(crate) enum DnsError {
 /// Minimum time to cache responses and failures, unless the cache is cleared; see
 /// [`Resolver::clear_cache`].
 const MIN_TTL: Duration = Duration::from_secs(5);
+
+/// The most replicas of one service. A DNS message has room for thousands of records, and the name
+/// in each SRV record costs a query. The control plane has three replicas or a few more.
+const MAX_REPLICAS: usize = 64;
 
 impl Resolver {
     pub(crate) fn from_system(config: &Control, registry: &Registry) -> Result<Self, DnsError> {
@@ -124,31 +128,28 @@ impl Resolver {
 
     /// Resolves SRV records; returns an empty set if there are none, which is normal. A Service
     /// with several ports has records for each, of which only those of the configured port are
-    /// used.
+    /// used. At most [`MAX_REPLICAS`] records are used, and so many replicas are returned.
     async fn resolve_srv(&self, addr: &ControlAddr) -> BTreeSet<SocketAddr> {
         let Ok(response) = self.dns.srv_lookup(&*addr.host).await else {
             return BTreeSet::new();
         };
         let mut replicas = BTreeSet::new();
-        for record in response.answers() {
-            let RData::SRV(srv) = &record.data else {
-                continue;
-            };
-            if srv.port != addr.port {
-                continue;
-            }
-            let target = srv.target.to_string();
+        for target in srv_targets(response.answers(), addr.port) {
             match ip_of_pod_name(&target) {
                 Some(ip) => {
-                    replicas.insert(SocketAddr::new(ip, srv.port));
+                    replicas.insert(SocketAddr::new(ip, addr.port));
                 }
                 None => {
                     let ips = self.resolve_ips(&target).await.unwrap_or_default();
-                    replicas.extend(ips.into_iter().map(|ip| SocketAddr::new(ip, srv.port)));
+                    let with_port = |ip| SocketAddr::new(ip, addr.port);
+                    replicas.extend(ips.into_iter().map(with_port));
                 }
             }
+            if replicas.len() >= MAX_REPLICAS {
+                break;
+            }
         }
-        replicas
+        replicas.into_iter().take(MAX_REPLICAS).collect()
     }
 
     async fn resolve_ips(&self, name: &str) -> Result<BTreeSet<IpAddr>, DnsError> {
@@ -160,7 +161,7 @@ impl Resolver {
                 name: name.to_owned(),
                 source: Box::new(source),
             })?;
-        let ips: BTreeSet<IpAddr> = response.iter().collect();
+        let ips: BTreeSet<IpAddr> = response.iter().take(MAX_REPLICAS).collect();
         if ips.is_empty() {
             return Err(DnsError::NoAddresses {
                 name: name.to_owned(),
@@ -172,6 +173,15 @@ impl Resolver {
 
 fn configuration_error(error: NetError) -> DnsError {
     DnsError::Configuration(Box::new(error))
+}
+
+/// Returns the targets of the SRV records of one port, each once and at most [`MAX_REPLICAS`].
+fn srv_targets(answers: &[Record], port: u16) -> BTreeSet<String> {
+    let targets = answers.iter().filter_map(|record| match &record.data {
+        RData::SRV(srv) if srv.port == port => Some(srv.target.to_string()),
+        _ => None,
+    });
+    targets.take(MAX_REPLICAS).collect()
 }
 
 /// Returns the address of hosts that need no DNS: IP literals and `localhost`.
@@ -193,6 +203,9 @@ fn ip_of_pod_name(name: &str) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
+    use hickory_resolver::proto::rr::Name;
+    use hickory_resolver::proto::rr::rdata::SRV;
+
     use super::*;
 
     #[test]
@@ -206,6 +219,21 @@ mod tests {
         check("web-0.web.shop.svc.cluster.local.", None);
         check("10-0-0.web", None);
         check("", None);
+    }
+
+    #[test]
+    fn srv_records_beyond_the_limit_are_ignored() {
+        let record = |n: usize, port| {
+            let target = Name::from_ascii(format!("web-{n}.web.shop.svc.cluster.local.")).unwrap();
+            let srv = RData::SRV(SRV::new(0, 0, port, target.clone()));
+            Record::from_rdata(target, 5, srv)
+        };
+        let mut answers = vec![record(0, 9999), record(1, 8086), record(1, 8086)];
+        assert_eq!(srv_targets(&answers, 8086).len(), 1);
+        answers.extend((2..10_000).map(|n| record(n, 8086)));
+        let targets = srv_targets(&answers, 8086);
+        assert!(targets.len() <= MAX_REPLICAS, "{}", targets.len());
+        assert!(targets.contains("web-2.web.shop.svc.cluster.local."));
     }
 
     #[test]
