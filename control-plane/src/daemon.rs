@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
+use mesh_api::grpc::{SanitizeRequests, TransportError};
 use mesh_core::rights::Right;
 use mesh_runtime::admin::{self, Admin, Condition, Readiness};
 use mesh_runtime::build_info::BuildInfo;
@@ -21,7 +22,9 @@ use mesh_runtime::task::{self, Supervisor, TaskMonitor};
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
-use tonic::transport::server::{Router, TcpIncoming};
+use tonic::service::Routes;
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
 
 use crate::bootstrap::{self, BootstrapError};
 use crate::cluster::{self, ConnectError};
@@ -89,9 +92,9 @@ pub enum DaemonError {
     #[error("cannot use --enforced-host: {0}")]
     HostPattern(regex::Error),
     #[error("cannot use --linkerd-metrics-api-addr")]
-    MetricsApi(#[source] tonic::transport::Error),
+    MetricsApi(#[source] TransportError),
     #[error("cannot use --policy-addr")]
-    PolicyController(#[source] tonic::transport::Error),
+    PolicyController(#[source] TransportError),
     #[error("{0} is not a valid name of a {1}")]
     Name(String, &'static str),
     #[error("{0}")]
@@ -204,11 +207,13 @@ impl Daemon {
         Ok(matches!(completed, Some(Ok(()))))
     }
 
-    fn serve_grpc(&self, listener: TcpListener, router: Router) {
+    fn serve_grpc(&self, listener: TcpListener, services: Routes) {
         let drain = self.watch.clone();
         self.supervisor.spawn("gRPC server", async move {
             let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-            let result = router
+            let result = Server::builder()
+                .layer(SanitizeRequests)
+                .add_routes(services)
                 .serve_with_incoming_shutdown(incoming, drain.draining())
                 .await;
             if let Err(error) = result {

@@ -1,6 +1,6 @@
 //! Linkerd's proxy API and its conversions to and from mesh-core, the API of its viz extension
-//! ([`linkerd2`]), the project's extensions of messages ([`mesh`]), and what collectors of
-//! spans receive ([`trace`]).
+//! ([`linkerd2`]), the project's extensions of messages ([`mesh`]), what collectors of spans
+//! receive ([`trace`]), and what gRPC code may see of a peer ([`grpc`]).
 //!
 //! Conversions from protobuf (for the proxy) are strict: an error names the field that is invalid.
 //! Conversions to protobuf (for the controllers) always succeed, and never return a message that a
@@ -20,6 +20,7 @@ mod route;
 mod value;
 
 pub mod destination;
+pub mod grpc;
 pub mod identity;
 pub mod inbound;
 pub mod linkerd2;

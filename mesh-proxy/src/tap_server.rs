@@ -16,6 +16,7 @@ use hyper::rt::Executor;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use mesh_api::grpc;
 use mesh_api::proto::tap::tap_server::{Tap as TapService, TapServer as GrpcServer};
 use mesh_api::proto::tap::{ObserveRequest, TapEvent};
 use mesh_core::identity::Identity;
@@ -148,7 +149,9 @@ impl TapServer {
 /// Serves the requests of one connection.
 async fn serve_grpc(io: Io, tap: Arc<Tap>, denied: Option<Arc<str>>) {
     let service = GrpcServer::new(Observe { tap, denied }).max_decoding_message_size(MAX_REQUEST);
-    let respond = service_fn(move |request: http::Request<Incoming>| service.clone().call(request));
+    let respond = service_fn(move |request: http::Request<Incoming>| {
+        service.clone().call(grpc::request(request))
+    });
     let served = http2::Builder::new(LocalExecutor)
         .timer(TokioTimer::new())
         .keep_alive_interval(KEEP_ALIVE_INTERVAL)

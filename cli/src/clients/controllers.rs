@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Context;
+use mesh_api::grpc::Channel;
 use mesh_api::mesh::service::outbound_policies_client::OutboundPoliciesClient;
 use mesh_api::proto::destination::GetDestination;
 use mesh_api::proto::destination::destination_client::DestinationClient;
@@ -13,7 +14,6 @@ use mesh_core::policy::inbound::ServerPolicy;
 use mesh_core::policy::outbound::{OutboundPolicy, Target};
 use mesh_core::profile::Profile;
 use tokio_stream::StreamExt;
-use tonic::transport::Channel;
 
 use super::grpc;
 use crate::exit::Failure;

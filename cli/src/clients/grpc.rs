@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use hyper_util::rt::TokioIo;
-use tonic::transport::{Channel, Endpoint};
+use mesh_api::grpc::{Channel, Endpoint};
 
 use crate::mesh::connection::Connection;
 
@@ -15,7 +15,7 @@ const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Returns a channel over the connection. `server` is the name of the server for error messages.
 pub(crate) async fn channel(connection: Connection, server: &str) -> anyhow::Result<Channel> {
-    connect(endpoint(), connection, server).await
+    connect(endpoint()?, connection, server).await
 }
 
 /// Returns a channel for calls without a time limit, to a server that responds to pings.
@@ -23,15 +23,13 @@ pub(crate) async fn long_lived_channel(
     connection: Connection,
     server: &str,
 ) -> anyhow::Result<Channel> {
-    let endpoint = endpoint()
-        .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
-        .keep_alive_timeout(KEEP_ALIVE_TIMEOUT);
+    let endpoint = endpoint()?.keep_alive(KEEP_ALIVE_INTERVAL, KEEP_ALIVE_TIMEOUT);
     connect(endpoint, connection, server).await
 }
 
 /// The stream is already established, and the URI is a placeholder.
-fn endpoint() -> Endpoint {
-    Endpoint::from_static("http://controller")
+fn endpoint() -> anyhow::Result<Endpoint> {
+    Ok(Endpoint::new("controller")?)
 }
 
 async fn connect(
@@ -46,7 +44,7 @@ async fn connect(
         async move { io.ok_or_else(|| std::io::Error::other("the connection closed")) }
     });
     endpoint
-        .connect_with_connector(connector)
+        .connect_over(connector)
         .await
         .with_context(|| format!("connect to {server}"))
 }

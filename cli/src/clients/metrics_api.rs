@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use mesh_api::grpc::Channel;
 use mesh_api::linkerd2::viz::api_client::ApiClient;
 use mesh_api::linkerd2::viz::{
     CheckResult, CheckStatus, ListPodsRequest, ResourceError, SelfCheckRequest, authz_response,
@@ -16,7 +17,6 @@ use mesh_api::linkerd2::viz::{
 };
 use tokio::net::TcpStream;
 use tonic::Status;
-use tonic::transport::Channel;
 
 use super::grpc;
 use crate::exit::Failure;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mesh_core::endpoint::Http2Params;
 use mesh_core::identity::trust_domain;
 use parking_lot::Mutex;
-use tonic::transport::Server;
+use tonic::service::Routes;
 
 use super::{Daemon, DaemonError, export_watched, listen, rights};
 use crate::config::{Destination, TransportMode};
@@ -43,8 +43,8 @@ pub(super) async fn run(config: Destination) -> Result<(), DaemonError> {
     }
     let calls = daemon.calls.clone().limited(config.max_streams);
     let service = DestinationService::new(index, daemon.watch.clone(), &calls);
-    let router = Server::builder().add_service(GrpcServer::new(service));
-    daemon.serve_grpc(listener, router);
+    let services = Routes::new(GrpcServer::new(service));
+    daemon.serve_grpc(listener, services);
     tracing::info!(addr = %config.addr, "Serving destinations");
     daemon.run_until_stopped().await
 }

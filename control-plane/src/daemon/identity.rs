@@ -9,7 +9,7 @@ use mesh_api::proto::identity::identity_server::IdentityServer;
 use mesh_core::identity::trust_domain;
 use mesh_runtime::metrics::{Labels, Registry};
 use tokio::sync::watch;
-use tonic::transport::Server;
+use tonic::service::Routes;
 
 use super::{Daemon, DaemonError, listen, rights};
 use crate::cluster::{self, Events, Rate, RateLimiter};
@@ -88,7 +88,7 @@ pub(super) async fn run(config: Identity) -> Result<(), DaemonError> {
         &daemon.calls,
     ))
     .max_decoding_message_size(MAX_REQUEST);
-    daemon.serve_grpc(listener, Server::builder().add_service(service));
+    daemon.serve_grpc(listener, Routes::new(service));
     ready.set(true);
     tracing::info!(addr = %config.addr, trust_domain = trust_domain(&config.identity_trust_domain, &config.cluster_domain), "Serving identities");
     daemon.run_until_stopped().await

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mesh_api::linkerd2::viz::api_server::ApiServer;
 use mesh_runtime::metrics::{Labels, Registry};
 use parking_lot::Mutex;
-use tonic::transport::Server;
+use tonic::service::Routes;
 
 use super::{Daemon, DaemonError, listen, prometheus_connection, rights};
 use crate::config::MetricsApi;
@@ -48,8 +48,8 @@ pub(super) async fn run(config: MetricsApi) -> Result<(), DaemonError> {
         objects,
     };
     let service = MetricsApiService::new(inventory, source, settings, &daemon.calls);
-    let router = Server::builder().add_service(ApiServer::new(service));
-    daemon.serve_grpc(listener, router);
+    let services = Routes::new(ApiServer::new(service));
+    daemon.serve_grpc(listener, services);
     tracing::info!(addr = %config.addr, "Serving metrics");
     daemon.run_until_stopped().await
 }

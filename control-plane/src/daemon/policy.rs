@@ -6,7 +6,7 @@ use mesh_api::proto::inbound::inbound_server_policies_server::InboundServerPolic
 use mesh_core::identity::trust_domain;
 use parking_lot::Mutex;
 use tokio::sync::watch;
-use tonic::transport::Server;
+use tonic::service::Routes;
 
 use super::{Daemon, DaemonError, export_watched, listen, rights, validator};
 use crate::cluster::{self, LeaseSettings, LeaseTask};
@@ -70,10 +70,9 @@ pub(super) async fn run(config: Policy) -> Result<(), DaemonError> {
     let calls = daemon.calls.clone().limited(config.max_streams);
     let inbound = InboundService::new(index.clone(), daemon.watch.clone(), &calls);
     let outbound = OutboundService::new(index, daemon.watch.clone(), &calls);
-    let router = Server::builder()
-        .add_service(InboundServerPoliciesServer::new(inbound))
+    let services = Routes::new(InboundServerPoliciesServer::new(inbound))
         .add_service(GrpcServer::new(outbound));
-    daemon.serve_grpc(listener, router);
+    daemon.serve_grpc(listener, services);
     validator::serve_policies(&daemon, &config).await?;
     tracing::info!(addr = %config.grpc_addr, "Serving policies");
     daemon.run_until_stopped().await

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use mesh_api::grpc::{Channel, Endpoint};
 use mesh_api::proto::tap::tap_client::TapClient;
 use mesh_core::tap::{TapEvent, TapRequest};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tonic::metadata::{Ascii, MetadataValue};
-use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 
 use super::pods::TappedPod;
@@ -84,7 +84,7 @@ async fn observe_once(
 }
 
 async fn connect(pod: &TappedPod) -> Result<Channel, Status> {
-    let endpoint = Endpoint::from_shared(format!("http://{}", pod.addr))
+    let endpoint = Endpoint::new(&pod.addr.to_string())
         .map_err(|error| Status::internal(error.to_string()))?;
     let endpoint = endpoint.connect_timeout(CONNECT_TIMEOUT);
     let connected = endpoint.connect().await;

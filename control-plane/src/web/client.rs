@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use http::StatusCode;
+use mesh_api::grpc::{Channel, Endpoint, TransportError};
 use mesh_api::linkerd2::viz::api_client::ApiClient;
 use mesh_api::linkerd2::viz::{Pod, SelfCheckRequest};
 use serde_json::Value;
 use tokio::time::timeout;
-use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
 use super::json::ToJson;
@@ -39,14 +39,14 @@ pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(15);
 const MAX_RESPONSE: usize = 8 << 20;
 
 /// Returns a connection to a host and port, which is opened by the first call.
-pub(super) fn channel(addr: &str) -> Result<Channel, tonic::transport::Error> {
-    let endpoint = Endpoint::from_shared(format!("http://{addr}"))?;
+pub(super) fn channel(addr: &str) -> Result<Channel, TransportError> {
+    let endpoint = Endpoint::new(addr)?;
     Ok(endpoint.connect_timeout(CONNECT_TIMEOUT).connect_lazy())
 }
 
 impl MetricsClient {
     /// Returns a client for a host and port, which does not connect yet.
-    pub(crate) fn new(addr: &str) -> Result<Self, tonic::transport::Error> {
+    pub(crate) fn new(addr: &str) -> Result<Self, TransportError> {
         Ok(Self {
             api: ApiClient::new(channel(addr)?).max_decoding_message_size(MAX_RESPONSE),
             addr: addr.to_owned(),

@@ -2,13 +2,13 @@
 //! ports. It is the same answer that the proxies enforce, and it takes no rights to read objects.
 
 use http::StatusCode;
+use mesh_api::grpc::{Channel, TransportError};
 use mesh_api::inbound::server_policy;
 use mesh_api::proto::inbound::PortSpec;
 use mesh_api::proto::inbound::inbound_server_policies_client::InboundServerPoliciesClient;
 use mesh_core::policy::inbound::ServerPolicy;
 use serde_json::json;
 use tonic::Code;
-use tonic::transport::Channel;
 
 use super::client::{Failure, channel};
 
@@ -25,7 +25,7 @@ const MAX_RESPONSE: usize = 1 << 20;
 
 impl PolicyClient {
     /// Returns a client for a host and port, which does not connect yet.
-    pub(crate) fn new(addr: &str) -> Result<Self, tonic::transport::Error> {
+    pub(crate) fn new(addr: &str) -> Result<Self, TransportError> {
         let api = InboundServerPoliciesClient::new(channel(addr)?);
         Ok(Self {
             api: api.max_decoding_message_size(MAX_RESPONSE),

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use mesh_api::grpc::Channel;
 use mesh_api::linkerd2::viz::api_client::ApiClient;
 use mesh_api::linkerd2::viz::edges_response::Response as EdgesResult;
 use mesh_api::linkerd2::viz::stat_summary_request::Outbound;
@@ -17,7 +18,6 @@ use mesh_api::linkerd2::viz::{
 };
 use serde_json::{Value, json};
 use tonic::Status;
-use tonic::transport::Channel;
 
 use super::json::ToJson;
 

@@ -22,6 +22,7 @@ use std::time::Duration;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Request, Response, Uri};
 use hyper::client::conn::http2::SendRequest;
+use mesh_api::grpc::{self, Sanitized};
 use mesh_runtime::metrics::{Gauge, Labels, Registry};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
@@ -163,7 +164,7 @@ impl Client {
 }
 
 impl Service<Request<Body>> for Client {
-    type Response = Response<ResponseBody>;
+    type Response = Response<Sanitized<ResponseBody>>;
     type Error = CallError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, CallError>> + Send>>;
 
@@ -182,7 +183,7 @@ impl Inner {
         &self,
         mut request: Request<Body>,
         outage_log: OutageLog,
-    ) -> Result<Response<ResponseBody>, CallError> {
+    ) -> Result<Response<Sanitized<ResponseBody>>, CallError> {
         let path = request.uri().path_and_query().cloned();
         *request.uri_mut() = self.uri(path)?;
         let connection = self.connection().await;
@@ -199,7 +200,8 @@ impl Inner {
                 source: Arc::new(source),
             })?;
         call.response_headers(response.status(), response.headers());
-        Ok(response.map(|body| ResponseBody::new(body, stream, call)))
+        let response = response.map(|body| ResponseBody::new(body, stream, call));
+        Ok(grpc::response(response))
     }
 
     fn report(&self, error: Option<&CallError>) {

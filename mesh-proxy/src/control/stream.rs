@@ -10,6 +10,7 @@ use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 use http::header::{CONTENT_TYPE, TE};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version};
 use http_body_util::{BodyExt as _, Full};
+use mesh_api::grpc::Sanitized;
 use prost::Message;
 use tonic::body::Body;
 use tonic::{Code, Status};
@@ -21,7 +22,7 @@ use super::{Client, MAX_MESSAGE};
 /// The messages of a call's response stream.
 #[derive(Debug)]
 pub(crate) struct ResponseStream<A> {
-    body: ResponseBody,
+    body: Sanitized<ResponseBody>,
     /// The received bytes of an incomplete message.
     partial: BytesMut,
     /// The status of a stream that ends without one.
@@ -54,7 +55,7 @@ where
     let (head, body) = response
         .map_err(|error| Status::from_error(Box::new(error)))?
         .into_parts();
-    let missing_status = match grpc_status(head.headers) {
+    let missing_status = match Status::from_header_map(&head.headers) {
         None => grpc_code(head.status),
         // A trailers-only response.
         Some(status) if status.code() == Code::Ok => Code::Ok,
@@ -114,9 +115,12 @@ impl<A: Message + Default> ResponseStream<A> {
     }
 
     fn end(&self, trailers: Option<HeaderMap>) -> Result<Option<A>, Status> {
-        let status = trailers.and_then(grpc_status).unwrap_or_else(|| {
-            Status::new(self.missing_status, "the stream ended without a status")
-        });
+        let status = trailers
+            .as_ref()
+            .and_then(Status::from_header_map)
+            .unwrap_or_else(|| {
+                Status::new(self.missing_status, "the stream ended without a status")
+            });
         match status.code() {
             Code::Ok if self.partial.is_empty() => Ok(None),
             Code::Ok => Err(Status::internal("the stream ended inside a message")),
@@ -134,12 +138,6 @@ fn frame_message(message: &impl Message) -> Bytes {
     // Encoding fails only if a buffer cannot grow.
     let _encoded = message.encode(&mut framed);
     framed.freeze()
-}
-
-fn grpc_status(mut headers: HeaderMap) -> Option<Status> {
-    // Unused, and tonic panics if the details are not valid base64.
-    headers.remove("grpc-status-details-bin");
-    Status::from_header_map(&headers)
 }
 
 /// Returns the code of a response without a gRPC status, by gRPC's "HTTP to gRPC Status Code

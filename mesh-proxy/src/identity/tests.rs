@@ -4,7 +4,8 @@ use std::io::Write as _;
 
 use mesh_api::proto::identity::CertifyRequest;
 use mesh_runtime::admin::Readiness;
-use tonic::Status;
+use tonic::metadata::MetadataMap;
+use tonic::{Code, Status};
 
 use super::*;
 use crate::config::tests::with_control_plane;
@@ -107,6 +108,20 @@ async fn each_request_uses_the_current_token() {
     ] {
         assert!(text.contains(line), "{text}");
     }
+}
+
+#[tokio::test]
+async fn refusal_with_malformed_details_is_tried_again() {
+    let ca = TestCa::new();
+    let mut running = start(&ca).await;
+    let call = running.control.certify.recv().await.unwrap();
+    let mut fields = http::HeaderMap::new();
+    fields.insert("grpc-status-details-bin", "%%%".parse().unwrap());
+    let details = MetadataMap::from_headers(fields);
+    call.refuse(Status::with_metadata(Code::Unavailable, "no", details));
+    let retry = timeout(Duration::from_secs(20), running.control.certify.recv());
+    sign(&ca, retry.await.expect("the certifier lives").unwrap());
+    running.credentials.wait_for(Option::is_some).await.unwrap();
 }
 
 #[tokio::test]

@@ -21,7 +21,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_local;
 use tokio::time::{Instant, advance};
-use tonic::{Request, Response, Status};
+use tonic::metadata::MetadataMap;
+use tonic::{Code, Request, Response, Status};
 use tower::Service as _;
 
 use super::app::{App, expect, head, send};
@@ -459,7 +460,11 @@ fn refused_and_rejected_spans_are_counted() {
         let request = get("/", SAMPLED[0]);
         exchange(&mut tcp, &mut accepted, &request).await;
         let refused = while_time_passes(collector.call()).await;
-        let status = Status::resource_exhausted("not now");
+        // Details that are not base64 make the refusal no other.
+        let mut fields = http::HeaderMap::new();
+        fields.insert("grpc-status-details-bin", "%%%".parse().unwrap());
+        let details = MetadataMap::from_headers(fields);
+        let status = Status::with_metadata(Code::ResourceExhausted, "not now", details);
         refused.answer.send(Err(status)).unwrap();
         // The other connection has been idle for too long.
         let (mut tcp, mut accepted) = connected(&proxy, &app).await;

@@ -47,13 +47,14 @@ enum Places {
 }
 
 #[rustfmt::skip] // a table, one row a line
-const CONFINED_CRATES: [ConfinedCrate; 7] = [
+const CONFINED_CRATES: [ConfinedCrate; 8] = [
     confined("prometheus", Below(&["mesh-runtime/src/metrics"]), "use mesh_runtime::metrics"),
     confined("aya", Below(&["mesh-agent/src/ebpf", "mesh-agent/tests/privileged/world", "mesh-ebpf-common/"]), "go through mesh_agent::ebpf"),
     confined("aya_log", Below(&["mesh-agent/src/ebpf"]), "go through mesh_agent::ebpf"),
     confined("rustls", Modules("tls"), "go through the program's tls module"),
     confined("tokio_rustls", Modules("tls"), "go through the program's tls module"),
     confined("linkerd2_proxy_api", Below(&["mesh-api/"]), "use mesh_api, which re-exports the generated types and converts them"),
+    confined("tonic::transport", Below(&["mesh-api/src/grpc.rs", "control-plane/src/daemon.rs", "mesh-test-support/", "bench/"]), "use mesh_api::grpc and Daemon::serve_grpc, which show tonic no field of a peer that it would panic about"),
     confined("k8s_openapi", Below(&["mesh-k8s/", "control-plane/src/", "mesh-agent/src/kubernetes", "mesh-local/src/", "cli/src/"]), "use mesh_core's types; Kubernetes' end in mesh-k8s and the code that reads or writes objects"),
 ];
 
@@ -261,10 +262,18 @@ mod tests {
                 "mesh-proxy/src/app.rs",
                 "use prometheus::Registry;\nuse rustls_pki_types::ServerName;\nuse tokio_rustls::x;\n",
             ),
+            (
+                "cli/src/clients/grpc.rs",
+                "use mesh_api::grpc::Channel;\nuse tonic::transport::Channel;\n",
+            ),
         ]);
         assert_eq!(
             places(&seams(&tree)),
-            [("mesh-proxy/src/app.rs", 1), ("mesh-proxy/src/app.rs", 3)]
+            [
+                ("mesh-proxy/src/app.rs", 1),
+                ("mesh-proxy/src/app.rs", 3),
+                ("cli/src/clients/grpc.rs", 2)
+            ]
         );
     }
 

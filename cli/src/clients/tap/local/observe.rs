@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
+use mesh_api::grpc::Channel;
 use mesh_api::proto::tap::tap_client::TapClient;
 use mesh_core::tap::{TapEvent, TapRequest};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
-use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use super::observer::Observer;
