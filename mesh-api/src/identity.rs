@@ -3,6 +3,7 @@
 use std::time::SystemTime;
 
 use crate::field::{InvalidField, required};
+use crate::mesh::identity;
 use crate::proto::identity::{CertifyRequest, CertifyResponse};
 
 /// An issued certificate. All parts are DER.
@@ -15,6 +16,18 @@ pub struct IssuedCertificate {
     /// The end of the certificate's validity.
     pub valid_until: SystemTime,
 }
+
+/// The trust anchors of the mesh. A higher number replaces a lower one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TrustBundle {
+    /// Not 0. Increases with each change, across restarts and replicas of the identity service.
+    pub number: u64,
+    /// In PEM.
+    pub anchors: String,
+}
+
+/// The largest bundle of trust anchors, in bytes: that of a ConfigMap, from which they come.
+pub const MAX_TRUST_BUNDLE: usize = 1 << 20;
 
 /// Returns a request for a certificate of `identity` with a ServiceAccount token. `csr` is DER.
 pub fn certify_request(identity: &str, token: Vec<u8>, csr: Vec<u8>) -> CertifyRequest {
@@ -54,6 +67,38 @@ pub fn to_proto(issued: &IssuedCertificate) -> CertifyResponse {
     }
 }
 
+/// Converts received trust anchors, which are not parsed here.
+///
+/// # Errors
+///
+/// The number is missing, or the anchors are missing or exceed [`MAX_TRUST_BUNDLE`].
+pub fn trust_bundle(message: identity::TrustBundle) -> Result<TrustBundle, InvalidField> {
+    let identity::TrustBundle { number, anchors } = message;
+    if number == 0 {
+        return Err(InvalidField::missing("number"));
+    }
+    if anchors.is_empty() {
+        return Err(InvalidField::missing("anchors"));
+    }
+    if anchors.len() > MAX_TRUST_BUNDLE {
+        let found = format!("{} bytes", anchors.len());
+        return Err(InvalidField::not_a(
+            "bundle of at most 1 MiB",
+            "anchors",
+            found,
+        ));
+    }
+    Ok(TrustBundle { number, anchors })
+}
+
+/// Converts trust anchors to a message.
+pub fn trust_bundle_to_proto(bundle: &TrustBundle) -> identity::TrustBundle {
+    identity::TrustBundle {
+        number: bundle.number,
+        anchors: bundle.anchors.clone(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -68,6 +113,19 @@ mod tests {
             valid_until: SystemTime::UNIX_EPOCH + Duration::new(1_800_000_000, 500),
         };
         assert_eq!(issued(to_proto(&issued_one)), Ok(issued_one));
+    }
+
+    #[test]
+    fn trust_bundle_round_trips_up_to_its_limit() {
+        let bundle = |number, length| TrustBundle {
+            number,
+            anchors: "a".repeat(length),
+        };
+        let largest = bundle(7, MAX_TRUST_BUNDLE);
+        assert_eq!(trust_bundle(trust_bundle_to_proto(&largest)), Ok(largest));
+        for invalid in [bundle(0, 1), bundle(7, 0), bundle(7, MAX_TRUST_BUNDLE + 1)] {
+            trust_bundle(trust_bundle_to_proto(&invalid)).unwrap_err();
+        }
     }
 
     #[test]

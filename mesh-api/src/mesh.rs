@@ -15,6 +15,11 @@ pub mod destination {
     include!("generated/mesh.destination.rs");
 }
 
+/// `mesh.identity`
+pub mod identity {
+    include!("generated/mesh.identity.rs");
+}
+
 /// `mesh.outbound`
 pub mod outbound {
     include!("generated/mesh.outbound.rs");

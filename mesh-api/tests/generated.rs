@@ -8,22 +8,24 @@ use std::path::{Path, PathBuf};
 
 use tonic_prost_build::manual;
 
-const PROTOS: [&str; 6] = [
+const PROTOS: [&str; 7] = [
     "linkerd2/common_net.proto",
     "linkerd2/tap.proto",
     "linkerd2/viz.proto",
     "mesh/destination.proto",
+    "mesh/identity.proto",
     "mesh/outbound.proto",
     "opentelemetry/proto/collector/trace/v1/trace_service.proto",
 ];
 
 /// The generated files, one for each package or manually described service.
-const GENERATED: [&str; 10] = [
+const GENERATED: [&str; 11] = [
     "io.linkerd.proxy.outbound.OutboundPolicies.rs",
     "linkerd2.common.net.rs",
     "linkerd2.tap.rs",
     "linkerd2.viz.rs",
     "mesh.destination.rs",
+    "mesh.identity.rs",
     "mesh.outbound.rs",
     "opentelemetry.proto.collector.trace.v1.rs",
     "opentelemetry.proto.common.v1.rs",

@@ -38,7 +38,7 @@ use crate::context::{ProcessState, ProxyContext};
 use crate::control::dns::{DnsError, Resolver};
 use crate::control::{Client, Trust};
 use crate::discovery::Discovery;
-use crate::identity::{self, Certifier};
+use crate::identity::{self, BundleFollower, Certifier};
 use crate::inbound::Inbound;
 use crate::redirection::{self, ProbeListener};
 use crate::tap::Tap;
@@ -328,13 +328,23 @@ impl ControlPlane {
             Client::new(name, addr, &config.control, trust, &resolver, registry)
         };
 
+        let trust = Trust::Anonymous(credentials.clone(), anchors.clone());
+        let identity = client("identity", &config.identity.service, trust);
         if let Some(file) = config.identity.trust_anchors_file.clone() {
             supervisor.spawn("trust-anchors", identity::watch_file(file, publish_anchors));
+        } else {
+            let follower = BundleFollower::new(
+                identity.clone(),
+                config.control.backoff,
+                credentials.clone(),
+                publish_anchors,
+                registry,
+            );
+            supervisor.spawn("trust-anchors", follower.run());
         }
-        let trust = Trust::Anonymous(credentials.clone(), anchors.clone());
         let certifier = Certifier::new(
             &config.identity,
-            client("identity", &config.identity.service, trust),
+            identity,
             publish,
             anchors,
             readiness.condition("identity"),

@@ -7,6 +7,7 @@
 //! default after 10 seconds at the earliest and a day at the latest ([`schedule`]).
 
 mod anchors;
+mod bundle;
 mod schedule;
 
 use std::path::PathBuf;
@@ -22,6 +23,7 @@ use tokio::time::timeout;
 use tonic::Status;
 
 pub(crate) use self::anchors::watch_file;
+pub(crate) use self::bundle::BundleFollower;
 use self::schedule::Schedule;
 use crate::config::IdentityConfig;
 use crate::control::{self, Client};

@@ -34,7 +34,7 @@ pub(crate) use self::credentials::{Credentials, IssuedCertificate};
 pub(crate) use self::crypto::export_rustls_info;
 pub(crate) use self::csr::CertificateRequest;
 pub(crate) use self::error::{CredentialsError, TlsError};
-pub(crate) use self::trust::TrustAnchors;
+pub(crate) use self::trust::{TrustAnchors, TrustAnchorsError};
 
 /// The current credentials; `None` until the first certificate is issued.
 pub(crate) type CredentialsRx = watch::Receiver<Option<Arc<Credentials>>>;

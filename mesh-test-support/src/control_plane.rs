@@ -9,6 +9,8 @@ use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
+use mesh_api::mesh::identity::trust_anchors_server::{TrustAnchors, TrustAnchorsServer};
+use mesh_api::mesh::identity::{TrustBundle, WatchRequest};
 use mesh_api::mesh::service::outbound_policies_server::{OutboundPolicies, OutboundPoliciesServer};
 use mesh_api::outbound::ExtendedPolicy;
 use mesh_api::proto::destination::destination_server::{Destination, DestinationServer};
@@ -55,6 +57,11 @@ pub trait Script: Clone + Send + Sync + 'static {
 
     /// `Identity.Certify`.
     async fn certify(&self, request: CertifyRequest) -> Result<CertifyResponse, Status>;
+
+    /// `TrustAnchors.Watch`, which Linkerd's identity service does not have.
+    async fn trust_bundles(&self) -> Result<Messages<TrustBundle>, Status> {
+        Err(Status::unimplemented("no trust anchors"))
+    }
 }
 
 /// Returns a stream with one message, which stays open as a control plane's does.
@@ -97,6 +104,8 @@ impl<S: Script> Services<S> {
             OutboundPoliciesServer::new(self).call(request).await
         } else if path.starts_with("/io.linkerd.proxy.inbound.") {
             InboundServerPoliciesServer::new(self).call(request).await
+        } else if path.starts_with("/mesh.identity.") {
+            TrustAnchorsServer::new(self).call(request).await
         } else {
             IdentityServer::new(self).call(request).await
         }
@@ -173,5 +182,17 @@ impl<S: Script> Identity for Services<S> {
     ) -> Result<tonic::Response<CertifyResponse>, Status> {
         let issued = self.0.certify(request.into_inner()).await?;
         Ok(tonic::Response::new(issued))
+    }
+}
+
+#[tonic::async_trait]
+impl<S: Script> TrustAnchors for Services<S> {
+    type WatchStream = Messages<TrustBundle>;
+
+    async fn watch(
+        &self,
+        _request: tonic::Request<WatchRequest>,
+    ) -> Result<tonic::Response<Self::WatchStream>, Status> {
+        self.0.trust_bundles().await.map(tonic::Response::new)
     }
 }

@@ -17,7 +17,8 @@ pub(crate) struct IdentityConfig {
     /// The TLS server name (SNI) that peers send.
     pub(crate) server_name: Arc<str>,
     pub(crate) trust_anchors: TrustAnchors,
-    /// Reloaded while the proxy runs; its content then replaces `trust_anchors`.
+    /// Reloaded while the proxy runs; its content then replaces `trust_anchors`. Without it the
+    /// anchors that the identity service sends do.
     pub(crate) trust_anchors_file: Option<PathBuf>,
     pub(crate) service: ControlAddr,
     /// Read for every certificate request, because the kubelet rotates it.

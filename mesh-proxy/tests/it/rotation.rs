@@ -1,8 +1,6 @@
 //! Trust anchors and certificates that change under load: no request fails, and no proxy is started
 //! again.
 
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::harness::{HttpApp, Mesh, Pod, eventually, policies};
@@ -13,13 +11,6 @@ const OPAQUE: ([u8; 4], u16) = ([10, 96, 0, 2], 80);
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
 const CLOSE: &str = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok";
-
-/// Writes a bundle as a volume has it: replaced in one step.
-fn publish(folder: &Path, bundle: &str) {
-    let new = folder.join("new");
-    std::fs::write(&new, bundle).unwrap();
-    std::fs::rename(new, folder.join("ca-bundle.crt")).unwrap();
-}
 
 /// How many certificates the proxy has been given.
 async fn certified(pod: &Pod) -> f64 {
@@ -41,11 +32,7 @@ async fn until_certified_anew(pods: &[&Pod]) {
 #[tokio::test]
 async fn roots_are_exchanged_under_load_and_no_request_fails() {
     let Some(mesh) = Mesh::new() else { return };
-    let volume = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(volume.path(), PermissionsExt::from_mode(0o755)).unwrap();
-    let file = volume.path().join("ca-bundle.crt");
     let environment = [
-        ("MESH_PROXY_TRUST_ANCHORS_FILE", file.to_str().unwrap()),
         // A new certificate every second.
         ("IDENTITY_MIN_REFRESH", "1s"),
         ("IDENTITY_MAX_REFRESH", "1s"),
@@ -91,20 +78,27 @@ async fn roots_are_exchanged_under_load_and_no_request_fails() {
         // What is signed by the new root is refused, by the proxy that was given it first of all,
         // until the bundle has it: the present certificate goes on.
         let united = format!("{old}{new}");
-        publish(volume.path(), &united);
+        mesh.control.send_anchors(7, &united);
         for pod in both {
             pod.proxy()
-                .logged("Read trust anchors file anchors=2")
+                .logged("Received trust anchors anchors=2 number=7")
                 .await;
         }
         until_certified_anew(&both).await;
-        publish(volume.path(), &new);
+        mesh.control.send_anchors(8, &new);
         for pod in both {
             pod.proxy()
-                .logged("Read trust anchors file anchors=1")
+                .logged("Received trust anchors anchors=1 number=8")
                 .await;
         }
         until_certified_anew(&both).await;
+        // A replica that is behind does not bring back the anchor that was withdrawn.
+        mesh.control.send_anchors(7, &united);
+        for pod in both {
+            pod.proxy()
+                .logged("its number 7 is lower than 8, the number of the anchors in use")
+                .await;
+        }
         over.store(true, Ordering::Relaxed);
     };
     let (runs, made, ()) = tokio::join!(load, handshakes, story);

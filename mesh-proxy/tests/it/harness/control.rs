@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
+use mesh_api::identity::TrustBundle;
 use mesh_api::proto::destination as dst;
 use mesh_core::endpoint::{Endpoint, EndpointUpdate};
 use mesh_core::policy::inbound::ServerPolicy;
@@ -36,6 +37,7 @@ struct State {
     outbound: Answers<SocketAddr, OutboundPolicy>,
     endpoints: Answers<String, Vec<Endpoint>>,
     inbound: Answers<(String, u16), ServerPolicy>,
+    bundles: Answers<(), TrustBundle>,
 }
 
 /// How certificates are issued.
@@ -80,6 +82,7 @@ impl ControlPlane {
             outbound: Answers::new(),
             endpoints: Answers::new(),
             inbound: Answers::new(),
+            bundles: Answers::new(),
         };
         Self {
             state: Arc::new(state),
@@ -97,6 +100,12 @@ impl ControlPlane {
         let pem = new.anchor_pem().to_owned();
         *self.state.authority.lock() = new;
         pem
+    }
+
+    /// Sends trust anchors, in PEM, with a number.
+    pub(crate) fn send_anchors(&self, number: u64, anchors: &str) {
+        let anchors = anchors.to_owned();
+        self.state.bundles.set((), TrustBundle { number, anchors });
     }
 
     /// How certificates are issued from now on.

@@ -1,5 +1,6 @@
 //! The responses to each call, from the state that the test has set.
 
+use mesh_api::mesh::identity::TrustBundle;
 use mesh_api::outbound::ExtendedPolicy;
 use mesh_api::proto::identity::{CertifyRequest, CertifyResponse};
 use mesh_api::proto::{destination as dst, inbound as inb, outbound as out};
@@ -63,6 +64,12 @@ impl Script for ControlPlane {
         }
         let encode = |_: Option<&_>, policy: &_| vec![mesh_api::inbound::to_proto(policy)];
         Ok(messages(inbound.follow(key), encode))
+    }
+
+    async fn trust_bundles(&self) -> Result<Messages<TrustBundle>, Status> {
+        let encode =
+            |_: Option<&_>, bundle: &_| vec![mesh_api::identity::trust_bundle_to_proto(bundle)];
+        Ok(messages(self.state.bundles.follow(()), encode))
     }
 
     async fn certify(&self, request: CertifyRequest) -> Result<CertifyResponse, Status> {

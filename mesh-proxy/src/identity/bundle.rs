@@ -1,0 +1,275 @@
+//! Follows the trust anchors that the identity service sends (`mesh.identity.TrustAnchors`).
+//!
+//! Runs on the control thread. The connection authenticates the service by the anchors that the
+//! proxy trusts already, so that no other server can add one. A bundle replaces the one before only
+//! if its number is higher: a replica with an earlier bundle, or a service that is restored from a
+//! backup, cannot bring back an anchor that was withdrawn. The number is not kept across a restart
+//! of the proxy. The identity service of Linkerd sends no anchors; those of the environment then
+//! stay in use.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mesh_api::identity::TrustBundle;
+use mesh_api::mesh::identity::{self as wire, WatchRequest};
+use mesh_core::resilience::Backoff;
+use mesh_runtime::metrics::{Counter, Gauge, Labels, Registry};
+use tokio::sync::{Notify, watch};
+use tonic::{Code, Status};
+
+use crate::config::StreamLimits;
+use crate::control::follow::{Event, RetryDecision, follow};
+use crate::control::{self, Client, stream};
+use crate::tls::{Credentials, TrustAnchors};
+
+/// Publishes the bundles that the identity service sends.
+#[derive(Debug)]
+pub(crate) struct BundleFollower {
+    client: Client,
+    backoff: Backoff,
+    credentials: watch::Receiver<Option<Arc<Credentials>>>,
+    bundles: Bundles,
+}
+
+/// The bundle in use, and where it is published.
+#[derive(Debug)]
+struct Bundles {
+    anchors: watch::Sender<TrustAnchors>,
+    /// `None` while the anchors are those of the environment.
+    current: Option<TrustBundle>,
+    /// Whether the service has no trust anchors. Only changes are logged.
+    is_unsupported: bool,
+    number: Gauge,
+    refused: Counter,
+}
+
+/// Why a bundle is not used.
+#[derive(Debug, thiserror::Error)]
+enum BundleError {
+    #[error(transparent)]
+    Field(#[from] mesh_api::InvalidField),
+    #[error(transparent)]
+    Anchors(#[from] crate::tls::TrustAnchorsError),
+    #[error("its number {number} is lower than {current}, the number of the anchors in use")]
+    Outdated { number: u64, current: u64 },
+    #[error("it has the number {0} of the anchors in use, but is not the same")]
+    Ambiguous(u64),
+}
+
+const WATCH: &str = "/mesh.identity.TrustAnchors/Watch";
+
+/// A service that responds sends the current bundle at once.
+const FIRST_MESSAGE: Duration = Duration::from_secs(15);
+
+/// After this time the service must authenticate itself again, by the anchors that are in use then.
+const LIFETIME: Duration = Duration::from_secs(3600);
+
+/// How often an identity service without trust anchors is asked again, because it may be replaced
+/// by one that has them.
+const RETRY_UNSUPPORTED: Duration = Duration::from_secs(300);
+
+impl BundleFollower {
+    pub(crate) fn new(
+        client: Client,
+        backoff: Backoff,
+        credentials: watch::Receiver<Option<Arc<Credentials>>>,
+        anchors: watch::Sender<TrustAnchors>,
+        registry: &Registry,
+    ) -> Self {
+        Self {
+            client,
+            backoff,
+            credentials,
+            bundles: Bundles::new(anchors, registry),
+        }
+    }
+
+    /// Runs for the life of the process, from the first certificate on.
+    pub(crate) async fn run(mut self) {
+        if self.credentials.wait_for(Option::is_some).await.is_err() {
+            // The process exits.
+            return;
+        }
+        let limits = StreamLimits {
+            initial: Some(FIRST_MESSAGE),
+            idle: None,
+            lifetime: Some(LIFETIME),
+        };
+        let changed = Notify::new();
+        loop {
+            let client = &self.client;
+            let bundles = &mut self.bundles;
+            let open = || stream::open(client.clone(), WATCH, WatchRequest {});
+            let following = follow(limits, self.backoff, open, |event| {
+                if bundles.apply(event) {
+                    changed.notify_one();
+                }
+                bundles.decide()
+            });
+            // The service that sent new anchors must authenticate itself by them too, so that one
+            // whose anchor was withdrawn is not followed any longer.
+            tokio::select! {
+                () = following => {}
+                () = changed.notified() => {}
+            }
+        }
+    }
+}
+
+impl Bundles {
+    fn new(anchors: watch::Sender<TrustAnchors>, registry: &Registry) -> Self {
+        let none = Labels::new();
+        Self {
+            anchors,
+            current: None,
+            is_unsupported: false,
+            number: registry
+                .gauge_family(
+                    "mesh_trust_bundle_number",
+                    "Number of the trust anchors that this proxy got from the identity service; 0 while it uses those of its environment",
+                )
+                .with(&none),
+            refused: registry
+                .counter_family(
+                    "mesh_trust_bundles_refused_total",
+                    "Trust anchors that the identity service sent and this proxy did not use, because they are invalid or have a lower number",
+                )
+                .with(&none),
+        }
+    }
+
+    /// Returns whether the anchors changed.
+    fn apply(&mut self, event: Event<wire::TrustBundle>) -> bool {
+        match event {
+            Event::Message { message, .. } => {
+                self.is_unsupported = false;
+                match self.adopt(message) {
+                    Ok(is_changed) => is_changed,
+                    Err(error) => {
+                        self.refused.inc();
+                        tracing::error!(%error, "Trust anchors of the identity service refused; the current ones stay in use");
+                        false
+                    }
+                }
+            }
+            Event::Failed(status) => {
+                self.report(&status);
+                false
+            }
+        }
+    }
+
+    fn adopt(&mut self, message: wire::TrustBundle) -> Result<bool, BundleError> {
+        let new = mesh_api::identity::trust_bundle(message)?;
+        if let Some(current) = &self.current {
+            match new.number.cmp(&current.number) {
+                Ordering::Greater => {}
+                Ordering::Equal if new == *current => return Ok(false),
+                Ordering::Equal => return Err(BundleError::Ambiguous(new.number)),
+                Ordering::Less => {
+                    return Err(BundleError::Outdated {
+                        number: new.number,
+                        current: current.number,
+                    });
+                }
+            }
+        }
+        let anchors = TrustAnchors::from_pem(&new.anchors)?;
+        let number = new.number;
+        self.number.set(i64::try_from(number).unwrap_or(i64::MAX));
+        self.current = Some(new);
+        let count = anchors.len();
+        let is_changed = self.anchors.send_if_modified(|current| {
+            let is_changed = *current != anchors;
+            if is_changed {
+                *current = anchors;
+            }
+            is_changed
+        });
+        tracing::info!(anchors = count, number, "Received trust anchors");
+        Ok(is_changed)
+    }
+
+    fn report(&mut self, status: &Status) {
+        let is_unsupported = status.code() == Code::Unimplemented;
+        let was_unsupported = std::mem::replace(&mut self.is_unsupported, is_unsupported);
+        if !is_unsupported {
+            let reason = control::reason(status);
+            tracing::debug!(reason, "Stream of trust anchors failed");
+        } else if !was_unsupported {
+            tracing::info!(
+                "The identity service does not send trust anchors; those of the environment stay in use"
+            );
+        }
+    }
+
+    fn decide(&self) -> RetryDecision {
+        if self.is_unsupported {
+            RetryDecision::RetryAfter(RETRY_UNSUPPORTED)
+        } else {
+            RetryDecision::Retry
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tls::tests::TestCa;
+
+    fn message(number: u64, anchors: &str) -> Event<wire::TrustBundle> {
+        Event::Message {
+            first: true,
+            message: wire::TrustBundle {
+                number,
+                anchors: anchors.to_owned(),
+            },
+        }
+    }
+
+    #[test]
+    fn only_a_higher_number_replaces_the_anchors() {
+        let (old, new) = (TestCa::new(), TestCa::new());
+        let both = format!("{}{}", old.pem, new.pem);
+        let (publish, anchors) = watch::channel(old.anchors());
+        let registry = Registry::new();
+        let mut bundles = Bundles::new(publish, &registry);
+        for (number, pem, is_used) in [
+            // Those of the environment: nothing changes.
+            (5, &old.pem, false),
+            (5, &both, false),
+            (4, &both, false),
+            (6, &both, true),
+            (6, &both, false),
+            (5, &old.pem, false),
+            (7, &"no certificate".to_owned(), false),
+            (7, &new.pem, true),
+            (0, &old.pem, false),
+            (6, &both, false),
+        ] {
+            assert_eq!(bundles.apply(message(number, pem)), is_used, "{number}");
+        }
+        assert_eq!(*anchors.borrow(), new.anchors());
+        let text = String::from_utf8(registry.encode()).unwrap();
+        for line in [
+            "mesh_trust_bundle_number 7\n",
+            "mesh_trust_bundles_refused_total 6\n",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
+    }
+
+    #[test]
+    fn identity_service_without_anchors_is_asked_again_later() {
+        let ca = TestCa::new();
+        let (publish, anchors) = watch::channel(ca.anchors());
+        let mut bundles = Bundles::new(publish, &Registry::new());
+        assert!(!bundles.apply(Event::Failed(Status::unimplemented("unknown service"))));
+        let decision = bundles.decide();
+        assert_eq!(decision, RetryDecision::RetryAfter(RETRY_UNSUPPORTED));
+        assert_eq!(*anchors.borrow(), ca.anchors());
+        bundles.apply(Event::Failed(Status::unavailable("restarting")));
+        assert_eq!(bundles.decide(), RetryDecision::Retry);
+    }
+}
