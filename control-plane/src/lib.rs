@@ -24,7 +24,7 @@ pub mod source;
 mod status;
 mod tap;
 mod tap_injector;
-mod trust_roots;
+mod trust_bundle;
 mod validator;
 mod web;
 mod webhook;

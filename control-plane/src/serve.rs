@@ -12,6 +12,7 @@ mod inbound;
 mod metrics_api;
 mod outbound;
 mod stream_limit;
+mod trust_anchors;
 mod updates;
 mod workload;
 
@@ -26,4 +27,5 @@ pub use self::{
     inbound::InboundService,
     metrics_api::{MetricsApiService, MetricsApiSettings},
     outbound::OutboundService,
+    trust_anchors::TrustAnchorsService,
 };

@@ -104,6 +104,7 @@ fn manifest(paths: &NodePaths, settings: &Settings, values: &Values) -> String {
         "--identity-clock-skew-allowance=20s".into(),
         "--identity-scheme=linkerd.io/tls".into(),
         "--token-verify-key=/var/run/linkerd/identity/token/verify.pem".into(),
+        "--publish-trust-roots".into(),
     ];
     let destination = [
         "destination".to_owned(),

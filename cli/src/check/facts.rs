@@ -27,9 +27,6 @@ pub(crate) type Fact<T> = Result<T, String>;
 /// Pods younger than this may still be starting, so that checks of application pods exclude them
 /// and say so.
 pub(crate) const NEW_POD_SECONDS: u64 = 30;
-/// Time in which all copies of changed trust anchors are updated. Kubelets read ConfigMaps about
-/// once a minute.
-pub(crate) const PROPAGATION_SECONDS: u64 = 90;
 
 /// The value of a fact that was not queried. It is not shown, because the checks that use it do not
 /// apply.

@@ -138,7 +138,6 @@ pub(super) fn pod(namespace: &str, name: &str, node: &str, proxy: bool) -> Pod {
             "nodeName": node, "containers": containers,
             "volumes": [
                 {"name": "token", "projected": {"sources": [{"serviceAccountToken": {"path": "token", "audience": "identity.l5d.io"}}]}},
-                {"name": "roots", "configMap": {"name": TRUST_ROOTS, "optional": true}},
             ],
         },
         "status": {
@@ -338,9 +337,7 @@ fn add_certificates(facts: &mut Facts) {
     ]);
     facts.trust.key = Ok(());
     let bundle = anchor.pem();
-    facts.objects.trust_roots = Ok(["linkerd", "shop"]
-        .map(|namespace| trust_roots(namespace, &bundle))
-        .into());
+    facts.objects.trust_roots = Ok(vec![trust_roots("linkerd", &bundle)]);
     let authority = TestCa::new("webhook", 365);
     let (der, pem) = authority.server(SERVER_NAME, 365);
     facts.objects.webhook_secret = Ok(Some(webhook_secret(&pem)));

@@ -12,16 +12,14 @@ use super::certificate::{
     self, algorithm_problem, check_expiry, expiring, first_expiry, format_duration, is_signed_by,
     signing_problem, time_problem,
 };
-use super::facts::{
-    Fact, NEW_POD_SECONDS, PROPAGATION_SECONDS, fact_ref, full_name, proxy_container,
-};
+use super::facts::{Fact, NEW_POD_SECONDS, fact_ref, full_name, proxy_container};
 use super::{
     AppliesTo, Category, Check, CheckResult, Environment, Facts, Finding, OnFailure, Outcome,
     count, fix,
 };
 
-/// The ConfigMap of trust anchors, in the control plane's namespace and in each namespace with
-/// meshed pods.
+/// The ConfigMap of trust anchors in the control plane's namespace. Earlier versions copied it to
+/// each namespace with meshed pods.
 pub(super) const TRUST_ROOTS: &str = "linkerd-identity-trust-roots";
 pub(super) const BUNDLE_KEY: &str = "ca-bundle.crt";
 
@@ -116,14 +114,10 @@ pub(super) const CATEGORY: Category = Category {
         .applies_to(AppliesTo::Everywhere),
         Check::new(
             "trust-roots-published",
-            "every namespace with meshed pods has the current trust anchors",
-            "kubectl -n {ns} logs deployment/linkerd-identity -c identity; identity recreates a stale ConfigMap when it is deleted",
+            "running proxies take trust anchors from the identity service only",
+            "kubectl -n NAMESPACE rollout restart WORKLOAD; then kubectl -n NAMESPACE delete configmap linkerd-identity-trust-roots",
             published,
-        )
-        .explained_by(&[
-            NOT_RUNNING,
-            &["controllers-permissions", "l5d-identity-cert-config-valid"],
-        ]),
+        ),
         Check::new(
             "l5d-identity-data-plane-proxies-certs-match-ca",
             "proxies trust the current anchors",
@@ -278,78 +272,44 @@ fn same_anchors(one: &str, other: &str) -> bool {
     }
 }
 
-/// Returns the Unix time of the last write to an object, in seconds.
-fn last_write(map: &ConfigMap) -> Option<u64> {
-    let fields = map.metadata.managed_fields.iter().flatten();
-    let times = fields.filter_map(|entry| entry.time.as_ref());
-    let newest = times.chain(&map.metadata.creation_timestamp).max()?;
-    u64::try_from(newest.0.as_second()).ok()
-}
-
+/// Finds the pods of earlier versions, whose proxies take anchors from a ConfigMap that every
+/// client with the right to write ConfigMaps in their namespace can change, and the ConfigMaps that
+/// no pod needs.
 fn published(facts: &Facts) -> CheckResult {
-    let values = facts.values()?;
-    if !values.identity.publish_trust_roots {
+    if !facts.values()?.identity.publish_trust_roots {
         return Ok(Outcome::ok("identity.publishTrustRoots is off"));
     }
-    let bundle = bundle(facts)?;
-    let maps = fact_ref(&facts.objects.trust_roots)?;
-    let own = maps
-        .iter()
-        .find(|map| map.namespace().as_deref() == Some(&facts.control_namespace));
-    let is_propagating = own
-        .and_then(last_write)
-        .is_some_and(|written| written + PROPAGATION_SECONDS > facts.clock());
-    let mut wrong: BTreeMap<String, (&str, Vec<String>)> = BTreeMap::new();
-    for pod in facts
-        .meshed_pods()?
-        .filter(|pod| reads_config_map(facts, pod) && !facts.is_new(pod))
-    {
+    let mut mounting: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut findings = Vec::new();
+    for pod in facts.meshed_pods()?.filter(|pod| mounts_copy(facts, pod)) {
         let namespace = pod.namespace().unwrap_or_default();
-        let map = maps
-            .iter()
-            .find(|map| map.namespace().as_ref() == Some(&namespace));
-        let problem = match map.and_then(bundle_of) {
-            None => "has no ConfigMap of trust anchors",
-            Some(own) if !same_anchors(&own, &bundle) => "has other anchors than the control plane",
-            Some(_) => continue,
-        };
-        let (_, pods) = wrong.entry(namespace).or_insert((problem, Vec::new()));
-        pods.push(pod.name_any());
+        mounting.entry(namespace).or_default().push(pod.name_any());
+        findings.push(
+            Finding::new(format!(
+                "{} takes trust anchors from ConfigMap {TRUST_ROOTS} of its namespace, as an earlier version injected it",
+                full_name(pod)
+            ))
+            .with_fix(fix::restart_command(pod)),
+        );
     }
-    if is_propagating && !wrong.is_empty() {
-        return Ok(Outcome::ok(format!(
-            "changed less than {PROPAGATION_SECONDS} s ago: not yet propagated to {}",
-            wrong.into_keys().collect::<Vec<_>>().join(", ")
-        )));
+    for map in fact_ref(&facts.objects.trust_roots)? {
+        let namespace = map.namespace().unwrap_or_default();
+        if namespace == facts.control_namespace || mounting.contains_key(&namespace) {
+            continue;
+        }
+        findings.push(
+            Finding::new(format!(
+                "ConfigMap {TRUST_ROOTS} of namespace {namespace} is from an earlier version, and no proxy reads it"
+            ))
+            .with_fix(format!("kubectl -n {namespace} delete configmap {TRUST_ROOTS}")),
+        );
     }
-    let findings = wrong.into_iter().map(|(namespace, (problem, pods))| {
-        Finding::new(format!(
-            "namespace {namespace} {problem}: {} old anchors",
-            match pods.as_slice() {
-                [pod] => format!("pod {pod} trusts the"),
-                pods => format!("pods {} trust the", listed(pods)),
-            }
-        ))
-        .with_fix(format!(
-            "kubectl -n {namespace} delete configmap {TRUST_ROOTS}: identity recreates it; kubectl -n {{ns}} logs deployment/linkerd-identity -c identity shows why it could not write it"
-        ))
-    });
-    Ok(Outcome::fail_if(findings, ""))
+    Ok(Outcome::warn_if(findings, ""))
 }
 
-/// Joins the first few names and appends the number of the others.
-fn listed(names: &[String]) -> String {
-    const SHOWN: usize = 5;
-    let first = names[..names.len().min(SHOWN)].join(", ");
-    match names.len().saturating_sub(SHOWN) {
-        0 => first,
-        more => format!("{first} and {more} more"),
-    }
-}
-
-/// Returns whether the pod's proxy reads the anchors from the ConfigMap of its namespace. Linkerd's
-/// proxy reads only its environment.
-fn reads_config_map(facts: &Facts, pod: &Pod) -> bool {
+/// Returns whether the pod's proxy takes the anchors from a ConfigMap in its namespace, as those
+/// that an earlier version injected. The namespace of the control plane has the original.
+fn mounts_copy(facts: &Facts, pod: &Pod) -> bool {
     let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
     let mounted = volumes.into_iter().flatten().any(|volume| {
         volume
@@ -357,13 +317,19 @@ fn reads_config_map(facts: &Facts, pod: &Pod) -> bool {
             .as_ref()
             .is_some_and(|map| map.name == TRUST_ROOTS)
     });
+    mounted && pod.namespace().as_deref() != Some(&facts.control_namespace)
+}
+
+/// Returns whether the pod's proxy receives the anchors from the identity service. Linkerd's proxy
+/// reads only its environment.
+fn follows_identity(facts: &Facts, pod: &Pod) -> bool {
     let of_linkerd = proxy_container(pod)
         .and_then(|proxy| proxy.image.as_deref())
         .is_some_and(|image| image.starts_with("cr.l5d.io/linkerd/proxy"));
     let published = facts
         .values()
         .map_or(true, |values| values.identity.publish_trust_roots);
-    mounted && published && !of_linkerd
+    published && !of_linkerd && !mounts_copy(facts, pod)
 }
 
 fn proxies_trust(facts: &Facts) -> CheckResult {
@@ -371,7 +337,7 @@ fn proxies_trust(facts: &Facts) -> CheckResult {
     let mut wrong = Vec::new();
     for pod in facts
         .meshed_pods()?
-        .filter(|pod| !reads_config_map(facts, pod))
+        .filter(|pod| !follows_identity(facts, pod))
     {
         let env = proxy_container(pod).map(pod::plain_env).unwrap_or_default();
         let own = env.get("LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS");

@@ -59,13 +59,9 @@ pub struct Identity {
     /// Maximum number of requests in a burst to the API server
     #[arg(long, value_name = "N", default_value = "200", value_parser = clap::value_parser!(u32).range(1..))]
     pub kube_apiclient_burst: u32,
-    /// Copy the trust anchors into each namespace with meshed pods, so that running proxies receive
-    /// new ones
-    #[arg(long, default_value = "false", value_parser = flag, num_args = 0..=1, default_missing_value = "true", require_equals = true, conflicts_with = "token_verify_key")]
+    /// Send the trust anchors to running proxies, so that they receive new ones
+    #[arg(long, default_value = "false", value_parser = flag, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     pub publish_trust_roots: bool,
-    /// ClusterRole that owns the copies, so that they are deleted with it
-    #[arg(long, value_name = "NAME", requires = "publish_trust_roots")]
-    pub trust_roots_owner: Option<String>,
     #[command(flatten)]
     pub cluster: Cluster,
     #[command(flatten)]

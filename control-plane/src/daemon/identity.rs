@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use kube::Client;
+use mesh_api::identity::TrustBundle;
+use mesh_api::mesh::identity::trust_anchors_server::TrustAnchorsServer;
 use mesh_api::proto::identity::identity_server::IdentityServer;
 use mesh_core::identity::trust_domain;
 use mesh_runtime::metrics::{Labels, Registry};
@@ -18,8 +20,8 @@ use crate::identity::{
     CertificateAuthority, EventRecorder, Files, IdentitySuffix, IssuerNames, LoadError,
     LoadedIssuer, TokenReviewer, TokenVerifier, Validity, is_dns_label,
 };
-use crate::serve::IdentityService;
-use crate::trust_roots::{self, Publisher};
+use crate::serve::{IdentityService, TrustAnchorsService};
+use crate::trust_bundle::{Publisher, Record};
 
 /// Larger requests are rejected without being read: a CSR of 16 KiB, a token and a name fit.
 const MAX_REQUEST: usize = 64 * 1024;
@@ -46,7 +48,8 @@ pub(super) async fn run(config: Identity) -> Result<(), DaemonError> {
         per_second: config.kube_apiclient_qps,
         burst: config.kube_apiclient_burst,
     };
-    let (anchors, published) = watch::channel(Arc::from(contents.anchors()));
+    let (anchors, verified) = watch::channel(Arc::from(contents.anchors()));
+    let mut record = None;
     let (tokens, event_recorder) = match token_key {
         Some(key) => (TokenVerifier::signed_by(key), EventRecorder::default()),
         None => {
@@ -58,9 +61,7 @@ pub(super) async fn run(config: Identity) -> Result<(), DaemonError> {
                 return Ok(());
             };
             access.map_err(DaemonError::Access)?;
-            if config.publish_trust_roots {
-                spawn_publisher(&daemon, &config, client.clone(), published);
-            }
+            record = Some(Record::new(client.clone(), &config.controller_namespace));
             let event_recorder = event_recorder(&daemon, &config, client).await;
             (TokenVerifier::Reviewed(Box::new(reviews)), event_recorder)
         }
@@ -88,7 +89,14 @@ pub(super) async fn run(config: Identity) -> Result<(), DaemonError> {
         &daemon.calls,
     ))
     .max_decoding_message_size(MAX_REQUEST);
-    daemon.serve_grpc(listener, Routes::new(service));
+    let mut services = Routes::new(service);
+    if config.publish_trust_roots {
+        let bundles = spawn_publisher(&daemon, record, verified);
+        let service = TrustAnchorsService::new(bundles, daemon.watch.clone(), &daemon.calls);
+        services = services
+            .add_service(TrustAnchorsServer::new(service).max_decoding_message_size(MAX_REQUEST));
+    }
+    daemon.serve_grpc(listener, services);
     ready.set(true);
     tracing::info!(addr = %config.addr, trust_domain = trust_domain(&config.identity_trust_domain, &config.cluster_domain), "Serving identities");
     daemon.run_until_stopped().await
@@ -101,22 +109,16 @@ async fn event_recorder(daemon: &Daemon, config: &Identity, client: Client) -> E
     EventRecorder::new(&client, events, &config.controller_namespace).await
 }
 
+/// Returns the numbered anchors.
 fn spawn_publisher(
     daemon: &Daemon,
-    config: &Identity,
-    client: Client,
-    anchors: watch::Receiver<Arc<[u8]>>,
-) {
-    let publisher = Publisher::new(
-        client,
-        trust_roots::Settings {
-            control_namespace: config.controller_namespace.clone(),
-            owner: config.trust_roots_owner.clone(),
-        },
-        anchors,
-        &daemon.registry,
-    );
-    daemon.supervisor.spawn("trust roots", publisher.run());
+    record: Option<Record>,
+    verified: watch::Receiver<Arc<[u8]>>,
+) -> watch::Receiver<Option<Arc<TrustBundle>>> {
+    let (publish, bundles) = watch::channel(None);
+    let publisher = Publisher::new(record, verified, publish, &daemon.registry);
+    daemon.supervisor.spawn("trust anchors", publisher.run());
+    bundles
 }
 
 /// Returns the callback for changed files.

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tonic::Streaming;
 
-use crate::controller::{Controller, eventually};
+use crate::controller::Controller;
 use crate::destination::request;
 use crate::manifests::service;
 
@@ -201,22 +201,6 @@ impl Cluster {
         };
         let resource = ApiResource::from_gvk_with_plural(&gvk, &plural);
         Api::namespaced_with(self.client.clone(), &self.namespace, &resource)
-    }
-
-    /// Waits until the object exists and satisfies the predicate.
-    pub(crate) async fn wait_for<K, T>(&self, name: &str, predicate: impl Fn(K) -> Option<T>) -> T
-    where
-        K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope>
-            + Clone
-            + std::fmt::Debug
-            + serde::de::DeserializeOwned,
-        K::DynamicType: Default,
-    {
-        let api: Api<K> = self.namespaced();
-        eventually(&format!("{name} in the cluster"), async || {
-            predicate(api.get_opt(name).await.unwrap()?)
-        })
-        .await
     }
 }
 

@@ -8,6 +8,8 @@ use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use mesh_api::identity::{IssuedCertificate, certify_request, issued};
+use mesh_api::mesh::identity::WatchRequest;
+use mesh_api::mesh::identity::trust_anchors_client::TrustAnchorsClient;
 use mesh_api::proto::identity::identity_client::IdentityClient;
 use mesh_test_support::certificates::TestCa;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
@@ -114,6 +116,27 @@ async fn certify(
         .certify(certify_request(IDENTITY, token, csr))
         .await?;
     Ok(issued(response.into_inner()).unwrap())
+}
+
+#[tokio::test]
+async fn changed_trust_anchors_are_sent_with_a_higher_number() {
+    let fixture = Fixture::new();
+    let args = [fixture.args(), vec!["--publish-trust-roots".to_owned()]].concat();
+    let controller = Controller::start("identity", "--addr", "--admin-addr", &args);
+    let mut client = TrustAnchorsClient::new(controller.channel().await);
+    let mut stream = client.watch(WatchRequest {}).await.unwrap().into_inner();
+    let first = stream.message().await.unwrap().unwrap();
+    assert_eq!(first.anchors, fixture.anchor.pem());
+    let both = format!("{}{}", fixture.anchor.pem(), TestCa::new().anchor_pem());
+    fs::write(fixture.path("anchors.pem"), &both).unwrap();
+    let second = stream.message().await.unwrap().unwrap();
+    assert!(second.number > first.number);
+    assert_eq!(second.anchors, both);
+
+    let silent = fixture.start();
+    let mut client = TrustAnchorsClient::new(silent.channel().await);
+    let refused = client.watch(WatchRequest {}).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unimplemented);
 }
 
 fn issuer_of(issued: &IssuedCertificate) -> String {

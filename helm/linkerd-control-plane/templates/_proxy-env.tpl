@@ -176,8 +176,6 @@
 - name: LINKERD2_PROXY_SHUTDOWN_GRACE_PERIOD
   value: {{ . | quote }}
 {{- end }}
-- name: MESH_PROXY_TRUST_ANCHORS_FILE
-  value: /var/run/linkerd/identity/trust-roots/ca-bundle.crt
 {{- if eq (include "mesh.redirection" .root) "agent" }}
 - name: MESH_PROXY_REDIRECT_CHECK
   value: 192.0.2.1:20001

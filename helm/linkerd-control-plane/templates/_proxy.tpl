@@ -152,9 +152,6 @@ volumeMounts:
   {{- else }}
   {{- include "mesh.apiAccess.mount" . | nindent 2 }}
   {{- end }}
-  - name: linkerd-identity-trust-roots
-    mountPath: /var/run/linkerd/identity/trust-roots
-    readOnly: true
 {{- end }}
 
 {{- define "mesh.proxy.volumes" -}}
@@ -178,10 +175,6 @@ volumeMounts:
           expirationSeconds: 86400
           path: linkerd-identity-token
 {{- end }}
-{{- /* Not optional as in other pods: the controllers cannot start without anchors, so their pods wait until the bootstrap has created them. */}}
-- name: linkerd-identity-trust-roots
-  configMap:
-    name: linkerd-identity-trust-roots
 {{- if eq (include "mesh.redirection" .root) "init" }}
 - name: {{ .root.Values.proxyInit.xtMountPath.name }}
   emptyDir: {}

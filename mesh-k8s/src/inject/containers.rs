@@ -4,18 +4,17 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    Capabilities, ConfigMapVolumeSource, Container, ContainerPort, DownwardAPIVolumeFile,
-    DownwardAPIVolumeSource, EmptyDirVolumeSource, EnvVar, ExecAction, HTTPGetAction, Lifecycle,
-    LifecycleHandler, ObjectFieldSelector, PodSpec, Probe, ProjectedVolumeSource,
-    ResourceRequirements, SeccompProfile, SecurityContext, ServiceAccountTokenProjection, Volume,
-    VolumeMount, VolumeProjection,
+    Capabilities, Container, ContainerPort, DownwardAPIVolumeFile, DownwardAPIVolumeSource,
+    EmptyDirVolumeSource, EnvVar, ExecAction, HTTPGetAction, Lifecycle, LifecycleHandler,
+    ObjectFieldSelector, PodSpec, Probe, ProjectedVolumeSource, ResourceRequirements,
+    SeccompProfile, SecurityContext, ServiceAccountTokenProjection, Volume, VolumeMount,
+    VolumeProjection,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::env::{
     IDENTITY_DIR, PODINFO_DIR, PODINFO_LABELS, SERVICE_ACCOUNT_DIR, TOKEN_DIR, TOKEN_FILE,
-    TRUST_ROOTS_DIR,
 };
 use crate::pod;
 use crate::values::{Bounds, Image, ProbeTiming, Resources, UNPRIVILEGED_ID, Values, non_empty};
@@ -27,7 +26,7 @@ pub(super) const END_ENTITY_VOLUME: &str = "linkerd-identity-end-entity";
 pub(super) const TOKEN_VOLUME: &str = "linkerd-identity-token";
 /// The labels of the pod, for the proxy's spans.
 pub(super) const PODINFO_VOLUME: &str = "linkerd-podinfo";
-/// The ConfigMap with the trust anchors in each namespace with meshed pods, and the volume of it.
+/// The ConfigMap with the trust anchors, and the volume that earlier versions mounted it by.
 pub const TRUST_ROOTS_CONFIG_MAP: &str = "linkerd-identity-trust-roots";
 /// The audience of the proxy's service account token.
 pub const TOKEN_AUDIENCE: &str = "identity.l5d.io";
@@ -179,7 +178,7 @@ pub(super) fn xtables_volume(values: &Values) -> Volume {
     }
 }
 
-/// The volumes of the proxy, in the order of Linkerd's patch; the ConfigMap is last.
+/// The volumes of the proxy, in the order of Linkerd's patch.
 pub(super) fn proxy_volumes(values: &Values) -> Vec<Volume> {
     let mut volumes = vec![end_entity_volume()];
     if values.proxy.tracing.enabled {
@@ -188,7 +187,6 @@ pub(super) fn proxy_volumes(values: &Values) -> Vec<Volume> {
     if values.identity.service_account_token_projection {
         volumes.push(token_volume());
     }
-    volumes.push(trust_roots_volume());
     volumes
 }
 
@@ -217,21 +215,6 @@ fn podinfo_volume() -> Volume {
                 ..DownwardAPIVolumeFile::default()
             }]),
             ..DownwardAPIVolumeSource::default()
-        }),
-        ..Volume::default()
-    }
-}
-
-/// A running proxy reads changed trust anchors from it. Optional, because the first pod of a
-/// namespace may start before the ConfigMap exists: the proxy then starts with the anchors of its
-/// environment and the kubelet adds the file later.
-fn trust_roots_volume() -> Volume {
-    Volume {
-        name: TRUST_ROOTS_CONFIG_MAP.into(),
-        config_map: Some(ConfigMapVolumeSource {
-            name: TRUST_ROOTS_CONFIG_MAP.into(),
-            optional: Some(true),
-            ..ConfigMapVolumeSource::default()
         }),
         ..Volume::default()
     }
@@ -429,10 +412,6 @@ fn proxy_mounts(values: &Values, spec: &PodSpec) -> Vec<VolumeMount> {
     if values.identity.service_account_token_projection {
         mounts.push(mount(TOKEN_VOLUME, TOKEN_DIR));
     }
-    mounts.push(VolumeMount {
-        read_only: Some(true),
-        ..mount(TRUST_ROOTS_CONFIG_MAP, TRUST_ROOTS_DIR)
-    });
     mounts.extend(service_account_mount(spec));
     mounts
 }

@@ -28,8 +28,6 @@ pub(super) struct EnvInputs<'a> {
 pub(super) const IDENTITY_DIR: &str = "/var/run/linkerd/identity/end-entity";
 /// The only key of the ConfigMap with the trust anchors.
 pub const TRUST_ROOTS_KEY: &str = "ca-bundle.crt";
-/// The mount path of the ConfigMap with the trust anchors.
-pub(super) const TRUST_ROOTS_DIR: &str = "/var/run/linkerd/identity/trust-roots";
 /// The mount path of the pod's labels, and their file.
 pub(super) const PODINFO_DIR: &str = "/var/run/linkerd/podinfo";
 pub(super) const PODINFO_LABELS: &str = "labels";
@@ -356,8 +354,6 @@ fn identity(env: &mut Env, inputs: &EnvInputs<'_>) {
 
 /// Writes the variables that only this mesh's proxy reads.
 fn mesh_variables(env: &mut Env, values: &Values) {
-    let anchors = format!("{TRUST_ROOTS_DIR}/{TRUST_ROOTS_KEY}");
-    env.plain("MESH_PROXY_TRUST_ANCHORS_FILE", anchors);
     if values.redirection() == Redirection::Agent {
         env.plain("MESH_PROXY_REDIRECT_CHECK", REDIRECT_CHECK);
     }

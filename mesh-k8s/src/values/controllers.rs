@@ -12,8 +12,7 @@ values! {
         /// trust-manager
         #[serde(rename = "externalCA")]
         pub external_ca: bool = false,
-        /// Copy the trust anchors into every namespace with meshed pods, so that running proxies
-        /// receive new anchors
+        /// Send the trust anchors to running proxies, so that they receive new ones
         pub publish_trust_roots: bool = true,
         /// Give proxies a projected token whose audience is the identity service. With `false` they
         /// use the token of their service account

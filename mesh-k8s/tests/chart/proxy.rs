@@ -145,15 +145,15 @@ fn comparable(pod: &Value) -> Value {
             }
         }
     }
-    let own = ["identity-issuer", "config", "tls", "kube-api-access"];
+    let own = [
+        "identity-issuer",
+        "linkerd-identity-trust-roots",
+        "config",
+        "tls",
+        "kube-api-access",
+    ];
     let mut volumes: Vec<Value> = spec["volumes"].as_array().unwrap().clone();
     volumes.retain(|volume| !own.iter().any(|name| volume["name"] == *name));
-    for volume in &mut volumes {
-        // Not optional in the chart: a controller cannot start without anchors.
-        if let Some(map) = volume["configMap"].as_object_mut() {
-            map.remove("optional");
-        }
-    }
     volumes.sort_by_key(|volume| volume["name"].as_str().unwrap().to_owned());
     volumes.dedup();
     let mut annotations = pod["metadata"]["annotations"].clone();

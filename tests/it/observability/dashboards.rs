@@ -72,11 +72,11 @@ const EMPTY: [&str; 19] = [
     "mesh_agent_waiting_pods",
     "mesh_proxy_inbound_terminated_total",
     "mesh_proxy_refused_total",
+    "mesh_trust_bundle_failures_total",
     "outbound_tcp_balancer_",
     "sum (rate(inbound_tcp_authz_deny_total",
     "sum by (srv_name) (rate(inbound_tcp_authz_deny_total",
     "tcp_close_total",
-    "trust_roots_copies_total",
     "webhook_cert_ttl_seconds",
 ];
 

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::super::Facts;
 use super::super::facts::{AccessReview, Fact, Mode, Permission, ValidatorObjects};
 use super::super::fixture::{self, TestCa, pod};
+use super::super::identity::TRUST_ROOTS;
 
 /// An object of the cluster as JSON, which replaces the object when it is dropped.
 pub(super) struct Edit<'a, T: DeserializeOwned> {
@@ -217,6 +218,12 @@ pub(super) fn enforce_restricted(facts: &mut Facts) {
 pub(super) fn trust_old_anchors(pod: &mut Value) {
     let env = pod["spec"]["containers"][1]["env"].as_array_mut().unwrap();
     env.push(json!({"name": "LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS", "value": "old"}));
+}
+
+/// Mounts the ConfigMap of trust anchors, as earlier versions did.
+pub(super) fn mount_anchors(pod: &mut Value) {
+    let roots = json!({"name": "roots", "configMap": {"name": TRUST_ROOTS, "optional": true}});
+    pod["spec"]["volumes"].as_array_mut().unwrap().push(roots);
 }
 
 pub(super) fn add_host_pod(facts: &mut Facts) {

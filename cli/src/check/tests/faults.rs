@@ -232,15 +232,9 @@ pub(super) const FAULTS: &[Fault] = &[
     check("l5d-identity-issuer-cert-issued-by-trust-anchor").fails("no trust anchor", |facts| {
         facts.trust.issuer = Ok(vec![TestCa::new("stranger", 365).der()]);
     }),
-    check("trust-roots-published").fails("namespace shop has other anchors", |facts| {
-        facts.objects.trust_roots.as_mut().unwrap()[1] = fixture::trust_roots("shop", "stale");
-    }),
-    check("trust-roots-published").fails("namespace shop has no", |facts| {
-        facts.objects.trust_roots.as_mut().unwrap().pop();
-    }),
     check("l5d-identity-data-plane-proxies-certs-match-ca").warns("shop/web-0", |facts| {
         let mut pod = edit_pod(facts, "web-0");
-        pod["spec"]["volumes"].as_array_mut().unwrap().pop();
+        pod["spec"]["containers"][1]["image"] = json!("cr.l5d.io/linkerd/proxy:edge-26.1.1");
         trust_old_anchors(&mut pod);
     }),
     check("token-audience").fails("but for sts.amazonaws.com", |facts| {

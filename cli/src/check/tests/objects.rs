@@ -11,8 +11,8 @@ use super::super::webhook::dry_run_namespace;
 use super::super::{Facts, Mark};
 use super::edits::{
     add_external_server, add_host_pod, add_policy, add_route, cannot_pull, cannot_schedule,
-    container_status, edit, edit_pod, edit_webhook, not_ready, pods, policy, remove_pods,
-    scale_injector_to_zero, served, set_events, set_value, trust_old_anchors,
+    container_status, edit, edit_pod, edit_webhook, mount_anchors, not_ready, pods, policy,
+    remove_pods, scale_injector_to_zero, served, set_events, set_value, trust_old_anchors,
 };
 use super::faults::{Fault, check};
 use super::{evaluate, find, healthy, row, wrong_rows};
@@ -40,14 +40,22 @@ pub(super) const FAULTS: &[Fault] = &[
     check("l5d-identity-data-plane-proxies-certs-match-ca").warns(
         "shop/web-1 started with other trust anchors",
         |facts| {
-            // Linkerd's proxy does not read the ConfigMap.
+            // Linkerd's proxy reads only its environment.
             let mut pod = edit_pod(facts, "web-1");
             pod["spec"]["containers"][1]["image"] = json!("cr.l5d.io/linkerd/proxy:edge-26.1.1");
             trust_old_anchors(&mut pod);
         },
     ),
-    check("trust-roots-published").fails("pods web-0, web-1 trust the old anchors", |facts| {
-        facts.objects.trust_roots.as_mut().unwrap()[1] = fixture::trust_roots("shop", "stale");
+    check("trust-roots-published").warns(
+        "shop/web-0 takes trust anchors from ConfigMap linkerd-identity-trust-roots",
+        |facts| {
+            let mut pod = edit_pod(facts, "web-0");
+            mount_anchors(&mut pod);
+        },
+    ),
+    check("trust-roots-published").warns("ConfigMap linkerd-identity-trust-roots of namespace shop", |facts| {
+        let maps = facts.objects.trust_roots.as_mut().unwrap();
+        maps.push(fixture::trust_roots("shop", "stale"));
     }),
     check("control-plane-endpoints").fails("linkerd-dst has no ready endpoint", |facts| {
         let service = json!({
@@ -351,31 +359,23 @@ fn server_that_allows_clients_is_ok() {
     assert_eq!(by_route, Mark::Ok);
 }
 
-/// Copies of changed trust anchors need a minute to propagate.
-#[test]
-fn propagating_trust_anchors_are_ok() {
-    let mark = |changed: &str| {
-        let mut facts = healthy();
-        let maps = facts.objects.trust_roots.as_mut().unwrap();
-        maps[1] = fixture::trust_roots("shop", "old");
-        maps[0].metadata.managed_fields =
-            serde_json::from_value(json!([{"manager": "kubectl", "time": changed}])).unwrap();
-        row(&facts, "trust-roots-published").mark
-    };
-    assert_eq!(mark("2025-12-31T23:59:30Z"), Mark::Ok);
-    assert_eq!(mark("2025-12-31T23:58:00Z"), Mark::Fail);
-}
-
 #[test]
 fn bundles_are_compared_without_order_and_comments() {
     let (one, other) = (TestCa::new("a", 365).pem(), TestCa::new("b", 365).pem());
     let mut facts = healthy();
     let reordered = format!("# the new one\n{other}\n# the old one\n{one}");
-    facts.objects.trust_roots = Ok(vec![
-        fixture::trust_roots("linkerd", &format!("{one}{other}")),
-        fixture::trust_roots("shop", &reordered),
-    ]);
-    assert_eq!(row(&facts, "trust-roots-published").mark, Mark::Ok);
+    let bundle = format!("{one}{other}");
+    facts.objects.trust_roots = Ok(vec![fixture::trust_roots("linkerd", &bundle)]);
+    let mark = |facts: &mut Facts, own: &str| {
+        let mut pod = edit_pod(facts, "web-1");
+        mount_anchors(&mut pod);
+        pod["spec"]["containers"][1]["env"] =
+            json!([{"name": "LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS", "value": own}]);
+        drop(pod);
+        row(facts, "l5d-identity-data-plane-proxies-certs-match-ca").mark
+    };
+    assert_eq!(mark(&mut facts, &reordered), Mark::Ok);
+    assert_eq!(mark(&mut facts, &one), Mark::Warn);
 }
 
 #[test]

@@ -7,17 +7,19 @@ use std::path::Path;
 use std::process::Command;
 
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret, ServiceAccount};
 use k8s_openapi::api::events::v1::Event;
+use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
-use kube::{Api, ResourceExt};
 use mesh_api::identity::certify_request;
+use mesh_api::mesh::identity::trust_anchors_client::TrustAnchorsClient;
+use mesh_api::mesh::identity::{TrustBundle, WatchRequest};
 use mesh_api::proto::identity::CertifyResponse;
 use mesh_api::proto::identity::identity_client::IdentityClient;
 use mesh_test_support::certificates::TestCa;
 use serde_json::json;
 use tonic::transport::Channel;
-use tonic::{Code, Status};
+use tonic::{Code, Status, Streaming};
 
 use super::{Cluster, cluster};
 use crate::controller::{Controller, eventually};
@@ -167,65 +169,59 @@ async fn bootstrap_in_empty_namespace_leads_to_certificate() {
     assert_eq!(event.regarding.unwrap().uid, uid);
 }
 
-/// Returns a namespace that enables injection and is not of these tests.
-async fn in_use(cluster: &Cluster) -> Option<String> {
-    let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
-    let all = namespaces.list(&ListParams::default()).await.unwrap();
-    all.items
-        .into_iter()
-        .filter(|namespace| namespace.annotations().contains_key("linkerd.io/inject"))
-        .map(|namespace| namespace.name_any())
-        .find(|name| !name.starts_with("mesh-it-"))
+/// Returns the next bundle of a stream, with the number of certificates.
+async fn next_bundle(stream: &mut Streaming<TrustBundle>) -> (u64, usize) {
+    let message = stream.message().await.unwrap().unwrap();
+    let anchors = message.anchors.matches("BEGIN CERTIFICATE").count();
+    (message.number, anchors)
 }
 
 #[tokio::test]
-async fn trust_anchors_are_copied_to_meshed_namespaces() {
+async fn trust_anchors_are_numbered_across_replicas() {
     let Some(cluster) = cluster("roots").await else {
         return;
     };
-    if let Some(namespace) = in_use(&cluster).await {
-        println!(
-            "skipped: namespace {namespace} uses the mesh, and its proxies must not get the anchors of a test"
-        );
-        return;
-    }
-    let Some(control) = super::cluster("control").await else {
-        return;
-    };
-    assert!(bootstrap(&control).status().unwrap().success());
-    let generated = generated(&control).await;
-    let dir = tempfile::tempdir().unwrap();
-    let mut args = mount(&generated, dir.path());
-    args.push(format!("--controller-namespace={}", control.namespace));
-    args.push("--publish-trust-roots".to_owned());
-    args.extend(control.flags());
-    let _controller = Controller::start("identity", "--addr", "--admin-addr", &args)
-        .ready()
-        .await;
-
-    let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
-    let request = json!({ "metadata": { "annotations": { "linkerd.io/inject": "enabled" } } });
-    let params = PatchParams::default();
-    namespaces
-        .patch(&cluster.namespace, &params, &Patch::Merge(&request))
-        .await
-        .unwrap();
-    let contains = |bundle: &str| {
-        let bundle = bundle.to_owned();
-        move |map: ConfigMap| (map.data?.get(BUNDLE)? == &bundle).then_some(())
-    };
-    cluster.wait_for(ROOTS, contains(&generated[ROOTS])).await;
-
-    // Another client changes it.
+    assert!(bootstrap(&cluster).status().unwrap().success());
+    let generated = generated(&cluster).await;
     let maps: Api<ConfigMap> = cluster.namespaced();
-    let evil = json!({ "data": { BUNDLE: "evil" } });
-    maps.patch(ROOTS, &params, &Patch::Merge(&evil))
+    let params = PatchParams::apply("mesh-it").force();
+    let record = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": { "name": "linkerd-identity-trust-bundle" },
+    });
+    let name = "linkerd-identity-trust-bundle";
+    maps.patch(name, &params, &Patch::Apply(&record))
         .await
         .unwrap();
-    cluster.wait_for(ROOTS, contains(&generated[ROOTS])).await;
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let mut replicas = Vec::new();
+    let mut streams = Vec::new();
+    for dir in &dirs {
+        let mut args = mount(&generated, dir.path());
+        args.push(format!("--controller-namespace={}", cluster.namespace));
+        args.push("--publish-trust-roots".to_owned());
+        args.extend(cluster.flags());
+        let replica = Controller::start("identity", "--addr", "--admin-addr", &args)
+            .ready()
+            .await;
+        let mut client = TrustAnchorsClient::new(replica.channel().await);
+        streams.push(client.watch(WatchRequest {}).await.unwrap().into_inner());
+        replicas.push(replica);
+    }
+    let first = next_bundle(&mut streams[0]).await;
+    assert_eq!(next_bundle(&mut streams[1]).await, first);
+    assert_eq!(first.1, 1);
 
-    // A second anchor is added to the copy.
+    // A second anchor: the source, then the volume of one replica. The other one, whose volume is
+    // late, sends what the first has numbered.
     let both = format!("{}{}", generated[ROOTS], TestCa::new().anchor_pem());
-    fs::write(dir.path().join(BUNDLE), &both).unwrap();
-    cluster.wait_for(ROOTS, contains(&both)).await;
+    let source = json!({ "data": { BUNDLE: both } });
+    let merge = PatchParams::default();
+    maps.patch(ROOTS, &merge, &Patch::Merge(&source))
+        .await
+        .unwrap();
+    fs::write(dirs[0].path().join(BUNDLE), &both).unwrap();
+    let second = next_bundle(&mut streams[0]).await;
+    assert!(second.0 > first.0 && second.1 == 2, "{second:?}");
+    assert_eq!(next_bundle(&mut streams[1]).await, second);
 }

@@ -104,12 +104,12 @@ function renewal(selected: string) {
         course(
             {
                 title: "Changes of issuer and anchors",
-                description: "Changed files that were loaded or refused, and copies of the trust anchors that were written, between two points.",
+                description: "Changed files that were loaded or refused, and changed trust anchors that could not be sent to proxies, between two points.",
                 unit: UNITS.count,
                 width: 8,
             },
             [changes("identity_issuer_reloads_total"), "issuer {{result}}"],
-            [changes("trust_roots_copies_total"), "copies {{result}}"],
+            [changes("mesh_trust_bundle_failures_total"), "anchors not sent"],
         ),
     ];
 }
