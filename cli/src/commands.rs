@@ -4,6 +4,7 @@ pub(crate) mod analyze;
 pub(crate) mod authz;
 pub(crate) mod check;
 pub(crate) mod completion;
+pub(crate) mod cross_sign;
 pub(crate) mod diagnostics;
 pub(crate) mod identity;
 pub(crate) mod inject;
@@ -49,6 +50,8 @@ pub(crate) enum Command {
     Stat(stat::Args),
     /// Show the certificates that proxies present
     Identity(identity::Args),
+    /// Sign a new trust anchor with the old one, for a rotation without restarts
+    CrossSign(cross_sign::Args),
     /// List the policies that apply to a workload
     Authz(authz::Args),
     /// Find objects without effect and contradictions, in manifests or in a mesh
@@ -87,6 +90,7 @@ pub(crate) fn run(
         Command::Diagnostics(args) => on_runtime(diagnostics::run(&args, global)),
         Command::Profile(args) => on_runtime(profile::run(&args, global)),
         Command::Identity(args) => on_runtime(identity::run(&args, global)),
+        Command::CrossSign(args) => cross_sign::run(&args),
         Command::Authz(args) => on_runtime(authz::run(&args, global)),
         Command::Stat(args) => on_runtime(stat::run(&args, global)),
         Command::Version(args) => on_runtime(version::run(&args, global)),

@@ -58,6 +58,23 @@ impl TestCa {
         }
     }
 
+    /// Creates the next trust anchor, and a certificate of it that this one has signed, which is
+    /// sent with each certificate.
+    #[must_use]
+    pub fn successor(&self) -> Self {
+        let mut next = Self::new();
+        let mut params = ca(BasicConstraints::Unconstrained);
+        params.distinguished_name = successor_name();
+        let key = next.issuer.key();
+        let anchor = params.self_signed(key).expect("a self-signed certificate");
+        next.anchor_pem = anchor.pem();
+        let cross = params.signed_by(key, &self.issuer).expect("a certificate");
+        next.chain = vec![cross.der().to_vec()];
+        let key = KeyPair::try_from(key.serialized_der()).expect("the same key");
+        next.issuer = Issuer::new(params, key);
+        next
+    }
+
     /// The trust anchor in PEM.
     pub fn anchor_pem(&self) -> &str {
         &self.anchor_pem
@@ -95,6 +112,13 @@ impl Default for TestCa {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// Returns a name that differs from that of other authorities.
+fn successor_name() -> rcgen::DistinguishedName {
+    let mut name = rcgen::DistinguishedName::new();
+    name.push(rcgen::DnType::CommonName, "successor");
+    name
 }
 
 fn new_key() -> KeyPair {

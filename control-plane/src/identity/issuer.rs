@@ -18,10 +18,13 @@ use crate::certificate::{random_serial, read_key, system_time};
 /// Signs certificates of workloads.
 pub struct Issuer {
     signer: rcgen::Issuer<'static, KeyPair>,
-    /// The certificate of the issuer, followed by those above it, without trust anchors.
-    chain: Vec<CertificateDer<'static>>,
+    /// The certificate of the issuer, followed by those above it, without trust anchors, each with
+    /// its end. Those that a proxy with the current anchors does not need, because it trusts one
+    /// below them, are for proxies with earlier anchors.
+    chain: Vec<(CertificateDer<'static>, SystemTime)>,
     validity: Validity,
-    /// The earliest end in the chain, which caps issued certificates.
+    /// The earliest end of the certificates that a proxy with the current anchors needs, which caps
+    /// issued certificates.
     not_after: SystemTime,
     /// The earliest end of the trust anchors; `None` if it is not within 1970 to 9999.
     anchors_not_after: Option<SystemTime>,
@@ -85,15 +88,16 @@ impl Issuer {
         if !is_ca_certificate(&chain[0]) {
             return Err(IssuerError::NotAnAuthority);
         }
-        let not_after = earliest_not_after(&chain).ok_or(IssuerError::Dates)?;
-        let issuer = Self {
+        let ends: Option<Vec<SystemTime>> = chain.iter().map(not_after).collect();
+        let ends = ends.ok_or(IssuerError::Dates)?;
+        let mut issuer = Self {
             signer,
-            chain,
+            not_after: ends[0],
+            chain: chain.into_iter().zip(ends).collect(),
             validity,
-            not_after,
             anchors_not_after: earliest_not_after(&anchors),
         };
-        issuer
+        issuer.not_after = issuer
             .verify_usable(&anchors, now)
             .map_err(IssuerError::NotValid)?;
         Ok(issuer)
@@ -136,12 +140,12 @@ impl Issuer {
             .map_err(IssueError::Sign)?;
         Ok(IssuedCertificate {
             leaf: certificate.der().to_vec(),
-            intermediates: self.chain.iter().map(|der| der.to_vec()).collect(),
+            intermediates: self.intermediates(now),
             valid_until: whole_seconds(not_after),
         })
     }
 
-    /// Returns when the first certificate of the chain expires.
+    /// Returns when the first certificate expires that a proxy with the current anchors needs.
     pub fn not_after(&self) -> SystemTime {
         self.not_after
     }
@@ -151,11 +155,19 @@ impl Issuer {
         self.anchors_not_after
     }
 
+    /// Returns the chain without what has expired, such as a certificate of the current anchor that
+    /// an earlier one signed.
+    fn intermediates(&self, now: SystemTime) -> Vec<Vec<u8>> {
+        let valid = self.chain.iter().filter(|(_, end)| *end > now);
+        valid.map(|(der, _)| der.to_vec()).collect()
+    }
+
+    /// Returns the earliest end of the certificates that chain to an anchor.
     fn verify_usable(
         &self,
         anchors: &[CertificateDer<'_>],
         now: SystemTime,
-    ) -> Result<(), IssueError> {
+    ) -> Result<SystemTime, IssueError> {
         let key = KeyPair::generate().map_err(IssueError::Sign)?;
         let issued = self.issue("probe.invalid", &key, now)?;
         let anchors: Vec<TrustAnchor<'_>> = anchors
@@ -166,20 +178,31 @@ impl Issuer {
         let since_1970 = now
             .duration_since(SystemTime::UNIX_EPOCH)
             .unwrap_or_default();
-        EndEntityCert::try_from(&leaf)
-            .and_then(|leaf| {
-                leaf.verify_for_usage(
-                    webpki::ALL_VERIFICATION_ALGS,
-                    &anchors,
-                    &self.chain,
-                    UnixTime::since_unix_epoch(since_1970),
-                    KeyUsage::server_auth(),
-                    None,
-                    None,
-                )
-                .map(drop)
-            })
-            .map_err(IssueError::Untrusted)
+        let chain: Vec<CertificateDer<'_>> =
+            self.chain.iter().map(|(der, _)| der.clone()).collect();
+        let leaf = EndEntityCert::try_from(&leaf).map_err(IssueError::Untrusted)?;
+        let path = leaf
+            .verify_for_usage(
+                webpki::ALL_VERIFICATION_ALGS,
+                &anchors,
+                &chain,
+                UnixTime::since_unix_epoch(since_1970),
+                KeyUsage::server_auth(),
+                None,
+                None,
+            )
+            .map_err(IssueError::Untrusted)?;
+        let needed: Vec<CertificateDer<'_>> = path
+            .intermediate_certificates()
+            .map(|certificate| certificate.der())
+            .collect();
+        let mut end = self.not_after;
+        for (der, not_after) in &self.chain {
+            if needed.iter().any(|needed| needed == der) {
+                end = end.min(*not_after);
+            }
+        }
+        Ok(end)
     }
 }
 
@@ -207,13 +230,14 @@ fn is_ca_certificate(der: &CertificateDer<'_>) -> bool {
     X509Certificate::from_der(der).is_ok_and(|(_, certificate)| certificate.is_ca())
 }
 
-fn earliest_not_after(chain: &[CertificateDer<'_>]) -> Option<SystemTime> {
-    let end = |der: &CertificateDer<'_>| {
-        let (_, certificate) = X509Certificate::from_der(der).ok()?;
-        system_time(certificate.validity().not_after)
-    };
-    let ends: Option<Vec<SystemTime>> = chain.iter().map(end).collect();
+fn earliest_not_after(anchors: &[CertificateDer<'_>]) -> Option<SystemTime> {
+    let ends: Option<Vec<SystemTime>> = anchors.iter().map(not_after).collect();
     ends?.into_iter().min()
+}
+
+fn not_after(der: &CertificateDer<'_>) -> Option<SystemTime> {
+    let (_, certificate) = X509Certificate::from_der(der).ok()?;
+    system_time(certificate.validity().not_after)
 }
 
 /// Rounds down to whole seconds, the precision of certificates.

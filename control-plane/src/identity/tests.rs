@@ -243,6 +243,34 @@ fn certificate_expiry_is_capped_by_issuer() {
 }
 
 #[test]
+fn cross_certificate_is_sent_while_it_is_valid_and_caps_nothing() {
+    let now = SystemTime::now();
+    let anchor = |name, lifetime| {
+        let key = KeyPair::generate().unwrap();
+        rcgen::CertifiedIssuer::self_signed(ca(name, lifetime), key).unwrap()
+    };
+    let (old, new) = (anchor("old", HOUR * 2), anchor("new", HOUR * 1000));
+    let cross = ca("new", HOUR).signed_by(new.key(), &old).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let issuer = ca("issuer", HOUR * 500).signed_by(&key, &new).unwrap();
+    let chain = issuer.pem() + &cross.pem();
+    let read = |chain: &str, anchors: String| {
+        read_issuer(&(chain.to_owned(), key.serialize_pem(), anchors), now)
+    };
+    // As a proxy that knows only the old anchor verifies the certificates.
+    let capped = read(&chain, old.pem()).unwrap();
+    assert!(capped.not_after() < now + HOUR * 2);
+    read(&issuer.pem(), old.pem()).unwrap_err();
+
+    let issuer = read(&chain, new.pem()).unwrap();
+    assert!(issuer.not_after() > now + HOUR * 499);
+    for (at, sent) in [(now, 2), (now + HOUR * 2, 1)] {
+        let issued = issuer.issue(IDENTITY, &KeyPair::generate().unwrap(), at);
+        assert_eq!(issued.unwrap().intermediates.len(), sent);
+    }
+}
+
+#[test]
 fn end_of_first_trust_anchor_is_known() {
     let now = SystemTime::now();
     let (certificate, key, anchor) = issuer_files(HOUR);

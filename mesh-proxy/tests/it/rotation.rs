@@ -109,3 +109,25 @@ async fn roots_are_exchanged_under_load_and_no_request_fails() {
         .await;
     assert!(made > 1.0 && opened > made, "{opened} opened for {made}");
 }
+
+#[tokio::test]
+async fn pod_with_the_old_root_is_ready_through_the_cross_certificate() {
+    let Some(mesh) = Mesh::new() else { return };
+    let old = mesh.control.anchors();
+    let server = mesh.pod("server").meshed().await;
+    let _app = HttpApp::start(&server, 8080, OK).await;
+    let endpoint = policies::meshed(&server, 8080);
+    mesh.control.service(SERVICE, "web", [endpoint]);
+    mesh.control.cross_sign();
+    // As a container that is started again in a pod from before the rotation.
+    let environment = [("IDENTITY_TRUST_ANCHORS", &*old)];
+    let client = mesh.pod("client").meshed_with(&environment).await;
+    let answer = client.get(SERVICE, "web", "/").await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let united = format!("{old}{}", mesh.control.anchors());
+    mesh.control.send_anchors(1, &united);
+    client
+        .proxy()
+        .logged("Received trust anchors anchors=2 number=1")
+        .await;
+}

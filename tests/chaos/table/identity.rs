@@ -64,16 +64,20 @@ pub(super) const FAULTS: &[Fault] = &[
     Fault {
         number: 17,
         name: "the trust anchor is exchanged (old, both, new)",
-        planted: "bundles renamed into the volume of both proxies under h2load and a connection each for opaque TCP",
+        planted: "bundles from the identity service to both proxies under h2load and a connection each for opaque TCP, then an earlier one; a proxy that starts with the old anchor",
         promise: "0 lost, no proxy restarted",
         tests: &[
             local(
                 "mesh-proxy/tests/it/rotation.rs::roots_are_exchanged_under_load_and_no_request_fails",
             ),
+            local(
+                "mesh-proxy/tests/it/rotation.rs::pod_with_the_old_root_is_ready_through_the_cross_certificate",
+            ),
+            local("mesh-proxy/src/identity/bundle.rs::only_a_higher_number_replaces_the_anchors"),
             local("mesh-proxy/src/identity/tests.rs::changed_anchors_are_applied_while_running"),
             local("mesh-proxy/src/tls/tests.rs::sessions_are_resumed_within_one_generation_only"),
             cluster(
-                "control-plane/tests/it/cluster/certificates.rs::trust_anchors_are_copied_to_meshed_namespaces",
+                "control-plane/tests/it/cluster/certificates.rs::trust_anchors_are_numbered_across_replicas",
             ),
         ],
         limit: "",

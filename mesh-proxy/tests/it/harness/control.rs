@@ -102,6 +102,12 @@ impl ControlPlane {
         pem
     }
 
+    /// Signs with another root from now on, which the present one has signed.
+    pub(crate) fn cross_sign(&self) {
+        let mut authority = self.state.authority.lock();
+        *authority = authority.successor();
+    }
+
     /// Sends trust anchors, in PEM, with a number.
     pub(crate) fn send_anchors(&self, number: u64, anchors: &str) {
         let anchors = anchors.to_owned();
