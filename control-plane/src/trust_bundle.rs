@@ -4,9 +4,10 @@
 //! increase across restarts and replicas, although the replicas see a change at different times,
 //! because the kubelet updates their volumes. The ConfigMap [`RECORD`] has the last number and its
 //! bundle, and is written by compare-and-swap. A replica reads the record first and then the
-//! source, the ConfigMap of the anchors. It writes only if both its own files, which it has verified
-//! with the issuer, and the source differ from the record in the same way. So a replica whose volume
-//! is late writes nothing, and one that writes has read a source at least as new as the record.
+//! source, the ConfigMap of the anchors. It writes only if both its own files, which it has
+//! verified with the issuer, and the source differ from the record in the same way. So a replica
+//! whose volume is late writes nothing, and one that writes has read a source at least as new as
+//! the record.
 //!
 //! Without an API server the service has one replica, and the time is the only record.
 //!

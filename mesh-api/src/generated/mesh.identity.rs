@@ -90,6 +90,7 @@ pub mod trust_anchors_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
+        /// Sends the current bundle and each later one.
         pub async fn watch(
             &mut self,
             request: impl tonic::IntoRequest<super::WatchRequest>,
@@ -106,9 +107,12 @@ pub mod trust_anchors_client {
                     )
                 })?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static("/mesh.identity.TrustAnchors/Watch");
+            let path = http::uri::PathAndQuery::from_static(
+                "/mesh.identity.TrustAnchors/Watch",
+            );
             let mut req = request.into_request();
-            req.extensions_mut().insert(GrpcMethod::new("mesh.identity.TrustAnchors", "Watch"));
+            req.extensions_mut()
+                .insert(GrpcMethod::new("mesh.identity.TrustAnchors", "Watch"));
             self.inner.server_streaming(req, path, codec).await
         }
     }
@@ -132,6 +136,7 @@ pub mod trust_anchors_server {
             >
             + std::marker::Send
             + 'static;
+        /// Sends the current bundle and each later one.
         async fn watch(
             &self,
             request: tonic::Request<super::WatchRequest>,
@@ -216,7 +221,9 @@ pub mod trust_anchors_server {
                 "/mesh.identity.TrustAnchors/Watch" => {
                     #[allow(non_camel_case_types)]
                     struct WatchSvc<T: TrustAnchors>(pub Arc<T>);
-                    impl<T: TrustAnchors> tonic::server::ServerStreamingService<super::WatchRequest>
+                    impl<
+                        T: TrustAnchors,
+                    > tonic::server::ServerStreamingService<super::WatchRequest>
                     for WatchSvc<T> {
                         type Response = super::TrustBundle;
                         type ResponseStream = T::WatchStream;

@@ -1,4 +1,4 @@
-//! Fields of hostile servers and clients, with tonic on the other side.
+//! Fields of hostile servers and clients, as tonic's clients and servers see them.
 
 use std::convert::Infallible;
 use std::future::ready;
