@@ -105,7 +105,7 @@ impl Classifier {
                 let first = self.first_speaker(client, timeout, server, &labels, dial);
                 match first.await? {
                     Some(FirstSpeaker::Client) => timeout,
-                    Some(FirstSpeaker::Server(server)) => {
+                    Some(FirstSpeaker::Server(server) | FirstSpeaker::ServerClosed(server)) => {
                         return Ok(Classification::Opaque(Some(server)));
                     }
                     Some(FirstSpeaker::Neither(server)) => {
@@ -152,6 +152,7 @@ impl Classifier {
                 self.server_first.insert(server);
                 HttpDetected::NotHttp
             }
+            FirstSpeaker::ServerClosed(_) => HttpDetected::NotHttp,
             FirstSpeaker::Neither(_) => HttpDetected::TimedOut,
         };
         self.record(&labels(), &Ok(detected), start);

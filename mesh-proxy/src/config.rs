@@ -53,6 +53,8 @@ pub struct Config {
     pub(crate) workers: Workers,
     /// How long connections may take to finish after SIGTERM.
     pub(crate) shutdown_grace: Duration,
+    /// How long a half-closed opaque connection or tunnel may carry no byte.
+    pub(crate) half_closed_idle: Duration,
 }
 
 impl Config {
@@ -91,6 +93,11 @@ impl Config {
         let discovery = Discovery::read(env);
         let workers = Workers::read(env);
         let shutdown_grace = env.or("SHUTDOWN_GRACE_PERIOD", parse::duration, DEFAULT_GRACE);
+        let half_closed_idle = env.own_or(
+            "MESH_PROXY_HALF_CLOSED_IDLE_TIMEOUT",
+            limits::idle_timeout,
+            DEFAULT_HALF_CLOSED_IDLE,
+        );
         Some(Self {
             outbound,
             inbound,
@@ -105,12 +112,18 @@ impl Config {
             discovery: discovery?,
             workers,
             shutdown_grace,
+            half_closed_idle,
         })
     }
 }
 
 /// As in Linkerd.
 const DEFAULT_GRACE: Duration = Duration::from_secs(120);
+
+/// As `MESH_PROXY_HTTP_IDLE_TIMEOUT`: longer than any application is silent that still has an
+/// answer to give. Envoy closes idle connections of any kind after an hour, and conntrack forgets
+/// half-closed ones after a minute.
+pub(crate) const DEFAULT_HALF_CLOSED_IDLE: Duration = Duration::from_secs(3600);
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -7,10 +7,12 @@
 pub(crate) mod connect;
 pub(crate) mod copy;
 pub mod detect;
+mod ends;
 pub mod header;
 pub(crate) mod io;
 pub(crate) mod listen;
 pub(crate) mod original_dst;
+pub(crate) mod reset;
 pub(crate) mod scratch;
 mod splice;
 pub(crate) mod tls;

@@ -189,6 +189,16 @@ impl HttpLimits {
     }
 }
 
+/// Parses an idle timeout between a second and a year, which no clock overflows.
+pub(super) fn idle_timeout(text: &str) -> Result<Duration, String> {
+    const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+    let idle = timeout(text)?;
+    if idle > YEAR {
+        return Err(format!("{text:?} is longer than a year"));
+    }
+    Ok(idle)
+}
+
 /// Parses a timeout, or 0 for unlimited.
 fn timeout_or_zero(text: &str) -> Result<Duration, String> {
     match units::parse_duration(text) {

@@ -312,6 +312,8 @@ fn http_limits_are_checked_against_ranges() {
         ("MESH_PROXY_HTTP2_MAX_IDLE_FRAMES", "100", "99"),
         ("MESH_PROXY_HTTP2_MAX_RESETS", "1000000", "1000001"),
         ("MESH_PROXY_HTTP2_MAX_MISTAKES", "100", "0"),
+        ("MESH_PROXY_HALF_CLOSED_IDLE_TIMEOUT", "1m", "999ms"),
+        ("MESH_PROXY_HALF_CLOSED_IDLE_TIMEOUT", "8760h", "8761h"),
         ("MESH_PROXY_MAX_MEMORY", "0", "8388607"),
         ("MESH_PROXY_MAX_REPLAY_BYTES", "0", "1073741825"),
         ("MESH_PROXY_MAX_MIRRORS", "0", "16385"),
@@ -320,6 +322,7 @@ fn http_limits_are_checked_against_ranges() {
     ] {
         let config = read(name, valid).unwrap();
         let is_default = config.http == HttpLimits::DEFAULT
+            && config.half_closed_idle == Duration::from_secs(3600)
             && config.memory == MemoryLimit::Container
             && config.outbound.max_replay_bytes == 32 << 20
             && config.outbound.max_mirrors == 512

@@ -37,6 +37,7 @@ use self::outgoing_body::BodyEncoder;
 pub(super) use self::outgoing_body::OutgoingBody;
 pub(super) use self::parse::{ParsedResponse, parse_response};
 pub(super) use self::request::begin_request;
+use super::body::BodyError;
 
 /// Why a connection, or a message on it, failed.
 #[derive(Debug, thiserror::Error)]
@@ -80,6 +81,18 @@ impl Error {
             Self::BodyTimeout { .. } => Some("body_time"),
             _ => None,
         }
+    }
+
+    /// Whether the server has closed its connection within the response, as opposed to a reset or
+    /// any other reason.
+    fn is_server_close(&self) -> bool {
+        let Self::Body(error) = self else {
+            return false;
+        };
+        matches!(
+            error.downcast_ref(),
+            Some(BodyError::Http1(Self::Incomplete))
+        )
     }
 
     /// Status of the response to the client before its connection is closed.

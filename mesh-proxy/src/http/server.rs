@@ -2,6 +2,7 @@
 //! [`super::http2::server`].
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use mesh_runtime::drain::Watch;
 
@@ -21,6 +22,7 @@ pub(crate) struct Server {
     refusals: RefusalCounter,
     /// The copy buffer of tunnels.
     scratch: Rc<Scratch>,
+    half_closed_idle: Duration,
     /// Tunnels outlive the connections that they began on.
     drain: Watch,
 }
@@ -49,6 +51,7 @@ impl Server {
             },
             refusals: RefusalCounter::new(direction, context.families.refused.clone()),
             scratch: context.scratch.clone(),
+            half_closed_idle: config.half_closed_idle,
             drain: context.drain.clone(),
         }
     }
@@ -82,6 +85,7 @@ impl Server {
                 .refused,
             ),
             scratch: Rc::default(),
+            half_closed_idle: crate::config::DEFAULT_HALF_CLOSED_IDLE,
             drain,
         }
     }
@@ -122,7 +126,8 @@ impl Server {
                 drop(handler);
                 if let ServeOutcome::Tunnel(connections) = ended {
                     let (client, server, revocable) = *connections;
-                    let tunnel = upgrade::run_tunnel(client, server, &self.scratch, &self.drain);
+                    let (scratch, idle) = (&self.scratch, self.half_closed_idle);
+                    let tunnel = upgrade::run_tunnel(client, server, scratch, idle, &self.drain);
                     Box::pin(upgrade::until_revoked(tunnel, revocable)).await;
                 }
                 Ok(())

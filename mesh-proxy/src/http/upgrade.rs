@@ -6,6 +6,8 @@
 //! between them until both directions have ended. Tunnels within HTTP/2 are ordinary bodies.
 //! Handlers are not involved.
 
+use std::time::Duration;
+
 use http::header::{CONNECTION, HeaderMap, HeaderValue, UPGRADE};
 use http::{Method, StatusCode, Version};
 use mesh_runtime::drain::Watch;
@@ -102,7 +104,7 @@ pub(super) fn strip_response_headers(headers: &mut HeaderMap, status: StatusCode
     }
 }
 
-/// Runs the tunnel until it ends or is no longer allowed. Dropping the future closes both
+/// Runs the tunnel until it ends or is no longer allowed. Dropping the future resets both
 /// connections.
 pub(super) async fn until_revoked(
     tunnel: impl Future<Output = ()>,
@@ -120,8 +122,15 @@ pub(super) async fn until_revoked(
 }
 
 /// Copies between two connections until both directions have ended. The drain waits for it.
-pub(super) async fn run_tunnel(client: Io, server: Io, scratch: &Scratch, drain: &Watch) {
-    if let Err(error) = transport::copy::duplex(client, server, scratch, drain).await {
+pub(super) async fn run_tunnel(
+    client: Io,
+    server: Io,
+    scratch: &Scratch,
+    half_closed_idle: Duration,
+    drain: &Watch,
+) {
+    let copied = transport::copy::duplex(client, server, scratch, half_closed_idle, drain);
+    if let Err(error) = copied.await {
         tracing::debug!(%error, "Tunnel failed");
     }
 }

@@ -132,7 +132,11 @@ impl Inbound {
                 let first = classifier.first_speaker(&mut io, timeout, target, labels, dial);
                 match first.await? {
                     Some(FirstSpeaker::Client) => {}
-                    Some(FirstSpeaker::Server(app) | FirstSpeaker::Neither(Some(app))) => {
+                    Some(
+                        FirstSpeaker::Server(app)
+                        | FirstSpeaker::ServerClosed(app)
+                        | FirstSpeaker::Neither(Some(app)),
+                    ) => {
                         let io = enforcer.measure(io);
                         let opening = self.open_tunnel(io, Some(app), plain, enforcer);
                         return Ok(ResolvedConnection::Tunnel(Box::pin(opening).await?));

@@ -5,6 +5,7 @@ use super::Inbound;
 use super::error::ConnectionError;
 use super::peer::Peer;
 use super::policy::ActiveEnforcer;
+use crate::context::ProxyContext;
 use crate::transport::{Io, copy};
 
 /// An authorized client connection and its connection to the application.
@@ -27,7 +28,10 @@ impl Inbound {
         enforcer.authorize_connection(&peer)?;
         let app = match app {
             Some(app) => *app,
-            None => self.apps.connect(peer.target).await?,
+            None => {
+                let app = self.apps.connect(peer.target).await;
+                app.inspect_err(|_| client.reset_on_close())?
+            }
         };
         Ok(Tunnel {
             client,
@@ -45,8 +49,10 @@ impl Inbound {
             peer,
             enforcer,
         } = tunnel;
+        let ProxyContext { scratch, drain, .. } = &*self.context;
+        let idle = self.context.config.half_closed_idle;
         tokio::select! {
-            copied = copy::duplex(client, app, &self.context.scratch, &self.context.drain) => {
+            copied = copy::duplex(client, app, scratch, idle, drain) => {
                 if let Err(error) = copied {
                     // The client or the application failed; the close is counted with its reason.
                     tracing::debug!(client = %peer.client, server = %peer.target, error = &error as &dyn std::error::Error, "Connection aborted");

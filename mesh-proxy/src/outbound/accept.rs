@@ -13,6 +13,7 @@ use super::http::ClientConnection;
 use super::opaque::{self, Connected, OpaqueError};
 use crate::classify::{Classification, ProtocolPlan};
 use crate::config::ClientTrust;
+use crate::context::ProxyContext;
 use crate::discovery::{DiscoveryError, OutboundTarget};
 use crate::http::Protocol;
 use crate::telemetry::labels::{self, Direction};
@@ -149,7 +150,8 @@ impl Outbound {
             }
             Classification::Opaque(Some(server)) => ResolvedConnection::Tunnel(io, server),
             Classification::Opaque(None) => {
-                let server = Box::pin(self.opaque.connect(&target)).await?;
+                let server = Box::pin(self.opaque.connect(&target)).await;
+                let server = server.inspect_err(|_| io.reset_on_close())?;
                 ResolvedConnection::Tunnel(io, Box::new(server))
             }
             Classification::Closed => ResolvedConnection::Closed,
@@ -187,7 +189,8 @@ impl Outbound {
                 if let OutboundProtocol::Tls(_) = target.policy.protocol {
                     return self.resolve_tls(io, &target).await;
                 }
-                let server = self.opaque.connect(&target).await?;
+                let server = self.opaque.connect(&target).await;
+                let server = server.inspect_err(|_| io.reset_on_close())?;
                 ResolvedConnection::Tunnel(io, Box::new(server))
             }
             Classification::Closed => ResolvedConnection::Closed,
@@ -227,13 +230,16 @@ impl Outbound {
             }
             TlsDetected::TimedOut => return Err(ConnectionError::ClientHelloTimeout),
         };
-        let server = self.opaque.connect_tls(target, &name).await?;
+        let server = self.opaque.connect_tls(target, &name).await;
+        let server = server.inspect_err(|_| io.reset_on_close())?;
         Ok(ResolvedConnection::Tunnel(io, Box::new(server)))
     }
 
     async fn copy(&self, client: Io, server: Connected) {
         let Connected { io, mut guard } = server;
-        let copied = copy::duplex(client, io, &self.context.scratch, &self.context.drain).await;
+        let ProxyContext { scratch, drain, .. } = &*self.context;
+        let idle = self.context.config.half_closed_idle;
+        let copied = copy::duplex(client, io, scratch, idle, drain).await;
         if let Err(error) = copied {
             // The application or the server failed; the close is counted with its reason.
             tracing::debug!(

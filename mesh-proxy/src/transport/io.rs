@@ -5,16 +5,20 @@
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
 use mesh_runtime::bounded_buffer::{BoundedBuffer, Fill, Scan, Scanner};
+use nix::libc;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::Scratch;
 use super::tls::{RecordStream, RustlsStream};
+use super::{ends, reset};
 use crate::telemetry::tcp::OpenConnection;
 
 /// `TCP_NOTSENT_LOWAT`: the most bytes in a socket's send buffer that are not in flight, so that a
@@ -39,6 +43,9 @@ pub struct Io {
     /// served.
     replay: Option<Box<BoundedBuffer>>,
     open: Option<OpenConnection>,
+    /// The kernel has reported that the connection is aborted. It does so once, for a read or a
+    /// write; later reads return 0. Atomic for [`Sync`], never contended.
+    is_aborted: AtomicBool,
 }
 
 /// TLS is boxed because a session takes a kilobyte, which would be part of every future that owns
@@ -69,6 +76,7 @@ impl Io {
             stream,
             replay: None,
             open: None,
+            is_aborted: AtomicBool::new(false),
         }
     }
 
@@ -86,11 +94,11 @@ impl Io {
         cx: &mut Context<'_>,
         scratch: &Scratch,
     ) -> Poll<io::Result<Fill>> {
-        let Self { stream, replay, .. } = self;
-        let held = replay.get_or_insert_with(|| Box::new(BoundedBuffer::new(MAX_REPLAY)));
-        let filled = held.poll_fill(&mut scratch.borrow(), |buf| stream.poll_read(cx, buf));
-        if held.is_empty() {
-            *replay = None;
+        let held = self.replay.take();
+        let mut held = held.unwrap_or_else(|| Box::new(BoundedBuffer::new(MAX_REPLAY)));
+        let filled = held.poll_fill(&mut scratch.borrow(), |buf| self.poll_read_stream(cx, buf));
+        if !held.is_empty() {
+            self.replay = Some(held);
         }
         filled
     }
@@ -203,6 +211,37 @@ impl Io {
         self.tcp().peer_addr()
     }
 
+    /// Reads from the stream, ignoring the replay.
+    fn poll_read_stream(
+        &mut self,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        if let Err(error) = ready!(self.stream.poll_read(cx, buf)) {
+            return Poll::Ready(Err(self.record_error(error)));
+        }
+        if buf.filled().len() == before && buf.remaining() > 0 {
+            self.check_end_of_stream()?;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Fails if a read that returned nothing is the consequence of an earlier error, and not the
+    /// peer's end of the stream. TLS has close_notify for this.
+    pub(super) fn check_end_of_stream(&self) -> io::Result<()> {
+        if matches!(self.stream, Stream::Plain(_)) && self.is_aborted.load(Relaxed) {
+            return Err(io::Error::from_raw_os_error(libc::ECONNRESET));
+        }
+        Ok(())
+    }
+
+    /// Makes the kernel reset the connection when it is dropped, so that the peer cannot take the
+    /// close for the end of the stream.
+    pub(crate) fn reset_on_close(&self) {
+        reset::reset_on_close(self.tcp());
+    }
+
     /// Reads once and passes the bytes to `read`, in one piece or several. `buffer` is used when
     /// they are not in memory already. Returns how many there were: 0 at the end of the stream.
     pub(crate) fn poll_read_with(
@@ -218,9 +257,9 @@ impl Io {
             ready!(records.poll_read_with(cx, buffer.len(), read))
         } else {
             let mut buf = ReadBuf::new(buffer);
-            let outcome = ready!(self.stream.poll_read(cx, &mut buf));
+            ready!(self.poll_read_stream(cx, &mut buf))?;
             read(buf.filled());
-            outcome.map(|()| buf.filled().len())
+            Ok(buf.filled().len())
         };
         match outcome {
             Ok(n) => {
@@ -243,8 +282,12 @@ impl Io {
         }
     }
 
-    /// Records the error for the label of the connection's close, and returns it.
+    /// Records the error for the label of the connection's close and for later reads, and returns
+    /// it.
     pub(super) fn record_error(&self, error: io::Error) -> io::Error {
+        if ends::is_abort(&error) {
+            self.is_aborted.store(true, Relaxed);
+        }
         if let Some(open) = &self.open {
             open.failed(&error);
         }
@@ -295,9 +338,7 @@ impl AsyncRead for Io {
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         if self.replay.is_none() {
-            if let Err(error) = ready!(self.stream.poll_read(cx, buf)) {
-                return Poll::Ready(Err(self.record_error(error)));
-            }
+            ready!(self.poll_read_stream(cx, buf))?;
         } else {
             let n = self.replay().len().min(buf.remaining());
             buf.put_slice(&self.replay()[..n]);

@@ -7,11 +7,12 @@
 //! its reader reads.
 
 use std::cell::{RefCell, RefMut};
+use std::future::poll_fn;
+use std::io;
 use std::net::Shutdown;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, Version};
@@ -32,8 +33,8 @@ use crate::config::Http1Limits;
 use crate::http::body_timeout::PendingRequestBody;
 use crate::http::buffers::{self, READ_SIZE};
 use crate::time_slice;
-use crate::transport::Io;
 use crate::transport::detect::MAX_EMPTY_LINES;
+use crate::transport::{Io, reset};
 
 mod decoder;
 mod handles;
@@ -354,9 +355,16 @@ impl Connection {
     /// Makes the kernel reset the connection when it is dropped, so that the peer cannot take the
     /// close for the end of a message.
     pub(super) fn reset(&self) {
-        let inner = self.inner();
-        // The connection is closed anyway if this fails.
-        let _unset = SockRef::from(inner.io.tcp()).set_linger(Some(Duration::ZERO));
+        self.inner().io.reset_on_close();
+    }
+
+    /// Writes all output and waits until the peer has acknowledged it. An error of the connection
+    /// ends the wait.
+    pub(super) async fn acknowledged(&self) {
+        if poll_fn(|cx| self.poll_flush(cx)).await.is_ok() {
+            let is_acknowledged = || reset::is_acknowledged(self.inner().io.tcp());
+            reset::until_acknowledged(is_acknowledged).await;
+        }
     }
 }
 

@@ -31,6 +31,7 @@ use crate::http::message_context::MessageContext;
 use crate::http::revocable::RevocableRequest;
 use crate::http::{Body, HttpHandler, Request, Response, synthetic_response, upgrade, uri};
 use crate::transport::Io;
+use crate::transport::reset::RESET_TIME;
 
 mod response_framing;
 
@@ -304,11 +305,25 @@ async fn write_response(
         },
     })
     .await;
-    if written.is_err() && framing.encoder == BodyEncoder::UntilClose {
+    if let Err(error) = &written {
+        Box::pin(abort_response(connection, framing.encoder, error)).await;
+    }
+    written
+}
+
+/// Sends what there is of a response that cannot be completed. Then the connection is reset, unless
+/// its close shows that the response is incomplete and the server has closed its connection, too.
+async fn abort_response(connection: &Connection, encoder: BodyEncoder, error: &Error) {
+    if let Error::Read(_) | Error::Write(_) = error {
+        // The client's connection has failed, so that nothing can be sent.
+        connection.reset();
+        return;
+    }
+    let written = timeout(RESET_TIME, connection.acknowledged()).await;
+    if encoder == BodyEncoder::UntilClose || !error.is_server_close() || written.is_err() {
         // A normal close would mark the body as complete.
         connection.reset();
     }
-    written
 }
 
 /// Reads and discards the rest of the request's body. Returns whether the body is complete.
@@ -451,7 +466,7 @@ mod tests {
         };
         let task = size_of_val(&serve(Io::plain(tcp.unwrap()), &config));
         let connection = size_of::<Connection>();
-        assert!(task <= 512, "{task}");
+        assert!(task <= 528, "{task}");
         assert!(connection <= 512, "{connection}");
     }
 }

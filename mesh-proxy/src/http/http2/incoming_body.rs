@@ -100,10 +100,11 @@ impl IncomingBody {
     }
 
     /// A server that has responded and does not want the rest of the request resets the stream with
-    /// NO_ERROR (RFC 9113, section 8.1). The reset may overtake the end of the response.
+    /// NO_ERROR (RFC 9113, section 8.1). Some do so before END_STREAM: then only a response whose
+    /// announced length has arrived is complete. Any other may be truncated.
     fn is_complete_despite(&self, error: &Error) -> bool {
         self.kind == MessageKind::Response
             && matches!(error, Error::Reset(ErrorCode::NO_ERROR))
-            && self.remaining.is_none_or(|remaining| remaining == 0)
+            && self.remaining == Some(0)
     }
 }

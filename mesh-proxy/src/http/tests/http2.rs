@@ -294,7 +294,11 @@ fn cancelled_response_resets_request() {
 #[test]
 fn truncated_response_is_an_error() {
     run(async |drain| {
-        for (reason, length) in [(Reason::CANCEL, None), (Reason::NO_ERROR, Some("10"))] {
+        for (reason, length) in [
+            (Reason::CANCEL, None),
+            (Reason::NO_ERROR, Some("10")),
+            (Reason::NO_ERROR, None),
+        ] {
             let (mut client, mut called) = setup(100, &drain).await;
             let (response_future, mut respond) = open(&mut client, &mut called).await;
             let mut partial = response();

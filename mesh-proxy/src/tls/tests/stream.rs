@@ -21,6 +21,8 @@ use crate::transport::copy::{self, CopyError};
 use crate::transport::tls::RustlsStream;
 use crate::transport::{Io, Scratch};
 
+const HOUR: Duration = Duration::from_secs(3600);
+
 pub(super) fn local<F: Future>(test: F) -> F::Output {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -178,9 +180,9 @@ async fn tunnels(purposes: [Purpose; 2], limit: u64) -> Tunnels {
     let scratch = Rc::new(Scratch::new());
     let tunnel = |client, server| {
         let (scratch, watch) = (scratch.clone(), watch.clone());
-        tokio::task::spawn_local(
-            async move { copy::duplex(client, server, &scratch, &watch).await },
-        )
+        tokio::task::spawn_local(async move {
+            copy::duplex(client, server, &scratch, HOUR, &watch).await
+        })
     };
     Tunnels {
         client_app,

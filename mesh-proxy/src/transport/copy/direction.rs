@@ -7,7 +7,8 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 
-use super::{CopyError, Side};
+use super::CopyError;
+use crate::transport::ends::Side;
 use crate::transport::scratch::SCRATCH_SIZE;
 use crate::transport::splice::Pipe;
 use crate::transport::tls::{BulkError, BulkTransfer};
@@ -51,19 +52,16 @@ const ROUNDS_PER_POLL: usize = 16;
 const MIN_BULK: usize = SCRATCH_SIZE / 4;
 
 impl DirectionError {
-    /// Whether the kernel reports that the peer has closed or reset its socket.
-    fn is_disconnect(&self) -> bool {
+    pub(super) fn source(&self) -> &io::Error {
         let (Self::Read(source) | Self::Write(source)) = self;
-        matches!(
-            source.kind(),
-            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
-        )
+        source
     }
 
-    pub(super) fn into_copy_error(self, from: Side, to: Side) -> CopyError {
+    /// The error of the connection of `side`.
+    pub(super) fn into_copy_error(self, side: Side) -> CopyError {
         match self {
-            Self::Read(source) => CopyError::Read { side: from, source },
-            Self::Write(source) => CopyError::Write { side: to, source },
+            Self::Read(source) => CopyError::Read { side, source },
+            Self::Write(source) => CopyError::Write { side, source },
         }
     }
 }
@@ -85,22 +83,6 @@ impl Direction {
     /// Number of bytes read so far.
     pub(super) fn bytes_read(&self) -> u64 {
         self.bytes_read
-    }
-
-    /// Ends the direction if it has failed because a peer has disconnected, and that is `in_order`.
-    pub(super) fn end_in_order_if(
-        &mut self,
-        in_order: bool,
-        ended: Result<(), DirectionError>,
-    ) -> Result<(), DirectionError> {
-        match ended {
-            Err(error) if in_order && error.is_disconnect() => {
-                self.buffered = Buffered::Nothing;
-                self.state = State::Closed;
-                Ok(())
-            }
-            ended => ended,
-        }
     }
 
     pub(super) fn poll(
@@ -223,6 +205,9 @@ impl Direction {
                 return Poll::Ready(Err(DirectionError::Write(to.record_error(error))));
             }
         };
+        if read == 0 {
+            from.check_end_of_stream().map_err(DirectionError::Read)?;
+        }
         from.count_read(read);
         to.count_written(read - unsent.len());
         self.count_read(read);
@@ -254,6 +239,9 @@ impl Direction {
             }
         };
         from.count_read(filled);
+        if filled == 0 {
+            from.check_end_of_stream().map_err(DirectionError::Read)?;
+        }
         self.count_read(filled);
         if filled > 0 {
             self.buffered = Buffered::Pipe { pipe, filled };

@@ -3,11 +3,14 @@
 use std::pin::pin;
 use std::rc::Rc;
 
+use mesh_test_support::eventually::eventually_async;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 use crate::transport::scratch::SCRATCH_SIZE;
+
+const HALF_CLOSED_IDLE: Duration = Duration::from_secs(3600);
 
 /// Returns the client's and the server's socket of a connection.
 async fn pair() -> (TcpStream, TcpStream) {
@@ -27,13 +30,18 @@ struct Copied {
 }
 
 async fn copied() -> Copied {
-    let (client, accepted) = pair().await;
     let (opened, server) = pair().await;
+    copied_to(opened, server).await
+}
+
+async fn copied_to(opened: TcpStream, server: TcpStream) -> Copied {
+    let (client, accepted) = pair().await;
     let (drain, watch) = drain::channel();
     let scratch = Rc::new(Scratch::new());
     let shared = scratch.clone();
     let copying = tokio::task::spawn_local(async move {
-        duplex(Io::plain(accepted), Io::plain(opened), &shared, &watch).await
+        let (client, server) = (Io::plain(accepted), Io::plain(opened));
+        duplex(client, server, &shared, HALF_CLOSED_IDLE, &watch).await
     });
     Copied {
         client,
@@ -150,7 +158,7 @@ fn reader_that_stops_blocks_the_writer() {
         let mut sent = 0;
         loop {
             let write = client.write(&bytes);
-            match tokio::time::timeout(Duration::from_millis(300), write).await {
+            match timeout(Duration::from_millis(300), write).await {
                 Ok(n) => sent += n.unwrap(),
                 Err(_stalled) => break,
             }
@@ -190,6 +198,186 @@ fn reset_is_an_error_of_its_connection() {
             ),
             "{error:?}"
         );
+    });
+}
+
+/// Makes `socket` send RST instead of FIN, and closes it.
+fn reset(socket: TcpStream) {
+    socket2::SockRef::from(&socket)
+        .set_linger(Some(Duration::ZERO))
+        .unwrap();
+    drop(socket);
+}
+
+/// Reads until the peer's end: the bytes, and whether it was a reset.
+async fn read_to_end(socket: &mut TcpStream) -> (Vec<u8>, bool) {
+    let mut bytes = Vec::new();
+    match socket.read_to_end(&mut bytes).await {
+        Ok(_) => (bytes, false),
+        Err(error) => {
+            assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}");
+            (bytes, true)
+        }
+    }
+}
+
+/// Tells a story in which the first peer ends a connection, without and with a proxy in between,
+/// and compares what the second one has read, and whether it saw a reset.
+fn same_as_without_a_proxy(story: impl AsyncFn(TcpStream, TcpStream) -> (Vec<u8>, bool)) {
+    local(async {
+        let (client, server) = pair().await;
+        let expected = story(client, server).await;
+        let proxied = copied().await;
+        assert_eq!(story(proxied.client, proxied.server).await, expected);
+        let proxied = copied().await;
+        let reversed = story(proxied.server, proxied.client).await;
+        assert_eq!(reversed, expected, "reversed");
+    });
+}
+
+#[test]
+fn reset_is_passed_on_after_the_bytes_before_it() {
+    same_as_without_a_proxy(async |mut ending, mut other| {
+        ending.write_all(b"half a file").await.unwrap();
+        // Without a proxy a reset may overtake bytes in the sender's queue, so they are read first.
+        let mut start = [0; 11];
+        other.read_exact(&mut start).await.unwrap();
+        reset(ending);
+        read_to_end(&mut other).await
+    });
+}
+
+#[test]
+fn bytes_that_a_slow_reader_has_not_read_precede_the_reset() {
+    local(async {
+        let Copied {
+            mut client,
+            mut server,
+            copying: _copying,
+            drain: _drain,
+            ..
+        } = copied().await;
+        let bytes = noise(300_000);
+        client.write_all(&bytes).await.unwrap();
+        // The proxy has read them all: its kernel keeps what the server has not room for.
+        eventually_async("the bytes are acknowledged", async || {
+            tokio::task::yield_now().await;
+            reset::is_acknowledged(&client)
+        })
+        .await;
+        reset(client);
+        assert_eq!(read_to_end(&mut server).await, (bytes, true));
+    });
+}
+
+#[test]
+fn reset_overtakes_bytes_that_are_not_read_for_five_seconds() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    tokio::task::LocalSet::new().block_on(&runtime, async {
+        // The server's kernel takes few bytes, and the proxy's keeps the rest for it.
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let buffer = socket2::SockRef::from(&listener).set_recv_buffer_size(2048);
+        buffer.unwrap();
+        let dial = TcpStream::connect(listener.local_addr().unwrap());
+        let (opened, server) = tokio::join!(dial, listener.accept());
+        let mut copied = copied_to(opened.unwrap(), server.unwrap().0).await;
+        copied.client.write_all(&noise(8 * 1024)).await.unwrap();
+        eventually_async("the bytes are acknowledged", async || {
+            tokio::task::yield_now().await;
+            reset::is_acknowledged(&copied.client)
+        })
+        .await;
+        let begin = Instant::now();
+        reset(copied.client);
+        copied.copying.await.unwrap().unwrap_err();
+        let waited = begin.elapsed();
+        assert!((RESET_TIME..2 * RESET_TIME).contains(&waited), "{waited:?}");
+    });
+}
+
+#[test]
+fn reset_after_the_other_fin_is_passed_on() {
+    same_as_without_a_proxy(async |mut ending, mut other| {
+        other.shutdown().await.unwrap();
+        let mut end = Vec::new();
+        ending.read_to_end(&mut end).await.unwrap();
+        reset(ending);
+        read_to_end(&mut other).await
+    });
+}
+
+/// The FIN arrives first: the reader has a complete stream.
+#[test]
+fn reset_after_the_own_fin_fails_only_writes() {
+    same_as_without_a_proxy(async |mut ending, mut other| {
+        ending.write_all(b"all").await.unwrap();
+        ending.shutdown().await.unwrap();
+        let read = read_to_end(&mut other).await;
+        drop(ending);
+        eventually_async("writes fail", async || {
+            other.write_all(b"discarded").await.is_err()
+        })
+        .await;
+        read
+    });
+}
+
+/// Whichever operation of the proxy learns of the reset.
+#[test]
+fn reset_while_the_other_side_writes_is_passed_on_after_the_bytes_before_it() {
+    same_as_without_a_proxy(async |mut ending, mut other| {
+        ending.write_all(b"half a file").await.unwrap();
+        let mut start = [0; 11];
+        other.read_exact(&mut start).await.unwrap();
+        other.write_all(b"unread").await.unwrap();
+        // Bytes are unread, so that this sends RST.
+        ending.peek(&mut start).await.unwrap();
+        drop(ending);
+        read_to_end(&mut other).await
+    });
+}
+
+/// The kernel's clock does not follow tokio's, so that bytes arrive while no time passes.
+#[test]
+fn half_closed_connection_is_reset_an_hour_after_its_last_byte() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    tokio::task::LocalSet::new().block_on(&runtime, async {
+        let open = copied().await;
+        let mut half = copied().await;
+        half.client.shutdown().await.unwrap();
+        assert_eq!(read_to_end(&mut half.server).await, (Vec::new(), false));
+        let begin = Instant::now();
+        tokio::time::sleep(HALF_CLOSED_IDLE / 2).await;
+        half.server.write_all(b"x").await.unwrap();
+        assert_eq!(half.client.read_u8().await.unwrap(), b'x');
+        half.copying.await.unwrap().unwrap();
+        let expected = HALF_CLOSED_IDLE * 3 / 2;
+        let error = begin.elapsed().abs_diff(expected);
+        assert!(error < Duration::from_secs(60), "{error:?}");
+        // The client waits for a response that it must not take for complete.
+        assert_eq!(read_to_end(&mut half.client).await, (Vec::new(), true));
+        assert!(!open.copying.is_finished(), "it is not half-closed");
+    });
+}
+
+#[test]
+fn tunnel_that_is_dropped_resets_both_peers() {
+    local(async {
+        let mut copied = copied().await;
+        copied.client.write_all(b"x").await.unwrap();
+        copied.server.read_u8().await.unwrap();
+        copied.copying.abort();
+        for side in [&mut copied.client, &mut copied.server] {
+            assert_eq!(read_to_end(side).await, (Vec::new(), true));
+        }
     });
 }
 

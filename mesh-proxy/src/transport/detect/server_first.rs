@@ -3,7 +3,8 @@
 //!
 //! While the client is silent, the proxy connects to the server. If the server sends first, the
 //! connection cannot be HTTP or TLS and is opaque. If the client does, protocol detection continues
-//! and the connection to the server is closed unused.
+//! and the connection to the server is closed unused. If the server closes its connection, no
+//! protocol matters: the connection is opaque, and its end is passed on.
 
 use std::io;
 use std::time::Duration;
@@ -22,6 +23,9 @@ pub(crate) enum FirstSpeaker<C> {
     Client,
     /// The server has sent bytes on this connection.
     Server(Box<C>),
+    /// The server has closed this connection without a byte, or has reset it. It remains to be
+    /// told to the client.
+    ServerClosed(Box<C>),
     /// Neither has, within the limit. Contains the connection to the server if there is one.
     Neither(Option<Box<C>>),
 }
@@ -60,10 +64,10 @@ pub(crate) async fn first_speaker<C: AsMut<Io>>(
             biased;
             read = read_more(client, scratch) => return read.map(|_| FirstSpeaker::Client),
             read = read_more((*server).as_mut(), scratch) => {
-                // A server that closes without a byte may have any protocol.
-                if matches!(read, Ok(Fill::Read(_))) {
-                    return Ok(FirstSpeaker::Server(server));
-                }
+                return Ok(match read {
+                    Ok(Fill::Read(_)) => FirstSpeaker::Server(server),
+                    Ok(_) | Err(_) => FirstSpeaker::ServerClosed(server),
+                });
             }
             () = sleep_until(deadline) => return Ok(FirstSpeaker::Neither(Some(server))),
         }
