@@ -8,8 +8,10 @@
 //! * [`headers`], [`data`]: apply the frames of messages.
 //! * [`send`]: encodes messages into frames, as far as flow control allows.
 //! * [`streams`]: the methods for the owners of streams.
+//! * [`client_closed`]: the extension by which a proxy passes on that a client has closed.
 //! * [`ending`]: stream errors, connection errors and graceful shutdown.
 
+mod client_closed;
 mod data;
 mod ending;
 mod headers;
@@ -135,6 +137,8 @@ pub struct Connection {
     open_peer_streams: u32,
     open_local_streams: u32,
     accepted: VecDeque<AcceptedStream>,
+    /// Streams whose client has closed, not returned yet: each stream at most once.
+    client_closed: Vec<u32>,
     /// Streams that were reset since `accepted` was last empty in [`Connection::next_request`].
     pending_accept_resets: u32,
     reset_streams: ResetStreams,
@@ -200,6 +204,7 @@ impl Connection {
             open_peer_streams: 0,
             open_local_streams: 0,
             accepted: VecDeque::new(),
+            client_closed: Vec::new(),
             pending_accept_resets: 0,
             reset_streams: ResetStreams::default(),
             waiting_for_capacity: Vec::new(),
@@ -230,6 +235,7 @@ impl Connection {
             max_concurrent_streams: is_server.then_some(self.limits.max_concurrent_streams),
             max_header_list_size: Some(self.limits.max_header_list_size),
             is_client: !is_server,
+            accepts_client_closed: is_server,
         };
         self.write_settings(settings, config.stream_window);
         self.enlarge_connection_window(config.connection_window);

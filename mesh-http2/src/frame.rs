@@ -31,6 +31,11 @@ pub(crate) const PING: u8 = 6;
 pub(crate) const GOAWAY: u8 = 7;
 pub(crate) const WINDOW_UPDATE: u8 = 8;
 pub(crate) const CONTINUATION: u8 = 9;
+/// An extension (RFC 9113, section 5.5), without a payload: the HTTP/1 client of this stream's
+/// request has closed its sending direction. The type is in the range for experiments. Sent only to
+/// servers whose SETTINGS contain
+/// [`ACCEPTS_CLIENT_CLOSED`](crate::settings::ACCEPTS_CLIENT_CLOSED); others would ignore it.
+pub(crate) const CLIENT_CLOSED: u8 = 0xf3;
 
 pub(crate) const ACK: u8 = 0x1;
 pub(crate) const END_STREAM: u8 = 0x1;

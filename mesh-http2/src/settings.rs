@@ -45,6 +45,8 @@ pub(crate) struct PeerSettings {
     /// Streams that the local endpoint may open; `None` means no limit.
     pub(crate) max_concurrent_streams: Option<u32>,
     pub(crate) header_table_size: u32,
+    /// The peer passes [`frame::CLIENT_CLOSED`] on.
+    pub(crate) accepts_client_closed: bool,
 }
 
 const HEADER_TABLE_SIZE: u16 = 1;
@@ -53,6 +55,9 @@ const MAX_CONCURRENT_STREAMS: u16 = 3;
 const INITIAL_WINDOW_SIZE: u16 = 4;
 const MAX_FRAME_SIZE: u16 = 5;
 const MAX_HEADER_LIST_SIZE: u16 = 6;
+/// An extension, in the range for experiments: a server that sends the value 1 passes
+/// [`frame::CLIENT_CLOSED`] on. Other implementations ignore it (RFC 9113, section 6.5.2).
+pub(crate) const ACCEPTS_CLIENT_CLOSED: u16 = 0xf3e5;
 
 /// SETTINGS to send; `None` leaves a parameter as it is.
 #[derive(Clone, Copy, Debug, Default)]
@@ -63,6 +68,7 @@ pub(crate) struct LocalSettings {
     pub(crate) max_header_list_size: Option<u32>,
     /// Clients disable server push.
     pub(crate) is_client: bool,
+    pub(crate) accepts_client_closed: bool,
 }
 
 impl PeerSettings {
@@ -73,6 +79,7 @@ impl PeerSettings {
             max_frame_size: MIN_MAX_FRAME_SIZE,
             max_concurrent_streams: None,
             header_table_size: crate::hpack::MAX_TABLE_SIZE,
+            accepts_client_closed: false,
         }
     }
 
@@ -107,6 +114,7 @@ impl PeerSettings {
                     ));
                 }
                 MAX_FRAME_SIZE => self.max_frame_size = value,
+                ACCEPTS_CLIENT_CLOSED => self.accepts_client_closed = from_server && value == 1,
                 _ => {}
             }
         }
@@ -122,6 +130,10 @@ impl LocalSettings {
             (INITIAL_WINDOW_SIZE, self.initial_window_size),
             (MAX_FRAME_SIZE, self.max_frame_size),
             (MAX_HEADER_LIST_SIZE, self.max_header_list_size),
+            (
+                ACCEPTS_CLIENT_CLOSED,
+                self.accepts_client_closed.then_some(1),
+            ),
         ];
         let count = settings.iter().filter(|(_, value)| value.is_some()).count();
         let header = FrameHeader {
@@ -163,6 +175,7 @@ mod tests {
             max_concurrent_streams: Some(7),
             max_header_list_size: Some(9),
             is_client: true,
+            accepts_client_closed: true,
         };
         local.write(&mut bytes);
         let mut peer = PeerSettings::new();
@@ -173,8 +186,9 @@ mod tests {
             max_frame_size: 20_000,
             max_concurrent_streams: Some(7),
             header_table_size: 4096,
+            accepts_client_closed: false,
         };
-        assert_eq!(peer, expected);
+        assert_eq!(peer, expected, "only servers accept the extension");
     }
 
     #[test]

@@ -36,6 +36,9 @@ pub(crate) struct Stream {
     pub(crate) is_counted: bool,
     /// Whether it is in the connection's list of streams that wait for capacity.
     pub(crate) is_waiting_for_capacity: bool,
+    /// The client of the request has closed its sending direction: a server has been told, or a
+    /// client has to tell it.
+    pub(crate) is_client_closed: bool,
 }
 
 /// The received message.
@@ -128,6 +131,7 @@ impl Stream {
             has_writer: true,
             is_counted: true,
             is_waiting_for_capacity: false,
+            is_client_closed: false,
         }
     }
 

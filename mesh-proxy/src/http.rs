@@ -19,6 +19,7 @@ mod body_metrics;
 mod body_timeout;
 mod buffers;
 pub(crate) mod client;
+mod client_close;
 pub(crate) mod delivery_failure;
 pub(crate) mod filter;
 pub(crate) mod grpc;

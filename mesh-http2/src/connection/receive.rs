@@ -264,6 +264,10 @@ impl Connection {
             frame::PING => self.on_ping(header, payload),
             frame::GOAWAY => self.on_goaway(header, payload),
             frame::WINDOW_UPDATE => self.on_window_update(header, payload),
+            frame::CLIENT_CLOSED => {
+                self.on_client_closed(header);
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
@@ -343,6 +347,9 @@ impl Connection {
                     })?;
                 stream.outbound.wake();
             }
+        }
+        if self.peer_settings.accepts_client_closed && !before.accepts_client_closed {
+            self.send_delayed_client_closed();
         }
         self.wake_open_wakers();
         Ok(())

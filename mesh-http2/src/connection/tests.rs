@@ -1,6 +1,7 @@
 //! Tests of a client and a server that are connected to each other, and of endpoints that receive
 //! hand-made frames.
 
+mod client_closed;
 mod frames;
 mod hostile;
 mod pair;

@@ -1,12 +1,14 @@
-//! [`InterimSender`] sends interim responses (1xx) to the client of a request, before the response
-//! and on the request's own connection or stream.
+//! [`InterimSender`] is the handle of a request's client for the sender of the request. It sends
+//! interim responses (1xx), before the response and on the request's own connection or stream, and
+//! tells when the client closes.
 
 use http::{HeaderMap, StatusCode};
 
+use super::client_close::UpstreamStream;
 use super::http1;
 use super::http2::shared_connection::InterimSender as Http2InterimSender;
 
-/// Carried by the body of a received request whose client understands interim responses.
+/// Carried by the body of a received request.
 #[derive(Clone, Debug)]
 pub(super) enum InterimSender {
     Http1(http1::InterimSender),
@@ -36,6 +38,31 @@ impl InterimSender {
         match self {
             Self::Http1(interim) => interim.send(status, &headers),
             Self::Http2(interim) => interim.send(status, headers),
+        }
+    }
+
+    /// Passes the close of the client's sending direction on to `upstream`, instead of to an
+    /// earlier one.
+    pub(super) fn pass_close_to(&self, upstream: UpstreamStream) {
+        match self {
+            Self::Http1(interim) => interim.pass_close_to(upstream),
+            Self::Http2(interim) => interim.pass_close_to(upstream),
+        }
+    }
+
+    /// Whether the client has closed its sending direction.
+    pub(super) fn is_client_closed(&self) -> bool {
+        match self {
+            Self::Http1(interim) => interim.is_client_closed(),
+            Self::Http2(interim) => interim.is_client_closed(),
+        }
+    }
+
+    /// Ends the exchange without a response: the server has done so after the client closed.
+    pub(super) fn abandon(&self) {
+        match self {
+            Self::Http1(interim) => interim.abandon(),
+            Self::Http2(interim) => interim.abandon(),
         }
     }
 }

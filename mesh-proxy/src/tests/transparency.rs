@@ -11,6 +11,7 @@ use super::app::{
 };
 use super::world::{CLIENT, Proxy, WEB, World, run, while_time_passes};
 
+mod ends;
 mod http1;
 
 /// The proxies that a connection passes.

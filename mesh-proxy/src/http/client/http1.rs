@@ -3,7 +3,7 @@
 //! The task of a request drives its connection. If a response begins before the request has been
 //! sent completely, an [upload](crate::http::upload) that ends with the response sends the rest.
 
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::mem;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -15,6 +15,7 @@ use super::{Dial, SendError};
 use crate::config::Http1Limits;
 use crate::error::DialError;
 use crate::http::body::ResponseGuard;
+use crate::http::client_close::UpstreamStream;
 use crate::http::headers::strip_connection_headers;
 use crate::http::http1::pool::{Pool, PoolGuard};
 use crate::http::http1::{
@@ -69,6 +70,16 @@ impl PooledConnection {
                 Ok(response.into_response(parsed, pool)?)
             }
             Err(error) => {
+                // The end of a reused connection may have come before this request.
+                if !self.reused
+                    && response.connection.is_client_closed()
+                    && let Some(interim) = &response.interim
+                {
+                    // The server has decided that a client that has closed gets no response. The
+                    // task that serves it drops this future, and no endpoint counts as failed.
+                    interim.abandon();
+                    return pending().await;
+                }
                 if let (Error::NoResponse | Error::Read(_), Some(pool)) = (&error, pool) {
                     pool.report_server_close();
                 }
@@ -86,7 +97,7 @@ struct ResponseFuture {
     is_upgrade: bool,
     body: OutgoingBody,
     upload: UploadState,
-    /// The client, if it understands interim responses.
+    /// The client, unless the request is not a client's.
     interim: Option<InterimSender>,
     interim_count: u32,
     /// An interim response shows that the connection cannot be used again.
@@ -113,7 +124,11 @@ impl ResponseFuture {
         {
             interim.forward_expectation();
         }
+        let upstream = UpstreamStream::http1(&connection);
         let encoder = begin_request(&connection, request, &body)?;
+        if let Some(interim) = &interim {
+            interim.pass_close_to(upstream);
+        }
         Ok(Self {
             body: OutgoingBody::new(body, encoder),
             upload: UploadState::InProgress,

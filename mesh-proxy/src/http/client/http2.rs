@@ -3,7 +3,7 @@
 //! With a single connection, a few hundred long-lived streams would block all other requests.
 
 use std::cell::{Cell, RefCell};
-use std::future::{Future, poll_fn};
+use std::future::{Future, pending, poll_fn};
 use std::mem;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
@@ -21,12 +21,13 @@ use super::{ClientConfig, Dial, SendError, ServerWatcher};
 use crate::config::{DEFAULT_STREAM_WINDOW, HttpLimits};
 use crate::error::DialError;
 use crate::http::body::ResponseGuard;
+use crate::http::client_close::UpstreamStream;
 use crate::http::http2::{
     Driver, IncomingBody, OutgoingBody, ResponseFuture, RoleConfig, SendBodyError,
     SharedConnection, StreamGuard, declared_length, prepare_request,
 };
 use crate::http::interim::InterimSender;
-use crate::http::{Body, Protocol, Request, Response};
+use crate::http::{Body, ErrorCode, Protocol, Request, Response};
 
 /// The connections to one endpoint.
 pub(super) struct Http2Pool<D> {
@@ -335,9 +336,14 @@ impl StreamReservation {
         }
         let body = mem::take(request.body_mut());
         let interim = body.interim();
+        let client = interim.clone();
         prepare_request(request.headers_mut(), &body);
         let is_last = body.has_no_body();
         let (response_future, send_stream) = ResponseFuture::start(&self.shared, request, is_last);
+        if let Some(client @ InterimSender::Http1(_)) = &interim {
+            let (shared, id) = response_future.stream();
+            client.pass_close_to(UpstreamStream::Http2(shared, id));
+        }
         let response = if is_last {
             // The request ended with its headers, so this half is closed.
             drop(send_stream);
@@ -348,6 +354,14 @@ impl StreamReservation {
             let stream = &mut self.stream;
             send_with_body(&response_future, upload, interim, stream, untouched).await
         };
+        if let Err(mesh_http2::Error::Reset(ErrorCode::CANCEL)) = response
+            && let Some(client @ InterimSender::Http1(_)) = &client
+            && client.is_client_closed()
+        {
+            // As for an HTTP/1 server.
+            client.abandon();
+            return pending().await;
+        }
         let response = response.map_err(SendError::Http2)?;
         let length = declared_length(response.headers());
         let incoming = IncomingBody::response(response_future, length);

@@ -7,7 +7,6 @@
 //! its reader reads.
 
 use std::cell::{RefCell, RefMut};
-use std::future::poll_fn;
 use std::io;
 use std::net::Shutdown;
 use std::pin::Pin;
@@ -32,14 +31,17 @@ use super::{Error, MessageError};
 use crate::config::Http1Limits;
 use crate::http::body_timeout::PendingRequestBody;
 use crate::http::buffers::{self, READ_SIZE};
+use crate::http::client_close::UpstreamStream;
 use crate::time_slice;
 use crate::transport::detect::MAX_EMPTY_LINES;
 use crate::transport::{Io, reset};
 
 mod decoder;
 mod handles;
+mod sending;
 
 pub(crate) use self::handles::{IncomingBody, InterimSender};
+use self::sending::Sending;
 
 /// The methods borrow the state only during one call.
 #[derive(Debug)]
@@ -71,6 +73,13 @@ struct Inner {
     output: WriteBuffer,
     /// The connection's task, while it waits until the body is no longer in use.
     connection_task: Option<Waker>,
+    /// Of an accepted connection: where the end of the client's stream is passed on.
+    upstream: Option<UpstreamStream>,
+    /// Of an accepted connection: the exchange ends without a response.
+    is_abandoned: bool,
+    /// Of an opened connection: the number of exchanges that have begun or ended. Wraps.
+    exchanges: u32,
+    sending: Sending,
 }
 
 /// State of a client that waits for a 100 before it sends the body.
@@ -118,6 +127,10 @@ impl Connection {
             expectation: ExpectContinue::None,
             output: WriteBuffer::new(),
             connection_task: None,
+            upstream: None,
+            is_abandoned: false,
+            exchanges: 0,
+            sending: Sending::Open { is_complete: false },
         })))
     }
 
@@ -216,7 +229,11 @@ impl Connection {
     pub(super) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         let inner = &mut *self.inner();
         let flushed = inner.output.poll_flush(&mut inner.io, cx);
-        flushed.map_err(Error::Write)
+        ready!(flushed.map_err(Error::Write))?;
+        if inner.sending == (Sending::Closing { is_complete: true }) {
+            inner.close_sending();
+        }
+        Poll::Ready(Ok(()))
     }
 
     /// Writes all output and closes the writing half.
@@ -227,9 +244,13 @@ impl Connection {
     }
 
     /// Ready with the error when the connection fails. The end of the peer's half does not count,
-    /// because the peer may still read. Pending while a body is being read.
+    /// because the peer may still read: it is passed on to the server, which may end the exchange.
+    /// Pending while a body is being read.
     pub(super) fn poll_disconnected(&self, cx: &mut Context<'_>) -> Poll<Error> {
         let mut inner = self.inner();
+        if inner.is_abandoned {
+            return Poll::Ready(Error::NoResponse);
+        }
         if !matches!(inner.body, BodyDecoder::Complete) {
             inner.wait_for_body(cx);
             return Poll::Pending;
@@ -314,6 +335,7 @@ impl Connection {
         matches!(inner.body, BodyDecoder::Complete)
             && inner.input.is_empty()
             && inner.output.is_empty()
+            && matches!(inner.sending, Sending::Open { .. })
             && !inner.read_closed
     }
 
@@ -356,15 +378,6 @@ impl Connection {
     /// close for the end of a message.
     pub(super) fn reset(&self) {
         self.inner().io.reset_on_close();
-    }
-
-    /// Writes all output and waits until the peer has acknowledged it. An error of the connection
-    /// ends the wait.
-    pub(super) async fn acknowledged(&self) {
-        if poll_fn(|cx| self.poll_flush(cx)).await.is_ok() {
-            let is_acknowledged = || reset::is_acknowledged(self.inner().io.tcp());
-            reset::until_acknowledged(is_acknowledged).await;
-        }
     }
 }
 
@@ -453,6 +466,11 @@ impl Inner {
         };
         self.last_read_was_large = n >= READ_SIZE / 2;
         self.read_closed = n == 0;
+        if n == 0
+            && let Some(upstream) = self.upstream.take()
+        {
+            upstream.close();
+        }
         Poll::Ready(Ok(n))
     }
 

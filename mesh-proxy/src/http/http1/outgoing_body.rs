@@ -107,6 +107,7 @@ impl OutgoingBody {
     /// Ends the body. Only chunked bodies have trailers.
     fn end(&mut self, to: &Connection, trailers: Option<HeaderMap>) -> Result<(), Error> {
         self.ended = true;
+        to.complete_message();
         match self.encoder {
             BodyEncoder::Length(0) | BodyEncoder::UntilClose => {}
             BodyEncoder::Length(_) => return Err(Error::LengthMismatch),

@@ -219,6 +219,7 @@ impl PoolGuard {
     /// Returns the connection to the pool after the response has been read. A server that has
     /// responded completely before it has read the request does not want the rest of it.
     pub(in crate::http) fn release(self) {
+        self.connection.end_exchange();
         if self.upload.as_ref().is_none_or(Upload::is_sent)
             && self.keeps_alive
             && self.connection.is_reusable()

@@ -80,7 +80,9 @@ pub(in crate::http) async fn serve<H: HttpHandler>(
         }
         exchanges.set(exchanges.get().wrapping_add(1));
         let exchange = Box::pin(exchange(&connection, config));
-        match exchange.await {
+        let ended = exchange.await;
+        connection.forget_upstream();
+        match ended {
             Ok(ConnectionAction::KeepAlive) => {}
             Ok(ConnectionAction::Close) => break,
             Ok(ConnectionAction::Linger) => {
@@ -186,11 +188,9 @@ async fn read_request(
         Some(incoming) => Body::http1(incoming),
         None => Body::empty(),
     };
-    let body = match parsed.version {
-        // HTTP/1.0 has no interim responses.
-        Version::HTTP_10 => body,
-        _ => body.with_interim(InterimSender::Http1(super::InterimSender::new(connection))),
-    };
+    let is_http10 = parsed.version == Version::HTTP_10;
+    let interim = super::InterimSender::new(connection, is_http10);
+    let body = body.with_interim(InterimSender::Http1(interim));
     let mut request = Request::new(body);
     *request.method_mut() = parsed.method;
     *request.uri_mut() = parsed.uri;

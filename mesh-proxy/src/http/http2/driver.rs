@@ -119,6 +119,7 @@ impl Driver {
             match self.poll_read(cx) {
                 Poll::Ready(Ok(work)) => {
                     self.accept(accept);
+                    self.shared.pass_closes_on();
                     if work < LARGE_TURN {
                         cx.waker().wake_by_ref();
                     } else {

@@ -4,16 +4,26 @@ use std::cell::{Cell, RefCell, RefMut};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use ahash::AHashMap;
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, EXPECT};
 use http::{HeaderMap, Request, Response, StatusCode};
 use mesh_http2::{Connection, Error, ErrorCode, LimitExceeded, StreamId};
 
 use crate::http::body_timeout::PendingRequestBody;
+use crate::http::client_close::UpstreamStream;
 
 /// The methods borrow the connection only during one call.
 #[derive(Clone, Debug)]
-pub(in crate::http) struct SharedConnection(Rc<RefCell<Connection>>);
+pub(in crate::http) struct SharedConnection(Rc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    connection: RefCell<Connection>,
+    /// Of an accepted connection: where the close of the HTTP/1 client of a stream is passed on.
+    /// Only streams of another proxy have an entry.
+    upstreams: RefCell<AHashMap<StreamId, UpstreamStream>>,
+}
 
 /// Observes and resets a request's body, which another task reads.
 #[derive(Clone, Debug)]
@@ -51,11 +61,32 @@ pub(in crate::http) struct InterimSender {
 
 impl SharedConnection {
     pub(super) fn new(connection: Connection) -> Self {
-        Self(Rc::new(RefCell::new(connection)))
+        Self(Rc::new(Shared {
+            connection: RefCell::new(connection),
+            upstreams: RefCell::default(),
+        }))
     }
 
     pub(super) fn connection(&self) -> RefMut<'_, Connection> {
-        self.0.borrow_mut()
+        self.0.connection.borrow_mut()
+    }
+
+    /// Tells the next proxy that the client of a request has closed its sending direction.
+    pub(in crate::http) fn send_client_closed(&self, id: StreamId) {
+        self.connection().send_client_closed(id);
+    }
+
+    /// Passes on what the previous proxy has told about the clients of its requests.
+    pub(super) fn pass_closes_on(&self) {
+        loop {
+            // A statement of its own, because the upstream may be borrowed below.
+            let next = self.connection().next_client_closed();
+            let Some(id) = next else { return };
+            let upstream = self.0.upstreams.borrow_mut().remove(&id);
+            if let Some(upstream) = upstream {
+                upstream.close();
+            }
+        }
     }
 
     /// Returns the two halves of a stream. To be called once per stream.
@@ -127,6 +158,10 @@ impl ResponseFuture {
         shared.connection().poll_response(*id, cx.waker())
     }
 
+    pub(in crate::http) fn stream(&self) -> (SharedConnection, StreamId) {
+        (self.0.shared.clone(), self.0.id)
+    }
+
     /// Returns the stream of the response, whose headers have been received.
     pub(super) fn into_stream(self) -> RecvStream {
         self.0
@@ -185,6 +220,24 @@ impl InterimSender {
             .connection()
             .send_informational(self.id, &response);
     }
+
+    pub(in crate::http) fn pass_close_to(&self, upstream: UpstreamStream) {
+        if self.is_client_closed() {
+            upstream.close();
+        } else {
+            let mut upstreams = self.shared.0.upstreams.borrow_mut();
+            upstreams.insert(self.id, upstream);
+        }
+    }
+
+    pub(in crate::http) fn is_client_closed(&self) -> bool {
+        self.shared.connection().is_client_closed(self.id)
+    }
+
+    /// Ends the exchange without a response.
+    pub(in crate::http) fn abandon(&self) {
+        self.shared.connection().reset(self.id, ErrorCode::CANCEL);
+    }
 }
 
 impl SendStream {
@@ -223,6 +276,11 @@ impl RecvStream {
 
 impl Drop for SendStream {
     fn drop(&mut self) {
+        let mut upstreams = self.shared.0.upstreams.borrow_mut();
+        if !upstreams.is_empty() {
+            upstreams.remove(&self.id);
+        }
+        drop(upstreams);
         self.shared.connection().drop_writer(self.id);
     }
 }

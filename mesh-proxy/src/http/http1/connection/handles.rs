@@ -10,6 +10,7 @@ use http_body::Frame;
 
 use super::decoder::BodyDecoder;
 use super::{Connection, ExpectContinue};
+use crate::http::client_close::UpstreamStream;
 use crate::http::http1::Error;
 use crate::http::http1::encode::{self, FramingHeaders};
 
@@ -54,27 +55,37 @@ impl Drop for IncomingBody {
 
 /// Sends interim responses to the client of a request received on a connection.
 #[derive(Clone, Debug)]
-pub(crate) struct InterimSender(Rc<Connection>);
+pub(crate) struct InterimSender {
+    connection: Rc<Connection>,
+    /// HTTP/1.0 has no interim responses.
+    is_http10: bool,
+}
 
 impl InterimSender {
-    pub(crate) fn new(connection: &Rc<Connection>) -> Self {
-        Self(connection.clone())
+    pub(crate) fn new(connection: &Rc<Connection>, is_http10: bool) -> Self {
+        Self {
+            connection: connection.clone(),
+            is_http10,
+        }
     }
 
     pub(crate) fn forward_expectation(&self) {
-        let mut inner = self.0.inner();
+        let mut inner = self.connection.inner();
         if inner.expectation == ExpectContinue::Local {
             inner.expectation = ExpectContinue::Forwarded;
         }
     }
 
     pub(crate) fn is_continue_awaited(&self) -> bool {
-        self.0.inner().expectation == ExpectContinue::Forwarded
+        self.connection.inner().expectation == ExpectContinue::Forwarded
     }
 
     /// Queues an interim response. The connection's task, which the caller runs in, writes it.
     pub(crate) fn send(&self, status: StatusCode, headers: &HeaderMap) {
-        let mut inner = self.0.inner();
+        if self.is_http10 {
+            return;
+        }
+        let mut inner = self.connection.inner();
         if status == StatusCode::CONTINUE {
             inner.expectation = ExpectContinue::None;
         }
@@ -82,5 +93,23 @@ impl InterimSender {
         inner.output.append(|buffer| {
             encode::write_response(buffer, status_line, headers, FramingHeaders::Omit, None);
         });
+    }
+
+    pub(in crate::http) fn pass_close_to(&self, upstream: UpstreamStream) {
+        let mut inner = self.connection.inner();
+        if inner.read_closed {
+            upstream.close();
+        } else {
+            inner.upstream = Some(upstream);
+        }
+    }
+
+    pub(in crate::http) fn is_client_closed(&self) -> bool {
+        self.connection.inner().read_closed
+    }
+
+    /// Ends the exchange, whose task the caller runs in, without a response.
+    pub(in crate::http) fn abandon(&self) {
+        self.connection.inner().is_abandoned = true;
     }
 }

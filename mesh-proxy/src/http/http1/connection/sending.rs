@@ -1,0 +1,97 @@
+//! The end of the sending direction: closed after a request whose client has closed, and reset
+//! after a response that could not be completed.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Waker};
+
+use tokio::io::AsyncWrite as _;
+
+use super::{Connection, Inner};
+use crate::transport::reset;
+
+/// The sending direction of an opened connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sending {
+    /// A request is being written, or none is.
+    Open {
+        is_complete: bool,
+    },
+    /// It is closed when the request is complete and written.
+    Closing {
+        is_complete: bool,
+    },
+    Closed,
+}
+
+impl Connection {
+    /// Begins an exchange on an opened connection. Returns its number.
+    pub(in crate::http) fn begin_exchange(&self) -> u32 {
+        let mut inner = self.inner();
+        inner.sending = Sending::Open { is_complete: false };
+        inner.exchanges = inner.exchanges.wrapping_add(1);
+        inner.exchanges
+    }
+
+    /// Ends the exchange on an opened connection, so that nothing that happens to its client
+    /// concerns the connection any more.
+    pub(in crate::http::http1) fn end_exchange(&self) {
+        let mut inner = self.inner();
+        inner.exchanges = inner.exchanges.wrapping_add(1);
+    }
+
+    /// The message that is being sent is complete, and has to be written.
+    pub(in crate::http::http1) fn complete_message(&self) {
+        let mut inner = self.inner();
+        match &mut inner.sending {
+            Sending::Open { is_complete } | Sending::Closing { is_complete } => *is_complete = true,
+            Sending::Closed => {}
+        }
+    }
+
+    /// Closes the sending direction of an opened connection when the request is written, if the
+    /// exchange of this number is still the current one. The connection is not reused.
+    pub(in crate::http) fn close_after_request(&self, exchange: u32) {
+        let inner = &mut *self.inner();
+        if inner.exchanges != exchange {
+            return;
+        }
+        match inner.sending {
+            Sending::Open { is_complete: true } if inner.output.is_empty() => inner.close_sending(),
+            Sending::Open { is_complete } => {
+                inner.sending = Sending::Closing { is_complete };
+            }
+            Sending::Closing { .. } | Sending::Closed => {}
+        }
+    }
+
+    /// Whether the client of the exchange on an opened connection has closed its sending direction.
+    pub(in crate::http) fn is_client_closed(&self) -> bool {
+        !matches!(self.inner().sending, Sending::Open { .. })
+    }
+
+    /// Forgets where the end of the client's stream is passed on, at the end of an exchange.
+    pub(in crate::http::http1) fn forget_upstream(&self) {
+        self.inner().upstream = None;
+    }
+
+    /// Writes all output and waits until the peer has acknowledged it. An error of the connection
+    /// ends the wait.
+    pub(in crate::http::http1) async fn acknowledged(&self) {
+        if poll_fn(|cx| self.poll_flush(cx)).await.is_ok() {
+            let is_acknowledged = || reset::is_acknowledged(self.inner().io.tcp());
+            reset::until_acknowledged(is_acknowledged).await;
+        }
+    }
+}
+
+impl Inner {
+    /// Closes the sending direction. On TLS connections sends close_notify, too.
+    pub(super) fn close_sending(&mut self) {
+        let mut cx = Context::from_waker(Waker::noop());
+        // Everything is written, so that this does not wait, except for a TLS socket that takes no
+        // close_notify. The reader learns of an error.
+        let _closed = Pin::new(&mut self.io).poll_shutdown(&mut cx);
+        self.sending = Sending::Closed;
+    }
+}

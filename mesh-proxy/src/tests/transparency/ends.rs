@@ -1,0 +1,250 @@
+//! Ends of connections and messages: what one side does to its connection, the other one sees.
+
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::*;
+
+/// Longer than any time limit of the proxy that applies here.
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn reset(socket: TcpStream) {
+    let linger = Some(Duration::ZERO);
+    socket2::SockRef::from(&socket).set_linger(linger).unwrap();
+    drop(socket);
+}
+
+/// How a connection ends for its reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Fin,
+    Rst,
+}
+
+/// Reads the rest of a connection.
+async fn to_end(socket: &mut TcpStream) -> (String, End) {
+    let mut bytes = Vec::new();
+    let reading = timeout(LIMIT, socket.read_to_end(&mut bytes));
+    let read = while_time_passes(reading).await;
+    let end = match read.expect("the connection does not end") {
+        Ok(_) => End::Fin,
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+            End::Rst
+        }
+    };
+    (String::from_utf8(bytes).unwrap(), end)
+}
+
+/// Both sides of an opaque connection over which bytes have passed.
+async fn opaque(way: Way) -> (TcpStream, TcpStream, (App, Between)) {
+    let (mut client, app, between) = open(way).await;
+    client.write_all(b"\0hello").await.unwrap();
+    let mut server = app.accept().await;
+    let mut hello = [0; 6];
+    server.read_exact(&mut hello).await.unwrap();
+    talk(&mut client, &mut server).await;
+    (client, server, (app, between))
+}
+
+#[test]
+fn reset_of_an_opaque_connection_reaches_the_other_side_after_its_bytes() {
+    each_way(async |way| {
+        for is_client in [true, false] {
+            let (client, server, _proxies) = opaque(way).await;
+            let (mut ending, mut other) = match is_client {
+                true => (client, server),
+                false => (server, client),
+            };
+            send(&mut ending, "half a file").await;
+            let mut start = [0; 11];
+            other.read_exact(&mut start).await.unwrap();
+            reset(ending);
+            let ended = to_end(&mut other).await;
+            assert_eq!(ended, (String::new(), End::Rst), "{way:?}, {is_client}");
+        }
+    });
+}
+
+#[test]
+fn reset_after_a_fin_reaches_the_other_side_after_the_fin() {
+    each_way(async |way| {
+        let (mut client, mut server, _proxies) = opaque(way).await;
+        client.shutdown().await.unwrap();
+        assert_eq!(to_end(&mut server).await, (String::new(), End::Fin));
+        // The server's reset is the end of a response that the client waits for.
+        reset(server);
+        assert_eq!(
+            to_end(&mut client).await,
+            (String::new(), End::Rst),
+            "{way:?}"
+        );
+    });
+}
+
+#[test]
+fn reset_of_a_tunnel_reaches_the_client() {
+    each_way(async |way| {
+        let (mut client, app, _between) = open(way).await;
+        let upgrade = "connection: upgrade\r\nupgrade: chat\r\n\r\n";
+        send(
+            &mut client,
+            &format!("GET / HTTP/1.1\r\nhost: web\r\n{upgrade}"),
+        )
+        .await;
+        let (mut server, _) = app.receive().await;
+        send(
+            &mut server,
+            &format!("HTTP/1.1 101 Switching Protocols\r\n{upgrade}"),
+        )
+        .await;
+        head(&mut client).await;
+        talk(&mut client, &mut server).await;
+        reset(server);
+        assert_eq!(
+            to_end(&mut client).await,
+            (String::new(), End::Rst),
+            "{way:?}"
+        );
+    });
+}
+
+/// The first proxy has accepted the connection already: without a proxy it would be refused.
+#[test]
+fn connection_to_a_missing_application_is_reset() {
+    each_way(async |way| {
+        let between = Between::new(way, unused_addr().await).await;
+        let mut client = between.connect().await;
+        client.write_all(b"\0hello").await.unwrap();
+        assert_eq!(
+            to_end(&mut client).await,
+            (String::new(), End::Rst),
+            "{way:?}"
+        );
+    });
+}
+
+/// The end of the connection is the end of the response, so that a reset must not become a FIN.
+#[test]
+fn response_until_close_that_is_reset_is_not_complete() {
+    each_way(async |way| {
+        for version in ["1.0", "1.1"] {
+            for (is_reset, is_complete) in [(true, false), (false, true)] {
+                let (mut client, app, _between) = open(way).await;
+                send(
+                    &mut client,
+                    &format!("GET / HTTP/{version}\r\nhost: web\r\nconnection: close\r\n\r\n"),
+                )
+                .await;
+                let (mut server, _) = app.receive().await;
+                send(
+                    &mut server,
+                    "HTTP/1.1 200 OK\r\nconnection: close\r\n\r\nhalf",
+                )
+                .await;
+                head(&mut client).await;
+                let mut body = String::new();
+                while !body.contains("half") {
+                    body.push(char::from(client.read_u8().await.unwrap()));
+                }
+                if is_reset {
+                    reset(server);
+                } else {
+                    drop(server);
+                }
+                let (rest, end) = to_end(&mut client).await;
+                let ends_well =
+                    end == End::Fin && (version == "1.0" || rest.ends_with("0\r\n\r\n"));
+                assert_eq!(
+                    ends_well, is_complete,
+                    "{way:?}, {version}: {rest:?} {end:?}"
+                );
+            }
+        }
+    });
+}
+
+/// As a handler that waits for something: it learns that its client has closed, and may respond.
+#[test]
+fn close_of_a_client_during_a_silent_request_reaches_the_application() {
+    each_way(async |way| {
+        for (version, has_begun) in [("1.1", false), ("1.1", true), ("1.0", false)] {
+            let (mut client, app, _between) = open(way).await;
+            send(
+                &mut client,
+                &format!("GET / HTTP/{version}\r\nhost: web\r\n\r\n"),
+            )
+            .await;
+            let (mut server, _) = app.receive().await;
+            if has_begun {
+                send(&mut server, "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n").await;
+                head(&mut client).await;
+            }
+            client.shutdown().await.unwrap();
+            let mut end = [0];
+            assert_eq!(
+                server.read(&mut end).await.unwrap(),
+                0,
+                "{way:?}, {version}"
+            );
+            if has_begun {
+                send(&mut server, "late").await;
+            } else {
+                send(
+                    &mut server,
+                    "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nlate",
+                )
+                .await;
+            }
+            let (response, end) = to_end(&mut client).await;
+            assert!(response.ends_with("late"), "{way:?}, {version}: {response}");
+            assert_eq!(end, End::Fin, "{way:?}, {version}");
+        }
+    });
+}
+
+#[test]
+fn connection_whose_client_has_closed_is_not_used_for_another() {
+    each_way(async |way| {
+        let app = App::start().await;
+        let between = Between::new(way, app.addr).await;
+        let get = "GET / HTTP/1.1\r\nhost: web\r\n\r\n";
+        let mut closing = between.connect().await;
+        send(&mut closing, get).await;
+        let (mut first, _) = app.receive().await;
+        closing.shutdown().await.unwrap();
+        let mut end = [0];
+        assert_eq!(first.read(&mut end).await.unwrap(), 0, "{way:?}");
+        send(&mut first, OK).await;
+        message(&mut closing).await;
+        let mut other = between.connect().await;
+        send(&mut other, get).await;
+        let (mut second, _) = app.receive().await;
+        send(&mut second, OK).await;
+        message(&mut other).await;
+        // A client that closes after its response leaves the connection to others.
+        drop(other);
+        let mut third = between.connect().await;
+        send(&mut third, get).await;
+        head(&mut second).await;
+        send(&mut second, OK).await;
+        message(&mut third).await;
+    });
+}
+
+/// As nginx does: the client has closed, so that it needs no response, and gets none.
+#[test]
+fn application_that_ends_an_abandoned_request_ends_the_client_connection() {
+    each_way(async |way| {
+        let (mut client, app, _between) = open(way).await;
+        send(&mut client, "GET / HTTP/1.1\r\nhost: web\r\n\r\n").await;
+        let (mut server, _) = app.receive().await;
+        client.shutdown().await.unwrap();
+        let mut end = [0];
+        assert_eq!(server.read(&mut end).await.unwrap(), 0, "{way:?}");
+        drop(server);
+        assert_eq!(to_end(&mut client).await.0, "", "{way:?}");
+    });
+}
