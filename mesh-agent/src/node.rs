@@ -67,6 +67,12 @@ pub enum NodeError {
         "pod {pod} runs in the node's own network namespace ({netns}); redirecting it would redirect the node"
     )]
     HostNetwork { pod: String, netns: PathBuf },
+    #[error(
+        "network namespace {netns} has none of the addresses in the status of pod {pod}, so that it is not certain to be the pod's"
+    )]
+    Unproven { pod: String, netns: PathBuf },
+    #[error("network namespace {netns} belongs to another pod than {pod}, which is enrolled")]
+    OfOtherPod { pod: String, netns: PathBuf },
     #[error("pod {pod} has no address that other pods could reach")]
     NoAddress { pod: String },
     #[error(
@@ -197,6 +203,37 @@ impl Node {
                 })
             }
         }
+    }
+
+    /// Enrols a running pod in a namespace that was found by the pod's UID. A pod's object may
+    /// claim another pod's UID, so that the namespace must have an address of the pod's status, and
+    /// must not belong to another enrolled pod.
+    pub fn enrol_in_place(&self, attachment: &Attachment) -> Result<Tier, NodeError> {
+        let pod = &attachment.pod;
+        let failed = |source| NodeError::Namespace {
+            pod: pod.to_string(),
+            source,
+        };
+        let found = addresses(&attachment.netns).map_err(failed)?;
+        if !found
+            .iter()
+            .any(|address| attachment.addresses.contains(address))
+        {
+            return Err(NodeError::Unproven {
+                pod: pod.to_string(),
+                netns: attachment.netns.clone(),
+            });
+        }
+        let cookie = namespace::cookie(&attachment.netns).map_err(failed)?;
+        let (records, _) = self.registry.records()?;
+        let mut known = records.iter().map(|record| &record.redirect);
+        if known.any(|known| known.cookie == cookie && !is_same_pod(&known.pod, pod)) {
+            return Err(NodeError::OfOtherPod {
+                pod: pod.to_string(),
+                netns: attachment.netns.clone(),
+            });
+        }
+        self.add(attachment)
     }
 
     /// Removes one attachment, and the pod with its last. An unknown attachment is not an error.
@@ -456,6 +493,8 @@ impl NodeError {
             | Self::TooManyAddresses { .. }
             | Self::HostNetwork { .. }
             | Self::NoAddress { .. }
+            | Self::Unproven { .. }
+            | Self::OfOtherPod { .. }
             | Self::NothingToTrace { .. }
             | Self::Registry(RegistryError::ContainerId { .. }) => RefusalReason::Invalid,
             Self::NotEnrolled { .. } | Self::Incomplete { .. } => RefusalReason::NotEnrolled,
@@ -474,6 +513,12 @@ impl NodeError {
 /// Returns whether the cookie is of the node's namespace, which agent and plugin run in.
 fn is_node_netns(cookie: u64) -> bool {
     netns::current_cookie().is_ok_and(|own| own == cookie)
+}
+
+/// Some runtimes pass no UID.
+fn is_same_pod(known: &PodRef, pod: &PodRef) -> bool {
+    let has_uid = known.uid.is_empty() || known.uid == pod.uid;
+    has_uid && (&known.namespace, &known.name) == (&pod.namespace, &pod.name)
 }
 
 fn with_attachment(

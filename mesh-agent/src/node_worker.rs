@@ -114,7 +114,8 @@ impl NodeWorker {
     /// Enrols a pod that runs without being enrolled according to the API server and the node's
     /// processes. The caller reports a refusal, since it retries periodically.
     pub fn enrol_in_place(&mut self, attachment: &Attachment) -> Result<Enrolled, Refusal> {
-        let result = self.node.add(attachment).map(|tier| Enrolled { tier });
+        let result = self.node.enrol_in_place(attachment);
+        let result = result.map(|tier| Enrolled { tier });
         self.update_metrics();
         let enrolled = result.map_err(|error| refusal(&error))?;
         self.repairs

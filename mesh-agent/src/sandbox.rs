@@ -67,7 +67,7 @@ impl Default for SandboxFinder {
 }
 
 impl SandboxFinder {
-    /// Finds the pod's sandbox. `addresses` are those in the pod's status, possibly none yet.
+    /// Finds the pod's sandbox. `addresses` are those in the pod's status; none is found without.
     pub fn find(
         &self,
         uid: &str,

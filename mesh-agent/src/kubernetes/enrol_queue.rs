@@ -28,6 +28,8 @@ const REPORT_DELAY: Duration = Duration::from_secs(2);
 pub(super) struct EnrolQueue {
     /// By the UID of the API server's object.
     pods: BTreeMap<String, Entry>,
+    /// The UIDs of all objects on the node, also of pods that are not meshed.
+    uids: BTreeSet<String>,
     /// While the watcher lists pods: those received so far.
     listed: Option<BTreeSet<String>>,
 }
@@ -62,17 +64,21 @@ impl EnrolQueue {
             Event::InitDone => {
                 if let Some(listed) = self.listed.take() {
                     self.pods.retain(|uid, _| listed.contains(uid));
+                    self.uids = listed;
                 }
             }
             Event::Apply(pod) => self.put(pod, now),
             Event::Delete(pod) => {
-                self.pods.remove(&pod.metadata.uid.unwrap_or_default());
+                let uid = pod.metadata.uid.unwrap_or_default();
+                self.pods.remove(&uid);
+                self.uids.remove(&uid);
             }
         }
     }
 
     fn put(&mut self, pod: Pod, now: Instant) {
         let uid = pod.metadata.uid.clone().unwrap_or_default();
+        self.uids.insert(uid.clone());
         let Some(pod) = MeshedPod::from_pod(pod) else {
             self.pods.remove(&uid);
             return;
@@ -104,8 +110,15 @@ impl EnrolQueue {
         due.map(|entry| entry.pod.clone()).collect()
     }
 
+    /// Returns whether the pod claims to be the static pod with a UID that belongs to an object of
+    /// the API server, which no static pod has.
+    pub(super) fn is_impostor(&self, pod: &MeshedPod) -> bool {
+        let claimed = pod.mirrored_uid.as_ref();
+        claimed.is_some_and(|uid| self.uids.contains(uid))
+    }
+
     pub(super) fn mark_enrolled(&mut self, pod: &MeshedPod, now: Instant) {
-        if let Some(entry) = self.pods.get_mut(&pod.object_uid) {
+        if let Some(entry) = self.pods.get_mut(&pod.pod.uid) {
             entry.state = State::Enrolled;
             entry.due = now + ENROLLED_INTERVAL;
         }
@@ -113,7 +126,7 @@ impl EnrolQueue {
 
     /// The pod cannot be enrolled yet.
     pub(super) fn mark_waiting(&mut self, pod: &MeshedPod, reason: String, now: Instant) {
-        if let Some(entry) = self.pods.get_mut(&pod.object_uid) {
+        if let Some(entry) = self.pods.get_mut(&pod.pod.uid) {
             let is_starting = now.duration_since(entry.changed) < STARTUP_PERIOD;
             entry.due = now
                 + if is_starting {
@@ -127,7 +140,7 @@ impl EnrolQueue {
 
     /// The pod's enrolment failed. Returns whether that, or the reason, is new.
     pub(super) fn mark_failed(&mut self, pod: &MeshedPod, reason: String, now: Instant) -> bool {
-        let Some(entry) = self.pods.get_mut(&pod.object_uid) else {
+        let Some(entry) = self.pods.get_mut(&pod.pod.uid) else {
             return false;
         };
         entry.due = now + FAILED_INTERVAL;
@@ -200,6 +213,29 @@ mod tests {
         plain.metadata.annotations = None;
         queue.apply(Event::Apply(plain), now);
         assert_eq!(queue.next_due(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn mirror_of_an_object_is_an_impostor() {
+        let now = Instant::now();
+        let mut queue = EnrolQueue::default();
+        let claims = |uid: &str| {
+            let mut pod = pod("impostor", "10.0.0.1");
+            let annotations = pod.metadata.annotations.as_mut().unwrap();
+            annotations.insert("kubernetes.io/config.mirror".to_owned(), uid.to_owned());
+            MeshedPod::from_pod(pod).unwrap()
+        };
+        let mut plain = pod("plain", "10.0.0.2");
+        plain.metadata.annotations = None;
+        queue.apply(Event::Apply(plain.clone()), now);
+        assert!(queue.is_impostor(&claims("uid-of-plain")));
+        assert!(!queue.is_impostor(&claims("9c0a2f1d4e5b6a7c8d9e0f1a2b3c4d5e")));
+        queue.apply(Event::Delete(plain.clone()), now);
+        assert!(!queue.is_impostor(&claims("uid-of-plain")));
+        queue.apply(Event::Init, now);
+        queue.apply(Event::InitApply(plain), now);
+        queue.apply(Event::InitDone, now);
+        assert!(queue.is_impostor(&claims("uid-of-plain")));
     }
 
     #[tokio::test(start_paused = true)]

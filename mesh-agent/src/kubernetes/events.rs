@@ -141,7 +141,7 @@ fn pod_reference(pod: &MeshedPod) -> ObjectReference {
         kind: Some("Pod".to_owned()),
         namespace: Some(pod.pod.namespace.clone()),
         name: Some(pod.pod.name.clone()),
-        uid: Some(pod.object_uid.clone()),
+        uid: Some(pod.pod.uid.clone()),
         ..ObjectReference::default()
     }
 }

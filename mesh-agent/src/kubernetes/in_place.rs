@@ -85,18 +85,24 @@ impl InPlaceEnroller<'_> {
         if pod.is_enrolled_in(enrolled) {
             return queue.mark_enrolled(pod, Instant::now());
         }
+        if queue.is_impostor(pod) {
+            let reason = "its annotation kubernetes.io/config.mirror has the UID of another pod; delete and recreate it without the annotation";
+            return self.fail(pod, reason.to_owned(), queue).await;
+        }
         match self.enrol(pod).await {
             Ok(tier) => {
                 queue.mark_enrolled(pod, Instant::now());
                 self.events.publish_enrolled(pod, tier).await;
             }
             Err(EnrolError::NotReady(reason)) => queue.mark_waiting(pod, reason, Instant::now()),
-            Err(EnrolError::Failed(reason)) => {
-                if queue.mark_failed(pod, reason.clone(), Instant::now()) {
-                    tracing::error!(pod = %pod.pod, reason, "A meshed pod cannot be enrolled in place");
-                    self.events.publish_failure(pod, &reason).await;
-                }
-            }
+            Err(EnrolError::Failed(reason)) => self.fail(pod, reason, queue).await,
+        }
+    }
+
+    async fn fail(&self, pod: &MeshedPod, reason: String, queue: &mut EnrolQueue) {
+        if queue.mark_failed(pod, reason.clone(), Instant::now()) {
+            tracing::error!(pod = %pod.pod, reason, "A meshed pod cannot be enrolled in place");
+            self.events.publish_failure(pod, &reason).await;
         }
     }
 
@@ -109,7 +115,7 @@ impl InPlaceEnroller<'_> {
                 interface: INTERFACE.to_owned(),
             },
             netns: sandbox.netns,
-            pod: pod.pod.clone(),
+            pod: pod.on_node(),
             addresses: pod.addresses.clone(),
             annotations: pod.annotations.clone(),
         };
@@ -122,7 +128,7 @@ impl InPlaceEnroller<'_> {
     async fn find(&self, pod: &MeshedPod) -> Result<Sandbox, EnrolError> {
         let (finder, uid, addresses) = (
             self.finder.clone(),
-            pod.pod.uid.clone(),
+            pod.on_node().uid,
             pod.addresses.clone(),
         );
         let found = tokio::task::spawn_blocking(move || finder.find(&uid, &addresses)).await;

@@ -10,14 +10,16 @@ use crate::redirect;
 
 /// The init container that redirects a pod on nodes without an agent.
 const INIT_CONTAINER: &str = "linkerd-init";
-/// On the mirror of a static pod: the UID that the kubelet, and so its cgroups, use.
+/// On the mirror of a static pod: the UID that the kubelet, and so its cgroups, use. A user who may
+/// create pods may also write it, with any UID.
 const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MeshedPod {
-    /// With the UID used on the node.
+    /// With the UID of the API server's object.
     pub(super) pod: PodRef,
-    pub(super) object_uid: String,
+    /// The UID that the pod claims to have on the node as a static pod.
+    pub(super) mirrored_uid: Option<String>,
     pub(super) annotations: BTreeMap<String, String>,
     /// Empty until the kubelet has reported them.
     pub(super) addresses: Vec<IpAddr>,
@@ -41,24 +43,30 @@ impl MeshedPod {
         {
             return None;
         }
-        let object_uid = pod.metadata.uid?;
+        let uid = pod.metadata.uid?;
         let addresses = status.pod_ips.unwrap_or_default();
         Some(Self {
             pod: PodRef {
                 namespace: pod.metadata.namespace?,
                 name: pod.metadata.name?,
-                uid: annotations
-                    .get(MIRROR_ANNOTATION)
-                    .cloned()
-                    .unwrap_or_else(|| object_uid.clone()),
+                uid,
             },
-            object_uid,
+            mirrored_uid: annotations.get(MIRROR_ANNOTATION).cloned(),
             addresses: addresses
                 .iter()
                 .filter_map(|address| address.ip.parse().ok())
                 .collect(),
             annotations: redirect::mesh_annotations(annotations),
         })
+    }
+
+    /// Returns the pod as the node knows it, if its claims are true.
+    pub(super) fn on_node(&self) -> PodRef {
+        let mut pod = self.pod.clone();
+        if let Some(uid) = &self.mirrored_uid {
+            pod.uid.clone_from(uid);
+        }
+        pod
     }
 
     /// Returns whether one of the enrolled pods is this one, in its current sandbox. A recreated
@@ -70,12 +78,9 @@ impl MeshedPod {
     }
 
     fn is_same_pod(&self, other: &PodRef) -> bool {
+        let has_name = self.pod.namespace == other.namespace && self.pod.name == other.name;
         // Some runtimes pass no UID.
-        if other.uid.is_empty() {
-            self.pod.namespace == other.namespace && self.pod.name == other.name
-        } else {
-            self.pod.uid == other.uid
-        }
+        has_name && (other.uid.is_empty() || self.on_node().uid == other.uid)
     }
 
     fn has_common_address(&self, status: &PodStatus) -> bool {
@@ -124,7 +129,7 @@ mod tests {
             pod["metadata"]["annotations"]["kubernetes.io/config.mirror"] = "abc".into();
         }));
         let read = read.unwrap();
-        assert_eq!([&read.pod.uid, &read.object_uid], ["abc", "u-1"]);
+        assert_eq!([&read.on_node().uid, &read.pod.uid], ["abc", "u-1"]);
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! A privileged process of the pod may be in the namespace of another pod temporarily
 //! (istio/istio#55139). Enrolling that one would redirect the other pod's connections to a proxy
-//! that it does not have.
+//! that it does not have. The addresses in the pod's status, which only the kubelet reports,
+//! decide: nothing is chosen without them.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -23,10 +24,12 @@ pub(super) struct Candidate {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SandboxPending {
     NoProcess,
+    /// The pod's status has no address yet.
     NoAddress,
     /// No namespace has one of the addresses in the pod's status.
     AddressMismatch(Vec<IpAddr>),
-    Ambiguous,
+    /// Several namespaces have one.
+    Ambiguous(Vec<IpAddr>),
 }
 
 impl Candidate {
@@ -41,27 +44,24 @@ impl Candidate {
     }
 }
 
-/// Returns the namespace that has an address of the pod. Before the pod's status has addresses,
-/// which takes a second or two after the pod's first process, returns the only namespace of all the
-/// pod's processes.
+/// Returns the only namespace that has an address of the pod's status.
 pub(super) fn choose(
     candidates: Vec<Candidate>,
-    known: &[IpAddr],
+    reported: &[IpAddr],
 ) -> Result<Candidate, SandboxPending> {
     if candidates.is_empty() {
         return Err(SandboxPending::NoProcess);
     }
-    let is_one = candidates.len() == 1;
-    let mut candidates = candidates.into_iter();
-    if !known.is_empty() {
-        return candidates
-            .find(|candidate| candidate.has_any_address(known))
-            .ok_or_else(|| SandboxPending::AddressMismatch(known.to_vec()));
+    if reported.is_empty() {
+        return Err(SandboxPending::NoAddress);
     }
-    match candidates.next() {
-        Some(_) if !is_one => Err(SandboxPending::Ambiguous),
-        Some(only) if !only.addresses.is_empty() => Ok(only),
-        _ => Err(SandboxPending::NoAddress),
+    let mut matching = candidates
+        .into_iter()
+        .filter(|candidate| candidate.has_any_address(reported));
+    match (matching.next(), matching.next()) {
+        (Some(only), None) => Ok(only),
+        (None, _) => Err(SandboxPending::AddressMismatch(reported.to_vec())),
+        (Some(_), Some(_)) => Err(SandboxPending::Ambiguous(reported.to_vec())),
     }
 }
 
@@ -69,20 +69,24 @@ impl fmt::Display for SandboxPending {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoProcess => f.write_str("none of its processes runs on this node yet"),
-            Self::NoAddress => f.write_str("its network namespace has no address yet"),
-            Self::AddressMismatch(known) => {
-                let known: Vec<String> = known.iter().map(IpAddr::to_string).collect();
-                write!(
-                    f,
-                    "none of its processes is in a network namespace with its address {}",
-                    known.join(" or ")
-                )
-            }
-            Self::Ambiguous => f.write_str(
-                "its processes are in several network namespaces, and its status has no address yet",
+            Self::NoAddress => f.write_str("its status has no address yet"),
+            Self::AddressMismatch(reported) => write!(
+                f,
+                "none of its processes is in a network namespace with its address {}",
+                list(reported)
+            ),
+            Self::Ambiguous(reported) => write!(
+                f,
+                "its processes are in several network namespaces with its address {}, one of which belongs to another pod",
+                list(reported)
             ),
         }
     }
+}
+
+fn list(addresses: &[IpAddr]) -> String {
+    let addresses: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
+    addresses.join(" or ")
 }
 
 #[cfg(test)]
@@ -119,12 +123,20 @@ mod tests {
     }
 
     #[test]
-    fn without_pod_addresses_namespace_must_be_unambiguous() {
-        assert_eq!(chosen(vec![candidate(1, &["10.0.0.1"])], &[]), Ok(1));
-        let two = vec![candidate(1, &["10.0.0.1"]), candidate(2, &["10.0.0.2"])];
-        assert_eq!(chosen(two, &[]), Err(SandboxPending::Ambiguous));
-        let unaddressed = chosen(vec![candidate(1, &[])], &[]);
-        assert_eq!(unaddressed, Err(SandboxPending::NoAddress));
-        assert_eq!(chosen(vec![], &[]), Err(SandboxPending::NoProcess));
+    fn nothing_is_chosen_without_reported_address() {
+        let unreported = |candidates| chosen(candidates, &[]);
+        let own = || candidate(1, &["10.0.0.1"]);
+        assert_eq!(unreported(vec![own()]), Err(SandboxPending::NoAddress));
+        assert_eq!(unreported(vec![]), Err(SandboxPending::NoProcess));
+        let unaddressed = chosen(vec![candidate(1, &[])], &["10.0.0.1"]);
+        let mismatch = SandboxPending::AddressMismatch(vec!["10.0.0.1".parse().unwrap()]);
+        assert_eq!(unaddressed, Err(mismatch));
+    }
+
+    #[test]
+    fn nothing_is_chosen_while_two_namespaces_have_the_address() {
+        let two = vec![candidate(1, &["10.0.0.1"]), candidate(2, &["10.0.0.1"])];
+        let ambiguous = SandboxPending::Ambiguous(vec!["10.0.0.1".parse().unwrap()]);
+        assert_eq!(chosen(two, &["10.0.0.1"]), Err(ambiguous));
     }
 }

@@ -21,21 +21,22 @@ impl Process {
 
 /// Returns the processes in the pod's cgroup. Skips those that exit meanwhile.
 pub(super) fn of_pod(processes: &Path, uid: &str) -> io::Result<Vec<Process>> {
+    let own = fs::read_to_string(processes.join("self/cgroup")).unwrap_or_default();
     let mut found = Vec::new();
     for entry in fs::read_dir(processes)? {
         let name = entry?.file_name();
         let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else {
             continue;
         };
-        found.extend(process_of_pod(processes, pid, uid));
+        found.extend(process_of_pod(processes, pid, &own, uid));
     }
     Ok(found)
 }
 
-fn process_of_pod(processes: &Path, pid: u32, uid: &str) -> Option<Process> {
+fn process_of_pod(processes: &Path, pid: u32, own: &str, uid: &str) -> Option<Process> {
     let directory = processes.join(pid.to_string());
     let cgroups = fs::read_to_string(directory.join("cgroup")).ok()?;
-    let membership = cgroup_path::find_pod_process(&cgroups, uid)?;
+    let membership = cgroup_path::find_pod_process(&cgroups, own, uid)?;
     let stat = fs::read_to_string(directory.join("stat")).ok()?;
     Some(Process {
         pid,
