@@ -33,6 +33,10 @@ pub struct RedirectSpec {
     pub skip_outbound: PortSet,
     /// Sources whose inbound connections bypass the proxy.
     pub skip_subnets: Vec<IpNet>,
+    /// Redirects IPv6 in both directions; it is refused while the proxy does not listen on it.
+    /// Records of earlier agents have no such field.
+    #[serde(default = "redirected_by_default")]
+    pub ipv6: bool,
     /// Without a proxy listener, allows inbound connections to reach the application in clear text.
     pub inbound_fail_open: bool,
 }
@@ -152,6 +156,9 @@ impl RedirectSpec {
             skip_subnets: reader
                 .value(annotation::SKIP_SUBNETS, parse_subnets)?
                 .unwrap_or_default(),
+            ipv6: reader
+                .value(annotation::REDIRECTED_IP_FAMILIES, parse_families)?
+                .unwrap_or_else(redirected_by_default),
             inbound_fail_open: false,
         };
         spec.check_ports(pod)?;
@@ -240,6 +247,24 @@ fn parse_id(text: &str) -> Result<u32, String> {
     }
 }
 
+/// A pod that was injected without the annotation has been redirected in both families.
+fn redirected_by_default() -> bool {
+    true
+}
+
+/// Returns whether IPv6 is redirected. IPv4 always is: every proxy listens on it.
+fn parse_families(text: &str) -> Result<bool, String> {
+    match text {
+        annotation::IPV4_ONLY => Ok(false),
+        annotation::IPV4_AND_IPV6 => Ok(true),
+        _ => Err(format!(
+            "write {} or {}",
+            annotation::IPV4_ONLY,
+            annotation::IPV4_AND_IPV6
+        )),
+    }
+}
+
 /// Parses a comma-separated list of subnets; an address without prefix length is a subnet of one.
 fn parse_subnets(text: &str) -> Result<Vec<IpNet>, String> {
     let items = text.split(',').map(str::trim);
@@ -300,7 +325,20 @@ mod tests {
         assert_eq!(spec.skip_inbound.to_string(), "4190-4191,4567-4568");
         assert_eq!(spec.skip_outbound.to_string(), "4567-4568");
         assert!(spec.skip_subnets.is_empty());
+        assert!(spec.ipv6);
         assert!(!spec.inbound_fail_open);
+    }
+
+    #[test]
+    fn families_are_parsed_and_absent_in_older_records() {
+        let key = "linkerd.io/redirected-ip-families";
+        assert!(!parse(&[(key, "ipv4")]).unwrap().ipv6);
+        assert!(parse(&[(key, "ipv4,ipv6")]).unwrap().ipv6);
+        let error = parse(&[(key, "ipv6")]).unwrap_err().to_string();
+        assert!(error.ends_with("write ipv4 or ipv4,ipv6"), "{error}");
+        let mut record = serde_json::to_value(parse(&[]).unwrap()).unwrap();
+        record.as_object_mut().unwrap().remove("ipv6").unwrap();
+        assert!(serde_json::from_value::<RedirectSpec>(record).unwrap().ipv6);
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! The redirection of a pod as a list of packet-filter rules, independent of the packet filter.
 //!
-//! Linkerd's interception contract, after one rule of this project: a connection that leaves the
-//! pod to the check address is redirected to the outbound port, whichever process made it (see
-//! `mesh_ebpf_common::verdict`). Outbound connections then pass unredirected if the proxy made
-//! them, if they use loopback, or if their port is skipped; all others are redirected to the
-//! outbound port. Inbound connections pass if their port is skipped (always including the proxy's
-//! admin and control ports) or their source is; all others are redirected to the inbound port. The
-//! first match wins. Modules `nft` and `iptables` translate the list; the eBPF programs decide the
-//! same from the maps.
+//! Linkerd's interception contract, after two rules of this project. IPv6 passes if the proxy is
+//! not configured to listen on it. A connection that leaves the pod to the check address is
+//! redirected to the outbound port, whichever process made it (see `mesh_ebpf_common::verdict`).
+//! Outbound connections then pass unredirected if the proxy made them, if they use loopback, or if
+//! their port is skipped; all others are redirected to the outbound port. Inbound connections pass
+//! if their port is skipped (always including the proxy's admin and control ports) or their source
+//! is; all others are redirected to the inbound port. The first match wins. Modules `nft` and
+//! `iptables` translate the list; the eBPF programs decide the same from the maps.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -61,10 +61,14 @@ pub enum Verdict {
 
 impl Rules {
     pub fn new(spec: &RedirectSpec, directions: Directions) -> Self {
-        Self {
+        let mut rules = Self {
             outbound: (directions == Directions::Both).then(|| outbound(spec)),
             inbound: inbound(spec),
+        };
+        if !spec.ipv6 {
+            rules.exempt_ipv6();
         }
+        rules
     }
 
     pub fn redirect_inbound_only(&mut self, only: &PortSet, port: u16) {
@@ -76,7 +80,7 @@ impl Rules {
         }));
     }
 
-    pub fn exempt_ipv6(&mut self) {
+    fn exempt_ipv6(&mut self) {
         self.inbound.insert(0, pass(Match::Ipv6));
         if let Some(outbound) = &mut self.outbound {
             outbound.insert(0, pass(Match::Ipv6));

@@ -9,6 +9,13 @@ pub const PROXY_VERSION: &str = "linkerd.io/proxy-version";
 pub const CREATED_BY: &str = "linkerd.io/created-by";
 /// The SHA-256 of the trust anchors with which the pod was injected.
 pub const TRUST_ROOT_SHA256: &str = "linkerd.io/trust-root-sha256";
+/// Written by the injector: the families whose connections are redirected to the proxy, which are
+/// those that it listens on: [`IPV4_ONLY`] or [`IPV4_AND_IPV6`], which is the default.
+pub const REDIRECTED_IP_FAMILIES: &str = "linkerd.io/redirected-ip-families";
+/// A value of [`REDIRECTED_IP_FAMILIES`]: IPv6 passes the proxy.
+pub const IPV4_ONLY: &str = "ipv4";
+/// A value of [`REDIRECTED_IP_FAMILIES`].
+pub const IPV4_AND_IPV6: &str = "ipv4,ipv6";
 /// Label: the namespace of the control plane that the pod belongs to.
 pub const CONTROL_PLANE_NS: &str = "linkerd.io/control-plane-ns";
 /// Label of a namespace: the extension that is installed in it, such as `viz`.

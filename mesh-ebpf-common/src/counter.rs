@@ -15,7 +15,7 @@ pub enum Counter {
     OutboundLocal = 3,
     /// Multicast, broadcast, link-local multicast or port 0, to which a proxy cannot connect.
     OutboundUnroutable = 4,
-    /// The pod has no address of the destination's family.
+    /// The pod has no address of the destination's family, or the family is not redirected.
     OutboundNoAddress = 5,
     /// The socket is bound to an address that is not the pod's (IP_TRANSPARENT).
     OutboundForeignSource = 6,
@@ -29,7 +29,7 @@ pub enum Counter {
     InboundSteered = 9,
     /// Local port in the skip list.
     InboundSkippedPort = 10,
-    /// Source in a skipped subnet.
+    /// Source in a skipped subnet, or of a family that is not redirected.
     InboundSkippedSubnet = 11,
     /// From the pod itself (loopback or one of its own addresses).
     InboundLocal = 12,

@@ -18,6 +18,10 @@ pub const FLAG_INBOUND_FAIL_OPEN: u32 = 2;
 /// trace, and kept by an enrolment during it; programs of earlier versions ignore it.
 pub const FLAG_TRACED: u32 = 4;
 
+/// [`PodConfig::flags`]: IPv6 is not redirected in either direction; programs of earlier versions
+/// ignore it.
+pub const FLAG_PASS_IPV6: u32 = 8;
+
 /// [`PortSkipKey`]: destination ports of outbound connections.
 pub const OUTBOUND: u8 = 0;
 /// [`PortSkipKey`]: local ports of inbound connections.
@@ -40,7 +44,7 @@ pub struct PodConfig {
     pub v6: Address,
     /// The proxy's uid in the initial user namespace.
     pub proxy_uid: u32,
-    /// [`FLAG_INBOUND`], [`FLAG_INBOUND_FAIL_OPEN`] and [`FLAG_TRACED`].
+    /// [`FLAG_INBOUND`], [`FLAG_INBOUND_FAIL_OPEN`], [`FLAG_TRACED`] and [`FLAG_PASS_IPV6`].
     pub flags: u32,
     /// The proxy's inbound port.
     pub inbound_port: u16,

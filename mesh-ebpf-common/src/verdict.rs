@@ -4,7 +4,9 @@
 
 use crate::address::{Address, Family};
 use crate::counter::Counter;
-use crate::layout::{Binder, FLAG_INBOUND, OriginalDst, PodConfig, ProxyState, Role, Side};
+use crate::layout::{
+    Binder, FLAG_INBOUND, FLAG_PASS_IPV6, OriginalDst, PodConfig, ProxyState, Role, Side,
+};
 use crate::packet::TcpSyn;
 
 /// The address to which a proxy connects to verify that its pod is redirected
@@ -87,8 +89,16 @@ pub fn is_check(destination: &Address, port: u16) -> bool {
     port == CHECK_PORT && (destination.same(&V4) || destination.same(&V6))
 }
 
-/// Returns the verdict about a connect(2) call. The check address comes first, then the order of
-/// iptables' rules: the proxy, destinations in the pod, the skip list, the rest to the proxy.
+/// Whether connections of this family are redirected: those on which the proxy is configured to
+/// listen.
+#[inline(always)]
+pub fn is_redirected(pod: &PodConfig, family: Family) -> bool {
+    !matches!(family, Family::V6) || pod.flags & FLAG_PASS_IPV6 == 0
+}
+
+/// Returns the verdict about a connect(2) call. Of a redirected family, the check address comes
+/// first, then the order of iptables' rules: the proxy, destinations in the pod, the skip list, the
+/// rest to the proxy.
 #[inline(always)]
 pub fn outbound(
     pod: &PodConfig,
@@ -104,6 +114,9 @@ pub fn outbound(
     }
     if attempt.destination.is_loopback() || attempt.destination.is_unspecified() {
         return Outbound::Direct(Counter::OutboundLocal);
+    }
+    if !is_redirected(pod, attempt.destination.family()) {
+        return Outbound::Direct(Counter::OutboundNoAddress);
     }
     if attempt.port == 0 || attempt.destination.is_group() {
         return Outbound::Direct(Counter::OutboundUnroutable);
@@ -190,7 +203,7 @@ pub fn inbound(
 
 /// Whether a connection request that leaves the pod bypasses the proxy. Connections that
 /// [`outbound`] redirects go through loopback and do not leave the pod; so these are requests that
-/// it has never processed, or left direct for other reasons than the pod's skip lists.
+/// it has never processed, or left direct for other reasons than the pod's settings.
 #[inline(always)]
 pub fn bypasses_proxy(
     request: &TcpSyn,
@@ -199,7 +212,11 @@ pub fn bypasses_proxy(
     is_skipped_port: impl Fn(u16) -> bool,
     is_skipped_source: impl Fn(&Address) -> bool,
 ) -> bool {
-    if by_proxy || is_check(&request.destination, request.port) || is_skipped_port(request.port) {
+    if by_proxy
+        || !is_redirected(pod, request.destination.family())
+        || is_check(&request.destination, request.port)
+        || is_skipped_port(request.port)
+    {
         return false;
     }
     // A skipped subnet that contains the pod itself does not apply to the pod's own connections.
@@ -217,6 +234,9 @@ pub fn listener_role(pod: &PodConfig, port: u16) -> Option<Role> {
         None
     }
 }
+    if !is_redirected(pod, lookup.local.family()) {
+        return LookupVerdict::Pass(Counter::InboundSkippedSubnet);
+    }
 
 /// Whether a process of `cgroup` with the proxy's uid may bind a proxy port: if that cgroup is the
 /// proxy already, or the proxy has no open listener. Otherwise the process could join the
@@ -231,6 +251,7 @@ pub fn may_bind(proxy: &ProxyState, cgroup: u64, any_listener: impl FnOnce() -> 
 /// proxy has listened since the socket was bound.
 #[inline(always)]
 pub fn may_register(proxy: &ProxyState, binder: &Binder) -> bool {
+    pod: &PodConfig,
     proxy.cgroup == binder.cgroup || proxy.registrations == binder.registrations
 }
 

@@ -46,10 +46,11 @@ fn guard(skb: *mut __sk_buff) -> Option<u32> {
     }
     let syn = packet::tcp_syn(&Skb(skb))?;
     let cookie = POD_COOKIE.load();
-    maps::pod(cookie)?;
+    let pod = maps::pod(cookie)?;
     // SAFETY: the helper takes the program's own context.
     let cgroup = unsafe { bpf_skb_cgroup_id(skb) };
     let bypasses_proxy = verdict::bypasses_proxy(
+        pod,
         &syn,
         verdict::is_proxy(&maps::proxy(cookie), cgroup),
         |address| maps::is_own_address(cookie, address),

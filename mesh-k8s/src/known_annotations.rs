@@ -149,6 +149,7 @@ const KNOWN: &[(&[&str], &[Place])] = &[
             keys::CREATED_BY,
             keys::PROXY_VERSION,
             keys::TRUST_ROOT_SHA256,
+            keys::REDIRECTED_IP_FAMILIES,
             keys::EXTERNAL_PROMETHEUS,
             "viz.linkerd.io/tap-enabled",
         ],

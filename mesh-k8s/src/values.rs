@@ -82,6 +82,10 @@ values! {
         /// Do not use IPv6. With `false`, proxies also listen on IPv6 and prefer it
         #[serde(rename = "disableIPv6")]
         pub disable_ipv6: bool = true,
+        /// With `disableIPv6`: refuse IPv6 connections of and to meshed pods. With `false` they
+        /// pass the proxy, and no policy applies to them
+        #[serde(rename = "refuseIPv6")]
+        pub refuse_ipv6: bool = false,
         /// Trust domain, the suffix of identities; empty for `clusterDomain`. It cannot be changed
         /// while workloads run
         pub identity_trust_domain: String,
@@ -255,6 +259,12 @@ impl Values {
             (false, true) => Redirection::ForeignCni,
             (false, false) => Redirection::InitContainer,
         }
+    }
+
+    /// Returns whether IPv6 connections of meshed pods are redirected. To a proxy that does not
+    /// listen on IPv6, they are redirected in order to be refused.
+    pub fn redirects_ipv6(&self) -> bool {
+        !self.disable_ipv6 || self.refuse_ipv6
     }
 
     /// Returns the trust domain, the suffix of identities.

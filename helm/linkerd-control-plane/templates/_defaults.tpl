@@ -261,6 +261,7 @@
   "proxyInjectorResources.ephemeral-storage.request": "",
   "proxyInjectorResources.memory.limit": "",
   "proxyInjectorResources.memory.request": "",
+  "refuseIPv6": false,
   "revisionHistoryLimit": 10,
   "runtimeClassName": "",
   "spValidator.livenessProbe.timeoutSeconds": 1,

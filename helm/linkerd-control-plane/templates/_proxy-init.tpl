@@ -24,7 +24,7 @@ args:
   - --firewall-save-bin-path
   - iptables-nft-save
   {{- end }}
-  {{- if $values.disableIPv6 }}
+  {{- if and $values.disableIPv6 (not $values.refuseIPv6) }}
   - --ipv6=false
   {{- end }}
   - --incoming-proxy-port

@@ -22,6 +22,9 @@ linkerd.io/trust-root-sha256: {{ sha256sum . }}
 {{- end }}
 config.linkerd.io/default-inbound-policy: all-unauthenticated
 {{- if ne (include "mesh.redirection" .root) "init" }}
+{{- if and $values.disableIPv6 (not $values.refuseIPv6) }}
+linkerd.io/redirected-ip-families: ipv4
+{{- end }}
 config.linkerd.io/skip-outbound-ports: {{ $values.proxyInit.kubeAPIServerPorts | quote }}
 {{- if ne (toString $values.proxyInit.ignoreInboundPorts) "4567,4568" }}
 config.linkerd.io/skip-inbound-ports: {{ $values.proxyInit.ignoreInboundPorts | quote }}

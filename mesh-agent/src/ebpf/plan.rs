@@ -6,8 +6,8 @@ use aya::maps::lpm_trie::Key;
 use ipnet::IpNet;
 use mesh_ebpf_common::address::Address;
 use mesh_ebpf_common::layout::{
-    AddressKey, FLAG_INBOUND, FLAG_INBOUND_FAIL_OPEN, INBOUND, OUTBOUND, PodConfig, PortSkipKey,
-    SubnetSkipKey,
+    AddressKey, FLAG_INBOUND, FLAG_INBOUND_FAIL_OPEN, FLAG_PASS_IPV6, INBOUND, OUTBOUND, PodConfig,
+    PortSkipKey, SubnetSkipKey,
 };
 use mesh_ebpf_common::prefix::port_prefixes;
 
@@ -34,6 +34,9 @@ impl Plan {
         }
         if spec.inbound_fail_open {
             flags |= FLAG_INBOUND_FAIL_OPEN;
+        }
+        if !spec.ipv6 {
+            flags |= FLAG_PASS_IPV6;
         }
         let config = PodConfig {
             v4: redirect_target(pod, IpAddr::is_ipv4, Address::LOOPBACK_V4),
@@ -153,6 +156,7 @@ mod tests {
                 skip_inbound: "4190-4191".parse().unwrap(),
                 skip_outbound: "8000-8010".parse().unwrap(),
                 skip_subnets: vec!["10.8.0.0/16".parse().unwrap(), "fd00::/8".parse().unwrap()],
+                ipv6: true,
                 inbound_fail_open: false,
             },
             tier,
@@ -184,6 +188,21 @@ mod tests {
             assert_eq!(plan.addresses.len(), addresses.len());
             assert_eq!(plan.config.flags & FLAG_INBOUND != 0, tier == Tier::Full);
         }
+    }
+
+    #[test]
+    fn ipv6_passes_if_the_pod_does_not_redirect_it() {
+        let mut pod = pod(Tier::Full, &["10.1.0.5", "fd00::5"]);
+        let passes = |pod: &PodRedirect| {
+            let plan = Plan::new(pod, 2102).unwrap();
+            plan.config.flags & FLAG_PASS_IPV6 != 0
+        };
+        assert!(!passes(&pod));
+        pod.spec.ipv6 = false;
+        assert!(passes(&pod));
+        // Nothing of a pod that has only IPv6 is redirected.
+        pod.addresses.remove(0);
+        assert!(passes(&pod));
     }
 
     #[test]

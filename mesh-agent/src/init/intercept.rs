@@ -73,7 +73,7 @@ pub(super) struct Args {
     /// How rules are written: by netlink (nft), or by the iptables programs (legacy, plain)
     #[arg(long, value_name = "nft|legacy|plain")]
     iptables_mode: Option<Mode>,
-    /// Redirect IPv6 too
+    /// Redirect IPv6 too; without, it passes the proxy
     #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true", action = ArgAction::Set, value_parser = parse_bool)]
     ipv6: bool,
     /// Older form of --iptables-mode: a name that contains "nft" selects nft
@@ -164,6 +164,7 @@ fn rules(args: &Args) -> anyhow::Result<Rules> {
         skip_outbound: ports(&args.outbound_ports_to_ignore)
             .context("--outbound-ports-to-ignore")?,
         skip_subnets: subnets(&args.subnets_to_ignore)?,
+        ipv6: args.ipv6,
         inbound_fail_open: false,
     };
     if spec.proxy_uid == 0 && spec.proxy_gid.is_none() {
@@ -175,9 +176,6 @@ fn rules(args: &Args) -> anyhow::Result<Rules> {
     let mut rules = Rules::new(&spec, Directions::Both);
     if !only.is_empty() {
         rules.redirect_inbound_only(&only, spec.inbound_port);
-    }
-    if !args.ipv6 {
-        rules.exempt_ipv6();
     }
     Ok(rules)
 }

@@ -100,6 +100,7 @@ fn spec() -> RedirectSpec {
         skip_inbound: ports(&[ADMIN_PORT, CONTROL_PORT, SKIPPED_PORT]),
         skip_outbound: ports(&[SKIPPED_PORT]),
         skip_subnets: Vec::new(),
+        ipv6: true,
         inbound_fail_open: false,
     }
 }

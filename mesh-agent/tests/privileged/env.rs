@@ -136,6 +136,7 @@ impl TestEnv {
                 inbound_fail_open: false,
             },
             tier: Tier::Full,
+                ipv6: true,
         };
         Pod {
             env: self.clone(),

@@ -332,7 +332,7 @@ fn bypassing_requests_are_detected() {
                 .iter()
                 .any(|known| address(known).same(source))
         };
-        bypasses_proxy(&request, by_proxy, own, |port| port == 4567, in_subnet)
+        bypasses_proxy(&pod(), &request, by_proxy, own, |port| port == 4567, in_subnet)
     };
     assert!(check("10.1.0.5", "10.9.9.9", 80, false));
     assert!(check("fd00::5", "2001:db8::9", 80, false));
@@ -343,4 +343,43 @@ fn bypassing_requests_are_detected() {
     assert!(!check("10.1.0.5", "192.0.2.1", CHECK_PORT, false));
     // A network inside the pod whose sources are skipped.
     assert!(!check("172.17.0.2", "10.9.9.9", 80, false));
+}
+
+#[test]
+fn ipv6_passes_if_the_pod_does_not_redirect_it() {
+    let pod = PodConfig {
+        flags: FLAG_INBOUND | FLAG_PASS_IPV6,
+        ..pod()
+    };
+    let check = |destination: &str, port: u16, expected: Outbound| {
+        let found = outbound(&pod, &connect_to(destination, port), own, |_| false);
+        assert_eq!(found, expected, "{destination}");
+    };
+    let direct = Outbound::Direct(Counter::OutboundNoAddress);
+    check("2001:db8::9", 80, direct);
+    check("2001:db8::1", CHECK_PORT, direct);
+    check("10.9.9.9", 80, redirected("10.1.0.5"));
+    check("::ffff:10.9.9.9", 80, redirected("10.1.0.5"));
+    let arriving = |remote: &str, local: &str| {
+        let lookup = SocketLookup {
+            remote: address(remote),
+            local: address(local),
+            local_port: 8080,
+        };
+        inbound(&pod, &lookup, own, |_| false, |_| false)
+    };
+    let passed = LookupVerdict::Pass(Counter::InboundSkippedSubnet);
+    assert_eq!(arriving("2001:db8::9", "fd00::5"), passed);
+    let steered = LookupVerdict::Proxy(Role::Inbound);
+    assert_eq!(arriving("10.9.9.9", "10.1.0.5"), steered);
+    let leaves = |source: &str, destination: &str| {
+        let request = TcpSyn {
+            source: address(source),
+            destination: address(destination),
+            port: 80,
+        };
+        bypasses_proxy(&pod, &request, false, own, |_| false, |_| false)
+    };
+    assert!(!leaves("fd00::5", "2001:db8::9"));
+    assert!(leaves("10.1.0.5", "10.9.9.9"));
 }

@@ -359,7 +359,7 @@ fn init_args(values: &Values, control_plane: bool) -> Vec<String> {
         flag("--firewall-bin-path", "iptables-nft");
         flag("--firewall-save-bin-path", "iptables-nft-save");
     }
-    if values.disable_ipv6 {
+    if !values.redirects_ipv6() {
         args.push("--ipv6=false".into());
     }
     let mut flag = |name: &str, value: &str| args.extend([name.to_owned(), value.to_owned()]);

@@ -40,6 +40,19 @@ pub(super) fn compute(
     if values.redirection() == Redirection::InitContainer {
         return redirect_patch;
     }
+    let families = if values.redirects_ipv6() {
+        annotation::IPV4_AND_IPV6
+    } else {
+        annotation::IPV4_ONLY
+    };
+    // Not a setting of the pod: it follows from where the proxy listens.
+    let key = annotation::REDIRECTED_IP_FAMILIES;
+    let present = annotations.get(key).map(String::as_str);
+    if present.unwrap_or(annotation::IPV4_AND_IPV6) != families {
+        redirect_patch
+            .set
+            .insert(key.to_owned(), families.to_owned());
+    }
     for setting in settings(values, component) {
         let rejected = report.rejected_keys.contains(setting.key);
         let missing = !annotations.contains_key(setting.key);

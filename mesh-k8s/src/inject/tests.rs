@@ -339,6 +339,41 @@ fn redirection_settings_are_written_as_pod_annotations() {
 }
 
 #[test]
+fn families_on_which_the_proxy_listens_are_redirected() {
+    let check = |disable_ipv6: bool, refuse_ipv6: bool, pod: &Pod, expect: Option<&str>| {
+        let values = Values {
+            disable_ipv6,
+            refuse_ipv6,
+            ..agent()
+        };
+        let (after, _) = run(&values, &enabled(), pod);
+        let key = annotation::REDIRECTED_IP_FAMILIES;
+        let context = format!("{disable_ipv6} {refuse_ipv6}");
+        assert_eq!(pod::annotation(&after, key), expect, "{context}");
+    };
+    check(false, false, &web(), None);
+    check(true, false, &web(), Some("ipv4"));
+    check(true, true, &web(), None);
+    // The annotation of the pod does not decide.
+    let with = |families: &str| annotated(&[(annotation::REDIRECTED_IP_FAMILIES, families)]);
+    check(false, false, &with("ipv4"), Some("ipv4,ipv6"));
+    check(true, true, &with("ipv4"), Some("ipv4,ipv6"));
+    check(true, false, &with("ipv4,ipv6"), Some("ipv4"));
+    // The init container has the setting as an argument.
+    let arguments = |refuse_ipv6: bool| {
+        let values = Values {
+            refuse_ipv6,
+            ..values()
+        };
+        let (after, _) = run(&values, &enabled(), &web());
+        let init = after.spec.unwrap().init_containers.unwrap();
+        init.into_iter().find_map(|it| it.args).unwrap()
+    };
+    assert!(arguments(false).contains(&"--ipv6=false".to_owned()));
+    assert!(!arguments(true).contains(&"--ipv6=false".to_owned()));
+}
+
+#[test]
 fn uninjection_reverses_every_mode() {
     let plain = annotated(&[("config.linkerd.io/proxy-enable-native-sidecar", "false")]);
     let debug = annotated(&[("config.linkerd.io/enable-debug-sidecar", "true")]);

@@ -9,10 +9,12 @@ use serde_json::{Value, json};
 use crate::helm;
 
 /// Sets of values that change the proxies, each rendered alone.
-const CASES: [&str; 14] = [
+const CASES: [&str; 16] = [
     "{}",
     "{clusterDomain: example.org, identityTrustDomain: '', proxy: {image: null, inbound: {server: null}}}",
     "disableIPv6: false",
+    "refuseIPv6: true",
+    "{meshAgent: {enabled: false}, refuseIPv6: true}",
     "meshAgent: {enabled: false}",
     "{meshAgent: {enabled: false}, cniEnabled: true}",
     "{meshAgent: {enabled: false}, proxyInit: {iptablesMode: legacy, ignoreInboundPorts: '25', skipSubnets: 10.1.0.0/16, closeWaitTimeoutSecs: 5, runAsRoot: true, logLevel: debug, logFormat: json}, proxy: {gid: 7}}",

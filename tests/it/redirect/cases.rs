@@ -4,7 +4,7 @@ use crate::harness::node::{APPLICATION, PROXY};
 use crate::redirect::Case;
 use crate::redirect::Expect::{Differs, Outbound, Same};
 use crate::redirect::fixture::{
-    APP, APP_SKIPPED, PORT, PORT2, PROXY_ADDRESSES, SKIPPED, SKIPPED_IN_RANGE,
+    APP, APP_SKIPPED, PORT, PORT2, PROXY_ADDRESSES, PROXY_V4_ADDRESSES, SKIPPED, SKIPPED_IN_RANGE,
 };
 
 /// Every case, in the order of the trap list.
@@ -14,6 +14,7 @@ pub(crate) fn all() -> Vec<Case> {
         socket_habits(),
         loopback(),
         inbound(),
+        families(),
         ownership(),
     ]
     .into_iter()
@@ -239,6 +240,55 @@ fn loopback() -> Vec<Case> {
                 filter: "timed out",
                 because: "packets sent through loopback are not redirected, and no host responds there",
             },
+        },
+    ]
+}
+
+/// IPv6 with a proxy that does not listen on it.
+fn families() -> Vec<Case> {
+    vec![
+        Case {
+            name: "IPv4 of a pod for IPv4 only, both ways",
+            run: |s| {
+                let probe = s.v4_only().app(["connect", &s.peer4(PORT)]);
+                let arrival = s.peer_app(["connect", &format!("{}:{APP}", s.v4_only().v4)]);
+                format!("{}; {arrival}", s.describe(&probe.remaining_events()))
+            },
+            expect: Differs {
+                full: "proxy 4140, original PEER4:7001 from V4ONLY4, app sees peer PEER4:7001 self V4ONLY4; \
+                     proxy 4143, original V4ONLY4:8001 from PEER4, app sees peer V4ONLY4:8001 self PEER4",
+                split: "proxy 4140, original PEER4:7001 from 127.0.0.1, app sees peer PEER4:7001 self 127.0.0.1; \
+                     proxy 4143, original V4ONLY4:8001 from PEER4, app sees peer V4ONLY4:8001 self PEER4",
+                filter: "proxy 4140, original PEER4:7001 from V4ONLY4, app sees peer PEER4:7001 self V4ONLY4; \
+                     proxy 4143, original V4ONLY4:8001 from PEER4, app sees peer V4ONLY4:8001 self PEER4",
+                because: "application and proxy are connected over loopback",
+            },
+        },
+        Case {
+            name: "IPv6 of a pod for IPv4 only, outbound",
+            run: |s| {
+                let probe = s.v4_only().app(["connect", &s.peer6(PORT)]);
+                s.describe(&probe.remaining_events())
+            },
+            expect: Same("direct from V4ONLY6, app sees peer PEER6:7001 self V4ONLY6"),
+        },
+        Case {
+            name: "IPv6 of a pod for IPv4 only, inbound",
+            run: |s| s.peer_app(["connect", &format!("[{}]:{APP}", s.v4_only().v6)]),
+            expect: Same("app from PEER6, app sees peer V4ONLY6:8001 self PEER6"),
+        },
+        Case {
+            name: "redirected IPv6 without a listener is refused",
+            run: |s| {
+                s.stop_proxy();
+                let proxy = s.pod.serve(PROXY, "--greet proxy", PROXY_V4_ADDRESSES);
+                let outbound = s.app(["connect", &s.peer6(PORT)]);
+                let inbound = s.peer_app(["connect", &s.own6(APP)]);
+                drop(proxy);
+                s.start_proxy();
+                format!("{outbound}; {inbound}")
+            },
+            expect: Same("ECONNREFUSED; ECONNREFUSED"),
         },
     ]
 }

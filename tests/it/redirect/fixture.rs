@@ -1,6 +1,6 @@
 //! The pods that every case of the table uses, and the description of their observations.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::net::IpAddr;
 
 use mesh_test_support::command::{Words, run};
@@ -18,6 +18,8 @@ pub(crate) const SKIPPED_IN_RANGE: u16 = 7155;
 /// Ports of the application in the meshed pod: an ordinary one, and one that is skipped.
 pub(crate) const APP: u16 = 8001;
 pub(crate) const APP_SKIPPED: u16 = 8100;
+/// The addresses that a proxy listens on without IPv6.
+pub(crate) const PROXY_V4_ADDRESSES: &str = "127.0.0.1:4140 0.0.0.0:4143";
 /// The addresses that a proxy listens on.
 pub(crate) const PROXY_ADDRESSES: &str = "127.0.0.1:4140 [::1]:4140 0.0.0.0:4143 [::]:4143";
 
@@ -34,6 +36,8 @@ pub(crate) struct RedirectFixture<'n> {
     /// The stand-in proxy; a case may restart it.
     pub(crate) proxy: RefCell<Option<Program>>,
     _servers: Vec<Program>,
+    node: &'n Node,
+    v4_only: OnceCell<(Pod<'n>, [Program; 2])>,
 }
 
 impl<'n> RedirectFixture<'n> {
@@ -65,9 +69,26 @@ impl<'n> RedirectFixture<'n> {
             foreign,
             proxy: RefCell::new(None),
             _servers: servers,
+            node,
+            v4_only: OnceCell::new(),
         };
         fixture.start_proxy();
         fixture
+    }
+
+    /// A pod that is enrolled for IPv4 only, with a stand-in proxy that listens on IPv4 and an
+    /// application.
+    pub(crate) fn v4_only(&self) -> &Pod<'n> {
+        let (pod, _) = self.v4_only.get_or_init(|| {
+            let families = [("linkerd.io/redirected-ip-families", "ipv4")];
+            let pod = self.node.meshed_pod("v4-only", &families);
+            let servers = [
+                pod.serve(APPLICATION, "--greet app", both(APP)),
+                pod.serve(PROXY, "--greet proxy", PROXY_V4_ADDRESSES),
+            ];
+            (pod, servers)
+        });
+        pod
     }
 
     /// Starts the stand-in proxy as the injected container would: its own cgroup, uid 2102.
@@ -203,8 +224,11 @@ impl<'n> RedirectFixture<'n> {
             (self.exempt.v4, "EXEMPT4"),
             (self.exempt.v6, "EXEMPT6"),
         ];
-        let name = names.iter().find(|(known, _)| *known == ip);
-        let name = name.map_or_else(|| ip.to_string(), |(_, name)| (*name).to_owned());
+        let v4_only = self.v4_only.get().map(|(pod, _)| pod);
+        let v4_only = v4_only.map(|pod| [(pod.v4, "V4ONLY4"), (pod.v6, "V4ONLY6")]);
+        let mut names = names.into_iter().chain(v4_only.into_iter().flatten());
+        let name = names.find(|(known, _)| *known == ip);
+        let name = name.map_or_else(|| ip.to_string(), |(_, name)| name.to_owned());
         if with_port {
             format!("{name}:{}", address.port())
         } else {

@@ -4,13 +4,16 @@ use super::*;
 use crate::redirect::{PodRef, RedirectSpec};
 use crate::rules::Directions;
 
-fn rules(pairs: &[(&str, &str)]) -> Rules {
+fn spec(pairs: &[(&str, &str)]) -> RedirectSpec {
     let annotations = pairs
         .iter()
         .map(|(key, value)| (format!("config.linkerd.io/{key}"), (*value).to_owned()))
         .collect();
-    let spec = RedirectSpec::from_annotations(&PodRef::default(), &annotations).unwrap();
-    Rules::new(&spec, Directions::Both)
+    RedirectSpec::from_annotations(&PodRef::default(), &annotations).unwrap()
+}
+
+fn rules(pairs: &[(&str, &str)]) -> Rules {
+    Rules::new(&spec(pairs), Directions::Both)
 }
 
 const EMPTY: &str = "*nat\n:PREROUTING ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\nCOMMIT\n";
@@ -134,9 +137,10 @@ fn differences_are_described() {
 
 #[test]
 fn inbound_ports_can_be_limited_and_ipv6_exempted() {
-    let mut rules = rules(&[("skip-inbound-ports", "80")]);
+    let mut spec = spec(&[("skip-inbound-ports", "80")]);
+    spec.ipv6 = false;
+    let mut rules = Rules::new(&spec, Directions::Both);
     rules.redirect_inbound_only(&"8080,9000-9010".parse().unwrap(), 4143);
-    rules.exempt_ipv6();
     let v4 = replacement(&rules, Family::V4, EMPTY);
     let v6 = replacement(&rules, Family::V6, EMPTY);
     let inbound = |text: &str| -> Vec<String> {
