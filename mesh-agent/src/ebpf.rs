@@ -97,10 +97,11 @@ pub fn load(
     } else {
         // Unpinned first and pinned last: an interrupted replacement starts over.
         pins.unpin_object()?;
-        loader::attach_all(object, &pins, &root)?;
+        // Before the connect hook: it redirects to ports of which only its reader knows.
         for cookie in pins.steered_cookies()? {
             loader::replace_steer(object, &pins, cookie)?;
         }
+        loader::attach_all(object, &pins, &root)?;
         loader::replace_guards(object, &pins)?;
         enrol::reset_in_flight_counts(&pins)?;
         pins.pin_object(object)?;

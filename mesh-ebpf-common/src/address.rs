@@ -92,6 +92,20 @@ impl Address {
         }
     }
 
+    /// Returns a number that differs for most addresses and ports.
+    #[inline(always)]
+    pub const fn hash(&self, port: u16) -> u32 {
+        // The multiplier of Knuth, and the last steps of MurmurHash3.
+        let mut hash = port as u32;
+        hash = (hash ^ self.words[0]).wrapping_mul(0x9e37_79b1);
+        hash = (hash ^ (hash >> 15) ^ self.words[1]).wrapping_mul(0x9e37_79b1);
+        hash = (hash ^ (hash >> 15) ^ self.words[2]).wrapping_mul(0x9e37_79b1);
+        hash = (hash ^ (hash >> 15) ^ self.words[3]).wrapping_mul(0x9e37_79b1);
+        hash = (hash ^ (hash >> 16)).wrapping_mul(0x85eb_ca6b);
+        hash = (hash ^ (hash >> 13)).wrapping_mul(0xc2b2_ae35);
+        hash ^ (hash >> 16)
+    }
+
     /// Returns the IPv4 address in network byte order; only meaningful for [`Family::V4`].
     #[inline(always)]
     pub const fn v4_word(&self) -> u32 {

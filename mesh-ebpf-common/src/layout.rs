@@ -135,8 +135,9 @@ pub struct FlowKey {
     pub address: Address,
     /// The local port of the client.
     pub port: u32,
-    /// Zero.
-    pub pad: u32,
+    /// The port to which it connects; zero for the proxy's outbound port, as programs of earlier
+    /// versions, which redirect to no other, write it.
+    pub target: u32,
 }
 
 /// The socket in whose storage an [`OriginalDst`] is.
@@ -147,6 +148,8 @@ pub enum Side {
     Client = 1,
     /// The proxy's accepted socket: SO_ORIGINAL_DST returns the destination.
     Accepted = 2,
+    /// The application's socket, whose destination is not in IN_FLIGHT for lack of room.
+    Untracked = 3,
 }
 
 /// ORIGINAL_DST (socket storage) and the value of IN_FLIGHT.
@@ -245,14 +248,23 @@ impl ListenerKey {
 }
 
 impl FlowKey {
-    /// Returns the key of a connection.
+    /// Returns the key of a connection to this port of a pod with this outbound port.
     #[inline(always)]
-    pub const fn new(cookie: u64, address: Address, port: u16) -> FlowKey {
+    pub const fn new(
+        cookie: u64,
+        (address, port): (Address, u16),
+        target: u16,
+        outbound_port: u16,
+    ) -> FlowKey {
         FlowKey {
             cookie,
             address,
             port: port as u32,
-            pad: 0,
+            target: if target == outbound_port {
+                0
+            } else {
+                target as u32
+            },
         }
     }
 }
@@ -280,6 +292,7 @@ const _: () = {
     assert!(size_of::<FlowKey>() == 32);
     assert!(offset_of!(FlowKey, address) == 8);
     assert!(offset_of!(FlowKey, port) == 24);
+    assert!(offset_of!(FlowKey, target) == 28);
     assert!(size_of::<OriginalDst>() == 20);
     assert!(offset_of!(OriginalDst, port) == 16);
     assert!(size_of::<Binder>() == 16);

@@ -19,6 +19,13 @@ pub const CHECK_V6: [u16; 8] = [0x2001, 0xdb8, 0, 0, 0, 0, 0, 1];
 /// The port of the check address: that of Linkerd's network validator.
 pub const CHECK_PORT: u16 = 20001;
 
+/// The first of the ports of the pod's own address to which outbound connections are redirected.
+/// They are above the default range of ephemeral ports: a port with an accepted socket is not
+/// chosen as the source of another connection.
+pub const REDIRECT_PORT_MIN: u16 = 61_000;
+/// The number of those ports, which end at 65535.
+pub const REDIRECT_PORTS: u16 = u16::MAX - REDIRECT_PORT_MIN + 1;
+
 /// A connect(2) call of an enrolled pod.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectAttempt {
@@ -39,7 +46,7 @@ pub struct ConnectAttempt {
 pub enum Outbound {
     /// Connects to the application's destination.
     Direct(Counter),
-    /// Connects to this address at the proxy's outbound port.
+    /// Connects to this address of the pod, at the port of [`redirect_port`].
     Redirect(Address),
 }
 
@@ -72,6 +79,8 @@ pub enum OriginalDstSource {
     Stored,
     /// The socket's local address, because an inbound connection was not rewritten.
     Local,
+    /// None: the call fails, so that the proxy rejects the connection.
+    Lost,
 }
 
 /// Whether the calling process is the pod's proxy: its cgroup is that of a registered listener.
@@ -106,6 +115,9 @@ pub fn outbound(
     is_own: impl Fn(&Address) -> bool,
     is_skipped: impl Fn(u16) -> bool,
 ) -> Outbound {
+    if !is_redirected(pod, attempt.destination.family()) {
+        return Outbound::Direct(Counter::OutboundNoAddress);
+    }
     if is_check(&attempt.destination, attempt.port) {
         return Outbound::Redirect(check_target(pod, attempt));
     }
@@ -114,9 +126,6 @@ pub fn outbound(
     }
     if attempt.destination.is_loopback() || attempt.destination.is_unspecified() {
         return Outbound::Direct(Counter::OutboundLocal);
-    }
-    if !is_redirected(pod, attempt.destination.family()) {
-        return Outbound::Direct(Counter::OutboundNoAddress);
     }
     if attempt.port == 0 || attempt.destination.is_group() {
         return Outbound::Direct(Counter::OutboundUnroutable);
@@ -150,6 +159,29 @@ fn redirect_target(pod: &PodConfig, attempt: &ConnectAttempt) -> Address {
     }
 }
 
+/// Returns the port to which a connection to this destination is redirected. Connections of one
+/// source port must differ in it, and so it depends on the destination: connections in TIME-WAIT
+/// otherwise use up the source ports of all destinations together. Without steering, on loopback
+/// and for the check address, it is that of the proxy's listener, and also without room to store
+/// the destination: the proxy then rejects the connection.
+#[inline(always)]
+pub fn redirect_port(
+    pod: &PodConfig,
+    attempt: &ConnectAttempt,
+    target: &Address,
+    has_room: impl FnOnce() -> bool,
+) -> u16 {
+    if pod.flags & FLAG_INBOUND == 0
+        || target.is_loopback()
+        || is_check(&attempt.destination, attempt.port)
+        || !has_room()
+    {
+        return pod.outbound_port;
+    }
+    let hash = attempt.destination.hash(attempt.port);
+    REDIRECT_PORT_MIN + (hash % REDIRECT_PORTS as u32) as u16
+}
+
 /// Returns loopback if the pod has no address of the family, so that a pod without IPv4 can use the
 /// IPv4 check address too.
 #[inline(always)]
@@ -175,10 +207,12 @@ fn may_use_source(source: &Address, target: &Address, is_own: impl Fn(&Address) 
 }
 
 /// Returns the verdict about a connection that arrives in the pod's network namespace.
+/// `is_in_flight`: the connect hook has redirected it.
 #[inline(always)]
 pub fn inbound(
     pod: &PodConfig,
     lookup: &SocketLookup,
+    is_in_flight: impl FnOnce() -> bool,
     is_own: impl Fn(&Address) -> bool,
     is_skipped_port: impl Fn(u16) -> bool,
     is_skipped_source: impl Fn(&Address) -> bool,
@@ -190,7 +224,14 @@ pub fn inbound(
         if lookup.local_port == pod.outbound_port && !lookup.local.is_loopback() {
             return LookupVerdict::Proxy(Role::Outbound);
         }
+        // An application may listen on the port too: its own connections are not in flight.
+        if lookup.local_port >= REDIRECT_PORT_MIN && is_in_flight() {
+            return LookupVerdict::Proxy(Role::Outbound);
+        }
         return LookupVerdict::Pass(Counter::InboundLocal);
+    }
+    if !is_redirected(pod, lookup.local.family()) {
+        return LookupVerdict::Pass(Counter::InboundSkippedSubnet);
     }
     if is_skipped_port(lookup.local_port) {
         return LookupVerdict::Pass(Counter::InboundSkippedPort);
@@ -206,6 +247,7 @@ pub fn inbound(
 /// it has never processed, or left direct for other reasons than the pod's settings.
 #[inline(always)]
 pub fn bypasses_proxy(
+    pod: &PodConfig,
     request: &TcpSyn,
     by_proxy: bool,
     is_own: impl Fn(&Address) -> bool,
@@ -234,9 +276,6 @@ pub fn listener_role(pod: &PodConfig, port: u16) -> Option<Role> {
         None
     }
 }
-    if !is_redirected(pod, lookup.local.family()) {
-        return LookupVerdict::Pass(Counter::InboundSkippedSubnet);
-    }
 
 /// Whether a process of `cgroup` with the proxy's uid may bind a proxy port: if that cgroup is the
 /// proxy already, or the proxy has no open listener. Otherwise the process could join the
@@ -251,7 +290,6 @@ pub fn may_bind(proxy: &ProxyState, cgroup: u64, any_listener: impl FnOnce() -> 
 /// proxy has listened since the socket was bound.
 #[inline(always)]
 pub fn may_register(proxy: &ProxyState, binder: &Binder) -> bool {
-    pod: &PodConfig,
     proxy.cgroup == binder.cgroup || proxy.registrations == binder.registrations
 }
 
@@ -280,13 +318,15 @@ pub fn original_dst_family(level: i32, name: i32) -> Option<Family> {
 
 /// Returns the source of the original destination. A connection to the outbound port without a
 /// stored destination was made to the proxy itself: returning the local address would make the
-/// proxy connect to itself in a loop.
+/// proxy connect to itself in a loop. One from the pod to a redirect port without a destination was
+/// redirected and could not be stored: the local address is another application's.
 #[inline(always)]
 pub fn original_dst(
     pod: &PodConfig,
     stored: Option<&OriginalDst>,
     by_proxy: bool,
     local_port: u16,
+    is_redirected: impl FnOnce() -> bool,
 ) -> OriginalDstSource {
     match stored {
         Some(stored) if stored.side == Side::Accepted as u16 => OriginalDstSource::Stored,
@@ -294,6 +334,13 @@ pub fn original_dst(
         // A packet filter that redirects inbound connections provides the destination; the local
         // port is the proxy's.
         None if pod.flags & FLAG_INBOUND == 0 => OriginalDstSource::Native,
+        None if by_proxy
+            && local_port >= REDIRECT_PORT_MIN
+            && listener_role(pod, local_port).is_none()
+            && is_redirected() =>
+        {
+            OriginalDstSource::Lost
+        }
         None if by_proxy && local_port != pod.outbound_port => OriginalDstSource::Local,
         None => OriginalDstSource::Native,
     }

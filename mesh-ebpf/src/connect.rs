@@ -2,8 +2,8 @@
 //!
 //! * hooks: `cgroup/connect4`, `cgroup/connect6`; attached at the pods' parent cgroup
 //! * minimum kernel: 5.15 (socket storage and netns cookie in this hook: 5.7)
-//! * reads PODS, PROXIES, LISTENERS, ADDRESSES, PORT_SKIPS; writes ORIGINAL_DST (the socket's),
-//!   STATS
+//! * reads PODS, PROXIES, LISTENERS, ADDRESSES, PORT_SKIPS, IN_FLIGHT_COUNTS; writes ORIGINAL_DST
+//!   (the socket's), STATS
 //! * absent: outbound connections leave the pod without the proxy
 //!
 //! Covers connect(2), MSG_FASTOPEN and io_uring. The verdict is computed for every connect, so that
@@ -86,7 +86,9 @@ fn connect(ctx: &SockAddrContext, family: Family) -> Option<()> {
             // If the kernel has no memory for it, the proxy gets no destination and rejects the
             // connection.
             let stored = maps::ORIGINAL_DST.put(socket, original);
-            context::set_user_address(ctx.sock_addr, family, &target, pod.outbound_port);
+            let port =
+                verdict::redirect_port(pod, &attempt, &target, || maps::has_in_flight_room(cookie));
+            context::set_user_address(ctx.sock_addr, family, &target, port);
             let counter = if stored {
                 Counter::OutboundRedirected
             } else {

@@ -130,6 +130,14 @@ pub fn socket_local(socket: *const bpf_sock) -> Option<Address> {
     select_family(load!((*socket).family), load!((*socket).src_ip4), v6)
 }
 
+/// Returns the remote address of a connected socket.
+#[inline(always)]
+pub fn socket_remote(socket: *const bpf_sock) -> Option<Address> {
+    // SAFETY: only the field's address is taken.
+    let v6 = words(unsafe { &raw const (*socket).dst_ip6 });
+    select_family(load!((*socket).family), load!((*socket).dst_ip4), v6)
+}
+
 /// Returns the local address and port of a sock_ops socket.
 #[inline(always)]
 pub fn ops_local(ctx: *const bpf_sock_ops) -> Option<(Address, u16)> {
@@ -145,8 +153,14 @@ pub fn ops_remote(ctx: *const bpf_sock_ops) -> Option<(Address, u16)> {
     // SAFETY: only the field's address is taken.
     let v6 = words(unsafe { &raw const (*ctx).remote_ip6 });
     let address = select_family(load!((*ctx).family), load!((*ctx).remote_ip4), v6)?;
+    Some((address, ops_remote_port(ctx)))
+}
+
+/// Returns the remote port of a sock_ops socket.
+#[inline(always)]
+pub fn ops_remote_port(ctx: *const bpf_sock_ops) -> u16 {
     // Network order in the upper half of the word: after swapping, the port is in the lower half.
-    Some((address, u32::from_be(load!((*ctx).remote_port)) as u16))
+    u32::from_be(load!((*ctx).remote_port)) as u16
 }
 
 /// Returns the family of a sock_ops socket; a dual-stack listener is V6.

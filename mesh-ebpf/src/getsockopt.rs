@@ -3,7 +3,7 @@
 //!
 //! * hook: `cgroup/getsockopt`; attached at the pods' parent cgroup
 //! * minimum kernel: 5.15 (netns cookie in this hook)
-//! * reads PODS, PROXIES, ORIGINAL_DST (the socket's)
+//! * reads PODS, PROXIES, ADDRESSES, PORT_SKIPS, ORIGINAL_DST (the socket's)
 //! * absent: the proxy cannot determine the destination of a connection and rejects it
 //!
 //! Runs for every getsockopt of every pod, so that other options return at the first comparison. A
@@ -15,7 +15,7 @@ use aya_ebpf::helpers::generated::bpf_get_current_cgroup_id;
 use aya_ebpf::macros::cgroup_sockopt;
 use aya_ebpf::programs::SockoptContext;
 use mesh_ebpf_common::address::{Address, Family};
-use mesh_ebpf_common::layout::OriginalDst;
+use mesh_ebpf_common::layout::{INBOUND, OriginalDst};
 use mesh_ebpf_common::verdict::{self, OriginalDstSource};
 
 use crate::context::{self, load, store};
@@ -26,8 +26,9 @@ use crate::maps::{self, Storage};
 const COPIED_MAX: i32 = 4096;
 const AF_INET: u16 = 2;
 const AF_INET6: u16 = 10;
-/// Allows the system call.
+/// Return values that allow the system call, or fail it with EPERM.
 const ALLOW: i32 = 1;
+const DENY: i32 = 0;
 
 /// `struct sockaddr_in`.
 #[repr(C)]
@@ -56,11 +57,11 @@ pub fn mesh_getsockopt(ctx: SockoptContext) -> i32 {
     if replied.is_none() && load!((*options).optlen) > COPIED_MAX {
         store!((*options).optlen, 0);
     }
-    ALLOW
+    replied.unwrap_or(ALLOW)
 }
 
 #[inline(always)]
-fn reply_original_dst(ctx: &SockoptContext, family: Family) -> Option<()> {
+fn reply_original_dst(ctx: &SockoptContext, family: Family) -> Option<i32> {
     let cookie = context::netns_cookie(ctx);
     let pod = maps::pod(cookie)?;
     let socket = load!((*ctx.sockopt).__bindgen_anon_1.sk);
@@ -70,14 +71,23 @@ fn reply_original_dst(ctx: &SockoptContext, family: Family) -> Option<()> {
     // SAFETY: the helper takes no arguments.
     let cgroup = unsafe { bpf_get_current_cgroup_id() };
     let by_proxy = verdict::is_proxy(&maps::proxy(cookie), cgroup);
-    match verdict::original_dst(pod, stored.as_ref(), by_proxy, local_port) {
+    // Connections to the proxy's admin and control ports are not redirected.
+    let is_redirected = || {
+        let remote = context::socket_remote(socket);
+        remote.is_some_and(|remote| maps::is_own_address(cookie, &remote))
+            && !maps::is_skipped_port(cookie, INBOUND, local_port)
+    };
+    match verdict::original_dst(pod, stored.as_ref(), by_proxy, local_port, is_redirected) {
         OriginalDstSource::Native => None,
+        OriginalDstSource::Lost => Some(DENY),
         OriginalDstSource::Stored => {
-            stored.and_then(|dst| reply(ctx.sockopt, family, &dst.address, dst.port))
+            stored.and_then(|dst| reply(ctx.sockopt, family, &dst.address, dst.port))?;
+            Some(ALLOW)
         }
         OriginalDstSource::Local => {
             let address = context::socket_local(socket)?;
-            reply(ctx.sockopt, family, &address, local_port)
+            reply(ctx.sockopt, family, &address, local_port)?;
+            Some(ALLOW)
         }
     }
 }

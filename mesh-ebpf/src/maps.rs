@@ -37,6 +37,9 @@ use mesh_ebpf_common::quota::{
     SUBNET_SKIPS_MAX,
 };
 
+/// One untracked connection in IN_FLIGHT_COUNTS.
+const UNTRACKED: i64 = 1 << 32;
+
 /// Entries are allocated when used: the sizes in `quota` are upper bounds, not memory.
 const ON_DEMAND: usize = BPF_F_NO_PREALLOC as usize;
 
@@ -61,7 +64,8 @@ pub static LISTENERS: SockHash<ListenerKey, LISTENERS_MAX> = SockHash::new();
 #[btf_map]
 static IN_FLIGHT: HashMap<FlowKey, OriginalDst, IN_FLIGHT_MAX, ON_DEMAND> = HashMap::new();
 
-/// The number of a pod's entries in IN_FLIGHT.
+/// The number of a pod's entries in IN_FLIGHT in the lower half, and that of its untracked
+/// connections in the upper half.
 #[btf_map]
 static IN_FLIGHT_COUNTS: HashMap<u64, i64, PODS_MAX, ON_DEMAND> = HashMap::new();
 
@@ -181,7 +185,7 @@ pub fn put_in_flight(key: &FlowKey, original: &OriginalDst) -> bool {
         return false;
     };
     // Several CPUs may pass this concurrently, and each may exceed the limit by one.
-    let is_below_limit = unsafe { ptr::read_volatile(count) } < IN_FLIGHT_PER_POD;
+    let is_below_limit = tracked(unsafe { ptr::read_volatile(count) }) < IN_FLIGHT_PER_POD;
     if is_below_limit
         && IN_FLIGHT
             .insert(key, original, u64::from(BPF_NOEXIST))
@@ -196,6 +200,46 @@ pub fn put_in_flight(key: &FlowKey, original: &OriginalDst) -> bool {
     IN_FLIGHT
         .insert(key, original, u64::from(BPF_EXIST))
         .is_ok()
+}
+
+/// Whether [`put_in_flight`] would store another connection of the pod now.
+#[inline(always)]
+pub fn has_in_flight_room(cookie: u64) -> bool {
+    match IN_FLIGHT_COUNTS.get_ptr(cookie) {
+        // SAFETY: a map's value.
+        Some(count) => tracked(unsafe { ptr::read_volatile(count) }) < IN_FLIGHT_PER_POD,
+        None => true,
+    }
+}
+
+/// Whether a connection of the pod is redirected to a port other than the proxy's, without an entry
+/// in IN_FLIGHT.
+#[inline(always)]
+pub fn has_untracked(cookie: u64) -> bool {
+    match IN_FLIGHT_COUNTS.get_ptr(cookie) {
+        Some(count) => {
+            // SAFETY: a map's value.
+            let count = unsafe { ptr::read_volatile(count) };
+            count - tracked(count) >= UNTRACKED
+        }
+        None => false,
+    }
+}
+
+/// Counts the beginning or the end of an untracked connection.
+#[inline(always)]
+pub fn count_untracked(cookie: u64, is_end: bool) {
+    if let Some(count) = IN_FLIGHT_COUNTS.get_ptr_mut(cookie) {
+        let number = if is_end { -UNTRACKED } else { UNTRACKED };
+        // SAFETY: a map's value, from just above.
+        unsafe { add(count, number) };
+    }
+}
+
+/// The lower half may be negative for a moment, between an insertion and its count.
+#[inline(always)]
+fn tracked(count: i64) -> i64 {
+    i64::from(count as i32)
 }
 
 #[inline(always)]

@@ -21,8 +21,10 @@ use aya_ebpf::macros::sock_ops;
 use aya_ebpf::programs::SockOpsContext;
 use mesh_ebpf_common::counter::Counter;
 use mesh_ebpf_common::decision::{Decision, Endpoint, Hook};
-use mesh_ebpf_common::layout::{FlowKey, LISTENER_SLOTS, ListenerKey, OriginalDst, Side};
-use mesh_ebpf_common::verdict;
+use mesh_ebpf_common::layout::{
+    FlowKey, LISTENER_SLOTS, ListenerKey, OriginalDst, PodConfig, Side,
+};
+use mesh_ebpf_common::verdict::{self, REDIRECT_PORT_MIN};
 
 use crate::context::{self, load};
 use crate::maps::{self, Storage};
@@ -70,12 +72,23 @@ fn publish(ctx: &SockOpsContext) -> Option<()> {
         return None;
     }
     let cookie = context::netns_cookie(ctx);
+    let pod = maps::pod(cookie)?;
     let (address, port) = context::ops_local(ctx.ops)?;
-    let key = FlowKey::new(cookie, address, port);
+    let key = FlowKey::new(
+        cookie,
+        (address, port),
+        context::ops_remote_port(ctx.ops),
+        pod.outbound_port,
+    );
     if !maps::put_in_flight(&key, &original) {
         // The proxy gets no destination and rejects the connection; only this pod is affected.
         maps::count(cookie, Counter::OutboundUntracked);
-        report_untracked(ctx, cookie, &original, Endpoint::new(address, port));
+        if key.target != 0 {
+            // SAFETY: as above.
+            unsafe { (*stored).side = Side::Untracked as u16 };
+            maps::count_untracked(cookie, false);
+        }
+        report_untracked(ctx, pod, cookie, &original, Endpoint::new(address, port));
     }
     watch_state(ctx);
     Some(())
@@ -85,37 +98,38 @@ fn publish(ctx: &SockOpsContext) -> Option<()> {
 #[inline(always)]
 fn report_untracked(
     ctx: &SockOpsContext,
+    pod: &PodConfig,
     cookie: u64,
     original: &OriginalDst,
     source: Endpoint,
 ) -> Option<()> {
-    let pod = maps::pod(cookie)?;
     if trace::is_traced(pod) {
-        let (address, port) = context::ops_remote(ctx.ops)?;
+        let (address, _) = context::ops_remote(ctx.ops)?;
         trace::report(&mut Decision::new(
             Hook::Connect,
             cookie,
             Counter::OutboundUntracked,
             source,
             Endpoint::new(original.address, original.port),
-            Endpoint::new(address, port),
+            Endpoint::new(address, pod.outbound_port),
         ));
     }
     Some(())
 }
 
-/// Handles the end of a handshake with a listener. On the outbound port the remote end is the
-/// redirected client socket.
+/// Handles the end of a handshake with a listener. The remote end is a redirected client socket if
+/// the connection is in flight.
 #[inline(always)]
 fn accept(ctx: &SockOpsContext) -> Option<()> {
     let cookie = context::netns_cookie(ctx);
     let pod = maps::pod(cookie)?;
-    if load!((*ctx.ops).local_port) as u16 != pod.outbound_port {
+    let local_port = load!((*ctx.ops).local_port) as u16;
+    if local_port != pod.outbound_port && local_port < REDIRECT_PORT_MIN {
         return None;
     }
     let socket = socket_of(ctx)?;
     let (address, port) = context::ops_remote(ctx.ops)?;
-    let key = FlowKey::new(cookie, address, port);
+    let key = FlowKey::new(cookie, (address, port), local_port, pod.outbound_port);
     let original = maps::in_flight(&key)?;
     let accepted = OriginalDst {
         side: Side::Accepted as u16,
@@ -137,7 +151,7 @@ fn accept(ctx: &SockOpsContext) -> Option<()> {
             counter,
             Endpoint::new(address, port),
             Endpoint::new(original.address, original.port),
-            Endpoint::new(local.0, local.1),
+            Endpoint::new(local.0, pod.outbound_port),
         ));
     }
     Some(())
@@ -207,7 +221,17 @@ fn change_state(ctx: &SockOpsContext) -> Option<()> {
         return None;
     }
     let cookie = context::netns_cookie(ctx);
-    let (address, port) = context::ops_local(ctx.ops)?;
-    maps::remove_in_flight(&FlowKey::new(cookie, address, port));
+    let stored = maps::ORIGINAL_DST.of(socket_of(ctx)?)?;
+    // SAFETY: not null, and the kernel sized it for the type.
+    if unsafe { (*stored).side } == Side::Untracked as u16 {
+        unsafe { (*stored).side = Side::Client as u16 };
+        maps::count_untracked(cookie, true);
+        return None;
+    }
+    // The entries of a pod that is not enrolled any more have been removed.
+    let pod = maps::pod(cookie)?;
+    let local = context::ops_local(ctx.ops)?;
+    let target = context::ops_remote_port(ctx.ops);
+    maps::remove_in_flight(&FlowKey::new(cookie, local, target, pod.outbound_port));
     Some(())
 }

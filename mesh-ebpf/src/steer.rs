@@ -2,7 +2,8 @@
 //!
 //! * hook: `sk_lookup`; one instance for each pod, attached to the pod's network namespace
 //! * minimum kernel: 5.9
-//! * reads PODS, ADDRESSES, PORT_SKIPS, SUBNET_SKIPS, LISTENERS; writes STATS
+//! * reads PODS, ADDRESSES, PORT_SKIPS, SUBNET_SKIPS, LISTENERS, IN_FLIGHT,
+//!   IN_FLIGHT_COUNTS; writes STATS
 //! * absent: connections reach the application in clear text, and redirected ones are refused
 //!
 //! The hook provides no netns cookie, so that each pod has its own instance with the cookie as a
@@ -20,7 +21,7 @@ use mesh_ebpf_common::address::Family;
 use mesh_ebpf_common::counter::Counter;
 use mesh_ebpf_common::decision::{Decision, Endpoint, Hook};
 use mesh_ebpf_common::layout::{
-    FLAG_INBOUND_FAIL_OPEN, INBOUND, LISTENER_SLOTS, ListenerKey, PodConfig, Role,
+    FLAG_INBOUND_FAIL_OPEN, FlowKey, INBOUND, LISTENER_SLOTS, ListenerKey, PodConfig, Role,
 };
 use mesh_ebpf_common::verdict::{self, LookupVerdict, SocketLookup};
 
@@ -54,10 +55,20 @@ fn steer(ctx: &SkLookupContext) -> Option<u32> {
     let verdict = verdict::inbound(
         pod,
         &lookup,
+        || is_in_flight(ctx, pod, cookie, &lookup),
         |address| maps::is_own_address(cookie, address),
         |port| maps::is_skipped_port(cookie, INBOUND, port),
         |address| maps::is_skipped_source(cookie, address),
     );
+    // A trace names the proxy's port, as that of the connect hook.
+    let port = match verdict {
+        LookupVerdict::Proxy(Role::Outbound) => pod.outbound_port,
+        _ => lookup.local_port,
+    };
+    let lookup = SocketLookup {
+        local_port: port,
+        ..lookup
+    };
     let role = match verdict {
         LookupVerdict::Pass(counter) => {
             maps::count(cookie, counter);
@@ -89,6 +100,20 @@ fn steer(ctx: &SkLookupContext) -> Option<u32> {
     maps::count(cookie, counter);
     report(ctx, pod, cookie, &lookup, counter, target_port);
     Some(action)
+}
+
+/// While a connection of the pod is untracked, any could be it: the proxy rejects those that have
+/// no destination, and none reaches an application by mistake.
+#[inline(always)]
+fn is_in_flight(
+    ctx: &SkLookupContext,
+    pod: &PodConfig,
+    cookie: u64,
+    lookup: &SocketLookup,
+) -> bool {
+    let client = (lookup.remote, context::lookup_remote_port(ctx.lookup));
+    let key = FlowKey::new(cookie, client, lookup.local_port, pod.outbound_port);
+    maps::in_flight(&key).is_some() || maps::has_untracked(cookie)
 }
 
 /// Reports a decision if the pod is traced. `target_port` is that of the proxy's listener; 0 for a

@@ -11,6 +11,7 @@ mod guard;
 mod init_programs;
 mod lifecycle;
 mod many_connections;
+mod source_ports;
 mod upgrade;
 
 use mesh_core::node::Tier;

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use serde_json::Value;
@@ -203,12 +203,17 @@ pub(crate) fn options(args: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `probe churn ADDR COUNT|until-stdin`: opens connections one after the other, reads the greeting
-/// and closes, `COUNT` times or until standard input has a line or ends. Reports progress after the
-/// first hundred, and finally the numbers of connections, of failures, and by the server reached.
+/// `probe churn ADDR[,ADDR…] COUNT|until-stdin [--rate NUMBER] [--time-wait]`: opens connections
+/// one after the other, to the addresses in turn, at most `NUMBER` a second, reads the greeting and
+/// closes, `COUNT` times or until standard input has a line or ends. Reports progress after the
+/// first hundred, and finally the numbers of connections, of failures (also by their error), and by
+/// the server reached.
 pub(crate) fn churn(args: &[&str]) -> anyhow::Result<()> {
     const PROGRESS_AFTER: u32 = 100;
-    let target: SocketAddr = args.first().context("no address")?.parse()?;
+    let targets = args.first().context("no address")?.split(',');
+    let targets: Vec<SocketAddr> = targets.map(str::parse).collect::<Result<_, _>>()?;
+    let interval = flag(args, "--rate").map(str::parse).transpose()?;
+    let interval = interval.map(|rate: u32| Duration::from_secs(1) / rate);
     let limit = match *args.get(1).context("no count")? {
         "until-stdin" => u32::MAX,
         count => count.parse()?,
@@ -223,17 +228,29 @@ pub(crate) fn churn(args: &[&str]) -> anyhow::Result<()> {
     }
     let (mut count, mut failed) = (0, 0);
     let mut reached: BTreeMap<String, u32> = BTreeMap::new();
+    let mut errors: BTreeMap<String, u32> = BTreeMap::new();
+    let start = Instant::now();
     while count < limit && !stop.load(Ordering::Relaxed) {
+        if let Some(interval) = interval {
+            let due = start + interval * count;
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        }
+        let target = targets[count as usize % targets.len()];
         let socket = socket(target, args)?;
-        // Closes with a reset: tens of thousands of sockets in TIME_WAIT would exhaust the pod's
-        // ports.
-        socket.set_linger(Some(Duration::ZERO))?;
+        if !has(args, "--time-wait") {
+            // Closes with a reset: tens of thousands of sockets in TIME_WAIT would exhaust the
+            // pod's ports.
+            socket.set_linger(Some(Duration::ZERO))?;
+        }
         match dial(&socket, target, args) {
             Ok(greeting) => {
                 let who = greeting["reached"].as_str().unwrap_or("?").to_owned();
                 *reached.entry(who).or_default() += 1;
             }
-            Err(_) => failed += 1,
+            Err(error) => {
+                failed += 1;
+                *errors.entry(errno_name(&error)).or_default() += 1;
+            }
         }
         count += 1;
         if count == PROGRESS_AFTER && limit == u32::MAX {
@@ -243,6 +260,7 @@ pub(crate) fn churn(args: &[&str]) -> anyhow::Result<()> {
     event(&[
         ("connections", count.into()),
         ("failed", failed.into()),
+        ("errors", serde_json::to_value(errors)?),
         ("reached", serde_json::to_value(reached)?),
     ]);
     Ok(())

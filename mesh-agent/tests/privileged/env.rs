@@ -86,7 +86,10 @@ impl TestEnv {
         let entry = OriginalDst::default();
         for number in 0u32.. {
             let address = Address::from_v4(number);
-            if table.insert(FlowKey::new(1, address, 1), entry, 0).is_err() {
+            if table
+                .insert(FlowKey::new(1, (address, 1), 4140, 4140), entry, 0)
+                .is_err()
+            {
                 break;
             }
         }
@@ -133,10 +136,10 @@ impl TestEnv {
                 skip_inbound: "4190-4191,7000-7010".parse().unwrap(),
                 skip_outbound: "4567-4568".parse().unwrap(),
                 skip_subnets: vec!["198.19.0.0/16".parse().unwrap()],
+                ipv6: true,
                 inbound_fail_open: false,
             },
             tier: Tier::Full,
-                ipv6: true,
         };
         Pod {
             env: self.clone(),

@@ -169,7 +169,14 @@ fn check_lookup(remote: &str, local: &str, local_port: u16, expected: LookupVerd
         local_port,
     };
     let in_subnet = |source: &Address| source.same(&address("172.17.0.2"));
-    let found = inbound(&pod(), &lookup, own, |port| port == 4191, in_subnet);
+    let found = inbound(
+        &pod(),
+        &lookup,
+        || false,
+        own,
+        |port| port == 4191,
+        in_subnet,
+    );
     assert_eq!(found, expected, "{lookup:?}");
 }
 
@@ -305,7 +312,7 @@ fn original_dst_is_stored_or_local() {
         (None, false, 80, OriginalDstSource::Native),
     ];
     for (stored, by_proxy, port, expected) in table {
-        let found = original_dst(&pod(), stored, by_proxy, port);
+        let found = original_dst(&pod(), stored, by_proxy, port, || false);
         assert_eq!(found, expected, "{stored:?} {by_proxy} {port}");
     }
 }
@@ -314,7 +321,7 @@ fn original_dst_is_stored_or_local() {
 fn original_dst_is_native_behind_packet_filter() {
     let split = PodConfig { flags: 0, ..pod() };
     for port in [4143, 80] {
-        let found = original_dst(&split, None, true, port);
+        let found = original_dst(&split, None, true, port, || false);
         assert_eq!(found, OriginalDstSource::Native);
     }
 }
@@ -332,7 +339,14 @@ fn bypassing_requests_are_detected() {
                 .iter()
                 .any(|known| address(known).same(source))
         };
-        bypasses_proxy(&pod(), &request, by_proxy, own, |port| port == 4567, in_subnet)
+        bypasses_proxy(
+            &pod(),
+            &request,
+            by_proxy,
+            own,
+            |port| port == 4567,
+            in_subnet,
+        )
     };
     assert!(check("10.1.0.5", "10.9.9.9", 80, false));
     assert!(check("fd00::5", "2001:db8::9", 80, false));
@@ -366,7 +380,7 @@ fn ipv6_passes_if_the_pod_does_not_redirect_it() {
             local: address(local),
             local_port: 8080,
         };
-        inbound(&pod, &lookup, own, |_| false, |_| false)
+        inbound(&pod, &lookup, || false, own, |_| false, |_| false)
     };
     let passed = LookupVerdict::Pass(Counter::InboundSkippedSubnet);
     assert_eq!(arriving("2001:db8::9", "fd00::5"), passed);
@@ -382,4 +396,86 @@ fn ipv6_passes_if_the_pod_does_not_redirect_it() {
     };
     assert!(!leaves("fd00::5", "2001:db8::9"));
     assert!(leaves("10.1.0.5", "10.9.9.9"));
+}
+
+#[test]
+fn redirect_port_depends_on_the_destination() {
+    let port = |pod: &PodConfig, destination: &str, port: u16, target: &str| {
+        let attempt = connect_to(destination, port);
+        redirect_port(pod, &attempt, &address(target), || true)
+    };
+    let full = |destination: &str, port_: u16| port(&pod(), destination, port_, "10.1.0.5");
+    assert!(full("10.9.9.9", 80) >= REDIRECT_PORT_MIN);
+    assert_eq!(full("10.9.9.9", 80), full("10.9.9.9", 80));
+    assert_ne!(full("10.9.9.9", 80), full("10.9.9.9", 81));
+    // Where the kernel finds the listener by itself, and where the destination cannot be stored.
+    assert_eq!(port(&pod(), "10.9.9.9", 80, "127.0.0.1"), 4140);
+    assert_eq!(full("192.0.2.1", CHECK_PORT), 4140);
+    let split = PodConfig { flags: 0, ..pod() };
+    assert_eq!(port(&split, "10.9.9.9", 80, "10.1.0.5"), 4140);
+    let attempt = connect_to("10.9.9.9", 80);
+    let without_room = redirect_port(&pod(), &attempt, &address("10.1.0.5"), || false);
+    assert_eq!(without_room, 4140);
+}
+
+/// Endpoints of a Service and ports of a host differ in few bits.
+#[test]
+fn redirect_ports_of_similar_destinations_rarely_collide() {
+    let count = 200;
+    let distinct = |port_of: &dyn Fn(u16) -> u16| {
+        let ports: std::collections::BTreeSet<u16> = (0..count).map(port_of).collect();
+        ports.len()
+    };
+    let redirected = |destination: &str, port: u16| {
+        redirect_port(
+            &pod(),
+            &connect_to(destination, port),
+            &address("10.1.0.5"),
+            || true,
+        )
+    };
+    // Of 200 destinations on 4,536 ports, five share one on average.
+    let by_address = distinct(&|number| redirected(&format!("10.244.1.{number}"), 8080));
+    let by_port = distinct(&|number| redirected("10.244.1.1", 8000 + number));
+    let by_v6 = distinct(&|number| redirected(&format!("fd00::{number:x}"), 8080));
+    for distinct in [by_address, by_port, by_v6] {
+        assert!(distinct > 185, "{distinct}");
+    }
+}
+
+#[test]
+fn redirected_connections_are_known_by_what_is_in_flight() {
+    let from_pod = |port: u16, in_flight: bool| {
+        let lookup = SocketLookup {
+            remote: address("10.1.0.5"),
+            local: address("10.1.0.5"),
+            local_port: port,
+        };
+        inbound(&pod(), &lookup, || in_flight, own, |_| false, |_| false)
+    };
+    let local = LookupVerdict::Pass(Counter::InboundLocal);
+    let outbound = LookupVerdict::Proxy(Role::Outbound);
+    assert_eq!(from_pod(REDIRECT_PORT_MIN, true), outbound);
+    assert_eq!(from_pod(u16::MAX, true), outbound);
+    assert_eq!(from_pod(REDIRECT_PORT_MIN, false), local);
+    assert_eq!(from_pod(8080, true), local);
+    assert_eq!(from_pod(4140, false), outbound);
+}
+
+#[test]
+fn redirected_connection_whose_destination_is_lost_has_none() {
+    let of = |port: u16, redirected: bool| {
+        let pod = PodConfig {
+            inbound_port: u16::MAX,
+            ..pod()
+        };
+        original_dst(&pod, None, true, port, || redirected)
+    };
+    assert_eq!(of(REDIRECT_PORT_MIN, true), OriginalDstSource::Lost);
+    assert_eq!(of(REDIRECT_PORT_MIN, false), OriginalDstSource::Local);
+    assert_eq!(of(u16::MAX, true), OriginalDstSource::Local);
+    assert_eq!(of(8080, true), OriginalDstSource::Local);
+    assert_eq!(of(4140, true), OriginalDstSource::Native);
+    let of_application = original_dst(&pod(), None, false, REDIRECT_PORT_MIN, || true);
+    assert_eq!(of_application, OriginalDstSource::Native);
 }

@@ -177,7 +177,7 @@ fn socket_habits() -> Vec<Case> {
             name: "MPTCP (trap 17)",
             run: |s| s.connect("--mptcp"),
             expect: Differs {
-                full: "proxy 4140, original PEER4:7001 from OWN4, app sees peer OWN4:4140 self OWN4",
+                full: "proxy 4140, original PEER4:7001 from OWN4, app sees peer OWN4:redirect self OWN4",
                 split: "proxy 4140, original PEER4:7001 from 127.0.0.1, app sees peer 127.0.0.1:4140 self 127.0.0.1",
                 filter: VIA_PROXY4,
                 because: "the kernel shows the connect hook a subflow and the getpeername hook its parent",

@@ -18,6 +18,8 @@ pub(crate) const SKIPPED_IN_RANGE: u16 = 7155;
 /// Ports of the application in the meshed pod: an ordinary one, and one that is skipped.
 pub(crate) const APP: u16 = 8001;
 pub(crate) const APP_SKIPPED: u16 = 8100;
+/// The first port to which the full tier redirects (`mesh_ebpf_common::verdict`).
+const REDIRECT_PORT_MIN: u16 = 61_000;
 /// The addresses that a proxy listens on without IPv6.
 pub(crate) const PROXY_V4_ADDRESSES: &str = "127.0.0.1:4140 0.0.0.0:4143";
 /// The addresses that a proxy listens on.
@@ -229,7 +231,9 @@ impl<'n> RedirectFixture<'n> {
         let mut names = names.into_iter().chain(v4_only.into_iter().flatten());
         let name = names.find(|(known, _)| *known == ip);
         let name = name.map_or_else(|| ip.to_string(), |(_, name)| name.to_owned());
-        if with_port {
+        if with_port && name == "OWN4" && address.port() >= REDIRECT_PORT_MIN {
+            format!("{name}:redirect")
+        } else if with_port {
             format!("{name}:{}", address.port())
         } else {
             name
