@@ -1,6 +1,7 @@
 //! Policies: whether each is valid, refers to existing objects and selects pods. A policy without
 //! effect protects nothing.
 
+pub(super) mod ip_families;
 mod selected;
 
 use std::collections::BTreeSet;
@@ -64,6 +65,13 @@ pub(super) const CATEGORY: Category = Category {
             "no policy applies to a port that bypasses the proxy",
             "remove the port from config.linkerd.io/skip-inbound-ports",
             skipped_ports,
+        )
+        .explained_by(&[&["l5d-existence-crd"]]),
+        Check::new(
+            "policy-ip-families",
+            "every policy applies to IPv6 too",
+            "helm upgrade with disableIPv6=false or refuseIPv6=true, then restart the workloads",
+            ip_families::bypassed,
         )
         .explained_by(&[&["l5d-existence-crd"]]),
         Check::new(

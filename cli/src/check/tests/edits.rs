@@ -60,6 +60,15 @@ pub(super) fn edit_pod<'a>(facts: &'a mut Facts, name: &str) -> Edit<'a, Pod> {
     edit(&mut facts.objects.pods, name)
 }
 
+/// Gives `shop/web-0` an IPv6 address, the families that are redirected, and a default policy.
+pub(super) fn dual_stack(facts: &mut Facts, families: &str, policy: &str) {
+    let mut pod = edit_pod(facts, "web-0");
+    pod["status"]["podIPs"] = json!([{"ip": "10.1.0.5"}, {"ip": "fd00::5"}]);
+    let annotations = &mut pod["metadata"]["annotations"];
+    annotations["linkerd.io/redirected-ip-families"] = json!(families);
+    annotations["config.linkerd.io/default-inbound-policy"] = json!(policy);
+}
+
 pub(super) fn edit_webhook(facts: &mut Facts) -> Edit<'_, MutatingWebhook> {
     let configuration = facts.objects.webhooks.as_mut().unwrap().as_mut().unwrap();
     Edit::new(&mut configuration.webhooks.as_mut().unwrap()[0])

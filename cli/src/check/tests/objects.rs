@@ -11,7 +11,8 @@ use super::super::webhook::dry_run_namespace;
 use super::super::{Facts, Mark};
 use super::edits::{
     add_external_server, add_host_pod, add_policy, add_route, cannot_pull, cannot_schedule,
-    container_status, edit, edit_pod, edit_webhook, mount_anchors, not_ready, pods, policy,
+    container_status, dual_stack, edit, edit_pod, edit_webhook, mount_anchors, not_ready, pods,
+    policy,
     remove_pods, scale_injector_to_zero, served, set_events, set_value, trust_old_anchors,
 };
 use super::faults::{Fault, check};
@@ -357,6 +358,34 @@ fn server_that_allows_clients_is_ok() {
         add_route(facts, "web");
     });
     assert_eq!(by_route, Mark::Ok);
+}
+
+#[test]
+fn policies_apply_to_ipv6_that_is_redirected_or_absent() {
+    let mark = |change: fn(&mut Facts)| {
+        let mut facts = healthy();
+        change(&mut facts);
+        row(&facts, "policy-ip-families").mark
+    };
+    let redirected = mark(|facts| dual_stack(facts, "ipv4,ipv6", "deny"));
+    assert_eq!(redirected, Mark::Ok);
+    let by_init_container = mark(|facts| {
+        dual_stack(facts, "ipv4,ipv6", "deny");
+        edit_pod(facts, "web-0")["spec"]["initContainers"] =
+            json!([{"name": "linkerd-init", "args": ["--ipv6=false"]}]);
+    });
+    assert_eq!(by_init_container, Mark::Fail);
+    let without_policy = mark(|facts| {
+        dual_stack(facts, "ipv4", "all-unauthenticated");
+        let selector = json!({"matchLabels": {"app": "wbe"}});
+        policy(facts, "Server")["spec"]["podSelector"] = selector;
+    });
+    assert_eq!(without_policy, Mark::Ok);
+    let single_stack = mark(|facts| {
+        dual_stack(facts, "ipv4", "deny");
+        edit_pod(facts, "web-0")["status"]["podIPs"] = json!([{"ip": "10.1.0.5"}]);
+    });
+    assert_eq!(single_stack, Mark::Ok);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::super::facts::InjectionDryRun;
 use super::super::{Mark, explain};
 use super::edits::{
-    add_route, container_status, edit, edit_pod, edit_webhook, policy, set_container,
+    add_route, container_status, dual_stack, edit, edit_pod, edit_webhook, policy, set_container,
 };
 use super::faults::{Fault, check};
 use super::{all_rows, healthy, row};
@@ -65,6 +65,14 @@ pub(super) const FAULTS: &[Fault] = &[
             let annotations = &mut edit_pod(facts, "web-0")["metadata"]["annotations"];
             annotations["config.linkerd.io/skip-inbound-ports"] = json!("8000-8100");
         },
+    ),
+    check("policy-ip-families").fails(
+        "Server shop/web does not apply to IPv6 connections to shop/web-0, which pass its proxy",
+        |facts| dual_stack(facts, "ipv4", "all-unauthenticated"),
+    ),
+    check("policy-ip-families").fails(
+        "the default policy cluster-authenticated does not apply to IPv6 connections to shop/web-0",
+        |facts| dual_stack(facts, "ipv4", "cluster-authenticated"),
     ),
     check("policy-identities").warns("which no client of this mesh has", |facts| {
         policy(facts, "MeshTLSAuthentication")["spec"]["identities"] =

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use mesh_core::annotation;
 use mesh_k8s::inject::{DISABLE_TAP, TAP_ENABLED};
 use mesh_k8s::kinds::{Pod, ResourceExt};
 use mesh_k8s::pod;
 
 use crate::check::facts::{fact_ref, full_name};
+use crate::check::policy::ip_families::default_inbound_policy;
 use crate::check::{CheckResult, Facts, Finding, Outcome, count};
 
 /// Default policies that deny the meshed Prometheus, which is authenticated and in the cluster.
@@ -20,7 +20,7 @@ pub(super) fn scrapes_are_authorized(facts: &Facts) -> CheckResult {
     let mut denied = BTreeSet::new();
     for pod in facts.meshed_pods()? {
         let namespace = pod.namespace().unwrap_or_default();
-        if policy_of(facts, pod, &namespace, &default) == DENY && !with_server.contains(&namespace)
+        if default_inbound_policy(facts, pod, &default) == DENY && !with_server.contains(&namespace)
         {
             denied.insert(namespace);
         }
@@ -34,16 +34,6 @@ pub(super) fn scrapes_are_authorized(facts: &Facts) -> CheckResult {
         ))
     });
     Ok(Outcome::warn_if(findings, ""))
-}
-
-/// Returns the default policy of a pod: that of the pod, of its namespace, or of the mesh.
-fn policy_of(facts: &Facts, pod: &Pod, namespace: &str, default: &str) -> String {
-    let of_namespace = || {
-        let namespace = facts.namespace(namespace)?;
-        pod::meta_annotation(&namespace.metadata, annotation::DEFAULT_INBOUND_POLICY)
-    };
-    let of_pod = pod::meta_annotation(&pod.metadata, annotation::DEFAULT_INBOUND_POLICY);
-    of_pod.or_else(of_namespace).unwrap_or(default).to_owned()
 }
 
 fn namespaces_with_admin_server(facts: &Facts) -> Result<BTreeSet<String>, String> {

@@ -34,7 +34,7 @@ use crate::http::buffers::{self, READ_SIZE};
 use crate::http::client_close::UpstreamStream;
 use crate::time_slice;
 use crate::transport::detect::MAX_EMPTY_LINES;
-use crate::transport::{Io, reset};
+use crate::transport::Io;
 
 mod decoder;
 mod handles;
