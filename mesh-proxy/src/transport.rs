@@ -14,6 +14,7 @@ pub(crate) mod listen;
 pub(crate) mod original_dst;
 pub(crate) mod reset;
 pub(crate) mod scratch;
+mod source_port;
 mod splice;
 pub(crate) mod tls;
 

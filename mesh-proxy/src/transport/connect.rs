@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use tokio::net::TcpStream;
 
 use super::listen::configure;
-use super::{Io, SocketOptions};
+use super::{Io, SocketOptions, source_port};
 
 /// How long to wait after each shortage of the machine before the connection is tried again. The
 /// client would receive the error of a pod's only application, which has no alternative.
@@ -60,7 +60,7 @@ pub(crate) async fn dial(addr: SocketAddr, options: &ConnectOptions) -> Result<I
 async fn open(addr: SocketAddr, options: SocketOptions) -> io::Result<TcpStream> {
     let mut waits = SHORTAGE_WAITS.iter();
     let tcp = loop {
-        match TcpStream::connect(addr).await {
+        match source_port::connect(addr).await {
             Err(error) if is_shortage(&error) => match waits.next() {
                 // Not by a timer, so that the thread serves nothing else in between.
                 Some(&Duration::ZERO) => {}
