@@ -271,8 +271,8 @@ fn select_candidates<'a>(
     candidates
 }
 
-/// Without IPv6, keeps IPv4 addresses only. With it, keeps only the addresses of the client's family
-/// of a pod that has addresses of both families, of IPv6 if it is unknown.
+/// Without IPv6, keeps IPv4 addresses only. With it, keeps only the addresses of the client's
+/// family of a pod that has addresses of both families, of IPv6 if it is unknown.
 fn filter_families(
     mut candidates: Vec<Candidate<'_>>,
     ipv6: bool,

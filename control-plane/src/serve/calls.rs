@@ -81,8 +81,8 @@ impl Calls {
         }
     }
 
-    /// Limits the open streams to `max_streams`, or by the memory limit of the process. Clients share
-    /// them.
+    /// Limits the open streams to `max_streams`, or by the memory limit of the process. Clients
+    /// share them.
     pub fn limited(self, max_streams: Option<usize>) -> Self {
         let limit = max_streams.unwrap_or_else(stream_limit::default_limit);
         Self {

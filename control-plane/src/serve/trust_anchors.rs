@@ -44,13 +44,15 @@ impl TrustAnchorsService {
 }
 
 impl Watching {
-    /// Returns the current bundle first, then each later one, until the process drains.
+    /// Returns the current bundle first, then each later one, until the process drains or another
+    /// client takes the place of the stream.
     async fn next(&mut self) -> Option<Arc<TrustBundle>> {
         loop {
             if !std::mem::take(&mut self.is_first) {
                 tokio::select! {
                     changed = self.bundles.changed() => changed.ok()?,
                     () = self.drain.draining() => return None,
+                    () = self.stream.taken() => return None,
                 }
             }
             if let Some(bundle) = self.bundles.borrow_and_update().clone() {
@@ -69,7 +71,8 @@ impl TrustAnchors for TrustAnchorsService {
         &self,
         request: Request<WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let stream = self.watch.count(self.watch.open(&request))?;
+        // The request does not name the pod: those of one identity share its streams.
+        let stream = self.watch.count(self.watch.open(&request, ""))?;
         let watching = Watching {
             bundles: self.bundles.clone(),
             drain: self.drain.clone(),

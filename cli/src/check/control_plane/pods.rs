@@ -518,40 +518,28 @@ pub(super) fn controllers_follow(facts: &Facts) -> CheckResult {
     let mut wrong = Vec::new();
     for controller in &facts.controllers {
         let samples = controller.metrics.as_deref().unwrap_or_default();
-        let is = |name: &str, kind: &Sample, value: f64| {
-            samples.iter().any(|sample| {
-                sample.name == name && sample.labels == kind.labels && sample.value == value
-            })
+        let (name, pod) = (&controller.name, &controller.pod);
+        let value = |metric: &str, kind: &Sample| {
+            let of_kind = |it: &&Sample| it.name == metric && it.labels == kind.labels;
+            samples.iter().find(of_kind).map(|it| it.value)
         };
         // Objects of a kind that is not served cannot change.
-        let stale = samples
-            .iter()
-            .filter(|kind| is(SYNCED, kind, 0.0) && kind.name == SERVED && kind.value == 1.0);
+        let served = |is: f64| {
+            let kinds = samples.iter();
+            kinds.filter(move |kind| kind.name == SERVED && kind.value == is)
+        };
+        let stale = served(1.0).filter(|kind| value(SYNCED, kind) == Some(0.0));
         let kinds: Vec<&str> = stale.map(|kind| kind.label("kind")).collect();
         if !kinds.is_empty() {
-            wrong.push(format!(
-                "{} in {} receives no changes of: {}",
-                controller.name,
-                controller.pod,
-                kinds.join(", ")
-            ));
+            let kinds = kinds.join(", ");
+            wrong.push(format!("{name} in {pod} receives no changes of: {kinds}"));
         }
-        let has_objects = |kind: &Sample| {
-            samples.iter().any(|sample| {
-                sample.name == OBJECTS && sample.labels == kind.labels && sample.value > 0.0
-            })
-        };
-        let kept: Vec<&str> = samples
-            .iter()
-            .filter(|kind| kind.name == SERVED && kind.value == 0.0 && has_objects(kind))
-            .map(|kind| kind.label("kind"))
-            .collect();
+        let kept = served(0.0).filter(|kind| value(OBJECTS, kind) > Some(0.0));
+        let kept: Vec<&str> = kept.map(|kind| kind.label("kind")).collect();
         if !kept.is_empty() {
+            let kept = kept.join(", ");
             wrong.push(format!(
-                "{} in {} keeps the last known objects of kinds that the API server no longer serves: {}; install their definitions again (the chart linkerd-crds)",
-                controller.name,
-                controller.pod,
-                kept.join(", ")
+                "{name} in {pod} keeps the last known objects of kinds that the API server no longer serves: {kept}; install their definitions again (the chart linkerd-crds)"
             ));
         }
     }

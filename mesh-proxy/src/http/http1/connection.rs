@@ -7,7 +7,6 @@
 //! its reader reads.
 
 use std::cell::{RefCell, RefMut};
-use std::io;
 use std::net::Shutdown;
 use std::pin::Pin;
 use std::rc::Rc;

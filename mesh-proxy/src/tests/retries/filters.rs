@@ -85,7 +85,7 @@ fn filters_of_one_backend_do_not_affect_the_attempt_at_another() {
         backend_of(&mut rule, 1).filters = vec![rewrite];
         let endpoints = [(WEB, vec![]), (OTHER, vec![app.addr])];
         let scene = Scene::new(with_prefix(rule), &endpoints).await;
-        let known = scene.proxy.context.discovery.endpoints(&OTHER.into());
+        let known = scene.proxy.context.discovery.endpoints(&OTHER.into(), None);
         while known.borrow().endpoints.is_empty() {
             settle().await;
         }

@@ -74,9 +74,10 @@ impl PartialApi {
                 let versions = ["v1beta3", "v1beta1", "v1alpha1"]
                     .map(group_version)
                     .to_vec();
-                let groups = match served.is_empty() {
-                    true => json!([]),
-                    false => json!([{ "name": GROUP, "versions": versions }]),
+                let groups = if served.is_empty() {
+                    json!([])
+                } else {
+                    json!([{ "name": GROUP, "versions": versions }])
                 };
                 json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": groups })
             }
