@@ -67,6 +67,10 @@ impl ConvertError {
         }
     }
 
+    fn of(invalid: Invalid) -> Self {
+        Self::new(invalid.field, invalid.problem)
+    }
+
     /// Returns the problems of an object as one.
     fn all(problems: &[Invalid]) -> Self {
         let text = invalid::summary(problems);

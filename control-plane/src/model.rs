@@ -36,7 +36,7 @@ pub use self::{
     },
     route::{
         BackendKind, BackendRef, BackendRule, ConnectionRoute, GrpcRoute, HttpRoute, Mirror,
-        ParentKind, ParentRef, Retries, Route, RouteId, Rule,
+        ParentKind, ParentRef, Route, RouteId, Rule,
     },
     service::{
         PortProtocol, Service, ServicePort, Slice, SliceEndpoint, SlicePort, SliceTarget,

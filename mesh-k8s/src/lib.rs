@@ -18,5 +18,6 @@ pub mod manifest;
 pub mod pod;
 pub mod profile;
 pub mod select;
+pub mod traffic_annotations;
 pub mod validate;
 pub mod values;

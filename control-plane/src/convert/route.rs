@@ -8,12 +8,12 @@ use mesh_core::route::http::{
     HeaderMatch, HeaderValueMatch, HttpMatch, PathMatch, QueryMatch, QueryValueMatch,
 };
 use mesh_core::route::{AnchoredRegex, HostMatch};
-use mesh_k8s::crd;
 use mesh_k8s::kinds::{self, grpcroutes as grpc, httproutes as http_api};
+use mesh_k8s::{crd, traffic_annotations};
 
 use super::backend::backend_ref;
 use super::server_route::warn_of_ignored;
-use super::{ConvertError, annotations, convert_all, created, filter, name, port_number};
+use super::{ConvertError, convert_all, created, filter, name, port_number};
 use crate::model::{
     BackendRule, GrpcRoute, HttpRoute, Kind, Name, ParentKind, ParentRef, Route, RouteId, Rule,
 };
@@ -37,7 +37,10 @@ macro_rules! convert_route {
         });
         let parents: Vec<ParentRef> = parents.collect();
         let (timeouts, retries) = if has_clients(&parents) {
-            (annotations::timeouts(meta)?, annotations::retries(meta)?)
+            (
+                traffic_annotations::timeouts(meta).map_err(ConvertError::of)?,
+                traffic_annotations::retries(meta).map_err(ConvertError::of)?,
+            )
         } else {
             (None, None)
         };

@@ -1,6 +1,5 @@
 //! Routes, with a Server (inbound), or a Service or EgressNetwork (outbound) as parent.
 
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use mesh_core::route::HostMatch;
 use mesh_core::route::filter::{Filter, Ratio, RequestKind};
 use mesh_core::route::grpc::GrpcMatch;
 use mesh_core::route::http::HttpMatch;
+use mesh_k8s::traffic_annotations::Retries;
 
 use super::{Kind, Name};
 
@@ -133,15 +133,4 @@ pub enum BackendKind {
     Service,
     EgressNetwork,
     Other,
-}
-
-/// The settings of the `retry.linkerd.io` annotations.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Retries {
-    pub limit: u16,
-    pub timeout: Option<Duration>,
-    /// HTTP statuses to retry.
-    pub http: Vec<RangeInclusive<u16>>,
-    /// gRPC codes to retry.
-    pub grpc: Vec<u16>,
 }

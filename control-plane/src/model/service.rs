@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use mesh_core::ports::PortSet;
 use mesh_core::resilience::{FailureAccrual, FailurePenalty, Timeouts};
+use mesh_k8s::traffic_annotations::Retries;
 
 use super::Name;
-use super::route::Retries;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Service {
