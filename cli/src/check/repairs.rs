@@ -45,14 +45,38 @@ fn repairs(facts: &Facts) -> CheckResult {
             }
         }
     }
-    let ok = match in_place {
-        0 => String::new(),
-        pods => format!(
+    let mut notes = Vec::new();
+    if in_place > 0 {
+        notes.push(format!(
             "enrolled {} in place that started without the plugin",
-            count(pods, "pod", "pods")
-        ),
-    };
-    Ok(Outcome::warn_if(findings, ok))
+            count(in_place, "pod", "pods")
+        ));
+    }
+    if let Some(age) = youngest_record(facts).filter(|age| *age < DAY_SECONDS) {
+        notes.push(format!(
+            "a controller started {} ago and does not know of earlier repairs; kubectl get events -A --field-selector reason=Repaired has those of the last hour",
+            format_duration(age)
+        ));
+    }
+    Ok(Outcome::warn_if(findings, notes.join("; ")))
+}
+
+/// The period over which repairs are counted.
+const DAY_SECONDS: u64 = 24 * 3600;
+/// The start of a process, in seconds since 1970, as in all clients of Prometheus.
+const STARTED: &str = "process_start_time_seconds";
+
+/// Returns the seconds since the last controller that repairs started: its record begins then. The
+/// record of an agent is a file of its node.
+fn youngest_record(facts: &Facts) -> Option<u64> {
+    let repairing = facts.controllers.iter().filter_map(|controller| {
+        let metrics = controller.metrics.as_deref().ok()?;
+        let repairs = metrics.iter().any(|sample| sample.name == LAST_DAY);
+        let started = metrics.iter().find(|sample| sample.name == STARTED)?;
+        repairs.then_some(started.value as u64)
+    });
+    let started = repairing.max()?;
+    Some(facts.now.saturating_sub(started))
 }
 
 fn by_agent(facts: &Facts, node: &str, repair: &Repair) -> Finding {
@@ -184,13 +208,25 @@ fn describe_repair(server: &WebhookServer, found: &str) -> (&'static str, String
                 "the controller did not run for weeks, or a clock is wrong: kubectl -n {{ns}} logs deployment/{deployment} -c {container}"
             ),
         ),
+        "certificate-misnamed" => (
+            "recreated its certificate, which was for another name",
+            written_by(secret),
+        ),
+        "certificate-replaced" => (
+            "recreated its certificate, which another program had replaced by one close to its end",
+            written_by(secret),
+        ),
         _ => (
             "recreated its certificate, whose Secret was not usable",
-            format!(
-                "kubectl -n {{ns}} get secret {secret} -o yaml --show-managed-fields shows which program wrote it"
-            ),
+            written_by(secret),
         ),
     }
+}
+
+fn written_by(secret: &str) -> String {
+    format!(
+        "kubectl -n {{ns}} get secret {secret} -o yaml --show-managed-fields shows which program wrote it"
+    )
 }
 
 /// Returns `3 times in the last day, the last time 12 minutes ago (2026-01-01T00:00:00Z)`.

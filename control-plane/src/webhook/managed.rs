@@ -271,8 +271,9 @@ impl ManagedCertificate {
         let damage = repair::damage(
             &state.observed,
             &step,
+            &self.names,
             intact_uid,
-            state.served.is_some(),
+            state.served.as_deref(),
             now,
         );
         let done = match step {

@@ -24,11 +24,15 @@ pub(crate) enum Damage {
     CertificateExpired,
     /// The Secret contained no valid certificate and key.
     CertificateUnreadable,
+    /// The certificate was not for all names of the server.
+    CertificateMisnamed,
+    /// The Secret contained another certificate than the served one, close to its end.
+    CertificateReplaced,
 }
 
 /// Reports repairs.
 pub(crate) struct RepairReporter {
-    statistics: [Arc<DamageStatistics>; 4],
+    statistics: [Arc<DamageStatistics>; Damage::ALL.len()],
     events: Events,
 }
 
@@ -47,11 +51,13 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 const MAX_TIMES: usize = 1000;
 
 impl Damage {
-    pub(crate) const ALL: [Self; 4] = [
+    pub(crate) const ALL: [Self; 6] = [
         Self::BundleAltered,
         Self::CertificateMissing,
         Self::CertificateExpired,
         Self::CertificateUnreadable,
+        Self::CertificateMisnamed,
+        Self::CertificateReplaced,
     ];
 
     pub(crate) fn as_str(self) -> &'static str {
@@ -60,6 +66,8 @@ impl Damage {
             Self::CertificateMissing => "certificate-missing",
             Self::CertificateExpired => "certificate-expired",
             Self::CertificateUnreadable => "certificate-unreadable",
+            Self::CertificateMisnamed => "certificate-misnamed",
+            Self::CertificateReplaced => "certificate-replaced",
         }
     }
 
@@ -78,17 +86,24 @@ impl Damage {
             Self::CertificateUnreadable => {
                 "The Secret of the serving certificate was invalid. Generated a new certificate"
             }
+            Self::CertificateMisnamed => {
+                "The serving certificate was for another name, so the API server could not call the server. Generated a new certificate"
+            }
+            Self::CertificateReplaced => {
+                "The Secret of the serving certificate was replaced by one with a certificate that was about to expire. Generated a new certificate"
+            }
         }
     }
 }
 
 /// Returns the damage that a step repairs. `intact_uid` is the UID of the registration that
-/// was last intact, `served` whether a certificate is served.
+/// was last intact, `served` the certificate that is served, `names` are those it has to be for.
 pub(super) fn damage(
     seen: &ObservedState,
     step: &Step,
+    names: &[String],
     intact_uid: Option<&str>,
-    served: bool,
+    served: Option<&str>,
     now: SystemTime,
 ) -> Option<Damage> {
     match step {
@@ -107,9 +122,16 @@ pub(super) fn damage(
             altered.then_some(Damage::BundleAltered)
         }
         Step::Generate => match seen.secret.as_ref()? {
-            None => served.then_some(Damage::CertificateMissing),
+            None => served.map(|_certificate| Damage::CertificateMissing),
             Some(Err(_broken)) => Some(Damage::CertificateUnreadable),
-            Some(Ok(held)) => (now >= held.pair.not_after()).then_some(Damage::CertificateExpired),
+            Some(Ok(held)) if now >= held.pair.not_after() => Some(Damage::CertificateExpired),
+            Some(Ok(held)) if !names.iter().all(|name| held.pair.is_for(name)) => {
+                Some(Damage::CertificateMisnamed)
+            }
+            // A timely renewal replaces the served certificate.
+            Some(Ok(held)) => served
+                .is_some_and(|served| served != held.certificate)
+                .then_some(Damage::CertificateReplaced),
         },
         Step::Observe | Step::Wait(_) | Step::Unregistered | Step::Serve => None,
     }
@@ -206,11 +228,12 @@ mod tests {
     fn repaired(
         seen: &ObservedState,
         intact_uid: Option<&str>,
-        served: bool,
+        served: Option<&GeneratedCertificate>,
         now: SystemTime,
     ) -> Option<Damage> {
         let step = plan::next(seen, &names(), now);
-        damage(seen, &step, intact_uid, served, now)
+        let served = served.map(|made| &*made.certificate_pem);
+        damage(seen, &step, &names(), intact_uid, served, now)
     }
 
     fn seen(made: Option<&GeneratedCertificate>, bundle: &str) -> ObservedState {
@@ -226,7 +249,7 @@ mod tests {
         let made = generate(&names(), now).unwrap();
         let other = generate(&names(), now).unwrap();
         let check = |seen: ObservedState, intact_uid, now, damage| {
-            assert_eq!(repaired(&seen, intact_uid, true, now), Some(damage));
+            assert_eq!(repaired(&seen, intact_uid, Some(&made), now), Some(damage));
         };
         // Another CA was written.
         let altered = seen(Some(&made), &other.authority_pem);
@@ -246,6 +269,17 @@ mod tests {
             registration: registration(&[&made.authority_pem]),
         };
         check(broken, Some("u"), now, Damage::CertificateUnreadable);
+        let misnamed = generate(&["other.example".to_owned()], now).unwrap();
+        let misnamed = seen(Some(&misnamed), &made.authority_pem);
+        check(misnamed, Some("u"), now, Damage::CertificateMisnamed);
+        let near_its_end = now + Duration::from_secs(61 * 24 * 3600);
+        let replaced = seen(Some(&other), &made.authority_pem);
+        check(
+            replaced,
+            Some("u"),
+            near_its_end,
+            Damage::CertificateReplaced,
+        );
     }
 
     #[test]
@@ -253,22 +287,22 @@ mod tests {
         let now = SystemTime::now();
         let made = generate(&names(), now).unwrap();
         // The first certificate and the first bundle.
-        assert_eq!(repaired(&seen(None, ""), None, false, now), None);
-        assert_eq!(repaired(&seen(Some(&made), ""), None, false, now), None);
+        assert_eq!(repaired(&seen(None, ""), None, None, now), None);
+        assert_eq!(repaired(&seen(Some(&made), ""), None, None, now), None);
         // A recreated registration.
         assert_eq!(
-            repaired(&seen(Some(&made), ""), Some("another"), true, now),
+            repaired(&seen(Some(&made), ""), Some("another"), Some(&made), now),
             None
         );
         // A timely renewal, whose bundle contains the old CA.
         let renewal = now + Duration::from_secs(61 * 24 * 3600);
         let held = seen(Some(&made), &made.authority_pem);
-        assert_eq!(repaired(&held, Some("u"), true, renewal), None);
+        assert_eq!(repaired(&held, Some("u"), Some(&made), renewal), None);
         let mut new = generate(&names(), renewal).unwrap();
         let both = plan::with_old_authorities(&new.authority_pem, &made.authority_pem, renewal);
         new.authority_pem = both;
         let renewed = seen(Some(&new), &made.authority_pem);
-        assert_eq!(repaired(&renewed, Some("u"), true, renewal), None);
+        assert_eq!(repaired(&renewed, Some("u"), Some(&made), renewal), None);
     }
 
     #[test]
