@@ -11,11 +11,13 @@ mod authorizations;
 mod duplicates;
 mod finding;
 mod invalid;
+pub(crate) mod kinds;
 mod networks;
 mod objects;
 mod profiles;
 mod routes;
 mod servers;
+mod services;
 mod shadowed;
 
 #[cfg(test)]
@@ -28,6 +30,7 @@ pub(crate) fn analyze(objects: &Objects) -> Vec<Finding> {
     let mut findings = Vec::new();
     invalid::analyze(objects, &mut findings);
     servers::analyze(objects, &mut findings);
+    services::analyze(objects, &mut findings);
     routes::analyze(objects, &mut findings);
     shadowed::analyze(objects, &mut findings);
     authorizations::analyze(objects, &mut findings);

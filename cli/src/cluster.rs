@@ -5,6 +5,7 @@
 pub(crate) mod agent;
 pub(crate) mod error;
 mod forward;
+pub(crate) mod json;
 pub(crate) mod service;
 mod viz;
 

@@ -12,7 +12,7 @@ const MAX_DISTANCE: usize = 3;
 const MAX_DOMAIN_DISTANCE: usize = 2;
 
 pub(super) fn analyze(objects: &Objects, findings: &mut Vec<Finding>) {
-    for object in objects.iter() {
+    for object in objects.iter().filter(|object| !object.is_of_workload()) {
         let annotations = &object.json["metadata"]["annotations"];
         check(
             object,

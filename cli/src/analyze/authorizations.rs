@@ -17,6 +17,12 @@ pub(super) fn analyze(objects: &Objects, findings: &mut Vec<Finding>) {
     for limit in objects.of(POLICY, "HTTPLocalRateLimitPolicy") {
         rate_limit(objects, limit, findings);
     }
+    for authentication in objects.of(POLICY, "MeshTLSAuthentication") {
+        accounts(objects, authentication, findings);
+    }
+    for policy in objects.of(POLICY, "ServerAuthorization") {
+        accounts_of_client(objects, policy, findings);
+    }
     for kind in ["MeshTLSAuthentication", "NetworkAuthentication"] {
         for authentication in objects.of(POLICY, kind) {
             unused(objects, authentication, findings);
@@ -24,14 +30,34 @@ pub(super) fn analyze(objects: &Objects, findings: &mut Vec<Finding>) {
     }
 }
 
-fn missing(object: &Object, field: &str, kind: &str, name: &str, effect: &str) -> Finding {
-    Finding::new(
-        object,
-        format!("{field}.name"),
-        "missing-reference",
-        format!("there is no {kind} {name}, so the policy {effect}"),
-        "correct the name, or create it",
-    )
+/// The reference of a policy to an object that does not exist.
+struct Missing<'a> {
+    field: &'a str,
+    group: &'a str,
+    kind: &'a str,
+    /// Namespace and name.
+    name: &'a str,
+    /// What the policy does instead.
+    effect: &'a str,
+}
+
+impl Missing<'_> {
+    fn finding(&self, objects: &Objects, policy: &Object) -> Finding {
+        let Self {
+            field,
+            group,
+            kind,
+            name,
+            effect,
+        } = self;
+        Finding::new(
+            policy,
+            format!("{field}.name"),
+            "missing-reference",
+            format!("there is no {kind} {name}, so the policy {effect}"),
+            objects.fix_of_missing(group, kind),
+        )
+    }
 }
 
 fn target(objects: &Objects, policy: &Object, findings: &mut Vec<Finding>) {
@@ -54,13 +80,14 @@ fn target(objects: &Objects, policy: &Object, findings: &mut Vec<Finding>) {
             let group = if group == GATEWAY { GATEWAY } else { POLICY };
             let Some(route) = objects.find(group, kind, namespace, name) else {
                 let full = format!("{namespace}/{name}");
-                findings.push(missing(
-                    policy,
-                    "spec.targetRef",
+                let missing = Missing {
+                    field: "spec.targetRef",
+                    group,
                     kind,
-                    &full,
-                    "has no effect",
-                ));
+                    name: &full,
+                    effect: "has no effect",
+                };
+                findings.push(missing.finding(objects, policy));
                 return;
             };
             let has_server = route
@@ -84,15 +111,26 @@ fn target(objects: &Objects, policy: &Object, findings: &mut Vec<Finding>) {
 fn requirements(objects: &Objects, policy: &Object, findings: &mut Vec<Finding>) {
     for (at, reference) in policy.list("requiredAuthenticationRefs").iter().enumerate() {
         let kind = text(&reference["kind"]);
-        if !matches!(kind, "MeshTLSAuthentication" | "NetworkAuthentication") {
-            continue;
-        }
         let namespace = reference["namespace"].as_str().unwrap_or(&policy.namespace);
         let name = text(&reference["name"]);
-        if objects.find(POLICY, kind, namespace, name).is_none() {
+        let (group, exists) = match kind {
+            "MeshTLSAuthentication" | "NetworkAuthentication" => (
+                POLICY,
+                objects.find(POLICY, kind, namespace, name).is_some(),
+            ),
+            "ServiceAccount" => ("", has_account(objects, namespace, name)),
+            _ => continue,
+        };
+        if !exists {
             let field = format!("spec.requiredAuthenticationRefs[{at}]");
-            let full = format!("{namespace}/{name}");
-            findings.push(missing(policy, &field, kind, &full, "authorizes no client"));
+            let missing = Missing {
+                field: &field,
+                group,
+                kind,
+                name: &format!("{namespace}/{name}"),
+                effect: "authorizes no client",
+            };
+            findings.push(missing.finding(objects, policy));
         }
     }
 }
@@ -105,13 +143,14 @@ fn servers(objects: &Objects, policy: &Object, findings: &mut Vec<Finding>) {
             .is_none()
         {
             let full = format!("{}/{name}", policy.namespace);
-            findings.push(missing(
-                policy,
-                "spec.server",
-                "Server",
-                &full,
-                "has no effect",
-            ));
+            let missing = Missing {
+                field: "spec.server",
+                group: POLICY,
+                kind: "Server",
+                name: &full,
+                effect: "has no effect",
+            };
+            findings.push(missing.finding(objects, policy));
         }
         return;
     }
@@ -134,13 +173,14 @@ fn rate_limit(objects: &Objects, limit: &Object, findings: &mut Vec<Finding>) {
     let name = text(&limit.spec()["targetRef"]["name"]);
     let Some(server) = objects.find(POLICY, "Server", &limit.namespace, name) else {
         let full = format!("{}/{name}", limit.namespace);
-        findings.push(missing(
-            limit,
-            "spec.targetRef",
-            "Server",
-            &full,
-            "has no effect",
-        ));
+        let missing = Missing {
+            field: "spec.targetRef",
+            group: POLICY,
+            kind: "Server",
+            name: &full,
+            effect: "has no effect",
+        };
+        findings.push(missing.finding(objects, limit));
         return;
     };
     let protocol = server.spec()["proxyProtocol"].as_str().unwrap_or("unknown");
@@ -169,6 +209,69 @@ fn rate_limit(objects: &Objects, limit: &Object, findings: &mut Vec<Finding>) {
                 older.name
             ),
             "merge the two",
+        ));
+    }
+}
+
+/// Returns whether there may be a ServiceAccount. Each namespace of a cluster has at least one, so
+/// that nothing is known of one without any.
+fn has_account(objects: &Objects, namespace: &str, name: &str) -> bool {
+    !objects.knows("", "ServiceAccount", namespace)
+        || objects
+            .find("", "ServiceAccount", namespace, name)
+            .is_some()
+}
+
+/// Reports identities of ServiceAccounts that do not exist, in both forms.
+fn accounts(objects: &Objects, authentication: &Object, findings: &mut Vec<Finding>) {
+    for (at, reference) in authentication.list("identityRefs").iter().enumerate() {
+        let namespace = reference["namespace"].as_str();
+        let namespace = namespace.unwrap_or(&authentication.namespace);
+        let name = text(&reference["name"]);
+        if text(&reference["kind"]) == "ServiceAccount" {
+            let field = format!("spec.identityRefs[{at}].name");
+            account(objects, authentication, field, (namespace, name), findings);
+        }
+    }
+    for (at, identity) in authentication.list("identities").iter().enumerate() {
+        let mut labels = text(identity).splitn(4, '.');
+        if let (Some(name), Some(namespace), Some("serviceaccount")) =
+            (labels.next(), labels.next(), labels.next())
+            && name != "*"
+        {
+            let field = format!("spec.identities[{at}]");
+            account(objects, authentication, field, (namespace, name), findings);
+        }
+    }
+}
+
+/// Reports ServiceAccounts of a ServerAuthorization that do not exist.
+fn accounts_of_client(objects: &Objects, policy: &Object, findings: &mut Vec<Finding>) {
+    let accounts = list(&policy.spec()["client"]["meshTLS"]["serviceAccounts"]);
+    for (at, reference) in accounts.iter().enumerate() {
+        let namespace = reference["namespace"].as_str().unwrap_or(&policy.namespace);
+        let field = format!("spec.client.meshTLS.serviceAccounts[{at}].name");
+        let name = (namespace, text(&reference["name"]));
+        account(objects, policy, field, name, findings);
+    }
+}
+
+fn account(
+    objects: &Objects,
+    object: &Object,
+    field: String,
+    (namespace, name): (&str, &str),
+    findings: &mut Vec<Finding>,
+) {
+    if !has_account(objects, namespace, name) {
+        findings.push(Finding::new(
+            object,
+            field,
+            "missing-account",
+            format!(
+                "there is no ServiceAccount {namespace}/{name}, so no client has this identity"
+            ),
+            "correct name and namespace, or create it with its pods",
         ));
     }
 }

@@ -8,6 +8,8 @@ use super::objects::Object;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Finding {
+    /// Empty for the core group.
+    pub(crate) group: String,
     pub(crate) kind: String,
     /// Empty for an object of the cluster.
     pub(crate) namespace: String,
@@ -29,6 +31,7 @@ impl Finding {
         fix: impl Into<String>,
     ) -> Self {
         Self {
+            group: object.group.clone(),
             kind: object.kind.clone(),
             namespace: object.namespace.clone(),
             name: object.name.clone(),

@@ -1,8 +1,9 @@
 //! The objects of an analysis, with the lookups of the rules.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use mesh_k8s::kinds::LabelSelector;
+use mesh_k8s::pod::PROXY_CONTAINER;
 use mesh_k8s::select;
 use serde::Deserialize as _;
 use serde_json::Value;
@@ -11,6 +12,8 @@ use serde_json::Value;
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
     all: BTreeMap<Key, Object>,
+    /// Group and kind of definitions that the API server lacks.
+    unserved: BTreeSet<(&'static str, &'static str)>,
 }
 
 /// Group, kind, namespace and name.
@@ -45,6 +48,16 @@ const WORKLOAD: &str = "workload.linkerd.io";
 
 const DEFAULT_NAMESPACE: &str = "default";
 
+/// The kinds of workloads that create pods, or objects that do.
+const OWNING_KINDS: [&str; 6] = [
+    "Deployment",
+    "ReplicaSet",
+    "StatefulSet",
+    "DaemonSet",
+    "Job",
+    "CronJob",
+];
+
 /// The kinds of objects of the cluster.
 const CLUSTER_KINDS: [&str; 2] = ["Namespace", "Node"];
 
@@ -57,6 +70,31 @@ impl Objects {
         }
         if let Some(object) = Object::new(document) {
             self.all.insert(object.key(), object);
+        }
+    }
+
+    /// Records which kinds the API server does not serve, so that no object of them can be created.
+    pub(crate) fn set_unserved(
+        &mut self,
+        kinds: impl IntoIterator<Item = (&'static str, &'static str)>,
+    ) {
+        self.unserved = kinds.into_iter().collect();
+    }
+
+    /// Returns what to do about a reference to an object that does not exist.
+    pub(super) fn fix_of_missing(&self, group: &str, kind: &str) -> String {
+        let is_unserved = self
+            .unserved
+            .iter()
+            .any(|(of, name)| *of == group && *name == kind);
+        match (is_unserved, group) {
+            (false, _) => "correct the name, or create it".to_owned(),
+            (true, GATEWAY) => {
+                format!("the cluster has no definition of {kind}: install the Gateway API first")
+            }
+            (true, _) => format!(
+                "the cluster has no definition of {kind}: meshctl install --crds | kubectl apply -f -"
+            ),
         }
     }
 
@@ -103,6 +141,12 @@ impl Objects {
         self.all.get(&key)
     }
 
+    /// Returns whether a namespace has objects of a kind; without any, nothing is known of them.
+    pub(super) fn knows(&self, group: &str, kind: &str, namespace: &str) -> bool {
+        self.of(group, kind)
+            .any(|object| object.namespace == namespace)
+    }
+
     /// Returns the ExternalWorkloads of a namespace.
     pub(super) fn external_workloads<'a>(
         &'a self,
@@ -110,6 +154,24 @@ impl Objects {
     ) -> impl Iterator<Item = &'a Object> + Clone {
         self.of(WORKLOAD, "ExternalWorkload")
             .filter(move |object| object.namespace == namespace)
+    }
+
+    /// Returns the workloads of a namespace and all its pods, whatever owns them.
+    pub(super) fn pods_of_namespace<'a>(
+        &'a self,
+        namespace: &'a str,
+    ) -> impl Iterator<Item = Workload<'a>> {
+        let owned = self
+            .of("", "Pod")
+            .filter(|pod| !list(&pod.json["metadata"]["ownerReferences"]).is_empty())
+            .map(|pod| Workload {
+                object: pod,
+                template: &pod.json,
+                path: "",
+            });
+        self.workloads()
+            .chain(owned)
+            .filter(move |workload| workload.object.namespace == namespace)
     }
 
     /// Returns the workloads, without the pods of other workloads.
@@ -167,6 +229,14 @@ impl Object {
         (created.is_none(), created.unwrap_or_default(), &self.name)
     }
 
+    /// Returns whether a workload created the object, with the annotations of its own template.
+    pub(super) fn is_of_workload(&self) -> bool {
+        let owners = list(&self.json["metadata"]["ownerReferences"]);
+        owners
+            .iter()
+            .any(|owner| OWNING_KINDS.contains(&text(&owner["kind"])))
+    }
+
     /// Returns whether a label selector selects the object.
     pub(super) fn has_labels(&self, selector: &Value) -> bool {
         is_selected(&self.json["metadata"]["labels"], selector)
@@ -220,14 +290,31 @@ impl Workload<'_> {
         if let Some(number) = port.as_u64() {
             return vec![number];
         }
-        let spec = &self.template["spec"];
-        let containers = ["initContainers", "containers"];
-        let containers = containers.iter().flat_map(|field| list(&spec[field]));
-        containers
-            .flat_map(|container| list(&container["ports"]))
-            .filter(|entry| entry["name"] == *port && is_tcp(entry))
+        self.declared()
+            .filter(|entry| entry["name"] == *port)
             .filter_map(|entry| entry["containerPort"].as_u64())
             .collect()
+    }
+
+    /// Returns whether a port, by name or number, can be one of the application's. A container that
+    /// declares no port may listen on any.
+    pub(super) fn may_listen_on(&self, port: &Value) -> bool {
+        if port.is_string() {
+            return !self.ports(port).is_empty();
+        }
+        let mut declared = self.declared().peekable();
+        declared.peek().is_none() || declared.any(|entry| entry["containerPort"] == *port)
+    }
+
+    /// Returns the TCP ports that the application's containers declare.
+    fn declared(&self) -> impl Iterator<Item = &Value> {
+        let spec = &self.template["spec"];
+        let containers = ["initContainers", "containers"].into_iter();
+        containers
+            .flat_map(|field| list(&spec[field]))
+            .filter(|container| container["name"] != PROXY_CONTAINER)
+            .flat_map(|container| list(&container["ports"]))
+            .filter(|entry| is_tcp(entry))
     }
 }
 

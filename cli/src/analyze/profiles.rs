@@ -7,6 +7,7 @@ use serde::Deserialize as _;
 use self::condition::implies;
 use super::finding::Finding;
 use super::objects::{Object, Objects, PROFILE, text};
+use super::routes::{self, Parent, ParentKind, Rank};
 
 mod condition;
 
@@ -36,6 +37,7 @@ pub(super) fn analyze(objects: &Objects, findings: &mut Vec<Finding>) {
         routes(profile, &spec, findings);
         retries(profile, &spec, findings);
         overrides(objects, profile, &spec, findings);
+        replaced_routes(objects, profile, &spec, findings);
     }
 }
 
@@ -90,7 +92,7 @@ fn destination(objects: &Objects, profile: &Object, findings: &mut Vec<Finding>)
                     "metadata.name",
                     "missing-reference",
                     format!("there is no Service {namespace}/{name}, so the profile has no effect"),
-                    "correct the name, or create the Service",
+                    objects.fix_of_missing("", "Service"),
                 ));
                 return;
             };
@@ -259,7 +261,53 @@ fn overrides(
                 format!(
                     "there is no Service {namespace}/{name}, so requests to this destination fail"
                 ),
-                "correct the name, or create the Service",
+                objects.fix_of_missing("", "Service"),
+            ));
+        }
+    }
+}
+
+/// Reports the routes that a ServiceProfile with routes or a split replaces (docs/adr/0044).
+fn replaced_routes(
+    objects: &Objects,
+    profile: &Object,
+    spec: &ServiceProfileSpec,
+    findings: &mut Vec<Finding>,
+) {
+    let has_routes = spec.routes.iter().flatten().next().is_some();
+    let has_split = spec.dst_overrides.iter().flatten().next().is_some();
+    let Destination::Service {
+        namespace, name, ..
+    } = parse(profile, &profile.name)
+    else {
+        return;
+    };
+    if !has_routes && !has_split {
+        return;
+    }
+    let clients = if profile.namespace == namespace {
+        String::new()
+    } else {
+        format!(" for clients in namespace {}", profile.namespace)
+    };
+    for (route, rank) in routes::routes(objects) {
+        let of_service = |parent: &Parent| {
+            parent.kind == ParentKind::Service
+                && (&*parent.namespace, &*parent.name) == (namespace, name)
+        };
+        let parent = routes::parents(route).find(|(_, parent)| of_service(parent));
+        if let Some((at, _)) = parent
+            && matches!(rank, Rank::Grpc | Rank::Http)
+        {
+            findings.push(Finding::new(
+                route,
+                format!("spec.parentRefs[{at}]"),
+                "conflict",
+                format!(
+                    "ServiceProfile {} has routes or a split and replaces this route{clients}",
+                    profile.full_name()
+                ),
+                "delete the ServiceProfile, or write its routes as an HTTPRoute",
             ));
         }
     }

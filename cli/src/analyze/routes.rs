@@ -123,11 +123,8 @@ fn attachment(
             }
             let Some(server) = objects.find(POLICY, "Server", namespace, name) else {
                 let problem = format!("there is no Server {namespace}/{name}");
-                return report(
-                    format!("{field}.name"),
-                    problem,
-                    "correct the name, or create it",
-                );
+                let fix = objects.fix_of_missing(POLICY, "Server");
+                return report(format!("{field}.name"), problem, &fix);
             };
             let protocol = server.spec()["proxyProtocol"].as_str().unwrap_or("unknown");
             let applies = match rank {
@@ -149,11 +146,8 @@ fn attachment(
         ParentKind::Service => {
             let Some(service) = objects.find("", "Service", namespace, name) else {
                 let problem = format!("there is no Service {namespace}/{name}");
-                return report(
-                    format!("{field}.name"),
-                    problem,
-                    "correct the name, or create it",
-                );
+                let fix = objects.fix_of_missing("", "Service");
+                return report(format!("{field}.name"), problem, &fix);
             };
             if text(&service.spec()["type"]) == "ExternalName"
                 || text(&service.spec()["clusterIP"]) == "None"
@@ -187,11 +181,8 @@ fn attachment(
                 .is_none()
             {
                 let problem = format!("there is no EgressNetwork {namespace}/{name}");
-                return report(
-                    format!("{field}.name"),
-                    problem,
-                    "correct the name, or create it",
-                );
+                let fix = objects.fix_of_missing(POLICY, "EgressNetwork");
+                return report(format!("{field}.name"), problem, &fix);
             }
             if parent.port.is_none() {
                 let problem = "is missing, which an EgressNetwork requires".to_owned();
@@ -294,11 +285,8 @@ fn backends(objects: &Objects, route: &Object, findings: &mut Vec<Finding>) {
             }
             let Some(service) = objects.find("", "Service", namespace, name) else {
                 let problem = format!("there is no Service {namespace}/{name}");
-                report(
-                    format!("{field}.name"),
-                    problem,
-                    "correct the name, or create it",
-                );
+                let fix = objects.fix_of_missing("", "Service");
+                report(format!("{field}.name"), problem, &fix);
                 continue;
             };
             match backend["port"].as_u64() {

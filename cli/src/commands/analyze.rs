@@ -3,20 +3,16 @@
 
 use std::path::PathBuf;
 
-use kube::Api;
-use kube::api::{ApiResource, DynamicObject, ListParams};
-use kube::core::GroupVersionKind;
 use serde::Serialize;
-use serde_json::Value;
 
+use crate::analyze::kinds::{POLICIES, REFERENTS, WORKLOADS};
 use crate::analyze::{Finding, Objects, analyze};
-use crate::cluster::{Cluster, error};
 use crate::exit::Failure;
 use crate::global::Global;
-use crate::mesh::Mesh;
+use crate::mesh::{Mesh, Scope};
 use crate::node::Node;
 use crate::output::table::Table;
-use crate::output::{self, Format, manifests};
+use crate::output::{self, Format, count, manifests};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
@@ -43,65 +39,16 @@ Examples:
   meshctl analyze manifests/ --with-mesh
   helm template ./chart | meshctl analyze -";
 
-/// The kinds that are read from a cluster, with the versions that the mesh reads, the preferred one
-/// first.
-const KINDS: [(&str, &[&str], &str); 23] = [
-    ("", &["v1"], "Namespace"),
-    ("", &["v1"], "Pod"),
-    ("", &["v1"], "Service"),
-    ("apps", &["v1"], "Deployment"),
-    ("apps", &["v1"], "StatefulSet"),
-    ("apps", &["v1"], "DaemonSet"),
-    ("apps", &["v1"], "ReplicaSet"),
-    ("batch", &["v1"], "Job"),
-    ("batch", &["v1"], "CronJob"),
-    (
-        "policy.linkerd.io",
-        &["v1beta3", "v1beta2", "v1beta1"],
-        "Server",
-    ),
-    ("policy.linkerd.io", &["v1beta1"], "ServerAuthorization"),
-    ("policy.linkerd.io", &["v1alpha1"], "AuthorizationPolicy"),
-    ("policy.linkerd.io", &["v1alpha1"], "MeshTLSAuthentication"),
-    ("policy.linkerd.io", &["v1alpha1"], "NetworkAuthentication"),
-    (
-        "policy.linkerd.io",
-        &["v1alpha1"],
-        "HTTPLocalRateLimitPolicy",
-    ),
-    ("policy.linkerd.io", &["v1alpha1"], "EgressNetwork"),
-    ("linkerd.io", &["v1alpha2", "v1alpha1"], "ServiceProfile"),
-    (
-        "workload.linkerd.io",
-        &["v1beta1", "v1alpha1"],
-        "ExternalWorkload",
-    ),
-    (
-        "policy.linkerd.io",
-        &["v1beta3", "v1beta2", "v1beta1"],
-        "HTTPRoute",
-    ),
-    ("gateway.networking.k8s.io", &["v1", "v1beta1"], "HTTPRoute"),
-    (
-        "gateway.networking.k8s.io",
-        &["v1", "v1alpha2"],
-        "GRPCRoute",
-    ),
-    (
-        "gateway.networking.k8s.io",
-        &["v1", "v1alpha3", "v1alpha2"],
-        "TLSRoute",
-    ),
-    ("gateway.networking.k8s.io", &["v1", "v1alpha2"], "TCPRoute"),
-];
-
-/// The objects of one response.
-const PAGE: u32 = 500;
-
 #[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 struct Report {
     objects: usize,
     findings: Vec<Finding>,
+    /// The namespace that `findings` are about; absent for all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    namespace: Option<String>,
+    /// The number of findings about other namespaces.
+    elsewhere: usize,
 }
 
 pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
@@ -110,31 +57,35 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     documents
         .iter()
         .for_each(|document| own.add(document.clone()));
+    let mut scope = Scope::All;
     let (objects, mut findings) = if args.files.is_empty() || args.with_mesh {
         let mesh = Mesh::find(global).await?;
         let mut objects = read(&mesh).await?;
         documents
             .into_iter()
             .for_each(|document| objects.add(document));
-        let scope = mesh.scope(global);
         let mut findings = analyze(&objects);
-        findings.retain(|finding| {
-            if args.with_mesh {
-                return own.contains(&finding.kind, &finding.namespace, &finding.name);
-            }
-            finding.namespace.is_empty() || scope.contains(&finding.namespace)
-        });
+        if args.with_mesh {
+            findings
+                .retain(|finding| own.contains(&finding.kind, &finding.namespace, &finding.name));
+        } else {
+            scope = mesh.scope(global);
+        }
         (objects, findings)
     } else {
         let findings = analyze(&own);
         (own, findings)
     };
     if let Some(namespace) = &global.namespace {
-        findings.retain(|finding| finding.namespace == *namespace);
+        scope = Scope::Namespace(namespace.clone());
     }
+    let total = findings.len();
+    findings.retain(|finding| finding.namespace.is_empty() || scope.contains(&finding.namespace));
     let report = Report {
         objects: objects.len(),
+        elsewhere: total - findings.len(),
         findings,
+        namespace: scope.namespace().map(str::to_owned),
     };
     match args.output {
         Format::Json => output::json("Analysis", &report)?,
@@ -148,9 +99,8 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
 }
 
 fn print(report: &Report) -> anyhow::Result<()> {
-    let objects = report.objects;
     if report.findings.is_empty() {
-        return output::line(&format!("{objects} objects analyzed, no findings"));
+        return output::line(&report.summary());
     }
     let mut table = Table::default().left("OBJECT FIELD PROBLEM FIX");
     for finding in &report.findings {
@@ -162,12 +112,33 @@ fn print(report: &Report) -> anyhow::Result<()> {
         ]);
     }
     output::text(&table.render())?;
-    let findings = match report.findings.len() {
-        1 => "1 finding".to_owned(),
-        number => format!("{number} findings"),
-    };
-    output::note(&format!("{objects} objects analyzed, {findings}"));
+    output::note(&report.summary());
     Ok(())
+}
+
+impl Report {
+    /// Returns how much was analyzed, and what the findings are about.
+    fn summary(&self) -> String {
+        let findings = |number: usize| match number {
+            0 => "no findings".to_owned(),
+            number => count(number, "finding", "findings"),
+        };
+        let mut text = format!(
+            "{} analyzed, {}",
+            count(self.objects, "object", "objects"),
+            findings(self.findings.len())
+        );
+        if let Some(namespace) = &self.namespace {
+            text += &format!(" in namespace {namespace}");
+            if self.elsewhere > 0 {
+                text += &format!(
+                    ", {} in other namespaces (-A shows them)",
+                    findings(self.elsewhere)
+                );
+            }
+        }
+        text
+    }
 }
 
 async fn read(mesh: &Mesh) -> anyhow::Result<Objects> {
@@ -175,9 +146,10 @@ async fn read(mesh: &Mesh) -> anyhow::Result<Objects> {
     match mesh {
         Mesh::Local(node) => read_node(node, &mut objects)?,
         Mesh::Cluster(cluster) => {
-            for (group, versions, kind) in KINDS {
-                read_kind(cluster, group, versions, kind, &mut objects).await?;
-            }
+            let kinds = REFERENTS.into_iter().chain(WORKLOADS).chain(POLICIES);
+            let read = cluster.list_json(kinds).await?;
+            read.items.into_iter().for_each(|item| objects.add(item));
+            objects.set_unserved(read.unserved);
         }
     }
     Ok(objects)
@@ -192,40 +164,30 @@ fn read_node(node: &Node, objects: &mut Objects) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads the objects of the first version that is served.
-async fn read_kind(
-    cluster: &Cluster,
-    group: &str,
-    versions: &[&str],
-    kind: &str,
-    objects: &mut Objects,
-) -> anyhow::Result<()> {
-    for version in versions {
-        let named = GroupVersionKind::gvk(group, version, kind);
-        let resource = ApiResource::from_gvk(&named);
-        let api: Api<DynamicObject> = Api::all_with(cluster.client.clone(), &resource);
-        let mut params = ListParams::default().limit(PAGE);
-        loop {
-            let page = match api.list(&params).await {
-                Ok(page) => page,
-                Err(error) if error::is_missing(&error) => break,
-                Err(error) => {
-                    let what = format!("list the objects of kind {kind}");
-                    return Err(error::failed(&what, error));
-                }
-            };
-            for object in page.items {
-                let mut json = serde_json::to_value(object)?;
-                // Items of a list have no type.
-                json["apiVersion"] = Value::from(resource.api_version.clone());
-                json["kind"] = Value::from(kind);
-                objects.add(json);
-            }
-            match page.metadata.continue_ {
-                Some(next) if !next.is_empty() => params = params.continue_token(&next),
-                _ => return Ok(()),
-            }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn summary_says_what_was_reported_on() {
+        let report = |namespace: Option<&str>, elsewhere| Report {
+            objects: 168,
+            findings: Vec::new(),
+            namespace: namespace.map(str::to_owned),
+            elsewhere,
+        };
+        for (report, expect) in [
+            (report(None, 0), "168 objects analyzed, no findings"),
+            (
+                report(Some("shop"), 0),
+                "168 objects analyzed, no findings in namespace shop",
+            ),
+            (
+                report(Some("shop"), 2),
+                "168 objects analyzed, no findings in namespace shop, 2 findings in other namespaces (-A shows them)",
+            ),
+        ] {
+            assert_eq!(report.summary(), expect);
         }
     }
-    Ok(())
 }

@@ -1,0 +1,99 @@
+//! Services that lead to no pods or to a port that none of them has, and their annotations.
+
+use std::collections::BTreeMap;
+
+use mesh_k8s::kinds::ObjectMeta;
+use mesh_k8s::traffic_annotations;
+use serde::Deserialize as _;
+use serde_json::Value;
+
+use super::finding::Finding;
+use super::objects::{Object, Objects, POLICY, Workload, text};
+
+pub(super) fn analyze(objects: &Objects, findings: &mut Vec<Finding>) {
+    for service in objects.of("", "Service") {
+        selection(objects, service, findings);
+        annotations(service, findings);
+    }
+    for network in objects.of(POLICY, "EgressNetwork") {
+        annotations(network, findings);
+    }
+}
+
+fn selection(objects: &Objects, service: &Object, findings: &mut Vec<Finding>) {
+    let labels = &service.spec()["selector"];
+    // Whoever creates a Service without a selector writes its EndpointSlices.
+    let has_selector = labels.as_object().is_some_and(|labels| !labels.is_empty());
+    if !has_selector || text(&service.spec()["type"]) == "ExternalName" {
+        return;
+    }
+    let selector = serde_json::json!({ "matchLabels": labels });
+    let mut pods = objects.pods_of_namespace(&service.namespace).peekable();
+    // Without workloads nothing is known.
+    if pods.peek().is_none() {
+        return;
+    }
+    let selected: Vec<Workload<'_>> = pods.filter(|pod| pod.is_selected_by(&selector)).collect();
+    let Some(first) = selected.first() else {
+        findings.push(Finding::new(
+            service,
+            "spec.selector",
+            "selects-nothing",
+            format!(
+                "selects no pods of namespace {}, so connections to the Service fail",
+                service.namespace
+            ),
+            "correct the labels, or delete the Service",
+        ));
+        return;
+    };
+    for (at, port) in service.list("ports").iter().enumerate() {
+        let target = match &port["targetPort"] {
+            Value::Null => &port["port"],
+            target => target,
+        };
+        let is_tcp = port["protocol"].as_str().is_none_or(|name| name == "TCP");
+        if !is_tcp || selected.iter().any(|pod| pod.may_listen_on(target)) {
+            continue;
+        }
+        let what = match target.as_str() {
+            Some(name) => format!("a TCP port with the name {name:?}"),
+            None => format!("TCP port {target}, though they have others"),
+        };
+        let owner = first.object;
+        findings.push(Finding::new(
+            service,
+            format!("spec.ports[{at}].targetPort"),
+            "no-such-port",
+            format!(
+                "no container of {} {} declares {what}, so connections to port {} fail",
+                owner.kind, owner.name, port["port"]
+            ),
+            "use the name or the number of a container's port, or declare the port in the container",
+        ));
+    }
+}
+
+/// Reports annotations of requests that the policy controller ignores.
+fn annotations(object: &Object, findings: &mut Vec<Finding>) {
+    let annotations = &object.json["metadata"]["annotations"];
+    let Ok(annotations) = BTreeMap::deserialize(annotations) else {
+        return;
+    };
+    let meta = ObjectMeta {
+        annotations: Some(annotations),
+        ..ObjectMeta::default()
+    };
+    for invalid in traffic_annotations::problems(&meta) {
+        findings.push(Finding::new(
+            object,
+            invalid.field,
+            "invalid",
+            format!(
+                "{}; the controller ignores all annotations of this group",
+                invalid.problem
+            ),
+            "correct the value; docs/reference/annotations.md has the valid ones",
+        ));
+    }
+}
