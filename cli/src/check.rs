@@ -11,7 +11,9 @@ pub(crate) mod explain;
 pub(crate) mod facts;
 pub(crate) mod gather;
 
+mod admission;
 mod agents;
+mod analysis;
 mod causes;
 mod control_plane;
 mod data_plane;
@@ -24,6 +26,7 @@ mod repairs;
 mod root_cause;
 mod serving_certificate;
 mod setup;
+mod system;
 mod versions;
 mod viz;
 mod webhook;
@@ -33,7 +36,7 @@ mod fixture;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 
@@ -142,7 +145,7 @@ pub(crate) struct CategoryReport {
 pub(crate) struct Report {
     pub(crate) name: &'static str,
     pub(crate) description: &'static str,
-    /// `success`, `warning` or `error`, as in Linkerd's JSON output.
+    /// `success`, `warning` or `error`, as in Linkerd's JSON output, or `skipped`.
     pub(crate) result: &'static str,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) detail: Vec<String>,
@@ -152,7 +155,8 @@ pub(crate) struct Report {
     /// Empty for a consequence, because its root cause has the advice.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) advice: String,
-    /// The check that found the root cause, if this row is a consequence.
+    /// The check that found the root cause, if this row is a consequence, or for which it was
+    /// skipped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cause: Option<&'static str>,
     /// The parts of the advice, one command or sentence each.
@@ -165,42 +169,47 @@ pub(crate) struct Report {
     pub(crate) mark: Mark,
 }
 
-/// Evaluates the facts, category by category, until a failure aborts the run.
+/// Evaluates the facts, category by category. Checks that cannot run are skipped, with the reason:
+/// an earlier check reported the fact that they lack, or ended the category or the run.
 pub(crate) fn evaluate(facts: &Facts) -> Vec<CategoryReport> {
     let mut reports = Vec::new();
-    // Checks that fail for the same missing fact are reported once.
-    let mut reported_errors = BTreeSet::new();
+    // The check that reported each missing fact.
+    let mut reported: BTreeMap<String, &'static str> = BTreeMap::new();
+    let mut aborted_by: Option<&'static str> = None;
     for category in CATEGORIES {
         if !(category.applies)(facts) {
             continue;
         }
         let mut checks = Vec::new();
-        let mut on_failure = OnFailure::Continue;
+        let mut ended_by = aborted_by;
         let applicable = category.checks.iter();
         for check in applicable.filter(|check| check.applies_to.matches(facts)) {
-            let result = (check.run)(facts);
-            if let Err(reason) = &result
-                && !reported_errors.insert(reason.clone())
-            {
+            if let Some(failed) = ended_by {
+                checks.push(Report::skipped(check, failed, format!("{failed} failed")));
                 continue;
             }
+            let result = (check.run)(facts);
+            if let Err(reason) = &result {
+                if let Some(reporter) = reported.get(reason) {
+                    checks.push(Report::skipped(check, reporter, one_line(reason)));
+                    continue;
+                }
+                reported.insert(reason.clone(), check.id);
+            }
             let row = Report::new(check, result, facts);
-            if row.mark == Mark::Fail {
-                on_failure = check.on_failure;
+            if row.mark == Mark::Fail && check.on_failure != OnFailure::Continue {
+                ended_by = Some(check.id);
+                if check.on_failure == OnFailure::Abort {
+                    aborted_by = ended_by;
+                }
             }
             checks.push(row);
-            if on_failure != OnFailure::Continue {
-                break;
-            }
         }
         if !checks.is_empty() {
             reports.push(CategoryReport {
                 category_name: category.name,
                 checks,
             });
-        }
-        if on_failure == OnFailure::Abort {
-            break;
         }
     }
     root_cause::assign(&mut reports);
@@ -301,6 +310,22 @@ impl Report {
             cause: None,
             fixes,
             mark,
+        }
+    }
+
+    /// Creates the row of a check that could not run, because of what `cause` reports.
+    fn skipped(check: &Check, cause: &'static str, reason: String) -> Self {
+        Self {
+            name: check.id,
+            description: check.description,
+            result: "skipped",
+            detail: vec![reason],
+            hint: String::new(),
+            advice: String::new(),
+            cause: Some(cause),
+            fixes: Vec::new(),
+            is_root_cause: false,
+            mark: Mark::Skip,
         }
     }
 }

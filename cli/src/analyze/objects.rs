@@ -58,6 +58,9 @@ const OWNING_KINDS: [&str; 6] = [
     "CronJob",
 ];
 
+/// The names of ports of the container that the injector adds, which templates lack.
+const PROXY_PORTS: [&str; 2] = ["linkerd-proxy", "linkerd-admin"];
+
 /// The kinds of objects of the cluster.
 const CLUSTER_KINDS: [&str; 2] = ["Namespace", "Node"];
 
@@ -300,7 +303,7 @@ impl Workload<'_> {
     /// declares no port may listen on any.
     pub(super) fn may_listen_on(&self, port: &Value) -> bool {
         if port.is_string() {
-            return !self.ports(port).is_empty();
+            return is_of_proxy(port) || !self.ports(port).is_empty();
         }
         let mut declared = self.declared().peekable();
         declared.peek().is_none() || declared.any(|entry| entry["containerPort"] == *port)
@@ -324,6 +327,11 @@ fn is_selected(labels: &Value, selector: &Value) -> bool {
     };
     let labels: BTreeMap<String, String> = BTreeMap::deserialize(labels).unwrap_or_default();
     select::matches(&selector, Some(&labels))
+}
+
+/// Returns whether the injector adds a port with this name.
+pub(super) fn is_of_proxy(port: &Value) -> bool {
+    PROXY_PORTS.contains(&text(port))
 }
 
 fn is_tcp(port: &Value) -> bool {

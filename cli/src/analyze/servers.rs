@@ -1,7 +1,7 @@
 //! Servers that select nothing, and several Servers on one port.
 
 use super::finding::Finding;
-use super::objects::{Object, Objects, POLICY, Workload};
+use super::objects::{Object, Objects, POLICY, Workload, is_of_proxy};
 
 pub(super) fn analyze(objects: &Objects, findings: &mut Vec<Finding>) {
     for server in objects.of(POLICY, "Server") {
@@ -37,6 +37,7 @@ fn selection(objects: &Objects, server: &Object, findings: &mut Vec<Finding>) {
     }
     let port = &server.spec()["port"];
     if let Some(name) = port.as_str()
+        && !is_of_proxy(port)
         && selected
             .iter()
             .all(|workload| workload.ports(port).is_empty())

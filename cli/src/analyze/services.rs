@@ -22,7 +22,7 @@ pub(super) fn analyze(objects: &Objects, findings: &mut Vec<Finding>) {
 
 fn selection(objects: &Objects, service: &Object, findings: &mut Vec<Finding>) {
     let labels = &service.spec()["selector"];
-    // Whoever creates a Service without a selector writes its EndpointSlices.
+    // A Service without a selector has EndpointSlices that its creator writes.
     let has_selector = labels.as_object().is_some_and(|labels| !labels.is_empty());
     if !has_selector || text(&service.spec()["type"]) == "ExternalName" {
         return;

@@ -137,6 +137,13 @@ fn object_that_the_webhook_denies_is_found() {
     assert_eq!(unknown, []);
 }
 
+/// The injector adds them, so that no template has them.
+#[test]
+fn ports_of_the_proxy_are_known() {
+    let of_proxy = server("admin", "{podSelector: {}, port: linkerd-admin}");
+    assert_eq!(findings(&of_proxy), []);
+}
+
 #[test]
 fn server_without_pods_or_port_is_found() {
     for (spec, field, text) in [

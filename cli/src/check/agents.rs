@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mesh_core::node::{NodeStatus, PodRef, SelfTestOutcome, Tier};
-use mesh_k8s::kinds::{Node, Pod, ResourceExt};
-use mesh_k8s::pod;
+use mesh_core::node::{CniStatus, NodeStatus, PodRef, SelfTestOutcome, Tier};
+use mesh_k8s::kinds::core::{NodeSelectorRequirement, PodSpec};
+use mesh_k8s::kinds::{LabelSelector, LabelSelectorRequirement, Node, Pod, ResourceExt};
+use mesh_k8s::{pod, select};
 
 use super::causes::NOT_RUNNING;
 use super::control_plane::{container_problems, is_agent};
@@ -138,18 +139,56 @@ fn agent_pods(facts: &Facts) -> Result<BTreeMap<String, Vec<&Pod>>, String> {
     Ok(by_node)
 }
 
-/// Returns the node selector of the agent's DaemonSet.
-fn selector(facts: &Facts) -> Result<BTreeMap<String, String>, String> {
+/// Returns the template of the agent's pods.
+fn template(facts: &Facts) -> Result<Option<&PodSpec>, String> {
     let sets = fact_ref(&facts.objects.daemon_sets)?;
     let set = sets.iter().find(|set| set.name_any() == agent::NAME);
     let set = set.ok_or_else(|| format!("DaemonSet {} is missing", agent::NAME))?;
-    let template = set
+    Ok(set
         .spec
         .as_ref()
-        .and_then(|spec| spec.template.spec.as_ref());
-    Ok(template
+        .and_then(|spec| spec.template.spec.as_ref()))
+}
+
+/// Returns the node selector of the agent's DaemonSet.
+fn selector(facts: &Facts) -> Result<BTreeMap<String, String>, String> {
+    Ok(template(facts)?
         .and_then(|spec| spec.node_selector.clone())
         .unwrap_or_default())
+}
+
+/// Returns whether the required node affinity of the agent's pods excludes a node: none of its
+/// terms matches. Comparisons with `Gt` and `Lt` are assumed to match.
+fn is_excluded_by_affinity(spec: Option<&PodSpec>, node: &Node) -> bool {
+    let affinity = spec.and_then(|spec| spec.affinity.as_ref()?.node_affinity.as_ref());
+    let required = affinity.and_then(|affinity| {
+        affinity
+            .required_during_scheduling_ignored_during_execution
+            .as_ref()
+    });
+    let Some(required) = required else {
+        return false;
+    };
+    let fields = [("metadata.name".to_owned(), node.name_any())].into();
+    let matches = |all: &Option<Vec<NodeSelectorRequirement>>, labels: &BTreeMap<_, _>| {
+        let comparable = all
+            .iter()
+            .flatten()
+            .filter(|one| !matches!(one.operator.as_str(), "Gt" | "Lt"));
+        let expressions = comparable.map(|one| LabelSelectorRequirement {
+            key: one.key.clone(),
+            operator: one.operator.clone(),
+            values: one.values.clone(),
+        });
+        let selector = LabelSelector {
+            match_expressions: Some(expressions.collect()),
+            ..LabelSelector::default()
+        };
+        select::matches(&selector, Some(labels))
+    };
+    !required.node_selector_terms.iter().any(|term| {
+        matches(&term.match_expressions, node.labels()) && matches(&term.match_fields, &fields)
+    })
 }
 
 /// Returns the first label of the selector that the node lacks.
@@ -209,7 +248,9 @@ fn ready(facts: &Facts) -> CheckResult {
             continue;
         }
         let Some(pod) = here.first() else {
-            wrong.push(without_agent(&name, unmatched(&selector, node)));
+            let unmatched = unmatched(&selector, node);
+            let by_affinity = is_excluded_by_affinity(template(facts)?, node);
+            wrong.push(without_agent(&name, unmatched, by_affinity));
             continue;
         };
         let problems: Vec<Finding> = here
@@ -232,7 +273,7 @@ fn ready(facts: &Facts) -> CheckResult {
     Ok(Outcome::fail_if(wrong, count(nodes.len(), "node", "nodes")))
 }
 
-fn without_agent(node: &str, unmatched: Option<String>) -> Finding {
+fn without_agent(node: &str, unmatched: Option<String>, by_affinity: bool) -> Finding {
     let text = format!("node {node} has no agent pod: no meshed pod can start there");
     match unmatched {
         Some(label) => Finding::new(format!(
@@ -240,6 +281,11 @@ fn without_agent(node: &str, unmatched: Option<String>) -> Finding {
             agent::NAME
         ))
         .with_fix(format!("kubectl label node {node} --overwrite {label}, or {CORRECT_SELECTOR}")),
+        None if by_affinity => Finding::new(format!(
+            "{text}; the node affinity of DaemonSet {} excludes it",
+            agent::NAME
+        ))
+        .with_fix("remove affinity.nodeAffinity from the template, or have it match the node: kubectl -n {ns} edit daemonset mesh-agent; a change by hand: kubectl -n {ns} rollout undo daemonset mesh-agent"),
         None => Finding::new(text).with_fix(format!(
             "kubectl describe node {node}: a taint that meshAgent.tolerations does not tolerate excludes the agent"
         )),
@@ -337,15 +383,35 @@ fn chained(facts: &Facts) -> CheckResult {
         .collect();
     places.sort_unstable();
     places.dedup();
-    per_node(facts, places.join("; "), |status| match &status.cni {
-        Some(cni) if cni.chained => Vec::new(),
-        Some(cni) => vec![format!(
-            "mesh-cni is not in {}: {}",
-            cni.file.as_deref().unwrap_or("any configuration"),
-            cni.reason
-        )],
-        None => vec!["the agent does not manage the CNI configuration".to_owned()],
-    })
+    let wrong = statuses(facts).filter_map(|(node, status)| match &status.cni {
+        Some(cni) if cni.chained => None,
+        Some(cni) => Some(not_chained(node, cni)),
+        None => Some(Finding::new(format!(
+            "node {node}: the agent does not manage the CNI configuration"
+        ))),
+    });
+    Ok(Outcome::fail_if(wrong, places.join("; ")))
+}
+
+fn not_chained(node: &str, cni: &CniStatus) -> Finding {
+    let finding = Finding::new(format!(
+        "node {node}: mesh-cni is not in {}: {}",
+        cni.file.as_deref().unwrap_or("any configuration"),
+        cni.reason
+    ));
+    let unreadable = [
+        "cannot read",
+        "cannot parse",
+        "is not a CNI",
+        "is not valid",
+    ];
+    if !unreadable.iter().any(|text| cni.reason.contains(text)) {
+        return finding;
+    }
+    finding.with_fix(format!(
+        "on node {node}: correct or remove the file that the message names in {}; the network plugin writes it again, and the agent adds mesh-cni within seconds",
+        cni.conf_dir.display()
+    ))
 }
 
 /// The agent uses the network and directories of the node, which only the level `privileged`

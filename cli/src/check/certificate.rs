@@ -71,9 +71,9 @@ pub(crate) fn expiring<'a, 'b>(
 pub(crate) fn check_expiry(certificates: &[X509Certificate<'_>], now: u64) -> Outcome {
     let soon = expiring(certificates, now).map(|(certificate, left)| {
         format!(
-            "{} expires in {}",
+            "{} expires {}",
             certificate.subject(),
-            format_duration(left)
+            format_expiry(left, now)
         )
     });
     Outcome::warn_if(soon, first_expiry(certificates, now))
@@ -88,7 +88,7 @@ pub(crate) fn first_expiry(certificates: &[X509Certificate<'_>], now: u64) -> St
         .map(|certificate| remaining_seconds(certificate, now))
         .min()
     {
-        Some(left) => format!("{} left", format_duration(left)),
+        Some(left) => format!("the first expires {}", format_expiry(left, now)),
         None => "none is valid now".to_owned(),
     }
 }
@@ -171,6 +171,18 @@ pub(crate) fn is_signed_by(chain: &[X509Certificate<'_>], anchors: &[X509Certifi
         .iter()
         .any(|anchor| tbs(anchor) == tbs(first) || signed_by(anchor))
         || rest.first().is_some_and(signed_by) && is_signed_by(rest, anchors)
+}
+
+/// Formats an expiry as `in 12 days, on 2026-01-13`; one within two days with the time of day.
+pub(crate) fn format_expiry(left: u64, now: u64) -> String {
+    let at = i64::try_from(now.saturating_add(left)).ok();
+    let at = at.and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
+    let format = match left / 3600 {
+        48.. => "%Y-%m-%d",
+        _ => "%Y-%m-%dT%H:%M:%SZ",
+    };
+    let at = at.map_or_else(String::new, |at| format!(", on {}", at.strftime(format)));
+    format!("in {}{at}", format_duration(left))
 }
 
 /// Formats a duration in days, hours or minutes.

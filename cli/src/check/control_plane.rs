@@ -4,6 +4,7 @@ mod config;
 mod heartbeat;
 pub(super) mod pods;
 
+pub(super) use config::EXTENSION;
 pub(super) use pods::{
     COMPONENTS, can_respond, container_problem_of, container_problems, is_agent,
 };
@@ -37,6 +38,8 @@ pub(super) const EXISTENCE: Category = Category {
         )
         .on_failure(OnFailure::Abort),
         super::kubernetes::NODES_READY,
+        super::system::CONTROLLERS_RUN,
+        super::system::DNS,
         Check::new(
             "l5d-existence-linkerd-config",
             "ConfigMap linkerd-config has valid values",
@@ -156,6 +159,19 @@ pub(super) const CONFIG: Category = Category {
             "all configured values have an effect",
             "remove the keys from the values file; docs/reference/values.md has the supported values",
             config::without_effect,
+        ),
+        Check::new(
+            "status-writer",
+            "a replica writes the statuses of routes",
+            "kubectl -n {ns} logs deployment/linkerd-destination -c policy",
+            config::status_writer,
+        )
+        .explained_by(&[NOT_RUNNING, NOT_WORKING]),
+        Check::new(
+            "extension-namespaces",
+            "each extension has one namespace",
+            "kubectl get namespaces -L linkerd.io/extension",
+            config::extensions,
         ),
         Check::new(
             "heartbeat-cron-job",

@@ -3,6 +3,7 @@
 mod annotations;
 mod pods;
 mod redirection;
+mod workloads;
 
 use std::collections::BTreeSet;
 
@@ -17,7 +18,7 @@ use super::facts::{fact_ref, full_name, proxy_container};
 use super::identity::excluded_new_pods;
 use super::{
     AppliesTo, Category, Check, CheckResult, Environment, Facts, Finding, Mode, OnFailure, Outcome,
-    count, fix, versions,
+    count, fix, versions, webhook,
 };
 use crate::mesh::Scope;
 
@@ -54,6 +55,19 @@ pub(super) const CATEGORY: Category = Category {
             meshed,
         )
         .explained_by(&[WEBHOOK, &["webhook-injects"]]),
+        Check::new(
+            "workload-pods",
+            "the pods of meshed workloads can be created",
+            "kubectl get events -A --field-selector reason=FailedCreate",
+            workloads::cannot_create,
+        )
+        .explained_by(&[WEBHOOK, &["webhook-injects", "kube-controllers"]]),
+        Check::new(
+            "pods-service-account-token",
+            "no pod with the injection annotation lacks a service account token",
+            "set automountServiceAccountToken: true in the template of the workload",
+            without_token,
+        ),
         Check::new(
             "pods-host-network",
             "no pod with the injection annotation uses the host network",
@@ -183,10 +197,21 @@ fn meshed(facts: &Facts) -> CheckResult {
     let mut wrong = Vec::new();
     for pod in facts.live_pods()?.filter(|pod| in_scope(facts, pod)) {
         if let Decision::Inject { .. } = decision(facts, pod, projection) {
-            wrong.push(
-                Finding::new(format!("{} has no proxy", full_name(pod)))
-                    .with_fix(fix::restart_command(pod)),
-            );
+            let finding = Finding::new(format!("{} has no proxy", full_name(pod)));
+            let namespace = pod.namespace().unwrap_or_default();
+            let is_excluded = facts
+                .namespace(&namespace)
+                .is_some_and(webhook::excludes_webhooks);
+            // As long as it is, a new pod gets no proxy either.
+            wrong.push(finding.with_fix(if is_excluded {
+                format!(
+                    "kubectl label namespace {namespace} {}- first, then {}",
+                    webhook::ADMISSION,
+                    fix::restart_command(pod)
+                )
+            } else {
+                fix::restart_command(pod)
+            }));
         }
     }
     let meshed = facts.meshed_pods()?.count();
@@ -194,6 +219,32 @@ fn meshed(facts: &Facts) -> CheckResult {
         wrong,
         format!("{} meshed", count(meshed, "pod", "pods")),
     ))
+}
+
+/// Finds pods that the injector skips only because they have no token.
+fn without_token(facts: &Facts) -> CheckResult {
+    fact_ref(&facts.objects.namespaces)?;
+    let projection = facts.values()?.identity.service_account_token_projection;
+    let mut wrong = Vec::new();
+    for pod in facts.live_pods()?.filter(|pod| in_scope(facts, pod)) {
+        let skipped = Decision::Skip(vec![SkipReason::NoServiceAccountToken]);
+        if decision(facts, pod, projection) != skipped {
+            continue;
+        }
+        let finding = Finding::new(format!(
+            "{} has the injection annotation but no proxy: automountServiceAccountToken is false, and identity.serviceAccountTokenProjection is off",
+            full_name(pod)
+        ));
+        let fix = "set the value identity.serviceAccountTokenProjection to true";
+        wrong.push(finding.with_fix(match fix::workload(pod) {
+            Some(workload) => format!(
+                "{fix} and {{upgrade}}, or kubectl -n {} patch {workload} -p '{{\"spec\": {{\"template\": {{\"spec\": {{\"automountServiceAccountToken\": true}}}}}}}}'",
+                pod.namespace().unwrap_or_default()
+            ),
+            None => format!("{fix} and {{upgrade}}"),
+        }));
+    }
+    Ok(Outcome::warn_if(wrong, ""))
 }
 
 /// Finds pods that the injector skips only because they use the host network.
@@ -238,7 +289,11 @@ fn host_network(facts: &Facts) -> CheckResult {
 fn marked(facts: &Facts) -> CheckResult {
     let mut wrong = Vec::new();
     for pod in facts.live_pods()?.filter(|pod| in_scope(facts, pod)) {
-        if pod::control_plane_namespace(pod).is_none() || proxy_container(pod).is_some() {
+        if proxy_container(pod).is_some() {
+            continue;
+        }
+        if pod::control_plane_namespace(pod).is_none() {
+            wrong.extend(annotated(pod));
             continue;
         }
         let finding = Finding::new(format!(
@@ -260,6 +315,28 @@ fn marked(facts: &Facts) -> CheckResult {
         });
     }
     Ok(Outcome::fail_if(wrong, ""))
+}
+
+/// Reports a pod without a proxy that has an annotation of the injector.
+fn annotated(pod: &Pod) -> Option<Finding> {
+    let written = [annotation::PROXY_VERSION, annotation::TRUST_ROOT_SHA256];
+    let key = written
+        .into_iter()
+        .find(|key| pod.annotations().contains_key(*key))?;
+    let finding = Finding::new(format!(
+        "{} has the annotation {key}, which the injector adds together with the proxy, but no proxy",
+        full_name(pod)
+    ));
+    let namespace = pod.namespace().unwrap_or_default();
+    Some(match fix::workload(pod) {
+        Some(workload) => finding.with_fix(format!(
+            "remove {key} from the template of {workload}: kubectl -n {namespace} edit {workload}; meshctl uninject removes what a manifest has of the mesh"
+        )),
+        None => finding.with_fix(format!(
+            "kubectl -n {namespace} annotate pod {} {key}-",
+            pod.name_any()
+        )),
+    })
 }
 
 /// Finds proxies that cannot start or that crash.

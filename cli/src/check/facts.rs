@@ -4,6 +4,7 @@
 mod viz;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::OnceLock;
 
 use mesh_core::annotation;
 use mesh_core::exposition::Sample;
@@ -16,9 +17,12 @@ use mesh_k8s::kinds::{
 };
 use mesh_k8s::pod;
 use mesh_k8s::values::{Redirection, Values};
+use serde::Serialize;
 use serde_json::Value;
 
 pub(crate) use self::viz::{SelfCheck, Viz};
+use crate::analyze::kinds::POLICIES;
+use crate::analyze::{self, Finding};
 use crate::mesh::Scope;
 
 /// A fact, or why it could not be determined.
@@ -79,6 +83,8 @@ pub(crate) struct Facts {
     pub(crate) proxies: Vec<Proxy>,
     pub(crate) webhook: Webhook,
     pub(crate) viz: Viz,
+    /// Computed once, since several rows show a part of it.
+    analysis: OnceLock<Fact<Vec<Finding>>>,
 }
 
 /// Properties of this machine.
@@ -127,6 +133,14 @@ pub(crate) struct Objects {
     pub(crate) cilium: Fact<Option<ConfigMap>>,
     /// The policy objects in JSON with `kind`, so that an invalid object can be named.
     pub(crate) policies: Fact<Vec<Value>>,
+    /// The leases of Kubernetes' controllers and of the control plane.
+    pub(crate) leader_leases: Fact<Vec<Lease>>,
+    /// The EndpointSlices of namespace kube-system.
+    pub(crate) system_slices: Fact<Vec<EndpointSlice>>,
+    /// Warnings of all namespaces about pods that a workload could not create.
+    pub(crate) failed_creates: Fact<Vec<Event>>,
+    /// The workloads and ServiceAccounts of all namespaces in JSON with `kind`.
+    pub(crate) workloads: Fact<Vec<Value>>,
 }
 
 /// The objects of a validating webhook.
@@ -242,6 +256,7 @@ impl Facts {
                 dry_run: not_queried(),
             },
             viz: Viz::not_queried(),
+            analysis: OnceLock::new(),
         }
     }
 
@@ -281,6 +296,41 @@ impl Facts {
     pub(crate) fn sends_heartbeat(&self) -> bool {
         self.values()
             .is_ok_and(|values| values.heartbeat_receiver().is_some())
+    }
+
+    /// Returns what `meshctl analyze` finds in the objects of the cluster.
+    pub(crate) fn analysis(&self) -> Fact<&[Finding]> {
+        let findings = self.analysis.get_or_init(|| {
+            let mut objects = analyze::Objects::default();
+            let read = &self.objects;
+            for document in fact_ref(&read.policies)?
+                .iter()
+                .chain(fact_ref(&read.workloads)?)
+            {
+                objects.add(document.clone());
+            }
+            add_all(&mut objects, &read.namespaces)?;
+            add_all(&mut objects, &read.services)?;
+            add_all(&mut objects, &read.pods)?;
+            objects.set_unserved(self.unserved_policies());
+            Ok(analyze::analyze(&objects))
+        });
+        findings.as_deref().map_err(Clone::clone)
+    }
+
+    /// Returns the kinds of policies that the API server lacks, if it says which it serves.
+    fn unserved_policies(&self) -> Vec<(&'static str, &'static str)> {
+        let served = self.api_server.as_ref().map(|server| &server.served);
+        let Ok(Ok(served)) = served else {
+            return Vec::new();
+        };
+        let unserved = POLICIES.into_iter().filter(|(group, versions, kind)| {
+            let mut names = versions
+                .iter()
+                .map(|version| format!("{group}/{version}/{kind}"));
+            !names.any(|name| served.contains(&name))
+        });
+        unserved.map(|(group, _, kind)| (group, kind)).collect()
     }
 
     /// Returns the pods that run or are starting.
@@ -401,8 +451,21 @@ impl Objects {
             validators: BTreeMap::new(),
             cilium: not_queried(),
             policies: not_queried(),
+            leader_leases: not_queried(),
+            system_slices: not_queried(),
+            failed_creates: not_queried(),
+            workloads: not_queried(),
         }
     }
+}
+
+/// Adds objects of one kind to those of an analysis.
+fn add_all<T: Serialize>(objects: &mut analyze::Objects, all: &Fact<Vec<T>>) -> Fact<()> {
+    for object in fact_ref(all)? {
+        let json = serde_json::to_value(object).map_err(|error| error.to_string())?;
+        objects.add(json);
+    }
+    Ok(())
 }
 
 pub(crate) fn not_queried<T>() -> Fact<T> {

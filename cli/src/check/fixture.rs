@@ -10,7 +10,8 @@ use mesh_core::node::{
     CniStatus, NodeStatus, PodRef, PodStatus, SelfTestCase, SelfTestOutcome, Tier,
 };
 use mesh_k8s::kinds::{
-    ByteString, ConfigMap, Pod, ResourceExt, Secret, ValidatingWebhookConfiguration,
+    ByteString, ConfigMap, EndpointSlice, Lease, Pod, ResourceExt, Secret,
+    ValidatingWebhookConfiguration,
 };
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, KeyUsagePurpose};
 use serde::Deserialize as _;
@@ -24,6 +25,7 @@ use super::facts::{
 };
 use super::identity::{BUNDLE_KEY, EXPIRY, TRUST_ROOTS};
 use super::webhook::validators;
+use crate::analyze::kinds::WORKLOADS;
 use crate::mesh::Scope;
 
 /// 2026-01-01, the current time of the fixture.
@@ -281,14 +283,16 @@ pub(super) fn healthy() -> Facts {
     let objects = &mut facts.objects;
     objects.namespaces = Ok(of_kind(&documents, "Namespace"));
     objects.nodes = Ok(of_kind(&documents, "Node"));
-    objects.leases = Ok(of_kind(&documents, "Lease"));
     objects.pods = Ok(pods);
     objects.services = Ok(of_kind(&documents, "Service"));
-    objects.slices = Ok(of_kind(&documents, "EndpointSlice"));
-    objects.deployments = Ok(of_kind(&documents, "Deployment"));
+    let (own, shop): (Vec<Value>, _) = documents
+        .iter()
+        .cloned()
+        .partition(|document| document["metadata"]["namespace"] == "linkerd");
+    objects.deployments = Ok(of_kind(&own, "Deployment"));
     objects.daemon_sets = Ok(of_kind(&documents, "DaemonSet"));
     objects.cron_jobs = Ok(Vec::new());
-    objects.accounts = Ok(of_kind(&documents, "ServiceAccount"));
+    objects.accounts = Ok(of_kind(&own, "ServiceAccount"));
     objects.config = Ok(of_kind(&documents, "ConfigMap").pop());
     objects.webhooks = Ok(of_kind(&documents, "MutatingWebhookConfiguration").pop());
     objects.cilium = Ok(None);
@@ -302,6 +306,18 @@ pub(super) fn healthy() -> Facts {
         })
         .cloned()
         .collect());
+    objects.workloads = Ok(of_workloads(&shop));
+    objects.failed_creates = Ok(Vec::new());
+    let (node_leases, leader_leases): (Vec<Lease>, _) = of_kind(&documents, "Lease")
+        .into_iter()
+        .partition(|lease: &Lease| lease.namespace().as_deref() == Some("kube-node-lease"));
+    objects.leases = Ok(node_leases);
+    objects.leader_leases = Ok(leader_leases);
+    let (system_slices, slices): (Vec<EndpointSlice>, _) = of_kind(&documents, "EndpointSlice")
+        .into_iter()
+        .partition(|slice: &EndpointSlice| slice.namespace().as_deref() == Some("kube-system"));
+    objects.slices = Ok(slices);
+    objects.system_slices = Ok(system_slices);
     facts.access = vec![AccessReview {
         account: Some("linkerd-identity"),
         permission: Permission {
@@ -314,6 +330,16 @@ pub(super) fn healthy() -> Facts {
     }];
     add_certificates(&mut facts);
     facts
+}
+
+/// Returns the workloads and ServiceAccounts.
+fn of_workloads(documents: &[Value]) -> Vec<Value> {
+    let is_read = |document: &&Value| {
+        WORKLOADS
+            .iter()
+            .any(|(_, _, kind)| document["kind"] == *kind)
+    };
+    documents.iter().filter(is_read).cloned().collect()
 }
 
 fn server() -> ApiServer {

@@ -9,7 +9,7 @@ use x509_parser::certificate::X509Certificate;
 
 use super::causes::{AGENTS, NOT_RUNNING, NOT_WORKING, TRUST};
 use super::certificate::{
-    self, algorithm_problem, check_expiry, expiring, first_expiry, format_duration, is_signed_by,
+    self, algorithm_problem, check_expiry, expiring, first_expiry, format_expiry, is_signed_by,
     signing_problem, time_problem,
 };
 use super::facts::{Fact, NEW_POD_SECONDS, fact_ref, full_name, proxy_container};
@@ -52,6 +52,13 @@ pub(super) const CATEGORY: Category = Category {
             "proxies support the keys of the trust anchors",
             NEW_ANCHOR,
             |facts| fail_each(&facts.trust.anchors, |one| algorithm_problem(one, true)),
+        )
+        .applies_to(AppliesTo::Everywhere),
+        Check::new(
+            "anchors-may-sign",
+            "trust anchors are CA certificates",
+            NEW_ANCHOR,
+            anchors_may_sign,
         )
         .applies_to(AppliesTo::Everywhere),
         Check::new(
@@ -186,7 +193,7 @@ fn is_needed(facts: &Facts, anchor: &X509Certificate<'_>) -> bool {
 fn anchors_expiring(facts: &Facts) -> CheckResult {
     with_certificates(&facts.trust.anchors, |all| {
         let soon = expiring(all, facts.now).map(|(anchor, left)| {
-            let text = format!("{} expires in {}", anchor.subject(), format_duration(left));
+            let text = format!("{} expires {}", anchor.subject(), format_expiry(left, facts.now));
             if is_needed(facts, anchor) {
                 return Finding::new(text);
             }
@@ -196,6 +203,23 @@ fn anchors_expiring(facts: &Facts) -> CheckResult {
             .with_fix(REMOVE_ANCHOR)
         });
         Outcome::warn_if(soon, first_expiry(all, facts.now))
+    })
+}
+
+/// Finds certificates in the bundle that anchor nothing. They harm nothing beside a valid one; the
+/// issuer is then signed by another.
+fn anchors_may_sign(facts: &Facts) -> CheckResult {
+    with_certificates(&facts.trust.anchors, |all| {
+        let wrong: Vec<Finding> = all
+            .iter()
+            .filter_map(|anchor| signing_problem(anchor, 0))
+            .map(|problem| Finding::new(problem).with_fix(REMOVE_ANCHOR))
+            .collect();
+        if wrong.len() < all.len() {
+            Outcome::warn_if(wrong, "")
+        } else {
+            Outcome::fail_if(wrong, "")
+        }
     })
 }
 
@@ -231,13 +255,35 @@ fn issued_by_anchor(facts: &Facts) -> CheckResult {
     let anchors = anchors?;
     with_certificates(&facts.trust.issuer, |chain| {
         if is_signed_by(chain, &anchors) {
-            Outcome::ok("")
-        } else {
-            Outcome::fail(
-                "no trust anchor signed it: proxies reject the certificates that it issues",
-            )
+            return Outcome::ok("");
         }
+        Outcome::fail(match missing_intermediate(chain, &anchors) {
+            Some(name) => Finding::new(format!(
+                "no trust anchor signed it, but {name} did, which is neither an anchor nor in its file: proxies reject the certificates that it issues"
+            ))
+            .with_fix(format!(
+                "append the certificate of {name} to tls.crt of Secret linkerd-identity-issuer in {{ns}}, after the issuer's own"
+            )),
+            None => Finding::new(
+                "no trust anchor signed it: proxies reject the certificates that it issues",
+            ),
+        })
     })
+}
+
+/// Returns the name of the CA that signed the last certificate of a chain, if neither the chain nor
+/// the anchors have a certificate of that name: an intermediate CA is then missing.
+fn missing_intermediate(
+    chain: &[X509Certificate<'_>],
+    anchors: &[X509Certificate<'_>],
+) -> Option<String> {
+    let last = chain.last()?;
+    let issuer = last.issuer();
+    let is_known = chain
+        .iter()
+        .chain(anchors)
+        .any(|one| one.subject() == issuer);
+    (!is_known).then(|| issuer.to_string())
 }
 
 /// Returns the bundle of the ConfigMap in the control plane's namespace.
@@ -431,9 +477,9 @@ fn proxy_certificates(facts: &Facts) -> CheckResult {
     let mut ok = match good {
         0 => "no proxy was queried".to_owned(),
         _ => format!(
-            "{}, the next expiry is in {}",
+            "{}, the next expiry is {}",
             count(good, "proxy", "proxies"),
-            format_duration(first)
+            format_expiry(first, facts.now)
         ),
     };
     ok += &excluded_new_pods(new);

@@ -1,16 +1,12 @@
 //! Policies: whether each is valid, refers to existing objects and selects pods. A policy without
-//! effect protects nothing.
+//! effect protects nothing. Most rules are those of `meshctl analyze` ([`super::analysis`]).
 
 pub(super) mod ip_families;
 mod selected;
 
-use std::collections::BTreeSet;
-
 use mesh_core::policy::inbound::DefaultPolicy;
-use mesh_k8s::crd::{
-    AuthorizationPolicy, ExternalWorkload, HttpLocalRateLimitPolicy, Server, ServerAuthorization,
-};
-use mesh_k8s::kinds::{Namespace, ResourceExt, ServiceAccount};
+use mesh_k8s::crd::{AuthorizationPolicy, Server, ServerAuthorization};
+use mesh_k8s::kinds::{Namespace, ResourceExt};
 use mesh_k8s::pod::ports;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -18,7 +14,7 @@ use serde_json::Value;
 use self::selected::{Selected, selected};
 use super::facts::{Fact, fact_ref, full_name};
 use super::{
-    Category, Check, CheckResult, Environment, Facts, Finding, Outcome, count, data_plane, fix,
+    Category, Check, CheckResult, Environment, Facts, Finding, Outcome, analysis, data_plane, fix,
 };
 
 pub(super) const CATEGORY: Category = Category {
@@ -29,21 +25,21 @@ pub(super) const CATEGORY: Category = Category {
             "policy-readable",
             "all policies are valid",
             "kubectl -n NAMESPACE edit KIND NAME; until then the controller uses the last valid version",
-            readable,
+            |facts| analysis::INVALID.fail(facts),
         )
         .explained_by(&[&["l5d-existence-crd"]]),
         Check::new(
             "policy-references",
             "the objects that policies refer to exist",
             "kubectl -n NAMESPACE get server,meshtlsauthentication,networkauthentication,httproute; correct the name",
-            references,
+            |facts| analysis::REFERENCES.fail(facts),
         )
         .explained_by(&[&["l5d-existence-crd"]]),
         Check::new(
             "policy-servers",
             "every Server selects a workload",
             "kubectl -n NAMESPACE get pods,externalworkloads --show-labels; correct the Server's selector",
-            servers,
+            |facts| analysis::SERVERS.warn(facts),
         )
         .explained_by(&[&["l5d-existence-crd"]]),
         Check::new(
@@ -57,7 +53,7 @@ pub(super) const CATEGORY: Category = Category {
             "policy-server-ports",
             "no two Servers select the same port",
             "narrow the selector of one, or delete it",
-            server_ports,
+            |facts| analysis::SERVER_PORTS.warn(facts),
         )
         .explained_by(&[&["l5d-existence-crd"]]),
         Check::new(
@@ -81,6 +77,26 @@ pub(super) const CATEGORY: Category = Category {
             identities,
         )
         .explained_by(&[&["l5d-existence-crd"]]),
+        Check::new(
+            "policy-accounts",
+            "the ServiceAccounts that policies name exist",
+            "correct name and namespace of the ServiceAccount",
+            |facts| analysis::ACCOUNTS.warn(facts),
+        )
+        .explained_by(&[&["l5d-existence-crd"]]),
+        Check::new(
+            "policy-effects",
+            "no policy or route is replaced by another one",
+            "meshctl analyze -A names the object that replaces it",
+            |facts| analysis::EFFECTS.warn(facts),
+        )
+        .explained_by(&[&["l5d-existence-crd"]]),
+        Check::new(
+            "service-ports",
+            "Services lead to pods that declare their ports",
+            "kubectl -n NAMESPACE describe service NAME; correct its selector or targetPort",
+            |facts| analysis::SERVICES.warn(facts),
+        ),
     ],
 };
 
@@ -105,38 +121,6 @@ fn of_kind<'a>(facts: &'a Facts, kind: &str) -> Fact<Vec<&'a Value>> {
         .collect())
 }
 
-fn readable(facts: &Facts) -> CheckResult {
-    let mut wrong = Vec::new();
-    let mut total = 0_usize;
-    let mut inspect = |kind: &str, problem: fn(&Value) -> Option<String>| -> Fact<()> {
-        for value in of_kind(facts, kind)? {
-            total += 1;
-            if let Some(problem) = problem(value) {
-                let finding = Finding::new(format!("{}: {problem}", name(value)));
-                wrong.push(finding.with_fix(edit(value)));
-            }
-        }
-        Ok(())
-    };
-    inspect("Server", problem::<Server>)?;
-    inspect("ServerAuthorization", problem::<ServerAuthorization>)?;
-    inspect("AuthorizationPolicy", problem::<AuthorizationPolicy>)?;
-    inspect(
-        "MeshTLSAuthentication",
-        problem::<mesh_k8s::crd::MeshTLSAuthentication>,
-    )?;
-    inspect(
-        "NetworkAuthentication",
-        problem::<mesh_k8s::crd::NetworkAuthentication>,
-    )?;
-    inspect(
-        "HTTPLocalRateLimitPolicy",
-        problem::<HttpLocalRateLimitPolicy>,
-    )?;
-    inspect("HTTPRoute", problem::<mesh_k8s::crd::PolicyHttpRoute>)?;
-    Ok(Outcome::fail_if(wrong, count(total, "object", "objects")))
-}
-
 fn edit(value: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     // Two API groups have a kind HTTPRoute.
@@ -150,12 +134,6 @@ fn edit(value: &Value) -> String {
     )
 }
 
-fn problem<T: DeserializeOwned>(value: &Value) -> Option<String> {
-    serde_json::from_value::<T>(value.clone())
-        .err()
-        .map(|error| error.to_string())
-}
-
 fn name(value: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     format!(
@@ -164,159 +142,6 @@ fn name(value: &Value) -> String {
         text(&value["metadata"]["namespace"]),
         text(&value["metadata"]["name"])
     )
-}
-
-fn references(facts: &Facts) -> CheckResult {
-    let there: BTreeSet<(String, String, String)> = fact_ref(&facts.objects.policies)?
-        .iter()
-        .map(|value| {
-            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-            (
-                text(&value["kind"]).to_ascii_lowercase(),
-                text(&value["metadata"]["namespace"]),
-                text(&value["metadata"]["name"]),
-            )
-        })
-        .collect();
-    let exists = |kind: &str, namespace: &str, name: &str| {
-        let key = (
-            kind.to_ascii_lowercase(),
-            namespace.to_owned(),
-            name.to_owned(),
-        );
-        there.contains(&key)
-    };
-    let mut wrong = Vec::new();
-    for policy in read::<AuthorizationPolicy>(facts, "AuthorizationPolicy")? {
-        let own = policy.namespace().unwrap_or_default();
-        let title = format!("AuthorizationPolicy {own}/{}", policy.name_any());
-        let edit = format!(
-            "kubectl -n {own} edit authorizationpolicy {}, or create the object it refers to",
-            policy.name_any()
-        );
-        let target = &policy.spec.target_ref;
-        if target.targets::<Namespace>() {
-            if target.name != own {
-                let finding = Finding::new(format!(
-                    "{title} targets namespace {}, but can only target its own",
-                    target.name
-                ));
-                wrong.push(finding.with_fix(edit.as_str()));
-            }
-        } else if !exists(&target.kind, &own, &target.name) {
-            let finding = Finding::new(format!(
-                "{title} targets {} {}, which does not exist: it allows no request",
-                target.kind, target.name
-            ));
-            wrong.push(finding.with_fix(edit.as_str()));
-        }
-        for reference in &policy.spec.required_authentication_refs {
-            let namespace = reference.namespace.as_deref().unwrap_or(&own);
-            // ServiceAccounts may be created later, together with their pods.
-            if !reference.targets::<ServiceAccount>()
-                && !exists(&reference.kind, namespace, &reference.name)
-            {
-                let finding = Finding::new(format!(
-                    "{title} requires {} {namespace}/{}, which does not exist: no client satisfies it",
-                    reference.kind, reference.name
-                ));
-                wrong.push(finding.with_fix(edit.as_str()));
-            }
-        }
-    }
-    for limit in read::<HttpLocalRateLimitPolicy>(facts, "HTTPLocalRateLimitPolicy")? {
-        let own = limit.namespace().unwrap_or_default();
-        let target = &limit.spec.target_ref;
-        if !exists(&target.kind, &own, &target.name) {
-            let finding = Finding::new(format!(
-                "HTTPLocalRateLimitPolicy {own}/{} targets {} {}, which does not exist: it limits no request",
-                limit.name_any(),
-                target.kind,
-                target.name
-            ));
-            wrong.push(finding.with_fix(format!(
-                "kubectl -n {own} edit httplocalratelimitpolicy {}, or create the Server",
-                limit.name_any()
-            )));
-        }
-    }
-    wrong.extend(routes_without_parent(facts, exists)?);
-    Ok(Outcome::fail_if(wrong, ""))
-}
-
-/// Finds routes whose parent does not exist.
-fn routes_without_parent(
-    facts: &Facts,
-    exists: impl Fn(&str, &str, &str) -> bool,
-) -> Fact<Vec<Finding>> {
-    let services = facts.objects.services.as_deref().unwrap_or_default();
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let mut wrong = Vec::new();
-    for kind in ["HTTPRoute", "GRPCRoute"] {
-        for route in of_kind(facts, kind)? {
-            let own = text(&route["metadata"]["namespace"]);
-            for parent in route["spec"]["parentRefs"].as_array().into_iter().flatten() {
-                let namespace = match parent["namespace"].as_str() {
-                    Some(namespace) => namespace.to_owned(),
-                    None => own.clone(),
-                };
-                let target = text(&parent["name"]);
-                let kind = text(&parent["kind"]);
-                let there = match kind.as_str() {
-                    "Server" => exists("server", &namespace, &target),
-                    "Service" => services.iter().any(|service| {
-                        service.name_any() == target
-                            && service.namespace().as_deref() == Some(&namespace)
-                    }),
-                    // Other parents, such as Gateways, do not belong to the mesh.
-                    _ => true,
-                };
-                if !there {
-                    let finding = Finding::new(format!(
-                        "{} has the parent {kind} {namespace}/{target}, which does not exist: it applies to no request",
-                        name(route)
-                    ));
-                    wrong.push(finding.with_fix(edit(route)));
-                }
-            }
-        }
-    }
-    Ok(wrong)
-}
-
-fn servers(facts: &Facts) -> CheckResult {
-    let mut wrong = Vec::new();
-    for server in read::<Server>(facts, "Server")? {
-        let (namespace, name) = (server.namespace().unwrap_or_default(), server.name_any());
-        let is_of_server = |workload: &Selected<'_>| workload.is_of(&server);
-        let mut missing = |what: &str, field: &str, list: &str| {
-            let finding = Finding::new(format!(
-                "Server {namespace}/{name} (port {}) selects no {what}",
-                server.spec.port
-            ));
-            wrong.push(finding.with_fix(format!(
-                "compare its {field} with kubectl -n {namespace} get {list} --show-labels, and correct it: kubectl -n {namespace} edit server {name}"
-            )));
-        };
-        if server.spec.pod_selector.is_some() {
-            let mut pods = facts.live_pods()?.map(Selected::Pod);
-            if !pods.any(|pod| is_of_server(&pod)) {
-                missing("pod", "podSelector", "pods");
-            }
-        }
-        if server.spec.external_workload_selector.is_some() {
-            let external = read::<ExternalWorkload>(facts, "ExternalWorkload")?;
-            let mut external = external.into_iter().map(Box::new).map(Selected::External);
-            if !external.any(|workload| is_of_server(&workload)) {
-                missing(
-                    "ExternalWorkload",
-                    "externalWorkloadSelector",
-                    "externalworkloads",
-                );
-            }
-        }
-    }
-    Ok(Outcome::warn_if(wrong, ""))
 }
 
 fn title(server: &Server) -> String {
@@ -394,45 +219,6 @@ fn routes_of(facts: &Facts, server: &Server) -> Fact<Vec<(&'static str, String)>
         }
     }
     Ok(routes)
-}
-
-/// Finds Servers that select the same port. The oldest applies; the others have no effect there.
-fn server_ports(facts: &Facts) -> CheckResult {
-    let mut servers = read::<Server>(facts, "Server")?;
-    servers.sort_by_key(|server| {
-        (
-            server.creation_timestamp().map(|time| time.0),
-            server.name_any(),
-        )
-    });
-    let mut wrong = Vec::new();
-    for (index, newer) in servers.iter().enumerate() {
-        let workloads = selected(facts, newer)?;
-        for older in &servers[..index] {
-            let both = workloads.iter().find_map(|workload| {
-                let of_older = workload.ports(older);
-                let mut ports = workload.ports(newer).into_iter();
-                let port = ports.find(|port| workload.is_of(older) && of_older.contains(port))?;
-                Some((workload, port))
-            });
-            let Some((workload, port)) = both else {
-                continue;
-            };
-            let finding = Finding::new(format!(
-                "{} and {} both select port {port} of {}: only {}, the older one, applies there",
-                title(older),
-                title(newer),
-                workload.title(),
-                older.name_any()
-            ));
-            wrong.push(finding.with_fix(format!(
-                "kubectl -n {0} delete server {1}, or kubectl -n {0} edit server {1} and narrow its selector",
-                newer.namespace().unwrap_or_default(),
-                newer.name_any()
-            )));
-        }
-    }
-    Ok(Outcome::warn_if(wrong, ""))
 }
 
 /// Finds policies for ports that bypass the proxy, where policies have no effect.

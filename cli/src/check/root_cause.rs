@@ -10,7 +10,7 @@ pub(super) fn assign(reports: &mut [CategoryReport]) {
         .map(|report| (report.name, (report.mark, report.is_root_cause)))
         .collect();
     let rows = reports.iter_mut().flat_map(|report| &mut report.checks);
-    for report in rows.filter(|report| report.mark != Mark::Ok) {
+    for report in rows.filter(|report| report.mark.is_problem()) {
         report.cause = root_cause(report.name, &outcomes);
         if report.cause.is_some() {
             report.advice.clear();
@@ -32,7 +32,7 @@ fn root_cause(
         let explains = |cause: &&&str| match outcomes.get(**cause) {
             Some((Mark::Fail, _)) => true,
             Some((Mark::Warn, _)) => *mark == Mark::Warn,
-            Some((Mark::Ok, _)) | None => false,
+            Some((Mark::Ok | Mark::Skip, _)) | None => false,
         };
         match explained_by.iter().copied().flatten().find(explains) {
             Some(cause) => current = cause,

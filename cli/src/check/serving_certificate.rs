@@ -86,7 +86,7 @@ impl ServingCertificate {
         }
         let left = certificate::remaining_seconds(&leaf, now);
         let is_overdue = left < u64::try_from(lifetime).unwrap_or(0) / 4;
-        let text = format!("{} left", certificate::format_duration(left));
+        let text = format!("it expires {}", certificate::format_expiry(left, now));
         Ok(if is_overdue {
             Outcome::warn(format!("{text}: it should have been renewed"))
         } else {

@@ -8,7 +8,9 @@ use mesh_k8s::{pod, select};
 use super::causes::{NOT_RUNNING, WEBHOOK};
 use super::facts::{Fact, InjectionDryRun, fact_ref};
 use super::serving_certificate::{self, ServingCertificate};
-use super::{Category, Check, CheckResult, Environment, Facts, Finding, OnFailure, Outcome, count};
+use super::{
+    Category, Check, CheckResult, Environment, Facts, Finding, OnFailure, Outcome, admission, count,
+};
 use crate::clients::tls;
 
 pub(crate) mod validators;
@@ -83,7 +85,7 @@ pub(super) const CATEGORY: Category = Category {
 };
 
 /// The label that excludes a namespace from webhooks.
-const ADMISSION: &str = "config.linkerd.io/admission-webhooks";
+pub(super) const ADMISSION: &str = "config.linkerd.io/admission-webhooks";
 
 fn webhook(facts: &Facts) -> Fact<&MutatingWebhook> {
     let configuration = fact_ref(&facts.objects.webhooks)?.as_ref();
@@ -184,7 +186,13 @@ fn injects(facts: &Facts) -> CheckResult {
             format!("not attempted: {reason}; select another namespace with -n"),
         ),
         InjectionDryRun::Rejected(reason) => {
-            Outcome::fail(format!("the API server rejected the pod: {reason}"))
+            let finding = Finding::new(format!("the API server rejected the pod: {reason}"));
+            let namespace = dry_run_namespace(facts).unwrap_or_default();
+            Outcome::fail(match admission::fix(reason, &namespace) {
+                // The obstacle is not in the injector, whatever its own state.
+                Some(fix) => finding.with_fix(fix).into_root_cause(),
+                None => finding,
+            })
         }
         InjectionDryRun::NotAttempted(reason) => Outcome::ok(format!("not attempted: {reason}")),
         InjectionDryRun::Forbidden => Outcome::warn(
@@ -238,7 +246,7 @@ fn covers_pods(webhook: &MutatingWebhook) -> bool {
     })
 }
 
-fn excludes_webhooks(namespace: &Namespace) -> bool {
+pub(super) fn excludes_webhooks(namespace: &Namespace) -> bool {
     namespace
         .labels()
         .get(ADMISSION)

@@ -128,7 +128,11 @@ pub(super) async fn report(
         }
         OutputFormat::Table => output::text(&render(&reports, |_| true, success))?,
         OutputFormat::Short => {
-            output::text(&render(&reports, |report| report.mark != Mark::Ok, success))?;
+            output::text(&render(
+                &reports,
+                |report| report.mark.is_problem(),
+                success,
+            ))?;
         }
     }
     if success {
@@ -181,16 +185,24 @@ pub(super) fn render(
 ) -> String {
     let mut text = root_causes(reports);
     for category in reports {
-        let rows: String = category
-            .checks
-            .iter()
-            .filter(|report| shown(report))
-            .map(|report| row(report, reports))
-            .collect();
+        let shown = || category.checks.iter().filter(|report| shown(report));
+        let ran = shown().filter(|report| report.mark != Mark::Skip);
+        let mut rows: String = ran.map(|report| row(report, reports)).collect();
+        // A category without results is part of the summary below.
         if !rows.is_empty() {
+            rows += &skipped(shown());
             let name = category.category_name;
             text += &format!("{name}\n{}\n{rows}\n", "-".repeat(name.len()));
         }
+    }
+    let is_skipped = |report: &Report| report.mark == Mark::Skip;
+    let without_results = reports
+        .iter()
+        .filter(|category| category.checks.iter().all(is_skipped))
+        .flat_map(|category| &category.checks);
+    let rows = skipped(without_results.filter(|report| shown(report)));
+    if !rows.is_empty() {
+        text += &format!("other checks\n------------\n{rows}\n");
     }
     let mark = if success { Mark::Ok } else { Mark::Fail };
     text + &format!("Status check results are {}\n", mark.show())
@@ -220,8 +232,28 @@ fn root_causes(reports: &[CategoryReport]) -> String {
 /// Returns the number of rows that are consequences of `cause`.
 fn consequences(cause: &Report, reports: &[CategoryReport]) -> usize {
     check::rows(reports)
-        .filter(|report| report.cause == Some(cause.name))
+        .filter(|report| report.mark.is_problem() && report.cause == Some(cause.name))
         .count()
+}
+
+/// Renders the skipped checks, a line for each reason.
+fn skipped<'a>(checks: impl Iterator<Item = &'a Report>) -> String {
+    let mut by_reason: Vec<(&str, Vec<&str>)> = Vec::new();
+    for report in checks.filter(|report| report.mark == Mark::Skip) {
+        let reason = report.detail.first().map_or("", String::as_str);
+        match by_reason.iter_mut().find(|(other, _)| *other == reason) {
+            Some((_, names)) => names.push(report.description),
+            None => by_reason.push((reason, vec![report.description])),
+        }
+    }
+    let lines = by_reason.into_iter().map(|(reason, names)| {
+        let what = match names[..] {
+            [name] => format!("skipped: {name}"),
+            _ => format!("{} checks skipped", names.len()),
+        };
+        format!("{} {what} ({reason})\n", Mark::Skip.show())
+    });
+    lines.collect()
 }
 
 /// Maximum number of problems in a row of the table; JSON has all of them.
@@ -322,6 +354,44 @@ mod tests {
         let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
         let text = row(&report(Mark::Warn, &lines), &[]);
         assert!(text.contains("    9\n    and 15 more; -o json has all\n"));
+    }
+
+    /// A category whose checks were all skipped has no title of its own.
+    #[test]
+    fn skipped_checks_are_counted_for_each_reason() {
+        let skipped = |reason: &str| report(Mark::Skip, &[reason]);
+        let category = |name, checks| CategoryReport {
+            category_name: name,
+            checks,
+        };
+        let reports = [
+            category(
+                "mesh-agent",
+                vec![
+                    report(Mark::Ok, &[]),
+                    skipped("no ConfigMap"),
+                    skipped("forbidden"),
+                    skipped("no ConfigMap"),
+                ],
+            ),
+            category("linkerd-policy", vec![skipped("k8s-api failed")]),
+        ];
+        let text = render(&reports, |_| true, false);
+        let skip = Mark::Skip.show();
+        let lines: Vec<&str> = text.lines().skip(3).collect();
+        assert_eq!(
+            lines[..6],
+            [
+                &*format!("{skip} 2 checks skipped (no ConfigMap)"),
+                &*format!("{skip} skipped: a ready agent runs on every node (forbidden)"),
+                "",
+                "other checks",
+                "------------",
+                &*format!("{skip} skipped: a ready agent runs on every node (k8s-api failed)"),
+            ]
+        );
+        let short = render(&reports, |report| report.mark.is_problem(), false);
+        assert_eq!(short.lines().count(), 1, "{short}");
     }
 
     #[test]

@@ -233,7 +233,7 @@ fn is_proxy_ready(pod: &Pod) -> bool {
 fn problems(reports: &[CategoryReport]) -> Vec<Problem> {
     // A root cause stands for its consequences.
     check::rows(reports)
-        .filter(|report| report.mark != Mark::Ok && report.cause.is_none())
+        .filter(|report| report.mark.is_problem() && report.cause.is_none())
         .map(|report| Problem {
             check: report.name,
             result: report.result,

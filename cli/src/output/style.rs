@@ -30,15 +30,23 @@ pub(crate) enum Mark {
     Ok,
     Warn,
     Fail,
+    /// The check did not run.
+    Skip,
 }
 
 impl Mark {
+    /// Returns whether the check found something to repair.
+    pub(crate) fn is_problem(self) -> bool {
+        matches!(self, Self::Warn | Self::Fail)
+    }
+
     /// Returns Linkerd's mark, or a word where the locale is not UTF-8.
     pub(crate) fn show(self) -> String {
         match self {
             Self::Ok => sign(OK, "√", "ok  "),
             Self::Warn => sign(WARN, "‼", "warn"),
             Self::Fail => sign(FAIL, "×", "fail"),
+            Self::Skip => sign(Style::new(), "–", "skip"),
         }
     }
 }

@@ -83,9 +83,9 @@ impl Outbound {
             Ok(ResolvedConnection::Tunnel(io, server)) => Box::pin(self.copy(io, *server)).await,
             Ok(ResolvedConnection::Http(io, connection, protocol)) => {
                 let drain = connection.drain();
-                let serving = self
-                    .server
-                    .serve_client(io, protocol, connection, ClientTrust::Known, drain);
+                let serving =
+                    self.server
+                        .serve_client(io, protocol, connection, ClientTrust::Known, drain);
                 let served = Box::pin(serving).await;
                 if let Err(error) = served {
                     tracing::debug!(%dst, error = &error as &dyn std::error::Error, "HTTP connection failed");

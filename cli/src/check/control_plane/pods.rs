@@ -7,7 +7,7 @@ use mesh_k8s::kinds::{DaemonSet, Deployment, IntOrString, Pod, ResourceExt};
 use mesh_k8s::pod;
 
 use super::super::facts::{Environment, Fact, fact_ref, full_name};
-use super::super::{CheckResult, Facts, Finding, Outcome, count, fix, webhook};
+use super::super::{CheckResult, Facts, Finding, Outcome, admission, count, fix, webhook};
 use crate::cluster::agent;
 
 /// The components by the label of their pods; each is a Deployment `linkerd-NAME`.
@@ -89,12 +89,13 @@ fn deployment_problem(facts: &Facts, component: &str, deployment: &Deployment) -
             let finding = Finding::new(format!(
                 "Deployment {name} cannot create its pods: {message}{consequence}"
             ));
-            Some(finding.with_fix(match quota(&message) {
-                Some(quota) => format!(
-                    "kubectl -n {{ns}} delete resourcequota {quota}, or raise it: kubectl -n {{ns}} edit resourcequota {quota}"
-                ),
-                None => format!("remove the obstacle that the message names; {describe} shows every attempt"),
-            }))
+            Some(
+                finding.with_fix(admission::fix(&message, "{ns}").unwrap_or_else(|| {
+                    format!(
+                        "remove the obstacle that the message names; {describe} shows every attempt"
+                    )
+                })),
+            )
         }
         None if created < wanted => Some(
             Finding::new(format!(
@@ -106,28 +107,23 @@ fn deployment_problem(facts: &Facts, component: &str, deployment: &Deployment) -
     }
 }
 
-/// Returns the name in `exceeded quota: NAME, requested: …`.
-fn quota(message: &str) -> Option<&str> {
-    let (_, rest) = message.split_once("exceeded quota: ")?;
-    rest.split(',').next()
-}
-
 /// Finds pods that a DaemonSet could not create. Only its events have the reason, because it has no
 /// condition for it.
 fn daemon_set_problem(facts: &Facts, set: &DaemonSet) -> Option<Finding> {
     let status = set.status.as_ref()?;
     let name = set.name_any();
     (status.current_number_scheduled < status.desired_number_scheduled).then(|| {
+        let warning = facts.last_warning("DaemonSet", &name);
+        let fix = warning.and_then(|warning| admission::fix(warning, "{ns}"));
         Finding::new(format!(
             "DaemonSet {name} created {} of {} pods{}",
             status.current_number_scheduled,
             status.desired_number_scheduled,
-            facts
-                .last_warning("DaemonSet", &name)
+            warning
                 .map(|warning| format!(": {}", warning.trim()))
                 .unwrap_or_default()
         ))
-        .with_fix(format!("kubectl -n {{ns}} describe daemonset {name}"))
+        .with_fix(fix.unwrap_or_else(|| format!("kubectl -n {{ns}} describe daemonset {name}")))
     })
 }
 

@@ -11,8 +11,8 @@ use mesh_k8s::pod::{self, ports};
 use mesh_k8s::select;
 
 use super::super::facts::{Fact, fact_ref, full_name};
-use super::super::{CheckResult, Facts, Finding, Outcome, fix};
-use super::in_scope;
+use super::super::{CheckResult, Facts, Finding, Outcome, analysis, fix};
+use super::{in_scope, workloads};
 
 pub(super) fn inject_values(facts: &Facts) -> CheckResult {
     let mut wrong = Vec::new();
@@ -169,39 +169,26 @@ pub(super) fn service_annotations(facts: &Facts) -> CheckResult {
 
 pub(super) fn unknown(facts: &Facts) -> CheckResult {
     let mut wrong = Vec::new();
-    let mut inspect = |what: String, meta: &ObjectMeta| {
-        let annotations = meta.annotations.iter().flat_map(|all| all.keys());
-        for key in annotations {
-            if let Some(name) = key.strip_prefix(keys::CONFIG_PREFIX)
-                && !SETTINGS.split(' ').any(|setting| setting == name)
-            {
-                let finding = Finding::new(format!("{what}: {key} is not a setting of the mesh"));
-                wrong.push(match what.strip_prefix("namespace ") {
-                    Some(name) => {
-                        finding.with_fix(format!("kubectl annotate namespace {name} {key}-"))
-                    }
-                    None => finding,
-                });
-            }
-        }
-    };
-    for namespace in fact_ref(&facts.objects.namespaces)? {
-        if facts.scope.contains(&namespace.name_any()) {
-            inspect(
-                format!("namespace {}", namespace.name_any()),
-                &namespace.metadata,
-            );
-        }
-    }
-    for service in services(facts)? {
-        inspect(service_name(service), &service.metadata);
-    }
     let values = facts.values()?;
     let mut rejected = BTreeSet::new();
     for pod in facts.meshed_pods()? {
         rejected.extend(annotation_problems(facts, &values, pod)?);
     }
-    wrong.extend(rejected.into_iter().map(Finding::from));
+    wrong.extend(
+        rejected
+            .iter()
+            .map(|problem| Finding::new(problem.as_str())),
+    );
+    for workload in workloads::meshed(facts)? {
+        let problems = annotation_problems(facts, &values, &workload.pod)?;
+        let new = problems
+            .into_iter()
+            .filter(|problem| !rejected.contains(problem));
+        wrong.extend(new.map(|problem| {
+            Finding::new(format!("{}: {problem}", workload.title())).with_fix(workload.edit())
+        }));
+    }
+    wrong.extend(analysis::ANNOTATIONS.findings(facts)?);
     Ok(Outcome::warn_if(wrong, ""))
 }
 
@@ -226,22 +213,6 @@ fn annotation_problems(facts: &Facts, values: &Values, pod: &Pod) -> Fact<Vec<St
         Err(error) => Err(failed(&error)),
     }
 }
-
-/// All annotations under `config.linkerd.io/`; docs/reference/annotations.md describes them.
-const SETTINGS: &str = "\
-    access-log admin-port admission-webhooks close-wait-timeout control-port debug-image \
-    debug-image-pull-policy debug-image-version default-inbound-policy enable-debug-sidecar \
-    enable-external-profiles enable-gateway image-pull-policy inbound-port init-image \
-    init-image-version opaque-ports outbound-port pod-inbound-ports proxy-additional-env \
-    proxy-admin-shutdown proxy-await proxy-cpu-limit proxy-cpu-ratio-limit proxy-cpu-request \
-    proxy-disable-inbound-protocol-detect-timeout proxy-disable-outbound-protocol-detect-timeout \
-    proxy-enable-native-sidecar proxy-ephemeral-storage-limit proxy-ephemeral-storage-request \
-    proxy-gid proxy-image proxy-inbound-connect-timeout \
-    proxy-inbound-discovery-cache-unused-timeout proxy-log-format proxy-log-http-headers \
-    proxy-log-level proxy-memory-limit proxy-memory-request proxy-metrics-hostname-labels \
-    proxy-outbound-connect-timeout proxy-outbound-discovery-cache-unused-timeout \
-    proxy-require-identity-inbound-ports proxy-uid proxy-version shutdown-grace-period \
-    skip-inbound-ports skip-outbound-ports skip-subnets";
 
 pub(super) fn opaque_ports(facts: &Facts) -> CheckResult {
     let pods: Vec<&Pod> = facts.meshed_pods()?.collect();

@@ -3,14 +3,16 @@
 use std::collections::BTreeSet;
 
 use kube::Api;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
+use kube::api::ListParams;
 use mesh_k8s::kinds::{ConfigMap, Lease, Pod, ValidatingWebhookConfiguration};
 use serde_json::Value;
 
-use super::super::facts::{Fact, Facts, ValidatorObjects};
+use super::super::facts::{Fact, Facts, Mode, ValidatorObjects};
 use super::super::identity::TRUST_ROOTS;
+use super::super::system;
 use super::super::webhook::{self, validators};
 use super::within;
+use crate::analyze::kinds::{Kind, POLICIES, WORKLOADS};
 use crate::clients;
 use crate::cluster::Cluster;
 use crate::cluster::error::{self, to_fact};
@@ -116,6 +118,28 @@ pub(super) async fn read(cluster: &Cluster, facts: &mut Facts) {
     objects.cilium = cilium;
     objects.policies = policies;
     objects.validators = validators.into_iter().collect();
+    let system = within(system::NAMESPACE);
+    let (own_leases, system_leases, slices) = tokio::join!(
+        cluster.list(&own.0, own.1.clone()),
+        cluster.list(&system.0, system.1.clone()),
+        cluster.list(&system.0, system.1.clone()),
+    );
+    objects.leader_leases = to_fact("list the control plane's Leases", own_leases);
+    let system_leases: Fact<Vec<Lease>> = to_fact("list the Leases of kube-system", system_leases);
+    if let Ok(leases) = &mut objects.leader_leases {
+        leases.extend(system_leases.unwrap_or_default());
+    }
+    objects.system_slices = to_fact("list the EndpointSlices of kube-system", slices);
+    // Only the rows about applications' objects use them.
+    if facts.mode == (Mode::Installed { proxies: true }) {
+        let failed = all.1.fields("type=Warning,reason=FailedCreate");
+        let (workloads, failed) = tokio::join!(
+            Box::pin(json(cluster, &WORKLOADS)),
+            cluster.list(&all.0, failed),
+        );
+        objects.workloads = workloads;
+        objects.failed_creates = to_fact("list the events of pods that were not created", failed);
+    }
 }
 
 async fn validator(
@@ -162,44 +186,15 @@ pub(super) async fn cilium(cluster: &Cluster) -> Fact<Option<ConfigMap>> {
     )
 }
 
-/// Group, version and kind of the policies, and of the workloads that only policies are read for.
-const POLICIES: [(&str, &str, &str); 10] = [
-    ("policy.linkerd.io", "v1beta3", "Server"),
-    ("policy.linkerd.io", "v1beta1", "ServerAuthorization"),
-    ("policy.linkerd.io", "v1alpha1", "AuthorizationPolicy"),
-    ("policy.linkerd.io", "v1alpha1", "MeshTLSAuthentication"),
-    ("policy.linkerd.io", "v1alpha1", "NetworkAuthentication"),
-    ("policy.linkerd.io", "v1beta3", "HTTPRoute"),
-    ("policy.linkerd.io", "v1alpha1", "HTTPLocalRateLimitPolicy"),
-    ("gateway.networking.k8s.io", "v1", "HTTPRoute"),
-    ("gateway.networking.k8s.io", "v1", "GRPCRoute"),
-    ("workload.linkerd.io", "v1beta1", "ExternalWorkload"),
-];
-
-/// Returns the policy objects and ExternalWorkloads in JSON, so that an invalid object does not
-/// fail the list and can be named.
+/// Returns policies, routes, ServiceProfiles and ExternalWorkloads in JSON, so that an invalid
+/// object does not fail the list and can be named. A kind that is not served has none, which
+/// `l5d-existence-crd` or `gateway-api-crd` reports.
 pub(super) async fn policies(cluster: &Cluster) -> Fact<Vec<Value>> {
-    let mut all = Vec::new();
-    for (group, version, kind) in POLICIES {
-        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
-        let api: Api<DynamicObject> = Api::all_with(cluster.client.clone(), &resource);
-        match api.list(&ListParams::default()).await {
-            Ok(list) => {
-                for object in list.items {
-                    let mut value =
-                        serde_json::to_value(object).map_err(|error| error.to_string())?;
-                    value["apiVersion"] = Value::from(format!("{group}/{version}"));
-                    value["kind"] = Value::from(kind);
-                    all.push(value);
-                }
-            }
-            // The kind is not served, which `l5d-existence-crd` or `gateway-api-crd` reports.
-            Err(error) if error::is_missing(&error) => {}
-            Err(error) => {
-                let what = format!("list {}.{group}", resource.plural);
-                return to_fact(&what, Err(error));
-            }
-        }
-    }
-    Ok(all)
+    json(cluster, &POLICIES).await
+}
+
+async fn json(cluster: &Cluster, kinds: &[Kind]) -> Fact<Vec<Value>> {
+    let read = cluster.list_json(kinds.iter().copied()).await;
+    read.map(|objects| objects.items)
+        .map_err(|error| format!("{error:#}"))
 }

@@ -15,7 +15,7 @@ use super::{all_rows, evaluate, find, healthy, row};
 fn roots(facts: &Facts) -> Vec<(&'static str, Option<&'static str>)> {
     let wrong = all_rows(facts)
         .into_iter()
-        .filter(|row| row.mark != Mark::Ok);
+        .filter(|row| row.mark.is_problem());
     wrong.map(|row| (row.name, row.cause)).collect()
 }
 

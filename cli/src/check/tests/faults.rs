@@ -424,10 +424,10 @@ pub(super) const FAULTS: &[Fault] = &[
     check("policy-readable").fails("Server shop/web", |facts| {
         policy(facts, "Server")["spec"]["accessPolicy"] = json!("everyone");
     }),
-    check("policy-references").fails("Server gone, which does not exist", |facts| {
+    check("policy-references").fails("there is no Server shop/gone", |facts| {
         policy(facts, "AuthorizationPolicy")["spec"]["targetRef"]["name"] = json!("gone");
     }),
-    check("policy-references").fails("no client satisfies it", |facts| {
+    check("policy-references").fails("so the policy authorizes no client", |facts| {
         let spec = &mut policy(facts, "AuthorizationPolicy")["spec"];
         spec["requiredAuthenticationRefs"][0]["name"] = json!("gone");
     }),

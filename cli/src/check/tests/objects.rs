@@ -12,8 +12,7 @@ use super::super::{Facts, Mark};
 use super::edits::{
     add_external_server, add_host_pod, add_policy, add_route, cannot_pull, cannot_schedule,
     container_status, dual_stack, edit, edit_pod, edit_webhook, mount_anchors, not_ready, pods,
-    policy,
-    remove_pods, scale_injector_to_zero, served, set_events, set_value, trust_old_anchors,
+    policy, remove_pods, scale_injector_to_zero, served, set_events, set_value, trust_old_anchors,
 };
 use super::faults::{Fault, check};
 use super::{evaluate, find, healthy, row, wrong_rows};
@@ -141,7 +140,7 @@ pub(super) const FAULTS: &[Fault] = &[
         remove_authorizations,
     ),
     check("policy-server-ports").warns(
-        "Server shop/web and Server shop/by-number both select port 8080 of shop/web-0: only web",
+        "Server shop/web: spec.port: Server by-number is older and selects the same port",
         |facts| {
             add_policy(facts, json!({
                 "apiVersion": "policy.linkerd.io/v1beta3", "kind": "Server",
@@ -151,7 +150,7 @@ pub(super) const FAULTS: &[Fault] = &[
         },
     ),
     check("policy-servers").warns(
-        "Server shop/vms (port 80) selects no ExternalWorkload",
+        "Server shop/vms: spec.externalWorkloadSelector: selects no ExternalWorkloads",
         |facts| add_external_server(facts, "vms", "other"),
     ),
     check("policy-authorizations").warns(
@@ -164,7 +163,7 @@ pub(super) const FAULTS: &[Fault] = &[
         },
     ),
     check("policy-server-ports").warns(
-        "Server shop/vms and Server shop/vms-2 both select port 80 of ExternalWorkload shop/vm: only vms",
+        "Server shop/vms-2: spec.port: Server vms is older and selects the same port",
         |facts| {
             add_external_server(facts, "vms", "vm");
             add_external_server(facts, "vms-2", "vm");

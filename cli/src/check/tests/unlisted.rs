@@ -79,7 +79,7 @@ pub(super) const FAULTS: &[Fault] = &[
             json!(["web.shop.serviceaccount.identity.linkerd.cluster.locl"]);
     }),
     check("policy-references").fails(
-        "HTTPRoute shop/get has the parent Server shop/wbe, which does not exist",
+        "HTTPRoute shop/get: spec.parentRefs[0].name: there is no Server shop/wbe",
         |facts| add_route(facts, "wbe"),
     ),
 ];
@@ -111,7 +111,7 @@ fn blocked_proxies_are_reported_with_what_they_wait_for() {
         proxy.metrics = Ok(exposition::parse(""));
     }
     let mut roots = all_rows(&facts);
-    roots.retain(|row| row.mark != Mark::Ok && row.cause.is_none());
+    roots.retain(|row| row.mark.is_problem() && row.cause.is_none());
     assert_eq!(
         roots.iter().map(|row| row.name).collect::<Vec<_>>(),
         ["proxy-certificates"]

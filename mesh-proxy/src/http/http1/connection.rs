@@ -32,8 +32,8 @@ use crate::http::body_timeout::PendingRequestBody;
 use crate::http::buffers::{self, READ_SIZE};
 use crate::http::client_close::UpstreamStream;
 use crate::time_slice;
-use crate::transport::detect::MAX_EMPTY_LINES;
 use crate::transport::Io;
+use crate::transport::detect::MAX_EMPTY_LINES;
 
 mod decoder;
 mod handles;

@@ -1,0 +1,111 @@
+//! The findings of `meshctl analyze` as rows of `check`: those that explain traffic that fails.
+
+use mesh_k8s::kinds::{Namespace, ResourceExt as _};
+
+use super::control_plane::EXTENSION;
+use super::{CheckResult, Facts, Finding, Outcome};
+use crate::analyze;
+
+/// A row with the findings that have one of some codes.
+pub(super) struct Rows {
+    pub(super) codes: &'static [&'static str],
+    pub(super) is_shown: fn(&analyze::Finding) -> bool,
+}
+
+/// What a policy or route refers to does not exist, or cannot be referred to.
+pub(super) const REFERENCES: Rows = Rows {
+    codes: &["missing-reference", "attaches-nowhere"],
+    is_shown: |_finding| true,
+};
+
+/// A policy or route that another one replaces, or that cannot apply.
+pub(super) const EFFECTS: Rows = Rows {
+    codes: &["conflict", "never-matches", "no-effect"],
+    // An authentication that no policy requires breaks nothing; annotations have their own row.
+    is_shown: |finding| !finding.field.is_empty() && !is_annotation(finding),
+};
+
+pub(super) const INVALID: Rows = Rows {
+    codes: &["invalid"],
+    is_shown: |finding| !is_annotation(finding),
+};
+
+pub(super) const SERVERS: Rows = Rows {
+    codes: &["selects-nothing"],
+    is_shown: |finding| finding.kind != "Service",
+};
+
+pub(super) const SERVER_PORTS: Rows = Rows {
+    codes: &["duplicate-port"],
+    is_shown: |_finding| true,
+};
+
+pub(super) const ACCOUNTS: Rows = Rows {
+    codes: &["missing-account"],
+    is_shown: |_finding| true,
+};
+
+pub(super) const SERVICES: Rows = Rows {
+    codes: &["selects-nothing", "no-such-port"],
+    is_shown: |finding| finding.kind == "Service",
+};
+
+/// Annotations that have no effect where they are, do not exist or have invalid values.
+pub(super) const ANNOTATIONS: Rows = Rows {
+    codes: &["unknown-annotation", "no-effect", "invalid"],
+    is_shown: is_annotation,
+};
+
+fn is_annotation(finding: &analyze::Finding) -> bool {
+    finding.field.contains("metadata.annotations[")
+}
+
+impl Rows {
+    /// Returns the findings about users' objects of the scope. Those of the control plane and its
+    /// extensions follow from faults that other rows report.
+    pub(super) fn findings(&self, facts: &Facts) -> Result<Vec<Finding>, String> {
+        let all = facts.analysis()?.iter();
+        let shown = all.filter(|finding| {
+            self.codes.contains(&finding.code)
+                && (self.is_shown)(finding)
+                && (finding.namespace.is_empty() || facts.scope.contains(&finding.namespace))
+                && !is_of_mesh(facts, &finding.namespace)
+        });
+        Ok(shown.map(of_analysis).collect())
+    }
+
+    pub(super) fn fail(&self, facts: &Facts) -> CheckResult {
+        Ok(Outcome::fail_if(self.findings(facts)?, ""))
+    }
+
+    pub(super) fn warn(&self, facts: &Facts) -> CheckResult {
+        Ok(Outcome::warn_if(self.findings(facts)?, ""))
+    }
+}
+
+/// Returns whether the namespace is that of the control plane or of an extension.
+fn is_of_mesh(facts: &Facts, name: &str) -> bool {
+    let extension = |namespace: &Namespace| namespace.labels().contains_key(EXTENSION);
+    name == facts.control_namespace || facts.namespace(name).is_some_and(extension)
+}
+
+fn of_analysis(finding: &analyze::Finding) -> Finding {
+    let field = match &*finding.field {
+        "" => String::new(),
+        field => format!("{field}: "),
+    };
+    let kind = finding.kind.to_ascii_lowercase();
+    // Two API groups have a kind HTTPRoute.
+    let kind = match &*finding.group {
+        "" => kind,
+        group => format!("{kind}.{group}"),
+    };
+    let namespace = match &*finding.namespace {
+        "" => String::new(),
+        namespace => format!("-n {namespace} "),
+    };
+    Finding::new(format!("{}: {field}{}", finding.object(), finding.problem)).with_fix(format!(
+        "{}: kubectl {namespace}edit {kind} {}",
+        finding.fix, finding.name
+    ))
+}
