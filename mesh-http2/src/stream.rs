@@ -13,6 +13,19 @@ use crate::window::{ReceiveWindow, SendWindow};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StreamId(pub(crate) u32);
 
+impl From<StreamId> for u32 {
+    fn from(id: StreamId) -> Self {
+        id.0
+    }
+}
+
+/// Of a number that was a [`StreamId`]; any other identifies no stream.
+impl From<u32> for StreamId {
+    fn from(number: u32) -> Self {
+        Self(number)
+    }
+}
+
 /// A part of a message's body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BodyFrame {

@@ -2,42 +2,50 @@
 //! response. The server decides what that means, as without a proxy: many cancel the request, and
 //! others respond, because the client may still read. Decision: ADR 0171.
 //!
-//! The sender of a request registers its connection with the connection that the request was
-//! received on ([`super::interim::InterimSender::pass_close_to`]), whose task calls
-//! [`UpstreamStream::close`] when it reads the end. Nobody polls for it.
+//! The sender of a request registers its exchange with the connection that the request was received
+//! on ([`super::interim::InterimSender::pass_close_to`]), whose task calls
+//! [`UpstreamStream::close`] when it reads the end. No task polls for it.
 
-use std::rc::{Rc, Weak};
+use std::rc::Weak;
 
-use mesh_http2::StreamId;
-
-use super::http1;
-use super::http2::SharedConnection;
+/// A connection to a server, as the exchanges on it see it.
+pub(super) trait CloseExchange {
+    /// The client of an exchange has closed its sending direction. Does nothing when the exchange
+    /// is over.
+    fn close_exchange(&self, exchange: u32);
+}
 
 /// The request's exchange with the server.
-#[derive(Clone, Debug)]
-pub(super) enum UpstreamStream {
-    /// An exchange, by its number on the connection, which may be used for others since.
-    Http1(Weak<http1::Connection>, u32),
-    Http2(SharedConnection, StreamId),
+#[derive(Clone)]
+pub(super) struct UpstreamStream {
+    connection: Weak<dyn CloseExchange>,
+    exchange: u32,
 }
 
 impl UpstreamStream {
-    /// The exchange that begins on the connection.
-    pub(super) fn http1(connection: &Rc<http1::Connection>) -> Self {
-        Self::Http1(Rc::downgrade(connection), connection.begin_exchange())
+    /// The exchange with this number on a connection, which may be used for others later.
+    pub(super) fn new(connection: Weak<dyn CloseExchange>, exchange: u32) -> Self {
+        Self {
+            connection,
+            exchange,
+        }
     }
 
     /// Closes the sending direction of the connection to an HTTP/1 server once the request is
     /// written. Tells the next proxy about it if that is this project's. Does nothing for any other
-    /// HTTP/2 server, nor when the exchange is over.
+    /// HTTP/2 server.
     pub(super) fn close(&self) {
-        match self {
-            Self::Http1(connection, exchange) => {
-                if let Some(connection) = connection.upgrade() {
-                    connection.close_after_request(*exchange);
-                }
-            }
-            Self::Http2(shared, id) => shared.send_client_closed(*id),
+        if let Some(connection) = self.connection.upgrade() {
+            connection.close_exchange(self.exchange);
         }
+    }
+}
+
+impl std::fmt::Debug for UpstreamStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let exchange = &self.exchange;
+        f.debug_struct("UpstreamStream")
+            .field("exchange", exchange)
+            .finish_non_exhaustive()
     }
 }

@@ -37,7 +37,6 @@ use self::outgoing_body::BodyEncoder;
 pub(super) use self::outgoing_body::OutgoingBody;
 pub(super) use self::parse::{ParsedResponse, parse_response};
 pub(super) use self::request::begin_request;
-use super::body::BodyError;
 
 /// Why a connection, or a message on it, failed.
 #[derive(Debug, thiserror::Error)]
@@ -89,10 +88,9 @@ impl Error {
         let Self::Body(error) = self else {
             return false;
         };
-        matches!(
-            error.downcast_ref(),
-            Some(BodyError::Http1(Self::Incomplete))
-        )
+        // The error of a body has the one of the server's connection as its source.
+        let source = error.source().and_then(|source| source.downcast_ref());
+        matches!(source, Some(Self::Incomplete))
     }
 
     /// Status of the response to the client before its connection is closed.

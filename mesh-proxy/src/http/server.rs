@@ -108,8 +108,8 @@ impl Server {
         )
     }
 
-    /// Serves `io`, a connection of any client, until it ends. When the connection's `drain` starts,
-    /// requests in flight are completed and no new ones are accepted.
+    /// Serves `io`, a connection of any client, until it ends. When the connection's `drain`
+    /// starts, requests in flight are completed and no new ones are accepted.
     pub(crate) async fn serve_client<H: HttpHandler + 'static>(
         &self,
         io: Io,

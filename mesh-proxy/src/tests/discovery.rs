@@ -324,8 +324,13 @@ fn requests_wait_for_replacement_of_removed_endpoint() {
         let mut scene = Scene::new(Speaks::Http2).await;
         let gone = App::start().await;
         scene.say(add(&[Endpoint::plain(gone.addr)]));
-        let first = gone.accept().await;
+        let (first, addr) = (gone.accept().await, gone.addr);
         drop((first, gone));
+        // Keeps the port from the listeners of other tests.
+        let reserved = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
+        let reserved = reserved.unwrap();
+        reserved.set_reuse_address(true).unwrap();
+        reserved.bind(&addr.into()).unwrap();
         settle().await;
         assert!(!scene.asking.is_finished());
         scene.say(add(&[endpoint("new").await]));

@@ -154,14 +154,14 @@ impl Duplex {
         }
     }
 
-    /// Copies what the kernel has received of `from`, and waits until the other side has
+    /// Copies what the kernel has received of `from`, and waits until the other peer has
     /// acknowledged it. Whichever operation has failed, there may be such bytes.
     async fn pass_on_rest(&mut self, from: Side, scratch: &Scratch) {
         let (direction, from, to) = match from {
             Side::Client => (&mut self.to_server, &mut self.client, &mut self.server),
             Side::Server => (&mut self.to_client, &mut self.server, &mut self.client),
         };
-        // An error is the one that is being passed on, or leaves nobody to pass it on to.
+        // An error is the one that is being passed on, or leaves no peer to pass it on to.
         let _failed = std::future::poll_fn(|cx| direction.poll(from, to, scratch, cx)).await;
         let _failed = std::future::poll_fn(|cx| Pin::new(&mut *to).poll_flush(cx)).await;
         reset::until_acknowledged(|| reset::is_acknowledged(to.tcp())).await;

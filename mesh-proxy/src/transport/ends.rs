@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn end_of_a_connection_is_passed_on_as_without_a_proxy() {
-        // side, cause, whether it and the other had finished, what the other side receives, failure
+        // side, cause, whether it and the other had finished, what the other peer receives, failure
         let table = [
             (Client, Finished, false, false, Fin, false),
             (Client, Finished, false, true, Fin, false),

@@ -16,9 +16,8 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use super::Scratch;
 use super::tls::{RecordStream, RustlsStream};
-use super::{ends, reset};
+use super::{Scratch, ends, reset};
 use crate::telemetry::tcp::OpenConnection;
 
 /// `TCP_NOTSENT_LOWAT`: the most bytes in a socket's send buffer that are not in flight, so that a

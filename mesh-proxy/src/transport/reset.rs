@@ -92,10 +92,7 @@ mod tests {
         while let Ok(n) = client.try_write(&bytes) {
             sent += n;
         }
-        assert!(
-            !is_acknowledged(&client),
-            "{sent} bytes, which nobody reads"
-        );
+        assert!(!is_acknowledged(&client), "{sent} bytes, which are unread");
 
         let mut buffer = vec![0; 1 << 20];
         let mut received = 0;

@@ -15,7 +15,6 @@ use super::{Dial, SendError};
 use crate::config::Http1Limits;
 use crate::error::DialError;
 use crate::http::body::ResponseGuard;
-use crate::http::client_close::UpstreamStream;
 use crate::http::headers::strip_connection_headers;
 use crate::http::http1::pool::{Pool, PoolGuard};
 use crate::http::http1::{
@@ -124,7 +123,7 @@ impl ResponseFuture {
         {
             interim.forward_expectation();
         }
-        let upstream = UpstreamStream::http1(&connection);
+        let upstream = connection.begin_exchange();
         let encoder = begin_request(&connection, request, &body)?;
         if let Some(interim) = &interim {
             interim.pass_close_to(upstream);

@@ -21,7 +21,6 @@ use super::{ClientConfig, Dial, SendError, ServerWatcher};
 use crate::config::{DEFAULT_STREAM_WINDOW, HttpLimits};
 use crate::error::DialError;
 use crate::http::body::ResponseGuard;
-use crate::http::client_close::UpstreamStream;
 use crate::http::http2::{
     Driver, IncomingBody, OutgoingBody, ResponseFuture, RoleConfig, SendBodyError,
     SharedConnection, StreamGuard, declared_length, prepare_request,
@@ -342,7 +341,7 @@ impl StreamReservation {
         let (response_future, send_stream) = ResponseFuture::start(&self.shared, request, is_last);
         if let Some(client @ InterimSender::Http1(_)) = &interim {
             let (shared, id) = response_future.stream();
-            client.pass_close_to(UpstreamStream::Http2(shared, id));
+            client.pass_close_to(shared.upstream(id));
         }
         let response = if is_last {
             // The request ended with its headers, so this half is closed.

@@ -11,7 +11,7 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use mesh_http2::{Connection, Error, ErrorCode, LimitExceeded, StreamId};
 
 use crate::http::body_timeout::PendingRequestBody;
-use crate::http::client_close::UpstreamStream;
+use crate::http::client_close::{CloseExchange, UpstreamStream};
 
 /// The methods borrow the connection only during one call.
 #[derive(Clone, Debug)]
@@ -23,6 +23,13 @@ struct Shared {
     /// Of an accepted connection: where the close of the HTTP/1 client of a stream is passed on.
     /// Only streams of another proxy have an entry.
     upstreams: RefCell<AHashMap<StreamId, UpstreamStream>>,
+}
+
+impl CloseExchange for Shared {
+    fn close_exchange(&self, exchange: u32) {
+        let mut connection = self.connection.borrow_mut();
+        connection.send_client_closed(StreamId::from(exchange));
+    }
 }
 
 /// Observes and resets a request's body, which another task reads.
@@ -71,9 +78,11 @@ impl SharedConnection {
         self.0.connection.borrow_mut()
     }
 
-    /// Tells the next proxy that the client of a request has closed its sending direction.
-    pub(in crate::http) fn send_client_closed(&self, id: StreamId) {
-        self.connection().send_client_closed(id);
+    /// Returns the request's exchange, by which the next proxy is told that the client of the
+    /// request has closed its sending direction.
+    pub(in crate::http) fn upstream(&self, id: StreamId) -> UpstreamStream {
+        let shared = Rc::downgrade(&self.0);
+        UpstreamStream::new(shared, id.into())
     }
 
     /// Passes on what the previous proxy has told about the clients of its requests.

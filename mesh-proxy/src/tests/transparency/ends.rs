@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::*;
 
@@ -50,13 +50,14 @@ async fn opaque(way: Way) -> (TcpStream, TcpStream, (App, Between)) {
 }
 
 #[test]
-fn reset_of_an_opaque_connection_reaches_the_other_side_after_its_bytes() {
+fn reset_of_an_opaque_connection_reaches_the_other_peer_after_its_bytes() {
     each_way(async |way| {
         for is_client in [true, false] {
             let (client, server, _proxies) = opaque(way).await;
-            let (mut ending, mut other) = match is_client {
-                true => (client, server),
-                false => (server, client),
+            let (mut ending, mut other) = if is_client {
+                (client, server)
+            } else {
+                (server, client)
             };
             send(&mut ending, "half a file").await;
             let mut start = [0; 11];
@@ -69,7 +70,7 @@ fn reset_of_an_opaque_connection_reaches_the_other_side_after_its_bytes() {
 }
 
 #[test]
-fn reset_after_a_fin_reaches_the_other_side_after_the_fin() {
+fn reset_after_a_fin_reaches_the_other_peer_after_the_fin() {
     each_way(async |way| {
         let (mut client, mut server, _proxies) = opaque(way).await;
         client.shutdown().await.unwrap();
@@ -246,5 +247,32 @@ fn application_that_ends_an_abandoned_request_ends_the_client_connection() {
         assert_eq!(server.read(&mut end).await.unwrap(), 0, "{way:?}");
         drop(server);
         assert_eq!(to_end(&mut client).await.0, "", "{way:?}");
+    });
+}
+
+/// Immediately, and without a second connection.
+#[test]
+fn application_that_closes_without_a_byte_during_detection_ends_the_connection() {
+    each_way(async |way| {
+        for (has_reset, end) in [(false, End::Fin), (true, End::Rst)] {
+            let (mut client, app, _between) = open(way).await;
+            let accepted = while_time_passes(timeout(LIMIT, app.accept())).await;
+            let server = accepted.unwrap_or_else(|_| panic!("{way:?}: no connection"));
+            // By then the proxy knows that it is connected.
+            let early = timeout(Duration::from_millis(100), client.readable());
+            assert!(while_time_passes(early).await.is_err(), "{way:?}");
+            let begin = Instant::now();
+            if has_reset {
+                reset(server);
+            } else {
+                drop(server);
+            }
+            assert_eq!(to_end(&mut client).await, (String::new(), end), "{way:?}");
+            // Less than the limit on detection. Acknowledgements take real time, in which the
+            // paused clock advances.
+            assert!(begin.elapsed() < Duration::from_secs(8), "{way:?}");
+            let second = timeout(Duration::from_secs(1), app.accept());
+            assert!(while_time_passes(second).await.is_err(), "{way:?}");
+        }
     });
 }

@@ -328,7 +328,7 @@ fn reset_after_the_own_fin_fails_only_writes() {
 
 /// Whichever operation of the proxy learns of the reset.
 #[test]
-fn reset_while_the_other_side_writes_is_passed_on_after_the_bytes_before_it() {
+fn reset_while_the_other_peer_writes_is_passed_on_after_the_bytes_before_it() {
     same_as_without_a_proxy(async |mut ending, mut other| {
         ending.write_all(b"half a file").await.unwrap();
         let mut start = [0; 11];

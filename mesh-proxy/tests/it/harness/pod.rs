@@ -237,10 +237,11 @@ impl Pod {
     async fn try_exchange(&self, addr: SocketAddr, request: Vec<u8>) -> io::Result<String> {
         self.spawn(async move {
             let mut tcp = TcpStream::connect(addr).await?;
-            tcp.write_all(&request).await?;
             let mut answer = Vec::new();
-            // A reset ends the answer like a close; what came before it counts.
-            let _ = tcp.read_to_end(&mut answer).await;
+            // A reset ends the exchange like a close; what came before it counts.
+            if tcp.write_all(&request).await.is_ok() {
+                let _ = tcp.read_to_end(&mut answer).await;
+            }
             Ok(String::from_utf8_lossy(&answer).into_owned())
         })
         .await

@@ -3,11 +3,13 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Waker};
 
 use tokio::io::AsyncWrite as _;
 
 use super::{Connection, Inner};
+use crate::http::client_close::{CloseExchange, UpstreamStream};
 use crate::transport::reset;
 
 /// The sending direction of an opened connection.
@@ -25,12 +27,16 @@ pub(super) enum Sending {
 }
 
 impl Connection {
-    /// Begins an exchange on an opened connection. Returns its number.
-    pub(in crate::http) fn begin_exchange(&self) -> u32 {
-        let mut inner = self.inner();
-        inner.sending = Sending::Open { is_complete: false };
-        inner.exchanges = inner.exchanges.wrapping_add(1);
-        inner.exchanges
+    /// Begins an exchange on an opened connection.
+    pub(in crate::http) fn begin_exchange(self: &Rc<Self>) -> UpstreamStream {
+        let exchange = {
+            let mut inner = self.inner();
+            inner.sending = Sending::Open { is_complete: false };
+            inner.exchanges = inner.exchanges.wrapping_add(1);
+            inner.exchanges
+        };
+        let connection = Rc::downgrade(self);
+        UpstreamStream::new(connection, exchange)
     }
 
     /// Ends the exchange on an opened connection, so that nothing that happens to its client
@@ -46,22 +52,6 @@ impl Connection {
         match &mut inner.sending {
             Sending::Open { is_complete } | Sending::Closing { is_complete } => *is_complete = true,
             Sending::Closed => {}
-        }
-    }
-
-    /// Closes the sending direction of an opened connection when the request is written, if the
-    /// exchange of this number is still the current one. The connection is not reused.
-    pub(in crate::http) fn close_after_request(&self, exchange: u32) {
-        let inner = &mut *self.inner();
-        if inner.exchanges != exchange {
-            return;
-        }
-        match inner.sending {
-            Sending::Open { is_complete: true } if inner.output.is_empty() => inner.close_sending(),
-            Sending::Open { is_complete } => {
-                inner.sending = Sending::Closing { is_complete };
-            }
-            Sending::Closing { .. } | Sending::Closed => {}
         }
     }
 
@@ -81,6 +71,24 @@ impl Connection {
         if poll_fn(|cx| self.poll_flush(cx)).await.is_ok() {
             let is_acknowledged = || reset::is_acknowledged(self.inner().io.tcp());
             reset::until_acknowledged(is_acknowledged).await;
+        }
+    }
+}
+
+impl CloseExchange for Connection {
+    /// Closes the sending direction of an opened connection when the request is written, if the
+    /// exchange of this number is still the current one. The connection is not reused.
+    fn close_exchange(&self, exchange: u32) {
+        let inner = &mut *self.inner();
+        if inner.exchanges != exchange {
+            return;
+        }
+        match inner.sending {
+            Sending::Open { is_complete: true } if inner.output.is_empty() => inner.close_sending(),
+            Sending::Open { is_complete } => {
+                inner.sending = Sending::Closing { is_complete };
+            }
+            Sending::Closing { .. } | Sending::Closed => {}
         }
     }
 }
